@@ -1,0 +1,68 @@
+/* Command-line options as data: a component declares each of its options once, in a const table,
+ * and the table yields parsing, defaults, --help, the configuration block of a report, and JSON.
+ * Unknown options and values are errors; abbreviations are not accepted (getopt_long's would be:
+ * an experiment must not change because an option was added). */
+#ifndef COMMON_BASE_OPTIONS_H
+#define COMMON_BASE_OPTIONS_H
+
+#include "common/base/status.h"
+#include "common/base/text.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum option_type {
+    OPTION_FLAG,     /* bool; --name and --no-name */
+    OPTION_INT,      /* int64_t within [low, high] */
+    OPTION_DOUBLE,   /* double within [low, high] */
+    OPTION_TEXT,     /* const char *, borrowed from argv or from the table */
+    OPTION_CHOICE,   /* int, index into `choices` */
+    OPTION_BYTES,    /* int64_t, "25MiB" */
+    OPTION_DURATION, /* int64_t nanoseconds, "50us" */
+} option_type;
+
+typedef struct option {
+    const char *name;     /* without the dashes: "bucket-cap-mb" */
+    const char *argument; /* how --help names the value: "MIB"; NULL for a flag */
+    option_type type;
+    size_t offset;           /* of the field in the component's struct */
+    const char *initial;     /* default, in the words of the command line; NULL: zero, false, no text */
+    double low, high;        /* for INT and DOUBLE; both 0: any that is not negative */
+    const char *const *choices; /* for CHOICE; NULL-terminated */
+    const char *help;
+} option;
+
+typedef struct option_table {
+    const char *title; /* heading in --help */
+    const option *options;
+    size_t count;
+} option_table;
+
+/* A table bound to the struct that it fills. At most 64 options a table. */
+typedef struct option_binding {
+    const option_table *table;
+    void *storage;
+    uint64_t given; /* bit i: the user gave option i */
+} option_binding;
+
+/* Sets every field to its default. */
+status options_defaults(option_binding *bindings, size_t count);
+
+/* Parses argv[0..argc) (the program's and the command's name are not among them). Words that do not
+ * start with "--" go, in order, to positional[0..*positional_count), of which there may be as many as
+ * argc. "--" ends the options. Errors: STATUS_USAGE. */
+status options_parse(option_binding *bindings, size_t count, int argc, char *const argv[],
+                     const char **positional, int *positional_count);
+
+/* Sets one option from text, as if given on the command line. STATUS_USAGE if no table has it. */
+status options_set(option_binding *bindings, size_t count, const char *name, const char *text);
+
+bool options_given(const option_binding *binding, const char *name);
+
+/* The present value in the words of the command line. Returns `buffer`. */
+char *options_format(const option_binding *binding, size_t index, char *buffer, size_t size);
+
+/* Appends the options part of --help. */
+void options_help(const option_binding *bindings, size_t count, text_buffer *out);
+
+#endif

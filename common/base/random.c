@@ -1,0 +1,19 @@
+#include "common/base/random.h"
+
+#include <math.h>
+
+uint64_t random_fnv1a64(const char *name)
+{
+    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    for (const unsigned char *byte = (const unsigned char *)name; *byte; byte++)
+        hash = (hash ^ *byte) * UINT64_C(0x100000001B3);
+    return hash;
+}
+
+double random_normal(uint64_t start, uint64_t index)
+{
+    const double two_pi = 6.283185307179586476925286766559;
+    double u = (double)((random_bits(start, 2 * index) >> 11) + 1) * 0x1p-53; /* (0, 1] */
+    double v = (double)(random_bits(start, 2 * index + 1) >> 11) * 0x1p-53;
+    return sqrt(-2.0 * log(u)) * cos(two_pi * v);
+}

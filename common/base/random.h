@@ -1,0 +1,58 @@
+/* Counter-based random numbers: the value at (seed, name, index) is a pure function, so every rank
+ * and every device draws the same tensors without exchanging anything.
+ *
+ * SplitMix64's finaliser over a Weyl sequence (Steele, Lea, Flood: "Fast Splittable Pseudorandom
+ * Number Generators", OOPSLA 2014); names enter through FNV-1a. */
+#ifndef COMMON_BASE_RANDOM_H
+#define COMMON_BASE_RANDOM_H
+
+#include <stdint.h>
+
+#define RANDOM_GOLDEN UINT64_C(0x9E3779B97F4A7C15)
+
+static inline uint64_t random_mix(uint64_t z)
+{
+    z ^= z >> 30;
+    z *= UINT64_C(0xBF58476D1CE4E5B9);
+    z ^= z >> 27;
+    z *= UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+/* FNV-1a, 64 bit, over the bytes of a name. */
+uint64_t random_fnv1a64(const char *name);
+
+/* The start of the stream of `name` under `seed`. */
+static inline uint64_t random_start(uint64_t seed, uint64_t name_hash)
+{
+    return random_mix(seed + RANDOM_GOLDEN) ^ name_hash;
+}
+
+/* 64 random bits at `index` of a stream. */
+static inline uint64_t random_bits(uint64_t start, uint64_t index)
+{
+    return random_mix(start + (index + 1) * RANDOM_GOLDEN);
+}
+
+/* u(index) in [0, 1) with 24 significant bits: exact in float32. */
+static inline double random_uniform(uint64_t start, uint64_t index)
+{
+    return (double)(random_bits(start, index) >> 40) * 0x1p-24;
+}
+
+/* r(index) in [-1, 1), exact in float32. */
+static inline double random_signed(uint64_t start, uint64_t index)
+{
+    return 2.0 * random_uniform(start, index) - 1.0;
+}
+
+/* Standard normal by Box and Muller (1958) from 53-bit uniforms at 2 index and 2 index + 1. */
+double random_normal(uint64_t start, uint64_t index);
+
+/* A uniform integer in [0, bound), bound > 0, without modulo bias worth a thought (multiply-high). */
+static inline uint64_t random_below(uint64_t start, uint64_t index, uint64_t bound)
+{
+    return (uint64_t)(((unsigned __int128)random_bits(start, index) * bound) >> 64);
+}
+
+#endif

@@ -1,0 +1,184 @@
+#include "common/base/text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+status text_parse_int(const char *what, const char *text, int64_t low, int64_t high, int64_t *out)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end || isspace((unsigned char)text[0]) || errno || value < low || value > high)
+        return high == INT64_MAX
+                   ? fail(STATUS_USAGE, "%s: found '%s', allowed is a whole number of at least %" PRId64, what,
+                          text, low)
+                   : fail(STATUS_USAGE, "%s: found '%s', allowed is a whole number from %" PRId64 " to %" PRId64,
+                          what, text, low, high);
+    *out = value;
+    return STATUS_OK;
+}
+
+status text_parse_double(const char *what, const char *text, double low, double high, double *out)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || isspace((unsigned char)text[0]) || !isfinite(value) || value < low ||
+        value > high)
+        return isinf(high)
+                   ? fail(STATUS_USAGE, "%s: found '%s', allowed is a number of at least %g", what, text, low)
+                   : fail(STATUS_USAGE, "%s: found '%s', allowed is a number from %g to %g", what, text, low,
+                          high);
+    *out = value;
+    return STATUS_OK;
+}
+
+typedef struct unit {
+    const char *name;
+    double factor;
+} unit;
+
+static status parse_with_unit(const char *what, const char *text, const unit *units, size_t count,
+                              const char *allowed, int64_t *out)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end != text && !isspace((unsigned char)text[0]) && isfinite(value) && value >= 0) {
+        for (size_t i = 0; i < count; i++) {
+            if (strcasecmp(end, units[i].name) != 0) continue;
+            double scaled = value * units[i].factor;
+            if (scaled > 9e18) break;
+            *out = (int64_t)llround(scaled);
+            return STATUS_OK;
+        }
+    }
+    return fail(STATUS_USAGE, "%s: found '%s', allowed is %s", what, text, allowed);
+}
+
+status text_parse_bytes(const char *what, const char *text, int64_t *out)
+{
+    static const unit units[] = {{"", 1},           {"B", 1},           {"K", 1024},       {"KiB", 1024},
+                                 {"KB", 1e3},       {"M", 1048576},     {"MiB", 1048576},  {"MB", 1e6},
+                                 {"G", 1073741824}, {"GiB", 1073741824}, {"GB", 1e9}};
+    return parse_with_unit(what, text, units, sizeof units / sizeof units[0],
+                           "a size such as 4096, 4K, 25MiB or 1GB", out);
+}
+
+status text_parse_duration_ns(const char *what, const char *text, int64_t *out)
+{
+    static const unit units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}};
+    return parse_with_unit(what, text, units, sizeof units / sizeof units[0],
+                           "a duration with its unit such as 50us, 2ms or 60s", out);
+}
+
+char *text_format_bytes(char *buffer, size_t size, double bytes)
+{
+    static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double magnitude = fabs(bytes);
+    size_t i = 0;
+    while (magnitude >= 1024 && i + 1 < sizeof names / sizeof names[0]) {
+        magnitude /= 1024;
+        bytes /= 1024;
+        i++;
+    }
+    snprintf(buffer, size, i == 0 ? "%.0f %s" : "%.1f %s", bytes, names[i]);
+    return buffer;
+}
+
+char *text_format_duration(char *buffer, size_t size, double ns)
+{
+    static const char *const names[] = {"ns", "us", "ms", "s"};
+    double magnitude = fabs(ns);
+    size_t i = 0;
+    while (magnitude >= 1000 && i + 1 < sizeof names / sizeof names[0]) {
+        magnitude /= 1000;
+        ns /= 1000;
+        i++;
+    }
+    snprintf(buffer, size, magnitude < 10 ? "%.2f %s" : magnitude < 100 ? "%.1f %s" : "%.0f %s", ns, names[i]);
+    return buffer;
+}
+
+/* Levenshtein's distance, two rows; words longer than 63 count as far. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    size_t m = strlen(a), n = strlen(b);
+    if (m > 63 || n > 63) return 64;
+    size_t row[64];
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 1; i <= m; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            size_t best = row[j] + 1 < row[j - 1] + 1 ? row[j] + 1 : row[j - 1] + 1;
+            row[j] = change < best ? change : best;
+        }
+    }
+    return row[n];
+}
+
+const char *text_nearest(const char *word, const char *const *words, size_t count)
+{
+    const char *best = NULL;
+    size_t best_distance = strlen(word) / 3 + 2;
+    for (size_t i = 0; i < count; i++) {
+        size_t distance = edit_distance(word, words[i]);
+        if (distance < best_distance) {
+            best_distance = distance;
+            best = words[i];
+        }
+    }
+    return best;
+}
+
+char *text_join(char *buffer, size_t size, const char *const *words, size_t count)
+{
+    size_t used = 0;
+    buffer[0] = '\0';
+    for (size_t i = 0; i < count && used < size; i++) {
+        int more = snprintf(buffer + used, size - used, "%s%s", i ? ", " : "", words[i]);
+        used += more > 0 ? (size_t)more : 0;
+    }
+    return buffer;
+}
+
+void text_append(text_buffer *buffer, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int more = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (more >= 0 && !buffer->out_of_memory) {
+        size_t wanted = buffer->length + (size_t)more + 1;
+        if (wanted > buffer->capacity) {
+            size_t capacity = wanted * 2;
+            char *data = realloc(buffer->data, capacity);
+            if (data) {
+                buffer->data = data;
+                buffer->capacity = capacity;
+            } else {
+                buffer->out_of_memory = true;
+            }
+        }
+        if (!buffer->out_of_memory) {
+            vsnprintf(buffer->data + buffer->length, (size_t)more + 1, format, again);
+            buffer->length += (size_t)more;
+        }
+    }
+    va_end(again);
+}
+
+void text_free(text_buffer *buffer)
+{
+    free(buffer->data);
+    *buffer = (text_buffer){0};
+}

@@ -1,0 +1,39 @@
+/* Strict parsing and formatting of numbers and units, and "did you mean". */
+#ifndef COMMON_BASE_TEXT_H
+#define COMMON_BASE_TEXT_H
+
+#include "common/base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Each parses the whole string or fails with STATUS_USAGE and "WHAT: found 'TEXT', allowed is ...". */
+status text_parse_int(const char *what, const char *text, int64_t low, int64_t high, int64_t *out);
+status text_parse_double(const char *what, const char *text, double low, double high, double *out);
+
+/* 4K, 25MiB, 1GB, 100: powers of 1024 for K, M, G and KiB, MiB, GiB; of 1000 for KB, MB, GB. */
+status text_parse_bytes(const char *what, const char *text, int64_t *out);
+/* 50us, 2ms, 1s, 10ns. */
+status text_parse_duration_ns(const char *what, const char *text, int64_t *out);
+
+/* "44.7 MiB", "512 B"; "1.25 ms", "37 us". `size` of 32 is enough. Returns `buffer`. */
+char *text_format_bytes(char *buffer, size_t size, double bytes);
+char *text_format_duration(char *buffer, size_t size, double ns);
+
+/* Of `count` words the nearest to `word` by edits, or NULL if none is near. */
+const char *text_nearest(const char *word, const char *const *words, size_t count);
+
+/* "a, b, c" of the words, cut to `size`. Returns `buffer`. */
+char *text_join(char *buffer, size_t size, const char *const *words, size_t count);
+
+/* A growing string for tables and messages outside the steady step. */
+typedef struct text_buffer {
+    char *data; /* NUL-terminated, NULL while empty */
+    size_t length, capacity;
+    bool out_of_memory;
+} text_buffer;
+void text_append(text_buffer *buffer, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_free(text_buffer *buffer);
+
+#endif

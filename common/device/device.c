@@ -1,0 +1,161 @@
+#include "common/device/device.h"
+
+#include "common/device/registry.h"
+
+#include <assert.h>
+
+status device_open(const device_config *config, device **out)
+{
+    const device_backend *backend = NULL;
+    *out = NULL;
+    TRY(device_find_backend(config->name, &backend));
+    return backend->open(config, out);
+}
+
+void device_close(device **d)
+{
+    if (!*d) return;
+    (*d)->backend->close(*d);
+    *d = NULL;
+}
+
+const device_info *device_get_info(const device *d)
+{
+    return &d->info;
+}
+
+status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out)
+{
+    *out = (device_memory){.fd = -1, .kind = kind};
+    return d->backend->allocate(d, kind, bytes, out);
+}
+
+void device_free(device *d, device_memory *memory)
+{
+    if (memory->data) d->backend->free(d, memory);
+    *memory = (device_memory){.fd = -1};
+}
+
+status device_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
+{
+    return s->device->backend->upload(s, to, host, host_type, type, count);
+}
+
+status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count)
+{
+    return s->device->backend->download(s, host, from, type, host_type, count);
+}
+
+status device_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out)
+{
+    return d->backend->choose_layout(d, op, slot, parameter, out);
+}
+
+status device_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed)
+{
+    return d->backend->layout_pack(d, layout, plain, packed);
+}
+
+status device_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain)
+{
+    return d->backend->layout_unpack(d, layout, packed, plain);
+}
+
+status device_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)
+{
+    *out = NULL;
+    return d->backend->prepare(d, op, layout, out);
+}
+
+void device_release(device_kernel **kernel)
+{
+    if (*kernel) (*kernel)->device->backend->release(*kernel);
+    *kernel = NULL;
+}
+
+size_t device_kernel_workspace(const device_kernel *kernel)
+{
+    return kernel->workspace;
+}
+
+status device_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
+                     void *workspace)
+{
+    return s->device->backend->launch(s, kernel, operands, scalars, workspace);
+}
+
+status device_stream_open(device *d, device_stream_role role, device_stream **out)
+{
+    *out = NULL;
+    return d->backend->stream_open(d, role, out);
+}
+
+void device_stream_close(device_stream **s)
+{
+    if (*s) (*s)->device->backend->stream_close(*s);
+    *s = NULL;
+}
+
+status device_fence_open(device *d, device_fence **out)
+{
+    *out = NULL;
+    return d->backend->fence_open(d, out);
+}
+
+void device_fence_close(device_fence **f)
+{
+    if (*f) (*f)->device->backend->fence_close(*f);
+    *f = NULL;
+}
+
+status device_stream_signal(device_stream *s, device_fence *f, uint64_t value)
+{
+    return s->device->backend->stream_signal(s, f, value);
+}
+
+status device_stream_wait(device_stream *s, device_fence *f, uint64_t value)
+{
+    return s->device->backend->stream_wait(s, f, value);
+}
+
+void device_fence_reach(device_fence *f, uint64_t value)
+{
+    f->device->backend->fence_reach(f, value);
+}
+
+bool device_fence_reached(device_fence *f, uint64_t value)
+{
+    return f->device->backend->fence_reached(f, value);
+}
+
+void device_fence_fail(device_fence *f, const error_record *error)
+{
+    f->device->backend->fence_fail(f, error);
+}
+
+status device_stream_synchronize(device_stream *s)
+{
+    return s->device->backend->stream_synchronize(s);
+}
+
+void device_set_idle(device *d, device_idle_function idle, void *context)
+{
+    d->idle = idle;
+    d->idle_context = context;
+}
+
+status device_mark(device_stream *s, int slot)
+{
+    assert(slot >= 0 && slot < DEVICE_MARKS);
+    return s->device->backend->mark(s, slot);
+}
+
+int64_t device_mark_ns(device_stream *s, int slot)
+{
+    return s->device->backend->mark_ns(s, slot);
+}
+
+int64_t device_now_ns(device *d)
+{
+    return d->backend->now_ns(d);
+}

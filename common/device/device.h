@@ -1,0 +1,152 @@
+/* Devices: where operations run and time passes.
+ *
+ * Four back ends stand behind these functions: `reference` (double precision, plain loops), `cpu`,
+ * `cuda` (a module opened at run time) and `sim:PROFILE` (no bytes; an operation advances virtual
+ * time). The shape is CUDA's: work is launched on streams, and a stream waits for fences. On the CPU a
+ * stream is the calling thread: a launch is a call, and a wait blocks. On the virtual device a wait
+ * that cannot be met yet returns STATUS_AGAIN, and the caller's cursor stays where it is.
+ *
+ * A fence is a timeline: a number that only grows. Work behind device_stream_wait(stream, fence, v)
+ * begins when the fence has reached v. There is nothing to reset, and one fence serves every step.
+ *
+ * A device belongs to one rank; its functions are called by that rank's thread, except where said. */
+#ifndef COMMON_DEVICE_DEVICE_H
+#define COMMON_DEVICE_DEVICE_H
+
+#include "common/base/status.h"
+#include "common/ops/op.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct device device;
+typedef struct device_stream device_stream;
+typedef struct device_fence device_fence;
+typedef struct device_kernel device_kernel;
+
+typedef struct device_config {
+    const char *name;   /* "cpu", "reference", "cuda", "sim:PROFILE" */
+    int rank, world;    /* the rank that the device serves */
+    int local_rank;     /* picks the GPU */
+    int threads;        /* compute threads of this rank; at least 1 */
+    void *simulation;   /* sim: the simulation that all ranks share; NULL otherwise */
+} device_config;
+
+typedef struct device_info {
+    const char *name;        /* "cpu" */
+    char description[128];   /* "2 threads, AVX-512, oneDNN 2.6.3" */
+    dtype compute_type;      /* of parameters, activations and gradients */
+    bool host_addressable;   /* the host may read and write device memory */
+    bool real;               /* tensor bytes exist */
+    bool simulated;          /* figures come from a model: reports must mark them */
+} device_info;
+
+status device_open(const device_config *config, device **out);
+void device_close(device **d);
+const device_info *device_get_info(const device *d);
+
+/* ---- memory ----------------------------------------------------------------------------------- */
+
+typedef enum device_memory_kind {
+    DEVICE_MEMORY_PRIVATE,
+    DEVICE_MEMORY_SHARED, /* host-addressable devices: in a memfd that peers can map; else as PRIVATE */
+    DEVICE_MEMORY_STAGING /* host memory from which the device copies fast (pinned on cuda) */
+} device_memory_kind;
+
+typedef struct device_memory {
+    void *data;      /* zeroed; on a GPU a device pointer; on the virtual device never to be read */
+    size_t bytes;
+    int fd;          /* SHARED on a host-addressable device: the memfd; else -1 */
+    device_memory_kind kind;
+} device_memory;
+
+/* Aligned to 64 bytes at least, to 2 MiB where large. STATUS_SYSTEM: says how much was asked for. */
+status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
+void device_free(device *d, device_memory *memory);
+
+/* Copies in stream order. `count` elements; host elements are float32 (or int32 for targets and tokens),
+ * device elements of `type`; converts where the device computes in another type. The host side must
+ * stay until the stream has passed. */
+status device_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
+status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
+
+/* ---- parameter layouts ------------------------------------------------------------------------ */
+
+/* How a device wants one parameter to lie in the arenas: PyTorch's order and layout is known to imports
+ * and exports alone. `elements` is the parameter's element count: layouts have no padding inside. */
+typedef struct device_layout {
+    int64_t elements;
+    bool plain;       /* PyTorch's order */
+    uint8_t opaque[768]; /* the back end's */
+} device_layout;
+
+/* The layout that operation `op` (a forward operation that takes the parameter in `slot`) wants for a
+ * parameter of PyTorch's shape `shape`. */
+status device_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
+
+/* From PyTorch's order to the device's and back; both in host memory, `type` is the device's. Where the
+ * device is not host-addressable the caller copies. */
+status device_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed);
+status device_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain);
+
+/* ---- operations ------------------------------------------------------------------------------- */
+
+/* Prepares an operation: chooses the algorithm, creates library objects. `layout` is the layout of the
+ * operation's weights where it has any, else NULL. Everything that allocates happens here. */
+status device_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
+void device_release(device_kernel **kernel);
+
+/* Scratch memory that a launch needs, in bytes. */
+size_t device_kernel_workspace(const device_kernel *kernel);
+
+/* Runs (cpu), enqueues (cuda) or prices (sim). `operands` has OP_MAX_OPERANDS slots (op.h); `scalars`
+ * may be NULL where the operation reads none; `workspace` has device_kernel_workspace() bytes. */
+status device_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
+                     void *workspace);
+
+/* ---- streams and fences ----------------------------------------------------------------------- */
+
+typedef enum device_stream_role { DEVICE_STREAM_COMPUTE, DEVICE_STREAM_COMMUNICATION } device_stream_role;
+
+status device_stream_open(device *d, device_stream_role role, device_stream **out);
+void device_stream_close(device_stream **s);
+
+status device_fence_open(device *d, device_fence **out);
+void device_fence_close(device_fence **f);
+
+/* When the stream's work so far is done the fence reaches `value`. */
+status device_stream_signal(device_stream *s, device_fence *f, uint64_t value);
+
+/* Work launched on the stream from now on begins when the fence has reached `value`. On a CPU it blocks
+ * the caller, which drives `idle` meanwhile (see device_set_idle). STATUS_AGAIN on the virtual device. */
+status device_stream_wait(device_stream *s, device_fence *f, uint64_t value);
+
+/* The host says that the fence has reached `value`. Any thread. */
+void device_fence_reach(device_fence *f, uint64_t value);
+bool device_fence_reached(device_fence *f, uint64_t value);
+
+/* A failed fence ends every wait on it, present and future, with the error. Any thread. */
+void device_fence_fail(device_fence *f, const error_record *error);
+
+/* Waits until the stream's work is done. STATUS_AGAIN on the virtual device. */
+status device_stream_synchronize(device_stream *s);
+
+/* What a blocking wait calls over and over on a CPU: an engine that is progressed inline. It returns
+ * true if it did anything. NULL: the wait spins shortly, then sleeps until the fence moves. */
+typedef status (*device_idle_function)(void *context, bool *worked);
+void device_set_idle(device *d, device_idle_function idle, void *context);
+
+/* ---- time ------------------------------------------------------------------------------------- */
+
+/* The time at which the stream's work so far is done, in ns, on the clock that all ranks of the device's
+ * kind share: CLOCK_MONOTONIC on a CPU. On a GPU a mark is an event whose time is known later, so marks
+ * are taken by slot and read after the step. */
+enum { DEVICE_MARKS = 4096 };
+status device_mark(device_stream *s, int slot);
+int64_t device_mark_ns(device_stream *s, int slot);
+
+/* Time as the host sees it: wall clock, or the virtual clock. */
+int64_t device_now_ns(device *d);
+
+#endif

@@ -1,0 +1,69 @@
+/* What a back end provides. For implementers of devices only: everyone else includes device.h.
+ *
+ * A back end is one const struct, every slot set. The structs below are embedded first in the back
+ * end's own. */
+#ifndef COMMON_DEVICE_DEVICE_IMPL_H
+#define COMMON_DEVICE_DEVICE_IMPL_H
+
+#include "common/device/device.h"
+
+typedef struct device_backend {
+    const char *name;
+    status (*open)(const device_config *config, device **out);
+    void (*close)(device *d);
+
+    status (*allocate)(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
+    void (*free)(device *d, device_memory *memory);
+    status (*upload)(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
+    status (*download)(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
+
+    status (*choose_layout)(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
+    status (*layout_pack)(device *d, const device_layout *layout, const void *plain, void *packed);
+    status (*layout_unpack)(device *d, const device_layout *layout, const void *packed, void *plain);
+
+    status (*prepare)(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
+    void (*release)(device_kernel *kernel);
+    status (*launch)(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
+                     void *workspace);
+
+    status (*stream_open)(device *d, device_stream_role role, device_stream **out);
+    void (*stream_close)(device_stream *s);
+    status (*stream_signal)(device_stream *s, device_fence *f, uint64_t value);
+    status (*stream_wait)(device_stream *s, device_fence *f, uint64_t value);
+    status (*stream_synchronize)(device_stream *s);
+
+    status (*fence_open)(device *d, device_fence **out);
+    void (*fence_close)(device_fence *f);
+    void (*fence_reach)(device_fence *f, uint64_t value);
+    bool (*fence_reached)(device_fence *f, uint64_t value);
+    void (*fence_fail)(device_fence *f, const error_record *error);
+
+    status (*mark)(device_stream *s, int slot);
+    int64_t (*mark_ns)(device_stream *s, int slot);
+    int64_t (*now_ns)(device *d);
+} device_backend;
+
+struct device {
+    const device_backend *backend;
+    device_config config;
+    device_info info;
+    device_idle_function idle;
+    void *idle_context;
+};
+
+struct device_stream {
+    device *device;
+    device_stream_role role;
+};
+
+struct device_fence {
+    device *device;
+};
+
+struct device_kernel {
+    device *device;
+    op_desc op;
+    size_t workspace;
+};
+
+#endif

@@ -1,0 +1,58 @@
+/* What the back ends whose memory is the host's (cpu, reference) share: memory, streams that are the
+ * calling thread, fences on a futex, the clock. For those back ends only. */
+#ifndef COMMON_DEVICE_HOST_HOST_H
+#define COMMON_DEVICE_HOST_HOST_H
+
+#include "common/device/device_impl.h"
+
+/* Private memory comes from mmap, zeroed and touched (no page fault is left for a step), with huge
+ * pages asked for where large; shared memory from a sealed memfd. */
+status host_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
+void host_free(device *d, device_memory *memory);
+
+/* Between float32, float64 and equal types. */
+status host_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
+status host_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
+
+status host_stream_open(device *d, device_stream_role role, device_stream **out);
+void host_stream_close(device_stream *s);
+status host_stream_signal(device_stream *s, device_fence *f, uint64_t value);
+status host_stream_wait(device_stream *s, device_fence *f, uint64_t value);
+status host_stream_synchronize(device_stream *s);
+
+status host_fence_open(device *d, device_fence **out);
+void host_fence_close(device_fence *f);
+void host_fence_reach(device_fence *f, uint64_t value);
+bool host_fence_reached(device_fence *f, uint64_t value);
+void host_fence_fail(device_fence *f, const error_record *error);
+
+status host_mark(device_stream *s, int slot);
+int64_t host_mark_ns(device_stream *s, int slot);
+int64_t host_now_ns(device *d);
+
+/* Processors on which this process may run. */
+int host_processors(void);
+
+/* A kernel table entry: one per operation. `prepare` may be NULL where there is nothing to prepare; it
+ * fills the kernel (whose base is set) and says how much workspace a run needs. */
+typedef struct host_kernel host_kernel;
+typedef struct host_kernel_entry {
+    status (*prepare)(host_kernel *kernel, const device_layout *layout);
+    void (*run)(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace);
+    void (*release)(host_kernel *kernel);
+} host_kernel_entry;
+
+struct host_kernel {
+    device_kernel base;
+    const host_kernel_entry *entry;
+    int threads;
+    void *state; /* the entry's own */
+};
+
+status host_prepare(device *d, const op_desc *op, const device_layout *layout, const host_kernel_entry *table,
+                    device_kernel **out);
+void host_release(device_kernel *kernel);
+status host_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
+                   void *workspace);
+
+#endif

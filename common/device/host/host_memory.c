@@ -1,0 +1,99 @@
+#include "common/device/host/host.h"
+
+#include "common/base/text.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HUGE_PAGE = 2 << 20 };
+
+static status no_memory(size_t bytes)
+{
+    char text[32];
+    return fail_errno(STATUS_SYSTEM, "no memory for %s", text_format_bytes(text, sizeof text, (double)bytes));
+}
+
+static status map_shared(size_t bytes, device_memory *out)
+{
+    int fd = memfd_create("harness-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return fail_errno(STATUS_SYSTEM, "no shared memory (memfd_create)");
+    if (ftruncate(fd, (off_t)bytes) != 0) {
+        close(fd);
+        return no_memory(bytes);
+    }
+    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (data == MAP_FAILED) {
+        close(fd);
+        return no_memory(bytes);
+    }
+    out->data = data;
+    out->fd = fd;
+    return STATUS_OK;
+}
+
+/* Anonymous memory on a 2 MiB boundary where it is that large: maps more and unmaps the ends. */
+static void *map_private(size_t bytes)
+{
+    size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
+    char *start = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) return NULL;
+    if (!slack) return start;
+    size_t head = (HUGE_PAGE - (size_t)start % HUGE_PAGE) % HUGE_PAGE;
+    if (head) munmap(start, head);
+    if (slack - head) munmap(start + head + bytes, slack - head);
+    madvise(start + head, bytes, MADV_HUGEPAGE);
+    return start + head;
+}
+
+status host_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out)
+{
+    (void)d;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t rounded = (bytes + page - 1) / page * page;
+    if (rounded == 0) rounded = page;
+    out->bytes = rounded;
+    if (kind == DEVICE_MEMORY_SHARED) return map_shared(rounded, out);
+    out->data = map_private(rounded);
+    if (!out->data) return no_memory(bytes);
+    memset(out->data, 0, rounded);
+    return STATUS_OK;
+}
+
+void host_free(device *d, device_memory *memory)
+{
+    (void)d;
+    munmap(memory->data, memory->bytes);
+    if (memory->fd >= 0) close(memory->fd);
+}
+
+static status convert(void *to, dtype to_type, const void *from, dtype from_type, int64_t count)
+{
+    if (to_type == from_type) {
+        memcpy(to, from, (size_t)(count * dtype_size(to_type)));
+    } else if (to_type == DTYPE_F64 && from_type == DTYPE_F32) {
+        double *out = to;
+        const float *in = from;
+        for (int64_t i = 0; i < count; i++) out[i] = in[i];
+    } else if (to_type == DTYPE_F32 && from_type == DTYPE_F64) {
+        float *out = to;
+        const double *in = from;
+        for (int64_t i = 0; i < count; i++) out[i] = (float)in[i];
+    } else {
+        return fail(STATUS_INTERNAL, "copy from %s to %s is not provided", dtype_name(from_type),
+                    dtype_name(to_type));
+    }
+    return STATUS_OK;
+}
+
+status host_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
+{
+    (void)s;
+    return convert(to, type, host, host_type, count);
+}
+
+status host_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count)
+{
+    (void)s;
+    return convert(host, host_type, from, type, count);
+}

@@ -1,0 +1,190 @@
+#include "common/device/host/host.h"
+
+#include "common/base/clock.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+typedef struct host_stream {
+    device_stream base;
+    int64_t marks[DEVICE_MARKS];
+} host_stream;
+
+typedef struct host_fence {
+    device_fence base;
+    _Atomic uint64_t value;
+    atomic_uint moves;    /* the futex word: changes whenever the fence does */
+    atomic_uint sleepers;
+    atomic_bool failed;   /* set once, behind `error` */
+    error_record error;
+} host_fence;
+
+/* How long a wait spins before it sleeps: a wake-up costs some 50 us, but where ranks share cores a
+ * spinning thread takes them from the one it waits for. */
+enum { SPIN_NS = 30000 };
+
+int host_processors(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+    return CPU_COUNT(&set);
+}
+
+status host_stream_open(device *d, device_stream_role role, device_stream **out)
+{
+    host_stream *s = calloc(1, sizeof *s);
+    if (!s) return fail(STATUS_SYSTEM, "no memory for a stream");
+    s->base.device = d;
+    s->base.role = role;
+    *out = &s->base;
+    return STATUS_OK;
+}
+
+void host_stream_close(device_stream *s)
+{
+    free(s);
+}
+
+status host_fence_open(device *d, device_fence **out)
+{
+    host_fence *f = calloc(1, sizeof *f);
+    if (!f) return fail(STATUS_SYSTEM, "no memory for a fence");
+    f->base.device = d;
+    *out = &f->base;
+    return STATUS_OK;
+}
+
+void host_fence_close(device_fence *f)
+{
+    free(f);
+}
+
+static void futex_wake_all(atomic_uint *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void moved(host_fence *f)
+{
+    atomic_fetch_add_explicit(&f->moves, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&f->sleepers, memory_order_seq_cst)) futex_wake_all(&f->moves);
+}
+
+void host_fence_reach(device_fence *base, uint64_t value)
+{
+    host_fence *f = (host_fence *)base;
+    uint64_t now = atomic_load_explicit(&f->value, memory_order_relaxed);
+    while (now < value && !atomic_compare_exchange_weak_explicit(&f->value, &now, value, memory_order_seq_cst,
+                                                                 memory_order_relaxed)) {
+    }
+    moved(f);
+}
+
+bool host_fence_reached(device_fence *base, uint64_t value)
+{
+    host_fence *f = (host_fence *)base;
+    return atomic_load_explicit(&f->value, memory_order_acquire) >= value;
+}
+
+void host_fence_fail(device_fence *base, const error_record *error)
+{
+    host_fence *f = (host_fence *)base;
+    if (atomic_load_explicit(&f->failed, memory_order_acquire)) return;
+    f->error = *error;
+    atomic_store_explicit(&f->failed, true, memory_order_release);
+    moved(f);
+}
+
+status host_stream_signal(device_stream *s, device_fence *f, uint64_t value)
+{
+    (void)s;
+    host_fence_reach(f, value);
+    return STATUS_OK;
+}
+
+/* The fence has been reached or has failed; `*result` says which. */
+static bool settled(host_fence *f, uint64_t value, status *result)
+{
+    if (atomic_load_explicit(&f->value, memory_order_acquire) >= value) {
+        *result = STATUS_OK;
+        return true;
+    }
+    if (!atomic_load_explicit(&f->failed, memory_order_acquire)) return false;
+    *result = error_adopt(&f->error);
+    return true;
+}
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    sched_yield();
+#endif
+}
+
+static status sleep_until_moved(host_fence *f, uint64_t value)
+{
+    status result;
+    atomic_fetch_add_explicit(&f->sleepers, 1, memory_order_seq_cst);
+    for (;;) {
+        unsigned seen = atomic_load_explicit(&f->moves, memory_order_seq_cst);
+        if (settled(f, value, &result)) break;
+        syscall(SYS_futex, &f->moves, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    }
+    atomic_fetch_sub_explicit(&f->sleepers, 1, memory_order_relaxed);
+    return result;
+}
+
+status host_stream_wait(device_stream *s, device_fence *base, uint64_t value)
+{
+    host_fence *f = (host_fence *)base;
+    device *d = s->device;
+    status result;
+    if (d->idle) {
+        while (!settled(f, value, &result)) {
+            bool worked = false;
+            TRY(d->idle(d->idle_context, &worked));
+            if (!worked) pause_briefly();
+        }
+        return result;
+    }
+    int64_t spin = d->config.world <= host_processors() ? SPIN_NS : 0;
+    for (int64_t until = clock_now_ns() + spin; clock_now_ns() < until;) {
+        for (int i = 0; i < 32; i++) {
+            if (settled(f, value, &result)) return result;
+            pause_briefly();
+        }
+    }
+    return sleep_until_moved(f, value);
+}
+
+status host_stream_synchronize(device_stream *s)
+{
+    (void)s; /* a launch is a call: nothing is outstanding */
+    return STATUS_OK;
+}
+
+status host_mark(device_stream *s, int slot)
+{
+    ((host_stream *)s)->marks[slot] = clock_now_ns();
+    return STATUS_OK;
+}
+
+int64_t host_mark_ns(device_stream *s, int slot)
+{
+    return ((host_stream *)s)->marks[slot];
+}
+
+int64_t host_now_ns(device *d)
+{
+    (void)d;
+    return clock_now_ns();
+}

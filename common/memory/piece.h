@@ -1,0 +1,30 @@
+/* A range of an arena as a list of pieces. Tensors in an arena are aligned, so a bucket, a message or
+ * a hash over several of them skips the padding between: it takes the pieces that hold elements.
+ * Padding is zero, stays zero, and is never counted. */
+#ifndef COMMON_MEMORY_PIECE_H
+#define COMMON_MEMORY_PIECE_H
+
+#include <stdint.h>
+
+typedef struct piece {
+    int64_t offset; /* elements from the arena's start */
+    int64_t count;  /* elements */
+} piece;
+
+typedef struct piece_list { /* borrows its array */
+    const piece *pieces;
+    int count;
+} piece_list;
+
+static inline int64_t piece_list_elements(piece_list list)
+{
+    int64_t total = 0;
+    for (int i = 0; i < list.count; i++) total += list.pieces[i].count;
+    return total;
+}
+
+/* The part [begin, begin + count) of the elements that `list` names, in its order, written to `out`.
+ * Returns the number of pieces; `capacity` must be at least list.count. */
+int piece_list_slice(piece_list list, int64_t begin, int64_t count, piece *out, int capacity);
+
+#endif

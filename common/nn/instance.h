@@ -1,0 +1,53 @@
+/* A program on one rank's device: prepared kernels, activation memory, and a cursor that runs it.
+ *
+ * The owner of the cursor is told before an operation which parameters it is the first to need, and
+ * behind it which gradients are complete; that is all that a model and an engine know of each other. */
+#ifndef COMMON_NN_INSTANCE_H
+#define COMMON_NN_INSTANCE_H
+
+#include "common/device/device.h"
+#include "common/nn/params.h"
+#include "common/nn/program.h"
+
+typedef struct nn_instance nn_instance;
+
+/* Told while the cursor runs; each may return STATUS_AGAIN, and is then called again with the same
+ * arguments when the cursor is resumed. `after_op` is for profiles and may be NULL. */
+typedef struct nn_observer {
+    void *context;
+    status (*need)(void *context, int param);
+    status (*ready)(void *context, int param);
+    /* Sums `count` float64 over all ranks, in stream order. */
+    status (*group_sum)(void *context, double *values, int count);
+    void (*after_op)(void *context, const nn_op *op);
+} nn_observer;
+
+/* Memory that several programs of one rank share: they never run at the same time. */
+typedef struct nn_memory {
+    device_memory activations, workspace, loss;
+    int64_t activation_bytes, workspace_bytes;
+} nn_memory;
+
+/* Prepares every operation of `program`. The instance borrows all its arguments. */
+status nn_instance_open(device *d, device_stream *s, const nn_program *program, param_set *set,
+                        nn_instance **out);
+void nn_instance_close(nn_instance **instance);
+
+size_t nn_instance_workspace(const nn_instance *instance);
+
+/* Binds memory and batch buffers: all operand pointers are resolved here, once. */
+typedef struct nn_bindings {
+    nn_memory *memory;
+    void *input, *target;
+} nn_bindings;
+status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings);
+
+/* Runs operations [*cursor, end) and moves *cursor; STATUS_AGAIN leaves it where to go on. */
+status nn_instance_run(nn_instance *instance, int *cursor, int end, const nn_observer *observer,
+                       const op_scalars *scalars, ledger *l);
+
+void *nn_instance_value(const nn_instance *instance, int value);
+/* The two sums that the loss operation wrote (LOSS_SUMS), in device memory. */
+double *nn_instance_loss_sums(const nn_instance *instance);
+
+#endif

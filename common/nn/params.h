@@ -1,0 +1,60 @@
+/* The parameter set of one rank: arenas for parameters, gradients and buffers, allocated once, each
+ * tensor aligned, in the layout that the device's kernels want. The order is the model's registration
+ * order. Only imports, exports and checkpoints know PyTorch's layout. */
+#ifndef COMMON_NN_PARAMS_H
+#define COMMON_NN_PARAMS_H
+
+#include "common/device/device.h"
+#include "common/memory/ledger.h"
+#include "common/memory/piece.h"
+#include "common/nn/model.h"
+#include "common/nn/program.h"
+
+typedef struct param_set {
+    const nn_model *model; /* borrowed */
+    device *device;        /* borrowed */
+    dtype type;
+    piece *pieces;         /* [param_count] where each parameter (and its gradient) lies */
+    device_layout *layouts;
+    int64_t arena_elements; /* of one arena, padding included */
+    device_memory params, grads;
+    piece *buffer_pieces;   /* [buffer_count] */
+    int64_t buffer_elements;
+    device_memory buffers;
+    int64_t logical_bytes, buffer_bytes; /* without padding */
+} param_set;
+
+typedef struct param_set_config {
+    device_memory_kind param_kind, grad_kind, buffer_kind;
+    bool gradients; /* false: none are allocated (a server that only keeps parameters) */
+} param_set_config;
+
+/* Layouts are chosen with the operations of `program`. Everything starts zero; nothing is in the ledger
+ * yet: gradients come and go with an engine's policy. */
+status param_set_open(device *d, const nn_model *model, const nn_program *program,
+                      const param_set_config *config, param_set **out);
+void param_set_close(param_set **set);
+
+/* Pieces of parameters [first, first + count), merged where they touch. */
+static inline piece_list param_set_pieces(const param_set *set, int first, int count)
+{
+    return (piece_list){set->pieces + first, count};
+}
+
+/* One tensor from or to PyTorch's order, through float32 or float64 on the host (`host_type`). */
+typedef enum param_which { PARAM_VALUE, PARAM_GRADIENT } param_which;
+status param_set_import(param_set *set, device_stream *s, param_which which, int param, dtype host_type,
+                        const void *plain);
+status param_set_export(const param_set *set, device_stream *s, param_which which, int param, dtype host_type,
+                        void *plain);
+status param_set_import_buffer(param_set *set, device_stream *s, int buffer, dtype host_type, const void *plain);
+status param_set_export_buffer(const param_set *set, device_stream *s, int buffer, dtype host_type, void *plain);
+
+/* Fills parameters and buffers as the layers' `nn_init` says. */
+status param_set_initialize(param_set *set, device_stream *s, uint64_t seed);
+
+/* XXH3 (64 bit) over the float32 values of all parameters in PyTorch's order: equal on every device and
+ * engine if and only if the parameters are (up to collisions). */
+status param_set_hash(const param_set *set, device_stream *s, uint64_t *out);
+
+#endif

@@ -1,0 +1,90 @@
+/* A model compiled for one batch size: a flat list of operations with their operands, the parameters
+ * that each needs first and makes ready last, and a plan of when every activation lives and where it
+ * lies. Immutable after compilation and without device memory, so all ranks of a process share one.
+ *
+ * Compilation fuses (BatchNorm with the residual addition and the activation behind it, linear layers
+ * with their activation, LayerNorm with the addition before it), derives the backward pass by walking
+ * the fused layers in reverse, and orders gradients so that for ResNets they become ready in exact
+ * reverse order of registration. */
+#ifndef COMMON_NN_PROGRAM_H
+#define COMMON_NN_PROGRAM_H
+
+#include "common/memory/ledger.h"
+#include "common/nn/model.h"
+
+/* Where an operand lies. */
+typedef enum nn_space {
+    NN_SPACE_NONE,
+    NN_SPACE_VALUE,  /* program->values[index] */
+    NN_SPACE_PARAM,  /* model->params[index], in the parameter arena */
+    NN_SPACE_GRAD,   /* its gradient */
+    NN_SPACE_BUFFER, /* model->buffers[index] */
+    NN_SPACE_INPUT,  /* the batch's samples */
+    NN_SPACE_TARGET, /* the batch's targets */
+    NN_SPACE_LOSS    /* the two sums of LOSS_SUMS */
+} nn_space;
+
+typedef struct nn_operand {
+    nn_space space;
+    int index;
+    int64_t offset_bytes; /* into the value (packed q, k, v) */
+} nn_operand;
+
+/* A planned range of activation memory. In-place results share the value of their source. */
+typedef struct nn_value {
+    shape shape;
+    dtype type;
+    int64_t bytes;
+    ledger_class ledger_class;
+    int first, last; /* operations in which it lives, inclusive; last == op_count: still needed after */
+    int64_t offset;  /* into the activation memory */
+} nn_value;
+
+typedef struct nn_op {
+    op_desc desc;
+    nn_operand operands[OP_MAX_OPERANDS];
+    int layer;        /* of the model, for traces and profiles */
+    int weight_param; /* whose layout the kernel is prepared with, or NN_NONE */
+    int need_first, need_count;   /* program->needs[]: parameters used here for the first time */
+    int ready_first, ready_count; /* program->readies[]: gradients complete behind this operation */
+    int live_first, live_count;   /* program->births[]: values that begin to live before it */
+    int dead_first, dead_count;   /* program->deaths[]: values that end behind it */
+    int group_reduce;             /* > 0: bytes / 8 float64 of operand `group_slot` to be summed over all ranks behind it */
+    int group_slot;
+} nn_op;
+
+typedef enum nn_mode { NN_TRAIN, NN_EVALUATE } nn_mode;
+
+typedef struct nn_program_config {
+    int64_t batch; /* samples a rank and step */
+    nn_mode mode;
+    dtype type;         /* the device's compute type */
+    bool masked_loss;   /* compute the head only for rows that have targets */
+    bool external_loss; /* the loss is computed elsewhere: the program's output and its gradient are exchanged */
+    int64_t world;      /* ranks of SyncBatchNorm's group */
+} nn_program_config;
+
+typedef struct nn_program {
+    const nn_model *model; /* borrowed */
+    nn_program_config config;
+    nn_op *ops;
+    int op_count;
+    int forward_end;    /* ops [0, forward_end) are the forward pass */
+    int loss_end;       /* ops [forward_end, loss_end) the loss; the rest is the backward pass */
+    nn_value *values;
+    int value_count;
+    int *needs, *readies, *births, *deaths;
+    int output_value;   /* the model's output, until the loss is computed */
+    int output_gradient_value; /* the loss's gradient with respect to it (may be the same) */
+    int64_t activation_bytes;  /* of the planned memory, gaps included */
+    int *ready_order;   /* parameters in the order in which their gradients become ready */
+    int ready_count;
+} nn_program;
+
+status nn_program_compile(const nn_model *model, const nn_program_config *config, nn_program **out);
+void nn_program_free(nn_program **program);
+
+/* Largest sum of logical bytes of values that live at the same time. */
+int64_t nn_program_peak_bytes(const nn_program *program);
+
+#endif

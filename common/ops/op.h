@@ -1,0 +1,295 @@
+/* Operations are data. OP_LIST gives the enum, the names and every device's kernel table (a missing
+ * kernel is a link error): the CPU runs a call, CUDA launches it, the virtual device prices it.
+ *
+ * An op_desc says everything about an operation but where its operands lie: kind, sizes, attributes.
+ * Operands are handed over at launch as an array of pointers, indexed by the slots below; a slot whose
+ * operand is absent (no bias, no residual) is NULL. Shapes are in comments; N images, H and W input
+ * height and width, P and Q output height and width, C input and K output channels, R and S kernel
+ * height and width; M rows; all activations NHWC or row-major. "d" before a name is the gradient of
+ * the loss with respect to it. Parameters are in the layout that the device chose (device.h). */
+#ifndef COMMON_OPS_OP_H
+#define COMMON_OPS_OP_H
+
+#include "common/ops/tensor.h"
+
+#include <stdbool.h>
+
+/* name, class of the cost model */
+#define OP_LIST(X)                                                                                   \
+    X(conv2d_forward, CONVOLUTION)                                                                   \
+    X(conv2d_backward_data, CONVOLUTION)                                                             \
+    X(conv2d_backward_weights, CONVOLUTION)                                                          \
+    X(linear_forward, GEMM)                                                                          \
+    X(linear_backward_data, GEMM)                                                                    \
+    X(linear_backward_weights, GEMM)                                                                 \
+    X(batchnorm_forward, NORMALIZATION)                                                              \
+    X(batchnorm_inference, NORMALIZATION)                                                            \
+    X(batchnorm_backward, NORMALIZATION)                                                             \
+    X(batchnorm_stats, NORMALIZATION)                                                                \
+    X(batchnorm_apply, NORMALIZATION)                                                                \
+    X(batchnorm_backward_stats, NORMALIZATION)                                                       \
+    X(batchnorm_backward_apply, NORMALIZATION)                                                       \
+    X(layernorm_forward, NORMALIZATION)                                                              \
+    X(layernorm_backward, NORMALIZATION)                                                             \
+    X(activation_forward, ELEMENTWISE)                                                               \
+    X(activation_backward, ELEMENTWISE)                                                              \
+    X(add, ELEMENTWISE)                                                                              \
+    X(maxpool_forward, POOLING)                                                                      \
+    X(maxpool_backward, POOLING)                                                                     \
+    X(avgpool_forward, POOLING)                                                                      \
+    X(avgpool_backward, POOLING)                                                                     \
+    X(embedding_forward, EMBEDDING)                                                                  \
+    X(embedding_backward, EMBEDDING)                                                                 \
+    X(attention_forward, ATTENTION)                                                                  \
+    X(attention_backward, ATTENTION)                                                                 \
+    X(gather_rows, EMBEDDING)                                                                        \
+    X(scatter_rows, EMBEDDING)                                                                       \
+    X(cross_entropy, LOSS)                                                                           \
+    X(mean_squared_error, LOSS)                                                                      \
+    X(sgd, OPTIMIZER)                                                                                \
+    X(adam, OPTIMIZER)                                                                               \
+    X(sum_squares, OPTIMIZER)                                                                        \
+    X(divide, ELEMENTWISE)                                                                           \
+    X(fill, ELEMENTWISE)
+
+#define OP_ENUM(name, class) OP_##name,
+typedef enum op_kind { OP_LIST(OP_ENUM) OP_COUNT } op_kind;
+#undef OP_ENUM
+
+#define OP_CLASS_LIST(X)                                                                             \
+    X(CONVOLUTION, "convolution")                                                                    \
+    X(GEMM, "gemm")                                                                                  \
+    X(ATTENTION, "attention")                                                                        \
+    X(NORMALIZATION, "normalization")                                                                \
+    X(ELEMENTWISE, "elementwise")                                                                    \
+    X(POOLING, "pooling")                                                                            \
+    X(EMBEDDING, "embedding")                                                                        \
+    X(LOSS, "loss")                                                                                  \
+    X(OPTIMIZER, "optimizer")
+
+#define OP_CLASS_ENUM(name, text) OP_CLASS_##name,
+typedef enum op_class { OP_CLASS_LIST(OP_CLASS_ENUM) OP_CLASS_COUNT } op_class;
+#undef OP_CLASS_ENUM
+
+const char *op_name(op_kind kind);
+op_class op_class_of(op_kind kind);
+const char *op_class_name(op_class c);
+
+#define ACTIVATION_LIST(X) X(NONE, "none") X(RELU, "relu") X(SILU, "silu") X(GELU, "gelu") X(GELU_TANH, "gelu_tanh")
+#define ACTIVATION_ENUM(name, text) ACTIVATION_##name,
+typedef enum activation { ACTIVATION_LIST(ACTIVATION_ENUM) ACTIVATION_COUNT } activation;
+#undef ACTIVATION_ENUM
+const char *activation_name(activation a);
+
+/* ---- attributes ------------------------------------------------------------------------------- */
+
+typedef struct conv2d_attributes {
+    int64_t n, h, w, c; /* input [n, h, w, c] */
+    int64_t k, r, s;    /* weights [k, c, r, s] in PyTorch's order */
+    int64_t stride, pad;
+    int64_t p, q; /* output [n, p, q, k] */
+    bool bias;
+} conv2d_attributes;
+
+typedef struct linear_attributes {
+    int64_t m;       /* rows */
+    int64_t in, out; /* weights [out, in] */
+    bool bias;
+    activation act; /* fused behind the bias in forward */
+    /* The input is an image [m, h, w, c] flattened: PyTorch's weight columns run c, h, w, ours h, w, c.
+     * c == 0: the input was a vector. */
+    int64_t flat_c, flat_h, flat_w;
+} linear_attributes;
+
+typedef struct batchnorm_attributes {
+    int64_t n, h, w, c;
+    double eps, momentum;
+    activation act;
+    bool residual; /* y = act(normalised + residual) */
+    bool dy2;      /* backward: the output's gradient is the sum of two tensors */
+    int64_t world; /* batchnorm_apply, batchnorm_backward_apply: ranks over which statistics were summed */
+} batchnorm_attributes;
+
+typedef struct layernorm_attributes {
+    int64_t m, c; /* rows, columns */
+    double eps;
+    bool residual; /* normalises sum = x + residual */
+    bool dsum;     /* backward: the sum was also used elsewhere; that use's gradient is added */
+} layernorm_attributes;
+
+typedef struct elementwise_attributes {
+    int64_t count;
+    activation act;
+} elementwise_attributes;
+
+typedef struct pool_attributes {
+    int64_t n, h, w, c, r, s, stride, pad, p, q;
+} pool_attributes;
+
+typedef struct embedding_attributes {
+    int64_t batch, sequence, hidden, vocabulary, positions;
+    bool position_table, type_table; /* type_table: row 0 of a table of two is added */
+} embedding_attributes;
+
+typedef struct attention_attributes {
+    int64_t batch, sequence, heads, width; /* width of a head; hidden = heads * width */
+    bool causal;
+    int64_t stride; /* elements between rows of q, k, v, dq, dk, dv: hidden, or 3 hidden where packed */
+} attention_attributes;
+
+typedef struct rows_attributes {
+    int64_t rows, hidden, selected; /* `selected` of `rows` rows; at most */
+    int64_t every;                  /* > 0: rows 0, every, 2 every, ... instead of an index list */
+} rows_attributes;
+
+typedef struct loss_attributes {
+    int64_t rows, classes; /* logits [rows, classes]; mean squared error: output [rows, classes] */
+    bool gradient;         /* also writes the gradient (may be in place of the logits) */
+} loss_attributes;
+
+typedef struct optimizer_attributes {
+    int64_t count; /* most elements a launch takes */
+    double momentum, dampening, beta1, beta2, eps;
+    bool nesterov, decoupled; /* decoupled: AdamW's weight decay */
+} optimizer_attributes;
+
+typedef struct op_desc {
+    op_kind kind;
+    dtype type;      /* of the computation and of every operand that is not said to be otherwise */
+    bool accumulate; /* operations that write a parameter's gradient: add to what is there, always (a table
+                      * used twice); see also op_scalars.accumulate */
+    union {
+        conv2d_attributes conv2d;
+        linear_attributes linear;
+        batchnorm_attributes batchnorm;
+        layernorm_attributes layernorm;
+        elementwise_attributes elementwise;
+        pool_attributes pool;
+        embedding_attributes embedding;
+        attention_attributes attention;
+        rows_attributes rows;
+        loss_attributes loss;
+        optimizer_attributes optimizer;
+    } u;
+} op_desc;
+
+/* ---- operand slots ---------------------------------------------------------------------------- */
+
+enum { OP_MAX_OPERANDS = 14 };
+
+/* y [n,p,q,k] = x [n,h,w,c] * w [k,c,r,s] + b [k] */
+enum { CONV_FWD_X, CONV_FWD_W, CONV_FWD_B, CONV_FWD_Y };
+enum { CONV_BWD_DATA_DY, CONV_BWD_DATA_W, CONV_BWD_DATA_DX };
+enum { CONV_BWD_WEIGHTS_X, CONV_BWD_WEIGHTS_DY, CONV_BWD_WEIGHTS_DW, CONV_BWD_WEIGHTS_DB };
+
+/* y [m,out] = act(pre), pre = x [m,in] * w [out,in]^T + b [out].  PRE is written where act is neither
+ * NONE nor RELU and the slot is not NULL (training). */
+enum { LINEAR_FWD_X, LINEAR_FWD_W, LINEAR_FWD_B, LINEAR_FWD_Y, LINEAR_FWD_PRE };
+/* With an activation, ACT holds y (RELU) or pre (others), and dy is replaced in place by d pre by
+ * linear_backward_weights, which runs first; backward_data takes d pre. */
+enum { LINEAR_BWD_DATA_DY, LINEAR_BWD_DATA_W, LINEAR_BWD_DATA_DX };
+enum { LINEAR_BWD_WEIGHTS_X, LINEAR_BWD_WEIGHTS_DY, LINEAR_BWD_WEIGHTS_DW, LINEAR_BWD_WEIGHTS_DB, LINEAR_BWD_WEIGHTS_ACT };
+
+/* Training.  mean, invstd [c] are of this batch (invstd = 1/sqrt(biased variance + eps)); the running
+ * statistics move by `momentum` towards mean and unbiased variance.
+ *   y = act((x - mean) * invstd * gamma + beta + residual)        all tensors [n,h,w,c] or [c] */
+enum { BN_FWD_X, BN_FWD_GAMMA, BN_FWD_BETA, BN_FWD_RESIDUAL, BN_FWD_RUNNING_MEAN, BN_FWD_RUNNING_VAR,
+       BN_FWD_Y, BN_FWD_MEAN, BN_FWD_INVSTD };
+/* Evaluation: with the running statistics. */
+enum { BN_INF_X, BN_INF_GAMMA, BN_INF_BETA, BN_INF_RESIDUAL, BN_INF_RUNNING_MEAN, BN_INF_RUNNING_VAR, BN_INF_Y };
+/* g = (dy + dy2) * act'; dresidual = g; dgamma, dbeta, dx as usual.  RELU takes its mask from y; other
+ * activations recompute their argument from x (and residual).  DRESIDUAL may be DY's memory, and must
+ * be given where the residual is used (it also serves as the place of g). With act NONE and no dy2,
+ * dresidual is dy itself and the slot is NULL. DX may be DY's memory unless DRESIDUAL is. */
+enum { BN_BWD_X, BN_BWD_Y, BN_BWD_GAMMA, BN_BWD_BETA, BN_BWD_RESIDUAL, BN_BWD_MEAN, BN_BWD_INVSTD, BN_BWD_DY,
+       BN_BWD_DY2, BN_BWD_DX, BN_BWD_DGAMMA, BN_BWD_DBETA, BN_BWD_DRESIDUAL };
+/* SyncBatchNorm in two halves with an all-reduce of SUMS between.
+ * stats: SUMS [2c+1] = sum x, sum (x - m)^2 as count-weighted moments: see batchnorm docs below.
+ *   forward   SUMS = [ sum x (c) | sum x^2 (c) | count ]        float64 on every device
+ *   backward  SUMS = [ sum g (c) | sum g xhat (c) ]             float64; dgamma, dbeta are this rank's */
+enum { BN_STATS_X, BN_STATS_SUMS };
+enum { BN_APPLY_X, BN_APPLY_GAMMA, BN_APPLY_BETA, BN_APPLY_RESIDUAL, BN_APPLY_RUNNING_MEAN, BN_APPLY_RUNNING_VAR,
+       BN_APPLY_Y, BN_APPLY_MEAN, BN_APPLY_INVSTD, BN_APPLY_SUMS };
+enum { BN_BSTATS_X, BN_BSTATS_Y, BN_BSTATS_GAMMA, BN_BSTATS_BETA, BN_BSTATS_RESIDUAL, BN_BSTATS_MEAN,
+       BN_BSTATS_INVSTD, BN_BSTATS_DY, BN_BSTATS_DY2, BN_BSTATS_G, BN_BSTATS_DGAMMA, BN_BSTATS_DBETA, BN_BSTATS_SUMS };
+/* COUNT [1] float64: samples over all ranks (the last element of the forward's SUMS). */
+enum { BN_BAPPLY_X, BN_BAPPLY_GAMMA, BN_BAPPLY_MEAN, BN_BAPPLY_INVSTD, BN_BAPPLY_G, BN_BAPPLY_DX, BN_BAPPLY_SUMS,
+       BN_BAPPLY_COUNT };
+
+/* sum = x + residual (SUM may be X's memory; NULL without residual), y = (sum - mean) * invstd * gamma + beta;
+ * [m,c], mean and invstd [m]. */
+enum { LN_FWD_X, LN_FWD_RESIDUAL, LN_FWD_GAMMA, LN_FWD_BETA, LN_FWD_Y, LN_FWD_SUM, LN_FWD_MEAN, LN_FWD_INVSTD };
+/* X is what was normalised (the sum). dx = gradient through the normalisation + DSUM. DX may be DY's memory. */
+enum { LN_BWD_X, LN_BWD_GAMMA, LN_BWD_MEAN, LN_BWD_INVSTD, LN_BWD_DY, LN_BWD_DSUM, LN_BWD_DX, LN_BWD_DGAMMA, LN_BWD_DBETA };
+
+/* [count]; Y may be X's memory.  Backward: X is y for RELU, the argument otherwise; DX may be DY's. */
+enum { ACT_FWD_X, ACT_FWD_Y };
+enum { ACT_BWD_X, ACT_BWD_DY, ACT_BWD_DX };
+/* y = a + b; Y may be A's or B's memory. */
+enum { ADD_A, ADD_B, ADD_Y };
+
+/* INDEX [n,p,q,c] uint8: position of the maximum in its window, row by row (r*s <= 256). The first of
+ * equals wins, as in PyTorch. Average pooling divides by r*s (no padding). */
+enum { MAXPOOL_FWD_X, MAXPOOL_FWD_Y, MAXPOOL_FWD_INDEX };
+enum { MAXPOOL_BWD_DY, MAXPOOL_BWD_INDEX, MAXPOOL_BWD_DX };
+enum { AVGPOOL_FWD_X, AVGPOOL_FWD_Y };
+enum { AVGPOOL_BWD_DY, AVGPOOL_BWD_DX };
+
+/* y [batch*sequence, hidden] = table[token] + position[index in sequence] + type[0]; TOKENS int32. */
+enum { EMB_FWD_TOKENS, EMB_FWD_TABLE, EMB_FWD_POSITION, EMB_FWD_TYPE, EMB_FWD_Y };
+/* Writes all rows of the gradients (zero where unused) unless op_desc.accumulate, which then holds for
+ * the token table alone. */
+enum { EMB_BWD_TOKENS, EMB_BWD_DY, EMB_BWD_DTABLE, EMB_BWD_DPOSITION, EMB_BWD_DTYPE };
+
+/* Per head: P = softmax(Q K^T / sqrt(width)), out = P V. q, k, v rows are `stride` apart, out rows hidden.
+ * LSE [batch, heads, sequence]: log of each row's sum of exponentials, from which backward recomputes P
+ * (Dao et al., "FlashAttention", 2022). */
+enum { ATT_FWD_Q, ATT_FWD_K, ATT_FWD_V, ATT_FWD_OUT, ATT_FWD_LSE };
+enum { ATT_BWD_Q, ATT_BWD_K, ATT_BWD_V, ATT_BWD_OUT, ATT_BWD_LSE, ATT_BWD_DOUT, ATT_BWD_DQ, ATT_BWD_DK, ATT_BWD_DV };
+
+/* y [selected, hidden] = x[index]; INDEX int32 (NULL where attributes.every > 0). scatter writes all
+ * rows of dx, zero where not selected. */
+enum { ROWS_GATHER_X, ROWS_GATHER_INDEX, ROWS_GATHER_Y };
+enum { ROWS_SCATTER_DY, ROWS_SCATTER_INDEX, ROWS_SCATTER_DX };
+
+/* LOSS [2] float64: sum over counted rows (elements) of the loss, and the number of rows whose largest
+ * logit is the target's (0 for mean squared error). Rows with target LOSS_IGNORE do not count.
+ * dlogits is divided by op_scalars.loss_normalizer.  TARGETS int32 [rows]; for mean squared error
+ * [rows, classes] of the computation's type. DLOGITS may be LOGITS' memory. */
+enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
+#define LOSS_IGNORE (-100)
+
+/* PyTorch's torch.optim.SGD, Adam and AdamW, one pass; the launch names its pieces in op_scalars. STATE1
+ * is the momentum buffer or exp_avg, STATE2 exp_avg_sq. */
+enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2 };
+/* OUT [1] float64 += sum of squares over the pieces. */
+enum { SUMSQ_X, SUMSQ_OUT };
+/* x[i] = x[i] / op_scalars.divisor (true division) over the pieces; x[i] = 0. */
+enum { DIVIDE_X };
+enum { FILL_X };
+
+/* What changes from step to step. On a GPU it lies in device memory. */
+struct piece;
+typedef struct op_scalars {
+    double loss_normalizer; /* dlogits are divided by it */
+    double learning_rate, weight_decay;
+    double gradient_scale; /* the optimizer multiplies gradients by it first (clipping) */
+    double bias_correction1, bias_correction2; /* 1 - beta^step */
+    bool first_step;                           /* SGD: the momentum buffer starts as the gradient */
+    bool accumulate; /* gradients are added to what is there: micro-batches behind the first */
+    double divisor;
+    int64_t rows; /* rows in use, where a count varies from batch to batch; 0: all */
+    const struct piece *pieces;
+    int piece_count;
+} op_scalars;
+
+/* ---- cost ------------------------------------------------------------------------------------- */
+
+/* What an operation takes: floating-point operations (a multiply-add is two) and bytes that it must
+ * read and write once each if nothing stays in a cache. */
+typedef struct op_cost {
+    double flops, bytes_read, bytes_written;
+} op_cost;
+op_cost op_cost_of(const op_desc *op);
+
+#endif

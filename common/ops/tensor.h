@@ -1,0 +1,53 @@
+/* Element types and shapes. Images are NHWC everywhere inside the program (files and checkpoints know
+ * PyTorch's NCHW), matrices are row-major, tokens are [batch, sequence]. */
+#ifndef COMMON_OPS_TENSOR_H
+#define COMMON_OPS_TENSOR_H
+
+#include <stdint.h>
+
+/* name, size of an element in bytes, name in reports and checkpoints */
+#define DTYPE_LIST(X)                                                                                \
+    X(F64, 8, "float64")                                                                             \
+    X(F32, 4, "float32")                                                                             \
+    X(F16, 2, "float16")                                                                             \
+    X(BF16, 2, "bfloat16")                                                                           \
+    X(I64, 8, "int64")                                                                               \
+    X(I32, 4, "int32")                                                                               \
+    X(U8, 1, "uint8")
+
+#define DTYPE_ENUM(name, size, text) DTYPE_##name,
+typedef enum dtype { DTYPE_LIST(DTYPE_ENUM) DTYPE_COUNT } dtype;
+#undef DTYPE_ENUM
+
+int dtype_size(dtype type);
+const char *dtype_name(dtype type);
+
+enum { SHAPE_MAX_RANK = 4 };
+
+typedef struct shape {
+    int rank; /* 0: a scalar */
+    int64_t dims[SHAPE_MAX_RANK];
+} shape;
+
+int64_t shape_elements(shape s);
+int shape_equal(shape a, shape b);
+
+/* "64x3x7x7". Returns `buffer`. */
+char *shape_format(char *buffer, int size, shape s);
+
+static inline shape shape_1d(int64_t a)
+{
+    return (shape){1, {a}};
+}
+
+static inline shape shape_2d(int64_t a, int64_t b)
+{
+    return (shape){2, {a, b}};
+}
+
+static inline shape shape_4d(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    return (shape){4, {a, b, c, d}};
+}
+
+#endif

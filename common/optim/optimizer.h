@@ -1,0 +1,66 @@
+/* Optimizers with PyTorch's exact semantics (torch.optim.SGD, Adam, AdamW), one pass over an arena.
+ *
+ * An optimizer owns its state arenas, laid out like the parameters, and updates any list of pieces, so
+ * it serves a rank that updates everything and a server that owns a shard. Learning-rate schedules and
+ * clipping are alike for both, since each computes them from the step number. */
+#ifndef COMMON_OPTIM_OPTIMIZER_H
+#define COMMON_OPTIM_OPTIMIZER_H
+
+#include "common/base/options.h"
+#include "common/device/device.h"
+#include "common/memory/ledger.h"
+#include "common/memory/piece.h"
+
+typedef enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAM, OPTIMIZER_ADAMW } optimizer_kind;
+typedef enum lr_schedule { LR_CONSTANT, LR_STEP, LR_COSINE, LR_LINEAR } lr_schedule;
+
+/* PyTorch's names and defaults, except that lr has PyTorch's default of the optimizer where it is 0. */
+typedef struct optimizer_options {
+    int kind; /* optimizer_kind */
+    double lr, momentum, dampening, weight_decay, beta1, beta2, eps;
+    bool nesterov;
+    int schedule; /* lr_schedule */
+    int64_t warmup_steps;   /* linear from 0: step s of the warm-up has lr (s+1)/warmup */
+    int64_t schedule_steps; /* STEP: lr * gamma every so many; COSINE, LINEAR: length to 0; 0: the run's */
+    double gamma;
+    double clip_norm; /* 0: none. torch.nn.utils.clip_grad_norm_ over all parameters */
+} optimizer_options;
+
+extern const option_table optimizer_option_table;
+
+/* Weight decay, eps and lr as they will be used; STATUS_USAGE for combinations that PyTorch refuses
+ * (Nesterov without momentum or with dampening). */
+status optimizer_resolve(optimizer_options *options);
+
+/* The learning rate of step `step` (from 0) of a run of `total_steps`. */
+double optimizer_learning_rate(const optimizer_options *options, int64_t step, int64_t total_steps);
+
+/* State bytes per parameter byte: 0, 1 (momentum) or 2 (Adam). */
+int optimizer_state_count(const optimizer_options *options);
+
+typedef struct optimizer optimizer;
+
+/* `elements` of one arena; `logical` elements without padding (for the ledger, class OPTIMIZER). State
+ * memory is acquired in the ledger when the first step runs, as PyTorch creates it. `launch_limit`: the
+ * largest number of elements that one update takes. */
+status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
+                      ledger *l, optimizer **out);
+void optimizer_close(optimizer **o);
+const optimizer_options *optimizer_get_options(const optimizer *o);
+
+/* Updates the pieces of `params` from `grads` as step number `step` (from 0) with learning rate `lr`.
+ * Every element must be updated once a step; several calls with disjoint pieces make one step. Gradients
+ * are multiplied by `scale` first (clipping); 1 leaves them as they are. */
+status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
+                        int64_t step, double lr, double scale);
+
+/* Adds the squared norm of the gradients' pieces to *sum (float64, device memory). */
+status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces, double *sum);
+
+/* torch.nn.utils.clip_grad_norm_'s factor: min(1, max_norm / (norm + 1e-6)). */
+double optimizer_clip_scale(double max_norm, double sum_squares);
+
+/* State arenas for checkpoints: index 0 .. optimizer_state_count() - 1. */
+device_memory *optimizer_state(optimizer *o, int index);
+
+#endif

@@ -1,0 +1,137 @@
+/* The sync interface: what makes data-parallel ranks agree, behind one set of named stages.
+ *
+ *   plan batch -> scatter inputs -> begin forward -> forward, asking need(i) before the first use of
+ *   parameter i -> place outputs -> loss -> scatter the output gradient -> backward, announcing ready(i)
+ *   behind the last use of gradient i -> finish
+ *
+ * An engine owns the reduction, the averaging, the loss's normaliser, and who runs the optimizer. One
+ * train loop drives `none`, `ring` and `ps` alike; models stay ignorant of all three.
+ *
+ * Threads: the rank's compute thread calls the stages. They post events and wait on fences, nothing
+ * else. An engine is a state machine, progressed by one agent (agent.h), which owns its sockets and
+ * its collectives. A stage may return STATUS_AGAIN on the virtual device: the loop calls it again with
+ * the same arguments; it must do its side effects once. */
+#ifndef COMMON_SYNC_ENGINE_H
+#define COMMON_SYNC_ENGINE_H
+
+#include "common/base/options.h"
+#include "common/device/device.h"
+#include "common/memory/ledger.h"
+#include "common/nn/params.h"
+#include "common/optim/optimizer.h"
+
+typedef struct sync_engine sync_engine;
+
+/* What an engine is given. Everything is borrowed and outlives the engine. */
+typedef struct sync_context {
+    int rank, world; /* in the group of the data axis */
+    uint64_t job_token;
+    device *device;
+    device_stream *compute;
+    param_set *params;
+    const nn_program *program; /* the training program: order of readiness, sizes */
+    optimizer *optimizer;
+    ledger *ledger;
+    struct board_cell *cell;   /* this rank's status cell; never NULL */
+    const void *options;       /* the engine's own option struct (sync_engine_type.options) */
+    const char *policy;        /* a name from the engine's policy table */
+    int64_t stall_timeout_ns;
+    bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
+} sync_context;
+
+/* One step as the train loop sees it. */
+typedef struct sync_step {
+    int64_t index;         /* from 0, over the whole run */
+    int64_t samples;       /* of this rank's batch; 0: it takes part without data */
+    int64_t targets;       /* of this rank's batch that count in the loss (rows or elements) */
+    double learning_rate;
+    bool synchronize;      /* false: a micro-batch that only accumulates */
+} sync_step;
+
+/* What a rank loads and trains on in a step. */
+typedef struct sync_batch {
+    int64_t load;  /* samples its loader provides */
+    int64_t train; /* samples it runs forward and backward on */
+} sync_batch;
+
+/* What has passed since the counters were read last, and bytes since the start. */
+typedef struct sync_counters {
+    int64_t exposed_ns;   /* the compute stream waited for communication */
+    int64_t total_ns;     /* communication was in flight (union of intervals) */
+    int64_t optimizer_ns; /* this rank's share of the update, wherever it ran */
+    int64_t bytes_sent, bytes_received;         /* payload over links between ranks */
+    int64_t messages_sent, messages_received;
+} sync_counters;
+
+typedef struct sync_blob {
+    void *data;
+    size_t bytes;
+} sync_blob;
+
+/* The requirements that an engine puts on arenas, asked before they are allocated. */
+typedef struct sync_requirements {
+    device_memory_kind param_kind, grad_kind, buffer_kind;
+} sync_requirements;
+
+/* One row of a policy table as `harness policies` prints it. */
+typedef struct sync_policy_info {
+    const char *name;
+    const char *source; /* the system and version that behaves so, and where that was read */
+    const char *summary;
+} sync_policy_info;
+
+/* An engine: one const instance each, every slot set. */
+typedef struct sync_engine_type {
+    const char *name; /* "none", "ring", "ps" */
+    const option_table *options;
+    size_t options_size;
+    const sync_policy_info *policies;
+    int policy_count;
+
+    /* Fails with STATUS_USAGE or STATUS_CONFIG where policy and options do not fit together. */
+    status (*requirements)(const void *options, const char *policy, int world, sync_requirements *out);
+
+    /* Set-up in three steps, so that nothing blocks: open, offer what the peers must know, connect with
+     * what all ranks offered (offers[rank], in rank order). The harness carries the offers. */
+    status (*open)(const sync_context *context, sync_engine **out);
+    status (*offer)(sync_engine *e, sync_blob *out); /* borrowed until connect returns */
+    status (*connect)(sync_engine *e, const sync_blob *offers);
+    void (*close)(sync_engine *e);
+
+    /* The stages. */
+    status (*plan_batch)(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
+    status (*scatter_inputs)(sync_engine *e, const sync_step *step);
+    status (*begin_forward)(sync_engine *e, const sync_step *step);
+    status (*need)(sync_engine *e, int param);
+    status (*place_outputs)(sync_engine *e, const sync_step *step);
+    status (*loss)(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
+    status (*scatter_output_gradient)(sync_engine *e, const sync_step *step);
+    status (*ready)(sync_engine *e, int param);
+    status (*finish)(sync_engine *e, const sync_step *step);
+
+    /* Ends what is in flight such that parameters and buffers on every rank are those of the stated
+     * consistency: before an evaluation, a checkpoint, the end. */
+    status (*settle)(sync_engine *e);
+
+    /* For layers that need other ranks: sums `count` float64 over the ranks, in stream order. */
+    status (*group_sum)(sync_engine *e, double *values, int count);
+
+    void (*counters)(sync_engine *e, sync_counters *out);
+} sync_engine_type;
+
+struct sync_engine {
+    const sync_engine_type *type;
+    sync_context context;
+};
+
+/* Defaults for engines that override little: own batch, own loss, nothing to scatter. */
+status sync_default_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
+status sync_default_stage(sync_engine *e, const sync_step *step);
+status sync_default_param(sync_engine *e, int param);
+status sync_default_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
+status sync_default_settle(sync_engine *e);
+
+/* One rank, no communication: the baseline of every comparison. */
+extern const sync_engine_type sync_none;
+
+#endif
