@@ -116,6 +116,10 @@ typedef struct sync_engine_type {
     /* For layers that need other ranks: sums `count` float64 over the ranks, in stream order. */
     status (*group_sum)(sync_engine *e, double *values, int count);
 
+    /* An arena laid out like the parameters in which `owned` holds the averaged gradient of the step
+     * that finished last; NULL where this rank has none of it. For verification, in settled state. */
+    const void *(*reduced_gradients)(sync_engine *e, piece_list *owned);
+
     void (*counters)(sync_engine *e, sync_counters *out);
 } sync_engine_type;
 
@@ -133,5 +137,10 @@ status sync_default_settle(sync_engine *e);
 
 /* One rank, no communication: the baseline of every comparison. */
 extern const sync_engine_type sync_none;
+
+/* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
+ * parameters): clipping, if asked for, then one pass over all parameters. Counts its time into *spent_ns. */
+status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
+                              int64_t *spent_ns);
 
 #endif
