@@ -19,6 +19,7 @@
 #include "common/memory/ledger.h"
 #include "common/nn/params.h"
 #include "common/optim/optimizer.h"
+#include "common/sync/shared_options.h"
 
 typedef struct sync_engine sync_engine;
 
@@ -34,6 +35,7 @@ typedef struct sync_context {
     ledger *ledger;
     struct board_cell *cell;   /* this rank's status cell; never NULL */
     const void *options;       /* the engine's own option struct (sync_engine_type.options) */
+    const sync_shared_options *shared;
     const char *policy;        /* a name from the engine's policy table */
     int64_t stall_timeout_ns;
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
