@@ -63,7 +63,8 @@ static void check_step(const op_case *c, const case_step *step)
 /* Reads, or adds to, only some rows of an operand: worked out by hand in test_cost.c. */
 static bool touches_some_rows(const op_desc *op)
 {
-    return op->kind == OP_embedding_forward || op->kind == OP_embedding_backward || op->kind == OP_gather_rows;
+    return op->kind == OP_embedding_forward || op->kind == OP_embedding_backward ||
+           op->kind == OP_gather_rows;
 }
 
 static void bytes_are_those_of_the_operands(void **context)
