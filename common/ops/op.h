@@ -223,7 +223,8 @@ enum { LN_FWD_X, LN_FWD_RESIDUAL, LN_FWD_GAMMA, LN_FWD_BETA, LN_FWD_Y, LN_FWD_SU
 /* X is what was normalised (the sum). dx = gradient through the normalisation + DSUM. DX may be DY's memory. */
 enum { LN_BWD_X, LN_BWD_GAMMA, LN_BWD_MEAN, LN_BWD_INVSTD, LN_BWD_DY, LN_BWD_DSUM, LN_BWD_DX, LN_BWD_DGAMMA, LN_BWD_DBETA };
 
-/* [count]; Y may be X's memory.  Backward: X is y for RELU, the argument otherwise; DX may be DY's. */
+/* [count]; Y may be X's memory.  Backward: X is y for RELU, the argument otherwise; DX may be DY's. NaN
+ * passes RELU, here and fused, and wins a maximum, as in PyTorch: a run that diverged must show it. */
 enum { ACT_FWD_X, ACT_FWD_Y };
 enum { ACT_BWD_X, ACT_BWD_DY, ACT_BWD_DX };
 /* y = a + b; Y may be A's or B's memory. */

@@ -26,7 +26,7 @@ void case_conv2d(op_case *c, conv2d_attributes a, case_options o);
 void case_linear(op_case *c, linear_attributes a, case_options o);
 void case_batchnorm(op_case *c, batchnorm_attributes a, case_options o);
 void case_batchnorm_inference(op_case *c, batchnorm_attributes a);
-/* One rank's: the sums are not reduced between the halves. */
+/* One of a.world ranks'; run as it stands, its sums are its own alone. */
 void case_syncbatchnorm(op_case *c, batchnorm_attributes a, case_options o);
 void case_layernorm(op_case *c, layernorm_attributes a, case_options o);
 void case_activation(op_case *c, elementwise_attributes a, case_options o);

@@ -146,7 +146,6 @@ void case_batchnorm_inference(op_case *c, batchnorm_attributes a)
 void case_syncbatchnorm(op_case *c, batchnorm_attributes a, case_options o)
 {
     name_batchnorm(c, "syncbatchnorm", &a, o);
-    a.world = 1;
     batchnorm_tensors t = batchnorm_forward_tensors(c, &a, o);
     t.mean = case_output(c, "mean", 1, a.c);
     t.invstd = case_output(c, "invstd", 1, a.c);

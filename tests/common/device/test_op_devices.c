@@ -1,6 +1,7 @@
 /* Every device against the reference, every operation by itself over the whole table: both devices start
  * a step from the same values, rounded to what the device under test computes in. */
 #include "tests/common/device/op_compare.h"
+#include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_runner.h"
 #include "tests/common/device/op_table.h"
 
@@ -13,27 +14,11 @@
 
 #include <cmocka.h>
 
-typedef struct device_setting {
-    const char *name;
-    int threads;
-} device_setting;
-
-static const device_setting settings[] = {{"reference", 1}, {"cpu", 1}, {"cpu", 2}};
-enum { SETTINGS = sizeof settings / sizeof settings[0] };
-
 typedef struct setting_test {
     const op_case *c;
     device_setting setting;
     char name[192];
 } setting_test;
-
-static device *open_device(device_setting setting)
-{
-    device_config config = {.name = setting.name, .world = 1, .threads = setting.threads};
-    device *d;
-    must(device_open(&config, &d));
-    return d;
-}
 
 /* Runs one step from `from` and leaves all tensors in `to`. */
 static void run_step(op_runner *r, int step, const case_state *from, case_state *to)
@@ -76,7 +61,7 @@ static void operations_agree_with_the_reference(void **context)
 {
     const setting_test *test = *context;
     const op_case *c = test->c;
-    device *tested = open_device(test->setting), *oracle = open_device((device_setting){"reference", 1});
+    device *tested = device_setting_open(test->setting), *oracle = device_setting_open(device_settings[0]);
     dtype type = device_get_info(tested)->compute_type;
     op_runner on_tested, on_oracle;
     case_state before, found, again, expected;
@@ -162,7 +147,7 @@ static void comparison_notices_small_errors(void **context)
 {
     const setting_test *test = *context;
     const op_case *c = test->c;
-    device *d = open_device((device_setting){"reference", 1});
+    device *d = device_setting_open(device_settings[0]);
     op_runner runner;
     case_state state;
     op_runner_open(d, c, &runner);
@@ -179,9 +164,9 @@ static void comparison_notices_small_errors(void **context)
 
 int main(void)
 {
-    static struct CMUnitTest tests[(SETTINGS + 1) * OP_TABLE_CAPACITY];
+    static struct CMUnitTest tests[(DEVICE_SETTINGS + 1) * OP_TABLE_CAPACITY];
     op_case *cases = calloc(OP_TABLE_CAPACITY, sizeof *cases);
-    setting_test *contexts = calloc((SETTINGS + 1) * OP_TABLE_CAPACITY, sizeof *contexts);
+    setting_test *contexts = calloc((DEVICE_SETTINGS + 1) * OP_TABLE_CAPACITY, sizeof *contexts);
     if (!cases || !contexts) return 1;
     int count = op_table_build(cases), used = 0;
     for (int i = 0; i < count; i++, used++) {
@@ -190,12 +175,12 @@ int main(void)
         tests[used] = (struct CMUnitTest){contexts[used].name, comparison_notices_small_errors, NULL, NULL,
                                           &contexts[used]};
     }
-    for (int s = 0; s < SETTINGS; s++)
+    for (int s = 0; s < DEVICE_SETTINGS; s++)
         for (int i = 0; i < count; i++, used++) {
-            contexts[used] = (setting_test){.c = &cases[i], .setting = settings[s]};
+            contexts[used] = (setting_test){.c = &cases[i], .setting = device_settings[s]};
             snprintf(contexts[used].name, sizeof contexts[used].name,
-                     "%s with %d threads agrees with the reference: %s", settings[s].name,
-                     settings[s].threads, cases[i].name);
+                     "%s with %d threads agrees with the reference: %s", device_settings[s].name,
+                     device_settings[s].threads, cases[i].name);
             tests[used] = (struct CMUnitTest){contexts[used].name, operations_agree_with_the_reference, NULL,
                                               NULL, &contexts[used]};
         }

@@ -1,6 +1,7 @@
 /* The reference device's gradients against central differences of its forward operations:
  *
  *   d f / d x_i = (f(x + h e_i) - f(x - h e_i)) / 2h + O(h^2),   f = sum of outputs times fixed weights */
+#include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_runner.h"
 #include "tests/common/device/op_table.h"
 
@@ -76,11 +77,9 @@ static void check_pair(op_runner *r, const case_state *initial, const case_state
 static void gradients_match_finite_differences(void **context)
 {
     const op_case *c = *context;
-    device_config config = {.name = "reference", .world = 1, .threads = 1};
-    device *d;
+    device *d = device_setting_open(device_settings[0]);
     op_runner runner;
     case_state initial, after, scratch;
-    must(device_open(&config, &d));
     op_runner_open(d, c, &runner);
     case_state_open(c, &initial);
     case_state_open(c, &after);

@@ -1,4 +1,5 @@
 /* The reference device against PyTorch in float64: the oracle's own oracle. */
+#include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_families.h"
 #include "tests/common/device/op_runner.h"
 #include "tests/common/device/op_vectors.h"
@@ -187,13 +188,11 @@ typedef struct vector_test {
 static void results_are_those_of_pytorch(void **context)
 {
     const vector_test *test = *context;
-    device_config config = {.name = "reference", .world = 1, .threads = 1};
-    device *d;
+    device *d = device_setting_open(device_settings[0]);
     op_case c;
     op_runner runner;
     case_state state;
     test->family->build(&c, test->vector);
-    must(device_open(&config, &d));
     op_runner_open(d, &c, &runner);
     case_state_open(&c, &state);
     op_runner_load(&runner, &state);

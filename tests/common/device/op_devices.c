@@ -1,0 +1,13 @@
+#include "tests/common/device/op_devices.h"
+
+#include "tests/common/device/op_runner.h"
+
+const device_setting device_settings[DEVICE_SETTINGS] = {{"reference", 1}, {"cpu", 1}, {"cpu", 2}};
+
+device *device_setting_open(device_setting setting)
+{
+    device_config config = {.name = setting.name, .world = 1, .threads = setting.threads};
+    device *d = NULL;
+    must(device_open(&config, &d));
+    return d;
+}
