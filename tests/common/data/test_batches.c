@@ -45,12 +45,12 @@ static batch_source *open_source(const batches_config *config)
 }
 
 /* Bytes of a batch's inputs and targets. */
-static size_t input_bytes(const batch_source *s, const batch *b)
+static size_t input_bytes(const batch_source *s, const batch_view *b)
 {
     return (size_t)(b->count * data_form_input_elements(&s->form)) * 4;
 }
 
-static size_t target_bytes(const batch_source *s, const batch *b)
+static size_t target_bytes(const batch_source *s, const batch_view *b)
 {
     return (size_t)(b->count * data_form_target_elements(&s->form)) * 4;
 }
@@ -75,7 +75,7 @@ static void record(const batches_config *config, int64_t first, int64_t end, rec
     out->size = 0;
     batch_source *source = open_source(&from);
     for (int64_t step = first; step < end; step++) {
-        batch b;
+        batch_view b;
         expect_ok(batch_source_next(source, step, &b));
         const int64_t figures[] = {b.count, b.targets_counted, b.padding, b.step, b.epoch, b.epoch_step};
         append(out, figures, sizeof figures);
@@ -94,7 +94,7 @@ static void expect_same(const recording *found, const recording *wanted)
 
 /* ---- which samples ---------------------------------------------------------------------------- */
 
-static void expect_samples(const batch *b, const dataset *set, const sampler *s, const sampler_span *span,
+static void expect_samples(const batch_view *b, const dataset *set, const sampler *s, const sampler_span *span,
                            const int32_t *order)
 {
     float scratch[FEATURES];
@@ -126,7 +126,7 @@ static void a_rank_trains_on_the_samples_that_the_sampler_names(void **state)
             expect_ok(sampler_init(&s, &(sampler_config){mode, SAMPLES, BATCH, WORLD, false}));
             assert_int_equal(source->steps_per_epoch, s.steps);
             for (int64_t step = 0; step < EPOCHS * s.steps; step++) {
-                batch b;
+                batch_view b;
                 sampler_span span = sampler_span_of(&s, rank, step % s.steps);
                 sampler_shuffle(&s, config.seed, step / s.steps, order);
                 expect_ok(batch_source_next(source, step, &b));
@@ -154,7 +154,7 @@ static void the_whole_batch_is_that_of_the_ranks_in_rank_order(void **state)
         }
         assert_int_equal(whole->largest_batch, WORLD * BATCH);
         for (int64_t step = 0; step < 2 * whole->steps_per_epoch; step++) {
-            batch all, one;
+            batch_view all, one;
             int64_t done = 0;
             expect_ok(batch_source_next(whole, step, &all));
             for (int rank = 0; rank < WORLD; rank++) {
@@ -239,7 +239,7 @@ static void collect_pictures(const dataset *set, int world, int64_t epoch, float
         batch_source *source = open_source(&config);
         sampler_shuffle(&s, config.seed, epoch, order);
         for (int64_t step = 0; step < s.steps; step++) {
-            batch b;
+            batch_view b;
             sampler_span span = sampler_span_of(&s, rank, step);
             expect_ok(batch_source_next(source, epoch * s.steps + step, &b));
             for (int64_t i = 0; i < b.count; i++)
@@ -282,7 +282,7 @@ static void evaluation_counts_every_sample_once(void **state)
         batch_source *source = open_source(&config);
         assert_int_equal(source->steps_per_epoch, 2);
         for (int64_t step = 0; step < 2; step++) {
-            batch b;
+            batch_view b;
             expect_ok(batch_source_next(source, step, &b));
             counted += b.targets_counted;
             padding += b.padding;
@@ -314,7 +314,7 @@ static void regression_counts_elements_without_padding(void **state)
     dataset *set = open_synthetic(&values);
     int64_t counted = 0;
     for (int rank = 0; rank < 4; rank++) {
-        batch b;
+        batch_view b;
         batches_config config = training(set, rank, 4);
         config.part = DATA_TEST;
         config.purpose = BATCHES_EVALUATE;
@@ -333,7 +333,7 @@ static void token_batches_count_the_positions_that_have_targets(void **state)
     (void)state;
     data_form form = {.kind = DATA_TOKENS, .sequence = 20, .vocabulary = 30, .classes = 30};
     for (form.target = DATA_TARGET_MASKED; form.target <= DATA_TARGET_NEXT; form.target++) {
-        batch b;
+        batch_view b;
         dataset *set = open_synthetic(&form);
         batches_config config = training(set, 0, 1);
         batch_source *source = open_source(&config);
@@ -364,7 +364,7 @@ static void grey_images_of_28_become_colour_images_of_32(void **state)
     config.part = DATA_TEST;
     config.purpose = BATCHES_EVALUATE;
     batch_source *source = open_source(&config);
-    batch b;
+    batch_view b;
     expect_ok(batch_source_next(source, 0, &b));
     assert_int_equal(b.count, 4);
     for (int64_t i = 0; i < 4; i++) {
@@ -406,7 +406,7 @@ static void *run_rank(void *argument)
     batch_source *source;
     r->result = batches_open(&config, &source);
     for (int64_t step = 0; r->result == STATUS_OK && step < 10 * source->steps_per_epoch; step++) {
-        batch b;
+        batch_view b;
         r->result = batch_source_next(source, step, &b);
         for (int64_t i = 0; i < b.count; i++)
             r->counts[sample_of(r->set, (const float *)b.inputs + i * FEATURES)]++;
@@ -445,7 +445,7 @@ static void a_steady_step_allocates_nothing(void **state)
     batch_source *source = open_source(&config);
     int before = 0;
     for (int64_t step = 0; step < 10 * source->steps_per_epoch; step++) {
-        batch b;
+        batch_view b;
         expect_ok(batch_source_next(source, step, &b));
         batch_source_return(source, &b);
         if (step == 0) before = allocations_so_far();

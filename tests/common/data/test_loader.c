@@ -32,7 +32,7 @@ static int64_t size_of_step(int64_t step)
     return 1 + step % BATCH;
 }
 
-static status fake_make(void *context, int worker, void *inputs, void *targets, batch *b)
+static status fake_make(void *context, int worker, void *inputs, void *targets, batch_view *b)
 {
     fake *f = context;
     int now = ++f->at_once;
@@ -72,7 +72,7 @@ static batch_source *open_loader(fake *f, int threads, int64_t first_step)
     return source;
 }
 
-static void expect_batch(const batch *b, int64_t step)
+static void expect_batch(const batch_view *b, int64_t step)
 {
     assert_int_equal(b->step, step);
     assert_int_equal(b->epoch, step / EPOCH);
@@ -86,7 +86,7 @@ static void expect_batch(const batch *b, int64_t step)
 
 static void take_and_return(batch_source *source, int64_t step)
 {
-    batch b;
+    batch_view b;
     expect_ok(batch_source_next(source, step, &b));
     expect_batch(&b, step);
     batch_source_return(source, &b);
@@ -116,7 +116,7 @@ static void all_buffers_but_one_may_be_on_loan(void **state)
     (void)state;
     for (int threads = 0; threads <= LOADER_MAX_THREADS; threads++) {
         fake f = NOTHING;
-        batch held[LOADER_MAX_DEPTH], extra;
+        batch_view held[LOADER_MAX_DEPTH], extra;
         int depth = loader_depth(threads);
         batch_source *source = open_loader(&f, threads, 0);
         for (int64_t first = 0; first < 40; first += depth) {
@@ -146,7 +146,7 @@ static void a_jump_leaves_what_is_on_loan_alone(void **state)
 {
     (void)state;
     fake f = NOTHING;
-    batch held, other;
+    batch_view held, other;
     batch_source *source = open_loader(&f, 2, 0);
     expect_ok(batch_source_next(source, 0, &held));
     expect_ok(batch_source_next(source, 100, &other));
@@ -186,7 +186,7 @@ static void an_error_reaches_the_consumer_at_its_step_and_stays(void **state)
     (void)state;
     for (int threads = 0; threads <= LOADER_MAX_THREADS; threads++) {
         fake f = {.failing = 5, .slow = -1};
-        batch b;
+        batch_view b;
         batch_source *source = open_loader(&f, threads, 0);
         for (int64_t step = 0; step < 5; step++) take_and_return(source, step);
         for (int i = 0; i < 3; i++)

@@ -79,7 +79,7 @@ static void naive(const uint8_t *stored, int c, int h, int w, int pad, const aug
 
 static const struct {
     int from_c, from_size, to_c, to_size;
-} image_cases[] = {{1, 28, 1, 28}, {1, 28, 1, 32}, {1, 28, 3, 32}, {1, 28, 3, 28}, {3, 32, 3, 32}};
+} image_cases[] = {{1, 28, 1, 28}, {1, 28, 2, 28}, {1, 28, 1, 32}, {1, 28, 3, 32}, {1, 28, 3, 28}, {3, 32, 3, 32}};
 
 static void images_are_padded_windowed_and_flipped_in_this_order(void **state)
 {
