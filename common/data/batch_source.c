@@ -2,14 +2,14 @@
 
 #include <assert.h>
 
-status batch_source_next(batch_source *s, int64_t step, batch *out)
+status batch_source_next(batch_source *s, int64_t step, batch_view *out)
 {
     assert(step >= 0);
-    *out = (batch){0};
+    *out = (batch_view){0};
     return s->type->next(s, step, out);
 }
 
-void batch_source_return(batch_source *s, const batch *b)
+void batch_source_return(batch_source *s, const batch_view *b)
 {
     s->type->give_back(s, b);
 }

@@ -10,7 +10,7 @@
 #include "common/data/form.h"
 
 /* A batch on loan. Shapes: form.h, with `count` samples. Inputs are float32 (images NHWC) or int32. */
-typedef struct batch {
+typedef struct batch_view {
     const void *inputs;
     const void *targets;
     int64_t count;
@@ -19,14 +19,14 @@ typedef struct batch {
     int64_t step;            /* over the whole run, from 0 */
     int64_t epoch;
     int64_t epoch_step; /* within the epoch */
-} batch;
+} batch_view;
 
 typedef struct batch_source batch_source;
 
 typedef struct batch_source_type {
     const char *name;
-    status (*next)(batch_source *s, int64_t step, batch *out);
-    void (*give_back)(batch_source *s, const batch *b);
+    status (*next)(batch_source *s, int64_t step, batch_view *out);
+    void (*give_back)(batch_source *s, const batch_view *b);
     void (*close)(batch_source *s);
 } batch_source_type;
 
@@ -42,8 +42,8 @@ struct batch_source {
 /* Waits for the batch of `step` and lends it until batch_source_return(). Steps in order come from what
  * was prepared ahead; any other step is a jump, right but slower. A batch that cannot be made is an
  * error here, again and again. */
-status batch_source_next(batch_source *s, int64_t step, batch *out);
-void batch_source_return(batch_source *s, const batch *b);
+status batch_source_next(batch_source *s, int64_t step, batch_view *out);
+void batch_source_return(batch_source *s, const batch_view *b);
 
 /* Everything on loan becomes invalid. Sets the caller's pointer to NULL. */
 void batch_source_close(batch_source **s);

@@ -39,7 +39,7 @@ static sampler_span list_rank(const batches *b, int rank, int64_t epoch_step, in
 }
 
 /* Lists the samples of a step; the lock is held for as long as a permutation takes at most. */
-static void list_samples(batches *b, int32_t *samples, batch *out)
+static void list_samples(batches *b, int32_t *samples, batch_view *out)
 {
     const batches_config *c = &b->config;
     int first = c->whole ? 0 : c->rank, end = c->whole ? c->world : c->rank + 1;
@@ -56,7 +56,7 @@ static void list_samples(batches *b, int32_t *samples, batch *out)
     pthread_mutex_unlock(&b->lock);
 }
 
-static int64_t count_targets(const batches *b, void *targets, batch *out)
+static int64_t count_targets(const batches *b, void *targets, batch_view *out)
 {
     const data_form *form = &b->config.model;
     int64_t each = data_form_target_elements(form), total = out->count * each;
@@ -69,7 +69,7 @@ static int64_t count_targets(const batches *b, void *targets, batch *out)
     return counted;
 }
 
-static status make_batch(void *context, int worker, void *inputs, void *targets, batch *out)
+static status make_batch(void *context, int worker, void *inputs, void *targets, batch_view *out)
 {
     batches *b = context;
     const batches_config *c = &b->config;

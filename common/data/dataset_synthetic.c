@@ -5,6 +5,7 @@
 #include "common/data/dataset_impl.h"
 #include "common/ops/op.h"
 
+#include <endian.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -103,10 +104,9 @@ static status open_synthetic(dataset *set, const dataset_config *config, const c
 static void draw_pixels(uint64_t start, uint64_t sample, uint64_t pixels, uint8_t *out)
 {
     uint64_t words = (pixels + 7) / 8, first = sample * words;
-    for (uint64_t i = 0; i < pixels; i += 8) {
-        uint64_t bits = random_bits(start, first + i / 8);
-        for (uint64_t byte = 0; byte < 8 && i + byte < pixels; byte++)
-            out[i + byte] = (uint8_t)(bits >> 8 * byte);
+    for (uint64_t i = 0; i < words; i++) {
+        uint64_t bits = htole64(random_bits(start, first + i));
+        memcpy(out + 8 * i, &bits, i + 1 < words || pixels % 8 == 0 ? 8 : pixels % 8);
     }
 }
 

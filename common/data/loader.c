@@ -22,7 +22,7 @@ typedef struct slot {
     slot_state state;
     int64_t step; /* unless free */
     void *inputs, *targets;
-    batch batch;
+    batch_view batch;
     error_record error;
 } slot;
 
@@ -51,11 +51,11 @@ static slot *slot_of(loader *l, int64_t step)
 static status make(loader *l, int worker, slot *s)
 {
     batch_position position = batch_position_of_step(&l->source, s->step);
-    s->batch = (batch){.inputs = s->inputs,
-                       .targets = s->targets,
-                       .step = s->step,
-                       .epoch = position.epoch,
-                       .epoch_step = position.epoch_step};
+    s->batch = (batch_view){.inputs = s->inputs,
+                            .targets = s->targets,
+                            .step = s->step,
+                            .epoch = position.epoch,
+                            .epoch_step = position.epoch_step};
     return l->maker.make(l->maker.context, worker, s->inputs, s->targets, &s->batch);
 }
 
@@ -100,7 +100,7 @@ static void jump(loader *l, int64_t step)
     pthread_cond_broadcast(&l->work);
 }
 
-static status take(loader *l, int64_t step, batch *out)
+static status take(loader *l, int64_t step, batch_view *out)
 {
     slot *s = slot_of(l, step);
     if (step != l->next_asked) jump(l, step);
@@ -121,7 +121,7 @@ static status take(loader *l, int64_t step, batch *out)
     return STATUS_OK;
 }
 
-static status loader_next(batch_source *source, int64_t step, batch *out)
+static status loader_next(batch_source *source, int64_t step, batch_view *out)
 {
     loader *l = (loader *)source;
     pthread_mutex_lock(&l->lock);
@@ -130,7 +130,7 @@ static status loader_next(batch_source *source, int64_t step, batch *out)
     return result;
 }
 
-static void loader_return(batch_source *source, const batch *b)
+static void loader_return(batch_source *source, const batch_view *b)
 {
     loader *l = (loader *)source;
     pthread_mutex_lock(&l->lock);

@@ -19,7 +19,7 @@ typedef struct batch_maker {
     size_t input_bytes, target_bytes;       /* of the largest batch */
     /* Writes inputs and targets of the step that *b names, and sets its count, targets_counted and padding.
      * Called by several threads at once, each with its own `worker` from 0. */
-    status (*make)(void *context, int worker, void *inputs, void *targets, batch *b);
+    status (*make)(void *context, int worker, void *inputs, void *targets, batch_view *b);
     void (*close)(void *context);
 } batch_maker;
 

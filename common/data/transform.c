@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { SMALL_SIDE = 28, PADDED_SIDE = 32, BLACK = 0 };
+enum { SMALL_SIDE = 28, PADDED_SIDE = 32 };
 
 status data_augment_parse(const char *text, unsigned *out)
 {
@@ -90,21 +90,46 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-/* Column x of the output shows column x + shift of the stored row (right to left with flip), or black. */
+/* `count` pixels from `stored` to `out`, whose pixels are `step` floats apart (below 0: right to left). */
+static inline void run_of_pixels(const data_transform *t, const uint8_t *stored, int64_t count, int64_t from,
+                                 int64_t to, int64_t step, float *out)
+{
+    for (int64_t x = 0; x < count; x++, stored += from, out += step)
+        for (int64_t c = 0; c < to; c++) out[c] = t->values[from < to ? 0 : c][stored[from < to ? 0 : c]];
+}
+
+static void stored_run(const data_transform *t, const uint8_t *stored, int64_t count, int64_t step,
+                       float *out)
+{
+    /* With the numbers of channels known to the compiler. */
+    if (t->from.c == 1 && t->to.c == 1)
+        run_of_pixels(t, stored, count, 1, 1, step, out);
+    else if (t->from.c == 1 && t->to.c == 3)
+        run_of_pixels(t, stored, count, 1, 3, step, out);
+    else if (t->from.c == 3)
+        run_of_pixels(t, stored, count, 3, 3, step, out);
+    else
+        run_of_pixels(t, stored, count, t->from.c, t->to.c, step, out);
+}
+
+static void black_run(const data_transform *t, int64_t count, int64_t step, float *out)
+{
+    static const uint8_t black[DATA_MAX_CHANNELS];
+    for (int64_t x = 0; x < count; x++, out += step) stored_run(t, black, 1, step, out);
+}
+
+/* Column x of the output shows column x + shift of the stored row, or black; with flip from right to left.
+ * `row` is NULL where all of it is black. */
 static void apply_row(const data_transform *t, const uint8_t *row, int64_t shift, bool flip, float *out)
 {
-    const int64_t channels = t->to.c, width = t->to.w;
-    const bool repeat = t->from.c < channels;
+    int64_t width = t->to.w, step = flip ? -t->to.c : t->to.c;
     int64_t begin = row ? clamp(-shift, 0, width) : width;
     int64_t end = row ? clamp(t->from.w - shift, begin, width) : width;
-    for (int64_t x = 0; x < width; x++) {
-        float *pixel = out + (flip ? width - 1 - x : x) * channels;
-        const uint8_t *stored = x >= begin && x < end ? row + (x + shift) * t->from.c : NULL;
-        for (int64_t c = 0; c < channels; c++) {
-            int64_t from = repeat ? 0 : c;
-            pixel[c] = t->values[from][stored ? stored[from] : BLACK];
-        }
-    }
+    float *first = out + (flip ? (width - 1) * t->to.c : 0);
+    black_run(t, begin, step, first);
+    if (end > begin)
+        stored_run(t, row + (begin + shift) * t->from.c, end - begin, step, first + begin * step);
+    black_run(t, width - end, step, first + end * step);
 }
 
 /* Flipping comes behind cropping, as in torchvision's usual sequence. */

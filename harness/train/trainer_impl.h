@@ -40,7 +40,7 @@ struct trainer {
     op_scalars scalars;
     sync_step step;
     sync_batch plan;
-    batch batch;
+    batch_view batch;
     bool has_batch, loss_here;
     int64_t batch_bytes;
     int64_t exposed_forward, exposed_backward, exposed_rest;
@@ -48,7 +48,7 @@ struct trainer {
 };
 
 /* Copies a batch to the device and enters it in the ledger. */
-status trainer_upload(trainer *t, const batch *b);
+status trainer_upload(trainer *t, const batch_view *b);
 void trainer_drop_batch(trainer *t);
 
 /* The slot of a batch size; STATUS_INTERNAL if it was not announced. */

@@ -31,7 +31,7 @@ status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
     return fail(STATUS_INTERNAL, "a batch of %lld samples was not announced", (long long)batch);
 }
 
-status trainer_upload(trainer *t, const batch *b)
+status trainer_upload(trainer *t, const batch_view *b)
 {
     dtype host_input = t->input_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
     dtype host_target = t->target_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
@@ -247,7 +247,7 @@ status trainer_step(trainer *t, batch_source *source, int64_t index, step_result
 
 /* ---- evaluation ------------------------------------------------------------------------------- */
 
-static status evaluate_batch(trainer *t, const batch *b, evaluation_sums *out)
+static status evaluate_batch(trainer *t, const batch_view *b, evaluation_sums *out)
 {
     const nn_program *p = t->evaluation.program;
     op_scalars scalars = {.loss_normalizer = 1.0, .rows = b->count * p->model->rows_per_sample};
@@ -278,7 +278,7 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_sums *out)
     ledger_enter(&t->ledger, LEDGER_PHASE_EVALUATE);
     enter(t, BOARD_EVALUATE);
     for (int64_t step = 0; step < source->steps_per_epoch; step++) {
-        batch b;
+        batch_view b;
         TRY(batch_source_next(source, step, &b));
         status rc = evaluate_batch(t, &b, out);
         batch_source_return(source, &b);

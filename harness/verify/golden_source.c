@@ -10,11 +10,11 @@ typedef struct golden_source {
     void *inputs, *targets;
 } golden_source;
 
-static status source_next(batch_source *base, int64_t step, batch *out)
+static status source_next(batch_source *base, int64_t step, batch_view *out)
 {
     golden_source *s = (golden_source *)base;
     int64_t counted = golden_fill_batch(s->file, s->model, step, s->rank, s->inputs, s->targets);
-    *out = (batch){.inputs = s->inputs,
+    *out = (batch_view){.inputs = s->inputs,
                    .targets = s->targets,
                    .count = s->file->batch,
                    .targets_counted = counted,
@@ -23,7 +23,7 @@ static status source_next(batch_source *base, int64_t step, batch *out)
     return STATUS_OK;
 }
 
-static void source_give_back(batch_source *base, const batch *b)
+static void source_give_back(batch_source *base, const batch_view *b)
 {
     (void)base;
     (void)b;
