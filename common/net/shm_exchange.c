@@ -1,0 +1,320 @@
+/* The exchange of segments: every rank listens on an abstract address derived from the job token, the
+ * name and its rank, and connects to every peer's. A connection carries one hello from the fetching
+ * side and one offer with the descriptors back; SOCK_SEQPACKET keeps both whole. */
+#include "common/net/shm.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/random.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define EXCHANGE_MAGIC UINT32_C(0x53584731) /* layout version in the last digit */
+
+enum {
+    RETRY_NS = 5000000,  /* between attempts to reach a peer that does not listen yet */
+    EXTRA_INCOMING = 16, /* connections held beside one a peer */
+};
+
+typedef struct hello {
+    uint32_t magic;
+    int32_t rank;
+    uint64_t token, name_hash;
+} hello;
+
+typedef struct offer {
+    uint32_t magic;
+    int32_t rank;
+    uint64_t token;
+    int32_t count, reserved;
+    int64_t bytes[SHM_EXCHANGE_MAX];
+} offer;
+
+typedef struct exchange {
+    const shm_exchange_options *options;
+    shm_segment *peers;
+    int listener;
+    int *outgoing;    /* [world] to the peer's listener, -1 while there is none */
+    int *incoming;    /* [incoming_max] accepted, the hello not yet read; -1: free */
+    bool *fetched;    /* [world] */
+    bool *served;     /* [world] */
+    struct pollfd *polled; /* [1 + world + incoming_max] */
+    int incoming_max, refusals;
+    int64_t retry_ns; /* when to try the unreached peers again */
+} exchange;
+
+static socklen_t address_of(const shm_exchange_options *o, int rank, struct sockaddr_un *out)
+{
+    *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int used = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "psring-%016" PRIx64 "-%016" PRIx64 "-%d",
+                        o->token, random_fnv1a64(o->name), rank);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
+}
+
+static bool same_user(int fd)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+static void refuse(exchange *x, int *fd, const char *why)
+{
+    if (x->refusals++ == 0)
+        log_warn("shared memory exchange '%s': refused a connection: %s", x->options->name, why);
+    close(*fd);
+    *fd = -1;
+}
+
+static status listen_for_peers(exchange *x)
+{
+    struct sockaddr_un address;
+    socklen_t size = address_of(x->options, x->options->rank, &address);
+    x->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (x->listener < 0)
+        return fail_errno(STATUS_SYSTEM, "shared memory exchange '%s': no socket", x->options->name);
+    if (bind(x->listener, (struct sockaddr *)&address, size) != 0)
+        return fail_errno(errno == EADDRINUSE ? STATUS_UNAVAILABLE : STATUS_SYSTEM,
+                          "shared memory exchange '%s': address @%s", x->options->name, address.sun_path + 1);
+    if (listen(x->listener, x->options->world + EXTRA_INCOMING) != 0)
+        return fail_errno(STATUS_SYSTEM, "shared memory exchange '%s': cannot listen", x->options->name);
+    return STATUS_OK;
+}
+
+/* A peer that does not listen yet, or whose queue is full, is tried again later. */
+static status reach(exchange *x, int rank)
+{
+    const shm_exchange_options *o = x->options;
+    struct sockaddr_un address;
+    socklen_t size = address_of(o, rank, &address);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return fail_errno(STATUS_SYSTEM, "shared memory exchange '%s': no socket", o->name);
+    if (connect(fd, (struct sockaddr *)&address, size) != 0) {
+        close(fd);
+        return STATUS_OK;
+    }
+    if (!same_user(fd)) {
+        close(fd);
+        return fail(STATUS_PERMISSION, "shared memory exchange '%s': rank %d is run by another user", o->name,
+                    rank);
+    }
+    hello greeting = {EXCHANGE_MAGIC, o->rank, o->token, random_fnv1a64(o->name)};
+    if (send(fd, &greeting, sizeof greeting, MSG_NOSIGNAL) != (ssize_t)sizeof greeting) {
+        close(fd);
+        return STATUS_OK;
+    }
+    x->outgoing[rank] = fd;
+    return STATUS_OK;
+}
+
+static void accept_peers(exchange *x)
+{
+    int fd;
+    while ((fd = accept4(x->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        int slot = 0;
+        while (slot < x->incoming_max && x->incoming[slot] >= 0) slot++;
+        if (!same_user(fd)) refuse(x, &fd, "another user");
+        else if (slot == x->incoming_max) refuse(x, &fd, "too many at once");
+        else x->incoming[slot] = fd;
+    }
+}
+
+static bool send_offer(const shm_exchange_options *o, int fd)
+{
+    offer out = {.magic = EXCHANGE_MAGIC, .rank = o->rank, .token = o->token, .count = o->count};
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(SHM_EXCHANGE_MAX * sizeof(int))];
+    } control = {0};
+    struct iovec part = {&out, sizeof out};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+                             .msg_controllen = CMSG_SPACE((size_t)o->count * sizeof(int))};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN((size_t)o->count * sizeof(int));
+    for (int i = 0; i < o->count; i++) {
+        out.bytes[i] = o->own[i].bytes;
+        memcpy(CMSG_DATA(rights) + (size_t)i * sizeof(int), &o->own[i].fd, sizeof(int));
+    }
+    return sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)sizeof out;
+}
+
+static void serve(exchange *x, int *fd)
+{
+    const shm_exchange_options *o = x->options;
+    hello greeting;
+    ssize_t got = recv(*fd, &greeting, sizeof greeting, MSG_TRUNC);
+    if (got < 0 && errno == EAGAIN) return;
+    if (got != (ssize_t)sizeof greeting || greeting.magic != EXCHANGE_MAGIC) {
+        refuse(x, fd, "not a hello of this version");
+    } else if (greeting.token != o->token || greeting.name_hash != random_fnv1a64(o->name)) {
+        refuse(x, fd, "of another job");
+    } else if (greeting.rank < 0 || greeting.rank >= o->world || greeting.rank == o->rank) {
+        refuse(x, fd, "its rank is out of range");
+    } else {
+        if (send_offer(o, *fd)) x->served[greeting.rank] = true;
+        close(*fd);
+        *fd = -1;
+    }
+}
+
+/* Returns the number of descriptors that came with the message, at most SHM_EXCHANGE_MAX. */
+static int received_descriptors(struct msghdr *message, int *fds)
+{
+    int count = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+        int here = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        for (int i = 0; i < here && count < SHM_EXCHANGE_MAX; i++)
+            memcpy(&fds[count++], CMSG_DATA(c) + (size_t)i * sizeof(int), sizeof(int));
+    }
+    return count;
+}
+
+static status take_offer(exchange *x, int rank, const offer *in, const int *fds, int count)
+{
+    const shm_exchange_options *o = x->options;
+    char whose[32];
+    snprintf(whose, sizeof whose, "rank %d", rank);
+    int taken = 0;
+    status result = STATUS_OK;
+    if (in->magic != EXCHANGE_MAGIC || in->token != o->token || in->rank != rank)
+        result = fail(STATUS_PROTOCOL, "shared memory exchange '%s': %s answers with another job or version",
+                      o->name, whose);
+    else if (in->count != o->count || count != o->count)
+        result = fail(STATUS_PROTOCOL, "shared memory exchange '%s': %s offers %d segments, rank %d offers %d",
+                      o->name, whose, (int)in->count, o->rank, o->count);
+    for (; result == STATUS_OK && taken < count; taken++)
+        result = shm_map(fds[taken], in->bytes[taken], whose, &x->peers[rank * o->count + taken]);
+    for (; taken < count; taken++) close(fds[taken]);
+    x->fetched[rank] = result == STATUS_OK;
+    return result;
+}
+
+static status fetch(exchange *x, int rank)
+{
+    offer in;
+    int fds[SHM_EXCHANGE_MAX];
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(SHM_EXCHANGE_MAX * sizeof(int))];
+    } control;
+    struct iovec part = {&in, sizeof in};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+                             .msg_controllen = sizeof control};
+    ssize_t got = recvmsg(x->outgoing[rank], &message, MSG_CMSG_CLOEXEC);
+    if (got < 0 && errno == EAGAIN) return STATUS_OK;
+    close(x->outgoing[rank]);
+    x->outgoing[rank] = -1;
+    if (got != (ssize_t)sizeof in) return STATUS_OK; /* turned away: tried again */
+    int count = received_descriptors(&message, fds);
+    return take_offer(x, rank, &in, fds, count);
+}
+
+static bool complete(const exchange *x)
+{
+    for (int r = 0; r < x->options->world; r++)
+        if (r != x->options->rank && !(x->fetched[r] && x->served[r])) return false;
+    return true;
+}
+
+static status late(const exchange *x)
+{
+    text_buffer missing = {0};
+    for (int r = 0; r < x->options->world; r++)
+        if (r != x->options->rank && !(x->fetched[r] && x->served[r]))
+            text_append(&missing, "%s%d", missing.length ? ", " : "", r);
+    status result = fail(STATUS_PEER, "shared memory exchange '%s': in time no answer from rank %s",
+                         x->options->name, missing.data ? missing.data : "?");
+    text_free(&missing);
+    return result;
+}
+
+static int fill_poll(const exchange *x)
+{
+    int count = 0;
+    x->polled[count++] = (struct pollfd){.fd = x->listener, .events = POLLIN};
+    for (int r = 0; r < x->options->world; r++)
+        x->polled[count++] = (struct pollfd){.fd = x->outgoing[r], .events = POLLIN};
+    for (int i = 0; i < x->incoming_max; i++)
+        x->polled[count++] = (struct pollfd){.fd = x->incoming[i], .events = POLLIN};
+    return count;
+}
+
+static status turn(exchange *x)
+{
+    const shm_exchange_options *o = x->options;
+    int64_t now = clock_now_ns();
+    if (now >= o->deadline_ns) return late(x);
+    if (o->cancelled && o->cancelled(o->context))
+        return fail(STATUS_STOPPED, "shared memory exchange '%s': stopped on request", o->name);
+    if (now >= x->retry_ns) {
+        for (int r = 0; r < o->world; r++)
+            if (r != o->rank && !x->fetched[r] && x->outgoing[r] < 0) TRY(reach(x, r));
+        x->retry_ns = now + RETRY_NS;
+    }
+    int count = fill_poll(x);
+    poll(x->polled, (nfds_t)count, RETRY_NS / 1000000);
+    if (x->polled[0].revents) accept_peers(x);
+    for (int r = 0; r < o->world; r++)
+        if (x->polled[1 + r].revents) TRY(fetch(x, r));
+    for (int i = 0; i < x->incoming_max; i++)
+        if (x->polled[1 + o->world + i].revents) serve(x, &x->incoming[i]);
+    return STATUS_OK;
+}
+
+static status open_exchange(exchange *x)
+{
+    size_t world = (size_t)x->options->world;
+    x->incoming_max = x->options->world + EXTRA_INCOMING;
+    x->listener = -1;
+    x->outgoing = malloc(world * sizeof *x->outgoing);
+    x->incoming = malloc((size_t)x->incoming_max * sizeof *x->incoming);
+    x->fetched = calloc(world, sizeof *x->fetched);
+    x->served = calloc(world, sizeof *x->served);
+    x->polled = calloc(1 + world + (size_t)x->incoming_max, sizeof *x->polled);
+    if (x->outgoing) memset(x->outgoing, -1, world * sizeof *x->outgoing);
+    if (x->incoming) memset(x->incoming, -1, (size_t)x->incoming_max * sizeof *x->incoming);
+    if (!x->outgoing || !x->incoming || !x->fetched || !x->served || !x->polled)
+        return fail(STATUS_SYSTEM, "shared memory exchange '%s': no memory", x->options->name);
+    return listen_for_peers(x);
+}
+
+static void close_exchange(exchange *x)
+{
+    for (int r = 0; x->outgoing && r < x->options->world; r++)
+        if (x->outgoing[r] >= 0) close(x->outgoing[r]);
+    for (int i = 0; x->incoming && i < x->incoming_max; i++)
+        if (x->incoming[i] >= 0) close(x->incoming[i]);
+    if (x->listener >= 0) close(x->listener);
+    free(x->outgoing);
+    free(x->incoming);
+    free(x->fetched);
+    free(x->served);
+    free(x->polled);
+}
+
+status shm_exchange(const shm_exchange_options *options, shm_segment *peers)
+{
+    exchange x = {.options = options, .peers = peers};
+    size_t segments = (size_t)options->world * (size_t)options->count;
+    memset(peers, 0, segments * sizeof *peers);
+    status result;
+    TRY_GOTO(result, open_exchange(&x), done);
+    while (!complete(&x)) TRY_GOTO(result, turn(&x), done);
+done:
+    close_exchange(&x);
+    for (size_t i = 0; result != STATUS_OK && i < segments; i++) shm_close(&peers[i]);
+    return result;
+}

@@ -1,0 +1,330 @@
+/* The part of a transport that does not depend on what moves the bytes: numbers, checksums, faults. */
+#include "common/net/transport_impl.h"
+
+#include "common/base/log.h"
+#include "common/net/message_wire.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_FRAMES = 16, DEFAULT_WINDOW = 32 };
+#define DEFAULT_PEER_TIMEOUT_NS INT64_C(10000000000)
+
+status transport_hub_open(const transport_type *type, transport_hub **out)
+{
+    TRY(type->hub_open(out));
+    (*out)->type = type;
+    return STATUS_OK;
+}
+
+void transport_hub_close(transport_hub **hub)
+{
+    if (!*hub) return;
+    (*hub)->type->hub_close(*hub);
+    *hub = NULL;
+}
+
+transport_options transport_defaults(int rank, int peers, uint64_t token, int64_t frame_bytes)
+{
+    return (transport_options){
+        .rank = rank,
+        .peers = peers,
+        .token = token,
+        .frame_bytes = frame_bytes,
+        .frames = DEFAULT_FRAMES,
+        .window = DEFAULT_WINDOW,
+        .checksum = true,
+        .peer_timeout_ns = DEFAULT_PEER_TIMEOUT_NS,
+    };
+}
+
+static status allocate_links(transport *t)
+{
+    const transport_options *o = &t->options;
+    t->links = calloc(2 * (size_t)o->peers, sizeof *t->links);
+    if (!t->links) return fail(STATUS_SYSTEM, "transport: no memory for the links of %d peers", o->peers);
+    return STATUS_OK;
+}
+
+status transport_open(const transport_type *type, const transport_options *options, transport **out)
+{
+    if (options->frames < 1 || options->frames > MESSAGE_FRAMES_MAX || options->window < 1 ||
+        options->peers < 1 || options->rank < 0 || options->rank >= options->peers)
+        return fail(STATUS_INTERNAL, "transport: found %d frames, window %d, rank %d of %d", options->frames,
+                    options->window, options->rank, options->peers);
+    transport *t;
+    TRY(type->open(options, &t));
+    t->type = type;
+    t->options = *options;
+    status result = allocate_links(t);
+    if (result == STATUS_OK) *out = t;
+    else type->close(t, 0);
+    return result;
+}
+
+void transport_free(transport *t)
+{
+    free(t->links);
+    free(t->spoiled);
+    free(t);
+}
+
+static void say_goodbye(transport *t)
+{
+    const message_header bye = {.kind = MESSAGE_BYE};
+    for (int i = 0; i < 2 * t->options.peers; i++) {
+        transport_link *l = &t->links[i];
+        if (l->open && !l->ended && l->broken == STATUS_OK && t->type->up(t, i))
+            transport_send(t, i, &bye, NULL, 0, NULL);
+    }
+}
+
+void transport_close(transport **t, int64_t flush_ns)
+{
+    if (!*t) return;
+    int64_t until = clock_now_ns() + flush_ns;
+    if (flush_ns > 0) {
+        say_goodbye(*t);
+        while ((*t)->deferred > 0 && clock_now_ns() < until)
+            if (transport_wait(*t, until) != STATUS_OK) break;
+    }
+    for (int i = 0; i < 2 * (*t)->options.peers; i++) transport_drop_deferred(*t, &(*t)->links[i]);
+    int64_t left = until - clock_now_ns();
+    (*t)->type->close(*t, flush_ns > 0 && left > NS_PER_MS ? left : flush_ns > 0 ? NS_PER_MS : 0);
+    *t = NULL;
+}
+
+status transport_listen(transport *t, const char *url, char *bound, size_t size)
+{
+    if (t->listening) return fail(STATUS_INTERNAL, "transport: listens already, asked for %s", url);
+    TRY(t->type->listen(t, url, bound, size));
+    t->listening = true;
+    for (int i = 0; i < t->options.peers; i++) t->links[i].open = true;
+    return STATUS_OK;
+}
+
+status transport_connect(transport *t, int peer, const char *url, int *link)
+{
+    if (peer < 0 || peer >= t->options.peers || t->links[t->options.peers + peer].open)
+        return fail(STATUS_INTERNAL, "transport: peer %d is out of range or connected already", peer);
+    *link = t->options.peers + peer;
+    TRY(t->type->connect(t, *link, url));
+    t->links[*link].open = true;
+    return STATUS_OK;
+}
+
+bool transport_link_up(const transport *t, int link)
+{
+    const transport_link *l = &t->links[link];
+    return l->open && !l->ended && l->broken == STATUS_OK && t->type->up(t, link);
+}
+
+int transport_link_peer(const transport *t, int link)
+{
+    return link < t->options.peers ? link : link - t->options.peers;
+}
+
+void transport_frame_released(transport_ticket *ticket)
+{
+    transport *t = ticket->owner;
+    bool wake = ticket->wake;
+    if (atomic_fetch_sub_explicit(&ticket->pending, 1, memory_order_acq_rel) == 1 && wake) t->type->wake(t);
+    atomic_fetch_sub_explicit(&t->in_use, 1, memory_order_release);
+}
+
+static status check_send(transport *t, int link, const message_frame *frames, int count,
+                         const transport_ticket *ticket)
+{
+    const transport_link *l = &t->links[link];
+    if (!l->open) return fail(STATUS_INTERNAL, "transport: link %d is not open", link);
+    int peer = transport_link_peer(t, link);
+    if (l->ended) return fail(STATUS_PEER, "rank %d has ended its connection", peer);
+    if (l->broken != STATUS_OK) return fail(l->broken, "rank %d: its connection is of no more use", peer);
+    if (count > t->options.frames || (count > 0 && !ticket))
+        return fail(STATUS_INTERNAL, "transport: found %d frames, allowed are %d, with a ticket", count,
+                    t->options.frames);
+    for (int i = 0; i < count; i++)
+        if ((int64_t)frames[i].bytes > t->options.frame_bytes)
+            return fail(STATUS_INTERNAL, "transport: found a frame of %zu bytes, agreed are at most %" PRId64,
+                        frames[i].bytes, t->options.frame_bytes);
+    return STATUS_OK;
+}
+
+static int64_t total_bytes(const message_frame *frames, int count)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < count; i++) bytes += (int64_t)frames[i].bytes;
+    return bytes;
+}
+
+/* Flips the lowest bit of the first frame, in a copy, or of the step where there is none. */
+static status spoil(transport *t, message_header *header, message_frame *first, int count)
+{
+    if (count == 0 || first->bytes == 0) {
+        header->step ^= 1;
+        return STATUS_OK;
+    }
+    unsigned char *copy = malloc(first->bytes);
+    if (!copy) return fail(STATUS_SYSTEM, "transport: no memory to spoil a frame of %zu bytes", first->bytes);
+    memcpy(copy, first->data, first->bytes);
+    copy[0] ^= 1;
+    free(t->spoiled);
+    t->spoiled = copy;
+    first->data = copy;
+    return STATUS_OK;
+}
+
+/* Gives tickets their count, and takes it back where nothing was sent. */
+static status send_counted(transport *t, int link, const message_header *header, const message_frame *frames,
+                           int count, transport_ticket *ticket, int64_t bytes)
+{
+    if (count > 0) {
+        ticket->owner = t;
+        atomic_fetch_add_explicit(&ticket->pending, count, memory_order_relaxed);
+        atomic_fetch_add_explicit(&t->in_use, count, memory_order_relaxed);
+    }
+    status result = t->options.pacer.release_ns
+                        ? transport_defer(t, link, header, frames, count, ticket, bytes)
+                        : t->type->send(t, link, header, frames, count, ticket);
+    if (result != STATUS_OK && count > 0) {
+        atomic_fetch_sub_explicit(&ticket->pending, count, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&t->in_use, count, memory_order_relaxed);
+    }
+    return result;
+}
+
+static status send_spoiled(transport *t, int link, message_header *header, const message_frame *frames, int count,
+                           transport_ticket *ticket, int64_t bytes)
+{
+    message_frame changed[MESSAGE_FRAMES_MAX];
+    switch (t->options.fault.kind) {
+    case TRANSPORT_DROP:
+        return STATUS_OK;
+    case TRANSPORT_DOUBLE:
+        TRY(send_counted(t, link, header, frames, count, ticket, bytes));
+        send_counted(t, link, header, frames, count, ticket, bytes); /* no room for it: then not doubled */
+        return STATUS_OK;
+    case TRANSPORT_FLIP:
+        if (count > 0) memcpy(changed, frames, (size_t)count * sizeof *frames);
+        TRY(spoil(t, header, changed, count));
+        return send_counted(t, link, header, changed, count, ticket, bytes);
+    default:
+        return fail(STATUS_INTERNAL, "transport: fault %d", (int)t->options.fault.kind);
+    }
+}
+
+status transport_send(transport *t, int link, const message_header *header, const message_frame *frames, int count,
+                      transport_ticket *ticket)
+{
+    TRY(check_send(t, link, frames, count, ticket));
+    TRY(transport_forward_due(t));
+    status room = transport_room(t, link);
+    if (room != STATUS_OK) return room;
+    transport_link *l = &t->links[link];
+    message_header h = *header;
+    h.sender = t->options.rank;
+    h.sequence = l->sent;
+    h.token = t->options.token;
+    h.frames = count;
+    h.checksum = t->options.checksum ? message_digest(&h, frames, count) : 0;
+    int64_t bytes = total_bytes(frames, count);
+    bool faulty = t->options.fault.kind != TRANSPORT_NO_FAULT && t->attempts == t->options.fault.message;
+    status result = faulty ? send_spoiled(t, link, &h, frames, count, ticket, bytes)
+                           : send_counted(t, link, &h, frames, count, ticket, bytes);
+    if (result != STATUS_OK) return result;
+    l->sent++;
+    t->attempts++;
+    t->counters.messages_sent++;
+    t->counters.bytes_sent += bytes;
+    return transport_forward_due(t);
+}
+
+void transport_reject(transport *t, const char *who, const char *why)
+{
+    int64_t count = ++t->counters.rejected;
+    if ((count & (count - 1)) == 0)
+        log_warn("dropped a message from %s: %s (%" PRId64 " so far)", who, why, count);
+}
+
+typedef enum verdict { ACCEPT, DROP_SILENTLY, BROKEN } verdict;
+
+static verdict examine(transport *t, const transport_message *m, transport_link *l, status *error)
+{
+    const message_header *h = &m->header;
+    int peer = transport_link_peer(t, m->link);
+    if (h->token != t->options.token || h->sender != peer) {
+        transport_reject(t, "a peer", h->sender != peer ? "its sender is another rank" : "of another job");
+        return DROP_SILENTLY;
+    }
+    uint64_t digest = t->options.checksum ? message_digest(h, m->frames, h->frames) : 0;
+    if (digest != h->checksum) {
+        *error = fail(STATUS_IO,
+                      "message %" PRIu64 " from rank %d (%s, step %" PRId64 "): checksum %016" PRIx64
+                      " found, %016" PRIx64 " sent: damaged on the way",
+                      h->sequence, peer, message_kind_name(h->kind), h->step, digest, h->checksum);
+        return BROKEN;
+    }
+    if (h->sequence < l->received) {
+        t->counters.duplicates++;
+        log_warn("dropped a duplicate of message %" PRIu64 " from rank %d (%s)", h->sequence, peer,
+                 message_kind_name(h->kind));
+        return DROP_SILENTLY;
+    }
+    if (h->sequence > l->received) {
+        *error = fail(STATUS_PEER, "message %" PRIu64 " from rank %d is missing: found %" PRIu64 " (%s) next",
+                      l->received, peer, h->sequence, message_kind_name(h->kind));
+        return BROKEN;
+    }
+    return ACCEPT;
+}
+
+static status count_received(transport *t, const transport_message *m)
+{
+    t->counters.messages_received++;
+    t->counters.bytes_received += total_bytes(m->frames, m->header.frames);
+    return STATUS_OK;
+}
+
+status transport_receive(transport *t, transport_message *out)
+{
+    TRY(transport_forward_due(t));
+    for (;;) {
+        status result = t->type->receive(t, out);
+        if (result != STATUS_OK) return result;
+        transport_link *l = &t->links[out->link];
+        status error = STATUS_OK;
+        verdict v = l->broken == STATUS_OK ? examine(t, out, l, &error) : DROP_SILENTLY;
+        if (v == ACCEPT) {
+            l->received++;
+            l->ended = out->header.kind == MESSAGE_BYE;
+            if (l->ended) log_debug("rank %d has ended its connection", transport_link_peer(t, out->link));
+            if (!l->ended) return count_received(t, out);
+        }
+        t->type->release(t, out);
+        if (v == BROKEN) return l->broken = error;
+    }
+}
+
+void transport_release(transport *t, transport_message *message)
+{
+    t->type->release(t, message);
+}
+
+status transport_wait(transport *t, int64_t deadline_ns)
+{
+    TRY(transport_forward_due(t));
+    int64_t due = transport_next_due(t);
+    TRY(t->type->wait(t, due < deadline_ns ? due : deadline_ns));
+    return transport_forward_due(t);
+}
+
+void transport_wake(transport *t)
+{
+    t->type->wake(t);
+}
+
+void transport_read_counters(const transport *t, transport_counters *out)
+{
+    *out = t->counters;
+}

@@ -1,0 +1,95 @@
+/* Keeping messages back until an emulated link would have carried them. */
+#include "common/net/transport_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static status allocate_ring(const transport *t, transport_link *l)
+{
+    size_t window = (size_t)t->options.window, frames = (size_t)t->options.frames;
+    l->deferred = calloc(window, sizeof *l->deferred);
+    l->frames = calloc(window * frames, sizeof *l->frames);
+    if (!l->deferred || !l->frames) {
+        free(l->deferred);
+        free(l->frames);
+        l->deferred = NULL;
+        return fail(STATUS_SYSTEM, "transport: no memory for an emulated link");
+    }
+    for (size_t i = 0; i < window; i++) l->deferred[i].frames = l->frames + i * frames;
+    return STATUS_OK;
+}
+
+status transport_room(transport *t, int link)
+{
+    const transport_link *l = &t->links[link];
+    if (!t->options.pacer.release_ns || !t->type->up(t, link)) return t->type->room(t, link);
+    return l->deferred_count < t->options.window ? STATUS_OK : STATUS_AGAIN;
+}
+
+status transport_defer(transport *t, int link, const message_header *header, const message_frame *frames,
+                       int count, transport_ticket *ticket, int64_t bytes)
+{
+    transport_link *l = &t->links[link];
+    if (!l->deferred) TRY(allocate_ring(t, l));
+    if (l->deferred_count == t->options.window) return STATUS_AGAIN;
+    const transport_pacer *pacer = &t->options.pacer;
+    transport_deferred *d = &l->deferred[(l->deferred_first + l->deferred_count) % t->options.window];
+    d->release_ns = pacer->release_ns(pacer->context, transport_link_peer(t, link), bytes, clock_now_ns());
+    d->header = *header;
+    d->count = count;
+    d->ticket = ticket;
+    if (count > 0) memcpy(d->frames, frames, (size_t)count * sizeof *frames);
+    l->deferred_count++;
+    t->deferred++;
+    return STATUS_OK;
+}
+
+static status forward_link(transport *t, int link, int64_t now_ns)
+{
+    transport_link *l = &t->links[link];
+    l->blocked = false;
+    while (l->deferred_count > 0 && l->deferred[l->deferred_first].release_ns <= now_ns) {
+        transport_deferred *d = &l->deferred[l->deferred_first];
+        status result = t->type->send(t, link, &d->header, d->frames, d->count, d->ticket);
+        l->blocked = result == STATUS_AGAIN;
+        if (l->blocked) return STATUS_OK;
+        if (result != STATUS_OK) return result;
+        l->deferred_first = (l->deferred_first + 1) % t->options.window;
+        l->deferred_count--;
+        t->deferred--;
+    }
+    return STATUS_OK;
+}
+
+status transport_forward_due(transport *t)
+{
+    if (t->deferred == 0) return STATUS_OK;
+    int64_t now_ns = clock_now_ns();
+    for (int i = 0; i < 2 * t->options.peers; i++)
+        if (t->links[i].deferred_count > 0) TRY(forward_link(t, i, now_ns));
+    return STATUS_OK;
+}
+
+int64_t transport_next_due(const transport *t)
+{
+    int64_t due = CLOCK_NEVER;
+    for (int i = 0; t->deferred > 0 && i < 2 * t->options.peers; i++) {
+        const transport_link *l = &t->links[i];
+        if (l->deferred_count > 0 && !l->blocked && l->deferred[l->deferred_first].release_ns < due)
+            due = l->deferred[l->deferred_first].release_ns;
+    }
+    return due;
+}
+
+void transport_drop_deferred(transport *t, transport_link *l)
+{
+    if (!l->deferred) return;
+    for (; l->deferred_count > 0; l->deferred_count--, t->deferred--) {
+        transport_deferred *d = &l->deferred[l->deferred_first];
+        for (int i = 0; i < d->count; i++) transport_frame_released(d->ticket);
+        l->deferred_first = (l->deferred_first + 1) % t->options.window;
+    }
+    free(l->frames);
+    free(l->deferred);
+    l->deferred = NULL;
+}

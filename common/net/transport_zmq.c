@@ -1,0 +1,349 @@
+/* The transport over libzmq: sockets, sending, waiting. */
+#include "common/net/transport_zmq_impl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum {
+    POLLED_FDS = 2,      /* wake_fd, timer_fd */
+    TIMER_BELOW_NS = 10000000, /* shorter sleeps take the timer: zmq_poll counts milliseconds */
+};
+
+static status hub_open(transport_hub **out)
+{
+    zmq_hub *hub = calloc(1, sizeof *hub);
+    if (!hub) return fail(STATUS_SYSTEM, "transport: no memory for a hub");
+    status result = zsocket_context_open(&hub->context);
+    if (result == STATUS_OK) *out = &hub->base;
+    else free(hub);
+    return result;
+}
+
+static void end_context(void *context)
+{
+    while (zmq_ctx_term(context) != 0 && errno == EINTR) {
+    }
+}
+
+static void destroy(zmq_transport *z)
+{
+    for (int i = 0; z->links && i < 2 * z->base.options.peers; i++) {
+        free(z->links[i].slots);
+        free(z->links[i].url);
+    }
+    for (receive_slot *s = z->free_slots, *next; s; s = next) {
+        next = s->next;
+        free(s);
+    }
+    if (z->wake_fd >= 0) close(z->wake_fd);
+    if (z->timer_fd >= 0) close(z->timer_fd);
+    free(z->links);
+    free(z->polled);
+    transport_free(&z->base);
+}
+
+static void hub_close(transport_hub *base)
+{
+    zmq_hub *hub = (zmq_hub *)base;
+    end_context(hub->context);
+    for (zmq_transport *z = hub->closed, *next; z; z = next) {
+        next = z->next_closed;
+        destroy(z);
+    }
+    free(hub);
+}
+
+void *transport_hub_context(transport_hub *hub)
+{
+    return ((zmq_hub *)hub)->context;
+}
+
+static status allocate(zmq_transport *z, const transport_options *o)
+{
+    size_t links = 2 * (size_t)o->peers;
+    z->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    z->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    z->links = calloc(links, sizeof *z->links);
+    z->polled = calloc(POLLED_FDS + 2 * (1 + (size_t)o->peers), sizeof *z->polled);
+    if (z->wake_fd < 0 || z->timer_fd < 0) return fail_errno(STATUS_SYSTEM, "transport: two descriptors");
+    if (!z->links || !z->polled)
+        return fail(STATUS_SYSTEM, "transport: no memory for the links of %d peers", o->peers);
+    for (int i = 0; i < o->peers; i++) zsocket_identity(o->token, i, z->links[i].identity);
+    z->polled[0] = (zmq_pollitem_t){.fd = z->wake_fd, .events = ZMQ_POLLIN};
+    z->polled[1] = (zmq_pollitem_t){.fd = z->timer_fd, .events = ZMQ_POLLIN};
+    z->polled_count = POLLED_FDS;
+    return STATUS_OK;
+}
+
+static status open_zmq(const transport_options *o, transport **out)
+{
+    zmq_transport *z = calloc(1, sizeof *z);
+    if (!z) return fail(STATUS_SYSTEM, "transport: no memory");
+    z->base.options = *o;
+    z->hub = o->hub;
+    status result = allocate(z, o);
+    if (result == STATUS_OK && o->hub) z->context = transport_hub_context(o->hub);
+    else if (result == STATUS_OK) result = zsocket_context_open(&z->context);
+    if (result == STATUS_OK) *out = &z->base;
+    else destroy(z);
+    return result;
+}
+
+/* Frames sent over inproc:// are in use until the receiver lets go of them. */
+static bool unused(zmq_transport *z)
+{
+    return atomic_load_explicit(&z->base.in_use, memory_order_acquire) == 0 &&
+           atomic_load_explicit(&z->headers_in_use, memory_order_acquire) == 0;
+}
+
+static void close_zmq(transport *t, int64_t flush_ns)
+{
+    zmq_transport *z = (zmq_transport *)t;
+    int64_t until = clock_now_ns() + flush_ns;
+    int flush_ms = (int)((flush_ns + NS_PER_MS - 1) / NS_PER_MS);
+    zsocket_monitor_close(z->router, z->router_monitor);
+    zsocket_close(z->router, flush_ms);
+    for (int i = 0; i < 2 * t->options.peers; i++) {
+        zsocket_monitor_close(z->links[i].socket, z->links[i].monitor);
+        zsocket_close(z->links[i].socket, flush_ms);
+    }
+    if (!z->hub) {
+        end_context(z->context);
+        destroy(z);
+        return;
+    }
+    while (!unused(z) && clock_now_ns() < until) clock_sleep_ns(NS_PER_MS);
+    if (unused(z)) {
+        destroy(z);
+        return;
+    }
+    zmq_hub *hub = (zmq_hub *)z->hub;
+    z->next_closed = atomic_load(&hub->closed);
+    while (!atomic_compare_exchange_weak(&hub->closed, &z->next_closed, z)) {
+    }
+}
+
+static status open_socket(zmq_transport *z, int type, const char *url, void **socket, void **monitor)
+{
+    const transport_options *o = &z->base.options;
+    zsocket_options options = {
+        .type = type,
+        .frame_bytes = o->frame_bytes > MESSAGE_HEADER_CAP ? o->frame_bytes : MESSAGE_HEADER_CAP,
+        .queue = o->window,
+        .peer_timeout_ns = strncmp(url, "tcp:", 4) == 0 ? o->peer_timeout_ns : 0,
+        .token = o->token,
+        .rank = o->rank,
+    };
+    TRY(zsocket_open(z->context, &options, socket));
+    status result = zsocket_monitor_open(z->context, *socket, monitor);
+    if (result != STATUS_OK) {
+        zsocket_close(*socket, 0);
+        *socket = NULL;
+        return result;
+    }
+    z->polled[z->polled_count++] = (zmq_pollitem_t){.socket = *socket, .events = ZMQ_POLLIN};
+    z->polled[z->polled_count++] = (zmq_pollitem_t){.socket = *monitor, .events = ZMQ_POLLIN};
+    return STATUS_OK;
+}
+
+static status listen_zmq(transport *t, const char *url, char *bound, size_t size)
+{
+    zmq_transport *z = (zmq_transport *)t;
+    TRY(open_socket(z, ZMQ_ROUTER, url, &z->router, &z->router_monitor));
+    status result = zsocket_bind(z->router, url, bound, size);
+    if (result == STATUS_OK) return STATUS_OK;
+    zsocket_monitor_close(z->router, z->router_monitor);
+    zsocket_close(z->router, 0);
+    z->router = z->router_monitor = NULL;
+    z->polled_count -= 2;
+    return result;
+}
+
+static status connect_zmq(transport *t, int link, const char *url)
+{
+    zmq_transport *z = (zmq_transport *)t;
+    zmq_link *l = &z->links[link];
+    TRY(open_socket(z, ZMQ_DEALER, url, &l->socket, &l->monitor));
+    l->url = strdup(url);
+    if (!l->url) return fail(STATUS_SYSTEM, "transport: no memory for an address");
+    TRY(zsocket_connect(l->socket, url));
+    /* A monitor says nothing about inproc://, whose pipe takes messages at once. */
+    return strncmp(url, "inproc:", 7) == 0 ? zmq_link_prepare(z, l) : STATUS_OK;
+}
+
+status zmq_link_prepare(zmq_transport *z, zmq_link *l)
+{
+    size_t window = (size_t)z->base.options.window;
+    if (!l->slots) l->slots = calloc(window, sizeof *l->slots);
+    if (!l->slots) return fail(STATUS_SYSTEM, "transport: no memory for %zu headers", window);
+    for (size_t i = 0; i < window; i++) l->slots[i].owner = z;
+    l->up = z->came_up = true;
+    return STATUS_OK;
+}
+
+void zmq_link_lost(zmq_transport *z, zmq_link *l)
+{
+    if (!l->up || l->lost) return;
+    l->lost = true;
+    z->loss_pending = true;
+}
+
+static bool up_zmq(const transport *t, int link)
+{
+    const zmq_link *l = &((const zmq_transport *)t)->links[link];
+    return l->up && !l->lost;
+}
+
+static void wake_zmq(transport *t)
+{
+    uint64_t one = 1;
+    ssize_t written = write(((zmq_transport *)t)->wake_fd, &one, sizeof one);
+    (void)written; /* a full counter is already a wake-up */
+}
+
+static bool has_free_slot(const zmq_link *l)
+{
+    return !atomic_load_explicit(&l->slots[l->next_slot].busy, memory_order_seq_cst);
+}
+
+static status room_zmq(transport *t, int link)
+{
+    zmq_transport *z = (zmq_transport *)t;
+    const zmq_link *l = &z->links[link];
+    if (!l->up || l->lost) return STATUS_AGAIN; /* receive() reports the loss */
+    if (has_free_slot(l)) return STATUS_OK;
+    atomic_store_explicit(&z->waits_for_room, true, memory_order_seq_cst);
+    return has_free_slot(l) ? STATUS_OK : STATUS_AGAIN;
+}
+
+/* Both run on libzmq's I/O thread, or on the receiver's over inproc://. */
+static void header_released(void *data, void *hint)
+{
+    (void)data;
+    header_slot *slot = hint;
+    zmq_transport *z = slot->owner;
+    atomic_store_explicit(&slot->busy, false, memory_order_seq_cst);
+    if (atomic_exchange_explicit(&z->waits_for_room, false, memory_order_seq_cst)) wake_zmq(&z->base);
+    atomic_fetch_sub_explicit(&z->headers_in_use, 1, memory_order_release);
+}
+
+static void frame_released(void *data, void *hint)
+{
+    (void)data;
+    transport_frame_released(hint);
+}
+
+static status send_part(void *socket, void *data, size_t bytes, zmq_free_fn *released, void *hint, bool more)
+{
+    zmq_msg_t part;
+    if (zmq_msg_init_data(&part, data, bytes, released, hint) != 0) {
+        released(data, hint);
+        return fail(STATUS_SYSTEM, "transport: no memory for a message");
+    }
+    if (zmq_msg_send(&part, socket, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0) return STATUS_OK;
+    int reason = errno;
+    zmq_msg_close(&part); /* calls released() */
+    return reason == EAGAIN ? STATUS_AGAIN
+                            : fail(STATUS_PEER, "transport: a message cannot be sent: %s", zmq_strerror(reason));
+}
+
+/* Names the client to the ROUTER. */
+static status send_identity(zmq_transport *z, zmq_link *l)
+{
+    if (zmq_send(z->router, l->identity, sizeof l->identity, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0) return STATUS_OK;
+    if (errno == EAGAIN) return STATUS_AGAIN;
+    zmq_link_lost(z, l);
+    return STATUS_AGAIN;
+}
+
+static status send_zmq(transport *t, int link, const message_header *header, const message_frame *frames,
+                       int count, transport_ticket *ticket)
+{
+    zmq_transport *z = (zmq_transport *)t;
+    zmq_link *l = &z->links[link];
+    status room = room_zmq(t, link);
+    if (room != STATUS_OK) return room;
+    header_slot *slot = &l->slots[l->next_slot];
+    size_t bytes = message_pack(header, slot->bytes);
+    void *socket = l->socket ? l->socket : z->router;
+    if (!l->socket) {
+        status named = send_identity(z, l);
+        if (named != STATUS_OK) return named;
+    }
+    atomic_store_explicit(&slot->busy, true, memory_order_relaxed);
+    atomic_fetch_add_explicit(&z->headers_in_use, 1, memory_order_relaxed);
+    status result = send_part(socket, slot->bytes, bytes, header_released, slot, count > 0);
+    if (result != STATUS_OK) return result;
+    l->next_slot = (l->next_slot + 1) % t->options.window;
+    for (int i = 0; i < count; i++) {
+        /* Behind an accepted first part only a broken socket can refuse; the link is then of no use. */
+        status rest = send_part(socket, (void *)frames[i].data, frames[i].bytes, frame_released, ticket,
+                                i + 1 < count);
+        if (rest != STATUS_OK && result == STATUS_OK) result = rest;
+    }
+    if (result != STATUS_OK) zmq_link_lost(z, l);
+    return STATUS_OK;
+}
+
+/* Returns the milliseconds to hand to zmq_poll; short sleeps arm the timer instead. */
+static long sleep_ms(zmq_transport *z, int64_t deadline_ns)
+{
+    if (deadline_ns == CLOCK_NEVER) return -1;
+    int64_t left = deadline_ns - clock_now_ns();
+    if (left <= 0) return 0;
+    if (left >= TIMER_BELOW_NS) {
+        int64_t ms = (left + NS_PER_MS - 1) / NS_PER_MS;
+        return ms < 3600000 ? (long)ms : 3600000;
+    }
+    struct itimerspec at = {.it_value = {deadline_ns / NS_PER_S, deadline_ns % NS_PER_S}};
+    timerfd_settime(z->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+    return -1;
+}
+
+static void drain(int fd)
+{
+    uint64_t count;
+    ssize_t got = read(fd, &count, sizeof count);
+    (void)got; /* nothing to drain is fine */
+}
+
+static status wait_zmq(transport *t, int64_t deadline_ns)
+{
+    zmq_transport *z = (zmq_transport *)t;
+    bool news = z->loss_pending || z->came_up;
+    z->came_up = false;
+    if (news) return STATUS_OK;
+    zmq_probe_clients(z);
+    int64_t until = z->probe_rounds > 0 && z->probe_ns < deadline_ns ? z->probe_ns : deadline_ns;
+    if (zmq_poll(z->polled, z->polled_count, sleep_ms(z, until)) < 0) {
+        if (errno == EINTR) return STATUS_OK;
+        return fail(STATUS_SYSTEM, "transport: waiting failed: %s", zmq_strerror(errno));
+    }
+    if (z->polled[0].revents) drain(z->wake_fd);
+    if (z->polled[1].revents) drain(z->timer_fd);
+    for (int i = POLLED_FDS + 1; i < z->polled_count; i += 2)
+        if (z->polled[i].revents) return zmq_read_monitors(z);
+    return STATUS_OK;
+}
+
+const transport_type transport_zmq = {
+    .name = "zmq",
+    .hub_open = hub_open,
+    .hub_close = hub_close,
+    .open = open_zmq,
+    .close = close_zmq,
+    .listen = listen_zmq,
+    .connect = connect_zmq,
+    .up = up_zmq,
+    .room = room_zmq,
+    .send = send_zmq,
+    .receive = zmq_receive,
+    .release = zmq_release,
+    .wait = wait_zmq,
+    .wake = wake_zmq,
+};

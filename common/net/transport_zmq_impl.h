@@ -1,0 +1,80 @@
+/* Shared by transport_zmq*.c: one ROUTER for the clients, one DEALER for each server. */
+#ifndef COMMON_NET_TRANSPORT_ZMQ_IMPL_H
+#define COMMON_NET_TRANSPORT_ZMQ_IMPL_H
+
+#include "common/net/message_wire.h"
+#include "common/net/transport_impl.h"
+#include "common/net/zmq_socket.h"
+
+#include <string.h>
+#include <zmq.h>
+
+typedef struct zmq_transport zmq_transport;
+
+/* A packed header on its way: libzmq sends it in place. */
+typedef struct header_slot {
+    zmq_transport *owner;
+    atomic_bool busy;
+    uint8_t bytes[MESSAGE_HEADER_BYTES];
+} header_slot;
+
+typedef struct zmq_link {
+    void *socket;  /* DEALER; NULL for a client's link, which goes through the ROUTER */
+    void *monitor;
+    char *url;
+    unsigned char identity[ZSOCKET_IDENTITY_BYTES]; /* of the client */
+    bool up;
+    bool lost;          /* its connection is gone; what it sent before may still be readable */
+    header_slot *slots; /* [window], made when the link is opened or first heard of */
+    int next_slot;
+} zmq_link;
+
+/* Storage of a received message. */
+typedef struct receive_slot {
+    struct receive_slot *next; /* in the list of free ones */
+    int used;                  /* parts that hold something */
+    zmq_msg_t *parts;          /* [options.frames] */
+    message_frame *frames;     /* [options.frames] */
+} receive_slot;
+
+/* After a disconnection the ROUTER does not say of whom: all known clients are probed a few times. */
+enum { PROBE_ROUNDS = 4 };
+
+struct zmq_transport {
+    transport base;
+    void *context;
+    transport_hub *hub; /* NULL: the context is our own */
+    void *router, *router_monitor;
+    zmq_link *links;    /* [2 * peers] */
+    int wake_fd, timer_fd;
+    atomic_bool waits_for_room;
+    atomic_int headers_in_use;
+    receive_slot *free_slots;
+    int next_socket;    /* fairness: whom to ask first, 0: the ROUTER */
+    unsigned idle_receives;
+    bool loss_pending;  /* a link is lost and not yet reported */
+    bool came_up;       /* a link did since the last wait: who was told AGAIN may try again */
+    int probe_rounds;   /* still to be done */
+    int64_t probe_ns;   /* when the next is due */
+    zmq_pollitem_t *polled; /* [2 + 2 * (1 + peers)]: descriptors, then sockets and their monitors */
+    int polled_count;
+    struct zmq_transport *next_closed; /* in the hub's list */
+};
+
+typedef struct zmq_hub {
+    transport_hub base;
+    void *context;
+    _Atomic(zmq_transport *) closed; /* whose frames were still in use */
+} zmq_hub;
+
+/* The link's peer is there. */
+status zmq_link_prepare(zmq_transport *z, zmq_link *l);
+void zmq_link_lost(zmq_transport *z, zmq_link *l);
+
+/* transport_zmq_receive.c */
+status zmq_receive(transport *t, transport_message *out);
+void zmq_release(transport *t, transport_message *message);
+status zmq_read_monitors(zmq_transport *z);
+void zmq_probe_clients(zmq_transport *z);
+
+#endif

@@ -1,0 +1,244 @@
+/* The transport over libzmq: receiving, and noticing who comes and goes. */
+#include "common/net/transport_zmq_impl.h"
+
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    MONITORS_EVERY = 64,      /* empty receives between two looks at the monitors */
+    FIRST_PROBE_NS = 10000000, /* behind a disconnection; each later one takes five times as long */
+    TENSOR_ALIGNMENT = 8,
+};
+
+/* One allocation: the slot, its parts, its frames. */
+static receive_slot *take_slot(zmq_transport *z)
+{
+    receive_slot *slot = z->free_slots;
+    if (slot) {
+        z->free_slots = slot->next;
+        return slot;
+    }
+    size_t frames = (size_t)z->base.options.frames;
+    slot = calloc(1, sizeof *slot + frames * (sizeof *slot->parts + sizeof *slot->frames));
+    if (!slot) return NULL;
+    slot->parts = (zmq_msg_t *)(slot + 1);
+    slot->frames = (message_frame *)(slot->parts + frames);
+    return slot;
+}
+
+static void give_slot(zmq_transport *z, receive_slot *slot)
+{
+    for (int i = 0; i < slot->used; i++) zmq_msg_close(&slot->parts[i]);
+    slot->used = 0;
+    slot->next = z->free_slots;
+    z->free_slots = slot;
+}
+
+void zmq_release(transport *t, transport_message *message)
+{
+    give_slot((zmq_transport *)t, message->slot);
+    message->slot = NULL;
+    message->frames = NULL;
+}
+
+/* libzmq hands out small frames at any address inside its read buffer; elements need theirs aligned. */
+static status align_part(zmq_msg_t *part)
+{
+    size_t bytes = zmq_msg_size(part);
+    if ((uintptr_t)zmq_msg_data(part) % TENSOR_ALIGNMENT == 0) return STATUS_OK;
+    zmq_msg_t aligned;
+    if (zmq_msg_init_size(&aligned, bytes) != 0)
+        return fail(STATUS_SYSTEM, "transport: no memory for a frame of %zu bytes", bytes);
+    memcpy(zmq_msg_data(&aligned), zmq_msg_data(part), bytes);
+    zmq_msg_move(part, &aligned);
+    zmq_msg_close(&aligned);
+    return STATUS_OK;
+}
+
+/* The parts that follow are read and forgotten. */
+static void skip_rest(void *socket, bool more)
+{
+    while (more) {
+        zmq_msg_t part;
+        zmq_msg_init(&part);
+        more = zmq_msg_recv(&part, socket, ZMQ_DONTWAIT) >= 0 && zmq_msg_more(&part);
+        zmq_msg_close(&part);
+    }
+}
+
+/* Reads the tensor frames; `*why` is set where there are not as many as the header says. */
+static status read_frames(zmq_transport *z, void *socket, bool more, receive_slot *slot, int expected,
+                          const char **why)
+{
+    status result = STATUS_OK;
+    while (more && result == STATUS_OK && slot->used < expected && slot->used < z->base.options.frames) {
+        zmq_msg_t *part = &slot->parts[slot->used];
+        zmq_msg_init(part);
+        slot->used++;
+        if (zmq_msg_recv(part, socket, ZMQ_DONTWAIT) < 0) break;
+        more = zmq_msg_more(part);
+        result = align_part(part);
+        slot->frames[slot->used - 1] = (message_frame){zmq_msg_data(part), zmq_msg_size(part)};
+    }
+    if (more || slot->used != expected) *why = "its frames are not as many as its header says";
+    skip_rest(socket, more);
+    return result;
+}
+
+/* The reason for which the header frame is none, or NULL. Leaves no trace in the error record. */
+static const char *read_header(zmq_msg_t *part, message_header *out)
+{
+    bool clean = error_code() == STATUS_OK;
+    if (message_unpack(zmq_msg_data(part), zmq_msg_size(part), out) == STATUS_OK) return NULL;
+    if (clean) {
+        log_debug("%s", error_message());
+        error_clear();
+    }
+    return "it does not begin with a message header";
+}
+
+typedef enum outcome { GOT_MESSAGE, GOT_NOTHING, GOT_OTHER } outcome;
+
+/* The first part through the ROUTER names the peer. Returns its link, or -1 with `*more` parts to skip. */
+static int read_identity(zmq_transport *z, zmq_msg_t *part, bool *more)
+{
+    int rank = zsocket_rank_of(zmq_msg_data(part), zmq_msg_size(part), z->base.options.token);
+    *more = zmq_msg_more(part);
+    if (rank < 0 || rank >= z->base.options.peers || !*more) return -1;
+    if (zmq_msg_recv(part, z->router, ZMQ_DONTWAIT) < 0) return -1;
+    *more = zmq_msg_more(part);
+    return rank;
+}
+
+/* Reads one message from `socket`; `link` is -1 for the ROUTER. */
+static status read_message(zmq_transport *z, void *socket, int link, transport_message *out, outcome *what)
+{
+    zmq_msg_t part;
+    zmq_msg_init(&part);
+    *what = GOT_NOTHING;
+    if (zmq_msg_recv(&part, socket, ZMQ_DONTWAIT) < 0) {
+        int reason = errno;
+        zmq_msg_close(&part);
+        if (reason == EAGAIN || reason == EINTR) return STATUS_OK;
+        return fail(STATUS_SYSTEM, "transport: receiving failed: %s", zmq_strerror(reason));
+    }
+    *what = GOT_OTHER;
+    bool more = zmq_msg_more(&part);
+    if (link < 0) link = read_identity(z, &part, &more);
+    const char *why = link < 0 ? "not a rank of this job" : NULL;
+    status result = STATUS_OK;
+    if (!why && !z->links[link].up) result = zmq_link_prepare(z, &z->links[link]);
+    if (!why && zmq_msg_size(&part) == 0 && !more) { /* a probe */
+        zmq_msg_close(&part);
+        return result;
+    }
+    if (!why) why = read_header(&part, &out->header);
+    zmq_msg_close(&part);
+    receive_slot *slot = why || result != STATUS_OK ? NULL : take_slot(z);
+    if (!slot) skip_rest(socket, more);
+    else result = read_frames(z, socket, more, slot, out->header.frames, &why);
+    if (!why && !slot && result == STATUS_OK) result = fail(STATUS_SYSTEM, "transport: no memory to receive");
+    if (why || result != STATUS_OK) {
+        if (slot) give_slot(z, slot);
+        char who[32] = "a stranger";
+        if (link >= 0) snprintf(who, sizeof who, "rank %d", transport_link_peer(&z->base, link));
+        if (why) transport_reject(&z->base, who, why);
+        return result;
+    }
+    out->link = link;
+    out->frames = slot->frames;
+    out->slot = slot;
+    *what = GOT_MESSAGE;
+    return STATUS_OK;
+}
+
+/* Asks every socket once, beginning behind the one that had something last. Socket 0 is the ROUTER, socket
+ * 1 + p the DEALER to peer p. */
+static status read_any(zmq_transport *z, transport_message *out, bool *got)
+{
+    int peers = z->base.options.peers;
+    for (int i = 0, s = z->next_socket; i <= peers; i++, s = s == peers ? 0 : s + 1) {
+        void *socket = s == 0 ? z->router : z->links[peers + s - 1].socket;
+        outcome what = socket ? GOT_OTHER : GOT_NOTHING;
+        while (what == GOT_OTHER) TRY(read_message(z, socket, s == 0 ? -1 : peers + s - 1, out, &what));
+        if (what == GOT_MESSAGE) {
+            z->next_socket = s == peers ? 0 : s + 1;
+            *got = true;
+            return STATUS_OK;
+        }
+    }
+    return STATUS_OK;
+}
+
+static status report_loss(zmq_transport *z)
+{
+    for (int i = 0; i < 2 * z->base.options.peers; i++) {
+        transport_link *link = &z->base.links[i];
+        if (!z->links[i].lost || link->ended || link->broken != STATUS_OK) continue;
+        const char *url = z->links[i].url;
+        link->broken = STATUS_PEER;
+        return fail(STATUS_PEER, "rank %d is lost: its connection%s%s has ended",
+                    transport_link_peer(&z->base, i), url ? " at " : "", url ? url : "");
+    }
+    z->loss_pending = false;
+    return STATUS_AGAIN;
+}
+
+status zmq_receive(transport *t, transport_message *out)
+{
+    zmq_transport *z = (zmq_transport *)t;
+    bool got = false;
+    TRY(read_any(z, out, &got));
+    if (got) return STATUS_OK;
+    if (!z->loss_pending && ++z->idle_receives % MONITORS_EVERY != 0) return STATUS_AGAIN;
+    TRY(zmq_read_monitors(z));
+    zmq_probe_clients(z);
+    if (!z->loss_pending) return STATUS_AGAIN;
+    TRY(read_any(z, out, &got)); /* what came before the loss comes first */
+    return got ? STATUS_OK : report_loss(z);
+}
+
+static void read_router_monitor(zmq_transport *z)
+{
+    for (zsocket_event event; (event = zsocket_monitor_next(z->router_monitor)) != ZSOCKET_NO_EVENT;) {
+        if (event == ZSOCKET_REFUSED) transport_reject(&z->base, "a stranger", "it does not speak ZMTP");
+        if (event != ZSOCKET_DOWN || z->probe_rounds == PROBE_ROUNDS) continue;
+        z->probe_rounds = PROBE_ROUNDS;
+        z->probe_ns = clock_now_ns() + FIRST_PROBE_NS;
+    }
+}
+
+status zmq_read_monitors(zmq_transport *z)
+{
+    if (z->router) read_router_monitor(z);
+    for (int i = z->base.options.peers; i < 2 * z->base.options.peers; i++) {
+        zmq_link *l = &z->links[i];
+        if (!l->monitor) continue;
+        for (zsocket_event event; (event = zsocket_monitor_next(l->monitor)) != ZSOCKET_NO_EVENT;) {
+            if (event == ZSOCKET_UP && !l->up) TRY(zmq_link_prepare(z, l));
+            if (event == ZSOCKET_DOWN) zmq_link_lost(z, l);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Sends clients an empty message: the ROUTER knows at once which of them it can no longer reach. It learns
+ * of a disconnection a little after its monitor does, hence several rounds. */
+void zmq_probe_clients(zmq_transport *z)
+{
+    if (z->probe_rounds == 0 || clock_now_ns() < z->probe_ns) return;
+    int64_t pause = FIRST_PROBE_NS;
+    for (int round = z->probe_rounds--; round <= PROBE_ROUNDS; round++) pause *= 5;
+    z->probe_ns = clock_now_ns() + pause;
+    for (int i = 0; i < z->base.options.peers; i++) {
+        zmq_link *l = &z->links[i];
+        if (!l->up || l->lost || z->base.links[i].ended) continue;
+        if (zmq_send(z->router, l->identity, sizeof l->identity, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0)
+            zmq_send(z->router, "", 0, ZMQ_DONTWAIT);
+        else if (errno == EHOSTUNREACH)
+            zmq_link_lost(z, l);
+    }
+}

@@ -1,0 +1,199 @@
+#include "common/net/zmq_socket.h"
+
+#include "common/base/clock.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <zmq.h>
+
+enum {
+    HANDSHAKE_MS = 5000, /* a connection that has not finished its handshake by then is dropped */
+    RECONNECT_MS = 50,   /* first pause between attempts, doubled up to ... */
+    RECONNECT_MAX_MS = 1000,
+    BACKLOG = 1024,
+};
+
+status zsocket_context_open(void **out)
+{
+    void *context = zmq_ctx_new();
+    if (!context) return fail_errno(STATUS_SYSTEM, "ZeroMQ: no context");
+    /* Sockets that someone forgot to flush must not hold up the end of the process. */
+    zmq_ctx_set(context, ZMQ_BLOCKY, 0);
+    zmq_ctx_set(context, ZMQ_IO_THREADS, 1);
+    *out = context;
+    return STATUS_OK;
+}
+
+typedef struct int_option {
+    int name, value;
+} int_option;
+
+static status set_options(void *socket, const int_option *options, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (zmq_setsockopt(socket, options[i].name, &options[i].value, sizeof(int)) != 0)
+            return fail(STATUS_INTERNAL, "ZeroMQ: option %d = %d: %s", options[i].name, options[i].value,
+                        zmq_strerror(errno));
+    return STATUS_OK;
+}
+
+static status set_role(void *socket, const zsocket_options *o)
+{
+    if (o->type == ZMQ_ROUTER) {
+        const int_option router[] = {
+            {ZMQ_ROUTER_MANDATORY, 1}, /* a message to nobody is an error, not silence */
+            {ZMQ_ROUTER_HANDOVER, 1},  /* a peer that comes back takes over its identity */
+        };
+        return set_options(socket, router, sizeof router / sizeof router[0]);
+    }
+    const int_option dealer[] = {
+        {ZMQ_IMMEDIATE, 1},    /* queue to peers that are there, not to addresses */
+        {ZMQ_PROBE_ROUTER, 1}, /* the server knows of us before we say anything */
+        {ZMQ_RECONNECT_IVL, RECONNECT_MS},
+        {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
+    };
+    TRY(set_options(socket, dealer, sizeof dealer / sizeof dealer[0]));
+    unsigned char identity[ZSOCKET_IDENTITY_BYTES];
+    zsocket_identity(o->token, o->rank, identity);
+    if (zmq_setsockopt(socket, ZMQ_ROUTING_ID, identity, sizeof identity) != 0)
+        return fail(STATUS_INTERNAL, "ZeroMQ: routing id: %s", zmq_strerror(errno));
+    return STATUS_OK;
+}
+
+static status configure(void *socket, const zsocket_options *o)
+{
+    const int_option common[] = {
+        {ZMQ_LINGER, 0},
+        {ZMQ_SNDHWM, 0}, /* the caller counts what is under way, and is told when there is room */
+        {ZMQ_RCVHWM, o->queue},
+        {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
+        {ZMQ_BACKLOG, BACKLOG},
+    };
+    TRY(set_options(socket, common, sizeof common / sizeof common[0]));
+    int64_t largest = o->frame_bytes;
+    if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest) != 0)
+        return fail(STATUS_INTERNAL, "ZeroMQ: largest frame %" PRId64 ": %s", largest, zmq_strerror(errno));
+    if (o->peer_timeout_ns > 0) {
+        int timeout_ms = (int)(o->peer_timeout_ns / NS_PER_MS);
+        const int_option heartbeat[] = {{ZMQ_HEARTBEAT_IVL, timeout_ms > 4 ? timeout_ms / 4 : 1},
+                                        {ZMQ_HEARTBEAT_TIMEOUT, timeout_ms},
+                                        {ZMQ_CONNECT_TIMEOUT, timeout_ms}};
+        TRY(set_options(socket, heartbeat, sizeof heartbeat / sizeof heartbeat[0]));
+    }
+    return set_role(socket, o);
+}
+
+status zsocket_open(void *context, const zsocket_options *options, void **out)
+{
+    void *socket = zmq_socket(context, options->type);
+    if (!socket) return fail(STATUS_SYSTEM, "ZeroMQ: no socket: %s", zmq_strerror(errno));
+    status result = configure(socket, options);
+    if (result == STATUS_OK) *out = socket;
+    else zmq_close(socket);
+    return result;
+}
+
+/* What errno says about an address. */
+static status address_failure(const char *verb, const char *url)
+{
+    int reason = errno;
+    status code = STATUS_SYSTEM;
+    if (reason == EADDRINUSE || reason == EADDRNOTAVAIL || reason == ENODEV)
+        code = STATUS_UNAVAILABLE;
+    else if (reason == EACCES)
+        code = STATUS_PERMISSION;
+    else if (reason == EINVAL || reason == EPROTONOSUPPORT || reason == ENAMETOOLONG)
+        code = STATUS_USAGE;
+    return fail(code, "cannot %s %s: %s", verb, url, zmq_strerror(reason));
+}
+
+status zsocket_bind(void *socket, const char *url, char *bound, size_t size)
+{
+    if (zmq_bind(socket, url) != 0) return address_failure("listen at", url);
+    if (bound && zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
+        return fail(STATUS_INTERNAL, "%s: its endpoint cannot be read: %s", url, zmq_strerror(errno));
+    return STATUS_OK;
+}
+
+status zsocket_connect(void *socket, const char *url)
+{
+    return zmq_connect(socket, url) == 0 ? STATUS_OK : address_failure("connect to", url);
+}
+
+void zsocket_close(void *socket, int flush_ms)
+{
+    if (!socket) return;
+    zmq_setsockopt(socket, ZMQ_LINGER, &flush_ms, sizeof flush_ms);
+    zmq_close(socket);
+}
+
+static const char identity_mark[4] = {'P', 'S', 'R', '1'};
+
+void zsocket_identity(uint64_t token, int rank, unsigned char out[ZSOCKET_IDENTITY_BYTES])
+{
+    uint32_t id = (uint32_t)rank;
+    memcpy(out, identity_mark, 4);
+    memcpy(out + 4, &id, 4);
+    memcpy(out + 8, &token, 8);
+}
+
+int zsocket_rank_of(const void *identity, size_t bytes, uint64_t token)
+{
+    const unsigned char *at = identity;
+    uint32_t rank;
+    uint64_t found;
+    if (bytes != ZSOCKET_IDENTITY_BYTES || memcmp(at, identity_mark, 4) != 0) return -1;
+    memcpy(&rank, at + 4, 4);
+    memcpy(&found, at + 8, 8);
+    return found == token && rank <= INT32_MAX ? (int)rank : -1;
+}
+
+enum {
+    WATCHED = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
+};
+
+status zsocket_monitor_open(void *context, void *socket, void **out)
+{
+    char url[64];
+    snprintf(url, sizeof url, "inproc://monitor-%p", socket);
+    if (zmq_socket_monitor(socket, url, WATCHED) != 0)
+        return fail(STATUS_SYSTEM, "ZeroMQ: no monitor: %s", zmq_strerror(errno));
+    void *monitor = zmq_socket(context, ZMQ_PAIR);
+    if (!monitor || zmq_connect(monitor, url) != 0) {
+        if (monitor) zmq_close(monitor);
+        zmq_socket_monitor(socket, NULL, 0);
+        return fail(STATUS_SYSTEM, "ZeroMQ: no monitor: %s", zmq_strerror(errno));
+    }
+    *out = monitor;
+    return STATUS_OK;
+}
+
+zsocket_event zsocket_monitor_next(void *monitor)
+{
+    unsigned char event[6];
+    if (zmq_recv(monitor, event, sizeof event, ZMQ_DONTWAIT) < 0) return ZSOCKET_NO_EVENT;
+    char address[8];
+    zmq_recv(monitor, address, sizeof address, ZMQ_DONTWAIT);
+    uint16_t kind;
+    memcpy(&kind, event, sizeof kind);
+    switch (kind) {
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: return ZSOCKET_UP;
+    case ZMQ_EVENT_DISCONNECTED: return ZSOCKET_DOWN;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: return ZSOCKET_REFUSED;
+    default: return ZSOCKET_OTHER;
+    }
+}
+
+void zsocket_monitor_close(void *socket, void *monitor)
+{
+    if (!monitor) return;
+    zmq_socket_monitor(socket, NULL, 0);
+    int none = 0;
+    zmq_setsockopt(monitor, ZMQ_LINGER, &none, sizeof none);
+    zmq_close(monitor);
+}
