@@ -56,17 +56,14 @@ typedef struct sync_batch {
     int64_t train; /* samples it runs forward and backward on */
 } sync_batch;
 
-/* What has passed since the counters were read last. Read by the compute thread. */
+/* What has passed since the counters were read last, and bytes since the start. */
 typedef struct sync_counters {
     int64_t exposed_ns;   /* the compute stream waited for communication */
-    int64_t optimizer_ns; /* this rank's compute thread spent on the update */
+    int64_t total_ns;     /* communication was in flight (union of intervals) */
+    int64_t optimizer_ns; /* this rank's share of the update, wherever it ran */
+    int64_t bytes_sent, bytes_received;         /* payload over links between ranks */
+    int64_t messages_sent, messages_received;
 } sync_counters;
-
-/* Payload over links between ranks since the traffic was read last; what a rank hands to itself does not
- * count. Read between steps. */
-typedef struct sync_traffic {
-    int64_t bytes_sent, bytes_received, messages_sent, messages_received;
-} sync_traffic;
 
 typedef struct sync_blob {
     void *data;
@@ -128,7 +125,6 @@ typedef struct sync_engine_type {
     const void *(*reduced_gradients)(sync_engine *e, piece_list *owned);
 
     void (*counters)(sync_engine *e, sync_counters *out);
-    void (*traffic)(sync_engine *e, sync_traffic *out);
 } sync_engine_type;
 
 struct sync_engine {

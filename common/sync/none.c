@@ -81,12 +81,6 @@ static void none_counters(sync_engine *base, sync_counters *out)
     e->optimizer_ns = 0;
 }
 
-static void none_traffic(sync_engine *e, sync_traffic *out)
-{
-    (void)e;
-    *out = (sync_traffic){0};
-}
-
 const sync_engine_type sync_none = {
     .name = "none",
     .options = &no_options,
@@ -111,5 +105,4 @@ const sync_engine_type sync_none = {
     .group_sum = none_group_sum,
     .reduced_gradients = none_reduced_gradients,
     .counters = none_counters,
-    .traffic = none_traffic,
 };

@@ -6,10 +6,10 @@
 #include "harness/run/record.h"
 #include "harness/run/version.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* How many blocks a job's measured steps are cut into, so that jobs side by side alternate often enough
  * for a drift of the machine to hit all of them. */
@@ -29,6 +29,7 @@ typedef struct rank_state {
     int64_t next_step;
     uint32_t block;
     bool stopped;
+    sync_counters seen;
     transport_hub *hub;
 } rank_state;
 
@@ -211,17 +212,19 @@ static bool evaluation_is_due(const rank_state *s)
     return every && s->next_step % every == 0 && s->next_step < s->total_steps;
 }
 
+/* What went over links since the last look; kept where the steps are measured. */
 static void take_traffic(rank_state *s, bool keep)
 {
     sync_engine *e = trainer_engine(s->trainer);
-    sync_traffic t;
-    e->type->traffic(e, &t);
-    static const sync_traffic none;
-    if (!keep) t = none;
-    s->record.bytes_sent += t.bytes_sent;
-    s->record.bytes_received += t.bytes_received;
-    s->record.messages_sent += t.messages_sent;
-    s->record.messages_received += t.messages_received;
+    sync_counters now;
+    e->type->counters(e, &now);
+    if (keep) {
+        s->record.bytes_sent += now.bytes_sent - s->seen.bytes_sent;
+        s->record.bytes_received += now.bytes_received - s->seen.bytes_received;
+        s->record.messages_sent += now.messages_sent - s->seen.messages_sent;
+        s->record.messages_received += now.messages_received - s->seen.messages_received;
+    }
+    s->seen = now;
 }
 
 /* Steps up to `end`, measured or not; ends early where the job is to stop. */
