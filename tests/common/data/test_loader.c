@@ -173,11 +173,15 @@ static void a_jump_over_a_batch_in_the_making_discards_it(void **state)
 {
     (void)state;
     fake f = {.failing = -1, .slow = 0};
+    batch_view held[3];
     batch_source *source = open_loader(&f, 2, 0);
     while (f.at_once == 0) clock_sleep_ns(NS_PER_MS);
     take_and_return(source, 11); /* of 3 buffers, not the one in the making */
     f.released = true;
     for (int64_t step = 12; step < 30; step++) take_and_return(source, step);
+    for (int i = 0; i < 3; i++)
+        expect_ok(batch_source_next(source, 30 + i, &held[i])); /* in 3 buffers again */
+    for (int i = 0; i < 3; i++) expect_batch(&held[i], 30 + i);
     batch_source_close(&source);
     assert_int_equal(f.most_at_once, 2);
     assert_false(f.collided);
