@@ -110,9 +110,9 @@ void param_set_close(param_set **pointer)
     *pointer = NULL;
 }
 
-static void *at(const param_set *set, const device_memory *arena, piece p)
+static void *at(const param_set *set, const void *arena, piece p)
 {
-    return (char *)arena->data + p.offset * dtype_size(set->type);
+    return (char *)arena + p.offset * dtype_size(set->type);
 }
 
 static status no_staging(int64_t bytes)
@@ -151,6 +151,7 @@ out:
     return rc;
 }
 
+/* `s` is NULL where `from` is host memory. */
 static status export_tensor(const param_set *set, device_stream *s, const device_layout *layout, const void *from,
                             dtype host_type, void *plain, int64_t count)
 {
@@ -163,8 +164,12 @@ static status export_tensor(const param_set *set, device_stream *s, const device
     if (!packed) return no_staging(bytes);
     status rc = STATUS_OK;
     void *typed = packed;
-    TRY_GOTO(rc, device_download(s, packed, from, set->type, set->type, count), out);
-    TRY_GOTO(rc, device_stream_synchronize(s), out);
+    if (s) {
+        TRY_GOTO(rc, device_download(s, packed, from, set->type, set->type, count), out);
+        TRY_GOTO(rc, device_stream_synchronize(s), out);
+    } else {
+        memcpy(packed, from, (size_t)bytes);
+    }
     if (layout && !layout->plain) {
         typed = packed + bytes;
         TRY_GOTO(rc, device_layout_unpack(set->device, layout, packed, typed), out);
@@ -175,18 +180,16 @@ out:
     return rc;
 }
 
-status param_set_import(param_set *set, device_stream *s, param_which which, int param, dtype host_type,
+status param_set_import(param_set *set, device_stream *s, void *arena, int param, dtype host_type,
                         const void *plain)
 {
-    const device_memory *arena = which == PARAM_VALUE ? &set->params : &set->grads;
     piece p = set->pieces[param];
     return import_tensor(set, s, &set->layouts[param], at(set, arena, p), host_type, plain, p.count);
 }
 
-status param_set_export(const param_set *set, device_stream *s, param_which which, int param, dtype host_type,
+status param_set_export(const param_set *set, device_stream *s, const void *arena, int param, dtype host_type,
                         void *plain)
 {
-    const device_memory *arena = which == PARAM_VALUE ? &set->params : &set->grads;
     piece p = set->pieces[param];
     return export_tensor(set, s, &set->layouts[param], at(set, arena, p), host_type, plain, p.count);
 }
@@ -194,13 +197,13 @@ status param_set_export(const param_set *set, device_stream *s, param_which whic
 status param_set_import_buffer(param_set *set, device_stream *s, int buffer, dtype host_type, const void *plain)
 {
     piece p = set->buffer_pieces[buffer];
-    return import_tensor(set, s, NULL, at(set, &set->buffers, p), host_type, plain, p.count);
+    return import_tensor(set, s, NULL, at(set, set->buffers.data, p), host_type, plain, p.count);
 }
 
 status param_set_export_buffer(const param_set *set, device_stream *s, int buffer, dtype host_type, void *plain)
 {
     piece p = set->buffer_pieces[buffer];
-    return export_tensor(set, s, NULL, at(set, &set->buffers, p), host_type, plain, p.count);
+    return export_tensor(set, s, NULL, at(set, set->buffers.data, p), host_type, plain, p.count);
 }
 
 static void draw(const nn_init *init, uint64_t start, float *out, int64_t count)
@@ -233,7 +236,7 @@ status param_set_initialize(param_set *set, device_stream *s, uint64_t seed)
     for (int i = 0; i < m->param_count && rc == STATUS_OK; i++) {
         const nn_param *p = &m->params[i];
         draw(&p->init, random_start(seed, random_fnv1a64(p->name)), values, p->elements);
-        rc = param_set_import(set, s, PARAM_VALUE, i, DTYPE_F32, values);
+        rc = param_set_import(set, s, set->params.data, i, DTYPE_F32, values);
     }
     for (int i = 0; i < m->buffer_count && rc == STATUS_OK; i++) {
         for (int64_t j = 0; j < m->buffers[i].elements; j++) values[j] = (float)m->buffers[i].initial;
@@ -255,7 +258,7 @@ status param_set_hash(const param_set *set, device_stream *s, uint64_t *out)
     }
     XXH3_64bits_reset(state);
     for (int i = 0; i < m->param_count; i++) {
-        TRY_GOTO(rc, param_set_export(set, s, PARAM_VALUE, i, DTYPE_F32, values), out);
+        TRY_GOTO(rc, param_set_export(set, s, set->params.data, i, DTYPE_F32, values), out);
         XXH3_64bits_update(state, values, (size_t)m->params[i].elements * sizeof *values);
     }
     *out = XXH3_64bits_digest(state);

@@ -38,6 +38,23 @@ status sync_default_settle(sync_engine *e)
     return STATUS_OK;
 }
 
+static int64_t arena_bytes(const param_set *set)
+{
+    return set->arena_elements * dtype_size(set->type);
+}
+
+void sync_hold_gradients(sync_engine *e)
+{
+    const param_set *set = e->context.params;
+    ledger_acquire(e->context.ledger, LEDGER_GRADIENTS, set->logical_bytes, arena_bytes(set));
+}
+
+void sync_drop_gradients(sync_engine *e)
+{
+    const param_set *set = e->context.params;
+    ledger_release(e->context.ledger, LEDGER_GRADIENTS, set->logical_bytes, arena_bytes(set));
+}
+
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
                               int64_t *spent_ns)
 {

@@ -27,6 +27,7 @@ static status none_open(const sync_context *context, sync_engine **out)
     none_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
     e->base = (sync_engine){&sync_none, *context};
+    sync_hold_gradients(&e->base);
     *out = &e->base;
     return STATUS_OK;
 }
@@ -47,6 +48,7 @@ static status none_connect(sync_engine *e, const sync_blob *offers)
 
 static void none_close(sync_engine *e)
 {
+    sync_drop_gradients(e);
     free(e);
 }
 

@@ -125,7 +125,7 @@ static status check(const ring_options *o, const ring_settings *s)
     return STATUS_OK;
 }
 
-status ring_settings_resolve(const ring_options *o, const sync_shared_options *shared, const char *policy,
+status ring_settings_resolve(const ring_options *o, int divide, const char *policy,
                              ring_settings *s)
 {
     const ring_policy *row = NULL;
@@ -148,7 +148,7 @@ status ring_settings_resolve(const ring_options *o, const sync_shared_options *s
         .collective = collective_choices[o->collective],
         .collective_table = o->collective_table,
     };
-    if (shared->divide != SYNC_DIVIDE_POLICY) s->divide_before = shared->divide == SYNC_DIVIDE_BEFORE;
+    if (divide != SHARED_DIVIDE_POLICY) s->divide_before = divide == SHARED_DIVIDE_BEFORE;
     if (o->broadcast_buffers != RING_CHOICE_POLICY)
         s->broadcast_buffers = o->broadcast_buffers == RING_CHOICE_YES;
     TRY(resolve_buckets(o, row, s));

@@ -88,7 +88,7 @@ typedef struct ring_settings {
 } ring_settings;
 
 /* STATUS_USAGE where options contradict each other or the policy. */
-status ring_settings_resolve(const ring_options *options, const sync_shared_options *shared,
+status ring_settings_resolve(const ring_options *options, int divide,
                              const char *policy, ring_settings *out);
 
 /* "key=value" lines: what all ranks must have alike. */

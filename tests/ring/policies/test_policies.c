@@ -11,9 +11,9 @@
 #include <cmocka.h>
 
 static ring_options options;
-static sync_shared_options shared;
+static shared_options shared;
 static option_binding bindings[] = {{&ring_option_table, &options, 0},
-                                    {&sync_shared_option_table, &shared, 0}};
+                                    {&shared_option_table, &shared, 0}};
 
 /* Resolves a policy with options as on the command line. */
 static status resolve(const char *policy, char *const *words, int count, ring_settings *out)
@@ -23,7 +23,7 @@ static status resolve(const char *policy, char *const *words, int count, ring_se
     error_clear();
     TRY(options_defaults(bindings, 2));
     TRY(options_parse(bindings, 2, count, words, positional, &positionals));
-    return ring_settings_resolve(&options, &shared, policy, out);
+    return ring_settings_resolve(&options, shared.divide, policy, out);
 }
 
 /* ---- buckets of ResNet-50 --------------------------------------------------------------------- */
