@@ -36,9 +36,9 @@ typedef struct ring_policy {
     ring_bucket_life life;
 } ring_policy;
 
-extern const ring_policy ring_policies[];
-extern const sync_policy_info ring_policy_infos[];
-extern const int ring_policy_count;
+enum { RING_POLICIES = 8 };
+extern const ring_policy ring_policies[RING_POLICIES];
+extern const sync_policy_info ring_policy_infos[RING_POLICIES];
 
 /* STATUS_USAGE for an unknown name, naming those allowed. */
 status ring_policy_find(const char *name, const ring_policy **out);
@@ -88,8 +88,7 @@ typedef struct ring_settings {
 } ring_settings;
 
 /* STATUS_USAGE where options contradict each other or the policy. */
-status ring_settings_resolve(const ring_options *options, int divide,
-                             const char *policy, ring_settings *out);
+status ring_settings_resolve(const ring_options *options, int divide, const char *policy, ring_settings *out);
 
 /* "key=value" lines: what all ranks must have alike. */
 void ring_settings_write(const ring_settings *s, text_buffer *out);

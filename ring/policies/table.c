@@ -52,20 +52,18 @@
 
 const ring_policy ring_policies[] = {POLICY_LIST(POLICY_ROW)};
 const sync_policy_info ring_policy_infos[] = {POLICY_LIST(POLICY_INFO)};
-const int ring_policy_count = sizeof ring_policies / sizeof ring_policies[0];
-
-enum { POLICIES = sizeof ring_policies / sizeof ring_policies[0] };
+_Static_assert(sizeof ring_policies / sizeof ring_policies[0] == RING_POLICIES, "the number in policy.h");
 
 status ring_policy_find(const char *name, const ring_policy **out)
 {
-    const char *names[POLICIES];
+    const char *names[RING_POLICIES];
     char allowed[160];
-    for (int i = 0; i < POLICIES; i++) {
+    for (int i = 0; i < RING_POLICIES; i++) {
         names[i] = ring_policies[i].name;
         if (strcmp(names[i], name) != 0) continue;
         *out = &ring_policies[i];
         return STATUS_OK;
     }
     return fail(STATUS_USAGE, "ring policy: found '%s', allowed is one of %s", name,
-                text_join(allowed, sizeof allowed, names, POLICIES));
+                text_join(allowed, sizeof allowed, names, RING_POLICIES));
 }
