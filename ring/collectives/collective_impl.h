@@ -23,18 +23,19 @@ typedef struct collective_type {
     void (*abort)(collective_world *world, const error_record *why);
 } collective_type;
 
-enum { COLLECTIVE_GROUP_NAME_MAX = 32 };
+enum { COLLECTIVE_NAME_MAX = 32 };
 
 struct collective_world {
     const collective_type *type;
-    collective_config config; /* windows is not to be used behind open */
+    collective_config config; /* name is `name`; windows is not to be used behind open */
+    char name[COLLECTIVE_NAME_MAX];
     collective_traffic traffic;
     error_record failure; /* code STATUS_OK: none */
 };
 
 struct collective_group {
     collective_world *world;
-    char name[COLLECTIVE_GROUP_NAME_MAX];
+    char name[COLLECTIVE_NAME_MAX];
     int rank, size; /* of this rank in the group */
 };
 
