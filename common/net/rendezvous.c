@@ -35,7 +35,9 @@ struct rendezvous {
     bool own_context;
     store *store; /* of rank 0 */
     void *socket, *monitor;
-    bool refused_by_stranger, connected, lost, left; /* left: the store has said goodbye */
+    bool refused_by_stranger, connected, lost;
+    bool left;   /* the store has said goodbye */
+    bool joined; /* all ranks are there */
     rendezvous_member *members; /* [world] */
     zmq_msg_t *blobs;           /* [blob_count] of the last result */
     int blob_count;
@@ -115,12 +117,16 @@ static void read_monitor(rendezvous *r, bool *hello_due)
     }
 }
 
+/* Each wait has a deadline of its own, so it is no hang: it counts as progress. */
+static void show_life(const rendezvous *r)
+{
+    if (r->options.cell) board_cell_touch(r->options.cell, clock_now_ns());
+}
+
 static status check_cancelled(const rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
-    /* Each wait has a deadline of its own, so it is no hang: it counts as progress. */
-    if (o->cell) board_cell_touch(o->cell, clock_now_ns());
-    if (o->cancelled && o->cancelled(o->context)) return fail(STATUS_STOPPED, "rendezvous: stopped on request");
+    if (!r->joined && o->cancelled && o->cancelled(o->context)) return fail(STATUS_STOPPED, "rendezvous: stopped on request");
     return STATUS_OK;
 }
 
@@ -213,6 +219,7 @@ static status reach_store(rendezvous *r, int64_t deadline_ns)
         TRY(follow_file(r, &lookup_ns, &hello_due));
         TRY(answer(r, &hello_due, &welcome));
         if (welcome) return STATUS_OK;
+        show_life(r);
         TRY(check_cancelled(r));
         if (clock_now_ns() >= deadline_ns) return too_late(r);
         sleep_for_news(r);
@@ -235,6 +242,7 @@ static status wait_result(rendezvous *r, const char *what, int64_t deadline_ns)
         if (result != STATUS_AGAIN) return result;
         if (r->lost || r->left)
             return fail(STATUS_PEER, "rendezvous at %s, %s: rank 0 %s", r->address, what, r->left ? "has left" : "is lost");
+        show_life(r);
         TRY(check_cancelled(r));
         if (clock_now_ns() >= deadline_ns)
             return fail(STATUS_PEER, "rendezvous at %s, %s: rank 0 does not answer", r->address, what);
@@ -364,6 +372,7 @@ status rendezvous_open(const rendezvous_options *options, rendezvous **out)
     if (options->rank == 0) TRY_GOTO(result, start_store(r), failed);
     TRY_GOTO(result, reach_store(r, deadline_ns), failed);
     TRY_GOTO(result, join(r, deadline_ns), failed);
+    r->joined = true;
     *out = r;
     return STATUS_OK;
 failed:

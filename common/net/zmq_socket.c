@@ -3,9 +3,12 @@
 #include "common/base/clock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <zmq.h>
 
 enum {
@@ -13,10 +16,40 @@ enum {
     RECONNECT_MS = 50,   /* first pause between attempts, doubled up to ... */
     RECONNECT_MAX_MS = 1000,
     BACKLOG = 1024,
+    CONTEXT_FDS = 24, /* of a context, two sockets, their monitors and connections */
+    CONTEXT_THREADS = 2,
 };
+
+static void *nothing(void *unused)
+{
+    return unused;
+}
+
+/* libzmq aborts the process where it finds no descriptors or threads for its own. */
+static status check_resources(void)
+{
+    int fds[CONTEXT_FDS], opened = 0, reason = 0;
+    while (opened < CONTEXT_FDS && (fds[opened] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) opened++;
+    if (opened < CONTEXT_FDS) reason = errno;
+    for (int i = 0; i < opened; i++) close(fds[i]);
+    errno = reason;
+    if (reason)
+        return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d file descriptors, found %d: raise the limit (ulimit -n)",
+                          CONTEXT_FDS, opened);
+    pthread_t threads[CONTEXT_THREADS];
+    int started = 0;
+    while (started < CONTEXT_THREADS && (reason = pthread_create(&threads[started], NULL, nothing, NULL)) == 0) started++;
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    errno = reason;
+    if (reason)
+        return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d threads, found %d: raise the limit (ulimit -u)",
+                          CONTEXT_THREADS, started);
+    return STATUS_OK;
+}
 
 status zsocket_context_open(void **out)
 {
+    TRY(check_resources());
     void *context = zmq_ctx_new();
     if (!context) return fail_errno(STATUS_SYSTEM, "ZeroMQ: no context");
     /* Sockets that someone forgot to flush must not hold up the end of the process. */
@@ -49,7 +82,9 @@ static status set_role(void *socket, const zsocket_options *o)
         return set_options(socket, router, sizeof router / sizeof router[0]);
     }
     const int_option dealer[] = {
-        {ZMQ_IMMEDIATE, 1},    /* queue to peers that are there, not to addresses */
+        /* With 1 a disconnection throws away what was received and not yet read: the callers themselves
+         * see to it that nothing is sent to a peer who is not there. */
+        {ZMQ_IMMEDIATE, 0},
         {ZMQ_PROBE_ROUTER, 1}, /* the server knows of us before we say anything */
         {ZMQ_RECONNECT_IVL, RECONNECT_MS},
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
