@@ -70,7 +70,7 @@ status run_plan_make(const run_config *config, run_plan *out)
     unsigned augment = 0;
     data_transform transform;
     TRY(data_augment_parse(config->data.augment, &augment));
-    TRY(data_transform_plan(&transform, out->set, &form, augment));
+    TRY(data_transform_plan(dataset_describe(out->set), &form, augment, &transform));
     TRY(plan_steps(config, out));
     TRY(plan_memory(config, out));
     note_hardware(config, out);
