@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,13 +22,13 @@ static status cannot(const atomic_file *f, const char *what)
     switch (errno) {
     case EMFILE:
     case ENFILE:
-    case ENOMEM: return fail_errno(STATUS_SYSTEM, "%s: %s", f->path, what);
+    case ENOMEM: return fail_errno(STATUS_SYSTEM, "%.512s: %s", f->path, what);
     case ENOSPC:
     case EDQUOT:
     case EIO:
     case EFBIG:
-    case EINTR: return fail_errno(STATUS_IO, "%s: %s", f->path, what);
-    default: return fail_errno(STATUS_CANNOT_CREATE, "%s: %s", f->path, what);
+    case EINTR: return fail_errno(STATUS_IO, "%.512s: %s", f->path, what);
+    default: return fail_errno(STATUS_CANNOT_CREATE, "%.512s: %s", f->path, what);
     }
 }
 
@@ -91,49 +90,69 @@ static status open_folder(atomic_file *f)
 
 /* ---- the partial file ------------------------------------------------------------------------- */
 
-/* Locks the open file; *mine: it still is what the name stands for. A lock ends with its process. Where the
- * file system has none, two writers of one file are not kept apart. */
-static status lock(atomic_file *f, int fd, bool *mine)
+typedef enum lock_result {
+    LOCK_MINE,
+    LOCK_LOST, /* the name stands for another file meanwhile, or for none */
+    LOCK_BUSY  /* another process holds the lock */
+} lock_result;
+
+/* A lock ends with its process. Where the file system has none, two writers of one file are not kept
+ * apart. */
+static status lock(atomic_file *f, int fd, lock_result *out)
 {
     struct stat opened, named;
-    *mine = false;
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return fail(STATUS_CANNOT_CREATE, "%s: another process is writing it", f->path);
+    *out = LOCK_BUSY;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return STATUS_OK;
+    *out = LOCK_LOST;
     if (fstat(fd, &opened) != 0) return cannot(f, "cannot be created");
     if (fstatat(f->folder, f->partial, &named, AT_SYMLINK_NOFOLLOW) != 0)
         return errno == ENOENT ? STATUS_OK : cannot(f, "cannot be created");
-    *mine = opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+    if (opened.st_dev == named.st_dev && opened.st_ino == named.st_ino) *out = LOCK_MINE;
     return STATUS_OK;
+}
+
+static status busy(const atomic_file *f)
+{
+    return fail(STATUS_CANNOT_CREATE, "%s: another process is writing it", f->path);
 }
 
 /* Removes the partial file of a writer that was killed. */
 static status remove_left_over(atomic_file *f)
 {
-    bool mine;
+    lock_result result;
     int fd = openat(f->folder, f->partial, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return errno == ENOENT ? STATUS_OK : cannot(f, "what is left of an earlier one cannot be opened");
-    status rc = lock(f, fd, &mine);
-    if (rc == STATUS_OK && mine && unlinkat(f->folder, f->partial, 0) != 0)
+    status rc = lock(f, fd, &result);
+    if (rc == STATUS_OK && result == LOCK_BUSY) rc = busy(f);
+    else if (rc == STATUS_OK && result == LOCK_MINE && unlinkat(f->folder, f->partial, 0) != 0)
         rc = cannot(f, "what is left of an earlier one cannot be removed");
     close(fd);
     return rc;
 }
 
+/* Creates the partial file and locks it; STATUS_AGAIN if another process took it for a left-over one. */
+static status try_to_create(atomic_file *f)
+{
+    lock_result result;
+    f->fd = openat(f->folder, f->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (f->fd < 0 && errno != EEXIST) return cannot(f, "cannot be created");
+    if (f->fd < 0) {
+        TRY(remove_left_over(f));
+        return STATUS_AGAIN;
+    }
+    status rc = lock(f, f->fd, &result);
+    if (rc == STATUS_OK && result == LOCK_MINE) return STATUS_OK;
+    if (rc != STATUS_OK) unlinkat(f->folder, f->partial, 0);
+    close(f->fd);
+    f->fd = -1;
+    return rc == STATUS_OK ? STATUS_AGAIN : rc;
+}
+
 static status create_partial(atomic_file *f)
 {
     for (int i = 0; i < MOST_ATTEMPTS; i++) {
-        f->fd = openat(f->folder, f->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (f->fd < 0 && errno != EEXIST) return cannot(f, "cannot be created");
-        if (f->fd < 0) {
-            TRY(remove_left_over(f));
-            continue;
-        }
-        bool mine;
-        status rc = lock(f, f->fd, &mine);
-        if (rc == STATUS_OK && mine) return STATUS_OK;
-        close(f->fd);
-        f->fd = -1;
-        TRY(rc);
+        status rc = try_to_create(f);
+        if (rc != STATUS_AGAIN) return rc;
     }
     return fail(STATUS_CANNOT_CREATE, "%s: other processes keep making and removing its partial file", f->path);
 }
