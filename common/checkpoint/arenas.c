@@ -14,12 +14,15 @@ static status read_tensor(void *context, const checkpoint_tensor *t, void *value
     const param_set *set = a->set;
     const device_info *device = device_get_info(set->device);
     if (!device->real)
-        return fail(STATUS_CONFIG, "a checkpoint: found the device %s, which keeps no values, allowed is one that does",
+        return fail(STATUS_CONFIG,
+                    "a checkpoint: found the device %s, which keeps no values, allowed is one that does",
                     device->name);
     if (t->kind == CHECKPOINT_PARAM)
         return param_set_export(set, a->stream, set->params.data, t->index, t->type, values);
-    if (t->kind == CHECKPOINT_BUFFER) return param_set_export_buffer(set, a->stream, t->index, t->type, values);
-    return param_set_export(set, a->states_on_host ? NULL : a->stream, a->states[t->state], t->index, t->type, values);
+    if (t->kind == CHECKPOINT_BUFFER)
+        return param_set_export_buffer(set, a->stream, t->index, t->type, values);
+    return param_set_export(set, a->states_on_host ? NULL : a->stream, a->states[t->state], t->index, t->type,
+                            values);
 }
 
 static status write_tensor(void *context, const checkpoint_tensor *t, dtype type, const void *values)

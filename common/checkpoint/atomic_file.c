@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 enum {
-    MOST_LINKS = 40,             /* as the system follows */
-    MOST_ATTEMPTS = 100,         /* at a name that other processes make and remove */
-    LARGEST_WRITE = 1 << 30      /* below the system's limit of 2 GiB */
+    MOST_LINKS = 40,        /* as the system follows */
+    MOST_ATTEMPTS = 100,    /* at a name that other processes make and remove */
+    LARGEST_WRITE = 1 << 30 /* below the system's limit of 2 GiB */
 };
 #define SUFFIX ".partial"
 
@@ -22,13 +22,16 @@ static status cannot(const atomic_file *f, const char *what)
     switch (errno) {
     case EMFILE:
     case ENFILE:
-    case ENOMEM: return fail_errno(STATUS_SYSTEM, "%.512s: %s", f->path, what);
+    case ENOMEM:
+        return fail_errno(STATUS_SYSTEM, "%.512s: %s", f->path, what);
     case ENOSPC:
     case EDQUOT:
     case EIO:
     case EFBIG:
-    case EINTR: return fail_errno(STATUS_IO, "%.512s: %s", f->path, what);
-    default: return fail_errno(STATUS_CANNOT_CREATE, "%.512s: %s", f->path, what);
+    case EINTR:
+        return fail_errno(STATUS_IO, "%.512s: %s", f->path, what);
+    default:
+        return fail_errno(STATUS_CANNOT_CREATE, "%.512s: %s", f->path, what);
     }
 }
 
@@ -78,7 +81,9 @@ static status open_folder(atomic_file *f)
     TRY(resolve(f, path));
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
-    if (!*name) return fail(STATUS_CANNOT_CREATE, "%s: found the name of a folder, allowed is that of a file", f->path);
+    if (!*name)
+        return fail(STATUS_CANNOT_CREATE, "%s: found the name of a folder, allowed is that of a file",
+                    f->path);
     f->name = strdup(name);
     f->partial = malloc(strlen(name) + sizeof SUFFIX);
     if (!f->name || !f->partial) return fail(STATUS_SYSTEM, "%s: no memory for its name", f->path);
@@ -121,9 +126,11 @@ static status remove_left_over(atomic_file *f)
 {
     lock_result result;
     int fd = openat(f->folder, f->partial, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return errno == ENOENT ? STATUS_OK : cannot(f, "what is left of an earlier one cannot be opened");
+    if (fd < 0)
+        return errno == ENOENT ? STATUS_OK : cannot(f, "what is left of an earlier one cannot be opened");
     status rc = lock(f, fd, &result);
-    if (rc == STATUS_OK && result == LOCK_BUSY) rc = busy(f);
+    if (rc == STATUS_OK && result == LOCK_BUSY)
+        rc = busy(f);
     else if (rc == STATUS_OK && result == LOCK_MINE && unlinkat(f->folder, f->partial, 0) != 0)
         rc = cannot(f, "what is left of an earlier one cannot be removed");
     close(fd);
@@ -154,7 +161,8 @@ static status create_partial(atomic_file *f)
         status rc = try_to_create(f);
         if (rc != STATUS_AGAIN) return rc;
     }
-    return fail(STATUS_CANNOT_CREATE, "%s: other processes keep making and removing its partial file", f->path);
+    return fail(STATUS_CANNOT_CREATE, "%s: other processes keep making and removing its partial file",
+                f->path);
 }
 
 static void release(atomic_file *f)
@@ -214,8 +222,10 @@ static int synchronize(int fd)
 status atomic_file_commit(atomic_file *f)
 {
     status rc = STATUS_OK;
-    if (synchronize(f->fd) != 0) rc = fail_errno(STATUS_IO, "%s: cannot be written", f->path);
-    else if (renameat(f->folder, f->partial, f->folder, f->name) != 0) rc = cannot(f, "cannot be put in its place");
+    if (synchronize(f->fd) != 0)
+        rc = fail_errno(STATUS_IO, "%s: cannot be written", f->path);
+    else if (renameat(f->folder, f->partial, f->folder, f->name) != 0)
+        rc = cannot(f, "cannot be put in its place");
     if (rc != STATUS_OK) {
         atomic_file_abandon(f);
         return rc;

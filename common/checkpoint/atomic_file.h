@@ -6,7 +6,7 @@
  * a second writer is refused, and what a killed one has left behind is replaced.
  *
  * Errors: STATUS_CANNOT_CREATE where the place is not fit (missing or read-only folder, FILE is no regular
- * file, another writer), STATUS_IO where the system cannot store the data (full disk, quota, device error). */
+ * file, another writer), STATUS_IO where the system cannot store it (full disk, quota, device error). */
 #ifndef COMMON_CHECKPOINT_ATOMIC_FILE_H
 #define COMMON_CHECKPOINT_ATOMIC_FILE_H
 

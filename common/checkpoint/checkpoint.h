@@ -47,8 +47,8 @@ typedef struct checkpoint_subject {
 
 /* Where a run stands. */
 typedef struct checkpoint_progress {
-    int64_t step;           /* steps done, which is the index of the next */
-    int64_t optimizer_step; /* updates done: what optimizer_update() is given next; the update after 0 is a first one */
+    int64_t step;              /* steps done, which is the index of the next */
+    int64_t optimizer_step;    /* updates done: what optimizer_update() is given next */
     int64_t epoch, epoch_step; /* of the next step: batch_position in common/data/batch_source.h */
     int64_t batches_tracked;   /* batches that BatchNorm has seen: PyTorch's num_batches_tracked */
     uint64_t seed;             /* of the run: parameters, order of the data, augmentation */
@@ -71,8 +71,8 @@ typedef struct checkpoint_sink {
 
 /* Reads the source in the order of checkpoint_contents_make() and replaces `path` as atomic_file.h says:
  * what was there stays until the new file is whole and stored. Errors: those, and the source's. */
-status checkpoint_save(const char *path, const checkpoint_subject *subject, const checkpoint_progress *progress,
-                       const checkpoint_source *source);
+status checkpoint_save(const char *path, const checkpoint_subject *subject,
+                       const checkpoint_progress *progress, const checkpoint_source *source);
 
 /* ---- loading ---------------------------------------------------------------------------------- */
 

@@ -12,7 +12,8 @@ static const char *const state_names[][2] = {
 static checkpoint_tensor *add(checkpoint_contents *c, checkpoint_kind kind, int index, dtype type, shape s)
 {
     checkpoint_tensor *t = &c->tensors[c->count++];
-    *t = (checkpoint_tensor){.kind = kind, .index = index, .type = type, .shape = s, .elements = shape_elements(s)};
+    *t = (checkpoint_tensor){
+        .kind = kind, .index = index, .type = type, .shape = s, .elements = shape_elements(s)};
     t->bytes = t->elements * dtype_size(type);
     if (t->elements > c->largest_elements) c->largest_elements = t->elements;
     return t;

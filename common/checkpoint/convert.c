@@ -6,11 +6,14 @@
 dtype convert_host_type(dtype type)
 {
     switch (type) {
-    case DTYPE_F64: return DTYPE_F64;
+    case DTYPE_F64:
+        return DTYPE_F64;
     case DTYPE_F32:
     case DTYPE_F16:
-    case DTYPE_BF16: return DTYPE_F32;
-    default: return DTYPE_COUNT;
+    case DTYPE_BF16:
+        return DTYPE_F32;
+    default:
+        return DTYPE_COUNT;
     }
 }
 
@@ -41,7 +44,8 @@ void convert_to_host(void *to, const void *from, dtype type, int64_t count)
     case DTYPE_BF16:
         for (int64_t i = 0; i < count; i++) floats[i] = float_of_bits((uint32_t)halves[i] << 16);
         break;
-    default: memcpy(to, from, (size_t)(count * dtype_size(type)));
+    default:
+        memcpy(to, from, (size_t)(count * dtype_size(type)));
     }
 }
 

@@ -39,8 +39,11 @@ static status read_at(const checkpoint *c, int64_t offset, void *to, int64_t byt
     while (bytes > 0) {
         ssize_t count = pread(c->fd, at, bytes < CHUNK ? (size_t)bytes : CHUNK, offset);
         if (count < 0 && errno == EINTR) continue;
-        if (count < 0) return fail_errno(STATUS_IO, "%s: at offset %" PRId64 ": cannot be read", c->path, offset);
-        if (count == 0) return safetensors_refuse(c->path, offset, "found the end of the file: it was truncated meanwhile");
+        if (count < 0)
+            return fail_errno(STATUS_IO, "%s: at offset %" PRId64 ": cannot be read", c->path, offset);
+        if (count == 0)
+            return safetensors_refuse(c->path, offset,
+                                      "found the end of the file: it was truncated meanwhile");
         at += count;
         offset += count;
         bytes -= count;
@@ -51,7 +54,8 @@ static status read_at(const checkpoint *c, int64_t offset, void *to, int64_t byt
 static status open_file(checkpoint *c)
 {
     struct stat st;
-    c->fd = open(c->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe without a writer does not hold us up */
+    /* Non-blocking: a pipe without a writer does not hold us up. */
+    c->fd = open(c->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (c->fd < 0 || fstat(c->fd, &st) != 0) return fail_errno(STATUS_DATA, "%s: cannot be opened", c->path);
     if (!S_ISREG(st.st_mode))
         return fail(STATUS_DATA, "%s: found a %s, allowed is a regular file", c->path,
@@ -129,7 +133,8 @@ static status check_data_hash(const checkpoint *c, void *chunk)
     if (rc != STATUS_OK || computed == c->data_hash) return rc;
     return safetensors_refuse(c->path, safetensors_data_offset(&c->header),
                               "the checksum of the tensors is %016" PRIx64 ", found %016" PRIx64
-                              ": they are damaged, or edited", c->data_hash, computed);
+                              ": they are damaged, or edited",
+                              c->data_hash, computed);
 }
 
 static status check_twin(const checkpoint *c, const match_twin *twin, void *chunk)
@@ -141,8 +146,10 @@ static status check_twin(const checkpoint *c, const match_twin *twin, void *chun
         TRY(read_at(c, place_of(c, twin->one) + at, one, size));
         TRY(read_at(c, place_of(c, twin->other) + at, other, size));
         if (memcmp(one, other, (size_t)size) != 0)
-            return safetensors_refuse(c->path, place_of(c, twin->other), "tensor %.100s differs from %.100s, allowed "
-                                      "is the same: the model ties them", twin->other->name, twin->one->name);
+            return safetensors_refuse(c->path, place_of(c, twin->other),
+                                      "tensor %.100s differs from %.100s, allowed "
+                                      "is the same: the model ties them",
+                                      twin->other->name, twin->one->name);
     }
     return STATUS_OK;
 }
@@ -223,11 +230,12 @@ void checkpoint_log_load(const checkpoint *c, const checkpoint_subject *subject)
         converted += convert_host_type(type) != DTYPE_COUNT && type != subject->type;
     }
     if (c->info.foreign)
-        log_info("%s: parameters and buffers loaded; it is not of this program, so %s starts fresh, at step 0", c->path,
-                 subject->optimizer ? "the optimizer" : "everything else");
+        log_info(
+            "%s: parameters and buffers loaded; it is not of this program, so %s starts fresh, at step 0",
+            c->path, subject->optimizer ? "the optimizer" : "everything else");
     else if (subject->optimizer)
-        log_info("%s: loaded; the run goes on at step %" PRId64 ", epoch %" PRId64 ", step %" PRId64 " in it", c->path,
-                 p->step, p->epoch, p->epoch_step);
+        log_info("%s: loaded; the run goes on at step %" PRId64 ", epoch %" PRId64 ", step %" PRId64 " in it",
+                 c->path, p->step, p->epoch, p->epoch_step);
     else
         log_info("%s: parameters and buffers loaded, of step %" PRId64, c->path, p->step);
     if (converted) log_info("%s: %d tensors converted to %s", c->path, converted, wanted);

@@ -71,8 +71,10 @@ static void find_tied(matcher *m, const nn_layer *l)
             const checkpoint_tensor *wanted = &m->request->contents->tensors[i];
             const safetensors_tensor **found = &m->out->found[i];
             if (wanted->kind != CHECKPOINT_PARAM || wanted->index != l->param[s]) continue;
-            if (*found) m->out->twins[m->out->twin_count++] = (match_twin){*found, t};
-            else *found = t;
+            if (*found)
+                m->out->twins[m->out->twin_count++] = (match_twin){*found, t};
+            else
+                *found = t;
         }
     }
 }
@@ -156,17 +158,19 @@ static status check_tensor(const matcher *m, const checkpoint_tensor *wanted, co
     int64_t offset = safetensors_offset_of(m->header, t->name);
     dtype type = t->dtype->type;
     if (wanted->kind == CHECKPOINT_BATCHES && type != DTYPE_I64)
-        return safetensors_refuse(m->header->file, offset, "tensor %.100s: found dtype %s, allowed is I64", t->name,
-                                  t->dtype->name);
-    if (wanted->kind != CHECKPOINT_BATCHES && type != DTYPE_F64 && type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16)
-        return safetensors_refuse(m->header->file, offset, "tensor %.100s: found dtype %s, allowed is F64, F32, F16 or BF16",
+        return safetensors_refuse(m->header->file, offset, "tensor %.100s: found dtype %s, allowed is I64",
                                   t->name, t->dtype->name);
+    if (wanted->kind != CHECKPOINT_BATCHES && type != DTYPE_F64 && type != DTYPE_F32 && type != DTYPE_F16 &&
+        type != DTYPE_BF16)
+        return safetensors_refuse(m->header->file, offset,
+                                  "tensor %.100s: found dtype %s, allowed is F64, F32, F16 or BF16", t->name,
+                                  t->dtype->name);
     bool turned = m->out->transposed && match_is_conv1d(wanted->name);
     shape s = turned ? reversed(wanted->shape) : wanted->shape;
     if (has_shape(t, s)) return STATUS_OK;
     char found[160], allowed[160];
-    return safetensors_refuse(m->header->file, offset, "tensor %.100s: found shape %s, allowed is %s", t->name,
-                              safetensors_format_shape(found, sizeof found, t->rank, t->dims),
+    return safetensors_refuse(m->header->file, offset, "tensor %.100s: found shape %s, allowed is %s",
+                              t->name, safetensors_format_shape(found, sizeof found, t->rank, t->dims),
                               safetensors_format_shape(allowed, sizeof allowed, s.rank, s.dims));
 }
 
@@ -176,8 +180,8 @@ static status check_twins(const matcher *m)
         const safetensors_tensor *a = m->out->twins[i].one, *b = m->out->twins[i].other;
         if (a->dtype == b->dtype && a->elements == b->elements) continue;
         return safetensors_refuse(m->header->file, safetensors_offset_of(m->header, b->name),
-                                  "tensor %.100s: allowed is what %.100s is, with which the model %s ties it", b->name,
-                                  a->name, m->request->model->name);
+                                  "tensor %.100s: allowed is what %.100s is, with which the model %s ties it",
+                                  b->name, a->name, m->request->model->name);
     }
     return STATUS_OK;
 }
@@ -196,8 +200,11 @@ status match_make(const safetensors_header *h, const match_request *request, mat
 {
     *out = (match){.found = calloc((size_t)request->contents->count + 1, sizeof *out->found),
                    .twins = calloc((size_t)request->model->layer_count * 2 + 1, sizeof *out->twins)};
-    matcher m = {.header = h, .request = request, .out = out, .used = calloc((size_t)h->count + 1, sizeof *m.used)};
-    status rc = out->found && out->twins && m.used ? match_all(&m) : fail(STATUS_SYSTEM, "%s: no memory for its tensors", h->file);
+    matcher m = {
+        .header = h, .request = request, .out = out, .used = calloc((size_t)h->count + 1, sizeof *m.used)};
+    status rc = out->found && out->twins && m.used
+                    ? match_all(&m)
+                    : fail(STATUS_SYSTEM, "%s: no memory for its tensors", h->file);
     free(m.used);
     if (rc != STATUS_OK) match_free(out);
     return rc;

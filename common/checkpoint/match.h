@@ -11,8 +11,8 @@ typedef struct match_twin {
 } match_twin;
 
 typedef struct match {
-    const safetensors_tensor **found; /* [contents->count]; NULL: num_batches_tracked that a foreign file lacks */
-    bool transposed; /* the matrices of match_is_conv1d() are [in, out] */
+    const safetensors_tensor **found; /* [contents->count]; NULL: a num_batches_tracked that is missing */
+    bool transposed;                  /* the matrices of match_is_conv1d() are [in, out] */
     match_twin *twins;
     int twin_count;
 } match;

@@ -76,7 +76,9 @@ static int set_options(json_t *to, const char *group, const option_binding *bind
     int failures = 0;
     for (size_t i = 0; i < binding->table->count; i++) {
         const option *o = &binding->table->options[i];
-        if (!is_name(o)) failures += set_text(to, option_key(key, group, o), options_format(binding, i, value, sizeof value));
+        if (!is_name(o))
+            failures +=
+                set_text(to, option_key(key, group, o), options_format(binding, i, value, sizeof value));
     }
     return failures;
 }
@@ -138,17 +140,19 @@ status metadata_hash_header(const char *text, int64_t bytes, uint64_t *out)
 
 /* ---- decoding --------------------------------------------------------------------------------- */
 
-static status refuse_value(const safetensors_header *h, const char *key, const char *found, const char *allowed)
+static status refuse_value(const safetensors_header *h, const char *key, const char *found,
+                           const char *allowed)
 {
-    return safetensors_refuse(h->file, safetensors_offset_of(h, key), "metadata %s: found '%.40s', allowed is %s", key, found,
-                              allowed);
+    return safetensors_refuse(h->file, safetensors_offset_of(h, key),
+                              "metadata %s: found '%.40s', allowed is %s", key, found, allowed);
 }
 
 static status need_text(const safetensors_header *h, const char *key, const char **out)
 {
     *out = safetensors_metadata(h, key);
     if (*out) return STATUS_OK;
-    return safetensors_refuse(h->file, SAFETENSORS_PREFIX, "metadata %s is missing: the file is damaged, or edited", key);
+    return safetensors_refuse(h->file, SAFETENSORS_PREFIX,
+                              "metadata %s is missing: the file is damaged, or edited", key);
 }
 
 static status need_number(const safetensors_header *h, const char *key, uint64_t high, uint64_t *out)
@@ -181,7 +185,8 @@ static status check_header_hash(const safetensors_header *h)
     if (stored == computed) return STATUS_OK;
     return safetensors_refuse(h->file, safetensors_offset_of(h, METADATA_HEADER_HASH),
                               "the header's checksum is %016" PRIx64 ", found %016" PRIx64
-                              ": the header is damaged, or edited", stored, computed);
+                              ": the header is damaged, or edited",
+                              stored, computed);
 }
 
 status metadata_decode(const safetensors_header *h, checkpoint_info *info, uint64_t *data_hash)
@@ -223,27 +228,32 @@ static status compare_model_options(const safetensors_header *h, const option_bi
         options_format(binding, i, value, sizeof value);
         if (saved && !may_differ("model", o) && strcmp(saved, value) != 0)
             return safetensors_refuse(h->file, safetensors_offset_of(h, key),
-                                      "found a model with %s %.40s, allowed is this run's %s", o->name, saved, value);
+                                      "found a model with %s %.40s, allowed is this run's %s", o->name, saved,
+                                      value);
     }
     return STATUS_OK;
 }
 
-status metadata_compare(const safetensors_header *h, const checkpoint_info *info, const checkpoint_subject *subject)
+status metadata_compare(const safetensors_header *h, const checkpoint_info *info,
+                        const checkpoint_subject *subject)
 {
     char name[VALUE_MAX];
     if (info->foreign) return STATUS_OK;
     if (strcmp(info->model, subject->model->name) != 0)
         return safetensors_refuse(h->file, safetensors_offset_of(h, KEY("model")),
-                                  "found the model '%.60s', allowed is this run's '%s'", info->model, subject->model->name);
+                                  "found the model '%.60s', allowed is this run's '%s'", info->model,
+                                  subject->model->name);
     if (subject->model_options) TRY(compare_model_options(h, subject->model_options));
     if (!subject->optimizer) return STATUS_OK;
     optimizer_name(subject->optimizer, name, sizeof name);
     if (strcmp(info->optimizer, name) == 0) return STATUS_OK;
     return safetensors_refuse(h->file, safetensors_offset_of(h, KEY("optimizer")),
-                              "found the state of the optimizer '%.60s', allowed is this run's '%s'", info->optimizer, name);
+                              "found the state of the optimizer '%.60s', allowed is this run's '%s'",
+                              info->optimizer, name);
 }
 
-static void differences_of(const safetensors_header *h, const char *group, const option_binding *binding, text_buffer *out)
+static void differences_of(const safetensors_header *h, const char *group, const option_binding *binding,
+                           text_buffer *out)
 {
     char key[KEY_MAX], value[VALUE_MAX];
     for (size_t i = 0; i < binding->table->count; i++) {

@@ -24,7 +24,8 @@ status metadata_hash_header(const char *text, int64_t bytes, uint64_t *out);
 status metadata_decode(const safetensors_header *h, checkpoint_info *info, uint64_t *data_hash);
 
 /* STATUS_DATA if the file is of another model or another kind of optimizer than `subject`. */
-status metadata_compare(const safetensors_header *h, const checkpoint_info *info, const checkpoint_subject *subject);
+status metadata_compare(const safetensors_header *h, const checkpoint_info *info,
+                        const checkpoint_subject *subject);
 
 /* Appends "name was A, is B" for every option that may differ and does. */
 void metadata_differences(const safetensors_header *h, const checkpoint_subject *subject, text_buffer *out);

@@ -8,10 +8,11 @@
 #include <string.h>
 
 static const safetensors_dtype dtypes[] = {
-    {"F64", 8, DTYPE_F64},     {"F32", 4, DTYPE_F32},     {"F16", 2, DTYPE_F16},     {"BF16", 2, DTYPE_BF16},
-    {"I64", 8, DTYPE_I64},     {"I32", 4, DTYPE_I32},     {"U8", 1, DTYPE_U8},       {"I16", 2, DTYPE_COUNT},
-    {"I8", 1, DTYPE_COUNT},    {"U64", 8, DTYPE_COUNT},   {"U32", 4, DTYPE_COUNT},   {"U16", 2, DTYPE_COUNT},
-    {"BOOL", 1, DTYPE_COUNT},  {"F8_E4M3", 1, DTYPE_COUNT}, {"F8_E5M2", 1, DTYPE_COUNT},
+    {"F64", 8, DTYPE_F64},    {"F32", 4, DTYPE_F32},       {"F16", 2, DTYPE_F16},
+    {"BF16", 2, DTYPE_BF16},  {"I64", 8, DTYPE_I64},       {"I32", 4, DTYPE_I32},
+    {"U8", 1, DTYPE_U8},      {"I16", 2, DTYPE_COUNT},     {"I8", 1, DTYPE_COUNT},
+    {"U64", 8, DTYPE_COUNT},  {"U32", 4, DTYPE_COUNT},     {"U16", 2, DTYPE_COUNT},
+    {"BOOL", 1, DTYPE_COUNT}, {"F8_E4M3", 1, DTYPE_COUNT}, {"F8_E5M2", 1, DTYPE_COUNT},
 };
 enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
@@ -54,24 +55,30 @@ static bool starts_as_torch_save(const uint8_t *bytes, size_t size)
            (size >= sizeof pickle && memcmp(bytes, pickle, sizeof pickle) == 0);
 }
 
-status safetensors_measure(const char *file, const uint8_t *bytes, size_t size, int64_t file_bytes, int64_t *out)
+status safetensors_measure(const char *file, const uint8_t *bytes, size_t size, int64_t file_bytes,
+                           int64_t *out)
 {
     *out = 0;
     if (size < SAFETENSORS_PREFIX)
-        return safetensors_refuse(file, (int64_t)size, "found the end of the file, allowed are %d bytes with the "
-                                  "length of a safetensors header", SAFETENSORS_PREFIX);
+        return safetensors_refuse(file, (int64_t)size,
+                                  "found the end of the file, allowed are %d bytes with the "
+                                  "length of a safetensors header",
+                                  SAFETENSORS_PREFIX);
     uint64_t length = 0;
     for (int i = SAFETENSORS_PREFIX - 1; i >= 0; i--) length = length << 8 | bytes[i];
     bool fits = length <= SAFETENSORS_MAX_HEADER && (int64_t)length <= file_bytes - SAFETENSORS_PREFIX;
     if (!fits && starts_as_torch_save(bytes, size))
-        return safetensors_refuse(file, 0, "found a file of torch.save, allowed is a safetensors file: "
+        return safetensors_refuse(file, 0,
+                                  "found a file of torch.save, allowed is a safetensors file: "
                                   "safetensors.torch.save_file(model.state_dict(), FILE)");
     if (length > SAFETENSORS_MAX_HEADER)
-        return safetensors_refuse(file, 0, "found a header of %" PRIu64 " bytes, allowed are at most %d", length,
-                                  SAFETENSORS_MAX_HEADER);
+        return safetensors_refuse(file, 0, "found a header of %" PRIu64 " bytes, allowed are at most %d",
+                                  length, SAFETENSORS_MAX_HEADER);
     if (!fits)
-        return safetensors_refuse(file, 0, "found a header of %" PRIu64 " bytes, the file has %" PRId64 " behind its "
-                                  "length", length, file_bytes - SAFETENSORS_PREFIX);
+        return safetensors_refuse(file, 0,
+                                  "found a header of %" PRIu64 " bytes, the file has %" PRId64 " behind its "
+                                  "length",
+                                  length, file_bytes - SAFETENSORS_PREFIX);
     *out = (int64_t)length;
     return STATUS_OK;
 }
@@ -103,7 +110,8 @@ static status decode_dtype(const safetensors_header *h, safetensors_tensor *t, c
     for (int i = 0; i < DTYPES; i++)
         if (strcmp(json_string_value(value), dtypes[i].name) == 0) t->dtype = &dtypes[i];
     if (t->dtype) return STATUS_OK;
-    return REFUSE_ENTRY(h, t->name, "tensor %.100s: found dtype '%.20s', allowed is F64, F32, F16, BF16 or I64", t->name,
+    return REFUSE_ENTRY(h, t->name,
+                        "tensor %.100s: found dtype '%.20s', allowed is F64, F32, F16, BF16 or I64", t->name,
                         json_string_value(value));
 }
 
@@ -113,8 +121,8 @@ static status decode_shape(const safetensors_header *h, safetensors_tensor *t, c
     if (!json_is_array(shape)) return REFUSE_ENTRY(h, t->name, "tensor %.100s has no shape", t->name);
     size_t rank = json_array_size(shape);
     if (rank > SAFETENSORS_MAX_RANK)
-        return REFUSE_ENTRY(h, t->name, "tensor %.100s: found %zu dimensions, allowed are at most %d", t->name, rank,
-                            SAFETENSORS_MAX_RANK);
+        return REFUSE_ENTRY(h, t->name, "tensor %.100s: found %zu dimensions, allowed are at most %d",
+                            t->name, rank, SAFETENSORS_MAX_RANK);
     t->rank = (int)rank;
     t->elements = 1;
     for (size_t i = 0; i < rank; i++) {
@@ -135,16 +143,20 @@ static status decode_offsets(const safetensors_header *h, safetensors_tensor *t,
     t->begin = json_integer_value(begin);
     t->end = json_integer_value(end);
     if (t->begin < 0 || t->end < t->begin)
-        return REFUSE_ENTRY(h, t->name, "tensor %.100s: found data_offsets %" PRId64 " to %" PRId64
-                            ", allowed are increasing ones from 0", t->name, t->begin, t->end);
+        return REFUSE_ENTRY(h, t->name,
+                            "tensor %.100s: found data_offsets %" PRId64 " to %" PRId64
+                            ", allowed are increasing ones from 0",
+                            t->name, t->begin, t->end);
     if (t->end > h->data_bytes)
-        return REFUSE_ENTRY(h, t->name, "tensor %.100s: its data end at %" PRId64 ", the file has %" PRId64
-                            " bytes of data: it is truncated, or edited", t->name, t->end, h->data_bytes);
+        return REFUSE_ENTRY(h, t->name,
+                            "tensor %.100s: its data end at %" PRId64 ", the file has %" PRId64
+                            " bytes of data: it is truncated, or edited",
+                            t->name, t->end, h->data_bytes);
     int64_t bytes;
     char text[160];
     if (__builtin_mul_overflow(t->elements, t->dtype->bytes, &bytes) || t->end - t->begin != bytes)
-        return REFUSE_ENTRY(h, t->name, "tensor %.100s: found %" PRId64 " bytes of data for %s of shape %s", t->name,
-                            t->end - t->begin, t->dtype->name,
+        return REFUSE_ENTRY(h, t->name, "tensor %.100s: found %" PRId64 " bytes of data for %s of shape %s",
+                            t->name, t->end - t->begin, t->dtype->name,
                             safetensors_format_shape(text, sizeof text, t->rank, t->dims));
     return STATUS_OK;
 }
@@ -154,8 +166,8 @@ static status decode_metadata(const safetensors_header *h, const json_t *metadat
     const char *key;
     json_t *value;
     if (!json_is_object(metadata)) return REFUSE_ENTRY(h, METADATA, "%s is no object", METADATA);
-    json_object_foreach((json_t *)metadata, key, value)
-        if (!json_is_string(value)) return REFUSE_ENTRY(h, key, "metadata %.100s: allowed is a text", key);
+    json_object_foreach((json_t *)metadata, key, value) if (!json_is_string(value)) return REFUSE_ENTRY(
+        h, key, "metadata %.100s: allowed is a text", key);
     return STATUS_OK;
 }
 
@@ -165,7 +177,8 @@ static status decode_entries(safetensors_header *h)
     json_t *value;
     h->tensors = calloc(json_object_size(h->json) + 1, sizeof *h->tensors);
     if (!h->tensors) return fail(STATUS_SYSTEM, "%s: no memory for its header", h->file);
-    json_object_foreach(h->json, key, value) {
+    json_object_foreach(h->json, key, value)
+    {
         if (strcmp(key, METADATA) == 0) {
             TRY(decode_metadata(h, value));
             continue;
@@ -202,16 +215,21 @@ static status check_cover(safetensors_header *h)
     for (int i = 0; i < h->count; i++) {
         const safetensors_tensor *t = &h->tensors[i];
         if (t->begin < end)
-            return REFUSE_ENTRY(h, t->name, "tensor %.100s: its data begin at %" PRId64 " and overlap those of %.100s, which "
-                                "end at %" PRId64, t->name, t->begin, h->tensors[i - 1].name, end);
+            return REFUSE_ENTRY(h, t->name,
+                                "tensor %.100s: its data begin at %" PRId64
+                                " and overlap those of %.100s, which "
+                                "end at %" PRId64,
+                                t->name, t->begin, h->tensors[i - 1].name, end);
         if (t->begin > end)
-            return REFUSE_ENTRY(h, t->name, "tensor %.100s: its data begin at %" PRId64 ", allowed is %" PRId64
-                                ": no holes", t->name, t->begin, end);
+            return REFUSE_ENTRY(
+                h, t->name, "tensor %.100s: its data begin at %" PRId64 ", allowed is %" PRId64 ": no holes",
+                t->name, t->begin, end);
         end = t->end;
     }
     if (end != h->data_bytes)
         return safetensors_refuse(h->file, safetensors_data_offset(h) + end,
-                                  "found %" PRId64 " bytes behind the last tensor, allowed are none", h->data_bytes - end);
+                                  "found %" PRId64 " bytes behind the last tensor, allowed are none",
+                                  h->data_bytes - end);
     qsort(h->tensors, (size_t)h->count, sizeof *h->tensors, by_name);
     return STATUS_OK;
 }
@@ -225,7 +243,8 @@ static status decode_text(safetensors_header *h)
     if (!h->json && json_error_code(&error) == json_error_out_of_memory)
         return fail(STATUS_SYSTEM, "%s: no memory for its header", h->file);
     if (!h->json)
-        return safetensors_refuse(h->file, SAFETENSORS_PREFIX + (int64_t)error.position, "malformed header: %s", error.text);
+        return safetensors_refuse(h->file, SAFETENSORS_PREFIX + (int64_t)error.position,
+                                  "malformed header: %s", error.text);
     TRY(decode_entries(h));
     return check_cover(h);
 }
@@ -266,7 +285,7 @@ bool safetensors_has_metadata(const safetensors_header *h, const char *prefix)
 {
     const char *key;
     json_t *value;
-    json_object_foreach(json_object_get(h->json, METADATA), key, value)
-        if (strncmp(key, prefix, strlen(prefix)) == 0) return true;
+    json_object_foreach(json_object_get(h->json, METADATA), key,
+                        value) if (strncmp(key, prefix, strlen(prefix)) == 0) return true;
     return false;
 }

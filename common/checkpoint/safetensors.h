@@ -51,7 +51,8 @@ static inline int64_t safetensors_data_offset(const safetensors_header *h)
 /* The length of the header of a file of `file_bytes` bytes that starts with the `size` bytes at `bytes` (8,
  * or the whole file where it is shorter). STATUS_DATA: it is no safetensors file, or its header does not
  * fit. */
-status safetensors_measure(const char *file, const uint8_t *bytes, size_t size, int64_t file_bytes, int64_t *out);
+status safetensors_measure(const char *file, const uint8_t *bytes, size_t size, int64_t file_bytes,
+                           int64_t *out);
 
 /* Decodes the header at `text`, of `text_bytes` bytes, of a file of `file_bytes` bytes. `file` and `text` are
  * borrowed. STATUS_DATA names the place and what was found. */

@@ -36,8 +36,8 @@ static json_t *describe_tensor(const checkpoint_tensor *t)
 {
     json_t *dims = json_array();
     for (int i = 0; i < t->shape.rank; i++) json_array_append_new(dims, json_integer(t->shape.dims[i]));
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", safetensors_dtype_name(t->type), "shape", dims, "data_offsets",
-                     (json_int_t)t->begin, (json_int_t)(t->begin + t->bytes));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", safetensors_dtype_name(t->type), "shape", dims,
+                     "data_offsets", (json_int_t)t->begin, (json_int_t)(t->begin + t->bytes));
 }
 
 static char *describe(const saving *s)
@@ -60,8 +60,8 @@ static status make_header(saving *s)
     uint64_t length = strlen(text), padded = (length + 7) / 8 * 8;
     if (padded > SAFETENSORS_MAX_HEADER) {
         free(text);
-        return fail(STATUS_CONFIG, "%s: found a header of %" PRIu64 " bytes, allowed are at most %d", s->path, padded,
-                    SAFETENSORS_MAX_HEADER);
+        return fail(STATUS_CONFIG, "%s: found a header of %" PRIu64 " bytes, allowed are at most %d", s->path,
+                    padded, SAFETENSORS_MAX_HEADER);
     }
     s->header_bytes = SAFETENSORS_PREFIX + (int64_t)padded;
     s->header = malloc((size_t)s->header_bytes);
@@ -77,7 +77,8 @@ static status make_header(saving *s)
 static status put_hash(saving *s, const char *key, uint64_t hash)
 {
     char digits[METADATA_HASH_DIGITS + 1];
-    char *at = metadata_hash_digits(s->header + SAFETENSORS_PREFIX, s->header_bytes - SAFETENSORS_PREFIX, key);
+    char *at =
+        metadata_hash_digits(s->header + SAFETENSORS_PREFIX, s->header_bytes - SAFETENSORS_PREFIX, key);
     if (!at) return fail(STATUS_INTERNAL, "%s: there is no place for %s", s->path, key);
     snprintf(digits, sizeof digits, "%016" PRIx64, hash);
     memcpy(at, digits, METADATA_HASH_DIGITS);
@@ -137,8 +138,8 @@ static status prepare(saving *s)
     return STATUS_OK;
 }
 
-status checkpoint_save(const char *path, const checkpoint_subject *subject, const checkpoint_progress *progress,
-                       const checkpoint_source *source)
+status checkpoint_save(const char *path, const checkpoint_subject *subject,
+                       const checkpoint_progress *progress, const checkpoint_source *source)
 {
     saving s = {.path = path,
                 .subject = subject,

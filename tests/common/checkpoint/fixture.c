@@ -9,9 +9,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const model_options toy_model = {.name = "toy"}, lenet_model = {.name = "lenet"}, small_model = {.name = "small"},
-                    bert_model = {.name = "bert", .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 97, .positions = 16, .sequence = 7},
-                    gpt2_model = {.name = "gpt2", .layers = 2, .hidden = 24, .heads = 3, .vocabulary = 50, .positions = 16, .sequence = 9};
+const model_options toy_model = {.name = "toy"}, lenet_model = {.name = "lenet"},
+                    small_model = {.name = "small"},
+                    bert_model = {.name = "bert",
+                                  .layers = 2,
+                                  .hidden = 32,
+                                  .heads = 4,
+                                  .vocabulary = 97,
+                                  .positions = 16,
+                                  .sequence = 7},
+                    gpt2_model = {.name = "gpt2",
+                                  .layers = 2,
+                                  .hidden = 24,
+                                  .heads = 3,
+                                  .vocabulary = 50,
+                                  .positions = 16,
+                                  .sequence = 9};
 const checkpoint_progress some_progress = {.step = 1234567890123,
                                            .optimizer_step = 1234567890120,
                                            .epoch = 17,
@@ -95,7 +108,9 @@ void write_safetensors(const char *path, const char *header, size_t data_bytes)
 
 void expect_failure(status result, status code, const char *text)
 {
-    if (result != code) fail_msg("found %s (%s), wanted %s (%s)", status_name(result), error_message(), status_name(code), text);
+    if (result != code)
+        fail_msg("found %s (%s), wanted %s (%s)", status_name(result), error_message(), status_name(code),
+                 text);
     if (!strstr(error_message(), text)) fail_msg("found '%s', wanted '%s' in it", error_message(), text);
     if (strchr(error_message(), '\n')) fail_msg("more than one line: '%s'", error_message());
     error_clear();
@@ -124,7 +139,8 @@ static void build_small(nn_model **out)
 
 static void open_parts(rank_state *r, device_memory_kind kind)
 {
-    nn_program_config program = {.batch = 2, .mode = NN_TRAIN, .type = device_get_info(r->device)->compute_type, .world = 1};
+    nn_program_config program = {
+        .batch = 2, .mode = NN_TRAIN, .type = device_get_info(r->device)->compute_type, .world = 1};
     param_set_config config = {.param_kind = kind, .grad_kind = kind, .buffer_kind = kind};
     expect_ok(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->stream));
     expect_ok(nn_program_compile(r->model, &program, &r->program));
@@ -173,8 +189,10 @@ static void fill(const param_set *set, void *arena, const piece *pieces, int cou
     for (int p = 0; p < count; p++) {
         for (int64_t i = pieces[p].offset; i < pieces[p].offset + pieces[p].count; i++) {
             double value = random_signed(start, (uint64_t)i);
-            if (set->type == DTYPE_F64) ((double *)arena)[i] = value;
-            else ((float *)arena)[i] = (float)value;
+            if (set->type == DTYPE_F64)
+                ((double *)arena)[i] = value;
+            else
+                ((float *)arena)[i] = (float)value;
         }
     }
 }
@@ -186,10 +204,12 @@ void rank_fill(rank_state *r, uint64_t seed)
     fill(set, set->params.data, set->pieces, params, random_start(seed, 0));
     fill(set, set->buffers.data, set->buffer_pieces, r->model->buffer_count, random_start(seed, 1));
     for (int s = 0; s < optimizer_state_count(&r->optimizer_options); s++)
-        fill(set, optimizer_state(r->optimizer, s)->data, set->pieces, params, random_start(seed, (uint64_t)(2 + s)));
+        fill(set, optimizer_state(r->optimizer, s)->data, set->pieces, params,
+             random_start(seed, (uint64_t)(2 + s)));
 }
 
-static void expect_same_arena(const rank_state *r, const char *what, const void *found, const void *wanted, int64_t elements)
+static void expect_same_arena(const rank_state *r, const char *what, const void *found, const void *wanted,
+                              int64_t elements)
 {
     int size = dtype_size(r->set->type);
     for (int64_t i = 0; i < elements; i++) {
@@ -197,7 +217,8 @@ static void expect_same_arena(const rank_state *r, const char *what, const void 
         if (memcmp(f, w, (size_t)size) == 0) continue;
         bool wide = r->set->type == DTYPE_F64;
         fail_msg("model %s, %s, element %lld: found %.17g, wanted %.17g", r->model->name, what, (long long)i,
-                 wide ? *(const double *)f : *(const float *)f, wide ? *(const double *)w : *(const float *)w);
+                 wide ? *(const double *)f : *(const float *)f,
+                 wide ? *(const double *)w : *(const float *)w);
     }
 }
 

@@ -51,7 +51,8 @@ typedef struct rank_state {
 } rank_state;
 
 /* `optimizer` NULL: Adam. Skips the test where the device is not there. */
-void rank_open(rank_state *r, const char *device, const model_options *options, const optimizer_options *optimizer);
+void rank_open(rank_state *r, const char *device, const model_options *options,
+               const optimizer_options *optimizer);
 void rank_close(rank_state *r);
 
 /* Every element of every arena a value of its own, a function of `seed`; exact in float32. */

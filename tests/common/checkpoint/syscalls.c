@@ -34,8 +34,9 @@ static bool fails(syscall_name name)
     total++;
     named[name]++;
     if (plan.kill_before == total) raise(SIGKILL);
-    bool now = plan.fail_at[name] > 0 && (named[name] == plan.fail_at[name] || (plan.fail_after && named[name] > plan.fail_at[name]));
-    bool interrupted = plan.interrupted && (name == SYSCALL_WRITE || name == SYSCALL_PWRITE || name == SYSCALL_FSYNC) &&
+    bool now = plan.fail_at[name] > 0 && named[name] == plan.fail_at[name];
+    bool interrupted = plan.interrupted &&
+                       (name == SYSCALL_WRITE || name == SYSCALL_PWRITE || name == SYSCALL_FSYNC) &&
                        named[name] % 2 == 1;
     errno = now ? plan.error : interrupted ? EINTR : 0;
     return now || interrupted;

@@ -23,11 +23,10 @@ typedef enum syscall_name {
 } syscall_name;
 
 typedef struct syscall_plan {
-    int kill_before; /* SIGKILL instead of the n-th call, from 1; 0: never */
-    bool half;       /* if the n-th call writes, it writes half before that */
+    int kill_before;            /* SIGKILL instead of the n-th call, from 1; 0: never */
+    bool half;                  /* if the n-th call writes, it writes half before that */
     int fail_at[SYSCALL_COUNT]; /* the n-th call of this name fails, from 1; 0: none */
     int error;                  /* with this errno */
-    bool fail_after;            /* and so do all that follow it */
     size_t most;                /* bytes that a write takes at once; 0: all */
     bool interrupted;           /* every second write and fsync fails with EINTR */
 } syscall_plan;

@@ -74,7 +74,8 @@ static void a_probe_leaves_no_trace(void **state)
     expect_ok(save_text(path, "one"));
     expect_ok(checkpoint_probe(path));
     expect_text(path, "one");
-    expect_failure(checkpoint_probe(path_in(*state, "missing/c")), STATUS_CANNOT_CREATE, "missing/c: its folder cannot be opened: No such");
+    expect_failure(checkpoint_probe(path_in(*state, "missing/c")), STATUS_CANNOT_CREATE,
+                   "missing/c: its folder cannot be opened: No such");
 }
 
 static void permissions_are_what_the_umask_leaves(void **state)
@@ -142,14 +143,16 @@ static void links_in_a_circle_are_refused(void **state)
 {
     assert_int_equal(symlink("b", path_in(*state, "a")), 0);
     assert_int_equal(symlink("a", path_in(*state, "b")), 0);
-    expect_failure(save_text(path_in(*state, "a"), ""), STATUS_CANNOT_CREATE, "Too many levels of symbolic links");
+    expect_failure(save_text(path_in(*state, "a"), ""), STATUS_CANNOT_CREATE,
+                   "Too many levels of symbolic links");
 }
 
 static void a_link_where_the_partial_file_goes_is_not_followed(void **state)
 {
     write_file(path_in(*state, "victim"), "text", 4);
     assert_int_equal(symlink("victim", path_in(*state, "c.partial")), 0);
-    expect_failure(save_text(path_in(*state, "c"), "new"), STATUS_CANNOT_CREATE, "what is left of an earlier one cannot be opened");
+    expect_failure(save_text(path_in(*state, "c"), "new"), STATUS_CANNOT_CREATE,
+                   "what is left of an earlier one cannot be opened");
     expect_text(path_in(*state, "victim"), "text");
 }
 
@@ -164,11 +167,16 @@ static void what_is_no_regular_file_is_refused(void **state)
     assert_int_equal(mkfifo(path_in(*state, "d.partial"), 0600), 0);
     write_file(path_in(*state, "file"), "", 0);
     expect_failure(save_text(*state, ""), STATUS_CANNOT_CREATE, "found a folder, allowed is a regular file");
-    expect_failure(save_text(path_in(*state, "pipe"), ""), STATUS_CANNOT_CREATE, "found a device, pipe or socket");
-    expect_failure(save_text("/dev/null", ""), STATUS_CANNOT_CREATE, "/dev/null: found a device, pipe or socket");
-    expect_failure(save_text(path_in(*state, "d"), ""), STATUS_CANNOT_CREATE, "what is left of an earlier one cannot be opened");
-    expect_failure(save_text(path_in(*state, "missing/c"), ""), STATUS_CANNOT_CREATE, "its folder cannot be opened: No such file");
-    expect_failure(save_text(path_in(*state, "missing/"), ""), STATUS_CANNOT_CREATE, "found the name of a folder");
+    expect_failure(save_text(path_in(*state, "pipe"), ""), STATUS_CANNOT_CREATE,
+                   "found a device, pipe or socket");
+    expect_failure(save_text("/dev/null", ""), STATUS_CANNOT_CREATE,
+                   "/dev/null: found a device, pipe or socket");
+    expect_failure(save_text(path_in(*state, "d"), ""), STATUS_CANNOT_CREATE,
+                   "what is left of an earlier one cannot be opened");
+    expect_failure(save_text(path_in(*state, "missing/c"), ""), STATUS_CANNOT_CREATE,
+                   "its folder cannot be opened: No such file");
+    expect_failure(save_text(path_in(*state, "missing/"), ""), STATUS_CANNOT_CREATE,
+                   "found the name of a folder");
     expect_failure(save_text(path_in(*state, "file/c"), ""), STATUS_CANNOT_CREATE, "Not a directory");
     expect_failure(save_text("", ""), STATUS_CANNOT_CREATE, "found the name of a folder");
     expect_failure(save_text(long_name, ""), STATUS_CANNOT_CREATE, "File name too long");
@@ -185,7 +193,9 @@ static void a_folder_that_cannot_be_written_is_refused(void **state)
     if (child == 0) {
         if (geteuid() == 0 && setuid(NOBODY) != 0) _exit(2);
         status rc = save_text(path, "two");
-        _exit(rc == STATUS_CANNOT_CREATE && strstr(error_message(), "cannot be created: Permission denied") ? 0 : 1);
+        _exit(rc == STATUS_CANNOT_CREATE && strstr(error_message(), "cannot be created: Permission denied")
+                  ? 0
+                  : 1);
     }
     int result;
     assert_int_equal(waitpid(child, &result, 0), child);

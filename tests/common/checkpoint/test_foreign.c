@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 /* The toy's four tensors: 100 + 10 + 50 + 5 elements. */
-#define ENTRY(name, dtype, shape, offsets) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
-#define FIRST ENTRY("net1.weight", "F32", "[10,10]", "[0,400]") "," ENTRY("net1.bias", "F32", "[10]", "[400,440]")
+#define ENTRY(name, dtype, shape, offsets)                                                                   \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+#define FIRST                                                                                                \
+    ENTRY("net1.weight", "F32", "[10,10]", "[0,400]") "," ENTRY("net1.bias", "F32", "[10]", "[400,440]")
 #define SECOND ENTRY("net2.weight", "F32", "[5,10]", "[440,640]")
 #define LAST ENTRY("net2.bias", "F32", "[5]", "[640,660]")
 static const char plain[] = "{" FIRST "," SECOND "," LAST "}";
@@ -56,7 +58,8 @@ static void parameters_load_in_any_order_and_the_log_says_that_the_optimizer_sta
     rank_fill(&r, 1);
     rank_fill(&before, 1);
     static const char *const headers[] = {plain, "{" LAST "," SECOND "," FIRST "}   ",
-                                          "{\"__metadata__\":{\"format\":\"pt\"}," SECOND ", " LAST ",\n" FIRST "}"};
+                                          "{\"__metadata__\":{\"format\":\"pt\"}," SECOND ", " LAST
+                                          ",\n" FIRST "}"};
     for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
         write_safetensors(path_in(*state, "c"), headers[i], PLAIN_BYTES);
         expect_ok(load_and_log(&r, path_in(*state, "c"), log, sizeof log));
@@ -64,11 +67,13 @@ static void parameters_load_in_any_order_and_the_log_says_that_the_optimizer_sta
         expect_parameter(&r, 1, bytes + 400, 40);
         expect_parameter(&r, 2, bytes + 440, 200);
         expect_parameter(&r, 3, bytes + 640, 20);
-        if (!strstr(log, "c: parameters and buffers loaded; it is not of this program, so the optimizer starts fresh, at step 0\n"))
+        if (!strstr(log, "c: parameters and buffers loaded; it is not of this program, so the optimizer "
+                         "starts fresh, at step 0\n"))
             fail_msg("found the log '%s'", log);
     }
     for (int i = 0; i < 2; i++)
-        assert_memory_equal(r.arenas.states[i], before.arenas.states[i], (size_t)r.set->arena_elements * sizeof(float));
+        assert_memory_equal(r.arenas.states[i], before.arenas.states[i],
+                            (size_t)r.set->arena_elements * sizeof(float));
     rank_close(&r);
     rank_close(&before);
 }
@@ -79,7 +84,8 @@ static const struct {
     const char *message;
 } refused[] = {
     {"a missing tensor", "{" FIRST "," SECOND "}", 640, "missing are net2.bias"},
-    {"an unexpected tensor", "{" FIRST "," SECOND "," LAST "," ENTRY("scale", "F32", "[]", "[660,664]") "}", 664, "unexpected are scale"},
+    {"an unexpected tensor", "{" FIRST "," SECOND "," LAST "," ENTRY("scale", "F32", "[]", "[660,664]") "}",
+     664, "unexpected are scale"},
     {"another shape", "{" FIRST "," ENTRY("net2.weight", "F32", "[10,5]", "[440,640]") "," LAST "}", 660,
      "tensor net2.weight: found shape 10x5, allowed is 5x10"},
     {"another rank", "{" FIRST "," SECOND "," ENTRY("net2.bias", "F32", "[5,1]", "[640,660]") "}", 660,
@@ -93,10 +99,10 @@ static const struct {
     {"nothing", "{}", 0, "missing are net1.weight, net1.bias, net2.weight, net2.bias"},
     {"one of our keys", "{\"__metadata__\":{\"psring.step\":\"7\"}," FIRST "," SECOND "," LAST "}", 660,
      "at offset 8: metadata psring.schema_version is missing"},
-    {"a later version", "{\"__metadata__\":{\"psring.schema_version\":\"9\"}," FIRST "," SECOND "," LAST "}", 660,
-     "metadata psring.schema_version: found '9', allowed is 1"},
-    {"no version", "{\"__metadata__\":{\"psring.schema_version\":\"one\"}," FIRST "," SECOND "," LAST "}", 660,
-     "metadata psring.schema_version: found 'one', allowed is a whole number"},
+    {"a later version", "{\"__metadata__\":{\"psring.schema_version\":\"9\"}," FIRST "," SECOND "," LAST "}",
+     660, "metadata psring.schema_version: found '9', allowed is 1"},
+    {"no version", "{\"__metadata__\":{\"psring.schema_version\":\"one\"}," FIRST "," SECOND "," LAST "}",
+     660, "metadata psring.schema_version: found 'one', allowed is a whole number"},
 };
 
 static void files_that_do_not_fit_are_refused_and_nothing_is_loaded(void **state)
@@ -128,9 +134,10 @@ static void the_log_names_the_options_that_differ_and_where_the_run_goes_on(void
     rank_fill(&saved, 1);
     expect_ok(rank_save(&saved, path_in(*state, "c"), &some_progress));
     expect_ok(load_and_log(&loaded, path_in(*state, "c"), log, sizeof log));
-    static const char *const wanted[] = {"c: loaded; the run goes on at step 1234567890123, epoch 17, step 399 in it\n",
-                                         "c: 12 tensors converted to F32\n",
-                                         "warning: ", "c: options differ from those saved: lr was 0.001", ", is 0.25\n"};
+    static const char *const wanted[] = {
+        "c: loaded; the run goes on at step 1234567890123, epoch 17, step 399 in it\n",
+        "c: 12 tensors converted to F32\n", "warning: ", "c: options differ from those saved: lr was 0.001",
+        ", is 0.25\n"};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         if (!strstr(log, wanted[i])) fail_msg("found the log '%s', wanted '%s' in it", log, wanted[i]);
     rank_close(&saved);

@@ -69,7 +69,8 @@ static int64_t end_counting(void)
 
 static void memory_is_that_of_the_largest_tensor(void **state)
 {
-    const model_options options = {.name = "gpt2", .layers = 12, .hidden = 128, .heads = 4, .vocabulary = 1000, .positions = 128};
+    const model_options options = {
+        .name = "gpt2", .layers = 12, .hidden = 128, .heads = 4, .vocabulary = 1000, .positions = 128};
     const optimizer_options adam = optimizer_defaults(OPTIMIZER_ADAM);
     const char *path = path_in(*state, "c");
     checkpoint_source source = {NULL, read_zeros};
@@ -96,9 +97,11 @@ static void memory_is_that_of_the_largest_tensor(void **state)
 
     assert_true(whole > 6 * (2 * tensor + list + chunk)); /* or the test says nothing */
     if (saving < tensor || saving > tensor + list + chunk)
-        fail_msg("saving: found %lld bytes, wanted little more than %lld", (long long)saving, (long long)tensor);
+        fail_msg("saving: found %lld bytes, wanted little more than %lld", (long long)saving,
+                 (long long)tensor);
     if (loading < 2 * tensor || loading > 2 * tensor + list + chunk)
-        fail_msg("loading: found %lld bytes, wanted little more than %lld", (long long)loading, (long long)(2 * tensor));
+        fail_msg("loading: found %lld bytes, wanted little more than %lld", (long long)loading,
+                 (long long)(2 * tensor));
 }
 
 int main(void)

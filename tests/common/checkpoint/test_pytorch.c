@@ -20,9 +20,12 @@ typedef struct setting {
 } setting;
 
 static const model_options resnet_model = {.name = "resnet18", .image = 32, .classes = 10};
-static const optimizer_options sgd = {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .dampening = 0.25, .weight_decay = 0.01},
-                               adam = {.kind = OPTIMIZER_ADAM, .lr = 0.1, .weight_decay = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6},
-                               adamw = {.kind = OPTIMIZER_ADAMW, .lr = 0.1, .weight_decay = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6};
+static const optimizer_options
+    sgd = {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .dampening = 0.25, .weight_decay = 0.01},
+    adam =
+        {.kind = OPTIMIZER_ADAM, .lr = 0.1, .weight_decay = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6},
+    adamw = {
+        .kind = OPTIMIZER_ADAMW, .lr = 0.1, .weight_decay = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6};
 
 /* ---- values that are functions of name and index ---------------------------------------------- */
 
@@ -47,7 +50,8 @@ static void fill_by_name(rank_state *r)
     checkpoint_sink sink = checkpoint_arenas_sink(&r->arenas);
     expect_ok(checkpoint_contents_make(r->model, r->set->type, &r->optimizer_options, &c));
     for (int i = 0; i < c.count; i++)
-        if (c.tensors[i].kind != CHECKPOINT_BATCHES) expect_ok(write_values(&sink, &c.tensors[i], c.tensors[i].name));
+        if (c.tensors[i].kind != CHECKPOINT_BATCHES)
+            expect_ok(write_values(&sink, &c.tensors[i], c.tensors[i].name));
     checkpoint_contents_free(&c);
 }
 
@@ -64,7 +68,8 @@ static void expect_values(rank_state *r, const char *file)
         expect_ok(source.read(source.context, t, values));
         for (int64_t j = 0; j < t->elements; j++)
             if (values[j] != value_at(t->name, j, true))
-                fail_msg("%s: %s[%lld]: found %.9g, wanted %.9g", file, t->name, (long long)j, values[j], value_at(t->name, j, true));
+                fail_msg("%s: %s[%lld]: found %.9g, wanted %.9g", file, t->name, (long long)j, values[j],
+                         value_at(t->name, j, true));
     }
     free(values);
     checkpoint_contents_free(&c);
@@ -119,7 +124,8 @@ static void write_step(const char *folder, const char *kind, const optimizer_opt
     }
     checkpoint_contents_free(&c);
     expect_ok(optimizer_update(r.optimizer, r.stream, r.set->params.data, gradients.set->params.data,
-                               param_set_pieces(r.set, 0, r.model->param_count), progress.optimizer_step, o->lr, 1));
+                               param_set_pieces(r.set, 0, r.model->param_count), progress.optimizer_step,
+                               o->lr, 1));
     progress.step = ++progress.optimizer_step;
     snprintf(name, sizeof name, "ours-%s-after.safetensors", kind);
     expect_ok(rank_save(&r, path_in(folder, name), &progress));
@@ -145,7 +151,8 @@ static int exchange(void **state)
     write_step(s.folder, "sgd", &sgd);
     write_step(s.folder, "adam", &adam);
     write_step(s.folder, "adamw", &adamw);
-    snprintf(command, sizeof command, "\"%s\" \"%s/tests/common/checkpoint/pytorch.py\" \"%s\"", python, root ? root : ".", (char *)s.folder);
+    snprintf(command, sizeof command, "\"%s\" \"%s/tests/common/checkpoint/pytorch.py\" \"%s\"", python,
+             root ? root : ".", (char *)s.folder);
     if (system(command) != 0) return -1;
     size_t size;
     s.results = (char *)read_file(path_in(s.folder, "results"), &size);
@@ -190,11 +197,21 @@ static const struct {
     const char *file;
     const model_options *model;
 } loaded[] = {
-    {"small", &small_model},         {"toy", &toy_model},           {"lenet", &lenet_model},
-    {"bert", &bert_model},           {"gpt2", &gpt2_model},         {"resnet18", &resnet_model},
-    {"small-float64", &small_model}, {"small-float16", &small_model}, {"small-bfloat16", &small_model},
-    {"small-old", &small_model},     {"bert-model", &bert_model},   {"bert-both", &bert_model},
-    {"gpt2-model", &gpt2_model},     {"gpt2-both", &gpt2_model},    {"gpt2-conv1d", &gpt2_model},
+    {"small", &small_model},
+    {"toy", &toy_model},
+    {"lenet", &lenet_model},
+    {"bert", &bert_model},
+    {"gpt2", &gpt2_model},
+    {"resnet18", &resnet_model},
+    {"small-float64", &small_model},
+    {"small-float16", &small_model},
+    {"small-bfloat16", &small_model},
+    {"small-old", &small_model},
+    {"bert-model", &bert_model},
+    {"bert-both", &bert_model},
+    {"gpt2-model", &gpt2_model},
+    {"gpt2-both", &gpt2_model},
+    {"gpt2-conv1d", &gpt2_model},
 };
 
 static void checkpoints_of_pytorch_load_and_the_optimizer_starts_fresh(void **state)
@@ -218,7 +235,8 @@ static void checkpoints_of_pytorch_load_and_the_optimizer_starts_fresh(void **st
         checkpoint_close(&c);
         expect_values(&r, loaded[i].file);
         for (int k = 0; k < 2; k++)
-            assert_memory_equal(r.arenas.states[k], untouched.arenas.states[k], (size_t)r.set->arena_elements * sizeof(float));
+            assert_memory_equal(r.arenas.states[k], untouched.arenas.states[k],
+                                (size_t)r.set->arena_elements * sizeof(float));
         rank_close(&r);
         rank_close(&untouched);
     }
@@ -229,8 +247,9 @@ static const struct {
     const model_options *model;
     const char *message;
 } refused[] = {
-    {"lenet", &toy_model, "tensors of another model than toy: missing are net1.weight, net1.bias, net2.weight, net2.bias; "
-                          "unexpected are conv1.bias, conv1.weight, conv2.bias, conv2.weight and 6 more"},
+    {"lenet", &toy_model,
+     "tensors of another model than toy: missing are net1.weight, net1.bias, net2.weight, net2.bias; "
+     "unexpected are conv1.bias, conv1.weight, conv2.bias, conv2.weight and 6 more"},
     {"toy-with-state", &toy_model, "unexpected are optimizer.exp_avg.net1.bias, "},
     {"toy-rewritten", &toy_model, "the header is damaged, or edited"},
     {"toy-integers", &toy_model, "tensor net1.bias: found dtype I64, allowed is F64, F32, F16 or BF16"},

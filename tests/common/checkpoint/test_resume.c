@@ -21,18 +21,51 @@ typedef struct resume_case {
 /* Everything that depends on the number of the step is in use: schedules, warm-up, bias corrections, and
  * with dampening the first update. Stops lie within an epoch and at the end of one. */
 static const resume_case cases[] = {
-    {{.name = "toy"}, "synthetic",
-     {.kind = OPTIMIZER_SGD, .lr = 0.05, .momentum = 0.9, .dampening = 0.5, .schedule = LR_STEP, .schedule_steps = 3, .gamma = 0.5},
-     4, 30, 1, 9},
-    {{.name = "wine_mlp"}, "wine",
-     {.kind = OPTIMIZER_ADAMW, .lr = 0.01, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .schedule = LR_COSINE,
-      .warmup_steps = 5},
-     16, 0, 10, 16},
-    {{.name = "wine_mlp"}, "wine",
-     {.kind = OPTIMIZER_ADAM, .lr = 0.01, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-8, .schedule = LR_LINEAR, .clip_norm = 0.5},
-     16, 0, 8, 12},
-    {{.name = "resnet18", .image = 32, .classes = 10}, "synthetic:3x32x32:10",
-     {.kind = OPTIMIZER_SGD, .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4}, 2, 5, 1, 3},
+    {.model = {.name = "toy"},
+     .data = "synthetic",
+     .optimizer = {.kind = OPTIMIZER_SGD,
+                   .lr = 0.05,
+                   .momentum = 0.9,
+                   .dampening = 0.5,
+                   .schedule = LR_STEP,
+                   .schedule_steps = 3,
+                   .gamma = 0.5},
+     .batch = 4,
+     .samples = 30,
+     .stop = 1,
+     .steps = 9},
+    {.model = {.name = "wine_mlp"},
+     .data = "wine",
+     .optimizer = {.kind = OPTIMIZER_ADAMW,
+                   .lr = 0.01,
+                   .weight_decay = 0.1,
+                   .beta1 = 0.9,
+                   .beta2 = 0.99,
+                   .eps = 1e-8,
+                   .schedule = LR_COSINE,
+                   .warmup_steps = 5},
+     .batch = 16,
+     .stop = 10,
+     .steps = 16},
+    {.model = {.name = "wine_mlp"},
+     .data = "wine",
+     .optimizer = {.kind = OPTIMIZER_ADAM,
+                   .lr = 0.01,
+                   .beta1 = 0.8,
+                   .beta2 = 0.9,
+                   .eps = 1e-8,
+                   .schedule = LR_LINEAR,
+                   .clip_norm = 0.5},
+     .batch = 16,
+     .stop = 8,
+     .steps = 12},
+    {.model = {.name = "resnet18", .image = 32, .classes = 10},
+     .data = "synthetic:3x32x32:10",
+     .optimizer = {.kind = OPTIMIZER_SGD, .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4},
+     .batch = 2,
+     .samples = 5,
+     .stop = 1,
+     .steps = 3},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -52,7 +85,10 @@ typedef struct run {
 static void open_data(run *r, int64_t first_step)
 {
     data_form form = data_form_of_model(r->model);
-    dataset_config config = {.spec = r->c->data, .seed = SEED, .model = &form, .synthetic_samples = {r->c->samples, r->c->samples}};
+    dataset_config config = {.spec = r->c->data,
+                             .seed = SEED,
+                             .model = &form,
+                             .synthetic_samples = {r->c->samples, r->c->samples}};
     expect_ok(dataset_open(&config, &r->set));
     batches_config batches = {.set = r->set,
                               .part = DATA_TRAIN,
@@ -102,7 +138,8 @@ static void run_open(run *r, const resume_case *c, const char *device, uint64_t 
     open_data(r, first_step);
     expect_ok(param_set_initialize(trainer_params(r->trainer), trainer_stream(r->trainer), seed));
     r->binding = (option_binding){.table = &model_option_table, .storage = &r->options};
-    r->arenas = checkpoint_arenas_of(trainer_params(r->trainer), trainer_stream(r->trainer), trainer_optimizer(r->trainer));
+    r->arenas = checkpoint_arenas_of(trainer_params(r->trainer), trainer_stream(r->trainer),
+                                     trainer_optimizer(r->trainer));
     r->subject = (checkpoint_subject){.model = r->model,
                                       .type = trainer_params(r->trainer)->type,
                                       .model_options = &r->binding,
@@ -156,7 +193,8 @@ static int64_t load(run *r, const char *path)
     return p.step;
 }
 
-static void expect_same_arena(const run *found, const char *what, const device_memory *f, const device_memory *w, int64_t elements)
+static void expect_same_arena(const run *found, const char *what, const device_memory *f,
+                              const device_memory *w, int64_t elements)
 {
     const param_set *set = trainer_params(found->trainer);
     if (elements == 0 || memcmp(f->data, w->data, (size_t)(elements * dtype_size(set->type))) == 0) return;
@@ -189,7 +227,8 @@ static void resume(const char *folder, const resume_case *c, const char *device)
     run_steps(&second, load(&second, path), c->steps, found);
     for (int64_t s = 0; s < c->steps; s++)
         if (memcmp(&found[s], &wanted[s], sizeof wanted[s]) != 0)
-            fail_msg("model %s, step %lld: found the loss %.17g, wanted %.17g", whole.model->name, (long long)s, found[s], wanted[s]);
+            fail_msg("model %s, step %lld: found the loss %.17g, wanted %.17g", whole.model->name,
+                     (long long)s, found[s], wanted[s]);
     expect_same_run(&second, &whole);
     run_close(&whole);
     run_close(&second);

@@ -18,7 +18,8 @@ static status decode(const char *text, int64_t data_bytes, safetensors_header *h
     free(copy);
     copy = malloc(length ? length : 1);
     memcpy(copy, text, length);
-    return safetensors_decode("f", copy, (int64_t)length, SAFETENSORS_PREFIX + (int64_t)length + data_bytes, h);
+    return safetensors_decode("f", copy, (int64_t)length, SAFETENSORS_PREFIX + (int64_t)length + data_bytes,
+                              h);
 }
 
 static void a_header_gives_names_types_shapes_and_places(void **state)
@@ -28,7 +29,8 @@ static void a_header_gives_names_types_shapes_and_places(void **state)
     expect_ok(decode("{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[8,32]},"
                      "\"__metadata__\":{\"format\":\"pt\",\"x.y\":\"z\"},"
                      "\"n\":{\"data_offsets\":[0,8],\"shape\":[],\"dtype\":\"I64\"},"
-                     "\"empty\":{\"dtype\":\"BF16\",\"shape\":[0,7],\"data_offsets\":[32,32]}}   ", 32, &h));
+                     "\"empty\":{\"dtype\":\"BF16\",\"shape\":[0,7],\"data_offsets\":[32,32]}}   ",
+                     32, &h));
     assert_int_equal(h.count, 3);
     const safetensors_tensor *w = safetensors_find(&h, "w"), *n = safetensors_find(&h, "n");
     assert_non_null(w);
@@ -51,9 +53,11 @@ static void a_header_gives_names_types_shapes_and_places(void **state)
     safetensors_free(&h);
 }
 
-#define T(dtype, shape, offsets) "{\"t\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
-#define TWO(a, b)                                                                                    \
-    "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" a "},\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" b "}}"
+#define T(dtype, shape, offsets)                                                                             \
+    "{\"t\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+#define TWO(a, b)                                                                                            \
+    "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" a                                             \
+    "},\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" b "}}"
 
 static const struct {
     const char *header;
@@ -75,7 +79,8 @@ static const struct {
     {T("F32", "[-4]", "[0,16]"), 16, "tensor t: found a shape that no tensor has"},
     {T("F32", "[4.0]", "[0,16]"), 16, "tensor t: found a shape that no tensor has"},
     {T("F32", "[4294967296,4294967296]", "[0,16]"), 16, "tensor t: found a shape that no tensor has"},
-    {T("F32", "[9223372036854775807]", "[0,16]"), 16, "tensor t: found 16 bytes of data for F32 of shape 9223372036854775807"},
+    {T("F32", "[9223372036854775807]", "[0,16]"), 16,
+     "tensor t: found 16 bytes of data for F32 of shape 9223372036854775807"},
     {T("F32", "[9223372036854775808]", "[0,16]"), 16, "malformed header: too big integer"},
     {T("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "tensor t: found 9 dimensions, allowed are at most 8"},
     {T("F32", "[4]", "[0]"), 16, "tensor t has no pair of data_offsets"},
@@ -92,8 +97,9 @@ static const struct {
     {TWO("[0,4]", "[2,6]"), 6, "tensor b: its data begin at 2 and overlap those of a, which end at 4"},
     {TWO("[0,4]", "[0,4]"), 4, "overlap"},
     {TWO("[0,4]", "[5,9]"), 9, "tensor b: its data begin at 5, allowed is 4: no holes"},
-    {"{\"t\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},\"t\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", 0,
-     "malformed header: duplicate object key"},
+    {"{\"t\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},\"t\":{\"dtype\":\"U8\",\"shape\":[0],"
+     "\"data_offsets\":[0,0]}}",
+     0, "malformed header: duplicate object key"},
     {"{\"__metadata__\":[]}", 0, "__metadata__ is no object"},
     {"{\"__metadata__\":{\"step\":7}}", 0, "metadata step: allowed is a text"},
     {"{\"two\\nlines\":1}", 0, "tensor two?lines is no object"},
@@ -104,7 +110,8 @@ static void a_malformed_header_is_refused_with_reason_and_offset(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof malformed / sizeof malformed[0]; i++) {
         safetensors_header h;
-        expect_failure(decode(malformed[i].header, malformed[i].data_bytes, &h), STATUS_DATA, malformed[i].message);
+        expect_failure(decode(malformed[i].header, malformed[i].data_bytes, &h), STATUS_DATA,
+                       malformed[i].message);
     }
 }
 
@@ -130,9 +137,11 @@ static const struct {
 } lengths[] = {
     {"\x10\0\0\0\0\0\0", 8, 100, 16, NULL},
     {"\x5c\0\0\0\0\0\0", 8, 100, 92, NULL},
-    {"\x5d\0\0\0\0\0\0", 8, 100, -1, "f: at offset 0: found a header of 93 bytes, the file has 92 behind its length"},
+    {"\x5d\0\0\0\0\0\0", 8, 100, -1,
+     "f: at offset 0: found a header of 93 bytes, the file has 92 behind its length"},
     {"\0\xe1\xf5\x05\0\0\0", 8, INT64_C(1) << 40, 100000000, NULL},
-    {"\x01\xe1\xf5\x05\0\0\0", 8, INT64_C(1) << 40, -1, "found a header of 100000001 bytes, allowed are at most 100000000"},
+    {"\x01\xe1\xf5\x05\0\0\0", 8, INT64_C(1) << 40, -1,
+     "found a header of 100000001 bytes, allowed are at most 100000000"},
     {"\xff\xff\xff\xff\xff\xff\xff\xff", 8, 100, -1, "found a header of 18446744073709551615 bytes"},
     {"", 0, 0, -1, "f: at offset 0: found the end of the file"},
     {"\x10\0\0\0\0\0", 7, 7, -1, "f: at offset 7: found the end of the file"},
@@ -145,7 +154,8 @@ static void a_header_must_fit_into_its_file(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         int64_t length;
-        status rc = safetensors_measure("f", (const uint8_t *)lengths[i].bytes, lengths[i].size, lengths[i].file_bytes, &length);
+        status rc = safetensors_measure("f", (const uint8_t *)lengths[i].bytes, lengths[i].size,
+                                        lengths[i].file_bytes, &length);
         if (lengths[i].length < 0) {
             expect_failure(rc, STATUS_DATA, lengths[i].message);
         } else {
@@ -155,12 +165,14 @@ static void a_header_must_fit_into_its_file(void **state)
     }
 }
 
-/* By the definition of IEEE 754: (-1)^sign 2^(exponent - bias) (1 + fraction), and 0 for the exponent without 1. */
+/* By the definition of IEEE 754: (-1)^sign 2^(exponent - bias) (1 + fraction), and 0 for the exponent
+ * without 1. */
 static double value_of(uint16_t bits, int exponent_bits, int fraction_bits)
 {
     int bias = (1 << (exponent_bits - 1)) - 1, most = (1 << exponent_bits) - 1;
     int exponent = bits >> fraction_bits & most;
-    double fraction = (bits & ((1 << fraction_bits) - 1)) * pow(2, -fraction_bits), sign = bits >> 15 ? -1 : 1;
+    double fraction = (bits & ((1 << fraction_bits) - 1)) * pow(2, -fraction_bits),
+           sign = bits >> 15 ? -1 : 1;
     if (exponent == most) return fraction > 0 ? (double)NAN : sign * (double)INFINITY;
     return exponent ? sign * pow(2, exponent - bias) * (1 + fraction) : sign * pow(2, 1 - bias) * fraction;
 }
@@ -175,8 +187,10 @@ static void every_half_and_bfloat16_converts_exactly(void **state)
         convert_to_host(&bf16, &half, DTYPE_BF16, 1);
         double wanted[] = {value_of(half, 5, 10), value_of(half, 8, 7)}, found[] = {f16, bf16};
         for (int i = 0; i < 2; i++)
-            if ((isnan(wanted[i]) != isnan(found[i])) || (!isnan(wanted[i]) && memcmp(&found[i], &wanted[i], sizeof wanted[i]) != 0))
-                fail_msg("%s %04x: found %.9g, wanted %.9g", i ? "bfloat16" : "float16", bits, found[i], wanted[i]);
+            if ((isnan(wanted[i]) != isnan(found[i])) ||
+                (!isnan(wanted[i]) && memcmp(&found[i], &wanted[i], sizeof wanted[i]) != 0))
+                fail_msg("%s %04x: found %.9g, wanted %.9g", i ? "bfloat16" : "float16", bits, found[i],
+                         wanted[i]);
     }
 }
 

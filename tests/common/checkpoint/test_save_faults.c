@@ -46,7 +46,8 @@ static void close_states(two_states *s)
     rank_close(&s->loaded);
 }
 
-/* Loads the file, checks it against the state that its progress names, and returns whether that is the new. */
+/* Loads the file, checks it against the state that its progress names, and returns whether that is the new.
+ */
 static bool holds_new(two_states *s)
 {
     checkpoint_progress progress;
@@ -70,8 +71,10 @@ static bool save_in_child(two_states *s, const syscall_plan *plan)
     }
     int result;
     assert_int_equal(waitpid(child, &result, 0), child);
-    if (WIFEXITED(result)) assert_int_equal(WEXITSTATUS(result), 0);
-    else assert_int_equal(WTERMSIG(result), SIGKILL);
+    if (WIFEXITED(result))
+        assert_int_equal(WEXITSTATUS(result), 0);
+    else
+        assert_int_equal(WTERMSIG(result), SIGKILL);
     return WIFSIGNALED(result);
 }
 
@@ -85,8 +88,10 @@ static void kill_everywhere(const char *folder, bool half, bool left_over, int *
         expect_ok(rank_save(&s.old, s.path, &old_progress));
         if (left_over) write_file(path_in(folder, "c.partial"), "what a killed one left", 22);
         if (!save_in_child(&s, &(syscall_plan){.kill_before = n, .half = half})) break;
-        if (holds_new(&s)) ++*saw_new;
-        else ++*saw_old;
+        if (holds_new(&s))
+            ++*saw_new;
+        else
+            ++*saw_old;
         assert_true(files_in(folder) <= 2);
     }
     assert_true(holds_new(&s));
@@ -146,16 +151,22 @@ static const struct {
     {"a quota", SYSCALL_WRITE, EDQUOT, STATUS_IO, "cannot be written: Disk quota exceeded"},
     {"a device error", SYSCALL_WRITE, EIO, STATUS_IO, "cannot be written: Input/output error"},
     {"a device error in the header", SYSCALL_PWRITE, EIO, STATUS_IO, "cannot be written: Input/output error"},
-    {"a disk that is full at last", SYSCALL_PWRITE, ENOSPC, STATUS_IO, "cannot be written: No space left on device"},
+    {"a disk that is full at last", SYSCALL_PWRITE, ENOSPC, STATUS_IO,
+     "cannot be written: No space left on device"},
     {"a failing rename", SYSCALL_RENAMEAT, EIO, STATUS_IO, "cannot be put in its place: Input/output error"},
-    {"a rename that is not permitted", SYSCALL_RENAMEAT, EPERM, STATUS_CANNOT_CREATE, "cannot be put in its place: Operation not permitted"},
-    {"a folder that cannot be opened", SYSCALL_OPEN, EACCES, STATUS_CANNOT_CREATE, "its folder cannot be opened: Permission denied"},
-    {"a read-only file system", SYSCALL_OPENAT, EROFS, STATUS_CANNOT_CREATE, "cannot be created: Read-only file system"},
-    {"no room for another file", SYSCALL_OPENAT, ENOSPC, STATUS_IO, "cannot be created: No space left on device"},
+    {"a rename that is not permitted", SYSCALL_RENAMEAT, EPERM, STATUS_CANNOT_CREATE,
+     "cannot be put in its place: Operation not permitted"},
+    {"a folder that cannot be opened", SYSCALL_OPEN, EACCES, STATUS_CANNOT_CREATE,
+     "its folder cannot be opened: Permission denied"},
+    {"a read-only file system", SYSCALL_OPENAT, EROFS, STATUS_CANNOT_CREATE,
+     "cannot be created: Read-only file system"},
+    {"no room for another file", SYSCALL_OPENAT, ENOSPC, STATUS_IO,
+     "cannot be created: No space left on device"},
     {"no descriptors", SYSCALL_OPENAT, EMFILE, STATUS_SYSTEM, "cannot be created: Too many open files"},
     {"a file that vanishes", SYSCALL_FSTAT, EIO, STATUS_IO, "cannot be created: Input/output error"},
     {"a folder that vanishes", SYSCALL_FSTATAT, EIO, STATUS_IO, "cannot be created: Input/output error"},
-    {"an unreadable path", SYSCALL_LSTAT, EACCES, STATUS_CANNOT_CREATE, "cannot be created: Permission denied"},
+    {"an unreadable path", SYSCALL_LSTAT, EACCES, STATUS_CANNOT_CREATE,
+     "cannot be created: Permission denied"},
 };
 
 static void a_failure_at_any_call_keeps_the_old_file_and_leaves_nothing_behind(void **state)
@@ -192,7 +203,8 @@ static void a_file_that_cannot_be_synchronised_keeps_the_old_one(void **state)
         plan.fail_at[SYSCALL_FSYNC] = n;
         syscalls_plan(&plan);
         expect_failure(rank_save(&s.new, s.path, &new_progress), STATUS_IO,
-                       n == 1 ? "cannot be written: Input/output error" : "in its place, but its folder cannot be synchronised");
+                       n == 1 ? "cannot be written: Input/output error"
+                              : "in its place, but its folder cannot be synchronised");
         assert_int_equal(holds_new(&s), n == 2);
         assert_int_equal(files_in(s.folder), 1);
     }
@@ -201,7 +213,8 @@ static void a_file_that_cannot_be_synchronised_keeps_the_old_one(void **state)
 
 static void short_and_interrupted_calls_are_continued(void **state)
 {
-    static const syscall_plan plans[] = {{.most = 1}, {.most = 37}, {.interrupted = true}, {.interrupted = true, .most = 3}};
+    static const syscall_plan plans[] = {
+        {.most = 1}, {.most = 37}, {.interrupted = true}, {.interrupted = true, .most = 3}};
     two_states s;
     open_states(&s, *state);
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {

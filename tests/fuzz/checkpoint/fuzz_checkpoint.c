@@ -52,7 +52,8 @@ static void match_model(const safetensors_header *h, const checkpoint_info *info
     metadata_compare(h, info, &subject);
     metadata_differences(h, &subject, &differences);
     text_free(&differences);
-    if (checkpoint_contents_make(model, DTYPE_F32, info->foreign ? NULL : &adam, &contents) != STATUS_OK) abort();
+    if (checkpoint_contents_make(model, DTYPE_F32, info->foreign ? NULL : &adam, &contents) != STATUS_OK)
+        abort();
     match_request request = {.model = model, .contents = &contents, .foreign = info->foreign};
     if (match_make(h, &request, &m) == STATUS_OK) {
         for (int i = 0; i < contents.count; i++)
@@ -79,7 +80,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     seal(text, length);
     if (safetensors_decode("f", text, length, (int64_t)size, &h) == STATUS_OK) {
         for (int i = 0; i < h.count; i++)
-            if (h.tensors[i].begin < 0 || safetensors_data_offset(&h) + h.tensors[i].end > (int64_t)size) __builtin_trap();
+            if (h.tensors[i].begin < 0 || safetensors_data_offset(&h) + h.tensors[i].end > (int64_t)size)
+                __builtin_trap();
         if (metadata_decode(&h, &info, &data_hash) == STATUS_OK)
             for (int i = 0; i < 2; i++) match_model(&h, &info, models[i]);
         safetensors_free(&h);
