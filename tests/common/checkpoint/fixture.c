@@ -74,6 +74,7 @@ int files_in(const char *path)
 
 void write_file(const char *path, const void *bytes, size_t size)
 {
+    unlink(path); /* some file systems store a file at once that is truncated and written again */
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, size, file), size);
