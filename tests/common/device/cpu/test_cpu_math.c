@@ -171,6 +171,30 @@ static void exponentials_of_the_extremes_are_zero_infinite_or_not_a_number(void 
     }
 }
 
+/* What -ffast-math would take away: denormal numbers, infinities, NaN, the sign of zero, true division. */
+static void arithmetic_is_that_of_ieee_754(void **context)
+{
+    (void)context;
+    const cpu_isa *isa;
+    for (int next = 0; (isa = next_supported(&next));) {
+        const float a[] = {1e-40f, INFINITY, -0.0f, 1e38f, -INFINITY, NAN},
+                    b[] = {2e-40f, 1, -0.0f, 3e38f, INFINITY, 1};
+        const float sums[] = {3e-40f, INFINITY, -0.0f, INFINITY};
+        float y[6], thirds[] = {1, 2, 5, 7, 1e-40f, -0.0f};
+        isa->elementwise->add(a, b, y, 6);
+        cpu_test_same_bits(isa->name, y, sums, 4);
+        if (!isnan(y[4]) || !isnan(y[5]))
+            fail_msg("%s: infinity - infinity is %g, NaN + 1 is %g", isa->name, y[4], y[5]);
+        const float expected[] = {1 / 3.0f, 2 / 3.0f, 5 / 3.0f, 7 / 3.0f, 1e-40f / 3.0f, -0.0f};
+        isa->elementwise->divide(thirds, 3, 6);
+        cpu_test_same_bits(isa->name, thirds, expected, 6);
+        float relu[] = {NAN, -1, -0.0f, 1e-40f};
+        isa->elementwise->activate[ACTIVATION_RELU](relu, relu, 4);
+        if (!isnan(relu[0]) || relu[1] != 0 || relu[3] != 1e-40f)
+            fail_msg("%s: relu of NaN, -1, 1e-40 is %g, %g, %g", isa->name, relu[0], relu[1], relu[3]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +202,7 @@ int main(void)
         cmocka_unit_test(slopes_are_exact_to_float_precision),
         cmocka_unit_test(exponentials_are_within_an_ulp),
         cmocka_unit_test(exponentials_of_the_extremes_are_zero_infinite_or_not_a_number),
+        cmocka_unit_test(arithmetic_is_that_of_ieee_754),
     };
     return cmocka_run_group_tests_name("mathematical functions of the cpu device", tests, NULL, NULL);
 }
