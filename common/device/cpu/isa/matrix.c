@@ -59,6 +59,32 @@ ALWAYS_INLINE void multiply_strip(product p, int64_t m, int vectors, int64_t cou
     }
 }
 
+/* Strips of b are copied where its rows lie so far apart that they push each other out of the L1 cache, and
+ * enough tiles use them. */
+enum { STRIP_ROWS = 256, FAR_STRIDE = 256, ENOUGH_ROWS = 4 * ROWS };
+
+ALWAYS_INLINE void copy_strip(const float *b, int64_t stride, int64_t rows, int vectors, float *to)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int v = 0; v < vectors; v++)
+            vf_store(to + (i * vectors + v) * VF, vf_load(b + i * stride + v * VF));
+}
+
+ALWAYS_INLINE void multiply_strip_copied(product p, int64_t m, int vectors)
+{
+    _Alignas(64) float strip[STRIP_ROWS * VECTORS * VF];
+    product part = p;
+    part.b = strip;
+    part.b_stride = vectors * VF;
+    for (int64_t k = 0; k < p.k; k += STRIP_ROWS) {
+        part.k = p.k - k < STRIP_ROWS ? p.k - k : STRIP_ROWS;
+        copy_strip(p.b + k * p.b_stride, p.b_stride, part.k, vectors, strip);
+        multiply_strip(part, m, vectors, VF);
+        part.a += part.k * p.column_stride;
+        part.add = true;
+    }
+}
+
 static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t row_stride,
                      int64_t column_stride, const float *b, int64_t b_stride, bool add, float *c,
                      int64_t c_stride)
@@ -75,7 +101,10 @@ static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t ro
         p.b = b + j;
         p.c = c + j;
         if (left >= VECTORS * VF) {
-            multiply_strip(p, m, VECTORS, VF);
+            if (b_stride >= FAR_STRIDE && m >= ENOUGH_ROWS)
+                multiply_strip_copied(p, m, VECTORS);
+            else
+                multiply_strip(p, m, VECTORS, VF);
             j += VECTORS * VF;
         } else if (VECTORS > 2 && left >= 2 * VF) {
             multiply_strip(p, m, 2, VF);

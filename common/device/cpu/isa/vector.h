@@ -144,7 +144,8 @@ ALWAYS_INLINE void vi_store_bytes(uint8_t *p, vi a)
 #if VF == 16
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)a));
 #elif VF == 8
-    __m128i words = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)a), _mm256_extracti128_si256((__m256i)a, 1));
+    __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128((__m256i)a), _mm256_extracti128_si256((__m256i)a, 1));
     _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(words, words));
 #else
     for (int i = 0; i < VF; i++) p[i] = (uint8_t)a[i];
