@@ -7,8 +7,8 @@ target_compile_features(psring_flags INTERFACE c_std_11)
 target_compile_definitions(psring_flags INTERFACE _GNU_SOURCE)
 target_include_directories(psring_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
 target_compile_options(psring_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wshadow -Wvla -Wpointer-arith -Wstrict-prototypes
-    -Wmissing-prototypes -Wwrite-strings -Wundef -Wno-format-truncation>
+  $<$<AND:$<COMPILE_LANGUAGE:C>,$<C_COMPILER_ID:GNU>>:-Wshadow=local;-Wno-format-truncation>
+  $<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Wvla;-Wpointer-arith;-Wstrict-prototypes;-Wmissing-prototypes;-Wwrite-strings;-Wundef>
   # A fused multiply-add only where it is written: vector body and tail must round alike however an
   # arena is cut. errno and floating-point traps are not used by kernels.
   -ffp-contract=off -fno-math-errno -fno-trapping-math)

@@ -1,6 +1,10 @@
 #include "common/base/random.h"
 
+#include "common/base/clock.h"
+
 #include <math.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 uint64_t random_fnv1a64(const char *name)
 {
@@ -16,4 +20,12 @@ double random_normal(uint64_t start, uint64_t index)
     double u = (double)((random_bits(start, 2 * index) >> 11) + 1) * 0x1p-53; /* (0, 1] */
     double v = (double)(random_bits(start, 2 * index + 1) >> 11) * 0x1p-53;
     return sqrt(-2.0 * log(u)) * cos(two_pi * v);
+}
+
+uint64_t random_token(void)
+{
+    uint64_t token = 0;
+    if (getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token) /* before Linux 3.17 */
+        token = random_mix((uint64_t)clock_now_ns() ^ (uint64_t)getpid() << 40);
+    return token ? token : 1;
 }

@@ -49,6 +49,9 @@ static inline double random_signed(uint64_t start, uint64_t index)
 /* Standard normal by Box and Muller (1958) from 53-bit uniforms at 2 index and 2 index + 1. */
 double random_normal(uint64_t start, uint64_t index);
 
+/* 64 bits from the system that nobody else has: tokens of jobs. */
+uint64_t random_token(void);
+
 /* A uniform integer in [0, bound), bound > 0, without modulo bias worth a thought (multiply-high). */
 static inline uint64_t random_below(uint64_t start, uint64_t index, uint64_t bound)
 {

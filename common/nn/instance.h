@@ -39,11 +39,18 @@ size_t nn_instance_workspace(const nn_instance *instance);
 typedef struct nn_bindings {
     nn_memory *memory;
     void *input, *target;
+    void *index; /* int32; where the program is masked */
 } nn_bindings;
 status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings);
 
-/* Runs operations [*cursor, end) and moves *cursor; STATUS_AGAIN leaves it where to go on. */
-status nn_instance_run(nn_instance *instance, int *cursor, int end, const nn_observer *observer,
+/* Where a run stands: an operation and a place within it (a parameter still to be waited for, a sum over
+ * the ranks, a gradient still to be announced). Zero-initialised: at the start. */
+typedef struct nn_cursor {
+    int op, stage, index;
+} nn_cursor;
+
+/* Runs operations [cursor->op, end) and moves the cursor; STATUS_AGAIN leaves it where to go on. */
+status nn_instance_run(nn_instance *instance, nn_cursor *cursor, int end, const nn_observer *observer,
                        const op_scalars *scalars, ledger *l);
 
 void *nn_instance_value(const nn_instance *instance, int value);

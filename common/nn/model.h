@@ -33,7 +33,7 @@ typedef struct nn_param {
     shape shape;            /* PyTorch's: [k,c,r,s], [out,in], [c], [rows,hidden] */
     int64_t elements;
     nn_init init;
-    int layer; /* that registered it */
+    int layer; /* that uses it first */
     /* linear weights behind a flattened image: see linear_attributes */
     int64_t flat_c, flat_h, flat_w;
 } nn_param;
@@ -114,10 +114,12 @@ nn_ref nn_input_tokens(nn_model *m, int64_t sequence, int64_t vocabulary);
 /* Weight [out, c, kernel, kernel]; output height (h + 2 pad - kernel) / stride + 1. */
 nn_ref nn_conv2d(nn_model *m, nn_ref x, const char *name, int64_t out, int64_t kernel, int64_t stride,
                  int64_t pad, bool bias, nn_init init);
-/* Weight [out, in], bias [out]; keeps leading dimensions. tied: the index of a parameter [out, in] to use
- * as the weight, or NN_NONE. */
+/* Weight [out, in], bias [out]; keeps leading dimensions. */
 nn_ref nn_linear(nn_model *m, nn_ref x, const char *name, int64_t out, bool bias, nn_init init);
-nn_ref nn_linear_tied(nn_model *m, nn_ref x, const char *name, int weight, bool bias);
+/* With the parameter `weight` [out, in] of another layer, and the declared parameter `bias` or NN_NONE. */
+nn_ref nn_linear_tied(nn_model *m, nn_ref x, const char *name, int weight, int bias);
+/* Registers a parameter ahead of the layer that uses it, where PyTorch's order wants it so. */
+int nn_declare_param(nn_model *m, const char *name, shape s, nn_init init);
 nn_ref nn_batchnorm(nn_model *m, nn_ref x, const char *name, bool sync);
 nn_ref nn_layernorm(nn_model *m, nn_ref x, const char *name, double eps);
 nn_ref nn_activation(nn_model *m, nn_ref x, activation act);

@@ -41,11 +41,12 @@ static inline piece_list param_set_pieces(const param_set *set, int first, int c
     return (piece_list){set->pieces + first, count};
 }
 
-/* One tensor from or to PyTorch's order, through float32 or float64 on the host (`host_type`). */
-typedef enum param_which { PARAM_VALUE, PARAM_GRADIENT } param_which;
-status param_set_import(param_set *set, device_stream *s, param_which which, int param, dtype host_type,
+/* One parameter, or its gradient, from or to PyTorch's order; `arena` is the one it lies in (params.data,
+ * grads.data, or any laid out like them) and `plain` host memory of `host_type`, float32 or float64. An
+ * export without a stream takes an arena that is a copy in host memory. */
+status param_set_import(param_set *set, device_stream *s, void *arena, int param, dtype host_type,
                         const void *plain);
-status param_set_export(const param_set *set, device_stream *s, param_which which, int param, dtype host_type,
+status param_set_export(const param_set *set, device_stream *s, const void *arena, int param, dtype host_type,
                         void *plain);
 status param_set_import_buffer(param_set *set, device_stream *s, int buffer, dtype host_type, const void *plain);
 status param_set_export_buffer(const param_set *set, device_stream *s, int buffer, dtype host_type, void *plain);

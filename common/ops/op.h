@@ -203,10 +203,11 @@ enum { BN_INF_X, BN_INF_GAMMA, BN_INF_BETA, BN_INF_RESIDUAL, BN_INF_RUNNING_MEAN
  * dresidual is dy itself and the slot is NULL. DX may be DY's memory unless DRESIDUAL is. */
 enum { BN_BWD_X, BN_BWD_Y, BN_BWD_GAMMA, BN_BWD_BETA, BN_BWD_RESIDUAL, BN_BWD_MEAN, BN_BWD_INVSTD, BN_BWD_DY,
        BN_BWD_DY2, BN_BWD_DX, BN_BWD_DGAMMA, BN_BWD_DBETA, BN_BWD_DRESIDUAL };
-/* SyncBatchNorm in two halves with an all-reduce of SUMS between.
- * stats: SUMS [2c+1] = sum x, sum (x - m)^2 as count-weighted moments: see batchnorm docs below.
- *   forward   SUMS = [ sum x (c) | sum x^2 (c) | count ]        float64 on every device
- *   backward  SUMS = [ sum g (c) | sum g xhat (c) ]             float64; dgamma, dbeta are this rank's */
+/* SyncBatchNorm in two halves with an all-reduce of SUMS between: stats writes this rank's sums, apply
+ * reads those over all ranks.
+ *   forward   SUMS [2c+1] = [ sum x (c) | sum x^2 (c) | count ]   float64 on every device
+ *   backward  SUMS [2c]   = [ sum g (c) | sum g xhat (c) ]        float64; dgamma, dbeta are this rank's
+ * G is written always and may be DY's memory; it is also the residual's gradient. DX may be G's memory. */
 enum { BN_STATS_X, BN_STATS_SUMS };
 enum { BN_APPLY_X, BN_APPLY_GAMMA, BN_APPLY_BETA, BN_APPLY_RESIDUAL, BN_APPLY_RUNNING_MEAN, BN_APPLY_RUNNING_VAR,
        BN_APPLY_Y, BN_APPLY_MEAN, BN_APPLY_INVSTD, BN_APPLY_SUMS };
@@ -222,14 +223,15 @@ enum { LN_FWD_X, LN_FWD_RESIDUAL, LN_FWD_GAMMA, LN_FWD_BETA, LN_FWD_Y, LN_FWD_SU
 /* X is what was normalised (the sum). dx = gradient through the normalisation + DSUM. DX may be DY's memory. */
 enum { LN_BWD_X, LN_BWD_GAMMA, LN_BWD_MEAN, LN_BWD_INVSTD, LN_BWD_DY, LN_BWD_DSUM, LN_BWD_DX, LN_BWD_DGAMMA, LN_BWD_DBETA };
 
-/* [count]; Y may be X's memory.  Backward: X is y for RELU, the argument otherwise; DX may be DY's. */
+/* [count]; Y may be X's memory.  Backward: X is y for RELU, the argument otherwise; DX may be DY's. NaN
+ * passes RELU, here and fused, and wins a maximum, as in PyTorch: a run that diverged must show it. */
 enum { ACT_FWD_X, ACT_FWD_Y };
 enum { ACT_BWD_X, ACT_BWD_DY, ACT_BWD_DX };
 /* y = a + b; Y may be A's or B's memory. */
 enum { ADD_A, ADD_B, ADD_Y };
 
-/* INDEX [n,p,q,c] uint8: position of the maximum in its window, row by row (r*s <= 256). The first of
- * equals wins, as in PyTorch. Average pooling divides by r*s (no padding). */
+/* INDEX [n,p,q,c] uint8: position of the maximum in its window, row by row, padding counted (r*s <= 256).
+ * The first of equals wins, as in PyTorch; pad <= r/2, s/2. Average pooling divides by r*s (no padding). */
 enum { MAXPOOL_FWD_X, MAXPOOL_FWD_Y, MAXPOOL_FWD_INDEX };
 enum { MAXPOOL_BWD_DY, MAXPOOL_BWD_INDEX, MAXPOOL_BWD_DX };
 enum { AVGPOOL_FWD_X, AVGPOOL_FWD_Y };
@@ -237,8 +239,8 @@ enum { AVGPOOL_BWD_DY, AVGPOOL_BWD_DX };
 
 /* y [batch*sequence, hidden] = table[token] + position[index in sequence] + type[0]; TOKENS int32. */
 enum { EMB_FWD_TOKENS, EMB_FWD_TABLE, EMB_FWD_POSITION, EMB_FWD_TYPE, EMB_FWD_Y };
-/* Writes all rows of the gradients (zero where unused) unless op_desc.accumulate, which then holds for
- * the token table alone. */
+/* Writes all rows of the gradients (zero where unused) unless op_desc.accumulate, which holds for the
+ * token table alone, or op_scalars.accumulate, which holds for all three. */
 enum { EMB_BWD_TOKENS, EMB_BWD_DY, EMB_BWD_DTABLE, EMB_BWD_DPOSITION, EMB_BWD_DTYPE };
 
 /* Per head: P = softmax(Q K^T / sqrt(width)), out = P V. q, k, v rows are `stride` apart, out rows hidden.
@@ -247,13 +249,14 @@ enum { EMB_BWD_TOKENS, EMB_BWD_DY, EMB_BWD_DTABLE, EMB_BWD_DPOSITION, EMB_BWD_DT
 enum { ATT_FWD_Q, ATT_FWD_K, ATT_FWD_V, ATT_FWD_OUT, ATT_FWD_LSE };
 enum { ATT_BWD_Q, ATT_BWD_K, ATT_BWD_V, ATT_BWD_OUT, ATT_BWD_LSE, ATT_BWD_DOUT, ATT_BWD_DQ, ATT_BWD_DK, ATT_BWD_DV };
 
-/* y [selected, hidden] = x[index]; INDEX int32 (NULL where attributes.every > 0). scatter writes all
- * rows of dx, zero where not selected. */
+/* y [selected, hidden] = x[index]; INDEX int32 (NULL where attributes.every > 0), no row twice. scatter
+ * writes all rows of dx, zero where not selected. */
 enum { ROWS_GATHER_X, ROWS_GATHER_INDEX, ROWS_GATHER_Y };
 enum { ROWS_SCATTER_DY, ROWS_SCATTER_INDEX, ROWS_SCATTER_DX };
 
 /* LOSS [2] float64: sum over counted rows (elements) of the loss, and the number of rows whose largest
- * logit is the target's (0 for mean squared error). Rows with target LOSS_IGNORE do not count.
+ * logit is the target's, of equals the first (0 for mean squared error). Rows with target LOSS_IGNORE do
+ * not count; their dlogits are zero.
  * dlogits is divided by op_scalars.loss_normalizer.  TARGETS int32 [rows]; for mean squared error
  * [rows, classes] of the computation's type. DLOGITS may be LOGITS' memory. */
 enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
@@ -264,7 +267,8 @@ enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
 enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2 };
 /* OUT [1] float64 += sum of squares over the pieces. */
 enum { SUMSQ_X, SUMSQ_OUT };
-/* x[i] = x[i] / op_scalars.divisor (true division) over the pieces; x[i] = 0. */
+/* x[i] = x[i] / op_scalars.divisor (true division) over the pieces; x[i] = 0. At most
+ * elementwise_attributes.count elements a launch. */
 enum { DIVIDE_X };
 enum { FILL_X };
 
@@ -278,15 +282,19 @@ typedef struct op_scalars {
     bool first_step;                           /* SGD: the momentum buffer starts as the gradient */
     bool accumulate; /* gradients are added to what is there: micro-batches behind the first */
     double divisor;
-    int64_t rows; /* rows in use, where a count varies from batch to batch; 0: all */
+    /* Rows in use of linear, layernorm, gather and scatter (of `selected`) and loss operations, where a
+     * count varies from batch to batch; 0: all. Rows behind are not read; what is written there is not
+     * specified. */
+    int64_t rows;
     const struct piece *pieces;
     int piece_count;
 } op_scalars;
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* What an operation takes: floating-point operations (a multiply-add is two) and bytes that it must
- * read and write once each if nothing stays in a cache. */
+/* What an operation takes: floating-point operations (a multiply-add is two; a comparison, exponential,
+ * root or hyperbolic tangent is one) and bytes that it must read and write once each if nothing stays in
+ * a cache. Counts are those of full rows and whole windows, padding included; cost.c has the formulas. */
 typedef struct op_cost {
     double flops, bytes_read, bytes_written;
 } op_cost;

@@ -14,12 +14,12 @@
 typedef enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAM, OPTIMIZER_ADAMW } optimizer_kind;
 typedef enum lr_schedule { LR_CONSTANT, LR_STEP, LR_COSINE, LR_LINEAR } lr_schedule;
 
-/* PyTorch's names and defaults, except that lr has PyTorch's default of the optimizer where it is 0. */
+/* PyTorch's names. */
 typedef struct optimizer_options {
     int kind; /* optimizer_kind */
     double lr, momentum, dampening, weight_decay, beta1, beta2, eps;
     bool nesterov;
-    int schedule; /* lr_schedule */
+    int schedule;           /* lr_schedule */
     int64_t warmup_steps;   /* linear from 0: step s of the warm-up has lr (s+1)/warmup */
     int64_t schedule_steps; /* STEP: lr * gamma every so many; COSINE, LINEAR: length to 0; 0: the run's */
     double gamma;
@@ -28,9 +28,13 @@ typedef struct optimizer_options {
 
 extern const option_table optimizer_option_table;
 
-/* Weight decay, eps and lr as they will be used; STATUS_USAGE for combinations that PyTorch refuses
+/* PyTorch's defaults of a kind. */
+optimizer_options optimizer_defaults(optimizer_kind kind);
+
+/* Replaces what the user did not give by PyTorch's default of the chosen kind; `binding` binds
+ * optimizer_option_table to an optimizer_options. STATUS_USAGE for combinations that PyTorch refuses
  * (Nesterov without momentum or with dampening). */
-status optimizer_resolve(optimizer_options *options);
+status optimizer_resolve(const option_binding *binding);
 
 /* The learning rate of step `step` (from 0) of a run of `total_steps`. */
 double optimizer_learning_rate(const optimizer_options *options, int64_t step, int64_t total_steps);
@@ -40,21 +44,23 @@ int optimizer_state_count(const optimizer_options *options);
 
 typedef struct optimizer optimizer;
 
-/* `elements` of one arena; `logical` elements without padding (for the ledger, class OPTIMIZER). State
- * memory is acquired in the ledger when the first step runs, as PyTorch creates it. `launch_limit`: the
- * largest number of elements that one update takes. */
+/* `elements` of one arena; `logical` elements without padding (for the ledger, class OPTIMIZER). */
 status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
                       ledger *l, optimizer **out);
 void optimizer_close(optimizer **o);
 const optimizer_options *optimizer_get_options(const optimizer *o);
 
+/* The state begins to live in the ledger: at the first step, as PyTorch creates it. Called by the thread
+ * that writes the ledger; further calls do nothing. */
+void optimizer_begin_state(optimizer *o);
+
 /* Updates the pieces of `params` from `grads` as step number `step` (from 0) with learning rate `lr`.
  * Every element must be updated once a step; several calls with disjoint pieces make one step. Gradients
- * are multiplied by `scale` first (clipping); 1 leaves them as they are. */
+ * are multiplied by `scale` first (clipping); 1 leaves them as they are. Any thread, one at a time. */
 status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
                         int64_t step, double lr, double scale);
 
-/* Adds the squared norm of the gradients' pieces to *sum (float64, device memory). */
+/* Adds the squared norm of the gradients' pieces to *sum (float64, device memory). One call at a time. */
 status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces, double *sum);
 
 /* torch.nn.utils.clip_grad_norm_'s factor: min(1, max_norm / (norm + 1e-6)). */

@@ -22,7 +22,9 @@
 
 typedef struct sync_engine sync_engine;
 
-/* What an engine is given. Everything is borrowed and outlives the engine. */
+/* What an engine is given. Everything is borrowed and outlives the engine. In the ledger the owner has
+ * entered parameters, activations and batch; gradients, buckets and optimizer state are the engine's to
+ * enter. */
 typedef struct sync_context {
     int rank, world; /* in the group of the data axis */
     uint64_t job_token;
@@ -71,6 +73,8 @@ typedef struct sync_blob {
 /* The requirements that an engine puts on arenas, asked before they are allocated. */
 typedef struct sync_requirements {
     device_memory_kind param_kind, grad_kind, buffer_kind;
+    ledger_class param_class; /* PARAMETERS, or REPLICAS where this rank holds a copy of another's */
+    bool shares_buffers;      /* every forward starts from rank 0's buffers, on every rank */
 } sync_requirements;
 
 /* One row of a policy table as `harness policies` prints it. */
@@ -109,12 +113,16 @@ typedef struct sync_engine_type {
     status (*ready)(sync_engine *e, int param);
     status (*finish)(sync_engine *e, const sync_step *step);
 
-    /* Ends what is in flight such that parameters and buffers on every rank are those of the stated
-     * consistency: before an evaluation, a checkpoint, the end. */
+    /* Ends what is in flight such that every rank has the same parameters, and rank 0's buffers: before an
+     * evaluation, a checkpoint, the end. */
     status (*settle)(sync_engine *e);
 
     /* For layers that need other ranks: sums `count` float64 over the ranks, in stream order. */
     status (*group_sum)(sync_engine *e, double *values, int count);
+
+    /* An arena laid out like the parameters in which `owned` holds the averaged gradient of the step
+     * that finished last; NULL where this rank has none of it. For verification, in settled state. */
+    const void *(*reduced_gradients)(sync_engine *e, piece_list *owned);
 
     void (*counters)(sync_engine *e, sync_counters *out);
 } sync_engine_type;
@@ -133,5 +141,14 @@ status sync_default_settle(sync_engine *e);
 
 /* One rank, no communication: the baseline of every comparison. */
 extern const sync_engine_type sync_none;
+
+/* The gradient arena begins (open) or ends (close) to live in the ledger. */
+void sync_hold_gradients(sync_engine *e);
+void sync_drop_gradients(sync_engine *e);
+
+/* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
+ * parameters): clipping, if asked for, then one pass over all parameters. Counts its time into *spent_ns. */
+status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
+                              int64_t *spent_ns);
 
 #endif

@@ -22,6 +22,7 @@ typedef struct host_fence {
     _Atomic uint64_t value;
     atomic_uint moves;    /* the futex word: changes whenever the fence does */
     atomic_uint sleepers;
+    atomic_bool failing;  /* the first failure has it and writes `error` */
     atomic_bool failed;   /* set once, behind `error` */
     error_record error;
 } host_fence;
@@ -96,7 +97,7 @@ bool host_fence_reached(device_fence *base, uint64_t value)
 void host_fence_fail(device_fence *base, const error_record *error)
 {
     host_fence *f = (host_fence *)base;
-    if (atomic_load_explicit(&f->failed, memory_order_acquire)) return;
+    if (atomic_exchange_explicit(&f->failing, true, memory_order_relaxed)) return;
     f->error = *error;
     atomic_store_explicit(&f->failed, true, memory_order_release);
     moved(f);

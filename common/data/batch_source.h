@@ -1,0 +1,60 @@
+/* Where a rank's batches come from, behind one interface: a data set through a loader (batches.h), or
+ * tensors that are functions of (seed, name, index).
+ *
+ * A source belongs to one thread, the rank's. A batch is a pure function of the source's configuration
+ * and the step, so a run that resumes at a step sees what the uninterrupted run saw. */
+#ifndef COMMON_DATA_BATCH_SOURCE_H
+#define COMMON_DATA_BATCH_SOURCE_H
+
+#include "common/base/status.h"
+#include "common/data/form.h"
+
+/* A batch on loan. Shapes: form.h, with `count` samples. Inputs are float32 (images NHWC) or int32. */
+typedef struct batch_view {
+    const void *inputs;
+    const void *targets;
+    int64_t count;
+    int64_t targets_counted; /* rows (regression: elements) that count in the loss */
+    int64_t padding;         /* samples that repeat others to make ranks equal: the last ones of a rank */
+    int64_t step;            /* over the whole run, from 0 */
+    int64_t epoch;
+    int64_t epoch_step; /* within the epoch */
+} batch_view;
+
+typedef struct batch_source batch_source;
+
+typedef struct batch_source_type {
+    const char *name;
+    status (*next)(batch_source *s, int64_t step, batch_view *out);
+    void (*give_back)(batch_source *s, const batch_view *b);
+    void (*close)(batch_source *s);
+} batch_source_type;
+
+/* First member of every implementation. */
+struct batch_source {
+    const batch_source_type *type;
+    data_form form;          /* of the batches */
+    int64_t largest_batch;   /* samples */
+    int64_t steps_per_epoch; /* 0: no epochs, steps count on for ever */
+    int64_t buffer_bytes;    /* host memory that batches lie in */
+};
+
+/* Waits for the batch of `step` and lends it until batch_source_return(). Steps in order come from what
+ * was prepared ahead; any other step is a jump, right but slower. A batch that cannot be made is an
+ * error here, again and again. */
+status batch_source_next(batch_source *s, int64_t step, batch_view *out);
+void batch_source_return(batch_source *s, const batch_view *b);
+
+/* Everything on loan becomes invalid. Sets the caller's pointer to NULL. */
+void batch_source_close(batch_source **s);
+
+/* Where a run stands, in the terms that stay valid when the number of ranks changes: what a checkpoint
+ * keeps. */
+typedef struct batch_position {
+    int64_t epoch, epoch_step;
+} batch_position;
+
+batch_position batch_position_of_step(const batch_source *s, int64_t step);
+int64_t batch_step_of_position(const batch_source *s, batch_position position);
+
+#endif

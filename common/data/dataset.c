@@ -1,0 +1,144 @@
+#include "common/data/dataset.h"
+
+#include "common/base/text.h"
+#include "common/data/dataset_impl.h"
+#include "common/data/permutation.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const dataset_type *const types[] = {&dataset_wine, &dataset_fashion_mnist, &dataset_mnist,
+                                            &dataset_idx,  &dataset_cifar10,       &dataset_synthetic};
+enum { TYPES = sizeof types / sizeof types[0] };
+
+static status find_type(const char *spec, const dataset_type **out, const char **argument)
+{
+    const char *colon = strchr(spec, ':');
+    size_t length = colon ? (size_t)(colon - spec) : strlen(spec);
+    *argument = colon ? colon + 1 : NULL;
+    for (int i = 0; i < TYPES; i++) {
+        if (strlen(types[i]->name) != length || memcmp(types[i]->name, spec, length) != 0) continue;
+        *out = types[i];
+        return STATUS_OK;
+    }
+    const char *usages[TYPES];
+    char allowed[256];
+    for (int i = 0; i < TYPES; i++) usages[i] = types[i]->usage;
+    return fail(STATUS_USAGE, "--data: found '%s', allowed is one of %s", spec,
+                text_join(allowed, sizeof allowed, usages, TYPES));
+}
+
+status dataset_open(const dataset_config *config, dataset **out)
+{
+    const dataset_type *type;
+    const char *argument;
+    *out = NULL;
+    TRY(find_type(config->spec, &type, &argument));
+    if (argument && !*argument)
+        return fail(STATUS_USAGE, "--data: found '%s', allowed is %s", config->spec, type->usage);
+    dataset *set = calloc(1, sizeof *set);
+    if (!set) return fail(STATUS_SYSTEM, "no memory for a data set");
+    set->type = type;
+    set->description.name = type->name;
+    status result = type->open(set, config, argument);
+    if (result != STATUS_OK) dataset_close(&set);
+    *out = set;
+    return result;
+}
+
+void dataset_close(dataset **set)
+{
+    if (!*set) return;
+    for (int i = 0; i < (*set)->block_count; i++) free((*set)->blocks[i]);
+    free(*set);
+    *set = NULL;
+}
+
+const data_description *dataset_describe(const dataset *set)
+{
+    return &set->description;
+}
+
+size_t dataset_input_bytes(const dataset *set)
+{
+    const data_form *form = &set->description.form;
+    return (size_t)data_form_input_elements(form) *
+           (form->kind == DATA_IMAGE ? sizeof(uint8_t) : sizeof(float));
+}
+
+const void *dataset_input(const dataset *set, data_part part, int64_t index, void *scratch)
+{
+    assert(index >= 0 && index < set->description.samples[part]);
+    return set->type->input(set, part, index, scratch);
+}
+
+void dataset_target(const dataset *set, data_part part, int64_t index, void *target)
+{
+    assert(index >= 0 && index < set->description.samples[part]);
+    set->type->target(set, part, index, target);
+}
+
+/* ---- for the data sets ------------------------------------------------------------------------ */
+
+void dataset_own(dataset *set, void *block)
+{
+    assert(set->block_count < DATASET_MAX_BLOCKS);
+    set->blocks[set->block_count++] = block;
+}
+
+status dataset_allocate(dataset *set, size_t bytes, void **out)
+{
+    *out = malloc(bytes);
+    if (!*out) return fail(STATUS_SYSTEM, "data set %s: no memory for %zu bytes", set->type->name, bytes);
+    dataset_own(set, *out);
+    return STATUS_OK;
+}
+
+status dataset_add_file(dataset *set, const char *path, const char **out)
+{
+    void *copy;
+    assert(set->description.file_count < DATA_MAX_FILES);
+    TRY(dataset_allocate(set, strlen(path) + 1, &copy));
+    *out = strcpy(copy, path);
+    set->description.files[set->description.file_count++] = *out;
+    return STATUS_OK;
+}
+
+status dataset_hold_back(dataset *set, const stored_part *rows, int64_t count, uint64_t seed)
+{
+    void *picks;
+    int64_t train_count;
+    if (count < 2)
+        return fail(STATUS_DATA, "%s: found %" PRId64 " sample, allowed is at least 2: a fifth is held back",
+                    set->description.files[0], count);
+    TRY(dataset_allocate(set, (size_t)count * sizeof(int32_t), &picks));
+    TRY(permutation_split(rows->labels, count, seed, picks, &train_count));
+    for (int part = 0; part < DATA_PARTS; part++) set->stored[part] = *rows;
+    set->stored[DATA_TRAIN].picks = picks;
+    set->stored[DATA_TEST].picks = (const int32_t *)picks + train_count;
+    set->description.samples[DATA_TRAIN] = train_count;
+    set->description.samples[DATA_TEST] = count - train_count;
+    return STATUS_OK;
+}
+
+static int64_t row_of(const stored_part *part, int64_t index)
+{
+    return part->picks ? part->picks[index] : index;
+}
+
+const void *dataset_stored_input(const dataset *set, data_part part, int64_t index, void *scratch)
+{
+    (void)scratch;
+    const stored_part *stored = &set->stored[part];
+    int64_t offset = row_of(stored, index) * data_form_input_elements(&set->description.form);
+    if (set->description.form.kind == DATA_IMAGE) return stored->pixels + offset;
+    return stored->features + offset;
+}
+
+void dataset_stored_target(const dataset *set, data_part part, int64_t index, void *target)
+{
+    const stored_part *stored = &set->stored[part];
+    *(int32_t *)target = stored->labels[row_of(stored, index)];
+}

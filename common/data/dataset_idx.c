@@ -1,0 +1,163 @@
+#include "common/data/dataset_impl.h"
+#include "common/data/file.h"
+#include "common/data/idx.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FASHION_MNIST_FOLDER "/usr/share/datasets/fashion-mnist"
+#define FASHION_MNIST_PACKAGE "Debian's package dataset-fashion-mnist installs them"
+
+enum { MNIST_SIDE = 28, MNIST_CLASSES = 10 };
+
+/* Reads a pair of files into `rows`; they must agree. Images of another size than h x w are refused,
+ * unless those are 0. */
+static status read_pair(dataset *set, const char *image_path, const char *label_path, int classes, int64_t h,
+                        int64_t w, stored_part *rows, idx_images *images, idx_labels *labels)
+{
+    file_bytes file;
+    TRY(dataset_add_file(set, image_path, &image_path));
+    TRY(file_read(image_path, &file));
+    dataset_own(set, file.data);
+    TRY(idx_decode_images(image_path, file.data, file.size, images));
+    if (h && (images->h != h || images->w != w))
+        return fail(STATUS_DATA,
+                    "%s: offset 8: found images of %" PRId64 "x%" PRId64 ", allowed is %" PRId64 "x%" PRId64,
+                    image_path, images->h, images->w, h, w);
+    set->description.stored_bytes += (int64_t)file.size;
+
+    TRY(dataset_add_file(set, label_path, &label_path));
+    TRY(file_read(label_path, &file));
+    dataset_own(set, file.data);
+    TRY(idx_decode_labels(label_path, file.data, file.size, classes, labels));
+    if (labels->count != images->count)
+        return fail(STATUS_DATA,
+                    "%s: offset 4: found %" PRId64 " labels, allowed is %" PRId64
+                    ", as many as %s has images",
+                    label_path, labels->count, images->count, image_path);
+    set->description.stored_bytes += (int64_t)file.size;
+    *rows = (stored_part){.pixels = images->pixels, .labels = labels->labels};
+    return STATUS_OK;
+}
+
+static data_form image_form(const idx_images *images, int classes)
+{
+    return (data_form){.kind = DATA_IMAGE,
+                       .h = images->h,
+                       .w = images->w,
+                       .c = 1,
+                       .target = DATA_TARGET_CLASS,
+                       .classes = classes};
+}
+
+/* FOLDER/NAME, or FOLDER/NAME.gz where only that is there. */
+static status find_file(const dataset *set, const char *folder, const char *name, const char *hint,
+                        char *path, size_t size)
+{
+    static const char *const endings[] = {"", ".gz"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, size, "%s/%s%s", folder, name, endings[i]);
+        if (access(path, F_OK) == 0) return STATUS_OK;
+    }
+    return fail(STATUS_DATA, "data set %s: found no file %s/%s or %s.gz%s%s", set->type->name, folder, name,
+                name, *hint ? "; " : "", hint);
+}
+
+static status open_folder(dataset *set, const char *folder, const char *hint, float mean, float deviation)
+{
+    static const char *const image_names[] = {"train-images-idx3-ubyte", "t10k-images-idx3-ubyte"};
+    static const char *const label_names[] = {"train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"};
+    idx_images images;
+    idx_labels labels;
+    for (int part = 0; part < DATA_PARTS; part++) {
+        char image_path[PATH_MAX], label_path[PATH_MAX];
+        TRY(find_file(set, folder, image_names[part], hint, image_path, sizeof image_path));
+        TRY(find_file(set, folder, label_names[part], hint, label_path, sizeof label_path));
+        TRY(read_pair(set, image_path, label_path, MNIST_CLASSES, MNIST_SIDE, MNIST_SIDE, &set->stored[part],
+                      &images, &labels));
+        set->description.samples[part] = images.count;
+    }
+    set->description.form = image_form(&images, MNIST_CLASSES);
+    set->description.mean[0] = mean;
+    set->description.deviation[0] = deviation;
+    return STATUS_OK;
+}
+
+static status open_fashion_mnist(dataset *set, const dataset_config *config, const char *argument)
+{
+    (void)config;
+    return open_folder(set, argument ? argument : FASHION_MNIST_FOLDER, argument ? "" : FASHION_MNIST_PACKAGE,
+                       0.2860f, 0.3530f);
+}
+
+static status open_mnist(dataset *set, const dataset_config *config, const char *argument)
+{
+    if (!argument)
+        return fail(STATUS_USAGE, "--data: found '%s', allowed is %s", config->spec, set->type->usage);
+    return open_folder(set, argument, "", 0.1307f, 0.3081f);
+}
+
+/* Mean and deviation of x / 255 over the training part, from exact sums. */
+static void measure(dataset *set)
+{
+    const stored_part *train = &set->stored[DATA_TRAIN];
+    int64_t pixels = data_form_input_elements(&set->description.form),
+            count = set->description.samples[DATA_TRAIN];
+    uint64_t sum = 0, squares = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *image = train->pixels + train->picks[i] * pixels;
+        for (int64_t p = 0; p < pixels; p++) {
+            sum += image[p];
+            squares += (uint64_t)image[p] * image[p];
+        }
+    }
+    double elements = (double)count * (double)pixels, mean = (double)sum / elements;
+    double variance = (double)squares / elements - mean * mean;
+    set->description.mean[0] = (float)(mean / 255);
+    set->description.deviation[0] = variance > 0 ? (float)(sqrt(variance) / 255) : 1;
+}
+
+static status open_pair(dataset *set, const dataset_config *config, const char *argument)
+{
+    const char *comma = argument ? strchr(argument, ',') : NULL;
+    if (!comma || comma == argument || !comma[1])
+        return fail(STATUS_USAGE, "--data: found '%s', allowed is %s", config->spec, set->type->usage);
+    char image_path[PATH_MAX];
+    snprintf(image_path, sizeof image_path, "%.*s", (int)(comma - argument), argument);
+    stored_part rows;
+    idx_images images;
+    idx_labels labels;
+    TRY(read_pair(set, image_path, comma + 1, 256, 0, 0, &rows, &images, &labels));
+    TRY(dataset_hold_back(set, &rows, images.count, config->seed));
+    set->description.form = image_form(&images, labels.highest + 1);
+    measure(set);
+    return STATUS_OK;
+}
+
+const dataset_type dataset_fashion_mnist = {
+    .name = "fashion-mnist",
+    .usage = "fashion-mnist[:DIR]",
+    .open = open_fashion_mnist,
+    .input = dataset_stored_input,
+    .target = dataset_stored_target,
+};
+
+const dataset_type dataset_mnist = {
+    .name = "mnist",
+    .usage = "mnist:DIR",
+    .open = open_mnist,
+    .input = dataset_stored_input,
+    .target = dataset_stored_target,
+};
+
+const dataset_type dataset_idx = {
+    .name = "idx",
+    .usage = "idx:IMAGES,LABELS",
+    .open = open_pair,
+    .input = dataset_stored_input,
+    .target = dataset_stored_target,
+};

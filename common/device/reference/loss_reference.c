@@ -1,0 +1,66 @@
+/* torch.nn.CrossEntropyLoss and MSELoss with reduction "sum"; the mean is the caller's, through the
+ * normaliser by which gradients are divided. */
+#include "common/device/reference/reference_kernels.h"
+
+#include <math.h>
+
+typedef struct softmax_row {
+    double largest, sum; /* of the logits; of exp(logit - largest) */
+    int64_t argmax;      /* the first of equals */
+} softmax_row;
+
+static softmax_row softmax_of(const double *logits, int64_t classes)
+{
+    softmax_row s = {logits[0], 0, 0};
+    for (int64_t i = 1; i < classes; i++)
+        if (logits[i] > s.largest) {
+            s.largest = logits[i];
+            s.argmax = i;
+        }
+    for (int64_t i = 0; i < classes; i++) s.sum += exp(logits[i] - s.largest);
+    return s;
+}
+
+/* loss = log sum_i exp(l_i) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normaliser */
+static void cross_entropy(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
+                          void *workspace)
+{
+    (void)workspace;
+    const loss_attributes *a = &kernel->base.op.u.loss;
+    const int32_t *targets = operands[LOSS_TARGETS];
+    double *sums = operands[LOSS_SUMS];
+    sums[0] = sums[1] = 0;
+    for (int64_t row = 0; row < reference_rows(scalars, a->rows); row++) {
+        const double *logits = (const double *)operands[LOSS_LOGITS] + row * a->classes;
+        double *dlogits = a->gradient ? (double *)operands[LOSS_DLOGITS] + row * a->classes : NULL;
+        bool counts = targets[row] != LOSS_IGNORE;
+        softmax_row s = softmax_of(logits, a->classes);
+        if (counts) {
+            sums[0] += s.largest + log(s.sum) - logits[targets[row]];
+            sums[1] += s.argmax == targets[row];
+        }
+        for (int64_t i = 0; dlogits && i < a->classes; i++) {
+            double probability = exp(logits[i] - s.largest) / s.sum;
+            dlogits[i] = counts ? (probability - (i == targets[row])) / scalars->loss_normalizer : 0;
+        }
+    }
+}
+
+/* loss = sum (y - t)^2;  dy = 2 (y - t) / normaliser */
+static void mean_squared_error(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
+                               void *workspace)
+{
+    (void)workspace;
+    const loss_attributes *a = &kernel->base.op.u.loss;
+    const double *y = operands[LOSS_LOGITS], *targets = operands[LOSS_TARGETS];
+    double *dy = operands[LOSS_DLOGITS], *sums = operands[LOSS_SUMS];
+    sums[0] = sums[1] = 0;
+    for (int64_t i = 0; i < reference_rows(scalars, a->rows) * a->classes; i++) {
+        double difference = y[i] - targets[i];
+        sums[0] += difference * difference;
+        if (a->gradient) dy[i] = 2 * difference / scalars->loss_normalizer;
+    }
+}
+
+const host_kernel_entry reference_cross_entropy = {NULL, cross_entropy, NULL};
+const host_kernel_entry reference_mean_squared_error = {NULL, mean_squared_error, NULL};

@@ -1,0 +1,176 @@
+#include "common/nn/instance.h"
+
+#include "common/memory/plan.h"
+
+#include <stdlib.h>
+
+/* Places within an operation at which a run may be suspended. */
+enum { STAGE_NEED, STAGE_LAUNCH, STAGE_GROUP, STAGE_READY };
+
+typedef void *operand_row[OP_MAX_OPERANDS];
+
+struct nn_instance {
+    device *device;
+    device_stream *stream;
+    const nn_program *program;
+    param_set *set;
+    device_kernel **kernels;  /* [op_count] */
+    operand_row *operands;    /* [op_count], resolved by bind */
+    nn_memory *memory;
+    size_t workspace;
+};
+
+status nn_instance_open(device *d, device_stream *s, const nn_program *program, param_set *set, nn_instance **out)
+{
+    *out = NULL;
+    nn_instance *instance = calloc(1, sizeof *instance);
+    if (!instance) return fail(STATUS_SYSTEM, "no memory for model %s", program->model->name);
+    instance->device = d;
+    instance->stream = s;
+    instance->program = program;
+    instance->set = set;
+    instance->kernels = calloc((size_t)program->op_count, sizeof *instance->kernels);
+    instance->operands = calloc((size_t)program->op_count, sizeof *instance->operands);
+    status rc = STATUS_OK;
+    if (!instance->kernels || !instance->operands) {
+        rc = fail(STATUS_SYSTEM, "no memory for model %s", program->model->name);
+        goto failed;
+    }
+    for (int i = 0; i < program->op_count; i++) {
+        const nn_op *op = &program->ops[i];
+        const device_layout *layout = op->weight_param == NN_NONE ? NULL : &set->layouts[op->weight_param];
+        rc = device_prepare(d, &op->desc, layout, &instance->kernels[i]);
+        if (rc != STATUS_OK) {
+            error_context("model %s, layer %s", program->model->name, program->model->layers[op->layer].name);
+            goto failed;
+        }
+        size_t workspace = device_kernel_workspace(instance->kernels[i]);
+        if (workspace > instance->workspace) instance->workspace = workspace;
+    }
+    *out = instance;
+    return STATUS_OK;
+failed:
+    nn_instance_close(&instance);
+    return rc;
+}
+
+void nn_instance_close(nn_instance **pointer)
+{
+    nn_instance *instance = *pointer;
+    if (!instance) return;
+    for (int i = 0; instance->kernels && i < instance->program->op_count; i++) device_release(&instance->kernels[i]);
+    free(instance->kernels);
+    free(instance->operands);
+    free(instance);
+    *pointer = NULL;
+}
+
+size_t nn_instance_workspace(const nn_instance *instance)
+{
+    return instance->workspace;
+}
+
+static void *resolve(const nn_instance *instance, const nn_bindings *bindings, const nn_operand *o)
+{
+    const param_set *set = instance->set;
+    int size = dtype_size(set->type);
+    char *base = NULL;
+    switch (o->space) {
+    case NN_SPACE_NONE: return NULL;
+    case NN_SPACE_VALUE:
+        base = (char *)bindings->memory->activations.data + instance->program->values[o->index].offset;
+        break;
+    case NN_SPACE_PARAM: base = (char *)set->params.data + set->pieces[o->index].offset * size; break;
+    case NN_SPACE_GRAD: base = (char *)set->grads.data + set->pieces[o->index].offset * size; break;
+    case NN_SPACE_BUFFER: base = (char *)set->buffers.data + set->buffer_pieces[o->index].offset * size; break;
+    case NN_SPACE_INPUT: base = bindings->input; break;
+    case NN_SPACE_TARGET: base = bindings->target; break;
+    case NN_SPACE_INDEX: base = bindings->index; break;
+    case NN_SPACE_LOSS: base = bindings->memory->loss.data; break;
+    }
+    return base + o->offset_bytes;
+}
+
+status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings)
+{
+    const nn_program *p = instance->program;
+    if (bindings->memory->activation_bytes < p->activation_bytes ||
+        bindings->memory->workspace_bytes < (int64_t)instance->workspace)
+        return fail(STATUS_INTERNAL, "model %s was given less memory than it planned", p->model->name);
+    instance->memory = bindings->memory;
+    for (int i = 0; i < p->op_count; i++)
+        for (int s = 0; s < OP_MAX_OPERANDS; s++)
+            instance->operands[i][s] = resolve(instance, bindings, &p->ops[i].operands[s]);
+    return STATUS_OK;
+}
+
+static void begin_lives(const nn_program *p, const nn_op *op, ledger *l)
+{
+    for (int i = 0; i < op->live_count; i++) {
+        const nn_value *v = &p->values[p->births[op->live_first + i]];
+        ledger_acquire(l, v->ledger_class, v->bytes, plan_align(v->bytes));
+    }
+}
+
+static void end_lives(const nn_program *p, const nn_op *op, ledger *l)
+{
+    for (int i = 0; i < op->dead_count; i++) {
+        const nn_value *v = &p->values[p->deaths[op->dead_first + i]];
+        ledger_release(l, v->ledger_class, v->bytes, plan_align(v->bytes));
+    }
+}
+
+static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer *observer,
+                     const op_scalars *scalars, const op_scalars *all_rows, ledger *l)
+{
+    const nn_program *p = instance->program;
+    const nn_op *op = &p->ops[cursor->op];
+    void *const *operands = instance->operands[cursor->op];
+    switch (cursor->stage) {
+    case STAGE_NEED:
+        for (; cursor->index < op->need_count; cursor->index++)
+            TRY(observer->need(observer->context, p->needs[op->need_first + cursor->index]));
+        cursor->stage = STAGE_LAUNCH;
+        /* fall through */
+    case STAGE_LAUNCH:
+        begin_lives(p, op, l);
+        TRY(device_launch(instance->stream, instance->kernels[cursor->op], operands,
+                          op->rows_vary ? scalars : all_rows, instance->memory->workspace.data));
+        cursor->stage = STAGE_GROUP;
+        /* fall through */
+    case STAGE_GROUP:
+        if (op->group_reduce)
+            TRY(observer->group_sum(observer->context, operands[op->group_slot], op->group_reduce));
+        cursor->stage = STAGE_READY;
+        cursor->index = 0;
+        /* fall through */
+    default:
+        for (; cursor->index < op->ready_count; cursor->index++)
+            TRY(observer->ready(observer->context, p->readies[op->ready_first + cursor->index]));
+    }
+    end_lives(p, op, l);
+    if (observer->after_op) observer->after_op(observer->context, op);
+    return STATUS_OK;
+}
+
+status nn_instance_run(nn_instance *instance, nn_cursor *cursor, int end, const nn_observer *observer,
+                       const op_scalars *scalars, ledger *l)
+{
+    op_scalars all_rows = *scalars;
+    all_rows.rows = 0;
+    while (cursor->op < end) {
+        TRY(run_op(instance, cursor, observer, scalars, &all_rows, l));
+        *cursor = (nn_cursor){.op = cursor->op + 1};
+    }
+    return STATUS_OK;
+}
+
+void *nn_instance_value(const nn_instance *instance, int value)
+{
+    return (char *)instance->memory->activations.data + instance->program->values[value].offset;
+}
+
+double *nn_instance_loss_sums(const nn_instance *instance)
+{
+    return instance->memory->loss.data;
+}

@@ -1,0 +1,424 @@
+#include "common/nn/model.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+status nn_model_create(const char *name, nn_model **out)
+{
+    nn_model *m = calloc(1, sizeof *m);
+    if (!m) return fail(STATUS_SYSTEM, "no memory for a model");
+    snprintf(m->name, sizeof m->name, "%s", name);
+    m->output = NN_NONE;
+    *out = m;
+    return STATUS_OK;
+}
+
+void nn_model_free(nn_model **model)
+{
+    nn_model *m = *model;
+    if (!m) return;
+    free(m->layers);
+    free(m->params);
+    free(m->buffers);
+    free(m);
+    *model = NULL;
+}
+
+/* The first failure is recorded; every later builder sees `failed`. */
+static nn_ref broken(nn_model *m, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static nn_ref broken(nn_model *m, status code, const char *format, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (!m->failed) fail(code, "model %s: %s", m->name, text);
+    m->failed = true;
+    return NN_NONE;
+}
+
+static bool grow(nn_model *m, void **array, int count, int *capacity, size_t size)
+{
+    if (count < *capacity) return true;
+    int more = *capacity ? *capacity * 2 : 32;
+    void *bigger = realloc(*array, (size_t)more * size);
+    if (!bigger) {
+        broken(m, STATUS_SYSTEM, "no memory for its layers");
+        return false;
+    }
+    *array = bigger;
+    *capacity = more;
+    return true;
+}
+
+static nn_layer *new_layer(nn_model *m, nn_layer_kind kind, const char *name, nn_ref a, nn_ref b, nn_ref c)
+{
+    if (m->failed) return NULL;
+    if (!grow(m, (void **)&m->layers, m->layer_count, &m->layer_capacity, sizeof *m->layers)) return NULL;
+    nn_layer *l = &m->layers[m->layer_count++];
+    *l = (nn_layer){.kind = kind,
+                    .input = {a, b, c},
+                    .param = {NN_NONE, NN_NONE, NN_NONE},
+                    .buffer = {NN_NONE, NN_NONE}};
+    snprintf(l->name, sizeof l->name, "%s", name);
+    return l;
+}
+
+static nn_ref ref_of(const nn_model *m, const nn_layer *l)
+{
+    return (nn_ref)(l - m->layers);
+}
+
+/* The sample shape of an input, or a rank of -1 if the reference is not usable. */
+static shape sample_of(nn_model *m, nn_ref x, int rank, const char *name)
+{
+    shape none = {-1, {0}};
+    if (m->failed) return none;
+    if (x < 0 || x >= m->layer_count) {
+        broken(m, STATUS_INTERNAL, "layer %s has no input", name);
+        return none;
+    }
+    shape s = m->layers[x].sample;
+    if (rank >= 0 && s.rank != rank) {
+        char text[64];
+        broken(m, STATUS_CONFIG, "layer %s: found an input of shape %s, allowed are %d dimensions", name,
+               shape_format(text, sizeof text, s), rank);
+        return none;
+    }
+    return s;
+}
+
+static int add_param(nn_model *m, nn_layer *l, int slot, const char *name, shape s, nn_init init)
+{
+    if (m->failed) return NN_NONE;
+    if (!grow(m, (void **)&m->params, m->param_count, &m->param_capacity, sizeof *m->params)) return NN_NONE;
+    nn_param *p = &m->params[m->param_count];
+    *p = (nn_param){.shape = s, .elements = shape_elements(s), .init = init, .layer = NN_NONE};
+    snprintf(p->name, sizeof p->name, "%s", name);
+    m->parameter_elements += p->elements;
+    if (l) {
+        p->layer = ref_of(m, l);
+        l->param[slot] = m->param_count;
+    }
+    return m->param_count++;
+}
+
+static int add_named_param(nn_model *m, nn_layer *l, int slot, const char *suffix, shape s, nn_init init)
+{
+    char name[NN_NAME_MAX + 16];
+    snprintf(name, sizeof name, "%s.%s", l->name, suffix);
+    return add_param(m, l, slot, name, s, init);
+}
+
+static int add_buffer(nn_model *m, const nn_layer *l, const char *suffix, int64_t elements, double initial)
+{
+    if (m->failed) return NN_NONE;
+    if (!grow(m, (void **)&m->buffers, m->buffer_count, &m->buffer_capacity, sizeof *m->buffers)) return NN_NONE;
+    nn_buffer *b = &m->buffers[m->buffer_count];
+    *b = (nn_buffer){.elements = elements, .initial = initial};
+    snprintf(b->name, sizeof b->name, "%s.%s", l->name, suffix);
+    return m->buffer_count++;
+}
+
+/* ---- initial values --------------------------------------------------------------------------- */
+
+/* A negative deviation stands for a rule that needs the layer's shape: resolved where it is known. */
+enum { INIT_DEFAULT = -1, INIT_KAIMING_FAN_OUT = -2 };
+
+nn_init nn_init_default(void)
+{
+    return (nn_init){NN_INIT_UNIFORM, INIT_DEFAULT};
+}
+
+nn_init nn_init_normal(double deviation)
+{
+    return (nn_init){NN_INIT_NORMAL, deviation};
+}
+
+nn_init nn_init_kaiming_fan_out(void)
+{
+    return (nn_init){NN_INIT_NORMAL, INIT_KAIMING_FAN_OUT};
+}
+
+static nn_init resolve_init(nn_init init, double fan_in, double fan_out)
+{
+    if (init.a == INIT_DEFAULT) init.a = 1.0 / sqrt(fan_in);
+    else if (init.a == INIT_KAIMING_FAN_OUT) init.a = sqrt(2.0 / fan_out);
+    return init;
+}
+
+/* The bias of a layer whose weight starts by a rule of PyTorch's default follows it; else it is zero. */
+static nn_init bias_init(nn_init weight, double fan_in)
+{
+    if (weight.a == INIT_DEFAULT) return (nn_init){NN_INIT_UNIFORM, 1.0 / sqrt(fan_in)};
+    return (nn_init){NN_INIT_CONSTANT, 0};
+}
+
+static nn_init constant(double value)
+{
+    return (nn_init){NN_INIT_CONSTANT, value};
+}
+
+/* ---- layers ----------------------------------------------------------------------------------- */
+
+static nn_ref add_input(nn_model *m, nn_input_kind kind, shape sample)
+{
+    nn_layer *l = new_layer(m, NN_INPUT, "input", NN_NONE, NN_NONE, NN_NONE);
+    if (!l) return NN_NONE;
+    if (ref_of(m, l) != 0) return broken(m, STATUS_INTERNAL, "its input must be its first layer");
+    m->input_kind = kind;
+    l->sample = sample;
+    return ref_of(m, l);
+}
+
+nn_ref nn_input_image(nn_model *m, int64_t h, int64_t w, int64_t c)
+{
+    return add_input(m, NN_INPUT_IMAGE, (shape){3, {h, w, c}});
+}
+
+nn_ref nn_input_features(nn_model *m, int64_t features)
+{
+    return add_input(m, NN_INPUT_FEATURES, shape_1d(features));
+}
+
+nn_ref nn_input_tokens(nn_model *m, int64_t sequence, int64_t vocabulary)
+{
+    nn_ref ref = add_input(m, NN_INPUT_TOKENS, shape_1d(sequence));
+    if (ref != NN_NONE) m->layers[ref].vocabulary = vocabulary;
+    return ref;
+}
+
+/* Output extent of a window of `r` that moves by `stride` over `extent` padded by `pad`; 0 if none fits. */
+static int64_t windows(int64_t extent, int64_t r, int64_t stride, int64_t pad)
+{
+    return extent + 2 * pad < r ? 0 : (extent + 2 * pad - r) / stride + 1;
+}
+
+nn_ref nn_conv2d(nn_model *m, nn_ref x, const char *name, int64_t out, int64_t kernel, int64_t stride,
+                 int64_t pad, bool bias, nn_init init)
+{
+    shape in = sample_of(m, x, 3, name);
+    nn_layer *l = new_layer(m, NN_CONV2D, name, x, NN_NONE, NN_NONE);
+    if (!l) return NN_NONE;
+    int64_t p = windows(in.dims[0], kernel, stride, pad), q = windows(in.dims[1], kernel, stride, pad);
+    if (p <= 0 || q <= 0) return broken(m, STATUS_CONFIG, "layer %s: its input is smaller than its kernel", name);
+    l->k = out;
+    l->r = kernel;
+    l->stride = stride;
+    l->pad = pad;
+    l->sample = (shape){3, {p, q, out}};
+    double fan_in = (double)(in.dims[2] * kernel * kernel), fan_out = (double)(out * kernel * kernel);
+    add_named_param(m, l, 0, "weight", shape_4d(out, in.dims[2], kernel, kernel),
+                    resolve_init(init, fan_in, fan_out));
+    if (bias) add_named_param(m, l, 1, "bias", shape_1d(out), bias_init(init, fan_in));
+    return ref_of(m, l);
+}
+
+static nn_layer *linear_layer(nn_model *m, nn_ref x, const char *name, int64_t out, int64_t *in)
+{
+    shape s = sample_of(m, x, -1, name);
+    if (!m->failed && s.rank == 3) broken(m, STATUS_INTERNAL, "layer %s: flatten its input first", name);
+    nn_layer *l = new_layer(m, NN_LINEAR, name, x, NN_NONE, NN_NONE);
+    if (!l) return NULL;
+    *in = s.dims[s.rank - 1];
+    l->k = out;
+    l->sample = s;
+    l->sample.dims[s.rank - 1] = out;
+    return l;
+}
+
+nn_ref nn_linear(nn_model *m, nn_ref x, const char *name, int64_t out, bool bias, nn_init init)
+{
+    int64_t in = 0;
+    nn_layer *l = linear_layer(m, x, name, out, &in);
+    if (!l) return NN_NONE;
+    int w = add_named_param(m, l, 0, "weight", shape_2d(out, in), resolve_init(init, (double)in, (double)out));
+    if (w != NN_NONE && m->layers[x].kind == NN_FLATTEN) {
+        shape image = m->layers[m->layers[x].input[0]].sample;
+        if (image.rank == 3) {
+            m->params[w].flat_h = image.dims[0];
+            m->params[w].flat_w = image.dims[1];
+            m->params[w].flat_c = image.dims[2];
+        }
+    }
+    if (bias) add_named_param(m, l, 1, "bias", shape_1d(out), bias_init(init, (double)in));
+    return ref_of(m, l);
+}
+
+int nn_declare_param(nn_model *m, const char *name, shape s, nn_init init)
+{
+    return add_param(m, NULL, 0, name, s, init);
+}
+
+nn_ref nn_linear_tied(nn_model *m, nn_ref x, const char *name, int weight, int bias)
+{
+    if (m->failed) return NN_NONE;
+    if (weight < 0 || weight >= m->param_count || m->params[weight].shape.rank != 2)
+        return broken(m, STATUS_INTERNAL, "layer %s: there is no matrix to tie it to", name);
+    int64_t in = 0, out = m->params[weight].shape.dims[0];
+    nn_layer *l = linear_layer(m, x, name, out, &in);
+    if (!l) return NN_NONE;
+    if (m->params[weight].shape.dims[1] != in)
+        return broken(m, STATUS_CONFIG, "layer %s: tied to a table of another width", name);
+    l->param[0] = weight;
+    l->param[1] = bias;
+    if (bias != NN_NONE) m->params[bias].layer = ref_of(m, l);
+    return ref_of(m, l);
+}
+
+nn_ref nn_batchnorm(nn_model *m, nn_ref x, const char *name, bool sync)
+{
+    shape in = sample_of(m, x, 3, name);
+    nn_layer *l = new_layer(m, NN_BATCHNORM, name, x, NN_NONE, NN_NONE);
+    if (!l) return NN_NONE;
+    int64_t c = in.dims[2];
+    l->sample = in;
+    l->eps = 1e-5;
+    l->momentum = 0.1;
+    l->sync = sync;
+    add_named_param(m, l, 0, "weight", shape_1d(c), constant(1));
+    add_named_param(m, l, 1, "bias", shape_1d(c), constant(0));
+    l->buffer[0] = add_buffer(m, l, "running_mean", c, 0);
+    l->buffer[1] = add_buffer(m, l, "running_var", c, 1);
+    return ref_of(m, l);
+}
+
+nn_ref nn_layernorm(nn_model *m, nn_ref x, const char *name, double eps)
+{
+    shape in = sample_of(m, x, -1, name);
+    nn_layer *l = new_layer(m, NN_LAYERNORM, name, x, NN_NONE, NN_NONE);
+    if (!l) return NN_NONE;
+    l->sample = in;
+    l->eps = eps;
+    add_named_param(m, l, 0, "weight", shape_1d(in.dims[in.rank - 1]), constant(1));
+    add_named_param(m, l, 1, "bias", shape_1d(in.dims[in.rank - 1]), constant(0));
+    return ref_of(m, l);
+}
+
+nn_ref nn_activation(nn_model *m, nn_ref x, activation act)
+{
+    shape in = sample_of(m, x, -1, activation_name(act));
+    nn_layer *l = new_layer(m, NN_ACTIVATION, activation_name(act), x, NN_NONE, NN_NONE);
+    if (!l) return NN_NONE;
+    l->sample = in;
+    l->act = act;
+    return ref_of(m, l);
+}
+
+nn_ref nn_add(nn_model *m, nn_ref a, nn_ref b)
+{
+    shape s = sample_of(m, a, -1, "add"), t = sample_of(m, b, -1, "add");
+    nn_layer *l = new_layer(m, NN_ADD, "add", a, b, NN_NONE);
+    if (!l) return NN_NONE;
+    if (!shape_equal(s, t)) return broken(m, STATUS_CONFIG, "an addition of two shapes");
+    l->sample = s;
+    return ref_of(m, l);
+}
+
+static nn_ref add_pool(nn_model *m, nn_layer_kind kind, const char *name, nn_ref x, int64_t kernel, int64_t stride,
+                       int64_t pad)
+{
+    shape in = sample_of(m, x, 3, name);
+    nn_layer *l = new_layer(m, kind, name, x, NN_NONE, NN_NONE);
+    if (!l) return NN_NONE;
+    int64_t p = windows(in.dims[0], kernel, stride, pad), q = windows(in.dims[1], kernel, stride, pad);
+    if (p <= 0 || q <= 0) return broken(m, STATUS_CONFIG, "%s: its input is smaller than its window", name);
+    l->r = kernel;
+    l->stride = stride;
+    l->pad = pad;
+    l->sample = (shape){3, {p, q, in.dims[2]}};
+    return ref_of(m, l);
+}
+
+nn_ref nn_maxpool(nn_model *m, nn_ref x, int64_t kernel, int64_t stride, int64_t pad)
+{
+    return add_pool(m, NN_MAXPOOL, "maxpool", x, kernel, stride, pad);
+}
+
+nn_ref nn_avgpool(nn_model *m, nn_ref x, int64_t kernel, int64_t stride)
+{
+    return add_pool(m, NN_AVGPOOL, "avgpool", x, kernel, stride, 0);
+}
+
+nn_ref nn_global_avgpool(nn_model *m, nn_ref x)
+{
+    shape in = sample_of(m, x, 3, "avgpool");
+    if (!m->failed && in.dims[0] != in.dims[1]) return broken(m, STATUS_CONFIG, "global pooling wants square images");
+    return nn_flatten(m, add_pool(m, NN_AVGPOOL, "avgpool", x, in.dims[0], 1, 0));
+}
+
+nn_ref nn_flatten(nn_model *m, nn_ref x)
+{
+    shape in = sample_of(m, x, -1, "flatten");
+    nn_layer *l = new_layer(m, NN_FLATTEN, "flatten", x, NN_NONE, NN_NONE);
+    if (!l) return NN_NONE;
+    l->sample = shape_1d(shape_elements(in));
+    return ref_of(m, l);
+}
+
+nn_ref nn_embedding(nn_model *m, nn_ref tokens, const char *table, const char *position, int64_t positions,
+                    const char *type, int64_t hidden, nn_init init)
+{
+    shape in = sample_of(m, tokens, 1, table);
+    nn_layer *l = new_layer(m, NN_EMBEDDING, table, tokens, NN_NONE, NN_NONE);
+    if (!l) return NN_NONE;
+    if (position && in.dims[0] > positions)
+        return broken(m, STATUS_CONFIG, "found a sequence of %lld tokens, allowed are at most %lld positions",
+                      (long long)in.dims[0], (long long)positions);
+    l->vocabulary = m->layers[tokens].vocabulary;
+    l->sample = shape_2d(in.dims[0], hidden);
+    add_param(m, l, 0, table, shape_2d(l->vocabulary, hidden), init);
+    if (position) add_param(m, l, 1, position, shape_2d(positions, hidden), init);
+    if (type) add_param(m, l, 2, type, shape_2d(2, hidden), init);
+    return ref_of(m, l);
+}
+
+nn_ref nn_attention(nn_model *m, nn_ref q, nn_ref k, nn_ref v, const char *name, int64_t heads, bool causal)
+{
+    shape s = sample_of(m, q, 2, name);
+    sample_of(m, k, 2, name);
+    sample_of(m, v, 2, name);
+    bool packed = q == k && k == v;
+    nn_layer *l = new_layer(m, NN_ATTENTION, name, q, k, v);
+    if (!l) return NN_NONE;
+    int64_t hidden = packed ? s.dims[1] / 3 : s.dims[1];
+    if (hidden % heads != 0)
+        return broken(m, STATUS_CONFIG, "found %lld heads, allowed is a divisor of the hidden size %lld",
+                      (long long)heads, (long long)hidden);
+    l->heads = heads;
+    l->causal = causal;
+    l->sample = shape_2d(s.dims[0], hidden);
+    return ref_of(m, l);
+}
+
+nn_ref nn_take_first(nn_model *m, nn_ref x)
+{
+    shape in = sample_of(m, x, 2, "take_first");
+    nn_layer *l = new_layer(m, NN_TAKE_FIRST, "take_first", x, NN_NONE, NN_NONE);
+    if (!l) return NN_NONE;
+    l->sample = shape_1d(in.dims[1]);
+    return ref_of(m, l);
+}
+
+int nn_find_param(const nn_model *m, const char *name)
+{
+    for (int i = 0; i < m->param_count; i++)
+        if (strcmp(m->params[i].name, name) == 0) return i;
+    return NN_NONE;
+}
+
+status nn_model_finish(nn_model *m, nn_ref output, nn_loss_kind loss)
+{
+    shape s = sample_of(m, output, -1, "output");
+    if (!m->failed && m->layers[output].kind == NN_INPUT) broken(m, STATUS_INTERNAL, "it has no layers");
+    if (m->failed) return error_code() != STATUS_OK ? error_code() : fail(STATUS_INTERNAL, "model %s failed", m->name);
+    m->output = output;
+    m->loss = loss;
+    m->classes = s.dims[s.rank - 1];
+    m->rows_per_sample = shape_elements(s) / m->classes;
+    return STATUS_OK;
+}

@@ -1,0 +1,269 @@
+#include "common/nn/params.h"
+
+#include "common/base/random.h"
+#include "common/memory/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+static const op_desc *forward_op_of(const nn_program *program, int param)
+{
+    const op_desc *found = NULL;
+    for (int i = 0; i < program->forward_end; i++) {
+        const nn_op *op = &program->ops[i];
+        for (int s = 0; s < OP_MAX_OPERANDS; s++)
+            if (op->desc.kind == OP_embedding_forward && op->operands[s].space == NN_SPACE_PARAM &&
+                op->operands[s].index == param)
+                return NULL; /* rows of a table are looked up: PyTorch's order */
+        if (op->weight_param == param && !found) found = &op->desc;
+    }
+    return found;
+}
+
+static status choose_layouts(param_set *set, const nn_program *program)
+{
+    for (int i = 0; i < set->model->param_count; i++) {
+        const nn_param *p = &set->model->params[i];
+        const op_desc *op = forward_op_of(program, i);
+        set->layouts[i] = (device_layout){.elements = p->elements, .plain = true};
+        if (!op) continue;
+        int slot = op->kind == OP_conv2d_forward ? (int)CONV_FWD_W : (int)LINEAR_FWD_W;
+        TRY(device_choose_layout(set->device, op, slot, p->shape, &set->layouts[i]));
+    }
+    return STATUS_OK;
+}
+
+/* Lays tensors out one behind the other, each on a cache line of its own; returns the elements. */
+static int64_t lay_out(piece *pieces, int count, const int64_t *elements, int element_size)
+{
+    int64_t unit = PLAN_ALIGNMENT / element_size, at = 0;
+    for (int i = 0; i < count; i++) {
+        pieces[i] = (piece){at, elements[i]};
+        at += (elements[i] + unit - 1) / unit * unit;
+    }
+    return at;
+}
+
+static status place_tensors(param_set *set)
+{
+    const nn_model *m = set->model;
+    int most = m->param_count > m->buffer_count ? m->param_count : m->buffer_count;
+    int64_t *elements = calloc((size_t)most + 1, sizeof *elements);
+    if (!elements) return fail(STATUS_SYSTEM, "no memory for the parameters of model %s", m->name);
+    int size = dtype_size(set->type);
+    for (int i = 0; i < m->param_count; i++) elements[i] = m->params[i].elements;
+    set->arena_elements = lay_out(set->pieces, m->param_count, elements, size);
+    set->logical_bytes = m->parameter_elements * size;
+    for (int i = 0; i < m->buffer_count; i++) {
+        elements[i] = m->buffers[i].elements;
+        set->buffer_bytes += elements[i] * size;
+    }
+    set->buffer_elements = lay_out(set->buffer_pieces, m->buffer_count, elements, size);
+    free(elements);
+    return STATUS_OK;
+}
+
+status param_set_open(device *d, const nn_model *model, const nn_program *program, const param_set_config *config,
+                      param_set **out)
+{
+    *out = NULL;
+    param_set *set = calloc(1, sizeof *set);
+    if (!set) return fail(STATUS_SYSTEM, "no memory for the parameters of model %s", model->name);
+    set->model = model;
+    set->device = d;
+    set->type = program->config.type;
+    set->params.fd = set->grads.fd = set->buffers.fd = -1;
+    set->pieces = calloc((size_t)model->param_count + 1, sizeof *set->pieces);
+    set->layouts = calloc((size_t)model->param_count + 1, sizeof *set->layouts);
+    set->buffer_pieces = calloc((size_t)model->buffer_count + 1, sizeof *set->buffer_pieces);
+    status rc;
+    if (!set->pieces || !set->layouts || !set->buffer_pieces) {
+        rc = fail(STATUS_SYSTEM, "no memory for the parameters of model %s", model->name);
+        goto failed;
+    }
+    TRY_GOTO(rc, choose_layouts(set, program), failed);
+    TRY_GOTO(rc, place_tensors(set), failed);
+    size_t arena = (size_t)set->arena_elements * (size_t)dtype_size(set->type);
+    size_t buffers = (size_t)set->buffer_elements * (size_t)dtype_size(set->type);
+    TRY_GOTO(rc, device_allocate(d, config->param_kind, arena, &set->params), failed);
+    if (config->gradients) TRY_GOTO(rc, device_allocate(d, config->grad_kind, arena, &set->grads), failed);
+    if (buffers) TRY_GOTO(rc, device_allocate(d, config->buffer_kind, buffers, &set->buffers), failed);
+    *out = set;
+    return STATUS_OK;
+failed:
+    param_set_close(&set);
+    return rc;
+}
+
+void param_set_close(param_set **pointer)
+{
+    param_set *set = *pointer;
+    if (!set) return;
+    device_free(set->device, &set->params);
+    device_free(set->device, &set->grads);
+    device_free(set->device, &set->buffers);
+    free(set->pieces);
+    free(set->layouts);
+    free(set->buffer_pieces);
+    free(set);
+    *pointer = NULL;
+}
+
+static void *at(const param_set *set, const void *arena, piece p)
+{
+    return (char *)arena + p.offset * dtype_size(set->type);
+}
+
+static status no_staging(int64_t bytes)
+{
+    return fail(STATUS_SYSTEM, "no memory for a copy of %lld bytes", (long long)bytes);
+}
+
+static void widen(void *to, dtype to_type, const void *from, dtype from_type, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double value = from_type == DTYPE_F64 ? ((const double *)from)[i] : ((const float *)from)[i];
+        if (to_type == DTYPE_F64) ((double *)to)[i] = value;
+        else ((float *)to)[i] = (float)value;
+    }
+}
+
+/* Host tensor in PyTorch's order -> device's type -> device's layout -> arena. */
+static status import_tensor(param_set *set, device_stream *s, const device_layout *layout, void *to,
+                            dtype host_type, const void *plain, int64_t count)
+{
+    if (!device_get_info(set->device)->real) return STATUS_OK;
+    int64_t bytes = count * dtype_size(set->type);
+    char *typed = malloc((size_t)bytes * 2);
+    if (!typed) return no_staging(bytes);
+    status rc = STATUS_OK;
+    void *packed = typed;
+    widen(typed, set->type, plain, host_type, count);
+    if (layout && !layout->plain) {
+        packed = typed + bytes;
+        TRY_GOTO(rc, device_layout_pack(set->device, layout, typed, packed), out);
+    }
+    TRY_GOTO(rc, device_upload(s, to, packed, set->type, set->type, count), out);
+    rc = device_stream_synchronize(s);
+out:
+    free(typed);
+    return rc;
+}
+
+/* `s` is NULL where `from` is host memory. */
+static status export_tensor(const param_set *set, device_stream *s, const device_layout *layout, const void *from,
+                            dtype host_type, void *plain, int64_t count)
+{
+    if (!device_get_info(set->device)->real) {
+        memset(plain, 0, (size_t)(count * dtype_size(host_type)));
+        return STATUS_OK;
+    }
+    int64_t bytes = count * dtype_size(set->type);
+    char *packed = malloc((size_t)bytes * 2);
+    if (!packed) return no_staging(bytes);
+    status rc = STATUS_OK;
+    void *typed = packed;
+    if (s) {
+        TRY_GOTO(rc, device_download(s, packed, from, set->type, set->type, count), out);
+        TRY_GOTO(rc, device_stream_synchronize(s), out);
+    } else {
+        memcpy(packed, from, (size_t)bytes);
+    }
+    if (layout && !layout->plain) {
+        typed = packed + bytes;
+        TRY_GOTO(rc, device_layout_unpack(set->device, layout, packed, typed), out);
+    }
+    widen(plain, host_type, typed, set->type, count);
+out:
+    free(packed);
+    return rc;
+}
+
+status param_set_import(param_set *set, device_stream *s, void *arena, int param, dtype host_type,
+                        const void *plain)
+{
+    piece p = set->pieces[param];
+    return import_tensor(set, s, &set->layouts[param], at(set, arena, p), host_type, plain, p.count);
+}
+
+status param_set_export(const param_set *set, device_stream *s, const void *arena, int param, dtype host_type,
+                        void *plain)
+{
+    piece p = set->pieces[param];
+    return export_tensor(set, s, &set->layouts[param], at(set, arena, p), host_type, plain, p.count);
+}
+
+status param_set_import_buffer(param_set *set, device_stream *s, int buffer, dtype host_type, const void *plain)
+{
+    piece p = set->buffer_pieces[buffer];
+    return import_tensor(set, s, NULL, at(set, set->buffers.data, p), host_type, plain, p.count);
+}
+
+status param_set_export_buffer(const param_set *set, device_stream *s, int buffer, dtype host_type, void *plain)
+{
+    piece p = set->buffer_pieces[buffer];
+    return export_tensor(set, s, NULL, at(set, set->buffers.data, p), host_type, plain, p.count);
+}
+
+static void draw(const nn_init *init, uint64_t start, float *out, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double value = init->a;
+        if (init->kind == NN_INIT_UNIFORM) value *= random_signed(start, (uint64_t)i);
+        else if (init->kind == NN_INIT_NORMAL) value *= random_normal(start, (uint64_t)i);
+        out[i] = (float)value;
+    }
+}
+
+static int64_t largest_tensor(const nn_model *m)
+{
+    int64_t most = 1;
+    for (int i = 0; i < m->param_count; i++)
+        if (m->params[i].elements > most) most = m->params[i].elements;
+    for (int i = 0; i < m->buffer_count; i++)
+        if (m->buffers[i].elements > most) most = m->buffers[i].elements;
+    return most;
+}
+
+status param_set_initialize(param_set *set, device_stream *s, uint64_t seed)
+{
+    const nn_model *m = set->model;
+    if (!device_get_info(set->device)->real) return STATUS_OK;
+    float *values = malloc((size_t)largest_tensor(m) * sizeof *values);
+    if (!values) return no_staging(largest_tensor(m) * 4);
+    status rc = STATUS_OK;
+    for (int i = 0; i < m->param_count && rc == STATUS_OK; i++) {
+        const nn_param *p = &m->params[i];
+        draw(&p->init, random_start(seed, random_fnv1a64(p->name)), values, p->elements);
+        rc = param_set_import(set, s, set->params.data, i, DTYPE_F32, values);
+    }
+    for (int i = 0; i < m->buffer_count && rc == STATUS_OK; i++) {
+        for (int64_t j = 0; j < m->buffers[i].elements; j++) values[j] = (float)m->buffers[i].initial;
+        rc = param_set_import_buffer(set, s, i, DTYPE_F32, values);
+    }
+    free(values);
+    return rc;
+}
+
+status param_set_hash(const param_set *set, device_stream *s, uint64_t *out)
+{
+    const nn_model *m = set->model;
+    float *values = malloc((size_t)largest_tensor(m) * sizeof *values);
+    XXH3_state_t *state = XXH3_createState();
+    status rc = STATUS_OK;
+    if (!values || !state) {
+        rc = no_staging(largest_tensor(m) * 4);
+        goto out;
+    }
+    XXH3_64bits_reset(state);
+    for (int i = 0; i < m->param_count; i++) {
+        TRY_GOTO(rc, param_set_export(set, s, set->params.data, i, DTYPE_F32, values), out);
+        XXH3_64bits_update(state, values, (size_t)m->params[i].elements * sizeof *values);
+    }
+    *out = XXH3_64bits_digest(state);
+out:
+    XXH3_freeState(state);
+    free(values);
+    return rc;
+}

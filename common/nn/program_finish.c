@@ -1,0 +1,152 @@
+/* The last passes of compilation: when each gradient is complete, which results may take the memory of
+ * an operand, when every value lives, and where it lies. */
+#include "common/nn/program_build.h"
+
+#include "common/memory/plan.h"
+
+#include <stdlib.h>
+
+/* Results that may be written over an operand (op.h says so): pairs of slots, first match wins. */
+typedef struct in_place_rule {
+    op_kind kind;
+    int out, in;
+} in_place_rule;
+
+static const in_place_rule in_place_rules[] = {
+    {OP_add, ADD_Y, ADD_A},
+    {OP_add, ADD_Y, ADD_B},
+    {OP_activation_forward, ACT_FWD_Y, ACT_FWD_X},
+    {OP_activation_backward, ACT_BWD_DX, ACT_BWD_DY},
+    {OP_batchnorm_backward, BN_BWD_DRESIDUAL, BN_BWD_DY},
+    {OP_batchnorm_backward, BN_BWD_DX, BN_BWD_DY},
+    {OP_layernorm_forward, LN_FWD_SUM, LN_FWD_X},
+    {OP_layernorm_backward, LN_BWD_DX, LN_BWD_DY},
+    {OP_cross_entropy, LOSS_DLOGITS, LOSS_LOGITS},
+    {OP_mean_squared_error, LOSS_DLOGITS, LOSS_LOGITS},
+};
+
+static void find_lifetimes(nn_program *p)
+{
+    for (int v = 0; v < p->value_count; v++) p->values[v].first = p->values[v].last = -1;
+    for (int i = 0; i < p->op_count; i++) {
+        for (int s = 0; s < OP_MAX_OPERANDS; s++) {
+            const nn_operand *o = &p->ops[i].operands[s];
+            if (o->space != NN_SPACE_VALUE) continue;
+            nn_value *v = &p->values[o->index];
+            if (v->first < 0) v->first = i;
+            v->last = i;
+        }
+    }
+    /* Exchanged with other ranks between forward and backward. */
+    if (!p->config.external_loss) return;
+    nn_value *output = &p->values[p->output_value];
+    if (output->last < p->forward_end - 1) output->last = p->forward_end - 1;
+    if (p->output_gradient_value != NN_NONE) p->values[p->output_gradient_value].first = p->forward_end;
+}
+
+static bool may_share(const nn_program *p, const nn_operand *out, const nn_operand *in, int op)
+{
+    if (out->space != NN_SPACE_VALUE || in->space != NN_SPACE_VALUE || out->index == in->index) return false;
+    const nn_value *to = &p->values[out->index], *from = &p->values[in->index];
+    return out->offset_bytes == 0 && in->offset_bytes == 0 && to->first == op && from->last == op &&
+           to->bytes == from->bytes && to->type == from->type && to->ledger_class == from->ledger_class;
+}
+
+static void replace_value(nn_program *p, int from_op, int value, int by)
+{
+    for (int i = from_op; i < p->op_count; i++)
+        for (int s = 0; s < OP_MAX_OPERANDS; s++)
+            if (p->ops[i].operands[s].space == NN_SPACE_VALUE && p->ops[i].operands[s].index == value)
+                p->ops[i].operands[s].index = by;
+    if (p->output_gradient_value == value) p->output_gradient_value = by;
+    p->values[by].last = p->values[value].last;
+    p->values[value].first = p->values[value].last = -1;
+}
+
+static void share_in_place(nn_program *p)
+{
+    enum { RULES = sizeof in_place_rules / sizeof in_place_rules[0] };
+    for (int i = 0; i < p->op_count; i++) {
+        nn_op *op = &p->ops[i];
+        for (int r = 0; r < RULES; r++) {
+            const in_place_rule *rule = &in_place_rules[r];
+            if (rule->kind != op->desc.kind) continue;
+            const nn_operand *out = &op->operands[rule->out], *in = &op->operands[rule->in];
+            if (may_share(p, out, in, i)) replace_value(p, i, out->index, in->index);
+        }
+    }
+}
+
+/* One array of values in order of birth, one in order of death, sliced by operation. */
+static status list_events(nn_program *p)
+{
+    p->births = calloc((size_t)p->value_count + 1, sizeof *p->births);
+    p->deaths = calloc((size_t)p->value_count + 1, sizeof *p->deaths);
+    if (!p->births || !p->deaths) return fail(STATUS_SYSTEM, "no memory to compile model %s", p->model->name);
+    int born = 0, dead = 0;
+    for (int i = 0; i < p->op_count; i++) {
+        nn_op *op = &p->ops[i];
+        op->live_first = born;
+        op->dead_first = dead;
+        for (int v = 0; v < p->value_count; v++) {
+            if (p->values[v].first == i) p->births[born++] = v;
+            if (p->values[v].last == i && p->values[v].first >= 0) p->deaths[dead++] = v;
+        }
+        op->live_count = born - op->live_first;
+        op->dead_count = dead - op->dead_first;
+    }
+    return STATUS_OK;
+}
+
+static status place_values(nn_program *p)
+{
+    plan_range *ranges = calloc((size_t)p->value_count + 1, sizeof *ranges);
+    if (!ranges) return fail(STATUS_SYSTEM, "no memory to compile model %s", p->model->name);
+    for (int v = 0; v < p->value_count; v++) {
+        const nn_value *value = &p->values[v];
+        ranges[v] = (plan_range){.bytes = value->first < 0 ? 0 : value->bytes, .first = value->first, .last = value->last};
+    }
+    status rc = plan_place(ranges, p->value_count, &p->activation_bytes);
+    for (int v = 0; v < p->value_count; v++) p->values[v].offset = ranges[v].offset;
+    free(ranges);
+    return rc;
+}
+
+/* A gradient is ready behind the last operation that writes it; within an operation in reverse order of
+ * registration. Parameters that no operation reaches are not in the order. */
+static void order_readiness(nn_program *p)
+{
+    int used = 0;
+    for (int i = 0; i < p->op_count; i++) {
+        nn_op *op = &p->ops[i];
+        op->ready_first = used;
+        for (int s = OP_MAX_OPERANDS - 1; s >= 0; s--) {
+            if (op->operands[s].space != NN_SPACE_GRAD) continue;
+            int param = op->operands[s].index;
+            bool later = false;
+            for (int j = i + 1; j < p->op_count && !later; j++)
+                for (int t = 0; t < OP_MAX_OPERANDS && !later; t++)
+                    later = p->ops[j].operands[t].space == NN_SPACE_GRAD && p->ops[j].operands[t].index == param;
+            if (later) continue;
+            int at = used++;
+            while (at > op->ready_first && p->readies[at - 1] < param) {
+                p->readies[at] = p->readies[at - 1];
+                at--;
+            }
+            p->readies[at] = param;
+        }
+        op->ready_count = used - op->ready_first;
+    }
+    for (int i = 0; i < used; i++) p->ready_order[i] = p->readies[i];
+    p->ready_count = used;
+}
+
+status build_finish(build *b)
+{
+    nn_program *p = b->program;
+    order_readiness(p);
+    find_lifetimes(p);
+    share_in_place(p);
+    TRY(list_events(p));
+    return place_values(p);
+}

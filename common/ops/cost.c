@@ -1,0 +1,332 @@
+/* The formulas of op_cost_of(). Floating-point operations follow the loops of the plainest kernel that
+ * keeps its intermediate results (common/device/reference); bytes are the operands', each once. */
+#include "common/ops/op.h"
+
+/* Of one value: comparison; x / (1 + exp(-x)); x/2 erfc(-x/sqrt 2); x/2 (1 + tanh(a (x + b x^3))). */
+static double activation_flops(activation act)
+{
+    static const double flops[ACTIVATION_COUNT] = {
+        [ACTIVATION_RELU] = 1, [ACTIVATION_SILU] = 4, [ACTIVATION_GELU] = 4, [ACTIVATION_GELU_TANH] = 9};
+    return flops[act];
+}
+
+/* dy act'(x): a selection; s (1 + x (1 - s)); cdf + x density; 1/2 (1 + t + x (1 - t^2) u'). */
+static double slope_flops(activation act)
+{
+    static const double flops[ACTIVATION_COUNT] = {
+        [ACTIVATION_RELU] = 1, [ACTIVATION_SILU] = 9, [ACTIVATION_GELU] = 10, [ACTIVATION_GELU_TANH] = 17};
+    return flops[act];
+}
+
+/* Elements of the operation's type that are read and written, and bytes of other types. */
+typedef struct traffic {
+    double flops;
+    double in, out;
+    double other_in, other_out;
+} traffic;
+
+/* The gradient of a parameter: read as well where it is added to. */
+static void write_gradient(traffic *t, const op_desc *op, double elements)
+{
+    t->out += elements;
+    if (op->accumulate) t->in += elements;
+}
+
+/* Multiply-adds: n p q k c r s, in each direction; the bias adds n p q k. */
+static traffic conv2d_cost(const op_desc *op)
+{
+    const conv2d_attributes *a = &op->u.conv2d;
+    double x = (double)(a->n * a->h * a->w * a->c), y = (double)(a->n * a->p * a->q * a->k);
+    double weights = (double)(a->k * a->c * a->r * a->s), bias = a->bias ? (double)a->k : 0;
+    traffic t = {.flops = 2 * y * (double)(a->c * a->r * a->s)};
+    switch (op->kind) {
+    case OP_conv2d_forward:
+        t.flops += a->bias ? y : 0;
+        t.in = x + weights + bias;
+        t.out = y;
+        break;
+    case OP_conv2d_backward_data:
+        t.in = y + weights;
+        t.out = x;
+        break;
+    default:
+        t.flops += a->bias ? y : 0;
+        t.in = x + y;
+        write_gradient(&t, op, weights + bias);
+    }
+    return t;
+}
+
+/* Multiply-adds: m in out; the bias adds m out. An activation reads or writes pre (m, out) beside. */
+static traffic linear_cost(const op_desc *op)
+{
+    const linear_attributes *a = &op->u.linear;
+    double x = (double)(a->m * a->in), y = (double)(a->m * a->out);
+    double weights = (double)(a->in * a->out), bias = a->bias ? (double)a->out : 0;
+    bool keeps_pre = a->act != ACTIVATION_NONE && a->act != ACTIVATION_RELU;
+    traffic t = {.flops = 2 * x * (double)a->out};
+    switch (op->kind) {
+    case OP_linear_forward:
+        t.flops += (a->bias ? y : 0) + y * activation_flops(a->act);
+        t.in = x + weights + bias;
+        t.out = y + (keeps_pre ? y : 0);
+        break;
+    case OP_linear_backward_data:
+        t.in = y + weights;
+        t.out = x;
+        break;
+    default:
+        t.flops += (a->bias ? y : 0) + y * slope_flops(a->act);
+        t.in = x + y + (a->act != ACTIVATION_NONE ? y : 0);
+        t.out = a->act != ACTIVATION_NONE ? y : 0;
+        write_gradient(&t, op, weights + bias);
+    }
+    return t;
+}
+
+/* Per element: mean 1, variance 3, y = (x - mean) scale + beta 3, residual 1. Channels are not counted in
+ * flops. */
+static traffic batchnorm_forward_cost(const op_desc *op)
+{
+    const batchnorm_attributes *a = &op->u.batchnorm;
+    double x = (double)(a->n * a->h * a->w * a->c), c = (double)a->c, residual = a->residual ? x : 0;
+    double normalize = 3 * x + residual + x * activation_flops(a->act);
+    traffic t = {.flops = normalize, .in = x + residual + 4 * c, .out = x};
+    switch (op->kind) {
+    case OP_batchnorm_forward: /* running statistics are read and written; mean, invstd */
+        t.flops += 4 * x;
+        t.out += 4 * c;
+        break;
+    case OP_batchnorm_apply:
+        t.out += 4 * c;
+        t.other_in = 8 * (2 * c + 1);
+        break;
+    case OP_batchnorm_stats: /* sums of x and x^2 */
+        return (traffic){.flops = 3 * x, .in = x, .other_out = 8 * (2 * c + 1)};
+    default:
+        break;
+    }
+    return t;
+}
+
+/* Per element: g = (dy + dy2) act', recomputing act's argument (3, residual 1) where it is not RELU;
+ * sums of g and g xhat 5; dx 5 with factors per channel folded. */
+static traffic batchnorm_backward_cost(const op_desc *op)
+{
+    const batchnorm_attributes *a = &op->u.batchnorm;
+    double x = (double)(a->n * a->h * a->w * a->c), c = (double)a->c;
+    if (op->kind == OP_batchnorm_backward_apply)
+        return (traffic){.flops = 5 * x, .in = 2 * x + 3 * c, .out = x, .other_in = 8 * (2 * c + 1)};
+    bool relu = a->act == ACTIVATION_RELU, recomputes = a->act != ACTIVATION_NONE && !relu;
+    bool residual_read = a->residual && recomputes;
+    traffic t = {.flops = 5 * x + x * slope_flops(a->act) + (a->dy2 ? x : 0),
+                 .in = 2 * x + (a->dy2 ? x : 0) + (relu ? x : 0) + 4 * c};
+    t.flops += (recomputes ? 3 * x : 0) + (residual_read ? x : 0);
+    t.in += residual_read ? x : 0;
+    write_gradient(&t, op, 2 * c);
+    if (op->kind == OP_batchnorm_backward_stats) {
+        t.out += x; /* g */
+        t.other_out = 16 * c;
+        return t;
+    }
+    bool writes_residual = a->residual && (a->act != ACTIVATION_NONE || a->dy2);
+    t.flops += 5 * x;
+    t.out += x + (writes_residual ? x : 0);
+    return t;
+}
+
+/* Per element forward: residual 1, mean 1, variance 3, y 4. Backward: xhat 2, sums over rows and columns
+ * 7, dx 5, dsum 1. */
+static traffic layernorm_cost(const op_desc *op)
+{
+    const layernorm_attributes *a = &op->u.layernorm;
+    double x = (double)(a->m * a->c), c = (double)a->c, m = (double)a->m;
+    double residual = a->residual ? x : 0, dsum = a->dsum ? x : 0;
+    if (op->kind == OP_layernorm_forward)
+        return (traffic){.flops = 8 * x + residual, .in = x + residual + 2 * c, .out = x + residual + 2 * m};
+    traffic t = {.flops = 14 * x + dsum, .in = 2 * x + dsum + c + 2 * m, .out = x};
+    write_gradient(&t, op, 2 * c);
+    return t;
+}
+
+static traffic elementwise_cost(const op_desc *op)
+{
+    double count = (double)op->u.elementwise.count;
+    activation act = op->u.elementwise.act;
+    switch (op->kind) {
+    case OP_activation_forward:
+        return (traffic){.flops = count * activation_flops(act), .in = count, .out = count};
+    case OP_activation_backward:
+        return (traffic){.flops = count * slope_flops(act), .in = 2 * count, .out = count};
+    case OP_add:
+        return (traffic){.flops = count, .in = 2 * count, .out = count};
+    case OP_divide:
+        return (traffic){.flops = count, .in = count, .out = count};
+    default: /* fill */
+        return (traffic){.out = count};
+    }
+}
+
+/* Maximum: a comparison for every position of a window, and backward an addition for every output.
+ * Average: an addition for every position of a window and a division. INDEX is a byte an output. */
+static traffic pool_cost(const op_desc *op)
+{
+    const pool_attributes *a = &op->u.pool;
+    double x = (double)(a->n * a->h * a->w * a->c), y = (double)(a->n * a->p * a->q * a->c);
+    double window = (double)(a->r * a->s);
+    switch (op->kind) {
+    case OP_maxpool_forward:
+        return (traffic){.flops = y * window, .in = x, .out = y, .other_out = y};
+    case OP_maxpool_backward:
+        return (traffic){.flops = y, .in = y, .out = x, .other_in = y};
+    case OP_avgpool_forward:
+        return (traffic){.flops = y * (window + 1), .in = x, .out = y};
+    default:
+        return (traffic){.flops = y * (window + 1), .in = y, .out = x};
+    }
+}
+
+/* Every token reads, or adds to, one row of the table; position rows are read once a batch. */
+static traffic embedding_cost(const op_desc *op)
+{
+    const embedding_attributes *a = &op->u.embedding;
+    double rows = (double)(a->batch * a->sequence), y = rows * (double)a->hidden;
+    double hidden = (double)a->hidden;
+    double tables = 1 + (a->position_table ? 1 : 0) + (a->type_table ? 1 : 0);
+    traffic t = {.other_in = 4 * rows};
+    if (op->kind == OP_embedding_forward) {
+        t.flops = (tables - 1) * y;
+        t.in = y + (a->position_table ? (double)a->sequence * hidden : 0) + (a->type_table ? hidden : 0);
+        t.out = y;
+        return t;
+    }
+    t.flops = tables * y;
+    t.in = y + (op->accumulate ? y : 0);
+    t.out = op->accumulate ? y : (double)a->vocabulary * hidden;
+    t.out += (a->position_table ? (double)a->positions * hidden : 0) + (a->type_table ? 2 * hidden : 0);
+    return t;
+}
+
+/* With S = batch heads (pairs of a query and a key that it sees): forward two products, 4 S width, and
+ * scale, maximum, subtraction, exponential, sum and division, 6 S; backward five products, 10 S width,
+ * the exponential again (3 S), ds (3 S), and dout . out. */
+static traffic attention_cost(const op_desc *op)
+{
+    const attention_attributes *a = &op->u.attention;
+    double sequence = (double)a->sequence, width = (double)a->width;
+    double pairs = a->causal ? sequence * (sequence + 1) / 2 : sequence * sequence;
+    double scores = (double)(a->batch * a->heads) * pairs, lse = (double)(a->batch * a->heads) * sequence;
+    double x = lse * width;
+    if (op->kind == OP_attention_forward)
+        return (traffic){.flops = scores * (4 * width + 6), .in = 3 * x, .out = x + lse};
+    return (traffic){.flops = scores * (10 * width + 6) + 2 * x, .in = 5 * x + lse, .out = 3 * x};
+}
+
+static traffic rows_cost(const op_desc *op)
+{
+    const rows_attributes *a = &op->u.rows;
+    double selected = (double)(a->selected * a->hidden), rows = (double)(a->rows * a->hidden);
+    double index = a->every > 0 ? 0 : 4 * (double)a->selected;
+    return (traffic){.in = selected, .out = op->kind == OP_gather_rows ? selected : rows, .other_in = index};
+}
+
+/* Cross entropy, per logit: maximum, subtraction, exponential, sum; the gradient two divisions. Mean
+ * squared error: difference, square, sum; the gradient a product and a division. */
+static traffic loss_cost(const op_desc *op)
+{
+    const loss_attributes *a = &op->u.loss;
+    double logits = (double)(a->rows * a->classes);
+    bool cross_entropy = op->kind == OP_cross_entropy;
+    traffic t = {.flops = logits * (cross_entropy ? 4 : 3), .in = logits, .other_out = 16};
+    if (cross_entropy)
+        t.other_in = 4 * (double)a->rows;
+    else
+        t.in += logits;
+    if (a->gradient) {
+        t.flops += 2 * logits;
+        t.out = logits;
+    }
+    return t;
+}
+
+/* Per element. SGD: scale 1, decay 2, momentum 3 and Nesterov's 2, update 2. Adam: scale 1, decay 2,
+ * moments 3 + 4, update 7. */
+static traffic optimizer_cost(const op_desc *op)
+{
+    const optimizer_attributes *a = &op->u.optimizer;
+    double count = (double)a->count;
+    bool momentum = a->momentum != 0;
+    switch (op->kind) {
+    case OP_sgd:
+        return (traffic){.flops = count * (5 + (momentum ? 3 : 0) + (momentum && a->nesterov ? 2 : 0)),
+                         .in = count * (momentum ? 3 : 2),
+                         .out = count * (momentum ? 2 : 1)};
+    case OP_adam:
+        return (traffic){.flops = 17 * count, .in = 4 * count, .out = 3 * count};
+    default: /* sum_squares */
+        return (traffic){.flops = 2 * count, .in = count, .other_in = 8, .other_out = 8};
+    }
+}
+
+static traffic traffic_of(const op_desc *op)
+{
+    switch (op->kind) {
+    case OP_conv2d_forward:
+    case OP_conv2d_backward_data:
+    case OP_conv2d_backward_weights:
+        return conv2d_cost(op);
+    case OP_linear_forward:
+    case OP_linear_backward_data:
+    case OP_linear_backward_weights:
+        return linear_cost(op);
+    case OP_batchnorm_forward:
+    case OP_batchnorm_inference:
+    case OP_batchnorm_stats:
+    case OP_batchnorm_apply:
+        return batchnorm_forward_cost(op);
+    case OP_batchnorm_backward:
+    case OP_batchnorm_backward_stats:
+    case OP_batchnorm_backward_apply:
+        return batchnorm_backward_cost(op);
+    case OP_layernorm_forward:
+    case OP_layernorm_backward:
+        return layernorm_cost(op);
+    case OP_activation_forward:
+    case OP_activation_backward:
+    case OP_add:
+    case OP_divide:
+    case OP_fill:
+        return elementwise_cost(op);
+    case OP_maxpool_forward:
+    case OP_maxpool_backward:
+    case OP_avgpool_forward:
+    case OP_avgpool_backward:
+        return pool_cost(op);
+    case OP_embedding_forward:
+    case OP_embedding_backward:
+        return embedding_cost(op);
+    case OP_attention_forward:
+    case OP_attention_backward:
+        return attention_cost(op);
+    case OP_gather_rows:
+    case OP_scatter_rows:
+        return rows_cost(op);
+    case OP_cross_entropy:
+    case OP_mean_squared_error:
+        return loss_cost(op);
+    case OP_sgd:
+    case OP_adam:
+    case OP_sum_squares:
+        return optimizer_cost(op);
+    case OP_COUNT:
+        break;
+    }
+    return (traffic){0};
+}
+
+op_cost op_cost_of(const op_desc *op)
+{
+    traffic t = traffic_of(op);
+    double size = dtype_size(op->type);
+    return (op_cost){t.flops, t.in * size + t.other_in, t.out * size + t.other_out};
+}

@@ -1,0 +1,218 @@
+#include "common/optim/optimizer.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+static const char *const kind_names[] = {"sgd", "adam", "adamw", NULL};
+static const char *const schedule_names[] = {"constant", "step", "cosine", "linear", NULL};
+
+#define FIELD(name) offsetof(optimizer_options, name)
+static const option optimizer_option_list[] = {
+    {.name = "optimizer", .type = OPTION_CHOICE, .offset = FIELD(kind), .initial = "sgd", .choices = kind_names,
+     .help = "update rule, with PyTorch's semantics and defaults"},
+    {.name = "lr", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(lr),
+     .help = "learning rate [PyTorch's: 0.001; sgd 0.01]"},
+    {.name = "momentum", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(momentum), .help = "sgd [0]"},
+    {.name = "dampening", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(dampening), .low = -1e9, .high = 1e9,
+     .help = "sgd [0]"},
+    {.name = "nesterov", .type = OPTION_FLAG, .offset = FIELD(nesterov), .help = "sgd with Nesterov's momentum"},
+    {.name = "weight-decay", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(weight_decay),
+     .help = "L2 penalty; adamw: decoupled [0; adamw 0.01]"},
+    {.name = "beta1", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(beta1), .low = 0, .high = 0.999999999,
+     .help = "adam, adamw [0.9]"},
+    {.name = "beta2", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(beta2), .low = 0, .high = 0.999999999,
+     .help = "adam, adamw [0.999]"},
+    {.name = "eps", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(eps), .help = "adam, adamw [1e-8]"},
+    {.name = "lr-schedule", .type = OPTION_CHOICE, .offset = FIELD(schedule), .initial = "constant",
+     .choices = schedule_names, .help = "learning rate over the steps"},
+    {.name = "lr-warmup", .argument = "STEPS", .type = OPTION_INT, .offset = FIELD(warmup_steps), .initial = "0",
+     .help = "steps of linear warm-up before the schedule"},
+    {.name = "lr-steps", .argument = "STEPS", .type = OPTION_INT, .offset = FIELD(schedule_steps), .initial = "0",
+     .help = "step: steps between decays; cosine, linear: length (0: the run's)"},
+    {.name = "lr-gamma", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(gamma), .initial = "0.1",
+     .help = "step: factor of a decay"},
+    {.name = "clip-norm", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(clip_norm), .initial = "0",
+     .help = "scale gradients so that their norm is at most X (0: off)"},
+};
+
+const option_table optimizer_option_table = {"Optimizer", optimizer_option_list,
+                                             sizeof optimizer_option_list / sizeof optimizer_option_list[0]};
+
+optimizer_options optimizer_defaults(optimizer_kind kind)
+{
+    return (optimizer_options){.kind = kind,
+                               .lr = kind == OPTIMIZER_SGD ? 0.01 : 0.001,
+                               .weight_decay = kind == OPTIMIZER_ADAMW ? 0.01 : 0,
+                               .beta1 = 0.9,
+                               .beta2 = 0.999,
+                               .eps = 1e-8,
+                               .gamma = 0.1};
+}
+
+status optimizer_resolve(const option_binding *binding)
+{
+    optimizer_options *o = binding->storage;
+    optimizer_options initial = optimizer_defaults((optimizer_kind)o->kind);
+    if (!options_given(binding, "lr")) o->lr = initial.lr;
+    if (!options_given(binding, "weight-decay")) o->weight_decay = initial.weight_decay;
+    if (!options_given(binding, "beta1")) o->beta1 = initial.beta1;
+    if (!options_given(binding, "beta2")) o->beta2 = initial.beta2;
+    if (!options_given(binding, "eps")) o->eps = initial.eps;
+    if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
+        return fail(STATUS_USAGE, "option --nesterov: found momentum %g and dampening %g, allowed is a momentum above 0 "
+                                  "and no dampening", o->momentum, o->dampening);
+    static const char *const of_sgd[] = {"momentum", "dampening", "nesterov"};
+    static const char *const of_adam[] = {"beta1", "beta2", "eps"};
+    for (int i = 0; i < 3; i++) {
+        const char *foreign = o->kind == OPTIMIZER_SGD ? of_adam[i] : of_sgd[i];
+        if (options_given(binding, foreign))
+            return fail(STATUS_USAGE, "option --%s: not used by the optimizer %s", foreign, kind_names[o->kind]);
+    }
+    return STATUS_OK;
+}
+
+double optimizer_learning_rate(const optimizer_options *o, int64_t step, int64_t total_steps)
+{
+    if (step < o->warmup_steps) return o->lr * (double)(step + 1) / (double)o->warmup_steps;
+    double at = (double)(step - o->warmup_steps);
+    int64_t length = o->schedule_steps ? o->schedule_steps : total_steps - o->warmup_steps;
+    if (length < 1) length = 1;
+    double part = at < (double)length ? at / (double)length : 1.0;
+    switch ((lr_schedule)o->schedule) {
+    case LR_CONSTANT: return o->lr;
+    case LR_STEP: return o->lr * pow(o->gamma, floor(at / (double)length));
+    case LR_COSINE: return o->lr * 0.5 * (1.0 + cos(3.14159265358979323846 * part));
+    case LR_LINEAR: return o->lr * (1.0 - part);
+    }
+    return o->lr;
+}
+
+int optimizer_state_count(const optimizer_options *o)
+{
+    if (o->kind != OPTIMIZER_SGD) return 2;
+    return o->momentum != 0 ? 1 : 0;
+}
+
+struct optimizer {
+    device *device;
+    optimizer_options options;
+    device_kernel *update, *sum_squares;
+    device_memory state[2];
+    device_memory workspace; /* of sum_squares */
+    int state_count;
+    int64_t elements, logical;
+    int element_size;
+    ledger *ledger;
+    bool state_counted;
+};
+
+static status prepare_kernels(optimizer *o, dtype type)
+{
+    const optimizer_options *p = &o->options;
+    op_desc op = {.kind = p->kind == OPTIMIZER_SGD ? OP_sgd : OP_adam,
+                  .type = type,
+                  .u.optimizer = {.count = o->elements,
+                                  .momentum = p->momentum,
+                                  .dampening = p->dampening,
+                                  .beta1 = p->beta1,
+                                  .beta2 = p->beta2,
+                                  .eps = p->eps,
+                                  .nesterov = p->nesterov,
+                                  .decoupled = p->kind == OPTIMIZER_ADAMW}};
+    TRY(device_prepare(o->device, &op, NULL, &o->update));
+    op.kind = OP_sum_squares;
+    TRY(device_prepare(o->device, &op, NULL, &o->sum_squares));
+    size_t workspace = device_kernel_workspace(o->sum_squares);
+    return workspace ? device_allocate(o->device, DEVICE_MEMORY_PRIVATE, workspace, &o->workspace) : STATUS_OK;
+}
+
+status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
+                      ledger *l, optimizer **out)
+{
+    *out = NULL;
+    optimizer *o = calloc(1, sizeof *o);
+    if (!o) return fail(STATUS_SYSTEM, "no memory for an optimizer");
+    *o = (optimizer){.device = d,
+                     .options = *options,
+                     .state = {{.fd = -1}, {.fd = -1}},
+                     .workspace = {.fd = -1},
+                     .state_count = optimizer_state_count(options),
+                     .elements = elements,
+                     .logical = logical,
+                     .element_size = dtype_size(type),
+                     .ledger = l};
+    status rc;
+    TRY_GOTO(rc, prepare_kernels(o, type), failed);
+    for (int i = 0; i < o->state_count; i++)
+        TRY_GOTO(rc, device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)(elements * o->element_size), &o->state[i]),
+                 failed);
+    *out = o;
+    return STATUS_OK;
+failed:
+    optimizer_close(&o);
+    return rc;
+}
+
+void optimizer_close(optimizer **pointer)
+{
+    optimizer *o = *pointer;
+    if (!o) return;
+    device_release(&o->update);
+    device_release(&o->sum_squares);
+    for (int i = 0; i < 2; i++) device_free(o->device, &o->state[i]);
+    device_free(o->device, &o->workspace);
+    free(o);
+    *pointer = NULL;
+}
+
+const optimizer_options *optimizer_get_options(const optimizer *o)
+{
+    return &o->options;
+}
+
+void optimizer_begin_state(optimizer *o)
+{
+    if (o->state_counted) return;
+    o->state_counted = true;
+    for (int i = 0; i < o->state_count; i++)
+        ledger_acquire(o->ledger, LEDGER_OPTIMIZER, o->logical * o->element_size, o->elements * o->element_size);
+}
+
+status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
+                        int64_t step, double lr, double scale)
+{
+    const optimizer_options *p = &o->options;
+    double t = (double)(step + 1);
+    op_scalars scalars = {.learning_rate = lr,
+                          .weight_decay = p->weight_decay,
+                          .gradient_scale = scale,
+                          .bias_correction1 = 1.0 - pow(p->beta1, t),
+                          .bias_correction2 = 1.0 - pow(p->beta2, t),
+                          .first_step = step == 0,
+                          .pieces = pieces.pieces,
+                          .piece_count = pieces.count};
+    void *operands[OP_MAX_OPERANDS] = {[OPT_PARAM] = params,
+                                       [OPT_GRAD] = (void *)grads,
+                                       [OPT_STATE1] = o->state[0].data,
+                                       [OPT_STATE2] = o->state[1].data};
+    return device_launch(s, o->update, operands, &scalars, NULL);
+}
+
+status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces, double *sum)
+{
+    op_scalars scalars = {.pieces = pieces.pieces, .piece_count = pieces.count};
+    void *operands[OP_MAX_OPERANDS] = {[SUMSQ_X] = (void *)grads, [SUMSQ_OUT] = sum};
+    return device_launch(s, o->sum_squares, operands, &scalars, o->workspace.data);
+}
+
+double optimizer_clip_scale(double max_norm, double sum_squares)
+{
+    double scale = max_norm / (sqrt(sum_squares) + 1e-6);
+    return scale < 1.0 ? scale : 1.0;
+}
+
+device_memory *optimizer_state(optimizer *o, int index)
+{
+    return &o->state[index];
+}

@@ -1,0 +1,126 @@
+#include "common/sync/agent.h"
+
+#include "common/base/clock.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+/* How often an agent looks again before it sleeps: a sleep and its wake-up cost some 50 us. */
+enum { IDLE_ROUNDS = 64 };
+
+struct sync_agent {
+    sync_agent_config config;
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool stop;
+    atomic_bool failed; /* set once, behind `error` */
+    error_record error;
+    int idle_rounds; /* inline: of the compute thread */
+};
+
+static void give_up(sync_agent *agent)
+{
+    error_copy(&agent->error);
+    atomic_store_explicit(&agent->failed, true, memory_order_release);
+    agent->config.ops->failed(agent->config.context, &agent->error);
+}
+
+static void *run(void *argument)
+{
+    sync_agent *agent = argument;
+    const sync_agent_ops *ops = agent->config.ops;
+    void *context = agent->config.context;
+    int idle = 0;
+    while (!atomic_load_explicit(&agent->stop, memory_order_acquire)) {
+        int64_t deadline = CLOCK_NEVER;
+        bool worked = false;
+        if (ops->progress(context, clock_now_ns(), &deadline, &worked) != STATUS_OK) {
+            give_up(agent);
+            break;
+        }
+        if (worked) idle = 0;
+        else if (++idle >= IDLE_ROUNDS) ops->wait(context, deadline);
+    }
+    return NULL;
+}
+
+/* The idle function of a compute thread that waits for a fence. */
+static status idle_progress(void *context, bool *worked)
+{
+    sync_agent *agent = context;
+    const sync_agent_ops *ops = agent->config.ops;
+    int64_t deadline = CLOCK_NEVER;
+    status rc = ops->progress(agent->config.context, clock_now_ns(), &deadline, worked);
+    if (rc != STATUS_OK) {
+        give_up(agent);
+        return rc;
+    }
+    if (*worked) {
+        agent->idle_rounds = 0;
+    } else if (++agent->idle_rounds >= IDLE_ROUNDS) {
+        ops->wait(agent->config.context, deadline);
+        *worked = true;
+    }
+    return STATUS_OK;
+}
+
+/* Signals are for the thread that reads them. */
+static status start_thread(sync_agent *agent)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = pthread_create(&agent->thread, NULL, run, agent);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failure) return fail(STATUS_SYSTEM, "no thread for %s (error %d)", agent->config.name, failure);
+    pthread_setname_np(agent->thread, agent->config.name);
+    agent->has_thread = true;
+    return STATUS_OK;
+}
+
+status sync_agent_open(const sync_agent_config *config, sync_agent **out)
+{
+    *out = NULL;
+    sync_agent *agent = calloc(1, sizeof *agent);
+    if (!agent) return fail(STATUS_SYSTEM, "no memory for an agent");
+    agent->config = *config;
+    if (config->inline_progress) {
+        device_set_idle(config->device, idle_progress, agent);
+    } else {
+        status rc = start_thread(agent);
+        if (rc != STATUS_OK) {
+            free(agent);
+            return rc;
+        }
+    }
+    *out = agent;
+    return STATUS_OK;
+}
+
+void sync_agent_close(sync_agent **pointer)
+{
+    sync_agent *agent = *pointer;
+    if (!agent) return;
+    if (agent->has_thread) {
+        atomic_store_explicit(&agent->stop, true, memory_order_release);
+        agent->config.ops->wake(agent->config.context);
+        pthread_join(agent->thread, NULL);
+    } else {
+        device_set_idle(agent->config.device, NULL, NULL);
+    }
+    free(agent);
+    *pointer = NULL;
+}
+
+void sync_agent_wake(sync_agent *agent)
+{
+    if (agent->has_thread) agent->config.ops->wake(agent->config.context);
+}
+
+status sync_agent_error(sync_agent *agent)
+{
+    if (!atomic_load_explicit(&agent->failed, memory_order_acquire)) return STATUS_OK;
+    return error_adopt(&agent->error);
+}

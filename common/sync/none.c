@@ -1,0 +1,108 @@
+/* The engine of one rank: it proves the interface and is the baseline of every comparison. */
+#include "common/sync/engine.h"
+
+#include <stdlib.h>
+
+typedef struct none_engine {
+    sync_engine base;
+    double norm_scratch;
+    int64_t optimizer_ns;
+} none_engine;
+
+static const sync_policy_info policies[] = {{"none", "this program", "one rank, no communication"}};
+
+static const option_table no_options = {"Engine none", NULL, 0};
+
+static status none_requirements(const void *options, const char *policy, int world, sync_requirements *out)
+{
+    (void)options;
+    (void)policy;
+    *out = (sync_requirements){0};
+    if (world != 1) return fail(STATUS_CONFIG, "mode none: found %d ranks, allowed is one", world);
+    return STATUS_OK;
+}
+
+static status none_open(const sync_context *context, sync_engine **out)
+{
+    none_engine *e = calloc(1, sizeof *e);
+    if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
+    e->base = (sync_engine){&sync_none, *context};
+    sync_hold_gradients(&e->base);
+    *out = &e->base;
+    return STATUS_OK;
+}
+
+static status none_offer(sync_engine *e, sync_blob *out)
+{
+    (void)e;
+    *out = (sync_blob){NULL, 0};
+    return STATUS_OK;
+}
+
+static status none_connect(sync_engine *e, const sync_blob *offers)
+{
+    (void)e;
+    (void)offers;
+    return STATUS_OK;
+}
+
+static void none_close(sync_engine *e)
+{
+    sync_drop_gradients(e);
+    free(e);
+}
+
+static status none_finish(sync_engine *base, const sync_step *step)
+{
+    none_engine *e = (none_engine *)base;
+    if (!step->synchronize) return STATUS_OK;
+    return sync_update_parameters(base, step, base->context.params->grads.data, &e->norm_scratch, &e->optimizer_ns);
+}
+
+static status none_group_sum(sync_engine *e, double *values, int count)
+{
+    (void)e;
+    (void)values;
+    (void)count;
+    return STATUS_OK;
+}
+
+static const void *none_reduced_gradients(sync_engine *e, piece_list *owned)
+{
+    const param_set *set = e->context.params;
+    *owned = param_set_pieces(set, 0, set->model->param_count);
+    return set->grads.data;
+}
+
+static void none_counters(sync_engine *base, sync_counters *out)
+{
+    none_engine *e = (none_engine *)base;
+    *out = (sync_counters){.optimizer_ns = e->optimizer_ns};
+    e->optimizer_ns = 0;
+}
+
+const sync_engine_type sync_none = {
+    .name = "none",
+    .options = &no_options,
+    .options_size = 0,
+    .policies = policies,
+    .policy_count = 1,
+    .requirements = none_requirements,
+    .open = none_open,
+    .offer = none_offer,
+    .connect = none_connect,
+    .close = none_close,
+    .plan_batch = sync_default_plan_batch,
+    .scatter_inputs = sync_default_stage,
+    .begin_forward = sync_default_stage,
+    .need = sync_default_param,
+    .place_outputs = sync_default_stage,
+    .loss = sync_default_loss,
+    .scatter_output_gradient = sync_default_stage,
+    .ready = sync_default_param,
+    .finish = none_finish,
+    .settle = sync_default_settle,
+    .group_sum = none_group_sum,
+    .reduced_gradients = none_reduced_gradients,
+    .counters = none_counters,
+};

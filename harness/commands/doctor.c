@@ -1,0 +1,199 @@
+/* harness doctor: what this machine offers, and what may be in the way. */
+#include "harness/commands/commands.h"
+
+#include "common/device/host/host.h"
+#include "harness/run/version.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <link.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <protobuf-c/protobuf-c.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include <zlib.h>
+#include <zmq.h>
+
+static void row(text_buffer *out, const char *what, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void row(text_buffer *out, const char *what, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    text_append(out, "%-22s %s\n", what, text);
+}
+
+/* The value behind "key   : value" in a file of /proc, or "". */
+static char *proc_value(const char *path, const char *key, char *buffer, size_t size)
+{
+    buffer[0] = '\0';
+    FILE *file = fopen(path, "re");
+    if (!file) return buffer;
+    char line[512];
+    while (!buffer[0] && fgets(line, sizeof line, file)) {
+        size_t length = strlen(key);
+        if (strncmp(line, key, length) != 0) continue;
+        const char *at = line + length;
+        while (*at == ':' || isspace((unsigned char)*at)) at++;
+        snprintf(buffer, size, "%s", at);
+        buffer[strcspn(buffer, "\n")] = '\0';
+    }
+    fclose(file);
+    return buffer;
+}
+
+static bool read_line(const char *path, char *buffer, size_t size)
+{
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    bool got = fgets(buffer, (int)size, file) != NULL;
+    fclose(file);
+    if (got) buffer[strcspn(buffer, "\n")] = '\0';
+    return got;
+}
+
+static void machine(text_buffer *out)
+{
+    char text[256], memory[64];
+    struct utsname system;
+    uname(&system);
+    row(out, "system", "%s %s %s", system.sysname, system.release, system.machine);
+    row(out, "processor", "%s", proc_value("/proc/cpuinfo", "model name", text, sizeof text));
+    row(out, "processors", "%d usable of %ld online", host_processors(), sysconf(_SC_NPROCESSORS_ONLN));
+    row(out, "memory", "%s, %s available", proc_value("/proc/meminfo", "MemTotal", memory, sizeof memory),
+        proc_value("/proc/meminfo", "MemAvailable", text, sizeof text));
+}
+
+/* The container's share of the processors: cgroup v2, then v1. */
+static void cpu_limit(text_buffer *out)
+{
+    char line[64];
+    int64_t quota = -1, period = 0;
+    if (read_line("/sys/fs/cgroup/cpu.max", line, sizeof line)) {
+        if (sscanf(line, "%" SCNd64 " %" SCNd64, &quota, &period) != 2) quota = -1;
+    } else if (read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", line, sizeof line)) {
+        quota = atoll(line);
+        if (read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", line, sizeof line)) period = atoll(line);
+    }
+    if (quota <= 0 || period <= 0) {
+        row(out, "container CPU limit", "none");
+        return;
+    }
+    double processors = (double)quota / (double)period;
+    row(out, "container CPU limit", "%.2f processors%s", processors,
+        processors < host_processors() ? ": ranks are throttled although more processors are shown" : "");
+}
+
+static void limits(text_buffer *out)
+{
+    struct rlimit files, locked;
+    char size[32];
+    getrlimit(RLIMIT_NOFILE, &files);
+    getrlimit(RLIMIT_MEMLOCK, &locked);
+    row(out, "descriptors", "%" PRIu64 "%s", (uint64_t)files.rlim_cur,
+        files.rlim_cur < 256 ? ": a job of 8 ranks needs some 100 a process, raise it with ulimit -n" : "");
+    if (locked.rlim_cur == RLIM_INFINITY) row(out, "lockable memory", "unlimited");
+    else row(out, "lockable memory", "%s", text_format_bytes(size, sizeof size, (double)locked.rlim_cur));
+    int fd = memfd_create("harness-doctor", MFD_CLOEXEC);
+    if (fd < 0) {
+        row(out, "shared memory", "none: memfd_create is refused, the ring and --payload shm cannot run");
+    } else {
+        bool large = ftruncate(fd, 1 << 30) == 0;
+        row(out, "shared memory", "anonymous (memfd)%s", large ? "" : ", but not 1 GiB of it");
+        close(fd);
+    }
+}
+
+static void libraries(text_buffer *out)
+{
+    const dnnl_version_t *v = dnnl_version();
+    int major, minor, patch;
+    zmq_version(&major, &minor, &patch);
+    row(out, "oneDNN", "%d.%d.%d, %s", v->major, v->minor, v->patch,
+        v->cpu_runtime == DNNL_RUNTIME_OMP ? "OpenMP" : v->cpu_runtime == DNNL_RUNTIME_SEQ ? "sequential" : "other threads");
+    row(out, "libzmq", "%d.%d.%d", major, minor, patch);
+    row(out, "protobuf-c", "%s", protobuf_c_version());
+    row(out, "jansson", "%s", jansson_version_str());
+    row(out, "zlib", "%s", zlibVersion());
+    row(out, "xxHash", "%u.%u.%u", XXH_versionNumber() / 10000, XXH_versionNumber() / 100 % 100, XXH_versionNumber() % 100);
+}
+
+/* Two OpenMP run-times in one process fight over the processors. */
+static int count_openmp(struct dl_phdr_info *info, size_t size, void *context)
+{
+    (void)size;
+    text_buffer *found = context;
+    const char *name = strrchr(info->dlpi_name, '/');
+    name = name ? name + 1 : info->dlpi_name;
+    if (strncmp(name, "libgomp", 7) == 0 || strncmp(name, "libomp", 6) == 0 || strncmp(name, "libiomp", 7) == 0)
+        text_append(found, "%s%s", found->length ? ", " : "", name);
+    return 0;
+}
+
+static void openmp(text_buffer *out)
+{
+    text_buffer found = {0};
+    dl_iterate_phdr(count_openmp, &found);
+    bool two = found.data && strchr(found.data, ',');
+    row(out, "OpenMP run-time", "%s%s", found.data ? found.data : "none",
+        two ? ": two in one process fight over the processors" : "");
+    text_free(&found);
+    static const char *const variables[] = {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"};
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
+        if (getenv(variables[i])) row(out, variables[i], "%s (from the environment)", getenv(variables[i]));
+}
+
+static void devices(text_buffer *out)
+{
+    static const char *const names[] = {"cpu", "reference"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        device *d = NULL;
+        char label[48];
+        device_config config = {.name = names[i], .world = 1, .threads = host_processors()};
+        snprintf(label, sizeof label, "device %s", names[i]);
+        if (device_open(&config, &d) == STATUS_OK) {
+            row(out, label, "%s, %s", device_get_info(d)->description, dtype_name(device_get_info(d)->compute_type));
+            device_close(&d);
+        } else {
+            row(out, label, "not usable: %s", error_message());
+            error_clear();
+        }
+    }
+}
+
+static void data_sets(text_buffer *out)
+{
+    static const char file[] = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz";
+    row(out, "Fashion-MNIST", "%s", access(file, R_OK) == 0 ? "installed" : "not installed: Debian's package is dataset-fashion-mnist");
+}
+
+static status run_doctor(int argc, char *argv[], int *exit_code)
+{
+    if (argc > 0) return fail(STATUS_USAGE, "doctor: found '%s', allowed is nothing", argv[0]);
+    text_buffer out = {0};
+    row(&out, "harness", "%s", PROGRAM_VERSION);
+    machine(&out);
+    cpu_limit(&out);
+    limits(&out);
+    devices(&out);
+    libraries(&out);
+    openmp(&out);
+    data_sets(&out);
+    status rc = STATUS_OK;
+    if (out.out_of_memory || fputs(out.data, stdout) < 0 || fflush(stdout) != 0)
+        rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
+    text_free(&out);
+    *exit_code = 0;
+    return rc;
+}
+
+const command command_doctor = {"doctor", "", "show devices, libraries and limits of this machine", run_doctor, NULL};

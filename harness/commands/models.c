@@ -1,0 +1,120 @@
+/* harness models [NAME]: the models, or one model's layers. */
+#include "harness/commands/commands.h"
+
+#include "common/nn/program.h"
+#include "models/models.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static option_binding bind(model_options *options)
+{
+    return (option_binding){.table = &model_option_table, .storage = options};
+}
+
+static status compile_one(const model_options *options, nn_model **model, nn_program **program)
+{
+    nn_program_config config = {.batch = 1, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
+    TRY(model_build(options, model));
+    return nn_program_compile(*model, &config, program);
+}
+
+static double forward_flops(const nn_program *p)
+{
+    double flops = 0;
+    for (int i = 0; i < p->forward_end; i++) flops += op_cost_of(&p->ops[i].desc).flops;
+    return flops;
+}
+
+static status list_models(const model_options *given, text_buffer *out)
+{
+    text_append(out, "%-12s %14s %14s %16s  %s\n", "model", "parameters", "GFLOP/sample", "activations/sample", "");
+    for (int i = 0; i < model_count; i++) {
+        model_options options = *given;
+        options.name = model_table[i].name;
+        nn_model *m = NULL;
+        nn_program *p = NULL;
+        status rc = compile_one(&options, &m, &p);
+        char bytes[32];
+        if (rc == STATUS_OK)
+            text_append(out, "%-12s %14lld %14.3f %16s    %s\n", options.name, (long long)m->parameter_elements,
+                        forward_flops(p) / 1e9, text_format_bytes(bytes, sizeof bytes, (double)nn_program_peak_bytes(p)),
+                        model_table[i].summary);
+        nn_program_free(&p);
+        nn_model_free(&m);
+        TRY(rc);
+    }
+    text_append(out, "GFLOP: one forward pass, a multiply-add counted as two. Activations: the largest sum alive in a\n"
+                     "training step of one sample, gradients of activations included.\n");
+    return STATUS_OK;
+}
+
+static const char *layer_kind_name(nn_layer_kind kind)
+{
+    static const char *const names[] = {[NN_INPUT] = "input",         [NN_CONV2D] = "conv2d",
+                                        [NN_LINEAR] = "linear",       [NN_BATCHNORM] = "batchnorm",
+                                        [NN_LAYERNORM] = "layernorm", [NN_ACTIVATION] = "activation",
+                                        [NN_ADD] = "add",             [NN_MAXPOOL] = "maxpool",
+                                        [NN_AVGPOOL] = "avgpool",     [NN_FLATTEN] = "flatten",
+                                        [NN_EMBEDDING] = "embedding", [NN_ATTENTION] = "attention",
+                                        [NN_TAKE_FIRST] = "take_first"};
+    return names[kind];
+}
+
+static status print_layers(const model_options *options, text_buffer *out)
+{
+    nn_model *m = NULL;
+    TRY(model_build(options, &m));
+    text_append(out, "%4s %-46s %-11s %-16s %s\n", "", "layer", "kind", "output", "parameters");
+    for (int i = 0; i < m->layer_count; i++) {
+        const nn_layer *l = &m->layers[i];
+        char sample[64];
+        text_append(out, "%4d %-46s %-11s %-16s", i, l->name, layer_kind_name(l->kind),
+                    shape_format(sample, sizeof sample, l->sample));
+        for (int p = 0; p < NN_MAX_LAYER_PARAMS; p++) {
+            char text[64];
+            if (l->param[p] == NN_NONE) continue;
+            const nn_param *param = &m->params[l->param[p]];
+            text_append(out, " %s%s", shape_format(text, sizeof text, param->shape), param->layer == i ? "" : " (tied)");
+        }
+        text_append(out, "\n");
+    }
+    text_append(out, "%lld parameters in %d tensors; outputs are height x width x channels, or tokens x width, of one "
+                     "sample\n", (long long)m->parameter_elements, m->param_count);
+    nn_model_free(&m);
+    return STATUS_OK;
+}
+
+static status run_models(int argc, char *argv[], int *exit_code)
+{
+    model_options options;
+    option_binding binding = bind(&options);
+    const char **words = calloc((size_t)argc + 1, sizeof *words);
+    int word_count = 0;
+    text_buffer out = {0};
+    if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
+    status rc = options_defaults(&binding, 1);
+    if (rc == STATUS_OK) rc = options_parse(&binding, 1, argc, argv, words, &word_count);
+    if (rc == STATUS_OK && word_count > 1) rc = fail(STATUS_USAGE, "found '%s', allowed is one model", words[1]);
+    if (rc == STATUS_OK && word_count == 1) {
+        options.name = words[0];
+        rc = print_layers(&options, &out);
+    } else if (rc == STATUS_OK) {
+        rc = list_models(&options, &out);
+    }
+    if (rc == STATUS_OK && (out.out_of_memory || fputs(out.data, stdout) < 0 || fflush(stdout) != 0))
+        rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
+    text_free(&out);
+    free(words);
+    *exit_code = 0;
+    return rc;
+}
+
+static void help_models(text_buffer *out)
+{
+    model_options options;
+    option_binding binding = bind(&options);
+    options_help(&binding, 1, out);
+}
+
+const command command_models = {"models", "[NAME] [options]", "list the models, or the layers of one", run_models, help_models};

@@ -1,0 +1,154 @@
+/* harness verify FILE.json ...: golden trajectories against this program's engines. */
+#include "harness/commands/commands.h"
+
+#include "common/sync/shared_options.h"
+#include "harness/run/engines.h"
+#include "harness/verify/verify.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct verify_options {
+    const char *device;
+    int mode;
+    const char *policy;
+    int64_t threads;
+} verify_options;
+
+enum { MODE_AUTO, MODE_NONE, MODE_PS, MODE_RING, MODE_BOTH };
+static const char *const mode_names[] = {"auto", "none", "ps", "ring", "both", NULL};
+
+#define FIELD(name) offsetof(verify_options, name)
+static const option verify_option_list[] = {
+    {.name = "device", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(device), .initial = "cpu",
+     .help = "cpu, or reference: in float64, to 1e-9"},
+    {.name = "mode", .type = OPTION_CHOICE, .offset = FIELD(mode), .initial = "auto", .choices = mode_names,
+     .help = "auto: none for files of one rank, ps and ring for files of several"},
+    {.name = "policy", .argument = "P|ps=P,ring=P", .type = OPTION_TEXT, .offset = FIELD(policy),
+     .help = "how an engine behaves, see `harness policies`"},
+    {.name = "threads", .argument = "N", .type = OPTION_INT, .offset = FIELD(threads), .initial = "1", .low = 1,
+     .high = 1024, .help = "compute threads a rank"},
+};
+static const option_table verify_option_table = {"Verify", verify_option_list,
+                                                 sizeof verify_option_list / sizeof verify_option_list[0]};
+
+enum { OPTIONS_SIZE = 512, BINDINGS = 2 + ENGINE_COUNT };
+
+typedef struct verify_setup {
+    verify_options options;
+    shared_options shared;
+    _Alignas(16) char engines[ENGINE_COUNT][OPTIONS_SIZE];
+    const char *policies[ENGINE_COUNT];
+    option_binding bindings[BINDINGS];
+} verify_setup;
+
+static void bind_all(verify_setup *s)
+{
+    s->bindings[0] = (option_binding){.table = &verify_option_table, .storage = &s->options};
+    s->bindings[1] = (option_binding){.table = &shared_option_table, .storage = &s->shared};
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        s->bindings[2 + e] = (option_binding){.table = engine_table[e]->options, .storage = s->engines[e]};
+}
+
+static bool engine_takes_part(const verify_setup *s, const golden_file *f, int engine)
+{
+    if (s->options.mode == MODE_AUTO) return (engine == ENGINE_NONE) == (f->world == 1);
+    if (s->options.mode == MODE_BOTH) return engine != ENGINE_NONE;
+    return engine == s->options.mode - MODE_NONE + ENGINE_NONE;
+}
+
+_Static_assert(MODE_PS - MODE_NONE == ENGINE_PS && MODE_RING - MODE_NONE == ENGINE_RING, "modes follow the engines");
+
+/* One line a file. */
+static status verify_file(const verify_setup *s, const char *path, bool *agrees)
+{
+    golden_file *f = NULL;
+    TRY(golden_open(path, &f));
+    char line[768] = "";
+    size_t used = 0;
+    double worst = 0;
+    status rc = STATUS_OK;
+    int unchecked = 0, tensors = 0, ran = 0;
+    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++) {
+        if (!engine_takes_part(s, f, e)) continue;
+        comparison c;
+        verify_config config = {.file = f,
+                                .device = s->options.device,
+                                .threads = (int)s->options.threads,
+                                .engine = engine_table[e],
+                                .engine_options = s->engines[e],
+                                .policy = s->policies[e]};
+        rc = verify_run(&config, &c);
+        if (rc != STATUS_OK) break;
+        used += (size_t)snprintf(line + used, sizeof line - used, "  %s %.3g of the limit (%s)", engine_table[e]->name,
+                                 c.share, c.what);
+        if (c.share > 1 && used < sizeof line)
+            used += (size_t)snprintf(line + used, sizeof line - used, ": found %.9g, expected %.9g", c.found, c.expected);
+        if (used >= sizeof line) used = sizeof line - 1;
+        if (c.share > worst) worst = c.share;
+        unchecked += c.unchecked;
+        tensors += c.tensors;
+        ran++;
+    }
+    golden_close(&f);
+    if (rc != STATUS_OK) {
+        error_context("%s", path);
+        return rc;
+    }
+    if (ran == 0)
+        return fail(STATUS_USAGE, "%s: found --mode %s, allowed is a mode for its number of ranks", path,
+                    mode_names[s->options.mode]);
+    *agrees = worst <= 1;
+    printf("%-9s %s%s; %d of %d tensors not checked\n", *agrees ? "agrees" : "DISAGREES", path, line, unchecked, tensors);
+    fflush(stdout);
+    return STATUS_OK;
+}
+
+static status verify_files(verify_setup *s, const char **paths, int count, int *exit_code)
+{
+    int disagreeing = 0;
+    if (count == 0) return fail(STATUS_USAGE, "verify: no file found, allowed are one or more golden trajectories");
+    TRY(engine_parse_policies(s->options.policy, s->policies));
+    for (int i = 0; i < count; i++) {
+        bool agrees = false;
+        TRY(verify_file(s, paths[i], &agrees));
+        disagreeing += !agrees;
+    }
+    if (disagreeing) printf("%d of %d files disagree\n", disagreeing, count);
+    *exit_code = disagreeing ? status_exit_code(STATUS_MISMATCH) : 0;
+    return STATUS_OK;
+}
+
+static status run_verify(int argc, char *argv[], int *exit_code)
+{
+    verify_setup *s = calloc(1, sizeof *s);
+    const char **paths = calloc((size_t)argc + 1, sizeof *paths);
+    int count = 0;
+    status rc;
+    if (!s || !paths) {
+        rc = fail(STATUS_SYSTEM, "no memory for the command line");
+        goto out;
+    }
+    bind_all(s);
+    TRY_GOTO(rc, options_defaults(s->bindings, BINDINGS), out);
+    TRY_GOTO(rc, options_parse(s->bindings, BINDINGS, argc, argv, paths, &count), out);
+    rc = verify_files(s, paths, count, exit_code);
+out:
+    free(paths);
+    free(s);
+    return rc;
+}
+
+static void help_verify(text_buffer *out)
+{
+    verify_setup *s = calloc(1, sizeof *s);
+    if (!s) return;
+    bind_all(s);
+    options_help(s->bindings, BINDINGS, out);
+    free(s);
+}
+
+const command command_verify = {"verify", "[options] FILE.json ...", "compare with golden trajectories computed by PyTorch",
+                                run_verify, help_verify};

@@ -1,0 +1,87 @@
+/* harness [COMMAND] [options]: the first word names the command; without one it is `run`. */
+#include "common/base/log.h"
+#include "harness/commands/commands.h"
+#include "harness/run/version.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const command *const commands[] = {&command_run, &command_verify, &command_models, &command_doctor};
+enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+
+static const command *find_command(const char *name)
+{
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(commands[i]->name, name) == 0) return commands[i];
+    return NULL;
+}
+
+static status print(text_buffer *text)
+{
+    bool complete = !text->out_of_memory && fputs(text->data ? text->data : "", stdout) >= 0 && fflush(stdout) == 0;
+    text_free(text);
+    return complete ? STATUS_OK : fail_errno(STATUS_CANNOT_CREATE, "stdout");
+}
+
+static status print_help(void)
+{
+    text_buffer out = {0};
+    text_append(&out, "harness " PROGRAM_VERSION ": data-parallel training through a parameter server or a ring all-reduce\n\n"
+                      "usage: harness [run] [options]        harness COMMAND [options]\n\ncommands:\n");
+    for (int i = 0; i < COMMAND_COUNT; i++) text_append(&out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    text_append(&out, "\nharness COMMAND --help lists the options of a command; harness --version prints the version.\n"
+                      "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable, 70 defect,\n"
+                      "71 system, 73 cannot create output, 74 input or output, 75 peer lost, 76 protocol, 77 permission,\n"
+                      "78 configuration, 128 + signal.\n");
+    return print(&out);
+}
+
+static status print_command_help(const command *c)
+{
+    text_buffer out = {0};
+    text_append(&out, "usage: harness %s %s\n%s\n", c->name, c->usage, c->summary);
+    if (c->help) c->help(&out);
+    return print(&out);
+}
+
+static bool is_word(const char *argument, const char *word)
+{
+    return argument && strcmp(argument, word) == 0;
+}
+
+static status dispatch(int argc, char *argv[], int *exit_code)
+{
+    const char *first = argc > 1 ? argv[1] : NULL;
+    if (is_word(first, "--help")) return print_help();
+    if (is_word(first, "--version")) {
+        text_buffer out = {0};
+        text_append(&out, "harness %s\n", PROGRAM_VERSION);
+        return print(&out);
+    }
+    const command *c = &command_run;
+    int skip = 1;
+    if (first && first[0] != '-') {
+        c = find_command(first);
+        skip = 2;
+        if (!c) {
+            const char *names[COMMAND_COUNT];
+            char allowed[256];
+            for (int i = 0; i < COMMAND_COUNT; i++) names[i] = commands[i]->name;
+            return fail(STATUS_USAGE, "unknown command '%s', allowed is one of %s", first,
+                        text_join(allowed, sizeof allowed, names, COMMAND_COUNT));
+        }
+    }
+    for (int i = skip; i < argc; i++)
+        if (is_word(argv[i], "--help")) return print_command_help(c);
+    return c->run(argc - skip, argv + skip, exit_code);
+}
+
+int main(int argc, char *argv[])
+{
+    int exit_code = 0;
+    status rc = dispatch(argc, argv, &exit_code);
+    if (rc == STATUS_OK) return exit_code;
+    if (error_message()[0]) log_error("%s", error_message());
+    return status_exit_code(rc);
+}

@@ -1,0 +1,12 @@
+/* Reports rendered from a run's JSON (docs/results.md), which is the only source of their figures. */
+#ifndef HARNESS_REPORT_REPORT_H
+#define HARNESS_REPORT_REPORT_H
+
+#include "common/base/text.h"
+
+#include <jansson.h>
+
+/* The side-by-side text report. */
+void report_text(const json_t *result, text_buffer *out);
+
+#endif

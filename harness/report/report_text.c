@@ -1,0 +1,245 @@
+#include "harness/report/report.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LABEL_WIDTH = 34, COLUMN_WIDTH = 18 };
+
+/* "phases.forward_ns.median_ns" of an object; NULL if there is none. */
+static const json_t *at_path(const json_t *object, const char *path)
+{
+    char key[64];
+    while (object && *path) {
+        size_t length = strcspn(path, ".");
+        snprintf(key, sizeof key, "%.*s", (int)length, path);
+        object = json_object_get(object, key);
+        path += length + (path[length] == '.');
+    }
+    return object;
+}
+
+static double number_at(const json_t *object, const char *path)
+{
+    const json_t *value = at_path(object, path);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static const char *text_at(const json_t *object, const char *path)
+{
+    const char *text = json_string_value(at_path(object, path));
+    return text ? text : "";
+}
+
+/* How a figure is written. */
+typedef enum cell_format { CELL_TIME, CELL_PERCENT, CELL_RATE, CELL_BYTES, CELL_RATIO, CELL_LOSS, CELL_COUNT } cell_format;
+
+static char *format_cell(char *buffer, size_t size, cell_format format, double value)
+{
+    if (isnan(value)) {
+        snprintf(buffer, size, "-");
+        return buffer;
+    }
+    switch (format) {
+    case CELL_TIME: return text_format_duration(buffer, size, value);
+    case CELL_BYTES: return text_format_bytes(buffer, size, value);
+    case CELL_PERCENT: snprintf(buffer, size, "%.1f %%", 100 * value); break;
+    case CELL_RATE: snprintf(buffer, size, value < 100 ? "%.2f" : "%.0f", value); break;
+    case CELL_RATIO: snprintf(buffer, size, "%.3f", value); break;
+    case CELL_LOSS: snprintf(buffer, size, "%.4f", value); break;
+    case CELL_COUNT: snprintf(buffer, size, "%.0f", value); break;
+    }
+    return buffer;
+}
+
+static void row_of_jobs(const json_t *jobs, const char *label, cell_format format, const char *path, text_buffer *out)
+{
+    text_append(out, "%-*s", LABEL_WIDTH, label);
+    size_t i;
+    json_t *job;
+    json_array_foreach((json_t *)jobs, i, job)
+    {
+        char cell[32];
+        text_append(out, "%*s", COLUMN_WIDTH, format_cell(cell, sizeof cell, format, number_at(job, path)));
+    }
+    text_append(out, "\n");
+}
+
+/* A rank's traffic in the median of the ranks would hide the server: the busiest rank stands for all. */
+static double busiest_rank(const json_t *job, const char *key)
+{
+    double most = 0;
+    size_t i;
+    json_t *row;
+    json_array_foreach(json_object_get(json_object_get(job, "traffic"), "per_rank"), i, row)
+    {
+        double value = number_at(row, key);
+        if (value > most) most = value;
+    }
+    return most;
+}
+
+static void traffic_rows(const json_t *jobs, text_buffer *out)
+{
+    static const char *const keys[] = {"bytes_sent_per_step", "bytes_received_per_step"};
+    static const char *const labels[] = {"sent a step, busiest rank", "received a step, busiest rank"};
+    for (int k = 0; k < 2; k++) {
+        text_append(out, "%-*s", LABEL_WIDTH, labels[k]);
+        size_t i;
+        json_t *job;
+        json_array_foreach((json_t *)jobs, i, job)
+        {
+            char cell[32];
+            text_append(out, "%*s", COLUMN_WIDTH, text_format_bytes(cell, sizeof cell, busiest_rank(job, keys[k])));
+        }
+        text_append(out, "\n");
+    }
+}
+
+static void comparison_rows(const json_t *result, text_buffer *out)
+{
+    static const char *const keys[] = {"speedup", "efficiency_per_rank", "efficiency_per_core"};
+    static const char *const labels[] = {"speed-up over none", "efficiency a rank", "efficiency a core"};
+    const json_t *rows = at_path(result, "comparison.against_none");
+    if (json_array_size(rows) == 0) return;
+    for (int k = 0; k < 3; k++) {
+        text_append(out, "%-*s", LABEL_WIDTH, labels[k]);
+        size_t i;
+        json_t *row;
+        json_array_foreach((json_t *)rows, i, row)
+        {
+            char cell[32];
+            cell_format format = k == 0 ? CELL_RATIO : CELL_PERCENT;
+            text_append(out, "%*s", COLUMN_WIDTH, format_cell(cell, sizeof cell, format, number_at(row, keys[k])));
+        }
+        text_append(out, "\n");
+    }
+}
+
+static void header(const json_t *result, text_buffer *out)
+{
+    const json_t *c = json_object_get(result, "workload");
+    text_append(out, "%s: %.0f parameters, %s, batch %.0f a rank, %s, seed %.0f\n", text_at(c, "model"),
+                number_at(c, "parameters"), text_at(c, "data"), number_at(c, "batch_per_rank"), text_at(c, "optimizer"),
+                number_at(c, "seed"));
+    text_append(out, "%s, %s\n", text_at(result, "host.processor"), text_at(result, "hardware_note"));
+    if (json_is_true(json_object_get(result, "stopped_early"))) text_append(out, "Stopped early on request.\n");
+    text_append(out, "\n");
+}
+
+static void job_table(const json_t *result, text_buffer *out)
+{
+    const json_t *jobs = json_object_get(result, "jobs");
+    text_append(out, "%-*s", LABEL_WIDTH, "");
+    size_t i;
+    json_t *job;
+    json_array_foreach((json_t *)jobs, i, job)
+    {
+        char name[64];
+        bool plain = strcmp(text_at(job, "engine"), text_at(job, "policy")) == 0;
+        if (plain) snprintf(name, sizeof name, "%s", text_at(job, "engine"));
+        else snprintf(name, sizeof name, "%s (%s)", text_at(job, "engine"), text_at(job, "policy"));
+        text_append(out, "%*s", COLUMN_WIDTH, name);
+    }
+    text_append(out, "\n");
+    row_of_jobs(jobs, "ranks", CELL_COUNT, "world_size", out);
+    row_of_jobs(jobs, "measured steps", CELL_COUNT, "step_time.count", out);
+    row_of_jobs(jobs, "step time, median", CELL_TIME, "step_time.median_ns", out);
+    row_of_jobs(jobs, "  p95", CELL_TIME, "step_time.p95_ns", out);
+    row_of_jobs(jobs, "  spread (p75-p25)/median", CELL_PERCENT, "step_time.spread", out);
+    row_of_jobs(jobs, "  forward", CELL_TIME, "phases.forward_ns.median_ns", out);
+    row_of_jobs(jobs, "  backward", CELL_TIME, "phases.backward_ns.median_ns", out);
+    row_of_jobs(jobs, "  communication not hidden", CELL_TIME, "phases.exposed_communication_ns.median_ns", out);
+    row_of_jobs(jobs, "  optimizer", CELL_TIME, "phases.optimizer_ns.median_ns", out);
+    row_of_jobs(jobs, "  batch and other", CELL_TIME, "rest_median_ns", out);
+    row_of_jobs(jobs, "samples/s, together", CELL_RATE, "throughput.samples_per_second", out);
+    row_of_jobs(jobs, "  a rank", CELL_RATE, "throughput.samples_per_second_per_rank", out);
+    comparison_rows(result, out);
+    traffic_rows(jobs, out);
+    row_of_jobs(jobs, "memory peak, largest rank", CELL_BYTES, "memory_imbalance.maximum_bytes", out);
+    row_of_jobs(jobs, "  imbalance, max/mean", CELL_RATIO, "memory_imbalance.maximum_over_mean", out);
+    row_of_jobs(jobs, "  imbalance, max-min", CELL_BYTES, "memory_imbalance.maximum_minus_minimum_bytes", out);
+    row_of_jobs(jobs, "loss, first measured step", CELL_LOSS, "loss_first", out);
+    row_of_jobs(jobs, "  last step", CELL_LOSS, "loss_last", out);
+    row_of_jobs(jobs, "accuracy on the test data", CELL_PERCENT, "accuracy", out);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+
+enum { MEMORY_COLUMN = 11 };
+
+static void memory_row(const json_t *rank, const char *which, text_buffer *out)
+{
+    const json_t *memory = json_object_get(rank, "memory"), *classes = json_object_get(memory, "classes");
+    const json_t *peak = json_object_get(memory, "peak_classes");
+    bool at_peak = strcmp(which, "peak") == 0;
+    const char *key = at_peak ? "total.peak_bytes" : "total.current_bytes";
+    text_append(out, "%5.0f %-8s %*.1f", number_at(rank, "rank"), which, MEMORY_COLUMN - 2, number_at(memory, key) / 1048576);
+    const char *name;
+    json_t *account;
+    json_object_foreach((json_t *)classes, name, account)
+    {
+        double bytes = at_peak ? number_at(peak, name) : number_at(account, "current_bytes");
+        text_append(out, "%*.1f", MEMORY_COLUMN, bytes / 1048576);
+    }
+    if (at_peak) text_append(out, "  %s", text_at(memory, "total.peak_phase"));
+    text_append(out, "\n");
+}
+
+static void memory_table(const json_t *job, text_buffer *out)
+{
+    const json_t *ranks = json_object_get(job, "ranks");
+    const json_t *classes = at_path(json_array_get(ranks, 0), "memory.classes");
+    text_append(out, "\nMemory of %s (%s), MiB: the ledger's logical bytes at the peak and after the last step\n",
+                text_at(job, "engine"), text_at(job, "policy"));
+    text_append(out, "%5s %-8s %*s", "rank", "", MEMORY_COLUMN - 2, "total");
+    const char *name;
+    json_t *account;
+    json_object_foreach((json_t *)classes, name, account)
+    {
+        char shortened[MEMORY_COLUMN];
+        snprintf(shortened, sizeof shortened, "%s", name);
+        text_append(out, "%*s", MEMORY_COLUMN, shortened);
+    }
+    text_append(out, "  phase\n");
+    size_t i;
+    json_t *rank;
+    json_array_foreach((json_t *)ranks, i, rank)
+    {
+        memory_row(rank, "peak", out);
+        memory_row(rank, "current", out);
+    }
+    text_append(out, "Largest on rank %.0f in %s: %.3f of the mean, %.1f MiB above the smallest.",
+                number_at(job, "memory_imbalance.rank"), text_at(job, "memory_imbalance.phase"),
+                number_at(job, "memory_imbalance.maximum_over_mean"),
+                number_at(job, "memory_imbalance.maximum_minus_minimum_bytes") / 1048576);
+    double pss = number_at(json_array_get(ranks, 0), "process.proportional_bytes");
+    if (!isnan(pss) && pss > 0)
+        text_append(out, " Process of rank 0, measured: %.1f MiB, shared pages counted by share.", pss / 1048576);
+    text_append(out, "\n");
+}
+
+static void agreement(const json_t *result, text_buffer *out)
+{
+    const json_t *a = json_object_get(result, "agreement");
+    if (!a) return;
+    if (json_is_true(json_object_get(a, "parameters_equal")))
+        text_append(out, "\nParameters of ps and ring at the end: the same bits (XXH3 %s).\n", text_at(a, "hash_ps"));
+    else
+        text_append(out,
+                    "\nParameters of ps and ring at the end: largest difference %.3g in %s (XXH3 %s and %s); engines "
+                    "that add in\nanother order differ by rounding.\n",
+                    number_at(a, "largest_difference"), text_at(a, "largest_difference_in"), text_at(a, "hash_ps"),
+                    text_at(a, "hash_ring"));
+}
+
+void report_text(const json_t *result, text_buffer *out)
+{
+    header(result, out);
+    job_table(result, out);
+    agreement(result, out);
+    size_t i;
+    json_t *job;
+    json_array_foreach(json_object_get(result, "jobs"), i, job) memory_table(job, out);
+}

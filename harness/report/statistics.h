@@ -1,0 +1,18 @@
+/* Statistics of repeated measurements; docs/measuring.md defines each. */
+#ifndef HARNESS_REPORT_STATISTICS_H
+#define HARNESS_REPORT_STATISTICS_H
+
+#include "common/base/status.h"
+
+#include <stdint.h>
+
+typedef struct statistics {
+    int64_t count;
+    double minimum, p25, median, p75, p95, maximum, mean;
+    double spread; /* (p75 - p25) / median: 0.02 means that half the values lie within 2% */
+} statistics;
+
+/* Of `count` values; all zero where there are none. STATUS_SYSTEM without memory. */
+status statistics_of(const int64_t *values, int64_t count, statistics *out);
+
+#endif

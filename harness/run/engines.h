@@ -1,0 +1,16 @@
+/* The engines that this program has, and which policy means which. */
+#ifndef HARNESS_RUN_ENGINES_H
+#define HARNESS_RUN_ENGINES_H
+
+#include "common/sync/engine.h"
+
+enum { ENGINE_NONE, ENGINE_PS, ENGINE_RING, ENGINE_COUNT };
+
+/* By the enum above. The first policy of an engine is its default. */
+extern const sync_engine_type *const engine_table[ENGINE_COUNT];
+
+/* "ps=sync,ring=ddp", or a policy's name alone, for it belongs to one engine: sets policies[engine], with
+ * the default where the text (or NULL) names none. STATUS_USAGE names what was found and what is allowed. */
+status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT]);
+
+#endif

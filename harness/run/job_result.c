@@ -1,0 +1,203 @@
+#include "harness/run/job_result.h"
+
+#include "harness/report/statistics.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t get_int(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+static json_t *statistics_to_json(const statistics *s)
+{
+    return json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "count", (json_int_t)s->count, "minimum_ns",
+                     s->minimum, "p25_ns", s->p25, "median_ns", s->median, "p75_ns", s->p75, "p95_ns", s->p95,
+                     "maximum_ns", s->maximum, "mean_ns", s->mean, "spread", s->spread);
+}
+
+typedef enum across { ACROSS_MAXIMUM, ACROSS_MEAN } across;
+
+/* Statistics over the steps of one phase, each step's value being the largest or the mean of its ranks. */
+static status phase_statistics(const json_t *ranks, const char *key, across how, statistics *out)
+{
+    size_t world = json_array_size(ranks);
+    size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), key));
+    int64_t *values = calloc(steps + 1, sizeof *values);
+    if (!values) return fail(STATUS_SYSTEM, "no memory for the results");
+    for (size_t s = 0; s < steps; s++) {
+        int64_t most = 0, sum = 0;
+        for (size_t r = 0; r < world; r++) {
+            const json_t *list = json_object_get(json_array_get(ranks, r), key);
+            int64_t value = json_integer_value(json_array_get(list, s));
+            if (value > most) most = value;
+            sum += value;
+        }
+        values[s] = how == ACROSS_MAXIMUM ? most : sum / (int64_t)world;
+    }
+    status rc = statistics_of(values, (int64_t)steps, out);
+    free(values);
+    return rc;
+}
+
+static status add_times(json_t *job, const json_t *ranks)
+{
+    static const char *const keys[] = {"load_ns",      "forward_ns", "backward_ns", "exposed_communication_ns",
+                                       "optimizer_ns", "other_ns"};
+    statistics s;
+    TRY(phase_statistics(ranks, "step_ns", ACROSS_MAXIMUM, &s));
+    json_object_set_new(job, "step_time", statistics_to_json(&s));
+    json_t *phases = json_object();
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        TRY(phase_statistics(ranks, keys[i], ACROSS_MEAN, &s));
+        json_object_set_new(phases, keys[i], statistics_to_json(&s));
+    }
+    json_object_set_new(job, "phases", phases);
+    return STATUS_OK;
+}
+
+static void add_throughput(json_t *job, const json_t *ranks)
+{
+    int64_t samples = 0, wall = 0;
+    size_t r;
+    json_t *rank;
+    json_array_foreach(ranks, r, rank)
+    {
+        samples += get_int(rank, "samples");
+        if (get_int(rank, "wall_ns") > wall) wall = get_int(rank, "wall_ns");
+    }
+    double per_second = wall > 0 ? (double)samples / ((double)wall * 1e-9) : 0;
+    json_object_set_new(job, "throughput",
+                        json_pack("{s:f, s:f, s:I, s:I}", "samples_per_second", per_second,
+                                  "samples_per_second_per_rank", per_second / (double)json_array_size(ranks), "samples",
+                                  (json_int_t)samples, "wall_ns", (json_int_t)wall));
+}
+
+static void add_traffic(json_t *job, const json_t *ranks)
+{
+    static const char *const keys[] = {"bytes_sent", "bytes_received", "messages_sent", "messages_received"};
+    json_t *traffic = json_object(), *per_rank = json_array();
+    size_t r;
+    json_t *rank;
+    json_array_foreach(ranks, r, rank)
+    {
+        json_t *row = json_object();
+        double steps = (double)get_int(rank, "measured_steps");
+        for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+            char name[64] = "";
+            strcat(strcat(name, keys[i]), "_per_step");
+            json_object_set_new(row, name, json_real(steps > 0 ? (double)get_int(rank, keys[i]) / steps : 0));
+        }
+        json_array_append_new(per_rank, row);
+    }
+    json_object_set_new(traffic, "per_rank", per_rank);
+    json_object_set_new(job, "traffic", traffic);
+}
+
+/* Peaks over the ranks: who holds most, when, and by how much more than the others. */
+static void add_memory(json_t *job, const json_t *ranks)
+{
+    int64_t most = -1, least = INT64_MAX, sum = 0, at = 0;
+    const char *phase = "";
+    size_t r;
+    json_t *rank;
+    json_array_foreach(ranks, r, rank)
+    {
+        const json_t *total = json_object_get(json_object_get(rank, "memory"), "total");
+        int64_t peak = get_int(total, "peak_bytes");
+        sum += peak;
+        if (peak < least) least = peak;
+        if (peak <= most) continue;
+        most = peak;
+        at = (int64_t)r;
+        phase = json_string_value(json_object_get(total, "peak_phase"));
+    }
+    double mean = (double)sum / (double)json_array_size(ranks);
+    json_object_set_new(job, "memory_imbalance",
+                        json_pack("{s:f, s:I, s:I, s:I, s:s}", "maximum_over_mean", mean > 0 ? (double)most / mean : 1.0,
+                                  "maximum_minus_minimum_bytes", (json_int_t)(most - least), "maximum_bytes",
+                                  (json_int_t)most, "rank", (json_int_t)at, "phase", phase ? phase : ""));
+}
+
+/* The mean over the ranks of each step's loss; first and last of the measured steps apart. */
+static void add_losses(json_t *job, const json_t *ranks)
+{
+    json_t *losses = json_array();
+    size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), "losses")), world = json_array_size(ranks);
+    for (size_t s = 0; s < steps; s++) {
+        double sum = 0;
+        bool number = true;
+        for (size_t r = 0; r < world; r++) {
+            const json_t *value = json_array_get(json_object_get(json_array_get(ranks, r), "losses"), s);
+            number = number && json_is_number(value);
+            sum += json_number_value(value);
+        }
+        json_array_append_new(losses, number ? json_real(sum / (double)world) : json_null());
+    }
+    json_object_set(job, "loss_first", steps ? json_array_get(losses, 0) : json_null());
+    json_object_set(job, "loss_last", steps ? json_array_get(losses, steps - 1) : json_null());
+    json_object_set_new(job, "losses", losses);
+    json_t *evaluations = json_object_get(json_array_get(ranks, 0), "evaluations");
+    size_t count = json_array_size(evaluations);
+    json_object_set(job, "evaluations", evaluations);
+    json_t *accuracy = count ? json_object_get(json_array_get(evaluations, count - 1), "accuracy") : NULL;
+    json_object_set(job, "accuracy", accuracy ? accuracy : json_null());
+}
+
+status job_result_finish(json_t *job, json_t *ranks)
+{
+    TRY(add_times(job, ranks));
+    add_throughput(job, ranks);
+    add_traffic(job, ranks);
+    add_memory(job, ranks);
+    add_losses(job, ranks);
+    if (json_object_set(job, "ranks", ranks) != 0) return fail(STATUS_SYSTEM, "no memory for the results");
+    return STATUS_OK;
+}
+
+static const json_t *find_job(const json_t *jobs, const char *engine)
+{
+    size_t i;
+    json_t *job;
+    json_array_foreach((json_t *)jobs, i, job)
+    {
+        const char *name = json_string_value(json_object_get(job, "engine"));
+        if (name && strcmp(name, engine) == 0) return job;
+    }
+    return NULL;
+}
+
+static double throughput_of(const json_t *job)
+{
+    return json_number_value(json_object_get(json_object_get(job, "throughput"), "samples_per_second"));
+}
+
+static double cores_of(const json_t *job, int cores)
+{
+    int64_t threads = get_int(job, "world_size") * get_int(job, "threads_per_rank");
+    return (double)(threads < cores ? threads : cores);
+}
+
+status job_result_compare(json_t *result, int cores)
+{
+    json_t *jobs = json_object_get(result, "jobs");
+    const json_t *base = find_job(jobs, "none");
+    json_t *rows = json_array();
+    size_t i;
+    json_t *job;
+    json_array_foreach(jobs, i, job)
+    {
+        if (!base || throughput_of(base) <= 0) break;
+        double speedup = throughput_of(job) / throughput_of(base);
+        json_array_append_new(
+            rows, json_pack("{s:O, s:f, s:f, s:f}", "engine", json_object_get(job, "engine"), "speedup", speedup,
+                            "efficiency_per_rank", speedup / (double)get_int(job, "world_size"), "efficiency_per_core",
+                            speedup / (cores_of(job, cores) / cores_of(base, cores))));
+    }
+    json_t *comparison = json_pack("{s:I, s:o}", "cores", (json_int_t)cores, "against_none", rows);
+    if (!comparison || json_object_set_new(result, "comparison", comparison) != 0)
+        return fail(STATUS_SYSTEM, "no memory for the results");
+    return STATUS_OK;
+}

@@ -1,0 +1,380 @@
+#include "harness/run/rank.h"
+
+#include "common/data/batches.h"
+#include "common/net/rendezvous.h"
+#include "harness/run/job_result.h"
+#include "harness/run/record.h"
+#include "harness/run/version.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How many blocks a job's measured steps are cut into, so that jobs side by side alternate often enough
+ * for a drift of the machine to hit all of them. */
+enum { BLOCKS = 12 };
+
+typedef struct rank_state {
+    const run_config *config;
+    const rank_place *place;
+    board_cell *cell;
+    dataset *set;
+    nn_model *model;
+    rendezvous *rendezvous;
+    trainer *trainer;
+    batch_source *training, *evaluation;
+    record record;
+    int64_t total_steps, warmup, block_steps;
+    int64_t next_step;
+    uint32_t block;
+    bool stopped;
+    sync_counters seen;
+    transport_hub *hub;
+} rank_state;
+
+static int64_t collective_deadline(const rank_state *s)
+{
+    return clock_now_ns() + s->config->shared.stall_timeout_ns;
+}
+
+/* ---- set-up ----------------------------------------------------------------------------------- */
+
+/* Batches that an epoch's last step may have besides the full one. */
+static status odd_sizes(const rank_state *s, const sampler_config *c, int64_t sizes[TRAINER_MAX_SIZES])
+{
+    sampler sampler;
+    int used = 0;
+    TRY(sampler_init(&sampler, c));
+    for (int r = 0; r < c->world; r++) {
+        int64_t count = sampler_span_of(&sampler, r, sampler.steps - 1).count;
+        bool known = count == c->batch || count == 0;
+        for (int i = 0; i < used; i++) known = known || sizes[i] == count;
+        if (!known && used < TRAINER_MAX_SIZES && r == s->place->rank) sizes[used++] = count;
+    }
+    return STATUS_OK;
+}
+
+static status open_sources(rank_state *s)
+{
+    const run_config *c = s->config;
+    batches_config b = {.set = s->set,
+                        .part = DATA_TRAIN,
+                        .purpose = BATCHES_TRAIN,
+                        .model = data_form_of_model(s->model),
+                        .seed = c->run.seed,
+                        .rank = s->place->rank,
+                        .world = s->place->world,
+                        .batch = c->data.batch,
+                        .sampler = (sampler_mode)c->data.sampler,
+                        .drop_last = c->data.drop_last,
+                        .threads = (int)c->data.loader_threads};
+    TRY(data_augment_parse(c->data.augment, &b.augment));
+    TRY(batches_open(&b, &s->training));
+    if (dataset_describe(s->set)->samples[DATA_TEST] < s->place->world) return STATUS_OK; /* nothing to evaluate */
+    b.part = DATA_TEST;
+    b.purpose = BATCHES_EVALUATE;
+    b.sampler = SAMPLER_DISTRIBUTED;
+    b.drop_last = false;
+    b.augment = 0;
+    return batches_open(&b, &s->evaluation);
+}
+
+static void plan_steps(rank_state *s)
+{
+    const run_options *r = &s->config->run;
+    s->warmup = r->warmup;
+    if (r->epochs) {
+        s->total_steps = r->epochs * s->training->steps_per_epoch;
+        if (s->warmup > s->total_steps) s->warmup = s->total_steps;
+    } else {
+        s->total_steps = r->steps + s->warmup;
+    }
+    int64_t measured = s->total_steps - s->warmup;
+    s->block_steps = (measured + BLOCKS - 1) / BLOCKS;
+    if (s->block_steps < 1) s->block_steps = 1;
+}
+
+static status meet(rank_state *s)
+{
+    const run_config *c = s->config;
+    rendezvous_options options = {.url = s->place->rendezvous,
+                                  .rank = s->place->rank,
+                                  .world = s->place->world,
+                                  .token = s->place->token,
+                                  .program = PROGRAM_VERSION,
+                                  .config_hash = run_config_hash(c),
+                                  .connect_limit_ns = c->run.connect_timeout_ns,
+                                  .hub = s->hub,
+                                  .cell = s->cell};
+    board_cell_enter(s->cell, BOARD_RENDEZVOUS, clock_now_ns());
+    return rendezvous_open(&options, &s->rendezvous);
+}
+
+static status exchange_offers(rank_state *s)
+{
+    int world = s->place->world;
+    sync_blob mine, *all = calloc((size_t)world, sizeof *all);
+    rendezvous_blob *got = calloc((size_t)world, sizeof *got);
+    status rc;
+    if (!all || !got) {
+        rc = fail(STATUS_SYSTEM, "no memory for the offers of %d ranks", world);
+        goto out;
+    }
+    TRY_GOTO(rc, trainer_offer(s->trainer, &mine), out);
+    TRY_GOTO(rc, rendezvous_allgather(s->rendezvous, "offers", mine.data, mine.bytes,
+                                      clock_now_ns() + s->config->run.connect_timeout_ns, got), out);
+    for (int r = 0; r < world; r++) all[r] = (sync_blob){(void *)got[r].data, got[r].bytes};
+    rc = trainer_connect(s->trainer, all);
+out:
+    free(all);
+    free(got);
+    return rc;
+}
+
+/* Gradients smaller than this are exchanged by the compute thread itself: a wake-up of another thread
+ * would take longer than the exchange. */
+enum { INLINE_BYTES = 256 << 10 };
+
+static bool progress_inline(const run_config *c, const nn_model *m)
+{
+    if (c->run.inline_progress != 0) return c->run.inline_progress == 2;
+    return m->parameter_elements * 4 <= INLINE_BYTES;
+}
+
+static status open_trainer(rank_state *s)
+{
+    const run_config *c = s->config;
+    int engine = s->place->engine;
+    trainer_config t = {.rank = s->place->rank,
+                        .world = s->place->world,
+                        .local_rank = s->place->local_rank,
+                        .job_token = s->place->token,
+                        .device = c->run.device,
+                        .threads = run_config_threads(c, engine),
+                        .model = s->model,
+                        .engine = engine_table[engine],
+                        .engine_options = c->engine_options[engine],
+                        .policy = c->policies[engine],
+                        .optimizer = &c->optimizer,
+                        .batch = c->data.batch,
+                        .total_steps = s->total_steps,
+                        .sum_loss = c->run.loss_reduction == 1,
+                        .cell = s->cell,
+                        .stall_timeout_ns = c->shared.stall_timeout_ns,
+                        .inline_progress = progress_inline(c, s->model)};
+    sampler_config sampler = {.mode = (sampler_mode)c->data.sampler,
+                              .samples = dataset_describe(s->set)->samples[DATA_TRAIN],
+                              .batch = c->data.batch,
+                              .world = s->place->world,
+                              .drop_last = c->data.drop_last};
+    TRY(odd_sizes(s, &sampler, t.sizes));
+    TRY(trainer_open(&t, &s->trainer));
+    return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), c->run.seed);
+}
+
+static status set_up(rank_state *s)
+{
+    const run_options *r = &s->config->run;
+    board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
+    TRY(run_config_build(s->config, &s->set, &s->model));
+    TRY(open_sources(s));
+    plan_steps(s);
+    TRY(meet(s));
+    board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
+    TRY(open_trainer(s));
+    int64_t evaluations = 1 + (r->eval_every ? s->total_steps / r->eval_every : 0);
+    TRY(record_init(&s->record, s->total_steps - s->warmup, evaluations));
+    return exchange_offers(s);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------ */
+
+static status evaluate(rank_state *s)
+{
+    if (!s->evaluation) return STATUS_OK;
+    evaluation_sums sums;
+    TRY(trainer_settle(s->trainer));
+    TRY(trainer_evaluate(s->trainer, s->evaluation, &sums));
+    double values[3] = {sums.loss, sums.correct, sums.targets};
+    TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 3, collective_deadline(s)));
+    record_evaluation e = {.step = s->next_step,
+                           .loss = values[2] > 0 ? values[0] / values[2] : 0,
+                           .accuracy = s->model->loss == NN_LOSS_MSE || values[2] <= 0 ? NAN : values[1] / values[2],
+                           .samples = dataset_describe(s->set)->samples[DATA_TEST]};
+    record_evaluation_result(&s->record, e);
+    return STATUS_OK;
+}
+
+static bool evaluation_is_due(const rank_state *s)
+{
+    int64_t every = s->config->run.eval_every;
+    return every && s->next_step % every == 0 && s->next_step < s->total_steps;
+}
+
+/* What went over links since the last look; kept where the steps are measured. */
+static void take_traffic(rank_state *s, bool keep)
+{
+    sync_engine *e = trainer_engine(s->trainer);
+    sync_counters now;
+    e->type->counters(e, &now);
+    if (keep) {
+        s->record.bytes_sent += now.bytes_sent - s->seen.bytes_sent;
+        s->record.bytes_received += now.bytes_received - s->seen.bytes_received;
+        s->record.messages_sent += now.messages_sent - s->seen.messages_sent;
+        s->record.messages_received += now.messages_received - s->seen.messages_received;
+    }
+    s->seen = now;
+}
+
+/* Steps up to `end`, measured or not; ends early where the job is to stop. */
+static status run_steps(rank_state *s, int64_t end, bool measured)
+{
+    int64_t begin = 0, last = 0, paused = 0;
+    while (s->next_step < end && !s->stopped) {
+        if (board_stop_here(s->place->board, s->place->rank, s->next_step, 0)) {
+            s->stopped = true;
+            break;
+        }
+        step_result result;
+        TRY(trainer_step(s->trainer, s->training, s->next_step, &result));
+        s->next_step++;
+        if (!begin) begin = result.begin_ns;
+        last = result.end_ns;
+        if (measured) record_step(&s->record, &result);
+        if (!evaluation_is_due(s)) continue;
+        int64_t pause = clock_now_ns();
+        TRY(evaluate(s));
+        paused += clock_now_ns() - pause;
+    }
+    if (measured) s->record.wall_ns += last - begin - (last > begin ? paused : 0);
+    take_traffic(s, measured);
+    return STATUS_OK;
+}
+
+static status run_block(rank_state *s, int64_t end, bool measured)
+{
+    board *b = s->place->board;
+    board_turn_wait(b, s->place->rank, s->block);
+    status rc = run_steps(s, end, measured);
+    board_turn_done(b, s->place->rank, s->block);
+    s->block++;
+    return rc;
+}
+
+static status run_all_steps(rank_state *s)
+{
+    TRY(run_block(s, s->warmup, false));
+    ledger_reset_peaks(trainer_ledger(s->trainer));
+    while (s->next_step < s->total_steps && !s->stopped) {
+        int64_t end = s->next_step + s->block_steps;
+        TRY(run_block(s, end < s->total_steps ? end : s->total_steps, true));
+    }
+    board_turn_wait(s->place->board, s->place->rank, s->block);
+    status rc = trainer_settle(s->trainer);
+    if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
+    board_turn_done(s->place->board, s->place->rank, s->block);
+    return rc;
+}
+
+/* ---- results ---------------------------------------------------------------------------------- */
+
+static json_t *rank_to_json(rank_state *s)
+{
+    ledger_external process = ledger_measure_process();
+    const rendezvous_member *me = &rendezvous_members(s->rendezvous)[s->place->rank];
+    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:o, s:{s:I, s:I}}", "rank", s->place->rank, "host", me->host, "pid",
+                             (int)me->pid, "device", device_get_info(trainer_device(s->trainer))->description, "memory",
+                             ledger_to_json(trainer_ledger(s->trainer)), "process", "resident_bytes",
+                             (json_int_t)process.resident, "proportional_bytes", (json_int_t)process.proportional);
+    if (rank && record_to_json(&s->record, rank) == STATUS_OK) return rank;
+    json_decref(rank);
+    return NULL;
+}
+
+static json_t *job_to_json(rank_state *s, uint64_t hash)
+{
+    const device_info *info = device_get_info(trainer_device(s->trainer));
+    int engine = s->place->engine;
+    char text[24];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s}", "engine", engine_table[engine]->name, "policy",
+                     s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
+                     run_config_threads(s->config, engine), "device", info->name, "simulated", (int)info->simulated,
+                     "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step, "stopped_early",
+                     (int)s->stopped, "parameter_hash", text);
+}
+
+static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_outcome *out)
+{
+    uint64_t hash = 0;
+    TRY(param_set_hash(trainer_params(s->trainer), trainer_stream(s->trainer), &hash));
+    json_t *ranks = json_array();
+    out->job = job_to_json(s, hash);
+    status rc = STATUS_OK;
+    for (int r = 0; r < s->place->world && rc == STATUS_OK; r++) {
+        json_t *rank = json_loadb(blobs[r].data, blobs[r].bytes, 0, NULL);
+        if (json_array_append_new(ranks, rank) != 0) rc = fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", r);
+    }
+    if (rc == STATUS_OK && !out->job) rc = fail(STATUS_SYSTEM, "no memory for the results");
+    if (rc == STATUS_OK) rc = job_result_finish(out->job, ranks);
+    json_decref(ranks);
+    return rc;
+}
+
+static status keep_params(rank_state *s, rank_outcome *out)
+{
+    out->param_count = s->model->parameter_elements;
+    out->params = malloc((size_t)out->param_count * sizeof *out->params);
+    if (!out->params) return fail(STATUS_SYSTEM, "no memory for a copy of the parameters");
+    float *at = out->params;
+    param_set *set = trainer_params(s->trainer);
+    for (int i = 0; i < s->model->param_count; i++) {
+        TRY(param_set_export(set, trainer_stream(s->trainer), set->params.data, i, DTYPE_F32, at));
+        at += s->model->params[i].elements;
+    }
+    return STATUS_OK;
+}
+
+static status share_results(rank_state *s, rank_outcome *out)
+{
+    rendezvous_blob *blobs = calloc((size_t)s->place->world, sizeof *blobs);
+    json_t *mine = rank_to_json(s);
+    char *text = mine ? json_dumps(mine, JSON_COMPACT) : NULL;
+    status rc;
+    if (!blobs || !text) rc = fail(STATUS_SYSTEM, "no memory for the results");
+    else rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), collective_deadline(s), blobs);
+    if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
+    if (rc == STATUS_OK && s->place->rank == 0) rc = keep_params(s, out);
+    if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", collective_deadline(s));
+    free(text);
+    json_decref(mine);
+    free(blobs);
+    return rc;
+}
+
+static void tear_down(rank_state *s)
+{
+    trainer_close(&s->trainer);
+    if (s->training) batch_source_close(&s->training);
+    if (s->evaluation) batch_source_close(&s->evaluation);
+    rendezvous_close(&s->rendezvous);
+    transport_hub_close(&s->hub);
+    record_deinit(&s->record);
+    nn_model_free(&s->model);
+    dataset_close(&s->set);
+}
+
+status rank_run(const run_config *config, const rank_place *place, rank_outcome *out)
+{
+    *out = (rank_outcome){0};
+    rank_state s = {.config = config, .place = place, .cell = board_cell_of(place->board, place->rank)};
+    status rc = set_up(&s);
+    if (rc == STATUS_OK) rc = run_all_steps(&s);
+    if (rc == STATUS_OK) rc = share_results(&s, out);
+    out->stopped = s.stopped;
+    if (rc != STATUS_OK) board_fail(place->board, place->rank, rc, error_message());
+    else board_cell_finish(s.cell);
+    tear_down(&s);
+    return rc;
+}

@@ -1,0 +1,30 @@
+/* One rank of a job in a process of its own: set-up, blocks of steps, evaluation, results. */
+#ifndef HARNESS_RUN_RANK_H
+#define HARNESS_RUN_RANK_H
+
+#include "common/net/board.h"
+#include "harness/run/run_options.h"
+
+#include <jansson.h>
+
+/* Where a rank finds itself: told by the launcher, or by what else started it. */
+typedef struct rank_place {
+    int engine; /* ENGINE_... */
+    int rank, world, local_rank;
+    uint64_t token;
+    const char *rendezvous; /* URL */
+    board *board;
+} rank_place;
+
+/* Rank 0's share of the outcome. */
+typedef struct rank_outcome {
+    json_t *job;    /* rank 0: the job's result (job_result.h); NULL elsewhere. The caller's */
+    float *params;  /* rank 0: all parameters in PyTorch's order at the end; NULL elsewhere. The caller's */
+    int64_t param_count;
+    bool stopped;   /* ended early on request */
+} rank_outcome;
+
+/* Runs the rank to its end. A failure is also recorded on the board. */
+status rank_run(const run_config *config, const rank_place *place, rank_outcome *out);
+
+#endif

@@ -1,0 +1,54 @@
+/* What a rank measures, step by step, in memory that is taken before the first step. */
+#ifndef HARNESS_RUN_RECORD_H
+#define HARNESS_RUN_RECORD_H
+
+#include "harness/train/trainer.h"
+
+#include <jansson.h>
+
+/* name in step_times, in JSON */
+#define RECORD_PHASE_LIST(X)                                                                         \
+    X(total, "step_ns")                                                                              \
+    X(load, "load_ns")                                                                               \
+    X(forward, "forward_ns")                                                                         \
+    X(backward, "backward_ns")                                                                       \
+    X(exposed, "exposed_communication_ns")                                                           \
+    X(optimizer, "optimizer_ns")                                                                     \
+    X(other, "other_ns")
+
+#define RECORD_ENUM(name, text) RECORD_##name,
+enum { RECORD_PHASE_LIST(RECORD_ENUM) RECORD_PHASES };
+#undef RECORD_ENUM
+
+typedef struct record_evaluation {
+    int64_t step; /* behind which it ran, counted from the first step */
+    double loss, accuracy;
+    int64_t samples;
+} record_evaluation;
+
+typedef struct record {
+    int64_t capacity, count;       /* measured steps */
+    int64_t *phases[RECORD_PHASES]; /* [capacity] each */
+    double *losses;                /* [capacity] */
+    int64_t first_step;            /* index of the first measured step */
+    int64_t samples;               /* of this rank in measured steps */
+    int64_t wall_ns;               /* of the measured blocks: from the first begin to the last end in each */
+    int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* in measured steps */
+    record_evaluation *evaluations;
+    int64_t evaluation_capacity, evaluation_count;
+} record;
+
+status record_init(record *r, int64_t steps, int64_t evaluations);
+void record_deinit(record *r);
+
+/* A measured step; never allocates. Steps beyond the capacity are our own mistake. */
+void record_step(record *r, const step_result *result);
+void record_evaluation_result(record *r, record_evaluation e);
+
+/* As members of a rank's JSON object: steps, phases, losses, bytes. STATUS_SYSTEM without memory. */
+status record_to_json(const record *r, json_t *rank);
+
+/* A ledger as JSON: totals and classes, current and peak, the phase of each peak, ends of phases. */
+json_t *ledger_to_json(const ledger *l);
+
+#endif

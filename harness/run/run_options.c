@@ -1,0 +1,206 @@
+#include "harness/run/run_options.h"
+
+#include "common/base/random.h"
+#include "common/base/text.h"
+#include "common/device/host/host.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const mode_names[] = {"none", "ps", "ring", "both", NULL};
+static const char *const reduction_names[] = {"mean", "sum", NULL};
+static const char *const progress_names[] = {"auto", "thread", "inline", NULL};
+#define LEVEL_NAME(name) #name,
+static const char *const level_names[] = {LOG_LEVELS(LEVEL_NAME) NULL};
+#undef LEVEL_NAME
+
+enum { MOST_RANKS = 1024 };
+
+#define FIELD(name) offsetof(run_options, name)
+static const option run_option_list[] = {
+    {.name = "mode", .type = OPTION_CHOICE, .offset = FIELD(mode), .initial = "both", .choices = mode_names,
+     .help = "sync engine; both: none, ps and ring side by side"},
+    {.name = "gpus", .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .high = MOST_RANKS, .low = 0,
+     .help = "ranks, one for each GPU; without GPUs as many CPU ranks [GPUs, or 2]"},
+    {.name = "device", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(device), .initial = "auto",
+     .help = "auto, cpu or reference"},
+    {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = FIELD(steps), .high = 1e12,
+     .help = "steps after the warm-up [30, if no epochs are given]"},
+    {.name = "epochs", .argument = "N", .type = OPTION_INT, .offset = FIELD(epochs), .high = 1e9,
+     .help = "passes over the training data, the warm-up included"},
+    {.name = "warmup", .argument = "N", .type = OPTION_INT, .offset = FIELD(warmup), .initial = "5", .high = 1e9,
+     .help = "first steps that train but are not measured"},
+    {.name = "seed", .argument = "N", .type = OPTION_INT, .offset = FIELD(seed), .initial = "1", .high = 0x1p62,
+     .help = "of parameters, data order, augmentation and held-back data"},
+    {.name = "policy", .argument = "P|ps=P,ring=P", .type = OPTION_TEXT, .offset = FIELD(policy),
+     .help = "how an engine behaves, see `harness policies`"},
+    {.name = "threads", .argument = "N", .type = OPTION_INT, .offset = FIELD(threads), .high = 1024,
+     .help = "compute threads a rank [processors / ranks, at least 1]"},
+    {.name = "loss-reduction", .type = OPTION_CHOICE, .offset = FIELD(loss_reduction), .initial = "mean",
+     .choices = reduction_names, .help = "over the targets of a rank's batch"},
+    {.name = "eval-every", .argument = "STEPS", .type = OPTION_INT, .offset = FIELD(eval_every), .initial = "0",
+     .high = 1e12, .help = "evaluate on the test data every so many steps; always at the end (0: only then)"},
+    {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
+     .help = "write the results there; -: to stdout, without the report"},
+    {.name = "quiet", .type = OPTION_FLAG, .offset = FIELD(quiet), .help = "no progress and no notes on stderr"},
+    {.name = "log-level", .type = OPTION_CHOICE, .offset = FIELD(log_level), .initial = "info", .choices = level_names,
+     .help = "of the lines on stderr"},
+    {.name = "rendezvous", .argument = "URL", .type = OPTION_TEXT, .offset = FIELD(rendezvous),
+     .help = "tcp://HOST:PORT, file://PATH or env://, where something else starts the ranks"},
+    {.name = "connect-timeout", .argument = "TIME", .type = OPTION_DURATION, .offset = FIELD(connect_timeout_ns),
+     .initial = "60s", .help = "how long ranks wait for each other at the start"},
+    {.name = "progress", .type = OPTION_CHOICE, .offset = FIELD(inline_progress), .initial = "auto",
+     .choices = progress_names, .help = "communication on a thread of its own, or inline while compute waits"},
+};
+const option_table run_option_table = {"Run", run_option_list, sizeof run_option_list / sizeof run_option_list[0]};
+
+status run_config_init(run_config *c)
+{
+    *c = (run_config){0};
+    option_binding *b = c->bindings;
+    *b++ = (option_binding){.table = &run_option_table, .storage = &c->run};
+    *b++ = (option_binding){.table = &model_option_table, .storage = &c->model};
+    *b++ = (option_binding){.table = &data_option_table, .storage = &c->data};
+    *b++ = (option_binding){.table = &optimizer_option_table, .storage = &c->optimizer};
+    *b++ = (option_binding){.table = &shared_option_table, .storage = &c->shared};
+    for (int e = 0; e < ENGINE_COUNT; e++) {
+        if (engine_table[e]->options_size > ENGINE_OPTIONS_SIZE)
+            return fail(STATUS_INTERNAL, "engine %s has %zu bytes of options", engine_table[e]->name,
+                        engine_table[e]->options_size);
+        *b++ = (option_binding){.table = engine_table[e]->options, .storage = c->engine_options[e]};
+    }
+    return options_defaults(c->bindings, BINDING_COUNT);
+}
+
+bool run_config_uses(const run_config *c, int engine)
+{
+    switch ((run_mode)c->run.mode) {
+    case RUN_NONE: return engine == ENGINE_NONE;
+    case RUN_PS: return engine == ENGINE_PS;
+    case RUN_RING: return engine == ENGINE_RING;
+    case RUN_BOTH: return true;
+    }
+    return false;
+}
+
+static status check_device(const run_config *c)
+{
+    static const char *const devices[] = {"auto", "cpu", "reference"};
+    enum { COUNT = sizeof devices / sizeof devices[0] };
+    for (int i = 0; i < COUNT; i++)
+        if (strcmp(c->run.device, devices[i]) == 0) return STATUS_OK;
+    char allowed[128];
+    return fail(STATUS_USAGE, "option --device: found '%s', allowed is one of %s", c->run.device,
+                text_join(allowed, sizeof allowed, devices, COUNT));
+}
+
+status run_config_parse(run_config *c, int argc, char *const argv[])
+{
+    const char **words = calloc((size_t)argc + 1, sizeof *words);
+    int word_count = 0;
+    if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
+    status rc = options_parse(c->bindings, BINDING_COUNT, argc, argv, words, &word_count);
+    if (rc == STATUS_OK && word_count > 0)
+        rc = fail(STATUS_USAGE, "found '%s', allowed are options; see harness run --help", words[0]);
+    free(words);
+    TRY(rc);
+    TRY(engine_parse_policies(c->run.policy, c->policies));
+    TRY(optimizer_resolve(&c->bindings[3]));
+    TRY(check_device(c));
+    if (strcmp(c->run.device, "auto") == 0) c->run.device = "cpu";
+    const model_entry *entry = NULL;
+    TRY(model_find(c->model.name, &entry));
+    bool steps = options_given(&c->bindings[0], "steps"), epochs = options_given(&c->bindings[0], "epochs");
+    if (steps && epochs) return fail(STATUS_USAGE, "found both --steps and --epochs, allowed is one of them");
+    if (!steps && !epochs) c->run.steps = 30;
+    if (c->run.mode == RUN_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
+        return fail(STATUS_USAGE, "option --gpus: found %lld, allowed is 1 with --mode none", (long long)c->run.gpus);
+    /* The experiment of who says nothing: a small network on small images. */
+    if (!options_given(&c->bindings[1], "model") && !options_given(&c->bindings[2], "data"))
+        c->data.data = "synthetic:3x32x32:10";
+    for (int e = 0; e < ENGINE_COUNT; e++) {
+        sync_requirements unused;
+        if (run_config_uses(c, e))
+            TRY(engine_table[e]->requirements(c->engine_options[e], c->policies[e], run_config_world(c, e), &unused));
+    }
+    return STATUS_OK;
+}
+
+int run_config_world(const run_config *c, int engine)
+{
+    if (engine == ENGINE_NONE) return 1;
+    return c->run.gpus ? (int)c->run.gpus : 2;
+}
+
+int run_config_threads(const run_config *c, int engine)
+{
+    if (c->run.threads) return (int)c->run.threads;
+    /* Every engine's ranks get the same threads, so that they are compared at equal terms. */
+    (void)engine;
+    int world = run_config_world(c, c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING);
+    int threads = host_processors() / world;
+    return threads > 0 ? threads : 1;
+}
+
+uint64_t run_config_hash(const run_config *c)
+{
+    static const char *const where_only[] = {"json", "quiet", "log-level", "rendezvous", "connect-timeout"};
+    uint64_t hash = 0;
+    for (int b = 0; b < BINDING_COUNT; b++) {
+        const option_table *table = c->bindings[b].table;
+        for (size_t i = 0; i < table->count; i++) {
+            bool skip = false;
+            for (size_t j = 0; j < sizeof where_only / sizeof where_only[0]; j++)
+                skip = skip || strcmp(table->options[i].name, where_only[j]) == 0;
+            char value[256], line[400];
+            if (skip) continue;
+            snprintf(line, sizeof line, "%s=%s", table->options[i].name,
+                     options_format(&c->bindings[b], i, value, sizeof value));
+            hash = random_mix(hash ^ random_fnv1a64(line));
+        }
+    }
+    return hash;
+}
+
+/* ---- model and data ---------------------------------------------------------------------------- */
+
+/* Whether synthetic data have yet to learn their form from the model. */
+static bool data_follow_model(const char *spec)
+{
+    return strcmp(spec, "synthetic") == 0;
+}
+
+static void fit_model(model_options *m, const data_form *form)
+{
+    enum { SMALLEST_RESNET_IMAGE = 32 };
+    if (form->kind == DATA_IMAGE) {
+        bool lenet = strcmp(m->name, "lenet") == 0;
+        if (!m->image) m->image = lenet || form->h >= SMALLEST_RESNET_IMAGE ? form->h : SMALLEST_RESNET_IMAGE;
+        if (!m->channels && lenet) m->channels = form->c;
+    }
+    if (form->kind == DATA_TOKENS) {
+        if (!m->sequence) m->sequence = form->sequence;
+    } else if (!m->classes) {
+        m->classes = form->classes;
+    }
+}
+
+status run_config_build(const run_config *c, dataset **set, nn_model **model)
+{
+    model_options options = c->model;
+    dataset_config config = {.spec = c->data.data, .seed = c->run.seed};
+    data_form form;
+    *set = NULL;
+    *model = NULL;
+    if (data_follow_model(c->data.data)) {
+        TRY(model_build(&options, model));
+        form = data_form_of_model(*model);
+        config.model = &form;
+        return dataset_open(&config, set);
+    }
+    TRY(dataset_open(&config, set));
+    fit_model(&options, &dataset_describe(*set)->form);
+    return model_build(&options, model);
+}

@@ -1,0 +1,71 @@
+/* The options of `harness run`, and what they come to together: the configuration of a run. */
+#ifndef HARNESS_RUN_RUN_OPTIONS_H
+#define HARNESS_RUN_RUN_OPTIONS_H
+
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "common/data/data_options.h"
+#include "common/data/dataset.h"
+#include "common/optim/optimizer.h"
+#include "common/sync/shared_options.h"
+#include "harness/run/engines.h"
+#include "models/models.h"
+
+typedef enum run_mode { RUN_NONE, RUN_PS, RUN_RING, RUN_BOTH } run_mode;
+
+typedef struct run_options {
+    int mode;
+    int64_t gpus; /* ranks; 0: what the machine suggests */
+    const char *device;
+    int64_t steps, epochs, warmup;
+    uint64_t seed;
+    const char *policy;
+    int64_t threads; /* 0: the processors divided by the ranks */
+    const char *json;
+    bool quiet;
+    int log_level;
+    int64_t eval_every;
+    int loss_reduction; /* 0 mean, 1 sum */
+    const char *rendezvous;
+    int64_t connect_timeout_ns;
+    int inline_progress; /* 0 auto, 1 thread, 2 inline */
+} run_options;
+
+extern const option_table run_option_table;
+
+/* Option structs are opaque to the harness but for their size. */
+enum { ENGINE_OPTIONS_SIZE = 512, BINDING_COUNT = 5 + ENGINE_COUNT };
+
+typedef struct run_config {
+    run_options run;
+    model_options model;
+    data_options data;
+    optimizer_options optimizer;
+    shared_options shared;
+    _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
+    option_binding bindings[BINDING_COUNT];
+    const char *policies[ENGINE_COUNT];
+} run_config;
+
+/* Binds the tables and sets defaults. The struct must not move afterwards. */
+status run_config_init(run_config *config);
+
+/* Parses argv (without program and command) and checks what can be checked without data or peers. */
+status run_config_parse(run_config *config, int argc, char *const argv[]);
+
+/* Opens the data and builds the model that fit each other: where the user said nothing, a model takes
+ * its classes and image size from the data, and synthetic data their form from the model. */
+status run_config_build(const run_config *config, dataset **set, nn_model **model);
+
+/* Ranks and threads a rank of engine `e`, from options and machine. */
+int run_config_world(const run_config *config, int engine);
+int run_config_threads(const run_config *config, int engine);
+
+/* Whether engine `e` takes part. */
+bool run_config_uses(const run_config *config, int engine);
+
+/* A number that is equal on two ranks only if their configurations are; options that say only where
+ * output goes do not count. */
+uint64_t run_config_hash(const run_config *config);
+
+#endif

@@ -1,0 +1,113 @@
+#include "harness/train/local_ranks.h"
+
+#include "common/base/log.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct local_ranks {
+    int world;
+    local_rank_function function;
+    void *context;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int waiting;
+    unsigned round;
+    error_record failure; /* the first */
+    sync_blob *offers;    /* [world], copies */
+};
+
+typedef struct local_rank {
+    local_ranks *group;
+    int rank;
+    pthread_t thread;
+} local_rank;
+
+static void record_failure(local_ranks *g)
+{
+    pthread_mutex_lock(&g->lock);
+    if (g->failure.code == STATUS_OK) error_copy(&g->failure);
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static bool has_failed(local_ranks *g)
+{
+    pthread_mutex_lock(&g->lock);
+    bool failed = g->failure.code != STATUS_OK;
+    pthread_mutex_unlock(&g->lock);
+    return failed;
+}
+
+static void *run_rank(void *argument)
+{
+    local_rank *r = argument;
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "rank %d", r->rank);
+    log_set_prefix(r->group->world > 1 ? prefix : "");
+    error_clear();
+    if (r->group->function(r->group, r->rank, r->group->context) != STATUS_OK) record_failure(r->group);
+    return NULL;
+}
+
+status local_ranks_barrier(local_ranks *g)
+{
+    pthread_mutex_lock(&g->lock);
+    unsigned round = g->round;
+    if (++g->waiting == g->world) {
+        g->waiting = 0;
+        g->round++;
+        pthread_cond_broadcast(&g->changed);
+    }
+    while (g->round == round && g->failure.code == STATUS_OK) pthread_cond_wait(&g->changed, &g->lock);
+    bool passed = g->round != round;
+    pthread_mutex_unlock(&g->lock);
+    return passed ? STATUS_OK : fail(STATUS_STOPPED, "another rank has failed");
+}
+
+status local_ranks_exchange(local_ranks *g, int rank, sync_blob mine, const sync_blob **all)
+{
+    TRY(local_ranks_barrier(g)); /* nobody reads the last exchange any more */
+    sync_blob *offer = &g->offers[rank];
+    free(offer->data);
+    *offer = (sync_blob){malloc(mine.bytes + 1), mine.bytes};
+    if (!offer->data) return fail(STATUS_SYSTEM, "no memory for an offer of %zu bytes", mine.bytes);
+    if (mine.bytes) memcpy(offer->data, mine.data, mine.bytes);
+    *all = g->offers;
+    return local_ranks_barrier(g);
+}
+
+status local_ranks_run(int world, local_rank_function function, void *context)
+{
+    local_ranks g = {.world = world, .function = function, .context = context};
+    local_rank *ranks = calloc((size_t)world, sizeof *ranks);
+    g.offers = calloc((size_t)world, sizeof *g.offers);
+    int started = 0;
+    pthread_mutex_init(&g.lock, NULL);
+    pthread_cond_init(&g.changed, NULL);
+    if (!ranks || !g.offers) {
+        fail(STATUS_SYSTEM, "no memory for %d ranks", world);
+        error_copy(&g.failure);
+    }
+    for (; !has_failed(&g) && started < world; started++) {
+        ranks[started] = (local_rank){.group = &g, .rank = started};
+        int failure = pthread_create(&ranks[started].thread, NULL, run_rank, &ranks[started]);
+        if (failure) {
+            fail(STATUS_SYSTEM, "no thread for rank %d (error %d)", started, failure);
+            record_failure(&g);
+            break;
+        }
+    }
+    for (int i = 0; i < started; i++) pthread_join(ranks[i].thread, NULL);
+    for (int i = 0; g.offers && i < world; i++) free(g.offers[i].data);
+    pthread_cond_destroy(&g.changed);
+    pthread_mutex_destroy(&g.lock);
+    free(ranks);
+    free(g.offers);
+    if (g.failure.code == STATUS_OK) return STATUS_OK;
+    error_clear();
+    return error_adopt(&g.failure);
+}

@@ -1,0 +1,22 @@
+/* Ranks as threads of this process, over in-process transport: for verification and small tests. Real
+ * jobs run a process a rank (harness/launch). */
+#ifndef HARNESS_TRAIN_LOCAL_RANKS_H
+#define HARNESS_TRAIN_LOCAL_RANKS_H
+
+#include "common/sync/engine.h"
+
+typedef struct local_ranks local_ranks;
+
+/* What a rank does; runs on a thread of its own. On failure the others' waits end too. */
+typedef status (*local_rank_function)(local_ranks *group, int rank, void *context);
+
+/* Runs `function` on `world` threads and returns the first failure in time, its record adopted. */
+status local_ranks_run(int world, local_rank_function function, void *context);
+
+/* All ranks' offers, in rank order, once every rank has made its own. Borrowed until the next exchange. */
+status local_ranks_exchange(local_ranks *group, int rank, sync_blob mine, const sync_blob **all);
+
+/* Waits for all ranks. STATUS_STOPPED if another rank has failed. */
+status local_ranks_barrier(local_ranks *group);
+
+#endif

@@ -1,0 +1,232 @@
+#include "harness/train/trainer.h"
+
+#include "common/memory/plan.h"
+#include "harness/train/trainer_impl.h"
+
+#include <stdlib.h>
+
+static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_program_slot *slot)
+{
+    const trainer_config *c = &t->config;
+    nn_program_config config = {.batch = batch,
+                                .mode = mode,
+                                .type = device_get_info(t->device)->compute_type,
+                                .masked_loss = c->masked_loss,
+                                .world = c->world};
+    slot->batch = batch;
+    return nn_program_compile(c->model, &config, &slot->program);
+}
+
+static status compile_programs(trainer *t)
+{
+    const trainer_config *c = &t->config;
+    TRY(compile_slot(t, c->batch, NN_TRAIN, &t->slots[t->slot_count++]));
+    for (int i = 0; i < TRAINER_MAX_SIZES && c->sizes[i]; i++)
+        TRY(compile_slot(t, c->sizes[i], NN_TRAIN, &t->slots[t->slot_count++]));
+    return compile_slot(t, c->batch, NN_EVALUATE, &t->evaluation);
+}
+
+static status open_instance(trainer *t, trainer_program_slot *slot)
+{
+    TRY(nn_instance_open(t->device, t->stream, slot->program, t->params, &slot->instance));
+    int64_t workspace = (int64_t)nn_instance_workspace(slot->instance);
+    if (slot->program->activation_bytes > t->memory.activation_bytes)
+        t->memory.activation_bytes = slot->program->activation_bytes;
+    if (workspace > t->memory.workspace_bytes) t->memory.workspace_bytes = workspace;
+    return STATUS_OK;
+}
+
+static status open_memory(trainer *t)
+{
+    device *d = t->device;
+    int64_t batch = t->config.batch;
+    for (int i = 0; i < t->slot_count; i++)
+        if (t->slots[i].batch > batch) batch = t->slots[i].batch;
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)t->memory.activation_bytes, &t->memory.activations));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)t->memory.workspace_bytes, &t->memory.workspace));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &t->memory.loss));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)(batch * t->input_sample * dtype_size(t->input_type)),
+                        &t->input));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)(batch * t->target_sample * dtype_size(t->target_type)),
+                        &t->target));
+    if (t->slots[0].program->masked) {
+        size_t bytes = (size_t)(batch * t->target_sample) * sizeof(int32_t);
+        TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, bytes, &t->index));
+        t->rows = calloc(1, bytes);
+        t->row_targets = calloc(1, bytes);
+        if (!t->rows || !t->row_targets) return fail(STATUS_SYSTEM, "no memory for the targets of a batch");
+    }
+    ledger_acquire(&t->ledger, LEDGER_WORKSPACE, t->memory.workspace_bytes, t->memory.workspace_bytes);
+    return STATUS_OK;
+}
+
+static status open_instances(trainer *t)
+{
+    for (int i = 0; i < t->slot_count; i++) TRY(open_instance(t, &t->slots[i]));
+    TRY(open_instance(t, &t->evaluation));
+    TRY(open_memory(t));
+    nn_bindings bindings = {.memory = &t->memory, .input = t->input.data, .target = t->target.data, .index = t->index.data};
+    for (int i = 0; i < t->slot_count; i++) TRY(nn_instance_bind(t->slots[i].instance, &bindings));
+    return nn_instance_bind(t->evaluation.instance, &bindings);
+}
+
+static void describe_batch(trainer *t)
+{
+    const nn_model *m = t->config.model;
+    dtype compute = device_get_info(t->device)->compute_type;
+    bool tokens = m->input_kind == NN_INPUT_TOKENS, values = m->loss == NN_LOSS_MSE;
+    t->input_sample = shape_elements(m->layers[0].sample);
+    t->target_sample = m->rows_per_sample * (values ? m->classes : 1);
+    t->input_type = tokens ? DTYPE_I32 : compute;
+    t->target_type = values ? compute : DTYPE_I32;
+}
+
+static status open_params(trainer *t)
+{
+    const trainer_config *c = &t->config;
+    sync_requirements needs = {0};
+    TRY(c->engine->requirements(c->engine_options, c->policy, c->world, &needs));
+    param_set_config config = {.param_kind = needs.param_kind,
+                               .grad_kind = needs.grad_kind,
+                               .buffer_kind = needs.buffer_kind,
+                               .gradients = true};
+    TRY(param_set_open(t->device, c->model, t->slots[0].program, &config, &t->params));
+    t->param_class = needs.param_class;
+    int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
+    ledger_acquire(&t->ledger, t->param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
+    int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
+    return optimizer_open(t->device, c->optimizer, t->params->type, t->params->arena_elements, logical, &t->ledger,
+                          &t->optimizer);
+}
+
+static status open_engine(trainer *t)
+{
+    const trainer_config *c = &t->config;
+    sync_context context = {.rank = c->rank,
+                            .world = c->world,
+                            .job_token = c->job_token,
+                            .device = t->device,
+                            .compute = t->stream,
+                            .params = t->params,
+                            .program = t->slots[0].program,
+                            .optimizer = t->optimizer,
+                            .ledger = &t->ledger,
+                            .cell = c->cell,
+                            .options = c->engine_options,
+                            .policy = c->policy,
+                            .stall_timeout_ns = c->stall_timeout_ns,
+                            .inline_progress = c->inline_progress};
+    return c->engine->open(&context, &t->engine);
+}
+
+static status open_all(trainer *t)
+{
+    const trainer_config *c = &t->config;
+    device_config device = {.name = c->device,
+                            .rank = c->rank,
+                            .world = c->world,
+                            .local_rank = c->local_rank,
+                            .threads = c->threads,
+                            .simulation = c->simulation};
+    TRY(device_open(&device, &t->device));
+    TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
+    describe_batch(t);
+    TRY(compile_programs(t));
+    TRY(open_params(t));
+    TRY(open_instances(t));
+    return open_engine(t);
+}
+
+status trainer_open(const trainer_config *config, trainer **out)
+{
+    *out = NULL;
+    trainer *t = calloc(1, sizeof *t);
+    if (!t) return fail(STATUS_SYSTEM, "no memory for a rank");
+    t->config = *config;
+    t->memory.activations.fd = t->memory.workspace.fd = t->memory.loss.fd = t->input.fd = t->target.fd = t->index.fd = -1;
+    status rc = open_all(t);
+    if (rc != STATUS_OK) trainer_close(&t);
+    *out = t;
+    return rc;
+}
+
+static void close_slot(trainer_program_slot *slot)
+{
+    nn_instance_close(&slot->instance);
+    nn_program_free(&slot->program);
+}
+
+void trainer_close(trainer **pointer)
+{
+    trainer *t = *pointer;
+    if (!t) return;
+    if (t->engine) t->engine->type->close(t->engine);
+    for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);
+    close_slot(&t->evaluation);
+    optimizer_close(&t->optimizer);
+    param_set_close(&t->params);
+    if (t->device) {
+        device_free(t->device, &t->memory.activations);
+        device_free(t->device, &t->memory.workspace);
+        device_free(t->device, &t->memory.loss);
+        device_free(t->device, &t->input);
+        device_free(t->device, &t->target);
+        device_free(t->device, &t->index);
+    }
+    device_stream_close(&t->stream);
+    device_close(&t->device);
+    free(t->rows);
+    free(t->row_targets);
+    free(t);
+    *pointer = NULL;
+}
+
+status trainer_offer(trainer *t, sync_blob *out)
+{
+    return t->engine->type->offer(t->engine, out);
+}
+
+status trainer_connect(trainer *t, const sync_blob *offers)
+{
+    return t->engine->type->connect(t->engine, offers);
+}
+
+status trainer_settle(trainer *t)
+{
+    return t->engine->type->settle(t->engine);
+}
+
+device *trainer_device(trainer *t)
+{
+    return t->device;
+}
+
+device_stream *trainer_stream(trainer *t)
+{
+    return t->stream;
+}
+
+param_set *trainer_params(trainer *t)
+{
+    return t->params;
+}
+
+ledger *trainer_ledger(trainer *t)
+{
+    return &t->ledger;
+}
+
+sync_engine *trainer_engine(trainer *t)
+{
+    return t->engine;
+}
+
+optimizer *trainer_optimizer(trainer *t)
+{
+    return t->optimizer;
+}
+
+const nn_program *trainer_program(const trainer *t)
+{
+    return t->slots[0].program;
+}

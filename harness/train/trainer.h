@@ -1,0 +1,79 @@
+/* One rank of a job: device, model, parameters, optimizer, engine and data put together, and the train
+ * loop that drives the engine's stages.
+ *
+ * A trainer belongs to one thread. On a real device a step runs through; on the virtual device
+ * trainer_step() returns STATUS_AGAIN where a stream waits, and is called again with the same step. */
+#ifndef HARNESS_TRAIN_TRAINER_H
+#define HARNESS_TRAIN_TRAINER_H
+
+#include "common/data/batch_source.h"
+#include "common/net/board.h"
+#include "common/nn/instance.h"
+#include "common/sync/engine.h"
+
+enum { TRAINER_MAX_SIZES = 4 };
+
+typedef struct trainer_config {
+    int rank, world, local_rank;
+    uint64_t job_token;
+    const char *device; /* "cpu" */
+    int threads;
+    void *simulation;       /* NULL but for sim devices */
+    const nn_model *model;  /* borrowed, as everything below */
+    const sync_engine_type *engine;
+    const void *engine_options;
+    const char *policy;
+    const optimizer_options *optimizer;
+    int64_t batch;                     /* samples a rank and step */
+    int64_t sizes[TRAINER_MAX_SIZES];  /* further batch sizes that occur: an epoch's last; 0 ends the list */
+    int64_t total_steps;               /* of the run: for the learning-rate schedule */
+    bool masked_loss;                  /* leave rows without targets out of the head */
+    bool sum_loss;                     /* the loss is a sum over targets, not their mean */
+    board_cell *cell;
+    int64_t stall_timeout_ns;
+    bool inline_progress;
+} trainer_config;
+
+/* What a step took, in ns. Waits for communication are in `exposed` and in no other phase. */
+typedef struct step_times {
+    int64_t total, load, forward, backward, exposed, optimizer, other;
+} step_times;
+
+typedef struct step_result {
+    int64_t index, begin_ns, end_ns;
+    step_times times;
+    int64_t forward_begin_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
+    int64_t samples, targets, correct;
+    double loss; /* of this rank's batch, in the loss's own reduction */
+} step_result;
+
+typedef struct trainer trainer;
+
+/* Opens everything up to the engine's offer. Parameters are zero: see trainer_params(). */
+status trainer_open(const trainer_config *config, trainer **out);
+/* What the peers must know; and what all ranks offered. */
+status trainer_offer(trainer *t, sync_blob *out);
+status trainer_connect(trainer *t, const sync_blob *offers);
+void trainer_close(trainer **t);
+
+/* Runs step `index` on the source's next batch. */
+status trainer_step(trainer *t, batch_source *source, int64_t index, step_result *out);
+
+/* All ranks' parameters and buffers are those of the stated consistency. */
+status trainer_settle(trainer *t);
+
+/* Runs the evaluation program over every batch of `source`; sums over this rank's samples. */
+typedef struct evaluation_sums {
+    double loss, correct, targets;
+} evaluation_sums;
+status trainer_evaluate(trainer *t, batch_source *source, evaluation_sums *out);
+
+device *trainer_device(trainer *t);
+device_stream *trainer_stream(trainer *t);
+param_set *trainer_params(trainer *t);
+ledger *trainer_ledger(trainer *t);
+sync_engine *trainer_engine(trainer *t);
+optimizer *trainer_optimizer(trainer *t);
+const nn_program *trainer_program(const trainer *t);
+
+#endif

@@ -1,0 +1,59 @@
+/* The inside of a trainer, for the files of this folder. */
+#ifndef HARNESS_TRAIN_TRAINER_IMPL_H
+#define HARNESS_TRAIN_TRAINER_IMPL_H
+
+#include "harness/train/trainer.h"
+
+/* A program with its kernels, for one batch size. */
+typedef struct trainer_program_slot {
+    int64_t batch;
+    nn_program *program;
+    nn_instance *instance;
+} trainer_program_slot;
+
+/* The marks that a step leaves on the compute stream. */
+enum { MARK_BEGIN, MARK_LOADED, MARK_FORWARD, MARK_FORWARD_END, MARK_BACKWARD, MARK_BACKWARD_END, MARK_END };
+
+struct trainer {
+    trainer_config config;
+    device *device;
+    device_stream *stream;
+    param_set *params;
+    optimizer *optimizer;
+    sync_engine *engine;
+    ledger ledger;
+    trainer_program_slot slots[TRAINER_MAX_SIZES + 1]; /* training; the first is the full batch */
+    int slot_count;
+    trainer_program_slot evaluation;
+    nn_memory memory;
+    device_memory input, target, index; /* one batch */
+    int32_t *rows, *row_targets; /* masked: which rows have targets, and those; host memory */
+    int64_t row_count;           /* masked: of the batch, at least 1; else 0 */
+    int64_t input_sample, target_sample; /* elements a sample */
+    dtype input_type, target_type;
+    bool params_counted;
+    ledger_class param_class;
+
+    /* The step that is under way. */
+    int stage;
+    trainer_program_slot *slot;
+    nn_cursor cursor;
+    nn_observer observer;
+    op_scalars scalars;
+    sync_step step;
+    sync_batch plan;
+    batch_view batch;
+    bool has_batch, loss_here;
+    int64_t batch_bytes;
+    int64_t exposed_forward, exposed_backward, exposed_rest;
+    sync_counters counters;
+};
+
+/* Copies a batch to the device and enters it in the ledger. */
+status trainer_upload(trainer *t, const batch_view *b);
+void trainer_drop_batch(trainer *t);
+
+/* The slot of a batch size; STATUS_INTERNAL if it was not announced. */
+status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out);
+
+#endif

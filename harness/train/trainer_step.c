@@ -1,0 +1,318 @@
+/* The train loop: one step as a sequence of stages. A stage that cannot go on returns STATUS_AGAIN, and
+ * the step goes on there when it is called again. */
+#include "harness/train/trainer_impl.h"
+
+#include "common/base/clock.h"
+
+static void enter(trainer *t, board_operation operation)
+{
+    board_cell_enter(t->config.cell, operation, device_now_ns(t->device));
+}
+
+/* Takes what the engine's counters say since the last look; returns the time exposed since then. */
+static int64_t take_counters(trainer *t)
+{
+    sync_counters now;
+    t->engine->type->counters(t->engine, &now);
+    t->counters.exposed_ns += now.exposed_ns;
+    t->counters.optimizer_ns += now.optimizer_ns;
+    return now.exposed_ns;
+}
+
+/* ---- batch ------------------------------------------------------------------------------------ */
+
+status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
+{
+    for (int i = 0; i < t->slot_count; i++) {
+        if (t->slots[i].batch != batch) continue;
+        *out = &t->slots[i];
+        return STATUS_OK;
+    }
+    return fail(STATUS_INTERNAL, "a batch of %lld samples was not announced", (long long)batch);
+}
+
+/* Lists the rows that have targets. With none at all the head runs on one row that does not count. */
+static void list_rows(trainer *t, const int32_t *targets, int64_t count)
+{
+    int64_t used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (targets[i] == LOSS_IGNORE) continue;
+        t->rows[used] = (int32_t)i;
+        t->row_targets[used++] = targets[i];
+    }
+    if (used == 0) {
+        t->rows[used] = 0;
+        t->row_targets[used++] = LOSS_IGNORE;
+    }
+    t->row_count = used;
+}
+
+static status upload_targets(trainer *t, const batch_view *b, int64_t targets)
+{
+    if (!t->slots[0].program->masked) {
+        dtype host_target = t->target_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
+        return device_upload(t->stream, t->target.data, b->targets, host_target, t->target_type, targets);
+    }
+    list_rows(t, b->targets, targets);
+    TRY(device_upload(t->stream, t->index.data, t->rows, DTYPE_I32, DTYPE_I32, t->row_count));
+    return device_upload(t->stream, t->target.data, t->row_targets, DTYPE_I32, DTYPE_I32, t->row_count);
+}
+
+status trainer_upload(trainer *t, const batch_view *b)
+{
+    dtype host_input = t->input_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
+    int64_t inputs = b->count * t->input_sample, targets = b->count * t->target_sample;
+    t->batch_bytes = inputs * dtype_size(t->input_type) + targets * dtype_size(t->target_type);
+    ledger_acquire(&t->ledger, LEDGER_BATCH, t->batch_bytes, t->batch_bytes);
+    TRY(device_upload(t->stream, t->input.data, b->inputs, host_input, t->input_type, inputs));
+    return upload_targets(t, b, targets);
+}
+
+void trainer_drop_batch(trainer *t)
+{
+    ledger_release(&t->ledger, LEDGER_BATCH, t->batch_bytes, t->batch_bytes);
+    t->batch_bytes = 0;
+}
+
+/* ---- stages ----------------------------------------------------------------------------------- */
+
+static status stage_plan(trainer *t)
+{
+    enter(t, BOARD_LOAD_BATCH);
+    TRY(device_mark(t->stream, MARK_BEGIN));
+    take_counters(t);
+    t->counters = (sync_counters){0};
+    return t->engine->type->plan_batch(t->engine, &t->step, t->config.batch, &t->plan);
+}
+
+static status stage_scatter(trainer *t)
+{
+    ledger_enter(&t->ledger, LEDGER_PHASE_SCATTER);
+    t->step.samples = t->batch.count;
+    t->step.targets = t->batch.targets_counted;
+    TRY(trainer_find_slot(t, t->batch.count, &t->slot));
+    TRY(trainer_upload(t, &t->batch));
+    t->scalars.rows = t->row_count;
+    return device_mark(t->stream, MARK_LOADED);
+}
+
+static status stage_scatter_inputs(trainer *t)
+{
+    return t->engine->type->scatter_inputs(t->engine, &t->step);
+}
+
+static status stage_enter_forward(trainer *t)
+{
+    ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
+    t->exposed_rest = take_counters(t);
+    enter(t, BOARD_FORWARD);
+    return device_mark(t->stream, MARK_FORWARD);
+}
+
+static status stage_begin_forward(trainer *t)
+{
+    TRY(t->engine->type->begin_forward(t->engine, &t->step));
+    ledger_enter(&t->ledger, LEDGER_PHASE_FORWARD);
+    t->cursor = (nn_cursor){0};
+    return STATUS_OK;
+}
+
+static status stage_forward(trainer *t)
+{
+    return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->forward_end, &t->observer, &t->scalars,
+                           &t->ledger);
+}
+
+static status stage_place(trainer *t)
+{
+    ledger_enter(&t->ledger, LEDGER_PHASE_PLACE);
+    return t->engine->type->place_outputs(t->engine, &t->step);
+}
+
+static status stage_loss(trainer *t)
+{
+    if (t->ledger.phase != LEDGER_PHASE_LOSS) ledger_enter(&t->ledger, LEDGER_PHASE_LOSS);
+    double normalizer = 1;
+    TRY(t->engine->type->loss(t->engine, &t->step, &normalizer, &t->loss_here));
+    t->scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer;
+    if (!t->loss_here) return STATUS_OK;
+    return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->loss_end, &t->observer, &t->scalars,
+                           &t->ledger);
+}
+
+static status stage_scatter_gradient(trainer *t)
+{
+    ledger_enter(&t->ledger, LEDGER_PHASE_SCATTER_GRADIENT);
+    return t->engine->type->scatter_output_gradient(t->engine, &t->step);
+}
+
+static status stage_enter_backward(trainer *t)
+{
+    TRY(device_mark(t->stream, MARK_FORWARD_END));
+    t->exposed_forward = take_counters(t);
+    ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
+    enter(t, BOARD_BACKWARD);
+    return device_mark(t->stream, MARK_BACKWARD);
+}
+
+static status stage_backward(trainer *t)
+{
+    return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->op_count, &t->observer, &t->scalars,
+                           &t->ledger);
+}
+
+static status stage_enter_finish(trainer *t)
+{
+    TRY(device_mark(t->stream, MARK_BACKWARD_END));
+    t->exposed_backward = take_counters(t);
+    ledger_enter(&t->ledger, LEDGER_PHASE_REDUCE);
+    enter(t, BOARD_WAIT);
+    return STATUS_OK;
+}
+
+static status stage_finish(trainer *t)
+{
+    return t->engine->type->finish(t->engine, &t->step);
+}
+
+static status stage_end(trainer *t)
+{
+    TRY(device_stream_synchronize(t->stream));
+    TRY(device_mark(t->stream, MARK_END));
+    trainer_drop_batch(t);
+    ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
+    return STATUS_OK;
+}
+
+static status (*const stages[])(trainer *) = {
+    stage_plan,          stage_scatter, stage_scatter_inputs, stage_enter_forward,    stage_begin_forward,
+    stage_forward,       stage_place,   stage_loss,           stage_scatter_gradient, stage_enter_backward,
+    stage_backward,      stage_enter_finish, stage_finish,    stage_end,
+};
+enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1 };
+
+/* ---- the step --------------------------------------------------------------------------------- */
+
+static status on_need(void *context, int param)
+{
+    trainer *t = context;
+    return t->engine->type->need(t->engine, param);
+}
+
+static status on_ready(void *context, int param)
+{
+    trainer *t = context;
+    return t->engine->type->ready(t->engine, param);
+}
+
+static status on_group_sum(void *context, double *values, int count)
+{
+    trainer *t = context;
+    return t->engine->type->group_sum(t->engine, values, count);
+}
+
+static void begin_step(trainer *t, int64_t index)
+{
+    t->step = (sync_step){.index = index,
+                          .synchronize = true,
+                          .learning_rate = optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
+    t->scalars = (op_scalars){0};
+    t->observer = (nn_observer){.context = t, .need = on_need, .ready = on_ready, .group_sum = on_group_sum};
+    board_cell_step(t->config.cell, index, device_now_ns(t->device));
+}
+
+static status report_step(trainer *t, step_result *out)
+{
+    device_stream *s = t->stream;
+    double sums[2] = {0, 0};
+    if (t->loss_here) {
+        TRY(device_download(s, sums, nn_instance_loss_sums(t->slot->instance), DTYPE_F64, DTYPE_F64, 2));
+        TRY(device_stream_synchronize(s));
+    }
+    int64_t begin = device_mark_ns(s, MARK_BEGIN), end = device_mark_ns(s, MARK_END);
+    int64_t after = take_counters(t);
+    step_times times = {.total = end - begin,
+                        .load = device_mark_ns(s, MARK_LOADED) - begin,
+                        .forward = device_mark_ns(s, MARK_FORWARD_END) - device_mark_ns(s, MARK_FORWARD) -
+                                   t->exposed_forward,
+                        .backward = device_mark_ns(s, MARK_BACKWARD_END) - device_mark_ns(s, MARK_BACKWARD) -
+                                    t->exposed_backward,
+                        .exposed = t->exposed_rest + t->exposed_forward + t->exposed_backward + after,
+                        .optimizer = t->counters.optimizer_ns};
+    times.other = times.total - times.load - times.forward - times.backward - times.exposed - times.optimizer;
+    *out = (step_result){.index = t->step.index,
+                         .begin_ns = begin,
+                         .end_ns = end,
+                         .times = times,
+                         .forward_begin_ns = device_mark_ns(s, MARK_FORWARD),
+                         .backward_begin_ns = device_mark_ns(s, MARK_BACKWARD),
+                         .backward_end_ns = device_mark_ns(s, MARK_BACKWARD_END),
+                         .samples = t->step.samples,
+                         .targets = t->step.targets,
+                         .correct = (int64_t)sums[1],
+                         .loss = sums[0] / t->scalars.loss_normalizer};
+    return STATUS_OK;
+}
+
+status trainer_step(trainer *t, batch_source *source, int64_t index, step_result *out)
+{
+    if (t->stage == 0) begin_step(t, index);
+    for (; t->stage < STAGE_COUNT; t->stage++) {
+        if (t->stage == STAGE_LOAD && !t->has_batch) {
+            TRY(batch_source_next(source, index, &t->batch));
+            t->has_batch = true;
+        }
+        TRY(stages[t->stage](t));
+        if (t->stage == STAGE_LOAD) {
+            batch_source_return(source, &t->batch);
+            t->has_batch = false;
+        }
+    }
+    t->stage = 0;
+    return report_step(t, out);
+}
+
+/* ---- evaluation ------------------------------------------------------------------------------- */
+
+static status evaluate_batch(trainer *t, const batch_view *b, evaluation_sums *out)
+{
+    const nn_program *p = t->evaluation.program;
+    op_scalars scalars = {.loss_normalizer = 1.0};
+    nn_cursor cursor = {0};
+    double sums[2];
+    TRY(trainer_upload(t, b));
+    scalars.rows = p->masked ? t->row_count : b->count * p->model->rows_per_sample;
+    TRY(nn_instance_run(t->evaluation.instance, &cursor, p->op_count, &t->observer, &scalars, &t->ledger));
+    TRY(device_download(t->stream, sums, nn_instance_loss_sums(t->evaluation.instance), DTYPE_F64, DTYPE_F64, 2));
+    TRY(device_stream_synchronize(t->stream));
+    trainer_drop_batch(t);
+    out->loss += sums[0];
+    out->correct += sums[1];
+    out->targets += (double)b->targets_counted;
+    return STATUS_OK;
+}
+
+static status no_param(void *context, int param)
+{
+    (void)context;
+    (void)param;
+    return STATUS_OK;
+}
+
+status trainer_evaluate(trainer *t, batch_source *source, evaluation_sums *out)
+{
+    *out = (evaluation_sums){0};
+    t->observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
+    ledger_enter(&t->ledger, LEDGER_PHASE_EVALUATE);
+    enter(t, BOARD_EVALUATE);
+    for (int64_t step = 0; step < source->steps_per_epoch; step++) {
+        batch_view b;
+        TRY(batch_source_next(source, step, &b));
+        status rc = evaluate_batch(t, &b, out);
+        batch_source_return(source, &b);
+        TRY(rc);
+        board_cell_touch(t->config.cell, clock_now_ns());
+    }
+    ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
+    return STATUS_OK;
+}

@@ -1,0 +1,274 @@
+#include "harness/verify/golden.h"
+
+#include "common/base/random.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static status not_golden(const golden_file *f, const char *what)
+{
+    return fail(STATUS_DATA, "%s: %s is missing or of the wrong kind", f->path, what);
+}
+
+static bool get_number(const json_t *object, const char *key, double *out)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value)) return false;
+    *out = json_number_value(value);
+    return true;
+}
+
+static int64_t integer_or(const json_t *object, const char *key, int64_t otherwise)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_integer(value) ? json_integer_value(value) : otherwise;
+}
+
+static double number_or(const json_t *object, const char *key, double otherwise)
+{
+    double value;
+    return get_number(object, key, &value) ? value : otherwise;
+}
+
+static status read_optimizer(golden_file *f, const json_t *c)
+{
+    const json_t *o = json_object_get(c, "optimizer");
+    const char *name = json_string_value(json_object_get(o, "name"));
+    if (!name) return not_golden(f, "case.optimizer.name");
+    optimizer_kind kind = OPTIMIZER_SGD;
+    if (strcmp(name, "adam") == 0) kind = OPTIMIZER_ADAM;
+    else if (strcmp(name, "adamw") == 0) kind = OPTIMIZER_ADAMW;
+    else if (strcmp(name, "sgd") != 0)
+        return fail(STATUS_DATA, "%s: case.optimizer.name: found '%s', allowed is one of sgd, adam, adamw", f->path, name);
+    optimizer_options d = optimizer_defaults(kind);
+    d.lr = number_or(o, "lr", d.lr);
+    d.momentum = number_or(o, "momentum", 0);
+    d.dampening = number_or(o, "dampening", 0);
+    d.weight_decay = number_or(o, "weight_decay", d.weight_decay);
+    d.eps = number_or(o, "eps", d.eps);
+    d.nesterov = json_is_true(json_object_get(o, "nesterov"));
+    const json_t *betas = json_object_get(o, "betas");
+    if (json_array_size(betas) == 2) {
+        d.beta1 = json_number_value(json_array_get(betas, 0));
+        d.beta2 = json_number_value(json_array_get(betas, 1));
+    }
+    f->optimizer = d;
+    return STATUS_OK;
+}
+
+static status read_case(golden_file *f, const json_t *c)
+{
+    const char *model = json_string_value(json_object_get(c, "model"));
+    if (!model) return not_golden(f, "case.model");
+    snprintf(f->model_name, sizeof f->model_name, "%s", model);
+    f->world = (int)integer_or(c, "world_size", 0);
+    f->batch = integer_or(c, "batch_per_rank", 0);
+    f->steps = integer_or(c, "steps", 0);
+    f->seed = (uint64_t)integer_or(c, "seed", 0);
+    if (f->world < 1 || f->world > 1024 || f->batch < 1 || f->steps < 1 || f->steps > 100000)
+        return not_golden(f, "case.world_size, case.batch_per_rank or case.steps");
+    const char *loss_over = json_string_value(json_object_get(c, "loss_over"));
+    const char *act = json_string_value(json_object_get(c, "activation"));
+    const json_t *input = json_object_get(c, "input");
+    bool silu = act && strcmp(act, "silu") == 0;
+    f->global_loss = loss_over && strcmp(loss_over, "global") == 0;
+    f->kinks = strncmp(model, "resnet", 6) == 0 && !silu;
+    f->model = (model_options){.name = f->model_name,
+                               .classes = integer_or(c, "classes", 0),
+                               .image = json_array_size(input) == 3 ? json_integer_value(json_array_get(input, 1)) : 0,
+                               .channels = json_array_size(input) == 3 ? json_integer_value(json_array_get(input, 0)) : 0,
+                               .activation = silu ? ACTIVATION_SILU : ACTIVATION_NONE,
+                               .sync_batchnorm = json_is_true(json_object_get(c, "sync_batchnorm")),
+                               .layers = integer_or(c, "layers", 0),
+                               .hidden = integer_or(c, "hidden", 0),
+                               .heads = integer_or(c, "heads", 0),
+                               .vocabulary = integer_or(c, "vocab", 0),
+                               .positions = integer_or(c, "positions", 0),
+                               .sequence = integer_or(c, "sequence", 0)};
+    return read_optimizer(f, c);
+}
+
+static status read_tensor(const golden_file *f, const char *name, const json_t *object, golden_tensor *out)
+{
+    snprintf(out->name, sizeof out->name, "%s", name);
+    const json_t *dims = json_object_get(object, "shape"), *samples = json_object_get(object, "samples");
+    if (!json_is_array(dims) || !json_is_array(samples) || !get_number(object, "l2", &out->l2) ||
+        !get_number(object, "sum", &out->sum) || !get_number(object, "float32_l2_error", &out->error))
+        return not_golden(f, name);
+    out->elements = 1;
+    size_t i;
+    const json_t *item;
+    json_array_foreach(dims, i, item) out->elements *= json_integer_value(item);
+    json_array_foreach(samples, i, item)
+    {
+        if (out->sample_count == GOLDEN_MAX_SAMPLES) break;
+        int64_t index = json_integer_value(json_array_get(item, 0));
+        if (json_array_size(item) != 2 || index < 0 || index >= out->elements) return not_golden(f, name);
+        out->sample_index[out->sample_count] = index;
+        out->sample_value[out->sample_count++] = json_number_value(json_array_get(item, 1));
+    }
+    return STATUS_OK;
+}
+
+static status read_tensors(const golden_file *f, const json_t *root, const char *key, golden_tensors *out)
+{
+    const json_t *object = json_object_get(root, key);
+    if (!json_is_object(object)) return not_golden(f, key);
+    out->list = calloc(json_object_size(object) + 1, sizeof *out->list);
+    if (!out->list) return fail(STATUS_SYSTEM, "no memory for %s", f->path);
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)object, name, value)
+    {
+        TRY(read_tensor(f, name, value, &out->list[out->count]));
+        out->count++;
+    }
+    return STATUS_OK;
+}
+
+static status read_losses(golden_file *f, const json_t *root)
+{
+    const json_t *loss = json_object_get(root, "loss"), *error = json_object_get(root, "loss_float32_error");
+    if (json_array_size(loss) != (size_t)f->steps || json_array_size(error) != (size_t)f->steps)
+        return not_golden(f, "loss or loss_float32_error");
+    f->losses_per_step = f->global_loss ? 1 : f->world;
+    size_t count = (size_t)f->steps * (size_t)f->losses_per_step;
+    f->loss = calloc(count, sizeof *f->loss);
+    f->loss_error = calloc(count, sizeof *f->loss_error);
+    if (!f->loss || !f->loss_error) return fail(STATUS_SYSTEM, "no memory for %s", f->path);
+    for (size_t s = 0; s < (size_t)f->steps; s++) {
+        const json_t *row = json_array_get(loss, s), *errors = json_array_get(error, s);
+        if (json_array_size(row) != (size_t)f->losses_per_step || json_array_size(errors) != (size_t)f->losses_per_step)
+            return not_golden(f, "loss");
+        for (size_t r = 0; r < (size_t)f->losses_per_step; r++) {
+            f->loss[s * (size_t)f->losses_per_step + r] = json_number_value(json_array_get(row, r));
+            f->loss_error[s * (size_t)f->losses_per_step + r] = json_number_value(json_array_get(errors, r));
+        }
+    }
+    return STATUS_OK;
+}
+
+static status read_file(golden_file *f, const json_t *root)
+{
+    if (!json_is_object(root) || !json_is_object(json_object_get(root, "case")) ||
+        !json_is_object(json_object_get(root, "gradients_first_step")))
+        return fail(STATUS_DATA, "%s: not a golden trajectory: it has no case and no gradients_first_step", f->path);
+    int64_t format = integer_or(root, "format", 0);
+    if (format != 1) return fail(STATUS_DATA, "%s: format: found %lld, allowed is 1", f->path, (long long)format);
+    f->parameters = integer_or(root, "parameters", 0);
+    TRY(read_case(f, json_object_get(root, "case")));
+    TRY(read_losses(f, root));
+    TRY(read_tensors(f, root, "gradients_first_step", &f->gradients));
+    TRY(read_tensors(f, root, "parameters_final", &f->parameters_final));
+    return read_tensors(f, root, "buffers_final", &f->buffers_final);
+}
+
+status golden_open(const char *path, golden_file **out)
+{
+    *out = NULL;
+    golden_file *f = calloc(1, sizeof *f);
+    if (!f) return fail(STATUS_SYSTEM, "no memory for %s", path);
+    snprintf(f->path, sizeof f->path, "%s", path);
+    json_error_t error;
+    FILE *stream = fopen(path, "re");
+    json_t *root = stream ? json_loadf(stream, 0, &error) : NULL;
+    status rc;
+    if (!stream) rc = fail_errno(STATUS_DATA, "%s", path);
+    else if (!root) rc = fail(STATUS_DATA, "%s:%d:%d: not JSON: %s", path, error.line, error.column, error.text);
+    else rc = read_file(f, root);
+    json_decref(root);
+    if (stream) fclose(stream);
+    if (rc != STATUS_OK) golden_close(&f);
+    *out = f;
+    return rc;
+}
+
+void golden_close(golden_file **file)
+{
+    golden_file *f = *file;
+    if (!f) return;
+    free(f->loss);
+    free(f->loss_error);
+    free(f->gradients.list);
+    free(f->parameters_final.list);
+    free(f->buffers_final.list);
+    free(f);
+    *file = NULL;
+}
+
+/* ---- values ----------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+void golden_fill_param(const golden_file *file, const nn_param *p, float *out)
+{
+    uint64_t start = random_start(file->seed, random_fnv1a64(p->name));
+    double base = 0, scale;
+    if (p->shape.rank == 1 && ends_with(p->name, "weight")) {
+        base = 0.5;
+        scale = 0.1;
+    } else if (p->shape.rank == 1) {
+        scale = 0.1;
+    } else if (strstr(p->name, "embeddings")) {
+        scale = 0.05;
+    } else {
+        scale = sqrt(3.0 / (double)(p->elements / p->shape.dims[0]));
+    }
+    for (int64_t i = 0; i < p->elements; i++) out[i] = (float)(base + scale * random_signed(start, (uint64_t)i));
+}
+
+static uint64_t stream_of(const golden_file *file, const char *what, int64_t step, int rank)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s.step%lld.rank%d", what, (long long)step, rank);
+    return random_start(file->seed, random_fnv1a64(name));
+}
+
+static void fill_images(uint64_t start, shape s, int64_t batch, float *out)
+{
+    int64_t h = s.dims[0], w = s.dims[1], c = s.dims[2];
+    for (int64_t n = 0; n < batch; n++)
+        for (int64_t i = 0; i < c; i++)
+            for (int64_t at = 0; at < h * w; at++)
+                out[(n * h * w + at) * c + i] = (float)random_signed(start, (uint64_t)((n * c + i) * h * w + at));
+}
+
+int64_t golden_fill_batch(const golden_file *file, const nn_model *model, int64_t step, int rank, void *input,
+                          void *target)
+{
+    const nn_layer *in = &model->layers[0];
+    uint64_t inputs = stream_of(file, "input", step, rank), targets = stream_of(file, "target", step, rank);
+    int64_t count = file->batch * shape_elements(in->sample);
+    int64_t rows = file->batch * model->rows_per_sample, used = rows;
+    if (model->input_kind == NN_INPUT_IMAGE) {
+        fill_images(inputs, in->sample, file->batch, input);
+    } else {
+        for (int64_t i = 0; i < count; i++) {
+            if (model->input_kind == NN_INPUT_FEATURES)
+                ((float *)input)[i] = (float)random_signed(inputs, (uint64_t)i);
+            else
+                ((int32_t *)input)[i] = (int32_t)(random_uniform(inputs, (uint64_t)i) * (double)in->vocabulary);
+        }
+    }
+    if (model->loss == NN_LOSS_MSE) {
+        for (int64_t i = 0; i < rows * model->classes; i++)
+            ((float *)target)[i] = (float)random_signed(targets, (uint64_t)i);
+        return rows * model->classes;
+    }
+    bool masked = strcmp(file->model_name, "bert") == 0;
+    uint64_t masks = stream_of(file, "mask", step, rank);
+    for (int64_t i = 0; i < rows; i++) {
+        bool ignored = masked && random_uniform(masks, (uint64_t)i) >= 0.15;
+        int32_t value = (int32_t)(random_uniform(targets, (uint64_t)i) * (double)model->classes);
+        ((int32_t *)target)[i] = ignored ? LOSS_IGNORE : value;
+        used -= ignored;
+    }
+    return used;
+}

@@ -1,0 +1,10 @@
+/* The batches of a golden trajectory: functions of (seed, step, rank, index). */
+#ifndef HARNESS_VERIFY_GOLDEN_SOURCE_H
+#define HARNESS_VERIFY_GOLDEN_SOURCE_H
+
+#include "common/data/batch_source.h"
+#include "harness/verify/golden.h"
+
+status golden_source_open(const golden_file *file, const nn_model *model, int rank, batch_source **out);
+
+#endif

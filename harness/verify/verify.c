@@ -1,0 +1,227 @@
+#include "harness/verify/verify.h"
+
+#include "common/base/random.h"
+#include "harness/train/local_ranks.h"
+#include "harness/train/trainer.h"
+#include "harness/verify/golden_source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct verification {
+    const verify_config *config;
+    nn_model *model;
+    board *board;
+    uint64_t token;
+    bool shares_buffers;
+    comparison_precision precision;
+    double *losses;  /* [steps][world] */
+    char *gradients; /* an arena of the device's type, on the host: every rank's share of the averages */
+    double **buffers; /* [world * buffer_count] */
+    comparison *out;
+} verification;
+
+static status load_params(const verification *v, trainer *t)
+{
+    const nn_model *m = v->model;
+    param_set *set = trainer_params(t);
+    for (int i = 0; i < m->param_count; i++) {
+        float *values = malloc((size_t)m->params[i].elements * sizeof *values);
+        if (!values) return fail(STATUS_SYSTEM, "no memory for parameter %s", m->params[i].name);
+        golden_fill_param(v->config->file, &m->params[i], values);
+        status rc = param_set_import(set, trainer_stream(t), set->params.data, i, DTYPE_F32, values);
+        free(values);
+        TRY(rc);
+    }
+    for (int i = 0; i < m->buffer_count; i++) {
+        double *values = malloc((size_t)m->buffers[i].elements * sizeof *values);
+        if (!values) return fail(STATUS_SYSTEM, "no memory for buffer %s", m->buffers[i].name);
+        for (int64_t j = 0; j < m->buffers[i].elements; j++) values[j] = m->buffers[i].initial;
+        status rc = param_set_import_buffer(set, trainer_stream(t), i, DTYPE_F64, values);
+        free(values);
+        TRY(rc);
+    }
+    return STATUS_OK;
+}
+
+/* The averaged gradients that this rank holds, into the common arena. */
+static status collect_gradients(verification *v, local_ranks *group, int rank, trainer *t)
+{
+    param_set *set = trainer_params(t);
+    size_t size = (size_t)dtype_size(set->type);
+    piece_list owned = {0};
+    TRY(trainer_settle(t));
+    const char *arena = trainer_engine(t)->type->reduced_gradients(trainer_engine(t), &owned);
+    if (rank == 0) {
+        v->gradients = calloc((size_t)set->arena_elements, size);
+        if (!v->gradients) return fail(STATUS_SYSTEM, "no memory for the gradients of %s", v->config->file->path);
+    }
+    TRY(local_ranks_barrier(group));
+    for (int i = 0; arena && i < owned.count; i++) {
+        size_t at = (size_t)owned.pieces[i].offset * size;
+        TRY(device_download(trainer_stream(t), v->gradients + at, arena + at, set->type, set->type,
+                            owned.pieces[i].count));
+    }
+    TRY(device_stream_synchronize(trainer_stream(t)));
+    return local_ranks_barrier(group);
+}
+
+static status export_buffers(verification *v, int rank, trainer *t)
+{
+    const nn_model *m = v->model;
+    for (int i = 0; i < m->buffer_count; i++) {
+        double *values = malloc((size_t)m->buffers[i].elements * sizeof *values);
+        if (!values) return fail(STATUS_SYSTEM, "no memory for buffer %s", m->buffers[i].name);
+        v->buffers[rank * m->buffer_count + i] = values;
+        TRY(param_set_export_buffer(trainer_params(t), trainer_stream(t), i, DTYPE_F64, values));
+    }
+    return STATUS_OK;
+}
+
+static const golden_tensor *find_tensor(const golden_tensors *tensors, const char *name)
+{
+    for (int i = 0; i < tensors->count; i++)
+        if (strcmp(tensors->list[i].name, name) == 0) return &tensors->list[i];
+    return NULL;
+}
+
+/* Compares all gradients, or all parameters where `gradients` is NULL. */
+static status compare_params(verification *v, trainer *t, const golden_tensors *golden, const char *kind,
+                             const char *gradients)
+{
+    const nn_model *m = v->model;
+    const golden_file *f = v->config->file;
+    param_set *set = trainer_params(t);
+    if (golden->count != m->param_count)
+        return fail(STATUS_DATA, "%s: found %d tensors, the model %s has %d", f->path, golden->count, m->name, m->param_count);
+    bool kinks = v->precision == COMPARE_FLOAT32 && f->kinks;
+    for (int i = 0; i < m->param_count; i++) {
+        const golden_tensor *g = find_tensor(golden, m->params[i].name);
+        if (!g || g->elements != m->params[i].elements)
+            return fail(STATUS_DATA, "%s: %s is missing or has another shape than in the model", f->path, m->params[i].name);
+        double *values = malloc((size_t)g->elements * sizeof *values);
+        if (!values) return fail(STATUS_SYSTEM, "no memory for parameter %s", g->name);
+        status rc = gradients ? param_set_export(set, NULL, gradients, i, DTYPE_F64, values)
+                              : param_set_export(set, trainer_stream(t), set->params.data, i, DTYPE_F64, values);
+        if (rc == STATUS_OK && kinks) compare_tensor_with_kinks(v->out, g, kind, values);
+        else if (rc == STATUS_OK) compare_tensor(v->out, v->precision, g, kind, values);
+        free(values);
+        TRY(rc);
+    }
+    return STATUS_OK;
+}
+
+static status run_steps(verification *v, local_ranks *group, int rank, trainer *t, batch_source *source)
+{
+    const golden_file *f = v->config->file;
+    for (int64_t s = 0; s < f->steps; s++) {
+        step_result result;
+        TRY(trainer_step(t, source, s, &result));
+        v->losses[s * f->world + rank] = result.loss;
+        if (s + 1 == f->steps) TRY(export_buffers(v, rank, t));
+        if (s > 0) continue;
+        TRY(collect_gradients(v, group, rank, t));
+        if (rank == 0) TRY(compare_params(v, t, &f->gradients, "gradient", v->gradients));
+    }
+    TRY(trainer_settle(t));
+    TRY(local_ranks_barrier(group));
+    bool kinks = v->precision == COMPARE_FLOAT32 && f->kinks;
+    if (rank == 0 && !kinks) TRY(compare_params(v, t, &f->parameters_final, "parameter", NULL));
+    return local_ranks_barrier(group); /* nobody leaves while a peer may need it */
+}
+
+static status run_rank(local_ranks *group, int rank, void *context)
+{
+    verification *v = context;
+    const verify_config *c = v->config;
+    trainer_config config = {.rank = rank,
+                             .world = c->file->world,
+                             .job_token = v->token,
+                             .device = c->device,
+                             .threads = c->threads,
+                             .model = v->model,
+                             .engine = c->engine,
+                             .engine_options = c->engine_options,
+                             .policy = c->policy,
+                             .optimizer = &c->file->optimizer,
+                             .batch = c->file->batch,
+                             .masked_loss = true,
+                             .total_steps = c->file->steps,
+                             .cell = board_cell_of(v->board, rank),
+                             .stall_timeout_ns = 60 * NS_PER_S};
+    trainer *t = NULL;
+    batch_source *source = NULL;
+    sync_blob mine;
+    const sync_blob *offers;
+    status rc;
+    TRY_GOTO(rc, trainer_open(&config, &t), out);
+    TRY_GOTO(rc, load_params(v, t), out);
+    TRY_GOTO(rc, golden_source_open(c->file, v->model, rank, &source), out);
+    TRY_GOTO(rc, trainer_offer(t, &mine), out);
+    TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
+    TRY_GOTO(rc, trainer_connect(t, offers), out);
+    rc = run_steps(v, group, rank, t, source);
+out:
+    if (source) batch_source_close(&source);
+    trainer_close(&t);
+    return rc;
+}
+
+/* Losses and buffers, once all ranks have ended. */
+static status compare_rest(verification *v)
+{
+    const golden_file *f = v->config->file;
+    const nn_model *m = v->model;
+    bool kinks = v->precision == COMPARE_FLOAT32 && f->kinks;
+    for (int64_t s = 0; s < (kinks ? 1 : f->steps); s++)
+        for (int r = 0; r < f->losses_per_step; r++)
+            compare_loss(v->out, v->precision, f, s, r, v->losses[s * f->world + r]);
+    for (int r = 0; r < (v->shares_buffers ? f->world : 1) && !kinks; r++) {
+        for (int i = 0; i < m->buffer_count; i++) {
+            char name[GOLDEN_NAME_MAX];
+            snprintf(name, sizeof name, "rank%d.%s", r, m->buffers[i].name);
+            const golden_tensor *g = find_tensor(&f->buffers_final, name);
+            if (!g || g->elements != m->buffers[i].elements)
+                return fail(STATUS_DATA, "%s: buffer %s is missing or has another shape than in the model", f->path, name);
+            compare_tensor(v->out, v->precision, g, "buffer", v->buffers[r * m->buffer_count + i]);
+        }
+    }
+    return STATUS_OK;
+}
+
+static status run_and_compare(verification *v)
+{
+    const verify_config *c = v->config;
+    sync_requirements needs = {0};
+    TRY(model_build(&c->file->model, &v->model));
+    if (c->file->parameters != v->model->parameter_elements)
+        return fail(STATUS_DATA, "%s: found %lld parameters, the model %s has %lld", c->file->path,
+                    (long long)c->file->parameters, v->model->name, (long long)v->model->parameter_elements);
+    TRY(c->engine->requirements(c->engine_options, c->policy, c->file->world, &needs));
+    v->shares_buffers = needs.shares_buffers;
+    TRY(board_create(v->token, c->file->world, &v->board));
+    v->losses = calloc((size_t)(c->file->steps * c->file->world), sizeof *v->losses);
+    v->buffers = calloc((size_t)(c->file->world * v->model->buffer_count + 1), sizeof *v->buffers);
+    if (!v->losses || !v->buffers) return fail(STATUS_SYSTEM, "no memory to verify %s", c->file->path);
+    TRY(local_ranks_run(c->file->world, run_rank, v));
+    return compare_rest(v);
+}
+
+status verify_run(const verify_config *config, comparison *out)
+{
+    *out = (comparison){0};
+    bool wide = strcmp(config->device, "reference") == 0;
+    verification v = {.config = config,
+                      .token = random_token(),
+                      .precision = wide ? COMPARE_FLOAT64 : COMPARE_FLOAT32,
+                      .out = out};
+    status rc = run_and_compare(&v);
+    for (int i = 0; v.buffers && i < config->file->world * v.model->buffer_count; i++) free(v.buffers[i]);
+    free(v.buffers);
+    free(v.losses);
+    free(v.gradients);
+    board_close(&v.board);
+    nn_model_free(&v.model);
+    return rc;
+}

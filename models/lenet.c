@@ -1,0 +1,22 @@
+/* LeNet-5 (LeCun et al., "Gradient-Based Learning Applied to Document Recognition", 1998) as it is built
+ * today: ReLU for the sigmoid, max-pooling for the trainable subsampling, a linear layer for the radial
+ * basis functions. */
+#include "models/build.h"
+
+status build_lenet(const model_options *options, nn_model *m)
+{
+    nn_ref x = nn_input_image(m, options->image, options->image, options->channels);
+    x = nn_conv2d(m, x, "conv1", 6, 5, 1, 2, true, nn_init_default());
+    x = nn_activation(m, x, ACTIVATION_RELU);
+    x = nn_maxpool(m, x, 2, 2, 0);
+    x = nn_conv2d(m, x, "conv2", 16, 5, 1, 0, true, nn_init_default());
+    x = nn_activation(m, x, ACTIVATION_RELU);
+    x = nn_maxpool(m, x, 2, 2, 0);
+    x = nn_flatten(m, x);
+    x = nn_linear(m, x, "fc1", 120, true, nn_init_default());
+    x = nn_activation(m, x, ACTIVATION_RELU);
+    x = nn_linear(m, x, "fc2", 84, true, nn_init_default());
+    x = nn_activation(m, x, ACTIVATION_RELU);
+    x = nn_linear(m, x, "fc3", options->classes, true, nn_init_default());
+    return nn_model_finish(m, x, NN_LOSS_CROSS_ENTROPY);
+}

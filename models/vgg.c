@@ -1,0 +1,34 @@
+/* VGG-16 (Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition",
+ * 2014), configuration D, torchvision's names; no dropout. torchvision pools its features to 7x7, which is
+ * what an image of 224 gives; smaller images keep what they have. */
+#include "models/build.h"
+
+#include <stdio.h>
+
+status build_vgg16(const model_options *options, nn_model *m)
+{
+    enum { POOL = 0 };
+    static const int layers[] = {64,  64,  POOL, 128, 128, POOL, 256, 256, 256,
+                                 POOL, 512, 512,  512, POOL, 512, 512, 512, POOL};
+    nn_ref x = nn_input_image(m, options->image, options->image, 3);
+    int index = 0; /* torchvision counts convolutions, activations and poolings */
+    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
+        if (layers[i] == POOL) {
+            x = nn_maxpool(m, x, 2, 2, 0);
+            index++;
+            continue;
+        }
+        char name[NN_NAME_MAX];
+        snprintf(name, sizeof name, "features.%d", index);
+        x = nn_conv2d(m, x, name, layers[i], 3, 1, 1, true, nn_init_kaiming_fan_out());
+        x = nn_activation(m, x, ACTIVATION_RELU);
+        index += 2;
+    }
+    x = nn_flatten(m, x);
+    x = nn_linear(m, x, "classifier.0", 4096, true, nn_init_normal(0.01));
+    x = nn_activation(m, x, ACTIVATION_RELU);
+    x = nn_linear(m, x, "classifier.3", 4096, true, nn_init_normal(0.01));
+    x = nn_activation(m, x, ACTIVATION_RELU);
+    x = nn_linear(m, x, "classifier.6", options->classes, true, nn_init_normal(0.01));
+    return nn_model_finish(m, x, NN_LOSS_CROSS_ENTROPY);
+}

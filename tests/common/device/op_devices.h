@@ -1,0 +1,20 @@
+/* The devices that operation tests run on beside the reference. */
+#ifndef TESTS_COMMON_DEVICE_OP_DEVICES_H
+#define TESTS_COMMON_DEVICE_OP_DEVICES_H
+
+#include "common/device/device.h"
+
+typedef struct device_setting {
+    const char *name;
+    int threads;
+} device_setting;
+
+/* The reference first, then each device under test with one thread and with two. */
+enum { DEVICE_SETTINGS = 3 };
+extern const device_setting device_settings[DEVICE_SETTINGS];
+
+/* Opens it for rank 0 of 1. A device that this machine lacks (STATUS_UNAVAILABLE) skips the test, any other
+ * failure ends it. */
+device *device_setting_open(device_setting setting);
+
+#endif

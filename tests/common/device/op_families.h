@@ -1,0 +1,54 @@
+/* Builders of cases, one a family of operations: forward, then its gradients. Output sizes (p, q) are
+ * filled in. Tensors are named as in op.h's comments ("x", "w", "dy"). */
+#ifndef TESTS_COMMON_DEVICE_OP_FAMILIES_H
+#define TESTS_COMMON_DEVICE_OP_FAMILIES_H
+
+#include "tests/common/device/op_case.h"
+
+typedef enum case_alias {
+    ALIAS_NONE,
+    ALIAS_IN_PLACE,       /* forward writes over an input where op.h allows it, dx lies in dy's memory */
+    ALIAS_RESIDUAL_IN_DY, /* BatchNorm: dresidual lies in dy's memory */
+} case_alias;
+
+typedef struct case_options {
+    bool accumulate;  /* op_desc.accumulate */
+    bool micro_batch; /* op_scalars.accumulate */
+    case_alias alias;
+    int64_t rows;    /* op_scalars.rows */
+    bool large_mean; /* BatchNorm: x is 8 + r */
+} case_options;
+
+/* " in place": for names. */
+const char *case_options_text(case_options o);
+
+void case_conv2d(op_case *c, conv2d_attributes a, case_options o);
+void case_linear(op_case *c, linear_attributes a, case_options o);
+void case_batchnorm(op_case *c, batchnorm_attributes a, case_options o);
+void case_batchnorm_inference(op_case *c, batchnorm_attributes a);
+/* One of a.world ranks'; run as it stands, its sums are its own alone. */
+void case_syncbatchnorm(op_case *c, batchnorm_attributes a, case_options o);
+void case_layernorm(op_case *c, layernorm_attributes a, case_options o);
+void case_activation(op_case *c, elementwise_attributes a, case_options o);
+void case_add(op_case *c, elementwise_attributes a, case_options o);
+void case_maxpool(op_case *c, pool_attributes a);
+void case_avgpool(op_case *c, pool_attributes a);
+void case_embedding(op_case *c, embedding_attributes a, case_options o);
+/* Packed, q, k and v in one tensor, where a.stride is 3 hidden; separate where it is 0. */
+void case_attention(op_case *c, attention_attributes a);
+void case_rows(op_case *c, rows_attributes a, case_options o);
+void case_cross_entropy(op_case *c, loss_attributes a, case_options o);
+void case_mean_squared_error(op_case *c, loss_attributes a, case_options o);
+
+/* Updates of two pieces of an arena of a.count elements. */
+typedef struct case_update {
+    double learning_rate, weight_decay, gradient_scale;
+    int64_t step; /* from 0 */
+} case_update;
+void case_sgd(op_case *c, optimizer_attributes a, case_update u);
+void case_adam(op_case *c, optimizer_attributes a, case_update u);
+void case_sum_squares(op_case *c, int64_t count);
+void case_divide(op_case *c, int64_t count, double divisor);
+void case_clear(op_case *c, int64_t count);
+
+#endif

@@ -1,0 +1,30 @@
+/* Runs the steps of a case on a device through device.h's public functions. Failures end the test. */
+#ifndef TESTS_COMMON_DEVICE_OP_RUNNER_H
+#define TESTS_COMMON_DEVICE_OP_RUNNER_H
+
+#include "common/device/device.h"
+#include "tests/common/device/op_case.h"
+
+typedef struct op_runner {
+    const op_case *c;
+    device *device; /* borrowed */
+    device_stream *stream;
+    device_memory memory[CASE_MAX_TENSORS];
+    device_layout layouts[CASE_MAX_TENSORS]; /* of parameters */
+    device_kernel *kernels[CASE_MAX_STEPS];
+    device_memory workspace[CASE_MAX_STEPS];
+} op_runner;
+
+/* Fails the test with the recorded message unless `rc` is STATUS_OK. */
+void must(status rc);
+
+void op_runner_open(device *d, const op_case *c, op_runner *out);
+void op_runner_close(op_runner *r);
+
+/* Host to device, all tensors, with guards before and behind each. */
+void op_runner_load(op_runner *r, const case_state *state);
+void op_runner_run(op_runner *r, int first_step, int end_step);
+/* Device to host, all tensors; fails where a guard was overwritten. */
+void op_runner_store(op_runner *r, case_state *state);
+
+#endif

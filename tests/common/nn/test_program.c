@@ -1,0 +1,310 @@
+#include "common/nn/program.h"
+#include "models/models.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct program_case {
+    const char *name;
+    model_options options;
+    int64_t batch;
+} program_case;
+
+/* Every model at a small size. */
+static const program_case cases[] = {
+    {"toy", {.name = "toy"}, 3},
+    {"wine_mlp", {.name = "wine_mlp"}, 16},
+    {"lenet", {.name = "lenet"}, 5},
+    {"resnet18", {.name = "resnet18", .image = 32, .classes = 10}, 4},
+    {"resnet18 silu", {.name = "resnet18", .image = 32, .activation = ACTIVATION_SILU}, 4},
+    {"resnet34", {.name = "resnet34", .image = 32}, 2},
+    {"resnet50", {.name = "resnet50", .image = 64}, 2},
+    {"resnet101", {.name = "resnet101", .image = 32}, 2},
+    {"resnet152", {.name = "resnet152", .image = 64}, 1},
+    {"vgg16", {.name = "vgg16", .image = 32}, 2},
+    {"bert mlm", {.name = "bert", .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7}, 3},
+    {"bert cls", {.name = "bert", .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7, .head = MODEL_HEAD_CLS}, 3},
+    {"gpt2", {.name = "gpt2", .layers = 2, .hidden = 24, .heads = 3, .vocabulary = 50, .sequence = 9}, 2},
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static nn_program *compile(const program_case *c, nn_mode mode, nn_model **model)
+{
+    nn_program *p = NULL;
+    nn_program_config config = {.batch = c->batch, .mode = mode, .type = DTYPE_F32, .world = 1};
+    if (model_build(&c->options, model) != STATUS_OK || nn_program_compile(*model, &config, &p) != STATUS_OK)
+        fail_msg("%s: %s", c->name, error_message());
+    return p;
+}
+
+static void values_that_live_together_never_overlap(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        nn_model *m = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m);
+        for (int a = 0; a < p->value_count; a++) {
+            const nn_value *x = &p->values[a];
+            if (x->first < 0) continue;
+            if (x->offset + x->bytes > p->activation_bytes) fail_msg("%s: value %d leaves its memory", cases[i].name, a);
+            for (int b = a + 1; b < p->value_count; b++) {
+                const nn_value *y = &p->values[b];
+                if (y->first < 0 || x->last < y->first || y->last < x->first) continue;
+                if (x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes)
+                    fail_msg("%s: values %d and %d overlap", cases[i].name, a, b);
+            }
+        }
+        nn_program_free(&p);
+        nn_model_free(&m);
+    }
+}
+
+static void planned_memory_is_within_five_percent_of_the_largest_live_sum(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        nn_model *m = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m);
+        int64_t least = nn_program_peak_bytes(p), slack = least / 20 + 64 * (int64_t)p->value_count;
+        if (p->activation_bytes < least || p->activation_bytes > least + slack)
+            fail_msg("%s: planned %lld bytes, the values alive together need %lld", cases[i].name,
+                     (long long)p->activation_bytes, (long long)least);
+        nn_program_free(&p);
+        nn_model_free(&m);
+    }
+}
+
+static void operands_are_read_and_written_within_the_lives_of_their_values(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        nn_model *m = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m);
+        bool *alive = calloc((size_t)p->value_count, sizeof *alive);
+        assert_non_null(alive);
+        for (int o = 0; o < p->op_count; o++) {
+            const nn_op *op = &p->ops[o];
+            for (int b = 0; b < op->live_count; b++) alive[p->births[op->live_first + b]] = true;
+            for (int s = 0; s < OP_MAX_OPERANDS; s++)
+                if (op->operands[s].space == NN_SPACE_VALUE && !alive[op->operands[s].index])
+                    fail_msg("%s: operation %d (%s) uses a value that does not live", cases[i].name, o,
+                             op_name(op->desc.kind));
+            for (int d = 0; d < op->dead_count; d++) alive[p->deaths[op->dead_first + d]] = false;
+        }
+        for (int v = 0; v < p->value_count; v++)
+            if (alive[v]) fail_msg("%s: value %d never ends", cases[i].name, v);
+        free(alive);
+        nn_program_free(&p);
+        nn_model_free(&m);
+    }
+}
+
+static void every_parameter_is_needed_once_and_becomes_ready_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        nn_model *m = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m);
+        int *needed = calloc((size_t)m->param_count * 2, sizeof *needed), *ready = needed + m->param_count;
+        assert_non_null(needed);
+        for (int o = 0; o < p->op_count; o++) {
+            const nn_op *op = &p->ops[o];
+            for (int j = 0; j < op->need_count; j++) needed[p->needs[op->need_first + j]]++;
+            for (int j = 0; j < op->ready_count; j++) ready[p->readies[op->ready_first + j]]++;
+        }
+        for (int j = 0; j < m->param_count; j++)
+            if (needed[j] != 1 || ready[j] != 1)
+                fail_msg("%s: %s is needed %d and ready %d times", cases[i].name, m->params[j].name, needed[j], ready[j]);
+        assert_int_equal(p->ready_count, m->param_count);
+        free(needed);
+        nn_program_free(&p);
+        nn_model_free(&m);
+    }
+}
+
+static void gradients_of_resnets_become_ready_in_reverse_order_of_registration(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        if (strncmp(cases[i].options.name, "resnet", 6) != 0) continue;
+        nn_model *m = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m);
+        for (int j = 0; j < m->param_count; j++)
+            if (p->ready_order[j] != m->param_count - 1 - j)
+                fail_msg("%s: number %d to be ready is %s, expected %s", cases[i].name, j, m->params[p->ready_order[j]].name,
+                         m->params[m->param_count - 1 - j].name);
+        nn_program_free(&p);
+        nn_model_free(&m);
+    }
+}
+
+static int writers_of(const nn_program *p, int param, int *last)
+{
+    int writers = 0;
+    for (int o = 0; o < p->op_count; o++)
+        for (int s = 0; s < OP_MAX_OPERANDS; s++)
+            if (p->ops[o].operands[s].space == NN_SPACE_GRAD && p->ops[o].operands[s].index == param) {
+                writers++;
+                *last = o;
+            }
+    return writers;
+}
+
+static void a_tied_table_is_ready_only_behind_its_second_use(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        const char *name = cases[i].options.name;
+        if (strcmp(name, "gpt2") != 0 && strcmp(cases[i].name, "bert mlm") != 0) continue;
+        nn_model *m = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m);
+        int table = nn_find_param(m, name[0] == 'g' ? "transformer.wte.weight" : "bert.embeddings.word_embeddings.weight");
+        int last = -1;
+        assert_int_equal(writers_of(p, table, &last), 2);
+        assert_int_equal(p->ops[last].desc.kind, OP_embedding_backward);
+        assert_true(p->ops[last].desc.accumulate);
+        bool announced = false;
+        for (int j = 0; j < p->ops[last].ready_count; j++)
+            announced = announced || p->readies[p->ops[last].ready_first + j] == table;
+        assert_true(announced);
+        nn_program_free(&p);
+        nn_model_free(&m);
+    }
+}
+
+static int count_kind(const nn_program *p, op_kind kind)
+{
+    int count = 0;
+    for (int o = 0; o < p->op_count; o++) count += p->ops[o].desc.kind == kind;
+    return count;
+}
+
+/* In a ResNet no addition and no activation is left alone: each is part of a BatchNorm. */
+static void batchnorm_takes_in_every_addition_and_activation_of_a_resnet(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        if (strncmp(cases[i].options.name, "resnet", 6) != 0) continue;
+        nn_model *m = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m);
+        assert_int_equal(count_kind(p, OP_add), 1); /* of the two gradients that reach the pooling */
+        assert_int_equal(count_kind(p, OP_activation_forward), 0);
+        assert_int_equal(count_kind(p, OP_activation_backward), 0);
+        nn_program_free(&p);
+        nn_model_free(&m);
+    }
+}
+
+static void the_input_gets_no_gradient(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        nn_model *m = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m);
+        int weights = count_kind(p, OP_conv2d_backward_weights) + count_kind(p, OP_linear_backward_weights);
+        int data = count_kind(p, OP_conv2d_backward_data) + count_kind(p, OP_linear_backward_data);
+        bool tokens = m->input_kind == NN_INPUT_TOKENS; /* its first layer is a table, every matrix has a gradient to pass on */
+        assert_int_equal(data, tokens ? weights : weights - 1);
+        nn_program_free(&p);
+        nn_model_free(&m);
+    }
+}
+
+static void evaluation_keeps_less_than_two_thirds_of_the_memory_of_training(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        if (strcmp(cases[i].name, "toy") == 0 || strcmp(cases[i].name, "wine_mlp") == 0) continue;
+        nn_model *m = NULL, *n = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m), *q = compile(&cases[i], NN_EVALUATE, &n);
+        if (q->activation_bytes * 3 >= p->activation_bytes * 2)
+            fail_msg("%s: %lld bytes in evaluation, %lld in training", cases[i].name, (long long)q->activation_bytes,
+                     (long long)p->activation_bytes);
+        nn_program_free(&p);
+        nn_program_free(&q);
+        nn_model_free(&m);
+        nn_model_free(&n);
+    }
+}
+
+static void a_batch_of_nothing_is_refused(void **state)
+{
+    (void)state;
+    nn_model *m = NULL;
+    nn_program *p = NULL;
+    nn_program_config config = {.batch = 0, .mode = NN_TRAIN, .type = DTYPE_F32};
+    assert_int_equal(model_build(&cases[0].options, &m), STATUS_OK);
+    assert_int_equal(nn_program_compile(m, &config, &p), STATUS_CONFIG);
+    assert_string_equal(error_message(), "batch: found 0, allowed is at least 1");
+    error_clear();
+    nn_model_free(&m);
+}
+
+static void the_masked_head_runs_on_gathered_rows_and_the_rest_on_all(void **state)
+{
+    (void)state;
+    nn_model *m = NULL;
+    nn_program *p = NULL;
+    model_options options = {.name = "bert", .layers = 1, .hidden = 32, .heads = 2, .vocabulary = 97, .sequence = 7};
+    nn_program_config config = {.batch = 3, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1, .masked_loss = true};
+    assert_int_equal(model_build(&options, &m), STATUS_OK);
+    assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
+    assert_true(p->masked);
+    /* gather, dense with GELU, LayerNorm, decoder | loss | two of decoder, LayerNorm, two of dense, scatter */
+    int varying = 0;
+    for (int i = 0; i < p->op_count; i++) varying += p->ops[i].rows_vary;
+    assert_int_equal(varying, 4 + 1 + 6);
+    assert_int_equal(count_kind(p, OP_gather_rows), 1);
+    assert_int_equal(count_kind(p, OP_scatter_rows), 1);
+    nn_program_free(&p);
+    nn_model_free(&m);
+    options.name = "gpt2"; /* what its head reads, the last LayerNorm, works row by row, too; the addition does not */
+    assert_int_equal(model_build(&options, &m), STATUS_OK);
+    assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
+    assert_int_equal(count_kind(p, OP_gather_rows), 1);
+    nn_program_free(&p);
+    nn_model_free(&m);
+}
+
+static void batchnorm_of_one_value_a_channel_is_refused(void **state)
+{
+    (void)state;
+    nn_model *m = NULL;
+    nn_program *p = NULL;
+    model_options options = {.name = "resnet18", .image = 32};
+    nn_program_config config = {.batch = 1, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
+    assert_int_equal(model_build(&options, &m), STATUS_OK);
+    assert_int_equal(nn_program_compile(m, &config, &p), STATUS_CONFIG);
+    assert_string_equal(error_message(), "batch: found 1 sample, and layer layer4.0.bn1 has one value a channel: "
+                                         "BatchNorm trains on at least 2");
+    error_clear();
+    config.mode = NN_EVALUATE;
+    assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
+    nn_program_free(&p);
+    nn_model_free(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_that_live_together_never_overlap),
+        cmocka_unit_test(planned_memory_is_within_five_percent_of_the_largest_live_sum),
+        cmocka_unit_test(operands_are_read_and_written_within_the_lives_of_their_values),
+        cmocka_unit_test(every_parameter_is_needed_once_and_becomes_ready_once),
+        cmocka_unit_test(gradients_of_resnets_become_ready_in_reverse_order_of_registration),
+        cmocka_unit_test(a_tied_table_is_ready_only_behind_its_second_use),
+        cmocka_unit_test(batchnorm_takes_in_every_addition_and_activation_of_a_resnet),
+        cmocka_unit_test(the_input_gets_no_gradient),
+        cmocka_unit_test(evaluation_keeps_less_than_two_thirds_of_the_memory_of_training),
+        cmocka_unit_test(a_batch_of_nothing_is_refused),
+        cmocka_unit_test(the_masked_head_runs_on_gathered_rows_and_the_rest_on_all),
+        cmocka_unit_test(batchnorm_of_one_value_a_channel_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,34 @@
+#!/bin/sh
+# Installs the Debian packages of the groups named: build, data, check. What is there already is left
+# alone; root or sudo is needed only if something is missing.
+set -eu
+build="gcc g++ libc6-dev cmake ninja-build pkg-config libdnnl-dev libzmq3-dev libprotobuf-c-dev protobuf-c-compiler
+       libjansson-dev libxxhash-dev zlib1g-dev libcmocka-dev"
+data="dataset-fashion-mnist"
+check="libopenmpi-dev openmpi-bin clang libclang-rt-14-dev python3 binutils procps iproute2"
+wanted=
+for group in "$@"; do
+    case $group in
+    build) wanted="$wanted $build" ;;
+    data) wanted="$wanted $data" ;;
+    check) wanted="$wanted $check" ;;
+    *) echo "install-packages.sh: found the group '$group', allowed is one of build, data, check" >&2; exit 64 ;;
+    esac
+done
+missing=
+for package in $wanted; do
+    case $(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || true) in
+    "install ok installed") ;;
+    *) missing="$missing $package" ;;
+    esac
+done
+[ -n "$missing" ] || exit 0
+echo "installing:$missing"
+if [ "$(id -u)" -eq 0 ]; then root=; else root=sudo; fi
+if [ -n "$root" ] && ! command -v sudo >/dev/null; then
+    echo "install-packages.sh: the packages above are missing, and neither root nor sudo is at hand" >&2
+    exit 77
+fi
+$root env DEBIAN_FRONTEND=noninteractive apt-get -q update
+# shellcheck disable=SC2086
+$root env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends $missing
