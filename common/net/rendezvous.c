@@ -19,7 +19,7 @@
 
 enum {
     SLICE_MS = 50,  /* between looks at `cancelled` */
-    FLUSH_MS = 2000,
+    FLUSH_MS = 200, /* for a goodbye */
     LOOKUP_NS = 200000000, /* between looks at the file of file:// */
     QUEUE = 8,
 };
@@ -380,12 +380,24 @@ failed:
     return result;
 }
 
+/* So that the store does not take the rank for lost. Whoever is gone already is not waited for. */
+static void say_goodbye(rendezvous *r)
+{
+    rendezvous_packet packet;
+    bool ignored;
+    if (!r->socket) return;
+    read_monitor(r, &ignored);
+    while (!r->left && read_packet(r, &packet) == STATUS_OK) r->left = packet.kind == RENDEZVOUS_BYE;
+    bool there = r->connected && !r->lost && !r->left;
+    if (there) send_packet(r, &(rendezvous_packet){.kind = RENDEZVOUS_BYE}, NULL, 0, false);
+    disconnect(r, there ? FLUSH_MS : 0);
+}
+
 void rendezvous_close(rendezvous **pointer)
 {
     rendezvous *r = *pointer;
     if (!r) return;
-    if (r->socket && r->connected) send_packet(r, &(rendezvous_packet){.kind = RENDEZVOUS_BYE}, NULL, 0, false);
-    disconnect(r, FLUSH_MS);
+    say_goodbye(r);
     if (r->store) rendezvous_place_withdraw(&r->place, r->token);
     store_stop(&r->store);
     forget_blobs(r);

@@ -106,11 +106,14 @@ static void close_zmq(transport *t, int64_t flush_ns)
     zmq_transport *z = (zmq_transport *)t;
     int64_t until = clock_now_ns() + flush_ns;
     int flush_ms = (int)((flush_ns + NS_PER_MS - 1) / NS_PER_MS);
+    zmq_read_monitors(z);
     zsocket_monitor_close(z->router, z->router_monitor);
     zsocket_close(z->router, flush_ms);
     for (int i = 0; i < 2 * t->options.peers; i++) {
-        zsocket_monitor_close(z->links[i].socket, z->links[i].monitor);
-        zsocket_close(z->links[i].socket, flush_ms);
+        zmq_link *l = &z->links[i];
+        bool gone = l->lost || (t->links && t->links[i].ended);
+        zsocket_monitor_close(l->socket, l->monitor);
+        zsocket_close(l->socket, gone ? 0 : flush_ms);
     }
     if (!z->hub) {
         end_context(z->context);
