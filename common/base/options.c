@@ -43,6 +43,8 @@ static status set_value(const option_binding *binding, const option *o, const ch
     bool unbounded = o->low == 0 && o->high == 0;
     switch (o->type) {
     case OPTION_FLAG:
+        if (strcmp(text, "yes") != 0 && strcmp(text, "no") != 0)
+            return fail(STATUS_USAGE, "%s: found '%s', allowed is one of yes, no", what, text);
         *(bool *)at = strcmp(text, "yes") == 0;
         return STATUS_OK;
     case OPTION_INT:

@@ -105,11 +105,11 @@ char *text_format_duration(char *buffer, size_t size, double ns)
     return buffer;
 }
 
-/* Levenshtein's distance, two rows; words longer than 63 count as far. */
+/* Levenshtein's distance, two rows; words longer than 63 are far from all. */
 static size_t edit_distance(const char *a, const char *b)
 {
     size_t m = strlen(a), n = strlen(b);
-    if (m > 63 || n > 63) return 64;
+    if (m > 63 || n > 63) return SIZE_MAX;
     size_t row[64];
     for (size_t j = 0; j <= n; j++) row[j] = j;
     for (size_t i = 1; i <= m; i++) {

@@ -42,9 +42,21 @@ typedef struct loader {
     bool closing;
 } loader;
 
-static slot *slot_of(loader *l, int64_t step)
+static slot *find(loader *l, slot_state state)
 {
-    return &l->slots[step % l->depth];
+    for (int i = 0; i < l->depth; i++)
+        if (l->slots[i].state == state) return &l->slots[i];
+    return NULL;
+}
+
+/* The slot in which the batch of `step` is ready, or has failed; NULL if neither. */
+static slot *find_made(loader *l, int64_t step)
+{
+    for (int i = 0; i < l->depth; i++) {
+        slot *s = &l->slots[i];
+        if (s->step == step && (s->state == SLOT_READY || s->state == SLOT_FAILED)) return s;
+    }
+    return NULL;
 }
 
 /* Makes the batch of `s->step` in a slot that nobody else touches. */
@@ -65,10 +77,9 @@ static void *work(void *argument)
     pthread_mutex_lock(&l->lock);
     int worker = l->workers++;
     for (;;) {
-        while (!l->closing && slot_of(l, l->next_made)->state != SLOT_FREE)
-            pthread_cond_wait(&l->work, &l->lock);
+        slot *s = NULL;
+        while (!l->closing && !(s = find(l, SLOT_FREE))) pthread_cond_wait(&l->work, &l->lock);
         if (l->closing) break;
-        slot *s = slot_of(l, l->next_made);
         s->state = SLOT_FILLING;
         s->step = l->next_made++;
         pthread_mutex_unlock(&l->lock);
@@ -77,7 +88,6 @@ static void *work(void *argument)
         pthread_mutex_lock(&l->lock);
         if (s->state == SLOT_ABANDONED) {
             s->state = SLOT_FREE;
-            pthread_cond_broadcast(&l->work);
             continue;
         }
         if (result != STATUS_OK) error_copy(&s->error);
@@ -100,21 +110,29 @@ static void jump(loader *l, int64_t step)
     pthread_cond_broadcast(&l->work);
 }
 
+static bool all_on_loan(const loader *l)
+{
+    for (int i = 0; i < l->depth; i++)
+        if (l->slots[i].state != SLOT_LENT) return false;
+    return true;
+}
+
 static status take(loader *l, int64_t step, batch_view *out)
 {
-    slot *s = slot_of(l, step);
-    if (step != l->next_asked) jump(l, step);
-    if (s->state == SLOT_LENT)
+    slot *s;
+    if (all_on_loan(l))
         return fail(STATUS_INTERNAL,
                     "loader: found all %d buffers on loan at step %" PRId64 ", allowed is %d", l->depth, step,
                     l->depth - 1);
+    if (step != l->next_asked) jump(l, step);
     if (l->threads == 0) {
+        s = find(l, SLOT_FREE);
         s->step = step;
         TRY(make(l, 0, s));
-        s->state = SLOT_READY;
+    } else {
+        while (!(s = find_made(l, step))) pthread_cond_wait(&l->done, &l->lock);
+        if (s->state == SLOT_FAILED) return error_adopt(&s->error);
     }
-    while (s->state != SLOT_READY && s->state != SLOT_FAILED) pthread_cond_wait(&l->done, &l->lock);
-    if (s->state == SLOT_FAILED) return error_adopt(&s->error);
     s->state = SLOT_LENT;
     l->next_asked = step + 1;
     *out = s->batch;
@@ -134,10 +152,11 @@ static void loader_return(batch_source *source, const batch_view *b)
 {
     loader *l = (loader *)source;
     pthread_mutex_lock(&l->lock);
-    slot *s = slot_of(l, b->step);
+    slot *s = l->slots;
+    while (s->inputs != b->inputs) s++;
     assert(s->state == SLOT_LENT && s->step == b->step);
     s->state = SLOT_FREE;
-    pthread_cond_broadcast(&l->work);
+    pthread_cond_signal(&l->work);
     pthread_mutex_unlock(&l->lock);
 }
 

@@ -1,8 +1,8 @@
 /* A batch source that prepares batches ahead of time, on threads of its own, in a fixed ring of buffers.
  *
  * What a batch holds is the maker's business (batches.h: a data set through sampler and transform). The
- * loader decides who makes which batch when: step t lies in buffer t % depth, threads take the steps in
- * order, and the consumer gets them in order. Everything is allocated when it opens. Threads without a
+ * loader decides who makes which batch when: a thread takes the next step as soon as a buffer is free,
+ * and the consumer gets the steps in order. Everything is allocated when it opens. Threads without a
  * free buffer, and a consumer without a batch, sleep. */
 #ifndef COMMON_DATA_LOADER_H
 #define COMMON_DATA_LOADER_H

@@ -1,9 +1,9 @@
 #include "common/net/message_wire.h"
 
+#include "common/net/arena.h"
 #include "common/net/checksum.h"
 #include "common/net/message.pb-c.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 const char *message_kind_name(message_kind kind)
@@ -40,35 +40,15 @@ size_t message_pack(const message_header *h, uint8_t out[MESSAGE_HEADER_BYTES])
     return net__message_header__pack(&wire, out);
 }
 
-/* The arena: a header has 17 fields; what needs more than this is not one of ours. */
-typedef struct arena {
-    _Alignas(16) unsigned char bytes[8192];
-    size_t used;
-} arena;
-
-static void *arena_allocate(void *context, size_t bytes)
-{
-    arena *a = context;
-    size_t rounded = (bytes + 15) / 16 * 16;
-    if (rounded < bytes || rounded > sizeof a->bytes - a->used) return NULL;
-    void *out = a->bytes + a->used;
-    a->used += rounded;
-    return out;
-}
-
-static void arena_free(void *context, void *pointer)
-{
-    (void)context;
-    (void)pointer;
-}
+enum { ARENA_BYTES = 8192 }; /* a header has 17 fields; what needs more is not one of ours */
 
 status message_unpack(const void *bytes, size_t count, message_header *out)
 {
     if (count > MESSAGE_HEADER_CAP)
         return fail(STATUS_PROTOCOL, "header frame: found %zu bytes, allowed are %d", count, MESSAGE_HEADER_CAP);
-    arena space;
-    space.used = 0;
-    ProtobufCAllocator allocator = {arena_allocate, arena_free, &space};
+    _Alignas(16) unsigned char block[ARENA_BYTES];
+    arena space = {.bytes = block, .size = sizeof block};
+    ProtobufCAllocator allocator = arena_allocator(&space);
     Net__MessageHeader *wire = net__message_header__unpack(&allocator, count, bytes);
     if (!wire) return fail(STATUS_PROTOCOL, "header frame of %zu bytes: not a message header", count);
     if (wire->base.n_unknown_fields)

@@ -94,7 +94,7 @@ static status open_zmq(const transport_options *o, transport **out)
     return result;
 }
 
-/* Frames sent over inproc:// are in use until the receiver lets go of them. */
+/* Over inproc:// a header is in use until the receiver has read it, a frame until it lets go of it. */
 static bool unused(zmq_transport *z)
 {
     return atomic_load_explicit(&z->base.in_use, memory_order_acquire) == 0 &&
@@ -117,7 +117,9 @@ static void close_zmq(transport *t, int64_t flush_ns)
         destroy(z);
         return;
     }
-    while (!unused(z) && clock_now_ns() < until) clock_sleep_ns(NS_PER_MS);
+    /* Headers lie in our memory and can wait; frames lie in the owner's. */
+    while (atomic_load_explicit(&z->base.in_use, memory_order_acquire) > 0 && clock_now_ns() < until)
+        clock_sleep_ns(NS_PER_MS);
     if (unused(z)) {
         destroy(z);
         return;

@@ -87,6 +87,12 @@ static void forward_batchnorm(build *b, build_node *node)
     int64_t c = l->sample.dims[2];
     batchnorm_attributes attributes = build_batchnorm(b, node);
     bool synchronized = training(b) && attributes.world > 1;
+    if (training(b) && attributes.n * attributes.h * attributes.w * attributes.world < 2) {
+        b->failure = fail(STATUS_CONFIG,
+                          "batch: found 1 sample, and layer %s has one value a channel: BatchNorm trains on at least 2",
+                          l->name);
+        return;
+    }
     if (synchronized) {
         nn_op *stats = build_op(b, OP_batchnorm_stats, node);
         stats->desc.u.batchnorm = attributes;

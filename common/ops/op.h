@@ -267,8 +267,8 @@ enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
 enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2 };
 /* OUT [1] float64 += sum of squares over the pieces. */
 enum { SUMSQ_X, SUMSQ_OUT };
-/* x[i] = x[i] / op_scalars.divisor (true division) over the pieces; x[i] = 0. elementwise_attributes.count
- * is the most elements that a launch takes. */
+/* x[i] = x[i] / op_scalars.divisor (true division) over the pieces; x[i] = 0. At most
+ * elementwise_attributes.count elements a launch. */
 enum { DIVIDE_X };
 enum { FILL_X };
 

@@ -2,7 +2,6 @@
 #include "harness/commands/commands.h"
 
 #include "common/device/host/host.h"
-#include "common/device/registry.h"
 #include "harness/run/version.h"
 
 #include <ctype.h>

@@ -6,7 +6,7 @@
 #include "common/device/device_impl.h"
 
 /* Private memory comes from mmap, zeroed and touched (no page fault is left for a step), with huge
- * pages asked for where large; shared memory from a sealed memfd. */
+ * pages asked for where large; shared memory from a memfd. */
 status host_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void host_free(device *d, device_memory *memory);
 

@@ -147,3 +147,17 @@ dataset *open_set(const char *spec, const data_form *model)
     expect_ok(dataset_open(&(dataset_config){.spec = spec, .seed = 5, .model = model}, &set));
     return set;
 }
+
+void expect_refusal(const char *spec, status code, const char *message)
+{
+    dataset *set;
+    expect_failure(dataset_open(&(dataset_config){.spec = spec, .seed = 5}, &set), code, message);
+    assert_null(set);
+}
+
+int32_t label_of(const dataset *set, data_part part, int64_t index)
+{
+    int32_t label;
+    dataset_target(set, part, index, &label);
+    return label;
+}

@@ -47,4 +47,9 @@ void expect_ok(status result);
 /* Opens a set that must open; `seed` 5. */
 dataset *open_set(const char *spec, const data_form *model);
 
+/* Opens a set that must not open. */
+void expect_refusal(const char *spec, status code, const char *message);
+
+int32_t label_of(const dataset *set, data_part part, int64_t index);
+
 #endif

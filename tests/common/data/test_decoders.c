@@ -18,7 +18,8 @@ static void an_idx_file_of_images_is_read_as_written(void **state)
     assert_int_equal(images.count, 3);
     assert_int_equal(images.h, 28);
     assert_int_equal(images.w, 28);
-    for (int64_t i = 0; i < 3 * 28 * 28; i++) assert_int_equal(images.pixels[i], test_pixel(i / 784, i % 784));
+    for (int64_t i = 0; i < 3 * 28 * 28; i++)
+        assert_int_equal(images.pixels[i], test_pixel(i / 784, i % 784));
     free(bytes);
 }
 
@@ -41,27 +42,29 @@ static const struct damage {
     uint8_t value;
     int cut;
     const char *message;
-} image_damages[] = {
-    {-1, 0, 1, "f: truncated: ends at offset 1583, allowed is 1584 (2 images of 28x28)"},
-    {-1, 0, -3, "f: offset 1584: found 3 bytes behind the end, allowed is none (2 images of 28x28)"},
-    {-1, 0, 1584, "f: ends at offset 0, allowed is an IDX header of 16 bytes"},
-    {-1, 0, 1584 - 15, "f: ends at offset 15, allowed is an IDX header of 16 bytes"},
-    {3, 1, 0, "f: offset 0: found magic number 0x00000801, allowed is 0x00000803"},
-    {2, 9, 0, "f: offset 0: found magic number 0x00000903"},
-    {0, 0x1f, 0, "f: offset 0: found magic number 0x1f000803"},
-    {7, 0, 0, "f: offset 4: found number of images 0, allowed is 1 to 2147483647"},
-    {4, 0xff, 0, "f: offset 4: found number of images 4278190082"},
-    {7, 3, 0, "f: truncated: ends at offset 1584, allowed is 2368 (3 images of 28x28)"},
-    {11, 0, 0, "f: offset 8: found image height 0, allowed is 1 to 4096"},
-    {14, 0x80, 0, "f: offset 12: found image width 32796, allowed is 1 to 4096"},
-}, label_damages[] = {
-    {-1, 0, 1, "f: truncated: ends at offset 9, allowed is 10 (2 labels)"},
-    {-1, 0, -1, "f: offset 10: found 1 bytes behind the end, allowed is none (2 labels)"},
-    {-1, 0, 7, "f: ends at offset 3, allowed is an IDX header of 8 bytes"},
-    {3, 3, 0, "f: offset 0: found magic number 0x00000803, allowed is 0x00000801"},
-    {7, 0, 0, "f: offset 4: found number of labels 0"},
-    {9, 10, 0, "f: offset 9: found label 10, allowed is 0 to 9"},
-    {8, 255, 0, "f: offset 8: found label 255, allowed is 0 to 9"},
+} image_damages[] =
+    {
+        {-1, 0, 1, "f: truncated: ends at offset 1583, allowed is 1584 (2 images of 28x28)"},
+        {-1, 0, -3, "f: offset 1584: found 3 bytes behind the end, allowed is none (2 images of 28x28)"},
+        {-1, 0, 1584, "f: ends at offset 0, allowed is an IDX header of 16 bytes"},
+        {-1, 0, 1584 - 15, "f: ends at offset 15, allowed is an IDX header of 16 bytes"},
+        {3, 1, 0, "f: offset 0: found magic number 0x00000801, allowed is 0x00000803"},
+        {2, 9, 0, "f: offset 0: found magic number 0x00000903"},
+        {0, 0x1f, 0, "f: offset 0: found magic number 0x1f000803"},
+        {7, 0, 0, "f: offset 4: found number of images 0, allowed is 1 to 2147483647"},
+        {4, 0xff, 0, "f: offset 4: found number of images 4278190082"},
+        {7, 3, 0, "f: truncated: ends at offset 1584, allowed is 2368 (3 images of 28x28)"},
+        {11, 0, 0, "f: offset 8: found image height 0, allowed is 1 to 4096"},
+        {14, 0x80, 0, "f: offset 12: found image width 32796, allowed is 1 to 4096"},
+},
+  label_damages[] = {
+      {-1, 0, 1, "f: truncated: ends at offset 9, allowed is 10 (2 labels)"},
+      {-1, 0, -1, "f: offset 10: found 1 bytes behind the end, allowed is none (2 labels)"},
+      {-1, 0, 7, "f: ends at offset 3, allowed is an IDX header of 8 bytes"},
+      {3, 3, 0, "f: offset 0: found magic number 0x00000803, allowed is 0x00000801"},
+      {7, 0, 0, "f: offset 4: found number of labels 0"},
+      {9, 10, 0, "f: offset 9: found label 10, allowed is 0 to 9"},
+      {8, 255, 0, "f: offset 8: found label 255, allowed is 0 to 9"},
 };
 
 static void damage(uint8_t *bytes, size_t *size, const struct damage *d)
@@ -91,7 +94,8 @@ static void damaged_idx_labels_are_refused_with_the_place(void **state)
         idx_labels labels;
         size_t size = make_idx_labels(&bytes, 2);
         damage(bytes, &size, &label_damages[i]);
-        expect_failure(idx_decode_labels("f", bytes, size, 10, &labels), STATUS_DATA, label_damages[i].message);
+        expect_failure(idx_decode_labels("f", bytes, size, 10, &labels), STATUS_DATA,
+                       label_damages[i].message);
         free(bytes);
     }
 }
@@ -143,7 +147,8 @@ static status decode_csv(const char *text, csv_table *table)
 static void a_csv_table_is_read_with_every_end_of_line(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"2,3,red,white\n1,-2.5,3e2,0\n+.5,0,7,1\n", "2,3,red,white\n1,-2.5,3e2,0\n+.5,0,7,1",
+    static const char *const texts[] = {"2,3,red,white\n1,-2.5,3e2,0\n+.5,0,7,1\n",
+                                        "2,3,red,white\n1,-2.5,3e2,0\n+.5,0,7,1",
                                         "2,3,red,white\r\n1,-2.5,3e2,0\r\n+.5,0,7,1\r\n"};
     static const double values[] = {1, -2.5, 300, .5, 0, 7};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
@@ -214,7 +219,8 @@ static void a_csv_table_has_at_most_256_classes(void **state)
     assert_int_equal(table.labels[0], 255);
     csv_free(&table);
     memcpy(strchr(text, '\n'), ",b\n5,0\n", 8);
-    expect_failure(decode_csv(text, &table), STATUS_DATA, "f: line 1, column 517: found 'b', allowed is at most 256");
+    expect_failure(decode_csv(text, &table), STATUS_DATA,
+                   "f: line 1, column 517: found 'b', allowed is at most 256");
 }
 
 int main(void)

@@ -41,8 +41,9 @@ static void every_rank_gets_the_positions_that_pytorch_gives_it(void **state)
         sampler s = open_sampler(c->mode, c->samples, c->world, c->batch, c->drop_last);
         render(&s, c->rank, text);
         if (strcmp(text, c->steps) != 0)
-            fail_msg("mode %d, %d samples, %d ranks, batch %d, drop_last %d, rank %d: found '%s', wanted '%s'", c->mode,
-                     c->samples, c->world, c->batch, c->drop_last, c->rank, text, c->steps);
+            fail_msg(
+                "mode %d, %d samples, %d ranks, batch %d, drop_last %d, rank %d: found '%s', wanted '%s'",
+                c->mode, c->samples, c->world, c->batch, c->drop_last, c->rank, text, c->steps);
     }
 }
 
@@ -150,10 +151,14 @@ static void all_places_are_equally_likely(void **state)
 static void a_split_is_stratified_and_complete(void **state)
 {
     (void)state;
-    /* The first line is Wine: scikit-learn's train_test_split(test_size=0.2, stratify=y) holds back as many. */
+    /* The first line is Wine: scikit-learn's train_test_split(test_size=0.2, stratify=y) holds back as many.
+     */
     static const struct {
         int counts[3], held_back[3];
-    } cases[] = {{{59, 71, 48}, {12, 14, 10}}, {{50, 50, 50}, {10, 10, 10}}, {{1, 1, 0}, {1, 0, 0}}, {{3, 8, 1}, {1, 2, 0}}};
+    } cases[] = {{{59, 71, 48}, {12, 14, 10}},
+                 {{50, 50, 50}, {10, 10, 10}},
+                 {{1, 1, 0}, {1, 0, 0}},
+                 {{3, 8, 1}, {1, 2, 0}}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         uint8_t labels[200];
         int32_t picks[200];

@@ -20,8 +20,11 @@ static data_form features(int64_t count, int64_t classes)
 
 static data_form tokens(int64_t sequence, int64_t vocabulary, data_target target)
 {
-    return (data_form){
-        .kind = DATA_TOKENS, .target = target, .sequence = sequence, .vocabulary = vocabulary, .classes = vocabulary};
+    return (data_form){.kind = DATA_TOKENS,
+                       .target = target,
+                       .sequence = sequence,
+                       .vocabulary = vocabulary,
+                       .classes = vocabulary};
 }
 
 /* A set of that form whose pixels are normalised to x / 255 - channel. */
@@ -68,7 +71,8 @@ static void naive(const uint8_t *stored, int c, int h, int w, int pad, const aug
     memset(bordered, 0, sizeof bordered);
     for (int y = 0; y < h; y++)
         for (int x = 0; x < w; x++)
-            for (int k = 0; k < 3; k++) padded[y + pad][x + pad][k] = stored[(y * w + x) * c + (c == 1 ? 0 : k)];
+            for (int k = 0; k < 3; k++)
+                padded[y + pad][x + pad][k] = stored[(y * w + x) * c + (c == 1 ? 0 : k)];
     for (int y = 0; y < size; y++)
         for (int x = 0; x < size; x++) memcpy(bordered[y + 4][x + 4], padded[y][x], 3);
     for (int y = 0; y < size; y++)
@@ -79,7 +83,8 @@ static void naive(const uint8_t *stored, int c, int h, int w, int pad, const aug
 
 static const struct {
     int from_c, from_size, to_c, to_size;
-} image_cases[] = {{1, 28, 1, 28}, {1, 28, 2, 28}, {1, 28, 1, 32}, {1, 28, 3, 32}, {1, 28, 3, 28}, {3, 32, 3, 32}};
+} image_cases[] = {{1, 28, 1, 28}, {1, 28, 2, 28}, {1, 28, 1, 32},
+                   {1, 28, 3, 32}, {1, 28, 3, 28}, {3, 32, 3, 32}};
 
 static void images_are_padded_windowed_and_flipped_in_this_order(void **state)
 {
@@ -103,8 +108,8 @@ static void images_are_padded_windowed_and_flipped_in_this_order(void **state)
                 int x = wanted[p / to_c / to][p / to_c % to][p % to_c];
                 float w = value(x, from_c == 1 ? 0 : p % to_c);
                 if (found[p] != w)
-                    fail_msg("case %d, window %d %d, flip %d, element %d: found %g, wanted %g", (int)i, d.dy, d.dx,
-                             d.flip, p, (double)found[p], (double)w);
+                    fail_msg("case %d, window %d %d, flip %d, element %d: found %g, wanted %g", (int)i, d.dy,
+                             d.dx, d.flip, p, (double)found[p], (double)w);
             }
         }
         augment_draw none = {0};
@@ -130,36 +135,41 @@ static void an_image_becomes_a_vector_in_pytorchs_order(void **state)
         for (int p = 0; p < 4; p++) assert_true(found[c * 4 + p] == value(20 * (p * 3 + c), c));
 }
 
+#define IMAGES(channels, height, width, number)                                                              \
+    {                                                                                                        \
+        .kind = DATA_IMAGE, .c = channels, .h = height, .w = width, .classes = number                        \
+    }
+#define FEATURES(count, number)                                                                              \
+    {                                                                                                        \
+        .kind = DATA_FEATURES, .features = count, .classes = number                                          \
+    }
+#define REGRESSION(count, number)                                                                            \
+    {                                                                                                        \
+        .kind = DATA_FEATURES, .target = DATA_TARGET_VALUES, .features = count, .classes = number            \
+    }
+
 static const struct {
     data_form set, model;
     unsigned augment;
     const char *message; /* NULL: fits */
 } fit_cases[] = {
-    {{.kind = DATA_IMAGE, .c = 1, .h = 28, .w = 28, .classes = 10},
-     {.kind = DATA_IMAGE, .c = 3, .h = 32, .w = 32, .classes = 1000}, 0, NULL},
-    {{.kind = DATA_IMAGE, .c = 1, .h = 28, .w = 28, .classes = 10},
-     {.kind = DATA_FEATURES, .features = 784, .classes = 10}, 0, NULL},
-    {{.kind = DATA_IMAGE, .c = 3, .h = 32, .w = 32, .classes = 10},
-     {.kind = DATA_IMAGE, .c = 3, .h = 224, .w = 224, .classes = 1000}, 0,
-     "data set test: found images of 3x32x32 with 10 classes, allowed is what the model takes: images of 3x224x224 "
-     "with 1000 classes"},
-    {{.kind = DATA_IMAGE, .c = 3, .h = 32, .w = 32, .classes = 10},
-     {.kind = DATA_IMAGE, .c = 1, .h = 32, .w = 32, .classes = 10}, 0, "found images of 3x32x32"},
-    {{.kind = DATA_IMAGE, .c = 1, .h = 30, .w = 30, .classes = 10},
-     {.kind = DATA_IMAGE, .c = 1, .h = 32, .w = 32, .classes = 10}, 0, "takes: images of 1x32x32"},
-    {{.kind = DATA_IMAGE, .c = 1, .h = 28, .w = 28, .classes = 10},
-     {.kind = DATA_IMAGE, .c = 1, .h = 28, .w = 28, .classes = 2}, 0, "with 10 classes, allowed"},
-    {{.kind = DATA_IMAGE, .c = 1, .h = 28, .w = 28, .classes = 10},
-     {.kind = DATA_FEATURES, .features = 785, .classes = 10}, 0, "takes: 785 features with 10 classes"},
-    {{.kind = DATA_FEATURES, .features = 13, .classes = 3}, {.kind = DATA_FEATURES, .features = 13, .classes = 3}, 0, NULL},
-    {{.kind = DATA_FEATURES, .features = 13, .classes = 3}, {.kind = DATA_FEATURES, .features = 10, .classes = 3}, 0,
+    {IMAGES(1, 28, 28, 10), IMAGES(3, 32, 32, 1000), 0, NULL},
+    {IMAGES(1, 28, 28, 10), FEATURES(784, 10), 0, NULL},
+    {IMAGES(3, 32, 32, 10), IMAGES(3, 224, 224, 1000), 0,
+     "data set test: found images of 3x32x32 with 10 classes, allowed is what the model takes: images of "
+     "3x224x224 with 1000 classes"},
+    {IMAGES(3, 32, 32, 10), IMAGES(1, 32, 32, 10), 0, "found images of 3x32x32"},
+    {IMAGES(1, 30, 30, 10), IMAGES(1, 32, 32, 10), 0, "takes: images of 1x32x32"},
+    {IMAGES(1, 28, 28, 10), IMAGES(1, 28, 28, 2), 0, "with 10 classes, allowed"},
+    {IMAGES(1, 28, 28, 10), FEATURES(785, 10), 0, "takes: 785 features with 10 classes"},
+    {FEATURES(13, 3), FEATURES(13, 3), 0, NULL},
+    {FEATURES(13, 3), FEATURES(10, 3), 0,
      "found 13 features with 3 classes, allowed is what the model takes: 10 features with 3 classes"},
-    {{.kind = DATA_FEATURES, .features = 13, .classes = 3},
-     {.kind = DATA_FEATURES, .target = DATA_TARGET_VALUES, .features = 13, .classes = 3}, 0, "13 features with 3 values"},
-    {{.kind = DATA_FEATURES, .features = 784, .classes = 3},
-     {.kind = DATA_IMAGE, .c = 1, .h = 28, .w = 28, .classes = 3}, 0, "found 784 features"},
-    {{.kind = DATA_FEATURES, .features = 13, .classes = 3}, {.kind = DATA_FEATURES, .features = 13, .classes = 3},
-     DATA_AUGMENT_FLIP, "--augment: found a model that takes 13 features with 3 classes, allowed is one that takes images"},
+    {FEATURES(13, 3), REGRESSION(13, 3), 0, "takes: 13 features with 3 values"},
+    {REGRESSION(13, 2), REGRESSION(13, 3), 0, "found 13 features with 2 values"},
+    {FEATURES(784, 3), IMAGES(1, 28, 28, 3), 0, "found 784 features"},
+    {FEATURES(13, 3), FEATURES(13, 3), DATA_AUGMENT_FLIP,
+     "--augment: found a model that takes 13 features with 3 classes, allowed is one that takes images"},
 };
 
 static void forms_that_do_not_fit_are_refused_with_both_named(void **state)
@@ -169,8 +179,10 @@ static void forms_that_do_not_fit_are_refused_with_both_named(void **state)
         data_description set = describe(fit_cases[i].set);
         data_transform t;
         status result = data_transform_plan(&set, &fit_cases[i].model, fit_cases[i].augment, &t);
-        if (fit_cases[i].message) expect_failure(result, STATUS_CONFIG, fit_cases[i].message);
-        else expect_ok(result);
+        if (fit_cases[i].message)
+            expect_failure(result, STATUS_CONFIG, fit_cases[i].message);
+        else
+            expect_ok(result);
     }
 }
 
@@ -185,8 +197,17 @@ static void token_forms_fit_within_the_models_vocabulary(void **state)
     expect_ok(data_transform_plan(&smaller, &model, 0, &t));
     expect_failure(data_transform_plan(&larger, &model, 0, &t), STATUS_CONFIG,
                    "found sequences of 128 tokens out of 1001 with masked targets");
-    expect_failure(data_transform_plan(&longer, &model, 0, &t), STATUS_CONFIG, "found sequences of 129 tokens");
+    expect_failure(data_transform_plan(&longer, &model, 0, &t), STATUS_CONFIG,
+                   "found sequences of 129 tokens");
     expect_failure(data_transform_plan(&smaller, &causal, 0, &t), STATUS_CONFIG, "with next-token targets");
+    smaller.form.target = model.target = DATA_TARGET_CLASS;
+    smaller.form.classes = model.classes = 2;
+    expect_ok(data_transform_plan(&smaller, &model, 0, &t));
+    model.vocabulary = 899;
+    expect_failure(
+        data_transform_plan(&smaller, &model, 0, &t), STATUS_CONFIG,
+        "found sequences of 128 tokens out of 900 with 2 classes, allowed is what the model takes: sequences "
+        "of 128 tokens out of 899 with 2 classes");
 }
 
 static void draws_are_functions_of_seed_epoch_and_sample(void **state)
@@ -196,7 +217,8 @@ static void draws_are_functions_of_seed_epoch_and_sample(void **state)
     int offsets[9] = {0}, flips = 0, same_epoch = 0;
     for (int i = 0; i < N; i++) {
         augment_draw a = data_augment_draw(BOTH, 3, 1, i), b = data_augment_draw(BOTH, 3, 1, i);
-        augment_draw next = data_augment_draw(BOTH, 3, 2, i), flip = data_augment_draw(DATA_AUGMENT_FLIP, 3, 1, i);
+        augment_draw next = data_augment_draw(BOTH, 3, 2, i),
+                     flip = data_augment_draw(DATA_AUGMENT_FLIP, 3, 1, i);
         assert_true(a.dy == b.dy && a.dx == b.dx && a.flip == b.flip);
         assert_true(flip.dy == 0 && flip.dx == 0 && flip.flip == a.flip);
         assert_in_range(a.dy + 4, 0, 8);

@@ -216,6 +216,7 @@ CASES = [
     (linear, {"m": 5, "in": 17, "out": 33, "bias": True, "act": "gelu"}),
     (linear, {"m": 4, "in": 19, "out": 23, "bias": False, "act": "gelu_tanh"}),
     (linear, {"m": 9, "in": 130, "out": 131, "bias": True, "act": "none"}),
+    (linear, {"m": 2, "in": 1030, "out": 70, "bias": True, "act": "none"}),
     (linear, {"m": 3, "in": 30, "flat_c": 5, "flat_h": 2, "flat_w": 3, "out": 7, "bias": True, "act": "silu"}),
     (batchnorm, dict(n=3, h=2, w=5, c=7, eps=1e-5, momentum=0.1, act="none", residual=False, dy2=False)),
     (batchnorm, dict(n=3, h=2, w=5, c=7, eps=1e-5, momentum=0.1, act="none", residual=True, dy2=False)),

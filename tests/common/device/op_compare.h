@@ -4,9 +4,9 @@
 
 #include "common/ops/op.h"
 
-/* The error allowed in a result of `op` computed in `type`, as a fraction of the tensor's root mean
- * square: rounding errors of a sum grow with the magnitude of what was summed, not with what is left. */
-double op_tolerance(op_kind op, dtype type);
+/* The error allowed in a result of `op` computed in `type`, as a fraction of the tensor's root mean square:
+ * rounding errors of a sum grow with the magnitude of what was summed, not with what is left of it. */
+double op_tolerance(const op_desc *op, dtype type);
 
 /* The first element of `found` that is further than `tolerance` times the root mean square of `expected`
  * (at least SCALE_FLOOR) from it, -1 if there is none. NaN agrees with nothing. */

@@ -13,7 +13,8 @@ typedef struct device_setting {
 enum { DEVICE_SETTINGS = 3 };
 extern const device_setting device_settings[DEVICE_SETTINGS];
 
-/* Opens it for rank 0 of 1; failures end the test. */
+/* Opens it for rank 0 of 1. A device that this machine lacks (STATUS_UNAVAILABLE) skips the test, any other
+ * failure ends it. */
 device *device_setting_open(device_setting setting);
 
 #endif

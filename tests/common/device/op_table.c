@@ -24,7 +24,7 @@ static void add_convolutions(op_case *cases, int *count)
         {2, 9, 9, 4, 6, 7, 7, 2, 3, 0, 0, false},   {1, 6, 6, 64, 48, 3, 3, 1, 1, 0, 0, false},
         {2, 7, 7, 8, 24, 1, 1, 2, 0, 0, 0, false},  {1, 5, 4, 3, 2, 5, 3, 2, 1, 0, 0, true},
         {2, 3, 3, 5, 7, 3, 3, 1, 0, 0, 0, true},    {5, 11, 13, 1, 19, 3, 3, 1, 1, 0, 0, false},
-        {1, 32, 32, 3, 16, 7, 7, 2, 3, 0, 0, true},
+        {1, 32, 32, 3, 16, 7, 7, 2, 3, 0, 0, true}, {2, 12, 12, 32, 64, 3, 3, 1, 1, 0, 0, false},
     };
     for (int i = 0; i < COUNT(shapes); i++) case_conv2d(next(cases, count), shapes[i], plain);
     case_conv2d(next(cases, count), shapes[1], accumulated);
@@ -42,7 +42,7 @@ static void add_linears(op_case *cases, int *count)
         {4, 19, 23, true, ACTIVATION_GELU_TANH, 0, 0, 0}, {3, 31, 8, false, ACTIVATION_SILU, 0, 0, 0},
         {3, 30, 7, true, ACTIVATION_NONE, 5, 2, 3},       {2, 48, 16, false, ACTIVATION_RELU, 3, 4, 4},
         {17, 128, 64, false, ACTIVATION_NONE, 0, 0, 0},   {1, 97, 101, true, ACTIVATION_NONE, 0, 0, 0},
-        {64, 3, 2, false, ACTIVATION_GELU, 0, 0, 0},
+        {64, 3, 2, false, ACTIVATION_GELU, 0, 0, 0},      {33, 200, 130, true, ACTIVATION_RELU, 0, 0, 0},
     };
     for (int i = 0; i < COUNT(shapes); i++) case_linear(next(cases, count), shapes[i], plain);
     for (int i = 0; i < 7; i += 3) {

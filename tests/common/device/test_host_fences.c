@@ -14,7 +14,7 @@
 #include <cmocka.h>
 #undef fail /* cmocka's; here it is status.h's */
 
-enum { WAITERS = 4, ROUNDS = 2000, RACES = 500, FAILERS = 2, DELAY_NS = 3000000 };
+enum { WAITERS = 4, ROUNDS = 2000, RACES = 200, FAILERS = 2, DELAY_NS = 3000000 };
 
 typedef struct fixture {
     device *device;

@@ -41,7 +41,7 @@ static void compare_written(const op_case *c, int step, int tensor, const case_s
 {
     const op_desc *op = &c->steps[step].op;
     const case_tensor *t = &c->tensors[tensor];
-    double tolerance = t->type == CASE_I32 || t->type == CASE_U8 ? 0 : op_tolerance(op->kind, type);
+    double tolerance = t->type == CASE_I32 || t->type == CASE_U8 ? 0 : op_tolerance(op, type);
     int64_t i = op_first_difference(found->values[tensor], expected->values[tensor], t->used, tolerance);
     if (i >= 0)
         fail_msg("%s of %s: %s[%lld] is %.9g, the reference has %.9g", op_name(op->kind), c->name, t->name,
@@ -119,8 +119,7 @@ static void check_sensitivity(const op_case *c, int step, int tensor, const case
 {
     const case_tensor *t = &c->tensors[tensor];
     const double *exact = after->values[tensor];
-    double median = median_magnitude(exact, t->used),
-           tolerance = op_tolerance(c->steps[step].op.kind, DTYPE_F32);
+    double median = median_magnitude(exact, t->used), tolerance = op_tolerance(&c->steps[step].op, DTYPE_F32);
     double *wrong = malloc((size_t)t->used * sizeof *wrong);
     assert_non_null(wrong);
     for (int64_t i = 0; i < t->used && median > 1e-6; i++) {

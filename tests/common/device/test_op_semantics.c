@@ -88,11 +88,11 @@ static void ignored_rows_count_for_nothing(void **context)
     c.scalars.loss_normalizer = 4;
     case_state_open(&c, &state);
     set(&state, "logits", (double[]){0, 0, 9, 1, 0, 0, 0, log(3)});
-    set(&state, "targets", (double[]){0, LOSS_IGNORE, 1, 1});
+    set(&state, "targets", (double[]){0, LOSS_IGNORE, 0, 1});
     run(context, &state);
-    /* log 2 + log 2 + log 4/3; rows 0 and 3 are right: of equals the first is the largest */
-    expect(&state, "sums", (double[]){2 * log(2) + log(4.0 / 3), 2});
-    expect(&state, "dlogits", (double[]){-0.125, 0.125, 0, 0, 0.125, -0.125, 0.0625, -0.0625});
+    /* log 2 + log 2 + log 4/3; all three are right: of equals the first is the largest */
+    expect(&state, "sums", (double[]){2 * log(2) + log(4.0 / 3), 3});
+    expect(&state, "dlogits", (double[]){-0.125, 0.125, 0, 0, -0.125, 0.125, 0.0625, -0.0625});
     case_state_close(&state);
 }
 
@@ -177,6 +177,81 @@ static void repeated_tokens_add_their_gradients(void **context)
     case_state_close(&state);
 }
 
+static void selected_rows_come_and_go_by_index(void **context)
+{
+    op_case c;
+    case_state state;
+    case_rows(&c, (rows_attributes){.rows = 4, .hidden = 2, .selected = 2}, plain);
+    case_state_open(&c, &state);
+    set(&state, "x", (double[]){1, 2, 3, 4, 5, 6, 7, 8});
+    set(&state, "index", (double[]){3, 1});
+    set(&state, "dy", (double[]){10, 20, 30, 40});
+    run(context, &state);
+    expect(&state, "y", (double[]){7, 8, 3, 4});
+    expect(&state, "dx", (double[]){0, 0, 30, 40, 0, 0, 10, 20});
+    case_state_close(&state);
+    case_rows(&c, (rows_attributes){.rows = 5, .hidden = 1, .selected = 2, .every = 2}, plain);
+    case_state_open(&c, &state);
+    set(&state, "x", (double[]){1, 2, 3, 4, 5});
+    set(&state, "dy", (double[]){10, 20});
+    run(context, &state);
+    expect(&state, "y", (double[]){1, 3});
+    expect(&state, "dx", (double[]){10, 0, 20, 0, 0});
+    case_state_close(&state);
+}
+
+static void tensors_are_added(void **context)
+{
+    op_case c;
+    case_state state;
+    case_add(&c, (elementwise_attributes){.count = 3}, plain);
+    case_state_open(&c, &state);
+    set(&state, "a", (double[]){1, -2, 0.5});
+    set(&state, "b", (double[]){10, 2, 0.25});
+    run(context, &state);
+    expect(&state, "y", (double[]){11, 0, 0.75});
+    case_state_close(&state);
+}
+
+static void squares_are_added_over_the_pieces(void **context)
+{
+    op_case c;
+    case_state state;
+    case_sum_squares(&c, 6);
+    c.pieces[0] = (piece){1, 2};
+    c.pieces[1] = (piece){5, 1};
+    c.scalars.piece_count = 2;
+    case_state_open(&c, &state);
+    set(&state, "x", (double[]){100, 2, 3, 100, 100, 4});
+    set(&state, "out", (double[]){1000});
+    run(context, &state);
+    expect(&state, "out", (double[]){1029});
+    case_state_close(&state);
+}
+
+/* x / 3 in the computation's type, not x times a rounded 1/3. */
+static void division_is_true_division(void **context)
+{
+    enum { COUNT = 1000 };
+    op_case c;
+    case_state state;
+    device *d = device_setting_open(*(const device_setting *)*context);
+    bool single = device_get_info(d)->compute_type == DTYPE_F32;
+    device_close(&d);
+    case_divide(&c, COUNT, 3);
+    c.pieces[0] = (piece){0, COUNT};
+    c.scalars.piece_count = 1;
+    case_state_open(&c, &state);
+    double *x = state.values[case_find(&c, "x")];
+    for (int i = 0; i < COUNT; i++) x[i] = i + 1;
+    run(context, &state);
+    for (int i = 0; i < COUNT; i++) {
+        double quotient = (i + 1) / 3.0;
+        assert_true(x[i] == (single ? (double)(float)quotient : quotient));
+    }
+    case_state_close(&state);
+}
+
 static void updates_leave_what_no_piece_names(void **context)
 {
     op_case c;
@@ -237,6 +312,10 @@ static const semantics_test semantics[] = {
     {"large scores do not overflow", large_scores_do_not_overflow},
     {"weights behind an image follow its columns", weights_behind_an_image_follow_its_columns},
     {"repeated tokens add their gradients", repeated_tokens_add_their_gradients},
+    {"selected rows come and go by index", selected_rows_come_and_go_by_index},
+    {"tensors are added", tensors_are_added},
+    {"squares are added over the pieces", squares_are_added_over_the_pieces},
+    {"division is true division", division_is_true_division},
     {"updates leave what no piece names", updates_leave_what_no_piece_names},
     {"an operation of a foreign type is refused", operation_of_a_foreign_type_is_refused},
     {"not a number is not hidden by ReLU and maxpool", not_a_number_is_not_hidden},

@@ -14,6 +14,15 @@
 
 #include <cmocka.h> /* last: it defines a macro fail() */
 
+#undef fail /* is ours, of status.h */
+#undef fail_msg
+#define fail_msg(...)                                                                                \
+    do {                                                                                             \
+        print_error("ERROR: " __VA_ARGS__);                                                          \
+        print_error("\n");                                                                           \
+        _fail(__FILE__, __LINE__);                                                                   \
+    } while (0)
+
 /* Generous: reached only where something hangs. */
 #define TEST_LIMIT_NS (60 * NS_PER_S)
 
@@ -39,6 +48,7 @@ typedef struct net_pair {
     transport *server, *client;
     int link; /* of the client, to the server */
     char url[128];
+    transport_ticket ticket; /* of the client's sends: lives until all is closed */
 } net_pair;
 
 /* `scheme` is "inproc", "ipc" or "tcp". The options' hub is set here where it is needed. */

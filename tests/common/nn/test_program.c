@@ -23,10 +23,10 @@ static const program_case cases[] = {
     {"lenet", {.name = "lenet"}, 5},
     {"resnet18", {.name = "resnet18", .image = 32, .classes = 10}, 4},
     {"resnet18 silu", {.name = "resnet18", .image = 32, .activation = ACTIVATION_SILU}, 4},
-    {"resnet34", {.name = "resnet34", .image = 32}, 1},
+    {"resnet34", {.name = "resnet34", .image = 32}, 2},
     {"resnet50", {.name = "resnet50", .image = 64}, 2},
-    {"resnet101", {.name = "resnet101", .image = 32}, 1},
-    {"resnet152", {.name = "resnet152", .image = 32}, 1},
+    {"resnet101", {.name = "resnet101", .image = 32}, 2},
+    {"resnet152", {.name = "resnet152", .image = 64}, 1},
     {"vgg16", {.name = "vgg16", .image = 32}, 2},
     {"bert mlm", {.name = "bert", .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7}, 3},
     {"bert cls", {.name = "bert", .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7, .head = MODEL_HEAD_CLS}, 3},
@@ -246,6 +246,24 @@ static void a_batch_of_nothing_is_refused(void **state)
     nn_model_free(&m);
 }
 
+static void batchnorm_of_one_value_a_channel_is_refused(void **state)
+{
+    (void)state;
+    nn_model *m = NULL;
+    nn_program *p = NULL;
+    model_options options = {.name = "resnet18", .image = 32};
+    nn_program_config config = {.batch = 1, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
+    assert_int_equal(model_build(&options, &m), STATUS_OK);
+    assert_int_equal(nn_program_compile(m, &config, &p), STATUS_CONFIG);
+    assert_string_equal(error_message(), "batch: found 1 sample, and layer layer4.0.bn1 has one value a channel: "
+                                         "BatchNorm trains on at least 2");
+    error_clear();
+    config.mode = NN_EVALUATE;
+    assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
+    nn_program_free(&p);
+    nn_model_free(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +277,7 @@ int main(void)
         cmocka_unit_test(the_input_gets_no_gradient),
         cmocka_unit_test(evaluation_keeps_less_than_two_thirds_of_the_memory_of_training),
         cmocka_unit_test(a_batch_of_nothing_is_refused),
+        cmocka_unit_test(batchnorm_of_one_value_a_channel_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,184 @@
+/* Convolutions with outputs of few points, where most taps of a padded kernel meet no pixel at all.
+ *
+ * Every output point (p, q) sees a rectangle of taps. For one row r of it the pixels lie side by side in
+ * x and the weights [s, c, k] one behind the other, so that over all images it is one product
+ *     y[:, p, q, :] += x[:, h, first s.., :] [n, taps c]  w[r, first s.., :, :] [taps c, k]
+ * whose rows are an image apart. Gradients with respect to x are products of one point with one tap; those
+ * of a tap's weights are one product over all points that it meets, gathered one behind the other. */
+#include "common/device/cpu/conv2d.h"
+
+#include <string.h>
+
+/* The taps of a kernel that meet the image along one axis: [first, end) at output o. */
+typedef struct taps {
+    int64_t first, end;
+} taps;
+
+static taps taps_at(int64_t o, const conv2d_attributes *a, int64_t kernel, int64_t size)
+{
+    int64_t start = o * a->stride - a->pad;
+    taps t = {start < 0 ? -start : 0, start + kernel > size ? size - start : kernel};
+    if (t.end < t.first) t.end = t.first;
+    return t;
+}
+
+/* The outputs, of `outputs`, at which tap t meets the image along one axis. */
+static taps outputs_at(int64_t t, const conv2d_attributes *a, int64_t size, int64_t outputs)
+{
+    int64_t above = a->pad - t, first = above > 0 ? (above + a->stride - 1) / a->stride : 0;
+    int64_t last = size - 1 + a->pad - t;
+    int64_t end = last < 0 ? 0 : last / a->stride + 1;
+    if (end > outputs) end = outputs;
+    return (taps){first, end < first ? first : end};
+}
+
+/* ---- forward ---------------------------------------------------------------------------------- */
+
+static void start_point(const conv2d_attributes *a, const float *bias, float *y)
+{
+    for (int64_t i = 0; i < a->n; i++, y += a->p * a->q * a->k) {
+        if (bias)
+            memcpy(y, bias, (size_t)a->k * sizeof *y);
+        else
+            memset(y, 0, (size_t)a->k * sizeof *y);
+    }
+}
+
+static void forward(const cpu_isa *isa, const conv2d_attributes *a, const conv2d_operands *o)
+{
+    for (int64_t point = 0; point < a->p * a->q; point++) {
+        int64_t p = point / a->q, q = point % a->q;
+        taps rows = taps_at(p, a, a->r, a->h), columns = taps_at(q, a, a->s, a->w);
+        float *y = o->y + point * a->k;
+        bool meets = rows.first < rows.end && columns.first < columns.end, add = o->b || !meets;
+        if (add) start_point(a, o->b, y);
+        for (int64_t r = rows.first; meets && r < rows.end; r++) {
+            int64_t h = p * a->stride - a->pad + r, w = q * a->stride - a->pad + columns.first;
+            cpu_gemm_shape shape = {.m = a->n,
+                                    .n = a->k,
+                                    .k = (columns.end - columns.first) * a->c,
+                                    .a_stride = a->h * a->w * a->c,
+                                    .b_stride = a->k,
+                                    .c_stride = a->p * a->q * a->k};
+            cpu_gemm(isa, &shape, o->x + (h * a->w + w) * a->c,
+                     o->w + (r * a->s + columns.first) * a->c * a->k, add, y, NULL);
+            add = true;
+        }
+    }
+}
+
+/* ---- gradient with respect to x --------------------------------------------------------------- */
+
+static cpu_gemm_shape data_shape(const conv2d_attributes *a)
+{
+    return (cpu_gemm_shape){.transpose_b = true,
+                            .m = a->n,
+                            .n = a->c,
+                            .k = a->k,
+                            .a_stride = a->p * a->q * a->k,
+                            .b_stride = a->k,
+                            .c_stride = a->h * a->w * a->c};
+}
+
+static void backward_data(const cpu_isa *isa, const conv2d_attributes *a, const conv2d_operands *o,
+                          float *scratch)
+{
+    cpu_gemm_shape shape = data_shape(a);
+    for (int64_t pixel = 0; pixel < a->h * a->w; pixel++) {
+        int64_t h = pixel / a->w, w = pixel % a->w;
+        float *dx = o->x + pixel * a->c;
+        bool add = false;
+        for (int64_t tap = 0; tap < a->r * a->s; tap++) {
+            int64_t above = h + a->pad - tap / a->s, left = w + a->pad - tap % a->s;
+            if (above < 0 || left < 0 || above % a->stride || left % a->stride) continue;
+            int64_t p = above / a->stride, q = left / a->stride;
+            if (p >= a->p || q >= a->q) continue;
+            cpu_gemm(isa, &shape, o->y + (p * a->q + q) * a->k, o->w + tap * a->c * a->k, add, dx, scratch);
+            add = true;
+        }
+        if (add) continue;
+        for (int64_t i = 0; i < a->n; i++) memset(dx + i * a->h * a->w * a->c, 0, (size_t)a->c * sizeof *dx);
+    }
+}
+
+/* ---- gradient with respect to w --------------------------------------------------------------- */
+
+/* Rows of `columns` floats: those of the points ps x qs of images [n, height, width], in steps of `step`
+ * from (h, w) on. */
+static float *gather_points(const float *images, int64_t n, int64_t height, int64_t width, int64_t columns,
+                            taps ps, taps qs, int64_t h, int64_t w, int64_t step, float *to)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t p = 0; p < ps.end - ps.first; p++)
+            for (int64_t q = 0; q < qs.end - qs.first; q++, to += columns)
+                memcpy(to, images + ((i * height + h + p * step) * width + w + q * step) * columns,
+                       (size_t)columns * sizeof *to);
+    return to;
+}
+
+static void tap_gradient(const cpu_isa *isa, const conv2d_attributes *a, const conv2d_operands *o, int64_t r,
+                         int64_t s, taps ps, taps qs, float *scratch)
+{
+    int64_t points = (ps.end - ps.first) * (qs.end - qs.first);
+    int64_t h = ps.first * a->stride - a->pad + r, w = qs.first * a->stride - a->pad + s;
+    float *dw = o->w + (r * a->s + s) * a->c * a->k;
+    cpu_gemm_shape shape = {.transpose_a = true, .m = a->c, .n = a->k, .k = a->n * points, .c_stride = a->k};
+    if (points == 1) {
+        shape.a_stride = a->h * a->w * a->c;
+        shape.b_stride = a->p * a->q * a->k;
+        cpu_gemm(isa, &shape, o->x + (h * a->w + w) * a->c, o->y + (ps.first * a->q + qs.first) * a->k,
+                 o->add, dw, NULL);
+        return;
+    }
+    shape.a_stride = a->c;
+    shape.b_stride = a->k;
+    const float *x = o->x, *y = o->y;
+    float *next = scratch;
+    if (a->stride > 1 || points < a->h * a->w) {
+        x = next;
+        next = gather_points(o->x, a->n, a->h, a->w, a->c, ps, qs, h, w, a->stride, next);
+    }
+    if (points < a->p * a->q) {
+        y = next;
+        gather_points(o->y, a->n, a->p, a->q, a->k, ps, qs, ps.first, qs.first, 1, next);
+    }
+    cpu_gemm(isa, &shape, x, y, o->add, dw, NULL);
+}
+
+static void backward_weights(const cpu_isa *isa, const conv2d_attributes *a, const conv2d_operands *o,
+                             float *scratch)
+{
+    for (int64_t tap = 0; tap < a->r * a->s; tap++) {
+        int64_t r = tap / a->s, s = tap % a->s;
+        taps ps = outputs_at(r, a, a->h, a->p), qs = outputs_at(s, a, a->w, a->q);
+        if (ps.first < ps.end && qs.first < qs.end)
+            tap_gradient(isa, a, o, r, s, ps, qs, scratch);
+        else if (!o->add)
+            memset(o->w + tap * a->c * a->k, 0, (size_t)(a->c * a->k) * sizeof *o->w);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------- */
+
+size_t conv2d_points_workspace(const conv2d_attributes *a, conv2d_pass pass)
+{
+    if (pass == CONV2D_BACKWARD_WEIGHTS) return (size_t)(a->n * a->p * a->q * (a->c + a->k)) * sizeof(float);
+    cpu_gemm_shape shape = data_shape(a);
+    return pass == CONV2D_BACKWARD_DATA ? cpu_gemm_scratch(&shape) : 0;
+}
+
+void conv2d_points_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o, void *workspace)
+{
+    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
+    switch (pass) {
+    case CONV2D_FORWARD:
+        forward(cpu_isa_of(kernel), a, o);
+        break;
+    case CONV2D_BACKWARD_DATA:
+        backward_data(cpu_isa_of(kernel), a, o, workspace);
+        break;
+    case CONV2D_BACKWARD_WEIGHTS:
+        backward_weights(cpu_isa_of(kernel), a, o, workspace);
+        break;
+    }
+}

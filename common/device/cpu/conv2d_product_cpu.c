@@ -1,0 +1,136 @@
+/* 1x1 convolutions: y [n p q, k] = x [n p q, c] w [c, k] over the pixels that the stride meets. */
+#include "common/device/cpu/conv2d.h"
+
+#include <string.h>
+
+typedef struct pixel_job {
+    const conv2d_attributes *attributes;
+    float *image;  /* [n, h, w, c] */
+    float *packed; /* [n, p, q, c] */
+} pixel_job;
+
+static int64_t pixels(const conv2d_attributes *a)
+{
+    return a->n * a->p * a->q;
+}
+
+static float *image_row(const pixel_job *job, int64_t image, int64_t h)
+{
+    const conv2d_attributes *a = job->attributes;
+    return job->image + (image * a->h + h) * a->w * a->c;
+}
+
+/* Output rows [first, end) of n * p. */
+static void gather_part(const void *context, int part, int64_t first, int64_t end)
+{
+    (void)part;
+    const pixel_job *job = context;
+    const conv2d_attributes *a = job->attributes;
+    size_t bytes = (size_t)a->c * sizeof(float);
+    for (int64_t row = first; row < end; row++) {
+        const float *from = image_row(job, row / a->p, row % a->p * a->stride);
+        float *to = job->packed + row * a->q * a->c;
+        for (int64_t q = 0; q < a->q; q++) memcpy(to + q * a->c, from + q * a->stride * a->c, bytes);
+    }
+}
+
+/* Image rows [first, end) of n * h; pixels that no output meets are zero. */
+static void scatter_part(const void *context, int part, int64_t first, int64_t end)
+{
+    (void)part;
+    const pixel_job *job = context;
+    const conv2d_attributes *a = job->attributes;
+    size_t bytes = (size_t)a->c * sizeof(float);
+    for (int64_t row = first; row < end; row++) {
+        int64_t image = row / a->h, h = row % a->h, p = h / a->stride;
+        float *to = image_row(job, image, h);
+        memset(to, 0, (size_t)a->w * bytes);
+        if (h % a->stride != 0 || p >= a->p) continue;
+        const float *from = job->packed + (image * a->p + p) * a->q * a->c;
+        for (int64_t q = 0; q < a->q; q++) memcpy(to + q * a->stride * a->c, from + q * a->c, bytes);
+    }
+}
+
+static cpu_gemm_shape shape_of(const conv2d_attributes *a, conv2d_pass pass)
+{
+    int64_t m = pixels(a);
+    switch (pass) {
+    case CONV2D_FORWARD:
+        return (cpu_gemm_shape){
+            .m = m, .n = a->k, .k = a->c, .a_stride = a->c, .b_stride = a->k, .c_stride = a->k};
+    case CONV2D_BACKWARD_DATA:
+        return (cpu_gemm_shape){.transpose_b = true,
+                                .m = m,
+                                .n = a->c,
+                                .k = a->k,
+                                .a_stride = a->k,
+                                .b_stride = a->k,
+                                .c_stride = a->c};
+    default:
+        return (cpu_gemm_shape){.transpose_a = true,
+                                .m = a->c,
+                                .n = a->k,
+                                .k = m,
+                                .a_stride = a->c,
+                                .b_stride = a->k,
+                                .c_stride = a->k};
+    }
+}
+
+/* The packed pixels, a multiple of a cache line. */
+static size_t packed_bytes(const conv2d_attributes *a)
+{
+    if (a->stride == 1) return 0;
+    return ((size_t)(pixels(a) * a->c) * sizeof(float) + 63) / 64 * 64;
+}
+
+size_t conv2d_product_workspace(const conv2d_attributes *a, conv2d_pass pass)
+{
+    cpu_gemm_shape shape = shape_of(a, pass);
+    return packed_bytes(a) + cpu_gemm_scratch(&shape);
+}
+
+typedef struct bias_job {
+    const cpu_elementwise *kernels;
+    int64_t columns;
+    const float *bias;
+    float *y;
+} bias_job;
+
+static void bias_part(const void *context, int part, int64_t first, int64_t end)
+{
+    (void)part;
+    const bias_job *job = context;
+    job->kernels->bias_activate[ACTIVATION_NONE](job->y + first * job->columns, NULL, job->bias, end - first,
+                                                 job->columns);
+}
+
+void conv2d_product_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o,
+                        void *workspace)
+{
+    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
+    const cpu_isa *isa = cpu_isa_of(kernel);
+    cpu_gemm_shape shape = shape_of(a, pass);
+    float *scratch = (float *)((char *)workspace + packed_bytes(a));
+    pixel_job job = {a, o->x, workspace};
+    float *x = a->stride == 1 ? o->x : job.packed;
+    if (a->stride != 1 && pass != CONV2D_BACKWARD_DATA)
+        cpu_parallel(kernel->threads, a->n * a->p, cpu_row_grain(a->q * a->c), gather_part, &job);
+    switch (pass) {
+    case CONV2D_FORWARD:
+        cpu_gemm(isa, &shape, x, o->w, false, o->y, scratch);
+        break;
+    case CONV2D_BACKWARD_DATA:
+        cpu_gemm(isa, &shape, o->y, o->w, false, x, scratch);
+        break;
+    case CONV2D_BACKWARD_WEIGHTS:
+        cpu_gemm(isa, &shape, x, o->y, o->add, o->w, scratch);
+        break;
+    }
+    if (a->stride != 1 && pass == CONV2D_BACKWARD_DATA)
+        cpu_parallel(kernel->threads, a->n * a->h, cpu_row_grain(a->w * a->c), scatter_part, &job);
+    if (pass == CONV2D_FORWARD && o->b) {
+        bias_job bias = {isa->elementwise, a->k, o->b, o->y};
+        cpu_parallel(kernel->threads, pixels(a), cpu_row_grain(a->k), bias_part, &bias);
+    }
+}

@@ -1,0 +1,165 @@
+/* The CPU device's own kernels: plain functions over ranges of memory, without threads, compiled once for
+ * each instruction set. A table names one set's functions by family; the device picks a table at run time.
+ * All pointers need only the alignment of their elements. "In place" means the same address, never partial
+ * overlap. Where sums are kept, they are double. */
+#ifndef COMMON_DEVICE_CPU_ISA_ISA_H
+#define COMMON_DEVICE_CPU_ISA_ISA_H
+
+#include "common/ops/op.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- elementwise ------------------------------------------------------------------------------ */
+
+typedef struct cpu_elementwise {
+    void (*add)(const float *a, const float *b, float *y, int64_t count); /* in place in either */
+    void (*divide)(float *x, float divisor, int64_t count);
+    /* y = act(x), in place; dx = dy act'(x), in place in dy (x: the result for RELU). */
+    void (*activate[ACTIVATION_COUNT])(const float *x, float *y, int64_t count);
+    void (*activate_backward[ACTIVATION_COUNT])(const float *x, const float *dy, float *dx, int64_t count);
+    /* y = act(y + bias) over rows of y [rows, columns]; the argument goes to pre unless that is NULL. */
+    void (*bias_activate[ACTIVATION_COUNT])(float *y, float *pre, const float *bias, int64_t rows,
+                                            int64_t columns);
+    /* sums [columns] += columns of x [rows, columns], rows `stride` apart. */
+    void (*column_sums)(const float *x, int64_t stride, int64_t rows, int64_t columns, double *sums);
+} cpu_elementwise;
+
+/* ---- batch normalisation ---------------------------------------------------------------------- */
+
+/* One layer's tensors [rows, c]; the argument of its activation is (x - mean) scale + beta + residual. */
+typedef struct cpu_batchnorm_data {
+    int64_t c;
+    const float *x, *residual, *mean, *scale, *beta; /* residual may be NULL */
+    float *y;                                        /* forward: written; backward: RELU's mask, or NULL */
+    const float *dy, *dy2;                           /* backward; dy2 may be NULL */
+    float *g;                                        /* backward: (dy + dy2) act', written unless NULL */
+} cpu_batchnorm_data;
+
+/* dx = a g + b (x - mean) + e, coefficients [c]. */
+typedef struct cpu_batchnorm_gradient {
+    const float *a, *b, *e;
+    float *dx;
+} cpu_batchnorm_gradient;
+
+typedef struct cpu_batchnorm {
+    /* sums [2c]: += sum x, sum x^2 */
+    void (*stats)(const float *x, int64_t rows, int64_t c, double *sums);
+    void (*apply[ACTIVATION_COUNT])(const cpu_batchnorm_data *d, int64_t first, int64_t end);
+    /* sums [2c]: += sum g, sum g (x - mean). Where y is NULL, RELU's mask is computed from x. */
+    void (*backward_stats[ACTIVATION_COUNT])(const cpu_batchnorm_data *d, int64_t first, int64_t end,
+                                             double *sums);
+    /* g is computed anew from dy: backward_apply[NONE] with dy = g takes it from memory. */
+    void (*backward_apply[ACTIVATION_COUNT])(const cpu_batchnorm_data *d,
+                                             const cpu_batchnorm_gradient *gradient, int64_t first,
+                                             int64_t end);
+} cpu_batchnorm;
+
+/* ---- layer normalisation ---------------------------------------------------------------------- */
+
+typedef struct cpu_layernorm {
+    /* Rows [first, end) of the forward and backward operations as in op.h; the operands are those arrays. */
+    void (*forward)(const layernorm_attributes *a, void *const *operands, int64_t first, int64_t end);
+    /* sums [2c]: += dgamma, dbeta */
+    void (*backward)(const layernorm_attributes *a, void *const *operands, int64_t first, int64_t end,
+                     double *sums);
+} cpu_layernorm;
+
+/* ---- pooling: rows [first, end) of n*p (forward) or n*h (backward) image rows ------------------ */
+
+typedef struct cpu_pool {
+    void (*max_forward)(const pool_attributes *a, const float *x, float *y, uint8_t *index, int64_t first,
+                        int64_t end);
+    void (*max_backward)(const pool_attributes *a, const float *dy, const uint8_t *index, float *dx,
+                         int64_t first, int64_t end);
+    void (*average_forward)(const pool_attributes *a, const float *x, float *y, int64_t first, int64_t end);
+    void (*average_backward)(const pool_attributes *a, const float *dy, float *dx, int64_t first,
+                             int64_t end);
+} cpu_pool;
+
+/* ---- softmax ---------------------------------------------------------------------------------- */
+
+/* Scores s [rows, columns], `stride` apart. Row i sees columns [0, visible + i], at most all. */
+typedef struct cpu_scores {
+    float *s;
+    int64_t stride, rows, columns, visible;
+    float scale; /* of the scores, before the exponential */
+} cpu_scores;
+
+typedef struct cpu_softmax {
+    /* s = exp(scale s - scale max), 0 where not visible; inverse[i] = 1/sum, lse[i] = log-sum-exp. */
+    void (*attention_forward)(const cpu_scores *d, float *inverse, float *lse);
+    /* s = P = exp(scale s - lse); ds = scale P (ds - delta), both 0 where not visible. */
+    void (*attention_backward)(const cpu_scores *d, float *ds, const float *lse, const float *delta);
+    /* delta[i] = sum_j a[i][j] b[i][j] over rows `stride` apart. */
+    void (*row_dots)(const float *a, const float *b, int64_t stride, int64_t rows, int64_t columns,
+                     float *delta);
+    /* x[i][j] *= factor[i] over rows `stride` apart. */
+    void (*scale_rows)(float *x, int64_t stride, int64_t rows, int64_t columns, const float *factor);
+    /* One row's loss; dlogits (in place, or NULL) = (softmax - [target]) / normalizer; *correct if the first
+     * of the largest logits is the target's. */
+    double (*cross_entropy)(const float *logits, int64_t classes, int32_t target, double normalizer,
+                            float *dlogits, bool *correct);
+    /* sum (x - t)^2; dx (in place in x, or NULL) = 2 (x - t) / normalizer */
+    double (*squared_error)(const float *x, const float *t, float *dx, double normalizer, int64_t count);
+} cpu_softmax;
+
+/* ---- optimizers ------------------------------------------------------------------------------- */
+
+typedef struct cpu_sgd_step {
+    float learning_rate, weight_decay, gradient_scale, momentum, undamped /* 1 - dampening */;
+    bool has_momentum, nesterov, first_step;
+} cpu_sgd_step;
+
+typedef struct cpu_adam_step {
+    float decay;        /* p is multiplied by it first: AdamW; else 1 */
+    float weight_decay; /* added to the gradient: Adam */
+    float gradient_scale, beta1, beta1_rest, beta2, beta2_rest /* 1 - beta */, eps;
+    float step_size, root_correction2; /* lr / bias_correction1, sqrt(bias_correction2) */
+} cpu_adam_step;
+
+/* A sum as the unevaluated sum of two doubles. */
+typedef struct cpu_long_sum {
+    double high, low;
+} cpu_long_sum;
+
+typedef struct cpu_optimizer {
+    void (*sgd)(const cpu_sgd_step *s, float *p, const float *g, float *momentum, int64_t count);
+    void (*adam)(const cpu_adam_step *s, float *p, const float *g, float *m, float *v, int64_t count);
+    /* Adds the squares to *sum. The error is far below a double's, so that after rounding it is all but
+     * certain not to show in which parts the array was summed. */
+    void (*sum_squares)(const float *x, int64_t count, cpu_long_sum *sum);
+} cpu_optimizer;
+
+/* ---- small matrix products -------------------------------------------------------------------- */
+
+typedef struct cpu_matrix {
+    /* c [m,n] = a b + beta c, beta 0 or 1; element (i, j) of a lies at a[i row_stride + j column_stride];
+     * b [k,n] and c have rows of stride b_stride, c_stride. Blocks for registers, not for caches. */
+    void (*multiply)(int64_t m, int64_t n, int64_t k, const float *a, int64_t row_stride,
+                     int64_t column_stride, const float *b, int64_t b_stride, bool add, float *c,
+                     int64_t c_stride);
+    /* y [columns, rows] = (or += where `add`) x [rows, columns]^T */
+    void (*transpose)(const float *x, int64_t x_stride, int64_t rows, int64_t columns, bool add, float *y,
+                      int64_t y_stride);
+} cpu_matrix;
+
+/* ---- the table -------------------------------------------------------------------------------- */
+
+typedef struct cpu_isa {
+    const char *name; /* "AVX-512" */
+    const cpu_elementwise *elementwise;
+    const cpu_batchnorm *batchnorm;
+    const cpu_layernorm *layernorm;
+    const cpu_pool *pool;
+    const cpu_softmax *softmax;
+    const cpu_optimizer *optimizer;
+    const cpu_matrix *matrix;
+} cpu_isa;
+
+/* All sets, from the least to the most capable; whether this machine has one. */
+enum { CPU_ISA_COUNT = 3 };
+extern const cpu_isa *const cpu_isas[CPU_ISA_COUNT];
+bool cpu_isa_supported(const cpu_isa *isa);
+
+#endif

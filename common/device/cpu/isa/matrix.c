@@ -1,0 +1,140 @@
+#include "common/device/cpu/isa/names.h"
+#include "common/device/cpu/isa/vector.h"
+
+/* A tile of c is kept in registers: ROWS by VECTORS accumulators, VECTORS of b and one of a. */
+#if VF == 16
+enum { ROWS = 6, VECTORS = 4 };
+#else
+enum { ROWS = 6, VECTORS = 2 };
+#endif
+
+typedef struct product {
+    const float *a, *b;
+    float *c;
+    int64_t k, row_stride, column_stride, b_stride, c_stride;
+    bool add;
+} product;
+
+/* `rows` by `vectors` vectors, of which the last has `count` columns. */
+ALWAYS_INLINE void multiply_tile(const product *p, int rows, int vectors, int64_t count)
+{
+    vf sum[ROWS][VECTORS] = {{{0}}};
+    const float *a = p->a, *b = p->b;
+    for (int64_t k = 0; k < p->k; k++, a += p->column_stride, b += p->b_stride) {
+        vf right[VECTORS];
+        for (int v = 0; v < vectors; v++) right[v] = vf_load_some(b + v * VF, v == vectors - 1 ? count : VF);
+        for (int i = 0; i < rows; i++) {
+            vf left = vf_set(a[i * p->row_stride]);
+            for (int v = 0; v < vectors; v++) sum[i][v] = vf_fma(left, right[v], sum[i][v]);
+        }
+    }
+    for (int i = 0; i < rows; i++)
+        for (int v = 0; v < vectors; v++) {
+            float *c = p->c + i * p->c_stride + v * VF;
+            int64_t width = v == vectors - 1 ? count : VF;
+            vf_store_some(c, p->add ? vf_load_some(c, width) + sum[i][v] : sum[i][v], width);
+        }
+}
+
+/* All rows of a strip of columns. */
+ALWAYS_INLINE void multiply_strip(product p, int64_t m, int vectors, int64_t count)
+{
+    for (int64_t i = 0; i < m;) {
+        product tile = p;
+        tile.a += i * p.row_stride;
+        tile.c += i * p.c_stride;
+        if (m - i >= ROWS) {
+            multiply_tile(&tile, ROWS, vectors, count);
+            i += ROWS;
+        } else if (m - i >= 3) {
+            multiply_tile(&tile, 3, vectors, count);
+            i += 3;
+        } else if (m - i == 2) {
+            multiply_tile(&tile, 2, vectors, count);
+            i += 2;
+        } else {
+            multiply_tile(&tile, 1, vectors, count);
+            i++;
+        }
+    }
+}
+
+static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t row_stride,
+                     int64_t column_stride, const float *b, int64_t b_stride, bool add, float *c,
+                     int64_t c_stride)
+{
+    product p = {.a = a,
+                 .k = k,
+                 .row_stride = row_stride,
+                 .column_stride = column_stride,
+                 .b_stride = b_stride,
+                 .c_stride = c_stride,
+                 .add = add};
+    for (int64_t j = 0; j < n;) {
+        int64_t left = n - j;
+        p.b = b + j;
+        p.c = c + j;
+        if (left >= VECTORS * VF) {
+            multiply_strip(p, m, VECTORS, VF);
+            j += VECTORS * VF;
+        } else if (left >= VF) {
+            multiply_strip(p, m, 1, VF);
+            j += VF;
+        } else {
+            multiply_strip(p, m, 1, left);
+            j = n;
+        }
+    }
+}
+
+/* ---- transposition ---------------------------------------------------------------------------- */
+
+typedef float quad __attribute__((vector_size(16)));
+typedef int32_t quad_index __attribute__((vector_size(16)));
+
+ALWAYS_INLINE quad quad_load(const float *p)
+{
+    quad a;
+    memcpy(&a, p, sizeof a);
+    return a;
+}
+
+ALWAYS_INLINE void transpose_4x4(const float *x, int64_t x_stride, bool add, float *y, int64_t y_stride)
+{
+    const quad_index low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, front = {0, 1, 4, 5}, back = {2, 3, 6, 7};
+    quad a = quad_load(x), b = quad_load(x + x_stride);
+    quad c = quad_load(x + 2 * x_stride), d = quad_load(x + 3 * x_stride);
+    quad ab_low = __builtin_shuffle(a, b, low), ab_high = __builtin_shuffle(a, b, high);
+    quad cd_low = __builtin_shuffle(c, d, low), cd_high = __builtin_shuffle(c, d, high);
+    quad rows[4] = {__builtin_shuffle(ab_low, cd_low, front), __builtin_shuffle(ab_low, cd_low, back),
+                    __builtin_shuffle(ab_high, cd_high, front), __builtin_shuffle(ab_high, cd_high, back)};
+    for (int i = 0; i < 4; i++) {
+        if (add) rows[i] += quad_load(y + i * y_stride);
+        memcpy(y + i * y_stride, &rows[i], sizeof rows[i]);
+    }
+}
+
+ALWAYS_INLINE void transpose_all(const float *x, int64_t x_stride, int64_t rows, int64_t columns, bool add,
+                                 float *y, int64_t y_stride)
+{
+    int64_t whole_rows = rows & ~INT64_C(3), whole_columns = columns & ~INT64_C(3);
+    for (int64_t j = 0; j < whole_columns; j += 4)
+        for (int64_t i = 0; i < whole_rows; i += 4)
+            transpose_4x4(x + i * x_stride + j, x_stride, add, y + j * y_stride + i, y_stride);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; j++) {
+            float *to = y + j * y_stride + i;
+            *to = (add ? *to : 0) + x[i * x_stride + j];
+        }
+}
+
+static void transpose(const float *x, int64_t x_stride, int64_t rows, int64_t columns, bool add, float *y,
+                      int64_t y_stride)
+{
+    if (add)
+        transpose_all(x, x_stride, rows, columns, true, y, y_stride);
+    else
+        transpose_all(x, x_stride, rows, columns, false, y, y_stride);
+}
+
+const cpu_matrix KERNEL(cpu_matrix) = {.multiply = multiply, .transpose = transpose};

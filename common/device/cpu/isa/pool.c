@@ -1,0 +1,145 @@
+#include "common/device/cpu/isa/names.h"
+#include "common/device/cpu/isa/vector.h"
+
+#include <math.h>
+
+/* A half-open range of positions along one axis. */
+typedef struct range {
+    int64_t first, end;
+} range;
+
+/* The positions of a window of `kernel` at output `o` that lie inside an input of `size`. */
+static range window(int64_t o, int64_t stride, int64_t pad, int64_t kernel, int64_t size)
+{
+    int64_t start = o * stride - pad;
+    return (range){start < 0 ? -start : 0, start + kernel > size ? size - start : kernel};
+}
+
+/* The outputs, of `outputs`, whose windows of `kernel` hold input `i`. */
+static range windows_over(int64_t i, int64_t stride, int64_t pad, int64_t kernel, int64_t outputs)
+{
+    int64_t above = i + pad - kernel, last = (i + pad) / stride;
+    return (range){above < 0 ? 0 : above / stride + 1, last < outputs ? last + 1 : outputs};
+}
+
+/* ---- maximum ---------------------------------------------------------------------------------- */
+
+/* `corner` is the input at the window's position (0, 0), which may lie outside. */
+ALWAYS_INLINE void max_pixel(const pool_attributes *a, const float *corner, range rows, range columns,
+                             float *y, uint8_t *index, int64_t count)
+{
+    vf most = vf_set(-INFINITY);
+    vi where = vi_set((int32_t)(rows.first * a->s + columns.first));
+    for (int64_t r = rows.first; r < rows.end; r++)
+        for (int64_t s = columns.first; s < columns.end; s++) {
+            vf x = vf_load_some(corner + (r * a->w + s) * a->c, count);
+            vmask larger = vf_greater(x, most) | vf_not_a_number(x);
+            most = vf_select(larger, x, most);
+            where = vi_select(larger, vi_set((int32_t)(r * a->s + s)), where);
+        }
+    vf_store_some(y, most, count);
+    vi_store_bytes(index, where, count);
+}
+
+static void max_forward(const pool_attributes *a, const float *x, float *y, uint8_t *index, int64_t first,
+                        int64_t end)
+{
+    for (int64_t row = first; row < end; row++) {
+        int64_t image = row / a->p, p = row % a->p, c = a->c;
+        range rows = window(p, a->stride, a->pad, a->r, a->h);
+        for (int64_t q = 0; q < a->q; q++) {
+            range columns = window(q, a->stride, a->pad, a->s, a->w);
+            int64_t corner = ((image * a->h + p * a->stride - a->pad) * a->w + q * a->stride - a->pad) * c;
+            int64_t out = (row * a->q + q) * c, j = 0;
+            for (; j + VF <= c; j += VF)
+                max_pixel(a, x + corner + j, rows, columns, y + out + j, index + out + j, VF);
+            if (j < c) max_pixel(a, x + corner + j, rows, columns, y + out + j, index + out + j, c - j);
+        }
+    }
+}
+
+/* Sums the gradients of the windows `ps` x `qs` whose maximum is input (h, w); `dy` and `index` are of the
+ * image's first output. */
+ALWAYS_INLINE vf max_gradient(const pool_attributes *a, const float *dy, const uint8_t *index, range ps,
+                              range qs, int64_t h, int64_t w, int64_t count)
+{
+    vf sum = vf_set(0);
+    for (int64_t p = ps.first; p < ps.end; p++)
+        for (int64_t q = qs.first; q < qs.end; q++) {
+            int64_t r = h + a->pad - p * a->stride, s = w + a->pad - q * a->stride, i = (p * a->q + q) * a->c;
+            vmask chosen = vi_equal(vi_load_bytes(index + i, count), vi_set((int32_t)(r * a->s + s)));
+            sum += vf_select(chosen, vf_load_some(dy + i, count), vf_set(0));
+        }
+    return sum;
+}
+
+static void max_backward(const pool_attributes *a, const float *dy, const uint8_t *index, float *dx,
+                         int64_t first, int64_t end)
+{
+    for (int64_t row = first; row < end; row++) {
+        int64_t h = row % a->h, c = a->c, image = row / a->h * a->p * a->q * c;
+        range ps = windows_over(h, a->stride, a->pad, a->r, a->p);
+        for (int64_t w = 0; w < a->w; w++) {
+            range qs = windows_over(w, a->stride, a->pad, a->s, a->q);
+            float *out = dx + (row * a->w + w) * c;
+            int64_t j = 0;
+            for (; j + VF <= c; j += VF)
+                vf_store(out + j, max_gradient(a, dy + image + j, index + image + j, ps, qs, h, w, VF));
+            if (j == c) continue;
+            vf_store_part(out + j, max_gradient(a, dy + image + j, index + image + j, ps, qs, h, w, c - j),
+                          c - j);
+        }
+    }
+}
+
+/* ---- average ---------------------------------------------------------------------------------- */
+
+/* The sum of a rectangle of pixels of c channels whose rows are `stride` apart. */
+ALWAYS_INLINE vf pixel_sum(const float *x, int64_t rows, int64_t columns, int64_t stride, int64_t c,
+                           int64_t count)
+{
+    vf sum = vf_set(0);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t s = 0; s < columns; s++) sum += vf_load_some(x + r * stride + s * c, count);
+    return sum;
+}
+
+static void average_forward(const pool_attributes *a, const float *x, float *y, int64_t first, int64_t end)
+{
+    float divisor = (float)(a->r * a->s);
+    for (int64_t row = first; row < end; row++) {
+        int64_t image = row / a->p, p = row % a->p, c = a->c;
+        for (int64_t q = 0; q < a->q; q++) {
+            const float *corner = x + ((image * a->h + p * a->stride) * a->w + q * a->stride) * c;
+            float *out = y + (row * a->q + q) * c;
+            for (int64_t j = 0; j < c; j += VF)
+                vf_store_some(out + j, pixel_sum(corner + j, a->r, a->s, a->w * c, c, c - j) / divisor,
+                              c - j);
+        }
+    }
+}
+
+static void average_backward(const pool_attributes *a, const float *dy, float *dx, int64_t first, int64_t end)
+{
+    float divisor = (float)(a->r * a->s);
+    for (int64_t row = first; row < end; row++) {
+        int64_t image = row / a->h, h = row % a->h, c = a->c;
+        range ps = windows_over(h, a->stride, 0, a->r, a->p);
+        for (int64_t w = 0; w < a->w; w++) {
+            range qs = windows_over(w, a->stride, 0, a->s, a->q);
+            const float *corner = dy + ((image * a->p + ps.first) * a->q + qs.first) * c;
+            float *out = dx + (row * a->w + w) * c;
+            for (int64_t j = 0; j < c; j += VF) {
+                vf sum = pixel_sum(corner + j, ps.end - ps.first, qs.end - qs.first, a->q * c, c, c - j);
+                vf_store_some(out + j, sum / divisor, c - j);
+            }
+        }
+    }
+}
+
+const cpu_pool KERNEL(cpu_pool) = {
+    .max_forward = max_forward,
+    .max_backward = max_backward,
+    .average_forward = average_forward,
+    .average_backward = average_backward,
+};

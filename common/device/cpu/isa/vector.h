@@ -1,0 +1,332 @@
+/* Vectors of the instruction set for which a file is being compiled: VF floats, and twice VD doubles.
+ *
+ * Kernels are written once, for whole vectors; the last, incomplete vector of a row or an array goes
+ * through the same instructions (vf_load_part fills it up with zeros), so that an element's result does not
+ * depend on where an array was cut. A fused multiply-add is asked for by name; the baseline has none and
+ * rounds twice. */
+#ifndef COMMON_DEVICE_CPU_ISA_VECTOR_H
+#define COMMON_DEVICE_CPU_ISA_VECTOR_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define VF 16
+#elif defined(__AVX2__)
+#define VF 8
+#else
+#define VF 4
+#endif
+#define VD (VF / 2)
+
+typedef float vf __attribute__((vector_size(4 * VF)));
+typedef int32_t vi __attribute__((vector_size(4 * VF)));
+typedef double vd __attribute__((vector_size(4 * VF)));
+typedef float vf_unaligned __attribute__((vector_size(4 * VF), aligned(4), may_alias));
+typedef double vd_unaligned __attribute__((vector_size(4 * VF), aligned(8), may_alias));
+typedef uint8_t vb __attribute__((vector_size(VF))); /* VF bytes */
+
+/* One lane's truth: a bit, or all bits of an int. */
+#if VF == 16
+typedef __mmask16 vmask;
+#else
+typedef vi vmask;
+#endif
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* ---- memory ----------------------------------------------------------------------------------- */
+
+ALWAYS_INLINE vf vf_set(float a)
+{
+    return a - (vf){0};
+}
+
+ALWAYS_INLINE vi vi_set(int32_t a)
+{
+    return a - (vi){0};
+}
+
+ALWAYS_INLINE vd vd_set(double a)
+{
+    return a - (vd){0};
+}
+
+ALWAYS_INLINE vf vf_load(const float *p)
+{
+    return *(const vf_unaligned *)p;
+}
+
+ALWAYS_INLINE void vf_store(float *p, vf a)
+{
+    *(vf_unaligned *)p = a;
+}
+
+ALWAYS_INLINE vd vd_load(const double *p)
+{
+    return *(const vd_unaligned *)p;
+}
+
+ALWAYS_INLINE void vd_store(double *p, vd a)
+{
+    *(vd_unaligned *)p = a;
+}
+
+/* 0, 1, 2, ... */
+ALWAYS_INLINE vi vi_lanes(void)
+{
+#if VF == 16
+    return (vi){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif VF == 8
+    return (vi){0, 1, 2, 3, 4, 5, 6, 7};
+#else
+    return (vi){0, 1, 2, 3};
+#endif
+}
+
+/* The first `count` floats, 0 < count <= VF, zeros behind them; nothing behind them is touched. */
+ALWAYS_INLINE vf vf_load_part(const float *p, int64_t count)
+{
+#if VF == 16
+    return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), p);
+#elif VF == 8
+    return (vf)_mm256_maskload_ps(p, (__m256i)(vi_lanes() < (int32_t)count));
+#else
+    vf a = {0};
+    memcpy(&a, p, (size_t)count * sizeof *p);
+    return a;
+#endif
+}
+
+ALWAYS_INLINE void vf_store_part(float *p, vf a, int64_t count)
+{
+#if VF == 16
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << count) - 1), (__m512)a);
+#elif VF == 8
+    _mm256_maskstore_ps(p, (__m256i)(vi_lanes() < (int32_t)count), (__m256)a);
+#else
+    memcpy(p, &a, (size_t)count * sizeof *p);
+#endif
+}
+
+/* Loads and stores of `count` floats where count is VF or less; with a constant VF it is a plain load. */
+ALWAYS_INLINE vf vf_load_some(const float *p, int64_t count)
+{
+    return count >= VF ? vf_load(p) : vf_load_part(p, count);
+}
+
+ALWAYS_INLINE void vf_store_some(float *p, vf a, int64_t count)
+{
+    if (count >= VF)
+        vf_store(p, a);
+    else
+        vf_store_part(p, a, count);
+}
+
+/* The first `count` bytes as integers, and integers' low bytes; count is VF or less. */
+ALWAYS_INLINE vi vi_load_bytes(const uint8_t *p, int64_t count)
+{
+    vb bytes = {0};
+    memcpy(&bytes, p, count >= VF ? VF : (size_t)count);
+    return __builtin_convertvector(bytes, vi);
+}
+
+ALWAYS_INLINE void vi_store_bytes(uint8_t *p, vi a, int64_t count)
+{
+    vb bytes = __builtin_convertvector(a, vb);
+    memcpy(p, &bytes, count >= VF ? VF : (size_t)count);
+}
+
+/* ---- arithmetic ------------------------------------------------------------------------------- */
+
+ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+#if VF == 16
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif VF == 8
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+ALWAYS_INLINE vd vd_fma(vd a, vd b, vd c)
+{
+#if VF == 16
+    return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif VF == 8
+    return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+    return a * b + c;
+#endif
+}
+
+/* What the rounding of square = a * a has lost; without a fused multiply-add by Dekker's splitting (1971). */
+ALWAYS_INLINE vf vf_square_rest(vf a, vf square)
+{
+#if VF > 4
+    return vf_fma(a, a, -square);
+#else
+    vf high = (vf)((vi)a & (int32_t)0xfffff000), low = a - high;
+    return ((high * high - square) + 2.0f * high * low) + low * low;
+#endif
+}
+
+ALWAYS_INLINE vf vf_sqrt(vf a)
+{
+#if VF == 16
+    return (vf)_mm512_sqrt_ps((__m512)a);
+#elif VF == 8
+    return (vf)_mm256_sqrt_ps((__m256)a);
+#elif defined(__SSE2__)
+    return (vf)_mm_sqrt_ps((__m128)a);
+#else
+    vf root;
+    for (int i = 0; i < VF; i++) root[i] = __builtin_sqrtf(a[i]);
+    return root;
+#endif
+}
+
+ALWAYS_INLINE vf vf_abs(vf a)
+{
+    return (vf)((vi)a & 0x7fffffff);
+}
+
+/* ---- comparison ------------------------------------------------------------------------------- */
+
+ALWAYS_INLINE vmask vf_greater(vf a, vf b)
+{
+#if VF == 16
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ);
+#else
+    return a > b;
+#endif
+}
+
+ALWAYS_INLINE vmask vf_not_a_number(vf a)
+{
+#if VF == 16
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_UNORD_Q);
+#else
+    return a != a;
+#endif
+}
+
+/* The first `count` lanes. */
+ALWAYS_INLINE vmask vf_first_lanes(int64_t count)
+{
+#if VF == 16
+    return count >= VF ? (vmask)0xffff : (vmask)((1u << count) - 1);
+#else
+    return vi_lanes() < (int32_t)(count < VF ? count : VF);
+#endif
+}
+
+ALWAYS_INLINE vmask vi_equal(vi a, vi b)
+{
+#if VF == 16
+    return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b);
+#else
+    return a == b;
+#endif
+}
+
+ALWAYS_INLINE vi vi_select(vmask m, vi a, vi b)
+{
+#if VF == 16
+    return (vi)_mm512_mask_blend_epi32(m, (__m512i)b, (__m512i)a);
+#elif VF == 8
+    return (vi)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)m);
+#else
+    return (m & a) | (~m & b);
+#endif
+}
+
+/* a where the mask says so, else b. */
+ALWAYS_INLINE vf vf_select(vmask m, vf a, vf b)
+{
+    return (vf)vi_select(m, (vi)a, (vi)b);
+}
+
+/* The larger; b where either is not a number. */
+ALWAYS_INLINE vf vf_max(vf a, vf b)
+{
+#if VF == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif VF == 8
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (vf)_mm_max_ps((__m128)a, (__m128)b);
+#else
+    return vf_select(vf_greater(a, b), a, b);
+#endif
+}
+
+/* The smaller; b where either is not a number. */
+ALWAYS_INLINE vf vf_min(vf a, vf b)
+{
+#if VF == 16
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif VF == 8
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (vf)_mm_min_ps((__m128)a, (__m128)b);
+#else
+    return vf_select(vf_greater(b, a), a, b);
+#endif
+}
+
+/* ---- between float and double, and across lanes ----------------------------------------------- */
+
+ALWAYS_INLINE vd vf_low(vf a)
+{
+#if VF == 16
+    return (vd)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)a));
+#elif VF == 8
+    return (vd)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)a));
+#else
+    return (vd){a[0], a[1]};
+#endif
+}
+
+ALWAYS_INLINE vd vf_high(vf a)
+{
+#if VF == 16
+    return (vd)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)a, 1));
+#elif VF == 8
+    return (vd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)a, 1));
+#else
+    return (vd){a[2], a[3]};
+#endif
+}
+
+/* Lanes are summed in halves: i with i + n/2, and so on. */
+ALWAYS_INLINE double vd_sum(vd a)
+{
+    double lane[VD];
+    memcpy(lane, &a, sizeof lane);
+    for (int half = VD / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+    return lane[0];
+}
+
+ALWAYS_INLINE double vf_sum(vf a)
+{
+    return vd_sum(vf_low(a) + vf_high(a));
+}
+
+ALWAYS_INLINE float vf_largest(vf a)
+{
+    float lane[VF];
+    memcpy(lane, &a, sizeof lane);
+    for (int half = VF / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            if (lane[i + half] > lane[i]) lane[i] = lane[i + half];
+    return lane[0];
+}
+
+#endif

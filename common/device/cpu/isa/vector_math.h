@@ -1,0 +1,130 @@
+/* Exponential, sigmoid and normal distribution on vectors, to about an ulp, and the activations made of
+ * them. The polynomials are minimax fits; tests/common/device/cpu/fit_polynomials.py derives them. */
+#ifndef COMMON_DEVICE_CPU_ISA_VECTOR_MATH_H
+#define COMMON_DEVICE_CPU_ISA_VECTOR_MATH_H
+
+#include "common/device/cpu/isa/vector.h"
+#include "common/ops/op.h"
+
+/* a 2^n, with gradual underflow; n is whole and within [-150, 129], `bits` its integer. */
+ALWAYS_INLINE vf vf_scale(vf a, vf n, vi bits)
+{
+#if VF == 16
+    (void)bits;
+    return (vf)_mm512_scalef_ps((__m512)a, (__m512)n);
+#else
+    (void)n;
+    vi half = bits >> 1;
+    vf first = (vf)((half + 127) << 23), second = (vf)((bits - half + 127) << 23);
+    return a * first * second;
+#endif
+}
+
+/* e^x = 2^n e^r with |r| <= ln 2 / 2. ln 2 is split so that n times the first part is exact (Cody and Waite,
+ * "Software Manual for the Elementary Functions", 1980). */
+ALWAYS_INLINE vf vf_exp(vf x)
+{
+    const float shift = 0x1.8p23f; /* adding it leaves an integer in the low bits */
+    x = vf_max(vf_set(-104.0f), vf_min(vf_set(89.0f), x));
+    vf shifted = vf_fma(x, vf_set(0x1.715476p0f), vf_set(shift));
+    vf n = shifted - shift;
+    vf r = vf_fma(n, vf_set(-0x1.62e4p-1f), x);
+    r = vf_fma(n, vf_set(-0x1.7f7d1cp-20f), r);
+    vf q = vf_set(1.38138808704e-3f);
+    q = vf_fma(q, r, vf_set(8.36906345272e-3f));
+    q = vf_fma(q, r, vf_set(4.16684218107e-2f));
+    q = vf_fma(q, r, vf_set(1.66665177625e-1f));
+    q = vf_fma(q, r, vf_set(4.99999932537e-1f));
+    vf e = vf_fma(r * r, q, r) + 1.0f;
+    return vf_scale(e, n, (vi)shifted - (vi)vf_set(shift));
+}
+
+typedef struct vf_pair {
+    vf a, b;
+} vf_pair;
+
+/* a = 1/(1 + e^-x), b = 1 - a without cancellation. */
+ALWAYS_INLINE vf_pair vf_sigmoid(vf x)
+{
+    vf e = vf_exp(-vf_abs(x));
+    vf large = 1.0f / (1.0f + e), small = e * large;
+    vmask positive = vf_greater(x, vf_set(0));
+    return (vf_pair){vf_select(positive, large, small), vf_select(positive, small, large)};
+}
+
+/* a = Phi(x), the normal distribution (1 + erf(x/sqrt 2))/2, b = its density. For t = |x| the tail
+ * Phi(-t) = e^(-t^2/2) P(v)/(t + 3.5), v = (t - 3.5)/(t + 3.5), in the manner of Shepherd and Laframboise,
+ * "Chebyshev Approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < infinity", 1981. */
+ALWAYS_INLINE vf_pair vf_normal(vf x)
+{
+    vf t = vf_min(vf_set(14.5f), vf_abs(x));
+    vf square = t * t, rest = vf_square_rest(t, square);
+    vf e = vf_exp(square * -0.5f);
+    e = vf_fma(e, rest * -0.5f, e);
+    vf s = 1.0f / (t + 3.5f), v = (t - 3.5f) * s;
+    vf p = vf_set(1.10688193e-4f);
+    p = vf_fma(p, v, vf_set(4.21896326e-4f));
+    p = vf_fma(p, v, vf_set(-4.94942810e-4f));
+    p = vf_fma(p, v, vf_set(-3.17530954e-3f));
+    p = vf_fma(p, v, vf_set(6.49311568e-3f));
+    p = vf_fma(p, v, vf_set(1.74063781e-2f));
+    p = vf_fma(p, v, vf_set(-1.16053041e-1f));
+    p = vf_fma(p, v, vf_set(3.15425049e-1f));
+    p = vf_fma(p, v, vf_set(-5.65561745e-1f));
+    p = vf_fma(p, v, vf_set(7.44416074e-1f));
+    vf tail = p * s * e;
+    return (vf_pair){vf_select(vf_greater(x, vf_set(0)), 1.0f - tail, tail), e * 0.398942280401f};
+}
+
+/* ---- activations ------------------------------------------------------------------------------ */
+
+/* 2 sqrt(2/pi) and that times 0.044715: GELU's tanh form is x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
+ */
+#define GELU_TANH_LINEAR 1.595769121605731f
+#define GELU_TANH_CUBIC 0.07135481627159f
+
+ALWAYS_INLINE vf vf_activate(activation act, vf x)
+{
+    switch (act) {
+    case ACTIVATION_RELU:
+        return vf_max(vf_set(0), x);
+    case ACTIVATION_SILU:
+        return x * vf_sigmoid(x).a;
+    case ACTIVATION_GELU:
+        return x * vf_normal(x).a;
+    case ACTIVATION_GELU_TANH: {
+        vf u = x * vf_fma(x * x, vf_set(GELU_TANH_CUBIC), vf_set(GELU_TANH_LINEAR));
+        return x * vf_sigmoid(u).a;
+    }
+    default:
+        return x;
+    }
+}
+
+/* dy times the derivative at x; for RELU x may be the result as well as the argument. */
+ALWAYS_INLINE vf vf_activate_backward(activation act, vf x, vf dy)
+{
+    switch (act) {
+    case ACTIVATION_RELU:
+        return vf_select(vf_greater(x, vf_set(0)), dy, vf_set(0));
+    case ACTIVATION_SILU: {
+        vf_pair s = vf_sigmoid(x);
+        return dy * (s.a * vf_fma(x, s.b, vf_set(1.0f)));
+    }
+    case ACTIVATION_GELU: {
+        vf_pair normal = vf_normal(x);
+        return dy * vf_fma(x, normal.b, normal.a);
+    }
+    case ACTIVATION_GELU_TANH: {
+        vf square = x * x;
+        vf u = x * vf_fma(square, vf_set(GELU_TANH_CUBIC), vf_set(GELU_TANH_LINEAR));
+        vf slope = vf_fma(square, vf_set(3 * GELU_TANH_CUBIC), vf_set(GELU_TANH_LINEAR));
+        vf_pair s = vf_sigmoid(u);
+        return dy * (s.a * vf_fma(x * s.b, slope, vf_set(1.0f)));
+    }
+    default:
+        return dy;
+    }
+}
+
+#endif

@@ -1,0 +1,83 @@
+/* Rendezvous: how ranks find each other, agree that they run the same thing, and exchange small data
+ * outside of training steps.
+ *
+ * Rank 0 keeps a store, a thread that sleeps while nothing is asked of it. Every rank, rank 0 included,
+ * says hello to it: protocol, program version, job token, configuration, rank, world size. What differs is
+ * refused on both sides with both values. Then come collective calls: every rank makes the same calls in
+ * the same order, each with a tag that says what for.
+ *
+ * URLs: tcp://HOST:PORT     rank 0 listens there
+ *       ipc://@NAME         abstract unix socket, one host: the default of locally launched jobs
+ *       inproc://NAME       ranks are threads of one process and share a hub
+ *       file://PATH         rank 0 listens at a free port and writes its address there; removed at close
+ *       env://              MASTER_ADDR and MASTER_PORT, as torchrun, mpirun -x or Slurm scripts set them */
+#ifndef COMMON_NET_RENDEZVOUS_H
+#define COMMON_NET_RENDEZVOUS_H
+
+#include "common/net/board.h"
+#include "common/net/transport.h"
+
+#include <sys/types.h>
+
+typedef struct rendezvous rendezvous;
+
+enum {
+    RENDEZVOUS_PROTOCOL = 1,
+    RENDEZVOUS_BLOB_MAX = 64 << 20, /* bytes that a rank contributes to one call */
+    RENDEZVOUS_TEXT_MAX = 32 << 10, /* of the configuration */
+};
+#define RENDEZVOUS_CONNECT_LIMIT_NS (60 * NS_PER_S)
+
+typedef struct rendezvous_options {
+    const char *url;
+    int rank, world;
+    uint64_t token;          /* of the job; 0: none, or for file:// the one that rank 0 writes down */
+    const char *program;     /* version of the program: must be the same everywhere */
+    uint64_t config_hash;    /* likewise */
+    const char *config_text; /* lines "name = value", so that a difference is named; NULL: only the hash counts */
+    int64_t connect_limit_ns; /* until all have come */
+    const char *host;        /* for file://: under which name the others reach rank 0; NULL: found out */
+    transport_hub *hub;      /* for inproc:// */
+    board_cell *cell;        /* shows what the rank waits for; NULL: none */
+    bool (*cancelled)(void *context); /* asked several times a second; NULL: never */
+    void *context;
+} rendezvous_options;
+
+/* Returns when all ranks are there. Borrows cell, hub and context until rendezvous_close.
+ * STATUS_PEER at the connect limit, naming who is missing and the address; STATUS_PROTOCOL where protocol,
+ * program, token or configuration differ; STATUS_CONFIG where the rank is taken or out of range or world
+ * sizes differ; STATUS_UNAVAILABLE where the address is taken; STATUS_USAGE for a malformed url;
+ * STATUS_STOPPED when cancelled. */
+status rendezvous_open(const rendezvous_options *options, rendezvous **out);
+void rendezvous_close(rendezvous **r);
+
+/* Who a rank is, for messages. */
+typedef struct rendezvous_member {
+    char host[64];
+    pid_t pid;
+    uint64_t host_id; /* shm_host_id() */
+} rendezvous_member;
+const rendezvous_member *rendezvous_members(const rendezvous *r); /* [world] */
+const char *rendezvous_address(const rendezvous *r);               /* where the store listens */
+uint64_t rendezvous_token(const rendezvous *r);
+
+/* A rank's contribution as others see it: valid until the next call. */
+typedef struct rendezvous_blob {
+    const void *data;
+    size_t bytes;
+} rendezvous_blob;
+
+/* The collective calls. `tag` is shorter than 64 bytes. Each returns on a rank when all have called.
+ * STATUS_PEER at the deadline, naming the ranks that have not called, or where a rank is lost;
+ * STATUS_PROTOCOL where ranks make different calls, both named; STATUS_STOPPED when cancelled. After a
+ * failure the rendezvous is only good for closing. */
+status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, size_t bytes, int64_t deadline_ns,
+                            rendezvous_blob *out /* [world] */);
+/* `data`, `bytes` count on `root` only. */
+status rendezvous_broadcast(rendezvous *r, const char *tag, int root, const void *data, size_t bytes,
+                            int64_t deadline_ns, rendezvous_blob *out);
+status rendezvous_barrier(rendezvous *r, const char *tag, int64_t deadline_ns);
+/* values[count] becomes the sum over the ranks, added in rank order: the same bits everywhere. */
+status rendezvous_sum(rendezvous *r, const char *tag, double *values, int count, int64_t deadline_ns);
+
+#endif

@@ -1,0 +1,134 @@
+/* Who may join: the checks of a hello, each refused with both values. */
+#include "common/net/rendezvous_store_impl.h"
+
+#include "common/base/log.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct verdict {
+    status code; /* STATUS_OK: welcome */
+    bool of_this_job;
+    char text[768];
+} verdict;
+
+static void refuse(verdict *v, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void refuse(verdict *v, status code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(v->text, sizeof v->text, format, args);
+    va_end(args);
+    v->code = code;
+}
+
+/* What comes from the network goes to a terminal: printable, and not too long. */
+static void printable(char *out, size_t size, const char *text)
+{
+    size_t i = 0;
+    for (; text[i] && i + 1 < size; i++) out[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
+    out[i] = '\0';
+}
+
+static size_t line_length(const char *line)
+{
+    return strcspn(line, "\n");
+}
+
+/* Finds the first line in which the texts differ; false where they are equal or one is missing. */
+static bool first_difference(const char *ours, const char *theirs, char a[128], char b[128])
+{
+    if (!ours[0] || !theirs[0]) return false;
+    while (*ours || *theirs) {
+        size_t m = line_length(ours), n = line_length(theirs);
+        if (m != n || memcmp(ours, theirs, m) != 0) {
+            char text[128];
+            snprintf(text, sizeof text, "%.*s", (int)(m < 120 ? m : 120), ours);
+            printable(a, 128, text);
+            snprintf(text, sizeof text, "%.*s", (int)(n < 120 ? n : 120), theirs);
+            printable(b, 128, text);
+            return true;
+        }
+        ours += m + (ours[m] == '\n');
+        theirs += n + (theirs[n] == '\n');
+    }
+    return false;
+}
+
+static void check_config(const store *s, const rendezvous_packet *h, verdict *v)
+{
+    char ours[128], theirs[128];
+    if (h->config_hash == s->config_hash) return;
+    if (first_difference(s->config_text ? s->config_text : "", h->config_text, ours, theirs))
+        refuse(v, STATUS_PROTOCOL, "configuration: rank %d has '%s', rank 0 has '%s'", h->rank, theirs, ours);
+    else
+        refuse(v, STATUS_PROTOCOL, "configuration: rank %d has hash %016" PRIx64 ", rank 0 has %016" PRIx64,
+               h->rank, h->config_hash, s->config_hash);
+}
+
+static void check(const store *s, const rendezvous_packet *h, verdict *v)
+{
+    char program[64], name[128];
+    v->of_this_job = h->token == s->token;
+    if (h->protocol != RENDEZVOUS_PROTOCOL) {
+        refuse(v, STATUS_PROTOCOL, "rendezvous protocol: rank %d has version %" PRIu32 ", rank 0 has %d", h->rank,
+               h->protocol, RENDEZVOUS_PROTOCOL);
+        return;
+    }
+    if (!v->of_this_job) { /* whose own token stays its secret */
+        refuse(v, STATUS_PROTOCOL,
+               "job token: rank %d has %016" PRIx64 ", the job at %s has another: two jobs use one address",
+               h->rank, h->token, s->address);
+        return;
+    }
+    printable(program, sizeof program, h->program);
+    if (strcmp(h->program, s->program) != 0)
+        refuse(v, STATUS_PROTOCOL, "program version: rank %d has '%s', rank 0 has '%s'", h->rank, program,
+               s->program);
+    else if (h->world != s->world)
+        refuse(v, STATUS_CONFIG, "world size: rank %d has %d, rank 0 has %d", h->rank, h->world, s->world);
+    else if (h->rank < 0 || h->rank >= s->world)
+        refuse(v, STATUS_CONFIG, "rank: found %d, allowed is 0 to %d", h->rank, s->world - 1);
+    else if (s->members[h->rank].joined)
+        refuse(v, STATUS_CONFIG, "rank %d is taken twice: by %s, and by process %" PRIu32, h->rank,
+               store_name(s, h->rank, name, sizeof name), h->pid);
+    else
+        check_config(s, h, v);
+}
+
+static void welcome(store *s, const store_identity *from, const rendezvous_packet *hello)
+{
+    store_member *m = &s->members[hello->rank];
+    m->joined = true;
+    m->identity = *from;
+    m->pid = hello->pid;
+    printable(m->host, sizeof m->host, hello->host);
+    s->joined++;
+    store_send(s, from, &(rendezvous_packet){.kind = RENDEZVOUS_WELCOME}, NULL, 0);
+}
+
+void store_greet(store *s, const store_identity *from, const rendezvous_packet *hello)
+{
+    verdict v = {.code = STATUS_OK};
+    if (hello->rank >= 0 && hello->rank < s->world && s->members[hello->rank].joined &&
+        memcmp(&s->members[hello->rank].identity, from, sizeof *from) == 0)
+        return; /* said again behind a reconnection */
+    check(s, hello, &v);
+    if (v.code == STATUS_OK && s->failed != STATUS_OK) {
+        v.code = s->failed;
+        snprintf(v.text, sizeof v.text, "%s", s->failure);
+    } else if (v.code != STATUS_OK) {
+        log_warn("rendezvous: refused a rank: %s", v.text);
+    }
+    if (v.code == STATUS_OK) {
+        welcome(s, from, hello);
+        return;
+    }
+    store_send(s, from, &(rendezvous_packet){.kind = RENDEZVOUS_REFUSED, .code = v.code, .text = v.text}, NULL,
+               0);
+    /* The job waits for a rank that cannot join it; a second claim to a rank takes nothing from the first. */
+    bool taken = hello->rank >= 0 && hello->rank < s->world && s->members[hello->rank].joined;
+    if (v.of_this_job && !taken && s->joined < s->world && s->failed == STATUS_OK) store_fail(s, v.code, "%s", v.text);
+}

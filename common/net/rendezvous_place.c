@@ -1,0 +1,171 @@
+#include "common/net/rendezvous_place.h"
+
+#include "common/base/text.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <inttypes.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool starts(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static bool is_number(const char *host)
+{
+    unsigned char address[16];
+    return inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
+}
+
+/* "HOST:PORT" or "[V6]:PORT" into its parts. */
+static status split_host(const char *url, const char *at, char host[PLACE_TEXT], int64_t *port)
+{
+    const char *colon = strrchr(at, ':');
+    size_t length = colon ? (size_t)(colon - at) : 0;
+    if (length == 0 || length >= PLACE_TEXT)
+        return fail(STATUS_USAGE, "rendezvous: found '%s', allowed is tcp://HOST:PORT", url);
+    memcpy(host, at, length);
+    host[length] = '\0';
+    if (host[0] == '[' && host[length - 1] == ']') {
+        memmove(host, host + 1, length - 2);
+        host[length - 2] = '\0';
+    }
+    return text_parse_int("rendezvous: port", colon + 1, 0, 65535, port);
+}
+
+static void write_tcp(char *out, const char *host, int64_t port)
+{
+    snprintf(out, PLACE_TEXT, strchr(host, ':') ? "tcp://[%.200s]:%" PRId64 : "tcp://%.200s:%" PRId64, host, port);
+}
+
+/* A number is listened at as it stands; a name may mean another address on its own host than on the
+ * others, so rank 0 then listens at all. */
+static void place_tcp(rendezvous_place *out, const char *host, int64_t port)
+{
+    bool local = strcmp(host, "localhost") == 0;
+    write_tcp(out->listen, is_number(host) ? host : local ? "127.0.0.1" : "*", port);
+    write_tcp(out->connect, strcmp(host, "*") == 0 || local ? "127.0.0.1" : host, port);
+}
+
+static status place_environment(rendezvous_place *out)
+{
+    const char *host = getenv("MASTER_ADDR"), *text = getenv("MASTER_PORT");
+    const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    if (!host || !text)
+        return fail(STATUS_CONFIG, "rendezvous env://: %s is not set", host ? "MASTER_PORT" : "MASTER_ADDR");
+    int64_t port;
+    TRY(text_parse_int("MASTER_PORT", text, 1, 65534, &port));
+    /* torchrun's own store then holds the port: all ranks take the next one. */
+    if (agent && strcmp(agent, "True") == 0) port++;
+    write_tcp(out->listen, "*", port);
+    write_tcp(out->connect, host, port);
+    return STATUS_OK;
+}
+
+status rendezvous_place_of(const char *url, rendezvous_place *out)
+{
+    *out = (rendezvous_place){0};
+    if (strlen(url) >= PLACE_TEXT - 16) return fail(STATUS_USAGE, "rendezvous: a url of %zu bytes", strlen(url));
+    if (starts(url, "env://")) return place_environment(out);
+    if (starts(url, "tcp://")) {
+        char host[PLACE_TEXT];
+        int64_t port;
+        TRY(split_host(url, url + 6, host, &port));
+        place_tcp(out, host, port);
+        return STATUS_OK;
+    }
+    if (starts(url, "file://") && url[7]) {
+        snprintf(out->path, sizeof out->path, "%s", url + 7);
+        snprintf(out->listen, sizeof out->listen, "tcp://*:0");
+        return STATUS_OK;
+    }
+    if ((starts(url, "ipc://@") && url[7]) || (starts(url, "inproc://") && url[9])) {
+        snprintf(out->listen, sizeof out->listen, "%s", url);
+        snprintf(out->connect, sizeof out->connect, "%s", url);
+        return STATUS_OK;
+    }
+    return fail(STATUS_USAGE, "rendezvous: found '%s', allowed are tcp://HOST:PORT, ipc://@NAME, file://PATH, env://",
+                url);
+}
+
+bool rendezvous_place_is_inproc(const rendezvous_place *place)
+{
+    return starts(place->listen, "inproc:");
+}
+
+static void own_address(char *out, size_t size)
+{
+    struct ifaddrs *all = NULL;
+    snprintf(out, size, "127.0.0.1");
+    if (getifaddrs(&all) != 0) return;
+    for (const struct ifaddrs *a = all; a; a = a->ifa_next) {
+        if (!a->ifa_addr || a->ifa_addr->sa_family != AF_INET) continue;
+        if (!(a->ifa_flags & IFF_UP) || a->ifa_flags & IFF_LOOPBACK) continue;
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)a->ifa_addr)->sin_addr, out, (socklen_t)size);
+        break;
+    }
+    freeifaddrs(all);
+}
+
+void rendezvous_place_reachable(const rendezvous_place *place, const char *bound, const char *host, char *out)
+{
+    char own[64];
+    const char *colon = strrchr(bound, ':');
+    if (!place->path[0] || !colon) {
+        snprintf(out, PLACE_TEXT, "%s", bound);
+        return;
+    }
+    own_address(own, sizeof own);
+    write_tcp(out, host ? host : own, strtol(colon + 1, NULL, 10));
+}
+
+status rendezvous_place_publish(const rendezvous_place *place, const char *address, uint64_t token)
+{
+    if (!place->path[0]) return STATUS_OK;
+    char temporary[PLACE_TEXT + 32];
+    snprintf(temporary, sizeof temporary, "%s.%d", place->path, (int)getpid());
+    FILE *file = fopen(temporary, "wxe");
+    if (!file) return fail_errno(STATUS_CANNOT_CREATE, "rendezvous: %s", temporary);
+    bool written = fprintf(file, "%s %016" PRIx64 "\n", address, token) > 0;
+    written = fclose(file) == 0 && written;
+    if (written && rename(temporary, place->path) == 0) return STATUS_OK;
+    status result = fail_errno(STATUS_CANNOT_CREATE, "rendezvous: %s", place->path);
+    unlink(temporary);
+    return result;
+}
+
+bool rendezvous_place_lookup(const rendezvous_place *place, char *address, uint64_t *token)
+{
+    FILE *file = fopen(place->path, "re");
+    if (!file) return false;
+    char line[PLACE_TEXT + 32] = "", end;
+    bool read = fgets(line, sizeof line, file) && sscanf(line, "%239s %" SCNx64 "%c", address, token, &end) == 3;
+    fclose(file);
+    return read && end == '\n' && starts(address, "tcp://");
+}
+
+void rendezvous_place_withdraw(const rendezvous_place *place, uint64_t token)
+{
+    char address[PLACE_TEXT];
+    uint64_t found;
+    if (place->path[0] && rendezvous_place_lookup(place, address, &found) && found == token) unlink(place->path);
+}
+
+char *rendezvous_place_diagnose(const char *address, char *buffer, size_t size)
+{
+    char host[PLACE_TEXT];
+    int64_t port;
+    buffer[0] = '\0';
+    if (!starts(address, "tcp://") || split_host(address, address + 6, host, &port) != STATUS_OK) return buffer;
+    struct addrinfo *found = NULL;
+    int result = getaddrinfo(host, NULL, NULL, &found);
+    if (result != 0) snprintf(buffer, size, ": the name '%s' is not known (%s)", host, gai_strerror(result));
+    else freeaddrinfo(found);
+    return buffer;
+}

@@ -1,0 +1,279 @@
+/* The store: its thread, its sockets, who comes and goes. */
+#include "common/net/rendezvous_store_impl.h"
+
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum {
+    QUEUE = 8,                 /* messages held of one peer */
+    FLUSH_MS = 2000,           /* for what is left to send at the end */
+    PROBE_ROUNDS = 4,          /* behind a disconnection, see transport_zmq_receive.c */
+    FIRST_PROBE_NS = 10000000, /* each later one takes five times as long */
+};
+#define PEER_TIMEOUT_NS (10 * NS_PER_S)
+
+char *store_name(const store *s, int rank, char *buffer, size_t size)
+{
+    const store_member *m = &s->members[rank];
+    snprintf(buffer, size, "rank %d (%s, process %" PRIu32 ")", rank, m->host, m->pid);
+    return buffer;
+}
+
+void store_ignore(store *s, const char *what)
+{
+    int64_t count = ++s->strangers;
+    if ((count & (count - 1)) == 0)
+        log_warn("rendezvous at %s: ignored %s (%" PRId64 " so far)", s->address, what, count);
+}
+
+void store_send(store *s, const store_identity *to, const rendezvous_packet *packet, store_member *first, int count)
+{
+    size_t bytes = rendezvous_pack(packet, s->packet, RENDEZVOUS_PACKET_CAP);
+    int more = ZMQ_DONTWAIT | ZMQ_SNDMORE;
+    if (zmq_send(s->router, to->bytes, sizeof to->bytes, more) < 0) return; /* gone: noticed by a probe */
+    zmq_send(s->router, s->packet, bytes, count > 0 ? more : ZMQ_DONTWAIT);
+    for (int i = 0; i < count; i++) {
+        zmq_msg_t copy;
+        zmq_msg_init(&copy);
+        zmq_msg_copy(&copy, &first[i].blob); /* shares the content */
+        if (zmq_msg_send(&copy, s->router, i + 1 < count ? more : ZMQ_DONTWAIT) < 0) zmq_msg_close(&copy);
+    }
+}
+
+void store_fail(store *s, status code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(s->failure, sizeof s->failure, format, args);
+    va_end(args);
+    s->failed = code;
+    store_forget_blobs(s);
+    const rendezvous_packet packet = {.kind = RENDEZVOUS_FAILED, .code = code, .text = s->failure};
+    for (int r = 0; r < s->world; r++) {
+        const store_member *m = &s->members[r];
+        if (m->joined && !m->ended && !m->lost) store_send(s, &m->identity, &packet, NULL, 0);
+    }
+}
+
+void store_lost(store *s, int rank)
+{
+    char name[128];
+    store_member *m = &s->members[rank];
+    if (m->lost || m->ended) return;
+    m->lost = true;
+    store_name(s, rank, name, sizeof name);
+    if (s->failed != STATUS_OK) return;
+    if (s->call.callers > 0)
+        store_fail(s, STATUS_PEER, "%s was lost during rendezvous, %s '%s'", name,
+                   rendezvous_operation_name(s->call.operation), s->call.tag);
+    else
+        store_fail(s, STATUS_PEER, "%s was lost", name);
+}
+
+static int member_of(const store *s, const store_identity *identity)
+{
+    for (int r = 0; r < s->world; r++)
+        if (s->members[r].joined && memcmp(&s->members[r].identity, identity, sizeof *identity) == 0) return r;
+    return -1;
+}
+
+/* Reads the next part into `part`; false where the message has ended. */
+static bool next_part(const store *s, zmq_msg_t *part)
+{
+    return zmq_msg_more(part) && zmq_msg_recv(part, s->router, ZMQ_DONTWAIT) >= 0;
+}
+
+static bool unpack_quietly(store *s, zmq_msg_t *part, rendezvous_packet *out)
+{
+    if (rendezvous_unpack(zmq_msg_data(part), zmq_msg_size(part), s->arena, out) == STATUS_OK) return true;
+    error_clear();
+    return false;
+}
+
+/* `part` holds the identity of the sender. */
+static void take_message(store *s, zmq_msg_t *part)
+{
+    store_identity from;
+    rendezvous_packet packet;
+    bool known_size = zmq_msg_size(part) == sizeof from.bytes;
+    if (known_size) memcpy(from.bytes, zmq_msg_data(part), sizeof from.bytes);
+    if (!known_size || !next_part(s, part)) {
+        store_ignore(s, "a message of a stranger");
+    } else if (zmq_msg_size(part) == 0) {
+        /* a probe: the connection stands */
+    } else if (!unpack_quietly(s, part, &packet)) {
+        store_ignore(s, "a message that is not a rendezvous packet");
+    } else if (packet.kind == RENDEZVOUS_HELLO) {
+        store_greet(s, &from, &packet);
+    } else {
+        int rank = member_of(s, &from);
+        if (rank < 0 && packet.kind == RENDEZVOUS_BYE) log_debug("a rank that was refused leaves");
+        else if (rank < 0) store_ignore(s, "a message of somebody who has not been greeted");
+        else if (packet.kind == RENDEZVOUS_CALL && next_part(s, part)) store_take_call(s, rank, &packet, part);
+        else if (packet.kind == RENDEZVOUS_BYE) s->members[rank].ended = true;
+        else store_ignore(s, "a message of the wrong kind");
+    }
+    while (next_part(s, part)) {
+    }
+}
+
+static void read_messages(store *s)
+{
+    zmq_msg_t part;
+    zmq_msg_init(&part);
+    while (zmq_msg_recv(&part, s->router, ZMQ_DONTWAIT) >= 0) take_message(s, &part);
+    zmq_msg_close(&part);
+}
+
+static void read_monitor(store *s)
+{
+    for (zsocket_event event; (event = zsocket_monitor_next(s->monitor)) != ZSOCKET_NO_EVENT;) {
+        if (event == ZSOCKET_REFUSED) store_ignore(s, "a connection that does not speak ZMTP");
+        if (event != ZSOCKET_DOWN || s->probe_rounds == PROBE_ROUNDS) continue;
+        s->probe_rounds = PROBE_ROUNDS;
+        s->probe_ns = clock_now_ns() + FIRST_PROBE_NS;
+    }
+}
+
+static void probe_members(store *s, int64_t now_ns)
+{
+    if (s->probe_rounds == 0 || now_ns < s->probe_ns) return;
+    int64_t pause = FIRST_PROBE_NS;
+    for (int round = s->probe_rounds--; round <= PROBE_ROUNDS; round++) pause *= 5;
+    s->probe_ns = now_ns + pause;
+    for (int r = 0; r < s->world; r++) {
+        const store_member *m = &s->members[r];
+        if (!m->joined || m->ended || m->lost) continue;
+        int sent = zmq_send(s->router, m->identity.bytes, sizeof m->identity.bytes, ZMQ_DONTWAIT | ZMQ_SNDMORE);
+        if (sent >= 0) zmq_send(s->router, "", 0, ZMQ_DONTWAIT);
+        else if (errno == EHOSTUNREACH) store_lost(s, r);
+    }
+}
+
+static long sleep_ms(const store *s)
+{
+    int64_t next = store_next_deadline(s);
+    if (s->probe_rounds > 0 && s->probe_ns < next) next = s->probe_ns;
+    if (next == CLOCK_NEVER) return -1;
+    int64_t left = next - clock_now_ns();
+    return left > 0 ? (long)((left + NS_PER_MS - 1) / NS_PER_MS) : 0;
+}
+
+static void *run(void *argument)
+{
+    store *s = argument;
+    log_set_prefix("rank 0");
+    zmq_pollitem_t items[] = {
+        {.fd = s->stop_fd, .events = ZMQ_POLLIN},
+        {.socket = s->router, .events = ZMQ_POLLIN},
+        {.socket = s->monitor, .events = ZMQ_POLLIN},
+    };
+    while (zmq_poll(items, 3, sleep_ms(s)) >= 0 || errno == EINTR) {
+        read_messages(s);
+        read_monitor(s);
+        int64_t now_ns = clock_now_ns();
+        probe_members(s, now_ns);
+        store_check_deadline(s, now_ns);
+        if (items[0].revents) break;
+    }
+    const rendezvous_packet bye = {.kind = RENDEZVOUS_BYE};
+    for (int r = 0; r < s->world; r++)
+        if (s->members[r].joined && !s->members[r].ended) store_send(s, &s->members[r].identity, &bye, NULL, 0);
+    return NULL;
+}
+
+static void destroy(store *s)
+{
+    zsocket_monitor_close(s->router, s->monitor);
+    zsocket_close(s->router, FLUSH_MS);
+    if (s->members) store_forget_blobs(s);
+    if (s->stop_fd >= 0) close(s->stop_fd);
+    free(s->members);
+    free(s->program);
+    free(s->config_text);
+    free(s->arena);
+    free(s->packet);
+    free(s);
+}
+
+static status allocate(store *s, const rendezvous_options *o)
+{
+    s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->stop_fd < 0) return fail_errno(STATUS_SYSTEM, "rendezvous: a descriptor");
+    s->members = calloc((size_t)o->world, sizeof *s->members);
+    s->program = strdup(o->program ? o->program : "");
+    s->config_text = strdup(o->config_text ? o->config_text : "");
+    s->arena = aligned_alloc(16, RENDEZVOUS_ARENA_BYTES);
+    s->packet = malloc(RENDEZVOUS_PACKET_CAP);
+    if (!s->members || !s->program || !s->config_text || !s->arena || !s->packet)
+        return fail(STATUS_SYSTEM, "rendezvous: no memory for a store of %d ranks", o->world);
+    return STATUS_OK;
+}
+
+static status listen_at(store *s, const rendezvous_place *place)
+{
+    const zsocket_options options = {
+        .type = ZMQ_ROUTER,
+        .frame_bytes = RENDEZVOUS_BLOB_MAX,
+        .queue = QUEUE,
+        .peer_timeout_ns = strncmp(place->listen, "tcp:", 4) == 0 ? PEER_TIMEOUT_NS : 0,
+    };
+    TRY(zsocket_open(s->context, &options, &s->router));
+    TRY(zsocket_monitor_open(s->context, s->router, &s->monitor));
+    TRY(zsocket_bind(s->router, place->listen, s->address, sizeof s->address));
+    snprintf(s->own_url, sizeof s->own_url, "inproc://store-%p", (void *)s);
+    return zsocket_bind(s->router, s->own_url, NULL, 0);
+}
+
+status store_start(const rendezvous_options *options, const rendezvous_place *place, uint64_t token, void *context,
+                   store **out)
+{
+    store *s = calloc(1, sizeof *s);
+    if (!s) return fail(STATUS_SYSTEM, "rendezvous: no memory");
+    s->world = options->world;
+    s->token = token;
+    s->config_hash = options->config_hash;
+    s->context = context;
+    status result;
+    TRY_GOTO(result, allocate(s, options), failed);
+    TRY_GOTO(result, listen_at(s, place), failed);
+    errno = pthread_create(&s->thread, NULL, run, s);
+    if (errno != 0) {
+        result = fail_errno(STATUS_SYSTEM, "rendezvous: a thread");
+        goto failed;
+    }
+    *out = s;
+    return STATUS_OK;
+failed:
+    destroy(s);
+    return result;
+}
+
+void store_stop(store **s)
+{
+    if (!*s) return;
+    uint64_t one = 1;
+    ssize_t written = write((*s)->stop_fd, &one, sizeof one);
+    (void)written;
+    pthread_join((*s)->thread, NULL);
+    destroy(*s);
+    *s = NULL;
+}
+
+const char *store_address(const store *s)
+{
+    return s->address;
+}
+
+const char *store_own_url(const store *s)
+{
+    return s->own_url;
+}

@@ -1,0 +1,21 @@
+/* The store behind a rendezvous: a thread of rank 0 that greets ranks and carries out their calls. */
+#ifndef COMMON_NET_RENDEZVOUS_STORE_H
+#define COMMON_NET_RENDEZVOUS_STORE_H
+
+#include "common/net/rendezvous.h"
+#include "common/net/rendezvous_place.h"
+
+typedef struct store store;
+
+enum { STORE_TAG_BYTES = 64, STORE_CLIENT_FRAME_BYTES = RENDEZVOUS_BLOB_MAX };
+
+/* Listens, then starts the thread. `context` is ZeroMQ's and outlives the store; `token` is the job's. */
+status store_start(const rendezvous_options *options, const rendezvous_place *place, uint64_t token, void *context,
+                   store **out);
+/* Says goodbye to the ranks, sends out what is left, ends the thread. */
+void store_stop(store **s);
+
+const char *store_address(const store *s); /* as bound */
+const char *store_own_url(const store *s); /* for the client of rank 0 itself: inproc:// */
+
+#endif

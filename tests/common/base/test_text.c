@@ -1,0 +1,232 @@
+/* Numbers and units from text and back; the nearest word; growing strings. */
+#include "common/base/text.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef status (*integer_parser)(const char *what, const char *text, int64_t *out);
+
+typedef struct parsed {
+    const char *text;
+    bool good;
+    int64_t value;
+} parsed;
+
+static const parsed bytes[] = {
+    {"0", true, 0},
+    {"100", true, 100},
+    {"100B", true, 100},
+    {"4K", true, 4096},
+    {"4k", true, 4096},
+    {"4KiB", true, 4096},
+    {"4KB", true, 4000},
+    {"25MiB", true, 26214400},
+    {"25mib", true, 26214400},
+    {"1.5M", true, 1572864},
+    {"1MB", true, 1000000},
+    {"2G", true, INT64_C(2147483648)},
+    {"2GiB", true, INT64_C(2147483648)},
+    {"1GB", true, 1000000000},
+    {"0.4", true, 0},
+    {"", false, 0},
+    {"K", false, 0},
+    {"4 K", false, 0},
+    {" 4K", false, 0},
+    {"4KK", false, 0},
+    {"4T", false, 0},
+    {"-1K", false, 0},
+    {"nan", false, 0},
+    {"inf", false, 0},
+    {"9e30", false, 0},
+    {"4K ", false, 0},
+};
+
+static const parsed durations[] = {
+    {"10ns", true, 10},
+    {"50us", true, 50000},
+    {"2ms", true, 2000000},
+    {"1s", true, 1000000000},
+    {"0.25s", true, 250000000},
+    {"2min", true, INT64_C(120000000000)},
+    {"0s", true, 0},
+    {"5", false, 0},
+    {"5h", false, 0},
+    {"s", false, 0},
+    {"-5s", false, 0},
+    {"5 s", false, 0},
+    {"1e20s", false, 0},
+};
+
+static const parsed integers[] = {
+    /* allowed: -5 to 300 */
+    {"0", true, 0},
+    {"-5", true, -5},
+    {"300", true, 300},
+    {"007", true, 7},
+    {"301", false, 0},
+    {"-6", false, 0},
+    {"", false, 0},
+    {" 1", false, 0},
+    {"1 ", false, 0},
+    {"1.0", false, 0},
+    {"0x10", false, 0},
+    {"1e2", false, 0},
+    {"99999999999999999999", false, 0},
+};
+
+static status parse_small(const char *what, const char *text, int64_t *out)
+{
+    return text_parse_int(what, text, -5, 300, out);
+}
+
+static void check_table(integer_parser parse, const parsed *table, size_t count, const char *allowed)
+{
+    for (size_t i = 0; i < count; i++) {
+        int64_t value = -77;
+        error_clear();
+        status rc = parse("--thing", table[i].text, &value);
+        if (table[i].good && (rc != STATUS_OK || value != table[i].value))
+            fail_msg("'%s' gives %lld (%s), should be %lld", table[i].text, (long long)value, error_message(),
+                     (long long)table[i].value);
+        if (table[i].good) continue;
+        if (rc != STATUS_USAGE) fail_msg("'%s' passes as %lld", table[i].text, (long long)value);
+        char expected[300];
+        snprintf(expected, sizeof expected, "--thing: found '%s', allowed is %s", table[i].text, allowed);
+        assert_string_equal(error_message(), expected);
+        assert_int_equal(value, -77);
+    }
+    error_clear();
+}
+
+static void sizes_are_parsed_strictly(void **context)
+{
+    (void)context;
+    check_table(text_parse_bytes, bytes, sizeof bytes / sizeof bytes[0],
+                "a size such as 4096, 4K, 25MiB or 1GB");
+}
+
+static void durations_need_their_unit(void **context)
+{
+    (void)context;
+    check_table(text_parse_duration_ns, durations, sizeof durations / sizeof durations[0],
+                "a duration with its unit such as 50us, 2ms or 60s");
+}
+
+static void integers_are_whole_and_in_range(void **context)
+{
+    (void)context;
+    int64_t value;
+    check_table(parse_small, integers, sizeof integers / sizeof integers[0], "a whole number from -5 to 300");
+    assert_int_equal(text_parse_int("n", "-1", 0, INT64_MAX, &value), STATUS_USAGE);
+    assert_string_equal(error_message(), "n: found '-1', allowed is a whole number of at least 0");
+    error_clear();
+    assert_int_equal(text_parse_int("n", "9223372036854775807", 0, INT64_MAX, &value), STATUS_OK);
+    assert_true(value == INT64_MAX);
+}
+
+static void doubles_are_finite_and_in_range(void **context)
+{
+    (void)context;
+    static const char *const wrong[] = {"", "x", "1x", " 1", "nan", "inf", "1e999", "1.5", "-0.1"};
+    double value = -1;
+    assert_int_equal(text_parse_double("p", "0.25", 0, 1, &value), STATUS_OK);
+    assert_true(value == 0.25);
+    assert_int_equal(text_parse_double("p", "1e-3", 0, 1, &value), STATUS_OK);
+    assert_true(value == 1e-3);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        error_clear();
+        if (text_parse_double("p", wrong[i], 0, 1, &value) != STATUS_USAGE) fail_msg("'%s' passes", wrong[i]);
+        assert_true(value == 1e-3);
+        assert_non_null(strstr(error_message(), "allowed is a number from 0 to 1"));
+    }
+    error_clear();
+    assert_int_equal(text_parse_double("p", "-2", -1, INFINITY, &value), STATUS_USAGE);
+    assert_string_equal(error_message(), "p: found '-2', allowed is a number of at least -1");
+    error_clear();
+}
+
+typedef struct formatted {
+    double value;
+    const char *text;
+} formatted;
+
+static void figures_are_formatted_with_their_unit(void **context)
+{
+    (void)context;
+    static const formatted sizes[] = {
+        {0, "0 B"},          {512, "512 B"},           {1023, "1023 B"},
+        {1024, "1.0 KiB"},   {46871347.2, "44.7 MiB"}, {1.5 * 1073741824, "1.5 GiB"},
+        {1e15, "909.5 TiB"}, {-2048, "-2.0 KiB"}};
+    static const formatted times[] = {{0, "0.00 ns"},       {1.25e6, "1.25 ms"}, {37e3, "37.0 us"},
+                                      {37.25e3, "37.2 us"}, {999, "999 ns"},     {2.5e9, "2.50 s"},
+                                      {360e9, "360 s"}};
+    char buffer[32];
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        assert_string_equal(text_format_bytes(buffer, sizeof buffer, sizes[i].value), sizes[i].text);
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
+        assert_string_equal(text_format_duration(buffer, sizeof buffer, times[i].value), times[i].text);
+}
+
+static void nearest_word_is_found_or_none(void **context)
+{
+    (void)context;
+    static const char *const words[] = {"policy", "bucket-cap-mb", "batch", "epochs"};
+    assert_string_equal(text_nearest("polcy", words, 4), "policy");
+    assert_string_equal(text_nearest("bucket-cap", words, 4), "bucket-cap-mb");
+    assert_string_equal(text_nearest("batches", words, 4), "batch");
+    assert_null(text_nearest("learning-rate", words, 4));
+    assert_null(text_nearest("x", words, 4));
+    assert_null(text_nearest("policy", words, 0));
+    char longer[200];
+    memset(longer, 'a', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    assert_null(text_nearest(longer, words, 4));
+}
+
+static void words_are_joined_and_cut_to_size(void **context)
+{
+    (void)context;
+    static const char *const words[] = {"ab", "cd", "ef"};
+    char buffer[16], small[5];
+    assert_string_equal(text_join(buffer, sizeof buffer, words, 3), "ab, cd, ef");
+    assert_string_equal(text_join(buffer, sizeof buffer, words, 1), "ab");
+    assert_string_equal(text_join(buffer, sizeof buffer, words, 0), "");
+    assert_string_equal(text_join(small, sizeof small, words, 3), "ab, ");
+}
+
+static void buffers_grow_as_they_are_appended_to(void **context)
+{
+    (void)context;
+    text_buffer buffer = {0};
+    for (int i = 0; i < 1000; i++) text_append(&buffer, "%03d,", i);
+    assert_false(buffer.out_of_memory);
+    assert_int_equal(buffer.length, 4000);
+    assert_int_equal(strlen(buffer.data), 4000);
+    assert_memory_equal(buffer.data, "000,001,", 8);
+    assert_string_equal(buffer.data + 3992, "998,999,");
+    text_free(&buffer);
+    assert_null(buffer.data);
+    text_append(&buffer, "again");
+    assert_string_equal(buffer.data, "again");
+    text_free(&buffer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_are_parsed_strictly),
+        cmocka_unit_test(durations_need_their_unit),
+        cmocka_unit_test(integers_are_whole_and_in_range),
+        cmocka_unit_test(doubles_are_finite_and_in_range),
+        cmocka_unit_test(figures_are_formatted_with_their_unit),
+        cmocka_unit_test(nearest_word_is_found_or_none),
+        cmocka_unit_test(words_are_joined_and_cut_to_size),
+        cmocka_unit_test(buffers_grow_as_they_are_appended_to),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,31 @@
+/* Ranks as threads that meet. */
+#ifndef TESTS_COMMON_NET_RENDEZVOUS_TEST_H
+#define TESTS_COMMON_NET_RENDEZVOUS_TEST_H
+
+#include "common/net/rendezvous.h"
+
+#include "tests/common/net/net_test.h"
+
+#include <pthread.h>
+
+enum { MEET_MAX = 8 };
+
+/* One rank: opens, runs `body` where that succeeded, closes. */
+typedef struct meeting {
+    rendezvous_options options;
+    status (*body)(rendezvous *r, const rendezvous_options *options); /* NULL: nothing */
+    int64_t delay_ns; /* before it opens */
+    status result;
+    char message[1024];
+    pthread_t thread;
+} meeting;
+
+rendezvous_options meet_options(const char *url, int rank, int world);
+void meet_start(meeting *m);
+void meet_join(meeting *m);
+/* Starts all, joins all. */
+void meet(meeting *ranks, int count);
+/* Fails the test unless the rank ended with `code` and a message that contains `text`. */
+void meet_check(const meeting *m, status code, const char *text);
+
+#endif
