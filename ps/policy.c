@@ -35,14 +35,13 @@ static const struct {
 #undef POLICY_ROW
 };
 
-const sync_policy_info ps_policy_infos[] = {
+const sync_policy_info ps_policy_infos[PS_POLICY_COUNT] = {
 #define POLICY_INFO(name, source, summary, ...) {name, source, summary},
     POLICY_LIST(POLICY_INFO)
 #undef POLICY_INFO
 };
 
-enum { POLICY_COUNT = sizeof rows / sizeof rows[0] };
-const int ps_policy_count = POLICY_COUNT;
+_Static_assert(sizeof rows / sizeof rows[0] == PS_POLICY_COUNT, "policy.h counts the rows");
 
 /* ---- options ---------------------------------------------------------------------------------- */
 
@@ -86,8 +85,8 @@ const option_table ps_option_table = {"Parameter server", option_list, sizeof op
 
 static status find_row(const char *name, ps_policy *out)
 {
-    const char *names[POLICY_COUNT];
-    for (int i = 0; i < POLICY_COUNT; i++) {
+    const char *names[PS_POLICY_COUNT];
+    for (int i = 0; i < PS_POLICY_COUNT; i++) {
         names[i] = rows[i].name;
         if (strcmp(names[i], name) != 0) continue;
         *out = rows[i].fields;
@@ -95,7 +94,7 @@ static status find_row(const char *name, ps_policy *out)
     }
     char allowed[256];
     return fail(STATUS_USAGE, "parameter server: found the policy '%s', allowed is one of %s", name,
-                text_join(allowed, sizeof allowed, names, POLICY_COUNT));
+                text_join(allowed, sizeof allowed, names, PS_POLICY_COUNT));
 }
 
 static void override(ps_policy *p, const ps_options *o)

@@ -53,8 +53,8 @@ typedef struct ps_options {
 extern const option_table ps_option_table;
 
 /* The table as `harness policies` prints it. */
-extern const sync_policy_info ps_policy_infos[];
-extern const int ps_policy_count;
+enum { PS_POLICY_COUNT = 3 };
+extern const sync_policy_info ps_policy_infos[PS_POLICY_COUNT];
 
 /* STATUS_USAGE for an unknown name, STATUS_CONFIG where policy and options do not fit together. */
 status ps_policy_resolve(const char *name, const ps_options *options, int world, ps_policy *out);

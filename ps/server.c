@@ -5,6 +5,7 @@
 #include "ps/server_impl.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -273,7 +274,7 @@ static status open_params(ps_server *s)
     return STATUS_OK;
 }
 
-status ps_server_open(const ps_server_config *config, const transport_options *options, ps_server **out)
+status ps_server_open(const ps_server_config *config, ps_server **out)
 {
     *out = NULL;
     ps_server *s = calloc(1, sizeof *s);
@@ -292,13 +293,17 @@ status ps_server_open(const ps_server_config *config, const transport_options *o
     TRY_GOTO(rc, open_params(s), failed);
     TRY_GOTO(rc, server_sum_open(s), failed);
     TRY_GOTO(rc, server_shared_open(s), failed);
-    int partner = config->beside ? config->index : PS_NO_PEER;
-    TRY_GOTO(rc, ps_port_open(&s->port, options, config->world, partner, (uint32_t)(2 * s->count + 64)), failed);
     *out = s;
     return STATUS_OK;
 failed:
     ps_server_close(&s);
     return rc;
+}
+
+status ps_server_open_port(ps_server *s, const transport_options *options)
+{
+    int partner = s->c.beside ? s->c.index : PS_NO_PEER;
+    return ps_port_open(&s->port, options, s->c.world, partner, (uint32_t)(2 * s->count + 64));
 }
 
 static void release_messages(ps_server *s)

@@ -27,7 +27,8 @@ typedef struct ps_server_config {
     int64_t stall_timeout_ns;
 } ps_server_config;
 
-status ps_server_open(const ps_server_config *config, const transport_options *options, ps_server **out);
+status ps_server_open(const ps_server_config *config, ps_server **out);
+status ps_server_open_port(ps_server *s, const transport_options *options);
 void ps_server_close(ps_server **server);
 
 ps_port *ps_server_port(ps_server *s);

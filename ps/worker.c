@@ -169,6 +169,7 @@ static void wake(void *context)
 static void failed(void *context, const error_record *error)
 {
     ps_worker *w = context;
+    atomic_store_explicit(&w->ended, true, memory_order_release);
     for (int i = 0; i < w->c.plan->param_count; i++) device_fence_fail(w->arrived[i], error);
     device_fence_fail(w->packed, error);
     device_fence_fail(w->buffers, error);
@@ -250,7 +251,7 @@ static status open_buffers(ps_worker *w)
     int64_t bytes = c->params->buffer_bytes;
     w->gives_buffers = bytes > 0 && c->rank == 0;
     w->takes_buffers = bytes > 0 && c->rank != 0;
-    if (!w->gives_buffers) return STATUS_OK;
+    if (bytes == 0) return STATUS_OK;
     w->staging_ticket.wake = true;
     w->staging = malloc((size_t)bytes);
     if (!w->staging) return no_memory();
@@ -344,4 +345,9 @@ void ps_worker_close(ps_worker **pointer)
 ps_port *ps_worker_port(ps_worker *w)
 {
     return &w->port;
+}
+
+bool ps_worker_has_failed(const ps_worker *w)
+{
+    return atomic_load_explicit(&w->ended, memory_order_acquire);
 }

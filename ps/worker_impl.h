@@ -48,6 +48,7 @@ struct ps_worker {
     int64_t round;         /* that runs, or is to begin */
     uint64_t pulls;        /* asked for so far */
     uint64_t packs, sums;  /* likewise */
+    uint64_t unpacked;     /* the pull whose buffers are in place */
     bool begun;            /* the round; its first micro-batch does what is done once a round */
     bool entered;          /* the present stage's side effects are done: only its wait is left */
     bool synchronize;
@@ -86,7 +87,7 @@ struct ps_worker {
     int averages; /* that are there, where clipping waits for all */
 
     /* ---- buffers, sums of layers, norms ---- */
-    char *staging; /* rank 0: packed buffers */
+    char *staging; /* packed buffers: rank 0's that are to leave; on other ranks what has come */
     bool pack_due, staging_due, staging_out; /* to be packed; packed, to be sent; with the server */
     int64_t pack_round;
     uint64_t packs_made;
@@ -97,6 +98,7 @@ struct ps_worker {
     double norm;
 
     error_record failure;
+    atomic_bool ended; /* the agent has failed */
     ps_report report;
     double late_total;
     _Atomic int64_t total_ns, update_ns;

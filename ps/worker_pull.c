@@ -126,12 +126,7 @@ static status take_buffers(ps_worker *w, const ps_message *m, int64_t now_ns)
     if (!w->takes_buffers || (int64_t)frame.bytes != set->buffer_bytes || m->header.step != w->buffers_pull)
         return malformed(m);
     ps_port_count_received(&w->port, m->peer, set->buffer_bytes);
-    const char *from = frame.data;
-    for (int i = 0; i < set->model->buffer_count; i++) {
-        size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
-        memcpy((char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, from, bytes);
-        from += bytes;
-    }
+    memcpy(w->staging, frame.data, frame.bytes);
     device_fence_reach(w->buffers, (uint64_t)m->header.step);
     answered(w, now_ns);
     return STATUS_OK;

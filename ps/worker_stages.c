@@ -58,10 +58,22 @@ static status begin_round(ps_worker *w, const sync_step *step)
     return ask(w, PS_PULL_KEYS | PS_PULL_BUFFERS, ++w->pulls, w->round);
 }
 
+/* Rank 0's must have been copied away before they change. The others' stay what their own forward pass
+ * has made of them until here, though rank 0's have come long ago. */
 static status wait_for_buffers(ps_worker *w)
 {
+    const param_set *set = worker_context(w)->params;
     if (w->gives_buffers) return wait_for(w, w->packed, w->packs);
-    if (w->takes_buffers) return wait_for(w, w->buffers, w->pulls);
+    if (!w->takes_buffers) return STATUS_OK;
+    TRY(wait_for(w, w->buffers, w->pulls));
+    if (w->unpacked == w->pulls) return STATUS_OK;
+    w->unpacked = w->pulls;
+    const char *from = w->staging;
+    for (int i = 0; i < set->model->buffer_count; i++) {
+        size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
+        memcpy((char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, from, bytes);
+        from += bytes;
+    }
     return STATUS_OK;
 }
 
