@@ -85,6 +85,7 @@ static void *resolve(const nn_instance *instance, const nn_bindings *bindings, c
     case NN_SPACE_BUFFER: base = (char *)set->buffers.data + set->buffer_pieces[o->index].offset * size; break;
     case NN_SPACE_INPUT: base = bindings->input; break;
     case NN_SPACE_TARGET: base = bindings->target; break;
+    case NN_SPACE_INDEX: base = bindings->index; break;
     case NN_SPACE_LOSS: base = bindings->memory->loss.data; break;
     }
     return base + o->offset_bytes;
@@ -120,7 +121,7 @@ static void end_lives(const nn_program *p, const nn_op *op, ledger *l)
 }
 
 static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer *observer,
-                     const op_scalars *scalars, ledger *l)
+                     const op_scalars *scalars, const op_scalars *all_rows, ledger *l)
 {
     const nn_program *p = instance->program;
     const nn_op *op = &p->ops[cursor->op];
@@ -133,8 +134,8 @@ static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer
         /* fall through */
     case STAGE_LAUNCH:
         begin_lives(p, op, l);
-        TRY(device_launch(instance->stream, instance->kernels[cursor->op], operands, scalars,
-                          instance->memory->workspace.data));
+        TRY(device_launch(instance->stream, instance->kernels[cursor->op], operands,
+                          op->rows_vary ? scalars : all_rows, instance->memory->workspace.data));
         cursor->stage = STAGE_GROUP;
         /* fall through */
     case STAGE_GROUP:
@@ -155,8 +156,10 @@ static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer
 status nn_instance_run(nn_instance *instance, nn_cursor *cursor, int end, const nn_observer *observer,
                        const op_scalars *scalars, ledger *l)
 {
+    op_scalars all_rows = *scalars;
+    all_rows.rows = 0;
     while (cursor->op < end) {
-        TRY(run_op(instance, cursor, observer, scalars, l));
+        TRY(run_op(instance, cursor, observer, scalars, &all_rows, l));
         *cursor = (nn_cursor){.op = cursor->op + 1};
     }
     return STATUS_OK;

@@ -39,6 +39,7 @@ size_t nn_instance_workspace(const nn_instance *instance);
 typedef struct nn_bindings {
     nn_memory *memory;
     void *input, *target;
+    void *index; /* int32; where the program is masked */
 } nn_bindings;
 status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings);
 

@@ -112,6 +112,7 @@ static status compile(build *b)
 {
     TRY(allocate_tables(b));
     TRY(build_fuse(b));
+    build_find_head(b);
     TRY(build_forward(b));
     b->program->forward_end = b->program->op_count;
     TRY(build_loss(b));

@@ -21,6 +21,7 @@ typedef enum nn_space {
     NN_SPACE_BUFFER, /* model->buffers[index] */
     NN_SPACE_INPUT,  /* the batch's samples */
     NN_SPACE_TARGET, /* the batch's targets */
+    NN_SPACE_INDEX,  /* int32 rows of the output that have targets (masked_loss) */
     NN_SPACE_LOSS    /* the two sums of LOSS_SUMS */
 } nn_space;
 
@@ -49,6 +50,7 @@ typedef struct nn_op {
     int ready_first, ready_count; /* program->readies[]: gradients complete behind this operation */
     int live_first, live_count;   /* program->births[]: values that begin to live before it */
     int dead_first, dead_count;   /* program->deaths[]: values that end behind it */
+    bool rows_vary;               /* runs on the first op_scalars.rows rows; other operations take all */
     int group_reduce;             /* > 0: bytes / 8 float64 of operand `group_slot` to be summed over all ranks behind it */
     int group_slot;
 } nn_op;
@@ -59,7 +61,10 @@ typedef struct nn_program_config {
     int64_t batch; /* samples a rank and step */
     nn_mode mode;
     dtype type;         /* the device's compute type */
-    bool masked_loss;   /* compute the head only for rows that have targets */
+    /* Rows without a target are left out of the head, the layers at the end that work row by row: they are
+     * gathered before it, targets are handed over without those that do not count, and op_scalars.rows
+     * says how many there are. */
+    bool masked_loss;
     bool external_loss; /* the loss is computed elsewhere: the program's output and its gradient are exchanged */
     int64_t world;      /* ranks of SyncBatchNorm's group */
 } nn_program_config;
@@ -77,6 +82,7 @@ typedef struct nn_program {
     int output_value;   /* the model's output, until the loss is computed */
     int output_gradient_value; /* the loss's gradient with respect to it (may be the same) */
     int64_t activation_bytes;  /* of the planned memory, gaps included */
+    bool masked;        /* the head does run on gathered rows: the model has one */
     int *ready_order;   /* parameters in the order in which their gradients become ready */
     int ready_count;
 } nn_program;

@@ -316,6 +316,12 @@ static void backward_node(build *b, const build_node *node)
 
 status build_backward(build *b)
 {
-    for (int i = b->node_count - 1; i >= 0 && b->failure == STATUS_OK; i--) backward_node(b, &b->nodes[i]);
+    for (int i = b->node_count - 1; i >= 0 && b->failure == STATUS_OK; i--) {
+        int first = b->program->op_count;
+        backward_node(b, &b->nodes[i]);
+        for (int o = first; o < b->program->op_count; o++)
+            b->program->ops[o].rows_vary = b->head_node >= 0 && i >= b->head_node;
+        if (i == b->head_node) build_scatter(b);
+    }
     return b->failure;
 }

@@ -31,6 +31,7 @@ typedef struct build {
     int *fused_into;           /* per layer: the layer whose node computes it, or itself */
     nn_operand *out;           /* per layer: where its output lies */
     build_gradient *gradients; /* per layer */
+    int head_node;             /* first node of the masked head, or -1 */
     bool *needed, *written;    /* per parameter: used by an earlier operation; gradient already written */
     int op_capacity, value_capacity, need_capacity;
     status failure;
@@ -38,6 +39,11 @@ typedef struct build {
 
 /* program_fuse.c: fills nodes, consumers, fused_into. */
 status build_fuse(build *b);
+
+/* program_head.c: finds the head (head_node), and moves rows in front of and behind it. */
+void build_find_head(build *b);
+void build_gather(build *b);
+void build_scatter(build *b);
 
 /* program_forward.c, program_backward.c: emit operations. */
 status build_forward(build *b);

@@ -235,7 +235,13 @@ status build_forward(build *b)
 {
     b->out[0] = (nn_operand){NN_SPACE_INPUT, 0, 0};
     resolve_flatten(b);
-    for (int i = 0; i < b->node_count && b->failure == STATUS_OK; i++) forward_node(b, &b->nodes[i]);
+    for (int i = 0; i < b->node_count && b->failure == STATUS_OK; i++) {
+        if (i == b->head_node) build_gather(b);
+        int first = b->program->op_count;
+        forward_node(b, &b->nodes[i]);
+        for (int o = first; o < b->program->op_count; o++)
+            b->program->ops[o].rows_vary = b->head_node >= 0 && i >= b->head_node;
+    }
     b->program->output_value = b->out[b->model->output].index;
     return b->failure;
 }
@@ -255,6 +261,7 @@ status build_loss(build *b)
     }
     if (p->config.external_loss) return b->failure;
     nn_op *op = build_op(b, m->loss == NN_LOSS_MSE ? OP_mean_squared_error : OP_cross_entropy, NULL);
+    op->rows_vary = true;
     op->desc.u.loss = (loss_attributes){.rows = s.dims[0], .classes = m->classes, .gradient = training(b)};
     op->operands[LOSS_LOGITS] = b->out[m->output];
     op->operands[LOSS_TARGETS] = (nn_operand){NN_SPACE_TARGET, 0, 0};

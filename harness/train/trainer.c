@@ -11,6 +11,7 @@ static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_prog
     nn_program_config config = {.batch = batch,
                                 .mode = mode,
                                 .type = device_get_info(t->device)->compute_type,
+                                .masked_loss = c->masked_loss,
                                 .world = c->world};
     slot->batch = batch;
     return nn_program_compile(c->model, &config, &slot->program);
@@ -48,6 +49,13 @@ static status open_memory(trainer *t)
                         &t->input));
     TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)(batch * t->target_sample * dtype_size(t->target_type)),
                         &t->target));
+    if (t->slots[0].program->masked) {
+        size_t bytes = (size_t)(batch * t->target_sample) * sizeof(int32_t);
+        TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, bytes, &t->index));
+        t->rows = calloc(1, bytes);
+        t->row_targets = calloc(1, bytes);
+        if (!t->rows || !t->row_targets) return fail(STATUS_SYSTEM, "no memory for the targets of a batch");
+    }
     ledger_acquire(&t->ledger, LEDGER_WORKSPACE, t->memory.workspace_bytes, t->memory.workspace_bytes);
     return STATUS_OK;
 }
@@ -57,7 +65,7 @@ static status open_instances(trainer *t)
     for (int i = 0; i < t->slot_count; i++) TRY(open_instance(t, &t->slots[i]));
     TRY(open_instance(t, &t->evaluation));
     TRY(open_memory(t));
-    nn_bindings bindings = {.memory = &t->memory, .input = t->input.data, .target = t->target.data};
+    nn_bindings bindings = {.memory = &t->memory, .input = t->input.data, .target = t->target.data, .index = t->index.data};
     for (int i = 0; i < t->slot_count; i++) TRY(nn_instance_bind(t->slots[i].instance, &bindings));
     return nn_instance_bind(t->evaluation.instance, &bindings);
 }
@@ -135,7 +143,7 @@ status trainer_open(const trainer_config *config, trainer **out)
     trainer *t = calloc(1, sizeof *t);
     if (!t) return fail(STATUS_SYSTEM, "no memory for a rank");
     t->config = *config;
-    t->memory.activations.fd = t->memory.workspace.fd = t->memory.loss.fd = t->input.fd = t->target.fd = -1;
+    t->memory.activations.fd = t->memory.workspace.fd = t->memory.loss.fd = t->input.fd = t->target.fd = t->index.fd = -1;
     status rc = open_all(t);
     if (rc != STATUS_OK) trainer_close(&t);
     *out = t;
@@ -163,9 +171,12 @@ void trainer_close(trainer **pointer)
         device_free(t->device, &t->memory.loss);
         device_free(t->device, &t->input);
         device_free(t->device, &t->target);
+        device_free(t->device, &t->index);
     }
     device_stream_close(&t->stream);
     device_close(&t->device);
+    free(t->rows);
+    free(t->row_targets);
     free(t);
     *pointer = NULL;
 }

@@ -27,6 +27,7 @@ typedef struct trainer_config {
     int64_t batch;                     /* samples a rank and step */
     int64_t sizes[TRAINER_MAX_SIZES];  /* further batch sizes that occur: an epoch's last; 0 ends the list */
     int64_t total_steps;               /* of the run: for the learning-rate schedule */
+    bool masked_loss;                  /* leave rows without targets out of the head */
     bool sum_loss;                     /* the loss is a sum over targets, not their mean */
     board_cell *cell;
     int64_t stall_timeout_ns;

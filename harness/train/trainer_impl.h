@@ -26,7 +26,9 @@ struct trainer {
     int slot_count;
     trainer_program_slot evaluation;
     nn_memory memory;
-    device_memory input, target; /* one batch */
+    device_memory input, target, index; /* one batch */
+    int32_t *rows, *row_targets; /* masked: which rows have targets, and those; host memory */
+    int64_t row_count;           /* masked: of the batch, at least 1; else 0 */
     int64_t input_sample, target_sample; /* elements a sample */
     dtype input_type, target_type;
     bool params_counted;

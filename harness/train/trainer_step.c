@@ -31,15 +31,41 @@ status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
     return fail(STATUS_INTERNAL, "a batch of %lld samples was not announced", (long long)batch);
 }
 
+/* Lists the rows that have targets. With none at all the head runs on one row that does not count. */
+static void list_rows(trainer *t, const int32_t *targets, int64_t count)
+{
+    int64_t used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (targets[i] == LOSS_IGNORE) continue;
+        t->rows[used] = (int32_t)i;
+        t->row_targets[used++] = targets[i];
+    }
+    if (used == 0) {
+        t->rows[used] = 0;
+        t->row_targets[used++] = LOSS_IGNORE;
+    }
+    t->row_count = used;
+}
+
+static status upload_targets(trainer *t, const batch_view *b, int64_t targets)
+{
+    if (!t->slots[0].program->masked) {
+        dtype host_target = t->target_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
+        return device_upload(t->stream, t->target.data, b->targets, host_target, t->target_type, targets);
+    }
+    list_rows(t, b->targets, targets);
+    TRY(device_upload(t->stream, t->index.data, t->rows, DTYPE_I32, DTYPE_I32, t->row_count));
+    return device_upload(t->stream, t->target.data, t->row_targets, DTYPE_I32, DTYPE_I32, t->row_count);
+}
+
 status trainer_upload(trainer *t, const batch_view *b)
 {
     dtype host_input = t->input_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
-    dtype host_target = t->target_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
     int64_t inputs = b->count * t->input_sample, targets = b->count * t->target_sample;
     t->batch_bytes = inputs * dtype_size(t->input_type) + targets * dtype_size(t->target_type);
     ledger_acquire(&t->ledger, LEDGER_BATCH, t->batch_bytes, t->batch_bytes);
     TRY(device_upload(t->stream, t->input.data, b->inputs, host_input, t->input_type, inputs));
-    return device_upload(t->stream, t->target.data, b->targets, host_target, t->target_type, targets);
+    return upload_targets(t, b, targets);
 }
 
 void trainer_drop_batch(trainer *t)
@@ -66,6 +92,7 @@ static status stage_scatter(trainer *t)
     t->step.targets = t->batch.targets_counted;
     TRY(trainer_find_slot(t, t->batch.count, &t->slot));
     TRY(trainer_upload(t, &t->batch));
+    t->scalars.rows = t->row_count;
     return device_mark(t->stream, MARK_LOADED);
 }
 
@@ -250,10 +277,11 @@ status trainer_step(trainer *t, batch_source *source, int64_t index, step_result
 static status evaluate_batch(trainer *t, const batch_view *b, evaluation_sums *out)
 {
     const nn_program *p = t->evaluation.program;
-    op_scalars scalars = {.loss_normalizer = 1.0, .rows = b->count * p->model->rows_per_sample};
+    op_scalars scalars = {.loss_normalizer = 1.0};
     nn_cursor cursor = {0};
     double sums[2];
     TRY(trainer_upload(t, b));
+    scalars.rows = p->masked ? t->row_count : b->count * p->model->rows_per_sample;
     TRY(nn_instance_run(t->evaluation.instance, &cursor, p->op_count, &t->observer, &scalars, &t->ledger));
     TRY(device_download(t->stream, sums, nn_instance_loss_sums(t->evaluation.instance), DTYPE_F64, DTYPE_F64, 2));
     TRY(device_stream_synchronize(t->stream));

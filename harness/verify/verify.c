@@ -146,6 +146,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .policy = c->policy,
                              .optimizer = &c->file->optimizer,
                              .batch = c->file->batch,
+                             .masked_loss = true,
                              .total_steps = c->file->steps,
                              .cell = board_cell_of(v->board, rank),
                              .stall_timeout_ns = 60 * NS_PER_S};

@@ -3,8 +3,9 @@
  *   points   outputs of few points: one product for every point and row of taps, so that only taps that
  *            meet the image are computed;
  *   direct   all others: oneDNN's convolutions.
- * The way depends on the shape of an image and of the kernel alone, never on the batch, and with it the
- * weights' layout: ranks with unequal batches share arenas. docs/kernels-cpu.md has the measurements. */
+ * The way depends on the shape of an image and of the kernel alone, never on the batch, and the weights'
+ * layout on the forward pass's way: ranks with unequal batches share arenas. docs/kernels-cpu.md has the
+ * measurements. */
 #ifndef COMMON_DEVICE_CPU_CONV2D_H
 #define COMMON_DEVICE_CPU_CONV2D_H
 
@@ -12,9 +13,9 @@
 
 typedef enum conv2d_way { CONV2D_PRODUCT, CONV2D_POINTS, CONV2D_DIRECT } conv2d_way;
 
-conv2d_way conv2d_choose(const conv2d_attributes *a);
-
 typedef enum conv2d_pass { CONV2D_FORWARD, CONV2D_BACKWARD_DATA, CONV2D_BACKWARD_WEIGHTS } conv2d_pass;
+
+conv2d_way conv2d_choose(const conv2d_attributes *a, conv2d_pass pass);
 
 /* The tensors of any pass; w, x, y are the gradients where the pass computes those. */
 typedef struct conv2d_operands {

@@ -2,13 +2,14 @@
 
 #include <stdlib.h>
 
-/* Outputs of at most so many points. */
-enum { FEW_POINTS = 16 };
+/* Outputs of at most so many points; gradients with respect to x need many small products earlier. */
+enum { FEW_POINTS = 16, FEW_POINTS_DATA = 4 };
 
-conv2d_way conv2d_choose(const conv2d_attributes *a)
+conv2d_way conv2d_choose(const conv2d_attributes *a, conv2d_pass pass)
 {
     if (a->r == 1 && a->s == 1 && a->pad == 0) return CONV2D_PRODUCT;
-    return a->p * a->q <= FEW_POINTS ? CONV2D_POINTS : CONV2D_DIRECT;
+    int64_t most = pass == CONV2D_BACKWARD_DATA ? FEW_POINTS_DATA : FEW_POINTS;
+    return a->p * a->q <= most ? CONV2D_POINTS : CONV2D_DIRECT;
 }
 
 typedef struct conv2d_state {
@@ -33,7 +34,7 @@ static conv2d_pass pass_of(op_kind kind)
 static status prepare_way(host_kernel *kernel, conv2d_state *state, const cpu_layout *layout, size_t *bytes)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
-    state->way = layout->kind == CPU_LAYOUT_HWIO ? conv2d_choose(a) : CONV2D_DIRECT;
+    state->way = layout->kind == CPU_LAYOUT_HWIO ? conv2d_choose(a, state->pass) : CONV2D_DIRECT;
     switch (state->way) {
     case CONV2D_PRODUCT:
         *bytes = conv2d_product_workspace(a, state->pass);

@@ -154,7 +154,7 @@ static void backward_weights(const cpu_isa *isa, const conv2d_attributes *a, con
         if (ps.first < ps.end && qs.first < qs.end)
             tap_gradient(isa, a, o, r, s, ps, qs, scratch);
         else if (!o->add)
-            memset(o->w + tap * a->c * a->k, 0, (size_t)(a->c * a->k) * sizeof *o->w);
+            isa->elementwise->clear(o->w + tap * a->c * a->k, a->c * a->k);
     }
 }
 

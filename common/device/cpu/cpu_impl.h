@@ -80,7 +80,8 @@ void cpu_column_sums(const host_kernel *kernel, const float *x, int64_t rows, in
 /* ---- matrix products -------------------------------------------------------------------------- */
 
 /* c [m,n] = (or += where `add`) op(a) op(b), row-major; op(a) is [m,k], op(b) [k,n]; the strides are of the
- * rows as they lie in memory. `scratch` has cpu_gemm_scratch() bytes. May be called on a part's thread. */
+ * rows as they lie in memory. `scratch` has cpu_gemm_scratch() bytes, which also do for fewer rows m. May be
+ * called on a part's thread. */
 typedef struct cpu_gemm_shape {
     bool transpose_a, transpose_b;
     int64_t m, n, k, a_stride, b_stride, c_stride;

@@ -3,21 +3,28 @@
 
 #include <assert.h>
 
-/* Below so many multiply-adds packing costs more than it gains (docs/kernels-cpu.md). */
-enum { SMALL_PRODUCT = 1 << 16 };
+/* Bounds found by measurement: docs/kernels-cpu.md. */
+enum {
+    TINY_PRODUCT = 1 << 12,  /* multiply-adds below which a call of sgemm itself is what takes the time */
+    SMALL_PRODUCT = 1 << 18, /* below which packing costs more than it gains, */
+    WHOLE_PRODUCT = 1 << 20, /* and the same where all columns make whole register tiles */
+    TILE_COLUMNS = 64,
+    FEW_ROWS =
+        48, /* sgemm mostly transposes b for so few rows, and for so few columns; c^T = b a^T does not */
+    FEW_COLUMNS = 12
+};
 
-/* With so few rows sgemm spends its time on transposing b; the transposed product c^T = b^T a^T takes b as
- * it lies. */
-enum { FEW_ROWS = 96 };
+typedef enum gemm_way { WAY_SGEMM, WAY_OWN, WAY_TRANSPOSED } gemm_way;
 
-static bool is_small(const cpu_gemm_shape *s)
+static gemm_way choose_way(const cpu_gemm_shape *s)
 {
-    return s->m * s->n * s->k <= SMALL_PRODUCT;
-}
-
-static bool has_few_rows(const cpu_gemm_shape *s)
-{
-    return s->transpose_b && !s->transpose_a && s->m <= FEW_ROWS && s->n > 2 * s->m;
+    int64_t work = s->m * s->n * s->k;
+    bool by_rows = s->transpose_b && !s->transpose_a;
+    if (work <= TINY_PRODUCT) return WAY_OWN;
+    if (by_rows && s->n <= FEW_COLUMNS) return WAY_TRANSPOSED;
+    if (work <= SMALL_PRODUCT) return WAY_OWN;
+    if (by_rows && s->m <= FEW_ROWS) return WAY_TRANSPOSED;
+    return work <= WHOLE_PRODUCT && s->n % TILE_COLUMNS == 0 ? WAY_OWN : WAY_SGEMM;
 }
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -28,12 +35,13 @@ static int64_t smaller(int64_t a, int64_t b)
 size_t cpu_gemm_scratch(const cpu_gemm_shape *s)
 {
     if (!s->transpose_b) return 0;
-    int64_t transposed_b = smaller(s->n * s->k, SMALL_PRODUCT), transposed_c = smaller(s->m, FEW_ROWS) * s->n;
+    int64_t transposed_b = smaller(s->n * s->k, WHOLE_PRODUCT);
+    int64_t transposed_c = (s->n <= FEW_COLUMNS ? s->m : smaller(s->m, FEW_ROWS)) * s->n;
     return (size_t)(transposed_b > transposed_c ? transposed_b : transposed_c) * sizeof(float);
 }
 
-static void small_product(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const float *b,
-                          bool add, float *c, float *scratch)
+static void own_product(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
+                        float *c, float *scratch)
 {
     int64_t row_stride = s->transpose_a ? 1 : s->a_stride, column_stride = s->transpose_a ? s->a_stride : 1;
     int64_t b_stride = s->b_stride;
@@ -57,13 +65,17 @@ static void sgemm(char transpose_a, char transpose_b, int64_t m, int64_t n, int6
 void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const float *b, bool add, float *c,
               float *scratch)
 {
-    if (is_small(s)) {
-        small_product(isa, s, a, b, add, c, scratch);
-    } else if (has_few_rows(s)) {
+    switch (choose_way(s)) {
+    case WAY_OWN:
+        own_product(isa, s, a, b, add, c, scratch);
+        break;
+    case WAY_TRANSPOSED:
         sgemm('N', 'T', s->n, s->m, s->k, b, s->b_stride, a, s->a_stride, false, scratch, s->m);
         isa->matrix->transpose(scratch, s->m, s->n, s->m, add, c, s->c_stride);
-    } else {
+        break;
+    case WAY_SGEMM:
         sgemm(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', s->m, s->n, s->k, a, s->a_stride, b,
               s->b_stride, add, c, s->c_stride);
+        break;
     }
 }

@@ -40,22 +40,12 @@ static void run_loss(const host_kernel *kernel, cpu_part_function run, void *con
 static void cross_entropy_part(const void *context, int part, int64_t first, int64_t end)
 {
     const loss_job *job = context;
-    int64_t classes = job->attributes->classes, correct_rows = 0;
-    const int32_t *targets = job->targets;
-    double loss = 0;
-    for (int64_t i = first; i < end; i++) {
-        float *dlogits = job->dlogits ? job->dlogits + i * classes : NULL;
-        if (targets[i] == LOSS_IGNORE) {
-            if (dlogits) memset(dlogits, 0, (size_t)classes * sizeof *dlogits);
-            continue;
-        }
-        bool correct;
-        loss += job->kernels->cross_entropy(job->logits + i * classes, classes, targets[i], job->normalizer,
-                                            dlogits, &correct);
-        correct_rows += correct;
-    }
-    job->sums[2 * part] = loss;
-    job->sums[2 * part + 1] = (double)correct_rows;
+    int64_t offset = first * job->attributes->classes;
+    double *sums = job->sums + 2 * part;
+    sums[0] = sums[1] = 0;
+    job->kernels->cross_entropy(job->logits + offset, (const int32_t *)job->targets + first, end - first,
+                                job->attributes->classes, job->normalizer,
+                                job->dlogits ? job->dlogits + offset : NULL, sums);
 }
 
 static void cross_entropy(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,

@@ -246,6 +246,32 @@ static void a_batch_of_nothing_is_refused(void **state)
     nn_model_free(&m);
 }
 
+static void the_masked_head_runs_on_gathered_rows_and_the_rest_on_all(void **state)
+{
+    (void)state;
+    nn_model *m = NULL;
+    nn_program *p = NULL;
+    model_options options = {.name = "bert", .layers = 1, .hidden = 32, .heads = 2, .vocabulary = 97, .sequence = 7};
+    nn_program_config config = {.batch = 3, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1, .masked_loss = true};
+    assert_int_equal(model_build(&options, &m), STATUS_OK);
+    assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
+    assert_true(p->masked);
+    /* gather, dense with GELU, LayerNorm, decoder | loss | two of decoder, LayerNorm, two of dense, scatter */
+    int varying = 0;
+    for (int i = 0; i < p->op_count; i++) varying += p->ops[i].rows_vary;
+    assert_int_equal(varying, 4 + 1 + 6);
+    assert_int_equal(count_kind(p, OP_gather_rows), 1);
+    assert_int_equal(count_kind(p, OP_scatter_rows), 1);
+    nn_program_free(&p);
+    nn_model_free(&m);
+    options.name = "gpt2"; /* what its head reads, the last LayerNorm, works row by row, too; the addition does not */
+    assert_int_equal(model_build(&options, &m), STATUS_OK);
+    assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
+    assert_int_equal(count_kind(p, OP_gather_rows), 1);
+    nn_program_free(&p);
+    nn_model_free(&m);
+}
+
 static void batchnorm_of_one_value_a_channel_is_refused(void **state)
 {
     (void)state;
@@ -277,6 +303,7 @@ int main(void)
         cmocka_unit_test(the_input_gets_no_gradient),
         cmocka_unit_test(evaluation_keeps_less_than_two_thirds_of_the_memory_of_training),
         cmocka_unit_test(a_batch_of_nothing_is_refused),
+        cmocka_unit_test(the_masked_head_runs_on_gathered_rows_and_the_rest_on_all),
         cmocka_unit_test(batchnorm_of_one_value_a_channel_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,6 +16,19 @@ static void divide(float *x, float divisor, int64_t count)
     if (i < count) vf_store_part(x + i, vf_load_part(x + i, count - i) / divisor, count - i);
 }
 
+static void clear(float *x, int64_t count)
+{
+    enum { BLOCK = 32 * VF };
+    int64_t i = 0;
+    for (; i + BLOCK <= count; i += BLOCK) {
+        vi bits = {0};
+        for (int k = 0; k < BLOCK; k += VF) bits |= (vi)vf_load(x + i + k);
+        if (!vi_any(bits)) continue;
+        memset(x + i, 0, BLOCK * sizeof *x);
+    }
+    memset(x + i, 0, (size_t)(count - i) * sizeof *x);
+}
+
 ALWAYS_INLINE void activate(activation act, const float *x, float *y, int64_t count)
 {
     int64_t i = 0;
@@ -94,6 +107,7 @@ ACTIVATION_LIST(DEFINE_ACTIVATION)
 const cpu_elementwise KERNEL(cpu_elementwise) = {
     .add = add,
     .divide = divide,
+    .clear = clear,
     .activate = {ACTIVATION_LIST(ACTIVATE)},
     .activate_backward = {ACTIVATION_LIST(ACTIVATE_BACKWARD)},
     .bias_activate = {ACTIVATION_LIST(BIAS_ACTIVATE)},

@@ -15,6 +15,8 @@
 typedef struct cpu_elementwise {
     void (*add)(const float *a, const float *b, float *y, int64_t count); /* in place in either */
     void (*divide)(float *x, float divisor, int64_t count);
+    /* x = 0; only read where it is zero already. */
+    void (*clear)(float *x, int64_t count);
     /* y = act(x), in place; dx = dy act'(x), in place in dy (x: the result for RELU). */
     void (*activate[ACTIVATION_COUNT])(const float *x, float *y, int64_t count);
     void (*activate_backward[ACTIVATION_COUNT])(const float *x, const float *dy, float *dx, int64_t count);
@@ -96,10 +98,11 @@ typedef struct cpu_softmax {
                      float *delta);
     /* x[i][j] *= factor[i] over rows `stride` apart. */
     void (*scale_rows)(float *x, int64_t stride, int64_t rows, int64_t columns, const float *factor);
-    /* One row's loss; dlogits (in place, or NULL) = (softmax - [target]) / normalizer; *correct if the first
-     * of the largest logits is the target's. */
-    double (*cross_entropy)(const float *logits, int64_t classes, int32_t target, double normalizer,
-                            float *dlogits, bool *correct);
+    /* Rows of logits [rows, classes]: dlogits (in place, or NULL) = (softmax - [target]) / normalizer, zero
+     * in rows to be ignored; sums [2] += loss, rows in which the first of the largest logits is the target's.
+     */
+    void (*cross_entropy)(const float *logits, const int32_t *targets, int64_t rows, int64_t classes,
+                          double normalizer, float *dlogits, double *sums);
     /* sum (x - t)^2; dx (in place in x, or NULL) = 2 (x - t) / normalizer */
     double (*squared_error)(const float *x, const float *t, float *dx, double normalizer, int64_t count);
 } cpu_softmax;

@@ -77,6 +77,9 @@ static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t ro
         if (left >= VECTORS * VF) {
             multiply_strip(p, m, VECTORS, VF);
             j += VECTORS * VF;
+        } else if (VECTORS > 2 && left >= 2 * VF) {
+            multiply_strip(p, m, 2, VF);
+            j += 2 * VF;
         } else if (left >= VF) {
             multiply_strip(p, m, 1, VF);
             j += VF;

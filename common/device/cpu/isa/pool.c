@@ -38,7 +38,7 @@ ALWAYS_INLINE void max_pixel(const pool_attributes *a, const float *corner, rang
             where = vi_select(larger, vi_set((int32_t)(r * a->s + s)), where);
         }
     vf_store_some(y, most, count);
-    vi_store_bytes(index, where, count);
+    vi_store_some_bytes(index, where, count);
 }
 
 static void max_forward(const pool_attributes *a, const float *x, float *y, uint8_t *index, int64_t first,
@@ -58,35 +58,52 @@ static void max_forward(const pool_attributes *a, const float *x, float *y, uint
     }
 }
 
-/* Sums the gradients of the windows `ps` x `qs` whose maximum is input (h, w); `dy` and `index` are of the
- * image's first output. */
-ALWAYS_INLINE vf max_gradient(const pool_attributes *a, const float *dy, const uint8_t *index, range ps,
-                              range qs, int64_t h, int64_t w, int64_t count)
+/* A window over an input pixel: where its output lies, and the pixel's position in it. */
+typedef struct covering {
+    int64_t offset;
+    int32_t position;
+} covering;
+
+enum { MAX_COVERING = 256 }; /* r*s, with a stride of 1 */
+
+static int list_windows(const pool_attributes *a, range ps, range qs, int64_t h, int64_t w, covering *out)
 {
-    vf sum = vf_set(0);
+    int count = 0;
     for (int64_t p = ps.first; p < ps.end; p++)
         for (int64_t q = qs.first; q < qs.end; q++) {
-            int64_t r = h + a->pad - p * a->stride, s = w + a->pad - q * a->stride, i = (p * a->q + q) * a->c;
-            vmask chosen = vi_equal(vi_load_bytes(index + i, count), vi_set((int32_t)(r * a->s + s)));
-            sum += vf_select(chosen, vf_load_some(dy + i, count), vf_set(0));
+            int64_t r = h + a->pad - p * a->stride, s = w + a->pad - q * a->stride;
+            out[count++] = (covering){(p * a->q + q) * a->c, (int32_t)(r * a->s + s)};
         }
+    return count;
+}
+
+/* Sums the gradients of the windows whose maximum is the pixel. */
+ALWAYS_INLINE vf max_gradient(const float *dy, const uint8_t *index, const covering *windows,
+                              int windows_count, int64_t count)
+{
+    vf sum = vf_set(0);
+    for (int i = 0; i < windows_count; i++) {
+        vmask chosen = vi_equal(vi_load_some_bytes(index + windows[i].offset, count), vi_set(windows[i].position));
+        sum += vf_select(chosen, vf_load_some(dy + windows[i].offset, count), vf_set(0));
+    }
     return sum;
 }
 
 static void max_backward(const pool_attributes *a, const float *dy, const uint8_t *index, float *dx,
                          int64_t first, int64_t end)
 {
+    covering windows[MAX_COVERING];
     for (int64_t row = first; row < end; row++) {
         int64_t h = row % a->h, c = a->c, image = row / a->h * a->p * a->q * c;
         range ps = windows_over(h, a->stride, a->pad, a->r, a->p);
         for (int64_t w = 0; w < a->w; w++) {
-            range qs = windows_over(w, a->stride, a->pad, a->s, a->q);
+            int count = list_windows(a, ps, windows_over(w, a->stride, a->pad, a->s, a->q), h, w, windows);
             float *out = dx + (row * a->w + w) * c;
             int64_t j = 0;
             for (; j + VF <= c; j += VF)
-                vf_store(out + j, max_gradient(a, dy + image + j, index + image + j, ps, qs, h, w, VF));
+                vf_store(out + j, max_gradient(dy + image + j, index + image + j, windows, count, VF));
             if (j == c) continue;
-            vf_store_part(out + j, max_gradient(a, dy + image + j, index + image + j, ps, qs, h, w, c - j),
+            vf_store_part(out + j, max_gradient(dy + image + j, index + image + j, windows, count, c - j),
                           c - j);
         }
     }

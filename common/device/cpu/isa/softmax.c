@@ -110,24 +110,95 @@ static void scale_rows(float *x, int64_t stride, int64_t rows, int64_t columns, 
 
 static bool contains(const float *x, int64_t count, float value)
 {
-    int found = 0;
-    for (int64_t i = 0; i < count; i++) found |= x[i] == value;
-    return found;
+    vi found = {0};
+    int64_t i = 0;
+    for (; i + VF <= count; i += VF) found |= vf_load(x + i) == value;
+    for (; i < count; i++) found[0] |= x[i] == value;
+    return vi_any(found);
 }
 
-static double cross_entropy(const float *logits, int64_t classes, int32_t target, double normalizer,
-                            float *dlogits, bool *correct)
+/* Sums over rows whose loss is log(sum) + rest each. The logarithms of several sums, all between 1 and the
+ * number of classes, are taken at once, as that of a product. */
+typedef struct loss_sums {
+    double product, loss, correct;
+} loss_sums;
+
+ALWAYS_INLINE void add_row(loss_sums *l, double sum, double rest, bool correct)
 {
-    float most = largest(logits, classes), at_target = logits[target];
-    *correct = at_target == most && !contains(logits, target, most);
+    l->product *= sum;
+    l->loss += rest;
+    l->correct += correct;
+    if (l->product < 1e200) return;
+    l->loss += log(l->product);
+    l->product = 1;
+}
+
+/* Is the first of the largest logits the target's? */
+ALWAYS_INLINE bool is_correct(const float *logits, int32_t target, float most)
+{
+    return logits[target] == most && !contains(logits, target, most);
+}
+
+static void long_row(const float *logits, int64_t classes, int32_t target, double normalizer, float *dlogits,
+                     loss_sums *l)
+{
+    float most = largest(logits, classes);
+    double rest = (double)most - logits[target];
+    bool correct = is_correct(logits, target, most);
     double sum = exponentials(logits, dlogits, classes, 1.0f, most);
-    if (dlogits) {
-        double factor = 1 / (sum * normalizer);
-        float p = dlogits[target];
-        scale_row(dlogits, classes, (float)factor);
-        dlogits[target] = (float)((p - sum) * factor);
+    add_row(l, sum, rest, correct);
+    if (!dlogits) return;
+    double factor = 1 / (sum * normalizer);
+    float p = dlogits[target];
+    scale_row(dlogits, classes, (float)factor);
+    dlogits[target] = (float)((p - sum) * factor);
+}
+
+/* Rows that fit into a vector each, several at a time: a row that is stored in place holds up the load of
+ * the next one. */
+enum { SHORT_ROWS = 8 };
+
+ALWAYS_INLINE void short_rows(const float *logits, const int32_t *targets, int64_t rows, int64_t classes,
+                              double normalizer, float *dlogits, loss_sums *l)
+{
+    vmask used = vf_first_lanes(classes);
+    vf x[SHORT_ROWS], target_share = vf_set((float)(1 / normalizer));
+    for (int64_t i = 0; i < rows; i++) x[i] = vf_load_some(logits + i * classes, classes);
+    for (int64_t i = 0; i < rows; i++) {
+        const float *row = logits + i * classes;
+        float most = vf_largest(vf_select(used, x[i], vf_set(-INFINITY)));
+        vf e = vf_select(used, vf_exp(x[i] - most), vf_set(0));
+        double sum = vf_sum(e);
+        if (targets[i] == LOSS_IGNORE) {
+            x[i] = vf_set(0);
+            continue;
+        }
+        vmask at_target = vi_equal(vi_lanes(), vi_set(targets[i]));
+        x[i] = e * (float)(1 / (sum * normalizer)) - vf_select(at_target, target_share, vf_set(0));
+        add_row(l, sum, (double)most - row[targets[i]], is_correct(row, targets[i], most));
     }
-    return log(sum) + ((double)most - at_target);
+    if (!dlogits) return;
+    for (int64_t i = 0; i < rows; i++) vf_store_some(dlogits + i * classes, x[i], classes);
+}
+
+static void cross_entropy(const float *logits, const int32_t *targets, int64_t rows, int64_t classes,
+                          double normalizer, float *dlogits, double *sums)
+{
+    loss_sums l = {.product = 1};
+    int64_t i = 0;
+    if (classes <= VF)
+        for (; i < rows; i += SHORT_ROWS)
+            short_rows(logits + i * classes, targets + i, rows - i < SHORT_ROWS ? rows - i : SHORT_ROWS,
+                       classes, normalizer, dlogits ? dlogits + i * classes : NULL, &l);
+    for (; i < rows; i++) {
+        float *dx = dlogits ? dlogits + i * classes : NULL;
+        if (targets[i] != LOSS_IGNORE)
+            long_row(logits + i * classes, classes, targets[i], normalizer, dx, &l);
+        else if (dx)
+            memset(dx, 0, (size_t)classes * sizeof *dx);
+    }
+    sums[0] += l.loss + log(l.product);
+    sums[1] += l.correct;
 }
 
 ALWAYS_INLINE void squared_error_some(const float *x, const float *t, float *dx, float factor, int64_t count,

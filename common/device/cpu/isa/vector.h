@@ -26,9 +26,9 @@
 typedef float vf __attribute__((vector_size(4 * VF)));
 typedef int32_t vi __attribute__((vector_size(4 * VF)));
 typedef double vd __attribute__((vector_size(4 * VF)));
+typedef int64_t vl __attribute__((vector_size(4 * VF)));
 typedef float vf_unaligned __attribute__((vector_size(4 * VF), aligned(4), may_alias));
 typedef double vd_unaligned __attribute__((vector_size(4 * VF), aligned(8), may_alias));
-typedef uint8_t vb __attribute__((vector_size(VF))); /* VF bytes */
 
 /* One lane's truth: a bit, or all bits of an int. */
 #if VF == 16
@@ -127,18 +127,56 @@ ALWAYS_INLINE void vf_store_some(float *p, vf a, int64_t count)
         vf_store_part(p, a, count);
 }
 
-/* The first `count` bytes as integers, and integers' low bytes; count is VF or less. */
-ALWAYS_INLINE vi vi_load_bytes(const uint8_t *p, int64_t count)
+/* VF bytes as integers, and integers' low bytes. */
+ALWAYS_INLINE vi vi_load_bytes(const uint8_t *p)
 {
-    vb bytes = {0};
-    memcpy(&bytes, p, count >= VF ? VF : (size_t)count);
-    return __builtin_convertvector(bytes, vi);
+#if VF == 16
+    return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+#elif VF == 8
+    return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+#else
+    return (vi){p[0], p[1], p[2], p[3]};
+#endif
 }
 
-ALWAYS_INLINE void vi_store_bytes(uint8_t *p, vi a, int64_t count)
+ALWAYS_INLINE void vi_store_bytes(uint8_t *p, vi a)
 {
-    vb bytes = __builtin_convertvector(a, vb);
-    memcpy(p, &bytes, count >= VF ? VF : (size_t)count);
+#if VF == 16
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)a));
+#elif VF == 8
+    __m128i words = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)a), _mm256_extracti128_si256((__m256i)a, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(words, words));
+#else
+    for (int i = 0; i < VF; i++) p[i] = (uint8_t)a[i];
+#endif
+}
+
+/* The first `count`, at most VF. */
+ALWAYS_INLINE vi vi_load_some_bytes(const uint8_t *p, int64_t count)
+{
+    if (count >= VF) return vi_load_bytes(p);
+#if VF == 16
+    return (vi)_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8((__mmask16)((1u << count) - 1), p));
+#else
+    uint8_t bytes[VF] = {0};
+    for (int64_t i = 0; i < count; i++) bytes[i] = p[i];
+    return vi_load_bytes(bytes);
+#endif
+}
+
+ALWAYS_INLINE void vi_store_some_bytes(uint8_t *p, vi a, int64_t count)
+{
+    if (count >= VF) {
+        vi_store_bytes(p, a);
+        return;
+    }
+#if VF == 16
+    _mm_mask_storeu_epi8(p, (__mmask16)((1u << count) - 1), _mm512_cvtepi32_epi8((__m512i)a));
+#else
+    uint8_t bytes[VF];
+    vi_store_bytes(bytes, a);
+    for (int64_t i = 0; i < count; i++) p[i] = bytes[i];
+#endif
 }
 
 /* ---- arithmetic ------------------------------------------------------------------------------- */
@@ -307,11 +345,17 @@ ALWAYS_INLINE vd vf_high(vf a)
 /* Lanes are summed in halves: i with i + n/2, and so on. */
 ALWAYS_INLINE double vd_sum(vd a)
 {
-    double lane[VD];
-    memcpy(lane, &a, sizeof lane);
-    for (int half = VD / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
-    return lane[0];
+#if VF == 16
+    a += __builtin_shuffle(a, (vl){4, 5, 6, 7, 0, 1, 2, 3});
+    a += __builtin_shuffle(a, (vl){2, 3, 0, 1, 6, 7, 4, 5});
+    a += __builtin_shuffle(a, (vl){1, 0, 3, 2, 5, 4, 7, 6});
+#elif VF == 8
+    a += __builtin_shuffle(a, (vl){2, 3, 0, 1});
+    a += __builtin_shuffle(a, (vl){1, 0, 3, 2});
+#else
+    a += __builtin_shuffle(a, (vl){1, 0});
+#endif
+    return a[0];
 }
 
 ALWAYS_INLINE double vf_sum(vf a)
@@ -319,14 +363,16 @@ ALWAYS_INLINE double vf_sum(vf a)
     return vd_sum(vf_low(a) + vf_high(a));
 }
 
+ALWAYS_INLINE int vi_any(vi a)
+{
+    for (int32_t half = VF / 2; half > 0; half /= 2) a |= __builtin_shuffle(a, vi_lanes() ^ half);
+    return a[0] != 0;
+}
+
 ALWAYS_INLINE float vf_largest(vf a)
 {
-    float lane[VF];
-    memcpy(lane, &a, sizeof lane);
-    for (int half = VF / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            if (lane[i + half] > lane[i]) lane[i] = lane[i + half];
-    return lane[0];
+    for (int32_t half = VF / 2; half > 0; half /= 2) a = vf_max(a, __builtin_shuffle(a, vi_lanes() ^ half));
+    return a[0];
 }
 
 #endif

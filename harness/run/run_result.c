@@ -1,0 +1,199 @@
+#include "harness/run/run_result.h"
+
+#include "common/device/host/host.h"
+#include "harness/run/job_result.h"
+#include "harness/run/version.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <protobuf-c/protobuf-c.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+#include <zmq.h>
+
+static void processor_name(char *buffer, size_t size)
+{
+    snprintf(buffer, size, "unknown processor");
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    char line[256];
+    while (file && fgets(line, sizeof line, file)) {
+        const char *at = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !at) continue;
+        do at++;
+        while (isspace((unsigned char)*at));
+        snprintf(buffer, size, "%.*s", (int)strcspn(at, "\n"), at);
+        break;
+    }
+    if (file) fclose(file);
+}
+
+static json_t *host_to_json(void)
+{
+    struct utsname u;
+    char processor[160], system[160];
+    uname(&u);
+    processor_name(processor, sizeof processor);
+    snprintf(system, sizeof system, "%s %s %s", u.sysname, u.release, u.machine);
+    json_int_t memory = (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE);
+    return json_pack("{s:s, s:s, s:s, s:i, s:I}", "name", u.nodename, "system", system, "processor", processor,
+                     "processors", host_processors(), "memory_bytes", memory);
+}
+
+static json_t *libraries_to_json(void)
+{
+    const dnnl_version_t *v = dnnl_version();
+    int major, minor, patch;
+    char onednn[32], zmq[32];
+    zmq_version(&major, &minor, &patch);
+    snprintf(onednn, sizeof onednn, "%d.%d.%d", v->major, v->minor, v->patch);
+    snprintf(zmq, sizeof zmq, "%d.%d.%d", major, minor, patch);
+    return json_pack("{s:s, s:s, s:s, s:s}", "oneDNN", onednn, "libzmq", zmq, "protobuf-c", protobuf_c_version(), "jansson",
+                     jansson_version_str());
+}
+
+static json_t *configuration_to_json(const run_config *c)
+{
+    json_t *object = json_object();
+    for (int b = 0; object && b < BINDING_COUNT; b++) {
+        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
+            char value[512];
+            options_format(&c->bindings[b], i, value, sizeof value);
+            json_object_set_new(object, c->bindings[b].table->options[i].name, json_string(value));
+        }
+    }
+    return object;
+}
+
+static json_t *workload_to_json(const run_result_input *in)
+{
+    const data_description *d = dataset_describe(in->set);
+    const run_config *c = in->config;
+    char optimizer[32];
+    options_format(&c->bindings[3], 0, optimizer, sizeof optimizer);
+    return json_pack("{s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:I}", "model", in->model->name, "parameters",
+                     (json_int_t)in->model->parameter_elements, "data", d->name, "training_samples",
+                     (json_int_t)d->samples[DATA_TRAIN], "test_samples", (json_int_t)d->samples[DATA_TEST],
+                     "batch_per_rank", (json_int_t)c->data.batch, "optimizer", optimizer, "seed", (json_int_t)c->run.seed);
+}
+
+/* ---- agreement of the engines ------------------------------------------------------------------ */
+
+static const char *param_of_element(const nn_model *m, int64_t element)
+{
+    for (int i = 0; i < m->param_count; i++) {
+        if (element < m->params[i].elements) return m->params[i].name;
+        element -= m->params[i].elements;
+    }
+    return "";
+}
+
+static json_t *agreement_to_json(const run_result_input *in)
+{
+    const run_job *ps = &in->jobs[ENGINE_PS], *ring = &in->jobs[ENGINE_RING];
+    if (!ps->params || !ring->params || ps->param_count != ring->param_count) return NULL;
+    double largest = 0;
+    int64_t at = 0;
+    for (int64_t i = 0; i < ps->param_count; i++) {
+        double difference = fabs((double)ps->params[i] - (double)ring->params[i]);
+        if (!(difference > largest)) continue;
+        largest = difference;
+        at = i;
+    }
+    bool equal = memcmp(ps->params, ring->params, (size_t)ps->param_count * sizeof(float)) == 0;
+    return json_pack("{s:b, s:O, s:O, s:f, s:s}", "parameters_equal", (int)equal, "hash_ps",
+                     json_object_get(ps->result, "parameter_hash"), "hash_ring",
+                     json_object_get(ring->result, "parameter_hash"), "largest_difference", largest,
+                     "largest_difference_in", equal ? "" : param_of_element(in->model, at));
+}
+
+static void utc(int64_t seconds, char *buffer, size_t size)
+{
+    struct tm tm;
+    time_t t = (time_t)seconds;
+    gmtime_r(&t, &tm);
+    strftime(buffer, size, "%Y-%m-%dT%H:%M:%SZ", &tm);
+}
+
+status run_result_build(const run_result_input *in, json_t **out)
+{
+    char started[32];
+    utc(in->started_at_s, started, sizeof started);
+    json_t *command = json_array(), *jobs = json_array();
+    bool stopped = false, simulated = false;
+    for (int i = 0; i < in->argc; i++) json_array_append_new(command, json_string(in->argv[i]));
+    for (int e = 0; e < ENGINE_COUNT; e++) {
+        if (!in->jobs[e].result) continue;
+        json_array_append(jobs, in->jobs[e].result);
+        stopped = stopped || json_is_true(json_object_get(in->jobs[e].result, "stopped_early"));
+        simulated = simulated || json_is_true(json_object_get(in->jobs[e].result, "simulated"));
+    }
+    const char *commit = PROGRAM_COMMIT;
+    json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",
+                                commit[0] ? json_string(commit) : json_null());
+    json_t *result = json_pack("{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:b, s:o}", "schema_version", 1,
+                               "program", program, "started_at", started, "command", command, "host", host_to_json(),
+                               "libraries", libraries_to_json(), "workload", workload_to_json(in), "hardware_note",
+                               in->hardware_note, "emulated", 0, "simulated", (int)simulated, "configuration",
+                               configuration_to_json(in->config), "stopped_early", (int)stopped, "jobs", jobs);
+    if (!result) return fail(STATUS_SYSTEM, "no memory for the results");
+    status rc = job_result_compare(result, host_processors());
+    json_t *agreement = agreement_to_json(in);
+    if (agreement) json_object_set_new(result, "agreement", agreement);
+    if (rc != STATUS_OK) json_decref(result);
+    else *out = result;
+    return rc;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------- */
+
+static int write_fully(const char *text, size_t size, void *context)
+{
+    int fd = *(int *)context;
+    while (size > 0) {
+        ssize_t written = write(fd, text, size);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return -1;
+        text += written;
+        size -= (size_t)written;
+    }
+    return 0;
+}
+
+enum { JSON_LAYOUT = JSON_INDENT(1) | JSON_REAL_PRECISION(17) };
+
+static status write_file(const json_t *result, const char *path)
+{
+    text_buffer temporary = {0};
+    text_append(&temporary, "%s.tmp.%d", path, (int)getpid());
+    if (temporary.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the results");
+    int fd = open(temporary.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    status rc = STATUS_OK;
+    if (fd < 0) {
+        rc = fail_errno(STATUS_CANNOT_CREATE, "%s", path);
+        goto out;
+    }
+    bool complete = json_dump_callback(result, write_fully, &fd, JSON_LAYOUT) == 0 && write_fully("\n", 1, &fd) == 0 &&
+                    fsync(fd) == 0;
+    if (!complete) rc = fail_errno(STATUS_IO, "%s", path);
+    close(fd);
+    if (complete && rename(temporary.data, path) != 0) rc = fail_errno(STATUS_CANNOT_CREATE, "%s", path);
+    if (rc != STATUS_OK) unlink(temporary.data);
+out:
+    text_free(&temporary);
+    return rc;
+}
+
+status run_result_write(const json_t *result, const char *path)
+{
+    if (strcmp(path, "-") != 0) return write_file(result, path);
+    int fd = STDOUT_FILENO;
+    if (json_dump_callback(result, write_fully, &fd, JSON_LAYOUT) == 0 && write_fully("\n", 1, &fd) == 0) return STATUS_OK;
+    return fail_errno(STATUS_CANNOT_CREATE, "stdout");
+}
