@@ -127,6 +127,8 @@ int transport_link_peer(const transport *t, int link)
 
 void transport_frame_released(transport_ticket *ticket)
 {
+    /* Orders what the sender wrote before what is read here, whatever thread this is. */
+    atomic_load_explicit(&ticket->pending, memory_order_acquire);
     transport *t = ticket->owner;
     bool wake = ticket->wake;
     if (atomic_fetch_sub_explicit(&ticket->pending, 1, memory_order_acq_rel) == 1 && wake) t->type->wake(t);
@@ -180,8 +182,8 @@ static status send_counted(transport *t, int link, const message_header *header,
                            int count, transport_ticket *ticket, int64_t bytes)
 {
     if (count > 0) {
-        ticket->owner = t;
-        atomic_fetch_add_explicit(&ticket->pending, count, memory_order_relaxed);
+        if (ticket->owner != t) ticket->owner = t; /* not written while earlier frames are under way */
+        atomic_fetch_add_explicit(&ticket->pending, count, memory_order_release);
         atomic_fetch_add_explicit(&t->in_use, count, memory_order_relaxed);
     }
     status result = t->options.pacer.release_ns

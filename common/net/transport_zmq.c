@@ -228,6 +228,7 @@ static void header_released(void *data, void *hint)
 {
     (void)data;
     header_slot *slot = hint;
+    atomic_load_explicit(&slot->busy, memory_order_acquire); /* orders the sender's writes before this */
     zmq_transport *z = slot->owner;
     atomic_store_explicit(&slot->busy, false, memory_order_seq_cst);
     if (atomic_exchange_explicit(&z->waits_for_room, false, memory_order_seq_cst)) wake_zmq(&z->base);
@@ -277,7 +278,8 @@ static status send_zmq(transport *t, int link, const message_header *header, con
         status named = send_identity(z, l);
         if (named != STATUS_OK) return named;
     }
-    atomic_store_explicit(&slot->busy, true, memory_order_relaxed);
+    atomic_store_explicit(&slot->busy, true, memory_order_release);
+    if (z->hub) atomic_fetch_add_explicit(&((zmq_hub *)z->hub)->sends, 1, memory_order_release);
     atomic_fetch_add_explicit(&z->headers_in_use, 1, memory_order_relaxed);
     status result = send_part(socket, slot->bytes, bytes, header_released, slot, count > 0);
     if (result != STATUS_OK) return result;

@@ -65,6 +65,9 @@ typedef struct zmq_hub {
     transport_hub base;
     void *context;
     _Atomic(zmq_transport *) closed; /* whose frames were still in use */
+    /* Messages over inproc:// are the sender's memory: the sender counts up behind its last write, the
+     * receiver looks before its first read. */
+    atomic_ullong sends;
 } zmq_hub;
 
 /* The link's peer is there. */

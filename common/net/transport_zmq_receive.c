@@ -126,6 +126,7 @@ static status read_message(zmq_transport *z, void *socket, int link, transport_m
         return fail(STATUS_SYSTEM, "transport: receiving failed: %s", zmq_strerror(reason));
     }
     *what = GOT_OTHER;
+    if (z->hub) atomic_load_explicit(&((zmq_hub *)z->hub)->sends, memory_order_acquire);
     bool more = zmq_msg_more(&part);
     if (link < 0) link = read_identity(z, &part, &more);
     const char *why = link < 0 ? "not a rank of this job" : NULL;

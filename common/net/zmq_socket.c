@@ -49,7 +49,9 @@ static status set_role(void *socket, const zsocket_options *o)
         return set_options(socket, router, sizeof router / sizeof router[0]);
     }
     const int_option dealer[] = {
-        {ZMQ_IMMEDIATE, 1},    /* queue to peers that are there, not to addresses */
+        /* With 1 a disconnection throws away what was received and not yet read: the callers themselves
+         * see to it that nothing is sent to a peer who is not there. */
+        {ZMQ_IMMEDIATE, 0},
         {ZMQ_PROBE_ROUTER, 1}, /* the server knows of us before we say anything */
         {ZMQ_RECONNECT_IVL, RECONNECT_MS},
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
