@@ -94,6 +94,7 @@ struct ps_server {
     char *buffers; /* server 0: packed, host memory */
     int64_t buffer_bytes, buffers_round; /* -1: none yet */
     ps_message buffers_next; /* kind NONE: none */
+    bool acknowledge_buffers; /* rank 0 is to be told that they were taken */
     int64_t buffers_received; /* the last round that came, taken or not */
     transport_ticket buffers_ticket;
 

@@ -54,19 +54,27 @@ static bool buffers_due(const ps_server *s, int worker)
 }
 
 /* New buffers are taken when nobody is owed the old ones. */
-static status accept_buffers(ps_server *s, bool *worked)
+static void accept_buffers(ps_server *s, bool *worked)
 {
     ps_message *m = &s->buffers_next;
-    if (m->header.kind == MESSAGE_NONE || !transport_sent(&s->buffers_ticket)) return STATUS_OK;
+    if (m->header.kind == MESSAGE_NONE || !transport_sent(&s->buffers_ticket)) return;
     for (int w = 0; w < s->c.world; w++)
-        if (buffers_due(s, w)) return STATUS_OK;
-    message_header taken = {.kind = MESSAGE_ACKNOWLEDGE, .step = m->header.step};
-    status rc = ps_port_send(&s->port, m->peer, &taken, NULL, 0, NULL, 0);
-    if (rc != STATUS_OK) return rc == STATUS_AGAIN ? STATUS_OK : rc;
+        if (buffers_due(s, w)) return;
     memcpy(s->buffers, ps_message_frame(m, 0).data, (size_t)s->buffer_bytes);
     s->buffers_round = m->header.step;
     ps_port_release(&s->port, m);
     m->header.kind = MESSAGE_NONE;
+    s->acknowledge_buffers = true;
+    *worked = true;
+}
+
+static status acknowledge_buffers(ps_server *s, bool *worked)
+{
+    if (!s->acknowledge_buffers) return STATUS_OK;
+    message_header taken = {.kind = MESSAGE_ACKNOWLEDGE, .step = s->buffers_round};
+    status rc = ps_port_send(&s->port, 0, &taken, NULL, 0, NULL, 0);
+    if (rc != STATUS_OK) return rc == STATUS_AGAIN ? STATUS_OK : rc;
+    s->acknowledge_buffers = false;
     *worked = true;
     return STATUS_OK;
 }
@@ -159,7 +167,8 @@ status server_send_shared(ps_server *s, bool *worked)
 {
     TRY(send_norms(s, worked));
     if (s->c.index != 0) return STATUS_OK;
-    TRY(accept_buffers(s, worked));
+    accept_buffers(s, worked);
+    TRY(acknowledge_buffers(s, worked));
     TRY(send_buffers(s, worked));
     if (s->layer_shares == s->c.world && s->layer_owed == 0 && transport_sent(&s->layer_ticket)) add_layer_shares(s);
     return send_layer_sums(s, worked);
