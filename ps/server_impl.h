@@ -34,6 +34,7 @@ typedef struct server_worker {
     ps_key_queue outbox;    /* keys to be answered */
     int64_t settle_pull, settle_round;   /* a settle that waits for the other ranks; pull 0: none */
     int64_t buffers_pull, buffers_round; /* a pull for buffers that is owed; for which round */
+    bool had_buffers;
     bool was_there, gone;
     ps_message layer_share; /* its share of what a layer adds up; kind NONE: not there */
     bool norm_due;          /* `norm` is to be sent to it */

@@ -53,13 +53,20 @@ static bool buffers_due(const ps_server *s, int worker)
     return w->buffers_pull > 0 && s->buffers_round >= 0 && s->buffers_round >= w->buffers_round;
 }
 
-/* New buffers are taken when nobody is owed the old ones. */
+/* Whether somebody still is to get the present buffers: who asked for them, and at the start who has yet to
+ * come. Later rank 0 cannot have new ones before all have what they began the last round with. */
+static bool buffers_needed(const ps_server *s)
+{
+    bool by_rounds = s->c.policy->consistency != PS_ASYNC && s->buffers_round >= 0;
+    for (int w = 1; w < s->c.world; w++)
+        if (buffers_due(s, w) || (by_rounds && !s->workers[w].had_buffers)) return true;
+    return false;
+}
+
 static void accept_buffers(ps_server *s, bool *worked)
 {
     ps_message *m = &s->buffers_next;
-    if (m->header.kind == MESSAGE_NONE || !transport_sent(&s->buffers_ticket)) return;
-    for (int w = 0; w < s->c.world; w++)
-        if (buffers_due(s, w)) return;
+    if (m->header.kind == MESSAGE_NONE || !transport_sent(&s->buffers_ticket) || buffers_needed(s)) return;
     memcpy(s->buffers, ps_message_frame(m, 0).data, (size_t)s->buffer_bytes);
     s->buffers_round = m->header.step;
     ps_port_release(&s->port, m);
@@ -90,6 +97,7 @@ static status send_buffers(ps_server *s, bool *worked)
         if (rc == STATUS_AGAIN) continue;
         if (rc != STATUS_OK) return rc;
         w->buffers_pull = 0;
+        w->had_buffers = true;
         *worked = true;
     }
     return STATUS_OK;

@@ -86,6 +86,53 @@ double job_initial(int param, int64_t i)
     return (double)((param * 5 + i) % 13 - 6);
 }
 
+double job_buffer(int rank, int64_t step, int buffer)
+{
+    return (double)(rank * 1000 + (step + 1) * 10 + buffer);
+}
+
+static void write_buffers(const job_rank *r, int64_t step)
+{
+    const param_set *set = r->params;
+    for (int b = 0; b < set->model->buffer_count; b++) {
+        for (int64_t i = 0; i < set->buffer_pieces[b].count; i++) {
+            double value = job_buffer(r->rank, step, b);
+            int64_t at = set->buffer_pieces[b].offset + i;
+            if (set->type == DTYPE_F64) ((double *)set->buffers.data)[at] = value;
+            else ((float *)set->buffers.data)[at] = (float)value;
+        }
+    }
+}
+
+void job_expect_buffers(job_rank *r, int of_rank, int64_t step)
+{
+    const param_set *set = r->params;
+    for (int b = 0; b < set->model->buffer_count && !r->error[0]; b++) {
+        for (int64_t i = 0; i < set->buffer_pieces[b].count && !r->error[0]; i++) {
+            int64_t at = set->buffer_pieces[b].offset + i;
+            const void *buffers = set->buffers.data;
+            double found = set->type == DTYPE_F64 ? ((const double *)buffers)[at] : ((const float *)buffers)[at];
+            if (found != job_buffer(of_rank, step, b))
+                snprintf(r->error, sizeof r->error, "rank %d, step %d, buffer %d: found %g, expected %g", r->rank,
+                         (int)r->next, b, found, job_buffer(of_rank, step, b));
+        }
+    }
+}
+
+void job_expect_params(job_rank *r, const param_set *expected)
+{
+    const param_set *set = r->params;
+    for (int p = 0; p < set->model->param_count && !r->error[0]; p++) {
+        for (int64_t i = 0; i < set->pieces[p].count && !r->error[0]; i++) {
+            double found = job_param(set, set->params.data, p, i);
+            double wanted = job_param(expected, expected->params.data, p, i);
+            if (found != wanted)
+                snprintf(r->error, sizeof r->error, "rank %d, behind %d steps, %s[%d]: found %.17g, expected %.17g", r->rank,
+                         (int)r->next, set->model->params[p].name, (int)i, found, wanted);
+        }
+    }
+}
+
 static void fill_params(const param_set *set)
 {
     for (int p = 0; p < set->model->param_count; p++)
@@ -106,6 +153,7 @@ static status open_memory(job_rank *r, const sync_requirements *needs)
     int64_t reserved = (set->arena_elements + set->buffer_elements) * dtype_size(set->type);
     ledger_acquire(&r->ledger, needs->param_class, set->logical_bytes + set->buffer_bytes, reserved);
     fill_params(set);
+    write_buffers(r, -1);
     return optimizer_open(r->device, &j->config.optimizer, set->type, set->arena_elements, j->model->parameter_elements,
                           &r->ledger, &r->optimizer);
 }
@@ -165,6 +213,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
     TRY_GOTO(rc, sync_ps.connect(r.engine, offers), out);
     TRY_GOTO(rc, run->function(group, &r), out);
+    if (r.error[0]) TRY_GOTO(rc, (fail)(STATUS_MISMATCH, "%s", r.error), out); /* fail() is a macro of cmocka's */
     rc = local_ranks_barrier(group);
 out:
     job_rank_close(&r);
@@ -188,6 +237,8 @@ status job_forward(job_rank *r, const sync_step *step)
 {
     const nn_program *p = r->job->program;
     TRY(sync_ps.begin_forward(r->engine, step));
+    if (strcmp(r->job->config.policy, "sync") == 0) job_expect_buffers(r, 0, r->next - 1);
+    write_buffers(r, r->next);
     for (int op = 0; op < p->forward_end; op++)
         for (int i = 0; i < p->ops[op].need_count; i++) TRY(sync_ps.need(r->engine, p->needs[p->ops[op].need_first + i]));
     return sync_ps.place_outputs(r->engine, step);

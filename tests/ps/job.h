@@ -44,7 +44,8 @@ typedef struct job_rank {
     optimizer *optimizer;
     ledger ledger;
     sync_engine *engine;
-    int64_t next; /* step */
+    int64_t next;    /* step */
+    char error[256]; /* the first thing that was not as expected; "" for none */
 } job_rank;
 
 void job_open(const job_config *config, job *out);
@@ -54,11 +55,12 @@ void job_close(job *j);
 status job_rank_open(job *j, int rank, job_rank *out);
 void job_rank_close(job_rank *r);
 
-/* Runs `function` on every rank as a thread, between set-up and a barrier before the end. */
+/* Runs `function` on every rank as a thread, between set-up and a barrier before the end. An `error` of a
+ * rank is a failure: STATUS_MISMATCH. */
 typedef status (*job_function)(local_ranks *group, job_rank *rank);
 status job_run(job *j, job_function function);
 
-/* One step with learning rate 0.125: buffers of rank 0 become `round + 1` everywhere else's input. */
+/* One step with learning rate 0.125. Forward passes write job_buffer(); under sync all begin with rank 0's. */
 status job_step(job_rank *r);
 /* Its parts, for tests that look in between. */
 sync_step job_begin(const job_rank *r);
@@ -68,6 +70,12 @@ status job_backward(job_rank *r, const sync_step *step);
 /* Element `i` of parameter `param`: small integers, so that sums of them are exact. */
 double job_gradient(int rank, int64_t round, int param, int64_t i);
 double job_initial(int param, int64_t i);
+/* What `rank`'s forward pass of step `step` leaves in a buffer; -1: what it starts from. */
+double job_buffer(int rank, int64_t step, int buffer);
+/* Notes an error unless all of the rank's buffers are job_buffer(of_rank, step). */
+void job_expect_buffers(job_rank *r, int of_rank, int64_t step);
+/* Likewise unless its parameters are those of `set`. */
+void job_expect_params(job_rank *r, const param_set *set);
 
 /* What plain loops make of `rounds` rounds: sums in rank order, a division, the optimizer. */
 typedef struct job_reference {
