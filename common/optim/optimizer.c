@@ -171,12 +171,17 @@ const optimizer_options *optimizer_get_options(const optimizer *o)
     return &o->options;
 }
 
-void optimizer_begin_state(optimizer *o)
+void optimizer_begin_shard(optimizer *o, int64_t logical, int64_t elements)
 {
     if (o->state_counted) return;
     o->state_counted = true;
     for (int i = 0; i < o->state_count; i++)
-        ledger_acquire(o->ledger, LEDGER_OPTIMIZER, o->logical * o->element_size, o->elements * o->element_size);
+        ledger_acquire(o->ledger, LEDGER_OPTIMIZER, logical * o->element_size, elements * o->element_size);
+}
+
+void optimizer_begin_state(optimizer *o)
+{
+    optimizer_begin_shard(o, o->logical, o->elements);
 }
 
 status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,

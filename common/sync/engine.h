@@ -39,6 +39,8 @@ typedef struct sync_context {
     const char *policy;        /* a name from the engine's policy table */
     int64_t stall_timeout_ns;
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
+    int divide;                /* shared_divide: of shared_options */
+    struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
 } sync_context;
 
 /* One step as the train loop sees it. */

@@ -2,6 +2,7 @@
 
 #include "common/base/text.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,7 +19,8 @@ static status map_shared(size_t bytes, device_memory *out)
 {
     int fd = memfd_create("harness-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return fail_errno(STATUS_SYSTEM, "no shared memory (memfd_create)");
-    if (ftruncate(fd, (off_t)bytes) != 0) {
+    /* Sealed: peers that map it need not fear that it shrinks under them. */
+    if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         close(fd);
         return no_memory(bytes);
     }

@@ -1,0 +1,71 @@
+/* float16 (IEEE 754 binary16) and bfloat16 as 16-bit patterns, to and from float32. Branch-free, so that
+ * loops over them become vector code on every instruction set.
+ *
+ * To float32 is exact. From float32 rounds to nearest, ties to even; what is too large becomes infinity,
+ * what is too small a subnormal or zero of the same sign; every NaN becomes the quiet NaN of its sign. */
+#ifndef COMMON_REDUCE_HALF_H
+#define COMMON_REDUCE_HALF_H
+
+#include <stdint.h>
+
+static inline float half_bits_as_float(uint32_t bits)
+{
+    union {
+        uint32_t u;
+        float f;
+    } pun = {.u = bits};
+    return pun.f;
+}
+
+static inline uint32_t half_float_as_bits(float value)
+{
+    union {
+        float f;
+        uint32_t u;
+    } pun = {.f = value};
+    return pun.u;
+}
+
+static inline float bf16_to_float(uint16_t h)
+{
+    return half_bits_as_float((uint32_t)h << 16);
+}
+
+static inline uint16_t bf16_from_float(float value)
+{
+    uint32_t bits = half_float_as_bits(value);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    uint32_t quiet = (bits >> 16 & 0x8000) | 0x7fc0;
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+}
+
+static inline float f16_to_float(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+    uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13; /* exponent and mantissa where float32 has them */
+    uint32_t normal = magnitude + ((127u - 15u) << 23);
+    uint32_t special = magnitude + ((255u - 31u) << 23);
+    /* A subnormal is mantissa * 2^-24: placed behind 2^-14's leading one, which is then taken away. */
+    float subnormal = half_bits_as_float(magnitude + (113u << 23)) - 0x1p-14f;
+    uint32_t bits = magnitude >= 0x0f800000u ? special : normal;
+    bits = magnitude < 0x00800000u ? half_float_as_bits(subnormal) : bits;
+    return half_bits_as_float(bits | sign);
+}
+
+static inline uint16_t f16_from_float(float value)
+{
+    uint32_t bits = half_float_as_bits(value);
+    uint32_t sign = bits >> 16 & 0x8000;
+    uint32_t magnitude = bits & 0x7fffffff;
+    /* Rounded in integers: half of the last place, less one where that place is even. */
+    uint32_t normal = (magnitude - ((127u - 15u) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    /* Below 2^-14 the addition of 0.5 leaves float32 the ten bits that float16 keeps, rounded by it. */
+    float shifted = half_bits_as_float(magnitude) + 0.5f;
+    uint32_t subnormal = half_float_as_bits(shifted) - half_float_as_bits(0.5f);
+    uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
+    half = magnitude >= 0x47800000u ? large : half; /* from 65536 on; 65520 and above round up to infinity */
+    return (uint16_t)(half | sign);
+}
+
+#endif

@@ -1,0 +1,59 @@
+#include "common/reduce/reduce.h"
+
+#include "common/reduce/reduce_impl.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* __builtin_cpu_supports() reads words that the C runtime fills in before main: no state of ours. */
+static const reduce_kernels *kernels(void)
+{
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd"))
+        return &reduce_kernels_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma"))
+        return &reduce_kernels_avx2;
+    return &reduce_kernels_baseline;
+}
+
+const char *reduce_op_name(reduce_op op)
+{
+#define OP_NAME(name, text) [REDUCE_##name] = text,
+    static const char *const names[] = {REDUCE_OP_LIST(OP_NAME)};
+#undef OP_NAME
+    return names[op];
+}
+
+bool reduce_has_type(dtype type)
+{
+    return kernels()->divide[type] != NULL;
+}
+
+void reduce_pair(dtype type, reduce_op op, void *out, const void *a, const void *b, int64_t count)
+{
+    kernels()->pair[type][op](out, a, b, count);
+}
+
+void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, const void *const *ins, int in_count,
+                 int64_t count)
+{
+    assert(in_count > 0 && out_count > 0);
+    kernels()->many[type][op](outs, out_count, ins, in_count, count, op == REDUCE_MEAN ? in_count : 1);
+}
+
+void reduce_divide(dtype type, void *out, const void *in, int64_t count, double divisor)
+{
+    if (divisor != 1) kernels()->divide[type](out, in, count, divisor);
+    else if (out != in) memcpy(out, in, (size_t)(count * dtype_size(type)));
+}
+
+void reduce_convert(dtype to, void *out, dtype from, const void *in, int64_t count, double divisor)
+{
+    if (to == from) reduce_divide(to, out, in, count, divisor);
+    else kernels()->convert[to][from](out, in, count, divisor);
+}
+
+const char *reduce_instruction_set(void)
+{
+    return kernels()->name;
+}

@@ -1,0 +1,23 @@
+/* The kernels of one instruction set. For this folder only. */
+#ifndef COMMON_REDUCE_REDUCE_IMPL_H
+#define COMMON_REDUCE_REDUCE_IMPL_H
+
+#include "common/reduce/reduce.h"
+
+typedef void (*reduce_pair_kernel)(void *out, const void *a, const void *b, int64_t count);
+typedef void (*reduce_many_kernel)(void *const *outs, int out_count, const void *const *ins, int in_count,
+                                   int64_t count, int64_t divisor);
+typedef void (*reduce_divide_kernel)(void *out, const void *in, int64_t count, double divisor);
+
+/* Entries that no type or operation uses are NULL. */
+typedef struct reduce_kernels {
+    const char *name;
+    reduce_pair_kernel pair[DTYPE_COUNT][REDUCE_OP_COUNT];
+    reduce_many_kernel many[DTYPE_COUNT][REDUCE_OP_COUNT];
+    reduce_divide_kernel divide[DTYPE_COUNT];
+    reduce_divide_kernel convert[DTYPE_COUNT][DTYPE_COUNT]; /* [to][from] */
+} reduce_kernels;
+
+extern const reduce_kernels reduce_kernels_baseline, reduce_kernels_avx2, reduce_kernels_avx512;
+
+#endif

@@ -1,0 +1,14 @@
+#include "common/sync/shared_options.h"
+
+#include <stddef.h>
+
+static const char *const divide_names[] = {"policy", "before", "after", NULL};
+
+static const option option_list[] = {
+    {.name = "divide", .type = OPTION_CHOICE, .offset = offsetof(shared_options, divide), .initial = "policy",
+     .choices = divide_names, .help = "gradients by the number of ranks, before or after they are summed"},
+    {.name = "stall-timeout", .argument = "TIME", .type = OPTION_DURATION,
+     .offset = offsetof(shared_options, stall_timeout_ns), .initial = "60s",
+     .help = "how long ranks wait for one of them within a step"},
+};
+const option_table shared_option_table = {"Synchronisation", option_list, sizeof option_list / sizeof option_list[0]};
