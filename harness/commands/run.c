@@ -105,6 +105,7 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
     status rc = rank_run(&c->config, &place, &outcome);
     if (rc == STATUS_OK && e->origin == LAUNCH_BY_HARNESS) rc = run_jobs_deliver(&outcome);
     else if (rc == STATUS_OK && outcome.job) rc = report_alone(c, &outcome, place.engine);
+    if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* it stands on the board: the launcher says it, once */
     if (outcome.stopped && e->origin != LAUNCH_BY_HARNESS) *exit_code = status_exit_code(STATUS_STOPPED);
     json_decref(outcome.job);
     free(outcome.params);

@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Of a process before it holds any tensor: program, libraries, generated code. */
 enum { PROCESS_BYTES = 60 << 20 };
@@ -62,15 +63,41 @@ static void note_hardware(const run_config *c, run_plan *p)
              p->alternate || c->run.mode != RUN_BOTH ? "" : "; memory does not hold all jobs: one after the other");
 }
 
+static status drop_tensor(void *context, const checkpoint_tensor *t, dtype type, const void *values)
+{
+    (void)context, (void)t, (void)type, (void)values;
+    return STATUS_OK;
+}
+
+/* A checkpoint that does not fit is found out here, once, and not by every rank. */
+static status check_load(const run_config *c, const run_plan *p, model_options *resolved)
+{
+    if (!c->checkpoint.load) return STATUS_OK;
+    checkpoint *file = NULL;
+    option_binding model = {.table = &model_option_table, .storage = resolved};
+    bool reference = strcmp(c->run.device, "reference") == 0;
+    checkpoint_subject subject = {.model = p->model,
+                                  .type = reference ? DTYPE_F64 : DTYPE_F32,
+                                  .model_options = &model,
+                                  .optimizer = &c->optimizer};
+    checkpoint_sink nowhere = {.write = drop_tensor};
+    TRY(checkpoint_open(c->checkpoint.load, &file));
+    status rc = checkpoint_load(file, &subject, &nowhere);
+    checkpoint_close(&file);
+    return rc;
+}
+
 status run_plan_make(const run_config *config, run_plan *out)
 {
     *out = (run_plan){0};
-    TRY(run_config_build(config, &out->set, &out->model));
+    model_options resolved;
+    TRY(run_config_build(config, &out->set, &out->model, &resolved));
     data_form form = data_form_of_model(out->model);
     unsigned augment = 0;
     data_transform transform;
     TRY(data_augment_parse(config->data.augment, &augment));
     TRY(data_transform_plan(dataset_describe(out->set), &form, augment, &transform));
+    TRY(check_load(config, out, &resolved));
     TRY(plan_steps(config, out));
     TRY(plan_memory(config, out));
     note_hardware(config, out);

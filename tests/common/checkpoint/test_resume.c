@@ -159,7 +159,7 @@ static void run_steps(run *r, int64_t first, int64_t end, double *losses)
 {
     for (int64_t s = first; s < end; s++) {
         step_result result;
-        expect_ok(trainer_step(r->trainer, r->source, s, &result));
+        expect_ok(trainer_step(r->trainer, r->source, s, s, &result));
         losses[s] = result.loss;
     }
     expect_ok(trainer_settle(r->trainer));
