@@ -35,11 +35,14 @@ static status check_resources(void)
     for (int i = 0; i < opened; i++) close(fds[i]);
     errno = reason;
     if (reason)
-        return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d file descriptors, found %d: raise the limit (ulimit -n)",
+        return fail_errno(STATUS_SYSTEM,
+                          "ZeroMQ needs %d file descriptors, found %d: raise the limit (ulimit -n)",
                           CONTEXT_FDS, opened);
     pthread_t threads[CONTEXT_THREADS];
     int started = 0;
-    while (started < CONTEXT_THREADS && (reason = pthread_create(&threads[started], NULL, nothing, NULL)) == 0) started++;
+    while (started < CONTEXT_THREADS &&
+           (reason = pthread_create(&threads[started], NULL, nothing, NULL)) == 0)
+        started++;
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     errno = reason;
     if (reason)
@@ -140,8 +143,10 @@ status zsocket_open(void *context, const zsocket_options *options, void **out)
     void *socket = zmq_socket(context, options->type);
     if (!socket) return fail(STATUS_SYSTEM, "ZeroMQ: no socket: %s", zmq_strerror(errno));
     status result = configure(socket, options);
-    if (result == STATUS_OK) *out = socket;
-    else zmq_close(socket);
+    if (result == STATUS_OK)
+        *out = socket;
+    else
+        zmq_close(socket);
     return result;
 }
 
@@ -239,12 +244,16 @@ zsocket_event zsocket_monitor_next(void *monitor)
     uint16_t kind;
     memcpy(&kind, event, sizeof kind);
     switch (kind) {
-    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: return ZSOCKET_UP;
-    case ZMQ_EVENT_DISCONNECTED: return ZSOCKET_DOWN;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        return ZSOCKET_UP;
+    case ZMQ_EVENT_DISCONNECTED:
+        return ZSOCKET_DOWN;
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: return ZSOCKET_REFUSED;
-    default: return ZSOCKET_OTHER;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+        return ZSOCKET_REFUSED;
+    default:
+        return ZSOCKET_OTHER;
     }
 }
 

@@ -60,7 +60,11 @@ static status use_exchange(void)
 {
     shm_segment own = {0}, peers[1];
     TRY(shm_create("test", 100, &own));
-    const shm_exchange_options options = {.name = "alone", .token = 9, .world = 1, .own = &own, .count = 1,
+    const shm_exchange_options options = {.name = "alone",
+                                          .token = 9,
+                                          .world = 1,
+                                          .own = &own,
+                                          .count = 1,
                                           .deadline_ns = clock_now_ns() + TEST_LIMIT_NS};
     status result = shm_exchange(&options, peers);
     shm_close(&own);
@@ -82,7 +86,9 @@ static status converse(transport *server, transport *client, int link, transport
     bool sent = false;
     while (clock_now_ns() < until) {
         transport_message m;
-        status result = sent ? STATUS_OK : transport_send(client, link, &(message_header){.kind = MESSAGE_PUSH}, &frame, 1, ticket);
+        status result =
+            sent ? STATUS_OK
+                 : transport_send(client, link, &(message_header){.kind = MESSAGE_PUSH}, &frame, 1, ticket);
         sent = sent || result == STATUS_OK;
         if (result == STATUS_OK || result == STATUS_AGAIN) result = transport_receive(server, &m);
         if (result == STATUS_OK) {
@@ -120,7 +126,8 @@ static status use_rendezvous(void)
     char url[128];
     double one = 1;
     net_url("ipc", url, sizeof url);
-    const rendezvous_options options = {.url = url, .world = 1, .program = "p", .config_text = "c", .connect_limit_ns = TEST_LIMIT_NS};
+    const rendezvous_options options = {
+        .url = url, .world = 1, .program = "p", .config_text = "c", .connect_limit_ns = TEST_LIMIT_NS};
     rendezvous *r = NULL;
     TRY(rendezvous_open(&options, &r));
     status result = rendezvous_sum(r, "one", &one, 1, clock_now_ns() + TEST_LIMIT_NS);
@@ -154,10 +161,12 @@ static void every_allocation_may_fail(void **state)
             }
             failures++;
             if (result != STATUS_SYSTEM || !strstr(error_message(), "memory"))
-                fail_msg("%s, allocation %ld: found %s '%s'", cases[c].name, k, status_name(result), error_message());
+                fail_msg("%s, allocation %ld: found %s '%s'", cases[c].name, k, status_name(result),
+                         error_message());
             error_clear();
         }
-        if (failures < cases[c].at_least) fail_msg("%s: %d allocations, expected more", cases[c].name, failures);
+        if (failures < cases[c].at_least)
+            fail_msg("%s: %d allocations, expected more", cases[c].name, failures);
     }
 }
 

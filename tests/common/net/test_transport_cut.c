@@ -67,8 +67,10 @@ static int cut_and_heal(void)
         if (sent < MESSAGES) {
             const message_header push = {.kind = MESSAGE_PUSH, .step = sent};
             status result = transport_send(pair.client, pair.link, &push, &frame, 1, &pair.ticket);
-            if (result == STATUS_OK) sent++;
-            else if (result != STATUS_AGAIN) return 4;
+            if (result == STATUS_OK)
+                sent++;
+            else if (result != STATUS_AGAIN)
+                return 4;
         }
         status result = transport_receive(pair.server, &m);
         if (result == STATUS_OK) {
