@@ -21,9 +21,12 @@ enum {
     CONTEXT_THREADS = 2,
 };
 
-static void *nothing(void *unused)
+/* Lives until the gate opens. */
+static void *wait_at(void *gate)
 {
-    return unused;
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
 }
 
 /* libzmq aborts the process where it finds no descriptors or threads for its own. */
@@ -39,10 +42,13 @@ static status check_resources(void)
                           "ZeroMQ needs %d file descriptors, found %d: raise the limit (ulimit -n)",
                           CONTEXT_FDS, opened);
     pthread_t threads[CONTEXT_THREADS];
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     int started = 0;
+    pthread_mutex_lock(&gate); /* all of them at once */
     while (started < CONTEXT_THREADS &&
-           (reason = pthread_create(&threads[started], NULL, nothing, NULL)) == 0)
+           (reason = pthread_create(&threads[started], NULL, wait_at, &gate)) == 0)
         started++;
+    pthread_mutex_unlock(&gate);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     errno = reason;
     if (reason)
