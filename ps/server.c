@@ -217,15 +217,9 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
     return rc;
 }
 
-static bool nothing_posted(void *context)
-{
-    (void)context;
-    return false;
-}
-
 static void wait_for_more(void *context, int64_t deadline_ns)
 {
-    ps_port_wait(&((ps_server *)context)->port, deadline_ns, nothing_posted, NULL);
+    ps_port_wait(&((ps_server *)context)->port, deadline_ns);
 }
 
 static void wake(void *context)
