@@ -58,8 +58,10 @@ status transport_open(const transport_type *type, const transport_options *optio
     t->type = type;
     t->options = *options;
     status result = allocate_links(t);
-    if (result == STATUS_OK) *out = t;
-    else type->close(t, 0);
+    if (result == STATUS_OK)
+        *out = t;
+    else
+        type->close(t, 0);
     return result;
 }
 
@@ -127,6 +129,8 @@ int transport_link_peer(const transport *t, int link)
 
 void transport_frame_released(transport_ticket *ticket)
 {
+    /* Orders what the sender wrote before what is read here, whatever thread this is. */
+    atomic_load_explicit(&ticket->pending, memory_order_acquire);
     transport *t = ticket->owner;
     bool wake = ticket->wake;
     if (atomic_fetch_sub_explicit(&ticket->pending, 1, memory_order_acq_rel) == 1 && wake) t->type->wake(t);
@@ -180,8 +184,8 @@ static status send_counted(transport *t, int link, const message_header *header,
                            int count, transport_ticket *ticket, int64_t bytes)
 {
     if (count > 0) {
-        ticket->owner = t;
-        atomic_fetch_add_explicit(&ticket->pending, count, memory_order_relaxed);
+        if (ticket->owner != t) ticket->owner = t; /* not written while earlier frames are under way */
+        atomic_fetch_add_explicit(&ticket->pending, count, memory_order_release);
         atomic_fetch_add_explicit(&t->in_use, count, memory_order_relaxed);
     }
     status result = t->options.pacer.release_ns
@@ -194,8 +198,8 @@ static status send_counted(transport *t, int link, const message_header *header,
     return result;
 }
 
-static status send_spoiled(transport *t, int link, message_header *header, const message_frame *frames, int count,
-                           transport_ticket *ticket, int64_t bytes)
+static status send_spoiled(transport *t, int link, message_header *header, const message_frame *frames,
+                           int count, transport_ticket *ticket, int64_t bytes)
 {
     message_frame changed[MESSAGE_FRAMES_MAX];
     switch (t->options.fault.kind) {
@@ -214,8 +218,8 @@ static status send_spoiled(transport *t, int link, message_header *header, const
     }
 }
 
-status transport_send(transport *t, int link, const message_header *header, const message_frame *frames, int count,
-                      transport_ticket *ticket)
+status transport_send(transport *t, int link, const message_header *header, const message_frame *frames,
+                      int count, transport_ticket *ticket)
 {
     TRY(check_send(t, link, frames, count, ticket));
     TRY(transport_forward_due(t));

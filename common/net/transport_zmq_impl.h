@@ -65,11 +65,21 @@ typedef struct zmq_hub {
     transport_hub base;
     void *context;
     _Atomic(zmq_transport *) closed; /* whose frames were still in use */
+    /* Messages over inproc:// are the sender's memory: the sender counts up behind its last write, the
+     * receiver looks before its first read. */
+    atomic_ullong sends;
 } zmq_hub;
 
 /* The link's peer is there. */
 status zmq_link_prepare(zmq_transport *z, zmq_link *l);
 void zmq_link_lost(zmq_transport *z, zmq_link *l);
+
+void zmq_wake(transport *t);
+
+/* transport_zmq_send.c */
+status zmq_room(transport *t, int link);
+status zmq_send_message(transport *t, int link, const message_header *header, const message_frame *frames,
+                        int count, transport_ticket *ticket);
 
 /* transport_zmq_receive.c */
 status zmq_receive(transport *t, transport_message *out);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 enum {
-    MONITORS_EVERY = 64,      /* empty receives between two looks at the monitors */
+    MONITORS_EVERY = 64,       /* empty receives between two looks at the monitors */
     FIRST_PROBE_NS = 10000000, /* behind a disconnection; each later one takes five times as long */
     TENSOR_ALIGNMENT = 8,
 };
@@ -126,6 +126,7 @@ static status read_message(zmq_transport *z, void *socket, int link, transport_m
         return fail(STATUS_SYSTEM, "transport: receiving failed: %s", zmq_strerror(reason));
     }
     *what = GOT_OTHER;
+    if (z->hub) atomic_load_explicit(&((zmq_hub *)z->hub)->sends, memory_order_acquire);
     bool more = zmq_msg_more(&part);
     if (link < 0) link = read_identity(z, &part, &more);
     const char *why = link < 0 ? "not a rank of this job" : NULL;
@@ -138,8 +139,10 @@ static status read_message(zmq_transport *z, void *socket, int link, transport_m
     if (!why) why = read_header(&part, &out->header);
     zmq_msg_close(&part);
     receive_slot *slot = why || result != STATUS_OK ? NULL : take_slot(z);
-    if (!slot) skip_rest(socket, more);
-    else result = read_frames(z, socket, more, slot, out->header.frames, &why);
+    if (!slot)
+        skip_rest(socket, more);
+    else
+        result = read_frames(z, socket, more, slot, out->header.frames, &why);
     if (!why && !slot && result == STATUS_OK) result = fail(STATUS_SYSTEM, "transport: no memory to receive");
     if (why || result != STATUS_OK) {
         if (slot) give_slot(z, slot);

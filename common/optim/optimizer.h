@@ -53,14 +53,17 @@ const optimizer_options *optimizer_get_options(const optimizer *o);
 /* The state begins to live in the ledger: at the first step, as PyTorch creates it. Called by the thread
  * that writes the ledger; further calls do nothing. */
 void optimizer_begin_state(optimizer *o);
+/* The same where only a shard of the parameters is updated here: `logical` elements, `elements` with padding. */
+void optimizer_begin_shard(optimizer *o, int64_t logical, int64_t elements);
 
 /* Updates the pieces of `params` from `grads` as step number `step` (from 0) with learning rate `lr`.
  * Every element must be updated once a step; several calls with disjoint pieces make one step. Gradients
- * are multiplied by `scale` first (clipping); 1 leaves them as they are. Any thread, one at a time. */
+ * are multiplied by `scale` first (clipping); 1 leaves them as they are. Any thread; on a host device several
+ * at a time with disjoint pieces. */
 status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
                         int64_t step, double lr, double scale);
 
-/* Adds the squared norm of the gradients' pieces to *sum (float64, device memory). */
+/* Adds the squared norm of the gradients' pieces to *sum (float64, device memory). One call at a time. */
 status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces, double *sum);
 
 /* torch.nn.utils.clip_grad_norm_'s factor: min(1, max_norm / (norm + 1e-6)). */

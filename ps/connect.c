@@ -1,0 +1,161 @@
+#include "ps/connect.h"
+
+#include "common/base/clock.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WINDOW = 64, LONGEST_TEXT = 4096 };
+
+int ps_member_count(const ps_policy *policy, int world)
+{
+    return world + (policy->placement == PS_PLACEMENT_OWN ? (int)policy->servers : 0);
+}
+
+static const char *name_member(const ps_member *m, int member, char *text, size_t size)
+{
+    if (member < m->world) snprintf(text, size, "rank %d", member);
+    else snprintf(text, size, "parameter server %d", member - m->world);
+    return text;
+}
+
+/* ---- addresses -------------------------------------------------------------------------------- */
+
+static ps_transport transport_kind(const ps_member *m)
+{
+    ps_transport asked = (ps_transport)m->options->transport;
+    if (asked != PS_TRANSPORT_AUTO) return asked;
+    return m->hub ? PS_TRANSPORT_INPROC : PS_TRANSPORT_IPC;
+}
+
+static int64_t largest_frame(const ps_member *m)
+{
+    int64_t bytes = LONGEST_TEXT, size = dtype_size(m->params->type);
+    for (int k = 0; k < m->plan->key_count; k++)
+        if (m->plan->keys[k].elements * size > bytes) bytes = m->plan->keys[k].elements * size;
+    if (m->params->buffer_bytes > bytes) bytes = m->params->buffer_bytes;
+    if (m->plan->largest_sum * (int64_t)sizeof(double) > bytes) bytes = m->plan->largest_sum * (int64_t)sizeof(double);
+    return bytes;
+}
+
+status ps_transport_options(const ps_member *m, int number, transport_options *out)
+{
+    if (transport_kind(m) == PS_TRANSPORT_INPROC && !m->hub)
+        return fail(STATUS_CONFIG, "option --transport: found inproc, allowed is ipc or tcp where every rank has a process");
+    int peers = m->world > m->plan->server_count ? m->world : m->plan->server_count;
+    *out = transport_defaults(number, peers, m->token, largest_frame(m));
+    out->frames = PS_KEY_PIECES;
+    out->window = WINDOW;
+    out->hub = m->hub;
+    return STATUS_OK;
+}
+
+status ps_listen(const ps_member *m, int server, ps_port *port, char *url)
+{
+    char asked[PS_URL_MAX];
+    switch (transport_kind(m)) {
+    case PS_TRANSPORT_TCP: snprintf(asked, sizeof asked, "tcp://%s:*", m->options->interface); break;
+    case PS_TRANSPORT_INPROC: snprintf(asked, sizeof asked, "inproc://psring-%016" PRIx64 "-ps-%d", m->token, server); break;
+    default: snprintf(asked, sizeof asked, "ipc://@psring-%016" PRIx64 "-ps-%d", m->token, server); break;
+    }
+    TRY(transport_listen(port->transport, asked, url, PS_URL_MAX));
+    for (int w = 0; w < port->peers; w++)
+        if (w != port->partner) port->links[w] = w;
+    return STATUS_OK;
+}
+
+/* ---- the meeting ------------------------------------------------------------------------------ */
+
+/* What all members' own lines come to. */
+typedef struct circumstances {
+    bool one_host, all_shared;
+    uint64_t host;
+} circumstances;
+
+static status read_offers(const ps_member *m, const sync_blob *mine, const sync_blob *offers, ps_meeting *out,
+                          circumstances *all)
+{
+    char me[32], who[32], url[PS_URL_MAX];
+    name_member(m, m->member, me, sizeof me);
+    bool own_servers = m->policy->placement == PS_PLACEMENT_OWN;
+    *all = (circumstances){.one_host = true, .all_shared = true};
+    for (int i = 0; i < ps_member_count(m->policy, m->world); i++) {
+        ps_offer_own own = {0};
+        name_member(m, i, who, sizeof who);
+        TRY(ps_offer_read(&offers[i], who, &own, url, sizeof url));
+        TRY(ps_offer_compare(mine, me, &offers[i], who));
+        if (i == 0) all->host = own.host;
+        all->one_host = all->one_host && own.host == all->host;
+        all->all_shared = all->all_shared && own.shared;
+        int server = own_servers ? i - m->world : i;
+        if (server < 0 || server >= m->plan->server_count) continue;
+        if (url[0] == '\0') return fail(STATUS_PROTOCOL, "%s offers no address of its parameter server", who);
+        memcpy(out->urls[server], url, sizeof url);
+    }
+    return STATUS_OK;
+}
+
+static status decide_sharing(const ps_member *m, const circumstances *all, bool *shares)
+{
+    ps_payload payload = (ps_payload)m->options->payload;
+    bool possible = all->one_host && all->all_shared;
+    if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
+        return fail(STATUS_CONFIG, "option --transport: found %s with ranks on several hosts, allowed is tcp",
+                    m->hub ? "inproc" : "ipc");
+    if (payload == PS_PAYLOAD_SHM && !possible)
+        return fail(STATUS_CONFIG, "option --payload: found shm, allowed is zmq: %s",
+                    all->one_host ? "the device's memory cannot be shared" : "ranks run on several hosts");
+    /* Among threads a frame is the sender's memory already. */
+    *shares = possible && payload != PS_PAYLOAD_ZMQ && (payload == PS_PAYLOAD_SHM || !m->hub);
+    return STATUS_OK;
+}
+
+static shm_segment segment_of(const device_memory *memory)
+{
+    return (shm_segment){.fd = memory->fd, .data = memory->data, .bytes = (int64_t)memory->bytes};
+}
+
+static status exchange_arenas(const ps_member *m, ps_meeting *out)
+{
+    int members = ps_member_count(m->policy, m->world);
+    /* A server of its own has no gradients; it offers its parameters twice. */
+    const device_memory *grads = m->params->grads.data ? &m->params->grads : &m->params->params;
+    shm_segment own[PS_SEGMENTS] = {segment_of(&m->params->params), segment_of(grads)};
+    shm_exchange_options options = {.name = "ps",
+                                    .token = m->token,
+                                    .rank = m->member,
+                                    .world = members,
+                                    .own = own,
+                                    .count = PS_SEGMENTS,
+                                    .deadline_ns = clock_now_ns() + m->stall_timeout_ns};
+    out->segments = calloc((size_t)members * PS_SEGMENTS, sizeof *out->segments);
+    if (!out->segments) return fail(STATUS_SYSTEM, "no memory for the arenas of %d ranks", members);
+    return shm_exchange(&options, out->segments);
+}
+
+status ps_meet(const ps_member *m, const sync_blob *mine, const sync_blob *offers, ps_meeting *out)
+{
+    *out = (ps_meeting){.urls = calloc((size_t)m->plan->server_count, sizeof *out->urls)};
+    if (!out->urls) return fail(STATUS_SYSTEM, "no memory for %d addresses", m->plan->server_count);
+    circumstances all;
+    bool shares = false;
+    status rc;
+    TRY_GOTO(rc, read_offers(m, mine, offers, out, &all), failed);
+    TRY_GOTO(rc, decide_sharing(m, &all, &shares), failed);
+    if (shares && ps_member_count(m->policy, m->world) > 1) TRY_GOTO(rc, exchange_arenas(m, out), failed);
+    return STATUS_OK;
+failed:
+    ps_part(m, out);
+    return rc;
+}
+
+void ps_part(const ps_member *m, ps_meeting *meeting)
+{
+    for (int i = 0; meeting->segments && i < ps_member_count(m->policy, m->world) * PS_SEGMENTS; i++)
+        shm_close(&meeting->segments[i]);
+    free(meeting->segments);
+    free(meeting->urls);
+    *meeting = (ps_meeting){0};
+}

@@ -1,0 +1,47 @@
+/* How the agents of a job find each other: addresses, the transports' options, shared arenas. Members are
+ * the ranks, 0 .. world - 1, and behind them servers that have processes of their own. */
+#ifndef PS_CONNECT_H
+#define PS_CONNECT_H
+
+#include "common/net/shm.h"
+#include "ps/offer.h"
+#include "ps/plan.h"
+#include "ps/port.h"
+
+enum { PS_URL_MAX = 128 };
+enum { PS_SEGMENT_PARAMS, PS_SEGMENT_GRADS, PS_SEGMENTS };
+
+/* What a member knows of itself. Everything is borrowed. */
+typedef struct ps_member {
+    int member, world;
+    uint64_t token;     /* of the job */
+    transport_hub *hub; /* NULL: every member has a process */
+    const ps_options *options;
+    const ps_policy *policy;
+    const ps_plan *plan;
+    const param_set *params;
+    int64_t stall_timeout_ns;
+} ps_member;
+
+int ps_member_count(const ps_policy *policy, int world);
+
+/* For a port; `number` is the server's or the rank's. STATUS_CONFIG where inproc is asked for among
+ * processes. */
+status ps_transport_options(const ps_member *m, int number, transport_options *out);
+
+/* Listens as server `server`; url[PS_URL_MAX] becomes its address. */
+status ps_listen(const ps_member *m, int server, ps_port *port, char *url);
+
+/* What came of all members' offers. */
+typedef struct ps_meeting {
+    char (*urls)[PS_URL_MAX]; /* [servers] */
+    shm_segment *segments;    /* [members][PS_SEGMENTS] of the others; NULL: tensors travel in frames */
+} ps_meeting;
+
+/* Compares all offers with `mine`, and exchanges arenas where tensors go through shared memory. Takes no
+ * order of start: returns when all members have come, or fails at the stall limit. STATUS_PROTOCOL names
+ * what differs, STATUS_CONFIG what cannot be reached. */
+status ps_meet(const ps_member *m, const sync_blob *mine, const sync_blob *offers, ps_meeting *out);
+void ps_part(const ps_member *m, ps_meeting *meeting);
+
+#endif

@@ -1,0 +1,242 @@
+/* The engine as the harness sees it: a worker on every rank, a server beside some. */
+#include "ps/engine_impl.h"
+
+#include "common/net/board.h"
+
+#include <stdlib.h>
+
+static ps_engine *engine_of(sync_engine *e)
+{
+    return (ps_engine *)e;
+}
+
+/* ---- what the arenas must be like ------------------------------------------------------------- */
+
+/* Ranks compute on copies of what the servers own, unless they update it themselves. */
+static ledger_class class_of_params(const ps_policy *p, int world)
+{
+    bool theirs = !p->server_optimizer || (world == 1 && p->placement == PS_PLACEMENT_RANK && p->consistency == PS_SYNC);
+    return theirs ? LEDGER_PARAMETERS : LEDGER_REPLICAS;
+}
+
+static status ps_requirements(const void *options, const char *policy, int world, sync_requirements *out)
+{
+    const ps_options *o = options;
+    ps_policy p;
+    TRY(ps_policy_resolve(policy, o, world, &p));
+    device_memory_kind kind = o->payload == PS_PAYLOAD_ZMQ ? DEVICE_MEMORY_PRIVATE : DEVICE_MEMORY_SHARED;
+    *out = (sync_requirements){.param_kind = kind,
+                               .grad_kind = kind,
+                               .buffer_kind = DEVICE_MEMORY_PRIVATE,
+                               .param_class = class_of_params(&p, world),
+                               .shares_buffers = true};
+    return STATUS_OK;
+}
+
+status ps_lead(const void *options, const char *policy, int world, int64_t *out)
+{
+    ps_policy p;
+    TRY(ps_policy_resolve(policy, options, world, &p));
+    *out = p.consistency == PS_ASYNC ? BOARD_UNBOUNDED : p.staleness;
+    return STATUS_OK;
+}
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+/* What a server works in is the rank's own: its shard is no copy. */
+static void count_owned_params(const ps_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    ledger_class class = class_of_params(&e->policy, c->world);
+    if (!e->server || e->policy.consistency != PS_SYNC || class == LEDGER_PARAMETERS) return;
+    const ps_shard *shard = &e->plan->shards[c->rank];
+    int64_t size = dtype_size(c->params->type);
+    int64_t buffers = c->rank == 0 ? c->params->buffer_bytes : 0;
+    int64_t padded = c->rank == 0 ? c->params->buffer_elements * size : 0;
+    int64_t logical = shard->elements * size + buffers, reserved = (shard->end - shard->begin) * size + padded;
+    ledger_release(c->ledger, class, logical, reserved);
+    ledger_acquire(c->ledger, LEDGER_PARAMETERS, logical, reserved);
+}
+
+static status open_parts(ps_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    const device_info *info = device_get_info(c->device);
+    if (!info->host_addressable || !info->real)
+        return fail(STATUS_CONFIG, "parameter server: found device %s, allowed are those whose memory the host can read",
+                    info->name);
+    TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
+    if (c->divide != SHARED_DIVIDE_POLICY) e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
+    TRY(ps_plan_make(c->program, c->params, (int)e->policy.servers, e->policy.partition_bytes, &e->plan));
+    bool beside = e->policy.placement == PS_PLACEMENT_RANK && c->rank < e->policy.servers;
+    ps_worker_config worker = {.context = c, .policy = &e->policy, .plan = e->plan, .beside = beside};
+    TRY(ps_worker_open(&worker, &e->worker));
+    if (!beside) return STATUS_OK;
+    ps_server_config server = {.index = c->rank,
+                               .world = c->world,
+                               .policy = &e->policy,
+                               .plan = e->plan,
+                               .device = c->device,
+                               .params = c->params,
+                               .optimizer = c->optimizer,
+                               .ledger = c->ledger,
+                               .beside = true,
+                               .threads = (int)e->options->server_threads,
+                               .stall_timeout_ns = c->stall_timeout_ns};
+    return ps_server_open(&server, &e->server);
+}
+
+static status ps_open(const sync_context *context, sync_engine **out)
+{
+    *out = NULL;
+    ps_engine *e = calloc(1, sizeof *e);
+    if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
+    e->base = (sync_engine){&sync_ps, *context};
+    e->options = context->options;
+    sync_hold_gradients(&e->base);
+    status rc = open_parts(e);
+    if (rc == STATUS_OK) rc = ps_engine_open_ports(e);
+    if (rc == STATUS_OK) {
+        count_owned_params(e);
+        *out = &e->base;
+    } else {
+        e->base.type->close(&e->base);
+    }
+    return rc;
+}
+
+/* Servers stay for ranks that are still to receive the end of the last step. */
+#define LINGER_NS (5 * NS_PER_S)
+
+static void ps_close(sync_engine *base)
+{
+    ps_engine *e = engine_of(base);
+    if (e->worker) ps_worker_leave(e->worker);
+    if (e->server && e->connected && !ps_worker_has_failed(e->worker)) ps_server_linger(e->server, LINGER_NS);
+    ps_server_close(&e->server);
+    ps_worker_close(&e->worker);
+    ps_part(&e->member, &e->meeting);
+    free(e->offer.data);
+    ps_plan_free(&e->plan);
+    sync_drop_gradients(base);
+    free(e);
+}
+
+/* ---- stages ----------------------------------------------------------------------------------- */
+
+static status ps_begin_forward(sync_engine *e, const sync_step *step)
+{
+    return ps_worker_begin_forward(engine_of(e)->worker, step);
+}
+
+static status ps_need(sync_engine *e, int param)
+{
+    return ps_worker_need(engine_of(e)->worker, param);
+}
+
+static status ps_place_outputs(sync_engine *e, const sync_step *step)
+{
+    return ps_worker_end_forward(engine_of(e)->worker, step);
+}
+
+static status ps_ready(sync_engine *e, int param)
+{
+    return ps_worker_ready(engine_of(e)->worker, param);
+}
+
+/* The optimizer's state belongs to whoever updates. */
+static void count_optimizer_state(const ps_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    if (!e->policy.server_optimizer) {
+        optimizer_begin_state(c->optimizer);
+    } else if (e->server) {
+        const ps_shard *shard = &e->plan->shards[c->rank];
+        optimizer_begin_shard(c->optimizer, shard->elements, shard->end - shard->begin);
+    }
+}
+
+static status ps_finish(sync_engine *base, const sync_step *step)
+{
+    ps_engine *e = engine_of(base);
+    TRY(ps_worker_finish(e->worker, step));
+    if (!step->synchronize) return STATUS_OK;
+    ledger_enter(base->context.ledger, LEDGER_PHASE_OPTIMIZER_STEP);
+    count_optimizer_state(e);
+    return STATUS_OK;
+}
+
+static status ps_settle(sync_engine *e)
+{
+    return ps_worker_settle(engine_of(e)->worker);
+}
+
+static status ps_group_sum(sync_engine *e, double *values, int count)
+{
+    return e->context.world == 1 ? STATUS_OK : ps_worker_group_sum(engine_of(e)->worker, values, count);
+}
+
+static const void *ps_reduced_gradients(sync_engine *base, piece_list *owned)
+{
+    const ps_engine *e = engine_of(base);
+    const sync_context *c = &base->context;
+    *owned = (piece_list){NULL, 0};
+    if (e->policy.consistency == PS_ASYNC) return NULL;
+    if (e->server) {
+        *owned = e->plan->shards[c->rank].pieces;
+        return ps_server_averages(e->server);
+    }
+    if (e->policy.server_optimizer || e->policy.placement == PS_PLACEMENT_RANK || c->rank != 0) return NULL;
+    *owned = param_set_pieces(c->params, 0, c->params->model->param_count);
+    return c->params->grads.data;
+}
+
+static void add_port(const ps_port *p, sync_counters *out)
+{
+    out->bytes_sent += atomic_load_explicit(&p->bytes_sent, memory_order_relaxed);
+    out->bytes_received += atomic_load_explicit(&p->bytes_received, memory_order_relaxed);
+    out->messages_sent += atomic_load_explicit(&p->messages_sent, memory_order_relaxed);
+    out->messages_received += atomic_load_explicit(&p->messages_received, memory_order_relaxed);
+}
+
+static void ps_counters(sync_engine *base, sync_counters *out)
+{
+    ps_engine *e = engine_of(base);
+    *out = (sync_counters){0};
+    ps_worker_take_times(e->worker, out);
+    add_port(ps_worker_port(e->worker), out);
+    if (!e->server) return;
+    out->optimizer_ns += ps_server_take_update_ns(e->server);
+    add_port(ps_server_port(e->server), out);
+}
+
+void ps_read_report(sync_engine *e, ps_report *out)
+{
+    ps_worker_report(engine_of(e)->worker, out);
+}
+
+const sync_engine_type sync_ps = {
+    .name = "ps",
+    .options = &ps_option_table,
+    .options_size = sizeof(ps_options),
+    .policies = ps_policy_infos,
+    .policy_count = PS_POLICY_COUNT,
+    .requirements = ps_requirements,
+    .open = ps_open,
+    .offer = ps_engine_offer,
+    .connect = ps_engine_connect,
+    .close = ps_close,
+    .plan_batch = sync_default_plan_batch,
+    .scatter_inputs = sync_default_stage,
+    .begin_forward = ps_begin_forward,
+    .need = ps_need,
+    .place_outputs = ps_place_outputs,
+    .loss = sync_default_loss,
+    .scatter_output_gradient = sync_default_stage,
+    .ready = ps_ready,
+    .finish = ps_finish,
+    .settle = ps_settle,
+    .group_sum = ps_group_sum,
+    .reduced_gradients = ps_reduced_gradients,
+    .counters = ps_counters,
+};

@@ -1,0 +1,90 @@
+/* The engine's set-up: ports, offers, arenas in sight, agents. */
+#include "ps/engine_impl.h"
+
+#include <stdlib.h>
+
+status ps_engine_open_ports(ps_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    e->member = (ps_member){.member = c->rank,
+                            .world = c->world,
+                            .token = c->job_token,
+                            .hub = c->hub,
+                            .options = e->options,
+                            .policy = &e->policy,
+                            .plan = e->plan,
+                            .params = c->params,
+                            .stall_timeout_ns = c->stall_timeout_ns};
+    transport_options options;
+    TRY(ps_transport_options(&e->member, c->rank, &options));
+    TRY(ps_worker_open_port(e->worker, &options));
+    if (!e->server) return STATUS_OK;
+    TRY(ps_server_open_port(e->server, &options));
+    ps_port *server = ps_server_port(e->server), *worker = ps_worker_port(e->worker);
+    server->other = worker;
+    worker->other = server;
+    return ps_listen(&e->member, c->rank, server, e->url);
+}
+
+status ps_engine_offer(sync_engine *base, sync_blob *out)
+{
+    ps_engine *e = (ps_engine *)base;
+    const sync_context *c = &base->context;
+    ps_offer_own own = {.host = shm_host_id(),
+                        .shared = c->params->params.fd >= 0 && c->params->grads.fd >= 0,
+                        .url = e->url};
+    free(e->offer.data);
+    e->offer = (sync_blob){0};
+    TRY(ps_offer_make(&own, c->world, c->policy, &e->policy, e->options, c->params, c->optimizer, &e->offer));
+    *out = e->offer;
+    return STATUS_OK;
+}
+
+/* Whether this worker copies parameters out of the server's arena; else what it gets is put in place, or
+ * comes in frames. */
+static bool copies_from_servers(const ps_engine *e)
+{
+    return e->policy.consistency == PS_SYNC && e->policy.server_optimizer;
+}
+
+static void show_server_the_workers(ps_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    for (int w = 0; w < c->world; w++) {
+        shm_segment *theirs = e->meeting.segments ? &e->meeting.segments[w * PS_SEGMENTS] : NULL;
+        if (w == c->rank) ps_server_see(e->server, w, c->params->params.data, c->params->grads.data);
+        else if (theirs) ps_server_see(e->server, w, theirs[PS_SEGMENT_PARAMS].data, theirs[PS_SEGMENT_GRADS].data);
+    }
+}
+
+static status meet_servers(ps_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    bool own = e->policy.placement == PS_PLACEMENT_OWN;
+    for (int j = 0; j < e->plan->server_count; j++) {
+        if (e->server && j == c->rank) {
+            ps_worker_see(e->worker, j, NULL, true);
+            continue;
+        }
+        TRY(ps_worker_connect(e->worker, j, e->meeting.urls[j]));
+        if (!e->meeting.segments) continue;
+        int member = own ? c->world + j : j;
+        const void *params = e->meeting.segments[member * PS_SEGMENTS + PS_SEGMENT_PARAMS].data;
+        ps_worker_see(e->worker, j, copies_from_servers(e) ? params : NULL, true);
+    }
+    return STATUS_OK;
+}
+
+status ps_engine_connect(sync_engine *base, const sync_blob *offers)
+{
+    ps_engine *e = (ps_engine *)base;
+    TRY(ps_meet(&e->member, &e->offer, offers, &e->meeting));
+    if (e->server) {
+        show_server_the_workers(e);
+        TRY(ps_server_start(e->server));
+    }
+    TRY(meet_servers(e));
+    TRY(ps_worker_start(e->worker));
+    e->connected = true;
+    return STATUS_OK;
+}

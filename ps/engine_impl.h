@@ -1,0 +1,29 @@
+/* The inside of the engine, for engine*.c. */
+#ifndef PS_ENGINE_IMPL_H
+#define PS_ENGINE_IMPL_H
+
+#include "common/sync/shared_options.h"
+#include "ps/connect.h"
+#include "ps/server.h"
+#include "ps/worker.h"
+
+typedef struct ps_engine {
+    sync_engine base;
+    const ps_options *options;
+    ps_policy policy;
+    ps_plan *plan;
+    ps_member member;
+    ps_worker *worker;
+    ps_server *server; /* beside this rank, or NULL */
+    char url[PS_URL_MAX]; /* its address */
+    sync_blob offer;
+    ps_meeting meeting;
+    bool connected;
+} ps_engine;
+
+/* engine_connect.c */
+status ps_engine_open_ports(ps_engine *e);
+status ps_engine_offer(sync_engine *e, sync_blob *out);
+status ps_engine_connect(sync_engine *e, const sync_blob *offers);
+
+#endif

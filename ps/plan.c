@@ -1,0 +1,226 @@
+#include "ps/plan.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+/* What is known while a plan is made. */
+typedef struct planning {
+    const nn_program *program;
+    const param_set *set;
+    ps_plan *plan;
+    int64_t partition;  /* elements */
+    int64_t total;      /* elements, padding not counted */
+    int *point;         /* [param_count] the operation behind which it can be pushed; INT_MAX: behind all */
+    int piece_capacity, key_capacity;
+} planning;
+
+static status no_memory(void)
+{
+    return fail(STATUS_SYSTEM, "no memory for the plan of the parameter server");
+}
+
+/* ---- when a parameter can be pushed ----------------------------------------------------------- */
+
+/* The first operation from `op` on behind which gradients are announced. */
+static int next_announcement(const nn_program *p, int op)
+{
+    for (; op < p->op_count; op++)
+        if (p->ops[op].ready_count > 0) return op;
+    return INT_MAX;
+}
+
+static void find_points(planning *g)
+{
+    const nn_program *p = g->program;
+    for (int i = 0; i < g->plan->param_count; i++) g->point[i] = -1;
+    for (int op = 0; op < p->op_count; op++) {
+        for (int s = 0; s < OP_MAX_OPERANDS; s++) {
+            const nn_operand *o = &p->ops[op].operands[s];
+            if (o->space == NN_SPACE_PARAM || o->space == NN_SPACE_GRAD) g->point[o->index] = op;
+        }
+        if (p->ops[op].group_reduce > g->plan->largest_sum) g->plan->largest_sum = p->ops[op].group_reduce;
+    }
+    bool announced;
+    for (int i = 0; i < g->plan->param_count; i++) {
+        announced = false;
+        for (int j = 0; j < p->ready_count && !announced; j++) announced = p->ready_order[j] == i;
+        g->point[i] = announced ? next_announcement(p, g->point[i]) : INT_MAX;
+    }
+}
+
+static void list_pushable(planning *g)
+{
+    const nn_program *p = g->program;
+    ps_plan *plan = g->plan;
+    int used = 0;
+    for (int op = 0; op < p->op_count; op++) {
+        const nn_op *o = &p->ops[op];
+        if (o->ready_count == 0) continue;
+        int last = p->readies[o->ready_first + o->ready_count - 1];
+        plan->push_first[last] = used;
+        for (int i = plan->param_count - 1; i >= 0; i--)
+            if (g->point[i] == op) plan->pushable[used++] = i;
+        plan->push_count[last] = used - plan->push_first[last];
+    }
+}
+
+/* ---- keys ------------------------------------------------------------------------------------- */
+
+static status grow(void **array, int *capacity, int needed, size_t size)
+{
+    if (needed <= *capacity) return STATUS_OK;
+    int wanted = *capacity * 2 + needed + 64;
+    void *grown = realloc(*array, (size_t)wanted * size);
+    if (!grown) return no_memory();
+    *array = grown;
+    *capacity = wanted;
+    return STATUS_OK;
+}
+
+/* Elements [begin, end) of the whole model, which lie in parameters [first, first + count). */
+static status add_key(planning *g, int server, int first, int count, int64_t first_begin, int64_t begin, int64_t *end)
+{
+    ps_plan *plan = g->plan;
+    piece pieces[PS_KEY_PIECES];
+    int used = 0, first_param = -1, last_param = -1;
+    int64_t at = first_begin, taken = begin;
+    for (int i = first; i < first + count && at < *end && used < PS_KEY_PIECES; i++) {
+        piece whole = g->set->pieces[i];
+        int64_t from = begin > at ? begin - at : 0, to = *end - at < whole.count ? *end - at : whole.count;
+        if (from < to) {
+            pieces[used++] = (piece){whole.offset + from, to - from};
+            if (first_param < 0) first_param = i;
+            last_param = i;
+            taken += to - from;
+        }
+        at += whole.count;
+    }
+    *end = taken;
+    TRY(grow((void **)&plan->keys, &g->key_capacity, plan->key_count + 1, sizeof *plan->keys));
+    ps_key *key = &plan->keys[plan->key_count];
+    int first_piece = plan->key_count ? key[-1].first_piece + key[-1].piece_count : 0;
+    TRY(grow((void **)&plan->pieces, &g->piece_capacity, first_piece + used, sizeof *plan->pieces));
+    for (int i = 0; i < used; i++) plan->pieces[first_piece + i] = pieces[i];
+    *key = (ps_key){.server = server,
+                    .first_piece = first_piece,
+                    .piece_count = used,
+                    .first_param = first_param,
+                    .param_count = last_param - first_param + 1,
+                    .elements = taken - begin};
+    for (int i = first_param; i <= last_param; i++) {
+        if (plan->keys_of[i]++ == 0) plan->first_key[i] = plan->key_count;
+    }
+    plan->key_count++;
+    return STATUS_OK;
+}
+
+/* Where the shard of `server` begins. */
+static int64_t shard_begin(const planning *g, int server)
+{
+    return (int64_t)((__int128)g->total * server / g->plan->server_count);
+}
+
+static status cut_keys(planning *g)
+{
+    const ps_plan *plan = g->plan;
+    int64_t begin = 0;
+    int server = 0;
+    for (int first = 0, count; first < plan->param_count; first += count) {
+        int64_t end = begin;
+        for (count = 0; first + count < plan->param_count && g->point[first + count] == g->point[first]; count++)
+            end += g->set->pieces[first + count].count;
+        for (int64_t at = begin, next; at < end; at = next) {
+            while (shard_begin(g, server + 1) <= at) server++;
+            int64_t boundary = shard_begin(g, server + 1);
+            next = end - at > g->partition ? at + g->partition : end;
+            if (next > boundary) next = boundary;
+            TRY(add_key(g, server, first, count, begin, at, &next));
+        }
+        begin = end;
+    }
+    return STATUS_OK;
+}
+
+static void describe_shards(ps_plan *plan)
+{
+    for (int k = 0; k < plan->key_count; k++) {
+        const ps_key *key = &plan->keys[k];
+        ps_shard *shard = &plan->shards[key->server];
+        if (shard->key_count++ == 0) {
+            shard->first_key = k;
+            shard->pieces.pieces = plan->pieces + key->first_piece;
+            shard->begin = shard->pieces.pieces[0].offset;
+        }
+        shard->pieces.count += key->piece_count;
+        shard->elements += key->elements;
+        piece last = plan->pieces[key->first_piece + key->piece_count - 1];
+        shard->end = last.offset + last.count;
+    }
+}
+
+static status allocate(planning *g, int servers)
+{
+    ps_plan *plan = g->plan;
+    size_t params = (size_t)plan->param_count + 1;
+    plan->shards = calloc((size_t)servers, sizeof *plan->shards);
+    plan->first_key = calloc(params, sizeof *plan->first_key);
+    plan->keys_of = calloc(params, sizeof *plan->keys_of);
+    plan->push_first = calloc(params, sizeof *plan->push_first);
+    plan->push_count = calloc(params, sizeof *plan->push_count);
+    plan->pushable = calloc(params, sizeof *plan->pushable);
+    g->point = calloc(params, sizeof *g->point);
+    bool all = plan->shards && plan->first_key && plan->keys_of && plan->push_first && plan->push_count &&
+               plan->pushable && g->point;
+    return all ? STATUS_OK : no_memory();
+}
+
+status ps_plan_make(const nn_program *program, const param_set *set, int servers, int64_t partition_bytes,
+                    ps_plan **out)
+{
+    *out = NULL;
+    int size = dtype_size(set->type);
+    planning g = {.program = program,
+                  .set = set,
+                  .partition = partition_bytes < size ? 1 : partition_bytes / size,
+                  .total = set->model->parameter_elements};
+    if (servers > g.total)
+        return fail(STATUS_CONFIG, "option --servers: found %d, allowed are at most the %lld parameters of model %s", servers,
+                    (long long)g.total, set->model->name);
+    g.plan = calloc(1, sizeof *g.plan);
+    if (!g.plan) return no_memory();
+    g.plan->param_count = set->model->param_count;
+    g.plan->server_count = servers;
+    status rc;
+    TRY_GOTO(rc, allocate(&g, servers), out);
+    find_points(&g);
+    list_pushable(&g);
+    TRY_GOTO(rc, cut_keys(&g), out);
+    describe_shards(g.plan);
+    *out = g.plan;
+    g.plan = NULL;
+out:
+    free(g.point);
+    ps_plan_free(&g.plan);
+    return rc;
+}
+
+void ps_plan_free(ps_plan **pointer)
+{
+    ps_plan *plan = *pointer;
+    if (!plan) return;
+    free(plan->keys);
+    free(plan->pieces);
+    free(plan->shards);
+    free(plan->first_key);
+    free(plan->keys_of);
+    free(plan->push_first);
+    free(plan->push_count);
+    free(plan->pushable);
+    free(plan);
+    *pointer = NULL;
+}
+
+const char *ps_key_name(const ps_plan *plan, const nn_model *model, int key)
+{
+    return model->params[plan->keys[key].first_param].name;
+}

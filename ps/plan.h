@@ -1,0 +1,57 @@
+/* How the parameters are cut into keys, keys are dealt to servers, and when each may be pushed. Pure
+ * arithmetic from the program and the policy: alike on all ranks, immutable, shared by worker and server.
+ *
+ * A key is what is pushed, summed, updated and pulled at once: neighbouring parameters that can be pushed
+ * at the same point of the backward pass, cut at shard boundaries and at every `partition_bytes`. Keys
+ * are numbered in the order of the arena, which is the order of registration.
+ *
+ * A parameter is pushed when its gradient is complete and the backward pass has read the parameter itself
+ * for the last time: then all pushes of a key together allow everybody to overwrite the parameter. */
+#ifndef PS_PLAN_H
+#define PS_PLAN_H
+
+#include "common/memory/piece.h"
+#include "common/nn/params.h"
+
+enum { PS_KEY_PIECES = 16 }; /* pieces of a key, frames of its message */
+
+typedef struct ps_key {
+    int server;
+    int first_piece, piece_count; /* of ps_plan.pieces */
+    int first_param, param_count; /* that it holds elements of */
+    int64_t elements;
+} ps_key;
+
+typedef struct ps_shard {
+    int first_key, key_count;
+    piece_list pieces;        /* of all its keys, in order */
+    int64_t elements;
+    int64_t begin, end;       /* of the arena: its extent, padding between included */
+} ps_shard;
+
+typedef struct ps_plan {
+    int param_count, server_count, key_count;
+    ps_key *keys;
+    piece *pieces;
+    ps_shard *shards; /* [server_count] */
+    int *first_key;   /* [param_count] the keys of a parameter follow each other */
+    int *keys_of;     /* [param_count] their number */
+    /* pushable[push_first[p] .. + push_count[p]): what can be pushed behind ready(p); the rest behind the
+     * whole backward pass. */
+    int *push_first, *push_count, *pushable;
+    int largest_sum;  /* numbers that a layer adds up over the ranks at once (group_sum); 0: none */
+} ps_plan;
+
+status ps_plan_make(const nn_program *program, const param_set *set, int servers, int64_t partition_bytes,
+                    ps_plan **out);
+void ps_plan_free(ps_plan **plan);
+
+static inline piece_list ps_key_pieces(const ps_plan *plan, int key)
+{
+    return (piece_list){plan->pieces + plan->keys[key].first_piece, plan->keys[key].piece_count};
+}
+
+/* The first parameter of a key, for messages: "layer1.0.conv1.weight". */
+const char *ps_key_name(const ps_plan *plan, const nn_model *model, int key);
+
+#endif

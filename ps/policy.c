@@ -1,0 +1,127 @@
+#include "ps/policy.h"
+
+#include "common/base/text.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <string.h>
+
+/* BytePS's partition; a credit of a few partitions as in ByteScheduler (Peng et al., "A Generic
+ * Communication Scheduler for Distributed DNN Training Acceleration", SOSP 2019). */
+#define PARTITIONED                                                                                  \
+    .partition_bytes = 4096000, .credit_bytes = 4 * 4096000, .priority = PS_PRIORITY_REVERSE, .servers = 1, \
+    .placement = PS_PLACEMENT_RANK, .server_optimizer = true
+
+/* name, source, summary, fields */
+#define POLICY_LIST(X)                                                                               \
+    X("sync",                                                                                        \
+      "Li et al., \"Scaling Distributed Machine Learning with the Parameter Server\", OSDI 2014; MXNet's dist_sync; " \
+      "partitions as in BytePS, priorities as in P3 (Jayarajan et al., MLSys 2019)",                 \
+      "one update a step from the average over all ranks; the next forward pulls layer by layer",    \
+      .consistency = PS_SYNC, PARTITIONED)                                                           \
+    X("ssp",                                                                                         \
+      "Ho et al., \"More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server\", NIPS 2013", \
+      "updates as sync; a rank may be --staleness steps ahead of the last update",                   \
+      .consistency = PS_SSP, .staleness = 3, PARTITIONED)                                            \
+    X("async", "Dean et al., \"Large Scale Distributed Deep Networks\", NIPS 2012 (Downpour SGD); MXNet's dist_async", \
+      "one update a push, at once; nobody waits for anybody", .consistency = PS_ASYNC, PARTITIONED)
+
+static const struct {
+    const char *name;
+    ps_policy fields;
+} rows[] = {
+#define POLICY_ROW(name, source, summary, ...) {name, {__VA_ARGS__}},
+    POLICY_LIST(POLICY_ROW)
+#undef POLICY_ROW
+};
+
+const sync_policy_info ps_policy_infos[PS_POLICY_COUNT] = {
+#define POLICY_INFO(name, source, summary, ...) {name, source, summary},
+    POLICY_LIST(POLICY_INFO)
+#undef POLICY_INFO
+};
+
+_Static_assert(sizeof rows / sizeof rows[0] == PS_POLICY_COUNT, "policy.h counts the rows");
+
+/* ---- options ---------------------------------------------------------------------------------- */
+
+static const char *const consistency_names[] = {"policy", "sync", "ssp", "async", NULL};
+static const char *const priority_names[] = {"policy", "reverse", "fifo", NULL};
+static const char *const placement_names[] = {"policy", "rank", "own", NULL};
+static const char *const switch_names[] = {"policy", "on", "off", NULL};
+static const char *const payload_names[] = {"auto", "shm", "zmq", NULL};
+static const char *const transport_names[] = {"auto", "inproc", "ipc", "tcp", NULL};
+
+#define FIELD(name) offsetof(ps_options, name)
+static const option option_list[] = {
+    {.name = "consistency", .type = OPTION_CHOICE, .offset = FIELD(consistency), .initial = "policy",
+     .choices = consistency_names, .help = "when servers update and whom ranks wait for"},
+    {.name = "staleness", .argument = "STEPS", .type = OPTION_INT, .offset = FIELD(staleness), .initial = "-1",
+     .low = -1, .high = 1000, .help = "ssp: how far a rank may be ahead of the last update (-1: as the policy has it)"},
+    {.name = "partition-bytes", .argument = "BYTES", .type = OPTION_BYTES, .offset = FIELD(partition_bytes),
+     .initial = "0", .help = "largest piece that is pushed at once (0: the policy's, 4096000)"},
+    {.name = "credit-bytes", .argument = "BYTES", .type = OPTION_BYTES, .offset = FIELD(credit_bytes), .initial = "0",
+     .help = "on their way to a server before others wait in order of priority (0: the policy's, 16384000)"},
+    {.name = "priority", .type = OPTION_CHOICE, .offset = FIELD(priority), .initial = "policy",
+     .choices = priority_names, .help = "what goes first: needed first (reverse order of readiness), or ready first"},
+    {.name = "servers", .argument = "K", .type = OPTION_INT, .offset = FIELD(servers), .initial = "0", .high = 1024,
+     .help = "parameters are cut into K equal shards, a server each (0: the policy's, 1)"},
+    {.name = "server-placement", .type = OPTION_CHOICE, .offset = FIELD(placement), .initial = "policy",
+     .choices = placement_names, .help = "servers as threads of ranks 0..K-1, or in processes of their own"},
+    {.name = "server-optimizer", .type = OPTION_CHOICE, .offset = FIELD(server_optimizer), .initial = "policy",
+     .choices = switch_names, .help = "servers update; or they only sum, and every rank updates"},
+    {.name = "server-threads", .argument = "N", .type = OPTION_INT, .offset = FIELD(server_threads), .initial = "1",
+     .low = 1, .high = 256, .help = "threads of a server that sum and update"},
+    {.name = "payload", .type = OPTION_CHOICE, .offset = FIELD(payload), .initial = "auto", .choices = payload_names,
+     .help = "tensors go through shared memory, ZeroMQ carries the notice; or ZeroMQ carries all"},
+    {.name = "transport", .type = OPTION_CHOICE, .offset = FIELD(transport), .initial = "auto",
+     .choices = transport_names, .help = "of ZeroMQ; auto: ipc, inproc where ranks are threads"},
+    {.name = "interface", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(interface), .initial = "lo",
+     .help = "network interface on which servers listen with tcp"},
+};
+const option_table ps_option_table = {"Parameter server", option_list, sizeof option_list / sizeof option_list[0]};
+
+/* ---- both together ---------------------------------------------------------------------------- */
+
+static status find_row(const char *name, ps_policy *out)
+{
+    const char *names[PS_POLICY_COUNT];
+    for (int i = 0; i < PS_POLICY_COUNT; i++) {
+        names[i] = rows[i].name;
+        if (strcmp(names[i], name) != 0) continue;
+        *out = rows[i].fields;
+        return STATUS_OK;
+    }
+    char allowed[256];
+    return fail(STATUS_USAGE, "parameter server: found the policy '%s', allowed is one of %s", name,
+                text_join(allowed, sizeof allowed, names, PS_POLICY_COUNT));
+}
+
+static void override(ps_policy *p, const ps_options *o)
+{
+    if (o->consistency) p->consistency = (ps_consistency)(o->consistency - 1);
+    if (o->staleness >= 0) p->staleness = o->staleness;
+    if (o->partition_bytes) p->partition_bytes = o->partition_bytes;
+    if (o->credit_bytes) p->credit_bytes = o->credit_bytes;
+    if (o->priority) p->priority = (ps_priority)(o->priority - 1);
+    if (o->servers) p->servers = o->servers;
+    if (o->placement) p->placement = (ps_placement)(o->placement - 1);
+    if (o->server_optimizer) p->server_optimizer = o->server_optimizer == 1;
+}
+
+status ps_policy_resolve(const char *name, const ps_options *options, int world, ps_policy *out)
+{
+    TRY(find_row(name, out));
+    override(out, options);
+    if (options->staleness > 0 && out->consistency != PS_SSP)
+        return fail(STATUS_USAGE, "option --staleness: found %" PRId64 " with consistency %s, allowed is 0, or ssp",
+                    options->staleness, consistency_names[1 + out->consistency]);
+    if (out->consistency != PS_SSP) out->staleness = 0;
+    if (out->placement == PS_PLACEMENT_RANK && out->servers > world)
+        return fail(STATUS_CONFIG, "option --servers: found %" PRId64 " with %d ranks, allowed is one a rank, or more with "
+                                   "--server-placement own", out->servers, world);
+    if (!out->server_optimizer && out->consistency != PS_SYNC)
+        return fail(STATUS_CONFIG, "option --server-optimizer: found off with consistency %s, allowed is off with sync",
+                    consistency_names[1 + out->consistency]);
+    return STATUS_OK;
+}

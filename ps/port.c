@@ -1,0 +1,106 @@
+#include "ps/port.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+status ps_port_open(ps_port *p, const transport_options *options, int peers, int partner, uint32_t capacity)
+{
+    p->peers = peers;
+    p->partner = partner;
+    p->links = malloc((size_t)peers * sizeof *p->links);
+    if (!p->links) return fail(STATUS_SYSTEM, "no memory for the links of %d peers", peers);
+    for (int i = 0; i < peers; i++) p->links[i] = PS_NO_PEER;
+    if (partner != PS_NO_PEER) TRY(ps_pipe_init(&p->in, capacity));
+    return transport_open(&transport_zmq, options, &p->transport);
+}
+
+void ps_port_hang_up(ps_port *p, int64_t flush_ns)
+{
+    transport_close(&p->transport, flush_ns);
+}
+
+void ps_port_close(ps_port *p)
+{
+    transport_close(&p->transport, 0);
+    ps_pipe_deinit(&p->in);
+    free(p->links);
+    p->links = NULL;
+}
+
+static status send_beside(ps_port *p, const message_header *header, const message_frame *frames, int count)
+{
+    message_header h = *header;
+    h.frames = count;
+    if (!ps_pipe_put(&p->other->in, &h, count > 0 ? frames[0] : (message_frame){0})) return STATUS_AGAIN;
+    ps_port_wake(p->other);
+    return STATUS_OK;
+}
+
+status ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames, int count,
+                    transport_ticket *ticket, int64_t payload)
+{
+    if (peer == p->partner) return send_beside(p, header, frames, count);
+    if (p->links[peer] == PS_NO_PEER) return STATUS_AGAIN;
+    TRY(transport_send(p->transport, p->links[peer], header, frames, count, ticket));
+    atomic_fetch_add_explicit(&p->messages_sent, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->bytes_sent, payload, memory_order_relaxed);
+    return STATUS_OK;
+}
+
+status ps_port_receive(ps_port *p, ps_message *out)
+{
+    const ps_pipe_entry *entry = p->partner == PS_NO_PEER ? NULL : ps_pipe_peek(&p->in);
+    if (entry) {
+        *out = (ps_message){.header = entry->header, .peer = p->partner, .frame = entry->frame};
+        ps_pipe_drop(&p->in);
+        return STATUS_OK;
+    }
+    TRY(transport_receive(p->transport, &out->message));
+    out->header = out->message.header;
+    out->peer = transport_link_peer(p->transport, out->message.link);
+    out->remote = true;
+    atomic_fetch_add_explicit(&p->messages_received, 1, memory_order_relaxed);
+    return STATUS_OK;
+}
+
+void ps_port_release(ps_port *p, ps_message *m)
+{
+    if (m->remote) transport_release(p->transport, &m->message);
+    m->remote = false;
+}
+
+status ps_message_failure(const ps_message *m)
+{
+    error_record record = {.code = (status)m->header.flags};
+    message_frame text = m->header.frames > 0 ? ps_message_frame(m, 0) : (message_frame){0};
+    size_t length = text.bytes < sizeof record.message ? text.bytes : sizeof record.message - 1;
+    if (length > 0) memcpy(record.message, text.data, length);
+    if (record.code <= STATUS_AGAIN || record.code >= STATUS_COUNT) record.code = STATUS_PEER;
+    return error_adopt(&record);
+}
+
+void ps_port_count_received(ps_port *p, int peer, int64_t payload)
+{
+    if (peer != p->partner) atomic_fetch_add_explicit(&p->bytes_received, payload, memory_order_relaxed);
+}
+
+typedef enum port_attention { PORT_AWAKE, PORT_ASLEEP, PORT_WOKEN } port_attention;
+
+void ps_port_wait(ps_port *p, int64_t deadline_ns)
+{
+    int before = atomic_exchange_explicit(&p->attention, PORT_ASLEEP, memory_order_acq_rel);
+    if (before != PORT_WOKEN) transport_wait(p->transport, deadline_ns);
+    atomic_exchange_explicit(&p->attention, PORT_AWAKE, memory_order_acq_rel);
+}
+
+void ps_port_wake(ps_port *p)
+{
+    int before = atomic_exchange_explicit(&p->attention, PORT_WOKEN, memory_order_acq_rel);
+    if (before == PORT_ASLEEP) transport_wake(p->transport);
+}
+
+bool ps_port_reaches(const ps_port *p, int peer)
+{
+    if (peer == p->partner) return true;
+    return p->links[peer] != PS_NO_PEER && transport_link_up(p->transport, p->links[peer]);
+}

@@ -1,0 +1,70 @@
+/* One agent's end of the messages: the transport that it owns, and the pipe to its partner where the two
+ * are a worker and the server beside it. Counts what passes over links; a partner is none.
+ *
+ * Workers are numbered by rank, servers from 0; a worker's port speaks to servers only, a server's to
+ * workers only. One agent uses a port; any thread may wake it and read its counters. */
+#ifndef PS_PORT_H
+#define PS_PORT_H
+
+#include "common/net/transport.h"
+#include "ps/pipe.h"
+
+#include <stdatomic.h>
+
+enum { PS_NO_PEER = -1 };
+
+typedef struct ps_port {
+    transport *transport;
+    int *links;    /* [peers] */
+    int peers;
+    int partner;   /* the peer beside it, or PS_NO_PEER */
+    ps_pipe in;    /* from the partner */
+    struct ps_port *other; /* the partner's port */
+    atomic_int attention; /* port_attention: whether the agent sleeps, or is to look again before it does */
+    _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received;
+} ps_port;
+
+/* Opens the transport; `partner` and `capacity` of the pipe from it are 0 and PS_NO_PEER where there is none. */
+status ps_port_open(ps_port *p, const transport_options *options, int peers, int partner, uint32_t capacity);
+/* Ends the connections, giving what was sent `flush_ns` to leave. The partner may still put messages. */
+void ps_port_hang_up(ps_port *p, int64_t flush_ns);
+void ps_port_close(ps_port *p);
+
+/* Hands over a message that stands for `payload` bytes, in its frames or in shared memory. STATUS_AGAIN:
+ * no room, or the peer is not there yet. To a partner at most one frame goes, which is the sender's
+ * memory until the protocol says otherwise; `ticket` is for others. */
+status ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames, int count,
+                    transport_ticket *ticket, int64_t payload);
+
+/* A received message. It may be copied; one of the copies is released. */
+typedef struct ps_message {
+    message_header header;
+    int peer;
+    bool remote;
+    transport_message message; /* remote */
+    message_frame frame;       /* of the partner */
+} ps_message;
+
+status ps_port_receive(ps_port *p, ps_message *out);
+void ps_port_release(ps_port *p, ps_message *m);
+
+static inline message_frame ps_message_frame(const ps_message *m, int index)
+{
+    return m->remote ? m->message.frames[index] : m->frame;
+}
+
+/* The reason that a FAILED message gives, as this thread's failure. */
+status ps_message_failure(const ps_message *m);
+
+/* `payload` bytes came with a message from `peer`. */
+void ps_port_count_received(ps_port *p, int peer, int64_t payload);
+
+/* Sleeps until there may be something to do: returns at once where there was a wake since the last wait. */
+void ps_port_wait(ps_port *p, int64_t deadline_ns);
+/* Behind whatever was posted. */
+void ps_port_wake(ps_port *p);
+
+/* The peer can be spoken to. */
+bool ps_port_reaches(const ps_port *p, int peer);
+
+#endif

@@ -1,0 +1,52 @@
+/* A rank's side of the parameter server: stages that the compute thread calls, and a state machine behind
+ * them that pushes what is ready and takes what comes, driven by the rank's agent. */
+#ifndef PS_WORKER_H
+#define PS_WORKER_H
+
+#include "common/sync/agent.h"
+#include "common/sync/engine.h"
+#include "ps/plan.h"
+#include "ps/policy.h"
+#include "ps/port.h"
+#include "ps/ps.h"
+
+typedef struct ps_worker ps_worker;
+
+/* Everything is borrowed and outlives the worker. */
+typedef struct ps_worker_config {
+    const sync_context *context;
+    const ps_policy *policy;
+    const ps_plan *plan;
+    bool beside; /* server `rank` is the partner */
+} ps_worker_config;
+
+status ps_worker_open(const ps_worker_config *config, ps_worker **out);
+/* Opens the port, then connects to server `server` at `url`, unless it is the partner. */
+status ps_worker_open_port(ps_worker *w, const transport_options *options);
+status ps_worker_connect(ps_worker *w, int server, const char *url);
+/* Before ps_worker_start: the arena that server `server` keeps parameters in, where the worker may copy
+ * from it. `sees_us`: the server sees the worker's arenas, so that pushes need no frames. */
+void ps_worker_see(ps_worker *w, int server, const void *params, bool sees_us);
+status ps_worker_start(ps_worker *w);
+/* Ends the agent and says goodbye to the servers; then the port is still there for the partner. */
+void ps_worker_leave(ps_worker *w);
+void ps_worker_close(ps_worker **worker);
+
+ps_port *ps_worker_port(ps_worker *w);
+bool ps_worker_has_failed(const ps_worker *w);
+
+/* The stages; sync_engine_type says what each must do. */
+status ps_worker_begin_forward(ps_worker *w, const sync_step *step);
+status ps_worker_need(ps_worker *w, int param);
+status ps_worker_end_forward(ps_worker *w, const sync_step *step);
+status ps_worker_ready(ps_worker *w, int param);
+status ps_worker_finish(ps_worker *w, const sync_step *step);
+status ps_worker_settle(ps_worker *w);
+status ps_worker_group_sum(ps_worker *w, double *values, int count);
+
+/* Times since the last call; adds to *out. */
+void ps_worker_take_times(ps_worker *w, sync_counters *out);
+/* How stale reads were so far. */
+void ps_worker_report(const ps_worker *w, ps_report *out);
+
+#endif

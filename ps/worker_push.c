@@ -1,0 +1,232 @@
+/* The sending half of a worker's agent: what the compute thread posted becomes messages. */
+#include "ps/worker_impl.h"
+
+#include "common/net/board.h"
+
+#include <string.h>
+
+/* ---- events ----------------------------------------------------------------------------------- */
+
+static void queue_key(ps_worker *w, int key)
+{
+    ps_key_queue_put(&w->servers[w->c.plan->keys[key].server].queue, key);
+}
+
+static void take_push(ps_worker *w, int param, int64_t round)
+{
+    const ps_plan *plan = w->c.plan;
+    w->pushing = round;
+    for (int key = plan->first_key[param]; key < plan->first_key[param] + plan->keys_of[param]; key++) {
+        if (--w->missing[key] > 0) continue;
+        w->missing[key] = plan->keys[key].param_count;
+        queue_key(w, key);
+    }
+}
+
+static void take_pull(ps_worker *w, uint32_t flags, int64_t pull)
+{
+    uint32_t for_keys = flags & ~(uint32_t)PS_PULL_BUFFERS;
+    if (for_keys) w->pull = pull;
+    w->buffers_pull = pull;
+    for (int j = 0; j < w->c.plan->server_count; j++) w->servers[j].pull_flags |= for_keys;
+    if (w->takes_buffers) w->servers[0].pull_flags |= flags & PS_PULL_BUFFERS;
+    bool own_servers = w->c.policy->placement == PS_PLACEMENT_OWN;
+    if (!(flags & PS_PULL_FIRST) || !own_servers || worker_context(w)->rank != 0) return;
+    w->handing_over = true;
+    for (int key = 0; key < w->c.plan->key_count; key++) queue_key(w, key);
+}
+
+void worker_take_events(ps_worker *w, bool *worked)
+{
+    for (sync_event e; event_queue_take(&w->events, &e); *worked = true) {
+        switch ((worker_event)e.kind) {
+        case WORKER_PUSH: take_push(w, e.index, e.value); break;
+        case WORKER_PULL: take_pull(w, (uint32_t)e.index, e.value); break;
+        case WORKER_BUFFERS:
+            w->pack_due = true;
+            w->pack_round = e.value;
+            break;
+        case WORKER_SUM:
+            w->sum_due = true;
+            w->sum_count = e.index;
+            w->sum_number = e.value;
+            break;
+        }
+    }
+}
+
+/* ---- keys ------------------------------------------------------------------------------------- */
+
+/* Room for keys that wait: what is on its way to the server, less what has left. */
+static bool has_credit(ps_worker *w, worker_server *s)
+{
+    while (s->count_on_the_way > 0 && transport_sent(&w->tickets[s->on_the_way[s->first_on_the_way]])) {
+        s->bytes_on_the_way -= worker_key_bytes(w, s->on_the_way[s->first_on_the_way]);
+        s->first_on_the_way = (s->first_on_the_way + 1) % w->c.plan->key_count;
+        s->count_on_the_way--;
+    }
+    return s->bytes_on_the_way < w->c.policy->credit_bytes;
+}
+
+static void spend_credit(ps_worker *w, worker_server *s, int key)
+{
+    s->on_the_way[(s->first_on_the_way + s->count_on_the_way++) % w->c.plan->key_count] = key;
+    s->bytes_on_the_way += worker_key_bytes(w, key);
+}
+
+static message_header push_header(const ps_worker *w, int key)
+{
+    const worker_round *round = &w->rounds[w->pushing % 2];
+    message_header h = {.key = key,
+                        .count = w->c.plan->keys[key].elements,
+                        .dtype = worker_context(w)->params->type};
+    h.kind = w->handing_over                            ? MESSAGE_PARAMETERS
+             : w->c.policy->consistency == PS_SYNC      ? MESSAGE_PUSH_PULL
+                                                        : MESSAGE_PUSH;
+    if (w->handing_over) return h;
+    h.step = w->pushing;
+    h.integers[PS_INT_STEP] = round->optimizer_step;
+    h.integers[PS_INT_SEEN] = w->seen[key];
+    h.doubles[PS_DOUBLE_RATE] = round->rate;
+    return h;
+}
+
+static status send_key(ps_worker *w, int server, int key)
+{
+    worker_server *s = &w->servers[server];
+    const param_set *set = worker_context(w)->params;
+    const char *arena = w->handing_over ? set->params.data : set->grads.data;
+    piece_list pieces = ps_key_pieces(w->c.plan, key);
+    message_frame frames[PS_KEY_PIECES];
+    int count = s->sees_us ? 0 : pieces.count;
+    for (int i = 0; i < count; i++)
+        frames[i] = (message_frame){arena + pieces.pieces[i].offset * (int64_t)w->element,
+                                    (size_t)pieces.pieces[i].count * w->element};
+    message_header h = push_header(w, key);
+    TRY(ps_port_send(&w->port, server, &h, frames, count, &w->tickets[key], worker_key_bytes(w, key)));
+    if (count > 0) spend_credit(w, s, key);
+    return STATUS_OK;
+}
+
+static status send_keys(ps_worker *w, int server, int64_t now_ns, bool *worked)
+{
+    worker_server *s = &w->servers[server];
+    const sync_context *c = worker_context(w);
+    while (s->queue.count > 0 && has_credit(w, s)) {
+        int key = ps_key_queue_first(&s->queue);
+        TRY(send_key(w, server, key));
+        ps_key_queue_drop(&s->queue);
+        *worked = true;
+        if (w->handing_over) continue;
+        board_cell_agent(c->cell, BOARD_PUSH, key, now_ns);
+        if (w->c.policy->consistency == PS_ASYNC) continue; /* the server knows, and tells with an answer */
+        worker_record_staleness(w, w->pushing - w->seen[key]);
+        if (w->c.policy->consistency != PS_SYNC) continue;
+        w->asked[key] = w->pushing + 2;
+        worker_await(w, 1, now_ns);
+    }
+    return STATUS_OK;
+}
+
+/* ---- pulls, buffers, sums, norms -------------------------------------------------------------- */
+
+/* A pull for keys goes behind the pushes that it is to see; one for buffers alone need not wait. */
+static status send_pull(ps_worker *w, int server, int64_t now_ns)
+{
+    worker_server *s = &w->servers[server];
+    bool for_keys = s->pull_flags & ~(uint32_t)PS_PULL_BUFFERS;
+    if (for_keys && (s->queue.count > 0 || w->pack_due || w->staging_due)) return STATUS_OK;
+    message_header h = {.kind = MESSAGE_PULL,
+                        .step = for_keys ? w->pull : w->buffers_pull,
+                        .flags = s->pull_flags,
+                        .integers = {[PS_INT_ROUND] = w->pull_round}};
+    TRY(ps_port_send(&w->port, server, &h, NULL, 0, NULL, 0));
+    const ps_shard *shard = &w->c.plan->shards[server];
+    bool settles = s->pull_flags & PS_PULL_SETTLE;
+    int answers = for_keys ? shard->key_count : 0;
+    for (int i = 0; i < answers; i++) w->asked[shard->first_key + i] = w->pull;
+    if (server == 0 && w->takes_buffers && (settles || s->pull_flags & PS_PULL_BUFFERS)) answers++;
+    s->pull_flags = 0;
+    worker_await(w, answers, now_ns);
+    board_cell_agent(worker_context(w)->cell, BOARD_PULL, BOARD_NO_BUCKET, now_ns);
+    return STATUS_OK;
+}
+
+static void pack_buffers(ps_worker *w)
+{
+    const param_set *set = worker_context(w)->params;
+    char *to = w->staging;
+    for (int i = 0; i < set->model->buffer_count; i++) {
+        size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
+        memcpy(to, (const char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, bytes);
+        to += bytes;
+    }
+}
+
+static status send_buffers(ps_worker *w, bool *worked)
+{
+    if (w->pack_due && !w->staging_due && !w->staging_out && transport_sent(&w->staging_ticket)) {
+        pack_buffers(w);
+        w->pack_due = false;
+        w->staging_due = true;
+        *worked = true;
+        device_fence_reach(w->packed, ++w->packs_made);
+    }
+    if (!w->staging_due) return STATUS_OK;
+    int64_t bytes = worker_context(w)->params->buffer_bytes;
+    message_header h = {.kind = MESSAGE_BUFFERS, .step = w->pack_round};
+    message_frame frame = {w->staging, (size_t)bytes};
+    TRY(ps_port_send(&w->port, 0, &h, &frame, 1, &w->staging_ticket, bytes));
+    w->staging_due = false;
+    w->staging_out = true;
+    *worked = true;
+    return STATUS_OK;
+}
+
+static status send_sum(ps_worker *w, int64_t now_ns)
+{
+    message_header h = {.kind = MESSAGE_SUM, .step = w->sum_number, .count = w->sum_count};
+    message_frame frame = {w->sum_values, (size_t)w->sum_count * sizeof(double)};
+    TRY(ps_port_send(&w->port, 0, &h, &frame, 1, &w->sum_ticket, (int64_t)frame.bytes));
+    w->sum_due = false;
+    worker_await(w, 1, now_ns);
+    return STATUS_OK;
+}
+
+static status send_norm(ps_worker *w, int server)
+{
+    message_header h = {.kind = MESSAGE_CONTROL, .doubles = {[PS_DOUBLE_NORM] = w->norm}};
+    TRY(ps_port_send(&w->port, server, &h, NULL, 0, NULL, 0));
+    w->servers[server].norm_due = false;
+    return STATUS_OK;
+}
+
+/* STATUS_AGAIN is no failure: the next round tries again. */
+static bool is_failure(status rc)
+{
+    return rc != STATUS_OK && rc != STATUS_AGAIN;
+}
+
+static status send_to(ps_worker *w, int server, int64_t now_ns, bool *worked)
+{
+    worker_server *s = &w->servers[server];
+    status rc;
+    if (s->norm_due && is_failure(rc = send_norm(w, server))) return rc;
+    if (is_failure(rc = send_keys(w, server, now_ns, worked))) return rc;
+    if (s->pull_flags && is_failure(rc = send_pull(w, server, now_ns))) return rc;
+    return STATUS_OK;
+}
+
+status worker_send(ps_worker *w, int64_t now_ns, bool *worked)
+{
+    status rc;
+    if (is_failure(rc = send_buffers(w, worked))) return rc;
+    if (w->sum_due && is_failure(rc = send_sum(w, now_ns))) return rc;
+    bool queued = false;
+    for (int j = 0; j < w->c.plan->server_count; j++) {
+        TRY(send_to(w, j, now_ns, worked));
+        queued = queued || w->servers[j].queue.count > 0;
+    }
+    w->handing_over = w->handing_over && queued;
+    return STATUS_OK;
+}

@@ -1,0 +1,43 @@
+/* Members of a job as processes, forked before there are threads: they exchange offers, meet at barriers,
+ * and leave behind what became of them. */
+#ifndef TESTS_PS_PROCESSES_H
+#define TESTS_PS_PROCESSES_H
+
+#include "common/sync/engine.h"
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+enum { PROCESSES_MAX = 16, PROCESS_OFFER_MAX = 1 << 18, PROCESS_FIGURES = 4096 };
+
+/* What a member leaves behind, in memory that all share. */
+typedef struct process_outcome {
+    int wait_status;     /* waitpid()'s, once it has ended */
+    int64_t ended_ns;    /* when */
+    status code;         /* what its function returned; STATUS_COUNT: it did not */
+    char message[1024];
+    double figures[PROCESS_FIGURES]; /* the function's own */
+    size_t offer_bytes;
+    char offer[PROCESS_OFFER_MAX];
+} process_outcome;
+
+typedef struct processes {
+    int count;
+    atomic_int waiting;
+    atomic_uint round;
+    pid_t pids[PROCESSES_MAX];
+    process_outcome members[];
+} processes;
+
+typedef status (*process_function)(processes *all, int member, void *context);
+
+/* Forks `count` members and waits for all of them; those that live longer than `limit_s` are killed. The
+ * caller unmaps with processes_free(). NULL where there is no memory. */
+processes *processes_run(int count, process_function function, void *context, int limit_s);
+void processes_free(processes *all);
+
+/* Only while all members live. STATUS_PEER after a minute. */
+status processes_barrier(processes *all);
+status processes_exchange(processes *all, int member, sync_blob mine, sync_blob offers[PROCESSES_MAX]);
+
+#endif

@@ -1,0 +1,95 @@
+/* Under sync every configuration ends with the bits that plain loops give. */
+#include "tests/ps/job.h"
+#include "tests/ps/ps_test.h"
+
+enum { STEPS = 4 };
+
+typedef struct sync_case {
+    const char *name;
+    job_config config;
+} sync_case;
+
+static const optimizer_options momentum = {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
+static const optimizer_options adam = {.kind = OPTIMIZER_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+static const optimizer_options clipped = {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3};
+
+/* ranks, option text, ... */
+static const sync_case cases[] = {
+    {"one rank", {.world = 1}},
+    {"two ranks", {.world = 2, .optimizer = momentum}},
+    {"three ranks", {.world = 3, .optimizer = momentum}},
+    {"three ranks, divided before the sum", {.world = 3, .divide = SHARED_DIVIDE_BEFORE}},
+    {"three ranks, Adam", {.world = 3, .optimizer = adam}},
+    {"five ranks, in float32", {.world = 5, .device = "cpu", .optimizer = momentum}},
+    {"five ranks, in float32, divided before", {.world = 5, .device = "cpu", .divide = SHARED_DIVIDE_BEFORE}},
+    {"eight ranks", {.world = 8, .optimizer = momentum}},
+    {"eight ranks, eight servers", {.world = 8, .options = "--servers 8", .optimizer = momentum}},
+    {"three ranks, two servers", {.world = 3, .options = "--servers 2", .optimizer = adam}},
+    {"four ranks, three servers, odd partitions",
+     {.world = 4, .options = "--servers 3 --partition-bytes 1000", .optimizer = momentum}},
+    {"an element a key", {.world = 2, .options = "--partition-bytes 8 --servers 2", .optimizer = momentum}},
+    {"first in, first out", {.world = 3, .options = "--priority fifo --partition-bytes 512", .optimizer = momentum}},
+    {"little credit", {.world = 2, .options = "--payload zmq --credit-bytes 1 --partition-bytes 512"}},
+    {"a server with three threads", {.world = 3, .options = "--server-threads 3", .optimizer = momentum}},
+    {"shared memory among threads", {.world = 3, .options = "--payload shm --servers 2", .optimizer = momentum}},
+    {"ipc, shared memory", {.world = 3, .processes = true, .options = "--servers 2", .optimizer = momentum}},
+    {"ipc, all through ZeroMQ", {.world = 3, .processes = true, .options = "--payload zmq --servers 2", .optimizer = momentum}},
+    {"tcp, shared memory", {.world = 2, .processes = true, .options = "--transport tcp", .optimizer = momentum}},
+    {"tcp, all through ZeroMQ", {.world = 2, .processes = true, .options = "--transport tcp --payload zmq", .optimizer = adam}},
+    {"progressed inline", {.world = 3, .inline_progress = true, .options = "--servers 3", .optimizer = momentum}},
+    {"clipped", {.world = 3, .optimizer = clipped}},
+    {"ranks update", {.world = 3, .options = "--server-optimizer off", .optimizer = momentum}},
+    {"ranks update, three servers, shared memory",
+     {.world = 3, .processes = true, .options = "--server-optimizer off --servers 3", .optimizer = adam}},
+    {"ranks update, ZeroMQ", {.world = 2, .processes = true, .options = "--server-optimizer off --payload zmq", .optimizer = momentum}},
+    {"a server of its own", {.world = 3, .options = "--server-placement own", .optimizer = momentum}},
+    {"more servers than ranks", {.world = 2, .options = "--server-placement own --servers 5", .optimizer = adam}},
+    {"servers of their own, shared memory",
+     {.world = 3, .processes = true, .options = "--server-placement own --servers 2", .optimizer = momentum}},
+    {"servers of their own, tcp",
+     {.world = 2, .processes = true, .options = "--server-placement own --servers 3 --transport tcp --payload zmq",
+      .optimizer = clipped}},
+    {"servers of their own that only sum",
+     {.world = 2, .processes = true, .options = "--server-placement own --servers 2 --server-optimizer off",
+      .optimizer = momentum}},
+    {"ranks update, clipped", {.world = 3, .options = "--server-optimizer off --servers 2", .optimizer = clipped}},
+};
+
+static status train(local_ranks *group, job_rank *r)
+{
+    (void)group;
+    job_reference expected;
+    job_reference_open(r->job, &expected);
+    status rc = STATUS_OK;
+    for (int64_t step = 0; step < STEPS && rc == STATUS_OK; step++) {
+        rc = job_step(r);
+        job_reference_step(r->job, &expected, step);
+        if (rc == STATUS_OK && step % 2 == 1) {
+            rc = sync_ps.settle(r->engine);
+            if (rc == STATUS_OK) job_expect_params(r, expected.params);
+            if (rc == STATUS_OK) job_expect_buffers(r, 0, step);
+        }
+    }
+    job_reference_close(&expected);
+    return rc;
+}
+
+static void parameters_are_those_of_plain_loops(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        job j;
+        job_open(&cases[i].config, &j);
+        status rc = job_run(&j, train);
+        if (rc != STATUS_OK) fail_msg("%s: %s: %s", cases[i].name, status_name(rc), error_message());
+        job_close(&j);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_are_those_of_plain_loops),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
