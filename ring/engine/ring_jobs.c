@@ -39,10 +39,9 @@ static collective_call bucket_call(const ring_engine *e, int k)
 {
     const bucket *b = &e->list.buckets[k];
     collective_call call = in_place(COLLECTIVE_ALL_REDUCE, e->wire, b->elements, ring_bucket_data(e, k));
-    if (e->settings.bucket_view) {
-        call.in.base = call.out.base = e->base.context.params->grads.data;
-        call.in.pieces = call.out.pieces = e->buckets[k].view;
-    }
+    collective_buffer gradients = {e->base.context.params->grads.data, e->buckets[k].gradients};
+    if (e->settings.bucket_view || ring_copies_back_in_flight(e)) call.out = gradients;
+    if (e->settings.bucket_view) call.in = gradients;
     call.op = ring_means_in_flight(e) ? REDUCE_MEAN : REDUCE_SUM;
     call.tag = k;
     return call;
