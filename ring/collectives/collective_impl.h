@@ -5,6 +5,7 @@
 #ifndef RING_COLLECTIVES_COLLECTIVE_IMPL_H
 #define RING_COLLECTIVES_COLLECTIVE_IMPL_H
 
+#include "common/base/clock.h"
 #include "ring/collectives/collective.h"
 
 typedef struct collective_type {
@@ -42,6 +43,11 @@ struct collective_group {
 /* The window that holds [data, data + bytes) and the offset in it; -1: none does. */
 int collective_find_window(const collective_window *windows, int count, const void *data, int64_t bytes,
                            int64_t *offset);
+
+static inline int64_t collective_deadline(int64_t since_ns, int64_t timeout_ns)
+{
+    return timeout_ns < CLOCK_NEVER - since_ns ? since_ns + timeout_ns : CLOCK_NEVER;
+}
 
 extern const collective_type collective_ring, collective_direct, collective_auto, collective_mpi;
 
