@@ -41,6 +41,18 @@ typedef uint32_t u32_vector VECTOR(uint32_t);
 #define I32_LESSER(vector, a, b) CHOOSE(vector, i32_vector, ((b) < (a)) | ((b) != (b)), a, b)
 #define I32_GREATER(vector, a, b) CHOOSE(vector, i32_vector, ((b) > (a)) | ((b) != (b)), a, b)
 
+/* A quotient by a power of two is the product with its inverse, bit for bit, and cheaper. */
+#define IS_FLOATING(type) ((type)0.5 != 0)
+static inline bool has_exact_inverse(double divisor)
+{
+    union {
+        double f;
+        uint64_t u;
+    } pun = {.f = divisor};
+    uint64_t exponent = pun.u >> 52; /* the sign too: negative numbers have none */
+    return (pun.u & UINT64_C(0xfffffffffffff)) == 0 && exponent > 1023 - 64 && exponent < 1023 + 64;
+}
+
 /* Iterations are independent although `out` may be an operand. */
 #define INDEPENDENT _Pragma("GCC ivdep")
 
@@ -63,7 +75,8 @@ typedef uint32_t u32_vector VECTOR(uint32_t);
                      int64_t divisor)                                                                        \
     {                                                                                                        \
         enum { STRIP = 4 * sizeof(vector) / sizeof(element) };                                               \
-        element by = (element)divisor;                                                                       \
+        bool multiplies = IS_FLOATING(element) && has_exact_inverse((double)divisor);                        \
+        element by = multiplies ? (element)1 / (element)divisor : (element)divisor;                          \
         int64_t at = 0;                                                                                      \
         for (; at + STRIP <= count; at += STRIP) {                                                           \
             const vector *first = (const vector *)((const element *)ins[0] + at);                            \
@@ -75,7 +88,8 @@ typedef uint32_t u32_vector VECTOR(uint32_t);
                 c = combine(vector, c, in[2]);                                                               \
                 d = combine(vector, d, in[3]);                                                               \
             }                                                                                                \
-            if (divisor != 1) a /= by, b /= by, c /= by, d /= by;                                            \
+            if (divisor != 1 && multiplies) a *= by, b *= by, c *= by, d *= by;                              \
+            else if (divisor != 1) a /= by, b /= by, c /= by, d /= by;                                       \
             for (int k = 0; k < out_count; k++) {                                                            \
                 vector *out = (vector *)((element *)outs[k] + at);                                           \
                 out[0] = a;                                                                                  \
@@ -90,7 +104,7 @@ typedef uint32_t u32_vector VECTOR(uint32_t);
                 element x = sum, y = ((const element *)ins[s])[at];                                          \
                 sum = scalar_combine(x, y);                                                                  \
             }                                                                                                \
-            if (divisor != 1) sum /= by;                                                                     \
+            if (divisor != 1) sum = multiplies ? sum * by : sum / by;                                        \
             for (int k = 0; k < out_count; k++) ((element *)outs[k])[at] = sum;                              \
         }                                                                                                    \
     }
@@ -128,9 +142,14 @@ typedef uint32_t u32_vector VECTOR(uint32_t);
     {                                                                                                        \
         to *out = out_;                                                                                      \
         const from *in = in_;                                                                                \
-        compute divisor = (compute)divisor_;                                                                 \
-        INDEPENDENT                                                                                          \
-        for (int64_t i = 0; i < count; i++) out[i] = (to)store((compute)load(in[i]) / divisor);              \
+        compute divisor = (compute)divisor_, inverse = (compute)(1 / divisor_);                              \
+        if (IS_FLOATING(compute) && has_exact_inverse(divisor_)) {                                           \
+            INDEPENDENT                                                                                      \
+            for (int64_t i = 0; i < count; i++) out[i] = (to)store((compute)load(in[i]) * inverse);          \
+        } else {                                                                                             \
+            INDEPENDENT                                                                                      \
+            for (int64_t i = 0; i < count; i++) out[i] = (to)store((compute)load(in[i]) / divisor);          \
+        }                                                                                                    \
     }
 
 #define DEFINE_PAIRS(name, element, compute, load, store, add, multiply)                                     \

@@ -15,7 +15,7 @@
 enum {
     SPIN_ROUNDS = 4000,       /* looks before the first yield where every thread has a processor */
     CROWDED_SPIN_ROUNDS = 20, /* and where not: whom we wait for may need this one */
-    YIELD_ROUNDS = 200,
+    YIELD_NS = 100000, /* then it sleeps */
     SLEEP_NS = 100000000, /* the longest sleep without a look at the peers */
 };
 
@@ -168,9 +168,8 @@ void shm_world_wait(collective_world *world, int64_t deadline_ns)
         if (idle) break;
         __builtin_ia32_pause();
     }
-    for (int i = 0; i < YIELD_ROUNDS; i++) {
+    for (int64_t until = clock_now_ns() + YIELD_NS; !idle && clock_now_ns() < until;) {
         if (something_happened(w, &idle)) return;
-        if (idle) break;
         sched_yield();
     }
     sleep_on_bell(w, deadline_ns);

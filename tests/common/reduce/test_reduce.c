@@ -2,6 +2,7 @@
 #include "common/reduce/half.h"
 #include "common/reduce/reduce_impl.h"
 
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -259,18 +260,34 @@ static void nothing_is_written_behind_the_last_element(void **state)
         }
 }
 
+/* By powers of two, others, subnormal results, zero, infinity. */
 static void a_division_is_a_true_one(void **state)
 {
     (void)state;
+    static const double divisors[] = {2, 3, 4, 7, 8, 0.5, 1024, 1.5, 0x1p-30};
+    float *in = (float *)inputs[0], *out = (float *)results[0];
     fill(DTYPE_F32, inputs[0], LONGEST, 0);
-    reduce_divide(DTYPE_F32, results[0], inputs[0], LONGEST, 3);
-    const float *in = (const float *)inputs[0], *out = (const float *)results[0];
-    int differ = 0;
-    for (int i = 0; i < LONGEST; i++) {
-        assert_true(out[i] == in[i] / 3.0f);
-        differ += out[i] != in[i] * (1.0f / 3.0f);
+    for (int i = 0; i < 200; i++) in[i] *= 0x1p-130f;
+    in[200] = INFINITY;
+    in[201] = -0.0f;
+    in[202] = FLT_MAX;
+    for (size_t set = 0; set < 3; set++) {
+        if (!can_run(sets[set])) continue;
+        for (size_t d = 0; d < sizeof divisors / sizeof divisors[0]; d++) {
+            volatile float divisor = (float)divisors[d];
+            sets[set]->divide[DTYPE_F32](out, in, LONGEST, divisors[d]);
+            int differ = 0;
+            for (int i = 0; i < LONGEST; i++) {
+                float right = in[i] / divisor;
+                if (memcmp(&out[i], &right, sizeof right) != 0)
+                    fail_msg("%g / %g: found %.9g, expected %.9g", (double)in[i], divisors[d], (double)out[i],
+                             (double)right);
+                differ += out[i] != in[i] * (1.0f / divisor);
+            }
+            /* the case can tell a division from a multiplication by the inverse */
+            if (divisors[d] == 3) assert_true(differ > 0);
+        }
     }
-    assert_true(differ > 0); /* the case can tell a division from a multiplication by 1/3 */
 }
 
 static void nan_wins_min_and_max_from_either_side(void **state)
