@@ -15,7 +15,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { STAGING_BYTES = 1 << 20, PAIR_STAGING_BYTES = 64 << 10, SLEEP_NS = 100000000, POLL_NS = 20000 };
+enum {
+    STAGING_BYTES = 1 << 20,
+    PAIR_STAGING_BYTES = 64 << 10,
+    SLEEP_NS = 100000000,
+    POLL_NS = 20000,
+    YIELDS = 400
+};
 
 status mpi_fail(const mpi_world *w, int code, const char *what)
 {
@@ -251,6 +257,7 @@ static status mpi_progress(collective_world *world, int64_t now_ns, int64_t *dea
             if (deadline < *deadline_ns) *deadline_ns = deadline;
         }
     }
+    if (*worked) w->fruitless = 0;
     return STATUS_OK;
 }
 
@@ -262,16 +269,21 @@ static bool has_calls(const mpi_world *w)
     return false;
 }
 
-/* MPI cannot be waited for beside a bell: with calls in flight it is looked at again soon. */
+/* MPI cannot be waited for beside a bell: with calls in flight it is looked at again, first at once, after a
+ * while between short sleeps. */
 static void mpi_wait(collective_world *world, int64_t deadline_ns)
 {
     mpi_world *w = (mpi_world *)world;
-    int64_t most = has_calls(w) ? POLL_NS : SLEEP_NS;
+    bool busy = has_calls(w);
+    if (busy && w->fruitless++ < YIELDS) {
+        sched_yield();
+        return;
+    }
+    int64_t most = busy ? POLL_NS : SLEEP_NS;
     int64_t left = deadline_ns == CLOCK_NEVER ? most : deadline_ns - clock_now_ns();
     if (left > most) left = most;
     if (left <= 0) return;
     struct timespec limit = {0, left};
-    sched_yield();
     syscall(SYS_futex, &w->bell, FUTEX_WAIT_PRIVATE, w->seen, &limit, NULL, 0);
 }
 

@@ -45,6 +45,7 @@ typedef struct mpi_world {
     mpi_group *groups;
     atomic_uint bell;
     unsigned seen;
+    int fruitless; /* waits since something was done */
 } mpi_world;
 
 struct mpi_group {
