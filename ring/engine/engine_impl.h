@@ -39,9 +39,9 @@ typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_
 #undef RING_JOB_ENUM
 
 typedef struct ring_bucket {
-    int64_t offset;   /* bytes into the bucket memory */
-    piece_list view;  /* bucket-view: its gradients in their arena */
-    int64_t reserved; /* bytes, with alignment */
+    int64_t offset;       /* bytes into the bucket memory */
+    piece_list gradients; /* where they lie in their arena */
+    int64_t reserved;     /* bytes, with alignment */
     /* in this step */
     int pending;     /* gradients that are not ready */
     uint64_t ticket; /* 0: not launched */
@@ -122,7 +122,7 @@ typedef struct ring_engine {
     bucket_list list;
     ring_bucket *buckets; /* [params] */
     ring_place *places;   /* [params] */
-    piece *view_pieces;   /* [params] */
+    piece *pieces;        /* [params] of all buckets */
 
     struct {
         sync_step step;
@@ -179,6 +179,8 @@ status ring_unpack(ring_engine *e, int bucket);
 void ring_zero_gradient(ring_engine *e, int param);
 /* The mean is taken by the collective. */
 bool ring_means_in_flight(const ring_engine *e);
+/* Results are written to the gradients by the collective: nothing is left to be copied back. */
+bool ring_copies_back_in_flight(const ring_engine *e);
 char *ring_bucket_data(const ring_engine *e, int bucket);
 
 /* ring_offer.c */
