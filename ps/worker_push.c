@@ -130,7 +130,8 @@ static status send_keys(ps_worker *w, int server, int64_t now_ns, bool *worked)
 
 /* ---- pulls, buffers, sums, norms -------------------------------------------------------------- */
 
-/* A pull for keys goes behind the pushes that it is to see; one for buffers alone need not wait. */
+/* A pull for keys goes behind the pushes that it is to see, one for buffers alone before those of the round:
+ * when a round is updated the server knows who is still to get the buffers that the next one begins with. */
 static status send_pull(ps_worker *w, int server, int64_t now_ns)
 {
     worker_server *s = &w->servers[server];
@@ -212,6 +213,8 @@ static status send_to(ps_worker *w, int server, int64_t now_ns, bool *worked)
     worker_server *s = &w->servers[server];
     status rc;
     if (s->norm_due && is_failure(rc = send_norm(w, server))) return rc;
+    if (s->pull_flags == PS_PULL_BUFFERS && (rc = send_pull(w, server, now_ns)) != STATUS_OK)
+        return rc == STATUS_AGAIN ? STATUS_OK : rc;
     if (is_failure(rc = send_keys(w, server, now_ns, worked))) return rc;
     if (s->pull_flags && is_failure(rc = send_pull(w, server, now_ns))) return rc;
     return STATUS_OK;
