@@ -214,14 +214,13 @@ static status exchange(void *context, sync_blob mine, const sync_blob **offers)
     return local_ranks_exchange(x->group, x->member, mine, offers);
 }
 
-/* A server of its own. */
-static status run_server(local_ranks *group, int member, job *j)
+status job_serve(job *j, int member, status (*exchange_offers)(void *context, sync_blob mine, const sync_blob **offers),
+                 void *exchange_context)
 {
     const job_config *c = &j->config;
     job_rank r = {.job = j};
     sync_requirements needs;
     device_config device = {.name = c->device, .world = 1, .threads = 1};
-    exchanging x = {group, member};
     status rc;
     TRY_GOTO(rc, sync_ps.requirements(&j->options, c->policy, c->world, &needs), out);
     TRY_GOTO(rc, device_open(&device, &r.device), out);
@@ -242,8 +241,8 @@ static status run_server(local_ranks *group, int member, job *j)
                                 .stall_timeout_ns = c->stall_timeout_ns,
                                 .divide = c->divide,
                                 .hub = j->hub,
-                                .exchange = exchange,
-                                .exchange_context = &x};
+                                .exchange = exchange_offers,
+                                .exchange_context = exchange_context};
     rc = ps_server_main(&server);
 out:
     optimizer_close(&r.optimizer);
@@ -255,7 +254,8 @@ out:
 static status run_rank(local_ranks *group, int rank, void *context)
 {
     running *run = context;
-    if (rank >= run->job->config.world) return run_server(group, rank, run->job);
+    exchanging x = {group, rank};
+    if (rank >= run->job->config.world) return job_serve(run->job, rank, exchange, &x);
     job_rank r;
     sync_blob mine;
     const sync_blob *offers;

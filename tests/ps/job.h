@@ -61,6 +61,10 @@ void job_rank_close(job_rank *r);
 typedef status (*job_function)(local_ranks *group, job_rank *rank);
 status job_run(job *j, job_function function);
 
+/* A server of its own: member `member` >= world. `exchange` as in ps_server_context. */
+status job_serve(job *j, int member, status (*exchange)(void *context, sync_blob mine, const sync_blob **offers),
+                 void *exchange_context);
+
 /* One step with learning rate 0.125. Forward passes write job_buffer(); under sync all begin with rank 0's. */
 status job_step(job_rank *r);
 /* Its parts, for tests that look in between. */
