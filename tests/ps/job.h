@@ -18,6 +18,7 @@ typedef struct job_config {
     const char *options;  /* "--servers 2 --payload zmq" */
     bool processes;       /* no hub: ranks do not know that they are threads */
     bool inline_progress;
+    bool sync_batchnorm;
     int divide;           /* shared_divide */
     optimizer_options optimizer;
     int64_t stall_timeout_ns; /* 60 s unless set */
