@@ -1,4 +1,4 @@
-# A thin front: what each target does stands in CMakeLists.txt, tests/check.sh and tools/.
+# A thin front: what each target does stands in CMakeLists.txt, tests/check.sh and .ci/.
 BUILD ?= build
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -17,13 +17,13 @@ help:
 	@echo "make install    into PREFIX ($(PREFIX))"
 
 deps:
-	@sh tools/install-packages.sh build
+	@sh .ci/install-packages.sh build
 
 deps-data:
-	@sh tools/install-packages.sh build data
+	@sh .ci/install-packages.sh build data
 
 deps-check:
-	@sh tools/install-packages.sh build data check
+	@sh .ci/install-packages.sh build data check
 
 build: deps
 	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_OPTIONS) >/dev/null

@@ -101,7 +101,8 @@ char *text_format_duration(char *buffer, size_t size, double ns)
         ns /= 1000;
         i++;
     }
-    snprintf(buffer, size, magnitude < 10 ? "%.2f %s" : magnitude < 100 ? "%.1f %s" : "%.0f %s", ns, names[i]);
+    const char *format = i == 0 ? "%.0f %s" : magnitude < 10 ? "%.2f %s" : magnitude < 100 ? "%.1f %s" : "%.0f %s";
+    snprintf(buffer, size, format, ns, names[i]);
     return buffer;
 }
 

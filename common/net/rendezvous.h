@@ -34,12 +34,14 @@ typedef struct rendezvous_options {
     uint64_t token;          /* of the job; 0: none, or for file:// the one that rank 0 writes down */
     const char *program;     /* version of the program: must be the same everywhere */
     uint64_t config_hash;    /* likewise */
-    const char *config_text; /* lines "name = value", so that a difference is named; NULL: only the hash counts */
+    const char *config_text; /* lines "name = value", so that a difference is named; NULL: the hash says it */
     int64_t connect_limit_ns; /* until all have come */
     const char *host;        /* for file://: under which name the others reach rank 0; NULL: found out */
     transport_hub *hub;      /* for inproc:// */
     board_cell *cell;        /* shows what the rank waits for; NULL: none */
-    bool (*cancelled)(void *context); /* asked several times a second; NULL: never */
+    /* Asked several times a second until all are there; from then on ranks stop together or not at all.
+     * NULL: never. */
+    bool (*cancelled)(void *context);
     void *context;
 } rendezvous_options;
 
@@ -47,7 +49,7 @@ typedef struct rendezvous_options {
  * STATUS_PEER at the connect limit, naming who is missing and the address; STATUS_PROTOCOL where protocol,
  * program, token or configuration differ; STATUS_CONFIG where the rank is taken or out of range or world
  * sizes differ; STATUS_UNAVAILABLE where the address is taken; STATUS_USAGE for a malformed url;
- * STATUS_STOPPED when cancelled. */
+ * STATUS_STOPPED where `cancelled` says so. */
 status rendezvous_open(const rendezvous_options *options, rendezvous **out);
 void rendezvous_close(rendezvous **r);
 
@@ -69,10 +71,10 @@ typedef struct rendezvous_blob {
 
 /* The collective calls. `tag` is shorter than 64 bytes. Each returns on a rank when all have called.
  * STATUS_PEER at the deadline, naming the ranks that have not called, or where a rank is lost;
- * STATUS_PROTOCOL where ranks make different calls, both named; STATUS_STOPPED when cancelled. After a
+ * STATUS_PROTOCOL where ranks make different calls, both named. After a
  * failure the rendezvous is only good for closing. */
-status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, size_t bytes, int64_t deadline_ns,
-                            rendezvous_blob *out /* [world] */);
+status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, size_t bytes,
+                            int64_t deadline_ns, rendezvous_blob *out /* [world] */);
 /* `data`, `bytes` count on `root` only. */
 status rendezvous_broadcast(rendezvous *r, const char *tag, int root, const void *data, size_t bytes,
                             int64_t deadline_ns, rendezvous_blob *out);

@@ -99,6 +99,7 @@ struct optimizer {
     optimizer_options options;
     device_kernel *update, *sum_squares;
     device_memory state[2];
+    device_memory workspace; /* of sum_squares */
     int state_count;
     int64_t elements, logical;
     int element_size;
@@ -121,7 +122,9 @@ static status prepare_kernels(optimizer *o, dtype type)
                                   .decoupled = p->kind == OPTIMIZER_ADAMW}};
     TRY(device_prepare(o->device, &op, NULL, &o->update));
     op.kind = OP_sum_squares;
-    return device_prepare(o->device, &op, NULL, &o->sum_squares);
+    TRY(device_prepare(o->device, &op, NULL, &o->sum_squares));
+    size_t workspace = device_kernel_workspace(o->sum_squares);
+    return workspace ? device_allocate(o->device, DEVICE_MEMORY_PRIVATE, workspace, &o->workspace) : STATUS_OK;
 }
 
 status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
@@ -133,6 +136,7 @@ status optimizer_open(device *d, const optimizer_options *options, dtype type, i
     *o = (optimizer){.device = d,
                      .options = *options,
                      .state = {{.fd = -1}, {.fd = -1}},
+                     .workspace = {.fd = -1},
                      .state_count = optimizer_state_count(options),
                      .elements = elements,
                      .logical = logical,
@@ -157,6 +161,7 @@ void optimizer_close(optimizer **pointer)
     device_release(&o->update);
     device_release(&o->sum_squares);
     for (int i = 0; i < 2; i++) device_free(o->device, &o->state[i]);
+    device_free(o->device, &o->workspace);
     free(o);
     *pointer = NULL;
 }
@@ -203,7 +208,7 @@ status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, 
 {
     op_scalars scalars = {.pieces = pieces.pieces, .piece_count = pieces.count};
     void *operands[OP_MAX_OPERANDS] = {[SUMSQ_X] = (void *)grads, [SUMSQ_OUT] = sum};
-    return device_launch(s, o->sum_squares, operands, &scalars, NULL);
+    return device_launch(s, o->sum_squares, operands, &scalars, o->workspace.data);
 }
 
 double optimizer_clip_scale(double max_norm, double sum_squares)

@@ -34,8 +34,8 @@ void reduce_pair(dtype type, reduce_op op, void *out, const void *a, const void 
     kernels()->pair[type][op](out, a, b, count);
 }
 
-void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, const void *const *ins, int in_count,
-                 int64_t count)
+void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, const void *const *ins,
+                 int in_count, int64_t count)
 {
     assert(in_count > 0 && out_count > 0);
     kernels()->many[type][op](outs, out_count, ins, in_count, count, op == REDUCE_MEAN ? in_count : 1);
@@ -43,14 +43,18 @@ void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, con
 
 void reduce_divide(dtype type, void *out, const void *in, int64_t count, double divisor)
 {
-    if (divisor != 1) kernels()->divide[type](out, in, count, divisor);
-    else if (out != in) memcpy(out, in, (size_t)(count * dtype_size(type)));
+    if (divisor != 1)
+        kernels()->divide[type](out, in, count, divisor);
+    else if (out != in)
+        memcpy(out, in, (size_t)(count * dtype_size(type)));
 }
 
 void reduce_convert(dtype to, void *out, dtype from, const void *in, int64_t count, double divisor)
 {
-    if (to == from) reduce_divide(to, out, in, count, divisor);
-    else kernels()->convert[to][from](out, in, count, divisor);
+    if (to == from)
+        reduce_divide(to, out, in, count, divisor);
+    else
+        kernels()->convert[to][from](out, in, count, divisor);
 }
 
 const char *reduce_instruction_set(void)

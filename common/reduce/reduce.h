@@ -31,8 +31,8 @@ void reduce_pair(dtype type, reduce_op op, void *out, const void *a, const void 
 
 /* outs[k][i] = (ins[0][i] op ins[1][i]) op ins[2][i] ... for every k, for MEAN divided by in_count. An
  * out may be one of the ins; otherwise nothing overlaps. At least one source. */
-void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, const void *const *ins, int in_count,
-                 int64_t count);
+void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, const void *const *ins,
+                 int in_count, int64_t count);
 
 /* out[i] = in[i] / divisor: a true division, computed in the element's type (half types: in float32;
  * integers: toward zero, by a whole number). `out` may be `in`. */

@@ -19,7 +19,8 @@ enum { BLOCK = 1024 };
 #define GREATER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
 
 /* A register of the instruction set: its width is the largest alignment that anything needs. */
-#define VECTOR(element) __attribute__((vector_size(__BIGGEST_ALIGNMENT__), aligned(sizeof(element)), may_alias))
+#define VECTOR(element)                                                                                      \
+    __attribute__((vector_size(__BIGGEST_ALIGNMENT__), aligned(sizeof(element)), may_alias))
 typedef double f64_vector VECTOR(double);
 typedef float f32_vector VECTOR(float);
 typedef int64_t i64_vector VECTOR(int64_t);
@@ -43,115 +44,115 @@ typedef uint32_t u32_vector VECTOR(uint32_t);
 /* Iterations are independent although `out` may be an operand. */
 #define INDEPENDENT _Pragma("GCC ivdep")
 
-#define DEFINE_PAIR(name, element, compute, load, store, combine)                                             \
-    static void name(void *out_, const void *a_, const void *b_, int64_t count)                               \
-    {                                                                                                         \
-        element *out = out_;                                                                                  \
-        const element *a = a_, *b = b_;                                                                       \
-        INDEPENDENT                                                                                           \
-        for (int64_t i = 0; i < count; i++) {                                                                 \
-            compute x = load(a[i]), y = load(b[i]);                                                           \
-            out[i] = (element)store((compute)combine(x, y));                                                  \
-        }                                                                                                     \
+#define DEFINE_PAIR(name, element, compute, load, store, combine)                                            \
+    static void name(void *out_, const void *a_, const void *b_, int64_t count)                              \
+    {                                                                                                        \
+        element *out = out_;                                                                                 \
+        const element *a = a_, *b = b_;                                                                      \
+        INDEPENDENT                                                                                          \
+        for (int64_t i = 0; i < count; i++) {                                                                \
+            compute x = load(a[i]), y = load(b[i]);                                                          \
+            out[i] = (element)store((compute)combine(x, y));                                                 \
+        }                                                                                                    \
     }
 
 /* Full-width types: four vectors of running values stay in registers while all sources pass, so every
  * source is read and every destination written once, strip by strip. */
-#define DEFINE_MANY(name, element, vector, scalar_combine, combine)                                           \
-    static void name(void *const *outs, int out_count, const void *const *ins, int in_count, int64_t count,   \
-                     int64_t divisor)                                                                         \
-    {                                                                                                         \
-        enum { STRIP = 4 * sizeof(vector) / sizeof(element) };                                                \
-        element by = (element)divisor;                                                                        \
-        int64_t at = 0;                                                                                       \
-        for (; at + STRIP <= count; at += STRIP) {                                                            \
-            const vector *first = (const vector *)((const element *)ins[0] + at);                             \
-            vector a = first[0], b = first[1], c = first[2], d = first[3];                                    \
-            for (int s = 1; s < in_count; s++) {                                                              \
-                const vector *in = (const vector *)((const element *)ins[s] + at);                            \
-                a = combine(vector, a, in[0]);                                                                \
-                b = combine(vector, b, in[1]);                                                                \
-                c = combine(vector, c, in[2]);                                                                \
-                d = combine(vector, d, in[3]);                                                                \
-            }                                                                                                 \
-            if (divisor != 1) a /= by, b /= by, c /= by, d /= by;                                             \
-            for (int k = 0; k < out_count; k++) {                                                             \
-                vector *out = (vector *)((element *)outs[k] + at);                                            \
-                out[0] = a;                                                                                   \
-                out[1] = b;                                                                                   \
-                out[2] = c;                                                                                   \
-                out[3] = d;                                                                                   \
-            }                                                                                                 \
-        }                                                                                                     \
-        for (; at < count; at++) {                                                                            \
-            element sum = ((const element *)ins[0])[at];                                                      \
-            for (int s = 1; s < in_count; s++) {                                                              \
-                element x = sum, y = ((const element *)ins[s])[at];                                           \
-                sum = scalar_combine(x, y);                                                                   \
-            }                                                                                                 \
-            if (divisor != 1) sum /= by;                                                                      \
-            for (int k = 0; k < out_count; k++) ((element *)outs[k])[at] = sum;                               \
-        }                                                                                                     \
+#define DEFINE_MANY(name, element, vector, scalar_combine, combine)                                          \
+    static void name(void *const *outs, int out_count, const void *const *ins, int in_count, int64_t count,  \
+                     int64_t divisor)                                                                        \
+    {                                                                                                        \
+        enum { STRIP = 4 * sizeof(vector) / sizeof(element) };                                               \
+        element by = (element)divisor;                                                                       \
+        int64_t at = 0;                                                                                      \
+        for (; at + STRIP <= count; at += STRIP) {                                                           \
+            const vector *first = (const vector *)((const element *)ins[0] + at);                            \
+            vector a = first[0], b = first[1], c = first[2], d = first[3];                                   \
+            for (int s = 1; s < in_count; s++) {                                                             \
+                const vector *in = (const vector *)((const element *)ins[s] + at);                           \
+                a = combine(vector, a, in[0]);                                                               \
+                b = combine(vector, b, in[1]);                                                               \
+                c = combine(vector, c, in[2]);                                                               \
+                d = combine(vector, d, in[3]);                                                               \
+            }                                                                                                \
+            if (divisor != 1) a /= by, b /= by, c /= by, d /= by;                                            \
+            for (int k = 0; k < out_count; k++) {                                                            \
+                vector *out = (vector *)((element *)outs[k] + at);                                           \
+                out[0] = a;                                                                                  \
+                out[1] = b;                                                                                  \
+                out[2] = c;                                                                                  \
+                out[3] = d;                                                                                  \
+            }                                                                                                \
+        }                                                                                                    \
+        for (; at < count; at++) {                                                                           \
+            element sum = ((const element *)ins[0])[at];                                                     \
+            for (int s = 1; s < in_count; s++) {                                                             \
+                element x = sum, y = ((const element *)ins[s])[at];                                          \
+                sum = scalar_combine(x, y);                                                                  \
+            }                                                                                                \
+            if (divisor != 1) sum /= by;                                                                     \
+            for (int k = 0; k < out_count; k++) ((element *)outs[k])[at] = sum;                              \
+        }                                                                                                    \
     }
 
 /* Half types: a block of running values in float32. Not inlined: the compiler would jam two sources into one
  * loop that it cannot make vector code of. */
-#define DEFINE_MANY_HALF(name, load, store, combine)                                                          \
-    __attribute__((noinline)) static void name##_into(float *restrict sum, const uint16_t *in, int64_t n)      \
-    {                                                                                                         \
-        for (int64_t i = 0; i < n; i++) {                                                                     \
-            float x = sum[i], y = load(in[i]);                                                                \
-            sum[i] = combine(x, y);                                                                           \
-        }                                                                                                     \
-    }                                                                                                         \
-    static void name(void *const *outs, int out_count, const void *const *ins, int in_count, int64_t count,   \
-                     int64_t divisor)                                                                         \
-    {                                                                                                         \
-        float sum[BLOCK];                                                                                     \
-        for (int64_t at = 0; at < count; at += BLOCK) {                                                       \
-            int64_t n = count - at < BLOCK ? count - at : BLOCK;                                              \
-            const uint16_t *first = (const uint16_t *)ins[0] + at;                                            \
-            for (int64_t i = 0; i < n; i++) sum[i] = load(first[i]);                                          \
-            for (int s = 1; s < in_count; s++) name##_into(sum, (const uint16_t *)ins[s] + at, n);             \
-            if (divisor != 1)                                                                                 \
-                for (int64_t i = 0; i < n; i++) sum[i] = sum[i] / (float)divisor;                             \
-            uint16_t *out = (uint16_t *)outs[0] + at;                                                         \
-            for (int64_t i = 0; i < n; i++) out[i] = store(sum[i]);                                           \
-            for (int k = 1; k < out_count; k++)                                                               \
-                memcpy((uint16_t *)outs[k] + at, out, (size_t)n * sizeof out[0]);                             \
-        }                                                                                                     \
+#define DEFINE_MANY_HALF(name, load, store, combine)                                                         \
+    __attribute__((noinline)) static void name##_into(float *restrict sum, const uint16_t *in, int64_t n)    \
+    {                                                                                                        \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            float x = sum[i], y = load(in[i]);                                                               \
+            sum[i] = combine(x, y);                                                                          \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void name(void *const *outs, int out_count, const void *const *ins, int in_count, int64_t count,  \
+                     int64_t divisor)                                                                        \
+    {                                                                                                        \
+        float sum[BLOCK];                                                                                    \
+        for (int64_t at = 0; at < count; at += BLOCK) {                                                      \
+            int64_t n = count - at < BLOCK ? count - at : BLOCK;                                             \
+            const uint16_t *first = (const uint16_t *)ins[0] + at;                                           \
+            for (int64_t i = 0; i < n; i++) sum[i] = load(first[i]);                                         \
+            for (int s = 1; s < in_count; s++) name##_into(sum, (const uint16_t *)ins[s] + at, n);           \
+            if (divisor != 1)                                                                                \
+                for (int64_t i = 0; i < n; i++) sum[i] = sum[i] / (float)divisor;                            \
+            uint16_t *out = (uint16_t *)outs[0] + at;                                                        \
+            for (int64_t i = 0; i < n; i++) out[i] = store(sum[i]);                                          \
+            for (int k = 1; k < out_count; k++)                                                              \
+                memcpy((uint16_t *)outs[k] + at, out, (size_t)n * sizeof out[0]);                            \
+        }                                                                                                    \
     }
 
-#define DEFINE_DIVIDE(name, to, from, compute, load, store)                                                   \
-    static void name(void *out_, const void *in_, int64_t count, double divisor_)                             \
-    {                                                                                                         \
-        to *out = out_;                                                                                       \
-        const from *in = in_;                                                                                 \
-        compute divisor = (compute)divisor_;                                                                  \
-        INDEPENDENT                                                                                           \
-        for (int64_t i = 0; i < count; i++) out[i] = (to)store((compute)load(in[i]) / divisor);               \
+#define DEFINE_DIVIDE(name, to, from, compute, load, store)                                                  \
+    static void name(void *out_, const void *in_, int64_t count, double divisor_)                            \
+    {                                                                                                        \
+        to *out = out_;                                                                                      \
+        const from *in = in_;                                                                                \
+        compute divisor = (compute)divisor_;                                                                 \
+        INDEPENDENT                                                                                          \
+        for (int64_t i = 0; i < count; i++) out[i] = (to)store((compute)load(in[i]) / divisor);              \
     }
 
-#define DEFINE_PAIRS(name, element, compute, load, store, add, multiply)                                      \
-    DEFINE_PAIR(name##_pair_sum, element, compute, load, store, add)                                          \
-    DEFINE_PAIR(name##_pair_min, element, compute, load, store, LESSER)                                       \
-    DEFINE_PAIR(name##_pair_max, element, compute, load, store, GREATER)                                      \
-    DEFINE_PAIR(name##_pair_product, element, compute, load, store, multiply)                                 \
+#define DEFINE_PAIRS(name, element, compute, load, store, add, multiply)                                     \
+    DEFINE_PAIR(name##_pair_sum, element, compute, load, store, add)                                         \
+    DEFINE_PAIR(name##_pair_min, element, compute, load, store, LESSER)                                      \
+    DEFINE_PAIR(name##_pair_max, element, compute, load, store, GREATER)                                     \
+    DEFINE_PAIR(name##_pair_product, element, compute, load, store, multiply)                                \
     DEFINE_DIVIDE(name##_divide, element, element, compute, load, store)
 
 /* Integers add and multiply as unsigned vectors: they wrap around. */
-#define DEFINE_FULL(name, element, add, multiply, vector, wrapping, mask)                                     \
-    DEFINE_PAIRS(name, element, element, SAME, SAME, add, multiply)                                           \
-    DEFINE_MANY(name##_many_sum, element, vector, add, wrapping##_ADD)                                        \
-    DEFINE_MANY(name##_many_min, element, vector, LESSER, mask##_LESSER)                                      \
-    DEFINE_MANY(name##_many_max, element, vector, GREATER, mask##_GREATER)                                    \
+#define DEFINE_FULL(name, element, add, multiply, vector, wrapping, mask)                                    \
+    DEFINE_PAIRS(name, element, element, SAME, SAME, add, multiply)                                          \
+    DEFINE_MANY(name##_many_sum, element, vector, add, wrapping##_ADD)                                       \
+    DEFINE_MANY(name##_many_min, element, vector, LESSER, mask##_LESSER)                                     \
+    DEFINE_MANY(name##_many_max, element, vector, GREATER, mask##_GREATER)                                   \
     DEFINE_MANY(name##_many_product, element, vector, multiply, wrapping##_MULTIPLY)
 
-#define DEFINE_HALF(name, load, store)                                                                        \
-    DEFINE_PAIRS(name, uint16_t, float, load, store, ADD, MULTIPLY)                                           \
-    DEFINE_MANY_HALF(name##_many_sum, load, store, ADD)                                                       \
-    DEFINE_MANY_HALF(name##_many_min, load, store, LESSER)                                                    \
-    DEFINE_MANY_HALF(name##_many_max, load, store, GREATER)                                                   \
+#define DEFINE_HALF(name, load, store)                                                                       \
+    DEFINE_PAIRS(name, uint16_t, float, load, store, ADD, MULTIPLY)                                          \
+    DEFINE_MANY_HALF(name##_many_sum, load, store, ADD)                                                      \
+    DEFINE_MANY_HALF(name##_many_min, load, store, LESSER)                                                   \
+    DEFINE_MANY_HALF(name##_many_max, load, store, GREATER)                                                  \
     DEFINE_MANY_HALF(name##_many_product, load, store, MULTIPLY)
 
 DEFINE_FULL(f64, double, ADD, MULTIPLY, f64_vector, PLAIN, I64)
@@ -174,16 +175,16 @@ DEFINE_DIVIDE(bf16_from_f64, uint16_t, double, double, SAME, bf16_from_float)
 DEFINE_DIVIDE(bf16_from_f32, uint16_t, float, float, SAME, bf16_from_float)
 DEFINE_DIVIDE(bf16_from_f16, uint16_t, uint16_t, float, f16_to_float, bf16_from_float)
 
-#define OPS(name, form)                                                                                       \
-    {                                                                                                         \
-        [REDUCE_SUM] = name##_##form##_sum, [REDUCE_MEAN] = name##_##form##_sum,                              \
-        [REDUCE_MIN] = name##_##form##_min, [REDUCE_MAX] = name##_##form##_max,                               \
-        [REDUCE_PRODUCT] = name##_##form##_product                                                            \
+#define OPS(name, form)                                                                                      \
+    {                                                                                                        \
+        [REDUCE_SUM] = name##_##form##_sum, [REDUCE_MEAN] = name##_##form##_sum,                             \
+        [REDUCE_MIN] = name##_##form##_min, [REDUCE_MAX] = name##_##form##_max,                              \
+        [REDUCE_PRODUCT] = name##_##form##_product                                                           \
     }
-#define TYPES(form)                                                                                           \
-    {                                                                                                         \
-        [DTYPE_F64] = OPS(f64, form), [DTYPE_F32] = OPS(f32, form), [DTYPE_F16] = OPS(f16, form),             \
-        [DTYPE_BF16] = OPS(bf16, form), [DTYPE_I64] = OPS(i64, form), [DTYPE_I32] = OPS(i32, form)            \
+#define TYPES(form)                                                                                          \
+    {                                                                                                        \
+        [DTYPE_F64] = OPS(f64, form), [DTYPE_F32] = OPS(f32, form), [DTYPE_F16] = OPS(f16, form),            \
+        [DTYPE_BF16] = OPS(bf16, form), [DTYPE_I64] = OPS(i64, form), [DTYPE_I32] = OPS(i32, form)           \
     }
 
 #define TEXT_OF(a) #a

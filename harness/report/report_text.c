@@ -167,7 +167,18 @@ static void job_table(const json_t *result, text_buffer *out)
 
 /* ---- memory ------------------------------------------------------------------------------------ */
 
-enum { MEMORY_COLUMN = 11 };
+enum { MEMORY_COLUMN = 9 };
+
+/* Column heads of the ledger's classes, by their names in JSON. */
+static const char *short_class_name(const char *name)
+{
+    static const char *const names[][2] = {{"parameters", "params"},  {"gradients", "grads"},
+                                           {"optimizer_state", "optim"}, {"activations", "activ"},
+                                           {"outputs_and_loss", "outputs"}, {"workspace", "scratch"}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(names[i][0], name) == 0) return names[i][1];
+    return name;
+}
 
 static void memory_row(const json_t *rank, const char *which, text_buffer *out)
 {
@@ -175,7 +186,7 @@ static void memory_row(const json_t *rank, const char *which, text_buffer *out)
     const json_t *peak = json_object_get(memory, "peak_classes");
     bool at_peak = strcmp(which, "peak") == 0;
     const char *key = at_peak ? "total.peak_bytes" : "total.current_bytes";
-    text_append(out, "%5.0f %-8s %*.1f", number_at(rank, "rank"), which, MEMORY_COLUMN - 2, number_at(memory, key) / 1048576);
+    text_append(out, "%5.0f %-8s %*.1f", number_at(rank, "rank"), which, MEMORY_COLUMN, number_at(memory, key) / 1048576);
     const char *name;
     json_t *account;
     json_object_foreach((json_t *)classes, name, account)
@@ -193,14 +204,12 @@ static void memory_table(const json_t *job, text_buffer *out)
     const json_t *classes = at_path(json_array_get(ranks, 0), "memory.classes");
     text_append(out, "\nMemory of %s (%s), MiB: the ledger's logical bytes at the peak and after the last step\n",
                 text_at(job, "engine"), text_at(job, "policy"));
-    text_append(out, "%5s %-8s %*s", "rank", "", MEMORY_COLUMN - 2, "total");
+    text_append(out, "%5s %-8s %*s", "rank", "", MEMORY_COLUMN, "total");
     const char *name;
     json_t *account;
     json_object_foreach((json_t *)classes, name, account)
     {
-        char shortened[MEMORY_COLUMN];
-        snprintf(shortened, sizeof shortened, "%s", name);
-        text_append(out, "%*s", MEMORY_COLUMN, shortened);
+        text_append(out, "%*s", MEMORY_COLUMN, short_class_name(name));
     }
     text_append(out, "  phase\n");
     size_t i;

@@ -50,11 +50,14 @@ static status add_times(json_t *job, const json_t *ranks)
     TRY(phase_statistics(ranks, "step_ns", ACROSS_MAXIMUM, &s));
     json_object_set_new(job, "step_time", statistics_to_json(&s));
     json_t *phases = json_object();
+    double rest = 0;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         TRY(phase_statistics(ranks, keys[i], ACROSS_MEAN, &s));
         json_object_set_new(phases, keys[i], statistics_to_json(&s));
+        if (strcmp(keys[i], "load_ns") == 0 || strcmp(keys[i], "other_ns") == 0) rest += s.median;
     }
     json_object_set_new(job, "phases", phases);
+    json_object_set_new(job, "rest_median_ns", json_real(rest));
     return STATUS_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "common/data/batches.h"
 #include "common/net/rendezvous.h"
 #include "harness/run/job_result.h"
+#include "harness/run/rank_checkpoint.h"
 #include "harness/run/record.h"
 #include "harness/run/version.h"
 
@@ -30,6 +31,9 @@ typedef struct rank_state {
     uint32_t block;
     bool stopped;
     sync_counters seen;
+    rank_checkpoint checkpoint;
+    int64_t first_step, saved_steps;
+    int64_t batch_offset; /* of the source's steps against the run's */
     transport_hub *hub;
 } rank_state;
 
@@ -80,19 +84,24 @@ static status open_sources(rank_state *s)
     return batches_open(&b, &s->evaluation);
 }
 
-static void plan_steps(rank_state *s)
+/* Steps count from the beginning of the run, also where it goes on from a checkpoint; epochs do, too. */
+static status plan_steps(rank_state *s)
 {
     const run_options *r = &s->config->run;
-    s->warmup = r->warmup;
     if (r->epochs) {
         s->total_steps = r->epochs * s->training->steps_per_epoch;
-        if (s->warmup > s->total_steps) s->warmup = s->total_steps;
+        if (s->total_steps < s->first_step)
+            return fail(STATUS_CONFIG, "option --epochs: found %lld, allowed is more than the checkpoint has done",
+                        (long long)r->epochs);
     } else {
-        s->total_steps = r->steps + s->warmup;
+        s->total_steps = s->first_step + r->warmup + r->steps;
     }
-    int64_t measured = s->total_steps - s->warmup;
+    s->warmup = s->total_steps - s->first_step < r->warmup ? s->total_steps - s->first_step : r->warmup;
+    s->next_step = s->first_step;
+    int64_t measured = s->total_steps - s->first_step - s->warmup;
     s->block_steps = (measured + BLOCKS - 1) / BLOCKS;
     if (s->block_steps < 1) s->block_steps = 1;
+    return STATUS_OK;
 }
 
 static status meet(rank_state *s)
@@ -158,7 +167,6 @@ static status open_trainer(rank_state *s)
                         .policy = c->policies[engine],
                         .optimizer = &c->optimizer,
                         .batch = c->data.batch,
-                        .total_steps = s->total_steps,
                         .sum_loss = c->run.loss_reduction == 1,
                         .cell = s->cell,
                         .stall_timeout_ns = c->shared.stall_timeout_ns,
@@ -173,18 +181,37 @@ static status open_trainer(rank_state *s)
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), c->run.seed);
 }
 
+/* Where a run that goes on stands in the data; the number of ranks may have changed. */
+static status resume(rank_state *s)
+{
+    checkpoint_progress progress;
+    s->checkpoint.config = s->config;
+    s->checkpoint.trainer = s->trainer;
+    s->checkpoint.rendezvous = s->rendezvous;
+    s->checkpoint.rank = s->place->rank;
+    s->checkpoint.world = s->place->world;
+    TRY(rank_checkpoint_open(&s->checkpoint, &progress));
+    s->first_step = progress.step;
+    batch_position position = {progress.epoch, progress.epoch_step};
+    int64_t at = batch_step_of_position(s->training, position);
+    s->batch_offset = at - progress.step;
+    return STATUS_OK;
+}
+
 static status set_up(rank_state *s)
 {
     const run_options *r = &s->config->run;
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
-    TRY(run_config_build(s->config, &s->set, &s->model));
+    TRY(run_config_build(s->config, &s->set, &s->model, &s->checkpoint.model));
     TRY(open_sources(s));
-    plan_steps(s);
     TRY(meet(s));
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(open_trainer(s));
+    TRY(resume(s));
+    TRY(plan_steps(s));
+    trainer_set_total_steps(s->trainer, s->total_steps);
     int64_t evaluations = 1 + (r->eval_every ? s->total_steps / r->eval_every : 0);
-    TRY(record_init(&s->record, s->total_steps - s->warmup, evaluations));
+    TRY(record_init(&s->record, s->total_steps - s->first_step - s->warmup, evaluations));
     return exchange_offers(s);
 }
 
@@ -212,6 +239,20 @@ static bool evaluation_is_due(const rank_state *s)
     return every && s->next_step % every == 0 && s->next_step < s->total_steps;
 }
 
+static bool save_is_due(const rank_state *s, bool last)
+{
+    return s->saved_steps != s->next_step && checkpoint_due(&s->config->checkpoint, s->next_step, last);
+}
+
+static status save(rank_state *s)
+{
+    board_cell_enter(s->cell, BOARD_CHECKPOINT, clock_now_ns());
+    TRY(trainer_settle(s->trainer));
+    s->saved_steps = s->next_step;
+    return rank_checkpoint_save(&s->checkpoint, s->next_step,
+                                batch_position_of_step(s->training, s->next_step + s->batch_offset));
+}
+
 /* What went over links since the last look; kept where the steps are measured. */
 static void take_traffic(rank_state *s, bool keep)
 {
@@ -237,14 +278,15 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
             break;
         }
         step_result result;
-        TRY(trainer_step(s->trainer, s->training, s->next_step, &result));
+        TRY(trainer_step(s->trainer, s->training, s->next_step, s->next_step + s->batch_offset, &result));
         s->next_step++;
         if (!begin) begin = result.begin_ns;
         last = result.end_ns;
         if (measured) record_step(&s->record, &result);
-        if (!evaluation_is_due(s)) continue;
+        if (!evaluation_is_due(s) && !save_is_due(s, false)) continue;
         int64_t pause = clock_now_ns();
-        TRY(evaluate(s));
+        if (evaluation_is_due(s)) TRY(evaluate(s));
+        if (save_is_due(s, false)) TRY(save(s));
         paused += clock_now_ns() - pause;
     }
     if (measured) s->record.wall_ns += last - begin - (last > begin ? paused : 0);
@@ -264,7 +306,8 @@ static status run_block(rank_state *s, int64_t end, bool measured)
 
 static status run_all_steps(rank_state *s)
 {
-    TRY(run_block(s, s->warmup, false));
+    s->saved_steps = -1;
+    TRY(run_block(s, s->first_step + s->warmup, false));
     ledger_reset_peaks(trainer_ledger(s->trainer));
     while (s->next_step < s->total_steps && !s->stopped) {
         int64_t end = s->next_step + s->block_steps;
@@ -272,6 +315,7 @@ static status run_all_steps(rank_state *s)
     }
     board_turn_wait(s->place->board, s->place->rank, s->block);
     status rc = trainer_settle(s->trainer);
+    if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
     board_turn_done(s->place->board, s->place->rank, s->block);
     return rc;
@@ -355,6 +399,7 @@ static status share_results(rank_state *s, rank_outcome *out)
 
 static void tear_down(rank_state *s)
 {
+    rank_checkpoint_close(&s->checkpoint);
     trainer_close(&s->trainer);
     if (s->training) batch_source_close(&s->training);
     if (s->evaluation) batch_source_close(&s->evaluation);

@@ -65,6 +65,7 @@ status run_config_init(run_config *c)
     *b++ = (option_binding){.table = &data_option_table, .storage = &c->data};
     *b++ = (option_binding){.table = &optimizer_option_table, .storage = &c->optimizer};
     *b++ = (option_binding){.table = &shared_option_table, .storage = &c->shared};
+    *b++ = (option_binding){.table = &checkpoint_option_table, .storage = &c->checkpoint};
     for (int e = 0; e < ENGINE_COUNT; e++) {
         if (engine_table[e]->options_size > ENGINE_OPTIONS_SIZE)
             return fail(STATUS_INTERNAL, "engine %s has %zu bytes of options", engine_table[e]->name,
@@ -96,6 +97,30 @@ static status check_device(const run_config *c)
                 text_join(allowed, sizeof allowed, devices, COUNT));
 }
 
+/* A run that goes on takes its seed from the checkpoint: initial values and the order of the data hang on
+ * it. */
+static status take_seed(run_config *c)
+{
+    checkpoint *file = NULL;
+    TRY(checkpoint_open(c->checkpoint.load, &file));
+    const checkpoint_info *info = checkpoint_get_info(file);
+    status rc = STATUS_OK;
+    if (!info->foreign && options_given(&c->bindings[0], "seed") && c->run.seed != info->progress.seed)
+        rc = fail(STATUS_CONFIG, "option --seed: found %llu, allowed is the seed %llu of %s, or none",
+                  (unsigned long long)c->run.seed, (unsigned long long)info->progress.seed, c->checkpoint.load);
+    else if (!info->foreign) c->run.seed = info->progress.seed;
+    checkpoint_close(&file);
+    return rc;
+}
+
+static status check_checkpoint(run_config *c)
+{
+    TRY(checkpoint_options_check(&c->checkpoint));
+    if (c->checkpoint.save && c->run.mode == RUN_BOTH)
+        return fail(STATUS_USAGE, "option --save: found --mode both, allowed is one of none, ps, ring");
+    return c->checkpoint.load ? take_seed(c) : STATUS_OK;
+}
+
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -109,6 +134,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(engine_parse_policies(c->run.policy, c->policies));
     TRY(optimizer_resolve(&c->bindings[3]));
     TRY(check_device(c));
+    TRY(check_checkpoint(c));
     if (strcmp(c->run.device, "auto") == 0) c->run.device = "cpu";
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));
@@ -146,7 +172,8 @@ int run_config_threads(const run_config *c, int engine)
 
 uint64_t run_config_hash(const run_config *c)
 {
-    static const char *const where_only[] = {"json", "quiet", "log-level", "rendezvous", "connect-timeout"};
+    static const char *const where_only[] = {"json", "quiet", "log-level", "rendezvous", "connect-timeout",
+                                             "save"};
     uint64_t hash = 0;
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
@@ -187,7 +214,7 @@ static void fit_model(model_options *m, const data_form *form)
     }
 }
 
-status run_config_build(const run_config *c, dataset **set, nn_model **model)
+status run_config_build(const run_config *c, dataset **set, nn_model **model, model_options *resolved)
 {
     model_options options = c->model;
     dataset_config config = {.spec = c->data.data, .seed = c->run.seed};
@@ -195,6 +222,7 @@ status run_config_build(const run_config *c, dataset **set, nn_model **model)
     *set = NULL;
     *model = NULL;
     if (data_follow_model(c->data.data)) {
+        TRY(model_resolve(&options, resolved));
         TRY(model_build(&options, model));
         form = data_form_of_model(*model);
         config.model = &form;
@@ -202,5 +230,6 @@ status run_config_build(const run_config *c, dataset **set, nn_model **model)
     }
     TRY(dataset_open(&config, set));
     fit_model(&options, &dataset_describe(*set)->form);
+    TRY(model_resolve(&options, resolved));
     return model_build(&options, model);
 }

@@ -4,6 +4,7 @@
 
 #include "common/base/log.h"
 #include "common/base/options.h"
+#include "common/checkpoint/checkpoint.h"
 #include "common/data/data_options.h"
 #include "common/data/dataset.h"
 #include "common/optim/optimizer.h"
@@ -34,7 +35,7 @@ typedef struct run_options {
 extern const option_table run_option_table;
 
 /* Option structs are opaque to the harness but for their size. */
-enum { ENGINE_OPTIONS_SIZE = 512, BINDING_COUNT = 5 + ENGINE_COUNT };
+enum { ENGINE_OPTIONS_SIZE = 512, BINDING_COUNT = 6 + ENGINE_COUNT };
 
 typedef struct run_config {
     run_options run;
@@ -42,6 +43,7 @@ typedef struct run_config {
     data_options data;
     optimizer_options optimizer;
     shared_options shared;
+    checkpoint_options checkpoint;
     _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
     option_binding bindings[BINDING_COUNT];
     const char *policies[ENGINE_COUNT];
@@ -54,8 +56,9 @@ status run_config_init(run_config *config);
 status run_config_parse(run_config *config, int argc, char *const argv[]);
 
 /* Opens the data and builds the model that fit each other: where the user said nothing, a model takes
- * its classes and image size from the data, and synthetic data their form from the model. */
-status run_config_build(const run_config *config, dataset **set, nn_model **model);
+ * its classes and image size from the data, and synthetic data their form from the model. `resolved` is
+ * the model's options without a default left open. */
+status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
 
 /* Ranks and threads a rank of engine `e`, from options and machine. */
 int run_config_world(const run_config *config, int engine);

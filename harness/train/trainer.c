@@ -191,6 +191,11 @@ status trainer_connect(trainer *t, const sync_blob *offers)
     return t->engine->type->connect(t->engine, offers);
 }
 
+void trainer_set_total_steps(trainer *t, int64_t total_steps)
+{
+    t->config.total_steps = total_steps;
+}
+
 status trainer_settle(trainer *t)
 {
     return t->engine->type->settle(t->engine);

@@ -56,8 +56,11 @@ status trainer_offer(trainer *t, sync_blob *out);
 status trainer_connect(trainer *t, const sync_blob *offers);
 void trainer_close(trainer **t);
 
-/* Runs step `index` on the source's next batch. */
-status trainer_step(trainer *t, batch_source *source, int64_t index, step_result *out);
+/* The length of the run, where it is known later than the rest of the configuration. */
+void trainer_set_total_steps(trainer *t, int64_t total_steps);
+
+/* Runs step `index` on the source's batch of `batch_step`. */
+status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);
 
 /* All ranks' parameters and buffers are those of the stated consistency. */
 status trainer_settle(trainer *t);

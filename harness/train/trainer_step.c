@@ -254,12 +254,12 @@ static status report_step(trainer *t, step_result *out)
     return STATUS_OK;
 }
 
-status trainer_step(trainer *t, batch_source *source, int64_t index, step_result *out)
+status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out)
 {
     if (t->stage == 0) begin_step(t, index);
     for (; t->stage < STAGE_COUNT; t->stage++) {
         if (t->stage == STAGE_LOAD && !t->has_batch) {
-            TRY(batch_source_next(source, index, &t->batch));
+            TRY(batch_source_next(source, batch_step, &t->batch));
             t->has_batch = true;
         }
         TRY(stages[t->stage](t));

@@ -117,7 +117,7 @@ static status run_steps(verification *v, local_ranks *group, int rank, trainer *
     const golden_file *f = v->config->file;
     for (int64_t s = 0; s < f->steps; s++) {
         step_result result;
-        TRY(trainer_step(t, source, s, &result));
+        TRY(trainer_step(t, source, s, s, &result));
         v->losses[s * f->world + rank] = result.loss;
         if (s + 1 == f->steps) TRY(export_buffers(v, rank, t));
         if (s > 0) continue;

@@ -37,12 +37,28 @@ typedef struct bench_options {
 } bench_options;
 
 static const option bench_option_list[] = {
-    {.name = "device", .argument = "NAME", .type = OPTION_TEXT, .offset = offsetof(bench_options, device),
-     .initial = "cpu", .help = "cpu or reference"},
-    {.name = "threads", .argument = "N", .type = OPTION_INT, .offset = offsetof(bench_options, threads),
-     .initial = "1", .low = 1, .high = 1024, .help = "compute threads"},
-    {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = offsetof(bench_options, steps), .initial = "7",
-     .low = 1, .high = 100000, .help = "steps to time, behind two to warm up"},
+    {.name = "device",
+     .argument = "NAME",
+     .type = OPTION_TEXT,
+     .offset = offsetof(bench_options, device),
+     .initial = "cpu",
+     .help = "cpu or reference"},
+    {.name = "threads",
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = offsetof(bench_options, threads),
+     .initial = "1",
+     .low = 1,
+     .high = 1024,
+     .help = "compute threads"},
+    {.name = "steps",
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = offsetof(bench_options, steps),
+     .initial = "7",
+     .low = 1,
+     .high = 100000,
+     .help = "steps to time, behind two to warm up"},
 };
 static const option_table bench_option_table = {"Bench", bench_option_list,
                                                 sizeof bench_option_list / sizeof bench_option_list[0]};
@@ -50,7 +66,7 @@ static const option_table bench_option_table = {"Bench", bench_option_list,
 /* Operations of one kind and shape. */
 typedef struct group {
     op_desc desc;
-    int count;     /* in a step */
+    int count;      /* in a step */
     int64_t *times; /* [steps * count] */
     int64_t used;
 } group;
@@ -89,7 +105,8 @@ static status fill_batch(bench *b, int64_t batch)
         bool integer = i < inputs ? tokens : !values;
         uint64_t at = (uint64_t)i;
         if (integer)
-            ((int32_t *)host)[i] = (int32_t)random_below(start, at, i < inputs ? bound : (uint64_t)m->classes);
+            ((int32_t *)host)[i] =
+                (int32_t)random_below(start, at, i < inputs ? bound : (uint64_t)m->classes);
         else
             ((float *)host)[i] = (float)random_signed(start, at);
     }
@@ -98,8 +115,8 @@ static status fill_batch(bench *b, int64_t batch)
     TRY_GOTO(rc, device_allocate(b->device, DEVICE_MEMORY_PRIVATE, (size_t)targets * 8, &b->target), done);
     dtype host_type = tokens ? DTYPE_I32 : DTYPE_F32, target_type = values ? DTYPE_F32 : DTYPE_I32;
     TRY_GOTO(rc, device_upload(b->stream, b->input.data, host, host_type, input_type, inputs), done);
-    rc = device_upload(b->stream, b->target.data, host + inputs * 4, target_type, values ? compute : DTYPE_I32,
-                       targets);
+    rc = device_upload(b->stream, b->target.data, host + inputs * 4, target_type,
+                       values ? compute : DTYPE_I32, targets);
 done:
     free(host);
     return rc;
@@ -250,26 +267,30 @@ static void describe(char *out, size_t size, const op_desc *op)
     out[0] = '\0';
     switch (op_class_of(op->kind)) {
     case OP_CLASS_CONVOLUTION:
-        snprintf(out, size, "%" PRId64 "x%" PRId64 "x%" PRId64 " %" PRId64 "->%" PRId64 " %" PRId64 "x%" PRId64 "/%" PRId64,
+        snprintf(out, size,
+                 "%" PRId64 "x%" PRId64 "x%" PRId64 " %" PRId64 "->%" PRId64 " %" PRId64 "x%" PRId64
+                 "/%" PRId64,
                  c->n, c->h, c->w, c->c, c->k, c->r, c->s, c->stride);
         break;
     case OP_CLASS_GEMM:
-        snprintf(out, size, "%" PRId64 "x%" PRId64 "->%" PRId64 " %s", l->m, l->in, l->out, activation_name(l->act));
+        snprintf(out, size, "%" PRId64 "x%" PRId64 "->%" PRId64 " %s", l->m, l->in, l->out,
+                 activation_name(l->act));
         break;
     case OP_CLASS_NORMALIZATION:
         if (op->kind == OP_layernorm_forward || op->kind == OP_layernorm_backward)
             snprintf(out, size, "%" PRId64 "x%" PRId64 "%s", n->m, n->c, n->residual ? " residual" : "");
         else
-            snprintf(out, size, "%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 " %s%s%s", b->n, b->h, b->w, b->c,
-                     activation_name(b->act), b->residual ? " residual" : "", b->dy2 ? " dy2" : "");
+            snprintf(out, size, "%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 " %s%s%s", b->n, b->h, b->w,
+                     b->c, activation_name(b->act), b->residual ? " residual" : "", b->dy2 ? " dy2" : "");
         break;
     case OP_CLASS_POOLING:
-        snprintf(out, size, "%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 " %" PRId64 "x%" PRId64 "/%" PRId64, p->n,
+        snprintf(out, size,
+                 "%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 " %" PRId64 "x%" PRId64 "/%" PRId64, p->n,
                  p->h, p->w, p->c, p->r, p->s, p->stride);
         break;
     case OP_CLASS_ATTENTION:
-        snprintf(out, size, "%" PRId64 "x%" PRId64 " %" PRId64 "x%" PRId64 "%s", a->batch, a->sequence, a->heads,
-                 a->width, a->causal ? " causal" : "");
+        snprintf(out, size, "%" PRId64 "x%" PRId64 " %" PRId64 "x%" PRId64 "%s", a->batch, a->sequence,
+                 a->heads, a->width, a->causal ? " causal" : "");
         break;
     default:
         break;
@@ -280,15 +301,17 @@ static void report(const bench *b, const int64_t *step_times)
 {
     double total = 0, flops = 0;
     for (int i = 0; i < b->group_count; i++) total += median_ns(&b->groups[i]) * b->groups[i].count;
-    printf("%-26s %-34s %5s %11s %7s %8s %8s\n", "operation", "shape", "count", "us", "share", "GFLOP/s", "GB/s");
+    printf("%-26s %-34s %5s %11s %7s %8s %8s\n", "operation", "shape", "count", "us", "share", "GFLOP/s",
+           "GB/s");
     for (int i = 0; i < b->group_count; i++) {
         const group *g = &b->groups[i];
         double ns = median_ns(g);
         op_cost cost = op_cost_of(&g->desc);
         char shape[96];
         describe(shape, sizeof shape, &g->desc);
-        printf("%-26s %-34s %5d %11.2f %6.2f%% %8.1f %8.1f\n", op_name(g->desc.kind), shape, g->count, ns * 1e-3,
-               100 * ns * g->count / total, cost.flops / ns, (cost.bytes_read + cost.bytes_written) / ns);
+        printf("%-26s %-34s %5d %11.2f %6.2f%% %8.1f %8.1f\n", op_name(g->desc.kind), shape, g->count,
+               ns * 1e-3, 100 * ns * g->count / total, cost.flops / ns,
+               (cost.bytes_read + cost.bytes_written) / ns);
         flops += cost.flops * g->count;
     }
     double step = (double)step_times[b->options.steps / 2];
@@ -337,7 +360,8 @@ static status parse(int argc, char **argv, bench_options *options, const bench_m
 
 int main(int argc, char **argv)
 {
-    bench b = {.memory = {.activations.fd = -1, .workspace.fd = -1, .loss.fd = -1}, .input.fd = -1, .target.fd = -1};
+    bench b = {
+        .memory = {.activations.fd = -1, .workspace.fd = -1, .loss.fd = -1}, .input.fd = -1, .target.fd = -1};
     const bench_model *model = NULL;
     status rc = parse(argc, argv, &b.options, &model);
     if (rc == STATUS_OK) rc = bench_run(&b, model);

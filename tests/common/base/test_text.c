@@ -162,7 +162,7 @@ static void figures_are_formatted_with_their_unit(void **context)
         {0, "0 B"},          {512, "512 B"},           {1023, "1023 B"},
         {1024, "1.0 KiB"},   {46871347.2, "44.7 MiB"}, {1.5 * 1073741824, "1.5 GiB"},
         {1e15, "909.5 TiB"}, {-2048, "-2.0 KiB"}};
-    static const formatted times[] = {{0, "0.00 ns"},       {1.25e6, "1.25 ms"}, {37e3, "37.0 us"},
+    static const formatted times[] = {{0, "0 ns"},       {1.25e6, "1.25 ms"}, {37e3, "37.0 us"},
                                       {37.25e3, "37.2 us"}, {999, "999 ns"},     {2.5e9, "2.50 s"},
                                       {360e9, "360 s"}};
     char buffer[32];

@@ -32,24 +32,41 @@ static bool is_integer(dtype type)
 static value load(dtype type, const void *at, int64_t i)
 {
     switch (type) {
-    case DTYPE_F64: return (value){.f = ((const double *)at)[i]};
-    case DTYPE_F32: return (value){.f = ((const float *)at)[i]};
-    case DTYPE_F16: return (value){.f = f16_to_float(((const uint16_t *)at)[i])};
-    case DTYPE_BF16: return (value){.f = bf16_to_float(((const uint16_t *)at)[i])};
-    case DTYPE_I64: return (value){.i = ((const int64_t *)at)[i]};
-    default: return (value){.i = ((const int32_t *)at)[i]};
+    case DTYPE_F64:
+        return (value){.f = ((const double *)at)[i]};
+    case DTYPE_F32:
+        return (value){.f = ((const float *)at)[i]};
+    case DTYPE_F16:
+        return (value){.f = f16_to_float(((const uint16_t *)at)[i])};
+    case DTYPE_BF16:
+        return (value){.f = bf16_to_float(((const uint16_t *)at)[i])};
+    case DTYPE_I64:
+        return (value){.i = ((const int64_t *)at)[i]};
+    default:
+        return (value){.i = ((const int32_t *)at)[i]};
     }
 }
 
 static void store(dtype type, void *at, int64_t i, value v)
 {
     switch (type) {
-    case DTYPE_F64: ((double *)at)[i] = v.f; break;
-    case DTYPE_F32: ((float *)at)[i] = (float)v.f; break;
-    case DTYPE_F16: ((uint16_t *)at)[i] = f16_from_float((float)v.f); break;
-    case DTYPE_BF16: ((uint16_t *)at)[i] = bf16_from_float((float)v.f); break;
-    case DTYPE_I64: ((int64_t *)at)[i] = v.i; break;
-    default: ((int32_t *)at)[i] = (int32_t)v.i;
+    case DTYPE_F64:
+        ((double *)at)[i] = v.f;
+        break;
+    case DTYPE_F32:
+        ((float *)at)[i] = (float)v.f;
+        break;
+    case DTYPE_F16:
+        ((uint16_t *)at)[i] = f16_from_float((float)v.f);
+        break;
+    case DTYPE_BF16:
+        ((uint16_t *)at)[i] = bf16_from_float((float)v.f);
+        break;
+    case DTYPE_I64:
+        ((int64_t *)at)[i] = v.i;
+        break;
+    default:
+        ((int32_t *)at)[i] = (int32_t)v.i;
     }
 }
 
@@ -69,32 +86,44 @@ static value combine(dtype type, reduce_op op, value a, value b)
 {
     if (is_integer(type)) {
         switch (op) {
-        case REDUCE_MIN: return (value){.i = a.i < b.i ? a.i : b.i};
-        case REDUCE_MAX: return (value){.i = a.i > b.i ? a.i : b.i};
-        case REDUCE_PRODUCT: return (value){.i = (int64_t)((uint64_t)a.i * (uint64_t)b.i)};
-        default: return (value){.i = (int64_t)((uint64_t)a.i + (uint64_t)b.i)};
+        case REDUCE_MIN:
+            return (value){.i = a.i < b.i ? a.i : b.i};
+        case REDUCE_MAX:
+            return (value){.i = a.i > b.i ? a.i : b.i};
+        case REDUCE_PRODUCT:
+            return (value){.i = (int64_t)((uint64_t)a.i * (uint64_t)b.i)};
+        default:
+            return (value){.i = (int64_t)((uint64_t)a.i + (uint64_t)b.i)};
         }
     }
     switch (op) {
-    case REDUCE_MIN: return (value){.f = fmin(a.f, b.f)};
-    case REDUCE_MAX: return (value){.f = fmax(a.f, b.f)};
-    case REDUCE_PRODUCT: return (value){.f = a.f * b.f};
-    default: return (value){.f = a.f + b.f};
+    case REDUCE_MIN:
+        return (value){.f = fmin(a.f, b.f)};
+    case REDUCE_MAX:
+        return (value){.f = fmax(a.f, b.f)};
+    case REDUCE_PRODUCT:
+        return (value){.f = a.f * b.f};
+    default:
+        return (value){.f = a.f + b.f};
     }
 }
 
 /* Rounds to what a running value is kept in: float32 for the half types. */
 static value keep(dtype type, value v)
 {
-    if (type == DTYPE_I32) v.i = (int32_t)v.i;
-    else if (type != DTYPE_F64 && type != DTYPE_I64) v.f = (float)v.f;
+    if (type == DTYPE_I32)
+        v.i = (int32_t)v.i;
+    else if (type != DTYPE_F64 && type != DTYPE_I64)
+        v.f = (float)v.f;
     return v;
 }
 
 static value divide(dtype type, value v, int n)
 {
-    if (is_integer(type)) v.i /= n;
-    else v.f /= n;
+    if (is_integer(type))
+        v.i /= n;
+    else
+        v.f /= n;
     return keep(type, v);
 }
 
@@ -105,7 +134,8 @@ static void expect_equal(const char *what, dtype type, reduce_op op, int64_t cou
     if (memcmp(found, expected, (size_t)count * size) == 0) return;
     for (int64_t i = 0; i < count; i++) {
         value f = load(type, found, i), e = load(type, expected, i);
-        if (memcmp((const char *)found + (size_t)i * size, (const char *)expected + (size_t)i * size, size) == 0)
+        if (memcmp((const char *)found + (size_t)i * size, (const char *)expected + (size_t)i * size, size) ==
+            0)
             continue;
         if (is_integer(type))
             fail_msg("%s, %s %s of %lld: element %lld is %lld, expected %lld", what, dtype_name(type),
@@ -142,7 +172,8 @@ static void a_pair_equals_a_plain_loop_in_every_type_operation_and_instruction_s
                 for (int c = 0; c < COUNTS; c++) {
                     for (int64_t i = 0; i < counts[c]; i++)
                         store(type, expected, i,
-                              keep(type, combine(type, op, load(type, inputs[0], i), load(type, inputs[1], i))));
+                              keep(type,
+                                   combine(type, op, load(type, inputs[0], i), load(type, inputs[1], i))));
                     sets[s]->pair[type][op](results[0], inputs[0], inputs[1], counts[c]);
                     expect_equal(sets[s]->name, type, op, counts[c], results[0], expected);
                     memcpy(results[0], inputs[0], sizeof inputs[0]);
@@ -160,8 +191,7 @@ static void plain_many(dtype type, reduce_op op, int sources, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         value v = load(type, inputs[0], i);
-        for (int s = 1; s < sources; s++)
-            v = keep(type, combine(type, op, v, load(type, inputs[s], i)));
+        for (int s = 1; s < sources; s++) v = keep(type, combine(type, op, v, load(type, inputs[s], i)));
         if (op == REDUCE_MEAN) v = divide(type, v, sources);
         store(type, expected, i, v);
     }
@@ -266,7 +296,8 @@ static void every_float16_goes_to_float32_as_the_compiler_says(void **state)
         _Float16 known;
         memcpy(&known, &h, sizeof h);
         float found = f16_to_float(h), wanted = (float)known;
-        if (isnan(wanted)) assert_true(isnan(found));
+        if (isnan(wanted))
+            assert_true(isnan(found));
         else if (half_float_as_bits(found) != half_float_as_bits(wanted))
             fail_msg("0x%04x: found %.9g, expected %.9g", bits, (double)found, (double)wanted);
     }

@@ -21,16 +21,23 @@ ALWAYS_INLINE void channel_sums_add(channel_sums *s, vf first, vf a, vf b)
     s->second_high = vd_fma(vf_high(a), vf_high(b), s->second_high);
 }
 
+ALWAYS_INLINE void vd_add_to(double *p, vd a)
+{
+    vd_store(p, vd_load(p) + a);
+}
+
 ALWAYS_INLINE void channel_sums_flush(const channel_sums *s, double *sums, int64_t c, int64_t count)
 {
-    double first[VF], second[VF];
-    vd_store(first, s->first_low);
-    vd_store(first + VD, s->first_high);
-    vd_store(second, s->second_low);
-    vd_store(second + VD, s->second_high);
-    for (int64_t i = 0; i < count && i < VF; i++) {
-        sums[i] += first[i];
-        sums[c + i] += second[i];
+    if (count >= VF) {
+        vd_add_to(sums, s->first_low);
+        vd_add_to(sums + VD, s->first_high);
+        vd_add_to(sums + c, s->second_low);
+        vd_add_to(sums + c + VD, s->second_high);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        sums[i] += i < VD ? s->first_low[i] : s->first_high[i - VD];
+        sums[c + i] += i < VD ? s->second_low[i] : s->second_high[i - VD];
     }
 }
 

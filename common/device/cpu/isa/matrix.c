@@ -59,6 +59,32 @@ ALWAYS_INLINE void multiply_strip(product p, int64_t m, int vectors, int64_t cou
     }
 }
 
+/* Strips of b are copied where its rows lie so far apart that they push each other out of the L1 cache, and
+ * enough tiles use them. */
+enum { STRIP_ROWS = 256, FAR_STRIDE = 256, ENOUGH_ROWS = 4 * ROWS };
+
+ALWAYS_INLINE void copy_strip(const float *b, int64_t stride, int64_t rows, int vectors, float *to)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int v = 0; v < vectors; v++)
+            vf_store(to + (i * vectors + v) * VF, vf_load(b + i * stride + v * VF));
+}
+
+ALWAYS_INLINE void multiply_strip_copied(product p, int64_t m, int vectors)
+{
+    _Alignas(64) float strip[STRIP_ROWS * VECTORS * VF];
+    product part = p;
+    part.b = strip;
+    part.b_stride = vectors * VF;
+    for (int64_t k = 0; k < p.k; k += STRIP_ROWS) {
+        part.k = p.k - k < STRIP_ROWS ? p.k - k : STRIP_ROWS;
+        copy_strip(p.b + k * p.b_stride, p.b_stride, part.k, vectors, strip);
+        multiply_strip(part, m, vectors, VF);
+        part.a += part.k * p.column_stride;
+        part.add = true;
+    }
+}
+
 static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t row_stride,
                      int64_t column_stride, const float *b, int64_t b_stride, bool add, float *c,
                      int64_t c_stride)
@@ -75,7 +101,10 @@ static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t ro
         p.b = b + j;
         p.c = c + j;
         if (left >= VECTORS * VF) {
-            multiply_strip(p, m, VECTORS, VF);
+            if (b_stride >= FAR_STRIDE && m >= ENOUGH_ROWS)
+                multiply_strip_copied(p, m, VECTORS);
+            else
+                multiply_strip(p, m, VECTORS, VF);
             j += VECTORS * VF;
         } else if (VECTORS > 2 && left >= 2 * VF) {
             multiply_strip(p, m, 2, VF);
@@ -93,7 +122,6 @@ static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t ro
 /* ---- transposition ---------------------------------------------------------------------------- */
 
 typedef float quad __attribute__((vector_size(16)));
-typedef int32_t quad_index __attribute__((vector_size(16)));
 
 ALWAYS_INLINE quad quad_load(const float *p)
 {
@@ -104,13 +132,16 @@ ALWAYS_INLINE quad quad_load(const float *p)
 
 ALWAYS_INLINE void transpose_4x4(const float *x, int64_t x_stride, bool add, float *y, int64_t y_stride)
 {
-    const quad_index low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, front = {0, 1, 4, 5}, back = {2, 3, 6, 7};
     quad a = quad_load(x), b = quad_load(x + x_stride);
     quad c = quad_load(x + 2 * x_stride), d = quad_load(x + 3 * x_stride);
-    quad ab_low = __builtin_shuffle(a, b, low), ab_high = __builtin_shuffle(a, b, high);
-    quad cd_low = __builtin_shuffle(c, d, low), cd_high = __builtin_shuffle(c, d, high);
-    quad rows[4] = {__builtin_shuffle(ab_low, cd_low, front), __builtin_shuffle(ab_low, cd_low, back),
-                    __builtin_shuffle(ab_high, cd_high, front), __builtin_shuffle(ab_high, cd_high, back)};
+    quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+         ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5),
+         cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    quad rows[4] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
+                    __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
+                    __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
+                    __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
     for (int i = 0; i < 4; i++) {
         if (add) rows[i] += quad_load(y + i * y_stride);
         memcpy(y + i * y_stride, &rows[i], sizeof rows[i]);

@@ -83,7 +83,8 @@ ALWAYS_INLINE vf max_gradient(const float *dy, const uint8_t *index, const cover
 {
     vf sum = vf_set(0);
     for (int i = 0; i < windows_count; i++) {
-        vmask chosen = vi_equal(vi_load_some_bytes(index + windows[i].offset, count), vi_set(windows[i].position));
+        vmask chosen =
+            vi_equal(vi_load_some_bytes(index + windows[i].offset, count), vi_set(windows[i].position));
         sum += vf_select(chosen, vf_load_some(dy + windows[i].offset, count), vf_set(0));
     }
     return sum;

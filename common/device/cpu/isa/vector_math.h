@@ -54,31 +54,44 @@ ALWAYS_INLINE vf_pair vf_sigmoid(vf x)
     return (vf_pair){vf_select(positive, large, small), vf_select(positive, small, large)};
 }
 
-/* a = Phi(x), the normal distribution (1 + erf(x/sqrt 2))/2, b = its density. For t = |x| the tail
- * Phi(-t) = e^(-t^2/2) P(v)/(t + 3.5), v = (t - 3.5)/(t + 3.5), in the manner of Shepherd and Laframboise,
- * "Chebyshev Approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < infinity", 1981. */
+/* a = Phi(x), the normal distribution (1 + erf(x/sqrt 2))/2, b = its density. With t = |x|, up to 1
+ * Phi = 1/2 + x Q(x^2); beyond, the tail Phi(-t) = e^(-t^2/2) P(v)/(t + 3), v = (t - 3)/(t + 3), in the
+ * manner of Shepherd and Laframboise, "Chebyshev Approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x <
+ * infinity", 1981. */
 ALWAYS_INLINE vf_pair vf_normal(vf x)
 {
-    vf t = vf_min(vf_set(14.5f), vf_abs(x));
+    vf t = vf_min(vf_set(13.5f), vf_abs(x));
     vf square = t * t, rest = vf_square_rest(t, square);
     vf e = vf_exp(square * -0.5f);
     e = vf_fma(e, rest * -0.5f, e);
-    vf s = 1.0f / (t + 3.5f), v = (t - 3.5f) * s;
-    vf p = vf_set(1.10688193e-4f);
-    p = vf_fma(p, v, vf_set(4.21896326e-4f));
-    p = vf_fma(p, v, vf_set(-4.94942810e-4f));
-    p = vf_fma(p, v, vf_set(-3.17530954e-3f));
-    p = vf_fma(p, v, vf_set(6.49311568e-3f));
-    p = vf_fma(p, v, vf_set(1.74063781e-2f));
-    p = vf_fma(p, v, vf_set(-1.16053041e-1f));
-    p = vf_fma(p, v, vf_set(3.15425049e-1f));
-    p = vf_fma(p, v, vf_set(-5.65561745e-1f));
-    p = vf_fma(p, v, vf_set(7.44416074e-1f));
+    vf s = 1.0f / (t + 3.0f), v = (t - 3.0f) * s;
+    vf p = vf_set(-1.02021668e-3f);
+    p = vf_fma(p, v, vf_set(9.09069963e-4f));
+    p = vf_fma(p, v, vf_set(6.98231658e-3f));
+    p = vf_fma(p, v, vf_set(-1.04442420e-2f));
+    p = vf_fma(p, v, vf_set(-4.72650227e-2f));
+    p = vf_fma(p, v, vf_set(2.30016749e-1f));
+    p = vf_fma(p, v, vf_set(-5.09331911e-1f));
+    p = vf_fma(p, v, vf_set(7.29083698e-1f));
     vf tail = p * s * e;
-    return (vf_pair){vf_select(vf_greater(x, vf_set(0)), 1.0f - tail, tail), e * 0.398942280401f};
+    vf q = vf_set(-7.65420873e-6f);
+    q = vf_fma(q, square, vf_set(1.13486373e-4f));
+    q = vf_fma(q, square, vf_set(-1.18632994e-3f));
+    q = vf_fma(q, square, vf_set(9.97332341e-3f));
+    q = vf_fma(q, square, vf_set(-6.64903599e-2f));
+    q = vf_fma(q, square, vf_set(3.98942280e-1f));
+    vf near = vf_fma(x, q, vf_set(0.5f)), far = vf_select(vf_greater(x, vf_set(0)), 1.0f - tail, tail);
+    return (vf_pair){vf_select(vf_greater(vf_set(1.0f), t), near, far), e * 0.398942280401f};
 }
 
 /* ---- activations ------------------------------------------------------------------------------ */
+
+/* x / (1 + e^-u) with one division and without overflow. */
+ALWAYS_INLINE vf vf_times_sigmoid(vf x, vf u)
+{
+    vf e = vf_exp(-vf_abs(u));
+    return vf_select(vf_greater(u, vf_set(0)), x, x * e) / (1.0f + e);
+}
 
 /* 2 sqrt(2/pi) and that times 0.044715: GELU's tanh form is x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
  */
@@ -91,12 +104,12 @@ ALWAYS_INLINE vf vf_activate(activation act, vf x)
     case ACTIVATION_RELU:
         return vf_max(vf_set(0), x);
     case ACTIVATION_SILU:
-        return x * vf_sigmoid(x).a;
+        return vf_times_sigmoid(x, x);
     case ACTIVATION_GELU:
         return x * vf_normal(x).a;
     case ACTIVATION_GELU_TANH: {
         vf u = x * vf_fma(x * x, vf_set(GELU_TANH_CUBIC), vf_set(GELU_TANH_LINEAR));
-        return x * vf_sigmoid(u).a;
+        return vf_times_sigmoid(x, u);
     }
     default:
         return x;

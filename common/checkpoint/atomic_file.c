@@ -1,0 +1,245 @@
+#include "common/checkpoint/atomic_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    MOST_LINKS = 40,        /* as the system follows */
+    MOST_ATTEMPTS = 100,    /* at a name that other processes make and remove */
+    LARGEST_WRITE = 1 << 30 /* below the system's limit of 2 GiB */
+};
+#define SUFFIX ".partial"
+
+static status cannot(const atomic_file *f, const char *what)
+{
+    switch (errno) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+        return fail_errno(STATUS_SYSTEM, "%.512s: %s", f->path, what);
+    case ENOSPC:
+    case EDQUOT:
+    case EIO:
+    case EFBIG:
+    case EINTR:
+        return fail_errno(STATUS_IO, "%.512s: %s", f->path, what);
+    default:
+        return fail_errno(STATUS_CANNOT_CREATE, "%.512s: %s", f->path, what);
+    }
+}
+
+/* ---- the place -------------------------------------------------------------------------------- */
+
+/* The path that a symbolic link at `at` names, seen from where `at` stands. */
+static status follow(const atomic_file *f, char at[PATH_MAX])
+{
+    char link[PATH_MAX];
+    ssize_t length = readlink(at, link, sizeof link);
+    if (length < 0) return cannot(f, "its link cannot be read");
+    char *slash = strrchr(at, '/');
+    size_t folder = link[0] == '/' || !slash ? 0 : (size_t)(slash + 1 - at);
+    if (folder + (size_t)length >= PATH_MAX) {
+        errno = ENAMETOOLONG;
+        return cannot(f, "its link cannot be followed");
+    }
+    memcpy(at + folder, link, (size_t)length);
+    at[folder + (size_t)length] = '\0';
+    return STATUS_OK;
+}
+
+/* Links are followed one by one, so that a link to a file that is not there yet works too. */
+static status resolve(const atomic_file *f, char out[PATH_MAX])
+{
+    if (strlen(f->path) >= PATH_MAX) {
+        errno = ENAMETOOLONG;
+        return cannot(f, "cannot be created");
+    }
+    snprintf(out, PATH_MAX, "%s", f->path);
+    for (int i = 0; i < MOST_LINKS; i++) {
+        struct stat st;
+        if (lstat(out, &st) != 0) return errno == ENOENT ? STATUS_OK : cannot(f, "cannot be created");
+        if (S_ISREG(st.st_mode)) return STATUS_OK;
+        if (!S_ISLNK(st.st_mode))
+            return fail(STATUS_CANNOT_CREATE, "%s: found a %s, allowed is a regular file", f->path,
+                        S_ISDIR(st.st_mode) ? "folder" : "device, pipe or socket");
+        TRY(follow(f, out));
+    }
+    errno = ELOOP;
+    return cannot(f, "cannot be created");
+}
+
+static status open_folder(atomic_file *f)
+{
+    char path[PATH_MAX];
+    TRY(resolve(f, path));
+    char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    if (!*name)
+        return fail(STATUS_CANNOT_CREATE, "%s: found the name of a folder, allowed is that of a file",
+                    f->path);
+    f->name = strdup(name);
+    f->partial = malloc(strlen(name) + sizeof SUFFIX);
+    if (!f->name || !f->partial) return fail(STATUS_SYSTEM, "%s: no memory for its name", f->path);
+    snprintf(f->partial, strlen(name) + sizeof SUFFIX, "%s" SUFFIX, name);
+    if (slash) slash[slash == path] = '\0';
+    f->folder = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return f->folder < 0 ? cannot(f, "its folder cannot be opened") : STATUS_OK;
+}
+
+/* ---- the partial file ------------------------------------------------------------------------- */
+
+typedef enum lock_result {
+    LOCK_MINE,
+    LOCK_LOST, /* the name stands for another file meanwhile, or for none */
+    LOCK_BUSY  /* another process holds the lock */
+} lock_result;
+
+/* A lock ends with its process. Where the file system has none, two writers of one file are not kept
+ * apart. */
+static status lock(atomic_file *f, int fd, lock_result *out)
+{
+    struct stat opened, named;
+    *out = LOCK_BUSY;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return STATUS_OK;
+    *out = LOCK_LOST;
+    if (fstat(fd, &opened) != 0) return cannot(f, "cannot be created");
+    if (fstatat(f->folder, f->partial, &named, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? STATUS_OK : cannot(f, "cannot be created");
+    if (opened.st_dev == named.st_dev && opened.st_ino == named.st_ino) *out = LOCK_MINE;
+    return STATUS_OK;
+}
+
+static status busy(const atomic_file *f)
+{
+    return fail(STATUS_CANNOT_CREATE, "%s: another process is writing it", f->path);
+}
+
+/* Removes the partial file of a writer that was killed. */
+static status remove_left_over(atomic_file *f)
+{
+    lock_result result;
+    int fd = openat(f->folder, f->partial, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? STATUS_OK : cannot(f, "what is left of an earlier one cannot be opened");
+    status rc = lock(f, fd, &result);
+    if (rc == STATUS_OK && result == LOCK_BUSY)
+        rc = busy(f);
+    else if (rc == STATUS_OK && result == LOCK_MINE && unlinkat(f->folder, f->partial, 0) != 0)
+        rc = cannot(f, "what is left of an earlier one cannot be removed");
+    close(fd);
+    return rc;
+}
+
+/* Creates the partial file and locks it; STATUS_AGAIN if another process took it for a left-over one. */
+static status try_to_create(atomic_file *f)
+{
+    lock_result result;
+    f->fd = openat(f->folder, f->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (f->fd < 0 && errno != EEXIST) return cannot(f, "cannot be created");
+    if (f->fd < 0) {
+        TRY(remove_left_over(f));
+        return STATUS_AGAIN;
+    }
+    status rc = lock(f, f->fd, &result);
+    if (rc == STATUS_OK && result == LOCK_MINE) return STATUS_OK;
+    if (rc != STATUS_OK) unlinkat(f->folder, f->partial, 0);
+    close(f->fd);
+    f->fd = -1;
+    return rc == STATUS_OK ? STATUS_AGAIN : rc;
+}
+
+static status create_partial(atomic_file *f)
+{
+    for (int i = 0; i < MOST_ATTEMPTS; i++) {
+        status rc = try_to_create(f);
+        if (rc != STATUS_AGAIN) return rc;
+    }
+    return fail(STATUS_CANNOT_CREATE, "%s: other processes keep making and removing its partial file",
+                f->path);
+}
+
+static void release(atomic_file *f)
+{
+    if (f->fd >= 0) close(f->fd);
+    if (f->folder >= 0) close(f->folder);
+    free(f->name);
+    free(f->partial);
+    *f = (atomic_file){.fd = -1, .folder = -1};
+}
+
+status atomic_file_open(const char *path, atomic_file *out)
+{
+    *out = (atomic_file){.path = path, .fd = -1, .folder = -1};
+    status rc = open_folder(out);
+    if (rc == STATUS_OK) rc = create_partial(out);
+    if (rc != STATUS_OK) release(out);
+    return rc;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------- */
+
+/* `offset` < 0: behind what is written so far. */
+static status write_all(atomic_file *f, int64_t offset, const char *data, size_t bytes)
+{
+    while (bytes > 0) {
+        size_t part = bytes < LARGEST_WRITE ? bytes : LARGEST_WRITE;
+        ssize_t count = offset < 0 ? write(f->fd, data, part) : pwrite(f->fd, data, part, offset);
+        if (count < 0 && errno == EINTR) continue;
+        if (count == 0) errno = ENOSPC;
+        if (count <= 0) return fail_errno(STATUS_IO, "%s: cannot be written", f->path);
+        data += count;
+        bytes -= (size_t)count;
+        if (offset >= 0) offset += count;
+    }
+    return STATUS_OK;
+}
+
+status atomic_file_append(atomic_file *f, const void *data, size_t bytes)
+{
+    return write_all(f, -1, data, bytes);
+}
+
+status atomic_file_overwrite(atomic_file *f, int64_t offset, const void *data, size_t bytes)
+{
+    return write_all(f, offset, data, bytes);
+}
+
+static int synchronize(int fd)
+{
+    int result;
+    do result = fsync(fd);
+    while (result != 0 && errno == EINTR);
+    return result;
+}
+
+status atomic_file_commit(atomic_file *f)
+{
+    status rc = STATUS_OK;
+    if (synchronize(f->fd) != 0)
+        rc = fail_errno(STATUS_IO, "%s: cannot be written", f->path);
+    else if (renameat(f->folder, f->partial, f->folder, f->name) != 0)
+        rc = cannot(f, "cannot be put in its place");
+    if (rc != STATUS_OK) {
+        atomic_file_abandon(f);
+        return rc;
+    }
+    /* EINVAL: the file system keeps no folders that could be synchronised. */
+    if (synchronize(f->folder) != 0 && errno != EINVAL)
+        rc = fail_errno(STATUS_IO, "%s: in its place, but its folder cannot be synchronised", f->path);
+    release(f);
+    return rc;
+}
+
+void atomic_file_abandon(atomic_file *f)
+{
+    if (f->fd < 0) return;
+    unlinkat(f->folder, f->partial, 0);
+    release(f);
+}

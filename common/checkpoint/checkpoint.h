@@ -1,0 +1,103 @@
+/* Checkpoints: the state of a run as one safetensors file, in PyTorch's names, order and layout.
+ * docs/checkpoints.md describes the file; contents.h lists its tensors.
+ *
+ * One rank saves, at a time at which all ranks agree (sync_engine_type.settle): tensor by tensor from a
+ * source, so that what other ranks hold can be gathered one tensor at a time. The memory needed is that of
+ * the largest tensor. Every rank loads. */
+#ifndef COMMON_CHECKPOINT_CHECKPOINT_H
+#define COMMON_CHECKPOINT_CHECKPOINT_H
+
+#include "common/base/options.h"
+#include "common/checkpoint/contents.h"
+
+#include <stdbool.h>
+
+enum { CHECKPOINT_SCHEMA_VERSION = 1 };
+
+/* ---- options ---------------------------------------------------------------------------------- */
+
+typedef struct checkpoint_options {
+    const char *save, *load; /* files, or NULL */
+    int64_t save_every;      /* steps; 0: at the end */
+} checkpoint_options;
+
+extern const option_table checkpoint_option_table;
+
+/* STATUS_USAGE for combinations that mean nothing. */
+status checkpoint_options_check(const checkpoint_options *options);
+
+/* Whether to save once `steps` steps of the run are done; `last`: it ends here. */
+bool checkpoint_due(const checkpoint_options *options, int64_t steps, bool last);
+
+/* Whether a checkpoint could be saved there, so that a run finds out before its first step. What is at
+ * `path` stays as it is. Errors: atomic_file.h. */
+status checkpoint_probe(const char *path);
+
+/* ---- what is saved and loaded ----------------------------------------------------------------- */
+
+/* Whose checkpoint it is. Everything is borrowed. */
+typedef struct checkpoint_subject {
+    const nn_model *model;
+    dtype type; /* of the parameters: float32 or float64 */
+    /* A table bound to the *resolved* options of the model (no value left to a default that may change), or
+     * NULL. A checkpoint of a model with other options is refused. */
+    const option_binding *model_options;
+    const optimizer_options *optimizer; /* NULL: parameters and buffers alone */
+} checkpoint_subject;
+
+/* Where a run stands. */
+typedef struct checkpoint_progress {
+    int64_t step;              /* steps done, which is the index of the next */
+    int64_t optimizer_step;    /* updates done: what optimizer_update() is given next */
+    int64_t epoch, epoch_step; /* of the next step: batch_position in common/data/batch_source.h */
+    int64_t batches_tracked;   /* batches that BatchNorm has seen: PyTorch's num_batches_tracked */
+    uint64_t seed;             /* of the run: parameters, order of the data, augmentation */
+} checkpoint_progress;
+
+/* Gives tensor `t` in PyTorch's order as t->elements values of t->type. Never asked for
+ * CHECKPOINT_BATCHES. */
+typedef struct checkpoint_source {
+    void *context;
+    status (*read)(void *context, const checkpoint_tensor *t, void *values);
+} checkpoint_source;
+
+/* Takes tensor `t` in PyTorch's order as values of `type`, float32 or float64. */
+typedef struct checkpoint_sink {
+    void *context;
+    status (*write)(void *context, const checkpoint_tensor *t, dtype type, const void *values);
+} checkpoint_sink;
+
+/* ---- saving ----------------------------------------------------------------------------------- */
+
+/* Reads the source in the order of checkpoint_contents_make() and replaces `path` as atomic_file.h says:
+ * what was there stays until the new file is whole and stored. Errors: those, and the source's. */
+status checkpoint_save(const char *path, const checkpoint_subject *subject,
+                       const checkpoint_progress *progress, const checkpoint_source *source);
+
+/* ---- loading ---------------------------------------------------------------------------------- */
+
+typedef struct checkpoint checkpoint;
+
+/* Of a checkpoint that is open; borrowed from it. */
+typedef struct checkpoint_info {
+    bool foreign; /* not of this program: it has neither progress nor names of model and optimizer */
+    const char *model, *optimizer;
+    checkpoint_progress progress; /* all zero where foreign */
+} checkpoint_info;
+
+/* Opens the file and checks its header. STATUS_DATA: it cannot be opened, is truncated, malformed or edited;
+ * the message says why and at which offset. */
+status checkpoint_open(const char *path, checkpoint **out);
+void checkpoint_close(checkpoint **c);
+const checkpoint_info *checkpoint_get_info(const checkpoint *c);
+
+/* Checks the whole file against `subject`, and only then hands its tensors to `sink`. STATUS_DATA: another
+ * model or optimizer, tensors missing, unexpected, of another shape or of a type that is no floating point,
+ * or a checksum that does not fit. */
+status checkpoint_load(checkpoint *c, const checkpoint_subject *subject, const checkpoint_sink *sink);
+
+/* Says in log lines what a load of `subject` means for the run: where it goes on, that an optimizer starts
+ * fresh, values that were converted, options that differ from those saved. For one rank to call. */
+void checkpoint_log_load(const checkpoint *c, const checkpoint_subject *subject);
+
+#endif

@@ -1,0 +1,90 @@
+#include "common/checkpoint/contents.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *const state_names[][2] = {
+    [OPTIMIZER_SGD] = {"momentum_buffer"},
+    [OPTIMIZER_ADAM] = {"exp_avg", "exp_avg_sq"},
+    [OPTIMIZER_ADAMW] = {"exp_avg", "exp_avg_sq"},
+};
+
+static checkpoint_tensor *add(checkpoint_contents *c, checkpoint_kind kind, int index, dtype type, shape s)
+{
+    checkpoint_tensor *t = &c->tensors[c->count++];
+    *t = (checkpoint_tensor){
+        .kind = kind, .index = index, .type = type, .shape = s, .elements = shape_elements(s)};
+    t->bytes = t->elements * dtype_size(type);
+    if (t->elements > c->largest_elements) c->largest_elements = t->elements;
+    return t;
+}
+
+static void add_buffers(checkpoint_contents *c, const nn_model *m, int layer, dtype type)
+{
+    const nn_layer *l = &m->layers[layer];
+    for (int i = 0; i < 2; i++) {
+        const nn_buffer *b = &m->buffers[l->buffer[i]];
+        checkpoint_tensor *t = add(c, CHECKPOINT_BUFFER, l->buffer[i], type, shape_1d(b->elements));
+        snprintf(t->name, sizeof t->name, "%s", b->name);
+    }
+    checkpoint_tensor *t = add(c, CHECKPOINT_BATCHES, layer, DTYPE_I64, (shape){0});
+    snprintf(t->name, sizeof t->name, "%s.num_batches_tracked", l->name);
+}
+
+/* Whether `param` is the last parameter of a BatchNorm, behind which its buffers stand. */
+static bool ends_batchnorm(const nn_model *m, int param)
+{
+    int layer = m->params[param].layer;
+    return layer != NN_NONE && m->layers[layer].kind == NN_BATCHNORM && m->layers[layer].param[1] == param;
+}
+
+static void add_model(checkpoint_contents *c, const nn_model *m, dtype type)
+{
+    for (int i = 0; i < m->param_count; i++) {
+        checkpoint_tensor *t = add(c, CHECKPOINT_PARAM, i, type, m->params[i].shape);
+        snprintf(t->name, sizeof t->name, "%s", m->params[i].name);
+        if (ends_batchnorm(m, i)) add_buffers(c, m, m->params[i].layer, type);
+    }
+}
+
+static void add_states(checkpoint_contents *c, const nn_model *m, dtype type, const optimizer_options *o)
+{
+    for (int s = 0; s < optimizer_state_count(o); s++) {
+        for (int i = 0; i < m->param_count; i++) {
+            checkpoint_tensor *t = add(c, CHECKPOINT_STATE, i, type, m->params[i].shape);
+            t->state = s;
+            snprintf(t->name, sizeof t->name, "optimizer.%s.%s", state_names[o->kind][s], m->params[i].name);
+        }
+    }
+}
+
+static void place(checkpoint_contents *c)
+{
+    for (int integers = 1; integers >= 0; integers--) {
+        for (int i = 0; i < c->count; i++) {
+            checkpoint_tensor *t = &c->tensors[i];
+            if ((t->kind == CHECKPOINT_BATCHES) != (integers == 1)) continue;
+            t->begin = c->data_bytes;
+            c->data_bytes += t->bytes;
+        }
+    }
+}
+
+status checkpoint_contents_make(const nn_model *model, dtype type, const optimizer_options *optimizer,
+                                checkpoint_contents *out)
+{
+    int states = optimizer ? optimizer_state_count(optimizer) : 0;
+    int most = model->param_count * (1 + states) + 2 * model->buffer_count;
+    *out = (checkpoint_contents){.tensors = calloc((size_t)most + 1, sizeof *out->tensors)};
+    if (!out->tensors) return fail(STATUS_SYSTEM, "no memory for a checkpoint of model %s", model->name);
+    add_model(out, model, type);
+    if (optimizer) add_states(out, model, type, optimizer);
+    place(out);
+    return STATUS_OK;
+}
+
+void checkpoint_contents_free(checkpoint_contents *contents)
+{
+    free(contents->tensors);
+    *contents = (checkpoint_contents){0};
+}

@@ -1,0 +1,246 @@
+#include "common/checkpoint/checkpoint.h"
+
+#include "common/base/log.h"
+#include "common/checkpoint/convert.h"
+#include "common/checkpoint/match.h"
+#include "common/checkpoint/metadata.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { CHUNK = 1 << 20 };
+
+struct checkpoint {
+    char *path;
+    int fd;
+    int64_t bytes;
+    char *text; /* the header's JSON */
+    safetensors_header header;
+    checkpoint_info info;
+    uint64_t data_hash;
+};
+
+static status no_memory(const checkpoint *c)
+{
+    return fail(STATUS_SYSTEM, "%s: no memory to load it", c->path);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------- */
+
+static status read_at(const checkpoint *c, int64_t offset, void *to, int64_t bytes)
+{
+    char *at = to;
+    while (bytes > 0) {
+        ssize_t count = pread(c->fd, at, bytes < CHUNK ? (size_t)bytes : CHUNK, offset);
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0)
+            return fail_errno(STATUS_IO, "%s: at offset %" PRId64 ": cannot be read", c->path, offset);
+        if (count == 0)
+            return safetensors_refuse(c->path, offset,
+                                      "found the end of the file: it was truncated meanwhile");
+        at += count;
+        offset += count;
+        bytes -= count;
+    }
+    return STATUS_OK;
+}
+
+static status open_file(checkpoint *c)
+{
+    struct stat st;
+    /* Non-blocking: a pipe without a writer does not hold us up. */
+    c->fd = open(c->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (c->fd < 0 || fstat(c->fd, &st) != 0) return fail_errno(STATUS_DATA, "%s: cannot be opened", c->path);
+    if (!S_ISREG(st.st_mode))
+        return fail(STATUS_DATA, "%s: found a %s, allowed is a regular file", c->path,
+                    S_ISDIR(st.st_mode) ? "folder" : "device, pipe or socket");
+    c->bytes = st.st_size;
+    return STATUS_OK;
+}
+
+static status read_header(checkpoint *c)
+{
+    uint8_t prefix[SAFETENSORS_PREFIX];
+    int64_t size = c->bytes < SAFETENSORS_PREFIX ? c->bytes : SAFETENSORS_PREFIX, length;
+    TRY(read_at(c, 0, prefix, size));
+    TRY(safetensors_measure(c->path, prefix, (size_t)size, c->bytes, &length));
+    c->text = malloc((size_t)length + 1);
+    if (!c->text) return no_memory(c);
+    TRY(read_at(c, SAFETENSORS_PREFIX, c->text, length));
+    TRY(safetensors_decode(c->path, c->text, length, c->bytes, &c->header));
+    return metadata_decode(&c->header, &c->info, &c->data_hash);
+}
+
+status checkpoint_open(const char *path, checkpoint **out)
+{
+    *out = NULL;
+    checkpoint *c = calloc(1, sizeof *c);
+    if (!c) return fail(STATUS_SYSTEM, "%s: no memory to load it", path);
+    c->fd = -1;
+    c->path = strdup(path);
+    status rc = c->path ? open_file(c) : fail(STATUS_SYSTEM, "%s: no memory to load it", path);
+    if (rc == STATUS_OK) rc = read_header(c);
+    if (rc != STATUS_OK) checkpoint_close(&c);
+    *out = c;
+    return rc;
+}
+
+void checkpoint_close(checkpoint **pointer)
+{
+    checkpoint *c = *pointer;
+    if (!c) return;
+    if (c->fd >= 0) close(c->fd);
+    safetensors_free(&c->header);
+    free(c->text);
+    free(c->path);
+    free(c);
+    *pointer = NULL;
+}
+
+const checkpoint_info *checkpoint_get_info(const checkpoint *c)
+{
+    return &c->info;
+}
+
+/* ---- checks of the data ----------------------------------------------------------------------- */
+
+static int64_t place_of(const checkpoint *c, const safetensors_tensor *t)
+{
+    return safetensors_data_offset(&c->header) + t->begin;
+}
+
+static status check_data_hash(const checkpoint *c, void *chunk)
+{
+    XXH3_state_t *state = XXH3_createState();
+    if (!state) return no_memory(c);
+    XXH3_64bits_reset(state);
+    int64_t at = safetensors_data_offset(&c->header);
+    status rc = STATUS_OK;
+    while (at < c->bytes && rc == STATUS_OK) {
+        int64_t size = c->bytes - at < CHUNK ? c->bytes - at : CHUNK;
+        rc = read_at(c, at, chunk, size);
+        if (rc == STATUS_OK) XXH3_64bits_update(state, chunk, (size_t)size);
+        at += size;
+    }
+    uint64_t computed = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    if (rc != STATUS_OK || computed == c->data_hash) return rc;
+    return safetensors_refuse(c->path, safetensors_data_offset(&c->header),
+                              "the checksum of the tensors is %016" PRIx64 ", found %016" PRIx64
+                              ": they are damaged, or edited",
+                              c->data_hash, computed);
+}
+
+static status check_twin(const checkpoint *c, const match_twin *twin, void *chunk)
+{
+    char *one = chunk, *other = one + CHUNK / 2;
+    int64_t bytes = twin->one->end - twin->one->begin;
+    for (int64_t at = 0; at < bytes; at += CHUNK / 2) {
+        int64_t size = bytes - at < CHUNK / 2 ? bytes - at : CHUNK / 2;
+        TRY(read_at(c, place_of(c, twin->one) + at, one, size));
+        TRY(read_at(c, place_of(c, twin->other) + at, other, size));
+        if (memcmp(one, other, (size_t)size) != 0)
+            return safetensors_refuse(c->path, place_of(c, twin->other),
+                                      "tensor %.100s differs from %.100s, allowed "
+                                      "is the same: the model ties them",
+                                      twin->other->name, twin->one->name);
+    }
+    return STATUS_OK;
+}
+
+static status check_data(const checkpoint *c, const match *m)
+{
+    void *chunk = malloc(CHUNK);
+    if (!chunk) return no_memory(c);
+    status rc = c->info.foreign ? STATUS_OK : check_data_hash(c, chunk);
+    for (int i = 0; i < m->twin_count && rc == STATUS_OK; i++) rc = check_twin(c, &m->twins[i], chunk);
+    free(chunk);
+    return rc;
+}
+
+/* ---- loading ---------------------------------------------------------------------------------- */
+
+typedef struct staging {
+    char *raw, *host, *turned; /* one tensor each: as in the file, converted, transposed */
+} staging;
+
+static status load_tensor(const checkpoint *c, const match *m, const checkpoint_tensor *wanted,
+                          const safetensors_tensor *t, const staging *s, const checkpoint_sink *sink)
+{
+    dtype type = t->dtype->type, host = convert_host_type(type);
+    const void *values = s->host;
+    TRY(read_at(c, place_of(c, t), s->raw, t->end - t->begin));
+    convert_to_host(s->host, s->raw, type, t->elements);
+    if (m->transposed && match_is_conv1d(wanted->name)) {
+        convert_transpose(s->turned, s->host, t->dims[0], t->dims[1], dtype_size(host));
+        values = s->turned;
+    }
+    return sink->write(sink->context, wanted, host, values);
+}
+
+static status load_all(const checkpoint *c, const checkpoint_contents *contents, const match *m,
+                       const checkpoint_sink *sink)
+{
+    size_t size = (size_t)contents->largest_elements * sizeof(double);
+    staging s = {malloc(size), malloc(size), m->transposed ? malloc(size) : NULL};
+    status rc = s.raw && s.host && (s.turned || !m->transposed) ? STATUS_OK : no_memory(c);
+    for (int i = 0; i < contents->count && rc == STATUS_OK; i++)
+        if (contents->tensors[i].kind != CHECKPOINT_BATCHES)
+            rc = load_tensor(c, m, &contents->tensors[i], m->found[i], &s, sink);
+    free(s.raw);
+    free(s.host);
+    free(s.turned);
+    return rc;
+}
+
+status checkpoint_load(checkpoint *c, const checkpoint_subject *subject, const checkpoint_sink *sink)
+{
+    checkpoint_contents contents;
+    match m = {0};
+    status rc;
+    TRY(metadata_compare(&c->header, &c->info, subject));
+    const optimizer_options *optimizer = c->info.foreign ? NULL : subject->optimizer;
+    TRY(checkpoint_contents_make(subject->model, subject->type, optimizer, &contents));
+    match_request request = {.model = subject->model,
+                             .contents = &contents,
+                             .foreign = c->info.foreign,
+                             .skips_state = !c->info.foreign && !optimizer};
+    TRY_GOTO(rc, match_make(&c->header, &request, &m), out);
+    TRY_GOTO(rc, check_data(c, &m), out);
+    rc = load_all(c, &contents, &m, sink);
+out:
+    match_free(&m);
+    checkpoint_contents_free(&contents);
+    return rc;
+}
+
+void checkpoint_log_load(const checkpoint *c, const checkpoint_subject *subject)
+{
+    const checkpoint_progress *p = &c->info.progress;
+    const char *wanted = safetensors_dtype_name(subject->type);
+    int converted = 0;
+    for (int i = 0; i < c->header.count; i++) {
+        dtype type = c->header.tensors[i].dtype->type;
+        converted += convert_host_type(type) != DTYPE_COUNT && type != subject->type;
+    }
+    if (c->info.foreign)
+        log_info(
+            "%s: parameters and buffers loaded; it is not of this program, so %s starts fresh, at step 0",
+            c->path, subject->optimizer ? "the optimizer" : "everything else");
+    else if (subject->optimizer)
+        log_info("%s: loaded; the run goes on at step %" PRId64 ", epoch %" PRId64 ", step %" PRId64 " in it",
+                 c->path, p->step, p->epoch, p->epoch_step);
+    else
+        log_info("%s: parameters and buffers loaded, of step %" PRId64, c->path, p->step);
+    if (converted) log_info("%s: %d tensors converted to %s", c->path, converted, wanted);
+    text_buffer differences = {0};
+    if (!c->info.foreign) metadata_differences(&c->header, subject, &differences);
+    if (differences.length) log_warn("%s: options differ from those saved: %s", c->path, differences.data);
+    text_free(&differences);
+}

@@ -1,0 +1,218 @@
+/* What foreign files may do, and files of this program do not:
+ *
+ *   - lack num_batches_tracked (PyTorch before 0.4.1)
+ *   - hold a tied tensor under the name of the layer that shares it (lm_head.weight), instead of its own
+ *     name (safetensors.torch.save_model keeps one of them) or besides it (state_dict())
+ *   - hold constants that Hugging Face's models register as buffers and ignore when they load
+ *   - hold the matrices of Hugging Face's GPT-2 as Conv1D does, [in, out] */
+#include "common/checkpoint/match.h"
+
+#include "common/base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_NAMED = 4 }; /* of the tensors that are missing, or unexpected */
+
+typedef struct matcher {
+    const safetensors_header *header;
+    const match_request *request;
+    match *out;
+    bool *used; /* [header->count] */
+} matcher;
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static bool ends_with_any(const char *text, const char *const *ends)
+{
+    for (; *ends; ends++)
+        if (ends_with(text, *ends)) return true;
+    return false;
+}
+
+bool match_is_conv1d(const char *name)
+{
+    static const char *const matrices[] = {".c_attn.weight", ".c_fc.weight", ".c_proj.weight", NULL};
+    return ends_with_any(name, matrices);
+}
+
+static bool is_constant(const char *name)
+{
+    static const char *const constants[] = {".attn.bias", ".attn.masked_bias", ".position_ids", NULL};
+    return ends_with_any(name, constants);
+}
+
+/* ---- names ------------------------------------------------------------------------------------ */
+
+static const safetensors_tensor *use(matcher *m, const char *name)
+{
+    const safetensors_tensor *t = safetensors_find(m->header, name);
+    if (t) m->used[t - m->header->tensors] = true;
+    return t;
+}
+
+/* The layers that share a parameter under a name of their own: "LAYER.weight", "LAYER.bias". */
+static void find_tied(matcher *m, const nn_layer *l)
+{
+    static const char *const slots[] = {"weight", "bias"};
+    const nn_model *model = m->request->model;
+    if (l->kind != NN_LINEAR) return;
+    for (int s = 0; s < 2; s++) {
+        char name[CHECKPOINT_NAME_MAX];
+        snprintf(name, sizeof name, "%s.%s", l->name, slots[s]);
+        if (l->param[s] == NN_NONE || strcmp(name, model->params[l->param[s]].name) == 0) continue;
+        const safetensors_tensor *t = use(m, name);
+        for (int i = 0; t && i < m->request->contents->count; i++) {
+            const checkpoint_tensor *wanted = &m->request->contents->tensors[i];
+            const safetensors_tensor **found = &m->out->found[i];
+            if (wanted->kind != CHECKPOINT_PARAM || wanted->index != l->param[s]) continue;
+            if (*found)
+                m->out->twins[m->out->twin_count++] = (match_twin){*found, t};
+            else
+                *found = t;
+        }
+    }
+}
+
+static void find_all(matcher *m)
+{
+    const match_request *r = m->request;
+    const safetensors_header *h = m->header;
+    for (int i = 0; i < r->contents->count; i++) m->out->found[i] = use(m, r->contents->tensors[i].name);
+    for (int i = 0; r->foreign && i < r->model->layer_count; i++) find_tied(m, &r->model->layers[i]);
+    for (int i = 0; i < h->count; i++) {
+        const char *name = h->tensors[i].name;
+        if (r->foreign && is_constant(name)) m->used[i] = true;
+        if (r->skips_state && strncmp(name, "optimizer.", 10) == 0) m->used[i] = true;
+    }
+}
+
+static void add_name(text_buffer *to, int *count, const char *title, const char *name)
+{
+    if (*count == 0) text_append(to, "%s%s ", to->length ? "; " : "", title);
+    if (*count < MOST_NAMED) text_append(to, "%s%.80s", *count ? ", " : "", name);
+    ++*count;
+}
+
+static void end_names(text_buffer *to, int count)
+{
+    if (count > MOST_NAMED) text_append(to, " and %d more", count - MOST_NAMED);
+}
+
+static status check_names(const matcher *m)
+{
+    const match_request *r = m->request;
+    const safetensors_header *h = m->header;
+    text_buffer text = {0};
+    int missing = 0, unexpected = 0;
+    int64_t offset = SAFETENSORS_PREFIX;
+    for (int i = 0; i < r->contents->count; i++) {
+        const checkpoint_tensor *t = &r->contents->tensors[i];
+        if (m->out->found[i] || (r->foreign && t->kind == CHECKPOINT_BATCHES)) continue;
+        add_name(&text, &missing, "missing are", t->name);
+    }
+    end_names(&text, missing);
+    for (int i = 0; i < h->count; i++) {
+        if (m->used[i]) continue;
+        if (unexpected == 0) offset = safetensors_offset_of(h, h->tensors[i].name);
+        add_name(&text, &unexpected, "unexpected are", h->tensors[i].name);
+    }
+    end_names(&text, unexpected);
+    status rc = STATUS_OK;
+    if (missing || unexpected)
+        rc = safetensors_refuse(h->file, offset, "tensors of another model than %s: %s", r->model->name,
+                                text.data ? text.data : "");
+    text_free(&text);
+    return rc;
+}
+
+/* ---- types and shapes ------------------------------------------------------------------------- */
+
+static bool has_shape(const safetensors_tensor *t, shape s)
+{
+    return t->rank == s.rank && memcmp(t->dims, s.dims, (size_t)s.rank * sizeof s.dims[0]) == 0;
+}
+
+static shape reversed(shape s)
+{
+    return shape_2d(s.dims[1], s.dims[0]);
+}
+
+static bool are_transposed(const matcher *m)
+{
+    for (int i = 0; m->request->foreign && i < m->request->contents->count; i++) {
+        const checkpoint_tensor *t = &m->request->contents->tensors[i];
+        if (!match_is_conv1d(t->name) || t->shape.rank != 2 || t->shape.dims[0] == t->shape.dims[1]) continue;
+        return has_shape(m->out->found[i], reversed(t->shape));
+    }
+    return false;
+}
+
+static status check_tensor(const matcher *m, const checkpoint_tensor *wanted, const safetensors_tensor *t)
+{
+    int64_t offset = safetensors_offset_of(m->header, t->name);
+    dtype type = t->dtype->type;
+    if (wanted->kind == CHECKPOINT_BATCHES && type != DTYPE_I64)
+        return safetensors_refuse(m->header->file, offset, "tensor %.100s: found dtype %s, allowed is I64",
+                                  t->name, t->dtype->name);
+    if (wanted->kind != CHECKPOINT_BATCHES && type != DTYPE_F64 && type != DTYPE_F32 && type != DTYPE_F16 &&
+        type != DTYPE_BF16)
+        return safetensors_refuse(m->header->file, offset,
+                                  "tensor %.100s: found dtype %s, allowed is F64, F32, F16 or BF16", t->name,
+                                  t->dtype->name);
+    bool turned = m->out->transposed && match_is_conv1d(wanted->name);
+    shape s = turned ? reversed(wanted->shape) : wanted->shape;
+    if (has_shape(t, s)) return STATUS_OK;
+    char found[160], allowed[160];
+    return safetensors_refuse(m->header->file, offset, "tensor %.100s: found shape %s, allowed is %s",
+                              t->name, safetensors_format_shape(found, sizeof found, t->rank, t->dims),
+                              safetensors_format_shape(allowed, sizeof allowed, s.rank, s.dims));
+}
+
+static status check_twins(const matcher *m)
+{
+    for (int i = 0; i < m->out->twin_count; i++) {
+        const safetensors_tensor *a = m->out->twins[i].one, *b = m->out->twins[i].other;
+        if (a->dtype == b->dtype && a->elements == b->elements) continue;
+        return safetensors_refuse(m->header->file, safetensors_offset_of(m->header, b->name),
+                                  "tensor %.100s: allowed is what %.100s is, with which the model %s ties it",
+                                  b->name, a->name, m->request->model->name);
+    }
+    return STATUS_OK;
+}
+
+static status match_all(matcher *m)
+{
+    find_all(m);
+    TRY(check_names(m));
+    m->out->transposed = are_transposed(m);
+    for (int i = 0; i < m->request->contents->count; i++)
+        if (m->out->found[i]) TRY(check_tensor(m, &m->request->contents->tensors[i], m->out->found[i]));
+    return check_twins(m);
+}
+
+status match_make(const safetensors_header *h, const match_request *request, match *out)
+{
+    *out = (match){.found = calloc((size_t)request->contents->count + 1, sizeof *out->found),
+                   .twins = calloc((size_t)request->model->layer_count * 2 + 1, sizeof *out->twins)};
+    matcher m = {
+        .header = h, .request = request, .out = out, .used = calloc((size_t)h->count + 1, sizeof *m.used)};
+    status rc = out->found && out->twins && m.used
+                    ? match_all(&m)
+                    : fail(STATUS_SYSTEM, "%s: no memory for its tensors", h->file);
+    free(m.used);
+    if (rc != STATUS_OK) match_free(out);
+    return rc;
+}
+
+void match_free(match *m)
+{
+    free(m->found);
+    free(m->twins);
+    *m = (match){0};
+}

@@ -1,0 +1,274 @@
+#include "common/checkpoint/metadata.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define KEY(name) METADATA_PREFIX name
+enum { VALUE_MAX = 256, KEY_MAX = 128 };
+static const char no_hash[] = "0000000000000000";
+static const char no_optimizer[] = "none";
+
+/* How a model is run, not which it is: these may differ when a checkpoint is loaded. */
+static const char *const model_use[] = {"image", "sequence", "sync-batchnorm"};
+
+static const struct {
+    const char *key;
+    size_t offset;
+} progress_fields[] = {
+    {KEY("step"), offsetof(checkpoint_progress, step)},
+    {KEY("optimizer_step"), offsetof(checkpoint_progress, optimizer_step)},
+    {KEY("epoch"), offsetof(checkpoint_progress, epoch)},
+    {KEY("epoch_step"), offsetof(checkpoint_progress, epoch_step)},
+    {KEY("batches_tracked"), offsetof(checkpoint_progress, batches_tracked)},
+};
+enum { PROGRESS_FIELDS = sizeof progress_fields / sizeof progress_fields[0] };
+
+/* ---- options as texts ------------------------------------------------------------------------- */
+
+static option_binding optimizer_binding(const optimizer_options *o)
+{
+    return (option_binding){.table = &optimizer_option_table, .storage = (void *)o};
+}
+
+/* The option that names the model or the kind of optimizer stands in a key of its own. */
+static bool is_name(const option *o)
+{
+    return strcmp(o->name, "model") == 0 || strcmp(o->name, "optimizer") == 0;
+}
+
+static const char *optimizer_name(const optimizer_options *o, char *buffer, size_t size)
+{
+    option_binding binding = optimizer_binding(o);
+    for (size_t i = 0; i < binding.table->count; i++)
+        if (is_name(&binding.table->options[i])) return options_format(&binding, i, buffer, size);
+    return no_optimizer;
+}
+
+static char *option_key(char *buffer, const char *group, const option *o)
+{
+    snprintf(buffer, KEY_MAX, METADATA_PREFIX "%s.%s", group, o->name);
+    return buffer;
+}
+
+/* ---- encoding --------------------------------------------------------------------------------- */
+
+static int set_text(json_t *to, const char *key, const char *value)
+{
+    return json_object_set_new(to, key, json_string(value));
+}
+
+static int set_number(json_t *to, const char *key, uint64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64, value);
+    return set_text(to, key, text);
+}
+
+static int set_options(json_t *to, const char *group, const option_binding *binding)
+{
+    char key[KEY_MAX], value[VALUE_MAX];
+    int failures = 0;
+    for (size_t i = 0; i < binding->table->count; i++) {
+        const option *o = &binding->table->options[i];
+        if (!is_name(o))
+            failures +=
+                set_text(to, option_key(key, group, o), options_format(binding, i, value, sizeof value));
+    }
+    return failures;
+}
+
+json_t *metadata_encode(const checkpoint_subject *subject, const checkpoint_progress *progress)
+{
+    json_t *to = json_object();
+    char name[VALUE_MAX];
+    int failures = 0;
+    failures += set_text(to, "format", "pt"); /* which Hugging Face's loaders ask for */
+    failures += set_number(to, KEY("schema_version"), CHECKPOINT_SCHEMA_VERSION);
+    failures += set_text(to, KEY("model"), subject->model->name);
+    if (subject->model_options) failures += set_options(to, "model", subject->model_options);
+    if (subject->optimizer) {
+        option_binding binding = optimizer_binding(subject->optimizer);
+        failures += set_text(to, KEY("optimizer"), optimizer_name(subject->optimizer, name, sizeof name));
+        failures += set_options(to, "optimizer", &binding);
+    } else {
+        failures += set_text(to, KEY("optimizer"), no_optimizer);
+    }
+    for (int i = 0; i < PROGRESS_FIELDS; i++) {
+        int64_t value;
+        memcpy(&value, (const char *)progress + progress_fields[i].offset, sizeof value);
+        failures += set_number(to, progress_fields[i].key, (uint64_t)value);
+    }
+    failures += set_number(to, KEY("seed"), progress->seed);
+    failures += set_text(to, METADATA_DATA_HASH, no_hash);
+    failures += set_text(to, METADATA_HEADER_HASH, no_hash);
+    if (failures == 0) return to;
+    json_decref(to);
+    return NULL;
+}
+
+/* ---- hashes ----------------------------------------------------------------------------------- */
+
+char *metadata_hash_digits(char *text, int64_t bytes, const char *key)
+{
+    char pattern[KEY_MAX];
+    int length = snprintf(pattern, sizeof pattern, "\"%s\":\"", key);
+    char *at = memmem(text, (size_t)bytes, pattern, (size_t)length);
+    if (!at || text + bytes - (at + length) <= METADATA_HASH_DIGITS) return NULL;
+    return at[length + METADATA_HASH_DIGITS] == '"' ? at + length : NULL;
+}
+
+status metadata_hash_header(const char *text, int64_t bytes, uint64_t *out)
+{
+    XXH3_state_t *state = XXH3_createState();
+    if (!state) return fail(STATUS_SYSTEM, "no memory for a checksum");
+    const char *digits = metadata_hash_digits((char *)text, bytes, METADATA_HEADER_HASH);
+    const char *end = text + bytes, *rest = digits ? digits + METADATA_HASH_DIGITS : end;
+    XXH3_64bits_reset(state);
+    XXH3_64bits_update(state, text, (size_t)((digits ? digits : end) - text));
+    if (digits) XXH3_64bits_update(state, no_hash, METADATA_HASH_DIGITS);
+    XXH3_64bits_update(state, rest, (size_t)(end - rest));
+    *out = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return STATUS_OK;
+}
+
+/* ---- decoding --------------------------------------------------------------------------------- */
+
+static status refuse_value(const safetensors_header *h, const char *key, const char *found,
+                           const char *allowed)
+{
+    return safetensors_refuse(h->file, safetensors_offset_of(h, key),
+                              "metadata %s: found '%.40s', allowed is %s", key, found, allowed);
+}
+
+static status need_text(const safetensors_header *h, const char *key, const char **out)
+{
+    *out = safetensors_metadata(h, key);
+    if (*out) return STATUS_OK;
+    return safetensors_refuse(h->file, SAFETENSORS_PREFIX,
+                              "metadata %s is missing: the file is damaged, or edited", key);
+}
+
+static status need_number(const safetensors_header *h, const char *key, uint64_t high, uint64_t *out)
+{
+    const char *text;
+    char *end;
+    TRY(need_text(h, key, &text));
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    bool digits = text[0] >= '0' && text[0] <= '9' && *end == '\0';
+    if (digits && errno == 0 && *out <= high) return STATUS_OK;
+    return refuse_value(h, key, text, "a whole number");
+}
+
+static status need_hash(const safetensors_header *h, const char *key, uint64_t *out)
+{
+    const char *text;
+    TRY(need_text(h, key, &text));
+    if (strlen(text) != METADATA_HASH_DIGITS || strspn(text, "0123456789abcdef") != METADATA_HASH_DIGITS)
+        return refuse_value(h, key, text, "16 hexadecimal digits");
+    *out = strtoull(text, NULL, 16);
+    return STATUS_OK;
+}
+
+static status check_header_hash(const safetensors_header *h)
+{
+    uint64_t stored, computed;
+    TRY(need_hash(h, METADATA_HEADER_HASH, &stored));
+    TRY(metadata_hash_header(h->text, h->text_bytes, &computed));
+    if (stored == computed) return STATUS_OK;
+    return safetensors_refuse(h->file, safetensors_offset_of(h, METADATA_HEADER_HASH),
+                              "the header's checksum is %016" PRIx64 ", found %016" PRIx64
+                              ": the header is damaged, or edited",
+                              stored, computed);
+}
+
+status metadata_decode(const safetensors_header *h, checkpoint_info *info, uint64_t *data_hash)
+{
+    *info = (checkpoint_info){.foreign = !safetensors_has_metadata(h, METADATA_PREFIX)};
+    *data_hash = 0;
+    if (info->foreign) return STATUS_OK;
+    uint64_t value;
+    TRY(need_number(h, KEY("schema_version"), UINT64_MAX, &value));
+    if (value != CHECKPOINT_SCHEMA_VERSION)
+        return refuse_value(h, KEY("schema_version"), safetensors_metadata(h, KEY("schema_version")), "1");
+    TRY(check_header_hash(h));
+    TRY(need_hash(h, METADATA_DATA_HASH, data_hash));
+    TRY(need_text(h, KEY("model"), &info->model));
+    TRY(need_text(h, KEY("optimizer"), &info->optimizer));
+    for (int i = 0; i < PROGRESS_FIELDS; i++) {
+        TRY(need_number(h, progress_fields[i].key, INT64_MAX, &value));
+        memcpy((char *)&info->progress + progress_fields[i].offset, &value, sizeof value);
+    }
+    return need_number(h, KEY("seed"), UINT64_MAX, &info->progress.seed);
+}
+
+/* ---- comparing -------------------------------------------------------------------------------- */
+
+static bool may_differ(const char *group, const option *o)
+{
+    if (strcmp(group, "optimizer") == 0) return true;
+    for (size_t i = 0; i < sizeof model_use / sizeof model_use[0]; i++)
+        if (strcmp(o->name, model_use[i]) == 0) return true;
+    return false;
+}
+
+static status compare_model_options(const safetensors_header *h, const option_binding *binding)
+{
+    char key[KEY_MAX], value[VALUE_MAX];
+    for (size_t i = 0; i < binding->table->count; i++) {
+        const option *o = &binding->table->options[i];
+        const char *saved = is_name(o) ? NULL : safetensors_metadata(h, option_key(key, "model", o));
+        options_format(binding, i, value, sizeof value);
+        if (saved && !may_differ("model", o) && strcmp(saved, value) != 0)
+            return safetensors_refuse(h->file, safetensors_offset_of(h, key),
+                                      "found a model with %s %.40s, allowed is this run's %s", o->name, saved,
+                                      value);
+    }
+    return STATUS_OK;
+}
+
+status metadata_compare(const safetensors_header *h, const checkpoint_info *info,
+                        const checkpoint_subject *subject)
+{
+    char name[VALUE_MAX];
+    if (info->foreign) return STATUS_OK;
+    if (strcmp(info->model, subject->model->name) != 0)
+        return safetensors_refuse(h->file, safetensors_offset_of(h, KEY("model")),
+                                  "found the model '%.60s', allowed is this run's '%s'", info->model,
+                                  subject->model->name);
+    if (subject->model_options) TRY(compare_model_options(h, subject->model_options));
+    if (!subject->optimizer) return STATUS_OK;
+    optimizer_name(subject->optimizer, name, sizeof name);
+    if (strcmp(info->optimizer, name) == 0) return STATUS_OK;
+    return safetensors_refuse(h->file, safetensors_offset_of(h, KEY("optimizer")),
+                              "found the state of the optimizer '%.60s', allowed is this run's '%s'",
+                              info->optimizer, name);
+}
+
+static void differences_of(const safetensors_header *h, const char *group, const option_binding *binding,
+                           text_buffer *out)
+{
+    char key[KEY_MAX], value[VALUE_MAX];
+    for (size_t i = 0; i < binding->table->count; i++) {
+        const option *o = &binding->table->options[i];
+        const char *saved = is_name(o) ? NULL : safetensors_metadata(h, option_key(key, group, o));
+        options_format(binding, i, value, sizeof value);
+        if (saved && may_differ(group, o) && strcmp(saved, value) != 0)
+            text_append(out, "%s%s was %.40s, is %s", out->length ? "; " : "", o->name, saved, value);
+    }
+}
+
+void metadata_differences(const safetensors_header *h, const checkpoint_subject *subject, text_buffer *out)
+{
+    if (subject->model_options) differences_of(h, "model", subject->model_options, out);
+    if (!subject->optimizer) return;
+    option_binding binding = optimizer_binding(subject->optimizer);
+    differences_of(h, "optimizer", &binding, out);
+}

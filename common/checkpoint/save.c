@@ -1,0 +1,165 @@
+#include "common/checkpoint/checkpoint.h"
+
+#include "common/checkpoint/atomic_file.h"
+#include "common/checkpoint/metadata.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little endian");
+
+typedef struct saving {
+    const char *path;
+    const checkpoint_subject *subject;
+    const checkpoint_progress *progress;
+    const checkpoint_source *source;
+    checkpoint_contents contents;
+    char *header; /* the length, the JSON, spaces up to a multiple of 8 */
+    int64_t header_bytes;
+    void *values; /* one tensor */
+    XXH3_state_t *hash;
+    atomic_file file;
+} saving;
+
+static status no_memory(const saving *s)
+{
+    return fail(STATUS_SYSTEM, "%s: no memory to save a checkpoint", s->path);
+}
+
+/* ---- the header ------------------------------------------------------------------------------- */
+
+static json_t *describe_tensor(const checkpoint_tensor *t)
+{
+    json_t *dims = json_array();
+    for (int i = 0; i < t->shape.rank; i++) json_array_append_new(dims, json_integer(t->shape.dims[i]));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", safetensors_dtype_name(t->type), "shape", dims,
+                     "data_offsets", (json_int_t)t->begin, (json_int_t)(t->begin + t->bytes));
+}
+
+static char *describe(const saving *s)
+{
+    json_t *header = json_object();
+    int failures = json_object_set_new(header, "__metadata__", metadata_encode(s->subject, s->progress));
+    for (int i = 0; i < s->contents.count; i++) {
+        const checkpoint_tensor *t = &s->contents.tensors[i];
+        failures += json_object_set_new(header, t->name, describe_tensor(t));
+    }
+    char *text = failures ? NULL : json_dumps(header, JSON_COMPACT);
+    json_decref(header);
+    return text;
+}
+
+static status make_header(saving *s)
+{
+    char *text = describe(s);
+    if (!text) return no_memory(s);
+    uint64_t length = strlen(text), padded = (length + 7) / 8 * 8;
+    if (padded > SAFETENSORS_MAX_HEADER) {
+        free(text);
+        return fail(STATUS_CONFIG, "%s: found a header of %" PRIu64 " bytes, allowed are at most %d", s->path,
+                    padded, SAFETENSORS_MAX_HEADER);
+    }
+    s->header_bytes = SAFETENSORS_PREFIX + (int64_t)padded;
+    s->header = malloc((size_t)s->header_bytes);
+    if (s->header) {
+        memcpy(s->header, &padded, SAFETENSORS_PREFIX);
+        memset(s->header + SAFETENSORS_PREFIX, ' ', padded);
+        memcpy(s->header + SAFETENSORS_PREFIX, text, length);
+    }
+    free(text);
+    return s->header ? STATUS_OK : no_memory(s);
+}
+
+static status put_hash(saving *s, const char *key, uint64_t hash)
+{
+    char digits[METADATA_HASH_DIGITS + 1];
+    char *at =
+        metadata_hash_digits(s->header + SAFETENSORS_PREFIX, s->header_bytes - SAFETENSORS_PREFIX, key);
+    if (!at) return fail(STATUS_INTERNAL, "%s: there is no place for %s", s->path, key);
+    snprintf(digits, sizeof digits, "%016" PRIx64, hash);
+    memcpy(at, digits, METADATA_HASH_DIGITS);
+    return STATUS_OK;
+}
+
+static status seal_header(saving *s)
+{
+    uint64_t hash;
+    TRY(put_hash(s, METADATA_DATA_HASH, XXH3_64bits_digest(s->hash)));
+    TRY(metadata_hash_header(s->header + SAFETENSORS_PREFIX, s->header_bytes - SAFETENSORS_PREFIX, &hash));
+    TRY(put_hash(s, METADATA_HEADER_HASH, hash));
+    return atomic_file_overwrite(&s->file, 0, s->header, (size_t)s->header_bytes);
+}
+
+/* ---- the data --------------------------------------------------------------------------------- */
+
+static status write_tensor(saving *s, const checkpoint_tensor *t)
+{
+    if (t->kind == CHECKPOINT_BATCHES) {
+        memcpy(s->values, &s->progress->batches_tracked, sizeof s->progress->batches_tracked);
+    } else {
+        TRY(s->source->read(s->source->context, t, s->values));
+    }
+    XXH3_64bits_update(s->hash, s->values, (size_t)t->bytes);
+    return atomic_file_append(&s->file, s->values, (size_t)t->bytes);
+}
+
+static status write_tensors(saving *s, bool batches)
+{
+    for (int i = 0; i < s->contents.count; i++) {
+        const checkpoint_tensor *t = &s->contents.tensors[i];
+        if ((t->kind == CHECKPOINT_BATCHES) == batches) TRY(write_tensor(s, t));
+    }
+    return STATUS_OK;
+}
+
+static status write_file(saving *s)
+{
+    TRY(atomic_file_open(s->path, &s->file));
+    TRY(atomic_file_append(&s->file, s->header, (size_t)s->header_bytes));
+    TRY(write_tensors(s, true)); /* the order of contents.h */
+    TRY(write_tensors(s, false));
+    TRY(seal_header(s));
+    return atomic_file_commit(&s->file);
+}
+
+static status prepare(saving *s)
+{
+    const checkpoint_subject *subject = s->subject;
+    TRY(checkpoint_contents_make(subject->model, subject->type, subject->optimizer, &s->contents));
+    TRY(make_header(s));
+    s->values = malloc((size_t)s->contents.largest_elements * sizeof(double) + sizeof(int64_t));
+    s->hash = XXH3_createState();
+    if (!s->values || !s->hash) return no_memory(s);
+    XXH3_64bits_reset(s->hash);
+    return STATUS_OK;
+}
+
+status checkpoint_save(const char *path, const checkpoint_subject *subject,
+                       const checkpoint_progress *progress, const checkpoint_source *source)
+{
+    saving s = {.path = path,
+                .subject = subject,
+                .progress = progress,
+                .source = source,
+                .file = {.fd = -1, .folder = -1}};
+    status rc = prepare(&s);
+    if (rc == STATUS_OK) rc = write_file(&s);
+    atomic_file_abandon(&s.file);
+    checkpoint_contents_free(&s.contents);
+    XXH3_freeState(s.hash);
+    free(s.values);
+    free(s.header);
+    return rc;
+}
+
+status checkpoint_probe(const char *path)
+{
+    atomic_file file;
+    TRY(atomic_file_open(path, &file));
+    atomic_file_abandon(&file);
+    return STATUS_OK;
+}

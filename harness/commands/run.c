@@ -1,0 +1,160 @@
+/* harness [run]: trains, side by side or with one engine, and reports. */
+#include "harness/commands/commands.h"
+
+#include "harness/launch/environment.h"
+#include "harness/report/report.h"
+#include "harness/run/job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct run_command {
+    run_config config;
+    run_plan plan;
+    int argc;
+    char *const *argv;
+    int64_t started_at_s;
+} run_command;
+
+static status report(const run_command *c, const run_job *jobs)
+{
+    json_t *result = NULL;
+    text_buffer text = {0};
+    run_result_input input = {.config = &c->config,
+                              .argc = c->argc,
+                              .argv = c->argv,
+                              .jobs = jobs,
+                              .set = c->plan.set,
+                              .model = c->plan.model,
+                              .hardware_note = c->plan.hardware_note,
+                              .started_at_s = c->started_at_s};
+    const char *json = c->config.run.json;
+    bool only_json = json && strcmp(json, "-") == 0;
+    TRY(run_result_build(&input, &result));
+    status rc = json ? run_result_write(result, json) : STATUS_OK;
+    if (rc == STATUS_OK && !only_json) {
+        report_text(result, &text);
+        if (text.out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for the report");
+        else if (fputs(text.data, stdout) < 0 || fflush(stdout) != 0) rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
+    }
+    text_free(&text);
+    json_decref(result);
+    return rc;
+}
+
+static bool any_result(const run_jobs *jobs)
+{
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        if (jobs->jobs[e].result) return true;
+    return false;
+}
+
+/* ---- the launcher ------------------------------------------------------------------------------ */
+
+static status run_launcher(run_command *c, char *const *argv, int *exit_code)
+{
+    TRY(run_plan_make(&c->config, &c->plan));
+    if (!c->config.run.quiet) log_info("no CUDA device found: %s", c->plan.hardware_note);
+    run_jobs jobs;
+    TRY(run_jobs_run(&c->config, &c->plan, argv, &jobs));
+    if (jobs.cause[0]) log_error("%s", jobs.cause);
+    *exit_code = jobs.exit_code;
+    status rc = any_result(&jobs) ? report(c, jobs.jobs) : STATUS_OK;
+    run_jobs_free(&jobs);
+    return rc;
+}
+
+/* ---- a rank ------------------------------------------------------------------------------------ */
+
+static status engine_of(const run_config *c, const launch_environment *e, int *out)
+{
+    for (int i = 0; i < ENGINE_COUNT; i++) {
+        bool mine = e->origin == LAUNCH_BY_HARNESS ? strcmp(e->job, engine_table[i]->name) == 0
+                                                   : c->run.mode != RUN_BOTH && run_config_uses(c, i);
+        if (!mine) continue;
+        *out = i;
+        return STATUS_OK;
+    }
+    return fail(STATUS_USAGE, "option --mode: found both, allowed is none, ps or ring where something else starts the ranks");
+}
+
+/* Under a job manager rank 0 reports itself. */
+static status report_alone(run_command *c, const rank_outcome *outcome, int engine)
+{
+    run_job jobs[ENGINE_COUNT] = {{0}};
+    jobs[engine] = (run_job){outcome->job, outcome->params, outcome->param_count};
+    TRY(run_plan_make(&c->config, &c->plan));
+    return report(c, jobs);
+}
+
+static status run_rank(run_command *c, const launch_environment *e, int *exit_code)
+{
+    rank_place place = {.rank = e->rank,
+                        .world = e->world,
+                        .local_rank = e->local_rank,
+                        .token = e->token,
+                        .rendezvous = e->origin == LAUNCH_BY_HARNESS ? e->rendezvous : c->config.run.rendezvous,
+                        .board = e->board};
+    rank_outcome outcome = {0};
+    char prefix[48];
+    TRY(engine_of(&c->config, e, &place.engine));
+    snprintf(prefix, sizeof prefix, "%s rank %d", engine_table[place.engine]->name, place.rank);
+    log_set_prefix(prefix);
+    status rc = rank_run(&c->config, &place, &outcome);
+    if (rc == STATUS_OK && e->origin == LAUNCH_BY_HARNESS) rc = run_jobs_deliver(&outcome);
+    else if (rc == STATUS_OK && outcome.job) rc = report_alone(c, &outcome, place.engine);
+    if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* it stands on the board: the launcher says it, once */
+    if (outcome.stopped && e->origin != LAUNCH_BY_HARNESS) *exit_code = status_exit_code(STATUS_STOPPED);
+    json_decref(outcome.job);
+    free(outcome.params);
+    return rc;
+}
+
+/* ---- both -------------------------------------------------------------------------------------- */
+
+static status start(run_command *c, int argc, char *argv[], char *const *words, int *exit_code)
+{
+    TRY(run_config_init(&c->config));
+    TRY(run_config_parse(&c->config, argc, argv));
+    log_set_level((log_level)c->config.run.log_level);
+    launch_environment e;
+    TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));
+    status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(c, words, exit_code) : run_rank(c, &e, exit_code);
+    launch_environment_close(&e);
+    return rc;
+}
+
+static status run_run(int argc, char *argv[], int *exit_code)
+{
+    run_command *c = calloc(1, sizeof *c);
+    char **words = calloc((size_t)argc + 3, sizeof *words);
+    status rc;
+    if (!c || !words) {
+        rc = fail(STATUS_SYSTEM, "no memory for the command line");
+    } else {
+        words[0] = (char *)"harness";
+        words[1] = (char *)"run";
+        memcpy(words + 2, argv, (size_t)argc * sizeof *words);
+        c->argc = argc;
+        c->argv = argv;
+        c->started_at_s = (int64_t)time(NULL);
+        rc = start(c, argc, argv, words, exit_code);
+        run_plan_free(&c->plan);
+    }
+    free(words);
+    free(c);
+    return rc;
+}
+
+static void help_run(text_buffer *out)
+{
+    run_config *c = calloc(1, sizeof *c);
+    if (!c) return;
+    if (run_config_init(c) == STATUS_OK) options_help(c->bindings, BINDING_COUNT, out);
+    free(c);
+}
+
+const command command_run = {"run", "[options]", "train through none, ps and ring, and report where time and memory went", run_run,
+                             help_run};

@@ -1,0 +1,122 @@
+#include "harness/launch/environment.h"
+
+#include "common/base/random.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool launch_environment_is_rank(void)
+{
+    return getenv("HARNESS_TOKEN") != NULL;
+}
+
+static status read_number(const char *name, int64_t low, int64_t high, int *out)
+{
+    const char *text = getenv(name);
+    if (!text) return fail(STATUS_CONFIG, "environment: %s is not set", name);
+    char *end;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end || value < low || value > high)
+        return fail(STATUS_CONFIG, "environment: found %s=%s, allowed is %" PRId64 " to %" PRId64, name, text,
+                    low, high);
+    *out = (int)value;
+    return STATUS_OK;
+}
+
+static status read_ranks(launch_environment *e, const char *rank, const char *world, const char *local_rank)
+{
+    TRY(read_number(world, 1, INT32_MAX, &e->world));
+    TRY(read_number(rank, 0, e->world - 1, &e->rank));
+    return read_number(local_rank, 0, INT32_MAX, &e->local_rank);
+}
+
+static status read_token(uint64_t *out)
+{
+    const char *text = getenv("HARNESS_TOKEN");
+    char *end;
+    *out = strtoull(text, &end, 16);
+    if (end != text + 16 || *end)
+        return fail(STATUS_CONFIG, "environment: HARNESS_TOKEN is not of 16 digits");
+    return STATUS_OK;
+}
+
+static status inherit_board(launch_environment *e)
+{
+    int memory_fd, notify_fd;
+    TRY(read_number("HARNESS_BOARD_FD", 0, INT32_MAX, &memory_fd));
+    TRY(read_number("HARNESS_NOTIFY_FD", 0, INT32_MAX, &notify_fd));
+    fcntl(memory_fd, F_SETFD, FD_CLOEXEC);
+    fcntl(notify_fd, F_SETFD, FD_CLOEXEC);
+    return board_attach(memory_fd, notify_fd, e->token, e->world, &e->board);
+}
+
+static status from_harness(launch_environment *e)
+{
+    static const char *const names[] = {"HARNESS_JOB", "HARNESS_TOKEN", "HARNESS_RENDEZVOUS",
+                                        "HARNESS_BOARD_FD", "HARNESS_NOTIFY_FD"};
+    const char *job = getenv("HARNESS_JOB"), *rendezvous = getenv("HARNESS_RENDEZVOUS");
+    e->origin = LAUNCH_BY_HARNESS;
+    TRY(read_ranks(e, "RANK", "WORLD_SIZE", "LOCAL_RANK"));
+    TRY(read_token(&e->token));
+    TRY(inherit_board(e));
+    snprintf(e->job, sizeof e->job, "%s", job ? job : "");
+    snprintf(e->rendezvous, sizeof e->rendezvous, "%s", rendezvous ? rendezvous : "");
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
+    return STATUS_OK;
+}
+
+typedef struct manager {
+    const char *rank, *world, *local_rank;
+    const char *job; /* the name that all ranks of a job share */
+} manager;
+
+/* Every rank must arrive at the same token without having talked to another. */
+static uint64_t derive_token(const manager *m)
+{
+    const char *job = getenv(m->job), *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+    char text[512];
+    snprintf(text, sizeof text, "%s %s %s", job ? job : "", host ? host : "", port ? port : "");
+    return random_mix(random_fnv1a64(text));
+}
+
+static status from_manager(launch_environment *e)
+{
+    static const manager managers[] = {
+        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"},
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE"},
+        {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID"},
+    };
+    for (size_t i = 0; i < sizeof managers / sizeof managers[0]; i++) {
+        const manager *m = &managers[i];
+        if (!getenv(m->rank)) continue;
+        e->origin = LAUNCH_BY_MANAGER;
+        TRY(read_ranks(e, m->rank, m->world, m->local_rank));
+        e->token = derive_token(m);
+        snprintf(e->rendezvous, sizeof e->rendezvous, "env://");
+        return board_create(e->token, e->world, &e->board);
+    }
+    return fail(STATUS_CONFIG, "environment: RANK is not set, nor what mpirun or srun set in its place");
+}
+
+status launch_environment_open(bool manager_allowed, launch_environment *out)
+{
+    *out = (launch_environment){.world = 1};
+    if (launch_environment_is_rank())
+        TRY(from_harness(out));
+    else if (manager_allowed)
+        TRY(from_manager(out));
+    else
+        return STATUS_OK;
+    out->cell = board_cell_of(out->board, out->rank);
+    board_cell_begin(out->cell, out->rank);
+    return STATUS_OK;
+}
+
+void launch_environment_close(launch_environment *e)
+{
+    board_close(&e->board);
+    e->cell = NULL;
+}

@@ -1,0 +1,273 @@
+/* The launcher's loop: signals, ends of processes, notices of the boards, time. */
+#include "harness/launch/launch_impl.h"
+
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    WATCH_NS = 100000000,  /* between looks at the boards */
+    SETTLE_NS = 100000000, /* between the first sign of a failure and the search for its cause */
+};
+
+launch_options launch_defaults(void)
+{
+    return (launch_options){
+        .stall_timeout_ns = 60 * NS_PER_S,
+        .straggler_ns = 3 * NS_PER_S / 2,
+        .grace_ns = 30 * NS_PER_S,
+        .end_ns = 2 * NS_PER_S,
+        .progress_ns = NS_PER_S / 4,
+    };
+}
+
+static void kill_all(launcher *l)
+{
+    for (int i = 0; i < l->options.job_count; i++) launch_kill_job(&l->jobs[i], SIGKILL);
+    l->killed = true;
+    l->kill_ns = CLOCK_NEVER;
+}
+
+void launch_end_all(launcher *l)
+{
+    if (l->ending) return;
+    l->ending = true;
+    l->kill_ns = clock_now_ns() + l->options.end_ns;
+    for (int i = 0; i < l->options.job_count; i++) {
+        launch_kill_job(&l->jobs[i], SIGTERM);
+        launch_kill_job(&l->jobs[i], SIGCONT); /* a stopped process takes no other signal but SIGKILL */
+    }
+}
+
+/* A signal that the process was told to ignore, as nohup does, stays ignored. */
+static void add_signal(sigset_t *set, int signal)
+{
+    struct sigaction action;
+    if (sigaction(signal, NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(set, signal);
+}
+
+static status take_signals(launcher *l)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    add_signal(&set, SIGINT);
+    add_signal(&set, SIGTERM);
+    add_signal(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, &l->original_mask);
+    const struct sigaction keep_children = {.sa_handler = SIG_DFL}; /* ignored, they would vanish unseen */
+    sigaction(SIGCHLD, &keep_children, &l->original_child_action);
+    l->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return l->signal_fd >= 0 ? STATUS_OK : fail_errno(STATUS_SYSTEM, "launch: a descriptor for signals");
+}
+
+static void request_stop(launcher *l, int signal)
+{
+    bool again = l->stop_signal != 0;
+    l->stop_signal = signal;
+    for (int i = 0; i < l->options.job_count; i++) {
+        board_request_stop(l->jobs[i].board, again ? BOARD_STOP_NOW : BOARD_STOP_AFTER_STEP);
+        board_turn_grant_all(l->jobs[i].board);
+    }
+    l->turn = -1;
+    if (again) {
+        kill_all(l);
+        return;
+    }
+    if (signal != SIGINT) l->kill_ns = clock_now_ns() + l->options.grace_ns;
+    log_info("%s: ending after this step%s", strsignal(signal),
+             signal == SIGINT ? "; once more ends at once" : "");
+}
+
+static void read_signals(launcher *l)
+{
+    struct signalfd_siginfo info;
+    while (read(l->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
+        if (!l->ending) request_stop(l, (int)info.ssi_signo);
+}
+
+static rank_end judge(const launcher *l, const job_run *j, int rank, const siginfo_t *info)
+{
+    board_status s;
+    board_read(j->board, rank, &s);
+    if (info->si_code != CLD_EXITED) return END_SIGNAL;
+    bool asked = l->stop_signal != 0;
+    if (info->si_status == 0) return asked || s.state == BOARD_FINISHED ? END_WELL : END_EARLY;
+    return asked && info->si_status == status_exit_code(STATUS_STOPPED) ? END_STOPPED : END_CODE;
+}
+
+/* The process is left unreaped, so that neither its number nor its group's is given to another. */
+static void note_end(launcher *l, job_run *j, int rank)
+{
+    rank_process *p = &j->ranks[rank];
+    siginfo_t info = {0};
+    if (waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED | WNOWAIT | WNOHANG) != 0 || info.si_pid == 0) return;
+    close(p->pidfd);
+    p->pidfd = -1;
+    p->end = judge(l, j, rank, &info);
+    p->end_value = info.si_status;
+    j->alive--;
+    l->alive--;
+    bool our_doing = l->ending || l->killed;
+    if (p->end == END_WELL || p->end == END_STOPPED || our_doing || l->failing) return;
+    l->failing = true;
+    l->settle_ns = clock_now_ns() + SETTLE_NS;
+}
+
+/* A rank that only recorded its failure may hang before it ends. */
+static void note_records(launcher *l)
+{
+    board_failure failure;
+    for (int i = 0; i < l->options.job_count && !l->failing && !l->ending; i++) {
+        if (!board_first_failure(l->jobs[i].board, &failure)) continue;
+        l->failing = true;
+        l->settle_ns = clock_now_ns() + SETTLE_NS;
+    }
+}
+
+static int fill_poll(launcher *l)
+{
+    int count = 0;
+    l->polled[count++] = (struct pollfd){.fd = l->signal_fd, .events = POLLIN};
+    for (int i = 0; i < l->options.job_count; i++) {
+        l->polled[count++] = (struct pollfd){.fd = board_notify_fd(l->jobs[i].board), .events = POLLIN};
+        for (int r = 0; r < l->jobs[i].job->world; r++)
+            l->polled[count++] = (struct pollfd){.fd = l->jobs[i].ranks[r].pidfd, .events = POLLIN};
+    }
+    return count;
+}
+
+static int64_t earliest(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int sleep_ms(const launcher *l)
+{
+    int64_t next = earliest(l->watch_ns, l->kill_ns);
+    if (l->failing && !l->ending) next = earliest(next, l->settle_ns);
+    if (l->options.progress) next = earliest(next, l->progress_ns);
+    int64_t left = next - clock_now_ns();
+    return left > 0 ? (int)((left + NS_PER_MS - 1) / NS_PER_MS) : 0;
+}
+
+static void read_events(launcher *l)
+{
+    int count = 1;
+    if (l->polled[0].revents) read_signals(l);
+    for (int i = 0; i < l->options.job_count; i++) {
+        job_run *j = &l->jobs[i];
+        if (l->polled[count++].revents) {
+            uint64_t notices;
+            ssize_t got = read(board_notify_fd(j->board), &notices, sizeof notices);
+            (void)got;
+        }
+        for (int r = 0; r < j->job->world; r++)
+            if (l->polled[count++].revents) note_end(l, j, r);
+    }
+}
+
+static void keep_time(launcher *l)
+{
+    int64_t now_ns = clock_now_ns();
+    if (l->failing && !l->ending && now_ns >= l->settle_ns) {
+        launch_find_cause(l);
+        launch_end_all(l);
+    }
+    if (now_ns >= l->kill_ns) kill_all(l);
+    if (now_ns >= l->watch_ns) {
+        launch_watch(l, now_ns);
+        l->watch_ns = now_ns + WATCH_NS;
+    }
+    if (l->options.progress && now_ns >= l->progress_ns && !l->ending) {
+        const launch_view view = {l->options.jobs, l->boards, l->options.job_count, l->turn,
+                                  now_ns - l->begin_ns};
+        l->options.progress(l->options.context, &view);
+        l->progress_ns = now_ns + l->options.progress_ns;
+    }
+}
+
+static status loop(launcher *l)
+{
+    while (l->alive > 0) {
+        int count = fill_poll(l);
+        if (poll(l->polled, (nfds_t)count, sleep_ms(l)) < 0 && errno != EINTR)
+            return fail_errno(STATUS_SYSTEM, "launch: waiting for ranks");
+        read_events(l);
+        note_records(l);
+        launch_turns_advance(l);
+        keep_time(l);
+    }
+    if (l->failing && !l->ending) launch_find_cause(l);
+    if (l->stop_signal && l->outcome->exit_code == 0) l->outcome->exit_code = 128 + l->stop_signal;
+    return STATUS_OK;
+}
+
+static status open_launcher(launcher *l)
+{
+    const launch_options *o = &l->options;
+    int ranks = 0, largest = 1;
+    l->pid = getpid();
+    l->signal_fd = -1;
+    l->turn = -1;
+    l->kill_ns = CLOCK_NEVER;
+    l->begin_ns = l->watch_ns = l->progress_ns = clock_now_ns();
+    l->oom_kills = launch_count_oom_kills();
+    gethostname(l->host, sizeof l->host - 1);
+    l->jobs = calloc((size_t)o->job_count, sizeof *l->jobs);
+    l->boards = calloc((size_t)o->job_count, sizeof *l->boards);
+    l->blocks = calloc((size_t)o->job_count, sizeof *l->blocks);
+    if (!l->jobs || !l->boards || !l->blocks) return fail(STATUS_SYSTEM, "launch: no memory");
+    for (int i = 0; i < o->job_count; i++) {
+        job_run *j = &l->jobs[i];
+        j->job = &o->jobs[i];
+        j->ranks = calloc((size_t)j->job->world, sizeof *j->ranks);
+        if (!j->ranks) return fail(STATUS_SYSTEM, "launch: no memory for %d ranks", j->job->world);
+        for (int r = 0; r < j->job->world; r++) j->ranks[r].pidfd = -1;
+        ranks += j->job->world;
+        if (j->job->world > largest) largest = j->job->world;
+    }
+    l->polled = calloc(1 + (size_t)o->job_count + (size_t)ranks, sizeof *l->polled);
+    l->sights = calloc((size_t)largest, sizeof *l->sights);
+    if (!l->polled || !l->sights) return fail(STATUS_SYSTEM, "launch: no memory for %d ranks", ranks);
+    return take_signals(l);
+}
+
+static void close_launcher(launcher *l)
+{
+    for (int i = 0; l->jobs && i < l->options.job_count; i++) {
+        launch_reap_job(&l->jobs[i]);
+        board_close(&l->jobs[i].board);
+        free(l->jobs[i].ranks);
+    }
+    if (l->signal_fd >= 0) {
+        close(l->signal_fd);
+        sigaction(SIGCHLD, &l->original_child_action, NULL);
+        sigprocmask(SIG_SETMASK, &l->original_mask, NULL);
+    }
+    free(l->jobs);
+    free(l->boards);
+    free(l->blocks);
+    free(l->polled);
+    free(l->sights);
+}
+
+status launch_run(const launch_options *options, launch_outcome *out)
+{
+    launcher l = {.options = *options, .outcome = out};
+    *out = (launch_outcome){.job = -1, .rank = -1};
+    status result;
+    TRY_GOTO(result, open_launcher(&l), done);
+    for (int i = 0; i < options->job_count; i++) {
+        TRY_GOTO(result, launch_spawn_job(&l, &l.jobs[i]), done);
+        l.boards[i] = l.jobs[i].board;
+    }
+    result = loop(&l);
+done:
+    close_launcher(&l);
+    return result;
+}

@@ -1,0 +1,68 @@
+/* Starting the ranks of one or several jobs on this host, and seeing to it that they end well.
+ *
+ * A rank is this program again (/proc/self/exe), exec'ed with the same arguments, told who it is by its
+ * environment (environment.h). Each job has a process group and a board of its own. Only the launcher
+ * listens to the terminal:
+ *
+ *   SIGINT   ranks finish the step and end: exit code 130. A second one ends them at once
+ *   SIGTERM  likewise, at the latest when the grace time is over: 143. SIGHUP: 129
+ *
+ * A rank that dies, ends with an error, ends with 0 before it is done, or makes no progress for the stall
+ * limit, ends the run: one line names it, every other rank of every job is gone within 5 s. When the
+ * launcher itself is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). Nothing is left behind: no
+ * process, socket, segment or file.
+ *
+ * Jobs that take turns alternate: see board.h. A job holds the turn until all its ranks are parked again
+ * or have ended, so that measured blocks never overlap. */
+#ifndef HARNESS_LAUNCH_LAUNCH_H
+#define HARNESS_LAUNCH_LAUNCH_H
+
+#include "common/net/board.h"
+
+typedef struct launch_job {
+    const char *name;       /* becomes HARNESS_JOB */
+    int world;              /* ranks */
+    const char *rendezvous; /* NULL: an abstract unix socket of a random name */
+    const char *const *environment; /* further "NAME=value", NULL-terminated; NULL: none */
+} launch_job;
+
+/* What the progress callback sees. Read cells with board_read(). */
+typedef struct launch_view {
+    const launch_job *jobs;
+    board *const *boards; /* [job_count] */
+    int job_count;
+    int turn;             /* the job whose turn it is; -1: all run, or none does yet */
+    int64_t elapsed_ns;
+} launch_view;
+
+typedef struct launch_options {
+    const launch_job *jobs;
+    int job_count;
+    char *const *argv;           /* of the ranks, as of this program; NULL-terminated */
+    const int *inherited_fds;    /* kept open in the ranks */
+    int inherited_count;
+    bool take_turns;
+    int64_t stall_timeout_ns;    /* no progress for so long ends the run */
+    int64_t straggler_ns;        /* no progress for so long while the others have some is a warning */
+    int64_t grace_ns;            /* behind SIGTERM */
+    int64_t end_ns;              /* behind a failure: between SIGTERM and SIGKILL */
+    int64_t progress_ns;         /* between calls of `progress` */
+    void (*progress)(void *context, const launch_view *view); /* NULL: none */
+    void *context;
+} launch_options;
+
+/* No jobs yet; stall limit 60 s, stragglers after 1.5 s (so that a pause of 2 s, which a run survives, is
+ * named), 30 s of grace, 2 s to end, four calls of progress a second. */
+launch_options launch_defaults(void);
+
+typedef struct launch_outcome {
+    int exit_code; /* what the program should exit with; 0: every rank ended well */
+    int job, rank; /* where it failed, else -1 */
+    char cause[1024]; /* the root cause in one line, "" where there is none */
+} launch_outcome;
+
+/* Runs the jobs to their end. To be called on the main thread, before there are others: the ranks' lives
+ * hang on it. STATUS_OK whenever the ranks could be started, however they ended: that says `out`. */
+status launch_run(const launch_options *options, launch_outcome *out);
+
+#endif

@@ -1,0 +1,91 @@
+/* Shared by launch*.c. */
+#ifndef HARNESS_LAUNCH_LAUNCH_IMPL_H
+#define HARNESS_LAUNCH_LAUNCH_IMPL_H
+
+#include "harness/launch/launch.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/types.h>
+
+/* How a process ended. */
+typedef enum rank_end { END_NOT_YET, END_WELL, END_STOPPED, END_EARLY, END_CODE, END_SIGNAL } rank_end;
+
+typedef struct rank_process {
+    pid_t pid;
+    int pidfd; /* -1: ended */
+    rank_end end;
+    int end_value;       /* exit code or signal */
+    uint64_t progress;   /* as last seen */
+    board_state state;
+    int64_t changed_ns;  /* when that was seen to change */
+    bool warned;         /* as a straggler */
+} rank_process;
+
+typedef struct job_run {
+    const launch_job *job;
+    board *board;
+    uint64_t token;
+    char rendezvous[128];
+    pid_t group;
+    rank_process *ranks; /* [job->world] */
+    int alive;
+} job_run;
+
+/* A rank at one look of the watch. */
+typedef struct sight {
+    board_status status;
+    bool owes;      /* progress is due */
+    bool stopped;   /* the process is stopped by a signal */
+    int64_t age_ns; /* since its last progress */
+} sight;
+
+typedef struct launcher {
+    launch_options options;
+    job_run *jobs;  /* [job_count] */
+    board **boards; /* [job_count], for the view */
+    int alive;      /* of all jobs */
+    pid_t pid;
+    char host[64];
+    int signal_fd;
+    sigset_t original_mask;
+    struct pollfd *polled; /* [1 + jobs + all ranks] */
+    int64_t begin_ns, watch_ns, progress_ns; /* the latter two: when next due */
+    int64_t oom_kills;  /* of the kernel, as the run began */
+    sight *sights;      /* [largest world] */
+    struct sigaction original_child_action;
+    int stop_signal;    /* 0: no stop was asked for */
+    bool failing;       /* a rank has failed: the cause is being looked for */
+    bool ending;        /* ranks have been told to end */
+    bool killed;        /* with SIGKILL */
+    int64_t settle_ns;  /* when the cause is decided */
+    int64_t kill_ns;    /* when whoever still lives is killed; CLOCK_NEVER: not at all */
+    int turn;           /* job, -1: none */
+    uint32_t block;     /* of that job */
+    uint32_t *blocks;   /* [job_count] blocks granted */
+    launch_outcome *outcome;
+} launcher;
+
+/* launch_spawn.c */
+status launch_spawn_job(launcher *l, job_run *j);
+void launch_kill_job(const job_run *j, int signal);
+void launch_reap_job(job_run *j); /* kills what is left of the group */
+
+/* launch_cause.c: what ended the run. */
+int64_t launch_count_oom_kills(void);
+/* Looks at all that is known now; true once the outcome names the first cause. */
+bool launch_find_cause(launcher *l);
+void launch_blame_stall(launcher *l, int job, int rank, bool stopped);
+
+/* launch_watch.c: who stands still. */
+void launch_watch(launcher *l, int64_t now_ns);
+
+/* launch_turn.c */
+void launch_turns_advance(launcher *l);
+/* The rank owes progress: it lives and is not parked while another job has the turn. */
+bool launch_owes_progress(const launcher *l, int job, int rank, const board_status *s);
+
+/* launch.c */
+void launch_end_all(launcher *l); /* SIGTERM now, SIGKILL later */
+
+#endif

@@ -1,0 +1,173 @@
+/* Starting processes, and ending them. */
+#include "harness/launch/launch_impl.h"
+
+#include "common/base/random.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { OWN_VARIABLES = 9, VARIABLE_BYTES = 320 };
+
+/* The environment of a rank: the present one, the job's, and who it is. Built before the fork, behind
+ * which nothing may allocate. */
+typedef struct rank_environment {
+    char own[OWN_VARIABLES][VARIABLE_BYTES];
+    char **all; /* NULL-terminated, borrows */
+} rank_environment;
+
+static bool same_name(const char *a, const char *b)
+{
+    size_t length = strcspn(a, "=");
+    return strncmp(a, b, length + 1) == 0;
+}
+
+/* Later ones replace earlier ones of the same name. */
+static int put(char **all, int count, char *variable)
+{
+    for (int i = 0; i < count; i++)
+        if (same_name(all[i], variable)) {
+            all[i] = variable;
+            return count;
+        }
+    all[count] = variable;
+    return count + 1;
+}
+
+static status environment_of(const job_run *j, int rank, rank_environment *out)
+{
+    int inherited = 0, extra = 0, count = 0, v = 0;
+    while (environ[inherited]) inherited++;
+    while (j->job->environment && j->job->environment[extra]) extra++;
+    out->all = calloc((size_t)(inherited + extra + OWN_VARIABLES + 1), sizeof *out->all);
+    if (!out->all) return fail(STATUS_SYSTEM, "launch: no memory for the environment of a rank");
+    snprintf(out->own[v++], VARIABLE_BYTES, "RANK=%d", rank);
+    snprintf(out->own[v++], VARIABLE_BYTES, "LOCAL_RANK=%d", rank);
+    snprintf(out->own[v++], VARIABLE_BYTES, "WORLD_SIZE=%d", j->job->world);
+    snprintf(out->own[v++], VARIABLE_BYTES, "LOCAL_WORLD_SIZE=%d", j->job->world);
+    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_JOB=%s", j->job->name);
+    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_TOKEN=%016" PRIx64, j->token);
+    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_RENDEZVOUS=%s", j->rendezvous);
+    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_BOARD_FD=%d", board_memory_fd(j->board));
+    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_NOTIFY_FD=%d", board_notify_fd(j->board));
+    for (int i = 0; i < inherited; i++) count = put(out->all, count, environ[i]);
+    for (int i = 0; i < extra; i++) count = put(out->all, count, (char *)j->job->environment[i]);
+    for (int i = 0; i < v; i++) count = put(out->all, count, out->own[i]);
+    return STATUS_OK;
+}
+
+/* In the child, between fork and exec: only calls that are safe there. Returns on failure, with errno. */
+static void become_rank(const launcher *l, const job_run *j, char **environment)
+{
+    setpgid(0, j->group);
+    /* The parent may have died before the request: then nobody would send the signal. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
+    if (getppid() != l->pid) _exit(1);
+    int null = open("/dev/null", O_RDONLY);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0) return;
+    if (null != STDIN_FILENO) close(null);
+    fcntl(board_memory_fd(j->board), F_SETFD, 0);
+    fcntl(board_notify_fd(j->board), F_SETFD, 0);
+    for (int i = 0; i < l->options.inherited_count; i++) fcntl(l->options.inherited_fds[i], F_SETFD, 0);
+    sigprocmask(SIG_SETMASK, &l->original_mask, NULL);
+    execve("/proc/self/exe", l->options.argv, environment);
+}
+
+/* The pipe closes at exec; what comes through it is the errno of a child that did not get there. */
+static status wait_for_exec(const char *what, int report)
+{
+    int reason;
+    ssize_t got;
+    do got = read(report, &reason, sizeof reason);
+    while (got < 0 && errno == EINTR);
+    if (got == 0) return STATUS_OK;
+    errno = reason;
+    return fail_errno(STATUS_SYSTEM, "launch: %s cannot be started", what);
+}
+
+static status spawn(launcher *l, job_run *j, int rank, char **environment)
+{
+    char what[64];
+    int report[2];
+    rank_process *p = &j->ranks[rank];
+    snprintf(what, sizeof what, "%s rank %d", j->job->name, rank);
+    if (pipe2(report, O_CLOEXEC) != 0) return fail_errno(STATUS_SYSTEM, "launch: %s: a pipe", what);
+    pid_t pid = fork();
+    if (pid == 0) {
+        become_rank(l, j, environment);
+        int reason = errno;
+        ssize_t written = write(report[1], &reason, sizeof reason);
+        _exit(written == (ssize_t)sizeof reason ? 126 : 127);
+    }
+    int reason = errno;
+    close(report[1]);
+    status result = STATUS_OK;
+    if (pid < 0) {
+        errno = reason;
+        result = fail_errno(STATUS_SYSTEM, "launch: %s cannot be started", what);
+    } else {
+        p->pid = pid;
+        if (j->group == 0) j->group = pid;
+        setpgid(pid, j->group); /* the child does it too: whoever comes first */
+        j->alive++;
+        l->alive++;
+        result = wait_for_exec(what, report[0]);
+    }
+    close(report[0]);
+    TRY(result);
+    p->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    p->changed_ns = clock_now_ns();
+    if (p->pidfd < 0) return fail_errno(STATUS_SYSTEM, "launch: %s: a process descriptor", what);
+    fcntl(p->pidfd, F_SETFD, FD_CLOEXEC);
+    return STATUS_OK;
+}
+
+status launch_spawn_job(launcher *l, job_run *j)
+{
+    uint64_t name;
+    if (getrandom(&j->token, sizeof j->token, 0) < 0 || getrandom(&name, sizeof name, 0) < 0)
+        return fail_errno(STATUS_SYSTEM, "launch: no random number");
+    if (j->job->rendezvous)
+        snprintf(j->rendezvous, sizeof j->rendezvous, "%s", j->job->rendezvous);
+    else
+        snprintf(j->rendezvous, sizeof j->rendezvous, "ipc://@psring-%016" PRIx64, name);
+    TRY(board_create(j->token, j->job->world, &j->board));
+    if (l->options.take_turns) board_turns_enable(j->board);
+    rank_environment *environment = calloc(1, sizeof *environment);
+    if (!environment) return fail(STATUS_SYSTEM, "launch: no memory");
+    status result = STATUS_OK;
+    for (int rank = 0; rank < j->job->world && result == STATUS_OK; rank++) {
+        result = environment_of(j, rank, environment);
+        if (result == STATUS_OK) result = spawn(l, j, rank, environment->all);
+        free(environment->all);
+        environment->all = NULL;
+    }
+    free(environment);
+    return result;
+}
+
+void launch_kill_job(const job_run *j, int signal)
+{
+    if (j->group > 0) kill(-j->group, signal);
+}
+
+void launch_reap_job(job_run *j)
+{
+    launch_kill_job(j, SIGKILL);
+    for (int rank = 0; j->ranks && rank < j->job->world; rank++) {
+        rank_process *p = &j->ranks[rank];
+        if (p->pidfd >= 0) close(p->pidfd);
+        while (p->pid > 0 && waitpid(p->pid, NULL, 0) < 0 && errno == EINTR) {
+        }
+    }
+}

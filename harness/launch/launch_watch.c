@@ -1,0 +1,114 @@
+/* Who stands still: the launcher looks at the boards several times a second. */
+#include "harness/launch/launch_impl.h"
+
+#include "common/base/log.h"
+#include "common/base/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The state letter of /proc/PID/stat, behind the name, which may hold anything. */
+static bool is_stopped(pid_t pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    size_t got = fread(text, 1, sizeof text - 1, file);
+    text[got] = '\0';
+    fclose(file);
+    const char *end = strrchr(text, ')');
+    return end && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
+}
+
+static sight look(const launcher *l, int job, int rank, int64_t now_ns)
+{
+    const job_run *j = &l->jobs[job];
+    rank_process *p = &j->ranks[rank];
+    sight s = {0};
+    board_read(j->board, rank, &s.status);
+    s.owes = launch_owes_progress(l, job, rank, &s.status);
+    if (!s.owes || s.status.progress != p->progress || s.status.state != p->state) {
+        p->progress = s.status.progress;
+        p->state = s.status.state;
+        p->changed_ns = now_ns;
+    }
+    s.age_ns = now_ns - p->changed_ns;
+    s.stopped = s.owes && s.age_ns >= l->options.straggler_ns && is_stopped(p->pid);
+    return s;
+}
+
+static bool works(const sight *s)
+{
+    return s->stopped || !board_operation_waits(s->status.operation);
+}
+
+/* Of two that stand still, the one that the other more likely waits for. */
+static bool more_likely(const sight *a, const sight *b)
+{
+    if (a->stopped != b->stopped) return a->stopped;
+    if (works(a) != works(b)) return works(a);
+    if (a->status.step != b->status.step) return a->status.step < b->status.step;
+    return a->status.time_ns < b->status.time_ns;
+}
+
+/* A rank that waits stands still rightly as long as anybody else moves. */
+static int find_stalled(const launcher *l, const sight *sights, int world)
+{
+    int64_t limit = l->options.stall_timeout_ns;
+    bool all = true;
+    for (int r = 0; r < world; r++)
+        if (sights[r].owes && sights[r].age_ns < limit) all = false;
+    int found = -1;
+    for (int r = 0; r < world; r++) {
+        const sight *s = &sights[r];
+        if (!s->owes || s->age_ns < limit || (!all && !works(s))) continue;
+        if (found < 0 || more_likely(s, &sights[found])) found = r;
+    }
+    return found;
+}
+
+/* Everybody else waits, or has moved since: this one is behind. */
+static bool is_behind(const launcher *l, const sight *sights, int world, int rank)
+{
+    const sight *s = &sights[rank];
+    bool others = false;
+    if (!s->owes || s->age_ns < l->options.straggler_ns || !works(s)) return false;
+    for (int r = 0; r < world; r++) {
+        if (r == rank || !sights[r].owes) continue;
+        others = true;
+        if (!s->stopped && works(&sights[r]) && sights[r].age_ns > s->age_ns - l->options.straggler_ns / 2)
+            return false;
+    }
+    return others;
+}
+
+static void warn(launcher *l, int job, int rank, const sight *s)
+{
+    char where[128], age[32];
+    rank_process *p = &l->jobs[job].ranks[rank];
+    p->warned = true;
+    log_warn("%s rank %d (process %d) is behind: no progress for %s, %s%s", l->jobs[job].job->name, rank,
+             (int)p->pid, text_format_duration(age, sizeof age, (double)s->age_ns),
+             board_status_format(&s->status, where, sizeof where), s->stopped ? ", stopped by a signal" : "");
+}
+
+static void watch_job(launcher *l, int job, int64_t now_ns)
+{
+    int world = l->jobs[job].job->world;
+    sight *sights = l->sights;
+    for (int r = 0; r < world; r++) sights[r] = look(l, job, r, now_ns);
+    int stalled = find_stalled(l, sights, world);
+    if (stalled >= 0) {
+        launch_blame_stall(l, job, stalled, sights[stalled].stopped);
+        launch_end_all(l);
+        return;
+    }
+    for (int r = 0; r < world; r++)
+        if (!l->jobs[job].ranks[r].warned && is_behind(l, sights, world, r)) warn(l, job, r, &sights[r]);
+}
+
+void launch_watch(launcher *l, int64_t now_ns)
+{
+    for (int job = 0; job < l->options.job_count && !l->ending; job++) watch_job(l, job, now_ns);
+}

@@ -1,0 +1,168 @@
+#include "harness/run/job.h"
+
+#include "harness/launch/launch.h"
+#include "harness/run/progress.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Two files in memory for every job, inherited by its ranks: rank 0 writes the result as JSON into one and
+ * the parameters as float32 into the other. */
+typedef struct delivery {
+    int result, params;
+    char result_variable[48], params_variable[48];
+    const char *environment[3];
+} delivery;
+
+static const char result_name[] = "HARNESS_RESULT_FD", params_name[] = "HARNESS_PARAMS_FD";
+
+static status open_delivery(delivery *d)
+{
+    d->result = memfd_create("harness-result", 0);
+    d->params = memfd_create("harness-params", 0);
+    if (d->result < 0 || d->params < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
+    snprintf(d->result_variable, sizeof d->result_variable, "%s=%d", result_name, d->result);
+    snprintf(d->params_variable, sizeof d->params_variable, "%s=%d", params_name, d->params);
+    d->environment[0] = d->result_variable;
+    d->environment[1] = d->params_variable;
+    return STATUS_OK;
+}
+
+static void close_delivery(delivery *d)
+{
+    if (d->result >= 0) close(d->result);
+    if (d->params >= 0) close(d->params);
+}
+
+static int64_t size_of(int fd)
+{
+    struct stat s;
+    return fstat(fd, &s) == 0 ? (int64_t)s.st_size : 0;
+}
+
+static status take_in(delivery *d, run_job *job)
+{
+    json_error_t error;
+    if (size_of(d->result) > 0) {
+        lseek(d->result, 0, SEEK_SET);
+        job->result = json_loadfd(d->result, 0, &error);
+        if (!job->result) return fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
+    }
+    int64_t bytes = size_of(d->params);
+    if (bytes == 0) return STATUS_OK;
+    void *data = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, d->params, 0);
+    if (data == MAP_FAILED) return fail_errno(STATUS_SYSTEM, "no memory for the parameters of a job");
+    job->params = data;
+    job->param_count = bytes / (int64_t)sizeof(float);
+    return STATUS_OK;
+}
+
+void run_jobs_free(run_jobs *jobs)
+{
+    for (int e = 0; e < ENGINE_COUNT; e++) {
+        run_job *job = &jobs->jobs[e];
+        json_decref(job->result);
+        if (job->params) munmap((void *)job->params, (size_t)job->param_count * sizeof(float));
+        *job = (run_job){0};
+    }
+}
+
+static status launch(const run_config *c, const run_plan *plan, char *const *argv, const int *engines, int count,
+                     delivery *deliveries, run_jobs *out)
+{
+    launch_job jobs[ENGINE_COUNT];
+    int fds[2 * ENGINE_COUNT];
+    run_progress progress = {.config = c, .plan = plan, .engines = engines};
+    for (int i = 0; i < count; i++) {
+        delivery *d = &deliveries[engines[i]];
+        jobs[i] = (launch_job){.name = engine_table[engines[i]]->name,
+                               .world = run_config_world(c, engines[i]),
+                               .environment = d->environment};
+        fds[2 * i] = d->result;
+        fds[2 * i + 1] = d->params;
+    }
+    launch_options options = launch_defaults();
+    options.jobs = jobs;
+    options.job_count = count;
+    options.argv = argv;
+    options.inherited_fds = fds;
+    options.inherited_count = 2 * count;
+    options.take_turns = count > 1;
+    options.stall_timeout_ns = c->shared.stall_timeout_ns;
+    if (run_progress_begin(&progress)) {
+        options.progress = run_progress_show;
+        options.context = &progress;
+    }
+    launch_outcome outcome;
+    status rc = launch_run(&options, &outcome);
+    run_progress_end(&progress);
+    TRY(rc);
+    out->exit_code = outcome.exit_code;
+    snprintf(out->cause, sizeof out->cause, "%s", outcome.cause);
+    return STATUS_OK;
+}
+
+static status launch_all(const run_config *c, const run_plan *plan, char *const *argv, delivery *deliveries,
+                         run_jobs *out)
+{
+    int engines[ENGINE_COUNT], count = 0;
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        if (run_config_uses(c, e)) engines[count++] = e;
+    if (plan->alternate) return launch(c, plan, argv, engines, count, deliveries, out);
+    for (int i = 0; i < count && out->exit_code == 0; i++)
+        TRY(launch(c, plan, argv, &engines[i], 1, deliveries, out));
+    return STATUS_OK;
+}
+
+status run_jobs_run(const run_config *config, const run_plan *plan, char *const *argv, run_jobs *out)
+{
+    *out = (run_jobs){0};
+    delivery deliveries[ENGINE_COUNT];
+    status rc = STATUS_OK;
+    for (int e = 0; e < ENGINE_COUNT; e++) deliveries[e] = (delivery){.result = -1, .params = -1};
+    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
+        if (run_config_uses(config, e)) rc = open_delivery(&deliveries[e]);
+    if (rc == STATUS_OK) rc = launch_all(config, plan, argv, deliveries, out);
+    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++) rc = take_in(&deliveries[e], &out->jobs[e]);
+    for (int e = 0; e < ENGINE_COUNT; e++) close_delivery(&deliveries[e]);
+    if (rc != STATUS_OK) run_jobs_free(out);
+    return rc;
+}
+
+/* ---- the rank side ----------------------------------------------------------------------------- */
+
+static status write_all(int fd, const void *data, size_t bytes)
+{
+    const char *at = data;
+    while (bytes > 0) {
+        ssize_t written = write(fd, at, bytes);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return fail_errno(STATUS_SYSTEM, "the results cannot be handed over");
+        at += written;
+        bytes -= (size_t)written;
+    }
+    return STATUS_OK;
+}
+
+static int inherited(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? atoi(text) : -1;
+}
+
+status run_jobs_deliver(const rank_outcome *outcome)
+{
+    int result = inherited(result_name), params = inherited(params_name);
+    if (!outcome->job || result < 0 || params < 0) return STATUS_OK;
+    char *text = json_dumps(outcome->job, JSON_COMPACT);
+    if (!text) return fail(STATUS_SYSTEM, "no memory for the results");
+    status rc = write_all(result, text, strlen(text));
+    if (rc == STATUS_OK) rc = write_all(params, outcome->params, (size_t)outcome->param_count * sizeof(float));
+    free(text);
+    return rc;
+}

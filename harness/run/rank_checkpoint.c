@@ -1,0 +1,169 @@
+#include "harness/run/rank_checkpoint.h"
+
+#include "common/base/clock.h"
+#include "common/checkpoint/arenas.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static checkpoint_subject subject_of(const rank_checkpoint *c)
+{
+    const param_set *set = trainer_params(c->trainer);
+    return (checkpoint_subject){.model = set->model,
+                                .type = set->type,
+                                .model_options = &c->model_binding,
+                                .optimizer = &c->config->optimizer};
+}
+
+static status load(rank_checkpoint *c, checkpoint_progress *progress)
+{
+    checkpoint *file = NULL;
+    TRY(checkpoint_open(c->config->checkpoint.load, &file));
+    checkpoint_subject subject = subject_of(c);
+    checkpoint_arenas arenas =
+        checkpoint_arenas_of(trainer_params(c->trainer), trainer_stream(c->trainer), trainer_optimizer(c->trainer));
+    checkpoint_sink sink = checkpoint_arenas_sink(&arenas);
+    status rc = checkpoint_load(file, &subject, &sink);
+    if (rc == STATUS_OK) {
+        *progress = checkpoint_get_info(file)->progress;
+        c->batches_tracked = progress->batches_tracked - progress->step;
+        if (c->rank == 0) checkpoint_log_load(file, &subject);
+    }
+    checkpoint_close(&file);
+    return rc;
+}
+
+status rank_checkpoint_open(rank_checkpoint *c, checkpoint_progress *progress)
+{
+    const checkpoint_options *o = &c->config->checkpoint;
+    *progress = (checkpoint_progress){0};
+    c->model_binding = (option_binding){.table = &model_option_table, .storage = &c->model};
+    if (o->save && c->rank == 0) TRY(checkpoint_probe(o->save));
+    return o->load ? load(c, progress) : STATUS_OK;
+}
+
+void rank_checkpoint_close(rank_checkpoint *c)
+{
+    for (int i = 0; i < 2; i++) free(c->states[i]);
+}
+
+/* ---- optimizer state of other ranks ------------------------------------------------------------ */
+
+/* Elements that travel in one exchange. */
+enum { CHUNK = 8 << 20 };
+
+/* The part of `p` within [begin, begin + CHUNK). */
+static piece clip(piece p, int64_t begin)
+{
+    int64_t first = p.offset > begin ? p.offset : begin, last = p.offset + p.count;
+    if (last > begin + CHUNK) last = begin + CHUNK;
+    return (piece){first, last > first ? last - first : 0};
+}
+
+/* This rank's pieces of a chunk, each as (offset, count, elements). */
+static status pack_chunk(const rank_checkpoint *c, const device_memory *state, piece_list owned, int64_t begin,
+                         char *out, size_t *bytes)
+{
+    const param_set *set = trainer_params(c->trainer);
+    size_t size = (size_t)dtype_size(set->type);
+    *bytes = 0;
+    for (int i = 0; i < owned.count; i++) {
+        piece p = clip(owned.pieces[i], begin);
+        if (p.count == 0) continue;
+        memcpy(out + *bytes, &p, sizeof p);
+        *bytes += sizeof p;
+        const char *from = (const char *)state->data + (size_t)p.offset * size;
+        TRY(device_download(trainer_stream(c->trainer), out + *bytes, from, set->type, set->type, p.count));
+        *bytes += (size_t)p.count * size;
+    }
+    return device_stream_synchronize(trainer_stream(c->trainer));
+}
+
+static void unpack_chunk(const rendezvous_blob *blob, size_t size, char *to)
+{
+    const char *at = blob->data, *end = at + blob->bytes;
+    while (at < end) {
+        piece p;
+        memcpy(&p, at, sizeof p);
+        at += sizeof p;
+        memcpy(to + (size_t)p.offset * size, at, (size_t)p.count * size);
+        at += (size_t)p.count * size;
+    }
+}
+
+static status gather_state(rank_checkpoint *c, int index, piece_list owned, char *packed, rendezvous_blob *blobs)
+{
+    const param_set *set = trainer_params(c->trainer);
+    size_t size = (size_t)dtype_size(set->type);
+    if (c->rank == 0 && !c->states[index]) {
+        c->states[index] = calloc((size_t)set->arena_elements, size);
+        if (!c->states[index]) return fail(STATUS_SYSTEM, "no memory to gather the optimizer's state");
+    }
+    for (int64_t begin = 0; begin < set->arena_elements; begin += CHUNK) {
+        size_t bytes = 0;
+        int64_t deadline = clock_now_ns() + c->config->shared.stall_timeout_ns;
+        TRY(pack_chunk(c, optimizer_state(trainer_optimizer(c->trainer), index), owned, begin, packed, &bytes));
+        TRY(rendezvous_allgather(c->rendezvous, "optimizer state", packed, bytes, deadline, blobs));
+        for (int r = 0; c->rank == 0 && r < c->world; r++) unpack_chunk(&blobs[r], size, c->states[index]);
+    }
+    return STATUS_OK;
+}
+
+/* Whether some rank updates only a part of the parameters: then nobody has all of the state. */
+static status state_is_spread(rank_checkpoint *c, piece_list owned, bool *out)
+{
+    int64_t all = trainer_params(c->trainer)->model->parameter_elements;
+    double partial = piece_list_elements(owned) < all;
+    TRY(rendezvous_sum(c->rendezvous, "state owners", &partial, 1, clock_now_ns() + c->config->shared.stall_timeout_ns));
+    *out = partial == c->world;
+    return STATUS_OK;
+}
+
+static status gather_states(rank_checkpoint *c)
+{
+    sync_engine *e = trainer_engine(c->trainer);
+    piece_list owned = {0};
+    bool spread = false;
+    int states = optimizer_state_count(&c->config->optimizer);
+    if (!e->type->reduced_gradients(e, &owned)) owned.count = 0;
+    if (states == 0 || c->world == 1) return STATUS_OK;
+    TRY(state_is_spread(c, owned, &spread));
+    if (!spread) return STATUS_OK;
+    size_t size = (size_t)dtype_size(trainer_params(c->trainer)->type);
+    char *packed = malloc((size_t)CHUNK * size + ((size_t)owned.count + 1) * sizeof(piece));
+    rendezvous_blob *blobs = calloc((size_t)c->world, sizeof *blobs);
+    status rc = packed && blobs ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to gather the optimizer's state");
+    for (int i = 0; i < states && rc == STATUS_OK; i++) rc = gather_state(c, i, owned, packed, blobs);
+    free(packed);
+    free(blobs);
+    return rc;
+}
+
+/* ---- saving ------------------------------------------------------------------------------------ */
+
+static status write_file(rank_checkpoint *c, int64_t steps, batch_position next)
+{
+    checkpoint_subject subject = subject_of(c);
+    checkpoint_arenas arenas =
+        checkpoint_arenas_of(trainer_params(c->trainer), trainer_stream(c->trainer), trainer_optimizer(c->trainer));
+    for (int i = 0; i < 2; i++) {
+        if (!c->states[i]) continue;
+        arenas.states[i] = c->states[i];
+        arenas.states_on_host = true;
+    }
+    checkpoint_source source = checkpoint_arenas_source(&arenas);
+    checkpoint_progress progress = {.step = steps,
+                                    .optimizer_step = steps,
+                                    .epoch = next.epoch,
+                                    .epoch_step = next.epoch_step,
+                                    .batches_tracked = c->batches_tracked + steps,
+                                    .seed = c->config->run.seed};
+    return checkpoint_save(c->config->checkpoint.save, &subject, &progress, &source);
+}
+
+status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position next)
+{
+    TRY(gather_states(c));
+    if (c->rank == 0) TRY(write_file(c, steps, next));
+    return rendezvous_barrier(c->rendezvous, "checkpoint", clock_now_ns() + c->config->shared.stall_timeout_ns);
+}

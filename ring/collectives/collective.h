@@ -1,0 +1,203 @@
+/* Collective operations between ranks, without blocking: post a call, progress the world, ask whether it
+ * is done. One interface; the implementation is chosen by name.
+ *
+ *   ring    one machine, shared memory: rings of pipelined steps (shm/shm_ring.c); reductions in ring order
+ *   direct  one machine, shared memory: every rank reads what it needs where it lies and writes results
+ *           where they belong, in one pass (shm/shm_direct.c); reductions in rank order
+ *   auto    one machine, shared memory: ring or direct, by ranks and size (tuning.h)
+ *   mpi     Open MPI's MPI_Iallreduce and its sisters; the order is the library's
+ *
+ * The same calls with the same counts give the same bits in every run: the order of a sum depends on
+ * implementation, ranks and count alone. `mean` is the sum, then a true division by the number of ranks.
+ *
+ * A world belongs to one rank and one thread: all functions but collective_wake() are called by the one
+ * that drives it. Ranks may be processes or threads of one process. Nothing is allocated behind open.
+ *
+ * Buffers are a base and a list of pieces, so that padding is skipped; an implementation that has no real
+ * memory never reads them. Memory inside a window (collective_config.windows) is read and written by the
+ * peers in place; other memory passes through the implementation's own slots. */
+#ifndef RING_COLLECTIVES_COLLECTIVE_H
+#define RING_COLLECTIVES_COLLECTIVE_H
+
+#include "common/base/status.h"
+#include "common/memory/piece.h"
+#include "common/ops/tensor.h"
+#include "common/reduce/reduce.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* name, name in messages and reports */
+#define COLLECTIVE_KIND_LIST(X)                                                                              \
+    X(ALL_REDUCE, "all_reduce")                                                                              \
+    X(REDUCE, "reduce")                                                                                      \
+    X(BROADCAST, "broadcast")                                                                                \
+    X(ALL_GATHER, "all_gather")                                                                              \
+    X(REDUCE_SCATTER, "reduce_scatter")                                                                      \
+    X(GATHER, "gather")                                                                                      \
+    X(SCATTER, "scatter")                                                                                    \
+    X(ALL_TO_ALL, "all_to_all")                                                                              \
+    X(SEND, "send")                                                                                          \
+    X(RECEIVE, "receive")                                                                                    \
+    X(BARRIER, "barrier")
+
+#define COLLECTIVE_KIND_ENUM(name, text) COLLECTIVE_##name,
+typedef enum collective_kind {
+    COLLECTIVE_KIND_LIST(COLLECTIVE_KIND_ENUM) COLLECTIVE_KIND_COUNT
+} collective_kind;
+#undef COLLECTIVE_KIND_ENUM
+
+const char *collective_kind_name(collective_kind kind);
+
+/* Element i of the buffer is element i of the pieces, whose offsets count from `base`. Without pieces it
+ * lies at base[i]. The array of pieces is borrowed until the call is done. */
+typedef struct collective_buffer {
+    void *base;
+    piece_list pieces;
+} collective_buffer;
+
+/* A call; every member of the group makes it with the same kind, op, type, root, tag and count.
+ *
+ *                   in holds                   out holds
+ *   all_reduce      count                      count
+ *   reduce          count                      count, at the root
+ *   broadcast       count, at the root         count (at the root too)
+ *   all_gather      this rank's part           count: the parts in rank order
+ *   reduce_scatter  count                      this rank's part
+ *   gather          this rank's part           count, at the root
+ *   scatter         count, at the root         this rank's part
+ *   all_to_all      count: a part for each     n times this rank's part, in the order of their senders
+ *   send            count                      -                 (root: the rank sent to)
+ *   receive         -                          count             (root: the rank received from)
+ *   barrier         -                          -
+ *
+ * Parts are cut by collective_part(): any count can be shared out, zero too. `in` and `out` are the same
+ * buffer (for parts: the part lies where it belongs in the whole) or do not overlap; all_to_all is never
+ * in place. Sends and receives between two ranks match in the order in which they are posted and are
+ * independent of everything else. Reductions take the types of reduce_has_type(), the rest any. */
+typedef struct collective_call {
+    collective_kind kind;
+    reduce_op op;
+    dtype type;
+    int root; /* a rank of the group */
+    int tag;  /* the caller's; compared between ranks and shown in messages */
+    int64_t count;
+    collective_buffer in, out;
+} collective_call;
+
+/* Part `rank` of `count` elements over n ranks: the first count % n ranks have one element more. */
+static inline int64_t collective_part_begin(int64_t count, int n, int rank)
+{
+    int64_t each = count / n, more = count % n;
+    return rank * each + (rank < more ? rank : more);
+}
+
+static inline int64_t collective_part_count(int64_t count, int n, int rank)
+{
+    return count / n + (rank < count % n ? 1 : 0);
+}
+
+/* "all_reduce (sum) of 1024 float32, tag 3". Returns `buffer`; 128 bytes are enough. */
+char *collective_call_format(const collective_call *call, char *buffer, size_t size);
+
+/* ---- worlds ----------------------------------------------------------------------------------- */
+
+typedef struct collective_world collective_world;
+typedef struct collective_group collective_group;
+
+/* Memory of this rank in which buffers may lie; `fd` is the sealed memfd that it is mapped from. */
+typedef struct collective_window {
+    void *data;
+    int64_t bytes;
+    int fd;
+} collective_window;
+
+enum { COLLECTIVE_MAX_WINDOWS = 6, COLLECTIVE_QUEUE = 64 }; /* calls of a group that are not done yet */
+
+typedef struct collective_config {
+    int rank, world;
+    uint64_t job_token;
+    const char *name;                 /* of this world, unique in the job at a time */
+    const collective_window *windows; /* the same number on every rank */
+    int window_count;
+    int threads_per_rank;     /* that compute or wait: beyond the processors, waiting does not spin */
+    int64_t stall_timeout_ns; /* without progress a call fails with STATUS_PEER */
+    int64_t connect_timeout_ns;
+    bool (*cancelled)(void *context); /* asked several times a second while connecting; NULL: never */
+    void *cancelled_context;
+    const struct collective_tuning *tuning; /* of `auto`; NULL: the one compiled in. Borrowed */
+    /* How much of the slots is used; 0: all. Operands up to inline_bytes are exchanged in one step;
+     * buffers outside windows pass through a staging area in rounds of staging_bytes, at least 1 KiB. */
+    int64_t inline_bytes, staging_bytes;
+} collective_config;
+
+/* Opens an implementation by name; all ranks of the world call it at about the same time, and it returns
+ * when they have. STATUS_USAGE for an unknown name; STATUS_UNAVAILABLE where the implementation cannot
+ * run here; STATUS_PEER names the ranks that did not come. */
+status collective_open(const char *implementation, const collective_config *config, collective_world **out);
+void collective_close(collective_world **world);
+
+/* Makes a group of `ranks` (of the world, ascending); called by its members alone, in an order of groups
+ * that all members share. `name` tells it from other groups. Ranks in calls count within the group. */
+status collective_group_open(collective_world *world, const char *name, const int *ranks, int count,
+                             collective_group **out);
+void collective_group_close(collective_group **group);
+collective_world *collective_group_world(const collective_group *group);
+int collective_group_rank(const collective_group *group);
+int collective_group_size(const collective_group *group);
+
+/* ---- calls ------------------------------------------------------------------------------------ */
+
+/* Names a call of a group until COLLECTIVE_QUEUE further ones are posted. */
+typedef struct collective_ticket {
+    int32_t lane; /* the implementation's */
+    uint64_t sequence;
+} collective_ticket;
+
+/* Queues the call. Calls of a group run one after another in the order of posting (sends and receives
+ * each in theirs), those of different groups side by side. STATUS_AGAIN while the queue is full.
+ * STATUS_INTERNAL for a call that makes no sense. */
+status collective_post(collective_group *group, const collective_call *call, collective_ticket *out);
+
+/* Done: results are in `out`, and no peer uses this rank's buffers any more. */
+bool collective_done(const collective_group *group, collective_ticket ticket);
+
+/* When all members had come and data began to move, and when the call was done; ns, 0: not yet. */
+typedef struct collective_times {
+    int64_t started_ns, finished_ns;
+} collective_times;
+collective_times collective_get_times(const collective_group *group, collective_ticket ticket);
+
+/* Does what can be done now. *deadline_ns: when it must be called again even if nothing happens. Errors
+ * end the world, and further calls return the first one: STATUS_PROTOCOL where ranks make different
+ * calls (both are named), STATUS_PEER where a peer has died, given up or is late (it is named). */
+status collective_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked);
+
+/* Sleeps until something may have happened since the last progress, or the deadline has come. */
+void collective_wait(collective_world *world, int64_t deadline_ns);
+
+/* Ends a wait, present or next. Any thread. */
+void collective_wake(collective_world *world);
+
+/* Tells the peers that this rank gives up, and why. */
+void collective_abort(collective_world *world, const error_record *why);
+
+/* Posts, and progresses until done: for set-up, tests and benchmarks. Blocks. */
+status collective_run(collective_group *group, const collective_call *call);
+
+/* Bytes and steps that have crossed between this rank's memory and its peers' since the open. */
+typedef struct collective_traffic {
+    int64_t bytes_sent, bytes_received, messages_sent, messages_received;
+} collective_traffic;
+collective_traffic collective_get_traffic(const collective_world *world);
+
+/* ---- implementations -------------------------------------------------------------------------- */
+
+typedef struct collective_info {
+    const char *name, *summary;
+} collective_info;
+
+int collective_count(void);
+collective_info collective_get_info(int index);
+
+#endif

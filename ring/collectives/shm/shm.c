@@ -1,0 +1,66 @@
+/* The three implementations over shared memory: they differ in who chooses the algorithm of a call. */
+#include "ring/collectives/shm/shm_internal.h"
+#include "ring/collectives/tuning.h"
+
+static const shm_algorithm *choose_direct(const shm_lane *lane, const collective_call *call)
+{
+    (void)lane;
+    (void)call;
+    return &shm_algorithm_direct;
+}
+
+static const shm_algorithm *choose_ring(const shm_lane *lane, const collective_call *call)
+{
+    bool rings = lane->size > 1 && shm_algorithm_ring.has_form(call->kind);
+    return rings ? &shm_algorithm_ring : &shm_algorithm_direct;
+}
+
+static const shm_algorithm *choose_tuned(const shm_lane *lane, const collective_call *call)
+{
+    const collective_tuning *tuning = lane->group->base.world->config.tuning;
+    if (call->kind != COLLECTIVE_ALL_REDUCE) return &shm_algorithm_direct;
+    collective_algorithm best = collective_tuning_choose(tuning ? tuning : &collective_tuning_default,
+                                                         lane->size, call->count * dtype_size(call->type));
+    return best == COLLECTIVE_ALGORITHM_RING ? choose_ring(lane, call) : &shm_algorithm_direct;
+}
+
+static status open_ring(const collective_config *config, collective_world **out)
+{
+    return shm_world_open(config, choose_ring, out);
+}
+
+static status open_direct(const collective_config *config, collective_world **out)
+{
+    return shm_world_open(config, choose_direct, out);
+}
+
+static status open_tuned(const collective_config *config, collective_world **out)
+{
+    return shm_world_open(config, choose_tuned, out);
+}
+
+#define SHM_FUNCTIONS                                                                                        \
+    .close = shm_world_close, .group_open = shm_group_open, .group_close = shm_group_close,                  \
+    .post = shm_lane_post, .done = shm_lane_done, .times = shm_lane_times, .progress = shm_lane_progress,    \
+    .wait = shm_world_wait, .wake = shm_world_wake, .abort = shm_world_abort
+
+const collective_type collective_ring = {
+    .name = "ring",
+    .summary = "shared memory: 2(n-1) pipelined steps around a ring, sums in ring order",
+    .open = open_ring,
+    SHM_FUNCTIONS,
+};
+
+const collective_type collective_direct = {
+    .name = "direct",
+    .summary = "shared memory: every rank reduces its share of all buffers in one pass, sums in rank order",
+    .open = open_direct,
+    SHM_FUNCTIONS,
+};
+
+const collective_type collective_auto = {
+    .name = "auto",
+    .summary = "shared memory: ring or direct, whichever was measured to be faster for ranks and size",
+    .open = open_tuned,
+    SHM_FUNCTIONS,
+};

@@ -1,0 +1,101 @@
+/* What a finished call has moved between this rank's memory and its peers', whoever did the copying: a
+ * peer that writes into our memory counts as received. */
+#include "ring/collectives/shm/shm_internal.h"
+
+/* Sums over elements; turned into bytes at the end. */
+typedef struct moved {
+    int64_t sent, received, messages_sent, messages_received;
+} moved;
+
+static moved symmetric(int64_t sent, int64_t received, int64_t messages)
+{
+    return (moved){sent, received, messages, messages};
+}
+
+/* In a ring of `steps` steps rank r receives chunks r-1, r-2, ... and sends r, r-1, ... */
+static moved ring_moved(const shm_lane *lane)
+{
+    const collective_call *c = lane->call;
+    int n = lane->size, me = lane->me;
+    moved m = {0};
+    if (c->kind == COLLECTIVE_BROADCAST) {
+        int distance = (me - c->root + n) % n;
+        if (distance > 0) m.received = c->count, m.messages_received = 1;
+        if (distance < n - 1) m.sent = c->count, m.messages_sent = 1;
+        return m;
+    }
+    int steps = (c->kind == COLLECTIVE_ALL_REDUCE ? 2 : 1) * (n - 1);
+    int shifted = c->kind == COLLECTIVE_REDUCE_SCATTER;
+    for (int s = 0; s < steps; s++) {
+        int sends = ((me - shifted - s) % n + 2 * n) % n, takes = (sends - 1 + n) % n;
+        if (shm_is_cut(c->kind)) {
+            m.sent += collective_part_count(c->count, n, sends);
+            m.received += collective_part_count(c->count, n, takes);
+        } else {
+            m.sent += shm_share_begin(lane, c->count, sends + 1) - shm_share_begin(lane, c->count, sends);
+            m.received += shm_share_begin(lane, c->count, takes + 1) - shm_share_begin(lane, c->count, takes);
+        }
+    }
+    m.messages_sent = m.messages_received = steps;
+    return m;
+}
+
+static moved reduce_moved(const shm_lane *lane, int64_t share)
+{
+    const collective_call *c = lane->call;
+    int peers = lane->size - 1;
+    bool root = lane->me == c->root;
+    if (lane->mode == SHM_INLINE)
+        return root ? (moved){.received = peers * c->count, .messages_received = peers}
+                    : (moved){.sent = c->count, .messages_sent = 1};
+    return root ? symmetric(c->count - share, peers * share + c->count - share, peers)
+                : symmetric(c->count, peers * share, peers);
+}
+
+static moved direct_moved(const shm_lane *lane)
+{
+    const collective_call *c = lane->call;
+    int me = lane->me, peers = lane->size - 1;
+    bool root = me == c->root;
+    int64_t share = shm_share_begin(lane, c->count, me + 1) - shm_share_begin(lane, c->count, me);
+    int64_t part = collective_part_count(c->count, lane->size, me);
+    switch (c->kind) {
+    case COLLECTIVE_ALL_REDUCE:
+        if (lane->mode == SHM_INLINE) return symmetric(peers * c->count, peers * c->count, peers);
+        return symmetric(c->count - share + peers * share, c->count - share + peers * share, 2 * peers);
+    case COLLECTIVE_REDUCE:
+        return reduce_moved(lane, share);
+    case COLLECTIVE_BROADCAST:
+        return root ? (moved){.sent = peers * c->count, .messages_sent = peers}
+                    : (moved){.received = c->count, .messages_received = 1};
+    case COLLECTIVE_ALL_GATHER:
+        return symmetric(peers * part, c->count - part, peers);
+    case COLLECTIVE_REDUCE_SCATTER:
+        return symmetric(c->count - part, peers * part, peers);
+    case COLLECTIVE_ALL_TO_ALL:
+        return symmetric(c->count - part, peers * part, peers);
+    case COLLECTIVE_GATHER:
+        return root ? (moved){.received = c->count - part, .messages_received = peers}
+                    : (moved){.sent = part, .messages_sent = 1};
+    case COLLECTIVE_SCATTER:
+        return root ? (moved){.sent = c->count - part, .messages_sent = peers}
+                    : (moved){.received = part, .messages_received = 1};
+    case COLLECTIVE_SEND:
+        return (moved){.sent = c->count, .messages_sent = 1};
+    case COLLECTIVE_RECEIVE:
+        return (moved){.received = c->count, .messages_received = 1};
+    default:
+        return (moved){0};
+    }
+}
+
+void shm_count_traffic(shm_lane *lane)
+{
+    collective_traffic *t = &lane->group->base.world->traffic;
+    int size = dtype_size(lane->call->type);
+    moved m = lane->algorithm == &shm_algorithm_ring ? ring_moved(lane) : direct_moved(lane);
+    t->bytes_sent += m.sent * size;
+    t->bytes_received += m.received * size;
+    t->messages_sent += m.messages_sent;
+    t->messages_received += m.messages_received;
+}

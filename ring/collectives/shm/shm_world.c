@@ -1,0 +1,222 @@
+#include "common/base/clock.h"
+#include "ring/collectives/shm/shm_internal.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    SPIN_ROUNDS = 4000,       /* looks before the first yield where every thread has a processor */
+    CROWDED_SPIN_ROUNDS = 20, /* and where not: whom we wait for may need this one */
+    YIELD_ROUNDS = 200,
+    SLEEP_NS = 100000000, /* the longest sleep without a look at the peers */
+};
+
+static int processors(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+    return CPU_COUNT(&set);
+}
+
+/* ---- open and close --------------------------------------------------------------------------- */
+
+static status exchange(shm_world *w)
+{
+    const collective_config *c = &w->base.config;
+    shm_segment own[1 + COLLECTIVE_MAX_WINDOWS] = {w->bell_segment};
+    char name[64];
+    for (int i = 0; i < w->window_count; i++)
+        own[1 + i] = (shm_segment){w->windows[i].fd, w->windows[i].data, w->windows[i].bytes};
+    snprintf(name, sizeof name, "ring world %s", c->name);
+    shm_exchange_options options = {
+        .name = name,
+        .token = c->job_token,
+        .rank = c->rank,
+        .world = c->world,
+        .own = own,
+        .count = 1 + w->window_count,
+        .deadline_ns = clock_now_ns() + c->connect_timeout_ns,
+        .cancelled = c->cancelled,
+        .context = c->cancelled_context,
+    };
+    return shm_exchange(&options, w->peers);
+}
+
+static void watch_processes(shm_world *w)
+{
+    for (int r = 0; r < w->base.config.world; r++) {
+        pid_t pid = atomic_load_explicit(&w->bells[r]->pid, memory_order_acquire);
+        if (pid != getpid()) w->death_fds[r] = (int)syscall(SYS_pidfd_open, pid, 0);
+    }
+}
+
+status shm_world_open(const collective_config *config, shm_choice choose, collective_world **out)
+{
+    if (config->world < 1 || config->world > SHM_MAX_RANKS)
+        return fail(STATUS_CONFIG, "collectives over shared memory: found %d ranks, allowed are 1 to %d",
+                    config->world, SHM_MAX_RANKS);
+    if (config->window_count > COLLECTIVE_MAX_WINDOWS)
+        return fail(STATUS_INTERNAL, "collectives over shared memory: %d windows", config->window_count);
+    shm_world *w = calloc(1, sizeof *w);
+    if (!w) return fail(STATUS_SYSTEM, "no memory for collectives");
+    w->base.config = *config;
+    w->choose = choose;
+    w->window_count = config->window_count;
+    for (int i = 0; i < config->window_count; i++) w->windows[i] = config->windows[i];
+    for (int r = 0; r < SHM_MAX_RANKS; r++) w->death_fds[r] = -1;
+    w->spins = config->world * config->threads_per_rank <= processors();
+    status rc = STATUS_OK;
+    size_t segments = (size_t)config->world * (size_t)(1 + config->window_count);
+    w->peers = calloc(segments, sizeof *w->peers);
+    if (!w->peers) {
+        rc = fail(STATUS_SYSTEM, "no memory for collectives");
+        goto failed;
+    }
+    TRY_GOTO(rc, shm_create("ring bell", sizeof(shm_bell), &w->bell_segment), failed);
+    shm_bell *own = w->bell_segment.data;
+    atomic_store_explicit(&own->pid, getpid(), memory_order_release);
+    TRY_GOTO(rc, exchange(w), failed);
+    for (int r = 0; r < config->world; r++)
+        w->bells[r] = r == config->rank ? own : w->peers[r * (1 + w->window_count)].data;
+    watch_processes(w);
+    *out = &w->base;
+    return STATUS_OK;
+failed:
+    shm_world_close(&w->base);
+    return rc;
+}
+
+void shm_world_close(collective_world *world)
+{
+    shm_world *w = (shm_world *)world;
+    int count = world->config.world * (1 + w->window_count);
+    for (int i = 0; w->peers && i < count; i++) shm_close(&w->peers[i]);
+    for (int r = 0; r < SHM_MAX_RANKS; r++)
+        if (w->death_fds[r] >= 0) close(w->death_fds[r]);
+    shm_close(&w->bell_segment);
+    free(w->peers);
+    free(w);
+}
+
+/* ---- bells ------------------------------------------------------------------------------------ */
+
+static void ring_bell(shm_bell *bell)
+{
+    atomic_fetch_add_explicit(&bell->word, 1, memory_order_seq_cst);
+    syscall(SYS_futex, &bell->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void shm_ring_bell(shm_world *world, int rank)
+{
+    shm_bell *bell = world->bells[rank];
+    if (atomic_load_explicit(&bell->sleeping, memory_order_seq_cst)) ring_bell(bell);
+}
+
+void shm_world_wake(collective_world *world)
+{
+    shm_world *w = (shm_world *)world;
+    shm_bell *own = w->bells[world->config.rank];
+    atomic_fetch_add_explicit(&own->word, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&own->sleeping, memory_order_seq_cst))
+        syscall(SYS_futex, &own->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Whether there is something to do: a wake since the last progress, or a step that a call waits for. A
+ * world without calls only waits to be woken. */
+static bool something_happened(shm_world *w, bool *idle)
+{
+    *idle = true;
+    if (atomic_load_explicit(&w->bells[w->base.config.rank]->word, memory_order_acquire) != w->seen)
+        return true;
+    for (shm_lane *lane = w->lanes; lane; lane = lane->next) {
+        if (lane->completed == lane->posted) continue;
+        *idle = false;
+        if (shm_lane_may_advance(lane)) return true;
+    }
+    return false;
+}
+
+static void sleep_on_bell(shm_world *w, int64_t deadline_ns)
+{
+    shm_bell *own = w->bells[w->base.config.rank];
+    bool idle;
+    atomic_store_explicit(&own->sleeping, 1, memory_order_seq_cst);
+    if (!something_happened(w, &idle)) {
+        int64_t left = deadline_ns == CLOCK_NEVER ? SLEEP_NS : deadline_ns - clock_now_ns();
+        if (left > SLEEP_NS) left = SLEEP_NS;
+        struct timespec limit = {0, left > 0 ? left : 0};
+        syscall(SYS_futex, &own->word, FUTEX_WAIT, w->seen, &limit, NULL, 0);
+    }
+    atomic_store_explicit(&own->sleeping, 0, memory_order_seq_cst);
+}
+
+void shm_world_wait(collective_world *world, int64_t deadline_ns)
+{
+    shm_world *w = (shm_world *)world;
+    bool idle;
+    int spins = w->spins ? SPIN_ROUNDS : CROWDED_SPIN_ROUNDS;
+    for (int i = 0; i < spins; i++) {
+        if (something_happened(w, &idle)) return;
+        if (idle) break;
+        __builtin_ia32_pause();
+    }
+    for (int i = 0; i < YIELD_ROUNDS; i++) {
+        if (something_happened(w, &idle)) return;
+        if (idle) break;
+        sched_yield();
+    }
+    sleep_on_bell(w, deadline_ns);
+}
+
+/* ---- peers ------------------------------------------------------------------------------------ */
+
+void shm_world_abort(collective_world *world, const error_record *why)
+{
+    shm_world *w = (shm_world *)world;
+    shm_bell *own = w->bells[world->config.rank];
+    own->code = (int32_t)why->code;
+    snprintf(own->message, sizeof own->message, "%s", why->message);
+    atomic_store_explicit(&own->gave_up, true, memory_order_release);
+    for (int r = 0; r < world->config.world; r++)
+        if (r != world->config.rank) ring_bell(w->bells[r]);
+}
+
+static bool is_dead(const shm_world *w, int rank)
+{
+    if (w->death_fds[rank] < 0) return false;
+    struct pollfd fd = {.fd = w->death_fds[rank], .events = POLLIN};
+    return poll(&fd, 1, 0) == 1;
+}
+
+static status peer_gave_up(const shm_bell *bell, int rank)
+{
+    int code = bell->code > STATUS_OK && bell->code < STATUS_COUNT ? bell->code : STATUS_PEER;
+    return fail((status)code, "rank %d gave up: %.*s", rank, (int)sizeof bell->message - 1, bell->message);
+}
+
+status shm_check_peers(shm_world *w, shm_lane *lane)
+{
+    for (int m = 0; m < lane->size; m++) {
+        if (!(lane->unmet >> m & 1)) continue;
+        int rank = lane->members[m].rank;
+        shm_bell *bell = w->bells[rank];
+        bool gave_up = atomic_load_explicit(&bell->gave_up, memory_order_acquire);
+        if (!gave_up && !is_dead(w, rank)) continue;
+        if (shm_lane_may_advance(lane)) return STATUS_OK; /* it had done its part before */
+        if (!(lane->unmet >> m & 1)) continue;
+        if (gave_up) return peer_gave_up(bell, rank);
+        char text[128];
+        return fail(STATUS_PEER, "rank %d (process %d) is gone; rank %d waits for it in %s", rank,
+                    atomic_load_explicit(&bell->pid, memory_order_relaxed), w->base.config.rank,
+                    collective_call_format(lane->call, text, sizeof text));
+    }
+    return STATUS_OK;
+}

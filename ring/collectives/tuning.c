@@ -1,0 +1,61 @@
+#include "ring/collectives/tuning.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const algorithm_names[] = {
+    [COLLECTIVE_ALGORITHM_DIRECT] = "direct", [COLLECTIVE_ALGORITHM_RING] = "ring"};
+
+const collective_tuning collective_tuning_default = {
+    .rows = {{.most_ranks = 64, .most_bytes = INT64_MAX, .algorithm = COLLECTIVE_ALGORITHM_DIRECT}},
+    .count = 1,
+};
+
+collective_algorithm collective_tuning_choose(const collective_tuning *t, int ranks, int64_t bytes)
+{
+    for (int i = 0; i < t->count; i++)
+        if (ranks <= t->rows[i].most_ranks && bytes <= t->rows[i].most_bytes) return t->rows[i].algorithm;
+    return COLLECTIVE_ALGORITHM_DIRECT;
+}
+
+void collective_tuning_write(const collective_tuning *t, text_buffer *out)
+{
+    for (int i = 0; i < t->count; i++)
+        text_append(out, "ranks<=%d bytes<=%lld %s\n", t->rows[i].most_ranks,
+                    (long long)t->rows[i].most_bytes, algorithm_names[t->rows[i].algorithm]);
+}
+
+static status read_row(const char *line, int number, collective_tuning *out)
+{
+    int ranks, used = 0;
+    long long bytes;
+    char name[16];
+    if (sscanf(line, " ranks<=%d bytes<=%lld %15s %n", &ranks, &bytes, name, &used) != 3 ||
+        line[used] != '\0' || ranks < 1 || bytes < 0)
+        return fail(STATUS_DATA, "collective table, line %d: found '%s', expected 'ranks<=N bytes<=N NAME'",
+                    number, line);
+    if (out->count == COLLECTIVE_TUNING_ROWS)
+        return fail(STATUS_DATA, "collective table, line %d: more than %d rows", number,
+                    COLLECTIVE_TUNING_ROWS);
+    for (int i = 0; i < 2; i++) {
+        if (strcmp(name, algorithm_names[i]) != 0) continue;
+        out->rows[out->count++] = (collective_tuning_row){ranks, bytes, (collective_algorithm)i};
+        return STATUS_OK;
+    }
+    return fail(STATUS_DATA, "collective table, line %d: found '%s', allowed are direct and ring", number,
+                name);
+}
+
+status collective_tuning_read(const char *text, collective_tuning *out)
+{
+    *out = (collective_tuning){0};
+    for (int number = 1; *text; number++) {
+        char line[160];
+        size_t length = strcspn(text, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)length, text);
+        line[strcspn(line, "#")] = '\0';
+        if (line[strspn(line, " \t\r")]) TRY(read_row(line, number, out));
+        text += length + (text[length] == '\n');
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,273 @@
+#include "ring/engine/engine_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SPARE_JOBS = 64, MOST_TABLE_BYTES = 65536 };
+
+static status ring_requirements(const void *options, const char *policy, int world, sync_requirements *out)
+{
+    ring_settings s;
+    (void)world;
+    *out = (sync_requirements){0};
+    TRY(ring_settings_resolve(options, SHARED_DIVIDE_POLICY, policy, &s));
+    out->grad_kind = s.bucket_view ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
+    out->buffer_kind = DEVICE_MEMORY_SHARED;
+    out->shares_buffers = s.broadcast_buffers;
+    return STATUS_OK;
+}
+
+/* ---- open ------------------------------------------------------------------------------------- */
+
+static status read_table(ring_engine *e)
+{
+    const char *path = e->settings.collective_table;
+    if (!path) return STATUS_OK;
+    static const char *const what = "--collective-table";
+    FILE *file = fopen(path, "re");
+    if (!file) return fail_errno(STATUS_DATA, "%s %s", what, path);
+    char *text = calloc(1, MOST_TABLE_BYTES + 1);
+    size_t got = text ? fread(text, 1, MOST_TABLE_BYTES, file) : 0;
+    bool whole = text && got < MOST_TABLE_BYTES && !ferror(file);
+    fclose(file);
+    status rc = whole ? collective_tuning_read(text, &e->tuning)
+                      : fail(STATUS_DATA, "%s %s: cannot be read or is no table", what, path);
+    if (whole && rc != STATUS_OK) error_context("%s %s", what, path);
+    free(text);
+    return rc;
+}
+
+static dtype wire_type(const ring_settings *s, dtype type)
+{
+    switch (s->hook) {
+    case RING_HOOK_FP16:
+        return DTYPE_F16;
+    case RING_HOOK_BF16:
+        return DTYPE_BF16;
+    case RING_HOOK_POWERSGD:
+        return DTYPE_F32;
+    case RING_HOOK_NONE:
+        break;
+    }
+    return s->wire_fp32 ? DTYPE_F32 : type;
+}
+
+static status allocate(ring_engine *e)
+{
+    size_t params = (size_t)e->base.context.params->model->param_count + 1;
+    uint32_t jobs = (uint32_t)params + SPARE_JOBS;
+    e->tensors = calloc(params, sizeof *e->tensors);
+    e->buckets = calloc(params, sizeof *e->buckets);
+    e->places = calloc(params, sizeof *e->places);
+    e->view_pieces = calloc(params, sizeof *e->view_pieces);
+    e->compute.ready = calloc(params, sizeof *e->compute.ready);
+    e->compute.seen = calloc(params, sizeof *e->compute.seen);
+    e->compute.unused = calloc(params, sizeof *e->compute.unused);
+    e->compute.order = calloc(params, sizeof *e->compute.order);
+    e->records = calloc(RING_RECORDS, sizeof *e->records);
+    for (e->times_mask = 1; e->times_mask < jobs; e->times_mask *= 2) {
+    }
+    e->times = calloc(e->times_mask, sizeof *e->times);
+    e->times_mask--;
+    if (!e->tensors || !e->buckets || !e->places || !e->view_pieces || !e->compute.ready ||
+        !e->compute.seen || !e->compute.unused || !e->compute.order || !e->records || !e->times)
+        return fail(STATUS_SYSTEM, "no memory for the ring engine");
+    TRY(event_queue_init(&e->jobs, jobs));
+    return bucket_list_open((int)params - 1, &e->list);
+}
+
+static void describe_tensors(ring_engine *e)
+{
+    const param_set *set = e->base.context.params;
+    for (int i = 0; i < set->model->param_count; i++) {
+        e->tensors[i] = (bucket_tensor){set->model->params[i].elements, set->type};
+        e->compute.order[i] = i;
+    }
+}
+
+static bool buckets_persist(const ring_engine *e)
+{
+    return e->settings.life == RING_BUCKETS_PERSIST && !e->settings.bucket_view;
+}
+
+/* Gradients; the buckets where they persist; PowerSGD's errors and factors. */
+static void enter_ledger(ring_engine *e,
+                         void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+{
+    ledger *l = e->base.context.ledger;
+    const ring_memory *m = &e->memory;
+    int64_t logical = e->base.context.params->logical_bytes / dtype_size(e->base.context.params->type) *
+                      dtype_size(e->wire);
+    if (buckets_persist(e)) change(l, LEDGER_BUCKETS, logical, m->bucket_bytes);
+    if (e->settings.hook == RING_HOOK_POWERSGD) {
+        int64_t factors = m->factor_count * (int64_t)sizeof(float);
+        change(l, LEDGER_BUCKETS, factors, factors);
+        change(l, LEDGER_WORKSPACE, logical, m->bucket_bytes);
+    }
+}
+
+static void ring_close(sync_engine *base)
+{
+    ring_engine *e = ring_of(base);
+    if (e->agent) sync_agent_close(&e->agent);
+    if (e->agent_state.world && atomic_load_explicit(&e->given_up, memory_order_relaxed))
+        collective_abort(e->agent_state.world, &e->failure);
+    collective_group_close(&e->agent_state.group);
+    collective_close(&e->agent_state.world);
+    device_fence_close(&e->done);
+    ring_powersgd_close(e);
+    if (e->memory.shared.data) {
+        enter_ledger(e, ledger_release);
+        sync_drop_gradients(base);
+    }
+    ring_memory_close(e);
+    event_queue_deinit(&e->jobs);
+    bucket_list_close(&e->list);
+    text_free(&e->offer);
+    free(e->tensors);
+    free(e->buckets);
+    free(e->places);
+    free(e->view_pieces);
+    free(e->compute.ready);
+    free(e->compute.seen);
+    free(e->compute.unused);
+    free(e->compute.order);
+    free(e->records);
+    free(e->times);
+    free(e);
+}
+
+static status ring_open(const sync_context *context, sync_engine **out)
+{
+    *out = NULL;
+    ring_engine *e = calloc(1, sizeof *e);
+    if (!e) return fail(STATUS_SYSTEM, "no memory for the ring engine");
+    e->base = (sync_engine){&sync_ring, *context};
+    e->memory.shared.fd = -1;
+    e->compute.active = context->world;
+    e->compute.cycle_begins = true;
+    status rc;
+    TRY_GOTO(rc, ring_settings_resolve(context->options, context->divide, context->policy, &e->settings),
+             failed);
+    TRY_GOTO(rc, read_table(e), failed);
+    e->wire = wire_type(&e->settings, context->params->type);
+    e->compute.recording = e->settings.rebuilds;
+    TRY_GOTO(rc, allocate(e), failed);
+    TRY_GOTO(rc, device_fence_open(context->device, &e->done), failed);
+    TRY_GOTO(rc, ring_memory_open(e), failed);
+    sync_hold_gradients(&e->base);
+    enter_ledger(e, ledger_acquire);
+    describe_tensors(e);
+    TRY_GOTO(rc, ring_powersgd_open(e), failed);
+    ring_use_plan(e, &e->settings.first);
+    TRY_GOTO(rc, ring_make_offer(e), failed);
+    *out = &e->base;
+    return STATUS_OK;
+failed:
+    ring_close(&e->base);
+    return rc;
+}
+
+/* ---- connect ---------------------------------------------------------------------------------- */
+
+static status ring_offer(sync_engine *base, sync_blob *out)
+{
+    ring_engine *e = ring_of(base);
+    *out = (sync_blob){e->offer.data, e->offer.length};
+    return STATUS_OK;
+}
+
+static void add_window(const device_memory *memory, collective_window *windows, int *count)
+{
+    if (memory->data && memory->fd >= 0)
+        windows[(*count)++] = (collective_window){memory->data, (int64_t)memory->bytes, memory->fd};
+}
+
+static status open_collectives(ring_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    collective_window windows[COLLECTIVE_MAX_WINDOWS];
+    int count = 0, *all = calloc((size_t)c->world, sizeof *all);
+    if (!all) return fail(STATUS_SYSTEM, "no memory for the ring engine");
+    for (int r = 0; r < c->world; r++) all[r] = r;
+    add_window(&e->memory.shared, windows, &count);
+    if (e->settings.bucket_view) add_window(&c->params->grads, windows, &count);
+    if (c->params->model->buffer_count > 0) add_window(&c->params->buffers, windows, &count);
+    collective_config config = {
+        .rank = c->rank,
+        .world = c->world,
+        .job_token = c->job_token,
+        .name = "ring",
+        .windows = windows,
+        .window_count = count,
+        .threads_per_rank = c->inline_progress ? 1 : 2,
+        .stall_timeout_ns = c->stall_timeout_ns,
+        .connect_timeout_ns = c->stall_timeout_ns,
+        .tuning = e->settings.collective_table ? &e->tuning : NULL,
+    };
+    status rc = collective_open(e->settings.collective, &config, &e->agent_state.world);
+    if (rc == STATUS_OK)
+        rc = collective_group_open(e->agent_state.world, "data", all, c->world, &e->agent_state.group);
+    free(all);
+    return rc;
+}
+
+static status ring_connect(sync_engine *base, const sync_blob *offers)
+{
+    ring_engine *e = ring_of(base);
+    TRY(ring_compare_offers(e, offers));
+    TRY(open_collectives(e));
+    sync_agent_config config = {.ops = &ring_agent_ops,
+                                .context = e,
+                                .device = base->context.device,
+                                .name = "ring-agent",
+                                .inline_progress = base->context.inline_progress};
+    return sync_agent_open(&config, &e->agent);
+}
+
+/* ---- figures ---------------------------------------------------------------------------------- */
+
+static const void *ring_reduced_gradients(sync_engine *base, piece_list *owned)
+{
+    const param_set *set = base->context.params;
+    *owned = param_set_pieces(set, 0, set->model->param_count);
+    return set->grads.data;
+}
+
+static void ring_counters(sync_engine *base, sync_counters *out)
+{
+    ring_engine *e = ring_of(base);
+    *out = e->compute.counters;
+    e->compute.counters = (sync_counters){0};
+    out->bytes_sent = atomic_load_explicit(&e->bytes_sent, memory_order_relaxed);
+    out->bytes_received = atomic_load_explicit(&e->bytes_received, memory_order_relaxed);
+    out->messages_sent = atomic_load_explicit(&e->messages_sent, memory_order_relaxed);
+    out->messages_received = atomic_load_explicit(&e->messages_received, memory_order_relaxed);
+}
+
+const sync_engine_type sync_ring = {
+    .name = "ring",
+    .options = &ring_option_table,
+    .options_size = sizeof(ring_options),
+    .policies = ring_policy_infos,
+    .policy_count = RING_POLICIES,
+    .requirements = ring_requirements,
+    .open = ring_open,
+    .offer = ring_offer,
+    .connect = ring_connect,
+    .close = ring_close,
+    .plan_batch = sync_default_plan_batch,
+    .scatter_inputs = sync_default_stage,
+    .begin_forward = ring_begin_forward,
+    .need = sync_default_param,
+    .place_outputs = sync_default_stage,
+    .loss = sync_default_loss,
+    .scatter_output_gradient = sync_default_stage,
+    .ready = ring_ready,
+    .finish = ring_finish_step,
+    .settle = ring_settle,
+    .group_sum = ring_group_sum,
+    .reduced_gradients = ring_reduced_gradients,
+    .counters = ring_counters,
+};

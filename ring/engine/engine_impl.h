@@ -1,0 +1,210 @@
+/* The ring engine from inside. For this folder only.
+ *
+ * Two threads (one where progress is inline): the compute thread calls the stages, the agent drives the
+ * collectives. The compute thread packs gradients into buckets and posts jobs; the agent runs them one
+ * after another in the order of posting, which is the same on all ranks, since it follows from the order of
+ * the program. Job number t is done when the fence `done` has reached t; what the agent wrote before may
+ * then be read. Everything in `compute` and the bucket table belongs to the compute thread, everything in
+ * `agent` to the agent. */
+#ifndef RING_ENGINE_ENGINE_IMPL_H
+#define RING_ENGINE_ENGINE_IMPL_H
+
+#include "common/net/board.h"
+#include "common/sync/agent.h"
+#include "common/sync/event_queue.h"
+#include "ring/collectives/collective.h"
+#include "ring/collectives/tuning.h"
+#include "ring/hooks/powersgd.h"
+#include "ring/ring.h"
+
+#include <stdatomic.h>
+
+enum {
+    RING_RECORDS = 4096,
+    RING_BUCKET_ALIGNMENT = 64,
+    RING_IN_FLIGHT = COLLECTIVE_QUEUE, /* jobs */
+};
+
+/* name, what the board shows, tag of the collective (buckets: their index) */
+#define RING_JOB_LIST(X)                                                                                     \
+    X(BUCKET, ALL_REDUCE, 0)                                                                                 \
+    X(PARAMETERS, BROADCAST, -1) /* rank 0's, before the first step */                                       \
+    X(BUFFERS, BROADCAST, -2)                                                                                \
+    X(ORDER, BROADCAST, -3)     /* in which gradients became ready on rank 0 */                              \
+    X(ACTIVITY, ALL_GATHER, -4) /* which ranks have data */                                                  \
+    X(GROUP_SUM, ALL_REDUCE, -5)
+
+#define RING_JOB_ENUM(name, operation, tag) RING_JOB_##name,
+typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_job_kind;
+#undef RING_JOB_ENUM
+
+typedef struct ring_bucket {
+    int64_t offset;   /* bytes into the bucket memory */
+    piece_list view;  /* bucket-view: its gradients in their arena */
+    int64_t reserved; /* bytes, with alignment */
+    /* in this step */
+    int pending;     /* gradients that are not ready */
+    uint64_t ticket; /* 0: not launched */
+    int64_t ready_ns;
+    int64_t record; /* its id */
+} ring_bucket;
+
+/* Where a parameter's gradient is packed. */
+typedef struct ring_place {
+    int bucket;
+    int64_t offset; /* elements from the bucket's start */
+} ring_place;
+
+/* Everything that collectives touch beside arenas, in one shared allocation. */
+typedef struct ring_memory {
+    device_memory shared;
+    char *buckets;
+    double *group;     /* [group_capacity] */
+    int32_t *order;    /* [params] */
+    int32_t *activity; /* [world] */
+    float *factors;    /* PowerSGD: what travels of every bucket */
+    int64_t bucket_bytes, factor_count;
+    int group_capacity;
+} ring_memory;
+
+/* What travels of a bucket under PowerSGD: P of its matrices and the tensors that do not pay; then Q. */
+typedef struct ring_factors {
+    float *p, *q;
+    int64_t p_count, q_count;
+} ring_factors;
+
+typedef struct ring_powersgd {
+    float *errors;             /* like the bucket memory */
+    powersgd_matrix *matrices; /* [params] by parameter; m NULL: travels as it is */
+    float **plain;             /* [params] the place of a tensor that travels as it is */
+    ring_factors *factors;     /* [buckets] */
+    void *scratch;             /* the largest gradient in the device's type */
+} ring_powersgd;
+
+typedef struct ring_job_times {
+    int64_t started_ns, finished_ns;
+} ring_job_times;
+
+typedef struct ring_job {
+    ring_job_kind kind;
+    int index; /* bucket, or count of a group sum */
+    uint64_t ticket;
+    int64_t record; /* of the bucket */
+    int phase;      /* of a bucket with a hook that travels more than once */
+    int64_t started_ns;
+    collective_ticket call;
+} ring_job;
+
+typedef enum ring_begin {
+    BEGIN_STEP,
+    BEGIN_PARAMETERS,
+    BEGIN_ORDER,
+    BEGIN_ACTIVITY,
+    BEGIN_BUFFERS
+} ring_begin;
+typedef enum ring_finish { FINISH_MARK, FINISH_WAIT, FINISH_UPDATE } ring_finish;
+
+typedef struct ring_engine {
+    sync_engine base;
+    ring_settings settings;
+    collective_tuning tuning; /* of --collective-table */
+    text_buffer offer;
+    dtype wire; /* of what travels of gradients */
+    device_fence *done;
+    event_queue jobs;
+    sync_agent *agent;
+    ring_memory memory;
+    ring_powersgd powersgd;
+
+    /* The bucket table: fixed while a step runs. */
+    const ring_step_plan *plan;
+    bucket_tensor *tensors; /* [params] */
+    bucket_list list;
+    ring_bucket *buckets; /* [params] */
+    ring_place *places;   /* [params] */
+    piece *view_pieces;   /* [params] */
+
+    struct {
+        sync_step step;
+        ring_begin begin;
+        ring_finish finish;
+        uint64_t posted;         /* jobs */
+        uint64_t accounted;      /* jobs whose times have been added up */
+        uint64_t waiting;        /* the job that a stage waits for alone; 0: none */
+        bool started;            /* parameters have been made alike */
+        bool cycle_begins;       /* the next micro-batch is the first of its step */
+        bool has_data;           /* a micro-batch of this step had samples */
+        bool recording, rebuild; /* the order of readiness; rebuild before the next forward pass */
+        bool first_done;         /* a synchronised step has ended */
+        int active;              /* ranks that have data, and the lowest of them */
+        int root;
+        int next_launch, next_wait;  /* buckets */
+        bool *ready, *seen, *unused; /* [params] in this backward pass; in this step; never (static graph) */
+        int *order;                  /* [params] */
+        int order_count;
+        int64_t wait_begin_ns; /* 0: not waiting */
+        int64_t last_finished_ns;
+        double norm_scratch;
+        sync_counters counters;
+        int64_t records; /* made */
+    } compute;
+    ring_bucket_record *records; /* [RING_RECORDS] */
+    ring_job_times *times;       /* [times_mask + 1] by ticket */
+    uint64_t times_mask;
+
+    struct {
+        collective_world *world;
+        collective_group *group;
+        ring_job in_flight[RING_IN_FLIGHT];
+        uint64_t head, tail; /* of in_flight */
+    } agent_state;
+    atomic_bool given_up; /* set once by the compute thread, behind `failure` */
+    error_record failure;
+    _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* by the agent */
+} ring_engine;
+
+static inline ring_engine *ring_of(const sync_engine *e)
+{
+    return (ring_engine *)e;
+}
+
+/* ring_memory.c */
+status ring_memory_open(ring_engine *e);
+void ring_memory_close(ring_engine *e);
+/* Takes the buckets of `plan` (order: compute.order where it wants one) into use. */
+void ring_use_plan(ring_engine *e, const ring_step_plan *plan);
+/* A gradient from its arena to its bucket, and back; divided where the settings say so. */
+status ring_pack(ring_engine *e, int param);
+status ring_unpack(ring_engine *e, int bucket);
+void ring_zero_gradient(ring_engine *e, int param);
+/* The mean is taken by the collective. */
+bool ring_means_in_flight(const ring_engine *e);
+char *ring_bucket_data(const ring_engine *e, int bucket);
+
+/* ring_offer.c */
+status ring_make_offer(ring_engine *e);
+status ring_compare_offers(const ring_engine *e, const sync_blob *offers);
+
+/* ring_jobs.c */
+extern const sync_agent_ops ring_agent_ops;
+
+/* ring_stages.c */
+status ring_begin_forward(sync_engine *base, const sync_step *step);
+status ring_ready(sync_engine *base, int param);
+status ring_finish_step(sync_engine *base, const sync_step *step);
+status ring_settle(sync_engine *base);
+status ring_group_sum(sync_engine *base, double *values, int count);
+
+/* ring_hooks.c */
+status ring_powersgd_open(ring_engine *e);
+void ring_powersgd_close(ring_engine *e);
+void ring_powersgd_use_buckets(ring_engine *e);
+bool ring_powersgd_active(const ring_engine *e, int64_t step);
+/* What travels in a phase of a bucket (0: P, 1: Q); computes it first. */
+collective_call ring_powersgd_call(ring_engine *e, int bucket, int phase);
+void ring_powersgd_finish(ring_engine *e, int bucket);
+
+/* ring_records.c */
+ring_bucket_record *ring_record(ring_engine *e, int64_t id);
+
+#endif

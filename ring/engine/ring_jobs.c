@@ -1,0 +1,211 @@
+/* The agent's side: takes jobs in the order of posting, hands them to the collectives, and moves the fence
+ * when they are done. */
+#include "common/base/clock.h"
+#include "ring/engine/engine_impl.h"
+
+static board_operation board_of(ring_job_kind kind)
+{
+#define BOARD_OF(name, operation, tag) [RING_JOB_##name] = BOARD_##operation,
+    static const board_operation operations[] = {RING_JOB_LIST(BOARD_OF)};
+#undef BOARD_OF
+    return operations[kind];
+}
+
+static int tag_of(ring_job_kind kind)
+{
+#define TAG_OF(name, operation, tag) [RING_JOB_##name] = tag,
+    static const int tags[] = {RING_JOB_LIST(TAG_OF)};
+#undef TAG_OF
+    return tags[kind];
+}
+
+/* ---- calls ------------------------------------------------------------------------------------ */
+
+static collective_call in_place(collective_kind kind, dtype type, int64_t count, void *base)
+{
+    collective_buffer b = {.base = base};
+    return (collective_call){.kind = kind, .type = type, .count = count, .in = b, .out = b};
+}
+
+static collective_call arena_broadcast(dtype type, void *data, const piece *pieces, int count)
+{
+    piece_list list = {pieces, count};
+    collective_call call = in_place(COLLECTIVE_BROADCAST, type, piece_list_elements(list), data);
+    call.in.pieces = call.out.pieces = list;
+    return call;
+}
+
+static collective_call bucket_call(const ring_engine *e, int k)
+{
+    const bucket *b = &e->list.buckets[k];
+    collective_call call = in_place(COLLECTIVE_ALL_REDUCE, e->wire, b->elements, ring_bucket_data(e, k));
+    if (e->settings.bucket_view) {
+        call.in.base = call.out.base = e->base.context.params->grads.data;
+        call.in.pieces = call.out.pieces = e->buckets[k].view;
+    }
+    call.op = ring_means_in_flight(e) ? REDUCE_MEAN : REDUCE_SUM;
+    call.tag = k;
+    return call;
+}
+
+static bool is_compressed(const ring_engine *e, const ring_job *job)
+{
+    return job->kind == RING_JOB_BUCKET &&
+           ring_powersgd_active(e, e->records[(job->record - 1) % RING_RECORDS].step);
+}
+
+static collective_call call_of(ring_engine *e, const ring_job *job)
+{
+    const sync_context *c = &e->base.context;
+    const param_set *set = c->params;
+    const ring_memory *m = &e->memory;
+    collective_call call = {.kind = COLLECTIVE_BARRIER};
+    switch (job->kind) {
+    case RING_JOB_BUCKET:
+        return is_compressed(e, job) ? ring_powersgd_call(e, job->index, job->phase)
+                                     : bucket_call(e, job->index);
+    case RING_JOB_PARAMETERS:
+        call = arena_broadcast(set->type, set->params.data, set->pieces, set->model->param_count);
+        break;
+    case RING_JOB_BUFFERS:
+        call = arena_broadcast(set->type, set->buffers.data, set->buffer_pieces, set->model->buffer_count);
+        call.root = job->index;
+        break;
+    case RING_JOB_ORDER:
+        call = in_place(COLLECTIVE_BROADCAST, DTYPE_I32, set->model->param_count, m->order);
+        break;
+    case RING_JOB_ACTIVITY:
+        call = in_place(COLLECTIVE_ALL_GATHER, DTYPE_I32, c->world, m->activity);
+        call.in.base = m->activity + c->rank;
+        break;
+    case RING_JOB_GROUP_SUM:
+        call = in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F64, job->index, m->group);
+        break;
+    case RING_JOB_COUNT:
+        break;
+    }
+    call.tag = tag_of(job->kind);
+    return call;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------- */
+
+static void show(ring_engine *e, int64_t now_ns)
+{
+    const ring_job *job = &e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT];
+    board_cell *cell = e->base.context.cell;
+    if (e->agent_state.head == e->agent_state.tail)
+        board_cell_agent(cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
+    else
+        board_cell_agent(cell, board_of(job->kind),
+                         job->kind == RING_JOB_BUCKET ? job->index : BOARD_NO_BUCKET, now_ns);
+}
+
+static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
+{
+    ring_job *job = &e->agent_state.in_flight[e->agent_state.tail % RING_IN_FLIGHT];
+    *job = (ring_job){.kind = (ring_job_kind)event.kind,
+                      .index = event.index,
+                      .ticket = e->agent_state.tail + 1,
+                      .record = event.value};
+    if (job->kind == RING_JOB_BUCKET) {
+        ring_bucket_record *record =
+            ring_record(e, job->record); /* it may have come since the agent's `now` */
+        record->launched_ns = now_ns > record->ready_ns ? now_ns : record->ready_ns;
+    }
+    collective_call call = call_of(e, job);
+    TRY(collective_post(e->agent_state.group, &call, &job->call));
+    e->agent_state.tail++;
+    if (e->agent_state.tail == e->agent_state.head + 1) show(e, now_ns);
+    return STATUS_OK;
+}
+
+static void publish_traffic(ring_engine *e)
+{
+    collective_traffic t = collective_get_traffic(e->agent_state.world);
+    atomic_store_explicit(&e->bytes_sent, t.bytes_sent, memory_order_relaxed);
+    atomic_store_explicit(&e->bytes_received, t.bytes_received, memory_order_relaxed);
+    atomic_store_explicit(&e->messages_sent, t.messages_sent, memory_order_relaxed);
+    atomic_store_explicit(&e->messages_received, t.messages_received, memory_order_relaxed);
+}
+
+static void end_job(ring_engine *e, ring_job *job, int64_t finished_ns)
+{
+    e->times[job->ticket & e->times_mask] = (ring_job_times){job->started_ns, finished_ns};
+    if (job->kind == RING_JOB_BUCKET) {
+        ring_bucket_record *record = ring_record(e, job->record);
+        record->started_ns = job->started_ns;
+        record->finished_ns = finished_ns;
+    }
+    publish_traffic(e);
+    e->agent_state.head++;
+    device_fence_reach(e->done, job->ticket);
+}
+
+/* The oldest job's call is done: its next phase begins, or it ends. */
+static status advance_job(ring_engine *e, int64_t now_ns)
+{
+    ring_job *job = &e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT];
+    collective_times times = collective_get_times(e->agent_state.group, job->call);
+    if (job->phase == 0) job->started_ns = times.started_ns;
+    if (is_compressed(e, job) && job->phase == 0) {
+        job->phase = 1;
+        collective_call call = call_of(e, job);
+        return collective_post(e->agent_state.group, &call, &job->call);
+    }
+    if (is_compressed(e, job)) ring_powersgd_finish(e, job->index);
+    end_job(e, job, times.finished_ns);
+    show(e, now_ns);
+    return STATUS_OK;
+}
+
+/* Whether another job may be handed over: behind one that has a phase to come, on no rank. */
+static bool has_room(const ring_engine *e)
+{
+    uint64_t head = e->agent_state.head, tail = e->agent_state.tail;
+    if (tail - head == RING_IN_FLIGHT) return false;
+    return tail == head || !is_compressed(e, &e->agent_state.in_flight[(tail - 1) % RING_IN_FLIGHT]);
+}
+
+static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+{
+    ring_engine *e = context;
+    sync_event event;
+    if (atomic_load_explicit(&e->given_up, memory_order_acquire)) {
+        collective_abort(e->agent_state.world, &e->failure);
+        return error_adopt(&e->failure);
+    }
+    TRY(collective_progress(e->agent_state.world, now_ns, deadline_ns, worked));
+    while (e->agent_state.head != e->agent_state.tail &&
+           collective_done(e->agent_state.group,
+                           e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT].call)) {
+        *worked = true;
+        TRY(advance_job(e, now_ns));
+    }
+    while (has_room(e) &&
+           event_queue_take(&e->jobs, &event)) { /* behind the progress: see collective_wait() */
+        *worked = true;
+        TRY(begin_job(e, event, now_ns));
+    }
+    return STATUS_OK;
+}
+
+static void wait_for_work(void *context, int64_t deadline_ns)
+{
+    collective_wait(((ring_engine *)context)->agent_state.world, deadline_ns);
+}
+
+static void wake(void *context)
+{
+    collective_wake(((ring_engine *)context)->agent_state.world);
+}
+
+static void failed(void *context, const error_record *error)
+{
+    ring_engine *e = context;
+    collective_abort(e->agent_state.world, error);
+    device_fence_fail(e->done, error);
+}
+
+const sync_agent_ops ring_agent_ops = {
+    .progress = progress, .wait = wait_for_work, .wake = wake, .failed = failed};

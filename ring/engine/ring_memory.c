@@ -1,0 +1,202 @@
+/* The memory of buckets, and the way of gradients in and out of it. */
+#include "common/memory/plan.h"
+#include "common/reduce/reduce.h"
+#include "ring/engine/engine_impl.h"
+
+#include <string.h>
+
+/* ---- allocation ------------------------------------------------------------------------------- */
+
+static int group_capacity(const nn_program *p)
+{
+    int most = 0;
+    for (int i = 0; i < p->op_count; i++)
+        if (p->ops[i].group_reduce > most) most = p->ops[i].group_reduce;
+    return most;
+}
+
+static int64_t factor_count(const ring_engine *e)
+{
+    const nn_model *m = e->base.context.params->model;
+    int64_t count = 0;
+    for (int i = 0; e->settings.hook == RING_HOOK_POWERSGD && i < m->param_count; i++) {
+        int64_t rows = m->params[i].shape.dims[0], cols = m->params[i].elements / rows;
+        int rank = e->settings.powersgd_rank;
+        count += powersgd_pays(rows, cols, rank) ? (rows + cols) * rank : m->params[i].elements;
+    }
+    return count;
+}
+
+status ring_memory_open(ring_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    const param_set *set = c->params;
+    ring_memory *m = &e->memory;
+    int params = set->model->param_count;
+    int64_t wire_bytes = set->logical_bytes / dtype_size(set->type) * dtype_size(e->wire);
+    m->bucket_bytes = e->settings.bucket_view ? 0 : wire_bytes + (int64_t)params * RING_BUCKET_ALIGNMENT;
+    m->factor_count = factor_count(e);
+    m->group_capacity = group_capacity(c->program);
+    int64_t factors = plan_align(m->bucket_bytes);
+    int64_t group = factors + plan_align(m->factor_count * (int64_t)sizeof(float));
+    int64_t order = group + plan_align(m->group_capacity * (int64_t)sizeof(double));
+    int64_t activity = order + plan_align(params * (int64_t)sizeof(int32_t));
+    int64_t total = activity + plan_align(c->world * (int64_t)sizeof(int32_t));
+    TRY(device_allocate(c->device, DEVICE_MEMORY_SHARED, (size_t)total, &m->shared));
+    m->buckets = m->shared.data;
+    m->factors = (float *)(m->buckets + factors);
+    m->group = (double *)(m->buckets + group);
+    m->order = (int32_t *)(m->buckets + order);
+    m->activity = (int32_t *)(m->buckets + activity);
+    return STATUS_OK;
+}
+
+void ring_memory_close(ring_engine *e)
+{
+    device_free(e->base.context.device, &e->memory.shared);
+}
+
+/* ---- the bucket table ------------------------------------------------------------------------- */
+
+static void place_tensors(ring_engine *e)
+{
+    int64_t at = 0;
+    int size = dtype_size(e->wire);
+    for (int k = 0; k < e->list.count; k++) {
+        const bucket *b = &e->list.buckets[k];
+        int64_t offset = 0;
+        for (int i = b->first; i < b->first + b->count; i++) {
+            int param = e->list.tensors[i];
+            e->places[param] = (ring_place){k, offset};
+            offset += e->tensors[param].elements;
+        }
+        int64_t reserved =
+            (offset * size + RING_BUCKET_ALIGNMENT - 1) / RING_BUCKET_ALIGNMENT * RING_BUCKET_ALIGNMENT;
+        e->buckets[k] = (ring_bucket){.offset = at, .reserved = reserved};
+        at += reserved;
+    }
+}
+
+/* Each bucket's gradients in the order of the arena, neighbours merged. */
+static void list_views(ring_engine *e)
+{
+    const param_set *set = e->base.context.params;
+    for (int k = 0; k < e->list.count; k++)
+        e->buckets[k].view = (piece_list){e->view_pieces + e->list.buckets[k].first, 0};
+    for (int param = 0; param < set->model->param_count; param++) {
+        piece_list *view = &e->buckets[e->places[param].bucket].view;
+        piece *pieces = e->view_pieces + (view->pieces - e->view_pieces);
+        piece p = set->pieces[param];
+        if (view->count > 0 && pieces[view->count - 1].offset + pieces[view->count - 1].count == p.offset)
+            pieces[view->count - 1].count += p.count;
+        else
+            pieces[view->count++] = p;
+    }
+}
+
+void ring_use_plan(ring_engine *e, const ring_step_plan *plan)
+{
+    e->plan = plan;
+    bucket_assign(&plan->buckets, e->tensors, e->base.context.params->model->param_count, e->compute.order,
+                  &e->list);
+    place_tensors(e);
+    if (e->settings.bucket_view) list_views(e);
+    if (e->settings.hook == RING_HOOK_POWERSGD) ring_powersgd_use_buckets(e);
+}
+
+/* ---- gradients -------------------------------------------------------------------------------- */
+
+char *ring_bucket_data(const ring_engine *e, int k)
+{
+    return e->memory.buckets + e->buckets[k].offset;
+}
+
+static char *gradient(const ring_engine *e, int param)
+{
+    const param_set *set = e->base.context.params;
+    return (char *)set->grads.data + set->pieces[param].offset * dtype_size(set->type);
+}
+
+static char *packed(const ring_engine *e, int param)
+{
+    const ring_place *p = &e->places[param];
+    return ring_bucket_data(e, p->bucket) + p->offset * dtype_size(e->wire);
+}
+
+bool ring_means_in_flight(const ring_engine *e)
+{
+    const ring_settings *s = &e->settings;
+    return !s->divide_before && s->predivide == 1 && s->join != RING_JOIN_ACTIVE;
+}
+
+static double divisor_before(const ring_engine *e)
+{
+    if (ring_powersgd_active(e, e->compute.step.index)) return 1; /* the hook takes the mean */
+    return e->settings.divide_before ? e->compute.active : e->settings.predivide;
+}
+
+static double divisor_after(const ring_engine *e)
+{
+    if (ring_powersgd_active(e, e->compute.step.index)) /* its mean is over the world */
+        return (double)e->compute.active / e->base.context.world;
+    if (e->settings.divide_before || ring_means_in_flight(e)) return 1;
+    return e->compute.active / e->settings.predivide;
+}
+
+/* PowerSGD's matrices are PyTorch's, whatever layout the device has. */
+static bool wants_plain(const ring_engine *e, int param)
+{
+    return e->settings.hook == RING_HOOK_POWERSGD && !e->base.context.params->layouts[param].plain;
+}
+
+/* Device's layout and type -> PyTorch's layout -> the type that travels. */
+static status pack_plain(ring_engine *e, int param, const void *from, void *to, double divisor)
+{
+    const param_set *set = e->base.context.params;
+    void *plain = e->powersgd.scratch;
+    TRY(device_layout_unpack(e->base.context.device, &set->layouts[param], from, plain));
+    reduce_convert(e->wire, to, set->type, plain, set->pieces[param].count, divisor);
+    return STATUS_OK;
+}
+
+static status unpack_plain(ring_engine *e, int param, const void *from, void *to, double divisor)
+{
+    const param_set *set = e->base.context.params;
+    void *plain = e->powersgd.scratch;
+    reduce_convert(set->type, plain, e->wire, from, set->pieces[param].count, divisor);
+    return device_layout_pack(e->base.context.device, &set->layouts[param], plain, to);
+}
+
+status ring_pack(ring_engine *e, int param)
+{
+    const param_set *set = e->base.context.params;
+    char *from = gradient(e, param), *to = e->settings.bucket_view ? from : packed(e, param);
+    if (!device_get_info(e->base.context.device)->real) return STATUS_OK;
+    if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor_before(e));
+    reduce_convert(e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
+    return STATUS_OK;
+}
+
+status ring_unpack(ring_engine *e, int k)
+{
+    const param_set *set = e->base.context.params;
+    const bucket *b = &e->list.buckets[k];
+    double divisor = divisor_after(e);
+    if (!device_get_info(e->base.context.device)->real) return STATUS_OK;
+    for (int i = b->first; i < b->first + b->count; i++) {
+        int param = e->list.tensors[i];
+        char *to = gradient(e, param), *from = e->settings.bucket_view ? to : packed(e, param);
+        if (wants_plain(e, param))
+            TRY(unpack_plain(e, param, from, to, divisor));
+        else
+            reduce_convert(set->type, to, e->wire, from, set->pieces[param].count, divisor);
+    }
+    return STATUS_OK;
+}
+
+void ring_zero_gradient(ring_engine *e, int param)
+{
+    const param_set *set = e->base.context.params;
+    if (!device_get_info(e->base.context.device)->real) return;
+    memset(gradient(e, param), 0, (size_t)(set->pieces[param].count * dtype_size(set->type)));
+}

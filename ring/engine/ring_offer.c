@@ -1,0 +1,74 @@
+/* What ranks must have alike before the first step, as lines of text: the first that differs is named. */
+#include "ring/engine/engine_impl.h"
+
+#include "common/net/shm.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { OFFER_VERSION = 1 };
+
+static bool needs_one_host(const ring_engine *e)
+{
+    return strcmp(e->settings.collective, "mpi") != 0;
+}
+
+status ring_make_offer(ring_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    const param_set *set = c->params;
+    const nn_model *m = set->model;
+    text_buffer *out = &e->offer;
+    char dims[64];
+    text_append(out, "version=%d\nworld=%d\n", OFFER_VERSION, c->world);
+    text_append(out, "host=%016" PRIx64 "\n", needs_one_host(e) ? shm_host_id() : 0);
+    ring_settings_write(&e->settings, out);
+    text_append(out, "model=%s\nparameters=%d\nbuffers=%d\n", m->name, m->param_count, m->buffer_count);
+    for (int i = 0; i < m->param_count; i++)
+        text_append(out, "parameter %d: %s %s %s at %" PRId64 "\n", i, m->params[i].name,
+                    shape_format(dims, sizeof dims, m->params[i].shape), dtype_name(set->type),
+                    set->pieces[i].offset);
+    for (int i = 0; i < m->buffer_count; i++)
+        text_append(out, "buffer %d: %s %" PRId64 " at %" PRId64 "\n", i, m->buffers[i].name,
+                    m->buffers[i].elements, set->buffer_pieces[i].offset);
+    return out->out_of_memory ? fail(STATUS_SYSTEM, "no memory for an offer") : STATUS_OK;
+}
+
+/* The line at `at`, without its end. */
+static int line_length(const sync_blob *blob, size_t at)
+{
+    const char *text = (const char *)blob->data + at;
+    const char *end = memchr(text, '\n', blob->bytes - at);
+    return (int)(end ? end - text : (ptrdiff_t)(blob->bytes - at));
+}
+
+static status differ(int rank, const sync_blob *theirs, const sync_blob *ours, size_t at)
+{
+    const char *found = (const char *)theirs->data + at, *expected = (const char *)ours->data + at;
+    int found_length = line_length(theirs, at), expected_length = line_length(ours, at);
+    if (expected_length > 5 && memcmp(expected, "host=", 5) == 0)
+        return fail(STATUS_CONFIG,
+                    "rank %d runs on another host than rank 0: collectives over shared memory need "
+                    "one host; take --collective mpi",
+                    rank);
+    return fail(STATUS_PROTOCOL, "ranks differ: rank %d has '%.*s', rank 0 has '%.*s'", rank,
+                found_length < 160 ? found_length : 160, found, expected_length < 160 ? expected_length : 160,
+                expected);
+}
+
+status ring_compare_offers(const ring_engine *e, const sync_blob *offers)
+{
+    const sync_blob *first = &offers[0];
+    for (int r = 1; r < e->base.context.world; r++) {
+        const sync_blob *other = &offers[r];
+        size_t shorter = other->bytes < first->bytes ? other->bytes : first->bytes, at = 0, line = 0;
+        const char *a = first->data, *b = other->data;
+        while (at < shorter && a[at] == b[at]) {
+            if (a[at] == '\n') line = at + 1;
+            at++;
+        }
+        if (at < shorter || first->bytes != other->bytes) return differ(r, other, first, line);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,38 @@
+/* PowerSGD: a gradient matrix travels as two thin factors (Vogels, Karimireddy, Jaggi: "PowerSGD: Practical
+ * Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019, algorithm 1).
+ *
+ * For every matrix M (rows x cols) and rank r, with the error e that earlier steps left behind:
+ *
+ *     M <- M + e
+ *     P <- M Q            sum of P over the ranks
+ *     P <- orthonormal columns of P
+ *     Q <- M^T P          mean of Q over the ranks
+ *     e <- M - P Q^T,  M <- P Q^T
+ *
+ * Q is kept from step to step (warm start): the product is one step of a power iteration, hence the name.
+ * The factors are stored transposed, so that all loops run over contiguous memory: p (r x rows), q (r x
+ * cols). Sums are taken in a fixed order: ranks that have the same P and Q compute the same bits. */
+#ifndef RING_HOOKS_POWERSGD_H
+#define RING_HOOKS_POWERSGD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct powersgd_matrix {
+    int64_t rows, cols;
+    float *m, *error; /* (rows, cols) */
+    float *p;         /* (r, rows) */
+    float *q;         /* (r, cols) */
+} powersgd_matrix;
+
+/* Whether the factors are at most half of the matrix (PyTorch's min_compression_rate of 2). */
+bool powersgd_pays(int64_t rows, int64_t cols, int rank);
+
+/* Standard normal numbers, a function of the tensor's name. */
+void powersgd_start(const powersgd_matrix *x, int rank, const char *name);
+
+void powersgd_project(const powersgd_matrix *x, int rank);      /* m += error; p = m q */
+void powersgd_back_project(const powersgd_matrix *x, int rank); /* p orthonormal; q = m^T p */
+void powersgd_restore(const powersgd_matrix *x, int rank);      /* error = m - p q^T; m = p q^T */
+
+#endif

@@ -1,0 +1,215 @@
+#include "ring/policies/policy.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+static const char *const order_choices[] = {"policy", "registration", "reverse", "ready", "last_first", NULL};
+static const char *const launch_choices[] = {"policy", "after-backward", "when-ready", NULL};
+static const char *const yes_no_choices[] = {"policy", "yes", "no", NULL};
+static const char *const collective_choices[] = {"auto", "ring", "direct", "mpi", NULL};
+static const char *const hook_choices[] = {"none", "fp16", "bf16", "powersgd", NULL};
+static const char *const join_choices[] = {"none", "world", "active", NULL};
+
+#define AT(field) offsetof(ring_options, field)
+
+static const option options[] = {
+    {"bucket-cap-mb", "MIB", OPTION_DOUBLE, AT(bucket_cap_mb), NULL, 0, 0, NULL,
+     "a bucket closes at so many MiB (0: the policy's)"},
+    {"first-bucket-mb", "MIB", OPTION_DOUBLE, AT(first_bucket_mb), NULL, 0, 0, NULL,
+     "the first bucket's limit (0: the policy's)"},
+    {"message-size", "ELEMENTS", OPTION_INT, AT(message_size), NULL, 0, 0, NULL,
+     "a bucket closes at so many elements, for policies that count them (0: the policy's)"},
+    {"order", NULL, OPTION_CHOICE, AT(order), "policy", 0, 0, order_choices,
+     "the order in which gradients are put into buckets"},
+    {"launch", NULL, OPTION_CHOICE, AT(launch), "policy", 0, 0, launch_choices, "when buckets are launched"},
+    {"broadcast-buffers", NULL, OPTION_CHOICE, AT(broadcast_buffers), "policy", 0, 0, yes_no_choices,
+     "every forward pass starts from rank 0's buffers"},
+    {"bucket-view", NULL, OPTION_FLAG, AT(bucket_view), NULL, 0, 0, NULL,
+     "gradients are reduced where they lie: no copy, no bucket memory"},
+    {"allreduce-fp32", NULL, OPTION_FLAG, AT(allreduce_fp32), NULL, 0, 0, NULL,
+     "sums are taken in float32 whatever the gradients' type"},
+    {"predivide", "FACTOR", OPTION_DOUBLE, AT(predivide), NULL, 0, 0, NULL,
+     "with --divide after: gradients are divided by FACTOR before the sum, by ranks/FACTOR after it (0: 1)"},
+    {"collective", NULL, OPTION_CHOICE, AT(collective), "auto", 0, 0, collective_choices,
+     "the implementation of the collectives"},
+    {"collective-table", "FILE", OPTION_TEXT, AT(collective_table), NULL, 0, 0, NULL,
+     "what auto takes for which size, as bench --tune writes it"},
+    {"find-unused", NULL, OPTION_FLAG, AT(find_unused), NULL, 0, 0, NULL,
+     "parameters may have no gradient in a step: found at the end of every backward pass"},
+    {"static-graph", NULL, OPTION_FLAG, AT(static_graph), NULL, 0, 0, NULL,
+     "parameters that have no gradient in the first step never have one"},
+    {"comm-hook", NULL, OPTION_CHOICE, AT(hook), "none", 0, 0, hook_choices,
+     "how gradients are compressed for the way"},
+    {"powersgd-rank", "RANK", OPTION_INT, AT(powersgd_rank), "1", 1, 64, NULL,
+     "columns of PowerSGD's factors"},
+    {"powersgd-start", "STEP", OPTION_INT, AT(powersgd_start), "10", 0, 0, NULL,
+     "the first step that PowerSGD compresses (PyTorch: 1000)"},
+    {"join", NULL, OPTION_CHOICE, AT(join), "none", 0, 0, join_choices,
+     "a rank without data takes part with zeros; the mean is over the world or over the active ranks"},
+};
+
+const option_table ring_option_table = {"Ring engine", options, sizeof options / sizeof options[0]};
+
+/* ---- resolving -------------------------------------------------------------------------------- */
+
+static status refuse(const char *name, const char *why)
+{
+    return fail(STATUS_USAGE, "option --%s: %s", name, why);
+}
+
+static int64_t mib(double value)
+{
+    return (int64_t)(value * 1048576.0);
+}
+
+static bool by_bytes(const bucket_plan *p)
+{
+    return p->rule == BUCKET_REACH_BYTES || p->rule == BUCKET_WITHIN_BYTES;
+}
+
+/* Changes the limits of a plan that has the kind; returns whether it has. */
+static bool limit_bytes(const ring_options *o, bucket_plan *p)
+{
+    if (!by_bytes(p)) return false;
+    if (o->bucket_cap_mb > 0) {
+        bool one_limit = p->first_limit == p->limit;
+        p->limit = mib(o->bucket_cap_mb);
+        if (one_limit || p->first_limit > p->limit) p->first_limit = p->limit;
+    }
+    if (o->first_bucket_mb > 0) p->first_limit = mib(o->first_bucket_mb);
+    return true;
+}
+
+static bool limit_elements(const ring_options *o, bucket_plan *p)
+{
+    if (p->rule != BUCKET_REACH_ELEMENTS) return false;
+    if (o->message_size > 0) p->first_limit = p->limit = o->message_size;
+    return true;
+}
+
+static status resolve_buckets(const ring_options *o, const ring_policy *policy, ring_settings *s)
+{
+    bool keeps_order = o->find_unused && !o->static_graph && policy->unused.buckets.limit > 0;
+    s->first = keeps_order ? policy->unused : policy->first;
+    s->later = policy->rebuilds && !keeps_order ? policy->later : s->first;
+    s->rebuilds = policy->rebuilds && !keeps_order;
+    bool bytes = limit_bytes(o, &s->first.buckets) | limit_bytes(o, &s->later.buckets);
+    bool elements = limit_elements(o, &s->first.buckets) | limit_elements(o, &s->later.buckets);
+    if (o->bucket_cap_mb > 0 && !bytes)
+        return refuse("bucket-cap-mb", "the policy's buckets are not cut by bytes");
+    if (o->first_bucket_mb > 0 && !bytes)
+        return refuse("first-bucket-mb", "the policy's buckets are not cut by bytes");
+    if (o->message_size > 0 && !elements)
+        return refuse("message-size", "the policy's buckets are not cut by elements");
+    if (o->order > 0) {
+        s->later.buckets.order = (bucket_order)(o->order - 1);
+        s->rebuilds = s->later.buckets.order == BUCKET_ORDER_READY;
+        if (!s->rebuilds) s->first = s->later;
+    }
+    if (o->launch > 0) s->first.launch = s->later.launch = (ring_launch)(o->launch - 1);
+    return STATUS_OK;
+}
+
+static status check(const ring_options *o, const ring_settings *s)
+{
+    if (o->bucket_view && s->hook != RING_HOOK_NONE)
+        return refuse("bucket-view", "a communication hook needs buckets of its own");
+    if (o->allreduce_fp32 && s->hook != RING_HOOK_NONE)
+        return refuse("allreduce-fp32", "a communication hook says what travels");
+    if (o->bucket_view && o->allreduce_fp32)
+        return refuse("bucket-view", "with --allreduce-fp32 gradients are converted");
+    if (o->predivide > 0 && s->divide_before)
+        return refuse("predivide", "it splits a division after the sum; add --divide after");
+    if (s->join == RING_JOIN_ACTIVE && o->predivide > 0)
+        return refuse("predivide", "with --join active the divisor is known in the step only");
+    return STATUS_OK;
+}
+
+status ring_settings_resolve(const ring_options *o, int divide, const char *policy,
+                             ring_settings *s)
+{
+    const ring_policy *row = NULL;
+    TRY(ring_policy_find(policy, &row));
+    *s = (ring_settings){
+        .policy = row,
+        .serial = row->serial,
+        .divide_before = row->divide_before,
+        .broadcast_buffers = row->broadcast_buffers,
+        .life = row->life,
+        .predivide = o->predivide > 0 ? o->predivide : 1,
+        .bucket_view = o->bucket_view,
+        .find_unused = o->find_unused,
+        .static_graph = o->static_graph,
+        .hook = (ring_hook)o->hook,
+        .wire_fp32 = o->allreduce_fp32,
+        .powersgd_rank = (int)o->powersgd_rank,
+        .powersgd_start = o->powersgd_start,
+        .join = (ring_join)o->join,
+        .collective = collective_choices[o->collective],
+        .collective_table = o->collective_table,
+    };
+    if (divide != SHARED_DIVIDE_POLICY) s->divide_before = divide == SHARED_DIVIDE_BEFORE;
+    if (o->broadcast_buffers != RING_CHOICE_POLICY)
+        s->broadcast_buffers = o->broadcast_buffers == RING_CHOICE_YES;
+    TRY(resolve_buckets(o, row, s));
+    if (s->first.launch == RING_WHEN_READY) s->serial = false;
+    return check(o, s);
+}
+
+/* ---- buckets ---------------------------------------------------------------------------------- */
+
+void ring_complete_order(const int *ready, int count, int params, int *out)
+{
+    int used = 0;
+    for (int i = 0; i < count; i++) out[used++] = ready[i];
+    for (int p = params - 1; p >= 0; p--) {
+        bool known = false;
+        for (int i = 0; i < count && !known; i++) known = ready[i] == p;
+        if (!known) out[used++] = p;
+    }
+}
+
+status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later, bucket_list *out)
+{
+    const nn_model *m = program->model;
+    int count = m->param_count;
+    *out = (bucket_list){0};
+    bucket_tensor *tensors = calloc((size_t)count + 1, sizeof *tensors);
+    int *order = calloc((size_t)count + 1, sizeof *order);
+    status rc = STATUS_OK;
+    if (!tensors || !order) {
+        rc = fail(STATUS_SYSTEM, "no memory for the buckets of model %s", m->name);
+        goto out;
+    }
+    for (int i = 0; i < count; i++) tensors[i] = (bucket_tensor){m->params[i].elements, program->config.type};
+    ring_complete_order(program->ready_order, program->ready_count, count, order);
+    TRY_GOTO(rc, bucket_list_open(count, out), out);
+    bucket_assign(later ? &s->later.buckets : &s->first.buckets, tensors, count, order, out);
+out:
+    free(tensors);
+    free(order);
+    return rc;
+}
+
+static void write_plan(const char *name, const ring_step_plan *p, text_buffer *out)
+{
+    text_append(out, "%s.rule=%s\n%s.order=%s\n%s.first_limit=%lld\n%s.limit=%lld\n%s.launch=%s\n", name,
+                bucket_rule_name(p->buckets.rule), name, bucket_order_name(p->buckets.order), name,
+                (long long)p->buckets.first_limit, name, (long long)p->buckets.limit, name,
+                launch_choices[1 + p->launch]);
+}
+
+void ring_settings_write(const ring_settings *s, text_buffer *out)
+{
+    text_append(out, "policy=%s\n", s->policy->name);
+    write_plan("first", &s->first, out);
+    write_plan("later", &s->later, out);
+    text_append(out,
+                "rebuilds=%d\nserial=%d\ndivide=%s\npredivide=%.17g\nbroadcast_buffers=%d\nbucket_view=%d\n",
+                s->rebuilds, s->serial, s->divide_before ? "before" : "after", s->predivide,
+                s->broadcast_buffers, s->bucket_view);
+    text_append(out, "find_unused=%d\nstatic_graph=%d\ncomm_hook=%s\nallreduce_fp32=%d\npowersgd_rank=%d\n",
+                s->find_unused, s->static_graph, hook_choices[s->hook], s->wire_fp32, s->powersgd_rank);
+    text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\n", (long long)s->powersgd_start,
+                join_choices[s->join], s->collective);
+}

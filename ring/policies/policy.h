@@ -1,0 +1,104 @@
+/* What the systems to be reproduced do with gradients, as rows of a table, and the options that change a
+ * row. A policy is data: the engine knows no system by name. */
+#ifndef RING_POLICIES_POLICY_H
+#define RING_POLICIES_POLICY_H
+
+#include "common/nn/program.h"
+#include "common/sync/engine.h"
+#include "common/sync/shared_options.h"
+#include "ring/buckets/buckets.h"
+
+typedef enum ring_launch {
+    RING_AFTER_BACKWARD, /* all buckets behind the backward pass */
+    RING_WHEN_READY      /* a bucket as soon as its gradients, and the buckets before it, are */
+} ring_launch;
+
+typedef enum ring_bucket_life {
+    RING_BUCKETS_PERSIST, /* allocated once */
+    RING_BUCKETS_PASS     /* from launch to the copy back: gradients are flattened into a new buffer */
+} ring_bucket_life;
+
+/* How one step reduces its gradients. */
+typedef struct ring_step_plan {
+    bucket_plan buckets;
+    ring_launch launch;
+} ring_step_plan;
+
+typedef struct ring_policy {
+    const char *name;
+    ring_step_plan first; /* the first step, and all where `rebuilds` is false */
+    ring_step_plan later; /* from the second on, where it is true */
+    bool rebuilds;
+    ring_step_plan unused; /* all steps with find-unused and without static-graph; limit 0: as without */
+    bool divide_before;
+    bool broadcast_buffers; /* from rank 0 before every forward pass */
+    bool serial;            /* a bucket is launched when the one before it has been copied back */
+    ring_bucket_life life;
+} ring_policy;
+
+enum { RING_POLICIES = 8 };
+extern const ring_policy ring_policies[RING_POLICIES];
+extern const sync_policy_info ring_policy_infos[RING_POLICIES];
+
+/* STATUS_USAGE for an unknown name, naming those allowed. */
+status ring_policy_find(const char *name, const ring_policy **out);
+
+/* ---- options ---------------------------------------------------------------------------------- */
+
+typedef enum ring_choice { RING_CHOICE_POLICY, RING_CHOICE_YES, RING_CHOICE_NO } ring_choice;
+typedef enum ring_hook { RING_HOOK_NONE, RING_HOOK_FP16, RING_HOOK_BF16, RING_HOOK_POWERSGD } ring_hook;
+
+typedef enum ring_join {
+    RING_JOIN_NONE,  /* a rank without data ends the run */
+    RING_JOIN_WORLD, /* it takes part with zeros; the mean is over all ranks */
+    RING_JOIN_ACTIVE /* the mean is over the ranks that have data */
+} ring_join;
+
+/* Zero and "policy": as the policy says. */
+typedef struct ring_options {
+    double bucket_cap_mb, first_bucket_mb; /* MiB */
+    int64_t message_size;                  /* elements */
+    int order, launch;                     /* 0: policy; else 1 + bucket_order, 1 + ring_launch */
+    int broadcast_buffers;                 /* ring_choice */
+    bool bucket_view, allreduce_fp32, find_unused, static_graph;
+    double predivide;
+    int collective; /* index into ring_collectives */
+    const char *collective_table;
+    int hook; /* ring_hook */
+    int64_t powersgd_rank, powersgd_start;
+    int join; /* ring_join */
+} ring_options;
+
+extern const option_table ring_option_table;
+
+/* A policy with the options applied: what the engine runs. */
+typedef struct ring_settings {
+    const ring_policy *policy;
+    ring_step_plan first, later;
+    bool rebuilds, serial, divide_before, broadcast_buffers;
+    ring_bucket_life life;
+    double predivide; /* before the sum, where divide_before is false; the rest after it */
+    bool bucket_view, find_unused, static_graph;
+    ring_hook hook;
+    bool wire_fp32; /* sums of float64 gradients travel and are taken in float32 */
+    int powersgd_rank;
+    int64_t powersgd_start;
+    ring_join join;
+    const char *collective, *collective_table;
+} ring_settings;
+
+/* STATUS_USAGE where options contradict each other or the policy. */
+status ring_settings_resolve(const ring_options *options, int divide, const char *policy, ring_settings *out);
+
+/* "key=value" lines: what all ranks must have alike. */
+void ring_settings_write(const ring_settings *s, text_buffer *out);
+
+/* The buckets that a program's gradients have in the first (`later` false) or in later steps, in launching
+ * order; the recorded order is the program's. The caller closes the list. */
+status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later, bucket_list *out);
+
+/* Makes a permutation of the parameters from the order in which `count` of them became ready: the others
+ * follow in reverse order of registration. */
+void ring_complete_order(const int *ready, int count, int params, int *out);
+
+#endif

@@ -1,0 +1,42 @@
+/* The ring engine: every rank keeps the whole model, gradients are put into buckets and all-reduced while
+ * the backward pass goes on. What exactly happens is a row of the policy table (ring/policies). */
+#ifndef RING_RING_H
+#define RING_RING_H
+
+#include "common/sync/engine.h"
+#include "ring/policies/policy.h"
+
+extern const sync_engine_type sync_ring;
+
+/* The life of one bucket in one step, in ns on the device's clock. Written by the engine into a fixed ring of
+ * records; to be read by the thread that calls the stages, behind finish(). */
+typedef struct ring_bucket_record {
+    int64_t id; /* counts records, from 1 */
+    int64_t step;
+    int bucket, tensors;
+    int64_t bytes;       /* as they travel */
+    int64_t ready_ns;    /* its last gradient was ready */
+    int64_t launched_ns; /* handed to the collectives */
+    int64_t started_ns;  /* all ranks had come: data began to move */
+    int64_t finished_ns;
+    int64_t wait_begin_ns, wait_end_ns; /* the compute stream waited for it; the same: it did not have to */
+} ring_bucket_record;
+
+/* Copies up to `capacity` records with ids above `after`, oldest first; returns how many. Records that have
+ * been overwritten are left out. */
+int ring_bucket_records(const sync_engine *e, int64_t after, ring_bucket_record *out, int capacity);
+
+/* What the bucket records of one step say. */
+typedef struct ring_overlap {
+    int64_t communication_ns; /* buckets were moving: the union of [started, finished] */
+    int64_t hidden_ns;        /* of it, before the end of the backward pass */
+    int64_t exposed_ns;       /* the compute stream waited */
+    int64_t pytorch_ns; /* PyTorch's figure: from the start of the first to the end of the backward pass */
+} ring_overlap;
+ring_overlap ring_overlap_of(const ring_bucket_record *records, int count, int64_t backward_end_ns);
+
+/* The buckets in use: of the first step until the second begins, then of the later ones. Borrowed. */
+const bucket_list *ring_buckets(const sync_engine *e);
+const ring_settings *ring_engine_settings(const sync_engine *e);
+
+#endif

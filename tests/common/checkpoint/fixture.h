@@ -1,0 +1,74 @@
+/* A folder of small files, and the parts of a rank that a checkpoint holds. */
+#ifndef TESTS_COMMON_CHECKPOINT_FIXTURE_H
+#define TESTS_COMMON_CHECKPOINT_FIXTURE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#undef fail /* the name is status.h's */
+#undef fail_msg
+#define fail_msg(...) (print_error(__VA_ARGS__), print_error("\n"), _fail(__FILE__, __LINE__))
+
+#include "common/checkpoint/arenas.h"
+#include "models/models.h"
+
+/* cmocka set-up and tear-down: *state is the path of a new folder, removed with the files in it. */
+int folder_open(void **state);
+int folder_close(void **state);
+
+/* "FOLDER/NAME", valid until the eighth call behind this one. */
+const char *path_in(const char *folder, const char *name);
+int files_in(const char *folder);
+
+void write_file(const char *path, const void *bytes, size_t size);
+/* NULL if it is not there; else from malloc. */
+uint8_t *read_file(const char *path, size_t *size);
+
+/* Writes a safetensors file with `header` and `data_bytes` bytes 0, 1, 2, ... behind it. */
+void write_safetensors(const char *path, const char *header, size_t data_bytes);
+
+/* Checks status and text (all of `text` must be in the message), and clears the record. */
+void expect_failure(status result, status code, const char *text);
+void expect_ok(status result);
+
+/* What a rank has that a checkpoint holds. Must not move while open. */
+typedef struct rank_state {
+    model_options options;
+    option_binding model_binding;
+    optimizer_options optimizer_options;
+    nn_model *model;
+    nn_program *program;
+    device *device;
+    device_stream *stream;
+    param_set *set;
+    optimizer *optimizer;
+    ledger ledger;
+    checkpoint_arenas arenas;
+    checkpoint_subject subject;
+} rank_state;
+
+/* `optimizer` NULL: Adam. Skips the test where the device is not there. */
+void rank_open(rank_state *r, const char *device, const model_options *options,
+               const optimizer_options *optimizer);
+void rank_close(rank_state *r);
+
+/* Every element of every arena a value of its own, a function of `seed`; exact in float32. */
+void rank_fill(rank_state *r, uint64_t seed);
+
+/* Compares all arenas bit for bit, padding included. */
+void expect_same_rank(const rank_state *found, const rank_state *wanted);
+void expect_same_parameters(const rank_state *found, const rank_state *wanted);
+
+status rank_save(rank_state *r, const char *path, const checkpoint_progress *progress);
+/* `progress` may be NULL. */
+status rank_load(rank_state *r, const char *path, checkpoint_progress *progress);
+
+extern const model_options toy_model, lenet_model, bert_model, gpt2_model;
+/* conv, BatchNorm, ReLU, twice, and a classifier: 6x6 images, names as in a ResNet. Not in models/. */
+extern const model_options small_model;
+extern const checkpoint_progress some_progress;
+
+#endif

@@ -1,0 +1,267 @@
+/* What is saved is what is loaded, and the checkpoint of another run is refused. */
+#include "tests/common/checkpoint/fixture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- round trips ------------------------------------------------------------------------------ */
+
+static const optimizer_options
+    sgd = {.kind = OPTIMIZER_SGD, .lr = 0.1},
+    momentum = {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9},
+    adam = {.kind = OPTIMIZER_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8},
+    adamw = {.kind = OPTIMIZER_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+
+static const struct {
+    const model_options *model;
+    const optimizer_options *optimizer;
+} round_trips[] = {
+    {&toy_model, &sgd},    {&toy_model, &momentum}, {&toy_model, &adamw},      {&lenet_model, &adam},
+    {&bert_model, &adamw}, {&gpt2_model, &adam},    {&small_model, &momentum},
+};
+
+static void round_trip(const char *folder, const char *device)
+{
+    for (size_t i = 0; i < sizeof round_trips / sizeof round_trips[0]; i++) {
+        rank_state saved, loaded;
+        checkpoint_progress progress = {0};
+        const char *path = path_in(folder, "c.safetensors");
+        rank_open(&saved, device, round_trips[i].model, round_trips[i].optimizer);
+        rank_open(&loaded, device, round_trips[i].model, round_trips[i].optimizer);
+        rank_fill(&saved, i);
+        rank_fill(&loaded, 1000 + i);
+        expect_ok(rank_save(&saved, path, &some_progress));
+        expect_ok(rank_load(&loaded, path, &progress));
+        expect_same_rank(&loaded, &saved);
+        assert_memory_equal(&progress, &some_progress, sizeof progress);
+        rank_close(&saved);
+        rank_close(&loaded);
+    }
+}
+
+static void the_reference_device_gets_back_every_bit(void **state)
+{
+    round_trip(*state, "reference");
+}
+
+static void the_cpu_gets_back_every_bit(void **state)
+{
+    round_trip(*state, "cpu");
+}
+
+static void a_file_is_a_function_of_what_is_saved(void **state)
+{
+    rank_state r;
+    size_t size, again;
+    rank_open(&r, "reference", &lenet_model, NULL);
+    rank_fill(&r, 1);
+    expect_ok(rank_save(&r, path_in(*state, "a"), &some_progress));
+    expect_ok(rank_save(&r, path_in(*state, "b"), &some_progress));
+    uint8_t *a = read_file(path_in(*state, "a"), &size), *b = read_file(path_in(*state, "b"), &again);
+    assert_int_equal(size, again);
+    assert_memory_equal(a, b, size);
+    free(a);
+    free(b);
+    rank_close(&r);
+}
+
+static void state_is_also_read_from_host_memory(void **state)
+{
+    rank_state saved, loaded;
+    rank_open(&saved, "reference", &lenet_model, &adam);
+    rank_open(&loaded, "reference", &lenet_model, &adam);
+    rank_fill(&saved, 3);
+    size_t bytes = (size_t)saved.set->arena_elements * sizeof(double);
+    void *copies[2];
+    for (int i = 0; i < 2; i++) {
+        copies[i] = malloc(bytes);
+        memcpy(copies[i], saved.arenas.states[i], bytes);
+        saved.arenas.states[i] = copies[i];
+    }
+    saved.arenas.states_on_host = true;
+    expect_ok(rank_save(&saved, path_in(*state, "c"), &some_progress));
+    expect_ok(rank_load(&loaded, path_in(*state, "c"), NULL));
+    expect_same_rank(&loaded, &saved);
+    free(copies[0]);
+    free(copies[1]);
+    rank_close(&saved);
+    rank_close(&loaded);
+}
+
+static void without_an_optimizer_parameters_and_buffers_are_loaded_alone(void **state)
+{
+    rank_state saved, loaded, untouched;
+    rank_open(&saved, "reference", &lenet_model, &adam);
+    rank_open(&loaded, "reference", &lenet_model, &adam);
+    rank_open(&untouched, "reference", &lenet_model, &adam);
+    rank_fill(&saved, 3);
+    expect_ok(rank_save(&saved, path_in(*state, "c"), &some_progress));
+    loaded.subject.optimizer = NULL;
+    expect_ok(rank_load(&loaded, path_in(*state, "c"), NULL));
+    expect_same_parameters(&loaded, &saved);
+    memcpy(untouched.set->params.data, saved.set->params.data,
+           (size_t)saved.set->arena_elements * sizeof(double));
+    expect_same_rank(&loaded, &untouched);
+    expect_ok(rank_save(&loaded, path_in(*state, "weights"), &some_progress));
+    expect_failure(rank_load(&saved, path_in(*state, "weights"), NULL), STATUS_DATA,
+                   "found the state of the optimizer 'none', allowed is this run's 'adam'");
+    rank_close(&saved);
+    rank_close(&loaded);
+    rank_close(&untouched);
+}
+
+static void tensors_stand_in_pytorchs_order_with_pytorchs_names(void **state)
+{
+    (void)state;
+    static const char *const wanted[] = {
+        "conv1.weight",
+        "bn1.weight",
+        "bn1.bias",
+        "bn1.running_mean",
+        "bn1.running_var",
+        "bn1.num_batches_tracked",
+        "conv2.weight",
+        "conv2.bias",
+        "bn2.weight",
+        "bn2.bias",
+        "bn2.running_mean",
+        "bn2.running_var",
+        "bn2.num_batches_tracked",
+        "fc.weight",
+        "fc.bias",
+        "optimizer.exp_avg.conv1.weight",
+        "optimizer.exp_avg.bn1.weight",
+    };
+    enum { COUNT = 15 + 2 * 9, SECOND = 15 + 9 };
+    rank_state r;
+    checkpoint_contents c;
+    rank_open(&r, "reference", &small_model, &adam);
+    expect_ok(checkpoint_contents_make(r.model, DTYPE_F32, &adam, &c));
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        assert_string_equal(c.tensors[i].name, wanted[i]);
+    assert_int_equal(c.count, COUNT);
+    assert_string_equal(c.tensors[SECOND].name, "optimizer.exp_avg_sq.conv1.weight");
+    assert_string_equal(c.tensors[COUNT - 1].name, "optimizer.exp_avg_sq.fc.bias");
+    int64_t bytes = 0;
+    for (int i = 0; i < c.count; i++) {
+        assert_int_equal(c.tensors[i].begin % dtype_size(c.tensors[i].type), 0);
+        bytes += c.tensors[i].bytes;
+    }
+    assert_int_equal(c.data_bytes, bytes);
+    checkpoint_contents_free(&c);
+    rank_close(&r);
+}
+
+/* ---- other runs ------------------------------------------------------------------------------- */
+
+static const model_options wine_model = {.name = "wine_mlp"},
+                           toy_with_7_classes = {.name = "toy", .classes = 7},
+                           two_heads = {.name = "bert",
+                                        .layers = 2,
+                                        .hidden = 32,
+                                        .heads = 2,
+                                        .vocabulary = 97,
+                                        .positions = 16,
+                                        .sequence = 7},
+                           long_bert = {.name = "bert",
+                                        .layers = 2,
+                                        .hidden = 32,
+                                        .heads = 4,
+                                        .vocabulary = 97,
+                                        .positions = 16,
+                                        .sequence = 12};
+
+static const struct {
+    const model_options *saved, *loaded;
+    const optimizer_options *saved_optimizer, *loaded_optimizer;
+    const char *message; /* NULL: loads */
+} others[] = {
+    {&toy_model, &wine_model, &sgd, &sgd, "found the model 'toy', allowed is this run's 'wine_mlp'"},
+    {&toy_with_7_classes, &toy_model, &sgd, &sgd, "found a model with classes 7, allowed is this run's 5"},
+    {&bert_model, &two_heads, &sgd, &sgd, "found a model with heads 4, allowed is this run's 2"},
+    {&bert_model, &long_bert, &sgd, &sgd, NULL},
+    {&toy_model, &toy_model, &adam, &adamw,
+     "found the state of the optimizer 'adam', allowed is this run's 'adamw'"},
+    {&toy_model, &toy_model, &sgd, &adam,
+     "found the state of the optimizer 'sgd', allowed is this run's 'adam'"},
+    {&toy_model, &toy_model, &momentum, &sgd, "unexpected are optimizer.momentum_buffer.net1.bias, "},
+    {&toy_model, &toy_model, &sgd, &momentum, "missing are optimizer.momentum_buffer.net1.weight, "},
+};
+
+static void the_checkpoint_of_another_run_is_refused_with_both_named(void **state)
+{
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        rank_state saved, loaded;
+        rank_open(&saved, "reference", others[i].saved, others[i].saved_optimizer);
+        rank_open(&loaded, "reference", others[i].loaded, others[i].loaded_optimizer);
+        rank_fill(&saved, i);
+        expect_ok(rank_save(&saved, path_in(*state, "c"), &some_progress));
+        status rc = rank_load(&loaded, path_in(*state, "c"), NULL);
+        if (others[i].message)
+            expect_failure(rc, STATUS_DATA, others[i].message);
+        else
+            expect_ok(rc);
+        rank_close(&saved);
+        rank_close(&loaded);
+    }
+}
+
+static void float64_loads_into_float32_and_back(void **state)
+{
+    rank_state wide, narrow, again;
+    rank_open(&narrow, "cpu", &lenet_model, &adam);
+    rank_open(&wide, "reference", &lenet_model, &adam);
+    rank_open(&again, "cpu", &lenet_model, &adam);
+    rank_fill(&narrow, 5);
+    expect_ok(rank_save(&narrow, path_in(*state, "f32"), &some_progress));
+    expect_ok(rank_load(&wide, path_in(*state, "f32"), NULL));
+    expect_ok(rank_save(&wide, path_in(*state, "f64"), &some_progress));
+    expect_ok(rank_load(&again, path_in(*state, "f64"), NULL));
+    expect_same_rank(&again, &narrow);
+    rank_close(&wide);
+    rank_close(&narrow);
+    rank_close(&again);
+}
+
+/* ---- options ---------------------------------------------------------------------------------- */
+
+static void options_that_mean_nothing_together_are_refused(void **state)
+{
+    (void)state;
+    expect_ok(checkpoint_options_check(&(checkpoint_options){0}));
+    expect_ok(checkpoint_options_check(&(checkpoint_options){.save = "c", .save_every = 5, .load = "d"}));
+    expect_failure(checkpoint_options_check(&(checkpoint_options){.save_every = 5}), STATUS_USAGE,
+                   "option --save-every: found 5 without --save");
+    expect_failure(checkpoint_options_check(&(checkpoint_options){.load = ""}), STATUS_USAGE,
+                   "option --load: found ''");
+}
+
+static void a_run_saves_every_so_many_steps_and_at_its_end(void **state)
+{
+    (void)state;
+    checkpoint_options every_5 = {.save = "c", .save_every = 5}, at_the_end = {.save = "c"}, never = {0};
+    for (int64_t steps = 0; steps <= 12; steps++) {
+        bool last = steps == 12;
+        assert_int_equal(checkpoint_due(&every_5, steps, last), steps == 5 || steps == 10 || last);
+        assert_int_equal(checkpoint_due(&at_the_end, steps, last), last);
+        assert_false(checkpoint_due(&never, steps, last));
+    }
+}
+
+int main(void)
+{
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_open, folder_close)
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(the_reference_device_gets_back_every_bit),
+        IN_FOLDER(the_cpu_gets_back_every_bit),
+        IN_FOLDER(a_file_is_a_function_of_what_is_saved),
+        IN_FOLDER(state_is_also_read_from_host_memory),
+        IN_FOLDER(without_an_optimizer_parameters_and_buffers_are_loaded_alone),
+        cmocka_unit_test(tensors_stand_in_pytorchs_order_with_pytorchs_names),
+        IN_FOLDER(the_checkpoint_of_another_run_is_refused_with_both_named),
+        IN_FOLDER(float64_loads_into_float32_and_back),
+        cmocka_unit_test(options_that_mean_nothing_together_are_refused),
+        cmocka_unit_test(a_run_saves_every_so_many_steps_and_at_its_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

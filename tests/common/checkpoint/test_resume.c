@@ -1,0 +1,277 @@
+/* A run that is saved, ended, loaded in a fresh process's terms and continued has the bits of a run that was
+ * never interrupted: losses, parameters, buffers, optimizer state. */
+#include "tests/common/checkpoint/fixture.h"
+
+#include "common/data/batches.h"
+#include "harness/train/trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEED = 11, MOST_STEPS = 16 };
+
+typedef struct resume_case {
+    model_options model;
+    const char *data;
+    optimizer_options optimizer;
+    int64_t batch, samples; /* samples: of synthetic data */
+    int64_t stop, steps;
+} resume_case;
+
+/* Everything that depends on the number of the step is in use: schedules, warm-up, bias corrections, and
+ * with dampening the first update. Stops lie within an epoch and at the end of one. */
+static const resume_case cases[] = {
+    {.model = {.name = "toy"},
+     .data = "synthetic",
+     .optimizer = {.kind = OPTIMIZER_SGD,
+                   .lr = 0.05,
+                   .momentum = 0.9,
+                   .dampening = 0.5,
+                   .schedule = LR_STEP,
+                   .schedule_steps = 3,
+                   .gamma = 0.5},
+     .batch = 4,
+     .samples = 30,
+     .stop = 1,
+     .steps = 9},
+    {.model = {.name = "wine_mlp"},
+     .data = "wine",
+     .optimizer = {.kind = OPTIMIZER_ADAMW,
+                   .lr = 0.01,
+                   .weight_decay = 0.1,
+                   .beta1 = 0.9,
+                   .beta2 = 0.99,
+                   .eps = 1e-8,
+                   .schedule = LR_COSINE,
+                   .warmup_steps = 5},
+     .batch = 16,
+     .stop = 10,
+     .steps = 16},
+    {.model = {.name = "wine_mlp"},
+     .data = "wine",
+     .optimizer = {.kind = OPTIMIZER_ADAM,
+                   .lr = 0.01,
+                   .beta1 = 0.8,
+                   .beta2 = 0.9,
+                   .eps = 1e-8,
+                   .schedule = LR_LINEAR,
+                   .clip_norm = 0.5},
+     .batch = 16,
+     .stop = 8,
+     .steps = 12},
+    {.model = {.name = "resnet18", .image = 32, .classes = 10},
+     .data = "synthetic:3x32x32:10",
+     .optimizer = {.kind = OPTIMIZER_SGD, .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4},
+     .batch = 2,
+     .samples = 5,
+     .stop = 1,
+     .steps = 3},
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+typedef struct run {
+    const resume_case *c;
+    board *board;
+    dataset *set;
+    nn_model *model;
+    trainer *trainer;
+    batch_source *source;
+    model_options options;
+    option_binding binding;
+    checkpoint_arenas arenas;
+    checkpoint_subject subject;
+} run;
+
+static void open_data(run *r, int64_t first_step)
+{
+    data_form form = data_form_of_model(r->model);
+    dataset_config config = {.spec = r->c->data,
+                             .seed = SEED,
+                             .model = &form,
+                             .synthetic_samples = {r->c->samples, r->c->samples}};
+    expect_ok(dataset_open(&config, &r->set));
+    batches_config batches = {.set = r->set,
+                              .part = DATA_TRAIN,
+                              .purpose = BATCHES_TRAIN,
+                              .model = form,
+                              .seed = SEED,
+                              .world = 1,
+                              .batch = r->c->batch,
+                              .drop_last = true,
+                              .first_step = first_step};
+    expect_ok(batches_open(&batches, &r->source));
+}
+
+static status open_trainer(run *r, const char *device)
+{
+    trainer_config config = {.world = 1,
+                             .device = device,
+                             .threads = 1,
+                             .model = r->model,
+                             .engine = &sync_none,
+                             .policy = "none",
+                             .optimizer = &r->c->optimizer,
+                             .batch = r->c->batch,
+                             .total_steps = r->c->steps,
+                             .cell = board_cell_of(r->board, 0),
+                             .stall_timeout_ns = 60 * NS_PER_S};
+    sync_blob offer;
+    TRY(trainer_open(&config, &r->trainer));
+    TRY(trainer_offer(r->trainer, &offer));
+    return trainer_connect(r->trainer, &offer);
+}
+
+/* Skips the test where the device is not there. */
+static void run_open(run *r, const resume_case *c, const char *device, uint64_t seed, int64_t first_step)
+{
+    *r = (run){.c = c};
+    expect_ok(model_build(&c->model, &r->model));
+    expect_ok(model_resolve(&c->model, &r->options));
+    expect_ok(board_create(1, 1, &r->board));
+    status rc = open_trainer(r, device);
+    if (rc == STATUS_UNAVAILABLE) {
+        error_clear();
+        print_message("# skipped: the device %s is not there\n", device);
+        skip();
+    }
+    expect_ok(rc);
+    open_data(r, first_step);
+    expect_ok(param_set_initialize(trainer_params(r->trainer), trainer_stream(r->trainer), seed));
+    r->binding = (option_binding){.table = &model_option_table, .storage = &r->options};
+    r->arenas = checkpoint_arenas_of(trainer_params(r->trainer), trainer_stream(r->trainer),
+                                     trainer_optimizer(r->trainer));
+    r->subject = (checkpoint_subject){.model = r->model,
+                                      .type = trainer_params(r->trainer)->type,
+                                      .model_options = &r->binding,
+                                      .optimizer = &c->optimizer};
+}
+
+static void run_close(run *r)
+{
+    batch_source_close(&r->source);
+    trainer_close(&r->trainer);
+    dataset_close(&r->set);
+    board_close(&r->board);
+    nn_model_free(&r->model);
+}
+
+static void run_steps(run *r, int64_t first, int64_t end, double *losses)
+{
+    for (int64_t s = first; s < end; s++) {
+        step_result result;
+        expect_ok(trainer_step(r->trainer, r->source, s, s, &result));
+        losses[s] = result.loss;
+    }
+    expect_ok(trainer_settle(r->trainer));
+}
+
+static void save(run *r, const char *path, int64_t step)
+{
+    batch_position at = batch_position_of_step(r->source, step);
+    checkpoint_progress progress = {.step = step,
+                                    .optimizer_step = step,
+                                    .epoch = at.epoch,
+                                    .epoch_step = at.epoch_step,
+                                    .batches_tracked = step,
+                                    .seed = SEED};
+    checkpoint_source source = checkpoint_arenas_source(&r->arenas);
+    expect_ok(checkpoint_save(path, &r->subject, &progress, &source));
+}
+
+/* Returns the step to go on with. */
+static int64_t load(run *r, const char *path)
+{
+    checkpoint *c;
+    checkpoint_sink sink = checkpoint_arenas_sink(&r->arenas);
+    expect_ok(checkpoint_open(path, &c));
+    expect_ok(checkpoint_load(c, &r->subject, &sink));
+    checkpoint_progress p = checkpoint_get_info(c)->progress;
+    checkpoint_close(&c);
+    assert_int_equal(p.seed, SEED);
+    assert_int_equal(batch_step_of_position(r->source, (batch_position){p.epoch, p.epoch_step}), p.step);
+    assert_int_equal(p.optimizer_step, p.step);
+    return p.step;
+}
+
+static void expect_same_arena(const run *found, const char *what, const device_memory *f,
+                              const device_memory *w, int64_t elements)
+{
+    const param_set *set = trainer_params(found->trainer);
+    if (elements == 0 || memcmp(f->data, w->data, (size_t)(elements * dtype_size(set->type))) == 0) return;
+    fail_msg("model %s after %lld + %lld steps: its %s differ", found->model->name, (long long)found->c->stop,
+             (long long)(found->c->steps - found->c->stop), what);
+}
+
+static void expect_same_run(run *found, run *wanted)
+{
+    const param_set *f = trainer_params(found->trainer), *w = trainer_params(wanted->trainer);
+    expect_same_arena(found, "parameters", &f->params, &w->params, f->arena_elements);
+    expect_same_arena(found, "buffers", &f->buffers, &w->buffers, f->buffer_elements);
+    for (int i = 0; i < optimizer_state_count(&found->c->optimizer); i++)
+        expect_same_arena(found, "optimizer state", optimizer_state(trainer_optimizer(found->trainer), i),
+                          optimizer_state(trainer_optimizer(wanted->trainer), i), f->arena_elements);
+}
+
+static void resume(const char *folder, const resume_case *c, const char *device)
+{
+    run whole, first, second;
+    double wanted[MOST_STEPS], found[MOST_STEPS];
+    const char *path = path_in(folder, "c.safetensors");
+    run_open(&whole, c, device, SEED, 0);
+    run_steps(&whole, 0, c->steps, wanted);
+    run_open(&first, c, device, SEED, 0);
+    run_steps(&first, 0, c->stop, found);
+    save(&first, path, c->stop);
+    run_close(&first);
+    run_open(&second, c, device, SEED + 1, c->stop);
+    run_steps(&second, load(&second, path), c->steps, found);
+    for (int64_t s = 0; s < c->steps; s++)
+        if (memcmp(&found[s], &wanted[s], sizeof wanted[s]) != 0)
+            fail_msg("model %s, step %lld: found the loss %.17g, wanted %.17g", whole.model->name,
+                     (long long)s, found[s], wanted[s]);
+    expect_same_run(&second, &whole);
+    run_close(&whole);
+    run_close(&second);
+}
+
+static void on_the_reference_device_a_resumed_run_has_the_bits_of_a_whole_one(void **state)
+{
+    for (int i = 0; i < CASES; i++) resume(*state, &cases[i], "reference");
+}
+
+static void on_the_cpu_a_resumed_run_has_the_bits_of_a_whole_one(void **state)
+{
+    for (int i = 0; i < CASES; i++) resume(*state, &cases[i], "cpu");
+}
+
+static void without_its_state_or_its_step_a_run_goes_elsewhere(void **state)
+{
+    run whole, other;
+    double wanted[MOST_STEPS], found[MOST_STEPS];
+    const resume_case *c = &cases[1];
+    const char *path = path_in(*state, "c.safetensors");
+    run_open(&whole, c, "reference", SEED, 0);
+    run_steps(&whole, 0, c->stop, wanted);
+    save(&whole, path, c->stop);
+    run_steps(&whole, c->stop, c->steps, wanted);
+    for (int fresh = 0; fresh < 2; fresh++) {
+        run_open(&other, c, "reference", SEED + 1, 0);
+        if (fresh) other.subject.optimizer = NULL;
+        int64_t step = load(&other, path);
+        run_steps(&other, fresh ? step : step - 1, c->steps, found);
+        assert_true(found[c->steps - 1] != wanted[c->steps - 1]);
+        run_close(&other);
+    }
+    run_close(&whole);
+}
+
+int main(void)
+{
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_open, folder_close)
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(on_the_reference_device_a_resumed_run_has_the_bits_of_a_whole_one),
+        IN_FOLDER(on_the_cpu_a_resumed_run_has_the_bits_of_a_whole_one),
+        IN_FOLDER(without_its_state_or_its_step_a_run_goes_elsewhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,207 @@
+/* The format: what is decoded, and that every malformed header is refused with reason and place. */
+#include "tests/common/checkpoint/fixture.h"
+
+#include "common/checkpoint/convert.h"
+#include "common/checkpoint/safetensors.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A copy on the heap without a terminator, so that the address sanitizer sees what is read behind it. */
+static status decode(const char *text, int64_t data_bytes, safetensors_header *h)
+{
+    static char *copy;
+    size_t length = strlen(text);
+    free(copy);
+    copy = malloc(length ? length : 1);
+    memcpy(copy, text, length);
+    return safetensors_decode("f", copy, (int64_t)length, SAFETENSORS_PREFIX + (int64_t)length + data_bytes,
+                              h);
+}
+
+static void a_header_gives_names_types_shapes_and_places(void **state)
+{
+    (void)state;
+    safetensors_header h;
+    expect_ok(decode("{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[8,32]},"
+                     "\"__metadata__\":{\"format\":\"pt\",\"x.y\":\"z\"},"
+                     "\"n\":{\"data_offsets\":[0,8],\"shape\":[],\"dtype\":\"I64\"},"
+                     "\"empty\":{\"dtype\":\"BF16\",\"shape\":[0,7],\"data_offsets\":[32,32]}}   ",
+                     32, &h));
+    assert_int_equal(h.count, 3);
+    const safetensors_tensor *w = safetensors_find(&h, "w"), *n = safetensors_find(&h, "n");
+    assert_non_null(w);
+    assert_int_equal(w->dtype->type, DTYPE_F32);
+    assert_int_equal(w->rank, 2);
+    assert_int_equal(w->dims[0], 2);
+    assert_int_equal(w->dims[1], 3);
+    assert_int_equal(w->begin, 8);
+    assert_int_equal(w->end, 32);
+    assert_int_equal(n->rank, 0);
+    assert_int_equal(n->elements, 1);
+    assert_int_equal(safetensors_find(&h, "empty")->elements, 0);
+    assert_null(safetensors_find(&h, "format"));
+    assert_string_equal(safetensors_metadata(&h, "format"), "pt");
+    assert_null(safetensors_metadata(&h, "w"));
+    assert_true(safetensors_has_metadata(&h, "x."));
+    assert_false(safetensors_has_metadata(&h, "w"));
+    assert_int_equal(safetensors_offset_of(&h, "w"), 9);
+    assert_int_equal(safetensors_offset_of(&h, "shape"), 8 + 20);
+    safetensors_free(&h);
+}
+
+#define T(dtype, shape, offsets)                                                                             \
+    "{\"t\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+#define TWO(a, b)                                                                                            \
+    "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" a                                             \
+    "},\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" b "}}"
+
+static const struct {
+    const char *header;
+    int64_t data_bytes;
+    const char *message;
+} malformed[] = {
+    {"", 0, "f: at offset 8: found no '{'"},
+    {" {}", 0, "f: at offset 8: found no '{'"},
+    {"[]", 0, "f: at offset 8: found no '{'"},
+    {"{", 0, "f: at offset 9: malformed header"},
+    {"{\"a\":1,}", 0, "f: at offset 16: malformed header"},
+    {"{}x", 0, "f: at offset 11: malformed header"},
+    {"{\"t\":\xff}", 0, "malformed header"},
+    {"{\"t\":1}", 0, "f: at offset 9: tensor t is no object"},
+    {"{\"t\":{}}", 0, "f: at offset 9: tensor t has no dtype"},
+    {"{\"t\":{\"dtype\":7}}", 0, "tensor t has no dtype"},
+    {T("F31", "[4]", "[0,16]"), 16, "tensor t: found dtype 'F31', allowed is F64, F32"},
+    {T("F32", "7", "[0,16]"), 16, "tensor t has no shape"},
+    {T("F32", "[-4]", "[0,16]"), 16, "tensor t: found a shape that no tensor has"},
+    {T("F32", "[4.0]", "[0,16]"), 16, "tensor t: found a shape that no tensor has"},
+    {T("F32", "[4294967296,4294967296]", "[0,16]"), 16, "tensor t: found a shape that no tensor has"},
+    {T("F32", "[9223372036854775807]", "[0,16]"), 16,
+     "tensor t: found 16 bytes of data for F32 of shape 9223372036854775807"},
+    {T("F32", "[9223372036854775808]", "[0,16]"), 16, "malformed header: too big integer"},
+    {T("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "tensor t: found 9 dimensions, allowed are at most 8"},
+    {T("F32", "[4]", "[0]"), 16, "tensor t has no pair of data_offsets"},
+    {T("F32", "[4]", "[0,\"16\"]"), 16, "tensor t has no pair of data_offsets"},
+    {T("F32", "[4]", "[16,0]"), 16, "tensor t: found data_offsets 16 to 0"},
+    {T("F32", "[4]", "[-16,0]"), 16, "tensor t: found data_offsets -16 to 0"},
+    {T("F32", "[4]", "[0,17]"), 16, "tensor t: its data end at 17, the file has 16 bytes of data"},
+    {T("F32", "[4]", "[0,12]"), 16, "tensor t: found 12 bytes of data for F32 of shape 4"},
+    {T("F32", "[]", "[0,16]"), 16, "tensor t: found 16 bytes of data for F32 of shape scalar"},
+    {T("F32", "[4]", "[0,16]"), 24, "found 8 bytes behind the last tensor, allowed are none"},
+    {"{}", 1, "f: at offset 10: found 1 bytes behind the last tensor"},
+    {T("F32", "[4]", "[8,24]"), 24, "tensor t: its data begin at 8, allowed is 0: no holes"},
+    {TWO("[0,4]", "[4,8]"), 7, "tensor b: its data end at 8, the file has 7 bytes of data: it is truncated"},
+    {TWO("[0,4]", "[2,6]"), 6, "tensor b: its data begin at 2 and overlap those of a, which end at 4"},
+    {TWO("[0,4]", "[0,4]"), 4, "overlap"},
+    {TWO("[0,4]", "[5,9]"), 9, "tensor b: its data begin at 5, allowed is 4: no holes"},
+    {"{\"t\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},\"t\":{\"dtype\":\"U8\",\"shape\":[0],"
+     "\"data_offsets\":[0,0]}}",
+     0, "malformed header: duplicate object key"},
+    {"{\"__metadata__\":[]}", 0, "__metadata__ is no object"},
+    {"{\"__metadata__\":{\"step\":7}}", 0, "metadata step: allowed is a text"},
+    {"{\"two\\nlines\":1}", 0, "tensor two?lines is no object"},
+};
+
+static void a_malformed_header_is_refused_with_reason_and_offset(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof malformed / sizeof malformed[0]; i++) {
+        safetensors_header h;
+        expect_failure(decode(malformed[i].header, malformed[i].data_bytes, &h), STATUS_DATA,
+                       malformed[i].message);
+    }
+}
+
+static void nesting_is_bounded(void **state)
+{
+    (void)state;
+    enum { DEPTH = 100000 };
+    char *text = malloc(DEPTH + 8);
+    safetensors_header h;
+    memcpy(text, "{\"t\":", 5);
+    memset(text + 5, '[', DEPTH);
+    text[DEPTH + 5] = '\0';
+    expect_failure(decode(text, 0, &h), STATUS_DATA, "maximum parsing depth reached");
+    free(text);
+}
+
+static const struct {
+    const char *bytes;
+    size_t size;
+    int64_t file_bytes;
+    int64_t length; /* -1: refused */
+    const char *message;
+} lengths[] = {
+    {"\x10\0\0\0\0\0\0", 8, 100, 16, NULL},
+    {"\x5c\0\0\0\0\0\0", 8, 100, 92, NULL},
+    {"\x5d\0\0\0\0\0\0", 8, 100, -1,
+     "f: at offset 0: found a header of 93 bytes, the file has 92 behind its length"},
+    {"\0\xe1\xf5\x05\0\0\0", 8, INT64_C(1) << 40, 100000000, NULL},
+    {"\x01\xe1\xf5\x05\0\0\0", 8, INT64_C(1) << 40, -1,
+     "found a header of 100000001 bytes, allowed are at most 100000000"},
+    {"\xff\xff\xff\xff\xff\xff\xff\xff", 8, 100, -1, "found a header of 18446744073709551615 bytes"},
+    {"", 0, 0, -1, "f: at offset 0: found the end of the file"},
+    {"\x10\0\0\0\0\0", 7, 7, -1, "f: at offset 7: found the end of the file"},
+    {"PK\3\4\x14\0\0\0", 8, 1000, -1, "found a file of torch.save"},
+    {"\x80\x02\x8a\x0al\xfc\x9c\x46", 8, 1000, -1, "found a file of torch.save"},
+};
+
+static void a_header_must_fit_into_its_file(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        int64_t length;
+        status rc = safetensors_measure("f", (const uint8_t *)lengths[i].bytes, lengths[i].size,
+                                        lengths[i].file_bytes, &length);
+        if (lengths[i].length < 0) {
+            expect_failure(rc, STATUS_DATA, lengths[i].message);
+        } else {
+            expect_ok(rc);
+            assert_int_equal(length, lengths[i].length);
+        }
+    }
+}
+
+/* By the definition of IEEE 754: (-1)^sign 2^(exponent - bias) (1 + fraction), and 0 for the exponent
+ * without 1. */
+static double value_of(uint16_t bits, int exponent_bits, int fraction_bits)
+{
+    int bias = (1 << (exponent_bits - 1)) - 1, most = (1 << exponent_bits) - 1;
+    int exponent = bits >> fraction_bits & most;
+    double fraction = (bits & ((1 << fraction_bits) - 1)) * pow(2, -fraction_bits),
+           sign = bits >> 15 ? -1 : 1;
+    if (exponent == most) return fraction > 0 ? (double)NAN : sign * (double)INFINITY;
+    return exponent ? sign * pow(2, exponent - bias) * (1 + fraction) : sign * pow(2, 1 - bias) * fraction;
+}
+
+static void every_half_and_bfloat16_converts_exactly(void **state)
+{
+    (void)state;
+    for (int bits = 0; bits < 1 << 16; bits++) {
+        uint16_t half = (uint16_t)bits;
+        float f16, bf16;
+        convert_to_host(&f16, &half, DTYPE_F16, 1);
+        convert_to_host(&bf16, &half, DTYPE_BF16, 1);
+        double wanted[] = {value_of(half, 5, 10), value_of(half, 8, 7)}, found[] = {f16, bf16};
+        for (int i = 0; i < 2; i++)
+            if ((isnan(wanted[i]) != isnan(found[i])) ||
+                (!isnan(wanted[i]) && memcmp(&found[i], &wanted[i], sizeof wanted[i]) != 0))
+                fail_msg("%s %04x: found %.9g, wanted %.9g", i ? "bfloat16" : "float16", bits, found[i],
+                         wanted[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_header_gives_names_types_shapes_and_places),
+        cmocka_unit_test(a_malformed_header_is_refused_with_reason_and_offset),
+        cmocka_unit_test(nesting_is_bounded),
+        cmocka_unit_test(a_header_must_fit_into_its_file),
+        cmocka_unit_test(every_half_and_bfloat16_converts_exactly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

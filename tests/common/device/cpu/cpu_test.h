@@ -1,0 +1,30 @@
+/* What the tests of the cpu device share. Failures end the test. */
+#ifndef TESTS_COMMON_DEVICE_CPU_CPU_TEST_H
+#define TESTS_COMMON_DEVICE_CPU_CPU_TEST_H
+
+#include "common/device/cpu/isa/isa.h"
+#include "common/device/device.h"
+
+device *cpu_test_open(int threads);
+
+/* The layout that a forward operation chooses for the parameter in `slot`. */
+device_layout cpu_test_layout(device *d, const op_desc *op, int slot, shape parameter);
+
+/* Prepares, launches once and releases. `op->type` need not be set. */
+void cpu_test_run(device *d, op_desc op, const device_layout *layout, void *const *operands,
+                  const op_scalars *scalars);
+
+/* Arrays on the heap, of `count` floats: uniform in [-1, 1); whole numbers from -bound to bound, so that
+ * sums of products are exact; 0; a value that must be overwritten. All but `copy` are functions of `name`. */
+float *cpu_test_uniform(const char *name, int64_t count);
+float *cpu_test_whole(const char *name, int64_t count, int bound);
+float *cpu_test_blank(int64_t count);
+float *cpu_test_copy(const float *from, int64_t count);
+
+/* Fails with both values at the first element whose bits differ. */
+void cpu_test_same_bits(const char *what, const float *found, const float *expected, int64_t count);
+
+/* As above where +0 and -0 are alike: for exact sums. */
+void cpu_test_equal(const char *what, const float *found, const float *expected, int64_t count);
+
+#endif

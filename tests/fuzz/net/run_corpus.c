@@ -1,0 +1,55 @@
+/* Runs a fuzz target over a folder, so that the corpus is tested without libFuzzer: each file as it is, cut
+ * at every length, and with every single bit flipped.
+ *
+ *   run_corpus FOLDER */
+#include <dirent.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* In memory of the exact size, so that reading past the end is seen. */
+static void run_exact(const uint8_t *data, size_t size)
+{
+    uint8_t *copy = malloc(size ? size : 1);
+    if (!copy) abort();
+    memcpy(copy, data, size);
+    LLVMFuzzerTestOneInput(copy, size);
+    free(copy);
+}
+
+static void run_file(const char *path)
+{
+    enum { LARGEST = 1 << 18, MUTATED = 4096 };
+    static uint8_t data[LARGEST];
+    FILE *file = fopen(path, "rb");
+    if (!file) abort();
+    size_t size = fread(data, 1, sizeof data, file);
+    fclose(file);
+    run_exact(data, size);
+    for (size_t n = 0; n < size && n < MUTATED; n++) run_exact(data, n);
+    for (size_t bit = 0; bit < 8 * size && bit < 8 * MUTATED; bit++) {
+        data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        run_exact(data, size);
+        data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    DIR *folder = argc == 2 ? opendir(argv[1]) : NULL;
+    if (!folder) return 64;
+    int files = 0;
+    for (const struct dirent *entry; (entry = readdir(folder));) {
+        char path[1024];
+        if (entry->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/%s", argv[1], entry->d_name);
+        run_file(path);
+        files++;
+    }
+    closedir(folder);
+    printf("%d files\n", files);
+    return files > 0 ? 0 : 65;
+}

@@ -1,0 +1,188 @@
+/* A small program that launches itself, for test_launch.c.
+ *
+ *   rank_program SCENARIO WORLD [JOBS]
+ *
+ * As launcher it prints "exit=CODE cause=LINE" on stdout and ends with CODE. As rank it prints
+ * "rank JOB RANK PID" and then does steps of a few milliseconds, synchronised by a barrier; the scenario
+ * says what goes wrong, on rank 1 of the first job unless it says otherwise. */
+#include "common/base/log.h"
+#include "common/net/rendezvous.h"
+#include "harness/launch/environment.h"
+#include "harness/launch/launch.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+enum { STEPS = 40, STEP_OF_TROUBLE = 5, BLOCK = 8 };
+
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void say(const char *format, ...)
+{
+    char line[1400];
+    va_list args;
+    va_start(args, format);
+    int used = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    ssize_t written = write(STDOUT_FILENO, line, (size_t)used);
+    (void)written;
+}
+
+static bool stop_now(void *b)
+{
+    return board_stop_requested(b) != BOARD_GO;
+}
+
+static void spin(void)
+{
+    for (volatile int i = 0;; i = i + 1) {
+    }
+}
+
+/* What happens to rank 1 in the middle of backward. Returns what the rank ends with, if it does. */
+static status trouble(const char *scenario, const launch_environment *e)
+{
+    if (strcmp(scenario, "kill") == 0) raise(SIGKILL);
+    if (strcmp(scenario, "abort") == 0) {
+        prctl(PR_SET_DUMPABLE, 0); /* no core file */
+        abort();
+    }
+    if (strcmp(scenario, "zero") == 0) _exit(0);
+    if (strcmp(scenario, "seven") == 0) _exit(7);
+    if (strcmp(scenario, "spin") == 0) spin();
+    if (strcmp(scenario, "freeze") == 0) raise(SIGSTOP);
+    if (strcmp(scenario, "data") == 0) {
+        board_fail(e->board, e->rank, STATUS_DATA, "train.bin: offset 4096: truncated");
+        return STATUS_DATA;
+    }
+    if (strcmp(scenario, "record-and-hang") == 0) {
+        board_fail(e->board, e->rank, STATUS_IO, "disk on fire");
+        spin();
+    }
+    return STATUS_OK;
+}
+
+static status step(const launch_environment *e, rendezvous *r, const char *scenario, int64_t s)
+{
+    board_cell_step(e->cell, s, clock_now_ns());
+    board_cell_enter(e->cell, BOARD_FORWARD, clock_now_ns());
+    clock_sleep_ns(2 * NS_PER_MS);
+    board_cell_enter(e->cell, BOARD_BACKWARD, clock_now_ns());
+    board_cell_agent(e->cell, BOARD_ALL_REDUCE, 3, clock_now_ns());
+    if (s == STEP_OF_TROUBLE && e->rank == 1 && strcmp(e->job, "first") == 0) TRY(trouble(scenario, e));
+    clock_sleep_ns(2 * NS_PER_MS);
+    board_cell_enter(e->cell, BOARD_WAIT, clock_now_ns());
+    TRY(rendezvous_barrier(r, "step", clock_now_ns() + 60 * NS_PER_S));
+    board_cell_agent(e->cell, BOARD_START, BOARD_NO_BUCKET, clock_now_ns());
+    return STATUS_OK;
+}
+
+static status train(const launch_environment *e, rendezvous *r, const char *scenario)
+{
+    bool endless = strcmp(scenario, "endless") == 0 || strcmp(scenario, "stubborn") == 0;
+    bool turns = strcmp(scenario, "turns") == 0, stubborn = strcmp(scenario, "stubborn") == 0;
+    int64_t began_ns = 0;
+    for (int64_t s = 0; endless || s < STEPS; s++) {
+        if (!stubborn && board_stop_here(e->board, e->rank, s, 0)) {
+            say("stopped %s %d %" PRId64 "\n", e->job, e->rank, s);
+            return STATUS_STOPPED;
+        }
+        if (turns && s % BLOCK == 0) {
+            board_turn_wait(e->board, e->rank, (uint32_t)(s / BLOCK));
+            began_ns = clock_now_ns();
+        }
+        TRY(step(e, r, scenario, s));
+        if (turns && s % BLOCK == BLOCK - 1) {
+            say("block %s %d %" PRId64 " %" PRId64 " %" PRId64 "\n", e->job, e->rank, s / BLOCK, began_ns,
+                clock_now_ns());
+            board_turn_done(e->board, e->rank, (uint32_t)(s / BLOCK));
+        }
+    }
+    return STATUS_OK;
+}
+
+static status be_rank(const char *scenario, launch_environment *e)
+{
+    char prefix[48];
+    snprintf(prefix, sizeof prefix, "%s rank %d", e->job, e->rank);
+    log_set_prefix(prefix);
+    say("rank %s %d %d %s\n", e->job, e->rank, (int)getpid(), e->rendezvous);
+    if (strcmp(scenario, "die-early") == 0 && e->rank == 1) raise(SIGKILL);
+    if (strcmp(scenario, "never-attach") == 0 && e->rank == 1) spin();
+    rendezvous *r = NULL;
+    const rendezvous_options options = {
+        .url = e->rendezvous,
+        .rank = e->rank,
+        .world = e->world,
+        .token = e->token,
+        .program = "test",
+        .connect_limit_ns = 60 * NS_PER_S,
+        .cell = e->cell,
+        .cancelled = stop_now,
+        .context = e->board,
+    };
+    status result = rendezvous_open(&options, &r);
+    if (result == STATUS_OK) result = train(e, r, scenario);
+    rendezvous_close(&r);
+    if (result == STATUS_OK)
+        board_cell_finish(e->cell);
+    else if (result != STATUS_STOPPED)
+        board_fail(e->board, e->rank, result, error_message());
+    return result;
+}
+
+static void draw(void *context, const launch_view *view)
+{
+    (void)view;
+    ++*(int *)context;
+}
+
+static int64_t milliseconds(const char *name, int64_t otherwise_ns)
+{
+    const char *text = getenv(name);
+    return text ? strtol(text, NULL, 10) * NS_PER_MS : otherwise_ns;
+}
+
+static int be_launcher(char **argv, int world, int jobs)
+{
+    const launch_job all[] = {
+        {.name = "first", .world = world}, {.name = "second", .world = world}, {.name = "third", .world = 1}};
+    launch_options options = launch_defaults();
+    launch_outcome outcome;
+    int draws = 0;
+    options.jobs = all;
+    options.job_count = jobs;
+    options.argv = argv;
+    options.take_turns = strcmp(argv[1], "turns") == 0;
+    options.stall_timeout_ns = milliseconds("STALL_MS", options.stall_timeout_ns);
+    options.grace_ns = milliseconds("GRACE_MS", options.grace_ns);
+    options.progress = draw;
+    options.context = &draws;
+    status result = launch_run(&options, &outcome);
+    if (result != STATUS_OK) {
+        say("launch failed: %s\n", error_message());
+        return status_exit_code(result);
+    }
+    say("exit=%d job=%d rank=%d draws=%d cause=%s\n", outcome.exit_code, outcome.job, outcome.rank, draws,
+        outcome.cause);
+    return outcome.exit_code;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3) return status_exit_code(STATUS_USAGE);
+    if (!launch_environment_is_rank()) return be_launcher(argv, atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 1);
+    launch_environment e;
+    status result = launch_environment_open(false, &e);
+    if (result == STATUS_OK)
+        result = be_rank(argv[1], &e);
+    else
+        say("environment: %s\n", error_message());
+    launch_environment_close(&e);
+    return status_exit_code(result);
+}

@@ -1,0 +1,163 @@
+#include "tests/common/net/net_test.h"
+
+#include "harness/launch/environment.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static const char *const names[] = {
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "HARNESS_JOB",
+    "HARNESS_TOKEN",
+    "HARNESS_RENDEZVOUS",
+    "HARNESS_BOARD_FD",
+    "HARNESS_NOTIFY_FD",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_LOCALID",
+    "SLURM_JOB_ID",
+    "TORCHELASTIC_RUN_ID",
+    "PMIX_NAMESPACE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+};
+
+static int forget_all(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
+    error_clear();
+    return 0;
+}
+
+/* "A=1 B=2" */
+static void set_all(const char *text)
+{
+    char copy[512], *save = NULL;
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+        char *equals = strchr(word, '=');
+        *equals = '\0';
+        setenv(word, equals + 1, 1);
+    }
+}
+
+static void a_process_started_by_hand_knows_nothing(void **state)
+{
+    (void)state;
+    launch_environment e;
+    set_all("RANK=3 WORLD_SIZE=4 LOCAL_RANK=0"); /* of some other program: not asked for */
+    assert_ok(launch_environment_open(false, &e));
+    assert_int_equal(e.origin, LAUNCH_BY_HAND);
+    assert_int_equal(e.world, 1);
+    assert_int_equal(e.rank, 0);
+    assert_null(e.board);
+    launch_environment_close(&e);
+}
+
+static void what_torchrun_mpirun_and_srun_set_is_understood(void **state)
+{
+    (void)state;
+    static const char *const cases[] = {
+        "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 TORCHELASTIC_RUN_ID=a MASTER_ADDR=h MASTER_PORT=5",
+        "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 PMIX_NAMESPACE=a "
+        "MASTER_ADDR=h MASTER_PORT=5",
+        "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_JOB_ID=a MASTER_ADDR=h MASTER_PORT=5",
+    };
+    uint64_t token = 0;
+    for (int c = 0; c < 3; c++) {
+        launch_environment e;
+        forget_all(NULL);
+        set_all(cases[c]);
+        assert_ok(launch_environment_open(true, &e));
+        assert_int_equal(e.origin, LAUNCH_BY_MANAGER);
+        assert_int_equal(e.rank, 3);
+        assert_int_equal(e.world, 4);
+        assert_int_equal(e.local_rank, 1);
+        assert_string_equal(e.rendezvous, "env://");
+        board_status s;
+        board_read(e.board, 3, &s);
+        assert_int_equal(s.pid, getpid());
+        assert_ptr_equal(e.cell, board_cell_of(e.board, 3));
+        if (c == 0) token = e.token;
+        assert_true(e.token == token && token != 0); /* the same on every rank, from the same names */
+        launch_environment_close(&e);
+        launch_environment other;
+        setenv("MASTER_PORT", "6", 1);
+        assert_ok(launch_environment_open(true, &other));
+        assert_true(other.token != token);
+        launch_environment_close(&other);
+    }
+}
+
+static void what_is_missing_or_malformed_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *variables, *text;
+    } cases[] = {
+        {"", "RANK is not set"},
+        {"RANK=0 LOCAL_RANK=0", "WORLD_SIZE is not set"},
+        {"RANK=0 WORLD_SIZE=2", "LOCAL_RANK is not set"},
+        {"RANK=2 WORLD_SIZE=2 LOCAL_RANK=0", "RANK=2, allowed is 0 to 1"},
+        {"RANK=x WORLD_SIZE=2 LOCAL_RANK=0", "found RANK=x"},
+        {"RANK=0 WORLD_SIZE=0 LOCAL_RANK=0", "found WORLD_SIZE=0"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=12", "HARNESS_TOKEN is not of 16 digits"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=0000000000000001", "HARNESS_BOARD_FD is not set"},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        launch_environment e;
+        forget_all(NULL);
+        set_all(cases[c].variables);
+        assert_fails(launch_environment_open(true, &e), STATUS_CONFIG, cases[c].text);
+        launch_environment_close(&e);
+    }
+}
+
+static void what_the_launcher_hands_down_is_taken_once(void **state)
+{
+    (void)state;
+    board *b;
+    char text[512];
+    assert_ok(board_create(0x12, 2, &b));
+    int memory_fd = dup(board_memory_fd(b)), notify_fd = dup(board_notify_fd(b));
+    snprintf(text, sizeof text,
+             "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 HARNESS_JOB=ring HARNESS_TOKEN=0000000000000012 "
+             "HARNESS_RENDEZVOUS=ipc://@x HARNESS_BOARD_FD=%d HARNESS_NOTIFY_FD=%d",
+             memory_fd, notify_fd);
+    set_all(text);
+    launch_environment e;
+    assert_true(launch_environment_is_rank());
+    assert_ok(launch_environment_open(false, &e));
+    assert_int_equal(e.origin, LAUNCH_BY_HARNESS);
+    assert_string_equal(e.job, "ring");
+    assert_string_equal(e.rendezvous, "ipc://@x");
+    assert_true(e.token == 0x12);
+    board_status s;
+    board_read(b, 1, &s);
+    assert_int_equal(s.state, BOARD_RUNNING);
+    assert_int_equal(s.pid, getpid());
+    assert_false(launch_environment_is_rank()); /* for what this process starts in turn */
+    assert_true(fcntl(memory_fd, F_GETFD) & FD_CLOEXEC && fcntl(notify_fd, F_GETFD) & FD_CLOEXEC);
+    launch_environment_close(&e);
+    assert_int_equal(fcntl(memory_fd, F_GETFD), -1);
+    board_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_process_started_by_hand_knows_nothing, forget_all),
+        cmocka_unit_test_setup(what_torchrun_mpirun_and_srun_set_is_understood, forget_all),
+        cmocka_unit_test_setup(what_is_missing_or_malformed_is_named, forget_all),
+        cmocka_unit_test_setup(what_the_launcher_hands_down_is_taken_once, forget_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,233 @@
+#include "common/nn/program.h"
+#include "models/models.h"
+#include "ring/buckets/buckets.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MIB = 1 << 20, MOST = 512 };
+
+/* "0 | 1 2 | 3": tensors bucket by bucket. */
+static void describe(const bucket_list *list, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int k = 0; k < list->count; k++)
+        for (int i = 0; i < list->buckets[k].count && used < size; i++)
+            used += (size_t)snprintf(text + used, size - used, "%s%d",
+                                     i   ? " "
+                                     : k ? " | "
+                                         : "",
+                                     list->tensors[list->buckets[k].first + i]);
+}
+
+typedef struct small_case {
+    const char *name;
+    bucket_plan plan;
+    bucket_tensor tensors[6];
+    int count;
+    int ready[6];
+    const char *expected;
+} small_case;
+
+#define F(n)                                                                                                 \
+    {                                                                                                        \
+        n, DTYPE_F32                                                                                         \
+    }
+#define D(n)                                                                                                 \
+    {                                                                                                        \
+        n, DTYPE_F64                                                                                         \
+    }
+
+static const small_case small_cases[] = {
+    /* PyTorch's own unit tests of its assignment */
+    {"each tensor alone reaches the limit",
+     {BUCKET_REACH_BYTES, BUCKET_ORDER_REGISTRATION, 400, 400},
+     {F(100), F(200), F(100), F(50)},
+     4,
+     {0},
+     "0 | 1 | 2 | 3"},
+    {"a smaller first bucket",
+     {BUCKET_REACH_BYTES, BUCKET_ORDER_REGISTRATION, 40, 80},
+     {F(10), F(10), F(10), F(10)},
+     4,
+     {0},
+     "0 | 1 2 | 3"},
+    {"two types have limits of their own",
+     {BUCKET_REACH_BYTES, BUCKET_ORDER_REGISTRATION, 200, 400},
+     {F(50), D(25), F(50), D(25), F(50), D(25)},
+     6,
+     {0},
+     "0 | 1 | 2 4 | 3 5"},
+    /* the other rules and orders */
+    {"reverse order",
+     {BUCKET_REACH_BYTES, BUCKET_ORDER_REVERSE, 40, 80},
+     {F(10), F(10), F(10), F(10)},
+     4,
+     {0},
+     "3 | 2 1 | 0"},
+    {"last first",
+     {BUCKET_REACH_BYTES, BUCKET_ORDER_LAST_FIRST, 40, 80},
+     {F(10), F(10), F(10), F(10)},
+     4,
+     {0},
+     "3 | 1 2 | 0"},
+    {"ready order",
+     {BUCKET_REACH_BYTES, BUCKET_ORDER_READY, 40, 80},
+     {F(10), F(10), F(10), F(10)},
+     4,
+     {2, 0, 3, 1},
+     "2 | 0 3 | 1"},
+    {"elements, not bytes",
+     {BUCKET_REACH_ELEMENTS, BUCKET_ORDER_REVERSE, 20, 20},
+     {F(10), D(10), F(9), F(1)},
+     4,
+     {0},
+     "3 2 0 | 1"},
+    {"within a limit",
+     {BUCKET_WITHIN_BYTES, BUCKET_ORDER_REGISTRATION, 80, 80},
+     {F(10), F(10), F(1), F(30), F(1)},
+     5,
+     {0},
+     "0 1 | 2 | 3 | 4"},
+    {"one a type",
+     {BUCKET_ONE, BUCKET_ORDER_REGISTRATION, 0, 0},
+     {F(1), D(1), F(1), D(1)},
+     4,
+     {0},
+     "0 2 | 1 3"},
+    {"each", {BUCKET_EACH, BUCKET_ORDER_REVERSE, 0, 0}, {F(1), D(1), F(1)}, 3, {0}, "2 | 1 | 0"},
+    {"nothing", {BUCKET_REACH_BYTES, BUCKET_ORDER_REGISTRATION, 1, 1}, {F(1)}, 0, {0}, ""},
+};
+
+static void small_cases_are_assigned_as_written_down(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof small_cases / sizeof small_cases[0]; i++) {
+        const small_case *c = &small_cases[i];
+        bucket_list list;
+        char found[128];
+        assert_int_equal(bucket_list_open(c->count, &list), STATUS_OK);
+        bucket_assign(&c->plan, c->tensors, c->count, c->ready, &list);
+        describe(&list, found, sizeof found);
+        if (strcmp(found, c->expected) != 0)
+            fail_msg("%s: found '%s', expected '%s'", c->name, found, c->expected);
+        bucket_list_close(&list);
+    }
+}
+
+/* ---- golden ----------------------------------------------------------------------------------- */
+
+/* The models' parameters; 0 if there is no such model. */
+static int model_tensors(const char *name, bucket_tensor *out)
+{
+    model_options options = {.name = name};
+    nn_model *m = NULL;
+    assert_int_equal(model_build(&options, &m), STATUS_OK);
+    int count = m->param_count;
+    assert_true(count <= MOST);
+    for (int i = 0; i < count; i++) out[i] = (bucket_tensor){m->params[i].elements, DTYPE_F32};
+    nn_model_free(&m);
+    return count;
+}
+
+static void compare_with_golden(const json_t *c, const bucket_list *list)
+{
+    const char *model = json_string_value(json_object_get(c, "model"));
+    const json_t *bytes = json_object_get(c, "buckets_bytes"),
+                 *tensors = json_object_get(c, "buckets_tensors");
+    if ((size_t)list->count != json_array_size(bytes))
+        fail_msg("%s: found %d buckets, expected %zu", model, list->count, json_array_size(bytes));
+    for (int k = 0; k < list->count; k++) {
+        long long b = json_integer_value(json_array_get(bytes, (size_t)k));
+        long long t = json_integer_value(json_array_get(tensors, (size_t)k));
+        if (list->buckets[k].bytes != b || list->buckets[k].count != t)
+            fail_msg("%s: bucket %d has %lld bytes in %d tensors, expected %lld in %lld", model, k,
+                     (long long)list->buckets[k].bytes, list->buckets[k].count, b, t);
+    }
+}
+
+static void every_golden_case_has_pytorch_s_buckets(void **state)
+{
+    (void)state;
+    char path[512];
+    json_error_t error;
+    const char *root = getenv("SOURCE_DIR");
+    snprintf(path, sizeof path, "%s/tests/golden/buckets/pytorch.json", root ? root : ".");
+    json_t *golden = json_load_file(path, 0, &error);
+    if (!golden) fail_msg("%s: %s", path, error.text);
+    json_t *cases = json_object_get(golden, "cases"), *c;
+    size_t i;
+    assert_int_equal(json_array_size(cases), 12);
+    json_array_foreach(cases, i, c)
+    {
+        static bucket_tensor tensors[MOST];
+        const json_t *limits = json_object_get(c, "limits_bytes");
+        bool reverse = strcmp(json_string_value(json_object_get(c, "order")), "reverse") == 0;
+        bucket_plan plan = {BUCKET_REACH_BYTES, reverse ? BUCKET_ORDER_REVERSE : BUCKET_ORDER_REGISTRATION,
+                            json_integer_value(json_array_get(limits, 0)),
+                            json_integer_value(json_array_get(limits, json_array_size(limits) - 1))};
+        int count = model_tensors(json_string_value(json_object_get(c, "model")), tensors);
+        assert_int_equal(count, json_integer_value(json_object_get(c, "parameters")));
+        bucket_list list;
+        assert_int_equal(bucket_list_open(count, &list), STATUS_OK);
+        bucket_assign(&plan, tensors, count, NULL, &list);
+        compare_with_golden(c, &list);
+        bucket_list_close(&list);
+    }
+    json_decref(golden);
+}
+
+static void every_tensor_is_in_one_bucket_of_its_type(void **state)
+{
+    (void)state;
+    static bucket_tensor tensors[MOST];
+    static int ready[MOST];
+    for (int i = 0; i < MOST; i++) {
+        tensors[i] = (bucket_tensor){1 + i * 37 % 1000, i % 3 ? DTYPE_F32 : DTYPE_F64};
+        ready[i] = (i * 5 + 3) % MOST; /* 5 and 512 have no common factor: a permutation */
+    }
+    bucket_list list;
+    assert_int_equal(bucket_list_open(MOST, &list), STATUS_OK);
+    for (int rule = 0; rule < BUCKET_RULE_COUNT; rule++)
+        for (int order = 0; order < BUCKET_ORDER_COUNT; order++) {
+            bucket_plan plan = {(bucket_rule)rule, (bucket_order)order, 2000, 9000};
+            bool seen[MOST] = {false};
+            bucket_assign(&plan, tensors, MOST, ready, &list);
+            int total = 0;
+            for (int k = 0; k < list.count; k++) {
+                const bucket *b = &list.buckets[k];
+                int64_t elements = 0;
+                assert_int_equal(b->first, total);
+                for (int i = 0; i < b->count; i++) {
+                    int tensor = list.tensors[b->first + i];
+                    assert_false(seen[tensor]);
+                    seen[tensor] = true;
+                    assert_int_equal(tensors[tensor].type, b->type);
+                    elements += tensors[tensor].elements;
+                }
+                assert_int_equal(elements, b->elements);
+                assert_int_equal(elements * dtype_size(b->type), b->bytes);
+                total += b->count;
+            }
+            assert_int_equal(total, MOST);
+        }
+    bucket_list_close(&list);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_cases_are_assigned_as_written_down),
+        cmocka_unit_test(every_golden_case_has_pytorch_s_buckets),
+        cmocka_unit_test(every_tensor_is_in_one_bucket_of_its_type),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
