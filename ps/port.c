@@ -1,7 +1,5 @@
 #include "ps/port.h"
 
-#include "common/base/clock.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,18 +84,19 @@ void ps_port_count_received(ps_port *p, int peer, int64_t payload)
     if (peer != p->partner) atomic_fetch_add_explicit(&p->bytes_received, payload, memory_order_relaxed);
 }
 
-/* Posting and going to sleep both exchange `asleep`: whoever comes second sees what the first has done. */
-void ps_port_wait(ps_port *p, int64_t deadline_ns, bool (*posted)(void *context), void *context)
+typedef enum port_attention { PORT_AWAKE, PORT_ASLEEP, PORT_WOKEN } port_attention;
+
+void ps_port_wait(ps_port *p, int64_t deadline_ns)
 {
-    atomic_exchange_explicit(&p->asleep, true, memory_order_acq_rel);
-    bool something = posted(context) || (p->partner != PS_NO_PEER && ps_pipe_peek(&p->in));
-    if (!something) transport_wait(p->transport, deadline_ns);
-    atomic_exchange_explicit(&p->asleep, false, memory_order_acq_rel);
+    int before = atomic_exchange_explicit(&p->attention, PORT_ASLEEP, memory_order_acq_rel);
+    if (before != PORT_WOKEN) transport_wait(p->transport, deadline_ns);
+    atomic_exchange_explicit(&p->attention, PORT_AWAKE, memory_order_acq_rel);
 }
 
 void ps_port_wake(ps_port *p)
 {
-    if (atomic_exchange_explicit(&p->asleep, false, memory_order_acq_rel)) transport_wake(p->transport);
+    int before = atomic_exchange_explicit(&p->attention, PORT_WOKEN, memory_order_acq_rel);
+    if (before == PORT_ASLEEP) transport_wake(p->transport);
 }
 
 bool ps_port_reaches(const ps_port *p, int peer)

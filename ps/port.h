@@ -20,7 +20,7 @@ typedef struct ps_port {
     int partner;   /* the peer beside it, or PS_NO_PEER */
     ps_pipe in;    /* from the partner */
     struct ps_port *other; /* the partner's port */
-    atomic_bool asleep;
+    atomic_int attention; /* port_attention: whether the agent sleeps, or is to look again before it does */
     _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received;
 } ps_port;
 
@@ -59,8 +59,9 @@ status ps_message_failure(const ps_message *m);
 /* `payload` bytes came with a message from `peer`. */
 void ps_port_count_received(ps_port *p, int peer, int64_t payload);
 
-/* Sleeps until there may be something to do; `posted` says whether something else is there already. */
-void ps_port_wait(ps_port *p, int64_t deadline_ns, bool (*posted)(void *context), void *context);
+/* Sleeps until there may be something to do: returns at once where there was a wake since the last wait. */
+void ps_port_wait(ps_port *p, int64_t deadline_ns);
+/* Behind whatever was posted. */
 void ps_port_wake(ps_port *p);
 
 /* The peer can be spoken to. */

@@ -11,6 +11,15 @@
 
 enum { MESSAGES_AT_ONCE = 64 };
 
+status server_send(ps_server *s, int worker, const message_header *h, const message_frame *frames, int count,
+                   transport_ticket *ticket, int64_t payload)
+{
+    status rc = ps_port_send(&s->port, worker, h, frames, count, ticket, payload);
+    if (rc != STATUS_PEER) return rc;
+    error_clear();
+    return STATUS_OK;
+}
+
 /* ---- messages --------------------------------------------------------------------------------- */
 
 static status malformed(const ps_server *s, const ps_message *m)
@@ -71,6 +80,7 @@ static status take(ps_server *s, ps_message *m)
     const message_header *h = &m->header;
     status rc = STATUS_OK;
     s->heard_ns = clock_now_ns();
+    s->workers[m->peer].was_there = true;
     switch (h->kind) {
     case MESSAGE_PUSH:
     case MESSAGE_PUSH_PULL:
@@ -116,7 +126,7 @@ static const char *owes(ps_server *s, int worker, char *text, size_t size)
     int64_t rounds = INT64_MAX;
     int key = -1;
     for (int local = 0; local < s->count && s->c.policy->consistency != PS_ASYNC; local++) {
-        int64_t pushed = s->pushed[(int64_t)local * s->c.world + worker];
+        int64_t pushed = *server_pushed(s, local, worker);
         if (pushed >= s->keys[local].updates + s->slots || *server_arrived(s, local, pushed) == 0 || pushed >= rounds) continue;
         rounds = pushed;
         key = s->first + local;
@@ -135,7 +145,7 @@ static const char *owes(ps_server *s, int worker, char *text, size_t size)
 }
 
 /* A rank that has said goodbye is missed where others wait for it. */
-static status check_departures(ps_server *s)
+static status check_departures(ps_server *s, bool *worked)
 {
     char text[NN_NAME_MAX + 64];
     for (int i = 0; i < s->c.world; i++) {
@@ -144,8 +154,10 @@ static status check_departures(ps_server *s)
         bool there = ps_port_reaches(&s->port, i);
         w->was_there = w->was_there || there;
         if (there || !w->was_there) continue;
-        if (!w->gone) atomic_fetch_add_explicit(&s->gone, 1, memory_order_release);
-        w->gone = true;
+        if (!w->gone) {
+            atomic_fetch_add_explicit(&s->gone, 1, memory_order_release);
+            w->gone = *worked = true;
+        }
         if (owes(s, i, text, sizeof text)) return fail(STATUS_PEER, "rank %d has left: it %s", i, text);
     }
     return STATUS_OK;
@@ -181,7 +193,7 @@ static status go_on(ps_server *s, int64_t now_ns, int64_t *deadline_ns, bool *wo
     TRY(server_send_answers(s, worked));
     TRY(server_send_shared(s, worked));
     if (*worked) return STATUS_OK;
-    TRY(check_departures(s));
+    TRY(check_departures(s, worked));
     return check_stall(s, now_ns, deadline_ns);
 }
 
@@ -205,15 +217,9 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
     return rc;
 }
 
-static bool nothing_posted(void *context)
-{
-    (void)context;
-    return false;
-}
-
 static void wait_for_more(void *context, int64_t deadline_ns)
 {
-    ps_port_wait(&((ps_server *)context)->port, deadline_ns, nothing_posted, NULL);
+    ps_port_wait(&((ps_server *)context)->port, deadline_ns);
 }
 
 static void wake(void *context)
@@ -237,6 +243,20 @@ status ps_server_start(ps_server *s)
     return sync_agent_open(&config, &s->agent);
 }
 
+status ps_server_serve(ps_server *s)
+{
+    enum { IDLE_ROUNDS = 64 };
+    s->heard_ns = clock_now_ns();
+    for (int idle = 0; atomic_load_explicit(&s->gone, memory_order_relaxed) < s->c.world;) {
+        int64_t deadline = CLOCK_NEVER;
+        bool worked = false;
+        TRY(progress(s, clock_now_ns(), &deadline, &worked));
+        if (worked) idle = 0;
+        else if (++idle >= IDLE_ROUNDS) wait_for_more(s, deadline);
+    }
+    return STATUS_OK;
+}
+
 /* ---- life ------------------------------------------------------------------------------------- */
 
 static status open_keys(ps_server *s)
@@ -245,12 +265,13 @@ static status open_keys(ps_server *s)
     s->keys = calloc(count + 1, sizeof *s->keys);
     s->held = calloc(count * world + 1, sizeof *s->held);
     s->pushed = calloc(count * world + 1, sizeof *s->pushed);
+    s->applied = calloc(count * world + 1, sizeof *s->applied);
     s->arrived = calloc(count * slots + 1, sizeof *s->arrived);
     s->rounds = calloc(slots, sizeof *s->rounds);
     s->answers = calloc(count * world + 1, sizeof *s->answers);
     s->applies = calloc(count * world + 1, sizeof *s->applies);
     s->workers = calloc(world, sizeof *s->workers);
-    if (!s->keys || !s->held || !s->pushed || !s->arrived || !s->rounds || !s->answers || !s->applies || !s->workers)
+    if (!s->keys || !s->held || !s->pushed || !s->applied || !s->arrived || !s->rounds || !s->answers || !s->applies || !s->workers)
         return fail(STATUS_SYSTEM, "no memory for parameter server %d", s->c.index);
     for (size_t i = 0; i < count; i++) s->keys[i].ticket.wake = true;
     for (size_t i = 0; i < count * world; i++) s->answers[i].late = -1;
@@ -329,6 +350,7 @@ void ps_server_close(ps_server **pointer)
     free(s->keys);
     free(s->held);
     free(s->pushed);
+    free(s->applied);
     free(s->arrived);
     free(s->rounds);
     free(s->answers);

@@ -35,7 +35,10 @@ ps_port *ps_server_port(ps_server *s);
 
 /* Before ps_server_start: where worker `worker`'s arenas are in sight; NULL: they come in frames. */
 void ps_server_see(ps_server *s, int worker, void *params, void *grads);
+/* Starts an agent with a thread of its own; */
 status ps_server_start(ps_server *s);
+/* or the caller's thread is the agent, until all workers have said goodbye. */
+status ps_server_serve(ps_server *s);
 
 /* Waits until all workers have said goodbye, at most so long; at once where the server has failed. */
 void ps_server_linger(ps_server *s, int64_t limit_ns);

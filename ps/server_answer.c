@@ -4,7 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-void server_copy_pieces(const ps_server *s, int local, char *to, const char *from)
+/* Copies a key's pieces between arenas. */
+static void copy_pieces(const ps_server *s, int local, char *to, const char *from)
 {
     if (to == from) return;
     piece_list pieces = ps_key_pieces(s->c.plan, s->first + local);
@@ -19,7 +20,9 @@ void server_copy_pieces(const ps_server *s, int local, char *to, const char *fro
 static void queue_if_due(ps_server *s, int local, int worker)
 {
     server_answer *a = server_answer_of(s, local, worker);
-    if (a->state != ANSWER_WAITS || !s->initialised || s->keys[local].updates < a->updates) return;
+    bool own = s->c.policy->consistency == PS_ASYNC && a->pull != s->workers[worker].settle_pull;
+    int64_t made = own ? *server_applied(s, local, worker) : s->keys[local].updates;
+    if (a->state != ANSWER_WAITS || !s->initialised || made < a->updates) return;
     a->state = ANSWER_QUEUED;
     ps_key_queue_put(&s->workers[worker].outbox, local);
 }
@@ -45,10 +48,10 @@ static int64_t oldest_round(const ps_server *s, int64_t round)
     return round > s->c.policy->staleness ? round - s->c.policy->staleness : 0;
 }
 
-/* How many updates it must see; under async all whose pushes are here, its own among them. */
-static int64_t needed_updates(const ps_server *s, int local, int64_t round)
+/* How many updates it must see; under async at least those that it has pushed. */
+static int64_t needed_updates(ps_server *s, int local, int worker, int64_t round)
 {
-    return s->c.policy->consistency == PS_ASYNC ? s->keys[local].received : oldest_round(s, round);
+    return s->c.policy->consistency == PS_ASYNC ? *server_pushed(s, local, worker) : oldest_round(s, round);
 }
 
 static void ask_for_buffers(ps_server *s, int worker, int64_t pull, int64_t round)
@@ -95,7 +98,7 @@ static void initialise(ps_server *s, int worker)
 {
     if (s->initialised || worker != s->port.partner) return;
     for (int local = 0; local < s->count; local++)
-        server_copy_pieces(s, local, s->params, s->workers[worker].params);
+        copy_pieces(s, local, s->params, s->workers[worker].params);
     s->initialised = true;
     for (int local = 0; local < s->count; local++) server_key_moved(s, local);
 }
@@ -110,7 +113,7 @@ status server_take_pull(ps_server *s, int worker, const message_header *h)
     if (h->flags & PS_PULL_BUFFERS) ask_for_buffers(s, worker, pull, oldest_round(s, round));
     if (h->flags & PS_PULL_KEYS)
         for (int local = 0; local < s->count; local++)
-            server_ask(s, local, worker, pull, needed_updates(s, local, round));
+            server_ask(s, local, worker, pull, needed_updates(s, local, worker, round));
     return STATUS_OK;
 }
 
@@ -123,7 +126,7 @@ static status answer(ps_server *s, int local, int worker)
     server_worker *w = &s->workers[worker];
     bool average = !s->c.policy->server_optimizer && key->updates > 0;
     const char *from = average ? s->sums : s->params;
-    if (s->writes && w->params) server_copy_pieces(s, local, average ? w->grads : w->params, from);
+    if (s->writes && w->params) copy_pieces(s, local, average ? w->grads : w->params, from);
     piece_list pieces = ps_key_pieces(s->c.plan, s->first + local);
     message_frame frames[PS_KEY_PIECES];
     int count = w->params ? 0 : pieces.count;
@@ -136,7 +139,7 @@ static status answer(ps_server *s, int local, int worker)
                         .count = s->c.plan->keys[s->first + local].elements,
                         .dtype = s->c.params->type,
                         .integers = {0, key->updates, a->late}};
-    TRY(ps_port_send(&s->port, worker, &h, frames, count, &key->ticket, server_key_bytes(s, local)));
+    TRY(server_send(s, worker, &h, frames, count, &key->ticket, server_key_bytes(s, local)));
     a->state = ANSWER_NONE;
     a->late = -1;
     if (w->settle_pull == a->pull && --s->settle_owed == 0)

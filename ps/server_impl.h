@@ -18,7 +18,7 @@ typedef struct server_key {
 typedef enum answer_state { ANSWER_NONE, ANSWER_WAITS, ANSWER_QUEUED } answer_state;
 typedef struct server_answer {
     int64_t pull;    /* its number */
-    int64_t updates; /* that the key must have first */
+    int64_t updates; /* that the key must have first; async: of the worker's own pushes, unless it settles */
     int64_t late;    /* async: updates between the worker's last read and its last push; -1: told already */
     answer_state state;
 } server_answer;
@@ -72,6 +72,7 @@ struct ps_server {
     server_key *keys;       /* [count] */
     ps_message *held;       /* [count][world] pushes whose frames are still needed */
     int64_t *pushed;        /* [count][world] rounds pushed */
+    int64_t *applied;       /* [count][world] async: and applied */
     int *arrived;           /* [count][slots] pushes of a round */
     server_round *rounds;   /* [slots] */
     server_answer *answers; /* [count][world] */
@@ -119,6 +120,16 @@ static inline ps_message *server_held(ps_server *s, int local, int worker)
     return &s->held[(int64_t)local * s->c.world + worker];
 }
 
+static inline int64_t *server_pushed(ps_server *s, int local, int worker)
+{
+    return &s->pushed[(int64_t)local * s->c.world + worker];
+}
+
+static inline int64_t *server_applied(ps_server *s, int local, int worker)
+{
+    return &s->applied[(int64_t)local * s->c.world + worker];
+}
+
 static inline server_answer *server_answer_of(ps_server *s, int local, int worker)
 {
     return &s->answers[(int64_t)local * s->c.world + worker];
@@ -134,8 +145,10 @@ static inline int64_t server_key_bytes(const ps_server *s, int local)
     return s->c.plan->keys[s->first + local].elements * (int64_t)s->element;
 }
 
-/* Copies a key's pieces between arenas. */
-void server_copy_pieces(const ps_server *s, int local, char *to, const char *from);
+/* ps_port_send(), but what goes to a rank that has said goodbye is dropped. That one is lost says the
+ * receiving side. */
+status server_send(ps_server *s, int worker, const message_header *h, const message_frame *frames, int count,
+                   transport_ticket *ticket, int64_t payload);
 
 /* server_sum.c: arithmetic and the memory that it needs. */
 status server_sum_open(ps_server *s);

@@ -79,7 +79,7 @@ static status acknowledge_buffers(ps_server *s, bool *worked)
 {
     if (!s->acknowledge_buffers) return STATUS_OK;
     message_header taken = {.kind = MESSAGE_ACKNOWLEDGE, .step = s->buffers_round};
-    status rc = ps_port_send(&s->port, 0, &taken, NULL, 0, NULL, 0);
+    status rc = server_send(s, 0, &taken, NULL, 0, NULL, 0);
     if (rc != STATUS_OK) return rc == STATUS_AGAIN ? STATUS_OK : rc;
     s->acknowledge_buffers = false;
     *worked = true;
@@ -93,7 +93,7 @@ static status send_buffers(ps_server *s, bool *worked)
         if (!buffers_due(s, i)) continue;
         message_header h = {.kind = MESSAGE_BUFFERS, .step = w->buffers_pull, .integers = {0, s->buffers_round}};
         message_frame frame = {s->buffers, (size_t)s->buffer_bytes};
-        status rc = ps_port_send(&s->port, i, &h, &frame, 1, &s->buffers_ticket, s->buffer_bytes);
+        status rc = server_send(s, i, &h, &frame, 1, &s->buffers_ticket, s->buffer_bytes);
         if (rc == STATUS_AGAIN) continue;
         if (rc != STATUS_OK) return rc;
         w->buffers_pull = 0;
@@ -144,7 +144,7 @@ static status send_layer_sums(ps_server *s, bool *worked)
 {
     message_frame frame = {s->layer_sums, (size_t)s->layer_answer.count * sizeof(double)};
     while (s->layer_owed > 0) {
-        status rc = ps_port_send(&s->port, s->c.world - s->layer_owed, &s->layer_answer, &frame, 1, &s->layer_ticket,
+        status rc = server_send(s, s->c.world - s->layer_owed, &s->layer_answer, &frame, 1, &s->layer_ticket,
                                  (int64_t)frame.bytes);
         if (rc != STATUS_OK) return rc == STATUS_AGAIN ? STATUS_OK : rc;
         s->layer_owed--;
@@ -162,7 +162,7 @@ static status send_norms(ps_server *s, bool *worked)
         server_worker *w = &s->workers[i];
         if (!w->norm_due) continue;
         message_header h = {.kind = MESSAGE_CONTROL, .doubles = {w->norm}};
-        status rc = ps_port_send(&s->port, i, &h, NULL, 0, NULL, 0);
+        status rc = server_send(s, i, &h, NULL, 0, NULL, 0);
         if (rc == STATUS_AGAIN) continue;
         if (rc != STATUS_OK) return rc;
         w->norm_due = false;

@@ -5,10 +5,9 @@
 
 /* ---- pushes ----------------------------------------------------------------------------------- */
 
-static status check_push(const ps_server *s, int local, int worker, const message_header *h)
+static status check_push(ps_server *s, int local, int worker, const message_header *h)
 {
-    int64_t updates = s->keys[local].updates;
-    int64_t expected = s->pushed[(int64_t)local * s->c.world + worker];
+    int64_t updates = s->keys[local].updates, expected = *server_pushed(s, local, worker);
     bool by_rounds = s->c.policy->consistency != PS_ASYNC;
     if (h->step == expected && (!by_rounds || h->step < updates + s->slots)) return STATUS_OK;
     return fail(STATUS_PROTOCOL, "rank %d pushed %s of step %" PRId64 ": expected is step %" PRId64 ", at most %" PRId64
@@ -61,7 +60,7 @@ status server_take_push(ps_server *s, int local, int worker, ps_message *m)
         ps_port_release(&s->port, m);
         return rc;
     }
-    s->pushed[(int64_t)local * s->c.world + worker]++;
+    ++*server_pushed(s, local, worker);
     server_round info = {h.integers[PS_INT_STEP], h.doubles[PS_DOUBLE_RATE]};
     if (h.step == 0) s->first_step = info.optimizer_step;
     if (h.frames == 0) ps_port_release(&s->port, m); /* the gradient is in sight */
@@ -173,6 +172,7 @@ static status update_async(ps_server *s, bool *worked)
     server_answer_of(s, a.local, a.worker)->late = key->updates - m->header.integers[PS_INT_SEEN];
     ps_port_release(&s->port, m);
     key->updates++;
+    ++*server_applied(s, a.local, a.worker);
     server_key_moved(s, a.local);
     return STATUS_OK;
 }

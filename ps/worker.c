@@ -150,15 +150,9 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
     return rc;
 }
 
-static bool has_events(void *context)
-{
-    event_queue *q = &((ps_worker *)context)->events;
-    return atomic_load_explicit(&q->head, memory_order_relaxed) != atomic_load_explicit(&q->tail, memory_order_acquire);
-}
-
 static void wait_for_more(void *context, int64_t deadline_ns)
 {
-    ps_port_wait(&((ps_worker *)context)->port, deadline_ns, has_events, context);
+    ps_port_wait(&((ps_worker *)context)->port, deadline_ns);
 }
 
 static void wake(void *context)

@@ -163,6 +163,7 @@ static void take_norm_share(ps_worker *w, const ps_message *m)
 static status take(ps_worker *w, ps_message *m, int64_t now_ns)
 {
     status rc;
+    w->servers[m->peer].was_there = true;
     switch (m->header.kind) {
     case MESSAGE_PARAMETERS: rc = take_parameters(w, m, now_ns); break;
     case MESSAGE_BUFFERS: rc = take_buffers(w, m, now_ns); break;

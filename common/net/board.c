@@ -63,7 +63,8 @@ char *board_status_format(const board_status *s, char *buffer, size_t size)
     char step[48] = "before step 0", agent[80] = "";
     if (s->step >= 0) snprintf(step, sizeof step, "at step %" PRId64, s->step);
     if (s->agent != BOARD_START && s->bucket >= 0)
-        snprintf(agent, sizeof agent, ", %s of bucket %d in flight", board_operation_name(s->agent), s->bucket);
+        snprintf(agent, sizeof agent, ", %s of bucket %d in flight", board_operation_name(s->agent),
+                 s->bucket);
     else if (s->agent != BOARD_START)
         snprintf(agent, sizeof agent, ", %s in flight", board_operation_name(s->agent));
     snprintf(buffer, size, "%s in %s%s", step, board_operation_name(s->operation), agent);

@@ -40,7 +40,9 @@
     X(DONE, "done", 1)
 
 #define BOARD_OPERATION_ENUM(name, text, waits) BOARD_##name,
-typedef enum board_operation { BOARD_OPERATION_LIST(BOARD_OPERATION_ENUM) BOARD_OPERATION_COUNT } board_operation;
+typedef enum board_operation {
+    BOARD_OPERATION_LIST(BOARD_OPERATION_ENUM) BOARD_OPERATION_COUNT
+} board_operation;
 #undef BOARD_OPERATION_ENUM
 
 const char *board_operation_name(board_operation operation);

@@ -45,7 +45,8 @@ enum { ARENA_BYTES = 8192 }; /* a header has 17 fields; what needs more is not o
 status message_unpack(const void *bytes, size_t count, message_header *out)
 {
     if (count > MESSAGE_HEADER_CAP)
-        return fail(STATUS_PROTOCOL, "header frame: found %zu bytes, allowed are %d", count, MESSAGE_HEADER_CAP);
+        return fail(STATUS_PROTOCOL, "header frame: found %zu bytes, allowed are %d", count,
+                    MESSAGE_HEADER_CAP);
     _Alignas(16) unsigned char block[ARENA_BYTES];
     arena space = {.bytes = block, .size = sizeof block};
     ProtobufCAllocator allocator = arena_allocator(&space);
@@ -88,10 +89,22 @@ static uint64_t bits_of(double value)
 uint64_t message_digest(const message_header *h, const message_frame *frames, int count)
 {
     uint64_t words[] = {
-        (uint64_t)h->kind,        (uint64_t)h->sender,      h->sequence,           h->token,
-        (uint64_t)h->frames,      (uint64_t)h->step,        (uint64_t)h->key,      (uint64_t)h->offset,
-        (uint64_t)h->count,       (uint64_t)h->dtype,       h->flags,              (uint64_t)h->integers[0],
-        (uint64_t)h->integers[1], (uint64_t)h->integers[2], bits_of(h->doubles[0]), bits_of(h->doubles[1]),
+        (uint64_t)h->kind,
+        (uint64_t)h->sender,
+        h->sequence,
+        h->token,
+        (uint64_t)h->frames,
+        (uint64_t)h->step,
+        (uint64_t)h->key,
+        (uint64_t)h->offset,
+        (uint64_t)h->count,
+        (uint64_t)h->dtype,
+        h->flags,
+        (uint64_t)h->integers[0],
+        (uint64_t)h->integers[1],
+        (uint64_t)h->integers[2],
+        bits_of(h->doubles[0]),
+        bits_of(h->doubles[1]),
     };
     uint64_t digest = checksum_xxh3(words, sizeof words, 0);
     for (int i = 0; i < count; i++) digest = checksum_xxh3(frames[i].data, frames[i].bytes, digest);

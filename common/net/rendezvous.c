@@ -1,252 +1,37 @@
-/* The side of the ranks: connecting to the store and calling it. */
-#include "common/net/rendezvous.h"
-
-#include "common/base/text.h"
-#include "common/net/rendezvous_place.h"
-#include "common/net/rendezvous_store.h"
-#include "common/net/rendezvous_wire.h"
+/* The side of the ranks: joining, and calling the store. */
+#include "common/net/rendezvous_impl.h"
 #include "common/net/shm.h"
-#include "common/net/zmq_socket.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
-#include <zmq.h>
 
-enum {
-    SLICE_MS = 50,  /* between looks at `cancelled` */
-    FLUSH_MS = 200, /* for a goodbye */
-    LOOKUP_NS = 200000000, /* between looks at the file of file:// */
-    QUEUE = 8,
-};
 #define GRACE_NS (2 * NS_PER_S) /* the store itself reports a deadline; behind this it is taken for dead */
-#define PEER_TIMEOUT_NS (10 * NS_PER_S)
-
-struct rendezvous {
-    rendezvous_options options;
-    rendezvous_place place;
-    char address[PLACE_TEXT];
-    uint64_t token;
-    void *context;
-    bool own_context;
-    store *store; /* of rank 0 */
-    void *socket, *monitor;
-    bool refused_by_stranger, connected, lost;
-    bool left;   /* the store has said goodbye */
-    bool joined; /* all ranks are there */
-    rendezvous_member *members; /* [world] */
-    zmq_msg_t *blobs;           /* [blob_count] of the last result */
-    int blob_count;
-    uint64_t sequence;
-    unsigned char *arena; /* [RENDEZVOUS_ARENA_BYTES] */
-    uint8_t *packet;      /* [RENDEZVOUS_PACKET_CAP] */
-};
-
-static void forget_blobs(rendezvous *r)
-{
-    for (int i = 0; i < r->blob_count; i++) zmq_msg_close(&r->blobs[i]);
-    r->blob_count = 0;
-}
-
-static status send_packet(rendezvous *r, const rendezvous_packet *packet, const void *data, size_t bytes, bool blob)
-{
-    size_t used = rendezvous_pack(packet, r->packet, RENDEZVOUS_PACKET_CAP);
-    if (used == 0) return fail(STATUS_INTERNAL, "rendezvous: a packet above %d bytes", RENDEZVOUS_PACKET_CAP);
-    if (zmq_send(r->socket, r->packet, used, ZMQ_DONTWAIT | (blob ? ZMQ_SNDMORE : 0)) < 0) return STATUS_AGAIN;
-    if (blob) zmq_send(r->socket, data, bytes, ZMQ_DONTWAIT);
-    return STATUS_OK;
-}
-
-static status say_hello(rendezvous *r)
-{
-    const rendezvous_options *o = &r->options;
-    char host[64] = "";
-    gethostname(host, sizeof host - 1);
-    const rendezvous_packet hello = {
-        .kind = RENDEZVOUS_HELLO,
-        .protocol = RENDEZVOUS_PROTOCOL,
-        .program = o->program,
-        .token = r->token,
-        .config_hash = o->config_hash,
-        .config_text = o->config_text,
-        .rank = o->rank,
-        .world = o->world,
-        .host = host,
-        .pid = (uint32_t)getpid(),
-    };
-    return send_packet(r, &hello, NULL, 0, false);
-}
-
-/* Reads one packet and takes its blobs. STATUS_AGAIN: there is none. Probes are passed over. */
-static status read_packet(rendezvous *r, rendezvous_packet *out)
-{
-    zmq_msg_t part;
-    zmq_msg_init(&part);
-    status result = STATUS_AGAIN;
-    while (result == STATUS_AGAIN && zmq_msg_recv(&part, r->socket, ZMQ_DONTWAIT) >= 0)
-        if (zmq_msg_size(&part) > 0)
-            result = rendezvous_unpack(zmq_msg_data(&part), zmq_msg_size(&part), r->arena, out);
-    bool more = zmq_msg_more(&part);
-    zmq_msg_close(&part);
-    if (result == STATUS_OK && out->kind == RENDEZVOUS_RESULT) forget_blobs(r);
-    while (more) {
-        zmq_msg_t *blob = &r->blobs[r->blob_count];
-        bool keep = result == STATUS_OK && out->kind == RENDEZVOUS_RESULT && r->blob_count < r->options.world;
-        if (!keep) blob = &part;
-        zmq_msg_init(blob);
-        if (zmq_msg_recv(blob, r->socket, ZMQ_DONTWAIT) < 0) break;
-        more = zmq_msg_more(blob);
-        if (keep) r->blob_count++;
-        else zmq_msg_close(blob);
-    }
-    if (result == STATUS_OK && out->kind == RENDEZVOUS_RESULT && r->blob_count != out->blobs)
-        return fail(STATUS_PROTOCOL, "rendezvous: found %d blobs in a result, expected %d", r->blob_count, out->blobs);
-    return result;
-}
-
-static void read_monitor(rendezvous *r, bool *hello_due)
-{
-    for (zsocket_event event; (event = zsocket_monitor_next(r->monitor)) != ZSOCKET_NO_EVENT;) {
-        if (event == ZSOCKET_UP) r->connected = *hello_due = true;
-        if (event == ZSOCKET_DOWN && r->connected) r->lost = true;
-        if (event == ZSOCKET_REFUSED) r->refused_by_stranger = true;
-    }
-}
-
-/* Each wait has a deadline of its own, so it is no hang: it counts as progress. */
-static void show_life(const rendezvous *r)
-{
-    if (r->options.cell) board_cell_touch(r->options.cell, clock_now_ns());
-}
-
-static status check_cancelled(const rendezvous *r)
-{
-    const rendezvous_options *o = &r->options;
-    if (!r->joined && o->cancelled && o->cancelled(o->context)) return fail(STATUS_STOPPED, "rendezvous: stopped on request");
-    return STATUS_OK;
-}
-
-static void sleep_for_news(rendezvous *r)
-{
-    zmq_pollitem_t items[] = {{.socket = r->socket, .events = ZMQ_POLLIN}, {.socket = r->monitor, .events = ZMQ_POLLIN}};
-    if (r->socket) zmq_poll(items, 2, SLICE_MS);
-    else clock_sleep_ns(SLICE_MS * NS_PER_MS);
-}
-
-static void disconnect(rendezvous *r, int flush_ms)
-{
-    zsocket_monitor_close(r->socket, r->monitor);
-    zsocket_close(r->socket, flush_ms);
-    r->socket = r->monitor = NULL;
-    r->connected = r->lost = false;
-}
-
-static status connect_to(rendezvous *r, const char *url, bool *hello_due)
-{
-    zsocket_options options = {
-        .type = ZMQ_DEALER,
-        .frame_bytes = RENDEZVOUS_BLOB_MAX,
-        .queue = QUEUE + r->options.world,
-        .peer_timeout_ns = strncmp(url, "tcp:", 4) == 0 ? PEER_TIMEOUT_NS : 0,
-        .rank = r->options.rank,
-    };
-    /* Two processes that claim the same rank must look different to the store. */
-    if (getrandom(&options.token, sizeof options.token, 0) != (ssize_t)sizeof options.token)
-        return fail_errno(STATUS_SYSTEM, "rendezvous: no random number");
-    TRY(zsocket_open(r->context, &options, &r->socket));
-    TRY(zsocket_monitor_open(r->context, r->socket, &r->monitor));
-    TRY(zsocket_connect(r->socket, url));
-    *hello_due = strncmp(url, "inproc:", 7) == 0; /* the monitor does not report these */
-    r->connected = *hello_due;
-    return STATUS_OK;
-}
-
-/* For file://: reads the address, and connects anew where it has changed. */
-static status follow_file(rendezvous *r, int64_t *lookup_ns, bool *hello_due)
-{
-    char address[PLACE_TEXT];
-    uint64_t token;
-    if (!r->place.path[0] || r->options.rank == 0 || clock_now_ns() < *lookup_ns) return STATUS_OK;
-    *lookup_ns = clock_now_ns() + LOOKUP_NS;
-    if (!rendezvous_place_lookup(&r->place, address, &token)) return STATUS_OK;
-    if (r->options.token && token != r->options.token) return STATUS_OK; /* of an earlier job */
-    if (r->socket && strcmp(address, r->address) == 0 && token == r->token) return STATUS_OK;
-    if (r->socket) disconnect(r, 0);
-    snprintf(r->address, sizeof r->address, "%s", address);
-    r->token = token;
-    return connect_to(r, address, hello_due);
-}
-
-static status too_late(const rendezvous *r)
-{
-    char why[PLACE_TEXT + 128], limit[32];
-    const char *where = r->address[0] ? r->address : r->options.url;
-    text_format_duration(limit, sizeof limit, (double)r->options.connect_limit_ns);
-    if (!r->socket) snprintf(why, sizeof why, ": there is no such file of this job");
-    else if (r->refused_by_stranger) snprintf(why, sizeof why, ": who listens there does not speak this protocol");
-    else if (r->connected) snprintf(why, sizeof why, ": who listens there does not answer");
-    else rendezvous_place_diagnose(where, why, sizeof why);
-    return fail(STATUS_PEER, "rendezvous at %s: rank %d did not reach rank 0 within %s%s", where, r->options.rank,
-                limit, why);
-}
-
-static status answer(rendezvous *r, bool *hello_due, bool *welcome)
-{
-    rendezvous_packet packet;
-    if (!r->socket) return STATUS_OK;
-    read_monitor(r, hello_due);
-    r->lost = false; /* not greeted yet: the socket connects again by itself */
-    if (*hello_due && say_hello(r) == STATUS_OK) *hello_due = false;
-    status result = read_packet(r, &packet);
-    if (result == STATUS_AGAIN) return STATUS_OK;
-    if (result != STATUS_OK) return result;
-    if (packet.kind == RENDEZVOUS_REFUSED || packet.kind == RENDEZVOUS_FAILED) return fail(packet.code, "%s", packet.text);
-    *welcome = packet.kind == RENDEZVOUS_WELCOME;
-    return STATUS_OK;
-}
-
-static status reach_store(rendezvous *r, int64_t deadline_ns)
-{
-    bool hello_due = false, welcome = false;
-    int64_t lookup_ns = 0;
-    const char *url = r->store ? store_own_url(r->store) : r->place.connect;
-    if (url[0]) TRY(connect_to(r, url, &hello_due));
-    for (;;) {
-        TRY(follow_file(r, &lookup_ns, &hello_due));
-        TRY(answer(r, &hello_due, &welcome));
-        if (welcome) return STATUS_OK;
-        show_life(r);
-        TRY(check_cancelled(r));
-        if (clock_now_ns() >= deadline_ns) return too_late(r);
-        sleep_for_news(r);
-    }
-}
 
 static status wait_result(rendezvous *r, const char *what, int64_t deadline_ns)
 {
     rendezvous_packet packet;
-    bool ignored = false;
     for (;;) {
-        read_monitor(r, &ignored);
-        status result = read_packet(r, &packet);
-        if (result == STATUS_OK && packet.kind == RENDEZVOUS_RESULT && packet.sequence == r->sequence) return STATUS_OK;
-        if (result == STATUS_OK && packet.kind == RENDEZVOUS_FAILED) return fail(packet.code, "%s", packet.text);
+        rendezvous_notice(r);
+        status result = rendezvous_read(r, &packet);
+        if (result == STATUS_OK && packet.kind == RENDEZVOUS_RESULT && packet.sequence == r->sequence)
+            return STATUS_OK;
+        if (result == STATUS_OK && packet.kind == RENDEZVOUS_FAILED)
+            return fail(packet.code, "%s", packet.text);
         if (result == STATUS_OK) {
             r->left = r->left || packet.kind == RENDEZVOUS_BYE;
             continue;
         }
         if (result != STATUS_AGAIN) return result;
         if (r->lost || r->left)
-            return fail(STATUS_PEER, "rendezvous at %s, %s: rank 0 %s", r->address, what, r->left ? "has left" : "is lost");
-        show_life(r);
-        TRY(check_cancelled(r));
+            return fail(STATUS_PEER, "rendezvous at %s, %s: rank 0 %s", r->address, what,
+                        r->left ? "has left" : "is lost");
         if (clock_now_ns() >= deadline_ns)
             return fail(STATUS_PEER, "rendezvous at %s, %s: rank 0 does not answer", r->address, what);
-        sleep_for_news(r);
+        TRY(rendezvous_sleep(r));
     }
 }
 
@@ -256,21 +41,25 @@ static status call(rendezvous *r, rendezvous_operation operation, const char *ta
     char what[128];
     snprintf(what, sizeof what, "%s '%s'", rendezvous_operation_name(operation), tag);
     if (strlen(tag) >= STORE_TAG_BYTES || bytes > RENDEZVOUS_BLOB_MAX)
-        return fail(STATUS_INTERNAL, "rendezvous: %s with %zu bytes, allowed are %d", what, bytes, RENDEZVOUS_BLOB_MAX);
+        return fail(STATUS_INTERNAL, "rendezvous: %s with %zu bytes, allowed are %d", what, bytes,
+                    RENDEZVOUS_BLOB_MAX);
     if (r->options.cell) board_cell_enter(r->options.cell, BOARD_RENDEZVOUS, clock_now_ns());
     int64_t left = deadline_ns - clock_now_ns();
-    rendezvous_packet packet = {.kind = RENDEZVOUS_CALL, .sequence = r->sequence, .operation = operation,
-                                .tag = tag, .root = root,
+    rendezvous_packet packet = {.kind = RENDEZVOUS_CALL,
+                                .sequence = r->sequence,
+                                .operation = operation,
+                                .tag = tag,
+                                .root = root,
                                 .timeout_ms = left > 0 ? (left + NS_PER_MS - 1) / NS_PER_MS : 0};
-    status sent = send_packet(r, &packet, data, bytes, true);
+    status sent = rendezvous_send(r, &packet, data, bytes, true);
     if (sent != STATUS_OK && sent != STATUS_AGAIN) return sent; /* AGAIN: the loss is about to be read */
     TRY(wait_result(r, what, deadline_ns < CLOCK_NEVER - GRACE_NS ? deadline_ns + GRACE_NS : CLOCK_NEVER));
     r->sequence++;
     return STATUS_OK;
 }
 
-status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, size_t bytes, int64_t deadline_ns,
-                            rendezvous_blob *out)
+status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, size_t bytes,
+                            int64_t deadline_ns, rendezvous_blob *out)
 {
     TRY(call(r, RENDEZVOUS_ALLGATHER, tag, 0, data, bytes, deadline_ns));
     for (int i = 0; i < r->options.world; i++)
@@ -310,8 +99,10 @@ static status join(rendezvous *r, int64_t deadline_ns)
     if (!blobs) return fail(STATUS_SYSTEM, "rendezvous: no memory");
     status result = rendezvous_allgather(r, "join", &own, sizeof own, deadline_ns, blobs);
     for (size_t i = 0; i < world && result == STATUS_OK; i++) {
-        if (blobs[i].bytes == sizeof own) memcpy(&r->members[i], blobs[i].data, sizeof own);
-        else result = fail(STATUS_PROTOCOL, "rendezvous: rank %zu joins with %zu bytes", i, blobs[i].bytes);
+        if (blobs[i].bytes == sizeof own)
+            memcpy(&r->members[i], blobs[i].data, sizeof own);
+        else
+            result = fail(STATUS_PROTOCOL, "rendezvous: rank %zu joins with %zu bytes", i, blobs[i].bytes);
     }
     free(blobs);
     return result;
@@ -344,7 +135,8 @@ static status open_context(rendezvous *r)
 static status start_store(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
-    if (r->place.path[0] && r->token == 0 && getrandom(&r->token, sizeof r->token, 0) != (ssize_t)sizeof r->token)
+    if (r->place.path[0] && r->token == 0 &&
+        getrandom(&r->token, sizeof r->token, 0) != (ssize_t)sizeof r->token)
         return fail_errno(STATUS_SYSTEM, "rendezvous: no random number");
     TRY(store_start(o, &r->place, r->token, r->context, &r->store));
     rendezvous_place_reachable(&r->place, store_address(r->store), o->host, r->address);
@@ -370,7 +162,7 @@ status rendezvous_open(const rendezvous_options *options, rendezvous **out)
     TRY_GOTO(result, open_context(r), failed);
     if (options->cell) board_cell_enter(options->cell, BOARD_RENDEZVOUS, clock_now_ns());
     if (options->rank == 0) TRY_GOTO(result, start_store(r), failed);
-    TRY_GOTO(result, reach_store(r, deadline_ns), failed);
+    TRY_GOTO(result, rendezvous_reach(r, deadline_ns), failed);
     TRY_GOTO(result, join(r, deadline_ns), failed);
     r->joined = true;
     *out = r;
@@ -380,27 +172,14 @@ failed:
     return result;
 }
 
-/* So that the store does not take the rank for lost. Whoever is gone already is not waited for. */
-static void say_goodbye(rendezvous *r)
-{
-    rendezvous_packet packet;
-    bool ignored;
-    if (!r->socket) return;
-    read_monitor(r, &ignored);
-    while (!r->left && read_packet(r, &packet) == STATUS_OK) r->left = packet.kind == RENDEZVOUS_BYE;
-    bool there = r->connected && !r->lost && !r->left;
-    if (there) send_packet(r, &(rendezvous_packet){.kind = RENDEZVOUS_BYE}, NULL, 0, false);
-    disconnect(r, there ? FLUSH_MS : 0);
-}
-
 void rendezvous_close(rendezvous **pointer)
 {
     rendezvous *r = *pointer;
     if (!r) return;
-    say_goodbye(r);
+    rendezvous_leave(r);
     if (r->store) rendezvous_place_withdraw(&r->place, r->token);
     store_stop(&r->store);
-    forget_blobs(r);
+    rendezvous_forget_blobs(r);
     while (r->own_context && r->context && zmq_ctx_term(r->context) != 0 && errno == EINTR) {
     }
     free(r->members);

@@ -34,7 +34,7 @@ typedef struct rendezvous_options {
     uint64_t token;          /* of the job; 0: none, or for file:// the one that rank 0 writes down */
     const char *program;     /* version of the program: must be the same everywhere */
     uint64_t config_hash;    /* likewise */
-    const char *config_text; /* lines "name = value", so that a difference is named; NULL: only the hash counts */
+    const char *config_text; /* lines "name = value", so that a difference is named; NULL: the hash says it */
     int64_t connect_limit_ns; /* until all have come */
     const char *host;        /* for file://: under which name the others reach rank 0; NULL: found out */
     transport_hub *hub;      /* for inproc:// */
@@ -73,8 +73,8 @@ typedef struct rendezvous_blob {
  * STATUS_PEER at the deadline, naming the ranks that have not called, or where a rank is lost;
  * STATUS_PROTOCOL where ranks make different calls, both named. After a
  * failure the rendezvous is only good for closing. */
-status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, size_t bytes, int64_t deadline_ns,
-                            rendezvous_blob *out /* [world] */);
+status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, size_t bytes,
+                            int64_t deadline_ns, rendezvous_blob *out /* [world] */);
 /* `data`, `bytes` count on `root` only. */
 status rendezvous_broadcast(rendezvous *r, const char *tag, int root, const void *data, size_t bytes,
                             int64_t deadline_ns, rendezvous_blob *out);

@@ -20,15 +20,16 @@ static bool agrees(store *s, int rank, const rendezvous_packet *call, size_t byt
 {
     const store_call *c = &s->call;
     if (call->operation != c->operation || strcmp(call->tag, c->tag) != 0 || call->root != c->root) {
-        store_fail(s, STATUS_PROTOCOL, "rendezvous: rank %d calls %s '%s' (root %d), rank %d calls %s '%s' (root %d)",
-                   rank, rendezvous_operation_name(call->operation), call->tag, call->root, c->first,
+        store_fail(s, STATUS_PROTOCOL,
+                   "rendezvous: rank %d calls %s '%s' (root %d), rank %d calls %s '%s' (root %d)", rank,
+                   rendezvous_operation_name(call->operation), call->tag, call->root, c->first,
                    rendezvous_operation_name(c->operation), c->tag, c->root);
         return false;
     }
     size_t first = c->callers ? zmq_msg_size(&s->members[c->first].blob) : bytes;
     if (call->operation == RENDEZVOUS_SUM && (bytes != first || bytes % sizeof(double) != 0)) {
-        store_fail(s, STATUS_PROTOCOL, "rendezvous: sum '%s': rank %d has %zu bytes, rank %d has %zu", c->tag, rank,
-                   bytes, c->first, first);
+        store_fail(s, STATUS_PROTOCOL, "rendezvous: sum '%s': rank %d has %zu bytes, rank %d has %zu", c->tag,
+                   rank, bytes, c->first, first);
         return false;
     }
     return true;
@@ -73,7 +74,8 @@ static void complete(store *s)
         count = 1;
     }
     const rendezvous_packet result = {.kind = RENDEZVOUS_RESULT, .sequence = c->sequence, .blobs = count};
-    for (int r = 0; r < s->world; r++) store_send(s, &s->members[r].identity, &result, &s->members[first], count);
+    for (int r = 0; r < s->world; r++)
+        store_send(s, &s->members[r].identity, &result, &s->members[first], count);
     store_forget_blobs(s);
     s->call.sequence++;
 }
@@ -84,8 +86,9 @@ static bool somebody_left(store *s)
     char name[128];
     for (int r = 0; r < s->world; r++) {
         if (!s->members[r].ended) continue;
-        store_fail(s, STATUS_PEER, "rendezvous: %s '%s': %s has left", rendezvous_operation_name(s->call.operation),
-                   s->call.tag, store_name(s, r, name, sizeof name));
+        store_fail(s, STATUS_PEER, "rendezvous: %s '%s': %s has left",
+                   rendezvous_operation_name(s->call.operation), s->call.tag,
+                   store_name(s, r, name, sizeof name));
         return true;
     }
     return false;
@@ -97,8 +100,8 @@ void store_take_call(store *s, int rank, const rendezvous_packet *call, zmq_msg_
     store_call *c = &s->call;
     if (s->failed != STATUS_OK) return; /* the rank has been told */
     if (call->sequence != c->sequence || m->called || call->root < 0 || call->root >= s->world) {
-        store_fail(s, STATUS_PROTOCOL, "rendezvous: rank %d makes call %" PRIu64 ", due is call %" PRIu64, rank,
-                   call->sequence, c->sequence);
+        store_fail(s, STATUS_PROTOCOL, "rendezvous: rank %d makes call %" PRIu64 ", due is call %" PRIu64,
+                   rank, call->sequence, c->sequence);
         return;
     }
     if (c->callers == 0) begin(c, rank, call);

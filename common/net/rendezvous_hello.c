@@ -73,8 +73,8 @@ static void check(const store *s, const rendezvous_packet *h, verdict *v)
     char program[64], name[128];
     v->of_this_job = h->token == s->token;
     if (h->protocol != RENDEZVOUS_PROTOCOL) {
-        refuse(v, STATUS_PROTOCOL, "rendezvous protocol: rank %d has version %" PRIu32 ", rank 0 has %d", h->rank,
-               h->protocol, RENDEZVOUS_PROTOCOL);
+        refuse(v, STATUS_PROTOCOL, "rendezvous protocol: rank %d has version %" PRIu32 ", rank 0 has %d",
+               h->rank, h->protocol, RENDEZVOUS_PROTOCOL);
         return;
     }
     if (!v->of_this_job) { /* whose own token stays its secret */
@@ -126,9 +126,10 @@ void store_greet(store *s, const store_identity *from, const rendezvous_packet *
         welcome(s, from, hello);
         return;
     }
-    store_send(s, from, &(rendezvous_packet){.kind = RENDEZVOUS_REFUSED, .code = v.code, .text = v.text}, NULL,
-               0);
+    store_send(s, from, &(rendezvous_packet){.kind = RENDEZVOUS_REFUSED, .code = v.code, .text = v.text},
+               NULL, 0);
     /* The job waits for a rank that cannot join it; a second claim to a rank takes nothing from the first. */
     bool taken = hello->rank >= 0 && hello->rank < s->world && s->members[hello->rank].joined;
-    if (v.of_this_job && !taken && s->joined < s->world && s->failed == STATUS_OK) store_fail(s, v.code, "%s", v.text);
+    if (v.of_this_job && !taken && s->joined < s->world && s->failed == STATUS_OK)
+        store_fail(s, v.code, "%s", v.text);
 }

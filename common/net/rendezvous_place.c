@@ -41,7 +41,8 @@ static status split_host(const char *url, const char *at, char host[PLACE_TEXT],
 
 static void write_tcp(char *out, const char *host, int64_t port)
 {
-    snprintf(out, PLACE_TEXT, strchr(host, ':') ? "tcp://[%.200s]:%" PRId64 : "tcp://%.200s:%" PRId64, host, port);
+    snprintf(out, PLACE_TEXT, strchr(host, ':') ? "tcp://[%.200s]:%" PRId64 : "tcp://%.200s:%" PRId64, host,
+             port);
 }
 
 /* A number is listened at as it stands; a name may mean another address on its own host than on the
@@ -71,7 +72,8 @@ static status place_environment(rendezvous_place *out)
 status rendezvous_place_of(const char *url, rendezvous_place *out)
 {
     *out = (rendezvous_place){0};
-    if (strlen(url) >= PLACE_TEXT - 16) return fail(STATUS_USAGE, "rendezvous: a url of %zu bytes", strlen(url));
+    if (strlen(url) >= PLACE_TEXT - 16)
+        return fail(STATUS_USAGE, "rendezvous: a url of %zu bytes", strlen(url));
     if (starts(url, "env://")) return place_environment(out);
     if (starts(url, "tcp://")) {
         char host[PLACE_TEXT];
@@ -90,8 +92,8 @@ status rendezvous_place_of(const char *url, rendezvous_place *out)
         snprintf(out->connect, sizeof out->connect, "%s", url);
         return STATUS_OK;
     }
-    return fail(STATUS_USAGE, "rendezvous: found '%s', allowed are tcp://HOST:PORT, ipc://@NAME, file://PATH, env://",
-                url);
+    return fail(STATUS_USAGE,
+                "rendezvous: found '%s', allowed are tcp://HOST:PORT, ipc://@NAME, file://PATH, env://", url);
 }
 
 bool rendezvous_place_is_inproc(const rendezvous_place *place)
@@ -113,7 +115,8 @@ static void own_address(char *out, size_t size)
     freeifaddrs(all);
 }
 
-void rendezvous_place_reachable(const rendezvous_place *place, const char *bound, const char *host, char *out)
+void rendezvous_place_reachable(const rendezvous_place *place, const char *bound, const char *host,
+                                char out[PLACE_TEXT])
 {
     char own[64];
     const char *colon = strrchr(bound, ':');
@@ -145,7 +148,8 @@ bool rendezvous_place_lookup(const rendezvous_place *place, char *address, uint6
     FILE *file = fopen(place->path, "re");
     if (!file) return false;
     char line[PLACE_TEXT + 32] = "", end;
-    bool read = fgets(line, sizeof line, file) && sscanf(line, "%239s %" SCNx64 "%c", address, token, &end) == 3;
+    bool read =
+        fgets(line, sizeof line, file) && sscanf(line, "%239s %" SCNx64 "%c", address, token, &end) == 3;
     fclose(file);
     return read && end == '\n' && starts(address, "tcp://");
 }
@@ -154,7 +158,8 @@ void rendezvous_place_withdraw(const rendezvous_place *place, uint64_t token)
 {
     char address[PLACE_TEXT];
     uint64_t found;
-    if (place->path[0] && rendezvous_place_lookup(place, address, &found) && found == token) unlink(place->path);
+    if (place->path[0] && rendezvous_place_lookup(place, address, &found) && found == token)
+        unlink(place->path);
 }
 
 char *rendezvous_place_diagnose(const char *address, char *buffer, size_t size)
@@ -162,10 +167,13 @@ char *rendezvous_place_diagnose(const char *address, char *buffer, size_t size)
     char host[PLACE_TEXT];
     int64_t port;
     buffer[0] = '\0';
-    if (!starts(address, "tcp://") || split_host(address, address + 6, host, &port) != STATUS_OK) return buffer;
+    if (!starts(address, "tcp://") || split_host(address, address + 6, host, &port) != STATUS_OK)
+        return buffer;
     struct addrinfo *found = NULL;
     int result = getaddrinfo(host, NULL, NULL, &found);
-    if (result != 0) snprintf(buffer, size, ": the name '%s' is not known (%s)", host, gai_strerror(result));
-    else freeaddrinfo(found);
+    if (result != 0)
+        snprintf(buffer, size, ": the name '%s' is not known (%s)", host, gai_strerror(result));
+    else
+        freeaddrinfo(found);
     return buffer;
 }

@@ -22,7 +22,8 @@ bool rendezvous_place_is_inproc(const rendezvous_place *place);
 
 /* The address under which the other ranks reach a store that listens at `bound`: for file:// a name or
  * number of this host in place of the wildcard. `host` NULL: the first interface that is not loopback. */
-void rendezvous_place_reachable(const rendezvous_place *place, const char *bound, const char *host, char *out);
+void rendezvous_place_reachable(const rendezvous_place *place, const char *bound, const char *host,
+                                char out[PLACE_TEXT]);
 
 /* Writes address and token to the file, whole or not at all. STATUS_CANNOT_CREATE. */
 status rendezvous_place_publish(const rendezvous_place *place, const char *address, uint64_t token);

@@ -34,7 +34,8 @@ void store_ignore(store *s, const char *what)
         log_warn("rendezvous at %s: ignored %s (%" PRId64 " so far)", s->address, what, count);
 }
 
-void store_send(store *s, const store_identity *to, const rendezvous_packet *packet, store_member *first, int count)
+void store_send(store *s, const store_identity *to, const rendezvous_packet *packet, store_member *first,
+                int count)
 {
     size_t bytes = rendezvous_pack(packet, s->packet, RENDEZVOUS_PACKET_CAP);
     int more = ZMQ_DONTWAIT | ZMQ_SNDMORE;
@@ -81,7 +82,8 @@ void store_lost(store *s, int rank)
 static int member_of(const store *s, const store_identity *identity)
 {
     for (int r = 0; r < s->world; r++)
-        if (s->members[r].joined && memcmp(&s->members[r].identity, identity, sizeof *identity) == 0) return r;
+        if (s->members[r].joined && memcmp(&s->members[r].identity, identity, sizeof *identity) == 0)
+            return r;
     return -1;
 }
 
@@ -115,11 +117,16 @@ static void take_message(store *s, zmq_msg_t *part)
         store_greet(s, &from, &packet);
     } else {
         int rank = member_of(s, &from);
-        if (rank < 0 && packet.kind == RENDEZVOUS_BYE) log_debug("a rank that was refused leaves");
-        else if (rank < 0) store_ignore(s, "a message of somebody who has not been greeted");
-        else if (packet.kind == RENDEZVOUS_CALL && next_part(s, part)) store_take_call(s, rank, &packet, part);
-        else if (packet.kind == RENDEZVOUS_BYE) s->members[rank].ended = true;
-        else store_ignore(s, "a message of the wrong kind");
+        if (rank < 0 && packet.kind == RENDEZVOUS_BYE)
+            log_debug("a rank that was refused leaves");
+        else if (rank < 0)
+            store_ignore(s, "a message of somebody who has not been greeted");
+        else if (packet.kind == RENDEZVOUS_CALL && next_part(s, part))
+            store_take_call(s, rank, &packet, part);
+        else if (packet.kind == RENDEZVOUS_BYE)
+            s->members[rank].ended = true;
+        else
+            store_ignore(s, "a message of the wrong kind");
     }
     while (next_part(s, part)) {
     }
@@ -152,9 +159,12 @@ static void probe_members(store *s, int64_t now_ns)
     for (int r = 0; r < s->world; r++) {
         const store_member *m = &s->members[r];
         if (!m->joined || m->ended || m->lost) continue;
-        int sent = zmq_send(s->router, m->identity.bytes, sizeof m->identity.bytes, ZMQ_DONTWAIT | ZMQ_SNDMORE);
-        if (sent >= 0) zmq_send(s->router, "", 0, ZMQ_DONTWAIT);
-        else if (errno == EHOSTUNREACH) store_lost(s, r);
+        int sent =
+            zmq_send(s->router, m->identity.bytes, sizeof m->identity.bytes, ZMQ_DONTWAIT | ZMQ_SNDMORE);
+        if (sent >= 0)
+            zmq_send(s->router, "", 0, ZMQ_DONTWAIT);
+        else if (errno == EHOSTUNREACH)
+            store_lost(s, r);
     }
 }
 
@@ -186,7 +196,8 @@ static void *run(void *argument)
     }
     const rendezvous_packet bye = {.kind = RENDEZVOUS_BYE};
     for (int r = 0; r < s->world; r++)
-        if (s->members[r].joined && !s->members[r].ended) store_send(s, &s->members[r].identity, &bye, NULL, 0);
+        if (s->members[r].joined && !s->members[r].ended)
+            store_send(s, &s->members[r].identity, &bye, NULL, 0);
     return NULL;
 }
 
@@ -233,8 +244,8 @@ static status listen_at(store *s, const rendezvous_place *place)
     return zsocket_bind(s->router, s->own_url, NULL, 0);
 }
 
-status store_start(const rendezvous_options *options, const rendezvous_place *place, uint64_t token, void *context,
-                   store **out)
+status store_start(const rendezvous_options *options, const rendezvous_place *place, uint64_t token,
+                   void *context, store **out)
 {
     store *s = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "rendezvous: no memory");

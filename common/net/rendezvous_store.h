@@ -10,8 +10,8 @@ typedef struct store store;
 enum { STORE_TAG_BYTES = 64, STORE_CLIENT_FRAME_BYTES = RENDEZVOUS_BLOB_MAX };
 
 /* Listens, then starts the thread. `context` is ZeroMQ's and outlives the store; `token` is the job's. */
-status store_start(const rendezvous_options *options, const rendezvous_place *place, uint64_t token, void *context,
-                   store **out);
+status store_start(const rendezvous_options *options, const rendezvous_place *place, uint64_t token,
+                   void *context, store **out);
 /* Says goodbye to the ranks, sends out what is left, ends the thread. */
 void store_stop(store **s);
 

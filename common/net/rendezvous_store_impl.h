@@ -56,7 +56,8 @@ struct store {
 
 /* rendezvous_store.c */
 /* The packet and, behind it, the blobs of `count` members from `first` on. */
-void store_send(store *s, const store_identity *to, const rendezvous_packet *packet, store_member *first, int count);
+void store_send(store *s, const store_identity *to, const rendezvous_packet *packet, store_member *first,
+                int count);
 void store_fail(store *s, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void store_lost(store *s, int rank);
 void store_ignore(store *s, const char *what);

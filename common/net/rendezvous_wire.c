@@ -56,7 +56,8 @@ status rendezvous_unpack(const void *bytes, size_t count, void *block, rendezvou
     if (wire->kind == RENDEZVOUS_NONE || wire->kind >= RENDEZVOUS_KIND_COUNT)
         return fail(STATUS_PROTOCOL, "rendezvous packet: found kind %u, allowed is 1 to %d", wire->kind,
                     RENDEZVOUS_KIND_COUNT - 1);
-    if (wire->operation >= RENDEZVOUS_OPERATION_COUNT || wire->code >= STATUS_COUNT || wire->blobs > INT32_MAX)
+    if (wire->operation >= RENDEZVOUS_OPERATION_COUNT || wire->code >= STATUS_COUNT ||
+        wire->blobs > INT32_MAX)
         return fail(STATUS_PROTOCOL, "rendezvous packet: found operation %u, code %u, %u blobs: out of range",
                     wire->operation, wire->code, wire->blobs);
     *out = (rendezvous_packet){

@@ -18,7 +18,9 @@
     X(BYE, "bye")         /* either way: orderly end */
 
 #define RENDEZVOUS_KIND_ENUM(name, text) RENDEZVOUS_##name,
-typedef enum rendezvous_kind { RENDEZVOUS_KIND_LIST(RENDEZVOUS_KIND_ENUM) RENDEZVOUS_KIND_COUNT } rendezvous_kind;
+typedef enum rendezvous_kind {
+    RENDEZVOUS_KIND_LIST(RENDEZVOUS_KIND_ENUM) RENDEZVOUS_KIND_COUNT
+} rendezvous_kind;
 #undef RENDEZVOUS_KIND_ENUM
 
 #define RENDEZVOUS_OPERATION_LIST(X)                                                                 \

@@ -44,10 +44,10 @@ typedef struct exchange {
     const shm_exchange_options *options;
     shm_segment *peers;
     int listener;
-    int *outgoing;    /* [world] to the peer's listener, -1 while there is none */
-    int *incoming;    /* [incoming_max] accepted, the hello not yet read; -1: free */
-    bool *fetched;    /* [world] */
-    bool *served;     /* [world] */
+    int *outgoing;         /* [world] to the peer's listener, -1 while there is none */
+    int *incoming;         /* [incoming_max] accepted, the hello not yet read; -1: free */
+    bool *fetched;         /* [world] */
+    bool *served;          /* [world] */
     struct pollfd *polled; /* [1 + world + incoming_max] */
     int incoming_max, refusals;
     int64_t retry_ns; /* when to try the unreached peers again */
@@ -125,9 +125,12 @@ static void accept_peers(exchange *x)
     while ((fd = accept4(x->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
         int slot = 0;
         while (slot < x->incoming_max && x->incoming[slot] >= 0) slot++;
-        if (!same_user(fd)) refuse(x, &fd, "another user");
-        else if (slot == x->incoming_max) refuse(x, &fd, "too many at once");
-        else x->incoming[slot] = fd;
+        if (!same_user(fd))
+            refuse(x, &fd, "another user");
+        else if (slot == x->incoming_max)
+            refuse(x, &fd, "too many at once");
+        else
+            x->incoming[slot] = fd;
     }
 }
 
@@ -139,7 +142,9 @@ static bool send_offer(const shm_exchange_options *o, int fd)
         char bytes[CMSG_SPACE(SHM_EXCHANGE_MAX * sizeof(int))];
     } control = {0};
     struct iovec part = {&out, sizeof out};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
                              .msg_controllen = CMSG_SPACE((size_t)o->count * sizeof(int))};
     struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
     rights->cmsg_level = SOL_SOCKET;
@@ -195,8 +200,9 @@ static status take_offer(exchange *x, int rank, const offer *in, const int *fds,
         result = fail(STATUS_PROTOCOL, "shared memory exchange '%s': %s answers with another job or version",
                       o->name, whose);
     else if (in->count != o->count || count != o->count)
-        result = fail(STATUS_PROTOCOL, "shared memory exchange '%s': %s offers %d segments, rank %d offers %d",
-                      o->name, whose, (int)in->count, o->rank, o->count);
+        result =
+            fail(STATUS_PROTOCOL, "shared memory exchange '%s': %s offers %d segments, rank %d offers %d",
+                 o->name, whose, (int)in->count, o->rank, o->count);
     for (; result == STATUS_OK && taken < count; taken++)
         result = shm_map(fds[taken], in->bytes[taken], whose, &x->peers[rank * o->count + taken]);
     for (; taken < count; taken++) close(fds[taken]);
@@ -213,8 +219,8 @@ static status fetch(exchange *x, int rank)
         char bytes[CMSG_SPACE(SHM_EXCHANGE_MAX * sizeof(int))];
     } control;
     struct iovec part = {&in, sizeof in};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
-                             .msg_controllen = sizeof control};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t got = recvmsg(x->outgoing[rank], &message, MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EAGAIN) return STATUS_OK;
     close(x->outgoing[rank]);

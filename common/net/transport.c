@@ -58,8 +58,10 @@ status transport_open(const transport_type *type, const transport_options *optio
     t->type = type;
     t->options = *options;
     status result = allocate_links(t);
-    if (result == STATUS_OK) *out = t;
-    else type->close(t, 0);
+    if (result == STATUS_OK)
+        *out = t;
+    else
+        type->close(t, 0);
     return result;
 }
 
@@ -196,8 +198,8 @@ static status send_counted(transport *t, int link, const message_header *header,
     return result;
 }
 
-static status send_spoiled(transport *t, int link, message_header *header, const message_frame *frames, int count,
-                           transport_ticket *ticket, int64_t bytes)
+static status send_spoiled(transport *t, int link, message_header *header, const message_frame *frames,
+                           int count, transport_ticket *ticket, int64_t bytes)
 {
     message_frame changed[MESSAGE_FRAMES_MAX];
     switch (t->options.fault.kind) {
@@ -216,8 +218,8 @@ static status send_spoiled(transport *t, int link, message_header *header, const
     }
 }
 
-status transport_send(transport *t, int link, const message_header *header, const message_frame *frames, int count,
-                      transport_ticket *ticket)
+status transport_send(transport *t, int link, const message_header *header, const message_frame *frames,
+                      int count, transport_ticket *ticket)
 {
     TRY(check_send(t, link, frames, count, ticket));
     TRY(transport_forward_due(t));

@@ -73,7 +73,7 @@ typedef struct transport_options {
     int frames;          /* a message has at most so many, 1 .. MESSAGE_FRAMES_MAX; the same everywhere */
     int window;          /* messages on their way to one peer; more are STATUS_AGAIN */
     bool checksum;       /* the same everywhere */
-    int64_t peer_timeout_ns; /* tcp: a peer that is silent so long is lost; 0: until the kernel says so */
+    int64_t peer_timeout_ns; /* tcp: a host that is silent so long is lost; 0: the kernel's limits */
     transport_hub *hub;      /* NULL: no inproc:// */
     transport_pacer pacer;
     transport_fault fault;

@@ -18,7 +18,7 @@ struct transport_type {
     /* Allocates `*out`, zeroed but for the implementation's own part; transport_open fills in the rest. */
     status (*open)(const transport_options *options, transport **out);
     /* Gives queued messages up to flush_ns, then ends every use of frames and tickets and calls
-     * transport_free(t), at once or, where a peer in the hub still uses its frames, when it no longer does. */
+     * transport_free(t): at once or, where a peer in the hub still uses frames, when it no longer does. */
     void (*close)(transport *t, int64_t flush_ns);
 
     status (*listen)(transport *t, const char *url, char *bound, size_t size);
@@ -28,8 +28,8 @@ struct transport_type {
     /* STATUS_OK where a send() now would succeed. Else STATUS_AGAIN, and wait() ends when it would. */
     status (*room)(transport *t, int link);
     /* `ticket` has been counted up by `count`; each frame's end calls transport_frame_released(). */
-    status (*send)(transport *t, int link, const message_header *header, const message_frame *frames, int count,
-                   transport_ticket *ticket);
+    status (*send)(transport *t, int link, const message_header *header, const message_frame *frames,
+                   int count, transport_ticket *ticket);
     /* Fills in all of `out`; header.sender is what the peer claims. STATUS_PEER, once, for a link
      * that is lost and has not `ended`, behind the last of its messages; marks it `broken`. */
     status (*receive)(transport *t, transport_message *out);

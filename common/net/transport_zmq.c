@@ -1,4 +1,4 @@
-/* The transport over libzmq: sockets, sending, waiting. */
+/* The transport over libzmq: opening, closing, waiting. */
 #include "common/net/transport_zmq_impl.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 enum {
-    POLLED_FDS = 2,      /* wake_fd, timer_fd */
+    POLLED_FDS = 2,            /* wake_fd, timer_fd */
     TIMER_BELOW_NS = 10000000, /* shorter sleeps take the timer: zmq_poll counts milliseconds */
 };
 
@@ -19,8 +19,10 @@ static status hub_open(transport_hub **out)
     zmq_hub *hub = calloc(1, sizeof *hub);
     if (!hub) return fail(STATUS_SYSTEM, "transport: no memory for a hub");
     status result = zsocket_context_open(&hub->context);
-    if (result == STATUS_OK) *out = &hub->base;
-    else free(hub);
+    if (result == STATUS_OK)
+        *out = &hub->base;
+    else
+        free(hub);
     return result;
 }
 
@@ -87,10 +89,14 @@ static status open_zmq(const transport_options *o, transport **out)
     z->base.options = *o;
     z->hub = o->hub;
     status result = allocate(z, o);
-    if (result == STATUS_OK && o->hub) z->context = transport_hub_context(o->hub);
-    else if (result == STATUS_OK) result = zsocket_context_open(&z->context);
-    if (result == STATUS_OK) *out = &z->base;
-    else destroy(z);
+    if (result == STATUS_OK && o->hub)
+        z->context = transport_hub_context(o->hub);
+    else if (result == STATUS_OK)
+        result = zsocket_context_open(&z->context);
+    if (result == STATUS_OK)
+        *out = &z->base;
+    else
+        destroy(z);
     return result;
 }
 
@@ -204,97 +210,11 @@ static bool up_zmq(const transport *t, int link)
     return l->up && !l->lost;
 }
 
-static void wake_zmq(transport *t)
+void zmq_wake(transport *t)
 {
     uint64_t one = 1;
     ssize_t written = write(((zmq_transport *)t)->wake_fd, &one, sizeof one);
     (void)written; /* a full counter is already a wake-up */
-}
-
-static bool has_free_slot(const zmq_link *l)
-{
-    return !atomic_load_explicit(&l->slots[l->next_slot].busy, memory_order_seq_cst);
-}
-
-static status room_zmq(transport *t, int link)
-{
-    zmq_transport *z = (zmq_transport *)t;
-    const zmq_link *l = &z->links[link];
-    if (!l->up || l->lost) return STATUS_AGAIN; /* receive() reports the loss */
-    if (has_free_slot(l)) return STATUS_OK;
-    atomic_store_explicit(&z->waits_for_room, true, memory_order_seq_cst);
-    return has_free_slot(l) ? STATUS_OK : STATUS_AGAIN;
-}
-
-/* Both run on libzmq's I/O thread, or on the receiver's over inproc://. */
-static void header_released(void *data, void *hint)
-{
-    (void)data;
-    header_slot *slot = hint;
-    atomic_load_explicit(&slot->busy, memory_order_acquire); /* orders the sender's writes before this */
-    zmq_transport *z = slot->owner;
-    atomic_store_explicit(&slot->busy, false, memory_order_seq_cst);
-    if (atomic_exchange_explicit(&z->waits_for_room, false, memory_order_seq_cst)) wake_zmq(&z->base);
-    atomic_fetch_sub_explicit(&z->headers_in_use, 1, memory_order_release);
-}
-
-static void frame_released(void *data, void *hint)
-{
-    (void)data;
-    transport_frame_released(hint);
-}
-
-static status send_part(void *socket, void *data, size_t bytes, zmq_free_fn *released, void *hint, bool more)
-{
-    zmq_msg_t part;
-    if (zmq_msg_init_data(&part, data, bytes, released, hint) != 0) {
-        released(data, hint);
-        return fail(STATUS_SYSTEM, "transport: no memory for a message");
-    }
-    if (zmq_msg_send(&part, socket, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0) return STATUS_OK;
-    int reason = errno;
-    zmq_msg_close(&part); /* calls released() */
-    return reason == EAGAIN ? STATUS_AGAIN
-                            : fail(STATUS_PEER, "transport: a message cannot be sent: %s", zmq_strerror(reason));
-}
-
-/* Names the client to the ROUTER. */
-static status send_identity(zmq_transport *z, zmq_link *l)
-{
-    if (zmq_send(z->router, l->identity, sizeof l->identity, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0) return STATUS_OK;
-    if (errno == EAGAIN) return STATUS_AGAIN;
-    zmq_link_lost(z, l);
-    return STATUS_AGAIN;
-}
-
-static status send_zmq(transport *t, int link, const message_header *header, const message_frame *frames,
-                       int count, transport_ticket *ticket)
-{
-    zmq_transport *z = (zmq_transport *)t;
-    zmq_link *l = &z->links[link];
-    status room = room_zmq(t, link);
-    if (room != STATUS_OK) return room;
-    header_slot *slot = &l->slots[l->next_slot];
-    size_t bytes = message_pack(header, slot->bytes);
-    void *socket = l->socket ? l->socket : z->router;
-    if (!l->socket) {
-        status named = send_identity(z, l);
-        if (named != STATUS_OK) return named;
-    }
-    atomic_store_explicit(&slot->busy, true, memory_order_release);
-    if (z->hub) atomic_fetch_add_explicit(&((zmq_hub *)z->hub)->sends, 1, memory_order_release);
-    atomic_fetch_add_explicit(&z->headers_in_use, 1, memory_order_relaxed);
-    status result = send_part(socket, slot->bytes, bytes, header_released, slot, count > 0);
-    if (result != STATUS_OK) return result;
-    l->next_slot = (l->next_slot + 1) % t->options.window;
-    for (int i = 0; i < count; i++) {
-        /* Behind an accepted first part only a broken socket can refuse; the link is then of no use. */
-        status rest = send_part(socket, (void *)frames[i].data, frames[i].bytes, frame_released, ticket,
-                                i + 1 < count);
-        if (rest != STATUS_OK && result == STATUS_OK) result = rest;
-    }
-    if (result != STATUS_OK) zmq_link_lost(z, l);
-    return STATUS_OK;
 }
 
 /* Returns the milliseconds to hand to zmq_poll; short sleeps arm the timer instead. */
@@ -347,10 +267,10 @@ const transport_type transport_zmq = {
     .listen = listen_zmq,
     .connect = connect_zmq,
     .up = up_zmq,
-    .room = room_zmq,
-    .send = send_zmq,
+    .room = zmq_room,
+    .send = zmq_send_message,
     .receive = zmq_receive,
     .release = zmq_release,
     .wait = wait_zmq,
-    .wake = wake_zmq,
+    .wake = zmq_wake,
 };

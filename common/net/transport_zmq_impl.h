@@ -74,6 +74,13 @@ typedef struct zmq_hub {
 status zmq_link_prepare(zmq_transport *z, zmq_link *l);
 void zmq_link_lost(zmq_transport *z, zmq_link *l);
 
+void zmq_wake(transport *t);
+
+/* transport_zmq_send.c */
+status zmq_room(transport *t, int link);
+status zmq_send_message(transport *t, int link, const message_header *header, const message_frame *frames,
+                        int count, transport_ticket *ticket);
+
 /* transport_zmq_receive.c */
 status zmq_receive(transport *t, transport_message *out);
 void zmq_release(transport *t, transport_message *message);

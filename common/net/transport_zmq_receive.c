@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 enum {
-    MONITORS_EVERY = 64,      /* empty receives between two looks at the monitors */
+    MONITORS_EVERY = 64,       /* empty receives between two looks at the monitors */
     FIRST_PROBE_NS = 10000000, /* behind a disconnection; each later one takes five times as long */
     TENSOR_ALIGNMENT = 8,
 };
@@ -139,8 +139,10 @@ static status read_message(zmq_transport *z, void *socket, int link, transport_m
     if (!why) why = read_header(&part, &out->header);
     zmq_msg_close(&part);
     receive_slot *slot = why || result != STATUS_OK ? NULL : take_slot(z);
-    if (!slot) skip_rest(socket, more);
-    else result = read_frames(z, socket, more, slot, out->header.frames, &why);
+    if (!slot)
+        skip_rest(socket, more);
+    else
+        result = read_frames(z, socket, more, slot, out->header.frames, &why);
     if (!why && !slot && result == STATUS_OK) result = fail(STATUS_SYSTEM, "transport: no memory to receive");
     if (why || result != STATUS_OK) {
         if (slot) give_slot(z, slot);

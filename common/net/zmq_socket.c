@@ -16,13 +16,17 @@ enum {
     RECONNECT_MS = 50,   /* first pause between attempts, doubled up to ... */
     RECONNECT_MAX_MS = 1000,
     BACKLOG = 1024,
+    KEEPALIVE_PROBES = 3,
     CONTEXT_FDS = 24, /* of a context, two sockets, their monitors and connections */
     CONTEXT_THREADS = 2,
 };
 
-static void *nothing(void *unused)
+/* Lives until the gate opens. */
+static void *wait_at(void *gate)
 {
-    return unused;
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
 }
 
 /* libzmq aborts the process where it finds no descriptors or threads for its own. */
@@ -34,11 +38,17 @@ static status check_resources(void)
     for (int i = 0; i < opened; i++) close(fds[i]);
     errno = reason;
     if (reason)
-        return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d file descriptors, found %d: raise the limit (ulimit -n)",
+        return fail_errno(STATUS_SYSTEM,
+                          "ZeroMQ needs %d file descriptors, found %d: raise the limit (ulimit -n)",
                           CONTEXT_FDS, opened);
     pthread_t threads[CONTEXT_THREADS];
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     int started = 0;
-    while (started < CONTEXT_THREADS && (reason = pthread_create(&threads[started], NULL, nothing, NULL)) == 0) started++;
+    pthread_mutex_lock(&gate); /* all of them at once */
+    while (started < CONTEXT_THREADS &&
+           (reason = pthread_create(&threads[started], NULL, wait_at, &gate)) == 0)
+        started++;
+    pthread_mutex_unlock(&gate);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     errno = reason;
     if (reason)
@@ -97,6 +107,26 @@ static status set_role(void *socket, const zsocket_options *o)
     return STATUS_OK;
 }
 
+/* For tcp://, where a peer may vanish without a word. ZeroMQ's own heartbeats wait in line behind a large
+ * message, so a slow link would look dead; the kernel's do not. They count in whole seconds. */
+static status set_timeouts(void *socket, int64_t peer_timeout_ns)
+{
+    if (peer_timeout_ns <= 0) return STATUS_OK;
+    int milliseconds = (int)(peer_timeout_ns / NS_PER_MS);
+    int probe_s = milliseconds / 1000 / (KEEPALIVE_PROBES + 1);
+    if (probe_s < 1) probe_s = 1;
+    const int_option timeouts[] = {
+        {ZMQ_HEARTBEAT_IVL, 0},
+        {ZMQ_TCP_KEEPALIVE, 1},
+        {ZMQ_TCP_KEEPALIVE_IDLE, probe_s},
+        {ZMQ_TCP_KEEPALIVE_INTVL, probe_s},
+        {ZMQ_TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES},
+        {ZMQ_TCP_MAXRT, milliseconds}, /* for what was sent and is not acknowledged */
+        {ZMQ_CONNECT_TIMEOUT, milliseconds},
+    };
+    return set_options(socket, timeouts, sizeof timeouts / sizeof timeouts[0]);
+}
+
 static status configure(void *socket, const zsocket_options *o)
 {
     const int_option common[] = {
@@ -110,13 +140,7 @@ static status configure(void *socket, const zsocket_options *o)
     int64_t largest = o->frame_bytes;
     if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest) != 0)
         return fail(STATUS_INTERNAL, "ZeroMQ: largest frame %" PRId64 ": %s", largest, zmq_strerror(errno));
-    if (o->peer_timeout_ns > 0) {
-        int timeout_ms = (int)(o->peer_timeout_ns / NS_PER_MS);
-        const int_option heartbeat[] = {{ZMQ_HEARTBEAT_IVL, timeout_ms > 4 ? timeout_ms / 4 : 1},
-                                        {ZMQ_HEARTBEAT_TIMEOUT, timeout_ms},
-                                        {ZMQ_CONNECT_TIMEOUT, timeout_ms}};
-        TRY(set_options(socket, heartbeat, sizeof heartbeat / sizeof heartbeat[0]));
-    }
+    TRY(set_timeouts(socket, o->peer_timeout_ns));
     return set_role(socket, o);
 }
 
@@ -125,8 +149,10 @@ status zsocket_open(void *context, const zsocket_options *options, void **out)
     void *socket = zmq_socket(context, options->type);
     if (!socket) return fail(STATUS_SYSTEM, "ZeroMQ: no socket: %s", zmq_strerror(errno));
     status result = configure(socket, options);
-    if (result == STATUS_OK) *out = socket;
-    else zmq_close(socket);
+    if (result == STATUS_OK)
+        *out = socket;
+    else
+        zmq_close(socket);
     return result;
 }
 
@@ -144,8 +170,16 @@ static status address_failure(const char *verb, const char *url)
     return fail(code, "cannot %s %s: %s", verb, url, zmq_strerror(reason));
 }
 
+/* "[::1]" */
+static void allow_ipv6(void *socket, const char *url)
+{
+    int yes = 1;
+    if (strchr(url, '[')) zmq_setsockopt(socket, ZMQ_IPV6, &yes, sizeof yes);
+}
+
 status zsocket_bind(void *socket, const char *url, char *bound, size_t size)
 {
+    allow_ipv6(socket, url);
     if (zmq_bind(socket, url) != 0) return address_failure("listen at", url);
     if (bound && zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
         return fail(STATUS_INTERNAL, "%s: its endpoint cannot be read: %s", url, zmq_strerror(errno));
@@ -154,6 +188,7 @@ status zsocket_bind(void *socket, const char *url, char *bound, size_t size)
 
 status zsocket_connect(void *socket, const char *url)
 {
+    allow_ipv6(socket, url);
     return zmq_connect(socket, url) == 0 ? STATUS_OK : address_failure("connect to", url);
 }
 
@@ -215,12 +250,16 @@ zsocket_event zsocket_monitor_next(void *monitor)
     uint16_t kind;
     memcpy(&kind, event, sizeof kind);
     switch (kind) {
-    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: return ZSOCKET_UP;
-    case ZMQ_EVENT_DISCONNECTED: return ZSOCKET_DOWN;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        return ZSOCKET_UP;
+    case ZMQ_EVENT_DISCONNECTED:
+        return ZSOCKET_DOWN;
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: return ZSOCKET_REFUSED;
-    default: return ZSOCKET_OTHER;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+        return ZSOCKET_REFUSED;
+    default:
+        return ZSOCKET_OTHER;
     }
 }
 

@@ -18,7 +18,7 @@ typedef struct zsocket_options {
     int type;                /* ZMQ_ROUTER or ZMQ_DEALER */
     int64_t frame_bytes;     /* largest frame that a peer may send */
     int queue;               /* messages held for the receiver, a peer; then the sender is held up */
-    int64_t peer_timeout_ns; /* 0: no heartbeats */
+    int64_t peer_timeout_ns; /* of tcp://: a silent host is lost; 0: after the kernel's own limits */
     uint64_t token;          /* of the job: goes into a DEALER's identity */
     int rank;
 } zsocket_options;

@@ -197,8 +197,9 @@ enum { BN_FWD_X, BN_FWD_GAMMA, BN_FWD_BETA, BN_FWD_RESIDUAL, BN_FWD_RUNNING_MEAN
        BN_FWD_Y, BN_FWD_MEAN, BN_FWD_INVSTD };
 /* Evaluation: with the running statistics. */
 enum { BN_INF_X, BN_INF_GAMMA, BN_INF_BETA, BN_INF_RESIDUAL, BN_INF_RUNNING_MEAN, BN_INF_RUNNING_VAR, BN_INF_Y };
-/* g = (dy + dy2) * act'; dresidual = g; dgamma, dbeta, dx as usual.  RELU takes its mask from y; other
- * activations recompute their argument from x (and residual).  DRESIDUAL may be DY's memory, and must
+/* g = (dy + dy2) * act'; dresidual = g; dgamma, dbeta, dx as usual.  RELU takes its mask from y (or, without
+ * a residual, from x, gamma and beta, which give the same); other activations recompute their argument from
+ * x (and residual).  DRESIDUAL may be DY's memory, and must
  * be given where the residual is used (it also serves as the place of g). With act NONE and no dy2,
  * dresidual is dy itself and the slot is NULL. DX may be DY's memory unless DRESIDUAL is. */
 enum { BN_BWD_X, BN_BWD_Y, BN_BWD_GAMMA, BN_BWD_BETA, BN_BWD_RESIDUAL, BN_BWD_MEAN, BN_BWD_INVSTD, BN_BWD_DY,

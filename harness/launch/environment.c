@@ -20,8 +20,8 @@ static status read_number(const char *name, int64_t low, int64_t high, int *out)
     char *end;
     long long value = strtoll(text, &end, 10);
     if (end == text || *end || value < low || value > high)
-        return fail(STATUS_CONFIG, "environment: found %s=%s, allowed is %" PRId64 " to %" PRId64, name, text, low,
-                    high);
+        return fail(STATUS_CONFIG, "environment: found %s=%s, allowed is %" PRId64 " to %" PRId64, name, text,
+                    low, high);
     *out = (int)value;
     return STATUS_OK;
 }
@@ -38,7 +38,8 @@ static status read_token(uint64_t *out)
     const char *text = getenv("HARNESS_TOKEN");
     char *end;
     *out = strtoull(text, &end, 16);
-    if (end != text + 16 || *end) return fail(STATUS_CONFIG, "environment: HARNESS_TOKEN is not of 16 digits");
+    if (end != text + 16 || *end)
+        return fail(STATUS_CONFIG, "environment: HARNESS_TOKEN is not of 16 digits");
     return STATUS_OK;
 }
 
@@ -54,8 +55,8 @@ static status inherit_board(launch_environment *e)
 
 static status from_harness(launch_environment *e)
 {
-    static const char *const names[] = {"HARNESS_JOB", "HARNESS_TOKEN", "HARNESS_RENDEZVOUS", "HARNESS_BOARD_FD",
-                                        "HARNESS_NOTIFY_FD"};
+    static const char *const names[] = {"HARNESS_JOB", "HARNESS_TOKEN", "HARNESS_RENDEZVOUS",
+                                        "HARNESS_BOARD_FD", "HARNESS_NOTIFY_FD"};
     const char *job = getenv("HARNESS_JOB"), *rendezvous = getenv("HARNESS_RENDEZVOUS");
     e->origin = LAUNCH_BY_HARNESS;
     TRY(read_ranks(e, "RANK", "WORLD_SIZE", "LOCAL_RANK"));
@@ -103,9 +104,12 @@ static status from_manager(launch_environment *e)
 status launch_environment_open(bool manager_allowed, launch_environment *out)
 {
     *out = (launch_environment){.world = 1};
-    if (launch_environment_is_rank()) TRY(from_harness(out));
-    else if (manager_allowed) TRY(from_manager(out));
-    else return STATUS_OK;
+    if (launch_environment_is_rank())
+        TRY(from_harness(out));
+    else if (manager_allowed)
+        TRY(from_manager(out));
+    else
+        return STATUS_OK;
     out->cell = board_cell_of(out->board, out->rank);
     board_cell_begin(out->cell, out->rank);
     return STATUS_OK;

@@ -2,8 +2,8 @@
  * others are. Three ways to be started:
  *
  *   by launch_run()      HARNESS_* and the board of the job are inherited
- *   by a job manager     torchrun (RANK, WORLD_SIZE, LOCAL_RANK), mpirun (OMPI_COMM_WORLD_*) or srun (SLURM_*),
- *                        together with a rendezvous that the user names, as a rule env://
+ *   by a job manager     torchrun (RANK, WORLD_SIZE, LOCAL_RANK), mpirun (OMPI_COMM_WORLD_*) or srun
+ *                        (SLURM_*), together with a rendezvous that the user names, as a rule env://
  *   by hand              none of these */
 #ifndef HARNESS_LAUNCH_ENVIRONMENT_H
 #define HARNESS_LAUNCH_ENVIRONMENT_H

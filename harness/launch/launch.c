@@ -79,7 +79,8 @@ static void request_stop(launcher *l, int signal)
         return;
     }
     if (signal != SIGINT) l->kill_ns = clock_now_ns() + l->options.grace_ns;
-    log_info("%s: ending after this step%s", strsignal(signal), signal == SIGINT ? "; once more ends at once" : "");
+    log_info("%s: ending after this step%s", strsignal(signal),
+             signal == SIGINT ? "; once more ends at once" : "");
 }
 
 static void read_signals(launcher *l)
@@ -183,7 +184,8 @@ static void keep_time(launcher *l)
         l->watch_ns = now_ns + WATCH_NS;
     }
     if (l->options.progress && now_ns >= l->progress_ns && !l->ending) {
-        const launch_view view = {l->options.jobs, l->boards, l->options.job_count, l->turn, now_ns - l->begin_ns};
+        const launch_view view = {l->options.jobs, l->boards, l->options.job_count, l->turn,
+                                  now_ns - l->begin_ns};
         l->options.progress(l->options.context, &view);
         l->progress_ns = now_ns + l->options.progress_ns;
     }

@@ -27,10 +27,14 @@ enum { NO_CAUSE, LOST_PEER_CODE, LOST_PEER_RECORD, OTHER_CODE, ENDED_EARLY, KILL
 static int rank_of_end(const rank_process *p)
 {
     switch (p->end) {
-    case END_SIGNAL: return KILLED;
-    case END_EARLY: return ENDED_EARLY;
-    case END_CODE: return p->end_value == EXIT_PEER ? LOST_PEER_CODE : OTHER_CODE;
-    default: return NO_CAUSE;
+    case END_SIGNAL:
+        return KILLED;
+    case END_EARLY:
+        return ENDED_EARLY;
+    case END_CODE:
+        return p->end_value == EXIT_PEER ? LOST_PEER_CODE : OTHER_CODE;
+    default:
+        return NO_CAUSE;
     }
 }
 
@@ -103,8 +107,10 @@ bool launch_find_cause(launcher *l)
     }
     /* Ranks that stop on request may leave others alone: no failure of theirs. */
     if (best == NO_CAUSE || (l->stop_signal && best <= LOST_PEER_RECORD)) return false;
-    if (best == LOST_PEER_RECORD || best == OTHER_RECORD) blame_record(l, job, &chosen);
-    else blame_end(l, job, rank);
+    if (best == LOST_PEER_RECORD || best == OTHER_RECORD)
+        blame_record(l, job, &chosen);
+    else
+        blame_end(l, job, rank);
     return true;
 }
 
@@ -116,7 +122,7 @@ void launch_blame_stall(launcher *l, int job, int rank, bool stopped)
     board_read(l->jobs[job].board, rank, &s);
     int used = put_who(l, job, &s, rank, o->cause, sizeof o->cause);
     text_format_duration(limit, sizeof limit, (double)l->options.stall_timeout_ns);
-    snprintf(o->cause + used, sizeof o->cause - (size_t)used, "no progress within the stall limit of %s%s", limit,
-             stopped ? ": stopped by a signal" : "");
+    snprintf(o->cause + used, sizeof o->cause - (size_t)used, "no progress within the stall limit of %s%s",
+             limit, stopped ? ": stopped by a signal" : "");
     blame(l, job, rank, EXIT_PEER);
 }

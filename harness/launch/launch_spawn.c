@@ -137,8 +137,10 @@ status launch_spawn_job(launcher *l, job_run *j)
     uint64_t name;
     if (getrandom(&j->token, sizeof j->token, 0) < 0 || getrandom(&name, sizeof name, 0) < 0)
         return fail_errno(STATUS_SYSTEM, "launch: no random number");
-    if (j->job->rendezvous) snprintf(j->rendezvous, sizeof j->rendezvous, "%s", j->job->rendezvous);
-    else snprintf(j->rendezvous, sizeof j->rendezvous, "ipc://@psring-%016" PRIx64, name);
+    if (j->job->rendezvous)
+        snprintf(j->rendezvous, sizeof j->rendezvous, "%s", j->job->rendezvous);
+    else
+        snprintf(j->rendezvous, sizeof j->rendezvous, "ipc://@psring-%016" PRIx64, name);
     TRY(board_create(j->token, j->job->world, &j->board));
     if (l->options.take_turns) board_turns_enable(j->board);
     rank_environment *environment = calloc(1, sizeof *environment);

@@ -77,7 +77,8 @@ static bool is_behind(const launcher *l, const sight *sights, int world, int ran
     for (int r = 0; r < world; r++) {
         if (r == rank || !sights[r].owes) continue;
         others = true;
-        if (!s->stopped && works(&sights[r]) && sights[r].age_ns > s->age_ns - l->options.straggler_ns / 2) return false;
+        if (!s->stopped && works(&sights[r]) && sights[r].age_ns > s->age_ns - l->options.straggler_ns / 2)
+            return false;
     }
     return others;
 }
@@ -87,8 +88,8 @@ static void warn(launcher *l, int job, int rank, const sight *s)
     char where[128], age[32];
     rank_process *p = &l->jobs[job].ranks[rank];
     p->warned = true;
-    log_warn("%s rank %d (process %d) is behind: no progress for %s, %s%s", l->jobs[job].job->name, rank, (int)p->pid,
-             text_format_duration(age, sizeof age, (double)s->age_ns),
+    log_warn("%s rank %d (process %d) is behind: no progress for %s, %s%s", l->jobs[job].job->name, rank,
+             (int)p->pid, text_format_duration(age, sizeof age, (double)s->age_ns),
              board_status_format(&s->status, where, sizeof where), s->stopped ? ", stopped by a signal" : "");
 }
 

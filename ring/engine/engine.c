@@ -158,8 +158,8 @@ static status ring_open(const sync_context *context, sync_engine **out)
     TRY_GOTO(rc, ring_memory_open(e), failed);
     sync_hold_gradients(&e->base);
     enter_ledger(e, ledger_acquire);
-    TRY_GOTO(rc, ring_powersgd_open(e), failed);
     describe_tensors(e);
+    TRY_GOTO(rc, ring_powersgd_open(e), failed);
     ring_use_plan(e, &e->settings.first);
     TRY_GOTO(rc, ring_make_offer(e), failed);
     *out = &e->base;

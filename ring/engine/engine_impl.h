@@ -67,15 +67,18 @@ typedef struct ring_memory {
     int group_capacity;
 } ring_memory;
 
-/* PowerSGD's state. A bucket's P and uncompressed tensors are contiguous, and so are its Q. */
+/* What travels of a bucket under PowerSGD: P of its matrices and the tensors that do not pay; then Q. */
+typedef struct ring_factors {
+    float *p, *q;
+    int64_t p_count, q_count;
+} ring_factors;
+
 typedef struct ring_powersgd {
     float *errors;             /* like the bucket memory */
     powersgd_matrix *matrices; /* [params] by parameter; m NULL: travels as it is */
     float **plain;             /* [params] the place of a tensor that travels as it is */
-    struct {
-        float *p, *q;
-        int64_t p_count, q_count;
-    } * parts; /* [buckets] */
+    ring_factors *factors;     /* [buckets] */
+    void *scratch;             /* the largest gradient in the device's type */
 } ring_powersgd;
 
 typedef struct ring_job_times {

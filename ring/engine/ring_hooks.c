@@ -11,17 +11,15 @@ status ring_powersgd_open(ring_engine *e)
     size_t params = (size_t)set->model->param_count;
     ring_powersgd *h = &e->powersgd;
     if (e->settings.hook != RING_HOOK_POWERSGD) return STATUS_OK;
+    int64_t largest = 1;
     for (size_t i = 0; i < params; i++)
-        if (set->type != DTYPE_F32 && !set->layouts[i].plain)
-            return fail(STATUS_CONFIG,
-                        "--comm-hook powersgd: device %s keeps parameter %s in a layout of its own, "
-                        "which is supported in float32 only",
-                        device_get_info(e->base.context.device)->name, set->model->params[i].name);
+        if (e->tensors[i].elements > largest) largest = e->tensors[i].elements;
     h->errors = calloc(1, (size_t)e->memory.bucket_bytes);
     h->matrices = calloc(params + 1, sizeof *h->matrices);
     h->plain = calloc(params + 1, sizeof *h->plain);
-    h->parts = calloc(params + 1, sizeof *h->parts);
-    if (!h->errors || !h->matrices || !h->plain || !h->parts)
+    h->factors = calloc(params + 1, sizeof *h->factors);
+    h->scratch = calloc((size_t)largest, (size_t)dtype_size(set->type));
+    if (!h->errors || !h->matrices || !h->plain || !h->factors || !h->scratch)
         return fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
     return STATUS_OK;
 }
@@ -31,7 +29,8 @@ void ring_powersgd_close(ring_engine *e)
     free(e->powersgd.errors);
     free(e->powersgd.matrices);
     free(e->powersgd.plain);
-    free(e->powersgd.parts);
+    free(e->powersgd.factors);
+    free(e->powersgd.scratch);
 }
 
 bool ring_powersgd_active(const ring_engine *e, int64_t step)
@@ -46,7 +45,7 @@ static float *lay_out(ring_engine *e, int k, float *at)
     ring_powersgd *h = &e->powersgd;
     const bucket *b = &e->list.buckets[k];
     int rank = e->settings.powersgd_rank;
-    h->parts[k].p = at;
+    h->factors[k].p = at;
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->list.tensors[i];
         int64_t rows = m->params[param].shape.dims[0], cols = m->params[param].elements / rows;
@@ -62,8 +61,8 @@ static float *lay_out(ring_engine *e, int k, float *at)
         h->matrices[param].p = at;
         at += rows * rank;
     }
-    h->parts[k].p_count = at - h->parts[k].p;
-    h->parts[k].q = at;
+    h->factors[k].p_count = at - h->factors[k].p;
+    h->factors[k].q = at;
     for (int i = b->first; i < b->first + b->count; i++) {
         powersgd_matrix *x = &h->matrices[e->list.tensors[i]];
         if (!x->m) continue;
@@ -71,7 +70,7 @@ static float *lay_out(ring_engine *e, int k, float *at)
         at += x->cols * rank;
         powersgd_start(x, rank, m->params[e->list.tensors[i]].name);
     }
-    h->parts[k].q_count = at - h->parts[k].q;
+    h->factors[k].q_count = at - h->factors[k].q;
     return at;
 }
 
@@ -108,12 +107,12 @@ collective_call ring_powersgd_call(ring_engine *e, int k, int phase)
         else
             memcpy(bucket_place(e, param), h->plain[param], bytes_of(e, param));
     }
-    collective_buffer all = {.base = phase == 0 ? h->parts[k].p : h->parts[k].q};
+    collective_buffer all = {.base = phase == 0 ? h->factors[k].p : h->factors[k].q};
     return (collective_call){.kind = COLLECTIVE_ALL_REDUCE,
                              .op = REDUCE_MEAN,
                              .type = DTYPE_F32,
                              .tag = k,
-                             .count = phase == 0 ? h->parts[k].p_count : h->parts[k].q_count,
+                             .count = phase == 0 ? h->factors[k].p_count : h->factors[k].q_count,
                              .in = all,
                              .out = all};
 }

@@ -108,7 +108,11 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
                       .index = event.index,
                       .ticket = e->agent_state.tail + 1,
                       .record = event.value};
-    if (job->kind == RING_JOB_BUCKET) ring_record(e, job->record)->launched_ns = now_ns;
+    if (job->kind == RING_JOB_BUCKET) {
+        ring_bucket_record *record =
+            ring_record(e, job->record); /* it may have come since the agent's `now` */
+        record->launched_ns = now_ns > record->ready_ns ? now_ns : record->ready_ns;
+    }
     collective_call call = call_of(e, job);
     TRY(collective_post(e->agent_state.group, &call, &job->call));
     e->agent_state.tail++;

@@ -149,19 +149,31 @@ static bool wants_plain(const ring_engine *e, int param)
     return e->settings.hook == RING_HOOK_POWERSGD && !e->base.context.params->layouts[param].plain;
 }
 
+/* Device's layout and type -> PyTorch's layout -> the type that travels. */
+static status pack_plain(ring_engine *e, int param, const void *from, void *to, double divisor)
+{
+    const param_set *set = e->base.context.params;
+    void *plain = e->powersgd.scratch;
+    TRY(device_layout_unpack(e->base.context.device, &set->layouts[param], from, plain));
+    reduce_convert(e->wire, to, set->type, plain, set->pieces[param].count, divisor);
+    return STATUS_OK;
+}
+
+static status unpack_plain(ring_engine *e, int param, const void *from, void *to, double divisor)
+{
+    const param_set *set = e->base.context.params;
+    void *plain = e->powersgd.scratch;
+    reduce_convert(set->type, plain, e->wire, from, set->pieces[param].count, divisor);
+    return device_layout_pack(e->base.context.device, &set->layouts[param], plain, to);
+}
+
 status ring_pack(ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
-    int64_t count = set->pieces[param].count;
-    double divisor = divisor_before(e);
     char *from = gradient(e, param), *to = e->settings.bucket_view ? from : packed(e, param);
     if (!device_get_info(e->base.context.device)->real) return STATUS_OK;
-    if (wants_plain(e, param)) {
-        TRY(device_layout_unpack(e->base.context.device, &set->layouts[param], from, to));
-        reduce_divide(e->wire, to, to, count, divisor);
-    } else {
-        reduce_convert(e->wire, to, set->type, from, count, divisor);
-    }
+    if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor_before(e));
+    reduce_convert(e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
     return STATUS_OK;
 }
 
@@ -174,12 +186,10 @@ status ring_unpack(ring_engine *e, int k)
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->list.tensors[i];
         char *to = gradient(e, param), *from = e->settings.bucket_view ? to : packed(e, param);
-        if (wants_plain(e, param)) {
-            reduce_divide(e->wire, from, from, set->pieces[param].count, divisor);
-            TRY(device_layout_pack(e->base.context.device, &set->layouts[param], from, to));
-        } else {
+        if (wants_plain(e, param))
+            TRY(unpack_plain(e, param, from, to, divisor));
+        else
             reduce_convert(set->type, to, e->wire, from, set->pieces[param].count, divisor);
-        }
     }
     return STATUS_OK;
 }

@@ -214,9 +214,10 @@ status ring_ready(sync_engine *base, int param)
     if (!e->compute.step.synchronize) return STATUS_OK;
     if (e->compute.ready[param])
         return graph_changed(e, param,
-                             e->compute.unused[param] ? "has a gradient, though the graph is static and the first "
-                                                        "step had none,"
-                                                      : "became ready twice");
+                             e->compute.unused[param]
+                                 ? "has a gradient, though the graph is static and the first "
+                                   "step had none,"
+                                 : "became ready twice");
     if (e->compute.recording) e->compute.order[e->compute.order_count++] = param;
     return mark_ready(e, param);
 }

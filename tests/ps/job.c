@@ -1,6 +1,7 @@
 #include "tests/ps/job.h"
 
 #include "common/base/random.h"
+#include "ps/server_process.h"
 #include "tests/ps/ps_test.h"
 
 #include <stdlib.h>
@@ -199,11 +200,62 @@ void job_rank_close(job_rank *r)
 typedef struct running {
     job *job;
     job_function function;
+    int servers; /* of their own */
 } running;
+
+typedef struct exchanging {
+    local_ranks *group;
+    int member;
+} exchanging;
+
+static status exchange(void *context, sync_blob mine, const sync_blob **offers)
+{
+    exchanging *x = context;
+    return local_ranks_exchange(x->group, x->member, mine, offers);
+}
+
+/* A server of its own. */
+static status run_server(local_ranks *group, int member, job *j)
+{
+    const job_config *c = &j->config;
+    job_rank r = {.job = j};
+    sync_requirements needs;
+    device_config device = {.name = c->device, .world = 1, .threads = 1};
+    exchanging x = {group, member};
+    status rc;
+    TRY_GOTO(rc, sync_ps.requirements(&j->options, c->policy, c->world, &needs), out);
+    TRY_GOTO(rc, device_open(&device, &r.device), out);
+    param_set_config arenas = {.param_kind = needs.param_kind};
+    TRY_GOTO(rc, param_set_open(r.device, j->model, j->program, &arenas, &r.params), out);
+    TRY_GOTO(rc, optimizer_open(r.device, &c->optimizer, r.params->type, r.params->arena_elements,
+                                j->model->parameter_elements, &r.ledger, &r.optimizer), out);
+    ps_server_context server = {.index = member - c->world,
+                                .world = c->world,
+                                .job_token = j->token,
+                                .device = r.device,
+                                .params = r.params,
+                                .program = j->program,
+                                .optimizer = r.optimizer,
+                                .ledger = &r.ledger,
+                                .options = &j->options,
+                                .policy = c->policy,
+                                .stall_timeout_ns = c->stall_timeout_ns,
+                                .divide = c->divide,
+                                .hub = j->hub,
+                                .exchange = exchange,
+                                .exchange_context = &x};
+    rc = ps_server_main(&server);
+out:
+    optimizer_close(&r.optimizer);
+    param_set_close(&r.params);
+    device_close(&r.device);
+    return rc;
+}
 
 static status run_rank(local_ranks *group, int rank, void *context)
 {
     running *run = context;
+    if (rank >= run->job->config.world) return run_server(group, rank, run->job);
     job_rank r;
     sync_blob mine;
     const sync_blob *offers;
@@ -214,7 +266,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, sync_ps.connect(r.engine, offers), out);
     TRY_GOTO(rc, run->function(group, &r), out);
     if (r.error[0]) TRY_GOTO(rc, (fail)(STATUS_MISMATCH, "%s", r.error), out); /* fail() is a macro of cmocka's */
-    rc = local_ranks_barrier(group);
+    if (run->servers == 0) rc = local_ranks_barrier(group);
 out:
     job_rank_close(&r);
     return rc;
@@ -222,8 +274,9 @@ out:
 
 status job_run(job *j, job_function function)
 {
-    running run = {j, function};
-    return local_ranks_run(j->config.world, run_rank, &run);
+    running run = {.job = j, .function = function};
+    TRY(ps_own_servers(&j->options, j->config.policy, j->config.world, &run.servers));
+    return local_ranks_run(j->config.world + run.servers, run_rank, &run);
 }
 
 /* ---- a step ----------------------------------------------------------------------------------- */

@@ -55,7 +55,8 @@ void job_close(job *j);
 status job_rank_open(job *j, int rank, job_rank *out);
 void job_rank_close(job_rank *r);
 
-/* Runs `function` on every rank as a thread, between set-up and a barrier before the end. An `error` of a
+/* Runs `function` on every rank as a thread, between set-up and a barrier before the end (none where servers
+ * are members, as threads too: they serve until the ranks leave). An `error` of a
  * rank is a failure: STATUS_MISMATCH. */
 typedef status (*job_function)(local_ranks *group, job_rank *rank);
 status job_run(job *j, job_function function);

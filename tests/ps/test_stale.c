@@ -60,6 +60,7 @@ static void bounded_staleness_ends_with_the_bits_of_sync(void **state)
         {.world = 2, .policy = "ssp", .processes = true, .options = "--servers 2", .optimizer = momentum},
         {.world = 2, .policy = "ssp", .processes = true, .options = "--payload zmq --servers 2", .optimizer = momentum},
         {.world = 3, .policy = "ssp", .inline_progress = true, .options = "--staleness 4 --servers 3", .optimizer = momentum},
+        {.world = 2, .policy = "ssp", .processes = true, .options = "--servers 2 --server-placement own", .optimizer = momentum},
         {.world = 1, .policy = "async", .optimizer = momentum},
         {.world = 1, .policy = "async", .optimizer = clipped},
         {.world = 1, .policy = "sync", .options = "--consistency async", .optimizer = adam},
@@ -70,6 +71,7 @@ static void bounded_staleness_ends_with_the_bits_of_sync(void **state)
 /* Powers of two and integers: sums are exact, so the order of updates does not matter. */
 static status train_asynchronously(local_ranks *group, job_rank *r)
 {
+    (void)group;
     const param_set *set = r->params;
     for (int64_t step = 0; step < STEPS; step++) TRY(job_step(r));
     TRY(sync_ps.settle(r->engine));
@@ -84,7 +86,6 @@ static status train_asynchronously(local_ranks *group, job_rank *r)
                          (int)i, found, wanted);
         }
     }
-    TRY(local_ranks_barrier(group));
     return job_step(r); /* and it goes on */
 }
 
@@ -96,6 +97,8 @@ static void asynchronous_updates_are_all_made(void **state)
         {.world = 4, .policy = "async", .options = "--servers 3 --partition-bytes 700"},
         {.world = 2, .policy = "async", .processes = true, .options = "--servers 2"},
         {.world = 2, .policy = "async", .processes = true, .options = "--servers 2 --payload zmq"},
+        {.world = 3, .policy = "async", .options = "--server-placement own --servers 2"},
+        {.world = 2, .policy = "async", .processes = true, .options = "--server-placement own"},
         {.world = 3, .policy = "async", .inline_progress = true, .options = "--servers 2 --server-threads 2"},
     };
     RUN(cases, train_asynchronously, NULL);

@@ -42,6 +42,16 @@ static const sync_case cases[] = {
     {"ranks update, three servers, shared memory",
      {.world = 3, .processes = true, .options = "--server-optimizer off --servers 3", .optimizer = adam}},
     {"ranks update, ZeroMQ", {.world = 2, .processes = true, .options = "--server-optimizer off --payload zmq", .optimizer = momentum}},
+    {"a server of its own", {.world = 3, .options = "--server-placement own", .optimizer = momentum}},
+    {"more servers than ranks", {.world = 2, .options = "--server-placement own --servers 5", .optimizer = adam}},
+    {"servers of their own, shared memory",
+     {.world = 3, .processes = true, .options = "--server-placement own --servers 2", .optimizer = momentum}},
+    {"servers of their own, tcp",
+     {.world = 2, .processes = true, .options = "--server-placement own --servers 3 --transport tcp --payload zmq",
+      .optimizer = clipped}},
+    {"servers of their own that only sum",
+     {.world = 2, .processes = true, .options = "--server-placement own --servers 2 --server-optimizer off",
+      .optimizer = momentum}},
     {"ranks update, clipped", {.world = 3, .options = "--server-optimizer off --servers 2", .optimizer = clipped}},
 };
 

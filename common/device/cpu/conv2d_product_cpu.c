@@ -45,7 +45,7 @@ static void scatter_part(const void *context, int part, int64_t first, int64_t e
         int64_t image = row / a->h, h = row % a->h, p = h / a->stride;
         float *to = image_row(job, image, h);
         memset(to, 0, (size_t)a->w * bytes);
-        if (h % a->stride != 0 || p >= a->p) continue;
+        if (h % a->stride != 0) continue;
         const float *from = job->packed + (image * a->p + p) * a->q * a->c;
         for (int64_t q = 0; q < a->q; q++) memcpy(to + q * a->stride * a->c, from + q * a->c, bytes);
     }

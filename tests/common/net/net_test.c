@@ -6,10 +6,12 @@
 void net_url(const char *scheme, char *url, size_t size)
 {
     static atomic_int number;
-    if (strcmp(scheme, "tcp") == 0) snprintf(url, size, "tcp://127.0.0.1:*");
+    if (strcmp(scheme, "tcp") == 0)
+        snprintf(url, size, "tcp://127.0.0.1:*");
     else if (strcmp(scheme, "ipc") == 0)
         snprintf(url, size, "ipc://@psring-test-%d-%d", (int)getpid(), atomic_fetch_add(&number, 1));
-    else snprintf(url, size, "inproc://test-%d", atomic_fetch_add(&number, 1));
+    else
+        snprintf(url, size, "inproc://test-%d", atomic_fetch_add(&number, 1));
 }
 
 void net_pair_open(net_pair *pair, const char *scheme, transport_options server, transport_options client)

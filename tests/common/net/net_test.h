@@ -29,7 +29,8 @@
 #define assert_ok(expression)                                                                        \
     do {                                                                                             \
         status assert_ok_ = (expression);                                                            \
-        if (assert_ok_ != STATUS_OK) fail_msg("%s: %s: %s", #expression, status_name(assert_ok_), error_message()); \
+        if (assert_ok_ != STATUS_OK)                                                                 \
+            fail_msg("%s: %s: %s", #expression, status_name(assert_ok_), error_message());           \
     } while (0)
 
 /* The expression fails with `code`, and the message contains `text`. Clears the record. */

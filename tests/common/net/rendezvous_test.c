@@ -2,8 +2,13 @@
 
 rendezvous_options meet_options(const char *url, int rank, int world)
 {
-    return (rendezvous_options){.url = url, .rank = rank, .world = world, .token = 42, .program = "1.0",
-                                .config_hash = 7, .connect_limit_ns = TEST_LIMIT_NS};
+    return (rendezvous_options){.url = url,
+                                .rank = rank,
+                                .world = world,
+                                .token = 42,
+                                .program = "1.0",
+                                .config_hash = 7,
+                                .connect_limit_ns = TEST_LIMIT_NS};
 }
 
 static void *run(void *argument)
@@ -37,6 +42,6 @@ void meet(meeting *ranks, int count)
 void meet_check(const meeting *m, status code, const char *text)
 {
     if (m->result != code || !strstr(m->message, text))
-        fail_msg("rank %d: found %s '%s', expected %s '%s'", m->options.rank, status_name(m->result), m->message,
-                 status_name(code), text);
+        fail_msg("rank %d: found %s '%s', expected %s '%s'", m->options.rank, status_name(m->result),
+                 m->message, status_name(code), text);
 }

@@ -54,7 +54,8 @@ static void a_status_reads_like_a_sentence(void **state)
         {{.step = 0, .operation = BOARD_FORWARD, .bucket = -1}, "at step 0 in forward"},
         {{.step = 12, .operation = BOARD_WAIT, .agent = BOARD_ALL_REDUCE, .bucket = 3},
          "at step 12 in wait, all_reduce of bucket 3 in flight"},
-        {{.step = 12, .operation = BOARD_WAIT, .agent = BOARD_PULL, .bucket = -1}, "at step 12 in wait, pull in flight"},
+        {{.step = 12, .operation = BOARD_WAIT, .agent = BOARD_PULL, .bucket = -1},
+         "at step 12 in wait, pull in flight"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[128];
@@ -62,7 +63,8 @@ static void a_status_reads_like_a_sentence(void **state)
     }
     for (int a = 0; a < BOARD_OPERATION_COUNT; a++)
         for (int b = 0; b < a; b++)
-            assert_string_not_equal(board_operation_name((board_operation)a), board_operation_name((board_operation)b));
+            assert_string_not_equal(board_operation_name((board_operation)a),
+                                    board_operation_name((board_operation)b));
 }
 
 static void another_process_sees_the_board_and_only_the_right_one_is_attached(void **state)
@@ -73,7 +75,8 @@ static void another_process_sees_the_board_and_only_the_right_one_is_attached(vo
     pid_t pid = fork();
     if (pid == 0) {
         board *mine;
-        if (board_attach(dup(board_memory_fd(b)), dup(board_notify_fd(b)), TOKEN, 2, &mine) != STATUS_OK) _exit(1);
+        if (board_attach(dup(board_memory_fd(b)), dup(board_notify_fd(b)), TOKEN, 2, &mine) != STATUS_OK)
+            _exit(1);
         board_cell_begin(board_cell_of(mine, 1), 1);
         board_cell_enter(board_cell_of(mine, 1), BOARD_LOSS, 5);
         board_close(&mine);
@@ -88,8 +91,10 @@ static void another_process_sees_the_board_and_only_the_right_one_is_attached(vo
     assert_int_equal(s.operation, BOARD_LOSS);
     int m = board_memory_fd(b), n = board_notify_fd(b);
     assert_fails(board_attach(dup(m), dup(n), TOKEN + 1, 2, &other), STATUS_PROTOCOL, "job token");
-    assert_fails(board_attach(dup(m), dup(n), TOKEN, 1, &other), STATUS_CONFIG, "found a world size of 2, expected 1");
-    assert_fails(board_attach(dup(m), dup(n), TOKEN, 100000, &other), STATUS_PROTOCOL, "shared memory of the launcher");
+    assert_fails(board_attach(dup(m), dup(n), TOKEN, 1, &other), STATUS_CONFIG,
+                 "found a world size of 2, expected 1");
+    assert_fails(board_attach(dup(m), dup(n), TOKEN, 100000, &other), STATUS_PROTOCOL,
+                 "shared memory of the launcher");
     assert_fails(board_attach(dup(0), dup(n), TOKEN, 2, &other), STATUS_PROTOCOL, "the launcher");
     assert_fails(board_attach(-1, dup(n), TOKEN, 2, &other), STATUS_SYSTEM, "the launcher");
     board_close(&b);
@@ -130,7 +135,8 @@ static int64_t simulate(uint64_t seed, int world, int64_t slack, int64_t request
     }
     for (int r = 1; r < world; r++)
         if (stopped[r] != stopped[0])
-            fail_msg("seed %d: rank %d stops before step %d, rank 0 before %d", (int)seed, r, (int)stopped[r], (int)stopped[0]);
+            fail_msg("seed %d: rank %d stops before step %d, rank 0 before %d", (int)seed, r, (int)stopped[r],
+                     (int)stopped[0]);
     board_close(&b);
     return stopped[0];
 }
@@ -205,7 +211,12 @@ static void granted_blocks_alternate_between_jobs(void **state)
         assert_ok(board_create(TOKEN, RANKS, &b[job]));
         board_turns_enable(b[job]);
         for (int r = 0; r < RANKS; r++) {
-            players[job][r] = (player){.b = b[job], .rank = r, .blocks = BLOCKS, .running = running, .job = job, .together = &together};
+            players[job][r] = (player){.b = b[job],
+                                       .rank = r,
+                                       .blocks = BLOCKS,
+                                       .running = running,
+                                       .job = job,
+                                       .together = &together};
             pthread_create(&players[job][r].thread, NULL, play, &players[job][r]);
         }
     }
@@ -304,7 +315,8 @@ static void only_the_first_failure_is_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(another_process_sees_the_board_and_only_the_right_one_is_attached), /* forks: first */
+        cmocka_unit_test(
+            another_process_sees_the_board_and_only_the_right_one_is_attached), /* forks: first */
         cmocka_unit_test(a_cell_is_one_cache_line_and_says_what_was_written),
         cmocka_unit_test(a_status_reads_like_a_sentence),
         cmocka_unit_test(all_ranks_stop_behind_the_same_step),

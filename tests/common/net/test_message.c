@@ -9,9 +9,19 @@
 #include <xxhash.h>
 
 static const message_header full = {
-    .kind = MESSAGE_FAILED, .sender = INT32_MAX, .sequence = UINT64_MAX, .token = UINT64_MAX,
-    .frames = MESSAGE_FRAMES_MAX, .step = INT64_MIN, .key = INT64_MAX, .offset = INT64_MIN, .count = INT64_MAX,
-    .dtype = INT32_MAX, .flags = UINT32_MAX, .integers = {INT64_MIN, INT64_MAX, -1}, .doubles = {-0.0, 1e308},
+    .kind = MESSAGE_FAILED,
+    .sender = INT32_MAX,
+    .sequence = UINT64_MAX,
+    .token = UINT64_MAX,
+    .frames = MESSAGE_FRAMES_MAX,
+    .step = INT64_MIN,
+    .key = INT64_MAX,
+    .offset = INT64_MIN,
+    .count = INT64_MAX,
+    .dtype = INT32_MAX,
+    .flags = UINT32_MAX,
+    .integers = {INT64_MIN, INT64_MAX, -1},
+    .doubles = {-0.0, 1e308},
     .checksum = UINT64_MAX,
 };
 static const message_header smallest = {.kind = MESSAGE_HEARTBEAT};
@@ -32,7 +42,8 @@ static void a_header_survives_packing(void **state)
         assert_int_equal(back.sender, h->sender);
         assert_true(back.sequence == h->sequence && back.token == h->token && back.checksum == h->checksum);
         assert_int_equal(back.frames, h->frames);
-        assert_true(back.step == h->step && back.key == h->key && back.offset == h->offset && back.count == h->count);
+        assert_true(back.step == h->step && back.key == h->key && back.offset == h->offset &&
+                    back.count == h->count);
         assert_int_equal(back.dtype, h->dtype);
         assert_true(back.flags == h->flags);
         assert_memory_equal(back.integers, h->integers, sizeof h->integers);
@@ -52,13 +63,38 @@ static void malformed_headers_are_refused(void **state)
         {"nothing", "", 0, "not a message header"},
         {"text", "GET / HTTP/1.1", 14, "not a message header"},
         {"required fields missing", "\x08\x01", 2, "not a message header"},
-        {"kind 0", "\x08\x00\x10\x00\x18\x00\x21" "12345678" "\x28\x00", 17, "found kind 0"},
-        {"kind 99", "\x08\x63\x10\x00\x18\x00\x21" "12345678" "\x28\x00", 17, "found kind 99"},
-        {"2^20 frames", "\x08\x01\x10\x00\x18\x00\x21" "12345678" "\x28\x80\x80\x40", 19, "out of range"},
-        {"sender 2^32 - 1", "\x08\x01\x10\xff\xff\xff\xff\x0f\x18\x00\x21" "12345678" "\x28\x00", 21, "out of range"},
-        {"field 99", "\x08\x01\x10\x00\x18\x00\x21" "12345678" "\x28\x00\x98\x06\x01", 20, "unknown fields"},
-        {"a group", "\x08\x01\x10\x00\x18\x00\x21" "12345678" "\x28\x00\x33\x34", 19, "not a message header"},
-        {"a varint without end", "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 12, "not a message header"},
+        {"kind 0",
+         "\x08\x00\x10\x00\x18\x00\x21"
+         "12345678"
+         "\x28\x00",
+         17, "found kind 0"},
+        {"kind 99",
+         "\x08\x63\x10\x00\x18\x00\x21"
+         "12345678"
+         "\x28\x00",
+         17, "found kind 99"},
+        {"2^20 frames",
+         "\x08\x01\x10\x00\x18\x00\x21"
+         "12345678"
+         "\x28\x80\x80\x40",
+         19, "out of range"},
+        {"sender 2^32 - 1",
+         "\x08\x01\x10\xff\xff\xff\xff\x0f\x18\x00\x21"
+         "12345678"
+         "\x28\x00",
+         21, "out of range"},
+        {"field 99",
+         "\x08\x01\x10\x00\x18\x00\x21"
+         "12345678"
+         "\x28\x00\x98\x06\x01",
+         20, "unknown fields"},
+        {"a group",
+         "\x08\x01\x10\x00\x18\x00\x21"
+         "12345678"
+         "\x28\x00\x33\x34",
+         19, "not a message header"},
+        {"a varint without end", "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 12,
+         "not a message header"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         message_header out;
@@ -76,7 +112,8 @@ static void every_truncation_of_a_header_is_refused(void **state)
     for (size_t n = 0; n < used - 19; n++) {
         uint8_t *exact = malloc(n + 1);
         memcpy(exact, bytes, n);
-        if (message_unpack(exact, n, &out) != STATUS_PROTOCOL) fail_msg("%zu of %zu bytes are taken for a header", n, used);
+        if (message_unpack(exact, n, &out) != STATUS_PROTOCOL)
+            fail_msg("%zu of %zu bytes are taken for a header", n, used);
         error_clear();
         free(exact);
     }
@@ -122,7 +159,8 @@ static void the_digest_sees_every_bit_of_header_and_frames(void **state)
     assert_true(message_digest(&full, frames, 1) != original);
     message_header h[16];
     for (int i = 0; i < 16; i++) h[i] = full;
-    h[0].kind--, h[1].sender--, h[2].sequence--, h[3].token--, h[4].frames--, h[5].step++, h[6].key--, h[7].offset++;
+    h[0].kind--, h[1].sender--, h[2].sequence--, h[3].token--, h[4].frames--, h[5].step++, h[6].key--,
+        h[7].offset++;
     h[8].count--, h[9].dtype--, h[10].flags--, h[11].integers[0]++, h[12].integers[1]--, h[13].integers[2]--;
     h[14].doubles[0] = 0.0, h[15].doubles[1] = 1e307;
     for (int i = 0; i < 16; i++)
@@ -148,10 +186,24 @@ static void a_rendezvous_packet_survives_packing(void **state)
 {
     (void)state;
     const rendezvous_packet in = {
-        .kind = RENDEZVOUS_BYE, .protocol = UINT32_MAX, .program = "p", .token = 1, .config_hash = 2,
-        .config_text = "a = 1\n", .rank = INT32_MIN, .world = INT32_MAX, .host = "h", .pid = 3, .sequence = 4,
-        .operation = RENDEZVOUS_SUM, .tag = "t", .root = -5, .timeout_ms = INT64_MIN, .code = STATUS_STOPPED,
-        .text = "why", .blobs = 6,
+        .kind = RENDEZVOUS_BYE,
+        .protocol = UINT32_MAX,
+        .program = "p",
+        .token = 1,
+        .config_hash = 2,
+        .config_text = "a = 1\n",
+        .rank = INT32_MIN,
+        .world = INT32_MAX,
+        .host = "h",
+        .pid = 3,
+        .sequence = 4,
+        .operation = RENDEZVOUS_SUM,
+        .tag = "t",
+        .root = -5,
+        .timeout_ms = INT64_MIN,
+        .code = STATUS_STOPPED,
+        .text = "why",
+        .blobs = 6,
     };
     uint8_t bytes[512];
     _Alignas(16) static unsigned char arena[RENDEZVOUS_ARENA_BYTES];
@@ -172,9 +224,12 @@ static void a_rendezvous_packet_survives_packing(void **state)
     static const struct {
         const char *bytes;
         size_t count;
-    } wrong[] = {{"", 0}, {"\x08\x00", 2}, {"\x08\x63", 2}, {"\x08\x01\x60\x63", 4}, {"\x08\x01\x82\x01\x63", 5}, {"\x08", 1}};
+    } wrong[] = {
+        {"", 0},    {"\x08\x00", 2}, {"\x08\x63", 2}, {"\x08\x01\x60\x63", 4}, {"\x08\x01\x82\x01\x63", 5},
+        {"\x08", 1}};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        assert_fails(rendezvous_unpack(wrong[i].bytes, wrong[i].count, arena, &out), STATUS_PROTOCOL, "rendezvous packet");
+        assert_fails(rendezvous_unpack(wrong[i].bytes, wrong[i].count, arena, &out), STATUS_PROTOCOL,
+                     "rendezvous packet");
 }
 
 int main(void)

@@ -38,7 +38,8 @@ static status call_everything(rendezvous *r, const rendezvous_options *o)
     const rendezvous_member *members = rendezvous_members(r);
     for (int i = 0; i < o->world; i++)
         if (members[i].pid != getpid() || !members[i].host[0] || members[i].host_id != members[0].host_id)
-            return fail(STATUS_MISMATCH, "member %d: pid %d host '%s'", i, (int)members[i].pid, members[i].host);
+            return fail(STATUS_MISMATCH, "member %d: pid %d host '%s'", i, (int)members[i].pid,
+                        members[i].host);
     return STATUS_OK;
 }
 
@@ -97,7 +98,8 @@ static void a_file_holds_the_address_until_the_end_and_a_stale_one_does_no_harm(
     snprintf(url, sizeof url, "file://%s/address", folder);
     const char *path = url + strlen("file://");
     meeting ranks[MEET_MAX];
-    static const char *const stale[] = {NULL, "", "tcp://127.0.0.1:1 00000000000000ff\n", "tcp://127.0.0.1:1", "junk\n"};
+    static const char *const stale[] = {NULL, "", "tcp://127.0.0.1:1 00000000000000ff\n", "tcp://127.0.0.1:1",
+                                        "junk\n"};
     for (size_t i = 0; i < sizeof stale / sizeof stale[0]; i++)
         for (uint64_t token = 0; token <= 42; token += 42) {
             if (stale[i]) {
@@ -118,8 +120,10 @@ static void a_rank_that_comes_before_the_store_waits_for_it(void **state)
     for (int s = 0; s < 3; s++) {
         char url[128];
         transport_hub *hub = NULL;
-        if (s == 1) free_port_url(url, sizeof url);
-        else net_url(schemes[s], url, sizeof url);
+        if (s == 1)
+            free_port_url(url, sizeof url);
+        else
+            net_url(schemes[s], url, sizeof url);
         if (s == 2) assert_ok(transport_hub_open(&transport_zmq, &hub));
         meeting ranks[3];
         for (int i = 0; i < 3; i++) {
@@ -155,7 +159,8 @@ static void nobody_at_the_address_ends_at_the_connect_limit_and_names_it(void **
 static void a_malformed_url_is_refused(void **state)
 {
     (void)state;
-    static const char *const urls[] = {"", "tcp://", "tcp://host", "tcp://host:99999", "ipc:///tmp/x", "http://a:1", "file://"};
+    static const char *const urls[] = {
+        "", "tcp://", "tcp://host", "tcp://host:99999", "ipc:///tmp/x", "http://a:1", "file://"};
     for (size_t i = 0; i < sizeof urls / sizeof urls[0]; i++) {
         meeting m = {.options = meet_options(urls[i], 0, 1)};
         meet(&m, 1);
@@ -189,7 +194,8 @@ static void a_late_rank_is_named_and_learns_why_it_is_alone(void **state)
     char url[128];
     net_url("ipc", url, sizeof url);
     meeting ranks[3];
-    for (int i = 0; i < 3; i++) ranks[i] = (meeting){.options = meet_options(url, i, 3), .body = late_for_the_barrier};
+    for (int i = 0; i < 3; i++)
+        ranks[i] = (meeting){.options = meet_options(url, i, 3), .body = late_for_the_barrier};
     meet(ranks, 3);
     meet_check(&ranks[0], STATUS_PEER, "barrier 'tea': in time no call from rank 1");
     meet_check(&ranks[2], STATUS_PEER, "barrier 'tea': in time no call from rank 1");
@@ -200,8 +206,10 @@ static status different_calls(rendezvous *r, const rendezvous_options *o)
 {
     double values[2] = {0, 0};
     rendezvous_blob out[MEET_MAX];
-    if (strcmp(o->program, "sizes") == 0) return rendezvous_sum(r, "loss", values, 1 + (o->rank == 1), soon());
-    if (strcmp(o->program, "roots") == 0) return rendezvous_broadcast(r, "seed", o->rank, values, 8, soon(), out);
+    if (strcmp(o->program, "sizes") == 0)
+        return rendezvous_sum(r, "loss", values, 1 + (o->rank == 1), soon());
+    if (strcmp(o->program, "roots") == 0)
+        return rendezvous_broadcast(r, "seed", o->rank, values, 8, soon(), out);
     if (o->rank == 1) return rendezvous_barrier(r, "save", soon());
     return rendezvous_sum(r, "loss", values, 1, soon());
 }

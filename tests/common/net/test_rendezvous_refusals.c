@@ -51,7 +51,10 @@ static void ranks_that_differ_are_refused_with_both_values_on_both_sides(void **
     (void)state;
     static const refusal cases[] = {
         {"program", other_program, STATUS_PROTOCOL, {"rank 1 has '2.0'", "rank 0 has '1.0'"}},
-        {"hash", other_hash, STATUS_PROTOCOL, {"rank 1 has hash 0000000000000008", "rank 0 has 0000000000000007"}},
+        {"hash",
+         other_hash,
+         STATUS_PROTOCOL,
+         {"rank 1 has hash 0000000000000008", "rank 0 has 0000000000000007"}},
         {"seed", other_seed, STATUS_PROTOCOL, {"rank 1 has 'seed = 2'", "rank 0 has 'seed = 1'"}},
         {"text", less_text, STATUS_PROTOCOL, {"rank 1 has ''", "rank 0 has 'seed = 1'"}},
         {"world", other_world, STATUS_CONFIG, {"rank 1 has 3", "rank 0 has 2"}},
@@ -84,7 +87,8 @@ static void a_second_claim_to_a_rank_is_refused_and_the_first_stays(void **state
     char url[128];
     net_url("ipc", url, sizeof url);
     meeting ranks[3], twin = {.options = meet_options(url, 1, 3)};
-    for (int i = 0; i < 3; i++) ranks[i] = (meeting){.options = meet_options(url, i, 3), .body = wait_for_the_stranger};
+    for (int i = 0; i < 3; i++)
+        ranks[i] = (meeting){.options = meet_options(url, i, 3), .body = wait_for_the_stranger};
     ranks[2].delay_ns = 400 * NS_PER_MS;
     meet_start(&ranks[0]);
     meet_start(&ranks[1]);
@@ -103,7 +107,8 @@ static void a_rank_of_another_job_is_refused_and_this_job_goes_on(void **state)
     net_url("ipc", url, sizeof url);
     meeting ranks[2], other = {.options = meet_options(url, 1, 2)};
     other.options.token = 43;
-    for (int i = 0; i < 2; i++) ranks[i] = (meeting){.options = meet_options(url, i, 2), .body = wait_for_the_stranger};
+    for (int i = 0; i < 2; i++)
+        ranks[i] = (meeting){.options = meet_options(url, i, 2), .body = wait_for_the_stranger};
     ranks[1].delay_ns = 300 * NS_PER_MS;
     meet_start(&ranks[0]);
     meet_start(&ranks[1]);
@@ -154,7 +159,8 @@ static void another_protocol_version_is_refused_with_both_values(void **state)
     assert_ok(zsocket_open(context, &options, &socket));
     assert_ok(zsocket_connect(socket, url));
     uint8_t bytes[1024];
-    const rendezvous_packet hello = {.kind = RENDEZVOUS_HELLO, .protocol = 9, .token = 42, .rank = 1, .world = 2};
+    const rendezvous_packet hello = {
+        .kind = RENDEZVOUS_HELLO, .protocol = 9, .token = 42, .rank = 1, .world = 2};
     size_t used = rendezvous_pack(&hello, bytes, sizeof bytes);
     assert_int_equal(zmq_send(socket, bytes, used, 0), used);
     _Alignas(16) static unsigned char arena[RENDEZVOUS_ARENA_BYTES];

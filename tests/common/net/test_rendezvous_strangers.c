@@ -17,7 +17,8 @@
 
 static int connect_tcp(const char *url)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                                   .sin_port = htons((uint16_t)atoi(strrchr(url, ':') + 1))};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
@@ -73,10 +74,10 @@ static void send_garbage(const char *url, int *fds)
     for (int i = 0; i < 8; i++) fds[i] = connect_tcp(url);
     say(fds[0], http, sizeof http - 1);
     say(fds[1], noise, sizeof noise);
-    say(fds[2], "\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);          /* a greeting cut short */
-    say(fds[3], "\xff\0\0\0\0\0\0\0\x01\x7f\x03\0PLAIN\0\0\0", 20);    /* another mechanism */
-    say(fds[4], "\x01\0", 2);                                          /* ZMTP 1.0: an empty identity, then */
-    say(fds[4], "\xff\x7f\xff\xff\xff\xff\xff\xff\xff\0", 10);         /* a frame of 2^63 bytes */
+    say(fds[2], "\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);        /* a greeting cut short */
+    say(fds[3], "\xff\0\0\0\0\0\0\0\x01\x7f\x03\0PLAIN\0\0\0", 20); /* another mechanism */
+    say(fds[4], "\x01\0", 2);                                       /* ZMTP 1.0: an empty identity, then */
+    say(fds[4], "\xff\x7f\xff\xff\xff\xff\xff\xff\xff\0", 10);      /* a frame of 2^63 bytes */
     say(fds[5], "", 0);
     for (int i = 0; i < 2000; i++) say(fds[6], noise, sizeof noise);
     memset(noise, 0xff, sizeof noise);
@@ -184,8 +185,10 @@ static void a_rank_that_is_killed_is_named_long_before_the_deadline(void **state
     for (int s = 0; s < 2; s++)
         for (int victim = 0; victim < 3; victim += 2) {
             char url[128], text[32];
-            if (s == 1) free_port_url(url, sizeof url);
-            else net_url(schemes[s], url, sizeof url);
+            if (s == 1)
+                free_port_url(url, sizeof url);
+            else
+                net_url(schemes[s], url, sizeof url);
             pid_t pid = start_victim(url, victim);
             meeting ranks[3];
             int64_t begin = clock_now_ns();

@@ -39,7 +39,8 @@ static void memory_that_is_short_or_not_sealed_is_refused(void **state)
     (void)state;
     shm_segment a = {0}, b = {0};
     assert_ok(shm_create("test", 4096, &a));
-    assert_fails(shm_map(dup(a.fd), 4097, "rank 3", &b), STATUS_PROTOCOL, "rank 3: found 4096 bytes, expected 4097");
+    assert_fails(shm_map(dup(a.fd), 4097, "rank 3", &b), STATUS_PROTOCOL,
+                 "rank 3: found 4096 bytes, expected 4097");
     assert_int_not_equal(ftruncate(a.fd, 100), 0);
     shm_close(&a);
     int fd = memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -103,7 +104,11 @@ static void *run(void *argument)
 
 static exchanger exchanger_of(int rank, int world, int count)
 {
-    return (exchanger){.options = {.name = "test", .token = TOKEN, .rank = rank, .world = world, .count = count,
+    return (exchanger){.options = {.name = "test",
+                                   .token = TOKEN,
+                                   .rank = rank,
+                                   .world = world,
+                                   .count = count,
                                    .deadline_ns = clock_now_ns() + TEST_LIMIT_NS}};
 }
 
@@ -118,7 +123,8 @@ static bool complete(const exchanger *x)
             if (r == o->rank) continue;
             int64_t bytes = 1000 * (r + 1) + i;
             const unsigned char *data = s->data;
-            if (!data || s->bytes != bytes || data[0] != 10 * r + i + 1 || data[bytes - 1] != 10 * r + i + 1) return false;
+            if (!data || s->bytes != bytes || data[0] != 10 * r + i + 1 || data[bytes - 1] != 10 * r + i + 1)
+                return false;
         }
     return true;
 }
@@ -142,7 +148,8 @@ static bool address_left_behind(void)
     snprintf(name, sizeof name, "@psring-%08x", (unsigned)(random_mix(TOKEN) >> 32));
     FILE *file = fopen("/proc/net/unix", "r");
     bool found = false;
-    while (file && fgets(line, sizeof line, file)) found = found || (strstr(line, name) && strstr(line, "00010000"));
+    while (file && fgets(line, sizeof line, file))
+        found = found || (strstr(line, name) && strstr(line, "00010000"));
     if (file) fclose(file);
     return found;
 }
@@ -242,7 +249,8 @@ static int connect_to_rank(int rank)
                         (unsigned)(random_mix(TOKEN) >> 32), random_fnv1a64("test"), rank);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
     for (int64_t until = clock_now_ns() + TEST_LIMIT_NS; clock_now_ns() < until; clock_sleep_ns(NS_PER_MS))
-        if (connect(fd, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used)) == 0)
+        if (connect(fd, (struct sockaddr *)&address,
+                    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used)) == 0)
             return fd;
     abort();
 }

@@ -24,8 +24,15 @@ static void a_message_arrives_with_all_its_fields_and_frames(void **state)
 {
     (void)state;
     static const message_header header = {
-        .kind = MESSAGE_PUSH, .step = -5, .key = INT64_MAX, .offset = INT64_MIN, .count = 12, .dtype = 3,
-        .flags = UINT32_MAX, .integers = {1, -2, 3}, .doubles = {-0.0, 1e-300},
+        .kind = MESSAGE_PUSH,
+        .step = -5,
+        .key = INT64_MAX,
+        .offset = INT64_MIN,
+        .count = 12,
+        .dtype = 3,
+        .flags = UINT32_MAX,
+        .integers = {1, -2, 3},
+        .doubles = {-0.0, 1e-300},
     };
     float numbers[1000];
     for (int i = 0; i < 1000; i++) numbers[i] = (float)i;
@@ -72,7 +79,8 @@ static void frames_are_aligned_for_their_elements(void **state)
             transport_message m;
             net_receive(pair.server, &m);
             for (int i = 0; i < 2; i++)
-                if ((uintptr_t)m.frames[i].data % 8) fail_msg("%s: frame at %p", schemes[s], m.frames[i].data);
+                if ((uintptr_t)m.frames[i].data % 8)
+                    fail_msg("%s: frame at %p", schemes[s], m.frames[i].data);
             transport_release(pair.server, &m);
         }
         net_pair_close(&pair, NS_PER_S);
@@ -123,8 +131,9 @@ static void many_messages_arrive_in_order_through_a_small_window(void **state)
             if (sent < MESSAGES) {
                 memset(payload[sent], sent, sizeof payload[sent]);
                 message_frame frame = {payload[sent], sizeof payload[sent]};
-                status result = transport_send(pair.client, pair.link,
-                                               &(message_header){.kind = MESSAGE_PUSH, .step = sent}, &frame, 1, &ticket);
+                status result =
+                    transport_send(pair.client, pair.link,
+                                   &(message_header){.kind = MESSAGE_PUSH, .step = sent}, &frame, 1, &ticket);
                 assert_true(result == STATUS_OK || result == STATUS_AGAIN);
                 sent += result == STATUS_OK;
             }
@@ -183,7 +192,8 @@ static void a_wait_ends_at_a_wake_from_another_thread_and_at_its_deadline(void *
     int64_t begin = clock_now_ns();
     assert_int_equal(pthread_create(&thread, NULL, wake_later, pair.server), 0);
     /* The client's arrival may end one wait early. */
-    while (clock_now_ns() - begin < 20 * NS_PER_MS) assert_ok(transport_wait(pair.server, begin + TEST_LIMIT_NS));
+    while (clock_now_ns() - begin < 20 * NS_PER_MS)
+        assert_ok(transport_wait(pair.server, begin + TEST_LIMIT_NS));
     pthread_join(thread, NULL);
     assert_true(clock_now_ns() - begin < TEST_LIMIT_NS);
     static const int64_t delays_ns[] = {0, 200000, 3000000, 15000000};
@@ -257,7 +267,8 @@ static void an_orderly_close_delivers_what_was_sent_and_is_no_loss(void **state)
         transport_ticket ticket = {0};
         const message_frame frame = {payload, sizeof payload};
         for (int i = 0; i < 5; i++)
-            net_send(pair.client, pair.link, &(message_header){.kind = MESSAGE_PUSH, .step = i}, &frame, 1, &ticket);
+            net_send(pair.client, pair.link, &(message_header){.kind = MESSAGE_PUSH, .step = i}, &frame, 1,
+                     &ticket);
         transport_message m;
         net_receive(pair.server, &m); /* so that it is underway */
         transport_release(pair.server, &m);
@@ -292,9 +303,10 @@ static void a_peer_that_vanishes_is_named_on_either_side(void **state)
             transport_release(pair.server, &m);
             transport_close(server_vanishes ? &pair.server : &pair.client, 0);
             transport *left = server_vanishes ? pair.client : pair.server;
-            assert_fails(net_receive_failure(left), STATUS_PEER, server_vanishes ? "rank 0 is lost" : "rank 1 is lost");
-            assert_fails(transport_send(left, server_vanishes ? pair.link : 1, &(message_header){.kind = MESSAGE_PUSH},
-                                        NULL, 0, NULL),
+            assert_fails(net_receive_failure(left), STATUS_PEER,
+                         server_vanishes ? "rank 0 is lost" : "rank 1 is lost");
+            assert_fails(transport_send(left, server_vanishes ? pair.link : 1,
+                                        &(message_header){.kind = MESSAGE_PUSH}, NULL, 0, NULL),
                          STATUS_PEER, server_vanishes ? "rank 0" : "rank 1");
             net_pair_close(&pair, 0);
         }
@@ -308,7 +320,8 @@ static void closing_toward_an_unreachable_peer_does_not_hang(void **state)
     int link;
     assert_ok(transport_open(&transport_zmq, &options, &t));
     assert_ok(transport_connect(t, 1, "tcp://127.0.0.1:1", &link));
-    assert_int_equal(transport_send(t, link, &(message_header){.kind = MESSAGE_PUSH}, NULL, 0, NULL), STATUS_AGAIN);
+    assert_int_equal(transport_send(t, link, &(message_header){.kind = MESSAGE_PUSH}, NULL, 0, NULL),
+                     STATUS_AGAIN);
     int64_t begin = clock_now_ns();
     transport_close(&t, 100 * NS_PER_MS);
     assert_true(clock_now_ns() - begin < 10 * NS_PER_S);

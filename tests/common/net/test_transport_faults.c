@@ -74,8 +74,8 @@ static void a_spoiled_message_is_never_applied(void **state)
                 int received = exchange(&pair, frames, &failure);
                 transport_counters counters;
                 transport_read_counters(pair.server, &counters);
-                if (received != cases[c].received || failure != cases[c].failure || counters.duplicates != cases[c].duplicates ||
-                    !strstr(error_message(), cases[c].text))
+                if (received != cases[c].received || failure != cases[c].failure ||
+                    counters.duplicates != cases[c].duplicates || !strstr(error_message(), cases[c].text))
                     fail_msg("case %zu over %s: %d messages, %s '%s', %d duplicates", c, schemes[s], received,
                              status_name(failure), error_message(), (int)counters.duplicates);
                 error_clear();
@@ -111,9 +111,11 @@ static void frames_beyond_what_was_agreed_are_not_sent(void **state)
     for (int i = 0; i < 17; i++) frames[i] = (message_frame){big, 1};
     transport_ticket ticket = {0};
     const message_header header = {.kind = MESSAGE_PUSH};
-    assert_fails(transport_send(pair.client, pair.link, &header, &(message_frame){big, sizeof big}, 1, &ticket),
-                 STATUS_INTERNAL, "1048577 bytes, agreed are at most 1048576");
-    assert_fails(transport_send(pair.client, pair.link, &header, frames, 17, &ticket), STATUS_INTERNAL, "17 frames");
+    assert_fails(
+        transport_send(pair.client, pair.link, &header, &(message_frame){big, sizeof big}, 1, &ticket),
+        STATUS_INTERNAL, "1048577 bytes, agreed are at most 1048576");
+    assert_fails(transport_send(pair.client, pair.link, &header, frames, 17, &ticket), STATUS_INTERNAL,
+                 "17 frames");
     assert_fails(transport_send(pair.client, pair.link, &header, frames, 1, NULL), STATUS_INTERNAL, "ticket");
     assert_true(transport_sent(&ticket));
     status failure;
@@ -156,7 +158,9 @@ static void a_pacer_keeps_messages_back_and_in_order(void **state)
             int sent = 0, received = 0;
             while (received < 5 && clock_now_ns() < until) {
                 const message_header header = {.kind = MESSAGE_PUSH, .step = sent};
-                if (sent < 5 && transport_send(pair.client, pair.link, &header, &frame, 1, &ticket) == STATUS_OK) sent++;
+                if (sent < 5 &&
+                    transport_send(pair.client, pair.link, &header, &frame, 1, &ticket) == STATUS_OK)
+                    sent++;
                 assert_ok(transport_wait(pair.client, clock_now_ns() + NS_PER_MS / 2));
                 if (transport_receive(pair.server, &message) != STATUS_OK) continue;
                 assert_int_equal(message.header.step, received);
@@ -167,7 +171,8 @@ static void a_pacer_keeps_messages_back_and_in_order(void **state)
             assert_int_equal(received, 5);
             assert_int_equal(m.calls, 5);
             assert_int_equal(m.bytes, 5 * sizeof payload);
-            while (!transport_sent(&ticket) && clock_now_ns() < until) assert_ok(transport_wait(pair.client, until));
+            while (!transport_sent(&ticket) && clock_now_ns() < until)
+                assert_ok(transport_wait(pair.client, until));
             net_pair_close(&pair, 50 * NS_PER_MS);
         }
 }
@@ -200,7 +205,8 @@ static void closing_releases_what_a_pacer_still_keeps_back(void **state)
 static void *stranger(void *context, const char *url, uint64_t token, int rank)
 {
     void *socket;
-    const zsocket_options options = {.type = ZMQ_DEALER, .frame_bytes = FRAME_BYTES, .queue = 100, .token = token, .rank = rank};
+    const zsocket_options options = {
+        .type = ZMQ_DEALER, .frame_bytes = FRAME_BYTES, .queue = 100, .token = token, .rank = rank};
     assert_ok(zsocket_open(context, &options, &socket));
     assert_ok(zsocket_connect(socket, url));
     return socket;
@@ -224,29 +230,32 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
         net_pair_open(&pair, schemes[s], options_of(0), options_of(1));
         void *context;
         assert_ok(zsocket_context_open(&context));
-        void *other_job = stranger(context, pair.url, TOKEN + 1, 1), *no_rank = stranger(context, pair.url, TOKEN, 3);
-        void *clumsy = stranger(context, pair.url, TOKEN, 2), *huge = stranger(context, pair.url, TOKEN + 2, 0);
+        void *other_job = stranger(context, pair.url, TOKEN + 1, 1),
+             *no_rank = stranger(context, pair.url, TOKEN, 3);
+        void *clumsy = stranger(context, pair.url, TOKEN, 2),
+             *huge = stranger(context, pair.url, TOKEN + 2, 0);
         const message_header push = {.kind = MESSAGE_PUSH, .sender = 2, .token = TOKEN};
-        pack_and_send(other_job, push, true, 0);                      /* 1: unknown identity */
-        pack_and_send(no_rank, push, true, 0);                        /* 2: out of range */
-        zmq_send(clumsy, big, MESSAGE_HEADER_CAP + 1, 0);             /* 3: header above the cap */
-        zmq_send(clumsy, "garbage", 7, 0);                            /* 4 */
-        pack_and_send(clumsy, push, true, 1);                         /* 5: a frame too many */
+        pack_and_send(other_job, push, true, 0);          /* 1: unknown identity */
+        pack_and_send(no_rank, push, true, 0);            /* 2: out of range */
+        zmq_send(clumsy, big, MESSAGE_HEADER_CAP + 1, 0); /* 3: header above the cap */
+        zmq_send(clumsy, "garbage", 7, 0);                /* 4 */
+        pack_and_send(clumsy, push, true, 1);             /* 5: a frame too many */
         message_header lies = push;
         lies.frames = 3;
-        pack_and_send(clumsy, lies, true, 2);                         /* 6: a frame short */
+        pack_and_send(clumsy, lies, true, 2); /* 6: a frame short */
         lies.frames = 30;
-        pack_and_send(clumsy, lies, true, 30);                        /* 7: more than agreed */
+        pack_and_send(clumsy, lies, true, 30); /* 7: more than agreed */
         lies = push;
         lies.sender = 1;
-        pack_and_send(clumsy, lies, true, 0);                         /* 8: somebody else's name */
+        pack_and_send(clumsy, lies, true, 0); /* 8: somebody else's name */
         lies.sender = 2;
         lies.token = TOKEN + 3;
-        pack_and_send(clumsy, lies, true, 0);                         /* 9: of another job */
-        zmq_send(huge, big, sizeof big, 0);                           /* ends the connection */
+        pack_and_send(clumsy, lies, true, 0); /* 9: of another job */
+        zmq_send(huge, big, sizeof big, 0);   /* ends the connection */
         transport_counters counters = {0};
         transport_message m;
-        for (int64_t until = clock_now_ns() + TEST_LIMIT_NS; counters.rejected < 11 && clock_now_ns() < until;) {
+        for (int64_t until = clock_now_ns() + TEST_LIMIT_NS;
+             counters.rejected < 11 && clock_now_ns() < until;) {
             assert_int_equal(transport_receive(pair.server, &m), STATUS_AGAIN);
             assert_ok(transport_wait(pair.server, clock_now_ns() + 50 * NS_PER_MS));
             transport_read_counters(pair.server, &counters);

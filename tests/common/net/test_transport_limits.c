@@ -32,7 +32,8 @@ static status use_rendezvous(void)
 {
     char url[128];
     net_url("ipc", url, sizeof url);
-    const rendezvous_options options = {.url = url, .world = 1, .program = "", .connect_limit_ns = TEST_LIMIT_NS};
+    const rendezvous_options options = {
+        .url = url, .world = 1, .program = "", .connect_limit_ns = TEST_LIMIT_NS};
     rendezvous *r = NULL;
     status result = rendezvous_open(&options, &r);
     rendezvous_close(&r);
@@ -45,11 +46,12 @@ static int run_limited(status (*use)(void), int resource, rlim_t limit)
     pid_t pid = fork();
     if (pid == 0) {
         const struct rlimit both = {limit, limit};
-        if (resource == RLIMIT_NPROC && geteuid() == 0 && setresuid(12345, 12345, 12345) != 0) _exit(STATUS_SYSTEM);
+        if (resource == RLIMIT_NPROC && geteuid() == 0 && setresuid(12345, 12345, 12345) != 0)
+            _exit(STATUS_SYSTEM);
         setrlimit((__rlimit_resource_t)resource, &both);
         status result = use();
-        bool named = result != STATUS_SYSTEM || strstr(error_message(), "descriptor") || strstr(error_message(), "ZeroMQ") ||
-                     strstr(error_message(), "threads");
+        bool named = result != STATUS_SYSTEM || strstr(error_message(), "descriptor") ||
+                     strstr(error_message(), "ZeroMQ") || strstr(error_message(), "threads");
         if (!named) fprintf(stderr, "%s\n", error_message());
         _exit(named ? result : STATUS_MISMATCH);
     }
@@ -66,9 +68,11 @@ static void too_few_descriptors_are_named_and_nothing_crashes(void **state)
         int ok = 0;
         for (rlim_t limit = 4; limit <= 64; limit += limit < 40 ? 1 : 8) {
             int result = run_limited(uses[u], RLIMIT_NOFILE, limit);
-            if (!WIFEXITED(result)) fail_msg("use %d with %d descriptors: signal %d", u, (int)limit, WTERMSIG(result));
+            if (!WIFEXITED(result))
+                fail_msg("use %d with %d descriptors: signal %d", u, (int)limit, WTERMSIG(result));
             int code = WEXITSTATUS(result);
-            if (code != STATUS_OK && code != STATUS_SYSTEM) fail_msg("use %d with %d descriptors: status %d", u, (int)limit, code);
+            if (code != STATUS_OK && code != STATUS_SYSTEM)
+                fail_msg("use %d with %d descriptors: status %d", u, (int)limit, code);
             ok += code == STATUS_OK;
         }
         assert_true(ok > 0);
@@ -86,7 +90,8 @@ static void too_few_threads_are_named_and_nothing_crashes(void **state)
         int result = run_limited(use_transport, RLIMIT_NPROC, limit);
         if (!WIFEXITED(result)) fail_msg("%d threads: signal %d", (int)limit, WTERMSIG(result));
         int expected = limit < 3 ? STATUS_SYSTEM : STATUS_OK;
-        if (WEXITSTATUS(result) != expected) fail_msg("%d threads: found %d, expected %d", (int)limit, WEXITSTATUS(result), expected);
+        if (WEXITSTATUS(result) != expected)
+            fail_msg("%d threads: found %d, expected %d", (int)limit, WEXITSTATUS(result), expected);
     }
 }
 

@@ -14,6 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (message_unpack(data, size, &first) != STATUS_OK) return 0;
     size_t used = message_pack(&first, bytes);
     if (used > sizeof bytes || message_unpack(bytes, used, &second) != STATUS_OK) abort();
-    if (message_digest(&first, NULL, 0) != message_digest(&second, NULL, 0) || first.checksum != second.checksum) abort();
+    if (message_digest(&first, NULL, 0) != message_digest(&second, NULL, 0) ||
+        first.checksum != second.checksum)
+        abort();
     return 0;
 }

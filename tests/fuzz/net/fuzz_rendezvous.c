@@ -11,9 +11,11 @@ static uint8_t bytes[2 * RENDEZVOUS_PACKET_CAP];
 
 static void compare(const rendezvous_packet *a, const rendezvous_packet *b)
 {
-    if (a->kind != b->kind || a->protocol != b->protocol || a->token != b->token || a->rank != b->rank) abort();
+    if (a->kind != b->kind || a->protocol != b->protocol || a->token != b->token || a->rank != b->rank)
+        abort();
     if (a->sequence != b->sequence || a->timeout_ms != b->timeout_ms || a->blobs != b->blobs) abort();
-    if (strcmp(a->program, b->program) || strcmp(a->config_text, b->config_text) || strcmp(a->host, b->host)) abort();
+    if (strcmp(a->program, b->program) || strcmp(a->config_text, b->config_text) || strcmp(a->host, b->host))
+        abort();
     if (strcmp(a->tag, b->tag) || strcmp(a->text, b->text)) abort();
 }
 

@@ -11,8 +11,8 @@
 #include "harness/launch/launch.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +98,8 @@ static status train(const launch_environment *e, rendezvous *r, const char *scen
         }
         TRY(step(e, r, scenario, s));
         if (turns && s % BLOCK == BLOCK - 1) {
-            say("block %s %d %" PRId64 " %" PRId64 " %" PRId64 "\n", e->job, e->rank, s / BLOCK, began_ns, clock_now_ns());
+            say("block %s %d %" PRId64 " %" PRId64 " %" PRId64 "\n", e->job, e->rank, s / BLOCK, began_ns,
+                clock_now_ns());
             board_turn_done(e->board, e->rank, (uint32_t)(s / BLOCK));
         }
     }
@@ -115,14 +116,23 @@ static status be_rank(const char *scenario, launch_environment *e)
     if (strcmp(scenario, "never-attach") == 0 && e->rank == 1) spin();
     rendezvous *r = NULL;
     const rendezvous_options options = {
-        .url = e->rendezvous, .rank = e->rank, .world = e->world, .token = e->token, .program = "test",
-        .connect_limit_ns = 60 * NS_PER_S, .cell = e->cell, .cancelled = stop_now, .context = e->board,
+        .url = e->rendezvous,
+        .rank = e->rank,
+        .world = e->world,
+        .token = e->token,
+        .program = "test",
+        .connect_limit_ns = 60 * NS_PER_S,
+        .cell = e->cell,
+        .cancelled = stop_now,
+        .context = e->board,
     };
     status result = rendezvous_open(&options, &r);
     if (result == STATUS_OK) result = train(e, r, scenario);
     rendezvous_close(&r);
-    if (result == STATUS_OK) board_cell_finish(e->cell);
-    else if (result != STATUS_STOPPED) board_fail(e->board, e->rank, result, error_message());
+    if (result == STATUS_OK)
+        board_cell_finish(e->cell);
+    else if (result != STATUS_STOPPED)
+        board_fail(e->board, e->rank, result, error_message());
     return result;
 }
 
@@ -140,7 +150,8 @@ static int64_t milliseconds(const char *name, int64_t otherwise_ns)
 
 static int be_launcher(char **argv, int world, int jobs)
 {
-    const launch_job all[] = {{.name = "first", .world = world}, {.name = "second", .world = world}, {.name = "third", .world = 1}};
+    const launch_job all[] = {
+        {.name = "first", .world = world}, {.name = "second", .world = world}, {.name = "third", .world = 1}};
     launch_options options = launch_defaults();
     launch_outcome outcome;
     int draws = 0;
@@ -157,7 +168,8 @@ static int be_launcher(char **argv, int world, int jobs)
         say("launch failed: %s\n", error_message());
         return status_exit_code(result);
     }
-    say("exit=%d job=%d rank=%d draws=%d cause=%s\n", outcome.exit_code, outcome.job, outcome.rank, draws, outcome.cause);
+    say("exit=%d job=%d rank=%d draws=%d cause=%s\n", outcome.exit_code, outcome.job, outcome.rank, draws,
+        outcome.cause);
     return outcome.exit_code;
 }
 
@@ -167,8 +179,10 @@ int main(int argc, char **argv)
     if (!launch_environment_is_rank()) return be_launcher(argv, atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 1);
     launch_environment e;
     status result = launch_environment_open(false, &e);
-    if (result == STATUS_OK) result = be_rank(argv[1], &e);
-    else say("environment: %s\n", error_message());
+    if (result == STATUS_OK)
+        result = be_rank(argv[1], &e);
+    else
+        say("environment: %s\n", error_message());
     launch_environment_close(&e);
     return status_exit_code(result);
 }

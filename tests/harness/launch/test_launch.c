@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum { RANKS_MAX = 8, TEXT_BYTES = 65536 };
-#define GONE_NS (15 * NS_PER_S)         /* promised: 5 s behind a failure */
+#define GONE_NS (15 * NS_PER_S)              /* promised: 5 s behind a failure */
 #define GONE_WITH_LAUNCHER_NS (6 * NS_PER_S) /* promised: 2 s */
 
 typedef struct run {
@@ -60,7 +60,8 @@ static bool read_until(run *r, const char *text, int64_t deadline_ns)
 
 static void expect_text(run *r, const char *text)
 {
-    if (!read_until(r, text, clock_now_ns() + TEST_LIMIT_NS)) fail_msg("expected '%s' in:\n%s", text, r->text);
+    if (!read_until(r, text, clock_now_ns() + TEST_LIMIT_NS))
+        fail_msg("expected '%s' in:\n%s", text, r->text);
 }
 
 static void finish(run *r)
@@ -70,7 +71,8 @@ static void finish(run *r)
     close(r->out);
     if (waitpid(r->pid, &state, WNOHANG) == 0) {
         int64_t until = clock_now_ns() + TEST_LIMIT_NS;
-        while (waitpid(r->pid, &state, WNOHANG) == 0 && clock_now_ns() < until) clock_sleep_ns(10 * NS_PER_MS);
+        while (waitpid(r->pid, &state, WNOHANG) == 0 && clock_now_ns() < until)
+            clock_sleep_ns(10 * NS_PER_MS);
     }
     r->exit_code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
 }
@@ -129,7 +131,8 @@ static void expect_end(const run *r, int exit_code, const char *const *texts)
 {
     for (int i = 0; texts[i]; i++)
         if (!strstr(r->text, texts[i])) fail_msg("expected '%s' in:\n%s", texts[i], r->text);
-    if (r->exit_code != exit_code) fail_msg("exit code %d, expected %d:\n%s", r->exit_code, exit_code, r->text);
+    if (r->exit_code != exit_code)
+        fail_msg("exit code %d, expected %d:\n%s", r->exit_code, exit_code, r->text);
 }
 
 static void a_failure_is_named_once_with_its_exit_code_and_nothing_is_left(void **state)
@@ -141,15 +144,29 @@ static void a_failure_is_named_once_with_its_exit_code_and_nothing_is_left(void 
         const char *texts[4];
     } cases[] = {
         {"fine", NULL, 0, {"exit=0", "cause=\n"}},
-        {"kill", NULL, 75, {"cause=first rank 1 (host ", "at step 5 in backward, all_reduce of bucket 3 in flight: killed by signal 9"}},
+        {"kill",
+         NULL,
+         75,
+         {"cause=first rank 1 (host ",
+          "at step 5 in backward, all_reduce of bucket 3 in flight: killed by signal 9"}},
         {"abort", NULL, 75, {"cause=first rank 1 (host ", "killed by signal 6 (Aborted)"}},
         {"zero", NULL, 75, {"cause=first rank 1 (host ", "ended with exit code 0 before its work was done"}},
         {"seven", NULL, 7, {"cause=first rank 1 (host ", "ended with exit code 7"}},
-        {"data", NULL, 65, {"cause=first rank 1 (host ", "at step 5 in backward", ": train.bin: offset 4096: truncated"}},
+        {"data",
+         NULL,
+         65,
+         {"cause=first rank 1 (host ", "at step 5 in backward", ": train.bin: offset 4096: truncated"}},
         {"record-and-hang", NULL, 74, {"cause=first rank 1 (host ", ": disk on fire"}},
         {"die-early", NULL, 75, {"cause=first rank 1 (host ", "before step 0 in start: killed by signal 9"}},
-        {"spin", "1000", 75, {"cause=first rank 1 (host ", "at step 5 in backward", "no progress within the stall limit of 1.00 s"}},
-        {"freeze", "2500", 75, {"cause=first rank 1 (host ", ": stopped by a signal", "warning: first rank 1 (process "}},
+        {"spin",
+         "1000",
+         75,
+         {"cause=first rank 1 (host ", "at step 5 in backward",
+          "no progress within the stall limit of 1.00 s"}},
+        {"freeze",
+         "2500",
+         75,
+         {"cause=first rank 1 (host ", ": stopped by a signal", "warning: first rank 1 (process "}},
         {"never-attach", "1000", 75, {"cause=first rank 1 (host ", "before step 0 in start: no progress"}},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -212,7 +229,8 @@ static void a_pause_of_two_seconds_is_survived_and_named_once(void **state)
     }
     kill(r.pid, SIGINT);
     finish(&r);
-    static const char *const texts[] = {"warning: first rank 1 (process ", "is behind: no progress for 1.", "stopped by a signal", NULL};
+    static const char *const texts[] = {"warning: first rank 1 (process ", "is behind: no progress for 1.",
+                                        "stopped by a signal", NULL};
     expect_end(&r, 130, texts);
     const char *first = strstr(r.text, "is behind");
     assert_null(strstr(first + 1, "is behind"));
@@ -240,7 +258,8 @@ static void expect_same_stop(const run *r, int ranks)
     for (const char *at = r->text; (at = strstr(at, "stopped ")); at += 8) {
         if (sscanf(at, "stopped %15s %d %" SCNd64, job, &rank, &step) != 3) continue;
         if (first < 0) first = step;
-        if (step != first) fail_msg("rank %d stopped before step %d, another before %d", rank, (int)step, (int)first);
+        if (step != first)
+            fail_msg("rank %d stopped before step %d, another before %d", rank, (int)step, (int)first);
         count++;
     }
     assert_int_equal(count, ranks);
@@ -253,7 +272,9 @@ static void one_interrupt_or_termination_ends_all_ranks_behind_the_same_step(voi
     static const struct {
         int signal, exit_code;
         const char *text;
-    } cases[] = {{SIGINT, 130, "Interrupt: ending after this step"}, {SIGTERM, 143, "Terminated: ending after this step"}, {SIGHUP, 129, "Hangup"}};
+    } cases[] = {{SIGINT, 130, "Interrupt: ending after this step"},
+                 {SIGTERM, 143, "Terminated: ending after this step"},
+                 {SIGHUP, 129, "Hangup"}};
     for (int c = 0; c < 3; c++) {
         const char *const texts[] = {cases[c].text, "cause=\n", NULL};
         run r;
@@ -322,7 +343,8 @@ static void blocks_of_jobs_that_take_turns_never_overlap(void **state)
     expect_end(&r, 0, texts);
     for (const char *at = r.text; (at = strstr(at, "block ")) && count < BLOCKS_MAX; at += 6) {
         block *b = &blocks[count];
-        count += sscanf(at, "block %15s %d %" SCNd64 " %" SCNd64 " %" SCNd64, b->job, &b->rank, &b->number, &b->begin_ns, &b->end_ns) == 5;
+        count += sscanf(at, "block %15s %d %" SCNd64 " %" SCNd64 " %" SCNd64, b->job, &b->rank, &b->number,
+                        &b->begin_ns, &b->end_ns) == 5;
     }
     assert_int_equal(count, BLOCKS); /* five blocks of 2 + 2 + 1 ranks */
     for (int i = 0; i < count; i++)
@@ -330,9 +352,12 @@ static void blocks_of_jobs_that_take_turns_never_overlap(void **state)
             const block *a = &blocks[i], *b = &blocks[k];
             bool same_job = strcmp(a->job, b->job) == 0;
             if (!same_job && a->begin_ns < b->end_ns && b->begin_ns < a->end_ns)
-                fail_msg("block %d of %s and block %d of %s overlap", (int)a->number, a->job, (int)b->number, b->job);
+                fail_msg("block %d of %s and block %d of %s overlap", (int)a->number, a->job, (int)b->number,
+                         b->job);
             /* They alternate: one block of each before the next of any. */
-            if (a->number < b->number && a->begin_ns > b->begin_ns) fail_msg("block %d of %s comes before block %d of %s", (int)b->number, b->job, (int)a->number, a->job);
+            if (a->number < b->number && a->begin_ns > b->begin_ns)
+                fail_msg("block %d of %s comes before block %d of %s", (int)b->number, b->job, (int)a->number,
+                         a->job);
         }
     expect_nothing_left(&r, 0);
 }

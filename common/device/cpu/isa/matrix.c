@@ -122,7 +122,6 @@ static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t ro
 /* ---- transposition ---------------------------------------------------------------------------- */
 
 typedef float quad __attribute__((vector_size(16)));
-typedef int32_t quad_index __attribute__((vector_size(16)));
 
 ALWAYS_INLINE quad quad_load(const float *p)
 {
@@ -133,13 +132,16 @@ ALWAYS_INLINE quad quad_load(const float *p)
 
 ALWAYS_INLINE void transpose_4x4(const float *x, int64_t x_stride, bool add, float *y, int64_t y_stride)
 {
-    const quad_index low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, front = {0, 1, 4, 5}, back = {2, 3, 6, 7};
     quad a = quad_load(x), b = quad_load(x + x_stride);
     quad c = quad_load(x + 2 * x_stride), d = quad_load(x + 3 * x_stride);
-    quad ab_low = __builtin_shuffle(a, b, low), ab_high = __builtin_shuffle(a, b, high);
-    quad cd_low = __builtin_shuffle(c, d, low), cd_high = __builtin_shuffle(c, d, high);
-    quad rows[4] = {__builtin_shuffle(ab_low, cd_low, front), __builtin_shuffle(ab_low, cd_low, back),
-                    __builtin_shuffle(ab_high, cd_high, front), __builtin_shuffle(ab_high, cd_high, back)};
+    quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+         ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5),
+         cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    quad rows[4] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
+                    __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
+                    __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
+                    __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
     for (int i = 0; i < 4; i++) {
         if (add) rows[i] += quad_load(y + i * y_stride);
         memcpy(y + i * y_stride, &rows[i], sizeof rows[i]);

@@ -347,14 +347,14 @@ ALWAYS_INLINE vd vf_high(vf a)
 ALWAYS_INLINE double vd_sum(vd a)
 {
 #if VF == 16
-    a += __builtin_shuffle(a, (vl){4, 5, 6, 7, 0, 1, 2, 3});
-    a += __builtin_shuffle(a, (vl){2, 3, 0, 1, 6, 7, 4, 5});
-    a += __builtin_shuffle(a, (vl){1, 0, 3, 2, 5, 4, 7, 6});
+    a += __builtin_shufflevector(a, a, 4, 5, 6, 7, 0, 1, 2, 3);
+    a += __builtin_shufflevector(a, a, 2, 3, 0, 1, 6, 7, 4, 5);
+    a += __builtin_shufflevector(a, a, 1, 0, 3, 2, 5, 4, 7, 6);
 #elif VF == 8
-    a += __builtin_shuffle(a, (vl){2, 3, 0, 1});
-    a += __builtin_shuffle(a, (vl){1, 0, 3, 2});
+    a += __builtin_shufflevector(a, a, 2, 3, 0, 1);
+    a += __builtin_shufflevector(a, a, 1, 0, 3, 2);
 #else
-    a += __builtin_shuffle(a, (vl){1, 0});
+    a += __builtin_shufflevector(a, a, 1, 0);
 #endif
     return a[0];
 }
@@ -364,16 +364,31 @@ ALWAYS_INLINE double vf_sum(vf a)
     return vd_sum(vf_low(a) + vf_high(a));
 }
 
-ALWAYS_INLINE int vi_any(vi a)
-{
-    for (int32_t half = VF / 2; half > 0; half /= 2) a |= __builtin_shuffle(a, vi_lanes() ^ half);
-    return a[0] != 0;
-}
-
 ALWAYS_INLINE float vf_largest(vf a)
 {
-    for (int32_t half = VF / 2; half > 0; half /= 2) a = vf_max(a, __builtin_shuffle(a, vi_lanes() ^ half));
+#if VF == 16
+    a = vf_max(a, __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    a = vf_max(a, __builtin_shufflevector(a, a, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+    a = vf_max(a, __builtin_shufflevector(a, a, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+    a = vf_max(a, __builtin_shufflevector(a, a, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+#elif VF == 8
+    a = vf_max(a, __builtin_shufflevector(a, a, 4, 5, 6, 7, 0, 1, 2, 3));
+    a = vf_max(a, __builtin_shufflevector(a, a, 2, 3, 0, 1, 6, 7, 4, 5));
+    a = vf_max(a, __builtin_shufflevector(a, a, 1, 0, 3, 2, 5, 4, 7, 6));
+#else
+    a = vf_max(a, __builtin_shufflevector(a, a, 2, 3, 0, 1));
+    a = vf_max(a, __builtin_shufflevector(a, a, 1, 0, 3, 2));
+#endif
     return a[0];
+}
+
+/* Is any bit set? */
+ALWAYS_INLINE int vi_any(vi a)
+{
+    vl pairs = (vl)a;
+    int64_t bits = 0;
+    for (int i = 0; i < VD; i++) bits |= pairs[i];
+    return bits != 0;
 }
 
 #endif

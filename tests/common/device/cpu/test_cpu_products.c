@@ -1,5 +1,6 @@
-/* Linear layers over whole numbers, whose sums are exact in float32 in any order, against plain loops: one
- * shape at least for each way of computing a product, and row counts below the prepared one. */
+/* Products over whole numbers, whose sums are exact in float32 in any order, against plain loops: linear
+ * layers, with one shape at least for each way of computing a product and row counts below the prepared one;
+ * and the kernels of every instruction set. */
 #include "tests/common/device/cpu/cpu_test.h"
 
 #include <setjmp.h>
@@ -70,10 +71,76 @@ static void products_of_whole_numbers_are_exact(void **context)
     device_close(&d);
 }
 
+/* ---- kernels ---------------------------------------------------------------------------------- */
+
+typedef struct kernel_case {
+    int64_t m, n, k, b_stride;
+    bool transpose_a, add;
+} kernel_case;
+
+static const kernel_case kernel_cases[] = {
+    {1, 1, 1, 1, false, false},       {13, 70, 9, 70, false, true},    {8, 100, 20, 101, true, false},
+    {30, 64, 600, 256, false, false}, {31, 133, 257, 300, true, true}, {24, 192, 3, 1000, false, true},
+};
+
+static void check_kernel(const cpu_isa *isa, const kernel_case *c)
+{
+    int64_t c_stride = c->n + 3, row_stride = c->transpose_a ? 1 : c->k,
+            column_stride = c->transpose_a ? c->m : 1;
+    float *a = cpu_test_whole("a", c->m * c->k, BOUND), *b = cpu_test_whole("b", c->k * c->b_stride, BOUND);
+    float *found = cpu_test_whole("c", c->m * c_stride, BOUND),
+          *expected = cpu_test_copy(found, c->m * c_stride);
+    for (int64_t i = 0; i < c->m; i++)
+        for (int64_t j = 0; j < c->n; j++) {
+            float *sum = &expected[i * c_stride + j];
+            if (!c->add) *sum = 0;
+            for (int64_t k = 0; k < c->k; k++)
+                *sum += a[i * row_stride + k * column_stride] * b[k * c->b_stride + j];
+        }
+    isa->matrix->multiply(c->m, c->n, c->k, a, row_stride, column_stride, b, c->b_stride, c->add, found,
+                          c_stride);
+    cpu_test_equal(isa->name, found, expected, c->m * c_stride);
+    float *const arrays[] = {a, b, found, expected};
+    for (int i = 0; i < 4; i++) free(arrays[i]);
+}
+
+static void kernels_of_every_instruction_set_are_exact(void **context)
+{
+    (void)context;
+    for (int i = 0; i < CPU_ISA_COUNT; i++)
+        for (size_t j = 0; cpu_isa_supported(cpu_isas[i]) && j < sizeof kernel_cases / sizeof kernel_cases[0];
+             j++)
+            check_kernel(cpu_isas[i], &kernel_cases[j]);
+}
+
+static void transposition_exchanges_rows_and_columns(void **context)
+{
+    (void)context;
+    enum { ROWS = 11, COLUMNS = 22, X_STRIDE = 25, Y_STRIDE = 13 };
+    for (int i = 0; i < CPU_ISA_COUNT * 2; i++) {
+        const cpu_isa *isa = cpu_isas[i / 2];
+        if (!cpu_isa_supported(isa)) continue;
+        bool add = i % 2;
+        float *x = cpu_test_whole("x", ROWS * X_STRIDE, BOUND),
+              *y = cpu_test_whole("y", COLUMNS * Y_STRIDE, BOUND);
+        float *expected = cpu_test_copy(y, COLUMNS * Y_STRIDE);
+        for (int row = 0; row < ROWS; row++)
+            for (int column = 0; column < COLUMNS; column++) {
+                float *to = &expected[column * Y_STRIDE + row];
+                *to = (add ? *to : 0) + x[row * X_STRIDE + column];
+            }
+        isa->matrix->transpose(x, X_STRIDE, ROWS, COLUMNS, add, y, Y_STRIDE);
+        cpu_test_equal(isa->name, y, expected, COLUMNS * Y_STRIDE);
+        free(x);
+        free(y);
+        free(expected);
+    }
+}
+
 int main(void)
 {
     static product_test contexts[2 * CASES];
-    static struct CMUnitTest tests[2 * CASES];
+    static struct CMUnitTest tests[2 * CASES + 2];
     for (int i = 0; i < 2 * CASES; i++) {
         product_test *t = &contexts[i];
         t->c = cases[i / 2];
@@ -83,5 +150,7 @@ int main(void)
                  (long long)(t->c.rows ? t->c.rows : t->c.m));
         tests[i] = (struct CMUnitTest){t->name, products_of_whole_numbers_are_exact, NULL, NULL, t};
     }
-    return _cmocka_run_group_tests("products of whole numbers are exact", tests, 2 * CASES, NULL, NULL);
+    tests[2 * CASES] = (struct CMUnitTest)cmocka_unit_test(kernels_of_every_instruction_set_are_exact);
+    tests[2 * CASES + 1] = (struct CMUnitTest)cmocka_unit_test(transposition_exchanges_rows_and_columns);
+    return _cmocka_run_group_tests("products of whole numbers are exact", tests, 2 * CASES + 2, NULL, NULL);
 }

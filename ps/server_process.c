@@ -1,0 +1,95 @@
+#include "ps/server_process.h"
+
+#include "common/sync/shared_options.h"
+#include "ps/connect.h"
+#include "ps/server.h"
+
+#include <stdlib.h>
+
+status ps_own_servers(const void *options, const char *policy, int world, int *out)
+{
+    ps_policy p;
+    TRY(ps_policy_resolve(policy, options, world, &p));
+    *out = ps_member_count(&p, world) - world;
+    return STATUS_OK;
+}
+
+typedef struct server_process {
+    const ps_server_context *c;
+    ps_policy policy;
+    ps_plan *plan;
+    ps_member member;
+    ps_server *server;
+    sync_blob offer;
+    ps_meeting meeting;
+} server_process;
+
+static status open_server(server_process *p, char *url)
+{
+    const ps_server_context *c = p->c;
+    TRY(ps_policy_resolve(c->policy, c->options, c->world, &p->policy));
+    if (c->index < 0 || c->index >= ps_member_count(&p->policy, c->world) - c->world)
+        return fail(STATUS_CONFIG, "parameter server: found the number %d, allowed is 0 to %d", c->index,
+                    ps_member_count(&p->policy, c->world) - c->world - 1);
+    if (c->divide != SHARED_DIVIDE_POLICY) p->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
+    TRY(ps_plan_make(c->program, c->params, (int)p->policy.servers, p->policy.partition_bytes, &p->plan));
+    p->member = (ps_member){.member = c->world + c->index,
+                            .world = c->world,
+                            .token = c->job_token,
+                            .hub = c->hub,
+                            .options = c->options,
+                            .policy = &p->policy,
+                            .plan = p->plan,
+                            .params = c->params,
+                            .stall_timeout_ns = c->stall_timeout_ns};
+    ps_server_config config = {.index = c->index,
+                               .world = c->world,
+                               .policy = &p->policy,
+                               .plan = p->plan,
+                               .device = c->device,
+                               .params = c->params,
+                               .optimizer = c->optimizer,
+                               .ledger = c->ledger,
+                               .threads = (int)((const ps_options *)c->options)->server_threads,
+                               .stall_timeout_ns = c->stall_timeout_ns};
+    transport_options options;
+    TRY(ps_server_open(&config, &p->server));
+    TRY(ps_transport_options(&p->member, c->index, &options));
+    TRY(ps_server_open_port(p->server, &options));
+    return ps_listen(&p->member, c->index, ps_server_port(p->server), url);
+}
+
+static status meet_ranks(server_process *p, const char *url)
+{
+    const ps_server_context *c = p->c;
+    const sync_blob *offers;
+    ps_offer_own own = {.host = shm_host_id(), .shared = c->params->params.fd >= 0, .url = url};
+    TRY(ps_offer_make(&own, c->world, c->policy, &p->policy, c->options, c->params, c->optimizer, &p->offer));
+    TRY(c->exchange(c->exchange_context, p->offer, &offers));
+    TRY(ps_meet(&p->member, &p->offer, offers, &p->meeting));
+    for (int w = 0; p->meeting.segments && w < c->world; w++) {
+        const shm_segment *theirs = &p->meeting.segments[w * PS_SEGMENTS];
+        ps_server_see(p->server, w, theirs[PS_SEGMENT_PARAMS].data, theirs[PS_SEGMENT_GRADS].data);
+    }
+    return STATUS_OK;
+}
+
+status ps_server_main(const ps_server_context *context)
+{
+    server_process p = {.c = context};
+    char url[PS_URL_MAX];
+    status rc;
+    TRY_GOTO(rc, open_server(&p, url), out);
+    TRY_GOTO(rc, meet_ranks(&p, url), out);
+    if (p.policy.server_optimizer) {
+        const ps_shard *shard = &p.plan->shards[context->index];
+        optimizer_begin_shard(context->optimizer, shard->elements, shard->end - shard->begin);
+    }
+    rc = ps_server_serve(p.server);
+out:
+    ps_server_close(&p.server);
+    ps_part(&p.member, &p.meeting);
+    free(p.offer.data);
+    ps_plan_free(&p.plan);
+    return rc;
+}

@@ -1,0 +1,17 @@
+/* Cases that are large enough for every thread to have a part and for every blocking to have several blocks.
+ */
+#ifndef TESTS_COMMON_DEVICE_CPU_CPU_CASES_H
+#define TESTS_COMMON_DEVICE_CPU_CPU_CASES_H
+
+#include "tests/common/device/op_case.h"
+
+typedef struct cpu_case {
+    const char *name;
+    void (*build)(op_case *c);
+    bool any_threads; /* the bits do not depend on the number of threads */
+} cpu_case;
+
+enum { CPU_CASES = 20 };
+extern const cpu_case cpu_cases[CPU_CASES];
+
+#endif
