@@ -3,6 +3,7 @@
 #include "harness/commands/commands.h"
 #include "harness/run/version.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -77,9 +78,18 @@ static status dispatch(int argc, char *argv[], int *exit_code)
     return c->run(argc - skip, argv + skip, exit_code);
 }
 
+/* A standard stream that was closed would be the next file that is opened, and what is meant for it would
+ * go there. Opened the wrong way round, it refuses instead. */
+static void keep_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 int main(int argc, char *argv[])
 {
     int exit_code = 0;
+    keep_standard_streams();
     status rc = dispatch(argc, argv, &exit_code);
     if (rc == STATUS_OK) return exit_code;
     if (error_message()[0]) log_error("%s", error_message());

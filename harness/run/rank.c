@@ -29,12 +29,13 @@ typedef struct rank_state {
     int64_t total_steps, warmup, block_steps;
     int64_t next_step;
     uint32_t block;
-    bool stopped;
+    bool stopped;        /* ended before the last step */
+    bool stop_is_agreed; /* all ranks know */
     sync_counters seen;
     rank_checkpoint checkpoint;
     int64_t first_step, saved_steps;
+    int64_t lead;         /* steps that a rank may be ahead of another */
     int64_t batch_offset; /* of the source's steps against the run's */
-    transport_hub *hub;
 } rank_state;
 
 static int64_t collective_deadline(const rank_state *s)
@@ -114,7 +115,6 @@ static status meet(rank_state *s)
                                   .program = PROGRAM_VERSION,
                                   .config_hash = run_config_hash(c),
                                   .connect_limit_ns = c->run.connect_timeout_ns,
-                                  .hub = s->hub,
                                   .cell = s->cell};
     board_cell_enter(s->cell, BOARD_RENDEZVOUS, clock_now_ns());
     return rendezvous_open(&options, &s->rendezvous);
@@ -170,12 +170,14 @@ static status open_trainer(rank_state *s)
                         .sum_loss = c->run.loss_reduction == 1,
                         .cell = s->cell,
                         .stall_timeout_ns = c->shared.stall_timeout_ns,
-                        .inline_progress = progress_inline(c, s->model)};
+                        .inline_progress = progress_inline(c, s->model),
+                        .divide = c->shared.divide};
     sampler_config sampler = {.mode = (sampler_mode)c->data.sampler,
                               .samples = dataset_describe(s->set)->samples[DATA_TRAIN],
                               .batch = c->data.batch,
                               .world = s->place->world,
                               .drop_last = c->data.drop_last};
+    TRY(engine_lead(engine, t.engine_options, t.policy, t.world, &s->lead));
     TRY(odd_sizes(s, &sampler, t.sizes));
     TRY(trainer_open(&t, &s->trainer));
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), c->run.seed);
@@ -268,12 +270,32 @@ static void take_traffic(rank_state *s, bool keep)
     s->seen = now;
 }
 
+/* Where nobody waits for anybody, ranks stop at different steps: at the next point where all meet, those
+ * that have not stopped learn of it. */
+static status agree_to_stop(rank_state *s)
+{
+    double stopped = s->stopped;
+    TRY(rendezvous_sum(s->rendezvous, "stop", &stopped, 1, collective_deadline(s)));
+    s->stopped = s->stop_is_agreed = stopped > 0;
+    return STATUS_OK;
+}
+
+/* What all ranks do together between two steps. */
+static status meet_between_steps(rank_state *s)
+{
+    if (!evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
+    TRY(agree_to_stop(s));
+    if (s->stopped) return STATUS_OK;
+    if (evaluation_is_due(s)) TRY(evaluate(s));
+    return save_is_due(s, false) ? save(s) : STATUS_OK;
+}
+
 /* Steps up to `end`, measured or not; ends early where the job is to stop. */
 static status run_steps(rank_state *s, int64_t end, bool measured)
 {
-    int64_t begin = 0, last = 0, paused = 0;
+    int64_t begin = 0, last = 0, paused = 0, pause = 0;
     while (s->next_step < end && !s->stopped) {
-        if (board_stop_here(s->place->board, s->place->rank, s->next_step, 0)) {
+        if (board_stop_here(s->place->board, s->place->rank, s->next_step, s->lead)) {
             s->stopped = true;
             break;
         }
@@ -282,14 +304,13 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
         s->next_step++;
         if (!begin) begin = result.begin_ns;
         last = result.end_ns;
+        paused += pause; /* before this step: what comes behind the last one is in no block's time */
         if (measured) record_step(&s->record, &result);
-        if (!evaluation_is_due(s) && !save_is_due(s, false)) continue;
-        int64_t pause = clock_now_ns();
-        if (evaluation_is_due(s)) TRY(evaluate(s));
-        if (save_is_due(s, false)) TRY(save(s));
-        paused += clock_now_ns() - pause;
+        pause = -clock_now_ns();
+        TRY(meet_between_steps(s));
+        pause += clock_now_ns();
     }
-    if (measured) s->record.wall_ns += last - begin - (last > begin ? paused : 0);
+    if (measured) s->record.wall_ns += last - begin - paused;
     take_traffic(s, measured);
     return STATUS_OK;
 }
@@ -314,7 +335,8 @@ static status run_all_steps(rank_state *s)
         TRY(run_block(s, end < s->total_steps ? end : s->total_steps, true));
     }
     board_turn_wait(s->place->board, s->place->rank, s->block);
-    status rc = trainer_settle(s->trainer);
+    status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
+    if (rc == STATUS_OK) rc = trainer_settle(s->trainer);
     if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
     board_turn_done(s->place->board, s->place->rank, s->block);
@@ -404,7 +426,6 @@ static void tear_down(rank_state *s)
     if (s->training) batch_source_close(&s->training);
     if (s->evaluation) batch_source_close(&s->evaluation);
     rendezvous_close(&s->rendezvous);
-    transport_hub_close(&s->hub);
     record_deinit(&s->record);
     nn_model_free(&s->model);
     dataset_close(&s->set);

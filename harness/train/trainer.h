@@ -8,6 +8,7 @@
 
 #include "common/data/batch_source.h"
 #include "common/net/board.h"
+#include "common/net/transport.h"
 #include "common/nn/instance.h"
 #include "common/sync/engine.h"
 
@@ -32,6 +33,8 @@ typedef struct trainer_config {
     board_cell *cell;
     int64_t stall_timeout_ns;
     bool inline_progress;
+    int divide;                        /* shared_divide */
+    transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 
 /* What a step took, in ns. Waits for communication are in `exposed` and in no other phase. */
