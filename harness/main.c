@@ -1,6 +1,7 @@
 /* harness [COMMAND] [options]: the first word names the command; without one it is `run`. */
 #include "common/base/log.h"
 #include "harness/commands/commands.h"
+#include "harness/commands/output.h"
 #include "harness/run/version.h"
 
 #include <fcntl.h>
@@ -8,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const command *const commands[] = {&command_run, &command_verify, &command_models, &command_doctor};
+static const command *const commands[] = {&command_run,      &command_verify,  &command_models,
+                                         &command_policies, &command_buckets, &command_doctor};
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
 static const command *find_command(const char *name)
@@ -16,13 +18,6 @@ static const command *find_command(const char *name)
     for (int i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(commands[i]->name, name) == 0) return commands[i];
     return NULL;
-}
-
-static status print(text_buffer *text)
-{
-    bool complete = !text->out_of_memory && fputs(text->data ? text->data : "", stdout) >= 0 && fflush(stdout) == 0;
-    text_free(text);
-    return complete ? STATUS_OK : fail_errno(STATUS_CANNOT_CREATE, "stdout");
 }
 
 static status print_help(void)
@@ -35,7 +30,7 @@ static status print_help(void)
                       "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable, 70 defect,\n"
                       "71 system, 73 cannot create output, 74 input or output, 75 peer lost, 76 protocol, 77 permission,\n"
                       "78 configuration, 128 + signal.\n");
-    return print(&out);
+    return output_text(&out);
 }
 
 static status print_command_help(const command *c)
@@ -43,7 +38,7 @@ static status print_command_help(const command *c)
     text_buffer out = {0};
     text_append(&out, "usage: harness %s %s\n%s\n", c->name, c->usage, c->summary);
     if (c->help) c->help(&out);
-    return print(&out);
+    return output_text(&out);
 }
 
 static bool is_word(const char *argument, const char *word)
@@ -58,7 +53,7 @@ static status dispatch(int argc, char *argv[], int *exit_code)
     if (is_word(first, "--version")) {
         text_buffer out = {0};
         text_append(&out, "harness %s\n", PROGRAM_VERSION);
-        return print(&out);
+        return output_text(&out);
     }
     const command *c = &command_run;
     int skip = 1;
