@@ -57,7 +57,7 @@ static dtype wire_type(const ring_settings *s, dtype type)
 
 static status allocate(ring_engine *e)
 {
-    size_t params = (size_t)e->base.context.params->model->param_count + 1;
+    size_t params = (size_t)ring_params(e) + 1;
     uint32_t jobs = (uint32_t)params + SPARE_JOBS;
     e->tensors = calloc(params, sizeof *e->tensors);
     e->buckets = calloc(params, sizeof *e->buckets);
