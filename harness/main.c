@@ -8,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const command *const commands[] = {&command_run, &command_verify, &command_models, &command_doctor};
+static const command *const commands[] = {&command_run, &command_verify, &command_models, &command_policies,
+                                          &command_doctor};
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
 static const command *find_command(const char *name)
