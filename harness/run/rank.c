@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many blocks a job's measured steps are cut into, so that jobs side by side alternate often enough
- * for a drift of the machine to hit all of them. */
-enum { BLOCKS = 12 };
+/* How many blocks a job's steps behind the warm-up are cut into, so that jobs side by side alternate often
+ * enough for a drift of the machine to hit all of them. */
+enum { BLOCKS = 6 };
 
 typedef struct rank_state {
     const run_config *config;
@@ -28,6 +28,7 @@ typedef struct rank_state {
     record record;
     int64_t total_steps, warmup, block_steps;
     int64_t next_step;
+    bool takes_turns;     /* other jobs run beside this one */
     uint32_t block;
     bool stopped;        /* ended before the last step */
     bool stop_is_agreed; /* all ranks know */
@@ -99,8 +100,9 @@ static status plan_steps(rank_state *s)
     }
     s->warmup = s->total_steps - s->first_step < r->warmup ? s->total_steps - s->first_step : r->warmup;
     s->next_step = s->first_step;
-    int64_t measured = s->total_steps - s->first_step - s->warmup;
-    s->block_steps = (measured + BLOCKS - 1) / BLOCKS;
+    int64_t rest = s->total_steps - s->first_step - s->warmup;
+    s->takes_turns = board_turn_granted(s->place->board) != UINT32_MAX;
+    s->block_steps = s->takes_turns ? (rest + BLOCKS - 1) / BLOCKS : rest;
     if (s->block_steps < 1) s->block_steps = 1;
     return STATUS_OK;
 }
@@ -315,11 +317,19 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
     return STATUS_OK;
 }
 
+/* Between two turns an engine ends what it had in flight for nothing, and caches go to the other jobs: the
+ * first step of a turn is not measured. */
+static status run_turn(rank_state *s, int64_t end, bool measured)
+{
+    if (measured && s->takes_turns && s->next_step + 1 < end) TRY(run_steps(s, s->next_step + 1, false));
+    return run_steps(s, end, measured);
+}
+
 static status run_block(rank_state *s, int64_t end, bool measured)
 {
     board *b = s->place->board;
     board_turn_wait(b, s->place->rank, s->block);
-    status rc = run_steps(s, end, measured);
+    status rc = run_turn(s, end, measured);
     board_turn_done(b, s->place->rank, s->block);
     s->block++;
     return rc;

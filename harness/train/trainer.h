@@ -37,7 +37,8 @@ typedef struct trainer_config {
     transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 
-/* What a step took, in ns. Waits for communication are in `exposed` and in no other phase. */
+/* What a step took, in ns. Waits for communication are in `exposed` and in no other phase; an update on a
+ * server's thread is in `optimizer`, beside the others, which add up to the total without it. */
 typedef struct step_times {
     int64_t total, load, forward, backward, exposed, optimizer, other;
 } step_times;
