@@ -324,7 +324,9 @@ failed:
 status ps_server_open_port(ps_server *s, const transport_options *options)
 {
     int partner = s->c.beside ? s->c.index : PS_NO_PEER;
-    return ps_port_open(&s->port, options, s->c.world, partner, (uint32_t)(2 * s->count + 64));
+    /* A push of every key, a share of a sum and the buffers, and the message at hand. */
+    int held = (s->count + 1) * s->c.world + 2;
+    return ps_port_open(&s->port, options, s->c.world, held, partner, (uint32_t)(2 * s->count + 64));
 }
 
 static void release_messages(ps_server *s)
