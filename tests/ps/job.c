@@ -1,7 +1,7 @@
 #include "tests/ps/job.h"
 
 #include "common/base/random.h"
-#include "ps/server_process.h"
+#include "ps/server/server_process.h"
 #include "tests/ps/ps_test.h"
 
 #include <stdlib.h>

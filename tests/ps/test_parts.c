@@ -5,7 +5,7 @@
 #include "ps/offer.h"
 #include "ps/pipe.h"
 #include "ps/plan.h"
-#include "ps/team.h"
+#include "ps/server/team.h"
 #include "tests/ps/job.h"
 #include "tests/ps/ps_test.h"
 
