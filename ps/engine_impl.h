@@ -4,8 +4,8 @@
 
 #include "common/sync/shared_options.h"
 #include "ps/connect.h"
-#include "ps/server.h"
-#include "ps/worker.h"
+#include "ps/server/server.h"
+#include "ps/worker/worker.h"
 
 typedef struct ps_engine {
     sync_engine base;

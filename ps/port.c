@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-status ps_port_open(ps_port *p, const transport_options *options, int peers, int partner, uint32_t capacity)
+status ps_port_open(ps_port *p, const transport_options *options, int peers, int held, int partner, uint32_t capacity)
 {
     p->peers = peers;
     p->partner = partner;
@@ -11,7 +11,8 @@ status ps_port_open(ps_port *p, const transport_options *options, int peers, int
     if (!p->links) return fail(STATUS_SYSTEM, "no memory for the links of %d peers", peers);
     for (int i = 0; i < peers; i++) p->links[i] = PS_NO_PEER;
     if (partner != PS_NO_PEER) TRY(ps_pipe_init(&p->in, capacity));
-    return transport_open(&transport_zmq, options, &p->transport);
+    TRY(transport_open(&transport_zmq, options, &p->transport));
+    return transport_reserve(p->transport, held);
 }
 
 void ps_port_hang_up(ps_port *p, int64_t flush_ns)

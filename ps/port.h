@@ -24,8 +24,9 @@ typedef struct ps_port {
     _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received;
 } ps_port;
 
-/* Opens the transport; `partner` and `capacity` of the pipe from it are 0 and PS_NO_PEER where there is none. */
-status ps_port_open(ps_port *p, const transport_options *options, int peers, int partner, uint32_t capacity);
+/* Opens the transport, ready to hold `held` messages that were received. `partner` is PS_NO_PEER where there is
+ * none; from one at most `capacity` messages wait. */
+status ps_port_open(ps_port *p, const transport_options *options, int peers, int held, int partner, uint32_t capacity);
 /* Ends the connections, giving what was sent `flush_ns` to leave. The partner may still put messages. */
 void ps_port_hang_up(ps_port *p, int64_t flush_ns);
 void ps_port_close(ps_port *p);

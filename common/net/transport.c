@@ -72,6 +72,11 @@ void transport_free(transport *t)
     free(t);
 }
 
+status transport_reserve(transport *t, int messages)
+{
+    return t->type->reserve(t, messages);
+}
+
 static void say_goodbye(transport *t)
 {
     const message_header bye = {.kind = MESSAGE_BYE};

@@ -85,6 +85,9 @@ transport_options transport_defaults(int rank, int peers, uint64_t token, int64_
 /* STATUS_SYSTEM where memory, descriptors or threads are short. Options are copied. */
 status transport_open(const transport_type *type, const transport_options *options, transport **out);
 
+/* Makes room for so many messages that are received and not released, beyond which receiving allocates. */
+status transport_reserve(transport *t, int messages);
+
 /* Says goodbye to every peer, gives what was sent up to `flush_ns` to leave, and closes. With 0 it closes
  * at once, and peers see a lost rank. Messages received must have been released. */
 void transport_close(transport **t, int64_t flush_ns);

@@ -34,6 +34,7 @@ struct transport_type {
      * that is lost and has not `ended`, behind the last of its messages; marks it `broken`. */
     status (*receive)(transport *t, transport_message *out);
     void (*release)(transport *t, transport_message *message);
+    status (*reserve)(transport *t, int messages);
     status (*wait)(transport *t, int64_t deadline_ns);
     void (*wake)(transport *t);
 };

@@ -271,6 +271,7 @@ const transport_type transport_zmq = {
     .send = zmq_send_message,
     .receive = zmq_receive,
     .release = zmq_release,
+    .reserve = zmq_reserve,
     .wait = wait_zmq,
     .wake = zmq_wake,
 };

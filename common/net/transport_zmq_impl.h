@@ -84,6 +84,7 @@ status zmq_send_message(transport *t, int link, const message_header *header, co
 /* transport_zmq_receive.c */
 status zmq_receive(transport *t, transport_message *out);
 void zmq_release(transport *t, transport_message *message);
+status zmq_reserve(transport *t, int messages);
 status zmq_read_monitors(zmq_transport *z);
 void zmq_probe_clients(zmq_transport *z);
 

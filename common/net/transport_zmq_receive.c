@@ -14,18 +14,21 @@ enum {
 };
 
 /* One allocation: the slot, its parts, its frames. */
-static receive_slot *take_slot(zmq_transport *z)
+static receive_slot *make_slot(const zmq_transport *z)
 {
-    receive_slot *slot = z->free_slots;
-    if (slot) {
-        z->free_slots = slot->next;
-        return slot;
-    }
     size_t frames = (size_t)z->base.options.frames;
-    slot = calloc(1, sizeof *slot + frames * (sizeof *slot->parts + sizeof *slot->frames));
+    receive_slot *slot = calloc(1, sizeof *slot + frames * (sizeof *slot->parts + sizeof *slot->frames));
     if (!slot) return NULL;
     slot->parts = (zmq_msg_t *)(slot + 1);
     slot->frames = (message_frame *)(slot->parts + frames);
+    return slot;
+}
+
+static receive_slot *take_slot(zmq_transport *z)
+{
+    receive_slot *slot = z->free_slots;
+    if (!slot) return make_slot(z);
+    z->free_slots = slot->next;
     return slot;
 }
 
@@ -35,6 +38,17 @@ static void give_slot(zmq_transport *z, receive_slot *slot)
     slot->used = 0;
     slot->next = z->free_slots;
     z->free_slots = slot;
+}
+
+status zmq_reserve(transport *t, int messages)
+{
+    zmq_transport *z = (zmq_transport *)t;
+    for (int i = 0; i < messages; i++) {
+        receive_slot *slot = make_slot(z);
+        if (!slot) return fail(STATUS_SYSTEM, "transport: no memory to receive %d messages", messages);
+        give_slot(z, slot);
+    }
+    return STATUS_OK;
 }
 
 void zmq_release(transport *t, transport_message *message)

@@ -10,5 +10,7 @@ static const option option_list[] = {
     {.name = "stall-timeout", .argument = "TIME", .type = OPTION_DURATION,
      .offset = offsetof(shared_options, stall_timeout_ns), .initial = "60s",
      .help = "how long ranks wait for one of them within a step"},
+    {.name = "slow", .argument = "RANK:FACTOR", .type = OPTION_TEXT, .offset = offsetof(shared_options, slow),
+     .help = "stretch the computation of one rank"},
 };
 const option_table shared_option_table = {"Synchronisation", option_list, sizeof option_list / sizeof option_list[0]};

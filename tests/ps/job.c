@@ -1,7 +1,7 @@
 #include "tests/ps/job.h"
 
 #include "common/base/random.h"
-#include "ps/server_process.h"
+#include "ps/server/server_process.h"
 #include "tests/ps/ps_test.h"
 
 #include <stdlib.h>
@@ -46,6 +46,7 @@ void job_open(const job_config *config, job *j)
     if (!j->config.device) j->config.device = "reference";
     if (!j->config.policy) j->config.policy = "sync";
     if (!j->config.stall_timeout_ns) j->config.stall_timeout_ns = 60 * NS_PER_S;
+    if (j->config.scale == 0) j->config.scale = 1;
     if (j->config.optimizer.lr == 0) j->config.optimizer = optimizer_defaults(OPTIMIZER_SGD);
     parse_options(j);
     build_model(config->sync_batchnorm, &j->model);
@@ -300,7 +301,8 @@ status job_forward(job_rank *r, const sync_step *step)
 static void compute_gradient(const job_rank *r, int param)
 {
     for (int64_t i = 0; i < r->params->pieces[param].count; i++)
-        job_set(r->params, r->params->grads.data, param, i, job_gradient(r->rank, r->next, param, i));
+        job_set(r->params, r->params->grads.data, param, i,
+                r->job->config.scale * job_gradient(r->rank, r->next, param, i));
 }
 
 status job_backward(job_rank *r, const sync_step *step)
@@ -345,7 +347,7 @@ static double average(const job *j, const param_set *set, int64_t round, int par
     double n = j->config.world, sum = 0;
     bool before = j->config.divide == SHARED_DIVIDE_BEFORE;
     for (int rank = 0; rank < j->config.world; rank++) {
-        double g = job_gradient(rank, round, param, i);
+        double g = j->config.scale * job_gradient(rank, round, param, i);
         if (set->type == DTYPE_F64) sum += before ? g / n : g;
         else sum = (float)((float)sum + (before ? (float)g / (float)n : (float)g));
     }

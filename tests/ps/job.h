@@ -20,6 +20,7 @@ typedef struct job_config {
     bool inline_progress;
     bool sync_batchnorm;
     int divide;           /* shared_divide */
+    double scale;         /* of gradients; 1 unless set: integers, of which every sum is exact */
     optimizer_options optimizer;
     int64_t stall_timeout_ns; /* 60 s unless set */
 } job_config;
@@ -73,7 +74,7 @@ sync_step job_begin(const job_rank *r);
 status job_forward(job_rank *r, const sync_step *step);
 status job_backward(job_rank *r, const sync_step *step);
 
-/* Element `i` of parameter `param`: small integers, so that sums of them are exact. */
+/* Element `i` of parameter `param`: small integers. */
 double job_gradient(int rank, int64_t round, int param, int64_t i);
 double job_initial(int param, int64_t i);
 /* What `rank`'s forward pass of step `step` leaves in a buffer; -1: what it starts from. */

@@ -4,7 +4,7 @@
 #include "ps/engine_impl.h"
 #include "tests/ps/job.h"
 #include "tests/ps/processes.h"
-#include "ps/server_process.h"
+#include "ps/server/server_process.h"
 #include "tests/ps/ps_test.h"
 
 #include <signal.h>

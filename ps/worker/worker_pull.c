@@ -1,5 +1,5 @@
 /* The receiving half of a worker's agent: what servers say. */
-#include "ps/worker_impl.h"
+#include "ps/worker/worker_impl.h"
 
 #include "common/base/clock.h"
 #include "common/net/board.h"

@@ -1,5 +1,5 @@
 /* What server 0 does beside its shard: it keeps rank 0's buffers, and adds up what layers share. */
-#include "ps/server_impl.h"
+#include "ps/server/server_impl.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The sending half of a worker's agent: what the compute thread posted becomes messages. */
-#include "ps/worker_impl.h"
+#include "ps/worker/worker_impl.h"
 
 #include "common/net/board.h"
 

@@ -4,8 +4,8 @@
 
 #include "ps/key_queue.h"
 #include "ps/protocol.h"
-#include "ps/server.h"
-#include "ps/team.h"
+#include "ps/server/server.h"
+#include "ps/server/team.h"
 
 typedef struct server_key {
     int64_t updates;         /* made so far: under sync and ssp the round that is collected */

@@ -1,5 +1,5 @@
 /* When a server sums and updates a key: by rounds (sync, ssp), or with every push (async). */
-#include "ps/server_impl.h"
+#include "ps/server/server_impl.h"
 
 #include <inttypes.h>
 

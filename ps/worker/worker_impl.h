@@ -5,7 +5,7 @@
 #include "common/sync/event_queue.h"
 #include "ps/key_queue.h"
 #include "ps/protocol.h"
-#include "ps/worker.h"
+#include "ps/worker/worker.h"
 
 /* From the compute thread to the agent. */
 typedef enum worker_event {

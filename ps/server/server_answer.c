@@ -1,5 +1,5 @@
 /* Answers: parameters go out to those who asked, as soon as they are new enough. */
-#include "ps/server_impl.h"
+#include "ps/server/server_impl.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* A server's arithmetic: gradients are summed in the order of the ranks, averaged, and applied. */
-#include "ps/server_impl.h"
+#include "ps/server/server_impl.h"
 
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"

@@ -1,5 +1,5 @@
 /* A worker's stages: what the compute thread does. It posts events and waits on fences. */
-#include "ps/worker_impl.h"
+#include "ps/worker/worker_impl.h"
 
 #include <string.h>
 

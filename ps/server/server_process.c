@@ -1,8 +1,8 @@
-#include "ps/server_process.h"
+#include "ps/server/server_process.h"
 
 #include "common/sync/shared_options.h"
 #include "ps/connect.h"
-#include "ps/server.h"
+#include "ps/server/server.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "ps/team.h"
+#include "ps/server/team.h"
 
 #include <pthread.h>
 #include <signal.h>
