@@ -1,13 +1,17 @@
 /* harness [COMMAND] [options]: the first word names the command; without one it is `run`. */
 #include "common/base/log.h"
 #include "harness/commands/commands.h"
+#include "harness/commands/output.h"
 #include "harness/run/version.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-static const command *const commands[] = {&command_run, &command_verify, &command_models, &command_doctor};
+static const command *const commands[] = {&command_run,      &command_verify,  &command_models,
+                                         &command_policies, &command_buckets, &command_bench,
+                                         &command_doctor};
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
 static const command *find_command(const char *name)
@@ -15,13 +19,6 @@ static const command *find_command(const char *name)
     for (int i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(commands[i]->name, name) == 0) return commands[i];
     return NULL;
-}
-
-static status print(text_buffer *text)
-{
-    bool complete = !text->out_of_memory && fputs(text->data ? text->data : "", stdout) >= 0 && fflush(stdout) == 0;
-    text_free(text);
-    return complete ? STATUS_OK : fail_errno(STATUS_CANNOT_CREATE, "stdout");
 }
 
 static status print_help(void)
@@ -34,7 +31,7 @@ static status print_help(void)
                       "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable, 70 defect,\n"
                       "71 system, 73 cannot create output, 74 input or output, 75 peer lost, 76 protocol, 77 permission,\n"
                       "78 configuration, 128 + signal.\n");
-    return print(&out);
+    return output_text(&out);
 }
 
 static status print_command_help(const command *c)
@@ -42,7 +39,7 @@ static status print_command_help(const command *c)
     text_buffer out = {0};
     text_append(&out, "usage: harness %s %s\n%s\n", c->name, c->usage, c->summary);
     if (c->help) c->help(&out);
-    return print(&out);
+    return output_text(&out);
 }
 
 static bool is_word(const char *argument, const char *word)
@@ -57,7 +54,7 @@ static status dispatch(int argc, char *argv[], int *exit_code)
     if (is_word(first, "--version")) {
         text_buffer out = {0};
         text_append(&out, "harness %s\n", PROGRAM_VERSION);
-        return print(&out);
+        return output_text(&out);
     }
     const command *c = &command_run;
     int skip = 1;
@@ -77,9 +74,18 @@ static status dispatch(int argc, char *argv[], int *exit_code)
     return c->run(argc - skip, argv + skip, exit_code);
 }
 
+/* A standard stream that was closed would be the next file that is opened, and what is meant for it would
+ * go there. Opened the wrong way round, it refuses instead. */
+static void keep_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 int main(int argc, char *argv[])
 {
     int exit_code = 0;
+    keep_standard_streams();
     status rc = dispatch(argc, argv, &exit_code);
     if (rc == STATUS_OK) return exit_code;
     if (error_message()[0]) log_error("%s", error_message());

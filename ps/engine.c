@@ -206,7 +206,9 @@ static void ps_counters(sync_engine *base, sync_counters *out)
     ps_worker_take_times(e->worker, out);
     add_port(ps_worker_port(e->worker), out);
     if (!e->server) return;
-    out->optimizer_ns += ps_server_take_update_ns(e->server);
+    int64_t update_ns = ps_server_take_update_ns(e->server);
+    out->optimizer_ns += update_ns;
+    out->optimizer_aside_ns += update_ns;
     add_port(ps_server_port(e->server), out);
 }
 

@@ -69,7 +69,7 @@ struct ps_worker {
     worker_server *servers;    /* [server_count] */
     int *missing;              /* [key_count] parameters that cannot be pushed yet */
     transport_ticket *tickets; /* [key_count] */
-    int64_t pushing;           /* round */
+    int64_t *round_of;         /* [key_count] that is pushed, or was last */
     bool handing_over;         /* the queues hold what servers of their own start from */
     int64_t pull, buffers_pull; /* numbers of the last pulls for keys and buffers */
 

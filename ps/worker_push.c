@@ -15,10 +15,10 @@ static void queue_key(ps_worker *w, int key)
 static void take_push(ps_worker *w, int param, int64_t round)
 {
     const ps_plan *plan = w->c.plan;
-    w->pushing = round;
     for (int key = plan->first_key[param]; key < plan->first_key[param] + plan->keys_of[param]; key++) {
         if (--w->missing[key] > 0) continue;
         w->missing[key] = plan->keys[key].param_count;
+        w->round_of[key] = round;
         queue_key(w, key);
     }
 }
@@ -76,7 +76,7 @@ static void spend_credit(ps_worker *w, worker_server *s, int key)
 
 static message_header push_header(const ps_worker *w, int key)
 {
-    const worker_round *round = &w->rounds[w->pushing % 2];
+    const worker_round *round = &w->rounds[w->round_of[key] % 2];
     message_header h = {.key = key,
                         .count = w->c.plan->keys[key].elements,
                         .dtype = worker_context(w)->params->type};
@@ -84,7 +84,7 @@ static message_header push_header(const ps_worker *w, int key)
              : w->c.policy->consistency == PS_SYNC      ? MESSAGE_PUSH_PULL
                                                         : MESSAGE_PUSH;
     if (w->handing_over) return h;
-    h.step = w->pushing;
+    h.step = w->round_of[key];
     h.integers[PS_INT_STEP] = round->optimizer_step;
     h.integers[PS_INT_SEEN] = w->seen[key];
     h.doubles[PS_DOUBLE_RATE] = round->rate;
@@ -120,9 +120,9 @@ static status send_keys(ps_worker *w, int server, int64_t now_ns, bool *worked)
         if (w->handing_over) continue;
         board_cell_agent(c->cell, BOARD_PUSH, key, now_ns);
         if (w->c.policy->consistency == PS_ASYNC) continue; /* the server knows, and tells with an answer */
-        worker_record_staleness(w, w->pushing - w->seen[key]);
+        worker_record_staleness(w, w->round_of[key] - w->seen[key]);
         if (w->c.policy->consistency != PS_SYNC) continue;
-        w->asked[key] = w->pushing + 2;
+        w->asked[key] = w->round_of[key] + 2;
         worker_await(w, 1, now_ns);
     }
     return STATUS_OK;
@@ -130,7 +130,8 @@ static status send_keys(ps_worker *w, int server, int64_t now_ns, bool *worked)
 
 /* ---- pulls, buffers, sums, norms -------------------------------------------------------------- */
 
-/* A pull for keys goes behind the pushes that it is to see; one for buffers alone need not wait. */
+/* A pull for keys goes behind the pushes that it is to see, one for buffers alone before those of the round:
+ * when a round is updated the server knows who is still to get the buffers that the next one begins with. */
 static status send_pull(ps_worker *w, int server, int64_t now_ns)
 {
     worker_server *s = &w->servers[server];
@@ -212,6 +213,8 @@ static status send_to(ps_worker *w, int server, int64_t now_ns, bool *worked)
     worker_server *s = &w->servers[server];
     status rc;
     if (s->norm_due && is_failure(rc = send_norm(w, server))) return rc;
+    if (s->pull_flags == PS_PULL_BUFFERS && (rc = send_pull(w, server, now_ns)) != STATUS_OK)
+        return rc == STATUS_AGAIN ? STATUS_OK : rc;
     if (is_failure(rc = send_keys(w, server, now_ns, worked))) return rc;
     if (s->pull_flags && is_failure(rc = send_pull(w, server, now_ns))) return rc;
     return STATUS_OK;

@@ -179,7 +179,9 @@ void ps_worker_take_times(ps_worker *w, sync_counters *out)
     out->exposed_ns += w->exposed_ns;
     w->exposed_ns = 0;
     out->total_ns += atomic_exchange_explicit(&w->total_ns, 0, memory_order_relaxed);
-    out->optimizer_ns += atomic_exchange_explicit(&w->update_ns, 0, memory_order_relaxed);
+    int64_t update_ns = atomic_exchange_explicit(&w->update_ns, 0, memory_order_relaxed);
+    out->optimizer_ns += update_ns;
+    out->optimizer_aside_ns += update_ns;
 }
 
 void ps_worker_report(const ps_worker *w, ps_report *out)

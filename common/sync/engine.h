@@ -63,6 +63,7 @@ typedef struct sync_counters {
     int64_t exposed_ns;   /* the compute stream waited for communication */
     int64_t total_ns;     /* communication was in flight (union of intervals) */
     int64_t optimizer_ns; /* this rank's share of the update, wherever it ran */
+    int64_t optimizer_aside_ns; /* of it, on another thread than the compute thread */
     int64_t bytes_sent, bytes_received;         /* payload over links between ranks */
     int64_t messages_sent, messages_received;
 } sync_counters;

@@ -14,6 +14,7 @@ typedef struct command {
     void (*help)(text_buffer *out); /* the options; NULL: none */
 } command;
 
-extern const command command_run, command_verify, command_doctor, command_models;
+extern const command command_run, command_verify, command_doctor, command_models, command_policies, command_buckets,
+    command_bench;
 
 #endif

@@ -2,6 +2,7 @@
 #include "harness/commands/commands.h"
 
 #include "common/device/host/host.h"
+#include "harness/commands/output.h"
 #include "harness/run/version.h"
 
 #include <ctype.h>
@@ -188,12 +189,8 @@ static status run_doctor(int argc, char *argv[], int *exit_code)
     libraries(&out);
     openmp(&out);
     data_sets(&out);
-    status rc = STATUS_OK;
-    if (out.out_of_memory || fputs(out.data, stdout) < 0 || fflush(stdout) != 0)
-        rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
-    text_free(&out);
     *exit_code = 0;
-    return rc;
+    return output_text(&out);
 }
 
 const command command_doctor = {"doctor", "", "show devices, libraries and limits of this machine", run_doctor, NULL};

@@ -2,6 +2,7 @@
 #include "harness/commands/commands.h"
 
 #include "common/nn/program.h"
+#include "harness/commands/output.h"
 #include "models/models.h"
 
 #include <stdio.h>
@@ -102,8 +103,7 @@ static status run_models(int argc, char *argv[], int *exit_code)
     } else if (rc == STATUS_OK) {
         rc = list_models(&options, &out);
     }
-    if (rc == STATUS_OK && (out.out_of_memory || fputs(out.data, stdout) < 0 || fflush(stdout) != 0))
-        rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
+    if (rc == STATUS_OK) rc = output_text(&out);
     text_free(&out);
     free(words);
     *exit_code = 0;

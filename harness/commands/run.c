@@ -18,10 +18,20 @@ typedef struct run_command {
     int64_t started_at_s;
 } run_command;
 
+static status print_report(const json_t *result)
+{
+    text_buffer text = {0};
+    status rc = STATUS_OK;
+    report_text(result, &text);
+    if (text.out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for the report");
+    else if (fputs(text.data, stdout) < 0 || fflush(stdout) != 0) rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
+    text_free(&text);
+    return rc;
+}
+
 static status report(const run_command *c, const run_job *jobs)
 {
     json_t *result = NULL;
-    text_buffer text = {0};
     run_result_input input = {.config = &c->config,
                               .argc = c->argc,
                               .argv = c->argv,
@@ -33,15 +43,11 @@ static status report(const run_command *c, const run_job *jobs)
     const char *json = c->config.run.json;
     bool only_json = json && strcmp(json, "-") == 0;
     TRY(run_result_build(&input, &result));
-    status rc = json ? run_result_write(result, json) : STATUS_OK;
-    if (rc == STATUS_OK && !only_json) {
-        report_text(result, &text);
-        if (text.out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for the report");
-        else if (fputs(text.data, stdout) < 0 || fflush(stdout) != 0) rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
-    }
-    text_free(&text);
+    status written = json ? run_result_write(result, json) : STATUS_OK;
+    /* Also where the file failed: what was measured is not lost. */
+    status printed = only_json ? STATUS_OK : print_report(result);
     json_decref(result);
-    return rc;
+    return written != STATUS_OK ? written : printed;
 }
 
 static bool any_result(const run_jobs *jobs)
@@ -55,6 +61,7 @@ static bool any_result(const run_jobs *jobs)
 
 static status run_launcher(run_command *c, char *const *argv, int *exit_code)
 {
+    if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
     TRY(run_plan_make(&c->config, &c->plan));
     if (!c->config.run.quiet) log_info("no CUDA device found: %s", c->plan.hardware_note);
     run_jobs jobs;

@@ -61,49 +61,73 @@ static bool engine_takes_part(const verify_setup *s, const golden_file *f, int e
 
 _Static_assert(MODE_PS - MODE_NONE == ENGINE_PS && MODE_RING - MODE_NONE == ENGINE_RING, "modes follow the engines");
 
+/* A loss over the targets of all ranks is DataParallel's: unless the user names a policy, only that one is
+ * held to it. NULL: the engine has no policy to compare with. */
+static const char *policy_for(const verify_setup *s, const golden_file *f, int engine)
+{
+    if (!f->global_loss || s->options.policy) return s->policies[engine];
+    const sync_engine_type *type = engine_table[engine];
+    for (int i = 0; i < type->policy_count; i++)
+        if (strcmp(type->policies[i].name, "dp") == 0) return type->policies[i].name;
+    return NULL;
+}
+
+/* What the engines make of a file. */
+typedef struct verdict {
+    text_buffer line;
+    double worst; /* share of its limit */
+    int unchecked, tensors, ran;
+} verdict;
+
+static status verify_engine(const verify_setup *s, const golden_file *f, int engine, verdict *v)
+{
+    const char *name = engine_table[engine]->name;
+    comparison c;
+    verify_config config = {.file = f,
+                            .device = s->options.device,
+                            .threads = (int)s->options.threads,
+                            .engine = engine_table[engine],
+                            .engine_options = s->engines[engine],
+                            .policy = policy_for(s, f, engine),
+                            .divide = s->shared.divide};
+    if (!config.policy) {
+        text_append(&v->line, "  %s not comparable: its loss is over the targets of all ranks, which takes ps=dp", name);
+        return STATUS_OK;
+    }
+    TRY(verify_run(&config, &c));
+    text_append(&v->line, "  %s %.3g of the limit (%s)", name, c.share, c.what);
+    if (c.share > 1) text_append(&v->line, ": found %.9g, expected %.9g", c.found, c.expected);
+    if (c.share > v->worst) v->worst = c.share;
+    v->unchecked += c.unchecked;
+    v->tensors += c.tensors;
+    v->ran++;
+    return STATUS_OK;
+}
+
 /* One line a file. */
-static status verify_file(const verify_setup *s, const char *path, bool *agrees)
+static void print_verdict(const char *path, const verdict *v)
+{
+    const char *word = v->ran == 0 ? "skipped" : v->worst <= 1 ? "agrees" : "DISAGREES";
+    printf("%-9s %s%s", word, path, v->line.data);
+    if (v->ran) printf("; %d of %d tensors not checked", v->unchecked, v->tensors);
+    printf("\n");
+}
+
+static status verify_file(const verify_setup *s, const char *path, bool *disagrees)
 {
     golden_file *f = NULL;
+    verdict v = {0};
     TRY(golden_open(path, &f));
-    char line[768] = "";
-    size_t used = 0;
-    double worst = 0;
     status rc = STATUS_OK;
-    int unchecked = 0, tensors = 0, ran = 0;
-    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++) {
-        if (!engine_takes_part(s, f, e)) continue;
-        comparison c;
-        verify_config config = {.file = f,
-                                .device = s->options.device,
-                                .threads = (int)s->options.threads,
-                                .engine = engine_table[e],
-                                .engine_options = s->engines[e],
-                                .policy = s->policies[e]};
-        rc = verify_run(&config, &c);
-        if (rc != STATUS_OK) break;
-        used += (size_t)snprintf(line + used, sizeof line - used, "  %s %.3g of the limit (%s)", engine_table[e]->name,
-                                 c.share, c.what);
-        if (c.share > 1 && used < sizeof line)
-            used += (size_t)snprintf(line + used, sizeof line - used, ": found %.9g, expected %.9g", c.found, c.expected);
-        if (used >= sizeof line) used = sizeof line - 1;
-        if (c.share > worst) worst = c.share;
-        unchecked += c.unchecked;
-        tensors += c.tensors;
-        ran++;
-    }
+    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
+        if (engine_takes_part(s, f, e)) rc = verify_engine(s, f, e, &v);
     golden_close(&f);
-    if (rc != STATUS_OK) {
-        error_context("%s", path);
-        return rc;
-    }
-    if (ran == 0)
-        return fail(STATUS_USAGE, "%s: found --mode %s, allowed is a mode for its number of ranks", path,
-                    mode_names[s->options.mode]);
-    *agrees = worst <= 1;
-    printf("%-9s %s%s; %d of %d tensors not checked\n", *agrees ? "agrees" : "DISAGREES", path, line, unchecked, tensors);
-    fflush(stdout);
-    return STATUS_OK;
+    if (rc == STATUS_OK && !v.line.data) rc = fail(STATUS_SYSTEM, "no memory for the line of %s", path);
+    if (rc == STATUS_OK) print_verdict(path, &v);
+    else error_context("%s", path);
+    *disagrees = v.worst > 1;
+    text_free(&v.line);
+    return rc;
 }
 
 static status verify_files(verify_setup *s, const char **paths, int count, int *exit_code)
@@ -112,11 +136,12 @@ static status verify_files(verify_setup *s, const char **paths, int count, int *
     if (count == 0) return fail(STATUS_USAGE, "verify: no file found, allowed are one or more golden trajectories");
     TRY(engine_parse_policies(s->options.policy, s->policies));
     for (int i = 0; i < count; i++) {
-        bool agrees = false;
-        TRY(verify_file(s, paths[i], &agrees));
-        disagreeing += !agrees;
+        bool disagrees = false;
+        TRY(verify_file(s, paths[i], &disagrees));
+        disagreeing += disagrees;
     }
     if (disagreeing) printf("%d of %d files disagree\n", disagreeing, count);
+    if (fflush(stdout) != 0) return fail_errno(STATUS_CANNOT_CREATE, "stdout");
     *exit_code = disagreeing ? status_exit_code(STATUS_MISMATCH) : 0;
     return STATUS_OK;
 }

@@ -68,12 +68,14 @@ static int find_stalled(const launcher *l, const sight *sights, int world)
     return found;
 }
 
-/* Everybody else waits, or has moved since: this one is behind. */
+/* Everybody else waits, or has moved since: this one is behind. Before the first step ranks have unequal
+ * work: only one that was stopped is. */
 static bool is_behind(const launcher *l, const sight *sights, int world, int rank)
 {
     const sight *s = &sights[rank];
     bool others = false;
     if (!s->owes || s->age_ns < l->options.straggler_ns || !works(s)) return false;
+    if (s->status.step < 0 && !s->stopped) return false;
     for (int r = 0; r < world; r++) {
         if (r == rank || !sights[r].owes) continue;
         others = true;

@@ -69,14 +69,11 @@ static void row_of_jobs(const json_t *jobs, const char *label, cell_format forma
 /* A rank's traffic in the median of the ranks would hide the server: the busiest rank stands for all. */
 static double busiest_rank(const json_t *job, const char *key)
 {
-    double most = 0;
+    double most = NAN;
     size_t i;
     json_t *row;
     json_array_foreach(json_object_get(json_object_get(job, "traffic"), "per_rank"), i, row)
-    {
-        double value = number_at(row, key);
-        if (value > most) most = value;
-    }
+        most = fmax(most, number_at(row, key)); /* of a number and none, fmax takes the number */
     return most;
 }
 
@@ -91,7 +88,7 @@ static void traffic_rows(const json_t *jobs, text_buffer *out)
         json_array_foreach((json_t *)jobs, i, job)
         {
             char cell[32];
-            text_append(out, "%*s", COLUMN_WIDTH, text_format_bytes(cell, sizeof cell, busiest_rank(job, keys[k])));
+            text_append(out, "%*s", COLUMN_WIDTH, format_cell(cell, sizeof cell, CELL_BYTES, busiest_rank(job, keys[k])));
         }
         text_append(out, "\n");
     }
@@ -180,19 +177,31 @@ static const char *short_class_name(const char *name)
     return name;
 }
 
-static void memory_row(const json_t *rank, const char *which, text_buffer *out)
+/* What the figures of a job's table are given in: small models would be all zeros in MiB. */
+typedef struct memory_unit {
+    const char *name;
+    double bytes;
+} memory_unit;
+
+static memory_unit unit_of(const json_t *job)
+{
+    bool small = number_at(job, "memory_imbalance.maximum_bytes") < 1048576;
+    return small ? (memory_unit){"KiB", 1024} : (memory_unit){"MiB", 1048576};
+}
+
+static void memory_row(const json_t *rank, const char *which, double unit, text_buffer *out)
 {
     const json_t *memory = json_object_get(rank, "memory"), *classes = json_object_get(memory, "classes");
     const json_t *peak = json_object_get(memory, "peak_classes");
     bool at_peak = strcmp(which, "peak") == 0;
     const char *key = at_peak ? "total.peak_bytes" : "total.current_bytes";
-    text_append(out, "%5.0f %-8s %*.1f", number_at(rank, "rank"), which, MEMORY_COLUMN, number_at(memory, key) / 1048576);
+    text_append(out, "%5.0f %-8s %*.1f", number_at(rank, "rank"), which, MEMORY_COLUMN, number_at(memory, key) / unit);
     const char *name;
     json_t *account;
     json_object_foreach((json_t *)classes, name, account)
     {
         double bytes = at_peak ? number_at(peak, name) : number_at(account, "current_bytes");
-        text_append(out, "%*.1f", MEMORY_COLUMN, bytes / 1048576);
+        text_append(out, "%*.1f", MEMORY_COLUMN, bytes / unit);
     }
     if (at_peak) text_append(out, "  %s", text_at(memory, "total.peak_phase"));
     text_append(out, "\n");
@@ -202,8 +211,9 @@ static void memory_table(const json_t *job, text_buffer *out)
 {
     const json_t *ranks = json_object_get(job, "ranks");
     const json_t *classes = at_path(json_array_get(ranks, 0), "memory.classes");
-    text_append(out, "\nMemory of %s (%s), MiB: the ledger's logical bytes at the peak and after the last step\n",
-                text_at(job, "engine"), text_at(job, "policy"));
+    memory_unit unit = unit_of(job);
+    text_append(out, "\nMemory of %s (%s), %s: the ledger's logical bytes at the peak and after the last step\n",
+                text_at(job, "engine"), text_at(job, "policy"), unit.name);
     text_append(out, "%5s %-8s %*s", "rank", "", MEMORY_COLUMN, "total");
     const char *name;
     json_t *account;
@@ -216,13 +226,13 @@ static void memory_table(const json_t *job, text_buffer *out)
     json_t *rank;
     json_array_foreach((json_t *)ranks, i, rank)
     {
-        memory_row(rank, "peak", out);
-        memory_row(rank, "current", out);
+        memory_row(rank, "peak", unit.bytes, out);
+        memory_row(rank, "current", unit.bytes, out);
     }
-    text_append(out, "Largest on rank %.0f in %s: %.3f of the mean, %.1f MiB above the smallest.",
+    text_append(out, "Largest on rank %.0f in %s: %.3f of the mean, %.1f %s above the smallest.",
                 number_at(job, "memory_imbalance.rank"), text_at(job, "memory_imbalance.phase"),
                 number_at(job, "memory_imbalance.maximum_over_mean"),
-                number_at(job, "memory_imbalance.maximum_minus_minimum_bytes") / 1048576);
+                number_at(job, "memory_imbalance.maximum_minus_minimum_bytes") / unit.bytes, unit.name);
     double pss = number_at(json_array_get(ranks, 0), "process.proportional_bytes");
     if (!isnan(pss) && pss > 0)
         text_append(out, " Process of rank 0, measured: %.1f MiB, shared pages counted by share.", pss / 1048576);

@@ -59,3 +59,9 @@ status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT
     }
     return STATUS_OK;
 }
+
+status engine_lead(int engine, const void *options, const char *policy, int world, int64_t *out)
+{
+    *out = 0;
+    return engine == ENGINE_PS ? ps_lead(options, policy, world, out) : STATUS_OK;
+}

@@ -11,11 +11,24 @@ static int64_t get_int(const json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
+/* What was not measured is null. */
+static json_t *real_or_null(bool measured, double value)
+{
+    return measured ? json_real(value) : json_null();
+}
+
 static json_t *statistics_to_json(const statistics *s)
 {
-    return json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "count", (json_int_t)s->count, "minimum_ns",
-                     s->minimum, "p25_ns", s->p25, "median_ns", s->median, "p75_ns", s->p75, "p95_ns", s->p95,
-                     "maximum_ns", s->maximum, "mean_ns", s->mean, "spread", s->spread);
+    const struct {
+        const char *key;
+        double value;
+    } figures[] = {{"minimum_ns", s->minimum}, {"p25_ns", s->p25},         {"median_ns", s->median}, {"p75_ns", s->p75},
+                   {"p95_ns", s->p95},         {"maximum_ns", s->maximum}, {"mean_ns", s->mean},     {"spread", s->spread}};
+    json_t *object = json_object();
+    json_object_set_new(object, "count", json_integer(s->count));
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
+        json_object_set_new(object, figures[i].key, real_or_null(s->count > 0, figures[i].value));
+    return object;
 }
 
 typedef enum across { ACROSS_MAXIMUM, ACROSS_MEAN } across;
@@ -57,7 +70,7 @@ static status add_times(json_t *job, const json_t *ranks)
         if (strcmp(keys[i], "load_ns") == 0 || strcmp(keys[i], "other_ns") == 0) rest += s.median;
     }
     json_object_set_new(job, "phases", phases);
-    json_object_set_new(job, "rest_median_ns", json_real(rest));
+    json_object_set_new(job, "rest_median_ns", real_or_null(s.count > 0, rest));
     return STATUS_OK;
 }
 
@@ -73,8 +86,9 @@ static void add_throughput(json_t *job, const json_t *ranks)
     }
     double per_second = wall > 0 ? (double)samples / ((double)wall * 1e-9) : 0;
     json_object_set_new(job, "throughput",
-                        json_pack("{s:f, s:f, s:I, s:I}", "samples_per_second", per_second,
-                                  "samples_per_second_per_rank", per_second / (double)json_array_size(ranks), "samples",
+                        json_pack("{s:o, s:o, s:I, s:I}", "samples_per_second", real_or_null(wall > 0, per_second),
+                                  "samples_per_second_per_rank",
+                                  real_or_null(wall > 0, per_second / (double)json_array_size(ranks)), "samples",
                                   (json_int_t)samples, "wall_ns", (json_int_t)wall));
 }
 
@@ -91,7 +105,7 @@ static void add_traffic(json_t *job, const json_t *ranks)
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
             char name[64] = "";
             strcat(strcat(name, keys[i]), "_per_step");
-            json_object_set_new(row, name, json_real(steps > 0 ? (double)get_int(rank, keys[i]) / steps : 0));
+            json_object_set_new(row, name, real_or_null(steps > 0, (double)get_int(rank, keys[i]) / steps));
         }
         json_array_append_new(per_rank, row);
     }
@@ -194,10 +208,13 @@ status job_result_compare(json_t *result, int cores)
     {
         if (!base || throughput_of(base) <= 0) break;
         double speedup = throughput_of(job) / throughput_of(base);
-        json_array_append_new(
-            rows, json_pack("{s:O, s:f, s:f, s:f}", "engine", json_object_get(job, "engine"), "speedup", speedup,
-                            "efficiency_per_rank", speedup / (double)get_int(job, "world_size"), "efficiency_per_core",
-                            speedup / (cores_of(job, cores) / cores_of(base, cores))));
+        double per_rank = speedup / (double)get_int(job, "world_size");
+        double per_core = speedup / (cores_of(job, cores) / cores_of(base, cores));
+        bool measured = speedup > 0;
+        json_array_append_new(rows, json_pack("{s:O, s:o, s:o, s:o}", "engine", json_object_get(job, "engine"), "speedup",
+                                              real_or_null(measured, speedup), "efficiency_per_rank",
+                                              real_or_null(measured, per_rank), "efficiency_per_core",
+                                              real_or_null(measured, per_core)));
     }
     json_t *comparison = json_pack("{s:I, s:o}", "cores", (json_int_t)cores, "against_none", rows);
     if (!comparison || json_object_set_new(result, "comparison", comparison) != 0)

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many blocks a job's measured steps are cut into, so that jobs side by side alternate often enough
- * for a drift of the machine to hit all of them. */
-enum { BLOCKS = 12 };
+/* How many blocks a job's steps behind the warm-up are cut into, so that jobs side by side alternate often
+ * enough for a drift of the machine to hit all of them. */
+enum { BLOCKS = 6 };
 
 typedef struct rank_state {
     const run_config *config;
@@ -28,13 +28,15 @@ typedef struct rank_state {
     record record;
     int64_t total_steps, warmup, block_steps;
     int64_t next_step;
+    bool takes_turns;     /* other jobs run beside this one */
     uint32_t block;
-    bool stopped;
+    bool stopped;        /* ended before the last step */
+    bool stop_is_agreed; /* all ranks know */
     sync_counters seen;
     rank_checkpoint checkpoint;
     int64_t first_step, saved_steps;
+    int64_t lead;         /* steps that a rank may be ahead of another */
     int64_t batch_offset; /* of the source's steps against the run's */
-    transport_hub *hub;
 } rank_state;
 
 static int64_t collective_deadline(const rank_state *s)
@@ -98,8 +100,9 @@ static status plan_steps(rank_state *s)
     }
     s->warmup = s->total_steps - s->first_step < r->warmup ? s->total_steps - s->first_step : r->warmup;
     s->next_step = s->first_step;
-    int64_t measured = s->total_steps - s->first_step - s->warmup;
-    s->block_steps = (measured + BLOCKS - 1) / BLOCKS;
+    int64_t rest = s->total_steps - s->first_step - s->warmup;
+    s->takes_turns = board_turn_granted(s->place->board) != UINT32_MAX;
+    s->block_steps = s->takes_turns ? (rest + BLOCKS - 1) / BLOCKS : rest;
     if (s->block_steps < 1) s->block_steps = 1;
     return STATUS_OK;
 }
@@ -114,7 +117,6 @@ static status meet(rank_state *s)
                                   .program = PROGRAM_VERSION,
                                   .config_hash = run_config_hash(c),
                                   .connect_limit_ns = c->run.connect_timeout_ns,
-                                  .hub = s->hub,
                                   .cell = s->cell};
     board_cell_enter(s->cell, BOARD_RENDEZVOUS, clock_now_ns());
     return rendezvous_open(&options, &s->rendezvous);
@@ -170,12 +172,14 @@ static status open_trainer(rank_state *s)
                         .sum_loss = c->run.loss_reduction == 1,
                         .cell = s->cell,
                         .stall_timeout_ns = c->shared.stall_timeout_ns,
-                        .inline_progress = progress_inline(c, s->model)};
+                        .inline_progress = progress_inline(c, s->model),
+                        .divide = c->shared.divide};
     sampler_config sampler = {.mode = (sampler_mode)c->data.sampler,
                               .samples = dataset_describe(s->set)->samples[DATA_TRAIN],
                               .batch = c->data.batch,
                               .world = s->place->world,
                               .drop_last = c->data.drop_last};
+    TRY(engine_lead(engine, t.engine_options, t.policy, t.world, &s->lead));
     TRY(odd_sizes(s, &sampler, t.sizes));
     TRY(trainer_open(&t, &s->trainer));
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), c->run.seed);
@@ -268,12 +272,32 @@ static void take_traffic(rank_state *s, bool keep)
     s->seen = now;
 }
 
+/* Where nobody waits for anybody, ranks stop at different steps: at the next point where all meet, those
+ * that have not stopped learn of it. */
+static status agree_to_stop(rank_state *s)
+{
+    double stopped = s->stopped;
+    TRY(rendezvous_sum(s->rendezvous, "stop", &stopped, 1, collective_deadline(s)));
+    s->stopped = s->stop_is_agreed = stopped > 0;
+    return STATUS_OK;
+}
+
+/* What all ranks do together between two steps. */
+static status meet_between_steps(rank_state *s)
+{
+    if (!evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
+    TRY(agree_to_stop(s));
+    if (s->stopped) return STATUS_OK;
+    if (evaluation_is_due(s)) TRY(evaluate(s));
+    return save_is_due(s, false) ? save(s) : STATUS_OK;
+}
+
 /* Steps up to `end`, measured or not; ends early where the job is to stop. */
 static status run_steps(rank_state *s, int64_t end, bool measured)
 {
-    int64_t begin = 0, last = 0, paused = 0;
+    int64_t begin = 0, last = 0, paused = 0, pause = 0;
     while (s->next_step < end && !s->stopped) {
-        if (board_stop_here(s->place->board, s->place->rank, s->next_step, 0)) {
+        if (board_stop_here(s->place->board, s->place->rank, s->next_step, s->lead)) {
             s->stopped = true;
             break;
         }
@@ -282,23 +306,30 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
         s->next_step++;
         if (!begin) begin = result.begin_ns;
         last = result.end_ns;
+        paused += pause; /* before this step: what comes behind the last one is in no block's time */
         if (measured) record_step(&s->record, &result);
-        if (!evaluation_is_due(s) && !save_is_due(s, false)) continue;
-        int64_t pause = clock_now_ns();
-        if (evaluation_is_due(s)) TRY(evaluate(s));
-        if (save_is_due(s, false)) TRY(save(s));
-        paused += clock_now_ns() - pause;
+        pause = -clock_now_ns();
+        TRY(meet_between_steps(s));
+        pause += clock_now_ns();
     }
-    if (measured) s->record.wall_ns += last - begin - (last > begin ? paused : 0);
+    if (measured) s->record.wall_ns += last - begin - paused;
     take_traffic(s, measured);
     return STATUS_OK;
+}
+
+/* Between two turns an engine ends what it had in flight for nothing, and caches go to the other jobs: the
+ * first step of a turn is not measured. */
+static status run_turn(rank_state *s, int64_t end, bool measured)
+{
+    if (measured && s->takes_turns && s->next_step + 1 < end) TRY(run_steps(s, s->next_step + 1, false));
+    return run_steps(s, end, measured);
 }
 
 static status run_block(rank_state *s, int64_t end, bool measured)
 {
     board *b = s->place->board;
     board_turn_wait(b, s->place->rank, s->block);
-    status rc = run_steps(s, end, measured);
+    status rc = run_turn(s, end, measured);
     board_turn_done(b, s->place->rank, s->block);
     s->block++;
     return rc;
@@ -314,7 +345,8 @@ static status run_all_steps(rank_state *s)
         TRY(run_block(s, end < s->total_steps ? end : s->total_steps, true));
     }
     board_turn_wait(s->place->board, s->place->rank, s->block);
-    status rc = trainer_settle(s->trainer);
+    status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
+    if (rc == STATUS_OK) rc = trainer_settle(s->trainer);
     if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
     board_turn_done(s->place->board, s->place->rank, s->block);
@@ -404,7 +436,6 @@ static void tear_down(rank_state *s)
     if (s->training) batch_source_close(&s->training);
     if (s->evaluation) batch_source_close(&s->evaluation);
     rendezvous_close(&s->rendezvous);
-    transport_hub_close(&s->hub);
     record_deinit(&s->record);
     nn_model_free(&s->model);
     dataset_close(&s->set);

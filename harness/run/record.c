@@ -12,15 +12,16 @@ static const char *const phase_keys[RECORD_PHASES] = {
 
 status record_init(record *r, int64_t steps, int64_t evaluations)
 {
-    *r = (record){.capacity = steps, .evaluation_capacity = evaluations, .first_step = -1};
+    *r = (record){.capacity = steps, .evaluation_capacity = evaluations};
     bool complete = true;
     for (int p = 0; p < RECORD_PHASES; p++) {
         r->phases[p] = calloc((size_t)steps + 1, sizeof *r->phases[p]);
         complete = complete && r->phases[p];
     }
     r->losses = calloc((size_t)steps + 1, sizeof *r->losses);
+    r->steps = calloc((size_t)steps + 1, sizeof *r->steps);
     r->evaluations = calloc((size_t)evaluations + 1, sizeof *r->evaluations);
-    if (complete && r->losses && r->evaluations) return STATUS_OK;
+    if (complete && r->losses && r->steps && r->evaluations) return STATUS_OK;
     record_deinit(r);
     return fail(STATUS_SYSTEM, "no memory to record %lld steps", (long long)steps);
 }
@@ -29,6 +30,7 @@ void record_deinit(record *r)
 {
     for (int p = 0; p < RECORD_PHASES; p++) free(r->phases[p]);
     free(r->losses);
+    free(r->steps);
     free(r->evaluations);
     *r = (record){0};
 }
@@ -38,7 +40,7 @@ void record_step(record *r, const step_result *result)
     assert(r->count < r->capacity);
     const step_times *t = &result->times;
     int64_t at = r->count++;
-    if (r->first_step < 0) r->first_step = result->index;
+    r->steps[at] = result->index;
 #define RECORD_STORE(name, text) r->phases[RECORD_##name][at] = t->name;
     RECORD_PHASE_LIST(RECORD_STORE)
 #undef RECORD_STORE
@@ -79,7 +81,7 @@ status record_to_json(const record *r, json_t *rank)
         bad |= json_object_set_new(rank, phase_keys[p], integers(r->phases[p], r->count));
     bad |= json_object_set_new(rank, "losses", reals(r->losses, r->count));
     bad |= json_object_set_new(rank, "measured_steps", json_integer(r->count));
-    bad |= json_object_set_new(rank, "first_measured_step", json_integer(r->first_step));
+    bad |= json_object_set_new(rank, "step_index", integers(r->steps, r->count));
     bad |= json_object_set_new(rank, "samples", json_integer(r->samples));
     bad |= json_object_set_new(rank, "wall_ns", json_integer(r->wall_ns));
     bad |= json_object_set_new(rank, "bytes_sent", json_integer(r->bytes_sent));

@@ -30,7 +30,7 @@ typedef struct record {
     int64_t capacity, count;       /* measured steps */
     int64_t *phases[RECORD_PHASES]; /* [capacity] each */
     double *losses;                /* [capacity] */
-    int64_t first_step;            /* index of the first measured step */
+    int64_t *steps;                /* [capacity] their indices in the run */
     int64_t samples;               /* of this rank in measured steps */
     int64_t wall_ns;               /* of the measured blocks: from the first begin to the last end in each */
     int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* in measured steps */

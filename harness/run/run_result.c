@@ -1,12 +1,11 @@
 #include "harness/run/run_result.h"
 
+#include "common/checkpoint/atomic_file.h"
 #include "common/device/host/host.h"
 #include "harness/run/job_result.h"
 #include "harness/run/version.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <protobuf-c/protobuf-c.h>
@@ -153,47 +152,40 @@ status run_result_build(const run_result_input *in, json_t **out)
 
 /* ---- writing ----------------------------------------------------------------------------------- */
 
-static int write_fully(const char *text, size_t size, void *context)
-{
-    int fd = *(int *)context;
-    while (size > 0) {
-        ssize_t written = write(fd, text, size);
-        if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return -1;
-        text += written;
-        size -= (size_t)written;
-    }
-    return 0;
-}
-
 enum { JSON_LAYOUT = JSON_INDENT(1) | JSON_REAL_PRECISION(17) };
 
-static status write_file(const json_t *result, const char *path)
+static bool is_stdout(const char *path)
 {
-    text_buffer temporary = {0};
-    text_append(&temporary, "%s.tmp.%d", path, (int)getpid());
-    if (temporary.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the results");
-    int fd = open(temporary.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    status rc = STATUS_OK;
-    if (fd < 0) {
-        rc = fail_errno(STATUS_CANNOT_CREATE, "%s", path);
-        goto out;
-    }
-    bool complete = json_dump_callback(result, write_fully, &fd, JSON_LAYOUT) == 0 && write_fully("\n", 1, &fd) == 0 &&
-                    fsync(fd) == 0;
-    if (!complete) rc = fail_errno(STATUS_IO, "%s", path);
-    close(fd);
-    if (complete && rename(temporary.data, path) != 0) rc = fail_errno(STATUS_CANNOT_CREATE, "%s", path);
-    if (rc != STATUS_OK) unlink(temporary.data);
-out:
-    text_free(&temporary);
+    return strcmp(path, "-") == 0;
+}
+
+status run_result_probe(const char *path)
+{
+    atomic_file file;
+    if (is_stdout(path)) return STATUS_OK;
+    TRY(atomic_file_open(path, &file));
+    atomic_file_abandon(&file);
+    return STATUS_OK;
+}
+
+static status write_file(const char *path, const char *text)
+{
+    atomic_file file;
+    TRY(atomic_file_open(path, &file));
+    status rc = atomic_file_append(&file, text, strlen(text));
+    if (rc == STATUS_OK) rc = atomic_file_append(&file, "\n", 1);
+    if (rc == STATUS_OK) return atomic_file_commit(&file);
+    atomic_file_abandon(&file);
     return rc;
 }
 
 status run_result_write(const json_t *result, const char *path)
 {
-    if (strcmp(path, "-") != 0) return write_file(result, path);
-    int fd = STDOUT_FILENO;
-    if (json_dump_callback(result, write_fully, &fd, JSON_LAYOUT) == 0 && write_fully("\n", 1, &fd) == 0) return STATUS_OK;
-    return fail_errno(STATUS_CANNOT_CREATE, "stdout");
+    char *text = json_dumps(result, JSON_LAYOUT);
+    if (!text) return fail(STATUS_SYSTEM, "no memory for the results");
+    status rc = STATUS_OK;
+    if (!is_stdout(path)) rc = write_file(path, text);
+    else if (puts(text) < 0 || fflush(stdout) != 0) rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
+    free(text);
+    return rc;
 }

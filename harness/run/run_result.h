@@ -27,6 +27,9 @@ typedef struct run_result_input {
 /* STATUS_SYSTEM without memory. */
 status run_result_build(const run_result_input *input, json_t **out);
 
+/* Whether the results could be written there: before a run that would be for nothing. */
+status run_result_probe(const char *path);
+
 /* Writes JSON to a file, whole or not at all, or to stdout for "-". STATUS_CANNOT_CREATE, STATUS_IO. */
 status run_result_write(const json_t *result, const char *path);
 

@@ -115,7 +115,9 @@ static status open_engine(trainer *t)
                             .options = c->engine_options,
                             .policy = c->policy,
                             .stall_timeout_ns = c->stall_timeout_ns,
-                            .inline_progress = c->inline_progress};
+                            .inline_progress = c->inline_progress,
+                            .divide = c->divide,
+                            .hub = c->hub};
     return c->engine->open(&context, &t->engine);
 }
 

@@ -8,6 +8,7 @@
 
 #include "common/data/batch_source.h"
 #include "common/net/board.h"
+#include "common/net/transport.h"
 #include "common/nn/instance.h"
 #include "common/sync/engine.h"
 
@@ -32,9 +33,12 @@ typedef struct trainer_config {
     board_cell *cell;
     int64_t stall_timeout_ns;
     bool inline_progress;
+    int divide;                        /* shared_divide */
+    transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 
-/* What a step took, in ns. Waits for communication are in `exposed` and in no other phase. */
+/* What a step took, in ns. Waits for communication are in `exposed` and in no other phase; an update on a
+ * server's thread is in `optimizer`, beside the others, which add up to the total without it. */
 typedef struct step_times {
     int64_t total, load, forward, backward, exposed, optimizer, other;
 } step_times;

@@ -16,6 +16,7 @@ static int64_t take_counters(trainer *t)
     t->engine->type->counters(t->engine, &now);
     t->counters.exposed_ns += now.exposed_ns;
     t->counters.optimizer_ns += now.optimizer_ns;
+    t->counters.optimizer_aside_ns += now.optimizer_aside_ns;
     return now.exposed_ns;
 }
 
@@ -239,7 +240,8 @@ static status report_step(trainer *t, step_result *out)
                                     t->exposed_backward,
                         .exposed = t->exposed_rest + t->exposed_forward + t->exposed_backward + after,
                         .optimizer = t->counters.optimizer_ns};
-    times.other = times.total - times.load - times.forward - times.backward - times.exposed - times.optimizer;
+    times.other = times.total - times.load - times.forward - times.backward - times.exposed -
+                  (times.optimizer - t->counters.optimizer_aside_ns);
     *out = (step_result){.index = t->step.index,
                          .begin_ns = begin,
                          .end_ns = end,

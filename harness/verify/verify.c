@@ -94,12 +94,12 @@ static status compare_params(verification *v, trainer *t, const golden_tensors *
     const golden_file *f = v->config->file;
     param_set *set = trainer_params(t);
     if (golden->count != m->param_count)
-        return fail(STATUS_DATA, "%s: found %d tensors, the model %s has %d", f->path, golden->count, m->name, m->param_count);
+        return fail(STATUS_DATA, "found %d tensors, the model %s has %d", golden->count, m->name, m->param_count);
     bool kinks = v->precision == COMPARE_FLOAT32 && f->kinks;
     for (int i = 0; i < m->param_count; i++) {
         const golden_tensor *g = find_tensor(golden, m->params[i].name);
         if (!g || g->elements != m->params[i].elements)
-            return fail(STATUS_DATA, "%s: %s is missing or has another shape than in the model", f->path, m->params[i].name);
+            return fail(STATUS_DATA, "%s is missing or has another shape than in the model", m->params[i].name);
         double *values = malloc((size_t)g->elements * sizeof *values);
         if (!values) return fail(STATUS_SYSTEM, "no memory for parameter %s", g->name);
         status rc = gradients ? param_set_export(set, NULL, gradients, i, DTYPE_F64, values)
@@ -149,7 +149,8 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .masked_loss = true,
                              .total_steps = c->file->steps,
                              .cell = board_cell_of(v->board, rank),
-                             .stall_timeout_ns = 60 * NS_PER_S};
+                             .stall_timeout_ns = 60 * NS_PER_S,
+                             .divide = c->divide};
     trainer *t = NULL;
     batch_source *source = NULL;
     sync_blob mine;
@@ -183,7 +184,7 @@ static status compare_rest(verification *v)
             snprintf(name, sizeof name, "rank%d.%s", r, m->buffers[i].name);
             const golden_tensor *g = find_tensor(&f->buffers_final, name);
             if (!g || g->elements != m->buffers[i].elements)
-                return fail(STATUS_DATA, "%s: buffer %s is missing or has another shape than in the model", f->path, name);
+                return fail(STATUS_DATA, "buffer %s is missing or has another shape than in the model", name);
             compare_tensor(v->out, v->precision, g, "buffer", v->buffers[r * m->buffer_count + i]);
         }
     }
@@ -196,7 +197,7 @@ static status run_and_compare(verification *v)
     sync_requirements needs = {0};
     TRY(model_build(&c->file->model, &v->model));
     if (c->file->parameters != v->model->parameter_elements)
-        return fail(STATUS_DATA, "%s: found %lld parameters, the model %s has %lld", c->file->path,
+        return fail(STATUS_DATA, "found %lld parameters, the model %s has %lld",
                     (long long)c->file->parameters, v->model->name, (long long)v->model->parameter_elements);
     TRY(c->engine->requirements(c->engine_options, c->policy, c->file->world, &needs));
     v->shares_buffers = needs.shares_buffers;

@@ -12,6 +12,7 @@ typedef struct verify_config {
     const sync_engine_type *engine;
     const void *engine_options;
     const char *policy;
+    int divide; /* shared_divide */
 } verify_config;
 
 /* Runs the case with as many ranks as it says, as threads of this process. STATUS_OK whatever the

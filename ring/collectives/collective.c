@@ -80,8 +80,14 @@ status collective_open(const char *implementation, const collective_config *conf
     for (int i = 0; i < IMPLEMENTATIONS; i++) {
         names[i] = implementations[i]->name;
         if (strcmp(names[i], implementation) != 0) continue;
+        if (strlen(config->name) >= COLLECTIVE_NAME_MAX)
+            return fail(STATUS_INTERNAL, "world '%s': the name is too long", config->name);
         TRY(implementations[i]->open(config, out));
-        (*out)->type = implementations[i];
+        collective_world *world = *out;
+        world->type = implementations[i];
+        snprintf(world->name, sizeof world->name, "%s", config->name);
+        world->config.name = world->name;
+        world->config.windows = NULL;
         return STATUS_OK;
     }
     return fail(STATUS_USAGE, "collectives: found '%s', allowed is one of %s", implementation,
@@ -104,7 +110,7 @@ static status check_ranks(const collective_world *world, const char *name, const
         member = member || ranks[i] == world->config.rank;
     }
     if (!member) return fail(STATUS_INTERNAL, "group '%s': rank %d is not in it", name, world->config.rank);
-    if (strlen(name) >= COLLECTIVE_GROUP_NAME_MAX)
+    if (strlen(name) >= COLLECTIVE_NAME_MAX)
         return fail(STATUS_INTERNAL, "group '%s': the name is too long", name);
     return STATUS_OK;
 }

@@ -5,6 +5,7 @@
 #ifndef RING_COLLECTIVES_COLLECTIVE_IMPL_H
 #define RING_COLLECTIVES_COLLECTIVE_IMPL_H
 
+#include "common/base/clock.h"
 #include "ring/collectives/collective.h"
 
 typedef struct collective_type {
@@ -23,24 +24,30 @@ typedef struct collective_type {
     void (*abort)(collective_world *world, const error_record *why);
 } collective_type;
 
-enum { COLLECTIVE_GROUP_NAME_MAX = 32 };
+enum { COLLECTIVE_NAME_MAX = 32 };
 
 struct collective_world {
     const collective_type *type;
-    collective_config config; /* windows is not to be used behind open */
+    collective_config config; /* name is `name`; windows is not to be used behind open */
+    char name[COLLECTIVE_NAME_MAX];
     collective_traffic traffic;
     error_record failure; /* code STATUS_OK: none */
 };
 
 struct collective_group {
     collective_world *world;
-    char name[COLLECTIVE_GROUP_NAME_MAX];
+    char name[COLLECTIVE_NAME_MAX];
     int rank, size; /* of this rank in the group */
 };
 
 /* The window that holds [data, data + bytes) and the offset in it; -1: none does. */
 int collective_find_window(const collective_window *windows, int count, const void *data, int64_t bytes,
                            int64_t *offset);
+
+static inline int64_t collective_deadline(int64_t since_ns, int64_t timeout_ns)
+{
+    return timeout_ns < CLOCK_NEVER - since_ns ? since_ns + timeout_ns : CLOCK_NEVER;
+}
 
 extern const collective_type collective_ring, collective_direct, collective_auto, collective_mpi;
 

@@ -7,7 +7,9 @@ static const char *const algorithm_names[] = {
     [COLLECTIVE_ALGORITHM_DIRECT] = "direct", [COLLECTIVE_ALGORITHM_RING] = "ring"};
 
 const collective_tuning collective_tuning_default = {
-    .rows = {{.most_ranks = 64, .most_bytes = INT64_MAX, .algorithm = COLLECTIVE_ALGORITHM_DIRECT}},
+    .rows = {{.most_ranks = COLLECTIVE_TUNING_MOST_RANKS,
+              .most_bytes = INT64_MAX,
+              .algorithm = COLLECTIVE_ALGORITHM_DIRECT}},
     .count = 1,
 };
 

@@ -21,7 +21,7 @@ typedef struct collective_tuning_row {
     collective_algorithm algorithm;
 } collective_tuning_row;
 
-enum { COLLECTIVE_TUNING_ROWS = 32 };
+enum { COLLECTIVE_TUNING_ROWS = 32, COLLECTIVE_TUNING_MOST_RANKS = 64 };
 
 typedef struct collective_tuning {
     collective_tuning_row rows[COLLECTIVE_TUNING_ROWS];

@@ -12,7 +12,9 @@ static status ring_requirements(const void *options, const char *policy, int wor
     (void)world;
     *out = (sync_requirements){0};
     TRY(ring_settings_resolve(options, SHARED_DIVIDE_POLICY, policy, &s));
-    out->grad_kind = s.bucket_view ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
+    /* Sums are written where gradients lie; MPI makes no use of that. */
+    bool shared = s.bucket_view || strcmp(s.collective, "mpi") != 0;
+    out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
     out->buffer_kind = DEVICE_MEMORY_SHARED;
     out->shares_buffers = s.broadcast_buffers;
     return STATUS_OK;
@@ -55,12 +57,12 @@ static dtype wire_type(const ring_settings *s, dtype type)
 
 static status allocate(ring_engine *e)
 {
-    size_t params = (size_t)e->base.context.params->model->param_count + 1;
+    size_t params = (size_t)ring_params(e) + 1;
     uint32_t jobs = (uint32_t)params + SPARE_JOBS;
     e->tensors = calloc(params, sizeof *e->tensors);
     e->buckets = calloc(params, sizeof *e->buckets);
     e->places = calloc(params, sizeof *e->places);
-    e->view_pieces = calloc(params, sizeof *e->view_pieces);
+    e->pieces = calloc(params, sizeof *e->pieces);
     e->compute.ready = calloc(params, sizeof *e->compute.ready);
     e->compute.seen = calloc(params, sizeof *e->compute.seen);
     e->compute.unused = calloc(params, sizeof *e->compute.unused);
@@ -70,8 +72,8 @@ static status allocate(ring_engine *e)
     }
     e->times = calloc(e->times_mask, sizeof *e->times);
     e->times_mask--;
-    if (!e->tensors || !e->buckets || !e->places || !e->view_pieces || !e->compute.ready ||
-        !e->compute.seen || !e->compute.unused || !e->compute.order || !e->records || !e->times)
+    if (!e->tensors || !e->buckets || !e->places || !e->pieces || !e->compute.ready || !e->compute.seen ||
+        !e->compute.unused || !e->compute.order || !e->records || !e->times)
         return fail(STATUS_SYSTEM, "no memory for the ring engine");
     TRY(event_queue_init(&e->jobs, jobs));
     return bucket_list_open((int)params - 1, &e->list);
@@ -128,7 +130,7 @@ static void ring_close(sync_engine *base)
     free(e->tensors);
     free(e->buckets);
     free(e->places);
-    free(e->view_pieces);
+    free(e->pieces);
     free(e->compute.ready);
     free(e->compute.seen);
     free(e->compute.unused);
@@ -192,7 +194,7 @@ static status open_collectives(ring_engine *e)
     if (!all) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     for (int r = 0; r < c->world; r++) all[r] = r;
     add_window(&e->memory.shared, windows, &count);
-    if (e->settings.bucket_view) add_window(&c->params->grads, windows, &count);
+    add_window(&c->params->grads, windows, &count);
     if (c->params->model->buffer_count > 0) add_window(&c->params->buffers, windows, &count);
     collective_config config = {
         .rank = c->rank,

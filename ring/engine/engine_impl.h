@@ -39,9 +39,9 @@ typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_
 #undef RING_JOB_ENUM
 
 typedef struct ring_bucket {
-    int64_t offset;   /* bytes into the bucket memory */
-    piece_list view;  /* bucket-view: its gradients in their arena */
-    int64_t reserved; /* bytes, with alignment */
+    int64_t offset;       /* bytes into the bucket memory */
+    piece_list gradients; /* where they lie in their arena */
+    int64_t reserved;     /* bytes, with alignment */
     /* in this step */
     int pending;     /* gradients that are not ready */
     uint64_t ticket; /* 0: not launched */
@@ -122,7 +122,7 @@ typedef struct ring_engine {
     bucket_list list;
     ring_bucket *buckets; /* [params] */
     ring_place *places;   /* [params] */
-    piece *view_pieces;   /* [params] */
+    piece *pieces;        /* [params] of all buckets */
 
     struct {
         sync_step step;
@@ -168,6 +168,11 @@ static inline ring_engine *ring_of(const sync_engine *e)
     return (ring_engine *)e;
 }
 
+static inline int ring_params(const ring_engine *e)
+{
+    return e->base.context.params->model->param_count;
+}
+
 /* ring_memory.c */
 status ring_memory_open(ring_engine *e);
 void ring_memory_close(ring_engine *e);
@@ -179,6 +184,8 @@ status ring_unpack(ring_engine *e, int bucket);
 void ring_zero_gradient(ring_engine *e, int param);
 /* The mean is taken by the collective. */
 bool ring_means_in_flight(const ring_engine *e);
+/* Results are written to the gradients by the collective: nothing is left to be copied back. */
+bool ring_copies_back_in_flight(const ring_engine *e);
 char *ring_bucket_data(const ring_engine *e, int bucket);
 
 /* ring_offer.c */
@@ -188,8 +195,25 @@ status ring_compare_offers(const ring_engine *e, const sync_blob *offers);
 /* ring_jobs.c */
 extern const sync_agent_ops ring_agent_ops;
 
-/* ring_stages.c */
+/* ring_wait.c */
+int64_t ring_now(const ring_engine *e);
+/* Tells the peers, through the agent, that this rank ends; returns `code`, that of the present error. */
+status ring_give_up(ring_engine *e, status code);
+/* Hands a job to the agent; returns its ticket. */
+uint64_t ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record);
+/* Waits for a job, and adds up its time. */
+status ring_await(ring_engine *e, uint64_t ticket);
+/* Posts a job, once, and waits for it. */
+status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
+/* There are buffers, and ranks to share them with. */
+bool ring_has_buffers(const ring_engine *e);
+
+/* ring_begin.c */
 status ring_begin_forward(sync_engine *base, const sync_step *step);
+
+/* ring_stages.c */
+/* With a static graph, parameters that never have a gradient are ready at once. */
+status ring_mark_unused(ring_engine *e);
 status ring_ready(sync_engine *base, int param);
 status ring_finish_step(sync_engine *base, const sync_step *step);
 status ring_settle(sync_engine *base);

@@ -39,10 +39,9 @@ static collective_call bucket_call(const ring_engine *e, int k)
 {
     const bucket *b = &e->list.buckets[k];
     collective_call call = in_place(COLLECTIVE_ALL_REDUCE, e->wire, b->elements, ring_bucket_data(e, k));
-    if (e->settings.bucket_view) {
-        call.in.base = call.out.base = e->base.context.params->grads.data;
-        call.in.pieces = call.out.pieces = e->buckets[k].view;
-    }
+    collective_buffer gradients = {e->base.context.params->grads.data, e->buckets[k].gradients};
+    if (e->settings.bucket_view || ring_copies_back_in_flight(e)) call.out = gradients;
+    if (e->settings.bucket_view) call.in = gradients;
     call.op = ring_means_in_flight(e) ? REDUCE_MEAN : REDUCE_SUM;
     call.tag = k;
     return call;
@@ -129,8 +128,9 @@ static void publish_traffic(ring_engine *e)
     atomic_store_explicit(&e->messages_received, t.messages_received, memory_order_relaxed);
 }
 
-static void end_job(ring_engine *e, ring_job *job, int64_t finished_ns)
+static void end_job(ring_engine *e, ring_job *job, int64_t finished_ns, int64_t now_ns)
 {
+    uint64_t ticket = job->ticket;
     e->times[job->ticket & e->times_mask] = (ring_job_times){job->started_ns, finished_ns};
     if (job->kind == RING_JOB_BUCKET) {
         ring_bucket_record *record = ring_record(e, job->record);
@@ -139,7 +139,8 @@ static void end_job(ring_engine *e, ring_job *job, int64_t finished_ns)
     }
     publish_traffic(e);
     e->agent_state.head++;
-    device_fence_reach(e->done, job->ticket);
+    show(e, now_ns);
+    device_fence_reach(e->done, ticket); /* the last: whoever waits sees all of the above */
 }
 
 /* The oldest job's call is done: its next phase begins, or it ends. */
@@ -154,8 +155,7 @@ static status advance_job(ring_engine *e, int64_t now_ns)
         return collective_post(e->agent_state.group, &call, &job->call);
     }
     if (is_compressed(e, job)) ring_powersgd_finish(e, job->index);
-    end_job(e, job, times.finished_ns);
-    show(e, now_ns);
+    end_job(e, job, times.finished_ns, now_ns);
     return STATUS_OK;
 }
 

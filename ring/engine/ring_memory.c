@@ -77,30 +77,35 @@ static void place_tensors(ring_engine *e)
     }
 }
 
-/* Each bucket's gradients in the order of the arena, neighbours merged. */
-static void list_views(ring_engine *e)
+static void append_piece(piece_list *list, piece *pieces, piece p)
+{
+    if (list->count > 0 && pieces[list->count - 1].offset + pieces[list->count - 1].count == p.offset)
+        pieces[list->count - 1].count += p.count;
+    else
+        pieces[list->count++] = p;
+}
+
+/* Where a bucket's gradients lie in their arena, neighbours merged: in the order of the arena where they are
+ * reduced there, else in the order in which they are packed. */
+static void list_pieces(ring_engine *e)
 {
     const param_set *set = e->base.context.params;
+    int params = set->model->param_count;
     for (int k = 0; k < e->list.count; k++)
-        e->buckets[k].view = (piece_list){e->view_pieces + e->list.buckets[k].first, 0};
-    for (int param = 0; param < set->model->param_count; param++) {
-        piece_list *view = &e->buckets[e->places[param].bucket].view;
-        piece *pieces = e->view_pieces + (view->pieces - e->view_pieces);
-        piece p = set->pieces[param];
-        if (view->count > 0 && pieces[view->count - 1].offset + pieces[view->count - 1].count == p.offset)
-            pieces[view->count - 1].count += p.count;
-        else
-            pieces[view->count++] = p;
+        e->buckets[k].gradients = (piece_list){e->pieces + e->list.buckets[k].first, 0};
+    for (int i = 0; i < params; i++) {
+        int param = e->settings.bucket_view ? i : e->list.tensors[i];
+        int k = e->places[param].bucket;
+        append_piece(&e->buckets[k].gradients, e->pieces + e->list.buckets[k].first, set->pieces[param]);
     }
 }
 
 void ring_use_plan(ring_engine *e, const ring_step_plan *plan)
 {
     e->plan = plan;
-    bucket_assign(&plan->buckets, e->tensors, e->base.context.params->model->param_count, e->compute.order,
-                  &e->list);
+    bucket_assign(&plan->buckets, e->tensors, ring_params(e), e->compute.order, &e->list);
     place_tensors(e);
-    if (e->settings.bucket_view) list_views(e);
+    list_pieces(e);
     if (e->settings.hook == RING_HOOK_POWERSGD) ring_powersgd_use_buckets(e);
 }
 
@@ -127,6 +132,14 @@ bool ring_means_in_flight(const ring_engine *e)
 {
     const ring_settings *s = &e->settings;
     return !s->divide_before && s->predivide == 1 && s->join != RING_JOIN_ACTIVE;
+}
+
+bool ring_copies_back_in_flight(const ring_engine *e)
+{
+    const ring_settings *s = &e->settings;
+    bool divides_later = !s->divide_before && !ring_means_in_flight(e);
+    return !s->bucket_view && s->hook == RING_HOOK_NONE && e->wire == e->base.context.params->type &&
+           !divides_later && e->base.context.params->grads.fd >= 0;
 }
 
 static double divisor_before(const ring_engine *e)
@@ -182,7 +195,7 @@ status ring_unpack(ring_engine *e, int k)
     const param_set *set = e->base.context.params;
     const bucket *b = &e->list.buckets[k];
     double divisor = divisor_after(e);
-    if (!device_get_info(e->base.context.device)->real) return STATUS_OK;
+    if (!device_get_info(e->base.context.device)->real || ring_copies_back_in_flight(e)) return STATUS_OK;
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->list.tensors[i];
         char *to = gradient(e, param), *from = e->settings.bucket_view ? to : packed(e, param);

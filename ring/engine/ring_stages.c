@@ -1,130 +1,9 @@
-/* The compute thread's side: the stages of a step. A stage that STATUS_AGAIN has left is called again, and
- * goes on where it stood. */
-#include "common/base/clock.h"
+/* The stages from the backward pass on. A stage that STATUS_AGAIN has left is called again, and goes on where
+ * it stood. */
 #include "ring/engine/engine_impl.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
-
-static int64_t now_of(const ring_engine *e)
-{
-    return device_now_ns(e->base.context.device);
-}
-
-/* Tells the peers, through the agent, that this rank ends; returns the code of the present error. */
-static status give_up(ring_engine *e, status code)
-{
-    error_copy(&e->failure);
-    atomic_store_explicit(&e->given_up, true, memory_order_release);
-    sync_agent_wake(e->agent);
-    return code;
-}
-
-/* ---- jobs ------------------------------------------------------------------------------------- */
-
-static uint64_t post(ring_engine *e, ring_job_kind kind, int index, int64_t record)
-{
-    bool taken = event_queue_post(&e->jobs, (sync_event){(int32_t)kind, index, record});
-    assert(taken);
-    (void)taken;
-    sync_agent_wake(e->agent);
-    return ++e->compute.posted;
-}
-
-/* Adds up how long communication was in flight, job by job: intervals may overlap, and begin in order. */
-static void account(ring_engine *e, uint64_t ticket)
-{
-    while (e->compute.accounted < ticket) {
-        const ring_job_times *t = &e->times[++e->compute.accounted & e->times_mask];
-        int64_t begin =
-            t->started_ns > e->compute.last_finished_ns ? t->started_ns : e->compute.last_finished_ns;
-        if (t->finished_ns > begin) e->compute.counters.total_ns += t->finished_ns - begin;
-        if (t->finished_ns > e->compute.last_finished_ns) e->compute.last_finished_ns = t->finished_ns;
-    }
-}
-
-static status await(ring_engine *e, uint64_t ticket)
-{
-    if (e->compute.wait_begin_ns == 0) e->compute.wait_begin_ns = now_of(e);
-    TRY(device_stream_wait(e->base.context.compute, e->done, ticket));
-    e->compute.counters.exposed_ns += now_of(e) - e->compute.wait_begin_ns;
-    e->compute.wait_begin_ns = 0;
-    account(e, ticket);
-    return STATUS_OK;
-}
-
-/* Posts a job, once, and waits for it. */
-static status run_job(ring_engine *e, ring_job_kind kind, int index)
-{
-    if (e->compute.waiting == 0) e->compute.waiting = post(e, kind, index, 0);
-    TRY(await(e, e->compute.waiting));
-    e->compute.waiting = 0;
-    return STATUS_OK;
-}
-
-/* ---- before forward --------------------------------------------------------------------------- */
-
-static int params_of(const ring_engine *e)
-{
-    return e->base.context.params->model->param_count;
-}
-
-static bool has_buffers(const ring_engine *e)
-{
-    return e->base.context.params->model->buffer_count > 0 && e->base.context.world > 1;
-}
-
-static void reset_step(ring_engine *e)
-{
-    e->compute.next_launch = e->compute.next_wait = 0;
-    memset(e->compute.ready, 0, (size_t)params_of(e) * sizeof *e->compute.ready);
-    if (e->compute.cycle_begins) memset(e->compute.seen, 0, (size_t)params_of(e) * sizeof *e->compute.seen);
-    for (int k = 0; k < e->list.count; k++) {
-        e->buckets[k].pending = e->list.buckets[k].count;
-        e->buckets[k].ticket = 0;
-    }
-}
-
-/* Rank 0's order becomes everyone's. */
-static status rebuild(ring_engine *e)
-{
-    if (e->compute.waiting == 0)
-        for (int i = 0; i < params_of(e); i++) e->memory.order[i] = e->compute.order[i];
-    TRY(run_job(e, RING_JOB_ORDER, 0));
-    for (int i = 0; i < params_of(e); i++) e->compute.order[i] = e->memory.order[i];
-    ring_use_plan(e, &e->settings.later);
-    e->compute.rebuild = false;
-    reset_step(e);
-    return STATUS_OK;
-}
-
-/* Who has data in this step. */
-static status exchange_activity(ring_engine *e)
-{
-    const sync_context *c = &e->base.context;
-    if (e->compute.waiting == 0) e->memory.activity[c->rank] = e->compute.has_data;
-    TRY(run_job(e, RING_JOB_ACTIVITY, 0));
-    e->compute.active = 0;
-    e->compute.root = -1;
-    for (int r = 0; r < c->world; r++) {
-        if (!e->memory.activity[r]) continue;
-        if (e->compute.root < 0) e->compute.root = r;
-        e->compute.active++;
-    }
-    if (e->compute.root < 0) e->compute.root = 0;
-    if (e->settings.join != RING_JOIN_ACTIVE || e->compute.active == 0) e->compute.active = c->world;
-    return STATUS_OK;
-}
-
-static status check_data(ring_engine *e, const sync_step *step)
-{
-    if (step->samples > 0 || e->settings.join != RING_JOIN_NONE) return STATUS_OK;
-    return give_up(e, fail(STATUS_CONFIG,
-                           "rank %d has no data in step %" PRId64 ": --join lets it take part "
-                           "without",
-                           e->base.context.rank, step->index));
-}
 
 /* ---- ready ------------------------------------------------------------------------------------ */
 
@@ -165,7 +44,7 @@ static status launch(ring_engine *e, int k)
                                                .bytes = wire_bytes(e, k),
                                                .ready_ns = b->ready_ns};
     b->record = id;
-    b->ticket = post(e, RING_JOB_BUCKET, k, id);
+    b->ticket = ring_post(e, RING_JOB_BUCKET, k, id);
     return STATUS_OK;
 }
 
@@ -181,7 +60,7 @@ static status mark_ready(ring_engine *e, int param)
     ring_bucket *b = &e->buckets[e->places[param].bucket];
     e->compute.ready[param] = true;
     if (!flattens_late(e)) TRY(ring_pack(e, param));
-    if (--b->pending == 0) b->ready_ns = now_of(e);
+    if (--b->pending == 0) b->ready_ns = ring_now(e);
     return e->plan->launch == RING_WHEN_READY ? launch_ready(e) : STATUS_OK;
 }
 
@@ -194,15 +73,15 @@ static status mark_without_gradient(ring_engine *e, int param)
 
 static status graph_changed(ring_engine *e, int param, const char *what)
 {
-    return give_up(e, fail(STATUS_CONFIG, "parameter '%s' %s in step %" PRId64 " of rank %d",
-                           e->base.context.params->model->params[param].name, what, e->compute.step.index,
-                           e->base.context.rank));
+    return ring_give_up(e, fail(STATUS_CONFIG, "parameter '%s' %s in step %" PRId64 " of rank %d",
+                                e->base.context.params->model->params[param].name, what,
+                                e->compute.step.index, e->base.context.rank));
 }
 
 /* With a static graph, parameters that never have a gradient are ready at once. */
-static status mark_unused(ring_engine *e)
+status ring_mark_unused(ring_engine *e)
 {
-    for (int i = 0; e->compute.first_done && e->settings.static_graph && i < params_of(e); i++)
+    for (int i = 0; e->compute.first_done && e->settings.static_graph && i < ring_params(e); i++)
         if (e->compute.unused[i]) TRY(mark_without_gradient(e, i));
     return STATUS_OK;
 }
@@ -222,49 +101,13 @@ status ring_ready(sync_engine *base, int param)
     return mark_ready(e, param);
 }
 
-/* ---- begin forward ---------------------------------------------------------------------------- */
-
-status ring_begin_forward(sync_engine *base, const sync_step *step)
-{
-    ring_engine *e = ring_of(base);
-    bool buffers = has_buffers(e) && e->compute.cycle_begins;
-    switch (e->compute.begin) {
-    case BEGIN_STEP:
-        TRY(check_data(e, step));
-        e->compute.step = *step;
-        e->compute.has_data = (e->compute.has_data && !e->compute.cycle_begins) || step->samples > 0;
-        reset_step(e);
-        e->compute.begin = BEGIN_PARAMETERS;
-        /* fall through */
-    case BEGIN_PARAMETERS:
-        if (!e->compute.started && base->context.world > 1) TRY(run_job(e, RING_JOB_PARAMETERS, 0));
-        e->compute.begin = BEGIN_ORDER;
-        /* fall through */
-    case BEGIN_ORDER:
-        if (e->compute.rebuild) TRY(rebuild(e));
-        e->compute.begin = BEGIN_ACTIVITY;
-        /* fall through */
-    case BEGIN_ACTIVITY:
-        if (e->settings.join != RING_JOIN_NONE) TRY(exchange_activity(e));
-        e->compute.begin = BEGIN_BUFFERS;
-        /* fall through */
-    case BEGIN_BUFFERS:
-        if (buffers && (e->settings.broadcast_buffers || !e->compute.started))
-            TRY(run_job(e, RING_JOB_BUFFERS, e->compute.root));
-    }
-    e->compute.begin = BEGIN_STEP;
-    e->compute.started = true;
-    e->compute.cycle_begins = false;
-    return step->synchronize ? mark_unused(e) : STATUS_OK;
-}
-
 /* ---- finish ----------------------------------------------------------------------------------- */
 
 static status mark_missing(ring_engine *e)
 {
     bool first_of_static = e->settings.static_graph && !e->compute.first_done;
     bool allowed = e->settings.find_unused || first_of_static || e->compute.step.samples == 0;
-    for (int i = 0; i < params_of(e); i++) {
+    for (int i = 0; i < ring_params(e); i++) {
         if (e->compute.ready[i]) continue;
         if (!allowed) return graph_changed(e, i, "never became ready (see --find-unused, --static-graph)");
         if (first_of_static) e->compute.unused[i] = !e->compute.seen[i];
@@ -276,7 +119,7 @@ static status mark_missing(ring_engine *e)
 static void end_recording(ring_engine *e)
 {
     if (!e->compute.recording) return;
-    int params = params_of(e), *order = e->compute.order;
+    int params = ring_params(e), *order = e->compute.order;
     ring_complete_order(order, e->compute.order_count, params, order);
     e->compute.recording = false;
     e->compute.rebuild = true;
@@ -292,9 +135,9 @@ static status take_buckets(ring_engine *e)
             e->compute.next_launch = k + 1;
         }
         ring_bucket_record *record = ring_record(e, e->buckets[k].record);
-        if (e->compute.wait_begin_ns == 0) record->wait_begin_ns = now_of(e);
-        TRY(await(e, e->buckets[k].ticket));
-        record->wait_end_ns = now_of(e);
+        if (e->compute.wait_begin_ns == 0) record->wait_begin_ns = ring_now(e);
+        TRY(ring_await(e, e->buckets[k].ticket));
+        record->wait_end_ns = ring_now(e);
         TRY(ring_unpack(e, k));
         if (bucket_passes(e))
             ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);
@@ -332,7 +175,7 @@ status ring_finish_step(sync_engine *base, const sync_step *step)
 status ring_settle(sync_engine *base)
 {
     ring_engine *e = ring_of(base);
-    return has_buffers(e) ? run_job(e, RING_JOB_BUFFERS, e->compute.root) : STATUS_OK;
+    return ring_has_buffers(e) ? ring_run_job(e, RING_JOB_BUFFERS, e->compute.root) : STATUS_OK;
 }
 
 status ring_group_sum(sync_engine *base, double *values, int count)
@@ -344,7 +187,7 @@ status ring_group_sum(sync_engine *base, double *values, int count)
         return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
                     e->memory.group_capacity);
     if (e->compute.waiting == 0) memcpy(e->memory.group, values, bytes);
-    TRY(run_job(e, RING_JOB_GROUP_SUM, count));
+    TRY(ring_run_job(e, RING_JOB_GROUP_SUM, count));
     memcpy(values, e->memory.group, bytes);
     return STATUS_OK;
 }

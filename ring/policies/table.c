@@ -1,5 +1,5 @@
-/* The policies. Figures and their sources: PyTorch's torch/nn/parallel/distributed.py and
- * torch/csrc/distributed/c10d/reducer.cpp of the versions named, NVIDIA apex's apex/parallel/distributed.py. */
+/* The policies. Their sources: PyTorch's torch/nn/parallel/distributed.py and, since there is one, its
+ * torch/csrc/distributed/c10d/reducer.cpp, in the versions named; NVIDIA's apex/parallel/distributed.py. */
 #include "common/base/text.h"
 #include "ring/policies/policy.h"
 

@@ -10,15 +10,15 @@
 #define RATE 0.125
 
 /* Convolutions, BatchNorm with buffers, a linear layer with a bias; parameters of 8 to 1152 elements. */
-static void build_model(nn_model **out)
+static void build_model(bool sync, nn_model **out)
 {
     nn_model *m;
     assert_ok(nn_model_create("job", &m));
     nn_ref x = nn_input_image(m, 4, 4, 3);
     x = nn_conv2d(m, x, "conv1", 8, 3, 1, 1, false, nn_init_default());
-    x = nn_activation(m, nn_batchnorm(m, x, "bn1", false), ACTIVATION_RELU);
+    x = nn_activation(m, nn_batchnorm(m, x, "bn1", sync), ACTIVATION_RELU);
     x = nn_conv2d(m, x, "conv2", 16, 3, 1, 1, false, nn_init_default());
-    x = nn_activation(m, nn_batchnorm(m, x, "bn2", false), ACTIVATION_RELU);
+    x = nn_activation(m, nn_batchnorm(m, x, "bn2", sync), ACTIVATION_RELU);
     x = nn_linear(m, nn_global_avgpool(m, x), "fc", 5, true, nn_init_default());
     assert_ok(nn_model_finish(m, x, NN_LOSS_CROSS_ENTROPY));
     *out = m;
@@ -48,7 +48,7 @@ void job_open(const job_config *config, job *j)
     if (!j->config.stall_timeout_ns) j->config.stall_timeout_ns = 60 * NS_PER_S;
     if (j->config.optimizer.lr == 0) j->config.optimizer = optimizer_defaults(OPTIMIZER_SGD);
     parse_options(j);
-    build_model(&j->model);
+    build_model(config->sync_batchnorm, &j->model);
     bool wide = strcmp(j->config.device, "reference") == 0;
     nn_program_config program = {.batch = 2, .mode = NN_TRAIN, .type = wide ? DTYPE_F64 : DTYPE_F32, .world = config->world};
     assert_ok(nn_program_compile(j->model, &program, &j->program));
@@ -214,14 +214,13 @@ static status exchange(void *context, sync_blob mine, const sync_blob **offers)
     return local_ranks_exchange(x->group, x->member, mine, offers);
 }
 
-/* A server of its own. */
-static status run_server(local_ranks *group, int member, job *j)
+status job_serve(job *j, int member, status (*exchange_offers)(void *context, sync_blob mine, const sync_blob **offers),
+                 void *exchange_context)
 {
     const job_config *c = &j->config;
     job_rank r = {.job = j};
     sync_requirements needs;
     device_config device = {.name = c->device, .world = 1, .threads = 1};
-    exchanging x = {group, member};
     status rc;
     TRY_GOTO(rc, sync_ps.requirements(&j->options, c->policy, c->world, &needs), out);
     TRY_GOTO(rc, device_open(&device, &r.device), out);
@@ -242,8 +241,8 @@ static status run_server(local_ranks *group, int member, job *j)
                                 .stall_timeout_ns = c->stall_timeout_ns,
                                 .divide = c->divide,
                                 .hub = j->hub,
-                                .exchange = exchange,
-                                .exchange_context = &x};
+                                .exchange = exchange_offers,
+                                .exchange_context = exchange_context};
     rc = ps_server_main(&server);
 out:
     optimizer_close(&r.optimizer);
@@ -255,7 +254,8 @@ out:
 static status run_rank(local_ranks *group, int rank, void *context)
 {
     running *run = context;
-    if (rank >= run->job->config.world) return run_server(group, rank, run->job);
+    exchanging x = {group, rank};
+    if (rank >= run->job->config.world) return job_serve(run->job, rank, exchange, &x);
     job_rank r;
     sync_blob mine;
     const sync_blob *offers;

@@ -18,6 +18,7 @@ typedef struct job_config {
     const char *options;  /* "--servers 2 --payload zmq" */
     bool processes;       /* no hub: ranks do not know that they are threads */
     bool inline_progress;
+    bool sync_batchnorm;
     int divide;           /* shared_divide */
     optimizer_options optimizer;
     int64_t stall_timeout_ns; /* 60 s unless set */
@@ -60,6 +61,10 @@ void job_rank_close(job_rank *r);
  * rank is a failure: STATUS_MISMATCH. */
 typedef status (*job_function)(local_ranks *group, job_rank *rank);
 status job_run(job *j, job_function function);
+
+/* A server of its own: member `member` >= world. `exchange` as in ps_server_context. */
+status job_serve(job *j, int member, status (*exchange)(void *context, sync_blob mine, const sync_blob **offers),
+                 void *exchange_context);
 
 /* One step with learning rate 0.125. Forward passes write job_buffer(); under sync all begin with rank 0's. */
 status job_step(job_rank *r);

@@ -26,6 +26,17 @@ static void live(processes *all, int member, process_function function, void *co
     _exit(rc == STATUS_OK ? 0 : 1);
 }
 
+/* The last one left may have been stopped. */
+static void kill_frozen(processes *all)
+{
+    for (int m = 0; m < all->count; m++) {
+        siginfo_t info = {0};
+        if (all->members[m].ended_ns) continue;
+        if (waitid(P_PID, (id_t)all->pids[m], &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid)
+            kill(all->pids[m], SIGKILL);
+    }
+}
+
 static void wait_for_all(processes *all, int limit_s)
 {
     int64_t until = clock_now_ns() + limit_s * NS_PER_S;
@@ -35,6 +46,7 @@ static void wait_for_all(processes *all, int limit_s)
             if (o->ended_ns || waitpid(all->pids[m], &o->wait_status, WNOHANG) != all->pids[m]) continue;
             o->ended_ns = clock_now_ns();
             left--;
+            if (left == 1) kill_frozen(all);
         }
         if (clock_now_ns() > until) {
             for (int m = 0; m < all->count; m++)

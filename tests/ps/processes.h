@@ -31,8 +31,8 @@ typedef struct processes {
 
 typedef status (*process_function)(processes *all, int member, void *context);
 
-/* Forks `count` members and waits for all of them; those that live longer than `limit_s` are killed. The
- * caller unmaps with processes_free(). NULL where there is no memory. */
+/* Forks `count` members and waits for all of them; those that live longer than `limit_s` are killed, and
+ * the last one where it is stopped. The caller unmaps with processes_free(). NULL where there is no memory. */
 processes *processes_run(int count, process_function function, void *context, int limit_s);
 void processes_free(processes *all);
 

@@ -246,7 +246,7 @@ static status mpi_progress(collective_world *world, int64_t now_ns, int64_t *dea
             mpi_lane *lane = &g->lanes[i];
             if (lane->completed == lane->posted) continue;
             TRY(advance(lane, now_ns, worked));
-            int64_t deadline = lane->since_ns + world->config.stall_timeout_ns;
+            int64_t deadline = collective_deadline(lane->since_ns, world->config.stall_timeout_ns);
             if (now_ns >= deadline) return stalled(lane);
             if (deadline < *deadline_ns) *deadline_ns = deadline;
         }

@@ -90,7 +90,7 @@ static void reduce_exposed(shm_lane *lane, int64_t in_at, char *const *outs, int
         .op = lane->call->op,
         .ins = lane->exposed_in,
         .in_count = lane->size,
-        .in_layout = lane->exposed_layout,
+        .in_layout = lane->in_layout,
         .in_at = in_at,
         .outs = outs,
         .out_count = out_count,
@@ -107,7 +107,7 @@ static void reduce_own_share(shm_lane *lane)
     int64_t end = shm_share_begin(lane, lane->round_count, lane->me + 1), at = lane->round_at + begin;
     bool all = lane->call->kind == COLLECTIVE_ALL_REDUCE;
     reduce_exposed(lane, at, all ? lane->exposed_out : &lane->exposed_out[lane->call->root],
-                   all ? lane->size : 1, lane->exposed_layout, at, end - begin);
+                   all ? lane->size : 1, lane->out_layout, at, end - begin);
 }
 
 /* Takes what this rank's `out` needs of its peers, for all kinds whose results every rank writes itself. */

@@ -99,7 +99,7 @@ static status exchange(shm_group *g, const char *group_name)
         .world = g->base.size,
         .own = &g->own,
         .count = 1,
-        .deadline_ns = clock_now_ns() + c->connect_timeout_ns,
+        .deadline_ns = collective_deadline(clock_now_ns(), c->connect_timeout_ns),
         .cancelled = c->cancelled,
         .context = c->cancelled_context,
     };

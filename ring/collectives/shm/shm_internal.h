@@ -129,8 +129,8 @@ struct shm_lane {
 
     /* The round: elements [at, at + count) of the whole, or of every part (shm_is_cut). */
     int64_t round_at, round_count, round_end;
-    /* What peers expose: with one layout, by member; staged and inline: the areas. */
-    view_layout exposed_layout;
+    /* What members expose, all alike; staged and inline: the areas. */
+    view_layout in_layout, out_layout;
     char *exposed_in[SHM_MAX_RANKS], *exposed_out[SHM_MAX_RANKS];
     int64_t item, items; /* of a ring */
     int64_t items_a_chunk;

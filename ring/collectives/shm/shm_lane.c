@@ -230,7 +230,7 @@ static status progress_lane(shm_world *w, shm_lane *lane, int64_t now_ns, bool l
         TRY(shm_check_peers(w, lane));
         if (lane->unmet && now_ns - lane->since_ns >= w->base.config.stall_timeout_ns) return stalled(lane);
     }
-    int64_t deadline = lane->since_ns + w->base.config.stall_timeout_ns;
+    int64_t deadline = collective_deadline(lane->since_ns, w->base.config.stall_timeout_ns);
     if (deadline < *deadline_ns) *deadline_ns = deadline;
     return STATUS_OK;
 }

@@ -104,26 +104,33 @@ static const shm_description *description(const shm_lane *lane, int member)
     return &lane->members[member].slot->calls[(lane->completed + 1) & 1];
 }
 
+/* Whether what `exposes` says is in windows, and in the same layout on all members, which is *layout; 0
+ * where nothing is exposed. */
+static bool is_alike(const shm_lane *lane, bool outs, uint64_t *layout)
+{
+    bool first = true;
+    *layout = 0;
+    for (int m = 0; m < lane->size; m++) {
+        const shm_description *d = description(lane, m);
+        const shm_place *place = outs ? &d->out : &d->in;
+        if (!(outs ? exposes_out(lane, m) : exposes_in(lane, m))) continue;
+        if (place->window == SHM_NO_WINDOW || (!first && place->layout != *layout)) return false;
+        *layout = place->layout;
+        first = false;
+    }
+    return true;
+}
+
 bool shm_can_be_in_place(const shm_lane *lane)
 {
     collective_kind kind = lane->call->kind;
-    bool first = true;
-    uint64_t layout = 0;
+    uint64_t in, out;
     if (kind == COLLECTIVE_REDUCE_SCATTER && lane->algorithm == &shm_algorithm_ring)
         return false; /* partial sums need a place of their own */
-    for (int m = 0; m < lane->size; m++) {
-        const shm_description *d = description(lane, m);
-        const shm_place *places[2] = {exposes_in(lane, m) ? &d->in : NULL,
-                                      exposes_out(lane, m) ? &d->out : NULL};
-        for (int i = 0; i < 2; i++) {
-            if (!places[i]) continue;
-            if (places[i]->window == SHM_NO_WINDOW) return false;
-            if (!first && places[i]->layout != layout) return false;
-            layout = places[i]->layout;
-            first = false;
-        }
-    }
-    return layout == 0 || everyone_has_layout(kind);
+    if (!is_alike(lane, false, &in) || !is_alike(lane, true, &out)) return false;
+    if (kind == COLLECTIVE_REDUCE)
+        return out == 0 || out == in; /* others than the root know no layout of it */
+    return (in == 0 && out == 0) || everyone_has_layout(kind);
 }
 
 static char *resolve(const shm_lane *lane, int member, const shm_place *place)
@@ -137,10 +144,13 @@ static char *resolve(const shm_lane *lane, int member, const shm_place *place)
 static void expose_buffers(shm_lane *lane)
 {
     collective_kind kind = lane->call->kind;
-    bool by_out = kind == COLLECTIVE_BROADCAST || kind == COLLECTIVE_ALL_GATHER;
-    const buffer_view *own = by_out ? &lane->out : &lane->in;
-    lane->exposed_layout = (view_layout){0};
-    if (everyone_has_layout(kind)) lane->exposed_layout = own->layout;
+    bool contiguous_out = kind == COLLECTIVE_REDUCE && description(lane, lane->call->root)->out.layout == 0;
+    lane->in_layout = lane->out_layout = (view_layout){0};
+    if (everyone_has_layout(kind)) {
+        lane->in_layout = lane->in.layout;
+        lane->out_layout = kind == COLLECTIVE_REDUCE ? lane->in.layout : lane->out.layout;
+    }
+    if (contiguous_out) lane->out_layout = (view_layout){0};
     for (int m = 0; m < lane->size; m++) {
         const shm_description *d = description(lane, m);
         lane->exposed_in[m] = exposes_in(lane, m) ? resolve(lane, m, &d->in) : NULL;
@@ -153,7 +163,8 @@ static void expose_buffers(shm_lane *lane)
 static void expose_areas(shm_lane *lane)
 {
     int64_t other = (int64_t)((lane->completed + 1) & 1) * lane->area_bytes;
-    lane->exposed_layout = (view_layout){.origin = shm_is_cut(lane->call->kind) ? 0 : lane->round_at};
+    lane->in_layout = (view_layout){.origin = shm_is_cut(lane->call->kind) ? 0 : lane->round_at};
+    lane->out_layout = lane->in_layout;
     for (int m = 0; m < lane->size; m++) {
         const shm_member *member = &lane->members[m];
         lane->exposed_in[m] = lane->mode == SHM_INLINE ? member->inline_area + other : member->staging;
@@ -204,10 +215,10 @@ int64_t shm_exposed_index(const shm_lane *lane, int part, int64_t at)
 
 buffer_view shm_exposed_in(const shm_lane *lane, int member)
 {
-    return (buffer_view){lane->exposed_in[member], lane->exposed_layout};
+    return (buffer_view){lane->exposed_in[member], lane->in_layout};
 }
 
 buffer_view shm_exposed_out(const shm_lane *lane, int member)
 {
-    return (buffer_view){lane->exposed_out[member], lane->exposed_layout};
+    return (buffer_view){lane->exposed_out[member], lane->out_layout};
 }

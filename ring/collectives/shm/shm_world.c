@@ -43,7 +43,7 @@ static status exchange(shm_world *w)
         .world = c->world,
         .own = own,
         .count = 1 + w->window_count,
-        .deadline_ns = clock_now_ns() + c->connect_timeout_ns,
+        .deadline_ns = collective_deadline(clock_now_ns(), c->connect_timeout_ns),
         .cancelled = c->cancelled,
         .context = c->cancelled_context,
     };

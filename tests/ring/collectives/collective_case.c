@@ -15,6 +15,7 @@ static const char *const memory_names[] = {
     [CASE_PIECES] = "pieces",
     [CASE_PRIVATE_PIECES] = "private pieces",
     [CASE_SHIFTED] = "shifted",
+    [CASE_UNLIKE] = "unlike",
 };
 
 char *case_format(const collective_case *c, char *buffer, size_t size)
@@ -146,9 +147,10 @@ typedef struct operand {
     bool pieces;
 } operand;
 
-static bool in_pieces(const collective_case *c)
+static bool in_pieces(const collective_case *c, int which)
 {
-    return c->memory == CASE_PIECES || c->memory == CASE_PRIVATE_PIECES;
+    bool unlike = c->memory == CASE_UNLIKE && which == 1 && !c->in_place;
+    return c->memory == CASE_PIECES || c->memory == CASE_PRIVATE_PIECES || unlike;
 }
 
 /* The offset of element i of a spread buffer. */
@@ -158,9 +160,10 @@ static int64_t spread(bool pieces, int64_t i)
 }
 
 /* A buffer of `count` elements in `area`: elements [first, first + count) of a whole that begins there. */
-static operand make_operand(const collective_case *c, char *area, piece *pieces, int64_t first, int64_t count)
+static operand make_operand(const collective_case *c, bool spread_out, char *area, piece *pieces,
+                            int64_t first, int64_t count)
 {
-    operand o = {.area = area, .count = count, .first = first, .pieces = in_pieces(c)};
+    operand o = {.area = area, .count = count, .first = first, .pieces = spread_out};
     o.buffer.base = area;
     if (!o.pieces) {
         o.buffer.base = area + first * dtype_size(c->type);
@@ -230,8 +233,8 @@ static operands make_operands(const collective_case *c, case_arena *arena, int n
     default:
         break;
     }
-    return (operands){make_operand(c, a, arena->pieces, in_first, in_count),
-                      make_operand(c, b, second, out_first, out_count)};
+    return (operands){make_operand(c, in_pieces(c, 0), a, arena->pieces, in_first, in_count),
+                      make_operand(c, in_pieces(c, 1), b, second, out_first, out_count)};
 }
 
 static void fill(const collective_case *c, const operands *o, int me)

@@ -13,6 +13,7 @@ typedef enum case_memory {
     CASE_PIECES,  /* in a window, in pieces with gaps */
     CASE_PRIVATE_PIECES,
     CASE_SHIFTED, /* in a window, at another place on every rank */
+    CASE_UNLIKE,  /* in a window, `out` in pieces and `in` not */
     CASE_MEMORY_COUNT
 } case_memory;
 

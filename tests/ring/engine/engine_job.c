@@ -217,7 +217,9 @@ static status compile(engine_job *job)
     nn_program_config config = {
         .batch = 4, .mode = NN_TRAIN, .type = wide ? DTYPE_F64 : DTYPE_F32, .world = 1};
     TRY(build(&job->model));
-    return nn_program_compile(job->model, &config, &job->program);
+    TRY(nn_program_compile(job->model, &config, &job->program));
+    job->program->ops[0].group_reduce = job->group_values;
+    return STATUS_OK;
 }
 
 #include <cmocka.h>

@@ -36,6 +36,7 @@ struct engine_job {
     int divide;                   /* shared_divide */
     const char *device;           /* "cpu" unless set */
     bool inline_progress;
+    int group_values;         /* of sums over the ranks, as SyncBatchNorm would announce them */
     int64_t stall_timeout_ns; /* 20 s unless set */
     int world;
     engine_body body;

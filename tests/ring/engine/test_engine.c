@@ -54,6 +54,11 @@ static status run_steps(engine_rank *r)
         TRY(job_check_gradients(r, s));
     }
     TRY(r->engine->type->settle(r->engine));
+    board_status now;
+    board_cell_read(&r->cell, &now);
+    if (now.agent != BOARD_START || now.bucket != BOARD_NO_BUCKET)
+        return rank_error(STATUS_MISMATCH, "the board shows %s of bucket %d in flight",
+                          board_operation_name(now.agent), now.bucket);
     TRY(check_parameters(r, STEPS));
     return check_bytes(r);
 }

@@ -6,11 +6,13 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
 static atomic_bool counting;
 static atomic_int allocations;
+static atomic_int failing; /* the number of the allocation that fails; 0: none */
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -19,27 +21,26 @@ void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *old, size_t size);
 
-static void count(void)
+/* Whether this one is to fail. */
+static bool count(void)
 {
-    if (atomic_load(&counting)) atomic_fetch_add(&allocations, 1);
+    if (!atomic_load(&counting)) return false;
+    return atomic_fetch_add(&allocations, 1) + 1 == atomic_load(&failing);
 }
 
 void *__wrap_malloc(size_t size)
 {
-    count();
-    return __real_malloc(size);
+    return count() ? NULL : __real_malloc(size);
 }
 
 void *__wrap_calloc(size_t number, size_t size)
 {
-    count();
-    return __real_calloc(number, size);
+    return count() ? NULL : __real_calloc(number, size);
 }
 
 void *__wrap_realloc(void *old, size_t size)
 {
-    count();
-    return __real_realloc(old, size);
+    return count() ? NULL : __real_realloc(old, size);
 }
 
 static status run_steady(engine_rank *r)
@@ -94,11 +95,61 @@ static void an_allocation_is_counted(void **state)
     assert_int_equal(atomic_load(&allocations), 1);
 }
 
+/* ---- failing allocations ---------------------------------------------------------------------- */
+
+/* Opens a second engine beside the first one, up to the connection; closes it. */
+static status open_another(engine_rank *r)
+{
+    sync_context context = r->engine->context;
+    sync_engine *another = NULL;
+    sync_blob offer;
+    context.job_token++;
+    status rc = sync_ring.open(&context, &another);
+    if (rc == STATUS_OK) rc = sync_ring.offer(another, &offer);
+    if (rc == STATUS_OK) rc = sync_ring.connect(another, &offer);
+    if (another) sync_ring.close(another);
+    return rc;
+}
+
+static status run_failures(engine_rank *r)
+{
+    ledger before = r->ledger;
+    for (int k = 1; k < 500; k++) {
+        atomic_store(&allocations, 0);
+        atomic_store(&failing, k);
+        atomic_store(&counting, true);
+        status rc = open_another(r);
+        atomic_store(&counting, false);
+        bool reached = atomic_load(&allocations) >= k;
+        if (!reached && rc == STATUS_OK) return STATUS_OK; /* there are not so many */
+        if (rc != STATUS_SYSTEM || !strstr(error_message(), "no memory"))
+            return rank_error(STATUS_MISMATCH, "allocation %d failed: found %s '%s'", k, status_name(rc),
+                              error_message());
+        error_clear();
+        for (int c = 0; c < LEDGER_CLASS_COUNT; c++)
+            if (r->ledger.classes[c].current != before.classes[c].current)
+                return rank_error(STATUS_MISMATCH, "allocation %d failed: the ledger keeps %s", k,
+                                  ledger_class_name((ledger_class)c));
+    }
+    return rank_error(STATUS_MISMATCH, "no end");
+}
+
+static void every_allocation_that_fails_is_named(void **state)
+{
+    (void)state;
+    static const char *const words[] = {NULL, "--comm-hook=powersgd"};
+    for (int i = 0; i < 2; i++) {
+        engine_job job = {.policy = "ddp", .words = {words[i]}, .world = 1, .body = run_failures};
+        engine_job_run_well(&job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_allocation_is_counted),
         cmocka_unit_test(a_steady_step_allocates_nothing),
+        cmocka_unit_test(every_allocation_that_fails_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -198,15 +198,10 @@ static status run_other_order(engine_rank *r)
     return job_finish(r, &step);
 }
 
-static void announce_sums(engine_rank *r)
-{
-    ((nn_op *)r->job->program->ops)[0].group_reduce = 4;
-}
-
 static void collectives_in_different_orders_are_both_named(void **state)
 {
     (void)state;
-    engine_job job = {.policy = "naive", .world = WORLD, .body = run_other_order, .prepare = announce_sums};
+    engine_job job = {.policy = "naive", .world = WORLD, .body = run_other_order, .group_values = 4};
     rank_context results[RANKS_MAX];
     engine_job_run(&job, results);
     expect_errors("order", results, STATUS_PROTOCOL, "all_reduce (sum) of 4 float64, tag -5",

@@ -252,15 +252,10 @@ static status run_group_sum(engine_rank *r)
     return STATUS_OK;
 }
 
-static void announce_sums(engine_rank *r)
-{
-    ((nn_op *)r->job->program->ops)[0].group_reduce = 16; /* as SyncBatchNorm's statistics would */
-}
-
 static void sums_over_the_ranks_run_between_buckets(void **state)
 {
     (void)state;
-    engine_job job = {.policy = "naive", .world = 3, .body = run_group_sum, .prepare = announce_sums};
+    engine_job job = {.policy = "naive", .world = 3, .body = run_group_sum, .group_values = 16};
     rank_context results[RANKS_MAX];
     engine_job_run(&job, results);
     for (int r = 0; r < 3; r++) /* the end: a parameter that became ready twice */

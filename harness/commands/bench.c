@@ -1,0 +1,206 @@
+/* harness bench OPERATION: collectives between processes of this machine, with nccl-tests' columns. */
+#include "harness/commands/commands.h"
+
+#include "common/base/log.h"
+#include "common/device/host/host.h"
+#include "harness/commands/output.h"
+#include "harness/launch/environment.h"
+#include "harness/launch/launch.h"
+#include "ring/bench/bench.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct bench_options {
+    int64_t gpus;
+    const char *json;
+    bool tune;
+    int64_t timeout_ns;
+} bench_options;
+
+#define FIELD(name) offsetof(bench_options, name)
+static const option bench_option_list[] = {
+    {.name = "gpus", .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .initial = "2", .low = 1, .high = 64,
+     .help = "ranks: CPU processes"},
+    {.name = "tune", .type = OPTION_FLAG, .offset = FIELD(tune),
+     .help = "measure what is fastest for which size and up to N ranks, and print the table for --collective-table"},
+    {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
+     .help = "write the rows there; -: to stdout, instead of the table"},
+    {.name = "timeout", .argument = "TIME", .type = OPTION_DURATION, .offset = FIELD(timeout_ns), .initial = "60s",
+     .help = "to connect, and of a call"},
+};
+static const option_table bench_option_table = {"Benchmark", bench_option_list,
+                                                sizeof bench_option_list / sizeof bench_option_list[0]};
+
+typedef struct bench_setup {
+    bench_options options;
+    ring_bench_options ring;
+    option_binding bindings[2];
+    char operations[256];
+    ring_bench_row *rows;
+    int row_count, row_capacity;
+    bool only_json, out_of_memory;
+} bench_setup;
+
+static void bind_all(bench_setup *s)
+{
+    s->bindings[0] = (option_binding){.table = &bench_option_table, .storage = &s->options};
+    s->bindings[1] = (option_binding){.table = &ring_bench_option_table, .storage = &s->ring};
+}
+
+/* "all-reduce broadcast" -> "all_reduce,broadcast" */
+static status name_operations(bench_setup *s, const char **words, int count)
+{
+    size_t used = 0;
+    for (int i = 0; i < count; i++) {
+        int more = snprintf(s->operations + used, sizeof s->operations - used, "%s%s", i ? "," : "", words[i]);
+        used += (size_t)more;
+        if (used >= sizeof s->operations) return fail(STATUS_USAGE, "bench: found too many operations");
+    }
+    for (char *c = s->operations; *c; c++)
+        if (*c == '-') *c = '_';
+    s->ring.operations = count ? s->operations : "all_reduce";
+    return STATUS_OK;
+}
+
+static void take_row(void *context, const ring_bench_row *row)
+{
+    bench_setup *s = context;
+    if (s->row_count == s->row_capacity) {
+        int more = s->row_capacity ? 2 * s->row_capacity : 64;
+        ring_bench_row *rows = realloc(s->rows, (size_t)more * sizeof *rows);
+        if (!rows) {
+            s->out_of_memory = true;
+            return;
+        }
+        s->rows = rows;
+        s->row_capacity = more;
+    }
+    s->rows[s->row_count++] = *row;
+    if (s->only_json) return;
+    text_buffer line = {0};
+    ring_bench_line(row, &line);
+    output_text(&line);
+}
+
+static status write_json(const bench_setup *s)
+{
+    json_t *rows = json_array();
+    for (int i = 0; i < s->row_count; i++) json_array_append_new(rows, ring_bench_json(&s->rows[i]));
+    return output_json(json_pack("{s:i, s:o}", "schema_version", 1, "rows", rows), s->options.json);
+}
+
+static status bench_rank0(bench_setup *s, const ring_bench_config *config)
+{
+    text_buffer text = {0};
+    if (!s->only_json) {
+        ring_bench_header(config, &text);
+        TRY(output_text(&text));
+    }
+    TRY(ring_bench(config, take_row, s));
+    if (s->out_of_memory) return fail(STATUS_SYSTEM, "no memory for the results");
+    if (!s->only_json) {
+        ring_bench_footer(s->rows, s->row_count, &text);
+        TRY(output_text(&text));
+    }
+    return s->options.json ? write_json(s) : STATUS_OK;
+}
+
+static status tune(const ring_bench_config *config)
+{
+    collective_tuning table;
+    text_buffer text = {0};
+    TRY(ring_bench_tune(config, &table));
+    if (config->rank != 0) return STATUS_OK;
+    collective_tuning_write(&table, &text);
+    return output_text(&text);
+}
+
+static status run_rank(bench_setup *s, const launch_environment *e)
+{
+    ring_bench_config config = {.rank = e->rank,
+                                .world = e->world,
+                                .job_token = e->token,
+                                .threads_per_rank = 1,
+                                .timeout_ns = s->options.timeout_ns,
+                                .options = &s->ring};
+    status rc;
+    if (s->options.tune) rc = tune(&config);
+    else if (e->rank == 0) rc = bench_rank0(s, &config);
+    else rc = ring_bench(&config, take_row, s);
+    if (rc == STATUS_OK) {
+        board_cell_finish(e->cell);
+    } else {
+        board_fail(e->board, e->rank, rc, error_message());
+        error_clear();
+    }
+    return rc;
+}
+
+static status run_launcher(const bench_setup *s, char *const *words, int *exit_code)
+{
+    launch_job job = {.name = "bench", .world = (int)s->options.gpus};
+    launch_options options = launch_defaults();
+    launch_outcome outcome;
+    options.jobs = &job;
+    options.job_count = 1;
+    options.argv = words;
+    options.stall_timeout_ns = 10 * s->options.timeout_ns; /* a size may take long, and cells stand still meanwhile */
+    log_info("no CUDA device found: %d CPU ranks %s %d processors", job.world,
+             job.world > host_processors() ? "share" : "on", host_processors());
+    TRY(launch_run(&options, &outcome));
+    if (outcome.cause[0]) log_error("%s", outcome.cause);
+    *exit_code = outcome.exit_code;
+    return STATUS_OK;
+}
+
+static status start(bench_setup *s, int argc, char *argv[], const char **positional, char *const *words, int *exit_code)
+{
+    int count = 0;
+    launch_environment e;
+    TRY(options_defaults(s->bindings, 2));
+    TRY(options_parse(s->bindings, 2, argc, argv, positional, &count));
+    TRY(name_operations(s, positional, count));
+    s->only_json = s->options.json && strcmp(s->options.json, "-") == 0;
+    TRY(launch_environment_open(false, &e));
+    status rc = e.origin == LAUNCH_BY_HARNESS ? run_rank(s, &e) : run_launcher(s, words, exit_code);
+    launch_environment_close(&e);
+    return rc;
+}
+
+static status run_bench(int argc, char *argv[], int *exit_code)
+{
+    bench_setup *s = calloc(1, sizeof *s);
+    const char **positional = calloc((size_t)argc + 1, sizeof *positional);
+    char **words = calloc((size_t)argc + 3, sizeof *words);
+    status rc = STATUS_OK;
+    *exit_code = 0;
+    if (!s || !positional || !words) {
+        rc = fail(STATUS_SYSTEM, "no memory for the command line");
+    } else {
+        words[0] = (char *)"harness";
+        words[1] = (char *)"bench";
+        memcpy(words + 2, argv, (size_t)argc * sizeof *words);
+        bind_all(s);
+        rc = start(s, argc, argv, positional, words, exit_code);
+        free(s->rows);
+    }
+    free(words);
+    free(positional);
+    free(s);
+    return rc;
+}
+
+static void help_bench(text_buffer *out)
+{
+    bench_setup *s = calloc(1, sizeof *s);
+    if (!s) return;
+    bind_all(s);
+    options_help(s->bindings, 2, out);
+    free(s);
+}
+
+const command command_bench = {"bench", "[all-reduce|broadcast|...] [options]",
+                               "time collectives between processes, with nccl-tests' columns", run_bench, help_bench};

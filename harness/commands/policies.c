@@ -1,0 +1,79 @@
+/* harness policies: how the engines can behave, and whose behaviour that is. */
+#include "harness/commands/commands.h"
+
+#include "harness/commands/output.h"
+#include "harness/run/engines.h"
+#include "ps/policy.h"
+#include "ring/policies/policy.h"
+
+#include <string.h>
+
+static void describe_buckets(const ring_step_plan *p, text_buffer *out)
+{
+    const bucket_plan *b = &p->buckets;
+    text_append(out, "%s, %s", bucket_order_name(b->order), bucket_rule_name(b->rule));
+    if (b->rule == BUCKET_REACH_ELEMENTS) text_append(out, " %lld", (long long)b->limit);
+    else if (b->limit > 0 && b->first_limit != b->limit)
+        text_append(out, " %lld and %lld", (long long)b->first_limit, (long long)b->limit);
+    else if (b->limit > 0) text_append(out, " %lld", (long long)b->limit);
+    text_append(out, ", %s", p->launch == RING_WHEN_READY ? "when ready" : "after backward");
+}
+
+static void describe_ring(const ring_policy *p, text_buffer *out)
+{
+    text_append(out, "    buckets %s", p->rebuilds ? "in step 1: " : "");
+    describe_buckets(&p->first, out);
+    if (p->rebuilds) {
+        text_append(out, "; from step 2: ");
+        describe_buckets(&p->later, out);
+    }
+    text_append(out, "\n    divide %s; buffers %s%s%s\n", p->divide_before ? "before" : "after",
+                p->broadcast_buffers ? "broadcast from rank 0 before every forward pass" : "never synchronised",
+                p->serial ? "; one bucket after another" : "",
+                p->life == RING_BUCKETS_PASS ? "; bucket memory only while in flight" : "");
+}
+
+static status describe_ps(const char *name, text_buffer *out)
+{
+    static const char *const consistency[] = {[PS_SYNC] = "sync", [PS_SSP] = "ssp", [PS_ASYNC] = "async"};
+    option_binding binding = {.table = &ps_option_table, .storage = &(ps_options){0}};
+    ps_policy p;
+    TRY(options_defaults(&binding, 1));
+    TRY(ps_policy_resolve(name, binding.storage, 2, &p));
+    text_append(out, "    consistency %s", consistency[p.consistency]);
+    if (p.consistency == PS_SSP) text_append(out, " of %lld steps", (long long)p.staleness);
+    text_append(out, "; keys of at most %lld bytes, %s first; servers %lld, beside the ranks; optimizer on the %s; divide %s\n",
+                (long long)p.partition_bytes, p.priority == PS_PRIORITY_REVERSE ? "what is needed first" : "what is ready",
+                (long long)p.servers, p.server_optimizer ? "server" : "workers", p.divide_before ? "before" : "after");
+    return STATUS_OK;
+}
+
+static status describe_policy(int engine, int index, text_buffer *out)
+{
+    const sync_policy_info *info = &engine_table[engine]->policies[index];
+    text_append(out, "%-5s %-17s %s%s\n    source: %s\n", engine_table[engine]->name, info->name, info->summary,
+                index == 0 ? " (default)" : "", info->source);
+    if (engine == ENGINE_RING) {
+        const ring_policy *p = NULL;
+        TRY(ring_policy_find(info->name, &p));
+        describe_ring(p, out);
+    }
+    return engine == ENGINE_PS ? describe_ps(info->name, out) : STATUS_OK;
+}
+
+static status run_policies(int argc, char *argv[], int *exit_code)
+{
+    if (argc > 0) return fail(STATUS_USAGE, "policies: found '%s', allowed is nothing", argv[0]);
+    text_buffer out = {0};
+    status rc = STATUS_OK;
+    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
+        for (int i = 0; i < engine_table[e]->policy_count && rc == STATUS_OK; i++) rc = describe_policy(e, i, &out);
+    text_append(&out, "\nEvery field has an option, see harness run --help; a bucket closes when it reaches its limit "
+                      "(reach_...),\nor before it would exceed it (within_...).\n");
+    *exit_code = 0;
+    if (rc == STATUS_OK) return output_text(&out);
+    text_free(&out);
+    return rc;
+}
+
+const command command_policies = {"policies", "", "list the policies of the engines, with the source of each", run_policies, NULL};

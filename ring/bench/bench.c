@@ -1,0 +1,190 @@
+#include "ring/bench/bench.h"
+
+#include "common/base/clock.h"
+#include "ring/bench/bench_impl.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- options ---------------------------------------------------------------------------------- */
+
+static const char *const type_choices[] = {"float32", "float64", "float16", "bfloat16",
+                                           "int64",   "int32",   NULL};
+static const dtype types[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16, DTYPE_I64, DTYPE_I32};
+static const char *const op_choices[] = {"sum", "mean", "min", "max", "product", NULL}; /* REDUCE_OP_LIST */
+
+#define AT(field) offsetof(ring_bench_options, field)
+
+static const option options[] = {
+    {"collectives", "NAME,...", OPTION_TEXT, AT(collectives), "auto", 0, 0, NULL,
+     "implementations, measured by turns: auto, ring, direct, mpi"},
+    {"operations", "NAME,...", OPTION_TEXT, AT(operations), "all_reduce", 0, 0, NULL,
+     "operations: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all"},
+    {"begin", "BYTES", OPTION_BYTES, AT(begin), "4KiB", 0, 0, NULL, "smallest size"},
+    {"end", "BYTES", OPTION_BYTES, AT(end), "64MiB", 0, 0, NULL, "largest size"},
+    {"factor", "N", OPTION_INT, AT(factor), "4", 2, 1024, NULL, "from one size to the next"},
+    {"iterations", "N", OPTION_INT, AT(iterations), NULL, 0, BENCH_MOST_ITERATIONS, NULL, "0: by size"},
+    {"type", NULL, OPTION_CHOICE, AT(type), "float32", 0, 0, type_choices, "of elements"},
+    {"op", NULL, OPTION_CHOICE, AT(op), "sum", 0, 0, op_choices, "of reductions"},
+    {"root", "RANK", OPTION_INT, AT(root), NULL, 0, 0, NULL, "of rooted operations"},
+    {"check", NULL, OPTION_FLAG, AT(check), "yes", 0, 0, NULL, "compare results bit for bit"},
+};
+
+const option_table ring_bench_option_table = {"Bench", options, sizeof options / sizeof options[0]};
+
+static status find_kind(const char *name, size_t length, collective_kind *out)
+{
+    for (int k = 0; k < COLLECTIVE_SEND; k++) { /* those with a size that every rank takes part in */
+        const char *known = collective_kind_name((collective_kind)k);
+        if (strlen(known) != length || memcmp(known, name, length) != 0) continue;
+        *out = (collective_kind)k;
+        return STATUS_OK;
+    }
+    return fail(STATUS_USAGE,
+                "option --operations: found '%.*s', allowed are the operations from all_reduce to "
+                "all_to_all that --help lists",
+                (int)length, name);
+}
+
+static status check_options(const ring_bench_config *c)
+{
+    const ring_bench_options *o = c->options;
+    if (o->begin < 1 || o->end < o->begin)
+        return fail(STATUS_USAGE, "options --begin, --end: found sizes from %lld to %lld bytes",
+                    (long long)o->begin, (long long)o->end);
+    if (o->root >= c->world)
+        return fail(STATUS_USAGE, "option --root: found %lld, there are %d ranks", (long long)o->root,
+                    c->world);
+    return STATUS_OK;
+}
+
+/* ---- one row ---------------------------------------------------------------------------------- */
+
+static int default_iterations(int64_t bytes)
+{
+    return bytes <= 64 << 10 ? 200 : bytes <= 1 << 20 ? 80 : bytes <= 32 << 20 ? 20 : 8;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Factor from algorithm to bus bandwidth. */
+static double bus_factor(collective_kind kind, int ranks)
+{
+    switch (kind) {
+    case COLLECTIVE_ALL_REDUCE:
+        return 2.0 * (ranks - 1) / ranks;
+    case COLLECTIVE_ALL_GATHER:
+    case COLLECTIVE_REDUCE_SCATTER:
+    case COLLECTIVE_GATHER:
+    case COLLECTIVE_SCATTER:
+    case COLLECTIVE_ALL_TO_ALL:
+        return (double)(ranks - 1) / ranks;
+    default:
+        return 1;
+    }
+}
+
+static void summarize(const bench_case *c, int ranks, double *times, int count, ring_bench_times *out)
+{
+    double sum = 0, bytes = (double)(c->count * dtype_size(c->type));
+    qsort(times, (size_t)count, sizeof *times, by_value);
+    for (int i = 0; i < count; i++) sum += times[i];
+    out->run = true;
+    out->iterations = count;
+    out->median_us = times[count / 2];
+    out->mean_us = sum / count;
+    out->best_us = times[0];
+    out->p90_us = times[(count - 1) * 90 / 100];
+    out->p99_us = times[(count - 1) * 99 / 100];
+    out->worst_us = times[count - 1];
+    out->algorithm_gbs = out->median_us > 0 ? bytes / out->median_us * 1e-3 : 0;
+    out->bus_gbs = out->algorithm_gbs * bus_factor(c->kind, ranks);
+}
+
+/* All implementations at one size, by turns. times: [count][BENCH_MOST_ITERATIONS] */
+static status measure(bench_rank *b, const bench_case *c, double *times, ring_bench_times *out)
+{
+    const ring_bench_options *o = b->config->options;
+    int total = o->iterations > 0 ? (int)o->iterations : default_iterations(c->count * dtype_size(c->type));
+    int used[BENCH_MOST_COLLECTIVES] = {0};
+    for (int i = 0; i < b->count; i++) {
+        out[i].wrong = -1;
+        if (o->check) TRY(bench_check(b, b->groups[i], c, &out[i].wrong));
+    }
+    for (int turn = 0; turn < BENCH_TURNS; turn++) {
+        int part = (int)collective_part_count(total, BENCH_TURNS, turn);
+        for (int i = 0; i < b->count; i++) {
+            int warm = 0;
+            double *of = times + (ptrdiff_t)i * BENCH_MOST_ITERATIONS;
+            bench_fill(b, c, b->config->rank, b->config->world);
+            TRY(bench_time(b, b->groups[i], c, 1 + part / 5, b->times, &warm));
+            TRY(bench_time(b, b->groups[i], c, part, of, &used[i]));
+        }
+    }
+    for (int i = 0; i < b->count; i++)
+        summarize(c, b->config->world, times + (ptrdiff_t)i * BENCH_MOST_ITERATIONS, used[i], &out[i]);
+    return STATUS_OK;
+}
+
+static status run_size(bench_rank *b, bench_case c, double *times, ring_bench_sink sink, void *context)
+{
+    ring_bench_times out_of_place[BENCH_MOST_COLLECTIVES] = {{0}}, in_place[BENCH_MOST_COLLECTIVES] = {{0}};
+    TRY(measure(b, &c, times, out_of_place));
+    c.in_place = true;
+    if (c.kind != COLLECTIVE_ALL_TO_ALL) TRY(measure(b, &c, times, in_place));
+    for (int i = 0; i < b->count && b->config->rank == 0; i++) {
+        ring_bench_row row = {
+            .collective = b->names[i],
+            .kind = c.kind,
+            .type = c.type,
+            .op = c.op,
+            .root = c.root,
+            .ranks = b->config->world,
+            .bytes = c.count * dtype_size(c.type),
+            .count = c.count,
+            .out_of_place = out_of_place[i],
+            .in_place = in_place[i],
+        };
+        sink(context, &row);
+    }
+    return STATUS_OK;
+}
+
+static status run_operation(bench_rank *b, collective_kind kind, double *times, ring_bench_sink sink,
+                            void *context)
+{
+    const ring_bench_options *o = b->config->options;
+    bench_case c = {.kind = kind, .type = types[o->type], .op = (reduce_op)o->op, .root = (int)o->root};
+    for (int64_t bytes = o->begin; bytes <= o->end; bytes *= o->factor) {
+        c.count = bytes / dtype_size(c.type);
+        TRY(run_size(b, c, times, sink, context));
+    }
+    return STATUS_OK;
+}
+
+status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *context)
+{
+    const ring_bench_options *o = config->options;
+    bench_rank b = {0};
+    status rc;
+    TRY(check_options(config));
+    double *times = calloc((size_t)BENCH_MOST_COLLECTIVES * BENCH_MOST_ITERATIONS, sizeof *times);
+    if (!times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
+    TRY_GOTO(rc, bench_rank_open(config, o->collectives, o->end, &b), out);
+    for (const char *at = o->operations; *at;) {
+        size_t length = strcspn(at, ",");
+        collective_kind kind = COLLECTIVE_ALL_REDUCE;
+        TRY_GOTO(rc, find_kind(at, length, &kind), out);
+        TRY_GOTO(rc, run_operation(&b, kind, times, sink, context), out);
+        at += length + (at[length] == ',');
+    }
+out:
+    if (b.config) bench_rank_close(&b);
+    free(times);
+    return rc;
+}

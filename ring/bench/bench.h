@@ -1,0 +1,73 @@
+/* Times collectives the way nccl-tests does, with its columns and its definitions of bandwidth
+ * (nccl-tests, doc/PERFORMANCE.md): algorithm bandwidth = bytes / time; bus bandwidth = algorithm bandwidth
+ * times a factor of the operation, so that it can be compared with the hardware's whatever the number of
+ * ranks. A time is from a barrier to the end of the slowest rank; results are checked bit for bit with
+ * operands whose sums are exact. */
+#ifndef RING_BENCH_BENCH_H
+#define RING_BENCH_BENCH_H
+
+#include "common/base/options.h"
+#include "ring/collectives/collective.h"
+#include "ring/collectives/tuning.h"
+
+#include <jansson.h>
+
+typedef struct ring_bench_options {
+    const char *collectives; /* "auto,direct": implementations, measured by turns */
+    const char *operations;  /* "all_reduce" */
+    int64_t begin, end;      /* bytes */
+    int64_t factor;          /* from one size to the next */
+    int64_t iterations;      /* 0: by size */
+    int type, op;            /* choices: see ring_bench_type() */
+    int64_t root;
+    bool check;
+} ring_bench_options;
+
+extern const option_table ring_bench_option_table;
+
+/* One rank's part; all ranks call ring_bench() at about the same time. */
+typedef struct ring_bench_config {
+    int rank, world;
+    uint64_t job_token;
+    int threads_per_rank;
+    int64_t timeout_ns; /* to connect, and of a call */
+    const ring_bench_options *options;
+} ring_bench_config;
+
+/* Of one implementation, operation and size, out of place or in place; us. */
+typedef struct ring_bench_times {
+    bool run; /* false: there is no such form (all_to_all in place) */
+    int iterations;
+    double median_us, mean_us, best_us, p90_us, p99_us, worst_us;
+    double algorithm_gbs, bus_gbs; /* of the median; 1e9 bytes a second */
+    int64_t wrong;                 /* elements, over all ranks; -1: not checked */
+} ring_bench_times;
+
+typedef struct ring_bench_row {
+    const char *collective;
+    collective_kind kind;
+    dtype type;
+    reduce_op op;
+    int root, ranks;
+    int64_t bytes, count;
+    ring_bench_times out_of_place, in_place;
+} ring_bench_row;
+
+typedef void (*ring_bench_sink)(void *context, const ring_bench_row *row);
+
+/* `sink` is called on rank 0, row by row. STATUS_USAGE for options that make no sense. */
+status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *context);
+
+/* The report as text: header with '#' lines, one line a row, a closing line with the average. */
+void ring_bench_header(const ring_bench_config *config, text_buffer *out);
+void ring_bench_line(const ring_bench_row *row, text_buffer *out);
+void ring_bench_footer(const ring_bench_row *rows, int count, text_buffer *out);
+
+/* An object a row: new reference, NULL without memory. */
+json_t *ring_bench_json(const ring_bench_row *row);
+
+/* Measures direct and ring for 2, 4, ... and `world` ranks at several sizes and makes a table of the faster
+ * ones. All ranks call it; the table is rank 0's. */
+status ring_bench_tune(const ring_bench_config *config, collective_tuning *out);
+
+#endif

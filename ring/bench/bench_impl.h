@@ -1,0 +1,47 @@
+/* The benchmark from inside. For this folder only. */
+#ifndef RING_BENCH_BENCH_IMPL_H
+#define RING_BENCH_BENCH_IMPL_H
+
+#include "common/net/shm.h"
+#include "ring/bench/bench.h"
+
+enum { BENCH_MOST_COLLECTIVES = 4, BENCH_MOST_ITERATIONS = 2000, BENCH_TURNS = 4 };
+
+/* One operation at one size. */
+typedef struct bench_case {
+    collective_kind kind;
+    dtype type;
+    reduce_op op;
+    int root;
+    int64_t count;
+    bool in_place;
+} bench_case;
+
+/* A rank's worlds, all over the same memory: two buffers of the largest size. */
+typedef struct bench_rank {
+    const ring_bench_config *config;
+    shm_segment memory;
+    int64_t half_bytes;
+    const char *names[BENCH_MOST_COLLECTIVES];
+    collective_world *worlds[BENCH_MOST_COLLECTIVES];
+    collective_group *groups[BENCH_MOST_COLLECTIVES];
+    int count;
+    double *times; /* [BENCH_MOST_ITERATIONS] */
+} bench_rank;
+
+status bench_rank_open(const ring_bench_config *config, const char *collectives, int64_t most_bytes,
+                       bench_rank *out);
+void bench_rank_close(bench_rank *b);
+
+/* Bytes that `most_bytes` of any operation need in one buffer. */
+collective_call bench_call(const bench_rank *b, const bench_case *c, int rank, int ranks);
+/* Writes the operands; counts wrong elements of the results. */
+void bench_fill(const bench_rank *b, const bench_case *c, int rank, int ranks);
+int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, int ranks);
+
+/* Runs `iterations` calls on a group, and adds their times (of the slowest rank, us) to times[*used]. */
+status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,
+                  double *times, int *used);
+status bench_check(const bench_rank *b, collective_group *group, const bench_case *c, int64_t *wrong);
+
+#endif

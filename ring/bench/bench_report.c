@@ -1,0 +1,91 @@
+#include "common/reduce/reduce.h"
+#include "ring/bench/bench.h"
+
+#include <stdio.h>
+
+void ring_bench_header(const ring_bench_config *config, text_buffer *out)
+{
+    const ring_bench_options *o = config->options;
+    text_append(out, "# collectives %s, %d ranks on one machine, reductions with %s\n", o->collectives,
+                config->world, reduce_instruction_set());
+    text_append(out,
+                "# time: median of the slowest rank's; algbw = size / time; busbw = algbw * 2(n-1)/n for "
+                "all_reduce (doc/PERFORMANCE.md of nccl-tests)\n");
+    text_append(out, "#%40s %44s %36s\n", "", "out-of-place", "in-place");
+    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s %9s %7s %7s %6s %9s %7s %7s %6s\n", "collect.",
+                "operation", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong",
+                "time", "algbw", "busbw", "#wrong");
+    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s %9s %7s %7s %6s %9s %7s %7s %6s\n", "", "", "(B)",
+                "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "");
+}
+
+static void append_times(const ring_bench_times *t, text_buffer *out)
+{
+    char wrong[24] = "N/A";
+    if (!t->run) {
+        text_append(out, " %9s %7s %7s %6s", "-", "-", "-", "-");
+        return;
+    }
+    if (t->wrong >= 0) snprintf(wrong, sizeof wrong, "%lld", (long long)t->wrong);
+    text_append(out, " %9.2f %7.2f %7.2f %6s", t->median_us, t->algorithm_gbs, t->bus_gbs, wrong);
+}
+
+static bool is_reduction(collective_kind kind)
+{
+    return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE || kind == COLLECTIVE_REDUCE_SCATTER;
+}
+
+static bool is_rooted(collective_kind kind)
+{
+    return kind == COLLECTIVE_REDUCE || kind == COLLECTIVE_BROADCAST || kind == COLLECTIVE_GATHER ||
+           kind == COLLECTIVE_SCATTER;
+}
+
+void ring_bench_line(const ring_bench_row *row, text_buffer *out)
+{
+    text_append(out, "%10s %14s %12lld %10lld %9s %7s %5d", row->collective, collective_kind_name(row->kind),
+                (long long)row->bytes, (long long)row->count, dtype_name(row->type),
+                is_reduction(row->kind) ? reduce_op_name(row->op) : "none",
+                is_rooted(row->kind) ? row->root : -1);
+    append_times(&row->out_of_place, out);
+    append_times(&row->in_place, out);
+    text_append(out, "\n");
+}
+
+void ring_bench_footer(const ring_bench_row *rows, int count, text_buffer *out)
+{
+    double sum = 0;
+    int64_t wrong = 0;
+    int measured = 0;
+    for (int i = 0; i < count; i++) {
+        const ring_bench_times *both[2] = {&rows[i].out_of_place, &rows[i].in_place};
+        for (int k = 0; k < 2; k++) {
+            if (!both[k]->run) continue;
+            sum += both[k]->bus_gbs;
+            measured++;
+            if (both[k]->wrong > 0) wrong += both[k]->wrong;
+        }
+    }
+    text_append(out, "# Wrong elements       : %lld %s\n", (long long)wrong, wrong ? "FAILED" : "OK");
+    text_append(out, "# Avg bus bandwidth    : %g GB/s\n", measured ? sum / measured : 0.0);
+}
+
+static json_t *times_json(const ring_bench_times *t)
+{
+    if (!t->run) return json_null();
+    return json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "iterations", t->iterations,
+                     "median_us", t->median_us, "mean_us", t->mean_us, "best_us", t->best_us, "p90_us",
+                     t->p90_us, "p99_us", t->p99_us, "worst_us", t->worst_us, "algorithm_bandwidth_gb_per_s",
+                     t->algorithm_gbs, "bus_bandwidth_gb_per_s", t->bus_gbs, "wrong_elements",
+                     (json_int_t)t->wrong);
+}
+
+json_t *ring_bench_json(const ring_bench_row *row)
+{
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o}", "collective", row->collective,
+                     "operation", collective_kind_name(row->kind), "type", dtype_name(row->type), "reduction",
+                     is_reduction(row->kind) ? reduce_op_name(row->op) : "none", "root",
+                     is_rooted(row->kind) ? row->root : -1, "ranks", row->ranks, "size_bytes",
+                     (json_int_t)row->bytes, "count", (json_int_t)row->count, "out_of_place",
+                     times_json(&row->out_of_place), "in_place", times_json(&row->in_place));
+}

@@ -1,0 +1,122 @@
+/* Worlds to measure on, and the timing loop. */
+#include "common/base/clock.h"
+#include "ring/bench/bench_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static status open_world(bench_rank *b, const char *name, int index)
+{
+    const ring_bench_config *c = b->config;
+    collective_window window = {b->memory.data, b->memory.bytes, b->memory.fd};
+    char world[32];
+    snprintf(world, sizeof world, "bench %d", index);
+    collective_config config = {
+        .rank = c->rank,
+        .world = c->world,
+        .job_token = c->job_token,
+        .name = world,
+        .windows = &window,
+        .window_count = 1,
+        .threads_per_rank = c->threads_per_rank,
+        .stall_timeout_ns = c->timeout_ns,
+        .connect_timeout_ns = c->timeout_ns,
+    };
+    int *all = calloc((size_t)c->world, sizeof *all);
+    if (!all) return fail(STATUS_SYSTEM, "no memory for a benchmark");
+    for (int r = 0; r < c->world; r++) all[r] = r;
+    status rc = collective_open(name, &config, &b->worlds[index]);
+    if (rc == STATUS_OK)
+        rc = collective_group_open(b->worlds[index], "all", all, c->world, &b->groups[index]);
+    free(all);
+    return rc;
+}
+
+static status open_worlds(bench_rank *b, const char *collectives)
+{
+    for (const char *at = collectives; *at;) {
+        size_t length = strcspn(at, ",");
+        char name[16];
+        snprintf(name, sizeof name, "%.*s", (int)length, at);
+        if (b->count == BENCH_MOST_COLLECTIVES)
+            return fail(STATUS_USAGE, "option --collectives: found more than %d", BENCH_MOST_COLLECTIVES);
+        for (int i = 0; i < collective_count(); i++)
+            if (strcmp(collective_get_info(i).name, name) == 0)
+                b->names[b->count] = collective_get_info(i).name;
+        TRY(open_world(b, name, b->count++));
+        at += length + (at[length] == ',');
+    }
+    if (b->count > 0) return STATUS_OK;
+    return fail(STATUS_USAGE, "option --collectives: found none");
+}
+
+status bench_rank_open(const ring_bench_config *config, const char *collectives, int64_t most_bytes,
+                       bench_rank *out)
+{
+    *out = (bench_rank){.config = config};
+    out->half_bytes =
+        (most_bytes + 64 * 8 + 4095) / 4096 * 4096; /* all_to_all: up to an element more a rank */
+    status rc;
+    out->times = calloc(BENCH_MOST_ITERATIONS, sizeof *out->times);
+    if (!out->times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
+    TRY_GOTO(rc, shm_create("bench", 2 * out->half_bytes, &out->memory), failed);
+    TRY_GOTO(rc, open_worlds(out, collectives), failed);
+    return STATUS_OK;
+failed:
+    bench_rank_close(out);
+    return rc;
+}
+
+void bench_rank_close(bench_rank *b)
+{
+    for (int i = 0; i < b->count; i++) {
+        collective_group_close(&b->groups[i]);
+        collective_close(&b->worlds[i]);
+    }
+    shm_close(&b->memory);
+    free(b->times);
+    *b = (bench_rank){0};
+}
+
+static status barrier(collective_group *group)
+{
+    collective_call call = {.kind = COLLECTIVE_BARRIER};
+    return collective_run(group, &call);
+}
+
+static status over_ranks(collective_group *group, reduce_op op, dtype type, void *values, int64_t count)
+{
+    collective_buffer b = {.base = values};
+    collective_call call = {
+        .kind = COLLECTIVE_ALL_REDUCE, .op = op, .type = type, .count = count, .in = b, .out = b};
+    return collective_run(group, &call);
+}
+
+status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,
+                  double *times, int *used)
+{
+    int rank = collective_group_rank(group), ranks = collective_group_size(group);
+    collective_call call = bench_call(b, c, rank, ranks);
+    for (int i = 0; i < iterations; i++) {
+        TRY(barrier(group));
+        TRY(barrier(group)); /* the first one's end is not the same moment on all ranks */
+        int64_t begin = clock_now_ns();
+        TRY(collective_run(group, &call));
+        times[*used + i] = (double)(clock_now_ns() - begin) * 1e-3;
+    }
+    TRY(over_ranks(group, REDUCE_MAX, DTYPE_F64, times + *used, iterations));
+    *used += iterations;
+    return STATUS_OK;
+}
+
+status bench_check(const bench_rank *b, collective_group *group, const bench_case *c, int64_t *wrong)
+{
+    int rank = collective_group_rank(group), ranks = collective_group_size(group);
+    collective_call call = bench_call(b, c, rank, ranks);
+    bench_fill(b, c, rank, ranks);
+    TRY(barrier(group));
+    TRY(collective_run(group, &call));
+    *wrong = bench_count_wrong(b, c, rank, ranks);
+    return over_ranks(group, REDUCE_SUM, DTYPE_I64, wrong, 1);
+}

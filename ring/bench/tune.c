@@ -1,0 +1,94 @@
+/* Which of direct and ring is faster on this machine, for how many ranks and which sizes. */
+#include "ring/bench/bench_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const int64_t sizes[] = {4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20};
+enum { SIZES = sizeof sizes / sizeof sizes[0], TUNE_TURNS = 3 };
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *times, int count)
+{
+    qsort(times, (size_t)count, sizeof *times, by_value);
+    return times[count / 2];
+}
+
+static status measure_size(bench_rank *b, collective_group *const *groups, int64_t bytes,
+                           collective_algorithm *faster)
+{
+    static const collective_algorithm algorithms[] = {COLLECTIVE_ALGORITHM_DIRECT, COLLECTIVE_ALGORITHM_RING};
+    bench_case c = {.kind = COLLECTIVE_ALL_REDUCE,
+                    .type = DTYPE_F32,
+                    .op = REDUCE_SUM,
+                    .count = bytes / 4,
+                    .in_place = true};
+    int each = bytes <= 64 << 10 ? 60 : bytes <= 1 << 20 ? 20 : 4, used[2] = {0, 0};
+    double *times[2] = {b->times, b->times + BENCH_MOST_ITERATIONS / 2};
+    for (int turn = -1; turn < TUNE_TURNS; turn++) /* the first one warms up */
+        for (int i = 0; i < 2; i++) {
+            if (turn == 0) used[i] = 0;
+            TRY(bench_time(b, groups[i], &c, each, times[i], &used[i]));
+        }
+    *faster = algorithms[median(times[1], used[1]) < median(times[0], used[0])];
+    return STATUS_OK;
+}
+
+/* Rows of `ranks` ranks: neighbouring sizes with the same answer become one; the last holds for all above. */
+static void add_rows(collective_tuning *t, int ranks, const collective_algorithm *faster)
+{
+    for (int s = 0; s < SIZES; s++) {
+        bool last = s + 1 == SIZES;
+        if (!last && faster[s] == faster[s + 1]) continue;
+        if (t->count == COLLECTIVE_TUNING_ROWS) return;
+        t->rows[t->count++] = (collective_tuning_row){ranks, last ? INT64_MAX : sizes[s], faster[s]};
+    }
+}
+
+static status measure_ranks(bench_rank *b, int ranks, collective_tuning *out)
+{
+    collective_group *groups[2] = {NULL, NULL};
+    collective_algorithm faster[SIZES] = {COLLECTIVE_ALGORITHM_DIRECT};
+    int members[64];
+    char name[16];
+    status rc = STATUS_OK;
+    if (b->config->rank >= ranks) return STATUS_OK;
+    for (int r = 0; r < ranks; r++) members[r] = r;
+    snprintf(name, sizeof name, "first %d", ranks);
+    for (int i = 0; i < 2; i++)
+        TRY_GOTO(rc, collective_group_open(b->worlds[i], name, members, ranks, &groups[i]), out);
+    for (int s = 0; s < SIZES; s++) TRY_GOTO(rc, measure_size(b, groups, sizes[s], &faster[s]), out);
+    add_rows(out, ranks, faster);
+out:
+    for (int i = 0; i < 2; i++) collective_group_close(&groups[i]);
+    return rc;
+}
+
+/* 2, 4, 8, ... and the world; then one more than the world. */
+static int next_ranks(int ranks, int world)
+{
+    if (ranks == world) return world + 1;
+    return 2 * ranks < world ? 2 * ranks : world;
+}
+
+status ring_bench_tune(const ring_bench_config *config, collective_tuning *out)
+{
+    bench_rank b;
+    collective_call barrier = {.kind = COLLECTIVE_BARRIER};
+    *out = (collective_tuning){0};
+    TRY(bench_rank_open(config, "direct,ring", sizes[SIZES - 1], &b));
+    status rc = STATUS_OK;
+    for (int ranks = 2; rc == STATUS_OK && ranks <= config->world; ranks = next_ranks(ranks, config->world)) {
+        rc = measure_ranks(&b, ranks, out);
+        if (rc == STATUS_OK) rc = collective_run(b.groups[0], &barrier);
+    }
+    for (int i = 0; i < out->count; i++) /* the most ranks measured speak for more */
+        if (out->rows[i].most_ranks == config->world) out->rows[i].most_ranks = COLLECTIVE_TUNING_MOST_RANKS;
+    bench_rank_close(&b);
+    return rc;
+}

@@ -1,0 +1,80 @@
+/* Models trained through the ring engine agree with PyTorch's trajectories. */
+#include "harness/verify/verify.h"
+#include "ring/ring.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct golden_case {
+    const char *file, *device, *policy;
+    const char *words[2];
+} golden_case;
+
+static const golden_case cases[] = {
+    {"toy_w4", "reference", "ddp", {NULL}},
+    {"toy_w4", "reference", "torch-0.4.1", {NULL}},
+    {"toy_w4", "cpu", "naive", {"--collective=ring"}},
+    {"wine_mlp_w2", "reference", "apex", {"--bucket-view"}},
+    {"wine_mlp_w4", "cpu", "ddp", {"--bucket-view"}},
+    {"bert_tiny_w2", "reference", "flat", {NULL}},
+    {"bert_tiny_w2", "cpu", "ddp", {"--bucket-cap-mb=0.05"}},
+    {"gpt2_tiny_w2", "reference", "ddp-2019", {"--bucket-cap-mb=0.05", "--find-unused"}},
+    {"resnet18_32_w2_silu", "cpu", "ddp", {NULL}},
+    {"resnet18_32_w3_silu", "cpu", "torch-0.4.1-gloo", {"--collective=ring"}},
+    {"resnet18_32_w2_syncbn_silu", "cpu", "ddp-1.0", {NULL}},
+    {"resnet18_32_w2_syncbn", "cpu", "torch-0.4.1", {NULL}},
+};
+
+static void run_case(const golden_case *c)
+{
+    char path[256], copies[2][48];
+    char *words[2];
+    const char *positional[2];
+    int count = 0, positionals;
+    ring_options options;
+    golden_file *file = NULL;
+    comparison found;
+    option_binding binding = {&ring_option_table, &options, 0};
+    for (; count < 2 && c->words[count]; count++) {
+        snprintf(copies[count], sizeof copies[count], "%s", c->words[count]);
+        words[count] = copies[count];
+    }
+    error_clear();
+    assert_int_equal(options_defaults(&binding, 1), STATUS_OK);
+    assert_int_equal(options_parse(&binding, 1, count, words, positional, &positionals), STATUS_OK);
+    snprintf(path, sizeof path, "tests/golden/%s.json", c->file);
+    if (golden_open(path, &file) != STATUS_OK) fail_msg("%s", error_message());
+    verify_config config = {.file = file,
+                            .device = c->device,
+                            .threads = 1,
+                            .engine = &sync_ring,
+                            .engine_options = &options,
+                            .policy = c->policy};
+    status rc = verify_run(&config, &found);
+    if (rc != STATUS_OK) fail_msg("%s, %s on %s: %s", c->file, c->policy, c->device, error_message());
+    print_message("# %s, %s on %s: %.3g of the limit (%s)\n", c->file, c->policy, c->device, found.share, found.what);
+    if (found.share > 1)
+        fail_msg("%s, %s on %s: %s: found %.9g, expected %.9g", c->file, c->policy, c->device, found.what,
+                 found.found, found.expected);
+    assert_true(found.tensors > 0);
+    golden_close(&file);
+}
+
+static void trajectories_agree_with_pytorch_s(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trajectories_agree_with_pytorch_s),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

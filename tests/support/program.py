@@ -1,0 +1,202 @@
+"""The program as a user starts it: real processes, watched for what they leave behind."""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+
+BUILD = os.environ.get("BUILD_DIR", "build")
+PROGRAM = os.path.abspath(os.path.join(BUILD, "bin", "harness"))
+SANITIZED = "san" in os.path.basename(os.path.abspath(BUILD))
+SLOWER = 8 if SANITIZED else 1  # sanitized programs take their time
+STARTED_BY_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+from tap import expect  # noqa: E402
+
+
+class Result:
+    def __init__(self, words, code, out, err, seconds):
+        self.words, self.code, self.out, self.err, self.seconds = words, code, out, err, seconds
+
+    def __str__(self):
+        return (f"harness {' '.join(self.words)}\nexit code {self.code} after {self.seconds:.2f} s\n"
+                f"stdout:\n{self.out[-3000:]}\nstderr:\n{self.err[-3000:]}")
+
+    def lines(self):
+        """Lines on stderr, but for the one that says what hardware was found and sanitizers' own."""
+        return [line for line in self.err.splitlines()
+                if line and ": no CUDA device found: " not in line and not line.startswith("==")]
+
+    def json(self):
+        return json.loads(self.out)
+
+    def jobs(self):
+        return {job["engine"]: job for job in self.json()["jobs"]}
+
+
+def _read(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _variables(pid):
+    pairs = (entry.partition(b"=") for entry in _read(f"/proc/{pid}/environ").split(b"\0"))
+    return {name.decode(): value.decode("utf-8", "replace") for name, _, value in pairs if name}
+
+
+def _names_in(folder, pattern):
+    try:
+        return {name for name in os.listdir(folder) if re.search(pattern, name)}
+    except OSError:
+        return set()
+
+
+def _named_things():
+    """What a crashed program could leave behind with a name: segments, files, sockets. MPI's are not ours."""
+    sockets = {line.split()[-1] for line in _read("/proc/net/unix").decode().splitlines()[1:]
+               if re.search(r"/.*(psring|harness)", line)}  # abstract ones end with their process
+    return {"shared memory": _names_in("/dev/shm", r"psring|harness|zmq|memfd"),
+            "file in /tmp": _names_in("/tmp", r"^(psring|harness)[-.]|\.partial$|^zmq"), "socket": sockets}
+
+
+class Run:
+    """A started program. It runs in a folder of its own, and carries a mark by which all its processes are
+    found again."""
+
+    def __init__(self, *words, env=None, cwd=None, program=None, **popen):
+        self.words = [str(word) for word in words]
+        self.mark = uuid.uuid4().hex
+        self.folder = tempfile.mkdtemp(prefix="run-")
+        self.cwd = cwd or os.path.join(self.folder, "cwd")
+        self.tmp = os.path.join(self.folder, "tmp")
+        os.makedirs(self.cwd, exist_ok=True)
+        os.makedirs(self.tmp)
+        variables = {k: v for k, v in os.environ.items() if k not in STARTED_BY_OTHERS}
+        variables.update(HARNESS_TEST=self.mark, TMPDIR=self.tmp)
+        variables.update(env or {})
+        popen.setdefault("stdin", subprocess.DEVNULL)
+        self.out_file = tempfile.TemporaryFile(dir=self.folder)
+        self.err_file = tempfile.TemporaryFile(dir=self.folder)
+        popen.setdefault("stdout", self.out_file)
+        popen.setdefault("stderr", self.err_file)
+        self.begin = time.monotonic()
+        self.process = subprocess.Popen([*(program or [PROGRAM]), *self.words], env=variables, cwd=self.cwd,
+                                        start_new_session=True, **popen)
+        self.pid = self.process.pid
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pid in self.processes():
+            self.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ---- processes -----------------------------------------------------------------------------
+
+    def processes(self):
+        """Every living process of the run."""
+        mark = f"HARNESS_TEST={self.mark}".encode()
+        found = []
+        for name in os.listdir("/proc"):
+            if name.isdigit() and mark in _read(f"/proc/{name}/environ"):
+                found.append(int(name))
+        return found
+
+    def ranks(self, job):
+        """{rank: process} of a job that the program has started."""
+        found = {}
+        for pid in self.processes():
+            variables = _variables(pid)
+            if variables.get("HARNESS_JOB") == job:
+                found[int(variables["RANK"])] = pid
+        return found
+
+    def wait_for_rank(self, job, rank, limit=30):
+        until = time.monotonic() + limit * SLOWER
+        while time.monotonic() < until and self.process.poll() is None:
+            pid = self.ranks(job).get(rank)
+            if pid:
+                return pid
+            time.sleep(0.005)
+        expect(False, f"{job} rank {rank} did not start within {limit} s", self.peek())
+
+    @staticmethod
+    def kill(pid, number):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def peek(self):
+        return Result(self.words, self.process.poll(), self.text(self.out_file), self.text(self.err_file),
+                      time.monotonic() - self.begin)
+
+    @staticmethod
+    def text(file):
+        size = os.fstat(file.fileno()).st_size
+        return os.pread(file.fileno(), size, 0).decode("utf-8", "replace")
+
+    def wait(self, limit):
+        """The result, once the program has ended; fails where that takes longer than `limit` seconds."""
+        try:
+            self.process.wait(limit * SLOWER)
+        except subprocess.TimeoutExpired:
+            expect(False, f"still running after {limit * SLOWER} s", self.peek())
+        result = self.peek()
+        if result.code < 0:  # as a shell has it
+            result.code = 128 - result.code
+        return result
+
+    def wait_until_gone(self, limit):
+        """Every process of the run has ended; returns how long that took."""
+        begin = time.monotonic()
+        left = self.processes()
+        while left and time.monotonic() - begin < limit * SLOWER:
+            time.sleep(0.01)
+            left = self.processes()
+        expect(not left, f"processes left behind after {limit} s: {left}", self.peek())
+        return time.monotonic() - begin
+
+    def expect_nothing_left(self, before, limit=2, allowed=()):
+        self.wait_until_gone(limit)
+        for folder in (self.cwd, self.tmp):
+            left = sorted(set(os.listdir(folder)) - set(allowed)) if os.path.isdir(folder) else []
+            expect(not left, f"files left behind: {left}", self.peek())
+        until = time.monotonic() + limit
+        while True:  # what other programs of the machine have there comes and goes
+            left = {kind: names - before[kind] for kind, names in _named_things().items() if names - before[kind]}
+            if not left or time.monotonic() > until:
+                break
+            time.sleep(0.1)
+        expect(not left, f"left behind: {left}", self.peek())
+
+
+def harness(*words, limit=60, env=None, allowed=(), **popen):
+    """Runs the program to its end, and makes sure that nothing of it is left."""
+    before = _named_things()
+    with Run(*words, env=env, **popen) as run:
+        result = run.wait(limit)
+        run.expect_nothing_left(before, allowed=allowed)
+        return result
+
+
+class Watch:
+    """Around whatever starts programs: nothing is left behind when it ends."""
+
+    def __init__(self):
+        self.before = _named_things()
+
+    def check(self, *runs, limit=2, allowed=()):
+        for run in runs:
+            run.expect_nothing_left(self.before, limit, allowed)
