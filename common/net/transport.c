@@ -77,13 +77,17 @@ status transport_reserve(transport *t, int messages)
     return t->type->reserve(t, messages);
 }
 
-static void say_goodbye(transport *t)
+/* One goodbye a link; the window may have to empty first. */
+static void say_goodbye(transport *t, int64_t until_ns)
 {
     const message_header bye = {.kind = MESSAGE_BYE};
     for (int i = 0; i < 2 * t->options.peers; i++) {
-        transport_link *l = &t->links[i];
-        if (l->open && !l->ended && l->broken == STATUS_OK && t->type->up(t, i))
-            transport_send(t, i, &bye, NULL, 0, NULL);
+        status result = STATUS_AGAIN;
+        while (result == STATUS_AGAIN && transport_link_up(t, i)) {
+            result = transport_send(t, i, &bye, NULL, 0, NULL);
+            if (result != STATUS_AGAIN) break;
+            if (clock_now_ns() >= until_ns || transport_wait(t, until_ns) != STATUS_OK) return;
+        }
     }
 }
 
@@ -91,11 +95,13 @@ void transport_close(transport **t, int64_t flush_ns)
 {
     if (!*t) return;
     int64_t until = clock_now_ns() + flush_ns;
+    bool clean = error_code() == STATUS_OK;
     if (flush_ns > 0) {
-        say_goodbye(*t);
+        say_goodbye(*t, until);
         while ((*t)->deferred > 0 && clock_now_ns() < until)
             if (transport_wait(*t, until) != STATUS_OK) break;
     }
+    if (clean) error_clear(); /* whoever is gone by now does not matter any more */
     for (int i = 0; i < 2 * (*t)->options.peers; i++) transport_drop_deferred(*t, &(*t)->links[i]);
     int64_t left = until - clock_now_ns();
     (*t)->type->close(*t, flush_ns > 0 && left > NS_PER_MS ? left : flush_ns > 0 ? NS_PER_MS : 0);
@@ -125,6 +131,11 @@ bool transport_link_up(const transport *t, int link)
 {
     const transport_link *l = &t->links[link];
     return l->open && !l->ended && l->broken == STATUS_OK && t->type->up(t, link);
+}
+
+bool transport_link_ended(const transport *t, int link)
+{
+    return t->links[link].ended;
 }
 
 int transport_link_peer(const transport *t, int link)
@@ -197,8 +208,9 @@ static status send_counted(transport *t, int link, const message_header *header,
                         ? transport_defer(t, link, header, frames, count, ticket, bytes)
                         : t->type->send(t, link, header, frames, count, ticket);
     if (result != STATUS_OK && count > 0) {
-        atomic_fetch_sub_explicit(&ticket->pending, count, memory_order_relaxed);
         atomic_fetch_sub_explicit(&t->in_use, count, memory_order_relaxed);
+        bool last = atomic_fetch_sub_explicit(&ticket->pending, count, memory_order_acq_rel) == count;
+        if (last && ticket->wake) t->type->wake(t); /* earlier frames may have been released meanwhile */
     }
     return result;
 }

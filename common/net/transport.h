@@ -102,6 +102,8 @@ status transport_connect(transport *t, int peer, const char *url, int *link);
 
 /* The peer is there: a message would not wait for it. */
 bool transport_link_up(const transport *t, int link);
+/* The peer has said goodbye: an orderly end, and no error unless something was still expected of it. */
+bool transport_link_ended(const transport *t, int link);
 int transport_link_peer(const transport *t, int link);
 
 /* Hands over a message; header fields that the transport owns are ignored. `ticket` may be NULL where

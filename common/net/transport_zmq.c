@@ -6,13 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
-
-enum {
-    POLLED_FDS = 2,            /* wake_fd, timer_fd */
-    TIMER_BELOW_NS = 10000000, /* shorter sleeps take the timer: zmq_poll counts milliseconds */
-};
 
 static status hub_open(transport_hub **out)
 {
@@ -43,9 +37,9 @@ static void destroy(zmq_transport *z)
         free(s);
     }
     if (z->wake_fd >= 0) close(z->wake_fd);
-    if (z->timer_fd >= 0) close(z->timer_fd);
     free(z->links);
     free(z->polled);
+    free(z->sockets);
     transport_free(&z->base);
 }
 
@@ -69,16 +63,14 @@ static status allocate(zmq_transport *z, const transport_options *o)
 {
     size_t links = 2 * (size_t)o->peers;
     z->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    z->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     z->links = calloc(links, sizeof *z->links);
-    z->polled = calloc(POLLED_FDS + 2 * (1 + (size_t)o->peers), sizeof *z->polled);
-    if (z->wake_fd < 0 || z->timer_fd < 0) return fail_errno(STATUS_SYSTEM, "transport: two descriptors");
-    if (!z->links || !z->polled)
+    z->polled = calloc(1 + 2 * (1 + (size_t)o->peers), sizeof *z->polled);
+    z->sockets = calloc(1 + (size_t)o->peers, sizeof *z->sockets);
+    if (z->wake_fd < 0) return fail_errno(STATUS_SYSTEM, "transport: a descriptor");
+    if (!z->links || !z->polled || !z->sockets)
         return fail(STATUS_SYSTEM, "transport: no memory for the links of %d peers", o->peers);
     for (int i = 0; i < o->peers; i++) zsocket_identity(o->token, i, z->links[i].identity);
-    z->polled[0] = (zmq_pollitem_t){.fd = z->wake_fd, .events = ZMQ_POLLIN};
-    z->polled[1] = (zmq_pollitem_t){.fd = z->timer_fd, .events = ZMQ_POLLIN};
-    z->polled_count = POLLED_FDS;
+    z->polled[0] = (struct pollfd){.fd = z->wake_fd, .events = POLLIN};
     return STATUS_OK;
 }
 
@@ -139,6 +131,14 @@ static void close_zmq(transport *t, int64_t flush_ns)
     }
 }
 
+static struct pollfd polled_of(void *socket)
+{
+    struct pollfd p = {.fd = -1, .events = POLLIN};
+    size_t size = sizeof p.fd;
+    zmq_getsockopt(socket, ZMQ_FD, &p.fd, &size);
+    return p;
+}
+
 static status open_socket(zmq_transport *z, int type, const char *url, void **socket, void **monitor)
 {
     const transport_options *o = &z->base.options;
@@ -157,8 +157,11 @@ static status open_socket(zmq_transport *z, int type, const char *url, void **so
         *socket = NULL;
         return result;
     }
-    z->polled[z->polled_count++] = (zmq_pollitem_t){.socket = *socket, .events = ZMQ_POLLIN};
-    z->polled[z->polled_count++] = (zmq_pollitem_t){.socket = *monitor, .events = ZMQ_POLLIN};
+    zsocket_monitor_next(*monitor); /* nothing yet; from now on its descriptor tells */
+    z->polled[1 + 2 * z->socket_count] = polled_of(*socket);
+    z->polled[2 + 2 * z->socket_count] = polled_of(*monitor);
+    z->sockets[z->socket_count++] = *socket;
+    z->drained = false;
     return STATUS_OK;
 }
 
@@ -171,7 +174,7 @@ static status listen_zmq(transport *t, const char *url, char *bound, size_t size
     zsocket_monitor_close(z->router, z->router_monitor);
     zsocket_close(z->router, 0);
     z->router = z->router_monitor = NULL;
-    z->polled_count -= 2;
+    z->socket_count--;
     return result;
 }
 
@@ -217,21 +220,6 @@ void zmq_wake(transport *t)
     (void)written; /* a full counter is already a wake-up */
 }
 
-/* Returns the milliseconds to hand to zmq_poll; short sleeps arm the timer instead. */
-static long sleep_ms(zmq_transport *z, int64_t deadline_ns)
-{
-    if (deadline_ns == CLOCK_NEVER) return -1;
-    int64_t left = deadline_ns - clock_now_ns();
-    if (left <= 0) return 0;
-    if (left >= TIMER_BELOW_NS) {
-        int64_t ms = (left + NS_PER_MS - 1) / NS_PER_MS;
-        return ms < 3600000 ? (long)ms : 3600000;
-    }
-    struct itimerspec at = {.it_value = {deadline_ns / NS_PER_S, deadline_ns % NS_PER_S}};
-    timerfd_settime(z->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
-    return -1;
-}
-
 static void drain(int fd)
 {
     uint64_t count;
@@ -239,22 +227,43 @@ static void drain(int fd)
     (void)got; /* nothing to drain is fine */
 }
 
+/* Whether a socket has something to receive; else all are drained. */
+static bool something_there(zmq_transport *z)
+{
+    for (int i = 0; i < z->socket_count && !z->drained; i++) {
+        int events = 0;
+        size_t size = sizeof events;
+        if (zmq_getsockopt(z->sockets[i], ZMQ_EVENTS, &events, &size) == 0 && events & ZMQ_POLLIN)
+            return true;
+    }
+    z->drained = true;
+    return false;
+}
+
+/* Not zmq_poll: it asks every socket several times over, each with a system call, and counts milliseconds. */
+static status sleep_until(zmq_transport *z, int64_t deadline_ns)
+{
+    int64_t left = deadline_ns == CLOCK_NEVER ? 0 : deadline_ns - clock_now_ns();
+    if (left < 0) left = 0;
+    const struct timespec time = {left / NS_PER_S, left % NS_PER_S};
+    nfds_t count = (nfds_t)(1 + 2 * z->socket_count);
+    if (ppoll(z->polled, count, deadline_ns == CLOCK_NEVER ? NULL : &time, NULL) >= 0) return STATUS_OK;
+    if (errno != EINTR) return fail_errno(STATUS_SYSTEM, "transport: waiting");
+    for (nfds_t i = 0; i < count; i++) z->polled[i].revents = 0;
+    return STATUS_OK;
+}
+
 static status wait_zmq(transport *t, int64_t deadline_ns)
 {
     zmq_transport *z = (zmq_transport *)t;
     bool news = z->loss_pending || z->came_up;
     z->came_up = false;
-    if (news) return STATUS_OK;
     zmq_probe_clients(z);
-    int64_t until = z->probe_rounds > 0 && z->probe_ns < deadline_ns ? z->probe_ns : deadline_ns;
-    if (zmq_poll(z->polled, z->polled_count, sleep_ms(z, until)) < 0) {
-        if (errno == EINTR) return STATUS_OK;
-        return fail(STATUS_SYSTEM, "transport: waiting failed: %s", zmq_strerror(errno));
-    }
+    if (news || something_there(z)) return STATUS_OK;
+    TRY(sleep_until(z, z->probe_rounds > 0 && z->probe_ns < deadline_ns ? z->probe_ns : deadline_ns));
     if (z->polled[0].revents) drain(z->wake_fd);
-    if (z->polled[1].revents) drain(z->timer_fd);
-    for (int i = POLLED_FDS + 1; i < z->polled_count; i += 2)
-        if (z->polled[i].revents) return zmq_read_monitors(z);
+    for (int i = 0; i < z->socket_count; i++)
+        if (z->polled[2 + 2 * i].revents) return zmq_read_monitors(z);
     return STATUS_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "common/net/transport_impl.h"
 #include "common/net/zmq_socket.h"
 
+#include <poll.h>
 #include <string.h>
 #include <zmq.h>
 
@@ -46,7 +47,7 @@ struct zmq_transport {
     transport_hub *hub; /* NULL: the context is our own */
     void *router, *router_monitor;
     zmq_link *links;    /* [2 * peers] */
-    int wake_fd, timer_fd;
+    int wake_fd;
     atomic_bool waits_for_room;
     atomic_int headers_in_use;
     receive_slot *free_slots;
@@ -56,8 +57,12 @@ struct zmq_transport {
     bool came_up;       /* a link did since the last wait: who was told AGAIN may try again */
     int probe_rounds;   /* still to be done */
     int64_t probe_ns;   /* when the next is due */
-    zmq_pollitem_t *polled; /* [2 + 2 * (1 + peers)]: descriptors, then sockets and their monitors */
-    int polled_count;
+    struct pollfd *polled;  /* [1 + 2 * (1 + peers)]: wake_fd, then of each socket itself and its monitor */
+    void **sockets;         /* [1 + peers], in that order */
+    int socket_count;
+    /* Every socket has said that it has nothing, and has not been used since: then, and only then, do their
+     * descriptors become readable when there is something (zmq_getsockopt(3), ZMQ_FD). */
+    bool drained;
     struct zmq_transport *next_closed; /* in the hub's list */
 };
 

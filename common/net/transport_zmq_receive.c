@@ -184,9 +184,11 @@ static status read_any(zmq_transport *z, transport_message *out, bool *got)
         if (what == GOT_MESSAGE) {
             z->next_socket = s == peers ? 0 : s + 1;
             *got = true;
+            z->drained = false;
             return STATUS_OK;
         }
     }
+    z->drained = true;
     return STATUS_OK;
 }
 
@@ -253,6 +255,7 @@ void zmq_probe_clients(zmq_transport *z)
     for (int i = 0; i < z->base.options.peers; i++) {
         zmq_link *l = &z->links[i];
         if (!l->up || l->lost || z->base.links[i].ended) continue;
+        z->drained = false;
         if (zmq_send(z->router, l->identity, sizeof l->identity, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0)
             zmq_send(z->router, "", 0, ZMQ_DONTWAIT);
         else if (errno == EHOSTUNREACH)

@@ -71,6 +71,7 @@ status zmq_send_message(transport *t, int link, const message_header *header, co
     header_slot *slot = &l->slots[l->next_slot];
     size_t bytes = message_pack(header, slot->bytes);
     void *socket = l->socket ? l->socket : z->router;
+    z->drained = false;
     if (!l->socket) {
         status named = send_identity(z, l);
         if (named != STATUS_OK) return named;
