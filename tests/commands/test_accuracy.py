@@ -1,0 +1,50 @@
+"""Training learns: accuracy on held-back data. With --long the larger network, too."""
+import os
+import sys
+
+from program import harness
+from tap import Skip, cases, expect, expect_equal, main, test
+
+LONG = "--long" in sys.argv
+sys.argv = [word for word in sys.argv if word != "--long"]
+
+
+def accuracies(result):
+    expect_equal(result.code, 0, "exit code", result)
+    return {name: job["accuracy"] for name, job in result.jobs().items()}
+
+
+def fashion_mnist():
+    if not os.path.exists("/usr/share/datasets/fashion-mnist"):
+        raise Skip("dataset-fashion-mnist is not installed")
+
+
+@cases([(f"seed {seed}", seed) for seed in (1, 2, 3)])
+def a_perceptron_knows_the_cultivar_of_94_wines_in_100(seed):
+    found = accuracies(harness("--mode", "both", "--gpus", "2", "--model", "wine_mlp", "--data", "wine", "--batch", "16",
+                               "--epochs", "100", "--optimizer", "adam", "--lr", "0.001", "--seed", seed, "--json", "-"))
+    expect_equal(set(found), {"none", "ps", "ring"}, "engines")
+    for engine, accuracy in found.items():
+        expect(accuracy >= 0.94, f"{engine}: {accuracy}")
+
+
+@test
+def lenet_learns_clothes_in_a_tenth_of_an_epoch():
+    fashion_mnist()
+    found = accuracies(harness("--mode", "both", "--model", "lenet", "--data", "fashion-mnist", "--gpus", "2", "--batch", "32",
+                               "--steps", "90", "--optimizer", "adam", "--lr", "0.002", "--json", "-", limit=180))
+    for engine, accuracy in found.items():
+        expect(accuracy >= 0.55, f"{engine}: {accuracy}")
+
+
+if LONG:
+    @test
+    def lenet_knows_86_clothes_in_100_behind_3_epochs():
+        fashion_mnist()
+        found = accuracies(harness("--model", "lenet", "--data", "fashion-mnist", "--gpus", "2", "--batch", "32", "--epochs", "3",
+                                   "--optimizer", "adam", "--lr", "0.001", "--json", "-", limit=1800))
+        for engine, accuracy in found.items():
+            expect(accuracy >= 0.86, f"{engine}: {accuracy}")
+
+
+main()

@@ -1,0 +1,260 @@
+"""The command line: what is printed without a run, and what wrong input is answered with."""
+import gzip
+import os
+import socket
+import struct
+import tempfile
+
+from program import Run, Watch, harness
+from tap import cases, expect, expect_equal, main, test
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+GOLDEN = os.path.join(ROOT, "tests/golden")
+FILES = tempfile.TemporaryDirectory(prefix="files-")
+
+
+def file_of(name, content):
+    path = os.path.join(FILES.name, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(content)
+    return path
+
+
+def idx(shape, data=None):
+    size = 1
+    for extent in shape:
+        size *= extent
+    header = struct.pack(">HBB", 0, 8, len(shape)) + b"".join(struct.pack(">I", extent) for extent in shape)
+    return header + (bytes(size) if data is None else data)
+
+
+# ---- what is printed ---------------------------------------------------------------------------
+
+@cases([
+    ("--help", ["--help"], ["usage: harness [run] [options]", "Exit codes:", "  run ", "  verify ", "  doctor ",
+                            "  models ", "  policies "]),
+    ("--version", ["--version"], ["harness 0."]),
+    ("run --help", ["run", "--help"], ["--mode none|ps|ring|both", "--gpus N", "--json FILE", "--stall-timeout",
+                                       "--lr-schedule constant|step|cosine|linear", "--bucket-cap-mb", "[both]"]),
+    ("verify --help", ["verify", "--help"], ["FILE.json", "--device NAME", "--mode auto|none|ps|ring|both"]),
+    ("models --help", ["models", "--help"], ["--classes N"]),
+    ("doctor --help", ["doctor", "--help"], ["usage: harness doctor"]),
+    ("doctor", ["doctor"], ["processors ", "container CPU limit", "descriptors", "shared memory", "device cpu",
+                            "device reference", "oneDNN", "libzmq", "protobuf-c", "OpenMP run-time"]),
+    ("models", ["models"], ["toy ", "wine_mlp ", "lenet ", "resnet18 ", "resnet50 ", "vgg16 ", "bert_base ", "gpt2 "]),
+    ("models toy", ["models", "toy"], ["net1", "5x10", "165 parameters"]),
+    ("policies", ["policies"], ["sync ", "ddp ", "apex ", "torch-0.4.1 "]),
+])
+def asked_for_it_prints(words, parts):
+    result = harness(*words)
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal(result.err, "", "stderr", result)
+    for part in parts:
+        expect(part in result.out, f"expected {part!r} in the output", result)
+
+
+@test
+def an_agreeing_golden_file_is_one_line():
+    path = os.path.join(GOLDEN, "toy_w4.json")
+    result = harness("verify", path)
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal(len(result.out.splitlines()), 1, "lines", result)
+    for part in ("agrees", path, "ps ", "ring ", " of the limit (", "of 16 tensors not checked"):
+        expect(part in result.out, f"expected {part!r}", result)
+
+
+@test
+def a_golden_file_that_disagrees_ends_with_1_and_says_where():
+    with open(os.path.join(GOLDEN, "toy_w1.json"), encoding="ascii") as file:
+        text = file.read()
+    at = text.index('"l2": ') + 6
+    changed = file_of("changed.json", (text[:at] + "7" + text[at:]).encode())
+    result = harness("verify", changed, os.path.join(GOLDEN, "toy_w1.json"))
+    expect_equal(result.code, 1, "exit code", result)
+    lines = result.out.splitlines()
+    expect_equal([line.split()[0] for line in lines], ["DISAGREES", "agrees", "1"], "first words", result)
+    expect("found " in lines[0] and "expected " in lines[0], "both figures", result)
+
+
+@test
+def a_loss_over_all_ranks_is_not_comparable_without_dp():
+    result = harness("verify", os.path.join(GOLDEN, "bert_tiny_w2_global_loss.json"))
+    expect_equal(result.code, 0, "exit code", result)
+    has_dp = " dp " in harness("policies").out
+    expect_equal(result.out.split()[0], "agrees" if has_dp else "skipped", "first word", result)
+    expect("not comparable: its loss is over the targets of all ranks, which takes ps=dp" in result.out, result)
+
+
+# ---- wrong input -------------------------------------------------------------------------------
+
+IMAGES = file_of("images", idx([4, 8, 8]))
+LABELS = file_of("labels", idx([4]))
+QUICK = ["--model", "toy", "--steps", "2", "--quiet"]
+LENET = ["--model", "lenet", "--mode", "none", "--quiet"]
+RESNET = ["--model", "resnet18", "--mode", "none", "--quiet"]
+
+# label, words, exit code, what the line names: the thing, what was found, what is allowed
+WRONG = [
+    ("unknown option", ["--modle", "ps"], 64, ["--modle", "did you mean --mode"]),
+    ("unknown option near nothing", ["--zzzzzzzz"], 64, ["--zzzzzzzz", "--help"]),
+    ("unknown command", ["trian"], 64, ["trian", "run, verify, models, policies, doctor"]),
+    ("a word too many", ["run", "twice"], 64, ["twice", "run --help"]),
+    ("no value", ["--gpus"], 64, ["--gpus", "N"]),
+    ("unknown mode", ["--mode", "pss"], 64, ["--mode", "pss", "none, ps, ring, both"]),
+    ("unknown model", ["--model", "resnt18"], 64, ["resnt18", "resnet18"]),
+    ("unknown policy", ["--policy", "ddpp"], 64, ["--policy", "ddpp", "sync", "apex"]),
+    ("policy of the other engine", ["--policy", "ps=ddp"], 64, ["--policy", "ddp", "sync"]),
+    ("unknown engine of a policy", ["--policy", "pc=sync"], 64, ["pc", "none, ps, ring"]),
+    ("unknown device", ["--device", "cdua"], 64, ["--device", "cdua", "cpu"]),
+    ("a GPU", ["--device", "cuda"], 64, ["--device", "cuda", "cpu"]),
+    ("unknown optimizer", ["--optimizer", "adm"], 64, ["--optimizer", "adm", "sgd, adam, adamw"]),
+    ("number that is none", ["--steps", "1e"], 64, ["--steps", "1e", "whole number"]),
+    ("negative number", ["--steps", "-3"], 64, ["--steps", "-3", "from 0"]),
+    ("number with a tail", ["--batch", "16x"], 64, ["--batch", "16x", "from 1"]),
+    ("zero ranks", ["--gpus", "0"], 64, ["--gpus", "0", "from 1"]),
+    ("too many ranks", ["--gpus", "100000"], 64, ["--gpus", "100000", "1024"]),
+    ("rate that is none", ["--lr", "fast"], 64, ["--lr", "fast", "number"]),
+    ("duration without unit", ["--stall-timeout", "soon"], 64, ["--stall-timeout", "soon"]),
+    ("steps and epochs", ["--steps", "1", "--epochs", "1"], 64, ["--steps", "--epochs"]),
+    ("ranks without engine", ["--mode", "none", "--gpus", "2"], 64, ["--gpus", "2", "--mode none"]),
+    ("unknown data set", ["--data", "imagenet"], 64, ["--data", "imagenet", "fashion-mnist"]),
+    ("unknown augmentation", ["--augment", "blur"], 64, ["blur", "crop"]),
+    ("option of another optimizer", [*QUICK, "--optimizer", "adam", "--momentum", "0.9"], 64, ["momentum", "adam"]),
+    ("malformed rendezvous", [*QUICK, "--mode", "ring", "--rendezvous", "http://x"], 78, ["RANK"]),
+    ("verify without a file", ["verify"], 64, ["verify", "golden"]),
+    ("unknown model to list", ["models", "alexnet"], 64, ["alexnet", "lenet"]),
+
+    ("images missing", [*LENET, "--data", f"idx:/no/such,{LABELS}"], 65, ["/no/such", "No such file"]),
+    ("labels missing", [*LENET, "--data", f"idx:{IMAGES},/no/such"], 65, ["/no/such", "No such file"]),
+    ("one file for two", [*LENET, "--data", f"idx:{IMAGES}"], 64, ["idx"]),
+    ("a folder for a file", [*LENET, "--data", f"idx:{FILES.name},{LABELS}"], 65, [FILES.name]),
+    ("empty file", [*LENET, "--data", f"idx:{file_of('empty', b'')},{LABELS}"], 65, ["empty"]),
+    ("truncated images", [*LENET, "--data", f"idx:{file_of('short', idx([4, 8, 8])[:-9])},{LABELS}"], 65, ["short"]),
+    ("images with a tail", [*LENET, "--data", f"idx:{file_of('long', idx([4, 8, 8]) + b'x')},{LABELS}"], 65, ["long"]),
+    ("truncated gzip", [*LENET, "--data", f"idx:{file_of('cut.gz', gzip.compress(idx([4, 8, 8]))[:-12])},{LABELS}"], 65,
+     ["cut.gz"]),
+    ("text for images", [*LENET, "--data", f"idx:{file_of('text', b'not a picture at all')},{LABELS}"], 65, ["text"]),
+    ("labels for images", [*LENET, "--data", f"idx:{LABELS},{LABELS}"], 65, [LABELS]),
+    ("images for labels", [*LENET, "--data", f"idx:{IMAGES},{IMAGES}"], 65, [IMAGES]),
+    ("numbers differ", [*LENET, "--data", f"idx:{IMAGES},{file_of('five', idx([5]))}"], 65, ["4", "5"]),
+    ("wine missing", ["--data", "wine:/no/such", "--model", "wine_mlp"], 65, ["/no/such"]),
+    ("wine of another kind", ["--data", f"wine:{IMAGES}", "--model", "wine_mlp"], 65, ["images"]),
+    ("wine truncated", ["--data", f"wine:{file_of('wine.csv', b'1,14.2,1.7' + bytes([10]))}", "--model", "wine_mlp"], 65,
+     ["wine.csv", "14"]),
+    ("cifar without files", [*RESNET, "--data", f"cifar10:{FILES.name}"], 65, ["data_batch_1.bin"]),
+    ("cifar truncated", [*RESNET, "--data", "cifar10:" + os.path.dirname(file_of("cifar/data_batch_1.bin", bytes(5000)))],
+     65, ["data_batch_1.bin"]),
+    ("mnist without files", [*LENET, "--data", f"mnist:{FILES.name}"], 65, ["train-images-idx3-ubyte"]),
+    ("golden file missing", ["verify", "/no/such.json"], 65, ["/no/such.json"]),
+    ("golden file of another kind", ["verify", f"{ROOT}/LICENSE"], 65, ["LICENSE", "not JSON"]),
+    ("other JSON", ["verify", file_of("other.json", b'{"format": 1}')], 65, ["other.json", "not a golden trajectory"]),
+    ("golden bucket tables", ["verify", f"{GOLDEN}/buckets/pytorch.json"], 65, ["pytorch.json", "not a golden"]),
+    ("checkpoint missing", [*QUICK, "--load", "/no/such"], 65, ["/no/such"]),
+    ("checkpoint of another kind", [*QUICK, "--load", IMAGES], 65, ["images"]),
+
+    ("results into no folder", [*QUICK, "--json", "/no/such/folder/x.json"], 73, ["/no/such/folder/x.json"]),
+    ("results into a folder", [*QUICK, "--json", FILES.name], 73, [FILES.name, "regular file"]),
+    ("results into a device", [*QUICK, "--json", "/dev/null"], 73, ["/dev/null", "regular file"]),
+    ("results into a file as a folder", [*QUICK, "--json", f"{IMAGES}/x"], 73, [IMAGES]),
+
+    ("more ranks than samples", ["--data", "wine", "--model", "wine_mlp", "--gpus", "200", "--quiet"], 78,
+     ["142", "200", "one sample a rank"]),
+    ("data that the model cannot take", ["--data", "wine", "--model", "lenet"], 78, ["13 features", "images"]),
+    ("ranks for mode none", ["verify", "--mode", "none", f"{GOLDEN}/toy_w4.json"], 78, ["none", "4 ranks"]),
+]
+
+
+@cases(WRONG)
+def wrong_input_is_answered_with_one_line(words, code, parts):
+    result = harness(*words)
+    expect_equal(result.code, code, "exit code", result)
+    expect_equal(result.out, "", "stdout", result)
+    expect_equal(len(result.lines()), 1, "lines on stderr", result)
+    for part in parts:
+        expect(part in result.lines()[0], f"expected {part!r} in the line", result)
+
+
+# ---- places that do not serve ------------------------------------------------------------------
+
+@cases([("--help", ["--help"]), ("--version", ["--version"]), ("doctor", ["doctor"]), ("models", ["models"]),
+        ("policies", ["policies"]), ("verify", ["verify", f"{GOLDEN}/toy_w1.json"]), ("report", QUICK),
+        ("results", [*QUICK, "--json", "-"])])
+def a_closed_stdout_is_no_success(words):
+    watch = Watch()
+    with Run(*words, preexec_fn=lambda: os.close(1)) as run:
+        result = run.wait(60)
+        watch.check(run)
+    expect_equal(result.code, 73, "exit code", result)
+    expect(len(result.lines()) == 1 and "stdout" in result.lines()[0], "one line that names stdout", result)
+
+
+@test
+def a_full_disk_behind_stdout_is_no_success():
+    with open("/dev/full", "wb") as full:
+        result = harness(*QUICK, stdout=full)
+    expect_equal(result.code, 73, "exit code", result)
+    expect("No space left" in result.err, result)
+
+
+@test
+def a_reader_that_has_gone_ends_the_program_quietly():
+    watch = Watch()
+    read, write = os.pipe()
+    os.close(read)
+    with Run(*QUICK, stdout=write) as run:
+        os.close(write)
+        result = run.wait(60)
+        watch.check(run)
+    expect(result.code in (73, 141), "exit code 73 or the pipe's signal", result)
+    expect(len(result.lines()) <= 1, "at most one line", result)
+
+
+@test
+def results_replace_an_older_file_and_leave_nothing_beside_it():
+    path = file_of("results/run.json", b"old")
+    result = harness(*QUICK, "--json", path)
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal(os.listdir(os.path.dirname(path)), ["run.json"], "files", result)
+    with open(path, encoding="utf-8") as file:
+        expect(file.read().startswith("{"), "JSON in the file")
+    expect("toy: 165 parameters" in result.out, "the report, too", result)
+
+
+@cases([("a port in use", "tcp://127.0.0.1:{port}", {}),
+        ("MASTER_PORT in use", "env://", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}"})])
+def an_address_in_use_is_named(url, variables):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        env = {name: value.format(port=port) for name, value in variables.items()}
+        env.update(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0")
+        result = harness(*QUICK, "--mode", "ring", "--rendezvous", url.format(port=port), env=env)
+    expect_equal(result.code, 69, "exit code", result)
+    expect_equal(len(result.lines()), 1, "lines", result)
+    expect(port in result.lines()[0], "names the port", result)
+
+
+@cases([("no RANK", {"WORLD_SIZE": "2"}, ["RANK"]), ("no WORLD_SIZE", {"RANK": "0"}, ["WORLD_SIZE"]),
+        ("no LOCAL_RANK", {"RANK": "0", "WORLD_SIZE": "2"}, ["LOCAL_RANK"]),
+        ("rank beyond the world", {"RANK": "2", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, ["RANK=2", "0 to 1"]),
+        ("rank that is none", {"RANK": "one", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, ["RANK=one"]),
+        ("no MASTER_ADDR", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": "29500"},
+         ["MASTER_ADDR"]),
+        ("port that is none", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+                               "MASTER_PORT": "x"}, ["MASTER_PORT", "x"])])
+def an_environment_that_says_too_little_is_named(variables, parts):
+    result = harness(*QUICK, "--mode", "ring", "--rendezvous", "env://", env=variables)
+    expect(result.code in (64, 78), "exit code of usage or configuration", result)
+    expect_equal(len(result.lines()), 1, "lines", result)
+    for part in parts:
+        expect(part in result.lines()[0], f"expected {part!r}", result)
+
+
+@test
+def ranks_that_others_start_belong_to_one_engine():
+    result = harness(*QUICK, "--rendezvous", "env://", env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})
+    expect_equal(result.code, 64, "exit code", result)
+    expect("both" in result.err and "none, ps or ring" in result.err, result)
+
+
+main()

@@ -1,0 +1,95 @@
+"""Ranks that the harness does not start itself: by hand, by mpirun."""
+import os
+import shutil
+import socket
+import tempfile
+
+from program import PROGRAM, Run, Watch, harness
+from tap import Skip, cases, expect, expect_equal, main, test
+
+LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--steps", "10", "--threads", "1"]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+def by_hand(words, world, variables, differ=None):
+    """Results of all ranks. `differ` adds words to some."""
+    watch, runs = Watch(), []
+    for rank in range(world):
+        env = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), **variables}
+        runs.append(Run(*words, *((differ or {}).get(rank, [])), env=env))
+    results = [run.wait(60) for run in runs]
+    watch.check(*runs)
+    for run in runs:
+        run.__exit__()
+    return results
+
+
+def hash_of(words):
+    result = harness(*words, "--json", "-", "--quiet")
+    return result.json()["jobs"][0]["parameter_hash"]
+
+
+@cases([(f"{engine}, {world} ranks, {kind}", engine, world, kind)
+        for engine in ("ps", "ring") for world, kind in ((2, "env"), (3, "tcp"), (4, "file"))])
+def ranks_started_by_hand_train_as_the_harness_does(engine, world, kind):
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        url = {"env": "env://", "tcp": f"tcp://127.0.0.1:{port}", "file": f"file://{folder}/meet"}[kind]
+        variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if kind == "env" else {}
+        words = [*LENET, "--mode", engine]
+        results = by_hand([*words, "--rendezvous", url, "--json", "-"], world, variables)
+        expect_equal(os.listdir(folder), [], "files of the rendezvous left behind")
+    for rank, result in enumerate(results):
+        expect_equal(result.code, 0, f"rank {rank}", result)
+        expect(rank == 0 or result.out == "", "rank 0 alone reports", result)
+    job = results[0].json()["jobs"][0]
+    expect_equal((job["engine"], job["world_size"], len(job["ranks"])), (engine, world, world), "the job")
+    expect_equal(job["parameter_hash"], hash_of([*words, "--gpus", world]), "hash, and that of the harness's own ranks")
+
+
+@test
+def the_order_in_which_ranks_come_does_not_matter():
+    port = free_port()
+    words = [*LENET, "--mode", "ring", "--rendezvous", f"tcp://127.0.0.1:{port}"]
+    watch = Watch()
+    env = {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    with Run(*words, env={"RANK": "1", **env}) as late:
+        import time
+        time.sleep(1)
+        with Run(*words, env={"RANK": "0", **env}) as first:
+            results = [first.wait(60), late.wait(60)]
+            watch.check(first, late)
+    for result in results:
+        expect_equal(result.code, 0, "exit code", result)
+
+
+@cases([("ps", "ps", 3), ("ring", "ring", 2)])
+def mpirun_starts_ranks(label, engine, world):
+    mpirun = shutil.which("mpirun")
+    if not mpirun:
+        raise Skip("mpirun is not installed")
+    words = [*LENET, "--mode", engine]
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMPI_ALLOW_RUN_AS_ROOT": "1",
+           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    with Run(*words, "--rendezvous", "env://", "--json", "-", env=env,
+             program=[mpirun, "--oversubscribe", "-np", str(world), PROGRAM]) as run:
+        result = run.wait(90)
+        run.wait_until_gone(5)
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal(result.json()["jobs"][0]["parameter_hash"], hash_of([*words, "--gpus", world]), "hash")
+
+
+@test
+def a_shell_inside_a_batch_job_starts_its_own_ranks():
+    result = harness("--model", "toy", "--steps", "3", "--mode", "ring", "--gpus", "2", "--json", "-",
+                     env={"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0", "RANK": "5",
+                          "WORLD_SIZE": "9"})
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal(result.json()["jobs"][0]["world_size"], 2, "ranks")
+
+
+main()

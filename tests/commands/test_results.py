@@ -1,0 +1,236 @@
+"""What a run reports: the JSON and its document, the text report, figures that must fit together."""
+import json
+import os
+import re
+import tempfile
+
+from program import harness
+from tap import cases, expect, expect_equal, main, test
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+BOTH = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--steps", "14", "--threads", "1"]
+WINE = ["--model", "wine_mlp", "--data", "wine", "--steps", "20"]
+
+
+# ---- the document ------------------------------------------------------------------------------
+
+def tables(path):
+    """{heading: {key: the rest of its row}} of a document's tables."""
+    found, heading = {}, ""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("## "):
+                heading = line[3:].strip()
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if not line.startswith("|") or cells[0] in ("key", "class", "---", "figure"):
+                continue
+            for key in cells[0].split(", "):
+                found.setdefault(heading, {})[key] = " | ".join(cells[1:])
+    return found
+
+
+DOCUMENT = tables("docs/results.md")
+STATISTICS = {"count", "minimum_ns", "p25_ns", "median_ns", "p75_ns", "p95_ns", "maximum_ns", "mean_ns", "spread"}
+LEDGER_CLASSES = set(tables("docs/measuring.md")["Memory"])
+with open(os.path.join(ROOT, "docs/measuring.md"), encoding="utf-8") as text:
+    PHASES = set(re.findall(r"`(\w+)`", text.read()))
+SECTIONS = {"jobs": "A job", "ranks": "A rank"}
+OPTIONAL = {"agreement"}
+
+
+def undocumented_within(value, row, path):
+    """Keys below a key: in backticks in its row, or of a family that the document names."""
+    if isinstance(value, list):
+        return [bad for item in value for bad in undocumented_within(item, row, path)]
+    if not isinstance(value, dict):
+        return []
+    known = set(re.findall(r"`(\w+)`", row))
+    if "statistics" in row:
+        known |= STATISTICS
+    if "ledger" in row:
+        known |= LEDGER_CLASSES | PHASES
+    free = "name to " in row  # names of libraries, options
+    bad = [] if free else [f"{path}.{key}" for key in value if key not in known]
+    return bad + [b for key, inner in value.items() for b in undocumented_within(inner, row, f"{path}.{key}")]
+
+
+def undocumented(value, section):
+    rows = DOCUMENT[section]
+    bad = [f"{section}: {key}" for key in value if key not in rows]
+    bad += [f"{section}: {key} is in the document alone" for key in set(rows) - set(value) - OPTIONAL]
+    for key, inner in value.items():
+        if key in SECTIONS:
+            bad += [b for item in inner for b in undocumented(item, SECTIONS[key])]
+        else:
+            bad += undocumented_within(inner, rows.get(key, ""), f"{section}: {key}")
+    return bad
+
+
+@cases([("both", BOTH + ["--eval-every", "7"]), ("one engine", BOTH + ["--mode", "ring"]),
+        ("nothing measured", WINE + ["--steps", "0"])])
+def every_key_of_the_results_is_documented_and_every_documented_key_is_there(words):
+    result = harness(*words, "--json", "-", "--quiet")
+    expect_equal(result.code, 0, "exit code", result)
+    bad = sorted(set(undocumented(result.json(), "The run")))
+    expect(not bad, *bad)
+
+
+# ---- stdout and stderr -------------------------------------------------------------------------
+
+@test
+def with_results_on_stdout_there_is_nothing_else():
+    result = harness(*WINE, "--json", "-")
+    expect_equal((result.out[0], result.out.rstrip()[-1]), ("{", "}"), "first and last character", result)
+    expect_equal(result.json()["schema_version"], 1, "schema_version")
+    expect_equal(result.lines(), [], "stderr but for the line on hardware", result)
+
+
+@test
+def the_first_line_says_what_hardware_there_is():
+    result = harness("--mode", "ring", "--gpus", "8", "--model", "toy", "--steps", "3")
+    first = result.err.splitlines()[0]
+    for part in ("no CUDA device found", "8 cpu ranks", "processor"):
+        expect(part in first, f"expected {part!r} in the first line", result)
+
+
+@test
+def quiet_means_an_empty_stderr():
+    expect_equal(harness(*WINE, "--quiet").err, "", "stderr")
+
+
+ROWS = ["ranks", "measured steps", "step time, median", "p95", "spread (p75-p25)/median", "forward", "backward",
+        "communication not hidden", "optimizer", "samples/s, together", "a rank", "speed-up over none",
+        "efficiency a rank", "efficiency a core", "sent a step, busiest rank", "received a step, busiest rank",
+        "memory peak, largest rank", "imbalance, max/mean", "imbalance, max-min", "loss, first measured step",
+        "last step", "accuracy on the test data"]
+
+
+@test
+def the_report_shows_every_figure_side_by_side():
+    result = harness(*WINE, "--gpus", "3")
+    lines = result.out.splitlines()
+    head = next((line for line in lines if "none" in line and "ring" in line), "")
+    expect_equal(head.split(), ["none", "ps", "(sync)", "ring", "(ddp)"], "column heads", result)
+    for row in ROWS:
+        found = [line for line in lines if line.strip().startswith(row + " ")]
+        expect(found, f"no row {row!r}", result)
+        expect("nan" not in found[0] and "inf" not in found[0], f"row {row!r} has a figure that is none", result)
+    for engine in ("none", "ps", "ring"):
+        expect(f"Memory of {engine} (" in result.out, f"no memory table of {engine}", result)
+    expect("the same bits" in result.out or "largest difference" in result.out, "no agreement of the engines", result)
+
+
+@test
+def the_report_shows_what_the_results_say():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "r.json")
+        result = harness(*WINE, "--json", path)
+        with open(path, encoding="utf-8") as file:
+            result_json = json.load(file)
+    for job in result_json["jobs"]:
+        for text in (f"{job['loss_last']:.4f}", f"{100 * job['accuracy']:.1f} %", str(job["step_time"]["count"])):
+            expect(text in result.out, f"{job['engine']}: {text} is not in the report", result)
+    expect(result_json["agreement"]["hash_ps"] in result.out, "hash in the report", result)
+
+
+# ---- figures that fit together -----------------------------------------------------------------
+
+@cases([("2 ranks", 2, True), ("3 ranks", 3, None), ("8 ranks", 8, None)])
+def engines_agree_side_by_side(ranks, same_bits):
+    result = harness(*BOTH, "--gpus", ranks, "--json", "-", limit=120)
+    data = result.json()
+    ps, ring = result.jobs()["ps"], result.jobs()["ring"]
+    agreement = data["agreement"]
+    if same_bits:
+        expect(agreement["parameters_equal"], "2 ranks have the same bits", agreement)
+    expect(agreement["parameters_equal"] == (ps["parameter_hash"] == ring["parameter_hash"]), agreement)
+    expect(agreement["largest_difference"] < 1e-5, "differences are of rounding", agreement)
+    expect(abs(ps["losses"][0] - ring["losses"][0]) < 1e-6, "first losses", ps["losses"][0], ring["losses"][0])
+    expect_equal([ps["world_size"], ring["world_size"], result.jobs()["none"]["world_size"]], [ranks, ranks, 1], "ranks")
+
+
+@test
+def the_parts_of_a_step_add_up():
+    jobs = harness(*BOTH, "--json", "-").jobs()
+    for engine, job in jobs.items():
+        for rank in job["ranks"]:
+            for i, total in enumerate(rank["step_ns"]):
+                parts = sum(rank[key][i] for key in ("load_ns", "forward_ns", "backward_ns", "exposed_communication_ns",
+                                                     "other_ns"))
+                beside = engine == "ps"  # the server's update is on a thread of its own
+                optimizer = 0 if beside else rank["optimizer_ns"][i]
+                expect_equal(parts + optimizer, total, f"{engine} rank {rank['rank']}, step {i}")
+                expect(rank["other_ns"][i] > -0.05 * total, f"{engine}: 'other' is {rank['other_ns'][i]} of {total}")
+
+
+@cases([("no evaluations", []), ("evaluations at the end of blocks", ["--eval-every", "1"])])
+def the_wall_time_holds_every_measured_step(words):
+    for job in harness(*BOTH, *words, "--json", "-").jobs().values():
+        for rank in job["ranks"]:
+            steps = sum(rank["step_ns"])
+            expect(rank["wall_ns"] >= steps, f"{job['engine']}: {rank['wall_ns']} ns for steps of {steps} ns")
+
+
+@cases([("alone", ["--mode", "ps"], list(range(5, 19))), ("side by side", [],
+        [i for i in range(5, 19) if (i - 5) % 3 != 0])])
+def the_first_step_of_a_turn_is_not_measured(words, expected):
+    for job in harness(*BOTH, *words, "--json", "-").jobs().values():
+        for rank in job["ranks"]:
+            expect_equal(rank["step_index"], expected, job["engine"])
+        expect_equal((job["steps"], job["warmup_steps"]), (19, 5), job["engine"])
+
+
+@cases([("2 ranks", 2), ("4 ranks", 4)])
+def traffic_is_what_the_algorithms_move(ranks):
+    jobs = harness(*BOTH, "--steps", "60", "--gpus", ranks, "--json", "-").jobs()
+    model = 4 * 61706
+    # The server beside rank 0: (n-1) P each way; a worker: P. Ring: 2 (n-1)/n P everywhere.
+    expected = {"none": [0] * ranks, "ps": [(ranks - 1) * model] + [model] * (ranks - 1),
+                "ring": [2 * (ranks - 1) / ranks * model] * ranks}
+    for engine, job in jobs.items():
+        for row, wanted in zip(job["traffic"]["per_rank"], expected[engine]):
+            for key in ("bytes_sent_per_step", "bytes_received_per_step"):
+                # Chunks of a ring are no equal parts; of what is in flight at the ends of measuring some is not counted.
+                expect(abs(row[key] - wanted) <= 0.04 * wanted, f"{engine} {key}: found {row[key]}, expected {wanted}")
+
+
+@test
+def memory_is_what_the_model_needs():
+    jobs = harness(*BOTH, "--gpus", "4", "--optimizer", "adam", "--json", "-").jobs()
+    model = 4 * 61706
+    for engine, job in jobs.items():
+        peaks = [rank["memory"]["total"]["peak_bytes"] for rank in job["ranks"]]
+        summary = job["memory_imbalance"]
+        expect_equal(summary["maximum_bytes"], max(peaks), engine)
+        expect_equal(summary["maximum_minus_minimum_bytes"], max(peaks) - min(peaks), engine)
+        expect(abs(summary["maximum_over_mean"] - max(peaks) * len(peaks) / sum(peaks)) < 1e-12, engine)
+        for rank in job["ranks"]:
+            classes = rank["memory"]["classes"]
+            own = classes["parameters"]["peak_bytes"] + classes["replicas"]["peak_bytes"]
+            expect_equal(own, model, f"{engine} rank {rank['rank']}: parameters")
+            expect_equal(classes["gradients"]["peak_bytes"], model, f"{engine} rank {rank['rank']}: gradients")
+            expect_equal(sum(rank["memory"]["peak_classes"].values()), rank["memory"]["total"]["peak_bytes"], engine)
+        states = [rank["memory"]["classes"]["optimizer_state"]["peak_bytes"] for rank in job["ranks"]]
+        expect_equal(states, [2 * model] + [0] * 3 if engine == "ps" else [2 * model] * len(peaks), f"{engine}: Adam's state")
+
+
+@test
+def efficiency_follows_from_throughput():
+    data = harness(*WINE, "--gpus", "2", "--json", "-").json()
+    rate = {job["engine"]: job["throughput"]["samples_per_second"] for job in data["jobs"]}
+    for row in data["comparison"]["against_none"]:
+        speedup = rate[row["engine"]] / rate["none"]
+        ranks = 1 if row["engine"] == "none" else 2
+        expect(abs(row["speedup"] - speedup) < 1e-9 * speedup, row)
+        expect(abs(row["efficiency_per_rank"] - speedup / ranks) < 1e-9 * speedup, row)
+
+
+@test
+def evaluations_come_when_asked_for_and_at_the_end():
+    for job in harness(*WINE, "--eval-every", "10", "--json", "-").jobs().values():
+        expect_equal([e["step"] for e in job["evaluations"]], [10, 20, 25], job["engine"])
+        expect_equal({e["samples"] for e in job["evaluations"]}, {36}, job["engine"])
+        expect_equal(job["accuracy"], job["evaluations"][-1]["accuracy"], job["engine"])
+
+
+main()

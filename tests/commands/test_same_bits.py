@@ -1,0 +1,67 @@
+"""The same command twice gives the same bits, and so do both engines where they add in the same order."""
+from program import harness
+from tap import cases, expect, expect_equal, main
+
+SYNTHETIC = ["--data", "synthetic:3x32x32:10", "--batch", "4"]
+REAL = ["--data", "fashion-mnist", "--batch", "8"]
+
+
+def bits(*words, limit=120):
+    """{engine: (hash of the parameters, losses)}"""
+    result = harness(*words, "--json", "-", "--quiet", limit=limit)
+    expect_equal(result.code, 0, "exit code", result)
+    return {name: (job["parameter_hash"], job["losses"]) for name, job in result.jobs().items()}
+
+
+@cases([
+    ("toy, 5 ranks", ["--model", "toy", "--gpus", "5", "--steps", "30"]),
+    ("wine_mlp, adam, 3 ranks", ["--model", "wine_mlp", "--data", "wine", "--gpus", "3", "--epochs", "10", "--optimizer", "adam"]),
+    ("lenet, 2 threads", ["--model", "lenet", *REAL, "--threads", "2", "--steps", "20", "--augment", "crop,flip"]),
+    ("lenet, 4 ranks, Nesterov, clipping", ["--model", "lenet", *REAL, "--threads", "1", "--gpus", "4", "--steps", "20",
+                                            "--momentum", "0.9", "--nesterov", "--clip-norm", "0.5"]),
+    ("resnet18, 1 thread", ["--model", "resnet18", *SYNTHETIC, "--threads", "1", "--steps", "6"]),
+    ("resnet18, 2 threads", ["--model", "resnet18", *SYNTHETIC, "--threads", "2", "--steps", "6"]),
+    ("resnet18, SyncBatchNorm", ["--model", "resnet18", *SYNTHETIC, "--threads", "1", "--steps", "4", "--sync-batchnorm"]),
+    ("reference", ["--model", "wine_mlp", "--data", "wine", "--device", "reference", "--steps", "20"]),
+    ("gpt2", ["--model", "gpt2", "--layers", "2", "--hidden", "64", "--heads", "2", "--vocabulary", "300", "--positions", "32",
+              "--sequence", "32", "--batch", "2", "--steps", "4"]),
+    ("other policies", ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "20", "--policy", "ring=apex", "--servers", "2"]),
+])
+def the_same_command_twice_gives_the_same_bits(words):
+    first, second = bits(*words), bits(*words)
+    for engine in first:
+        expect_equal(second[engine][0], first[engine][0], f"{engine}: hash of the second run")
+        expect_equal(second[engine][1], first[engine][1], f"{engine}: losses of the second run")
+
+
+@cases([("another seed", ["--seed", "2"]), ("another batch", ["--batch", "9"]), ("another rate", ["--lr", "0.02"])])
+def another_experiment_gives_other_bits(words):
+    base = ["--model", "lenet", *REAL, "--mode", "ring", "--steps", "3"]
+    expect(bits(*base)["ring"] != bits(*base, *words)["ring"], "the hashes are the same")
+
+
+@cases([
+    ("alone and side by side", ["--mode", "ring"], ["--mode", "both"], "ring"),
+    ("inline and on a thread", ["--mode", "ps", "--progress", "inline"], ["--mode", "ps", "--progress", "thread"], "ps"),
+    ("shared memory and messages", ["--mode", "ps", "--payload", "shm"], ["--mode", "ps", "--payload", "zmq"], "ps"),
+    ("ipc and tcp", ["--mode", "ps", "--transport", "ipc"], ["--mode", "ps", "--transport", "tcp"], "ps"),
+    ("one server and three", ["--mode", "ps"], ["--mode", "ps", "--servers", "3"], "ps"),
+    ("small buckets and large", ["--mode", "ring", "--collective", "direct", "--bucket-cap-mb", "0.01"],
+     ["--mode", "ring", "--collective", "direct", "--bucket-cap-mb", "100"], "ring"),
+])
+def how_it_travels_does_not_change_the_bits(one, other, engine):
+    base = ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "10", "--threads", "1"]
+    expect_equal(bits(*base, *one)[engine], bits(*base, *other)[engine], engine)
+
+
+@cases([
+    ("resnet18 on real data, 50 steps", ["--model", "resnet18", *REAL, "--steps", "50", "--warmup", "0", "--momentum", "0.9"]),
+    ("resnet18 with silu and adamw", ["--model", "resnet18", "--activation", "silu", *REAL, "--steps", "10", "--optimizer", "adamw"]),
+])
+def two_ranks_end_with_the_same_bits_under_both_engines(words):
+    ends = bits(*words, "--gpus", "2", "--threads", "1", limit=300)
+    expect_equal(ends["ring"], ends["ps"], "ring, and ps")
+    expect(all(loss == loss for loss in ends["ps"][1]), "losses are numbers", ends["ps"][1])
+
+
+main()

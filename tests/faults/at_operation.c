@@ -1,0 +1,120 @@
+/* at_operation PID OPERATION STEP SIGNAL: sends a rank a signal while it is in the midst of an operation.
+ *
+ * The rank is stopped as soon as its status cell shows the operation (the compute thread's or the agent's)
+ * at the step or later. If it is still there once it has stopped, it gets the signal: so a rank dies where
+ * the test wants it to, and nowhere else. Prints what the cell said. */
+#include "common/net/board.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+enum { LIMIT_S = 120, ENVIRONMENT_BYTES = 1 << 18 };
+
+typedef struct target {
+    pid_t pid;
+    board *board;
+    int rank;
+    const char *operation;
+    long step;
+} target;
+
+static const char *variable(const char *environment, size_t bytes, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = environment; at < environment + bytes; at += strlen(at) + 1)
+        if (strncmp(at, name, length) == 0 && at[length] == '=') return at + length + 1;
+    return NULL;
+}
+
+/* The board of the rank's job, by what the launcher told the rank. */
+static status attach(target *t)
+{
+    static char environment[ENVIRONMENT_BYTES];
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)t->pid);
+    FILE *file = fopen(path, "re");
+    size_t bytes = file ? fread(environment, 1, sizeof environment - 1, file) : 0;
+    if (file) fclose(file);
+    const char *fd = variable(environment, bytes, "HARNESS_BOARD_FD"), *token = variable(environment, bytes, "HARNESS_TOKEN");
+    const char *world = variable(environment, bytes, "WORLD_SIZE"), *rank = variable(environment, bytes, "RANK");
+    if (!fd || !token || !world || !rank) return fail(STATUS_DATA, "process %d is no rank", (int)t->pid);
+    t->rank = atoi(rank);
+    snprintf(path, sizeof path, "/proc/%d/fd/%s", (int)t->pid, fd);
+    int memory = open(path, O_RDWR | O_CLOEXEC);
+    if (memory < 0) return fail_errno(STATUS_DATA, "%s", path);
+    return board_attach(memory, eventfd(0, EFD_CLOEXEC), strtoull(token, NULL, 16), atoi(world), &t->board);
+}
+
+static bool is_there(const target *t, board_status *s)
+{
+    board_read(t->board, t->rank, s);
+    if (s->pid != (int)t->pid || s->step < t->step) return false;
+    return strcmp(board_operation_name(s->operation), t->operation) == 0 ||
+           (s->agent != BOARD_START && strcmp(board_operation_name(s->agent), t->operation) == 0);
+}
+
+/* The third field of /proc/PID/stat, behind a name in parentheses; '-' for a process that has gone. */
+static char state_of(pid_t pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file) return '-';
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    const char *end = strrchr(text, ')');
+    return end && end[1] ? end[2] : '-';
+}
+
+static bool stop(pid_t pid)
+{
+    if (kill(pid, SIGSTOP) != 0) return false;
+    char state = state_of(pid);
+    for (; state != 'T' && state != '-' && state != 'Z'; state = state_of(pid)) clock_sleep_ns(50 * NS_PER_US);
+    clock_sleep_ns(NS_PER_MS); /* the process is, now all of its threads are */
+    return state == 'T';
+}
+
+static status strike(const target *t, int signal)
+{
+    board_status s;
+    char where[128];
+    int64_t until = clock_now_ns() + LIMIT_S * NS_PER_S;
+    while (clock_now_ns() < until) {
+        if (!is_there(t, &s)) {
+            if (state_of(t->pid) == '-') break;
+            clock_sleep_ns(20 * NS_PER_US);
+            continue;
+        }
+        if (!stop(t->pid)) break;
+        if (is_there(t, &s)) {
+            kill(t->pid, signal);
+            if (signal != SIGSTOP) kill(t->pid, SIGCONT);
+            printf("%s\n", board_status_format(&s, where, sizeof where));
+            return STATUS_OK;
+        }
+        kill(t->pid, SIGCONT);
+        clock_sleep_ns(NS_PER_MS);
+    }
+    board_read(t->board, t->rank, &s);
+    return fail(STATUS_PEER, "process %d never was in %s at step %ld; now %s", (int)t->pid, t->operation, t->step,
+                board_status_format(&s, where, sizeof where));
+}
+
+int main(int argc, char *argv[])
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (argc != 5) return status_exit_code(STATUS_USAGE);
+    target t = {.pid = atoi(argv[1]), .operation = argv[2], .step = atol(argv[3])};
+    status rc = attach(&t);
+    if (rc == STATUS_OK) rc = strike(&t, atoi(argv[4]));
+    if (rc != STATUS_OK) fprintf(stderr, "at_operation: %s\n", error_message());
+    board_close(&t.board);
+    return status_exit_code(rc);
+}

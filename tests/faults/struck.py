@@ -1,0 +1,42 @@
+"""Runs that are struck: a rank gets a signal in the midst of an operation."""
+import os
+import subprocess
+
+from program import BUILD, SLOWER, Run
+from tap import expect
+
+AT_OPERATION = os.path.abspath(os.path.join(BUILD, "tests", "at_operation"))
+GONE = 15      # promised: 5 s behind a failure; promises of time are tested at three times their limit
+GONE_WITH_LAUNCHER = 6  # promised: 2 s
+
+LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--threads", "1", "--steps", "10000000"]
+RESNET = ["--model", "resnet18", "--data", "synthetic:3x32x32:10", "--batch", "4", "--threads", "1", "--steps", "10000000"]
+
+
+def strike(run, job, rank, operation, step, number):
+    """Signals the rank once it is in `operation` at `step` or later; returns its process and what it did."""
+    pid = run.wait_for_rank(job, rank)
+    done = subprocess.run([AT_OPERATION, str(pid), operation, str(step), str(int(number))], capture_output=True, text=True,
+                          timeout=150 * SLOWER, check=False)
+    expect(done.returncode == 0, done.stderr, run.peek())
+    return pid, done.stdout.strip()
+
+
+def reach(run, job, rank, step):
+    """Waits until the rank is at `step` or later."""
+    return strike(run, job, rank, "forward", step, 0)[0]
+
+
+def errors(result):
+    return [line for line in result.lines() if " warning: " not in line]
+
+
+def cause(result):
+    """The one line that says what ended the run."""
+    lines = errors(result)
+    expect(len(lines) == 1, f"{len(lines)} lines, expected one", result)
+    return lines[0]
+
+
+def start(*words, **popen):
+    return Run(*words, **popen)

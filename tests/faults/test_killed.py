@@ -1,0 +1,115 @@
+"""A rank that dies ends the run: one line that names it, exit code 75, nothing left."""
+import signal
+
+from program import Run, Watch
+from struck import GONE, GONE_WITH_LAUNCHER, LENET, RESNET, cause, reach, strike
+from tap import cases, expect, expect_equal, main, test
+
+COMMUNICATION = {"ps": ["push", "pull"], "ring": ["all_reduce"]}
+KILLS = [(f"{engine} rank {rank} of 3 in {operation}", engine, LENET, rank, operation, 20)
+         for engine in ("ps", "ring") for rank in (0, 1, 2)
+         for operation in ("forward", "backward", COMMUNICATION[engine][0])]
+KILLS += [("ps rank 2 of 3 in pull", "ps", LENET, 2, "pull", 20),
+          ("ps rank 0 of 3 in wait", "ps", LENET, 0, "wait", 20),
+          ("ring rank 1 of 3 in the first step", "ring", LENET, 1, "backward", 0),
+          ("ps rank 0 of 3, resnet18 in push", "ps", RESNET, 0, "push", 3),
+          ("ring rank 2 of 3, resnet18 in all_reduce", "ring", RESNET, 2, "all_reduce", 3)]
+
+
+def expect_cause(result, engine, rank, pid, where, text):
+    line = cause(result)
+    for part in (f"{engine} rank {rank} (host ", f"process {pid})", where, text):
+        expect(part in line, f"expected {part!r} in the line", result)
+    expect_equal(result.code, 75, "exit code", result)
+    expect_equal(result.out, "", "stdout", result)
+
+
+@cases(KILLS)
+def a_killed_rank_is_named_and_the_others_go(engine, workload, rank, operation, step):
+    watch = Watch()
+    with Run("--mode", engine, "--gpus", "3", *workload) as run:
+        pid, where = strike(run, engine, rank, operation, step, signal.SIGKILL)
+        result = run.wait(GONE)
+        watch.check(run)
+    expect(operation in where, where)
+    expect_cause(result, engine, rank, pid, where, "killed by signal 9 (Killed)")
+
+
+@cases([("ps, server of its own on every rank", ["--mode", "ps", "--servers", "3"], "ps", 1),
+        ("ps over tcp", ["--mode", "ps", "--transport", "tcp"], "ps", 2),
+        ("ps over tcp, the server", ["--mode", "ps", "--transport", "tcp"], "ps", 0),
+        ("ps with messages", ["--mode", "ps", "--payload", "zmq"], "ps", 1),
+        ("ps, inline", ["--mode", "ps", "--progress", "inline"], "ps", 0),
+        ("ps, ssp", ["--mode", "ps", "--policy", "ssp"], "ps", 1),
+        ("ps, async", ["--mode", "ps", "--policy", "async"], "ps", 0),
+        ("ring, inline", ["--mode", "ring", "--progress", "inline"], "ring", 1),
+        ("ring, behind the backward pass", ["--mode", "ring", "--policy", "torch-0.4.1"], "ring", 0),
+        ("alone", ["--mode", "none"], "none", 0)])
+def a_killed_rank_is_named_however_the_engine_is_set(words, engine, rank):
+    watch = Watch()
+    ranks = [] if engine == "none" else ["--gpus", "3"]
+    with Run(*words, *ranks, *LENET) as run:
+        pid, where = strike(run, engine, rank, "backward", 20, signal.SIGKILL)
+        result = run.wait(GONE)
+        watch.check(run)
+    expect_cause(result, engine, rank, pid, where, "killed by signal 9 (Killed)")
+
+
+@cases([("none rank 0", "none", 0, "backward"), ("ps rank 0", "ps", 0, "backward"), ("ring rank 1", "ring", 1, "forward"),
+        ("a parked rank", "ring", 0, "parked")])
+def side_by_side_a_killed_rank_ends_all_three_jobs(label, engine, rank, operation):
+    watch = Watch()
+    with Run("--gpus", "2", *LENET, "--steps", "100000") as run:
+        pid, where = strike(run, engine, rank, operation, 3, signal.SIGKILL)
+        result = run.wait(GONE)
+        watch.check(run)
+    expect_cause(result, engine, rank, pid, where, "killed by signal 9 (Killed)")
+
+
+@cases([(f"{engine}: {name}", engine, number, text)
+        for engine in ("ps", "ring")
+        for name, number, text in (("SIGSEGV", signal.SIGSEGV, "killed by signal 11 (Segmentation fault)"),
+                                   ("SIGABRT", signal.SIGABRT, "killed by signal 6 (Aborted)"),
+                                   ("SIGBUS", signal.SIGBUS, "killed by signal 7 (Bus error)"))])
+def the_signal_that_ended_a_rank_is_named(engine, number, text):
+    watch = Watch()
+    with Run("--mode", engine, "--gpus", "2", *LENET) as run:
+        pid, _ = strike(run, engine, 1, "backward", 5, number)
+        result = run.wait(GONE)
+        watch.check(run)
+    expect_cause(result, engine, 1, pid, "", text)
+
+
+@cases([("ps, the store", "ps", 0), ("ps", "ps", 2), ("ring, the store", "ring", 0), ("ring", "ring", 1)])
+def a_rank_killed_in_the_rendezvous_is_named(engine, rank):
+    watch = Watch()
+    with Run("--mode", engine, "--gpus", "3", *LENET) as run:
+        late = 1 if rank != 1 else 2
+        pid = run.wait_for_rank(engine, late)
+        run.kill(pid, signal.SIGSTOP)
+        pid, where = strike(run, engine, rank, "rendezvous", -1, signal.SIGKILL)
+        result = run.wait(GONE)
+        watch.check(run)
+    expect_cause(result, engine, rank, pid, where, "killed by signal 9 (Killed)")
+
+
+@cases([("ps", ["--mode", "ps", "--gpus", "4"], "ps"), ("ring", ["--mode", "ring", "--gpus", "4"], "ring"),
+        ("side by side", ["--gpus", "2"], "ps")])
+def no_rank_outlives_the_launcher(words, engine):
+    watch = Watch()
+    with Run(*words, *LENET) as run:
+        reach(run, engine, 0, 3)
+        run.kill(run.pid, signal.SIGKILL)
+        watch.check(run, limit=GONE_WITH_LAUNCHER)
+
+
+@test
+def no_rank_outlives_a_launcher_killed_while_ranks_still_meet():
+    watch = Watch()
+    with Run("--mode", "ring", "--gpus", "4", *RESNET) as run:
+        run.wait_for_rank("ring", 3)
+        run.kill(run.pid, signal.SIGKILL)
+        watch.check(run, limit=GONE_WITH_LAUNCHER)
+
+
+main()
