@@ -1,10 +1,13 @@
 /* Progressive filling over the connected parts of the network in which something changed. */
 #include "common/sim/network_impl.h"
 
-/* A part: its resources in n->part, its flows in n->flows. */
+/* A part: its resources in n->part, its flows in n->flows, how many of them have a limit of their own. */
 typedef struct part {
-    int32_t resources, flows;
+    int32_t resources, flows, limited;
 } part;
+
+/* Resources whose shares differ by no more than rounding are full together. */
+#define SAME_LEVEL (1 + 1e-12)
 
 static void visit_resource(sim_network *n, part *p, int32_t index)
 {
@@ -23,6 +26,7 @@ static void visit_flow(sim_network *n, part *p, sim_flow *f)
     f->visit = n->visit;
     f->fixed = false;
     n->flows[p->flows++] = f;
+    p->limited += !isinf(f->limit);
     for (int32_t i = 0; i < f->hop_count; i++) {
         sim_resource *r = &n->resources[f->hops[i].resource];
         visit_resource(n, p, f->hops[i].resource);
@@ -34,7 +38,7 @@ static void visit_flow(sim_network *n, part *p, sim_flow *f)
 /* Everything that is connected with resource `start` through flows. */
 static part gather(sim_network *n, int32_t start)
 {
-    part p = {0, 0};
+    part p = {0, 0, 0};
     visit_resource(n, &p, start);
     for (int32_t i = 0; i < p.resources; i++)
         for (sim_hop *hop = n->resources[n->part[i]].flows; hop; hop = hop->next) visit_flow(n, &p, hop->flow);
@@ -59,52 +63,61 @@ static double share_of(const sim_resource *r)
     return r->left > 0 ? r->left / r->weight : 0;
 }
 
+/* The rate at which the first resources are full, as the rates of all flows that are not fixed rise together. */
+static double find_level(const sim_network *n, const part *p)
+{
+    double level = INFINITY;
+    for (int32_t i = 0; i < p->resources; i++) {
+        const sim_resource *r = &n->resources[n->part[i]];
+        if (r->unfixed && share_of(r) < level) level = share_of(r);
+    }
+    return level;
+}
+
 /* Fixes the flows that cannot rise above `level` because of a limit of their own. */
-static int32_t fix_limited(sim_network *n, int32_t flows, double level)
+static int32_t fix_limited(sim_network *n, part *p, double level)
 {
     int32_t fixed = 0;
-    for (int32_t i = 0; i < flows; i++) {
+    for (int32_t i = 0; i < p->flows && p->limited; i++) {
         sim_flow *f = n->flows[i];
         if (f->fixed || f->limit > level) continue;
         fix(n, f, f->limit);
         fixed++;
     }
+    p->limited -= fixed;
     return fixed;
 }
 
-static int32_t fix_on(sim_network *n, int32_t resource, double level)
+/* Fixes the flows of a resource that is full. */
+static int32_t fix_on(sim_network *n, part *p, sim_resource *r, double level)
 {
     int32_t fixed = 0;
-    for (sim_hop *hop = n->resources[resource].flows; hop; hop = hop->next) {
+    for (sim_hop *hop = r->flows; hop; hop = hop->next) {
         if (hop->flow->fixed) continue;
+        p->limited -= !isinf(hop->flow->limit);
         fix(n, hop->flow, level);
         fixed++;
     }
     return fixed;
 }
 
-/* The resource that is full first as the rates of all flows that are not fixed rise together. */
-static int32_t find_tightest(const sim_network *n, int32_t resources, double *level)
+static int32_t fix_full(sim_network *n, part *p, double level)
 {
-    int32_t tightest = -1;
-    *level = INFINITY;
-    for (int32_t i = 0; i < resources; i++) {
-        const sim_resource *r = &n->resources[n->part[i]];
-        if (r->unfixed == 0 || share_of(r) >= *level) continue;
-        *level = share_of(r);
-        tightest = n->part[i];
+    int32_t fixed = 0;
+    for (int32_t i = 0; i < p->resources; i++) {
+        sim_resource *r = &n->resources[n->part[i]];
+        if (r->unfixed && share_of(r) <= level * SAME_LEVEL) fixed += fix_on(n, p, r, level);
     }
-    return tightest;
+    return fixed;
 }
 
-/* All rates rise together until a resource is full; its flows keep that rate, the others rise on. */
+/* All rates rise together until resources are full; their flows keep that rate, the others rise on. */
 static void fill(sim_network *n, part p)
 {
     for (int32_t left = p.flows; left > 0;) {
-        double level;
-        int32_t tightest = find_tightest(n, p.resources, &level);
-        int32_t limited = fix_limited(n, p.flows, level);
-        left -= limited > 0 ? limited : fix_on(n, tightest, level);
+        double level = find_level(n, &p);
+        int32_t limited = fix_limited(n, &p, level);
+        left -= limited > 0 ? limited : fix_full(n, &p, level);
     }
 }
 

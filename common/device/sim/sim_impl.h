@@ -54,6 +54,7 @@ struct sim_stream {
     sim_command *commands;    /* ring */
     uint32_t head, count, capacity;
     sim_time at;
+    sim_time stalled;         /* waited for fences so far */
     bool started;             /* the head: */
     sim_time since;           /*   a kernel has `remaining` picoseconds of work at this time */
     int64_t remaining;
@@ -119,6 +120,8 @@ int64_t sim_mark_ns(device_stream *s, int slot);
 status sim_stream_push(sim_stream *s, sim_command command);
 /* Does what can be done by now, and has itself called again. */
 void sim_stream_advance(void *stream);
+/* Goes on at `start`, or when a fence was reached, where that is later. */
+void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached);
 /* The head, a copy or task, has ended now. */
 void sim_stream_head_ended(sim_stream *s);
 /* A fence that the head waits for has been reached or has failed. */

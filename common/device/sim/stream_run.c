@@ -63,6 +63,12 @@ static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_
     return false;
 }
 
+void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached)
+{
+    s->at = sim_later(start, reached);
+    s->stalled += s->at - start;
+}
+
 static bool run_wait(sim_stream *s, const sim_command *c, sim_time start)
 {
     sim_fence *f = c->object;
@@ -75,7 +81,7 @@ static bool run_wait(sim_stream *s, const sim_command *c, sim_time start)
         sim_fence_add_stream(f, s);
         return false;
     }
-    s->at = sim_later(start, reached);
+    sim_stream_pass(s, start, reached);
     return true;
 }
 

@@ -142,7 +142,7 @@ status sim_wait(device_stream *base, device_fence *fence, uint64_t value)
     sim_time now = sim_actor_of(d)->time, reached = sim_fence_time(f, value);
     if (s->count || reached == SIM_NEVER)
         return sim_stream_push(s, (sim_command){.kind = COMMAND_WAIT, .enqueued = now, .value = (int64_t)value, .object = f});
-    s->at = sim_later(sim_later(s->at, now), reached);
+    sim_stream_pass(s, sim_later(s->at, now), reached);
     return STATUS_OK;
 }
 
@@ -191,6 +191,11 @@ int64_t sim_mark_ns(device_stream *base, int slot)
 {
     sim_stream *s = (sim_stream *)base;
     return slot < s->mark_capacity ? s->marks[slot] : 0;
+}
+
+int64_t sim_stream_stalled_ns(const device_stream *s)
+{
+    return sim_to_ns(((const sim_stream *)s)->stalled);
 }
 
 /* ---- tasks ------------------------------------------------------------------------------------ */

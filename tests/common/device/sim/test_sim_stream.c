@@ -163,6 +163,7 @@ static void a_stream_waits_for_an_agent_while_the_host_goes_on(void **context)
     check_us("the host", bench_host_us(&b, 0), 20);
     check_us("the end of the stream", bench_mark_us(&b, 0, b.streams[0], 0), 620);
     check_us("the agent", a.saw_us, 500);
+    check_us("the stream's waiting", (double)sim_stream_stalled_ns(b.streams[0]) / 1000, 410);
     sim_actor_close(&a.actor);
     device_fence_close(&a.fence);
     bench_close(&b);
