@@ -32,8 +32,10 @@ void sim_actor_close(sim_actor *a)
     if (!s) return;
     sim_event_deinit(&s->queue, &a->event);
     if (a->next) a->next->previous = a->previous;
-    if (a->previous) a->previous->next = a->next;
-    else s->actors = a->next;
+    if (a->previous)
+        a->previous->next = a->next;
+    else
+        s->actors = a->next;
     *a = (sim_actor){0};
 }
 

@@ -16,11 +16,11 @@ struct simulation;
 typedef struct sim_actor {
     struct simulation *simulation;
     sim_event event;
-    sim_time time;          /* that it has come to */
-    const char *name;       /* "compute", for messages; not copied */
-    const char *waits_for;  /* NULL: for nothing */
+    sim_time time;         /* that it has come to */
+    const char *name;      /* "compute", for messages; not copied */
+    const char *waits_for; /* NULL: for nothing */
     int rank;
-    bool woken;             /* since it blocked last */
+    bool woken;                   /* since it blocked last */
     status (*run)(void *context); /* NULL: whoever drives it looks at `woken` */
     void *context;
     struct sim_actor *next, *previous; /* all actors of the simulation */

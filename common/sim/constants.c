@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-#define ROW(NAME, name, unit, count, least, most, needed, meaning) \
+#define ROW(NAME, name, unit, count, least, most, needed, meaning)                                           \
     [SIM_##NAME] = {name, unit, count, least, most, needed, meaning},
 const sim_constant_info sim_constant_table[SIM_CONSTANT_COUNT] = {SIM_CONSTANT_LIST(ROW)};
 #undef ROW
@@ -14,6 +14,7 @@ typedef struct layout {
 } layout;
 #undef FIELD
 
-#define OFFSET(NAME, name, unit, count, least, most, needed, meaning) [SIM_##NAME] = (int)offsetof(layout, NAME),
+#define OFFSET(NAME, name, unit, count, least, most, needed, meaning)                                        \
+    [SIM_##NAME] = (int)offsetof(layout, NAME),
 const int sim_constant_offset[SIM_CONSTANT_COUNT] = {SIM_CONSTANT_LIST(OFFSET)};
 #undef OFFSET

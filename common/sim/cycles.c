@@ -18,8 +18,8 @@ static bool finished(const search *s)
     return s->best.count == s->most || s->steps >= STEPS_MOST;
 }
 
-/* The next GPU from `at` in the order in which they are tried: the more links are left, the earlier; of equals
- * the lower. Returns -1 behind the last. `tried` is a set of bits. */
+/* The next GPU from `at` in the order in which they are tried: the more links are left, the earlier; of
+ * equals the lower. Returns -1 behind the last. `tried` is a set of bits. */
 static int next_choice(const search *s, int at, unsigned used, unsigned tried)
 {
     int best = -1;
@@ -57,7 +57,8 @@ static void extend(search *s, int length, unsigned used)
         return;
     }
     unsigned tried = 0;
-    for (int g = next_choice(s, at, used, tried); g >= 0 && !finished(s); g = next_choice(s, at, used, tried)) {
+    for (int g = next_choice(s, at, used, tried); g >= 0 && !finished(s);
+         g = next_choice(s, at, used, tried)) {
         tried |= 1u << g;
         order[length] = (int8_t)g;
         s->left[at][g]--;

@@ -20,7 +20,7 @@ struct sim_group {
     member_state *members; /* [count] */
     int *ranks;
     int count, joined;
-    sim_collective kind;   /* of the call that gathers or runs */
+    sim_collective kind; /* of the call that gathers or runs */
     double bytes, sent;
     int64_t calls;
     double bytes_sent;
@@ -53,7 +53,8 @@ static status open_all(sim_group *g, const int *ranks)
         gpus[i] = simulation_gpu(g->simulation, ranks[i]);
     }
     TRY_GOTO(rc, sim_rings_open(g->simulation->topology, gpus, g->count, &g->rings), out);
-    rc = sim_flow_init(&g->simulation->network, &g->flow, ranks[0], g->rings->use_count, NULL, on_finished, g);
+    int hops = g->rings->use_count;
+    rc = sim_flow_init(&g->simulation->network, &g->flow, ranks[0], hops, NULL, on_finished, g);
 out:
     free(gpus);
     return rc;
@@ -99,7 +100,7 @@ double sim_group_bytes_sent(const sim_group *g)
     return g->bytes_sent;
 }
 
-/* All have come. What every rank sends in time T at bus bandwidth b is b T: bytes * b / algorithm bandwidth. */
+/* All have come. Every rank sends (bus bandwidth) * (time) = bytes * bus bandwidth / algorithm bandwidth. */
 static void begin(sim_group *g)
 {
     sim_nccl_cost cost;
@@ -108,17 +109,20 @@ static void begin(sim_group *g)
     sim_nccl_cost_of(g->rings, g->kind, SIM_RING, protocol, &cost);
     g->sent = g->count > 1 ? g->bytes * (cost.bus / cost.bandwidth) : 0;
     for (int i = 0; i < g->count; i++) g->members[i].told.moving(g->members[i].told.context);
-    sim_flow_start(&g->flow, g->rings->uses, g->rings->use_count, g->sent, cost.bus, sim_nccl_latency(&cost, g->bytes));
+    sim_flow_start(&g->flow, g->rings->uses, g->rings->use_count, g->sent, cost.bus,
+                   sim_nccl_latency(&cost, g->bytes));
 }
 
-status sim_group_join(sim_group *g, int member, sim_collective kind, double bytes, const sim_group_member *told)
+status sim_group_join(sim_group *g, int member, sim_collective kind, double bytes,
+                      const sim_group_member *told)
 {
     member_state *m = &g->members[member];
     if (m->joined)
-        return fail(STATUS_PROTOCOL, "rank %d makes a call (%s) before its last one is done", g->ranks[member], kind_names[kind]);
+        return fail(STATUS_PROTOCOL, "rank %d makes a call (%s) before its last one is done",
+                    g->ranks[member], kind_names[kind]);
     if (g->joined > 0 && (kind != g->kind || bytes != g->bytes))
-        return fail(STATUS_PROTOCOL, "rank %d makes %s of %.0f bytes, others %s of %.0f", g->ranks[member], kind_names[kind],
-                    bytes, kind_names[g->kind], g->bytes);
+        return fail(STATUS_PROTOCOL, "rank %d makes %s of %.0f bytes, others %s of %.0f", g->ranks[member],
+                    kind_names[kind], bytes, kind_names[g->kind], g->bytes);
     m->told = *told;
     m->joined = true;
     g->kind = kind;

@@ -48,10 +48,13 @@ static int scale(const sim_rings *r)
 static double steps_of(const sim_rings *r, sim_collective c)
 {
     switch (c) {
-    case SIM_ALL_REDUCE: return 2.0 * (r->ranks - 1);
+    case SIM_ALL_REDUCE:
+        return 2.0 * (r->ranks - 1);
     case SIM_REDUCE_SCATTER:
-    case SIM_ALL_GATHER: return r->ranks - 1;
-    default: return r->ranks;
+    case SIM_ALL_GATHER:
+        return r->ranks - 1;
+    default:
+        return r->ranks;
     }
 }
 
@@ -81,9 +84,11 @@ static double ring_latency(const sim_rings *r, sim_collective c, sim_protocol p)
 {
     double base = constant(r, bases[SIM_RING], p), steps = steps_of(r, c);
     if (c == SIM_BROADCAST || c == SIM_REDUCE)
-        return base + (r->machines > 1 ? constant(r, hops[SIM_RING][MEDIUM_NETWORK], p) : inner_hop(r, SIM_RING, p));
+        return base +
+               (r->machines > 1 ? constant(r, hops[SIM_RING][MEDIUM_NETWORK], p) : inner_hop(r, SIM_RING, p));
     double crossing = r->machines == 1 ? 0 : (c == SIM_ALL_REDUCE ? 2 : 1) * (r->machines - 1);
-    return base + (steps - crossing) * ring_inner_hop(r, p) + crossing * (r->machines > 1 ? outer_hop(r, SIM_RING, p) : 0);
+    return base + (steps - crossing) * ring_inner_hop(r, p) +
+           crossing * (r->machines > 1 ? outer_hop(r, SIM_RING, p) : 0);
 }
 
 static double tree_latency(const sim_rings *r, sim_protocol p)
@@ -109,9 +114,12 @@ static double most(const sim_rings *r, sim_constant c, double channels)
 static double ring_bus(const sim_rings *r, sim_protocol p)
 {
     switch (p) {
-    case SIM_LL: return smaller(r->bus * 0.5, most(r, SIM_NCCL_LL_MOST, 1));
-    case SIM_LL128: return smaller(r->bus * 0.92, most(r, SIM_NCCL_RING_LL128_MOST, r->channels));
-    default: return r->bus;
+    case SIM_LL:
+        return smaller(r->bus * 0.5, most(r, SIM_NCCL_LL_MOST, 1));
+    case SIM_LL128:
+        return smaller(r->bus * 0.92, most(r, SIM_NCCL_RING_LL128_MOST, r->channels));
+    default:
+        return r->bus;
     }
 }
 
@@ -120,13 +128,15 @@ static double tree_bus(const sim_rings *r, sim_protocol p)
     double bus = smaller(r->bus * 0.92, most(r, SIM_NCCL_TREE_MOST, r->channels));
     if (p == SIM_LL) bus = smaller(bus / 3.8, most(r, SIM_NCCL_LL_MOST, 1));
     if (p == SIM_LL128)
-        bus = smaller(bus * (r->machines == 1 ? 7.0 / 9.0 : 120.0 / 128.0), most(r, SIM_NCCL_TREE_LL128_MOST, r->channels));
+        bus = smaller(bus * (r->machines == 1 ? 7.0 / 9.0 : 120.0 / 128.0),
+                      most(r, SIM_NCCL_TREE_LL128_MOST, r->channels));
     return bus * constant(r, SIM_NCCL_TREE_PATTERN, 0);
 }
 
 /* ---- both ------------------------------------------------------------------------------------- */
 
-void sim_nccl_cost_of(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p, sim_nccl_cost *out)
+void sim_nccl_cost_of(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p,
+                      sim_nccl_cost *out)
 {
     *out = (sim_nccl_cost){.plateau = 1, .plateau_bytes = INFINITY};
     if (r->ranks < 2) {
@@ -165,7 +175,8 @@ sim_time sim_nccl_time(const sim_rings *r, sim_collective c, sim_algorithm a, si
     return sim_nccl_latency(&cost, bytes) + (isinf(bandwidth) ? 0 : sim_duration(bytes, bandwidth));
 }
 
-sim_protocol sim_nccl_choose(const sim_rings *r, sim_collective c, sim_algorithm a, double bytes, sim_time *time)
+sim_protocol sim_nccl_choose(const sim_rings *r, sim_collective c, sim_algorithm a, double bytes,
+                             sim_time *time)
 {
     sim_protocol best = SIM_SIMPLE;
     *time = SIM_NEVER;

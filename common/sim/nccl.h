@@ -31,21 +31,23 @@ typedef enum sim_collective {
 
 /* A collective over a group with one algorithm and protocol. */
 typedef struct sim_nccl_cost {
-    double latency;   /* picoseconds, for small calls */
-    double plateau;   /* its factor from plateau_bytes on */
+    double latency; /* picoseconds, for small calls */
+    double plateau; /* its factor from plateau_bytes on */
     double plateau_bytes;
     double bandwidth; /* of the algorithm, bytes a picosecond; 0: not possible here */
     double bus;       /* bytes a picosecond that every rank sends */
 } sim_nccl_cost;
 
-void sim_nccl_cost_of(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p, sim_nccl_cost *out);
+void sim_nccl_cost_of(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p,
+                      sim_nccl_cost *out);
 
-/* The time that the model gives; SIM_NEVER where it is not possible. `correct` is for trees only: NCCL's own
- * correction of their bandwidth by size. */
+/* The time that the model gives, with NCCL's correction of a tree's bandwidth by size; SIM_NEVER where the
+ * protocol or algorithm is not possible. */
 sim_time sim_nccl_time(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p, double bytes);
 
 /* The protocol with the least time, and that time. */
-sim_protocol sim_nccl_choose(const sim_rings *r, sim_collective c, sim_algorithm a, double bytes, sim_time *time);
+sim_protocol sim_nccl_choose(const sim_rings *r, sim_collective c, sim_algorithm a, double bytes,
+                             sim_time *time);
 
 /* The latency of such a call, and the time of one hop of a ring beyond what the base takes. */
 sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes);

@@ -63,8 +63,10 @@ static void leave(sim_flow *f)
     for (int32_t i = 0; i < f->hop_count; i++) {
         sim_hop *hop = &f->hops[i];
         if (hop->next) hop->next->previous = hop->previous;
-        if (hop->previous) hop->previous->next = hop->next;
-        else n->resources[hop->resource].flows = hop->next;
+        if (hop->previous)
+            hop->previous->next = hop->next;
+        else
+            n->resources[hop->resource].flows = hop->next;
     }
     for (int32_t i = 0; i < f->hop_count; i++)
         if (n->resources[f->hops[i].resource].flows) make_dirty(n, f->hops[i].resource);
@@ -131,7 +133,8 @@ void sim_flow_deinit(sim_flow *f)
     *f = (sim_flow){0};
 }
 
-void sim_flow_start(sim_flow *f, const sim_hop_use *route, int32_t hops, double bytes, double limit, sim_time latency)
+void sim_flow_start(sim_flow *f, const sim_hop_use *route, int32_t hops, double bytes, double limit,
+                    sim_time latency)
 {
     sim_queue *q = f->network->queue;
     assert(!sim_flow_busy(f) && bytes >= 0 && limit > 0 && latency >= 0 && hops <= f->hop_capacity);
@@ -143,9 +146,12 @@ void sim_flow_start(sim_flow *f, const sim_hop_use *route, int32_t hops, double 
     f->since = q->now;
     f->hop_count = bytes > 0 ? hops : 0;
     for (int32_t i = 0; i < f->hop_count; i++) {
-        assert(route[i].resource >= 0 && route[i].resource < f->network->resource_count && route[i].weight > 0);
+        assert(route[i].resource >= 0 && route[i].resource < f->network->resource_count &&
+               route[i].weight > 0);
         f->hops[i] = (sim_hop){.flow = f, .resource = route[i].resource, .weight = route[i].weight};
     }
-    if (f->hop_count) enter(f);
-    else sim_event_schedule(q, &f->event, q->now + (isinf(limit) ? 0 : sim_duration(bytes, limit)));
+    if (f->hop_count)
+        enter(f);
+    else
+        sim_event_schedule(q, &f->event, q->now + (isinf(limit) ? 0 : sim_duration(bytes, limit)));
 }

@@ -41,15 +41,15 @@ typedef struct sim_network {
     sim_queue *queue;
     sim_resource *resources; /* [resource_count] */
     int32_t resource_count;
-    sim_event solve;         /* behind all other events of the instant */
-    int32_t *dirty;          /* [resource_count] resources whose flows changed */
+    sim_event solve; /* behind all other events of the instant */
+    int32_t *dirty;  /* [resource_count] resources whose flows changed */
     int32_t dirty_count;
     uint32_t visit;
     /* The connected part that is being solved. */
-    int32_t *part;             /* [resource_count] */
-    struct sim_flow **flows;   /* [flow_capacity] */
+    int32_t *part;           /* [resource_count] */
+    struct sim_flow **flows; /* [flow_capacity] */
     int32_t flow_capacity, registered;
-    int64_t solved;            /* rates computed so far */
+    int64_t solved; /* rates computed so far */
 } sim_network;
 
 /* capacities [count], in bytes a picosecond (SIM_GB_PER_S). */
@@ -84,7 +84,8 @@ status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, v
 void sim_flow_deinit(sim_flow *f);
 
 /* Begins now. Without resources and limit it leaves at once. */
-void sim_flow_start(sim_flow *f, const sim_hop_use *route, int32_t hops, double bytes, double limit, sim_time latency);
+void sim_flow_start(sim_flow *f, const sim_hop_use *route, int32_t hops, double bytes, double limit,
+                    sim_time latency);
 
 static inline bool sim_flow_busy(const sim_flow *f)
 {

@@ -41,7 +41,8 @@ static part gather(sim_network *n, int32_t start)
     part p = {0, 0, 0};
     visit_resource(n, &p, start);
     for (int32_t i = 0; i < p.resources; i++)
-        for (sim_hop *hop = n->resources[n->part[i]].flows; hop; hop = hop->next) visit_flow(n, &p, hop->flow);
+        for (sim_hop *hop = n->resources[n->part[i]].flows; hop; hop = hop->next)
+            visit_flow(n, &p, hop->flow);
     return p;
 }
 
@@ -63,7 +64,7 @@ static double share_of(const sim_resource *r)
     return r->left > 0 ? r->left / r->weight : 0;
 }
 
-/* The rate at which the first resources are full, as the rates of all flows that are not fixed rise together. */
+/* The rate at which the first resources are full, as all rates that are not fixed rise together. */
 static double find_level(const sim_network *n, const part *p)
 {
     double level = INFINITY;

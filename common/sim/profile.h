@@ -6,8 +6,8 @@
  *   calibrated on ...   fitted here, and to what
  *   assumed             a guess, and its reason
  *
- * A profile may extend another (`base`) and replace some of its constants. Loading is strict: an unknown
- * key, a constant that is missing, has another unit or lies outside what is possible fails with STATUS_DATA. */
+ * A profile may extend another (`base`) and replace some of its constants. Loading is strict:
+ * STATUS_DATA for an unknown key, and for a constant that is missing, absurd or in another unit. */
 #ifndef COMMON_SIM_PROFILE_H
 #define COMMON_SIM_PROFILE_H
 
@@ -26,7 +26,13 @@ typedef struct sim_provenance {
 
 enum { SIM_NODES_MOST = 64, SIM_GPUS_MOST = 16, SIM_NICS_MOST = 32 }; /* of a machine */
 
-typedef enum sim_node_kind { SIM_NODE_GPU, SIM_NODE_SWITCH, SIM_NODE_SOCKET, SIM_NODE_NVSWITCH, SIM_NODE_NIC } sim_node_kind;
+typedef enum sim_node_kind {
+    SIM_NODE_GPU,
+    SIM_NODE_SWITCH,
+    SIM_NODE_SOCKET,
+    SIM_NODE_NVSWITCH,
+    SIM_NODE_NIC
+} sim_node_kind;
 
 typedef struct sim_node {
     sim_node_kind kind;

@@ -27,15 +27,16 @@ static bool is_tag(const char *tag)
            (strncmp(tag, calibrated, sizeof calibrated - 1) == 0 && tag[sizeof calibrated - 1]);
 }
 
-static status read_value(const profile_file *f, const sim_constant_info *info, const json_t *json, double *out)
+static status read_value(const profile_file *f, const sim_constant_info *info, const json_t *json,
+                         double *out)
 {
     if (!json_is_number(json))
-        return profile_bad(f, "%s: found no number, allowed is %g to %g %s", info->name, info->least, info->most,
-                           info->unit);
+        return profile_bad(f, "%s: found no number, allowed is %g to %g %s", info->name, info->least,
+                           info->most, info->unit);
     double value = json_number_value(json);
     if (!(value >= info->least && value <= info->most))
-        return profile_bad(f, "%s: found %g %s, allowed is %g to %g", info->name, value, info->unit, info->least,
-                           info->most);
+        return profile_bad(f, "%s: found %g %s, allowed is %g to %g", info->name, value, info->unit,
+                           info->least, info->most);
     *out = value;
     return STATUS_OK;
 }
@@ -46,8 +47,8 @@ static status read_values(const profile_file *f, sim_constant c, const json_t *e
     const json_t *value = json_object_get(entry, "value");
     if (info->count == 1) return read_value(f, info, value, out);
     if ((int)json_array_size(value) != info->count)
-        return profile_bad(f, "%s: found %zu values, allowed is an array of %d", info->name, json_array_size(value),
-                           info->count);
+        return profile_bad(f, "%s: found %zu values, allowed is an array of %d", info->name,
+                           json_array_size(value), info->count);
     for (int i = 0; i < info->count; i++) TRY(read_value(f, info, json_array_get(value, (size_t)i), &out[i]));
     return STATUS_OK;
 }
@@ -65,16 +66,19 @@ static status read_constant(const profile_file *f, const char *name, const json_
     static const char *const keys[] = {"value", "unit", "tag", "source"};
     sim_constant c;
     TRY(find_constant(f, name, &c));
-    if (!json_is_object(entry)) return profile_bad(f, "%s: found no object, allowed is value, unit, tag, source", name);
+    if (!json_is_object(entry))
+        return profile_bad(f, "%s: found no object, allowed is value, unit, tag, source", name);
     TRY(profile_check_keys(f, name, entry, keys, sizeof keys / sizeof keys[0]));
     TRY(read_values(f, c, entry, &p->values[sim_constant_offset[c]]));
     const char *unit = json_string_value(json_object_get(entry, "unit"));
     if (!unit || strcmp(unit, sim_constant_table[c].unit) != 0)
-        return profile_bad(f, "%s: found unit '%s', allowed is '%s'", name, unit ? unit : "", sim_constant_table[c].unit);
+        return profile_bad(f, "%s: found unit '%s', allowed is '%s'", name, unit ? unit : "",
+                           sim_constant_table[c].unit);
     const char *tag = json_string_value(json_object_get(entry, "tag"));
     if (!tag || !is_tag(tag))
-        return profile_bad(f, "%s: found tag '%s', allowed is datasheet, published, assumed or 'calibrated on ...'", name,
-                           tag ? tag : "");
+        return profile_bad(
+            f, "%s: found tag '%s', allowed is datasheet, published, assumed or 'calibrated on ...'", name,
+            tag ? tag : "");
     const char *source = json_string_value(json_object_get(entry, "source"));
     if (!source || !*source) return profile_bad(f, "%s: the source is missing", name);
     sim_provenance *provenance = &p->provenance[c];
@@ -96,7 +100,8 @@ status profile_read_constants(const profile_file *f, sim_profile *p)
 static status need(const profile_file *f, const sim_profile *p, sim_constant c, const char *why)
 {
     if (sim_profile_has(p, c)) return STATUS_OK;
-    return profile_bad(f, "%s (%s) is missing%s", sim_constant_table[c].name, sim_constant_table[c].meaning, why);
+    return profile_bad(f, "%s (%s) is missing%s", sim_constant_table[c].name, sim_constant_table[c].meaning,
+                       why);
 }
 
 status profile_check_constants(const profile_file *f, const sim_profile *p)
@@ -106,7 +111,8 @@ status profile_check_constants(const profile_file *f, const sim_profile *p)
     for (int c = 0; c < SIM_CONSTANT_COUNT; c++)
         if (sim_constant_table[c].needed) TRY(need(f, p, (sim_constant)c, ""));
     const sim_wiring *w = &p->wiring;
-    for (int i = 0; i < w->link_count; i++) TRY(need(f, p, rates[w->links[i].kind], ", and the topology has such links"));
+    for (int i = 0; i < w->link_count; i++)
+        TRY(need(f, p, rates[w->links[i].kind], ", and the topology has such links"));
     if (w->nics == 0) return STATUS_OK;
     TRY(need(f, p, SIM_NIC, ", and the topology has network adapters"));
     return need(f, p, SIM_NETWORK_LATENCY, ", and the topology has network adapters");

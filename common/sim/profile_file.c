@@ -131,8 +131,8 @@ status profile_bad(const profile_file *f, const char *format, ...)
     return fail(STATUS_DATA, "profile %s (%s): %s", f->name, f->path, text);
 }
 
-status profile_check_keys(const profile_file *f, const char *where, const json_t *object, const char *const *allowed,
-                          size_t count)
+status profile_check_keys(const profile_file *f, const char *where, const json_t *object,
+                          const char *const *allowed, size_t count)
 {
     for (void *i = json_object_iter((json_t *)object); i; i = json_object_iter_next((json_t *)object, i)) {
         const char *key = json_object_iter_key(i);
@@ -150,7 +150,8 @@ static status find_file(const char *name, char *path)
 {
     if (is_path(name)) {
         snprintf(path, PATH_MAX, "%s", name);
-        return access(path, R_OK) == 0 ? STATUS_OK : fail_errno(STATUS_USAGE, "profile %s cannot be read", name);
+        return access(path, R_OK) == 0 ? STATUS_OK
+                                       : fail_errno(STATUS_USAGE, "profile %s cannot be read", name);
     }
     for (int i = 0; i < FOLDERS; i++) {
         snprintf(path, PATH_MAX, "%s/%s%s", folders[i], name, suffix);
@@ -168,8 +169,10 @@ static status check_top(const profile_file *f, const char *asked)
     if (!name) return profile_bad(f, "profile: the name is missing");
     if (!is_path(asked) && strcmp(name, asked) != 0)
         return profile_bad(f, "profile: found '%s', allowed is the file's name", name);
-    if (!json_is_string(json_object_get(f->root, "summary"))) return profile_bad(f, "summary: the text is missing");
-    if (!json_is_object(json_object_get(f->root, "constants"))) return profile_bad(f, "constants: the object is missing");
+    if (!json_is_string(json_object_get(f->root, "summary")))
+        return profile_bad(f, "summary: the text is missing");
+    if (!json_is_object(json_object_get(f->root, "constants")))
+        return profile_bad(f, "constants: the object is missing");
     return STATUS_OK;
 }
 

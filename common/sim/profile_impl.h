@@ -28,7 +28,7 @@ status profile_read_wiring(const profile_file *f, sim_profile *p);
 void profile_free_wiring(sim_wiring *w);
 
 /* Fails unless each key of `object` is one of `allowed` [count]. */
-status profile_check_keys(const profile_file *f, const char *where, const json_t *object, const char *const *allowed,
-                          size_t count);
+status profile_check_keys(const profile_file *f, const char *where, const json_t *object,
+                          const char *const *allowed, size_t count);
 
 #endif

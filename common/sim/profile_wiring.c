@@ -17,7 +17,10 @@ static const struct {
                   {"nic", SIM_NODE_NIC}};
 static const char *const link_names[] = {
     [SIM_LINK_PCIE] = "pcie", [SIM_LINK_NVLINK] = "nvlink", [SIM_LINK_SOCKET] = "socket"};
-enum { NODE_KINDS = sizeof node_names / sizeof node_names[0], LINK_KINDS = sizeof link_names / sizeof link_names[0] };
+enum {
+    NODE_KINDS = sizeof node_names / sizeof node_names[0],
+    LINK_KINDS = sizeof link_names / sizeof link_names[0]
+};
 
 static int *counter_of(sim_wiring *w, sim_node_kind kind)
 {
@@ -48,7 +51,8 @@ static status find_node(const profile_file *f, sim_wiring *w, const char *name, 
         *out = i;
         return STATUS_OK;
     }
-    if (w->node_count == SIM_NODES_MOST) return profile_bad(f, "topology: found more than %d nodes", SIM_NODES_MOST);
+    if (w->node_count == SIM_NODES_MOST)
+        return profile_bad(f, "topology: found more than %d nodes", SIM_NODES_MOST);
     w->nodes[w->node_count] = (sim_node){node_names[kind].kind, (int)index};
     ++*counter_of(w, node_names[kind].kind);
     *out = w->node_count++;
@@ -60,14 +64,16 @@ static status read_link(const profile_file *f, sim_wiring *w, const json_t *json
 {
     size_t size = json_array_size(json);
     if (size != 3 && size != 4)
-        return profile_bad(f, "topology: found a link of %zu parts, allowed is [from, to, kind] or [from, to, kind, count]",
-                           size);
+        return profile_bad(
+            f, "topology: found a link of %zu parts, allowed is [from, to, kind] or [from, to, kind, count]",
+            size);
     sim_link *link = &w->links[w->link_count];
     const char *kind = json_string_value(json_array_get(json, 2));
     int k = 0;
     while (k < LINK_KINDS && (!kind || strcmp(kind, link_names[k]) != 0)) k++;
     if (k == LINK_KINDS)
-        return profile_bad(f, "topology: found a link of kind '%s', allowed is pcie, nvlink, socket", kind ? kind : "");
+        return profile_bad(f, "topology: found a link of kind '%s', allowed is pcie, nvlink, socket",
+                           kind ? kind : "");
     link->kind = (sim_link_kind)k;
     TRY(find_node(f, w, json_string_value(json_array_get(json, 0)), &link->a));
     TRY(find_node(f, w, json_string_value(json_array_get(json, 1)), &link->b));
@@ -75,7 +81,8 @@ static status read_link(const profile_file *f, sim_wiring *w, const json_t *json
     const json_t *count = json_array_get(json, 3);
     link->count = count ? (int)json_integer_value(count) : 1;
     if (link->count < 1 || link->count > MOST_PARALLEL)
-        return profile_bad(f, "topology: found %d parallel links, allowed is 1 to %d", link->count, MOST_PARALLEL);
+        return profile_bad(f, "topology: found %d parallel links, allowed is 1 to %d", link->count,
+                           MOST_PARALLEL);
     w->link_count++;
     return STATUS_OK;
 }
@@ -92,12 +99,13 @@ static status check_nodes(const profile_file *f, const sim_wiring *w)
     }
     if (w->gpus == 0 || w->sockets == 0) return profile_bad(f, "topology: found no GPU or no socket");
     if (w->gpus > SIM_GPUS_MOST || w->nics > SIM_NICS_MOST)
-        return profile_bad(f, "topology: found %d GPUs and %d adapters, allowed is up to %d and %d", w->gpus, w->nics,
-                           SIM_GPUS_MOST, SIM_NICS_MOST);
+        return profile_bad(f, "topology: found %d GPUs and %d adapters, allowed is up to %d and %d", w->gpus,
+                           w->nics, SIM_GPUS_MOST, SIM_NICS_MOST);
     if (w->machines > 1 && w->nics == 0)
         return profile_bad(f, "topology: found %d machines without a nic, allowed is 1", w->machines);
     unsigned char reached[SIM_NODES_MOST] = {0};
-    for (int i = 0; i < w->node_count; i++) reached[i] = w->nodes[i].kind == SIM_NODE_SOCKET && w->nodes[i].index == 0;
+    for (int i = 0; i < w->node_count; i++)
+        reached[i] = w->nodes[i].kind == SIM_NODE_SOCKET && w->nodes[i].index == 0;
     for (int round = 0; round < w->node_count; round++)
         for (int l = 0; l < w->link_count; l++) {
             const sim_link *link = &w->links[l];
@@ -125,12 +133,15 @@ status profile_read_wiring(const profile_file *f, sim_profile *p)
     json_int_t machines = json_integer_value(json_object_get(json, "machines"));
     if (!source) return profile_bad(f, "topology: the source is missing");
     if (machines < 1 || machines > MOST_MACHINES)
-        return profile_bad(f, "topology: found %lld machines, allowed is 1 to %d", (long long)machines, MOST_MACHINES);
+        return profile_bad(f, "topology: found %lld machines, allowed is 1 to %d", (long long)machines,
+                           MOST_MACHINES);
     if (!json_is_boolean(json_object_get(json, "peer_access")))
         return profile_bad(f, "topology: peer_access is missing, allowed is true or false");
     if (json_array_size(links) < 1 || json_array_size(links) > MOST_LINKS)
-        return profile_bad(f, "topology: found %zu links, allowed is 1 to %d", json_array_size(links), MOST_LINKS);
-    *w = (sim_wiring){.machines = (int)machines, .peer_access = json_is_true(json_object_get(json, "peer_access"))};
+        return profile_bad(f, "topology: found %zu links, allowed is 1 to %d", json_array_size(links),
+                           MOST_LINKS);
+    *w = (sim_wiring){.machines = (int)machines,
+                      .peer_access = json_is_true(json_object_get(json, "peer_access"))};
     w->nodes = calloc(SIM_NODES_MOST, sizeof *w->nodes);
     w->links = calloc(json_array_size(links), sizeof *w->links);
     w->source = strdup(source);

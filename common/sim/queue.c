@@ -74,8 +74,10 @@ static void take_out(sim_queue *q, int32_t slot)
     q->heap[slot].event->slot = -1;
     sim_entry last = q->heap[--q->count];
     if (slot == q->count) return;
-    if (slot > 0 && before(&last, &q->heap[(slot - 1) / CHILDREN])) sift_up(q, slot, last);
-    else sift_down(q, slot, last);
+    if (slot > 0 && before(&last, &q->heap[(slot - 1) / CHILDREN]))
+        sift_up(q, slot, last);
+    else
+        sift_down(q, slot, last);
 }
 
 void sim_event_deinit(sim_queue *q, sim_event *e)

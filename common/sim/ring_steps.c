@@ -8,10 +8,10 @@ typedef struct ring_member {
     struct ring_member *next;
     sim_flow flows[2];
     sim_route edge;
-    sim_time hop;   /* to the next member */
-    int sent;       /* chunks that have begun to leave */
+    sim_time hop; /* to the next member */
+    int sent;     /* chunks that have begun to leave */
     int received;
-    bool leaving;   /* the last of them has not left yet */
+    bool leaving; /* the last of them has not left yet */
 } ring_member;
 
 struct sim_ring_steps {
@@ -23,7 +23,7 @@ struct sim_ring_steps {
     sim_event begin;
     ring_member *members; /* [count * ranks] */
     int total, unfinished;
-    int chunks;           /* that each member sends */
+    int chunks; /* that each member sends */
     double chunk_bytes, latency_factor;
 };
 
@@ -34,7 +34,8 @@ static int member_count(const sim_rings *r)
 
 static bool may_send(const ring_member *m)
 {
-    return m->sent < m->steps->chunks && !m->leaving && m->received >= m->sent && !sim_flow_busy(&m->flows[m->sent % 2]);
+    return m->sent < m->steps->chunks && !m->leaving && m->received >= m->sent &&
+           !sim_flow_busy(&m->flows[m->sent % 2]);
 }
 
 static void send_chunk(ring_member *m)
@@ -82,7 +83,8 @@ static status init_member(sim_ring_steps *s, int ring, int i)
     m->hop = sim_nccl_hop(r, s->protocol, sim_rings_crosses(r, ring, i));
     sim_rings_edge(r, ring, i, &m->edge);
     for (int h = 0; h < m->edge.count; h++) m->edge.hops[h].weight *= sim_nccl_wire(r, s->protocol);
-    for (int f = 0; f < 2; f++) TRY(sim_flow_init(s->network, &m->flows[f], i, m->edge.count, on_left, on_arrived, m));
+    for (int f = 0; f < 2; f++)
+        TRY(sim_flow_init(s->network, &m->flows[f], i, m->edge.count, on_left, on_arrived, m));
     return STATUS_OK;
 }
 
@@ -106,7 +108,8 @@ status sim_ring_steps_open(sim_network *network, const sim_rings *rings, sim_pro
         goto failed;
     }
     TRY_GOTO(rc, sim_event_init(network->queue, &s->begin, 0, on_begin, s), failed);
-    for (int i = 0; i < s->total; i++) TRY_GOTO(rc, init_member(s, i / rings->ranks, i % rings->ranks), failed);
+    for (int i = 0; i < s->total; i++)
+        TRY_GOTO(rc, init_member(s, i / rings->ranks, i % rings->ranks), failed);
     *out = s;
     return STATUS_OK;
 failed:
@@ -132,8 +135,8 @@ status sim_ring_steps_start(sim_ring_steps *s, double bytes)
     sim_nccl_cost cost;
     sim_nccl_cost_of(r, SIM_ALL_REDUCE, SIM_RING, s->protocol, &cost);
     if (cost.bandwidth == 0)
-        return fail(STATUS_CONFIG, "a ring of %d ranks: found protocol %s, which this machine does not have", r->ranks,
-                    sim_protocol_name(s->protocol));
+        return fail(STATUS_CONFIG, "a ring of %d ranks: found protocol %s, which this machine does not have",
+                    r->ranks, sim_protocol_name(s->protocol));
     s->latency_factor = bytes >= cost.plateau_bytes ? cost.plateau : 1;
     s->chunk_bytes = bytes / (double)r->ranks / r->count;
     s->unfinished = s->total;

@@ -16,13 +16,14 @@ typedef struct cut {
 /* Members [first, first + count) of the group are in one machine. */
 typedef struct local_group {
     int first, count;
-    sim_cycles cycles; /* of members counted from `first` */
-    bool nvlink, mesh; /* mesh: the cycles follow links between two GPUs each */
-    int links;         /* parallel ones: as many rings as NCCL would lay */
+    sim_cycles cycles;         /* of members counted from `first` */
+    bool nvlink, mesh;         /* mesh: the cycles follow links between two GPUs each */
+    int links;                 /* parallel ones: as many rings as NCCL would lay */
     cut cuts[SIM_CYCLES_MOST]; /* by ring */
 } local_group;
 
-static bool all_linked(const sim_topology *t, const sim_place *gpus, int count, int8_t links[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS])
+static bool all_linked(const sim_topology *t, const sim_place *gpus, int count,
+                       int8_t links[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS])
 {
     bool all = true;
     for (int a = 0; a < count; a++)
@@ -76,7 +77,8 @@ typedef struct cut_uses {
     int enters[SIM_CYCLE_GPUS], leaves[SIM_CYCLE_GPUS], cycles[SIM_CYCLES_MOST];
 } cut_uses;
 
-static cut best_cut(const sim_topology *t, const sim_place *gpus, const local_group *g, int nic, const cut_uses *uses)
+static cut best_cut(const sim_topology *t, const sim_place *gpus, const local_group *g, int nic,
+                    const cut_uses *uses)
 {
     cut best = {0, 0, false};
     int least = INT_MAX;
@@ -93,8 +95,8 @@ static cut best_cut(const sim_topology *t, const sim_place *gpus, const local_gr
     return best;
 }
 
-/* Cuts a ring for every adapter so that both ends are near it; among such cuts it spares the GPUs at which others
- * enter and leave, and the cycles that others follow. */
+/* Cuts a ring for every adapter so that both ends are near it; among such cuts it spares the GPUs at which
+ * others enter and leave, and the cycles that others follow. */
 static void cut_rings(const sim_topology *t, const sim_place *gpus, local_group *g, int nics)
 {
     cut_uses uses = {{0}, {0}, {0}};
@@ -110,7 +112,8 @@ static void lay_ring(sim_rings *r, const local_group *groups, int ring)
 {
     int32_t *order = r->order + (size_t)ring * (size_t)r->ranks;
     for (int m = 0; m < r->machines; m++)
-        for (int i = 0; i < groups[m].count; i++) *order++ = groups[m].first + at_place(&groups[m], groups[m].cuts[ring], i);
+        for (int i = 0; i < groups[m].count; i++)
+            *order++ = groups[m].first + at_place(&groups[m], groups[m].cuts[ring], i);
 }
 
 static int split_by_machine(const sim_place *gpus, int ranks, local_group *groups)
@@ -171,7 +174,8 @@ static status measure(sim_rings *r)
         for (int i = 0; i < r->ranks; i++) {
             sim_route route;
             sim_rings_edge(r, ring, i, &route);
-            for (int h = 0; h < route.count; h++) load[route.hops[h].resource] += route.hops[h].weight / r->count;
+            for (int h = 0; h < route.count; h++)
+                load[route.hops[h].resource] += route.hops[h].weight / r->count;
         }
     r->bus = INFINITY;
     for (int32_t i = 0; i < resources; i++) {
@@ -234,6 +238,8 @@ bool sim_rings_crosses(const sim_rings *r, int ring, int i)
 void sim_rings_edge(const sim_rings *r, int ring, int i, sim_route *out)
 {
     sim_place from = *member(r, ring, i), to = *member(r, ring, i + 1);
-    if (from.machine == to.machine) sim_topology_route(r->topology, from, to, out);
-    else sim_topology_route_over(r->topology, from, to, ring, out);
+    if (from.machine == to.machine)
+        sim_topology_route(r->topology, from, to, out);
+    else
+        sim_topology_route_over(r->topology, from, to, ring, out);
 }

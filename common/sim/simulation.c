@@ -16,7 +16,8 @@ static status override(sim_profile *p, sim_constant c, double value)
     if (value <= 0) return STATUS_OK;
     const sim_constant_info *info = &sim_constant_table[c];
     if (value < info->least || value > info->most)
-        return fail(STATUS_CONFIG, "link: found %g %s, allowed is %g to %g", value, info->unit, info->least, info->most);
+        return fail(STATUS_CONFIG, "link: found %g %s, allowed is %g to %g", value, info->unit, info->least,
+                    info->most);
     sim_provenance *old = &p->provenance[c];
     free(old->tag);
     free(old->source);
@@ -34,7 +35,8 @@ static status place_ranks(simulation *s)
     int machines = c->machines ? c->machines : (c->world + w->gpus - 1) / w->gpus;
     int most = (c->machines ? c->machines : w->machines) * w->gpus;
     if (c->world > most)
-        return fail(STATUS_CONFIG, "profile %s: found %d ranks, allowed is 1 to %d: %d GPU%s on each of %d machine%s",
+        return fail(STATUS_CONFIG,
+                    "profile %s: found %d ranks, allowed is 1 to %d: %d GPU%s on each of %d machine%s",
                     s->profile->name, c->world, most, w->gpus, w->gpus == 1 ? "" : "s", most / w->gpus,
                     most / w->gpus == 1 ? "" : "s");
     s->ranks_per_machine = (c->world + machines - 1) / machines;
@@ -44,8 +46,10 @@ static status place_ranks(simulation *s)
 static status check(const simulation_config *c, const sim_profile *p)
 {
     if (c->world < 1 || c->world >= SIM_RANK_LIMIT)
-        return fail(STATUS_CONFIG, "simulation: found %d ranks, allowed is 1 to %d", c->world, SIM_RANK_LIMIT - 1);
-    if (c->machines < 0) return fail(STATUS_CONFIG, "simulation: found %d machines, allowed is 1 or more", c->machines);
+        return fail(STATUS_CONFIG, "simulation: found %d ranks, allowed is 1 to %d", c->world,
+                    SIM_RANK_LIMIT - 1);
+    if (c->machines < 0)
+        return fail(STATUS_CONFIG, "simulation: found %d machines, allowed is 1 or more", c->machines);
     if (c->precision == SIM_TF32 && !sim_profile_has(p, SIM_PEAK_TF32))
         return fail(STATUS_CONFIG, "profile %s: found precision tf32, allowed is fp32", p->name);
     return STATUS_OK;
@@ -98,7 +102,8 @@ sim_place simulation_gpu(const simulation *s, int rank)
 sim_place simulation_host(const simulation *s, int rank)
 {
     sim_place gpu = simulation_gpu(s, rank);
-    return (sim_place){.machine = gpu.machine, .host = true, .index = sim_topology_socket_of(s->topology, gpu.index)};
+    return (sim_place){
+        .machine = gpu.machine, .host = true, .index = sim_topology_socket_of(s->topology, gpu.index)};
 }
 
 status simulation_run(simulation *s)
@@ -117,10 +122,11 @@ static status stuck(const simulation *s)
     for (const sim_actor *a = s->actors; a; a = a->next) {
         if (!a->waits_for) continue;
         if (count++ < MOST_NAMED)
-            text_append(&text, "%srank %d's %s thread for %s", count > 1 ? ", " : "", a->rank, a->name, a->waits_for);
+            text_append(&text, "%srank %d's %s thread for %s", count > 1 ? ", " : "", a->rank, a->name,
+                        a->waits_for);
     }
-    status rc = fail(STATUS_INTERNAL, "at %.6f virtual ms nothing is left to happen, and %d wait: %s", sim_to_ms(s->queue.now),
-                     count, text.data ? text.data : "");
+    status rc = fail(STATUS_INTERNAL, "at %.6f virtual ms nothing is left to happen, and %d wait: %s",
+                     sim_to_ms(s->queue.now), count, text.data ? text.data : "");
     text_free(&text);
     return rc;
 }

@@ -12,14 +12,15 @@
 typedef enum sim_precision { SIM_FP32, SIM_TF32 } sim_precision;
 
 typedef struct simulation_config {
-    const char *profile;     /* name or file; NULL: SIM_DEFAULT_PROFILE */
-    int world;               /* ranks, at least 1 */
-    int machines;            /* 0: as many as the ranks fill */
-    int processes;           /* that a machine's ranks are; 0: a process a rank. More than one: kappa applies */
+    const char *profile; /* name or file; NULL: SIM_DEFAULT_PROFILE */
+    int world;           /* ranks, at least 1 */
+    int machines;        /* 0: as many as the ranks fill */
+    int processes;       /* that a machine's ranks are; 0: a process a rank. More than one: kappa applies */
     sim_precision precision;
-    bool unlimited_memory;   /* GPUs never run out of memory */
-    uint64_t jitter_seed;    /* 0: all GPUs are alike and every kernel takes what it should */
-    double link_rate, link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
+    bool unlimited_memory; /* GPUs never run out of memory */
+    uint64_t jitter_seed;  /* 0: all GPUs are alike and every kernel takes what it should */
+    double link_rate,
+        link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
 } simulation_config;
 
 typedef struct simulation {

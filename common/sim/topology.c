@@ -23,7 +23,7 @@ static void set_capacities(sim_topology *t)
         for (int s = 0; s < t->w->sockets; s++)
             c[topology_memory(t, s)] = sim_profile_get(p, SIM_HOST_MEMORY) * SIM_GB_PER_S;
         for (int n = 0; n < t->w->nics; n++)
-            c[topology_nic(t, n, false)] = c[topology_nic(t, n, true)] = sim_profile_get(p, SIM_NIC) * SIM_GB_PER_S;
+            for (int way = 0; way < 2; way++) c[topology_nic(t, n, way)] = sim_profile_get(p, SIM_NIC) * SIM_GB_PER_S;
     }
 }
 
@@ -41,7 +41,8 @@ static void find_paths(sim_topology *t, int start)
     const sim_wiring *w = t->w;
     topology_step *s = t->steps + (size_t)start * (size_t)w->node_count;
     bool done[SIM_NODES_MOST] = {false};
-    for (int i = 0; i < w->node_count; i++) s[i] = (topology_step){.cost = i == start ? 0 : UNREACHED, .link = -1, .before = -1};
+    for (int i = 0; i < w->node_count; i++)
+        s[i] = (topology_step){.cost = i == start ? 0 : UNREACHED, .link = -1, .before = -1};
     for (int round = 0; round < w->node_count; round++) {
         int at = -1;
         for (int i = 0; i < w->node_count; i++)
@@ -57,7 +58,7 @@ static void find_paths(sim_topology *t, int start)
     }
 }
 
-/* Of the nodes `to` [count] the one nearest to `from`; of equals number `turn`, so that they are shared out. */
+/* Of the nodes `to` [count] the nearest to `from`; of equals number `turn`: they are shared out. */
 static int nearest(const sim_topology *t, int from, const int *to, int count, int turn)
 {
     int best = UNREACHED, equals = 0;
@@ -108,8 +109,8 @@ static status allocate(sim_topology *t)
     t->socket_nic = calloc((size_t)w->sockets, sizeof(int));
     t->nic_node = calloc(nics, sizeof(int));
     t->nic_gpu = calloc(nics, sizeof(int));
-    if (t->capacities && t->steps && t->gpu_node && t->gpu_socket && t->gpu_nic && t->socket_node && t->socket_nic &&
-        t->nic_node && t->nic_gpu)
+    if (t->capacities && t->steps && t->gpu_node && t->gpu_socket && t->gpu_nic && t->socket_node &&
+        t->socket_nic && t->nic_node && t->nic_gpu)
         return STATUS_OK;
     return fail(STATUS_SYSTEM, "no memory for %d machines", t->machines);
 }
@@ -180,4 +181,3 @@ int sim_topology_gpu_of(const sim_topology *t, int nic)
 {
     return t->nic_gpu[nic];
 }
-

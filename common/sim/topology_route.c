@@ -32,7 +32,8 @@ static void route_gpus(const sim_topology *t, sim_route *r, int machine, int fro
     if (sim_topology_nvlinks(t, from, to)) {
         add_path(t, r, machine, a, b, 1);
     } else if (t->w->peer_access) {
-        add_path(t, r, machine, a, b, crosses_socket(t, a, b) ? sim_profile_get(t->profile, SIM_PEER_OVERHEAD) : 1);
+        add_path(t, r, machine, a, b,
+                 crosses_socket(t, a, b) ? sim_profile_get(t->profile, SIM_PEER_OVERHEAD) : 1);
     } else {
         int socket = t->gpu_socket[from], s = t->socket_node[socket];
         add_path(t, r, machine, a, s, 1);
@@ -62,8 +63,10 @@ static void route_within(const sim_topology *t, sim_route *r, sim_place from, si
     } else {
         int gpu = from.host ? to.index : from.index, socket = from.host ? from.index : to.index;
         int g = t->gpu_node[gpu], s = t->socket_node[socket];
-        if (from.host) add_path(t, r, machine, s, g, 1);
-        else add_path(t, r, machine, g, s, 1);
+        if (from.host)
+            add_path(t, r, machine, s, g, 1);
+        else
+            add_path(t, r, machine, g, s, 1);
         add_hop(t, r, machine, topology_memory(t, socket), 1);
     }
     if (!from.host || !to.host) r->latency += sim_from_us(sim_profile_get(t->profile, SIM_COPY_LATENCY));
@@ -74,8 +77,10 @@ static void route_to_nic(const sim_topology *t, sim_route *r, sim_place place, i
 {
     int node = place.host ? t->socket_node[place.index] : t->gpu_node[place.index], n = t->nic_node[nic];
     if (place.host) add_hop(t, r, place.machine, topology_memory(t, place.index), 1);
-    if (receives) add_path(t, r, place.machine, n, node, 1);
-    else add_path(t, r, place.machine, node, n, 1);
+    if (receives)
+        add_path(t, r, place.machine, n, node, 1);
+    else
+        add_path(t, r, place.machine, node, n, 1);
     add_hop(t, r, place.machine, topology_nic(t, nic, receives), 1);
 }
 
@@ -84,7 +89,8 @@ static int nic_of(const sim_topology *t, sim_place p)
     return p.host ? t->socket_nic[p.index] : t->gpu_nic[p.index];
 }
 
-static void route_between(const sim_topology *t, sim_route *r, sim_place from, sim_place to, int nic_from, int nic_to)
+static void route_between(const sim_topology *t, sim_route *r, sim_place from, sim_place to, int nic_from,
+                          int nic_to)
 {
     assert(t->w->nics > 0);
     route_to_nic(t, r, from, nic_from, false);
@@ -96,8 +102,10 @@ void sim_topology_route(const sim_topology *t, sim_place from, sim_place to, sim
 {
     out->count = 0;
     out->latency = 0;
-    if (from.machine == to.machine) route_within(t, out, from, to);
-    else route_between(t, out, from, to, nic_of(t, from), nic_of(t, to));
+    if (from.machine == to.machine)
+        route_within(t, out, from, to);
+    else
+        route_between(t, out, from, to, nic_of(t, from), nic_of(t, to));
 }
 
 void sim_topology_route_over(const sim_topology *t, sim_place from, sim_place to, int nic, sim_route *out)

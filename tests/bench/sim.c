@@ -1,5 +1,5 @@
-/* bench_sim [MODEL [RANKS [STEPS]]]: what it costs to simulate. Ranks train MODEL with engine `none` on virtual
- * devices, in one thread; then a launch, an event and a flow alone. Wall-clock times of this machine. */
+/* bench_sim [MODEL [RANKS [STEPS]]]: what it costs to simulate. Ranks train MODEL with engine `none` on
+ * virtual devices, in one thread; then a launch, an event and a flow alone. Wall-clock times. */
 #include "common/base/clock.h"
 #include "common/device/sim/device_sim.h"
 #include "common/sim/nccl.h"
@@ -136,8 +136,8 @@ static void train(const char *name, int world, int steps)
     printf("%s, %d ranks, %d steps of %.3f virtual ms, %d launches a step\n", name, world, steps,
            (double)jobs[0].step_ns / NS_PER_MS, launches);
     printf("  open      %8.2f ms a rank, %.0f KiB a rank\n", opened * 1e3 / world, kib);
-    printf("  run       %8.2f s: %.2f us a rank and step, %.0f ns a launch, %lld events\n", ran, ran * 1e6 / world / steps,
-           ran * 1e9 / world / steps / launches, (long long)s->queue.fired);
+    printf("  run       %8.2f s: %.2f us a rank and step, %.0f ns a launch, %lld events\n", ran,
+           ran * 1e6 / world / steps, ran * 1e9 / world / steps / launches, (long long)s->queue.fired);
     for (int r = 0; r < world; r++) trainer_close(&jobs[r].trainer);
     free(jobs);
     free((void *)source.view.targets);
@@ -162,7 +162,8 @@ static void launch_alone(void)
     int64_t begin = clock_now_ns();
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < LAUNCHES; i++) must(device_launch(stream, kernel, NULL, NULL, NULL));
-        while (device_stream_synchronize(stream) == STATUS_AGAIN) must(simulation_run_until_woken(s, sim_device_host(d)));
+        while (device_stream_synchronize(stream) == STATUS_AGAIN)
+            must(simulation_run_until_woken(s, sim_device_host(d)));
     }
     printf("launch      %8.1f ns\n", seconds_since(begin) * 1e9 / LAUNCHES / ROUNDS);
     device_stream_close(&stream);
@@ -219,8 +220,8 @@ static void ring_in_steps(int world)
     must(sim_ring_steps_start(steps, 1e8));
     while (!done) sim_queue_step(&s->queue);
     double ran = seconds_since(begin);
-    printf("ring of %4d in steps: %.2f s, %lld events, %.0f ns an event\n", world, ran, (long long)s->queue.fired,
-           ran * 1e9 / (double)s->queue.fired);
+    printf("ring of %4d in steps: %.2f s, %lld events, %.0f ns an event\n", world, ran,
+           (long long)s->queue.fired, ran * 1e9 / (double)s->queue.fired);
     sim_ring_steps_close(&steps);
     sim_rings_close(&rings);
     simulation_close(&s);

@@ -30,11 +30,13 @@ static status join_simulation(sim_device *d)
     d->simulation = c->simulation;
     d->owns_simulation = !d->simulation;
     if (d->owns_simulation && c->world != 1)
-        return fail(STATUS_INTERNAL, "device %s: found %d ranks without a simulation that they share", c->name, c->world);
+        return fail(STATUS_INTERNAL, "device %s: found %d ranks without a simulation that they share",
+                    c->name, c->world);
     if (d->owns_simulation) TRY(simulation_open(&config, &d->simulation));
     int world = d->simulation->config.world;
     if (c->rank < 0 || c->rank >= world)
-        return fail(STATUS_INTERNAL, "device %s: found rank %d of %d in the simulation", c->name, c->rank, world);
+        return fail(STATUS_INTERNAL, "device %s: found rank %d of %d in the simulation", c->name, c->rank,
+                    world);
     return STATUS_OK;
 }
 
@@ -48,7 +50,8 @@ static double rank_speed(const sim_device *d)
     const simulation *s = d->simulation;
     if (!s->config.jitter_seed) return 1;
     uint64_t start = random_start(s->config.jitter_seed, random_fnv1a64("jitter_rank"));
-    return 1 + sim_profile_get(s->profile, SIM_JITTER_RANK) * fabs(random_normal(start, (uint64_t)d->base.config.rank));
+    return 1 + sim_profile_get(s->profile, SIM_JITTER_RANK) *
+                   fabs(random_normal(start, (uint64_t)d->base.config.rank));
 }
 
 static double narrowest(const simulation *s, const sim_route *route)
@@ -67,16 +70,18 @@ static void read_profile(sim_device *d)
 {
     const simulation *s = d->simulation;
     const sim_profile *p = s->profile;
-    int rank = d->base.config.rank, processes = s->config.processes ? s->config.processes : s->ranks_per_machine;
+    int rank = d->base.config.rank;
+    int processes = s->config.processes ? s->config.processes : s->ranks_per_machine;
     d->synchronous = sim_profile_get(p, SIM_SYNCHRONOUS) > 0;
     d->launch = d->launch_alone = time_of(d, SIM_LAUNCH_TIME);
     d->synchronize = time_of(d, SIM_SYNCHRONIZE_TIME);
     d->overhead = time_of(d, SIM_KERNEL_OVERHEAD);
     d->slowdown = (processes > 1 ? sim_profile_get(p, SIM_KAPPA) : 1) * rank_speed(d);
     d->overlap_rate = d->synchronous ? 1 : 1 - sim_profile_get(p, SIM_RHO);
-    if (s->config.jitter_seed)
-        d->jitter = random_start(s->config.jitter_seed, random_mix(random_fnv1a64("jitter_kernel") ^ (uint64_t)rank));
-    d->memory_most = s->config.unlimited_memory ? UINT64_MAX : (uint64_t)(sim_profile_get(p, SIM_GPU_MEMORY) * 0x1p30);
+    uint64_t stream = random_mix(random_fnv1a64("jitter_kernel") ^ (uint64_t)rank);
+    d->jitter = s->config.jitter_seed ? random_start(s->config.jitter_seed, stream) : 0;
+    d->memory_most = (uint64_t)(sim_profile_get(p, SIM_GPU_MEMORY) * 0x1p30);
+    if (s->config.unlimited_memory) d->memory_most = UINT64_MAX;
     sim_topology_route(s->topology, simulation_host(s, rank), simulation_gpu(s, rank), &d->up);
     sim_topology_route(s->topology, simulation_gpu(s, rank), simulation_host(s, rank), &d->down);
     d->copy_rate = narrowest(s, &d->up);
@@ -86,7 +91,8 @@ static void describe(sim_device *d)
 {
     const sim_profile *p = d->simulation->profile;
     d->base.info = (device_info){.name = device_sim.name, .compute_type = DTYPE_F32, .simulated = true};
-    snprintf(d->base.info.description, sizeof d->base.info.description, "virtual, profile %s: %s", p->name, p->summary);
+    snprintf(d->base.info.description, sizeof d->base.info.description, "virtual, profile %s: %s", p->name,
+             p->summary);
 }
 
 static void sim_close(device *base)
@@ -134,7 +140,8 @@ static status sim_allocate(device *base, device_memory_kind kind, size_t bytes, 
     if (rounded == 0) rounded = PAGE;
     if (kind != DEVICE_MEMORY_STAGING) {
         if (rounded > d->memory_most - d->memory_used)
-            return fail(STATUS_SYSTEM, "rank %d: no memory for %.2f GiB on a GPU of %.0f GiB (%s), of which %.2f are in use",
+            return fail(STATUS_SYSTEM,
+                        "rank %d: no memory for %.2f GiB on a GPU of %.0f GiB (%s), of which %.2f are in use",
                         base->config.rank, (double)bytes * 0x1p-30, (double)d->memory_most * 0x1p-30,
                         d->simulation->profile->name, (double)d->memory_used * 0x1p-30);
         d->memory_used += rounded;

@@ -42,8 +42,8 @@ void sim_device_leave(device *d, sim_listener *listener);
 void sim_device_begin_communication(device *d);
 void sim_device_end_communication(device *d);
 
-/* For how long, in ns since it was opened, the stream has waited for fences: on a compute stream, communication
- * that nothing hid. Where launches are calls the host waits, and knows itself. */
+/* For how long, in ns since it was opened, the stream has waited for fences: on a compute stream,
+ * communication that nothing hid. Where launches are calls the host waits, and knows itself. */
 int64_t sim_stream_stalled_ns(const device_stream *s);
 
 /* So many host threads of the rank's process launch under one interpreter lock. 1 at first. */

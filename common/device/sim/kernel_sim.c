@@ -1,4 +1,4 @@
-/* Kernels are prices. They are the same for all ranks of a simulation, which owns them and shares them out. */
+/* Kernels are prices, the same for all ranks of a simulation, which owns them and shares them out. */
 #include "common/base/random.h"
 #include "common/device/sim/sim.h"
 #include "common/device/sim/sim_impl.h"
@@ -11,8 +11,8 @@
 
 typedef struct sim_kernel {
     device_kernel base;
-    double price;     /* picoseconds, alone and at full speed */
-    double elements;  /* that the price is for, where a launch names pieces; else 0 */
+    double price;    /* picoseconds, alone and at full speed */
+    double elements; /* that the price is for, where a launch names pieces; else 0 */
     struct sim_kernel *next;
 } sim_kernel;
 
@@ -66,10 +66,13 @@ static double elements_of(const op_desc *op)
     switch (op->kind) {
     case OP_sgd:
     case OP_adam:
-    case OP_sum_squares: return (double)op->u.optimizer.count;
+    case OP_sum_squares:
+        return (double)op->u.optimizer.count;
     case OP_divide:
-    case OP_fill: return (double)op->u.elementwise.count;
-    default: return 0;
+    case OP_fill:
+        return (double)op->u.elementwise.count;
+    default:
+        return 0;
     }
 }
 
@@ -111,14 +114,23 @@ static op_desc with_rows(const op_desc *op, int64_t rows)
     switch (op->kind) {
     case OP_linear_forward:
     case OP_linear_backward_data:
-    case OP_linear_backward_weights: less.u.linear.m = rows; break;
+    case OP_linear_backward_weights:
+        less.u.linear.m = rows;
+        break;
     case OP_layernorm_forward:
-    case OP_layernorm_backward: less.u.layernorm.m = rows; break;
+    case OP_layernorm_backward:
+        less.u.layernorm.m = rows;
+        break;
     case OP_gather_rows:
-    case OP_scatter_rows: less.u.rows.selected = rows; break;
+    case OP_scatter_rows:
+        less.u.rows.selected = rows;
+        break;
     case OP_cross_entropy:
-    case OP_mean_squared_error: less.u.loss.rows = rows; break;
-    default: break;
+    case OP_mean_squared_error:
+        less.u.loss.rows = rows;
+        break;
+    default:
+        break;
     }
     return less;
 }

@@ -13,19 +13,19 @@ typedef struct sim_device {
     simulation *simulation;
     bool owns_simulation;
     sim_actor host;
-    sim_stream *streams;      /* linked */
+    sim_stream *streams; /* linked */
     sim_listener *listeners;
-    bool synchronous;         /* launches are calls */
+    bool synchronous;                       /* launches are calls */
     sim_time launch, synchronize, overhead; /* host time of a launch and a wait; fixed time of a kernel */
-    sim_time launch_alone;    /* without others under the interpreter's lock */
-    double slowdown;          /* of kernels: kappa, this GPU's speed */
-    double overlap_rate;      /* of compute beside communication: 1 - rho */
+    sim_time launch_alone;                  /* without others under the interpreter's lock */
+    double slowdown;                        /* of kernels: kappa, this GPU's speed */
+    double overlap_rate;                    /* of compute beside communication: 1 - rho */
     int communicating;
-    uint64_t jitter, launches; /* start of the random stream, 0: none; kernels so far */
+    uint64_t jitter, launches;                      /* start of the random stream, 0: none; kernels so far */
     uint64_t memory_used, memory_most, memory_next; /* bytes; the next address */
-    sim_route up, down;       /* host to device and back */
-    double copy_rate;         /* alone on that route, bytes a picosecond */
-    error_record *failure;    /* of a fence that a stream waited for */
+    sim_route up, down;                             /* host to device and back */
+    double copy_rate;                               /* alone on that route, bytes a picosecond */
+    error_record *failure;                          /* of a fence that a stream waited for */
 } sim_device;
 
 typedef enum command_kind {
@@ -49,23 +49,23 @@ typedef struct sim_command {
  * and `at` is when the last of them was. The head may have begun. */
 struct sim_stream {
     device_stream base;
-    sim_stream *next;         /* of the device */
-    sim_event event;          /* when the next command that others can notice begins, or the last one ends */
-    sim_command *commands;    /* ring */
+    sim_stream *next;      /* of the device */
+    sim_event event;       /* when the next command that others can notice begins, or the last one ends */
+    sim_command *commands; /* ring */
     uint32_t head, count, capacity;
     sim_time at;
-    sim_time stalled;         /* waited for fences so far */
-    bool started;             /* the head: */
-    sim_time since;           /*   a kernel has `remaining` picoseconds of work at this time */
+    sim_time stalled; /* waited for fences so far */
+    bool started;     /* the head: */
+    sim_time since;   /*   a kernel has `remaining` picoseconds of work at this time */
     int64_t remaining;
-    bool head_done;           /*   a task or copy that has ended */
+    bool head_done; /*   a task or copy that has ended */
     bool advancing;
-    sim_fence *waits_on;      /* the fence in whose list the stream is */
+    sim_fence *waits_on; /* the fence in whose list the stream is */
     sim_stream *next_waiting;
-    sim_actor *waiters;       /* that synchronize */
+    sim_actor *waiters; /* that synchronize */
     bool failed;
-    sim_flow flow;            /* of copies */
-    int64_t *marks;           /* [mark_capacity] ns */
+    sim_flow flow;  /* of copies */
+    int64_t *marks; /* [mark_capacity] ns */
     int mark_capacity;
 };
 
@@ -80,8 +80,8 @@ struct sim_fence {
     } history[FENCE_HISTORY]; /* oldest first; times do not fall */
     int reached;              /* entries */
     bool failed;
-    sim_stream *streams;      /* whose head waits for it */
-    sim_actor *waiters;       /* hosts, where launches are calls */
+    sim_stream *streams; /* whose head waits for it */
+    sim_actor *waiters;  /* hosts, where launches are calls */
 };
 
 static inline sim_queue *sim_queue_of(const sim_device *d)
@@ -107,9 +107,11 @@ sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_sc
 /* ---- stream_sim.c: the back end's functions ---- */
 status sim_stream_open(device *d, device_stream_role role, device_stream **out);
 void sim_stream_close(device_stream *s);
-status sim_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace);
+status sim_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
+                  void *workspace);
 status sim_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
-status sim_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
+status sim_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
+                    int64_t count);
 status sim_signal(device_stream *s, device_fence *f, uint64_t value);
 status sim_wait(device_stream *s, device_fence *f, uint64_t value);
 status sim_synchronize(device_stream *s);

@@ -110,7 +110,8 @@ static bool run_head(sim_stream *s, sim_time now)
     if (c->kind == COMMAND_WAIT) return run_wait(s, c, start);
     if (start > now) return false;
     switch (c->kind) {
-    case COMMAND_KERNEL: return run_kernel(s, c, start, now);
+    case COMMAND_KERNEL:
+        return run_kernel(s, c, start, now);
     case COMMAND_MARK:
         s->marks[c->slot] = sim_to_ns(start);
         s->at = start;
@@ -119,7 +120,8 @@ static bool run_head(sim_stream *s, sim_time now)
         s->at = start;
         sim_fence_reach_at(c->object, (uint64_t)c->value, start);
         return true;
-    default: return run_elsewhere(s, c, start);
+    default:
+        return run_elsewhere(s, c, start);
     }
 }
 
@@ -136,12 +138,15 @@ static sim_time next_moment(const sim_stream *s)
         bool started = i == 0 && s->started;
         at = sim_later(at, c->enqueued);
         switch (c->kind) {
-        case COMMAND_MARK: break;
+        case COMMAND_MARK:
+            break;
         case COMMAND_KERNEL:
-            at = started ? later_by(s->since, duration_of(s->remaining, rate)) : later_by(at, duration_of(c->value, rate));
+            at = started ? later_by(s->since, duration_of(s->remaining, rate))
+                         : later_by(at, duration_of(c->value, rate));
             if (at == SIM_NEVER) return SIM_NEVER;
             break;
-        default: return started ? SIM_NEVER : at;
+        default:
+            return started ? SIM_NEVER : at;
         }
     }
     return s->waiters ? at : SIM_NEVER;

@@ -22,8 +22,11 @@ status sim_stream_open(device *base, device_stream_role role, device_stream **ou
     s->base.role = role;
     int hops = d->up.count > d->down.count ? d->up.count : d->down.count;
     status rc;
-    TRY_GOTO(rc, sim_event_init(sim_queue_of(d), &s->event, base->config.rank, sim_stream_advance, s), failed);
-    TRY_GOTO(rc, sim_flow_init(&d->simulation->network, &s->flow, base->config.rank, hops, NULL, on_copied, s), failed);
+    TRY_GOTO(rc, sim_event_init(sim_queue_of(d), &s->event, base->config.rank, sim_stream_advance, s),
+             failed);
+    TRY_GOTO(rc,
+             sim_flow_init(&d->simulation->network, &s->flow, base->config.rank, hops, NULL, on_copied, s),
+             failed);
     s->at = simulation_now(d->simulation);
     s->next = d->streams;
     d->streams = s;
@@ -64,7 +67,8 @@ static void work(sim_stream *s, sim_time duration)
     s->at = a->time;
 }
 
-status sim_launch(device_stream *base, device_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
+status sim_launch(device_stream *base, device_kernel *kernel, void *const *operands,
+                  const op_scalars *scalars, void *workspace)
 {
     (void)operands;
     (void)workspace;
@@ -85,7 +89,8 @@ static status copy(sim_stream *s, sim_route *route, dtype type, int64_t count)
     int64_t bytes = count * dtype_size(type);
     sim_time at = submit(d);
     if (!d->synchronous)
-        return sim_stream_push(s, (sim_command){.kind = COMMAND_COPY, .enqueued = at, .value = bytes, .object = route});
+        return sim_stream_push(
+            s, (sim_command){.kind = COMMAND_COPY, .enqueued = at, .value = bytes, .object = route});
     work(s, route->latency + sim_duration((double)bytes, d->copy_rate));
     return STATUS_OK;
 }
@@ -98,7 +103,8 @@ status sim_upload(device_stream *s, void *to, const void *host, dtype host_type,
     return copy((sim_stream *)s, &((sim_device *)s->device)->up, type, count);
 }
 
-status sim_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count)
+status sim_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
+                    int64_t count)
 {
     (void)from;
     memset(host, 0, (size_t)count * (size_t)dtype_size(host_type));
@@ -112,7 +118,8 @@ status sim_signal(device_stream *base, device_fence *f, uint64_t value)
     if (s->failed) return sim_device_failed(d);
     sim_time now = sim_actor_of(d)->time;
     if (s->count)
-        return sim_stream_push(s, (sim_command){.kind = COMMAND_SIGNAL, .enqueued = now, .value = (int64_t)value, .object = f});
+        return sim_stream_push(
+            s, (sim_command){.kind = COMMAND_SIGNAL, .enqueued = now, .value = (int64_t)value, .object = f});
     s->at = sim_later(s->at, now);
     sim_fence_reach_at((sim_fence *)f, value, s->at);
     return STATUS_OK;
@@ -141,7 +148,8 @@ status sim_wait(device_stream *base, device_fence *fence, uint64_t value)
     if (d->synchronous) return block_for(d, f, value);
     sim_time now = sim_actor_of(d)->time, reached = sim_fence_time(f, value);
     if (s->count || reached == SIM_NEVER)
-        return sim_stream_push(s, (sim_command){.kind = COMMAND_WAIT, .enqueued = now, .value = (int64_t)value, .object = f});
+        return sim_stream_push(
+            s, (sim_command){.kind = COMMAND_WAIT, .enqueued = now, .value = (int64_t)value, .object = f});
     sim_stream_pass(s, sim_later(s->at, now), reached);
     return STATUS_OK;
 }
@@ -181,7 +189,8 @@ status sim_mark(device_stream *base, int slot)
     sim_stream *s = (sim_stream *)base;
     sim_time now = sim_actor_of(device_of(s))->time;
     TRY(make_room(s, slot));
-    if (s->count) return sim_stream_push(s, (sim_command){.kind = COMMAND_MARK, .slot = slot, .enqueued = now});
+    if (s->count)
+        return sim_stream_push(s, (sim_command){.kind = COMMAND_MARK, .slot = slot, .enqueued = now});
     s->at = sim_later(s->at, now);
     s->marks[slot] = sim_to_ns(s->at);
     return STATUS_OK;

@@ -129,8 +129,9 @@ static void waiting_for_ever_is_an_error_that_names_who_and_what(void **context)
     assert_int_equal(simulation_check_finished(s), STATUS_OK);
     assert_int_equal(sim_actor_block(&a, "its stream to run dry"), STATUS_AGAIN);
     assert_int_equal(simulation_run_until_woken(s, &a), STATUS_INTERNAL);
-    assert_string_equal(error_message(), "at 0.000000 virtual ms nothing is left to happen, and 1 wait: rank 2's compute "
-                                         "thread for its stream to run dry");
+    assert_string_equal(error_message(),
+                        "at 0.000000 virtual ms nothing is left to happen, and 1 wait: rank 2's compute "
+                        "thread for its stream to run dry");
     error_clear();
     assert_int_equal(simulation_check_finished(s), STATUS_INTERNAL);
     error_clear();
@@ -150,18 +151,26 @@ static void what_a_machine_does_not_have_is_refused(void **context)
         status code;
         const char *message;
     } cases[] = {
-        {{.profile = "v100-pcie-32g", .world = 9}, STATUS_CONFIG,
+        {{.profile = "v100-pcie-32g", .world = 9},
+         STATUS_CONFIG,
          "profile v100-pcie-32g: found 9 ranks, allowed is 1 to 8: 8 GPUs on each of 1 machine"},
-        {{.profile = "dgx1-v100-4xib100", .world = 17, .machines = 2}, STATUS_CONFIG,
+        {{.profile = "dgx1-v100-4xib100", .world = 17, .machines = 2},
+         STATUS_CONFIG,
          "profile dgx1-v100-4xib100: found 17 ranks, allowed is 1 to 16: 8 GPUs on each of 2 machines"},
-        {{.profile = "v100-pcie-10gbe", .world = 5000}, STATUS_CONFIG,
+        {{.profile = "v100-pcie-10gbe", .world = 5000},
+         STATUS_CONFIG,
          "profile v100-pcie-10gbe: found 5000 ranks, allowed is 1 to 4096: 1 GPU on each of 4096 machines"},
-        {{.profile = "dgx1-v100", .world = 2, .machines = 2}, STATUS_CONFIG,
+        {{.profile = "dgx1-v100", .world = 2, .machines = 2},
+         STATUS_CONFIG,
          "profile dgx1-v100: found 2 machines, allowed is 1"},
-        {{.profile = "dgx1-v100", .world = 2, .precision = SIM_TF32}, STATUS_CONFIG,
+        {{.profile = "dgx1-v100", .world = 2, .precision = SIM_TF32},
+         STATUS_CONFIG,
          "profile dgx1-v100: found precision tf32, allowed is fp32"},
-        {{.profile = "dgx1-v100", .world = 0}, STATUS_CONFIG, "simulation: found 0 ranks, allowed is 1 to 1048575"},
-        {{.profile = "v100-sxm2-ib100", .world = 2, .link_rate = 1e9}, STATUS_CONFIG,
+        {{.profile = "dgx1-v100", .world = 0},
+         STATUS_CONFIG,
+         "simulation: found 0 ranks, allowed is 1 to 1048575"},
+        {{.profile = "v100-sxm2-ib100", .world = 2, .link_rate = 1e9},
+         STATUS_CONFIG,
          "link: found 1e+09 GB/s, allowed is 0.0001 to 1000"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -180,7 +189,8 @@ static void another_link_replaces_that_of_the_profile(void **context)
 {
     (void)context;
     simulation *s;
-    simulation_config config = {.profile = "v100-sxm2-ib100", .world = 16, .link_rate = 1.25, .link_latency = 50};
+    simulation_config config = {
+        .profile = "v100-sxm2-ib100", .world = 16, .link_rate = 1.25, .link_latency = 50};
     must(simulation_open(&config, &s));
     assert_true(sim_profile_get(s->profile, SIM_NIC) == 1.25);
     assert_true(sim_profile_get(s->profile, SIM_NETWORK_LATENCY) == 50);

@@ -1,5 +1,5 @@
-/* Collectives of a group: alone they take the model's time, together they share links, and all members begin and
- * end together. */
+/* Collectives of a group: alone they take the model's time, together they share links, and all members begin
+ * and end together. */
 #include "common/sim/group.h"
 
 #include <setjmp.h>
@@ -79,7 +79,7 @@ static void alone_a_call_takes_the_time_of_the_model(void **context)
         const char *profile;
         int ranks;
         double bytes;
-    } cases[] = {{"v100-pcie-32g", 8, 102228128}, {"v100-pcie-32g", 2, 100}, {"dgx1-v100", 8, 102228128},
+    } cases[] = {{"v100-pcie-32g", 8, 102228128}, {"v100-pcie-32g", 2, 100},      {"dgx1-v100", 8, 102228128},
                  {"dgx1-v100", 8, 5e6},           {"dgx1-v100-4xib100", 32, 3e7}, {"dgx-a100-80g", 16, 1e5},
                  {"v100-pcie-10gbe", 3, 1e6}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -92,8 +92,9 @@ static void alone_a_call_takes_the_time_of_the_model(void **context)
         sim_nccl_choose(sim_group_rings(st.group), SIM_ALL_REDUCE, SIM_RING, cases[i].bytes, &expected);
         for (int k = 0; k < st.count; k++)
             if (llabs(st.players[k].finished - 3 * expected) > 10)
-                fail_msg("%s, %d ranks, %.0f bytes, member %d: found %.6f ms, expected %.6f", cases[i].profile, cases[i].ranks,
-                         cases[i].bytes, k, sim_to_ms(st.players[k].finished), sim_to_ms(3 * expected));
+                fail_msg("%s, %d ranks, %.0f bytes, member %d: found %.6f ms, expected %.6f",
+                         cases[i].profile, cases[i].ranks, cases[i].bytes, k,
+                         sim_to_ms(st.players[k].finished), sim_to_ms(3 * expected));
         assert_int_equal(sim_group_calls(st.group), 3);
         double sent = 3 * cases[i].bytes * 2 * (cases[i].ranks - 1) / cases[i].ranks;
         assert_true(fabs(sim_group_bytes_sent(st.group) - sent) < 1e-6 * sent);
@@ -161,8 +162,8 @@ static void groups_share_the_links_that_they_have_in_common(void **context)
     simulation_close(&s);
 }
 
-/* A copy from the host to GPU 0 shares that GPU's PCIe link with the ring, not max-min by half: the ring is bound
- * by the link between the sockets, and leaves the rest. */
+/* A copy from the host to GPU 0 shares that GPU's PCIe link with the ring, not max-min by half: the ring is
+ * bound by the link between the sockets, and leaves the rest. */
 static void a_copy_beside_a_ring_takes_what_it_leaves(void **context)
 {
     (void)context;
@@ -178,7 +179,8 @@ static void a_copy_beside_a_ring_takes_what_it_leaves(void **context)
     sim_flow_start(&copy, route.hops, route.count, 1e9, INFINITY, 0);
     assert_true(sim_queue_step(&s->queue)); /* rates are solved */
     /* The switch's link carries the ring once at 1.2 * 5 GB/s; 12 - 6 is left. */
-    if (fabs(copy.rate / SIM_GB_PER_S - 6) > 1e-6) fail_msg("found %.6f GB/s, expected 6", copy.rate / SIM_GB_PER_S);
+    if (fabs(copy.rate / SIM_GB_PER_S - 6) > 1e-6)
+        fail_msg("found %.6f GB/s, expected 6", copy.rate / SIM_GB_PER_S);
     sim_flow_deinit(&copy);
     sim_group_close(&st.group);
     simulation_close(&s);

@@ -56,7 +56,8 @@ static void derived_times_of_an_all_reduce_hold(void **context)
         double ms = sim_to_ms(sim_nccl_time(j.rings, SIM_ALL_REDUCE, SIM_RING, SIM_SIMPLE, resnet50_bytes));
         double last_digit = cases[i].ms < 2 ? 0.005 : 0.05;
         if (fabs(ms - cases[i].ms) > last_digit)
-            fail_msg("%s, %d ranks: found %.4f ms, expected %g", cases[i].profile, cases[i].ranks, ms, cases[i].ms);
+            fail_msg("%s, %d ranks: found %.4f ms, expected %g", cases[i].profile, cases[i].ranks, ms,
+                     cases[i].ms);
         close_job(&j);
     }
 }
@@ -75,9 +76,9 @@ static void latency_counts_hops_inside_and_between(void **context)
         {"v100-pcie-32g", 8, 1, SIM_LL, 6.6 + 14 * 1.0},
         {"dgx1-v100", 8, 1, SIM_LL128, 14.0 + 14 * 1.9},
         {"dgx1-v100-4xib100", 16, 2, SIM_SIMPLE, 8.4 + 28 * 3.4 + 2 * 14.0},
-        {"dgx1-v100-4xib100", 16, 2, SIM_LL, 6.6 + 28 * 1.0 + 2 * 2.7},     /* posting takes 1.0, more than 0.6 */
-        {"dgx-a100-40g", 16, 2, SIM_SIMPLE, 8.4 + 28 * 6.0 + 2 * 14.0},     /* posting takes 3 * 2.0 on AMD */
-        {"v100-pcie-10gbe", 4, 4, SIM_LL, 6.6 + 6 * 5.0},                   /* one rank a machine: the tree's hop */
+        {"dgx1-v100-4xib100", 16, 2, SIM_LL, 6.6 + 28 * 1.0 + 2 * 2.7}, /* posting takes 1.0, more than 0.6 */
+        {"dgx-a100-40g", 16, 2, SIM_SIMPLE, 8.4 + 28 * 6.0 + 2 * 14.0}, /* posting takes 3 * 2.0 on AMD */
+        {"v100-pcie-10gbe", 4, 4, SIM_LL, 6.6 + 6 * 5.0}, /* one rank a machine: the tree's hop */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         job j = open_job(cases[i].profile, cases[i].ranks, cases[i].machines);
@@ -98,7 +99,9 @@ static void the_plateau_lengthens_large_calls_over_several_machines(void **conte
     sim_nccl_cost cost;
     sim_nccl_cost_of(j.rings, SIM_ALL_REDUCE, SIM_RING, SIM_SIMPLE, &cost);
     double threshold = 64.0 * j.rings->channels * 16;
-    assert_true(fabs((double)sim_nccl_latency(&cost, threshold) / (double)sim_nccl_latency(&cost, threshold - 1) - 1.9) < 1e-9);
+    assert_true(
+        fabs((double)sim_nccl_latency(&cost, threshold) / (double)sim_nccl_latency(&cost, threshold - 1) -
+             1.9) < 1e-9);
     close_job(&j);
 }
 
@@ -110,17 +113,19 @@ static void the_protocol_of_least_time_is_chosen(void **context)
         const char *profile;
         double bytes;
         sim_protocol expected;
-    } cases[] = {{"dgx1-v100", 8, SIM_LL},           {"dgx1-v100", 4e6, SIM_LL128}, {"dgx1-v100", 1e9, SIM_SIMPLE},
-                 {"v100-pcie-32g", 8, SIM_LL},       {"v100-pcie-32g", 1e5, SIM_LL}, {"v100-pcie-32g", 4e6, SIM_SIMPLE}};
+    } cases[] = {{"dgx1-v100", 8, SIM_LL},       {"dgx1-v100", 4e6, SIM_LL128},
+                 {"dgx1-v100", 1e9, SIM_SIMPLE}, {"v100-pcie-32g", 8, SIM_LL},
+                 {"v100-pcie-32g", 1e5, SIM_LL}, {"v100-pcie-32g", 4e6, SIM_SIMPLE}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         job j = open_job(cases[i].profile, 8, 0);
         sim_time time;
         sim_protocol found = sim_nccl_choose(j.rings, SIM_ALL_REDUCE, SIM_RING, cases[i].bytes, &time);
         if (found != cases[i].expected)
-            fail_msg("%s, %.0f bytes: found %s, expected %s", cases[i].profile, cases[i].bytes, sim_protocol_name(found),
-                     sim_protocol_name(cases[i].expected));
+            fail_msg("%s, %.0f bytes: found %s, expected %s", cases[i].profile, cases[i].bytes,
+                     sim_protocol_name(found), sim_protocol_name(cases[i].expected));
         for (int p = 0; p < SIM_PROTOCOL_COUNT; p++)
-            assert_true(time <= sim_nccl_time(j.rings, SIM_ALL_REDUCE, SIM_RING, (sim_protocol)p, cases[i].bytes));
+            assert_true(time <=
+                        sim_nccl_time(j.rings, SIM_ALL_REDUCE, SIM_RING, (sim_protocol)p, cases[i].bytes));
         close_job(&j);
     }
 }
@@ -140,7 +145,8 @@ static void a_ring_loses_to_a_tree_on_many_fast_machines_only(void **context)
     (void)context;
     double fast = ring_over_tree("dgx-a100-40g", 256), slow = ring_over_tree("v100-sxm2-ib100", 256);
     if (fast < 2.8 || fast > 3.7) fail_msg("256 A100: found ring / tree = %.2f, expected 2.8 to 3.7", fast);
-    if (slow > 1.2) fail_msg("256 V100, one adapter a machine: found ring / tree = %.2f, expected hardly above 1", slow);
+    if (slow > 1.2)
+        fail_msg("256 V100, one adapter a machine: found ring / tree = %.2f, expected hardly above 1", slow);
 }
 
 /* ---- step by step ----------------------------------------------------------------------------- */
@@ -182,8 +188,8 @@ static void a_ring_on_alike_links_takes_what_the_formula_says(void **context)
 }
 
 /* Where one link is slower than the others, a chunk passes most links faster than the formula says, and while
- * the slow link is busy the others' latencies hide behind it: the formula adds both. That shows in calls whose
- * latency is not small beside their bandwidth's part. */
+ * the slow link is busy the others' latencies hide behind it: the formula adds both. That shows in calls
+ * whose latency is not small beside their bandwidth's part. */
 static void the_closed_form_agrees_with_the_walk(void **context)
 {
     (void)context;
@@ -193,25 +199,37 @@ static void the_closed_form_agrees_with_the_walk(void **context)
         double bytes;
         double tolerance;
     } cases[] = {
-        {"v100-pcie-32g", 2, 102e6, 1e-6}, {"v100-pcie-32g", 3, 102e6, 0.02}, {"v100-pcie-32g", 4, 102e6, 0.02},
-        {"v100-pcie-32g", 8, 102e6, 0.02}, {"v100-pcie-32g", 8, 1e5, 0.25},   {"dgx1-v100", 2, 102e6, 1e-6},
-        {"dgx1-v100", 4, 102e6, 1e-6},     {"dgx1-v100", 8, 102e6, 1e-6},     {"dgx1-v100", 8, 1e4, 1e-6},
-        {"dgx1-p100", 8, 102e6, 1e-6},     {"dgx-a100-40g", 8, 102e6, 1e-6},  {"dgx-h100", 5, 102e6, 1e-6},
-        {"titan-rtx-x2", 2, 498e6, 1e-6},  {"titan-rtx-x2-no-p2p", 2, 498e6, 1e-6},
-        {"dgx1-v100-4xib100", 32, 102e6, 0.15}, {"v100-sxm2-ib100", 32, 102e6, 0.06},
-        {"dgx-a100-80g", 64, 102e6, 0.25},      {"dgx-a100-80g", 64, 10e9, 0.03},
+        {"v100-pcie-32g", 2, 102e6, 1e-6},
+        {"v100-pcie-32g", 3, 102e6, 0.02},
+        {"v100-pcie-32g", 4, 102e6, 0.02},
+        {"v100-pcie-32g", 8, 102e6, 0.02},
+        {"v100-pcie-32g", 8, 1e5, 0.25},
+        {"dgx1-v100", 2, 102e6, 1e-6},
+        {"dgx1-v100", 4, 102e6, 1e-6},
+        {"dgx1-v100", 8, 102e6, 1e-6},
+        {"dgx1-v100", 8, 1e4, 1e-6},
+        {"dgx1-p100", 8, 102e6, 1e-6},
+        {"dgx-a100-40g", 8, 102e6, 1e-6},
+        {"dgx-h100", 5, 102e6, 1e-6},
+        {"titan-rtx-x2", 2, 498e6, 1e-6},
+        {"titan-rtx-x2-no-p2p", 2, 498e6, 1e-6},
+        {"dgx1-v100-4xib100", 32, 102e6, 0.15},
+        {"v100-sxm2-ib100", 32, 102e6, 0.06},
+        {"dgx-a100-80g", 64, 102e6, 0.25},
+        {"dgx-a100-80g", 64, 10e9, 0.03},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         job j = open_job(cases[i].profile, cases[i].ranks, 0);
         for (int p = 0; p < SIM_PROTOCOL_COUNT; p++) {
-            sim_time closed = sim_nccl_time(j.rings, SIM_ALL_REDUCE, SIM_RING, (sim_protocol)p, cases[i].bytes);
+            sim_time closed =
+                sim_nccl_time(j.rings, SIM_ALL_REDUCE, SIM_RING, (sim_protocol)p, cases[i].bytes);
             if (closed == SIM_NEVER) continue;
             sim_time walked = walk(&j, (sim_protocol)p, cases[i].bytes);
             double off = (double)walked / (double)closed - 1;
             if (fabs(off) > cases[i].tolerance)
-                fail_msg("%s, %d ranks, %.0f bytes, %s: walked %.4f ms, closed form %.4f ms (%+.3f%%)", cases[i].profile,
-                         cases[i].ranks, cases[i].bytes, sim_protocol_name((sim_protocol)p), sim_to_ms(walked),
-                         sim_to_ms(closed), 100 * off);
+                fail_msg("%s, %d ranks, %.0f bytes, %s: walked %.4f ms, closed form %.4f ms (%+.3f%%)",
+                         cases[i].profile, cases[i].ranks, cases[i].bytes, sim_protocol_name((sim_protocol)p),
+                         sim_to_ms(walked), sim_to_ms(closed), 100 * off);
         }
         close_job(&j);
     }
@@ -225,7 +243,8 @@ static void a_walk_over_a_protocol_that_is_not_there_is_refused(void **context)
     sim_ring_steps *steps;
     must(sim_ring_steps_open(&j.s->network, j.rings, SIM_LL128, stop_clock, &done, &steps));
     assert_int_equal(sim_ring_steps_start(steps, 1e6), STATUS_CONFIG);
-    assert_string_equal(error_message(), "a ring of 4 ranks: found protocol LL128, which this machine does not have");
+    assert_string_equal(error_message(),
+                        "a ring of 4 ranks: found protocol LL128, which this machine does not have");
     error_clear();
     sim_ring_steps_close(&steps);
     close_job(&j);

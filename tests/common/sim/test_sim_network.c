@@ -53,7 +53,8 @@ static void close_bench(bench *b)
     free(b);
 }
 
-static int add_flow(bench *b, const sim_hop_use *route, int hops, double bytes, double limit, sim_time latency)
+static int add_flow(bench *b, const sim_hop_use *route, int hops, double bytes, double limit,
+                    sim_time latency)
 {
     sim_flow *f = &b->flows[b->count];
     assert_int_equal(sim_flow_init(&b->network, f, b->count, MOST_HOPS, on_left, on_arrived, f), STATUS_OK);
@@ -117,8 +118,8 @@ static void rates_of_a_small_network_are_those_found_by_hand(void **context)
     close_bench(b);
 }
 
-/* Three flows of 30, 60 and 90 bytes on a link of 30: 10 each until 3; then 15 each for the other two until 5;
- * then 30 for the last until 6. */
+/* Three flows of 30, 60 and 90 bytes on a link of 30: 10 each until 3; then 15 each for the other two until
+ * 5; then 30 for the last until 6. */
 static void flows_speed_up_as_others_end(void **context)
 {
     (void)context;
@@ -148,7 +149,8 @@ static void incast_at_a_server_grows_with_the_workers(void **context)
         run(b);
         for (int i = 0; i < n; i++)
             if (llabs(b->arrived[i] - n * 100 * SIM_US) > n)
-                fail_msg("%d workers: found %lld ps, expected %lld", n, (long long)b->arrived[i], (long long)(n * 100 * SIM_US));
+                fail_msg("%d workers: found %lld ps, expected %lld", n, (long long)b->arrived[i],
+                         (long long)(n * 100 * SIM_US));
         close_bench(b);
     }
 }
@@ -198,7 +200,7 @@ typedef struct plain_flow {
     bool fixed;
 } plain_flow;
 
-/* All unfixed flows rise to the largest common rate that nothing forbids; those that cannot rise are fixed. */
+/* All unfixed flows rise to the largest common rate that nothing forbids; who cannot rise on is fixed. */
 static void solve_plainly(const double *capacities, int resources, plain_flow *flows, int count)
 {
     for (int left = count; left > 0;) {
@@ -208,10 +210,13 @@ static void solve_plainly(const double *capacities, int resources, plain_flow *f
             for (int f = 0; f < count; f++)
                 for (int h = 0; h < flows[f].hops; h++) {
                     if (flows[f].route[h].resource != r) continue;
-                    if (flows[f].fixed) used += flows[f].rate * flows[f].route[h].weight;
-                    else weight += flows[f].route[h].weight;
+                    if (flows[f].fixed)
+                        used += flows[f].rate * flows[f].route[h].weight;
+                    else
+                        weight += flows[f].route[h].weight;
                 }
-            if (weight > 0 && (capacities[r] - used) / weight < level) level = (capacities[r] - used) / weight;
+            if (weight > 0 && (capacities[r] - used) / weight < level)
+                level = (capacities[r] - used) / weight;
         }
         for (int f = 0; f < count; f++)
             if (!flows[f].fixed && flows[f].limit < level) level = flows[f].limit;
@@ -250,7 +255,8 @@ static int make_flows(uint64_t seed, uint64_t *at, int resources, plain_flow *fl
         plain_flow *p = &flows[f];
         *p = (plain_flow){.hops = 1 + (int)(uniform(seed, at) * MOST_HOPS), .limit = INFINITY};
         for (int h = 0; h < p->hops; h++)
-            p->route[h] = (sim_hop_use){(int)(uniform(seed, at) * resources), uniform(seed, at) < 0.5 ? 1 : 0.5 + 2 * uniform(seed, at)};
+            p->route[h] = (sim_hop_use){(int)(uniform(seed, at) * resources),
+                                        uniform(seed, at) < 0.5 ? 1 : 0.5 + 2 * uniform(seed, at)};
         if (uniform(seed, at) < 0.3) p->limit = 0.05 + uniform(seed, at);
     }
     return count;
@@ -272,8 +278,8 @@ static void rates_on_random_networks_are_those_of_a_plain_solver(void **context)
         solve_plainly(capacities, resources, flows, count);
         for (int f = 0; f < count; f++)
             if (fabs(b->flows[f].rate - flows[f].rate) > 1e-9 * flows[f].rate)
-                fail_msg("seed %llu, flow %d: found rate %.15g, expected %.15g", (unsigned long long)seed, f, b->flows[f].rate,
-                         flows[f].rate);
+                fail_msg("seed %llu, flow %d: found rate %.15g, expected %.15g", (unsigned long long)seed, f,
+                         b->flows[f].rate, flows[f].rate);
         close_bench(b);
     }
 }
@@ -290,7 +296,8 @@ static void rates_stay_right_while_flows_come_and_go(void **context)
     for (int r = 0; r < RESOURCES; r++) capacities[r] = 0.1 + uniform(seed, &at);
     int count = make_flows(seed, &at, RESOURCES, flows), checked = 0;
     bench *b = open_bench(capacities, RESOURCES);
-    for (int f = 0; f < count; f++) add_flow(b, flows[f].route, flows[f].hops, 1e6 * uniform(seed, &at), flows[f].limit, 0);
+    for (int f = 0; f < count; f++)
+        add_flow(b, flows[f].route, flows[f].hops, 1e6 * uniform(seed, &at), flows[f].limit, 0);
     for (;;) {
         while (sim_queue_step(&b->queue) && sim_event_scheduled(&b->network.solve)) {
         }

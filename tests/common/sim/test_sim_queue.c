@@ -120,7 +120,9 @@ static void many_events_fire_in_the_order_of_a_sorted_list(void **context)
     for (int i = 0; i < EVENTS; i++) plain[i] = (plain_entry){SIM_NEVER, ranks[i], 0, i};
     for (int step = 0; step < 5 * EVENTS; step++) {
         int i = (int)random_below(2, (uint64_t)step, EVENTS);
-        sim_time at = random_below(3, (uint64_t)step, 10) == 0 ? SIM_NEVER : (sim_time)random_below(4, (uint64_t)step, 40);
+        sim_time at = random_below(3, (uint64_t)step, 10) == 0
+                          ? SIM_NEVER
+                          : (sim_time)random_below(4, (uint64_t)step, 40);
         sim_event_schedule(&r.queue, &r.events[i], at);
         plain[i].time = at;
         plain[i].sequence = step;
@@ -131,7 +133,8 @@ static void many_events_fire_in_the_order_of_a_sorted_list(void **context)
     int expected = 0;
     for (; expected < EVENTS && plain[expected].time != SIM_NEVER; expected++)
         if (r.fired[expected] != plain[expected].index)
-            fail_msg("event %d of the order: found %d, expected %d", expected, r.fired[expected], plain[expected].index);
+            fail_msg("event %d of the order: found %d, expected %d", expected, r.fired[expected],
+                     plain[expected].index);
     assert_int_equal(r.count, expected);
     sim_queue_deinit(&r.queue);
 }

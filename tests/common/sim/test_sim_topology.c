@@ -38,7 +38,8 @@ static double bandwidth_of(const simulation *s, const sim_route *route)
 static void routes_take_the_links_between_their_ends(void **context)
 {
     (void)context;
-    const sim_place gpu0 = {.index = 0}, gpu1 = {.index = 1}, gpu2 = {.index = 2}, gpu4 = {.index = 4}, gpu5 = {.index = 5};
+    const sim_place gpu0 = {.index = 0}, gpu1 = {.index = 1}, gpu2 = {.index = 2}, gpu4 = {.index = 4},
+                    gpu5 = {.index = 5};
     const sim_place host0 = {.host = true, .index = 0}, host1 = {.host = true, .index = 1};
     const sim_place far0 = {.machine = 1, .index = 0}, far_host = {.machine = 1, .host = true, .index = 0};
     const struct {
@@ -49,20 +50,20 @@ static void routes_take_the_links_between_their_ends(void **context)
         double bandwidth;
         double latency_us;
     } cases[] = {
-        {"v100-pcie-32g", 8, gpu0, gpu1, 2, 12, 10},            /* one switch */
-        {"v100-pcie-32g", 8, gpu0, gpu2, 4, 10, 10},            /* over the host bridge */
-        {"v100-pcie-32g", 8, gpu0, gpu4, 5, 5, 10},             /* over the link between the sockets */
+        {"v100-pcie-32g", 8, gpu0, gpu1, 2, 12, 10}, /* one switch */
+        {"v100-pcie-32g", 8, gpu0, gpu2, 4, 10, 10}, /* over the host bridge */
+        {"v100-pcie-32g", 8, gpu0, gpu4, 5, 5, 10},  /* over the link between the sockets */
         {"v100-pcie-32g", 8, gpu0, host0, 3, 12, 10},
         {"v100-pcie-32g", 8, host1, gpu0, 4, 6, 10},
-        {"v100-pcie-32g", 8, host0, host0, 1, 38.4, 0},         /* read and written */
+        {"v100-pcie-32g", 8, host0, host0, 1, 38.4, 0}, /* read and written */
         {"v100-pcie-32g", 8, host0, host1, 3, 6, 0},
         {"v100-pcie-32g", 8, gpu0, gpu0, 0, INFINITY, 10},
         {"dgx1-v100", 8, gpu0, gpu1, 1, 20, 10},
-        {"dgx1-v100", 8, gpu0, gpu4, 1, 40, 10},                /* two NVLinks */
-        {"dgx1-v100", 8, gpu0, gpu5, 5, 5, 10},                 /* none: PCIe */
+        {"dgx1-v100", 8, gpu0, gpu4, 1, 40, 10}, /* two NVLinks */
+        {"dgx1-v100", 8, gpu0, gpu5, 5, 5, 10},  /* none: PCIe */
         {"dgx-a100-40g", 8, gpu0, gpu5, 2, 240, 10},
         {"titan-rtx-x2", 2, gpu0, gpu1, 1, 40, 10},
-        {"titan-rtx-x2-no-p2p", 2, gpu0, gpu1, 3, 12, 10},      /* in and out of the host's memory */
+        {"titan-rtx-x2-no-p2p", 2, gpu0, gpu1, 3, 12, 10}, /* in and out of the host's memory */
         {"dgx1-v100-4xib100", 16, gpu0, far0, 6, 12, 1.5},
         {"dgx1-v100-4xib100", 16, host0, far_host, 8, 12, 1.5},
         {"v100-pcie-10gbe", 2, gpu0, far0, 6, 1.2, 25},
@@ -74,8 +75,8 @@ static void routes_take_the_links_between_their_ends(void **context)
         double bandwidth = bandwidth_of(s, &route), latency = (double)route.latency / (double)SIM_US;
         bool same = bandwidth == cases[i].bandwidth || fabs(bandwidth - cases[i].bandwidth) < 1e-9;
         if (route.count != cases[i].hops || !same || latency != cases[i].latency_us)
-            fail_msg("case %zu, %s: found %d links, %g GB/s, %g us, expected %d, %g, %g", i, cases[i].profile, route.count,
-                     bandwidth, latency, cases[i].hops, cases[i].bandwidth, cases[i].latency_us);
+            fail_msg("case %zu, %s: found %d links, %g GB/s, %g us, expected %d, %g, %g", i, cases[i].profile,
+                     route.count, bandwidth, latency, cases[i].hops, cases[i].bandwidth, cases[i].latency_us);
         simulation_close(&s);
     }
 }
@@ -88,7 +89,8 @@ static void the_two_directions_of_a_link_are_two_resources(void **context)
     sim_topology_route(s->topology, (sim_place){.index = 0}, (sim_place){.index = 7}, &out);
     sim_topology_route(s->topology, (sim_place){.index = 7}, (sim_place){.index = 0}, &back);
     for (int i = 0; i < out.count; i++)
-        for (int k = 0; k < back.count; k++) assert_int_not_equal(out.hops[i].resource, back.hops[k].resource);
+        for (int k = 0; k < back.count; k++)
+            assert_int_not_equal(out.hops[i].resource, back.hops[k].resource);
     simulation_close(&s);
 }
 
@@ -141,11 +143,12 @@ static void rings_have_the_bus_bandwidth_of_their_links(void **context)
         for (int k = 0; k < cases[i].ranks; k++) gpus[k] = simulation_gpu(s, k);
         must(sim_rings_open(s->topology, gpus, cases[i].ranks, &r));
         double bus = r->bus / SIM_GB_PER_S;
-        if (fabs(bus - cases[i].bus) > 1e-9 * bus || r->count != cases[i].rings || r->channels != cases[i].channels ||
-            r->nvlink != cases[i].nvlink)
-            fail_msg("%s, %d ranks: found bus %.6g GB/s, %d rings, %d channels, NVLink %d, expected %g, %d, %d, %d",
-                     cases[i].profile, cases[i].ranks, bus, r->count, r->channels, r->nvlink, cases[i].bus, cases[i].rings,
-                     cases[i].channels, cases[i].nvlink);
+        if (fabs(bus - cases[i].bus) > 1e-9 * bus || r->count != cases[i].rings ||
+            r->channels != cases[i].channels || r->nvlink != cases[i].nvlink)
+            fail_msg("%s, %d ranks: found bus %.6g GB/s, %d rings, %d channels, NVLink %d, expected %g, %d, "
+                     "%d, %d",
+                     cases[i].profile, cases[i].ranks, bus, r->count, r->channels, r->nvlink, cases[i].bus,
+                     cases[i].rings, cases[i].channels, cases[i].nvlink);
         sim_rings_close(&r);
         free(gpus);
         simulation_close(&s);
@@ -179,8 +182,8 @@ static void every_ring_passes_every_member_once(void **context)
     }
 }
 
-/* The directed complete graph of four has six cycles through all, of which two fit side by side (and not three);
- * a ring of five has one in each direction. */
+/* The directed complete graph of four has six cycles through all, of which two fit side by side (and not
+ * three); a ring of five has one in each direction. */
 static void cycles_use_every_link_once(void **context)
 {
     (void)context;

@@ -14,7 +14,8 @@ void must(status rc)
 
 void bench_set(simulation *s, sim_constant c, double value)
 {
-    for (int i = 0; i < sim_constant_table[c].count; i++) s->profile->values[sim_constant_offset[c] + i] = value;
+    for (int i = 0; i < sim_constant_table[c].count; i++)
+        s->profile->values[sim_constant_offset[c] + i] = value;
 }
 
 void bench_open(bench *b, const char *profile, int world)
@@ -36,7 +37,8 @@ void bench_open(bench *b, const char *profile, int world)
 void bench_start(bench *b)
 {
     for (int r = 0; r < b->world; r++) {
-        device_config config = {.name = "sim", .rank = r, .world = b->world, .threads = 1, .simulation = b->s};
+        device_config config = {
+            .name = "sim", .rank = r, .world = b->world, .threads = 1, .simulation = b->s};
         must(device_open(&config, &b->devices[r]));
         must(device_stream_open(b->devices[r], DEVICE_STREAM_COMPUTE, &b->streams[r]));
     }
@@ -69,7 +71,8 @@ void bench_launch(bench *b, device_stream *s, int64_t us)
 int bench_synchronize(bench *b, int rank, device_stream *s)
 {
     int tries = 1;
-    for (status rc = device_stream_synchronize(s); rc != STATUS_OK; rc = device_stream_synchronize(s), tries++) {
+    for (status rc = device_stream_synchronize(s); rc != STATUS_OK;
+         rc = device_stream_synchronize(s), tries++) {
         if (rc != STATUS_AGAIN) must(rc);
         must(simulation_run_until_woken(b->s, sim_device_host(b->devices[rank])));
     }

@@ -23,7 +23,8 @@ void must(status rc);
 /* Changes a constant of the profile; before devices are opened. */
 void bench_set(simulation *s, sim_constant c, double value);
 
-/* Opens `profile` (NULL: the default) with `world` ranks and the round numbers; bench_start opens the devices. */
+/* Opens `profile` (NULL: the default) with `world` ranks and the round numbers; bench_start opens the
+ * devices. */
 void bench_open(bench *b, const char *profile, int world);
 void bench_start(bench *b);
 void bench_close(bench *b);

@@ -1,5 +1,6 @@
-/* Gradients in buckets, as an engine would exchange them: each bucket's all-reduce is a task on a second stream,
- * behind a fence that the compute stream signals. Four GPUs over PCIe; the timelines are written by hand. */
+/* Gradients in buckets, as an engine would exchange them: each bucket's all-reduce is a task on a second
+ * stream, behind a fence that the compute stream signals. Four GPUs over PCIe; the timelines are written by
+ * hand. */
 #include "common/sim/group.h"
 #include "tests/common/device/sim/bench.h"
 
@@ -54,7 +55,8 @@ static void start_bucket(sim_task *task)
     must(sim_group_join(r->job->group, r->rank, SIM_ALL_REDUCE, r->job->bytes, &r->told));
 }
 
-/* Backward: a kernel a bucket; then the compute stream waits for all of them. `late_us` more for rank 0's first. */
+/* Backward: a kernel a bucket; then the compute stream waits for all of them. `late_us` more for rank 0's
+ * first. */
 static void enqueue_backward(rank_state *r, int64_t late_us)
 {
     bench *b = &r->job->b;
@@ -90,8 +92,10 @@ static void close_rank(rank_state *r)
     device_stream_close(&r->communication);
 }
 
-/* Runs one backward pass; end_us[] of each rank's compute stream, and how long it waited. *reduce_us: one bucket. */
-static void run(double bytes, double rho, int64_t late_us, double *end_us, double *stalled_us, double *reduce_us)
+/* Runs one backward pass; end_us[] of each rank's compute stream, and how long it waited. *reduce_us: one
+ * bucket. */
+static void run(double bytes, double rho, int64_t late_us, double *end_us, double *stalled_us,
+                double *reduce_us)
 {
     static const int all[RANKS] = {0, 1, 2, 3};
     job j = {.bytes = bytes};

@@ -24,7 +24,8 @@ static void it_says_that_its_figures_come_from_a_model(void **context)
     assert_false(info->real);
     assert_false(info->host_addressable);
     assert_int_equal(info->compute_type, DTYPE_F32);
-    assert_string_equal(info->description, "virtual, profile dgx1-p100: DGX-1 with 8 Tesla P100-SXM2, NVLink hybrid cube mesh");
+    assert_string_equal(info->description,
+                        "virtual, profile dgx1-p100: DGX-1 with 8 Tesla P100-SXM2, NVLink hybrid cube mesh");
     assert_string_equal(sim_device_simulation(d)->profile->name, "dgx1-p100");
     device_close(&d);
     device_config cpu = {.name = "cpu", .world = 1, .threads = 1};
@@ -66,8 +67,10 @@ static void memory_has_addresses_and_an_end(void **context)
     assert_int_equal((uintptr_t)a.data % 64, 0);
     assert_int_equal(c.fd, -1);
     assert_int_equal(device_allocate(b.devices[0], DEVICE_MEMORY_PRIVATE, 3 * gib, &large), STATUS_SYSTEM);
-    assert_string_equal(error_message(), "rank 0: no memory for 3.00 GiB on a GPU of 32 GiB (v100-pcie-32g), of which 30.00 are "
-                                         "in use");
+    assert_string_equal(
+        error_message(),
+        "rank 0: no memory for 3.00 GiB on a GPU of 32 GiB (v100-pcie-32g), of which 30.00 are "
+        "in use");
     error_clear();
     must(device_allocate(b.devices[0], DEVICE_MEMORY_STAGING, 100 * gib, &staging)); /* the host's */
     device_free(b.devices[0], &a);
@@ -115,7 +118,8 @@ static void ranks_share_their_kernels(void **context)
     assert_int_equal(device_prepare(b.devices[0], &op, NULL, &second), STATUS_INTERNAL);
     error_clear();
     device_release(&first);
-    must(device_launch(b.streams[1], third, NULL, NULL, NULL)); /* releasing one rank's takes nothing from others */
+    must(device_launch(b.streams[1], third, NULL, NULL,
+                       NULL)); /* releasing one rank's takes nothing from others */
     bench_synchronize(&b, 1, b.streams[1]);
     bench_close(&b);
 }
@@ -162,15 +166,18 @@ static void a_launch_over_fewer_rows_takes_what_they_take(void **context)
     bench b;
     bench_open(&b, NULL, 1);
     bench_start(&b);
-    op_desc op = {.kind = OP_linear_forward, .type = DTYPE_F32, .u.linear = {.m = 4096, .in = 1024, .out = 1024}};
+    op_desc op = {
+        .kind = OP_linear_forward, .type = DTYPE_F32, .u.linear = {.m = 4096, .in = 1024, .out = 1024}};
     op_desc less = op;
     less.u.linear.m = 600;
     device_kernel *k;
     must(device_prepare(b.devices[0], &op, NULL, &k));
     op_scalars scalars = {.rows = 600};
-    check_us("600 rows", price_us(&b, k, &scalars), sim_price_op(b.s->profile, SIM_FP32, &less) / (double)SIM_US);
+    check_us("600 rows", price_us(&b, k, &scalars),
+             sim_price_op(b.s->profile, SIM_FP32, &less) / (double)SIM_US);
     scalars.rows = 0;
-    check_us("all rows", price_us(&b, k, &scalars), sim_price_op(b.s->profile, SIM_FP32, &op) / (double)SIM_US);
+    check_us("all rows", price_us(&b, k, &scalars),
+             sim_price_op(b.s->profile, SIM_FP32, &op) / (double)SIM_US);
     device_release(&k);
     bench_close(&b);
 }

@@ -1,11 +1,11 @@
-/* What runs beside what: communication slows compute by rho, copies share links, processes cost kappa. Times in
- * microseconds; a launch takes the host 10. */
+/* What runs beside what: communication slows compute by rho, copies share links, processes cost kappa. Times
+ * in microseconds; a launch takes the host 10. */
 #include "tests/common/device/sim/bench.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <math.h>
 
 #include <cmocka.h>
 
@@ -25,8 +25,10 @@ typedef struct talk {
 static status talk_on(void *context)
 {
     talk *t = context;
-    if (t->talking) sim_device_end_communication(t->device);
-    else sim_device_begin_communication(t->device);
+    if (t->talking)
+        sim_device_end_communication(t->device);
+    else
+        sim_device_begin_communication(t->device);
     t->talking = !t->talking;
     if (t->talking) sim_actor_wake(&t->actor, t->end);
     return STATUS_OK;
@@ -59,8 +61,8 @@ static void communication_adds_rho_of_its_time_to_the_compute_beside_it(void **c
     }
 }
 
-/* Two talks, 50 to 90 and 70 to 130, are one from 50 to 130. Kernels a (10 .. 60 alone) and b (behind it, 40),
- * rho 0.5: a has done 40 at 50, needs 20 more: 70. b: 30 done at 130, 10 left: 140. */
+/* Two talks, 50 to 90 and 70 to 130, are one from 50 to 130. Kernels a (10 .. 60 alone) and b (behind it,
+ * 40), rho 0.5: a has done 40 at 50, needs 20 more: 70. b: 30 done at 130, 10 left: 140. */
 static void overlapping_communication_slows_once(void **context)
 {
     (void)context;
@@ -125,8 +127,8 @@ static void kappa_slows_compute_where_processes_share_a_machine(void **context)
     }
 }
 
-/* 12 MB over PCIe at 12 GB/s: 1000. Two GPUs behind one switch share its way to the socket; two behind different
- * switches do not, but for the socket's memory, which has room for both. */
+/* 12 MB over PCIe at 12 GB/s: 1000. Two GPUs behind one switch share its way to the socket; two behind
+ * different switches do not, but for the socket's memory, which has room for both. */
 static void copies_share_the_links_that_they_have_in_common(void **context)
 {
     (void)context;
@@ -143,7 +145,8 @@ static void copies_share_the_links_that_they_have_in_common(void **context)
         if (other) must(device_upload(b.streams[other], NULL, NULL, DTYPE_F32, DTYPE_F32, 3000000));
         check_us("the host", bench_host_us(&b, 0), 10);
         check_us("the copy", bench_mark_us(&b, 0, b.streams[0], 0), cases[i].expected);
-        if (other) check_us("the other copy", bench_mark_us(&b, other, b.streams[other], 0), cases[i].expected);
+        if (other)
+            check_us("the other copy", bench_mark_us(&b, other, b.streams[other], 0), cases[i].expected);
         bench_close(&b);
     }
 }

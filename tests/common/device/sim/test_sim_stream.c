@@ -1,5 +1,5 @@
-/* Streams, fences and hosts, against timelines written by hand. Times in microseconds; a launch takes the host
- * 10. */
+/* Streams, fences and hosts, against timelines written by hand. Times in microseconds; a launch takes the
+ * host 10. */
 #include "tests/common/device/sim/bench.h"
 
 #include <setjmp.h>
@@ -138,8 +138,10 @@ static status reach(void *context)
     agent *a = context;
     a->saw_us = (double)sim_to_ns(a->actor.time) / 1000;
     sim_actor_spend(&a->actor, 20 * SIM_US); /* its own work */
-    if (a->error) device_fence_fail(a->fence, a->error);
-    else device_fence_reach(a->fence, a->value);
+    if (a->error)
+        device_fence_fail(a->fence, a->error);
+    else
+        device_fence_reach(a->fence, a->value);
     return STATUS_OK;
 }
 

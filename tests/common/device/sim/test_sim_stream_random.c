@@ -37,7 +37,8 @@ static void make_program(uint64_t seed, program *p)
     for (int i = 0; i < p->count; i++) {
         uint64_t at = 10 * (uint64_t)(i + 1);
         command *c = &p->commands[i];
-        *c = (command){.stream = (int)random_below(seed, at, STREAMS), .index = (int)random_below(seed, at + 1, FENCES)};
+        *c = (command){.stream = (int)random_below(seed, at, STREAMS),
+                       .index = (int)random_below(seed, at + 1, FENCES)};
         uint64_t choice = random_below(seed, at + 2, 10);
         c->kind = choice < 5 ? KERNEL : choice < 7 ? SIGNAL : choice < 9 ? WAIT : MARK;
         if (c->kind == SIGNAL && signalled[c->index]) c->kind = MARK;
@@ -91,10 +92,18 @@ static void enqueue(bench *b, device_stream **streams, device_fence **fences, co
 {
     device_stream *s = streams[c->stream];
     switch (c->kind) {
-    case KERNEL: bench_launch(b, s, c->us); break;
-    case SIGNAL: must(device_stream_signal(s, fences[c->index], 1)); break;
-    case WAIT: must(device_stream_wait(s, fences[c->index], 1)); break;
-    case MARK: must(device_mark(s, c->index)); break;
+    case KERNEL:
+        bench_launch(b, s, c->us);
+        break;
+    case SIGNAL:
+        must(device_stream_signal(s, fences[c->index], 1));
+        break;
+    case WAIT:
+        must(device_stream_wait(s, fences[c->index], 1));
+        break;
+    case MARK:
+        must(device_mark(s, c->index));
+        break;
     }
 }
 
@@ -105,8 +114,8 @@ static void check(uint64_t seed, const program *p, device_stream **streams)
         if (c->kind != MARK) continue;
         int64_t found = device_mark_ns(streams[c->stream], c->index) / 1000;
         if (found != c->end_us)
-            fail_msg("program %llu, mark %d on stream %d: found %lld us, expected %lld", (unsigned long long)seed, i, c->stream,
-                     (long long)found, (long long)c->end_us);
+            fail_msg("program %llu, mark %d on stream %d: found %lld us, expected %lld",
+                     (unsigned long long)seed, i, c->stream, (long long)found, (long long)c->end_us);
     }
 }
 
@@ -117,7 +126,8 @@ static void run_program(uint64_t seed, const program *p)
     device_fence *fences[FENCES];
     bench_open(&b, NULL, 1);
     bench_start(&b);
-    for (int i = 0; i < STREAMS; i++) must(device_stream_open(b.devices[0], DEVICE_STREAM_COMPUTE, &streams[i]));
+    for (int i = 0; i < STREAMS; i++)
+        must(device_stream_open(b.devices[0], DEVICE_STREAM_COMPUTE, &streams[i]));
     for (int i = 0; i < FENCES; i++) must(device_fence_open(b.devices[0], &fences[i]));
     for (int i = 0; i < p->count; i++) enqueue(&b, streams, fences, &p->commands[i]);
     for (int i = 0; i < STREAMS; i++) bench_synchronize(&b, 0, streams[i]);

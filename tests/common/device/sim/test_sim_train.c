@@ -1,5 +1,5 @@
-/* The train loop, unmodified, on virtual devices with engine `none`: what a step takes, many ranks in one thread,
- * and a ledger that is that of the CPU. */
+/* The train loop, unmodified, on virtual devices with engine `none`: what a step takes, many ranks in one
+ * thread, and a ledger that is that of the CPU. */
 #include "common/data/batches.h"
 #include "common/data/dataset.h"
 #include "common/sim/price.h"
@@ -41,8 +41,8 @@ static dataset *open_data(const nn_model *model)
     return set;
 }
 
-static void open_job(job *j, const char *device, simulation *s, int rank, const nn_model *model, const dataset *set,
-                     const optimizer_options *optimizer, int64_t batch)
+static void open_job(job *j, const char *device, simulation *s, int rank, const nn_model *model,
+                     const dataset *set, const optimizer_options *optimizer, int64_t batch)
 {
     trainer_config config = {.rank = rank,
                              .world = 1,
@@ -131,7 +131,8 @@ static sums prices_of(const simulation *s, const job *j)
     sums all = {0};
     for (int i = 0; i < p->op_count; i++)
         *(i < p->loss_end ? &all.forward_ns : &all.backward_ns) += price_ns(s, &p->ops[i].desc);
-    op_desc update = {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = p->model->parameter_elements}};
+    op_desc update = {
+        .kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = p->model->parameter_elements}};
     all.update_ns = price_ns(s, &update);
     all.launches = p->op_count + 1;
     return all;
@@ -139,7 +140,8 @@ static sums prices_of(const simulation *s, const job *j)
 
 static void check_ns(const char *what, double found, double expected, double tolerance)
 {
-    if (fabs(found - expected) > tolerance) fail_msg("%s: found %.0f ns, expected %.0f", what, found, expected);
+    if (fabs(found - expected) > tolerance)
+        fail_msg("%s: found %.0f ns, expected %.0f", what, found, expected);
 }
 
 /* With a host that takes no time a step is the copy of its batch and the prices of its operations. */
@@ -150,7 +152,8 @@ static void a_step_is_the_sum_of_its_prices(void **context)
     dataset *set = open_data(model);
     optimizer_options optimizer = sgd(0);
     simulation *s = open_simulation("v100-pcie-32g", 1);
-    static const sim_constant free_of_charge[] = {SIM_LAUNCH_TIME, SIM_KERNEL_OVERHEAD, SIM_SYNCHRONIZE_TIME, SIM_COPY_LATENCY};
+    static const sim_constant free_of_charge[] = {SIM_LAUNCH_TIME, SIM_KERNEL_OVERHEAD, SIM_SYNCHRONIZE_TIME,
+                                                  SIM_COPY_LATENCY};
     for (int i = 0; i < 4; i++) bench_set(s, free_of_charge[i], 0);
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
@@ -162,7 +165,8 @@ static void a_step_is_the_sum_of_its_prices(void **context)
         check_ns("load", (double)t->load, load, 3);
         check_ns("forward", (double)t->forward, expected.forward_ns, 100);
         check_ns("backward", (double)t->backward, expected.backward_ns, 100);
-        check_ns("step", (double)t->total, load + expected.forward_ns + expected.backward_ns + expected.update_ns, 200);
+        check_ns("step", (double)t->total,
+                 load + expected.forward_ns + expected.backward_ns + expected.update_ns, 200);
         assert_int_equal(t->exposed, 0);
     }
     assert_true(j.results[1].begin_ns >= j.results[0].end_ns);
@@ -187,7 +191,8 @@ static void small_operations_are_bound_by_launches(void **context)
     int launches = prices_of(s, &j).launches + 2; /* and the two copies of the batch */
     for (int i = 0; i < STEPS; i++) {
         double ms = (double)j.results[i].times.total / NS_PER_MS;
-        if (ms < launches || ms > launches + 2) fail_msg("step %d: found %.3f ms for %d launches of 1 ms", i, ms, launches);
+        if (ms < launches || ms > launches + 2)
+            fail_msg("step %d: found %.3f ms for %d launches of 1 ms", i, ms, launches);
     }
     close_job(&j);
     simulation_close(&s);
@@ -195,7 +200,7 @@ static void small_operations_are_bound_by_launches(void **context)
     nn_model_free(&model);
 }
 
-/* Eight ranks in one thread: each has the step of one alone, but for the links over which their batches come. */
+/* Eight ranks in one thread: each has the step of one alone, but for the links that batches come over. */
 static void ranks_take_turns_and_share_the_links(void **context)
 {
     (void)context;
@@ -226,7 +231,8 @@ static void ranks_take_turns_and_share_the_links(void **context)
         simulation_close(&s);
     }
     for (int r = 1; r < RANKS; r++) assert_int_equal(begin[1][r], begin[1][0]); /* alike: none is ahead */
-    check_ns("forward beside others", (double)forward[1], (double)forward[0], 1); /* a nanosecond is a mark's */
+    check_ns("forward beside others", (double)forward[1], (double)forward[0],
+             1); /* a nanosecond is a mark's */
     /* Two GPUs share a switch's way up: its bytes take twice as long; the latencies do not. */
     double bytes_ns = 16.0 * 3 * 64 * 64 * 4 / 12;
     check_ns("load beside others", (double)load[1], (double)load[0] + bytes_ns, 20);
@@ -269,7 +275,8 @@ static void a_launch_is_a_call_on_the_cpu_profile(void **context)
     sums expected = prices_of(s, &j);
     double each = 2200; /* launch and overhead */
     const step_times *t = &j.results[1].times;
-    double operations = expected.forward_ns + expected.backward_ns + expected.update_ns + expected.launches * each;
+    double operations =
+        expected.forward_ns + expected.backward_ns + expected.update_ns + expected.launches * each;
     check_ns("step", (double)(t->total - t->load), operations, 200);
     check_ns("optimizer", (double)t->optimizer, expected.update_ns + each, 20);
     close_job(&j);
@@ -284,8 +291,8 @@ static void check_classes(const char *model, const char *what, const int64_t *fo
 {
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++)
         if (c != LEDGER_WORKSPACE && found[c] != expected[c])
-            fail_msg("%s, %s, %s: found %lld bytes on sim, %lld on cpu", model, what, ledger_class_name((ledger_class)c),
-                     (long long)found[c], (long long)expected[c]);
+            fail_msg("%s, %s, %s: found %lld bytes on sim, %lld on cpu", model, what,
+                     ledger_class_name((ledger_class)c), (long long)found[c], (long long)expected[c]);
 }
 
 static void check_ledgers(const char *model, const ledger *sim, const ledger *cpu)
@@ -302,8 +309,10 @@ static void check_ledgers(const char *model, const ledger *sim, const ledger *cp
     check_classes(model, "phase of the peak", found[2], expected[2]);
     check_classes(model, "at the peak of all", sim->peak_classes, cpu->peak_classes);
     for (int p = 0; p < LEDGER_PHASE_COUNT; p++) {
-        check_classes(model, ledger_phase_name((ledger_phase)p), sim->phase_peak_classes[p], cpu->phase_peak_classes[p]);
-        check_classes(model, ledger_phase_name((ledger_phase)p), sim->phase_end_classes[p], cpu->phase_end_classes[p]);
+        check_classes(model, ledger_phase_name((ledger_phase)p), sim->phase_peak_classes[p],
+                      cpu->phase_peak_classes[p]);
+        check_classes(model, ledger_phase_name((ledger_phase)p), sim->phase_end_classes[p],
+                      cpu->phase_end_classes[p]);
     }
 }
 
@@ -317,10 +326,29 @@ static void the_ledger_is_that_of_the_cpu(void **context)
         {.name = "resnet18", .image = 32},
         {.name = "resnet50", .image = 32},
         {.name = "vgg16", .image = 32, .classes = 10},
-        {.name = "bert", .layers = 2, .hidden = 64, .heads = 4, .vocabulary = 500, .positions = 32, .sequence = 16},
-        {.name = "bert", .layers = 1, .hidden = 64, .heads = 4, .vocabulary = 500, .positions = 32, .sequence = 16,
-         .head = MODEL_HEAD_CLS, .classes = 3},
-        {.name = "gpt2", .layers = 2, .hidden = 64, .heads = 4, .vocabulary = 500, .positions = 32, .sequence = 16},
+        {.name = "bert",
+         .layers = 2,
+         .hidden = 64,
+         .heads = 4,
+         .vocabulary = 500,
+         .positions = 32,
+         .sequence = 16},
+        {.name = "bert",
+         .layers = 1,
+         .hidden = 64,
+         .heads = 4,
+         .vocabulary = 500,
+         .positions = 32,
+         .sequence = 16,
+         .head = MODEL_HEAD_CLS,
+         .classes = 3},
+        {.name = "gpt2",
+         .layers = 2,
+         .hidden = 64,
+         .heads = 4,
+         .vocabulary = 500,
+         .positions = 32,
+         .sequence = 16},
     };
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
         nn_model *model = build(&models[i]);
