@@ -14,6 +14,8 @@ static status no_memory(void)
 static status override(sim_profile *p, sim_constant c, double value)
 {
     if (value <= 0) return STATUS_OK;
+    if (p->wiring.nics == 0)
+        return fail(STATUS_CONFIG, "link: found one for profile %s, which has no network", p->name);
     const sim_constant_info *info = &sim_constant_table[c];
     if (value < info->least || value > info->most)
         return fail(STATUS_CONFIG, "link: found %g %s, allowed is %g to %g", value, info->unit, info->least,
@@ -108,9 +110,15 @@ sim_place simulation_host(const simulation *s, int rank)
 
 status simulation_run(simulation *s)
 {
-    while (s->failure == STATUS_OK && sim_queue_step(&s->queue)) {
+    s->stopping = false;
+    while (s->failure == STATUS_OK && !s->stopping && sim_queue_step(&s->queue)) {
     }
     return s->failure;
+}
+
+void simulation_stop(simulation *s)
+{
+    s->stopping = true;
 }
 
 /* "rank 3's compute waits for synchronize, ..." */

@@ -33,6 +33,7 @@ typedef struct simulation {
     sim_actor *actors;  /* all, newest first */
     sim_actor *current; /* that runs; NULL: the driver itself */
     status failure;     /* of an actor: nothing runs any more */
+    bool stopping;
     void *devices;      /* the device back end's, shared by all ranks */
     void (*free_devices)(void *devices);
 } simulation;
@@ -52,8 +53,12 @@ static inline sim_time simulation_now(const simulation *s)
     return s->queue.now;
 }
 
-/* Runs events until none are left; the failure of the first actor that fails. */
+/* Runs events until none are left or simulation_stop is called; the failure of the first actor that fails. */
 status simulation_run(simulation *s);
+
+/* Ends simulation_run behind the present event: for the actor that knows that the job is done, where others
+ * have deadlines for ever. */
+void simulation_stop(simulation *s);
 
 /* Runs events until something wakes `a`, at once where that has happened already. STATUS_INTERNAL, with who
  * waits for what, where nothing will. */

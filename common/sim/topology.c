@@ -22,8 +22,8 @@ static void set_capacities(sim_topology *t)
         }
         for (int s = 0; s < t->w->sockets; s++)
             c[topology_memory(t, s)] = sim_profile_get(p, SIM_HOST_MEMORY) * SIM_GB_PER_S;
-        for (int n = 0; n < t->w->nics; n++)
-            for (int way = 0; way < 2; way++) c[topology_nic(t, n, way)] = sim_profile_get(p, SIM_NIC) * SIM_GB_PER_S;
+        for (int n = 0; n < 2 * t->w->nics; n++)
+            c[topology_nic(t, n / 2, n % 2)] = sim_profile_get(p, SIM_NIC) * SIM_GB_PER_S;
     }
 }
 

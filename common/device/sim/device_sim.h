@@ -9,8 +9,8 @@
  * A profile may say that launches are calls (a CPU): then the host does the work itself, and
  * device_stream_wait returns STATUS_AGAIN as long as the fence has not been reached. There rho has no effect.
  *
- * Who calls: within an actor's run the actor is charged (actor.h), otherwise the device's own compute thread,
- * sim_device_host. Streams run ahead of the clock only as far as nothing can change any more.
+ * One thread drives a simulation and calls all its devices. Within an actor's run the actor is charged
+ * (actor.h), otherwise the device's own compute thread, sim_device_host.
  *
  * Below is what engines' virtual parts and the harness use beyond device.h. */
 #ifndef COMMON_DEVICE_SIM_DEVICE_SIM_H
@@ -28,8 +28,8 @@ sim_actor *sim_device_host(device *d);
 /* Who is charged for what is done on the device now. */
 sim_actor *sim_device_actor(device *d);
 
-/* Wakes `actor` whenever a fence of the device moves, at the time at which it does: for agents, which poll
- * fences. The listener is the caller's storage; it leaves before it ends. */
+/* Wakes `actor` whenever a fence of the device moves, at the time at which it does, unless it moves the fence
+ * itself: for agents, which poll fences. The listener is the caller's storage; it leaves before it ends. */
 typedef struct sim_listener {
     sim_actor *actor;
     struct sim_listener *next;

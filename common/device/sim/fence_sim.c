@@ -94,7 +94,8 @@ static void remember(sim_fence *f, uint64_t value, sim_time at)
 
 static void tell_listeners(sim_device *d, sim_time at)
 {
-    for (sim_listener *l = d->listeners; l; l = l->next) sim_actor_wake(l->actor, at);
+    for (sim_listener *l = d->listeners; l; l = l->next)
+        if (l->actor != d->simulation->current) sim_actor_wake(l->actor, at);
 }
 
 void sim_fence_reach_at(sim_fence *f, uint64_t value, sim_time at)

@@ -120,6 +120,29 @@ static void a_failure_stops_everything(void **context)
     simulation_close(&s);
 }
 
+static status stop_at_the_third(void *context)
+{
+    worker *w = context;
+    if (++w->runs == 3) simulation_stop(w->actor.simulation);
+    sim_actor_wake(&w->actor, w->actor.time + 10); /* for ever */
+    return STATUS_AGAIN;
+}
+
+static void an_actor_may_end_the_run(void **context)
+{
+    (void)context;
+    simulation *s = open_simulation(1);
+    worker w = {.runs = 0};
+    open_worker(s, &w, 0, "worker");
+    sim_actor_set_run(&w.actor, stop_at_the_third, &w);
+    sim_actor_wake(&w.actor, 0);
+    must(simulation_run(s));
+    assert_int_equal(w.runs, 3);
+    assert_int_equal(simulation_now(s), 20);
+    sim_actor_close(&w.actor);
+    simulation_close(&s);
+}
+
 static void waiting_for_ever_is_an_error_that_names_who_and_what(void **context)
 {
     (void)context;
@@ -172,6 +195,9 @@ static void what_a_machine_does_not_have_is_refused(void **context)
         {{.profile = "v100-sxm2-ib100", .world = 2, .link_rate = 1e9},
          STATUS_CONFIG,
          "link: found 1e+09 GB/s, allowed is 0.0001 to 1000"},
+        {{.profile = "dgx1-v100", .world = 2, .link_latency = 5},
+         STATUS_CONFIG,
+         "link: found one for profile dgx1-v100, which has no network"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         simulation *s;
@@ -205,6 +231,7 @@ int main(void)
         cmocka_unit_test(whoever_is_told_wakes_at_the_time_of_the_telling),
         cmocka_unit_test(the_earliest_of_several_wakes_counts),
         cmocka_unit_test(a_failure_stops_everything),
+        cmocka_unit_test(an_actor_may_end_the_run),
         cmocka_unit_test(waiting_for_ever_is_an_error_that_names_who_and_what),
         cmocka_unit_test(what_a_machine_does_not_have_is_refused),
         cmocka_unit_test(another_link_replaces_that_of_the_profile),
