@@ -11,6 +11,8 @@
 
 #include "common/sim/queue.h"
 
+#include <assert.h>
+
 struct simulation;
 
 typedef struct sim_actor {
@@ -46,6 +48,7 @@ static inline void sim_actor_spend(sim_actor *a, sim_time duration)
 /* It must wait, for `what` ("synchronize"; not copied). Returns STATUS_AGAIN. */
 static inline status sim_actor_block(sim_actor *a, const char *what)
 {
+    assert(a->simulation); /* the clock itself cannot wait */
     a->waits_for = what;
     a->woken = false;
     return STATUS_AGAIN;

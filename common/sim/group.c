@@ -16,11 +16,13 @@ typedef struct member_state {
 struct sim_group {
     simulation *simulation;
     sim_rings *rings;
+    sim_event begin; /* when the last has come */
     sim_flow flow;
     member_state *members; /* [count] */
     int *ranks;
     int count, joined;
     sim_collective kind; /* of the call that gathers or runs */
+    sim_time at;         /* when the last of those who joined comes */
     double bytes, sent;
     int64_t calls;
     double bytes_sent;
@@ -31,10 +33,25 @@ static void on_finished(void *context)
 {
     sim_group *g = context;
     g->joined = 0;
+    g->at = 0;
     g->calls++;
     g->bytes_sent += g->sent;
     for (int i = 0; i < g->count; i++) g->members[i].joined = false;
     for (int i = 0; i < g->count; i++) g->members[i].told.finished(g->members[i].told.context);
+}
+
+/* All have come. Every rank sends (bus bandwidth) * (time) = bytes * bus bandwidth / algorithm bandwidth. */
+static void on_begin(void *context)
+{
+    sim_group *g = context;
+    sim_nccl_cost cost;
+    sim_time alone;
+    sim_protocol protocol = sim_nccl_choose(g->rings, g->kind, SIM_RING, g->bytes, &alone);
+    sim_nccl_cost_of(g->rings, g->kind, SIM_RING, protocol, &cost);
+    g->sent = g->count > 1 ? g->bytes * (cost.bus / cost.bandwidth) : 0;
+    for (int i = 0; i < g->count; i++) g->members[i].told.moving(g->members[i].told.context);
+    sim_flow_start(&g->flow, 0, g->rings->uses, g->rings->use_count, g->sent, cost.bus,
+                   sim_nccl_latency(&cost, g->bytes));
 }
 
 static status open_all(sim_group *g, const int *ranks)
@@ -53,6 +70,7 @@ static status open_all(sim_group *g, const int *ranks)
         gpus[i] = simulation_gpu(g->simulation, ranks[i]);
     }
     TRY_GOTO(rc, sim_rings_open(g->simulation->topology, gpus, g->count, &g->rings), out);
+    TRY_GOTO(rc, sim_event_init(&g->simulation->queue, &g->begin, ranks[0], on_begin, g), out);
     int hops = g->rings->use_count;
     rc = sim_flow_init(&g->simulation->network, &g->flow, ranks[0], hops, NULL, on_finished, g);
 out:
@@ -78,6 +96,7 @@ void sim_group_close(sim_group **group)
     sim_group *g = *group;
     if (!g) return;
     sim_flow_deinit(&g->flow);
+    sim_event_deinit(&g->simulation->queue, &g->begin);
     sim_rings_close(&g->rings);
     free(g->members);
     free(g->ranks);
@@ -100,20 +119,7 @@ double sim_group_bytes_sent(const sim_group *g)
     return g->bytes_sent;
 }
 
-/* All have come. Every rank sends (bus bandwidth) * (time) = bytes * bus bandwidth / algorithm bandwidth. */
-static void begin(sim_group *g)
-{
-    sim_nccl_cost cost;
-    sim_time alone;
-    sim_protocol protocol = sim_nccl_choose(g->rings, g->kind, SIM_RING, g->bytes, &alone);
-    sim_nccl_cost_of(g->rings, g->kind, SIM_RING, protocol, &cost);
-    g->sent = g->count > 1 ? g->bytes * (cost.bus / cost.bandwidth) : 0;
-    for (int i = 0; i < g->count; i++) g->members[i].told.moving(g->members[i].told.context);
-    sim_flow_start(&g->flow, g->rings->uses, g->rings->use_count, g->sent, cost.bus,
-                   sim_nccl_latency(&cost, g->bytes));
-}
-
-status sim_group_join(sim_group *g, int member, sim_collective kind, double bytes,
+status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, double bytes,
                       const sim_group_member *told)
 {
     member_state *m = &g->members[member];
@@ -127,6 +133,7 @@ status sim_group_join(sim_group *g, int member, sim_collective kind, double byte
     m->joined = true;
     g->kind = kind;
     g->bytes = bytes;
-    if (++g->joined == g->count) begin(g);
+    g->at = sim_later(g->at, at);
+    if (++g->joined == g->count) sim_event_schedule(&g->simulation->queue, &g->begin, g->at);
     return STATUS_OK;
 }

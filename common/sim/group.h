@@ -25,9 +25,10 @@ void sim_group_close(sim_group **group);
 
 const sim_rings *sim_group_rings(const sim_group *g);
 
-/* Member number `member` of the group has come to its next call, now; `bytes` of the whole buffer.
- * STATUS_PROTOCOL: the others make another call, or the member has not finished its last one. */
-status sim_group_join(sim_group *g, int member, sim_collective kind, double bytes,
+/* Member number `member` of the group comes to its next call at `at` (now, where that is later); `bytes` of
+ * the whole buffer. Data begin to move when the last has come. STATUS_PROTOCOL: the others make another call,
+ * or the member has not finished its last one. */
+status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, double bytes,
                       const sim_group_member *told);
 
 /* Calls that were done, and their bytes as every member sent them. */

@@ -80,19 +80,39 @@ static void arrive(sim_flow *f)
     f->arrived(f->context);
 }
 
-static void on_event(void *context)
+static void begin(sim_flow *f)
 {
-    sim_flow *f = context;
-    if (f->on_the_way) {
-        arrive(f);
-        return;
-    }
+    sim_queue *q = f->network->queue;
+    f->waiting = false;
+    f->active = true;
+    f->since = q->now;
+    if (f->hop_count)
+        enter(f);
+    else
+        sim_event_schedule(q, &f->event,
+                           q->now + (isinf(f->limit) ? 0 : sim_duration(f->remaining, f->limit)));
+}
+
+static void end(sim_flow *f)
+{
+    sim_queue *q = f->network->queue;
     f->active = false;
     f->on_the_way = true;
     if (f->hop_count) leave(f);
-    if (f->latency > 0) sim_event_schedule(f->network->queue, &f->event, f->network->queue->now + f->latency);
+    if (f->latency > 0) sim_event_schedule(q, &f->event, q->now + f->latency);
     if (f->left) f->left(f->context);
     if (f->latency == 0) arrive(f);
+}
+
+static void on_event(void *context)
+{
+    sim_flow *f = context;
+    if (f->waiting)
+        begin(f);
+    else if (f->active)
+        end(f);
+    else
+        arrive(f);
 }
 
 status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, void (*left)(void *context),
@@ -133,25 +153,24 @@ void sim_flow_deinit(sim_flow *f)
     *f = (sim_flow){0};
 }
 
-void sim_flow_start(sim_flow *f, const sim_hop_use *route, int32_t hops, double bytes, double limit,
-                    sim_time latency)
+void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t hops, double bytes,
+                    double limit, sim_time latency)
 {
     sim_queue *q = f->network->queue;
     assert(!sim_flow_busy(f) && bytes >= 0 && limit > 0 && latency >= 0 && hops <= f->hop_capacity);
-    f->active = true;
+    f->waiting = true;
     f->latency = latency;
     f->remaining = bytes;
     f->limit = limit;
     f->rate = 0;
-    f->since = q->now;
     f->hop_count = bytes > 0 ? hops : 0;
     for (int32_t i = 0; i < f->hop_count; i++) {
         assert(route[i].resource >= 0 && route[i].resource < f->network->resource_count &&
                route[i].weight > 0);
         f->hops[i] = (sim_hop){.flow = f, .resource = route[i].resource, .weight = route[i].weight};
     }
-    if (f->hop_count)
-        enter(f);
+    if (at > q->now)
+        sim_event_schedule(q, &f->event, at);
     else
-        sim_event_schedule(q, &f->event, q->now + (isinf(limit) ? 0 : sim_duration(bytes, limit)));
+        begin(f);
 }

@@ -71,8 +71,8 @@ typedef struct sim_flow {
     sim_hop *hops;
     int32_t hop_count, hop_capacity;
     uint32_t visit;
-    bool active, on_the_way; /* moving; all has left, not all has arrived */
-    bool fixed;              /* while rates are solved */
+    bool waiting, active, on_the_way; /* to begin; moving; all has left, not all has arrived */
+    bool fixed;                       /* while rates are solved */
     double new_rate;
 } sim_flow;
 
@@ -83,13 +83,14 @@ status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, v
 /* A flow that is under way is abandoned. Zeroed storage is left alone. */
 void sim_flow_deinit(sim_flow *f);
 
-/* Begins now. Without resources and limit it leaves at once. */
-void sim_flow_start(sim_flow *f, const sim_hop_use *route, int32_t hops, double bytes, double limit,
-                    sim_time latency);
+/* Begins at `at`, or now where that is later: an actor that sends is ahead of the clock. The route is copied.
+ * Without resources and limit it leaves at once. */
+void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t hops, double bytes,
+                    double limit, sim_time latency);
 
 static inline bool sim_flow_busy(const sim_flow *f)
 {
-    return f->active || f->on_the_way;
+    return f->waiting || f->active || f->on_the_way;
 }
 
 #endif

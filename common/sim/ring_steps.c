@@ -46,7 +46,7 @@ static void send_chunk(ring_member *m)
     sim_time latency = (sim_time)llround((double)m->hop * s->latency_factor);
     m->sent++;
     m->leaving = true;
-    sim_flow_start(flow, m->edge.hops, m->edge.count, s->chunk_bytes, INFINITY, latency);
+    sim_flow_start(flow, 0, m->edge.hops, m->edge.count, s->chunk_bytes, INFINITY, latency);
 }
 
 static void on_left(void *context)

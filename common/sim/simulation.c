@@ -108,10 +108,18 @@ sim_place simulation_host(const simulation *s, int rank)
         .machine = gpu.machine, .host = true, .index = sim_topology_socket_of(s->topology, gpu.index)};
 }
 
+static bool step(simulation *s)
+{
+    s->firing = true;
+    bool fired = sim_queue_step(&s->queue);
+    s->firing = false;
+    return fired;
+}
+
 status simulation_run(simulation *s)
 {
     s->stopping = false;
-    while (s->failure == STATUS_OK && !s->stopping && sim_queue_step(&s->queue)) {
+    while (s->failure == STATUS_OK && !s->stopping && step(s)) {
     }
     return s->failure;
 }
@@ -142,7 +150,7 @@ static status stuck(const simulation *s)
 status simulation_run_until_woken(simulation *s, sim_actor *a)
 {
     while (s->failure == STATUS_OK && !a->woken)
-        if (!sim_queue_step(&s->queue)) return stuck(s);
+        if (!step(s)) return stuck(s);
     return s->failure;
 }
 

@@ -32,9 +32,11 @@ typedef struct simulation {
     int ranks_per_machine;
     sim_actor *actors;  /* all, newest first */
     sim_actor *current; /* that runs; NULL: the driver itself */
-    status failure;     /* of an actor: nothing runs any more */
+    sim_actor clock;    /* who acts where an event does, and no actor: always at the present */
+    bool firing;
+    status failure; /* of an actor: nothing runs any more */
     bool stopping;
-    void *devices;      /* the device back end's, shared by all ranks */
+    void *devices; /* the device back end's, shared by all ranks */
     void (*free_devices)(void *devices);
 } simulation;
 
@@ -51,6 +53,14 @@ sim_place simulation_host(const simulation *s, int rank); /* the socket nearest 
 static inline sim_time simulation_now(const simulation *s)
 {
     return s->queue.now;
+}
+
+/* Who acts now: the actor that runs; in an event that is none's, the clock; else `driver`, who drives. */
+static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
+{
+    if (s->current || !s->firing) return s->current ? s->current : driver;
+    s->clock.time = s->queue.now;
+    return &s->clock;
 }
 
 /* Runs events until none are left or simulation_stop is called; the failure of the first actor that fails. */

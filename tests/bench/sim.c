@@ -199,7 +199,7 @@ static void ring_as_flow(int world)
     must(sim_flow_init(&s->network, &flow, 0, rings->use_count, NULL, stop, &done));
     begin = clock_now_ns();
     for (int i = 0; i < ROUNDS; i++, done = false) {
-        sim_flow_start(&flow, rings->uses, rings->use_count, 1e8, INFINITY, 0);
+        sim_flow_start(&flow, 0, rings->uses, rings->use_count, 1e8, INFINITY, 0);
         while (!done) sim_queue_step(&s->queue);
     }
     printf("ring of %4d as one flow over %d links: %.1f us (plan: %.1f ms)\n", world, rings->use_count,
@@ -241,7 +241,7 @@ static void all_to_all(int n)
             if (a == b) continue;
             sim_topology_route(s->topology, simulation_host(s, a), simulation_host(s, b), &route);
             must(sim_flow_init(&s->network, f, a, route.count, NULL, stop, &done));
-            sim_flow_start(f, route.hops, route.count, 1e6 + 1000 * ((a * 31 + b * 17) % n), INFINITY, 0);
+            sim_flow_start(f, 0, route.hops, route.count, 1e6 + 1000 * ((a * 31 + b * 17) % n), INFINITY, 0);
         }
     while (sim_queue_step(&s->queue)) {
     }

@@ -10,7 +10,7 @@
  * device_stream_wait returns STATUS_AGAIN as long as the fence has not been reached. There rho has no effect.
  *
  * One thread drives a simulation and calls all its devices. Within an actor's run the actor is charged
- * (actor.h), otherwise the device's own compute thread, sim_device_host.
+ * (actor.h), within any other event nobody; otherwise the device's own compute thread, sim_device_host.
  *
  * Below is what engines' virtual parts and the harness use beyond device.h. */
 #ifndef COMMON_DEVICE_SIM_DEVICE_SIM_H

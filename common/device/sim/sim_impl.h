@@ -91,8 +91,7 @@ static inline sim_queue *sim_queue_of(const sim_device *d)
 
 static inline sim_actor *sim_actor_of(sim_device *d)
 {
-    sim_actor *current = d->simulation->current;
-    return current ? current : &d->host;
+    return simulation_actor(d->simulation, &d->host);
 }
 
 /* The device's failure as the caller's. */

@@ -95,7 +95,7 @@ static bool run_elsewhere(sim_stream *s, const sim_command *c, sim_time start)
             task->start(task);
         } else {
             const sim_route *route = c->object;
-            sim_flow_start(&s->flow, route->hops, route->count, (double)c->value, INFINITY, route->latency);
+            sim_flow_start(&s->flow, start, route->hops, route->count, (double)c->value, INFINITY, route->latency);
         }
     }
     if (!s->head_done) return false;

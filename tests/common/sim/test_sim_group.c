@@ -51,7 +51,7 @@ static void join(player *p)
 {
     sim_group_member told = {on_moving, on_finished, p};
     p->calls_left--;
-    must(sim_group_join(p->stage->group, p->number, SIM_ALL_REDUCE, p->stage->bytes, &told));
+    must(sim_group_join(p->stage->group, p->number, 0, SIM_ALL_REDUCE, p->stage->bytes, &told));
 }
 
 static void open_stage(stage *st, simulation *s, const int *ranks, int count, double bytes, int calls)
@@ -176,8 +176,8 @@ static void a_copy_beside_a_ring_takes_what_it_leaves(void **context)
     sim_topology_route(s->topology, simulation_host(s, 0), simulation_gpu(s, 0), &route);
     player unused = {.stage = &st};
     must(sim_flow_init(&s->network, &copy, 0, route.count, NULL, on_moving, &unused));
-    sim_flow_start(&copy, route.hops, route.count, 1e9, INFINITY, 0);
-    assert_true(sim_queue_step(&s->queue)); /* rates are solved */
+    sim_flow_start(&copy, 0, route.hops, route.count, 1e9, INFINITY, 0);
+    for (int i = 0; i < 2; i++) assert_true(sim_queue_step(&s->queue)); /* the call begins; rates are solved */
     /* The switch's link carries the ring once at 1.2 * 5 GB/s; 12 - 6 is left. */
     if (fabs(copy.rate / SIM_GB_PER_S - 6) > 1e-6)
         fail_msg("found %.6f GB/s, expected 6", copy.rate / SIM_GB_PER_S);
@@ -194,11 +194,11 @@ static void ranks_that_make_different_calls_are_named(void **context)
     stage st;
     open_stage(&st, s, ranks, 2, 100, 1);
     sim_group_member told = {on_moving, on_finished, &st.players[0]};
-    must(sim_group_join(st.group, 0, SIM_ALL_REDUCE, 100, &told));
-    assert_int_equal(sim_group_join(st.group, 1, SIM_BROADCAST, 100, &told), STATUS_PROTOCOL);
+    must(sim_group_join(st.group, 0, 0, SIM_ALL_REDUCE, 100, &told));
+    assert_int_equal(sim_group_join(st.group, 1, 0, SIM_BROADCAST, 100, &told), STATUS_PROTOCOL);
     assert_string_equal(error_message(), "rank 5 makes broadcast of 100 bytes, others all_reduce of 100");
     error_clear();
-    assert_int_equal(sim_group_join(st.group, 0, SIM_ALL_REDUCE, 100, &told), STATUS_PROTOCOL);
+    assert_int_equal(sim_group_join(st.group, 0, 0, SIM_ALL_REDUCE, 100, &told), STATUS_PROTOCOL);
     assert_string_equal(error_message(), "rank 2 makes a call (all_reduce) before its last one is done");
     error_clear();
     sim_group_close(&st.group);

@@ -58,7 +58,7 @@ static int add_flow(bench *b, const sim_hop_use *route, int hops, double bytes, 
 {
     sim_flow *f = &b->flows[b->count];
     assert_int_equal(sim_flow_init(&b->network, f, b->count, MOST_HOPS, on_left, on_arrived, f), STATUS_OK);
-    sim_flow_start(f, route, hops, bytes, limit, latency);
+    sim_flow_start(f, 0, route, hops, bytes, limit, latency);
     return b->count++;
 }
 
@@ -131,6 +131,25 @@ static void flows_speed_up_as_others_end(void **context)
     assert_int_equal(b->arrived[0], 3000);
     assert_int_equal(b->arrived[1], 5000);
     assert_int_equal(b->arrived[2], 6000);
+    close_bench(b);
+}
+
+/* Of two flows of 60 bytes on a link of 30 the second begins at 1: the first has 30 left then, and both have 15
+ * each until 3; the second's last 30 take 1 more. */
+static void a_flow_may_begin_later(void **context)
+{
+    (void)context;
+    const double capacities[] = {30e-3};
+    const sim_hop_use route[] = {{0, 1}};
+    bench *b = open_bench(capacities, 1);
+    add_flow(b, route, 1, 60, INFINITY, 0);
+    sim_flow *late = &b->flows[b->count++];
+    assert_int_equal(sim_flow_init(&b->network, late, 1, 1, on_left, on_arrived, late), STATUS_OK);
+    sim_flow_start(late, 1000, route, 1, 60, INFINITY, 0);
+    assert_true(sim_flow_busy(late));
+    run(b);
+    assert_int_equal(b->arrived[0], 3000);
+    assert_int_equal(b->arrived[1], 4000);
     close_bench(b);
 }
 
@@ -327,6 +346,7 @@ int main(void)
         cmocka_unit_test(nothing_to_carry_and_nowhere_to_go_take_no_time),
         cmocka_unit_test(rates_of_a_small_network_are_those_found_by_hand),
         cmocka_unit_test(flows_speed_up_as_others_end),
+        cmocka_unit_test(a_flow_may_begin_later),
         cmocka_unit_test(incast_at_a_server_grows_with_the_workers),
         cmocka_unit_test(shards_beside_the_workers_move_the_bytes_of_a_ring),
         cmocka_unit_test(what_is_not_connected_is_not_solved_again),
