@@ -46,6 +46,7 @@ struct trainer {
     bool has_batch, loss_here;
     int64_t batch_bytes;
     int64_t exposed_forward, exposed_backward, exposed_rest;
+    double loss_sums[2]; /* LOSS_SUMS of the step */
     sync_counters counters;
 };
 

@@ -185,10 +185,23 @@ static status stage_end(trainer *t)
     return STATUS_OK;
 }
 
+static status stage_download_loss(trainer *t)
+{
+    t->loss_sums[0] = t->loss_sums[1] = 0;
+    if (!t->loss_here) return STATUS_OK;
+    return device_download(t->stream, t->loss_sums, nn_instance_loss_sums(t->slot->instance), DTYPE_F64, DTYPE_F64, 2);
+}
+
+static status stage_await_loss(trainer *t)
+{
+    return t->loss_here ? device_stream_synchronize(t->stream) : STATUS_OK;
+}
+
 static status (*const stages[])(trainer *) = {
     stage_plan,          stage_scatter, stage_scatter_inputs, stage_enter_forward,    stage_begin_forward,
     stage_forward,       stage_place,   stage_loss,           stage_scatter_gradient, stage_enter_backward,
-    stage_backward,      stage_enter_finish, stage_finish,    stage_end,
+    stage_backward,      stage_enter_finish, stage_finish,    stage_end,              stage_download_loss,
+    stage_await_loss,
 };
 enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1 };
 
@@ -222,14 +235,9 @@ static void begin_step(trainer *t, int64_t index)
     board_cell_step(t->config.cell, index, device_now_ns(t->device));
 }
 
-static status report_step(trainer *t, step_result *out)
+static void report_step(trainer *t, step_result *out)
 {
     device_stream *s = t->stream;
-    double sums[2] = {0, 0};
-    if (t->loss_here) {
-        TRY(device_download(s, sums, nn_instance_loss_sums(t->slot->instance), DTYPE_F64, DTYPE_F64, 2));
-        TRY(device_stream_synchronize(s));
-    }
     int64_t begin = device_mark_ns(s, MARK_BEGIN), end = device_mark_ns(s, MARK_END);
     int64_t after = take_counters(t);
     step_times times = {.total = end - begin,
@@ -251,9 +259,8 @@ static status report_step(trainer *t, step_result *out)
                          .backward_end_ns = device_mark_ns(s, MARK_BACKWARD_END),
                          .samples = t->step.samples,
                          .targets = t->step.targets,
-                         .correct = (int64_t)sums[1],
-                         .loss = sums[0] / t->scalars.loss_normalizer};
-    return STATUS_OK;
+                         .correct = (int64_t)t->loss_sums[1],
+                         .loss = t->loss_sums[0] / t->scalars.loss_normalizer};
 }
 
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out)
@@ -271,7 +278,8 @@ status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t bat
         }
     }
     t->stage = 0;
-    return report_step(t, out);
+    report_step(t, out);
+    return STATUS_OK;
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------- */

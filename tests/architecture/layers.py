@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-COMMON = ["base", "memory", "ops", "device", "reduce", "optim", "nn", "data", "net", "trace", "checkpoint", "sync"]
+COMMON = ["base", "memory", "ops", "sim", "device", "reduce", "optim", "nn", "data", "net", "trace", "checkpoint", "sync"]
 
 # folder -> folders below it, nearest rule wins (longest prefix)
 ALLOWED = {
@@ -17,14 +17,16 @@ ALLOWED = {
     "common/memory": ["common/base"],
     "common/ops": ["common/base", "common/memory"],
     "common/reduce": ["common/base", "common/ops"],
+    "common/sim": ["common/base", "common/memory", "common/ops"],
     "common/device": ["common/base", "common/memory", "common/ops", "common/device"],
+    "common/device/sim": ["common/base", "common/memory", "common/ops", "common/sim", "common/device"],
     "common/optim": ["common/base", "common/memory", "common/ops", "common/device"],
     "common/nn": ["common/base", "common/memory", "common/ops", "common/device"],
     "common/data": ["common/base", "common/ops", "common/nn"],
     "common/net": ["common/base", "common/ops"],
     "common/trace": ["common/base", "common/memory"],
     "common/checkpoint": ["common/base", "common/memory", "common/ops", "common/device", "common/optim", "common/nn"],
-    "common/sync": ["common/base", "common/memory", "common/ops", "common/device", "common/reduce", "common/optim",
+    "common/sync": ["common/base", "common/memory", "common/ops", "common/sim", "common/device", "common/reduce", "common/optim",
                     "common/nn", "common/net"],
     "models": ["common/base", "common/ops", "common/nn"],
     "ring": ["common/" + c for c in COMMON if c not in ("data", "checkpoint")],

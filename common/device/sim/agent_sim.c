@@ -1,0 +1,87 @@
+#include "common/device/sim/agent_sim.h"
+
+#include "common/base/clock.h"
+#include "common/device/device_impl.h"
+
+#include <stdlib.h>
+
+struct sim_agent {
+    sim_actor actor;
+    sim_listener listener;
+    device *device;
+    const sim_agent_ops *ops;
+    void *context;
+    bool failed;
+    error_record error;
+};
+
+static status give_up(sim_agent *agent)
+{
+    agent->failed = true;
+    error_copy(&agent->error);
+    error_clear(); /* whoever waits for the agent meets it there */
+    agent->ops->failed(agent->context, &agent->error);
+    return STATUS_OK;
+}
+
+static status run(void *context)
+{
+    sim_agent *agent = context;
+    int64_t deadline = CLOCK_NEVER;
+    bool worked = !agent->failed;
+    while (worked) {
+        worked = false;
+        deadline = CLOCK_NEVER;
+        int64_t now = sim_to_ns(agent->actor.time);
+        if (agent->ops->progress(agent->context, now, &deadline, &worked) != STATUS_OK) return give_up(agent);
+    }
+    /* A deadline that has passed already is one for the next nanosecond: time must go on. */
+    sim_time next =
+        sim_to_ns(agent->actor.time) >= deadline ? agent->actor.time + SIM_NS : sim_from_ns(deadline);
+    if (deadline != CLOCK_NEVER) sim_actor_wake(&agent->actor, next);
+    return STATUS_OK;
+}
+
+status sim_agent_open(device *d, const char *name, const sim_agent_ops *ops, void *context, sim_agent **out)
+{
+    *out = NULL;
+    sim_agent *agent = calloc(1, sizeof *agent);
+    if (!agent) return fail(STATUS_SYSTEM, "no memory for an agent");
+    *agent = (sim_agent){.device = d, .ops = ops, .context = context};
+    status rc = sim_actor_open(sim_device_simulation(d), &agent->actor, d->config.rank, name);
+    if (rc != STATUS_OK) {
+        free(agent);
+        return rc;
+    }
+    sim_actor_set_run(&agent->actor, run, agent);
+    agent->listener.actor = &agent->actor;
+    sim_device_listen(d, &agent->listener);
+    sim_agent_wake(agent);
+    *out = agent;
+    return STATUS_OK;
+}
+
+void sim_agent_close(sim_agent **pointer)
+{
+    sim_agent *agent = *pointer;
+    if (!agent) return;
+    sim_device_leave(agent->device, &agent->listener);
+    sim_actor_close(&agent->actor);
+    free(agent);
+    *pointer = NULL;
+}
+
+void sim_agent_wake(sim_agent *agent)
+{
+    sim_actor_wake(&agent->actor, sim_device_actor(agent->device)->time);
+}
+
+sim_actor *sim_agent_actor(sim_agent *agent)
+{
+    return &agent->actor;
+}
+
+status sim_agent_error(const sim_agent *agent)
+{
+    return agent->failed ? error_adopt(&agent->error) : STATUS_OK;
+}

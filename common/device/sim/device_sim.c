@@ -1,0 +1,269 @@
+#include "common/device/sim/device_sim.h"
+
+#include "common/base/random.h"
+#include "common/device/sim/sim.h"
+#include "common/device/sim/sim_impl.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Addresses that no processor accepts, so that touching one is a crash and not a silent mistake: bit 62, the
+ * rank, and an offset of 40 bits. */
+enum { ADDRESS_BIT = 62, RANK_SHIFT = 40 };
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+static const char *profile_of(const char *name)
+{
+    const char *colon = strchr(name, ':');
+    return colon && colon[1] ? colon + 1 : SIM_DEFAULT_PROFILE;
+}
+
+/* A device on its own brings its own simulation. */
+static status join_simulation(sim_device *d)
+{
+    const device_config *c = &d->base.config;
+    simulation_config config = {.profile = profile_of(c->name), .world = c->world};
+    d->simulation = c->simulation;
+    d->owns_simulation = !d->simulation;
+    if (d->owns_simulation && c->world != 1)
+        return fail(STATUS_INTERNAL, "device %s: found %d ranks without a simulation that they share",
+                    c->name, c->world);
+    if (d->owns_simulation) TRY(simulation_open(&config, &d->simulation));
+    int world = d->simulation->config.world;
+    if (c->rank < 0 || c->rank >= world)
+        return fail(STATUS_INTERNAL, "device %s: found rank %d of %d in the simulation", c->name, c->rank,
+                    world);
+    return STATUS_OK;
+}
+
+static sim_time time_of(const sim_device *d, sim_constant c)
+{
+    return sim_from_us(sim_profile_get(d->simulation->profile, c));
+}
+
+static double rank_speed(const sim_device *d)
+{
+    const simulation *s = d->simulation;
+    if (!s->config.jitter_seed) return 1;
+    uint64_t start = random_start(s->config.jitter_seed, random_fnv1a64("jitter_rank"));
+    return 1 + sim_profile_get(s->profile, SIM_JITTER_RANK) *
+                   fabs(random_normal(start, (uint64_t)d->base.config.rank));
+}
+
+static double narrowest(const simulation *s, const sim_route *route)
+{
+    int32_t count;
+    const double *capacities = sim_topology_capacities(s->topology, &count);
+    double least = INFINITY;
+    for (int i = 0; i < route->count; i++) {
+        double rate = capacities[route->hops[i].resource] / route->hops[i].weight;
+        if (rate < least) least = rate;
+    }
+    return least;
+}
+
+static void read_profile(sim_device *d)
+{
+    const simulation *s = d->simulation;
+    const sim_profile *p = s->profile;
+    int rank = d->base.config.rank;
+    int processes = s->config.processes ? s->config.processes : s->ranks_per_machine;
+    d->synchronous = sim_profile_get(p, SIM_SYNCHRONOUS) > 0;
+    d->launch = d->launch_alone = time_of(d, SIM_LAUNCH_TIME);
+    d->synchronize = time_of(d, SIM_SYNCHRONIZE_TIME);
+    d->overhead = time_of(d, SIM_KERNEL_OVERHEAD);
+    d->slowdown = (processes > 1 ? sim_profile_get(p, SIM_KAPPA) : 1) * rank_speed(d);
+    d->overlap_rate = d->synchronous ? 1 : 1 - sim_profile_get(p, SIM_RHO);
+    uint64_t stream = random_mix(random_fnv1a64("jitter_kernel") ^ (uint64_t)rank);
+    d->jitter = s->config.jitter_seed ? random_start(s->config.jitter_seed, stream) : 0;
+    d->memory_most = (uint64_t)(sim_profile_get(p, SIM_GPU_MEMORY) * 0x1p30);
+    if (s->config.unlimited_memory) d->memory_most = UINT64_MAX;
+    sim_topology_route(s->topology, simulation_host(s, rank), simulation_gpu(s, rank), &d->up);
+    sim_topology_route(s->topology, simulation_gpu(s, rank), simulation_host(s, rank), &d->down);
+    d->copy_rate = narrowest(s, &d->up);
+}
+
+static void describe(sim_device *d)
+{
+    const sim_profile *p = d->simulation->profile;
+    d->base.info = (device_info){.name = device_sim.name, .compute_type = DTYPE_F32, .simulated = true};
+    snprintf(d->base.info.description, sizeof d->base.info.description, "virtual, profile %s: %s", p->name,
+             p->summary);
+}
+
+static void sim_close(device *base)
+{
+    sim_device *d = (sim_device *)base;
+    assert(!d->streams);
+    sim_actor_close(&d->host);
+    if (d->owns_simulation) simulation_close(&d->simulation);
+    free(d->failure);
+    free(d);
+}
+
+static status sim_open(const device_config *config, device **out)
+{
+    sim_device *d = calloc(1, sizeof *d);
+    if (!d) return fail(STATUS_SYSTEM, "no memory for a virtual device");
+    d->base.backend = &device_sim;
+    d->base.config = *config;
+    status rc;
+    TRY_GOTO(rc, join_simulation(d), failed);
+    TRY_GOTO(rc, sim_actor_open(d->simulation, &d->host, config->rank, "compute"), failed);
+    read_profile(d);
+    describe(d);
+    d->memory_next = (UINT64_C(1) << ADDRESS_BIT) + ((uint64_t)config->rank << RANK_SHIFT);
+    *out = &d->base;
+    return STATUS_OK;
+failed:
+    sim_close(&d->base);
+    return rc;
+}
+
+status sim_device_failed(const sim_device *d)
+{
+    if (d->failure) return error_adopt(d->failure);
+    return fail(STATUS_SYSTEM, "a fence has failed, and there was no memory to say why");
+}
+
+/* ---- memory ----------------------------------------------------------------------------------- */
+
+static status sim_allocate(device *base, device_memory_kind kind, size_t bytes, device_memory *out)
+{
+    enum { PAGE = 4096 };
+    sim_device *d = (sim_device *)base;
+    uint64_t rounded = (bytes + PAGE - 1) / PAGE * PAGE;
+    if (rounded == 0) rounded = PAGE;
+    if (kind != DEVICE_MEMORY_STAGING) {
+        if (rounded > d->memory_most - d->memory_used)
+            return fail(STATUS_SYSTEM,
+                        "rank %d: no memory for %.2f GiB on a GPU of %.0f GiB (%s), of which %.2f are in use",
+                        base->config.rank, (double)bytes * 0x1p-30, (double)d->memory_most * 0x1p-30,
+                        d->simulation->profile->name, (double)d->memory_used * 0x1p-30);
+        d->memory_used += rounded;
+    }
+    out->data = (void *)(uintptr_t)d->memory_next;
+    out->bytes = rounded;
+    d->memory_next += rounded;
+    return STATUS_OK;
+}
+
+static void sim_free(device *base, device_memory *memory)
+{
+    if (memory->kind != DEVICE_MEMORY_STAGING) ((sim_device *)base)->memory_used -= memory->bytes;
+}
+
+/* ---- layouts: PyTorch's order, and nothing to move -------------------------------------------- */
+
+static status sim_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out)
+{
+    (void)d;
+    (void)op;
+    (void)slot;
+    *out = (device_layout){.elements = shape_elements(parameter), .plain = true};
+    return STATUS_OK;
+}
+
+static status sim_layout_pack(device *d, const device_layout *layout, const void *from, void *to)
+{
+    (void)d;
+    memcpy(to, from, (size_t)layout->elements * sizeof(float));
+    return STATUS_OK;
+}
+
+/* ---- time ------------------------------------------------------------------------------------- */
+
+static int64_t sim_now_ns(device *d)
+{
+    return sim_to_ns(sim_actor_of((sim_device *)d)->time);
+}
+
+const device_backend device_sim = {
+    .name = "sim",
+    .open = sim_open,
+    .close = sim_close,
+    .allocate = sim_allocate,
+    .free = sim_free,
+    .upload = sim_upload,
+    .download = sim_download,
+    .choose_layout = sim_choose_layout,
+    .layout_pack = sim_layout_pack,
+    .layout_unpack = sim_layout_pack,
+    .prepare = sim_prepare,
+    .release = sim_release,
+    .launch = sim_launch,
+    .stream_open = sim_stream_open,
+    .stream_close = sim_stream_close,
+    .stream_signal = sim_signal,
+    .stream_wait = sim_wait,
+    .stream_synchronize = sim_synchronize,
+    .fence_open = sim_fence_open,
+    .fence_close = sim_fence_close,
+    .fence_reach = sim_fence_reach,
+    .fence_reached = sim_fence_reached,
+    .fence_fail = sim_fence_fail,
+    .mark = sim_mark,
+    .mark_ns = sim_mark_ns,
+    .now_ns = sim_now_ns,
+};
+
+/* ---- beyond device.h -------------------------------------------------------------------------- */
+
+simulation *sim_device_simulation(device *d)
+{
+    return d->backend == &device_sim ? ((sim_device *)d)->simulation : NULL;
+}
+
+sim_actor *sim_device_host(device *d)
+{
+    return &((sim_device *)d)->host;
+}
+
+sim_actor *sim_device_actor(device *d)
+{
+    return sim_actor_of((sim_device *)d);
+}
+
+void sim_device_listen(device *d, sim_listener *listener)
+{
+    listener->next = ((sim_device *)d)->listeners;
+    ((sim_device *)d)->listeners = listener;
+}
+
+void sim_device_leave(device *d, sim_listener *listener)
+{
+    sim_listener **at = &((sim_device *)d)->listeners;
+    while (*at && *at != listener) at = &(*at)->next;
+    if (*at) *at = listener->next;
+}
+
+/* Streams are brought to the present at the old speed, and then look ahead at the new one. */
+static void set_communicating(sim_device *d, int count)
+{
+    bool changes = (d->communicating == 0) != (count == 0) && d->overlap_rate < 1;
+    for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
+    d->communicating = count;
+    for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
+}
+
+void sim_device_begin_communication(device *d)
+{
+    set_communicating((sim_device *)d, ((sim_device *)d)->communicating + 1);
+}
+
+void sim_device_end_communication(device *d)
+{
+    assert(((sim_device *)d)->communicating > 0);
+    set_communicating((sim_device *)d, ((sim_device *)d)->communicating - 1);
+}
+
+void sim_device_share_interpreter(device *base, int threads)
+{
+    sim_device *d = (sim_device *)base;
+    double share = sim_profile_get(d->simulation->profile, SIM_LOCK_SHARE);
+    d->launch = (sim_time)llround((double)d->launch_alone * (1 + share * (threads - 1)));
+}

@@ -1,0 +1,134 @@
+#include "common/device/sim/sim_impl.h"
+
+#include <stdlib.h>
+
+void sim_add_waiter(sim_actor **list, sim_actor *a)
+{
+    for (sim_actor *other = *list; other; other = other->next_waiting)
+        if (other == a) return;
+    a->next_waiting = *list;
+    *list = a;
+}
+
+void sim_wake_waiters(sim_actor **list, sim_time at)
+{
+    while (*list) {
+        sim_actor *a = *list;
+        *list = a->next_waiting;
+        a->next_waiting = NULL;
+        sim_actor_wake(a, at);
+    }
+}
+
+status sim_fence_open(device *d, device_fence **out)
+{
+    sim_fence *f = calloc(1, sizeof *f);
+    if (!f) return fail(STATUS_SYSTEM, "no memory for a fence");
+    f->base.device = d;
+    *out = &f->base;
+    return STATUS_OK;
+}
+
+void sim_fence_close(device_fence *base)
+{
+    sim_fence *f = (sim_fence *)base;
+    for (sim_stream *s = f->streams; s; s = s->next_waiting) {
+        s->waits_on = NULL;
+        s->failed = true; /* nobody can end this wait any more */
+    }
+    free(f);
+}
+
+sim_time sim_fence_time(const sim_fence *f, uint64_t value)
+{
+    if (value == 0) return 0;
+    for (int i = 0; i < f->reached; i++)
+        if (f->history[i].value >= value) return f->history[i].at;
+    return SIM_NEVER;
+}
+
+void sim_fence_add_stream(sim_fence *f, sim_stream *s)
+{
+    s->waits_on = f;
+    s->next_waiting = f->streams;
+    f->streams = s;
+}
+
+void sim_fence_remove_stream(sim_fence *f, sim_stream *s)
+{
+    sim_stream **at = &f->streams;
+    while (*at != s) at = &(*at)->next_waiting;
+    *at = s->next_waiting;
+    s->waits_on = NULL;
+}
+
+/* Streams go on in the order in which they came to wait. */
+static void resume_streams(sim_fence *f, bool failed)
+{
+    sim_stream *waiting = f->streams, *first = NULL;
+    f->streams = NULL;
+    while (waiting) {
+        sim_stream *next = waiting->next_waiting;
+        waiting->next_waiting = first;
+        first = waiting;
+        waiting = next;
+    }
+    while (first) {
+        sim_stream *next = first->next_waiting;
+        sim_stream_resume(first, failed); /* it may come to wait for the fence again, for more */
+        first = next;
+    }
+}
+
+static void remember(sim_fence *f, uint64_t value, sim_time at)
+{
+    for (int i = 0; i < f->reached; i++) /* what has come to more has come to less */
+        if (f->history[i].at > at) f->history[i].at = at;
+    if (f->reached == FENCE_HISTORY) {
+        for (int i = 1; i < FENCE_HISTORY; i++) f->history[i - 1] = f->history[i];
+        f->reached--;
+    }
+    f->history[f->reached].value = value;
+    f->history[f->reached++].at = at;
+}
+
+static void tell_listeners(sim_device *d, sim_time at)
+{
+    for (sim_listener *l = d->listeners; l; l = l->next)
+        if (l->actor != d->simulation->current) sim_actor_wake(l->actor, at);
+}
+
+void sim_fence_reach_at(sim_fence *f, uint64_t value, sim_time at)
+{
+    if (f->failed || (f->reached && f->history[f->reached - 1].value >= value)) return;
+    remember(f, value, at);
+    resume_streams(f, false);
+    sim_wake_waiters(&f->waiters, at);
+    tell_listeners((sim_device *)f->base.device, at);
+}
+
+void sim_fence_reach(device_fence *f, uint64_t value)
+{
+    sim_fence_reach_at((sim_fence *)f, value, sim_actor_of((sim_device *)f->device)->time);
+}
+
+bool sim_fence_reached(device_fence *f, uint64_t value)
+{
+    return sim_fence_time((sim_fence *)f, value) <= sim_actor_of((sim_device *)f->device)->time;
+}
+
+void sim_fence_fail(device_fence *base, const error_record *error)
+{
+    sim_fence *f = (sim_fence *)base;
+    sim_device *d = (sim_device *)base->device;
+    if (f->failed) return;
+    f->failed = true;
+    if (!d->failure) {
+        d->failure = malloc(sizeof *d->failure);
+        if (d->failure) *d->failure = *error;
+    }
+    sim_time now = sim_actor_of(d)->time;
+    resume_streams(f, true);
+    sim_wake_waiters(&f->waiters, now);
+    tell_listeners(d, now);
+}

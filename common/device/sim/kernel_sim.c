@@ -1,0 +1,161 @@
+/* Kernels are prices, the same for all ranks of a simulation, which owns them and shares them out. */
+#include "common/base/random.h"
+#include "common/device/sim/sim.h"
+#include "common/device/sim/sim_impl.h"
+#include "common/memory/piece.h"
+#include "common/sim/price.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct sim_kernel {
+    device_kernel base;
+    double price;    /* picoseconds, alone and at full speed */
+    double elements; /* that the price is for, where a launch names pieces; else 0 */
+    struct sim_kernel *next;
+} sim_kernel;
+
+enum { BUCKETS = 4096 };
+
+typedef struct kernel_table {
+    device owner; /* the device of all kernels */
+    sim_kernel *buckets[BUCKETS];
+} kernel_table;
+
+static void free_table(void *table)
+{
+    kernel_table *t = table;
+    for (int b = 0; b < BUCKETS; b++)
+        while (t->buckets[b]) {
+            sim_kernel *k = t->buckets[b];
+            t->buckets[b] = k->next;
+            free(k);
+        }
+    free(t);
+}
+
+static status find_table(simulation *s, kernel_table **out)
+{
+    if (!s->devices) {
+        kernel_table *t = calloc(1, sizeof *t);
+        if (!t) return fail(STATUS_SYSTEM, "no memory for kernels");
+        t->owner.backend = &device_sim;
+        s->devices = t;
+        s->free_devices = free_table;
+    }
+    *out = s->devices;
+    return STATUS_OK;
+}
+
+static uint32_t hash_of(const op_desc *op)
+{
+    const unsigned char *bytes = (const unsigned char *)op;
+    uint64_t hash = 0;
+    for (size_t i = 0; i + sizeof hash <= sizeof *op; i += sizeof hash) {
+        uint64_t word;
+        memcpy(&word, bytes + i, sizeof word);
+        hash = random_mix(hash ^ word);
+    }
+    return (uint32_t)(hash % BUCKETS);
+}
+
+/* Elements of an operation that runs over pieces. */
+static double elements_of(const op_desc *op)
+{
+    switch (op->kind) {
+    case OP_sgd:
+    case OP_adam:
+    case OP_sum_squares:
+        return (double)op->u.optimizer.count;
+    case OP_divide:
+    case OP_fill:
+        return (double)op->u.elementwise.count;
+    default:
+        return 0;
+    }
+}
+
+status sim_prepare(device *base, const op_desc *op, const device_layout *layout, device_kernel **out)
+{
+    (void)layout;
+    simulation *s = ((sim_device *)base)->simulation;
+    kernel_table *table = NULL;
+    if (op->type != DTYPE_F32)
+        return fail(STATUS_INTERNAL, "%s on the virtual device: found %s, allowed is %s", op_name(op->kind),
+                    dtype_name(op->type), dtype_name(DTYPE_F32));
+    TRY(find_table(s, &table));
+    uint32_t hash = hash_of(op);
+    sim_kernel *k = table->buckets[hash];
+    while (k && memcmp(&k->base.op, op, sizeof *op) != 0) k = k->next;
+    if (!k) {
+        k = calloc(1, sizeof *k);
+        if (!k) return fail(STATUS_SYSTEM, "no memory for a kernel of %s", op_name(op->kind));
+        k->base.device = &table->owner;
+        memcpy(&k->base.op, op, sizeof *op);
+        k->price = sim_price_op(s->profile, s->config.precision, op);
+        k->elements = elements_of(op);
+        k->next = table->buckets[hash];
+        table->buckets[hash] = k;
+    }
+    *out = &k->base;
+    return STATUS_OK;
+}
+
+void sim_release(device_kernel *kernel)
+{
+    (void)kernel; /* the simulation's */
+}
+
+/* The operation on its first `rows` rows. */
+static op_desc with_rows(const op_desc *op, int64_t rows)
+{
+    op_desc less = *op;
+    switch (op->kind) {
+    case OP_linear_forward:
+    case OP_linear_backward_data:
+    case OP_linear_backward_weights:
+        less.u.linear.m = rows;
+        break;
+    case OP_layernorm_forward:
+    case OP_layernorm_backward:
+        less.u.layernorm.m = rows;
+        break;
+    case OP_gather_rows:
+    case OP_scatter_rows:
+        less.u.rows.selected = rows;
+        break;
+    case OP_cross_entropy:
+    case OP_mean_squared_error:
+        less.u.loss.rows = rows;
+        break;
+    default:
+        break;
+    }
+    return less;
+}
+
+static double price_of(const sim_device *d, const sim_kernel *k, const op_scalars *scalars)
+{
+    if (!scalars) return k->price;
+    if (k->elements > 0 && scalars->pieces) {
+        piece_list pieces = {scalars->pieces, scalars->piece_count};
+        return k->price * ((double)piece_list_elements(pieces) / k->elements);
+    }
+    if (scalars->rows <= 0) return k->price;
+    op_desc less = with_rows(&k->base.op, scalars->rows);
+    return sim_price_op(d->simulation->profile, d->simulation->config.precision, &less);
+}
+
+static double jitter_of(sim_device *d)
+{
+    if (!d->jitter) return 1;
+    double spread = sim_profile_get(d->simulation->profile, SIM_JITTER_KERNEL);
+    return 1 + spread * fabs(random_normal(d->jitter, d->launches++));
+}
+
+sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_scalars *scalars)
+{
+    double price = price_of(d, (const sim_kernel *)kernel, scalars) * d->slowdown * jitter_of(d);
+    return d->overhead + (sim_time)llround(price);
+}

@@ -1,0 +1,148 @@
+/* The inside of the virtual device, for the files of this folder. */
+#ifndef COMMON_DEVICE_SIM_SIM_IMPL_H
+#define COMMON_DEVICE_SIM_SIM_IMPL_H
+
+#include "common/device/device_impl.h"
+#include "common/device/sim/device_sim.h"
+
+typedef struct sim_stream sim_stream;
+typedef struct sim_fence sim_fence;
+
+typedef struct sim_device {
+    device base;
+    simulation *simulation;
+    bool owns_simulation;
+    sim_actor host;
+    sim_stream *streams; /* linked */
+    sim_listener *listeners;
+    bool synchronous;                       /* launches are calls */
+    sim_time launch, synchronize, overhead; /* host time of a launch and a wait; fixed time of a kernel */
+    sim_time launch_alone;                  /* without others under the interpreter's lock */
+    double slowdown;                        /* of kernels: kappa, this GPU's speed */
+    double overlap_rate;                    /* of compute beside communication: 1 - rho */
+    int communicating;
+    uint64_t jitter, launches;                      /* start of the random stream, 0: none; kernels so far */
+    uint64_t memory_used, memory_most, memory_next; /* bytes; the next address */
+    sim_route up, down;                             /* host to device and back */
+    double copy_rate;                               /* alone on that route, bytes a picosecond */
+    error_record *failure;                          /* of a fence that a stream waited for */
+} sim_device;
+
+typedef enum command_kind {
+    COMMAND_KERNEL, /* value: picoseconds alone */
+    COMMAND_COPY,   /* value: bytes; object: the route */
+    COMMAND_MARK,   /* slot */
+    COMMAND_SIGNAL, /* value; object: the fence */
+    COMMAND_WAIT,   /* likewise */
+    COMMAND_TASK    /* object: the task */
+} command_kind;
+
+typedef struct sim_command {
+    command_kind kind;
+    int32_t slot;
+    sim_time enqueued; /* by the host; it cannot begin earlier */
+    int64_t value;
+    void *object;
+} sim_command;
+
+/* A stream is a queue of commands, evaluated as far as the clock has come. Commands before the head are done,
+ * and `at` is when the last of them was. The head may have begun. */
+struct sim_stream {
+    device_stream base;
+    sim_stream *next;      /* of the device */
+    sim_event event;       /* when the next command that others can notice begins, or the last one ends */
+    sim_command *commands; /* ring */
+    uint32_t head, count, capacity;
+    sim_time at;
+    sim_time stalled; /* waited for fences so far */
+    bool started;     /* the head: */
+    sim_time since;   /*   a kernel has `remaining` picoseconds of work at this time */
+    int64_t remaining;
+    bool head_done; /*   a task or copy that has ended */
+    bool advancing;
+    sim_fence *waits_on; /* the fence in whose list the stream is */
+    sim_stream *next_waiting;
+    sim_actor *waiters; /* that synchronize */
+    bool failed;
+    sim_flow flow;  /* of copies */
+    int64_t *marks; /* [mark_capacity] ns */
+    int mark_capacity;
+};
+
+/* The values that a fence reached last, and when: streams may ask for one that is not the latest. */
+enum { FENCE_HISTORY = 4 };
+
+struct sim_fence {
+    device_fence base;
+    struct {
+        uint64_t value;
+        sim_time at;
+    } history[FENCE_HISTORY]; /* oldest first; times do not fall */
+    int reached;              /* entries */
+    bool failed;
+    sim_stream *streams; /* whose head waits for it */
+    sim_actor *waiters;  /* hosts, where launches are calls */
+};
+
+static inline sim_queue *sim_queue_of(const sim_device *d)
+{
+    return &d->simulation->queue;
+}
+
+static inline sim_actor *sim_actor_of(sim_device *d)
+{
+    return simulation_actor(d->simulation, &d->host);
+}
+
+/* The device's failure as the caller's. */
+status sim_device_failed(const sim_device *d);
+
+/* ---- kernel_sim.c ---- */
+status sim_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
+void sim_release(device_kernel *kernel);
+/* How long a launch takes on this device, alone. */
+sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_scalars *scalars);
+
+/* ---- stream_sim.c: the back end's functions ---- */
+status sim_stream_open(device *d, device_stream_role role, device_stream **out);
+void sim_stream_close(device_stream *s);
+status sim_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
+                  void *workspace);
+status sim_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
+status sim_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
+                    int64_t count);
+status sim_signal(device_stream *s, device_fence *f, uint64_t value);
+status sim_wait(device_stream *s, device_fence *f, uint64_t value);
+status sim_synchronize(device_stream *s);
+status sim_mark(device_stream *s, int slot);
+int64_t sim_mark_ns(device_stream *s, int slot);
+
+/* ---- stream_run.c: what happens as the clock moves ---- */
+status sim_stream_push(sim_stream *s, sim_command command);
+/* Does what can be done by now, and has itself called again. */
+void sim_stream_advance(void *stream);
+/* Goes on at `start`, or when a fence was reached, where that is later. */
+void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached);
+/* The head, a copy or task, has ended now. */
+void sim_stream_head_ended(sim_stream *s);
+/* A fence that the head waits for has been reached or has failed. */
+void sim_stream_resume(sim_stream *s, bool failed);
+
+/* ---- fence_sim.c ---- */
+status sim_fence_open(device *d, device_fence **out);
+void sim_fence_close(device_fence *f);
+void sim_fence_reach(device_fence *f, uint64_t value);
+bool sim_fence_reached(device_fence *f, uint64_t value);
+void sim_fence_fail(device_fence *f, const error_record *error);
+/* When the fence reached `value`, or will; SIM_NEVER: not known yet. */
+sim_time sim_fence_time(const sim_fence *f, uint64_t value);
+void sim_fence_reach_at(sim_fence *f, uint64_t value, sim_time at);
+/* The stream's head waits from now on; it is resumed by the fence. */
+void sim_fence_add_stream(sim_fence *f, sim_stream *s);
+void sim_fence_remove_stream(sim_fence *f, sim_stream *s);
+
+/* Puts an actor in a list of those that wait, once; wakes all of a list, which is empty then. */
+void sim_add_waiter(sim_actor **list, sim_actor *a);
+void sim_wake_waiters(sim_actor **list, sim_time at);
+
+#endif

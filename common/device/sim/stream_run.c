@@ -1,0 +1,213 @@
+/* A stream as the clock moves. Nothing is computed twice but what a change of the device's speed makes wrong:
+ * kernels are popped when the clock has passed their end, and the one event of a stream stands where the next
+ * command begins that others can notice (a signal, a wait, a copy, a task), or where it runs dry and a host
+ * waits for that. */
+#include "common/device/sim/sim_impl.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+static sim_device *device_of(const sim_stream *s)
+{
+    return (sim_device *)s->base.device;
+}
+
+static sim_command *command_at(const sim_stream *s, uint32_t index)
+{
+    return &s->commands[(s->head + index) & (s->capacity - 1)];
+}
+
+/* ---- speed ------------------------------------------------------------------------------------ */
+
+static double rate_of(const sim_stream *s)
+{
+    const sim_device *d = device_of(s);
+    return s->base.role == DEVICE_STREAM_COMPUTE && d->communicating ? d->overlap_rate : 1;
+}
+
+static sim_time duration_of(int64_t work, double rate)
+{
+    return rate == 1 ? work : sim_duration((double)work, rate);
+}
+
+static sim_time later_by(sim_time at, sim_time duration)
+{
+    return duration == SIM_NEVER || at == SIM_NEVER ? SIM_NEVER : at + duration;
+}
+
+/* ---- commands --------------------------------------------------------------------------------- */
+
+static void pop(sim_stream *s)
+{
+    s->head++;
+    s->count--;
+    s->started = s->head_done = false;
+}
+
+/* Each runs the head, which may begin at `start`; true where it is done. */
+static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_time now)
+{
+    double rate = rate_of(s);
+    if (!s->started) {
+        s->started = true;
+        s->since = start;
+        s->remaining = c->value;
+    }
+    sim_time end = later_by(s->since, duration_of(s->remaining, rate));
+    if (end <= now) {
+        s->at = end;
+        return true;
+    }
+    s->remaining -= rate == 1 ? now - s->since : (int64_t)llround((double)(now - s->since) * rate);
+    s->since = now;
+    return false;
+}
+
+void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached)
+{
+    s->at = sim_later(start, reached);
+    s->stalled += s->at - start;
+}
+
+static bool run_wait(sim_stream *s, const sim_command *c, sim_time start)
+{
+    sim_fence *f = c->object;
+    sim_time reached = sim_fence_time(f, (uint64_t)c->value);
+    if (f->failed && reached == SIM_NEVER) {
+        s->failed = true;
+        return false;
+    }
+    if (reached == SIM_NEVER) {
+        sim_fence_add_stream(f, s);
+        return false;
+    }
+    sim_stream_pass(s, start, reached);
+    return true;
+}
+
+static bool run_elsewhere(sim_stream *s, const sim_command *c, sim_time start)
+{
+    if (!s->started) {
+        s->started = true;
+        s->at = start;
+        if (c->kind == COMMAND_TASK) {
+            sim_task *task = c->object;
+            task->start(task);
+        } else {
+            const sim_route *route = c->object;
+            sim_flow_start(&s->flow, start, route->hops, route->count, (double)c->value, INFINITY, route->latency);
+        }
+    }
+    if (!s->head_done) return false;
+    s->at = sim_queue_of(device_of(s))->now;
+    return true;
+}
+
+static bool run_head(sim_stream *s, sim_time now)
+{
+    const sim_command *c = command_at(s, 0);
+    sim_time start = sim_later(s->at, c->enqueued);
+    if (c->kind == COMMAND_WAIT) return run_wait(s, c, start);
+    if (start > now) return false;
+    switch (c->kind) {
+    case COMMAND_KERNEL:
+        return run_kernel(s, c, start, now);
+    case COMMAND_MARK:
+        s->marks[c->slot] = sim_to_ns(start);
+        s->at = start;
+        return true;
+    case COMMAND_SIGNAL:
+        s->at = start;
+        sim_fence_reach_at(c->object, (uint64_t)c->value, start);
+        return true;
+    default:
+        return run_elsewhere(s, c, start);
+    }
+}
+
+/* ---- looking ahead ---------------------------------------------------------------------------- */
+
+/* When the stream must be looked at next if nothing changes. */
+static sim_time next_moment(const sim_stream *s)
+{
+    double rate = rate_of(s);
+    sim_time at = s->at;
+    if (s->waits_on) return SIM_NEVER;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const sim_command *c = command_at(s, i);
+        bool started = i == 0 && s->started;
+        at = sim_later(at, c->enqueued);
+        switch (c->kind) {
+        case COMMAND_MARK:
+            break;
+        case COMMAND_KERNEL:
+            at = started ? later_by(s->since, duration_of(s->remaining, rate))
+                         : later_by(at, duration_of(c->value, rate));
+            if (at == SIM_NEVER) return SIM_NEVER;
+            break;
+        default:
+            return started ? SIM_NEVER : at;
+        }
+    }
+    return s->waiters ? at : SIM_NEVER;
+}
+
+void sim_stream_advance(void *context)
+{
+    sim_stream *s = context;
+    sim_queue *q = sim_queue_of(device_of(s));
+    if (s->advancing) return;
+    s->advancing = true;
+    while (s->count && !s->failed && !s->waits_on && run_head(s, q->now)) pop(s);
+    s->advancing = false;
+    if (s->waiters && (s->count == 0 || s->failed)) sim_wake_waiters(&s->waiters, sim_later(s->at, q->now));
+    sim_time next = s->failed ? SIM_NEVER : next_moment(s);
+    if (next != sim_event_time(q, &s->event)) sim_event_schedule(q, &s->event, next);
+}
+
+void sim_stream_head_ended(sim_stream *s)
+{
+    assert(s->count && s->started);
+    s->head_done = true;
+    sim_stream_advance(s);
+}
+
+void sim_stream_resume(sim_stream *s, bool failed)
+{
+    s->waits_on = NULL;
+    s->failed = s->failed || failed;
+    sim_stream_advance(s);
+}
+
+/* ---- the host's side -------------------------------------------------------------------------- */
+
+static status grow(sim_stream *s)
+{
+    enum { FIRST_CAPACITY = 64 };
+    uint32_t capacity = s->capacity ? s->capacity * 2 : FIRST_CAPACITY;
+    sim_command *commands = malloc(capacity * sizeof *commands);
+    if (!commands) return fail(STATUS_SYSTEM, "no memory for %u commands of a stream", capacity);
+    for (uint32_t i = 0; i < s->count; i++) commands[i] = *command_at(s, i);
+    free(s->commands);
+    s->commands = commands;
+    s->capacity = capacity;
+    s->head = 0;
+    return STATUS_OK;
+}
+
+/* A command that others can notice is looked at when it is new only where the stream would otherwise not be
+ * looked at at all: what was noticed before it comes first. */
+static bool may_sleep(const sim_stream *s, command_kind kind)
+{
+    if (kind == COMMAND_KERNEL || kind == COMMAND_MARK) return true;
+    return sim_event_scheduled(&s->event) || s->waits_on || s->advancing;
+}
+
+status sim_stream_push(sim_stream *s, sim_command command)
+{
+    if (s->count == s->capacity) TRY(grow(s));
+    *command_at(s, s->count) = command;
+    s->count++;
+    if (!may_sleep(s, command.kind)) sim_stream_advance(s);
+    return STATUS_OK;
+}

@@ -1,0 +1,224 @@
+#include "common/device/sim/sim_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static sim_device *device_of(const sim_stream *s)
+{
+    return (sim_device *)s->base.device;
+}
+
+static void on_copied(void *stream)
+{
+    sim_stream_head_ended(stream);
+}
+
+status sim_stream_open(device *base, device_stream_role role, device_stream **out)
+{
+    sim_device *d = (sim_device *)base;
+    sim_stream *s = calloc(1, sizeof *s);
+    if (!s) return fail(STATUS_SYSTEM, "no memory for a stream");
+    s->base.device = base;
+    s->base.role = role;
+    int hops = d->up.count > d->down.count ? d->up.count : d->down.count;
+    status rc;
+    TRY_GOTO(rc, sim_event_init(sim_queue_of(d), &s->event, base->config.rank, sim_stream_advance, s),
+             failed);
+    TRY_GOTO(rc,
+             sim_flow_init(&d->simulation->network, &s->flow, base->config.rank, hops, NULL, on_copied, s),
+             failed);
+    s->at = simulation_now(d->simulation);
+    s->next = d->streams;
+    d->streams = s;
+    *out = &s->base;
+    return STATUS_OK;
+failed:
+    sim_event_deinit(sim_queue_of(d), &s->event);
+    free(s);
+    return rc;
+}
+
+void sim_stream_close(device_stream *base)
+{
+    sim_stream *s = (sim_stream *)base, **at = &device_of(s)->streams;
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    if (s->waits_on) sim_fence_remove_stream(s->waits_on, s);
+    sim_flow_deinit(&s->flow);
+    sim_event_deinit(sim_queue_of(device_of(s)), &s->event);
+    free(s->commands);
+    free(s->marks);
+    free(s);
+}
+
+/* The host's part of a launch: its own time passes. Returns when the command is there. */
+static sim_time submit(sim_device *d)
+{
+    sim_actor *a = sim_actor_of(d);
+    sim_actor_spend(a, d->launch);
+    return a->time;
+}
+
+/* Launches are calls: the host works. */
+static void work(sim_stream *s, sim_time duration)
+{
+    sim_actor *a = sim_actor_of(device_of(s));
+    sim_actor_spend(a, duration);
+    s->at = a->time;
+}
+
+status sim_launch(device_stream *base, device_kernel *kernel, void *const *operands,
+                  const op_scalars *scalars, void *workspace)
+{
+    (void)operands;
+    (void)workspace;
+    sim_stream *s = (sim_stream *)base;
+    sim_device *d = device_of(s);
+    if (s->failed) return sim_device_failed(d);
+    sim_time at = submit(d), duration = sim_kernel_time(d, kernel, scalars);
+    if (!d->synchronous)
+        return sim_stream_push(s, (sim_command){.kind = COMMAND_KERNEL, .enqueued = at, .value = duration});
+    work(s, duration);
+    return STATUS_OK;
+}
+
+static status copy(sim_stream *s, sim_route *route, dtype type, int64_t count)
+{
+    sim_device *d = device_of(s);
+    if (s->failed) return sim_device_failed(d);
+    int64_t bytes = count * dtype_size(type);
+    sim_time at = submit(d);
+    if (!d->synchronous)
+        return sim_stream_push(
+            s, (sim_command){.kind = COMMAND_COPY, .enqueued = at, .value = bytes, .object = route});
+    work(s, route->latency + sim_duration((double)bytes, d->copy_rate));
+    return STATUS_OK;
+}
+
+status sim_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
+{
+    (void)to;
+    (void)host;
+    (void)host_type;
+    return copy((sim_stream *)s, &((sim_device *)s->device)->up, type, count);
+}
+
+status sim_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
+                    int64_t count)
+{
+    (void)from;
+    memset(host, 0, (size_t)count * (size_t)dtype_size(host_type));
+    return copy((sim_stream *)s, &((sim_device *)s->device)->down, type, count);
+}
+
+status sim_signal(device_stream *base, device_fence *f, uint64_t value)
+{
+    sim_stream *s = (sim_stream *)base;
+    sim_device *d = device_of(s);
+    if (s->failed) return sim_device_failed(d);
+    sim_time now = sim_actor_of(d)->time;
+    if (s->count)
+        return sim_stream_push(
+            s, (sim_command){.kind = COMMAND_SIGNAL, .enqueued = now, .value = (int64_t)value, .object = f});
+    s->at = sim_later(s->at, now);
+    sim_fence_reach_at((sim_fence *)f, value, s->at);
+    return STATUS_OK;
+}
+
+/* Where launches are calls a wait blocks the host. */
+static status block_for(sim_device *d, sim_fence *f, uint64_t value)
+{
+    sim_actor *a = sim_actor_of(d);
+    sim_time reached = sim_fence_time(f, value);
+    if (reached == SIM_NEVER && f->failed) return sim_device_failed(d);
+    if (reached == SIM_NEVER) {
+        sim_add_waiter(&f->waiters, a);
+        return sim_actor_block(a, "a fence");
+    }
+    a->time = sim_later(a->time, reached);
+    return STATUS_OK;
+}
+
+status sim_wait(device_stream *base, device_fence *fence, uint64_t value)
+{
+    sim_stream *s = (sim_stream *)base;
+    sim_device *d = device_of(s);
+    sim_fence *f = (sim_fence *)fence;
+    if (s->failed) return sim_device_failed(d);
+    if (d->synchronous) return block_for(d, f, value);
+    sim_time now = sim_actor_of(d)->time, reached = sim_fence_time(f, value);
+    if (s->count || reached == SIM_NEVER)
+        return sim_stream_push(
+            s, (sim_command){.kind = COMMAND_WAIT, .enqueued = now, .value = (int64_t)value, .object = f});
+    sim_stream_pass(s, sim_later(s->at, now), reached);
+    return STATUS_OK;
+}
+
+status sim_synchronize(device_stream *base)
+{
+    sim_stream *s = (sim_stream *)base;
+    sim_device *d = device_of(s);
+    sim_actor *a = sim_actor_of(d);
+    sim_stream_advance(s);
+    if (s->failed) return sim_device_failed(d);
+    if (s->count == 0) {
+        a->time = sim_later(a->time, s->at);
+        sim_actor_spend(a, d->synchronize);
+        return STATUS_OK;
+    }
+    sim_add_waiter(&s->waiters, a);
+    sim_stream_advance(s); /* someone waits now: it will be looked at when it runs dry */
+    return sim_actor_block(a, s->waits_on ? "its stream, which waits for a fence" : "its stream to run dry");
+}
+
+static status make_room(sim_stream *s, int slot)
+{
+    if (slot < s->mark_capacity) return STATUS_OK;
+    int capacity = s->mark_capacity ? s->mark_capacity : 8;
+    while (capacity <= slot) capacity *= 2;
+    int64_t *marks = realloc(s->marks, (size_t)capacity * sizeof *marks);
+    if (!marks) return fail(STATUS_SYSTEM, "no memory for %d marks", capacity);
+    memset(marks + s->mark_capacity, 0, (size_t)(capacity - s->mark_capacity) * sizeof *marks);
+    s->marks = marks;
+    s->mark_capacity = capacity;
+    return STATUS_OK;
+}
+
+status sim_mark(device_stream *base, int slot)
+{
+    sim_stream *s = (sim_stream *)base;
+    sim_time now = sim_actor_of(device_of(s))->time;
+    TRY(make_room(s, slot));
+    if (s->count)
+        return sim_stream_push(s, (sim_command){.kind = COMMAND_MARK, .slot = slot, .enqueued = now});
+    s->at = sim_later(s->at, now);
+    s->marks[slot] = sim_to_ns(s->at);
+    return STATUS_OK;
+}
+
+int64_t sim_mark_ns(device_stream *base, int slot)
+{
+    sim_stream *s = (sim_stream *)base;
+    return slot < s->mark_capacity ? s->marks[slot] : 0;
+}
+
+int64_t sim_stream_stalled_ns(const device_stream *s)
+{
+    return sim_to_ns(((const sim_stream *)s)->stalled);
+}
+
+/* ---- tasks ------------------------------------------------------------------------------------ */
+
+status sim_task_enqueue(device_stream *base, sim_task *task)
+{
+    sim_stream *s = (sim_stream *)base;
+    sim_device *d = device_of(s);
+    if (s->failed) return sim_device_failed(d);
+    task->stream = base;
+    return sim_stream_push(s, (sim_command){.kind = COMMAND_TASK, .enqueued = submit(d), .object = task});
+}
+
+void sim_task_finish(sim_task *task)
+{
+    sim_stream_head_ended((sim_stream *)task->stream);
+}

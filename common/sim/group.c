@@ -1,0 +1,139 @@
+#include "common/sim/group.h"
+
+#include <stdlib.h>
+
+static const char *const kind_names[] = {[SIM_ALL_REDUCE] = "all_reduce",
+                                         [SIM_REDUCE_SCATTER] = "reduce_scatter",
+                                         [SIM_ALL_GATHER] = "all_gather",
+                                         [SIM_BROADCAST] = "broadcast",
+                                         [SIM_REDUCE] = "reduce"};
+
+typedef struct member_state {
+    sim_group_member told;
+    bool joined; /* the call that runs or gathers */
+} member_state;
+
+struct sim_group {
+    simulation *simulation;
+    sim_rings *rings;
+    sim_event begin; /* when the last has come */
+    sim_flow flow;
+    member_state *members; /* [count] */
+    int *ranks;
+    int count, joined;
+    sim_collective kind; /* of the call that gathers or runs */
+    sim_time at;         /* when the last of those who joined comes */
+    double bytes, sent;
+    int64_t calls;
+    double bytes_sent;
+};
+
+/* Members may join the next call while the others are still told of the end of this one. */
+static void on_finished(void *context)
+{
+    sim_group *g = context;
+    g->joined = 0;
+    g->at = 0;
+    g->calls++;
+    g->bytes_sent += g->sent;
+    for (int i = 0; i < g->count; i++) g->members[i].joined = false;
+    for (int i = 0; i < g->count; i++) g->members[i].told.finished(g->members[i].told.context);
+}
+
+/* All have come. Every rank sends (bus bandwidth) * (time) = bytes * bus bandwidth / algorithm bandwidth. */
+static void on_begin(void *context)
+{
+    sim_group *g = context;
+    sim_nccl_cost cost;
+    sim_time alone;
+    sim_protocol protocol = sim_nccl_choose(g->rings, g->kind, SIM_RING, g->bytes, &alone);
+    sim_nccl_cost_of(g->rings, g->kind, SIM_RING, protocol, &cost);
+    g->sent = g->count > 1 ? g->bytes * (cost.bus / cost.bandwidth) : 0;
+    for (int i = 0; i < g->count; i++) g->members[i].told.moving(g->members[i].told.context);
+    sim_flow_start(&g->flow, 0, g->rings->uses, g->rings->use_count, g->sent, cost.bus,
+                   sim_nccl_latency(&cost, g->bytes));
+}
+
+static status open_all(sim_group *g, const int *ranks)
+{
+    size_t slots = (size_t)g->count;
+    g->members = calloc(slots, sizeof *g->members);
+    g->ranks = calloc(slots, sizeof *g->ranks);
+    sim_place *gpus = calloc(slots, sizeof *gpus);
+    status rc;
+    if (!g->members || !g->ranks || !gpus) {
+        rc = fail(STATUS_SYSTEM, "no memory for a group of %d ranks", g->count);
+        goto out;
+    }
+    for (int i = 0; i < g->count; i++) {
+        g->ranks[i] = ranks[i];
+        gpus[i] = simulation_gpu(g->simulation, ranks[i]);
+    }
+    TRY_GOTO(rc, sim_rings_open(g->simulation->topology, gpus, g->count, &g->rings), out);
+    TRY_GOTO(rc, sim_event_init(&g->simulation->queue, &g->begin, ranks[0], on_begin, g), out);
+    int hops = g->rings->use_count;
+    rc = sim_flow_init(&g->simulation->network, &g->flow, ranks[0], hops, NULL, on_finished, g);
+out:
+    free(gpus);
+    return rc;
+}
+
+status sim_group_open(simulation *s, const int *ranks, int count, sim_group **out)
+{
+    *out = NULL;
+    sim_group *g = calloc(1, sizeof *g);
+    if (!g) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", count);
+    g->simulation = s;
+    g->count = count;
+    status rc = open_all(g, ranks);
+    if (rc != STATUS_OK) sim_group_close(&g);
+    *out = g;
+    return rc;
+}
+
+void sim_group_close(sim_group **group)
+{
+    sim_group *g = *group;
+    if (!g) return;
+    sim_flow_deinit(&g->flow);
+    sim_event_deinit(&g->simulation->queue, &g->begin);
+    sim_rings_close(&g->rings);
+    free(g->members);
+    free(g->ranks);
+    free(g);
+    *group = NULL;
+}
+
+const sim_rings *sim_group_rings(const sim_group *g)
+{
+    return g->rings;
+}
+
+int64_t sim_group_calls(const sim_group *g)
+{
+    return g->calls;
+}
+
+double sim_group_bytes_sent(const sim_group *g)
+{
+    return g->bytes_sent;
+}
+
+status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, double bytes,
+                      const sim_group_member *told)
+{
+    member_state *m = &g->members[member];
+    if (m->joined)
+        return fail(STATUS_PROTOCOL, "rank %d makes a call (%s) before its last one is done",
+                    g->ranks[member], kind_names[kind]);
+    if (g->joined > 0 && (kind != g->kind || bytes != g->bytes))
+        return fail(STATUS_PROTOCOL, "rank %d makes %s of %.0f bytes, others %s of %.0f", g->ranks[member],
+                    kind_names[kind], bytes, kind_names[g->kind], g->bytes);
+    m->told = *told;
+    m->joined = true;
+    g->kind = kind;
+    g->bytes = bytes;
+    g->at = sim_later(g->at, at);
+    if (++g->joined == g->count) sim_event_schedule(&g->simulation->queue, &g->begin, g->at);
+    return STATUS_OK;
+}

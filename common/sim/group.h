@@ -1,0 +1,38 @@
+/* Collectives of a group of ranks in virtual time, one after another, as NCCL runs them on a stream.
+ *
+ * A member joins the group's next call when it has come to it. When the last has, data begin to move: one
+ * flow over all links of the group's rings (rings.h), at most as fast as NCCL's model says for the protocol
+ * that it chooses (nccl.h), slower where others use the same links; then the model's latency. Alone it takes
+ * exactly the model's time. Between calls nothing is left over: all members end a call at the same time. */
+#ifndef COMMON_SIM_GROUP_H
+#define COMMON_SIM_GROUP_H
+
+#include "common/sim/nccl.h"
+#include "common/sim/simulation.h"
+
+typedef struct sim_group sim_group;
+
+/* What a member is told, in virtual time as it happens. */
+typedef struct sim_group_member {
+    void (*moving)(void *context);   /* all have come: data begin to move */
+    void (*finished)(void *context); /* the call is done; the member may join the next */
+    void *context;
+} sim_group_member;
+
+/* The group of `ranks` [count], ascending. */
+status sim_group_open(simulation *s, const int *ranks, int count, sim_group **out);
+void sim_group_close(sim_group **group);
+
+const sim_rings *sim_group_rings(const sim_group *g);
+
+/* Member number `member` of the group comes to its next call at `at` (now, where that is later); `bytes` of
+ * the whole buffer. Data begin to move when the last has come. STATUS_PROTOCOL: the others make another call,
+ * or the member has not finished its last one. */
+status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, double bytes,
+                      const sim_group_member *told);
+
+/* Calls that were done, and their bytes as every member sent them. */
+int64_t sim_group_calls(const sim_group *g);
+double sim_group_bytes_sent(const sim_group *g);
+
+#endif

@@ -1,0 +1,205 @@
+#include "common/sim/nccl.h"
+
+static const sim_constant bases[] = {[SIM_RING] = SIM_NCCL_BASE_RING, [SIM_TREE] = SIM_NCCL_BASE_TREE};
+
+typedef enum medium { MEDIUM_NVLINK, MEDIUM_PCI, MEDIUM_NETWORK } medium;
+static const sim_constant hops[SIM_ALGORITHM_COUNT][3] = {
+    [SIM_RING] = {SIM_NCCL_RING_NVLINK, SIM_NCCL_RING_PCI, SIM_NCCL_RING_NETWORK},
+    [SIM_TREE] = {SIM_NCCL_TREE_NVLINK, SIM_NCCL_TREE_PCI, SIM_NCCL_TREE_NETWORK}};
+static const sim_constant corrections[] = {[SIM_LL] = SIM_NCCL_CORRECTION_LL,
+                                           [SIM_LL128] = SIM_NCCL_CORRECTION_LL128,
+                                           [SIM_SIMPLE] = SIM_NCCL_CORRECTION_SIMPLE};
+enum { CORRECTIONS = 24, CORRECTION_FIRST = 64 };
+
+const char *sim_protocol_name(sim_protocol p)
+{
+#define PROTOCOL_NAME(name, text) [SIM_##name] = text,
+    static const char *const names[] = {SIM_PROTOCOL_LIST(PROTOCOL_NAME)};
+#undef PROTOCOL_NAME
+    return names[p];
+}
+
+const char *sim_algorithm_name(sim_algorithm a)
+{
+    return a == SIM_RING ? "ring" : "tree";
+}
+
+static double constant(const sim_rings *r, sim_constant c, int index)
+{
+    return sim_profile_at(sim_topology_profile(r->topology), c, index);
+}
+
+static double smaller(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Constants by machines are for one, two, more. */
+static int scale(const sim_rings *r)
+{
+    return r->machines <= 2 ? r->machines - 1 : 2;
+}
+
+static double steps_of(const sim_rings *r, sim_collective c)
+{
+    switch (c) {
+    case SIM_ALL_REDUCE:
+        return 2.0 * (r->ranks - 1);
+    case SIM_REDUCE_SCATTER:
+    case SIM_ALL_GATHER:
+        return r->ranks - 1;
+    default:
+        return r->ranks;
+    }
+}
+
+/* ---- latency, in microseconds ----------------------------------------------------------------- */
+
+static double inner_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
+{
+    return constant(r, hops[a][r->nvlink ? MEDIUM_NVLINK : MEDIUM_PCI], p);
+}
+
+/* With one rank a machine nothing hides a hop between machines: it takes the tree's. */
+static double outer_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
+{
+    bool exposed = a == SIM_RING && r->ranks == r->machines;
+    double driver = constant(r, SIM_NCCL_NETWORK_LATENCY, 0);
+    return constant(r, hops[exposed ? SIM_TREE : a][MEDIUM_NETWORK], p) + driver * (p == SIM_SIMPLE ? 2 : 1);
+}
+
+/* A ring's inner hop takes at least what posting to the network takes. */
+static double ring_inner_hop(const sim_rings *r, sim_protocol p)
+{
+    double overhead = r->machines > 1 ? constant(r, SIM_NCCL_OVERHEAD, 0) * (p == SIM_SIMPLE ? 3 : 1) : 0;
+    return larger(inner_hop(r, SIM_RING, p), overhead);
+}
+
+static double ring_latency(const sim_rings *r, sim_collective c, sim_protocol p)
+{
+    double base = constant(r, bases[SIM_RING], p), steps = steps_of(r, c);
+    if (c == SIM_BROADCAST || c == SIM_REDUCE)
+        return base +
+               (r->machines > 1 ? constant(r, hops[SIM_RING][MEDIUM_NETWORK], p) : inner_hop(r, SIM_RING, p));
+    double crossing = r->machines == 1 ? 0 : (c == SIM_ALL_REDUCE ? 2 : 1) * (r->machines - 1);
+    return base + (steps - crossing) * ring_inner_hop(r, p) +
+           crossing * (r->machines > 1 ? outer_hop(r, SIM_RING, p) : 0);
+}
+
+static double tree_latency(const sim_rings *r, sim_protocol p)
+{
+    int levels = 0;
+    while (r->machines >> (levels + 1)) levels++;
+    double inside = r->ranks / r->machines - 1, between = r->machines > 1 ? outer_hop(r, SIM_TREE, p) : 0;
+    return constant(r, bases[SIM_TREE], p) + 2 * (inside * inner_hop(r, SIM_TREE, p) + levels * between);
+}
+
+/* ---- bandwidth, in bytes a picosecond --------------------------------------------------------- */
+
+static bool possible(const sim_rings *r, sim_protocol p)
+{
+    return p != SIM_LL128 || (r->nvlink && constant(r, SIM_NCCL_LL128, 0) > 0);
+}
+
+static double most(const sim_rings *r, sim_constant c, double channels)
+{
+    return channels * constant(r, c, scale(r)) * SIM_GB_PER_S;
+}
+
+static double ring_bus(const sim_rings *r, sim_protocol p)
+{
+    switch (p) {
+    case SIM_LL:
+        return smaller(r->bus * 0.5, most(r, SIM_NCCL_LL_MOST, 1));
+    case SIM_LL128:
+        return smaller(r->bus * 0.92, most(r, SIM_NCCL_RING_LL128_MOST, r->channels));
+    default:
+        return r->bus;
+    }
+}
+
+static double tree_bus(const sim_rings *r, sim_protocol p)
+{
+    double bus = smaller(r->bus * 0.92, most(r, SIM_NCCL_TREE_MOST, r->channels));
+    if (p == SIM_LL) bus = smaller(bus / 3.8, most(r, SIM_NCCL_LL_MOST, 1));
+    if (p == SIM_LL128)
+        bus = smaller(bus * (r->machines == 1 ? 7.0 / 9.0 : 120.0 / 128.0),
+                      most(r, SIM_NCCL_TREE_LL128_MOST, r->channels));
+    return bus * constant(r, SIM_NCCL_TREE_PATTERN, 0);
+}
+
+/* ---- both ------------------------------------------------------------------------------------- */
+
+void sim_nccl_cost_of(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p,
+                      sim_nccl_cost *out)
+{
+    *out = (sim_nccl_cost){.plateau = 1, .plateau_bytes = INFINITY};
+    if (r->ranks < 2) {
+        out->bandwidth = out->bus = INFINITY;
+        return;
+    }
+    if (!possible(r, p) || (a == SIM_TREE && c != SIM_ALL_REDUCE)) return;
+    out->bus = a == SIM_RING ? ring_bus(r, p) : tree_bus(r, p);
+    out->bandwidth = a == SIM_RING ? out->bus * r->ranks / steps_of(r, c) : out->bus / 2;
+    out->latency = (a == SIM_RING ? ring_latency(r, c, p) : tree_latency(r, p)) * (double)SIM_US;
+    if (a == SIM_RING && p == SIM_SIMPLE && r->machines > 1 && c == SIM_ALL_REDUCE) {
+        out->plateau = constant(r, SIM_NCCL_PLATEAU, 0);
+        out->plateau_bytes = 64.0 * r->channels * r->ranks;
+    }
+}
+
+sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes)
+{
+    return (sim_time)llround(cost->latency * (bytes >= cost->plateau_bytes ? cost->plateau : 1));
+}
+
+/* Trees do not stick to the model for medium sizes: NCCL corrects it, by powers of two from 64 bytes on. */
+static double correction(const sim_rings *r, sim_protocol p, double bytes)
+{
+    int power = 0;
+    while (power < CORRECTIONS && bytes / CORRECTION_FIRST >= (double)(INT64_C(2) << power)) power++;
+    return power < CORRECTIONS ? constant(r, corrections[p], power) : 1;
+}
+
+sim_time sim_nccl_time(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p, double bytes)
+{
+    sim_nccl_cost cost;
+    sim_nccl_cost_of(r, c, a, p, &cost);
+    if (cost.bandwidth == 0) return SIM_NEVER;
+    double bandwidth = cost.bandwidth * (a == SIM_TREE ? correction(r, p, bytes) : 1);
+    return sim_nccl_latency(&cost, bytes) + (isinf(bandwidth) ? 0 : sim_duration(bytes, bandwidth));
+}
+
+sim_protocol sim_nccl_choose(const sim_rings *r, sim_collective c, sim_algorithm a, double bytes,
+                             sim_time *time)
+{
+    sim_protocol best = SIM_SIMPLE;
+    *time = SIM_NEVER;
+    for (int p = 0; p < SIM_PROTOCOL_COUNT; p++) {
+        sim_time t = sim_nccl_time(r, c, a, (sim_protocol)p, bytes);
+        if (t >= *time) continue;
+        *time = t;
+        best = (sim_protocol)p;
+    }
+    return best;
+}
+
+sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses)
+{
+    return sim_from_us(crosses ? outer_hop(r, SIM_RING, p) : ring_inner_hop(r, p));
+}
+
+sim_time sim_nccl_base(const sim_rings *r, sim_protocol p)
+{
+    return sim_from_us(constant(r, SIM_NCCL_BASE_RING, p));
+}
+
+double sim_nccl_wire(const sim_rings *r, sim_protocol p)
+{
+    return r->bus / ring_bus(r, p);
+}

@@ -1,0 +1,176 @@
+#include "common/sim/network_impl.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+status sim_network_init(sim_network *n, sim_queue *queue, const double *capacities, int32_t count)
+{
+    size_t slots = count > 0 ? (size_t)count : 1;
+    *n = (sim_network){.queue = queue, .resource_count = count};
+    n->resources = calloc(slots, sizeof *n->resources);
+    n->dirty = calloc(slots, sizeof *n->dirty);
+    n->part = calloc(slots, sizeof *n->part);
+    status rc;
+    if (!n->resources || !n->dirty || !n->part) {
+        rc = fail(STATUS_SYSTEM, "no memory for %d links", count);
+        goto failed;
+    }
+    for (int32_t i = 0; i < count; i++) n->resources[i].capacity = capacities[i];
+    TRY_GOTO(rc, sim_event_init(queue, &n->solve, SIM_RANK_LAST, sim_network_solve, n), failed);
+    return STATUS_OK;
+failed:
+    sim_network_deinit(n);
+    return rc;
+}
+
+void sim_network_deinit(sim_network *n)
+{
+    if (n->queue) sim_event_deinit(n->queue, &n->solve);
+    free(n->resources);
+    free(n->dirty);
+    free(n->part);
+    free(n->flows);
+    *n = (sim_network){0};
+}
+
+/* ---- membership ------------------------------------------------------------------------------- */
+
+static void make_dirty(sim_network *n, int32_t resource)
+{
+    if (n->resources[resource].dirty) return;
+    n->resources[resource].dirty = true;
+    n->dirty[n->dirty_count++] = resource;
+    if (!sim_event_scheduled(&n->solve)) sim_event_schedule(n->queue, &n->solve, n->queue->now);
+}
+
+static void enter(sim_flow *f)
+{
+    sim_network *n = f->network;
+    for (int32_t i = 0; i < f->hop_count; i++) {
+        sim_hop *hop = &f->hops[i];
+        sim_resource *r = &n->resources[hop->resource];
+        hop->previous = NULL;
+        hop->next = r->flows;
+        if (r->flows) r->flows->previous = hop;
+        r->flows = hop;
+    }
+    make_dirty(n, f->hops[0].resource); /* the others are connected with it through this flow */
+}
+
+static void leave(sim_flow *f)
+{
+    sim_network *n = f->network;
+    for (int32_t i = 0; i < f->hop_count; i++) {
+        sim_hop *hop = &f->hops[i];
+        if (hop->next) hop->next->previous = hop->previous;
+        if (hop->previous)
+            hop->previous->next = hop->next;
+        else
+            n->resources[hop->resource].flows = hop->next;
+    }
+    for (int32_t i = 0; i < f->hop_count; i++)
+        if (n->resources[f->hops[i].resource].flows) make_dirty(n, f->hops[i].resource);
+}
+
+/* ---- flows ------------------------------------------------------------------------------------ */
+
+static void arrive(sim_flow *f)
+{
+    f->on_the_way = false;
+    f->arrived(f->context);
+}
+
+static void begin(sim_flow *f)
+{
+    sim_queue *q = f->network->queue;
+    f->waiting = false;
+    f->active = true;
+    f->since = q->now;
+    if (f->hop_count)
+        enter(f);
+    else
+        sim_event_schedule(q, &f->event,
+                           q->now + (isinf(f->limit) ? 0 : sim_duration(f->remaining, f->limit)));
+}
+
+static void end(sim_flow *f)
+{
+    sim_queue *q = f->network->queue;
+    f->active = false;
+    f->on_the_way = true;
+    if (f->hop_count) leave(f);
+    if (f->latency > 0) sim_event_schedule(q, &f->event, q->now + f->latency);
+    if (f->left) f->left(f->context);
+    if (f->latency == 0) arrive(f);
+}
+
+static void on_event(void *context)
+{
+    sim_flow *f = context;
+    if (f->waiting)
+        begin(f);
+    else if (f->active)
+        end(f);
+    else
+        arrive(f);
+}
+
+status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, void (*left)(void *context),
+                     void (*arrived)(void *context), void *context)
+{
+    *f = (sim_flow){0};
+    if (n->registered == n->flow_capacity) {
+        int32_t capacity = n->flow_capacity ? n->flow_capacity * 2 : 64;
+        sim_flow **flows = realloc(n->flows, (size_t)capacity * sizeof *flows);
+        if (!flows) return fail(STATUS_SYSTEM, "no memory for %d flows", capacity);
+        n->flows = flows;
+        n->flow_capacity = capacity;
+    }
+    f->hops = calloc((size_t)most_hops + 1, sizeof *f->hops);
+    if (!f->hops) return fail(STATUS_SYSTEM, "no memory for a route over %d links", most_hops);
+    status rc = sim_event_init(n->queue, &f->event, rank, on_event, f);
+    if (rc != STATUS_OK) {
+        free(f->hops);
+        f->hops = NULL;
+        return rc;
+    }
+    n->registered++;
+    f->network = n;
+    f->hop_capacity = most_hops;
+    f->left = left;
+    f->arrived = arrived;
+    f->context = context;
+    return STATUS_OK;
+}
+
+void sim_flow_deinit(sim_flow *f)
+{
+    if (!f->network) return;
+    if (f->active && f->hop_count) leave(f);
+    sim_event_deinit(f->network->queue, &f->event);
+    f->network->registered--;
+    free(f->hops);
+    *f = (sim_flow){0};
+}
+
+void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t hops, double bytes,
+                    double limit, sim_time latency)
+{
+    sim_queue *q = f->network->queue;
+    assert(!sim_flow_busy(f) && bytes >= 0 && limit > 0 && latency >= 0 && hops <= f->hop_capacity);
+    f->waiting = true;
+    f->latency = latency;
+    f->remaining = bytes;
+    f->limit = limit;
+    f->rate = 0;
+    f->hop_count = bytes > 0 ? hops : 0;
+    for (int32_t i = 0; i < f->hop_count; i++) {
+        assert(route[i].resource >= 0 && route[i].resource < f->network->resource_count &&
+               route[i].weight > 0);
+        f->hops[i] = (sim_hop){.flow = f, .resource = route[i].resource, .weight = route[i].weight};
+    }
+    if (at > q->now)
+        sim_event_schedule(q, &f->event, at);
+    else
+        begin(f);
+}

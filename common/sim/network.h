@@ -1,0 +1,96 @@
+/* Links as fluid: flows share directed resources max-min fairly.
+ *
+ * A resource is one direction of a link, a port, or a memory, with a capacity. A flow carries bytes along a
+ * route, a list of resources; all of them see its rate, weighted (a copy inside a memory passes it twice;
+ * a protocol that spends half of the wire on flags weighs 2). Rates are max-min fair: no flow can be faster
+ * without making slower one that is not faster than itself (Bertsekas and Gallager, "Data Networks", 1992,
+ * section 6.5.2: progressive filling). They change only when flows start or end, and then only in the part
+ * of the network that is connected with the change.
+ *
+ * The last byte of a flow arrives `latency` behind its leaving; latency takes no capacity. */
+#ifndef COMMON_SIM_NETWORK_H
+#define COMMON_SIM_NETWORK_H
+
+#include "common/sim/queue.h"
+
+typedef struct sim_hop_use {
+    int32_t resource;
+    double weight;
+} sim_hop_use;
+
+/* A flow on a resource. */
+typedef struct sim_hop {
+    struct sim_flow *flow;
+    struct sim_hop *next, *previous; /* on the same resource */
+    double weight;
+    int32_t resource;
+} sim_hop;
+
+typedef struct sim_resource {
+    double capacity; /* bytes a picosecond */
+    sim_hop *flows;
+    bool dirty; /* its flows changed */
+    /* While rates are solved. */
+    double left;     /* capacity that flows with known rates leave */
+    double weight;   /* of the hops of the others */
+    int32_t unfixed; /* their number */
+    uint32_t visit;
+} sim_resource;
+
+typedef struct sim_network {
+    sim_queue *queue;
+    sim_resource *resources; /* [resource_count] */
+    int32_t resource_count;
+    sim_event solve; /* behind all other events of the instant */
+    int32_t *dirty;  /* [resource_count] resources whose flows changed */
+    int32_t dirty_count;
+    uint32_t visit;
+    /* The connected part that is being solved. */
+    int32_t *part;           /* [resource_count] */
+    struct sim_flow **flows; /* [flow_capacity] */
+    int32_t flow_capacity, registered;
+    int64_t solved; /* rates computed so far */
+} sim_network;
+
+/* capacities [count], in bytes a picosecond (SIM_GB_PER_S). */
+status sim_network_init(sim_network *n, sim_queue *queue, const double *capacities, int32_t count);
+void sim_network_deinit(sim_network *n);
+
+/* The caller's storage; one transfer at a time. */
+typedef struct sim_flow {
+    sim_network *network;
+    sim_event event;
+    void (*left)(void *context);    /* the last byte has left; may be NULL */
+    void (*arrived)(void *context); /* the last byte has arrived */
+    void *context;
+    sim_time latency;
+    double remaining; /* bytes at `since` */
+    double rate;      /* bytes a picosecond */
+    double limit;     /* of the rate; INFINITY: none */
+    sim_time since;
+    sim_hop *hops;
+    int32_t hop_count, hop_capacity;
+    uint32_t visit;
+    bool waiting, active, on_the_way; /* to begin; moving; all has left, not all has arrived */
+    bool fixed;                       /* while rates are solved */
+    double new_rate;
+} sim_flow;
+
+/* Takes the memory for routes of up to `most_hops`: starting never fails. `rank` orders its events; the
+ * callbacks are told `context`. */
+status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, void (*left)(void *context),
+                     void (*arrived)(void *context), void *context);
+/* A flow that is under way is abandoned. Zeroed storage is left alone. */
+void sim_flow_deinit(sim_flow *f);
+
+/* Begins at `at`, or now where that is later: an actor that sends is ahead of the clock. The route is copied.
+ * Without resources and limit it leaves at once. */
+void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t hops, double bytes,
+                    double limit, sim_time latency);
+
+static inline bool sim_flow_busy(const sim_flow *f)
+{
+    return f->waiting || f->active || f->on_the_way;
+}
+
+#endif

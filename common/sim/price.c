@@ -1,0 +1,50 @@
+#include "common/sim/price.h"
+
+#include <stdbool.h>
+
+sim_constant sim_efficiency_of(op_kind kind)
+{
+    static const sim_constant by_class[OP_CLASS_COUNT] = {[OP_CLASS_CONVOLUTION] = SIM_CONVOLUTION_BACKWARD,
+                                                          [OP_CLASS_GEMM] = SIM_GEMM_BACKWARD,
+                                                          [OP_CLASS_ATTENTION] = SIM_ATTENTION,
+                                                          [OP_CLASS_NORMALIZATION] = SIM_NORMALIZATION,
+                                                          [OP_CLASS_ELEMENTWISE] = SIM_ELEMENTWISE,
+                                                          [OP_CLASS_POOLING] = SIM_POOLING,
+                                                          [OP_CLASS_EMBEDDING] = SIM_EMBEDDING,
+                                                          [OP_CLASS_LOSS] = SIM_LOSS,
+                                                          [OP_CLASS_OPTIMIZER] = SIM_OPTIMIZER};
+    if (kind == OP_conv2d_forward) return SIM_CONVOLUTION_FORWARD;
+    if (kind == OP_linear_forward) return SIM_GEMM_FORWARD;
+    return by_class[op_class_of(kind)];
+}
+
+/* Matrix products run on what is fastest, everything else in float32. */
+static bool is_product(op_kind kind)
+{
+    op_class c = op_class_of(kind);
+    return c == OP_CLASS_CONVOLUTION || c == OP_CLASS_GEMM || c == OP_CLASS_ATTENTION;
+}
+
+double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op)
+{
+    op_cost cost = op_cost_of(op);
+    sim_constant efficiency = sim_efficiency_of(op->kind);
+    sim_constant peak = precision == SIM_TF32 && is_product(op->kind) ? SIM_PEAK_TF32 : SIM_PEAK_FP32;
+    double flops = sim_profile_get(p, peak) * sim_profile_at(p, efficiency, 0); /* per picosecond: TFLOP/s */
+    double bytes = sim_profile_get(p, SIM_MEMORY_BANDWIDTH) * SIM_GB_PER_S * sim_profile_at(p, efficiency, 1);
+    double arithmetic = cost.flops / flops, traffic = (cost.bytes_read + cost.bytes_written) / bytes;
+    return arithmetic > traffic ? arithmetic : traffic;
+}
+
+sim_time sim_price_sum(const sim_profile *p, double bytes, int threads)
+{
+    double most = sim_profile_get(p, SIM_HOST_MEMORY), each = sim_profile_get(p, SIM_HOST_SUM);
+    double rate = each * (threads ? threads : sim_profile_get(p, SIM_HOST_THREADS));
+    return sim_duration(bytes, (rate < most ? rate : most) * SIM_GB_PER_S);
+}
+
+sim_time sim_price_message(const sim_profile *p, double bytes)
+{
+    return sim_from_us(sim_profile_get(p, SIM_MESSAGE_TIME)) +
+           sim_duration(bytes, sim_profile_get(p, SIM_MESSAGE_COPY) * SIM_GB_PER_S);
+}

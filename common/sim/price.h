@@ -1,0 +1,21 @@
+/* Prices: how long work takes on a profile's devices and hosts, in picoseconds. */
+#ifndef COMMON_SIM_PRICE_H
+#define COMMON_SIM_PRICE_H
+
+#include "common/ops/op.h"
+#include "common/sim/simulation.h"
+
+/* The two values of this constant are the efficiencies of an operation: of the peak, of the memory. */
+sim_constant sim_efficiency_of(op_kind kind);
+
+/* Roofline (Williams, Waterman, Patterson, CACM 52:4, 2009): the longer of arithmetic and memory traffic,
+ * each at the efficiency of its class. Without launch cost, kappa and jitter. */
+double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op);
+
+/* A server's sum: `bytes` of operands read, by `threads` threads (0: as many as the profile gives). */
+sim_time sim_price_sum(const sim_profile *p, double bytes, int threads);
+
+/* An agent's work for a message: a fixed time and the copy of `bytes` that it passes through a socket. */
+sim_time sim_price_message(const sim_profile *p, double bytes);
+
+#endif

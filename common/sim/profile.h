@@ -1,0 +1,94 @@
+/* Profiles: what a machine is, as data. A profile is a JSON file of constants, each with its unit, source and
+ * tag, and a topology; docs/simulation.md describes the format.
+ *
+ *   datasheet           the manufacturer's
+ *   published           measured or used by others, and where
+ *   calibrated on ...   fitted here, and to what
+ *   assumed             a guess, and its reason
+ *
+ * A profile may extend another (`base`) and replace some of its constants. Loading is strict:
+ * STATUS_DATA for an unknown key, and for a constant that is missing, absurd or in another unit. */
+#ifndef COMMON_SIM_PROFILE_H
+#define COMMON_SIM_PROFILE_H
+
+#include "common/base/status.h"
+#include "common/sim/constants.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define SIM_DEFAULT_PROFILE "v100-pcie-32g"
+
+typedef struct sim_provenance {
+    char *tag, *source; /* NULL: the constant is absent */
+    char *from;         /* the profile in whose file it stands */
+} sim_provenance;
+
+enum { SIM_NODES_MOST = 64, SIM_GPUS_MOST = 16, SIM_NICS_MOST = 32 }; /* of a machine */
+
+typedef enum sim_node_kind {
+    SIM_NODE_GPU,
+    SIM_NODE_SWITCH,
+    SIM_NODE_SOCKET,
+    SIM_NODE_NVSWITCH,
+    SIM_NODE_NIC
+} sim_node_kind;
+
+typedef struct sim_node {
+    sim_node_kind kind;
+    int index; /* among those of its kind */
+} sim_node;
+
+typedef enum sim_link_kind { SIM_LINK_PCIE, SIM_LINK_NVLINK, SIM_LINK_SOCKET } sim_link_kind;
+
+/* Both directions of a connection; `count` parallel links. */
+typedef struct sim_link {
+    int a, b; /* nodes */
+    sim_link_kind kind;
+    int count;
+} sim_link;
+
+/* One machine, and how many of them there can be. Socket s has a memory of its own. */
+typedef struct sim_wiring {
+    int machines; /* at most */
+    int gpus, switches, sockets, nvswitches, nics;
+    bool peer_access; /* GPUs copy to each other; else by way of the host's memory */
+    sim_node *nodes;
+    int node_count;
+    sim_link *links;
+    int link_count;
+    char *source;
+} sim_wiring;
+
+typedef struct sim_profile {
+    char *name, *summary, *file;
+    double values[SIM_VALUE_COUNT];
+    sim_provenance provenance[SIM_CONSTANT_COUNT];
+    sim_wiring wiring;
+} sim_profile;
+
+/* By name, from the folders of profiles, or by file where `name` has a '/' or ends in .json. STATUS_USAGE: no
+ * such profile; names those there are. */
+status sim_profile_load(const char *name, sim_profile **out);
+void sim_profile_free(sim_profile **profile);
+
+/* Names of all profiles that can be opened, sorted; free with sim_profile_free_names. */
+status sim_profile_list(char ***names, size_t *count);
+void sim_profile_free_names(char **names, size_t count);
+
+static inline bool sim_profile_has(const sim_profile *p, sim_constant c)
+{
+    return p->provenance[c].tag != NULL;
+}
+
+static inline double sim_profile_at(const sim_profile *p, sim_constant c, int index)
+{
+    return p->values[sim_constant_offset[c] + index];
+}
+
+static inline double sim_profile_get(const sim_profile *p, sim_constant c)
+{
+    return sim_profile_at(p, c, 0);
+}
+
+#endif

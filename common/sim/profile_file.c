@@ -1,0 +1,210 @@
+/* Where profiles lie, and the top level of their files. */
+#include "common/base/text.h"
+#include "common/sim/profile_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Set by the build: the source tree's folder, and where `install` puts its files. */
+static const char *const folders[] = {PSRING_SOURCE_PROFILES, PSRING_INSTALLED_PROFILES};
+enum { FOLDERS = 2 };
+
+static const char suffix[] = ".json";
+
+/* The length of `file` without its suffix; 0: it has none. */
+static size_t stem(const char *file)
+{
+    size_t length = strlen(file), end = sizeof suffix - 1;
+    if (length <= end || strcmp(file + length - end, suffix) != 0) return 0;
+    return length - end;
+}
+
+static bool is_path(const char *name)
+{
+    return strchr(name, '/') || stem(name);
+}
+
+/* ---- the names there are ---------------------------------------------------------------------- */
+
+typedef struct name_list {
+    char **names;
+    size_t count, capacity;
+} name_list;
+
+static status add_name(name_list *list, const char *file, size_t length)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (strlen(list->names[i]) == length && strncmp(list->names[i], file, length) == 0) return STATUS_OK;
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity ? list->capacity * 2 : 16;
+        char **names = realloc(list->names, capacity * sizeof *names);
+        if (!names) return fail(STATUS_SYSTEM, "no memory for the names of profiles");
+        list->names = names;
+        list->capacity = capacity;
+    }
+    list->names[list->count] = strndup(file, length);
+    if (!list->names[list->count]) return fail(STATUS_SYSTEM, "no memory for the names of profiles");
+    list->count++;
+    return STATUS_OK;
+}
+
+static bool is_abstract(const char *folder, const char *file)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    json_t *root = json_load_file(path, 0, NULL);
+    bool abstract = json_is_true(json_object_get(root, "abstract"));
+    json_decref(root);
+    return abstract;
+}
+
+static status add_folder(name_list *list, const char *folder)
+{
+    DIR *dir = opendir(folder);
+    if (!dir) return STATUS_OK;
+    status rc = STATUS_OK;
+    for (struct dirent *entry = readdir(dir); entry && rc == STATUS_OK; entry = readdir(dir)) {
+        size_t length = stem(entry->d_name);
+        if (length && !is_abstract(folder, entry->d_name)) rc = add_name(list, entry->d_name, length);
+    }
+    closedir(dir);
+    return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+status sim_profile_list(char ***names, size_t *count)
+{
+    name_list list = {0};
+    *names = NULL;
+    *count = 0;
+    for (int i = 0; i < FOLDERS; i++) {
+        status rc = add_folder(&list, folders[i]);
+        if (rc != STATUS_OK) {
+            sim_profile_free_names(list.names, list.count);
+            return rc;
+        }
+    }
+    if (list.count) qsort(list.names, list.count, sizeof *list.names, by_name);
+    *names = list.names;
+    *count = list.count;
+    return STATUS_OK;
+}
+
+void sim_profile_free_names(char **names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) free(names[i]);
+    free(names);
+}
+
+static status unknown_profile(const char *name)
+{
+    char **names, allowed[1024];
+    size_t count;
+    TRY(sim_profile_list(&names, &count));
+    const char *near = count ? text_nearest(name, (const char *const *)names, count) : NULL;
+    status rc = fail(STATUS_USAGE, "profile: found '%s'%s%s%s, allowed is a file or one of %s", name,
+                     near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "",
+                     text_join(allowed, sizeof allowed, (const char *const *)names, count));
+    sim_profile_free_names(names, count);
+    return rc;
+}
+
+/* ---- a file ----------------------------------------------------------------------------------- */
+
+status profile_bad(const profile_file *f, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return fail(STATUS_DATA, "profile %s (%s): %s", f->name, f->path, text);
+}
+
+status profile_check_keys(const profile_file *f, const char *where, const json_t *object,
+                          const char *const *allowed, size_t count)
+{
+    for (void *i = json_object_iter((json_t *)object); i; i = json_object_iter_next((json_t *)object, i)) {
+        const char *key = json_object_iter_key(i);
+        size_t k = 0;
+        while (k < count && strcmp(key, allowed[k]) != 0) k++;
+        char list[256];
+        if (k == count)
+            return profile_bad(f, "%s: found '%s', allowed is one of %s", where, key,
+                               text_join(list, sizeof list, allowed, count));
+    }
+    return STATUS_OK;
+}
+
+static status find_file(const char *name, char *path)
+{
+    if (is_path(name)) {
+        snprintf(path, PATH_MAX, "%s", name);
+        return access(path, R_OK) == 0 ? STATUS_OK
+                                       : fail_errno(STATUS_USAGE, "profile %s cannot be read", name);
+    }
+    for (int i = 0; i < FOLDERS; i++) {
+        snprintf(path, PATH_MAX, "%s/%s%s", folders[i], name, suffix);
+        if (access(path, R_OK) == 0) return STATUS_OK;
+    }
+    return unknown_profile(name);
+}
+
+static status check_top(const profile_file *f, const char *asked)
+{
+    static const char *const keys[] = {"profile", "summary", "base", "abstract", "constants", "topology"};
+    if (!json_is_object(f->root)) return profile_bad(f, "found no object, allowed is an object");
+    TRY(profile_check_keys(f, "top level", f->root, keys, sizeof keys / sizeof keys[0]));
+    const char *name = json_string_value(json_object_get(f->root, "profile"));
+    if (!name) return profile_bad(f, "profile: the name is missing");
+    if (!is_path(asked) && strcmp(name, asked) != 0)
+        return profile_bad(f, "profile: found '%s', allowed is the file's name", name);
+    if (!json_is_string(json_object_get(f->root, "summary")))
+        return profile_bad(f, "summary: the text is missing");
+    if (!json_is_object(json_object_get(f->root, "constants")))
+        return profile_bad(f, "constants: the object is missing");
+    return STATUS_OK;
+}
+
+status profile_file_open(const char *name, profile_file *out)
+{
+    *out = (profile_file){0};
+    char path[PATH_MAX];
+    TRY(find_file(name, path));
+    out->name = strdup(name);
+    out->path = strdup(path);
+    status rc = STATUS_OK;
+    json_error_t error;
+    if (!out->name || !out->path) {
+        rc = fail(STATUS_SYSTEM, "no memory for profile %s", name);
+        goto failed;
+    }
+    out->root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (!out->root) {
+        rc = profile_bad(out, "line %d: %s", error.line, error.text);
+        goto failed;
+    }
+    TRY_GOTO(rc, check_top(out, name), failed);
+    return STATUS_OK;
+failed:
+    profile_file_close(out);
+    return rc;
+}
+
+void profile_file_close(profile_file *f)
+{
+    json_decref(f->root);
+    free(f->name);
+    free(f->path);
+    *f = (profile_file){0};
+}

@@ -1,0 +1,22 @@
+/* A ring all-reduce step by step through the links: every member sends a chunk to the next as soon as it has
+ * received the one before and its link is free, 2 (n - 1) times, on all rings side by side.
+ *
+ * It costs O(n^2) events and memory for 2 n flows: for small groups, and to check the closed form (nccl.h)
+ * with. */
+#ifndef COMMON_SIM_RING_STEPS_H
+#define COMMON_SIM_RING_STEPS_H
+
+#include "common/sim/nccl.h"
+
+typedef struct sim_ring_steps sim_ring_steps;
+
+/* `done` is called when the last member has its last chunk. `network` holds the links of the rings'
+ * topology. Borrows both. */
+status sim_ring_steps_open(sim_network *network, const sim_rings *rings, sim_protocol protocol,
+                           void (*done)(void *context), void *context, sim_ring_steps **out);
+void sim_ring_steps_close(sim_ring_steps **steps);
+
+/* Begins now; one call at a time. `bytes` of the whole buffer. */
+status sim_ring_steps_start(sim_ring_steps *steps, double bytes);
+
+#endif

@@ -1,0 +1,245 @@
+#include "common/sim/rings.h"
+
+#include "common/sim/cycles.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdlib.h>
+
+/* Which cycle a ring follows in a machine, and where it cuts it to pass to the next one: it enters at `start`
+ * and goes round. */
+typedef struct cut {
+    int8_t cycle, start;
+    bool reversed;
+} cut;
+
+/* Members [first, first + count) of the group are in one machine. */
+typedef struct local_group {
+    int first, count;
+    sim_cycles cycles;         /* of members counted from `first` */
+    bool nvlink, mesh;         /* mesh: the cycles follow links between two GPUs each */
+    int links;                 /* parallel ones: as many rings as NCCL would lay */
+    cut cuts[SIM_CYCLES_MOST]; /* by ring */
+} local_group;
+
+static bool all_linked(const sim_topology *t, const sim_place *gpus, int count,
+                       int8_t links[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS])
+{
+    bool all = true;
+    for (int a = 0; a < count; a++)
+        for (int b = 0; b < count; b++) {
+            links[a][b] = (int8_t)(a == b ? 0 : sim_topology_nvlinks(t, gpus[a].index, gpus[b].index));
+            all = all && (a == b || links[a][b] > 0);
+        }
+    return all;
+}
+
+static void find_local_rings(const sim_topology *t, const sim_place *gpus, local_group *g)
+{
+    int8_t links[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS] = {{0}};
+    assert(g->count <= SIM_CYCLE_GPUS);
+    g->cycles.count = 1;
+    g->links = 1;
+    for (int i = 0; i < g->count; i++) g->cycles.order[0][i] = (int8_t)i;
+    if (g->count == 1) return;
+    bool all = all_linked(t, gpus + g->first, g->count, links);
+    if (sim_topology_has_nvswitch(t)) {
+        g->nvlink = all;
+        if (all) g->links = links[0][1];
+        return;
+    }
+    sim_cycles found;
+    sim_find_cycles(g->count, links, &found);
+    if (found.count == 0) return;
+    g->cycles = found;
+    g->links = found.count;
+    g->nvlink = g->mesh = true;
+}
+
+/* Member number i behind a cut, counted from `first`. */
+static int at_place(const local_group *g, cut c, int i)
+{
+    return g->cycles.order[c.cycle][(c.start + (c.reversed ? g->count - i : i)) % g->count];
+}
+
+/* How far the two ends are from adapter `nic`, by links. */
+static int distance(const sim_topology *t, sim_place first, sim_place last, int nic)
+{
+    sim_place other = {.machine = first.machine ? 0 : 1};
+    sim_route out, in;
+    sim_topology_route_over(t, last, other, nic, &out);
+    sim_topology_route_over(t, other, first, nic, &in);
+    return out.count + in.count;
+}
+
+/* Where rings enter and leave already, and the cycles that they follow. */
+typedef struct cut_uses {
+    int enters[SIM_CYCLE_GPUS], leaves[SIM_CYCLE_GPUS], cycles[SIM_CYCLES_MOST];
+} cut_uses;
+
+static cut best_cut(const sim_topology *t, const sim_place *gpus, const local_group *g, int nic,
+                    const cut_uses *uses)
+{
+    cut best = {0, 0, false};
+    int least = INT_MAX;
+    for (int k = 0; k < g->cycles.count; k++)
+        for (int i = 0; i < g->count * (g->mesh ? 1 : 2); i++) {
+            cut c = {(int8_t)k, (int8_t)(i % g->count), i >= g->count};
+            int first = at_place(g, c, 0), last = at_place(g, c, g->count - 1);
+            int taken = uses->enters[first] + uses->leaves[last] + uses->cycles[k];
+            int cost = 3 * SIM_CYCLES_MOST * distance(t, gpus[first], gpus[last], nic) + taken;
+            if (cost >= least) continue;
+            least = cost;
+            best = c;
+        }
+    return best;
+}
+
+/* Cuts a ring for every adapter so that both ends are near it; among such cuts it spares the GPUs at which
+ * others enter and leave, and the cycles that others follow. */
+static void cut_rings(const sim_topology *t, const sim_place *gpus, local_group *g, int nics)
+{
+    cut_uses uses = {{0}, {0}, {0}};
+    for (int nic = 0; nic < nics; nic++) {
+        cut c = g->cuts[nic] = best_cut(t, gpus, g, nic, &uses);
+        uses.enters[at_place(g, c, 0)]++;
+        uses.leaves[at_place(g, c, g->count - 1)]++;
+        uses.cycles[c.cycle]++;
+    }
+}
+
+static void lay_ring(sim_rings *r, const local_group *groups, int ring)
+{
+    int32_t *order = r->order + (size_t)ring * (size_t)r->ranks;
+    for (int m = 0; m < r->machines; m++)
+        for (int i = 0; i < groups[m].count; i++)
+            *order++ = groups[m].first + at_place(&groups[m], groups[m].cuts[ring], i);
+}
+
+static int split_by_machine(const sim_place *gpus, int ranks, local_group *groups)
+{
+    int count = 0;
+    for (int i = 0; i < ranks; i++) {
+        if (i == 0 || gpus[i].machine != gpus[i - 1].machine) groups[count++] = (local_group){.first = i};
+        groups[count - 1].count++;
+    }
+    return count;
+}
+
+/* Machines with as many members in the same places have the same rings. */
+static bool same_places(const sim_place *gpus, const local_group *a, const local_group *b)
+{
+    if (a->count != b->count) return false;
+    for (int i = 0; i < a->count; i++)
+        if (gpus[a->first + i].index != gpus[b->first + i].index) return false;
+    return true;
+}
+
+static status lay_rings(sim_rings *r)
+{
+    local_group *groups = calloc((size_t)r->ranks, sizeof *groups);
+    if (!groups) return fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", r->ranks);
+    r->machines = split_by_machine(r->places, r->ranks, groups);
+    r->nvlink = true;
+    int nics = sim_topology_profile(r->topology)->wiring.nics;
+    for (int m = 0; m < r->machines; m++) {
+        int first = groups[m].first;
+        if (m > 0 && same_places(r->places, &groups[m], &groups[m - 1])) {
+            groups[m] = groups[m - 1];
+            groups[m].first = first;
+        } else {
+            find_local_rings(r->topology, r->places, &groups[m]);
+            for (int k = 0; k < groups[m].cycles.count; k++) groups[m].cuts[k] = (cut){.cycle = (int8_t)k};
+            if (r->machines > 1) cut_rings(r->topology, r->places + first, &groups[m], nics);
+        }
+        r->nvlink = r->nvlink && groups[m].nvlink;
+    }
+    r->count = r->machines > 1 ? nics : groups[0].cycles.count;
+    r->channels = r->machines > 1 ? nics : groups[0].links;
+    r->order = calloc((size_t)r->count * (size_t)r->ranks, sizeof *r->order);
+    status rc = r->order ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", r->ranks);
+    for (int ring = 0; rc == STATUS_OK && ring < r->count; ring++) lay_ring(r, groups, ring);
+    free(groups);
+    return rc;
+}
+
+/* Adds up what all edges take of every link, and finds the link that is full first. */
+static status measure(sim_rings *r)
+{
+    int32_t resources;
+    const double *capacities = sim_topology_capacities(r->topology, &resources);
+    double *load = calloc((size_t)resources, sizeof *load);
+    if (!load) return fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", r->ranks);
+    for (int ring = 0; ring < r->count; ring++)
+        for (int i = 0; i < r->ranks; i++) {
+            sim_route route;
+            sim_rings_edge(r, ring, i, &route);
+            for (int h = 0; h < route.count; h++)
+                load[route.hops[h].resource] += route.hops[h].weight / r->count;
+        }
+    r->bus = INFINITY;
+    for (int32_t i = 0; i < resources; i++) {
+        if (load[i] == 0) continue;
+        r->use_count++;
+        if (capacities[i] / load[i] < r->bus) r->bus = capacities[i] / load[i];
+    }
+    r->uses = calloc((size_t)r->use_count + 1, sizeof *r->uses);
+    status rc = r->uses ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", r->ranks);
+    for (int32_t i = 0, at = 0; rc == STATUS_OK && i < resources; i++)
+        if (load[i] > 0) r->uses[at++] = (sim_hop_use){.resource = i, .weight = load[i]};
+    free(load);
+    return rc;
+}
+
+status sim_rings_open(const sim_topology *t, const sim_place *gpus, int ranks, sim_rings **out)
+{
+    *out = NULL;
+    sim_rings *r = calloc(1, sizeof *r);
+    if (!r) return fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", ranks);
+    r->topology = t;
+    r->ranks = ranks;
+    r->places = calloc((size_t)ranks, sizeof *r->places);
+    status rc;
+    if (!r->places) {
+        rc = fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", ranks);
+        goto failed;
+    }
+    for (int i = 0; i < ranks; i++) r->places[i] = gpus[i];
+    TRY_GOTO(rc, lay_rings(r), failed);
+    TRY_GOTO(rc, measure(r), failed);
+    *out = r;
+    return STATUS_OK;
+failed:
+    sim_rings_close(&r);
+    return rc;
+}
+
+void sim_rings_close(sim_rings **rings)
+{
+    sim_rings *r = *rings;
+    if (!r) return;
+    free(r->places);
+    free(r->order);
+    free(r->uses);
+    free(r);
+    *rings = NULL;
+}
+
+static const sim_place *member(const sim_rings *r, int ring, int i)
+{
+    return &r->places[r->order[(size_t)ring * (size_t)r->ranks + (size_t)(i % r->ranks)]];
+}
+
+bool sim_rings_crosses(const sim_rings *r, int ring, int i)
+{
+    return member(r, ring, i)->machine != member(r, ring, i + 1)->machine;
+}
+
+void sim_rings_edge(const sim_rings *r, int ring, int i, sim_route *out)
+{
+    sim_place from = *member(r, ring, i), to = *member(r, ring, i + 1);
+    if (from.machine == to.machine)
+        sim_topology_route(r->topology, from, to, out);
+    else
+        sim_topology_route_over(r->topology, from, to, ring, out);
+}

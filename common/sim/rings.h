@@ -1,0 +1,34 @@
+/* The rings of a group of GPUs, as NCCL would lay them, and what they take of the links.
+ *
+ * In a machine: over NVLink, one ring for every set of links that closes through all GPUs; over NVSwitch one
+ * that stands for all; else one over PCIe in the order of the GPUs. Between machines: one for every adapter,
+ * entering and leaving a machine at the GPUs nearest to it. Each ring carries an equal share. */
+#ifndef COMMON_SIM_RINGS_H
+#define COMMON_SIM_RINGS_H
+
+#include "common/sim/topology.h"
+
+typedef struct sim_rings {
+    const sim_topology *topology;
+    int ranks, machines; /* machines that have members */
+    sim_place *places;   /* [ranks] of the members, ordered by machine */
+    int count;           /* rings */
+    int32_t *order;      /* [count * ranks] members, ring by ring */
+    int channels;        /* NCCL's: parallel links in a machine, adapters between machines */
+    bool nvlink;         /* inside the machines */
+    double bus;          /* bytes a picosecond that every rank sends when nothing else uses the links */
+    sim_hop_use *uses;   /* [use_count] of the links, per byte that every rank sends */
+    int use_count;
+} sim_rings;
+
+/* `gpus` [ranks], all of one machine side by side. At least one. STATUS_SYSTEM without memory. */
+status sim_rings_open(const sim_topology *t, const sim_place *gpus, int ranks, sim_rings **out);
+void sim_rings_close(sim_rings **rings);
+
+/* The route of ring `ring` from its member number i to the next, around. */
+void sim_rings_edge(const sim_rings *r, int ring, int i, sim_route *out);
+
+/* Whether that edge lies between machines. */
+bool sim_rings_crosses(const sim_rings *r, int ring, int i);
+
+#endif

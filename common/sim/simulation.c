@@ -1,0 +1,162 @@
+#include "common/sim/simulation.h"
+
+#include "common/base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static status no_memory(void)
+{
+    return fail(STATUS_SYSTEM, "no memory for a simulation");
+}
+
+/* The network of the command line replaces that of the profile, and says so. */
+static status override(sim_profile *p, sim_constant c, double value)
+{
+    if (value <= 0) return STATUS_OK;
+    if (p->wiring.nics == 0)
+        return fail(STATUS_CONFIG, "link: found one for profile %s, which has no network", p->name);
+    const sim_constant_info *info = &sim_constant_table[c];
+    if (value < info->least || value > info->most)
+        return fail(STATUS_CONFIG, "link: found %g %s, allowed is %g to %g", value, info->unit, info->least,
+                    info->most);
+    sim_provenance *old = &p->provenance[c];
+    free(old->tag);
+    free(old->source);
+    free(old->from);
+    *old = (sim_provenance){strdup("assumed"), strdup("the command line"), strdup("command line")};
+    if (!old->tag || !old->source || !old->from) return no_memory();
+    p->values[sim_constant_offset[c]] = value;
+    return STATUS_OK;
+}
+
+static status place_ranks(simulation *s)
+{
+    const simulation_config *c = &s->config;
+    const sim_wiring *w = &s->profile->wiring;
+    int machines = c->machines ? c->machines : (c->world + w->gpus - 1) / w->gpus;
+    int most = (c->machines ? c->machines : w->machines) * w->gpus;
+    if (c->world > most)
+        return fail(STATUS_CONFIG,
+                    "profile %s: found %d ranks, allowed is 1 to %d: %d GPU%s on each of %d machine%s",
+                    s->profile->name, c->world, most, w->gpus, w->gpus == 1 ? "" : "s", most / w->gpus,
+                    most / w->gpus == 1 ? "" : "s");
+    s->ranks_per_machine = (c->world + machines - 1) / machines;
+    return sim_topology_open(s->profile, machines, &s->topology);
+}
+
+static status check(const simulation_config *c, const sim_profile *p)
+{
+    if (c->world < 1 || c->world >= SIM_RANK_LIMIT)
+        return fail(STATUS_CONFIG, "simulation: found %d ranks, allowed is 1 to %d", c->world,
+                    SIM_RANK_LIMIT - 1);
+    if (c->machines < 0)
+        return fail(STATUS_CONFIG, "simulation: found %d machines, allowed is 1 or more", c->machines);
+    if (c->precision == SIM_TF32 && !sim_profile_has(p, SIM_PEAK_TF32))
+        return fail(STATUS_CONFIG, "profile %s: found precision tf32, allowed is fp32", p->name);
+    return STATUS_OK;
+}
+
+static status open_all(simulation *s)
+{
+    const simulation_config *c = &s->config;
+    TRY(sim_profile_load(c->profile ? c->profile : SIM_DEFAULT_PROFILE, &s->profile));
+    TRY(check(c, s->profile));
+    TRY(override(s->profile, SIM_NIC, c->link_rate));
+    TRY(override(s->profile, SIM_NETWORK_LATENCY, c->link_latency));
+    TRY(place_ranks(s));
+    int32_t resources;
+    const double *capacities = sim_topology_capacities(s->topology, &resources);
+    return sim_network_init(&s->network, &s->queue, capacities, resources);
+}
+
+status simulation_open(const simulation_config *config, simulation **out)
+{
+    *out = NULL;
+    simulation *s = calloc(1, sizeof *s);
+    if (!s) return no_memory();
+    s->config = *config;
+    sim_queue_init(&s->queue);
+    status rc = open_all(s);
+    if (rc != STATUS_OK) simulation_close(&s);
+    *out = s;
+    return rc;
+}
+
+void simulation_close(simulation **pointer)
+{
+    simulation *s = *pointer;
+    if (!s) return;
+    if (s->devices) s->free_devices(s->devices);
+    sim_network_deinit(&s->network);
+    sim_queue_deinit(&s->queue);
+    sim_topology_close(&s->topology);
+    sim_profile_free(&s->profile);
+    free(s);
+    *pointer = NULL;
+}
+
+sim_place simulation_gpu(const simulation *s, int rank)
+{
+    return (sim_place){.machine = rank / s->ranks_per_machine, .index = rank % s->ranks_per_machine};
+}
+
+sim_place simulation_host(const simulation *s, int rank)
+{
+    sim_place gpu = simulation_gpu(s, rank);
+    return (sim_place){
+        .machine = gpu.machine, .host = true, .index = sim_topology_socket_of(s->topology, gpu.index)};
+}
+
+static bool step(simulation *s)
+{
+    s->firing = true;
+    bool fired = sim_queue_step(&s->queue);
+    s->firing = false;
+    return fired;
+}
+
+status simulation_run(simulation *s)
+{
+    s->stopping = false;
+    while (s->failure == STATUS_OK && !s->stopping && step(s)) {
+    }
+    return s->failure;
+}
+
+void simulation_stop(simulation *s)
+{
+    s->stopping = true;
+}
+
+/* "rank 3's compute waits for synchronize, ..." */
+static status stuck(const simulation *s)
+{
+    enum { MOST_NAMED = 4 };
+    text_buffer text = {0};
+    int count = 0;
+    for (const sim_actor *a = s->actors; a; a = a->next) {
+        if (!a->waits_for) continue;
+        if (count++ < MOST_NAMED)
+            text_append(&text, "%srank %d's %s thread for %s", count > 1 ? ", " : "", a->rank, a->name,
+                        a->waits_for);
+    }
+    status rc = fail(STATUS_INTERNAL, "at %.6f virtual ms nothing is left to happen, and %d wait: %s",
+                     sim_to_ms(s->queue.now), count, text.data ? text.data : "");
+    text_free(&text);
+    return rc;
+}
+
+status simulation_run_until_woken(simulation *s, sim_actor *a)
+{
+    while (s->failure == STATUS_OK && !a->woken)
+        if (!step(s)) return stuck(s);
+    return s->failure;
+}
+
+status simulation_check_finished(const simulation *s)
+{
+    for (const sim_actor *a = s->actors; a; a = a->next)
+        if (a->waits_for) return stuck(s);
+    return STATUS_OK;
+}

@@ -1,0 +1,80 @@
+/* A simulation: the virtual clock, the machines and the ranks on them. One thread drives it; all ranks of a
+ * job are in it, and nothing of it is global.
+ *
+ * Where ranks lie: rank r on machine r / ranks_per_machine, GPU r % ranks_per_machine. */
+#ifndef COMMON_SIM_SIMULATION_H
+#define COMMON_SIM_SIMULATION_H
+
+#include "common/sim/actor.h"
+#include "common/sim/rings.h"
+
+/* Of matrix products and convolutions; storage is float32. */
+typedef enum sim_precision { SIM_FP32, SIM_TF32 } sim_precision;
+
+typedef struct simulation_config {
+    const char *profile; /* name or file; NULL: SIM_DEFAULT_PROFILE */
+    int world;           /* ranks, at least 1 */
+    int machines;        /* 0: as many as the ranks fill */
+    int processes;       /* that a machine's ranks are; 0: a process a rank. More than one: kappa applies */
+    sim_precision precision;
+    bool unlimited_memory; /* GPUs never run out of memory */
+    uint64_t jitter_seed;  /* 0: all GPUs are alike and every kernel takes what it should */
+    double link_rate,
+        link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
+} simulation_config;
+
+typedef struct simulation {
+    simulation_config config;
+    sim_profile *profile;
+    sim_topology *topology;
+    sim_queue queue;
+    sim_network network;
+    int ranks_per_machine;
+    sim_actor *actors;  /* all, newest first */
+    sim_actor *current; /* that runs; NULL: the driver itself */
+    sim_actor clock;    /* who acts where an event does, and no actor: always at the present */
+    bool firing;
+    status failure; /* of an actor: nothing runs any more */
+    bool stopping;
+    void *devices; /* the device back end's, shared by all ranks */
+    void (*free_devices)(void *devices);
+} simulation;
+
+/* STATUS_USAGE: no such profile. STATUS_DATA: a profile that is none. STATUS_CONFIG: more ranks than the
+ * machines have GPUs, or a precision that they do not have. */
+status simulation_open(const simulation_config *config, simulation **out);
+/* Behind all its actors, flows and devices. */
+void simulation_close(simulation **s);
+
+/* Where a rank is. */
+sim_place simulation_gpu(const simulation *s, int rank);
+sim_place simulation_host(const simulation *s, int rank); /* the socket nearest to its GPU */
+
+static inline sim_time simulation_now(const simulation *s)
+{
+    return s->queue.now;
+}
+
+/* Who acts now: the actor that runs; in an event that is none's, the clock; else `driver`, who drives. */
+static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
+{
+    if (s->current || !s->firing) return s->current ? s->current : driver;
+    s->clock.time = s->queue.now;
+    return &s->clock;
+}
+
+/* Runs events until none are left or simulation_stop is called; the failure of the first actor that fails. */
+status simulation_run(simulation *s);
+
+/* Ends simulation_run behind the present event: for the actor that knows that the job is done, where others
+ * have deadlines for ever. */
+void simulation_stop(simulation *s);
+
+/* Runs events until something wakes `a`, at once where that has happened already. STATUS_INTERNAL, with who
+ * waits for what, where nothing will. */
+status simulation_run_until_woken(simulation *s, sim_actor *a);
+
+/* STATUS_INTERNAL: an actor still waits for something and no event is left that could end it. */
+status simulation_check_finished(const simulation *s);
+
+#endif

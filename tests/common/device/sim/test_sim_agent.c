@@ -1,0 +1,207 @@
+/* An agent driven by the event queue, as an engine's would be: the compute thread posts with a fence in
+ * stream order, the agent exchanges what is there, and moves the fence that the compute stream waits for. */
+#include "common/base/clock.h"
+#include "common/device/sim/agent_sim.h"
+#include "common/sim/group.h"
+#include "common/sync/event_queue.h"
+#include "tests/common/device/sim/bench.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 4, BUCKETS = 3, BACKWARD_US = 100 };
+
+/* An all-reduce a bucket, one after another. */
+typedef struct engine {
+    struct job *job;
+    int rank;
+    sim_agent *agent;
+    event_queue posted;
+    device_fence *ready, *done;
+    sim_group_member told;
+    uint64_t taken, finished;
+    bool busy, over;     /* a call runs; it has ended and the agent has not seen it */
+    int64_t work_us;     /* of the agent, before a call */
+    int64_t deadline_ns; /* 0: none */
+    int deadlines;
+    status fails_with;
+} engine;
+
+typedef struct job {
+    bench b;
+    sim_group *group;
+    engine engines[RANKS];
+    double bytes;
+} job;
+
+static void on_moving(void *context)
+{
+    (void)context;
+}
+
+static void on_finished(void *context)
+{
+    engine *e = context;
+    e->over = true;
+    sim_agent_wake(e->agent); /* in an event: now */
+}
+
+static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+{
+    engine *e = context;
+    sync_event event;
+    if (e->fails_with != STATUS_OK) return (fail)(e->fails_with, "rank %d was told to fail", e->rank);
+    if (e->over) {
+        e->busy = e->over = false;
+        *worked = true;
+        device_fence_reach(e->done, ++e->finished);
+    }
+    if (!e->busy && device_fence_reached(e->ready, e->taken + 1) && event_queue_take(&e->posted, &event)) {
+        sim_actor *actor = sim_agent_actor(e->agent);
+        assert_int_equal(event.value, ++e->taken);
+        sim_actor_spend(actor, e->work_us * SIM_US);
+        TRY(sim_group_join(e->job->group, e->rank, actor->time, SIM_ALL_REDUCE, e->job->bytes, &e->told));
+        e->busy = *worked = true;
+    }
+    if (e->deadline_ns && now_ns >= e->deadline_ns) {
+        e->deadlines++;
+        e->deadline_ns = 0;
+    }
+    if (e->deadline_ns) *deadline_ns = e->deadline_ns;
+    return STATUS_OK;
+}
+
+static void failed(void *context, const error_record *error)
+{
+    engine *e = context;
+    device_fence_fail(e->done, error);
+}
+
+static const sim_agent_ops ops = {progress, failed};
+
+static void post(engine *e, uint64_t number)
+{
+    device_stream *compute = e->job->b.streams[e->rank];
+    must(device_stream_signal(compute, e->ready, number));
+    assert_true(event_queue_post(&e->posted, (sync_event){.value = (int64_t)number}));
+    sim_agent_wake(e->agent);
+}
+
+static void open_job(job *j, double bytes)
+{
+    static const int all[RANKS] = {0, 1, 2, 3};
+    memset(j, 0, sizeof *j);
+    j->bytes = bytes;
+    bench_open(&j->b, "v100-pcie-32g", RANKS);
+    bench_set(j->b.s, SIM_LAUNCH_TIME, 0);
+    bench_start(&j->b);
+    must(sim_group_open(j->b.s, all, RANKS, &j->group));
+    for (int r = 0; r < RANKS; r++) {
+        engine *e = &j->engines[r];
+        *e = (engine){.job = j, .rank = r, .told = {on_moving, on_finished, e}};
+        must(event_queue_init(&e->posted, BUCKETS));
+        must(device_fence_open(j->b.devices[r], &e->ready));
+        must(device_fence_open(j->b.devices[r], &e->done));
+        must(sim_agent_open(j->b.devices[r], "agent", &ops, e, &e->agent));
+    }
+}
+
+static void close_job(job *j)
+{
+    for (int r = 0; r < RANKS; r++) {
+        engine *e = &j->engines[r];
+        sim_agent_close(&e->agent);
+        device_fence_close(&e->ready);
+        device_fence_close(&e->done);
+        event_queue_deinit(&e->posted);
+    }
+    sim_group_close(&j->group);
+    bench_close(&j->b);
+}
+
+static void backward(job *j)
+{
+    for (int r = 0; r < RANKS; r++) {
+        for (uint64_t k = 1; k <= BUCKETS; k++) {
+            bench_launch(&j->b, j->b.streams[r], BACKWARD_US);
+            post(&j->engines[r], k);
+        }
+        must(device_stream_wait(j->b.streams[r], j->engines[r].done, BUCKETS));
+    }
+}
+
+static double reduce_us(const job *j)
+{
+    sim_time time;
+    sim_nccl_choose(sim_group_rings(j->group), SIM_ALL_REDUCE, SIM_RING, j->bytes, &time);
+    return (double)time / (double)SIM_US;
+}
+
+static void check_us(const char *what, double found, double expected)
+{
+    if (fabs(found - expected) > 0.003) fail_msg("%s: found %.3f us, expected %.3f", what, found, expected);
+}
+
+/* The host has posted all buckets at time 0; the agents take each when its gradients are there. */
+static void an_agent_acts_when_the_data_are_there(void **context)
+{
+    (void)context;
+    for (int64_t work = 0; work <= 30; work += 30) {
+        job j;
+        open_job(&j, 2e6);
+        for (int r = 0; r < RANKS; r++) j.engines[r].work_us = work;
+        backward(&j);
+        double t = reduce_us(&j) + (double)work;
+        assert_true(t > BACKWARD_US);
+        for (int r = 0; r < RANKS; r++)
+            check_us("the end of backward", bench_mark_us(&j.b, r, j.b.streams[r], 0),
+                     BACKWARD_US + BUCKETS * t);
+        close_job(&j);
+    }
+}
+
+static void a_deadline_wakes_an_agent_that_has_nothing_to_do(void **context)
+{
+    (void)context;
+    job j;
+    open_job(&j, 1e3);
+    for (int r = 0; r < RANKS; r++) j.engines[r].deadline_ns = (r + 1) * NS_PER_MS;
+    must(simulation_run(j.b.s));
+    for (int r = 0; r < RANKS; r++) assert_int_equal(j.engines[r].deadlines, 1);
+    assert_int_equal(simulation_now(j.b.s), RANKS * SIM_MS);
+    close_job(&j);
+}
+
+static void an_agent_that_fails_ends_the_waits_of_its_rank(void **context)
+{
+    (void)context;
+    job j;
+    open_job(&j, 2e6);
+    j.engines[2].fails_with = STATUS_PEER;
+    backward(&j);
+    device_stream *s = j.b.streams[2];
+    assert_int_equal(device_stream_synchronize(s), STATUS_AGAIN);
+    must(simulation_run_until_woken(j.b.s, sim_device_host(j.b.devices[2])));
+    assert_int_equal(device_stream_synchronize(s), STATUS_PEER);
+    assert_string_equal(error_message(), "rank 2 was told to fail");
+    error_clear();
+    assert_int_equal(sim_agent_error(j.engines[2].agent), STATUS_PEER);
+    error_clear();
+    assert_int_equal(sim_agent_error(j.engines[1].agent), STATUS_OK);
+    close_job(&j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_agent_acts_when_the_data_are_there),
+        cmocka_unit_test(a_deadline_wakes_an_agent_that_has_nothing_to_do),
+        cmocka_unit_test(an_agent_that_fails_ends_the_waits_of_its_rank),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

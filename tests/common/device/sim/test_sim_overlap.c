@@ -1,0 +1,227 @@
+/* What runs beside what: communication slows compute by rho, copies share links, processes cost kappa. Times
+ * in microseconds; a launch takes the host 10. */
+#include "tests/common/device/sim/bench.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+static void check_us(const char *what, double found, double expected)
+{
+    if (fabs(found - expected) > 0.0011) fail_msg("%s: found %.3f us, expected %.3f", what, found, expected);
+}
+
+/* Communication from `begin` to `end`. */
+typedef struct talk {
+    sim_actor actor;
+    device *device;
+    sim_time end;
+    bool talking;
+} talk;
+
+static status talk_on(void *context)
+{
+    talk *t = context;
+    if (t->talking)
+        sim_device_end_communication(t->device);
+    else
+        sim_device_begin_communication(t->device);
+    t->talking = !t->talking;
+    if (t->talking) sim_actor_wake(&t->actor, t->end);
+    return STATUS_OK;
+}
+
+static void open_talk(bench *b, talk *t, int64_t begin_us, int64_t end_us)
+{
+    *t = (talk){.device = b->devices[0], .end = end_us * SIM_US};
+    must(sim_actor_open(b->s, &t->actor, 0, "talk"));
+    sim_actor_set_run(&t->actor, talk_on, t);
+    sim_actor_wake(&t->actor, begin_us * SIM_US);
+}
+
+/* A kernel of 100 from 10 on; communication from 50 to 90. With rho the kernel loses rho * 40. */
+static void communication_adds_rho_of_its_time_to_the_compute_beside_it(void **context)
+{
+    (void)context;
+    static const double rhos[] = {0, 0.25, 0.5, 1};
+    for (int i = 0; i < 4; i++) {
+        bench b;
+        talk t;
+        bench_open(&b, NULL, 1);
+        bench_set(b.s, SIM_RHO, rhos[i]);
+        bench_start(&b);
+        open_talk(&b, &t, 50, 90);
+        bench_launch(&b, b.streams[0], 100);
+        check_us("the end of the kernel", bench_mark_us(&b, 0, b.streams[0], 0), 110 + rhos[i] * 40);
+        sim_actor_close(&t.actor);
+        bench_close(&b);
+    }
+}
+
+/* Two talks, 50 to 90 and 70 to 130, are one from 50 to 130. Kernels a (10 .. 60 alone) and b (behind it,
+ * 40), rho 0.5: a has done 40 at 50, needs 20 more: 70. b: 30 done at 130, 10 left: 140. */
+static void overlapping_communication_slows_once(void **context)
+{
+    (void)context;
+    bench b;
+    talk first, second;
+    bench_open(&b, NULL, 1);
+    bench_set(b.s, SIM_RHO, 0.5);
+    bench_start(&b);
+    open_talk(&b, &first, 50, 90);
+    open_talk(&b, &second, 70, 130);
+    bench_launch(&b, b.streams[0], 50);
+    must(device_mark(b.streams[0], 0));
+    bench_launch(&b, b.streams[0], 40);
+    check_us("the end of b", bench_mark_us(&b, 0, b.streams[0], 1), 140);
+    check_us("the end of a", (double)device_mark_ns(b.streams[0], 0) / 1000, 70);
+    sim_actor_close(&first.actor);
+    sim_actor_close(&second.actor);
+    bench_close(&b);
+}
+
+/* What others notice is noticed later, too: a signal behind a slowed kernel. */
+static void a_signal_behind_a_slowed_kernel_comes_later(void **context)
+{
+    (void)context;
+    bench b;
+    talk t;
+    device_stream *second;
+    device_fence *f;
+    bench_open(&b, NULL, 1);
+    bench_set(b.s, SIM_RHO, 1);
+    bench_start(&b);
+    must(device_stream_open(b.devices[0], DEVICE_STREAM_COMMUNICATION, &second));
+    must(device_fence_open(b.devices[0], &f));
+    open_talk(&b, &t, 50, 1050);
+    bench_launch(&b, b.streams[0], 100);
+    must(device_stream_signal(b.streams[0], f, 1));
+    must(device_stream_wait(second, f, 1));
+    bench_launch(&b, second, 7); /* streams for communication are not slowed */
+    check_us("the end of the second stream", bench_mark_us(&b, 0, second, 0), 1117);
+    sim_actor_close(&t.actor);
+    device_fence_close(&f);
+    device_stream_close(&second);
+    bench_close(&b);
+}
+
+static void kappa_slows_compute_where_processes_share_a_machine(void **context)
+{
+    (void)context;
+    static const struct {
+        int world, processes;
+        double expected;
+    } cases[] = {{1, 0, 110}, {2, 0, 121}, {8, 0, 121}, {8, 1, 110}};
+    for (int i = 0; i < 4; i++) {
+        bench b;
+        bench_open(&b, NULL, cases[i].world);
+        bench_set(b.s, SIM_KAPPA, 1.11);
+        b.s->config.processes = cases[i].processes;
+        bench_start(&b);
+        bench_launch(&b, b.streams[0], 100);
+        check_us("the kernel", bench_mark_us(&b, 0, b.streams[0], 0), cases[i].expected);
+        bench_close(&b);
+    }
+}
+
+/* 12 MB over PCIe at 12 GB/s: 1000. Two GPUs behind one switch share its way to the socket; two behind
+ * different switches do not, but for the socket's memory, which has room for both. */
+static void copies_share_the_links_that_they_have_in_common(void **context)
+{
+    (void)context;
+    static const struct {
+        int other; /* GPU; 0: alone */
+        double expected;
+    } cases[] = {{0, 1010}, {1, 2010}, {2, 1010}, {4, 1010}};
+    for (int i = 0; i < 4; i++) {
+        bench b;
+        bench_open(&b, "v100-pcie-32g", 8);
+        bench_start(&b);
+        must(device_upload(b.streams[0], NULL, NULL, DTYPE_F32, DTYPE_F32, 3000000));
+        int other = cases[i].other;
+        if (other) must(device_upload(b.streams[other], NULL, NULL, DTYPE_F32, DTYPE_F32, 3000000));
+        check_us("the host", bench_host_us(&b, 0), 10);
+        check_us("the copy", bench_mark_us(&b, 0, b.streams[0], 0), cases[i].expected);
+        if (other)
+            check_us("the other copy", bench_mark_us(&b, other, b.streams[other], 0), cases[i].expected);
+        bench_close(&b);
+    }
+}
+
+static void uploads_and_downloads_go_opposite_ways(void **context)
+{
+    (void)context;
+    bench b;
+    static float host[3000000];
+    bench_open(&b, "v100-pcie-32g", 2);
+    bench_set(b.s, SIM_COPY_LATENCY, 25);
+    bench_start(&b);
+    host[0] = 3;
+    must(device_upload(b.streams[0], NULL, NULL, DTYPE_F32, DTYPE_F32, 3000000));
+    must(device_download(b.streams[1], host, NULL, DTYPE_F32, DTYPE_F32, 3000000));
+    assert_true(host[0] == 0);
+    check_us("the upload", bench_mark_us(&b, 0, b.streams[0], 0), 1035);
+    check_us("the download", bench_mark_us(&b, 1, b.streams[1], 0), 1035);
+    bench_close(&b);
+}
+
+static void threads_under_one_lock_launch_one_after_another(void **context)
+{
+    (void)context;
+    bench b;
+    bench_open(&b, NULL, 1);
+    bench_set(b.s, SIM_LOCK_SHARE, 0.5);
+    bench_start(&b);
+    sim_device_share_interpreter(b.devices[0], 5);
+    bench_launch(&b, b.streams[0], 1);
+    check_us("the host among five", bench_host_us(&b, 0), 30);
+    sim_device_share_interpreter(b.devices[0], 1);
+    bench_launch(&b, b.streams[0], 1);
+    check_us("the host alone", bench_host_us(&b, 0), 40);
+    bench_close(&b);
+}
+
+/* ---- jitter ----------------------------------------------------------------------------------- */
+
+static double jittered(uint64_t seed, int rank)
+{
+    bench b;
+    bench_open(&b, NULL, 4);
+    bench_set(b.s, SIM_JITTER_RANK, 0.1);
+    bench_set(b.s, SIM_JITTER_KERNEL, 0.1);
+    b.s->config.jitter_seed = seed;
+    bench_start(&b);
+    for (int i = 0; i < 20; i++) bench_launch(&b, b.streams[rank], 1000);
+    double end = bench_mark_us(&b, rank, b.streams[rank], 0);
+    bench_close(&b);
+    return end;
+}
+
+static void jitter_is_the_same_for_the_same_seed(void **context)
+{
+    (void)context;
+    assert_true(jittered(0, 0) == 20010 && jittered(0, 3) == 20010);
+    assert_true(jittered(1, 0) == jittered(1, 0));
+    assert_true(jittered(1, 0) != jittered(2, 0));
+    assert_true(jittered(1, 0) != jittered(1, 3));
+    double slow = jittered(1, 0);
+    if (slow < 20010 || slow > 40000) fail_msg("with jitter: found %.1f us, expected 20010 to 40000", slow);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(communication_adds_rho_of_its_time_to_the_compute_beside_it),
+        cmocka_unit_test(overlapping_communication_slows_once),
+        cmocka_unit_test(a_signal_behind_a_slowed_kernel_comes_later),
+        cmocka_unit_test(kappa_slows_compute_where_processes_share_a_machine),
+        cmocka_unit_test(copies_share_the_links_that_they_have_in_common),
+        cmocka_unit_test(uploads_and_downloads_go_opposite_ways),
+        cmocka_unit_test(threads_under_one_lock_launch_one_after_another),
+        cmocka_unit_test(jitter_is_the_same_for_the_same_seed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

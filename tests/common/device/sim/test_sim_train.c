@@ -1,0 +1,388 @@
+/* The train loop, unmodified, on virtual devices with engine `none`: what a step takes, many ranks in one
+ * thread, and a ledger that is that of the CPU. */
+#include "common/data/batches.h"
+#include "common/data/dataset.h"
+#include "common/sim/price.h"
+#include "harness/train/trainer.h"
+#include "models/models.h"
+#include "tests/common/device/sim/bench.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 3 };
+
+typedef struct job {
+    trainer *trainer;
+    board_cell cell;
+    batch_source *source;
+    step_result results[STEPS];
+    int done;
+} job;
+
+static optimizer_options sgd(double momentum)
+{
+    optimizer_options o = optimizer_defaults(OPTIMIZER_SGD);
+    o.momentum = momentum;
+    return o;
+}
+
+static dataset *open_data(const nn_model *model)
+{
+    data_form form = data_form_of_model(model);
+    dataset_config config = {.spec = "synthetic", .seed = 1, .model = &form, .synthetic_samples = {64, 16}};
+    dataset *set;
+    must(dataset_open(&config, &set));
+    return set;
+}
+
+static void open_job(job *j, const char *device, simulation *s, int rank, const nn_model *model,
+                     const dataset *set, const optimizer_options *optimizer, int64_t batch)
+{
+    trainer_config config = {.rank = rank,
+                             .world = 1,
+                             .device = device,
+                             .threads = 1,
+                             .simulation = s,
+                             .model = model,
+                             .engine = &sync_none,
+                             .policy = "none",
+                             .optimizer = optimizer,
+                             .batch = batch,
+                             .total_steps = STEPS,
+                             .masked_loss = true,
+                             .cell = &j->cell,
+                             .stall_timeout_ns = NS_PER_S,
+                             .inline_progress = true};
+    batches_config batches = {.set = set,
+                              .part = DATA_TRAIN,
+                              .purpose = BATCHES_TRAIN,
+                              .model = data_form_of_model(model),
+                              .seed = 1,
+                              .world = 1,
+                              .batch = batch,
+                              .threads = 1};
+    *j = (job){.done = 0};
+    must(trainer_open(&config, &j->trainer));
+    must(batches_open(&batches, &j->source));
+}
+
+static void close_job(job *j)
+{
+    batch_source_close(&j->source);
+    trainer_close(&j->trainer);
+}
+
+/* One actor's run: steps until something must be waited for. */
+static status drive(void *context)
+{
+    job *j = context;
+    while (j->done < STEPS) {
+        TRY(trainer_step(j->trainer, j->source, j->done, &j->results[j->done]));
+        j->done++;
+    }
+    return STATUS_OK;
+}
+
+/* Calls again while there is something to wait for, as a driver without actors does. */
+static void drive_alone(job *j, simulation *s)
+{
+    for (status rc = drive(j); rc != STATUS_OK; rc = drive(j)) {
+        if (rc != STATUS_AGAIN) must(rc);
+        must(simulation_run_until_woken(s, sim_device_host(trainer_device(j->trainer))));
+    }
+}
+
+static nn_model *build(const model_options *options)
+{
+    nn_model *model;
+    must(model_build(options, &model));
+    return model;
+}
+
+static simulation *open_simulation(const char *profile, int world)
+{
+    simulation *s;
+    simulation_config config = {.profile = profile, .world = world};
+    must(simulation_open(&config, &s));
+    return s;
+}
+
+/* ---- what a step takes ------------------------------------------------------------------------ */
+
+typedef struct sums {
+    double forward_ns, backward_ns, update_ns;
+    int launches;
+} sums;
+
+static double price_ns(const simulation *s, const op_desc *op)
+{
+    return sim_price_op(s->profile, SIM_FP32, op) / (double)SIM_NS;
+}
+
+static sums prices_of(const simulation *s, const job *j)
+{
+    const nn_program *p = trainer_program(j->trainer);
+    sums all = {0};
+    for (int i = 0; i < p->op_count; i++)
+        *(i < p->loss_end ? &all.forward_ns : &all.backward_ns) += price_ns(s, &p->ops[i].desc);
+    op_desc update = {
+        .kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = p->model->parameter_elements}};
+    all.update_ns = price_ns(s, &update);
+    all.launches = p->op_count + 1;
+    return all;
+}
+
+static void check_ns(const char *what, double found, double expected, double tolerance)
+{
+    if (fabs(found - expected) > tolerance)
+        fail_msg("%s: found %.0f ns, expected %.0f", what, found, expected);
+}
+
+/* With a host that takes no time a step is the copy of its batch and the prices of its operations. */
+static void a_step_is_the_sum_of_its_prices(void **context)
+{
+    (void)context;
+    nn_model *model = build(&(model_options){.name = "resnet18", .image = 64});
+    dataset *set = open_data(model);
+    optimizer_options optimizer = sgd(0);
+    simulation *s = open_simulation("v100-pcie-32g", 1);
+    static const sim_constant free_of_charge[] = {SIM_LAUNCH_TIME, SIM_KERNEL_OVERHEAD, SIM_SYNCHRONIZE_TIME,
+                                                  SIM_COPY_LATENCY};
+    for (int i = 0; i < 4; i++) bench_set(s, free_of_charge[i], 0);
+    job j;
+    open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
+    drive_alone(&j, s);
+    sums expected = prices_of(s, &j);
+    double load = (32.0 * 3 * 64 * 64 * 4 + 32 * 4) / 12; /* bytes over PCIe at 12 GB/s */
+    for (int i = 0; i < STEPS; i++) {
+        const step_times *t = &j.results[i].times;
+        check_ns("load", (double)t->load, load, 3);
+        check_ns("forward", (double)t->forward, expected.forward_ns, 100);
+        check_ns("backward", (double)t->backward, expected.backward_ns, 100);
+        check_ns("step", (double)t->total,
+                 load + expected.forward_ns + expected.backward_ns + expected.update_ns, 200);
+        assert_int_equal(t->exposed, 0);
+    }
+    assert_true(j.results[1].begin_ns >= j.results[0].end_ns);
+    close_job(&j);
+    simulation_close(&s);
+    dataset_close(&set);
+    nn_model_free(&model);
+}
+
+/* With kernels that take next to nothing a step is the host's launches. */
+static void small_operations_are_bound_by_launches(void **context)
+{
+    (void)context;
+    nn_model *model = build(&(model_options){.name = "resnet18", .image = 32});
+    dataset *set = open_data(model);
+    optimizer_options optimizer = sgd(0);
+    simulation *s = open_simulation("dgx-h100", 1);
+    bench_set(s, SIM_LAUNCH_TIME, 1000);
+    job j;
+    open_job(&j, "sim", s, 0, model, set, &optimizer, 2);
+    drive_alone(&j, s);
+    int launches = prices_of(s, &j).launches + 2; /* and the two copies of the batch */
+    for (int i = 0; i < STEPS; i++) {
+        double ms = (double)j.results[i].times.total / NS_PER_MS;
+        if (ms < launches || ms > launches + 2)
+            fail_msg("step %d: found %.3f ms for %d launches of 1 ms", i, ms, launches);
+    }
+    close_job(&j);
+    simulation_close(&s);
+    dataset_close(&set);
+    nn_model_free(&model);
+}
+
+/* Eight ranks in one thread: each has the step of one alone, but for the links that batches come over. */
+static void ranks_take_turns_and_share_the_links(void **context)
+{
+    (void)context;
+    enum { RANKS = 8 };
+    nn_model *model = build(&(model_options){.name = "resnet18", .image = 64});
+    dataset *set = open_data(model);
+    optimizer_options optimizer = sgd(0.9);
+    int64_t load[2], forward[2], begin[2][RANKS];
+    for (int round = 0; round < 2; round++) {
+        int world = round ? RANKS : 1;
+        simulation *s = open_simulation("v100-pcie-32g", world);
+        job jobs[RANKS];
+        for (int r = 0; r < world; r++) {
+            open_job(&jobs[r], "sim", s, r, model, set, &optimizer, 16);
+            sim_actor *host = sim_device_host(trainer_device(jobs[r].trainer));
+            sim_actor_set_run(host, drive, &jobs[r]);
+            sim_actor_wake(host, 0);
+        }
+        must(simulation_run(s));
+        must(simulation_check_finished(s));
+        for (int r = 0; r < world; r++) {
+            assert_int_equal(jobs[r].done, STEPS);
+            begin[round][r] = jobs[r].results[STEPS - 1].begin_ns;
+        }
+        load[round] = jobs[0].results[0].times.load;
+        forward[round] = jobs[0].results[0].times.forward;
+        for (int r = 0; r < world; r++) close_job(&jobs[r]);
+        simulation_close(&s);
+    }
+    for (int r = 1; r < RANKS; r++) assert_int_equal(begin[1][r], begin[1][0]); /* alike: none is ahead */
+    check_ns("forward beside others", (double)forward[1], (double)forward[0],
+             1); /* a nanosecond is a mark's */
+    /* Two GPUs share a switch's way up: its bytes take twice as long; the latencies do not. */
+    double bytes_ns = 16.0 * 3 * 64 * 64 * 4 / 12;
+    check_ns("load beside others", (double)load[1], (double)load[0] + bytes_ns, 20);
+    dataset_close(&set);
+    nn_model_free(&model);
+}
+
+static void the_same_run_takes_the_same_time(void **context)
+{
+    (void)context;
+    nn_model *model = build(&(model_options){.name = "lenet"});
+    dataset *set = open_data(model);
+    optimizer_options optimizer = sgd(0.9);
+    int64_t ends[2];
+    for (int round = 0; round < 2; round++) {
+        simulation *s = open_simulation(NULL, 1);
+        s->config.jitter_seed = 7;
+        job j;
+        open_job(&j, "sim", s, 0, model, set, &optimizer, 8);
+        drive_alone(&j, s);
+        ends[round] = j.results[STEPS - 1].end_ns;
+        close_job(&j);
+        simulation_close(&s);
+    }
+    assert_int_equal(ends[0], ends[1]);
+    dataset_close(&set);
+    nn_model_free(&model);
+}
+
+static void a_launch_is_a_call_on_the_cpu_profile(void **context)
+{
+    (void)context;
+    nn_model *model = build(&(model_options){.name = "lenet"});
+    dataset *set = open_data(model);
+    optimizer_options optimizer = sgd(0);
+    simulation *s = open_simulation("cpu", 1);
+    job j;
+    open_job(&j, "sim", s, 0, model, set, &optimizer, 8);
+    assert_int_equal(drive(&j), STATUS_OK); /* nothing to wait for */
+    sums expected = prices_of(s, &j);
+    double each = 2200; /* launch and overhead */
+    const step_times *t = &j.results[1].times;
+    double operations =
+        expected.forward_ns + expected.backward_ns + expected.update_ns + expected.launches * each;
+    check_ns("step", (double)(t->total - t->load), operations, 200);
+    check_ns("optimizer", (double)t->optimizer, expected.update_ns + each, 20);
+    close_job(&j);
+    simulation_close(&s);
+    dataset_close(&set);
+    nn_model_free(&model);
+}
+
+/* ---- the ledger ------------------------------------------------------------------------------- */
+
+static void check_classes(const char *model, const char *what, const int64_t *found, const int64_t *expected)
+{
+    for (int c = 0; c < LEDGER_CLASS_COUNT; c++)
+        if (c != LEDGER_WORKSPACE && found[c] != expected[c])
+            fail_msg("%s, %s, %s: found %lld bytes on sim, %lld on cpu", model, what,
+                     ledger_class_name((ledger_class)c), (long long)found[c], (long long)expected[c]);
+}
+
+static void check_ledgers(const char *model, const ledger *sim, const ledger *cpu)
+{
+    int64_t found[3][LEDGER_CLASS_COUNT], expected[3][LEDGER_CLASS_COUNT];
+    for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {
+        const ledger_account *s = &sim->classes[c], *p = &cpu->classes[c];
+        found[0][c] = s->current, expected[0][c] = p->current;
+        found[1][c] = s->peak, expected[1][c] = p->peak;
+        found[2][c] = s->peak_phase, expected[2][c] = p->peak_phase;
+    }
+    check_classes(model, "now", found[0], expected[0]);
+    check_classes(model, "peak", found[1], expected[1]);
+    check_classes(model, "phase of the peak", found[2], expected[2]);
+    check_classes(model, "at the peak of all", sim->peak_classes, cpu->peak_classes);
+    for (int p = 0; p < LEDGER_PHASE_COUNT; p++) {
+        check_classes(model, ledger_phase_name((ledger_phase)p), sim->phase_peak_classes[p],
+                      cpu->phase_peak_classes[p]);
+        check_classes(model, ledger_phase_name((ledger_phase)p), sim->phase_end_classes[p],
+                      cpu->phase_end_classes[p]);
+    }
+}
+
+static void the_ledger_is_that_of_the_cpu(void **context)
+{
+    (void)context;
+    static const model_options models[] = {
+        {.name = "toy"},
+        {.name = "wine_mlp"},
+        {.name = "lenet"},
+        {.name = "resnet18", .image = 32},
+        {.name = "resnet50", .image = 32},
+        {.name = "vgg16", .image = 32, .classes = 10},
+        {.name = "bert",
+         .layers = 2,
+         .hidden = 64,
+         .heads = 4,
+         .vocabulary = 500,
+         .positions = 32,
+         .sequence = 16},
+        {.name = "bert",
+         .layers = 1,
+         .hidden = 64,
+         .heads = 4,
+         .vocabulary = 500,
+         .positions = 32,
+         .sequence = 16,
+         .head = MODEL_HEAD_CLS,
+         .classes = 3},
+        {.name = "gpt2",
+         .layers = 2,
+         .hidden = 64,
+         .heads = 4,
+         .vocabulary = 500,
+         .positions = 32,
+         .sequence = 16},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        nn_model *model = build(&models[i]);
+        dataset *set = open_data(model);
+        optimizer_options optimizer = i % 2 ? optimizer_defaults(OPTIMIZER_ADAM) : sgd(0.9);
+        simulation *s = open_simulation(NULL, 1);
+        job sim, cpu;
+        open_job(&sim, "sim", s, 0, model, set, &optimizer, 2);
+        open_job(&cpu, "cpu", NULL, 0, model, set, &optimizer, 2);
+        drive_alone(&sim, s);
+        must(drive(&cpu));
+        check_ledgers(models[i].name, trainer_ledger(sim.trainer), trainer_ledger(cpu.trainer));
+        for (int step = 0; step < STEPS; step++) {
+            assert_int_equal(sim.results[step].samples, cpu.results[step].samples);
+            assert_int_equal(sim.results[step].targets, cpu.results[step].targets);
+            assert_true(sim.results[step].loss == 0);
+        }
+        close_job(&sim);
+        close_job(&cpu);
+        simulation_close(&s);
+        dataset_close(&set);
+        nn_model_free(&model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_is_the_sum_of_its_prices),
+        cmocka_unit_test(small_operations_are_bound_by_launches),
+        cmocka_unit_test(ranks_take_turns_and_share_the_links),
+        cmocka_unit_test(the_same_run_takes_the_same_time),
+        cmocka_unit_test(a_launch_is_a_call_on_the_cpu_profile),
+        cmocka_unit_test(the_ledger_is_that_of_the_cpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

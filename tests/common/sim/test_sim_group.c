@@ -1,0 +1,233 @@
+/* Collectives of a group: alone they take the model's time, together they share links, and all members begin
+ * and end together. */
+#include "common/sim/group.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void must(status rc)
+{
+    if (rc != STATUS_OK) fail_msg("%s", error_message());
+}
+
+enum { MOST = 64 };
+
+typedef struct player {
+    struct stage *stage;
+    int number;
+    int calls_left; /* that it joins by itself as it finishes one */
+    sim_time moving, finished;
+} player;
+
+typedef struct stage {
+    simulation *s;
+    sim_group *group;
+    player players[MOST];
+    int count;
+    double bytes;
+} stage;
+
+static void on_moving(void *context)
+{
+    player *p = context;
+    p->moving = simulation_now(p->stage->s);
+}
+
+static void join(player *p);
+
+static void on_finished(void *context)
+{
+    player *p = context;
+    p->finished = simulation_now(p->stage->s);
+    if (p->calls_left > 0) join(p);
+}
+
+static void join(player *p)
+{
+    sim_group_member told = {on_moving, on_finished, p};
+    p->calls_left--;
+    must(sim_group_join(p->stage->group, p->number, 0, SIM_ALL_REDUCE, p->stage->bytes, &told));
+}
+
+static void open_stage(stage *st, simulation *s, const int *ranks, int count, double bytes, int calls)
+{
+    *st = (stage){.s = s, .count = count, .bytes = bytes};
+    must(sim_group_open(s, ranks, count, &st->group));
+    for (int i = 0; i < count; i++) st->players[i] = (player){.stage = st, .number = i, .calls_left = calls};
+}
+
+static simulation *open_simulation(const char *profile, int world)
+{
+    simulation *s;
+    simulation_config config = {.profile = profile, .world = world};
+    must(simulation_open(&config, &s));
+    return s;
+}
+
+static const int all_ranks[MOST] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                    16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+
+static void alone_a_call_takes_the_time_of_the_model(void **context)
+{
+    (void)context;
+    static const struct {
+        const char *profile;
+        int ranks;
+        double bytes;
+    } cases[] = {{"v100-pcie-32g", 8, 102228128}, {"v100-pcie-32g", 2, 100},      {"dgx1-v100", 8, 102228128},
+                 {"dgx1-v100", 8, 5e6},           {"dgx1-v100-4xib100", 32, 3e7}, {"dgx-a100-80g", 16, 1e5},
+                 {"v100-pcie-10gbe", 3, 1e6}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        simulation *s = open_simulation(cases[i].profile, cases[i].ranks);
+        stage st;
+        open_stage(&st, s, all_ranks, cases[i].ranks, cases[i].bytes, 3);
+        for (int k = 0; k < st.count; k++) join(&st.players[k]);
+        must(simulation_run(s));
+        sim_time expected;
+        sim_nccl_choose(sim_group_rings(st.group), SIM_ALL_REDUCE, SIM_RING, cases[i].bytes, &expected);
+        for (int k = 0; k < st.count; k++)
+            if (llabs(st.players[k].finished - 3 * expected) > 10)
+                fail_msg("%s, %d ranks, %.0f bytes, member %d: found %.6f ms, expected %.6f",
+                         cases[i].profile, cases[i].ranks, cases[i].bytes, k,
+                         sim_to_ms(st.players[k].finished), sim_to_ms(3 * expected));
+        assert_int_equal(sim_group_calls(st.group), 3);
+        double sent = 3 * cases[i].bytes * 2 * (cases[i].ranks - 1) / cases[i].ranks;
+        assert_true(fabs(sim_group_bytes_sent(st.group) - sent) < 1e-6 * sent);
+        sim_group_close(&st.group);
+        simulation_close(&s);
+    }
+}
+
+/* An actor that joins one member late. */
+typedef struct latecomer {
+    sim_actor actor;
+    player *player;
+} latecomer;
+
+static status come(void *context)
+{
+    join(((latecomer *)context)->player);
+    return STATUS_OK;
+}
+
+static void a_call_begins_when_the_last_member_has_come(void **context)
+{
+    (void)context;
+    simulation *s = open_simulation("dgx1-v100", 4);
+    stage st;
+    open_stage(&st, s, all_ranks, 4, 1e6, 1);
+    latecomer late = {.player = &st.players[2]};
+    must(sim_actor_open(s, &late.actor, 2, "late"));
+    sim_actor_set_run(&late.actor, come, &late);
+    sim_actor_wake(&late.actor, 7 * SIM_MS);
+    for (int k = 0; k < 4; k++)
+        if (k != 2) join(&st.players[k]);
+    must(simulation_run(s));
+    for (int k = 0; k < 4; k++) {
+        assert_int_equal(st.players[k].moving, 7 * SIM_MS);
+        assert_int_equal(st.players[k].finished, st.players[0].finished);
+        assert_true(st.players[k].finished > 7 * SIM_MS);
+    }
+    sim_actor_close(&late.actor);
+    sim_group_close(&st.group);
+    simulation_close(&s);
+}
+
+/* Two rings over the same PCIe links: each has half of them while both run. */
+static void groups_share_the_links_that_they_have_in_common(void **context)
+{
+    (void)context;
+    const double bytes = 50e6;
+    simulation *s = open_simulation("v100-pcie-32g", 8);
+    stage first, second;
+    open_stage(&first, s, all_ranks, 8, bytes, 1);
+    open_stage(&second, s, all_ranks, 8, bytes, 1);
+    for (int k = 0; k < 8; k++) {
+        join(&first.players[k]);
+        join(&second.players[k]);
+    }
+    must(simulation_run(s));
+    sim_nccl_cost cost;
+    sim_nccl_cost_of(sim_group_rings(first.group), SIM_ALL_REDUCE, SIM_RING, SIM_SIMPLE, &cost);
+    double expected = 2 * bytes / cost.bandwidth + cost.latency;
+    assert_true(fabs((double)first.players[0].finished - expected) < 10);
+    assert_true(fabs((double)second.players[5].finished - expected) < 10);
+    sim_group_close(&first.group);
+    sim_group_close(&second.group);
+    simulation_close(&s);
+}
+
+/* A copy from the host to GPU 0 shares that GPU's PCIe link with the ring, not max-min by half: the ring is
+ * bound by the link between the sockets, and leaves the rest. */
+static void a_copy_beside_a_ring_takes_what_it_leaves(void **context)
+{
+    (void)context;
+    simulation *s = open_simulation("v100-pcie-32g", 8);
+    stage st;
+    open_stage(&st, s, all_ranks, 8, 50e6, 1);
+    for (int k = 0; k < 8; k++) join(&st.players[k]);
+    sim_route route;
+    sim_flow copy;
+    sim_topology_route(s->topology, simulation_host(s, 0), simulation_gpu(s, 0), &route);
+    player unused = {.stage = &st};
+    must(sim_flow_init(&s->network, &copy, 0, route.count, NULL, on_moving, &unused));
+    sim_flow_start(&copy, 0, route.hops, route.count, 1e9, INFINITY, 0);
+    for (int i = 0; i < 2; i++) assert_true(sim_queue_step(&s->queue)); /* the call begins; rates are solved */
+    /* The switch's link carries the ring once at 1.2 * 5 GB/s; 12 - 6 is left. */
+    if (fabs(copy.rate / SIM_GB_PER_S - 6) > 1e-6)
+        fail_msg("found %.6f GB/s, expected 6", copy.rate / SIM_GB_PER_S);
+    sim_flow_deinit(&copy);
+    sim_group_close(&st.group);
+    simulation_close(&s);
+}
+
+static void ranks_that_make_different_calls_are_named(void **context)
+{
+    (void)context;
+    simulation *s = open_simulation("dgx1-v100", 8);
+    static const int ranks[] = {2, 5};
+    stage st;
+    open_stage(&st, s, ranks, 2, 100, 1);
+    sim_group_member told = {on_moving, on_finished, &st.players[0]};
+    must(sim_group_join(st.group, 0, 0, SIM_ALL_REDUCE, 100, &told));
+    assert_int_equal(sim_group_join(st.group, 1, 0, SIM_BROADCAST, 100, &told), STATUS_PROTOCOL);
+    assert_string_equal(error_message(), "rank 5 makes broadcast of 100 bytes, others all_reduce of 100");
+    error_clear();
+    assert_int_equal(sim_group_join(st.group, 0, 0, SIM_ALL_REDUCE, 100, &told), STATUS_PROTOCOL);
+    assert_string_equal(error_message(), "rank 2 makes a call (all_reduce) before its last one is done");
+    error_clear();
+    sim_group_close(&st.group);
+    simulation_close(&s);
+}
+
+static void a_group_of_one_has_nothing_to_wait_for(void **context)
+{
+    (void)context;
+    simulation *s = open_simulation("dgx1-v100", 1);
+    stage st;
+    open_stage(&st, s, all_ranks, 1, 1e9, 4);
+    join(&st.players[0]);
+    must(simulation_run(s));
+    assert_int_equal(sim_group_calls(st.group), 4);
+    assert_int_equal(simulation_now(s), 0);
+    sim_group_close(&st.group);
+    simulation_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(alone_a_call_takes_the_time_of_the_model),
+        cmocka_unit_test(a_call_begins_when_the_last_member_has_come),
+        cmocka_unit_test(groups_share_the_links_that_they_have_in_common),
+        cmocka_unit_test(a_copy_beside_a_ring_takes_what_it_leaves),
+        cmocka_unit_test(ranks_that_make_different_calls_are_named),
+        cmocka_unit_test(a_group_of_one_has_nothing_to_wait_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,287 @@
+/* Every profile that is shipped loads; every way in which one can be wrong has its line and its status. */
+#include "common/sim/profile.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void must(status rc)
+{
+    if (rc != STATUS_OK) fail_msg("%s", error_message());
+}
+
+static const char *const shipped[] = {"cpu",
+                                      "dgx-a100-40g",
+                                      "dgx-a100-80g",
+                                      "dgx-h100",
+                                      "dgx1-p100",
+                                      "dgx1-v100",
+                                      "dgx1-v100-4xib100",
+                                      "hgx-h200",
+                                      "titan-rtx-x2",
+                                      "titan-rtx-x2-no-p2p",
+                                      "v100-pcie-10gbe",
+                                      "v100-pcie-32g",
+                                      "v100-sxm2-ib100"};
+enum { SHIPPED = sizeof shipped / sizeof shipped[0] };
+
+static void the_list_names_all_profiles_and_no_bases(void **context)
+{
+    (void)context;
+    char **names;
+    size_t count;
+    must(sim_profile_list(&names, &count));
+    for (size_t i = 0; i < count && i < SHIPPED; i++)
+        if (strcmp(names[i], shipped[i]) != 0)
+            fail_msg("profile %zu: found %s, expected %s", i, names[i], shipped[i]);
+    assert_int_equal(count, SHIPPED);
+    sim_profile_free_names(names, count);
+}
+
+static void every_profile_loads_and_says_where_each_constant_is_from(void **context)
+{
+    (void)context;
+    for (int i = 0; i < SHIPPED; i++) {
+        sim_profile *p;
+        must(sim_profile_load(shipped[i], &p));
+        assert_string_equal(p->name, shipped[i]);
+        assert_true(strlen(p->summary) > 10);
+        for (int c = 0; c < SIM_CONSTANT_COUNT; c++) {
+            const sim_provenance *from = &p->provenance[c];
+            if (!sim_profile_has(p, (sim_constant)c)) continue;
+            if (!from->source || strlen(from->source) < 5 || !from->from)
+                fail_msg("%s: %s has no source", shipped[i], sim_constant_table[c].name);
+        }
+        sim_profile_free(&p);
+    }
+}
+
+static void figures_are_those_of_the_data_sheets(void **context)
+{
+    (void)context;
+    static const struct {
+        const char *profile;
+        int gpus, nics, machines;
+        double fp32, tf32, bandwidth, memory; /* 0: none */
+    } cases[] = {
+        {"v100-pcie-32g", 8, 0, 1, 14.1, 0, 897, 32},
+        {"dgx1-v100", 8, 0, 1, 15.7, 0, 900, 32},
+        {"v100-sxm2-ib100", 8, 1, 1024, 15.7, 0, 900, 16},
+        {"dgx1-v100-4xib100", 8, 4, 1024, 15.7, 0, 900, 32},
+        {"dgx1-p100", 8, 0, 1, 10.6, 0, 732, 16},
+        {"dgx-a100-40g", 8, 8, 1024, 19.5, 156, 1555, 40},
+        {"dgx-a100-80g", 8, 8, 1024, 19.5, 156, 2039, 80},
+        {"dgx-h100", 8, 8, 1024, 67, 495, 3350, 80},
+        {"hgx-h200", 8, 8, 1024, 67, 495, 4800, 140},
+        {"titan-rtx-x2", 2, 0, 1, 16.3, 0, 672, 24},
+        {"v100-pcie-10gbe", 1, 1, 4096, 14.1, 0, 897, 32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        sim_profile *p;
+        must(sim_profile_load(cases[i].profile, &p));
+        double tf32 = sim_profile_has(p, SIM_PEAK_TF32) ? sim_profile_get(p, SIM_PEAK_TF32) : 0;
+        if (p->wiring.gpus != cases[i].gpus || p->wiring.nics != cases[i].nics ||
+            p->wiring.machines != cases[i].machines || sim_profile_get(p, SIM_PEAK_FP32) != cases[i].fp32 ||
+            tf32 != cases[i].tf32 || sim_profile_get(p, SIM_MEMORY_BANDWIDTH) != cases[i].bandwidth ||
+            sim_profile_get(p, SIM_GPU_MEMORY) != cases[i].memory)
+            fail_msg("%s: found %d GPUs, %d adapters, %d machines, %g and %g TFLOP/s, %g GB/s, %g GiB",
+                     cases[i].profile, p->wiring.gpus, p->wiring.nics, p->wiring.machines,
+                     sim_profile_get(p, SIM_PEAK_FP32), tf32, sim_profile_get(p, SIM_MEMORY_BANDWIDTH),
+                     sim_profile_get(p, SIM_GPU_MEMORY));
+        sim_profile_free(&p);
+    }
+}
+
+static void what_extends_a_profile_replaces_its_constants(void **context)
+{
+    (void)context;
+    sim_profile *p;
+    must(sim_profile_load("dgx-a100-80g", &p));
+    assert_string_equal(p->provenance[SIM_GPU_MEMORY].from, "dgx-a100-80g");
+    assert_string_equal(p->provenance[SIM_PEAK_TF32].from, "dgx-a100-40g");
+    assert_string_equal(p->provenance[SIM_KAPPA].from, "cuda");
+    assert_string_equal(p->provenance[SIM_NCCL_BASE_RING].from, "nccl");
+    assert_string_equal(p->provenance[SIM_NCCL_BASE_RING].tag, "published");
+    assert_true(sim_profile_at(p, SIM_NCCL_BASE_RING, 2) == 8.4);
+    assert_true(sim_profile_at(p, SIM_NCCL_CORRECTION_SIMPLE, 23) == 0.9);
+    sim_profile_free(&p);
+}
+
+/* ---- files ------------------------------------------------------------------------------------ */
+
+static char path[64];
+
+static void write_file(const char *text)
+{
+    snprintf(path, sizeof path, "/tmp/psring-profile-%d.json", (int)getpid());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+#define HEAD "{\"profile\": \"mine\", \"summary\": \"a test\", \"base\": \"v100-pcie-32g\", \"constants\": {"
+#define KAPPA(value, tag)                                                                                    \
+    "\"kappa\": {\"value\": " value ", \"unit\": \"1\", \"tag\": \"" tag "\", \"source\": \"here\"}"
+#define TOPOLOGY(links)                                                                                      \
+    "}, \"topology\": {\"machines\": 1, \"peer_access\": true, \"source\": \"here\", \"links\": [" links "]" \
+                                                                                                         "}" \
+                                                                                                         "}"
+
+static void a_profile_may_be_a_file(void **context)
+{
+    (void)context;
+    write_file(HEAD KAPPA("1.1", "calibrated on a guess") "}}");
+    sim_profile *p;
+    must(sim_profile_load(path, &p));
+    assert_string_equal(p->name, "mine");
+    assert_true(sim_profile_get(p, SIM_KAPPA) == 1.1);
+    assert_string_equal(p->provenance[SIM_KAPPA].tag, "calibrated on a guess");
+    assert_true(sim_profile_get(p, SIM_PEAK_FP32) == 14.1);
+    sim_profile_free(&p);
+    unlink(path);
+}
+
+/* The example in the documentation, as it stands there. */
+static void the_documented_profile_loads(void **context)
+{
+    (void)context;
+    static char text[65536];
+    FILE *file = fopen("docs/simulation.md", "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    char *begin = strstr(text, "```json\n");
+    assert_non_null(begin);
+    begin += strlen("```json\n");
+    *strstr(begin, "```") = '\0';
+    write_file(begin);
+    sim_profile *p;
+    must(sim_profile_load(path, &p));
+    assert_int_equal(p->wiring.gpus, 2);
+    assert_int_equal(p->wiring.sockets, 1);
+    assert_true(p->wiring.links[3].count == 2 && p->wiring.links[3].kind == SIM_LINK_NVLINK);
+    sim_profile_free(&p);
+    unlink(path);
+}
+
+static void a_file_that_is_none_has_one_clear_line(void **context)
+{
+    (void)context;
+    static const struct {
+        const char *text, *message; /* behind the name and the file */
+    } cases[] = {
+        {"{", "line 1: string or '}' expected near end of file"},
+        {"[]", "found no object, allowed is an object"},
+        {"{\"profile\": \"mine\", \"summary\": \"a\", \"constants\": {}, \"topolgy\": {}}",
+         "top level: found 'topolgy', allowed is one of profile, summary, base, abstract, constants, "
+         "topology"},
+        {"{\"summary\": \"a\", \"constants\": {}}", "profile: the name is missing"},
+        {"{\"profile\": \"mine\", \"constants\": {}}", "summary: the text is missing"},
+        {"{\"profile\": \"mine\", \"summary\": \"a\"}", "constants: the object is missing"},
+        {"{\"profile\": \"mine\", \"summary\": \"a\", \"base\": \"v200\", \"constants\": {}}",
+         "base: found 'v200', which is no profile"},
+        {"{\"profile\": \"mine\", \"summary\": \"a\", \"base\": \"cuda\", \"constants\": {}}",
+         "topology: the object is missing"},
+        {HEAD "\"kapa\": {\"value\": 1}}}", "constants: found 'kapa', which is none; did you mean 'kappa'?"},
+        {HEAD "\"kappa\": 1}}", "kappa: found no object, allowed is value, unit, tag, source"},
+        {HEAD "\"kappa\": {\"value\": \"1\", \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\"}}}",
+         "kappa: found no number, allowed is 1 to 3 1"},
+        {HEAD KAPPA("0.5", "assumed") "}}", "kappa: found 0.5 1, allowed is 1 to 3"},
+        {HEAD KAPPA("1.5", "guessed") "}}",
+         "kappa: found tag 'guessed', allowed is datasheet, published, assumed or 'calibrated on ...'"},
+        {HEAD KAPPA("1.5", "calibrated on ") "}}", "kappa: found tag 'calibrated on ', allowed is datasheet, "
+                                                   "published, assumed or 'calibrated on ...'"},
+        {HEAD "\"kappa\": {\"value\": 1, \"unit\": \"%\", \"tag\": \"assumed\", \"source\": \"here\"}}}",
+         "kappa: found unit '%', allowed is '1'"},
+        {HEAD "\"kappa\": {\"value\": 1, \"unit\": \"1\", \"tag\": \"assumed\"}}}",
+         "kappa: the source is missing"},
+        {HEAD "\"kappa\": {\"value\": 1, \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\", "
+              "\"note\": 1}}}",
+         "kappa: found 'note', allowed is one of value, unit, tag, source"},
+        {HEAD "\"nccl_base_ring\": {\"value\": [1, 2], \"unit\": \"us\", \"tag\": \"assumed\", \"source\": "
+              "\"here\"}}}",
+         "nccl_base_ring: found 2 values, allowed is an array of 3"},
+        {HEAD TOPOLOGY(""), "topology: found 0 links, allowed is 1 to 256"},
+        {HEAD TOPOLOGY("[\"gpu0\", \"socket0\"]"),
+         "topology: found a link of 2 parts, allowed is [from, to, kind] or [from, to, kind, count]"},
+        {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"wire\"]"),
+         "topology: found a link of kind 'wire', allowed is pcie, nvlink, socket"},
+        {HEAD TOPOLOGY("[\"gpuA\", \"socket0\", \"pcie\"]"),
+         "topology: found node 'gpuA', allowed is gpuN, switchN, socketN, nvswitchN, nicN"},
+        {HEAD TOPOLOGY("[\"gpu1\", \"socket0\", \"pcie\"]"),
+         "topology: found gpu1 among 1 of its kind, allowed is numbers from 0"},
+        {HEAD TOPOLOGY("[\"gpu0\", \"gpu0\", \"pcie\"]"), "topology: found a link from a node to itself"},
+        {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"pcie\", 99]"),
+         "topology: found 99 parallel links, allowed is 1 to 64"},
+        {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"pcie\"], [\"gpu1\", \"gpu0\", \"nvlink\"]"),
+         "topology: gpu1 has no way to socket0"},
+        {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"pcie\"], [\"nic0\", \"socket0\", \"pcie\"]"),
+         "nic (a network adapter, one direction) is missing, and the topology has network adapters"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_file(cases[i].text);
+        char expected[512];
+        snprintf(expected, sizeof expected, "profile %s (%s): %s", path, path, cases[i].message);
+        sim_profile *p;
+        assert_int_equal(sim_profile_load(path, &p), STATUS_DATA);
+        assert_int_equal(status_exit_code(STATUS_DATA), 65);
+        if (strcmp(error_message(), expected) != 0)
+            fail_msg("case %zu: found \"%s\", expected \"%s\"", i, error_message(), expected);
+        assert_null(p);
+        error_clear();
+        unlink(path);
+    }
+}
+
+static void a_missing_constant_is_named(void **context)
+{
+    (void)context;
+    write_file("{\"profile\": \"mine\", \"summary\": \"a\", \"base\": \"cuda\", \"constants\": {" TOPOLOGY(
+        "[\"gpu0\", \"socket0\", \"pcie\"]"));
+    sim_profile *p;
+    assert_int_equal(sim_profile_load(path, &p), STATUS_DATA);
+    assert_non_null(strstr(error_message(), ": gpu_memory (memory of a GPU) is missing"));
+    error_clear();
+    unlink(path);
+}
+
+static void an_unknown_name_lists_those_there_are(void **context)
+{
+    (void)context;
+    sim_profile *p;
+    assert_int_equal(sim_profile_load("v100-pcie", &p), STATUS_USAGE);
+    assert_int_equal(status_exit_code(STATUS_USAGE), 64);
+    assert_non_null(strstr(
+        error_message(),
+        "profile: found 'v100-pcie' (did you mean 'v100-pcie-32g'?), allowed is a file or one of cpu,"));
+    error_clear();
+    assert_int_equal(sim_profile_load("./nowhere.json", &p), STATUS_USAGE);
+    assert_string_equal(error_message(), "profile ./nowhere.json cannot be read: No such file or directory");
+    error_clear();
+    assert_int_equal(sim_profile_load("cuda", &p), STATUS_DATA);
+    assert_non_null(strstr(error_message(), "found a base of profiles, allowed is a profile"));
+    error_clear();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_list_names_all_profiles_and_no_bases),
+        cmocka_unit_test(every_profile_loads_and_says_where_each_constant_is_from),
+        cmocka_unit_test(figures_are_those_of_the_data_sheets),
+        cmocka_unit_test(what_extends_a_profile_replaces_its_constants),
+        cmocka_unit_test(a_profile_may_be_a_file),
+        cmocka_unit_test(the_documented_profile_loads),
+        cmocka_unit_test(a_file_that_is_none_has_one_clear_line),
+        cmocka_unit_test(a_missing_constant_is_named),
+        cmocka_unit_test(an_unknown_name_lists_those_there_are),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
