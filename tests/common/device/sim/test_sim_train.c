@@ -83,7 +83,7 @@ static status drive(void *context)
 {
     job *j = context;
     while (j->done < STEPS) {
-        TRY(trainer_step(j->trainer, j->source, j->done, &j->results[j->done]));
+        TRY(trainer_step(j->trainer, j->source, j->done, j->done, &j->results[j->done]));
         j->done++;
     }
     return STATUS_OK;
