@@ -10,7 +10,10 @@
  * Threads: the rank's compute thread calls the stages. They post events and wait on fences, nothing
  * else. An engine is a state machine, progressed by one agent (agent.h), which owns its sockets and
  * its collectives. A stage may return STATUS_AGAIN on the virtual device: the loop calls it again with
- * the same arguments; it must do its side effects once. */
+ * the same arguments; it must do its side effects once.
+ *
+ * On a device that plans (device_info.plans) an engine is alone: it reaches for no peer and waits for none,
+ * and its stages do to the ledger what they do elsewhere. */
 #ifndef COMMON_SYNC_ENGINE_H
 #define COMMON_SYNC_ENGINE_H
 
@@ -78,6 +81,7 @@ typedef struct sync_requirements {
     device_memory_kind param_kind, grad_kind, buffer_kind;
     ledger_class param_class; /* PARAMETERS, or REPLICAS where this rank holds a copy of another's */
     bool shares_buffers;      /* every forward starts from rank 0's buffers, on every rank */
+    int alike_from;           /* ranks from this one on hold the same memory */
 } sync_requirements;
 
 /* One row of a policy table as `harness policies` prints it. */
