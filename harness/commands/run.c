@@ -5,6 +5,7 @@
 #include "harness/report/report.h"
 #include "harness/run/job.h"
 #include "harness/run/ledger_plan.h"
+#include "harness/sim/virtual_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,12 +65,27 @@ static bool any_result(const run_jobs *jobs)
     return false;
 }
 
+/* ---- a plan ------------------------------------------------------------------------------------ */
+
 static status report_the_plan(run_command *c)
 {
     json_t *plan = NULL;
     TRY(run_plan_make(&c->config, &c->plan));
     TRY(ledger_plan_make(&c->config, &c->plan, &plan));
     return deliver(c, plan, report_plan);
+}
+
+/* ---- virtual time ------------------------------------------------------------------------------ */
+
+static status run_virtual(run_command *c)
+{
+    run_job jobs[ENGINE_COUNT] = {{0}};
+    if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
+    TRY(run_plan_make(&c->config, &c->plan));
+    status rc = virtual_run(&c->config, &c->plan, jobs, c->plan.hardware_note, sizeof c->plan.hardware_note);
+    if (rc == STATUS_OK) rc = report(c, jobs);
+    for (int e = 0; e < ENGINE_COUNT; e++) json_decref(jobs[e].result);
+    return rc;
 }
 
 /* ---- the launcher ------------------------------------------------------------------------------ */
@@ -141,8 +157,9 @@ static status start(run_command *c, int argc, char *argv[], char *const *words, 
     TRY(run_config_init(&c->config));
     TRY(run_config_parse(&c->config, argc, argv));
     log_set_level((log_level)c->config.run.log_level);
-    launch_environment e;
     if (c->config.run.plan) return report_the_plan(c);
+    if (run_config_is_virtual(&c->config)) return run_virtual(c);
+    launch_environment e;
     TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));
     status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(c, words, exit_code) : run_rank(c, &e, exit_code);
     launch_environment_close(&e);

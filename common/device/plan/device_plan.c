@@ -28,6 +28,8 @@ static status plan_open(const device_config *config, device **out)
     const char *colon = strchr(config->name, ':');
     device_config planned = *config;
     planned.name = colon ? colon + 1 : "cpu";
+    planned.rank = 0;
+    planned.world = 1; /* it is asked for layouts and kernels alone */
     plan_device *d = calloc(1, sizeof *d);
     if (!d) return fail(STATUS_SYSTEM, "no memory for the planning device");
     d->base.backend = &device_plan;
