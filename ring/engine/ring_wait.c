@@ -27,7 +27,10 @@ bool ring_has_buffers(const ring_engine *e)
 
 status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket)
 {
-    if (ring_plans(e)) return ++e->compute.posted;
+    if (ring_plans(e)) {
+        *ticket = ++e->compute.posted;
+        return STATUS_OK;
+    }
     bool taken = event_queue_post(&e->jobs, (sync_event){(int32_t)kind, index, record});
     assert(taken);
     (void)taken;
