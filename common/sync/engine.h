@@ -10,7 +10,10 @@
  * Threads: the rank's compute thread calls the stages. They post events and wait on fences, nothing
  * else. An engine is a state machine, progressed by one agent (agent.h), which owns its sockets and
  * its collectives. A stage may return STATUS_AGAIN on the virtual device: the loop calls it again with
- * the same arguments; it must do its side effects once. */
+ * the same arguments; it must do its side effects once.
+ *
+ * On a device that plans (device_info.plans) an engine is alone: it reaches for no peer and waits for none,
+ * and its stages do to the ledger what they do elsewhere. */
 #ifndef COMMON_SYNC_ENGINE_H
 #define COMMON_SYNC_ENGINE_H
 
@@ -97,6 +100,7 @@ typedef struct sync_requirements {
     bool whole_batch;         /* rank 0 loads the batches of all ranks, and scatter_inputs hands them out */
     bool one_loss;            /* rank 0 computes one loss over the outputs of all ranks: programs end before it */
     device_memory_kind batch_kind;
+    int alike_from;           /* ranks from this one on hold the same memory */
 } sync_requirements;
 
 /* One row of a policy table as `harness policies` prints it. */
