@@ -3,6 +3,7 @@
 #ifndef PS_CONNECT_H
 #define PS_CONNECT_H
 
+#include "common/net/link.h"
 #include "common/net/shm.h"
 #include "ps/offer.h"
 #include "ps/plan.h"
@@ -21,6 +22,7 @@ typedef struct ps_member {
     const ps_plan *plan;
     const param_set *params;
     int64_t stall_timeout_ns;
+    net_adapter *adapter; /* that its transports share; NULL: nothing is emulated */
 } ps_member;
 
 int ps_member_count(const ps_policy *policy, int world);

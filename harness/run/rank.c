@@ -180,6 +180,7 @@ static status open_trainer(rank_state *s)
                               .world = s->place->world,
                               .drop_last = c->data.drop_last};
     TRY(engine_lead(engine, t.engine_options, t.policy, t.world, &s->lead));
+    TRY(net_link_parse(c->shared.link, &t.link));
     TRY(odd_sizes(s, &sampler, t.sizes));
     TRY(trainer_open(&t, &s->trainer));
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), c->run.seed);

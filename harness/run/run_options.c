@@ -3,6 +3,7 @@
 #include "common/base/random.h"
 #include "common/base/text.h"
 #include "common/device/host/host.h"
+#include "common/net/link.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -133,7 +134,9 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(rc);
     TRY(engine_parse_policies(c->run.policy, c->policies));
     TRY(optimizer_resolve(&c->bindings[3]));
+    net_link link;
     TRY(check_device(c));
+    TRY(net_link_parse(c->shared.link, &link));
     TRY(check_checkpoint(c));
     if (strcmp(c->run.device, "auto") == 0) c->run.device = "cpu";
     const model_entry *entry = NULL;

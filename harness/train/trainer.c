@@ -117,6 +117,7 @@ static status open_engine(trainer *t)
                             .stall_timeout_ns = c->stall_timeout_ns,
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
+                            .link = c->link,
                             .hub = c->hub};
     return c->engine->open(&context, &t->engine);
 }

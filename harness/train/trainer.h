@@ -34,6 +34,7 @@ typedef struct trainer_config {
     int64_t stall_timeout_ns;
     bool inline_progress;
     int divide;                        /* shared_divide */
+    net_link link;                     /* emulated between the ranks, or zero */
     transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 
