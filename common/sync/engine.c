@@ -63,6 +63,7 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     int64_t begin = device_now_ns(c->device);
     double scale = 1.0;
+    TRY(device_mark(c->compute, SYNC_MARK_UPDATE));
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
     optimizer_begin_state(c->optimizer);
     if (o->clip_norm > 0) {
@@ -72,6 +73,7 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
     }
     TRY(optimizer_update(c->optimizer, c->compute, c->params->params.data, grads, all, step->index,
                          step->learning_rate, scale));
+    TRY(device_mark(c->compute, SYNC_MARK_UPDATED));
     *spent_ns += device_now_ns(c->device) - begin;
     return STATUS_OK;
 }

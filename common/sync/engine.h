@@ -151,8 +151,12 @@ extern const sync_engine_type sync_none;
 void sync_hold_gradients(sync_engine *e);
 void sync_drop_gradients(sync_engine *e);
 
+/* Marks that sync_update_parameters leaves on the compute stream, around the update. */
+enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED };
+
 /* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
- * parameters): clipping, if asked for, then one pass over all parameters. Counts its time into *spent_ns. */
+ * parameters): clipping, if asked for, then one pass over all parameters. Counts the caller's time into
+ * *spent_ns: all of it on a CPU; where the device runs behind the host the marks tell. */
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
                               int64_t *spent_ns);
 

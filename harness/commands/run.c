@@ -4,6 +4,7 @@
 #include "harness/launch/environment.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"
+#include "harness/sim/virtual_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,6 +56,19 @@ static bool any_result(const run_jobs *jobs)
     for (int e = 0; e < ENGINE_COUNT; e++)
         if (jobs->jobs[e].result) return true;
     return false;
+}
+
+/* ---- virtual time ------------------------------------------------------------------------------ */
+
+static status run_virtual(run_command *c)
+{
+    run_job jobs[ENGINE_COUNT] = {{0}};
+    if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
+    TRY(run_plan_make(&c->config, &c->plan));
+    status rc = virtual_run(&c->config, &c->plan, jobs, c->plan.hardware_note, sizeof c->plan.hardware_note);
+    if (rc == STATUS_OK) rc = report(c, jobs);
+    for (int e = 0; e < ENGINE_COUNT; e++) json_decref(jobs[e].result);
+    return rc;
 }
 
 /* ---- the launcher ------------------------------------------------------------------------------ */
@@ -126,6 +140,7 @@ static status start(run_command *c, int argc, char *argv[], char *const *words, 
     TRY(run_config_init(&c->config));
     TRY(run_config_parse(&c->config, argc, argv));
     log_set_level((log_level)c->config.run.log_level);
+    if (run_config_is_virtual(&c->config)) return run_virtual(c);
     launch_environment e;
     TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));
     status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(c, words, exit_code) : run_rank(c, &e, exit_code);

@@ -121,6 +121,8 @@ static void header(const json_t *result, text_buffer *out)
                 number_at(c, "parameters"), text_at(c, "data"), number_at(c, "batch_per_rank"), text_at(c, "optimizer"),
                 number_at(c, "seed"));
     text_append(out, "%s, %s\n", text_at(result, "host.processor"), text_at(result, "hardware_note"));
+    if (json_is_true(json_object_get(result, "simulated")))
+        text_append(out, "SIMULATED: times are those of a model of the hardware, not measured; memory is exact.\n");
     if (json_is_true(json_object_get(result, "stopped_early"))) text_append(out, "Stopped early on request.\n");
     text_append(out, "\n");
 }

@@ -47,7 +47,8 @@ typedef struct step_times {
 typedef struct step_result {
     int64_t index, begin_ns, end_ns;
     step_times times;
-    int64_t forward_begin_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
+    int64_t forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
+    int64_t reduced_ns; /* before this rank's own update: gradients are reduced; stale where it makes none */
     int64_t samples, targets, correct;
     double loss; /* of this rank's batch, in the loss's own reduction */
 } step_result;

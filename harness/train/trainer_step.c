@@ -3,6 +3,7 @@
 #include "harness/train/trainer_impl.h"
 
 #include "common/base/clock.h"
+#include "common/device/sim/device_sim.h"
 
 static void enter(trainer *t, board_operation operation)
 {
@@ -235,11 +236,32 @@ static void begin_step(trainer *t, int64_t index)
     board_cell_step(t->config.cell, index, device_now_ns(t->device));
 }
 
+/* Between two marks, for how long the stream has waited for fences: engines know of waits that block the host
+ * alone. */
+static int64_t stalled(const trainer *t, int from, int to)
+{
+    if (!sim_device_simulation(t->device)) return 0;
+    return sim_mark_stalled_ns(t->stream, to) - sim_mark_stalled_ns(t->stream, from);
+}
+
+/* Where the device runs behind the host, marks tell what the host's clock cannot. */
+static void take_marks(trainer *t, int64_t begin)
+{
+    device_stream *s = t->stream;
+    t->exposed_rest += stalled(t, MARK_BEGIN, MARK_FORWARD);
+    t->exposed_forward += stalled(t, MARK_FORWARD, MARK_FORWARD_END);
+    t->exposed_backward += stalled(t, MARK_BACKWARD, MARK_BACKWARD_END);
+    t->exposed_rest += stalled(t, MARK_BACKWARD_END, MARK_END);
+    if (device_get_info(t->device)->host_addressable || device_mark_ns(s, SYNC_MARK_UPDATE) < begin) return;
+    t->counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATED) - device_mark_ns(s, SYNC_MARK_UPDATE);
+}
+
 static void report_step(trainer *t, step_result *out)
 {
     device_stream *s = t->stream;
     int64_t begin = device_mark_ns(s, MARK_BEGIN), end = device_mark_ns(s, MARK_END);
     int64_t after = take_counters(t);
+    take_marks(t, begin);
     step_times times = {.total = end - begin,
                         .load = device_mark_ns(s, MARK_LOADED) - begin,
                         .forward = device_mark_ns(s, MARK_FORWARD_END) - device_mark_ns(s, MARK_FORWARD) -
@@ -257,6 +279,8 @@ static void report_step(trainer *t, step_result *out)
                          .forward_begin_ns = device_mark_ns(s, MARK_FORWARD),
                          .backward_begin_ns = device_mark_ns(s, MARK_BACKWARD),
                          .backward_end_ns = device_mark_ns(s, MARK_BACKWARD_END),
+                         .forward_end_ns = device_mark_ns(s, MARK_FORWARD_END),
+                         .reduced_ns = device_mark_ns(s, SYNC_MARK_UPDATE),
                          .samples = t->step.samples,
                          .targets = t->step.targets,
                          .correct = (int64_t)t->loss_sums[1],
