@@ -42,6 +42,7 @@ typedef struct sync_context {
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
     int divide;                /* shared_divide: of shared_options */
     net_link link;             /* that the engine's transports are to be paced like */
+    struct trace *trace;       /* of this rank; NULL: nothing is recorded */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
 } sync_context;
 

@@ -23,6 +23,7 @@ typedef struct run_options {
     const char *policy;
     int64_t threads; /* 0: the processors divided by the ranks */
     const char *json;
+    const char *trace, *trace_steps;
     bool quiet;
     int log_level;
     int64_t eval_every;
@@ -50,6 +51,7 @@ typedef struct run_config {
     _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
     option_binding bindings[BINDING_COUNT];
     const char *policies[ENGINE_COUNT];
+    int64_t trace_begin, trace_end; /* --trace-steps; end 0: none were chosen */
 } run_config;
 
 /* Binds the tables and sets defaults. The struct must not move afterwards. */

@@ -179,13 +179,17 @@ static status write_file(const char *path, const char *text)
     return rc;
 }
 
+status run_result_write_text(const char *text, const char *path)
+{
+    if (!is_stdout(path)) return write_file(path, text);
+    return puts(text) < 0 || fflush(stdout) != 0 ? fail_errno(STATUS_CANNOT_CREATE, "stdout") : STATUS_OK;
+}
+
 status run_result_write(const json_t *result, const char *path)
 {
     char *text = json_dumps(result, JSON_LAYOUT);
     if (!text) return fail(STATUS_SYSTEM, "no memory for the results");
-    status rc = STATUS_OK;
-    if (!is_stdout(path)) rc = write_file(path, text);
-    else if (puts(text) < 0 || fflush(stdout) != 0) rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
+    status rc = run_result_write_text(text, path);
     free(text);
     return rc;
 }

@@ -118,6 +118,7 @@ static status open_engine(trainer *t)
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
                             .link = c->link,
+                            .trace = c->trace,
                             .hub = c->hub};
     return c->engine->open(&context, &t->engine);
 }
