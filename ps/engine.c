@@ -85,7 +85,8 @@ static status open_parts(ps_engine *e)
                                .ledger = c->ledger,
                                .beside = true,
                                .threads = (int)e->options->server_threads,
-                               .stall_timeout_ns = c->stall_timeout_ns};
+                               .stall_timeout_ns = c->stall_timeout_ns,
+                               .trace = c->trace};
     return ps_server_open(&server, &e->server);
 }
 

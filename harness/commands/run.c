@@ -5,6 +5,7 @@
 #include "harness/report/report.h"
 #include "harness/run/job.h"
 #include "harness/run/ledger_plan.h"
+#include "harness/run/trace_file.h"
 #include "harness/sim/virtual_run.h"
 
 #include <stdio.h>
@@ -54,8 +55,10 @@ static status report(const run_command *c, const run_job *jobs)
                               .model = c->plan.model,
                               .hardware_note = c->plan.hardware_note,
                               .started_at_s = c->started_at_s};
+    status traced = c->config.run.trace ? trace_file_write(c->config.run.trace, &c->config, jobs) : STATUS_OK;
     TRY(run_result_build(&input, &result));
-    return deliver(c, result, report_text);
+    status delivered = deliver(c, result, report_text);
+    return traced != STATUS_OK ? traced : delivered;
 }
 
 static bool any_result(const run_jobs *jobs)
@@ -93,6 +96,7 @@ static status run_virtual(run_command *c)
 static status run_launcher(run_command *c, char *const *argv, int *exit_code)
 {
     if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
+    if (c->config.run.trace) TRY(run_result_probe(c->config.run.trace));
     TRY(run_plan_make(&c->config, &c->plan));
     if (!c->config.run.quiet) log_info("no CUDA device found: %s", c->plan.hardware_note);
     run_jobs jobs;
@@ -122,7 +126,7 @@ static status engine_of(const run_config *c, const launch_environment *e, int *o
 static status report_alone(run_command *c, const rank_outcome *outcome, int engine)
 {
     run_job jobs[ENGINE_COUNT] = {{0}};
-    jobs[engine] = (run_job){outcome->job, outcome->params, outcome->param_count};
+    jobs[engine] = (run_job){outcome->job, outcome->params, outcome->param_count, outcome->trace, 0};
     TRY(run_plan_make(&c->config, &c->plan));
     return report(c, jobs);
 }
@@ -147,6 +151,7 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
     if (outcome.stopped && e->origin != LAUNCH_BY_HARNESS) *exit_code = status_exit_code(STATUS_STOPPED);
     json_decref(outcome.job);
     free(outcome.params);
+    free(outcome.trace);
     return rc;
 }
 

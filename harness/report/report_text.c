@@ -1,5 +1,7 @@
 #include "harness/report/report.h"
 
+#include "harness/report/report_overlap.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -123,6 +125,7 @@ static void header(const json_t *result, text_buffer *out)
     text_append(out, "%s, %s\n", text_at(result, "host.processor"), text_at(result, "hardware_note"));
     if (json_is_true(json_object_get(result, "simulated")))
         text_append(out, "SIMULATED: times are those of a model of the hardware, not measured; memory is exact.\n");
+    report_emulated(result, out);
     if (json_is_true(json_object_get(result, "stopped_early"))) text_append(out, "Stopped early on request.\n");
     text_append(out, "\n");
 }
@@ -270,6 +273,7 @@ void report_text(const json_t *result, text_buffer *out)
 {
     header(result, out);
     job_table(result, out);
+    report_overlap(result, out);
     agreement(result, out);
     size_t i;
     json_t *job;

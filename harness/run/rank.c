@@ -4,6 +4,8 @@
 #include "common/net/rendezvous.h"
 #include "harness/run/job_result.h"
 #include "harness/run/rank_checkpoint.h"
+#include "harness/run/overlap.h"
+#include "harness/run/rank_trace.h"
 #include "harness/run/record.h"
 #include "harness/run/trainer_setup.h"
 #include "harness/run/version.h"
@@ -27,6 +29,8 @@ typedef struct rank_state {
     trainer *trainer;
     batch_source *training, *evaluation;
     record record;
+    overlap overlap;
+    rank_trace trace;
     int64_t total_steps, warmup, block_steps;
     int64_t next_step;
     bool takes_turns;     /* other jobs run beside this one */
@@ -145,6 +149,9 @@ static status open_trainer(rank_state *s)
     t.job_token = p->token;
     t.cell = s->cell;
     TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
+    TRY(net_link_parse(s->config->shared.link, &t.link));
+    TRY(rank_trace_open(s->config, s->model, &s->trace));
+    t.trace = s->trace.recorder;
     TRY(trainer_open(&t, &s->trainer));
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
 }
@@ -177,8 +184,10 @@ static status set_up(rank_state *s)
     TRY(open_trainer(s));
     TRY(resume(s));
     TRY(plan_steps(s));
+    rank_trace_choose(&s->trace, s->first_step + s->warmup);
     trainer_set_total_steps(s->trainer, s->total_steps);
     int64_t evaluations = 1 + (r->eval_every ? s->total_steps / r->eval_every : 0);
+    TRY(overlap_open(&s->overlap, s->model->param_count));
     TRY(record_init(&s->record, s->total_steps - s->first_step - s->warmup, evaluations));
     return exchange_offers(s);
 }
@@ -266,11 +275,14 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
             break;
         }
         step_result result;
+        rank_trace_begin_step(&s->trace, s->next_step);
         TRY(trainer_step(s->trainer, s->training, s->next_step, s->next_step + s->batch_offset, &result));
+        rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         s->next_step++;
         if (!begin) begin = result.begin_ns;
         last = result.end_ns;
         paused += pause; /* before this step: what comes behind the last one is in no block's time */
+        overlap_take(&s->overlap, trainer_engine(s->trainer), &result);
         if (measured) record_step(&s->record, &result);
         pause = -clock_now_ns();
         TRY(meet_between_steps(s));
@@ -327,6 +339,7 @@ static json_t *rank_to_json(rank_state *s)
                              (int)me->pid, "device", device_get_info(trainer_device(s->trainer))->description, "memory",
                              ledger_to_json(trainer_ledger(s->trainer)), "process", "resident_bytes",
                              (json_int_t)process.resident, "proportional_bytes", (json_int_t)process.proportional);
+    overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
     if (rank && record_to_json(&s->record, rank) == STATUS_OK) return rank;
     json_decref(rank);
     return NULL;
@@ -386,6 +399,9 @@ static status share_results(rank_state *s, rank_outcome *out)
     else rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), collective_deadline(s), blobs);
     if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
     if (rc == STATUS_OK && s->place->rank == 0) rc = keep_params(s, out);
+    if (rc == STATUS_OK)
+        rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->engine, s->place->rank, collective_deadline(s),
+                               s->place->world, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", collective_deadline(s));
     free(text);
     json_decref(mine);
@@ -397,6 +413,8 @@ static void tear_down(rank_state *s)
 {
     rank_checkpoint_close(&s->checkpoint);
     trainer_close(&s->trainer);
+    rank_trace_close(&s->trace);
+    overlap_close(&s->overlap);
     if (s->training) batch_source_close(&s->training);
     if (s->evaluation) batch_source_close(&s->evaluation);
     rendezvous_close(&s->rendezvous);

@@ -3,6 +3,7 @@
 #include "common/base/random.h"
 #include "common/base/text.h"
 #include "common/device/host/host.h"
+#include "common/net/link.h"
 #include "common/sim/profile.h"
 
 #include <stddef.h>
@@ -46,6 +47,10 @@ static const option run_option_list[] = {
      .high = 1e12, .help = "evaluate on the test data every so many steps; always at the end (0: only then)"},
     {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
      .help = "write the results there; -: to stdout, without the report"},
+    {.name = "trace", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(trace),
+     .help = "write a time line of all ranks there, for ui.perfetto.dev"},
+    {.name = "trace-steps", .argument = "FIRST:END", .type = OPTION_TEXT, .offset = FIELD(trace_steps),
+     .help = "steps FIRST to END - 1 of the run, the warm-up counted [the first 10 measured ones]"},
     {.name = "quiet", .type = OPTION_FLAG, .offset = FIELD(quiet), .help = "no progress and no notes on stderr"},
     {.name = "log-level", .type = OPTION_CHOICE, .offset = FIELD(log_level), .initial = "info", .choices = level_names,
      .help = "of the lines on stderr"},
@@ -156,6 +161,20 @@ static status check_checkpoint(run_config *c)
     return c->checkpoint.load ? take_seed(c) : STATUS_OK;
 }
 
+static status parse_trace_steps(run_config *c)
+{
+    static const char *const what = "option --trace-steps";
+    const char *text = c->run.trace_steps;
+    char number[24];
+    if (!text) return STATUS_OK;
+    size_t length = strcspn(text, ":");
+    if (text[length] != ':' || length >= sizeof number)
+        return fail(STATUS_USAGE, "%s: found '%s', allowed is FIRST:END as in 5:15", what, text);
+    snprintf(number, sizeof number, "%.*s", (int)length, text);
+    TRY(text_parse_int(what, number, 0, INT64_MAX - 1, &c->trace_begin));
+    return text_parse_int(what, text + length + 1, c->trace_begin + 1, INT64_MAX, &c->trace_end);
+}
+
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -168,8 +187,14 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(rc);
     TRY(engine_parse_policies(c->run.policy, c->policies));
     TRY(optimizer_resolve(&c->bindings[3]));
+    net_link link;
     TRY(check_device(c));
+    TRY(net_link_parse(c->shared.link, &link));
+    if (net_link_is_emulated(&link) && strncmp(c->run.device, "sim", 3) == 0)
+        return fail(STATUS_USAGE, "option --link: found with --device %s, allowed are real devices: profiles have links",
+                    c->run.device);
     TRY(check_checkpoint(c));
+    TRY(parse_trace_steps(c));
     if (strcmp(c->run.device, "auto") == 0) c->run.device = "cpu";
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));

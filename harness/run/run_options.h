@@ -24,6 +24,7 @@ typedef struct run_options {
     int64_t threads; /* 0: the processors divided by the ranks */
     const char *json;
     bool quiet, plan;
+    const char *trace, *trace_steps;
     int log_level;
     int64_t eval_every;
     int loss_reduction; /* 0 mean, 1 sum */
@@ -50,6 +51,7 @@ typedef struct run_config {
     _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
     option_binding bindings[BINDING_COUNT];
     const char *policies[ENGINE_COUNT];
+    int64_t trace_begin, trace_end; /* --trace-steps; end 0: none were chosen */
 } run_config;
 
 /* Binds the tables and sets defaults. The struct must not move afterwards. */

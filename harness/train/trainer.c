@@ -152,6 +152,8 @@ static status open_engine(trainer *t)
                             .stall_timeout_ns = c->stall_timeout_ns,
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
+                            .link = c->link,
+                            .trace = c->trace,
                             .hub = c->hub};
     return c->engine->open(&context, &t->engine);
 }

@@ -35,19 +35,27 @@ typedef struct trainer_config {
     bool inline_progress;
     int divide;                        /* shared_divide */
     const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
+    net_link link;                     /* emulated between the ranks, or zero */
+    struct trace *trace;               /* NULL: nothing is recorded */
     transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 
-/* What a step took, in ns. Waits for communication are in `exposed` and in no other phase; an update on a
+enum { STEP_NOT_MEASURED = -1 };
+
+/* What a step took, in ns; STEP_NOT_MEASURED where nobody looks. Waits for communication are in `exposed` and in no other phase; an update on a
  * server's thread is in `optimizer`, beside the others, which add up to the total without it. */
 typedef struct step_times {
     int64_t total, load, forward, backward, exposed, optimizer, other;
+    int64_t communication; /* in flight, whatever computation did meanwhile */
+    int64_t hidden;        /* of it, behind computation */
+    int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */
+    int64_t last_bucket;   /* from its start to its end */
 } step_times;
 
 typedef struct step_result {
     int64_t index, begin_ns, end_ns;
     step_times times;
-    int64_t forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
+    int64_t loaded_ns, forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
     int64_t reduced_ns; /* before this rank's own update: gradients are reduced; stale where it makes none */
     int64_t samples, targets, correct;
     double loss; /* of this rank's batch, in the loss's own reduction; NaN where another rank computes it */

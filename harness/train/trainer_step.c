@@ -17,6 +17,7 @@ static int64_t take_counters(trainer *t)
 {
     sync_counters now;
     t->engine->type->counters(t->engine, &now);
+    t->counters.total_ns += now.total_ns;
     t->counters.exposed_ns += now.exposed_ns;
     t->counters.optimizer_ns += now.optimizer_ns;
     t->counters.optimizer_aside_ns += now.optimizer_aside_ns;
@@ -321,13 +322,18 @@ static void report_step(trainer *t, step_result *out)
                         .backward = device_mark_ns(s, MARK_BACKWARD_END) - device_mark_ns(s, MARK_BACKWARD) -
                                     t->exposed_backward,
                         .exposed = t->exposed_rest + t->exposed_forward + t->exposed_backward + after,
-                        .optimizer = t->counters.optimizer_ns};
+                        .optimizer = t->counters.optimizer_ns,
+                        .communication = t->counters.total_ns,
+                        .hidden = STEP_NOT_MEASURED,
+                        .first_to_backward_end = STEP_NOT_MEASURED,
+                        .last_bucket = STEP_NOT_MEASURED};
     times.other = times.total - times.load - times.forward - times.backward - times.exposed -
                   (times.optimizer - t->counters.optimizer_aside_ns);
     *out = (step_result){.index = t->step.index,
                          .begin_ns = begin,
                          .end_ns = end,
                          .times = times,
+                         .loaded_ns = device_mark_ns(s, MARK_LOADED),
                          .forward_begin_ns = device_mark_ns(s, MARK_FORWARD),
                          .backward_begin_ns = device_mark_ns(s, MARK_BACKWARD),
                          .backward_end_ns = device_mark_ns(s, MARK_BACKWARD_END),

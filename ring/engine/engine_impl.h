@@ -12,6 +12,7 @@
 #include "common/net/board.h"
 #include "common/sync/agent.h"
 #include "common/sync/event_queue.h"
+#include "common/trace/trace.h"
 #include "ring/collectives/collective.h"
 #include "ring/collectives/tuning.h"
 #include "ring/hooks/powersgd.h"
@@ -242,6 +243,8 @@ collective_call ring_powersgd_call(ring_engine *e, int bucket, int phase);
 void ring_powersgd_finish(ring_engine *e, int bucket);
 
 /* ring_records.c */
+/* A bucket's life, once it is waited for. */
+void ring_trace_bucket(const ring_engine *e, const ring_bucket_record *r);
 ring_bucket_record *ring_record(ring_engine *e, int64_t id);
 
 #endif

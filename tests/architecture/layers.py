@@ -27,7 +27,7 @@ ALLOWED = {
     "common/trace": ["common/base", "common/memory"],
     "common/checkpoint": ["common/base", "common/memory", "common/ops", "common/device", "common/optim", "common/nn"],
     "common/sync": ["common/base", "common/memory", "common/ops", "common/sim", "common/device", "common/reduce", "common/optim",
-                    "common/nn", "common/net"],
+                    "common/nn", "common/net", "common/trace"],
     "models": ["common/base", "common/ops", "common/nn"],
     "ring": ["common/" + c for c in COMMON if c not in ("data", "checkpoint")],
     "ps": ["common/" + c for c in COMMON if c not in ("data", "checkpoint")],
