@@ -99,6 +99,7 @@ static status open_rank(virtual_job *job, int rank)
                         .sum_loss = c->sum_loss,
                         .cell = r->cell,
                         .stall_timeout_ns = c->stall_timeout_ns,
+                        .separate_phases = c->separate_phases,
                         .divide = c->divide};
     sampler_config sampling = sampler_of(c);
     sampler sampler;

@@ -20,6 +20,7 @@ typedef struct virtual_job_config {
     const optimizer_options *optimizer;
     int divide;      /* shared_divide */
     bool sum_loss;
+    bool separate_phases; /* trainer.h */
     int64_t stall_timeout_ns;
     int64_t steps;      /* of which the first `warmup` are not reported */
     int64_t warmup;
