@@ -15,18 +15,21 @@ static status no_memory(void)
 static status replace(sim_profile *p, const char *what, sim_override o)
 {
     sim_constant c = o.constant;
-    double value = o.value;
     const sim_constant_info *info = &sim_constant_table[c];
-    if (value < info->least || value > info->most)
-        return fail(STATUS_CONFIG, "%s: found %g %s, allowed is %g to %g", what, value, info->unit,
-                    info->least, info->most);
+    double *values = p->values + sim_constant_offset[c];
+    for (int i = 0; i < info->count; i++) {
+        double value = o.multiplies ? values[i] * o.value : o.value;
+        if (value < info->least || value > info->most)
+            return fail(STATUS_CONFIG, "%s: found %g %s, allowed is %g to %g", what, value, info->unit,
+                        info->least, info->most);
+        values[i] = value;
+    }
     sim_provenance *old = &p->provenance[c];
     free(old->tag);
     free(old->source);
     free(old->from);
     *old = (sim_provenance){strdup("assumed"), strdup("the command line"), strdup("command line")};
     if (!old->tag || !old->source || !old->from) return no_memory();
-    for (int i = 0; i < info->count; i++) p->values[sim_constant_offset[c] + i] = value;
     return STATUS_OK;
 }
 
@@ -35,7 +38,7 @@ static status replace_link(sim_profile *p, sim_constant c, double value)
     if (value <= 0) return STATUS_OK;
     if (p->wiring.nics == 0)
         return fail(STATUS_CONFIG, "link: found one for profile %s, which has no network", p->name);
-    return replace(p, "link", (sim_override){c, value});
+    return replace(p, "link", (sim_override){.constant = c, .value = value});
 }
 
 static status place_ranks(simulation *s)

@@ -11,10 +11,11 @@
 /* Of matrix products and convolutions; storage is float32. */
 typedef enum sim_precision { SIM_FP32, SIM_TF32 } sim_precision;
 
-/* A constant of the profile that a simulation replaces: all its values. */
+/* A constant of the profile that a simulation replaces, all its values; or multiplies them. */
 typedef struct sim_override {
     sim_constant constant;
     double value;
+    bool multiplies;
 } sim_override;
 
 typedef struct simulation_config {

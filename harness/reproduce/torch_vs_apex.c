@@ -69,7 +69,7 @@ static void add_row(reproduction_report *r, const published_table *t, int row, t
 static status run_row(const char *profile, const published_table *t, int row, virtual_figures *figures,
                       reproduction_report *r)
 {
-    static const sim_override kappa = {SIM_KAPPA, 1}, rho = {SIM_RHO, 0};
+    static const sim_override kappa = {.constant = SIM_KAPPA, .value = 1}, rho = {.constant = SIM_RHO, .value = 0};
     int gpus = (int)published_number(t, row, "gpus");
     const char *policy = published_text(t, row, "policy");
     times ours, no_kappa = {0}, ideal = {0};
