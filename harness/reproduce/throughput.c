@@ -80,12 +80,16 @@ static status run_row(const reproduction_options *o, const published_table *t, i
     }
     if (gpus > 1 && o->calibration_only) return STATUS_OK;
     compute_fit_apply(fit, &w);
-    TRY(virtual_measure(&w, figures));
-    double ours = (double)(w.batch * gpus) / figures->step_ms * 1000;
+    status rc = virtual_measure(&w, figures);
+    bool cannot = rc == STATUS_CONFIG; /* the device cannot do this row: shown without a figure */
+    if (rc != STATUS_OK && !cannot) return rc;
+    double ours = cannot ? NAN : (double)(w.batch * gpus) / figures->step_ms * 1000;
     reproduction_cell *c = reproduction_add(r, label, "throughput", published_text(t, row, "unit"),
                                             gpus == 1 ? CELL_CALIBRATED : CELL_PREDICTED, published, ours,
                                             gpus == 1 ? 0 : limit);
     c->baselines[0] = *one_gpu_rate * gpus;
+    if (cannot) snprintf(c->note, sizeof c->note, "%s", error_message());
+    if (cannot) error_clear();
     if (gpus == 1) snprintf(c->note, sizeof c->note, "%.24s; %s%sefficiencies times %.4f", published_text(t, row, "source"),
                             setups[s].note, setups[s].note[0] ? "; " : "", fit->factor);
     return STATUS_OK;
