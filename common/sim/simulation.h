@@ -29,6 +29,7 @@ typedef struct simulation_config {
     uint64_t jitter_seed;  /* 0: all GPUs are alike and every kernel takes what it should */
     double link_rate,
         link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
+    bool trees; /* calls for which NCCL's model says that a tree is faster take one; else rings alone */
     const sim_override *overrides; /* [override_count], borrowed */
     int override_count;
 } simulation_config;

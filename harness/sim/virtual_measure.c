@@ -118,6 +118,7 @@ static status run(const virtual_workload *w, const nn_model *model, virtual_figu
                                  .policy = w->policy ? w->policy : engine_table[engine]->policies[0].name,
                                  .optimizer = &w->optimizer,
                                  .separate_phases = w->separate_phases,
+                                 .by_symmetry = w->by_symmetry,
                                  .stall_timeout_ns = 60 * NS_PER_S,
                                  .steps = steps,
                                  .warmup = steps - 1};

@@ -15,6 +15,7 @@ typedef struct virtual_workload {
     const char *policy;     /* NULL: one GPU without an engine */
     const char *const *engine_settings; /* "name=value" of the engine's options; NULL ends; may be NULL */
     bool separate_phases;   /* trainer.h */
+    bool by_symmetry;       /* virtual_job.h */
     int64_t steps;          /* the last is measured; 0: 3, so that buckets have been rebuilt */
 } virtual_workload;
 
