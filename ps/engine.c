@@ -2,6 +2,7 @@
 #include "ps/engine_impl.h"
 
 #include "common/net/board.h"
+#include "ps/dp/dp.h"
 
 #include <stdlib.h>
 
@@ -24,6 +25,7 @@ static status ps_requirements(const void *options, const char *policy, int world
     const ps_options *o = options;
     ps_policy p;
     TRY(ps_policy_resolve(policy, o, world, &p));
+    if (p.consistency == PS_DATA_PARALLEL) return ps_dp_requirements(options, policy, world, out);
     device_memory_kind kind = o->payload == PS_PAYLOAD_ZMQ ? DEVICE_MEMORY_PRIVATE : DEVICE_MEMORY_SHARED;
     *out = (sync_requirements){.param_kind = kind,
                                .grad_kind = kind,
@@ -89,6 +91,9 @@ static status open_parts(ps_engine *e)
 static status ps_open(const sync_context *context, sync_engine **out)
 {
     *out = NULL;
+    ps_policy p;
+    TRY(ps_policy_resolve(context->policy, context->options, context->world, &p));
+    if (p.consistency == PS_DATA_PARALLEL) return ps_dp_open(context, out);
     ps_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
     e->base = (sync_engine){&sync_ps, *context};
@@ -214,7 +219,8 @@ static void ps_counters(sync_engine *base, sync_counters *out)
 
 void ps_read_report(sync_engine *e, ps_report *out)
 {
-    ps_worker_report(engine_of(e)->worker, out);
+    *out = (ps_report){0};
+    if (e->type == &sync_ps) ps_worker_report(engine_of(e)->worker, out);
 }
 
 const sync_engine_type sync_ps = {

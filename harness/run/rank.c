@@ -64,6 +64,10 @@ static status odd_sizes(const rank_state *s, const sampler_config *c, int64_t si
 static status open_sources(rank_state *s)
 {
     const run_config *c = s->config;
+    int engine = s->place->engine;
+    sync_requirements needs = {0};
+    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], s->place->world, &needs));
+    bool elsewhere = needs.whole_batch && s->place->rank != 0; /* rank 0 loads this rank's batches */
     batches_config b = {.set = s->set,
                         .part = DATA_TRAIN,
                         .purpose = BATCHES_TRAIN,
@@ -74,11 +78,14 @@ static status open_sources(rank_state *s)
                         .batch = c->data.batch,
                         .sampler = (sampler_mode)c->data.sampler,
                         .drop_last = c->data.drop_last,
-                        .threads = (int)c->data.loader_threads};
+                        .whole = needs.whole_batch && !elsewhere,
+                        .threads = elsewhere ? 0 : (int)c->data.loader_threads};
     TRY(data_augment_parse(c->data.augment, &b.augment));
     TRY(batches_open(&b, &s->training));
     if (dataset_describe(s->set)->samples[DATA_TEST] < s->place->world) return STATUS_OK; /* nothing to evaluate */
     b.part = DATA_TEST;
+    b.whole = false;
+    b.threads = (int)c->data.loader_threads;
     b.purpose = BATCHES_EVALUATE;
     b.sampler = SAMPLER_DISTRIBUTED;
     b.drop_last = false;
@@ -173,7 +180,8 @@ static status open_trainer(rank_state *s)
                         .cell = s->cell,
                         .stall_timeout_ns = c->shared.stall_timeout_ns,
                         .inline_progress = progress_inline(c, s->model),
-                        .divide = c->shared.divide};
+                        .divide = c->shared.divide,
+                        .slow = c->shared.slow};
     sampler_config sampler = {.mode = (sampler_mode)c->data.sampler,
                               .samples = dataset_describe(s->set)->samples[DATA_TRAIN],
                               .batch = c->data.batch,
