@@ -33,6 +33,7 @@ typedef struct trainer_config {
     board_cell *cell;
     int64_t stall_timeout_ns;
     bool inline_progress;
+    bool separate_phases;              /* the device is waited for between phases, as by who times them apart */
     int divide;                        /* shared_divide */
     const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
     net_link link;                     /* emulated between the ranks, or zero */

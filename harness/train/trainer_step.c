@@ -108,6 +108,11 @@ static status stage_scatter_inputs(trainer *t)
     return t->engine->type->scatter_inputs(t->engine, &t->step);
 }
 
+static status separate_phases(trainer *t)
+{
+    return t->config.separate_phases ? device_stream_synchronize(t->stream) : STATUS_OK;
+}
+
 /* What the rank trains on: what it has loaded, or been handed. */
 static status stage_take_part(trainer *t)
 {
@@ -128,6 +133,7 @@ static status stage_take_part(trainer *t)
 
 static status stage_enter_forward(trainer *t)
 {
+    TRY(separate_phases(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
     t->exposed_rest = take_counters(t);
     enter(t, BOARD_FORWARD);
@@ -188,6 +194,7 @@ static status stage_scatter_gradient(trainer *t)
 
 static status stage_enter_backward(trainer *t)
 {
+    TRY(separate_phases(t));
     TRY(device_mark(t->stream, MARK_FORWARD_END));
     t->exposed_forward = take_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
