@@ -91,7 +91,7 @@ static status ps_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     ps_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    e->base = (sync_engine){&sync_ps, *context};
+    e->base = (sync_engine){.type = &sync_ps, .context = *context};
     e->options = context->options;
     sync_hold_gradients(&e->base);
     status rc = open_parts(e);

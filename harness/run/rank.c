@@ -162,6 +162,8 @@ static status open_trainer(rank_state *s)
                         .local_rank = s->place->local_rank,
                         .job_token = s->place->token,
                         .device = c->run.device,
+                        .precision = run_config_precision(c),
+                        .share_gpu = c->run.share_gpu,
                         .threads = run_config_threads(c, engine),
                         .model = s->model,
                         .engine = engine_table[engine],

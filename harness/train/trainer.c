@@ -129,7 +129,9 @@ static status open_all(trainer *t)
                             .world = c->world,
                             .local_rank = c->local_rank,
                             .threads = c->threads,
-                            .simulation = c->simulation};
+                            .simulation = c->simulation,
+                            .precision = c->precision,
+                            .share_gpu = c->share_gpu};
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
     describe_batch(t);
