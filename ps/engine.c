@@ -99,7 +99,7 @@ static status ps_open(const sync_context *context, sync_engine **out)
     ps_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
     bool plans = device_get_info(context->device)->plans;
-    e->base = (sync_engine){plans ? &ps_engine_planning : &sync_ps, *context};
+    e->base = (sync_engine){.type = plans ? &ps_engine_planning : &sync_ps, .context = *context};
     e->options = context->options;
     sync_hold_gradients(&e->base);
     status rc = open_parts(e);

@@ -97,8 +97,10 @@ static status run_launcher(run_command *c, char *const *argv, int *exit_code)
 {
     if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
     if (c->config.run.trace) TRY(run_result_probe(c->config.run.trace));
+    TRY(run_config_check_gpus(&c->config));
     TRY(run_plan_make(&c->config, &c->plan));
-    if (!c->config.run.quiet) log_info("no CUDA device found: %s", c->plan.hardware_note);
+    bool cuda = strcmp(c->config.run.device, "cuda") == 0;
+    if (!c->config.run.quiet) log_info("%s%s", cuda ? "" : "no CUDA device found: ", c->plan.hardware_note);
     run_jobs jobs;
     TRY(run_jobs_run(&c->config, &c->plan, argv, &jobs));
     if (jobs.cause[0]) log_error("%s", jobs.cause);

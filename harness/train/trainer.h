@@ -18,6 +18,8 @@ typedef struct trainer_config {
     int rank, world, local_rank;
     uint64_t job_token;
     const char *device; /* "cpu" */
+    int precision;      /* device_precision */
+    bool share_gpu;     /* ranks beyond the GPUs share them */
     int threads;
     void *simulation;       /* NULL but for sim devices */
     const nn_model *model;  /* borrowed, as everything below */

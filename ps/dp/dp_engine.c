@@ -154,7 +154,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     dp_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    e->base = (sync_engine){&sync_ps_dp, *context};
+    e->base = (sync_engine){.type = &sync_ps_dp, .context = *context};
     e->options = context->options;
     e->element = (size_t)dtype_size(context->params->type);
     e->results.fd = e->kept.fd = e->outputs.fd = e->chunks.fd = -1;
