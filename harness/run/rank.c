@@ -3,6 +3,7 @@
 #include "common/data/batches.h"
 #include "common/net/rendezvous.h"
 #include "harness/run/job_result.h"
+#include "harness/run/ps_result.h"
 #include "harness/run/rank_checkpoint.h"
 #include "harness/run/record.h"
 #include "harness/run/version.h"
@@ -371,7 +372,9 @@ static json_t *rank_to_json(rank_state *s)
                              (int)me->pid, "device", device_get_info(trainer_device(s->trainer))->description, "memory",
                              ledger_to_json(trainer_ledger(s->trainer)), "process", "resident_bytes",
                              (json_int_t)process.resident, "proportional_bytes", (json_int_t)process.proportional);
-    if (rank && record_to_json(&s->record, rank) == STATUS_OK) return rank;
+    json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
+    bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
+    if (whole && record_to_json(&s->record, rank) == STATUS_OK) return rank;
     json_decref(rank);
     return NULL;
 }
@@ -382,11 +385,12 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     int engine = s->place->engine;
     char text[24];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s}", "engine", engine_table[engine]->name, "policy",
+    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s, s:b}", "engine", engine_table[engine]->name, "policy",
                      s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
                      run_config_threads(s->config, engine), "device", info->name, "simulated", (int)info->simulated,
                      "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step, "stopped_early",
-                     (int)s->stopped, "parameter_hash", text);
+                     (int)s->stopped, "parameter_hash", text, "one_loss",
+                     (int)trainer_has_one_loss(s->trainer));
 }
 
 static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_outcome *out)
@@ -402,6 +406,7 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_ou
     }
     if (rc == STATUS_OK && !out->job) rc = fail(STATUS_SYSTEM, "no memory for the results");
     if (rc == STATUS_OK) rc = job_result_finish(out->job, ranks);
+    if (rc == STATUS_OK) rc = ps_result_add_memory(out->job, ranks, trainer_engine(s->trainer));
     json_decref(ranks);
     return rc;
 }
