@@ -115,39 +115,52 @@ static status plan_steps(rank_state *s)
     return STATUS_OK;
 }
 
-static status meet(rank_state *s)
+status rank_meet(const run_config *config, const rank_place *place, int members, rendezvous **out)
 {
-    const run_config *c = s->config;
-    rendezvous_options options = {.url = s->place->rendezvous,
-                                  .rank = s->place->rank,
-                                  .world = s->place->world,
-                                  .token = s->place->token,
+    char url[288];
+    snprintf(url, sizeof url, "%s%s", place->rendezvous, members > place->world ? "-members" : "");
+    board_cell *cell = board_cell_of(place->board, place->rank);
+    rendezvous_options options = {.url = url,
+                                  .rank = place->rank,
+                                  .world = members,
+                                  .token = place->token,
                                   .program = PROGRAM_VERSION,
-                                  .config_hash = run_config_hash(c),
-                                  .connect_limit_ns = c->run.connect_timeout_ns,
-                                  .cell = s->cell};
-    board_cell_enter(s->cell, BOARD_RENDEZVOUS, clock_now_ns());
-    return rendezvous_open(&options, &s->rendezvous);
+                                  .config_hash = run_config_hash(config),
+                                  .connect_limit_ns = config->run.connect_timeout_ns,
+                                  .cell = cell};
+    board_cell_enter(cell, BOARD_RENDEZVOUS, clock_now_ns());
+    return rendezvous_open(&options, out);
 }
 
-static status exchange_offers(rank_state *s)
+/* Connects the engine with what all members offer; servers of their own are met for this alone. */
+static status connect_with(rank_state *s, rendezvous *r, int members)
 {
-    int world = s->place->world;
-    sync_blob mine, *all = calloc((size_t)world, sizeof *all);
-    rendezvous_blob *got = calloc((size_t)world, sizeof *got);
+    sync_blob mine, *all = calloc((size_t)members, sizeof *all);
+    rendezvous_blob *got = calloc((size_t)members, sizeof *got);
     status rc;
     if (!all || !got) {
-        rc = fail(STATUS_SYSTEM, "no memory for the offers of %d ranks", world);
+        rc = fail(STATUS_SYSTEM, "no memory for the offers of %d ranks", members);
         goto out;
     }
     TRY_GOTO(rc, trainer_offer(s->trainer, &mine), out);
-    TRY_GOTO(rc, rendezvous_allgather(s->rendezvous, "offers", mine.data, mine.bytes,
+    TRY_GOTO(rc, rendezvous_allgather(r, "offers", mine.data, mine.bytes,
                                       clock_now_ns() + s->config->run.connect_timeout_ns, got), out);
-    for (int r = 0; r < world; r++) all[r] = (sync_blob){(void *)got[r].data, got[r].bytes};
+    for (int m = 0; m < members; m++) all[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
     rc = trainer_connect(s->trainer, all);
 out:
     free(all);
     free(got);
+    return rc;
+}
+
+static status exchange_offers(rank_state *s)
+{
+    rendezvous *members = NULL;
+    int count = s->place->world + s->place->servers;
+    if (s->place->servers == 0) return connect_with(s, s->rendezvous, count);
+    TRY(rank_meet(s->config, s->place, count, &members));
+    status rc = connect_with(s, members, count);
+    rendezvous_close(&members);
     return rc;
 }
 
@@ -217,7 +230,7 @@ static status set_up(rank_state *s)
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(run_config_build(s->config, &s->set, &s->model, &s->checkpoint.model));
     TRY(open_sources(s));
-    TRY(meet(s));
+    TRY(rank_meet(s->config, s->place, s->place->world, &s->rendezvous));
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(open_trainer(s));
     TRY(resume(s));
