@@ -9,4 +9,7 @@
 /* The side-by-side text report. */
 void report_text(const json_t *result, text_buffer *out);
 
+/* Several results of runs of one engine each: what `harness compare` prints. */
+void report_compare(const json_t *runs, text_buffer *out);
+
 #endif
