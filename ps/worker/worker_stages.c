@@ -1,4 +1,5 @@
 /* A worker's stages: what the compute thread does. It posts events and waits on fences. */
+#include "ps/bytes.h"
 #include "ps/worker/worker_impl.h"
 
 #include <string.h>
@@ -73,7 +74,8 @@ static status wait_for_buffers(ps_worker *w)
     const char *from = w->staging;
     for (int i = 0; i < set->model->buffer_count; i++) {
         size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
-        memcpy((char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, from, bytes);
+        ps_move(worker_context(w)->device, (char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element,
+                from, bytes);
         from += bytes;
     }
     return STATUS_OK;
@@ -83,6 +85,7 @@ static status wait_for_buffers(ps_worker *w)
 static void clear_gradients(ps_worker *w)
 {
     const param_set *set = worker_context(w)->params;
+    if (!ps_bytes_exist(worker_context(w)->device)) return;
     memset(set->grads.data, 0, (size_t)set->arena_elements * w->element);
 }
 
