@@ -10,7 +10,10 @@
  * Threads: the rank's compute thread calls the stages. They post events and wait on fences, nothing
  * else. An engine is a state machine, progressed by one agent (agent.h), which owns its sockets and
  * its collectives. A stage may return STATUS_AGAIN on the virtual device: the loop calls it again with
- * the same arguments; it must do its side effects once. */
+ * the same arguments; it must do its side effects once.
+ *
+ * On a device that plans (device_info.plans) an engine is alone: it reaches for no peer and waits for none,
+ * and its stages do to the ledger what they do elsewhere. */
 #ifndef COMMON_SYNC_ENGINE_H
 #define COMMON_SYNC_ENGINE_H
 
@@ -22,6 +25,21 @@
 #include "common/optim/optimizer.h"
 
 typedef struct sync_engine sync_engine;
+
+/* What lies where, for engines that move batches and outputs between ranks. The owner fills it in before the
+ * stage that reads it; what an engine sets is marked. Sizes are of one sample, in bytes. */
+typedef struct sync_exchange {
+    device_memory *input, *target; /* the batch; where a rank loads for all: of all ranks, in rank order */
+    int64_t input_bytes, target_bytes, output_bytes;
+    dtype target_type;
+    int64_t targets_each; /* targets of a sample */
+    int64_t largest;      /* samples of the largest batch that one rank loads for all */
+    int64_t loaded;       /* samples that this rank has loaded */
+    int64_t samples, targets; /* of this rank's part and its targets that count: as loaded, unless
+                               * scatter_inputs sets them */
+    void *output, *output_gradient;    /* of this rank's part */
+    void *all_outputs, *all_gradients; /* set by open where this rank computes the loss over all ranks' outputs */
+} sync_exchange;
 
 /* What an engine is given. Everything is borrowed and outlives the engine. In the ledger the owner has
  * entered parameters, activations and batch; gradients, buckets and optimizer state are the engine's to
@@ -35,6 +53,7 @@ typedef struct sync_context {
     const nn_program *program; /* the training program: order of readiness, sizes */
     optimizer *optimizer;
     ledger *ledger;
+    sync_exchange *exchange;   /* NULL where nobody moves batches: in tests */
     struct board_cell *cell;   /* this rank's status cell; never NULL */
     const void *options;       /* the engine's own option struct (sync_engine_type.options) */
     const char *policy;        /* a name from the engine's policy table */
@@ -81,6 +100,10 @@ typedef struct sync_requirements {
     device_memory_kind param_kind, grad_kind, buffer_kind;
     ledger_class param_class; /* PARAMETERS, or REPLICAS where this rank holds a copy of another's */
     bool shares_buffers;      /* every forward starts from rank 0's buffers, on every rank */
+    bool whole_batch;         /* rank 0 loads the batches of all ranks, and scatter_inputs hands them out */
+    bool one_loss;            /* rank 0 computes one loss over the outputs of all ranks: programs end before it */
+    device_memory_kind batch_kind;
+    int alike_from;           /* ranks from this one on hold the same memory */
 } sync_requirements;
 
 /* One row of a policy table as `harness policies` prints it. */

@@ -4,6 +4,7 @@
 #include "harness/launch/environment.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"
+#include "harness/run/ledger_plan.h"
 #include "harness/run/trace_file.h"
 #include "harness/sim/virtual_run.h"
 
@@ -20,15 +21,27 @@ typedef struct run_command {
     int64_t started_at_s;
 } run_command;
 
-static status print_report(const json_t *result)
+static status print_report(const json_t *result, void (*render)(const json_t *result, text_buffer *out))
 {
     text_buffer text = {0};
     status rc = STATUS_OK;
-    report_text(result, &text);
+    render(result, &text);
     if (text.out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for the report");
     else if (fputs(text.data, stdout) < 0 || fflush(stdout) != 0) rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
     text_free(&text);
     return rc;
+}
+
+/* Writes the JSON and prints the report, as the options want it. Takes over `result`. */
+static status deliver(const run_command *c, json_t *result, void (*render)(const json_t *result, text_buffer *out))
+{
+    const char *json = c->config.run.json;
+    bool only_json = json && strcmp(json, "-") == 0;
+    status written = json ? run_result_write(result, json) : STATUS_OK;
+    /* Also where the file failed: what was measured is not lost. */
+    status printed = only_json ? STATUS_OK : print_report(result, render);
+    json_decref(result);
+    return written != STATUS_OK ? written : printed;
 }
 
 static status report(const run_command *c, const run_job *jobs)
@@ -42,15 +55,9 @@ static status report(const run_command *c, const run_job *jobs)
                               .model = c->plan.model,
                               .hardware_note = c->plan.hardware_note,
                               .started_at_s = c->started_at_s};
-    const char *json = c->config.run.json;
     if (c->config.run.trace) TRY(trace_file_write(c->config.run.trace, &c->config, jobs));
-    bool only_json = json && strcmp(json, "-") == 0;
     TRY(run_result_build(&input, &result));
-    status written = json ? run_result_write(result, json) : STATUS_OK;
-    /* Also where the file failed: what was measured is not lost. */
-    status printed = only_json ? STATUS_OK : print_report(result);
-    json_decref(result);
-    return written != STATUS_OK ? written : printed;
+    return deliver(c, result, report_text);
 }
 
 static bool any_result(const run_jobs *jobs)
@@ -58,6 +65,16 @@ static bool any_result(const run_jobs *jobs)
     for (int e = 0; e < ENGINE_COUNT; e++)
         if (jobs->jobs[e].result) return true;
     return false;
+}
+
+/* ---- a plan ------------------------------------------------------------------------------------ */
+
+static status report_the_plan(run_command *c)
+{
+    json_t *plan = NULL;
+    TRY(run_plan_make(&c->config, &c->plan));
+    TRY(ledger_plan_make(&c->config, &c->plan, &plan));
+    return deliver(c, plan, report_plan);
 }
 
 /* ---- virtual time ------------------------------------------------------------------------------ */
@@ -144,6 +161,7 @@ static status start(run_command *c, int argc, char *argv[], char *const *words, 
     TRY(run_config_init(&c->config));
     TRY(run_config_parse(&c->config, argc, argv));
     log_set_level((log_level)c->config.run.log_level);
+    if (c->config.run.plan) return report_the_plan(c);
     if (run_config_is_virtual(&c->config)) return run_virtual(c);
     launch_environment e;
     TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));

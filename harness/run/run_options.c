@@ -54,6 +54,8 @@ static const option run_option_list[] = {
     {.name = "quiet", .type = OPTION_FLAG, .offset = FIELD(quiet), .help = "no progress and no notes on stderr"},
     {.name = "log-level", .type = OPTION_CHOICE, .offset = FIELD(log_level), .initial = "info", .choices = level_names,
      .help = "of the lines on stderr"},
+    {.name = "plan", .type = OPTION_FLAG, .offset = FIELD(plan),
+     .help = "print the memory that every rank would hold, and run nothing"},
     {.name = "rendezvous", .argument = "URL", .type = OPTION_TEXT, .offset = FIELD(rendezvous),
      .help = "tcp://HOST:PORT, file://PATH or env://, where something else starts the ranks"},
     {.name = "connect-timeout", .argument = "TIME", .type = OPTION_DURATION, .offset = FIELD(connect_timeout_ns),

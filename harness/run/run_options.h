@@ -24,7 +24,7 @@ typedef struct run_options {
     int64_t threads; /* 0: the processors divided by the ranks */
     const char *json;
     const char *trace, *trace_steps;
-    bool quiet;
+    bool quiet, plan;
     int log_level;
     int64_t eval_every;
     int loss_reduction; /* 0 mean, 1 sum */

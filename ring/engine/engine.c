@@ -236,6 +236,7 @@ static status open_collectives(ring_engine *e)
 static status ring_connect(sync_engine *base, const sync_blob *offers)
 {
     ring_engine *e = ring_of(base);
+    if (ring_plans(e)) return STATUS_OK;
     TRY(ring_compare_offers(e, offers));
     TRY(open_collectives(e));
     sync_agent_config config = {.ops = &ring_agent_ops,
