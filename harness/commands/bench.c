@@ -41,7 +41,7 @@ typedef struct bench_setup {
     char operations[256];
     ring_bench_row *rows;
     int row_count, row_capacity;
-    bool only_json, out_of_memory;
+    bool only_json, out_of_memory, wrong;
 } bench_setup;
 
 static void bind_all(bench_setup *s)
@@ -100,12 +100,15 @@ static status bench_rank0(bench_setup *s, const ring_bench_config *config)
         TRY(output_text(&text));
     }
     TRY(ring_bench(config, take_row, s));
+    for (int i = 0; i < s->row_count; i++)
+        s->wrong = s->wrong || s->rows[i].out_of_place.wrong > 0 || s->rows[i].in_place.wrong > 0;
     if (s->out_of_memory) return fail(STATUS_SYSTEM, "no memory for the results");
     if (!s->only_json) {
         ring_bench_footer(s->rows, s->row_count, &text);
         TRY(output_text(&text));
     }
-    return s->options.json ? write_json(s) : STATUS_OK;
+    if (s->options.json) TRY(write_json(s));
+    return s->wrong ? fail(STATUS_MISMATCH, "bench: found wrong values") : STATUS_OK;
 }
 
 static status tune(const ring_bench_config *config)
@@ -134,7 +137,7 @@ static status run_rank(bench_setup *s, const launch_environment *e)
         board_cell_finish(e->cell);
     } else {
         board_fail(e->board, e->rank, rc, error_message());
-        error_clear();
+        if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* the launcher says it, once */
     }
     return rc;
 }
@@ -164,8 +167,8 @@ static status start(bench_setup *s, int argc, char *argv[], const char **positio
     TRY(options_parse(s->bindings, 2, argc, argv, positional, &count));
     TRY(name_operations(s, positional, count));
     s->only_json = s->options.json && strcmp(s->options.json, "-") == 0;
-    TRY(launch_environment_open(false, &e));
-    status rc = e.origin == LAUNCH_BY_HARNESS ? run_rank(s, &e) : run_launcher(s, words, exit_code);
+    TRY(launch_environment_open(getenv("OMPI_COMM_WORLD_RANK") != NULL, &e));
+    status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(s, words, exit_code) : run_rank(s, &e);
     launch_environment_close(&e);
     return rc;
 }
