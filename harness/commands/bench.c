@@ -8,6 +8,7 @@
 #include "harness/launch/launch.h"
 #include "ring/bench/bench.h"
 
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,20 @@ static status tune(const ring_bench_config *config)
     return output_text(&text);
 }
 
+/* One processor a rank, as mpirun does it: two ranks that happen to share one would measure the scheduler. */
+static void bind_to_processor(int rank, int world)
+{
+    cpu_set_t all, one;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < world) return;
+    for (int p = 0, seen = 0; p < CPU_SETSIZE; p++) {
+        if (!CPU_ISSET(p, &all) || seen++ != rank) continue;
+        CPU_ZERO(&one);
+        CPU_SET(p, &one);
+        sched_setaffinity(0, sizeof one, &one);
+        return;
+    }
+}
+
 static status run_rank(bench_setup *s, const launch_environment *e)
 {
     ring_bench_config config = {.rank = e->rank,
@@ -130,6 +145,7 @@ static status run_rank(bench_setup *s, const launch_environment *e)
                                 .timeout_ns = s->options.timeout_ns,
                                 .options = &s->ring};
     status rc;
+    if (e->origin == LAUNCH_BY_HARNESS) bind_to_processor(e->rank, e->world);
     if (s->options.tune) rc = tune(&config);
     else if (e->rank == 0) rc = bench_rank0(s, &config);
     else rc = ring_bench(&config, take_row, s);
