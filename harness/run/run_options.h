@@ -18,7 +18,7 @@ typedef struct run_options {
     int mode;
     int64_t gpus; /* ranks; 0: what the machine suggests */
     const char *device;
-    int64_t steps, epochs, warmup;
+    int64_t steps, epochs, warmup, accumulate;
     uint64_t seed;
     const char *policy;
     int64_t threads; /* 0: the processors divided by the ranks */
