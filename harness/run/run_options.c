@@ -42,6 +42,8 @@ static const option run_option_list[] = {
      .help = "passes over the training data, the warm-up included"},
     {.name = "warmup", .argument = "N", .type = OPTION_INT, .offset = FIELD(warmup), .initial = "5", .high = 1e9,
      .help = "first steps that train but are not measured"},
+    {.name = "accumulate", .argument = "K", .type = OPTION_INT, .offset = FIELD(accumulate), .initial = "1", .low = 1,
+     .high = 1e6, .help = "batches a step: gradients are averaged over them, and exchanged behind the last alone"},
     {.name = "seed", .argument = "N", .type = OPTION_INT, .offset = FIELD(seed), .initial = "1", .high = 0x1p62,
      .help = "of parameters, data order, augmentation and held-back data"},
     {.name = "policy", .argument = "P|ps=P,ring=P", .type = OPTION_TEXT, .offset = FIELD(policy),

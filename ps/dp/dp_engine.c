@@ -117,7 +117,9 @@ static status open_star(dp_engine *e)
                             .shown = {&c->params->params, &c->params->grads, c->exchange->input, c->exchange->target,
                                       e->outputs.data ? &e->outputs : NULL},
                             .shown_count = PS_SEGMENTS,
-                            .stall_timeout_ns = c->stall_timeout_ns};
+                            .stall_timeout_ns = c->stall_timeout_ns,
+                            .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
+    e->adapter.link = c->link;
     if (e->member.frames > MESSAGE_FRAMES_MAX)
         return fail(STATUS_CONFIG, "policy dp: found %d tensors in a chunk, allowed are %d", e->member.frames, MESSAGE_FRAMES_MAX);
     transport_options options;
