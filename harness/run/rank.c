@@ -205,7 +205,7 @@ static status set_up(rank_state *s)
     TRY(plan_steps(s));
     rank_trace_choose(&s->trace, s->first_step + s->warmup);
     trainer_set_total_steps(s->trainer, s->total_steps);
-    int64_t evaluations = 1 + (r->eval_every ? s->total_steps / r->eval_every : 0);
+    int64_t evaluations = 1 + (r->eval_every > 0 ? s->total_steps / r->eval_every : 0);
     TRY(overlap_open(&s->overlap, s->model->param_count));
     TRY(record_init(&s->record, s->total_steps - s->first_step - s->warmup, evaluations));
     return exchange_offers(s);
@@ -215,7 +215,7 @@ static status set_up(rank_state *s)
 
 static status evaluate(rank_state *s)
 {
-    if (!s->evaluation) return STATUS_OK;
+    if (!s->evaluation || s->config->run.eval_every < 0) return STATUS_OK;
     evaluation_sums sums;
     TRY(trainer_settle(s->trainer));
     TRY(trainer_evaluate(s->trainer, s->evaluation, &sums));
@@ -232,7 +232,7 @@ static status evaluate(rank_state *s)
 static bool evaluation_is_due(const rank_state *s)
 {
     int64_t every = s->config->run.eval_every;
-    return every && s->next_step % every == 0 && s->next_step < s->total_steps;
+    return every > 0 && s->next_step % every == 0 && s->next_step < s->total_steps;
 }
 
 static bool save_is_due(const rank_state *s, bool last)

@@ -53,7 +53,7 @@ static const option run_option_list[] = {
     {.name = "loss-reduction", .type = OPTION_CHOICE, .offset = FIELD(loss_reduction), .initial = "mean",
      .choices = reduction_names, .help = "over the targets of a rank's batch"},
     {.name = "eval-every", .argument = "STEPS", .type = OPTION_INT, .offset = FIELD(eval_every), .initial = "0",
-     .high = 1e12, .help = "evaluate on the test data every so many steps; always at the end (0: only then)"},
+     .low = -1, .high = 1e12, .help = "evaluate on the test data every so many steps and at the end (0: only then; -1: never)"},
     {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
      .help = "write the results there; -: to stdout, without the report"},
     {.name = "trace", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(trace),
