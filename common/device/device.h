@@ -1,8 +1,8 @@
 /* Devices: where operations run and time passes.
  *
- * Four back ends stand behind these functions: `reference` (double precision, plain loops), `cpu`,
- * `cuda` (a module opened at run time) and `sim:PROFILE` (no bytes; an operation advances virtual
- * time). The shape is CUDA's: work is launched on streams, and a stream waits for fences. On the CPU a
+ * Five back ends stand behind these functions: `reference` (double precision, plain loops), `cpu`,
+ * `cuda` (a module opened at run time), `sim:PROFILE` (no bytes; an operation advances virtual time) and
+ * `plan:NAME` (no bytes and no time: what NAME would hold). The shape is CUDA's: work is launched on streams, and a stream waits for fences. On the CPU a
  * stream is the calling thread: a launch is a call, and a wait blocks. On the virtual device a wait
  * that cannot be met yet returns STATUS_AGAIN, and the caller's cursor stays where it is.
  *
@@ -29,7 +29,7 @@ typedef struct device_kernel device_kernel;
 typedef enum device_precision { DEVICE_PRECISION_F32, DEVICE_PRECISION_TF32, DEVICE_PRECISION_BF16 } device_precision;
 
 typedef struct device_config {
-    const char *name;   /* "cpu", "reference", "cuda", "sim:PROFILE" */
+    const char *name;   /* "cpu", "reference", "cuda", "sim:PROFILE", "plan:NAME" */
     int rank, world;    /* the rank that the device serves */
     int local_rank;     /* picks the GPU */
     int threads;        /* compute threads of this rank; at least 1 */
@@ -43,9 +43,9 @@ typedef struct device_info {
     char description[128];   /* "2 threads, AVX-512, oneDNN 2.6.3" */
     dtype compute_type;      /* of parameters, activations and gradients */
     bool host_addressable;   /* the host may read and write device memory */
-    bool asynchronous;       /* launches, copies and waits return before they are done */
     bool real;               /* tensor bytes exist */
     bool simulated;          /* figures come from a model: reports must mark them */
+    bool plans;              /* nothing runs and nothing is stored: only the ledger moves (plan/plan.h) */
 } device_info;
 
 status device_open(const device_config *config, device **out);

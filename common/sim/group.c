@@ -20,7 +20,7 @@ struct sim_group {
     sim_flow flow;
     member_state *members; /* [count] */
     int *ranks;
-    int count, joined;
+    int count, present, joined; /* members; those that join; those that have */
     sim_collective kind; /* of the call that gathers or runs */
     sim_time at;         /* when the last of those who joined comes */
     double bytes, sent;
@@ -36,8 +36,16 @@ static void on_finished(void *context)
     g->at = 0;
     g->calls++;
     g->bytes_sent += g->sent;
-    for (int i = 0; i < g->count; i++) g->members[i].joined = false;
-    for (int i = 0; i < g->count; i++) g->members[i].told.finished(g->members[i].told.context);
+    for (int i = 0; i < g->present; i++) g->members[i].joined = false;
+    for (int i = 0; i < g->present; i++) g->members[i].told.finished(g->members[i].told.context);
+}
+
+double sim_group_share(const sim_group *g, sim_collective kind, double bytes)
+{
+    sim_nccl_cost cost;
+    if (g->count == 1) return 0;
+    sim_nccl_cost_of(g->rings, kind, SIM_RING, SIM_SIMPLE, &cost); /* the same part for every protocol */
+    return bytes * (cost.bus / cost.bandwidth);
 }
 
 /* All have come. Every rank sends (bus bandwidth) * (time) = bytes * bus bandwidth / algorithm bandwidth. */
@@ -48,8 +56,8 @@ static void on_begin(void *context)
     sim_time alone;
     sim_protocol protocol = sim_nccl_choose(g->rings, g->kind, SIM_RING, g->bytes, &alone);
     sim_nccl_cost_of(g->rings, g->kind, SIM_RING, protocol, &cost);
-    g->sent = g->count > 1 ? g->bytes * (cost.bus / cost.bandwidth) : 0;
-    for (int i = 0; i < g->count; i++) g->members[i].told.moving(g->members[i].told.context);
+    g->sent = sim_group_share(g, g->kind, g->bytes);
+    for (int i = 0; i < g->present; i++) g->members[i].told.moving(g->members[i].told.context);
     sim_flow_start(&g->flow, 0, g->rings->uses, g->rings->use_count, g->sent, cost.bus,
                    sim_nccl_latency(&cost, g->bytes));
 }
@@ -68,6 +76,7 @@ static status open_all(sim_group *g, const int *ranks)
     for (int i = 0; i < g->count; i++) {
         g->ranks[i] = ranks[i];
         gpus[i] = simulation_gpu(g->simulation, ranks[i]);
+        if (ranks[i] < simulation_present(g->simulation)) g->present++;
     }
     TRY_GOTO(rc, sim_rings_open(g->simulation->topology, gpus, g->count, &g->rings), out);
     TRY_GOTO(rc, sim_event_init(&g->simulation->queue, &g->begin, ranks[0], on_begin, g), out);
@@ -134,6 +143,6 @@ status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind
     g->kind = kind;
     g->bytes = bytes;
     g->at = sim_later(g->at, at);
-    if (++g->joined == g->count) sim_event_schedule(&g->simulation->queue, &g->begin, g->at);
+    if (++g->joined == g->present) sim_event_schedule(&g->simulation->queue, &g->begin, g->at);
     return STATUS_OK;
 }

@@ -19,7 +19,8 @@ typedef struct sim_group_member {
     void *context;
 } sim_group_member;
 
-/* The group of `ranks` [count], ascending. */
+/* The group of `ranks` [count], ascending. Members whose ranks are not present (simulation_present) never
+ * join: they are taken to come with the others. */
 status sim_group_open(simulation *s, const int *ranks, int count, sim_group **out);
 void sim_group_close(sim_group **group);
 
@@ -30,6 +31,9 @@ const sim_rings *sim_group_rings(const sim_group *g);
  * or the member has not finished its last one. */
 status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, double bytes,
                       const sim_group_member *told);
+
+/* Bytes that every member sends in such a call. */
+double sim_group_share(const sim_group *g, sim_collective kind, double bytes);
 
 /* Calls that were done, and their bytes as every member sent them. */
 int64_t sim_group_calls(const sim_group *g);

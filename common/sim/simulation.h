@@ -17,6 +17,7 @@ typedef struct simulation_config {
     int machines;        /* 0: as many as the ranks fill */
     int processes;       /* that a machine's ranks are; 0: a process a rank. More than one: kappa applies */
     sim_precision precision;
+    int present;           /* ranks that are simulated, the first ones; 0: all. See simulation_present() */
     bool unlimited_memory; /* GPUs never run out of memory */
     uint64_t jitter_seed;  /* 0: all GPUs are alike and every kernel takes what it should */
     double link_rate,
@@ -38,6 +39,7 @@ typedef struct simulation {
     bool stopping;
     void *devices; /* the device back end's, shared by all ranks */
     void (*free_devices)(void *devices);
+    struct sim_shared *shared; /* objects that ranks share by name */
 } simulation;
 
 /* STATUS_USAGE: no such profile. STATUS_DATA: a profile that is none. STATUS_CONFIG: more ranks than the
@@ -61,6 +63,21 @@ static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
     if (s->current || !s->firing) return s->current ? s->current : driver;
     s->clock.time = s->queue.now;
     return &s->clock;
+}
+
+/* An object that several ranks share: the first who asks for `name` has it opened, the last who lets it go has
+ * it closed. What is opened is told `context`. */
+typedef struct sim_shared_type {
+    status (*open)(simulation *s, void *context, void **out);
+    void (*close)(void *object);
+} sim_shared_type;
+status simulation_share(simulation *s, const char *name, const sim_shared_type *type, void *context, void **out);
+void simulation_unshare(simulation *s, void *object);
+
+/* How many of the ranks are really there: the first ones. The others do what these do, at the same time. */
+static inline int simulation_present(const simulation *s)
+{
+    return s->config.present ? s->config.present : s->config.world;
 }
 
 /* Runs events until none are left or simulation_stop is called; the failure of the first actor that fails. */

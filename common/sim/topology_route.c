@@ -8,21 +8,31 @@ static void add_hop(const sim_topology *t, sim_route *r, int machine, int resour
     r->hops[r->count++] = (sim_hop_use){.resource = machine * t->per_machine + resource, .weight = weight};
 }
 
-static bool crosses_socket(const sim_topology *t, int from, int to)
+static int sockets_between(const sim_topology *t, int from, int to)
 {
+    int sockets = 0;
     for (int at = to; at != from; at = topology_path(t, from, at)->before)
-        if (t->w->nodes[at].kind == SIM_NODE_SOCKET) return true;
-    return false;
+        sockets += t->w->nodes[at].kind == SIM_NODE_SOCKET;
+    return sockets;
 }
 
-static void add_path(const sim_topology *t, sim_route *r, int machine, int from, int to, double weight)
+/* `pcie` is the weight of PCIe links. */
+static void add_path(const sim_topology *t, sim_route *r, int machine, int from, int to, double pcie)
 {
     for (int at = to; at != from;) {
         const topology_step *s = topology_path(t, from, at);
         assert(s->link >= 0);
+        double weight = t->w->links[s->link].kind == SIM_LINK_PCIE ? pcie : 1;
         add_hop(t, r, machine, 2 * s->link + (t->w->links[s->link].b == s->before), weight);
         at = s->before;
     }
+}
+
+/* NCCL counts wire bytes for the packets into which a host bridge cuts traffic between its GPUs on the PCIe
+ * links of paths through one bridge alone (src/graph/search.cc, followPath: PATH_PHB). */
+static double peer_weight(const sim_topology *t, int from, int to)
+{
+    return sockets_between(t, from, to) == 1 ? sim_profile_get(t->profile, SIM_PEER_OVERHEAD) : 1;
 }
 
 static void route_gpus(const sim_topology *t, sim_route *r, int machine, int from, int to)
@@ -32,8 +42,7 @@ static void route_gpus(const sim_topology *t, sim_route *r, int machine, int fro
     if (sim_topology_nvlinks(t, from, to)) {
         add_path(t, r, machine, a, b, 1);
     } else if (t->w->peer_access) {
-        add_path(t, r, machine, a, b,
-                 crosses_socket(t, a, b) ? sim_profile_get(t->profile, SIM_PEER_OVERHEAD) : 1);
+        add_path(t, r, machine, a, b, peer_weight(t, a, b));
     } else {
         int socket = t->gpu_socket[from], s = t->socket_node[socket];
         add_path(t, r, machine, a, s, 1);

@@ -1,6 +1,7 @@
 #include "common/sync/agent.h"
 
 #include "common/base/clock.h"
+#include "common/device/sim/agent_sim.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -18,6 +19,8 @@ struct sync_agent {
     atomic_bool failed; /* set once, behind `error` */
     error_record error;
     int idle_rounds; /* inline: of the compute thread */
+    sim_agent *virtual_agent; /* on a virtual device: neither thread nor inline */
+    sim_agent_ops virtual_ops;
 };
 
 static void give_up(sync_agent *agent)
@@ -86,14 +89,19 @@ status sync_agent_open(const sync_agent_config *config, sync_agent **out)
     sync_agent *agent = calloc(1, sizeof *agent);
     if (!agent) return fail(STATUS_SYSTEM, "no memory for an agent");
     agent->config = *config;
-    if (config->inline_progress) {
+    status rc = STATUS_OK;
+    if (sim_device_simulation(config->device)) {
+        agent->virtual_ops = (sim_agent_ops){config->ops->progress, config->ops->failed};
+        rc = sim_agent_open(config->device, config->name, &agent->virtual_ops, config->context,
+                            &agent->virtual_agent);
+    } else if (config->inline_progress) {
         device_set_idle(config->device, idle_progress, agent);
     } else {
-        status rc = start_thread(agent);
-        if (rc != STATUS_OK) {
-            free(agent);
-            return rc;
-        }
+        rc = start_thread(agent);
+    }
+    if (rc != STATUS_OK) {
+        free(agent);
+        return rc;
     }
     *out = agent;
     return STATUS_OK;
@@ -103,7 +111,9 @@ void sync_agent_close(sync_agent **pointer)
 {
     sync_agent *agent = *pointer;
     if (!agent) return;
-    if (agent->has_thread) {
+    if (agent->virtual_agent) {
+        sim_agent_close(&agent->virtual_agent);
+    } else if (agent->has_thread) {
         atomic_store_explicit(&agent->stop, true, memory_order_release);
         agent->config.ops->wake(agent->config.context);
         pthread_join(agent->thread, NULL);
@@ -116,11 +126,13 @@ void sync_agent_close(sync_agent **pointer)
 
 void sync_agent_wake(sync_agent *agent)
 {
-    if (agent->has_thread) agent->config.ops->wake(agent->config.context);
+    if (agent->virtual_agent) sim_agent_wake(agent->virtual_agent);
+    else if (agent->has_thread) agent->config.ops->wake(agent->config.context);
 }
 
 status sync_agent_error(sync_agent *agent)
 {
+    if (agent->virtual_agent) return sim_agent_error(agent->virtual_agent);
     if (!atomic_load_explicit(&agent->failed, memory_order_acquire)) return STATUS_OK;
     return error_adopt(&agent->error);
 }

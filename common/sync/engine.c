@@ -62,9 +62,8 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
     const optimizer_options *o = optimizer_get_options(c->optimizer);
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     int64_t begin = device_now_ns(c->device);
-    bool marks = device_get_info(c->device)->asynchronous;
     double scale = 1.0;
-    if (marks) TRY(device_mark(c->compute, SYNC_MARK_UPDATE));
+    TRY(device_mark(c->compute, SYNC_MARK_UPDATE));
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
     optimizer_begin_state(c->optimizer);
     if (o->clip_norm > 0) {
@@ -74,15 +73,7 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
     }
     TRY(optimizer_update(c->optimizer, c->compute, c->params->params.data, grads, all, step->index,
                          step->learning_rate, scale));
-    if (!marks) *spent_ns += device_now_ns(c->device) - begin;
-    e->update_marked = marks;
-    return marks ? device_mark(c->compute, SYNC_MARK_UPDATE_END) : STATUS_OK;
-}
-
-void sync_take_update_time(sync_engine *e, int64_t *spent_ns)
-{
-    device_stream *s = e->context.compute;
-    if (!e->update_marked) return;
-    *spent_ns += device_mark_ns(s, SYNC_MARK_UPDATE_END) - device_mark_ns(s, SYNC_MARK_UPDATE);
-    e->update_marked = false;
+    TRY(device_mark(c->compute, SYNC_MARK_UPDATED));
+    *spent_ns += device_now_ns(c->device) - begin;
+    return STATUS_OK;
 }

@@ -4,6 +4,8 @@
 #include "harness/launch/environment.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"
+#include "harness/run/ledger_plan.h"
+#include "harness/sim/virtual_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,15 +20,27 @@ typedef struct run_command {
     int64_t started_at_s;
 } run_command;
 
-static status print_report(const json_t *result)
+static status print_report(const json_t *result, void (*render)(const json_t *result, text_buffer *out))
 {
     text_buffer text = {0};
     status rc = STATUS_OK;
-    report_text(result, &text);
+    render(result, &text);
     if (text.out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for the report");
     else if (fputs(text.data, stdout) < 0 || fflush(stdout) != 0) rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
     text_free(&text);
     return rc;
+}
+
+/* Writes the JSON and prints the report, as the options want it. Takes over `result`. */
+static status deliver(const run_command *c, json_t *result, void (*render)(const json_t *result, text_buffer *out))
+{
+    const char *json = c->config.run.json;
+    bool only_json = json && strcmp(json, "-") == 0;
+    status written = json ? run_result_write(result, json) : STATUS_OK;
+    /* Also where the file failed: what was measured is not lost. */
+    status printed = only_json ? STATUS_OK : print_report(result, render);
+    json_decref(result);
+    return written != STATUS_OK ? written : printed;
 }
 
 static status report(const run_command *c, const run_job *jobs)
@@ -40,14 +54,8 @@ static status report(const run_command *c, const run_job *jobs)
                               .model = c->plan.model,
                               .hardware_note = c->plan.hardware_note,
                               .started_at_s = c->started_at_s};
-    const char *json = c->config.run.json;
-    bool only_json = json && strcmp(json, "-") == 0;
     TRY(run_result_build(&input, &result));
-    status written = json ? run_result_write(result, json) : STATUS_OK;
-    /* Also where the file failed: what was measured is not lost. */
-    status printed = only_json ? STATUS_OK : print_report(result);
-    json_decref(result);
-    return written != STATUS_OK ? written : printed;
+    return deliver(c, result, report_text);
 }
 
 static bool any_result(const run_jobs *jobs)
@@ -55,6 +63,29 @@ static bool any_result(const run_jobs *jobs)
     for (int e = 0; e < ENGINE_COUNT; e++)
         if (jobs->jobs[e].result) return true;
     return false;
+}
+
+/* ---- a plan ------------------------------------------------------------------------------------ */
+
+static status report_the_plan(run_command *c)
+{
+    json_t *plan = NULL;
+    TRY(run_plan_make(&c->config, &c->plan));
+    TRY(ledger_plan_make(&c->config, &c->plan, &plan));
+    return deliver(c, plan, report_plan);
+}
+
+/* ---- virtual time ------------------------------------------------------------------------------ */
+
+static status run_virtual(run_command *c)
+{
+    run_job jobs[ENGINE_COUNT] = {{0}};
+    if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
+    TRY(run_plan_make(&c->config, &c->plan));
+    status rc = virtual_run(&c->config, &c->plan, jobs, c->plan.hardware_note, sizeof c->plan.hardware_note);
+    if (rc == STATUS_OK) rc = report(c, jobs);
+    for (int e = 0; e < ENGINE_COUNT; e++) json_decref(jobs[e].result);
+    return rc;
 }
 
 /* ---- the launcher ------------------------------------------------------------------------------ */
@@ -128,6 +159,8 @@ static status start(run_command *c, int argc, char *argv[], char *const *words, 
     TRY(run_config_init(&c->config));
     TRY(run_config_parse(&c->config, argc, argv));
     log_set_level((log_level)c->config.run.log_level);
+    if (c->config.run.plan) return report_the_plan(c);
+    if (run_config_is_virtual(&c->config)) return run_virtual(c);
     launch_environment e;
     TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));
     status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(c, words, exit_code) : run_rank(c, &e, exit_code);

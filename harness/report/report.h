@@ -9,4 +9,7 @@
 /* The side-by-side text report. */
 void report_text(const json_t *result, text_buffer *out);
 
+/* The memory of a run that was only planned (harness/run/ledger_plan.h). */
+void report_plan(const json_t *plan, text_buffer *out);
+
 #endif

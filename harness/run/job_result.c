@@ -113,8 +113,7 @@ static void add_traffic(json_t *job, const json_t *ranks)
     json_object_set_new(job, "traffic", traffic);
 }
 
-/* Peaks over the ranks: who holds most, when, and by how much more than the others. */
-static void add_memory(json_t *job, const json_t *ranks)
+void job_result_add_memory(json_t *job, const json_t *ranks)
 {
     int64_t most = -1, least = INT64_MAX, sum = 0, at = 0;
     const char *phase = "";
@@ -168,7 +167,7 @@ status job_result_finish(json_t *job, json_t *ranks)
     TRY(add_times(job, ranks));
     add_throughput(job, ranks);
     add_traffic(job, ranks);
-    add_memory(job, ranks);
+    job_result_add_memory(job, ranks);
     add_losses(job, ranks);
     if (json_object_set(job, "ranks", ranks) != 0) return fail(STATUS_SYSTEM, "no memory for the results");
     return STATUS_OK;

@@ -55,6 +55,10 @@ static status plan_memory(const run_config *c, run_plan *p)
 
 static void note_hardware(const run_config *c, run_plan *p)
 {
+    if (run_config_is_virtual(c)) {
+        snprintf(p->hardware_note, sizeof p->hardware_note, "virtual time, profile %s", run_config_profile(c));
+        return;
+    }
     int engine = c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING;
     int ranks = run_config_world(c, engine), threads = run_config_threads(c, engine), processors = host_processors();
     snprintf(p->hardware_note, sizeof p->hardware_note, "%d %s rank%s of %d thread%s %s %d processor%s%s", ranks,

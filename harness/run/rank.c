@@ -5,6 +5,7 @@
 #include "harness/run/job_result.h"
 #include "harness/run/rank_checkpoint.h"
 #include "harness/run/record.h"
+#include "harness/run/trainer_setup.h"
 #include "harness/run/version.h"
 
 #include <math.h>
@@ -46,24 +47,13 @@ static int64_t collective_deadline(const rank_state *s)
 
 /* ---- set-up ----------------------------------------------------------------------------------- */
 
-/* Batches that an epoch's last step may have besides the full one. */
-static status odd_sizes(const rank_state *s, const sampler_config *c, int64_t sizes[TRAINER_MAX_SIZES])
-{
-    sampler sampler;
-    int used = 0;
-    TRY(sampler_init(&sampler, c));
-    for (int r = 0; r < c->world; r++) {
-        int64_t count = sampler_span_of(&sampler, r, sampler.steps - 1).count;
-        bool known = count == c->batch || count == 0;
-        for (int i = 0; i < used; i++) known = known || sizes[i] == count;
-        if (!known && used < TRAINER_MAX_SIZES && r == s->place->rank) sizes[used++] = count;
-    }
-    return STATUS_OK;
-}
-
 static status open_sources(rank_state *s)
 {
     const run_config *c = s->config;
+    int engine = s->place->engine;
+    sync_requirements needs = {0};
+    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], s->place->world, &needs));
+    bool elsewhere = needs.whole_batch && s->place->rank != 0; /* rank 0 loads this rank's batches */
     batches_config b = {.set = s->set,
                         .part = DATA_TRAIN,
                         .purpose = BATCHES_TRAIN,
@@ -74,11 +64,14 @@ static status open_sources(rank_state *s)
                         .batch = c->data.batch,
                         .sampler = (sampler_mode)c->data.sampler,
                         .drop_last = c->data.drop_last,
-                        .threads = (int)c->data.loader_threads};
+                        .whole = needs.whole_batch && !elsewhere,
+                        .threads = elsewhere ? 0 : (int)c->data.loader_threads};
     TRY(data_augment_parse(c->data.augment, &b.augment));
     TRY(batches_open(&b, &s->training));
     if (dataset_describe(s->set)->samples[DATA_TEST] < s->place->world) return STATUS_OK; /* nothing to evaluate */
     b.part = DATA_TEST;
+    b.whole = false;
+    b.threads = (int)c->data.loader_threads;
     b.purpose = BATCHES_EVALUATE;
     b.sampler = SAMPLER_DISTRIBUTED;
     b.drop_last = false;
@@ -143,48 +136,17 @@ out:
     return rc;
 }
 
-/* Gradients smaller than this are exchanged by the compute thread itself: a wake-up of another thread
- * would take longer than the exchange. */
-enum { INLINE_BYTES = 256 << 10 };
-
-static bool progress_inline(const run_config *c, const nn_model *m)
-{
-    if (c->run.inline_progress != 0) return c->run.inline_progress == 2;
-    return m->parameter_elements * 4 <= INLINE_BYTES;
-}
-
 static status open_trainer(rank_state *s)
 {
-    const run_config *c = s->config;
-    int engine = s->place->engine;
-    trainer_config t = {.rank = s->place->rank,
-                        .world = s->place->world,
-                        .local_rank = s->place->local_rank,
-                        .job_token = s->place->token,
-                        .device = c->run.device,
-                        .precision = run_config_precision(c),
-                        .share_gpu = c->run.share_gpu,
-                        .threads = run_config_threads(c, engine),
-                        .model = s->model,
-                        .engine = engine_table[engine],
-                        .engine_options = c->engine_options[engine],
-                        .policy = c->policies[engine],
-                        .optimizer = &c->optimizer,
-                        .batch = c->data.batch,
-                        .sum_loss = c->run.loss_reduction == 1,
-                        .cell = s->cell,
-                        .stall_timeout_ns = c->shared.stall_timeout_ns,
-                        .inline_progress = progress_inline(c, s->model),
-                        .divide = c->shared.divide};
-    sampler_config sampler = {.mode = (sampler_mode)c->data.sampler,
-                              .samples = dataset_describe(s->set)->samples[DATA_TRAIN],
-                              .batch = c->data.batch,
-                              .world = s->place->world,
-                              .drop_last = c->data.drop_last};
-    TRY(engine_lead(engine, t.engine_options, t.policy, t.world, &s->lead));
-    TRY(odd_sizes(s, &sampler, t.sizes));
+    const rank_place *p = s->place;
+    trainer_config t;
+    TRY(trainer_setup(s->config, s->set, s->model, p->engine, p->rank, p->world, &t));
+    t.local_rank = p->local_rank;
+    t.job_token = p->token;
+    t.cell = s->cell;
+    TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
     TRY(trainer_open(&t, &s->trainer));
-    return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), c->run.seed);
+    return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
 }
 
 /* Where a run that goes on stands in the data; the number of ranks may have changed. */

@@ -4,6 +4,7 @@
 #include "common/base/text.h"
 #include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
+#include "common/sim/profile.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -17,16 +18,18 @@ static const char *const progress_names[] = {"auto", "thread", "inline", NULL};
 static const char *const level_names[] = {LOG_LEVELS(LEVEL_NAME) NULL};
 #undef LEVEL_NAME
 
-enum { MOST_RANKS = 1024 };
+enum { MOST_RANKS = 1024, MOST_VIRTUAL_RANKS = 65536 };
+static const char *const precision_names[] = {"fp32", "tf32", NULL};
 
 #define FIELD(name) offsetof(run_options, name)
 static const option run_option_list[] = {
     {.name = "mode", .type = OPTION_CHOICE, .offset = FIELD(mode), .initial = "both", .choices = mode_names,
      .help = "sync engine; both: none, ps and ring side by side"},
-    {.name = "gpus", .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .low = 1, .high = MOST_RANKS,
+    {.name = "gpus", .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .low = 1, .high = MOST_VIRTUAL_RANKS,
      .help = "ranks, one for each GPU; without GPUs as many CPU ranks [GPUs, or 2]"},
     {.name = "device", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(device), .initial = "auto",
-     .help = "auto, cpu, cuda or reference; auto: cuda where there is a GPU"},
+     .help = "auto (cuda where there is a GPU, else cpu), cpu, cuda, reference, or sim[:PROFILE] for virtual"
+             " time, see `harness profiles`"},
     {.name = "tf32", .type = OPTION_FLAG, .offset = FIELD(tf32),
      .help = "cuda: matrix products and convolutions multiply in TF32"},
     {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
@@ -54,12 +57,20 @@ static const option run_option_list[] = {
     {.name = "quiet", .type = OPTION_FLAG, .offset = FIELD(quiet), .help = "no progress and no notes on stderr"},
     {.name = "log-level", .type = OPTION_CHOICE, .offset = FIELD(log_level), .initial = "info", .choices = level_names,
      .help = "of the lines on stderr"},
+    {.name = "plan", .type = OPTION_FLAG, .offset = FIELD(plan),
+     .help = "print the memory that every rank would hold, and run nothing"},
     {.name = "rendezvous", .argument = "URL", .type = OPTION_TEXT, .offset = FIELD(rendezvous),
      .help = "tcp://HOST:PORT, file://PATH or env://, where something else starts the ranks"},
     {.name = "connect-timeout", .argument = "TIME", .type = OPTION_DURATION, .offset = FIELD(connect_timeout_ns),
      .initial = "60s", .help = "how long ranks wait for each other at the start"},
     {.name = "progress", .type = OPTION_CHOICE, .offset = FIELD(inline_progress), .initial = "auto",
      .choices = progress_names, .help = "communication on a thread of its own, or inline while compute waits"},
+    {.name = "jitter", .argument = "SEED", .type = OPTION_INT, .offset = FIELD(jitter), .initial = "0", .high = 0x1p62,
+     .help = "virtual devices: GPUs and kernels differ, drawn from SEED (0: all alike)"},
+    {.name = "nodes", .argument = "N", .type = OPTION_INT, .offset = FIELD(nodes), .initial = "0", .high = 65536,
+     .help = "virtual devices: machines [as many as the ranks fill]"},
+    {.name = "precision", .type = OPTION_CHOICE, .offset = FIELD(precision), .initial = "fp32",
+     .choices = precision_names, .help = "virtual devices: of matrix products and convolutions"},
 };
 const option_table run_option_table = {"Run", run_option_list, sizeof run_option_list / sizeof run_option_list[0]};
 
@@ -93,10 +104,35 @@ bool run_config_uses(const run_config *c, int engine)
     return false;
 }
 
+bool run_config_is_virtual(const run_config *c)
+{
+    return strncmp(c->run.device, "sim", 3) == 0 && (c->run.device[3] == '\0' || c->run.device[3] == ':');
+}
+
+const char *run_config_profile(const run_config *c)
+{
+    return c->run.device[3] == ':' && c->run.device[4] ? c->run.device + 4 : SIM_DEFAULT_PROFILE;
+}
+
+/* What only virtual devices know. */
+static status check_virtual(const run_config *c)
+{
+    static const char *const names[] = {"jitter", "nodes", "precision"};
+    for (int i = 0; i < 3; i++)
+        if (options_given(&c->bindings[0], names[i]))
+            return fail(STATUS_USAGE, "option --%s: found device %s, allowed is sim:PROFILE", names[i], c->run.device);
+    if (c->run.gpus > MOST_RANKS)
+        return fail(STATUS_USAGE, "option --gpus: found %lld, allowed is 1 to %d but for virtual devices",
+                    (long long)c->run.gpus, MOST_RANKS);
+    return STATUS_OK;
+}
+
 static status check_device(const run_config *c)
 {
-    static const char *const devices[] = {"auto", "cpu", "cuda", "reference"};
+    static const char *const devices[] = {"auto", "cpu", "cuda", "reference", "sim:PROFILE"};
     enum { COUNT = sizeof devices / sizeof devices[0] };
+    if (run_config_is_virtual(c)) return STATUS_OK;
+    TRY(check_virtual(c));
     bool known = false;
     for (int i = 0; i < COUNT; i++) known = known || strcmp(c->run.device, devices[i]) == 0;
     char allowed[128];
@@ -259,10 +295,16 @@ static void fit_model(model_options *m, const data_form *form)
     }
 }
 
+/* Synthetic data have so many samples unless more are asked for. */
+enum { VIRTUAL_SAMPLES = 50000 };
+
 status run_config_build(const run_config *c, dataset **set, nn_model **model, model_options *resolved)
 {
     model_options options = c->model;
     dataset_config config = {.spec = c->data.data, .seed = c->run.seed};
+    int64_t step = c->data.batch * run_config_world(c, ENGINE_RING);
+    if (run_config_is_virtual(c) && step > config.synthetic_samples[DATA_TRAIN] && step > VIRTUAL_SAMPLES)
+        config.synthetic_samples[DATA_TRAIN] = step; /* full batches for thousands of ranks */
     data_form form;
     *set = NULL;
     *model = NULL;

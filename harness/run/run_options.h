@@ -24,13 +24,16 @@ typedef struct run_options {
     const char *policy;
     int64_t threads; /* 0: the processors divided by the ranks */
     const char *json;
-    bool quiet;
+    bool quiet, plan;
     int log_level;
     int64_t eval_every;
     int loss_reduction; /* 0 mean, 1 sum */
     const char *rendezvous;
     int64_t connect_timeout_ns;
     int inline_progress; /* 0 auto, 1 thread, 2 inline */
+    uint64_t jitter;     /* virtual devices: seed; 0: none */
+    int64_t nodes;       /* virtual devices: machines; 0: as many as the ranks fill */
+    int precision;       /* virtual devices: sim_precision */
 } run_options;
 
 extern const option_table run_option_table;
@@ -70,6 +73,10 @@ status run_config_check_gpus(const run_config *config);
 /* Ranks and threads a rank of engine `e`, from options and machine. */
 int run_config_world(const run_config *config, int engine);
 int run_config_threads(const run_config *config, int engine);
+
+/* The devices are virtual, and their profile. */
+bool run_config_is_virtual(const run_config *config);
+const char *run_config_profile(const run_config *config);
 
 /* Whether engine `e` takes part. */
 bool run_config_uses(const run_config *config, int engine);

@@ -36,6 +36,7 @@ typedef struct trainer_config {
     int64_t stall_timeout_ns;
     bool inline_progress;
     int divide;                        /* shared_divide */
+    const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
     transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 
@@ -48,9 +49,10 @@ typedef struct step_times {
 typedef struct step_result {
     int64_t index, begin_ns, end_ns;
     step_times times;
-    int64_t forward_begin_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
+    int64_t forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
+    int64_t reduced_ns; /* before this rank's own update: gradients are reduced; stale where it makes none */
     int64_t samples, targets, correct;
-    double loss; /* of this rank's batch, in the loss's own reduction */
+    double loss; /* of this rank's batch, in the loss's own reduction; NaN where another rank computes it */
 } step_result;
 
 typedef struct trainer trainer;
@@ -64,6 +66,13 @@ void trainer_close(trainer **t);
 
 /* The length of the run, where it is known later than the rest of the configuration. */
 void trainer_set_total_steps(trainer *t, int64_t total_steps);
+
+/* Whether this rank loads the batches of all ranks, its own, or none: what the source must hold. */
+typedef enum trainer_load { TRAINER_LOADS_OWN, TRAINER_LOADS_ALL, TRAINER_LOADS_NOTHING } trainer_load;
+trainer_load trainer_loads(const trainer *t);
+
+/* Whether losses are computed on rank 0 alone, over the outputs of all ranks. */
+bool trainer_has_one_loss(const trainer *t);
 
 /* Runs step `index` on the source's batch of `batch_step`. */
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);

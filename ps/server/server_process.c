@@ -39,8 +39,11 @@ static status open_server(server_process *p, char *url)
                             .hub = c->hub,
                             .options = c->options,
                             .policy = &p->policy,
-                            .plan = p->plan,
-                            .params = c->params,
+                            .servers = p->plan->server_count,
+                            .frames = PS_KEY_PIECES,
+                            .frame_bytes = ps_plan_largest_frame(p->plan, c->params),
+                            .shown = {&c->params->params},
+                            .shown_count = 2,
                             .stall_timeout_ns = c->stall_timeout_ns};
     ps_server_config config = {.index = c->index,
                                .world = c->world,
@@ -68,8 +71,8 @@ static status meet_ranks(server_process *p, const char *url)
     TRY(c->exchange(c->exchange_context, p->offer, &offers));
     TRY(ps_meet(&p->member, &p->offer, offers, &p->meeting));
     for (int w = 0; p->meeting.segments && w < c->world; w++) {
-        const shm_segment *theirs = &p->meeting.segments[w * PS_SEGMENTS];
-        ps_server_see(p->server, w, theirs[PS_SEGMENT_PARAMS].data, theirs[PS_SEGMENT_GRADS].data);
+        ps_server_see(p->server, w, ps_meeting_segment(&p->member, &p->meeting, w, PS_SEGMENT_PARAMS),
+                      ps_meeting_segment(&p->member, &p->meeting, w, PS_SEGMENT_GRADS));
     }
     return STATUS_OK;
 }

@@ -6,6 +6,7 @@
  *           where they belong, in one pass (shm/shm_direct.c); reductions in rank order
  *   auto    one machine, shared memory: ring or direct, by ranks and size (tuning.h)
  *   mpi     Open MPI's MPI_Iallreduce and its sisters; the order is the library's
+ *   sim     virtual devices: no bytes, and the time that NCCL's rings would take over a profile's links
  *
  * The same calls with the same counts give the same bits in every run: the order of a sum depends on
  * implementation, ranks and count alone. `mean` is the sum, then a true division by the number of ranks.
@@ -120,6 +121,7 @@ typedef struct collective_config {
     const char *name;                 /* of this world, unique in the job at a time */
     const collective_window *windows; /* the same number on every rank */
     int window_count;
+    struct device *device;    /* sim: whose memory the buffers lie in */
     int threads_per_rank;     /* that compute or wait: beyond the processors, waiting does not spin */
     int64_t stall_timeout_ns; /* without progress a call fails with STATUS_PEER */
     int64_t connect_timeout_ns;

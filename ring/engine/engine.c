@@ -118,6 +118,8 @@ static void ring_close(sync_engine *base)
     collective_group_close(&e->agent_state.group);
     collective_close(&e->agent_state.world);
     device_fence_close(&e->done);
+    device_fence_close(&e->posted);
+    device_release(&e->mover);
     ring_powersgd_close(e);
     if (e->memory.shared.data) {
         enter_ledger(e, ledger_release);
@@ -140,12 +142,24 @@ static void ring_close(sync_engine *base)
     free(e);
 }
 
+/* On devices that run behind the host jobs are handed over in stream order, and gradients are moved there. */
+static status open_behind_host(ring_engine *e)
+{
+    device *d = e->base.context.device;
+    if (device_get_info(d)->host_addressable) return STATUS_OK;
+    if (e->settings.hook == RING_HOOK_POWERSGD)
+        return fail(STATUS_CONFIG, "option --comm-hook: found powersgd on device %s, allowed is none, fp16 or bf16",
+                    device_get_info(d)->name);
+    TRY(device_fence_open(d, &e->posted));
+    return ring_open_mover(e);
+}
+
 static status ring_open(const sync_context *context, sync_engine **out)
 {
     *out = NULL;
     ring_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    e->base = (sync_engine){.type = &sync_ring, .context = *context};
+    e->base = (sync_engine){&sync_ring, *context};
     e->memory.shared.fd = -1;
     e->compute.active = context->world;
     e->compute.cycle_begins = true;
@@ -157,6 +171,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     e->compute.recording = e->settings.rebuilds;
     TRY_GOTO(rc, allocate(e), failed);
     TRY_GOTO(rc, device_fence_open(context->device, &e->done), failed);
+    TRY_GOTO(rc, open_behind_host(e), failed);
     TRY_GOTO(rc, ring_memory_open(e), failed);
     sync_hold_gradients(&e->base);
     enter_ledger(e, ledger_acquire);
@@ -203,12 +218,14 @@ static status open_collectives(ring_engine *e)
         .name = "ring",
         .windows = windows,
         .window_count = count,
+        .device = c->device,
         .threads_per_rank = c->inline_progress ? 1 : 2,
         .stall_timeout_ns = c->stall_timeout_ns,
         .connect_timeout_ns = c->stall_timeout_ns,
         .tuning = e->settings.collective_table ? &e->tuning : NULL,
     };
-    status rc = collective_open(e->settings.collective, &config, &e->agent_state.world);
+    bool virtual = device_get_info(c->device)->simulated;
+    status rc = collective_open(virtual ? "sim" : e->settings.collective, &config, &e->agent_state.world);
     if (rc == STATUS_OK)
         rc = collective_group_open(e->agent_state.world, "data", all, c->world, &e->agent_state.group);
     free(all);
@@ -218,6 +235,7 @@ static status open_collectives(ring_engine *e)
 static status ring_connect(sync_engine *base, const sync_blob *offers)
 {
     ring_engine *e = ring_of(base);
+    if (ring_plans(e)) return STATUS_OK;
     TRY(ring_compare_offers(e, offers));
     TRY(open_collectives(e));
     sync_agent_config config = {.ops = &ring_agent_ops,
@@ -240,7 +258,7 @@ static const void *ring_reduced_gradients(sync_engine *base, piece_list *owned)
 static void ring_counters(sync_engine *base, sync_counters *out)
 {
     ring_engine *e = ring_of(base);
-    sync_take_update_time(base, &e->compute.counters.optimizer_ns);
+    ring_account(e);
     *out = e->compute.counters;
     e->compute.counters = (sync_counters){0};
     out->bytes_sent = atomic_load_explicit(&e->bytes_sent, memory_order_relaxed);

@@ -62,6 +62,7 @@ typedef struct ring_memory {
     double *group;     /* [group_capacity] */
     int32_t *order;    /* [params] */
     int32_t *activity; /* [world] */
+    void *control;     /* of the three above, where the device's memory is not real; else NULL */
     float *factors;    /* PowerSGD: what travels of every bucket */
     int64_t bucket_bytes, factor_count;
     int group_capacity;
@@ -111,6 +112,8 @@ typedef struct ring_engine {
     text_buffer offer;
     dtype wire; /* of what travels of gradients */
     device_fence *done;
+    device_fence *posted; /* devices that run behind the host: the stream has come to job so many; else NULL */
+    device_kernel *mover; /* such devices: a gradient's way into and out of its bucket */
     event_queue jobs;
     sync_agent *agent;
     ring_memory memory;
@@ -173,6 +176,12 @@ static inline int ring_params(const ring_engine *e)
     return e->base.context.params->model->param_count;
 }
 
+/* There are no peers, and nothing moves but the ledger. */
+static inline bool ring_plans(const ring_engine *e)
+{
+    return device_get_info(e->base.context.device)->plans;
+}
+
 /* ring_memory.c */
 status ring_memory_open(ring_engine *e);
 void ring_memory_close(ring_engine *e);
@@ -187,6 +196,8 @@ bool ring_means_in_flight(const ring_engine *e);
 /* Results are written to the gradients by the collective: nothing is left to be copied back. */
 bool ring_copies_back_in_flight(const ring_engine *e);
 char *ring_bucket_data(const ring_engine *e, int bucket);
+/* The kernel that moves gradients, on devices that run behind the host. */
+status ring_open_mover(ring_engine *e);
 
 /* ring_offer.c */
 status ring_make_offer(ring_engine *e);
@@ -199,10 +210,12 @@ extern const sync_agent_ops ring_agent_ops;
 int64_t ring_now(const ring_engine *e);
 /* Tells the peers, through the agent, that this rank ends; returns `code`, that of the present error. */
 status ring_give_up(ring_engine *e, status code);
-/* Hands a job to the agent; returns its ticket. */
-uint64_t ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record);
-/* Waits for a job, and adds up its time. */
+/* Hands a job to the agent. */
+status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket);
+/* What the compute stream does from now on waits for a job. */
 status ring_await(ring_engine *e, uint64_t ticket);
+/* Adds up the times of the jobs that are done. */
+void ring_account(ring_engine *e);
 /* Posts a job, once, and waits for it. */
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
 /* There are buffers, and ranks to share them with. */

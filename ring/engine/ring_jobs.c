@@ -159,11 +159,13 @@ static status advance_job(ring_engine *e, int64_t now_ns)
     return STATUS_OK;
 }
 
-/* Whether another job may be handed over: behind one that has a phase to come, on no rank. */
+/* Whether another job may be handed over: behind one that has a phase to come, on no rank; nor before the
+ * compute stream has come to it. */
 static bool has_room(const ring_engine *e)
 {
     uint64_t head = e->agent_state.head, tail = e->agent_state.tail;
     if (tail - head == RING_IN_FLIGHT) return false;
+    if (e->posted && !device_fence_reached(e->posted, tail + 1)) return false;
     return tail == head || !is_compressed(e, &e->agent_state.in_flight[(tail - 1) % RING_IN_FLIGHT]);
 }
 

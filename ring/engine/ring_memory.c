@@ -3,6 +3,7 @@
 #include "common/reduce/reduce.h"
 #include "ring/engine/engine_impl.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- allocation ------------------------------------------------------------------------------- */
@@ -45,15 +46,21 @@ status ring_memory_open(ring_engine *e)
     TRY(device_allocate(c->device, DEVICE_MEMORY_SHARED, (size_t)total, &m->shared));
     m->buckets = m->shared.data;
     m->factors = (float *)(m->buckets + factors);
-    m->group = (double *)(m->buckets + group);
-    m->order = (int32_t *)(m->buckets + order);
-    m->activity = (int32_t *)(m->buckets + activity);
+    char *control = m->buckets + group;
+    if (!device_get_info(c->device)->real) {
+        m->control = control = calloc(1, (size_t)(total - group));
+        if (!control) return fail(STATUS_SYSTEM, "no memory for the ring engine");
+    }
+    m->group = (double *)control;
+    m->order = (int32_t *)(control + (order - group));
+    m->activity = (int32_t *)(control + (activity - group));
     return STATUS_OK;
 }
 
 void ring_memory_close(ring_engine *e)
 {
     device_free(e->base.context.device, &e->memory.shared);
+    free(e->memory.control);
 }
 
 /* ---- the bucket table ------------------------------------------------------------------------- */
@@ -180,11 +187,35 @@ static status unpack_plain(ring_engine *e, int param, const void *from, void *to
     return device_layout_pack(e->base.context.device, &set->layouts[param], plain, to);
 }
 
+/* ---- devices that run behind the host ---- */
+
+status ring_open_mover(ring_engine *e)
+{
+    const param_set *set = e->base.context.params;
+    op_desc op;
+    memset(&op, 0, sizeof op); /* padding included: descriptions are compared as bytes */
+    op.kind = OP_divide;
+    op.type = set->type;
+    op.u.elementwise.count = set->model->parameter_elements;
+    return device_prepare(e->base.context.device, &op, NULL, &e->mover);
+}
+
+/* One pass over a gradient, which takes in the division. */
+static status move(ring_engine *e, int param, double divisor)
+{
+    const param_set *set = e->base.context.params;
+    void *operands[OP_MAX_OPERANDS] = {set->grads.data};
+    op_scalars scalars = {.divisor = divisor, .pieces = &set->pieces[param], .piece_count = 1};
+    if (e->settings.bucket_view && divisor == 1) return STATUS_OK;
+    return device_launch(e->base.context.compute, e->mover, operands, &scalars, NULL);
+}
+
 status ring_pack(ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
     char *from = gradient(e, param), *to = e->settings.bucket_view ? from : packed(e, param);
-    if (!device_get_info(e->base.context.device)->real) return STATUS_OK;
+    if (ring_plans(e)) return STATUS_OK;
+    if (e->mover) return move(e, param, divisor_before(e));
     if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor_before(e));
     reduce_convert(e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
     return STATUS_OK;
@@ -195,9 +226,13 @@ status ring_unpack(ring_engine *e, int k)
     const param_set *set = e->base.context.params;
     const bucket *b = &e->list.buckets[k];
     double divisor = divisor_after(e);
-    if (!device_get_info(e->base.context.device)->real || ring_copies_back_in_flight(e)) return STATUS_OK;
+    if (ring_plans(e) || ring_copies_back_in_flight(e)) return STATUS_OK;
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->list.tensors[i];
+        if (e->mover) {
+            TRY(move(e, param, divisor));
+            continue;
+        }
         char *to = gradient(e, param), *from = e->settings.bucket_view ? to : packed(e, param);
         if (wants_plain(e, param))
             TRY(unpack_plain(e, param, from, to, divisor));

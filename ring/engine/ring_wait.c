@@ -25,19 +25,26 @@ bool ring_has_buffers(const ring_engine *e)
 
 /* ---- jobs ------------------------------------------------------------------------------------- */
 
-uint64_t ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record)
+status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket)
 {
+    if (ring_plans(e)) {
+        *ticket = ++e->compute.posted;
+        return STATUS_OK;
+    }
     bool taken = event_queue_post(&e->jobs, (sync_event){(int32_t)kind, index, record});
     assert(taken);
     (void)taken;
+    *ticket = ++e->compute.posted;
+    if (e->posted) TRY(device_stream_signal(e->base.context.compute, e->posted, *ticket));
     sync_agent_wake(e->agent);
-    return ++e->compute.posted;
+    return STATUS_OK;
 }
 
-/* Adds up how long communication was in flight, job by job: intervals may overlap, and begin in order. */
-static void account(ring_engine *e, uint64_t ticket)
+/* How long communication was in flight, job by job: intervals may overlap, and begin in order. */
+void ring_account(ring_engine *e)
 {
-    while (e->compute.accounted < ticket) {
+    while (e->compute.accounted < e->compute.posted &&
+           device_fence_reached(e->done, e->compute.accounted + 1)) {
         const ring_job_times *t = &e->times[++e->compute.accounted & e->times_mask];
         int64_t begin =
             t->started_ns > e->compute.last_finished_ns ? t->started_ns : e->compute.last_finished_ns;
@@ -48,19 +55,26 @@ static void account(ring_engine *e, uint64_t ticket)
 
 status ring_await(ring_engine *e, uint64_t ticket)
 {
+    if (ring_plans(e)) return STATUS_OK;
     if (e->compute.wait_begin_ns == 0) e->compute.wait_begin_ns = ring_now(e);
     TRY(device_stream_wait(e->base.context.compute, e->done, ticket));
     e->compute.counters.exposed_ns += ring_now(e) - e->compute.wait_begin_ns;
     e->compute.wait_begin_ns = 0;
-    account(e, ticket);
     return STATUS_OK;
+}
+
+/* The host reads what such a job brings. */
+static bool is_read_by_host(ring_job_kind kind)
+{
+    return kind == RING_JOB_ORDER || kind == RING_JOB_ACTIVITY;
 }
 
 /* Posts a job, once, and waits for it. */
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
 {
-    if (e->compute.waiting == 0) e->compute.waiting = ring_post(e, kind, index, 0);
+    if (e->compute.waiting == 0) TRY(ring_post(e, kind, index, 0, &e->compute.waiting));
     TRY(ring_await(e, e->compute.waiting));
+    if (e->posted && is_read_by_host(kind)) TRY(device_stream_synchronize(e->base.context.compute));
     e->compute.waiting = 0;
     return STATUS_OK;
 }

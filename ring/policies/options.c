@@ -93,8 +93,9 @@ static status resolve_buckets(const ring_options *o, const ring_policy *policy, 
     s->first = keeps_order ? policy->unused : policy->first;
     s->later = policy->rebuilds && !keeps_order ? policy->later : s->first;
     s->rebuilds = policy->rebuilds && !keeps_order;
-    bool bytes = limit_bytes(o, &s->first.buckets) | limit_bytes(o, &s->later.buckets);
-    bool elements = limit_elements(o, &s->first.buckets) | limit_elements(o, &s->later.buckets);
+    bool bytes = limit_bytes(o, &s->first.buckets), elements = limit_elements(o, &s->first.buckets);
+    bytes = limit_bytes(o, &s->later.buckets) || bytes;
+    elements = limit_elements(o, &s->later.buckets) || elements;
     if (o->bucket_cap_mb > 0 && !bytes)
         return refuse("bucket-cap-mb", "the policy's buckets are not cut by bytes");
     if (o->first_bucket_mb > 0 && !bytes)

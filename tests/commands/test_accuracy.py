@@ -1,22 +1,12 @@
 """Training learns: accuracy on held-back data. With --long the larger network, too."""
-import os
-import sys
-
+from images import fashion_mnist
 from program import harness
-from tap import Skip, cases, expect, expect_equal, main, test
-
-LONG = "--long" in sys.argv
-sys.argv = [word for word in sys.argv if word != "--long"]
+from tap import cases, expect, expect_equal, long_test, main, test
 
 
 def accuracies(result):
     expect_equal(result.code, 0, "exit code", result)
     return {name: job["accuracy"] for name, job in result.jobs().items()}
-
-
-def fashion_mnist():
-    if not os.path.exists("/usr/share/datasets/fashion-mnist"):
-        raise Skip("dataset-fashion-mnist is not installed")
 
 
 @cases([(f"seed {seed}", seed) for seed in (1, 2, 3)])
@@ -30,21 +20,18 @@ def a_perceptron_knows_the_cultivar_of_94_wines_in_100(seed):
 
 @test
 def lenet_learns_clothes_in_a_tenth_of_an_epoch():
-    fashion_mnist()
-    found = accuracies(harness("--mode", "both", "--model", "lenet", "--data", "fashion-mnist", "--gpus", "2", "--batch", "32",
+    found = accuracies(harness("--mode", "both", "--model", "lenet", "--data", fashion_mnist(), "--gpus", "2", "--batch", "32",
                                "--steps", "90", "--optimizer", "adam", "--lr", "0.002", "--json", "-", limit=180))
     for engine, accuracy in found.items():
         expect(accuracy >= 0.55, f"{engine}: {accuracy}")
 
 
-if LONG:
-    @test
-    def lenet_knows_86_clothes_in_100_behind_3_epochs():
-        fashion_mnist()
-        found = accuracies(harness("--model", "lenet", "--data", "fashion-mnist", "--gpus", "2", "--batch", "32", "--epochs", "3",
-                                   "--optimizer", "adam", "--lr", "0.001", "--json", "-", limit=1800))
-        for engine, accuracy in found.items():
-            expect(accuracy >= 0.86, f"{engine}: {accuracy}")
+@long_test
+def lenet_knows_86_clothes_in_100_behind_3_epochs():
+    found = accuracies(harness("--model", "lenet", "--data", fashion_mnist(), "--gpus", "2", "--batch", "32", "--epochs", "3",
+                               "--optimizer", "adam", "--lr", "0.001", "--json", "-", limit=1800))
+    for engine, accuracy in found.items():
+        expect(accuracy >= 0.86, f"{engine}: {accuracy}")
 
 
 main()

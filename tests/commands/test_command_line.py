@@ -98,7 +98,7 @@ RESNET = ["--model", "resnet18", "--mode", "none", "--quiet"]
 WRONG = [
     ("unknown option", ["--modle", "ps"], 64, ["--modle", "did you mean --mode"]),
     ("unknown option near nothing", ["--zzzzzzzz"], 64, ["--zzzzzzzz", "--help"]),
-    ("unknown command", ["trian"], 64, ["trian", "run, verify, models, policies, doctor"]),
+    ("unknown command", ["trian"], 64, ["trian", "run, verify, models, policies"]),
     ("a word too many", ["run", "twice"], 64, ["twice", "run --help"]),
     ("no value", ["--gpus"], 64, ["--gpus", "N"]),
     ("unknown mode", ["--mode", "pss"], 64, ["--mode", "pss", "none, ps, ring, both"]),

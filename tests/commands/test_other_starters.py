@@ -3,6 +3,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 
 from program import PROGRAM, Run, Watch, harness
 from tap import Skip, cases, expect, expect_equal, main, test
@@ -58,7 +59,6 @@ def the_order_in_which_ranks_come_does_not_matter():
     watch = Watch()
     env = {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     with Run(*words, env={"RANK": "1", **env}) as late:
-        import time
         time.sleep(1)
         with Run(*words, env={"RANK": "0", **env}) as first:
             results = [first.wait(60), late.wait(60)]
@@ -68,7 +68,7 @@ def the_order_in_which_ranks_come_does_not_matter():
 
 
 @cases([("ps", "ps", 3), ("ring", "ring", 2)])
-def mpirun_starts_ranks(label, engine, world):
+def mpirun_starts_ranks(engine, world):
     mpirun = shutil.which("mpirun")
     if not mpirun:
         raise Skip("mpirun is not installed")

@@ -1,13 +1,15 @@
 """The same command twice gives the same bits, and so do both engines where they add in the same order."""
+from images import few_clothes
 from program import harness
 from tap import cases, expect, expect_equal, main
 
-SYNTHETIC = ["--data", "synthetic:3x32x32:10", "--batch", "4"]
-REAL = ["--data", "fashion-mnist", "--batch", "8"]
+REAL = ["--data", "CLOTHES", "--batch", "8"]
+FEW = ["--data", "CLOTHES", "--batch", "4"]
 
 
 def bits(*words, limit=120):
     """{engine: (hash of the parameters, losses)}"""
+    words = [few_clothes() if word == "CLOTHES" else word for word in words]
     result = harness(*words, "--json", "-", "--quiet", limit=limit)
     expect_equal(result.code, 0, "exit code", result)
     return {name: (job["parameter_hash"], job["losses"]) for name, job in result.jobs().items()}
@@ -19,12 +21,12 @@ def bits(*words, limit=120):
     ("lenet, 2 threads", ["--model", "lenet", *REAL, "--threads", "2", "--steps", "20", "--augment", "crop,flip"]),
     ("lenet, 4 ranks, Nesterov, clipping", ["--model", "lenet", *REAL, "--threads", "1", "--gpus", "4", "--steps", "20",
                                             "--momentum", "0.9", "--nesterov", "--clip-norm", "0.5"]),
-    ("resnet18, 1 thread", ["--model", "resnet18", *SYNTHETIC, "--threads", "1", "--steps", "6"]),
-    ("resnet18, 2 threads", ["--model", "resnet18", *SYNTHETIC, "--threads", "2", "--steps", "6"]),
-    ("resnet18, SyncBatchNorm", ["--model", "resnet18", *SYNTHETIC, "--threads", "1", "--steps", "4", "--sync-batchnorm"]),
+    ("resnet18, 1 thread", ["--model", "resnet18", *FEW, "--threads", "1", "--steps", "6"]),
+    ("resnet18, 2 threads", ["--model", "resnet18", *FEW, "--threads", "2", "--steps", "6"]),
+    ("resnet18, SyncBatchNorm", ["--model", "resnet18", *FEW, "--threads", "1", "--steps", "4", "--sync-batchnorm"]),
     ("reference", ["--model", "wine_mlp", "--data", "wine", "--device", "reference", "--steps", "20"]),
-    ("gpt2", ["--model", "gpt2", "--layers", "2", "--hidden", "64", "--heads", "2", "--vocabulary", "300", "--positions", "32",
-              "--sequence", "32", "--batch", "2", "--steps", "4"]),
+    ("gpt2", ["--model", "gpt2", "--layers", "1", "--hidden", "32", "--heads", "2", "--vocabulary", "100", "--positions", "8",
+              "--sequence", "8", "--batch", "2", "--steps", "4"]),
     ("other policies", ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "20", "--policy", "ring=apex", "--servers", "2"]),
 ])
 def the_same_command_twice_gives_the_same_bits(words):
@@ -41,7 +43,6 @@ def another_experiment_gives_other_bits(words):
 
 
 @cases([
-    ("alone and side by side", ["--mode", "ring"], ["--mode", "both"], "ring"),
     ("inline and on a thread", ["--mode", "ps", "--progress", "inline"], ["--mode", "ps", "--progress", "thread"], "ps"),
     ("shared memory and messages", ["--mode", "ps", "--payload", "shm"], ["--mode", "ps", "--payload", "zmq"], "ps"),
     ("ipc and tcp", ["--mode", "ps", "--transport", "ipc"], ["--mode", "ps", "--transport", "tcp"], "ps"),
@@ -52,6 +53,13 @@ def another_experiment_gives_other_bits(words):
 def how_it_travels_does_not_change_the_bits(one, other, engine):
     base = ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "10", "--threads", "1"]
     expect_equal(bits(*base, *one)[engine], bits(*base, *other)[engine], engine)
+
+
+@cases([(engine, engine) for engine in ("none", "ps", "ring")])
+def other_jobs_beside_it_do_not_change_the_bits(engine):
+    words = ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "10", "--threads", "1"]
+    alone = bits(*[word for word in words if engine != "none" or word not in ("--gpus", "3")], "--mode", engine)
+    expect_equal(bits(*words)[engine][0], alone[engine][0], f"{engine} side by side, and alone")
 
 
 @cases([

@@ -1,15 +1,17 @@
 """A rank that dies ends the run: one line that names it, exit code 75, nothing left."""
+import random
 import signal
+import time
 
 from program import Run, Watch
 from struck import GONE, GONE_WITH_LAUNCHER, LENET, RESNET, cause, reach, strike
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, long_cases, main, test
 
-COMMUNICATION = {"ps": ["push", "pull"], "ring": ["all_reduce"]}
+COMMUNICATION = {"ps": "push", "ring": "all_reduce"}
 KILLS = [(f"{engine} rank {rank} of 3 in {operation}", engine, LENET, rank, operation, 20)
          for engine in ("ps", "ring") for rank in (0, 1, 2)
-         for operation in ("forward", "backward", COMMUNICATION[engine][0])]
-KILLS += [("ps rank 2 of 3 in pull", "ps", LENET, 2, "pull", 20),
+         for operation in ("forward", "backward", COMMUNICATION[engine])]
+KILLS += [("ps rank 2 of 3 in pull", "ps", [*LENET, "--policy", "async"], 2, "pull", 20),
           ("ps rank 0 of 3 in wait", "ps", LENET, 0, "wait", 20),
           ("ring rank 1 of 3 in the first step", "ring", LENET, 1, "backward", 0),
           ("ps rank 0 of 3, resnet18 in push", "ps", RESNET, 0, "push", 3),
@@ -35,6 +37,20 @@ def a_killed_rank_is_named_and_the_others_go(engine, workload, rank, operation, 
     expect_cause(result, engine, rank, pid, where, "killed by signal 9 (Killed)")
 
 
+@long_cases([(f"{engine}, trial {trial}", engine, trial) for engine in ("ps", "ring") for trial in range(40)])
+def a_rank_killed_at_any_time_is_named(engine, trial):
+    draw = random.Random(f"{engine} {trial}")
+    watch = Watch()
+    with Run("--mode", engine, "--gpus", "3", *LENET) as run:
+        rank = draw.randrange(3)
+        pid = run.wait_for_rank(engine, rank)
+        time.sleep(draw.uniform(0, 0.5))
+        run.kill(pid, signal.SIGKILL)
+        result = run.wait(GONE)
+        watch.check(run)
+    expect_cause(result, engine, rank, pid, "", "killed by signal 9 (Killed)")
+
+
 @cases([("ps, server of its own on every rank", ["--mode", "ps", "--servers", "3"], "ps", 1),
         ("ps over tcp", ["--mode", "ps", "--transport", "tcp"], "ps", 2),
         ("ps over tcp, the server", ["--mode", "ps", "--transport", "tcp"], "ps", 0),
@@ -57,7 +73,7 @@ def a_killed_rank_is_named_however_the_engine_is_set(words, engine, rank):
 
 @cases([("none rank 0", "none", 0, "backward"), ("ps rank 0", "ps", 0, "backward"), ("ring rank 1", "ring", 1, "forward"),
         ("a parked rank", "ring", 0, "parked")])
-def side_by_side_a_killed_rank_ends_all_three_jobs(label, engine, rank, operation):
+def side_by_side_a_killed_rank_ends_all_three_jobs(engine, rank, operation):
     watch = Watch()
     with Run("--gpus", "2", *LENET, "--steps", "100000") as run:
         pid, where = strike(run, engine, rank, operation, 3, signal.SIGKILL)

@@ -9,7 +9,7 @@
 
 enum { STEPS = 5 };
 
-static const optimizer_options momentum = {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9};
+#define MOMENTUM {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9}
 
 static void run_case(const job_config *config, job_function function, void *context)
 {
@@ -120,14 +120,14 @@ static void memory_is_where_the_servers_are(void **state)
     (void)state;
     /*                                                            rank 0                rank 1 */
     static const memory_case cases[] = {
-        {{.world = 2, .optimizer = momentum},                     1, 0, 1, 1,           0, 1, 0, 0},
-        {{.world = 2, .options = "--servers 2", .optimizer = momentum}, .5, .5, .5, .5, .5, .5, .5, .5},
-        {{.world = 3, .policy = "ssp", .options = "--staleness 2", .optimizer = momentum},
+        {{.world = 2, .optimizer = MOMENTUM},                     1, 0, 1, 1,           0, 1, 0, 0},
+        {{.world = 2, .options = "--servers 2", .optimizer = MOMENTUM}, .5, .5, .5, .5, .5, .5, .5, .5},
+        {{.world = 3, .policy = "ssp", .options = "--staleness 2", .optimizer = MOMENTUM},
                                                                   1, 1, 1 + 3 * 3, 1,   0, 1, 0, 0},
-        {{.world = 2, .policy = "async", .optimizer = momentum},  1, 1, 0, 1,           0, 1, 0, 0},
-        {{.world = 2, .options = "--server-optimizer off", .optimizer = momentum},
+        {{.world = 2, .policy = "async", .optimizer = MOMENTUM},  1, 1, 0, 1,           0, 1, 0, 0},
+        {{.world = 2, .options = "--server-optimizer off", .optimizer = MOMENTUM},
                                                                   1, 0, 1, 1,           1, 0, 0, 1},
-        {{.world = 2, .options = "--server-placement own", .optimizer = momentum},
+        {{.world = 2, .options = "--server-placement own", .optimizer = MOMENTUM},
                                                                   0, 1, 0, 0,           0, 1, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -251,7 +251,7 @@ static status accumulate(local_ranks *group, job_rank *r)
 static void micro_batches_send_nothing(void **state)
 {
     (void)state;
-    static const job_config cases[] = {{.world = 2, .optimizer = momentum}, {.world = 2, .policy = "ssp", .optimizer = momentum}};
+    static const job_config cases[] = {{.world = 2, .optimizer = MOMENTUM}, {.world = 2, .policy = "ssp", .optimizer = MOMENTUM}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i], accumulate, NULL);
 }
 

@@ -8,9 +8,9 @@
 
 enum { STEPS = 8 };
 
-static const optimizer_options momentum = {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
-static const optimizer_options clipped = {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3};
-static const optimizer_options adam = {.kind = OPTIMIZER_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+#define MOMENTUM {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}
+#define CLIPPED {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3}
+#define ADAM {.kind = OPTIMIZER_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}
 
 static void run_cases(const job_config *cases, size_t count, job_function function, void *context)
 {
@@ -52,18 +52,18 @@ static void bounded_staleness_ends_with_the_bits_of_sync(void **state)
 {
     (void)state;
     static const job_config cases[] = {
-        {.world = 3, .policy = "ssp", .options = "--staleness 0", .optimizer = momentum},
-        {.world = 3, .policy = "ssp", .options = "--staleness 0", .optimizer = clipped},
+        {.world = 3, .policy = "ssp", .options = "--staleness 0", .optimizer = MOMENTUM},
+        {.world = 3, .policy = "ssp", .options = "--staleness 0", .optimizer = CLIPPED},
         {.world = 3, .policy = "ssp", .options = "--staleness 0", .divide = SHARED_DIVIDE_BEFORE},
-        {.world = 3, .policy = "ssp", .options = "--staleness 2", .optimizer = momentum},
-        {.world = 2, .policy = "ssp", .options = "--staleness 1 --servers 2", .optimizer = adam},
-        {.world = 2, .policy = "ssp", .processes = true, .options = "--servers 2", .optimizer = momentum},
-        {.world = 2, .policy = "ssp", .processes = true, .options = "--payload zmq --servers 2", .optimizer = momentum},
-        {.world = 3, .policy = "ssp", .inline_progress = true, .options = "--staleness 4 --servers 3", .optimizer = momentum},
-        {.world = 2, .policy = "ssp", .processes = true, .options = "--servers 2 --server-placement own", .optimizer = momentum},
-        {.world = 1, .policy = "async", .optimizer = momentum},
-        {.world = 1, .policy = "async", .optimizer = clipped},
-        {.world = 1, .policy = "sync", .options = "--consistency async", .optimizer = adam},
+        {.world = 3, .policy = "ssp", .options = "--staleness 2", .optimizer = MOMENTUM},
+        {.world = 2, .policy = "ssp", .options = "--staleness 1 --servers 2", .optimizer = ADAM},
+        {.world = 2, .policy = "ssp", .processes = true, .options = "--servers 2", .optimizer = MOMENTUM},
+        {.world = 2, .policy = "ssp", .processes = true, .options = "--payload zmq --servers 2", .optimizer = MOMENTUM},
+        {.world = 3, .policy = "ssp", .inline_progress = true, .options = "--staleness 4 --servers 3", .optimizer = MOMENTUM},
+        {.world = 2, .policy = "ssp", .processes = true, .options = "--servers 2 --server-placement own", .optimizer = MOMENTUM},
+        {.world = 1, .policy = "async", .optimizer = MOMENTUM},
+        {.world = 1, .policy = "async", .optimizer = CLIPPED},
+        {.world = 1, .policy = "sync", .options = "--consistency async", .optimizer = ADAM},
     };
     RUN(cases, train_and_compare, NULL);
 }
@@ -115,10 +115,10 @@ static void clipping_works_where_pushes_are_applied_one_by_one(void **state)
 {
     (void)state;
     static const job_config cases[] = {
-        {.world = 3, .policy = "async", .optimizer = clipped},
-        {.world = 3, .policy = "async", .options = "--servers 3", .optimizer = clipped},
-        {.world = 2, .policy = "async", .processes = true, .options = "--servers 2 --payload zmq", .optimizer = clipped},
-        {.world = 3, .policy = "ssp", .options = "--servers 2", .optimizer = clipped},
+        {.world = 3, .policy = "async", .optimizer = CLIPPED},
+        {.world = 3, .policy = "async", .options = "--servers 3", .optimizer = CLIPPED},
+        {.world = 2, .policy = "async", .processes = true, .options = "--servers 2 --payload zmq", .optimizer = CLIPPED},
+        {.world = 3, .policy = "ssp", .options = "--servers 2", .optimizer = CLIPPED},
     };
     RUN(cases, train_only, NULL);
 }
@@ -214,7 +214,7 @@ static void the_histogram_holds_every_read(void **state)
         {.world = 3, .policy = "ssp", .options = "--servers 2"},
         {.world = 3, .policy = "async", .options = "--servers 2"},
         {.world = 4, .policy = "async", .processes = true},
-        {.world = 2, .policy = "async", .optimizer = clipped},
+        {.world = 2, .policy = "async", .optimizer = CLIPPED},
     };
     RUN(cases, train_and_count, NULL);
 }

@@ -5,18 +5,18 @@
 
 enum { WARM = 5, STEPS = 40 };
 
-static const optimizer_options momentum = {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9};
-static const optimizer_options clipped = {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3};
+#define MOMENTUM {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9}
+#define CLIPPED {.kind = OPTIMIZER_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 3}
 
 static const job_config cases[] = {
-    {.world = 3, .optimizer = momentum},
-    {.world = 3, .options = "--servers 2", .optimizer = clipped},
-    {.world = 3, .processes = true, .options = "--servers 3", .optimizer = momentum},
-    {.world = 3, .processes = true, .options = "--servers 2 --payload zmq --partition-bytes 600", .optimizer = momentum},
-    {.world = 3, .processes = true, .options = "--payload zmq --server-optimizer off", .optimizer = momentum},
-    {.world = 3, .policy = "ssp", .options = "--server-threads 2", .optimizer = momentum},
-    {.world = 3, .policy = "async", .options = "--servers 2", .optimizer = clipped},
-    {.world = 2, .inline_progress = true, .optimizer = momentum},
+    {.world = 3, .optimizer = MOMENTUM},
+    {.world = 3, .options = "--servers 2", .optimizer = CLIPPED},
+    {.world = 3, .processes = true, .options = "--servers 3", .optimizer = MOMENTUM},
+    {.world = 3, .processes = true, .options = "--servers 2 --payload zmq --partition-bytes 600", .optimizer = MOMENTUM},
+    {.world = 3, .processes = true, .options = "--payload zmq --server-optimizer off", .optimizer = MOMENTUM},
+    {.world = 3, .policy = "ssp", .options = "--server-threads 2", .optimizer = MOMENTUM},
+    {.world = 3, .policy = "async", .options = "--servers 2", .optimizer = CLIPPED},
+    {.world = 2, .inline_progress = true, .optimizer = MOMENTUM},
 };
 
 static status train(local_ranks *group, job_rank *r)

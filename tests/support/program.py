@@ -59,11 +59,12 @@ def _names_in(folder, pattern):
 
 
 def _named_things():
-    """What a crashed program could leave behind with a name: segments, files, sockets. MPI's are not ours."""
+    """What a crashed program could leave behind with a name: segments, files, sockets. MPI's are not ours, nor
+    are the folders of other tests."""
     sockets = {line.split()[-1] for line in _read("/proc/net/unix").decode().splitlines()[1:]
                if re.search(r"/.*(psring|harness)", line)}  # abstract ones end with their process
     return {"shared memory": _names_in("/dev/shm", r"psring|harness|zmq|memfd"),
-            "file in /tmp": _names_in("/tmp", r"^(psring|harness)[-.]|\.partial$|^zmq"), "socket": sockets}
+            "file in /tmp": _names_in("/tmp", r"^(psring(?!-checkpoint)|harness)[-.]|\.partial$|^zmq"), "socket": sockets}
 
 
 class Run:

@@ -1,13 +1,15 @@
 """Tests that print TAP. A test is a function marked with @test whose name is a sentence, or one row of a
-table: @cases(rows) calls the function once a row, and each row is a test of its own.
+table: @cases(rows) calls the function once a row, and each row is a test of its own. @long_test and
+@long_cases(rows) mark those that take too long for `make check`.
 
-    python3 test_x.py [WORDS]    only the tests whose names hold the words
+    python3 test_x.py [--long] [WORDS]    only the tests whose names hold the words
 """
 import sys
 import time
 import traceback
 
-_tests = []
+_tests = []       # (name, function, arguments)
+_long_tests = []
 
 
 class Skip(Exception):
@@ -18,18 +20,25 @@ class Failure(Exception):
     pass
 
 
-def test(function):
-    _tests.append((function.__name__.replace("_", " "), function, ()))
-    return function
-
-
-def cases(rows):
-    """Each row is a tuple: its label, then the arguments of the function."""
+def _marks_one(tests):
     def mark(function):
-        for row in rows:
-            _tests.append((f"{function.__name__.replace('_', ' ')}: {row[0]}", function, row[1:]))
+        tests.append((function.__name__.replace("_", " "), function, ()))
         return function
     return mark
+
+
+def _marks_rows(tests):
+    def with_rows(rows):
+        def mark(function):
+            for row in rows:
+                tests.append((f"{function.__name__.replace('_', ' ')}: {row[0]}", function, row[1:]))
+            return function
+        return mark
+    return with_rows
+
+
+test, long_test = _marks_one(_tests), _marks_one(_long_tests)
+cases, long_cases = _marks_rows(_tests), _marks_rows(_long_tests)  # a row: its label, then the arguments
 
 
 def expect(condition, *lines):
@@ -55,8 +64,9 @@ def _run(name, function, arguments):
 
 
 def main():
-    words = " ".join(sys.argv[1:])
-    chosen = [t for t in _tests if words in t[0]]
+    long = "--long" in sys.argv
+    words = " ".join(word for word in sys.argv[1:] if word != "--long")
+    chosen = [t for t in (_long_tests if long else _tests) if words in t[0]]
     failed = 0
     print(f"1..{len(chosen)}", flush=True)
     for number, (name, function, arguments) in enumerate(chosen, 1):

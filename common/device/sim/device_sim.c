@@ -265,6 +265,16 @@ void sim_device_end_communication(device *d)
     set_communicating((sim_device *)d, ((sim_device *)d)->communicating - 1);
 }
 
+void sim_device_spend_launch(device *d)
+{
+    sim_actor_spend(sim_actor_of((sim_device *)d), ((sim_device *)d)->launch);
+}
+
+bool sim_address(const void *address)
+{
+    return (uintptr_t)address >> ADDRESS_BIT == 1;
+}
+
 void sim_device_share_interpreter(device *base, int threads)
 {
     sim_device *d = (sim_device *)base;

@@ -46,6 +46,15 @@ void sim_device_end_communication(device *d);
  * communication that nothing hid. Where launches are calls the host waits, and knows itself. */
 int64_t sim_stream_stalled_ns(const device_stream *s);
 
+/* As sim_stream_stalled_ns, at the time of the mark in `slot`. */
+int64_t sim_mark_stalled_ns(const device_stream *s, int slot);
+
+/* Whoever acts now launches something that is no kernel: its time passes. */
+void sim_device_spend_launch(device *d);
+
+/* An address of a virtual device's memory, which must not be touched. */
+bool sim_address(const void *address);
+
 /* So many host threads of the rank's process launch under one interpreter lock. 1 at first. */
 void sim_device_share_interpreter(device *d, int threads);
 

@@ -1,6 +1,7 @@
 #include "common/device/sim/sim_impl.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void sim_add_waiter(sim_actor **list, sim_actor *a)
 {
@@ -23,7 +24,12 @@ void sim_wake_waiters(sim_actor **list, sim_time at)
 status sim_fence_open(device *d, device_fence **out)
 {
     sim_fence *f = calloc(1, sizeof *f);
-    if (!f) return fail(STATUS_SYSTEM, "no memory for a fence");
+    if (f) f->history = malloc(FENCE_HISTORY * sizeof *f->history);
+    if (!f || !f->history) {
+        free(f);
+        return fail(STATUS_SYSTEM, "no memory for a fence");
+    }
+    f->capacity = FENCE_HISTORY;
     f->base.device = d;
     *out = &f->base;
     return STATUS_OK;
@@ -36,6 +42,7 @@ void sim_fence_close(device_fence *base)
         s->waits_on = NULL;
         s->failed = true; /* nobody can end this wait any more */
     }
+    free(f->history);
     free(f);
 }
 
@@ -80,14 +87,31 @@ static void resume_streams(sim_fence *f, bool failed)
     }
 }
 
+/* Room for one entry more: the oldest go where the clock has passed those behind them, and where there is no
+ * memory for more. */
+static void make_room(sim_fence *f)
+{
+    sim_time now = simulation_now(((sim_device *)f->base.device)->simulation);
+    int drop = 0;
+    if (f->reached < f->capacity) return;
+    while (f->reached - drop >= FENCE_HISTORY && f->history[drop + 1].at <= now) drop++;
+    struct sim_reached *more =
+        drop ? NULL : realloc(f->history, 2 * (size_t)f->capacity * sizeof *f->history);
+    if (more) {
+        f->history = more;
+        f->capacity *= 2;
+        return;
+    }
+    if (!drop) drop = 1;
+    f->reached -= drop;
+    memmove(f->history, f->history + drop, (size_t)f->reached * sizeof *f->history);
+}
+
 static void remember(sim_fence *f, uint64_t value, sim_time at)
 {
-    for (int i = 0; i < f->reached; i++) /* what has come to more has come to less */
-        if (f->history[i].at > at) f->history[i].at = at;
-    if (f->reached == FENCE_HISTORY) {
-        for (int i = 1; i < FENCE_HISTORY; i++) f->history[i - 1] = f->history[i];
-        f->reached--;
-    }
+    for (int i = f->reached - 1; i >= 0 && f->history[i].at > at; i--)
+        f->history[i].at = at; /* what has come to more has come to less */
+    make_room(f);
     f->history[f->reached].value = value;
     f->history[f->reached++].at = at;
 }

@@ -65,20 +65,23 @@ struct sim_stream {
     sim_actor *waiters; /* that synchronize */
     bool failed;
     sim_flow flow;  /* of copies */
-    int64_t *marks; /* [mark_capacity] ns */
+    struct sim_mark {
+        int64_t at_ns, stalled_ns;
+    } *marks; /* [mark_capacity] */
     int mark_capacity;
 };
 
-/* The values that a fence reached last, and when: streams may ask for one that is not the latest. */
+/* The values that a fence has reached and when, oldest first; times do not fall. Streams may ask for one that
+ * is not the latest: at least FENCE_HISTORY are kept, and all that lie ahead of the clock. */
 enum { FENCE_HISTORY = 4 };
 
 struct sim_fence {
     device_fence base;
-    struct {
+    struct sim_reached {
         uint64_t value;
         sim_time at;
-    } history[FENCE_HISTORY]; /* oldest first; times do not fall */
-    int reached;              /* entries */
+    } * history;
+    int reached, capacity; /* entries */
     bool failed;
     sim_stream *streams; /* whose head waits for it */
     sim_actor *waiters;  /* hosts, where launches are calls */

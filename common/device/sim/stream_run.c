@@ -113,7 +113,7 @@ static bool run_head(sim_stream *s, sim_time now)
     case COMMAND_KERNEL:
         return run_kernel(s, c, start, now);
     case COMMAND_MARK:
-        s->marks[c->slot] = sim_to_ns(start);
+        s->marks[c->slot] = (struct sim_mark){sim_to_ns(start), sim_to_ns(s->stalled)};
         s->at = start;
         return true;
     case COMMAND_SIGNAL:

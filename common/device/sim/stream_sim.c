@@ -176,7 +176,7 @@ static status make_room(sim_stream *s, int slot)
     if (slot < s->mark_capacity) return STATUS_OK;
     int capacity = s->mark_capacity ? s->mark_capacity : 8;
     while (capacity <= slot) capacity *= 2;
-    int64_t *marks = realloc(s->marks, (size_t)capacity * sizeof *marks);
+    struct sim_mark *marks = realloc(s->marks, (size_t)capacity * sizeof *marks);
     if (!marks) return fail(STATUS_SYSTEM, "no memory for %d marks", capacity);
     memset(marks + s->mark_capacity, 0, (size_t)(capacity - s->mark_capacity) * sizeof *marks);
     s->marks = marks;
@@ -192,14 +192,20 @@ status sim_mark(device_stream *base, int slot)
     if (s->count)
         return sim_stream_push(s, (sim_command){.kind = COMMAND_MARK, .slot = slot, .enqueued = now});
     s->at = sim_later(s->at, now);
-    s->marks[slot] = sim_to_ns(s->at);
+    s->marks[slot] = (struct sim_mark){sim_to_ns(s->at), sim_to_ns(s->stalled)};
     return STATUS_OK;
 }
 
 int64_t sim_mark_ns(device_stream *base, int slot)
 {
     sim_stream *s = (sim_stream *)base;
-    return slot < s->mark_capacity ? s->marks[slot] : 0;
+    return slot < s->mark_capacity ? s->marks[slot].at_ns : 0;
+}
+
+int64_t sim_mark_stalled_ns(const device_stream *base, int slot)
+{
+    const sim_stream *s = (const sim_stream *)base;
+    return slot < s->mark_capacity ? s->marks[slot].stalled_ns : 0;
 }
 
 int64_t sim_stream_stalled_ns(const device_stream *s)

@@ -41,9 +41,10 @@ static void slices_name_the_elements_in_order(void **context)
     for (int round = 0; round < 300; round++) {
         piece pieces[MOST_PIECES];
         piece_list list = {pieces, (int)random_below(start, draw++, MOST_PIECES + 1)};
-        for (int i = 0; i < list.count; i++) /* any order, gaps, some empty */
-            pieces[i] =
-                (piece){(int64_t)random_below(start, draw++, 1000), (int64_t)random_below(start, draw++, 10)};
+        for (int i = 0; i < list.count; i++) { /* any order, gaps, some empty */
+            pieces[i].offset = (int64_t)random_below(start, draw++, 1000);
+            pieces[i].count = (int64_t)random_below(start, draw++, 10);
+        }
         for (int64_t begin = 0; begin <= piece_list_elements(list) + 1; begin++)
             for (int64_t count = 0; count <= piece_list_elements(list) - begin + 2; count += 3)
                 check_slice(list, begin, count);

@@ -305,6 +305,8 @@ static void nan_wins_min_and_max_from_either_side(void **state)
         }
 }
 
+/* Clang has the type only where the processor computes in it, up to version 14. */
+#if !defined(__clang__) || __clang_major__ > 14
 static void every_float16_goes_to_float32_as_the_compiler_says(void **state)
 {
     (void)state;
@@ -349,6 +351,19 @@ static void float32_goes_to_float16_as_the_compiler_says(void **state)
         }
     }
 }
+#else
+static void every_float16_goes_to_float32_as_the_compiler_says(void **state)
+{
+    (void)state;
+    print_message("skipped: this compiler has no _Float16\n");
+    skip();
+}
+
+static void float32_goes_to_float16_as_the_compiler_says(void **state)
+{
+    every_float16_goes_to_float32_as_the_compiler_says(state);
+}
+#endif
 
 static void float32_goes_to_the_nearest_bfloat16_even_on_ties(void **state)
 {

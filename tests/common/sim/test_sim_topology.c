@@ -52,7 +52,7 @@ static void routes_take_the_links_between_their_ends(void **context)
     } cases[] = {
         {"v100-pcie-32g", 8, gpu0, gpu1, 2, 12, 10}, /* one switch */
         {"v100-pcie-32g", 8, gpu0, gpu2, 4, 10, 10}, /* over the host bridge */
-        {"v100-pcie-32g", 8, gpu0, gpu4, 5, 5, 10},  /* over the link between the sockets */
+        {"v100-pcie-32g", 8, gpu0, gpu4, 5, 6, 10},  /* over the link between the sockets */
         {"v100-pcie-32g", 8, gpu0, host0, 3, 12, 10},
         {"v100-pcie-32g", 8, host1, gpu0, 4, 6, 10},
         {"v100-pcie-32g", 8, host0, host0, 1, 38.4, 0}, /* read and written */
@@ -60,7 +60,7 @@ static void routes_take_the_links_between_their_ends(void **context)
         {"v100-pcie-32g", 8, gpu0, gpu0, 0, INFINITY, 10},
         {"dgx1-v100", 8, gpu0, gpu1, 1, 20, 10},
         {"dgx1-v100", 8, gpu0, gpu4, 1, 40, 10}, /* two NVLinks */
-        {"dgx1-v100", 8, gpu0, gpu5, 5, 5, 10},  /* none: PCIe */
+        {"dgx1-v100", 8, gpu0, gpu5, 5, 6, 10},  /* none: PCIe */
         {"dgx-a100-40g", 8, gpu0, gpu5, 2, 240, 10},
         {"titan-rtx-x2", 2, gpu0, gpu1, 1, 40, 10},
         {"titan-rtx-x2-no-p2p", 2, gpu0, gpu1, 3, 12, 10}, /* in and out of the host's memory */
@@ -118,7 +118,7 @@ static void rings_have_the_bus_bandwidth_of_their_links(void **context)
     } cases[] = {
         {"v100-pcie-32g", 2, 12, 1, 1, false},
         {"v100-pcie-32g", 4, 10, 1, 1, false},
-        {"v100-pcie-32g", 8, 5, 1, 1, false},
+        {"v100-pcie-32g", 8, 6, 1, 1, false},
         {"dgx1-v100", 2, 20, 1, 1, true},
         {"dgx1-v100", 4, 80, 4, 4, true},
         {"dgx1-v100", 8, 120, 6, 6, true},

@@ -67,8 +67,8 @@ static void what_torchrun_mpirun_and_srun_set_is_understood(void **state)
     (void)state;
     static const char *const cases[] = {
         "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 TORCHELASTIC_RUN_ID=a MASTER_ADDR=h MASTER_PORT=5",
-        "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 PMIX_NAMESPACE=a "
-        "MASTER_ADDR=h MASTER_PORT=5",
+        ("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 PMIX_NAMESPACE=a "
+         "MASTER_ADDR=h MASTER_PORT=5"),
         "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_JOB_ID=a MASTER_ADDR=h MASTER_PORT=5",
     };
     uint64_t token = 0;

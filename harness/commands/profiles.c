@@ -1,0 +1,102 @@
+/* harness profiles [NAME]: the machines that can be simulated, or one machine's constants and where they come
+ * from. */
+#include "harness/commands/commands.h"
+
+#include "common/sim/profile.h"
+#include "harness/commands/output.h"
+
+#include <string.h>
+
+static void append_wiring(const sim_wiring *w, text_buffer *out)
+{
+    text_append(out, "%d GPU%s a machine", w->gpus, w->gpus == 1 ? "" : "s");
+    if (w->nics > 0)
+        text_append(out, ", %d adapter%s, up to %d machines", w->nics, w->nics == 1 ? "" : "s", w->machines);
+}
+
+static status list_profiles(text_buffer *out)
+{
+    char **names = NULL;
+    size_t count = 0;
+    TRY(sim_profile_list(&names, &count));
+    status rc = STATUS_OK;
+    for (size_t i = 0; i < count && rc == STATUS_OK; i++) {
+        sim_profile *p = NULL;
+        rc = sim_profile_load(names[i], &p);
+        if (rc != STATUS_OK) break;
+        text_append(out, "%-20s %s%s\n%-20s ", names[i], p->summary, strcmp(names[i], SIM_DEFAULT_PROFILE) ? "" : " (default)",
+                    "");
+        append_wiring(&p->wiring, out);
+        text_append(out, "\n");
+        sim_profile_free(&p);
+    }
+    sim_profile_free_names(names, count);
+    return rc;
+}
+
+static const char *node_kind(sim_node_kind kind)
+{
+    static const char *const names[] = {[SIM_NODE_GPU] = "gpu",
+                                        [SIM_NODE_SWITCH] = "switch",
+                                        [SIM_NODE_SOCKET] = "socket",
+                                        [SIM_NODE_NVSWITCH] = "nvswitch",
+                                        [SIM_NODE_NIC] = "nic"};
+    return names[kind];
+}
+
+static void append_links(const sim_wiring *w, text_buffer *out)
+{
+    static const char *const kinds[] = {
+        [SIM_LINK_PCIE] = "pcie", [SIM_LINK_NVLINK] = "nvlink", [SIM_LINK_SOCKET] = "socket"};
+    enum { A_LINE = 4 };
+    text_append(out, "\ntopology: ");
+    append_wiring(w, out);
+    text_append(out, "; peer access %s\n  source: %s\n", w->peer_access ? "yes" : "no", w->source);
+    for (int i = 0; i < w->link_count; i++) {
+        const sim_link *l = &w->links[i];
+        const sim_node *a = &w->nodes[l->a], *b = &w->nodes[l->b];
+        text_append(out, "%s%s%d-%s%d %s", i % A_LINE ? ", " : "  ", node_kind(a->kind), a->index, node_kind(b->kind),
+                    b->index, kinds[l->kind]);
+        if (l->count > 1) text_append(out, " x%d", l->count);
+        if (i % A_LINE == A_LINE - 1 || i + 1 == w->link_count) text_append(out, "\n");
+    }
+}
+
+static void append_constant(const sim_profile *p, sim_constant c, text_buffer *out)
+{
+    const sim_constant_info *info = &sim_constant_table[c];
+    const sim_provenance *from = &p->provenance[c];
+    text_append(out, "%s: ", info->name);
+    for (int i = 0; i < info->count; i++) text_append(out, "%s%g", i ? ", " : "", sim_profile_at(p, c, i));
+    text_append(out, "%s%s (%s)\n  %s; in profile %s\n  %s\n", strcmp(info->unit, "1") ? " " : "",
+                strcmp(info->unit, "1") ? info->unit : "", info->meaning, from->tag, from->from, from->source);
+}
+
+static status show_profile(const char *name, text_buffer *out)
+{
+    sim_profile *p = NULL;
+    TRY(sim_profile_load(name, &p));
+    text_append(out, "%s: %s\nfile: %s\n\n", p->name, p->summary, p->file);
+    for (int c = 0; c < SIM_CONSTANT_COUNT; c++)
+        if (sim_profile_has(p, (sim_constant)c)) append_constant(p, (sim_constant)c, out);
+    append_links(&p->wiring, out);
+    sim_profile_free(&p);
+    return STATUS_OK;
+}
+
+static status run_profiles(int argc, char *argv[], int *exit_code)
+{
+    text_buffer out = {0};
+    *exit_code = 0;
+    if (argc > 1) return fail(STATUS_USAGE, "found '%s', allowed is one profile", argv[1]);
+    if (argc == 1 && argv[0][0] == '-')
+        return fail(STATUS_USAGE, "found '%s', allowed is a profile's name or file", argv[0]);
+    status rc = argc == 1 ? show_profile(argv[0], &out) : list_profiles(&out);
+    if (rc == STATUS_OK) return output_text(&out);
+    text_free(&out);
+    return rc;
+}
+
+const command command_profiles = {"profiles", "[NAME|FILE]",
+                                  "list the machines of device sim, or one's constants with their sources", run_profiles,
+                                  NULL};

@@ -1,0 +1,191 @@
+#include "harness/sim/virtual_job.h"
+
+#include "common/base/clock.h"
+#include "common/device/sim/device_sim.h"
+#include "harness/sim/virtual_source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct virtual_job virtual_job;
+
+typedef struct virtual_rank {
+    virtual_job *job;
+    int rank;
+    trainer *trainer;
+    batch_source *source;
+    board_cell *cell;
+    int64_t next;
+    bool settled, done;
+} virtual_rank;
+
+struct virtual_job {
+    virtual_job_config config;
+    const virtual_job_observer *observer;
+    simulation *simulation;
+    virtual_rank *ranks; /* [present] */
+    board_cell *cells;   /* [present] */
+    sync_blob *offers;   /* [world] */
+    int present, running;
+};
+
+/* ---- steps ------------------------------------------------------------------------------------ */
+
+static status finish(virtual_rank *r)
+{
+    const virtual_job_observer *o = r->job->observer;
+    r->done = true;
+    if (o->finished) TRY(o->finished(o->context, r->rank, r->trainer));
+    if (--r->job->running == 0) simulation_stop(r->job->simulation);
+    return STATUS_OK;
+}
+
+/* A rank's compute thread: until something must be waited for. */
+static status drive(void *context)
+{
+    virtual_rank *r = context;
+    const virtual_job *job = r->job;
+    const virtual_job_observer *o = job->observer;
+    while (r->next < job->config.steps) {
+        step_result result;
+        TRY(trainer_step(r->trainer, r->source, r->next, r->next, &result));
+        if (r->next >= job->config.warmup && o->step) o->step(o->context, r->rank, &result);
+        if (++r->next == job->config.warmup && o->measures) o->measures(o->context, r->rank, r->trainer);
+    }
+    if (r->done) return STATUS_OK;
+    if (!r->settled) TRY(trainer_settle(r->trainer));
+    r->settled = true;
+    TRY(device_stream_synchronize(trainer_stream(r->trainer)));
+    return finish(r);
+}
+
+/* ---- set-up ----------------------------------------------------------------------------------- */
+
+static sampler_config sampler_of(const virtual_job_config *c)
+{
+    return (sampler_config){.mode = (sampler_mode)c->data->sampler,
+                            .samples = dataset_describe(c->set)->samples[DATA_TRAIN],
+                            .batch = c->data->batch,
+                            .world = c->machine.world,
+                            .drop_last = c->data->drop_last};
+}
+
+/* Batches that an epoch's last step may have besides the full one. */
+static void odd_size(const virtual_rank *r, const sampler *s, int64_t sizes[TRAINER_MAX_SIZES])
+{
+    int64_t count = sampler_span_of(s, r->rank, s->steps - 1).count;
+    if (count != r->job->config.data->batch && count != 0) sizes[0] = count;
+}
+
+static status open_rank(virtual_job *job, int rank)
+{
+    const virtual_job_config *c = &job->config;
+    virtual_rank *r = &job->ranks[rank];
+    *r = (virtual_rank){.job = job, .rank = rank, .cell = &job->cells[rank]};
+    trainer_config t = {.rank = rank,
+                        .world = c->machine.world,
+                        .local_rank = rank,
+                        .device = "sim",
+                        .threads = 1,
+                        .simulation = job->simulation,
+                        .model = c->model,
+                        .engine = c->engine,
+                        .engine_options = c->engine_options,
+                        .policy = c->policy,
+                        .optimizer = c->optimizer,
+                        .batch = c->data->batch,
+                        .total_steps = c->steps,
+                        .sum_loss = c->sum_loss,
+                        .cell = r->cell,
+                        .stall_timeout_ns = c->stall_timeout_ns,
+                        .divide = c->divide};
+    sampler_config sampling = sampler_of(c);
+    sampler sampler;
+    TRY(sampler_init(&sampler, &sampling));
+    odd_size(r, &sampler, t.sizes);
+    TRY(virtual_source_open(c->set, &sampling, rank, &r->source));
+    return trainer_open(&t, &r->trainer);
+}
+
+/* Ranks that offer the same share one copy: comparing then takes no time. Those that are not present offer
+ * what the first does. */
+static status collect_offers(virtual_job *job)
+{
+    for (int r = 0; r < job->config.machine.world; r++) {
+        job->offers[r] = job->offers[0];
+        if (r >= job->present) continue;
+        sync_blob mine;
+        TRY(trainer_offer(job->ranks[r].trainer, &mine));
+        bool same = r > 0 && mine.bytes == job->offers[0].bytes && memcmp(mine.data, job->offers[0].data, mine.bytes) == 0;
+        if (!same) job->offers[r] = mine;
+    }
+    return STATUS_OK;
+}
+
+static status open_all(virtual_job *job)
+{
+    const simulation_config *m = &job->config.machine;
+    TRY(simulation_open(m, &job->simulation));
+    job->present = simulation_present(job->simulation);
+    job->ranks = calloc((size_t)job->present, sizeof *job->ranks);
+    job->cells = aligned_alloc(_Alignof(board_cell), (size_t)job->present * sizeof *job->cells);
+    job->offers = calloc((size_t)m->world, sizeof *job->offers);
+    if (!job->ranks || !job->cells || !job->offers)
+        return fail(STATUS_SYSTEM, "no memory for %d virtual ranks", job->present);
+    memset(job->cells, 0, (size_t)job->present * sizeof *job->cells);
+    for (int r = 0; r < job->present; r++) TRY(open_rank(job, r));
+    TRY(collect_offers(job));
+    for (int r = 0; r < job->present; r++) TRY(trainer_connect(job->ranks[r].trainer, job->offers));
+    const virtual_job_observer *o = job->observer;
+    return o->opened ? o->opened(o->context, job->simulation) : STATUS_OK;
+}
+
+static status run_all(virtual_job *job)
+{
+    job->running = job->present;
+    sim_time begin = 0;
+    for (int r = 0; r < job->present; r++) {
+        sim_actor *host = sim_device_host(trainer_device(job->ranks[r].trainer));
+        begin = sim_later(begin, host->time);
+    }
+    for (int r = 0; r < job->present; r++) {
+        sim_actor *host = sim_device_host(trainer_device(job->ranks[r].trainer));
+        sim_actor_set_run(host, drive, &job->ranks[r]);
+        sim_actor_wake(host, begin);
+        if (job->config.warmup == 0 && job->observer->measures)
+            job->observer->measures(job->observer->context, r, job->ranks[r].trainer);
+    }
+    TRY(simulation_run(job->simulation));
+    return job->running > 0 ? simulation_check_finished(job->simulation) : STATUS_OK;
+}
+
+/* By symmetry: without jitter the ranks of a machine do what those of every other machine do. */
+static int ranks_to_simulate(const simulation_config *m)
+{
+    if (m->present || m->jitter_seed || m->world <= VIRTUAL_JOB_ALL_RANKS) return m->present;
+    sim_profile *profile = NULL;
+    if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
+        error_clear(); /* whoever opens the simulation says it */
+        return 0;
+    }
+    int machines = m->machines ? m->machines : (m->world + profile->wiring.gpus - 1) / profile->wiring.gpus;
+    int each = (m->world + machines - 1) / machines;
+    sim_profile_free(&profile);
+    return m->world % each == 0 ? each : 0;
+}
+
+status virtual_job_run(const virtual_job_config *config, const virtual_job_observer *observer)
+{
+    virtual_job job = {.config = *config, .observer = observer};
+    job.config.machine.present = ranks_to_simulate(&config->machine);
+    status rc = open_all(&job);
+    if (rc == STATUS_OK) rc = run_all(&job);
+    for (int r = 0; job.ranks && r < job.present; r++) trainer_close(&job.ranks[r].trainer);
+    for (int r = 0; job.ranks && r < job.present; r++) batch_source_close(&job.ranks[r].source);
+    simulation_close(&job.simulation);
+    free(job.ranks);
+    free(job.cells);
+    free(job.offers);
+    return rc;
+}

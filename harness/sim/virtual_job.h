@@ -1,0 +1,47 @@
+/* A job on virtual devices: all ranks in this thread, their trainers driven by the event queue. The train loop,
+ * the models and the engines are those of a real run. */
+#ifndef HARNESS_SIM_VIRTUAL_JOB_H
+#define HARNESS_SIM_VIRTUAL_JOB_H
+
+#include "common/data/data_options.h"
+#include "common/data/dataset.h"
+#include "common/sim/simulation.h"
+#include "harness/train/trainer.h"
+
+/* Everything is borrowed. */
+typedef struct virtual_job_config {
+    simulation_config machine; /* profile, ranks, what is overridden */
+    const nn_model *model;
+    const dataset *set;
+    const data_options *data; /* batch, sampler, drop_last */
+    const sync_engine_type *engine;
+    const void *engine_options;
+    const char *policy;
+    const optimizer_options *optimizer;
+    int divide;      /* shared_divide */
+    bool sum_loss;
+    int64_t stall_timeout_ns;
+    int64_t steps;      /* of which the first `warmup` are not reported */
+    int64_t warmup;
+} virtual_job_config;
+
+/* Who is told. Any slot may be NULL; a failure ends the job. */
+typedef struct virtual_job_observer {
+    void *context;
+    /* All ranks are set up, nothing has run. */
+    status (*opened)(void *context, const simulation *s);
+    /* Before the first reported step. */
+    void (*measures)(void *context, int rank, trainer *t);
+    void (*step)(void *context, int rank, const step_result *result);
+    /* The rank has done all its steps and settled. */
+    status (*finished)(void *context, int rank, trainer *t);
+} virtual_job_observer;
+
+/* Above so many ranks that are alike, those of one machine stand for all. */
+enum { VIRTUAL_JOB_ALL_RANKS = 1024 };
+
+/* Runs to the end. Ranks beyond VIRTUAL_JOB_ALL_RANKS are not simulated one by one where nothing makes them
+ * differ: machine.present ranks are, which is set here unless it was given. */
+status virtual_job_run(const virtual_job_config *config, const virtual_job_observer *observer);
+
+#endif

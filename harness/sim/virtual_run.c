@@ -1,0 +1,175 @@
+#include "harness/sim/virtual_run.h"
+
+#include "harness/run/job_result.h"
+#include "harness/run/record.h"
+#include "harness/sim/virtual_job.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct rank_record {
+    record record;
+    sync_counters before;
+    int64_t begin_ns, end_ns;
+} rank_record;
+
+typedef struct job_record {
+    const run_config *config;
+    int engine, world, present;
+    int64_t steps; /* measured */
+    rank_record *ranks;
+    json_t *job, *rank_list;
+    char *note;
+    size_t note_size;
+} job_record;
+
+/* ---- what a job tells ------------------------------------------------------------------------- */
+
+static status on_opened(void *context, const simulation *s)
+{
+    job_record *j = context;
+    const sim_wiring *w = &s->profile->wiring;
+    j->present = simulation_present(s);
+    j->ranks = calloc((size_t)j->present, sizeof *j->ranks);
+    if (!j->ranks) return fail(STATUS_SYSTEM, "no memory to record %d ranks", j->present);
+    for (int r = 0; r < j->present; r++) TRY(record_init(&j->ranks[r].record, j->steps, 0));
+    int machines = sim_topology_machines(s->topology);
+    int used = snprintf(j->note, j->note_size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d",
+                        s->profile->name, j->world, j->world == 1 ? "" : "s", machines, machines == 1 ? "" : "s",
+                        w->gpus);
+    if (j->present < j->world && used >= 0 && (size_t)used < j->note_size)
+        snprintf(j->note + used, j->note_size - (size_t)used, "; alike: ranks 0 to %d stand for all", j->present - 1);
+    return STATUS_OK;
+}
+
+static void on_measures(void *context, int rank, trainer *t)
+{
+    job_record *j = context;
+    sync_engine *e = trainer_engine(t);
+    ledger_reset_peaks(trainer_ledger(t));
+    e->type->counters(e, &j->ranks[rank].before);
+}
+
+static void on_step(void *context, int rank, const step_result *result)
+{
+    rank_record *r = &((job_record *)context)->ranks[rank];
+    step_result step = *result;
+    step.loss = NAN; /* there are no tensors to compute it from */
+    if (r->record.count == 0) r->begin_ns = step.begin_ns;
+    r->end_ns = step.end_ns;
+    record_step(&r->record, &step);
+}
+
+static json_t *rank_to_json(const job_record *j, int rank, trainer *t)
+{
+    json_t *object = json_pack("{s:i, s:s, s:s, s:o}", "rank", rank, "host", "virtual", "device",
+                               device_get_info(trainer_device(t))->description, "memory",
+                               ledger_to_json(trainer_ledger(t)));
+    if (object && record_to_json(&j->ranks[rank].record, object) == STATUS_OK) return object;
+    json_decref(object);
+    return NULL;
+}
+
+static json_t *job_to_json(const job_record *j, trainer *t)
+{
+    const device_info *info = device_get_info(trainer_device(t));
+    const run_config *c = j->config;
+    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:b, s:I, s:I, s:b, s:n}", "engine",
+                     engine_table[j->engine]->name, "policy", c->policies[j->engine], "world_size", j->world,
+                     "simulated_ranks", j->present, "threads_per_rank", 1, "device", info->name, "profile",
+                     c->run.device, "simulated", (int)info->simulated, "warmup_steps", (json_int_t)c->run.warmup,
+                     "steps", (json_int_t)(c->run.warmup + j->steps), "stopped_early", 0, "parameter_hash");
+}
+
+static status on_finished(void *context, int rank, trainer *t)
+{
+    job_record *j = context;
+    rank_record *r = &j->ranks[rank];
+    sync_engine *e = trainer_engine(t);
+    sync_counters now;
+    e->type->counters(e, &now);
+    r->record.wall_ns = r->end_ns - r->begin_ns;
+    r->record.bytes_sent = now.bytes_sent - r->before.bytes_sent;
+    r->record.bytes_received = now.bytes_received - r->before.bytes_received;
+    r->record.messages_sent = now.messages_sent - r->before.messages_sent;
+    r->record.messages_received = now.messages_received - r->before.messages_received;
+    json_t *object = rank_to_json(j, rank, t);
+    if (!object || json_array_set_new(j->rank_list, (size_t)rank, object) != 0)
+        return fail(STATUS_SYSTEM, "no memory for the results");
+    if (rank == 0) j->job = job_to_json(j, t);
+    return STATUS_OK;
+}
+
+/* ---- a job ------------------------------------------------------------------------------------ */
+
+static status run_job_in_virtual_time(const run_config *c, const run_plan *plan, job_record *j)
+{
+    virtual_job_config config = {.machine = {.profile = run_config_profile(c),
+                                             .world = j->world,
+                                             .machines = (int)c->run.nodes,
+                                             .precision = (sim_precision)c->run.precision,
+                                             .jitter_seed = c->run.jitter},
+                                 .model = plan->model,
+                                 .set = plan->set,
+                                 .data = &c->data,
+                                 .engine = engine_table[j->engine],
+                                 .engine_options = c->engine_options[j->engine],
+                                 .policy = c->policies[j->engine],
+                                 .optimizer = &c->optimizer,
+                                 .divide = c->shared.divide,
+                                 .sum_loss = c->run.loss_reduction == 1,
+                                 .stall_timeout_ns = c->shared.stall_timeout_ns,
+                                 .steps = c->run.warmup + j->steps,
+                                 .warmup = c->run.warmup};
+    virtual_job_observer observer = {.context = j,
+                                     .opened = on_opened,
+                                     .measures = on_measures,
+                                     .step = on_step,
+                                     .finished = on_finished};
+    return virtual_job_run(&config, &observer);
+}
+
+static status fill_ranks(json_t *list, int count)
+{
+    int bad = 0;
+    for (int r = 0; list && r < count; r++) bad |= json_array_append_new(list, json_null());
+    return list && !bad ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+}
+
+static status run_one(const run_config *c, const run_plan *plan, int engine, json_t **out, char *note, size_t size)
+{
+    job_record j = {.config = c, .engine = engine, .world = run_config_world(c, engine), .note = note, .note_size = size};
+    j.steps = plan->total_steps[engine] - c->run.warmup;
+    if (j.steps < 0) j.steps = 0;
+    j.rank_list = json_array();
+    status rc = fill_ranks(j.rank_list, j.world < VIRTUAL_JOB_ALL_RANKS ? j.world : VIRTUAL_JOB_ALL_RANKS);
+    if (rc == STATUS_OK) rc = run_job_in_virtual_time(c, plan, &j);
+    while (rc == STATUS_OK && json_array_size(j.rank_list) > (size_t)j.present)
+        json_array_remove(j.rank_list, json_array_size(j.rank_list) - 1);
+    if (rc == STATUS_OK && !j.job) rc = fail(STATUS_SYSTEM, "no memory for the results");
+    if (rc == STATUS_OK) rc = job_result_finish(j.job, j.rank_list);
+    for (int r = 0; j.ranks && r < j.present; r++) record_deinit(&j.ranks[r].record);
+    free(j.ranks);
+    json_decref(j.rank_list);
+    if (rc != STATUS_OK) json_decref(j.job);
+    else *out = j.job;
+    return rc;
+}
+
+static status check(const run_config *c)
+{
+    if (c->checkpoint.load || c->checkpoint.save)
+        return fail(STATUS_CONFIG, "option --%s: found device %s, allowed are devices with real tensors",
+                    c->checkpoint.load ? "load" : "save", c->run.device);
+    return STATUS_OK;
+}
+
+status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size)
+{
+    TRY(check(config));
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        if (run_config_uses(config, e)) TRY(run_one(config, plan, e, &jobs[e].result, note, size));
+    return STATUS_OK;
+}

@@ -1,0 +1,13 @@
+/* `harness run --device sim:PROFILE`: the jobs of a run, one after another, in virtual time. */
+#ifndef HARNESS_SIM_VIRTUAL_RUN_H
+#define HARNESS_SIM_VIRTUAL_RUN_H
+
+#include "harness/run/plan.h"
+#include "harness/run/run_result.h"
+
+/* Runs every job that the configuration uses; jobs[ENGINE_COUNT] get their results, which are the caller's.
+ * `note` [size] says what stood for what. STATUS_CONFIG: more ranks than the profile has GPUs, or what virtual
+ * devices cannot do. */
+status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size);
+
+#endif

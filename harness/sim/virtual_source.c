@@ -1,0 +1,80 @@
+#include "harness/sim/virtual_source.h"
+
+#include "common/ops/op.h"
+
+#include <stdlib.h>
+
+typedef struct virtual_source {
+    batch_source base;
+    const dataset *set;
+    sampler sampler;
+    int rank;
+    int32_t *targets; /* [batch][sequence] where targets are masked; else NULL */
+} virtual_source;
+
+/* Writes the targets of a span; returns how many count. */
+static int64_t draw_targets(virtual_source *s, const sampler_span *span)
+{
+    int64_t sequence = s->base.form.sequence, counted = 0;
+    for (int64_t i = 0; i < span->count; i++) {
+        int32_t *row = s->targets + i * sequence;
+        dataset_target(s->set, DATA_TRAIN, sampler_position(&s->sampler, span, i), row);
+        for (int64_t t = 0; t < sequence; t++) counted += row[t] != LOSS_IGNORE;
+    }
+    return counted;
+}
+
+static status next_batch(batch_source *base, int64_t step, batch_view *out)
+{
+    virtual_source *s = (virtual_source *)base;
+    batch_position position = batch_position_of_step(base, step);
+    sampler_span span = sampler_span_of(&s->sampler, s->rank, position.epoch_step);
+    *out = (batch_view){.targets = s->targets,
+                        .count = span.count,
+                        .padding = span.padding,
+                        .step = step,
+                        .epoch = position.epoch,
+                        .epoch_step = position.epoch_step};
+    out->targets_counted =
+        s->targets ? draw_targets(s, &span) : span.count * data_form_target_elements(&base->form);
+    return STATUS_OK;
+}
+
+static void give_back(batch_source *base, const batch_view *b)
+{
+    (void)base;
+    (void)b;
+}
+
+static void close_source(batch_source *base)
+{
+    free(((virtual_source *)base)->targets);
+    free(base);
+}
+
+static const batch_source_type type = {
+    .name = "virtual", .next = next_batch, .give_back = give_back, .close = close_source};
+
+status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, batch_source **out)
+{
+    *out = NULL;
+    virtual_source *s = calloc(1, sizeof *s);
+    if (!s) return fail(STATUS_SYSTEM, "no memory for a virtual batch");
+    s->set = set;
+    s->rank = rank;
+    status rc;
+    TRY_GOTO(rc, sampler_init(&s->sampler, sampler), failed);
+    s->base = (batch_source){.type = &type,
+                             .form = dataset_describe(set)->form,
+                             .largest_batch = sampler->batch,
+                             .steps_per_epoch = s->sampler.steps};
+    if (s->base.form.target == DATA_TARGET_MASKED) {
+        s->targets = calloc((size_t)(sampler->batch * s->base.form.sequence), sizeof *s->targets);
+        if (!s->targets) TRY_GOTO(rc, fail(STATUS_SYSTEM, "no memory for a virtual batch"), failed);
+    }
+    *out = &s->base;
+    return STATUS_OK;
+failed:
+    close_source(&s->base);
+    return rc;
+}

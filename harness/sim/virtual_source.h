@@ -1,0 +1,14 @@
+/* Batches for virtual devices: how many samples a rank has in a step, and which of their positions have
+ * targets, without any tensor. Inputs must not be read. */
+#ifndef HARNESS_SIM_VIRTUAL_SOURCE_H
+#define HARNESS_SIM_VIRTUAL_SOURCE_H
+
+#include "common/data/batch_source.h"
+#include "common/data/dataset.h"
+#include "common/data/sampler.h"
+
+/* `set` is borrowed; where its targets are masked they are drawn for the samples as they lie, so that their
+ * number is right, and all count elsewhere. STATUS_CONFIG as sampler_init(). */
+status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, batch_source **out);
+
+#endif

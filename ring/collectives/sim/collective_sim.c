@@ -1,0 +1,307 @@
+/* Collectives in virtual time: the calls of the ranks of one simulation meet in a group of common/sim/group.h,
+ * which says when data move and when they have arrived. No tensor bytes exist; what lies in host memory (an
+ * order, who has data) is small and really passed on, when all have come. */
+#include "common/device/sim/device_sim.h"
+#include "common/sim/group.h"
+#include "ring/collectives/collective_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the members of a group share. */
+typedef struct meeting {
+    sim_group *group;
+    const collective_call **calls; /* [count] that each member has joined */
+    int count;
+} meeting;
+
+typedef struct call_slot {
+    collective_call call;
+    collective_times times;
+} call_slot;
+
+typedef struct sim_world {
+    collective_world base;
+    device *device;
+    sim_actor *agent; /* who posted last, and is woken when a call is done */
+    bool moved;       /* since the last progress */
+} sim_world;
+
+typedef struct sim_members_group {
+    collective_group base;
+    meeting *meeting;
+    int member;
+    call_slot slots[COLLECTIVE_QUEUE];
+    uint64_t done, posted; /* calls */
+    bool joined;           /* call number done + 1 */
+    status failure;        /* of a join */
+} sim_members_group;
+
+static sim_world *world_of(const sim_members_group *g)
+{
+    return (sim_world *)g->base.world;
+}
+
+static call_slot *slot_of(sim_members_group *g, uint64_t number)
+{
+    return &g->slots[number % COLLECTIVE_QUEUE];
+}
+
+static simulation *simulation_of(const sim_members_group *g)
+{
+    return sim_device_simulation(world_of(g)->device);
+}
+
+/* ---- a call ----------------------------------------------------------------------------------- */
+
+static bool in_host_memory(const collective_buffer *b)
+{
+    return b->base && !b->pieces.pieces && !sim_address(b->base);
+}
+
+static void take_from(const sim_members_group *g, int member, int64_t first, int64_t count)
+{
+    const collective_call *to = g->meeting->calls[g->member], *from = g->meeting->calls[member];
+    size_t size = (size_t)dtype_size(to->type);
+    const char *source = from->in.base;
+    char *target = (char *)to->out.base + (size_t)first * size;
+    if (source != target) memmove(target, source, (size_t)count * size);
+}
+
+/* Members that are not present have what the first one has. */
+static void pass_on(const sim_members_group *g)
+{
+    const collective_call *call = g->meeting->calls[g->member];
+    int n = g->base.size;
+    if (!in_host_memory(&call->out) || !in_host_memory(&call->in)) return;
+    if (call->kind == COLLECTIVE_BROADCAST && g->meeting->calls[call->root]) take_from(g, call->root, 0, call->count);
+    for (int r = 0; call->kind == COLLECTIVE_ALL_GATHER && r < n; r++) {
+        int source = g->meeting->calls[r] ? r : 0;
+        take_from(g, source, collective_part_begin(call->count, n, r), collective_part_count(call->count, n, r));
+    }
+}
+
+static void on_moving(void *context)
+{
+    sim_members_group *g = context;
+    slot_of(g, g->done)->times.started_ns = sim_to_ns(simulation_now(simulation_of(g)));
+    pass_on(g);
+    sim_device_begin_communication(world_of(g)->device);
+}
+
+static status join_next(sim_members_group *g, sim_time at);
+
+static void count_traffic(collective_traffic *t, sim_collective kind, double bytes, int ranks)
+{
+    int64_t steps = ranks - 1;
+    if (kind == SIM_ALL_REDUCE) steps *= 2;
+    t->bytes_sent += (int64_t)bytes;
+    t->bytes_received += (int64_t)bytes;
+    t->messages_sent += steps;
+    t->messages_received += steps;
+}
+
+static sim_collective kind_of(const collective_call *call)
+{
+    switch (call->kind) {
+    case COLLECTIVE_BROADCAST:
+        return SIM_BROADCAST;
+    case COLLECTIVE_REDUCE:
+        return SIM_REDUCE;
+    case COLLECTIVE_ALL_GATHER:
+        return SIM_ALL_GATHER;
+    case COLLECTIVE_REDUCE_SCATTER:
+        return SIM_REDUCE_SCATTER;
+    default:
+        return SIM_ALL_REDUCE; /* a barrier is one of nothing */
+    }
+}
+
+static double bytes_of(const collective_call *call)
+{
+    return call->kind == COLLECTIVE_BARRIER ? 0 : (double)(call->count * dtype_size(call->type));
+}
+
+static void on_finished(void *context)
+{
+    sim_members_group *g = context;
+    sim_world *w = world_of(g);
+    sim_time now = simulation_now(simulation_of(g));
+    call_slot *slot = slot_of(g, g->done);
+    sim_device_end_communication(w->device);
+    slot->times.finished_ns = sim_to_ns(now);
+    sim_collective kind = kind_of(&slot->call);
+    count_traffic(&w->base.traffic, kind, sim_group_share(g->meeting->group, kind, bytes_of(&slot->call)), g->base.size);
+    g->done++;
+    g->joined = false;
+    w->moved = true;
+    g->failure = join_next(g, now);
+    sim_actor_wake(w->agent, now);
+}
+
+static status join_next(sim_members_group *g, sim_time at)
+{
+    if (g->joined || g->done == g->posted) return STATUS_OK;
+    sim_group_member told = {.moving = on_moving, .finished = on_finished, .context = g};
+    const collective_call *call = &slot_of(g, g->done)->call;
+    g->meeting->calls[g->member] = call;
+    g->joined = true;
+    return sim_group_join(g->meeting->group, g->member, at, kind_of(call), bytes_of(call), &told);
+}
+
+static status sim_post(collective_group *base, const collective_call *call, collective_ticket *out)
+{
+    sim_members_group *g = (sim_members_group *)base;
+    sim_world *w = world_of(g);
+    switch (call->kind) {
+    case COLLECTIVE_GATHER:
+    case COLLECTIVE_SCATTER:
+    case COLLECTIVE_ALL_TO_ALL:
+    case COLLECTIVE_SEND:
+    case COLLECTIVE_RECEIVE:
+        return fail(STATUS_UNAVAILABLE, "collectives in virtual time: found %s, allowed are reductions, broadcast, "
+                    "all_gather and barrier", collective_kind_name(call->kind));
+    default:
+        break;
+    }
+    if (g->posted - g->done == COLLECTIVE_QUEUE) return STATUS_AGAIN;
+    sim_device_spend_launch(w->device);
+    w->agent = sim_device_actor(w->device);
+    *slot_of(g, g->posted) = (call_slot){.call = *call};
+    *out = (collective_ticket){.sequence = g->posted++};
+    return join_next(g, w->agent->time);
+}
+
+static bool sim_done(const collective_group *base, collective_ticket ticket)
+{
+    return ((const sim_members_group *)base)->done > ticket.sequence;
+}
+
+static collective_times sim_times(const collective_group *base, collective_ticket ticket)
+{
+    return ((const sim_members_group *)base)->slots[ticket.sequence % COLLECTIVE_QUEUE].times;
+}
+
+/* ---- groups ----------------------------------------------------------------------------------- */
+
+typedef struct meeting_request {
+    const int *ranks;
+    int count;
+} meeting_request;
+
+static void close_meeting(void *object)
+{
+    meeting *m = object;
+    sim_group_close(&m->group);
+    free(m->calls);
+    free(m);
+}
+
+static status open_meeting(simulation *s, void *context, void **out)
+{
+    const meeting_request *request = context;
+    meeting *m = calloc(1, sizeof *m);
+    if (!m) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", request->count);
+    m->count = request->count;
+    m->calls = calloc((size_t)m->count, sizeof *m->calls);
+    status rc = m->calls ? sim_group_open(s, request->ranks, request->count, &m->group)
+                         : fail(STATUS_SYSTEM, "no memory for a group of %d ranks", request->count);
+    if (rc != STATUS_OK) close_meeting(m);
+    *out = m;
+    return rc;
+}
+
+static const sim_shared_type meeting_type = {open_meeting, close_meeting};
+
+static status sim_group_of_ranks(collective_world *world, const char *name, const int *ranks, int count,
+                                 collective_group **out)
+{
+    sim_world *w = (sim_world *)world;
+    meeting_request request = {ranks, count};
+    char key[2 * COLLECTIVE_NAME_MAX + 8];
+    void *shared = NULL;
+    sim_members_group *g = calloc(1, sizeof *g);
+    if (!g) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", count);
+    snprintf(key, sizeof key, "%s/%s", world->name, name);
+    status rc = simulation_share(sim_device_simulation(w->device), key, &meeting_type, &request, &shared);
+    if (rc != STATUS_OK) {
+        free(g);
+        return rc;
+    }
+    g->meeting = shared;
+    while (ranks[g->member] != world->config.rank) g->member++;
+    *out = &g->base;
+    return STATUS_OK;
+}
+
+static void sim_group_leave(collective_group *base)
+{
+    sim_members_group *g = (sim_members_group *)base;
+    simulation_unshare(simulation_of(g), g->meeting);
+    free(g);
+}
+
+/* ---- worlds ----------------------------------------------------------------------------------- */
+
+static status sim_world_open(const collective_config *config, collective_world **out)
+{
+    if (!config->device || !sim_device_simulation(config->device))
+        return fail(STATUS_UNAVAILABLE, "collectives: sim is for virtual devices");
+    sim_world *w = calloc(1, sizeof *w);
+    if (!w) return fail(STATUS_SYSTEM, "no memory for collectives");
+    w->base.config = *config;
+    w->device = config->device;
+    *out = &w->base;
+    return STATUS_OK;
+}
+
+static void sim_world_close(collective_world *world)
+{
+    free(world);
+}
+
+static status sim_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+{
+    sim_world *w = (sim_world *)world;
+    (void)now_ns;
+    (void)deadline_ns;
+    *worked = w->moved;
+    w->moved = false;
+    return STATUS_OK;
+}
+
+/* Virtual agents neither sleep nor are they woken here: events do that. */
+static void sim_wait_for_event(collective_world *world, int64_t deadline_ns)
+{
+    (void)world;
+    (void)deadline_ns;
+}
+
+static void sim_wake_nobody(collective_world *world)
+{
+    (void)world;
+}
+
+/* The others find out: nothing more will happen, and the simulation says who waits for whom. */
+static void sim_abort(collective_world *world, const error_record *why)
+{
+    (void)world;
+    (void)why;
+}
+
+const collective_type collective_sim = {
+    .name = "sim",
+    .summary = "virtual devices: NCCL's rings over a profile's links, in virtual time",
+    .open = sim_world_open,
+    .close = sim_world_close,
+    .group_open = sim_group_of_ranks,
+    .group_close = sim_group_leave,
+    .post = sim_post,
+    .done = sim_done,
+    .times = sim_times,
+    .progress = sim_progress,
+    .wait = sim_wait_for_event,
+    .wake = sim_wake_nobody,
+    .abort = sim_abort,
+};

@@ -1,0 +1,89 @@
+/* The comparison of `harness verify` finds errors that are planted into operations, and agrees without
+ * them: the golden trajectories are worth something. */
+#include "harness/verify/verify.h"
+#include "ring/ring.h"
+#include "tests/harness/verify/planted.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* What a verdict is about: the error shows in a figure of that kind. NULL: in any. */
+typedef struct planted_case {
+    planted_error error;
+    const char *file, *device, *kind;
+} planted_case;
+
+static const planted_case cases[] = {
+    {PLANTED_NOTHING, "resnet18_32_w1_silu", "cpu", NULL},
+    {PLANTED_NO_DECAY, "resnet18_32_w1_silu", "cpu", "parameter"},
+    {PLANTED_MORE_DECAY, "resnet18_32_w1_silu", "cpu", NULL},
+    {PLANTED_GRADIENT_OF_LAYER, "resnet18_32_w1_silu", "cpu", "gradient fc.weight"},
+    {PLANTED_GRADIENT_OF_ALL, "resnet18_32_w1_silu", "cpu", NULL},
+    {PLANTED_COLOURS, "resnet18_32_w1_silu", "cpu", "gradient"},
+    {PLANTED_CHANNELS, "resnet18_32_w1_silu", "cpu", "gradient"},
+    {PLANTED_BIASED_VARIANCE, "resnet18_32_w1_silu", "cpu", "buffer"},
+    /* Several ranks. */
+    {PLANTED_NOTHING, "wine_mlp_w2", "cpu", NULL},
+    {PLANTED_NO_DECAY, "wine_mlp_w2", "cpu", NULL},
+    {PLANTED_MORE_DECAY, "wine_mlp_w2", "cpu", NULL},
+    {PLANTED_GRADIENT_OF_LAYER, "wine_mlp_w2", "cpu", "gradient"},
+    {PLANTED_NOTHING, "resnet18_32_w2_silu", "cpu", NULL},
+    {PLANTED_BIASED_VARIANCE, "resnet18_32_w2_silu", "cpu", "buffer"},
+    {PLANTED_CHANNELS, "resnet18_32_w2_silu", "cpu", "gradient"},
+    /* A network with kinks is held to little in float32, and to 1e-9 in float64. */
+    {PLANTED_NOTHING, "resnet18_32_w1", "reference", NULL},
+    {PLANTED_MORE_DECAY, "resnet18_32_w1", "reference", NULL},
+    {PLANTED_BIASED_VARIANCE, "resnet18_32_w1", "reference", NULL},
+    /* Transformers. */
+    {PLANTED_NOTHING, "gpt2_tiny_w2", "cpu", NULL},
+    {PLANTED_MORE_DECAY, "gpt2_tiny_w2", "cpu", NULL},
+    {PLANTED_GRADIENT_OF_LAYER, "gpt2_tiny_w2", "cpu", "gradient"},
+    {PLANTED_GRADIENT_OF_LAYER, "bert_tiny_w1", "cpu", "gradient"},
+};
+
+static void check(const planted_case *c)
+{
+    ring_options ring;
+    option_binding binding = {.table = &ring_option_table, .storage = &ring};
+    golden_file *file = NULL;
+    char path[256];
+    snprintf(path, sizeof path, "tests/golden/%s.json", c->file);
+    if (options_defaults(&binding, 1) != STATUS_OK || golden_open(path, &file) != STATUS_OK) fail_msg("%s", error_message());
+    bool alone = file->world == 1;
+    verify_config config = {.file = file,
+                            .device = c->device,
+                            .threads = 1,
+                            .engine = alone ? &sync_none : &sync_ring,
+                            .engine_options = alone ? NULL : &ring,
+                            .policy = alone ? "none" : "ddp"};
+    comparison found;
+    planted_set(c->error);
+    status rc = verify_run(&config, &found);
+    golden_close(&file);
+    if (rc != STATUS_OK) fail_msg("%s: %s", c->file, error_message());
+    print_message("# error %d in %s on %s: %.3g of the limit (%s)\n", c->error, c->file, c->device, found.share, found.what);
+    if ((c->error == PLANTED_NOTHING) != (planted_count() == 0)) fail_msg("%s: the error was never made", c->file);
+    if ((c->error == PLANTED_NOTHING) != (found.share <= 1))
+        fail_msg("error %d in %s on %s: %.3g of the limit, found %.9g, expected %.9g", c->error, c->file, c->device,
+                 found.share, found.found, found.expected);
+    if (c->kind && strncmp(found.what, c->kind, strlen(c->kind)) != 0)
+        fail_msg("error %d in %s shows in %s, expected is a %s", c->error, c->file, found.what, c->kind);
+}
+
+static void planted_errors_are_found_and_nothing_else_is(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check(&cases[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planted_errors_are_found_and_nothing_else_is),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
