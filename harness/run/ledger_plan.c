@@ -52,6 +52,7 @@ static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
     TRY(trainer_step(t, &source->base, 0, 0, &step));
     ledger_reset_peaks(trainer_ledger(t));
     TRY(trainer_step(t, &source->base, 1, 1, &step));
+    TRY(trainer_settle(t));
     if (evaluated == 0) return STATUS_OK;
     source->count = evaluated;
     return trainer_evaluate(t, &source->base, &sums);
