@@ -51,7 +51,9 @@ def a_rank_killed_at_any_time_is_named(engine, trial):
     expect_cause(result, engine, rank, pid, "", "killed by signal 9 (Killed)")
 
 
-@cases([("ps, server of its own on every rank", ["--mode", "ps", "--servers", "3"], "ps", 1),
+@cases([("ps, server of its own on every rank", ["--mode", "ps", "--policy", "sync", "--servers", "3"], "ps", 1),
+        ("ps, sync", ["--mode", "ps", "--policy", "sync"], "ps", 2),
+        ("ps, sync, the server", ["--mode", "ps", "--policy", "sync"], "ps", 0),
         ("ps over tcp", ["--mode", "ps", "--transport", "tcp"], "ps", 2),
         ("ps over tcp, the server", ["--mode", "ps", "--transport", "tcp"], "ps", 0),
         ("ps with messages", ["--mode", "ps", "--payload", "zmq"], "ps", 1),
