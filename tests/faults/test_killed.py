@@ -73,6 +73,21 @@ def a_killed_rank_is_named_however_the_engine_is_set(words, engine, rank):
     expect_cause(result, engine, rank, pid, where, "killed by signal 9 (Killed)")
 
 
+@cases([("sync", "sync"), ("async", "async")])
+def a_killed_server_of_its_own_is_named(label, policy):
+    watch = Watch()
+    with Run("--mode", "ps", "--policy", policy, "--gpus", "2", "--servers", "2", "--server-placement", "own", *LENET) as run:
+        reach(run, "ps", 0, 5)
+        pid = run.wait_for_rank("ps", 3)
+        run.kill(pid, signal.SIGKILL)
+        result = run.wait(GONE)
+        watch.check(run)
+    line = cause(result)
+    for part in ("ps server 1 (host ", f"process {pid})", "serve", "killed by signal 9 (Killed)"):
+        expect(part in line, f"expected {part!r} in the line", result)
+    expect_equal(result.code, 75, "exit code", result)
+
+
 @cases([("none rank 0", "none", 0, "backward"), ("ps rank 0", "ps", 0, "backward"), ("ring rank 1", "ring", 1, "forward"),
         ("a parked rank", "ring", 0, "parked")])
 def side_by_side_a_killed_rank_ends_all_three_jobs(engine, rank, operation):
