@@ -74,7 +74,7 @@ def a_killed_rank_is_named_however_the_engine_is_set(words, engine, rank):
 
 
 @cases([("sync", "sync"), ("async", "async")])
-def a_killed_server_of_its_own_is_named(label, policy):
+def a_killed_server_of_its_own_is_named(policy):
     watch = Watch()
     with Run("--mode", "ps", "--policy", policy, "--gpus", "2", "--servers", "2", "--server-placement", "own", *LENET) as run:
         reach(run, "ps", 0, 5)
