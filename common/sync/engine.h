@@ -10,13 +10,17 @@
  * Threads: the rank's compute thread calls the stages. They post events and wait on fences, nothing
  * else. An engine is a state machine, progressed by one agent (agent.h), which owns its sockets and
  * its collectives. A stage may return STATUS_AGAIN on the virtual device: the loop calls it again with
- * the same arguments; it must do its side effects once. */
+ * the same arguments; it must do its side effects once.
+ *
+ * On a device that plans (device_info.plans) an engine is alone: it reaches for no peer and waits for none,
+ * and its stages do to the ledger what they do elsewhere. */
 #ifndef COMMON_SYNC_ENGINE_H
 #define COMMON_SYNC_ENGINE_H
 
 #include "common/base/options.h"
 #include "common/device/device.h"
 #include "common/memory/ledger.h"
+#include "common/net/link.h"
 #include "common/nn/params.h"
 #include "common/optim/optimizer.h"
 
@@ -56,6 +60,8 @@ typedef struct sync_context {
     int64_t stall_timeout_ns;
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
     int divide;                /* shared_divide: of shared_options */
+    net_link link;             /* that the engine's transports are to be paced like */
+    struct trace *trace;       /* of this rank; NULL: nothing is recorded */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
 } sync_context;
 
@@ -97,6 +103,7 @@ typedef struct sync_requirements {
     bool whole_batch;         /* rank 0 loads the batches of all ranks, and scatter_inputs hands them out */
     bool one_loss;            /* rank 0 computes one loss over the outputs of all ranks: programs end before it */
     device_memory_kind batch_kind;
+    int alike_from;           /* ranks from this one on hold the same memory */
 } sync_requirements;
 
 /* One row of a policy table as `harness policies` prints it. */
@@ -152,7 +159,11 @@ typedef struct sync_engine_type {
 struct sync_engine {
     const sync_engine_type *type;
     sync_context context;
+    bool update_marked; /* asynchronous devices: an update's marks wait to be read */
 };
+
+/* Marks on the compute stream: the train loop has those before, engines may take those behind. */
+enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATE_END, SYNC_MARK_ENGINE };
 
 /* Defaults for engines that override little: own batch, own loss, nothing to scatter. */
 status sync_default_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
@@ -168,13 +179,14 @@ extern const sync_engine_type sync_none;
 void sync_hold_gradients(sync_engine *e);
 void sync_drop_gradients(sync_engine *e);
 
-/* Marks that sync_update_parameters leaves on the compute stream, around the update. */
-enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED };
-
 /* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
- * parameters): clipping, if asked for, then one pass over all parameters. Counts the caller's time into
- * *spent_ns: all of it on a CPU; where the device runs behind the host the marks tell. */
+ * parameters): clipping, if asked for, then one pass over all parameters. Counts its time into *spent_ns; on an
+ * asynchronous device sync_take_update_time() does. */
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
                               int64_t *spent_ns);
+
+/* What the last update took on an asynchronous device, added to *spent_ns once: behind the stream's
+ * synchronisation. */
+void sync_take_update_time(sync_engine *e, int64_t *spent_ns);
 
 #endif

@@ -1,6 +1,7 @@
 #include "harness/report/report.h"
 
 #include "harness/report/report_impl.h"
+#include "harness/report/report_overlap.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -125,6 +126,7 @@ static void header(const json_t *result, text_buffer *out)
     text_append(out, "%s, %s\n", report_text_at(result, "host.processor"), report_text_at(result, "hardware_note"));
     if (json_is_true(json_object_get(result, "simulated")))
         text_append(out, "SIMULATED: times are those of a model of the hardware, not measured; memory is exact.\n");
+    report_emulated(result, out);
     if (json_is_true(json_object_get(result, "stopped_early"))) text_append(out, "Stopped early on request.\n");
     text_append(out, "\n");
 }
@@ -193,13 +195,13 @@ static memory_unit unit_of(const json_t *job)
     return small ? (memory_unit){"KiB", 1024} : (memory_unit){"MiB", 1048576};
 }
 
-static void memory_row(const json_t *rank, const char *which, double unit, text_buffer *out)
+static void memory_row(const char *label, const json_t *rank, const char *which, double unit, text_buffer *out)
 {
     const json_t *memory = json_object_get(rank, "memory"), *classes = json_object_get(memory, "classes");
     const json_t *peak = json_object_get(memory, "peak_classes");
     bool at_peak = strcmp(which, "peak") == 0;
     const char *key = at_peak ? "total.peak_bytes" : "total.current_bytes";
-    text_append(out, "%5.0f %-8s %*.1f", report_number_at(rank, "rank"), which, MEMORY_COLUMN, report_number_at(memory, key) / unit);
+    text_append(out, "%5s %-8s %*.1f", label, which, MEMORY_COLUMN, report_number_at(memory, key) / unit);
     const char *name;
     json_t *account;
     json_object_foreach((json_t *)classes, name, account)
@@ -209,6 +211,15 @@ static void memory_row(const json_t *rank, const char *which, double unit, text_
     }
     if (at_peak) text_append(out, "  %s", report_text_at(memory, "total.peak_phase"));
     text_append(out, "\n");
+}
+
+/* How many ranks from `first` on hold the same memory. */
+static size_t alike(const json_t *ranks, size_t first)
+{
+    const json_t *memory = json_object_get(json_array_get(ranks, first), "memory");
+    size_t end = first + 1;
+    while (json_equal(memory, json_object_get(json_array_get(ranks, end), "memory"))) end++;
+    return end - first;
 }
 
 static void memory_table(const json_t *job, text_buffer *out)
@@ -226,12 +237,14 @@ static void memory_table(const json_t *job, text_buffer *out)
         text_append(out, "%*s", MEMORY_COLUMN, short_class_name(name));
     }
     text_append(out, "  phase\n");
-    size_t i;
-    json_t *rank;
-    json_array_foreach((json_t *)ranks, i, rank)
-    {
-        memory_row(rank, "peak", unit.bytes, out);
-        memory_row(rank, "current", unit.bytes, out);
+    for (size_t first = 0, count; first < json_array_size(ranks); first += count) {
+        const json_t *rank = json_array_get(ranks, first);
+        char label[32];
+        count = alike(ranks, first);
+        if (count == 1) snprintf(label, sizeof label, "%zu", first);
+        else snprintf(label, sizeof label, "%zu-%zu", first, first + count - 1);
+        memory_row(label, rank, "peak", unit.bytes, out);
+        memory_row(label, rank, "current", unit.bytes, out);
     }
     text_append(out, "Largest on rank %.0f in %s: %.3f of the mean, %.1f %s above the smallest.",
                 report_number_at(job, "memory_imbalance.rank"), report_text_at(job, "memory_imbalance.phase"),
@@ -261,6 +274,7 @@ void report_text(const json_t *result, text_buffer *out)
 {
     header(result, out);
     job_table(result, out);
+    report_overlap(result, out);
     agreement(result, out);
     size_t i;
     json_t *job;
@@ -270,4 +284,13 @@ void report_text(const json_t *result, text_buffer *out)
         report_dataparallel_memory(job, out);
         report_staleness(job, out);
     }
+}
+
+void report_plan(const json_t *plan, text_buffer *out)
+{
+    text_append(out, "%s: %.0f parameters, batch %.0f a rank; planned, nothing has run\n", report_text_at(plan, "model"),
+                report_number_at(plan, "parameters"), report_number_at(plan, "batch_per_rank"));
+    size_t i;
+    json_t *job;
+    json_array_foreach(json_object_get(plan, "jobs"), i, job) memory_table(job, out);
 }

@@ -5,7 +5,10 @@
 #include "harness/run/job_result.h"
 #include "harness/run/ps_result.h"
 #include "harness/run/rank_checkpoint.h"
+#include "harness/run/overlap.h"
+#include "harness/run/rank_trace.h"
 #include "harness/run/record.h"
+#include "harness/run/trainer_setup.h"
 #include "harness/run/version.h"
 
 #include <math.h>
@@ -27,6 +30,8 @@ typedef struct rank_state {
     trainer *trainer;
     batch_source *training, *evaluation;
     record record;
+    overlap overlap;
+    rank_trace trace;
     int64_t total_steps, warmup, block_steps;
     int64_t next_step;
     bool takes_turns;     /* other jobs run beside this one */
@@ -37,8 +42,14 @@ typedef struct rank_state {
     rank_checkpoint checkpoint;
     int64_t first_step, saved_steps;
     int64_t lead;         /* steps that a rank may be ahead of another */
-    int64_t batch_offset; /* of the source's steps against the run's */
+    int64_t batch_offset; /* of the source's batches against the run's */
 } rank_state;
+
+/* The first of a step's batches, in the source's count. */
+static int64_t batch_of_step(const rank_state *s, int64_t step)
+{
+    return step * s->config->run.accumulate + s->batch_offset;
+}
 
 static int64_t collective_deadline(const rank_state *s)
 {
@@ -46,21 +57,6 @@ static int64_t collective_deadline(const rank_state *s)
 }
 
 /* ---- set-up ----------------------------------------------------------------------------------- */
-
-/* Batches that an epoch's last step may have besides the full one. */
-static status odd_sizes(const rank_state *s, const sampler_config *c, int64_t sizes[TRAINER_MAX_SIZES])
-{
-    sampler sampler;
-    int used = 0;
-    TRY(sampler_init(&sampler, c));
-    for (int r = 0; r < c->world; r++) {
-        int64_t count = sampler_span_of(&sampler, r, sampler.steps - 1).count;
-        bool known = count == c->batch || count == 0;
-        for (int i = 0; i < used; i++) known = known || sizes[i] == count;
-        if (!known && used < TRAINER_MAX_SIZES && r == s->place->rank) sizes[used++] = count;
-    }
-    return STATUS_OK;
-}
 
 static status open_sources(rank_state *s)
 {
@@ -99,7 +95,7 @@ static status plan_steps(rank_state *s)
 {
     const run_options *r = &s->config->run;
     if (r->epochs) {
-        s->total_steps = r->epochs * s->training->steps_per_epoch;
+        s->total_steps = r->epochs * s->training->steps_per_epoch / r->accumulate;
         if (s->total_steps < s->first_step)
             return fail(STATUS_CONFIG, "option --epochs: found %lld, allowed is more than the checkpoint has done",
                         (long long)r->epochs);
@@ -164,47 +160,19 @@ static status exchange_offers(rank_state *s)
     return rc;
 }
 
-/* Gradients smaller than this are exchanged by the compute thread itself: a wake-up of another thread
- * would take longer than the exchange. */
-enum { INLINE_BYTES = 256 << 10 };
-
-static bool progress_inline(const run_config *c, const nn_model *m)
-{
-    if (c->run.inline_progress != 0) return c->run.inline_progress == 2;
-    return m->parameter_elements * 4 <= INLINE_BYTES;
-}
-
 static status open_trainer(rank_state *s)
 {
-    const run_config *c = s->config;
-    int engine = s->place->engine;
-    trainer_config t = {.rank = s->place->rank,
-                        .world = s->place->world,
-                        .local_rank = s->place->local_rank,
-                        .job_token = s->place->token,
-                        .device = c->run.device,
-                        .threads = run_config_threads(c, engine),
-                        .model = s->model,
-                        .engine = engine_table[engine],
-                        .engine_options = c->engine_options[engine],
-                        .policy = c->policies[engine],
-                        .optimizer = &c->optimizer,
-                        .batch = c->data.batch,
-                        .sum_loss = c->run.loss_reduction == 1,
-                        .cell = s->cell,
-                        .stall_timeout_ns = c->shared.stall_timeout_ns,
-                        .inline_progress = progress_inline(c, s->model),
-                        .divide = c->shared.divide,
-                        .slow = c->shared.slow};
-    sampler_config sampler = {.mode = (sampler_mode)c->data.sampler,
-                              .samples = dataset_describe(s->set)->samples[DATA_TRAIN],
-                              .batch = c->data.batch,
-                              .world = s->place->world,
-                              .drop_last = c->data.drop_last};
-    TRY(engine_lead(engine, t.engine_options, t.policy, t.world, &s->lead));
-    TRY(odd_sizes(s, &sampler, t.sizes));
+    const rank_place *p = s->place;
+    trainer_config t;
+    TRY(trainer_setup(s->config, s->set, s->model, p->engine, p->rank, p->world, &t));
+    t.local_rank = p->local_rank;
+    t.job_token = p->token;
+    t.cell = s->cell;
+    TRY(rank_trace_open(s->config, s->model, &s->trace));
+    t.trace = s->trace.recorder;
+    TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
     TRY(trainer_open(&t, &s->trainer));
-    return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), c->run.seed);
+    return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
 }
 
 /* Where a run that goes on stands in the data; the number of ranks may have changed. */
@@ -220,7 +188,7 @@ static status resume(rank_state *s)
     s->first_step = progress.step;
     batch_position position = {progress.epoch, progress.epoch_step};
     int64_t at = batch_step_of_position(s->training, position);
-    s->batch_offset = at - progress.step;
+    s->batch_offset = at - progress.step * s->config->run.accumulate;
     return STATUS_OK;
 }
 
@@ -235,8 +203,10 @@ static status set_up(rank_state *s)
     TRY(open_trainer(s));
     TRY(resume(s));
     TRY(plan_steps(s));
+    rank_trace_choose(&s->trace, s->first_step + s->warmup);
     trainer_set_total_steps(s->trainer, s->total_steps);
-    int64_t evaluations = 1 + (r->eval_every ? s->total_steps / r->eval_every : 0);
+    int64_t evaluations = 1 + (r->eval_every > 0 ? s->total_steps / r->eval_every : 0);
+    TRY(overlap_open(&s->overlap, s->model->param_count));
     TRY(record_init(&s->record, s->total_steps - s->first_step - s->warmup, evaluations));
     return exchange_offers(s);
 }
@@ -245,7 +215,7 @@ static status set_up(rank_state *s)
 
 static status evaluate(rank_state *s)
 {
-    if (!s->evaluation) return STATUS_OK;
+    if (!s->evaluation || s->config->run.eval_every < 0) return STATUS_OK;
     evaluation_sums sums;
     TRY(trainer_settle(s->trainer));
     TRY(trainer_evaluate(s->trainer, s->evaluation, &sums));
@@ -262,7 +232,7 @@ static status evaluate(rank_state *s)
 static bool evaluation_is_due(const rank_state *s)
 {
     int64_t every = s->config->run.eval_every;
-    return every && s->next_step % every == 0 && s->next_step < s->total_steps;
+    return every > 0 && s->next_step % every == 0 && s->next_step < s->total_steps;
 }
 
 static bool save_is_due(const rank_state *s, bool last)
@@ -276,7 +246,7 @@ static status save(rank_state *s)
     TRY(trainer_settle(s->trainer));
     s->saved_steps = s->next_step;
     return rank_checkpoint_save(&s->checkpoint, s->next_step,
-                                batch_position_of_step(s->training, s->next_step + s->batch_offset));
+                                batch_position_of_step(s->training, batch_of_step(s, s->next_step)));
 }
 
 /* What went over links since the last look; kept where the steps are measured. */
@@ -324,11 +294,14 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
             break;
         }
         step_result result;
-        TRY(trainer_step(s->trainer, s->training, s->next_step, s->next_step + s->batch_offset, &result));
+        rank_trace_begin_step(&s->trace, s->next_step);
+        TRY(trainer_step(s->trainer, s->training, s->next_step, batch_of_step(s, s->next_step), &result));
+        rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         s->next_step++;
         if (!begin) begin = result.begin_ns;
         last = result.end_ns;
         paused += pause; /* before this step: what comes behind the last one is in no block's time */
+        overlap_take(&s->overlap, trainer_engine(s->trainer), &result);
         if (measured) record_step(&s->record, &result);
         pause = -clock_now_ns();
         TRY(meet_between_steps(s));
@@ -385,6 +358,7 @@ static json_t *rank_to_json(rank_state *s)
                              (int)me->pid, "device", device_get_info(trainer_device(s->trainer))->description, "memory",
                              ledger_to_json(trainer_ledger(s->trainer)), "process", "resident_bytes",
                              (json_int_t)process.resident, "proportional_bytes", (json_int_t)process.proportional);
+    overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
     json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
     bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
     if (whole && record_to_json(&s->record, rank) == STATUS_OK) return rank;
@@ -448,6 +422,9 @@ static status share_results(rank_state *s, rank_outcome *out)
     else rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), collective_deadline(s), blobs);
     if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
     if (rc == STATUS_OK && s->place->rank == 0) rc = keep_params(s, out);
+    if (rc == STATUS_OK)
+        rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->engine, s->place->rank, collective_deadline(s),
+                               s->place->world, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", collective_deadline(s));
     free(text);
     json_decref(mine);
@@ -459,6 +436,8 @@ static void tear_down(rank_state *s)
 {
     rank_checkpoint_close(&s->checkpoint);
     trainer_close(&s->trainer);
+    rank_trace_close(&s->trace);
+    overlap_close(&s->overlap);
     if (s->training) batch_source_close(&s->training);
     if (s->evaluation) batch_source_close(&s->evaluation);
     rendezvous_close(&s->rendezvous);

@@ -23,6 +23,7 @@ typedef struct rank_outcome {
     json_t *job;    /* rank 0: the job's result (job_result.h); NULL elsewhere. The caller's */
     float *params;  /* rank 0: all parameters in PyTorch's order at the end; NULL elsewhere. The caller's */
     int64_t param_count;
+    char *trace;    /* rank 0, where one was asked for: see rank_trace.h. The caller's */
     bool stopped;   /* ended early on request */
 } rank_outcome;
 

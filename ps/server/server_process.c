@@ -22,6 +22,7 @@ typedef struct server_process {
     ps_server *server;
     sync_blob offer;
     ps_meeting meeting;
+    net_adapter adapter;
 } server_process;
 
 static status open_server(server_process *p, char *url)
@@ -44,7 +45,9 @@ static status open_server(server_process *p, char *url)
                             .frame_bytes = ps_plan_largest_frame(p->plan, c->params),
                             .shown = {&c->params->params},
                             .shown_count = 2,
-                            .stall_timeout_ns = c->stall_timeout_ns};
+                            .stall_timeout_ns = c->stall_timeout_ns,
+                            .adapter = net_link_is_emulated(&c->link) ? &p->adapter : NULL};
+    p->adapter.link = c->link;
     ps_server_config config = {.index = c->index,
                                .world = c->world,
                                .policy = &p->policy,

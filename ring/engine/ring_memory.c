@@ -210,10 +210,31 @@ static status move(ring_engine *e, int param, double divisor)
     return device_launch(e->base.context.compute, e->mover, operands, &scalars, NULL);
 }
 
+static status move_buffers(ring_engine *e, int first, int count)
+{
+    const param_set *set = e->base.context.params;
+    void *operands[OP_MAX_OPERANDS] = {set->buffers.data};
+    op_scalars scalars = {.divisor = 1, .pieces = &set->buffer_pieces[first], .piece_count = count};
+    return device_launch(e->base.context.compute, e->mover, operands, &scalars, NULL);
+}
+
+status ring_flatten_buffers(ring_engine *e)
+{
+    return e->mover ? move_buffers(e, 0, e->base.context.params->model->buffer_count) : STATUS_OK;
+}
+
+status ring_unflatten_buffers(ring_engine *e)
+{
+    int count = e->mover ? e->base.context.params->model->buffer_count : 0;
+    for (int i = 0; i < count; i++) TRY(move_buffers(e, i, 1));
+    return STATUS_OK;
+}
+
 status ring_pack(ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
     char *from = gradient(e, param), *to = e->settings.bucket_view ? from : packed(e, param);
+    if (ring_plans(e)) return STATUS_OK;
     if (e->mover) return move(e, param, divisor_before(e));
     if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor_before(e));
     reduce_convert(e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
@@ -225,7 +246,7 @@ status ring_unpack(ring_engine *e, int k)
     const param_set *set = e->base.context.params;
     const bucket *b = &e->list.buckets[k];
     double divisor = divisor_after(e);
-    if (ring_copies_back_in_flight(e)) return STATUS_OK;
+    if (ring_plans(e) || ring_copies_back_in_flight(e)) return STATUS_OK;
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->list.tensors[i];
         if (e->mover) {
