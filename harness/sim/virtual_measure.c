@@ -61,6 +61,7 @@ static status on_finished(void *context, int rank, trainer *t)
     if (rank == 0) f->has_dp = ps_dp_read_sizes(e, &f->dp);
     sync_counters now;
     e->type->counters(e, &now);
+    if (rank == 0) f->all_bytes_sent = now.bytes_sent;
     int64_t sent = now.bytes_sent - m->before[rank].bytes_sent;
     int64_t messages = now.messages_sent - m->before[rank].messages_sent;
     if (sent > f->bytes_sent) f->bytes_sent = sent;
