@@ -31,7 +31,8 @@ static status ps_requirements(const void *options, const char *policy, int world
                                .grad_kind = kind,
                                .buffer_kind = DEVICE_MEMORY_PRIVATE,
                                .param_class = class_of_params(&p, world),
-                               .shares_buffers = true};
+                               .shares_buffers = true,
+                               .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1};
     return STATUS_OK;
 }
 
@@ -64,7 +65,7 @@ static status open_parts(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
-    if (!info->simulated && (!info->host_addressable || !info->real))
+    if (!info->simulated && !info->plans && (!info->host_addressable || !info->real))
         return fail(STATUS_CONFIG, "parameter server: found device %s, allowed are those whose memory the host can read",
                     info->name);
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
@@ -84,7 +85,8 @@ static status open_parts(ps_engine *e)
                                .ledger = c->ledger,
                                .beside = true,
                                .threads = (int)e->options->server_threads,
-                               .stall_timeout_ns = c->stall_timeout_ns};
+                               .stall_timeout_ns = c->stall_timeout_ns,
+                               .trace = c->trace};
     return ps_server_open(&server, &e->server);
 }
 
@@ -96,11 +98,12 @@ static status ps_open(const sync_context *context, sync_engine **out)
     if (p.consistency == PS_DATA_PARALLEL) return ps_dp_open(context, out);
     ps_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    e->base = (sync_engine){&sync_ps, *context};
+    bool plans = device_get_info(context->device)->plans;
+    e->base = (sync_engine){.type = plans ? &ps_engine_planning : &sync_ps, .context = *context};
     e->options = context->options;
     sync_hold_gradients(&e->base);
     status rc = open_parts(e);
-    if (rc == STATUS_OK) rc = ps_engine_open_ports(e);
+    if (rc == STATUS_OK && !plans) rc = ps_engine_open_ports(e);
     if (rc == STATUS_OK) {
         count_owned_params(e);
         *out = &e->base;
@@ -113,7 +116,7 @@ static status ps_open(const sync_context *context, sync_engine **out)
 /* Servers stay for ranks that are still to receive the end of the last step. */
 #define LINGER_NS (5 * NS_PER_S)
 
-static void ps_close(sync_engine *base)
+void ps_engine_close(sync_engine *base)
 {
     ps_engine *e = engine_of(base);
     if (e->worker) ps_worker_leave(e->worker);
@@ -149,10 +152,10 @@ static status ps_ready(sync_engine *e, int param)
     return ps_worker_ready(engine_of(e)->worker, param);
 }
 
-/* The optimizer's state belongs to whoever updates. */
-static void count_optimizer_state(const ps_engine *e)
+void ps_engine_count_optimizer_state(const ps_engine *e)
 {
     const sync_context *c = &e->base.context;
+    ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
     if (!e->policy.server_optimizer) {
         optimizer_begin_state(c->optimizer);
     } else if (e->server) {
@@ -165,9 +168,7 @@ static status ps_finish(sync_engine *base, const sync_step *step)
 {
     ps_engine *e = engine_of(base);
     TRY(ps_worker_finish(e->worker, step));
-    if (!step->synchronize) return STATUS_OK;
-    ledger_enter(base->context.ledger, LEDGER_PHASE_OPTIMIZER_STEP);
-    count_optimizer_state(e);
+    if (step->synchronize) ps_engine_count_optimizer_state(e);
     return STATUS_OK;
 }
 
@@ -233,7 +234,7 @@ const sync_engine_type sync_ps = {
     .open = ps_open,
     .offer = ps_engine_offer,
     .connect = ps_engine_connect,
-    .close = ps_close,
+    .close = ps_engine_close,
     .plan_batch = sync_default_plan_batch,
     .scatter_inputs = sync_default_stage,
     .begin_forward = ps_begin_forward,

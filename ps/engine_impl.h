@@ -18,8 +18,17 @@ typedef struct ps_engine {
     char url[PS_URL_MAX]; /* its address */
     sync_blob offer;
     ps_meeting meeting;
+    net_adapter adapter; /* where a link is emulated */
     bool connected;
 } ps_engine;
+
+/* engine.c */
+void ps_engine_close(sync_engine *base);
+/* Behind the update of a step: the optimizer's state belongs to whoever updates. */
+void ps_engine_count_optimizer_state(const ps_engine *e);
+
+/* engine_plan.c: the engine of a rank that is only planned, without ports and peers */
+extern const sync_engine_type ps_engine_planning;
 
 /* engine_connect.c */
 status ps_engine_open_ports(ps_engine *e);

@@ -10,13 +10,17 @@
  * Threads: the rank's compute thread calls the stages. They post events and wait on fences, nothing
  * else. An engine is a state machine, progressed by one agent (agent.h), which owns its sockets and
  * its collectives. A stage may return STATUS_AGAIN on the virtual device: the loop calls it again with
- * the same arguments; it must do its side effects once. */
+ * the same arguments; it must do its side effects once.
+ *
+ * On a device that plans (device_info.plans) an engine is alone: it reaches for no peer and waits for none,
+ * and its stages do to the ledger what they do elsewhere. */
 #ifndef COMMON_SYNC_ENGINE_H
 #define COMMON_SYNC_ENGINE_H
 
 #include "common/base/options.h"
 #include "common/device/device.h"
 #include "common/memory/ledger.h"
+#include "common/net/link.h"
 #include "common/nn/params.h"
 #include "common/optim/optimizer.h"
 
@@ -56,6 +60,8 @@ typedef struct sync_context {
     int64_t stall_timeout_ns;
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
     int divide;                /* shared_divide: of shared_options */
+    net_link link;             /* that the engine's transports are to be paced like */
+    struct trace *trace;       /* of this rank; NULL: nothing is recorded */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
 } sync_context;
 
@@ -97,6 +103,7 @@ typedef struct sync_requirements {
     bool whole_batch;         /* rank 0 loads the batches of all ranks, and scatter_inputs hands them out */
     bool one_loss;            /* rank 0 computes one loss over the outputs of all ranks: programs end before it */
     device_memory_kind batch_kind;
+    int alike_from;           /* ranks from this one on hold the same memory */
 } sync_requirements;
 
 /* One row of a policy table as `harness policies` prints it. */
@@ -169,7 +176,7 @@ void sync_hold_gradients(sync_engine *e);
 void sync_drop_gradients(sync_engine *e);
 
 /* Marks that sync_update_parameters leaves on the compute stream, around the update. */
-enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED };
+enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED, SYNC_MARK_ENGINE /* engines' own from here on */ };
 
 /* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
  * parameters): clipping, if asked for, then one pass over all parameters. Counts the caller's time into

@@ -117,7 +117,9 @@ static status open_star(dp_engine *e)
                             .shown = {&c->params->params, &c->params->grads, c->exchange->input, c->exchange->target,
                                       e->outputs.data ? &e->outputs : NULL},
                             .shown_count = PS_SEGMENTS,
-                            .stall_timeout_ns = c->stall_timeout_ns};
+                            .stall_timeout_ns = c->stall_timeout_ns,
+                            .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
+    e->adapter.link = c->link;
     if (e->member.frames > MESSAGE_FRAMES_MAX)
         return fail(STATUS_CONFIG, "policy dp: found %d tensors in a chunk, allowed are %d", e->member.frames, MESSAGE_FRAMES_MAX);
     transport_options options;
@@ -155,7 +157,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     dp_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    e->base = (sync_engine){&sync_ps_dp, *context};
+    e->base = (sync_engine){.type = &sync_ps_dp, .context = *context};
     e->options = context->options;
     e->element = (size_t)dtype_size(context->params->type);
     e->results.fd = e->kept.fd = e->outputs.fd = e->chunks.fd = -1;

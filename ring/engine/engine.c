@@ -222,6 +222,7 @@ static status open_collectives(ring_engine *e)
         .threads_per_rank = c->inline_progress ? 1 : 2,
         .stall_timeout_ns = c->stall_timeout_ns,
         .connect_timeout_ns = c->stall_timeout_ns,
+        .link = c->link,
         .tuning = e->settings.collective_table ? &e->tuning : NULL,
     };
     bool virtual = device_get_info(c->device)->simulated;
@@ -235,6 +236,7 @@ static status open_collectives(ring_engine *e)
 static status ring_connect(sync_engine *base, const sync_blob *offers)
 {
     ring_engine *e = ring_of(base);
+    if (ring_plans(e)) return STATUS_OK;
     TRY(ring_compare_offers(e, offers));
     TRY(open_collectives(e));
     sync_agent_config config = {.ops = &ring_agent_ops,

@@ -12,6 +12,7 @@
 #include "common/net/board.h"
 #include "common/sync/agent.h"
 #include "common/sync/event_queue.h"
+#include "common/trace/trace.h"
 #include "ring/collectives/collective.h"
 #include "ring/collectives/tuning.h"
 #include "ring/hooks/powersgd.h"
@@ -176,6 +177,12 @@ static inline int ring_params(const ring_engine *e)
     return e->base.context.params->model->param_count;
 }
 
+/* There are no peers, and nothing moves but the ledger. */
+static inline bool ring_plans(const ring_engine *e)
+{
+    return device_get_info(e->base.context.device)->plans;
+}
+
 /* ring_memory.c */
 status ring_memory_open(ring_engine *e);
 void ring_memory_close(ring_engine *e);
@@ -239,6 +246,8 @@ collective_call ring_powersgd_call(ring_engine *e, int bucket, int phase);
 void ring_powersgd_finish(ring_engine *e, int bucket);
 
 /* ring_records.c */
+/* A bucket's life, once it is waited for. */
+void ring_trace_bucket(const ring_engine *e, const ring_bucket_record *r);
 ring_bucket_record *ring_record(ring_engine *e, int64_t id);
 
 #endif

@@ -234,6 +234,7 @@ status ring_pack(ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
     char *from = gradient(e, param), *to = e->settings.bucket_view ? from : packed(e, param);
+    if (ring_plans(e)) return STATUS_OK;
     if (e->mover) return move(e, param, divisor_before(e));
     if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor_before(e));
     reduce_convert(e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
@@ -245,7 +246,7 @@ status ring_unpack(ring_engine *e, int k)
     const param_set *set = e->base.context.params;
     const bucket *b = &e->list.buckets[k];
     double divisor = divisor_after(e);
-    if (ring_copies_back_in_flight(e)) return STATUS_OK;
+    if (ring_plans(e) || ring_copies_back_in_flight(e)) return STATUS_OK;
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->list.tensors[i];
         if (e->mover) {

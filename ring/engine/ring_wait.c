@@ -27,6 +27,10 @@ bool ring_has_buffers(const ring_engine *e)
 
 status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket)
 {
+    if (ring_plans(e)) {
+        *ticket = ++e->compute.posted;
+        return STATUS_OK;
+    }
     bool taken = event_queue_post(&e->jobs, (sync_event){(int32_t)kind, index, record});
     assert(taken);
     (void)taken;
@@ -51,9 +55,12 @@ void ring_account(ring_engine *e)
 
 status ring_await(ring_engine *e, uint64_t ticket)
 {
+    if (ring_plans(e)) return STATUS_OK;
     if (e->compute.wait_begin_ns == 0) e->compute.wait_begin_ns = ring_now(e);
     TRY(device_stream_wait(e->base.context.compute, e->done, ticket));
-    e->compute.counters.exposed_ns += ring_now(e) - e->compute.wait_begin_ns;
+    int64_t end_ns = ring_now(e);
+    trace_slice(e->base.context.trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, e->compute.wait_begin_ns, end_ns);
+    e->compute.counters.exposed_ns += end_ns - e->compute.wait_begin_ns;
     e->compute.wait_begin_ns = 0;
     return STATUS_OK;
 }

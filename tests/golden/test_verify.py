@@ -45,7 +45,7 @@ def pytorch_s_figures_are_met(name, device, words):
     agrees(name, device, words, 120)
 
 
-@long_cases(rows(RESNET18, "reference") + rows(LARGE, "cpu"))
+@long_cases(rows(RESNET18 + LARGE, "reference") + rows(LARGE, "cpu"))
 def pytorch_s_figures_are_met_by_what_takes_longer(name, device, words):
     agrees(name, device, words, 1800)
 

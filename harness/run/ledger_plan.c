@@ -1,0 +1,123 @@
+#include "harness/run/ledger_plan.h"
+
+#include "harness/run/job_result.h"
+#include "harness/run/record.h"
+#include "harness/run/trainer_setup.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- batches of the right size, and of nothing else ------------------------------------------- */
+
+typedef struct plan_source {
+    batch_source base;
+    int64_t count;
+    int32_t *targets; /* of class 0: rows without targets are listed on the host */
+} plan_source;
+
+static status source_next(batch_source *base, int64_t step, batch_view *out)
+{
+    plan_source *s = (plan_source *)base;
+    *out = (batch_view){.targets = s->targets, .count = s->count, .targets_counted = s->count, .step = step};
+    return STATUS_OK;
+}
+
+static void source_give_back(batch_source *s, const batch_view *b)
+{
+    (void)s, (void)b;
+}
+
+static void source_close(batch_source *s)
+{
+    (void)s;
+}
+
+static const batch_source_type source_type = {"plan", source_next, source_give_back, source_close};
+
+static status source_init(const nn_model *m, int64_t largest, plan_source *out)
+{
+    *out = (plan_source){.base = {.type = &source_type, .largest_batch = largest, .steps_per_epoch = 1}, .count = largest};
+    out->targets = calloc((size_t)(largest * m->rows_per_sample), sizeof *out->targets);
+    return out->targets ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to plan");
+}
+
+/* ---- one rank --------------------------------------------------------------------------------- */
+
+/* A step to warm up, another, and an evaluation, if there are samples for every rank: then the ledger stands
+ * where that of a run ends. */
+static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
+{
+    step_result step;
+    evaluation_sums sums;
+    TRY(trainer_step(t, &source->base, 0, 0, &step));
+    ledger_reset_peaks(trainer_ledger(t));
+    TRY(trainer_step(t, &source->base, 1, 1, &step));
+    if (evaluated == 0) return STATUS_OK;
+    source->count = evaluated;
+    return trainer_evaluate(t, &source->base, &sums);
+}
+
+static status plan_rank(const run_config *c, const run_plan *p, int engine, int rank, int world, ledger *out)
+{
+    trainer_config t;
+    trainer *planned = NULL;
+    plan_source source = {0};
+    board_cell cell = {0};
+    sync_blob nothing;
+    char device[64];
+    TRY(trainer_setup(c, p->set, p->model, engine, rank, world, &t));
+    snprintf(device, sizeof device, "plan:%s", c->run.device);
+    t.device = device;
+    t.cell = &cell;
+    t.total_steps = 2;
+    int64_t test = dataset_describe(p->set)->samples[DATA_TEST], share = (test + world - 1) / world;
+    bool evaluates = test >= world && c->run.eval_every >= 0;
+    status rc;
+    TRY_GOTO(rc, source_init(p->model, c->data.batch, &source), out);
+    TRY_GOTO(rc, trainer_open(&t, &planned), out);
+    TRY_GOTO(rc, trainer_offer(planned, &nothing), out);
+    TRY_GOTO(rc, trainer_connect(planned, &nothing), out);
+    TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < c->data.batch ? share : c->data.batch), out);
+    *out = *trainer_ledger(planned);
+out:
+    trainer_close(&planned);
+    free(source.targets);
+    return rc;
+}
+
+/* ---- all -------------------------------------------------------------------------------------- */
+
+static status plan_job(const run_config *c, const run_plan *p, int engine, json_t *jobs)
+{
+    int world = run_config_world(c, engine);
+    const sync_engine_type *type = engine_table[engine];
+    sync_requirements needs = {0};
+    ledger memory = {0};
+    json_t *ranks = json_array();
+    json_t *job = json_pack("{s:s, s:s, s:i, s:o}", "engine", type->name, "policy", c->policies[engine], "world_size",
+                            world, "ranks", ranks);
+    if (!job || json_array_append_new(jobs, job) != 0) return fail(STATUS_SYSTEM, "no memory to plan");
+    TRY(type->requirements(c->engine_options[engine], c->policies[engine], world, &needs));
+    for (int r = 0; r < world; r++) {
+        if (r <= needs.alike_from) TRY(plan_rank(c, p, engine, r, world, &memory));
+        json_t *rank = json_pack("{s:i, s:o}", "rank", r, "memory", ledger_to_json(&memory));
+        if (json_array_append_new(ranks, rank) != 0) return fail(STATUS_SYSTEM, "no memory to plan");
+    }
+    job_result_add_memory(job, ranks);
+    return STATUS_OK;
+}
+
+status ledger_plan_make(const run_config *c, const run_plan *p, json_t **out)
+{
+    json_t *jobs = json_array();
+    status rc = jobs ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to plan");
+    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
+        if (run_config_uses(c, e)) rc = plan_job(c, p, e, jobs);
+    *out = rc == STATUS_OK ? json_pack("{s:s, s:I, s:I, s:o}", "model", p->model->name, "parameters",
+                                       (json_int_t)p->model->parameter_elements, "batch_per_rank",
+                                       (json_int_t)c->data.batch, "jobs", jobs)
+                           : NULL;
+    if (!*out && rc == STATUS_OK) rc = fail(STATUS_SYSTEM, "no memory to plan");
+    if (rc != STATUS_OK) json_decref(jobs);
+    return rc;
+}
