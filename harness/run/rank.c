@@ -113,16 +113,22 @@ static status plan_steps(rank_state *s)
 static status meet(rank_state *s)
 {
     const run_config *c = s->config;
+    text_buffer text = {0};
+    run_config_text(c, &text);
+    if (text.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the configuration");
     rendezvous_options options = {.url = s->place->rendezvous,
                                   .rank = s->place->rank,
                                   .world = s->place->world,
                                   .token = s->place->token,
                                   .program = PROGRAM_VERSION,
                                   .config_hash = run_config_hash(c),
+                                  .config_text = text.data,
                                   .connect_limit_ns = c->run.connect_timeout_ns,
                                   .cell = s->cell};
     board_cell_enter(s->cell, BOARD_RENDEZVOUS, clock_now_ns());
-    return rendezvous_open(&options, &s->rendezvous);
+    status rc = rendezvous_open(&options, &s->rendezvous);
+    text_free(&text);
+    return rc;
 }
 
 static status exchange_offers(rank_state *s)
