@@ -71,12 +71,13 @@ static status plan_rank(const run_config *c, const run_plan *p, int engine, int 
     t.cell = &cell;
     t.total_steps = 2;
     int64_t test = dataset_describe(p->set)->samples[DATA_TEST], share = (test + world - 1) / world;
+    bool evaluates = test >= world && c->run.eval_every >= 0;
     status rc;
     TRY_GOTO(rc, source_init(p->model, c->data.batch, &source), out);
     TRY_GOTO(rc, trainer_open(&t, &planned), out);
     TRY_GOTO(rc, trainer_offer(planned, &nothing), out);
     TRY_GOTO(rc, trainer_connect(planned, &nothing), out);
-    TRY_GOTO(rc, run_rank(planned, &source, test < world ? 0 : share < c->data.batch ? share : c->data.batch), out);
+    TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < c->data.batch ? share : c->data.batch), out);
     *out = *trainer_ledger(planned);
 out:
     trainer_close(&planned);

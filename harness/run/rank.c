@@ -3,6 +3,7 @@
 #include "common/data/batches.h"
 #include "common/net/rendezvous.h"
 #include "harness/run/job_result.h"
+#include "harness/run/ps_result.h"
 #include "harness/run/rank_checkpoint.h"
 #include "harness/run/overlap.h"
 #include "harness/run/rank_trace.h"
@@ -110,45 +111,58 @@ static status plan_steps(rank_state *s)
     return STATUS_OK;
 }
 
-static status meet(rank_state *s)
+status rank_meet(const run_config *config, const rank_place *place, int members, rendezvous **out)
 {
-    const run_config *c = s->config;
+    char url[288];
+    snprintf(url, sizeof url, "%s%s", place->rendezvous, members > place->world ? "-members" : "");
     text_buffer text = {0};
-    run_config_text(c, &text);
+    run_config_text(config, &text);
     if (text.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the configuration");
-    rendezvous_options options = {.url = s->place->rendezvous,
-                                  .rank = s->place->rank,
-                                  .world = s->place->world,
-                                  .token = s->place->token,
+    board_cell *cell = board_cell_of(place->board, place->rank);
+    rendezvous_options options = {.url = url,
+                                  .rank = place->rank,
+                                  .world = members,
+                                  .token = place->token,
                                   .program = PROGRAM_VERSION,
-                                  .config_hash = run_config_hash(c),
+                                  .config_hash = run_config_hash(config),
                                   .config_text = text.data,
-                                  .connect_limit_ns = c->run.connect_timeout_ns,
-                                  .cell = s->cell};
-    board_cell_enter(s->cell, BOARD_RENDEZVOUS, clock_now_ns());
-    status rc = rendezvous_open(&options, &s->rendezvous);
+                                  .connect_limit_ns = config->run.connect_timeout_ns,
+                                  .cell = cell};
+    board_cell_enter(cell, BOARD_RENDEZVOUS, clock_now_ns());
+    status rc = rendezvous_open(&options, out);
     text_free(&text);
+    return rc;
+}
+
+/* Connects the engine with what all members offer; servers of their own are met for this alone. */
+static status connect_with(rank_state *s, rendezvous *r, int members)
+{
+    sync_blob mine, *all = calloc((size_t)members, sizeof *all);
+    rendezvous_blob *got = calloc((size_t)members, sizeof *got);
+    status rc;
+    if (!all || !got) {
+        rc = fail(STATUS_SYSTEM, "no memory for the offers of %d ranks", members);
+        goto out;
+    }
+    TRY_GOTO(rc, trainer_offer(s->trainer, &mine), out);
+    TRY_GOTO(rc, rendezvous_allgather(r, "offers", mine.data, mine.bytes,
+                                      clock_now_ns() + s->config->run.connect_timeout_ns, got), out);
+    for (int m = 0; m < members; m++) all[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
+    rc = trainer_connect(s->trainer, all);
+out:
+    free(all);
+    free(got);
     return rc;
 }
 
 static status exchange_offers(rank_state *s)
 {
-    int world = s->place->world;
-    sync_blob mine, *all = calloc((size_t)world, sizeof *all);
-    rendezvous_blob *got = calloc((size_t)world, sizeof *got);
-    status rc;
-    if (!all || !got) {
-        rc = fail(STATUS_SYSTEM, "no memory for the offers of %d ranks", world);
-        goto out;
-    }
-    TRY_GOTO(rc, trainer_offer(s->trainer, &mine), out);
-    TRY_GOTO(rc, rendezvous_allgather(s->rendezvous, "offers", mine.data, mine.bytes,
-                                      clock_now_ns() + s->config->run.connect_timeout_ns, got), out);
-    for (int r = 0; r < world; r++) all[r] = (sync_blob){(void *)got[r].data, got[r].bytes};
-    rc = trainer_connect(s->trainer, all);
-out:
-    free(all);
-    free(got);
+    rendezvous *members = NULL;
+    int count = s->place->world + s->place->servers;
+    if (s->place->servers == 0) return connect_with(s, s->rendezvous, count);
+    TRY(rank_meet(s->config, s->place, count, &members));
+    status rc = connect_with(s, members, count);
+    rendezvous_close(&members);
     return rc;
 }
 
@@ -190,14 +204,14 @@ static status set_up(rank_state *s)
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(run_config_build(s->config, &s->set, &s->model, &s->checkpoint.model));
     TRY(open_sources(s));
-    TRY(meet(s));
+    TRY(rank_meet(s->config, s->place, s->place->world, &s->rendezvous));
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(open_trainer(s));
     TRY(resume(s));
     TRY(plan_steps(s));
     rank_trace_choose(&s->trace, s->first_step + s->warmup);
     trainer_set_total_steps(s->trainer, s->total_steps);
-    int64_t evaluations = 1 + (r->eval_every ? s->total_steps / r->eval_every : 0);
+    int64_t evaluations = 1 + (r->eval_every > 0 ? s->total_steps / r->eval_every : 0);
     TRY(overlap_open(&s->overlap, s->model->param_count));
     TRY(record_init(&s->record, s->total_steps - s->first_step - s->warmup, evaluations));
     return exchange_offers(s);
@@ -207,7 +221,7 @@ static status set_up(rank_state *s)
 
 static status evaluate(rank_state *s)
 {
-    if (!s->evaluation) return STATUS_OK;
+    if (!s->evaluation || s->config->run.eval_every < 0) return STATUS_OK;
     evaluation_sums sums;
     TRY(trainer_settle(s->trainer));
     TRY(trainer_evaluate(s->trainer, s->evaluation, &sums));
@@ -224,7 +238,7 @@ static status evaluate(rank_state *s)
 static bool evaluation_is_due(const rank_state *s)
 {
     int64_t every = s->config->run.eval_every;
-    return every && s->next_step % every == 0 && s->next_step < s->total_steps;
+    return every > 0 && s->next_step % every == 0 && s->next_step < s->total_steps;
 }
 
 static bool save_is_due(const rank_state *s, bool last)
@@ -351,7 +365,9 @@ static json_t *rank_to_json(rank_state *s)
                              ledger_to_json(trainer_ledger(s->trainer)), "process", "resident_bytes",
                              (json_int_t)process.resident, "proportional_bytes", (json_int_t)process.proportional);
     overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
-    if (rank && record_to_json(&s->record, rank) == STATUS_OK) return rank;
+    json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
+    bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
+    if (whole && record_to_json(&s->record, rank) == STATUS_OK) return rank;
     json_decref(rank);
     return NULL;
 }
@@ -362,11 +378,12 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     int engine = s->place->engine;
     char text[24];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s}", "engine", engine_table[engine]->name, "policy",
+    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s, s:b}", "engine", engine_table[engine]->name, "policy",
                      s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
                      run_config_threads(s->config, engine), "device", info->name, "simulated", (int)info->simulated,
                      "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step, "stopped_early",
-                     (int)s->stopped, "parameter_hash", text);
+                     (int)s->stopped, "parameter_hash", text, "one_loss",
+                     (int)trainer_has_one_loss(s->trainer));
 }
 
 static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_outcome *out)
@@ -382,6 +399,7 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_ou
     }
     if (rc == STATUS_OK && !out->job) rc = fail(STATUS_SYSTEM, "no memory for the results");
     if (rc == STATUS_OK) rc = job_result_finish(out->job, ranks);
+    if (rc == STATUS_OK) rc = ps_result_add_memory(out->job, ranks, trainer_engine(s->trainer));
     json_decref(ranks);
     return rc;
 }

@@ -34,6 +34,8 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
     *out = (trainer_config){.rank = rank,
                             .world = world,
                             .device = c->run.device,
+                            .precision = run_config_precision(c),
+                            .share_gpu = c->run.share_gpu,
                             .threads = run_config_threads(c, engine),
                             .model = model,
                             .engine = engine_table[engine],

@@ -18,6 +18,8 @@ typedef struct trainer_config {
     int rank, world, local_rank;
     uint64_t job_token;
     const char *device; /* "cpu" */
+    int precision;      /* device_precision */
+    bool share_gpu;     /* ranks beyond the GPUs share them */
     int threads;
     void *simulation;       /* NULL but for sim devices */
     const nn_model *model;  /* borrowed, as everything below */
@@ -33,11 +35,12 @@ typedef struct trainer_config {
     board_cell *cell;
     int64_t stall_timeout_ns;
     bool inline_progress;
+    bool separate_phases;              /* the device is waited for between phases, as by who times them apart */
     int64_t accumulate;                /* micro-batches a step; 0 counts as 1 */
     int divide;                        /* shared_divide */
+    const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
     net_link link;                     /* emulated between the ranks, or zero */
     struct trace *trace;               /* NULL: nothing is recorded */
-    const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
     transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 

@@ -123,6 +123,11 @@ static status stage_scatter_inputs(trainer *t)
     return t->engine->type->scatter_inputs(t->engine, &t->step);
 }
 
+static status separate_phases(trainer *t)
+{
+    return t->config.separate_phases ? device_stream_synchronize(t->stream) : STATUS_OK;
+}
+
 /* What the rank trains on: what it has loaded, or been handed. */
 static status stage_take_part(trainer *t)
 {
@@ -143,6 +148,7 @@ static status stage_take_part(trainer *t)
 
 static status stage_enter_forward(trainer *t)
 {
+    TRY(separate_phases(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
     t->exposed_rest += take_counters(t);
     enter(t, BOARD_FORWARD);
@@ -203,6 +209,7 @@ static status stage_scatter_gradient(trainer *t)
 
 static status stage_enter_backward(trainer *t)
 {
+    TRY(separate_phases(t));
     TRY(device_mark(t->stream, MARK_FORWARD_END));
     t->exposed_forward += take_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
@@ -338,7 +345,7 @@ static void take_marks(trainer *t, int64_t begin)
     t->exposed_backward += stalled(t, MARK_BACKWARD, MARK_BACKWARD_END);
     t->exposed_rest += stalled(t, MARK_BACKWARD_END, MARK_END);
     if (device_get_info(t->device)->host_addressable || device_mark_ns(s, SYNC_MARK_UPDATE) < begin) return;
-    t->counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATED) - device_mark_ns(s, SYNC_MARK_UPDATE);
+    t->counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATE_END) - device_mark_ns(s, SYNC_MARK_UPDATE);
 }
 
 /* Between two marks; told to the trace, too. */

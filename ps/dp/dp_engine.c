@@ -124,6 +124,7 @@ static status open_star(dp_engine *e)
         return fail(STATUS_CONFIG, "policy dp: found %d tensors in a chunk, allowed are %d", e->member.frames, MESSAGE_FRAMES_MAX);
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
+    options.device_memory = true; /* from device to device */
     TRY(dp_star_open_port(e->star, &options));
     return dp_is_root(e) ? ps_listen(&e->member, 0, dp_star_port(e->star), e->url) : STATUS_OK;
 }
@@ -132,7 +133,7 @@ static status open_parts(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
-    if (!info->host_addressable || !info->real)
+    if (!info->simulated && (!info->host_addressable || !info->real))
         return fail(STATUS_CONFIG, "policy dp: found device %s, allowed are those whose memory the host can read", info->name);
     if (!c->exchange) return fail(STATUS_INTERNAL, "policy dp: nobody says where batch and outputs lie");
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
@@ -156,7 +157,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     dp_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    e->base = (sync_engine){&sync_ps_dp, *context};
+    e->base = (sync_engine){.type = &sync_ps_dp, .context = *context};
     e->options = context->options;
     e->element = (size_t)dtype_size(context->params->type);
     e->results.fd = e->kept.fd = e->outputs.fd = e->chunks.fd = -1;

@@ -4,6 +4,7 @@
 #include "common/base/text.h"
 #include "common/net/board.h"
 #include "common/trace/trace.h"
+#include "ps/bytes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -111,8 +112,8 @@ static status take_item(dp_star *s, dp_item *item, ps_message *m, int64_t now_ns
     } else {
         if (item->shared && item->remote) copy_region(r, r->base, item->remote);
         for (int i = 0; i < m->header.frames; i++)
-            memcpy(r->base + r->pieces[i].offset * r->element, ps_message_frame(m, i).data,
-                   (size_t)(r->pieces[i].count * r->element));
+            ps_move(s->c.context->device, r->base + r->pieces[i].offset * r->element, ps_message_frame(m, i).data,
+                    (size_t)(r->pieces[i].count * r->element));
         ps_port_release(&s->port, m);
     }
     item_done(s, item, now_ns);

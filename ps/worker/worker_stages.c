@@ -1,4 +1,5 @@
 /* A worker's stages: what the compute thread does. It posts events and waits on fences. */
+#include "ps/bytes.h"
 #include "ps/worker/worker_impl.h"
 
 #include <string.h>
@@ -73,7 +74,8 @@ static status wait_for_buffers(ps_worker *w)
     const char *from = w->staging;
     for (int i = 0; i < set->model->buffer_count; i++) {
         size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
-        memcpy((char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, from, bytes);
+        ps_move(worker_context(w)->device, (char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element,
+                from, bytes);
         from += bytes;
     }
     return STATUS_OK;
@@ -85,6 +87,7 @@ static status clear_gradients(ps_worker *w)
 {
     for (int i = 0; i < w->c.plan->param_count; i++) TRY(ps_worker_need(w, i));
     const param_set *set = worker_context(w)->params;
+    if (!ps_bytes_exist(worker_context(w)->device)) return STATUS_OK;
     memset(set->grads.data, 0, (size_t)set->arena_elements * w->element);
     return STATUS_OK;
 }

@@ -197,8 +197,11 @@ bool ring_means_in_flight(const ring_engine *e);
 /* Results are written to the gradients by the collective: nothing is left to be copied back. */
 bool ring_copies_back_in_flight(const ring_engine *e);
 char *ring_bucket_data(const ring_engine *e, int bucket);
-/* The kernel that moves gradients, on devices that run behind the host. */
+/* On devices that run behind the host: the kernel that moves gradients; all buffers into one place, and each
+ * back from there. Elsewhere nothing: collectives take pieces. */
 status ring_open_mover(ring_engine *e);
+status ring_flatten_buffers(ring_engine *e);
+status ring_unflatten_buffers(ring_engine *e);
 
 /* ring_offer.c */
 status ring_make_offer(ring_engine *e);

@@ -18,7 +18,7 @@ ALLOWED = {
     "common/ops": ["common/base", "common/memory"],
     "common/reduce": ["common/base", "common/ops"],
     "common/sim": ["common/base", "common/memory", "common/ops"],
-    "common/device": ["common/base", "common/memory", "common/ops", "common/device"],
+    "common/device": ["common/base", "common/memory", "common/ops", "common/reduce", "common/device"],
     "common/device/sim": ["common/base", "common/memory", "common/ops", "common/sim", "common/device"],
     "common/optim": ["common/base", "common/memory", "common/ops", "common/device"],
     "common/nn": ["common/base", "common/memory", "common/ops", "common/device"],
