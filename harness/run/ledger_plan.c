@@ -57,10 +57,13 @@ static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
     return trainer_evaluate(t, &source->base, &sums);
 }
 
-static status plan_rank(const run_config *c, const run_plan *p, int engine, int rank, int world, ledger *out)
+static status plan_rank(const run_config *c, const run_plan *p, int engine, int rank, const sync_requirements *needs,
+                        ledger *out)
 {
     trainer_config t;
     trainer *planned = NULL;
+    int world = run_config_world(c, engine);
+    int64_t loaded = c->data.batch * (needs->whole_batch && rank == 0 ? world : 1);
     plan_source source = {0};
     board_cell cell = {0};
     sync_blob nothing;
@@ -73,7 +76,7 @@ static status plan_rank(const run_config *c, const run_plan *p, int engine, int 
     int64_t test = dataset_describe(p->set)->samples[DATA_TEST], share = (test + world - 1) / world;
     bool evaluates = test >= world && c->run.eval_every >= 0;
     status rc;
-    TRY_GOTO(rc, source_init(p->model, c->data.batch, &source), out);
+    TRY_GOTO(rc, source_init(p->model, loaded, &source), out);
     TRY_GOTO(rc, trainer_open(&t, &planned), out);
     TRY_GOTO(rc, trainer_offer(planned, &nothing), out);
     TRY_GOTO(rc, trainer_connect(planned, &nothing), out);
@@ -99,7 +102,7 @@ static status plan_job(const run_config *c, const run_plan *p, int engine, json_
     if (!job || json_array_append_new(jobs, job) != 0) return fail(STATUS_SYSTEM, "no memory to plan");
     TRY(type->requirements(c->engine_options[engine], c->policies[engine], world, &needs));
     for (int r = 0; r < world; r++) {
-        if (r <= needs.alike_from) TRY(plan_rank(c, p, engine, r, world, &memory));
+        if (r <= needs.alike_from) TRY(plan_rank(c, p, engine, r, &needs, &memory));
         json_t *rank = json_pack("{s:i, s:o}", "rank", r, "memory", ledger_to_json(&memory));
         if (json_array_append_new(ranks, rank) != 0) return fail(STATUS_SYSTEM, "no memory to plan");
     }

@@ -19,7 +19,8 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
                                .param_class = LEDGER_PARAMETERS,
                                .shares_buffers = true,
                                .whole_batch = true,
-                               .one_loss = p.loss == PS_DP_LOSS_DEVICE0};
+                               .one_loss = p.loss == PS_DP_LOSS_DEVICE0,
+                               .alike_from = 1};
     return STATUS_OK;
 }
 
@@ -104,6 +105,7 @@ static status open_star(dp_engine *e)
     dp_star_config config = {
         .context = c, .items = items, .keys = e->reduce.count, .threads = (int)e->options->server_threads};
     TRY(dp_star_open(&config, &e->star));
+    if (dp_plans(e)) return STATUS_OK;
     e->member = (ps_member){.member = c->rank,
                             .world = c->world,
                             .token = c->job_token,
@@ -133,7 +135,7 @@ static status open_parts(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
-    if (!info->simulated && (!info->host_addressable || !info->real))
+    if (!info->simulated && !info->plans && (!info->host_addressable || !info->real))
         return fail(STATUS_CONFIG, "policy dp: found device %s, allowed are those whose memory the host can read", info->name);
     if (!c->exchange) return fail(STATUS_INTERNAL, "policy dp: nobody says where batch and outputs lie");
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
@@ -196,6 +198,8 @@ static status dp_offer(sync_engine *base, sync_blob *out)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_context *c = &base->context;
+    *out = (sync_blob){0};
+    if (dp_plans(e)) return STATUS_OK;
     bool shared = c->params->params.fd >= 0 && c->params->grads.fd >= 0 && c->exchange->input->fd >= 0;
     ps_offer_own own = {.host = shm_host_id(), .shared = shared, .url = e->url};
     free(e->offer.data);
@@ -208,6 +212,7 @@ static status dp_offer(sync_engine *base, sync_blob *out)
 static status dp_connect(sync_engine *base, const sync_blob *offers)
 {
     dp_engine *e = dp_engine_of(base);
+    if (dp_plans(e)) return STATUS_OK;
     TRY(ps_meet(&e->member, &e->offer, offers, &e->meeting));
     if (!dp_is_root(e)) TRY(dp_star_connect(e->star, e->meeting.urls[0]));
     return dp_star_start(e->star);
