@@ -30,25 +30,28 @@ static ps_transport transport_kind(const ps_member *m)
     return m->hub ? PS_TRANSPORT_INPROC : PS_TRANSPORT_IPC;
 }
 
-static int64_t largest_frame(const ps_member *m)
+static int64_t leave_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
 {
-    int64_t bytes = LONGEST_TEXT, size = dtype_size(m->params->type);
-    for (int k = 0; k < m->plan->key_count; k++)
-        if (m->plan->keys[k].elements * size > bytes) bytes = m->plan->keys[k].elements * size;
-    if (m->params->buffer_bytes > bytes) bytes = m->params->buffer_bytes;
-    if (m->plan->largest_sum * (int64_t)sizeof(double) > bytes) bytes = m->plan->largest_sum * (int64_t)sizeof(double);
-    return bytes;
+    (void)peer;
+    return net_adapter_send(context, bytes, now_ns);
+}
+
+static int64_t come_in_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
+{
+    (void)peer;
+    return net_adapter_receive(context, bytes, now_ns);
 }
 
 status ps_transport_options(const ps_member *m, int number, transport_options *out)
 {
     if (transport_kind(m) == PS_TRANSPORT_INPROC && !m->hub)
         return fail(STATUS_CONFIG, "option --transport: found inproc, allowed is ipc or tcp where every rank has a process");
-    int peers = m->world > m->plan->server_count ? m->world : m->plan->server_count;
-    *out = transport_defaults(number, peers, m->token, largest_frame(m));
-    out->frames = PS_KEY_PIECES;
+    int peers = m->world > m->servers ? m->world : m->servers;
+    *out = transport_defaults(number, peers, m->token, m->frame_bytes > LONGEST_TEXT ? m->frame_bytes : LONGEST_TEXT);
+    out->frames = m->frames;
     out->window = WINDOW;
     out->hub = m->hub;
+    if (m->adapter) out->pacer = (transport_pacer){leave_ns, come_in_ns, m->adapter};
     return STATUS_OK;
 }
 
@@ -90,7 +93,7 @@ static status read_offers(const ps_member *m, const sync_blob *mine, const sync_
         all->one_host = all->one_host && own.host == all->host;
         all->all_shared = all->all_shared && own.shared;
         int server = own_servers ? i - m->world : i;
-        if (server < 0 || server >= m->plan->server_count) continue;
+        if (server < 0 || server >= m->servers) continue;
         if (url[0] == '\0') return fail(STATUS_PROTOCOL, "%s offers no address of its parameter server", who);
         memcpy(out->urls[server], url, sizeof url);
     }
@@ -104,41 +107,43 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
     if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
         return fail(STATUS_CONFIG, "option --transport: found %s with ranks on several hosts, allowed is tcp",
                     m->hub ? "inproc" : "ipc");
+    if (payload == PS_PAYLOAD_SHM && m->adapter)
+        return fail(STATUS_CONFIG, "option --payload: found shm with --link, allowed is zmq: only messages can be paced");
     if (payload == PS_PAYLOAD_SHM && !possible)
         return fail(STATUS_CONFIG, "option --payload: found shm, allowed is zmq: %s",
                     all->one_host ? "the device's memory cannot be shared" : "ranks run on several hosts");
     /* Among threads a frame is the sender's memory already. */
-    *shares = possible && payload != PS_PAYLOAD_ZMQ && (payload == PS_PAYLOAD_SHM || !m->hub);
+    *shares = possible && !m->adapter && payload != PS_PAYLOAD_ZMQ && (payload == PS_PAYLOAD_SHM || !m->hub);
     return STATUS_OK;
 }
 
-static shm_segment segment_of(const device_memory *memory)
+static shm_segment segment_of(const ps_member *m, int index)
 {
+    const device_memory *memory = m->shown[index] ? m->shown[index] : m->shown[PS_SEGMENT_PARAMS];
     return (shm_segment){.fd = memory->fd, .data = memory->data, .bytes = (int64_t)memory->bytes};
 }
 
 static status exchange_arenas(const ps_member *m, ps_meeting *out)
 {
     int members = ps_member_count(m->policy, m->world);
-    /* A server of its own has no gradients; it offers its parameters twice. */
-    const device_memory *grads = m->params->grads.data ? &m->params->grads : &m->params->params;
-    shm_segment own[PS_SEGMENTS] = {segment_of(&m->params->params), segment_of(grads)};
+    shm_segment own[PS_SEGMENTS];
+    for (int i = 0; i < m->shown_count; i++) own[i] = segment_of(m, i);
     shm_exchange_options options = {.name = "ps",
                                     .token = m->token,
                                     .rank = m->member,
                                     .world = members,
                                     .own = own,
-                                    .count = PS_SEGMENTS,
+                                    .count = m->shown_count,
                                     .deadline_ns = clock_now_ns() + m->stall_timeout_ns};
-    out->segments = calloc((size_t)members * PS_SEGMENTS, sizeof *out->segments);
+    out->segments = calloc((size_t)(members * m->shown_count), sizeof *out->segments);
     if (!out->segments) return fail(STATUS_SYSTEM, "no memory for the arenas of %d ranks", members);
     return shm_exchange(&options, out->segments);
 }
 
 status ps_meet(const ps_member *m, const sync_blob *mine, const sync_blob *offers, ps_meeting *out)
 {
-    *out = (ps_meeting){.urls = calloc((size_t)m->plan->server_count, sizeof *out->urls)};
-    if (!out->urls) return fail(STATUS_SYSTEM, "no memory for %d addresses", m->plan->server_count);
+    *out = (ps_meeting){.urls = calloc((size_t)m->servers, sizeof *out->urls)};
+    if (!out->urls) return fail(STATUS_SYSTEM, "no memory for %d addresses", m->servers);
     circumstances all;
     bool shares = false;
     status rc;
@@ -153,9 +158,14 @@ failed:
 
 void ps_part(const ps_member *m, ps_meeting *meeting)
 {
-    for (int i = 0; meeting->segments && i < ps_member_count(m->policy, m->world) * PS_SEGMENTS; i++)
+    for (int i = 0; meeting->segments && i < ps_member_count(m->policy, m->world) * m->shown_count; i++)
         shm_close(&meeting->segments[i]);
     free(meeting->segments);
     free(meeting->urls);
     *meeting = (ps_meeting){0};
+}
+
+void *ps_meeting_segment(const ps_member *m, const ps_meeting *meeting, int member, int segment)
+{
+    return meeting->segments ? meeting->segments[member * m->shown_count + segment].data : NULL;
 }

@@ -3,13 +3,15 @@
 #ifndef PS_CONNECT_H
 #define PS_CONNECT_H
 
+#include "common/net/link.h"
 #include "common/net/shm.h"
+#include "common/nn/params.h"
 #include "ps/offer.h"
-#include "ps/plan.h"
 #include "ps/port.h"
 
 enum { PS_URL_MAX = 128 };
-enum { PS_SEGMENT_PARAMS, PS_SEGMENT_GRADS, PS_SEGMENTS };
+/* What a member shows the others. The first two are everybody's; the others are of rank 0 under `dp`. */
+enum { PS_SEGMENT_PARAMS, PS_SEGMENT_GRADS, PS_SEGMENT_INPUT, PS_SEGMENT_TARGET, PS_SEGMENT_OUTPUTS, PS_SEGMENTS };
 
 /* What a member knows of itself. Everything is borrowed. */
 typedef struct ps_member {
@@ -18,9 +20,13 @@ typedef struct ps_member {
     transport_hub *hub; /* NULL: every member has a process */
     const ps_options *options;
     const ps_policy *policy;
-    const ps_plan *plan;
-    const param_set *params;
+    int servers;
+    int frames;          /* that a message has at most */
+    int64_t frame_bytes; /* that a frame has at most */
+    const device_memory *shown[PS_SEGMENTS]; /* what others may map; NULL: nothing there, the parameters instead */
+    int shown_count;     /* the same for every member */
     int64_t stall_timeout_ns;
+    net_adapter *adapter; /* that its transports share; NULL: nothing is emulated */
 } ps_member;
 
 int ps_member_count(const ps_policy *policy, int world);
@@ -35,7 +41,7 @@ status ps_listen(const ps_member *m, int server, ps_port *port, char *url);
 /* What came of all members' offers. */
 typedef struct ps_meeting {
     char (*urls)[PS_URL_MAX]; /* [servers] */
-    shm_segment *segments;    /* [members][PS_SEGMENTS] of the others; NULL: tensors travel in frames */
+    shm_segment *segments;    /* [members][shown_count] of the others; NULL: tensors travel in frames */
 } ps_meeting;
 
 /* Compares all offers with `mine`, and exchanges arenas where tensors go through shared memory. Takes no
@@ -43,5 +49,8 @@ typedef struct ps_meeting {
  * what differs, STATUS_CONFIG what cannot be reached. */
 status ps_meet(const ps_member *m, const sync_blob *mine, const sync_blob *offers, ps_meeting *out);
 void ps_part(const ps_member *m, ps_meeting *meeting);
+
+/* What another member shows; NULL where tensors travel in frames. */
+void *ps_meeting_segment(const ps_member *m, const ps_meeting *meeting, int member, int segment);
 
 #endif

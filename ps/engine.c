@@ -2,6 +2,7 @@
 #include "ps/engine_impl.h"
 
 #include "common/net/board.h"
+#include "ps/dp/dp.h"
 
 #include <stdlib.h>
 
@@ -24,6 +25,7 @@ static status ps_requirements(const void *options, const char *policy, int world
     const ps_options *o = options;
     ps_policy p;
     TRY(ps_policy_resolve(policy, o, world, &p));
+    if (p.consistency == PS_DATA_PARALLEL) return ps_dp_requirements(options, policy, world, out);
     device_memory_kind kind = o->payload == PS_PAYLOAD_ZMQ ? DEVICE_MEMORY_PRIVATE : DEVICE_MEMORY_SHARED;
     *out = (sync_requirements){.param_kind = kind,
                                .grad_kind = kind,
@@ -83,17 +85,21 @@ static status open_parts(ps_engine *e)
                                .ledger = c->ledger,
                                .beside = true,
                                .threads = (int)e->options->server_threads,
-                               .stall_timeout_ns = c->stall_timeout_ns};
+                               .stall_timeout_ns = c->stall_timeout_ns,
+                               .trace = c->trace};
     return ps_server_open(&server, &e->server);
 }
 
 static status ps_open(const sync_context *context, sync_engine **out)
 {
     *out = NULL;
+    ps_policy p;
+    TRY(ps_policy_resolve(context->policy, context->options, context->world, &p));
+    if (p.consistency == PS_DATA_PARALLEL) return ps_dp_open(context, out);
     ps_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
     bool plans = device_get_info(context->device)->plans;
-    e->base = (sync_engine){plans ? &ps_engine_planning : &sync_ps, *context};
+    e->base = (sync_engine){.type = plans ? &ps_engine_planning : &sync_ps, .context = *context};
     e->options = context->options;
     sync_hold_gradients(&e->base);
     status rc = open_parts(e);
@@ -214,7 +220,8 @@ static void ps_counters(sync_engine *base, sync_counters *out)
 
 void ps_read_report(sync_engine *e, ps_report *out)
 {
-    ps_worker_report(engine_of(e)->worker, out);
+    *out = (ps_report){0};
+    if (e->type == &sync_ps) ps_worker_report(engine_of(e)->worker, out);
 }
 
 const sync_engine_type sync_ps = {

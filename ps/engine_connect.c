@@ -6,15 +6,20 @@
 status ps_engine_open_ports(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
+    e->adapter.link = c->link;
     e->member = (ps_member){.member = c->rank,
                             .world = c->world,
                             .token = c->job_token,
                             .hub = c->hub,
                             .options = e->options,
                             .policy = &e->policy,
-                            .plan = e->plan,
-                            .params = c->params,
-                            .stall_timeout_ns = c->stall_timeout_ns};
+                            .servers = e->plan->server_count,
+                            .frames = PS_KEY_PIECES,
+                            .frame_bytes = ps_plan_largest_frame(e->plan, c->params),
+                            .shown = {&c->params->params, &c->params->grads},
+                            .shown_count = 2,
+                            .stall_timeout_ns = c->stall_timeout_ns,
+                            .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
     TRY(ps_worker_open_port(e->worker, &options));
@@ -51,9 +56,10 @@ static void show_server_the_workers(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     for (int w = 0; w < c->world; w++) {
-        shm_segment *theirs = e->meeting.segments ? &e->meeting.segments[w * PS_SEGMENTS] : NULL;
+        void *params = ps_meeting_segment(&e->member, &e->meeting, w, PS_SEGMENT_PARAMS);
+        void *grads = ps_meeting_segment(&e->member, &e->meeting, w, PS_SEGMENT_GRADS);
         if (w == c->rank) ps_server_see(e->server, w, c->params->params.data, c->params->grads.data);
-        else if (theirs) ps_server_see(e->server, w, theirs[PS_SEGMENT_PARAMS].data, theirs[PS_SEGMENT_GRADS].data);
+        else if (params) ps_server_see(e->server, w, params, grads);
     }
 }
 
@@ -69,7 +75,7 @@ static status meet_servers(ps_engine *e)
         TRY(ps_worker_connect(e->worker, j, e->meeting.urls[j]));
         if (!e->meeting.segments) continue;
         int member = own ? c->world + j : j;
-        const void *params = e->meeting.segments[member * PS_SEGMENTS + PS_SEGMENT_PARAMS].data;
+        const void *params = ps_meeting_segment(&e->member, &e->meeting, member, PS_SEGMENT_PARAMS);
         ps_worker_see(e->worker, j, copies_from_servers(e) ? params : NULL, true);
     }
     return STATUS_OK;

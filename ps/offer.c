@@ -16,6 +16,8 @@ static void describe_policy(text_buffer *t, const char *name, const ps_policy *p
     text_append(t, "servers %" PRId64 ", placement %d\n", p->servers, (int)p->placement);
     text_append(t, "server-optimizer %s\n", p->server_optimizer ? "on" : "off");
     text_append(t, "divide %s\n", p->divide_before ? "before" : "after");
+    if (p->consistency == PS_DATA_PARALLEL)
+        text_append(t, "chunks %" PRId64 " and %" PRId64 ", loss %d\n", p->replicate_bytes, p->reduce_bytes, (int)p->loss);
     text_append(t, "payload %d, transport %d\n", o->payload, o->transport);
 }
 

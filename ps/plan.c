@@ -224,3 +224,12 @@ const char *ps_key_name(const ps_plan *plan, const nn_model *model, int key)
 {
     return model->params[plan->keys[key].first_param].name;
 }
+
+int64_t ps_plan_largest_frame(const ps_plan *plan, const param_set *params)
+{
+    int64_t bytes = params->buffer_bytes, size = dtype_size(params->type);
+    for (int k = 0; k < plan->key_count; k++)
+        if (plan->keys[k].elements * size > bytes) bytes = plan->keys[k].elements * size;
+    int64_t sums = plan->largest_sum * (int64_t)sizeof(double);
+    return sums > bytes ? sums : bytes;
+}

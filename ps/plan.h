@@ -54,4 +54,7 @@ static inline piece_list ps_key_pieces(const ps_plan *plan, int key)
 /* The first parameter of a key, for messages: "layer1.0.conv1.weight". */
 const char *ps_key_name(const ps_plan *plan, const nn_model *model, int key);
 
+/* Bytes of the largest frame that such a plan sends: a key, all buffers, or a layer's sums. */
+int64_t ps_plan_largest_frame(const ps_plan *plan, const param_set *params);
+
 #endif

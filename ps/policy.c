@@ -14,6 +14,10 @@
 
 /* name, source, summary, fields */
 #define POLICY_LIST(X)                                                                               \
+    X("dp", "torch.nn.DataParallel: torch/nn/parallel/{data_parallel,replicate,_functions}.py, torch/csrc/cuda/comm.cpp", \
+      "rank 0 scatters the batch, replicates the parameters, computes the loss and updates: a star",  \
+      .consistency = PS_DATA_PARALLEL, .servers = 1, .placement = PS_PLACEMENT_RANK, .server_optimizer = true, \
+      .replicate_bytes = 10485760, .reduce_bytes = 10485760)                                         \
     X("sync",                                                                                        \
       "Li et al., \"Scaling Distributed Machine Learning with the Parameter Server\", OSDI 2014; MXNet's dist_sync; " \
       "partitions as in BytePS, priorities as in P3 (Jayarajan et al., MLSys 2019)",                 \
@@ -50,6 +54,8 @@ static const char *const priority_names[] = {"policy", "reverse", "fifo", NULL};
 static const char *const placement_names[] = {"policy", "rank", "own", NULL};
 static const char *const switch_names[] = {"policy", "on", "off", NULL};
 static const char *const payload_names[] = {"auto", "shm", "zmq", NULL};
+static const char *const loss_names[] = {"policy", "device0", "replica", NULL};
+static const char *const lifetime_names[] = {"policy", "torch", "lean", NULL};
 static const char *const transport_names[] = {"auto", "inproc", "ipc", "tcp", NULL};
 
 #define FIELD(name) offsetof(ps_options, name)
@@ -72,6 +78,12 @@ static const option option_list[] = {
      .choices = switch_names, .help = "servers update; or they only sum, and every rank updates"},
     {.name = "server-threads", .argument = "N", .type = OPTION_INT, .offset = FIELD(server_threads), .initial = "1",
      .low = 1, .high = 256, .help = "threads of a server that sum and update"},
+    {.name = "dp-loss", .type = OPTION_CHOICE, .offset = FIELD(dp_loss), .initial = "policy", .choices = loss_names,
+     .help = "dp: one loss on device 0 over all outputs, or each replica its own inside its forward pass"},
+    {.name = "dp-lifetimes", .type = OPTION_CHOICE, .offset = FIELD(dp_lifetimes), .initial = "policy",
+     .choices = lifetime_names, .help = "dp: what lives how long: as in PyTorch, or no longer than needed here"},
+    {.name = "keep-grads", .type = OPTION_FLAG, .offset = FIELD(keep_grads),
+     .help = "dp: gradients live on between steps, as zero_grad() left them before torch 2.0"},
     {.name = "payload", .type = OPTION_CHOICE, .offset = FIELD(payload), .initial = "auto", .choices = payload_names,
      .help = "tensors go through shared memory, ZeroMQ carries the notice; or ZeroMQ carries all"},
     {.name = "transport", .type = OPTION_CHOICE, .offset = FIELD(transport), .initial = "auto",
@@ -109,9 +121,50 @@ static void override(ps_policy *p, const ps_options *o)
     if (o->server_optimizer) p->server_optimizer = o->server_optimizer == 1;
 }
 
+/* What makes no sense with the policy: named with what was found. */
+typedef struct unfit_option {
+    bool given;
+    const char *name, *found;
+} unfit_option;
+
+static status refuse(const unfit_option *list, int count, const char *policy, const char *instead)
+{
+    for (int i = 0; i < count; i++)
+        if (list[i].given)
+            return fail(STATUS_USAGE, "option --%s: found %s with the policy %s, allowed is it %s", list[i].name,
+                        list[i].found, policy, instead);
+    return STATUS_OK;
+}
+
+static status resolve_data_parallel(const char *name, const ps_options *o, ps_policy *out)
+{
+    const unfit_option list[] = {
+        {o->consistency > 0, "consistency", consistency_names[o->consistency]},
+        {o->staleness > 0, "staleness", "a bound"},
+        {o->partition_bytes > 0, "partition-bytes", "a size"},
+        {o->credit_bytes > 0, "credit-bytes", "a size"},
+        {o->priority > 0, "priority", priority_names[o->priority]},
+        {o->servers > 1, "servers", "several"},
+        {o->placement == 1 + PS_PLACEMENT_OWN, "server-placement", "own"},
+        {o->server_optimizer == 2, "server-optimizer", "off"},
+    };
+    TRY(refuse(list, sizeof list / sizeof list[0], name, "with ps=sync, ssp or async"));
+    if (o->dp_loss) out->loss = (ps_dp_loss)(o->dp_loss - 1);
+    if (o->dp_lifetimes) out->lifetimes = (ps_dp_lifetimes)(o->dp_lifetimes - 1);
+    out->keep_grads = o->keep_grads;
+    return STATUS_OK;
+}
+
 status ps_policy_resolve(const char *name, const ps_options *options, int world, ps_policy *out)
 {
     TRY(find_row(name, out));
+    if (out->consistency == PS_DATA_PARALLEL) return resolve_data_parallel(name, options, out);
+    const unfit_option list[] = {
+        {options->dp_loss > 0, "dp-loss", loss_names[options->dp_loss]},
+        {options->dp_lifetimes > 0, "dp-lifetimes", lifetime_names[options->dp_lifetimes]},
+        {options->keep_grads, "keep-grads", "it"},
+    };
+    TRY(refuse(list, sizeof list / sizeof list[0], name, "with ps=dp"));
     override(out, options);
     if (options->staleness > 0 && out->consistency != PS_SSP)
         return fail(STATUS_USAGE, "option --staleness: found %" PRId64 " with consistency %s, allowed is 0, or ssp",

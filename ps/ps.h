@@ -4,6 +4,7 @@
 #define PS_PS_H
 
 #include "common/sync/engine.h"
+#include "ps/dp_memory.h"
 
 extern const sync_engine_type sync_ps;
 
@@ -18,8 +19,13 @@ typedef struct ps_report {
     double mean;
 } ps_report;
 
-/* On the rank's compute thread, in settled state; `e` is an engine of sync_ps. */
+/* On the rank's compute thread, in settled state; `e` was opened by sync_ps. Under `dp` nothing is ever stale:
+ * all zero. */
 void ps_read_report(sync_engine *e, ps_report *out);
+
+/* Under `dp`, on rank 0: the sizes of the last step's phases. False where there is nothing to compare: another
+ * policy, one rank, or a batch that left rank 1 without samples. */
+bool ps_dp_read_sizes(sync_engine *e, ps_dp_sizes *out);
 
 /* How many steps a rank may be ahead of another: what board_stop_here() is to be told; BOARD_UNBOUNDED
  * where nobody waits. STATUS_USAGE or STATUS_CONFIG as requirements(). */

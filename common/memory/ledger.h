@@ -35,6 +35,7 @@ typedef enum ledger_class { LEDGER_CLASS_LIST(LEDGER_CLASS_ENUM) LEDGER_CLASS_CO
     X(FORWARD, "forward")                                                                            \
     X(PLACE, "place_outputs")                                                                        \
     X(LOSS, "loss")                                                                                  \
+    X(LOSS_GRADIENT, "loss_gradient") /* DataParallel's, over the outputs of all ranks */           \
     X(SCATTER_GRADIENT, "scatter_output_gradient")                                                   \
     X(BACKWARD, "backward")                                                                          \
     X(REDUCE, "reduce")                                                                              \

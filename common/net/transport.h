@@ -45,10 +45,12 @@ static inline bool transport_sent(const transport_ticket *ticket)
     return atomic_load_explicit(&ticket->pending, memory_order_acquire) == 0;
 }
 
-/* An emulated link: when a message of `bytes` to `peer`, handed over at `now_ns`, may leave. Called once
- * a message, in order; the transport keeps it back until then. */
+/* An emulated link: when a message of `bytes` to `peer`, handed over at `now_ns`, may leave; and when one from
+ * `peer`, come at `now_ns`, may be received. Each called once a message, in order; the transport keeps it back
+ * until then. */
 typedef struct transport_pacer {
     int64_t (*release_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* NULL: none */
+    int64_t (*deliver_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* NULL: none */
     void *context;
 } transport_pacer;
 

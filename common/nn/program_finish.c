@@ -77,6 +77,12 @@ static void share_in_place(nn_program *p)
     }
 }
 
+/* Whoever brings the output's gradient enters it in the ledger when it comes; it ends like any other value. */
+static bool comes_from_outside(const nn_program *p, int value)
+{
+    return p->config.external_loss && value == p->output_gradient_value;
+}
+
 /* One array of values in order of birth, one in order of death, sliced by operation. */
 static status list_events(nn_program *p)
 {
@@ -89,7 +95,7 @@ static status list_events(nn_program *p)
         op->live_first = born;
         op->dead_first = dead;
         for (int v = 0; v < p->value_count; v++) {
-            if (p->values[v].first == i) p->births[born++] = v;
+            if (p->values[v].first == i && !comes_from_outside(p, v)) p->births[born++] = v;
             if (p->values[v].last == i && p->values[v].first >= 0) p->deaths[dead++] = v;
         }
         op->live_count = born - op->live_first;

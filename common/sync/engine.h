@@ -20,10 +20,26 @@
 #include "common/base/options.h"
 #include "common/device/device.h"
 #include "common/memory/ledger.h"
+#include "common/net/link.h"
 #include "common/nn/params.h"
 #include "common/optim/optimizer.h"
 
 typedef struct sync_engine sync_engine;
+
+/* What lies where, for engines that move batches and outputs between ranks. The owner fills it in before the
+ * stage that reads it; what an engine sets is marked. Sizes are of one sample, in bytes. */
+typedef struct sync_exchange {
+    device_memory *input, *target; /* the batch; where a rank loads for all: of all ranks, in rank order */
+    int64_t input_bytes, target_bytes, output_bytes;
+    dtype target_type;
+    int64_t targets_each; /* targets of a sample */
+    int64_t largest;      /* samples of the largest batch that one rank loads for all */
+    int64_t loaded;       /* samples that this rank has loaded */
+    int64_t samples, targets; /* of this rank's part and its targets that count: as loaded, unless
+                               * scatter_inputs sets them */
+    void *output, *output_gradient;    /* of this rank's part */
+    void *all_outputs, *all_gradients; /* set by open where this rank computes the loss over all ranks' outputs */
+} sync_exchange;
 
 /* What an engine is given. Everything is borrowed and outlives the engine. In the ledger the owner has
  * entered parameters, activations and batch; gradients, buckets and optimizer state are the engine's to
@@ -37,12 +53,15 @@ typedef struct sync_context {
     const nn_program *program; /* the training program: order of readiness, sizes */
     optimizer *optimizer;
     ledger *ledger;
+    sync_exchange *exchange;   /* NULL where nobody moves batches: in tests */
     struct board_cell *cell;   /* this rank's status cell; never NULL */
     const void *options;       /* the engine's own option struct (sync_engine_type.options) */
     const char *policy;        /* a name from the engine's policy table */
     int64_t stall_timeout_ns;
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
     int divide;                /* shared_divide: of shared_options */
+    net_link link;             /* that the engine's transports are to be paced like */
+    struct trace *trace;       /* of this rank; NULL: nothing is recorded */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
 } sync_context;
 
@@ -81,6 +100,9 @@ typedef struct sync_requirements {
     device_memory_kind param_kind, grad_kind, buffer_kind;
     ledger_class param_class; /* PARAMETERS, or REPLICAS where this rank holds a copy of another's */
     bool shares_buffers;      /* every forward starts from rank 0's buffers, on every rank */
+    bool whole_batch;         /* rank 0 loads the batches of all ranks, and scatter_inputs hands them out */
+    bool one_loss;            /* rank 0 computes one loss over the outputs of all ranks: programs end before it */
+    device_memory_kind batch_kind;
     int alike_from;           /* ranks from this one on hold the same memory */
 } sync_requirements;
 
@@ -137,7 +159,11 @@ typedef struct sync_engine_type {
 struct sync_engine {
     const sync_engine_type *type;
     sync_context context;
+    bool update_marked; /* asynchronous devices: an update's marks wait to be read */
 };
+
+/* Marks on the compute stream: the train loop has those before, engines may take those behind. */
+enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATE_END, SYNC_MARK_ENGINE };
 
 /* Defaults for engines that override little: own batch, own loss, nothing to scatter. */
 status sync_default_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
@@ -153,13 +179,14 @@ extern const sync_engine_type sync_none;
 void sync_hold_gradients(sync_engine *e);
 void sync_drop_gradients(sync_engine *e);
 
-/* Marks that sync_update_parameters leaves on the compute stream, around the update. */
-enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED };
-
 /* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
- * parameters): clipping, if asked for, then one pass over all parameters. Counts the caller's time into
- * *spent_ns: all of it on a CPU; where the device runs behind the host the marks tell. */
+ * parameters): clipping, if asked for, then one pass over all parameters. Counts its time into *spent_ns; on an
+ * asynchronous device sync_take_update_time() does. */
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
                               int64_t *spent_ns);
+
+/* What the last update took on an asynchronous device, added to *spent_ns once: behind the stream's
+ * synchronisation. */
+void sync_take_update_time(sync_engine *e, int64_t *spent_ns);
 
 #endif

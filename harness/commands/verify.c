@@ -4,6 +4,7 @@
 #include "common/sync/shared_options.h"
 #include "harness/run/engines.h"
 #include "harness/verify/verify.h"
+#include "ps/policy.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -23,7 +24,7 @@ static const char *const mode_names[] = {"auto", "none", "ps", "ring", "both", N
 #define FIELD(name) offsetof(verify_options, name)
 static const option verify_option_list[] = {
     {.name = "device", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(device), .initial = "cpu",
-     .help = "cpu, or reference: in float64, to 1e-9"},
+     .help = "cpu, cuda (all ranks on one GPU), or reference: in float64, to 1e-9"},
     {.name = "mode", .type = OPTION_CHOICE, .offset = FIELD(mode), .initial = "auto", .choices = mode_names,
      .help = "auto: none for files of one rank, ps and ring for files of several"},
     {.name = "policy", .argument = "P|ps=P,ring=P", .type = OPTION_TEXT, .offset = FIELD(policy),
@@ -41,6 +42,7 @@ typedef struct verify_setup {
     shared_options shared;
     _Alignas(16) char engines[ENGINE_COUNT][OPTIONS_SIZE];
     const char *policies[ENGINE_COUNT];
+    bool loss_given; /* --dp-loss */
     option_binding bindings[BINDINGS];
 } verify_setup;
 
@@ -70,6 +72,15 @@ static const char *policy_for(const verify_setup *s, const golden_file *f, int e
     for (int i = 0; i < type->policy_count; i++)
         if (strcmp(type->policies[i].name, "dp") == 0) return type->policies[i].name;
     return NULL;
+}
+
+/* The other files of token models hold a loss for each rank, whose numbers of targets differ: DataParallel
+ * has them where each replica computes its own loss. Again unless the user says how. */
+static void fit_options(verify_setup *s, const golden_file *f)
+{
+    ps_options *ps = (ps_options *)s->engines[ENGINE_PS];
+    bool of_replicas = f->world > 1 && f->model.sequence > 0 && !f->global_loss;
+    if (!s->options.policy && !s->loss_given) ps->dp_loss = of_replicas ? 1 + PS_DP_LOSS_REPLICA : 0;
 }
 
 /* What the engines make of a file. */
@@ -113,12 +124,13 @@ static void print_verdict(const char *path, const verdict *v)
     printf("\n");
 }
 
-static status verify_file(const verify_setup *s, const char *path, bool *disagrees)
+static status verify_file(verify_setup *s, const char *path, bool *disagrees)
 {
     golden_file *f = NULL;
     verdict v = {0};
     TRY(golden_open(path, &f));
     status rc = STATUS_OK;
+    fit_options(s, f);
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         if (engine_takes_part(s, f, e)) rc = verify_engine(s, f, e, &v);
     golden_close(&f);
@@ -135,6 +147,7 @@ static status verify_files(verify_setup *s, const char **paths, int count, int *
     int disagreeing = 0;
     if (count == 0) return fail(STATUS_USAGE, "verify: no file found, allowed are one or more golden trajectories");
     TRY(engine_parse_policies(s->options.policy, s->policies));
+    s->loss_given = options_given(&s->bindings[2 + ENGINE_PS], "dp-loss");
     for (int i = 0; i < count; i++) {
         bool disagrees = false;
         TRY(verify_file(s, paths[i], &disagrees));

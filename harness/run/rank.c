@@ -3,7 +3,10 @@
 #include "common/data/batches.h"
 #include "common/net/rendezvous.h"
 #include "harness/run/job_result.h"
+#include "harness/run/ps_result.h"
 #include "harness/run/rank_checkpoint.h"
+#include "harness/run/overlap.h"
+#include "harness/run/rank_trace.h"
 #include "harness/run/record.h"
 #include "harness/run/trainer_setup.h"
 #include "harness/run/version.h"
@@ -27,6 +30,8 @@ typedef struct rank_state {
     trainer *trainer;
     batch_source *training, *evaluation;
     record record;
+    overlap overlap;
+    rank_trace trace;
     int64_t total_steps, warmup, block_steps;
     int64_t next_step;
     bool takes_turns;     /* other jobs run beside this one */
@@ -50,6 +55,10 @@ static int64_t collective_deadline(const rank_state *s)
 static status open_sources(rank_state *s)
 {
     const run_config *c = s->config;
+    int engine = s->place->engine;
+    sync_requirements needs = {0};
+    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], s->place->world, &needs));
+    bool elsewhere = needs.whole_batch && s->place->rank != 0; /* rank 0 loads this rank's batches */
     batches_config b = {.set = s->set,
                         .part = DATA_TRAIN,
                         .purpose = BATCHES_TRAIN,
@@ -60,11 +69,14 @@ static status open_sources(rank_state *s)
                         .batch = c->data.batch,
                         .sampler = (sampler_mode)c->data.sampler,
                         .drop_last = c->data.drop_last,
-                        .threads = (int)c->data.loader_threads};
+                        .whole = needs.whole_batch && !elsewhere,
+                        .threads = elsewhere ? 0 : (int)c->data.loader_threads};
     TRY(data_augment_parse(c->data.augment, &b.augment));
     TRY(batches_open(&b, &s->training));
     if (dataset_describe(s->set)->samples[DATA_TEST] < s->place->world) return STATUS_OK; /* nothing to evaluate */
     b.part = DATA_TEST;
+    b.whole = false;
+    b.threads = (int)c->data.loader_threads;
     b.purpose = BATCHES_EVALUATE;
     b.sampler = SAMPLER_DISTRIBUTED;
     b.drop_last = false;
@@ -93,39 +105,52 @@ static status plan_steps(rank_state *s)
     return STATUS_OK;
 }
 
-static status meet(rank_state *s)
+status rank_meet(const run_config *config, const rank_place *place, int members, rendezvous **out)
 {
-    const run_config *c = s->config;
-    rendezvous_options options = {.url = s->place->rendezvous,
-                                  .rank = s->place->rank,
-                                  .world = s->place->world,
-                                  .token = s->place->token,
+    char url[288];
+    snprintf(url, sizeof url, "%s%s", place->rendezvous, members > place->world ? "-members" : "");
+    board_cell *cell = board_cell_of(place->board, place->rank);
+    rendezvous_options options = {.url = url,
+                                  .rank = place->rank,
+                                  .world = members,
+                                  .token = place->token,
                                   .program = PROGRAM_VERSION,
-                                  .config_hash = run_config_hash(c),
-                                  .connect_limit_ns = c->run.connect_timeout_ns,
-                                  .cell = s->cell};
-    board_cell_enter(s->cell, BOARD_RENDEZVOUS, clock_now_ns());
-    return rendezvous_open(&options, &s->rendezvous);
+                                  .config_hash = run_config_hash(config),
+                                  .connect_limit_ns = config->run.connect_timeout_ns,
+                                  .cell = cell};
+    board_cell_enter(cell, BOARD_RENDEZVOUS, clock_now_ns());
+    return rendezvous_open(&options, out);
 }
 
-static status exchange_offers(rank_state *s)
+/* Connects the engine with what all members offer; servers of their own are met for this alone. */
+static status connect_with(rank_state *s, rendezvous *r, int members)
 {
-    int world = s->place->world;
-    sync_blob mine, *all = calloc((size_t)world, sizeof *all);
-    rendezvous_blob *got = calloc((size_t)world, sizeof *got);
+    sync_blob mine, *all = calloc((size_t)members, sizeof *all);
+    rendezvous_blob *got = calloc((size_t)members, sizeof *got);
     status rc;
     if (!all || !got) {
-        rc = fail(STATUS_SYSTEM, "no memory for the offers of %d ranks", world);
+        rc = fail(STATUS_SYSTEM, "no memory for the offers of %d ranks", members);
         goto out;
     }
     TRY_GOTO(rc, trainer_offer(s->trainer, &mine), out);
-    TRY_GOTO(rc, rendezvous_allgather(s->rendezvous, "offers", mine.data, mine.bytes,
+    TRY_GOTO(rc, rendezvous_allgather(r, "offers", mine.data, mine.bytes,
                                       clock_now_ns() + s->config->run.connect_timeout_ns, got), out);
-    for (int r = 0; r < world; r++) all[r] = (sync_blob){(void *)got[r].data, got[r].bytes};
+    for (int m = 0; m < members; m++) all[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
     rc = trainer_connect(s->trainer, all);
 out:
     free(all);
     free(got);
+    return rc;
+}
+
+static status exchange_offers(rank_state *s)
+{
+    rendezvous *members = NULL;
+    int count = s->place->world + s->place->servers;
+    if (s->place->servers == 0) return connect_with(s, s->rendezvous, count);
+    TRY(rank_meet(s->config, s->place, count, &members));
+    status rc = connect_with(s, members, count);
+    rendezvous_close(&members);
     return rc;
 }
 
@@ -138,6 +163,9 @@ static status open_trainer(rank_state *s)
     t.job_token = p->token;
     t.cell = s->cell;
     TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
+    TRY(net_link_parse(s->config->shared.link, &t.link));
+    TRY(rank_trace_open(s->config, s->model, &s->trace));
+    t.trace = s->trace.recorder;
     TRY(trainer_open(&t, &s->trainer));
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
 }
@@ -165,13 +193,15 @@ static status set_up(rank_state *s)
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(run_config_build(s->config, &s->set, &s->model, &s->checkpoint.model));
     TRY(open_sources(s));
-    TRY(meet(s));
+    TRY(rank_meet(s->config, s->place, s->place->world, &s->rendezvous));
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(open_trainer(s));
     TRY(resume(s));
     TRY(plan_steps(s));
+    rank_trace_choose(&s->trace, s->first_step + s->warmup);
     trainer_set_total_steps(s->trainer, s->total_steps);
     int64_t evaluations = 1 + (r->eval_every > 0 ? s->total_steps / r->eval_every : 0);
+    TRY(overlap_open(&s->overlap, s->model->param_count));
     TRY(record_init(&s->record, s->total_steps - s->first_step - s->warmup, evaluations));
     return exchange_offers(s);
 }
@@ -259,11 +289,14 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
             break;
         }
         step_result result;
+        rank_trace_begin_step(&s->trace, s->next_step);
         TRY(trainer_step(s->trainer, s->training, s->next_step, s->next_step + s->batch_offset, &result));
+        rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         s->next_step++;
         if (!begin) begin = result.begin_ns;
         last = result.end_ns;
         paused += pause; /* before this step: what comes behind the last one is in no block's time */
+        overlap_take(&s->overlap, trainer_engine(s->trainer), &result);
         if (measured) record_step(&s->record, &result);
         pause = -clock_now_ns();
         TRY(meet_between_steps(s));
@@ -320,7 +353,10 @@ static json_t *rank_to_json(rank_state *s)
                              (int)me->pid, "device", device_get_info(trainer_device(s->trainer))->description, "memory",
                              ledger_to_json(trainer_ledger(s->trainer)), "process", "resident_bytes",
                              (json_int_t)process.resident, "proportional_bytes", (json_int_t)process.proportional);
-    if (rank && record_to_json(&s->record, rank) == STATUS_OK) return rank;
+    overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
+    json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
+    bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
+    if (whole && record_to_json(&s->record, rank) == STATUS_OK) return rank;
     json_decref(rank);
     return NULL;
 }
@@ -331,11 +367,12 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     int engine = s->place->engine;
     char text[24];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s}", "engine", engine_table[engine]->name, "policy",
+    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s, s:b}", "engine", engine_table[engine]->name, "policy",
                      s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
                      run_config_threads(s->config, engine), "device", info->name, "simulated", (int)info->simulated,
                      "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step, "stopped_early",
-                     (int)s->stopped, "parameter_hash", text);
+                     (int)s->stopped, "parameter_hash", text, "one_loss",
+                     (int)trainer_has_one_loss(s->trainer));
 }
 
 static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_outcome *out)
@@ -351,6 +388,7 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_ou
     }
     if (rc == STATUS_OK && !out->job) rc = fail(STATUS_SYSTEM, "no memory for the results");
     if (rc == STATUS_OK) rc = job_result_finish(out->job, ranks);
+    if (rc == STATUS_OK) rc = ps_result_add_memory(out->job, ranks, trainer_engine(s->trainer));
     json_decref(ranks);
     return rc;
 }
@@ -379,6 +417,9 @@ static status share_results(rank_state *s, rank_outcome *out)
     else rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), collective_deadline(s), blobs);
     if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
     if (rc == STATUS_OK && s->place->rank == 0) rc = keep_params(s, out);
+    if (rc == STATUS_OK)
+        rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->engine, s->place->rank, collective_deadline(s),
+                               s->place->world, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", collective_deadline(s));
     free(text);
     json_decref(mine);
@@ -390,6 +431,8 @@ static void tear_down(rank_state *s)
 {
     rank_checkpoint_close(&s->checkpoint);
     trainer_close(&s->trainer);
+    rank_trace_close(&s->trace);
+    overlap_close(&s->overlap);
     if (s->training) batch_source_close(&s->training);
     if (s->evaluation) batch_source_close(&s->evaluation);
     rendezvous_close(&s->rendezvous);

@@ -2,7 +2,9 @@
 
 #include "common/base/random.h"
 #include "common/base/text.h"
+#include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
+#include "common/net/link.h"
 #include "common/sim/profile.h"
 
 #include <stddef.h>
@@ -27,7 +29,13 @@ static const option run_option_list[] = {
     {.name = "gpus", .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .low = 1, .high = MOST_VIRTUAL_RANKS,
      .help = "ranks, one for each GPU; without GPUs as many CPU ranks [GPUs, or 2]"},
     {.name = "device", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(device), .initial = "auto",
-     .help = "auto, cpu, reference, or sim[:PROFILE] for virtual time, see `harness profiles`"},
+     .help = "auto, cpu, cuda, reference, or sim[:PROFILE] for virtual time, see `harness profiles`; auto: cuda where there is a GPU"},
+    {.name = "tf32", .type = OPTION_FLAG, .offset = FIELD(tf32),
+     .help = "cuda: matrix products and convolutions multiply in TF32"},
+    {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
+     .help = "cuda: matrix products multiply in bfloat16, all that is stored stays float32"},
+    {.name = "share-gpu", .type = OPTION_FLAG, .offset = FIELD(share_gpu),
+     .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
     {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = FIELD(steps), .high = 1e12,
      .help = "steps after the warm-up [30, if no epochs are given]"},
     {.name = "epochs", .argument = "N", .type = OPTION_INT, .offset = FIELD(epochs), .low = 1, .high = 1e9,
@@ -46,6 +54,10 @@ static const option run_option_list[] = {
      .low = -1, .high = 1e12, .help = "evaluate on the test data every so many steps and at the end (0: only then; -1: never)"},
     {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
      .help = "write the results there; -: to stdout, without the report"},
+    {.name = "trace", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(trace),
+     .help = "write a time line of all ranks there, for ui.perfetto.dev"},
+    {.name = "trace-steps", .argument = "FIRST:END", .type = OPTION_TEXT, .offset = FIELD(trace_steps),
+     .help = "steps FIRST to END - 1 of the run, the warm-up counted [the first 10 measured ones]"},
     {.name = "quiet", .type = OPTION_FLAG, .offset = FIELD(quiet), .help = "no progress and no notes on stderr"},
     {.name = "log-level", .type = OPTION_CHOICE, .offset = FIELD(log_level), .initial = "info", .choices = level_names,
      .help = "of the lines on stderr"},
@@ -121,15 +133,53 @@ static status check_virtual(const run_config *c)
 
 static status check_device(const run_config *c)
 {
-    static const char *const devices[] = {"auto", "cpu", "reference", "sim:PROFILE"};
+    static const char *const devices[] = {"auto", "cpu", "cuda", "reference", "sim:PROFILE"};
     enum { COUNT = sizeof devices / sizeof devices[0] };
     if (run_config_is_virtual(c)) return STATUS_OK;
     TRY(check_virtual(c));
-    for (int i = 0; i < COUNT; i++)
-        if (strcmp(c->run.device, devices[i]) == 0) return STATUS_OK;
+    bool known = false;
+    for (int i = 0; i < COUNT; i++) known = known || strcmp(c->run.device, devices[i]) == 0;
     char allowed[128];
-    return fail(STATUS_USAGE, "option --device: found '%s', allowed is one of %s", c->run.device,
-                text_join(allowed, sizeof allowed, devices, COUNT));
+    if (!known)
+        return fail(STATUS_USAGE, "option --device: found '%s', allowed is one of %s", c->run.device,
+                    text_join(allowed, sizeof allowed, devices, COUNT));
+    if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "found both --tf32 and --bf16, allowed is one of them");
+    return STATUS_OK;
+}
+
+/* Settles what `auto` means here, and how many ranks there are where nobody said. */
+static status choose_device(run_config *c)
+{
+    bool automatic = strcmp(c->run.device, "auto") == 0;
+    int gpus = automatic || strcmp(c->run.device, "cuda") == 0 ? cuda_count_gpus() : 0;
+    if (automatic) c->run.device = gpus > 0 ? "cuda" : "cpu";
+    bool cuda = strcmp(c->run.device, "cuda") == 0;
+    if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != RUN_NONE) c->run.gpus = gpus;
+    if (!cuda && (c->run.tf32 || c->run.bf16 || c->run.share_gpu))
+        return fail(STATUS_USAGE, "option --%s: found device %s, allowed is cuda",
+                    c->run.tf32 ? "tf32" : c->run.bf16 ? "bf16" : "share-gpu", c->run.device);
+    return STATUS_OK;
+}
+
+int run_config_precision(const run_config *c)
+{
+    return c->run.tf32 ? DEVICE_PRECISION_TF32 : c->run.bf16 ? DEVICE_PRECISION_BF16 : DEVICE_PRECISION_F32;
+}
+
+status run_config_check_gpus(const run_config *c)
+{
+    if (strcmp(c->run.device, "cuda") != 0) return STATUS_OK;
+    int gpus = cuda_count_gpus(), ranks = run_config_world(c, c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING);
+    if (gpus == 0) {
+        device *d = NULL; /* opening says what is missing */
+        TRY(device_open(&(device_config){.name = "cuda", .world = 1, .threads = 1}, &d));
+        device_close(&d);
+    }
+    if (ranks <= gpus || c->run.share_gpu) return STATUS_OK;
+    return fail(STATUS_CONFIG,
+                "option --gpus: found %d ranks and %d GPU%s, allowed is at most a rank a GPU: take --gpus %d, or "
+                "--share-gpu",
+                ranks, gpus, gpus == 1 ? "" : "s", gpus);
 }
 
 /* A run that goes on takes its seed from the checkpoint: initial values and the order of the data hang on
@@ -156,6 +206,20 @@ static status check_checkpoint(run_config *c)
     return c->checkpoint.load ? take_seed(c) : STATUS_OK;
 }
 
+static status parse_trace_steps(run_config *c)
+{
+    static const char *const what = "option --trace-steps";
+    const char *text = c->run.trace_steps;
+    char number[24];
+    if (!text) return STATUS_OK;
+    size_t length = strcspn(text, ":");
+    if (text[length] != ':' || length >= sizeof number)
+        return fail(STATUS_USAGE, "%s: found '%s', allowed is FIRST:END as in 5:15", what, text);
+    snprintf(number, sizeof number, "%.*s", (int)length, text);
+    TRY(text_parse_int(what, number, 0, INT64_MAX - 1, &c->trace_begin));
+    return text_parse_int(what, text + length + 1, c->trace_begin + 1, INT64_MAX, &c->trace_end);
+}
+
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -168,9 +232,15 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(rc);
     TRY(engine_parse_policies(c->run.policy, c->policies));
     TRY(optimizer_resolve(&c->bindings[3]));
+    net_link link;
     TRY(check_device(c));
+    TRY(net_link_parse(c->shared.link, &link));
+    if (net_link_is_emulated(&link) && strncmp(c->run.device, "sim", 3) == 0)
+        return fail(STATUS_USAGE, "option --link: found with --device %s, allowed are real devices: profiles have links",
+                    c->run.device);
     TRY(check_checkpoint(c));
-    if (strcmp(c->run.device, "auto") == 0) c->run.device = "cpu";
+    TRY(parse_trace_steps(c));
+    TRY(choose_device(c));
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));
     bool steps = options_given(&c->bindings[0], "steps"), epochs = options_given(&c->bindings[0], "epochs");

@@ -17,13 +17,15 @@ typedef enum run_mode { RUN_NONE, RUN_PS, RUN_RING, RUN_BOTH } run_mode;
 typedef struct run_options {
     int mode;
     int64_t gpus; /* ranks; 0: what the machine suggests */
-    const char *device;
+    const char *device; /* behind run_config_parse() never "auto" */
+    bool tf32, bf16, share_gpu;
     int64_t steps, epochs, warmup;
     uint64_t seed;
     const char *policy;
     int64_t threads; /* 0: the processors divided by the ranks */
     const char *json;
     bool quiet, plan;
+    const char *trace, *trace_steps;
     int log_level;
     int64_t eval_every;
     int loss_reduction; /* 0 mean, 1 sum */
@@ -50,6 +52,7 @@ typedef struct run_config {
     _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
     option_binding bindings[BINDING_COUNT];
     const char *policies[ENGINE_COUNT];
+    int64_t trace_begin, trace_end; /* --trace-steps; end 0: none were chosen */
 } run_config;
 
 /* Binds the tables and sets defaults. The struct must not move afterwards. */
@@ -62,6 +65,12 @@ status run_config_parse(run_config *config, int argc, char *const argv[]);
  * its classes and image size from the data, and synthetic data their form from the model. `resolved` is
  * the model's options without a default left open. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
+
+/* In what products multiply: a device_precision. */
+int run_config_precision(const run_config *config);
+
+/* Whether this machine has a GPU for every rank that is started here, or they may share. */
+status run_config_check_gpus(const run_config *config);
 
 /* Ranks and threads a rank of engine `e`, from options and machine. */
 int run_config_world(const run_config *config, int engine);

@@ -99,6 +99,7 @@ static status open_rank(virtual_job *job, int rank)
                         .sum_loss = c->sum_loss,
                         .cell = r->cell,
                         .stall_timeout_ns = c->stall_timeout_ns,
+                        .separate_phases = c->separate_phases,
                         .divide = c->divide};
     sampler_config sampling = sampler_of(c);
     sampler sampler;
@@ -161,9 +162,11 @@ static status run_all(virtual_job *job)
 }
 
 /* By symmetry: without jitter the ranks of a machine do what those of every other machine do. */
-static int ranks_to_simulate(const simulation_config *m)
+static int ranks_to_simulate(const virtual_job_config *c)
 {
-    if (m->present || m->jitter_seed || m->world <= VIRTUAL_JOB_ALL_RANKS) return m->present;
+    const simulation_config *m = &c->machine;
+    bool wanted = c->by_symmetry || m->world > VIRTUAL_JOB_ALL_RANKS;
+    if (!wanted || m->jitter_seed || strcmp(c->engine->name, "ring") != 0) return 0;
     sim_profile *profile = NULL;
     if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
         error_clear(); /* whoever opens the simulation says it */
@@ -178,7 +181,7 @@ static int ranks_to_simulate(const simulation_config *m)
 status virtual_job_run(const virtual_job_config *config, const virtual_job_observer *observer)
 {
     virtual_job job = {.config = *config, .observer = observer};
-    job.config.machine.present = ranks_to_simulate(&config->machine);
+    job.config.machine.present = ranks_to_simulate(config);
     status rc = open_all(&job);
     if (rc == STATUS_OK) rc = run_all(&job);
     for (int r = 0; job.ranks && r < job.present; r++) trainer_close(&job.ranks[r].trainer);

@@ -8,10 +8,12 @@
 static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_program_slot *slot)
 {
     const trainer_config *c = &t->config;
+    /* Which rows have targets is known to the rank that loads them. */
     nn_program_config config = {.batch = batch,
                                 .mode = mode,
                                 .type = device_get_info(t->device)->compute_type,
-                                .masked_loss = c->masked_loss,
+                                .masked_loss = c->masked_loss && !t->needs.whole_batch,
+                                .external_loss = t->needs.one_loss && mode == NN_TRAIN,
                                 .world = c->world};
     slot->batch = batch;
     return nn_program_compile(c->model, &config, &slot->program);
@@ -36,19 +38,39 @@ static status open_instance(trainer *t, trainer_program_slot *slot)
     return STATUS_OK;
 }
 
-static status open_memory(trainer *t)
+/* Samples that the memory of a batch must hold. */
+static int64_t largest_batch(const trainer *t)
 {
-    device *d = t->device;
     int64_t batch = t->config.batch;
     for (int i = 0; i < t->slot_count; i++)
         if (t->slots[i].batch > batch) batch = t->slots[i].batch;
+    return trainer_loads(t) == TRAINER_LOADS_ALL ? batch * t->config.world : batch;
+}
+
+/* The loss over the outputs of all ranks. */
+static status open_loss(trainer *t)
+{
+    const nn_model *m = t->config.model;
+    if (!t->needs.one_loss || t->config.rank != 0) return STATUS_OK;
+    op_desc op = {.kind = m->loss == NN_LOSS_MSE ? OP_mean_squared_error : OP_cross_entropy,
+                  .type = device_get_info(t->device)->compute_type,
+                  .u.loss = {.rows = largest_batch(t) * m->rows_per_sample, .classes = m->classes, .gradient = true}};
+    TRY(device_prepare(t->device, &op, NULL, &t->loss_kernel));
+    int64_t workspace = (int64_t)device_kernel_workspace(t->loss_kernel);
+    if (workspace > t->memory.workspace_bytes) t->memory.workspace_bytes = workspace;
+    return STATUS_OK;
+}
+
+static status open_memory(trainer *t)
+{
+    device *d = t->device;
+    int64_t batch = largest_batch(t);
+    device_memory_kind kind = t->needs.batch_kind;
     TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)t->memory.activation_bytes, &t->memory.activations));
     TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)t->memory.workspace_bytes, &t->memory.workspace));
     TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &t->memory.loss));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)(batch * t->input_sample * dtype_size(t->input_type)),
-                        &t->input));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)(batch * t->target_sample * dtype_size(t->target_type)),
-                        &t->target));
+    TRY(device_allocate(d, kind, (size_t)(batch * t->input_sample * dtype_size(t->input_type)), &t->input));
+    TRY(device_allocate(d, kind, (size_t)(batch * t->target_sample * dtype_size(t->target_type)), &t->target));
     if (t->slots[0].program->masked) {
         size_t bytes = (size_t)(batch * t->target_sample) * sizeof(int32_t);
         TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, bytes, &t->index));
@@ -64,6 +86,7 @@ static status open_instances(trainer *t)
 {
     for (int i = 0; i < t->slot_count; i++) TRY(open_instance(t, &t->slots[i]));
     TRY(open_instance(t, &t->evaluation));
+    TRY(open_loss(t));
     TRY(open_memory(t));
     nn_bindings bindings = {.memory = &t->memory, .input = t->input.data, .target = t->target.data, .index = t->index.data};
     for (int i = 0; i < t->slot_count; i++) TRY(nn_instance_bind(t->slots[i].instance, &bindings));
@@ -81,19 +104,30 @@ static void describe_batch(trainer *t)
     t->target_type = values ? compute : DTYPE_I32;
 }
 
+static void describe_exchange(trainer *t)
+{
+    const nn_model *m = t->config.model;
+    dtype compute = device_get_info(t->device)->compute_type;
+    t->exchange = (sync_exchange){.input = &t->input,
+                                  .target = &t->target,
+                                  .input_bytes = t->input_sample * dtype_size(t->input_type),
+                                  .target_bytes = t->target_sample * dtype_size(t->target_type),
+                                  .output_bytes = m->rows_per_sample * m->classes * dtype_size(compute),
+                                  .target_type = t->target_type,
+                                  .targets_each = t->target_sample,
+                                  .largest = largest_batch(t)};
+}
+
 static status open_params(trainer *t)
 {
     const trainer_config *c = &t->config;
-    sync_requirements needs = {0};
-    TRY(c->engine->requirements(c->engine_options, c->policy, c->world, &needs));
-    param_set_config config = {.param_kind = needs.param_kind,
-                               .grad_kind = needs.grad_kind,
-                               .buffer_kind = needs.buffer_kind,
+    param_set_config config = {.param_kind = t->needs.param_kind,
+                               .grad_kind = t->needs.grad_kind,
+                               .buffer_kind = t->needs.buffer_kind,
                                .gradients = true};
     TRY(param_set_open(t->device, c->model, t->slots[0].program, &config, &t->params));
-    t->param_class = needs.param_class;
     int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
-    ledger_acquire(&t->ledger, t->param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
+    ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
     int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
     return optimizer_open(t->device, c->optimizer, t->params->type, t->params->arena_elements, logical, &t->ledger,
                           &t->optimizer);
@@ -111,12 +145,15 @@ static status open_engine(trainer *t)
                             .program = t->slots[0].program,
                             .optimizer = t->optimizer,
                             .ledger = &t->ledger,
+                            .exchange = &t->exchange,
                             .cell = c->cell,
                             .options = c->engine_options,
                             .policy = c->policy,
                             .stall_timeout_ns = c->stall_timeout_ns,
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
+                            .link = c->link,
+                            .trace = c->trace,
                             .hub = c->hub};
     return c->engine->open(&context, &t->engine);
 }
@@ -129,13 +166,18 @@ static status open_all(trainer *t)
                             .world = c->world,
                             .local_rank = c->local_rank,
                             .threads = c->threads,
-                            .simulation = c->simulation};
+                            .simulation = c->simulation,
+                            .precision = c->precision,
+                            .share_gpu = c->share_gpu};
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
+    if (device_get_info(t->device)->real) TRY(straggler_init(&t->straggler, c->slow, c->rank, c->world));
+    TRY(c->engine->requirements(c->engine_options, c->policy, c->world, &t->needs));
     describe_batch(t);
     TRY(compile_programs(t));
     TRY(open_params(t));
     TRY(open_instances(t));
+    describe_exchange(t);
     return open_engine(t);
 }
 
@@ -165,6 +207,7 @@ void trainer_close(trainer **pointer)
     if (t->engine) t->engine->type->close(t->engine);
     for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);
     close_slot(&t->evaluation);
+    if (t->loss_kernel) device_release(&t->loss_kernel);
     optimizer_close(&t->optimizer);
     param_set_close(&t->params);
     if (t->device) {
@@ -196,6 +239,17 @@ status trainer_connect(trainer *t, const sync_blob *offers)
 void trainer_set_total_steps(trainer *t, int64_t total_steps)
 {
     t->config.total_steps = total_steps;
+}
+
+trainer_load trainer_loads(const trainer *t)
+{
+    if (!t->needs.whole_batch) return TRAINER_LOADS_OWN;
+    return t->config.rank == 0 ? TRAINER_LOADS_ALL : TRAINER_LOADS_NOTHING;
+}
+
+bool trainer_has_one_loss(const trainer *t)
+{
+    return t->needs.one_loss;
 }
 
 status trainer_settle(trainer *t)

@@ -18,6 +18,8 @@ typedef struct trainer_config {
     int rank, world, local_rank;
     uint64_t job_token;
     const char *device; /* "cpu" */
+    int precision;      /* device_precision */
+    bool share_gpu;     /* ranks beyond the GPUs share them */
     int threads;
     void *simulation;       /* NULL but for sim devices */
     const nn_model *model;  /* borrowed, as everything below */
@@ -33,23 +35,33 @@ typedef struct trainer_config {
     board_cell *cell;
     int64_t stall_timeout_ns;
     bool inline_progress;
+    bool separate_phases;              /* the device is waited for between phases, as by who times them apart */
     int divide;                        /* shared_divide */
+    const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
+    net_link link;                     /* emulated between the ranks, or zero */
+    struct trace *trace;               /* NULL: nothing is recorded */
     transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 
-/* What a step took, in ns. Waits for communication are in `exposed` and in no other phase; an update on a
+enum { STEP_NOT_MEASURED = -1 };
+
+/* What a step took, in ns; STEP_NOT_MEASURED where nobody looks. Waits for communication are in `exposed` and in no other phase; an update on a
  * server's thread is in `optimizer`, beside the others, which add up to the total without it. */
 typedef struct step_times {
     int64_t total, load, forward, backward, exposed, optimizer, other;
+    int64_t communication; /* in flight, whatever computation did meanwhile */
+    int64_t hidden;        /* of it, behind computation */
+    int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */
+    int64_t last_bucket;   /* from its start to its end */
 } step_times;
 
 typedef struct step_result {
     int64_t index, begin_ns, end_ns;
     step_times times;
-    int64_t forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
+    int64_t loaded_ns, forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
     int64_t reduced_ns; /* before this rank's own update: gradients are reduced; stale where it makes none */
     int64_t samples, targets, correct;
-    double loss; /* of this rank's batch, in the loss's own reduction */
+    double loss; /* of this rank's batch, in the loss's own reduction; NaN where another rank computes it */
 } step_result;
 
 typedef struct trainer trainer;
@@ -63,6 +75,13 @@ void trainer_close(trainer **t);
 
 /* The length of the run, where it is known later than the rest of the configuration. */
 void trainer_set_total_steps(trainer *t, int64_t total_steps);
+
+/* Whether this rank loads the batches of all ranks, its own, or none: what the source must hold. */
+typedef enum trainer_load { TRAINER_LOADS_OWN, TRAINER_LOADS_ALL, TRAINER_LOADS_NOTHING } trainer_load;
+trainer_load trainer_loads(const trainer *t);
+
+/* Whether losses are computed on rank 0 alone, over the outputs of all ranks. */
+bool trainer_has_one_loss(const trainer *t);
 
 /* Runs step `index` on the source's batch of `batch_step`. */
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);

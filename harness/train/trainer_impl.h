@@ -2,6 +2,7 @@
 #ifndef HARNESS_TRAIN_TRAINER_IMPL_H
 #define HARNESS_TRAIN_TRAINER_IMPL_H
 
+#include "common/sync/straggler.h"
 #include "harness/train/trainer.h"
 
 /* A program with its kernels, for one batch size. */
@@ -31,12 +32,14 @@ struct trainer {
     int64_t row_count;           /* masked: of the batch, at least 1; else 0 */
     int64_t input_sample, target_sample; /* elements a sample */
     dtype input_type, target_type;
-    bool params_counted;
-    ledger_class param_class;
+    sync_requirements needs;
+    sync_exchange exchange;
+    device_kernel *loss_kernel; /* over the outputs of all ranks; NULL: the program has the loss */
+    straggler straggler;
 
     /* The step that is under way. */
     int stage;
-    trainer_program_slot *slot;
+    trainer_program_slot *slot; /* NULL: no samples for this rank */
     nn_cursor cursor;
     nn_observer observer;
     op_scalars scalars;

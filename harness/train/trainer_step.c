@@ -5,6 +5,8 @@
 #include "common/base/clock.h"
 #include "common/device/sim/device_sim.h"
 
+#include <math.h>
+
 static void enter(trainer *t, board_operation operation)
 {
     board_cell_enter(t->config.cell, operation, device_now_ns(t->device));
@@ -15,6 +17,7 @@ static int64_t take_counters(trainer *t)
 {
     sync_counters now;
     t->engine->type->counters(t->engine, &now);
+    t->counters.total_ns += now.total_ns;
     t->counters.exposed_ns += now.exposed_ns;
     t->counters.optimizer_ns += now.optimizer_ns;
     t->counters.optimizer_aside_ns += now.optimizer_aside_ns;
@@ -87,13 +90,15 @@ static status stage_plan(trainer *t)
     return t->engine->type->plan_batch(t->engine, &t->step, t->config.batch, &t->plan);
 }
 
-static status stage_scatter(trainer *t)
+static status stage_upload(trainer *t)
 {
     ledger_enter(&t->ledger, LEDGER_PHASE_SCATTER);
-    t->step.samples = t->batch.count;
-    t->step.targets = t->batch.targets_counted;
-    TRY(trainer_find_slot(t, t->batch.count, &t->slot));
-    TRY(trainer_upload(t, &t->batch));
+    sync_exchange *x = &t->exchange;
+    x->loaded = x->samples = t->plan.load > 0 ? t->batch.count : 0;
+    x->targets = t->plan.load > 0 ? t->batch.targets_counted : 0;
+    t->step.samples = x->samples;
+    t->step.targets = x->targets;
+    if (x->loaded > 0) TRY(trainer_upload(t, &t->batch));
     t->scalars.rows = t->row_count;
     return device_mark(t->stream, MARK_LOADED);
 }
@@ -103,8 +108,32 @@ static status stage_scatter_inputs(trainer *t)
     return t->engine->type->scatter_inputs(t->engine, &t->step);
 }
 
+static status separate_phases(trainer *t)
+{
+    return t->config.separate_phases ? device_stream_synchronize(t->stream) : STATUS_OK;
+}
+
+/* What the rank trains on: what it has loaded, or been handed. */
+static status stage_take_part(trainer *t)
+{
+    sync_exchange *x = &t->exchange;
+    t->step.samples = x->samples;
+    t->step.targets = x->targets;
+    t->slot = NULL;
+    if (x->samples == 0) return STATUS_OK;
+    TRY(trainer_find_slot(t, x->samples, &t->slot));
+    const nn_program *p = t->slot->program;
+    x->output = nn_instance_value(t->slot->instance, p->output_value);
+    x->output_gradient = nn_instance_value(t->slot->instance, p->output_gradient_value);
+    if (x->loaded > 0) return STATUS_OK;
+    t->batch_bytes = x->samples * (x->input_bytes + (t->needs.one_loss ? 0 : x->target_bytes));
+    ledger_acquire(&t->ledger, LEDGER_BATCH, t->batch_bytes, t->batch_bytes);
+    return STATUS_OK;
+}
+
 static status stage_enter_forward(trainer *t)
 {
+    TRY(separate_phases(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
     t->exposed_rest = take_counters(t);
     enter(t, BOARD_FORWARD);
@@ -121,6 +150,7 @@ static status stage_begin_forward(trainer *t)
 
 static status stage_forward(trainer *t)
 {
+    if (!t->slot) return STATUS_OK;
     return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->forward_end, &t->observer, &t->scalars,
                            &t->ledger);
 }
@@ -131,13 +161,27 @@ static status stage_place(trainer *t)
     return t->engine->type->place_outputs(t->engine, &t->step);
 }
 
+static status launch_one_loss(trainer *t)
+{
+    const sync_exchange *x = &t->exchange;
+    void *operands[OP_MAX_OPERANDS] = {[LOSS_LOGITS] = x->all_outputs,
+                                       [LOSS_TARGETS] = t->target.data,
+                                       [LOSS_DLOGITS] = x->all_gradients,
+                                       [LOSS_SUMS] = t->memory.loss.data};
+    op_scalars scalars = {.rows = x->loaded * t->config.model->rows_per_sample,
+                          .loss_normalizer = t->scalars.loss_normalizer};
+    return device_launch(t->stream, t->loss_kernel, operands, &scalars, t->memory.workspace.data);
+}
+
 static status stage_loss(trainer *t)
 {
     if (t->ledger.phase != LEDGER_PHASE_LOSS) ledger_enter(&t->ledger, LEDGER_PHASE_LOSS);
     double normalizer = 1;
     TRY(t->engine->type->loss(t->engine, &t->step, &normalizer, &t->loss_here));
     t->scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer;
+    t->loss_here = t->loss_here && (t->slot || t->loss_kernel);
     if (!t->loss_here) return STATUS_OK;
+    if (t->loss_kernel) return launch_one_loss(t);
     return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->loss_end, &t->observer, &t->scalars,
                            &t->ledger);
 }
@@ -150,6 +194,7 @@ static status stage_scatter_gradient(trainer *t)
 
 static status stage_enter_backward(trainer *t)
 {
+    TRY(separate_phases(t));
     TRY(device_mark(t->stream, MARK_FORWARD_END));
     t->exposed_forward = take_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
@@ -159,6 +204,7 @@ static status stage_enter_backward(trainer *t)
 
 static status stage_backward(trainer *t)
 {
+    if (!t->slot) return STATUS_OK;
     return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->op_count, &t->observer, &t->scalars,
                            &t->ledger);
 }
@@ -190,7 +236,7 @@ static status stage_download_loss(trainer *t)
 {
     t->loss_sums[0] = t->loss_sums[1] = 0;
     if (!t->loss_here) return STATUS_OK;
-    return device_download(t->stream, t->loss_sums, nn_instance_loss_sums(t->slot->instance), DTYPE_F64, DTYPE_F64, 2);
+    return device_download(t->stream, t->loss_sums, t->memory.loss.data, DTYPE_F64, DTYPE_F64, 2);
 }
 
 static status stage_await_loss(trainer *t)
@@ -198,11 +244,16 @@ static status stage_await_loss(trainer *t)
     return t->loss_here ? device_stream_synchronize(t->stream) : STATUS_OK;
 }
 
-static status (*const stages[])(trainer *) = {
-    stage_plan,          stage_scatter, stage_scatter_inputs, stage_enter_forward,    stage_begin_forward,
-    stage_forward,       stage_place,   stage_loss,           stage_scatter_gradient, stage_enter_backward,
-    stage_backward,      stage_enter_finish, stage_finish,    stage_end,              stage_download_loss,
-    stage_await_loss,
+/* What computes is stretched on a rank that is to be slow; engines' stages wait for others. */
+static const struct {
+    status (*run)(trainer *);
+    bool computes;
+} stages[] = {
+    {stage_plan, false},         {stage_upload, true},   {stage_scatter_inputs, false},   {stage_take_part, false},
+    {stage_enter_forward, false}, {stage_begin_forward, false}, {stage_forward, true},    {stage_place, false},
+    {stage_loss, true},          {stage_scatter_gradient, false}, {stage_enter_backward, false}, {stage_backward, true},
+    {stage_enter_finish, false}, {stage_finish, false},  {stage_end, false},              {stage_download_loss, false},
+    {stage_await_loss, false},
 };
 enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1 };
 
@@ -211,19 +262,28 @@ enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1 };
 static status on_need(void *context, int param)
 {
     trainer *t = context;
-    return t->engine->type->need(t->engine, param);
+    straggler_pause(&t->straggler);
+    status rc = t->engine->type->need(t->engine, param);
+    straggler_resume(&t->straggler);
+    return rc;
 }
 
 static status on_ready(void *context, int param)
 {
     trainer *t = context;
-    return t->engine->type->ready(t->engine, param);
+    straggler_pause(&t->straggler);
+    status rc = t->engine->type->ready(t->engine, param);
+    straggler_resume(&t->straggler);
+    return rc;
 }
 
 static status on_group_sum(void *context, double *values, int count)
 {
     trainer *t = context;
-    return t->engine->type->group_sum(t->engine, values, count);
+    straggler_pause(&t->straggler);
+    status rc = t->engine->type->group_sum(t->engine, values, count);
+    straggler_resume(&t->straggler);
+    return rc;
 }
 
 static void begin_step(trainer *t, int64_t index)
@@ -253,7 +313,7 @@ static void take_marks(trainer *t, int64_t begin)
     t->exposed_backward += stalled(t, MARK_BACKWARD, MARK_BACKWARD_END);
     t->exposed_rest += stalled(t, MARK_BACKWARD_END, MARK_END);
     if (device_get_info(t->device)->host_addressable || device_mark_ns(s, SYNC_MARK_UPDATE) < begin) return;
-    t->counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATED) - device_mark_ns(s, SYNC_MARK_UPDATE);
+    t->counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATE_END) - device_mark_ns(s, SYNC_MARK_UPDATE);
 }
 
 static void report_step(trainer *t, step_result *out)
@@ -269,13 +329,18 @@ static void report_step(trainer *t, step_result *out)
                         .backward = device_mark_ns(s, MARK_BACKWARD_END) - device_mark_ns(s, MARK_BACKWARD) -
                                     t->exposed_backward,
                         .exposed = t->exposed_rest + t->exposed_forward + t->exposed_backward + after,
-                        .optimizer = t->counters.optimizer_ns};
+                        .optimizer = t->counters.optimizer_ns,
+                        .communication = t->counters.total_ns,
+                        .hidden = STEP_NOT_MEASURED,
+                        .first_to_backward_end = STEP_NOT_MEASURED,
+                        .last_bucket = STEP_NOT_MEASURED};
     times.other = times.total - times.load - times.forward - times.backward - times.exposed -
                   (times.optimizer - t->counters.optimizer_aside_ns);
     *out = (step_result){.index = t->step.index,
                          .begin_ns = begin,
                          .end_ns = end,
                          .times = times,
+                         .loaded_ns = device_mark_ns(s, MARK_LOADED),
                          .forward_begin_ns = device_mark_ns(s, MARK_FORWARD),
                          .backward_begin_ns = device_mark_ns(s, MARK_BACKWARD),
                          .backward_end_ns = device_mark_ns(s, MARK_BACKWARD_END),
@@ -284,19 +349,28 @@ static void report_step(trainer *t, step_result *out)
                          .samples = t->step.samples,
                          .targets = t->step.targets,
                          .correct = (int64_t)t->loss_sums[1],
-                         .loss = t->loss_sums[0] / t->scalars.loss_normalizer};
+                         .loss = t->loss_here ? t->loss_sums[0] / t->scalars.loss_normalizer : (double)NAN};
+}
+
+static status run_stage(trainer *t)
+{
+    if (!stages[t->stage].computes) return stages[t->stage].run(t);
+    straggler_resume(&t->straggler);
+    status rc = stages[t->stage].run(t);
+    straggler_pause(&t->straggler);
+    return rc;
 }
 
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out)
 {
     if (t->stage == 0) begin_step(t, index);
     for (; t->stage < STAGE_COUNT; t->stage++) {
-        if (t->stage == STAGE_LOAD && !t->has_batch) {
+        if (t->stage == STAGE_LOAD && t->plan.load > 0 && !t->has_batch) {
             TRY(batch_source_next(source, batch_step, &t->batch));
             t->has_batch = true;
         }
-        TRY(stages[t->stage](t));
-        if (t->stage == STAGE_LOAD) {
+        TRY(run_stage(t));
+        if (t->stage == STAGE_LOAD && t->has_batch) {
             batch_source_return(source, &t->batch);
             t->has_batch = false;
         }

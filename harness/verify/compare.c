@@ -19,16 +19,31 @@ static void judge(comparison *c, const char *what, double found, double expected
     snprintf(c->what, sizeof c->what, "%s", what);
 }
 
+static double loss_limit(comparison_precision precision, double expected, double error)
+{
+    double floor = 1e-6 * fabs(expected);
+    return precision == COMPARE_FLOAT64 ? float64_limit * fabs(expected) : 8 * (error > floor ? error : floor);
+}
+
 void compare_loss(comparison *c, comparison_precision precision, const golden_file *file, int64_t step, int rank,
                   double loss)
 {
     int64_t at = step * file->losses_per_step + rank;
-    double expected = file->loss[at], error = file->loss_error[at];
-    double floor = 1e-6 * fabs(expected);
-    double limit = precision == COMPARE_FLOAT64 ? float64_limit * fabs(expected) : 8 * (error > floor ? error : floor);
     char what[96];
     snprintf(what, sizeof what, "loss of step %lld, rank %d", (long long)step, rank);
-    judge(c, what, loss, expected, limit);
+    judge(c, what, loss, file->loss[at], loss_limit(precision, file->loss[at], file->loss_error[at]));
+}
+
+void compare_mean_loss(comparison *c, comparison_precision precision, const golden_file *file, int64_t step, double loss)
+{
+    double expected = 0, error = 0;
+    for (int r = 0; r < file->losses_per_step; r++) {
+        expected += file->loss[step * file->losses_per_step + r] / file->losses_per_step;
+        error += file->loss_error[step * file->losses_per_step + r] / file->losses_per_step;
+    }
+    char what[96];
+    snprintf(what, sizeof what, "loss of step %lld", (long long)step);
+    judge(c, what, loss, expected, loss_limit(precision, expected, error));
 }
 
 typedef struct digest {

@@ -17,6 +17,9 @@ typedef enum comparison_precision { COMPARE_FLOAT64, COMPARE_FLOAT32 } compariso
 void compare_loss(comparison *c, comparison_precision precision, const golden_file *file, int64_t step, int rank,
                   double loss);
 
+/* One loss over the batches of all ranks: the mean of theirs, where all have as many targets. */
+void compare_mean_loss(comparison *c, comparison_precision precision, const golden_file *file, int64_t step, double loss);
+
 /* `values` in PyTorch's order, t->elements of them. `kind` is what messages call it: "gradient". */
 void compare_tensor(comparison *c, comparison_precision precision, const golden_tensor *t, const char *kind,
                     const double *values);

@@ -14,7 +14,7 @@ typedef struct verification {
     nn_model *model;
     board *board;
     uint64_t token;
-    bool shares_buffers;
+    bool shares_buffers, one_loss;
     comparison_precision precision;
     double *losses;  /* [steps][world] */
     char *gradients; /* an arena of the device's type, on the host: every rank's share of the averages */
@@ -158,7 +158,8 @@ static status run_rank(local_ranks *group, int rank, void *context)
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &t), out);
     TRY_GOTO(rc, load_params(v, t), out);
-    TRY_GOTO(rc, golden_source_open(c->file, v->model, rank, &source), out);
+    bool all = trainer_loads(t) == TRAINER_LOADS_ALL;
+    TRY_GOTO(rc, golden_source_open(c->file, v->model, rank, all ? c->file->world : 1, &source), out);
     TRY_GOTO(rc, trainer_offer(t, &mine), out);
     TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
     TRY_GOTO(rc, trainer_connect(t, offers), out);
@@ -175,9 +176,11 @@ static status compare_rest(verification *v)
     const golden_file *f = v->config->file;
     const nn_model *m = v->model;
     bool kinks = v->precision == COMPARE_FLOAT32 && f->kinks;
-    for (int64_t s = 0; s < (kinks ? 1 : f->steps); s++)
-        for (int r = 0; r < f->losses_per_step; r++)
+    for (int64_t s = 0; s < (kinks ? 1 : f->steps); s++) {
+        if (v->one_loss) compare_mean_loss(v->out, v->precision, f, s, v->losses[s * f->world]);
+        for (int r = 0; r < f->losses_per_step && !v->one_loss; r++)
             compare_loss(v->out, v->precision, f, s, r, v->losses[s * f->world + r]);
+    }
     for (int r = 0; r < (v->shares_buffers ? f->world : 1) && !kinks; r++) {
         for (int i = 0; i < m->buffer_count; i++) {
             char name[GOLDEN_NAME_MAX];
@@ -201,6 +204,7 @@ static status run_and_compare(verification *v)
                     (long long)c->file->parameters, v->model->name, (long long)v->model->parameter_elements);
     TRY(c->engine->requirements(c->engine_options, c->policy, c->file->world, &needs));
     v->shares_buffers = needs.shares_buffers;
+    v->one_loss = needs.one_loss;
     TRY(board_create(v->token, c->file->world, &v->board));
     v->losses = calloc((size_t)(c->file->steps * c->file->world), sizeof *v->losses);
     v->buffers = calloc((size_t)(c->file->world * v->model->buffer_count + 1), sizeof *v->buffers);

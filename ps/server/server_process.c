@@ -22,6 +22,7 @@ typedef struct server_process {
     ps_server *server;
     sync_blob offer;
     ps_meeting meeting;
+    net_adapter adapter;
 } server_process;
 
 static status open_server(server_process *p, char *url)
@@ -39,9 +40,14 @@ static status open_server(server_process *p, char *url)
                             .hub = c->hub,
                             .options = c->options,
                             .policy = &p->policy,
-                            .plan = p->plan,
-                            .params = c->params,
-                            .stall_timeout_ns = c->stall_timeout_ns};
+                            .servers = p->plan->server_count,
+                            .frames = PS_KEY_PIECES,
+                            .frame_bytes = ps_plan_largest_frame(p->plan, c->params),
+                            .shown = {&c->params->params},
+                            .shown_count = 2,
+                            .stall_timeout_ns = c->stall_timeout_ns,
+                            .adapter = net_link_is_emulated(&c->link) ? &p->adapter : NULL};
+    p->adapter.link = c->link;
     ps_server_config config = {.index = c->index,
                                .world = c->world,
                                .policy = &p->policy,
@@ -53,6 +59,9 @@ static status open_server(server_process *p, char *url)
                                .threads = (int)((const ps_options *)c->options)->server_threads,
                                .stall_timeout_ns = c->stall_timeout_ns};
     transport_options options;
+    const ps_shard *shard = &p->plan->shards[c->index];
+    int64_t size = dtype_size(c->params->type);
+    ledger_acquire(c->ledger, LEDGER_PARAMETERS, shard->elements * size, (shard->end - shard->begin) * size);
     TRY(ps_server_open(&config, &p->server));
     TRY(ps_transport_options(&p->member, c->index, &options));
     TRY(ps_server_open_port(p->server, &options));
@@ -68,8 +77,8 @@ static status meet_ranks(server_process *p, const char *url)
     TRY(c->exchange(c->exchange_context, p->offer, &offers));
     TRY(ps_meet(&p->member, &p->offer, offers, &p->meeting));
     for (int w = 0; p->meeting.segments && w < c->world; w++) {
-        const shm_segment *theirs = &p->meeting.segments[w * PS_SEGMENTS];
-        ps_server_see(p->server, w, theirs[PS_SEGMENT_PARAMS].data, theirs[PS_SEGMENT_GRADS].data);
+        ps_server_see(p->server, w, ps_meeting_segment(&p->member, &p->meeting, w, PS_SEGMENT_PARAMS),
+                      ps_meeting_segment(&p->member, &p->meeting, w, PS_SEGMENT_GRADS));
     }
     return STATUS_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"
+#include "common/trace/trace.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -151,7 +152,10 @@ static void do_part(void *context, int part, int parts)
 status server_do(ps_server *s, const server_work *work)
 {
     job j = {.s = s, .work = work, .pieces = ps_key_pieces(s->c.plan, s->first + work->local)};
+    int64_t begin = clock_now_ns();
     ps_team_run(s->team, do_part, &j);
+    trace_slice(s->c.trace, TRACE_OPTIMIZER, work->updates ? "update of key" : "average of key", s->first + work->local,
+                begin, clock_now_ns());
     return atomic_load(&j.failed) ? error_adopt(&j.error) : STATUS_OK;
 }
 

@@ -3,6 +3,7 @@
 #define PS_WORKER_IMPL_H
 
 #include "common/sync/event_queue.h"
+#include "common/trace/trace.h"
 #include "ps/key_queue.h"
 #include "ps/protocol.h"
 #include "ps/worker/worker.h"
@@ -70,6 +71,7 @@ struct ps_worker {
     int *missing;              /* [key_count] parameters that cannot be pushed yet */
     transport_ticket *tickets; /* [key_count] */
     int64_t *round_of;         /* [key_count] that is pushed, or was last */
+    int64_t *ready_ns, *left_ns; /* [key_count] its gradient was ready; its push, or the pull for it, left */
     bool handing_over;         /* the queues hold what servers of their own start from */
     int64_t pull, buffers_pull; /* numbers of the last pulls for keys and buffers */
 

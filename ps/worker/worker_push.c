@@ -19,6 +19,7 @@ static void take_push(ps_worker *w, int param, int64_t round)
         if (--w->missing[key] > 0) continue;
         w->missing[key] = plan->keys[key].param_count;
         w->round_of[key] = round;
+        w->ready_ns[key] = trace_is_on(worker_context(w)->trace) ? device_now_ns(worker_context(w)->device) : 0;
         queue_key(w, key);
     }
 }
@@ -116,6 +117,7 @@ static status send_keys(ps_worker *w, int server, int64_t now_ns, bool *worked)
         int key = ps_key_queue_first(&s->queue);
         TRY(send_key(w, server, key));
         ps_key_queue_drop(&s->queue);
+        w->left_ns[key] = now_ns;
         *worked = true;
         if (w->handing_over) continue;
         board_cell_agent(c->cell, BOARD_PUSH, key, now_ns);
@@ -145,7 +147,10 @@ static status send_pull(ps_worker *w, int server, int64_t now_ns)
     const ps_shard *shard = &w->c.plan->shards[server];
     bool settles = s->pull_flags & PS_PULL_SETTLE;
     int answers = for_keys ? shard->key_count : 0;
-    for (int i = 0; i < answers; i++) w->asked[shard->first_key + i] = w->pull;
+    for (int i = 0; i < answers; i++) {
+        w->asked[shard->first_key + i] = w->pull;
+        w->left_ns[shard->first_key + i] = now_ns;
+    }
     if (server == 0 && w->takes_buffers && (settles || s->pull_flags & PS_PULL_BUFFERS)) answers++;
     s->pull_flags = 0;
     worker_await(w, answers, now_ns);

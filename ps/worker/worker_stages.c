@@ -19,7 +19,9 @@ static status wait_for(ps_worker *w, device_fence *fence, uint64_t value)
     if (!w->wait_begin_ns) w->wait_begin_ns = device_now_ns(c->device);
     status rc = device_stream_wait(c->compute, fence, value);
     if (rc == STATUS_AGAIN) return rc;
-    w->exposed_ns += device_now_ns(c->device) - w->wait_begin_ns;
+    int64_t end_ns = device_now_ns(c->device);
+    trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, w->wait_begin_ns, end_ns);
+    w->exposed_ns += end_ns - w->wait_begin_ns;
     w->wait_begin_ns = 0;
     return rc;
 }

@@ -159,7 +159,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     ring_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    e->base = (sync_engine){&sync_ring, *context};
+    e->base = (sync_engine){.type = &sync_ring, .context = *context};
     e->memory.shared.fd = -1;
     e->compute.active = context->world;
     e->compute.cycle_begins = true;
@@ -222,6 +222,7 @@ static status open_collectives(ring_engine *e)
         .threads_per_rank = c->inline_progress ? 1 : 2,
         .stall_timeout_ns = c->stall_timeout_ns,
         .connect_timeout_ns = c->stall_timeout_ns,
+        .link = c->link,
         .tuning = e->settings.collective_table ? &e->tuning : NULL,
     };
     bool virtual = device_get_info(c->device)->simulated;
@@ -259,6 +260,7 @@ static void ring_counters(sync_engine *base, sync_counters *out)
 {
     ring_engine *e = ring_of(base);
     ring_account(e);
+    sync_take_update_time(base, &e->compute.counters.optimizer_ns);
     *out = e->compute.counters;
     e->compute.counters = (sync_counters){0};
     out->bytes_sent = atomic_load_explicit(&e->bytes_sent, memory_order_relaxed);

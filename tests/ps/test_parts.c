@@ -47,7 +47,15 @@ static void options_override_policies_and_nonsense_is_refused(void **state)
          {PS_SYNC, .servers = 9, .placement = PS_PLACEMENT_OWN, .partition_bytes = 4096000, .credit_bytes = 16384000}},
         {"sync", "--partition-bytes 1MiB --credit-bytes 2MiB", 1, STATUS_OK, NULL,
          {PS_SYNC, .servers = 1, .partition_bytes = 1 << 20, .credit_bytes = 2 << 20, .server_optimizer = true}},
-        {"lazy", "", 4, STATUS_USAGE, "found the policy 'lazy', allowed is one of sync, ssp, async", {0}},
+        {"lazy", "", 4, STATUS_USAGE, "found the policy 'lazy', allowed is one of dp, sync, ssp, async", {0}},
+        {"dp", "", 4, STATUS_OK, NULL, {PS_DATA_PARALLEL, .servers = 1, .server_optimizer = true}},
+        {"dp", "--dp-loss replica --keep-grads", 4, STATUS_OK, NULL,
+         {PS_DATA_PARALLEL, .servers = 1, .server_optimizer = true, .loss = PS_DP_LOSS_REPLICA, .keep_grads = true}},
+        {"dp", "--servers 2", 4, STATUS_USAGE, "option --servers: found several with the policy dp, allowed is it with ps=sync", {0}},
+        {"dp", "--server-placement own", 4, STATUS_USAGE, "option --server-placement: found own", {0}},
+        {"dp", "--consistency async", 4, STATUS_USAGE, "option --consistency: found async", {0}},
+        {"sync", "--dp-loss replica", 4, STATUS_USAGE, "option --dp-loss: found replica with the policy sync", {0}},
+        {"async", "--keep-grads", 4, STATUS_USAGE, "option --keep-grads", {0}},
         {"sync", "--servers 5", 4, STATUS_CONFIG, "found 5 with 4 ranks", {0}},
         {"sync", "--staleness 2", 4, STATUS_USAGE, "option --staleness: found 2 with consistency sync", {0}},
         {"async", "--server-optimizer off", 4, STATUS_CONFIG, "allowed is off with sync", {0}},
@@ -64,7 +72,8 @@ static void options_override_policies_and_nonsense_is_refused(void **state)
         bool equal = p.consistency == is->consistency && p.staleness == is->staleness && p.servers == is->servers &&
                      p.partition_bytes == is->partition_bytes && p.credit_bytes == is->credit_bytes &&
                      p.priority == is->priority && p.placement == is->placement &&
-                     p.server_optimizer == is->server_optimizer && p.divide_before == is->divide_before;
+                     p.server_optimizer == is->server_optimizer && p.divide_before == is->divide_before &&
+                     p.loss == is->loss && p.keep_grads == is->keep_grads;
         if (!equal) fail_msg("policy %s with '%s' is not what it should be", cases[i].policy, cases[i].options);
     }
 }
@@ -72,7 +81,7 @@ static void options_override_policies_and_nonsense_is_refused(void **state)
 static void every_policy_names_its_source(void **state)
 {
     (void)state;
-    assert_int_equal(sync_ps.policy_count, 3);
+    assert_int_equal(sync_ps.policy_count, 4);
     for (int i = 0; i < sync_ps.policy_count; i++) {
         assert_true(strlen(sync_ps.policies[i].source) > 10);
         assert_true(strlen(sync_ps.policies[i].summary) > 10);

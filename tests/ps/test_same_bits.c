@@ -70,7 +70,7 @@ static status train(local_ranks *group, int rank, void *context)
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &r), out);
     TRY_GOTO(rc, param_set_initialize(trainer_params(r), trainer_stream(r), 7), out);
-    TRY_GOTO(rc, golden_source_open(f, t->model, rank, &source), out);
+    TRY_GOTO(rc, golden_source_open(f, t->model, rank, 1, &source), out);
     TRY_GOTO(rc, trainer_offer(r, &mine), out);
     TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
     TRY_GOTO(rc, trainer_connect(r, offers), out);

@@ -1,6 +1,7 @@
 #include "common/device/sim/device_sim.h"
 
 #include "common/base/random.h"
+#include "common/device/host/host.h"
 #include "common/device/sim/sim.h"
 #include "common/device/sim/sim_impl.h"
 
@@ -190,6 +191,9 @@ const device_backend device_sim = {
     .free = sim_free,
     .upload = sim_upload,
     .download = sim_download,
+    .convert = host_convert,
+    .clear = host_clear,
+    .usage = host_usage,
     .choose_layout = sim_choose_layout,
     .layout_pack = sim_layout_pack,
     .layout_unpack = sim_layout_pack,

@@ -56,7 +56,7 @@ static void rank_start(golden_rank *r, const char *name)
                              .cell = &r->cell};
     expect_ok(trainer_open(&config, &r->trainer));
     expect_ok(trainer_connect(r->trainer, NULL));
-    expect_ok(golden_source_open(r->file, r->model, 0, &r->source));
+    expect_ok(golden_source_open(r->file, r->model, 0, 1, &r->source));
 }
 
 static void rank_end(golden_rank *r)

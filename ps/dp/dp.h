@@ -1,0 +1,23 @@
+/* The policy `dp`: torch.nn.DataParallel's iteration, rank r in the place of device r.
+ *
+ *   plan      rank 0 loads the batches of all ranks
+ *   scatter   in chunks of ceil(batch / n) samples, the last smaller or absent (torch.chunk)
+ *   begin     parameters and buffers are replicated from rank 0
+ *   place     outputs are gathered on rank 0 (unless the loss is in the replicas)
+ *   loss      one, over the whole batch, on rank 0
+ *   scatter   of its gradient
+ *   finish    gradients are reduced onto rank 0, behind the whole backward pass; rank 0 updates
+ *
+ * A star: everything goes through rank 0. docs/ps.md has the memory of each phase. */
+#ifndef PS_DP_DP_H
+#define PS_DP_DP_H
+
+#include "common/sync/engine.h"
+
+/* As sync_engine_type's; the engine's type is another than sync_ps, with the same name. */
+status ps_dp_requirements(const void *options, const char *policy, int world, sync_requirements *out);
+status ps_dp_open(const sync_context *context, sync_engine **out);
+
+extern const sync_engine_type sync_ps_dp;
+
+#endif

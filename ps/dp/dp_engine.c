@@ -1,0 +1,280 @@
+/* The life of the engine of `dp`: requirements, memory, offers, connections, end. */
+#include "ps/dp/dp_impl.h"
+
+#include "common/sync/shared_options.h"
+#include "ps/ps.h"
+
+#include <stdlib.h>
+
+status ps_dp_requirements(const void *options, const char *policy, int world, sync_requirements *out)
+{
+    const ps_options *o = options;
+    ps_policy p;
+    TRY(ps_policy_resolve(policy, o, world, &p));
+    device_memory_kind kind = o->payload == PS_PAYLOAD_ZMQ ? DEVICE_MEMORY_PRIVATE : DEVICE_MEMORY_SHARED;
+    *out = (sync_requirements){.param_kind = kind,
+                               .grad_kind = kind,
+                               .buffer_kind = DEVICE_MEMORY_PRIVATE,
+                               .batch_kind = kind,
+                               .param_class = LEDGER_PARAMETERS,
+                               .shares_buffers = true,
+                               .whole_batch = true,
+                               .one_loss = p.loss == PS_DP_LOSS_DEVICE0};
+    return STATUS_OK;
+}
+
+/* ---- memory ----------------------------------------------------------------------------------- */
+
+static int64_t largest_output(const dp_engine *e)
+{
+    const sync_exchange *x = e->base.context.exchange;
+    return x->largest * x->output_bytes;
+}
+
+/* Rank 0's. Under PyTorch's lifetimes logits, log-softmax and the gradients of both are planned. */
+static status open_outputs(dp_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    int64_t each = largest_output(e);
+    e->gradient_offset = dp_lean(e) ? 0 : each;
+    TRY(device_allocate(c->device, e->base.context.params->params.kind, (size_t)(dp_lean(e) ? each : 4 * each), &e->outputs));
+    c->exchange->all_outputs = e->outputs.data;
+    c->exchange->all_gradients = (char *)e->outputs.data + e->gradient_offset;
+    return STATUS_OK;
+}
+
+static status open_memory(dp_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    size_t arena = (size_t)c->params->arena_elements * e->element;
+    if (!dp_lean(e)) {
+        int64_t chunk = e->reduce.largest_bytes;
+        TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, (size_t)(dp_is_root(e) ? 2 * chunk : chunk), &e->chunks));
+    }
+    if (!dp_is_root(e)) return STATUS_OK;
+    if (dp_one_loss(e)) TRY(open_outputs(e));
+    if (!dp_lean(e)) TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->results));
+    if (e->policy.keep_grads) TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->kept));
+    e->shares = calloc((size_t)c->world * (size_t)e->largest_sum + 1, sizeof *e->shares);
+    return e->shares ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sums of layers");
+}
+
+/* Parameters stand on device 0 alone; elsewhere every forward pass begins with a replica. */
+static void count_owned_params(const dp_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    const param_set *set = c->params;
+    int64_t reserved = (set->arena_elements + set->buffer_elements) * (int64_t)e->element;
+    if (!dp_is_root(e)) ledger_release(c->ledger, LEDGER_PARAMETERS, set->logical_bytes + set->buffer_bytes, reserved);
+}
+
+/* ---- open ------------------------------------------------------------------------------------- */
+
+static void find_largest_sum(dp_engine *e)
+{
+    const nn_program *p = e->base.context.program;
+    for (int i = 0; i < p->op_count; i++)
+        if (p->ops[i].group_reduce > e->largest_sum) e->largest_sum = p->ops[i].group_reduce;
+}
+
+static int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t largest_frame(const dp_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    const sync_exchange *x = c->exchange;
+    int64_t part = x->largest, bytes = c->params->buffer_bytes;
+    for (int i = 0; i < c->params->model->param_count; i++)
+        if (c->params->pieces[i].count * (int64_t)e->element > bytes) bytes = c->params->pieces[i].count * (int64_t)e->element;
+    const int64_t others[] = {part * x->input_bytes, part * x->target_bytes, part * x->output_bytes,
+                              e->largest_sum * (int64_t)sizeof(double)};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (others[i] > bytes) bytes = others[i];
+    return bytes;
+}
+
+static status open_star(dp_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    int peers = dp_is_root(e) ? c->world - 1 : 1;
+    int items = larger(larger(e->replicate.count + 1, e->reduce.count), 3) * peers;
+    dp_star_config config = {
+        .context = c, .items = items, .keys = e->reduce.count, .threads = (int)e->options->server_threads};
+    TRY(dp_star_open(&config, &e->star));
+    e->member = (ps_member){.member = c->rank,
+                            .world = c->world,
+                            .token = c->job_token,
+                            .hub = c->hub,
+                            .options = e->options,
+                            .policy = &e->policy,
+                            .servers = 1,
+                            .frames = larger(larger(e->replicate.most_pieces, e->reduce.most_pieces),
+                                             larger(c->params->model->buffer_count, 1)),
+                            .frame_bytes = largest_frame(e),
+                            .shown = {&c->params->params, &c->params->grads, c->exchange->input, c->exchange->target,
+                                      e->outputs.data ? &e->outputs : NULL},
+                            .shown_count = PS_SEGMENTS,
+                            .stall_timeout_ns = c->stall_timeout_ns};
+    if (e->member.frames > MESSAGE_FRAMES_MAX)
+        return fail(STATUS_CONFIG, "policy dp: found %d tensors in a chunk, allowed are %d", e->member.frames, MESSAGE_FRAMES_MAX);
+    transport_options options;
+    TRY(ps_transport_options(&e->member, c->rank, &options));
+    TRY(dp_star_open_port(e->star, &options));
+    return dp_is_root(e) ? ps_listen(&e->member, 0, dp_star_port(e->star), e->url) : STATUS_OK;
+}
+
+static status open_parts(dp_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    const device_info *info = device_get_info(c->device);
+    if (!info->host_addressable || !info->real)
+        return fail(STATUS_CONFIG, "policy dp: found device %s, allowed are those whose memory the host can read", info->name);
+    if (!c->exchange) return fail(STATUS_INTERNAL, "policy dp: nobody says where batch and outputs lie");
+    TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
+    if (c->divide != SHARED_DIVIDE_POLICY && dp_one_loss(e))
+        return fail(STATUS_CONFIG, "option --divide: found %s with the policy dp, allowed is policy: one loss over the whole "
+                                   "batch leaves nothing to divide; with --dp-loss replica there is",
+                    c->divide == SHARED_DIVIDE_BEFORE ? "before" : "after");
+    e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
+    find_largest_sum(e);
+    TRY(dp_chunks_make(c->params, DP_CHUNK_REACHES, e->policy.replicate_bytes, &e->replicate));
+    TRY(dp_chunks_make(c->params, DP_CHUNK_WITHIN, e->policy.reduce_bytes, &e->reduce));
+    e->parts = calloc((size_t)c->world, sizeof *e->parts);
+    e->pieces = calloc((size_t)c->world * DP_PIECES, sizeof *e->pieces);
+    if (!e->parts || !e->pieces) return fail(STATUS_SYSTEM, "no memory for the parts of %d ranks", c->world);
+    TRY(open_memory(e));
+    return open_star(e);
+}
+
+status ps_dp_open(const sync_context *context, sync_engine **out)
+{
+    *out = NULL;
+    dp_engine *e = calloc(1, sizeof *e);
+    if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
+    e->base = (sync_engine){.type = &sync_ps_dp, .context = *context};
+    e->options = context->options;
+    e->element = (size_t)dtype_size(context->params->type);
+    e->results.fd = e->kept.fd = e->outputs.fd = e->chunks.fd = -1;
+    status rc = open_parts(e);
+    if (rc == STATUS_OK) {
+        count_owned_params(e);
+        *out = &e->base;
+    } else {
+        sync_ps_dp.close(&e->base);
+    }
+    return rc;
+}
+
+static void dp_close(sync_engine *base)
+{
+    dp_engine *e = dp_engine_of(base);
+    device *d = base->context.device;
+    dp_star_close(&e->star);
+    ps_part(&e->member, &e->meeting);
+    device_free(d, &e->results);
+    device_free(d, &e->kept);
+    device_free(d, &e->outputs);
+    device_free(d, &e->chunks);
+    dp_chunks_free(&e->replicate);
+    dp_chunks_free(&e->reduce);
+    free(e->offer.data);
+    free(e->shares);
+    free(e->parts);
+    free(e->pieces);
+    free(e);
+}
+
+/* ---- connect ---------------------------------------------------------------------------------- */
+
+static status dp_offer(sync_engine *base, sync_blob *out)
+{
+    dp_engine *e = dp_engine_of(base);
+    const sync_context *c = &base->context;
+    bool shared = c->params->params.fd >= 0 && c->params->grads.fd >= 0 && c->exchange->input->fd >= 0;
+    ps_offer_own own = {.host = shm_host_id(), .shared = shared, .url = e->url};
+    free(e->offer.data);
+    e->offer = (sync_blob){0};
+    TRY(ps_offer_make(&own, c->world, c->policy, &e->policy, e->options, c->params, c->optimizer, &e->offer));
+    *out = e->offer;
+    return STATUS_OK;
+}
+
+static status dp_connect(sync_engine *base, const sync_blob *offers)
+{
+    dp_engine *e = dp_engine_of(base);
+    TRY(ps_meet(&e->member, &e->offer, offers, &e->meeting));
+    if (!dp_is_root(e)) TRY(dp_star_connect(e->star, e->meeting.urls[0]));
+    return dp_star_start(e->star);
+}
+
+/* ---- what is asked of it ----------------------------------------------------------------------- */
+
+static const void *dp_reduced_gradients(sync_engine *base, piece_list *owned)
+{
+    const dp_engine *e = dp_engine_of(base);
+    const param_set *set = base->context.params;
+    *owned = (piece_list){NULL, 0};
+    if (!dp_is_root(e)) return NULL;
+    *owned = param_set_pieces(set, 0, set->model->param_count);
+    return dp_final_gradients(e)->data;
+}
+
+static void dp_counters(sync_engine *base, sync_counters *out)
+{
+    dp_engine *e = dp_engine_of(base);
+    const ps_port *p = dp_star_port(e->star);
+    *out = (sync_counters){.optimizer_ns = e->optimizer_ns,
+                           .bytes_sent = atomic_load_explicit(&p->bytes_sent, memory_order_relaxed),
+                           .bytes_received = atomic_load_explicit(&p->bytes_received, memory_order_relaxed),
+                           .messages_sent = atomic_load_explicit(&p->messages_sent, memory_order_relaxed),
+                           .messages_received = atomic_load_explicit(&p->messages_received, memory_order_relaxed)};
+    e->optimizer_ns = 0;
+    dp_star_take_times(e->star, out);
+}
+
+bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)
+{
+    if (base->type != &sync_ps_dp || base->context.world < 2 || base->context.rank != 0) return false;
+    const dp_engine *e = dp_engine_of(base);
+    const sync_context *c = &base->context;
+    const sync_exchange *x = c->exchange;
+    int64_t other = e->parts[1].samples, sent = x->input_bytes + (dp_one_loss(e) ? 0 : x->target_bytes);
+    *out = (ps_dp_sizes){.parameters = c->params->logical_bytes,
+                         .kept = e->policy.keep_grads ? c->params->logical_bytes : 0,
+                         .state = optimizer_state_count(optimizer_get_options(c->optimizer)) * c->params->logical_bytes,
+                         .outputs = dp_one_loss(e) ? e->loaded * x->output_bytes : 0,
+                         .other_output = dp_one_loss(e) ? other * x->output_bytes : 0,
+                         .buffers = c->params->buffer_bytes,
+                         .batch = e->loaded * (x->input_bytes + x->target_bytes) - other * sent,
+                         .lean = dp_lean(e)};
+    return other > 0;
+}
+
+const sync_engine_type sync_ps_dp = {
+    .name = "ps",
+    .options = &ps_option_table,
+    .options_size = sizeof(ps_options),
+    .policies = ps_policy_infos,
+    .policy_count = PS_POLICY_COUNT,
+    .requirements = ps_dp_requirements,
+    .open = ps_dp_open,
+    .offer = dp_offer,
+    .connect = dp_connect,
+    .close = dp_close,
+    .plan_batch = dp_plan_batch,
+    .scatter_inputs = dp_scatter_inputs,
+    .begin_forward = dp_begin_forward,
+    .need = sync_default_param,
+    .place_outputs = dp_place_outputs,
+    .loss = dp_loss,
+    .scatter_output_gradient = dp_scatter_output_gradient,
+    .ready = dp_ready,
+    .finish = dp_finish,
+    .settle = dp_settle,
+    .group_sum = dp_group_sum,
+    .reduced_gradients = dp_reduced_gradients,
+    .counters = dp_counters,
+};

@@ -1,0 +1,112 @@
+/* The inside of the engine, for dp_*.c. */
+#ifndef PS_DP_DP_IMPL_H
+#define PS_DP_DP_IMPL_H
+
+#include "ps/connect.h"
+#include "ps/dp/chunks.h"
+#include "ps/dp/dp.h"
+#include "ps/dp/star.h"
+#include "ps/dp_memory.h"
+
+enum { DP_PIECE_INPUTS, DP_PIECE_TARGETS, DP_PIECE_OUTPUTS, DP_PIECE_SUMS, DP_PIECES };
+
+/* A rank's part of the batch. */
+typedef struct dp_part {
+    int64_t first, samples, targets;
+} dp_part;
+
+typedef struct dp_engine {
+    sync_engine base;
+    const ps_options *options;
+    ps_policy policy;
+    ps_member member;
+    ps_meeting meeting;
+    sync_blob offer;
+    char url[PS_URL_MAX]; /* rank 0's */
+    dp_star *star;
+    dp_chunks replicate, reduce;
+    int largest_sum;      /* numbers that a layer adds up over the ranks at once */
+    size_t element;       /* bytes */
+
+    /* Rank 0's. Under PyTorch's lifetimes also memory that nothing is written to, so that what the ledger
+     * counts is really occupied. */
+    device_memory results; /* sums of gradients; lean: none, they are made in place */
+    device_memory kept;    /* gradients between steps (--keep-grads) */
+    device_memory outputs; /* logits; where the loss writes: their gradient; its temporaries */
+    int64_t gradient_offset; /* in rank 0's, in bytes */
+    device_memory chunks;  /* flattened gradients on their way */
+    double *shares;        /* [world][largest_sum] */
+
+    /* The step. */
+    dp_part *parts;        /* [world]; on other ranks than 0 the own one alone is known */
+    int64_t loaded;        /* samples of all ranks */
+    int present;           /* ranks with samples */
+    int64_t step, sums;    /* sums of the step so far */
+    int64_t settles;       /* so far */
+    piece *pieces;         /* [world][DP_PIECES] of the batch, the outputs and sums that go to a rank or come */
+
+    /* What the ledger holds, in bytes. */
+    int64_t replica, gradients, results_held, kept_held, outputs_held, chunk_held;
+
+    double norm_scratch;
+    int64_t optimizer_ns;
+} dp_engine;
+
+static inline dp_engine *dp_engine_of(sync_engine *e)
+{
+    return (dp_engine *)e;
+}
+
+static inline bool dp_is_root(const dp_engine *e)
+{
+    return e->base.context.rank == 0;
+}
+
+static inline bool dp_one_loss(const dp_engine *e)
+{
+    return e->policy.loss == PS_DP_LOSS_DEVICE0;
+}
+
+static inline bool dp_lean(const dp_engine *e)
+{
+    return e->policy.lifetimes == PS_DP_LIFETIMES_LEAN;
+}
+
+static inline const dp_part *dp_mine(const dp_engine *e)
+{
+    return &e->parts[e->base.context.rank];
+}
+
+/* Where the optimizer finds the gradients. */
+static inline const device_memory *dp_final_gradients(const dp_engine *e)
+{
+    if (e->policy.keep_grads) return &e->kept;
+    return dp_lean(e) ? &e->base.context.params->grads : &e->results;
+}
+
+/* dp_stages.c */
+status dp_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
+status dp_scatter_inputs(sync_engine *e, const sync_step *step);
+status dp_begin_forward(sync_engine *e, const sync_step *step);
+status dp_place_outputs(sync_engine *e, const sync_step *step);
+status dp_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
+status dp_scatter_output_gradient(sync_engine *e, const sync_step *step);
+status dp_ready(sync_engine *e, int param);
+status dp_finish(sync_engine *e, const sync_step *step);
+status dp_settle(sync_engine *e);
+status dp_group_sum(sync_engine *e, double *values, int count);
+
+/* dp_lives.c: what begins and ends to live, told to the ledger. */
+void dp_lives_begin_step(dp_engine *e);       /* zero_grad() */
+void dp_lives_replicate(dp_engine *e);        /* a replica of all parameters and buffers */
+void dp_lives_gather(dp_engine *e);           /* the outputs of all ranks */
+void dp_lives_log_softmax(dp_engine *e);
+void dp_lives_loss_gradients(dp_engine *e);
+void dp_lives_end_loss(dp_engine *e);         /* what only the loss needed */
+void dp_lives_take_gradient(dp_engine *e);    /* of the own part, on other ranks than 0 */
+void dp_lives_gradient_ready(dp_engine *e, int param);
+void dp_lives_begin_reduce(dp_engine *e);
+void dp_lives_reduced(dp_engine *e);          /* chunks have gone */
+void dp_lives_end_reduce(dp_engine *e);       /* behind it only what the optimizer reads is left */
+
+#endif

@@ -1,0 +1,409 @@
+#include "ps/dp/star_impl.h"
+
+#include "common/base/clock.h"
+#include "common/base/text.h"
+#include "common/net/board.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGES_AT_ONCE = 64 };
+
+int64_t dp_region_bytes(const dp_region *r)
+{
+    return piece_list_elements((piece_list){r->pieces, r->count}) * r->element;
+}
+
+static void copy_region(const dp_region *r, char *to, const char *from)
+{
+    for (int i = 0; i < r->count; i++) {
+        int64_t at = r->pieces[i].offset * r->element;
+        memcpy(to + at, from + at, (size_t)(r->pieces[i].count * r->element));
+    }
+}
+
+/* ---- sending ---------------------------------------------------------------------------------- */
+
+static void item_done(dp_star *s, dp_item *item, int64_t now_ns)
+{
+    item->done = true;
+    s->open_items--;
+    s->heard_ns = now_ns;
+}
+
+static status send_item(dp_star *s, dp_item *item, int64_t now_ns)
+{
+    const dp_region *r = &item->region;
+    message_frame frames[MESSAGE_FRAMES_MAX];
+    int count = item->shared ? 0 : r->count;
+    for (int i = 0; i < count; i++)
+        frames[i] = (message_frame){r->base + r->pieces[i].offset * r->element,
+                                    (size_t)(r->pieces[i].count * r->element)};
+    if (item->shared && item->remote) copy_region(r, item->remote, r->base);
+    TRY(ps_port_send(&s->port, item->peer, &item->header, frames, count, &s->ticket, dp_region_bytes(r)));
+    board_cell_agent(s->c.context->cell, BOARD_PUSH, (int)item->header.key, now_ns);
+    item_done(s, item, now_ns);
+    return STATUS_OK;
+}
+
+/* A peer without room does not hold up the others; its turn comes again. */
+static status send_items(dp_star *s, int64_t now_ns, bool *worked)
+{
+    int blocked = -1;
+    for (int i = 0; i < s->count && s->open_items > 0; i++) {
+        dp_item *item = &s->items[i];
+        if (item->done || item->direction != DP_SEND || item->peer == blocked) continue;
+        status rc = send_item(s, item, now_ns);
+        if (rc == STATUS_AGAIN) blocked = item->peer;
+        else if (rc != STATUS_OK) return rc;
+        else *worked = true;
+    }
+    return STATUS_OK;
+}
+
+/* ---- receiving -------------------------------------------------------------------------------- */
+
+static status malformed(const dp_star *s, const ps_message *m)
+{
+    const message_header *h = &m->header;
+    return fail(STATUS_PROTOCOL, "rank %d: rank %d sent %s of step %" PRId64 ", key %" PRId64 ", in %d frames: not of this round",
+                s->c.context->rank, m->peer, message_kind_name(h->kind), h->step, h->key, h->frames);
+}
+
+static dp_item *find_item(dp_star *s, const ps_message *m)
+{
+    for (int i = 0; s->running && i < s->count; i++) {
+        dp_item *item = &s->items[i];
+        if (item->done || item->direction == DP_SEND || item->peer != m->peer) continue;
+        const message_header *a = &item->header, *b = &m->header;
+        if (a->kind == b->kind && a->step == b->step && a->key == b->key) return item;
+    }
+    return NULL;
+}
+
+static bool fits(const dp_item *item, const ps_message *m)
+{
+    const dp_region *r = &item->region;
+    if (m->header.frames != (item->shared ? 0 : r->count)) return false;
+    for (int i = 0; i < m->header.frames; i++)
+        if (ps_message_frame(m, i).bytes != (size_t)(r->pieces[i].count * r->element)) return false;
+    return true;
+}
+
+/* Takes over the message. */
+static status take_item(dp_star *s, dp_item *item, ps_message *m, int64_t now_ns)
+{
+    const dp_region *r = &item->region;
+    if (!fits(item, m)) {
+        status rc = malformed(s, m);
+        ps_port_release(&s->port, m);
+        return rc;
+    }
+    ps_port_count_received(&s->port, m->peer, dp_region_bytes(r));
+    item->header = m->header;
+    if (item->direction == DP_REDUCE) {
+        int key = (int)m->header.key;
+        item->message = *m;
+        if (++s->arrived[key] == s->sum.present - 1) star_sum(s, key);
+    } else {
+        if (item->shared && item->remote) copy_region(r, r->base, item->remote);
+        for (int i = 0; i < m->header.frames; i++)
+            memcpy(r->base + r->pieces[i].offset * r->element, ps_message_frame(m, i).data,
+                   (size_t)(r->pieces[i].count * r->element));
+        ps_port_release(&s->port, m);
+    }
+    item_done(s, item, now_ns);
+    return STATUS_OK;
+}
+
+/* A peer is at most one round ahead: more than `held` has room for is no mistake of timing. */
+static status take(dp_star *s, ps_message *m, int64_t now_ns)
+{
+    s->was_there[m->peer] = true;
+    if (m->header.kind == MESSAGE_FAILED) {
+        status rc = ps_message_failure(m);
+        ps_port_release(&s->port, m);
+        return rc;
+    }
+    dp_item *item = find_item(s, m);
+    if (item) return take_item(s, item, m, now_ns);
+    if (s->held_count < s->held_capacity) {
+        s->held[s->held_count++] = *m;
+        return STATUS_OK;
+    }
+    status rc = malformed(s, m);
+    ps_port_release(&s->port, m);
+    return rc;
+}
+
+static status take_held(dp_star *s, int64_t now_ns)
+{
+    int kept = 0;
+    for (int i = 0; i < s->held_count; i++) {
+        ps_message m = s->held[i];
+        dp_item *item = find_item(s, &m);
+        if (item) TRY(take_item(s, item, &m, now_ns));
+        else s->held[kept++] = m;
+    }
+    s->held_count = kept;
+    return STATUS_OK;
+}
+
+static status receive(dp_star *s, int64_t now_ns, bool *worked)
+{
+    for (int i = 0; i < MESSAGES_AT_ONCE; i++) {
+        ps_message m;
+        status rc = ps_port_receive(&s->port, &m);
+        if (rc == STATUS_AGAIN) return STATUS_OK;
+        if (rc != STATUS_OK) return rc;
+        *worked = true;
+        TRY(take(s, &m, now_ns));
+    }
+    return STATUS_OK;
+}
+
+/* ---- peers that are waited for ---------------------------------------------------------------- */
+
+static const dp_item *first_open(const dp_star *s)
+{
+    for (int i = 0; i < s->count; i++)
+        if (!s->items[i].done) return &s->items[i];
+    return NULL;
+}
+
+/* "rank 0 at ipc://@...". */
+static const char *name_peer(const dp_star *s, int peer, char *text, size_t size)
+{
+    snprintf(text, size, "rank %d%s%s", peer, s->url ? " at " : "", s->url ? s->url : "");
+    return text;
+}
+
+static status check_departures(dp_star *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        const dp_item *item = &s->items[i];
+        bool there = ps_port_reaches(&s->port, item->peer);
+        s->was_there[item->peer] = s->was_there[item->peer] || there;
+        if (!item->done && !there && s->was_there[item->peer])
+            return fail(STATUS_PEER, "rank %d has left while rank %d waits for %s of step %" PRId64, item->peer,
+                        s->c.context->rank, message_kind_name(item->header.kind), item->header.step);
+    }
+    return STATUS_OK;
+}
+
+/* Rank 0 has the shorter patience: it knows which rank is late. */
+static status check_stall(dp_star *s, int64_t now_ns, int64_t *deadline_ns)
+{
+    const sync_context *c = s->c.context;
+    int64_t patience = c->stall_timeout_ns + (c->rank == 0 ? 0 : c->stall_timeout_ns / 4);
+    if (now_ns < s->heard_ns + patience) {
+        if (s->heard_ns + patience < *deadline_ns) *deadline_ns = s->heard_ns + patience;
+        return STATUS_OK;
+    }
+    char name[192], waited[32];
+    text_format_duration(waited, sizeof waited, (double)patience);
+    const dp_item *item = first_open(s);
+    if (!item) return fail(STATUS_PEER, "what rank %d sent was not taken within %s", c->rank, waited);
+    name_peer(s, item->peer, name, sizeof name);
+    if (!s->was_there[item->peer]) return fail(STATUS_PEER, "%s was not reached within %s", name, waited);
+    return fail(STATUS_PEER, "%s has not %s %s of step %" PRId64 " within the stall limit of %s", name,
+                item->direction == DP_SEND ? "taken" : "sent", message_kind_name(item->header.kind), item->header.step, waited);
+}
+
+/* ---- the agent -------------------------------------------------------------------------------- */
+
+static status begin_round(dp_star *s, int64_t now_ns, bool *worked)
+{
+    if (s->running || atomic_load_explicit(&s->posted, memory_order_acquire) == s->finished) return STATUS_OK;
+    s->running = *worked = true;
+    s->open_items = s->count;
+    s->begun_ns = s->heard_ns = now_ns;
+    for (int k = 0; s->sums && k < s->sum.keys; k++) s->arrived[k] = 0;
+    return take_held(s, now_ns);
+}
+
+static void end_round(dp_star *s, int64_t now_ns, bool *worked)
+{
+    if (!s->running || s->open_items > 0 || !transport_sent(&s->ticket)) return;
+    s->running = false;
+    *worked = true;
+    s->finished++;
+    atomic_fetch_add_explicit(&s->total_ns, now_ns - s->begun_ns, memory_order_relaxed);
+    board_cell_agent(s->c.context->cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
+    device_fence_reach(s->done, (uint64_t)s->finished);
+}
+
+static status go_on(dp_star *s, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+{
+    TRY(begin_round(s, now_ns, worked));
+    if (s->running) TRY(send_items(s, now_ns, worked));
+    TRY(receive(s, now_ns, worked));
+    end_round(s, now_ns, worked);
+    if (*worked || !s->running) return STATUS_OK;
+    TRY(check_departures(s));
+    return check_stall(s, now_ns, deadline_ns);
+}
+
+/* The others learn why this rank ends. */
+static void tell_failure(dp_star *s)
+{
+    error_copy(&s->failure);
+    message_header h = {.kind = MESSAGE_FAILED, .flags = (uint32_t)s->failure.code};
+    message_frame text = {s->failure.message, strlen(s->failure.message)};
+    error_clear();
+    for (int p = 0; p < s->c.context->world; p++) ps_port_send(&s->port, p, &h, &text, 1, &s->failure_ticket, 0);
+    error_clear();
+    error_adopt(&s->failure);
+}
+
+static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+{
+    dp_star *s = context;
+    status rc = go_on(s, now_ns, deadline_ns, worked);
+    if (rc != STATUS_OK) tell_failure(s);
+    return rc;
+}
+
+static void wait_for_more(void *context, int64_t deadline_ns)
+{
+    ps_port_wait(&((dp_star *)context)->port, deadline_ns);
+}
+
+static void wake(void *context)
+{
+    ps_port_wake(&((dp_star *)context)->port);
+}
+
+static void failed(void *context, const error_record *error)
+{
+    dp_star *s = context;
+    atomic_store_explicit(&s->ended, true, memory_order_release);
+    device_fence_fail(s->done, error);
+}
+
+static const sync_agent_ops agent_ops = {progress, wait_for_more, wake, failed};
+
+status dp_star_start(dp_star *s)
+{
+    const sync_context *c = s->c.context;
+    sync_agent_config config = {.ops = &agent_ops,
+                                .context = s,
+                                .device = c->device,
+                                .name = "ps-star",
+                                .inline_progress = c->inline_progress};
+    return sync_agent_open(&config, &s->agent);
+}
+
+bool dp_star_has_failed(const dp_star *s)
+{
+    return atomic_load_explicit(&s->ended, memory_order_acquire);
+}
+
+/* ---- the compute thread ------------------------------------------------------------------------ */
+
+void dp_star_begin(dp_star *s)
+{
+    s->count = 0;
+}
+
+dp_item *dp_star_add(dp_star *s, dp_direction direction, int peer, message_kind kind, int64_t step, int64_t key)
+{
+    dp_item *item = &s->items[s->count++];
+    *item = (dp_item){.direction = direction, .peer = peer, .header = {.kind = kind, .step = step, .key = key}};
+    return item;
+}
+
+status dp_star_run(dp_star *s, const dp_sum *sum)
+{
+    const sync_context *c = s->c.context;
+    if (s->count == 0) return STATUS_OK;
+    s->sums = sum != NULL;
+    if (sum) s->sum = *sum;
+    int64_t round = atomic_fetch_add_explicit(&s->posted, 1, memory_order_release) + 1;
+    sync_agent_wake(s->agent);
+    int64_t begin = device_now_ns(c->device);
+    status rc = device_stream_wait(c->compute, s->done, (uint64_t)round);
+    s->exposed_ns += device_now_ns(c->device) - begin;
+    return rc;
+}
+
+void dp_star_take_times(dp_star *s, sync_counters *out)
+{
+    out->exposed_ns += s->exposed_ns;
+    s->exposed_ns = 0;
+    out->total_ns += atomic_exchange_explicit(&s->total_ns, 0, memory_order_relaxed);
+}
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+status dp_star_open(const dp_star_config *config, dp_star **out)
+{
+    *out = NULL;
+    dp_star *s = calloc(1, sizeof *s);
+    if (!s) return fail(STATUS_SYSTEM, "no memory for a star of ranks");
+    s->c = *config;
+    s->ticket.wake = true;
+    /* Of the round at hand, and of the next one. */
+    s->held_capacity = 2 * config->items + config->context->world;
+    s->items = calloc((size_t)config->items + 1, sizeof *s->items);
+    s->held = calloc((size_t)s->held_capacity, sizeof *s->held);
+    s->was_there = calloc((size_t)config->context->world, sizeof *s->was_there);
+    status rc = STATUS_OK;
+    if (!s->items || !s->held || !s->was_there) rc = fail(STATUS_SYSTEM, "no memory for a star of ranks");
+    if (rc == STATUS_OK) rc = star_sum_open(s);
+    if (rc == STATUS_OK) rc = device_fence_open(config->context->device, &s->done);
+    if (rc != STATUS_OK) dp_star_close(&s);
+    *out = s;
+    return rc;
+}
+
+status dp_star_open_port(dp_star *s, const transport_options *options)
+{
+    return ps_port_open(&s->port, options, s->c.context->world, s->held_capacity + s->c.items, PS_NO_PEER, 0);
+}
+
+status dp_star_connect(dp_star *s, const char *url)
+{
+    s->url = strdup(url);
+    if (!s->url) return fail(STATUS_SYSTEM, "no memory for an address");
+    return transport_connect(s->port.transport, 0, url, &s->port.links[0]);
+}
+
+/* Messages must have been released before the transport ends. */
+static void release_messages(dp_star *s)
+{
+    for (int i = 0; i < s->held_count; i++) ps_port_release(&s->port, &s->held[i]);
+    for (int i = 0; i < s->count; i++) ps_port_release(&s->port, &s->items[i].message);
+    s->held_count = s->count = 0;
+}
+
+void dp_star_leave(dp_star *s)
+{
+    sync_agent_close(&s->agent);
+    if (!s->port.transport) return;
+    release_messages(s);
+    ps_port_hang_up(&s->port, NS_PER_S);
+}
+
+void dp_star_close(dp_star **pointer)
+{
+    dp_star *s = *pointer;
+    if (!s) return;
+    dp_star_leave(s);
+    ps_port_close(&s->port);
+    device_fence_close(&s->done);
+    star_sum_close(s);
+    free(s->items);
+    free(s->held);
+    free(s->was_there);
+    free(s->url);
+    free(s);
+    *pointer = NULL;
+}
+
+ps_port *dp_star_port(dp_star *s)
+{
+    return &s->port;
+}

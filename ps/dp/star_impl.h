@@ -1,0 +1,48 @@
+/* The inside of a star, for star*.c. */
+#ifndef PS_DP_STAR_IMPL_H
+#define PS_DP_STAR_IMPL_H
+
+#include "ps/dp/star.h"
+
+struct dp_star {
+    dp_star_config c;
+    ps_port port;
+    sync_agent *agent;
+    ps_team *team;
+    char *url; /* of rank 0, for messages; NULL there */
+
+    dp_item *items; /* [c.items]: of the compute thread until it posts the round, then of the agent */
+    int count;
+    dp_sum sum;
+    bool sums;
+    _Atomic int64_t posted; /* rounds; written by the compute thread behind the items */
+
+    /* ---- of the agent ---- */
+    int64_t finished;
+    bool running;
+    int open_items;       /* that are not done */
+    int *arrived;         /* [c.keys] items of a sum that are there */
+    ps_message *held;     /* [held_capacity] that came before their round */
+    int held_count, held_capacity;
+    bool *was_there;      /* [world] */
+    transport_ticket ticket, failure_ticket;
+    error_record failure;
+    int64_t begun_ns, heard_ns;
+    atomic_bool ended;    /* the agent has failed */
+
+    const void **sources; /* [threads][world] */
+    char *scratch;        /* [threads] ranges, where gradients are divided before the sum */
+
+    /* ---- of the compute thread ---- */
+    device_fence *done;
+    int64_t exposed_ns;
+    _Atomic int64_t total_ns;
+};
+
+/* star_sum.c */
+status star_sum_open(dp_star *s);
+void star_sum_close(dp_star *s);
+/* Adds up key `key`, of which all items are there, and releases their messages. */
+void star_sum(dp_star *s, int key);
+
+#endif

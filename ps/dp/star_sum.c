@@ -1,0 +1,80 @@
+/* Gradients are summed in the order of the ranks, with as many threads as were given. */
+#include "ps/dp/star_impl.h"
+
+#include "common/reduce/reduce.h"
+
+#include <stdlib.h>
+
+/* Elements at a time: what is divided before the sum stays in the cache. */
+enum { RANGE = 8192 };
+
+status star_sum_open(dp_star *s)
+{
+    size_t threads = (size_t)s->c.threads, world = (size_t)s->c.context->world;
+    s->arrived = calloc((size_t)s->c.keys + 1, sizeof *s->arrived);
+    s->sources = calloc(threads * world, sizeof *s->sources);
+    s->scratch = malloc(threads * RANGE * (size_t)dtype_size(s->c.context->params->type));
+    if (!s->arrived || !s->sources || !s->scratch) return fail(STATUS_SYSTEM, "no memory for the sums of gradients");
+    return ps_team_open(s->c.threads, &s->team);
+}
+
+void star_sum_close(dp_star *s)
+{
+    ps_team_close(&s->team);
+    free(s->arrived);
+    free(s->sources);
+    free(s->scratch);
+}
+
+typedef struct sum_job {
+    dp_star *s;
+    dp_item *items; /* of the key, present - 1 */
+} sum_job;
+
+/* Element `at` of piece `index` of what an item has brought. */
+static const char *brought(const dp_item *item, int index, int64_t at)
+{
+    const dp_region *r = &item->region;
+    if (!item->shared) return (const char *)ps_message_frame(&item->message, index).data + at * r->element;
+    return item->remote + (r->pieces[index].offset + at) * r->element;
+}
+
+static void sum_range(const sum_job *j, int part, int index, int64_t at, int64_t count)
+{
+    dp_star *s = j->s;
+    const dp_sum *sum = &s->sum;
+    const dp_region *r = &j->items[0].region;
+    int64_t offset = (r->pieces[index].offset + at) * r->element;
+    const void **sources = s->sources + (int64_t)part * s->c.context->world;
+    void *out = sum->out + offset;
+    sources[0] = sum->own + offset;
+    for (int i = 1; i < sum->present; i++) sources[i] = brought(&j->items[i - 1], index, at);
+    if (!sum->divides || !sum->divide_before) {
+        reduce_many(sum->type, sum->divides ? REDUCE_MEAN : REDUCE_SUM, &out, 1, sources, sum->present, count);
+        return;
+    }
+    char *divided = s->scratch + (int64_t)part * RANGE * r->element;
+    reduce_divide(sum->type, out, sources[0], count, sum->present);
+    for (int i = 1; i < sum->present; i++) {
+        reduce_divide(sum->type, divided, sources[i], count, sum->present);
+        reduce_pair(sum->type, REDUCE_SUM, out, out, divided, count);
+    }
+}
+
+static void sum_part(void *context, int part, int parts)
+{
+    const sum_job *j = context;
+    const dp_region *r = &j->items[0].region;
+    for (int i = 0; i < r->count; i++) {
+        int64_t all = r->pieces[i].count, end = all * (part + 1) / parts;
+        for (int64_t at = all * part / parts; at < end; at += RANGE)
+            sum_range(j, part, i, at, end - at < RANGE ? end - at : RANGE);
+    }
+}
+
+void star_sum(dp_star *s, int key)
+{
+    sum_job j = {s, &s->items[s->sum.first_item + key * (s->sum.present - 1)]};
+    ps_team_run(s->team, sum_part, &j);
+    for (int i = 0; i < s->sum.present - 1; i++) ps_port_release(&s->port, &j.items[i].message);
+}
