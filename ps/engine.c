@@ -65,7 +65,7 @@ static status open_parts(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
-    if (!info->host_addressable || (!info->real && !info->plans))
+    if (!info->simulated && !info->plans && (!info->host_addressable || !info->real))
         return fail(STATUS_CONFIG, "parameter server: found device %s, allowed are those whose memory the host can read",
                     info->name);
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));

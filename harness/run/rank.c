@@ -42,8 +42,14 @@ typedef struct rank_state {
     rank_checkpoint checkpoint;
     int64_t first_step, saved_steps;
     int64_t lead;         /* steps that a rank may be ahead of another */
-    int64_t batch_offset; /* of the source's steps against the run's */
+    int64_t batch_offset; /* of the source's batches against the run's */
 } rank_state;
+
+/* The first of a step's batches, in the source's count. */
+static int64_t batch_of_step(const rank_state *s, int64_t step)
+{
+    return step * s->config->run.accumulate + s->batch_offset;
+}
 
 static int64_t collective_deadline(const rank_state *s)
 {
@@ -89,7 +95,7 @@ static status plan_steps(rank_state *s)
 {
     const run_options *r = &s->config->run;
     if (r->epochs) {
-        s->total_steps = r->epochs * s->training->steps_per_epoch;
+        s->total_steps = r->epochs * s->training->steps_per_epoch / r->accumulate;
         if (s->total_steps < s->first_step)
             return fail(STATUS_CONFIG, "option --epochs: found %lld, allowed is more than the checkpoint has done",
                         (long long)r->epochs);
@@ -162,10 +168,9 @@ static status open_trainer(rank_state *s)
     t.local_rank = p->local_rank;
     t.job_token = p->token;
     t.cell = s->cell;
-    TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
-    TRY(net_link_parse(s->config->shared.link, &t.link));
     TRY(rank_trace_open(s->config, s->model, &s->trace));
     t.trace = s->trace.recorder;
+    TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
     TRY(trainer_open(&t, &s->trainer));
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
 }
@@ -183,7 +188,7 @@ static status resume(rank_state *s)
     s->first_step = progress.step;
     batch_position position = {progress.epoch, progress.epoch_step};
     int64_t at = batch_step_of_position(s->training, position);
-    s->batch_offset = at - progress.step;
+    s->batch_offset = at - progress.step * s->config->run.accumulate;
     return STATUS_OK;
 }
 
@@ -241,7 +246,7 @@ static status save(rank_state *s)
     TRY(trainer_settle(s->trainer));
     s->saved_steps = s->next_step;
     return rank_checkpoint_save(&s->checkpoint, s->next_step,
-                                batch_position_of_step(s->training, s->next_step + s->batch_offset));
+                                batch_position_of_step(s->training, batch_of_step(s, s->next_step)));
 }
 
 /* What went over links since the last look; kept where the steps are measured. */
@@ -290,7 +295,7 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
         }
         step_result result;
         rank_trace_begin_step(&s->trace, s->next_step);
-        TRY(trainer_step(s->trainer, s->training, s->next_step, s->next_step + s->batch_offset, &result));
+        TRY(trainer_step(s->trainer, s->training, s->next_step, batch_of_step(s, s->next_step), &result));
         rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         s->next_step++;
         if (!begin) begin = result.begin_ns;

@@ -19,7 +19,7 @@ typedef struct run_options {
     int64_t gpus; /* ranks; 0: what the machine suggests */
     const char *device; /* behind run_config_parse() never "auto" */
     bool tf32, bf16, share_gpu;
-    int64_t steps, epochs, warmup;
+    int64_t steps, epochs, warmup, accumulate;
     uint64_t seed;
     const char *policy;
     int64_t threads; /* 0: the processors divided by the ranks */

@@ -117,11 +117,14 @@ static status open_star(dp_engine *e)
                             .shown = {&c->params->params, &c->params->grads, c->exchange->input, c->exchange->target,
                                       e->outputs.data ? &e->outputs : NULL},
                             .shown_count = PS_SEGMENTS,
-                            .stall_timeout_ns = c->stall_timeout_ns};
+                            .stall_timeout_ns = c->stall_timeout_ns,
+                            .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
+    e->adapter.link = c->link;
     if (e->member.frames > MESSAGE_FRAMES_MAX)
         return fail(STATUS_CONFIG, "policy dp: found %d tensors in a chunk, allowed are %d", e->member.frames, MESSAGE_FRAMES_MAX);
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
+    options.device_memory = true; /* from device to device */
     TRY(dp_star_open_port(e->star, &options));
     return dp_is_root(e) ? ps_listen(&e->member, 0, dp_star_port(e->star), e->url) : STATUS_OK;
 }
@@ -130,7 +133,7 @@ static status open_parts(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
-    if (!info->host_addressable || !info->real)
+    if (!info->simulated && (!info->host_addressable || !info->real))
         return fail(STATUS_CONFIG, "policy dp: found device %s, allowed are those whose memory the host can read", info->name);
     if (!c->exchange) return fail(STATUS_INTERNAL, "policy dp: nobody says where batch and outputs lie");
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));

@@ -21,6 +21,7 @@ typedef struct dp_engine {
     ps_policy policy;
     ps_member member;
     ps_meeting meeting;
+    net_adapter adapter; /* where a link is emulated */
     sync_blob offer;
     char url[PS_URL_MAX]; /* rank 0's */
     dp_star *star;

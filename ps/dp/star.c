@@ -3,6 +3,8 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 #include "common/net/board.h"
+#include "common/trace/trace.h"
+#include "ps/bytes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -110,8 +112,8 @@ static status take_item(dp_star *s, dp_item *item, ps_message *m, int64_t now_ns
     } else {
         if (item->shared && item->remote) copy_region(r, r->base, item->remote);
         for (int i = 0; i < m->header.frames; i++)
-            memcpy(r->base + r->pieces[i].offset * r->element, ps_message_frame(m, i).data,
-                   (size_t)(r->pieces[i].count * r->element));
+            ps_move(s->c.context->device, r->base + r->pieces[i].offset * r->element, ps_message_frame(m, i).data,
+                    (size_t)(r->pieces[i].count * r->element));
         ps_port_release(&s->port, m);
     }
     item_done(s, item, now_ns);
@@ -230,6 +232,7 @@ static void end_round(dp_star *s, int64_t now_ns, bool *worked)
     s->running = false;
     *worked = true;
     s->finished++;
+    trace_slice(s->c.context->trace, TRACE_COMMUNICATION, "exchange", TRACE_NO_INDEX, s->begun_ns, now_ns);
     atomic_fetch_add_explicit(&s->total_ns, now_ns - s->begun_ns, memory_order_relaxed);
     board_cell_agent(s->c.context->cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
     device_fence_reach(s->done, (uint64_t)s->finished);
@@ -325,7 +328,9 @@ status dp_star_run(dp_star *s, const dp_sum *sum)
     sync_agent_wake(s->agent);
     int64_t begin = device_now_ns(c->device);
     status rc = device_stream_wait(c->compute, s->done, (uint64_t)round);
-    s->exposed_ns += device_now_ns(c->device) - begin;
+    int64_t end = device_now_ns(c->device);
+    trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, begin, end);
+    s->exposed_ns += end - begin;
     return rc;
 }
 

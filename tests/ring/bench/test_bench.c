@@ -177,7 +177,7 @@ static void options_that_make_no_sense_are_refused(void **state)
         {"direct", "all_reduce", 10, 100, 7, "option --root: found 7"},
         {"direct", "allreduce", 10, 100, 0, "option --operations: found 'allreduce'"},
         {"tree", "all_reduce", 10, 100, 0, "collectives: found 'tree'"},
-        {"", "all_reduce", 10, 100, 0, "option --collectives: found none"},
+        {"", "all_reduce", 10, 100, 0, "option --collective: found none"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rows none = {.count = 0};
