@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 static const command *const commands[] = {&command_run,      &command_verify,  &command_models,
-                                         &command_policies, &command_buckets, &command_bench,
+                                         &command_policies, &command_compare, &command_buckets, &command_bench,
                                          &command_reproduce, &command_whatif, &command_profiles, &command_doctor};
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 

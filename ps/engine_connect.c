@@ -22,8 +22,10 @@ status ps_engine_open_ports(ps_engine *e)
                             .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
+    options.device_memory = true;
     TRY(ps_worker_open_port(e->worker, &options));
     if (!e->server) return STATUS_OK;
+    options.device_memory = false; /* servers work in the host's memory */
     TRY(ps_server_open_port(e->server, &options));
     ps_port *server = ps_server_port(e->server), *worker = ps_worker_port(e->worker);
     server->other = worker;

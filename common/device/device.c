@@ -46,6 +46,22 @@ status device_download(device_stream *s, void *host, const void *from, dtype typ
     return s->device->backend->download(s, host, from, type, host_type, count);
 }
 
+status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
+                      double divisor)
+{
+    return s->device->backend->convert(s, to, to_type, from, from_type, count, divisor);
+}
+
+status device_clear(device_stream *s, void *data, size_t bytes)
+{
+    return s->device->backend->clear(s, data, bytes);
+}
+
+status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes)
+{
+    return d->backend->usage(d, used_bytes, total_bytes);
+}
+
 status device_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out)
 {
     return d->backend->choose_layout(d, op, slot, parameter, out);

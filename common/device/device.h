@@ -25,12 +25,17 @@ typedef struct device_stream device_stream;
 typedef struct device_fence device_fence;
 typedef struct device_kernel device_kernel;
 
+/* In what matrix products multiply where storage is float32. */
+typedef enum device_precision { DEVICE_PRECISION_F32, DEVICE_PRECISION_TF32, DEVICE_PRECISION_BF16 } device_precision;
+
 typedef struct device_config {
     const char *name;   /* "cpu", "reference", "cuda", "sim:PROFILE", "plan:NAME" */
     int rank, world;    /* the rank that the device serves */
     int local_rank;     /* picks the GPU */
     int threads;        /* compute threads of this rank; at least 1 */
     void *simulation;   /* sim: the simulation that all ranks share; NULL otherwise */
+    int precision;      /* device_precision; all but cuda: float32 alone */
+    bool share_gpu;     /* cuda: ranks beyond the GPUs share them */
 } device_config;
 
 typedef struct device_info {
@@ -71,6 +76,19 @@ void device_free(device *d, device_memory *memory);
  * stay until the stream has passed. */
 status device_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
 status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
+
+/* In stream order: to[i] = from[i] / divisor, a true division. Between equal types with a divisor of 1 it is a
+ * copy of any type; float32, float16 and bfloat16 are converted into each other. `to` may be `from` where
+ * the types are equal. Both are device memory or pinned. */
+status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
+                      double divisor);
+
+/* In stream order: bytes become zero. */
+status device_clear(device_stream *s, void *data, size_t bytes);
+
+/* What the driver says is in use on the device, by all processes, and what there is; -1 where there is no
+ * driver to ask. */
+status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
 /* ---- parameter layouts ------------------------------------------------------------------------ */
 

@@ -17,6 +17,11 @@ typedef struct device_backend {
     status (*upload)(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
     status (*download)(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
 
+    status (*convert)(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
+                      double divisor);
+    status (*clear)(device_stream *s, void *data, size_t bytes);
+    status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes);
+
     status (*choose_layout)(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
     status (*layout_pack)(device *d, const device_layout *layout, const void *plain, void *packed);
     status (*layout_unpack)(device *d, const device_layout *layout, const void *packed, void *plain);

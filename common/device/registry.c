@@ -2,6 +2,7 @@
 
 #include "common/base/text.h"
 #include "common/device/cpu/cpu.h"
+#include "common/device/cuda/cuda.h"
 #include "common/device/plan/plan.h"
 #include "common/device/reference/reference.h"
 #include "common/device/sim/sim.h"
@@ -9,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const device_backend *const backends[] = {&device_cpu, &device_reference, &device_sim, &device_plan};
+static const device_backend *const backends[] = {&device_cpu, &device_reference, &device_cuda, &device_sim,
+                                                 &device_plan};
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 
 status device_find_backend(const char *name, const device_backend **out)

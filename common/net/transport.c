@@ -25,6 +25,11 @@ void transport_hub_close(transport_hub **hub)
     *hub = NULL;
 }
 
+const transport_type *transport_hub_type(const transport_hub *hub)
+{
+    return hub ? hub->type : &transport_zmq;
+}
+
 transport_options transport_defaults(int rank, int peers, uint64_t token, int64_t frame_bytes)
 {
     return (transport_options){
@@ -57,6 +62,7 @@ status transport_open(const transport_type *type, const transport_options *optio
     TRY(type->open(options, &t));
     t->type = type;
     t->options = *options;
+    t->options.checksum = options->checksum && !type->bytes_do_not_exist;
     status result = allocate_links(t);
     if (result == STATUS_OK && options->pacer.deliver_ns) result = transport_open_held(t);
     if (result == STATUS_OK)

@@ -31,6 +31,9 @@ extern const transport_type transport_zmq;
 status transport_hub_open(const transport_type *type, transport_hub **out);
 void transport_hub_close(transport_hub **hub);
 
+/* The type of a hub's transports; without one libzmq's. */
+const transport_type *transport_hub_type(const transport_hub *hub);
+
 /* Counts the frames that still need their memory. The owner zero-initialises it, sets `wake` where the
  * last release shall end a transport_wait, and may reuse buffers and ticket when transport_sent(). It
  * must live until then. */
@@ -75,6 +78,7 @@ typedef struct transport_options {
     int frames;          /* a message has at most so many, 1 .. MESSAGE_FRAMES_MAX; the same everywhere */
     int window;          /* messages on their way to one peer; more are STATUS_AGAIN */
     bool checksum;       /* the same everywhere */
+    bool device_memory;  /* virtual: frames lie in the rank's GPU, not in its host's memory */
     int64_t peer_timeout_ns; /* tcp: a host that is silent so long is lost; 0: the kernel's limits */
     transport_hub *hub;      /* NULL: no inproc:// */
     transport_pacer pacer;

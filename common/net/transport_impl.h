@@ -11,6 +11,7 @@
 
 struct transport_type {
     const char *name;
+    bool bytes_do_not_exist; /* frames must not be read: no checksums */
 
     status (*hub_open)(transport_hub **out);
     void (*hub_close)(transport_hub *hub);

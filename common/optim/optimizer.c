@@ -100,6 +100,7 @@ struct optimizer {
     device_kernel *update, *sum_squares;
     device_memory state[2];
     device_memory workspace; /* of sum_squares */
+    device_memory sum;       /* [1] float64: its result, where the host cannot reach the device's memory */
     int state_count;
     int64_t elements, logical;
     int element_size;
@@ -123,6 +124,9 @@ static status prepare_kernels(optimizer *o, dtype type)
     TRY(device_prepare(o->device, &op, NULL, &o->update));
     op.kind = OP_sum_squares;
     TRY(device_prepare(o->device, &op, NULL, &o->sum_squares));
+    const device_info *info = device_get_info(o->device);
+    if (info->real && !info->host_addressable)
+        TRY(device_allocate(o->device, DEVICE_MEMORY_PRIVATE, sizeof(double), &o->sum));
     size_t workspace = device_kernel_workspace(o->sum_squares);
     return workspace ? device_allocate(o->device, DEVICE_MEMORY_PRIVATE, workspace, &o->workspace) : STATUS_OK;
 }
@@ -137,6 +141,7 @@ status optimizer_open(device *d, const optimizer_options *options, dtype type, i
                      .options = *options,
                      .state = {{.fd = -1}, {.fd = -1}},
                      .workspace = {.fd = -1},
+                     .sum = {.fd = -1},
                      .state_count = optimizer_state_count(options),
                      .elements = elements,
                      .logical = logical,
@@ -162,6 +167,7 @@ void optimizer_close(optimizer **pointer)
     device_release(&o->sum_squares);
     for (int i = 0; i < 2; i++) device_free(o->device, &o->state[i]);
     device_free(o->device, &o->workspace);
+    device_free(o->device, &o->sum);
     free(o);
     *pointer = NULL;
 }
@@ -207,8 +213,15 @@ status optimizer_update(optimizer *o, device_stream *s, void *params, const void
 status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces, double *sum)
 {
     op_scalars scalars = {.pieces = pieces.pieces, .piece_count = pieces.count};
-    void *operands[OP_MAX_OPERANDS] = {[SUMSQ_X] = (void *)grads, [SUMSQ_OUT] = sum};
-    return device_launch(s, o->sum_squares, operands, &scalars, o->workspace.data);
+    void *operands[OP_MAX_OPERANDS] = {[SUMSQ_X] = (void *)grads, [SUMSQ_OUT] = o->sum.data ? o->sum.data : sum};
+    if (!o->sum.data) return device_launch(s, o->sum_squares, operands, &scalars, o->workspace.data);
+    double found = 0;
+    TRY(device_clear(s, o->sum.data, sizeof found));
+    TRY(device_launch(s, o->sum_squares, operands, &scalars, o->workspace.data));
+    TRY(device_download(s, &found, o->sum.data, DTYPE_F64, DTYPE_F64, 1));
+    TRY(device_stream_synchronize(s));
+    *sum += found;
+    return STATUS_OK;
 }
 
 double optimizer_clip_scale(double max_norm, double sum_squares)

@@ -25,6 +25,7 @@ typedef struct simulation_config {
     int processes;       /* that a machine's ranks are; 0: a process a rank. More than one: kappa applies */
     sim_precision precision;
     int present;           /* ranks that are simulated, the first ones; 0: all. See simulation_present() */
+    bool launches_are_calls; /* whatever the profile says: for hosts that read what devices write */
     bool unlimited_memory; /* GPUs never run out of memory */
     uint64_t jitter_seed;  /* 0: all GPUs are alike and every kernel takes what it should */
     double link_rate,

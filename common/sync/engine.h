@@ -176,7 +176,7 @@ void sync_hold_gradients(sync_engine *e);
 void sync_drop_gradients(sync_engine *e);
 
 /* Marks that sync_update_parameters leaves on the compute stream, around the update. */
-enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED };
+enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED, SYNC_MARK_ENGINE /* engines' own from here on */ };
 
 /* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
  * parameters): clipping, if asked for, then one pass over all parameters. Counts the caller's time into

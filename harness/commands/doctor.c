@@ -1,6 +1,7 @@
 /* harness doctor: what this machine offers, and what may be in the way. */
 #include "harness/commands/commands.h"
 
+#include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
 #include "harness/commands/output.h"
 #include "harness/run/version.h"
@@ -171,6 +172,40 @@ static void devices(text_buffer *out)
     }
 }
 
+/* A piece of CUDA: its version, or why it is missing and what that costs. */
+static void cuda_piece(text_buffer *out, const char *name, const char *found, const char *why, const char *cost)
+{
+    if (found[0] && !why[0]) row(out, name, "%s", found);
+    else row(out, name, "missing: %s: %s", why[0] ? why : "not found", cost);
+}
+
+/* What the CUDA device would run on. Opening it is left to a run: that takes memory on the GPU. */
+static void cuda(text_buffer *out)
+{
+    const cuda_module *module;
+    cuda_probe p;
+    if (cuda_module_open(&module, NULL) != STATUS_OK) {
+        row(out, "device cuda", "not usable: %s", error_message());
+        error_clear();
+        return;
+    }
+    module->probe(&p);
+    row(out, "device cuda", "%s, built with CUDA %s for %s%s", p.gpu_count > 0 ? "usable" : "not usable", p.toolkit,
+        p.architectures, p.emulated ? "; EMULATED on the host, for tests" : strstr(p.architectures, "70") ? "" :
+        "; this toolkit has no code for 70 (V100)");
+    for (int i = 0; i < p.gpu_count && i < CUDA_MOST_GPUS; i++) {
+        char label[48], memory[32];
+        snprintf(label, sizeof label, "GPU %d", i);
+        row(out, label, "%s, compute capability %d.%d, %s%s", p.gpus[i].name, p.gpus[i].major, p.gpus[i].minor,
+            text_format_bytes(memory, sizeof memory, (double)p.gpus[i].memory_bytes),
+            p.gpus[i].runs ? "" : ": too old for this build");
+    }
+    cuda_piece(out, "CUDA driver", p.driver, p.why_driver, "no GPU can be used");
+    cuda_piece(out, "cuBLASLt", p.cublaslt, p.why_cublaslt, "own matrix products, many times slower, no TF32");
+    cuda_piece(out, "cuDNN", p.cudnn, p.why_cudnn, "own convolutions, many times slower, no TF32");
+    cuda_piece(out, "NCCL", p.nccl, p.why_nccl, "the ring goes through host memory, on one machine");
+}
+
 static void data_sets(text_buffer *out)
 {
     static const char file[] = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz";
@@ -186,6 +221,7 @@ static status run_doctor(int argc, char *argv[], int *exit_code)
     cpu_limit(&out);
     limits(&out);
     devices(&out);
+    cuda(&out);
     libraries(&out);
     openmp(&out);
     data_sets(&out);

@@ -6,6 +6,7 @@
 #include "harness/run/job.h"
 #include "harness/run/ledger_plan.h"
 #include "harness/run/trace_file.h"
+#include "harness/run/server.h"
 #include "harness/sim/virtual_run.h"
 
 #include <stdio.h>
@@ -97,8 +98,10 @@ static status run_launcher(run_command *c, char *const *argv, int *exit_code)
 {
     if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
     if (c->config.run.trace) TRY(run_result_probe(c->config.run.trace));
+    TRY(run_config_check_gpus(&c->config));
     TRY(run_plan_make(&c->config, &c->plan));
-    if (!c->config.run.quiet) log_info("no CUDA device found: %s", c->plan.hardware_note);
+    bool cuda = strcmp(c->config.run.device, "cuda") == 0;
+    if (!c->config.run.quiet) log_info("%s%s", cuda ? "" : "no CUDA device found: ", c->plan.hardware_note);
     run_jobs jobs;
     TRY(run_jobs_run(&c->config, &c->plan, argv, &jobs));
     if (jobs.cause[0]) log_error("%s", jobs.cause);
@@ -131,6 +134,29 @@ static status report_alone(run_command *c, const rank_outcome *outcome, int engi
     return report(c, jobs);
 }
 
+/* Members behind the ranks are servers of their own. */
+static status find_servers(const run_command *c, const launch_environment *e, rank_place *place)
+{
+    const run_config *config = &c->config;
+    int engine = place->engine;
+    TRY(engine_servers(engine, config->engine_options[engine], config->policies[engine], place->world, &place->servers));
+    if (place->servers == 0) return STATUS_OK;
+    if (e->origin != LAUNCH_BY_HARNESS)
+        return fail(STATUS_CONFIG, "option --server-placement: found own, allowed is rank where something else starts the ranks");
+    place->world -= place->servers;
+    return STATUS_OK;
+}
+
+static status run_server(const run_command *c, const rank_place *place)
+{
+    char prefix[48];
+    snprintf(prefix, sizeof prefix, "%s server %d", engine_table[place->engine]->name, place->rank - place->world);
+    log_set_prefix(prefix);
+    status rc = server_run(&c->config, place);
+    error_clear(); /* it stands on the board */
+    return rc;
+}
+
 static status run_rank(run_command *c, const launch_environment *e, int *exit_code)
 {
     rank_place place = {.rank = e->rank,
@@ -142,6 +168,8 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
     rank_outcome outcome = {0};
     char prefix[48];
     TRY(engine_of(&c->config, e, &place.engine));
+    TRY(find_servers(c, e, &place));
+    if (place.rank >= place.world) return run_server(c, &place);
     snprintf(prefix, sizeof prefix, "%s rank %d", engine_table[place.engine]->name, place.rank);
     log_set_prefix(prefix);
     status rc = rank_run(&c->config, &place, &outcome);

@@ -24,7 +24,7 @@ static const char *const mode_names[] = {"auto", "none", "ps", "ring", "both", N
 #define FIELD(name) offsetof(verify_options, name)
 static const option verify_option_list[] = {
     {.name = "device", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(device), .initial = "cpu",
-     .help = "cpu, or reference: in float64, to 1e-9"},
+     .help = "cpu, cuda (all ranks on one GPU), or reference: in float64, to 1e-9"},
     {.name = "mode", .type = OPTION_CHOICE, .offset = FIELD(mode), .initial = "auto", .choices = mode_names,
      .help = "auto: none for files of one rank, ps and ring for files of several"},
     {.name = "policy", .argument = "P|ps=P,ring=P", .type = OPTION_TEXT, .offset = FIELD(policy),

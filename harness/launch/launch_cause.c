@@ -44,8 +44,11 @@ static int put_who(const launcher *l, int job, const board_status *s, int rank, 
 {
     char where[128];
     const job_run *j = &l->jobs[job];
-    return snprintf(out, size, "%s rank %d (host %s, process %d), %s: ", j->job->name, rank, l->host,
-                    (int)j->ranks[rank].pid, board_status_format(s, where, sizeof where));
+    int ranks = j->job->world - j->job->servers;
+    bool serves = rank >= ranks;
+    return snprintf(out, size, "%s %s %d (host %s, process %d), %s: ", j->job->name, serves ? "server" : "rank",
+                    serves ? rank - ranks : rank, l->host, (int)j->ranks[rank].pid,
+                    board_status_format(s, where, sizeof where));
 }
 
 static void blame(launcher *l, int job, int rank, int exit_code)

@@ -104,9 +104,12 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
     int fds[3 * ENGINE_COUNT];
     run_progress progress = {.config = c, .plan = plan, .engines = engines};
     for (int i = 0; i < count; i++) {
-        delivery *d = &deliveries[engines[i]];
-        jobs[i] = (launch_job){.name = engine_table[engines[i]]->name,
-                               .world = run_config_world(c, engines[i]),
+        int e = engines[i], servers = 0;
+        delivery *d = &deliveries[e];
+        TRY(engine_servers(e, c->engine_options[e], c->policies[e], run_config_world(c, e), &servers));
+        jobs[i] = (launch_job){.name = engine_table[e]->name,
+                               .world = run_config_world(c, e) + servers,
+                               .servers = servers,
                                .environment = d->environment};
         fds[3 * i] = d->result;
         fds[3 * i + 1] = d->params;

@@ -143,11 +143,13 @@ void job_result_add_memory(json_t *job, const json_t *ranks)
                                   (json_int_t)most, "rank", (json_int_t)at, "phase", phase ? phase : ""));
 }
 
-/* The mean over the ranks of each step's loss; first and last of the measured steps apart. */
+/* The mean over the ranks of each step's loss, or the one that rank 0 computes; first and last of the measured
+ * steps apart. */
 static void add_losses(json_t *job, const json_t *ranks)
 {
     json_t *losses = json_array();
     size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), "losses")), world = json_array_size(ranks);
+    if (json_is_true(json_object_get(job, "one_loss"))) world = 1;
     for (size_t s = 0; s < steps; s++) {
         double sum = 0;
         bool number = true;

@@ -41,20 +41,12 @@ void rank_trace_begin_step(rank_trace *t, int64_t step)
     trace_switch(t->recorder, step >= t->begin && step < t->end);
 }
 
-static void phase(trace *t, const char *name, int64_t begin_ns, int64_t end_ns)
-{
-    trace_slice(t, TRACE_COMPUTE, name, TRACE_NO_INDEX, begin_ns, end_ns);
-}
-
 void rank_trace_end_step(rank_trace *rank, const step_result *r, const ledger *l)
 {
     trace *t = rank->recorder;
     if (!trace_is_on(t)) return;
     trace_slice(t, TRACE_COMPUTE, "step", r->index, r->begin_ns, r->end_ns);
-    phase(t, "load", r->begin_ns, r->loaded_ns);
-    phase(t, "forward", r->forward_begin_ns, r->forward_end_ns);
-    phase(t, "backward", r->backward_begin_ns, r->backward_end_ns);
-    phase(t, "finish", r->backward_end_ns, r->end_ns);
+    trace_slice(t, TRACE_COMPUTE, "finish", TRACE_NO_INDEX, r->backward_end_ns, r->end_ns);
     trace_memory(t, r->forward_begin_ns, l->phase_end_classes[LEDGER_PHASE_SCATTER]);
     trace_memory(t, r->forward_end_ns, l->phase_end_classes[LEDGER_PHASE_LOSS]);
     trace_memory(t, r->backward_end_ns, l->phase_end_classes[LEDGER_PHASE_BACKWARD]);

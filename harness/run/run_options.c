@@ -2,6 +2,7 @@
 
 #include "common/base/random.h"
 #include "common/base/text.h"
+#include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
 #include "common/net/link.h"
 #include "common/sim/profile.h"
@@ -28,13 +29,22 @@ static const option run_option_list[] = {
     {.name = "gpus", .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .low = 1, .high = MOST_VIRTUAL_RANKS,
      .help = "ranks, one for each GPU; without GPUs as many CPU ranks [GPUs, or 2]"},
     {.name = "device", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(device), .initial = "auto",
-     .help = "auto, cpu, reference, or sim[:PROFILE] for virtual time, see `harness profiles`"},
+     .help = "auto (cuda where there is a GPU, else cpu), cpu, cuda, reference, or sim[:PROFILE] for virtual"
+             " time, see `harness profiles`"},
+    {.name = "tf32", .type = OPTION_FLAG, .offset = FIELD(tf32),
+     .help = "cuda: matrix products and convolutions multiply in TF32"},
+    {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
+     .help = "cuda: matrix products multiply in bfloat16, all that is stored stays float32"},
+    {.name = "share-gpu", .type = OPTION_FLAG, .offset = FIELD(share_gpu),
+     .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
     {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = FIELD(steps), .high = 1e12,
      .help = "steps after the warm-up [30, if no epochs are given]"},
     {.name = "epochs", .argument = "N", .type = OPTION_INT, .offset = FIELD(epochs), .low = 1, .high = 1e9,
      .help = "passes over the training data, the warm-up included"},
     {.name = "warmup", .argument = "N", .type = OPTION_INT, .offset = FIELD(warmup), .initial = "5", .high = 1e9,
      .help = "first steps that train but are not measured"},
+    {.name = "accumulate", .argument = "K", .type = OPTION_INT, .offset = FIELD(accumulate), .initial = "1", .low = 1,
+     .high = 1e6, .help = "batches a step: gradients are averaged over them, and exchanged behind the last alone"},
     {.name = "seed", .argument = "N", .type = OPTION_INT, .offset = FIELD(seed), .initial = "1", .high = 0x1p62,
      .help = "of parameters, data order, augmentation and held-back data"},
     {.name = "policy", .argument = "P|ps=P,ring=P", .type = OPTION_TEXT, .offset = FIELD(policy),
@@ -44,7 +54,7 @@ static const option run_option_list[] = {
     {.name = "loss-reduction", .type = OPTION_CHOICE, .offset = FIELD(loss_reduction), .initial = "mean",
      .choices = reduction_names, .help = "over the targets of a rank's batch"},
     {.name = "eval-every", .argument = "STEPS", .type = OPTION_INT, .offset = FIELD(eval_every), .initial = "0",
-     .high = 1e12, .help = "evaluate on the test data every so many steps; always at the end (0: only then)"},
+     .low = -1, .high = 1e12, .help = "evaluate on the test data every so many steps and at the end (0: only then; -1: never)"},
     {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
      .help = "write the results there; -: to stdout, without the report"},
     {.name = "trace", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(trace),
@@ -126,15 +136,53 @@ static status check_virtual(const run_config *c)
 
 static status check_device(const run_config *c)
 {
-    static const char *const devices[] = {"auto", "cpu", "reference", "sim:PROFILE"};
+    static const char *const devices[] = {"auto", "cpu", "cuda", "reference", "sim:PROFILE"};
     enum { COUNT = sizeof devices / sizeof devices[0] };
     if (run_config_is_virtual(c)) return STATUS_OK;
     TRY(check_virtual(c));
-    for (int i = 0; i < COUNT; i++)
-        if (strcmp(c->run.device, devices[i]) == 0) return STATUS_OK;
+    bool known = false;
+    for (int i = 0; i < COUNT; i++) known = known || strcmp(c->run.device, devices[i]) == 0;
     char allowed[128];
-    return fail(STATUS_USAGE, "option --device: found '%s', allowed is one of %s", c->run.device,
-                text_join(allowed, sizeof allowed, devices, COUNT));
+    if (!known)
+        return fail(STATUS_USAGE, "option --device: found '%s', allowed is one of %s", c->run.device,
+                    text_join(allowed, sizeof allowed, devices, COUNT));
+    if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "found both --tf32 and --bf16, allowed is one of them");
+    return STATUS_OK;
+}
+
+/* Settles what `auto` means here, and how many ranks there are where nobody said. */
+static status choose_device(run_config *c)
+{
+    bool automatic = strcmp(c->run.device, "auto") == 0;
+    int gpus = automatic || strcmp(c->run.device, "cuda") == 0 ? cuda_count_gpus() : 0;
+    if (automatic) c->run.device = gpus > 0 ? "cuda" : "cpu";
+    bool cuda = strcmp(c->run.device, "cuda") == 0;
+    if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != RUN_NONE) c->run.gpus = gpus;
+    if (!cuda && (c->run.tf32 || c->run.bf16 || c->run.share_gpu))
+        return fail(STATUS_USAGE, "option --%s: found device %s, allowed is cuda",
+                    c->run.tf32 ? "tf32" : c->run.bf16 ? "bf16" : "share-gpu", c->run.device);
+    return STATUS_OK;
+}
+
+int run_config_precision(const run_config *c)
+{
+    return c->run.tf32 ? DEVICE_PRECISION_TF32 : c->run.bf16 ? DEVICE_PRECISION_BF16 : DEVICE_PRECISION_F32;
+}
+
+status run_config_check_gpus(const run_config *c)
+{
+    if (strcmp(c->run.device, "cuda") != 0) return STATUS_OK;
+    int gpus = cuda_count_gpus(), ranks = run_config_world(c, c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING);
+    if (gpus == 0) {
+        device *d = NULL; /* opening says what is missing */
+        TRY(device_open(&(device_config){.name = "cuda", .world = 1, .threads = 1}, &d));
+        device_close(&d);
+    }
+    if (ranks <= gpus || c->run.share_gpu) return STATUS_OK;
+    return fail(STATUS_CONFIG,
+                "option --gpus: found %d ranks and %d GPU%s, allowed is at most a rank a GPU: take --gpus %d, or "
+                "--share-gpu",
+                ranks, gpus, gpus == 1 ? "" : "s", gpus);
 }
 
 /* A run that goes on takes its seed from the checkpoint: initial values and the order of the data hang on
@@ -195,7 +243,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
                     c->run.device);
     TRY(check_checkpoint(c));
     TRY(parse_trace_steps(c));
-    if (strcmp(c->run.device, "auto") == 0) c->run.device = "cpu";
+    TRY(choose_device(c));
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));
     bool steps = options_given(&c->bindings[0], "steps"), epochs = options_given(&c->bindings[0], "epochs");
@@ -230,24 +278,29 @@ int run_config_threads(const run_config *c, int engine)
     return threads > 0 ? threads : 1;
 }
 
-uint64_t run_config_hash(const run_config *c)
+void run_config_text(const run_config *c, text_buffer *out)
 {
-    static const char *const where_only[] = {"json", "quiet", "log-level", "rendezvous", "connect-timeout",
-                                             "save"};
-    uint64_t hash = 0;
+    static const char *const where_only[] = {"json", "quiet", "log-level", "rendezvous", "connect-timeout", "save"};
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
         for (size_t i = 0; i < table->count; i++) {
             bool skip = false;
             for (size_t j = 0; j < sizeof where_only / sizeof where_only[0]; j++)
                 skip = skip || strcmp(table->options[i].name, where_only[j]) == 0;
-            char value[256], line[400];
+            char value[256];
             if (skip) continue;
-            snprintf(line, sizeof line, "%s=%s", table->options[i].name,
-                     options_format(&c->bindings[b], i, value, sizeof value));
-            hash = random_mix(hash ^ random_fnv1a64(line));
+            text_append(out, "%s = %s\n", table->options[i].name,
+                        options_format(&c->bindings[b], i, value, sizeof value));
         }
     }
+}
+
+uint64_t run_config_hash(const run_config *c)
+{
+    text_buffer text = {0};
+    run_config_text(c, &text);
+    uint64_t hash = text.data ? random_mix(random_fnv1a64(text.data)) : 0;
+    text_free(&text);
     return hash;
 }
 

@@ -17,8 +17,9 @@ typedef enum run_mode { RUN_NONE, RUN_PS, RUN_RING, RUN_BOTH } run_mode;
 typedef struct run_options {
     int mode;
     int64_t gpus; /* ranks; 0: what the machine suggests */
-    const char *device;
-    int64_t steps, epochs, warmup;
+    const char *device; /* behind run_config_parse() never "auto" */
+    bool tf32, bf16, share_gpu;
+    int64_t steps, epochs, warmup, accumulate;
     uint64_t seed;
     const char *policy;
     int64_t threads; /* 0: the processors divided by the ranks */
@@ -65,6 +66,12 @@ status run_config_parse(run_config *config, int argc, char *const argv[]);
  * the model's options without a default left open. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
 
+/* In what products multiply: a device_precision. */
+int run_config_precision(const run_config *config);
+
+/* Whether this machine has a GPU for every rank that is started here, or they may share. */
+status run_config_check_gpus(const run_config *config);
+
 /* Ranks and threads a rank of engine `e`, from options and machine. */
 int run_config_world(const run_config *config, int engine);
 int run_config_threads(const run_config *config, int engine);
@@ -79,5 +86,7 @@ bool run_config_uses(const run_config *config, int engine);
 /* A number that is equal on two ranks only if their configurations are; options that say only where
  * output goes do not count. */
 uint64_t run_config_hash(const run_config *config);
+/* The same as lines "name = value". */
+void run_config_text(const run_config *config, text_buffer *out);
 
 #endif

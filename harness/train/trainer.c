@@ -166,7 +166,9 @@ static status open_all(trainer *t)
                             .world = c->world,
                             .local_rank = c->local_rank,
                             .threads = c->threads,
-                            .simulation = c->simulation};
+                            .simulation = c->simulation,
+                            .precision = c->precision,
+                            .share_gpu = c->share_gpu};
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
     if (device_get_info(t->device)->real) TRY(straggler_init(&t->straggler, c->slow, c->rank, c->world));

@@ -18,6 +18,8 @@ typedef struct trainer_config {
     int rank, world, local_rank;
     uint64_t job_token;
     const char *device; /* "cpu" */
+    int precision;      /* device_precision */
+    bool share_gpu;     /* ranks beyond the GPUs share them */
     int threads;
     void *simulation;       /* NULL but for sim devices */
     const nn_model *model;  /* borrowed, as everything below */
@@ -34,6 +36,7 @@ typedef struct trainer_config {
     int64_t stall_timeout_ns;
     bool inline_progress;
     bool separate_phases;              /* the device is waited for between phases, as by who times them apart */
+    int64_t accumulate;                /* micro-batches a step; 0 counts as 1 */
     int divide;                        /* shared_divide */
     const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
     net_link link;                     /* emulated between the ranks, or zero */
@@ -56,10 +59,10 @@ typedef struct step_times {
 typedef struct step_result {
     int64_t index, begin_ns, end_ns;
     step_times times;
-    int64_t loaded_ns, forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
+    int64_t forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
     int64_t reduced_ns; /* before this rank's own update: gradients are reduced; stale where it makes none */
     int64_t samples, targets, correct;
-    double loss; /* of this rank's batch, in the loss's own reduction; NaN where another rank computes it */
+    double loss; /* of this rank's batches, in the loss's own reduction; NaN where another rank computes it */
 } step_result;
 
 typedef struct trainer trainer;
@@ -81,7 +84,8 @@ trainer_load trainer_loads(const trainer *t);
 /* Whether losses are computed on rank 0 alone, over the outputs of all ranks. */
 bool trainer_has_one_loss(const trainer *t);
 
-/* Runs step `index` on the source's batch of `batch_step`. */
+/* Runs step `index` on the source's batches from `batch_step` on: one, or as many as are accumulated. Gradients
+ * are the mean over the micro-batches (a loss that is a sum: their sum), and so is the loss. */
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);
 
 /* All ranks' parameters and buffers are those of the stated consistency. */

@@ -59,6 +59,9 @@ static status open_server(server_process *p, char *url)
                                .threads = (int)((const ps_options *)c->options)->server_threads,
                                .stall_timeout_ns = c->stall_timeout_ns};
     transport_options options;
+    const ps_shard *shard = &p->plan->shards[c->index];
+    int64_t size = dtype_size(c->params->type);
+    ledger_acquire(c->ledger, LEDGER_PARAMETERS, shard->elements * size, (shard->end - shard->begin) * size);
     TRY(ps_server_open(&config, &p->server));
     TRY(ps_transport_options(&p->member, c->index, &options));
     TRY(ps_server_open_port(p->server, &options));

@@ -54,6 +54,7 @@ struct ps_worker {
     bool begun;            /* the round; its first micro-batch does what is done once a round */
     bool entered;          /* the present stage's side effects are done: only its wait is left */
     bool synchronize;
+    bool has_data;         /* a micro-batch of the round had samples */
     bool *pushed;          /* [param_count] this round */
     int64_t wait_begin_ns; /* 0: no wait */
     int64_t exposed_ns;

@@ -1,4 +1,5 @@
 /* The sending half of a worker's agent: what the compute thread posted becomes messages. */
+#include "ps/bytes.h"
 #include "ps/worker/worker_impl.h"
 
 #include "common/net/board.h"
@@ -164,7 +165,8 @@ static void pack_buffers(ps_worker *w)
     char *to = w->staging;
     for (int i = 0; i < set->model->buffer_count; i++) {
         size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
-        memcpy(to, (const char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, bytes);
+        ps_move(worker_context(w)->device, to,
+                (const char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, bytes);
         to += bytes;
     }
 }

@@ -108,7 +108,7 @@ static status mark_missing(ring_engine *e)
     bool allowed = e->settings.find_unused || first_of_static || e->compute.step.samples == 0;
     for (int i = 0; i < ring_params(e); i++) {
         if (e->compute.ready[i]) continue;
-        if (!allowed) return graph_changed(e, i, "never became ready (see --find-unused, --static-graph)");
+        if (!allowed) return graph_changed(e, i, "never became ready (see --find-unused-parameters, --static-graph)");
         if (first_of_static) e->compute.unused[i] = !e->compute.seen[i];
         TRY(mark_without_gradient(e, i));
     }

@@ -107,7 +107,6 @@ WRONG = [
     ("policy of the other engine", ["--policy", "ps=ddp"], 64, ["--policy", "ddp", "sync"]),
     ("unknown engine of a policy", ["--policy", "pc=sync"], 64, ["pc", "none, ps, ring"]),
     ("unknown device", ["--device", "cdua"], 64, ["--device", "cdua", "cpu"]),
-    ("a GPU", ["--device", "cuda"], 64, ["--device", "cuda", "cpu"]),
     ("unknown optimizer", ["--optimizer", "adm"], 64, ["--optimizer", "adm", "sgd, adam, adamw"]),
     ("number that is none", ["--steps", "1e"], 64, ["--steps", "1e", "whole number"]),
     ("negative number", ["--steps", "-3"], 64, ["--steps", "-3", "from 0"]),

@@ -14,6 +14,12 @@ void host_free(device *d, device_memory *memory);
 status host_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
 status host_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
 
+/* By common/reduce's kernels; nothing happens where the device has no bytes. */
+status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
+                    double divisor);
+status host_clear(device_stream *s, void *data, size_t bytes);
+status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
+
 status host_stream_open(device *d, device_stream_role role, device_stream **out);
 void host_stream_close(device_stream *s);
 status host_stream_signal(device_stream *s, device_fence *f, uint64_t value);

@@ -1,6 +1,7 @@
 #include "common/device/host/host.h"
 
 #include "common/base/text.h"
+#include "common/reduce/reduce.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -98,4 +99,27 @@ status host_download(device_stream *s, void *host, const void *from, dtype type,
 {
     (void)s;
     return convert(host, host_type, from, type, count);
+}
+
+status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
+                    double divisor)
+{
+    if (!s->device->info.real || (to == from && divisor == 1)) return STATUS_OK;
+    if (to_type == from_type && divisor == 1) memmove(to, from, (size_t)(count * dtype_size(to_type)));
+    else if (to == from) reduce_divide(to_type, to, from, count, divisor);
+    else reduce_convert(to_type, to, from_type, from, count, divisor);
+    return STATUS_OK;
+}
+
+status host_clear(device_stream *s, void *data, size_t bytes)
+{
+    if (s->device->info.real) memset(data, 0, bytes);
+    return STATUS_OK;
+}
+
+status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes)
+{
+    (void)d;
+    *used_bytes = *total_bytes = -1;
+    return STATUS_OK;
 }

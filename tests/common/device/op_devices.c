@@ -8,8 +8,6 @@
 
 #include <cmocka.h>
 
-const device_setting device_settings[DEVICE_SETTINGS] = {{"reference", 1}, {"cpu", 1}, {"cpu", 2}};
-
 device *device_setting_open(device_setting setting)
 {
     device_config config = {.name = setting.name, .world = 1, .threads = setting.threads};

@@ -9,9 +9,11 @@ typedef struct device_setting {
     int threads;
 } device_setting;
 
-/* The reference first, then each device under test with one thread and with two. */
+/* The reference first, then the devices under test: the cpu with one thread and with two, or cuda
+ * (tests/gpu), whichever the program was linked with. */
 enum { DEVICE_SETTINGS = 3 };
 extern const device_setting device_settings[DEVICE_SETTINGS];
+extern const int device_setting_count;
 
 /* Opens it for rank 0 of 1. A device that this machine lacks (STATUS_UNAVAILABLE) skips the test, any other
  * failure ends it. */

@@ -174,7 +174,7 @@ int main(void)
         tests[used] = (struct CMUnitTest){contexts[used].name, comparison_notices_small_errors, NULL, NULL,
                                           &contexts[used]};
     }
-    for (int s = 0; s < DEVICE_SETTINGS; s++)
+    for (int s = 0; s < device_setting_count; s++)
         for (int i = 0; i < count; i++, used++) {
             contexts[used] = (setting_test){.c = &cases[i], .setting = device_settings[s]};
             snprintf(contexts[used].name, sizeof contexts[used].name,

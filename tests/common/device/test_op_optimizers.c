@@ -247,11 +247,11 @@ int main(void)
 {
     struct CMUnitTest tests[DEVICE_SETTINGS + 1] = {cmocka_unit_test(updates_are_those_of_torch_optim)};
     static char names[DEVICE_SETTINGS][96];
-    for (int i = 0; i < DEVICE_SETTINGS; i++) {
+    for (int i = 0; i < device_setting_count; i++) {
         snprintf(names[i], sizeof names[i], "updates on %s with %d threads follow the documentation",
                  device_settings[i].name, device_settings[i].threads);
         tests[i + 1] = (struct CMUnitTest){names[i], updates_follow_the_documentation, NULL, NULL,
                                            (void *)&device_settings[i]};
     }
-    return _cmocka_run_group_tests("optimizers", tests, DEVICE_SETTINGS + 1, NULL, NULL);
+    return _cmocka_run_group_tests("optimizers", tests, (size_t)device_setting_count + 1, NULL, NULL);
 }

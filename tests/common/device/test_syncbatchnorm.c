@@ -176,11 +176,11 @@ int main(void)
 {
     struct CMUnitTest tests[DEVICE_SETTINGS];
     static char names[DEVICE_SETTINGS][96];
-    for (int i = 0; i < DEVICE_SETTINGS; i++) {
+    for (int i = 0; i < device_setting_count; i++) {
         snprintf(names[i], sizeof names[i], "ranks on %s with %d threads together are one batchnorm",
                  device_settings[i].name, device_settings[i].threads);
         tests[i] = (struct CMUnitTest){names[i], ranks_together_are_one_batchnorm, NULL, NULL,
                                        (void *)&device_settings[i]};
     }
-    return _cmocka_run_group_tests("synchronised batchnorm", tests, DEVICE_SETTINGS, NULL, NULL);
+    return _cmocka_run_group_tests("synchronised batchnorm", tests, (size_t)device_setting_count, NULL, NULL);
 }

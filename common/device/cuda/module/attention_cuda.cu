@@ -1,0 +1,284 @@
+/* Scaled dot-product attention without the matrix of scores: tiles of queries meet tiles of keys in shared
+ * memory (Dao et al., "FlashAttention", 2022; running maximum and sum as in its algorithm 1).
+ *
+ * A block has a row of LANES threads for each row of its tile; a thread computes every LANES-th score of the
+ * row and owns every LANES-th column of the result. */
+#include "common/device/cuda/module/kernel.cuh"
+
+constexpr int LANES = 8, MOST_WIDTH = 128;
+
+/* WIDTH: columns that there is room for; TILE: rows of queries, and of keys. */
+template <int WIDTH> struct tile_sizes {
+    static constexpr int TILE = WIDTH <= 64 ? 32 : 16, THREADS = TILE * LANES, OWN = WIDTH / LANES, SCORES = TILE / LANES;
+};
+
+/* Rows of one head, `stride` apart. */
+struct head_rows {
+    const float *data;
+    int64_t stride;
+};
+
+__device__ static head_rows head_of(const float *data, int64_t stride, const attention_attributes &a)
+{
+    return {data + (int64_t)blockIdx.z * a.sequence * stride + (int64_t)blockIdx.y * a.width, stride};
+}
+
+__device__ static int64_t lse_of_head(const attention_attributes &a)
+{
+    return ((int64_t)blockIdx.z * a.heads + blockIdx.y) * a.sequence;
+}
+
+/* Rows [first, first + TILE) into shared memory, zero behind the last row and column. */
+template <int WIDTH, int TILE>
+__device__ void load_tile(float (*tile)[WIDTH + 1], head_rows rows, int64_t first, const attention_attributes &a)
+{
+    for (int i = threadIdx.x; i < TILE * WIDTH; i += TILE * LANES) {
+        int64_t row = first + i / WIDTH, column = i % WIDTH;
+        tile[i / WIDTH][column] = row < a.sequence && column < a.width ? rows.data[row * rows.stride + column] : 0;
+    }
+}
+
+template <int WIDTH> __device__ float dot(const float *a, const float *b)
+{
+    float sum = 0;
+    for (int i = 0; i < WIDTH; i++) sum = fmaf(a[i], b[i], sum);
+    return sum;
+}
+
+/* Over the LANES threads of a row. */
+__device__ static float row_sum(float value)
+{
+    for (int lane = LANES / 2; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffu, value, lane);
+    return value;
+}
+
+__device__ static float row_maximum(float value)
+{
+    for (int lane = LANES / 2; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lane));
+    return value;
+}
+
+__device__ static bool sees(const attention_attributes &a, int64_t query, int64_t key)
+{
+    return query < a.sequence && key < a.sequence && (!a.causal || key <= query);
+}
+
+/* ---- forward ---------------------------------------------------------------------------------- */
+
+template <int WIDTH>
+__global__ void forward_kernel(attention_attributes a, float scale, const float *q, const float *k, const float *v,
+                               float *out, float *lse)
+{
+    typedef tile_sizes<WIDTH> size;
+    __shared__ float qs[size::TILE][WIDTH + 1], ks[size::TILE][WIDTH + 1], vs[size::TILE][WIDTH + 1];
+    __shared__ float ps[size::TILE][size::TILE + 1];
+    int row = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    int64_t first = (int64_t)blockIdx.x * size::TILE, query = first + row;
+    float largest = -INFINITY, sum = 0, own[size::OWN] = {};
+    load_tile<WIDTH, size::TILE>(qs, head_of(q, a.stride, a), first, a);
+    int64_t end = a.causal && first + size::TILE < a.sequence ? first + size::TILE : a.sequence;
+    for (int64_t key = 0; key < end; key += size::TILE) {
+        load_tile<WIDTH, size::TILE>(ks, head_of(k, a.stride, a), key, a);
+        load_tile<WIDTH, size::TILE>(vs, head_of(v, a.stride, a), key, a);
+        __syncthreads();
+        float scores[size::SCORES], tile_largest = -INFINITY, tile_sum = 0;
+        for (int j = 0; j < size::SCORES; j++) {
+            int column = lane + j * LANES;
+            scores[j] = sees(a, query, key + column) ? scale * dot<WIDTH>(qs[row], ks[column]) : -INFINITY;
+            tile_largest = fmaxf(tile_largest, scores[j]);
+        }
+        float now = fmaxf(largest, row_maximum(tile_largest));
+        float shrink = now == -INFINITY ? 1 : expf(largest - now);
+        for (int j = 0; j < size::SCORES; j++) {
+            float p = now == -INFINITY ? 0 : expf(scores[j] - now);
+            ps[row][lane + j * LANES] = p;
+            tile_sum += p;
+        }
+        sum = sum * shrink + row_sum(tile_sum);
+        largest = now;
+        __syncthreads();
+        for (int c = 0; c < size::OWN; c++) {
+            own[c] *= shrink;
+            for (int j = 0; j < size::TILE; j++) own[c] = fmaf(ps[row][j], vs[j][lane + c * LANES], own[c]);
+        }
+        __syncthreads();
+    }
+    if (query >= a.sequence) return;
+    int64_t hidden = a.heads * a.width;
+    float *to = out + ((int64_t)blockIdx.z * a.sequence + query) * hidden + (int64_t)blockIdx.y * a.width;
+    for (int c = 0; c < size::OWN; c++)
+        if (lane + c * LANES < a.width) to[lane + c * LANES] = own[c] / sum;
+    if (lane == 0) lse[lse_of_head(a) + query] = largest + logf(sum);
+}
+
+/* ---- backward --------------------------------------------------------------------------------- */
+
+/* delta = dout . out, a warp a row of a head */
+__global__ static void delta_kernel(attention_attributes a, int64_t rows, const float *out, const float *dout,
+                                    float *delta)
+{
+    int64_t i = global_thread() / WARP, lane = threadIdx.x % WARP;
+    if (i >= rows) return;
+    int64_t query = i % a.sequence, head = i / a.sequence % a.heads, batch = i / (a.sequence * a.heads);
+    int64_t at = ((batch * a.sequence + query) * a.heads + head) * a.width;
+    float sum = 0;
+    for (int64_t c = lane; c < a.width; c += WARP) sum = fmaf(out[at + c], dout[at + c], sum);
+    sum = warp_sum(sum);
+    if (lane == 0) delta[i] = sum;
+}
+
+struct attention_gradient {
+    attention_attributes a;
+    float scale;
+    const float *q, *k, *v, *dout, *lse, *delta;
+};
+
+/* p = exp(s - lse),  ds = p (dout . v - delta) */
+struct score {
+    float p, ds;
+};
+
+template <int WIDTH>
+__device__ score score_of(const attention_gradient &g, int64_t query, int64_t key, const float *q, const float *k,
+                          const float *dout, const float *v)
+{
+    if (!sees(g.a, query, key)) return {0, 0};
+    int64_t at = lse_of_head(g.a) + query;
+    float p = expf(g.scale * dot<WIDTH>(q, k) - g.lse[at]);
+    return {p, p * (dot<WIDTH>(dout, v) - g.delta[at])};
+}
+
+/* dq = sum_j ds_j k_j / sqrt(width) */
+template <int WIDTH> __global__ void query_gradient(attention_gradient g, float *dq)
+{
+    typedef tile_sizes<WIDTH> size;
+    __shared__ float qs[size::TILE][WIDTH + 1], ks[size::TILE][WIDTH + 1], vs[size::TILE][WIDTH + 1],
+        dos[size::TILE][WIDTH + 1], ds[size::TILE][size::TILE + 1];
+    const attention_attributes &a = g.a;
+    int row = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    int64_t first = (int64_t)blockIdx.x * size::TILE, query = first + row;
+    float own[size::OWN] = {};
+    load_tile<WIDTH, size::TILE>(qs, head_of(g.q, a.stride, a), first, a);
+    load_tile<WIDTH, size::TILE>(dos, head_of(g.dout, a.heads * a.width, a), first, a);
+    int64_t end = a.causal && first + size::TILE < a.sequence ? first + size::TILE : a.sequence;
+    for (int64_t key = 0; key < end; key += size::TILE) {
+        load_tile<WIDTH, size::TILE>(ks, head_of(g.k, a.stride, a), key, a);
+        load_tile<WIDTH, size::TILE>(vs, head_of(g.v, a.stride, a), key, a);
+        __syncthreads();
+        for (int j = lane; j < size::TILE; j += LANES)
+            ds[row][j] = score_of<WIDTH>(g, query, key + j, qs[row], ks[j], dos[row], vs[j]).ds;
+        __syncthreads();
+        for (int c = 0; c < size::OWN; c++)
+            for (int j = 0; j < size::TILE; j++) own[c] = fmaf(ds[row][j], ks[j][lane + c * LANES], own[c]);
+        __syncthreads();
+    }
+    if (query >= a.sequence) return;
+    float *to = dq + ((int64_t)blockIdx.z * a.sequence + query) * a.stride + (int64_t)blockIdx.y * a.width;
+    for (int c = 0; c < size::OWN; c++)
+        if (lane + c * LANES < a.width) to[lane + c * LANES] = g.scale * own[c];
+}
+
+/* dk = sum_i ds_i q_i / sqrt(width),  dv = sum_i p_i dout_i */
+template <int WIDTH> __global__ void key_gradient(attention_gradient g, float *dk, float *dv)
+{
+    typedef tile_sizes<WIDTH> size;
+    __shared__ float qs[size::TILE][WIDTH + 1], ks[size::TILE][WIDTH + 1], vs[size::TILE][WIDTH + 1],
+        dos[size::TILE][WIDTH + 1], ds[size::TILE][size::TILE + 1], ps[size::TILE][size::TILE + 1];
+    const attention_attributes &a = g.a;
+    int row = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    int64_t first = (int64_t)blockIdx.x * size::TILE, key = first + row;
+    float own_k[size::OWN] = {}, own_v[size::OWN] = {};
+    load_tile<WIDTH, size::TILE>(ks, head_of(g.k, a.stride, a), first, a);
+    load_tile<WIDTH, size::TILE>(vs, head_of(g.v, a.stride, a), first, a);
+    for (int64_t query = a.causal ? first : 0; query < a.sequence; query += size::TILE) {
+        load_tile<WIDTH, size::TILE>(qs, head_of(g.q, a.stride, a), query, a);
+        load_tile<WIDTH, size::TILE>(dos, head_of(g.dout, a.heads * a.width, a), query, a);
+        __syncthreads();
+        for (int i = lane; i < size::TILE; i += LANES) {
+            score s = score_of<WIDTH>(g, query + i, key, qs[i], ks[row], dos[i], vs[row]);
+            ds[row][i] = s.ds;
+            ps[row][i] = s.p;
+        }
+        __syncthreads();
+        for (int c = 0; c < size::OWN; c++)
+            for (int i = 0; i < size::TILE; i++) {
+                own_k[c] = fmaf(ds[row][i], qs[i][lane + c * LANES], own_k[c]);
+                own_v[c] = fmaf(ps[row][i], dos[i][lane + c * LANES], own_v[c]);
+            }
+        __syncthreads();
+    }
+    if (key >= a.sequence) return;
+    int64_t at = ((int64_t)blockIdx.z * a.sequence + key) * a.stride + (int64_t)blockIdx.y * a.width;
+    for (int c = 0; c < size::OWN; c++) {
+        if (lane + c * LANES >= a.width) continue;
+        dk[at + lane + c * LANES] = g.scale * own_k[c];
+        dv[at + lane + c * LANES] = own_v[c];
+    }
+}
+
+/* ---- the operations --------------------------------------------------------------------------- */
+
+static status check_width(cuda_kernel *k)
+{
+    const attention_attributes *a = &k->base.op.u.attention;
+    if (a->width <= MOST_WIDTH) return STATUS_OK;
+    return fail(STATUS_CONFIG, "width of a head: found %lld, allowed on the cuda device is at most %d",
+                (long long)a->width, (int)MOST_WIDTH);
+}
+
+static status prepare_backward(cuda_kernel *k)
+{
+    const attention_attributes *a = &k->base.op.u.attention;
+    TRY(check_width(k));
+    k->base.workspace = (size_t)(a->batch * a->heads * a->sequence) * sizeof(float);
+    return STATUS_OK;
+}
+
+template <int WIDTH> static dim3 grid_of(const attention_attributes *a)
+{
+    return dim3((unsigned)ceil_div(a->sequence, tile_sizes<WIDTH>::TILE), (unsigned)a->heads, (unsigned)a->batch);
+}
+
+template <int WIDTH> static status forward_wide(const cuda_kernel *k, cudaStream_t s, void *const *o)
+{
+    const attention_attributes *a = &k->base.op.u.attention;
+    return launch(k, s, forward_kernel<WIDTH>, grid_of<WIDTH>(a), dim3(tile_sizes<WIDTH>::THREADS), *a,
+                  1.0f / sqrtf((float)a->width), (const float *)o[ATT_FWD_Q], (const float *)o[ATT_FWD_K],
+                  (const float *)o[ATT_FWD_V], (float *)o[ATT_FWD_OUT], (float *)o[ATT_FWD_LSE]);
+}
+
+static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+{
+    int64_t width = k->base.op.u.attention.width;
+    if (width <= 32) return forward_wide<32>(k, s, o);
+    return width <= 64 ? forward_wide<64>(k, s, o) : forward_wide<128>(k, s, o);
+}
+
+template <int WIDTH>
+static status backward_wide(const cuda_kernel *k, cudaStream_t s, const attention_gradient &g, void *const *o)
+{
+    dim3 threads(tile_sizes<WIDTH>::THREADS);
+    TRY(launch(k, s, query_gradient<WIDTH>, grid_of<WIDTH>(&g.a), threads, g, (float *)o[ATT_BWD_DQ]));
+    return launch(k, s, key_gradient<WIDTH>, grid_of<WIDTH>(&g.a), threads, g, (float *)o[ATT_BWD_DK],
+                  (float *)o[ATT_BWD_DV]);
+}
+
+static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
+{
+    constexpr int THREADS = 128;
+    const attention_attributes *a = &k->base.op.u.attention;
+    int64_t rows = a->batch * a->heads * a->sequence;
+    float *delta = (float *)workspace;
+    TRY(launch(k, s, delta_kernel, dim3((unsigned)ceil_div(rows, THREADS / WARP)), dim3(THREADS), *a, rows,
+               (const float *)o[ATT_BWD_OUT], (const float *)o[ATT_BWD_DOUT], delta));
+    attention_gradient g = {*a, 1.0f / sqrtf((float)a->width), (const float *)o[ATT_BWD_Q], (const float *)o[ATT_BWD_K],
+                            (const float *)o[ATT_BWD_V], (const float *)o[ATT_BWD_DOUT],
+                            (const float *)o[ATT_BWD_LSE], delta};
+    if (a->width <= 32) return backward_wide<32>(k, s, g, o);
+    return a->width <= 64 ? backward_wide<64>(k, s, g, o) : backward_wide<128>(k, s, g, o);
+}
+
+extern "C" {
+const cuda_kernel_entry cuda_attention_forward = {check_width, forward, nullptr};
+const cuda_kernel_entry cuda_attention_backward = {prepare_backward, backward, nullptr};
+}

@@ -1,0 +1,54 @@
+/* Packing: copies of a range of elements that convert, and divide on the way. */
+#include "common/device/cuda/module/kernel.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+constexpr int THREADS = 256;
+
+/* The quotient is taken in float32, then rounded to the type that is written. */
+template <typename To, typename From>
+__global__ void convert_kernel(int64_t count, float divisor, const From *from, To *to)
+{
+    for (int64_t i = global_thread(); i < count; i += grid_threads()) to[i] = (To)((float)from[i] / divisor);
+}
+
+template <typename To, typename From>
+static status convert(device_stream *base, void *to, const void *from, int64_t count, double divisor)
+{
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks_for(count, THREADS));
+    config.blockDim = dim3(THREADS);
+    config.stream = ((cuda_stream *)base)->stream;
+    cudaError_t code = cudaLaunchKernelEx(&config, convert_kernel<To, From>, count, (float)divisor, (const From *)from,
+                                          (To *)to);
+    return cuda_check((const cuda_device *)base->device, code, "convert");
+}
+
+extern "C" status cuda_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
+                               int64_t count, double divisor)
+{
+    const cuda_device *d = (const cuda_device *)s->device;
+    TRY(cuda_use(d));
+    if (count == 0) return STATUS_OK;
+    if (to_type == from_type && divisor == 1)
+        return to == from ? STATUS_OK
+                          : cuda_check(d, cudaMemcpyAsync(to, from, (size_t)(count * dtype_size(to_type)),
+                                                          cudaMemcpyDefault, ((cuda_stream *)s)->stream), "copy");
+    if (from_type == DTYPE_F32 && to_type == DTYPE_F32) return convert<float, float>(s, to, from, count, divisor);
+    if (from_type == DTYPE_F32 && to_type == DTYPE_F16) return convert<__half, float>(s, to, from, count, divisor);
+    if (from_type == DTYPE_F32 && to_type == DTYPE_BF16)
+        return convert<__nv_bfloat16, float>(s, to, from, count, divisor);
+    if (from_type == DTYPE_F16 && to_type == DTYPE_F32) return convert<float, __half>(s, to, from, count, divisor);
+    if (from_type == DTYPE_BF16 && to_type == DTYPE_F32)
+        return convert<float, __nv_bfloat16>(s, to, from, count, divisor);
+    return fail(STATUS_INTERNAL, "conversion on the cuda device from %s to %s is not provided", dtype_name(from_type),
+                dtype_name(to_type));
+}
+
+extern "C" status cuda_clear(device_stream *s, void *data, size_t bytes)
+{
+    const cuda_device *d = (const cuda_device *)s->device;
+    TRY(cuda_use(d));
+    return cuda_check(d, cudaMemsetAsync(data, 0, bytes, ((cuda_stream *)s)->stream), "cudaMemsetAsync");
+}

@@ -1,0 +1,222 @@
+#include "common/device/cuda/module/cublaslt.h"
+
+#include "common/device/cuda/module/libraries.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#if PSRING_HAVE_CUBLASLT
+
+enum { WORKSPACE_BYTES = 32 << 20 };
+
+struct cublaslt_product {
+    cuda_device *device;
+    cublaslt_shape shape;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, d;
+    int64_t rows; /* for which layouts and algorithm stand */
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+static const cublaslt_table *table_of(const cuda_device *d)
+{
+    return &d->libraries->cublaslt;
+}
+
+static status check(const cuda_device *d, cublasStatus_t code, const char *what)
+{
+    if (code == CUBLAS_STATUS_SUCCESS) return STATUS_OK;
+    return fail(STATUS_SYSTEM, "rank %d, GPU %d: %s: %s", d->base.config.rank, d->gpu, what,
+                table_of(d)->status_text(code));
+}
+
+void cublaslt_describe(const cuda_libraries *libraries, char *out, size_t size)
+{
+    out[0] = '\0';
+    if (libraries->why_cublaslt[0]) return;
+    size_t v = libraries->cublaslt.version();
+    snprintf(out, size, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
+}
+
+status cublaslt_open(cuda_device *d)
+{
+    cublasLtHandle_t handle;
+    if (d->libraries->why_cublaslt[0]) {
+        log_warn("cuBLASLt: %s; own matrix products run in its place, many times slower", d->libraries->why_cublaslt);
+        return STATUS_OK;
+    }
+    TRY(check(d, table_of(d)->create(&handle), "cublasLtCreate"));
+    d->cublaslt = handle;
+    return STATUS_OK;
+}
+
+void cublaslt_close(cuda_device *d)
+{
+    if (d->cublaslt) table_of(d)->destroy(d->cublaslt);
+    d->cublaslt = NULL;
+}
+
+static cublasComputeType_t compute_type(const cuda_device *d)
+{
+    switch ((device_precision)d->base.config.precision) {
+    case DEVICE_PRECISION_TF32:
+        return CUBLAS_COMPUTE_32F_FAST_TF32;
+    case DEVICE_PRECISION_BF16:
+        return CUBLAS_COMPUTE_32F_FAST_16BF;
+    default:
+        return CUBLAS_COMPUTE_32F;
+    }
+}
+
+/* ---- preparing -------------------------------------------------------------------------------- */
+
+static status make_desc(cublaslt_product *p)
+{
+    const cublaslt_table *t = table_of(p->device);
+    const cublaslt_shape *s = &p->shape;
+    cublasOperation_t a = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t b = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = s->relu   ? (s->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU)
+                                  : s->bias ? CUBLASLT_EPILOGUE_BIAS
+                                            : CUBLASLT_EPILOGUE_DEFAULT;
+    TRY(check(p->device, t->desc_create(&p->desc, compute_type(p->device), CUDA_R_32F), "cublasLtMatmulDescCreate"));
+    static const char what[] = "cublasLtMatmulDescSetAttribute";
+    TRY(check(p->device, t->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a), what));
+    TRY(check(p->device, t->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b), what));
+    return check(p->device, t->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue), what);
+}
+
+static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, int64_t rows, int64_t columns)
+{
+    if (*out) table_of(d)->layout_destroy(*out);
+    *out = NULL;
+    return check(d, table_of(d)->layout_create(out, CUDA_R_32F, (uint64_t)rows, (uint64_t)columns, rows),
+                 "cublasLtMatrixLayoutCreate");
+}
+
+/* Heuristics are a function of shapes: the same product gets the same algorithm in every run. */
+static status find_algorithm(cublaslt_product *p, bool *found)
+{
+    const cublaslt_table *t = table_of(p->device);
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t result;
+    size_t workspace = WORKSPACE_BYTES;
+    int count = 0;
+    TRY(check(p->device, t->preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
+    cublasStatus_t code =
+        t->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = t->heuristic(p->device->cublaslt, p->desc, p->a, p->b, p->d, p->d, preference, 1, &result, &count);
+    t->preference_destroy(preference);
+    *found = code == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    if (*found) p->algorithm = result.algo;
+    return *found || code == CUBLAS_STATUS_NOT_SUPPORTED ? STATUS_OK : check(p->device, code, "cublasLtMatmulAlgoGetHeuristic");
+}
+
+static status use_rows(cublaslt_product *p, int64_t rows, bool *found)
+{
+    const cublaslt_shape *s = &p->shape;
+    int64_t n = s->varying == CUBLASLT_N ? rows : s->n, k = s->varying == CUBLASLT_K ? rows : s->k;
+    TRY(make_layout(p->device, &p->a, s->transpose_a ? k : s->m, s->transpose_a ? s->m : k));
+    TRY(make_layout(p->device, &p->b, s->transpose_b ? n : k, s->transpose_b ? k : n));
+    TRY(make_layout(p->device, &p->d, s->m, n));
+    p->rows = rows;
+    return find_algorithm(p, found);
+}
+
+status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_product **out)
+{
+    bool found = false;
+    *out = NULL;
+    if (!d->cublaslt) return STATUS_OK;
+    cublaslt_product *p = calloc(1, sizeof *p);
+    if (!p) return fail(STATUS_SYSTEM, "no memory for a matrix product");
+    p->device = d;
+    p->shape = *shape;
+    status rc = make_desc(p);
+    if (rc == STATUS_OK) rc = use_rows(p, shape->varying == CUBLASLT_N ? shape->n : shape->k, &found);
+    if (rc != STATUS_OK || !found) cublaslt_release(&p);
+    *out = p;
+    return rc;
+}
+
+void cublaslt_release(cublaslt_product **pointer)
+{
+    cublaslt_product *p = *pointer;
+    if (!p) return;
+    const cublaslt_table *t = table_of(p->device);
+    if (p->a) t->layout_destroy(p->a);
+    if (p->b) t->layout_destroy(p->b);
+    if (p->d) t->layout_destroy(p->d);
+    if (p->desc) t->desc_destroy(p->desc);
+    free(p);
+    *pointer = NULL;
+}
+
+size_t cublaslt_workspace(const cublaslt_product *p)
+{
+    return p ? WORKSPACE_BYTES : 0;
+}
+
+status cublaslt_run(cublaslt_product *p, cudaStream_t s, const float *a, const float *b, const float *bias, float *d,
+                    int64_t rows, bool add, void *workspace)
+{
+    const cublaslt_table *t = table_of(p->device);
+    float one = 1, beta = add ? 1 : 0;
+    bool found = true;
+    if (rows != p->rows) TRY(use_rows(p, rows, &found));
+    if (!found) return fail(STATUS_CONFIG, "cuBLASLt has no algorithm for %lld rows", (long long)rows);
+    if (p->shape.bias)
+        TRY(check(p->device, t->desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
+                  "cublasLtMatmulDescSetAttribute"));
+    return check(p->device,
+                 t->matmul(p->device->cublaslt, p->desc, &one, a, p->a, b, p->b, &beta, d, p->d, d, p->d,
+                           &p->algorithm, workspace, WORKSPACE_BYTES, s),
+                 "cublasLtMatmul");
+}
+
+#else /* built without cuBLASLt: no product is ever made */
+
+void cublaslt_describe(const cuda_libraries *libraries, char *out, size_t size)
+{
+    (void)libraries, (void)size;
+    out[0] = '\0';
+}
+
+status cublaslt_open(cuda_device *d)
+{
+    (void)d;
+    return STATUS_OK;
+}
+
+void cublaslt_close(cuda_device *d)
+{
+    (void)d;
+}
+
+status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_product **out)
+{
+    (void)d, (void)shape;
+    *out = NULL;
+    return STATUS_OK;
+}
+
+void cublaslt_release(cublaslt_product **product)
+{
+    *product = NULL;
+}
+
+size_t cublaslt_workspace(const cublaslt_product *product)
+{
+    (void)product;
+    return 0;
+}
+
+status cublaslt_run(cublaslt_product *product, cudaStream_t s, const float *a, const float *b, const float *bias,
+                    float *d, int64_t rows, bool add, void *workspace)
+{
+    (void)product, (void)s, (void)a, (void)b, (void)bias, (void)d, (void)rows, (void)add, (void)workspace;
+    return fail(STATUS_INTERNAL, "this module was built without cuBLASLt");
+}
+
+#endif

@@ -1,0 +1,34 @@
+/* Matrix products through cuBLASLt. Where the library is missing a product is NULL: callers have their own. */
+#ifndef COMMON_DEVICE_CUDA_MODULE_CUBLASLT_H
+#define COMMON_DEVICE_CUDA_MODULE_CUBLASLT_H
+
+#include "common/device/cuda/module/cuda_impl.h"
+
+/* The dimension that follows op_scalars.rows. */
+typedef enum cublaslt_varying { CUBLASLT_N, CUBLASLT_K } cublaslt_varying;
+
+/* d (m, n) = op(a) (m, k) * op(b) (k, n), all running down columns without gaps. */
+typedef struct cublaslt_shape {
+    int64_t m, n, k;
+    bool transpose_a, transpose_b;
+    cublaslt_varying varying;
+    bool bias, relu; /* added to each column, [m]; then max(0, x) */
+} cublaslt_shape;
+
+typedef struct cublaslt_product cublaslt_product;
+
+status cublaslt_open(cuda_device *d);
+void cublaslt_close(cuda_device *d);
+/* The version found, "" where there is none. */
+void cublaslt_describe(const cuda_libraries *libraries, char *out, size_t size);
+
+/* *out is NULL where cuBLASLt is missing or knows no algorithm. */
+status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_product **out);
+void cublaslt_release(cublaslt_product **product);
+size_t cublaslt_workspace(const cublaslt_product *product);
+
+/* With `rows` in place of the varying dimension. `add`: d = d + product. */
+status cublaslt_run(cublaslt_product *product, cudaStream_t s, const float *a, const float *b, const float *bias,
+                    float *d, int64_t rows, bool add, void *workspace);
+
+#endif

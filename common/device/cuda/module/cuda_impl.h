@@ -1,0 +1,131 @@
+/* The inside of the module. For this folder, and for ring/collectives/nccl, which is part of the module.
+ *
+ * Storage is float32 everywhere; `precision` says in what matrix products multiply. Threads: a device
+ * belongs to its rank's thread; streams and fences may be used by another one (the agent), each stream by
+ * one thread at a time. Every entry from outside makes the GPU current for the calling thread. */
+#ifndef COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
+#define COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
+
+#include "common/device/cuda/cuda_module.h"
+#include "common/memory/piece.h"
+
+#include <cuda_runtime_api.h>
+
+typedef struct cuda_staging cuda_staging;
+typedef struct cuda_libraries cuda_libraries; /* libraries.h */
+
+typedef struct cuda_device {
+    device base;
+    int gpu;
+    cuda_libraries *libraries;
+    void *cublaslt, *cudnn;     /* handles; NULL: own kernels take their place */
+    cuda_staging *staging;
+    int64_t allocated_bytes;    /* by device_allocate */
+    cudaEvent_t anchor;         /* ties the GPU's clock to the host's */
+    int64_t anchor_ns;
+    cudaStream_t anchor_stream; /* for the anchor alone */
+    bool failing, failed;       /* atomic: the first failed fence has `failure`; it is there */
+    error_record failure;
+} cuda_device;
+
+typedef struct cuda_stream {
+    device_stream base;
+    cudaStream_t stream;
+    cudaEvent_t marks[DEVICE_MARKS]; /* made when first used */
+} cuda_stream;
+
+/* A number in pinned host memory: the GPU waits for it and writes it in stream order (cuStreamWaitValue64,
+ * cuStreamWriteValue64), the host reads and writes it as it likes. */
+typedef struct cuda_fence {
+    device_fence base;
+    uint64_t *value; /* pinned; atomic */
+    void *address;   /* the same for the GPU */
+} cuda_fence;
+
+typedef struct cuda_kernel cuda_kernel;
+
+/* One per operation. `prepare` and `release` may be NULL. */
+typedef struct cuda_kernel_entry {
+    status (*prepare)(cuda_kernel *k);
+    status (*run)(const cuda_kernel *k, cudaStream_t s, void *const *operands, const op_scalars *scalars,
+                  void *workspace);
+    void (*release)(cuda_kernel *k);
+} cuda_kernel_entry;
+
+struct cuda_kernel {
+    device_kernel base;
+    const cuda_kernel_entry *entry;
+    void *state; /* the entry's own */
+};
+
+static inline cuda_device *cuda_device_of(const cuda_kernel *k)
+{
+    return (cuda_device *)k->base.device;
+}
+
+static inline bool cuda_accumulates(const cuda_kernel *k, const op_scalars *scalars)
+{
+    return k->base.op.accumulate || (scalars && scalars->accumulate);
+}
+
+static inline int64_t cuda_rows(const op_scalars *scalars, int64_t most)
+{
+    return scalars && scalars->rows > 0 ? scalars->rows : most;
+}
+
+/* device_cuda.c */
+void cuda_probe_machine(cuda_probe *out);
+/* STATUS_SYSTEM with "rank R on HOST, GPU G: WHAT: the error's text"; clears CUDA's record. */
+status cuda_check(const cuda_device *d, cudaError_t code, const char *what);
+status cuda_use(const cuda_device *d);
+int64_t cuda_event_ns(const cuda_device *d, cudaEvent_t event);
+
+/* memory_cuda.c */
+status cuda_staging_open(cuda_device *d);
+void cuda_staging_close(cuda_device *d);
+status cuda_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
+void cuda_free(device *d, device_memory *memory);
+status cuda_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
+status cuda_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
+                     int64_t count);
+status cuda_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
+
+/* layout_cuda.c */
+status cuda_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
+status cuda_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed);
+status cuda_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain);
+
+/* stream_cuda.c */
+status cuda_anchor(cuda_device *d);
+status cuda_stream_open(device *d, device_stream_role role, device_stream **out);
+void cuda_stream_close(device_stream *s);
+status cuda_stream_synchronize(device_stream *s);
+status cuda_mark(device_stream *s, int slot);
+int64_t cuda_mark_ns(device_stream *s, int slot);
+int64_t cuda_now_ns(device *d);
+
+/* fence_cuda.c */
+status cuda_stream_signal(device_stream *s, device_fence *f, uint64_t value);
+status cuda_stream_wait(device_stream *s, device_fence *f, uint64_t value);
+status cuda_fence_open(device *d, device_fence **out);
+void cuda_fence_close(device_fence *f);
+void cuda_fence_reach(device_fence *f, uint64_t value);
+bool cuda_fence_reached(device_fence *f, uint64_t value);
+void cuda_fence_fail(device_fence *f, const error_record *error);
+
+/* kernel_cuda.c */
+status cuda_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
+void cuda_release(device_kernel *kernel);
+status cuda_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
+                   void *workspace);
+
+/* convert_cuda.cu */
+status cuda_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
+                    int64_t count, double divisor);
+status cuda_clear(device_stream *s, void *data, size_t bytes);
+
+#define CUDA_ENTRY(name, class) extern const cuda_kernel_entry cuda_##name;
+OP_LIST(CUDA_ENTRY)
+#undef CUDA_ENTRY
+
+#endif

@@ -1,0 +1,24 @@
+/* Convolutions through cuDNN. Where the library is missing a convolution is NULL: callers have their own. */
+#ifndef COMMON_DEVICE_CUDA_MODULE_CUDNN_CUDA_H
+#define COMMON_DEVICE_CUDA_MODULE_CUDNN_CUDA_H
+
+#include "common/device/cuda/module/cuda_impl.h"
+
+typedef struct cudnn_conv cudnn_conv;
+
+status cudnn_open(cuda_device *d);
+void cudnn_close(cuda_device *d);
+/* The version found, "" where there is none. */
+void cudnn_describe(const cuda_libraries *libraries, char *out, size_t size);
+
+/* Chooses among the algorithms that give the same bits in every run the one that cuDNN's heuristics put
+ * first; *out is NULL where cuDNN is missing or has none. */
+status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out);
+void cudnn_conv_release(cudnn_conv **conv);
+size_t cudnn_conv_workspace(const cudnn_conv *conv);
+
+/* Forward: x, w -> y. Backward data: w, dy -> dx. Backward weights: x, dy -> dw. `add`: out += result. */
+status cudnn_conv_run(cudnn_conv *conv, cudaStream_t s, const float *first, const float *second, float *out, bool add,
+                      void *workspace);
+
+#endif

@@ -1,0 +1,202 @@
+/* Opening a GPU, finding out what is there, and CUDA's errors. */
+#include "common/base/clock.h"
+#include "common/base/text.h"
+#include "common/device/cuda/module/cublaslt.h"
+#include "common/device/cuda/module/cuda_impl.h"
+#include "common/device/cuda/module/cudnn_cuda.h"
+#include "common/device/cuda/module/libraries.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+extern const device_backend cuda_backend;
+
+static const char *const precision_names[] = {"float32", "tf32", "bf16"};
+
+/* ---- errors ----------------------------------------------------------------------------------- */
+
+status cuda_check(const cuda_device *d, cudaError_t code, const char *what)
+{
+    char host[64] = "?";
+    if (code == cudaSuccess) return STATUS_OK;
+    gethostname(host, sizeof host - 1);
+    cudaGetLastError();
+    return fail(STATUS_SYSTEM, "rank %d on %s, GPU %d: %s: %s (%s)", d->base.config.rank, host, d->gpu, what,
+                cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+status cuda_use(const cuda_device *d)
+{
+    return cuda_check(d, cudaSetDevice(d->gpu), "cudaSetDevice");
+}
+
+/* ---- what is there ---------------------------------------------------------------------------- */
+
+static void probe_gpus(cuda_probe *out)
+{
+    int count = 0, version = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    cudaDriverGetVersion(&version);
+    if (version)
+        snprintf(out->driver, sizeof out->driver, "for CUDA %d.%d", version / 1000, version % 1000 / 10);
+    if (code != cudaSuccess) {
+        snprintf(out->why_driver, sizeof out->why_driver, "%s", cudaGetErrorString(code));
+        cudaGetLastError();
+        return;
+    }
+    out->gpu_count = count;
+    for (int i = 0; i < count && i < CUDA_MOST_GPUS; i++) {
+        struct cudaDeviceProp p;
+        if (cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
+        cuda_gpu *g = &out->gpus[i];
+        snprintf(g->name, sizeof g->name, "%s", p.name);
+        g->major = p.major;
+        g->minor = p.minor;
+        g->memory_bytes = (int64_t)p.totalGlobalMem;
+        g->runs = p.major * 10 + p.minor >= PSRING_LEAST_ARCHITECTURE;
+    }
+}
+
+void cuda_probe_machine(cuda_probe *out)
+{
+    cuda_libraries libraries;
+    *out = (cuda_probe){0};
+    snprintf(out->toolkit, sizeof out->toolkit, "%d.%d", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    snprintf(out->architectures, sizeof out->architectures, "%s", PSRING_ARCHITECTURES);
+    out->emulated = PSRING_CUDA_EMULATED;
+    probe_gpus(out);
+    cuda_libraries_open(&libraries);
+    cudnn_describe(&libraries, out->cudnn, sizeof out->cudnn);
+    cublaslt_describe(&libraries, out->cublaslt, sizeof out->cublaslt);
+    snprintf(out->why_cudnn, sizeof out->why_cudnn, "%s", libraries.why_cudnn);
+    snprintf(out->why_cublaslt, sizeof out->why_cublaslt, "%s", libraries.why_cublaslt);
+}
+
+/* ---- open ------------------------------------------------------------------------------------- */
+
+static status choose_gpu(const device_config *config, int *out)
+{
+    int count = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess || count == 0) {
+        cudaGetLastError();
+        return fail(STATUS_UNAVAILABLE, "device cuda: no GPU can be used: %s; take --device cpu",
+                    code == cudaSuccess ? "none was found" : cudaGetErrorString(code));
+    }
+    if (config->local_rank >= count && !config->share_gpu)
+        return fail(STATUS_CONFIG,
+                    "device cuda: found %d GPU%s for local rank %d, allowed is a GPU a rank; take fewer ranks "
+                    "(--gpus %d) or let ranks share (--share-gpu)",
+                    count, count == 1 ? "" : "s", config->local_rank, count);
+    *out = config->local_rank % count;
+    return STATUS_OK;
+}
+
+static void describe(cuda_device *d, const struct cudaDeviceProp *p)
+{
+    d->base.info = (device_info){.name = "cuda",
+                                 .compute_type = DTYPE_F32,
+                                 .real = true};
+    snprintf(d->base.info.description, sizeof d->base.info.description, "GPU %d, %.60s, %s%s%s%s", d->gpu,
+             p->name, precision_names[d->base.config.precision], d->cudnn ? ", cuDNN" : "",
+             d->cublaslt ? ", cuBLASLt" : "", PSRING_CUDA_EMULATED ? ", EMULATED on the host" : "");
+}
+
+static status check_gpu(const cuda_device *d, const struct cudaDeviceProp *p)
+{
+    int architecture = p->major * 10 + p->minor;
+    if (architecture < PSRING_LEAST_ARCHITECTURE)
+        return fail(STATUS_UNAVAILABLE,
+                    "device cuda: GPU %d (%s) is of compute capability %d.%d, allowed is %d.%d or later "
+                    "(built with CUDA %d.%d for %s)",
+                    d->gpu, p->name, p->major, p->minor, PSRING_LEAST_ARCHITECTURE / 10,
+                    PSRING_LEAST_ARCHITECTURE % 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
+                    PSRING_ARCHITECTURES);
+    if (d->base.config.precision != DEVICE_PRECISION_F32 && p->major < 8)
+        return fail(STATUS_CONFIG, "device cuda: found --%s on compute capability %d.%d, allowed is 8.0 or later",
+                    precision_names[d->base.config.precision], p->major, p->minor);
+    return STATUS_OK;
+}
+
+static void cuda_close(device *base)
+{
+    cuda_device *d = (cuda_device *)base;
+    cudnn_close(d);
+    cublaslt_close(d);
+    cuda_staging_close(d);
+    if (d->anchor) cudaEventDestroy(d->anchor);
+    if (d->anchor_stream) cudaStreamDestroy(d->anchor_stream);
+    free(d->libraries);
+    free(d);
+}
+
+static status open_gpu(cuda_device *d)
+{
+    struct cudaDeviceProp properties;
+    TRY(choose_gpu(&d->base.config, &d->gpu));
+    TRY(cuda_check(d, cudaGetDeviceProperties(&properties, d->gpu), "cudaGetDeviceProperties"));
+    TRY(check_gpu(d, &properties));
+    TRY(cuda_use(d));
+    d->libraries = calloc(1, sizeof *d->libraries);
+    if (!d->libraries) return fail(STATUS_SYSTEM, "no memory for the cuda device");
+    cuda_libraries_open(d->libraries);
+    if (d->libraries->why_driver[0])
+        return fail(STATUS_UNAVAILABLE, "device cuda: the driver cannot be used: %s", d->libraries->why_driver);
+    TRY(cublaslt_open(d));
+    TRY(cudnn_open(d));
+    TRY(cuda_staging_open(d));
+    TRY(cuda_check(d, cudaStreamCreateWithFlags(&d->anchor_stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+    TRY(cuda_check(d, cudaEventCreate(&d->anchor), "cudaEventCreate"));
+    TRY(cuda_anchor(d));
+    describe(d, &properties);
+    return STATUS_OK;
+}
+
+static status cuda_open(const device_config *config, device **out)
+{
+    cuda_device *d = calloc(1, sizeof *d);
+    if (!d) return fail(STATUS_SYSTEM, "no memory for the cuda device");
+    d->base.backend = &cuda_backend;
+    d->base.config = *config;
+    status rc = open_gpu(d);
+    if (rc != STATUS_OK) {
+        cuda_close(&d->base);
+        return rc;
+    }
+    *out = &d->base;
+    return STATUS_OK;
+}
+
+const device_backend cuda_backend = {
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .allocate = cuda_allocate,
+    .free = cuda_free,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .convert = cuda_convert,
+    .clear = cuda_clear,
+    .usage = cuda_usage,
+    .choose_layout = cuda_choose_layout,
+    .layout_pack = cuda_layout_pack,
+    .layout_unpack = cuda_layout_unpack,
+    .prepare = cuda_prepare,
+    .release = cuda_release,
+    .launch = cuda_launch,
+    .stream_open = cuda_stream_open,
+    .stream_close = cuda_stream_close,
+    .stream_signal = cuda_stream_signal,
+    .stream_wait = cuda_stream_wait,
+    .stream_synchronize = cuda_stream_synchronize,
+    .fence_open = cuda_fence_open,
+    .fence_close = cuda_fence_close,
+    .fence_reach = cuda_fence_reach,
+    .fence_reached = cuda_fence_reached,
+    .fence_fail = cuda_fence_fail,
+    .mark = cuda_mark,
+    .mark_ns = cuda_mark_ns,
+    .now_ns = cuda_now_ns,
+};

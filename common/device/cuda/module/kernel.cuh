@@ -1,0 +1,129 @@
+/* What the kernels share: launching, reductions within a block, activation functions.
+ *
+ * Every sum is taken in an order that follows from shapes alone, so the same call gives the same bits; fused
+ * multiply-adds stand only where fmaf() is written (the build says --fmad=false). No kernel uses atomics. */
+#ifndef COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
+#define COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+extern "C" {
+#include "common/device/cuda/module/cuda_impl.h"
+}
+
+constexpr int WARP = 32, MOST_BLOCKS_Y = 65535;
+
+template <typename... Parameters, typename... Arguments>
+status launch(const cuda_kernel *k, cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+              Arguments... arguments)
+{
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.stream = stream;
+    cudaError_t code = cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+    if (code == cudaSuccess) return STATUS_OK;
+    return cuda_check(cuda_device_of(k), code, op_name(k->base.op.kind));
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Blocks for a loop over `count` elements in steps of the whole grid. */
+static inline unsigned blocks_for(int64_t count, int threads)
+{
+    constexpr int MOST = 4096;
+    int64_t blocks = ceil_div(count, threads);
+    return (unsigned)(blocks < 1 ? 1 : blocks < MOST ? blocks : MOST);
+}
+
+__device__ static inline int64_t global_thread()
+{
+    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+__device__ static inline int64_t grid_threads()
+{
+    return (int64_t)gridDim.x * blockDim.x;
+}
+
+/* ---- sums over a block: THREADS threads in x, all of which take part and get the result --------- */
+
+template <typename T> __device__ T warp_sum(T value)
+{
+    for (int lane = WARP / 2; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffu, value, lane);
+    return value;
+}
+
+template <int THREADS, typename T> __device__ T block_sum(T value)
+{
+    __shared__ T parts[THREADS / WARP];
+    value = warp_sum(value);
+    if (threadIdx.x % WARP == 0) parts[threadIdx.x / WARP] = value;
+    __syncthreads();
+    T total = parts[0];
+    for (int i = 1; i < THREADS / WARP; i++) total += parts[i];
+    __syncthreads();
+    return total;
+}
+
+/* ---- activations ------------------------------------------------------------------------------ */
+
+__device__ static inline float normal_cdf(float x)
+{
+    return 0.5f * erfcf(-x * 0.70710678118654752f);
+}
+
+__device__ static inline float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* GELU's argument of tanh (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016). */
+__device__ static inline float gelu_inner(float x)
+{
+    return 0.79788456080286536f * (x + 0.044715f * x * x * x);
+}
+
+__device__ static inline float activate(int act, float x)
+{
+    switch (act) {
+    case ACTIVATION_RELU:
+        return x <= 0 ? 0 : x; /* NaN stays NaN, as in PyTorch */
+    case ACTIVATION_SILU:
+        return x * sigmoid(x);
+    case ACTIVATION_GELU:
+        return x * normal_cdf(x);
+    case ACTIVATION_GELU_TANH:
+        return 0.5f * x * (1.0f + tanhf(gelu_inner(x)));
+    default:
+        return x;
+    }
+}
+
+/* dy * act'(x). `kept` is y for RELU, x for the others. */
+__device__ static inline float activate_backward(int act, float kept, float dy)
+{
+    float s, t;
+    switch (act) {
+    case ACTIVATION_RELU:
+        return kept <= 0 ? 0 : dy;
+    case ACTIVATION_SILU:
+        s = sigmoid(kept);
+        return dy * s * (1.0f + kept * (1.0f - s));
+    case ACTIVATION_GELU:
+        return dy * (normal_cdf(kept) + kept * 0.39894228040143268f * expf(-0.5f * kept * kept));
+    case ACTIVATION_GELU_TANH:
+        t = tanhf(gelu_inner(kept));
+        return dy * 0.5f *
+               (1.0f + t +
+                kept * (1.0f - t * t) * 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * kept * kept));
+    default:
+        return dy;
+    }
+}
+
+#endif

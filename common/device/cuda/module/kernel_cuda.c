@@ -1,0 +1,47 @@
+/* The table of operations, and what is common to preparing and launching them. */
+#include "common/device/cuda/module/cuda_impl.h"
+
+#include <stdlib.h>
+
+#define TABLE_ENTRY(name, class) [OP_##name] = &cuda_##name,
+static const cuda_kernel_entry *const entries[OP_COUNT] = {OP_LIST(TABLE_ENTRY)};
+#undef TABLE_ENTRY
+
+status cuda_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)
+{
+    (void)layout; /* an operation's shape gives it */
+    if (op->type != DTYPE_F32)
+        return fail(STATUS_INTERNAL, "%s on the cuda device: found %s, allowed is %s", op_name(op->kind),
+                    dtype_name(op->type), dtype_name(DTYPE_F32));
+    cuda_kernel *k = calloc(1, sizeof *k);
+    if (!k) return fail(STATUS_SYSTEM, "no memory for a kernel of %s", op_name(op->kind));
+    k->base = (device_kernel){.device = d, .op = *op};
+    k->entry = entries[op->kind];
+    status rc = cuda_use((cuda_device *)d);
+    if (rc == STATUS_OK && k->entry->prepare) rc = k->entry->prepare(k);
+    if (rc != STATUS_OK) {
+        error_context("%s", op_name(op->kind));
+        cuda_release(&k->base);
+        return rc;
+    }
+    *out = &k->base;
+    return STATUS_OK;
+}
+
+void cuda_release(device_kernel *base)
+{
+    cuda_kernel *k = (cuda_kernel *)base;
+    if (k->entry->release) k->entry->release(k);
+    free(k);
+}
+
+status cuda_launch(device_stream *s, device_kernel *base, void *const *operands, const op_scalars *scalars,
+                   void *workspace)
+{
+    const cuda_kernel *k = (const cuda_kernel *)base;
+    cuda_device *d = (cuda_device *)base->device;
+    TRY(cuda_use(d));
+    status rc = k->entry->run(k, ((cuda_stream *)s)->stream, operands, scalars, workspace);
+    if (rc != STATUS_OK) return rc;
+    return cuda_check(d, cudaGetLastError(), op_name(base->op.kind));
+}

@@ -1,0 +1,93 @@
+/* Libraries that are looked for at run time: the driver, cuDNN and cuBLASLt. Each is a table of function
+ * pointers of the types that the toolkit's headers declare. */
+#ifndef COMMON_DEVICE_CUDA_MODULE_LIBRARIES_H
+#define COMMON_DEVICE_CUDA_MODULE_LIBRARIES_H
+
+#include "common/device/cuda/module/cuda_impl.h"
+
+#include <cuda.h>
+#if PSRING_HAVE_CUBLASLT
+#include <cublasLt.h>
+#endif
+#if PSRING_HAVE_CUDNN
+#include <cudnn.h>
+#endif
+#include <stddef.h>
+
+/* member, symbol */
+#define DRIVER_FUNCTIONS(X) X(wait_value, cuStreamWaitValue64_v2) X(write_value, cuStreamWriteValue64_v2)
+
+#define CUBLASLT_FUNCTIONS(X)                                                                                \
+    X(create, cublasLtCreate)                                                                                \
+    X(destroy, cublasLtDestroy)                                                                              \
+    X(version, cublasLtGetVersion)                                                                           \
+    X(status_text, cublasLtGetStatusString)                                                                  \
+    X(matmul, cublasLtMatmul)                                                                                \
+    X(layout_create, cublasLtMatrixLayoutCreate)                                                             \
+    X(layout_destroy, cublasLtMatrixLayoutDestroy)                                                           \
+    X(layout_set, cublasLtMatrixLayoutSetAttribute)                                                          \
+    X(desc_create, cublasLtMatmulDescCreate)                                                                 \
+    X(desc_destroy, cublasLtMatmulDescDestroy)                                                               \
+    X(desc_set, cublasLtMatmulDescSetAttribute)                                                              \
+    X(preference_create, cublasLtMatmulPreferenceCreate)                                                     \
+    X(preference_destroy, cublasLtMatmulPreferenceDestroy)                                                   \
+    X(preference_set, cublasLtMatmulPreferenceSetAttribute)                                                  \
+    X(heuristic, cublasLtMatmulAlgoGetHeuristic)
+
+#define CUDNN_FUNCTIONS(X)                                                                                   \
+    X(create, cudnnCreate)                                                                                   \
+    X(destroy, cudnnDestroy)                                                                                 \
+    X(version, cudnnGetVersion)                                                                              \
+    X(status_text, cudnnGetErrorString)                                                                      \
+    X(set_stream, cudnnSetStream)                                                                            \
+    X(tensor_create, cudnnCreateTensorDescriptor)                                                            \
+    X(tensor_destroy, cudnnDestroyTensorDescriptor)                                                          \
+    X(tensor_set, cudnnSetTensor4dDescriptor)                                                                \
+    X(filter_create, cudnnCreateFilterDescriptor)                                                            \
+    X(filter_destroy, cudnnDestroyFilterDescriptor)                                                          \
+    X(filter_set, cudnnSetFilter4dDescriptor)                                                                \
+    X(conv_create, cudnnCreateConvolutionDescriptor)                                                         \
+    X(conv_destroy, cudnnDestroyConvolutionDescriptor)                                                       \
+    X(conv_set, cudnnSetConvolution2dDescriptor)                                                             \
+    X(conv_set_math, cudnnSetConvolutionMathType)                                                            \
+    X(forward_find, cudnnGetConvolutionForwardAlgorithm_v7)                                                  \
+    X(data_find, cudnnGetConvolutionBackwardDataAlgorithm_v7)                                                \
+    X(filter_find, cudnnGetConvolutionBackwardFilterAlgorithm_v7)                                            \
+    X(forward, cudnnConvolutionForward)                                                                      \
+    X(backward_data, cudnnConvolutionBackwardData)                                                           \
+    X(backward_filter, cudnnConvolutionBackwardFilter)
+
+#define LIBRARY_MEMBER(member, symbol) __typeof__(symbol) *member;
+typedef struct driver_table {
+    DRIVER_FUNCTIONS(LIBRARY_MEMBER)
+} driver_table;
+#if PSRING_HAVE_CUBLASLT
+typedef struct cublaslt_table {
+    CUBLASLT_FUNCTIONS(LIBRARY_MEMBER)
+} cublaslt_table;
+#endif
+#if PSRING_HAVE_CUDNN
+typedef struct cudnn_table {
+    CUDNN_FUNCTIONS(LIBRARY_MEMBER)
+} cudnn_table;
+#endif
+
+struct cuda_libraries {
+    driver_table driver;
+#if PSRING_HAVE_CUBLASLT
+    cublaslt_table cublaslt;
+#endif
+#if PSRING_HAVE_CUDNN
+    cudnn_table cudnn;
+#endif
+    /* Why a piece cannot be used; "" where it can. */
+    char why_driver[192], why_cublaslt[192], why_cudnn[192];
+};
+
+/* Finds what is there. A library once found stays loaded. */
+void cuda_libraries_open(cuda_libraries *out);
+
+/* Opens the first of the NULL-terminated `names`; NULL and the reason where there is none. */
+void *cuda_library_find(const char *const *names, char *why, size_t size);
+
+#endif

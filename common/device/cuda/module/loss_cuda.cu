@@ -1,0 +1,128 @@
+/* torch.nn.CrossEntropyLoss and MSELoss with reduction "sum"; gradients are divided by the launch's
+ * normaliser. A block a row leaves the row's loss in the workspace; one block adds the rows in order. */
+#include "common/device/cuda/module/kernel.cuh"
+
+constexpr int THREADS = 256, SUM_THREADS = 256;
+
+/* Of equals the first, as far as a thread or a pair of threads can tell. */
+struct largest {
+    float value;
+    int64_t at;
+};
+
+__device__ static inline largest larger(largest a, largest b)
+{
+    if (b.value > a.value || (b.value == a.value && b.at < a.at)) return b;
+    return a;
+}
+
+/* Of the logits [classes]: the largest and its place, by all threads of the block. Class 0 stands for a
+ * thread that has none. */
+__device__ static largest row_maximum(const float *logits, int64_t classes)
+{
+    __shared__ largest parts[THREADS / WARP];
+    largest best = {logits[0], 0};
+    for (int64_t i = threadIdx.x; i < classes; i += THREADS) best = larger(best, largest{logits[i], i});
+    for (int lane = WARP / 2; lane > 0; lane /= 2) {
+        largest other = {__shfl_xor_sync(0xffffffffu, best.value, lane), __shfl_xor_sync(0xffffffffu, best.at, lane)};
+        best = larger(best, other);
+    }
+    if (threadIdx.x % WARP == 0) parts[threadIdx.x / WARP] = best;
+    __syncthreads();
+    best = parts[0];
+    for (int i = 1; i < THREADS / WARP; i++) best = larger(best, parts[i]);
+    return best;
+}
+
+/* loss = log sum exp(l) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normaliser. dlogits may lie in
+ * the logits' memory: every element is read before it is written, by the same thread. */
+__global__ static void cross_entropy_kernel(int64_t classes, double normalizer, const float *all, const int32_t *targets,
+                                            float *all_gradients, double *losses, double *hits)
+{
+    int64_t row = blockIdx.x;
+    const float *logits = all + row * classes;
+    int32_t target = targets[row];
+    bool counts = target != LOSS_IGNORE;
+    largest best = row_maximum(logits, classes);
+    float of_target = counts ? logits[target] : 0, part = 0;
+    for (int64_t i = threadIdx.x; i < classes; i += THREADS) part += expf(logits[i] - best.value);
+    float sum = block_sum<THREADS>(part); /* no thread writes before all have read */
+    for (int64_t i = threadIdx.x; all_gradients && i < classes; i += THREADS) {
+        float probability = expf(logits[i] - best.value) / sum;
+        all_gradients[row * classes + i] = counts ? (float)((probability - (i == target ? 1.0f : 0.0f)) / normalizer) : 0;
+    }
+    if (threadIdx.x > 0) return;
+    losses[row] = counts ? (double)best.value + log((double)sum) - (double)of_target : 0;
+    hits[row] = counts && best.at == target ? 1 : 0;
+}
+
+__global__ static void squared_error_kernel(int64_t classes, double normalizer, const float *y, const float *targets,
+                                            float *dy, double *losses, double *hits)
+{
+    int64_t row = blockIdx.x;
+    double part = 0;
+    for (int64_t i = row * classes + threadIdx.x; i < (row + 1) * classes; i += THREADS) {
+        float difference = y[i] - targets[i];
+        part += (double)difference * difference;
+        if (dy) dy[i] = (float)(2 * difference / normalizer);
+    }
+    double sum = block_sum<THREADS>(part);
+    if (threadIdx.x > 0) return;
+    losses[row] = sum;
+    hits[row] = 0;
+}
+
+__global__ static void sum_rows(int64_t rows, const double *losses, const double *hits, double *sums)
+{
+    double loss = 0, hit = 0;
+    for (int64_t i = threadIdx.x; i < rows; i += SUM_THREADS) {
+        loss += losses[i];
+        hit += hits[i];
+    }
+    loss = block_sum<SUM_THREADS>(loss);
+    hit = block_sum<SUM_THREADS>(hit);
+    if (threadIdx.x > 0) return;
+    sums[0] = loss;
+    sums[1] = hit;
+}
+
+static status prepare(cuda_kernel *k)
+{
+    k->base.workspace = (size_t)(2 * k->base.op.u.loss.rows) * sizeof(double);
+    return STATUS_OK;
+}
+
+static status finish(const cuda_kernel *k, cudaStream_t s, int64_t rows, const double *losses, const double *hits,
+                     double *sums)
+{
+    return launch(k, s, sum_rows, dim3(1), dim3(SUM_THREADS), rows, losses, hits, sums);
+}
+
+static status cross_entropy(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                            void *workspace)
+{
+    const loss_attributes *a = &k->base.op.u.loss;
+    int64_t rows = cuda_rows(scalars, a->rows);
+    double *losses = (double *)workspace, *hits = losses + a->rows;
+    TRY(launch(k, s, cross_entropy_kernel, dim3((unsigned)rows), dim3(THREADS), a->classes, scalars->loss_normalizer,
+               (const float *)o[LOSS_LOGITS], (const int32_t *)o[LOSS_TARGETS],
+               a->gradient ? (float *)o[LOSS_DLOGITS] : nullptr, losses, hits));
+    return finish(k, s, rows, losses, hits, (double *)o[LOSS_SUMS]);
+}
+
+static status mean_squared_error(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                                 void *workspace)
+{
+    const loss_attributes *a = &k->base.op.u.loss;
+    int64_t rows = cuda_rows(scalars, a->rows);
+    double *losses = (double *)workspace, *hits = losses + a->rows;
+    TRY(launch(k, s, squared_error_kernel, dim3((unsigned)rows), dim3(THREADS), a->classes, scalars->loss_normalizer,
+               (const float *)o[LOSS_LOGITS], (const float *)o[LOSS_TARGETS],
+               a->gradient ? (float *)o[LOSS_DLOGITS] : nullptr, losses, hits));
+    return finish(k, s, rows, losses, hits, (double *)o[LOSS_SUMS]);
+}
+
+extern "C" {
+const cuda_kernel_entry cuda_cross_entropy = {prepare, cross_entropy, nullptr};
+const cuda_kernel_entry cuda_mean_squared_error = {prepare, mean_squared_error, nullptr};
+}

@@ -1,0 +1,160 @@
+/* Memory of the GPU and pinned memory of the host, and copies between them.
+ *
+ * Arenas are allocated once and freed at the end, so nothing is kept for reuse. An upload goes through two
+ * pinned buffers in turn: the host's memory is free when it returns, and the host waits only while the copy
+ * before the last is under way. */
+#include "common/base/text.h"
+#include "common/device/cuda/module/cuda_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 8 << 20, CHUNKS = 2 };
+
+struct cuda_staging {
+    char *chunks[CHUNKS];
+    cudaEvent_t passed[CHUNKS]; /* the last copy out of the chunk is done */
+    int next;
+};
+
+status cuda_staging_open(cuda_device *d)
+{
+    cuda_staging *s = calloc(1, sizeof *s);
+    if (!s) return fail(STATUS_SYSTEM, "no memory for the cuda device");
+    d->staging = s;
+    for (int i = 0; i < CHUNKS; i++) {
+        TRY(cuda_check(d, cudaHostAlloc((void **)&s->chunks[i], CHUNK_BYTES, cudaHostAllocDefault),
+                       "cudaHostAlloc"));
+        TRY(cuda_check(d, cudaEventCreateWithFlags(&s->passed[i], cudaEventDisableTiming), "cudaEventCreate"));
+    }
+    return STATUS_OK;
+}
+
+void cuda_staging_close(cuda_device *d)
+{
+    cuda_staging *s = d->staging;
+    for (int i = 0; s && i < CHUNKS; i++) {
+        if (s->passed[i]) cudaEventSynchronize(s->passed[i]);
+        if (s->passed[i]) cudaEventDestroy(s->passed[i]);
+        if (s->chunks[i]) cudaFreeHost(s->chunks[i]);
+    }
+    free(s);
+    d->staging = NULL;
+}
+
+/* ---- allocation ------------------------------------------------------------------------------- */
+
+status cuda_usage(device *base, int64_t *used_bytes, int64_t *total_bytes)
+{
+    cuda_device *d = (cuda_device *)base;
+    size_t available = 0, total = 0;
+    TRY(cuda_use(d));
+    TRY(cuda_check(d, cudaMemGetInfo(&available, &total), "cudaMemGetInfo"));
+    *used_bytes = (int64_t)(total - available);
+    *total_bytes = (int64_t)total;
+    return STATUS_OK;
+}
+
+static status no_memory(cuda_device *d, size_t bytes)
+{
+    char asked[32], ours[32], used[32], whole[32];
+    size_t available = 0, total = 0;
+    cudaGetLastError();
+    cudaMemGetInfo(&available, &total);
+    return fail(STATUS_SYSTEM,
+                "rank %d, GPU %d: no memory for %s: %s of %s are in use, %s of them by this rank's arenas",
+                d->base.config.rank, d->gpu, text_format_bytes(asked, sizeof asked, (double)bytes),
+                text_format_bytes(used, sizeof used, (double)(total - available)),
+                text_format_bytes(whole, sizeof whole, (double)total),
+                text_format_bytes(ours, sizeof ours, (double)d->allocated_bytes));
+}
+
+status cuda_allocate(device *base, device_memory_kind kind, size_t bytes, device_memory *out)
+{
+    cuda_device *d = (cuda_device *)base;
+    size_t rounded = bytes ? (bytes + 255) / 256 * 256 : 256;
+    void *data = NULL;
+    TRY(cuda_use(d));
+    cudaError_t code = kind == DEVICE_MEMORY_STAGING ? cudaHostAlloc(&data, rounded, cudaHostAllocPortable)
+                                                     : cudaMalloc(&data, rounded);
+    if (code == cudaErrorMemoryAllocation) return no_memory(d, bytes);
+    TRY(cuda_check(d, code, "allocation"));
+    out->data = data;
+    out->bytes = rounded;
+    if (kind == DEVICE_MEMORY_STAGING) {
+        memset(data, 0, rounded);
+        return STATUS_OK;
+    }
+    d->allocated_bytes += (int64_t)rounded;
+    TRY(cuda_check(d, cudaMemset(data, 0, rounded), "cudaMemset"));
+    /* Streams of ours do not wait for the default one. */
+    return cuda_check(d, cudaDeviceSynchronize(), "cudaMemset");
+}
+
+void cuda_free(device *base, device_memory *memory)
+{
+    cuda_device *d = (cuda_device *)base;
+    cudaSetDevice(d->gpu);
+    if (memory->kind == DEVICE_MEMORY_STAGING) {
+        cudaFreeHost(memory->data);
+        return;
+    }
+    d->allocated_bytes -= (int64_t)memory->bytes;
+    cudaFree(memory->data);
+}
+
+/* ---- copies ----------------------------------------------------------------------------------- */
+
+static status check_types(dtype a, dtype b)
+{
+    if (a == b) return STATUS_OK;
+    return fail(STATUS_INTERNAL, "copy from %s to %s is not provided", dtype_name(a), dtype_name(b));
+}
+
+static bool is_pinned(const void *host)
+{
+    struct cudaPointerAttributes attributes;
+    if (cudaPointerGetAttributes(&attributes, host) == cudaSuccess)
+        return attributes.type == cudaMemoryTypeHost;
+    cudaGetLastError();
+    return false;
+}
+
+static status upload_chunk(cuda_device *d, cudaStream_t stream, char *to, const char *from, size_t bytes)
+{
+    cuda_staging *s = d->staging;
+    int i = s->next;
+    s->next = (i + 1) % CHUNKS;
+    TRY(cuda_check(d, cudaEventSynchronize(s->passed[i]), "upload"));
+    memcpy(s->chunks[i], from, bytes);
+    TRY(cuda_check(d, cudaMemcpyAsync(to, s->chunks[i], bytes, cudaMemcpyHostToDevice, stream), "upload"));
+    return cuda_check(d, cudaEventRecord(s->passed[i], stream), "upload");
+}
+
+status cuda_upload(device_stream *base, void *to, const void *host, dtype host_type, dtype type, int64_t count)
+{
+    cuda_device *d = (cuda_device *)base->device;
+    cudaStream_t stream = ((cuda_stream *)base)->stream;
+    size_t bytes = (size_t)(count * dtype_size(type));
+    TRY(check_types(host_type, type));
+    TRY(cuda_use(d));
+    if (is_pinned(host))
+        return cuda_check(d, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream), "upload");
+    for (size_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        size_t part = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
+        TRY(upload_chunk(d, stream, (char *)to + at, (const char *)host + at, part));
+    }
+    return STATUS_OK;
+}
+
+status cuda_download(device_stream *base, void *host, const void *from, dtype type, dtype host_type,
+                     int64_t count)
+{
+    cuda_device *d = (cuda_device *)base->device;
+    TRY(check_types(type, host_type));
+    TRY(cuda_use(d));
+    return cuda_check(d,
+                      cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDeviceToHost,
+                                      ((cuda_stream *)base)->stream),
+                      "download");
+}

@@ -1,0 +1,11 @@
+/* What the program finds in the module. */
+#include "common/device/cuda/module/cuda_impl.h"
+#include "common/device/cuda/module/services.h"
+
+extern const device_backend cuda_backend;
+extern const cuda_module psring_cuda_module;
+
+const cuda_module psring_cuda_module = {.version = CUDA_MODULE_VERSION,
+                                        .attach = cuda_services_attach,
+                                        .probe = cuda_probe_machine,
+                                        .backend = &cuda_backend};

@@ -1,0 +1,210 @@
+/* torch.optim.SGD, Adam and AdamW as one pass over the arena, and what passes over arenas beside them.
+ *
+ * A launch names its pieces. They travel as arguments of the kernel (4 KiB at most), up to SPANS at a time,
+ * cut into chunks of a block each; a block finds its piece by bisection. */
+#include "common/device/cuda/module/kernel.cuh"
+
+constexpr int SPANS = 160, THREADS = 256, CHUNK = THREADS * 8;
+
+struct span {
+    int64_t offset, count;
+    int32_t first_chunk;
+};
+
+struct span_table {
+    int32_t count, chunks;
+    span spans[SPANS];
+};
+
+/* The elements [begin, end) of the arena that the block works on. */
+struct range {
+    int64_t begin, end;
+};
+
+__device__ static range chunk_of(const span_table &table, int64_t chunk)
+{
+    int low = 0, high = table.count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (table.spans[middle].first_chunk <= chunk)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    const span &s = table.spans[low];
+    int64_t begin = s.offset + (chunk - s.first_chunk) * CHUNK, end = s.offset + s.count;
+    return {begin, begin + CHUNK < end ? begin + CHUNK : end};
+}
+
+/* ---- the rules, element by element ------------------------------------------------------------ */
+
+/* g = scale grad + weight_decay p;  b = momentum b + (1 - dampening) g, at the first step b = g;
+ * p -= lr (g + momentum b) with Nesterov, lr b without, lr g without momentum */
+struct sgd_rule {
+    float *param, *buffer;
+    const float *grad;
+    float scale, decay, lr, momentum, undamped;
+    bool first_step, nesterov;
+    __device__ void at(int64_t i) const
+    {
+        float p = param[i], g = scale * grad[i] + decay * p;
+        if (momentum != 0) {
+            float b = first_step ? g : momentum * buffer[i] + undamped * g;
+            buffer[i] = b;
+            g = nesterov ? g + momentum * b : b;
+        }
+        param[i] = p - lr * g;
+    }
+};
+
+/* Kingma and Ba, "Adam", 2015; decoupled: Loshchilov and Hutter, 2019.
+ *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
+ *   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + eps) */
+struct adam_rule {
+    float *param, *m, *v;
+    const float *grad;
+    float scale, decay, lr_decay, beta1, rest1, beta2, rest2, step, root_correction2, eps;
+    bool decoupled;
+    __device__ void at(int64_t i) const
+    {
+        float p = param[i], g = scale * grad[i];
+        if (decoupled)
+            p -= lr_decay * p;
+        else
+            g += decay * p;
+        float first = beta1 * m[i] + rest1 * g, second = beta2 * v[i] + rest2 * g * g;
+        m[i] = first;
+        v[i] = second;
+        param[i] = p - step * first / (sqrtf(second) / root_correction2 + eps);
+    }
+};
+
+struct divide_rule {
+    float *x;
+    float divisor;
+    __device__ void at(int64_t i) const
+    {
+        x[i] = x[i] / divisor;
+    }
+};
+
+struct fill_rule {
+    float *x;
+    __device__ void at(int64_t i) const
+    {
+        x[i] = 0;
+    }
+};
+
+/* A thread takes every THREADS-th element: neighbours lie beside each other, and the loads of several turns
+ * are in flight together. */
+template <typename Rule> __global__ void update_kernel(span_table table, Rule rule)
+{
+    range r = chunk_of(table, blockIdx.x);
+#pragma unroll
+    for (int turn = 0; turn < CHUNK / THREADS; turn++) {
+        int64_t i = r.begin + (int64_t)turn * THREADS + threadIdx.x;
+        if (i < r.end) rule.at(i);
+    }
+}
+
+__global__ static void square_kernel(span_table table, const float *x, double *parts)
+{
+    range r = chunk_of(table, blockIdx.x);
+    double sum = 0;
+    for (int64_t i = r.begin + threadIdx.x; i < r.end; i += THREADS) sum += (double)x[i] * x[i];
+    sum = block_sum<THREADS>(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+__global__ static void add_parts(int64_t count, const double *parts, double *out)
+{
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += THREADS) sum += parts[i];
+    sum = block_sum<THREADS>(sum);
+    if (threadIdx.x == 0) *out += sum;
+}
+
+/* ---- launching -------------------------------------------------------------------------------- */
+
+/* The next pieces of the launch, from *next on; false behind the last. */
+static bool next_table(const op_scalars *scalars, int *next, span_table *out)
+{
+    out->count = out->chunks = 0;
+    while (*next < scalars->piece_count && out->count < SPANS) {
+        piece p = scalars->pieces[(*next)++];
+        if (p.count == 0) continue;
+        out->spans[out->count++] = {p.offset, p.count, out->chunks};
+        out->chunks += (int32_t)ceil_div(p.count, CHUNK);
+    }
+    return out->count > 0;
+}
+
+template <typename Rule>
+static status update(const cuda_kernel *k, cudaStream_t s, const op_scalars *scalars, Rule rule)
+{
+    span_table table;
+    int next = 0;
+    while (next_table(scalars, &next, &table))
+        TRY(launch(k, s, update_kernel<Rule>, dim3((unsigned)table.chunks), dim3(THREADS), table, rule));
+    return STATUS_OK;
+}
+
+static status sgd(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
+{
+    const optimizer_attributes *a = &k->base.op.u.optimizer;
+    sgd_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (const float *)o[OPT_GRAD],
+                     (float)scalars->gradient_scale, (float)scalars->weight_decay, (float)scalars->learning_rate,
+                     (float)a->momentum, (float)(1 - a->dampening), scalars->first_step, a->nesterov};
+    return update(k, s, scalars, rule);
+}
+
+static status adam(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
+{
+    const optimizer_attributes *a = &k->base.op.u.optimizer;
+    adam_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (float *)o[OPT_STATE2],
+                      (const float *)o[OPT_GRAD], (float)scalars->gradient_scale, (float)scalars->weight_decay,
+                      (float)(scalars->learning_rate * scalars->weight_decay), (float)a->beta1, (float)(1 - a->beta1),
+                      (float)a->beta2, (float)(1 - a->beta2),
+                      (float)(scalars->learning_rate / scalars->bias_correction1),
+                      (float)sqrt(scalars->bias_correction2), (float)a->eps, a->decoupled};
+    return update(k, s, scalars, rule);
+}
+
+static status divide(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
+{
+    return update(k, s, scalars, divide_rule{(float *)o[DIVIDE_X], (float)scalars->divisor});
+}
+
+static status fill(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
+{
+    return update(k, s, scalars, fill_rule{(float *)o[FILL_X]});
+}
+
+static status prepare_squares(cuda_kernel *k)
+{
+    k->base.workspace = (size_t)(ceil_div(k->base.op.u.optimizer.count, CHUNK) + SPANS) * sizeof(double);
+    return STATUS_OK;
+}
+
+static status sum_squares(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+                          void *workspace)
+{
+    span_table table;
+    int next = 0;
+    while (next_table(scalars, &next, &table)) {
+        TRY(launch(k, s, square_kernel, dim3((unsigned)table.chunks), dim3(THREADS), table, (const float *)o[SUMSQ_X],
+                   (double *)workspace));
+        TRY(launch(k, s, add_parts, dim3(1), dim3(THREADS), (int64_t)table.chunks, (const double *)workspace,
+                   (double *)o[SUMSQ_OUT]));
+    }
+    return STATUS_OK;
+}
+
+extern "C" {
+const cuda_kernel_entry cuda_sgd = {nullptr, sgd, nullptr};
+const cuda_kernel_entry cuda_adam = {nullptr, adam, nullptr};
+const cuda_kernel_entry cuda_sum_squares = {prepare_squares, sum_squares, nullptr};
+const cuda_kernel_entry cuda_divide = {nullptr, divide, nullptr};
+const cuda_kernel_entry cuda_fill = {nullptr, fill, nullptr};
+}

@@ -1,0 +1,75 @@
+/* Matrix products of float32 without a library: what runs where cuBLASLt or cuDNN is missing, or has no
+ * kernel for a shape. Where the operands lie is a matter of the loaders, so a convolution is the same
+ * product with other loaders (implicit GEMM; Chetlur et al., "cuDNN: Efficient Primitives", 2014).
+ *
+ * A block makes TILE by TILE elements of the result, a thread EACH by EACH of them; the sum over k runs from
+ * front to back in one thread. */
+#ifndef COMMON_DEVICE_CUDA_MODULE_PRODUCT_CUH
+#define COMMON_DEVICE_CUDA_MODULE_PRODUCT_CUH
+
+#include "common/device/cuda/module/kernel.cuh"
+
+constexpr int TILE = 64, TILE_K = 16, EACH = 4, TILE_LANES = TILE / EACH, TILE_THREADS = TILE_LANES * TILE_LANES;
+
+/* `a` has at(row, k), `b` at(k, column), `store` take(row, column, sum). */
+template <typename A, typename B, typename Store>
+__global__ void product_kernel(A a, B b, Store store, int64_t m, int64_t n, int64_t k)
+{
+    __shared__ float tile_a[TILE_K][TILE + 1], tile_b[TILE_K][TILE + 1];
+    int64_t first_row = (int64_t)blockIdx.y * TILE, first_column = (int64_t)blockIdx.x * TILE;
+    int row = threadIdx.x / TILE_LANES, column = threadIdx.x % TILE_LANES;
+    float sums[EACH][EACH] = {};
+    for (int64_t first_k = 0; first_k < k; first_k += TILE_K) {
+        for (int i = threadIdx.x; i < TILE * TILE_K; i += TILE_THREADS) {
+            int64_t at_k = first_k + i % TILE_K, at_row = first_row + i / TILE_K;
+            tile_a[i % TILE_K][i / TILE_K] = at_row < m && at_k < k ? a.at(at_row, at_k) : 0;
+            int64_t b_k = first_k + i / TILE, at_column = first_column + i % TILE;
+            tile_b[i / TILE][i % TILE] = at_column < n && b_k < k ? b.at(b_k, at_column) : 0;
+        }
+        __syncthreads();
+        for (int kk = 0; kk < TILE_K; kk++)
+            for (int i = 0; i < EACH; i++)
+                for (int j = 0; j < EACH; j++)
+                    sums[i][j] = fmaf(tile_a[kk][row + i * TILE_LANES], tile_b[kk][column + j * TILE_LANES], sums[i][j]);
+        __syncthreads();
+    }
+    for (int i = 0; i < EACH; i++)
+        for (int j = 0; j < EACH; j++) {
+            int64_t at_row = first_row + row + i * TILE_LANES, at_column = first_column + column + j * TILE_LANES;
+            if (at_row < m && at_column < n) store.take(at_row, at_column, sums[i][j]);
+        }
+}
+
+template <typename A, typename B, typename Store>
+status product(const cuda_kernel *k, cudaStream_t s, A a, B b, Store store, int64_t m, int64_t n, int64_t depth)
+{
+    int64_t rows = ceil_div(m, TILE);
+    if (rows > MOST_BLOCKS_Y)
+        return fail(STATUS_CONFIG, "%s: found %lld rows, allowed without cuDNN and cuBLASLt are %lld",
+                    op_name(k->base.op.kind), (long long)m, (long long)MOST_BLOCKS_Y * TILE);
+    return launch(k, s, product_kernel<A, B, Store>, dim3((unsigned)ceil_div(n, TILE), (unsigned)rows),
+                  dim3(TILE_THREADS), a, b, store, m, n, depth);
+}
+
+/* Element (i, j) of a matrix at i * row + j * column. */
+struct strided {
+    const float *data;
+    int64_t row, column;
+    __device__ float at(int64_t i, int64_t j) const
+    {
+        return data[i * row + j * column];
+    }
+};
+
+struct store_plain {
+    float *data;
+    int64_t columns;
+    bool add;
+    __device__ void take(int64_t i, int64_t j, float sum) const
+    {
+        float *at = data + i * columns + j;
+        *at = add ? *at + sum : sum;
+    }
+};
+
+#endif

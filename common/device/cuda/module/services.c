@@ -1,0 +1,56 @@
+/* The functions of the program that the module's code calls by their usual names. Pointers to them are set
+ * once, when the program attaches the module, before anything else of it runs. */
+#include "common/device/cuda/cuda_module.h"
+#include "common/device/cuda/module/services.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static const cuda_host *program;
+
+void cuda_services_attach(const cuda_host *host)
+{
+    program = host;
+}
+
+enum { MOST_TEXT = sizeof((error_record *)0)->message };
+
+status fail(status code, const char *format, ...)
+{
+    char text[MOST_TEXT];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return program->fail(code, "%s", text);
+}
+
+void error_context(const char *format, ...)
+{
+    char text[MOST_TEXT];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    program->error_context("%s", text);
+}
+
+void error_copy(error_record *out)
+{
+    program->error_copy(out);
+}
+
+status error_adopt(const error_record *record)
+{
+    return program->error_adopt(record);
+}
+
+void log_line(log_level level, const char *format, ...)
+{
+    char text[MOST_TEXT];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    program->log_line(level, "%s", text);
+}

@@ -1,0 +1,54 @@
+/* CUDA C++ for the host's compiler: the words that the kernels use, and launching. */
+#ifndef TESTS_GPU_EMULATOR_CUDA_RUNTIME_H
+#define TESTS_GPU_EMULATOR_CUDA_RUNTIME_H
+
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define __shared__ static thread_local /* blocks of a launch run one after another in one thread */
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z)
+    {
+    }
+};
+
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    cudaStream_t stream;
+};
+
+extern "C" {
+extern __thread emulated_size threadIdx, blockIdx, blockDim, gridDim;
+void __syncthreads();
+int __syncthreads_or(int value);
+/* The value of `lane` in the warp, as 8 bytes. */
+uint64_t emulator_exchange(uint64_t value, int lane_mask);
+}
+
+template <typename T> T __shfl_xor_sync(unsigned, T value, int lane_mask)
+{
+    static_assert(sizeof(T) <= sizeof(uint64_t), "a shuffle moves at most 8 bytes");
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    bits = emulator_exchange(bits, lane_mask);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...), Arguments... arguments)
+{
+    auto body = [&] { kernel(static_cast<Parameters>(arguments)...); };
+    typedef decltype(body) body_type;
+    emulator_run({config->gridDim.x, config->gridDim.y, config->gridDim.z},
+                 {config->blockDim.x, config->blockDim.y, config->blockDim.z},
+                 [](void *context) { (*static_cast<body_type *>(context))(); }, &body);
+    return cudaSuccess;
+}
+
+#endif

@@ -1,0 +1,342 @@
+/* The device `cuda` beyond its operations: memory, copies, conversions, fences, time. Runs on a GPU, and on
+ * the emulator. */
+#include "common/base/clock.h"
+#include "common/device/device.h"
+#include "common/memory/piece.h"
+#include "common/reduce/reduce.h"
+#include "tests/common/device/op_compare.h"
+#include "tests/common/device/op_devices.h"
+#include "tests/common/device/op_families.h"
+#include "tests/common/device/op_runner.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const device_setting cuda = {"cuda", 1}, reference = {"reference", 1};
+
+static void large_uploads_come_back(void **context)
+{
+    (void)context;
+    enum { COUNT = 5 << 20 }; /* more than two staging buffers of 8 MiB hold */
+    device *d = device_setting_open(cuda);
+    device_stream *s;
+    device_memory memory;
+    int32_t *values = malloc(COUNT * sizeof *values), *back = malloc(COUNT * sizeof *back);
+    assert_true(values && back);
+    for (int i = 0; i < COUNT; i++) values[i] = i * 7;
+    must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
+    must(device_allocate(d, DEVICE_MEMORY_PRIVATE, COUNT * sizeof *values, &memory));
+    must(device_upload(s, memory.data, values, DTYPE_I32, DTYPE_I32, COUNT));
+    memset(values, 0xff, COUNT * sizeof *values); /* the host's memory is free as soon as upload returns */
+    must(device_download(s, back, memory.data, DTYPE_I32, DTYPE_I32, COUNT));
+    must(device_stream_synchronize(s));
+    for (int i = 0; i < COUNT; i++) assert_int_equal(back[i], i * 7);
+    device_free(d, &memory);
+    device_stream_close(&s);
+    device_close(&d);
+    free(values);
+    free(back);
+}
+
+static void memory_starts_as_zero(void **context)
+{
+    (void)context;
+    device *d = device_setting_open(cuda);
+    device_stream *s;
+    device_memory memory;
+    unsigned char back[1000];
+    must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
+    for (int round = 0; round < 2; round++) { /* the second time it may be what the first one freed */
+        must(device_allocate(d, DEVICE_MEMORY_PRIVATE, sizeof back, &memory));
+        must(device_download(s, back, memory.data, DTYPE_U8, DTYPE_U8, sizeof back));
+        must(device_stream_synchronize(s));
+        for (size_t i = 0; i < sizeof back; i++) assert_int_equal(back[i], 0);
+        memset(back, 1, sizeof back);
+        must(device_upload(s, memory.data, back, DTYPE_U8, DTYPE_U8, sizeof back));
+        must(device_stream_synchronize(s));
+        device_free(d, &memory);
+    }
+    device_stream_close(&s);
+    device_close(&d);
+}
+
+typedef struct conversion {
+    dtype to, from;
+    double divisor;
+} conversion;
+
+static void conversions_round_as_on_the_host(void **context)
+{
+    (void)context;
+    enum { COUNT = 1003 };
+    static const conversion cases[] = {{DTYPE_F32, DTYPE_F32, 3},  {DTYPE_F16, DTYPE_F32, 1},
+                                       {DTYPE_F16, DTYPE_F32, 7},  {DTYPE_BF16, DTYPE_F32, 1},
+                                       {DTYPE_BF16, DTYPE_F32, 3}, {DTYPE_F32, DTYPE_F16, 5},
+                                       {DTYPE_F32, DTYPE_BF16, 3}, {DTYPE_F32, DTYPE_F32, 1}};
+    device *d = device_setting_open(cuda);
+    device_stream *s;
+    device_memory in, out;
+    float plain[COUNT];
+    char from[COUNT * 4], found[COUNT * 4], expected[COUNT * 4];
+    must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
+    must(device_allocate(d, DEVICE_MEMORY_PRIVATE, sizeof from, &in));
+    must(device_allocate(d, DEVICE_MEMORY_PRIVATE, sizeof found, &out));
+    for (int i = 0; i < COUNT; i++) plain[i] = (float)sin(i) * (float)exp2(i % 30 - 20);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        int from_size = dtype_size(cases[c].from), to_size = dtype_size(cases[c].to);
+        if (cases[c].from == DTYPE_F32) memcpy(from, plain, sizeof plain);
+        else reduce_convert(cases[c].from, from, DTYPE_F32, plain, COUNT, 1);
+        if (cases[c].from == cases[c].to) reduce_divide(cases[c].to, expected, from, COUNT, cases[c].divisor);
+        else reduce_convert(cases[c].to, expected, cases[c].from, from, COUNT, cases[c].divisor);
+        must(device_upload(s, in.data, from, DTYPE_U8, DTYPE_U8, COUNT * from_size));
+        must(device_convert(s, out.data, cases[c].to, in.data, cases[c].from, COUNT, cases[c].divisor));
+        must(device_download(s, found, out.data, DTYPE_U8, DTYPE_U8, COUNT * to_size));
+        must(device_stream_synchronize(s));
+        for (int i = 0; i < COUNT * to_size; i++)
+            if (found[i] != expected[i])
+                fail_msg("%s from %s / %g: byte %d is %d, on the host %d", dtype_name(cases[c].to),
+                         dtype_name(cases[c].from), cases[c].divisor, i, found[i], expected[i]);
+    }
+    device_free(d, &in);
+    device_free(d, &out);
+    device_stream_close(&s);
+    device_close(&d);
+}
+
+/* More pieces than travel in one launch, and one of many chunks. */
+static void updates_reach_every_piece_and_nothing_else(void **context)
+{
+    (void)context;
+    enum { PIECES = 400, LARGE = 20000, COUNT = PIECES * 24 + LARGE };
+    device *d = device_setting_open(cuda);
+    device_stream *s;
+    device_memory memory;
+    device_kernel *kernel;
+    static float values[COUNT], found[COUNT];
+    piece pieces[PIECES];
+    for (int i = 0; i < PIECES; i++) pieces[i] = (piece){(int64_t)i * 24, 1 + i % 17};
+    pieces[PIECES - 1].count = LARGE;
+    for (int i = 0; i < COUNT; i++) values[i] = (float)(i % 1000) + 1;
+    op_desc op = {.kind = OP_divide, .type = DTYPE_F32, .u.elementwise = {.count = COUNT}};
+    op_scalars scalars = {.divisor = 3, .pieces = pieces, .piece_count = PIECES};
+    must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
+    must(device_allocate(d, DEVICE_MEMORY_PRIVATE, sizeof values, &memory));
+    must(device_prepare(d, &op, NULL, &kernel));
+    must(device_upload(s, memory.data, values, DTYPE_F32, DTYPE_F32, COUNT));
+    must(device_launch(s, kernel, (void *[OP_MAX_OPERANDS]){memory.data}, &scalars, NULL));
+    must(device_download(s, found, memory.data, DTYPE_F32, DTYPE_F32, COUNT));
+    must(device_stream_synchronize(s));
+    for (int i = 0; i < PIECES; i++)
+        for (int64_t j = pieces[i].offset; j < pieces[i].offset + pieces[i].count; j++) values[j] /= 3;
+    for (int i = 0; i < COUNT; i++)
+        if (found[i] != values[i]) fail_msg("element %d is %g, expected %g", i, found[i], values[i]);
+    device_release(&kernel);
+    device_free(d, &memory);
+    device_stream_close(&s);
+    device_close(&d);
+}
+
+/* Shapes beyond the table's: several tiles, every width of attention, more rows than a column's part. */
+static void check_case(const op_case *c)
+{
+    device *d = device_setting_open(cuda), *oracle = device_setting_open(reference);
+    op_runner on_cuda, on_oracle;
+    case_state found, expected;
+    op_runner_open(d, c, &on_cuda);
+    op_runner_open(oracle, c, &on_oracle);
+    case_state_open(c, &found);
+    case_state_open(c, &expected);
+    case_state_round(&found, DTYPE_F32);
+    case_state_round(&expected, DTYPE_F32);
+    op_runner_load(&on_cuda, &found);
+    op_runner_load(&on_oracle, &expected);
+    op_runner_run(&on_cuda, 0, c->step_count);
+    op_runner_run(&on_oracle, 0, c->step_count);
+    op_runner_store(&on_cuda, &found);
+    op_runner_store(&on_oracle, &expected);
+    for (int i = 1; i <= c->tensor_count; i++) {
+        if (c->tensors[i].base) continue;
+        int64_t at = op_first_difference(found.values[i], expected.values[i], c->tensors[i].used, 2e-5);
+        if (at >= 0)
+            fail_msg("%s: %s[%lld] is %.9g, the reference has %.9g", c->name, c->tensors[i].name, (long long)at,
+                     found.values[i][at], expected.values[i][at]);
+    }
+    case_state_close(&found);
+    case_state_close(&expected);
+    op_runner_close(&on_cuda);
+    op_runner_close(&on_oracle);
+    device_close(&d);
+    device_close(&oracle);
+}
+
+static void shapes_of_several_tiles_agree_with_the_reference(void **context)
+{
+    (void)context;
+    static const attention_attributes heads[] = {{1, 97, 2, 32, true, 0},
+                                                 {2, 70, 1, 64, false, 0},
+                                                 {1, 50, 2, 96, true, 0},
+                                                 {1, 33, 1, 128, false, 0}};
+    static op_case c;
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        case_attention(&c, heads[i]);
+        check_case(&c);
+    }
+    case_batchnorm(&c, (batchnorm_attributes){8, 13, 11, 70, 1e-5, 0.1, ACTIVATION_RELU, true, false, 1},
+                   (case_options){0});
+    check_case(&c);
+    case_layernorm(&c, (layernorm_attributes){300, 130, 1e-5, true, true}, (case_options){0});
+    check_case(&c);
+    case_linear(&c, (linear_attributes){.m = 130, .in = 70, .out = 150, .bias = true, .act = ACTIVATION_GELU},
+                (case_options){0});
+    check_case(&c);
+    case_conv2d(&c, (conv2d_attributes){2, 17, 19, 24, 70, 3, 3, 2, 1, 0, 0, true}, (case_options){0});
+    check_case(&c);
+    case_embedding(&c, (embedding_attributes){3, 60, 140, 9, 70, true, true}, (case_options){0});
+    check_case(&c);
+}
+
+/* ---- fences ----------------------------------------------------------------------------------- */
+
+typedef struct reacher {
+    device_fence *fence;
+    uint64_t value;
+} reacher;
+
+static void *reach_later(void *context)
+{
+    reacher *r = context;
+    usleep(20000);
+    device_fence_reach(r->fence, r->value);
+    return NULL;
+}
+
+static void streams_wait_for_what_the_host_and_other_streams_say(void **context)
+{
+    (void)context;
+    device *d = device_setting_open(cuda);
+    device_stream *a, *b;
+    device_fence *fence, *behind;
+    pthread_t thread;
+    must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &a));
+    must(device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &b));
+    must(device_fence_open(d, &fence));
+    must(device_fence_open(d, &behind));
+    reacher r = {fence, 5};
+    assert_int_equal(pthread_create(&thread, NULL, reach_later, &r), 0);
+    must(device_stream_wait(a, fence, 5));
+    must(device_stream_signal(a, behind, 9));
+    must(device_stream_wait(b, behind, 8));
+    must(device_stream_synchronize(b));
+    assert_true(device_fence_reached(fence, 5));
+    assert_false(device_fence_reached(fence, 6));
+    assert_true(device_fence_reached(behind, 9));
+    pthread_join(thread, NULL);
+    device_fence_close(&fence);
+    device_fence_close(&behind);
+    device_stream_close(&a);
+    device_stream_close(&b);
+    device_close(&d);
+}
+
+static void *fail_later(void *context)
+{
+    error_record error = {STATUS_PEER, "rank 3 is gone"};
+    usleep(20000);
+    device_fence_fail(context, &error);
+    return NULL;
+}
+
+static void failed_fences_end_waits_with_the_error(void **context)
+{
+    (void)context;
+    device *d = device_setting_open(cuda);
+    device_stream *s;
+    device_fence *fence;
+    pthread_t thread;
+    must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
+    must(device_fence_open(d, &fence));
+    assert_int_equal(pthread_create(&thread, NULL, fail_later, fence), 0);
+    must(device_stream_wait(s, fence, 5)); /* the host goes on; the stream is released by the failure */
+    status rc = device_stream_synchronize(s);
+    pthread_join(thread, NULL);
+    if (rc == STATUS_OK) rc = device_stream_synchronize(s); /* it was released a moment before the record */
+    assert_int_equal(rc, STATUS_PEER);
+    assert_string_equal(error_message(), "rank 3 is gone");
+    error_clear();
+    assert_int_equal(device_stream_wait(s, fence, 5), STATUS_PEER);
+    error_clear();
+    device_fence_close(&fence);
+    device_stream_close(&s);
+    device_close(&d);
+}
+
+static void marks_follow_the_host_clock(void **context)
+{
+    (void)context;
+    device *d = device_setting_open(cuda);
+    device_stream *s;
+    must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
+    int64_t before = clock_now_ns();
+    must(device_mark(s, 1));
+    usleep(5000);
+    must(device_mark(s, 2));
+    must(device_stream_synchronize(s));
+    int64_t after = clock_now_ns(), first = device_mark_ns(s, 1), second = device_mark_ns(s, 2);
+    enum { SLACK_NS = 2000000 };
+    assert_true(first >= before - SLACK_NS && second <= after + SLACK_NS);
+    assert_true(second - first >= 4000000);
+    device_stream_close(&s);
+    device_close(&d);
+}
+
+static void what_cannot_be_is_refused_in_one_line(void **context)
+{
+    (void)context;
+    device *d = device_setting_open(cuda);
+    device_memory memory;
+    int64_t used, total;
+    must(device_usage(d, &used, &total));
+    assert_true(used >= 0 && used <= total);
+    assert_int_equal(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)1 << 50, &memory), STATUS_SYSTEM);
+    assert_non_null(strstr(error_message(), "no memory for"));
+    assert_null(strchr(error_message(), '\n'));
+    error_clear();
+    device_kernel *kernel;
+    op_desc op = {.kind = OP_attention_forward,
+                  .type = DTYPE_F32,
+                  .u.attention = {.batch = 1, .sequence = 2, .heads = 1, .width = 129, .stride = 129}};
+    assert_int_equal(device_prepare(d, &op, NULL, &kernel), STATUS_CONFIG);
+    assert_non_null(strstr(error_message(), "found 129, allowed on the cuda device is at most 128"));
+    error_clear();
+    device_close(&d);
+    device_config beyond = {.name = "cuda", .world = 1024, .local_rank = 1000, .threads = 1};
+    assert_int_equal(device_open(&beyond, &d), STATUS_CONFIG);
+    assert_non_null(strstr(error_message(), "--share-gpu"));
+    error_clear();
+    beyond.share_gpu = true;
+    must(device_open(&beyond, &d));
+    device_close(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(large_uploads_come_back),
+        cmocka_unit_test(memory_starts_as_zero),
+        cmocka_unit_test(conversions_round_as_on_the_host),
+        cmocka_unit_test(updates_reach_every_piece_and_nothing_else),
+        cmocka_unit_test(shapes_of_several_tiles_agree_with_the_reference),
+        cmocka_unit_test(streams_wait_for_what_the_host_and_other_streams_say),
+        cmocka_unit_test(failed_fences_end_waits_with_the_error),
+        cmocka_unit_test(marks_follow_the_host_clock),
+        cmocka_unit_test(what_cannot_be_is_refused_in_one_line),
+    };
+    return cmocka_run_group_tests_name("the cuda device", tests, NULL, NULL);
+}
