@@ -92,8 +92,16 @@ typedef struct sync_blob {
     size_t bytes;
 } sync_blob;
 
+/* Which memory an engine works on, where the host cannot reach the device's. */
+typedef enum sync_reach {
+    SYNC_REACH_HOST,   /* host memory: it is put behind a mirror (staged.h) */
+    SYNC_REACH_DEVICE, /* the device's own */
+    SYNC_REACH_EITHER  /* the device's own, unless ranks share one */
+} sync_reach;
+
 /* The requirements that an engine puts on arenas, asked before they are allocated. */
 typedef struct sync_requirements {
+    sync_reach reach;
     device_memory_kind param_kind, grad_kind, buffer_kind;
     ledger_class param_class; /* PARAMETERS, or REPLICAS where this rank holds a copy of another's */
     bool shares_buffers;      /* every forward starts from rank 0's buffers, on every rank */

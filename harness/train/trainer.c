@@ -1,6 +1,7 @@
 #include "harness/train/trainer.h"
 
 #include "common/memory/plan.h"
+#include "common/sync/staged.h"
 #include "harness/train/trainer_impl.h"
 
 #include <stdlib.h>
@@ -153,7 +154,10 @@ static status open_engine(trainer *t)
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
                             .hub = c->hub};
-    return c->engine->open(&context, &t->engine);
+    const device_info *info = device_get_info(t->device);
+    bool reaches = t->needs.reach == SYNC_REACH_DEVICE || (t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu);
+    if (info->host_addressable || !info->real || reaches) return c->engine->open(&context, &t->engine);
+    return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 
 static status open_all(trainer *t)
@@ -277,7 +281,7 @@ ledger *trainer_ledger(trainer *t)
 
 sync_engine *trainer_engine(trainer *t)
 {
-    return t->engine;
+    return sync_staged_inner(t->engine);
 }
 
 optimizer *trainer_optimizer(trainer *t)

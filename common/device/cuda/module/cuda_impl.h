@@ -85,6 +85,8 @@ status cuda_staging_open(cuda_device *d);
 void cuda_staging_close(cuda_device *d);
 status cuda_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void cuda_free(device *d, device_memory *memory);
+status cuda_pin(device *d, void *data, size_t bytes);
+void cuda_unpin(device *d, void *data);
 status cuda_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
 status cuda_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
                      int64_t count);
