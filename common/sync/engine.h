@@ -57,6 +57,7 @@ typedef struct sync_context {
     const void *options;       /* the engine's own option struct (sync_engine_type.options) */
     const char *policy;        /* a name from the engine's policy table */
     int64_t stall_timeout_ns;
+    bool share_gpu;            /* ranks may share a GPU */
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
     int divide;                /* shared_divide: of shared_options */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */

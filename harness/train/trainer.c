@@ -151,6 +151,7 @@ static status open_engine(trainer *t)
                             .options = c->engine_options,
                             .policy = c->policy,
                             .stall_timeout_ns = c->stall_timeout_ns,
+                            .share_gpu = c->share_gpu,
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
                             .hub = c->hub};
