@@ -399,7 +399,9 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_ou
     }
     if (rc == STATUS_OK && !out->job) rc = fail(STATUS_SYSTEM, "no memory for the results");
     if (rc == STATUS_OK) rc = job_result_finish(out->job, ranks);
-    if (rc == STATUS_OK) rc = ps_result_add_memory(out->job, ranks, trainer_engine(s->trainer));
+    ps_dp_sizes sizes;
+    bool has_sizes = ps_result_sizes(trainer_engine(s->trainer), &sizes);
+    if (rc == STATUS_OK) rc = ps_result_add_memory(out->job, ranks, has_sizes ? &sizes : NULL);
     json_decref(ranks);
     return rc;
 }

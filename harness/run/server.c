@@ -56,6 +56,7 @@ static status exchange(void *context, sync_blob mine, const sync_blob **offers)
     for (int m = 0; m < member_count(s) && rc == STATUS_OK; m++) s->offers[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
     *offers = s->offers;
     free(got);
+    board_cell_enter(board_cell_of(s->place->board, s->place->rank), BOARD_SERVE, clock_now_ns());
     return rc;
 }
 
@@ -69,7 +70,6 @@ static status serve(server_state *s)
     if (!s->offers) return fail(STATUS_SYSTEM, "no memory for a parameter server");
     TRY(open_parts(s));
     TRY(rank_meet(c, s->place, member_count(s), &s->members));
-    board_cell_enter(board_cell_of(s->place->board, s->place->rank), BOARD_WAIT, clock_now_ns());
     ps_server_context context = {.index = s->place->rank - s->place->world,
                                  .world = s->place->world,
                                  .job_token = s->place->token,
