@@ -41,7 +41,9 @@ typedef struct dp_engine {
     /* The step. */
     dp_part *parts;        /* [world]; on other ranks than 0 the own one alone is known */
     int64_t loaded;        /* samples of all ranks */
-    int present;           /* ranks with samples */
+    int present;           /* ranks with samples: 0 .. present - 1 */
+    int contributors;      /* with samples in some micro-batch of the step */
+    bool accumulates;      /* gradients of an earlier micro-batch of the step are there */
     int64_t step, sums;    /* sums of the step so far */
     int64_t settles;       /* so far */
     piece *pieces;         /* [world][DP_PIECES] of the batch, the outputs and sums that go to a rank or come */
@@ -100,7 +102,7 @@ status dp_settle(sync_engine *e);
 status dp_group_sum(sync_engine *e, double *values, int count);
 
 /* dp_lives.c: what begins and ends to live, told to the ledger. */
-void dp_lives_begin_step(dp_engine *e);       /* zero_grad() */
+void dp_lives_begin_batch(dp_engine *e);      /* zero_grad(), before a step's first */
 void dp_lives_replicate(dp_engine *e);        /* a replica of all parameters and buffers */
 void dp_lives_gather(dp_engine *e);           /* the outputs of all ranks */
 void dp_lives_log_softmax(dp_engine *e);

@@ -31,9 +31,10 @@ static int64_t param_bytes(const dp_engine *e)
     return e->base.context.params->logical_bytes;
 }
 
-void dp_lives_begin_step(dp_engine *e)
+void dp_lives_begin_batch(dp_engine *e)
 {
-    if (!dp_is_root(e)) hold(e, LEDGER_REPLICAS, &e->replica, 0); /* an evaluation's */
+    if (!dp_is_root(e)) hold(e, LEDGER_REPLICAS, &e->replica, 0); /* an evaluation's, or the last micro-batch's buffers */
+    if (e->accumulates) return;
     hold(e, LEDGER_GRADIENTS, &e->gradients, 0);
     hold(e, LEDGER_GRADIENTS, &e->results_held, 0);
 }
@@ -88,7 +89,7 @@ void dp_lives_gradient_ready(dp_engine *e, int param)
     int64_t bytes = e->base.context.params->pieces[param].count * (int64_t)e->element;
     hold(e, LEDGER_OUTPUTS, &e->outputs_held, 0);
     if (!dp_is_root(e)) hold(e, LEDGER_REPLICAS, &e->replica, e->replica - bytes);
-    hold(e, LEDGER_GRADIENTS, &e->gradients, e->gradients + bytes);
+    if (!e->accumulates) hold(e, LEDGER_GRADIENTS, &e->gradients, e->gradients + bytes);
 }
 
 void dp_lives_begin_reduce(dp_engine *e)

@@ -54,6 +54,8 @@ static status plan_scatter_output_gradient(sync_engine *base, const sync_step *s
 static status plan_finish(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
+    e->accumulates = !step->synchronize;
+    if (e->accumulates) return STATUS_OK;
     dp_lives_begin_reduce(e);
     dp_lives_reduced(e);
     ledger_enter(base->context.ledger, LEDGER_PHASE_OPTIMIZER_STEP);

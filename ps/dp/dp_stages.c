@@ -43,7 +43,8 @@ status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sy
 {
     dp_engine *e = dp_engine_of(base);
     const sync_context *c = context_of(e);
-    dp_lives_begin_step(e);
+    dp_lives_begin_batch(e);
+    if (!e->accumulates) e->contributors = 0;
     e->step = step->index;
     *out = (sync_batch){.load = dp_is_root(e) ? batch * c->world : 0, .train = batch};
     e->sums = 0;
@@ -289,12 +290,12 @@ static status reduce(dp_engine *e, const sync_step *step)
                   .own = set->grads.data,
                   .out = dp_lean(e) ? set->grads.data : e->results.data,
                   .keys = e->reduce.count,
-                  .present = e->present,
+                  .present = e->contributors,
                   .divides = !dp_one_loss(e),
                   .divide_before = e->policy.divide_before};
     dp_star_begin(e->star);
     for (int k = 0; k < e->reduce.count; k++) {
-        for (int r = 1; dp_is_root(e) && r < e->present; r++) {
+        for (int r = 1; dp_is_root(e) && r < e->contributors; r++) {
             dp_item *item = dp_star_add(e->star, DP_REDUCE, r, MESSAGE_PUSH, step->index, k);
             item->region = chunk_region(e, &e->reduce.list[k], set->grads.data);
             item->shared = shares(e);
@@ -306,18 +307,29 @@ static status reduce(dp_engine *e, const sync_step *step)
         item->shared = shares(e);
     }
     TRY(dp_star_run(e->star, &sum));
-    if (dp_is_root(e) && e->present == 1 && !dp_lean(e))
+    if (dp_is_root(e) && e->contributors == 1 && !dp_lean(e))
         ps_move(context_of(e)->device, sum.out, sum.own, (size_t)set->arena_elements * e->element); /* nobody to add up with */
     return STATUS_OK;
+}
+
+/* Behind a micro-batch that only accumulates: what rank 0 has handed out is no longer read. */
+static status acknowledge(dp_engine *e, const sync_step *step)
+{
+    dp_star_begin(e->star);
+    for (int r = 1; dp_is_root(e) && r < e->present; r++)
+        dp_star_add(e->star, DP_RECEIVE, r, MESSAGE_ACKNOWLEDGE, step->index, 0);
+    if (!dp_is_root(e) && takes_part(e)) dp_star_add(e->star, DP_SEND, 0, MESSAGE_ACKNOWLEDGE, step->index, 0);
+    return dp_star_run(e->star, NULL);
 }
 
 status dp_finish(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_context *c = context_of(e);
-    if (!step->synchronize)
-        return fail(STATUS_CONFIG, "policy dp: found a batch that only accumulates, allowed is one that ends a step");
-    if (takes_part(e)) {
+    e->accumulates = !step->synchronize;
+    if (e->present > e->contributors) e->contributors = e->present;
+    if (e->accumulates) return acknowledge(e, step);
+    if (c->rank < e->contributors) {
         dp_lives_begin_reduce(e);
         TRY(reduce(e, step));
         dp_lives_reduced(e);
