@@ -43,7 +43,6 @@ typedef struct device_info {
     char description[128];   /* "2 threads, AVX-512, oneDNN 2.6.3" */
     dtype compute_type;      /* of parameters, activations and gradients */
     bool host_addressable;   /* the host may read and write device memory */
-    bool asynchronous;       /* launches, copies and waits return before they are done */
     bool real;               /* tensor bytes exist */
     bool simulated;          /* figures come from a model: reports must mark them */
     bool plans;              /* nothing runs and nothing is stored: only the ledger moves (plan/plan.h) */

@@ -63,8 +63,8 @@ void optimizer_begin_shard(optimizer *o, int64_t logical, int64_t elements);
 status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
                         int64_t step, double lr, double scale);
 
-/* Adds the squared norm of the gradients' pieces to *sum, on the host; it waits for the stream where the device
- * is asynchronous. One call at a time. */
+/* Adds the squared norm of the gradients' pieces to *sum, on the host; it waits for the stream where the
+ * device runs behind the host. One call at a time. */
 status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces, double *sum);
 
 /* torch.nn.utils.clip_grad_norm_'s factor: min(1, max_norm / (norm + 1e-6)). */

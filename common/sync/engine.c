@@ -75,19 +75,9 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
     }
     TRY(optimizer_update(c->optimizer, c->compute, c->params->params.data, grads, all, step->index,
                          step->learning_rate, scale));
-    TRY(device_mark(c->compute, SYNC_MARK_UPDATE_END));
-    e->update_marked = device_get_info(c->device)->asynchronous;
-    if (e->update_marked) return STATUS_OK;
+    TRY(device_mark(c->compute, SYNC_MARK_UPDATED));
     int64_t end = device_now_ns(c->device);
     trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, begin, end);
     *spent_ns += end - begin;
     return STATUS_OK;
-}
-
-void sync_take_update_time(sync_engine *e, int64_t *spent_ns)
-{
-    device_stream *s = e->context.compute;
-    if (!e->update_marked) return;
-    *spent_ns += device_mark_ns(s, SYNC_MARK_UPDATE_END) - device_mark_ns(s, SYNC_MARK_UPDATE);
-    e->update_marked = false;
 }

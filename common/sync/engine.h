@@ -159,11 +159,7 @@ typedef struct sync_engine_type {
 struct sync_engine {
     const sync_engine_type *type;
     sync_context context;
-    bool update_marked; /* asynchronous devices: an update's marks wait to be read */
 };
-
-/* Marks on the compute stream: the train loop has those before, engines may take those behind. */
-enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATE_END, SYNC_MARK_ENGINE };
 
 /* Defaults for engines that override little: own batch, own loss, nothing to scatter. */
 status sync_default_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
@@ -179,14 +175,13 @@ extern const sync_engine_type sync_none;
 void sync_hold_gradients(sync_engine *e);
 void sync_drop_gradients(sync_engine *e);
 
+/* Marks that sync_update_parameters leaves on the compute stream, around the update. */
+enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED, SYNC_MARK_ENGINE /* engines' own from here on */ };
+
 /* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
- * parameters): clipping, if asked for, then one pass over all parameters. Counts its time into *spent_ns; on an
- * asynchronous device sync_take_update_time() does. */
+ * parameters): clipping, if asked for, then one pass over all parameters. Counts the caller's time into
+ * *spent_ns: all of it on a CPU; where the device runs behind the host the marks tell. */
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
                               int64_t *spent_ns);
-
-/* What the last update took on an asynchronous device, added to *spent_ns once: behind the stream's
- * synchronisation. */
-void sync_take_update_time(sync_engine *e, int64_t *spent_ns);
 
 #endif

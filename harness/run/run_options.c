@@ -29,7 +29,8 @@ static const option run_option_list[] = {
     {.name = "gpus", .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .low = 1, .high = MOST_VIRTUAL_RANKS,
      .help = "ranks, one for each GPU; without GPUs as many CPU ranks [GPUs, or 2]"},
     {.name = "device", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(device), .initial = "auto",
-     .help = "auto, cpu, cuda, reference, or sim[:PROFILE] for virtual time, see `harness profiles`; auto: cuda where there is a GPU"},
+     .help = "auto (cuda where there is a GPU, else cpu), cpu, cuda, reference, or sim[:PROFILE] for virtual"
+             " time, see `harness profiles`"},
     {.name = "tf32", .type = OPTION_FLAG, .offset = FIELD(tf32),
      .help = "cuda: matrix products and convolutions multiply in TF32"},
     {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),

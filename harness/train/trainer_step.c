@@ -345,7 +345,7 @@ static void take_marks(trainer *t, int64_t begin)
     t->exposed_backward += stalled(t, MARK_BACKWARD, MARK_BACKWARD_END);
     t->exposed_rest += stalled(t, MARK_BACKWARD_END, MARK_END);
     if (device_get_info(t->device)->host_addressable || device_mark_ns(s, SYNC_MARK_UPDATE) < begin) return;
-    t->counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATE_END) - device_mark_ns(s, SYNC_MARK_UPDATE);
+    t->counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATED) - device_mark_ns(s, SYNC_MARK_UPDATE);
 }
 
 /* Between two marks; told to the trace, too. */

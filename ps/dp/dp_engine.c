@@ -19,8 +19,8 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
                                .param_class = LEDGER_PARAMETERS,
                                .shares_buffers = true,
                                .whole_batch = true,
-                               .alike_from = 1,
-                               .one_loss = p.loss == PS_DP_LOSS_DEVICE0};
+                               .one_loss = p.loss == PS_DP_LOSS_DEVICE0,
+                               .alike_from = 1};
     return STATUS_OK;
 }
 
@@ -105,6 +105,7 @@ static status open_star(dp_engine *e)
     dp_star_config config = {
         .context = c, .items = items, .keys = e->reduce.count, .threads = (int)e->options->server_threads};
     TRY(dp_star_open(&config, &e->star));
+    if (dp_plans(e)) return STATUS_OK;
     e->member = (ps_member){.member = c->rank,
                             .world = c->world,
                             .token = c->job_token,
@@ -150,7 +151,7 @@ static status open_parts(dp_engine *e)
     e->pieces = calloc((size_t)c->world * DP_PIECES, sizeof *e->pieces);
     if (!e->parts || !e->pieces) return fail(STATUS_SYSTEM, "no memory for the parts of %d ranks", c->world);
     TRY(open_memory(e));
-    return info->plans ? STATUS_OK : open_star(e);
+    return open_star(e);
 }
 
 status ps_dp_open(const sync_context *context, sync_engine **out)
@@ -158,8 +159,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     dp_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    bool plans = device_get_info(context->device)->plans;
-    e->base = (sync_engine){.type = plans ? &ps_dp_planning : &sync_ps_dp, .context = *context};
+    e->base = (sync_engine){.type = &sync_ps_dp, .context = *context};
     e->options = context->options;
     e->element = (size_t)dtype_size(context->params->type);
     e->results.fd = e->kept.fd = e->outputs.fd = e->chunks.fd = -1;
@@ -168,12 +168,12 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
         count_owned_params(e);
         *out = &e->base;
     } else {
-        ps_dp_close(&e->base);
+        sync_ps_dp.close(&e->base);
     }
     return rc;
 }
 
-void ps_dp_close(sync_engine *base)
+static void dp_close(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
     device *d = base->context.device;
@@ -198,6 +198,8 @@ static status dp_offer(sync_engine *base, sync_blob *out)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_context *c = &base->context;
+    *out = (sync_blob){0};
+    if (dp_plans(e)) return STATUS_OK;
     bool shared = c->params->params.fd >= 0 && c->params->grads.fd >= 0 && c->exchange->input->fd >= 0;
     ps_offer_own own = {.host = shm_host_id(), .shared = shared, .url = e->url};
     free(e->offer.data);
@@ -210,6 +212,7 @@ static status dp_offer(sync_engine *base, sync_blob *out)
 static status dp_connect(sync_engine *base, const sync_blob *offers)
 {
     dp_engine *e = dp_engine_of(base);
+    if (dp_plans(e)) return STATUS_OK;
     TRY(ps_meet(&e->member, &e->offer, offers, &e->meeting));
     if (!dp_is_root(e)) TRY(dp_star_connect(e->star, e->meeting.urls[0]));
     return dp_star_start(e->star);
@@ -242,7 +245,7 @@ static void dp_counters(sync_engine *base, sync_counters *out)
 
 bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)
 {
-    if ((base->type != &sync_ps_dp && base->type != &ps_dp_planning) || base->context.world < 2 || base->context.rank != 0) return false;
+    if (base->type != &sync_ps_dp || base->context.world < 2 || base->context.rank != 0) return false;
     const dp_engine *e = dp_engine_of(base);
     const sync_context *c = &base->context;
     const sync_exchange *x = c->exchange;
@@ -268,7 +271,7 @@ const sync_engine_type sync_ps_dp = {
     .open = ps_dp_open,
     .offer = dp_offer,
     .connect = dp_connect,
-    .close = ps_dp_close,
+    .close = dp_close,
     .plan_batch = dp_plan_batch,
     .scatter_inputs = dp_scatter_inputs,
     .begin_forward = dp_begin_forward,

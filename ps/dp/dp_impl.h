@@ -75,6 +75,12 @@ static inline bool dp_lean(const dp_engine *e)
     return e->policy.lifetimes == PS_DP_LIFETIMES_LEAN;
 }
 
+/* Nothing runs: what would be received is computed, and there is nobody to send to. */
+static inline bool dp_plans(const dp_engine *e)
+{
+    return device_get_info(e->base.context.device)->plans;
+}
+
 static inline const dp_part *dp_mine(const dp_engine *e)
 {
     return &e->parts[e->base.context.rank];
@@ -88,8 +94,6 @@ static inline const device_memory *dp_final_gradients(const dp_engine *e)
 }
 
 /* dp_stages.c */
-/* Cuts e->loaded samples into the ranks' parts; their targets are yet to be counted. */
-void dp_cut(dp_engine *e);
 status dp_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
 status dp_scatter_inputs(sync_engine *e, const sync_step *step);
 status dp_begin_forward(sync_engine *e, const sync_step *step);

@@ -59,7 +59,8 @@ static dp_part part_of(int64_t samples, int world, int rank)
     return (dp_part){.first = first, .samples = samples - first < chunk ? samples - first : chunk};
 }
 
-void dp_cut(dp_engine *e)
+/* Cuts e->loaded samples into the ranks' parts; their targets are yet to be counted. */
+static void cut(dp_engine *e)
 {
     e->present = 0;
     for (int r = 0; r < context_of(e)->world; r++) {
@@ -82,7 +83,7 @@ static void cut_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
     e->loaded = x->loaded;
-    dp_cut(e);
+    cut(e);
     for (int r = 0; r < context_of(e)->world; r++)
         e->parts[r].targets = count_targets(x, &e->parts[r], ps_bytes_exist(context_of(e)->device));
 }
@@ -124,10 +125,9 @@ static status scatter(dp_engine *e, const sync_step *step)
     return dp_star_run(e->star, NULL);
 }
 
-static status take_part(dp_engine *e, const sync_step *step)
+static status hear_part(dp_engine *e, const sync_step *step, dp_part *mine)
 {
     const sync_context *c = context_of(e);
-    dp_part *mine = &e->parts[c->rank];
     dp_star_begin(e->star);
     const dp_item *item = dp_star_add(e->star, DP_RECEIVE, 0, MESSAGE_CONTROL, step->index, 0);
     TRY(dp_star_run(e->star, NULL));
@@ -141,6 +141,24 @@ static status take_part(dp_engine *e, const sync_step *step)
         return fail(STATUS_PROTOCOL, "rank 0 gives rank %d %lld samples of a batch of %lld, expected are %lld of at most %lld",
                     c->rank, (long long)h.count, (long long)e->loaded, (long long)mine->samples,
                     (long long)c->exchange->largest * c->world);
+    return STATUS_OK;
+}
+
+/* Where nobody is heard: a part of the largest batch. */
+static void assume_part(dp_engine *e, dp_part *mine)
+{
+    const sync_context *c = context_of(e);
+    e->loaded = c->exchange->largest * c->world;
+    e->present = c->world;
+    *mine = part_of(e->loaded, c->world, c->rank);
+    mine->targets = mine->samples * c->exchange->targets_each;
+}
+
+static status take_part(dp_engine *e, const sync_step *step)
+{
+    dp_part *mine = &e->parts[context_of(e)->rank];
+    if (dp_plans(e)) assume_part(e, mine);
+    else TRY(hear_part(e, step, mine));
     dp_star_begin(e->star);
     add_parts(e, 0, mine, step->index);
     return dp_star_run(e->star, NULL);

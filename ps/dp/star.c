@@ -329,7 +329,7 @@ static board_operation operation_of(const dp_star *s)
 status dp_star_run(dp_star *s, const dp_sum *sum)
 {
     const sync_context *c = s->c.context;
-    if (s->count == 0) return STATUS_OK;
+    if (s->count == 0 || device_get_info(c->device)->plans) return STATUS_OK;
     board_operation before = (board_operation)atomic_load_explicit(&c->cell->operation, memory_order_relaxed);
     board_operation during = operation_of(s);
     s->sums = sum != NULL;

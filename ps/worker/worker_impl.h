@@ -43,6 +43,7 @@ struct ps_worker {
     sync_agent *agent;
     event_queue events;
     size_t element; /* bytes */
+    bool lends; /* frames are the server's until all ranks' have come: it waits for other keys meanwhile */
     bool gives_buffers, takes_buffers; /* this rank's buffers are everybody's; come from rank 0 */
 
     /* ---- of the compute thread ---- */

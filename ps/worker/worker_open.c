@@ -102,6 +102,7 @@ failed:
 status ps_worker_open_port(ps_worker *w, const transport_options *options)
 {
     int partner = w->c.beside ? worker_context(w)->rank : PS_NO_PEER;
+    w->lends = options->hub != NULL;
     return ps_port_open(&w->port, options, w->c.plan->server_count, 1, partner, (uint32_t)(2 * w->c.plan->key_count + 64));
 }
 

@@ -106,7 +106,7 @@ static status send_key(ps_worker *w, int server, int key)
                                     (size_t)pieces.pieces[i].count * w->element};
     message_header h = push_header(w, key);
     TRY(ps_port_send(&w->port, server, &h, frames, count, &w->tickets[key], worker_key_bytes(w, key)));
-    if (count > 0) spend_credit(w, s, key);
+    if (count > 0 && !w->lends) spend_credit(w, s, key);
     return STATUS_OK;
 }
 

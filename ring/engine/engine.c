@@ -159,7 +159,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     ring_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    e->base = (sync_engine){.type = &sync_ring, .context = *context};
+    e->base = (sync_engine){&sync_ring, *context};
     e->memory.shared.fd = -1;
     e->compute.active = context->world;
     e->compute.cycle_begins = true;
@@ -260,7 +260,6 @@ static void ring_counters(sync_engine *base, sync_counters *out)
 {
     ring_engine *e = ring_of(base);
     ring_account(e);
-    sync_take_update_time(base, &e->compute.counters.optimizer_ns);
     *out = e->compute.counters;
     e->compute.counters = (sync_counters){0};
     out->bytes_sent = atomic_load_explicit(&e->bytes_sent, memory_order_relaxed);

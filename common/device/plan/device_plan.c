@@ -1,5 +1,7 @@
 #include "common/device/plan/plan.h"
 
+#include "common/device/host/host.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -203,6 +205,9 @@ const device_backend device_plan = {
     .free = plan_free,
     .upload = plan_upload,
     .download = plan_download,
+    .convert = host_convert,
+    .clear = host_clear,
+    .usage = host_usage,
     .choose_layout = plan_choose_layout,
     .layout_pack = plan_layout_pack,
     .layout_unpack = plan_layout_unpack,
