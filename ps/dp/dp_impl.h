@@ -93,7 +93,31 @@ static inline const device_memory *dp_final_gradients(const dp_engine *e)
     return dp_lean(e) ? &e->base.context.params->grads : &e->results;
 }
 
-/* dp_stages.c */
+static inline bool dp_takes_part(const dp_engine *e)
+{
+    return dp_mine(e)->samples > 0;
+}
+
+/* Tensors pass through shared memory: what `peer` shows, or NULL. */
+static inline bool dp_shares(const dp_engine *e)
+{
+    return e->meeting.segments != NULL;
+}
+
+static inline char *dp_segment(const dp_engine *e, int peer, int segment)
+{
+    return ps_meeting_segment(&e->member, &e->meeting, peer, segment);
+}
+
+/* A tensor of `bytes` at `offset` bytes, to or from `peer`; `kind` is one of DP_PIECE_... */
+static inline dp_region dp_plain_region(dp_engine *e, int peer, int kind, void *base, int64_t offset, int64_t bytes)
+{
+    piece *p = &e->pieces[peer * DP_PIECES + kind];
+    *p = (piece){offset, bytes};
+    return (dp_region){base, p, 1, 1};
+}
+
+/* dp_batch.c, dp_stages.c */
 status dp_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
 status dp_scatter_inputs(sync_engine *e, const sync_step *step);
 status dp_begin_forward(sync_engine *e, const sync_step *step);

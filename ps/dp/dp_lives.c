@@ -11,8 +11,10 @@ static ledger *ledger_of(const dp_engine *e)
 /* Brings what the ledger holds of `class` on this account to `bytes`. */
 static void hold(const dp_engine *e, ledger_class class, int64_t *account, int64_t bytes)
 {
-    if (bytes > *account) ledger_acquire(ledger_of(e), class, bytes - *account, bytes - *account);
-    else ledger_release(ledger_of(e), class, *account - bytes, *account - bytes);
+    if (bytes > *account)
+        ledger_acquire(ledger_of(e), class, bytes - *account, bytes - *account);
+    else
+        ledger_release(ledger_of(e), class, *account - bytes, *account - bytes);
     *account = bytes;
 }
 
@@ -33,7 +35,8 @@ static int64_t param_bytes(const dp_engine *e)
 
 void dp_lives_begin_batch(dp_engine *e)
 {
-    if (!dp_is_root(e)) hold(e, LEDGER_REPLICAS, &e->replica, 0); /* an evaluation's, or the last micro-batch's buffers */
+    if (!dp_is_root(e))
+        hold(e, LEDGER_REPLICAS, &e->replica, 0); /* an evaluation's, or the last micro-batch's buffers */
     if (e->accumulates) return;
     hold(e, LEDGER_GRADIENTS, &e->gradients, 0);
     hold(e, LEDGER_GRADIENTS, &e->results_held, 0);
@@ -41,7 +44,8 @@ void dp_lives_begin_batch(dp_engine *e)
 
 void dp_lives_replicate(dp_engine *e)
 {
-    if (!dp_is_root(e)) hold(e, LEDGER_REPLICAS, &e->replica, param_bytes(e) + e->base.context.params->buffer_bytes);
+    if (!dp_is_root(e))
+        hold(e, LEDGER_REPLICAS, &e->replica, param_bytes(e) + e->base.context.params->buffer_bytes);
 }
 
 /* ---- outputs and loss ------------------------------------------------------------------------- */
@@ -53,12 +57,14 @@ void dp_lives_gather(dp_engine *e)
 
 void dp_lives_log_softmax(dp_engine *e)
 {
-    if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e)) hold(e, LEDGER_OUTPUTS, &e->outputs_held, 2 * all_outputs(e));
+    if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e))
+        hold(e, LEDGER_OUTPUTS, &e->outputs_held, 2 * all_outputs(e));
 }
 
 void dp_lives_loss_gradients(dp_engine *e)
 {
-    if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e)) hold(e, LEDGER_OUTPUTS, &e->outputs_held, 4 * all_outputs(e));
+    if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e))
+        hold(e, LEDGER_OUTPUTS, &e->outputs_held, 4 * all_outputs(e));
 }
 
 /* The gradient of this rank's part ends to live with the program's value for it: the program tells that. */
