@@ -1,11 +1,12 @@
 #include "harness/run/server.h"
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
-#include "common/base/text.h"
+#include "harness/run/job.h"
+#include "harness/run/record.h"
 #include "ps/server/server_process.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef struct server_state {
     const run_config *config;
@@ -87,11 +88,11 @@ static status serve(server_state *s)
                                  .exchange = exchange,
                                  .exchange_context = s};
     TRY(ps_server_main(&context));
-    char bytes[32];
-    if (!c->run.quiet)
-        log_info("held %s at most: its shard, sums and optimizer state",
-                 text_format_bytes(bytes, sizeof bytes, (double)s->ledger.total.peak));
-    return STATUS_OK;
+    json_t *result = json_pack("{s:i, s:i, s:o}", "server", context.index, "pid", (int)getpid(), "memory",
+                               ledger_to_json(&s->ledger));
+    status rc = result ? run_jobs_deliver_server(result) : fail(STATUS_SYSTEM, "no memory for the results");
+    json_decref(result);
+    return rc;
 }
 
 static void tear_down(server_state *s)
