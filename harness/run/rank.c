@@ -115,6 +115,9 @@ status rank_meet(const run_config *config, const rank_place *place, int members,
 {
     char url[288];
     snprintf(url, sizeof url, "%s%s", place->rendezvous, members > place->world ? "-members" : "");
+    text_buffer text = {0};
+    run_config_text(config, &text);
+    if (text.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the configuration");
     board_cell *cell = board_cell_of(place->board, place->rank);
     rendezvous_options options = {.url = url,
                                   .rank = place->rank,
@@ -122,10 +125,13 @@ status rank_meet(const run_config *config, const rank_place *place, int members,
                                   .token = place->token,
                                   .program = PROGRAM_VERSION,
                                   .config_hash = run_config_hash(config),
+                                  .config_text = text.data,
                                   .connect_limit_ns = config->run.connect_timeout_ns,
                                   .cell = cell};
     board_cell_enter(cell, BOARD_RENDEZVOUS, clock_now_ns());
-    return rendezvous_open(&options, out);
+    status rc = rendezvous_open(&options, out);
+    text_free(&text);
+    return rc;
 }
 
 /* Connects the engine with what all members offer; servers of their own are met for this alone. */

@@ -69,6 +69,8 @@ static status serve(server_state *s)
 {
     const run_config *c = s->config;
     int engine = s->place->engine;
+    net_link link;
+    TRY(net_link_parse(c->shared.link, &link));
     s->offers = calloc((size_t)member_count(s), sizeof *s->offers);
     if (!s->offers) return fail(STATUS_SYSTEM, "no memory for a parameter server");
     TRY(open_parts(s));
@@ -85,6 +87,7 @@ static status serve(server_state *s)
                                  .policy = c->policies[engine],
                                  .stall_timeout_ns = c->shared.stall_timeout_ns,
                                  .divide = c->shared.divide,
+                                 .link = link,
                                  .exchange = exchange,
                                  .exchange_context = s};
     TRY(ps_server_main(&context));
