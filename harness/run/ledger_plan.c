@@ -71,6 +71,8 @@ static status plan_rank(const run_config *c, const run_plan *p, int engine, int 
 {
     trainer_config t;
     trainer *planned = NULL;
+    int world = run_config_world(c, engine);
+    int64_t loaded = c->data.batch * (needs->whole_batch && rank == 0 ? world : 1);
     plan_source source = {0};
     board_cell cell = {0};
     sync_blob nothing;

@@ -109,6 +109,7 @@ static status open_star(dp_engine *e)
     dp_star_config config = {
         .context = c, .items = items, .keys = e->reduce.count, .threads = (int)e->options->server_threads};
     TRY(dp_star_open(&config, &e->star));
+    if (dp_plans(e)) return STATUS_OK;
     e->member = (ps_member){.member = c->rank,
                             .world = c->world,
                             .token = c->job_token,
@@ -206,6 +207,8 @@ static status dp_offer(sync_engine *base, sync_blob *out)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_context *c = &base->context;
+    *out = (sync_blob){0};
+    if (dp_plans(e)) return STATUS_OK;
     bool shared = c->params->params.fd >= 0 && c->params->grads.fd >= 0 && c->exchange->input->fd >= 0;
     ps_offer_own own = {.host = shm_host_id(), .shared = shared, .url = e->url};
     free(e->offer.data);
@@ -218,6 +221,7 @@ static status dp_offer(sync_engine *base, sync_blob *out)
 static status dp_connect(sync_engine *base, const sync_blob *offers)
 {
     dp_engine *e = dp_engine_of(base);
+    if (dp_plans(e)) return STATUS_OK;
     TRY(ps_meet(&e->member, &e->offer, offers, &e->meeting));
     if (!dp_is_root(e)) TRY(dp_star_connect(e->star, e->meeting.urls[0]));
     return dp_star_start(e->star);

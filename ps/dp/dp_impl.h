@@ -75,6 +75,12 @@ static inline bool dp_lean(const dp_engine *e)
     return e->policy.lifetimes == PS_DP_LIFETIMES_LEAN;
 }
 
+/* Nothing runs: what would be received is computed, and there is nobody to send to. */
+static inline bool dp_plans(const dp_engine *e)
+{
+    return device_get_info(e->base.context.device)->plans;
+}
+
 static inline const dp_part *dp_mine(const dp_engine *e)
 {
     return &e->parts[e->base.context.rank];
