@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const reproduction *const reproduction_table[] = {&reproduce_torch_vs_apex, &reproduce_ddp_benchmark, &reproduce_throughput};
+const reproduction *const reproduction_table[] = {
+    &reproduce_torch_vs_apex, &reproduce_dp_vs_ddp, &reproduce_ddp_benchmark, &reproduce_throughput,
+    &reproduce_reducer_memory};
 const int reproduction_count = sizeof reproduction_table / sizeof reproduction_table[0];
 
 double reproduction_deviation(const reproduction_cell *c)

@@ -58,8 +58,10 @@ static status on_finished(void *context, int rank, trainer *t)
     if (l->total.peak < f->least_bytes || rank == 0) f->least_bytes = l->total.peak;
     if (rank >= VIRTUAL_LEDGERS) return STATUS_OK;
     sync_engine *e = trainer_engine(t);
+    if (rank == 0) f->has_dp = ps_dp_read_sizes(e, &f->dp);
     sync_counters now;
     e->type->counters(e, &now);
+    if (rank == 0) f->all_bytes_sent = now.bytes_sent;
     int64_t sent = now.bytes_sent - m->before[rank].bytes_sent;
     int64_t messages = now.messages_sent - m->before[rank].messages_sent;
     if (sent > f->bytes_sent) f->bytes_sent = sent;

@@ -6,6 +6,7 @@
 #include "harness/run/run_options.h"
 #include "harness/sim/virtual_job.h"
 #include "models/models.h"
+#include "ps/ps.h"
 
 typedef struct virtual_workload {
     simulation_config machine; /* profile, world, ... */
@@ -30,6 +31,9 @@ typedef struct virtual_figures {
     double optimizer_ms, load_ms;
     int64_t most_bytes, least_bytes; /* peaks of the ranks' ledgers */
     int64_t bytes_sent, messages_sent; /* a step, of the busiest rank */
+    int64_t all_bytes_sent;            /* from the start, of rank 0 */
+    bool has_dp;
+    ps_dp_sizes dp;                  /* under policy dp: sizes of the last step's phases */
     int ranks;                       /* that were simulated */
     ledger ledgers[VIRTUAL_LEDGERS]; /* [ranks, at most] behind the last step */
 } virtual_figures;

@@ -24,6 +24,7 @@ ALLOWED = {
     "common/nn": ["common/base", "common/memory", "common/ops", "common/device"],
     "common/data": ["common/base", "common/ops", "common/nn"],
     "common/net": ["common/base", "common/ops"],
+    "common/net/sim": ["common/base", "common/ops", "common/sim", "common/net"],
     "common/trace": ["common/base", "common/memory"],
     "common/checkpoint": ["common/base", "common/memory", "common/ops", "common/device", "common/optim", "common/nn"],
     "common/sync": ["common/base", "common/memory", "common/ops", "common/sim", "common/device", "common/reduce", "common/optim",

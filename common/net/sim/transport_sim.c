@@ -126,9 +126,18 @@ static void leave_next(sim_way *w)
     if (m) sim_flow_start(&m->flow, m->handed_over, w->route.hops, w->route.count, m->bytes, INFINITY, w->route.latency);
 }
 
+/* The sender's memory is free when the last byte has left, as on a wire: the receiver needs no bytes. */
+static void release_frames(sim_message *m)
+{
+    if (m->ticket)
+        for (int i = 0; i < m->header.frames; i++) transport_frame_released(m->ticket);
+    m->ticket = NULL;
+}
+
 static void on_left(void *context)
 {
     sim_message *m = context;
+    release_frames(m);
     sim_way *w = way_of(m);
     w->first = m->next;
     if (!w->first) w->last = NULL;
@@ -260,11 +269,8 @@ static status receive(transport *base, transport_message *out)
 
 static void release(transport *base, transport_message *message)
 {
-    sim_message *m = message->slot;
     (void)base;
-    if (m->ticket)
-        for (int i = 0; i < m->header.frames; i++) transport_frame_released(m->ticket);
-    put_back(m);
+    put_back(message->slot);
 }
 
 static status reserve(transport *t, int messages)
