@@ -36,6 +36,16 @@ void device_free(device *d, device_memory *memory)
     *memory = (device_memory){.fd = -1};
 }
 
+status device_pin(device *d, void *data, size_t bytes)
+{
+    return d->backend->pin(d, data, bytes);
+}
+
+void device_unpin(device *d, void *data)
+{
+    d->backend->unpin(d, data);
+}
+
 status device_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
 {
     return s->device->backend->upload(s, to, host, host_type, type, count);

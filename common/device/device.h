@@ -71,6 +71,11 @@ typedef struct device_memory {
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void device_free(device *d, device_memory *memory);
 
+/* Lets the device copy from and to this host memory fast, and behind the host; costs nothing elsewhere.
+ * Undone before the memory goes. */
+status device_pin(device *d, void *data, size_t bytes);
+void device_unpin(device *d, void *data);
+
 /* Copies in stream order. `count` elements; host elements are float32 (or int32 for targets and tokens),
  * device elements of `type`; converts where the device computes in another type. The host side must
  * stay until the stream has passed. */

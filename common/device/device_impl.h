@@ -14,6 +14,8 @@ typedef struct device_backend {
 
     status (*allocate)(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
     void (*free)(device *d, device_memory *memory);
+    status (*pin)(device *d, void *data, size_t bytes);
+    void (*unpin)(device *d, void *data);
     status (*upload)(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
     status (*download)(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
 

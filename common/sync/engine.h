@@ -58,6 +58,7 @@ typedef struct sync_context {
     const void *options;       /* the engine's own option struct (sync_engine_type.options) */
     const char *policy;        /* a name from the engine's policy table */
     int64_t stall_timeout_ns;
+    bool share_gpu;            /* ranks may share a GPU */
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
     int divide;                /* shared_divide: of shared_options */
     net_link link;             /* that the engine's transports are to be paced like */
@@ -95,8 +96,16 @@ typedef struct sync_blob {
     size_t bytes;
 } sync_blob;
 
+/* Which memory an engine works on, where the host cannot reach the device's. */
+typedef enum sync_reach {
+    SYNC_REACH_HOST,   /* host memory: it is put behind a mirror (staged.h) */
+    SYNC_REACH_DEVICE, /* the device's own */
+    SYNC_REACH_EITHER  /* the device's own, unless ranks share one */
+} sync_reach;
+
 /* The requirements that an engine puts on arenas, asked before they are allocated. */
 typedef struct sync_requirements {
+    sync_reach reach;
     device_memory_kind param_kind, grad_kind, buffer_kind;
     ledger_class param_class; /* PARAMETERS, or REPLICAS where this rank holds a copy of another's */
     bool shares_buffers;      /* every forward starts from rank 0's buffers, on every rank */

@@ -2,6 +2,7 @@
  * that loses its peer may say so before the kernel reports the peer's death. */
 #include "harness/launch/launch_impl.h"
 
+#include "common/base/clock.h"
 #include "common/base/text.h"
 
 #include <inttypes.h>
@@ -110,6 +111,7 @@ bool launch_find_cause(launcher *l)
     }
     /* Ranks that stop on request may leave others alone: no failure of theirs. */
     if (best == NO_CAUSE || (l->stop_signal && best <= LOST_PEER_RECORD)) return false;
+    if (best <= LOST_PEER_RECORD && launch_blame_stalled(l, clock_now_ns())) return true;
     if (best == LOST_PEER_RECORD || best == OTHER_RECORD)
         blame_record(l, job, &chosen);
     else

@@ -301,5 +301,9 @@ void report_plan(const json_t *plan, text_buffer *out)
                 report_number_at(plan, "parameters"), report_number_at(plan, "batch_per_rank"));
     size_t i;
     json_t *job;
-    json_array_foreach(json_object_get(plan, "jobs"), i, job) memory_table(job, out);
+    json_array_foreach(json_object_get(plan, "jobs"), i, job)
+    {
+        memory_table(job, out);
+        report_dataparallel_memory(job, out);
+    }
 }

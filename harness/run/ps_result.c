@@ -42,11 +42,16 @@ static json_t *phase_to_json(const json_t *ranks, const ps_dp_sizes *sizes, ps_d
                      other, "difference_bytes", device0 - other);
 }
 
-status ps_result_add_memory(json_t *job, const json_t *ranks, sync_engine *e)
+bool ps_result_sizes(sync_engine *e, ps_dp_sizes *out)
 {
-    ps_dp_sizes s;
+    return is_ps(e) && ps_dp_read_sizes(e, out);
+}
+
+status ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes *sizes)
+{
     json_t *out = json_null();
-    if (is_ps(e) && ps_dp_read_sizes(e, &s)) {
+    if (sizes) {
+        const ps_dp_sizes s = *sizes;
         json_t *phases = json_array();
         for (int p = 0; phases && p < PS_DP_PHASE_COUNT; p++)
             json_array_append_new(phases, phase_to_json(ranks, &s, (ps_dp_phase)p));

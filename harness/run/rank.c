@@ -115,6 +115,9 @@ status rank_meet(const run_config *config, const rank_place *place, int members,
 {
     char url[288];
     snprintf(url, sizeof url, "%s%s", place->rendezvous, members > place->world ? "-members" : "");
+    text_buffer text = {0};
+    run_config_text(config, &text);
+    if (text.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the configuration");
     board_cell *cell = board_cell_of(place->board, place->rank);
     rendezvous_options options = {.url = url,
                                   .rank = place->rank,
@@ -122,10 +125,13 @@ status rank_meet(const run_config *config, const rank_place *place, int members,
                                   .token = place->token,
                                   .program = PROGRAM_VERSION,
                                   .config_hash = run_config_hash(config),
+                                  .config_text = text.data,
                                   .connect_limit_ns = config->run.connect_timeout_ns,
                                   .cell = cell};
     board_cell_enter(cell, BOARD_RENDEZVOUS, clock_now_ns());
-    return rendezvous_open(&options, out);
+    status rc = rendezvous_open(&options, out);
+    text_free(&text);
+    return rc;
 }
 
 /* Connects the engine with what all members offer; servers of their own are met for this alone. */
@@ -393,7 +399,9 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_ou
     }
     if (rc == STATUS_OK && !out->job) rc = fail(STATUS_SYSTEM, "no memory for the results");
     if (rc == STATUS_OK) rc = job_result_finish(out->job, ranks);
-    if (rc == STATUS_OK) rc = ps_result_add_memory(out->job, ranks, trainer_engine(s->trainer));
+    ps_dp_sizes sizes;
+    bool has_sizes = ps_result_sizes(trainer_engine(s->trainer), &sizes);
+    if (rc == STATUS_OK) rc = ps_result_add_memory(out->job, ranks, has_sizes ? &sizes : NULL);
     json_decref(ranks);
     return rc;
 }

@@ -278,24 +278,29 @@ int run_config_threads(const run_config *c, int engine)
     return threads > 0 ? threads : 1;
 }
 
-uint64_t run_config_hash(const run_config *c)
+void run_config_text(const run_config *c, text_buffer *out)
 {
-    static const char *const where_only[] = {"json", "quiet", "log-level", "rendezvous", "connect-timeout",
-                                             "save"};
-    uint64_t hash = 0;
+    static const char *const where_only[] = {"json", "quiet", "log-level", "rendezvous", "connect-timeout", "save"};
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
         for (size_t i = 0; i < table->count; i++) {
             bool skip = false;
             for (size_t j = 0; j < sizeof where_only / sizeof where_only[0]; j++)
                 skip = skip || strcmp(table->options[i].name, where_only[j]) == 0;
-            char value[256], line[400];
+            char value[256];
             if (skip) continue;
-            snprintf(line, sizeof line, "%s=%s", table->options[i].name,
-                     options_format(&c->bindings[b], i, value, sizeof value));
-            hash = random_mix(hash ^ random_fnv1a64(line));
+            text_append(out, "%s = %s\n", table->options[i].name,
+                        options_format(&c->bindings[b], i, value, sizeof value));
         }
     }
+}
+
+uint64_t run_config_hash(const run_config *c)
+{
+    text_buffer text = {0};
+    run_config_text(c, &text);
+    uint64_t hash = text.data ? random_mix(random_fnv1a64(text.data)) : 0;
+    text_free(&text);
     return hash;
 }
 

@@ -86,5 +86,7 @@ bool run_config_uses(const run_config *config, int engine);
 /* A number that is equal on two ranks only if their configurations are; options that say only where
  * output goes do not count. */
 uint64_t run_config_hash(const run_config *config);
+/* The same as lines "name = value". */
+void run_config_text(const run_config *config, text_buffer *out);
 
 #endif

@@ -56,6 +56,7 @@ static status exchange(void *context, sync_blob mine, const sync_blob **offers)
     for (int m = 0; m < member_count(s) && rc == STATUS_OK; m++) s->offers[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
     *offers = s->offers;
     free(got);
+    board_cell_enter(board_cell_of(s->place->board, s->place->rank), BOARD_SERVE, clock_now_ns());
     return rc;
 }
 
@@ -63,11 +64,12 @@ static status serve(server_state *s)
 {
     const run_config *c = s->config;
     int engine = s->place->engine;
+    net_link link;
+    TRY(net_link_parse(c->shared.link, &link));
     s->offers = calloc((size_t)member_count(s), sizeof *s->offers);
     if (!s->offers) return fail(STATUS_SYSTEM, "no memory for a parameter server");
     TRY(open_parts(s));
     TRY(rank_meet(c, s->place, member_count(s), &s->members));
-    board_cell_enter(board_cell_of(s->place->board, s->place->rank), BOARD_WAIT, clock_now_ns());
     ps_server_context context = {.index = s->place->rank - s->place->world,
                                  .world = s->place->world,
                                  .job_token = s->place->token,
@@ -80,6 +82,7 @@ static status serve(server_state *s)
                                  .policy = c->policies[engine],
                                  .stall_timeout_ns = c->shared.stall_timeout_ns,
                                  .divide = c->shared.divide,
+                                 .link = link,
                                  .exchange = exchange,
                                  .exchange_context = s};
     TRY(ps_server_main(&context));

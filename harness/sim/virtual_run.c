@@ -112,7 +112,9 @@ static status on_finished(void *context, int rank, trainer *t)
     if (++j->finished < j->present) return STATUS_OK;
     j->job = job_to_json(j, j->first);
     if (!j->job) return fail(STATUS_SYSTEM, "no memory for the results");
-    return ps_result_add_memory(j->job, j->rank_list, trainer_engine(j->first));
+    ps_dp_sizes sizes;
+    bool has_sizes = ps_result_sizes(trainer_engine(j->first), &sizes);
+    return ps_result_add_memory(j->job, j->rank_list, has_sizes ? &sizes : NULL);
 }
 
 /* ---- a job ------------------------------------------------------------------------------------ */

@@ -1,6 +1,7 @@
 #include "harness/train/trainer.h"
 
 #include "common/memory/plan.h"
+#include "common/sync/staged.h"
 #include "harness/train/trainer_impl.h"
 
 #include <stdlib.h>
@@ -150,12 +151,16 @@ static status open_engine(trainer *t)
                             .options = c->engine_options,
                             .policy = c->policy,
                             .stall_timeout_ns = c->stall_timeout_ns,
+                            .share_gpu = c->share_gpu,
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
                             .link = c->link,
                             .trace = c->trace,
                             .hub = c->hub};
-    return c->engine->open(&context, &t->engine);
+    const device_info *info = device_get_info(t->device);
+    bool reaches = t->needs.reach == SYNC_REACH_DEVICE || (t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu);
+    if (info->host_addressable || !info->real || reaches) return c->engine->open(&context, &t->engine);
+    return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 
 static status open_all(trainer *t)
@@ -279,7 +284,7 @@ ledger *trainer_ledger(trainer *t)
 
 sync_engine *trainer_engine(trainer *t)
 {
-    return t->engine;
+    return sync_staged_inner(t->engine);
 }
 
 optimizer *trainer_optimizer(trainer *t)

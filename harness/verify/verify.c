@@ -140,6 +140,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .job_token = v->token,
                              .device = c->device,
                              .threads = c->threads,
+                             .share_gpu = true, /* ranks are threads of one process */
                              .model = v->model,
                              .engine = c->engine,
                              .engine_options = c->engine_options,

@@ -86,6 +86,8 @@ static inline const device_memory *dp_final_gradients(const dp_engine *e)
 }
 
 /* dp_stages.c */
+/* Cuts e->loaded samples into the ranks' parts; their targets are yet to be counted. */
+void dp_cut(dp_engine *e);
 status dp_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
 status dp_scatter_inputs(sync_engine *e, const sync_step *step);
 status dp_begin_forward(sync_engine *e, const sync_step *step);

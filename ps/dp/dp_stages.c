@@ -58,6 +58,15 @@ static dp_part part_of(int64_t samples, int world, int rank)
     return (dp_part){.first = first, .samples = samples - first < chunk ? samples - first : chunk};
 }
 
+void dp_cut(dp_engine *e)
+{
+    e->present = 0;
+    for (int r = 0; r < context_of(e)->world; r++) {
+        e->parts[r] = part_of(e->loaded, context_of(e)->world, r);
+        e->present += e->parts[r].samples > 0;
+    }
+}
+
 static int64_t count_targets(const sync_exchange *x, const dp_part *p, bool exist)
 {
     int64_t first = p->first * x->targets_each, count = p->samples * x->targets_each, counted = 0;
@@ -72,12 +81,9 @@ static void cut_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
     e->loaded = x->loaded;
-    e->present = 0;
-    for (int r = 0; r < context_of(e)->world; r++) {
-        e->parts[r] = part_of(x->loaded, context_of(e)->world, r);
+    dp_cut(e);
+    for (int r = 0; r < context_of(e)->world; r++)
         e->parts[r].targets = count_targets(x, &e->parts[r], ps_bytes_exist(context_of(e)->device));
-        e->present += e->parts[r].samples > 0;
-    }
 }
 
 /* One memory of the batch from rank 0 to `peer`, or here from rank 0. */

@@ -318,19 +318,31 @@ dp_item *dp_star_add(dp_star *s, dp_direction direction, int peer, message_kind 
     return item;
 }
 
+/* What the rank does meanwhile, as others see it: it waits for what comes, or for what leaves. */
+static board_operation operation_of(const dp_star *s)
+{
+    for (int i = 0; i < s->count; i++)
+        if (s->items[i].direction != DP_SEND) return BOARD_PULL;
+    return BOARD_PUSH;
+}
+
 status dp_star_run(dp_star *s, const dp_sum *sum)
 {
     const sync_context *c = s->c.context;
     if (s->count == 0) return STATUS_OK;
+    board_operation before = (board_operation)atomic_load_explicit(&c->cell->operation, memory_order_relaxed);
+    board_operation during = operation_of(s);
     s->sums = sum != NULL;
     if (sum) s->sum = *sum;
     int64_t round = atomic_fetch_add_explicit(&s->posted, 1, memory_order_release) + 1;
     sync_agent_wake(s->agent);
     int64_t begin = device_now_ns(c->device);
+    board_cell_enter(c->cell, during, begin);
     status rc = device_stream_wait(c->compute, s->done, (uint64_t)round);
     int64_t end = device_now_ns(c->device);
     trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, begin, end);
     s->exposed_ns += end - begin;
+    if (rc == STATUS_OK) board_cell_enter(c->cell, before, end);
     return rc;
 }
 

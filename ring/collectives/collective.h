@@ -6,6 +6,7 @@
  *           where they belong, in one pass (shm/shm_direct.c); reductions in rank order
  *   auto    one machine, shared memory: ring or direct, by ranks and size (tuning.h)
  *   mpi     Open MPI's MPI_Iallreduce and its sisters; the order is the library's
+ *   nccl    NCCL, on the memory of GPUs; the order is the library's
  *   sim     virtual devices: no bytes, and the time that NCCL's rings would take over a profile's links
  *
  * The same calls with the same counts give the same bits in every run: the order of a sum depends on
@@ -122,7 +123,10 @@ typedef struct collective_config {
     const char *name;                 /* of this world, unique in the job at a time */
     const collective_window *windows; /* the same number on every rank */
     int window_count;
-    struct device *device;    /* sim: whose memory the buffers lie in */
+    struct device *device;    /* sim, nccl: whose memory the buffers lie in */
+    struct device_stream *stream; /* nccl: in whose order calls run */
+    const char *bootstrap;        /* nccl: what rank 0 made (nccl/collective_nccl.h) */
+    bool share_gpu;               /* nccl: ranks may be on the same GPU */
     int threads_per_rank;     /* that compute or wait: beyond the processors, waiting does not spin */
     int64_t stall_timeout_ns; /* without progress a call fails with STATUS_PEER */
     int64_t connect_timeout_ns;

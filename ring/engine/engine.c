@@ -16,6 +16,8 @@ static status ring_requirements(const void *options, const char *policy, int wor
     bool shared = s.bucket_view || strcmp(s.collective, "mpi") != 0;
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
     out->buffer_kind = DEVICE_MEMORY_SHARED;
+    if (strcmp(s.collective, "nccl") == 0) out->reach = SYNC_REACH_DEVICE;
+    else if (strcmp(s.collective, "auto") == 0 && collective_nccl_available(NULL, 0)) out->reach = SYNC_REACH_EITHER;
     out->shares_buffers = s.broadcast_buffers;
     return STATUS_OK;
 }
@@ -119,6 +121,7 @@ static void ring_close(sync_engine *base)
     collective_close(&e->agent_state.world);
     device_fence_close(&e->done);
     device_fence_close(&e->posted);
+    device_stream_close(&e->stream);
     device_release(&e->mover);
     ring_powersgd_close(e);
     if (e->memory.shared.data) {
@@ -151,7 +154,9 @@ static status open_behind_host(ring_engine *e)
         return fail(STATUS_CONFIG, "option --comm-hook: found powersgd on device %s, allowed is none, fp16 or bf16",
                     device_get_info(d)->name);
     TRY(device_fence_open(d, &e->posted));
-    return ring_open_mover(e);
+    if (!device_get_info(d)->real) return ring_open_mover(e);
+    e->settings.collective = "nccl"; /* `auto` too: with any other the engine works on a mirror */
+    return device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &e->stream);
 }
 
 static status ring_open(const sync_context *context, sync_engine **out)
@@ -160,7 +165,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     ring_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     e->base = (sync_engine){&sync_ring, *context};
-    e->memory.shared.fd = -1;
+    e->memory.shared.fd = e->memory.pinned.fd = -1;
     e->compute.active = context->world;
     e->compute.cycle_begins = true;
     status rc;
@@ -219,6 +224,9 @@ static status open_collectives(ring_engine *e)
         .windows = windows,
         .window_count = count,
         .device = c->device,
+        .stream = e->stream,
+        .bootstrap = e->stream ? e->bootstrap : NULL,
+        .share_gpu = c->share_gpu,
         .threads_per_rank = c->inline_progress ? 1 : 2,
         .stall_timeout_ns = c->stall_timeout_ns,
         .connect_timeout_ns = c->stall_timeout_ns,
@@ -238,12 +246,13 @@ static status ring_connect(sync_engine *base, const sync_blob *offers)
     ring_engine *e = ring_of(base);
     if (ring_plans(e)) return STATUS_OK;
     TRY(ring_compare_offers(e, offers));
+    if (e->stream) TRY(ring_take_bootstrap(e, &offers[0]));
     TRY(open_collectives(e));
     sync_agent_config config = {.ops = &ring_agent_ops,
                                 .context = e,
                                 .device = base->context.device,
                                 .name = "ring-agent",
-                                .inline_progress = base->context.inline_progress};
+                                .inline_progress = base->context.inline_progress && !e->stream};
     return sync_agent_open(&config, &e->agent);
 }
 
@@ -259,6 +268,7 @@ static const void *ring_reduced_gradients(sync_engine *base, piece_list *owned)
 static void ring_counters(sync_engine *base, sync_counters *out)
 {
     ring_engine *e = ring_of(base);
+    ring_collect_waits(e);
     ring_account(e);
     *out = e->compute.counters;
     e->compute.counters = (sync_counters){0};

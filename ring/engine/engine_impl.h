@@ -14,6 +14,7 @@
 #include "common/sync/event_queue.h"
 #include "common/trace/trace.h"
 #include "ring/collectives/collective.h"
+#include "ring/collectives/nccl/collective_nccl.h"
 #include "ring/collectives/tuning.h"
 #include "ring/hooks/powersgd.h"
 #include "ring/ring.h"
@@ -24,6 +25,7 @@ enum {
     RING_RECORDS = 4096,
     RING_BUCKET_ALIGNMENT = 64,
     RING_IN_FLIGHT = COLLECTIVE_QUEUE, /* jobs */
+    RING_WAITS = (DEVICE_MARKS - SYNC_MARK_ENGINE) / 2,
 };
 
 /* name, what the board shows, tag of the collective (buckets: their index) */
@@ -56,9 +58,10 @@ typedef struct ring_place {
     int64_t offset; /* elements from the bucket's start */
 } ring_place;
 
-/* Everything that collectives touch beside arenas, in one shared allocation. */
+/* Everything that collectives touch beside arenas, in one shared allocation; what the host reads and writes in
+ * another where it cannot reach that one. */
 typedef struct ring_memory {
-    device_memory shared;
+    device_memory shared, pinned;
     char *buckets;
     double *group;     /* [group_capacity] */
     int32_t *order;    /* [params] */
@@ -82,6 +85,11 @@ typedef struct ring_powersgd {
     ring_factors *factors;     /* [buckets] */
     void *scratch;             /* the largest gradient in the device's type */
 } ring_powersgd;
+
+/* A wait of the compute stream that the host did not see: between two marks. */
+typedef struct ring_stream_wait {
+    int64_t record; /* of a bucket; 0: none */
+} ring_stream_wait;
 
 typedef struct ring_job_times {
     int64_t started_ns, finished_ns;
@@ -111,8 +119,11 @@ typedef struct ring_engine {
     ring_settings settings;
     collective_tuning tuning; /* of --collective-table */
     text_buffer offer;
+    size_t offer_common; /* bytes of it that are alike on all ranks */
+    char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
     dtype wire; /* of what travels of gradients */
     device_fence *done;
+    device_stream *stream; /* real devices whose memory the host cannot reach: of the collectives, which are NCCL's */
     device_fence *posted; /* devices that run behind the host: the stream has come to job so many; else NULL */
     device_kernel *mover; /* such devices: a gradient's way into and out of its bucket */
     event_queue jobs;
@@ -147,6 +158,8 @@ typedef struct ring_engine {
         int *order;                  /* [params] */
         int order_count;
         int64_t wait_begin_ns; /* 0: not waiting */
+        ring_stream_wait waits[RING_WAITS]; /* whose marks are still to be read */
+        int wait_count;
         int64_t last_finished_ns;
         double norm_scratch;
         sync_counters counters;
@@ -191,7 +204,7 @@ void ring_use_plan(ring_engine *e, const ring_step_plan *plan);
 /* A gradient from its arena to its bucket, and back; divided where the settings say so. */
 status ring_pack(ring_engine *e, int param);
 status ring_unpack(ring_engine *e, int bucket);
-void ring_zero_gradient(ring_engine *e, int param);
+status ring_zero_gradient(ring_engine *e, int param);
 /* The mean is taken by the collective. */
 bool ring_means_in_flight(const ring_engine *e);
 /* Results are written to the gradients by the collective: nothing is left to be copied back. */
@@ -206,6 +219,8 @@ status ring_unflatten_buffers(ring_engine *e);
 /* ring_offer.c */
 status ring_make_offer(ring_engine *e);
 status ring_compare_offers(const ring_engine *e, const sync_blob *offers);
+/* From rank 0's offer, where the collectives are NCCL's. */
+status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 
 /* ring_jobs.c */
 extern const sync_agent_ops ring_agent_ops;
@@ -218,6 +233,10 @@ status ring_give_up(ring_engine *e, status code);
 status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket);
 /* What the compute stream does from now on waits for a job. */
 status ring_await(ring_engine *e, uint64_t ticket);
+/* The last wait was for this bucket's record. */
+void ring_note_wait(ring_engine *e, int64_t record);
+/* Reads the marks of waits that have passed: into the counters and the records. */
+void ring_collect_waits(ring_engine *e);
 /* Adds up the times of the jobs that are done. */
 void ring_account(ring_engine *e);
 /* Posts a job, once, and waits for it. */

@@ -113,6 +113,7 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
         record->launched_ns = now_ns > record->ready_ns ? now_ns : record->ready_ns;
     }
     collective_call call = call_of(e, job);
+    if (e->stream) TRY(device_stream_wait(e->stream, e->posted, job->ticket)); /* the GPU waits, not the agent */
     TRY(collective_post(e->agent_state.group, &call, &job->call));
     e->agent_state.tail++;
     if (e->agent_state.tail == e->agent_state.head + 1) show(e, now_ns);
@@ -163,12 +164,12 @@ static status advance_job(ring_engine *e, int64_t now_ns)
 }
 
 /* Whether another job may be handed over: behind one that has a phase to come, on no rank; nor before the
- * compute stream has come to it. */
+ * compute stream has come to it, unless the collectives run in stream order themselves. */
 static bool has_room(const ring_engine *e)
 {
     uint64_t head = e->agent_state.head, tail = e->agent_state.tail;
     if (tail - head == RING_IN_FLIGHT) return false;
-    if (e->posted && !device_fence_reached(e->posted, tail + 1)) return false;
+    if (e->posted && !e->stream && !device_fence_reached(e->posted, tail + 1)) return false;
     return tail == head || !is_compressed(e, &e->agent_state.in_flight[(tail - 1) % RING_IN_FLIGHT]);
 }
 

@@ -48,7 +48,10 @@ status ring_memory_open(ring_engine *e)
     m->buckets = m->shared.data;
     m->factors = (float *)(m->buckets + factors);
     char *control = m->buckets + group;
-    if (!device_get_info(c->device)->real) {
+    if (e->stream) {
+        TRY(device_allocate(c->device, DEVICE_MEMORY_STAGING, (size_t)(total - group), &m->pinned));
+        control = m->pinned.data;
+    } else if (!device_get_info(c->device)->real) {
         m->control = control = calloc(1, (size_t)(total - group));
         if (!control) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     }
@@ -61,6 +64,7 @@ status ring_memory_open(ring_engine *e)
 void ring_memory_close(ring_engine *e)
 {
     device_free(e->base.context.device, &e->memory.shared);
+    device_free(e->base.context.device, &e->memory.pinned);
     free(e->memory.control);
 }
 
@@ -232,12 +236,19 @@ status ring_unflatten_buffers(ring_engine *e)
     return STATUS_OK;
 }
 
+static status convert(ring_engine *e, dtype to_type, void *to, dtype from_type, const void *from, int64_t count,
+                      double divisor)
+{
+    return device_convert(e->base.context.compute, to, to_type, from, from_type, count, divisor);
+}
+
 status ring_pack(ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
     char *from = gradient(e, param), *to = e->settings.bucket_view ? from : packed(e, param);
     if (ring_plans(e)) return STATUS_OK;
     if (e->mover) return move(e, param, divisor_before(e));
+    if (e->stream) return convert(e, e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
     if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor_before(e));
     reduce_convert(e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
     return STATUS_OK;
@@ -256,7 +267,9 @@ status ring_unpack(ring_engine *e, int k)
             continue;
         }
         char *to = gradient(e, param), *from = e->settings.bucket_view ? to : packed(e, param);
-        if (wants_plain(e, param))
+        if (e->stream)
+            TRY(convert(e, set->type, to, e->wire, from, set->pieces[param].count, divisor));
+        else if (wants_plain(e, param))
             TRY(unpack_plain(e, param, from, to, divisor));
         else
             reduce_convert(set->type, to, e->wire, from, set->pieces[param].count, divisor);
@@ -264,9 +277,9 @@ status ring_unpack(ring_engine *e, int k)
     return STATUS_OK;
 }
 
-void ring_zero_gradient(ring_engine *e, int param)
+status ring_zero_gradient(ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
-    if (!device_get_info(e->base.context.device)->real) return;
-    memset(gradient(e, param), 0, (size_t)(set->pieces[param].count * dtype_size(set->type)));
+    return device_clear(e->base.context.compute, gradient(e, param),
+                        (size_t)(set->pieces[param].count * dtype_size(set->type)));
 }

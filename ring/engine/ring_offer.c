@@ -11,7 +11,19 @@ enum { OFFER_VERSION = 1 };
 
 static bool needs_one_host(const ring_engine *e)
 {
-    return strcmp(e->settings.collective, "mpi") != 0;
+    return strcmp(e->settings.collective, "mpi") != 0 && strcmp(e->settings.collective, "nccl") != 0;
+}
+
+static const char BOOTSTRAP_KEY[] = "nccl=";
+
+/* Rank 0's is what NCCL begins with; the others' is zero. Behind what must be alike. */
+static status append_bootstrap(ring_engine *e)
+{
+    if (e->base.context.rank == 0) TRY(collective_nccl_bootstrap(e->bootstrap));
+    text_append(&e->offer, "%s", BOOTSTRAP_KEY);
+    for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++) text_append(&e->offer, "%02x", (unsigned char)e->bootstrap[i]);
+    text_append(&e->offer, "\n");
+    return STATUS_OK;
 }
 
 status ring_make_offer(ring_engine *e)
@@ -32,7 +44,21 @@ status ring_make_offer(ring_engine *e)
     for (int i = 0; i < m->buffer_count; i++)
         text_append(out, "buffer %d: %s %" PRId64 " at %" PRId64 "\n", i, m->buffers[i].name,
                     m->buffers[i].elements, set->buffer_pieces[i].offset);
+    e->offer_common = out->length;
+    if (e->stream) TRY(append_bootstrap(e));
     return out->out_of_memory ? fail(STATUS_SYSTEM, "no memory for an offer") : STATUS_OK;
+}
+
+status ring_take_bootstrap(ring_engine *e, const sync_blob *first)
+{
+    const char *hex = (const char *)first->data + e->offer_common + strlen(BOOTSTRAP_KEY);
+    for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++) {
+        unsigned byte;
+        if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
+            return fail(STATUS_PROTOCOL, "the ring's offer of rank 0 has no beginning for NCCL");
+        e->bootstrap[i] = (char)byte;
+    }
+    return STATUS_OK;
 }
 
 /* The line at `at`, without its end. */
@@ -62,7 +88,7 @@ status ring_compare_offers(const ring_engine *e, const sync_blob *offers)
     const sync_blob *first = &offers[0];
     for (int r = 1; r < e->base.context.world; r++) {
         const sync_blob *other = &offers[r];
-        size_t shorter = other->bytes < first->bytes ? other->bytes : first->bytes, at = 0, line = 0;
+        size_t shorter = other->bytes < e->offer_common ? other->bytes : e->offer_common, at = 0, line = 0;
         const char *a = first->data, *b = other->data;
         while (at < shorter && a[at] == b[at]) {
             if (a[at] == '\n') line = at + 1;

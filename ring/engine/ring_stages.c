@@ -66,7 +66,7 @@ static status mark_ready(ring_engine *e, int param)
 /* A gradient that this rank does not have in this step: zero, unless an earlier micro-batch made one. */
 static status mark_without_gradient(ring_engine *e, int param)
 {
-    if (!e->compute.seen[param]) ring_zero_gradient(e, param);
+    if (!e->compute.seen[param]) TRY(ring_zero_gradient(e, param));
     return mark_ready(e, param);
 }
 
@@ -138,6 +138,7 @@ static status take_buckets(ring_engine *e)
         TRY(ring_await(e, e->buckets[k].ticket));
         record->wait_end_ns = ring_now(e);
         ring_trace_bucket(e, record);
+        ring_note_wait(e, e->buckets[k].record);
         TRY(ring_unpack(e, k));
         if (bucket_passes(e))
             ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);
@@ -181,14 +182,12 @@ status ring_settle(sync_engine *base)
 status ring_group_sum(sync_engine *base, double *values, int count)
 {
     ring_engine *e = ring_of(base);
-    size_t bytes = (size_t)count * sizeof *values;
     if (base->context.world == 1) return STATUS_OK;
     if (count > e->memory.group_capacity)
         return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
                     e->memory.group_capacity);
-    bool real = device_get_info(base->context.device)->real;
-    if (real && e->compute.waiting == 0) memcpy(e->memory.group, values, bytes);
+    device_stream *s = base->context.compute;
+    if (e->compute.waiting == 0) TRY(device_convert(s, e->memory.group, DTYPE_F64, values, DTYPE_F64, count, 1));
     TRY(ring_run_job(e, RING_JOB_GROUP_SUM, count));
-    if (real) memcpy(values, e->memory.group, bytes);
-    return STATUS_OK;
+    return device_convert(s, values, DTYPE_F64, e->memory.group, DTYPE_F64, count, 1);
 }

@@ -53,9 +53,49 @@ void ring_account(ring_engine *e)
     }
 }
 
+/* ---- waits that the host does not see --------------------------------------------------------- */
+
+static int mark_of(int wait)
+{
+    return SYNC_MARK_ENGINE + 2 * wait;
+}
+
+void ring_collect_waits(ring_engine *e)
+{
+    device_stream *s = e->base.context.compute;
+    for (int i = 0; i < e->compute.wait_count; i++) {
+        int64_t begin = device_mark_ns(s, mark_of(i)), end = device_mark_ns(s, mark_of(i) + 1);
+        e->compute.counters.exposed_ns += end - begin;
+        if (e->compute.waits[i].record == 0) continue;
+        ring_bucket_record *record = ring_record(e, e->compute.waits[i].record);
+        record->wait_begin_ns = begin;
+        record->wait_end_ns = end;
+    }
+    e->compute.wait_count = 0;
+}
+
+void ring_note_wait(ring_engine *e, int64_t record)
+{
+    if (e->compute.wait_count > 0) e->compute.waits[e->compute.wait_count - 1].record = record;
+}
+
+static status await_in_stream(ring_engine *e, uint64_t ticket)
+{
+    device_stream *s = e->base.context.compute;
+    if (e->compute.wait_count == RING_WAITS) ring_collect_waits(e);
+    int wait = e->compute.wait_count;
+    TRY(device_mark(s, mark_of(wait)));
+    TRY(device_stream_wait(s, e->done, ticket));
+    TRY(device_mark(s, mark_of(wait) + 1));
+    e->compute.waits[wait] = (ring_stream_wait){0};
+    e->compute.wait_count++;
+    return STATUS_OK;
+}
+
 status ring_await(ring_engine *e, uint64_t ticket)
 {
     if (ring_plans(e)) return STATUS_OK;
+    if (e->stream) return await_in_stream(e, ticket);
     if (e->compute.wait_begin_ns == 0) e->compute.wait_begin_ns = ring_now(e);
     TRY(device_stream_wait(e->base.context.compute, e->done, ticket));
     int64_t end_ns = ring_now(e);

@@ -1,11 +1,12 @@
 #!/bin/sh
 # Comparisons with peers, as far as they are installed; `make bench` runs all of them.
 #
-#   run.sh [--quick] [train|profile|allreduce|exchange ...] [-- words for train.py]
+#   run.sh [--quick] [train|profile|allreduce|link|exchange ...] [-- words for train.py]
 #
 # train      training steps beside PyTorch (train.py): results/speed-DATE.json and .md
 # profile    a step operation by operation, against the floor (bench_ops): results/profile-DATE.txt
-# allreduce  collectives beside Open MPI's (allreduce_vs_mpi.sh)
+# allreduce  collectives beside Open MPI's (allreduce_vs_mpi.py): results/allreduce-DATE.json
+# link       what overlap saves over an emulated network (link_overlap.py): results/link-overlap-DATE.json
 # exchange   the parameter server beside one over Gloo (ps_exchange.py)
 #
 # BUILD is the build folder (build), RESULTS where results go (results), PSRING_PYTHON a Python with a newer
@@ -17,8 +18,8 @@ while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=--quick ;;
     --) shift; break ;;
-    train|profile|allreduce|exchange) groups="$groups $1" ;;
-    *) echo "run.sh: found '$1', allowed are --quick, train, profile, allreduce, exchange" >&2; exit 64 ;;
+    train|profile|allreduce|link|exchange) groups="$groups $1" ;;
+    *) echo "run.sh: found '$1', allowed are --quick, train, profile, allreduce, link, exchange" >&2; exit 64 ;;
     esac
     shift
 done
@@ -44,7 +45,11 @@ allreduce() {
         return
     fi
     cmake --build "$build" --target allreduce_vs_mpi >/dev/null
-    sh tests/bench/allreduce_vs_mpi.sh "$build"
+    python3 tests/bench/allreduce_vs_mpi.py --build "$build" --results "$results" || true # says what it missed
+}
+
+link() {
+    python3 tests/bench/link_overlap.py --build "$build" --results "$results" ${quick:+--rounds 1} || true # says what it missed
 }
 
 exchange() {
@@ -59,7 +64,7 @@ exchange() {
     "$build/bin/ps_exchange"
 }
 
-for group in ${groups:-train profile allreduce exchange}; do
+for group in ${groups:-train profile allreduce link exchange}; do
     echo "== $group"
     if [ "$group" = train ]; then train "$@"; else "$group"; fi
 done

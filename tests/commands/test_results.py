@@ -194,6 +194,18 @@ def traffic_is_what_the_algorithms_move(ranks):
                 expect(abs(row[key] - wanted) <= 0.04 * wanted, f"{engine} {key}: found {row[key]}, expected {wanted}")
 
 
+@cases([("2 ranks", 2), ("3 ranks", 3)])
+def with_a_server_a_rank_traffic_is_the_ring_s(ranks):
+    words = ["--model", "resnet18", "--data", "synthetic:3x32x32:10", "--batch", "2", "--drop-last", "--threads", "1",
+             "--gpus", ranks, "--steps", "90", "--json", "-"]  # 44.7 MB of parameters
+    ring = harness(*words, "--mode", "ring", limit=180).jobs()["ring"]["traffic"]["per_rank"]
+    ps = harness(*words, "--mode", "ps", "--policy", "sync", "--servers", ranks, limit=180).jobs()["ps"]["traffic"]["per_rank"]
+    for key in ("bytes_sent_per_step", "bytes_received_per_step"):
+        wanted = sum(row[key] for row in ring) / ranks
+        for rank, row in enumerate(ps):
+            expect(abs(row[key] - wanted) <= 0.02 * wanted, f"rank {rank} {key}: found {row[key]}, the ring's {wanted}")
+
+
 @cases([("2 ranks", 2), ("4 ranks", 4)])
 def traffic_of_dp_is_a_star(ranks):
     job = harness(*BOTH, "--mode", "ps", "--gpus", ranks, "--json", "-").jobs()["ps"]

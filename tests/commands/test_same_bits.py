@@ -76,4 +76,23 @@ def two_ranks_end_with_the_same_bits_under_both_engines(words):
     expect(all(loss == loss for loss in ends["ps"][1]), "losses are numbers", ends["ps"][1])
 
 
+def direct(*words):
+    """The hashes of ps and ring, which adds in the same order and divides at the same place."""
+    ends = bits(*words, "--threads", "1", "--divide", "after", "--collective", "direct", "--steps", "45", "--warmup", "5")
+    return ends["ps"][0], ends["ring"][0]
+
+
+@cases([(f"{ranks} ranks, {servers} servers", ranks, servers) for ranks in (2, 3, 4, 5) for servers in sorted({1, 2, ranks})])
+def sync_with_any_number_of_servers_ends_with_the_bits_of_the_direct_ring(ranks, servers):
+    ps, ring = direct("--model", "wine_mlp", "--data", "wine", "--batch", "16", "--optimizer", "adam", "--gpus", ranks, "--policy",
+                      "ps=sync", "--servers", servers)
+    expect_equal(ps, ring, "behind 50 steps")
+
+
+@cases([(f"{ranks} ranks", ranks) for ranks in (3, 5)])
+def so_it_does_with_images(ranks):
+    ps, ring = direct("--model", "lenet", *REAL, "--gpus", ranks, "--momentum", "0.9", "--policy", "ps=sync", "--servers", 2)
+    expect_equal(ps, ring, "behind 50 steps")
+
+
 main()

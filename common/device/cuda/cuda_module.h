@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/device/device_impl.h"
 
+#define CUDA_MODULE_LAYOUT (sizeof(device_backend) * 4096 + sizeof(op_desc) + sizeof(device_config) + sizeof(op_scalars))
 enum { CUDA_MODULE_VERSION = 1, CUDA_MOST_GPUS = 16 };
 #define CUDA_MODULE_SYMBOL "psring_cuda_module"
 
@@ -42,6 +43,7 @@ typedef struct cuda_probe {
 
 typedef struct cuda_module {
     int version;
+    size_t layout; /* CUDA_MODULE_LAYOUT: program and module were built from the same headers */
     void (*attach)(const cuda_host *host); /* first of all */
     void (*probe)(cuda_probe *out);
     const device_backend *backend;

@@ -14,6 +14,10 @@ void host_free(device *d, device_memory *memory);
 status host_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
 status host_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
 
+/* Nothing to do. */
+status host_pin(device *d, void *data, size_t bytes);
+void host_unpin(device *d, void *data);
+
 /* By common/reduce's kernels; nothing happens where the device has no bytes. */
 status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                     double divisor);

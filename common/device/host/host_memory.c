@@ -101,6 +101,17 @@ status host_download(device_stream *s, void *host, const void *from, dtype type,
     return convert(host, host_type, from, type, count);
 }
 
+status host_pin(device *d, void *data, size_t bytes)
+{
+    (void)d, (void)data, (void)bytes;
+    return STATUS_OK;
+}
+
+void host_unpin(device *d, void *data)
+{
+    (void)d, (void)data;
+}
+
 status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                     double divisor)
 {

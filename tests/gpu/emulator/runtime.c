@@ -122,6 +122,18 @@ cudaError_t cudaFreeHost(void *data)
     return cudaSuccess;
 }
 
+cudaError_t cudaHostRegister(void *data, size_t bytes, unsigned flags)
+{
+    (void)data, (void)bytes, (void)flags;
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *data)
+{
+    (void)data;
+    return cudaSuccess;
+}
+
 cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags)
 {
     (void)flags;

@@ -21,9 +21,7 @@ typedef struct cuda_device {
     void *cublaslt, *cudnn;     /* handles; NULL: own kernels take their place */
     cuda_staging *staging;
     int64_t allocated_bytes;    /* by device_allocate */
-    cudaEvent_t anchor;         /* ties the GPU's clock to the host's */
-    int64_t anchor_ns;
-    cudaStream_t anchor_stream; /* for the anchor alone */
+    cudaStream_t anchor_stream; /* for streams' anchors alone */
     bool failing, failed;       /* atomic: the first failed fence has `failure`; it is there */
     error_record failure;
 } cuda_device;
@@ -31,6 +29,8 @@ typedef struct cuda_device {
 typedef struct cuda_stream {
     device_stream base;
     cudaStream_t stream;
+    cudaEvent_t anchor; /* ties the GPU's clock to the host's; of the stream, since each has its own thread */
+    int64_t anchor_ns;
     cudaEvent_t marks[DEVICE_MARKS]; /* made when first used */
 } cuda_stream;
 
@@ -78,13 +78,14 @@ void cuda_probe_machine(cuda_probe *out);
 /* STATUS_SYSTEM with "rank R on HOST, GPU G: WHAT: the error's text"; clears CUDA's record. */
 status cuda_check(const cuda_device *d, cudaError_t code, const char *what);
 status cuda_use(const cuda_device *d);
-int64_t cuda_event_ns(const cuda_device *d, cudaEvent_t event);
 
 /* memory_cuda.c */
 status cuda_staging_open(cuda_device *d);
 void cuda_staging_close(cuda_device *d);
 status cuda_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void cuda_free(device *d, device_memory *memory);
+status cuda_pin(device *d, void *data, size_t bytes);
+void cuda_unpin(device *d, void *data);
 status cuda_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
 status cuda_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
                      int64_t count);
@@ -96,7 +97,6 @@ status cuda_layout_pack(device *d, const device_layout *layout, const void *plai
 status cuda_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain);
 
 /* stream_cuda.c */
-status cuda_anchor(cuda_device *d);
 status cuda_stream_open(device *d, device_stream_role role, device_stream **out);
 void cuda_stream_close(device_stream *s);
 status cuda_stream_synchronize(device_stream *s);

@@ -126,7 +126,6 @@ static void cuda_close(device *base)
     cudnn_close(d);
     cublaslt_close(d);
     cuda_staging_close(d);
-    if (d->anchor) cudaEventDestroy(d->anchor);
     if (d->anchor_stream) cudaStreamDestroy(d->anchor_stream);
     free(d->libraries);
     free(d);
@@ -148,8 +147,6 @@ static status open_gpu(cuda_device *d)
     TRY(cudnn_open(d));
     TRY(cuda_staging_open(d));
     TRY(cuda_check(d, cudaStreamCreateWithFlags(&d->anchor_stream, cudaStreamNonBlocking), "cudaStreamCreate"));
-    TRY(cuda_check(d, cudaEventCreate(&d->anchor), "cudaEventCreate"));
-    TRY(cuda_anchor(d));
     describe(d, &properties);
     return STATUS_OK;
 }
@@ -177,6 +174,8 @@ const device_backend cuda_backend = {
     .free = cuda_free,
     .upload = cuda_upload,
     .download = cuda_download,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
     .convert = cuda_convert,
     .clear = cuda_clear,
     .usage = cuda_usage,

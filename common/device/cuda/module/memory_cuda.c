@@ -103,6 +103,19 @@ void cuda_free(device *base, device_memory *memory)
     cudaFree(memory->data);
 }
 
+status cuda_pin(device *base, void *data, size_t bytes)
+{
+    cuda_device *d = (cuda_device *)base;
+    TRY(cuda_use(d));
+    return cuda_check(d, cudaHostRegister(data, bytes, cudaHostRegisterPortable), "cudaHostRegister");
+}
+
+void cuda_unpin(device *base, void *data)
+{
+    cudaSetDevice(((cuda_device *)base)->gpu);
+    cudaHostUnregister(data);
+}
+
 /* ---- copies ----------------------------------------------------------------------------------- */
 
 static status check_types(dtype a, dtype b)
@@ -154,7 +167,7 @@ status cuda_download(device_stream *base, void *host, const void *from, dtype ty
     TRY(check_types(type, host_type));
     TRY(cuda_use(d));
     return cuda_check(d,
-                      cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDeviceToHost,
+                      cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDefault,
                                       ((cuda_stream *)base)->stream),
                       "download");
 }

@@ -6,6 +6,7 @@ extern const device_backend cuda_backend;
 extern const cuda_module psring_cuda_module;
 
 const cuda_module psring_cuda_module = {.version = CUDA_MODULE_VERSION,
+                                        .layout = CUDA_MODULE_LAYOUT,
                                         .attach = cuda_services_attach,
                                         .probe = cuda_probe_machine,
                                         .backend = &cuda_backend};

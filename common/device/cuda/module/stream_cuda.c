@@ -10,21 +10,13 @@
 
 static const int64_t ANCHOR_LIFE_NS = 2000000000;
 
-status cuda_anchor(cuda_device *d)
+static status set_anchor(cuda_stream *s)
 {
-    TRY(cuda_check(d, cudaEventRecord(d->anchor, d->anchor_stream), "cudaEventRecord"));
-    TRY(cuda_check(d, cudaEventSynchronize(d->anchor), "cudaEventSynchronize"));
-    d->anchor_ns = clock_now_ns();
+    const cuda_device *d = (const cuda_device *)s->base.device;
+    TRY(cuda_check(d, cudaEventRecord(s->anchor, d->anchor_stream), "cudaEventRecord"));
+    TRY(cuda_check(d, cudaEventSynchronize(s->anchor), "cudaEventSynchronize"));
+    s->anchor_ns = clock_now_ns();
     return STATUS_OK;
-}
-
-int64_t cuda_event_ns(const cuda_device *d, cudaEvent_t event)
-{
-    float ms = 0;
-    if (!event || cudaEventSynchronize(event) != cudaSuccess ||
-        cudaEventElapsedTime(&ms, d->anchor, event) != cudaSuccess)
-        return d->anchor_ns;
-    return d->anchor_ns + llround((double)ms * 1e6);
 }
 
 status cuda_stream_open(device *base, device_stream_role role, device_stream **out)
@@ -39,8 +31,10 @@ status cuda_stream_open(device *base, device_stream_role role, device_stream **o
     int priority = role == DEVICE_STREAM_COMMUNICATION ? highest : lowest;
     status rc = cuda_check(d, cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking, priority),
                            "cudaStreamCreateWithPriority");
+    if (rc == STATUS_OK) rc = cuda_check(d, cudaEventCreate(&s->anchor), "cudaEventCreate");
+    if (rc == STATUS_OK) rc = set_anchor(s);
     if (rc != STATUS_OK) {
-        free(s);
+        cuda_stream_close(&s->base);
         return rc;
     }
     *out = &s->base;
@@ -53,7 +47,8 @@ void cuda_stream_close(device_stream *base)
     cudaSetDevice(((cuda_device *)base->device)->gpu);
     for (int i = 0; i < DEVICE_MARKS; i++)
         if (s->marks[i]) cudaEventDestroy(s->marks[i]);
-    cudaStreamDestroy(s->stream);
+    if (s->anchor) cudaEventDestroy(s->anchor);
+    if (s->stream) cudaStreamDestroy(s->stream);
     free(s);
 }
 
@@ -71,20 +66,25 @@ status cuda_stream_synchronize(device_stream *base)
     return failure_of(d);
 }
 
-/* The anchor moves only where marks of the past have been read: as a step begins. */
+/* The anchor moves with slot 0, which stands at the beginning of a step. */
 status cuda_mark(device_stream *base, int slot)
 {
     cuda_stream *s = (cuda_stream *)base;
     cuda_device *d = (cuda_device *)base->device;
     TRY(cuda_use(d));
-    if (slot == 0 && clock_now_ns() - d->anchor_ns > ANCHOR_LIFE_NS) TRY(cuda_anchor(d));
+    if (slot == 0 && clock_now_ns() - s->anchor_ns > ANCHOR_LIFE_NS) TRY(set_anchor(s));
     if (!s->marks[slot]) TRY(cuda_check(d, cudaEventCreate(&s->marks[slot]), "cudaEventCreate"));
     return cuda_check(d, cudaEventRecord(s->marks[slot], s->stream), "cudaEventRecord");
 }
 
 int64_t cuda_mark_ns(device_stream *base, int slot)
 {
-    return cuda_event_ns((cuda_device *)base->device, ((cuda_stream *)base)->marks[slot]);
+    const cuda_stream *s = (const cuda_stream *)base;
+    float ms = 0;
+    if (!s->marks[slot] || cudaEventSynchronize(s->marks[slot]) != cudaSuccess ||
+        cudaEventElapsedTime(&ms, s->anchor, s->marks[slot]) != cudaSuccess)
+        return s->anchor_ns;
+    return s->anchor_ns + llround((double)ms * 1e6);
 }
 
 int64_t cuda_now_ns(device *d)

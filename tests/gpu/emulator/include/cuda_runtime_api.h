@@ -21,14 +21,15 @@ typedef enum cudaError {
 typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
 
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDefault = 4 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDefault = 4 };
 enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
 enum {
     cudaStreamNonBlocking = 1,
     cudaEventDisableTiming = 2,
     cudaHostAllocDefault = 0,
     cudaHostAllocPortable = 1,
-    cudaHostAllocMapped = 2
+    cudaHostAllocMapped = 2,
+    cudaHostRegisterPortable = 1
 };
 
 struct cudaDeviceProp {
@@ -55,6 +56,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *data);
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *data);
+cudaError_t cudaHostRegister(void *data, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void *data);
 cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags);
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *data);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);

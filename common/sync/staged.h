@@ -1,0 +1,24 @@
+/* An engine that works on host memory, for a device whose memory the host cannot reach.
+ *
+ * The engine behind it (any: it notices nothing) gets a device of the host, `cpu`, with parameters,
+ * gradients, buffers and an optimizer of its own there: the mirror. Gradients come down as they become
+ * ready, on a stream of their own beside the backward pass; the engine is told when they are there.
+ * Parameters go up before their first use, buffers before every forward pass. Reduction and optimizer run on
+ * the host: right on every machine, and as fast as its memory and bus.
+ *
+ * The mirror is in no ledger: it is what a transport's buffers are. */
+#ifndef COMMON_SYNC_STAGED_H
+#define COMMON_SYNC_STAGED_H
+
+#include "common/sync/engine.h"
+
+/* Opens an engine of `type` behind the mirror; `needs` are its requirements, `threads` those that its optimizer
+ * computes with. The result's type is the wrapper's, and sync_staged_inner() the engine itself. STATUS_CONFIG
+ * for engines that also move batches. */
+status sync_staged_open(const sync_context *context, const sync_engine_type *type, const sync_requirements *needs,
+                        int threads, sync_engine **out);
+
+/* The engine behind the mirror; `e` itself where it is none. For figures, and for reduced_gradients(). */
+sync_engine *sync_staged_inner(sync_engine *e);
+
+#endif

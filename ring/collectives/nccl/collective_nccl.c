@@ -1,0 +1,355 @@
+/* Collectives through NCCL, on device memory and on a stream of the device. The world's rank enqueues and looks;
+ * it never waits for the GPU: calls of a group are enqueued one after another as the communicator takes them,
+ * and a fence behind each says when it is done. */
+#include "ring/collectives/nccl/collective_nccl.h"
+
+#include "common/base/text.h"
+#include "common/device/cuda/cuda_module.h"
+#include "ring/collectives/nccl/collective_nccl_impl.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400, SCRATCH_BYTES = 256 };
+
+/* ---- the module ------------------------------------------------------------------------------- */
+
+static status find_module(const nccl_module **out)
+{
+    const cuda_module *cuda;
+    void *library;
+    TRY(cuda_module_open(&cuda, &library));
+    *out = dlsym(library, NCCL_MODULE_SYMBOL);
+    if (*out && (*out)->version == NCCL_MODULE_VERSION) return STATUS_OK;
+    return fail(STATUS_UNAVAILABLE, "collectives nccl: this program was built without NCCL's headers; take ring, direct "
+                                    "or auto");
+}
+
+bool collective_nccl_available(char *text, size_t size)
+{
+    const nccl_module *module;
+    char why[192];
+    bool there = cuda_count_gpus() > 0 && find_module(&module) == STATUS_OK && module->available(why, sizeof why);
+    if (!there && error_code() != STATUS_OK) {
+        snprintf(why, sizeof why, "%s", error_message());
+        error_clear();
+    }
+    if (text) snprintf(text, size, "%s", why);
+    return there;
+}
+
+status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES])
+{
+    const nccl_module *module;
+    static_assert((int)COLLECTIVE_BOOTSTRAP_BYTES == (int)NCCL_ID_BYTES, "an id is what is passed on");
+    TRY(find_module(&module));
+    return module->make_id(out);
+}
+
+/* ---- worlds ----------------------------------------------------------------------------------- */
+
+/* Waits until what was asked of a communicator is done: at set-up alone. */
+static status settle(nccl_world *w, nccl_comm *comm, const char *what)
+{
+    const collective_config *c = &w->base.config;
+    int64_t deadline = collective_deadline(clock_now_ns(), c->connect_timeout_ns);
+    bool done = false;
+    for (;;) {
+        TRY(w->module->state(comm, &done));
+        if (done) return STATUS_OK;
+        if (c->cancelled && c->cancelled(c->cancelled_context)) return fail(STATUS_STOPPED, "%s: stopped", what);
+        char limit[32];
+        if (clock_now_ns() > deadline)
+            return fail(STATUS_PEER, "collectives nccl: %s: rank %d has waited for %s; NCCL does not say for whom", what,
+                        c->rank, text_format_duration(limit, sizeof limit, (double)c->connect_timeout_ns));
+        usleep(1000);
+    }
+}
+
+static void nccl_close(collective_world *world)
+{
+    nccl_world *w = (nccl_world *)world;
+    w->module->close(&w->comm);
+    if (w->scratch.data) device_free(w->base.config.device, &w->scratch);
+    free(w);
+}
+
+static status nccl_open(const collective_config *config, collective_world **out)
+{
+    if (!config->device || !config->stream || !config->bootstrap)
+        return fail(STATUS_CONFIG, "collectives nccl: found no GPU's memory, allowed is --device cuda");
+    nccl_world *w = calloc(1, sizeof *w);
+    if (!w) return fail(STATUS_SYSTEM, "no memory for collectives");
+    w->base.config = *config;
+    w->stream = config->stream;
+    status rc = find_module(&w->module);
+    if (rc != STATUS_OK) {
+        free(w);
+        return rc;
+    }
+    rc = device_allocate(config->device, DEVICE_MEMORY_PRIVATE, SCRATCH_BYTES, &w->scratch);
+    if (rc == STATUS_OK)
+        rc = w->module->open(w->stream, config->bootstrap, config->rank, config->world, config->share_gpu, &w->comm);
+    if (rc == STATUS_OK) rc = settle(w, w->comm, "the start");
+    if (rc != STATUS_OK) {
+        nccl_close(&w->base);
+        return rc;
+    }
+    *out = &w->base;
+    return STATUS_OK;
+}
+
+static void nccl_group_close(collective_group *group)
+{
+    nccl_group *g = (nccl_group *)group;
+    nccl_world *w = (nccl_world *)group->world;
+    for (nccl_group **at = &w->groups; *at; at = &(*at)->next) {
+        if (*at != g) continue;
+        *at = g->next;
+        break;
+    }
+    if (g->comm != w->comm) w->module->close(&g->comm);
+    device_fence_close(&g->done);
+    free(g->parts);
+    free(g);
+}
+
+/* A group of the whole world is the world's communicator; smaller ones are split off. ncclCommSplit is called by
+ * all ranks of the world: such groups are opened as a partition of it, every rank in one of them. */
+static status open_comm(nccl_world *w, nccl_group *g, const int *ranks, int count)
+{
+    if (count == w->base.config.world) {
+        g->comm = w->comm;
+        return STATUS_OK;
+    }
+    TRY(w->module->split(w->comm, ranks[0], g->base.rank, &g->comm));
+    return settle(w, g->comm, "ncclCommSplit");
+}
+
+static status nccl_group_open(collective_world *world, const char *name, const int *ranks, int count,
+                              collective_group **out)
+{
+    nccl_world *w = (nccl_world *)world;
+    nccl_group *g = calloc(1, sizeof *g);
+    if (!g) return fail(STATUS_SYSTEM, "no memory for group '%s'", name);
+    g->base = (collective_group){.world = world, .size = count};
+    for (int i = 0; i < count; i++)
+        if (ranks[i] == world->config.rank) g->base.rank = i;
+    status rc = device_fence_open(world->config.device, &g->done);
+    if (rc == STATUS_OK) rc = open_comm(w, g, ranks, count);
+    if (rc != STATUS_OK) {
+        nccl_group_close(&g->base);
+        return rc;
+    }
+    g->next = w->groups;
+    w->groups = g;
+    *out = &g->base;
+    return STATUS_OK;
+}
+
+/* ---- progress --------------------------------------------------------------------------------- */
+
+static nccl_queued *queued(nccl_group *g, uint64_t number)
+{
+    return &g->queue[number % COLLECTIVE_QUEUE];
+}
+
+/* Marks on the stream: two a call, behind slot 0, at which the stream's clock is set anew. */
+static int mark_of(uint64_t number)
+{
+    return 2 + 2 * (int)(number % COLLECTIVE_QUEUE);
+}
+
+static status nccl_post(collective_group *group, const collective_call *call, collective_ticket *out)
+{
+    nccl_group *g = (nccl_group *)group;
+    if (g->posted - g->completed == COLLECTIVE_QUEUE) return STATUS_AGAIN;
+    *queued(g, ++g->posted) = (nccl_queued){.call = *call};
+    *out = (collective_ticket){0, g->posted};
+    return STATUS_OK;
+}
+
+static status begin(nccl_world *w, nccl_group *g, int64_t now_ns)
+{
+    uint64_t number = g->launched + 1;
+    TRY(nccl_make_parts(g, &queued(g, number)->call));
+    if (g->launched == g->completed) {
+        g->since_ns = now_ns;
+        TRY(device_mark(w->stream, 0));
+    }
+    TRY(device_mark(w->stream, mark_of(number)));
+    g->enqueuing = true;
+    return w->module->run(g->comm, g->parts, g->part_count);
+}
+
+/* The true division by n that a mean is, on what this rank got. */
+static status divide(nccl_world *w, nccl_group *g, const collective_call *call)
+{
+    bool mean = call->op == REDUCE_MEAN && (call->kind == COLLECTIVE_ALL_REDUCE || call->kind == COLLECTIVE_REDUCE_SCATTER ||
+                                            call->kind == COLLECTIVE_REDUCE);
+    if (!mean || (call->kind == COLLECTIVE_REDUCE && call->root != g->base.rank)) return STATUS_OK;
+    const piece_list *pieces = &call->out.pieces;
+    int64_t count = call->kind == COLLECTIVE_REDUCE_SCATTER
+                        ? collective_part_count(call->count, g->base.size, g->base.rank)
+                        : call->count;
+    piece whole = {0, count};
+    const piece *list = pieces->pieces ? pieces->pieces : &whole;
+    for (int i = 0; i < (pieces->pieces ? pieces->count : 1); i++) {
+        char *at = (char *)call->out.base + list[i].offset * dtype_size(call->type);
+        TRY(device_convert(w->stream, at, call->type, at, call->type, list[i].count, g->base.size));
+    }
+    return STATUS_OK;
+}
+
+/* NCCL has taken the call: what comes behind it on the stream tells of its end. */
+static status end_enqueuing(nccl_world *w, nccl_group *g)
+{
+    uint64_t number = g->launched + 1;
+    TRY(divide(w, g, &queued(g, number)->call));
+    TRY(device_mark(w->stream, mark_of(number) + 1));
+    TRY(device_stream_signal(w->stream, g->done, number));
+    g->launched = number;
+    g->enqueuing = false;
+    return STATUS_OK;
+}
+
+static int64_t payload(const collective_call *call)
+{
+    return call->count * dtype_size(call->type);
+}
+
+static void complete(nccl_world *w, nccl_group *g, int64_t now_ns)
+{
+    nccl_queued *q = queued(g, ++g->completed);
+    q->times.started_ns = device_mark_ns(w->stream, mark_of(g->completed));
+    q->times.finished_ns = device_mark_ns(w->stream, mark_of(g->completed) + 1);
+    g->since_ns = now_ns;
+    /* A ring's share; NCCL does not say what it has sent. */
+    int64_t bytes = g->base.size > 1 ? 2 * payload(&q->call) * (g->base.size - 1) / g->base.size : 0;
+    if (q->call.kind != COLLECTIVE_ALL_REDUCE) bytes /= 2;
+    w->base.traffic.bytes_sent += bytes;
+    w->base.traffic.bytes_received += bytes;
+    w->base.traffic.messages_sent++;
+    w->base.traffic.messages_received++;
+}
+
+static status stalled(nccl_group *g)
+{
+    char call[128], limit[32];
+    const collective_config *c = &g->base.world->config;
+    return fail(STATUS_PEER,
+                "%s (call %llu of group '%s'): no progress for %s in rank %d; NCCL does not say whom it waits for",
+                collective_call_format(&queued(g, g->completed + 1)->call, call, sizeof call),
+                (unsigned long long)g->completed + 1, g->base.name,
+                text_format_duration(limit, sizeof limit, (double)c->stall_timeout_ns), c->rank);
+}
+
+static status advance(nccl_world *w, nccl_group *g, int64_t now_ns, bool *worked)
+{
+    bool free = false;
+    TRY(w->module->state(g->comm, &free));
+    if (g->enqueuing && free) {
+        TRY(end_enqueuing(w, g));
+        *worked = true;
+    }
+    while (free && !g->enqueuing && g->launched < g->posted) {
+        *worked = true;
+        TRY(begin(w, g, now_ns));
+        TRY(w->module->state(g->comm, &free));
+        if (free) TRY(end_enqueuing(w, g));
+    }
+    for (; g->completed < g->launched && device_fence_reached(g->done, g->completed + 1); *worked = true)
+        complete(w, g, now_ns);
+    return STATUS_OK;
+}
+
+static status nccl_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+{
+    nccl_world *w = (nccl_world *)world;
+    w->seen = atomic_load_explicit(&w->bell, memory_order_seq_cst);
+    for (nccl_group *g = w->groups; g; g = g->next) {
+        if (g->completed == g->posted) continue;
+        TRY(advance(w, g, now_ns, worked));
+        if (g->completed == g->posted) continue;
+        int64_t deadline = collective_deadline(g->since_ns ? g->since_ns : now_ns, world->config.stall_timeout_ns);
+        if (now_ns >= deadline) return stalled(g);
+        if (deadline < *deadline_ns) *deadline_ns = deadline;
+    }
+    if (*worked) w->fruitless = 0;
+    return STATUS_OK;
+}
+
+static bool nccl_done(const collective_group *group, collective_ticket ticket)
+{
+    return ((const nccl_group *)group)->completed >= ticket.sequence;
+}
+
+static collective_times nccl_times(const collective_group *group, collective_ticket ticket)
+{
+    return queued((nccl_group *)group, ticket.sequence)->times;
+}
+
+static bool has_calls(const nccl_world *w)
+{
+    for (const nccl_group *g = w->groups; g; g = g->next)
+        if (g->completed != g->posted) return true;
+    return false;
+}
+
+/* A GPU cannot be waited for beside a bell: with calls in flight it is looked at again, first at once, after a
+ * while between short sleeps. */
+static void nccl_wait(collective_world *world, int64_t deadline_ns)
+{
+    nccl_world *w = (nccl_world *)world;
+    bool busy = has_calls(w);
+    if (busy && w->fruitless++ < YIELDS) {
+        sched_yield();
+        return;
+    }
+    int64_t most = busy ? POLL_NS : SLEEP_NS, left = deadline_ns == CLOCK_NEVER ? most : deadline_ns - clock_now_ns();
+    if (left > most) left = most;
+    if (left <= 0) return;
+    struct timespec limit = {0, left};
+    syscall(SYS_futex, &w->bell, FUTEX_WAIT_PRIVATE, w->seen, &limit, NULL, 0);
+}
+
+static void nccl_wake(collective_world *world)
+{
+    nccl_world *w = (nccl_world *)world;
+    atomic_fetch_add_explicit(&w->bell, 1, memory_order_seq_cst);
+    syscall(SYS_futex, &w->bell, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Kernels that wait for a rank that is gone would never end: the communicators are ended with them. */
+static void nccl_abort(collective_world *world, const error_record *why)
+{
+    nccl_world *w = (nccl_world *)world;
+    (void)why;
+    for (nccl_group *g = w->groups; g; g = g->next)
+        if (g->comm != w->comm) w->module->abort(g->comm);
+    w->module->abort(w->comm);
+}
+
+const collective_type collective_nccl = {
+    .name = "nccl",
+    .summary = "NCCL, on the memory of GPUs; on one machine or several",
+    .open = nccl_open,
+    .close = nccl_close,
+    .group_open = nccl_group_open,
+    .group_close = nccl_group_close,
+    .post = nccl_post,
+    .done = nccl_done,
+    .times = nccl_times,
+    .progress = nccl_progress,
+    .wait = nccl_wait,
+    .wake = nccl_wake,
+    .abort = nccl_abort,
+};

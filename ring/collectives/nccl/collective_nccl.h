@@ -1,0 +1,19 @@
+/* NCCL beside the interface of collectives: what engines ask before they open a world. */
+#ifndef RING_COLLECTIVES_NCCL_COLLECTIVE_NCCL_H
+#define RING_COLLECTIVES_NCCL_COLLECTIVE_NCCL_H
+
+#include "common/base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { COLLECTIVE_BOOTSTRAP_BYTES = 128 };
+
+/* NCCL can be opened in this process, beside a GPU; never fails. `text` (may be NULL) gets its version or what
+ * is missing. */
+bool collective_nccl_available(char *text, size_t size);
+
+/* What rank 0 makes and every rank passes on in collective_config.bootstrap. */
+status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES]);
+
+#endif

@@ -1,0 +1,49 @@
+/* NCCL as the collectives use it, in libpsring_cuda.so: all that needs NCCL's and CUDA's headers. NCCL itself is
+ * looked for when it is asked for.
+ *
+ * Communicators do not block: what has been asked of one may still be under way behind the return, and nothing
+ * more may be asked of it until nccl_module.state() says that it is done. Every function but available() may
+ * fail with STATUS_PEER or STATUS_SYSTEM and NCCL's own words. */
+#ifndef RING_COLLECTIVES_NCCL_NCCL_MODULE_H
+#define RING_COLLECTIVES_NCCL_NCCL_MODULE_H
+
+#include "common/device/device.h"
+#include "common/reduce/reduce.h"
+
+enum { NCCL_MODULE_VERSION = 1, NCCL_ID_BYTES = 128 };
+#define NCCL_MODULE_SYMBOL "psring_nccl_module"
+
+typedef struct nccl_comm nccl_comm;
+
+/* A part of a call: `count` elements that lie beside each other. */
+typedef enum nccl_kind { NCCL_ALL_REDUCE, NCCL_REDUCE, NCCL_BROADCAST, NCCL_SEND, NCCL_RECEIVE } nccl_kind;
+typedef struct nccl_part {
+    nccl_kind kind;
+    reduce_op op;
+    dtype type;
+    int peer; /* the root, or the other rank */
+    int64_t count;
+    const void *in;
+    void *out;
+} nccl_part;
+
+typedef struct nccl_module {
+    int version;
+    /* Whether NCCL is there, and of which version; else why not. */
+    bool (*available)(char *text, size_t size);
+    /* What rank 0 makes and all ranks of a communicator are given. */
+    status (*make_id)(char id[NCCL_ID_BYTES]);
+    /* Collective over the ranks of the id. `shared`: ranks share GPUs. Not done until state() says so. */
+    status (*open)(device_stream *s, const char id[NCCL_ID_BYTES], int rank, int world, bool shared, nccl_comm **out);
+    /* Collective over the ranks of `parent`; those with the same colour, which is not negative, are together, in
+     * the order of their keys. */
+    status (*split)(nccl_comm *parent, int color, int key, nccl_comm **out);
+    status (*state)(nccl_comm *comm, bool *done);
+    /* Enqueues the parts on the stream, as one group. */
+    status (*run)(nccl_comm *comm, const nccl_part *parts, int count);
+    /* Ends what is in flight on this rank; peers find out by their own means. */
+    void (*abort)(nccl_comm *comm);
+    void (*close)(nccl_comm **comm);
+} nccl_module;
+
+#endif
