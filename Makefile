@@ -31,8 +31,8 @@ build: deps
 
 demo: deps-data
 	@$(MAKE) --no-print-directory build
-	$(HARNESS) --gpus 4 --model resnet18 --data fashion-mnist --batch 16 --steps 40 --optimizer sgd --lr 0.05 \
-	  --momentum 0.9 --policy ps=sync,ring=ddp
+	$(HARNESS) --gpus 4 --model resnet18 --data fashion-mnist --batch 16 --steps 40 --optimizer sgd --lr 0.01 \
+	  --momentum 0.5 --policy ps=sync,ring=ddp
 
 check: deps-check
 	@bash tests/check.sh

@@ -30,6 +30,18 @@ static ps_transport transport_kind(const ps_member *m)
     return m->hub ? PS_TRANSPORT_INPROC : PS_TRANSPORT_IPC;
 }
 
+static int64_t leave_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
+{
+    (void)peer;
+    return net_adapter_send(context, bytes, now_ns);
+}
+
+static int64_t come_in_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
+{
+    (void)peer;
+    return net_adapter_receive(context, bytes, now_ns);
+}
+
 status ps_transport_options(const ps_member *m, int number, transport_options *out)
 {
     if (transport_kind(m) == PS_TRANSPORT_INPROC && !m->hub)
@@ -39,6 +51,7 @@ status ps_transport_options(const ps_member *m, int number, transport_options *o
     out->frames = m->frames;
     out->window = WINDOW;
     out->hub = m->hub;
+    if (m->adapter) out->pacer = (transport_pacer){leave_ns, come_in_ns, m->adapter};
     return STATUS_OK;
 }
 
@@ -94,11 +107,13 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
     if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
         return fail(STATUS_CONFIG, "option --transport: found %s with ranks on several hosts, allowed is tcp",
                     m->hub ? "inproc" : "ipc");
+    if (payload == PS_PAYLOAD_SHM && m->adapter)
+        return fail(STATUS_CONFIG, "option --payload: found shm with --link, allowed is zmq: only messages can be paced");
     if (payload == PS_PAYLOAD_SHM && !possible)
         return fail(STATUS_CONFIG, "option --payload: found shm, allowed is zmq: %s",
                     all->one_host ? "the device's memory cannot be shared" : "ranks run on several hosts");
     /* Among threads a frame is the sender's memory already. */
-    *shares = possible && payload != PS_PAYLOAD_ZMQ && (payload == PS_PAYLOAD_SHM || !m->hub);
+    *shares = possible && !m->adapter && payload != PS_PAYLOAD_ZMQ && (payload == PS_PAYLOAD_SHM || !m->hub);
     return STATUS_OK;
 }
 

@@ -3,6 +3,7 @@
 #ifndef PS_CONNECT_H
 #define PS_CONNECT_H
 
+#include "common/net/link.h"
 #include "common/net/shm.h"
 #include "common/nn/params.h"
 #include "ps/offer.h"
@@ -25,6 +26,7 @@ typedef struct ps_member {
     const device_memory *shown[PS_SEGMENTS]; /* what others may map; NULL: nothing there, the parameters instead */
     int shown_count;     /* the same for every member */
     int64_t stall_timeout_ns;
+    net_adapter *adapter; /* that its transports share; NULL: nothing is emulated */
 } ps_member;
 
 int ps_member_count(const ps_policy *policy, int world);

@@ -65,7 +65,7 @@ static status open_parts(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
-    if (!info->host_addressable || (!info->real && !info->plans))
+    if (!info->simulated && !info->plans && (!info->host_addressable || !info->real))
         return fail(STATUS_CONFIG, "parameter server: found device %s, allowed are those whose memory the host can read",
                     info->name);
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
@@ -85,7 +85,8 @@ static status open_parts(ps_engine *e)
                                .ledger = c->ledger,
                                .beside = true,
                                .threads = (int)e->options->server_threads,
-                               .stall_timeout_ns = c->stall_timeout_ns};
+                               .stall_timeout_ns = c->stall_timeout_ns,
+                               .trace = c->trace};
     return ps_server_open(&server, &e->server);
 }
 
@@ -98,7 +99,7 @@ static status ps_open(const sync_context *context, sync_engine **out)
     ps_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
     bool plans = device_get_info(context->device)->plans;
-    e->base = (sync_engine){plans ? &ps_engine_planning : &sync_ps, *context};
+    e->base = (sync_engine){.type = plans ? &ps_engine_planning : &sync_ps, .context = *context};
     e->options = context->options;
     sync_hold_gradients(&e->base);
     status rc = open_parts(e);

@@ -6,6 +6,7 @@
 status ps_engine_open_ports(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
+    e->adapter.link = c->link;
     e->member = (ps_member){.member = c->rank,
                             .world = c->world,
                             .token = c->job_token,
@@ -17,11 +18,14 @@ status ps_engine_open_ports(ps_engine *e)
                             .frame_bytes = ps_plan_largest_frame(e->plan, c->params),
                             .shown = {&c->params->params, &c->params->grads},
                             .shown_count = 2,
-                            .stall_timeout_ns = c->stall_timeout_ns};
+                            .stall_timeout_ns = c->stall_timeout_ns,
+                            .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
+    options.device_memory = true;
     TRY(ps_worker_open_port(e->worker, &options));
     if (!e->server) return STATUS_OK;
+    options.device_memory = false; /* servers work in the host's memory */
     TRY(ps_server_open_port(e->server, &options));
     ps_port *server = ps_server_port(e->server), *worker = ps_worker_port(e->worker);
     server->other = worker;

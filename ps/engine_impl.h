@@ -18,6 +18,7 @@ typedef struct ps_engine {
     char url[PS_URL_MAX]; /* its address */
     sync_blob offer;
     ps_meeting meeting;
+    net_adapter adapter; /* where a link is emulated */
     bool connected;
 } ps_engine;
 

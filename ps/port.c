@@ -11,7 +11,9 @@ status ps_port_open(ps_port *p, const transport_options *options, int peers, int
     if (!p->links) return fail(STATUS_SYSTEM, "no memory for the links of %d peers", peers);
     for (int i = 0; i < peers; i++) p->links[i] = PS_NO_PEER;
     if (partner != PS_NO_PEER) TRY(ps_pipe_init(&p->in, capacity));
-    TRY(transport_open(&transport_zmq, options, &p->transport));
+    const transport_type *type = transport_hub_type(options->hub);
+    p->in_events = type != &transport_zmq;
+    TRY(transport_open(type, options, &p->transport));
     return transport_reserve(p->transport, held);
 }
 
@@ -97,7 +99,7 @@ void ps_port_wait(ps_port *p, int64_t deadline_ns)
 void ps_port_wake(ps_port *p)
 {
     int before = atomic_exchange_explicit(&p->attention, PORT_WOKEN, memory_order_acq_rel);
-    if (before == PORT_ASLEEP) transport_wake(p->transport);
+    if (before == PORT_ASLEEP || p->in_events) transport_wake(p->transport);
 }
 
 bool ps_port_reaches(const ps_port *p, int peer)

@@ -20,6 +20,7 @@ typedef struct ps_port {
     int partner;   /* the peer beside it, or PS_NO_PEER */
     ps_pipe in;    /* from the partner */
     struct ps_port *other; /* the partner's port */
+    bool in_events;       /* of a simulation: agents do not sleep, a wake is an event */
     atomic_int attention; /* port_attention: whether the agent sleeps, or is to look again before it does */
     _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received;
 } ps_port;

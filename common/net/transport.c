@@ -25,6 +25,11 @@ void transport_hub_close(transport_hub **hub)
     *hub = NULL;
 }
 
+const transport_type *transport_hub_type(const transport_hub *hub)
+{
+    return hub ? hub->type : &transport_zmq;
+}
+
 transport_options transport_defaults(int rank, int peers, uint64_t token, int64_t frame_bytes)
 {
     return (transport_options){
@@ -57,7 +62,9 @@ status transport_open(const transport_type *type, const transport_options *optio
     TRY(type->open(options, &t));
     t->type = type;
     t->options = *options;
+    t->options.checksum = options->checksum && !type->bytes_do_not_exist;
     status result = allocate_links(t);
+    if (result == STATUS_OK && options->pacer.deliver_ns) result = transport_open_held(t);
     if (result == STATUS_OK)
         *out = t;
     else
@@ -68,6 +75,7 @@ status transport_open(const transport_type *type, const transport_options *optio
 void transport_free(transport *t)
 {
     free(t->links);
+    free(t->held);
     free(t->spoiled);
     free(t);
 }
@@ -103,6 +111,7 @@ void transport_close(transport **t, int64_t flush_ns)
     }
     if (clean) error_clear(); /* whoever is gone by now does not matter any more */
     for (int i = 0; i < 2 * (*t)->options.peers; i++) transport_drop_deferred(*t, &(*t)->links[i]);
+    transport_drop_held(*t);
     int64_t left = until - clock_now_ns();
     (*t)->type->close(*t, flush_ns > 0 && left > NS_PER_MS ? left : flush_ns > 0 ? NS_PER_MS : 0);
     *t = NULL;
@@ -171,7 +180,7 @@ static status check_send(transport *t, int link, const message_frame *frames, in
     return STATUS_OK;
 }
 
-static int64_t total_bytes(const message_frame *frames, int count)
+int64_t transport_total_bytes(const message_frame *frames, int count)
 {
     int64_t bytes = 0;
     for (int i = 0; i < count; i++) bytes += (int64_t)frames[i].bytes;
@@ -249,7 +258,7 @@ status transport_send(transport *t, int link, const message_header *header, cons
     h.token = t->options.token;
     h.frames = count;
     h.checksum = t->options.checksum ? message_digest(&h, frames, count) : 0;
-    int64_t bytes = total_bytes(frames, count);
+    int64_t bytes = transport_total_bytes(frames, count);
     bool faulty = t->options.fault.kind != TRANSPORT_NO_FAULT && t->attempts == t->options.fault.message;
     status result = faulty ? send_spoiled(t, link, &h, frames, count, ticket, bytes)
                            : send_counted(t, link, &h, frames, count, ticket, bytes);
@@ -303,13 +312,12 @@ static verdict examine(transport *t, const transport_message *m, transport_link 
 static status count_received(transport *t, const transport_message *m)
 {
     t->counters.messages_received++;
-    t->counters.bytes_received += total_bytes(m->frames, m->header.frames);
+    t->counters.bytes_received += transport_total_bytes(m->frames, m->header.frames);
     return STATUS_OK;
 }
 
-status transport_receive(transport *t, transport_message *out)
+status transport_take(transport *t, transport_message *out)
 {
-    TRY(transport_forward_due(t));
     for (;;) {
         status result = t->type->receive(t, out);
         if (result != STATUS_OK) return result;
@@ -325,6 +333,12 @@ status transport_receive(transport *t, transport_message *out)
         t->type->release(t, out);
         if (v == BROKEN) return l->broken = error;
     }
+}
+
+status transport_receive(transport *t, transport_message *out)
+{
+    TRY(transport_forward_due(t));
+    return t->held ? transport_take_due(t, out) : transport_take(t, out);
 }
 
 void transport_release(transport *t, transport_message *message)

@@ -31,6 +31,9 @@ extern const transport_type transport_zmq;
 status transport_hub_open(const transport_type *type, transport_hub **out);
 void transport_hub_close(transport_hub **hub);
 
+/* The type of a hub's transports; without one libzmq's. */
+const transport_type *transport_hub_type(const transport_hub *hub);
+
 /* Counts the frames that still need their memory. The owner zero-initialises it, sets `wake` where the
  * last release shall end a transport_wait, and may reuse buffers and ticket when transport_sent(). It
  * must live until then. */
@@ -45,10 +48,12 @@ static inline bool transport_sent(const transport_ticket *ticket)
     return atomic_load_explicit(&ticket->pending, memory_order_acquire) == 0;
 }
 
-/* An emulated link: when a message of `bytes` to `peer`, handed over at `now_ns`, may leave. Called once
- * a message, in order; the transport keeps it back until then. */
+/* An emulated link: when a message of `bytes` to `peer`, handed over at `now_ns`, may leave; and when one from
+ * `peer`, come at `now_ns`, may be received. Each called once a message, in order; the transport keeps it back
+ * until then. */
 typedef struct transport_pacer {
     int64_t (*release_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* NULL: none */
+    int64_t (*deliver_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* NULL: none */
     void *context;
 } transport_pacer;
 
@@ -73,6 +78,7 @@ typedef struct transport_options {
     int frames;          /* a message has at most so many, 1 .. MESSAGE_FRAMES_MAX; the same everywhere */
     int window;          /* messages on their way to one peer; more are STATUS_AGAIN */
     bool checksum;       /* the same everywhere */
+    bool device_memory;  /* virtual: frames lie in the rank's GPU, not in its host's memory */
     int64_t peer_timeout_ns; /* tcp: a host that is silent so long is lost; 0: the kernel's limits */
     transport_hub *hub;      /* NULL: no inproc:// */
     transport_pacer pacer;

@@ -11,6 +11,7 @@
 
 struct transport_type {
     const char *name;
+    bool bytes_do_not_exist; /* frames must not be read: no checksums */
 
     status (*hub_open)(transport_hub **out);
     void (*hub_close)(transport_hub *hub);
@@ -48,6 +49,12 @@ typedef struct transport_deferred {
     message_frame *frames; /* [options.frames] */
 } transport_deferred;
 
+/* A message that has come and that a pacer keeps back. */
+typedef struct transport_held {
+    int64_t deliver_ns;
+    transport_message message;
+} transport_held;
+
 /* Both directions of a connection. Links 0 .. peers - 1 are clients of this transport, peers .. 2 peers - 1
  * the servers it connects to. */
 typedef struct transport_link {
@@ -73,6 +80,8 @@ struct transport {
     bool listening;
     int64_t attempts;    /* messages sent, for the fault */
     int deferred;        /* messages kept back on all links */
+    transport_held *held; /* ring of held_size messages that have come, only with a pacer */
+    int held_size, held_first, held_count;
     void *spoiled;       /* copy of a frame with one bit flipped */
     atomic_int in_use;   /* frames whose release is outstanding */
 };
@@ -92,5 +101,11 @@ status transport_defer(transport *t, int link, const message_header *header, con
 status transport_forward_due(transport *t);
 int64_t transport_next_due(const transport *t); /* CLOCK_NEVER: nothing is kept back */
 void transport_drop_deferred(transport *t, transport_link *l);
+/* The next message of any link whatever a pacer says (transport.c); of those kept back the first, once due. */
+status transport_take(transport *t, transport_message *out);
+status transport_take_due(transport *t, transport_message *out);
+status transport_open_held(transport *t);
+void transport_drop_held(transport *t);
+int64_t transport_total_bytes(const message_frame *frames, int count);
 
 #endif

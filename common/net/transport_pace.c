@@ -72,7 +72,7 @@ status transport_forward_due(transport *t)
 
 int64_t transport_next_due(const transport *t)
 {
-    int64_t due = CLOCK_NEVER;
+    int64_t due = t->held_count > 0 ? t->held[t->held_first].deliver_ns : CLOCK_NEVER;
     for (int i = 0; t->deferred > 0 && i < 2 * t->options.peers; i++) {
         const transport_link *l = &t->links[i];
         if (l->deferred_count > 0 && !l->blocked && l->deferred[l->deferred_first].release_ns < due)
@@ -92,4 +92,49 @@ void transport_drop_deferred(transport *t, transport_link *l)
     free(l->frames);
     free(l->deferred);
     l->deferred = NULL;
+}
+
+/* ---- the way in -------------------------------------------------------------------------------- */
+
+status transport_open_held(transport *t)
+{
+    t->held_size = 2 * t->options.peers * t->options.window;
+    t->held = calloc((size_t)t->held_size, sizeof *t->held);
+    if (!t->held) return fail(STATUS_SYSTEM, "transport: no memory for an emulated link");
+    return STATUS_OK;
+}
+
+/* Takes in all that has come, so that each message's time begins when it did. */
+static status hold(transport *t)
+{
+    const transport_pacer *pacer = &t->options.pacer;
+    while (t->held_count < t->held_size) {
+        transport_held *h = &t->held[(t->held_first + t->held_count) % t->held_size];
+        status result = transport_take(t, &h->message);
+        if (result == STATUS_AGAIN) return STATUS_OK;
+        if (result != STATUS_OK) return result;
+        int64_t bytes = transport_total_bytes(h->message.frames, h->message.header.frames);
+        int peer = transport_link_peer(t, h->message.link);
+        h->deliver_ns = pacer->deliver_ns(pacer->context, peer, bytes, clock_now_ns());
+        t->held_count++;
+    }
+    return STATUS_OK;
+}
+
+status transport_take_due(transport *t, transport_message *out)
+{
+    TRY(hold(t));
+    if (t->held_count == 0 || t->held[t->held_first].deliver_ns > clock_now_ns()) return STATUS_AGAIN;
+    *out = t->held[t->held_first].message;
+    t->held_first = (t->held_first + 1) % t->held_size;
+    t->held_count--;
+    return STATUS_OK;
+}
+
+void transport_drop_held(transport *t)
+{
+    for (; t->held_count > 0; t->held_count--) {
+        transport_release(t, &t->held[t->held_first].message);
+        t->held_first = (t->held_first + 1) % t->held_size;
+    }
 }

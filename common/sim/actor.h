@@ -25,6 +25,7 @@ typedef struct sim_actor {
     bool woken;                   /* since it blocked last */
     status (*run)(void *context); /* NULL: whoever drives it looks at `woken` */
     void *context;
+    struct sim_fiber *fiber; /* fiber.h; NULL: none */
     struct sim_actor *next, *previous; /* all actors of the simulation */
     struct sim_actor *next_waiting;    /* on the same stream or fence */
 } sim_actor;

@@ -1,5 +1,6 @@
 #include "common/sim/group.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static const char *const kind_names[] = {[SIM_ALL_REDUCE] = "all_reduce",
@@ -48,6 +49,18 @@ double sim_group_share(const sim_group *g, sim_collective kind, double bytes)
     return bytes * (cost.bus / cost.bandwidth);
 }
 
+/* With trees: whether this call takes one, and how. A tree's flow is its own: which links it loads is not
+ * modelled, only how long it takes. */
+static bool takes_tree(sim_group *g, sim_time ring)
+{
+    sim_time tree = SIM_NEVER;
+    if (!g->simulation->config.trees || g->kind != SIM_ALL_REDUCE || g->count < 2) return false;
+    sim_nccl_choose(g->rings, g->kind, SIM_TREE, g->bytes, &tree);
+    if (tree >= ring) return false;
+    sim_flow_start(&g->flow, 0, NULL, 0, g->bytes, INFINITY, tree);
+    return true;
+}
+
 /* All have come. Every rank sends (bus bandwidth) * (time) = bytes * bus bandwidth / algorithm bandwidth. */
 static void on_begin(void *context)
 {
@@ -58,6 +71,7 @@ static void on_begin(void *context)
     sim_nccl_cost_of(g->rings, g->kind, SIM_RING, protocol, &cost);
     g->sent = sim_group_share(g, g->kind, g->bytes);
     for (int i = 0; i < g->present; i++) g->members[i].told.moving(g->members[i].told.context);
+    if (takes_tree(g, alone)) return;
     sim_flow_start(&g->flow, 0, g->rings->uses, g->rings->use_count, g->sent, cost.bus,
                    sim_nccl_latency(&cost, g->bytes));
 }

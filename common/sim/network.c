@@ -43,6 +43,20 @@ static void make_dirty(sim_network *n, int32_t resource)
     if (!sim_event_scheduled(&n->solve)) sim_event_schedule(n->queue, &n->solve, n->queue->now);
 }
 
+/* Where a flow comes as another of the same route leaves, nothing changes for anybody. */
+static bool takes_place(sim_flow *f)
+{
+    sim_network *n = f->network;
+    const sim_flow *left = n->left;
+    n->left = NULL;
+    if (!left || left->hop_count != f->hop_count || left->limit != f->limit || left->rate <= 0) return false;
+    for (int32_t i = 0; i < f->hop_count; i++)
+        if (left->hops[i].resource != f->hops[i].resource || left->hops[i].weight != f->hops[i].weight) return false;
+    while (n->dirty_count > n->left_dirty) n->resources[n->dirty[--n->dirty_count]].dirty = false;
+    f->rate = left->rate;
+    return true;
+}
+
 static void enter(sim_flow *f)
 {
     sim_network *n = f->network;
@@ -54,12 +68,17 @@ static void enter(sim_flow *f)
         if (r->flows) r->flows->previous = hop;
         r->flows = hop;
     }
-    make_dirty(n, f->hops[0].resource); /* the others are connected with it through this flow */
+    if (takes_place(f))
+        sim_event_schedule(n->queue, &f->event, n->queue->now + sim_duration(f->remaining, f->rate));
+    else
+        make_dirty(n, f->hops[0].resource); /* the others are connected with it through this flow */
 }
 
 static void leave(sim_flow *f)
 {
     sim_network *n = f->network;
+    n->left = f;
+    n->left_dirty = n->dirty_count;
     for (int32_t i = 0; i < f->hop_count; i++) {
         sim_hop *hop = &f->hops[i];
         if (hop->next) hop->next->previous = hop->previous;
@@ -101,6 +120,7 @@ static void end(sim_flow *f)
     if (f->hop_count) leave(f);
     if (f->latency > 0) sim_event_schedule(q, &f->event, q->now + f->latency);
     if (f->left) f->left(f->context);
+    f->network->left = NULL;
     if (f->latency == 0) arrive(f);
 }
 
@@ -147,6 +167,7 @@ void sim_flow_deinit(sim_flow *f)
 {
     if (!f->network) return;
     if (f->active && f->hop_count) leave(f);
+    if (f->network->left == f) f->network->left = NULL;
     sim_event_deinit(f->network->queue, &f->event);
     f->network->registered--;
     free(f->hops);

@@ -50,6 +50,8 @@ typedef struct sim_network {
     struct sim_flow **flows; /* [flow_capacity] */
     int32_t flow_capacity, registered;
     int64_t solved; /* rates computed so far */
+    struct sim_flow *left; /* that has just left; who comes now, the same way, takes its place and rate */
+    int32_t left_dirty;    /* dirty resources before */
 } sim_network;
 
 /* capacities [count], in bytes a picosecond (SIM_GB_PER_S). */

@@ -11,24 +11,34 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for a simulation");
 }
 
-/* The network of the command line replaces that of the profile, and says so. */
-static status override(sim_profile *p, sim_constant c, double value)
+/* What replaces a constant of the profile says so. */
+static status replace(sim_profile *p, const char *what, sim_override o)
 {
-    if (value <= 0) return STATUS_OK;
-    if (p->wiring.nics == 0)
-        return fail(STATUS_CONFIG, "link: found one for profile %s, which has no network", p->name);
+    sim_constant c = o.constant;
     const sim_constant_info *info = &sim_constant_table[c];
-    if (value < info->least || value > info->most)
-        return fail(STATUS_CONFIG, "link: found %g %s, allowed is %g to %g", value, info->unit, info->least,
-                    info->most);
+    double *values = p->values + sim_constant_offset[c];
+    for (int i = 0; i < info->count; i++) {
+        double value = o.multiplies ? values[i] * o.value : o.value;
+        if (value < info->least || value > info->most)
+            return fail(STATUS_CONFIG, "%s: found %g %s, allowed is %g to %g", what, value, info->unit,
+                        info->least, info->most);
+        values[i] = value;
+    }
     sim_provenance *old = &p->provenance[c];
     free(old->tag);
     free(old->source);
     free(old->from);
     *old = (sim_provenance){strdup("assumed"), strdup("the command line"), strdup("command line")};
     if (!old->tag || !old->source || !old->from) return no_memory();
-    p->values[sim_constant_offset[c]] = value;
     return STATUS_OK;
+}
+
+static status replace_link(sim_profile *p, sim_constant c, double value)
+{
+    if (value <= 0) return STATUS_OK;
+    if (p->wiring.nics == 0)
+        return fail(STATUS_CONFIG, "link: found one for profile %s, which has no network", p->name);
+    return replace(p, "link", (sim_override){.constant = c, .value = value});
 }
 
 static status place_ranks(simulation *s)
@@ -65,8 +75,12 @@ static status open_all(simulation *s)
     const simulation_config *c = &s->config;
     TRY(sim_profile_load(c->profile ? c->profile : SIM_DEFAULT_PROFILE, &s->profile));
     TRY(check(c, s->profile));
-    TRY(override(s->profile, SIM_NIC, c->link_rate));
-    TRY(override(s->profile, SIM_NETWORK_LATENCY, c->link_latency));
+    TRY(replace_link(s->profile, SIM_NIC, c->link_rate));
+    TRY(replace_link(s->profile, SIM_NETWORK_LATENCY, c->link_latency));
+    for (int i = 0; i < c->override_count; i++) {
+        const char *name = sim_constant_table[c->overrides[i].constant].name;
+        TRY(replace(s->profile, name, c->overrides[i]));
+    }
     TRY(place_ranks(s));
     int32_t resources;
     const double *capacities = sim_topology_capacities(s->topology, &resources);

@@ -11,6 +11,13 @@
 /* Of matrix products and convolutions; storage is float32. */
 typedef enum sim_precision { SIM_FP32, SIM_TF32 } sim_precision;
 
+/* A constant of the profile that a simulation replaces, all its values; or multiplies them. */
+typedef struct sim_override {
+    sim_constant constant;
+    double value;
+    bool multiplies;
+} sim_override;
+
 typedef struct simulation_config {
     const char *profile; /* name or file; NULL: SIM_DEFAULT_PROFILE */
     int world;           /* ranks, at least 1 */
@@ -18,10 +25,14 @@ typedef struct simulation_config {
     int processes;       /* that a machine's ranks are; 0: a process a rank. More than one: kappa applies */
     sim_precision precision;
     int present;           /* ranks that are simulated, the first ones; 0: all. See simulation_present() */
+    bool launches_are_calls; /* whatever the profile says: for hosts that read what devices write */
     bool unlimited_memory; /* GPUs never run out of memory */
     uint64_t jitter_seed;  /* 0: all GPUs are alike and every kernel takes what it should */
     double link_rate,
         link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
+    bool trees; /* calls for which NCCL's model says that a tree is faster take one; else rings alone */
+    const sim_override *overrides; /* [override_count], borrowed */
+    int override_count;
 } simulation_config;
 
 typedef struct simulation {

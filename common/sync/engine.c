@@ -1,5 +1,7 @@
 #include "common/sync/engine.h"
 
+#include "common/trace/trace.h"
+
 #include "common/base/clock.h"
 
 status sync_default_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out)
@@ -74,6 +76,8 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
     TRY(optimizer_update(c->optimizer, c->compute, c->params->params.data, grads, all, step->index,
                          step->learning_rate, scale));
     TRY(device_mark(c->compute, SYNC_MARK_UPDATED));
-    *spent_ns += device_now_ns(c->device) - begin;
+    int64_t end = device_now_ns(c->device);
+    trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, begin, end);
+    *spent_ns += end - begin;
     return STATUS_OK;
 }

@@ -20,6 +20,7 @@
 #include "common/base/options.h"
 #include "common/device/device.h"
 #include "common/memory/ledger.h"
+#include "common/net/link.h"
 #include "common/nn/params.h"
 #include "common/optim/optimizer.h"
 
@@ -60,6 +61,8 @@ typedef struct sync_context {
     bool share_gpu;            /* ranks may share a GPU */
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
     int divide;                /* shared_divide: of shared_options */
+    net_link link;             /* that the engine's transports are to be paced like */
+    struct trace *trace;       /* of this rank; NULL: nothing is recorded */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
 } sync_context;
 

@@ -10,6 +10,8 @@ static const option option_list[] = {
     {.name = "stall-timeout", .argument = "TIME", .type = OPTION_DURATION,
      .offset = offsetof(shared_options, stall_timeout_ns), .initial = "60s",
      .help = "how long ranks wait for one of them within a step"},
+    {.name = "link", .argument = "BANDWIDTH,LATENCY", .type = OPTION_TEXT, .offset = offsetof(shared_options, link),
+     .help = "emulate a slower network between the ranks, as in 1GB/s,50us"},
     {.name = "slow", .argument = "RANK:FACTOR", .type = OPTION_TEXT, .offset = offsetof(shared_options, slow),
      .help = "stretch the computation of one rank"},
 };

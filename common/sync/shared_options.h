@@ -14,6 +14,7 @@ typedef enum shared_divide {
 typedef struct shared_options {
     int divide; /* shared_divide */
     int64_t stall_timeout_ns;
+    const char *link; /* net_link_parse(), or NULL */
     const char *slow; /* straggler.h: "RANK:FACTOR", or NULL */
 } shared_options;
 

@@ -8,6 +8,7 @@
 #include "harness/launch/launch.h"
 #include "ring/bench/bench.h"
 
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +42,7 @@ typedef struct bench_setup {
     char operations[256];
     ring_bench_row *rows;
     int row_count, row_capacity;
-    bool only_json, out_of_memory;
+    bool only_json, out_of_memory, wrong;
 } bench_setup;
 
 static void bind_all(bench_setup *s)
@@ -100,12 +101,15 @@ static status bench_rank0(bench_setup *s, const ring_bench_config *config)
         TRY(output_text(&text));
     }
     TRY(ring_bench(config, take_row, s));
+    for (int i = 0; i < s->row_count; i++)
+        s->wrong = s->wrong || s->rows[i].out_of_place.wrong > 0 || s->rows[i].in_place.wrong > 0;
     if (s->out_of_memory) return fail(STATUS_SYSTEM, "no memory for the results");
     if (!s->only_json) {
         ring_bench_footer(s->rows, s->row_count, &text);
         TRY(output_text(&text));
     }
-    return s->options.json ? write_json(s) : STATUS_OK;
+    if (s->options.json) TRY(write_json(s));
+    return s->wrong ? fail(STATUS_MISMATCH, "bench: found wrong values") : STATUS_OK;
 }
 
 static status tune(const ring_bench_config *config)
@@ -118,6 +122,20 @@ static status tune(const ring_bench_config *config)
     return output_text(&text);
 }
 
+/* One processor a rank, as mpirun does it: two ranks that happen to share one would measure the scheduler. */
+static void bind_to_processor(int rank, int world)
+{
+    cpu_set_t all, one;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < world) return;
+    for (int p = 0, seen = 0; p < CPU_SETSIZE; p++) {
+        if (!CPU_ISSET(p, &all) || seen++ != rank) continue;
+        CPU_ZERO(&one);
+        CPU_SET(p, &one);
+        sched_setaffinity(0, sizeof one, &one);
+        return;
+    }
+}
+
 static status run_rank(bench_setup *s, const launch_environment *e)
 {
     ring_bench_config config = {.rank = e->rank,
@@ -127,6 +145,7 @@ static status run_rank(bench_setup *s, const launch_environment *e)
                                 .timeout_ns = s->options.timeout_ns,
                                 .options = &s->ring};
     status rc;
+    if (e->origin == LAUNCH_BY_HARNESS) bind_to_processor(e->rank, e->world);
     if (s->options.tune) rc = tune(&config);
     else if (e->rank == 0) rc = bench_rank0(s, &config);
     else rc = ring_bench(&config, take_row, s);
@@ -134,7 +153,7 @@ static status run_rank(bench_setup *s, const launch_environment *e)
         board_cell_finish(e->cell);
     } else {
         board_fail(e->board, e->rank, rc, error_message());
-        error_clear();
+        if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* the launcher says it, once */
     }
     return rc;
 }
@@ -164,8 +183,8 @@ static status start(bench_setup *s, int argc, char *argv[], const char **positio
     TRY(options_parse(s->bindings, 2, argc, argv, positional, &count));
     TRY(name_operations(s, positional, count));
     s->only_json = s->options.json && strcmp(s->options.json, "-") == 0;
-    TRY(launch_environment_open(false, &e));
-    status rc = e.origin == LAUNCH_BY_HARNESS ? run_rank(s, &e) : run_launcher(s, words, exit_code);
+    TRY(launch_environment_open(getenv("OMPI_COMM_WORLD_RANK") != NULL, &e));
+    status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(s, words, exit_code) : run_rank(s, &e);
     launch_environment_close(&e);
     return rc;
 }

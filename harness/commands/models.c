@@ -27,9 +27,26 @@ static double forward_flops(const nn_program *p)
     return flops;
 }
 
+/* In products alone: convolutions, linear layers, attention; biases and normalisation are not counted. */
+static int64_t multiply_adds(const nn_program *p)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < p->forward_end; i++) {
+        const op_desc *op = &p->ops[i].desc;
+        const conv2d_attributes *c = &op->u.conv2d;
+        const linear_attributes *l = &op->u.linear;
+        const attention_attributes *a = &op->u.attention;
+        if (op->kind == OP_conv2d_forward) sum += c->n * c->p * c->q * c->k * c->c * c->r * c->s;
+        else if (op->kind == OP_linear_forward) sum += l->m * l->in * l->out;
+        else if (op->kind == OP_attention_forward) sum += 2 * a->batch * a->heads * a->sequence * a->sequence * a->width;
+    }
+    return sum;
+}
+
 static status list_models(const model_options *given, text_buffer *out)
 {
-    text_append(out, "%-12s %14s %14s %16s  %s\n", "model", "parameters", "GFLOP/sample", "activations/sample", "");
+    text_append(out, "%-12s %13s %16s %13s %19s\n", "model", "parameters", "multiply-adds", "GFLOP/sample",
+                "activations/sample");
     for (int i = 0; i < model_count; i++) {
         model_options options = *given;
         options.name = model_table[i].name;
@@ -38,15 +55,16 @@ static status list_models(const model_options *given, text_buffer *out)
         status rc = compile_one(&options, &m, &p);
         char bytes[32];
         if (rc == STATUS_OK)
-            text_append(out, "%-12s %14lld %14.3f %16s    %s\n", options.name, (long long)m->parameter_elements,
-                        forward_flops(p) / 1e9, text_format_bytes(bytes, sizeof bytes, (double)nn_program_peak_bytes(p)),
+            text_append(out, "%-12s %13lld %16lld %13.3f %19s  %s\n", options.name, (long long)m->parameter_elements,
+                        (long long)multiply_adds(p), forward_flops(p) / 1e9, text_format_bytes(bytes, sizeof bytes, (double)nn_program_peak_bytes(p)),
                         model_table[i].summary);
         nn_program_free(&p);
         nn_model_free(&m);
         TRY(rc);
     }
-    text_append(out, "GFLOP: one forward pass, a multiply-add counted as two. Activations: the largest sum alive in a\n"
-                     "training step of one sample, gradients of activations included.\n");
+    text_append(out, "Of one sample's forward pass: multiply-adds in convolutions, linear layers and attention; GFLOP of all\n"
+                     "operations, a multiply-add counted as two. Activations: the largest sum alive in a training step of\n"
+                     "one sample, gradients of activations included.\n");
     return STATUS_OK;
 }
 
@@ -65,7 +83,12 @@ static const char *layer_kind_name(nn_layer_kind kind)
 static status print_layers(const model_options *options, text_buffer *out)
 {
     nn_model *m = NULL;
-    TRY(model_build(options, &m));
+    nn_program *program = NULL;
+    status rc = compile_one(options, &m, &program);
+    if (rc != STATUS_OK) {
+        nn_model_free(&m);
+        return rc;
+    }
     text_append(out, "%4s %-46s %-11s %-16s %s\n", "", "layer", "kind", "output", "parameters");
     for (int i = 0; i < m->layer_count; i++) {
         const nn_layer *l = &m->layers[i];
@@ -80,8 +103,9 @@ static status print_layers(const model_options *options, text_buffer *out)
         }
         text_append(out, "\n");
     }
-    text_append(out, "%lld parameters in %d tensors; outputs are height x width x channels, or tokens x width, of one "
-                     "sample\n", (long long)m->parameter_elements, m->param_count);
+    text_append(out, "%lld parameters in %d tensors, %lld multiply-adds a sample; outputs are height x width x channels, or tokens x width, of one "
+                     "sample\n", (long long)m->parameter_elements, m->param_count, (long long)multiply_adds(program));
+    nn_program_free(&program);
     nn_model_free(&m);
     return STATUS_OK;
 }

@@ -35,11 +35,17 @@ static void describe_ring(const ring_policy *p, text_buffer *out)
 
 static status describe_ps(const char *name, text_buffer *out)
 {
-    static const char *const consistency[] = {[PS_SYNC] = "sync", [PS_SSP] = "ssp", [PS_ASYNC] = "async"};
+    static const char *const consistency[] = {
+        [PS_SYNC] = "sync", [PS_SSP] = "ssp", [PS_ASYNC] = "async", [PS_DATA_PARALLEL] = "dp"};
     option_binding binding = {.table = &ps_option_table, .storage = &(ps_options){0}};
     ps_policy p;
     TRY(options_defaults(&binding, 1));
     TRY(ps_policy_resolve(name, binding.storage, 2, &p));
+    if (p.consistency == PS_DATA_PARALLEL) {
+        text_append(out, "    parameters in chunks that reach %lld bytes, gradients in chunks within %lld; loss and optimizer "
+                         "on rank 0;\n    a star over ZeroMQ\n", (long long)p.replicate_bytes, (long long)p.reduce_bytes);
+        return STATUS_OK;
+    }
     text_append(out, "    consistency %s", consistency[p.consistency]);
     if (p.consistency == PS_SSP) text_append(out, " of %lld steps", (long long)p.staleness);
     text_append(out, "; keys of at most %lld bytes, %s first; servers %lld, beside the ranks; optimizer on the %s; divide %s\n",

@@ -5,6 +5,8 @@
 #include "harness/report/report.h"
 #include "harness/run/job.h"
 #include "harness/run/ledger_plan.h"
+#include "harness/run/trace_file.h"
+#include "harness/run/server.h"
 #include "harness/sim/virtual_run.h"
 
 #include <stdio.h>
@@ -54,8 +56,10 @@ static status report(const run_command *c, const run_job *jobs)
                               .model = c->plan.model,
                               .hardware_note = c->plan.hardware_note,
                               .started_at_s = c->started_at_s};
+    status traced = c->config.run.trace ? trace_file_write(c->config.run.trace, &c->config, jobs) : STATUS_OK;
     TRY(run_result_build(&input, &result));
-    return deliver(c, result, report_text);
+    status delivered = deliver(c, result, report_text);
+    return traced != STATUS_OK ? traced : delivered;
 }
 
 static bool any_result(const run_jobs *jobs)
@@ -93,6 +97,7 @@ static status run_virtual(run_command *c)
 static status run_launcher(run_command *c, char *const *argv, int *exit_code)
 {
     if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
+    if (c->config.run.trace) TRY(run_result_probe(c->config.run.trace));
     TRY(run_config_check_gpus(&c->config));
     TRY(run_plan_make(&c->config, &c->plan));
     bool cuda = strcmp(c->config.run.device, "cuda") == 0;
@@ -124,9 +129,32 @@ static status engine_of(const run_config *c, const launch_environment *e, int *o
 static status report_alone(run_command *c, const rank_outcome *outcome, int engine)
 {
     run_job jobs[ENGINE_COUNT] = {{0}};
-    jobs[engine] = (run_job){outcome->job, outcome->params, outcome->param_count};
+    jobs[engine] = (run_job){outcome->job, outcome->params, outcome->param_count, outcome->trace, 0};
     TRY(run_plan_make(&c->config, &c->plan));
     return report(c, jobs);
+}
+
+/* Members behind the ranks are servers of their own. */
+static status find_servers(const run_command *c, const launch_environment *e, rank_place *place)
+{
+    const run_config *config = &c->config;
+    int engine = place->engine;
+    TRY(engine_servers(engine, config->engine_options[engine], config->policies[engine], place->world, &place->servers));
+    if (place->servers == 0) return STATUS_OK;
+    if (e->origin != LAUNCH_BY_HARNESS)
+        return fail(STATUS_CONFIG, "option --server-placement: found own, allowed is rank where something else starts the ranks");
+    place->world -= place->servers;
+    return STATUS_OK;
+}
+
+static status run_server(const run_command *c, const rank_place *place)
+{
+    char prefix[48];
+    snprintf(prefix, sizeof prefix, "%s server %d", engine_table[place->engine]->name, place->rank - place->world);
+    log_set_prefix(prefix);
+    status rc = server_run(&c->config, place);
+    error_clear(); /* it stands on the board */
+    return rc;
 }
 
 static status run_rank(run_command *c, const launch_environment *e, int *exit_code)
@@ -140,6 +168,8 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
     rank_outcome outcome = {0};
     char prefix[48];
     TRY(engine_of(&c->config, e, &place.engine));
+    TRY(find_servers(c, e, &place));
+    if (place.rank >= place.world) return run_server(c, &place);
     snprintf(prefix, sizeof prefix, "%s rank %d", engine_table[place.engine]->name, place.rank);
     log_set_prefix(prefix);
     status rc = rank_run(&c->config, &place, &outcome);
@@ -149,6 +179,7 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
     if (outcome.stopped && e->origin != LAUNCH_BY_HARNESS) *exit_code = status_exit_code(STATUS_STOPPED);
     json_decref(outcome.job);
     free(outcome.params);
+    free(outcome.trace);
     return rc;
 }
 

@@ -21,7 +21,8 @@
 
 typedef struct launch_job {
     const char *name;       /* becomes HARNESS_JOB */
-    int world;              /* ranks */
+    int world;              /* ranks, and behind them servers */
+    int servers;            /* of these: they answer the ranks, never park, and owe no progress */
     const char *rendezvous; /* NULL: an abstract unix socket of a random name */
     const char *const *environment; /* further "NAME=value", NULL-terminated; NULL: none */
 } launch_job;

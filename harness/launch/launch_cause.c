@@ -2,6 +2,7 @@
  * that loses its peer may say so before the kernel reports the peer's death. */
 #include "harness/launch/launch_impl.h"
 
+#include "common/base/clock.h"
 #include "common/base/text.h"
 
 #include <inttypes.h>
@@ -43,8 +44,11 @@ static int put_who(const launcher *l, int job, const board_status *s, int rank, 
 {
     char where[128];
     const job_run *j = &l->jobs[job];
-    return snprintf(out, size, "%s rank %d (host %s, process %d), %s: ", j->job->name, rank, l->host,
-                    (int)j->ranks[rank].pid, board_status_format(s, where, sizeof where));
+    int ranks = j->job->world - j->job->servers;
+    bool serves = rank >= ranks;
+    return snprintf(out, size, "%s %s %d (host %s, process %d), %s: ", j->job->name, serves ? "server" : "rank",
+                    serves ? rank - ranks : rank, l->host, (int)j->ranks[rank].pid,
+                    board_status_format(s, where, sizeof where));
 }
 
 static void blame(launcher *l, int job, int rank, int exit_code)
@@ -107,6 +111,7 @@ bool launch_find_cause(launcher *l)
     }
     /* Ranks that stop on request may leave others alone: no failure of theirs. */
     if (best == NO_CAUSE || (l->stop_signal && best <= LOST_PEER_RECORD)) return false;
+    if (best <= LOST_PEER_RECORD && launch_blame_stalled(l, clock_now_ns())) return true;
     if (best == LOST_PEER_RECORD || best == OTHER_RECORD)
         blame_record(l, job, &chosen);
     else

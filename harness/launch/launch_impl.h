@@ -78,6 +78,8 @@ bool launch_find_cause(launcher *l);
 void launch_blame_stall(launcher *l, int job, int rank, bool stopped);
 
 /* launch_watch.c: who stands still. */
+/* Some rank lost patience with another: true once the outcome names the one that stands still. */
+bool launch_blame_stalled(launcher *l, int64_t now_ns);
 void launch_watch(launcher *l, int64_t now_ns);
 
 /* launch_turn.c */

@@ -10,7 +10,8 @@ static bool has_ended(const launcher *l, int job, int rank)
 static bool all_parked(const launcher *l, int job, uint32_t blocks_done)
 {
     board_status s;
-    for (int r = 0; r < l->jobs[job].job->world; r++) {
+    const launch_job *j = l->jobs[job].job;
+    for (int r = 0; r < j->world - j->servers; r++) {
         board_read(l->jobs[job].board, r, &s);
         if (has_ended(l, job, r)) continue;
         if (s.state != BOARD_SLEEPING || s.blocks_done < blocks_done) return false;
@@ -46,6 +47,7 @@ void launch_turns_advance(launcher *l)
 
 bool launch_owes_progress(const launcher *l, int job, int rank, const board_status *s)
 {
-    if (has_ended(l, job, rank)) return false;
+    const launch_job *j = l->jobs[job].job;
+    if (has_ended(l, job, rank) || rank >= j->world - j->servers) return false;
     return s->state != BOARD_SLEEPING || l->turn == job;
 }

@@ -53,9 +53,8 @@ static bool more_likely(const sight *a, const sight *b)
 }
 
 /* A rank that waits stands still rightly as long as anybody else moves. */
-static int find_stalled(const launcher *l, const sight *sights, int world)
+static int find_stalled(const sight *sights, int world, int64_t limit)
 {
-    int64_t limit = l->options.stall_timeout_ns;
     bool all = true;
     for (int r = 0; r < world; r++)
         if (sights[r].owes && sights[r].age_ns < limit) all = false;
@@ -100,7 +99,7 @@ static void watch_job(launcher *l, int job, int64_t now_ns)
     int world = l->jobs[job].job->world;
     sight *sights = l->sights;
     for (int r = 0; r < world; r++) sights[r] = look(l, job, r, now_ns);
-    int stalled = find_stalled(l, sights, world);
+    int stalled = find_stalled(sights, world, l->options.stall_timeout_ns);
     if (stalled >= 0) {
         launch_blame_stall(l, job, stalled, sights[stalled].stopped);
         launch_end_all(l);
@@ -108,6 +107,20 @@ static void watch_job(launcher *l, int job, int64_t now_ns)
     }
     for (int r = 0; r < world; r++)
         if (!l->jobs[job].ranks[r].warned && is_behind(l, sights, world, r)) warn(l, job, r, &sights[r]);
+}
+
+bool launch_blame_stalled(launcher *l, int64_t now_ns)
+{
+    int64_t limit = l->options.stall_timeout_ns / 4 * 3; /* ranks began to count a little before or after us */
+    for (int job = 0; job < l->options.job_count; job++) {
+        int world = l->jobs[job].job->world;
+        for (int r = 0; r < world; r++) l->sights[r] = look(l, job, r, now_ns);
+        int stalled = find_stalled(l->sights, world, limit);
+        if (stalled < 0) continue;
+        launch_blame_stall(l, job, stalled, l->sights[stalled].stopped);
+        return true;
+    }
+    return false;
 }
 
 void launch_watch(launcher *l, int64_t now_ns)

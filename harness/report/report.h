@@ -12,4 +12,7 @@ void report_text(const json_t *result, text_buffer *out);
 /* The memory of a run that was only planned (harness/run/ledger_plan.h). */
 void report_plan(const json_t *plan, text_buffer *out);
 
+/* Several results of runs of one engine each: what `harness compare` prints. */
+void report_compare(const json_t *runs, text_buffer *out);
+
 #endif

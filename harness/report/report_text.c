@@ -1,5 +1,8 @@
 #include "harness/report/report.h"
 
+#include "harness/report/report_impl.h"
+#include "harness/report/report_overlap.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -20,13 +23,13 @@ static const json_t *at_path(const json_t *object, const char *path)
     return object;
 }
 
-static double number_at(const json_t *object, const char *path)
+double report_number_at(const json_t *object, const char *path)
 {
     const json_t *value = at_path(object, path);
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-static const char *text_at(const json_t *object, const char *path)
+const char *report_text_at(const json_t *object, const char *path)
 {
     const char *text = json_string_value(at_path(object, path));
     return text ? text : "";
@@ -61,7 +64,7 @@ static void row_of_jobs(const json_t *jobs, const char *label, cell_format forma
     json_array_foreach((json_t *)jobs, i, job)
     {
         char cell[32];
-        text_append(out, "%*s", COLUMN_WIDTH, format_cell(cell, sizeof cell, format, number_at(job, path)));
+        text_append(out, "%*s", COLUMN_WIDTH, format_cell(cell, sizeof cell, format, report_number_at(job, path)));
     }
     text_append(out, "\n");
 }
@@ -73,7 +76,7 @@ static double busiest_rank(const json_t *job, const char *key)
     size_t i;
     json_t *row;
     json_array_foreach(json_object_get(json_object_get(job, "traffic"), "per_rank"), i, row)
-        most = fmax(most, number_at(row, key)); /* of a number and none, fmax takes the number */
+        most = fmax(most, report_number_at(row, key)); /* of a number and none, fmax takes the number */
     return most;
 }
 
@@ -108,7 +111,7 @@ static void comparison_rows(const json_t *result, text_buffer *out)
         {
             char cell[32];
             cell_format format = k == 0 ? CELL_RATIO : CELL_PERCENT;
-            text_append(out, "%*s", COLUMN_WIDTH, format_cell(cell, sizeof cell, format, number_at(row, keys[k])));
+            text_append(out, "%*s", COLUMN_WIDTH, format_cell(cell, sizeof cell, format, report_number_at(row, keys[k])));
         }
         text_append(out, "\n");
     }
@@ -117,12 +120,13 @@ static void comparison_rows(const json_t *result, text_buffer *out)
 static void header(const json_t *result, text_buffer *out)
 {
     const json_t *c = json_object_get(result, "workload");
-    text_append(out, "%s: %.0f parameters, %s, batch %.0f a rank, %s, seed %.0f\n", text_at(c, "model"),
-                number_at(c, "parameters"), text_at(c, "data"), number_at(c, "batch_per_rank"), text_at(c, "optimizer"),
-                number_at(c, "seed"));
-    text_append(out, "%s, %s\n", text_at(result, "host.processor"), text_at(result, "hardware_note"));
+    text_append(out, "%s: %.0f parameters, %s, batch %.0f a rank, %s, seed %.0f\n", report_text_at(c, "model"),
+                report_number_at(c, "parameters"), report_text_at(c, "data"), report_number_at(c, "batch_per_rank"), report_text_at(c, "optimizer"),
+                report_number_at(c, "seed"));
+    text_append(out, "%s, %s\n", report_text_at(result, "host.processor"), report_text_at(result, "hardware_note"));
     if (json_is_true(json_object_get(result, "simulated")))
         text_append(out, "SIMULATED: times are those of a model of the hardware, not measured; memory is exact.\n");
+    report_emulated(result, out);
     if (json_is_true(json_object_get(result, "stopped_early"))) text_append(out, "Stopped early on request.\n");
     text_append(out, "\n");
 }
@@ -136,9 +140,9 @@ static void job_table(const json_t *result, text_buffer *out)
     json_array_foreach((json_t *)jobs, i, job)
     {
         char name[64];
-        bool plain = strcmp(text_at(job, "engine"), text_at(job, "policy")) == 0;
-        if (plain) snprintf(name, sizeof name, "%s", text_at(job, "engine"));
-        else snprintf(name, sizeof name, "%s (%s)", text_at(job, "engine"), text_at(job, "policy"));
+        bool plain = strcmp(report_text_at(job, "engine"), report_text_at(job, "policy")) == 0;
+        if (plain) snprintf(name, sizeof name, "%s", report_text_at(job, "engine"));
+        else snprintf(name, sizeof name, "%s (%s)", report_text_at(job, "engine"), report_text_at(job, "policy"));
         text_append(out, "%*s", COLUMN_WIDTH, name);
     }
     text_append(out, "\n");
@@ -187,7 +191,7 @@ typedef struct memory_unit {
 
 static memory_unit unit_of(const json_t *job)
 {
-    bool small = number_at(job, "memory_imbalance.maximum_bytes") < 1048576;
+    bool small = report_number_at(job, "memory_imbalance.maximum_bytes") < 1048576;
     return small ? (memory_unit){"KiB", 1024} : (memory_unit){"MiB", 1048576};
 }
 
@@ -197,15 +201,15 @@ static void memory_row(const char *label, const json_t *rank, const char *which,
     const json_t *peak = json_object_get(memory, "peak_classes");
     bool at_peak = strcmp(which, "peak") == 0;
     const char *key = at_peak ? "total.peak_bytes" : "total.current_bytes";
-    text_append(out, "%5s %-8s %*.1f", label, which, MEMORY_COLUMN, number_at(memory, key) / unit);
+    text_append(out, "%5s %-8s %*.1f", label, which, MEMORY_COLUMN, report_number_at(memory, key) / unit);
     const char *name;
     json_t *account;
     json_object_foreach((json_t *)classes, name, account)
     {
-        double bytes = at_peak ? number_at(peak, name) : number_at(account, "current_bytes");
+        double bytes = at_peak ? report_number_at(peak, name) : report_number_at(account, "current_bytes");
         text_append(out, "%*.1f", MEMORY_COLUMN, bytes / unit);
     }
-    if (at_peak) text_append(out, "  %s", text_at(memory, "total.peak_phase"));
+    if (at_peak) text_append(out, "  %s", report_text_at(memory, "total.peak_phase"));
     text_append(out, "\n");
 }
 
@@ -224,7 +228,7 @@ static void memory_table(const json_t *job, text_buffer *out)
     const json_t *classes = at_path(json_array_get(ranks, 0), "memory.classes");
     memory_unit unit = unit_of(job);
     text_append(out, "\nMemory of %s (%s), %s: the ledger's logical bytes at the peak and after the last step\n",
-                text_at(job, "engine"), text_at(job, "policy"), unit.name);
+                report_text_at(job, "engine"), report_text_at(job, "policy"), unit.name);
     text_append(out, "%5s %-8s %*s", "rank", "", MEMORY_COLUMN, "total");
     const char *name;
     json_t *account;
@@ -243,10 +247,10 @@ static void memory_table(const json_t *job, text_buffer *out)
         memory_row(label, rank, "current", unit.bytes, out);
     }
     text_append(out, "Largest on rank %.0f in %s: %.3f of the mean, %.1f %s above the smallest.",
-                number_at(job, "memory_imbalance.rank"), text_at(job, "memory_imbalance.phase"),
-                number_at(job, "memory_imbalance.maximum_over_mean"),
-                number_at(job, "memory_imbalance.maximum_minus_minimum_bytes") / unit.bytes, unit.name);
-    double pss = number_at(json_array_get(ranks, 0), "process.proportional_bytes");
+                report_number_at(job, "memory_imbalance.rank"), report_text_at(job, "memory_imbalance.phase"),
+                report_number_at(job, "memory_imbalance.maximum_over_mean"),
+                report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes") / unit.bytes, unit.name);
+    double pss = report_number_at(json_array_get(ranks, 0), "process.proportional_bytes");
     if (!isnan(pss) && pss > 0)
         text_append(out, " Process of rank 0, measured: %.1f MiB, shared pages counted by share.", pss / 1048576);
     text_append(out, "\n");
@@ -257,30 +261,40 @@ static void agreement(const json_t *result, text_buffer *out)
     const json_t *a = json_object_get(result, "agreement");
     if (!a) return;
     if (json_is_true(json_object_get(a, "parameters_equal")))
-        text_append(out, "\nParameters of ps and ring at the end: the same bits (XXH3 %s).\n", text_at(a, "hash_ps"));
+        text_append(out, "\nParameters of ps and ring at the end: the same bits (XXH3 %s).\n", report_text_at(a, "hash_ps"));
     else
         text_append(out,
                     "\nParameters of ps and ring at the end: largest difference %.3g in %s (XXH3 %s and %s); engines "
                     "that add in\nanother order differ by rounding.\n",
-                    number_at(a, "largest_difference"), text_at(a, "largest_difference_in"), text_at(a, "hash_ps"),
-                    text_at(a, "hash_ring"));
+                    report_number_at(a, "largest_difference"), report_text_at(a, "largest_difference_in"), report_text_at(a, "hash_ps"),
+                    report_text_at(a, "hash_ring"));
 }
 
 void report_text(const json_t *result, text_buffer *out)
 {
     header(result, out);
     job_table(result, out);
+    report_overlap(result, out);
     agreement(result, out);
     size_t i;
     json_t *job;
-    json_array_foreach(json_object_get(result, "jobs"), i, job) memory_table(job, out);
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        memory_table(job, out);
+        report_dataparallel_memory(job, out);
+        report_staleness(job, out);
+    }
 }
 
 void report_plan(const json_t *plan, text_buffer *out)
 {
-    text_append(out, "%s: %.0f parameters, batch %.0f a rank; planned, nothing has run\n", text_at(plan, "model"),
-                number_at(plan, "parameters"), number_at(plan, "batch_per_rank"));
+    text_append(out, "%s: %.0f parameters, batch %.0f a rank; planned, nothing has run\n", report_text_at(plan, "model"),
+                report_number_at(plan, "parameters"), report_number_at(plan, "batch_per_rank"));
     size_t i;
     json_t *job;
-    json_array_foreach(json_object_get(plan, "jobs"), i, job) memory_table(job, out);
+    json_array_foreach(json_object_get(plan, "jobs"), i, job)
+    {
+        memory_table(job, out);
+        report_dataparallel_memory(job, out);
+    }
 }

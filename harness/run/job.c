@@ -11,30 +11,34 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Two files in memory for every job, inherited by its ranks: rank 0 writes the result as JSON into one and
- * the parameters as float32 into the other. */
+/* Files in memory for every job, inherited by its ranks: rank 0 writes the result as JSON into one, the
+ * parameters as float32 into another, and the trace into the third. */
 typedef struct delivery {
-    int result, params;
-    char result_variable[48], params_variable[48];
-    const char *environment[4];
+    int result, params, trace;
+    char result_variable[48], params_variable[48], trace_variable[48];
+    const char *environment[5];
 } delivery;
 
 /* GNU OpenMP's threads spin for 15 ms behind a parallel region: in a rank of several threads they take the
  * processors from loader, communication and other ranks, and steps take many times as long. */
 static const char short_spin[] = "GOMP_SPINCOUNT=1000";
 
-static const char result_name[] = "HARNESS_RESULT_FD", params_name[] = "HARNESS_PARAMS_FD";
+static const char result_name[] = "HARNESS_RESULT_FD", params_name[] = "HARNESS_PARAMS_FD",
+                  trace_name[] = "HARNESS_TRACE_FD";
 
 static status open_delivery(delivery *d)
 {
     d->result = memfd_create("harness-result", 0);
     d->params = memfd_create("harness-params", 0);
-    if (d->result < 0 || d->params < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
+    d->trace = memfd_create("harness-trace", 0);
+    if (d->result < 0 || d->params < 0 || d->trace < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
     snprintf(d->result_variable, sizeof d->result_variable, "%s=%d", result_name, d->result);
     snprintf(d->params_variable, sizeof d->params_variable, "%s=%d", params_name, d->params);
+    snprintf(d->trace_variable, sizeof d->trace_variable, "%s=%d", trace_name, d->trace);
     d->environment[0] = d->result_variable;
     d->environment[1] = d->params_variable;
-    if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY")) d->environment[2] = short_spin;
+    d->environment[2] = d->trace_variable;
+    if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY")) d->environment[3] = short_spin;
     return STATUS_OK;
 }
 
@@ -42,12 +46,26 @@ static void close_delivery(delivery *d)
 {
     if (d->result >= 0) close(d->result);
     if (d->params >= 0) close(d->params);
+    if (d->trace >= 0) close(d->trace);
 }
 
 static int64_t size_of(int fd)
 {
     struct stat s;
     return fstat(fd, &s) == 0 ? (int64_t)s.st_size : 0;
+}
+
+/* With a byte behind it that ends the text. */
+static status take_trace(const delivery *d, run_job *job)
+{
+    int64_t bytes = size_of(d->trace);
+    if (bytes == 0) return STATUS_OK;
+    if (ftruncate(d->trace, bytes + 1) != 0) return fail_errno(STATUS_SYSTEM, "no memory for the trace of a job");
+    void *data = mmap(NULL, (size_t)bytes + 1, PROT_READ, MAP_PRIVATE, d->trace, 0);
+    if (data == MAP_FAILED) return fail_errno(STATUS_SYSTEM, "no memory for the trace of a job");
+    job->trace = data;
+    job->trace_bytes = (size_t)bytes + 1;
+    return STATUS_OK;
 }
 
 static status take_in(delivery *d, run_job *job)
@@ -58,6 +76,7 @@ static status take_in(delivery *d, run_job *job)
         job->result = json_loadfd(d->result, 0, &error);
         if (!job->result) return fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
     }
+    TRY(take_trace(d, job));
     int64_t bytes = size_of(d->params);
     if (bytes == 0) return STATUS_OK;
     void *data = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, d->params, 0);
@@ -72,6 +91,7 @@ void run_jobs_free(run_jobs *jobs)
     for (int e = 0; e < ENGINE_COUNT; e++) {
         run_job *job = &jobs->jobs[e];
         json_decref(job->result);
+        if (job->trace) munmap((void *)job->trace, job->trace_bytes);
         if (job->params) munmap((void *)job->params, (size_t)job->param_count * sizeof(float));
         *job = (run_job){0};
     }
@@ -81,22 +101,26 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
                      delivery *deliveries, run_jobs *out)
 {
     launch_job jobs[ENGINE_COUNT];
-    int fds[2 * ENGINE_COUNT];
+    int fds[3 * ENGINE_COUNT];
     run_progress progress = {.config = c, .plan = plan, .engines = engines};
     for (int i = 0; i < count; i++) {
-        delivery *d = &deliveries[engines[i]];
-        jobs[i] = (launch_job){.name = engine_table[engines[i]]->name,
-                               .world = run_config_world(c, engines[i]),
+        int e = engines[i], servers = 0;
+        delivery *d = &deliveries[e];
+        TRY(engine_servers(e, c->engine_options[e], c->policies[e], run_config_world(c, e), &servers));
+        jobs[i] = (launch_job){.name = engine_table[e]->name,
+                               .world = run_config_world(c, e) + servers,
+                               .servers = servers,
                                .environment = d->environment};
-        fds[2 * i] = d->result;
-        fds[2 * i + 1] = d->params;
+        fds[3 * i] = d->result;
+        fds[3 * i + 1] = d->params;
+        fds[3 * i + 2] = d->trace;
     }
     launch_options options = launch_defaults();
     options.jobs = jobs;
     options.job_count = count;
     options.argv = argv;
     options.inherited_fds = fds;
-    options.inherited_count = 2 * count;
+    options.inherited_count = 3 * count;
     options.take_turns = count > 1;
     options.stall_timeout_ns = c->shared.stall_timeout_ns;
     if (run_progress_begin(&progress)) {
@@ -129,7 +153,7 @@ status run_jobs_run(const run_config *config, const run_plan *plan, char *const 
     *out = (run_jobs){0};
     delivery deliveries[ENGINE_COUNT];
     status rc = STATUS_OK;
-    for (int e = 0; e < ENGINE_COUNT; e++) deliveries[e] = (delivery){.result = -1, .params = -1};
+    for (int e = 0; e < ENGINE_COUNT; e++) deliveries[e] = (delivery){.result = -1, .params = -1, .trace = -1};
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(config, e)) rc = open_delivery(&deliveries[e]);
     if (rc == STATUS_OK) rc = launch_all(config, plan, argv, deliveries, out);
@@ -162,12 +186,13 @@ static int inherited(const char *name)
 
 status run_jobs_deliver(const rank_outcome *outcome)
 {
-    int result = inherited(result_name), params = inherited(params_name);
+    int result = inherited(result_name), params = inherited(params_name), trace = inherited(trace_name);
     if (!outcome->job || result < 0 || params < 0) return STATUS_OK;
     char *text = json_dumps(outcome->job, JSON_COMPACT);
     if (!text) return fail(STATUS_SYSTEM, "no memory for the results");
     status rc = write_all(result, text, strlen(text));
     if (rc == STATUS_OK) rc = write_all(params, outcome->params, (size_t)outcome->param_count * sizeof(float));
+    if (rc == STATUS_OK && outcome->trace && trace >= 0) rc = write_all(trace, outcome->trace, strlen(outcome->trace));
     free(text);
     return rc;
 }

@@ -33,24 +33,27 @@ static json_t *statistics_to_json(const statistics *s)
 
 typedef enum across { ACROSS_MAXIMUM, ACROSS_MEAN } across;
 
-/* Statistics over the steps of one phase, each step's value being the largest or the mean of its ranks. */
+/* Statistics over the steps of one phase, each step's value being the largest or the mean of its ranks; steps in
+ * which rank 0 did not measure it are left out. */
 static status phase_statistics(const json_t *ranks, const char *key, across how, statistics *out)
 {
     size_t world = json_array_size(ranks);
     size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), key));
     int64_t *values = calloc(steps + 1, sizeof *values);
     if (!values) return fail(STATUS_SYSTEM, "no memory for the results");
+    int64_t count = 0;
     for (size_t s = 0; s < steps; s++) {
         int64_t most = 0, sum = 0;
+        if (json_is_null(json_array_get(json_object_get(json_array_get(ranks, 0), key), s))) continue;
         for (size_t r = 0; r < world; r++) {
             const json_t *list = json_object_get(json_array_get(ranks, r), key);
             int64_t value = json_integer_value(json_array_get(list, s));
             if (value > most) most = value;
             sum += value;
         }
-        values[s] = how == ACROSS_MAXIMUM ? most : sum / (int64_t)world;
+        values[count++] = how == ACROSS_MAXIMUM ? most : sum / (int64_t)world;
     }
-    status rc = statistics_of(values, (int64_t)steps, out);
+    status rc = statistics_of(values, count, out);
     free(values);
     return rc;
 }
@@ -58,19 +61,22 @@ static status phase_statistics(const json_t *ranks, const char *key, across how,
 static status add_times(json_t *job, const json_t *ranks)
 {
     static const char *const keys[] = {"load_ns",      "forward_ns", "backward_ns", "exposed_communication_ns",
-                                       "optimizer_ns", "other_ns"};
+                                       "optimizer_ns", "other_ns",   "communication_ns",
+                                       "hidden_communication_ns",    "first_to_backward_end_ns",
+                                       "last_bucket_ns"};
     statistics s;
     TRY(phase_statistics(ranks, "step_ns", ACROSS_MAXIMUM, &s));
     json_object_set_new(job, "step_time", statistics_to_json(&s));
     json_t *phases = json_object();
     double rest = 0;
+    bool measured = s.count > 0;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         TRY(phase_statistics(ranks, keys[i], ACROSS_MEAN, &s));
         json_object_set_new(phases, keys[i], statistics_to_json(&s));
         if (strcmp(keys[i], "load_ns") == 0 || strcmp(keys[i], "other_ns") == 0) rest += s.median;
     }
     json_object_set_new(job, "phases", phases);
-    json_object_set_new(job, "rest_median_ns", real_or_null(s.count > 0, rest));
+    json_object_set_new(job, "rest_median_ns", real_or_null(measured, rest));
     return STATUS_OK;
 }
 
@@ -137,11 +143,13 @@ void job_result_add_memory(json_t *job, const json_t *ranks)
                                   (json_int_t)most, "rank", (json_int_t)at, "phase", phase ? phase : ""));
 }
 
-/* The mean over the ranks of each step's loss; first and last of the measured steps apart. */
+/* The mean over the ranks of each step's loss, or the one that rank 0 computes; first and last of the measured
+ * steps apart. */
 static void add_losses(json_t *job, const json_t *ranks)
 {
     json_t *losses = json_array();
     size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), "losses")), world = json_array_size(ranks);
+    if (json_is_true(json_object_get(job, "one_loss"))) world = 1;
     for (size_t s = 0; s < steps; s++) {
         double sum = 0;
         bool number = true;

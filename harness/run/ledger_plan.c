@@ -1,6 +1,7 @@
 #include "harness/run/ledger_plan.h"
 
 #include "harness/run/job_result.h"
+#include "harness/run/ps_result.h"
 #include "harness/run/record.h"
 #include "harness/run/trainer_setup.h"
 
@@ -52,12 +53,20 @@ static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
     TRY(trainer_step(t, &source->base, 0, 0, &step));
     ledger_reset_peaks(trainer_ledger(t));
     TRY(trainer_step(t, &source->base, 1, 1, &step));
+    TRY(trainer_settle(t));
     if (evaluated == 0) return STATUS_OK;
     source->count = evaluated;
     return trainer_evaluate(t, &source->base, &sums);
 }
 
-static status plan_rank(const run_config *c, const run_plan *p, int engine, int rank, int world, ledger *out)
+/* What a job's ranks are planned to hold. */
+typedef struct planned_job {
+    ledger memory; /* of the rank planned last */
+    bool has_sizes;
+    ps_dp_sizes sizes; /* of `dp`, from rank 0 */
+} planned_job;
+
+static status plan_rank(const run_config *c, const run_plan *p, int engine, int rank, int world, planned_job *out)
 {
     trainer_config t;
     trainer *planned = NULL;
@@ -71,13 +80,16 @@ static status plan_rank(const run_config *c, const run_plan *p, int engine, int 
     t.cell = &cell;
     t.total_steps = 2;
     int64_t test = dataset_describe(p->set)->samples[DATA_TEST], share = (test + world - 1) / world;
+    bool evaluates = test >= world && c->run.eval_every >= 0;
     status rc;
-    TRY_GOTO(rc, source_init(p->model, c->data.batch, &source), out);
     TRY_GOTO(rc, trainer_open(&t, &planned), out);
+    int64_t loaded = trainer_loads(planned) == TRAINER_LOADS_ALL ? c->data.batch * world : c->data.batch;
+    TRY_GOTO(rc, source_init(p->model, loaded, &source), out);
     TRY_GOTO(rc, trainer_offer(planned, &nothing), out);
     TRY_GOTO(rc, trainer_connect(planned, &nothing), out);
-    TRY_GOTO(rc, run_rank(planned, &source, test < world ? 0 : share < c->data.batch ? share : c->data.batch), out);
-    *out = *trainer_ledger(planned);
+    TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < c->data.batch ? share : c->data.batch), out);
+    out->memory = *trainer_ledger(planned);
+    if (rank == 0) out->has_sizes = ps_result_sizes(trainer_engine(planned), &out->sizes);
 out:
     trainer_close(&planned);
     free(source.targets);
@@ -91,19 +103,19 @@ static status plan_job(const run_config *c, const run_plan *p, int engine, json_
     int world = run_config_world(c, engine);
     const sync_engine_type *type = engine_table[engine];
     sync_requirements needs = {0};
-    ledger memory = {0};
+    planned_job planned = {0};
     json_t *ranks = json_array();
     json_t *job = json_pack("{s:s, s:s, s:i, s:o}", "engine", type->name, "policy", c->policies[engine], "world_size",
                             world, "ranks", ranks);
     if (!job || json_array_append_new(jobs, job) != 0) return fail(STATUS_SYSTEM, "no memory to plan");
     TRY(type->requirements(c->engine_options[engine], c->policies[engine], world, &needs));
     for (int r = 0; r < world; r++) {
-        if (r <= needs.alike_from) TRY(plan_rank(c, p, engine, r, world, &memory));
-        json_t *rank = json_pack("{s:i, s:o}", "rank", r, "memory", ledger_to_json(&memory));
+        if (r <= needs.alike_from) TRY(plan_rank(c, p, engine, r, world, &planned));
+        json_t *rank = json_pack("{s:i, s:o}", "rank", r, "memory", ledger_to_json(&planned.memory));
         if (json_array_append_new(ranks, rank) != 0) return fail(STATUS_SYSTEM, "no memory to plan");
     }
     job_result_add_memory(job, ranks);
-    return STATUS_OK;
+    return ps_result_add_memory(job, ranks, planned.has_sizes ? &planned.sizes : NULL);
 }
 
 status ledger_plan_make(const run_config *c, const run_plan *p, json_t **out)

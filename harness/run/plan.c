@@ -22,7 +22,7 @@ static status plan_steps(const run_config *c, run_plan *p)
                                  .world = run_config_world(c, e),
                                  .drop_last = c->data.drop_last};
         TRY(sampler_init(&s, &config));
-        p->total_steps[e] = c->run.epochs ? c->run.epochs * s.steps : c->run.steps + c->run.warmup;
+        p->total_steps[e] = c->run.epochs ? c->run.epochs * s.steps / c->run.accumulate : c->run.steps + c->run.warmup;
     }
     return STATUS_OK;
 }

@@ -3,7 +3,10 @@
 #include "common/data/batches.h"
 #include "common/net/rendezvous.h"
 #include "harness/run/job_result.h"
+#include "harness/run/ps_result.h"
 #include "harness/run/rank_checkpoint.h"
+#include "harness/run/overlap.h"
+#include "harness/run/rank_trace.h"
 #include "harness/run/record.h"
 #include "harness/run/trainer_setup.h"
 #include "harness/run/version.h"
@@ -27,6 +30,8 @@ typedef struct rank_state {
     trainer *trainer;
     batch_source *training, *evaluation;
     record record;
+    overlap overlap;
+    rank_trace trace;
     int64_t total_steps, warmup, block_steps;
     int64_t next_step;
     bool takes_turns;     /* other jobs run beside this one */
@@ -37,8 +42,14 @@ typedef struct rank_state {
     rank_checkpoint checkpoint;
     int64_t first_step, saved_steps;
     int64_t lead;         /* steps that a rank may be ahead of another */
-    int64_t batch_offset; /* of the source's steps against the run's */
+    int64_t batch_offset; /* of the source's batches against the run's */
 } rank_state;
+
+/* The first of a step's batches, in the source's count. */
+static int64_t batch_of_step(const rank_state *s, int64_t step)
+{
+    return step * s->config->run.accumulate + s->batch_offset;
+}
 
 static int64_t collective_deadline(const rank_state *s)
 {
@@ -84,7 +95,7 @@ static status plan_steps(rank_state *s)
 {
     const run_options *r = &s->config->run;
     if (r->epochs) {
-        s->total_steps = r->epochs * s->training->steps_per_epoch;
+        s->total_steps = r->epochs * s->training->steps_per_epoch / r->accumulate;
         if (s->total_steps < s->first_step)
             return fail(STATUS_CONFIG, "option --epochs: found %lld, allowed is more than the checkpoint has done",
                         (long long)r->epochs);
@@ -100,39 +111,58 @@ static status plan_steps(rank_state *s)
     return STATUS_OK;
 }
 
-static status meet(rank_state *s)
+status rank_meet(const run_config *config, const rank_place *place, int members, rendezvous **out)
 {
-    const run_config *c = s->config;
-    rendezvous_options options = {.url = s->place->rendezvous,
-                                  .rank = s->place->rank,
-                                  .world = s->place->world,
-                                  .token = s->place->token,
+    char url[288];
+    snprintf(url, sizeof url, "%s%s", place->rendezvous, members > place->world ? "-members" : "");
+    text_buffer text = {0};
+    run_config_text(config, &text);
+    if (text.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the configuration");
+    board_cell *cell = board_cell_of(place->board, place->rank);
+    rendezvous_options options = {.url = url,
+                                  .rank = place->rank,
+                                  .world = members,
+                                  .token = place->token,
                                   .program = PROGRAM_VERSION,
-                                  .config_hash = run_config_hash(c),
-                                  .connect_limit_ns = c->run.connect_timeout_ns,
-                                  .cell = s->cell};
-    board_cell_enter(s->cell, BOARD_RENDEZVOUS, clock_now_ns());
-    return rendezvous_open(&options, &s->rendezvous);
+                                  .config_hash = run_config_hash(config),
+                                  .config_text = text.data,
+                                  .connect_limit_ns = config->run.connect_timeout_ns,
+                                  .cell = cell};
+    board_cell_enter(cell, BOARD_RENDEZVOUS, clock_now_ns());
+    status rc = rendezvous_open(&options, out);
+    text_free(&text);
+    return rc;
 }
 
-static status exchange_offers(rank_state *s)
+/* Connects the engine with what all members offer; servers of their own are met for this alone. */
+static status connect_with(rank_state *s, rendezvous *r, int members)
 {
-    int world = s->place->world;
-    sync_blob mine, *all = calloc((size_t)world, sizeof *all);
-    rendezvous_blob *got = calloc((size_t)world, sizeof *got);
+    sync_blob mine, *all = calloc((size_t)members, sizeof *all);
+    rendezvous_blob *got = calloc((size_t)members, sizeof *got);
     status rc;
     if (!all || !got) {
-        rc = fail(STATUS_SYSTEM, "no memory for the offers of %d ranks", world);
+        rc = fail(STATUS_SYSTEM, "no memory for the offers of %d ranks", members);
         goto out;
     }
     TRY_GOTO(rc, trainer_offer(s->trainer, &mine), out);
-    TRY_GOTO(rc, rendezvous_allgather(s->rendezvous, "offers", mine.data, mine.bytes,
+    TRY_GOTO(rc, rendezvous_allgather(r, "offers", mine.data, mine.bytes,
                                       clock_now_ns() + s->config->run.connect_timeout_ns, got), out);
-    for (int r = 0; r < world; r++) all[r] = (sync_blob){(void *)got[r].data, got[r].bytes};
+    for (int m = 0; m < members; m++) all[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
     rc = trainer_connect(s->trainer, all);
 out:
     free(all);
     free(got);
+    return rc;
+}
+
+static status exchange_offers(rank_state *s)
+{
+    rendezvous *members = NULL;
+    int count = s->place->world + s->place->servers;
+    if (s->place->servers == 0) return connect_with(s, s->rendezvous, count);
+    TRY(rank_meet(s->config, s->place, count, &members));
+    status rc = connect_with(s, members, count);
+    rendezvous_close(&members);
     return rc;
 }
 
@@ -144,6 +174,8 @@ static status open_trainer(rank_state *s)
     t.local_rank = p->local_rank;
     t.job_token = p->token;
     t.cell = s->cell;
+    TRY(rank_trace_open(s->config, s->model, &s->trace));
+    t.trace = s->trace.recorder;
     TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
     TRY(trainer_open(&t, &s->trainer));
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
@@ -162,7 +194,7 @@ static status resume(rank_state *s)
     s->first_step = progress.step;
     batch_position position = {progress.epoch, progress.epoch_step};
     int64_t at = batch_step_of_position(s->training, position);
-    s->batch_offset = at - progress.step;
+    s->batch_offset = at - progress.step * s->config->run.accumulate;
     return STATUS_OK;
 }
 
@@ -172,13 +204,15 @@ static status set_up(rank_state *s)
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(run_config_build(s->config, &s->set, &s->model, &s->checkpoint.model));
     TRY(open_sources(s));
-    TRY(meet(s));
+    TRY(rank_meet(s->config, s->place, s->place->world, &s->rendezvous));
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(open_trainer(s));
     TRY(resume(s));
     TRY(plan_steps(s));
+    rank_trace_choose(&s->trace, s->first_step + s->warmup);
     trainer_set_total_steps(s->trainer, s->total_steps);
-    int64_t evaluations = 1 + (r->eval_every ? s->total_steps / r->eval_every : 0);
+    int64_t evaluations = 1 + (r->eval_every > 0 ? s->total_steps / r->eval_every : 0);
+    TRY(overlap_open(&s->overlap, s->model->param_count));
     TRY(record_init(&s->record, s->total_steps - s->first_step - s->warmup, evaluations));
     return exchange_offers(s);
 }
@@ -187,7 +221,7 @@ static status set_up(rank_state *s)
 
 static status evaluate(rank_state *s)
 {
-    if (!s->evaluation) return STATUS_OK;
+    if (!s->evaluation || s->config->run.eval_every < 0) return STATUS_OK;
     evaluation_sums sums;
     TRY(trainer_settle(s->trainer));
     TRY(trainer_evaluate(s->trainer, s->evaluation, &sums));
@@ -204,7 +238,7 @@ static status evaluate(rank_state *s)
 static bool evaluation_is_due(const rank_state *s)
 {
     int64_t every = s->config->run.eval_every;
-    return every && s->next_step % every == 0 && s->next_step < s->total_steps;
+    return every > 0 && s->next_step % every == 0 && s->next_step < s->total_steps;
 }
 
 static bool save_is_due(const rank_state *s, bool last)
@@ -218,7 +252,7 @@ static status save(rank_state *s)
     TRY(trainer_settle(s->trainer));
     s->saved_steps = s->next_step;
     return rank_checkpoint_save(&s->checkpoint, s->next_step,
-                                batch_position_of_step(s->training, s->next_step + s->batch_offset));
+                                batch_position_of_step(s->training, batch_of_step(s, s->next_step)));
 }
 
 /* What went over links since the last look; kept where the steps are measured. */
@@ -266,11 +300,14 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
             break;
         }
         step_result result;
-        TRY(trainer_step(s->trainer, s->training, s->next_step, s->next_step + s->batch_offset, &result));
+        rank_trace_begin_step(&s->trace, s->next_step);
+        TRY(trainer_step(s->trainer, s->training, s->next_step, batch_of_step(s, s->next_step), &result));
+        rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         s->next_step++;
         if (!begin) begin = result.begin_ns;
         last = result.end_ns;
         paused += pause; /* before this step: what comes behind the last one is in no block's time */
+        overlap_take(&s->overlap, trainer_engine(s->trainer), &result);
         if (measured) record_step(&s->record, &result);
         pause = -clock_now_ns();
         TRY(meet_between_steps(s));
@@ -327,7 +364,10 @@ static json_t *rank_to_json(rank_state *s)
                              (int)me->pid, "device", device_get_info(trainer_device(s->trainer))->description, "memory",
                              ledger_to_json(trainer_ledger(s->trainer)), "process", "resident_bytes",
                              (json_int_t)process.resident, "proportional_bytes", (json_int_t)process.proportional);
-    if (rank && record_to_json(&s->record, rank) == STATUS_OK) return rank;
+    overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
+    json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
+    bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
+    if (whole && record_to_json(&s->record, rank) == STATUS_OK) return rank;
     json_decref(rank);
     return NULL;
 }
@@ -338,11 +378,12 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     int engine = s->place->engine;
     char text[24];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s}", "engine", engine_table[engine]->name, "policy",
+    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s, s:b}", "engine", engine_table[engine]->name, "policy",
                      s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
                      run_config_threads(s->config, engine), "device", info->name, "simulated", (int)info->simulated,
                      "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step, "stopped_early",
-                     (int)s->stopped, "parameter_hash", text);
+                     (int)s->stopped, "parameter_hash", text, "one_loss",
+                     (int)trainer_has_one_loss(s->trainer));
 }
 
 static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_outcome *out)
@@ -358,6 +399,9 @@ static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_ou
     }
     if (rc == STATUS_OK && !out->job) rc = fail(STATUS_SYSTEM, "no memory for the results");
     if (rc == STATUS_OK) rc = job_result_finish(out->job, ranks);
+    ps_dp_sizes sizes;
+    bool has_sizes = ps_result_sizes(trainer_engine(s->trainer), &sizes);
+    if (rc == STATUS_OK) rc = ps_result_add_memory(out->job, ranks, has_sizes ? &sizes : NULL);
     json_decref(ranks);
     return rc;
 }
@@ -386,6 +430,9 @@ static status share_results(rank_state *s, rank_outcome *out)
     else rc = rendezvous_allgather(s->rendezvous, "results", text, strlen(text), collective_deadline(s), blobs);
     if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
     if (rc == STATUS_OK && s->place->rank == 0) rc = keep_params(s, out);
+    if (rc == STATUS_OK)
+        rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->engine, s->place->rank, collective_deadline(s),
+                               s->place->world, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", collective_deadline(s));
     free(text);
     json_decref(mine);
@@ -397,6 +444,8 @@ static void tear_down(rank_state *s)
 {
     rank_checkpoint_close(&s->checkpoint);
     trainer_close(&s->trainer);
+    rank_trace_close(&s->trace);
+    overlap_close(&s->overlap);
     if (s->training) batch_source_close(&s->training);
     if (s->evaluation) batch_source_close(&s->evaluation);
     rendezvous_close(&s->rendezvous);

@@ -3,6 +3,7 @@
 #define HARNESS_RUN_RANK_H
 
 #include "common/net/board.h"
+#include "common/net/rendezvous.h"
 #include "harness/run/run_options.h"
 
 #include <jansson.h>
@@ -11,6 +12,7 @@
 typedef struct rank_place {
     int engine; /* ENGINE_... */
     int rank, world, local_rank;
+    int servers; /* that have processes of their own, numbered behind the ranks */
     uint64_t token;
     const char *rendezvous; /* URL */
     board *board;
@@ -21,8 +23,13 @@ typedef struct rank_outcome {
     json_t *job;    /* rank 0: the job's result (job_result.h); NULL elsewhere. The caller's */
     float *params;  /* rank 0: all parameters in PyTorch's order at the end; NULL elsewhere. The caller's */
     int64_t param_count;
+    char *trace;    /* rank 0, where one was asked for: see rank_trace.h. The caller's */
     bool stopped;   /* ended early on request */
 } rank_outcome;
+
+/* What every rank and server of a job needs of the job's rendezvous; `members` is ranks, or ranks and
+ * servers, who meet apart from the ranks: these go on to meet without them. */
+status rank_meet(const run_config *config, const rank_place *place, int members, rendezvous **out);
 
 /* Runs the rank to its end. A failure is also recorded on the board. */
 status rank_run(const run_config *config, const rank_place *place, rank_outcome *out);

@@ -57,7 +57,7 @@ void record_evaluation_result(record *r, record_evaluation e)
 static json_t *integers(const int64_t *values, int64_t count)
 {
     json_t *array = json_array();
-    for (int64_t i = 0; array && i < count; i++) json_array_append_new(array, json_integer(values[i]));
+    for (int64_t i = 0; array && i < count; i++) json_array_append_new(array, values[i] == STEP_NOT_MEASURED ? json_null() : json_integer(values[i]));
     return array;
 }
 

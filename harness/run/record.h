@@ -14,7 +14,11 @@
     X(backward, "backward_ns")                                                                       \
     X(exposed, "exposed_communication_ns")                                                           \
     X(optimizer, "optimizer_ns")                                                                     \
-    X(other, "other_ns")
+    X(other, "other_ns")                                                                             \
+    X(communication, "communication_ns")                                                             \
+    X(hidden, "hidden_communication_ns")                                                             \
+    X(first_to_backward_end, "first_to_backward_end_ns")                                             \
+    X(last_bucket, "last_bucket_ns")
 
 #define RECORD_ENUM(name, text) RECORD_##name,
 enum { RECORD_PHASE_LIST(RECORD_ENUM) RECORD_PHASES };

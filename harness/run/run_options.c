@@ -4,6 +4,7 @@
 #include "common/base/text.h"
 #include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
+#include "common/net/link.h"
 #include "common/sim/profile.h"
 
 #include <stddef.h>
@@ -42,6 +43,8 @@ static const option run_option_list[] = {
      .help = "passes over the training data, the warm-up included"},
     {.name = "warmup", .argument = "N", .type = OPTION_INT, .offset = FIELD(warmup), .initial = "5", .high = 1e9,
      .help = "first steps that train but are not measured"},
+    {.name = "accumulate", .argument = "K", .type = OPTION_INT, .offset = FIELD(accumulate), .initial = "1", .low = 1,
+     .high = 1e6, .help = "batches a step: gradients are averaged over them, and exchanged behind the last alone"},
     {.name = "seed", .argument = "N", .type = OPTION_INT, .offset = FIELD(seed), .initial = "1", .high = 0x1p62,
      .help = "of parameters, data order, augmentation and held-back data"},
     {.name = "policy", .argument = "P|ps=P,ring=P", .type = OPTION_TEXT, .offset = FIELD(policy),
@@ -51,9 +54,13 @@ static const option run_option_list[] = {
     {.name = "loss-reduction", .type = OPTION_CHOICE, .offset = FIELD(loss_reduction), .initial = "mean",
      .choices = reduction_names, .help = "over the targets of a rank's batch"},
     {.name = "eval-every", .argument = "STEPS", .type = OPTION_INT, .offset = FIELD(eval_every), .initial = "0",
-     .high = 1e12, .help = "evaluate on the test data every so many steps; always at the end (0: only then)"},
+     .low = -1, .high = 1e12, .help = "evaluate on the test data every so many steps and at the end (0: only then; -1: never)"},
     {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
      .help = "write the results there; -: to stdout, without the report"},
+    {.name = "trace", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(trace),
+     .help = "write a time line of all ranks there, for ui.perfetto.dev"},
+    {.name = "trace-steps", .argument = "FIRST:END", .type = OPTION_TEXT, .offset = FIELD(trace_steps),
+     .help = "steps FIRST to END - 1 of the run, the warm-up counted [the first 10 measured ones]"},
     {.name = "quiet", .type = OPTION_FLAG, .offset = FIELD(quiet), .help = "no progress and no notes on stderr"},
     {.name = "log-level", .type = OPTION_CHOICE, .offset = FIELD(log_level), .initial = "info", .choices = level_names,
      .help = "of the lines on stderr"},
@@ -202,6 +209,20 @@ static status check_checkpoint(run_config *c)
     return c->checkpoint.load ? take_seed(c) : STATUS_OK;
 }
 
+static status parse_trace_steps(run_config *c)
+{
+    static const char *const what = "option --trace-steps";
+    const char *text = c->run.trace_steps;
+    char number[24];
+    if (!text) return STATUS_OK;
+    size_t length = strcspn(text, ":");
+    if (text[length] != ':' || length >= sizeof number)
+        return fail(STATUS_USAGE, "%s: found '%s', allowed is FIRST:END as in 5:15", what, text);
+    snprintf(number, sizeof number, "%.*s", (int)length, text);
+    TRY(text_parse_int(what, number, 0, INT64_MAX - 1, &c->trace_begin));
+    return text_parse_int(what, text + length + 1, c->trace_begin + 1, INT64_MAX, &c->trace_end);
+}
+
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -214,8 +235,14 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(rc);
     TRY(engine_parse_policies(c->run.policy, c->policies));
     TRY(optimizer_resolve(&c->bindings[3]));
+    net_link link;
     TRY(check_device(c));
+    TRY(net_link_parse(c->shared.link, &link));
+    if (net_link_is_emulated(&link) && strncmp(c->run.device, "sim", 3) == 0)
+        return fail(STATUS_USAGE, "option --link: found with --device %s, allowed are real devices: profiles have links",
+                    c->run.device);
     TRY(check_checkpoint(c));
+    TRY(parse_trace_steps(c));
     TRY(choose_device(c));
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));
@@ -251,24 +278,29 @@ int run_config_threads(const run_config *c, int engine)
     return threads > 0 ? threads : 1;
 }
 
-uint64_t run_config_hash(const run_config *c)
+void run_config_text(const run_config *c, text_buffer *out)
 {
-    static const char *const where_only[] = {"json", "quiet", "log-level", "rendezvous", "connect-timeout",
-                                             "save"};
-    uint64_t hash = 0;
+    static const char *const where_only[] = {"json", "quiet", "log-level", "rendezvous", "connect-timeout", "save"};
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
         for (size_t i = 0; i < table->count; i++) {
             bool skip = false;
             for (size_t j = 0; j < sizeof where_only / sizeof where_only[0]; j++)
                 skip = skip || strcmp(table->options[i].name, where_only[j]) == 0;
-            char value[256], line[400];
+            char value[256];
             if (skip) continue;
-            snprintf(line, sizeof line, "%s=%s", table->options[i].name,
-                     options_format(&c->bindings[b], i, value, sizeof value));
-            hash = random_mix(hash ^ random_fnv1a64(line));
+            text_append(out, "%s = %s\n", table->options[i].name,
+                        options_format(&c->bindings[b], i, value, sizeof value));
         }
     }
+}
+
+uint64_t run_config_hash(const run_config *c)
+{
+    text_buffer text = {0};
+    run_config_text(c, &text);
+    uint64_t hash = text.data ? random_mix(random_fnv1a64(text.data)) : 0;
+    text_free(&text);
     return hash;
 }
 

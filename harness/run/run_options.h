@@ -19,12 +19,13 @@ typedef struct run_options {
     int64_t gpus; /* ranks; 0: what the machine suggests */
     const char *device; /* behind run_config_parse() never "auto" */
     bool tf32, bf16, share_gpu;
-    int64_t steps, epochs, warmup;
+    int64_t steps, epochs, warmup, accumulate;
     uint64_t seed;
     const char *policy;
     int64_t threads; /* 0: the processors divided by the ranks */
     const char *json;
     bool quiet, plan;
+    const char *trace, *trace_steps;
     int log_level;
     int64_t eval_every;
     int loss_reduction; /* 0 mean, 1 sum */
@@ -51,6 +52,7 @@ typedef struct run_config {
     _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
     option_binding bindings[BINDING_COUNT];
     const char *policies[ENGINE_COUNT];
+    int64_t trace_begin, trace_end; /* --trace-steps; end 0: none were chosen */
 } run_config;
 
 /* Binds the tables and sets defaults. The struct must not move afterwards. */
@@ -84,5 +86,7 @@ bool run_config_uses(const run_config *config, int engine);
 /* A number that is equal on two ranks only if their configurations are; options that say only where
  * output goes do not count. */
 uint64_t run_config_hash(const run_config *config);
+/* The same as lines "name = value". */
+void run_config_text(const run_config *config, text_buffer *out);
 
 #endif

@@ -139,7 +139,7 @@ status run_result_build(const run_result_input *in, json_t **out)
     json_t *result = json_pack("{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:b, s:o}", "schema_version", 1,
                                "program", program, "started_at", started, "command", command, "host", host_to_json(),
                                "libraries", libraries_to_json(), "workload", workload_to_json(in), "hardware_note",
-                               in->hardware_note, "emulated", 0, "simulated", (int)simulated, "configuration",
+                               in->hardware_note, "emulated", in->config->shared.link != NULL, "simulated", (int)simulated, "configuration",
                                configuration_to_json(in->config), "stopped_early", (int)stopped, "jobs", jobs);
     if (!result) return fail(STATUS_SYSTEM, "no memory for the results");
     status rc = job_result_compare(result, host_processors());
@@ -179,13 +179,17 @@ static status write_file(const char *path, const char *text)
     return rc;
 }
 
+status run_result_write_text(const char *text, const char *path)
+{
+    if (!is_stdout(path)) return write_file(path, text);
+    return puts(text) < 0 || fflush(stdout) != 0 ? fail_errno(STATUS_CANNOT_CREATE, "stdout") : STATUS_OK;
+}
+
 status run_result_write(const json_t *result, const char *path)
 {
     char *text = json_dumps(result, JSON_LAYOUT);
     if (!text) return fail(STATUS_SYSTEM, "no memory for the results");
-    status rc = STATUS_OK;
-    if (!is_stdout(path)) rc = write_file(path, text);
-    else if (puts(text) < 0 || fflush(stdout) != 0) rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
+    status rc = run_result_write_text(text, path);
     free(text);
     return rc;
 }

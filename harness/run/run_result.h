@@ -11,6 +11,8 @@ typedef struct run_job {
     json_t *result;      /* NULL if the job did not get that far */
     const float *params; /* [param_count] in PyTorch's order, or NULL */
     int64_t param_count;
+    const char *trace; /* events of all ranks (rank_trace.h), or NULL */
+    size_t trace_bytes; /* mapped */
 } run_job;
 
 typedef struct run_result_input {
@@ -32,5 +34,6 @@ status run_result_probe(const char *path);
 
 /* Writes JSON to a file, whole or not at all, or to stdout for "-". STATUS_CANNOT_CREATE, STATUS_IO. */
 status run_result_write(const json_t *result, const char *path);
+status run_result_write_text(const char *text, const char *path);
 
 #endif

@@ -48,7 +48,9 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .sum_loss = c->run.loss_reduction == 1,
                             .stall_timeout_ns = c->shared.stall_timeout_ns,
                             .inline_progress = progress_inline(c, model),
+                            .accumulate = c->run.accumulate,
                             .divide = c->shared.divide,
                             .slow = c->shared.slow};
+    TRY(net_link_parse(c->shared.link, &out->link));
     return odd_sizes(&sampler, rank, out->sizes);
 }

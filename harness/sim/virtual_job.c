@@ -2,6 +2,8 @@
 
 #include "common/base/clock.h"
 #include "common/device/sim/device_sim.h"
+#include "common/net/sim/transport_sim.h"
+#include "common/sim/fiber.h"
 #include "harness/sim/virtual_source.h"
 
 #include <stdio.h>
@@ -16,6 +18,7 @@ typedef struct virtual_rank {
     trainer *trainer;
     batch_source *source;
     board_cell *cell;
+    sim_fiber *fiber; /* of engines whose stages block; else NULL */
     int64_t next;
     bool settled, done;
 } virtual_rank;
@@ -27,6 +30,8 @@ struct virtual_job {
     virtual_rank *ranks; /* [present] */
     board_cell *cells;   /* [present] */
     sync_blob *offers;   /* [world] */
+    transport_hub *hub;  /* of engines that send messages; else NULL */
+    sync_requirements needs;
     int present, running;
 };
 
@@ -99,12 +104,15 @@ static status open_rank(virtual_job *job, int rank)
                         .sum_loss = c->sum_loss,
                         .cell = r->cell,
                         .stall_timeout_ns = c->stall_timeout_ns,
-                        .divide = c->divide};
+                        .separate_phases = c->separate_phases,
+                        .divide = c->divide,
+                        .hub = job->hub};
     sampler_config sampling = sampler_of(c);
     sampler sampler;
     TRY(sampler_init(&sampler, &sampling));
     odd_size(r, &sampler, t.sizes);
-    TRY(virtual_source_open(c->set, &sampling, rank, &r->source));
+    bool whole = job->needs.whole_batch && rank == 0;
+    TRY(virtual_source_open(c->set, &sampling, rank, whole, &r->source));
     return trainer_open(&t, &r->trainer);
 }
 
@@ -123,10 +131,20 @@ static status collect_offers(virtual_job *job)
     return STATUS_OK;
 }
 
+/* The parameter server's hosts read what devices write, and its stages block. */
+static bool blocks(const virtual_job *job)
+{
+    return strcmp(job->config.engine->name, "ps") == 0;
+}
+
 static status open_all(virtual_job *job)
 {
-    const simulation_config *m = &job->config.machine;
+    simulation_config *m = &job->config.machine;
+    const virtual_job_config *c = &job->config;
+    TRY(c->engine->requirements(c->engine_options, c->policy, m->world, &job->needs));
+    m->launches_are_calls = blocks(job);
     TRY(simulation_open(m, &job->simulation));
+    if (blocks(job)) TRY(transport_sim_hub_open(job->simulation, &job->hub));
     job->present = simulation_present(job->simulation);
     job->ranks = calloc((size_t)job->present, sizeof *job->ranks);
     job->cells = aligned_alloc(_Alignof(board_cell), (size_t)job->present * sizeof *job->cells);
@@ -152,6 +170,7 @@ static status run_all(virtual_job *job)
     for (int r = 0; r < job->present; r++) {
         sim_actor *host = sim_device_host(trainer_device(job->ranks[r].trainer));
         sim_actor_set_run(host, drive, &job->ranks[r]);
+        if (blocks(job)) TRY(sim_fiber_open(host, drive, &job->ranks[r], &job->ranks[r].fiber));
         sim_actor_wake(host, begin);
         if (job->config.warmup == 0 && job->observer->measures)
             job->observer->measures(job->observer->context, r, job->ranks[r].trainer);
@@ -161,9 +180,11 @@ static status run_all(virtual_job *job)
 }
 
 /* By symmetry: without jitter the ranks of a machine do what those of every other machine do. */
-static int ranks_to_simulate(const simulation_config *m)
+static int ranks_to_simulate(const virtual_job_config *c)
 {
-    if (m->present || m->jitter_seed || m->world <= VIRTUAL_JOB_ALL_RANKS) return m->present;
+    const simulation_config *m = &c->machine;
+    bool wanted = c->by_symmetry || m->world > VIRTUAL_JOB_ALL_RANKS;
+    if (!wanted || m->jitter_seed || strcmp(c->engine->name, "ring") != 0) return 0;
     sim_profile *profile = NULL;
     if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
         error_clear(); /* whoever opens the simulation says it */
@@ -178,11 +199,14 @@ static int ranks_to_simulate(const simulation_config *m)
 status virtual_job_run(const virtual_job_config *config, const virtual_job_observer *observer)
 {
     virtual_job job = {.config = *config, .observer = observer};
-    job.config.machine.present = ranks_to_simulate(&config->machine);
+    job.config.machine.present = ranks_to_simulate(config);
     status rc = open_all(&job);
     if (rc == STATUS_OK) rc = run_all(&job);
+    for (int r = 0; job.ranks && r < job.present; r++) sim_fiber_close(&job.ranks[r].fiber);
+    if (job.hub) transport_sim_hub_stop(job.hub);
     for (int r = 0; job.ranks && r < job.present; r++) trainer_close(&job.ranks[r].trainer);
     for (int r = 0; job.ranks && r < job.present; r++) batch_source_close(&job.ranks[r].source);
+    transport_hub_close(&job.hub);
     simulation_close(&job.simulation);
     free(job.ranks);
     free(job.cells);

@@ -20,6 +20,8 @@ typedef struct virtual_job_config {
     const optimizer_options *optimizer;
     int divide;      /* shared_divide */
     bool sum_loss;
+    bool separate_phases; /* trainer.h */
+    bool by_symmetry;     /* ranks of one machine stand for all where nothing makes them differ */
     int64_t stall_timeout_ns;
     int64_t steps;      /* of which the first `warmup` are not reported */
     int64_t warmup;
@@ -40,8 +42,8 @@ typedef struct virtual_job_observer {
 /* Above so many ranks that are alike, those of one machine stand for all. */
 enum { VIRTUAL_JOB_ALL_RANKS = 1024 };
 
-/* Runs to the end. Ranks beyond VIRTUAL_JOB_ALL_RANKS are not simulated one by one where nothing makes them
- * differ: machine.present ranks are, which is set here unless it was given. */
+/* Runs to the end. Above VIRTUAL_JOB_ALL_RANKS ranks, symmetry is taken where it holds: under the ring engine,
+ * without jitter, with machines that are full. Then machine.present ranks are simulated. */
 status virtual_job_run(const virtual_job_config *config, const virtual_job_observer *observer);
 
 #endif

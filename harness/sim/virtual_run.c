@@ -1,6 +1,7 @@
 #include "harness/sim/virtual_run.h"
 
 #include "harness/run/job_result.h"
+#include "harness/run/ps_result.h"
 #include "harness/run/record.h"
 #include "harness/sim/virtual_job.h"
 
@@ -20,6 +21,8 @@ typedef struct job_record {
     int engine, world, present;
     int64_t steps; /* measured */
     rank_record *ranks;
+    trainer *first; /* rank 0's, once it has finished */
+    int finished;   /* ranks */
     json_t *job, *rank_list;
     char *note;
     size_t note_size;
@@ -67,7 +70,9 @@ static json_t *rank_to_json(const job_record *j, int rank, trainer *t)
     json_t *object = json_pack("{s:i, s:s, s:s, s:o}", "rank", rank, "host", "virtual", "device",
                                device_get_info(trainer_device(t))->description, "memory",
                                ledger_to_json(trainer_ledger(t)));
-    if (object && record_to_json(&j->ranks[rank].record, object) == STATUS_OK) return object;
+    json_t *staleness = ps_result_staleness(trainer_engine(t));
+    bool whole = object && json_object_set_new(object, "staleness", staleness) == 0;
+    if (whole && record_to_json(&j->ranks[rank].record, object) == STATUS_OK) return object;
     json_decref(object);
     return NULL;
 }
@@ -76,11 +81,12 @@ static json_t *job_to_json(const job_record *j, trainer *t)
 {
     const device_info *info = device_get_info(trainer_device(t));
     const run_config *c = j->config;
-    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:b, s:I, s:I, s:b, s:n}", "engine",
+    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:b, s:I, s:I, s:b, s:n, s:b}", "engine",
                      engine_table[j->engine]->name, "policy", c->policies[j->engine], "world_size", j->world,
                      "simulated_ranks", j->present, "threads_per_rank", 1, "device", info->name, "profile",
                      c->run.device, "simulated", (int)info->simulated, "warmup_steps", (json_int_t)c->run.warmup,
-                     "steps", (json_int_t)(c->run.warmup + j->steps), "stopped_early", 0, "parameter_hash");
+                     "steps", (json_int_t)(c->run.warmup + j->steps), "stopped_early", 0, "parameter_hash", "one_loss",
+                     (int)trainer_has_one_loss(t));
 }
 
 static status on_finished(void *context, int rank, trainer *t)
@@ -98,8 +104,13 @@ static status on_finished(void *context, int rank, trainer *t)
     json_t *object = rank_to_json(j, rank, t);
     if (!object || json_array_set_new(j->rank_list, (size_t)rank, object) != 0)
         return fail(STATUS_SYSTEM, "no memory for the results");
-    if (rank == 0) j->job = job_to_json(j, t);
-    return STATUS_OK;
+    if (rank == 0) j->first = t;
+    if (++j->finished < j->present) return STATUS_OK;
+    j->job = job_to_json(j, j->first);
+    if (!j->job) return fail(STATUS_SYSTEM, "no memory for the results");
+    ps_dp_sizes sizes;
+    bool has_sizes = ps_result_sizes(trainer_engine(j->first), &sizes);
+    return ps_result_add_memory(j->job, j->rank_list, has_sizes ? &sizes : NULL);
 }
 
 /* ---- a job ------------------------------------------------------------------------------------ */

@@ -8,16 +8,16 @@ typedef struct virtual_source {
     batch_source base;
     const dataset *set;
     sampler sampler;
-    int rank;
+    int first, end;   /* ranks whose batches it gives */
     int32_t *targets; /* [batch][sequence] where targets are masked; else NULL */
 } virtual_source;
 
-/* Writes the targets of a span; returns how many count. */
-static int64_t draw_targets(virtual_source *s, const sampler_span *span)
+/* Writes the targets of a span behind `before` samples; returns how many count. */
+static int64_t draw_targets(virtual_source *s, const sampler_span *span, int64_t before)
 {
     int64_t sequence = s->base.form.sequence, counted = 0;
     for (int64_t i = 0; i < span->count; i++) {
-        int32_t *row = s->targets + i * sequence;
+        int32_t *row = s->targets + (before + i) * sequence;
         dataset_target(s->set, DATA_TRAIN, sampler_position(&s->sampler, span, i), row);
         for (int64_t t = 0; t < sequence; t++) counted += row[t] != LOSS_IGNORE;
     }
@@ -28,15 +28,17 @@ static status next_batch(batch_source *base, int64_t step, batch_view *out)
 {
     virtual_source *s = (virtual_source *)base;
     batch_position position = batch_position_of_step(base, step);
-    sampler_span span = sampler_span_of(&s->sampler, s->rank, position.epoch_step);
     *out = (batch_view){.targets = s->targets,
-                        .count = span.count,
-                        .padding = span.padding,
                         .step = step,
                         .epoch = position.epoch,
                         .epoch_step = position.epoch_step};
-    out->targets_counted =
-        s->targets ? draw_targets(s, &span) : span.count * data_form_target_elements(&base->form);
+    for (int r = s->first; r < s->end; r++) {
+        sampler_span span = sampler_span_of(&s->sampler, r, position.epoch_step);
+        if (s->targets) out->targets_counted += draw_targets(s, &span, out->count);
+        else out->targets_counted += span.count * data_form_target_elements(&base->form);
+        out->count += span.count;
+        out->padding += span.padding;
+    }
     return STATUS_OK;
 }
 
@@ -55,21 +57,23 @@ static void close_source(batch_source *base)
 static const batch_source_type type = {
     .name = "virtual", .next = next_batch, .give_back = give_back, .close = close_source};
 
-status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, batch_source **out)
+status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, bool whole,
+                           batch_source **out)
 {
     *out = NULL;
     virtual_source *s = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "no memory for a virtual batch");
     s->set = set;
-    s->rank = rank;
+    s->first = whole ? 0 : rank;
+    s->end = whole ? sampler->world : rank + 1;
     status rc;
     TRY_GOTO(rc, sampler_init(&s->sampler, sampler), failed);
     s->base = (batch_source){.type = &type,
                              .form = dataset_describe(set)->form,
-                             .largest_batch = sampler->batch,
+                             .largest_batch = sampler->batch * (s->end - s->first),
                              .steps_per_epoch = s->sampler.steps};
     if (s->base.form.target == DATA_TARGET_MASKED) {
-        s->targets = calloc((size_t)(sampler->batch * s->base.form.sequence), sizeof *s->targets);
+        s->targets = calloc((size_t)(s->base.largest_batch * s->base.form.sequence), sizeof *s->targets);
         if (!s->targets) TRY_GOTO(rc, fail(STATUS_SYSTEM, "no memory for a virtual batch"), failed);
     }
     *out = &s->base;

@@ -7,8 +7,10 @@
 #include "common/data/dataset.h"
 #include "common/data/sampler.h"
 
+#include <stdbool.h>
+
 /* `set` is borrowed; where its targets are masked they are drawn for the samples as they lie, so that their
- * number is right, and all count elsewhere. STATUS_CONFIG as sampler_init(). */
-status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, batch_source **out);
+ * number is right, and all count elsewhere. `whole`: the batches of all ranks. STATUS_CONFIG as sampler_init(). */
+status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, bool whole, batch_source **out);
 
 #endif

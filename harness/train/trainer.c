@@ -154,6 +154,8 @@ static status open_engine(trainer *t)
                             .share_gpu = c->share_gpu,
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
+                            .link = c->link,
+                            .trace = c->trace,
                             .hub = c->hub};
     const device_info *info = device_get_info(t->device);
     bool reaches = t->needs.reach == SYNC_REACH_DEVICE || (t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu);

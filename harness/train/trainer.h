@@ -35,15 +35,25 @@ typedef struct trainer_config {
     board_cell *cell;
     int64_t stall_timeout_ns;
     bool inline_progress;
+    bool separate_phases;              /* the device is waited for between phases, as by who times them apart */
+    int64_t accumulate;                /* micro-batches a step; 0 counts as 1 */
     int divide;                        /* shared_divide */
     const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
+    net_link link;                     /* emulated between the ranks, or zero */
+    struct trace *trace;               /* NULL: nothing is recorded */
     transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 
-/* What a step took, in ns. Waits for communication are in `exposed` and in no other phase; an update on a
+enum { STEP_NOT_MEASURED = -1 };
+
+/* What a step took, in ns; STEP_NOT_MEASURED where nobody looks. Waits for communication are in `exposed` and in no other phase; an update on a
  * server's thread is in `optimizer`, beside the others, which add up to the total without it. */
 typedef struct step_times {
     int64_t total, load, forward, backward, exposed, optimizer, other;
+    int64_t communication; /* in flight, whatever computation did meanwhile */
+    int64_t hidden;        /* of it, behind computation */
+    int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */
+    int64_t last_bucket;   /* from its start to its end */
 } step_times;
 
 typedef struct step_result {
@@ -52,7 +62,7 @@ typedef struct step_result {
     int64_t forward_begin_ns, forward_end_ns, backward_begin_ns, backward_end_ns; /* on the device's clock */
     int64_t reduced_ns; /* before this rank's own update: gradients are reduced; stale where it makes none */
     int64_t samples, targets, correct;
-    double loss; /* of this rank's batch, in the loss's own reduction; NaN where another rank computes it */
+    double loss; /* of this rank's batches, in the loss's own reduction; NaN where another rank computes it */
 } step_result;
 
 typedef struct trainer trainer;
@@ -74,7 +84,8 @@ trainer_load trainer_loads(const trainer *t);
 /* Whether losses are computed on rank 0 alone, over the outputs of all ranks. */
 bool trainer_has_one_loss(const trainer *t);
 
-/* Runs step `index` on the source's batch of `batch_step`. */
+/* Runs step `index` on the source's batches from `batch_step` on: one, or as many as are accumulated. Gradients
+ * are the mean over the micro-batches (a loss that is a sum: their sum), and so is the loss. */
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);
 
 /* All ranks' parameters and buffers are those of the stated consistency. */

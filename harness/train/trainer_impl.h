@@ -13,7 +13,8 @@ typedef struct trainer_program_slot {
 } trainer_program_slot;
 
 /* The marks that a step leaves on the compute stream. */
-enum { MARK_BEGIN, MARK_LOADED, MARK_FORWARD, MARK_FORWARD_END, MARK_BACKWARD, MARK_BACKWARD_END, MARK_END };
+enum { MARK_BEGIN, MARK_LOADED, MARK_FORWARD, MARK_FORWARD_END, MARK_BACKWARD, MARK_BACKWARD_END, MARK_END,
+       MARK_MICRO /* begin of a micro-batch behind the first */ };
 
 struct trainer {
     trainer_config config;
@@ -49,7 +50,15 @@ struct trainer {
     bool has_batch, loss_here;
     int64_t batch_bytes;
     int64_t exposed_forward, exposed_backward, exposed_rest;
-    double loss_sums[2]; /* LOSS_SUMS of the step */
+    double loss_sums[2]; /* LOSS_SUMS of the batch */
+    int64_t micro;       /* the micro-batch under way */
+    bool has_gradients;  /* an earlier micro-batch of the step has written them */
+    struct {
+        int64_t load, forward, backward; /* ns, waits counted with them */
+        int64_t samples, targets, correct;
+        bool has_loss;
+        double loss;
+    } sums; /* over the micro-batches of the step */
     sync_counters counters;
 };
 

@@ -4,8 +4,10 @@
 
 #include "common/base/clock.h"
 #include "common/device/sim/device_sim.h"
+#include "common/trace/trace.h"
 
 #include <math.h>
+#include <string.h>
 
 static void enter(trainer *t, board_operation operation)
 {
@@ -17,10 +19,21 @@ static int64_t take_counters(trainer *t)
 {
     sync_counters now;
     t->engine->type->counters(t->engine, &now);
+    t->counters.total_ns += now.total_ns;
     t->counters.exposed_ns += now.exposed_ns;
     t->counters.optimizer_ns += now.optimizer_ns;
     t->counters.optimizer_aside_ns += now.optimizer_aside_ns;
     return now.exposed_ns;
+}
+
+static int64_t micro_batches(const trainer *t)
+{
+    return t->config.accumulate > 1 ? t->config.accumulate : 1;
+}
+
+static bool is_last_micro_batch(const trainer *t)
+{
+    return t->micro + 1 >= micro_batches(t);
 }
 
 /* ---- batch ------------------------------------------------------------------------------------ */
@@ -83,9 +96,12 @@ void trainer_drop_batch(trainer *t)
 static status stage_plan(trainer *t)
 {
     enter(t, BOARD_LOAD_BATCH);
-    TRY(device_mark(t->stream, MARK_BEGIN));
-    take_counters(t);
-    t->counters = (sync_counters){0};
+    TRY(device_mark(t->stream, t->micro > 0 ? MARK_MICRO : MARK_BEGIN));
+    if (t->micro == 0) {
+        take_counters(t);
+        t->counters = (sync_counters){0};
+        t->exposed_rest = t->exposed_forward = t->exposed_backward = 0;
+    }
     return t->engine->type->plan_batch(t->engine, &t->step, t->config.batch, &t->plan);
 }
 
@@ -105,6 +121,11 @@ static status stage_upload(trainer *t)
 static status stage_scatter_inputs(trainer *t)
 {
     return t->engine->type->scatter_inputs(t->engine, &t->step);
+}
+
+static status separate_phases(trainer *t)
+{
+    return t->config.separate_phases ? device_stream_synchronize(t->stream) : STATUS_OK;
 }
 
 /* What the rank trains on: what it has loaded, or been handed. */
@@ -127,8 +148,9 @@ static status stage_take_part(trainer *t)
 
 static status stage_enter_forward(trainer *t)
 {
+    TRY(separate_phases(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
-    t->exposed_rest = take_counters(t);
+    t->exposed_rest += take_counters(t);
     enter(t, BOARD_FORWARD);
     return device_mark(t->stream, MARK_FORWARD);
 }
@@ -171,7 +193,7 @@ static status stage_loss(trainer *t)
     if (t->ledger.phase != LEDGER_PHASE_LOSS) ledger_enter(&t->ledger, LEDGER_PHASE_LOSS);
     double normalizer = 1;
     TRY(t->engine->type->loss(t->engine, &t->step, &normalizer, &t->loss_here));
-    t->scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer;
+    t->scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)micro_batches(t);
     t->loss_here = t->loss_here && (t->slot || t->loss_kernel);
     if (!t->loss_here) return STATUS_OK;
     if (t->loss_kernel) return launch_one_loss(t);
@@ -187,8 +209,9 @@ static status stage_scatter_gradient(trainer *t)
 
 static status stage_enter_backward(trainer *t)
 {
+    TRY(separate_phases(t));
     TRY(device_mark(t->stream, MARK_FORWARD_END));
-    t->exposed_forward = take_counters(t);
+    t->exposed_forward += take_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
     enter(t, BOARD_BACKWARD);
     return device_mark(t->stream, MARK_BACKWARD);
@@ -204,7 +227,7 @@ static status stage_backward(trainer *t)
 static status stage_enter_finish(trainer *t)
 {
     TRY(device_mark(t->stream, MARK_BACKWARD_END));
-    t->exposed_backward = take_counters(t);
+    t->exposed_backward += take_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_REDUCE);
     enter(t, BOARD_WAIT);
     return STATUS_OK;
@@ -236,18 +259,31 @@ static status stage_await_loss(trainer *t)
     return t->loss_here ? device_stream_synchronize(t->stream) : STATUS_OK;
 }
 
+/* Behind a micro-batch that only accumulates. */
+static status stage_end_micro(trainer *t)
+{
+    TRY(device_stream_synchronize(t->stream));
+    trainer_drop_batch(t);
+    return STATUS_OK;
+}
+
 /* What computes is stretched on a rank that is to be slow; engines' stages wait for others. */
-static const struct {
+typedef struct stage {
     status (*run)(trainer *);
     bool computes;
-} stages[] = {
-    {stage_plan, false},         {stage_upload, true},   {stage_scatter_inputs, false},   {stage_take_part, false},
-    {stage_enter_forward, false}, {stage_begin_forward, false}, {stage_forward, true},    {stage_place, false},
-    {stage_loss, true},          {stage_scatter_gradient, false}, {stage_enter_backward, false}, {stage_backward, true},
-    {stage_enter_finish, false}, {stage_finish, false},  {stage_end, false},              {stage_download_loss, false},
-    {stage_await_loss, false},
-};
+} stage;
+
+#define STAGES_TO_BACKWARD                                                                                         \
+    {stage_plan, false}, {stage_upload, true}, {stage_scatter_inputs, false}, {stage_take_part, false},             \
+        {stage_enter_forward, false}, {stage_begin_forward, false}, {stage_forward, true}, {stage_place, false},    \
+        {stage_loss, true}, {stage_scatter_gradient, false}, {stage_enter_backward, false}, {stage_backward, true}, \
+        {stage_enter_finish, false}, {stage_finish, false}
+
+static const stage stages[] = {STAGES_TO_BACKWARD, {stage_end, false}, {stage_download_loss, false}, {stage_await_loss, false}};
+static const stage micro_stages[] = {
+    STAGES_TO_BACKWARD, {stage_end_micro, false}, {stage_download_loss, false}, {stage_await_loss, false}};
 enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1 };
+_Static_assert(sizeof stages == sizeof micro_stages, "a micro-batch has as many stages as a step");
 
 /* ---- the step --------------------------------------------------------------------------------- */
 
@@ -280,10 +316,14 @@ static status on_group_sum(void *context, double *values, int count)
 
 static void begin_step(trainer *t, int64_t index)
 {
+    if (t->micro == 0) {
+        memset(&t->sums, 0, sizeof t->sums);
+        t->has_gradients = false;
+    }
     t->step = (sync_step){.index = index,
-                          .synchronize = true,
+                          .synchronize = is_last_micro_batch(t),
                           .learning_rate = optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
-    t->scalars = (op_scalars){0};
+    t->scalars = (op_scalars){.accumulate = t->has_gradients};
     t->observer = (nn_observer){.context = t, .need = on_need, .ready = on_ready, .group_sum = on_group_sum};
     board_cell_step(t->config.cell, index, device_now_ns(t->device));
 }
@@ -308,6 +348,28 @@ static void take_marks(trainer *t, int64_t begin)
     t->counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATED) - device_mark_ns(s, SYNC_MARK_UPDATE);
 }
 
+/* Between two marks; told to the trace, too. */
+static int64_t phase(const trainer *t, const char *name, int begin, int end)
+{
+    int64_t from = device_mark_ns(t->stream, begin), to = device_mark_ns(t->stream, end);
+    trace_slice(t->config.trace, TRACE_COMPUTE, name, TRACE_NO_INDEX, from, to);
+    return to - from;
+}
+
+/* What the micro-batch that has ended adds to the step. */
+static void add_batch(trainer *t)
+{
+    t->sums.load += phase(t, "load", t->micro > 0 ? MARK_MICRO : MARK_BEGIN, MARK_LOADED);
+    t->sums.forward += phase(t, "forward", MARK_FORWARD, MARK_FORWARD_END);
+    t->sums.backward += phase(t, "backward", MARK_BACKWARD, MARK_BACKWARD_END);
+    t->sums.samples += t->step.samples;
+    t->sums.targets += t->step.targets;
+    t->sums.correct += (int64_t)t->loss_sums[1];
+    t->sums.has_loss = t->sums.has_loss || t->loss_here;
+    t->sums.loss += t->loss_here ? t->loss_sums[0] / t->scalars.loss_normalizer : 0;
+    t->has_gradients = t->has_gradients || t->slot;
+}
+
 static void report_step(trainer *t, step_result *out)
 {
     device_stream *s = t->stream;
@@ -315,13 +377,15 @@ static void report_step(trainer *t, step_result *out)
     int64_t after = take_counters(t);
     take_marks(t, begin);
     step_times times = {.total = end - begin,
-                        .load = device_mark_ns(s, MARK_LOADED) - begin,
-                        .forward = device_mark_ns(s, MARK_FORWARD_END) - device_mark_ns(s, MARK_FORWARD) -
-                                   t->exposed_forward,
-                        .backward = device_mark_ns(s, MARK_BACKWARD_END) - device_mark_ns(s, MARK_BACKWARD) -
-                                    t->exposed_backward,
+                        .load = t->sums.load,
+                        .forward = t->sums.forward - t->exposed_forward,
+                        .backward = t->sums.backward - t->exposed_backward,
                         .exposed = t->exposed_rest + t->exposed_forward + t->exposed_backward + after,
-                        .optimizer = t->counters.optimizer_ns};
+                        .optimizer = t->counters.optimizer_ns,
+                        .communication = t->counters.total_ns,
+                        .hidden = STEP_NOT_MEASURED,
+                        .first_to_backward_end = STEP_NOT_MEASURED,
+                        .last_bucket = STEP_NOT_MEASURED};
     times.other = times.total - times.load - times.forward - times.backward - times.exposed -
                   (times.optimizer - t->counters.optimizer_aside_ns);
     *out = (step_result){.index = t->step.index,
@@ -333,22 +397,23 @@ static void report_step(trainer *t, step_result *out)
                          .backward_end_ns = device_mark_ns(s, MARK_BACKWARD_END),
                          .forward_end_ns = device_mark_ns(s, MARK_FORWARD_END),
                          .reduced_ns = device_mark_ns(s, SYNC_MARK_UPDATE),
-                         .samples = t->step.samples,
-                         .targets = t->step.targets,
-                         .correct = (int64_t)t->loss_sums[1],
-                         .loss = t->loss_here ? t->loss_sums[0] / t->scalars.loss_normalizer : (double)NAN};
+                         .samples = t->sums.samples,
+                         .targets = t->sums.targets,
+                         .correct = t->sums.correct,
+                         .loss = t->sums.has_loss ? t->sums.loss : (double)NAN};
 }
 
 static status run_stage(trainer *t)
 {
-    if (!stages[t->stage].computes) return stages[t->stage].run(t);
+    const stage *now = is_last_micro_batch(t) ? &stages[t->stage] : &micro_stages[t->stage];
+    if (!now->computes) return now->run(t);
     straggler_resume(&t->straggler);
-    status rc = stages[t->stage].run(t);
+    status rc = now->run(t);
     straggler_pause(&t->straggler);
     return rc;
 }
 
-status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out)
+static status run_batch(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
     if (t->stage == 0) begin_step(t, index);
     for (; t->stage < STAGE_COUNT; t->stage++) {
@@ -363,6 +428,16 @@ status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t bat
         }
     }
     t->stage = 0;
+    return STATUS_OK;
+}
+
+status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out)
+{
+    for (; t->micro < micro_batches(t); t->micro++) {
+        TRY(run_batch(t, source, index, batch_step + t->micro));
+        add_batch(t);
+    }
+    t->micro = 0;
     report_step(t, out);
     return STATUS_OK;
 }

@@ -19,6 +19,7 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
                                .param_class = LEDGER_PARAMETERS,
                                .shares_buffers = true,
                                .whole_batch = true,
+                               .alike_from = 1,
                                .one_loss = p.loss == PS_DP_LOSS_DEVICE0};
     return STATUS_OK;
 }
@@ -117,11 +118,14 @@ static status open_star(dp_engine *e)
                             .shown = {&c->params->params, &c->params->grads, c->exchange->input, c->exchange->target,
                                       e->outputs.data ? &e->outputs : NULL},
                             .shown_count = PS_SEGMENTS,
-                            .stall_timeout_ns = c->stall_timeout_ns};
+                            .stall_timeout_ns = c->stall_timeout_ns,
+                            .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
+    e->adapter.link = c->link;
     if (e->member.frames > MESSAGE_FRAMES_MAX)
         return fail(STATUS_CONFIG, "policy dp: found %d tensors in a chunk, allowed are %d", e->member.frames, MESSAGE_FRAMES_MAX);
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
+    options.device_memory = true; /* from device to device */
     TRY(dp_star_open_port(e->star, &options));
     return dp_is_root(e) ? ps_listen(&e->member, 0, dp_star_port(e->star), e->url) : STATUS_OK;
 }
@@ -130,7 +134,7 @@ static status open_parts(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
-    if (!info->host_addressable || !info->real)
+    if (!info->simulated && !info->plans && (!info->host_addressable || !info->real))
         return fail(STATUS_CONFIG, "policy dp: found device %s, allowed are those whose memory the host can read", info->name);
     if (!c->exchange) return fail(STATUS_INTERNAL, "policy dp: nobody says where batch and outputs lie");
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
@@ -146,7 +150,7 @@ static status open_parts(dp_engine *e)
     e->pieces = calloc((size_t)c->world * DP_PIECES, sizeof *e->pieces);
     if (!e->parts || !e->pieces) return fail(STATUS_SYSTEM, "no memory for the parts of %d ranks", c->world);
     TRY(open_memory(e));
-    return open_star(e);
+    return info->plans ? STATUS_OK : open_star(e);
 }
 
 status ps_dp_open(const sync_context *context, sync_engine **out)
@@ -154,7 +158,8 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     dp_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    e->base = (sync_engine){&sync_ps_dp, *context};
+    bool plans = device_get_info(context->device)->plans;
+    e->base = (sync_engine){.type = plans ? &ps_dp_planning : &sync_ps_dp, .context = *context};
     e->options = context->options;
     e->element = (size_t)dtype_size(context->params->type);
     e->results.fd = e->kept.fd = e->outputs.fd = e->chunks.fd = -1;
@@ -163,12 +168,12 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
         count_owned_params(e);
         *out = &e->base;
     } else {
-        sync_ps_dp.close(&e->base);
+        ps_dp_close(&e->base);
     }
     return rc;
 }
 
-static void dp_close(sync_engine *base)
+void ps_dp_close(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
     device *d = base->context.device;
@@ -237,7 +242,7 @@ static void dp_counters(sync_engine *base, sync_counters *out)
 
 bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)
 {
-    if (base->type != &sync_ps_dp || base->context.world < 2 || base->context.rank != 0) return false;
+    if ((base->type != &sync_ps_dp && base->type != &ps_dp_planning) || base->context.world < 2 || base->context.rank != 0) return false;
     const dp_engine *e = dp_engine_of(base);
     const sync_context *c = &base->context;
     const sync_exchange *x = c->exchange;
@@ -263,7 +268,7 @@ const sync_engine_type sync_ps_dp = {
     .open = ps_dp_open,
     .offer = dp_offer,
     .connect = dp_connect,
-    .close = dp_close,
+    .close = ps_dp_close,
     .plan_batch = dp_plan_batch,
     .scatter_inputs = dp_scatter_inputs,
     .begin_forward = dp_begin_forward,

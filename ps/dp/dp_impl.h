@@ -21,6 +21,7 @@ typedef struct dp_engine {
     ps_policy policy;
     ps_member member;
     ps_meeting meeting;
+    net_adapter adapter; /* where a link is emulated */
     sync_blob offer;
     char url[PS_URL_MAX]; /* rank 0's */
     dp_star *star;
@@ -85,6 +86,8 @@ static inline const device_memory *dp_final_gradients(const dp_engine *e)
 }
 
 /* dp_stages.c */
+/* Cuts e->loaded samples into the ranks' parts; their targets are yet to be counted. */
+void dp_cut(dp_engine *e);
 status dp_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
 status dp_scatter_inputs(sync_engine *e, const sync_step *step);
 status dp_begin_forward(sync_engine *e, const sync_step *step);

@@ -3,6 +3,7 @@
 
 #include "common/base/clock.h"
 #include "common/net/board.h"
+#include "ps/bytes.h"
 
 #include <string.h>
 
@@ -57,10 +58,20 @@ static dp_part part_of(int64_t samples, int world, int rank)
     return (dp_part){.first = first, .samples = samples - first < chunk ? samples - first : chunk};
 }
 
-static int64_t count_targets(const sync_exchange *x, const dp_part *p)
+void dp_cut(dp_engine *e)
+{
+    e->present = 0;
+    for (int r = 0; r < context_of(e)->world; r++) {
+        e->parts[r] = part_of(e->loaded, context_of(e)->world, r);
+        e->present += e->parts[r].samples > 0;
+    }
+}
+
+static int64_t count_targets(const sync_exchange *x, const dp_part *p, bool exist)
 {
     int64_t first = p->first * x->targets_each, count = p->samples * x->targets_each, counted = 0;
     if (x->target_type != DTYPE_I32) return count;
+    if (!exist) return x->loaded > 0 ? p->samples * x->targets / x->loaded : 0; /* a share of those that were counted */
     const int32_t *targets = (const int32_t *)x->target->data + first;
     for (int64_t i = 0; i < count; i++) counted += targets[i] != LOSS_IGNORE;
     return counted;
@@ -70,12 +81,9 @@ static void cut_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
     e->loaded = x->loaded;
-    e->present = 0;
-    for (int r = 0; r < context_of(e)->world; r++) {
-        e->parts[r] = part_of(x->loaded, context_of(e)->world, r);
-        e->parts[r].targets = count_targets(x, &e->parts[r]);
-        e->present += e->parts[r].samples > 0;
-    }
+    dp_cut(e);
+    for (int r = 0; r < context_of(e)->world; r++)
+        e->parts[r].targets = count_targets(x, &e->parts[r], ps_bytes_exist(context_of(e)->device));
 }
 
 /* One memory of the batch from rank 0 to `peer`, or here from rank 0. */
@@ -220,7 +228,7 @@ status dp_place_outputs(sync_engine *base, const sync_step *step)
     dp_lives_gather(e);
     dp_star_begin(e->star);
     if (dp_is_root(e)) {
-        memcpy(x->all_outputs, x->output, (size_t)output_bytes(e, dp_mine(e)->samples));
+        ps_move(base->context.device, x->all_outputs, x->output, (size_t)output_bytes(e, dp_mine(e)->samples));
         for (int r = 1; r < e->present; r++)
             add_outputs(e, DP_RECEIVE, r, &e->parts[r], MESSAGE_OUTPUTS, step->index, x->all_outputs);
     } else {
@@ -254,7 +262,7 @@ status dp_scatter_output_gradient(sync_engine *base, const sync_step *step)
     dp_lives_end_loss(e);
     dp_star_begin(e->star);
     if (dp_is_root(e)) {
-        memcpy(x->output_gradient, x->all_gradients, (size_t)output_bytes(e, dp_mine(e)->samples));
+        ps_move(base->context.device, x->output_gradient, x->all_gradients, (size_t)output_bytes(e, dp_mine(e)->samples));
         for (int r = 1; r < e->present; r++)
             add_outputs(e, DP_SEND, r, &e->parts[r], MESSAGE_OUTPUT_GRADIENT, step->index, x->all_gradients);
     } else {
@@ -299,7 +307,7 @@ static status reduce(dp_engine *e, const sync_step *step)
     }
     TRY(dp_star_run(e->star, &sum));
     if (dp_is_root(e) && e->present == 1 && !dp_lean(e))
-        memcpy(sum.out, sum.own, (size_t)set->arena_elements * e->element); /* nobody to add up with */
+        ps_move(context_of(e)->device, sum.out, sum.own, (size_t)set->arena_elements * e->element); /* nobody to add up with */
     return STATUS_OK;
 }
 
@@ -318,7 +326,7 @@ status dp_finish(sync_engine *base, const sync_step *step)
     dp_lives_end_reduce(e);
     if (!dp_is_root(e)) return STATUS_OK;
     if (e->policy.keep_grads)
-        memcpy(e->kept.data, dp_lean(e) ? c->params->grads.data : e->results.data,
+        ps_move(c->device, e->kept.data, dp_lean(e) ? c->params->grads.data : e->results.data,
                (size_t)c->params->arena_elements * e->element);
     return sync_update_parameters(base, step, dp_final_gradients(e)->data, &e->norm_scratch, &e->optimizer_ns);
 }
@@ -347,7 +355,8 @@ status dp_group_sum(sync_engine *base, double *values, int count)
     for (int r = 1; r < e->present; r++)
         add_sum(e, DP_RECEIVE, r, number, e->shares + (int64_t)r * e->largest_sum, count, step);
     TRY(dp_star_run(e->star, NULL));
-    for (int r = 1; r < e->present; r++)
+    bool exist = ps_bytes_exist(context_of(e)->device);
+    for (int r = 1; exist && r < e->present; r++)
         for (int i = 0; i < count; i++) values[i] += e->shares[(int64_t)r * e->largest_sum + i];
     dp_star_begin(e->star);
     for (int r = 1; r < e->present; r++) add_sum(e, DP_SEND, r, number, values, count, step);

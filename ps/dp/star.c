@@ -3,6 +3,8 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 #include "common/net/board.h"
+#include "common/trace/trace.h"
+#include "ps/bytes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -110,8 +112,8 @@ static status take_item(dp_star *s, dp_item *item, ps_message *m, int64_t now_ns
     } else {
         if (item->shared && item->remote) copy_region(r, r->base, item->remote);
         for (int i = 0; i < m->header.frames; i++)
-            memcpy(r->base + r->pieces[i].offset * r->element, ps_message_frame(m, i).data,
-                   (size_t)(r->pieces[i].count * r->element));
+            ps_move(s->c.context->device, r->base + r->pieces[i].offset * r->element, ps_message_frame(m, i).data,
+                    (size_t)(r->pieces[i].count * r->element));
         ps_port_release(&s->port, m);
     }
     item_done(s, item, now_ns);
@@ -230,6 +232,7 @@ static void end_round(dp_star *s, int64_t now_ns, bool *worked)
     s->running = false;
     *worked = true;
     s->finished++;
+    trace_slice(s->c.context->trace, TRACE_COMMUNICATION, "exchange", TRACE_NO_INDEX, s->begun_ns, now_ns);
     atomic_fetch_add_explicit(&s->total_ns, now_ns - s->begun_ns, memory_order_relaxed);
     board_cell_agent(s->c.context->cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
     device_fence_reach(s->done, (uint64_t)s->finished);
@@ -315,17 +318,31 @@ dp_item *dp_star_add(dp_star *s, dp_direction direction, int peer, message_kind 
     return item;
 }
 
+/* What the rank does meanwhile, as others see it: it waits for what comes, or for what leaves. */
+static board_operation operation_of(const dp_star *s)
+{
+    for (int i = 0; i < s->count; i++)
+        if (s->items[i].direction != DP_SEND) return BOARD_PULL;
+    return BOARD_PUSH;
+}
+
 status dp_star_run(dp_star *s, const dp_sum *sum)
 {
     const sync_context *c = s->c.context;
     if (s->count == 0) return STATUS_OK;
+    board_operation before = (board_operation)atomic_load_explicit(&c->cell->operation, memory_order_relaxed);
+    board_operation during = operation_of(s);
     s->sums = sum != NULL;
     if (sum) s->sum = *sum;
     int64_t round = atomic_fetch_add_explicit(&s->posted, 1, memory_order_release) + 1;
     sync_agent_wake(s->agent);
     int64_t begin = device_now_ns(c->device);
+    board_cell_enter(c->cell, during, begin);
     status rc = device_stream_wait(c->compute, s->done, (uint64_t)round);
-    s->exposed_ns += device_now_ns(c->device) - begin;
+    int64_t end = device_now_ns(c->device);
+    trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, begin, end);
+    s->exposed_ns += end - begin;
+    if (rc == STATUS_OK) board_cell_enter(c->cell, before, end);
     return rc;
 }
 

@@ -2,6 +2,7 @@
 #include "ps/dp/star_impl.h"
 
 #include "common/reduce/reduce.h"
+#include "ps/bytes.h"
 
 #include <stdlib.h>
 
@@ -75,6 +76,8 @@ static void sum_part(void *context, int part, int parts)
 void star_sum(dp_star *s, int key)
 {
     sum_job j = {s, &s->items[s->sum.first_item + key * (s->sum.present - 1)]};
-    ps_team_run(s->team, sum_part, &j);
+    device *d = s->c.context->device;
+    if (ps_bytes_exist(d)) ps_team_run(s->team, sum_part, &j);
+    else ps_spend_pass(d, (double)(dp_region_bytes(&j.items[0].region) * (s->sum.present + 1)), 0);
     for (int i = 0; i < s->sum.present - 1; i++) ps_port_release(&s->port, &j.items[i].message);
 }

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/text.h"
+#include "ps/bytes.h"
 #include "ps/server/server_impl.h"
 
 #include <inttypes.h>
@@ -65,7 +66,7 @@ static status take_initial(ps_server *s, ps_message *m)
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = pieces.pieces[i].offset * (int64_t)s->element;
         const void *from = m->header.frames > 0 ? ps_message_frame(m, i).data : s->workers[0].params + at;
-        memcpy(s->params + at, from, (size_t)pieces.pieces[i].count * s->element);
+        ps_move(s->c.device, s->params + at, from, (size_t)pieces.pieces[i].count * s->element);
     }
     ps_port_count_received(&s->port, 0, server_key_bytes(s, local));
     ps_port_release(&s->port, m);

@@ -25,6 +25,7 @@ typedef struct ps_server_config {
     bool beside;       /* worker `index` is the partner */
     int threads;
     int64_t stall_timeout_ns;
+    struct trace *trace; /* of the rank beside it, or NULL */
 } ps_server_config;
 
 status ps_server_open(const ps_server_config *config, ps_server **out);

@@ -1,4 +1,5 @@
 /* Answers: parameters go out to those who asked, as soon as they are new enough. */
+#include "ps/bytes.h"
 #include "ps/server/server_impl.h"
 
 #include <inttypes.h>
@@ -11,7 +12,7 @@ static void copy_pieces(const ps_server *s, int local, char *to, const char *fro
     piece_list pieces = ps_key_pieces(s->c.plan, s->first + local);
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = pieces.pieces[i].offset * (int64_t)s->element;
-        memcpy(to + at, from + at, (size_t)pieces.pieces[i].count * s->element);
+        ps_move(s->c.device, to + at, from + at, (size_t)pieces.pieces[i].count * s->element);
     }
 }
 

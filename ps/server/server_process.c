@@ -22,6 +22,7 @@ typedef struct server_process {
     ps_server *server;
     sync_blob offer;
     ps_meeting meeting;
+    net_adapter adapter;
 } server_process;
 
 static status open_server(server_process *p, char *url)
@@ -44,7 +45,9 @@ static status open_server(server_process *p, char *url)
                             .frame_bytes = ps_plan_largest_frame(p->plan, c->params),
                             .shown = {&c->params->params},
                             .shown_count = 2,
-                            .stall_timeout_ns = c->stall_timeout_ns};
+                            .stall_timeout_ns = c->stall_timeout_ns,
+                            .adapter = net_link_is_emulated(&c->link) ? &p->adapter : NULL};
+    p->adapter.link = c->link;
     ps_server_config config = {.index = c->index,
                                .world = c->world,
                                .policy = &p->policy,
@@ -56,6 +59,9 @@ static status open_server(server_process *p, char *url)
                                .threads = (int)((const ps_options *)c->options)->server_threads,
                                .stall_timeout_ns = c->stall_timeout_ns};
     transport_options options;
+    const ps_shard *shard = &p->plan->shards[c->index];
+    int64_t size = dtype_size(c->params->type);
+    ledger_acquire(c->ledger, LEDGER_PARAMETERS, shard->elements * size, (shard->end - shard->begin) * size);
     TRY(ps_server_open(&config, &p->server));
     TRY(ps_transport_options(&p->member, c->index, &options));
     TRY(ps_server_open_port(p->server, &options));

@@ -24,6 +24,7 @@ typedef struct ps_server_context {
     const char *policy;
     int64_t stall_timeout_ns;
     int divide;
+    net_link link;
     struct transport_hub *hub;
 
     /* Carries this server's offer to all members and theirs back: those of the ranks, then those of the

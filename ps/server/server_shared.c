@@ -1,4 +1,5 @@
 /* What server 0 does beside its shard: it keeps rank 0's buffers, and adds up what layers share. */
+#include "ps/bytes.h"
 #include "ps/server/server_impl.h"
 
 #include <inttypes.h>
@@ -131,7 +132,8 @@ static void add_layer_shares(ps_server *s)
     for (int w = 0; w < s->c.world; w++) {
         ps_message *m = &s->workers[w].layer_share;
         const double *share = ps_message_frame(m, 0).data;
-        for (int64_t i = 0; i < s->layer_header.count; i++) s->layer_sums[i] += share[i];
+        bool exist = ps_bytes_exist(s->c.device);
+        for (int64_t i = 0; exist && i < s->layer_header.count; i++) s->layer_sums[i] += share[i];
         ps_port_release(&s->port, m);
         m->header.kind = MESSAGE_NONE;
     }

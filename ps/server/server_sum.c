@@ -3,6 +3,8 @@
 
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"
+#include "common/trace/trace.h"
+#include "ps/bytes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -148,10 +150,28 @@ static void do_part(void *context, int part, int parts)
     if (part == 0) atomic_fetch_add_explicit(&j->s->update_ns, spent_ns, memory_order_relaxed);
 }
 
+/* Virtual devices: the sum reads every push and writes one; an update reads and writes parameters and state. */
+static void spend(ps_server *s, const server_work *work)
+{
+    double bytes = (double)server_key_bytes(s, work->local);
+    int states = optimizer_state_count(optimizer_get_options(s->c.optimizer));
+    if (work->sums) ps_spend_pass(s->c.device, bytes * (s->c.world + 1), s->c.threads);
+    int64_t summed = device_now_ns(s->c.device);
+    if (work->updates) ps_spend_pass(s->c.device, bytes * (3 + 2 * states), s->c.threads);
+    atomic_fetch_add_explicit(&s->update_ns, device_now_ns(s->c.device) - summed, memory_order_relaxed);
+}
+
 status server_do(ps_server *s, const server_work *work)
 {
+    if (!ps_bytes_exist(s->c.device)) {
+        spend(s, work);
+        return STATUS_OK;
+    }
     job j = {.s = s, .work = work, .pieces = ps_key_pieces(s->c.plan, s->first + work->local)};
+    int64_t begin = clock_now_ns();
     ps_team_run(s->team, do_part, &j);
+    trace_slice(s->c.trace, TRACE_OPTIMIZER, work->updates ? "update of key" : "average of key", s->first + work->local,
+                begin, clock_now_ns());
     return atomic_load(&j.failed) ? error_adopt(&j.error) : STATUS_OK;
 }
 
@@ -162,13 +182,13 @@ void server_copy_push(ps_server *s, int local, int worker, const ps_message *m)
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = pieces.pieces[i].offset * (int64_t)s->element;
         const void *from = m->remote ? ps_message_frame(m, i).data : s->workers[worker].grads + at;
-        memcpy(copies + at, from, (size_t)pieces.pieces[i].count * s->element);
+        ps_move(s->c.device, copies + at, from, (size_t)pieces.pieces[i].count * s->element);
     }
 }
 
 status server_squares(ps_server *s, int worker, double *out)
 {
-    double *sum = s->squares_memory.data;
+    double none = 0, *sum = ps_bytes_exist(s->c.device) ? s->squares_memory.data : &none;
     *sum = 0;
     if (worker < 0) {
         TRY(optimizer_sum_squares(s->c.optimizer, s->stream, s->sums, s->shard->pieces, sum));

@@ -3,6 +3,7 @@
 #define PS_WORKER_IMPL_H
 
 #include "common/sync/event_queue.h"
+#include "common/trace/trace.h"
 #include "ps/key_queue.h"
 #include "ps/protocol.h"
 #include "ps/worker/worker.h"
@@ -42,6 +43,7 @@ struct ps_worker {
     sync_agent *agent;
     event_queue events;
     size_t element; /* bytes */
+    bool lends; /* frames are the server's until all ranks' have come: it waits for other keys meanwhile */
     bool gives_buffers, takes_buffers; /* this rank's buffers are everybody's; come from rank 0 */
 
     /* ---- of the compute thread ---- */
@@ -52,6 +54,7 @@ struct ps_worker {
     bool begun;            /* the round; its first micro-batch does what is done once a round */
     bool entered;          /* the present stage's side effects are done: only its wait is left */
     bool synchronize;
+    bool has_data;         /* a micro-batch of the round had samples */
     bool *pushed;          /* [param_count] this round */
     int64_t wait_begin_ns; /* 0: no wait */
     int64_t exposed_ns;
@@ -70,6 +73,7 @@ struct ps_worker {
     int *missing;              /* [key_count] parameters that cannot be pushed yet */
     transport_ticket *tickets; /* [key_count] */
     int64_t *round_of;         /* [key_count] that is pushed, or was last */
+    int64_t *ready_ns, *left_ns; /* [key_count] its gradient was ready; its push, or the pull for it, left */
     bool handing_over;         /* the queues hold what servers of their own start from */
     int64_t pull, buffers_pull; /* numbers of the last pulls for keys and buffers */
 

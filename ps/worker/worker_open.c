@@ -29,12 +29,14 @@ static status open_keys(ps_worker *w)
     w->missing = calloc(keys, sizeof *w->missing);
     w->tickets = calloc(keys, sizeof *w->tickets);
     w->round_of = calloc(keys, sizeof *w->round_of);
+    w->ready_ns = calloc(keys, sizeof *w->ready_ns);
+    w->left_ns = calloc(keys, sizeof *w->left_ns);
     w->asked = calloc(keys, sizeof *w->asked);
     w->got = calloc(keys, sizeof *w->got);
     w->seen = calloc(keys, sizeof *w->seen);
     w->missing_keys = calloc(params, sizeof *w->missing_keys);
     w->pushed = calloc(params, sizeof *w->pushed);
-    if (!w->missing || !w->tickets || !w->round_of || !w->asked || !w->got || !w->seen || !w->missing_keys || !w->pushed)
+    if (!w->missing || !w->tickets || !w->round_of || !w->ready_ns || !w->left_ns || !w->asked || !w->got || !w->seen || !w->missing_keys || !w->pushed)
         return no_memory();
     for (int k = 0; k < plan->key_count; k++) {
         w->missing[k] = plan->keys[k].param_count;
@@ -100,6 +102,7 @@ failed:
 status ps_worker_open_port(ps_worker *w, const transport_options *options)
 {
     int partner = w->c.beside ? worker_context(w)->rank : PS_NO_PEER;
+    w->lends = options->hub != NULL;
     return ps_port_open(&w->port, options, w->c.plan->server_count, 1, partner, (uint32_t)(2 * w->c.plan->key_count + 64));
 }
 
@@ -148,6 +151,8 @@ void ps_worker_close(ps_worker **pointer)
     free(w->missing);
     free(w->tickets);
     free(w->round_of);
+    free(w->ready_ns);
+    free(w->left_ns);
     free(w->asked);
     free(w->got);
     free(w->seen);

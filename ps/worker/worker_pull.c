@@ -1,4 +1,5 @@
 /* The receiving half of a worker's agent: what servers say. */
+#include "ps/bytes.h"
 #include "ps/worker/worker_impl.h"
 
 #include "common/base/clock.h"
@@ -28,6 +29,7 @@ static void answered(ps_worker *w, int64_t now_ns)
 {
     w->heard_ns = now_ns;
     if (--w->awaited > 0) return;
+    trace_slice(worker_context(w)->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX, w->awaited_ns, now_ns);
     atomic_fetch_add_explicit(&w->total_ns, now_ns - w->awaited_ns, memory_order_relaxed);
     board_cell_agent(worker_context(w)->cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
 }
@@ -57,7 +59,7 @@ static void bring(const ps_worker *w, const ps_message *m, void *arena)
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = pieces.pieces[i].offset * (int64_t)w->element;
         const void *source = m->header.frames > 0 ? ps_message_frame(m, i).data : from + at;
-        memcpy((char *)arena + at, source, (size_t)pieces.pieces[i].count * w->element);
+        ps_move(worker_context(w)->device, (char *)arena + at, source, (size_t)pieces.pieces[i].count * w->element);
     }
 }
 
@@ -79,7 +81,9 @@ static status update_key(ps_worker *w, int key, double scale)
     TRY(optimizer_update(c->optimizer, w->stream, c->params->params.data, c->params->grads.data,
                          ps_key_pieces(w->c.plan, key), w->rounds[round % 2].optimizer_step, w->rounds[round % 2].rate,
                          scale));
-    atomic_fetch_add_explicit(&w->update_ns, clock_now_ns() - begin, memory_order_relaxed);
+    int64_t end = clock_now_ns();
+    trace_slice(c->trace, TRACE_OPTIMIZER, "update of key", key, begin, end);
+    atomic_fetch_add_explicit(&w->update_ns, end - begin, memory_order_relaxed);
     key_arrived(w, key);
     return STATUS_OK;
 }
@@ -92,13 +96,28 @@ static status take_average(ps_worker *w, int key)
     if (limit <= 0) return update_key(w, key, 1.0);
     if (++w->averages < w->c.plan->key_count) return STATUS_OK;
     w->averages = 0;
-    double *squares = w->squares.data;
+    double none = 0, *squares = ps_bytes_exist(c->device) ? w->squares.data : &none;
     *squares = 0;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     TRY(optimizer_sum_squares(c->optimizer, w->stream, c->params->grads.data, all, squares));
     double scale = optimizer_clip_scale(limit, *squares);
     for (int k = 0; k < w->c.plan->key_count; k++) TRY(update_key(w, k, scale));
     return STATUS_OK;
+}
+
+/* From the gradient, where it asked for the answer, over the message that left to the answer. */
+static void trace_key(const ps_worker *w, int key, int64_t now_ns)
+{
+    trace *t = worker_context(w)->trace;
+    bool pushed = w->c.policy->consistency == PS_SYNC && w->ready_ns[key] > 0;
+    if (!trace_is_on(t)) return;
+    int64_t id = w->got[key] * w->c.plan->key_count + key;
+    trace_async(t, pushed ? "push and pull of key" : "pull of key", key, id, w->left_ns[key], now_ns);
+    if (!pushed) return;
+    trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, id, w->ready_ns[key] < w->left_ns[key] ? w->ready_ns[key] : w->left_ns[key]);
+    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, id, w->left_ns[key]);
+    trace_flow(t, TRACE_FLOW_END, TRACE_COMMUNICATION, id, now_ns);
+    w->ready_ns[key] = 0;
 }
 
 static status take_parameters(ps_worker *w, const ps_message *m, int64_t now_ns)
@@ -112,6 +131,7 @@ static status take_parameters(ps_worker *w, const ps_message *m, int64_t now_ns)
     bring(w, m, average ? set->grads.data : set->params.data);
     w->got[key] = h->step;
     w->seen[key] = h->integers[PS_INT_SEEN];
+    trace_key(w, key, now_ns);
     if (h->integers[PS_INT_LATE] >= 0) worker_record_staleness(w, h->integers[PS_INT_LATE]);
     if (average) TRY(take_average(w, key));
     else key_arrived(w, key);
@@ -139,7 +159,7 @@ static status take_sum(ps_worker *w, const ps_message *m, int64_t now_ns)
     if (h->step != w->sum_number || h->count != w->sum_count || h->frames != 1 || ps_message_frame(m, 0).bytes != bytes)
         return malformed(m);
     ps_port_count_received(&w->port, m->peer, (int64_t)bytes);
-    memcpy(w->sum_values, ps_message_frame(m, 0).data, bytes);
+    ps_move(worker_context(w)->device, w->sum_values, ps_message_frame(m, 0).data, bytes);
     device_fence_reach(w->summed, (uint64_t)h->step);
     answered(w, now_ns);
     return STATUS_OK;

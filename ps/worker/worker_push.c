@@ -1,4 +1,5 @@
 /* The sending half of a worker's agent: what the compute thread posted becomes messages. */
+#include "ps/bytes.h"
 #include "ps/worker/worker_impl.h"
 
 #include "common/net/board.h"
@@ -19,6 +20,7 @@ static void take_push(ps_worker *w, int param, int64_t round)
         if (--w->missing[key] > 0) continue;
         w->missing[key] = plan->keys[key].param_count;
         w->round_of[key] = round;
+        w->ready_ns[key] = trace_is_on(worker_context(w)->trace) ? device_now_ns(worker_context(w)->device) : 0;
         queue_key(w, key);
     }
 }
@@ -104,7 +106,7 @@ static status send_key(ps_worker *w, int server, int key)
                                     (size_t)pieces.pieces[i].count * w->element};
     message_header h = push_header(w, key);
     TRY(ps_port_send(&w->port, server, &h, frames, count, &w->tickets[key], worker_key_bytes(w, key)));
-    if (count > 0) spend_credit(w, s, key);
+    if (count > 0 && !w->lends) spend_credit(w, s, key);
     return STATUS_OK;
 }
 
@@ -116,6 +118,7 @@ static status send_keys(ps_worker *w, int server, int64_t now_ns, bool *worked)
         int key = ps_key_queue_first(&s->queue);
         TRY(send_key(w, server, key));
         ps_key_queue_drop(&s->queue);
+        w->left_ns[key] = now_ns;
         *worked = true;
         if (w->handing_over) continue;
         board_cell_agent(c->cell, BOARD_PUSH, key, now_ns);
@@ -145,7 +148,10 @@ static status send_pull(ps_worker *w, int server, int64_t now_ns)
     const ps_shard *shard = &w->c.plan->shards[server];
     bool settles = s->pull_flags & PS_PULL_SETTLE;
     int answers = for_keys ? shard->key_count : 0;
-    for (int i = 0; i < answers; i++) w->asked[shard->first_key + i] = w->pull;
+    for (int i = 0; i < answers; i++) {
+        w->asked[shard->first_key + i] = w->pull;
+        w->left_ns[shard->first_key + i] = now_ns;
+    }
     if (server == 0 && w->takes_buffers && (settles || s->pull_flags & PS_PULL_BUFFERS)) answers++;
     s->pull_flags = 0;
     worker_await(w, answers, now_ns);
@@ -159,7 +165,8 @@ static void pack_buffers(ps_worker *w)
     char *to = w->staging;
     for (int i = 0; i < set->model->buffer_count; i++) {
         size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
-        memcpy(to, (const char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, bytes);
+        ps_move(worker_context(w)->device, to,
+                (const char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, bytes);
         to += bytes;
     }
 }

@@ -1,4 +1,5 @@
 /* A worker's stages: what the compute thread does. It posts events and waits on fences. */
+#include "ps/bytes.h"
 #include "ps/worker/worker_impl.h"
 
 #include <string.h>
@@ -19,7 +20,9 @@ static status wait_for(ps_worker *w, device_fence *fence, uint64_t value)
     if (!w->wait_begin_ns) w->wait_begin_ns = device_now_ns(c->device);
     status rc = device_stream_wait(c->compute, fence, value);
     if (rc == STATUS_AGAIN) return rc;
-    w->exposed_ns += device_now_ns(c->device) - w->wait_begin_ns;
+    int64_t end_ns = device_now_ns(c->device);
+    trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, w->wait_begin_ns, end_ns);
+    w->exposed_ns += end_ns - w->wait_begin_ns;
     w->wait_begin_ns = 0;
     return rc;
 }
@@ -71,23 +74,29 @@ static status wait_for_buffers(ps_worker *w)
     const char *from = w->staging;
     for (int i = 0; i < set->model->buffer_count; i++) {
         size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
-        memcpy((char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, from, bytes);
+        ps_move(worker_context(w)->device, (char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element,
+                from, bytes);
         from += bytes;
     }
     return STATUS_OK;
 }
 
-/* A rank without samples takes part with gradients of zero. */
-static void clear_gradients(ps_worker *w)
+/* A rank without samples takes part with gradients of zero. What it pushed in the round before may still be read
+ * until that round's parameters are here; no forward pass has waited for them. */
+static status clear_gradients(ps_worker *w)
 {
+    for (int i = 0; i < w->c.plan->param_count; i++) TRY(ps_worker_need(w, i));
     const param_set *set = worker_context(w)->params;
+    if (!ps_bytes_exist(worker_context(w)->device)) return STATUS_OK;
     memset(set->grads.data, 0, (size_t)set->arena_elements * w->element);
+    return STATUS_OK;
 }
 
 status ps_worker_begin_forward(ps_worker *w, const sync_step *step)
 {
     if (!w->entered) {
         w->synchronize = step->synchronize;
+        w->has_data = (w->has_data && w->begun) || step->samples > 0;
         if (!w->begun) TRY(begin_round(w, step));
         w->entered = true;
     }
@@ -132,7 +141,7 @@ status ps_worker_ready(ps_worker *w, int param)
 status ps_worker_finish(ps_worker *w, const sync_step *step)
 {
     if (!step->synchronize) return STATUS_OK;
-    if (step->samples == 0) clear_gradients(w);
+    if (!w->has_data) TRY(clear_gradients(w));
     for (int i = 0; i < w->c.plan->param_count; i++) {
         if (w->pushed[i]) continue;
         TRY(ps_worker_need(w, i)); /* the forward pass may have done without it */

@@ -17,14 +17,14 @@ static const char *const op_choices[] = {"sum", "mean", "min", "max", "product",
 #define AT(field) offsetof(ring_bench_options, field)
 
 static const option options[] = {
-    {"collectives", "NAME,...", OPTION_TEXT, AT(collectives), "auto", 0, 0, NULL,
+    {"collective", "NAME,...", OPTION_TEXT, AT(collectives), "auto", 0, 0, NULL,
      "implementations, measured by turns: auto, ring, direct, mpi"},
     {"operations", "NAME,...", OPTION_TEXT, AT(operations), "all_reduce", 0, 0, NULL,
      "operations: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all"},
     {"begin", "BYTES", OPTION_BYTES, AT(begin), "4KiB", 0, 0, NULL, "smallest size"},
-    {"end", "BYTES", OPTION_BYTES, AT(end), "64MiB", 0, 0, NULL, "largest size"},
+    {"end", "BYTES", OPTION_BYTES, AT(end), "100M", 0, 0, NULL, "largest size"},
     {"factor", "N", OPTION_INT, AT(factor), "4", 2, 1024, NULL, "from one size to the next"},
-    {"iterations", "N", OPTION_INT, AT(iterations), NULL, 0, BENCH_MOST_ITERATIONS, NULL, "0: by size"},
+    {"iters", "N", OPTION_INT, AT(iterations), NULL, 0, BENCH_MOST_ITERATIONS, NULL, "0: by size"},
     {"type", NULL, OPTION_CHOICE, AT(type), "float32", 0, 0, type_choices, "of elements"},
     {"op", NULL, OPTION_CHOICE, AT(op), "sum", 0, 0, op_choices, "of reductions"},
     {"root", "RANK", OPTION_INT, AT(root), NULL, 0, 0, NULL, "of rooted operations"},

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+enum { PLACE_WIDTH = 34, PERCENTILES_WIDTH = 20 }; /* of the columns of one place */
+
 void ring_bench_header(const ring_bench_config *config, text_buffer *out)
 {
     const ring_bench_options *o = config->options;
@@ -11,12 +13,17 @@ void ring_bench_header(const ring_bench_config *config, text_buffer *out)
     text_append(out,
                 "# time: median of the slowest rank's; algbw = size / time; busbw = algbw * 2(n-1)/n for "
                 "all_reduce (doc/PERFORMANCE.md of nccl-tests)\n");
-    text_append(out, "#%40s %44s %36s\n", "", "out-of-place", "in-place");
-    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s %9s %7s %7s %6s %9s %7s %7s %6s\n", "collect.",
-                "operation", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong",
-                "time", "algbw", "busbw", "#wrong");
-    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s %9s %7s %7s %6s %9s %7s %7s %6s\n", "", "", "(B)",
-                "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "");
+    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "", "", "", "", "", "", "");
+    text_append(out, "%*s%*s", PLACE_WIDTH, "out-of-place", PLACE_WIDTH, "in-place");
+    text_append(out, "%*s%*s\n", PERCENTILES_WIDTH, "out-of-place", PERCENTILES_WIDTH, "in-place");
+    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "collect.", "operation", "size", "count", "type", "redop",
+                "root");
+    for (int place = 0; place < 2; place++) text_append(out, " %9s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
+    for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "p90", "p99");
+    text_append(out, "\n#%9s %14s %12s %10s %9s %7s %5s", "", "", "(B)", "(elements)", "", "", "");
+    for (int place = 0; place < 2; place++) text_append(out, " %9s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
+    for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "(us)", "(us)");
+    text_append(out, "\n");
 }
 
 static void append_times(const ring_bench_times *t, text_buffer *out)
@@ -28,6 +35,12 @@ static void append_times(const ring_bench_times *t, text_buffer *out)
     }
     if (t->wrong >= 0) snprintf(wrong, sizeof wrong, "%lld", (long long)t->wrong);
     text_append(out, " %9.2f %7.2f %7.2f %6s", t->median_us, t->algorithm_gbs, t->bus_gbs, wrong);
+}
+
+static void append_percentiles(const ring_bench_times *t, text_buffer *out)
+{
+    if (t->run) text_append(out, " %9.2f %9.2f", t->p90_us, t->p99_us);
+    else text_append(out, " %9s %9s", "-", "-");
 }
 
 static bool is_reduction(collective_kind kind)
@@ -49,6 +62,8 @@ void ring_bench_line(const ring_bench_row *row, text_buffer *out)
                 is_rooted(row->kind) ? row->root : -1);
     append_times(&row->out_of_place, out);
     append_times(&row->in_place, out);
+    append_percentiles(&row->out_of_place, out);
+    append_percentiles(&row->in_place, out);
     text_append(out, "\n");
 }
 
@@ -66,7 +81,7 @@ void ring_bench_footer(const ring_bench_row *rows, int count, text_buffer *out)
             if (both[k]->wrong > 0) wrong += both[k]->wrong;
         }
     }
-    text_append(out, "# Wrong elements       : %lld %s\n", (long long)wrong, wrong ? "FAILED" : "OK");
+    text_append(out, "# Out of bounds values : %lld %s\n", (long long)wrong, wrong ? "FAILED" : "OK");
     text_append(out, "# Avg bus bandwidth    : %g GB/s\n", measured ? sum / measured : 0.0);
 }
 

@@ -40,7 +40,7 @@ static status open_worlds(bench_rank *b, const char *collectives)
         char name[16];
         snprintf(name, sizeof name, "%.*s", (int)length, at);
         if (b->count == BENCH_MOST_COLLECTIVES)
-            return fail(STATUS_USAGE, "option --collectives: found more than %d", BENCH_MOST_COLLECTIVES);
+            return fail(STATUS_USAGE, "option --collective: found more than %d", BENCH_MOST_COLLECTIVES);
         for (int i = 0; i < collective_count(); i++)
             if (strcmp(collective_get_info(i).name, name) == 0)
                 b->names[b->count] = collective_get_info(i).name;
@@ -48,7 +48,7 @@ static status open_worlds(bench_rank *b, const char *collectives)
         at += length + (at[length] == ',');
     }
     if (b->count > 0) return STATUS_OK;
-    return fail(STATUS_USAGE, "option --collectives: found none");
+    return fail(STATUS_USAGE, "option --collective: found none");
 }
 
 status bench_rank_open(const ring_bench_config *config, const char *collectives, int64_t most_bytes,

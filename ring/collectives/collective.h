@@ -23,6 +23,7 @@
 
 #include "common/base/status.h"
 #include "common/memory/piece.h"
+#include "common/net/link.h"
 #include "common/ops/tensor.h"
 #include "common/reduce/reduce.h"
 
@@ -132,6 +133,7 @@ typedef struct collective_config {
     bool (*cancelled)(void *context); /* asked several times a second while connecting; NULL: never */
     void *cancelled_context;
     const struct collective_tuning *tuning; /* of `auto`; NULL: the one compiled in. Borrowed */
+    net_link link; /* between the ranks, emulated; mpi has none */
     /* How much of the slots is used; 0: all. Operands up to inline_bytes are exchanged in one step;
      * buffers outside windows pass through a staging area in rounds of staging_bytes, at least 1 KiB. */
     int64_t inline_bytes, staging_bytes;

@@ -230,6 +230,7 @@ static status open_collectives(ring_engine *e)
         .threads_per_rank = c->inline_progress ? 1 : 2,
         .stall_timeout_ns = c->stall_timeout_ns,
         .connect_timeout_ns = c->stall_timeout_ns,
+        .link = c->link,
         .tuning = e->settings.collective_table ? &e->tuning : NULL,
     };
     bool virtual = device_get_info(c->device)->simulated;

@@ -12,6 +12,7 @@
 #include "common/net/board.h"
 #include "common/sync/agent.h"
 #include "common/sync/event_queue.h"
+#include "common/trace/trace.h"
 #include "ring/collectives/collective.h"
 #include "ring/collectives/nccl/collective_nccl.h"
 #include "ring/collectives/tuning.h"
@@ -209,8 +210,11 @@ bool ring_means_in_flight(const ring_engine *e);
 /* Results are written to the gradients by the collective: nothing is left to be copied back. */
 bool ring_copies_back_in_flight(const ring_engine *e);
 char *ring_bucket_data(const ring_engine *e, int bucket);
-/* The kernel that moves gradients, on devices that run behind the host. */
+/* On devices that run behind the host: the kernel that moves gradients; all buffers into one place, and each
+ * back from there. Elsewhere nothing: collectives take pieces. */
 status ring_open_mover(ring_engine *e);
+status ring_flatten_buffers(ring_engine *e);
+status ring_unflatten_buffers(ring_engine *e);
 
 /* ring_offer.c */
 status ring_make_offer(ring_engine *e);
@@ -261,6 +265,8 @@ collective_call ring_powersgd_call(ring_engine *e, int bucket, int phase);
 void ring_powersgd_finish(ring_engine *e, int bucket);
 
 /* ring_records.c */
+/* A bucket's life, once it is waited for. */
+void ring_trace_bucket(const ring_engine *e, const ring_bucket_record *r);
 ring_bucket_record *ring_record(ring_engine *e, int64_t id);
 
 #endif

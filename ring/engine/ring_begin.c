@@ -75,6 +75,13 @@ static status check_data(ring_engine *e, const sync_step *step)
                                 e->base.context.rank, step->index));
 }
 
+static status share_buffers(ring_engine *e)
+{
+    if (e->compute.waiting == 0) TRY(ring_flatten_buffers(e));
+    TRY(ring_run_job(e, RING_JOB_BUFFERS, e->compute.root));
+    return ring_unflatten_buffers(e);
+}
+
 status ring_begin_forward(sync_engine *base, const sync_step *step)
 {
     ring_engine *e = ring_of(base);
@@ -100,8 +107,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
         e->compute.begin = BEGIN_BUFFERS;
         /* fall through */
     case BEGIN_BUFFERS:
-        if (buffers && (e->settings.broadcast_buffers || !e->compute.started))
-            TRY(ring_run_job(e, RING_JOB_BUFFERS, e->compute.root));
+        if (buffers && (e->settings.broadcast_buffers || !e->compute.started)) TRY(share_buffers(e));
     }
     e->compute.begin = BEGIN_STEP;
     e->compute.started = true;

@@ -137,6 +137,9 @@ static void end_job(ring_engine *e, ring_job *job, int64_t finished_ns, int64_t 
         ring_bucket_record *record = ring_record(e, job->record);
         record->started_ns = job->started_ns;
         record->finished_ns = finished_ns;
+    } else {
+        trace_slice(e->base.context.trace, TRACE_COMMUNICATION, board_operation_name(board_of(job->kind)),
+                    TRACE_NO_INDEX, job->started_ns, finished_ns);
     }
     publish_traffic(e);
     e->agent_state.head++;

@@ -214,6 +214,26 @@ static status move(ring_engine *e, int param, double divisor)
     return device_launch(e->base.context.compute, e->mover, operands, &scalars, NULL);
 }
 
+static status move_buffers(ring_engine *e, int first, int count)
+{
+    const param_set *set = e->base.context.params;
+    void *operands[OP_MAX_OPERANDS] = {set->buffers.data};
+    op_scalars scalars = {.divisor = 1, .pieces = &set->buffer_pieces[first], .piece_count = count};
+    return device_launch(e->base.context.compute, e->mover, operands, &scalars, NULL);
+}
+
+status ring_flatten_buffers(ring_engine *e)
+{
+    return e->mover ? move_buffers(e, 0, e->base.context.params->model->buffer_count) : STATUS_OK;
+}
+
+status ring_unflatten_buffers(ring_engine *e)
+{
+    int count = e->mover ? e->base.context.params->model->buffer_count : 0;
+    for (int i = 0; i < count; i++) TRY(move_buffers(e, i, 1));
+    return STATUS_OK;
+}
+
 static status convert(ring_engine *e, dtype to_type, void *to, dtype from_type, const void *from, int64_t count,
                       double divisor)
 {

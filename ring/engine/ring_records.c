@@ -1,5 +1,19 @@
 #include "ring/engine/engine_impl.h"
 
+#include <string.h>
+
+void ring_trace_bucket(const ring_engine *e, const ring_bucket_record *r)
+{
+    trace *t = e->base.context.trace;
+    if (!trace_is_on(t)) return;
+    int64_t taken_ns = r->finished_ns > r->wait_begin_ns ? r->finished_ns : r->wait_begin_ns;
+    trace_async(t, "bucket", r->bucket, r->id, r->launched_ns, r->finished_ns);
+    trace_slice(t, TRACE_COMMUNICATION, "all_reduce of bucket", r->bucket, r->started_ns, r->finished_ns);
+    trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
+    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, r->started_ns);
+    trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id, taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
+}
+
 ring_bucket_record *ring_record(ring_engine *e, int64_t id)
 {
     return &e->records[(id - 1) % RING_RECORDS];
@@ -46,4 +60,15 @@ const bucket_list *ring_buckets(const sync_engine *base)
 const ring_settings *ring_engine_settings(const sync_engine *base)
 {
     return &((const ring_engine *)base)->settings;
+}
+
+/* 2(n-1)/n of the bytes through every rank's adapter, in 2(n-1) steps around a ring, in two otherwise. */
+int64_t ring_link_bound_ns(const sync_engine *base, int64_t bytes)
+{
+    const ring_engine *e = (const ring_engine *)base;
+    const net_link *link = &base->context.link;
+    int n = base->context.world;
+    if (n == 1 || !net_link_is_emulated(link)) return 0;
+    int steps = strcmp(e->settings.collective, "ring") == 0 ? 2 * (n - 1) : 2;
+    return steps * link->latency_ns + net_link_occupied_ns(link, 2 * (n - 1) * bytes / n);
 }

@@ -108,7 +108,7 @@ static status mark_missing(ring_engine *e)
     bool allowed = e->settings.find_unused || first_of_static || e->compute.step.samples == 0;
     for (int i = 0; i < ring_params(e); i++) {
         if (e->compute.ready[i]) continue;
-        if (!allowed) return graph_changed(e, i, "never became ready (see --find-unused, --static-graph)");
+        if (!allowed) return graph_changed(e, i, "never became ready (see --find-unused-parameters, --static-graph)");
         if (first_of_static) e->compute.unused[i] = !e->compute.seen[i];
         TRY(mark_without_gradient(e, i));
     }
@@ -137,7 +137,8 @@ static status take_buckets(ring_engine *e)
         if (e->compute.wait_begin_ns == 0) record->wait_begin_ns = ring_now(e);
         TRY(ring_await(e, e->buckets[k].ticket));
         record->wait_end_ns = ring_now(e);
-        ring_note_wait(e, e->buckets[k].record);
+        if (e->stream) ring_note_wait(e, e->buckets[k].record);
+        else ring_trace_bucket(e, record);
         TRY(ring_unpack(e, k));
         if (bucket_passes(e))
             ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);

@@ -70,6 +70,7 @@ void ring_collect_waits(ring_engine *e)
         ring_bucket_record *record = ring_record(e, e->compute.waits[i].record);
         record->wait_begin_ns = begin;
         record->wait_end_ns = end;
+        ring_trace_bucket(e, record);
     }
     e->compute.wait_count = 0;
 }
@@ -98,7 +99,9 @@ status ring_await(ring_engine *e, uint64_t ticket)
     if (e->stream) return await_in_stream(e, ticket);
     if (e->compute.wait_begin_ns == 0) e->compute.wait_begin_ns = ring_now(e);
     TRY(device_stream_wait(e->base.context.compute, e->done, ticket));
-    e->compute.counters.exposed_ns += ring_now(e) - e->compute.wait_begin_ns;
+    int64_t end_ns = ring_now(e);
+    trace_slice(e->base.context.trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, e->compute.wait_begin_ns, end_ns);
+    e->compute.counters.exposed_ns += end_ns - e->compute.wait_begin_ns;
     e->compute.wait_begin_ns = 0;
     return STATUS_OK;
 }

@@ -34,7 +34,7 @@ static const option options[] = {
      "the implementation of the collectives"},
     {"collective-table", "FILE", OPTION_TEXT, AT(collective_table), NULL, 0, 0, NULL,
      "what auto takes for which size, as bench --tune writes it"},
-    {"find-unused", NULL, OPTION_FLAG, AT(find_unused), NULL, 0, 0, NULL,
+    {"find-unused-parameters", NULL, OPTION_FLAG, AT(find_unused), NULL, 0, 0, NULL,
      "parameters may have no gradient in a step: found at the end of every backward pass"},
     {"static-graph", NULL, OPTION_FLAG, AT(static_graph), NULL, 0, 0, NULL,
      "parameters that have no gradient in the first step never have one"},

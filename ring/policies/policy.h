@@ -29,7 +29,7 @@ typedef struct ring_policy {
     ring_step_plan first; /* the first step, and all where `rebuilds` is false */
     ring_step_plan later; /* from the second on, where it is true */
     bool rebuilds;
-    ring_step_plan unused; /* all steps with find-unused and without static-graph; limit 0: as without */
+    ring_step_plan unused; /* all steps with find-unused-parameters and without static-graph; limit 0: as without */
     bool divide_before;
     bool broadcast_buffers; /* from rank 0 before every forward pass */
     bool serial;            /* a bucket is launched when the one before it has been copied back */

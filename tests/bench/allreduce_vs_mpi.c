@@ -1,7 +1,7 @@
 /* All-reduce (sum of float32, in place) beside Open MPI's, in the same processes and by turns, so that
  * whatever else the machine does hits both alike. What counts is the ratio.
  *
- *   sh allreduce_vs_mpi.sh BUILD_FOLDER [ranks ...]          or, under mpirun, allreduce_vs_mpi [bytes ...]
+ *   python3 allreduce_vs_mpi.py, which runs it:     mpirun -np 4 allreduce_vs_mpi [bytes ...]
  *
  * A time is from a barrier to the end of the slowest rank; a line gives medians in us and how many times
  * faster than MPI_Allreduce each implementation is. Every result is checked. */

@@ -7,6 +7,7 @@
 #include "common/nn/instance.h"
 #include "common/optim/optimizer.h"
 #include "models/models.h"
+#include "tests/bench/floor.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,13 +28,13 @@ static const bench_model bench_models[] = {
     {{.name = "vgg16"}, 4},
     {{.name = "bert_base", .head = MODEL_HEAD_CLS}, 4},
     {{.name = "bert", .head = MODEL_HEAD_CLS}, 8},
-    {{.name = "gpt2"}, 2},
+    {{.name = "gpt2"}, 4},
 };
 enum { BENCH_MODELS = sizeof bench_models / sizeof bench_models[0] };
 
 typedef struct bench_options {
     const char *device;
-    int64_t threads, steps;
+    int64_t threads, steps, batch;
 } bench_options;
 
 static const option bench_option_list[] = {
@@ -59,6 +60,13 @@ static const option bench_option_list[] = {
      .low = 1,
      .high = 100000,
      .help = "steps to time, behind two to warm up"},
+    {.name = "batch",
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = offsetof(bench_options, batch),
+     .low = 1,
+     .high = 100000,
+     .help = "samples [the model's]"},
 };
 static const option_table bench_option_table = {"Bench", bench_option_list,
                                                 sizeof bench_option_list / sizeof bench_option_list[0]};
@@ -87,6 +95,7 @@ typedef struct bench {
     int64_t last; /* when the operation before ended */
     bool timed;
     ledger ledger;
+    bench_floor floor;
 } bench;
 
 /* ---- setting up ------------------------------------------------------------------------------- */
@@ -142,13 +151,15 @@ static status bench_open(bench *b, const bench_model *model)
     TRY(device_stream_open(b->device, DEVICE_STREAM_COMPUTE, &b->stream));
     TRY(model_build(&model->options, &b->model));
     dtype type = device_get_info(b->device)->compute_type;
-    nn_program_config program = {.batch = model->batch, .mode = NN_TRAIN, .type = type, .world = 1};
+    int64_t batch = b->options.batch ? b->options.batch : model->batch;
+    TRY(bench_floor_measure(b->device, b->stream, &b->floor));
+    nn_program_config program = {.batch = batch, .mode = NN_TRAIN, .type = type, .world = 1};
     TRY(nn_program_compile(b->model, &program, &b->program));
     param_set_config params = {.gradients = true};
     TRY(param_set_open(b->device, b->model, b->program, &params, &b->params));
     TRY(param_set_initialize(b->params, b->stream, 1));
     TRY(nn_instance_open(b->device, b->stream, b->program, b->params, &b->instance));
-    TRY(fill_batch(b, model->batch));
+    TRY(fill_batch(b, batch));
     TRY(open_memory(b));
     optimizer_options sgd = {.kind = OPTIMIZER_SGD, .lr = 1e-4, .momentum = 0.9};
     int64_t elements = b->params->arena_elements;
@@ -299,25 +310,29 @@ static void describe(char *out, size_t size, const op_desc *op)
 
 static void report(const bench *b, const int64_t *step_times)
 {
-    double total = 0, flops = 0;
+    double total = 0, flops = 0, floor = 0;
     for (int i = 0; i < b->group_count; i++) total += median_ns(&b->groups[i]) * b->groups[i].count;
-    printf("%-26s %-34s %5s %11s %7s %8s %8s\n", "operation", "shape", "count", "us", "share", "GFLOP/s",
-           "GB/s");
+    printf("%-26s %-34s %5s %11s %7s %8s %8s %8s\n", "operation", "shape", "count", "us", "share", "GFLOP/s", "GB/s",
+           "/floor");
     for (int i = 0; i < b->group_count; i++) {
         const group *g = &b->groups[i];
         double ns = median_ns(g);
         op_cost cost = op_cost_of(&g->desc);
         char shape[96];
         describe(shape, sizeof shape, &g->desc);
-        printf("%-26s %-34s %5d %11.2f %6.2f%% %8.1f %8.1f\n", op_name(g->desc.kind), shape, g->count,
+        double least = bench_floor_ns(&b->floor, &g->desc);
+        printf("%-26s %-34s %5d %11.2f %6.2f%% %8.1f %8.1f %8.2f\n", op_name(g->desc.kind), shape, g->count,
                ns * 1e-3, 100 * ns * g->count / total, cost.flops / ns,
-               (cost.bytes_read + cost.bytes_written) / ns);
+               (cost.bytes_read + cost.bytes_written) / ns, ns / least);
+        floor += least * g->count;
         flops += cost.flops * g->count;
     }
     double step = (double)step_times[b->options.steps / 2];
     printf("%s, batch %" PRId64 ", %s: median step %.3f ms, %.1f GFLOP/s, best %.3f ms\n", b->model->name,
            b->program->config.batch, device_get_info(b->device)->description, step * 1e-6, flops / step,
            (double)step_times[0] * 1e-6);
+    printf("floor: %.3f ms, at %.1f GFLOP/s in matrix products and %.1f GB/s through memory; a step takes %.2f times as long\n",
+           floor * 1e-6, b->floor.flops_per_ns, b->floor.bytes_per_ns, step / floor);
 }
 
 static status bench_run(bench *b, const bench_model *model)
@@ -333,6 +348,7 @@ static status bench_run(bench *b, const bench_model *model)
         rc = run_step(b, step);
         if (b->timed) times[step - 2] = clock_now_ns() - begin;
     }
+    if (rc == STATUS_OK) rc = bench_floor_measure(b->device, b->stream, &b->floor);
     qsort(times, (size_t)b->options.steps, sizeof *times, by_time);
     if (rc == STATUS_OK) report(b, times);
     free(times);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One measured training run of PyTorch on the CPU: the peer of tests/bench/train.py.
 
-    pytorch_train.py MODEL BATCH STEPS THREADS [single|ddp] [PROCESSES] [--channels-last] [--compile]
+    pytorch_train.py MODEL BATCH STEPS THREADS [single|ddp] [PROCESSES] [--channels-last] [--fused] [--compile]
 
 Prints one JSON object: median step time in ms over the measured steps (forward, loss, backward, optimizer;
 data are made before), PyTorch's version, and the peak resident memory. The models are those of this project
@@ -100,11 +100,12 @@ def build(name, batch):
     return model, torch.randn(batch, 3, side, side), torch.randint(0, 10, (batch,))
 
 
-def optimizer(name, params):
+def optimizer(name, params, fused):
     import torch
+    options = {"fused": True} if fused else {}
     if name in SIZES:
-        return torch.optim.Adam(params, lr=1e-4)
-    return torch.optim.SGD(params, lr=0.01, momentum=0.9)
+        return torch.optim.Adam(params, lr=1e-4, **options)
+    return torch.optim.SGD(params, lr=0.01, momentum=0.9, **options)
 
 
 def run(rank, args, store):
@@ -116,7 +117,7 @@ def run(rank, args, store):
     model, x, y = build(args.model, args.batch)
     if args.channels_last and x.dim() == 4:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
-    opt = optimizer(args.model, list(model.parameters()))
+    opt = optimizer(args.model, list(model.parameters()), args.fused)
     net = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True) if args.mode == "ddp" else model
     if args.compile:
         net = torch.compile(net)
@@ -148,6 +149,7 @@ def main():
     parser.add_argument("mode", nargs="?", default="single", choices=["single", "ddp"])
     parser.add_argument("processes", nargs="?", type=int, default=2)
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -1,131 +1,159 @@
 #!/usr/bin/env python3
 """Training steps of this program beside PyTorch's, interleaved: ratios of step times.
 
-    train.py [--harness build/bin/harness] [--rounds N] [--cases a,b] [--json FILE] [--markdown FILE]
-             [--python PYTHON ...]
+    train.py [--quick] [--cases a,b | --list] [--rounds N] [--harness build/bin/harness] [--python PYTHON ...]
+             [--results FOLDER]
 
-Peers are every Python given (default: python3, /usr/bin/python3, and $PSRING_PYTHON) that has torch, each in the
-settings that make it fast: Debian's torch takes its matrix products from OpenBLAS, which needs
+Peers are every Python given (else python3, /usr/bin/python3 and $PSRING_PYTHON) that has torch and torchvision, each
+in the settings that make it fast: Debian's torch takes its matrix products from OpenBLAS, which needs
 OPENBLAS_CORETYPE to use AVX-512 on processors that it does not know, and transformers want OpenMP threads that
-sleep; convolutional networks also run with channels_last. In every round ours and each peer setting run once,
-in turn; the ratio of a round is ours / the best peer setting over all rounds, and the median ratio is reported
-with its smallest and largest value.
+sleep; convolutional networks also run with channels_last; newer versions have a fused Adam. A setting is dropped
+after the first round if it takes more than 1.3 times as long as the best one.
+
+In every round ours and each setting run once, in turn. A round's ratio is ours / the setting that is best over all
+rounds; reported are the median ratio and the smallest and largest one. Results are added to FOLDER/speed-DATE.json,
+case by case, so that a long comparison can be run in pieces, and FOLDER/speed-DATE.md is rendered from it.
 """
 import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-DDP, SINGLE = "ddp", "single"
-# name, model, batch, mode, ranks, threads, steps, ours (extra options), target ratio
-CASES = [
-    ("mlp", "wine_mlp", 32, SINGLE, 1, 1, 2000, ["--data", "synthetic"], 0.15),
-    ("resnet18", "resnet18", 32, SINGLE, 1, 1, 20, ["--data", "synthetic:3x32x32:10"], 0.70),
-    ("resnet50", "resnet50", 4, SINGLE, 1, 1, 4, ["--data", "synthetic"], 0.72),
-    ("bert_base", "bert_base", 4, SINGLE, 1, 1, 3, ["--data", "synthetic", "--head", "cls"], 0.88),
-    ("bert_small", "bert", 8, SINGLE, 1, 1, 12, ["--data", "synthetic", "--head", "cls"], 0.85),
-    ("gpt2", "gpt2", 4, SINGLE, 1, 1, 2, ["--data", "synthetic"], 0.88),
-    ("resnet18_2t", "resnet18", 32, SINGLE, 1, 2, 20, ["--data", "synthetic:3x32x32:10"], None),
-    ("resnet50_2t", "resnet50", 4, SINGLE, 1, 2, 4, ["--data", "synthetic"], None),
-    ("bert_base_2t", "bert_base", 4, SINGLE, 1, 2, 3, ["--data", "synthetic", "--head", "cls"], None),
-    ("resnet18_ddp2", "resnet18", 32, DDP, 2, 1, 15, ["--data", "synthetic:3x32x32:10"], 0.45),
-    ("resnet50_ddp2", "resnet50", 4, DDP, 2, 1, 3, ["--data", "synthetic"], 0.62),
-    ("bert_base_ddp2", "bert_base", 4, DDP, 2, 1, 2, ["--data", "synthetic", "--head", "cls"], 0.62),
-]
+ROOT = os.path.dirname(os.path.dirname(HERE))
+SMALL_IMAGES = ["--data", "synthetic:3x32x32:10"]
+CLASSIFIER = ["--head", "cls"]
+# model: batch, our options, steps a run (quick: a quarter), targets of one thread and of two ranks
+MODELS = {
+    "wine_mlp": (32, [], 2000, 0.15, None),
+    "resnet18": (32, SMALL_IMAGES, 20, 0.70, 0.45),
+    "resnet50": (4, [], 4, 0.72, 0.62),
+    "bert_base": (4, CLASSIFIER, 3, 0.88, 0.62),
+    "bert": (8, CLASSIFIER, 12, 0.85, None),
+    "gpt2": (4, [], 2, 0.88, None),
+}
+PSS_TARGET_MIB = {"resnet18_2ranks": 250}
 CONVOLUTIONAL = ("resnet18", "resnet50")
+TRANSFORMERS = ("bert_base", "bert", "gpt2")
+GIVE_UP = 1.3
 
 
-def ours(harness, case):
-    name, model, batch, mode, ranks, threads, steps, extra, _ = case
+def list_cases():
+    found = []
+    for suffix, ranks, threads in (("", 1, 1), ("_2threads", 1, 2), ("_2ranks", 2, 1)):
+        for model, (batch, options, steps, alone, together) in MODELS.items():
+            target = {"": alone, "_2ranks": together}.get(suffix)
+            found.append({"name": model + suffix, "model": model, "batch": batch, "ranks": ranks, "threads": threads,
+                          "options": options, "steps": steps, "target": target})
+    return found
+
+
+def first_line(*command):
+    try:
+        out = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True,
+                             timeout=120, cwd=ROOT, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return out.stdout.strip().splitlines()[0] if out.returncode == 0 and out.stdout.strip() else ""
+
+
+# ---- ours ---------------------------------------------------------------------------------------
+
+def ours(harness, case, steps):
     optimizer = ["--optimizer", "sgd", "--lr", "0.01", "--momentum", "0.9"]
-    if model not in CONVOLUTIONAL and model != "wine_mlp":
+    if case["model"] in TRANSFORMERS:
         optimizer = ["--optimizer", "adam", "--lr", "0.0001"]
-    command = [harness, "--mode", "none" if ranks == 1 else "ring", "--model", model, "--batch", str(batch), "--threads",
-               str(threads), "--steps", str(steps), "--warmup", "3", "--json", "-", "--quiet"] + extra + optimizer
-    if ranks > 1:
-        command += ["--gpus", str(ranks)]
+    command = [harness, "run", "--mode", "none" if case["ranks"] == 1 else "ring", "--model", case["model"],
+               "--batch", str(case["batch"]), "--threads", str(case["threads"]), "--steps", str(steps), "--warmup", "3",
+               "--eval-every", "-1", "--json", "-", "--quiet"] + case["options"] + optimizer
+    if case["ranks"] > 1:
+        command += ["--gpus", str(case["ranks"])]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout
     job = json.loads(out)["jobs"][0]
-    rank = max(job["ranks"], key=lambda r: r["process"]["proportional_bytes"])
+    # The peer's tensors are made before its steps.
     load = statistics.median(job["ranks"][0]["load_ns"])
     return {"step_ms": (job["step_time"]["median_ns"] - load) / 1e6,
-            "proportional_mib": rank["process"]["proportional_bytes"] / 2**20}
+            "proportional_mib": max(r["process"]["proportional_bytes"] for r in job["ranks"]) / 2**20}
+
+
+# ---- PyTorch ------------------------------------------------------------------------------------
+
+def find_peers(candidates):
+    peers = {}
+    for python in candidates:
+        version = first_line(python, "-c", "import torch, torchvision; print(torch.__version__)")
+        if version:
+            peers.setdefault(version, python)
+    return peers
 
 
 def settings(python, version, case):
-    """Environments and options in which a peer is fast; all are tried."""
-    model = case[1]
-    options = [[]] + ([["--channels-last"]] if model in CONVOLUTIONAL else [])
+    """Environments and options in which a peer may be fast; all are tried."""
+    options = [[]]
+    if case["model"] in CONVOLUTIONAL:
+        options.append(["--channels-last"])
     environments = [{}]
     if version.startswith("1."):
         environments = [{"OPENBLAS_CORETYPE": "SkylakeX"},
                         {"OPENBLAS_CORETYPE": "SkylakeX", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}]
-    return [(python, version, e, o) for e in environments for o in options]
+    elif case["model"] not in CONVOLUTIONAL:
+        options.append(["--fused"])
+    found = []
+    for environment in environments:
+        for option in options:
+            words = ["torch " + version] + ["%s=%s" % item for item in sorted(environment.items())] + option
+            found.append({"python": python, "environment": environment, "options": option, "label": " ".join(words)})
+    return found
 
 
-def peer(setting, case):
-    python, _, environment, options = setting
-    name, model, batch, mode, ranks, threads, steps, _, _ = case
-    command = [python, os.path.join(HERE, "pytorch_train.py"), model, str(batch), str(steps), str(threads), mode,
-               str(max(ranks, 1))] + options
-    out = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True,
-                         env=dict(os.environ, **environment), timeout=600)
+def peer(setting, case, steps):
+    command = [setting["python"], os.path.join(HERE, "pytorch_train.py"), case["model"], str(case["batch"]), str(steps),
+               str(case["threads"]), "ddp" if case["ranks"] > 1 else "single", str(case["ranks"])] + setting["options"]
+    out = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+                         env=dict(os.environ, **setting["environment"]), timeout=900, check=False)
     if out.returncode:
+        print("  %s: %s" % (setting["label"], (out.stderr.strip().splitlines() or ["no output"])[-1]), file=sys.stderr)
         return None
     return json.loads(out.stdout.strip().splitlines()[-1])
 
 
-def torch_version(python):
-    try:
-        out = subprocess.run([python, "-c", "import torch, torchvision; print(torch.__version__)"], stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, universal_newlines=True, timeout=120)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return out.stdout.strip() if out.returncode == 0 else None
-
-
-def label(setting):
-    _, version, environment, options = setting
-    words = ["torch " + version] + ["%s=%s" % item for item in sorted(environment.items())] + options
-    return " ".join(words)
-
+# ---- one case -----------------------------------------------------------------------------------
 
 def measure(args, case, peers):
-    name = case[0]
-    all_settings = [s for python, version in peers for s in settings(python, version, case)]
-    mine, theirs = [], {label(s): [] for s in all_settings}
+    steps = max(case["steps"] // (4 if args.quick else 1), 1)
+    tried = [s for version, python in peers.items() for s in settings(python, version, case)]
+    mine, theirs = [], {s["label"]: [] for s in tried}
     for round_ in range(args.rounds):
-        mine.append(ours(args.harness, case))
-        for s in all_settings:
-            result = peer(s, case)
-            if result:
-                theirs[label(s)].append(result["step_ms"])
-        print("  %s round %d: ours %.3f ms" % (name, round_ + 1, mine[-1]["step_ms"]), file=sys.stderr, flush=True)
-    medians = {k: statistics.median(v) for k, v in theirs.items() if len(v) == args.rounds}
-    if not medians:
-        return None
-    best = min(medians, key=medians.get)
-    ratios = [m["step_ms"] / t for m, t in zip(mine, theirs[best])]
-    return {"case": name, "model": case[1], "batch": case[2], "ranks": case[4], "threads": case[5],
-            "ours_ms": statistics.median(m["step_ms"] for m in mine), "peer_ms": medians[best], "peer": best,
-            "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios), "target": case[8],
-            "proportional_mib": max(m["proportional_mib"] for m in mine), "settings_ms": medians}
+        mine.append(ours(args.harness, case, steps))
+        for s in list(tried):
+            result = peer(s, case, steps)
+            if result is None:
+                tried.remove(s)
+                theirs.pop(s["label"])
+            else:
+                theirs[s["label"]].append(result["step_ms"])
+        if round_ == 0 and theirs:
+            best = min(t[0] for t in theirs.values())
+            tried = [s for s in tried if theirs[s["label"]][0] <= GIVE_UP * best]
+        print("  %s, round %d of %d: ours %.3f ms%s" % (case["name"], round_ + 1, args.rounds, mine[-1]["step_ms"],
+              "".join(", %s %.3f" % (k, v[-1]) for k, v in theirs.items() if len(v) > round_)), file=sys.stderr, flush=True)
+    row = {k: case[k] for k in ("name", "model", "batch", "ranks", "threads", "target")}
+    row.update(rounds=args.rounds, steps_a_run=steps, ours_ms=[m["step_ms"] for m in mine],
+               proportional_mib=max(m["proportional_mib"] for m in mine), peers_ms=theirs)
+    whole = {k: v for k, v in theirs.items() if len(v) == args.rounds}
+    if whole:
+        best = min(whole, key=lambda k: statistics.median(whole[k]))
+        ratios = [m["step_ms"] / t for m, t in zip(mine, whole[best])]
+        row.update(best_peer=best, ratio=statistics.median(ratios), ratio_smallest=min(ratios), ratio_largest=max(ratios))
+    return row
 
 
-def table(rows):
-    yield "| case | ranks x threads | ours, ms | PyTorch's best, ms | ratio (smallest to largest) | target | PSS a rank, MiB | PyTorch's best setting |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
-    for r in rows:
-        target = "-" if r["target"] is None else "%.2f %s" % (r["target"], "met" if r["ratio"] <= r["target"] else "missed")
-        yield "| %s, batch %d | %d x %d | %.3f | %.3f | %.3f (%.3f to %.3f) | %s | %.0f | %s |" % (
-            r["case"], r["batch"], r["ranks"], r["threads"], r["ours_ms"], r["peer_ms"], r["ratio"], r["ratio_min"],
-            r["ratio_max"], target, r["proportional_mib"], r["peer"])
-
+# ---- results ------------------------------------------------------------------------------------
 
 def processor():
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as stream:
@@ -135,37 +163,105 @@ def processor():
     return platform.machine()
 
 
+def circumstances(args, peers):
+    doctor = subprocess.run([args.harness, "doctor"], stdout=subprocess.PIPE, universal_newlines=True, check=False).stdout
+    onednn = re.search(r"oneDNN\s+([0-9.]+)", doctor)
+    return {"processor": processor(), "processors": os.cpu_count(), "system": platform.platform(),
+            "compiler": first_line("gcc", "-dumpfullversion"), "program": first_line(args.harness, "--version"),
+            "commit": first_line("git", "rev-parse", "--short=12", "HEAD"),
+            "onednn": onednn.group(1) if onednn else "", "peers": sorted(peers), "date": time.strftime("%Y-%m-%d %H:%M:%S%z")}
+
+
+def milliseconds(values):
+    return "%.3f" % statistics.median(values)
+
+
+def verdict(value, target):
+    return "-" if target is None else "%.2f %s" % (target, "met" if value <= target else "missed")
+
+
+def table(rows):
+    yield "| case | ranks x threads | ours, ms | PyTorch's best, ms | ratio (smallest to largest) | target | PSS a rank, MiB | PyTorch's best setting |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for r in rows:
+        pss = "%.0f" % r["proportional_mib"]
+        if r["name"] in PSS_TARGET_MIB:
+            limit = PSS_TARGET_MIB[r["name"]]
+            pss += " (at most %d: %s)" % (limit, "met" if r["proportional_mib"] <= limit else "missed")
+        theirs, ratio, target, best = "-", "-", "-", "none found"
+        if "ratio" in r:
+            theirs = milliseconds(r["peers_ms"][r["best_peer"]])
+            ratio = "%.3f (%.3f to %.3f)" % (r["ratio"], r["ratio_smallest"], r["ratio_largest"])
+            target, best = verdict(r["ratio"], r["target"]), r["best_peer"]
+        yield "| %s, batch %d | %d x %d | %s | %s | %s | %s | %s | %s |" % (
+            r["model"], r["batch"], r["ranks"], r["threads"], milliseconds(r["ours_ms"]), theirs, ratio, target, pss, best)
+
+
+def render(results):
+    where = results["circumstances"]
+    return "\n".join([
+        "# Training steps beside PyTorch", "",
+        "%s, %d processors, %s; gcc %s, oneDNN %s; %s, commit %s; %s." % (
+            where["processor"], where["processors"], where["system"], where["compiler"], where["onednn"], where["program"],
+            where["commit"], where["date"]), "",
+        "Interleaved rounds (%s); ratio = our step time / that of PyTorch in the best of its settings, median of the rounds."
+        % ", ".join(sorted({"%d x %d steps" % (r["rounds"], r["steps_a_run"]) for r in results["rows"]})),
+        "PSS: proportional set size, shared pages counted by share. Made by `make bench` (tests/bench/train.py).", "",
+        *table(results["rows"]), ""])
+
+
+def add_results(path, where, row):
+    results = {"schema_version": 1, "rows": []}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as stream:
+            results = json.load(stream)
+    results["circumstances"] = where
+    order = [c["name"] for c in list_cases()]
+    results["rows"] = sorted([r for r in results["rows"] if r["name"] != row["name"]] + [row],
+                             key=lambda r: order.index(r["name"]))
+    with open(path, "w", encoding="utf-8") as stream:
+        json.dump(results, stream, indent=1)
+        stream.write("\n")
+    with open(path[:-len(".json")] + ".md", "w", encoding="utf-8") as stream:
+        stream.write(render(results))
+    return results
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--harness", default=os.path.join(HERE, "..", "..", "build", "bin", "harness"))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cases", default=",".join(c[0] for c in CASES))
+    parser.add_argument("--quick", action="store_true", help="2 rounds of short runs: to see that it works")
+    parser.add_argument("--rounds", type=int, help="5, quick 2")
+    parser.add_argument("--cases", help="names from --list, with commas")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--harness", default=os.path.join(ROOT, "build", "bin", "harness"))
     parser.add_argument("--python", action="append", default=[])
-    parser.add_argument("--json")
-    parser.add_argument("--markdown")
+    parser.add_argument("--results", help="folder; none: nothing is written")
     args = parser.parse_args()
-    candidates = args.python or ["python3", "/usr/bin/python3"] + ([os.environ["PSRING_PYTHON"]] if os.environ.get("PSRING_PYTHON") else [])
-    peers, seen = [], set()
-    for python in candidates:
-        version = torch_version(python)
-        if version and version not in seen:
-            seen.add(version)
-            peers.append((python, version))
-    if not peers:
-        print("no Python with torch and torchvision found: python3-torch and python3-torchvision are Debian's packages")
+    cases = list_cases()
+    if args.list:
+        print("\n".join(c["name"] for c in cases))
         return 0
-    wanted = args.cases.split(",")
-    rows = [r for r in (measure(args, c, peers) for c in CASES if c[0] in wanted) if r]
-    head = "%s, %d processors, %s; %d rounds, interleaved; ratio = ours / PyTorch's best setting" % (
-        processor(), os.cpu_count(), time.strftime("%Y-%m-%d"), args.rounds)
-    lines = [head, ""] + list(table(rows))
-    print("\n".join(lines))
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as stream:
-            json.dump({"host": head, "rows": rows}, stream, indent=1)
-    if args.markdown:
-        with open(args.markdown, "w", encoding="utf-8") as stream:
-            stream.write("\n".join(lines) + "\n")
+    wanted = args.cases.split(",") if args.cases else [c["name"] for c in cases]
+    for name in wanted:
+        if name not in [c["name"] for c in cases]:
+            print("train.py: --cases: found '%s', allowed are those of --list" % name, file=sys.stderr)
+            return 64
+    args.rounds = args.rounds or (2 if args.quick else 5)
+    peers = find_peers(args.python or [p for p in ("python3", "/usr/bin/python3", os.environ.get("PSRING_PYTHON")) if p])
+    if not peers:
+        print("no Python with torch and torchvision found (Debian's packages: python3-torch, python3-torchvision): "
+              "ours alone", file=sys.stderr)
+    where = circumstances(args, peers)
+    rows = []
+    for case in cases:
+        if case["name"] not in wanted:
+            continue
+        rows.append(measure(args, case, peers))
+        if args.results:
+            os.makedirs(args.results, exist_ok=True)
+            name = "speed-%s%s.json" % (time.strftime("%Y-%m-%d"), "-quick" if args.quick else "")
+            add_results(os.path.join(args.results, name), where, rows[-1])
+    print(render({"circumstances": where, "rows": rows}))
     return 0
 
 

@@ -110,7 +110,7 @@ def the_report_shows_every_figure_side_by_side():
     result = harness(*WINE, "--gpus", "3")
     lines = result.out.splitlines()
     head = next((line for line in lines if "none" in line and "ring" in line), "")
-    expect_equal(head.split(), ["none", "ps", "(sync)", "ring", "(ddp)"], "column heads", result)
+    expect_equal(head.split(), ["none", "ps", "(dp)", "ring", "(ddp)"], "column heads", result)
     for row in ROWS:
         found = [line for line in lines if line.strip().startswith(row + " ")]
         expect(found, f"no row {row!r}", result)
@@ -149,15 +149,15 @@ def engines_agree_side_by_side(ranks, same_bits):
     expect_equal([ps["world_size"], ring["world_size"], result.jobs()["none"]["world_size"]], [ranks, ranks, 1], "ranks")
 
 
-@test
-def the_parts_of_a_step_add_up():
-    jobs = harness(*BOTH, "--json", "-").jobs()
+@cases([("dp", []), ("sync", ["--policy", "ps=sync"])])
+def the_parts_of_a_step_add_up(words):
+    jobs = harness(*BOTH, *words, "--json", "-").jobs()
     for engine, job in jobs.items():
         for rank in job["ranks"]:
             for i, total in enumerate(rank["step_ns"]):
                 parts = sum(rank[key][i] for key in ("load_ns", "forward_ns", "backward_ns", "exposed_communication_ns",
                                                      "other_ns"))
-                beside = engine == "ps"  # the server's update is on a thread of its own
+                beside = job["policy"] == "sync"  # the server's update is on a thread of its own
                 optimizer = 0 if beside else rank["optimizer_ns"][i]
                 expect_equal(parts + optimizer, total, f"{engine} rank {rank['rank']}, step {i}")
                 expect(rank["other_ns"][i] > -0.05 * total, f"{engine}: 'other' is {rank['other_ns'][i]} of {total}")
@@ -182,7 +182,7 @@ def the_first_step_of_a_turn_is_not_measured(words, expected):
 
 @cases([("2 ranks", 2), ("4 ranks", 4)])
 def traffic_is_what_the_algorithms_move(ranks):
-    jobs = harness(*BOTH, "--steps", "60", "--gpus", ranks, "--json", "-").jobs()
+    jobs = harness(*BOTH, "--steps", "60", "--gpus", ranks, "--policy", "ps=sync", "--json", "-").jobs()
     model = 4 * 61706
     # The server beside rank 0: (n-1) P each way; a worker: P. Ring: 2 (n-1)/n P everywhere.
     expected = {"none": [0] * ranks, "ps": [(ranks - 1) * model] + [model] * (ranks - 1),
@@ -194,9 +194,53 @@ def traffic_is_what_the_algorithms_move(ranks):
                 expect(abs(row[key] - wanted) <= 0.04 * wanted, f"{engine} {key}: found {row[key]}, expected {wanted}")
 
 
+@cases([("2 ranks", 2), ("3 ranks", 3)])
+def with_a_server_a_rank_traffic_is_the_ring_s(ranks):
+    words = ["--model", "resnet18", "--data", "synthetic:3x32x32:10", "--batch", "2", "--drop-last", "--threads", "1",
+             "--gpus", ranks, "--steps", "90", "--json", "-"]  # 44.7 MB of parameters
+    ring = harness(*words, "--mode", "ring", limit=180).jobs()["ring"]["traffic"]["per_rank"]
+    ps = harness(*words, "--mode", "ps", "--policy", "sync", "--servers", ranks, limit=180).jobs()["ps"]["traffic"]["per_rank"]
+    for key in ("bytes_sent_per_step", "bytes_received_per_step"):
+        wanted = sum(row[key] for row in ring) / ranks
+        for rank, row in enumerate(ps):
+            expect(abs(row[key] - wanted) <= 0.02 * wanted, f"rank {rank} {key}: found {row[key]}, the ring's {wanted}")
+
+
+@cases([("2 ranks", 2), ("4 ranks", 4)])
+def traffic_of_dp_is_a_star(ranks):
+    job = harness(*BOTH, "--mode", "ps", "--gpus", ranks, "--json", "-").jobs()["ps"]
+    model, inputs, outputs = 4 * 61706, 8 * 28 * 28 * 4, 8 * 10 * 4
+    to_rank, to_root = model + inputs + outputs, model + outputs  # parameters, inputs, gradient; outputs, gradients
+    for rank, row in enumerate(job["traffic"]["per_rank"]):
+        times = ranks - 1 if rank == 0 else 1
+        sent, received = (to_rank, to_root) if rank == 0 else (to_root, to_rank)
+        expect_equal((row["bytes_sent_per_step"], row["bytes_received_per_step"]), (times * sent, times * received), f"rank {rank}")
+
+
+@test
+def the_memory_of_dp_is_what_the_formula_says():
+    result = harness(*BOTH, "--mode", "ps", "--gpus", "3", "--optimizer", "adam", "--json", "-")
+    memory = result.jobs()["ps"]["dataparallel_memory"]
+    expect_equal((memory["parameters_bytes"], memory["optimizer_state_bytes"]), (4 * 61706, 8 * 61706), "P and S")
+    expect_equal(len(memory["phases"]), 7, "phases")
+    for phase in memory["phases"]:
+        expect_equal(phase["device0_bytes"] - phase["other_bytes"], phase["difference_bytes"], phase["phase"])
+        expect_equal(phase["difference_bytes"], phase["formula_bytes"], phase["phase"])
+
+
+@test
+def staleness_is_counted_where_reads_can_be_stale():
+    for policy, largest in (("sync", 0), ("ssp", 3)):
+        job = harness(*BOTH, "--mode", "ps", "--policy", policy, "--gpus", "3", "--json", "-").jobs()["ps"]
+        for rank in job["ranks"]:
+            stale = rank["staleness"]
+            expect_equal(sum(stale["histogram"]), stale["reads"], policy)
+            expect(stale["reads"] > 0 and stale["largest"] <= largest, policy, str(stale))
+
+
 @test
 def memory_is_what_the_model_needs():
-    jobs = harness(*BOTH, "--gpus", "4", "--optimizer", "adam", "--json", "-").jobs()
+    jobs = harness(*BOTH, "--gpus", "4", "--optimizer", "adam", "--policy", "ps=sync", "--json", "-").jobs()
     model = 4 * 61706
     for engine, job in jobs.items():
         peaks = [rank["memory"]["total"]["peak_bytes"] for rank in job["ranks"]]

@@ -27,7 +27,7 @@ def bits(*words, limit=120):
     ("reference", ["--model", "wine_mlp", "--data", "wine", "--device", "reference", "--steps", "20"]),
     ("gpt2", ["--model", "gpt2", "--layers", "1", "--hidden", "32", "--heads", "2", "--vocabulary", "100", "--positions", "8",
               "--sequence", "8", "--batch", "2", "--steps", "4"]),
-    ("other policies", ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "20", "--policy", "ring=apex", "--servers", "2"]),
+    ("other policies", ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "20", "--policy", "ring=apex,ps=sync", "--servers", "2"]),
 ])
 def the_same_command_twice_gives_the_same_bits(words):
     first, second = bits(*words), bits(*words)
@@ -46,7 +46,11 @@ def another_experiment_gives_other_bits(words):
     ("inline and on a thread", ["--mode", "ps", "--progress", "inline"], ["--mode", "ps", "--progress", "thread"], "ps"),
     ("shared memory and messages", ["--mode", "ps", "--payload", "shm"], ["--mode", "ps", "--payload", "zmq"], "ps"),
     ("ipc and tcp", ["--mode", "ps", "--transport", "ipc"], ["--mode", "ps", "--transport", "tcp"], "ps"),
-    ("one server and three", ["--mode", "ps"], ["--mode", "ps", "--servers", "3"], "ps"),
+    ("one server and three", ["--mode", "ps", "--policy", "sync"], ["--mode", "ps", "--policy", "sync", "--servers", "3"], "ps"),
+    ("servers beside ranks and of their own", ["--mode", "ps", "--policy", "sync"],
+     ["--mode", "ps", "--policy", "sync", "--servers", "2", "--server-placement", "own"], "ps"),
+    ("sync and bounded staleness without any", ["--mode", "ps", "--policy", "sync"],
+     ["--mode", "ps", "--policy", "ssp", "--staleness", "0"], "ps"),
     ("small buckets and large", ["--mode", "ring", "--collective", "direct", "--bucket-cap-mb", "0.01"],
      ["--mode", "ring", "--collective", "direct", "--bucket-cap-mb", "100"], "ring"),
 ])
@@ -67,9 +71,28 @@ def other_jobs_beside_it_do_not_change_the_bits(engine):
     ("resnet18 with silu and adamw", ["--model", "resnet18", "--activation", "silu", *REAL, "--steps", "10", "--optimizer", "adamw"]),
 ])
 def two_ranks_end_with_the_same_bits_under_both_engines(words):
-    ends = bits(*words, "--gpus", "2", "--threads", "1", limit=300)
+    ends = bits(*words, "--gpus", "2", "--threads", "1", "--policy", "ps=sync", limit=300)
     expect_equal(ends["ring"], ends["ps"], "ring, and ps")
     expect(all(loss == loss for loss in ends["ps"][1]), "losses are numbers", ends["ps"][1])
+
+
+def direct(*words):
+    """The hashes of ps and ring, which adds in the same order and divides at the same place."""
+    ends = bits(*words, "--threads", "1", "--divide", "after", "--collective", "direct", "--steps", "45", "--warmup", "5")
+    return ends["ps"][0], ends["ring"][0]
+
+
+@cases([(f"{ranks} ranks, {servers} servers", ranks, servers) for ranks in (2, 3, 4, 5) for servers in sorted({1, 2, ranks})])
+def sync_with_any_number_of_servers_ends_with_the_bits_of_the_direct_ring(ranks, servers):
+    ps, ring = direct("--model", "wine_mlp", "--data", "wine", "--batch", "16", "--optimizer", "adam", "--gpus", ranks, "--policy",
+                      "ps=sync", "--servers", servers)
+    expect_equal(ps, ring, "behind 50 steps")
+
+
+@cases([(f"{ranks} ranks", ranks) for ranks in (3, 5)])
+def so_it_does_with_images(ranks):
+    ps, ring = direct("--model", "lenet", *REAL, "--gpus", ranks, "--momentum", "0.9", "--policy", "ps=sync", "--servers", 2)
+    expect_equal(ps, ring, "behind 50 steps")
 
 
 main()

@@ -51,7 +51,9 @@ def a_rank_killed_at_any_time_is_named(engine, trial):
     expect_cause(result, engine, rank, pid, "", "killed by signal 9 (Killed)")
 
 
-@cases([("ps, server of its own on every rank", ["--mode", "ps", "--servers", "3"], "ps", 1),
+@cases([("ps, server of its own on every rank", ["--mode", "ps", "--policy", "sync", "--servers", "3"], "ps", 1),
+        ("ps, sync", ["--mode", "ps", "--policy", "sync"], "ps", 2),
+        ("ps, sync, the server", ["--mode", "ps", "--policy", "sync"], "ps", 0),
         ("ps over tcp", ["--mode", "ps", "--transport", "tcp"], "ps", 2),
         ("ps over tcp, the server", ["--mode", "ps", "--transport", "tcp"], "ps", 0),
         ("ps with messages", ["--mode", "ps", "--payload", "zmq"], "ps", 1),
@@ -69,6 +71,21 @@ def a_killed_rank_is_named_however_the_engine_is_set(words, engine, rank):
         result = run.wait(GONE)
         watch.check(run)
     expect_cause(result, engine, rank, pid, where, "killed by signal 9 (Killed)")
+
+
+@cases([("sync", "sync"), ("async", "async")])
+def a_killed_server_of_its_own_is_named(policy):
+    watch = Watch()
+    with Run("--mode", "ps", "--policy", policy, "--gpus", "2", "--servers", "2", "--server-placement", "own", *LENET) as run:
+        reach(run, "ps", 0, 5)
+        pid = run.wait_for_rank("ps", 3)
+        run.kill(pid, signal.SIGKILL)
+        result = run.wait(GONE)
+        watch.check(run)
+    line = cause(result)
+    for part in ("ps server 1 (host ", f"process {pid})", "serve", "killed by signal 9 (Killed)"):
+        expect(part in line, f"expected {part!r} in the line", result)
+    expect_equal(result.code, 75, "exit code", result)
 
 
 @cases([("none rank 0", "none", 0, "backward"), ("ps rank 0", "ps", 0, "backward"), ("ring rank 1", "ring", 1, "forward"),

@@ -29,7 +29,7 @@ static const sync_case cases[] = {
      {.world = 4, .options = "--servers 3 --partition-bytes 1000", .optimizer = MOMENTUM}},
     {"an element a key", {.world = 2, .options = "--partition-bytes 8 --servers 2", .optimizer = MOMENTUM}},
     {"first in, first out", {.world = 3, .options = "--priority fifo --partition-bytes 512", .optimizer = MOMENTUM}},
-    {"little credit", {.world = 2, .options = "--payload zmq --credit-bytes 1 --partition-bytes 512"}},
+    {"little credit", {.world = 2, .processes = true, .options = "--payload zmq --credit-bytes 1 --partition-bytes 512"}},
     {"a server with three threads", {.world = 3, .options = "--server-threads 3", .optimizer = MOMENTUM}},
     {"shared memory among threads", {.world = 3, .options = "--payload shm --servers 2", .optimizer = MOMENTUM}},
     {"ipc, shared memory", {.world = 3, .processes = true, .options = "--servers 2", .optimizer = MOMENTUM}},

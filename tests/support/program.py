@@ -130,6 +130,15 @@ class Run:
             time.sleep(0.005)
         expect(False, f"{job} rank {rank} did not start within {limit} s", self.peek())
 
+    def wait_for_line(self, text, limit=30):
+        """Until stderr holds the text."""
+        until = time.monotonic() + limit * SLOWER
+        while time.monotonic() < until and self.process.poll() is None:
+            if text in self.text(self.err_file):
+                return
+            time.sleep(0.005)
+        expect(text in self.text(self.err_file), f"no {text!r} on stderr within {limit} s", self.peek())
+
     @staticmethod
     def kill(pid, number):
         try:

@@ -73,7 +73,8 @@ static void read_profile(sim_device *d)
     const sim_profile *p = s->profile;
     int rank = d->base.config.rank;
     int processes = s->config.processes ? s->config.processes : s->ranks_per_machine;
-    d->synchronous = sim_profile_get(p, SIM_SYNCHRONOUS) > 0;
+    d->hides_launches = s->config.launches_are_calls && sim_profile_get(p, SIM_SYNCHRONOUS) == 0;
+    d->synchronous = d->hides_launches || sim_profile_get(p, SIM_SYNCHRONOUS) > 0;
     d->launch = d->launch_alone = time_of(d, SIM_LAUNCH_TIME);
     d->synchronize = time_of(d, SIM_SYNCHRONIZE_TIME);
     d->overhead = time_of(d, SIM_KERNEL_OVERHEAD);

@@ -136,9 +136,15 @@ void sim_fence_reach(device_fence *f, uint64_t value)
     sim_fence_reach_at((sim_fence *)f, value, sim_actor_of((sim_device *)f->device)->time);
 }
 
+/* Whoever asks before it is time is woken when it is: of several times that were told, an actor that sleeps
+ * keeps the earliest alone. */
 bool sim_fence_reached(device_fence *f, uint64_t value)
 {
-    return sim_fence_time((sim_fence *)f, value) <= sim_actor_of((sim_device *)f->device)->time;
+    sim_actor *a = sim_actor_of((sim_device *)f->device);
+    sim_time at = sim_fence_time((sim_fence *)f, value);
+    if (at <= a->time) return true;
+    if (at != SIM_NEVER && a == a->simulation->current) sim_actor_wake(a, at);
+    return false;
 }
 
 void sim_fence_fail(device_fence *base, const error_record *error)

@@ -15,7 +15,8 @@ typedef struct sim_device {
     sim_actor host;
     sim_stream *streams; /* linked */
     sim_listener *listeners;
-    bool synchronous;                       /* launches are calls */
+    bool synchronous;                       /* launches are calls, */
+    bool hides_launches;                    /* on a device whose launches are none: they cost as far as they are longer */
     sim_time launch, synchronize, overhead; /* host time of a launch and a wait; fixed time of a kernel */
     sim_time launch_alone;                  /* without others under the interpreter's lock */
     double slowdown;                        /* of kernels: kappa, this GPU's speed */

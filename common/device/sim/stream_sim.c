@@ -1,4 +1,5 @@
 #include "common/device/sim/sim_impl.h"
+#include "common/sim/fiber.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,9 +63,12 @@ static sim_time submit(sim_device *d)
 /* Launches are calls: the host works. */
 static void work(sim_stream *s, sim_time duration)
 {
-    sim_actor *a = sim_actor_of(device_of(s));
+    sim_device *d = device_of(s);
+    sim_actor *a = sim_actor_of(d);
+    if (d->hides_launches) duration = sim_later(0, duration - d->launch);
     sim_actor_spend(a, duration);
     s->at = a->time;
+    if (sim_fiber_runs(a)) sim_fiber_catch_up(a);
 }
 
 status sim_launch(device_stream *base, device_kernel *kernel, void *const *operands,
@@ -145,7 +149,14 @@ status sim_wait(device_stream *base, device_fence *fence, uint64_t value)
     sim_device *d = device_of(s);
     sim_fence *f = (sim_fence *)fence;
     if (s->failed) return sim_device_failed(d);
-    if (d->synchronous) return block_for(d, f, value);
+    if (d->synchronous) {
+        status rc = block_for(d, f, value);
+        while (rc == STATUS_AGAIN && sim_fiber_runs(sim_actor_of(d))) {
+            sim_fiber_yield(sim_actor_of(d));
+            rc = block_for(d, f, value);
+        }
+        return rc;
+    }
     sim_time now = sim_actor_of(d)->time, reached = sim_fence_time(f, value);
     if (s->count || reached == SIM_NEVER)
         return sim_stream_push(

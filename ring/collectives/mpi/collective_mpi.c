@@ -71,6 +71,9 @@ static status check_launched(const collective_config *config)
 
 static status mpi_open(const collective_config *config, collective_world **out)
 {
+    if (net_link_is_emulated(&config->link))
+        return fail(STATUS_CONFIG, "option --link: found with --collective mpi, allowed are auto, ring, direct: "
+                                   "what MPI sends cannot be paced");
     TRY(check_launched(config));
     mpi_world *w = calloc(1, sizeof *w);
     if (!w) return fail(STATUS_SYSTEM, "no memory for collectives");

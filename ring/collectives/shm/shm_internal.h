@@ -104,7 +104,13 @@ typedef struct shm_queued {
 } shm_queued;
 
 typedef enum shm_mode { SHM_INLINE, SHM_IN_PLACE, SHM_STAGED } shm_mode;
-typedef enum shm_phase { SHM_IDLE, SHM_ARRIVING, SHM_PREPARED, SHM_RUNNING } shm_phase;
+typedef enum shm_phase {
+    SHM_IDLE,
+    SHM_ARRIVING,
+    SHM_PREPARED,
+    SHM_RUNNING,
+    SHM_LEAVING /* only over an emulated link: everything is done, and would still be on its way */
+} shm_phase;
 
 struct shm_lane {
     shm_group *group;
@@ -126,6 +132,12 @@ struct shm_lane {
     uint64_t step;          /* published last */
     uint64_t target, unmet; /* position waited for, and by which members it has not been reached */
     int64_t since_ns;       /* of the last advance */
+    /* Over an emulated link, behind what is waited for: */
+    bool charged;         /* bytes come in with it: */
+    int64_t charge_bytes; /* so many, */
+    bool charge_latency;  /* in a message of their own, */
+    bool was_there;       /* which were on their way before this rank began to wait */
+    int64_t due_ns;       /* when they are in; 0: not known yet */
 
     /* The round: elements [at, at + count) of the whole, or of every part (shm_is_cut). */
     int64_t round_at, round_count, round_end;
@@ -158,6 +170,7 @@ struct shm_world {
     unsigned seen;                /* own bell as the last progress began */
     int64_t checked_ns;           /* when the peers were looked after last */
     bool spins;                   /* there is a processor for every thread */
+    net_adapter adapter;          /* where a link is emulated */
 };
 
 /* shm_world.c */
@@ -198,6 +211,15 @@ static inline uint64_t shm_everyone(const shm_lane *lane)
     return all & ~(UINT64_C(1) << lane->me);
 }
 
+/* shm_pace.c: an emulated link. What is waited for counts as come when the link has carried it too.
+ * Announces that `bytes` come in with what is awaited: whether in a message of their own, and whether they follow
+ * others of the same call. */
+void shm_charge(shm_lane *lane, int64_t bytes, bool own_message, bool follows);
+/* What is waited for is there: whether the link has carried it. */
+bool shm_is_due(shm_lane *lane, int64_t now_ns);
+/* The same for the whole of a finished call, where its steps were not charged; false: nothing is to be waited for. */
+bool shm_charge_call(shm_lane *lane, int64_t now_ns);
+
 /* shm_mode.c: what a call exposes to its peers, and round by round which part of it. */
 shm_description shm_describe(const shm_lane *lane);
 bool shm_fits_inline(const shm_lane *lane);
@@ -230,7 +252,8 @@ static inline int64_t shm_share_begin(const shm_lane *lane, int64_t count, int r
     return (int64_t)((__int128)count * rank / lane->size) / line * line;
 }
 
-/* shm_traffic.c: counts a finished call. */
+/* shm_traffic.c: what a finished call has moved. */
 void shm_count_traffic(shm_lane *lane);
+int64_t shm_busier_way_bytes(const shm_lane *lane);
 
 #endif

@@ -36,6 +36,7 @@ void shm_publish(shm_lane *lane, int64_t steps, uint64_t whom)
 void shm_await(shm_lane *lane, uint64_t step, uint64_t whom)
 {
     lane->target = position_of(lane->completed + 1, step);
+    lane->charged = false;
     lane->unmet = whom;
 }
 
@@ -124,12 +125,20 @@ static void begin_call(shm_lane *lane, int64_t now_ns)
     lane->phase = SHM_ARRIVING;
 }
 
-static void end_call(shm_lane *lane, int64_t now_ns)
+static void leave(shm_lane *lane, int64_t now_ns)
 {
     queued(lane, lane->completed + 1)->times.finished_ns = now_ns;
     shm_count_traffic(lane);
     lane->phase = SHM_IDLE;
     lane->completed++;
+}
+
+static void end_call(shm_lane *lane, int64_t now_ns)
+{
+    if (shm_charge_call(lane, now_ns))
+        lane->phase = SHM_LEAVING;
+    else
+        leave(lane, now_ns);
 }
 
 /* Copies in where staged; the round runs when all have. */
@@ -183,6 +192,9 @@ static status advance(shm_lane *lane, int64_t now_ns)
     case SHM_RUNNING:
         if (lane->algorithm->advance(lane)) end_round(lane, now_ns);
         return STATUS_OK;
+    case SHM_LEAVING:
+        leave(lane, now_ns);
+        return STATUS_OK;
     }
     return STATUS_OK;
 }
@@ -223,6 +235,10 @@ static status progress_lane(shm_world *w, shm_lane *lane, int64_t now_ns, bool l
 {
     if (lane->completed == lane->posted) return STATUS_OK;
     if (lane->phase == SHM_IDLE || shm_lane_may_advance(lane)) {
+        if (!shm_is_due(lane, now_ns)) {
+            if (lane->due_ns < *deadline_ns) *deadline_ns = lane->due_ns;
+            return STATUS_OK;
+        }
         *worked = true;
         TRY(advance(lane, now_ns));
         if (lane->completed == lane->posted) return STATUS_OK;

@@ -84,14 +84,22 @@ static void copy_item(shm_lane *lane, range r)
     view_copy(lane->call->type, &out, r.begin, &left, r.begin, r.count);
 }
 
+/* What this rank works on as its item t. */
+static range range_of_item(const shm_lane *lane, int64_t t)
+{
+    int n = lane->size;
+    int64_t step = t / lane->items_a_chunk;
+    bool shifted = lane->call->kind == COLLECTIVE_REDUCE_SCATTER;
+    int chunk = (int)(((lane->me - 1 - shifted - step) % n + n) % n);
+    return item_range(lane, chunk, t % lane->items_a_chunk);
+}
+
 static void run_item(shm_lane *lane)
 {
     int n = lane->size;
-    int64_t step = lane->item / lane->items_a_chunk, item = lane->item % lane->items_a_chunk;
-    bool shifted = lane->call->kind == COLLECTIVE_REDUCE_SCATTER;
-    int chunk = (int)(((lane->me - 1 - shifted - step) % n + n) % n);
+    int64_t step = lane->item / lane->items_a_chunk;
     bool gathers = lane->call->kind == COLLECTIVE_ALL_GATHER || lane->call->kind == COLLECTIVE_BROADCAST;
-    range r = item_range(lane, chunk, item);
+    range r = range_of_item(lane, lane->item);
     if (gathers || step >= n - 1)
         copy_item(lane, r);
     else
@@ -114,10 +122,12 @@ static uint64_t step_before_items(const shm_lane *lane)
 
 static void await_next(shm_lane *lane)
 {
-    if (lane->item < lane->items)
+    if (lane->item < lane->items) {
         shm_await(lane, step_before_items(lane) + (uint64_t)needed_items(lane, lane->item),
                   shm_bit(left_of(lane)));
-    else /* until the right neighbour has read everything */
+        shm_charge(lane, range_of_item(lane, lane->item).count * dtype_size(lane->call->type),
+                   lane->item % lane->items_a_chunk == 0, lane->item > 0);
+    } else /* until the right neighbour has read everything */
         shm_await(lane, step_before_items(lane) + (uint64_t)lane->items, shm_bit(right_of(lane)));
 }
 

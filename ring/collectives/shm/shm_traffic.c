@@ -89,11 +89,22 @@ static moved direct_moved(const shm_lane *lane)
     }
 }
 
+static moved call_moved(const shm_lane *lane)
+{
+    return lane->algorithm == &shm_algorithm_ring ? ring_moved(lane) : direct_moved(lane);
+}
+
+int64_t shm_busier_way_bytes(const shm_lane *lane)
+{
+    moved m = call_moved(lane);
+    return (m.sent > m.received ? m.sent : m.received) * dtype_size(lane->call->type);
+}
+
 void shm_count_traffic(shm_lane *lane)
 {
     collective_traffic *t = &lane->group->base.world->traffic;
     int size = dtype_size(lane->call->type);
-    moved m = lane->algorithm == &shm_algorithm_ring ? ring_moved(lane) : direct_moved(lane);
+    moved m = call_moved(lane);
     t->bytes_sent += m.sent * size;
     t->bytes_received += m.received * size;
     t->messages_sent += m.messages_sent;

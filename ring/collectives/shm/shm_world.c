@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum {
-    SPIN_ROUNDS = 4000,       /* looks before the first yield where every thread has a processor */
+    SPIN_ROUNDS = 200,        /* looks before the first yield where every thread has a processor: some 10 us */
     CROWDED_SPIN_ROUNDS = 20, /* and where not: whom we wait for may need this one */
     YIELD_NS = 100000, /* then it sleeps */
     SLEEP_NS = 100000000, /* the longest sleep without a look at the peers */
@@ -68,6 +68,7 @@ status shm_world_open(const collective_config *config, shm_choice choose, collec
     shm_world *w = calloc(1, sizeof *w);
     if (!w) return fail(STATUS_SYSTEM, "no memory for collectives");
     w->base.config = *config;
+    w->adapter.link = config->link;
     w->choose = choose;
     w->window_count = config->window_count;
     for (int i = 0; i < config->window_count; i++) w->windows[i] = config->windows[i];
@@ -138,6 +139,7 @@ static bool something_happened(shm_world *w, bool *idle)
         return true;
     for (shm_lane *lane = w->lanes; lane; lane = lane->next) {
         if (lane->completed == lane->posted) continue;
+        if (lane->charged && lane->due_ns > 0) continue; /* there is nothing but its time to be waited for */
         *idle = false;
         if (shm_lane_may_advance(lane)) return true;
     }

@@ -147,7 +147,7 @@ static void a_pacer_keeps_messages_back_and_in_order(void **state)
             net_pair pair;
             metronome m = {.pause_ns = 2 * NS_PER_MS};
             transport_options client = options_of(1);
-            client.pacer = (transport_pacer){beat, &m};
+            client.pacer = (transport_pacer){.release_ns = beat, .context = &m};
             client.window = window;
             net_pair_open(&pair, schemes[s], options_of(0), client);
             static const float payload[25];

@@ -105,7 +105,7 @@ static ring_bench_row example(void)
                           .bytes = 4000000,
                           .count = 1000000};
     row.out_of_place = (ring_bench_times){
-        .run = true, .iterations = 5, .median_us = 1000, .algorithm_gbs = 4, .bus_gbs = 6, .wrong = 0};
+        .run = true, .iterations = 5, .median_us = 1000, .p90_us = 1100, .p99_us = 1300, .algorithm_gbs = 4, .bus_gbs = 6, .wrong = 0};
     row.in_place = (ring_bench_times){
         .run = true, .iterations = 5, .median_us = 500, .algorithm_gbs = 8, .bus_gbs = 12, .wrong = -1};
     return row;
@@ -119,12 +119,13 @@ static void a_line_has_nccl_tests_columns(void **state)
     char collective[16], operation[16], type[16], op[16], wrong[2][8];
     long long bytes, count;
     int root;
-    double time[2], alg[2], bus[2];
+    double time[2], alg[2], bus[2], p90, p99;
     ring_bench_line(&row, &text);
-    int fields = sscanf(text.data, "%15s %15s %lld %lld %15s %15s %d %lf %lf %lf %7s %lf %lf %lf %7s",
+    int fields = sscanf(text.data, "%15s %15s %lld %lld %15s %15s %d %lf %lf %lf %7s %lf %lf %lf %7s %lf %lf",
                         collective, operation, &bytes, &count, type, op, &root, &time[0], &alg[0], &bus[0],
-                        wrong[0], &time[1], &alg[1], &bus[1], wrong[1]);
-    assert_int_equal(fields, 15);
+                        wrong[0], &time[1], &alg[1], &bus[1], wrong[1], &p90, &p99);
+    assert_int_equal(fields, 17);
+    assert_true(p90 == 1100 && p99 == 1300);
     assert_string_equal(operation, "all_reduce");
     assert_int_equal(bytes, 4000000);
     assert_int_equal(count, 1000000);
@@ -177,7 +178,7 @@ static void options_that_make_no_sense_are_refused(void **state)
         {"direct", "all_reduce", 10, 100, 7, "option --root: found 7"},
         {"direct", "allreduce", 10, 100, 0, "option --operations: found 'allreduce'"},
         {"tree", "all_reduce", 10, 100, 0, "collectives: found 'tree'"},
-        {"", "all_reduce", 10, 100, 0, "option --collectives: found none"},
+        {"", "all_reduce", 10, 100, 0, "option --collective: found none"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rows none = {.count = 0};

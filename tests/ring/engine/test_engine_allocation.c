@@ -65,7 +65,7 @@ static void a_steady_step_allocates_nothing(void **state)
     (void)state;
     static const char *const words[][3] = {{NULL},
                                            {"--bucket-view", "--collective=ring"},
-                                           {"--comm-hook=fp16", "--find-unused"},
+                                           {"--comm-hook=fp16", "--find-unused-parameters"},
                                            {"--comm-hook=powersgd", "--powersgd-start=2"},
                                            {"--join=active"}};
     for (int p = 0; p < RING_POLICIES; p++)

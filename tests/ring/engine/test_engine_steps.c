@@ -221,7 +221,7 @@ static status run_unused(engine_rank *r)
 static void unused_parameters_count_as_zero(void **state)
 {
     (void)state;
-    static const char *const words[] = {"--find-unused", "--static-graph"};
+    static const char *const words[] = {"--find-unused-parameters", "--static-graph"};
     for (int i = 0; i < 2; i++)
         for (int p = 0; p < RING_POLICIES; p++) {
             engine_job job = {

@@ -23,7 +23,7 @@ static const golden_case cases[] = {
     {"wine_mlp_w4", "cpu", "ddp", {"--bucket-view"}},
     {"bert_tiny_w2", "reference", "flat", {NULL}},
     {"bert_tiny_w2", "cpu", "ddp", {"--bucket-cap-mb=0.05"}},
-    {"gpt2_tiny_w2", "reference", "ddp-2019", {"--bucket-cap-mb=0.05", "--find-unused"}},
+    {"gpt2_tiny_w2", "reference", "ddp-2019", {"--bucket-cap-mb=0.05", "--find-unused-parameters"}},
     {"resnet18_32_w2_silu", "cpu", "ddp", {NULL}},
     {"resnet18_32_w3_silu", "cpu", "torch-0.4.1-gloo", {"--collective=ring"}},
     {"resnet18_32_w2_syncbn_silu", "cpu", "ddp-1.0", {NULL}},

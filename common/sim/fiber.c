@@ -1,0 +1,113 @@
+#include "common/sim/fiber.h"
+
+#include "common/sim/fiber_sanitizer.h"
+#include "common/sim/simulation.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+enum { STACK_BYTES = 1 << 20 }; /* of address space: pages come as they are used */
+
+struct sim_fiber {
+    sim_actor *actor;
+    status (*main)(void *context);
+    void *context;
+    ucontext_t self, caller;
+    void *stack;
+    const void *caller_bottom; /* for sanitizers, as the next three */
+    size_t caller_size;
+    void *own_fake, *caller_fake;
+    void *thread, *caller_thread;
+    status result;
+    bool running, done;
+};
+
+static void leave(sim_fiber *f)
+{
+    f->running = false;
+    FIBER_LEAVE(f->done ? NULL : &f->own_fake, f->caller_bottom, f->caller_size);
+    FIBER_THREAD_SWITCH(f->caller_thread);
+    swapcontext(&f->self, &f->caller);
+    FIBER_ENTER(f->own_fake, &f->caller_bottom, &f->caller_size);
+    f->running = true;
+}
+
+/* makecontext() hands over ints: a pointer is two. */
+static void enter(unsigned high, unsigned low)
+{
+    sim_fiber *f = (sim_fiber *)(((uintptr_t)high << 32) | low);
+    FIBER_ENTER(NULL, &f->caller_bottom, &f->caller_size);
+    f->running = true;
+    f->result = f->main(f->context);
+    f->done = true;
+    leave(f);
+}
+
+/* The actor's run: on to where the fiber waits next. */
+static status resume(void *context)
+{
+    sim_fiber *f = context;
+    if (f->done) return f->result;
+    f->caller_thread = FIBER_THREAD_SELF();
+    FIBER_LEAVE(&f->caller_fake, f->stack, STACK_BYTES);
+    FIBER_THREAD_SWITCH(f->thread);
+    swapcontext(&f->caller, &f->self);
+    FIBER_ENTER(f->caller_fake, NULL, NULL);
+    return f->done ? f->result : STATUS_AGAIN;
+}
+
+status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context, sim_fiber **out)
+{
+    *out = NULL;
+    sim_fiber *f = calloc(1, sizeof *f);
+    if (!f) return fail(STATUS_SYSTEM, "no memory for a virtual thread");
+    f->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (f->stack == MAP_FAILED) {
+        free(f);
+        return fail_errno(STATUS_SYSTEM, "no memory for the stack of a virtual thread");
+    }
+    f->actor = a;
+    f->main = main;
+    f->context = context;
+    f->thread = FIBER_THREAD_OPEN();
+    getcontext(&f->self);
+    f->self.uc_stack.ss_sp = f->stack;
+    f->self.uc_stack.ss_size = STACK_BYTES;
+    f->self.uc_link = NULL;
+    makecontext(&f->self, (void (*)(void))enter, 2, (unsigned)((uintptr_t)f >> 32), (unsigned)(uintptr_t)f);
+    a->fiber = f;
+    sim_actor_set_run(a, resume, f);
+    *out = f;
+    return STATUS_OK;
+}
+
+void sim_fiber_close(sim_fiber **fiber)
+{
+    sim_fiber *f = *fiber;
+    if (!f) return;
+    f->actor->fiber = NULL;
+    FIBER_THREAD_CLOSE(f->thread);
+    munmap(f->stack, STACK_BYTES);
+    free(f);
+    *fiber = NULL;
+}
+
+bool sim_fiber_runs(const sim_actor *a)
+{
+    return a->fiber && a->fiber->running;
+}
+
+void sim_fiber_yield(sim_actor *a)
+{
+    leave(a->fiber);
+}
+
+void sim_fiber_catch_up(sim_actor *a)
+{
+    while (simulation_now(a->simulation) < a->time) {
+        sim_actor_wake(a, a->time);
+        leave(a->fiber);
+    }
+}

@@ -1,0 +1,25 @@
+/* A fiber: an actor whose code blocks where it must wait, as a thread does, instead of returning STATUS_AGAIN.
+ * For engines whose stages block: the parameter server's. All fibers of a simulation run in its one thread, one
+ * at a time; each has a stack of its own. */
+#ifndef COMMON_SIM_FIBER_H
+#define COMMON_SIM_FIBER_H
+
+#include "common/sim/actor.h"
+
+typedef struct sim_fiber sim_fiber;
+
+/* `main` runs when the actor is woken for the first time, which is the caller's to do; its failure is the
+ * simulation's. STATUS_SYSTEM without memory. */
+status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context, sim_fiber **out);
+/* A fiber that has not come to its end is abandoned where it stands. */
+void sim_fiber_close(sim_fiber **fiber);
+
+/* Whether the actor is a fiber that runs now. */
+bool sim_fiber_runs(const sim_actor *a);
+
+/* By the fiber's own code. Others run until the actor is woken; */
+void sim_fiber_yield(sim_actor *a);
+/* or until the clock has come to the actor's time. */
+void sim_fiber_catch_up(sim_actor *a);
+
+#endif

@@ -1,0 +1,144 @@
+/* harness compare: one workload under several policies of one engine, one run behind the other. */
+#include "harness/commands/commands.h"
+
+#include "harness/commands/output.h"
+#include "harness/report/report.h"
+#include "harness/run/job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_POLICIES = 16 };
+static const char option_name[] = "--policies";
+
+typedef struct comparison_run {
+    const char *policies[MOST_POLICIES]; /* parts of `names` */
+    int policy_count;
+    char names[512];
+    char **words;   /* harness run ... --mode ENGINE --policy P */
+    int word_count;
+    const char *json;
+} comparison_run;
+
+/* ---- the command line --------------------------------------------------------------------------- */
+
+static status take_policies(comparison_run *c, const char *text)
+{
+    if (strlen(text) >= sizeof c->names) return fail(STATUS_USAGE, "option %s: found a list of %zu characters", option_name, strlen(text));
+    snprintf(c->names, sizeof c->names, "%s", text);
+    for (char *name = strtok(c->names, ","); name; name = strtok(NULL, ",")) {
+        if (c->policy_count == MOST_POLICIES)
+            return fail(STATUS_USAGE, "option %s: found more than %d names", option_name, MOST_POLICIES);
+        c->policies[c->policy_count++] = name;
+    }
+    return STATUS_OK;
+}
+
+/* The option of this command, and the words that are every run's. */
+static status read_words(comparison_run *c, int argc, char *argv[])
+{
+    size_t length = sizeof option_name - 1;
+    c->words = calloc((size_t)argc + 7, sizeof *c->words);
+    if (!c->words) return fail(STATUS_SYSTEM, "no memory for the command line");
+    c->words[c->word_count++] = (char *)"harness";
+    c->words[c->word_count++] = (char *)"run";
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], option_name) == 0 && i + 1 < argc) TRY(take_policies(c, argv[++i]));
+        else if (strncmp(argv[i], option_name, length) == 0 && argv[i][length] == '=') TRY(take_policies(c, argv[i] + length + 1));
+        else c->words[c->word_count++] = argv[i];
+    }
+    if (c->policy_count == 0) return take_policies(c, "sync,ssp,async");
+    return STATUS_OK;
+}
+
+static status engine_of_policy(const char *policy, const char **out)
+{
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        for (int i = 0; i < engine_table[e]->policy_count; i++)
+            if (strcmp(engine_table[e]->policies[i].name, policy) == 0) {
+                *out = engine_table[e]->name;
+                return STATUS_OK;
+            }
+    const char *unused[ENGINE_COUNT];
+    return engine_parse_policies(policy, unused); /* says what is allowed */
+}
+
+/* ---- runs --------------------------------------------------------------------------------------- */
+
+static status run_one(run_config *config, run_plan *plan, int argc, char *const *words, json_t **out, int *exit_code)
+{
+    run_jobs jobs;
+    int64_t started = (int64_t)time(NULL);
+    TRY(run_plan_make(config, plan));
+    TRY(run_jobs_run(config, plan, words, &jobs));
+    status rc = STATUS_OK;
+    *exit_code = jobs.exit_code;
+    if (jobs.cause[0]) rc = fail(STATUS_PEER, "%s", jobs.cause);
+    run_result_input input = {.config = config,
+                              .argc = argc,
+                              .argv = words + 2,
+                              .jobs = jobs.jobs,
+                              .set = plan->set,
+                              .model = plan->model,
+                              .hardware_note = plan->hardware_note,
+                              .started_at_s = started};
+    if (rc == STATUS_OK && *exit_code == 0) rc = run_result_build(&input, out);
+    run_jobs_free(&jobs);
+    return rc;
+}
+
+static status run_policy(comparison_run *c, const char *policy, json_t *runs, int *exit_code)
+{
+    const char *engine = "";
+    TRY(engine_of_policy(policy, &engine));
+    int count = c->word_count;
+    char *const own[] = {(char *)"--mode", (char *)engine, (char *)"--policy", (char *)policy};
+    memcpy(c->words + count, own, sizeof own);
+    count += 4;
+    run_config *config = calloc(1, sizeof *config);
+    if (!config) return fail(STATUS_SYSTEM, "no memory for a configuration");
+    run_plan plan = {0};
+    json_t *result = NULL;
+    status rc = run_config_init(config);
+    if (rc == STATUS_OK) rc = run_config_parse(config, count - 2, c->words + 2);
+    if (rc == STATUS_OK) rc = run_one(config, &plan, count - 2, c->words, &result, exit_code);
+    c->json = config->run.json;
+    if (result && json_array_append_new(runs, result) != 0) rc = fail(STATUS_SYSTEM, "no memory for the results");
+    run_plan_free(&plan);
+    free(config);
+    return rc;
+}
+
+static status finish(const comparison_run *c, json_t *runs)
+{
+    text_buffer text = {0};
+    bool only_json = c->json && strcmp(c->json, "-") == 0;
+    if (c->json) TRY(output_json(json_pack("{s:i, s:O}", "schema_version", 1, "runs", runs), c->json));
+    if (only_json) return STATUS_OK;
+    report_compare(runs, &text);
+    return output_text(&text);
+}
+
+static status run_compare(int argc, char *argv[], int *exit_code)
+{
+    comparison_run c = {0};
+    json_t *runs = json_array();
+    status rc = runs ? read_words(&c, argc, argv) : fail(STATUS_SYSTEM, "no memory for the results");
+    for (int i = 0; i < c.policy_count && rc == STATUS_OK && *exit_code == 0; i++)
+        rc = run_policy(&c, c.policies[i], runs, exit_code);
+    if (rc == STATUS_OK && json_array_size(runs) > 0) rc = finish(&c, runs);
+    json_decref(runs);
+    free(c.words);
+    return rc;
+}
+
+static void help_compare(text_buffer *out)
+{
+    text_append(out, "\n  --policies P,P,...  what to compare, see `harness policies` [sync,ssp,async]\n"
+                     "\nAll other options are those of harness run, but --mode and --policy.\n");
+}
+
+const command command_compare = {"compare", "[--policies P,P,...] [options of run]",
+                                 "train under several policies, and show their loss against time", run_compare, help_compare};

@@ -1,0 +1,137 @@
+/* harness whatif: what a model would take on machines that one does not have. */
+#include "harness/commands/commands.h"
+
+#include "harness/commands/output.h"
+#include "harness/sim/whatif.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct whatif_options {
+    const char *profile, *gpus, *policy, *link, *json;
+    int64_t batch, nodes;
+    int precision;
+    uint64_t jitter;
+} whatif_options;
+
+static const char *const precision_names[] = {"fp32", "tf32", NULL};
+
+#define FIELD(name) offsetof(whatif_options, name)
+static const option option_list[] = {
+    {.name = "profile", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(profile), .initial = SIM_DEFAULT_PROFILE,
+     .help = "the machines, see `harness profiles`"},
+    {.name = "gpus", .argument = "LIST", .type = OPTION_TEXT, .offset = FIELD(gpus), .initial = "1,2,4,8",
+     .help = "8,16,64 or 8,16,...,4096"},
+    {.name = "policy", .argument = "LIST", .type = OPTION_TEXT, .offset = FIELD(policy), .initial = "ddp",
+     .help = "of the ring or the parameter server, see `harness policies`"},
+    {.name = "batch", .argument = "N", .type = OPTION_INT, .offset = FIELD(batch), .initial = "32", .low = 1, .high = 1e6,
+     .help = "samples a rank"},
+    {.name = "nodes", .argument = "N", .type = OPTION_INT, .offset = FIELD(nodes), .initial = "0", .high = 65536,
+     .help = "machines [as many as the GPUs fill]"},
+    {.name = "link", .argument = "RATE,LATENCY", .type = OPTION_TEXT, .offset = FIELD(link),
+     .help = "of a network adapter instead of the profile's: 12.5GB/s,2us"},
+    {.name = "precision", .type = OPTION_CHOICE, .offset = FIELD(precision), .initial = "fp32", .choices = precision_names,
+     .help = "of matrix products and convolutions"},
+    {.name = "jitter", .argument = "SEED", .type = OPTION_INT, .offset = FIELD(jitter), .initial = "0", .high = 0x1p62,
+     .help = "GPUs and kernels differ, drawn from SEED (0: all alike)"},
+    {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
+     .help = "write JSON there; -: to stdout, without the table"},
+};
+static const option_table whatif_option_table = {"What if", option_list, sizeof option_list / sizeof option_list[0]};
+
+enum { BINDINGS = 3 };
+
+typedef struct bound {
+    whatif_options options;
+    model_options model;
+    optimizer_options optimizer;
+    option_binding bindings[BINDINGS];
+} bound;
+
+static status bind(bound *b)
+{
+    *b = (bound){0};
+    b->bindings[0] = (option_binding){.table = &whatif_option_table, .storage = &b->options};
+    b->bindings[1] = (option_binding){.table = &model_option_table, .storage = &b->model};
+    b->bindings[2] = (option_binding){.table = &optimizer_option_table, .storage = &b->optimizer};
+    return options_defaults(b->bindings, BINDINGS);
+}
+
+/* "12.5GB/s,2us": rate in GB/s, latency in us. */
+static status parse_link(const char *text, simulation_config *out)
+{
+    char rate[32];
+    const char *comma = text ? strchr(text, ',') : NULL;
+    size_t length = comma ? (size_t)(comma - text) : text ? strlen(text) : 0;
+    int64_t bytes, ns = 0;
+    if (!text) return STATUS_OK;
+    if (length < 3 || length >= sizeof rate || strncmp(text + length - 2, "/s", 2) != 0)
+        return fail(STATUS_USAGE, "option --link: found '%s', allowed is RATE/s,LATENCY as in 12.5GB/s,2us", text);
+    memcpy(rate, text, length - 2);
+    rate[length - 2] = '\0';
+    char *point = strchr(rate, '.');
+    if (point) { /* bytes are whole: 12.5GB as 12500MB is what the number means */
+        char *end;
+        double value = strtod(rate, &end);
+        if (strcmp(end, "GB") != 0)
+            return fail(STATUS_USAGE, "option --link: found '%s', allowed is a rate in GB/s with a point", text);
+        out->link_rate = value;
+    } else {
+        TRY(text_parse_bytes("option --link", rate, &bytes));
+        out->link_rate = (double)bytes * 1e-9;
+    }
+    if (comma) TRY(text_parse_duration_ns("option --link", comma + 1, &ns));
+    out->link_latency = (double)ns * 1e-3;
+    return STATUS_OK;
+}
+
+static status ask(bound *b)
+{
+    whatif_question q = {.machine = {.profile = b->options.profile,
+                                     .machines = (int)b->options.nodes,
+                                     .precision = (sim_precision)b->options.precision,
+                                     .jitter_seed = b->options.jitter},
+                         .model = b->model,
+                         .optimizer = b->optimizer,
+                         .batch = b->options.batch};
+    TRY(parse_link(b->options.link, &q.machine));
+    TRY(whatif_parse_gpus(b->options.gpus, &q));
+    TRY(whatif_parse_policies(b->options.policy, &q));
+    whatif_answer *answer = calloc(1, sizeof *answer);
+    if (!answer) return fail(STATUS_SYSTEM, "no memory for the table");
+    status rc = whatif_ask(&q, answer);
+    text_buffer text = {0};
+    if (rc == STATUS_OK && b->options.json) rc = output_json(whatif_json(&q, answer), b->options.json);
+    if (rc == STATUS_OK && !(b->options.json && strcmp(b->options.json, "-") == 0)) {
+        whatif_text(&q, answer, &text);
+        rc = output_text(&text);
+    }
+    free(answer);
+    return rc;
+}
+
+static status run_whatif(int argc, char *argv[], int *exit_code)
+{
+    bound b;
+    const char **words = calloc((size_t)argc + 1, sizeof *words);
+    int count = 0;
+    *exit_code = 0;
+    if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
+    status rc = bind(&b);
+    if (rc == STATUS_OK) rc = options_parse(b.bindings, BINDINGS, argc, argv, words, &count);
+    if (rc == STATUS_OK && count > 0) rc = fail(STATUS_USAGE, "found '%s', allowed are options; see --help", words[0]);
+    if (rc == STATUS_OK) rc = optimizer_resolve(&b.bindings[2]);
+    if (rc == STATUS_OK) rc = ask(&b);
+    free(words);
+    return rc;
+}
+
+static void help_whatif(text_buffer *out)
+{
+    bound b;
+    if (bind(&b) == STATUS_OK) options_help(b.bindings, BINDINGS, out);
+}
+
+const command command_whatif = {"whatif", "[options]", "step time, efficiency and memory on machines that one does not have",
+                                run_whatif, help_whatif};

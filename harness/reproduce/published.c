@@ -1,0 +1,77 @@
+#include "harness/reproduce/published.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Set by the build: the source tree's folder, and where `install` puts its files. */
+static const char *const folders[] = {PSRING_SOURCE_PUBLISHED, PSRING_INSTALLED_PUBLISHED};
+
+enum { MOST_BYTES = 65536 };
+
+static status read_text(const char *name, char **out)
+{
+    char path[PATH_MAX];
+    FILE *file = NULL;
+    for (int i = 0; i < 2 && !file; i++) {
+        snprintf(path, sizeof path, "%s/%s.csv", folders[i], name);
+        file = fopen(path, "re");
+    }
+    if (!file) return fail_errno(STATUS_DATA, "published table %s", path);
+    *out = calloc(1, MOST_BYTES + 1);
+    size_t got = *out ? fread(*out, 1, MOST_BYTES, file) : 0;
+    bool whole = *out && got < MOST_BYTES && !ferror(file);
+    fclose(file);
+    return whole ? STATUS_OK : fail(STATUS_DATA, "published table %s: cannot be read, or is no table", path);
+}
+
+/* Cuts a line at its commas; returns how many cells it has. */
+static int cut(char *line, const char **cells)
+{
+    int count = 0;
+    for (char *at = line; at && count < PUBLISHED_COLUMNS; count++) {
+        cells[count] = at;
+        at = strchr(at, ',');
+        if (at) *at++ = '\0';
+    }
+    return count;
+}
+
+status published_open(const char *name, published_table *out)
+{
+    *out = (published_table){0};
+    TRY(read_text(name, &out->text));
+    char *rest = NULL;
+    for (char *line = strtok_r(out->text, "\r\n", &rest); line; line = strtok_r(NULL, "\r\n", &rest)) {
+        if (line[0] == '#') continue;
+        if (out->columns == 0) {
+            out->columns = cut(line, out->header);
+            continue;
+        }
+        if (out->rows == PUBLISHED_ROWS)
+            return fail(STATUS_DATA, "published table %s: found more than %d rows", name, PUBLISHED_ROWS);
+        const char **cells = out->cells[out->rows++];
+        for (int c = cut(line, cells); c < PUBLISHED_COLUMNS; c++) cells[c] = "";
+    }
+    return STATUS_OK;
+}
+
+void published_close(published_table *t)
+{
+    free(t->text);
+    *t = (published_table){0};
+}
+
+const char *published_text(const published_table *t, int row, const char *column)
+{
+    for (int c = 0; c < t->columns; c++)
+        if (strcmp(t->header[c], column) == 0) return t->cells[row][c];
+    return "";
+}
+
+double published_number(const published_table *t, int row, const char *column)
+{
+    return strtod(published_text(t, row, column), NULL);
+}

@@ -1,0 +1,128 @@
+/* Training throughput as published by NVIDIA, OneFlow and TensorFlow, each scaled from its own row of one GPU. */
+#include "harness/reproduce/fit.h"
+#include "harness/reproduce/reproduce.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double limit = 0.10;
+
+/* What the published sources leave open is said in the note. */
+static const struct {
+    const char *source, *hardware, *model; /* as published, from the beginning */
+    const char *profile, *name, *policy;
+    const char *const *settings;
+    int64_t batch, sequence;
+    const char *note;
+} setups[] = {
+#define LARGE_MESSAGES (const char *const[]){"message-size=250000000", NULL}
+    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100 16G", "ResNet-50", "dgx1-v100", "resnet50", "apex", NULL, 128, 0,
+     "batch not stated: 128"},
+    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100 32G", "ResNet-50", "dgx1-v100", "resnet50", "apex", NULL, 128, 0,
+     "batch not stated: 128"},
+    {"NVIDIA DeepLearningExamples 21.03", "DGX A100 80G", "ResNet-50", "dgx-a100-80g", "resnet50", "ddp", NULL, 256, 0,
+     "batch not stated: 256"},
+    {"OneFlow DLPerf", "V100-SXM2 16G", "ResNet-50", "v100-sxm2-ib100", "resnet50", "apex", NULL, 128, 0, ""},
+    {"OneFlow DLPerf", "V100-SXM2 16G", "BERT-base", "v100-sxm2-ib100", "bert_base", "apex", LARGE_MESSAGES, 32, 128,
+     "one message behind backward, as the example's message_size of 250,000,000 makes it; sequence 128"},
+    {"TensorFlow benchmarks", "DGX-1 P100", "ResNet-50", "dgx1-p100", "resnet50", "sync", NULL, 64, 0,
+     "server on the host"},
+};
+enum { SETUPS = sizeof setups / sizeof setups[0] };
+
+static bool starts_with(const char *text, const char *begin)
+{
+    return strncmp(text, begin, strlen(begin)) == 0;
+}
+
+static int setup_of(const published_table *t, int row)
+{
+    for (int s = 0; s < SETUPS; s++)
+        if (starts_with(published_text(t, row, "source"), setups[s].source) &&
+            starts_with(published_text(t, row, "hardware"), setups[s].hardware) &&
+            strcmp(published_text(t, row, "model"), setups[s].model) == 0)
+            return s;
+    return -1;
+}
+
+static virtual_workload workload_of(const published_table *t, int row, int s, const char *profile)
+{
+    int gpus = (int)published_number(t, row, "gpus");
+    virtual_workload w = {.machine = {.profile = profile ? profile : setups[s].profile,
+                                      .world = gpus,
+                                      .machines = (int)published_number(t, row, "nodes")},
+                          .model = {.name = setups[s].name, .sequence = setups[s].sequence},
+                          .batch = setups[s].batch,
+                          .optimizer = optimizer_defaults(setups[s].sequence ? OPTIMIZER_ADAM : OPTIMIZER_SGD),
+                          .policy = gpus > 1 ? setups[s].policy : NULL,
+                          .engine_settings = gpus > 1 ? setups[s].settings : NULL,
+                          .steps = 4};
+    if (!setups[s].sequence) w.optimizer.momentum = 0.9;
+    if (strcmp(published_text(t, row, "precision"), "tf32") == 0) w.machine.precision = SIM_TF32;
+    return w;
+}
+
+static status run_row(const reproduction_options *o, const published_table *t, int row, compute_fit *fit,
+                      double *one_gpu_rate, virtual_figures *figures, reproduction_report *r)
+{
+    int s = setup_of(t, row), gpus = (int)published_number(t, row, "gpus");
+    char label[64];
+    double published = published_number(t, row, "value");
+    snprintf(label, sizeof label, "%.24s, %s, %d GPU%s", published_text(t, row, "hardware"),
+             published_text(t, row, "model"), gpus, gpus == 1 ? "" : "s");
+    if (s < 0) return fail(STATUS_INTERNAL, "no setup for the published row %s", label);
+    virtual_workload w = workload_of(t, row, s, o->profile);
+    if (gpus == 1) {
+        *one_gpu_rate = published;
+        TRY(compute_fit_find(&w, 1000 * (double)w.batch / published, figures, fit));
+    }
+    if (gpus > 1 && o->calibration_only) return STATUS_OK;
+    compute_fit_apply(fit, &w);
+    status rc = virtual_measure(&w, figures);
+    bool cannot = rc == STATUS_CONFIG; /* the device cannot do this row: shown without a figure */
+    if (rc != STATUS_OK && !cannot) return rc;
+    double ours = cannot ? NAN : (double)(w.batch * gpus) / figures->step_ms * 1000;
+    reproduction_cell *c = reproduction_add(r, label, "throughput", published_text(t, row, "unit"),
+                                            gpus == 1 ? CELL_CALIBRATED : CELL_PREDICTED, published, ours,
+                                            gpus == 1 ? 0 : limit);
+    c->baselines[0] = *one_gpu_rate * gpus;
+    if (cannot) snprintf(c->note, sizeof c->note, "%s", error_message());
+    if (cannot) error_clear();
+    if (gpus == 1) snprintf(c->note, sizeof c->note, "%.24s; %s%sefficiencies times %.4f", published_text(t, row, "source"),
+                            setups[s].note, setups[s].note[0] ? "; " : "", fit->factor);
+    return STATUS_OK;
+}
+
+static void name_profiles(const reproduction_options *o, reproduction_report *r)
+{
+    size_t used = 0;
+    for (int s = 0; s < SETUPS; s++) {
+        if (o->profile || strstr(r->profiles, setups[s].profile)) continue;
+        used += (size_t)snprintf(r->profiles + used, sizeof r->profiles - used, "%s%s", used ? ", " : "", setups[s].profile);
+    }
+    if (o->profile) snprintf(r->profiles, sizeof r->profiles, "%s", o->profile);
+}
+
+static status run(const reproduction_options *o, reproduction_report *r)
+{
+    published_table t = {0};
+    compute_fit fit = {0};
+    double one_gpu_rate = NAN;
+    virtual_figures *figures = calloc(1, sizeof *figures);
+    r->title = "Training throughput: ResNet-50 and BERT-base, 1 to 32 GPUs";
+    r->source = "results/published/throughput.csv";
+    r->how = "A whole step. For each source and hardware all efficiencies are multiplied by the factor that gives its row of "
+             "one GPU, before its other rows are run.";
+    r->baselines[0] = "1 GPU times GPUs";
+    name_profiles(o, r);
+    status rc = figures ? published_open("throughput", &t) : fail(STATUS_SYSTEM, "no memory for the figures");
+    for (int row = 0; rc == STATUS_OK && row < t.rows; row++) rc = run_row(o, &t, row, &fit, &one_gpu_rate, figures, r);
+    published_close(&t);
+    free(figures);
+    return rc;
+}
+
+const reproduction reproduce_throughput = {
+    "throughput", "images and sequences a second on V100, A100 and P100 machines, 1 to 32 GPUs", run};

@@ -1,0 +1,44 @@
+/* A workload on many numbers of GPUs, in virtual time: how step time, efficiency, exposed communication and
+ * memory go. */
+#ifndef HARNESS_SIM_WHATIF_H
+#define HARNESS_SIM_WHATIF_H
+
+#include "common/base/text.h"
+#include "harness/sim/virtual_measure.h"
+
+#include <jansson.h>
+
+enum { WHATIF_SIZES = 32, WHATIF_POLICIES = 8 };
+
+typedef struct whatif_question {
+    simulation_config machine; /* world is set from `gpus` */
+    model_options model;
+    optimizer_options optimizer;
+    int64_t batch;
+    int gpus[WHATIF_SIZES], size_count;
+    char policies[WHATIF_POLICIES][32];
+    int policy_count;
+} whatif_question;
+
+typedef struct whatif_point {
+    double step_ms, exposed_ms, efficiency; /* of the step on one GPU */
+    double tree_ms;                         /* step where NCCL takes trees where they are faster; 0: nowhere */
+    double samples_per_s;
+    int64_t most_bytes; /* the largest rank's peak */
+} whatif_point;
+
+typedef struct whatif_answer {
+    double one_gpu_ms;
+    whatif_point points[WHATIF_POLICIES][WHATIF_SIZES];
+} whatif_answer;
+
+/* "8,16,...,4096" (ratios go on), "ddp,apex". STATUS_USAGE. */
+status whatif_parse_gpus(const char *text, whatif_question *q);
+status whatif_parse_policies(const char *text, whatif_question *q);
+
+status whatif_ask(const whatif_question *q, whatif_answer *out);
+
+void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *out);
+json_t *whatif_json(const whatif_question *q, const whatif_answer *a);
+
+#endif

@@ -1,0 +1,26 @@
+#include "ps/bytes.h"
+
+#include "common/device/sim/device_sim.h"
+#include "common/sim/price.h"
+
+#include <string.h>
+
+bool ps_bytes_exist(const device *d)
+{
+    return device_get_info(d)->real;
+}
+
+void ps_move(const device *d, void *to, const void *from, size_t bytes)
+{
+    if (ps_bytes_exist(d)) memcpy(to, from, bytes);
+}
+
+void ps_spend_pass(device *d, double bytes, int threads)
+{
+    simulation *s = sim_device_simulation(d);
+    if (!s) return;
+    double rate = sim_profile_get(s->profile, SIM_MEMORY_BANDWIDTH) * sim_profile_at(s->profile, SIM_ELEMENTWISE, 1);
+    sim_time duration =
+        threads ? sim_price_sum(s->profile, bytes, threads) : sim_duration(bytes, rate * SIM_GB_PER_S);
+    sim_actor_spend(sim_device_actor(d), duration);
+}

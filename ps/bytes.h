@@ -1,0 +1,17 @@
+/* Tensor bytes, which do not exist on the virtual device: there they are not touched, and what would be done
+ * with them takes time. */
+#ifndef PS_BYTES_H
+#define PS_BYTES_H
+
+#include "common/device/device.h"
+
+bool ps_bytes_exist(const device *d);
+
+/* memcpy, where the bytes exist. */
+void ps_move(const device *d, void *to, const void *from, size_t bytes);
+
+/* Virtual devices: who acts spends the time of reading `bytes` by so many of the host's threads, 0: by the device
+ * itself. Elsewhere nothing. */
+void ps_spend_pass(device *d, double bytes, int threads);
+
+#endif

@@ -1,0 +1,155 @@
+/* bench_zmq_bulk [PAIRS [MIB [MESSAGES]]]: bulk messages from one process to another, through the transport
+ * over ZeroMQ ipc and through a bare unix socket whose reader takes each message into a fresh buffer. The two
+ * alternate; printed are the rates of each pair, and the median of their ratios (target: at least 0.8). Exits
+ * with 1 where it is missed. Checksums are as in a run: on. */
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/net/transport.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TARGET 0.8
+enum { MOST_PAIRS = 1000 };
+
+typedef struct bulk {
+    size_t bytes;
+    int messages;
+    const char *data;
+} bulk;
+
+static void stop(const char *what)
+{
+    fprintf(stderr, "bench_zmq_bulk: %s: %s\n", what, error_message());
+    exit(70);
+}
+
+static double rate(const bulk *b, int64_t ns)
+{
+    return (double)b->bytes * b->messages / (double)ns;
+}
+
+/* ---- a bare socket ------------------------------------------------------------------------------ */
+
+static double run_bare(const bulk *b)
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) stop("socketpair");
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[1]);
+        for (int i = 0; i <= b->messages; i++)
+            for (size_t at = 0; at < b->bytes;) {
+                ssize_t written = write(ends[0], b->data + at, b->bytes - at);
+                if (written <= 0) _exit(1);
+                at += (size_t)written;
+            }
+        _exit(0);
+    }
+    close(ends[0]);
+    int64_t begin = 0;
+    for (int i = 0; i <= b->messages; i++) {
+        if (i == 1) begin = clock_now_ns(); /* the first has started the other side */
+        char *fresh = malloc(b->bytes);
+        for (size_t at = 0; at < b->bytes;) {
+            ssize_t got = read(ends[1], fresh + at, b->bytes - at);
+            if (got <= 0) stop("read");
+            at += (size_t)got;
+        }
+        free(fresh);
+    }
+    double found = rate(b, clock_now_ns() - begin);
+    close(ends[1]);
+    waitpid(pid, NULL, 0);
+    return found;
+}
+
+/* ---- the transport ------------------------------------------------------------------------------ */
+
+static void send_all(const bulk *b, const char *url, uint64_t token)
+{
+    transport_options options = transport_defaults(1, 2, token, (int64_t)b->bytes);
+    transport *t;
+    transport_ticket ticket = {.wake = true};
+    int link;
+    if (transport_open(&transport_zmq, &options, &t) != STATUS_OK || transport_connect(t, 0, url, &link) != STATUS_OK)
+        stop("sender");
+    const message_frame frame = {b->data, b->bytes};
+    for (int i = 0; i <= b->messages;) {
+        message_header h = {.kind = MESSAGE_PUSH, .step = i};
+        status rc = transport_send(t, link, &h, &frame, 1, &ticket);
+        if (rc == STATUS_OK) i++;
+        else if (rc == STATUS_AGAIN) transport_wait(t, clock_now_ns() + NS_PER_S);
+        else stop("send");
+    }
+    while (!transport_sent(&ticket)) transport_wait(t, clock_now_ns() + NS_PER_S);
+    transport_close(&t, 5 * NS_PER_S);
+}
+
+static double run_transport(const bulk *b)
+{
+    char url[96];
+    uint64_t token = random_token();
+    snprintf(url, sizeof url, "ipc://@psring-bulk-%016" PRIx64, token);
+    pid_t pid = fork(); /* before this process has threads of ZeroMQ */
+    if (pid == 0) {
+        send_all(b, url, token);
+        _exit(0);
+    }
+    transport_options options = transport_defaults(0, 2, token, (int64_t)b->bytes);
+    transport *t;
+    if (transport_open(&transport_zmq, &options, &t) != STATUS_OK || transport_listen(t, url, NULL, 0) != STATUS_OK)
+        stop("receiver");
+    int64_t begin = 0;
+    for (int got = 0; got <= b->messages;) {
+        transport_message m;
+        status rc = transport_receive(t, &m);
+        if (rc == STATUS_AGAIN) {
+            transport_wait(t, clock_now_ns() + NS_PER_S);
+            continue;
+        }
+        if (rc != STATUS_OK) stop("receive");
+        transport_release(t, &m);
+        if (got++ == 0) begin = clock_now_ns();
+    }
+    double found = rate(b, clock_now_ns() - begin);
+    transport_close(&t, 0);
+    waitpid(pid, NULL, 0);
+    return found;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv)
+{
+    int pairs = argc > 1 ? atoi(argv[1]) : 15;
+    int mib = argc > 2 ? atoi(argv[2]) : 25;
+    bulk b = {.bytes = (size_t)mib << 20, .messages = argc > 3 ? atoi(argv[3]) : 16};
+    if (pairs < 1 || pairs > MOST_PAIRS || mib < 1 || b.messages < 1) return 64;
+    static double ratios[MOST_PAIRS];
+    char *data = malloc(b.bytes);
+    if (!data) return 71;
+    memset(data, 7, b.bytes);
+    b.data = data;
+    printf("# %d messages of %d MiB, GB/s\n#  transport   bare socket   ratio\n", b.messages, mib);
+    for (int i = 0; i < pairs; i++) {
+        double ours = run_transport(&b), bare = run_bare(&b);
+        ratios[i] = ours / bare;
+        printf("%11.2f %13.2f %7.3f\n", ours, bare, ratios[i]);
+        fflush(stdout);
+    }
+    free(data);
+    qsort(ratios, (size_t)pairs, sizeof *ratios, ascending);
+    double median = ratios[pairs / 2];
+    printf("# median ratio %.3f, target at least %.1f\n", median, TARGET);
+    return median >= TARGET ? 0 : 1;
+}

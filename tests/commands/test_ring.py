@@ -1,0 +1,186 @@
+"""The ring engine from the command line: buckets, policies, what differs between ranks, options that change what a
+step does."""
+import json
+import os
+import socket
+
+from images import few_clothes
+from program import Run, Watch, harness
+from tap import cases, expect, expect_equal, long_cases, main, test
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+POLICIES = ["ddp", "ddp-2019", "ddp-1.0", "apex", "torch-0.4.1", "torch-0.4.1-gloo", "flat", "naive"]
+LENET = ["--model", "lenet", "--threads", "1"]
+RING = ["--mode", "ring"]
+
+with open(os.path.join(ROOT, "tests/golden/buckets/pytorch.json"), encoding="utf-8") as file:
+    GOLDEN = json.load(file)["cases"]
+
+
+# ---- buckets -----------------------------------------------------------------------------------
+
+def buckets(*words):
+    result = harness("buckets", *words, "--json", "-")
+    expect_equal(result.code, 0, "exit code", result)
+    return result.json()
+
+
+@cases([(f"{c['model']}, {c['order']}, {c['limits_bytes']}", c) for c in GOLDEN])
+def any_assignment_is_pytorch_s(case):
+    found = buckets("--model", case["model"], "--order", case["order"], "--limits", ",".join(map(str, case["limits_bytes"])))
+    expect_equal(found, {"bytes": case["buckets_bytes"], "tensors": case["buckets_tensors"]}, case["model"])
+
+
+@cases([("ddp, rebuilt", "ddp", [8196000, 31502336, 26255360, 26550272, 9724160], []),
+        ("ddp, first step", "ddp", [102228128], ["--first-step"]),
+        ("ddp-2019", "ddp-2019", [12410784, 31502336, 29669376, 27022336, 1623296], []),
+        ("ddp, unused", "ddp", [12410784, 31502336, 29669376, 27022336, 1623296], ["--find-unused-parameters"]),
+        ("torch-0.4.1", "torch-0.4.1", [102228128], []),
+        ("apex", "apex", [43896736, 40982528, 17348864], [])])
+def resnet50_s_buckets_are_those_of_the_systems(policy, sizes, words):
+    """Derived from the systems' sources."""
+    expect_equal(buckets("--model", "resnet50", "--policy", policy, *words)["bytes"], sizes, policy)
+
+
+@cases([(model, model, order) for model, order in (("resnet18", "exact reverse"), ("resnet50", "exact reverse"),
+                                                    ("bert_base", "another than reverse"))])
+def the_order_of_readiness_is_said(model, order):
+    result = harness("buckets", "--model", model)
+    expect(f"gradients become ready in {order} order of registration" in result.out, f"expected {order}", result)
+
+
+@test
+def every_policy_is_listed_with_its_source():
+    result = harness("policies")
+    for policy in POLICIES:
+        expect(f"ring  {policy} " in result.out, f"{policy} is not listed", result)
+    expect_equal(result.out.count("    source: "), result.out.count("\n    source: "), "sources", result)
+
+
+# ---- agreement ---------------------------------------------------------------------------------
+
+def trained(words, limit=60):
+    result = harness(*words, "--json", "-", "--quiet", limit=limit)
+    expect_equal(result.code, 0, "exit code", result)
+    job = result.json()["jobs"][0]
+    return job["parameter_hash"], job["losses"]
+
+
+def expect_same_bits(ranks, steps, divide):
+    base = [*LENET, "--data", few_clothes(), "--batch", "4", "--gpus", ranks, "--steps", steps, "--warmup", "0", "--divide", divide]
+    ends = {"ps": trained([*base, "--mode", "ps", "--policy", "sync"])}
+    for policy in POLICIES:
+        ends[policy] = trained([*base, *RING, "--policy", policy, "--collective", "direct"])
+    for policy, end in ends.items():
+        expect_equal(end, ends["ps"], f"{policy} beside ps, divide {divide}")
+
+
+@cases([("3 ranks, divide before", 3, 6, "before"), ("3 ranks, divide after", 3, 6, "after"), ("5 ranks", 5, 4, "after")])
+def every_policy_ends_with_the_same_bits_where_sums_are_in_rank_order(ranks, steps, divide):
+    expect_same_bits(ranks, steps, divide)
+
+
+@long_cases([(f"{ranks} ranks, divide {divide}", ranks, divide) for ranks in (2, 3, 4, 5) for divide in ("before", "after")])
+def fifty_steps_on_real_data_end_with_the_same_bits(ranks, divide):
+    expect_same_bits(ranks, 50, divide)
+
+
+@cases([(policy, policy) for policy in POLICIES])
+def around_a_ring_sums_differ_by_rounding_alone(policy):
+    """Losses of a few steps: a wrong gradient would be far off."""
+    base = [*LENET, "--data", few_clothes(), "--batch", "4", "--gpus", 3, "--steps", 4, "--warmup", "0"]
+    _, right = trained([*base, *RING, "--policy", policy, "--collective", "direct"])
+    _, found = trained([*base, *RING, "--policy", policy, "--collective", "ring"])
+    for step, (a, b) in enumerate(zip(found, right)):
+        expect(abs(a - b) < 1e-5, f"{policy}, step {step}: found {a}, expected {b}")
+
+
+# ---- options -----------------------------------------------------------------------------------
+
+@cases([(f"{engine}, {k} batches of {8 // k}", engine, k) for engine in ("none", "ps=sync", "ring") for k in (2, 4)])
+def accumulated_batches_are_one_large_batch(engine, k):
+    mode = engine.split("=")[0]
+    base = ["--mode", mode, "--model", "wine_mlp", "--data", "wine", "--steps", 6, "--warmup", 0]
+    base += ["--policy", engine] if "=" in engine else []
+    base += [] if mode == "none" else ["--gpus", 2]
+    jobs = []
+    for words in (["--batch", 8], ["--batch", 8 // k, "--accumulate", k]):
+        result = harness(*base, *words, "--json", "-", "--quiet")
+        expect_equal(result.code, 0, "exit code", result)
+        jobs.append(result.json()["jobs"][0])
+    for step, (a, b) in enumerate(zip(jobs[1]["losses"], jobs[0]["losses"])):
+        expect(abs(a - b) < 1e-6, f"step {step}: found {a}, expected {b}")
+    for key in ("bytes_sent_per_step", "messages_sent_per_step"):
+        expect_equal(jobs[1]["traffic"]["per_rank"][0][key], jobs[0]["traffic"]["per_rank"][0][key], key)
+    expect_equal(jobs[1]["ranks"][0]["samples"], jobs[0]["ranks"][0]["samples"], "samples")
+
+
+UNEVEN = ["--gpus", 3, "--model", "wine_mlp", "--data", "wine", "--batch", 46, "--sampler", "global", "--epochs", 3,
+          "--warmup", 0, "--divide", "after"]
+
+
+@test
+def a_rank_without_data_is_named_unless_it_may_join():
+    result = harness(*RING, *UNEVEN)
+    expect_equal(result.code, 78, "exit code", result)
+    expect("rank 2 has no data in step 1: --join lets it take part without" in result.err, "the rank is not named", result)
+
+
+@test
+def a_rank_without_data_takes_part_with_zeros():
+    ring = trained([*RING, *UNEVEN, "--join", "world", "--collective", "direct"])
+    ps = trained(["--mode", "ps", "--policy", "sync", *UNEVEN])
+    expect_equal(ring, ps, "ring, and ps")
+    active = trained([*RING, *UNEVEN, "--join", "active", "--collective", "direct"])
+    expect(active[0] != ring[0], "the mean over the active ranks is that over all")
+
+
+@cases([("bucket cap", ["--bucket-cap-mb", "0.05"]), ("first bucket", ["--first-bucket-mb", "0.01"]),
+        ("message size", ["--policy", "apex", "--message-size", "1000"]), ("order", ["--order", "reverse"]),
+        ("launch", ["--launch", "after-backward"]), ("buffers", ["--broadcast-buffers", "no"]), ("view", ["--bucket-view"]),
+        ("fp32", ["--allreduce-fp32"]), ("unused", ["--find-unused-parameters"]), ("static", ["--static-graph"])])
+def what_only_moves_otherwise_keeps_the_bits(words):
+    base = [*RING, *LENET, "--data", few_clothes(), "--batch", "4", "--gpus", 3, "--steps", 4, "--warmup", "0", "--collective",
+            "direct", "--divide", "after"]
+    expect_equal(trained([*base, *words]), trained(base), " ".join(words))
+
+
+@cases([("fp16", ["--comm-hook", "fp16"], 1e-3), ("bf16", ["--comm-hook", "bf16"], 1e-2),
+        ("PowerSGD", ["--comm-hook", "powersgd", "--powersgd-rank", "4", "--powersgd-start", "0"], 0.5),
+        ("predivide", ["--policy", "apex", "--predivide", "3"], 1e-5)])
+def what_changes_values_changes_them_little(words, bound):
+    base = [*RING, *LENET, "--data", few_clothes(), "--batch", "4", "--gpus", 3, "--steps", 4, "--warmup", "0", "--divide", "after"]
+    _, right = trained(base)
+    _, found = trained([*base, *words])
+    expect(abs(found[-1] - right[-1]) < bound, f"found {found[-1]}, expected {right[-1]}")
+
+
+# ---- ranks that differ -------------------------------------------------------------------------
+
+@cases([("another seed", ["--seed", "2"], ["seed = 1", "seed = 2"]),
+        ("another model", ["--model", "toy"], ["model = wine_mlp", "model = toy"]),
+        ("another bucket plan", ["--bucket-cap-mb", "1"], ["bucket-cap-mb = 0", "bucket-cap-mb = 1"]),
+        ("another policy", ["--policy", "ring=apex"], ["policy = ring=apex"]),
+        ("another collective", ["--collective", "direct"], ["collective = auto", "collective = direct"]),
+        ("another hook", ["--comm-hook", "fp16"], ["comm-hook = none", "comm-hook = fp16"]),
+        ("another element type", ["--device", "reference"], ["device = cpu", "device = reference"])])
+def ranks_that_differ_are_refused_before_the_first_step(words, names):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    base = [*RING, "--model", "wine_mlp", "--data", "synthetic", "--steps", "5", "--rendezvous", f"tcp://127.0.0.1:{port}"]
+    watch, runs = Watch(), []
+    for rank in range(2):
+        env = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+        runs.append(Run(*base, *(words if rank == 1 else []), env=env))
+    results = [run.wait(60) for run in runs]
+    watch.check(*runs)
+    for run in runs:
+        run.__exit__()
+    for rank, result in enumerate(results):
+        expect(result.code in (76, 78), f"rank {rank}: exit code {result.code}, expected 76 or 78", result)
+        expect_equal(result.out, "", f"rank {rank}: stdout", result)
+    for word in names:
+        expect(any(word in result.err for result in results), f"{word!r} is not named", *results)
+
+
+main()

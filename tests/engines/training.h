@@ -1,0 +1,59 @@
+/* A model trained through an engine for tests: ranks as threads of this process, over in-process transport
+ * unless asked otherwise, on batches that are functions of (step, place in the global batch). Rank r of a
+ * world with batch b has samples r * b to (r + 1) * b - 1 of every step's global batch. */
+#ifndef TESTS_ENGINES_TRAINING_H
+#define TESTS_ENGINES_TRAINING_H
+
+#include "common/sync/shared_options.h"
+#include "harness/train/local_ranks.h"
+#include "harness/train/trainer.h"
+#include "models/models.h"
+
+typedef struct training training;
+
+typedef struct training_config {
+    const char *model;
+    int64_t image, classes; /* the model's own unless set */
+    const sync_engine_type *engine;
+    const char *policy;  /* unless set: none, sync, ddp */
+    const char *options; /* "--servers 2 --payload zmq" */
+    int world;           /* 1 unless set */
+    int64_t batch;       /* samples a rank */
+    int64_t first;       /* place of rank 0's first sample in the global batch */
+    bool integers;       /* parameters, inputs and targets are small integers; else drawn from [-1, 1) */
+    bool sum_loss;
+    bool processes;      /* no hub: ranks do not know that they are threads */
+    bool inline_progress;
+    int divide;          /* shared_divide */
+    optimizer_options optimizer; /* SGD unless set */
+} training_config;
+
+/* One rank, open and connected. */
+typedef struct training_rank {
+    training *training;
+    local_ranks *group;
+    int rank;
+    trainer *trainer;
+    batch_source *source;
+    int64_t next; /* step */
+} training_rank;
+
+typedef status (*training_function)(training_rank *r);
+
+/* Runs `function` on every rank; the message of a failure says what was run. */
+status training_run(const training_config *config, void *context, training_function function);
+void *training_context(const training_rank *r);
+
+status training_step(training_rank *r);
+/* All have come here. */
+status training_barrier(training_rank *r);
+
+/* The averaged gradient of one step from the initial parameters: all parameters in PyTorch's layout, one
+ * behind the other. The caller frees `values`. */
+typedef struct training_average {
+    float *values;
+    int64_t elements;
+} training_average;
+status training_gradient(const training_config *config, training_average *out);
+
+#endif

@@ -1,0 +1,112 @@
+"""Signals to the launcher: it ends the run in order, reports what there is, and leaves nothing."""
+import json
+import os
+import signal
+
+from program import Run, Watch
+from struck import GONE, LENET, errors, reach, strike
+from tap import cases, expect, expect_equal, main, test
+
+BOTH = ["--gpus", "2", *LENET]
+BESIDE = [*BOTH, "--steps", "1200"]  # a turn of 200
+JOBS = [("none", ["--mode", "none", *LENET], "none"), ("ps", ["--mode", "ps", *BOTH], "ps"), ("ring", ["--mode", "ring", *BOTH], "ring"),
+        ("ps, async", ["--mode", "ps", "--policy", "async", *BOTH], "ps"), ("side by side", BESIDE, "ring")]
+
+
+def ends_in_order(run, watch, code, allowed=()):
+    result = run.wait(GONE)
+    watch.check(run, allowed=allowed)
+    expect_equal(result.code, code, "exit code", result)
+    expect_equal([line for line in errors(result) if "ending after this step" not in line], [], "lines of errors", result)
+    return result
+
+
+@cases([(f"{name} ({what})", words, engine, number, code)
+        for name, words, engine in JOBS
+        for what, number, code in (("Ctrl-C", signal.SIGINT, 130), ("SIGTERM", signal.SIGTERM, 143))] +
+       [("ring (SIGHUP)", *JOBS[2][1:], signal.SIGHUP, 129)])
+def a_signal_ends_the_step_and_reports_what_there_is(words, engine, number, code):
+    watch = Watch()
+    with Run(*words, "--json", "-") as run:
+        reach(run, engine, 0, 30)
+        run.kill(run.pid, number)
+        result = ends_in_order(run, watch, code)
+    for job in result.json()["jobs"]:
+        expect_equal(job["stopped_early"], True, f"{job['engine']} was stopped early")
+        expect(job["step_time"]["count"] > 0 or job["engine"] != engine, "steps were measured", job["step_time"])
+        for rank in job["ranks"]:
+            expect_equal(len(rank["step_ns"]), rank["measured_steps"], f"{job['engine']} rank {rank['rank']}: steps")
+
+
+@test
+def the_report_says_that_the_run_was_stopped():
+    watch = Watch()
+    with Run("--mode", "ring", *BOTH) as run:
+        reach(run, "ring", 0, 30)
+        run.kill(run.pid, signal.SIGINT)
+        result = ends_in_order(run, watch, 130)
+    for part in ("step time, median", "Memory of ring", "Stopped early on request."):
+        expect(part in result.out, f"expected {part!r} in the report", result)
+
+
+@cases([("ps", ["--mode", "ps", *BOTH], "ps"), ("ring", ["--mode", "ring", *BOTH], "ring"), ("side by side", BESIDE, "none")])
+def the_terminal_s_group_gets_the_signal_as_with_a_keyboard(words, engine):
+    watch = Watch()
+    with Run(*words) as run:
+        reach(run, engine, 0, 10)
+        os.killpg(run.pid, signal.SIGINT)
+        ends_in_order(run, watch, 130)
+
+
+@cases([("ps", ["--mode", "ps", *BOTH], "ps"), ("ring", ["--mode", "ring", *BOTH], "ring"), ("side by side", BESIDE, "ps")])
+def twice_stops_at_once(words, engine):
+    watch = Watch()
+    with Run(*words) as run:
+        pid = strike(run, engine, 1, "forward", 10, signal.SIGSTOP)[0]  # so that no step ends
+        run.kill(run.pid, signal.SIGINT)
+        run.wait_for_line("once more ends at once")
+        expect(run.process.poll() is None, "the first one waits for the step", run.peek())
+        expect(pid in run.processes(), "the stopped rank is there", run.peek())
+        run.kill(run.pid, signal.SIGINT)
+        result = run.wait(GONE)
+        watch.check(run)
+    expect_equal(result.code, 130, "exit code", result)
+
+
+@cases([("none", ["--mode", "none", *LENET], "none"), ("ring", ["--mode", "ring", *BOTH], "ring"), ("side by side", BESIDE, "ring")])
+def a_signal_while_ranks_set_themselves_up_ends_the_run(words, engine):
+    watch = Watch()
+    with Run(*words) as run:
+        run.wait_for_rank(engine, 0)
+        run.kill(run.pid, signal.SIGINT)
+        result = run.wait(GONE)
+        watch.check(run)
+    expect_equal(result.code, 130, "exit code", result)
+
+
+@test
+def a_checkpoint_is_written_before_the_end():
+    watch = Watch()
+    with Run("--mode", "ring", *BOTH, "--save", "last.safetensors", "--json", "-") as run:
+        reach(run, "ring", 0, 20)
+        run.kill(run.pid, signal.SIGTERM)
+        result = ends_in_order(run, watch, 143, allowed=("last.safetensors",))
+        with open(os.path.join(run.cwd, "last.safetensors"), "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    steps = result.json()["jobs"][0]["steps"]
+    expect(steps > 20, "steps were done", result)
+    expect(str(steps) in header["__metadata__"].values(), f"step {steps} in the checkpoint", header["__metadata__"])
+
+
+@test
+def an_ignored_signal_stays_ignored():
+    watch = Watch()
+    with Run("--mode", "ring", *BOTH, "--steps", "300", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as run:
+        reach(run, "ring", 0, 10)
+        run.kill(run.pid, signal.SIGHUP)
+        result = run.wait(60)
+        watch.check(run)
+    expect_equal(result.code, 0, "exit code", result)
+
+
+main()

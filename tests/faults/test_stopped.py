@@ -1,0 +1,67 @@
+"""Ranks that stand still: for a while, they are waited for; for good, they are named."""
+import signal
+import time
+
+from program import Run, Watch, harness
+from struck import GONE, LENET, cause, strike
+from tap import cases, expect, expect_equal, long_test, main
+
+JOB = ["--gpus", "3", *LENET]
+
+
+@cases([(f"{engine} rank {rank} in {operation}", engine, rank, operation, words)
+        for engine, rank, operation, words in (
+            ("ps", 0, "backward", []), ("ps", 1, "forward", []), ("ps", 2, "push", []), ("ps", 1, "backward", ["--policy", "async"]),
+            ("ring", 0, "backward", []), ("ring", 1, "all_reduce", []), ("ring", 2, "forward", ["--progress", "inline"]))])
+def a_rank_stopped_for_good_is_named_at_the_stall_limit(engine, rank, operation, words):
+    watch = Watch()
+    with Run("--mode", engine, *JOB, *words, "--stall-timeout", "2s") as run:
+        pid, where = strike(run, engine, rank, operation, 20, signal.SIGSTOP)
+        begin = time.monotonic()
+        result = run.wait(2 + GONE)
+        waited = time.monotonic() - begin
+        watch.check(run)
+    line = cause(result)
+    for part in (f"{engine} rank {rank} (host ", f"process {pid})", where.split(",")[0], "no progress within the stall limit of 2",
+                 "stopped by a signal"):
+        expect(part in line, f"expected {part!r} in the line", result)
+    expect(waited >= 1.9, f"ended after {waited:.2f} s, before the limit", result)
+    expect_equal(result.code, 75, "exit code", result)
+
+
+@cases([("ps, the server's", "ps", 0), ("ps", "ps", 1), ("ring", "ring", 1)])
+def a_rank_stopped_for_a_while_is_waited_for(engine, rank):
+    words = ["--mode", engine, *JOB, "--steps", "400", "--json", "-"]
+    watch = Watch()
+    with Run(*words) as run:
+        pid, _ = strike(run, engine, rank, "backward", 20, signal.SIGSTOP)
+        run.wait_for_line(f"{engine} rank {rank} (process {pid}) is behind")
+        run.kill(pid, signal.SIGCONT)
+        result = run.wait(60)
+        watch.check(run)
+    expect_equal(result.code, 0, "exit code", result)
+    warnings = [line for line in result.lines() if " warning: " in line]
+    expect(len(warnings) == 1 and "stopped by a signal" in warnings[0], "one warning that names the rank", result)
+    expect_equal(result.jobs()[engine]["parameter_hash"], harness(*words).jobs()[engine]["parameter_hash"],
+                 "parameters, and those of a run that was not stopped")
+
+
+@cases([("ps", "ps"), ("ring", "ring")])
+def a_rank_that_does_not_come_is_missed(engine):
+    watch = Watch()
+    with Run("--mode", engine, *JOB, "--connect-timeout", "2s") as run:
+        pid = run.wait_for_rank(engine, 2)
+        run.kill(pid, signal.SIGSTOP)
+        result = run.wait(2 + GONE)
+        watch.check(run)
+    expect_equal(result.code, 75, "exit code", result)
+    expect("2" in cause(result), "names the rank that is missing", result)
+
+
+@long_test
+def ranks_that_wait_for_their_turn_do_not_stand_still():
+    result = harness("--gpus", "2", *LENET, "--steps", "24000", "--stall-timeout", "2s", "--quiet", limit=300)
+    expect_equal(result.code, 0, "exit code", result)
+
+
+main()

@@ -1,0 +1,290 @@
+/* The same job on the CPU, ranks as threads, and on virtual devices: every rank's ledger holds the same logical
+ * bytes, class for class and phase for phase, workspace aside; and ranks say the same to each other. */
+#include "common/base/clock.h"
+#include "common/data/batches.h"
+#include "harness/run/engines.h"
+#include "harness/run/run_options.h"
+#include "harness/sim/virtual_job.h"
+#include "harness/train/local_ranks.h"
+#include "models/models.h"
+#include "tests/harness/sim/recorder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 3, RANKS_MOST = 4 };
+
+static const model_options models[] = {
+    {.name = "resnet18", .image = 32},
+    {.name = "bert", .layers = 2, .hidden = 64, .heads = 4, .vocabulary = 500, .positions = 32, .sequence = 16},
+};
+
+typedef struct job {
+    nn_model *model;
+    dataset *set;
+    int world, engine;
+    const char *policy;
+    optimizer_options optimizer;
+    data_options data;
+    _Alignas(16) char options[ENGINE_OPTIONS_SIZE];
+    board *board;
+    ledger ledgers[2][RANKS_MOST]; /* on the CPU, virtual */
+} job;
+
+static void must(status rc)
+{
+    if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
+}
+
+/* What is timing's on the CPU is taken away: keys go in the order in which they are ready. */
+static void set_options(job *j)
+{
+    option_binding binding = {.table = engine_table[j->engine]->options, .storage = j->options};
+    if (!binding.table) return;
+    must(options_defaults(&binding, 1));
+    if (j->engine == ENGINE_PS && strcmp(j->policy, "dp") != 0) must(options_set(&binding, 1, "priority", "fifo"));
+}
+
+static void open_job(job *j, const model_options *model, int world, int engine, const char *policy)
+{
+    data_form form;
+    *j = (job){.world = world, .engine = engine, .policy = policy, .data = {.batch = 2}};
+    must(model_build(model, &j->model));
+    form = data_form_of_model(j->model);
+    dataset_config config = {.spec = "synthetic", .seed = 1, .model = &form, .synthetic_samples = {64, 16}};
+    must(dataset_open(&config, &j->set));
+    j->optimizer = optimizer_defaults(OPTIMIZER_SGD);
+    j->optimizer.momentum = 0.9;
+    set_options(j);
+}
+
+static void close_job(job *j)
+{
+    dataset_close(&j->set);
+    nn_model_free(&j->model);
+}
+
+/* ---- on the CPU ------------------------------------------------------------------------------- */
+
+static status open_source(const job *j, int rank, const trainer *t, batch_source **out)
+{
+    trainer_load loads = trainer_loads(t);
+    batches_config config = {.set = j->set,
+                             .part = DATA_TRAIN,
+                             .purpose = BATCHES_TRAIN,
+                             .model = data_form_of_model(j->model),
+                             .seed = 1,
+                             .rank = rank,
+                             .world = j->world,
+                             .batch = j->data.batch,
+                             .whole = loads == TRAINER_LOADS_ALL,
+                             .threads = loads == TRAINER_LOADS_OWN || loads == TRAINER_LOADS_ALL ? 1 : 0};
+    return batches_open(&config, out);
+}
+
+static status run_rank(local_ranks *group, int rank, void *context)
+{
+    job *j = context;
+    trainer_config config = {.rank = rank,
+                             .world = j->world,
+                             .job_token = 77,
+                             .device = "cpu",
+                             .threads = 1,
+                             .model = j->model,
+                             .engine = engine_table[j->engine],
+                             .engine_options = j->options,
+                             .policy = j->policy,
+                             .optimizer = &j->optimizer,
+                             .batch = j->data.batch,
+                             .total_steps = STEPS,
+                             .cell = board_cell_of(j->board, rank),
+                             .stall_timeout_ns = 60 * NS_PER_S};
+    trainer *t = NULL;
+    batch_source *source = NULL;
+    sync_blob mine;
+    const sync_blob *offers;
+    status rc;
+    TRY_GOTO(rc, trainer_open(&config, &t), out);
+    TRY_GOTO(rc, open_source(j, rank, t, &source), out);
+    TRY_GOTO(rc, trainer_offer(t, &mine), out);
+    TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
+    TRY_GOTO(rc, trainer_connect(t, offers), out);
+    for (int s = 0; s < STEPS; s++) {
+        step_result result;
+        TRY_GOTO(rc, trainer_step(t, source, s, s, &result), out);
+    }
+    TRY_GOTO(rc, trainer_settle(t), out);
+    j->ledgers[0][rank] = *trainer_ledger(t);
+    rc = local_ranks_barrier(group);
+out:
+    if (source) batch_source_close(&source);
+    trainer_close(&t);
+    return rc;
+}
+
+static void run_on_cpu(job *j)
+{
+    must(board_create(77, j->world, &j->board));
+    must(local_ranks_run(j->world, run_rank, j));
+    board_close(&j->board);
+}
+
+/* ---- in virtual time -------------------------------------------------------------------------- */
+
+static status keep_ledger(void *context, int rank, trainer *t)
+{
+    ((job *)context)->ledgers[1][rank] = *trainer_ledger(t);
+    return STATUS_OK;
+}
+
+static void run_virtually(job *j, const char *profile)
+{
+    virtual_job_config config = {.machine = {.profile = profile, .world = j->world},
+                                 .model = j->model,
+                                 .set = j->set,
+                                 .data = &j->data,
+                                 .engine = engine_table[j->engine],
+                                 .engine_options = j->options,
+                                 .policy = j->policy,
+                                 .optimizer = &j->optimizer,
+                                 .stall_timeout_ns = 60 * NS_PER_S,
+                                 .steps = STEPS};
+    virtual_job_observer observer = {.context = j, .finished = keep_ledger};
+    must(virtual_job_run(&config, &observer));
+}
+
+/* ---- comparing -------------------------------------------------------------------------------- */
+
+static void check_classes(const job *j, int rank, const char *what, const int64_t *found, const int64_t *expected)
+{
+    for (int c = 0; c < LEDGER_CLASS_COUNT; c++)
+        if (c != LEDGER_WORKSPACE && found[c] != expected[c])
+            fail_msg("%s, %s, rank %d of %d, %s, %s: found %lld bytes in virtual time, %lld on the CPU", j->model->name,
+                     j->policy, rank, j->world, what, ledger_class_name((ledger_class)c), (long long)found[c],
+                     (long long)expected[c]);
+}
+
+static void check_ledgers(const job *j, int rank)
+{
+    const ledger *cpu = &j->ledgers[0][rank], *sim = &j->ledgers[1][rank];
+    int64_t found[2][LEDGER_CLASS_COUNT], expected[2][LEDGER_CLASS_COUNT];
+    for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {
+        found[0][c] = sim->classes[c].current, expected[0][c] = cpu->classes[c].current;
+        found[1][c] = sim->classes[c].peak, expected[1][c] = cpu->classes[c].peak;
+    }
+    check_classes(j, rank, "at the end", found[0], expected[0]);
+    check_classes(j, rank, "peak", found[1], expected[1]);
+    for (int p = 0; p < LEDGER_PHASE_COUNT; p++)
+        check_classes(j, rank, ledger_phase_name((ledger_phase)p), sim->phase_end_classes[p], cpu->phase_end_classes[p]);
+}
+
+static bool same(const recorded *a, const recorded *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+static char *describe(const recorded *r, char *text, size_t size)
+{
+    snprintf(text, size, "%s of rank %d%s to %d: kind %d, step or tag %lld, key or root %lld, %lld bytes",
+             r->kind == RECORDED_CALL ? "call" : "message", r->rank, r->server ? "'s server" : "", r->peer, r->what,
+             (long long)r->step_or_tag, (long long)r->key_or_root, (long long)r->bytes);
+    return text;
+}
+
+static int by_content(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(recorded));
+}
+
+/* What servers say, whatever its order. */
+static void sort_answers(recorded *list, int count)
+{
+    for (int begin = 0; begin < count;) {
+        int end = begin + 1;
+        while (end < count && list[end].server == list[begin].server) end++;
+        if (list[begin].server) qsort(list + begin, (size_t)(end - begin), sizeof *list, by_content);
+        begin = end;
+    }
+}
+
+static void check_sequences(const job *j, const recorded *sim, int sim_count, const recorded *cpu, int cpu_count)
+{
+    char found[200], expected[200];
+    if (sim_count != cpu_count)
+        fail_msg("%s, %s, %d ranks: found %d calls and messages in virtual time, %d on the CPU", j->model->name, j->policy,
+                 j->world, sim_count, cpu_count);
+    for (int i = 0; i < sim_count; i++)
+        if (!same(&sim[i], &cpu[i]))
+            fail_msg("%s, %s, %d ranks, number %d: found %s; expected %s", j->model->name, j->policy, j->world, i,
+                     describe(&sim[i], found, sizeof found), describe(&cpu[i], expected, sizeof expected));
+}
+
+static void compare_devices(const model_options *model, int world, int engine, const char *policy, const char *profile)
+{
+    job *j = calloc(1, sizeof *j);
+    recorded *cpu = calloc(RECORDER_MOST, sizeof *cpu), *sim = calloc(RECORDER_MOST, sizeof *sim);
+    int cpu_count, sim_count;
+    assert_true(j && cpu && sim);
+    open_job(j, model, world, engine, policy);
+    recorder_start();
+    run_on_cpu(j);
+    memcpy(cpu, recorder_stop(&cpu_count), RECORDER_MOST * sizeof *cpu);
+    recorder_start();
+    run_virtually(j, profile);
+    memcpy(sim, recorder_stop(&sim_count), RECORDER_MOST * sizeof *sim);
+    for (int r = 0; r < world; r++) check_ledgers(j, r);
+    assert_true(cpu_count > 0);
+    if (strcmp(policy, "async") == 0 || strcmp(policy, "ssp") == 0) { /* who is answered when is timing's */
+        sort_answers(cpu, cpu_count);
+        sort_answers(sim, sim_count);
+    }
+    check_sequences(j, sim, sim_count, cpu, cpu_count);
+    close_job(j);
+    free(j);
+    free(cpu);
+    free(sim);
+}
+
+static void compare_all(int engine)
+{
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++)
+        for (int world = 2; world <= RANKS_MOST; world += 2)
+            for (int p = 0; p < engine_table[engine]->policy_count; p++)
+                compare_devices(&models[m], world, engine, engine_table[engine]->policies[p].name, NULL);
+}
+
+static void every_policy_of_the_ring_is_the_same(void **context)
+{
+    (void)context;
+    compare_all(ENGINE_RING);
+}
+
+static void every_policy_of_the_parameter_server_is_the_same(void **context)
+{
+    (void)context;
+    compare_all(ENGINE_PS);
+}
+
+static void the_profile_makes_no_difference(void **context)
+{
+    (void)context;
+    compare_devices(&models[0], 4, ENGINE_RING, "ddp", "cpu");
+    compare_devices(&models[0], 4, ENGINE_PS, "sync", "cpu");
+    compare_devices(&models[0], 4, ENGINE_RING, "apex", "v100-pcie-10gbe");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_policy_of_the_ring_is_the_same),
+        cmocka_unit_test(every_policy_of_the_parameter_server_is_the_same),
+        cmocka_unit_test(the_profile_makes_no_difference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,120 @@
+/* Collectives over an emulated link: right results, and never faster than the link. There are no upper bounds:
+ * the machine may be slow. */
+#include "common/base/clock.h"
+#include "tests/ring/ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+enum { MOST = 1 << 20 };
+
+typedef struct link_case {
+    const char *implementation;
+    collective_kind kind;
+    int ranks;
+    int64_t count;
+    int messages;      /* one behind the other */
+    double bytes_part; /* of a buffer's bytes, through the busier way of a rank */
+} link_case;
+
+/* A ring: 2(n-1) steps, 2(n-1)/n of the buffer. Direct: reduce-scatter and all-gather at once to all; below
+ * 32 KiB everyone gets everything. */
+static const link_case cases[] = {
+    {"ring", COLLECTIVE_ALL_REDUCE, 2, MOST, 2, 1.0},
+    {"ring", COLLECTIVE_ALL_REDUCE, 4, MOST, 6, 1.5},
+    {"ring", COLLECTIVE_ALL_REDUCE, 4, 400, 6, 1.5},
+    {"ring", COLLECTIVE_ALL_GATHER, 4, MOST, 3, 0.75},
+    {"ring", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},
+    {"direct", COLLECTIVE_ALL_REDUCE, 4, MOST, 2, 1.5},
+    {"direct", COLLECTIVE_ALL_REDUCE, 4, 400, 1, 3.0},
+    {"direct", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},
+    {"direct", COLLECTIVE_BARRIER, 3, 0, 1, 0.0},
+};
+
+static const net_link emulated = {.bytes_per_second = 400000000, .latency_ns = 2000000};
+
+typedef struct link_rank {
+    const link_case *c;
+    float (*values)[MOST];
+} link_rank;
+
+static status check(const link_rank *r, int rank, int ranks)
+{
+    const float *x = r->values[rank];
+    for (int64_t i = 0; i < r->c->count; i++) {
+        int64_t part = 0;
+        while (i >= collective_part_begin(r->c->count, ranks, (int)part + 1)) part++;
+        float right = r->c->kind == COLLECTIVE_ALL_REDUCE   ? (float)(ranks * (ranks + 1) / 2)
+                      : r->c->kind == COLLECTIVE_ALL_GATHER ? (float)(part + 1)
+                                                            : 1.0f;
+        if (x[i] != right)
+            return rank_error(STATUS_MISMATCH, "rank %d, element %lld: found %g, expected %g", rank, (long long)i,
+                              (double)x[i], (double)right);
+    }
+    return STATUS_OK;
+}
+
+static status run_case(rank_context *context, collective_world *world, collective_group *group)
+{
+    const link_rank *r = context->shared;
+    const link_case *c = r->c;
+    float *x = r->values[context->rank];
+    (void)world;
+    for (int64_t i = 0; i < c->count; i++) x[i] = (float)(context->rank + 1);
+    collective_buffer all = {.base = x}, part = all;
+    if (c->kind == COLLECTIVE_ALL_GATHER) part.base = x + collective_part_begin(c->count, context->world, context->rank);
+    collective_call call = {.kind = c->kind, .type = DTYPE_F32, .count = c->count, .in = part, .out = all};
+    int64_t begin = clock_now_ns();
+    TRY(collective_run(group, &call));
+    int64_t took = clock_now_ns() - begin;
+    int64_t bytes = (int64_t)(c->bytes_part * (double)c->count * sizeof(float));
+    int64_t least = c->messages * emulated.latency_ns + net_link_occupied_ns(&emulated, bytes);
+    /* The root of a broadcast has nothing to receive. */
+    bool receives = c->kind != COLLECTIVE_BROADCAST || context->rank != 0;
+    if (receives && took < least * 99 / 100)
+        return rank_error(STATUS_MISMATCH, "%s %s of %lld by %d ranks took %lld us, the link takes %lld us",
+                          c->implementation, collective_kind_name(c->kind), (long long)c->count, context->world,
+                          (long long)took / 1000, (long long)least / 1000);
+    return check(r, context->rank, context->world);
+}
+
+static status rank_of_case(rank_context *context)
+{
+    const link_rank *r = context->shared;
+    collective_config config = ranks_config(context);
+    config.link = emulated;
+    return ranks_in_world(context, r->c->implementation, &config, run_case);
+}
+
+static void calls_take_what_the_link_takes_and_end_well(void **state)
+{
+    (void)state;
+    static float values[4][MOST];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        ranks_run_well(cases[i].ranks, rank_of_case, &(link_rank){&cases[i], values});
+}
+
+static void mpi_cannot_be_paced_and_says_so(void **state)
+{
+    (void)state;
+    rank_context context = {.world = 1};
+    collective_config config = ranks_config(&context);
+    collective_world *world = NULL;
+    config.link = emulated;
+    error_clear();
+    assert_int_equal(collective_open("mpi", &config, &world), STATUS_CONFIG);
+    error_clear();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_take_what_the_link_takes_and_end_well),
+        cmocka_unit_test(mpi_cannot_be_paced_and_says_so),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
