@@ -124,7 +124,7 @@ def processes_with_nccl_train_as_those_with_host_memory():
     for collective in ("nccl", "direct"):
         result = run(*words, "--collective", collective)
         expect_equal(result.code, 0, "exit code", result)
-        losses.append([round(x, 4) for x in result.json()["jobs"][0]["ranks"][0]["loss"]])
+        losses.append([round(x, 4) for x in result.json()["jobs"][0]["ranks"][0]["losses"]])
     expect_equal(losses[0], losses[1], "losses with NCCL")
 
 
