@@ -268,6 +268,9 @@ static void memory_table(const json_t *job, text_buffer *out)
     double pss = report_number_at(json_array_get(ranks, 0), "process.proportional_bytes");
     if (!isnan(pss) && pss > 0)
         text_append(out, " Process of rank 0, measured: %.1f MiB, shared pages counted by share.", pss / 1048576);
+    double used = report_number_at(json_array_get(ranks, 0), "process.device_used_bytes");
+    if (!isnan(used))
+        text_append(out, " Its GPU, says the driver: %.1f MiB in use by all.", used / 1048576);
     text_append(out, "\n");
 }
 
