@@ -70,6 +70,7 @@ build_suite build 150 build
 suite units 180 build units
 suite golden 120 build golden
 suite faults 180 build faults
+suite gpu 300 build gpu
 suite commands 180 build commands
 build_suite build-address 120 build-asan -DPSRING_SANITIZE=address
 suite address 150 build-asan 'units|faults-asan'
