@@ -356,14 +356,27 @@ static status run_all_steps(rank_state *s)
 
 /* ---- results ---------------------------------------------------------------------------------- */
 
-static json_t *rank_to_json(rank_state *s)
+/* What system and driver say, beside the ledger. */
+static json_t *measured_to_json(device *d)
 {
     ledger_external process = ledger_measure_process();
+    int64_t used = -1, whole = -1;
+    json_t *measured = json_pack("{s:I, s:I}", "resident_bytes", (json_int_t)process.resident, "proportional_bytes",
+                                 (json_int_t)process.proportional);
+    if (device_usage(d, &used, &whole) != STATUS_OK) error_clear();
+    if (used < 0) return measured;
+    json_object_set_new(measured, "device_used_bytes", json_integer((json_int_t)used));
+    json_object_set_new(measured, "device_total_bytes", json_integer((json_int_t)whole));
+    return measured;
+}
+
+static json_t *rank_to_json(rank_state *s)
+{
     const rendezvous_member *me = &rendezvous_members(s->rendezvous)[s->place->rank];
-    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:o, s:{s:I, s:I}}", "rank", s->place->rank, "host", me->host, "pid",
+    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:o, s:o}", "rank", s->place->rank, "host", me->host, "pid",
                              (int)me->pid, "device", device_get_info(trainer_device(s->trainer))->description, "memory",
-                             ledger_to_json(trainer_ledger(s->trainer)), "process", "resident_bytes",
-                             (json_int_t)process.resident, "proportional_bytes", (json_int_t)process.proportional);
+                             ledger_to_json(trainer_ledger(s->trainer)), "process",
+                             measured_to_json(trainer_device(s->trainer)));
     overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
     json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
     bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
