@@ -222,6 +222,8 @@ static status parse_trace_steps(run_config *c)
     static const char *const what = "option --trace-steps";
     const char *text = c->run.trace_steps;
     char number[24];
+    if (c->run.trace && strncmp(c->run.device, "sim", 3) == 0)
+        return fail(STATUS_USAGE, "option --trace: found with --device %s, allowed are real devices", c->run.device);
     if (!text) return STATUS_OK;
     size_t length = strcspn(text, ":");
     if (text[length] != ':' || length >= sizeof number)
