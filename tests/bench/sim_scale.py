@@ -7,7 +7,7 @@ import sys
 import time
 
 HARNESS = sys.argv[1] if len(sys.argv) > 1 else "build/bin/harness"
-MODEL = ["--model", "resnet50", "--batch", "32", "--steps", "10", "--warmup", "0", "--json", "/dev/null"]
+MODEL = ["--model", "resnet50", "--batch", "32", "--steps", "10", "--warmup", "0", "--json", "-"]
 RING = ["run", "--device", "sim:dgx1-v100-4xib100", "--mode", "ring", *MODEL]
 PS = ["run", "--device", "sim:dgx1-v100-4xib100", "--mode", "ps", "--policy", "sync", *MODEL]
 
@@ -20,15 +20,16 @@ CASES = [
     ("torch-vs-apex, whole table", ["reproduce", "torch-vs-apex", "--json", "-"], None, 30, 4),
 ]
 
-print("%-34s %9s %9s %9s %16s" % ("", "seconds", "limit", "GiB", "us a rank, step"))
+print("%-34s %9s %9s %9s %9s %16s" % ("", "seconds", "of CPU", "limit", "GiB", "us a rank, step"))
 over = 0
 for what, words, ranks, seconds, gib in CASES:
-    begin = time.monotonic()
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime, time.monotonic()
     subprocess.run([HARNESS, *words], check=True, stdout=subprocess.DEVNULL)
     took = time.monotonic() - begin
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2 ** 20  # of the largest so far
-    each = "%16.1f" % (took / ranks / 10 * 1e6) if ranks else ""
+    each = "%16.1f" % (used / ranks / 10 * 1e6) if ranks else ""
     late = took > seconds or peak > gib
     over += late
-    print("%-34s %9.2f %9d %9.2f %s%s" % (what, took, seconds, peak, each, "   OVER" if late else ""), flush=True)
+    print("%-34s %9.2f %9.2f %9d %9.2f %s%s" % (what, took, used, seconds, peak, each, "   OVER" if late else ""), flush=True)
 sys.exit(over > 0)
