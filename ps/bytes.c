@@ -24,3 +24,8 @@ void ps_spend_pass(device *d, double bytes, int threads)
         threads ? sim_price_sum(s->profile, bytes, threads) : sim_duration(bytes, rate * SIM_GB_PER_S);
     sim_actor_spend(sim_device_actor(d), duration);
 }
+
+void ps_share_interpreter(device *d, int threads)
+{
+    if (sim_device_simulation(d)) sim_device_share_interpreter(d, threads);
+}

@@ -14,4 +14,7 @@ void ps_move(const device *d, void *to, const void *from, size_t bytes);
  * itself. Elsewhere nothing. */
 void ps_spend_pass(device *d, double bytes, int threads);
 
+/* Virtual devices: so many host threads launch under one interpreter's lock from now on. */
+void ps_share_interpreter(device *d, int threads);
+
 #endif

@@ -143,6 +143,7 @@ static status open_all(virtual_job *job)
     const virtual_job_config *c = &job->config;
     TRY(c->engine->requirements(c->engine_options, c->policy, m->world, &job->needs));
     m->launches_are_calls = blocks(job);
+    if (job->needs.whole_batch) m->processes = 1; /* DataParallel's replicas are threads of one */
     TRY(simulation_open(m, &job->simulation));
     if (blocks(job)) TRY(transport_sim_hub_open(job->simulation, &job->hub));
     job->present = simulation_present(job->simulation);
