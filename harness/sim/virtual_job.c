@@ -125,7 +125,8 @@ static status collect_offers(virtual_job *job)
         if (r >= job->present) continue;
         sync_blob mine;
         TRY(trainer_offer(job->ranks[r].trainer, &mine));
-        bool same = r > 0 && mine.bytes == job->offers[0].bytes && memcmp(mine.data, job->offers[0].data, mine.bytes) == 0;
+        bool same = r > 0 && mine.bytes == job->offers[0].bytes &&
+                    memcmp(mine.data, job->offers[0].data, mine.bytes) == 0;
         if (!same) job->offers[r] = mine;
     }
     return STATUS_OK;
