@@ -11,7 +11,7 @@
 
 static const command *const commands[] = {&command_run,      &command_verify,  &command_models,
                                          &command_policies, &command_compare, &command_buckets, &command_bench,
-                                         &command_reproduce, &command_whatif, &command_profiles, &command_doctor};
+                                         &command_reproduce, &command_whatif, &command_calibrate, &command_profiles, &command_doctor};
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
 static const command *find_command(const char *name)

@@ -80,6 +80,7 @@ build_suite build-fuzz 60 build-fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
 suite fuzz 60 build-fuzz fuzz
 if [ $all = yes ]; then
     suite golden-large 3600 build golden-large
+    suite units-long 3600 build units-long
     suite faults-long 1800 build faults-long
     suite commands-long 1800 build commands-long
     suite fuzz-long 1800 build-fuzz fuzz-long

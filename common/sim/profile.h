@@ -72,6 +72,10 @@ typedef struct sim_profile {
 status sim_profile_load(const char *name, sim_profile **out);
 void sim_profile_free(sim_profile **profile);
 
+/* Where a user's own profiles lie: $XDG_DATA_HOME/psring/profiles, or below ~/.local/share. STATUS_CONFIG where
+ * there is no home. */
+status sim_profile_user_folder(char *path, size_t size);
+
 /* Names of all profiles that can be opened, sorted; free with sim_profile_free_names. */
 status sim_profile_list(char ***names, size_t *count);
 void sim_profile_free_names(char **names, size_t count);

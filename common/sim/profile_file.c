@@ -13,7 +13,25 @@
 
 /* Set by the build: the source tree's folder, and where `install` puts its files. */
 static const char *const folders[] = {PSRING_SOURCE_PROFILES, PSRING_INSTALLED_PROFILES};
-enum { FOLDERS = 2 };
+enum { FOLDERS = 3 }; /* the third is the user's */
+
+status sim_profile_user_folder(char *path, size_t size)
+{
+    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    if (data && data[0]) snprintf(path, size, "%s/psring/profiles", data);
+    else if (home && home[0]) snprintf(path, size, "%s/.local/share/psring/profiles", home);
+    else return fail(STATUS_CONFIG, "profiles: found neither HOME nor XDG_DATA_HOME");
+    return STATUS_OK;
+}
+
+/* "" where there is no such folder. */
+static const char *folder_number(int index, char *buffer, size_t size)
+{
+    if (index < FOLDERS - 1) return folders[index];
+    if (sim_profile_user_folder(buffer, size) == STATUS_OK) return buffer;
+    error_clear();
+    return "";
+}
 
 static const char suffix[] = ".json";
 
@@ -88,7 +106,8 @@ status sim_profile_list(char ***names, size_t *count)
     *names = NULL;
     *count = 0;
     for (int i = 0; i < FOLDERS; i++) {
-        status rc = add_folder(&list, folders[i]);
+        char folder[PATH_MAX];
+        status rc = add_folder(&list, folder_number(i, folder, sizeof folder));
         if (rc != STATUS_OK) {
             sim_profile_free_names(list.names, list.count);
             return rc;
@@ -154,7 +173,8 @@ static status find_file(const char *name, char *path)
                                        : fail_errno(STATUS_USAGE, "profile %s cannot be read", name);
     }
     for (int i = 0; i < FOLDERS; i++) {
-        snprintf(path, PATH_MAX, "%s/%s%s", folders[i], name, suffix);
+        char folder[PATH_MAX];
+        snprintf(path, PATH_MAX, "%s/%s%s", folder_number(i, folder, sizeof folder), name, suffix);
         if (access(path, R_OK) == 0) return STATUS_OK;
     }
     return unknown_profile(name);

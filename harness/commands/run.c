@@ -106,7 +106,8 @@ static status run_launcher(run_command *c, char *const *argv, int *exit_code)
     TRY(run_jobs_run(&c->config, &c->plan, argv, &jobs));
     if (jobs.cause[0]) log_error("%s", jobs.cause);
     *exit_code = jobs.exit_code;
-    status rc = any_result(&jobs) ? report(c, jobs.jobs) : STATUS_OK;
+    status rc = any_result(&jobs) ? virtual_predict_jobs(&c->config, &c->plan, jobs.jobs) : STATUS_OK;
+    if (rc == STATUS_OK && any_result(&jobs)) rc = report(c, jobs.jobs);
     run_jobs_free(&jobs);
     return rc;
 }

@@ -131,6 +131,14 @@ static void header(const json_t *result, text_buffer *out)
     text_append(out, "\n");
 }
 
+/* Where the machine has been calibrated. */
+static void prediction_rows(const json_t *jobs, text_buffer *out)
+{
+    if (!at_path(json_array_get(jobs, 0), "prediction")) return;
+    row_of_jobs(jobs, "  SIMULATED: predicted", CELL_TIME, "prediction.step_median_ns", out);
+    row_of_jobs(jobs, "  prediction / measured - 1", CELL_PERCENT, "prediction.error", out);
+}
+
 static void job_table(const json_t *result, text_buffer *out)
 {
     const json_t *jobs = json_object_get(result, "jobs");
@@ -151,6 +159,7 @@ static void job_table(const json_t *result, text_buffer *out)
     row_of_jobs(jobs, "step time, median", CELL_TIME, "step_time.median_ns", out);
     row_of_jobs(jobs, "  p95", CELL_TIME, "step_time.p95_ns", out);
     row_of_jobs(jobs, "  spread (p75-p25)/median", CELL_PERCENT, "step_time.spread", out);
+    prediction_rows(jobs, out);
     row_of_jobs(jobs, "  forward", CELL_TIME, "phases.forward_ns.median_ns", out);
     row_of_jobs(jobs, "  backward", CELL_TIME, "phases.backward_ns.median_ns", out);
     row_of_jobs(jobs, "  communication not hidden", CELL_TIME, "phases.exposed_communication_ns.median_ns", out);
@@ -245,6 +254,12 @@ static void memory_table(const json_t *job, text_buffer *out)
         else snprintf(label, sizeof label, "%zu-%zu", first, first + count - 1);
         memory_row(label, rank, "peak", unit.bytes, out);
         memory_row(label, rank, "current", unit.bytes, out);
+    }
+    const json_t *servers = json_object_get(job, "servers");
+    for (size_t i = 0; i < json_array_size(servers); i++) {
+        char label[32];
+        snprintf(label, sizeof label, "s%zu", i);
+        memory_row(label, json_array_get(servers, i), "peak", unit.bytes, out);
     }
     text_append(out, "Largest on rank %.0f in %s: %.3f of the mean, %.1f %s above the smallest.",
                 report_number_at(job, "memory_imbalance.rank"), report_text_at(job, "memory_imbalance.phase"),

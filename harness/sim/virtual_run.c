@@ -3,12 +3,15 @@
 #include "harness/run/job_result.h"
 #include "harness/run/ps_result.h"
 #include "harness/run/record.h"
+#include "harness/sim/calibrate.h"
 #include "harness/sim/virtual_job.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct rank_record {
     record record;
@@ -18,8 +21,9 @@ typedef struct rank_record {
 
 typedef struct job_record {
     const run_config *config;
+    const char *profile;
     int engine, world, present;
-    int64_t steps; /* measured */
+    int64_t warmup, steps; /* before measuring; measured */
     rank_record *ranks;
     trainer *first; /* rank 0's, once it has finished */
     int finished;   /* ranks */
@@ -84,8 +88,8 @@ static json_t *job_to_json(const job_record *j, trainer *t)
     return json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:b, s:I, s:I, s:b, s:n, s:b}", "engine",
                      engine_table[j->engine]->name, "policy", c->policies[j->engine], "world_size", j->world,
                      "simulated_ranks", j->present, "threads_per_rank", 1, "device", info->name, "profile",
-                     c->run.device, "simulated", (int)info->simulated, "warmup_steps", (json_int_t)c->run.warmup,
-                     "steps", (json_int_t)(c->run.warmup + j->steps), "stopped_early", 0, "parameter_hash", "one_loss",
+                     c->run.device, "simulated", (int)info->simulated, "warmup_steps", (json_int_t)j->warmup,
+                     "steps", (json_int_t)(j->warmup + j->steps), "stopped_early", 0, "parameter_hash", "one_loss",
                      (int)trainer_has_one_loss(t));
 }
 
@@ -117,7 +121,7 @@ static status on_finished(void *context, int rank, trainer *t)
 
 static status run_job_in_virtual_time(const run_config *c, const run_plan *plan, job_record *j)
 {
-    virtual_job_config config = {.machine = {.profile = run_config_profile(c),
+    virtual_job_config config = {.machine = {.profile = j->profile,
                                              .world = j->world,
                                              .machines = (int)c->run.nodes,
                                              .precision = (sim_precision)c->run.precision,
@@ -132,8 +136,8 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                  .divide = c->shared.divide,
                                  .sum_loss = c->run.loss_reduction == 1,
                                  .stall_timeout_ns = c->shared.stall_timeout_ns,
-                                 .steps = c->run.warmup + j->steps,
-                                 .warmup = c->run.warmup};
+                                 .steps = j->warmup + j->steps,
+                                 .warmup = j->warmup};
     virtual_job_observer observer = {.context = j,
                                      .opened = on_opened,
                                      .measures = on_measures,
@@ -149,11 +153,17 @@ static status fill_ranks(json_t *list, int count)
     return list && !bad ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
 }
 
-static status run_one(const run_config *c, const run_plan *plan, int engine, json_t **out, char *note, size_t size)
+static status run_one(const run_config *c, const run_plan *plan, int engine, const char *profile, int64_t warmup,
+                      int64_t steps, json_t **out, char *note, size_t size)
 {
-    job_record j = {.config = c, .engine = engine, .world = run_config_world(c, engine), .note = note, .note_size = size};
-    j.steps = plan->total_steps[engine] - c->run.warmup;
-    if (j.steps < 0) j.steps = 0;
+    job_record j = {.config = c,
+                    .profile = profile,
+                    .engine = engine,
+                    .world = run_config_world(c, engine),
+                    .warmup = warmup,
+                    .steps = steps,
+                    .note = note,
+                    .note_size = size};
     j.rank_list = json_array();
     status rc = fill_ranks(j.rank_list, j.world < VIRTUAL_JOB_ALL_RANKS ? j.world : VIRTUAL_JOB_ALL_RANKS);
     if (rc == STATUS_OK) rc = run_job_in_virtual_time(c, plan, &j);
@@ -181,6 +191,50 @@ status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs
 {
     TRY(check(config));
     for (int e = 0; e < ENGINE_COUNT; e++)
-        if (run_config_uses(config, e)) TRY(run_one(config, plan, e, &jobs[e].result, note, size));
+        if (run_config_uses(config, e)) {
+            int64_t steps = plan->total_steps[e] - config->run.warmup;
+            TRY(run_one(config, plan, e, run_config_profile(config), config->run.warmup, steps > 0 ? steps : 0,
+                        &jobs[e].result, note, size));
+        }
+    return STATUS_OK;
+}
+
+/* ---- prediction of real runs ------------------------------------------------------------------ */
+
+status virtual_predict(const run_config *config, const run_plan *plan, int engine, const char *profile, double *median_ns)
+{
+    enum { WARM_UP = 2, STEPS = 3 };
+    json_t *job = NULL;
+    char note[192];
+    TRY(run_one(config, plan, engine, profile, WARM_UP, STEPS, &job, note, sizeof note));
+    *median_ns = json_number_value(json_object_get(json_object_get(job, "step_time"), "median_ns"));
+    json_decref(job);
+    return STATUS_OK;
+}
+
+static status add_prediction(const run_config *c, const run_plan *plan, int engine, const char *profile, json_t *job)
+{
+    double predicted = 0;
+    double measured = json_number_value(json_object_get(json_object_get(job, "step_time"), "median_ns"));
+    status rc = virtual_predict(c, plan, engine, profile, &predicted);
+    if (rc == STATUS_CONFIG) { /* more ranks than the profile has, a policy that virtual devices do not run */
+        error_clear();
+        return STATUS_OK;
+    }
+    TRY(rc);
+    if (measured <= 0) return STATUS_OK;
+    json_t *p = json_pack("{s:s, s:f, s:f}", "profile", profile, "step_median_ns", predicted, "error",
+                          predicted / measured - 1);
+    return json_object_set_new(job, "prediction", p) == 0 ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+}
+
+status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_job *jobs)
+{
+    char path[PATH_MAX];
+    if (strcmp(config->run.device, "cpu") != 0) return STATUS_OK;
+    bool calibrated = calibration_path(path, sizeof path) == STATUS_OK && access(path, R_OK) == 0;
+    error_clear();
+    for (int e = 0; calibrated && e < ENGINE_COUNT; e++)
+        if (jobs[e].result) TRY(add_prediction(config, plan, e, path, jobs[e].result));
     return STATUS_OK;
 }

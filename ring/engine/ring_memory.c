@@ -1,4 +1,5 @@
 /* The memory of buckets, and the way of gradients in and out of it. */
+#include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
 #include "common/reduce/reduce.h"
 #include "ring/engine/engine_impl.h"
@@ -150,7 +151,8 @@ bool ring_copies_back_in_flight(const ring_engine *e)
     const ring_settings *s = &e->settings;
     bool divides_later = !s->divide_before && !ring_means_in_flight(e);
     return !s->bucket_view && s->hook == RING_HOOK_NONE && e->wire == e->base.context.params->type &&
-           !divides_later && e->base.context.params->grads.fd >= 0;
+           !divides_later &&
+           (e->base.context.params->grads.fd >= 0 || sim_device_is_host(e->base.context.device));
 }
 
 static double divisor_before(const ring_engine *e)

@@ -273,6 +273,12 @@ void sim_device_spend_launch(device *d)
     sim_actor_spend(sim_actor_of((sim_device *)d), ((sim_device *)d)->launch);
 }
 
+bool sim_device_is_host(device *d)
+{
+    const simulation *s = sim_device_simulation(d);
+    return s && sim_profile_get(s->profile, SIM_SYNCHRONOUS) > 0;
+}
+
 bool sim_address(const void *address)
 {
     return (uintptr_t)address >> ADDRESS_BIT == 1;

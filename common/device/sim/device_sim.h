@@ -52,6 +52,9 @@ int64_t sim_mark_stalled_ns(const device_stream *s, int slot);
 /* Whoever acts now launches something that is no kernel: its time passes. */
 void sim_device_spend_launch(device *d);
 
+/* Launches are calls and tensors lie in the host's memory, as on a CPU. */
+bool sim_device_is_host(device *d);
+
 /* An address of a virtual device's memory, which must not be touched. */
 bool sim_address(const void *address);
 

@@ -1,0 +1,132 @@
+"""Virtual time from the command line: profiles, runs, published tables, what-if tables, and wrong input."""
+import json
+import os
+import tempfile
+
+from program import harness
+from tap import cases, expect, expect_equal, main, test
+
+FILES = tempfile.TemporaryDirectory(prefix="profiles-")
+CONSTANT = {"value": 1.5, "unit": "1", "tag": "assumed", "source": "a test"}
+
+
+def profile(name, **changes):
+    path = os.path.join(FILES.name, name + ".json")
+    content = {"profile": name, "summary": "a test", "base": "v100-pcie-32g", "constants": {}}
+    content.update(changes)
+    with open(path, "w") as file:
+        json.dump(content, file)
+    return path
+
+
+def run(*words):
+    return ("run", "--mode", "ring", "--model", "lenet", "--steps", "2", "--warmup", "1", *words)
+
+
+# ---- wrong input -------------------------------------------------------------------------------
+
+@cases([
+    ("an unknown profile", run("--device", "sim:nowhere"), 64, "profile: found 'nowhere', allowed is a file or one of cpu,"),
+    ("profiles of an unknown name", ("profiles", "dgx1-v10"), 64, "did you mean 'dgx1-v100'?"),
+    ("more GPUs than there are", run("--device", "sim", "--gpus", "9"), 78, "found 9 ranks, allowed is 1 to 8"),
+    ("a missing constant", run("--device", "sim:" + profile("missing", base="nccl", topology={
+        "machines": 1, "peer_access": True, "source": "a test", "links": [["gpu0", "socket0", "pcie"]]})), 65, "missing"),
+    ("an absurd constant", run("--device", "sim:" + profile("absurd", constants={"kappa": dict(CONSTANT, value=7)})), 65,
+     "kappa"),
+    ("a wrong unit", run("--device", "sim:" + profile("unit", constants={"kappa": dict(CONSTANT, unit="ms")})), 65, "kappa"),
+    ("an unknown constant", run("--device", "sim:" + profile("unknown", constants={"kapa": CONSTANT})), 65, "kapa"),
+    ("a precision that GPUs lack", run("--device", "sim", "--precision", "tf32"), 78, "found precision tf32, allowed is fp32"),
+    ("jitter on a CPU", run("--jitter", "3"), 64, "option --jitter: found device auto, allowed is sim:PROFILE"),
+    ("saving what is not there", run("--device", "sim", "--save", FILES.name + "/x.safetensors"), 78, "option --save"),
+    ("an unknown table", ("reproduce", "torch"), 64, "allowed is one of torch-vs-apex"),
+    ("a table on a CPU", ("reproduce", "torch-vs-apex", "--device", "cpu"), 64, "allowed is sim:PROFILE"),
+    ("whatif of an unknown policy", ("whatif", "--policy", "dpp"), 64, "found 'dpp'"),
+    ("whatif of no link", ("whatif", "--gpus", "2", "--link", "1GB/s,1us"), 78, "which has no network"),
+])
+def is_answered_with_one_line(words, code, line):
+    result = harness(*words)
+    expect_equal(result.code, code, "exit code", result)
+    expect_equal(len(result.lines()), 1, "lines on stderr", result)
+    expect(line in result.err, f"expected '{line}'", result)
+
+
+# ---- what is printed ---------------------------------------------------------------------------
+
+@test
+def every_profile_shows_where_its_constants_come_from():
+    names = [line.split()[0] for line in harness("profiles").out.splitlines() if not line.startswith(" ")]
+    for name in ("v100-pcie-32g", "dgx1-v100", "dgx1-v100-4xib100", "v100-sxm2-ib100", "dgx1-p100", "dgx-a100-40g",
+                 "dgx-a100-80g", "dgx-h100", "hgx-h200", "titan-rtx-x2", "titan-rtx-x2-no-p2p", "v100-pcie-10gbe", "cpu"):
+        expect(name in names, f"expected the profile {name} in {names}")
+        shown = harness("profiles", name).out
+        expect("kappa: " in shown and "topology: " in shown and "source: " in shown, name, shown)
+
+
+@test
+def the_same_command_gives_the_same_results():
+    words = run("--device", "sim", "--gpus", "4", "--json", "-", "--jitter", "5")
+    first, second = (harness(*words).json() for _ in range(2))
+    for result in (first, second):
+        expect(result["simulated"], "simulated is not set")
+        result.pop("started_at")
+    expect_equal(first, second, "results")
+    other = harness(*run("--device", "sim", "--gpus", "4", "--json", "-", "--jitter", "6")).json()
+    expect(other["jobs"] != first["jobs"], "another seed of the jitter gives the same times")
+
+
+@test
+def memory_is_that_of_the_cpu():
+    words = ("run", "--mode", "both", "--model", "lenet", "--steps", "2", "--gpus", "2", "--json", "-", "--quiet")
+    sim, cpu = harness(*words, "--device", "sim").jobs(), harness(*words).jobs()
+    for engine in ("none", "ps", "ring"):
+        for a, b in zip(sim[engine]["ranks"], cpu[engine]["ranks"]):
+            for phase, held in a["memory"]["phases"].items():
+                if phase == "after_step":
+                    continue  # ends with the next step's begin, on the CPU at last with the evaluation's
+                found, expected = held["end_classes"], b["memory"]["phases"][phase]["end_classes"]
+                for name in found:
+                    if name != "workspace":
+                        expect_equal(found[name], expected[name], f"{engine}, rank {a['rank']}, {phase}, {name}")
+
+
+# ---- published tables --------------------------------------------------------------------------
+
+def table(name):
+    return harness("reproduce", name, "--json", "-").json()
+
+
+@cases([(name, name, misses) for name, misses in (
+    ("torch-vs-apex", {("2 to 8 GPUs, apex", "added to backward")}), ("ddp-benchmark", set()), ("throughput", set()),
+    ("reducer-memory", set()),
+    ("dp-vs-ddp", {("GPT-2, 2 TITAN RTX", "ddp-no-p2p"), ("GPT-2, 2 TITAN RTX", "ddp-no-p2p / ddp-nvlink")}))])
+def cells_are_within_their_limits_but_for_those_that_are_documented(name, misses):
+    result = table(name)
+    scored = [c for c in result["cells"] if c["verdict"]]
+    expect(len(scored) > 0, "no cell is scored")
+    found = {(c["row"], c["quantity"]) for c in scored if c["verdict"] == "MISS"}
+    expect_equal(found, misses, "cells beyond their limits")
+    for claim in result["claims"]:
+        expect(claim["holds"], claim["claim"], claim["detail"])
+
+
+@test
+def the_committed_outcome_is_what_the_program_gives():
+    root = os.environ.get("SOURCE_DIR", os.getcwd())
+    for name in ("torch-vs-apex", "ddp-benchmark", "throughput", "dp-vs-ddp", "reducer-memory"):
+        with open(os.path.join(root, "results/reproduce", name + ".json")) as file:
+            expect_equal(table(name)["cells"], json.load(file)["cells"], name)
+
+
+# ---- what if -----------------------------------------------------------------------------------
+
+@test
+def four_thousand_gpus_take_seconds_and_a_tree_beats_the_ring():
+    result = harness("whatif", "--model", "resnet50", "--profile", "dgx-a100-80g", "--gpus", "8,64,...,4096", "--json", "-")
+    points = result.json()["points"]
+    expect_equal([p["gpus"] for p in points], [8, 64, 512, 4096], "GPUs", result)
+    expect(points[0]["tree_step_ms"] is None and points[-1]["tree_step_ms"] < points[-1]["step_ms"], "trees", result)
+    expect(all(a["efficiency"] >= b["efficiency"] for a, b in zip(points, points[1:])), "efficiency grows", result)
+
+
+if __name__ == "__main__":
+    main()
