@@ -4,6 +4,7 @@ import os
 import re
 import tempfile
 
+from images import few_clothes
 from program import harness
 from tap import cases, expect, expect_equal, main, test
 
@@ -35,7 +36,7 @@ LEDGER_CLASSES = set(tables("docs/measuring.md")["Memory"])
 with open(os.path.join(ROOT, "docs/measuring.md"), encoding="utf-8") as text:
     PHASES = set(re.findall(r"`(\w+)`", text.read()))
 SECTIONS = {"jobs": "A job", "ranks": "A rank"}
-OPTIONAL = {"agreement"}
+OPTIONAL = {"agreement", "profile", "simulated_ranks", "prediction"}
 
 
 def undocumented_within(value, row, path):
@@ -163,7 +164,7 @@ def the_parts_of_a_step_add_up(words):
                 expect(rank["other_ns"][i] > -0.05 * total, f"{engine}: 'other' is {rank['other_ns'][i]} of {total}")
 
 
-@cases([("no evaluations", []), ("evaluations at the end of blocks", ["--eval-every", "1"])])
+@cases([("no evaluations", []), ("evaluations at the end of blocks", ["--eval-every", "3"])])
 def the_wall_time_holds_every_measured_step(words):
     for job in harness(*BOTH, *words, "--json", "-").jobs().values():
         for rank in job["ranks"]:
@@ -196,8 +197,8 @@ def traffic_is_what_the_algorithms_move(ranks):
 
 @cases([("2 ranks", 2), ("3 ranks", 3)])
 def with_a_server_a_rank_traffic_is_the_ring_s(ranks):
-    words = ["--model", "resnet18", "--data", "synthetic:3x32x32:10", "--batch", "2", "--drop-last", "--threads", "1",
-             "--gpus", ranks, "--steps", "90", "--json", "-"]  # 44.7 MB of parameters
+    words = ["--model", "resnet18", "--data", few_clothes(), "--batch", "2", "--drop-last", "--threads", "1",
+             "--gpus", ranks, "--steps", "60", "--json", "-"]  # 44.7 MB of parameters
     ring = harness(*words, "--mode", "ring", limit=180).jobs()["ring"]["traffic"]["per_rank"]
     ps = harness(*words, "--mode", "ps", "--policy", "sync", "--servers", ranks, limit=180).jobs()["ps"]["traffic"]["per_rank"]
     for key in ("bytes_sent_per_step", "bytes_received_per_step"):
