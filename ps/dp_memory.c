@@ -14,14 +14,22 @@ int64_t ps_dp_difference(const ps_dp_sizes *s, ps_dp_phase p)
 {
     int64_t rest = s->kept + s->state + s->batch; /* G + S, and the batch */
     switch (p) {
-    case PS_DP_OPTIMIZED: return 2 * s->parameters + s->state + s->buffers;
-    case PS_DP_REPLICATED: return rest;
-    case PS_DP_FORWARD_END: return rest + (s->lean ? 1 : 2) * s->outputs;
-    case PS_DP_LOSS_BACKWARD: return rest + (s->lean ? 1 : 4) * s->outputs;
-    case PS_DP_BACKWARD: return rest + (s->lean ? 1 : 2) * s->outputs - s->other_output;
-    case PS_DP_REDUCE_BEGINS: return s->parameters + rest;
-    case PS_DP_REDUCE_ENDS: return (s->lean ? 1 : 2) * s->parameters + rest;
-    case PS_DP_PHASE_COUNT: break;
+    case PS_DP_OPTIMIZED:
+        return 2 * s->parameters + s->state + s->buffers;
+    case PS_DP_REPLICATED:
+        return rest;
+    case PS_DP_FORWARD_END:
+        return rest + (s->lean ? 1 : 2) * s->outputs;
+    case PS_DP_LOSS_BACKWARD:
+        return rest + (s->lean ? 1 : 4) * s->outputs;
+    case PS_DP_BACKWARD:
+        return rest + (s->lean ? 1 : 2) * s->outputs - s->other_output;
+    case PS_DP_REDUCE_BEGINS:
+        return s->parameters + rest;
+    case PS_DP_REDUCE_ENDS:
+        return (s->lean ? 1 : 2) * s->parameters + rest;
+    case PS_DP_PHASE_COUNT:
+        break;
     }
     return 0;
 }

@@ -70,6 +70,7 @@ build_suite build 150 build
 suite units 180 build units
 suite golden 120 build golden
 suite faults 180 build faults
+suite gpu 300 build gpu
 suite commands 180 build commands
 build_suite build-address 120 build-asan -DPSRING_SANITIZE=address
 suite address 150 build-asan 'units|faults-asan'
@@ -79,6 +80,7 @@ build_suite build-fuzz 60 build-fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
 suite fuzz 60 build-fuzz fuzz
 if [ $all = yes ]; then
     suite golden-large 3600 build golden-large
+    suite units-long 3600 build units-long
     suite faults-long 1800 build faults-long
     suite commands-long 1800 build commands-long
     suite fuzz-long 1800 build-fuzz fuzz-long

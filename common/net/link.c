@@ -8,7 +8,8 @@
 
 static status refuse(const char *text)
 {
-    return fail(STATUS_USAGE, "option --link: found '%s', allowed is BANDWIDTH,LATENCY as in 1GB/s,50us", text);
+    return fail(STATUS_USAGE, "option --link: found '%s', allowed is BANDWIDTH,LATENCY as in 1GB/s,50us",
+                text);
 }
 
 status net_link_parse(const char *text, net_link *out)
@@ -46,7 +47,8 @@ static int64_t occupy(_Atomic int64_t *way, int64_t ns, int64_t now_ns)
 {
     int64_t free_ns = atomic_load_explicit(way, memory_order_relaxed), end;
     do end = (free_ns > now_ns ? free_ns : now_ns) + ns;
-    while (!atomic_compare_exchange_weak_explicit(way, &free_ns, end, memory_order_relaxed, memory_order_relaxed));
+    while (!atomic_compare_exchange_weak_explicit(way, &free_ns, end, memory_order_relaxed,
+                                                  memory_order_relaxed));
     return end;
 }
 

@@ -46,7 +46,8 @@ static void add(trace *t, const trace_event *events, int count)
     for (int i = 0; i < count && at + i < t->capacity; i++) t->events[at + i] = events[i];
 }
 
-void trace_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns, int64_t end_ns)
+void trace_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns,
+                 int64_t end_ns)
 {
     add(t, &(trace_event){TRACE_SLICE, (int32_t)track, name, index, 0, begin_ns, end_ns}, 1);
 }

@@ -1,9 +1,9 @@
 /* What a rank did when, for a viewer of time lines: recorded into memory that is taken before the first step,
  * and written as Chrome's trace events, which Perfetto reads too ("Trace Event Format", Duman et al., 2016).
  *
- * A rank is a process with three tracks, on which slices nest. What overlaps (buckets and keys in flight) is in
- * asynchronous slices; a flow is an arrow through slices: from the gradient that made a bucket ready to the
- * communication that carried it to the wait that ended with it.
+ * A rank is a process with three tracks, on which slices nest. What overlaps (buckets and keys in flight) is
+ * in asynchronous slices; a flow is an arrow through slices: from the gradient that made a bucket ready to
+ * the communication that carried it to the wait that ended with it.
  *
  * Any thread may record. All functions take NULL for a recorder that there is none of. Times are those of one
  * clock for all ranks. */
@@ -20,9 +20,9 @@
 typedef struct trace trace;
 
 /* name, name in the viewer, and its place from above */
-#define TRACE_TRACK_LIST(X)                                                                          \
-    X(COMPUTE, "compute")                                                                            \
-    X(COMMUNICATION, "communication")                                                                \
+#define TRACE_TRACK_LIST(X)                                                                                  \
+    X(COMPUTE, "compute")                                                                                    \
+    X(COMMUNICATION, "communication")                                                                        \
     X(OPTIMIZER, "optimizer")
 
 #define TRACE_TRACK_ENUM(name, text) TRACE_##name,
@@ -42,7 +42,8 @@ bool trace_is_on(const trace *t);
 int64_t trace_dropped(const trace *t);
 
 /* Names are borrowed: literals. With an index the viewer shows "name 3". */
-void trace_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns, int64_t end_ns);
+void trace_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns,
+                 int64_t end_ns);
 /* In flight; `id` tells it from others of the name at that time. */
 void trace_async(trace *t, const char *name, int64_t index, int64_t id, int64_t begin_ns, int64_t end_ns);
 /* The points of a flow have one id; each lies in a slice of its track. */
@@ -50,8 +51,8 @@ void trace_flow(trace *t, trace_flow_point point, trace_track track, int64_t id,
 /* Logical bytes of every class. */
 void trace_memory(trace *t, int64_t ns, const int64_t bytes[LEDGER_CLASS_COUNT]);
 
-/* Appends the events as JSON objects with a comma behind each. `process` is a number of the rank that is unique
- * in the file, `name` what the viewer shows. */
+/* Appends the events as JSON objects with a comma behind each. `process` is a number of the rank that is
+ * unique in the file, `name` what the viewer shows. */
 void trace_write(const trace *t, int process, const char *name, text_buffer *out);
 
 #endif

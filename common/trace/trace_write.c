@@ -19,8 +19,10 @@ static const char *microseconds(int64_t ns, char *buffer, size_t size)
 
 static const char *name_of(const trace_event *e, char *buffer, size_t size)
 {
-    if (e->index == TRACE_NO_INDEX) snprintf(buffer, size, "%s", e->name);
-    else snprintf(buffer, size, "%s %" PRId64, e->name, e->index);
+    if (e->index == TRACE_NO_INDEX)
+        snprintf(buffer, size, "%s", e->name);
+    else
+        snprintf(buffer, size, "%s %" PRId64, e->name, e->index);
     return buffer;
 }
 
@@ -28,7 +30,8 @@ static void write_slice(const trace_event *e, int process, text_buffer *out)
 {
     char name[64], begin[32], length[32];
     int64_t ns = e->end_ns > e->begin_ns ? e->end_ns - e->begin_ns : 0;
-    text_append(out, "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%s,\"dur\":%s},\n",
+    text_append(out,
+                "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%s,\"dur\":%s},\n",
                 name_of(e, name, sizeof name), track_names[e->track], process, e->track + 1,
                 microseconds(e->begin_ns, begin, sizeof begin), microseconds(ns, length, sizeof length));
 }
@@ -38,8 +41,9 @@ static void write_async(const trace_event *e, int process, text_buffer *out)
     char name[64], at[32];
     name_of(e, name, sizeof name);
     for (int end = 0; end < 2; end++)
-        text_append(out, "{\"ph\":\"%s\",\"name\":\"%s\",\"cat\":\"in flight\",\"id2\":{\"local\":\"%" PRId64
-                         "\"},\"pid\":%d,\"tid\":%d,\"ts\":%s},\n",
+        text_append(out,
+                    "{\"ph\":\"%s\",\"name\":\"%s\",\"cat\":\"in flight\",\"id2\":{\"local\":\"%" PRId64
+                    "\"},\"pid\":%d,\"tid\":%d,\"ts\":%s},\n",
                     end ? "e" : "b", name, e->id, process, TRACE_COMMUNICATION + 1,
                     microseconds(end ? e->end_ns : e->begin_ns, at, sizeof at));
 }
@@ -49,9 +53,11 @@ static void write_flow(const trace_event *e, int process, text_buffer *out)
     static const char *const phases[] = {
         [TRACE_FLOW_BEGIN] = "s", [TRACE_FLOW_STEP] = "t", [TRACE_FLOW_END] = "f"};
     char at[32];
-    text_append(out, "{\"ph\":\"%s\",\"bp\":\"e\",\"name\":\"gradient\",\"cat\":\"gradient\",\"id\":\"%d.%" PRId64
-                     "\",\"pid\":%d,\"tid\":%d,\"ts\":%s},\n",
-                phases[e->index], process, e->id, process, e->track + 1, microseconds(e->begin_ns, at, sizeof at));
+    text_append(out,
+                "{\"ph\":\"%s\",\"bp\":\"e\",\"name\":\"gradient\",\"cat\":\"gradient\",\"id\":\"%d.%" PRId64
+                "\",\"pid\":%d,\"tid\":%d,\"ts\":%s},\n",
+                phases[e->index], process, e->id, process, e->track + 1,
+                microseconds(e->begin_ns, at, sizeof at));
 }
 
 /* One counter with a series a class: the classes of one moment stand behind each other. */
@@ -69,13 +75,19 @@ static int64_t write_memory(const trace *t, int64_t first, int64_t count, int pr
 
 static void write_names(int process, const char *name, text_buffer *out)
 {
-    text_append(out, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"%s\"}},\n", process, name);
-    text_append(out, "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n", process,
-                process);
+    text_append(out, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"%s\"}},\n",
+                process, name);
+    text_append(out,
+                "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n",
+                process, process);
     for (int k = 0; k < TRACE_TRACKS; k++) {
-        text_append(out, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n",
-                    process, k + 1, track_names[k]);
-        text_append(out, "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n",
+        text_append(
+            out,
+            "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n",
+            process, k + 1, track_names[k]);
+        text_append(out,
+                    "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_"
+                    "index\":%d}},\n",
                     process, k + 1, k);
     }
 }
@@ -89,10 +101,18 @@ void trace_write(const trace *t, int process, const char *name, text_buffer *out
     for (int64_t i = 0; i < count;) {
         const trace_event *e = &t->events[i++];
         switch (e->kind) {
-        case TRACE_SLICE: write_slice(e, process, out); break;
-        case TRACE_ASYNC: write_async(e, process, out); break;
-        case TRACE_FLOW: write_flow(e, process, out); break;
-        case TRACE_MEMORY: i = write_memory(t, i - 1, count, process, out); break;
+        case TRACE_SLICE:
+            write_slice(e, process, out);
+            break;
+        case TRACE_ASYNC:
+            write_async(e, process, out);
+            break;
+        case TRACE_FLOW:
+            write_flow(e, process, out);
+            break;
+        case TRACE_MEMORY:
+            i = write_memory(t, i - 1, count, process, out);
+            break;
         }
     }
 }

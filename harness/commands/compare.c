@@ -17,7 +17,7 @@ typedef struct comparison_run {
     const char *policies[MOST_POLICIES]; /* parts of `names` */
     int policy_count;
     char names[512];
-    char **words;   /* harness run ... --mode ENGINE --policy P */
+    char **words; /* harness run ... --mode ENGINE --policy P */
     int word_count;
     const char *json;
 } comparison_run;
@@ -26,7 +26,8 @@ typedef struct comparison_run {
 
 static status take_policies(comparison_run *c, const char *text)
 {
-    if (strlen(text) >= sizeof c->names) return fail(STATUS_USAGE, "option %s: found a list of %zu characters", option_name, strlen(text));
+    if (strlen(text) >= sizeof c->names)
+        return fail(STATUS_USAGE, "option %s: found a list of %zu characters", option_name, strlen(text));
     snprintf(c->names, sizeof c->names, "%s", text);
     for (char *name = strtok(c->names, ","); name; name = strtok(NULL, ",")) {
         if (c->policy_count == MOST_POLICIES)
@@ -45,9 +46,12 @@ static status read_words(comparison_run *c, int argc, char *argv[])
     c->words[c->word_count++] = (char *)"harness";
     c->words[c->word_count++] = (char *)"run";
     for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], option_name) == 0 && i + 1 < argc) TRY(take_policies(c, argv[++i]));
-        else if (strncmp(argv[i], option_name, length) == 0 && argv[i][length] == '=') TRY(take_policies(c, argv[i] + length + 1));
-        else c->words[c->word_count++] = argv[i];
+        if (strcmp(argv[i], option_name) == 0 && i + 1 < argc)
+            TRY(take_policies(c, argv[++i]));
+        else if (strncmp(argv[i], option_name, length) == 0 && argv[i][length] == '=')
+            TRY(take_policies(c, argv[i] + length + 1));
+        else
+            c->words[c->word_count++] = argv[i];
     }
     if (c->policy_count == 0) return take_policies(c, "sync,ssp,async");
     return STATUS_OK;
@@ -67,7 +71,8 @@ static status engine_of_policy(const char *policy, const char **out)
 
 /* ---- runs --------------------------------------------------------------------------------------- */
 
-static status run_one(run_config *config, run_plan *plan, int argc, char *const *words, json_t **out, int *exit_code)
+static status run_one(run_config *config, run_plan *plan, int argc, char *const *words, json_t **out,
+                      int *exit_code)
 {
     run_jobs jobs;
     int64_t started = (int64_t)time(NULL);
@@ -105,7 +110,8 @@ static status run_policy(comparison_run *c, const char *policy, json_t *runs, in
     if (rc == STATUS_OK) rc = run_config_parse(config, count - 2, c->words + 2);
     if (rc == STATUS_OK) rc = run_one(config, &plan, count - 2, c->words, &result, exit_code);
     c->json = config->run.json;
-    if (result && json_array_append_new(runs, result) != 0) rc = fail(STATUS_SYSTEM, "no memory for the results");
+    if (result && json_array_append_new(runs, result) != 0)
+        rc = fail(STATUS_SYSTEM, "no memory for the results");
     run_plan_free(&plan);
     free(config);
     return rc;
@@ -141,4 +147,5 @@ static void help_compare(text_buffer *out)
 }
 
 const command command_compare = {"compare", "[--policies P,P,...] [options of run]",
-                                 "train under several policies, and show their loss against time", run_compare, help_compare};
+                                 "train under several policies, and show their loss against time",
+                                 run_compare, help_compare};

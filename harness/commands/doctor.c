@@ -5,6 +5,7 @@
 #include "common/device/host/host.h"
 #include "harness/commands/output.h"
 #include "harness/run/version.h"
+#include "ring/collectives/nccl/collective_nccl.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -203,7 +204,9 @@ static void cuda(text_buffer *out)
     cuda_piece(out, "CUDA driver", p.driver, p.why_driver, "no GPU can be used");
     cuda_piece(out, "cuBLASLt", p.cublaslt, p.why_cublaslt, "own matrix products, many times slower, no TF32");
     cuda_piece(out, "cuDNN", p.cudnn, p.why_cudnn, "own convolutions, many times slower, no TF32");
-    cuda_piece(out, "NCCL", p.nccl, p.why_nccl, "the ring goes through host memory, on one machine");
+    char nccl[192];
+    bool found = collective_nccl_found(nccl, sizeof nccl);
+    cuda_piece(out, "NCCL", found ? nccl : "", found ? "" : nccl, "the ring goes through host memory, on one machine");
 }
 
 static void data_sets(text_buffer *out)

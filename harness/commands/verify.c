@@ -16,6 +16,7 @@ typedef struct verify_options {
     int mode;
     const char *policy;
     int64_t threads;
+    bool bf16;
 } verify_options;
 
 enum { MODE_AUTO, MODE_NONE, MODE_PS, MODE_RING, MODE_BOTH };
@@ -31,6 +32,8 @@ static const option verify_option_list[] = {
      .help = "how an engine behaves, see `harness policies`"},
     {.name = "threads", .argument = "N", .type = OPTION_INT, .offset = FIELD(threads), .initial = "1", .low = 1,
      .high = 1024, .help = "compute threads a rank"},
+    {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
+     .help = "products multiply in bfloat16; held to 1/128 of the losses and 5% of every tensor's l2"},
 };
 static const option_table verify_option_table = {"Verify", verify_option_list,
                                                  sizeof verify_option_list / sizeof verify_option_list[0]};
@@ -97,6 +100,7 @@ static status verify_engine(const verify_setup *s, const golden_file *f, int eng
     verify_config config = {.file = f,
                             .device = s->options.device,
                             .threads = (int)s->options.threads,
+                            .bf16 = s->options.bf16,
                             .engine = engine_table[engine],
                             .engine_options = s->engines[engine],
                             .policy = policy_for(s, f, engine),

@@ -29,8 +29,8 @@ static double duration(const json_t *job)
     return longest;
 }
 
-/* The mean of the losses of all steps, of whichever rank, that ended in (from, until]; NaN: none did. Each rank has
- * its own time: the sum of its steps. */
+/* The mean of the losses of all steps, of whichever rank, that ended in (from, until]; NaN: none did. Each
+ * rank has its own time: the sum of its steps. */
 static double loss_between(const json_t *job, double from, double until)
 {
     double sum = 0;
@@ -55,14 +55,18 @@ static double loss_between(const json_t *job, double from, double until)
 
 static void cell(double value, int decimals, text_buffer *out)
 {
-    if (isnan(value)) text_append(out, "%*s", COLUMN, "-");
-    else text_append(out, "%*.*f", COLUMN, decimals, value);
+    if (isnan(value))
+        text_append(out, "%*s", COLUMN, "-");
+    else
+        text_append(out, "%*.*f", COLUMN, decimals, value);
 }
 
-static void row(const json_t *runs, const char *label, const char *path, double scale, int decimals, text_buffer *out)
+static void row(const json_t *runs, const char *label, const char *path, double scale, int decimals,
+                text_buffer *out)
 {
     text_append(out, "%-24s", label);
-    for (size_t i = 0; i < json_array_size(runs); i++) cell(scale * report_number_at(job_of(runs, i), path), decimals, out);
+    for (size_t i = 0; i < json_array_size(runs); i++)
+        cell(scale * report_number_at(job_of(runs, i), path), decimals, out);
     text_append(out, "\n");
 }
 
@@ -93,12 +97,14 @@ static void loss_against_time(const json_t *runs, text_buffer *out)
 {
     double end = 0;
     for (size_t i = 0; i < json_array_size(runs); i++) end = fmax(end, duration(job_of(runs, i)));
-    text_append(out, "\nTraining loss against time: the mean over the steps that ended since the row above\n");
+    text_append(out,
+                "\nTraining loss against time: the mean over the steps that ended since the row above\n");
     heads(runs, FIRST_COLUMN, "seconds", out);
     for (int row_number = 1; row_number <= ROWS; row_number++) {
         double from = end * (row_number - 1) / ROWS, until = end * row_number / ROWS;
         text_append(out, "%-*.3f", FIRST_COLUMN, until);
-        for (size_t i = 0; i < json_array_size(runs); i++) cell(loss_between(job_of(runs, i), from, until), 4, out);
+        for (size_t i = 0; i < json_array_size(runs); i++)
+            cell(loss_between(job_of(runs, i), from, until), 4, out);
         text_append(out, "\n");
     }
 }
@@ -106,8 +112,9 @@ static void loss_against_time(const json_t *runs, text_buffer *out)
 void report_compare(const json_t *runs, text_buffer *out)
 {
     const json_t *first = json_array_get(runs, 0), *w = json_object_get(first, "workload");
-    text_append(out, "%s, %s, batch %.0f a rank, %s, seed %.0f; %s\n\n", report_text_at(w, "model"), report_text_at(w, "data"),
-                report_number_at(w, "batch_per_rank"), report_text_at(w, "optimizer"), report_number_at(w, "seed"),
+    text_append(out, "%s, %s, batch %.0f a rank, %s, seed %.0f; %s\n\n", report_text_at(w, "model"),
+                report_text_at(w, "data"), report_number_at(w, "batch_per_rank"),
+                report_text_at(w, "optimizer"), report_number_at(w, "seed"),
                 report_text_at(first, "hardware_note"));
     heads(runs, 24, "", out);
     row(runs, "ranks", "world_size", 1, 0, out);

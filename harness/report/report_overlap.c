@@ -18,11 +18,13 @@ static void append_time(const json_t *value, text_buffer *out)
     text_append(out, "%*s", COLUMN_WIDTH, cell);
 }
 
-static void row_of_phase(const json_t *const *jobs, int count, const char *label, const char *phase, text_buffer *out)
+static void row_of_phase(const json_t *const *jobs, int count, const char *label, const char *phase,
+                         text_buffer *out)
 {
     text_append(out, "%-*s", LABEL_WIDTH, label);
     for (int i = 0; i < count; i++)
-        append_time(json_object_get(json_object_get(json_object_get(jobs[i], "phases"), phase), "median_ns"), out);
+        append_time(json_object_get(json_object_get(json_object_get(jobs[i], "phases"), phase), "median_ns"),
+                    out);
     text_append(out, "\n");
 }
 
@@ -34,7 +36,8 @@ static const json_t *of_first_rank(const json_t *job, const char *key)
 static void bound_row(const json_t *const *jobs, int count, text_buffer *out)
 {
     bool any = false;
-    for (int i = 0; i < count; i++) any = any || json_is_number(of_first_rank(jobs[i], "last_bucket_bound_ns"));
+    for (int i = 0; i < count; i++)
+        any = any || json_is_number(of_first_rank(jobs[i], "last_bucket_bound_ns"));
     if (!any) return;
     text_append(out, "%-*s", LABEL_WIDTH, "  bound: its bytes over the emulated link");
     for (int i = 0; i < count; i++) append_time(of_first_rank(jobs[i], "last_bucket_bound_ns"), out);
@@ -66,7 +69,8 @@ void report_overlap(const json_t *result, text_buffer *out)
     }
     if (count == 0) return;
     bool emulated = json_is_true(json_object_get(result, "emulated"));
-    text_append(out, "\n%-*s", LABEL_WIDTH, emulated ? "Communication a step (emulated link)" : "Communication a step");
+    text_append(out, "\n%-*s", LABEL_WIDTH,
+                emulated ? "Communication a step (emulated link)" : "Communication a step");
     for (int k = 0; k < count; k++) {
         char name[64];
         snprintf(name, sizeof name, "%s (%s)", text_of(jobs[k], "engine"), text_of(jobs[k], "policy"));
@@ -76,7 +80,8 @@ void report_overlap(const json_t *result, text_buffer *out)
     row_of_phase(jobs, count, "in all", "communication_ns", out);
     row_of_phase(jobs, count, "  hidden behind computation", "hidden_communication_ns", out);
     row_of_phase(jobs, count, "exposed: computation waited", "exposed_communication_ns", out);
-    row_of_phase(jobs, count, "first all-reduce to end of backward (PyTorch)", "first_to_backward_end_ns", out);
+    row_of_phase(jobs, count, "first all-reduce to end of backward (PyTorch)", "first_to_backward_end_ns",
+                 out);
     bytes_row(jobs, count, out);
     row_of_phase(jobs, count, "  from its start to its end", "last_bucket_ns", out);
     bound_row(jobs, count, out);
@@ -86,5 +91,6 @@ void report_emulated(const json_t *result, text_buffer *out)
 {
     if (!json_is_true(json_object_get(result, "emulated"))) return;
     const char *link = text_of(json_object_get(result, "configuration"), "link");
-    text_append(out, "EMULATED: the ranks' network is paced to %s; all times and rates below are emulated.\n", link);
+    text_append(out, "EMULATED: the ranks' network is paced to %s; all times and rates below are emulated.\n",
+                link);
 }

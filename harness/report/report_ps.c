@@ -1,4 +1,5 @@
-/* What the report says of a parameter server alone: how stale reads were, and where device 0's memory goes. */
+/* What the report says of a parameter server alone: how stale reads were, and where device 0's memory goes.
+ */
 #include "harness/report/report_impl.h"
 
 #include <math.h>
@@ -38,14 +39,18 @@ void report_staleness(const json_t *job, text_buffer *out)
     double bins[MOST_BINS] = {0}, reads, largest, mean;
     int used = add_up(job, bins, &reads, &largest, &mean);
     if (reads == 0) return;
-    text_append(out, "\nStaleness under %s: updates that parameters got between their read and the update made from it;\n"
-                     "%.0f reads, mean %.2f, largest %.0f\n",
-                report_text_at(job, "policy"), reads, mean, largest);
+    text_append(
+        out,
+        "\nStaleness under %s: updates that parameters got between their read and the update made from it;\n"
+        "%.0f reads, mean %.2f, largest %.0f\n",
+        report_text_at(job, "policy"), reads, mean, largest);
     double rest = 0;
     for (int i = 0; i < used; i++) {
-        if (i >= SHOWN_BINS) rest += bins[i];
-        else text_append(out, "  %2d  %5.1f %%  %.*s\n", i, 100 * bins[i] / reads, (int)lround(40 * bins[i] / reads),
-                         "########################################");
+        if (i >= SHOWN_BINS)
+            rest += bins[i];
+        else
+            text_append(out, "  %2d  %5.1f %%  %.*s\n", i, 100 * bins[i] / reads,
+                        (int)lround(40 * bins[i] / reads), "########################################");
     }
     if (rest > 0) text_append(out, "  more %4.1f %%\n", 100 * rest / reads);
 }
@@ -70,8 +75,9 @@ static const json_t *largest_phase(const json_t *m)
     const json_t *most = NULL;
     size_t i;
     json_t *p;
-    json_array_foreach(json_object_get(m, "phases"), i, p)
-        if (!most || report_number_at(p, "difference_bytes") > report_number_at(most, "difference_bytes")) most = p;
+    json_array_foreach(json_object_get(m, "phases"), i,
+                       p) if (!most || report_number_at(p, "difference_bytes") >
+                                           report_number_at(most, "difference_bytes")) most = p;
     return most;
 }
 
@@ -79,9 +85,12 @@ static void explain(const json_t *m, const char *unit_name, double unit, text_bu
 {
     const json_t *p = largest_phase(m);
     if (!p) return;
-    text_append(out, "Device 0 holds most above another, %.1f %s, at '%s' (%s): it alone keeps the parameters between "
-                     "steps (P)", report_number_at(p, "difference_bytes") / unit, unit_name, report_text_at(p, "phase"),
-                report_text_at(p, "formula"));
+    text_append(
+        out,
+        "Device 0 holds most above another, %.1f %s, at '%s' (%s): it alone keeps the parameters between "
+        "steps (P)",
+        report_number_at(p, "difference_bytes") / unit, unit_name, report_text_at(p, "phase"),
+        report_text_at(p, "formula"));
     if (report_number_at(m, "optimizer_state_bytes") > 0) text_append(out, " and the optimizer's state (S)");
     if (report_number_at(m, "kept_gradients_bytes") > 0) text_append(out, ", keeps the last gradients (G)");
     text_append(out, ", sums all ranks' gradients%s.\n",
@@ -95,9 +104,12 @@ void report_dataparallel_memory(const json_t *job, text_buffer *out)
     bool small = report_number_at(m, "parameters_bytes") < 10 * MIB;
     const char *unit_name = small ? "KiB" : "MiB";
     double unit = small ? 1024 : MIB;
-    text_append(out, "\nMemory by phase under dp, %s: device 0, another device, and DataParallel's formula for the difference\n"
-                     "(lifetimes %s; the formula's figures include the batch, and the buffers where the parameters are)\n",
-                unit_name, strcmp(report_text_at(m, "lifetimes"), "torch") == 0 ? "as in PyTorch" : "lean");
+    text_append(
+        out,
+        "\nMemory by phase under dp, %s: device 0, another device, and DataParallel's formula for the "
+        "difference\n"
+        "(lifetimes %s; the formula's figures include the batch, and the buffers where the parameters are)\n",
+        unit_name, strcmp(report_text_at(m, "lifetimes"), "torch") == 0 ? "as in PyTorch" : "lean");
     list_sizes(m, unit, out);
     text_append(out, "%-36s%12s%12s%12s%12s  %s\n", "", "device 0", "another", "difference", "formula", "");
     size_t i;
@@ -106,10 +118,11 @@ void report_dataparallel_memory(const json_t *job, text_buffer *out)
     {
         text_append(out, "%-36s%12.2f%12.2f%12.2f%12.2f  %s\n", report_text_at(p, "phase"),
                     report_number_at(p, "device0_bytes") / unit, report_number_at(p, "other_bytes") / unit,
-                    report_number_at(p, "difference_bytes") / unit, report_number_at(p, "formula_bytes") / unit,
-                    report_text_at(p, "formula"));
+                    report_number_at(p, "difference_bytes") / unit,
+                    report_number_at(p, "formula_bytes") / unit, report_text_at(p, "formula"));
     }
     explain(m, unit_name, unit, out);
-    text_append(out, "Traffic is a star over ZeroMQ through rank 0; DataParallel over NCCL replicates and reduces in "
-                     "pipelined rings.\n");
+    text_append(
+        out, "Traffic is a star over ZeroMQ through rank 0; DataParallel over NCCL replicates and reduces in "
+             "pipelined rings.\n");
 }

@@ -255,6 +255,12 @@ static void memory_table(const json_t *job, text_buffer *out)
         memory_row(label, rank, "peak", unit.bytes, out);
         memory_row(label, rank, "current", unit.bytes, out);
     }
+    const json_t *servers = json_object_get(job, "servers");
+    for (size_t i = 0; i < json_array_size(servers); i++) {
+        char label[32];
+        snprintf(label, sizeof label, "s%zu", i);
+        memory_row(label, json_array_get(servers, i), "peak", unit.bytes, out);
+    }
     text_append(out, "Largest on rank %.0f in %s: %.3f of the mean, %.1f %s above the smallest.",
                 report_number_at(job, "memory_imbalance.rank"), report_text_at(job, "memory_imbalance.phase"),
                 report_number_at(job, "memory_imbalance.maximum_over_mean"),
@@ -262,6 +268,9 @@ static void memory_table(const json_t *job, text_buffer *out)
     double pss = report_number_at(json_array_get(ranks, 0), "process.proportional_bytes");
     if (!isnan(pss) && pss > 0)
         text_append(out, " Process of rank 0, measured: %.1f MiB, shared pages counted by share.", pss / 1048576);
+    double used = report_number_at(json_array_get(ranks, 0), "process.device_used_bytes");
+    if (!isnan(used))
+        text_append(out, " Its GPU, says the driver: %.1f MiB in use by all.", used / 1048576);
     text_append(out, "\n");
 }
 

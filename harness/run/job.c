@@ -12,11 +12,13 @@
 #include <unistd.h>
 
 /* Files in memory for every job, inherited by its ranks: rank 0 writes the result as JSON into one, the
- * parameters as float32 into another, and the trace into the third. */
+ * parameters as float32 into another, and the trace into the third. Servers of their own add a line of JSON each
+ * to the fourth. */
+enum { FILES = 4 };
 typedef struct delivery {
-    int result, params, trace;
-    char result_variable[48], params_variable[48], trace_variable[48];
-    const char *environment[5];
+    int result, params, trace, servers;
+    char result_variable[48], params_variable[48], trace_variable[48], servers_variable[48];
+    const char *environment[6];
 } delivery;
 
 /* GNU OpenMP's threads spin for 15 ms behind a parallel region: in a rank of several threads they take the
@@ -24,21 +26,24 @@ typedef struct delivery {
 static const char short_spin[] = "GOMP_SPINCOUNT=1000";
 
 static const char result_name[] = "HARNESS_RESULT_FD", params_name[] = "HARNESS_PARAMS_FD",
-                  trace_name[] = "HARNESS_TRACE_FD";
+                  trace_name[] = "HARNESS_TRACE_FD", servers_name[] = "HARNESS_SERVERS_FD";
 
 static status open_delivery(delivery *d)
 {
     d->result = memfd_create("harness-result", 0);
     d->params = memfd_create("harness-params", 0);
     d->trace = memfd_create("harness-trace", 0);
-    if (d->result < 0 || d->params < 0 || d->trace < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
+    d->servers = memfd_create("harness-servers", 0);
+    if (d->result < 0 || d->params < 0 || d->trace < 0 || d->servers < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
     snprintf(d->result_variable, sizeof d->result_variable, "%s=%d", result_name, d->result);
     snprintf(d->params_variable, sizeof d->params_variable, "%s=%d", params_name, d->params);
     snprintf(d->trace_variable, sizeof d->trace_variable, "%s=%d", trace_name, d->trace);
+    snprintf(d->servers_variable, sizeof d->servers_variable, "%s=%d", servers_name, d->servers);
     d->environment[0] = d->result_variable;
     d->environment[1] = d->params_variable;
     d->environment[2] = d->trace_variable;
-    if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY")) d->environment[3] = short_spin;
+    d->environment[3] = d->servers_variable;
+    if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY")) d->environment[4] = short_spin;
     return STATUS_OK;
 }
 
@@ -47,6 +52,7 @@ static void close_delivery(delivery *d)
     if (d->result >= 0) close(d->result);
     if (d->params >= 0) close(d->params);
     if (d->trace >= 0) close(d->trace);
+    if (d->servers >= 0) close(d->servers);
 }
 
 static int64_t size_of(int fd)
@@ -68,6 +74,26 @@ static status take_trace(const delivery *d, run_job *job)
     return STATUS_OK;
 }
 
+/* One object after the other. */
+static status take_servers(const delivery *d, json_t *result)
+{
+    int64_t bytes = size_of(d->servers);
+    char *text = bytes > 0 ? malloc((size_t)bytes) : NULL;
+    json_t *servers = json_array();
+    if (text && pread(d->servers, text, (size_t)bytes, 0) == bytes) {
+        for (size_t at = 0; at < (size_t)bytes;) {
+            json_error_t error;
+            json_t *server = json_loadb(text + at, (size_t)bytes - at, JSON_DISABLE_EOF_CHECK, &error);
+            if (!server) break;
+            json_array_append_new(servers, server);
+            at += (size_t)error.position;
+        }
+    }
+    free(text);
+    if (json_object_set_new(result, "servers", servers) != 0) return fail(STATUS_SYSTEM, "no memory for the results");
+    return STATUS_OK;
+}
+
 static status take_in(delivery *d, run_job *job)
 {
     json_error_t error;
@@ -75,6 +101,7 @@ static status take_in(delivery *d, run_job *job)
         lseek(d->result, 0, SEEK_SET);
         job->result = json_loadfd(d->result, 0, &error);
         if (!job->result) return fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
+        TRY(take_servers(d, job->result));
     }
     TRY(take_trace(d, job));
     int64_t bytes = size_of(d->params);
@@ -101,7 +128,7 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
                      delivery *deliveries, run_jobs *out)
 {
     launch_job jobs[ENGINE_COUNT];
-    int fds[3 * ENGINE_COUNT];
+    int fds[FILES * ENGINE_COUNT];
     run_progress progress = {.config = c, .plan = plan, .engines = engines};
     for (int i = 0; i < count; i++) {
         int e = engines[i], servers = 0;
@@ -111,16 +138,14 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
                                .world = run_config_world(c, e) + servers,
                                .servers = servers,
                                .environment = d->environment};
-        fds[3 * i] = d->result;
-        fds[3 * i + 1] = d->params;
-        fds[3 * i + 2] = d->trace;
+        memcpy(fds + FILES * i, (const int[]){d->result, d->params, d->trace, d->servers}, FILES * sizeof *fds);
     }
     launch_options options = launch_defaults();
     options.jobs = jobs;
     options.job_count = count;
     options.argv = argv;
     options.inherited_fds = fds;
-    options.inherited_count = 3 * count;
+    options.inherited_count = FILES * count;
     options.take_turns = count > 1;
     options.stall_timeout_ns = c->shared.stall_timeout_ns;
     if (run_progress_begin(&progress)) {
@@ -153,7 +178,7 @@ status run_jobs_run(const run_config *config, const run_plan *plan, char *const 
     *out = (run_jobs){0};
     delivery deliveries[ENGINE_COUNT];
     status rc = STATUS_OK;
-    for (int e = 0; e < ENGINE_COUNT; e++) deliveries[e] = (delivery){.result = -1, .params = -1, .trace = -1};
+    for (int e = 0; e < ENGINE_COUNT; e++) deliveries[e] = (delivery){.result = -1, .params = -1, .trace = -1, .servers = -1};
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(config, e)) rc = open_delivery(&deliveries[e]);
     if (rc == STATUS_OK) rc = launch_all(config, plan, argv, deliveries, out);
@@ -193,6 +218,16 @@ status run_jobs_deliver(const rank_outcome *outcome)
     status rc = write_all(result, text, strlen(text));
     if (rc == STATUS_OK) rc = write_all(params, outcome->params, (size_t)outcome->param_count * sizeof(float));
     if (rc == STATUS_OK && outcome->trace && trace >= 0) rc = write_all(trace, outcome->trace, strlen(outcome->trace));
+    free(text);
+    return rc;
+}
+
+status run_jobs_deliver_server(const json_t *server)
+{
+    int servers = inherited(servers_name);
+    char *text = json_dumps(server, JSON_COMPACT);
+    if (!text) return fail(STATUS_SYSTEM, "no memory for the results");
+    status rc = servers >= 0 ? write_all(servers, text, strlen(text)) : STATUS_OK;
     free(text);
     return rc;
 }

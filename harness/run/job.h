@@ -19,5 +19,7 @@ void run_jobs_free(run_jobs *jobs);
 
 /* The rank side: hands a job's outcome to the launcher; rank 0 does. */
 status run_jobs_deliver(const rank_outcome *outcome);
+/* What a server of its own has to tell. */
+status run_jobs_deliver_server(const json_t *server);
 
 #endif

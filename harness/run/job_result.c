@@ -143,22 +143,21 @@ void job_result_add_memory(json_t *job, const json_t *ranks)
                                   (json_int_t)most, "rank", (json_int_t)at, "phase", phase ? phase : ""));
 }
 
-/* The mean over the ranks of each step's loss, or the one that rank 0 computes; first and last of the measured
- * steps apart. */
+/* The mean over the ranks of each step's loss: of those that have one, for a rank may be without samples, and under
+ * some policies rank 0 computes one for all. First and last of the measured steps apart. */
 static void add_losses(json_t *job, const json_t *ranks)
 {
     json_t *losses = json_array();
     size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), "losses")), world = json_array_size(ranks);
-    if (json_is_true(json_object_get(job, "one_loss"))) world = 1;
     for (size_t s = 0; s < steps; s++) {
         double sum = 0;
-        bool number = true;
+        int numbers = 0;
         for (size_t r = 0; r < world; r++) {
             const json_t *value = json_array_get(json_object_get(json_array_get(ranks, r), "losses"), s);
-            number = number && json_is_number(value);
+            numbers += json_is_number(value);
             sum += json_number_value(value);
         }
-        json_array_append_new(losses, number ? json_real(sum / (double)world) : json_null());
+        json_array_append_new(losses, numbers ? json_real(sum / numbers) : json_null());
     }
     json_object_set(job, "loss_first", steps ? json_array_get(losses, 0) : json_null());
     json_object_set(job, "loss_last", steps ? json_array_get(losses, steps - 1) : json_null());

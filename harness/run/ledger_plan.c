@@ -66,10 +66,13 @@ typedef struct planned_job {
     ps_dp_sizes sizes; /* of `dp`, from rank 0 */
 } planned_job;
 
-static status plan_rank(const run_config *c, const run_plan *p, int engine, int rank, int world, planned_job *out)
+static status plan_rank(const run_config *c, const run_plan *p, int engine, int rank, const sync_requirements *needs,
+                        planned_job *out)
 {
     trainer_config t;
     trainer *planned = NULL;
+    int world = run_config_world(c, engine);
+    int64_t loaded = c->data.batch * (needs->whole_batch && rank == 0 ? world : 1);
     plan_source source = {0};
     board_cell cell = {0};
     sync_blob nothing;
@@ -82,9 +85,8 @@ static status plan_rank(const run_config *c, const run_plan *p, int engine, int 
     int64_t test = dataset_describe(p->set)->samples[DATA_TEST], share = (test + world - 1) / world;
     bool evaluates = test >= world && c->run.eval_every >= 0;
     status rc;
-    TRY_GOTO(rc, trainer_open(&t, &planned), out);
-    int64_t loaded = trainer_loads(planned) == TRAINER_LOADS_ALL ? c->data.batch * world : c->data.batch;
     TRY_GOTO(rc, source_init(p->model, loaded, &source), out);
+    TRY_GOTO(rc, trainer_open(&t, &planned), out);
     TRY_GOTO(rc, trainer_offer(planned, &nothing), out);
     TRY_GOTO(rc, trainer_connect(planned, &nothing), out);
     TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < c->data.batch ? share : c->data.batch), out);
@@ -110,7 +112,7 @@ static status plan_job(const run_config *c, const run_plan *p, int engine, json_
     if (!job || json_array_append_new(jobs, job) != 0) return fail(STATUS_SYSTEM, "no memory to plan");
     TRY(type->requirements(c->engine_options[engine], c->policies[engine], world, &needs));
     for (int r = 0; r < world; r++) {
-        if (r <= needs.alike_from) TRY(plan_rank(c, p, engine, r, world, &planned));
+        if (r <= needs.alike_from) TRY(plan_rank(c, p, engine, r, &needs, &planned));
         json_t *rank = json_pack("{s:i, s:o}", "rank", r, "memory", ledger_to_json(&planned.memory));
         if (json_array_append_new(ranks, rank) != 0) return fail(STATUS_SYSTEM, "no memory to plan");
     }

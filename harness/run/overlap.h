@@ -1,4 +1,5 @@
-/* What of a step's communication lay behind computation, from the lives of buckets that the engine records. */
+/* What of a step's communication lay behind computation, from the lives of buckets that the engine records.
+ */
 #ifndef HARNESS_RUN_OVERLAP_H
 #define HARNESS_RUN_OVERLAP_H
 
@@ -17,8 +18,8 @@ typedef struct overlap {
 status overlap_open(overlap *o, int params);
 void overlap_close(overlap *o);
 
-/* Behind every step: fills in result->times what the train loop does not know. An engine without buckets hides
- * what nobody waited for. */
+/* Behind every step: fills in result->times what the train loop does not know. An engine without buckets
+ * hides what nobody waited for. */
 void overlap_take(overlap *o, const sync_engine *engine, step_result *result);
 
 /* "last_bucket_bytes" and "last_bucket_bound_ns": how long it takes at least over an emulated link; both null

@@ -356,14 +356,27 @@ static status run_all_steps(rank_state *s)
 
 /* ---- results ---------------------------------------------------------------------------------- */
 
-static json_t *rank_to_json(rank_state *s)
+/* What system and driver say, beside the ledger. */
+static json_t *measured_to_json(device *d)
 {
     ledger_external process = ledger_measure_process();
+    int64_t used = -1, whole = -1;
+    json_t *measured = json_pack("{s:I, s:I}", "resident_bytes", (json_int_t)process.resident, "proportional_bytes",
+                                 (json_int_t)process.proportional);
+    if (device_usage(d, &used, &whole) != STATUS_OK) error_clear();
+    if (used < 0) return measured;
+    json_object_set_new(measured, "device_used_bytes", json_integer((json_int_t)used));
+    json_object_set_new(measured, "device_total_bytes", json_integer((json_int_t)whole));
+    return measured;
+}
+
+static json_t *rank_to_json(rank_state *s)
+{
     const rendezvous_member *me = &rendezvous_members(s->rendezvous)[s->place->rank];
-    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:o, s:{s:I, s:I}}", "rank", s->place->rank, "host", me->host, "pid",
+    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:o, s:o}", "rank", s->place->rank, "host", me->host, "pid",
                              (int)me->pid, "device", device_get_info(trainer_device(s->trainer))->description, "memory",
-                             ledger_to_json(trainer_ledger(s->trainer)), "process", "resident_bytes",
-                             (json_int_t)process.resident, "proportional_bytes", (json_int_t)process.proportional);
+                             ledger_to_json(trainer_ledger(s->trainer)), "process",
+                             measured_to_json(trainer_device(s->trainer)));
     overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
     json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
     bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
@@ -378,12 +391,12 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     int engine = s->place->engine;
     char text[24];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s, s:b}", "engine", engine_table[engine]->name, "policy",
+    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s, s:b, s:o}", "engine", engine_table[engine]->name, "policy",
                      s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
                      run_config_threads(s->config, engine), "device", info->name, "simulated", (int)info->simulated,
                      "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step, "stopped_early",
                      (int)s->stopped, "parameter_hash", text, "one_loss",
-                     (int)trainer_has_one_loss(s->trainer));
+                     (int)trainer_has_one_loss(s->trainer), "servers", json_array());
 }
 
 static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_outcome *out)

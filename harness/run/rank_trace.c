@@ -70,7 +70,8 @@ static status join(const rendezvous_blob *blobs, int world, char **text)
     return STATUS_OK;
 }
 
-status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int64_t deadline_ns, int world, char **text)
+status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int64_t deadline_ns, int world,
+                         char **text)
 {
     char name[48];
     text_buffer events = {0};
@@ -83,11 +84,14 @@ status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int
     trace_write(t->recorder, engine * MOST_RANKS + rank + 1, name, &events);
     rendezvous_blob *blobs = calloc((size_t)world, sizeof *blobs);
     status rc = STATUS_OK;
-    if (events.out_of_memory || !blobs) rc = fail(STATUS_SYSTEM, "no memory for a trace");
+    if (events.out_of_memory || !blobs)
+        rc = fail(STATUS_SYSTEM, "no memory for a trace");
     else if (events.length > RENDEZVOUS_BLOB_MAX)
-        rc = fail(STATUS_CONFIG, "option --trace-steps: found a trace of %zu bytes a rank, allowed are %d: take fewer steps",
+        rc = fail(STATUS_CONFIG,
+                  "option --trace-steps: found a trace of %zu bytes a rank, allowed are %d: take fewer steps",
                   events.length, RENDEZVOUS_BLOB_MAX);
-    if (rc == STATUS_OK) rc = rendezvous_allgather(r, "trace", events.data, events.length, deadline_ns, blobs);
+    if (rc == STATUS_OK)
+        rc = rendezvous_allgather(r, "trace", events.data, events.length, deadline_ns, blobs);
     if (rc == STATUS_OK && rank == 0) rc = join(blobs, world, text);
     free(blobs);
     text_free(&events);

@@ -22,8 +22,9 @@ void rank_trace_close(rank_trace *t);
 void rank_trace_begin_step(rank_trace *t, int64_t step);
 void rank_trace_end_step(rank_trace *t, const step_result *result, const ledger *ledger);
 
-/* All ranks call it where a trace was asked for. *text on rank 0, the caller's: all ranks' events, each with a
- * comma behind it; NULL elsewhere. */
-status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int64_t deadline_ns, int world, char **text);
+/* All ranks call it where a trace was asked for. *text on rank 0, the caller's: all ranks' events, each with
+ * a comma behind it; NULL elsewhere. */
+status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int64_t deadline_ns, int world,
+                         char **text);
 
 #endif

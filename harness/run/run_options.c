@@ -34,7 +34,7 @@ static const option run_option_list[] = {
     {.name = "tf32", .type = OPTION_FLAG, .offset = FIELD(tf32),
      .help = "cuda: matrix products and convolutions multiply in TF32"},
     {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
-     .help = "cuda: matrix products multiply in bfloat16, all that is stored stays float32"},
+     .help = "cuda, cpu with AVX512_BF16: products multiply in bfloat16, all that is stored stays float32"},
     {.name = "share-gpu", .type = OPTION_FLAG, .offset = FIELD(share_gpu),
      .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
     {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = FIELD(steps), .high = 1e12,
@@ -158,9 +158,17 @@ static status choose_device(run_config *c)
     if (automatic) c->run.device = gpus > 0 ? "cuda" : "cpu";
     bool cuda = strcmp(c->run.device, "cuda") == 0;
     if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != RUN_NONE) c->run.gpus = gpus;
-    if (!cuda && (c->run.tf32 || c->run.bf16 || c->run.share_gpu))
-        return fail(STATUS_USAGE, "option --%s: found device %s, allowed is cuda",
-                    c->run.tf32 ? "tf32" : c->run.bf16 ? "bf16" : "share-gpu", c->run.device);
+    if (!cuda && (c->run.tf32 || c->run.share_gpu))
+        return fail(STATUS_USAGE, "option --%s: found device %s, allowed is cuda", c->run.tf32 ? "tf32" : "share-gpu",
+                    c->run.device);
+    if (c->run.bf16 && !cuda && strcmp(c->run.device, "cpu") != 0)
+        return fail(STATUS_USAGE, "option --bf16: found device %s, allowed is cuda or cpu", c->run.device);
+    if (c->run.bf16 && !cuda) { /* whether this processor can is known to the device */
+        device_config cpu = {.name = "cpu", .world = 1, .threads = 1, .precision = DEVICE_PRECISION_BF16};
+        device *d = NULL;
+        TRY(device_open(&cpu, &d));
+        device_close(&d);
+    }
     return STATUS_OK;
 }
 
@@ -214,6 +222,8 @@ static status parse_trace_steps(run_config *c)
     static const char *const what = "option --trace-steps";
     const char *text = c->run.trace_steps;
     char number[24];
+    if (c->run.trace && strncmp(c->run.device, "sim", 3) == 0)
+        return fail(STATUS_USAGE, "option --trace: found with --device %s, allowed are real devices", c->run.device);
     if (!text) return STATUS_OK;
     size_t length = strcspn(text, ":");
     if (text[length] != ':' || length >= sizeof number)

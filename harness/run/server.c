@@ -1,11 +1,12 @@
 #include "harness/run/server.h"
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
-#include "common/base/text.h"
+#include "harness/run/job.h"
+#include "harness/run/record.h"
 #include "ps/server/server_process.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef struct server_state {
     const run_config *config;
@@ -18,7 +19,7 @@ typedef struct server_state {
     optimizer *optimizer;
     ledger ledger;
     rendezvous *members;
-    sync_blob *offers;    /* [ranks + servers] */
+    sync_blob *offers; /* [ranks + servers] */
 } server_state;
 
 static int member_count(const server_state *s)
@@ -33,17 +34,20 @@ static status open_parts(server_state *s)
     int engine = s->place->engine, threads = run_config_threads(c, engine);
     sync_requirements needs = {0};
     model_options resolved;
-    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], s->place->world, &needs));
+    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], s->place->world,
+                                           &needs));
     TRY(run_config_build(c, &s->set, &s->model, &resolved));
-    device_config device = {.name = c->run.device, .rank = s->place->rank, .world = s->place->world, .threads = threads};
+    device_config device = {
+        .name = c->run.device, .rank = s->place->rank, .world = s->place->world, .threads = threads};
     TRY(device_open(&device, &s->device));
     dtype type = device_get_info(s->device)->compute_type;
-    nn_program_config program = {.batch = c->data.batch, .mode = NN_TRAIN, .type = type, .world = s->place->world};
+    nn_program_config program = {
+        .batch = c->data.batch, .mode = NN_TRAIN, .type = type, .world = s->place->world};
     TRY(nn_program_compile(s->model, &program, &s->program));
     param_set_config params = {.param_kind = needs.param_kind};
     TRY(param_set_open(s->device, s->model, s->program, &params, &s->params));
-    return optimizer_open(s->device, &c->optimizer, type, s->params->arena_elements, s->params->logical_bytes / dtype_size(type),
-                          &s->ledger, &s->optimizer);
+    return optimizer_open(s->device, &c->optimizer, type, s->params->arena_elements,
+                          s->params->logical_bytes / dtype_size(type), &s->ledger, &s->optimizer);
 }
 
 static status exchange(void *context, sync_blob mine, const sync_blob **offers)
@@ -53,7 +57,8 @@ static status exchange(void *context, sync_blob mine, const sync_blob **offers)
     if (!got) return fail(STATUS_SYSTEM, "no memory for the offers of %d ranks and servers", member_count(s));
     int64_t deadline = clock_now_ns() + s->config->run.connect_timeout_ns;
     status rc = rendezvous_allgather(s->members, "offers", mine.data, mine.bytes, deadline, got);
-    for (int m = 0; m < member_count(s) && rc == STATUS_OK; m++) s->offers[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
+    for (int m = 0; m < member_count(s) && rc == STATUS_OK; m++)
+        s->offers[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
     *offers = s->offers;
     free(got);
     board_cell_enter(board_cell_of(s->place->board, s->place->rank), BOARD_SERVE, clock_now_ns());
@@ -86,10 +91,11 @@ static status serve(server_state *s)
                                  .exchange = exchange,
                                  .exchange_context = s};
     TRY(ps_server_main(&context));
-    char bytes[32];
-    if (!c->run.quiet)
-        log_info("held %s at most: its shard, sums and optimizer state", text_format_bytes(bytes, sizeof bytes, (double)s->ledger.total.peak));
-    return STATUS_OK;
+    json_t *result = json_pack("{s:i, s:i, s:o}", "server", context.index, "pid", (int)getpid(), "memory",
+                               ledger_to_json(&s->ledger));
+    status rc = result ? run_jobs_deliver_server(result) : fail(STATUS_SYSTEM, "no memory for the results");
+    json_decref(result);
+    return rc;
 }
 
 static void tear_down(server_state *s)
@@ -110,8 +116,10 @@ status server_run(const run_config *config, const rank_place *place)
     board_cell *cell = board_cell_of(place->board, place->rank);
     board_cell_enter(cell, BOARD_SETUP, clock_now_ns());
     status rc = serve(&s);
-    if (rc != STATUS_OK) board_fail(place->board, place->rank, rc, error_message());
-    else board_cell_finish(cell);
+    if (rc != STATUS_OK)
+        board_fail(place->board, place->rank, rc, error_message());
+    else
+        board_cell_finish(cell);
     tear_down(&s);
     return rc;
 }

@@ -12,8 +12,10 @@ static status append_header(const run_config *c, text_buffer *out)
     char shown[64] = "none";
     TRY(net_link_parse(c->shared.link, &link));
     if (net_link_is_emulated(&link)) net_link_format(&link, shown, sizeof shown);
-    text_append(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"harness %s\",\"emulated_link\":\"%s\"},\n",
-                PROGRAM_VERSION, shown);
+    text_append(
+        out,
+        "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"harness %s\",\"emulated_link\":\"%s\"},\n",
+        PROGRAM_VERSION, shown);
     text_append(out, "\"traceEvents\":[\n");
     return STATUS_OK;
 }
@@ -28,7 +30,8 @@ status trace_file_write(const char *path, const run_config *config, const run_jo
     char *last = out.out_of_memory ? NULL : strrchr(out.data, ',');
     if (last && last[1] == '\n' && last[2] == '\0') *last = ' ';
     text_append(&out, "]}");
-    status rc = out.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a trace") : run_result_write_text(out.data, path);
+    status rc = out.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a trace")
+                                  : run_result_write_text(out.data, path);
     text_free(&out);
     return rc;
 }

@@ -1,9 +1,11 @@
 #include "harness/train/trainer.h"
 
+#include "common/base/text.h"
 #include "common/memory/plan.h"
 #include "common/sync/staged.h"
 #include "harness/train/trainer_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_program_slot *slot)
@@ -186,6 +188,20 @@ static status open_all(trainer *t)
     return open_engine(t);
 }
 
+/* In front of a refusal of the device: the rank, and what its ledger holds by then. */
+static void tell_memory(const trainer *t)
+{
+    char table[512] = "", size[32];
+    size_t length = 0;
+    for (int c = 0; c < LEDGER_CLASS_COUNT && length < sizeof table; c++) {
+        int64_t bytes = t->ledger.classes[c].current;
+        if (bytes == 0) continue;
+        length += (size_t)snprintf(table + length, sizeof table - length, "%s%s %s", length ? ", " : "",
+                                   ledger_class_name((ledger_class)c), text_format_bytes(size, sizeof size, (double)bytes));
+    }
+    error_context("rank %d, which holds %s", t->config.rank, length ? table : "nothing yet");
+}
+
 status trainer_open(const trainer_config *config, trainer **out)
 {
     *out = NULL;
@@ -194,6 +210,7 @@ status trainer_open(const trainer_config *config, trainer **out)
     t->config = *config;
     t->memory.activations.fd = t->memory.workspace.fd = t->memory.loss.fd = t->input.fd = t->target.fd = t->index.fd = -1;
     status rc = open_all(t);
+    if (rc == STATUS_SYSTEM && t->device && !device_get_info(t->device)->host_addressable) tell_memory(t);
     if (rc != STATUS_OK) trainer_close(&t);
     *out = t;
     return rc;

@@ -279,7 +279,8 @@ typedef struct stage {
         {stage_loss, true}, {stage_scatter_gradient, false}, {stage_enter_backward, false}, {stage_backward, true}, \
         {stage_enter_finish, false}, {stage_finish, false}
 
-static const stage stages[] = {STAGES_TO_BACKWARD, {stage_end, false}, {stage_download_loss, false}, {stage_await_loss, false}};
+static const stage stages[] = {
+    STAGES_TO_BACKWARD, {stage_end, false}, {stage_download_loss, false}, {stage_await_loss, false}};
 static const stage micro_stages[] = {
     STAGES_TO_BACKWARD, {stage_end_micro, false}, {stage_download_loss, false}, {stage_await_loss, false}};
 enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1 };

@@ -5,6 +5,8 @@
 
 static const double float64_limit = 1e-9; /* of the tensor's norm; of the loss */
 static const double kink_limit = 0.05;    /* of a gradient's l2 */
+/* Products of bfloat16, whose rounding unit is 2^-9: of the loss; of a tensor's l2. */
+static const double bfloat16_loss_limit = 0x1p-7, bfloat16_limit = 0.05;
 static const double unreliable = 1e-3;    /* of its l2: PyTorch's float32 error above it tells nothing */
 
 static void judge(comparison *c, const char *what, double found, double expected, double limit)
@@ -22,7 +24,12 @@ static void judge(comparison *c, const char *what, double found, double expected
 static double loss_limit(comparison_precision precision, double expected, double error)
 {
     double floor = 1e-6 * fabs(expected);
-    return precision == COMPARE_FLOAT64 ? float64_limit * fabs(expected) : 8 * (error > floor ? error : floor);
+    switch (precision) {
+    case COMPARE_FLOAT64: return float64_limit * fabs(expected);
+    case COMPARE_BFLOAT16: return bfloat16_loss_limit * fabs(expected);
+    case COMPARE_FLOAT32: break;
+    }
+    return 8 * (error > floor ? error : floor);
 }
 
 void compare_loss(comparison *c, comparison_precision precision, const golden_file *file, int64_t step, int rank,
@@ -71,12 +78,17 @@ void compare_tensor(comparison *c, comparison_precision precision, const golden_
         c->unchecked++;
         return;
     }
+    char what[sizeof c->what];
     digest d = digest_of(values, t->elements);
+    if (precision == COMPARE_BFLOAT16) {
+        snprintf(what, sizeof what, "%s %s l2", kind, t->name);
+        judge(c, what, d.l2, t->l2, bfloat16_limit * t->l2);
+        return;
+    }
     /* A gradient that is zero but for rounding (an attention key's bias) has no norm to speak of. Its
      * float32 error is then the floor: 1e-7 of the norm of all tensors together, which takes its place. */
     double scale = float64_limit * (t->l2 > 10 * t->error ? t->l2 : 1e7 * t->error);
     double root = sqrt((double)t->elements);
-    char what[sizeof c->what];
     snprintf(what, sizeof what, "%s %s l2", kind, t->name);
     judge(c, what, d.l2, t->l2, wide ? scale : 8 * t->error);
     snprintf(what, sizeof what, "%s %s sum", kind, t->name);
@@ -87,8 +99,10 @@ void compare_tensor(comparison *c, comparison_precision precision, const golden_
     }
 }
 
-void compare_tensor_with_kinks(comparison *c, const golden_tensor *t, const char *kind, const double *values)
+void compare_tensor_with_kinks(comparison *c, comparison_precision precision, const golden_tensor *t, const char *kind,
+                               const double *values)
 {
+    double limit = precision == COMPARE_BFLOAT16 ? 2 * kink_limit : kink_limit;
     c->tensors++;
     if (t->error > kink_limit * t->l2) {
         c->unchecked++;
@@ -96,5 +110,5 @@ void compare_tensor_with_kinks(comparison *c, const golden_tensor *t, const char
     }
     char what[sizeof c->what];
     snprintf(what, sizeof what, "%s %s l2", kind, t->name);
-    judge(c, what, digest_of(values, t->elements).l2, t->l2, kink_limit * t->l2);
+    judge(c, what, digest_of(values, t->elements).l2, t->l2, limit * t->l2);
 }

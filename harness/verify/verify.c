@@ -95,7 +95,7 @@ static status compare_params(verification *v, trainer *t, const golden_tensors *
     param_set *set = trainer_params(t);
     if (golden->count != m->param_count)
         return fail(STATUS_DATA, "found %d tensors, the model %s has %d", golden->count, m->name, m->param_count);
-    bool kinks = v->precision == COMPARE_FLOAT32 && f->kinks;
+    bool kinks = v->precision != COMPARE_FLOAT64 && f->kinks;
     for (int i = 0; i < m->param_count; i++) {
         const golden_tensor *g = find_tensor(golden, m->params[i].name);
         if (!g || g->elements != m->params[i].elements)
@@ -104,7 +104,7 @@ static status compare_params(verification *v, trainer *t, const golden_tensors *
         if (!values) return fail(STATUS_SYSTEM, "no memory for parameter %s", g->name);
         status rc = gradients ? param_set_export(set, NULL, gradients, i, DTYPE_F64, values)
                               : param_set_export(set, trainer_stream(t), set->params.data, i, DTYPE_F64, values);
-        if (rc == STATUS_OK && kinks) compare_tensor_with_kinks(v->out, g, kind, values);
+        if (rc == STATUS_OK && kinks) compare_tensor_with_kinks(v->out, v->precision, g, kind, values);
         else if (rc == STATUS_OK) compare_tensor(v->out, v->precision, g, kind, values);
         free(values);
         TRY(rc);
@@ -126,7 +126,7 @@ static status run_steps(verification *v, local_ranks *group, int rank, trainer *
     }
     TRY(trainer_settle(t));
     TRY(local_ranks_barrier(group));
-    bool kinks = v->precision == COMPARE_FLOAT32 && f->kinks;
+    bool kinks = v->precision != COMPARE_FLOAT64 && f->kinks;
     if (rank == 0 && !kinks) TRY(compare_params(v, t, &f->parameters_final, "parameter", NULL));
     return local_ranks_barrier(group); /* nobody leaves while a peer may need it */
 }
@@ -139,6 +139,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .world = c->file->world,
                              .job_token = v->token,
                              .device = c->device,
+                             .precision = c->bf16 ? DEVICE_PRECISION_BF16 : DEVICE_PRECISION_F32,
                              .threads = c->threads,
                              .share_gpu = true, /* ranks are threads of one process */
                              .model = v->model,
@@ -176,7 +177,7 @@ static status compare_rest(verification *v)
 {
     const golden_file *f = v->config->file;
     const nn_model *m = v->model;
-    bool kinks = v->precision == COMPARE_FLOAT32 && f->kinks;
+    bool kinks = v->precision != COMPARE_FLOAT64 && f->kinks;
     for (int64_t s = 0; s < (kinks ? 1 : f->steps); s++) {
         if (v->one_loss) compare_mean_loss(v->out, v->precision, f, s, v->losses[s * f->world]);
         for (int r = 0; r < f->losses_per_step && !v->one_loss; r++)
@@ -220,7 +221,7 @@ status verify_run(const verify_config *config, comparison *out)
     bool wide = strcmp(config->device, "reference") == 0;
     verification v = {.config = config,
                       .token = random_token(),
-                      .precision = wide ? COMPARE_FLOAT64 : COMPARE_FLOAT32,
+                      .precision = wide ? COMPARE_FLOAT64 : config->bf16 ? COMPARE_BFLOAT16 : COMPARE_FLOAT32,
                       .out = out};
     status rc = run_and_compare(&v);
     for (int i = 0; v.buffers && i < config->file->world * v.model->buffer_count; i++) free(v.buffers[i]);

@@ -18,9 +18,6 @@
 status ps_dp_requirements(const void *options, const char *policy, int world, sync_requirements *out);
 status ps_dp_open(const sync_context *context, sync_engine **out);
 
-void ps_dp_close(sync_engine *e);
-
-/* The latter on a device that plans. */
-extern const sync_engine_type sync_ps_dp, ps_dp_planning;
+extern const sync_engine_type sync_ps_dp;
 
 #endif

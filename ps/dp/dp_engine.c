@@ -19,8 +19,8 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
                                .param_class = LEDGER_PARAMETERS,
                                .shares_buffers = true,
                                .whole_batch = true,
-                               .alike_from = 1,
-                               .one_loss = p.loss == PS_DP_LOSS_DEVICE0};
+                               .one_loss = p.loss == PS_DP_LOSS_DEVICE0,
+                               .alike_from = 1};
     return STATUS_OK;
 }
 
@@ -38,7 +38,8 @@ static status open_outputs(dp_engine *e)
     const sync_context *c = &e->base.context;
     int64_t each = largest_output(e);
     e->gradient_offset = dp_lean(e) ? 0 : each;
-    TRY(device_allocate(c->device, e->base.context.params->params.kind, (size_t)(dp_lean(e) ? each : 4 * each), &e->outputs));
+    TRY(device_allocate(c->device, e->base.context.params->params.kind,
+                        (size_t)(dp_lean(e) ? each : 4 * each), &e->outputs));
     c->exchange->all_outputs = e->outputs.data;
     c->exchange->all_gradients = (char *)e->outputs.data + e->gradient_offset;
     return STATUS_OK;
@@ -50,7 +51,8 @@ static status open_memory(dp_engine *e)
     size_t arena = (size_t)c->params->arena_elements * e->element;
     if (!dp_lean(e)) {
         int64_t chunk = e->reduce.largest_bytes;
-        TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, (size_t)(dp_is_root(e) ? 2 * chunk : chunk), &e->chunks));
+        TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, (size_t)(dp_is_root(e) ? 2 * chunk : chunk),
+                            &e->chunks));
     }
     if (!dp_is_root(e)) return STATUS_OK;
     if (dp_one_loss(e)) TRY(open_outputs(e));
@@ -66,7 +68,8 @@ static void count_owned_params(const dp_engine *e)
     const sync_context *c = &e->base.context;
     const param_set *set = c->params;
     int64_t reserved = (set->arena_elements + set->buffer_elements) * (int64_t)e->element;
-    if (!dp_is_root(e)) ledger_release(c->ledger, LEDGER_PARAMETERS, set->logical_bytes + set->buffer_bytes, reserved);
+    if (!dp_is_root(e))
+        ledger_release(c->ledger, LEDGER_PARAMETERS, set->logical_bytes + set->buffer_bytes, reserved);
 }
 
 /* ---- open ------------------------------------------------------------------------------------- */
@@ -89,7 +92,8 @@ static int64_t largest_frame(const dp_engine *e)
     const sync_exchange *x = c->exchange;
     int64_t part = x->largest, bytes = c->params->buffer_bytes;
     for (int i = 0; i < c->params->model->param_count; i++)
-        if (c->params->pieces[i].count * (int64_t)e->element > bytes) bytes = c->params->pieces[i].count * (int64_t)e->element;
+        if (c->params->pieces[i].count * (int64_t)e->element > bytes)
+            bytes = c->params->pieces[i].count * (int64_t)e->element;
     const int64_t others[] = {part * x->input_bytes, part * x->target_bytes, part * x->output_bytes,
                               e->largest_sum * (int64_t)sizeof(double)};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
@@ -105,6 +109,7 @@ static status open_star(dp_engine *e)
     dp_star_config config = {
         .context = c, .items = items, .keys = e->reduce.count, .threads = (int)e->options->server_threads};
     TRY(dp_star_open(&config, &e->star));
+    if (dp_plans(e)) return STATUS_OK;
     e->member = (ps_member){.member = c->rank,
                             .world = c->world,
                             .token = c->job_token,
@@ -115,14 +120,15 @@ static status open_star(dp_engine *e)
                             .frames = larger(larger(e->replicate.most_pieces, e->reduce.most_pieces),
                                              larger(c->params->model->buffer_count, 1)),
                             .frame_bytes = largest_frame(e),
-                            .shown = {&c->params->params, &c->params->grads, c->exchange->input, c->exchange->target,
-                                      e->outputs.data ? &e->outputs : NULL},
+                            .shown = {&c->params->params, &c->params->grads, c->exchange->input,
+                                      c->exchange->target, e->outputs.data ? &e->outputs : NULL},
                             .shown_count = PS_SEGMENTS,
                             .stall_timeout_ns = c->stall_timeout_ns,
                             .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
     e->adapter.link = c->link;
     if (e->member.frames > MESSAGE_FRAMES_MAX)
-        return fail(STATUS_CONFIG, "policy dp: found %d tensors in a chunk, allowed are %d", e->member.frames, MESSAGE_FRAMES_MAX);
+        return fail(STATUS_CONFIG, "policy dp: found %d tensors in a chunk, allowed are %d", e->member.frames,
+                    MESSAGE_FRAMES_MAX);
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
     options.device_memory = true; /* from device to device */
@@ -135,13 +141,17 @@ static status open_parts(dp_engine *e)
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
     if (!info->simulated && !info->plans && (!info->host_addressable || !info->real))
-        return fail(STATUS_CONFIG, "policy dp: found device %s, allowed are those whose memory the host can read", info->name);
+        return fail(STATUS_CONFIG,
+                    "policy dp: found device %s, allowed are those whose memory the host can read",
+                    info->name);
     if (!c->exchange) return fail(STATUS_INTERNAL, "policy dp: nobody says where batch and outputs lie");
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
     if (c->divide != SHARED_DIVIDE_POLICY && dp_one_loss(e))
-        return fail(STATUS_CONFIG, "option --divide: found %s with the policy dp, allowed is policy: one loss over the whole "
-                                   "batch leaves nothing to divide; with --dp-loss replica there is",
-                    c->divide == SHARED_DIVIDE_BEFORE ? "before" : "after");
+        return fail(
+            STATUS_CONFIG,
+            "option --divide: found %s with the policy dp, allowed is policy: one loss over the whole "
+            "batch leaves nothing to divide; with --dp-loss replica there is",
+            c->divide == SHARED_DIVIDE_BEFORE ? "before" : "after");
     e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
     find_largest_sum(e);
     TRY(dp_chunks_make(c->params, DP_CHUNK_REACHES, e->policy.replicate_bytes, &e->replicate));
@@ -150,7 +160,7 @@ static status open_parts(dp_engine *e)
     e->pieces = calloc((size_t)c->world * DP_PIECES, sizeof *e->pieces);
     if (!e->parts || !e->pieces) return fail(STATUS_SYSTEM, "no memory for the parts of %d ranks", c->world);
     TRY(open_memory(e));
-    return info->plans ? STATUS_OK : open_star(e);
+    return open_star(e);
 }
 
 status ps_dp_open(const sync_context *context, sync_engine **out)
@@ -158,8 +168,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     dp_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    bool plans = device_get_info(context->device)->plans;
-    e->base = (sync_engine){.type = plans ? &ps_dp_planning : &sync_ps_dp, .context = *context};
+    e->base = (sync_engine){.type = &sync_ps_dp, .context = *context};
     e->options = context->options;
     e->element = (size_t)dtype_size(context->params->type);
     e->results.fd = e->kept.fd = e->outputs.fd = e->chunks.fd = -1;
@@ -168,12 +177,12 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
         count_owned_params(e);
         *out = &e->base;
     } else {
-        ps_dp_close(&e->base);
+        sync_ps_dp.close(&e->base);
     }
     return rc;
 }
 
-void ps_dp_close(sync_engine *base)
+static void dp_close(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
     device *d = base->context.device;
@@ -198,6 +207,8 @@ static status dp_offer(sync_engine *base, sync_blob *out)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_context *c = &base->context;
+    *out = (sync_blob){0};
+    if (dp_plans(e)) return STATUS_OK;
     bool shared = c->params->params.fd >= 0 && c->params->grads.fd >= 0 && c->exchange->input->fd >= 0;
     ps_offer_own own = {.host = shm_host_id(), .shared = shared, .url = e->url};
     free(e->offer.data);
@@ -210,6 +221,7 @@ static status dp_offer(sync_engine *base, sync_blob *out)
 static status dp_connect(sync_engine *base, const sync_blob *offers)
 {
     dp_engine *e = dp_engine_of(base);
+    if (dp_plans(e)) return STATUS_OK;
     TRY(ps_meet(&e->member, &e->offer, offers, &e->meeting));
     if (!dp_is_root(e)) TRY(dp_star_connect(e->star, e->meeting.urls[0]));
     return dp_star_start(e->star);
@@ -235,21 +247,23 @@ static void dp_counters(sync_engine *base, sync_counters *out)
                            .bytes_sent = atomic_load_explicit(&p->bytes_sent, memory_order_relaxed),
                            .bytes_received = atomic_load_explicit(&p->bytes_received, memory_order_relaxed),
                            .messages_sent = atomic_load_explicit(&p->messages_sent, memory_order_relaxed),
-                           .messages_received = atomic_load_explicit(&p->messages_received, memory_order_relaxed)};
+                           .messages_received =
+                               atomic_load_explicit(&p->messages_received, memory_order_relaxed)};
     e->optimizer_ns = 0;
     dp_star_take_times(e->star, out);
 }
 
 bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)
 {
-    if ((base->type != &sync_ps_dp && base->type != &ps_dp_planning) || base->context.world < 2 || base->context.rank != 0) return false;
+    if (base->type != &sync_ps_dp || base->context.world < 2 || base->context.rank != 0) return false;
     const dp_engine *e = dp_engine_of(base);
     const sync_context *c = &base->context;
     const sync_exchange *x = c->exchange;
     int64_t other = e->parts[1].samples, sent = x->input_bytes + (dp_one_loss(e) ? 0 : x->target_bytes);
     *out = (ps_dp_sizes){.parameters = c->params->logical_bytes,
                          .kept = e->policy.keep_grads ? c->params->logical_bytes : 0,
-                         .state = optimizer_state_count(optimizer_get_options(c->optimizer)) * c->params->logical_bytes,
+                         .state = optimizer_state_count(optimizer_get_options(c->optimizer)) *
+                                  c->params->logical_bytes,
                          .outputs = dp_one_loss(e) ? e->loaded * x->output_bytes : 0,
                          .other_output = dp_one_loss(e) ? other * x->output_bytes : 0,
                          .buffers = c->params->buffer_bytes,
@@ -268,7 +282,7 @@ const sync_engine_type sync_ps_dp = {
     .open = ps_dp_open,
     .offer = dp_offer,
     .connect = dp_connect,
-    .close = ps_dp_close,
+    .close = dp_close,
     .plan_batch = dp_plan_batch,
     .scatter_inputs = dp_scatter_inputs,
     .begin_forward = dp_begin_forward,

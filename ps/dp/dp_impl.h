@@ -41,7 +41,9 @@ typedef struct dp_engine {
     /* The step. */
     dp_part *parts;        /* [world]; on other ranks than 0 the own one alone is known */
     int64_t loaded;        /* samples of all ranks */
-    int present;           /* ranks with samples */
+    int present;           /* ranks with samples: 0 .. present - 1 */
+    int contributors;      /* with samples in some micro-batch of the step */
+    bool accumulates;      /* gradients of an earlier micro-batch of the step are there */
     int64_t step, sums;    /* sums of the step so far */
     int64_t settles;       /* so far */
     piece *pieces;         /* [world][DP_PIECES] of the batch, the outputs and sums that go to a rank or come */
@@ -73,6 +75,12 @@ static inline bool dp_lean(const dp_engine *e)
     return e->policy.lifetimes == PS_DP_LIFETIMES_LEAN;
 }
 
+/* Nothing runs: what would be received is computed, and there is nobody to send to. */
+static inline bool dp_plans(const dp_engine *e)
+{
+    return device_get_info(e->base.context.device)->plans;
+}
+
 static inline const dp_part *dp_mine(const dp_engine *e)
 {
     return &e->parts[e->base.context.rank];
@@ -85,9 +93,31 @@ static inline const device_memory *dp_final_gradients(const dp_engine *e)
     return dp_lean(e) ? &e->base.context.params->grads : &e->results;
 }
 
-/* dp_stages.c */
-/* Cuts e->loaded samples into the ranks' parts; their targets are yet to be counted. */
-void dp_cut(dp_engine *e);
+static inline bool dp_takes_part(const dp_engine *e)
+{
+    return dp_mine(e)->samples > 0;
+}
+
+/* Tensors pass through shared memory: what `peer` shows, or NULL. */
+static inline bool dp_shares(const dp_engine *e)
+{
+    return e->meeting.segments != NULL;
+}
+
+static inline char *dp_segment(const dp_engine *e, int peer, int segment)
+{
+    return ps_meeting_segment(&e->member, &e->meeting, peer, segment);
+}
+
+/* A tensor of `bytes` at `offset` bytes, to or from `peer`; `kind` is one of DP_PIECE_... */
+static inline dp_region dp_plain_region(dp_engine *e, int peer, int kind, void *base, int64_t offset, int64_t bytes)
+{
+    piece *p = &e->pieces[peer * DP_PIECES + kind];
+    *p = (piece){offset, bytes};
+    return (dp_region){base, p, 1, 1};
+}
+
+/* dp_batch.c, dp_stages.c */
 status dp_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
 status dp_scatter_inputs(sync_engine *e, const sync_step *step);
 status dp_begin_forward(sync_engine *e, const sync_step *step);
@@ -100,7 +130,7 @@ status dp_settle(sync_engine *e);
 status dp_group_sum(sync_engine *e, double *values, int count);
 
 /* dp_lives.c: what begins and ends to live, told to the ledger. */
-void dp_lives_begin_step(dp_engine *e);       /* zero_grad() */
+void dp_lives_begin_batch(dp_engine *e);      /* zero_grad(), before a step's first */
 void dp_lives_replicate(dp_engine *e);        /* a replica of all parameters and buffers */
 void dp_lives_gather(dp_engine *e);           /* the outputs of all ranks */
 void dp_lives_log_softmax(dp_engine *e);

@@ -11,8 +11,10 @@ static ledger *ledger_of(const dp_engine *e)
 /* Brings what the ledger holds of `class` on this account to `bytes`. */
 static void hold(const dp_engine *e, ledger_class class, int64_t *account, int64_t bytes)
 {
-    if (bytes > *account) ledger_acquire(ledger_of(e), class, bytes - *account, bytes - *account);
-    else ledger_release(ledger_of(e), class, *account - bytes, *account - bytes);
+    if (bytes > *account)
+        ledger_acquire(ledger_of(e), class, bytes - *account, bytes - *account);
+    else
+        ledger_release(ledger_of(e), class, *account - bytes, *account - bytes);
     *account = bytes;
 }
 
@@ -31,16 +33,19 @@ static int64_t param_bytes(const dp_engine *e)
     return e->base.context.params->logical_bytes;
 }
 
-void dp_lives_begin_step(dp_engine *e)
+void dp_lives_begin_batch(dp_engine *e)
 {
-    if (!dp_is_root(e)) hold(e, LEDGER_REPLICAS, &e->replica, 0); /* an evaluation's */
+    if (!dp_is_root(e))
+        hold(e, LEDGER_REPLICAS, &e->replica, 0); /* an evaluation's, or the last micro-batch's buffers */
+    if (e->accumulates) return;
     hold(e, LEDGER_GRADIENTS, &e->gradients, 0);
     hold(e, LEDGER_GRADIENTS, &e->results_held, 0);
 }
 
 void dp_lives_replicate(dp_engine *e)
 {
-    if (!dp_is_root(e)) hold(e, LEDGER_REPLICAS, &e->replica, param_bytes(e) + e->base.context.params->buffer_bytes);
+    if (!dp_is_root(e))
+        hold(e, LEDGER_REPLICAS, &e->replica, param_bytes(e) + e->base.context.params->buffer_bytes);
 }
 
 /* ---- outputs and loss ------------------------------------------------------------------------- */
@@ -52,12 +57,14 @@ void dp_lives_gather(dp_engine *e)
 
 void dp_lives_log_softmax(dp_engine *e)
 {
-    if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e)) hold(e, LEDGER_OUTPUTS, &e->outputs_held, 2 * all_outputs(e));
+    if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e))
+        hold(e, LEDGER_OUTPUTS, &e->outputs_held, 2 * all_outputs(e));
 }
 
 void dp_lives_loss_gradients(dp_engine *e)
 {
-    if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e)) hold(e, LEDGER_OUTPUTS, &e->outputs_held, 4 * all_outputs(e));
+    if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e))
+        hold(e, LEDGER_OUTPUTS, &e->outputs_held, 4 * all_outputs(e));
 }
 
 /* The gradient of this rank's part ends to live with the program's value for it: the program tells that. */
@@ -88,7 +95,7 @@ void dp_lives_gradient_ready(dp_engine *e, int param)
     int64_t bytes = e->base.context.params->pieces[param].count * (int64_t)e->element;
     hold(e, LEDGER_OUTPUTS, &e->outputs_held, 0);
     if (!dp_is_root(e)) hold(e, LEDGER_REPLICAS, &e->replica, e->replica - bytes);
-    hold(e, LEDGER_GRADIENTS, &e->gradients, e->gradients + bytes);
+    if (!e->accumulates) hold(e, LEDGER_GRADIENTS, &e->gradients, e->gradients + bytes);
 }
 
 void dp_lives_begin_reduce(dp_engine *e)

@@ -4,167 +4,11 @@
 #include "common/base/text.h"
 #include "common/net/board.h"
 #include "common/trace/trace.h"
-#include "ps/bytes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MESSAGES_AT_ONCE = 64 };
-
-int64_t dp_region_bytes(const dp_region *r)
-{
-    return piece_list_elements((piece_list){r->pieces, r->count}) * r->element;
-}
-
-static void copy_region(const dp_region *r, char *to, const char *from)
-{
-    for (int i = 0; i < r->count; i++) {
-        int64_t at = r->pieces[i].offset * r->element;
-        memcpy(to + at, from + at, (size_t)(r->pieces[i].count * r->element));
-    }
-}
-
-/* ---- sending ---------------------------------------------------------------------------------- */
-
-static void item_done(dp_star *s, dp_item *item, int64_t now_ns)
-{
-    item->done = true;
-    s->open_items--;
-    s->heard_ns = now_ns;
-}
-
-static status send_item(dp_star *s, dp_item *item, int64_t now_ns)
-{
-    const dp_region *r = &item->region;
-    message_frame frames[MESSAGE_FRAMES_MAX];
-    int count = item->shared ? 0 : r->count;
-    for (int i = 0; i < count; i++)
-        frames[i] = (message_frame){r->base + r->pieces[i].offset * r->element,
-                                    (size_t)(r->pieces[i].count * r->element)};
-    if (item->shared && item->remote) copy_region(r, item->remote, r->base);
-    TRY(ps_port_send(&s->port, item->peer, &item->header, frames, count, &s->ticket, dp_region_bytes(r)));
-    board_cell_agent(s->c.context->cell, BOARD_PUSH, (int)item->header.key, now_ns);
-    item_done(s, item, now_ns);
-    return STATUS_OK;
-}
-
-/* A peer without room does not hold up the others; its turn comes again. */
-static status send_items(dp_star *s, int64_t now_ns, bool *worked)
-{
-    int blocked = -1;
-    for (int i = 0; i < s->count && s->open_items > 0; i++) {
-        dp_item *item = &s->items[i];
-        if (item->done || item->direction != DP_SEND || item->peer == blocked) continue;
-        status rc = send_item(s, item, now_ns);
-        if (rc == STATUS_AGAIN) blocked = item->peer;
-        else if (rc != STATUS_OK) return rc;
-        else *worked = true;
-    }
-    return STATUS_OK;
-}
-
-/* ---- receiving -------------------------------------------------------------------------------- */
-
-static status malformed(const dp_star *s, const ps_message *m)
-{
-    const message_header *h = &m->header;
-    return fail(STATUS_PROTOCOL, "rank %d: rank %d sent %s of step %" PRId64 ", key %" PRId64 ", in %d frames: not of this round",
-                s->c.context->rank, m->peer, message_kind_name(h->kind), h->step, h->key, h->frames);
-}
-
-static dp_item *find_item(dp_star *s, const ps_message *m)
-{
-    for (int i = 0; s->running && i < s->count; i++) {
-        dp_item *item = &s->items[i];
-        if (item->done || item->direction == DP_SEND || item->peer != m->peer) continue;
-        const message_header *a = &item->header, *b = &m->header;
-        if (a->kind == b->kind && a->step == b->step && a->key == b->key) return item;
-    }
-    return NULL;
-}
-
-static bool fits(const dp_item *item, const ps_message *m)
-{
-    const dp_region *r = &item->region;
-    if (m->header.frames != (item->shared ? 0 : r->count)) return false;
-    for (int i = 0; i < m->header.frames; i++)
-        if (ps_message_frame(m, i).bytes != (size_t)(r->pieces[i].count * r->element)) return false;
-    return true;
-}
-
-/* Takes over the message. */
-static status take_item(dp_star *s, dp_item *item, ps_message *m, int64_t now_ns)
-{
-    const dp_region *r = &item->region;
-    if (!fits(item, m)) {
-        status rc = malformed(s, m);
-        ps_port_release(&s->port, m);
-        return rc;
-    }
-    ps_port_count_received(&s->port, m->peer, dp_region_bytes(r));
-    item->header = m->header;
-    if (item->direction == DP_REDUCE) {
-        int key = (int)m->header.key;
-        item->message = *m;
-        if (++s->arrived[key] == s->sum.present - 1) star_sum(s, key);
-    } else {
-        if (item->shared && item->remote) copy_region(r, r->base, item->remote);
-        for (int i = 0; i < m->header.frames; i++)
-            ps_move(s->c.context->device, r->base + r->pieces[i].offset * r->element, ps_message_frame(m, i).data,
-                    (size_t)(r->pieces[i].count * r->element));
-        ps_port_release(&s->port, m);
-    }
-    item_done(s, item, now_ns);
-    return STATUS_OK;
-}
-
-/* A peer is at most one round ahead: more than `held` has room for is no mistake of timing. */
-static status take(dp_star *s, ps_message *m, int64_t now_ns)
-{
-    s->was_there[m->peer] = true;
-    if (m->header.kind == MESSAGE_FAILED) {
-        status rc = ps_message_failure(m);
-        ps_port_release(&s->port, m);
-        return rc;
-    }
-    dp_item *item = find_item(s, m);
-    if (item) return take_item(s, item, m, now_ns);
-    if (s->held_count < s->held_capacity) {
-        s->held[s->held_count++] = *m;
-        return STATUS_OK;
-    }
-    status rc = malformed(s, m);
-    ps_port_release(&s->port, m);
-    return rc;
-}
-
-static status take_held(dp_star *s, int64_t now_ns)
-{
-    int kept = 0;
-    for (int i = 0; i < s->held_count; i++) {
-        ps_message m = s->held[i];
-        dp_item *item = find_item(s, &m);
-        if (item) TRY(take_item(s, item, &m, now_ns));
-        else s->held[kept++] = m;
-    }
-    s->held_count = kept;
-    return STATUS_OK;
-}
-
-static status receive(dp_star *s, int64_t now_ns, bool *worked)
-{
-    for (int i = 0; i < MESSAGES_AT_ONCE; i++) {
-        ps_message m;
-        status rc = ps_port_receive(&s->port, &m);
-        if (rc == STATUS_AGAIN) return STATUS_OK;
-        if (rc != STATUS_OK) return rc;
-        *worked = true;
-        TRY(take(s, &m, now_ns));
-    }
-    return STATUS_OK;
-}
 
 /* ---- peers that are waited for ---------------------------------------------------------------- */
 
@@ -189,8 +33,9 @@ static status check_departures(dp_star *s)
         bool there = ps_port_reaches(&s->port, item->peer);
         s->was_there[item->peer] = s->was_there[item->peer] || there;
         if (!item->done && !there && s->was_there[item->peer])
-            return fail(STATUS_PEER, "rank %d has left while rank %d waits for %s of step %" PRId64, item->peer,
-                        s->c.context->rank, message_kind_name(item->header.kind), item->header.step);
+            return fail(STATUS_PEER, "rank %d has left while rank %d waits for %s of step %" PRId64,
+                        item->peer, s->c.context->rank, message_kind_name(item->header.kind),
+                        item->header.step);
     }
     return STATUS_OK;
 }
@@ -211,7 +56,8 @@ static status check_stall(dp_star *s, int64_t now_ns, int64_t *deadline_ns)
     name_peer(s, item->peer, name, sizeof name);
     if (!s->was_there[item->peer]) return fail(STATUS_PEER, "%s was not reached within %s", name, waited);
     return fail(STATUS_PEER, "%s has not %s %s of step %" PRId64 " within the stall limit of %s", name,
-                item->direction == DP_SEND ? "taken" : "sent", message_kind_name(item->header.kind), item->header.step, waited);
+                item->direction == DP_SEND ? "taken" : "sent", message_kind_name(item->header.kind),
+                item->header.step, waited);
 }
 
 /* ---- the agent -------------------------------------------------------------------------------- */
@@ -223,7 +69,7 @@ static status begin_round(dp_star *s, int64_t now_ns, bool *worked)
     s->open_items = s->count;
     s->begun_ns = s->heard_ns = now_ns;
     for (int k = 0; s->sums && k < s->sum.keys; k++) s->arrived[k] = 0;
-    return take_held(s, now_ns);
+    return star_take_held(s, now_ns);
 }
 
 static void end_round(dp_star *s, int64_t now_ns, bool *worked)
@@ -241,8 +87,8 @@ static void end_round(dp_star *s, int64_t now_ns, bool *worked)
 static status go_on(dp_star *s, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
     TRY(begin_round(s, now_ns, worked));
-    if (s->running) TRY(send_items(s, now_ns, worked));
-    TRY(receive(s, now_ns, worked));
+    if (s->running) TRY(star_send_items(s, now_ns, worked));
+    TRY(star_receive(s, now_ns, worked));
     end_round(s, now_ns, worked);
     if (*worked || !s->running) return STATUS_OK;
     TRY(check_departures(s));
@@ -256,7 +102,8 @@ static void tell_failure(dp_star *s)
     message_header h = {.kind = MESSAGE_FAILED, .flags = (uint32_t)s->failure.code};
     message_frame text = {s->failure.message, strlen(s->failure.message)};
     error_clear();
-    for (int p = 0; p < s->c.context->world; p++) ps_port_send(&s->port, p, &h, &text, 1, &s->failure_ticket, 0);
+    for (int p = 0; p < s->c.context->world; p++)
+        ps_port_send(&s->port, p, &h, &text, 1, &s->failure_ticket, 0);
     error_clear();
     error_adopt(&s->failure);
 }
@@ -311,10 +158,12 @@ void dp_star_begin(dp_star *s)
     s->count = 0;
 }
 
-dp_item *dp_star_add(dp_star *s, dp_direction direction, int peer, message_kind kind, int64_t step, int64_t key)
+dp_item *dp_star_add(dp_star *s, dp_direction direction, int peer, message_kind kind, int64_t step,
+                     int64_t key)
 {
     dp_item *item = &s->items[s->count++];
-    *item = (dp_item){.direction = direction, .peer = peer, .header = {.kind = kind, .step = step, .key = key}};
+    *item =
+        (dp_item){.direction = direction, .peer = peer, .header = {.kind = kind, .step = step, .key = key}};
     return item;
 }
 
@@ -329,7 +178,7 @@ static board_operation operation_of(const dp_star *s)
 status dp_star_run(dp_star *s, const dp_sum *sum)
 {
     const sync_context *c = s->c.context;
-    if (s->count == 0) return STATUS_OK;
+    if (s->count == 0 || device_get_info(c->device)->plans) return STATUS_OK;
     board_operation before = (board_operation)atomic_load_explicit(&c->cell->operation, memory_order_relaxed);
     board_operation during = operation_of(s);
     s->sums = sum != NULL;

@@ -11,6 +11,7 @@
  *                      BUFFERS          all of them
  *                      OUTPUT_GRADIENT  of its part
  *   rank r to rank 0   OUTPUTS          of its part
+ *                      ACKNOWLEDGE      behind a micro-batch that only accumulates
  *                      PUSH             key = chunk of the reduction
  *   both ways          SUM              key = number within the step: float64 of a layer; their sums
  *                      FAILED           flags = status; frame: the reason

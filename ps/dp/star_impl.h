@@ -39,6 +39,12 @@ struct dp_star {
     _Atomic int64_t total_ns;
 };
 
+/* star_items.c: what can be done now. */
+status star_send_items(dp_star *s, int64_t now_ns, bool *worked);
+status star_receive(dp_star *s, int64_t now_ns, bool *worked);
+/* A round begins: what has come for it already. */
+status star_take_held(dp_star *s, int64_t now_ns);
+
 /* star_sum.c */
 status star_sum_open(dp_star *s);
 void star_sum_close(dp_star *s);

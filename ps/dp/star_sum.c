@@ -15,7 +15,8 @@ status star_sum_open(dp_star *s)
     s->arrived = calloc((size_t)s->c.keys + 1, sizeof *s->arrived);
     s->sources = calloc(threads * world, sizeof *s->sources);
     s->scratch = malloc(threads * RANGE * (size_t)dtype_size(s->c.context->params->type));
-    if (!s->arrived || !s->sources || !s->scratch) return fail(STATUS_SYSTEM, "no memory for the sums of gradients");
+    if (!s->arrived || !s->sources || !s->scratch)
+        return fail(STATUS_SYSTEM, "no memory for the sums of gradients");
     return ps_team_open(s->c.threads, &s->team);
 }
 
@@ -51,7 +52,8 @@ static void sum_range(const sum_job *j, int part, int index, int64_t at, int64_t
     sources[0] = sum->own + offset;
     for (int i = 1; i < sum->present; i++) sources[i] = brought(&j->items[i - 1], index, at);
     if (!sum->divides || !sum->divide_before) {
-        reduce_many(sum->type, sum->divides ? REDUCE_MEAN : REDUCE_SUM, &out, 1, sources, sum->present, count);
+        reduce_many(sum->type, sum->divides ? REDUCE_MEAN : REDUCE_SUM, &out, 1, sources, sum->present,
+                    count);
         return;
     }
     char *divided = s->scratch + (int64_t)part * RANGE * r->element;
@@ -77,7 +79,9 @@ void star_sum(dp_star *s, int key)
 {
     sum_job j = {s, &s->items[s->sum.first_item + key * (s->sum.present - 1)]};
     device *d = s->c.context->device;
-    if (ps_bytes_exist(d)) ps_team_run(s->team, sum_part, &j);
-    else ps_spend_pass(d, (double)(dp_region_bytes(&j.items[0].region) * (s->sum.present + 1)), 0);
+    if (ps_bytes_exist(d))
+        ps_team_run(s->team, sum_part, &j);
+    else
+        ps_spend_pass(d, (double)(dp_region_bytes(&j.items[0].region) * (s->sum.present + 1)), 0);
     for (int i = 0; i < s->sum.present - 1; i++) ps_port_release(&s->port, &j.items[i].message);
 }

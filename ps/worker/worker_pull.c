@@ -29,7 +29,8 @@ static void answered(ps_worker *w, int64_t now_ns)
 {
     w->heard_ns = now_ns;
     if (--w->awaited > 0) return;
-    trace_slice(worker_context(w)->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX, w->awaited_ns, now_ns);
+    trace_slice(worker_context(w)->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX, w->awaited_ns,
+                now_ns);
     atomic_fetch_add_explicit(&w->total_ns, now_ns - w->awaited_ns, memory_order_relaxed);
     board_cell_agent(worker_context(w)->cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
 }
@@ -114,7 +115,8 @@ static void trace_key(const ps_worker *w, int key, int64_t now_ns)
     int64_t id = w->got[key] * w->c.plan->key_count + key;
     trace_async(t, pushed ? "push and pull of key" : "pull of key", key, id, w->left_ns[key], now_ns);
     if (!pushed) return;
-    trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, id, w->ready_ns[key] < w->left_ns[key] ? w->ready_ns[key] : w->left_ns[key]);
+    int64_t ready_ns = w->ready_ns[key] < w->left_ns[key] ? w->ready_ns[key] : w->left_ns[key];
+    trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, id, ready_ns);
     trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, id, w->left_ns[key]);
     trace_flow(t, TRACE_FLOW_END, TRACE_COMMUNICATION, id, now_ns);
     w->ready_ns[key] = 0;

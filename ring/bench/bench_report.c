@@ -16,12 +16,14 @@ void ring_bench_header(const ring_bench_config *config, text_buffer *out)
     text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "", "", "", "", "", "", "");
     text_append(out, "%*s%*s", PLACE_WIDTH, "out-of-place", PLACE_WIDTH, "in-place");
     text_append(out, "%*s%*s\n", PERCENTILES_WIDTH, "out-of-place", PERCENTILES_WIDTH, "in-place");
-    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "collect.", "operation", "size", "count", "type", "redop",
-                "root");
-    for (int place = 0; place < 2; place++) text_append(out, " %9s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
+    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "collect.", "operation", "size", "count", "type",
+                "redop", "root");
+    for (int place = 0; place < 2; place++)
+        text_append(out, " %9s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
     for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "p90", "p99");
     text_append(out, "\n#%9s %14s %12s %10s %9s %7s %5s", "", "", "(B)", "(elements)", "", "", "");
-    for (int place = 0; place < 2; place++) text_append(out, " %9s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
+    for (int place = 0; place < 2; place++)
+        text_append(out, " %9s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
     for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "(us)", "(us)");
     text_append(out, "\n");
 }
@@ -39,8 +41,10 @@ static void append_times(const ring_bench_times *t, text_buffer *out)
 
 static void append_percentiles(const ring_bench_times *t, text_buffer *out)
 {
-    if (t->run) text_append(out, " %9.2f %9.2f", t->p90_us, t->p99_us);
-    else text_append(out, " %9s %9s", "-", "-");
+    if (t->run)
+        text_append(out, " %9.2f %9.2f", t->p90_us, t->p99_us);
+    else
+        text_append(out, " %9s %9s", "-", "-");
 }
 
 static bool is_reduction(collective_kind kind)

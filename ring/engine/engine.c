@@ -17,7 +17,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
     out->buffer_kind = DEVICE_MEMORY_SHARED;
     if (strcmp(s.collective, "nccl") == 0) out->reach = SYNC_REACH_DEVICE;
-    else if (strcmp(s.collective, "auto") == 0 && collective_nccl_available(NULL, 0)) out->reach = SYNC_REACH_EITHER;
+    else if (strcmp(s.collective, "auto") == 0 && collective_nccl_available()) out->reach = SYNC_REACH_EITHER;
     out->shares_buffers = s.broadcast_buffers;
     return STATUS_OK;
 }

@@ -113,7 +113,8 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
         record->launched_ns = now_ns > record->ready_ns ? now_ns : record->ready_ns;
     }
     collective_call call = call_of(e, job);
-    if (e->stream) TRY(device_stream_wait(e->stream, e->posted, job->ticket)); /* the GPU waits, not the agent */
+    if (e->stream)
+        TRY(device_stream_wait(e->stream, e->posted, job->ticket)); /* the GPU waits, not the agent */
     TRY(collective_post(e->agent_state.group, &call, &job->call));
     e->agent_state.tail++;
     if (e->agent_state.tail == e->agent_state.head + 1) show(e, now_ns);

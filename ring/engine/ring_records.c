@@ -11,7 +11,8 @@ void ring_trace_bucket(const ring_engine *e, const ring_bucket_record *r)
     trace_slice(t, TRACE_COMMUNICATION, "all_reduce of bucket", r->bucket, r->started_ns, r->finished_ns);
     trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
     trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, r->started_ns);
-    trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id, taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
+    trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id,
+               taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
 }
 
 ring_bucket_record *ring_record(ring_engine *e, int64_t id)

@@ -137,8 +137,8 @@ static status take_buckets(ring_engine *e)
         if (e->compute.wait_begin_ns == 0) record->wait_begin_ns = ring_now(e);
         TRY(ring_await(e, e->buckets[k].ticket));
         record->wait_end_ns = ring_now(e);
-        ring_trace_bucket(e, record);
-        ring_note_wait(e, e->buckets[k].record);
+        if (e->stream) ring_note_wait(e, e->buckets[k].record);
+        else ring_trace_bucket(e, record);
         TRY(ring_unpack(e, k));
         if (bucket_passes(e))
             ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);

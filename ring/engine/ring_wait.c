@@ -70,6 +70,7 @@ void ring_collect_waits(ring_engine *e)
         ring_bucket_record *record = ring_record(e, e->compute.waits[i].record);
         record->wait_begin_ns = begin;
         record->wait_end_ns = end;
+        ring_trace_bucket(e, record);
     }
     e->compute.wait_count = 0;
 }

@@ -77,15 +77,19 @@ static void send_all(const bulk *b, const char *url, uint64_t token)
     transport *t;
     transport_ticket ticket = {.wake = true};
     int link;
-    if (transport_open(&transport_zmq, &options, &t) != STATUS_OK || transport_connect(t, 0, url, &link) != STATUS_OK)
+    if (transport_open(&transport_zmq, &options, &t) != STATUS_OK ||
+        transport_connect(t, 0, url, &link) != STATUS_OK)
         stop("sender");
     const message_frame frame = {b->data, b->bytes};
     for (int i = 0; i <= b->messages;) {
         message_header h = {.kind = MESSAGE_PUSH, .step = i};
         status rc = transport_send(t, link, &h, &frame, 1, &ticket);
-        if (rc == STATUS_OK) i++;
-        else if (rc == STATUS_AGAIN) transport_wait(t, clock_now_ns() + NS_PER_S);
-        else stop("send");
+        if (rc == STATUS_OK)
+            i++;
+        else if (rc == STATUS_AGAIN)
+            transport_wait(t, clock_now_ns() + NS_PER_S);
+        else
+            stop("send");
     }
     while (!transport_sent(&ticket)) transport_wait(t, clock_now_ns() + NS_PER_S);
     transport_close(&t, 5 * NS_PER_S);
@@ -103,7 +107,8 @@ static double run_transport(const bulk *b)
     }
     transport_options options = transport_defaults(0, 2, token, (int64_t)b->bytes);
     transport *t;
-    if (transport_open(&transport_zmq, &options, &t) != STATUS_OK || transport_listen(t, url, NULL, 0) != STATUS_OK)
+    if (transport_open(&transport_zmq, &options, &t) != STATUS_OK ||
+        transport_listen(t, url, NULL, 0) != STATUS_OK)
         stop("receiver");
     int64_t begin = 0;
     for (int got = 0; got <= b->messages;) {

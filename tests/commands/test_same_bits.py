@@ -76,6 +76,14 @@ def two_ranks_end_with_the_same_bits_under_both_engines(words):
     expect(all(loss == loss for loss in ends["ps"][1]), "losses are numbers", ends["ps"][1])
 
 
+@cases([("device 0", []), ("replicas", ["--dp-loss", "replica"]), ("messages", ["--payload", "zmq"]), ("sync", ["--policy", "sync"])])
+def accumulated_micro_batches_make_the_step_of_a_large_one(words):
+    base = ["--mode", "ps", "--model", "wine_mlp", "--data", "wine", "--gpus", "2", "--sampler", "global", "--steps", "1",
+            "--warmup", "0", *words]
+    losses = [bits(*base, "--batch", batch, "--accumulate", count)["ps"][1][0] for batch, count in ((8, 3), (24, 1))]
+    expect(abs(losses[0] - losses[1]) < 1e-5, f"losses {losses}")
+
+
 def direct(*words):
     """The hashes of ps and ring, which adds in the same order and divides at the same place."""
     ends = bits(*words, "--threads", "1", "--divide", "after", "--collective", "direct", "--steps", "45", "--warmup", "5")

@@ -8,8 +8,9 @@ from struck import GONE, LENET, errors, reach, strike
 from tap import cases, expect, expect_equal, main, test
 
 BOTH = ["--gpus", "2", *LENET]
-BESIDE = [*BOTH, "--steps", "1200"]  # a turn of 200
+BESIDE = [*BOTH, "--steps", "6000"]  # a turn of 1000
 JOBS = [("none", ["--mode", "none", *LENET], "none"), ("ps", ["--mode", "ps", *BOTH], "ps"), ("ring", ["--mode", "ring", *BOTH], "ring"),
+        ("ps, sync", ["--mode", "ps", "--policy", "sync", *BOTH], "ps"),
         ("ps, async", ["--mode", "ps", "--policy", "async", *BOTH], "ps"), ("side by side", BESIDE, "ring")]
 
 
@@ -101,7 +102,7 @@ def a_checkpoint_is_written_before_the_end():
 @test
 def an_ignored_signal_stays_ignored():
     watch = Watch()
-    with Run("--mode", "ring", *BOTH, "--steps", "300", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as run:
+    with Run("--mode", "ring", *BOTH, "--steps", "2000", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as run:
         reach(run, "ring", 0, 10)
         run.kill(run.pid, signal.SIGHUP)
         result = run.wait(60)

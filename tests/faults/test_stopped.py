@@ -11,7 +11,8 @@ JOB = ["--gpus", "3", *LENET]
 
 @cases([(f"{engine} rank {rank} in {operation}", engine, rank, operation, words)
         for engine, rank, operation, words in (
-            ("ps", 0, "backward", []), ("ps", 1, "forward", []), ("ps", 2, "push", []), ("ps", 1, "backward", ["--policy", "async"]),
+            ("ps", 0, "backward", []), ("ps", 1, "forward", []), ("ps", 2, "push", []), ("ps", 1, "backward", ["--policy", "sync"]),
+            ("ps", 2, "backward", ["--policy", "async"]),
             ("ring", 0, "backward", []), ("ring", 1, "all_reduce", []), ("ring", 2, "forward", ["--progress", "inline"]))])
 def a_rank_stopped_for_good_is_named_at_the_stall_limit(engine, rank, operation, words):
     watch = Watch()
@@ -31,7 +32,7 @@ def a_rank_stopped_for_good_is_named_at_the_stall_limit(engine, rank, operation,
 
 @cases([("ps, the server's", "ps", 0), ("ps", "ps", 1), ("ring", "ring", 1)])
 def a_rank_stopped_for_a_while_is_waited_for(engine, rank):
-    words = ["--mode", engine, *JOB, "--steps", "400", "--json", "-"]
+    words = ["--mode", engine, *JOB, "--steps", "2000", "--json", "-"]
     watch = Watch()
     with Run(*words) as run:
         pid, _ = strike(run, engine, rank, "backward", 20, signal.SIGSTOP)

@@ -1,12 +1,13 @@
-/* The policy `dp`: torch's chunks, what one rank makes of the whole batch, the same bits however tensors travel,
- * and the memory of every phase beside the formula. */
+/* The policy `dp`: torch's chunks, what one rank makes of the whole batch, the same bits however tensors
+ * travel, and the memory of every phase beside the formula. */
 #include "common/base/random.h"
 #include "common/net/board.h"
+#include "common/net/transport_impl.h"
 #include "common/sync/shared_options.h"
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
 #include "harness/verify/golden_source.h"
-#include "ps/dp/chunks.h"
+#include "ps/dp/dp_impl.h"
 #include "ps/policy.h"
 #include "ps/ps.h"
 #include "tests/ps/ps_test.h"
@@ -23,21 +24,22 @@ typedef struct training {
     const sync_engine_type *engine;
     const char *policy;
     int world;
-    int64_t samples;            /* of the whole batch; 0: full batches */
+    int64_t samples; /* of the whole batch; 0: full batches */
     const optimizer_options *optimizer;
+    transport_fault_kind fault; /* of a message that rank 1 sends */
 
     golden_file *golden;
     nn_model *model;
     board *board;
     transport_hub *hub;
-    bool threads;               /* ranks know that they are threads */
+    bool threads; /* ranks know that they are threads */
     uint64_t token, hash;
     _Alignas(16) char storage[OPTIONS_SIZE];
     ledger ledgers[MOST_RANKS];
     ps_dp_sizes sizes;
     bool has_sizes;
-    double loss;                /* of the last step, rank 0's */
-    float *params;              /* [parameters] in PyTorch's order */
+    double loss;   /* of the last step, rank 0's */
+    float *params; /* [parameters] in PyTorch's order */
 } training;
 
 /* A source whose batches are cut off behind so many samples: an epoch's last. */
@@ -108,21 +110,27 @@ static status train(local_ranks *group, int rank, void *context)
                              .batch = whole ? f->batch * f->world : f->batch,
                              .total_steps = STEPS,
                              .cell = board_cell_of(t->board, rank),
-                             .stall_timeout_ns = 60 * NS_PER_S,
+                             .stall_timeout_ns = (t->fault == TRANSPORT_DROP ? 5 : 60) * NS_PER_S,
                              .hub = t->hub};
     config.sizes[0] = whole ? t->samples : part(t->samples, t->world, rank);
-    short_source source = {.base = {.type = &short_type}, .samples = t->samples, .rows = t->model->rows_per_sample};
+    short_source source = {
+        .base = {.type = &short_type}, .samples = t->samples, .rows = t->model->rows_per_sample};
     trainer *r = NULL;
     sync_blob mine;
     const sync_blob *offers;
     step_result result;
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &r), out);
-    TRY_GOTO(rc, param_set_initialize(trainer_params(r), trainer_stream(r), 7 + (uint64_t)rank), out); /* rank 0's count */
+    TRY_GOTO(rc, param_set_initialize(trainer_params(r), trainer_stream(r), 7 + (uint64_t)rank),
+             out); /* rank 0's count */
     TRY_GOTO(rc, golden_source_open(f, t->model, 0, f->world, &source.whole), out);
     TRY_GOTO(rc, trainer_offer(r, &mine), out);
     TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
     TRY_GOTO(rc, trainer_connect(r, offers), out);
+    if (t->fault && rank == 1) {
+        transport *sender = dp_star_port(dp_engine_of(trainer_engine(r))->star)->transport;
+        sender->options.fault = (transport_fault){.kind = t->fault, .message = 2};
+    }
     for (int64_t step = 0; step < STEPS; step++) {
         TRY_GOTO(rc, trainer_step(r, &source.base, step, step, &result), out);
         if (rank == 0) t->loss = result.loss;
@@ -138,7 +146,7 @@ out:
     return rc;
 }
 
-static void run(training *t)
+static status try(training *t)
 {
     char text[256], path[256], *words[16];
     const char *positional[16];
@@ -147,7 +155,8 @@ static void run(training *t)
     snprintf(text, sizeof text, "%s", t->options);
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) words[count++] = word;
     assert_ok(options_defaults(&binding, 1));
-    if (t->engine != &sync_none) assert_ok(options_parse(&binding, 1, count, words, positional, &positional_count));
+    if (t->engine != &sync_none)
+        assert_ok(options_parse(&binding, 1, count, words, positional, &positional_count));
     snprintf(path, sizeof path, "tests/golden/%s.json", t->file);
     assert_ok(golden_open(path, &t->golden));
     if (t->engine != &sync_none) t->golden->world = t->world; /* its batches are functions of the rank */
@@ -156,9 +165,16 @@ static void run(training *t)
     assert_ok(board_create(t->token, t->world, &t->board));
     if (t->threads) assert_ok(transport_hub_open(&transport_zmq, &t->hub));
     status rc = local_ranks_run(t->world, train, t);
-    if (rc != STATUS_OK) fail_msg("%s, %d ranks, %s: %s: %s", t->file, t->world, t->options, status_name(rc), error_message());
     transport_hub_close(&t->hub);
     board_close(&t->board);
+    return rc;
+}
+
+static void run(training *t)
+{
+    status rc = try(t);
+    if (rc != STATUS_OK)
+        fail_msg("%s, %d ranks, %s: %s: %s", t->file, t->world, t->options, status_name(rc), error_message());
 }
 
 static void drop(training *t)
@@ -179,10 +195,15 @@ typedef struct chunk_case {
 
 /* From PyTorch's own coalescing, for ResNet-50. */
 static const chunk_case chunk_cases[] = {
-    {"resnet50", DP_CHUNK_REACHES, 9,
+    {"resnet50",
+     DP_CHUNK_REACHES,
+     9,
      {11821312, 12355584, 12093440, 13639680, 12615680, 13639680, 13651968, 12406784, 4000}},
-    {"resnet50", DP_CHUNK_WITHIN, 13,
-     {9724160, 9986048, 9994240, 6569984, 9441280, 4210688, 8404992, 4198400, 9441280, 8409088, 9441280, 4210688, 8196000}},
+    {"resnet50",
+     DP_CHUNK_WITHIN,
+     13,
+     {9724160, 9986048, 9994240, 6569984, 9441280, 4210688, 8404992, 4198400, 9441280, 8409088, 9441280,
+      4210688, 8196000}},
 };
 
 static void chunks_are_those_of_pytorch(void **state)
@@ -225,18 +246,26 @@ static void chunks_are_those_of_pytorch(void **state)
 static void the_bits_do_not_depend_on_how_tensors_travel_or_how_long_they_live(void **state)
 {
     (void)state;
-    static const char *const options[] = {"--payload shm", "--payload zmq", "--payload zmq --transport tcp", "",
-                                          "--dp-lifetimes lean", "--keep-grads --server-threads 3"};
+    static const char *const options[] = {"--payload shm",
+                                          "--payload zmq",
+                                          "--payload zmq --transport tcp",
+                                          "",
+                                          "--dp-lifetimes lean",
+                                          "--keep-grads --server-threads 3"};
     enum { WAYS = sizeof options / sizeof options[0] };
     uint64_t first = 0;
     for (int i = 0; i < WAYS; i++) {
-        training t = {.file = "bert_tiny_w2_global_loss", .options = options[i], .engine = &sync_ps, .policy = "dp",
-                      .world = 3, .threads = options[i][0] == '\0'};
+        training t = {.file = "bert_tiny_w2_global_loss",
+                      .options = options[i],
+                      .engine = &sync_ps,
+                      .policy = "dp",
+                      .world = 3,
+                      .threads = options[i][0] == '\0'};
         run(&t);
         if (i == 0) first = t.hash;
         if (t.hash != first)
-            fail_msg("'%s' ends with %016llx, '%s' with %016llx", options[i], (unsigned long long)t.hash, options[0],
-                     (unsigned long long)first);
+            fail_msg("'%s' ends with %016llx, '%s' with %016llx", options[i], (unsigned long long)t.hash,
+                     options[0], (unsigned long long)first);
         drop(&t);
     }
 }
@@ -250,9 +279,9 @@ typedef struct whole_case {
 /* Uneven chunks, ranks without any, one rank: sums in another order are the only difference. */
 static const whole_case whole_cases[] = {
     {"wine_mlp_w4", "", 4, 0},
-    {"wine_mlp_w4", "", 4, 9},                 /* 3, 3, 3, 0 */
-    {"wine_mlp_w4", "--payload zmq", 4, 5},    /* 2, 2, 1, 0 */
-    {"wine_mlp_w4", "", 4, 1},                 /* 1, 0, 0, 0 */
+    {"wine_mlp_w4", "", 4, 9},              /* 3, 3, 3, 0 */
+    {"wine_mlp_w4", "--payload zmq", 4, 5}, /* 2, 2, 1, 0 */
+    {"wine_mlp_w4", "", 4, 1},              /* 1, 0, 0, 0 */
     {"bert_tiny_w2_global_loss", "--payload zmq", 2, 5},
     {"wine_mlp_w1", "", 1, 0},
 };
@@ -262,9 +291,17 @@ static void ranks_together_make_of_a_batch_what_one_rank_does(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof whole_cases / sizeof whole_cases[0]; i++) {
         const whole_case *c = &whole_cases[i];
-        training many = {.file = c->file, .options = c->options, .engine = &sync_ps, .policy = "dp", .world = c->world,
+        training many = {.file = c->file,
+                         .options = c->options,
+                         .engine = &sync_ps,
+                         .policy = "dp",
+                         .world = c->world,
                          .samples = c->samples};
-        training one = {.file = c->file, .options = "", .engine = &sync_none, .policy = "none", .world = 1,
+        training one = {.file = c->file,
+                        .options = "",
+                        .engine = &sync_none,
+                        .policy = "none",
+                        .world = 1,
                         .samples = c->samples};
         run(&many);
         run(&one);
@@ -274,10 +311,47 @@ static void ranks_together_make_of_a_batch_what_one_rank_does(void **state)
             if (!(off <= worst)) worst = off;
         }
         if (!(worst < 2e-4) || !(fabs(one.loss - many.loss) < 1e-4))
-            fail_msg("%s, %d ranks, %d samples: parameters differ by %.3g, losses are %.9g and %.9g", c->file, c->world,
-                     (int)c->samples, worst, many.loss, one.loss);
+            fail_msg("%s, %d ranks, %d samples: parameters differ by %.3g, losses are %.9g and %.9g", c->file,
+                     c->world, (int)c->samples, worst, many.loss, one.loss);
         drop(&many);
         drop(&one);
+    }
+}
+
+typedef struct dp_fault_case {
+    transport_fault_kind fault;
+    status code;
+    const char *text;
+} dp_fault_case;
+
+static const dp_fault_case fault_cases[] = {
+    {TRANSPORT_NO_FAULT, STATUS_OK, ""},
+    {TRANSPORT_DOUBLE, STATUS_OK, ""},
+    {TRANSPORT_DROP, STATUS_PEER,
+     "rank 1 has not sent outputs of step 1 within the stall limit of 5.00 s"}, /* all wait */
+    {TRANSPORT_FLIP, STATUS_IO, "damaged on the way"},
+};
+
+static void a_spoiled_message_is_named_and_a_double_one_changes_nothing(void **state)
+{
+    (void)state;
+    uint64_t unspoiled = 0;
+    for (size_t i = 0; i < sizeof fault_cases / sizeof fault_cases[0]; i++) {
+        const dp_fault_case *c = &fault_cases[i];
+        training t = {.file = "wine_mlp_w4",
+                      .options = "--payload zmq",
+                      .engine = &sync_ps,
+                      .policy = "dp",
+                      .world = 3,
+                      .fault = c->fault};
+        status rc = try(&t);
+        if (rc != c->code || !strstr(error_message(), c->text))
+            fail_msg("fault %d: found %s '%s', expected %s '%s'", (int)c->fault, status_name(rc),
+                     error_message(), status_name(c->code), c->text);
+        error_clear();
+        if (i == 0) unspoiled = t.hash;
+        if (rc == STATUS_OK) assert_true(t.hash == unspoiled);
+        drop(&t);
     }
 }
 
@@ -285,7 +359,8 @@ static void ranks_together_make_of_a_batch_what_one_rank_does(void **state)
 
 static const optimizer_options sgd = {.kind = OPTIMIZER_SGD, .lr = 0.01};
 static const optimizer_options momentum = {.kind = OPTIMIZER_SGD, .lr = 0.01, .momentum = 0.9};
-static const optimizer_options adam = {.kind = OPTIMIZER_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+static const optimizer_options adam = {
+    .kind = OPTIMIZER_ADAM, .lr = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
 
 typedef struct memory_case {
     const char *file, *options;
@@ -311,7 +386,11 @@ static void the_ledger_of_every_phase_is_what_the_formula_says(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof memory_cases / sizeof memory_cases[0]; i++) {
         const memory_case *c = &memory_cases[i];
-        training t = {.file = c->file, .options = c->options, .engine = &sync_ps, .policy = "dp", .world = c->world,
+        training t = {.file = c->file,
+                      .options = c->options,
+                      .engine = &sync_ps,
+                      .policy = "dp",
+                      .world = c->world,
                       .optimizer = c->optimizer};
         run(&t);
         assert_true(t.has_sizes);
@@ -325,9 +404,10 @@ static void the_ledger_of_every_phase_is_what_the_formula_says(void **state)
             for (int r = 1; r < c->world; r++) {
                 int64_t measured = device0 - ps_dp_measured(&t.ledgers[r], (ps_dp_phase)phase);
                 if (llabs(measured - formula) <= limit) continue;
-                fail_msg("%s, %d ranks, '%s', %s: device 0 has %lld bytes more than device %d, the formula says %lld, P is %lld",
-                         c->file, c->world, c->options, ps_dp_phase_describe((ps_dp_phase)phase)->name, (long long)measured, r,
-                         (long long)formula, (long long)p);
+                fail_msg("%s, %d ranks, '%s', %s: device 0 has %lld bytes more than device %d, the formula "
+                         "says %lld, P is %lld",
+                         c->file, c->world, c->options, ps_dp_phase_describe((ps_dp_phase)phase)->name,
+                         (long long)measured, r, (long long)formula, (long long)p);
             }
         }
         drop(&t);
@@ -338,7 +418,11 @@ static void the_ledger_of_every_phase_is_what_the_formula_says(void **state)
 static void device_0_and_another_hold_what_the_table_says(void **state)
 {
     (void)state;
-    training t = {.file = "bert_tiny_w2_global_loss", .options = "", .engine = &sync_ps, .policy = "dp", .world = 2,
+    training t = {.file = "bert_tiny_w2_global_loss",
+                  .options = "",
+                  .engine = &sync_ps,
+                  .policy = "dp",
+                  .world = 2,
                   .optimizer = &adam};
     run(&t);
     int64_t p = t.sizes.parameters, s = t.sizes.state, batch[2], own[2];
@@ -356,8 +440,9 @@ static void device_0_and_another_hold_what_the_table_says(void **state)
             if (table[i].phase != PS_DP_OPTIMIZED) own[r] -= batch[r];
         }
         if (own[0] != table[i].device0 || own[1] != table[i].other)
-            fail_msg("%s: found %lld and %lld bytes, expected %lld and %lld", ps_dp_phase_describe(table[i].phase)->name,
-                     (long long)own[0], (long long)own[1], (long long)table[i].device0, (long long)table[i].other);
+            fail_msg("%s: found %lld and %lld bytes, expected %lld and %lld",
+                     ps_dp_phase_describe(table[i].phase)->name, (long long)own[0], (long long)own[1],
+                     (long long)table[i].device0, (long long)table[i].other);
     }
     drop(&t);
 }
@@ -368,6 +453,7 @@ int main(void)
         cmocka_unit_test(chunks_are_those_of_pytorch),
         cmocka_unit_test(the_bits_do_not_depend_on_how_tensors_travel_or_how_long_they_live),
         cmocka_unit_test(ranks_together_make_of_a_batch_what_one_rank_does),
+        cmocka_unit_test(a_spoiled_message_is_named_and_a_double_one_changes_nothing),
         cmocka_unit_test(the_ledger_of_every_phase_is_what_the_formula_says),
         cmocka_unit_test(device_0_and_another_hold_what_the_table_says),
     };

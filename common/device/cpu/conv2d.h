@@ -25,7 +25,7 @@ typedef struct conv2d_operands {
 
 /* ---- products (weights in layout HWIO) -------------------------------------------------------- */
 
-size_t conv2d_product_workspace(const conv2d_attributes *a, conv2d_pass pass);
+size_t conv2d_product_workspace(const host_kernel *kernel, conv2d_pass pass);
 void conv2d_product_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o,
                         void *workspace);
 

@@ -37,7 +37,7 @@ static status prepare_way(host_kernel *kernel, conv2d_state *state, const cpu_la
     state->way = layout->kind == CPU_LAYOUT_HWIO ? conv2d_choose(a, state->pass) : CONV2D_DIRECT;
     switch (state->way) {
     case CONV2D_PRODUCT:
-        *bytes = conv2d_product_workspace(a, state->pass);
+        *bytes = conv2d_product_workspace(kernel, state->pass);
         return STATUS_OK;
     case CONV2D_POINTS:
         *bytes = conv2d_points_workspace(a, state->pass);

@@ -1,5 +1,6 @@
 /* oneDNN's convolutions on NHWC images. Each pass may want the weights in another layout than the arena's;
  * then they are reordered, in the workspace, before the pass or behind it. */
+#include "common/device/cpu/bf16.h"
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/onednn.h"
 
@@ -13,28 +14,33 @@ struct conv2d_direct {
     dnnl_memory_t x, w, b, y, scratchpad;
     onednn_reorder reorder; /* of the weights: before forward and backward_data, behind backward_weights */
     conv2d_pass pass;
-    size_t scratchpad_bytes, weights_bytes, gradient_bytes; /* parts of the workspace, in this order */
-    int64_t weights;
+    /* Parts of the workspace, in this order; x and y: their bfloat16 copies. */
+    size_t scratchpad_bytes, weights_bytes, gradient_bytes, x_bytes, y_bytes;
+    int64_t weights, inputs, outputs; /* elements */
 };
 
 /* The tensors' descriptions for oneDNN. */
 typedef struct conv2d_descs {
     dnnl_memory_desc_t x, arena, any, b, y;
     dnnl_dims_t strides, padding;
-    bool bias;
+    bool bias, bf16;
 } conv2d_descs;
 
-static status describe(const conv2d_attributes *a, const cpu_layout *layout, conv2d_descs *out)
+/* The factors of a product may be bfloat16; what a pass writes is float32. */
+static status describe(const conv2d_attributes *a, const cpu_layout *layout, conv2d_pass pass, bool bf16, conv2d_descs *out)
 {
+    dnnl_data_type_t factor = bf16 ? dnnl_bf16 : dnnl_f32, x_type = pass == CONV2D_BACKWARD_DATA ? dnnl_f32 : factor,
+                     w_type = pass == CONV2D_BACKWARD_WEIGHTS ? dnnl_f32 : factor,
+                     y_type = pass == CONV2D_FORWARD ? dnnl_f32 : factor;
     dnnl_dims_t x = {a->n, a->c, a->h, a->w}, w = {a->k, a->c, a->r, a->s}, y = {a->n, a->k, a->p, a->q},
                 b = {a->k};
     dnnl_format_tag_t blocked = layout->block == 16 ? dnnl_OIhw16i16o : dnnl_OIhw8i8o;
     dnnl_format_tag_t tag = layout->kind == CPU_LAYOUT_HWIO ? dnnl_hwio : blocked;
-    *out = (conv2d_descs){.strides = {a->stride, a->stride}, .padding = {a->pad, a->pad}, .bias = a->bias};
-    TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->x, 4, x, dnnl_f32, dnnl_nhwc), "source"));
-    TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->y, 4, y, dnnl_f32, dnnl_nhwc), "destination"));
+    *out = (conv2d_descs){.strides = {a->stride, a->stride}, .padding = {a->pad, a->pad}, .bias = a->bias, .bf16 = bf16};
+    TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->x, 4, x, x_type, dnnl_nhwc), "source"));
+    TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->y, 4, y, y_type, dnnl_nhwc), "destination"));
     TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->arena, 4, w, dnnl_f32, tag), "weights"));
-    TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->any, 4, w, dnnl_f32, dnnl_format_tag_any),
+    TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->any, 4, w, w_type, dnnl_format_tag_any),
                      "weights"));
     return onednn_check(dnnl_memory_desc_init_by_tag(&out->b, 1, b, dnnl_f32, dnnl_a), "bias");
 }
@@ -56,7 +62,12 @@ static status pass_desc(conv2d_pass pass, const conv2d_descs *m, const dnnl_memo
 {
     if (pass == CONV2D_FORWARD) return forward_desc(m, w, engine, attributes, out);
     dnnl_primitive_desc_t hint = NULL;
-    TRY(forward_desc(m, &m->any, engine, attributes, &hint));
+    conv2d_descs forward = *m;
+    if (m->bf16) {
+        forward.x.data_type = forward.any.data_type = dnnl_bf16;
+        forward.y.data_type = dnnl_f32;
+    }
+    TRY(forward_desc(&forward, &forward.any, engine, attributes, &hint));
     dnnl_convolution_desc_t desc;
     dnnl_status_t rc =
         pass == CONV2D_BACKWARD_DATA
@@ -81,10 +92,12 @@ static bool is_fast(const_dnnl_primitive_desc_t desc)
 static status choose_desc(conv2d_pass pass, const conv2d_descs *m, dnnl_engine_t engine,
                           dnnl_primitive_attr_t attributes, dnnl_primitive_desc_t *out)
 {
-    TRY(pass_desc(pass, m, &m->arena, engine, attributes, out));
-    if (is_fast(*out)) return STATUS_OK;
-    dnnl_primitive_desc_destroy(*out);
-    *out = NULL;
+    if (!m->bf16) {
+        TRY(pass_desc(pass, m, &m->arena, engine, attributes, out));
+        if (is_fast(*out)) return STATUS_OK;
+        dnnl_primitive_desc_destroy(*out);
+        *out = NULL;
+    }
     return pass_desc(pass, m, &m->any, engine, attributes, out);
 }
 
@@ -109,7 +122,9 @@ static status create(conv2d_direct *d, const conv2d_descs *m, dnnl_engine_t engi
     if (bytes < d->reorder.scratchpad_bytes) bytes = d->reorder.scratchpad_bytes;
     d->scratchpad_bytes = (bytes + 63) / 64 * 64;
     if (d->reorder.primitive) d->weights_bytes = (dnnl_memory_desc_get_size(w) + 63) / 64 * 64;
-    if (d->pass == CONV2D_BACKWARD_WEIGHTS) d->gradient_bytes = (size_t)d->weights * sizeof(float);
+    if (d->pass == CONV2D_BACKWARD_WEIGHTS) d->gradient_bytes = ((size_t)d->weights * sizeof(float) + 63) / 64 * 64;
+    if (m->x.data_type == dnnl_bf16) d->x_bytes = cpu_bf16_bytes(d->inputs);
+    if (m->y.data_type == dnnl_bf16) d->y_bytes = cpu_bf16_bytes(d->outputs);
     return STATUS_OK;
 }
 
@@ -120,12 +135,14 @@ status conv2d_direct_open(cpu_device *device, const conv2d_attributes *a, conv2d
     if (!d) return fail(STATUS_SYSTEM, "no memory");
     d->pass = pass;
     d->weights = a->k * a->c * a->r * a->s;
+    d->inputs = a->n * a->h * a->w * a->c;
+    d->outputs = a->n * a->p * a->q * a->k;
     *out = d;
     conv2d_descs descs;
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t desc = NULL;
     status rc;
-    TRY_GOTO(rc, describe(a, layout, &descs), done);
+    TRY_GOTO(rc, describe(a, layout, pass, device->bf16, &descs), done);
     TRY_GOTO(rc, onednn_attributes(&attributes), done);
     TRY_GOTO(rc, choose_desc(pass, &descs, device->engine, attributes, &desc), done);
     TRY_GOTO(rc, create(d, &descs, device->engine, desc), done);
@@ -149,10 +166,18 @@ void conv2d_direct_close(conv2d_direct **direct)
 
 size_t conv2d_direct_workspace(const conv2d_direct *d)
 {
-    return d->scratchpad_bytes + d->weights_bytes + d->gradient_bytes;
+    return d->scratchpad_bytes + d->weights_bytes + d->gradient_bytes + d->x_bytes + d->y_bytes;
 }
 
-static void execute(const conv2d_direct *d, dnnl_stream_t stream, const conv2d_operands *o, const float *w,
+/* `o`, or bfloat16 copies of its tensors in the workspace. */
+static const void *narrow(const host_kernel *kernel, const float *tensor, int64_t count, size_t bytes, void *copy)
+{
+    if (!bytes) return tensor;
+    cpu_to_bf16(kernel, tensor, copy, count);
+    return copy;
+}
+
+static void execute(const host_kernel *kernel, const conv2d_direct *d, const conv2d_operands *o, const float *w,
                     void *scratchpad)
 {
     static const int arg[][3] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
@@ -163,12 +188,13 @@ static void execute(const conv2d_direct *d, dnnl_stream_t stream, const conv2d_o
                                       {arg[d->pass][2], d->y},
                                       {DNNL_ARG_SCRATCHPAD, d->scratchpad},
                                       {DNNL_ARG_BIAS, d->b}};
-    onednn_point(d->x, o->x);
+    char *copies = (char *)scratchpad + d->scratchpad_bytes + d->weights_bytes + d->gradient_bytes;
+    onednn_point(d->x, narrow(kernel, o->x, d->inputs, d->x_bytes, copies));
     onednn_point(d->w, w);
-    onednn_point(d->y, o->y);
+    onednn_point(d->y, narrow(kernel, o->y, d->outputs, d->y_bytes, copies + d->x_bytes));
     onednn_point(d->scratchpad, scratchpad);
     if (d->b) onednn_point(d->b, o->b);
-    onednn_execute(d->primitive, stream, d->b ? MAX_ARGS : MAX_ARGS - 1, args);
+    onednn_execute(d->primitive, cpu_device_of(kernel)->stream, d->b ? MAX_ARGS : MAX_ARGS - 1, args);
 }
 
 typedef struct add_job {
@@ -189,7 +215,7 @@ static void run_backward_weights(const host_kernel *kernel, const conv2d_direct 
 {
     dnnl_stream_t stream = cpu_device_of(kernel)->stream;
     float *to = o->add ? gradient : o->w;
-    execute(d, stream, o, d->reorder.primitive ? weights : to, scratchpad);
+    execute(kernel, d, o, d->reorder.primitive ? weights : to, scratchpad);
     if (d->reorder.primitive) onednn_reorder_run(&d->reorder, stream, weights, to, scratchpad);
     if (!o->add) return;
     add_job job = {cpu_isa_of(kernel)->elementwise, gradient, o->w};
@@ -206,5 +232,5 @@ void conv2d_direct_run(const host_kernel *kernel, conv2d_direct *d, const conv2d
         return;
     }
     if (d->reorder.primitive) onednn_reorder_run(&d->reorder, stream, o->w, weights, workspace);
-    execute(d, stream, o, d->reorder.primitive ? weights : o->w, workspace);
+    execute(kernel, d, o, d->reorder.primitive ? weights : o->w, workspace);
 }

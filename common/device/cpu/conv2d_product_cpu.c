@@ -1,4 +1,5 @@
 /* 1x1 convolutions: y [n p q, k] = x [n p q, c] w [c, k] over the pixels that the stride meets. */
+#include "common/device/cpu/bf16.h"
 #include "common/device/cpu/conv2d.h"
 
 #include <string.h>
@@ -84,10 +85,11 @@ static size_t packed_bytes(const conv2d_attributes *a)
     return ((size_t)(pixels(a) * a->c) * sizeof(float) + 63) / 64 * 64;
 }
 
-size_t conv2d_product_workspace(const conv2d_attributes *a, conv2d_pass pass)
+size_t conv2d_product_workspace(const host_kernel *kernel, conv2d_pass pass)
 {
+    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
     cpu_gemm_shape shape = shape_of(a, pass);
-    return packed_bytes(a) + cpu_gemm_scratch(&shape);
+    return packed_bytes(a) + cpu_product_scratch(kernel, &shape);
 }
 
 typedef struct bias_job {
@@ -109,28 +111,27 @@ void conv2d_product_run(const host_kernel *kernel, conv2d_pass pass, const conv2
                         void *workspace)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
-    const cpu_isa *isa = cpu_isa_of(kernel);
     cpu_gemm_shape shape = shape_of(a, pass);
-    float *scratch = (float *)((char *)workspace + packed_bytes(a));
+    void *scratch = (char *)workspace + packed_bytes(a);
     pixel_job job = {a, o->x, workspace};
     float *x = a->stride == 1 ? o->x : job.packed;
     if (a->stride != 1 && pass != CONV2D_BACKWARD_DATA)
         cpu_parallel(kernel->threads, a->n * a->p, cpu_row_grain(a->q * a->c), gather_part, &job);
     switch (pass) {
     case CONV2D_FORWARD:
-        cpu_gemm(isa, &shape, x, o->w, false, o->y, scratch);
+        cpu_product(kernel, &shape, x, o->w, false, o->y, scratch);
         break;
     case CONV2D_BACKWARD_DATA:
-        cpu_gemm(isa, &shape, o->y, o->w, false, x, scratch);
+        cpu_product(kernel, &shape, o->y, o->w, false, x, scratch);
         break;
     case CONV2D_BACKWARD_WEIGHTS:
-        cpu_gemm(isa, &shape, x, o->y, o->add, o->w, scratch);
+        cpu_product(kernel, &shape, x, o->y, o->add, o->w, scratch);
         break;
     }
     if (a->stride != 1 && pass == CONV2D_BACKWARD_DATA)
         cpu_parallel(kernel->threads, a->n * a->h, cpu_row_grain(a->w * a->c), scatter_part, &job);
     if (pass == CONV2D_FORWARD && o->b) {
-        bias_job bias = {isa->elementwise, a->k, o->b, o->y};
+        bias_job bias = {cpu_isa_of(kernel)->elementwise, a->k, o->b, o->y};
         cpu_parallel(kernel->threads, pixels(a), cpu_row_grain(a->k), bias_part, &bias);
     }
 }

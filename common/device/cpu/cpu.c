@@ -1,6 +1,6 @@
 #include "common/device/cpu/cpu.h"
 
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/bf16.h"
 #include "common/device/cpu/onednn.h"
 
 #include <omp.h>
@@ -42,12 +42,24 @@ static void describe(cpu_device *d)
     int threads = d->base.config.threads;
     d->base.info = (device_info){
         .name = device_cpu.name, .compute_type = DTYPE_F32, .host_addressable = true, .real = true};
-    snprintf(d->base.info.description, sizeof d->base.info.description, "%d thread%s, %s, oneDNN %d.%d.%d",
-             threads, threads == 1 ? "" : "s", d->isa->name, v->major, v->minor, v->patch);
+    snprintf(d->base.info.description, sizeof d->base.info.description, "%d thread%s, %s%s, oneDNN %d.%d.%d",
+             threads, threads == 1 ? "" : "s", d->isa->name, d->bf16 ? ", products in bfloat16" : "", v->major, v->minor,
+             v->patch);
+}
+
+static status check_precision(const device_config *config)
+{
+    if (config->precision == DEVICE_PRECISION_TF32)
+        return fail(STATUS_CONFIG, "device cpu: found precision tf32, allowed is float32 or bfloat16");
+    if (config->precision == DEVICE_PRECISION_BF16 && !cpu_has_bf16())
+        return fail(STATUS_CONFIG, "device cpu: found precision bfloat16, allowed is float32: this processor does not "
+                                   "multiply bfloat16 (AVX512_BF16), or ONEDNN_MAX_CPU_ISA forbids it");
+    return STATUS_OK;
 }
 
 static status cpu_open(const device_config *config, device **out)
 {
+    TRY(check_precision(config));
     if (config->threads < 1)
         return fail(STATUS_USAGE, "threads of the cpu device: found %d, allowed is 1 or more",
                     config->threads);
@@ -56,6 +68,7 @@ static status cpu_open(const device_config *config, device **out)
     d->base.backend = &device_cpu;
     d->base.config = *config;
     d->isa = choose_isa();
+    d->bf16 = config->precision == DEVICE_PRECISION_BF16;
     describe(d);
     for (int i = 0; i < OP_COUNT; i++) d->table[i] = *entries[i];
     use_threads(&d->base);

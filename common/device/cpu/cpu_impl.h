@@ -12,6 +12,7 @@ typedef struct cpu_device {
     const cpu_isa *isa;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
+    bool bf16; /* products round their factors: bf16.h */
     host_kernel_entry table[OP_COUNT];
 } cpu_device;
 

@@ -1,5 +1,5 @@
-/* y = act(x w^T + b): products by cpu_gemm, the rest in one pass over the result. */
-#include "common/device/cpu/cpu_impl.h"
+/* y = act(x w^T + b): products by cpu_product, the rest in one pass over the result. */
+#include "common/device/cpu/bf16.h"
 
 typedef struct linear_job {
     const cpu_elementwise *kernels;
@@ -26,7 +26,7 @@ static status prepare_forward(host_kernel *kernel, const device_layout *layout)
     (void)layout;
     const linear_attributes *a = &kernel->base.op.u.linear;
     cpu_gemm_shape shape = forward_shape(a, a->m);
-    kernel->base.workspace = cpu_gemm_scratch(&shape);
+    kernel->base.workspace = cpu_product_scratch(kernel, &shape);
     return STATUS_OK;
 }
 
@@ -45,8 +45,8 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
     const linear_attributes *a = &kernel->base.op.u.linear;
     int64_t rows = cpu_rows_used(a->m, scalars);
     cpu_gemm_shape shape = forward_shape(a, rows);
-    cpu_gemm(cpu_isa_of(kernel), &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false,
-             operands[LINEAR_FWD_Y], workspace);
+    cpu_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, operands[LINEAR_FWD_Y],
+                workspace);
     if (!a->bias && a->act == ACTIVATION_NONE) return;
     bool keeps_argument = a->act != ACTIVATION_NONE && a->act != ACTIVATION_RELU;
     linear_job job = {.kernels = cpu_isa_of(kernel)->elementwise,
@@ -73,7 +73,10 @@ static cpu_gemm_shape weights_shape(const linear_attributes *a, int64_t rows)
 static status prepare_backward_weights(host_kernel *kernel, const device_layout *layout)
 {
     (void)layout;
-    kernel->base.workspace = cpu_sums_bytes(kernel->threads, kernel->base.op.u.linear.out);
+    const linear_attributes *a = &kernel->base.op.u.linear;
+    cpu_gemm_shape shape = weights_shape(a, a->m);
+    size_t sums = cpu_sums_bytes(kernel->threads, a->out), product = cpu_product_scratch(kernel, &shape);
+    kernel->base.workspace = sums > product ? sums : product; /* one behind the other */
     return STATUS_OK;
 }
 
@@ -113,25 +116,34 @@ static void backward_weights(const host_kernel *kernel, void *const *operands, c
         }
     }
     cpu_gemm_shape shape = weights_shape(a, rows);
-    cpu_gemm(cpu_isa_of(kernel), &shape, operands[LINEAR_BWD_WEIGHTS_DY], operands[LINEAR_BWD_WEIGHTS_X], add,
-             operands[LINEAR_BWD_WEIGHTS_DW], NULL);
+    cpu_product(kernel, &shape, operands[LINEAR_BWD_WEIGHTS_DY], operands[LINEAR_BWD_WEIGHTS_X], add,
+                operands[LINEAR_BWD_WEIGHTS_DW], workspace);
+}
+
+static cpu_gemm_shape data_shape(const linear_attributes *a, int64_t rows)
+{
+    return (cpu_gemm_shape){
+        .m = rows, .n = a->in, .k = a->out, .a_stride = a->out, .b_stride = a->in, .c_stride = a->in};
+}
+
+static status prepare_backward_data(host_kernel *kernel, const device_layout *layout)
+{
+    (void)layout;
+    const linear_attributes *a = &kernel->base.op.u.linear;
+    cpu_gemm_shape shape = data_shape(a, a->m);
+    kernel->base.workspace = cpu_product_scratch(kernel, &shape);
+    return STATUS_OK;
 }
 
 static void backward_data(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                           void *workspace)
 {
-    (void)workspace;
     const linear_attributes *a = &kernel->base.op.u.linear;
-    cpu_gemm_shape shape = {.m = cpu_rows_used(a->m, scalars),
-                            .n = a->in,
-                            .k = a->out,
-                            .a_stride = a->out,
-                            .b_stride = a->in,
-                            .c_stride = a->in};
-    cpu_gemm(cpu_isa_of(kernel), &shape, operands[LINEAR_BWD_DATA_DY], operands[LINEAR_BWD_DATA_W], false,
-             operands[LINEAR_BWD_DATA_DX], NULL);
+    cpu_gemm_shape shape = data_shape(a, cpu_rows_used(a->m, scalars));
+    cpu_product(kernel, &shape, operands[LINEAR_BWD_DATA_DY], operands[LINEAR_BWD_DATA_W], false,
+                operands[LINEAR_BWD_DATA_DX], workspace);
 }
 
 const host_kernel_entry cpu_linear_forward = {prepare_forward, forward, NULL};
-const host_kernel_entry cpu_linear_backward_data = {NULL, backward_data, NULL};
+const host_kernel_entry cpu_linear_backward_data = {prepare_backward_data, backward_data, NULL};
 const host_kernel_entry cpu_linear_backward_weights = {prepare_backward_weights, backward_weights, NULL};

@@ -34,8 +34,8 @@ typedef struct cuda_gpu {
 typedef struct cuda_probe {
     char toolkit[32];       /* "13.0": built with */
     char architectures[96]; /* "75 80 90 and PTX" */
-    char driver[64], cudnn[64], cublaslt[64], nccl[64]; /* versions found */
-    char why_driver[192], why_cudnn[192], why_cublaslt[192], why_nccl[192];
+    char driver[64], cudnn[64], cublaslt[64]; /* versions found */
+    char why_driver[192], why_cudnn[192], why_cublaslt[192];
     bool emulated; /* no GPU at all: kernels run on the host, for tests */
     int gpu_count;
     cuda_gpu gpus[CUDA_MOST_GPUS]; /* the first of them */

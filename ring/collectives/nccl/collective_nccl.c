@@ -33,17 +33,19 @@ static status find_module(const nccl_module **out)
                                     "or auto");
 }
 
-bool collective_nccl_available(char *text, size_t size)
+bool collective_nccl_found(char *text, size_t size)
 {
     const nccl_module *module;
-    char why[192];
-    bool there = cuda_count_gpus() > 0 && find_module(&module) == STATUS_OK && module->available(why, sizeof why);
-    if (!there && error_code() != STATUS_OK) {
-        snprintf(why, sizeof why, "%s", error_message());
-        error_clear();
-    }
-    if (text) snprintf(text, size, "%s", why);
-    return there;
+    if (find_module(&module) == STATUS_OK) return module->available(text, size);
+    snprintf(text, size, "%s", error_message());
+    error_clear();
+    return false;
+}
+
+bool collective_nccl_available(void)
+{
+    char text[192];
+    return cuda_count_gpus() > 0 && collective_nccl_found(text, sizeof text);
 }
 
 status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES])

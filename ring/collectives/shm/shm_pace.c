@@ -1,5 +1,5 @@
-/* An emulated link between ranks that share memory: nothing but waiting, so that real runs on one machine show
- * what a network would do to them.
+/* An emulated link between ranks that share memory: nothing but waiting, so that real runs on one machine
+ * show what a network would do to them.
  *
  * A step of a ring is a message from the left neighbour, which takes latency + bytes / bandwidth; its items
  * come in one behind the other. 2(n-1) steps of bytes/n each make the textbook's

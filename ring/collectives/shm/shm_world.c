@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 enum {
-    SPIN_ROUNDS = 200,        /* looks before the first yield where every thread has a processor: some 10 us */
+    SPIN_ROUNDS = 200, /* looks before the first yield where every thread has a processor: some 10 us */
     CROWDED_SPIN_ROUNDS = 20, /* and where not: whom we wait for may need this one */
-    YIELD_NS = 100000, /* then it sleeps */
-    SLEEP_NS = 100000000, /* the longest sleep without a look at the peers */
+    YIELD_NS = 100000,        /* then it sleeps */
+    SLEEP_NS = 100000000,     /* the longest sleep without a look at the peers */
 };
 
 static int processors(void)

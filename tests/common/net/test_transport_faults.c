@@ -139,6 +139,15 @@ static int64_t beat(void *context, int peer, int64_t bytes, int64_t now_ns)
     return m->last_ns;
 }
 
+static int64_t beat_of_one(void *context, int peer, int64_t bytes, int64_t now_ns)
+{
+    metronome *m = context;
+    assert_int_equal(peer, 1);
+    m->bytes += bytes;
+    m->last_ns = (m->last_ns > now_ns ? m->last_ns : now_ns) + m->pause_ns;
+    return m->last_ns;
+}
+
 static void a_pacer_keeps_messages_back_and_in_order(void **state)
 {
     (void)state;
@@ -175,6 +184,41 @@ static void a_pacer_keeps_messages_back_and_in_order(void **state)
                 assert_ok(transport_wait(pair.client, until));
             net_pair_close(&pair, 50 * NS_PER_MS);
         }
+}
+
+static void a_pacer_keeps_back_what_has_come_and_in_order(void **state)
+{
+    (void)state;
+    for (int s = 0; s < 3; s++) {
+        net_pair pair;
+        metronome m = {.pause_ns = 2 * NS_PER_MS};
+        transport_options server = options_of(0);
+        server.pacer = (transport_pacer){.deliver_ns = beat_of_one, .context = &m};
+        net_pair_open(&pair, schemes[s], server, options_of(1));
+        static const float payload[25];
+        const message_frame frame = {payload, sizeof payload};
+        transport_ticket ticket = {0};
+        transport_message message;
+        int64_t begin = clock_now_ns(), until = begin + TEST_LIMIT_NS;
+        for (int i = 0; i < 5; i++)
+            net_send(pair.client, pair.link, &(message_header){.kind = MESSAGE_PUSH, .step = i}, &frame, 1, &ticket);
+        int received = 0;
+        while (received < 5 && clock_now_ns() < until) {
+            assert_ok(transport_wait(pair.client, clock_now_ns()));
+            assert_ok(transport_wait(pair.server, clock_now_ns() + NS_PER_MS));
+            if (transport_receive(pair.server, &message) != STATUS_OK) continue;
+            assert_int_equal(message.header.step, received);
+            received++;
+            assert_true(clock_now_ns() - begin >= received * m.pause_ns);
+            transport_release(pair.server, &message);
+        }
+        assert_int_equal(received, 5);
+        assert_int_equal(m.bytes, 5 * sizeof payload);
+        net_send(pair.client, pair.link, &(message_header){.kind = MESSAGE_PUSH, .step = 5}, &frame, 1, &ticket);
+        assert_ok(transport_wait(pair.server, clock_now_ns() + NS_PER_MS));
+        assert_int_equal(transport_receive(pair.server, &message), STATUS_AGAIN); /* closing gives up what is held */
+        net_pair_close(&pair, 50 * NS_PER_MS);
+    }
 }
 
 static int64_t never(void *context, int peer, int64_t bytes, int64_t now_ns)
@@ -284,6 +328,7 @@ int main(void)
         cmocka_unit_test(without_checksums_messages_arrive_and_flips_go_unnoticed),
         cmocka_unit_test(frames_beyond_what_was_agreed_are_not_sent),
         cmocka_unit_test(a_pacer_keeps_messages_back_and_in_order),
+        cmocka_unit_test(a_pacer_keeps_back_what_has_come_and_in_order),
         cmocka_unit_test(closing_releases_what_a_pacer_still_keeps_back),
         cmocka_unit_test(strangers_and_malformed_messages_are_dropped_and_the_job_goes_on),
     };

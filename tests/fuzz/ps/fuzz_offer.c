@@ -1,5 +1,5 @@
-/* libFuzzer: what a rank offers to the others, of any bytes, is refused or read within its bounds; an offer fits
- * itself. */
+/* libFuzzer: what a rank offers to the others, of any bytes, is refused or read within its bounds; an offer
+ * fits itself. */
 #include "ps/offer.h"
 
 #include <stdint.h>
@@ -10,12 +10,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char other[] = "psring parameter server 1\nhost 12\nshared 1\nurl ipc://@there\nranks 2\npolicy sync\n";
+    static const char other[] =
+        "psring parameter server 1\nhost 12\nshared 1\nurl ipc://@there\nranks 2\npolicy sync\n";
     sync_blob mine = {(void *)(uintptr_t)data, size}, theirs = {(void *)(uintptr_t)other, sizeof other - 1};
     char url[128];
     ps_offer_own own = {0};
     error_clear();
-    if (ps_offer_read(&mine, "rank 1", &own, url, sizeof url) == STATUS_OK && (own.url != url || strlen(url) >= sizeof url))
+    if (ps_offer_read(&mine, "rank 1", &own, url, sizeof url) == STATUS_OK &&
+        (own.url != url || strlen(url) >= sizeof url))
         abort();
     error_clear();
     if (ps_offer_compare(&mine, "rank 0", &mine, "rank 1") != STATUS_OK) abort();

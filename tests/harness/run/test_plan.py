@@ -22,6 +22,7 @@ def write(name, header, data):
 IMAGES = write("images", [0x803, COUNT, 28, 28], bytes(i * i % 251 for i in range(COUNT * 28 * 28)))
 LABELS = write("labels", [0x801, COUNT], bytes(i % 10 for i in range(COUNT)))
 RESNET = ["--model", "resnet18", "--batch", "8", "--data", f"idx:{IMAGES},{LABELS}"]
+LENET = ["--model", "lenet", *RESNET[2:]]
 BERT = ["--model", "bert", "--layers", "2", "--hidden", "32", "--heads", "4", "--batch", "4", "--vocabulary", "99", "--sequence", "8"]
 STEPS = ["--steps", "3", "--warmup", "1", "--threads", "1"]
 
@@ -35,17 +36,17 @@ def ledgers(words):
 @cases([
     ("ResNet-18 through all engines", [*RESNET, "--gpus", "2", "--optimizer", "adam"]),
     ("small BERT through all engines", [*BERT, "--gpus", "2", "--optimizer", "adamw"]),
-    ("three ranks, clipped", [*RESNET, "--gpus", "3", "--momentum", "0.9", "--clip-norm", "1", "--lr", "0.01"]),
-    ("SyncBatchNorm", [*RESNET, "--gpus", "2", "--sync-batchnorm", "--batch", "4"]),
+    ("three ranks, clipped", [*LENET, "--gpus", "3", "--momentum", "0.9", "--clip-norm", "1", "--lr", "0.01"]),
+    ("SyncBatchNorm", [*RESNET, "--mode", "ring", "--gpus", "2", "--sync-batchnorm", "--batch", "4"]),
     ("two servers, bounded staleness", [*BERT, "--mode", "ps", "--policy", "ps=ssp", "--gpus", "3", "--servers", "2"]),
     ("asynchronous updates", [*BERT, "--mode", "ps", "--policy", "ps=async", "--gpus", "2", "--optimizer", "adam"]),
     ("loss in the replicas, gradients kept", [*BERT, "--mode", "ps", "--dp-loss", "replica", "--keep-grads", "--gpus", "3",
                                              "--optimizer", "adam"]),
     ("one synchronous server", [*BERT, "--mode", "ps", "--policy", "ps=sync", "--gpus", "3"]),
     ("ranks update", [*BERT, "--mode", "ps", "--policy", "ps=sync", "--server-optimizer", "off", "--momentum", "0.9", "--gpus", "2"]),
-    ("buckets in place", [*RESNET, "--mode", "ring", "--bucket-view", "--gpus", "2"]),
-    ("buckets that pass", [*RESNET, "--mode", "ring", "--policy", "ring=torch-0.4.1", "--gpus", "2"]),
-    ("PowerSGD", [*RESNET, "--mode", "ring", "--comm-hook", "powersgd", "--gpus", "2"]),
+    ("buckets in place", [*LENET, "--mode", "ring", "--bucket-view", "--gpus", "2"]),
+    ("buckets that pass", [*LENET, "--mode", "ring", "--policy", "ring=torch-0.4.1", "--gpus", "2"]),
+    ("PowerSGD", [*LENET, "--mode", "ring", "--comm-hook", "powersgd", "--gpus", "2"]),
     ("an epoch with an odd end", ["--mode", "ring", "--model", "wine_mlp", "--data", "wine", "--batch", "32", "--gpus", "2"]),
     ("in float64", ["--mode", "ring", "--model", "toy", "--device", "reference", "--gpus", "2"]),
 ])

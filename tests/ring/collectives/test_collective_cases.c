@@ -29,6 +29,7 @@ typedef struct plan {
     const char *implementation;
     int64_t inline_bytes, staging_bytes;
     int sampled_in; /* under a sanitizer one case of so many */
+    bool full;      /* every count with every type, operation and place */
 } plan;
 
 static bool is_prime(int64_t p)
@@ -109,6 +110,34 @@ static status run_all_types(const plan *p, collective_group *g, case_arena *aren
     return STATUS_OK;
 }
 
+static bool reduces(collective_kind kind)
+{
+    return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE || kind == COLLECTIVE_REDUCE_SCATTER;
+}
+
+/* Each count with each kind, type, operation and place; root and memory change from case to case. */
+static status run_everything(const plan *p, collective_group *g, case_arena *arena, int n)
+{
+    uint64_t index = 0;
+    for (int64_t count = 0; count <= 1009; count++) {
+        if (!(count < 2 || (count >= n - 1 && count <= n + 1) || is_prime(count))) continue;
+        for (int k = 0; k < KINDS; k++)
+            for (int t = 0; t < TYPES; t++)
+                for (int op = 0; op < (reduces(kinds[k]) ? REDUCE_OP_COUNT : 1); op++)
+                    for (int place = 0; place < 2; place++, index++) {
+                        collective_case c = {kinds[k],
+                                             (reduce_op)op,
+                                             types[t],
+                                             count,
+                                             (int)(index % (uint64_t)n),
+                                             place != 0,
+                                             (case_memory)(random_mix(index) % CASE_MEMORY_COUNT)};
+                        TRY(run_if_taken(p, g, arena, &c, index));
+                    }
+    }
+    return STATUS_OK;
+}
+
 static status rank_of_cases(rank_context *context)
 {
     const plan *p = context->shared;
@@ -125,6 +154,10 @@ static status rank_of_cases(rank_context *context)
     config.staging_bytes = p->staging_bytes;
     TRY_GOTO(rc, collective_open(p->implementation, &config, &world), out);
     TRY_GOTO(rc, ranks_group(context, world, &group), out);
+    if (p->full) {
+        rc = run_everything(p, group, &arena, context->world);
+        goto out;
+    }
     TRY_GOTO(rc, run_all_counts(p, group, &arena, context->world), out);
     rc = run_all_types(p, group, &arena, context->world);
 out:
@@ -141,7 +174,7 @@ out:
 
 static void run_cases(const char *implementation, int64_t inline_bytes, int64_t staging_bytes)
 {
-    plan p = {implementation, inline_bytes, staging_bytes, 110}; /* 500 cases in all */
+    plan p = {implementation, inline_bytes, staging_bytes, 110, false}; /* 500 cases in all */
     for (int n = 1; n <= 16; n++) ranks_run_well(n, rank_of_cases, &p);
 }
 
@@ -197,8 +230,40 @@ static void a_million_float32_are_summed_exactly_by_2_3_8_and_16_ranks(void **st
             ranks_run_well(worlds[n], rank_of_a_million, &(plan){.implementation = names[i]});
 }
 
-int main(void)
+static void run_full(const char *implementation, int64_t inline_bytes, int64_t staging_bytes)
 {
+    plan p = {implementation, inline_bytes, staging_bytes, 110, .full = true};
+    for (int n = 1; n <= 16; n++) {
+        print_message("# %s, %d ranks\n", implementation, n);
+        ranks_run_well(n, rank_of_cases, &p);
+    }
+}
+
+static void direct_agrees_with_a_plain_loop_in_every_case(void **state)
+{
+    (void)state;
+    run_full("direct", 0, 0);
+    run_full("direct", 1, 1024);
+}
+
+static void ring_agrees_with_a_plain_loop_in_every_case(void **state)
+{
+    (void)state;
+    run_full("ring", 1, 1024);
+}
+
+static int run_long(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(direct_agrees_with_a_plain_loop_in_every_case),
+        cmocka_unit_test(ring_agrees_with_a_plain_loop_in_every_case),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--long") == 0) return run_long();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(direct_agrees_with_a_plain_loop_for_1_to_16_ranks),
         cmocka_unit_test(direct_agrees_with_a_plain_loop_in_place_and_staged),

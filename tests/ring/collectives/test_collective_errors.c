@@ -245,7 +245,7 @@ static void implementations_that_cannot_run_say_why(void **state)
     error_clear();
     assert_int_equal(collective_open("tree", &config, &world), STATUS_USAGE);
     assert_string_equal(error_message(),
-                        "collectives: found 'tree', allowed is one of auto, ring, direct, mpi, sim");
+                        "collectives: found 'tree', allowed is one of auto, ring, direct, mpi, nccl, sim");
     error_clear();
     assert_int_equal(collective_open("mpi", &config, &world), STATUS_UNAVAILABLE);
     assert_string_equal(error_message(), "collectives mpi: this process was not started by mpirun");

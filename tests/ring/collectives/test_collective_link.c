@@ -1,5 +1,5 @@
-/* Collectives over an emulated link: right results, and never faster than the link. There are no upper bounds:
- * the machine may be slow. */
+/* Collectives over an emulated link: right results, and never faster than the link. There are no upper
+ * bounds: the machine may be slow. */
 #include "common/base/clock.h"
 #include "tests/ring/ranks.h"
 
@@ -24,14 +24,10 @@ typedef struct link_case {
 /* A ring: 2(n-1) steps, 2(n-1)/n of the buffer. Direct: reduce-scatter and all-gather at once to all; below
  * 32 KiB everyone gets everything. */
 static const link_case cases[] = {
-    {"ring", COLLECTIVE_ALL_REDUCE, 2, MOST, 2, 1.0},
-    {"ring", COLLECTIVE_ALL_REDUCE, 4, MOST, 6, 1.5},
-    {"ring", COLLECTIVE_ALL_REDUCE, 4, 400, 6, 1.5},
-    {"ring", COLLECTIVE_ALL_GATHER, 4, MOST, 3, 0.75},
-    {"ring", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},
-    {"direct", COLLECTIVE_ALL_REDUCE, 4, MOST, 2, 1.5},
-    {"direct", COLLECTIVE_ALL_REDUCE, 4, 400, 1, 3.0},
-    {"direct", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},
+    {"ring", COLLECTIVE_ALL_REDUCE, 2, MOST, 2, 1.0},  {"ring", COLLECTIVE_ALL_REDUCE, 4, MOST, 6, 1.5},
+    {"ring", COLLECTIVE_ALL_REDUCE, 4, 400, 6, 1.5},   {"ring", COLLECTIVE_ALL_GATHER, 4, MOST, 3, 0.75},
+    {"ring", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},   {"direct", COLLECTIVE_ALL_REDUCE, 4, MOST, 2, 1.5},
+    {"direct", COLLECTIVE_ALL_REDUCE, 4, 400, 1, 3.0}, {"direct", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},
     {"direct", COLLECTIVE_BARRIER, 3, 0, 1, 0.0},
 };
 
@@ -52,8 +48,8 @@ static status check(const link_rank *r, int rank, int ranks)
                       : r->c->kind == COLLECTIVE_ALL_GATHER ? (float)(part + 1)
                                                             : 1.0f;
         if (x[i] != right)
-            return rank_error(STATUS_MISMATCH, "rank %d, element %lld: found %g, expected %g", rank, (long long)i,
-                              (double)x[i], (double)right);
+            return rank_error(STATUS_MISMATCH, "rank %d, element %lld: found %g, expected %g", rank,
+                              (long long)i, (double)x[i], (double)right);
     }
     return STATUS_OK;
 }
@@ -66,7 +62,8 @@ static status run_case(rank_context *context, collective_world *world, collectiv
     (void)world;
     for (int64_t i = 0; i < c->count; i++) x[i] = (float)(context->rank + 1);
     collective_buffer all = {.base = x}, part = all;
-    if (c->kind == COLLECTIVE_ALL_GATHER) part.base = x + collective_part_begin(c->count, context->world, context->rank);
+    if (c->kind == COLLECTIVE_ALL_GATHER)
+        part.base = x + collective_part_begin(c->count, context->world, context->rank);
     collective_call call = {.kind = c->kind, .type = DTYPE_F32, .count = c->count, .in = part, .out = all};
     int64_t begin = clock_now_ns();
     TRY(collective_run(group, &call));
@@ -77,8 +74,8 @@ static status run_case(rank_context *context, collective_world *world, collectiv
     bool receives = c->kind != COLLECTIVE_BROADCAST || context->rank != 0;
     if (receives && took < least * 99 / 100)
         return rank_error(STATUS_MISMATCH, "%s %s of %lld by %d ranks took %lld us, the link takes %lld us",
-                          c->implementation, collective_kind_name(c->kind), (long long)c->count, context->world,
-                          (long long)took / 1000, (long long)least / 1000);
+                          c->implementation, collective_kind_name(c->kind), (long long)c->count,
+                          context->world, (long long)took / 1000, (long long)least / 1000);
     return check(r, context->rank, context->world);
 }
 

@@ -57,7 +57,8 @@ static void run_case(const golden_case *c)
                             .policy = c->policy};
     status rc = verify_run(&config, &found);
     if (rc != STATUS_OK) fail_msg("%s, %s on %s: %s", c->file, c->policy, c->device, error_message());
-    print_message("# %s, %s on %s: %.3g of the limit (%s)\n", c->file, c->policy, c->device, found.share, found.what);
+    print_message("# %s, %s on %s: %.3g of the limit (%s)\n", c->file, c->policy, c->device, found.share,
+                  found.what);
     if (found.share > 1)
         fail_msg("%s, %s on %s: %s: found %.9g, expected %.9g", c->file, c->policy, c->device, found.what,
                  found.found, found.expected);
@@ -71,10 +72,49 @@ static void trajectories_agree_with_pytorch_s(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i]);
 }
 
-int main(void)
+/* Files of several ranks under every policy. */
+static void run_under_every_policy(const char *const *files, size_t count, const char *collective)
 {
+    for (size_t i = 0; i < count; i++)
+        for (int p = 0; p < RING_POLICIES; p++)
+            run_case(&(golden_case){files[i], "cpu", ring_policies[p].name, {collective}});
+}
+
+static void every_policy_agrees_with_pytorch_s_trajectories(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"toy_w4", "wine_mlp_w2", "wine_mlp_w4", "bert_tiny_w2"};
+    run_under_every_policy(files, sizeof files / sizeof files[0], "--collective=direct");
+    run_under_every_policy(files, 1, "--collective=ring");
+}
+
+static void every_policy_agrees_with_every_trajectory_of_several_ranks(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"toy_w4",
+                                        "wine_mlp_w2",
+                                        "wine_mlp_w4",
+                                        "bert_tiny_w2",
+                                        "gpt2_tiny_w2",
+                                        "resnet18_32_w2_silu",
+                                        "resnet18_32_w3_silu",
+                                        "resnet18_32_w4_silu",
+                                        "resnet18_32_w2_syncbn",
+                                        "resnet18_32_w2_syncbn_silu",
+                                        "resnet50_96_w2_silu"};
+    run_under_every_policy(files, sizeof files / sizeof files[0], "--collective=direct");
+    run_under_every_policy(files, sizeof files / sizeof files[0], "--collective=ring");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest long_tests[] = {
+        cmocka_unit_test(every_policy_agrees_with_every_trajectory_of_several_ranks),
+    };
+    if (argc > 1 && strcmp(argv[1], "--long") == 0) return cmocka_run_group_tests(long_tests, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trajectories_agree_with_pytorch_s),
+        cmocka_unit_test(every_policy_agrees_with_pytorch_s_trajectories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,25 @@ static void divide(float *x, float divisor, int64_t count)
     if (i < count) vf_store_part(x + i, vf_load_part(x + i, count - i) / divisor, count - i);
 }
 
+/* The upper halves, rounded, in the lower halves of the lanes. */
+ALWAYS_INLINE vi round_to_bf16(vf a)
+{
+    vi bits = (vi)a, odd = (bits >> 16) & 1, is_nan = (vi)((bits & 0x7fffffff) > 0x7f800000);
+    vi rounded = ((bits + (odd + 0x7fff)) >> 16) & 0xffff, quiet = ((bits >> 16) & 0xffff) | 0x40;
+    return (is_nan & quiet) | (~is_nan & rounded);
+}
+
+static void to_bf16(const float *x, uint16_t *y, int64_t count)
+{
+    typedef uint16_t vh __attribute__((vector_size(2 * VF)));
+    for (int64_t i = 0; i < count; i += VF) {
+        int64_t rest = count - i < VF ? count - i : VF;
+        vf a = rest == VF ? vf_load(x + i) : vf_load_part(x + i, rest);
+        vh narrow = __builtin_convertvector(round_to_bf16(a), vh);
+        memcpy(y + i, &narrow, (size_t)rest * sizeof *y);
+    }
+}
+
 static void clear(float *x, int64_t count)
 {
     enum { BLOCK = 32 * VF };
@@ -107,6 +126,7 @@ ACTIVATION_LIST(DEFINE_ACTIVATION)
 const cpu_elementwise KERNEL(cpu_elementwise) = {
     .add = add,
     .divide = divide,
+    .to_bf16 = to_bf16,
     .clear = clear,
     .activate = {ACTIVATION_LIST(ACTIVATE)},
     .activate_backward = {ACTIVATION_LIST(ACTIVATE_BACKWARD)},

@@ -15,6 +15,8 @@
 typedef struct cpu_elementwise {
     void (*add)(const float *a, const float *b, float *y, int64_t count); /* in place in either */
     void (*divide)(float *x, float divisor, int64_t count);
+    /* bfloat16, to nearest and even on ties; NaN stays NaN. */
+    void (*to_bf16)(const float *x, uint16_t *y, int64_t count);
     /* x = 0; only read where it is zero already. */
     void (*clear)(float *x, int64_t count);
     /* y = act(x), in place; dx = dy act'(x), in place in dy (x: the result for RELU). */

@@ -7,7 +7,7 @@
 
 #if PSRING_HAVE_CUBLASLT
 
-enum { WORKSPACE_BYTES = 32 << 20 };
+enum { WORKSPACE_BYTES = 32 << 20, ALIGNMENT_BYTES = 16 };
 
 struct cublaslt_product {
     cuda_device *device;
@@ -94,17 +94,30 @@ static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, int
                  "cublasLtMatrixLayoutCreate");
 }
 
+/* Arenas are aligned to 64 bytes; what is said here is less than cuBLASLt takes for granted (256). */
+static cublasStatus_t set_preferences(const cublaslt_table *t, cublasLtMatmulPreference_t preference)
+{
+    static const cublasLtMatmulPreferenceAttributes_t operands[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    size_t workspace = WORKSPACE_BYTES;
+    uint32_t alignment = ALIGNMENT_BYTES;
+    cublasStatus_t code =
+        t->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    for (int i = 0; i < 4 && code == CUBLAS_STATUS_SUCCESS; i++)
+        code = t->preference_set(preference, operands[i], &alignment, sizeof alignment);
+    return code;
+}
+
 /* Heuristics are a function of shapes: the same product gets the same algorithm in every run. */
 static status find_algorithm(cublaslt_product *p, bool *found)
 {
     const cublaslt_table *t = table_of(p->device);
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t result;
-    size_t workspace = WORKSPACE_BYTES;
     int count = 0;
     TRY(check(p->device, t->preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
-    cublasStatus_t code =
-        t->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    cublasStatus_t code = set_preferences(t, preference);
     if (code == CUBLAS_STATUS_SUCCESS)
         code = t->heuristic(p->device->cublaslt, p->desc, p->a, p->b, p->d, p->d, preference, 1, &result, &count);
     t->preference_destroy(preference);

@@ -88,17 +88,23 @@ static status describe(cudnn_conv *p, const conv2d_attributes *a)
     return check(d, t->conv_set_math(p->conv, p->math), "cudnnSetConvolutionMathType");
 }
 
-/* The three kinds of results have the same members. TF32 must not slip in: without it only algorithms of
- * plain multiply-adds count. */
+/* Whether an algorithm may be taken that cuDNN says works with `found`. Without TF32 the convolution stays
+ * restricted to plain multiply-adds, which algorithms of tensor cores do not have. */
+static bool allowed(const cudnn_conv *p, cudnnMathType_t found)
+{
+    return p->math != CUDNN_FMA_MATH || (found != CUDNN_TENSOR_OP_MATH && found != CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
+}
+
+/* The three kinds of results have the same members. */
 #define TAKE_FIRST(results, count, p, found)                                                                 \
     for (int i = 0; i < (count) && !(found); i++) {                                                          \
         bool usable = (results)[i].status == CUDNN_STATUS_SUCCESS && (results)[i].memory <= MOST_WORKSPACE && \
                       (results)[i].determinism == CUDNN_DETERMINISTIC &&                                     \
-                      ((p)->math != CUDNN_FMA_MATH || (results)[i].mathType == CUDNN_FMA_MATH);              \
+                      allowed((p), (results)[i].mathType);                                                   \
         if (!usable) continue;                                                                               \
         (p)->algorithm = (int)(results)[i].algo;                                                             \
         (p)->workspace = (results)[i].memory;                                                                \
-        (p)->math = (results)[i].mathType;                                                                   \
+        if ((p)->math != CUDNN_FMA_MATH) (p)->math = (results)[i].mathType;                                  \
         (found) = true;                                                                                      \
     }
 

@@ -29,9 +29,11 @@ status cuda_fence_open(device *base, device_fence **out)
     return STATUS_OK;
 }
 
+/* Whatever still waits is let go: a stream that waits for ever could not be ended. */
 void cuda_fence_close(device_fence *base)
 {
     cuda_fence *f = (cuda_fence *)base;
+    cuda_fence_reach(base, INT64_MAX);
     cudaSetDevice(((cuda_device *)base->device)->gpu);
     cudaFreeHost(f->value);
     free(f);

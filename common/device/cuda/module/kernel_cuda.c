@@ -1,5 +1,6 @@
 /* The table of operations, and what is common to preparing and launching them. */
 #include "common/device/cuda/module/cuda_impl.h"
+#include "common/device/cuda/module/ranges.h"
 
 #include <stdlib.h>
 
@@ -41,7 +42,9 @@ status cuda_launch(device_stream *s, device_kernel *base, void *const *operands,
     const cuda_kernel *k = (const cuda_kernel *)base;
     cuda_device *d = (cuda_device *)base->device;
     TRY(cuda_use(d));
+    cuda_range_push(op_name(base->op.kind));
     status rc = k->entry->run(k, ((cuda_stream *)s)->stream, operands, scalars, workspace);
+    cuda_range_pop();
     if (rc != STATUS_OK) return rc;
     return cuda_check(d, cudaGetLastError(), op_name(base->op.kind));
 }

@@ -5,12 +5,16 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static const cuda_host *program;
 
+/* Streams that share one of the GPU's queues wait for each other's waits: with the ranks of a process on one GPU
+ * that could be a circle, so there are as many queues as CUDA knows. Before anything of CUDA runs. */
 void cuda_services_attach(const cuda_host *host)
 {
     program = host;
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
 enum { MOST_TEXT = sizeof((error_record *)0)->message };

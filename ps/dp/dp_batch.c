@@ -1,0 +1,151 @@
+/* The batch: planned, cut as torch.chunk does, handed out by rank 0. */
+#include "ps/dp/dp_impl.h"
+
+#include "ps/bytes.h"
+
+enum { KEY_INPUTS = DP_PIECE_INPUTS, KEY_TARGETS = DP_PIECE_TARGETS };
+
+static const sync_context *context_of(const dp_engine *e)
+{
+    return &e->base.context;
+}
+
+status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sync_batch *out)
+{
+    dp_engine *e = dp_engine_of(base);
+    const sync_context *c = context_of(e);
+    dp_lives_begin_batch(e);
+    if (!e->accumulates) e->contributors = 0;
+    e->step = step->index;
+    *out = (sync_batch){.load = dp_is_root(e) ? batch * c->world : 0, .train = batch};
+    e->sums = 0;
+    return STATUS_OK;
+}
+
+/* torch.chunk: ceil(batch / n) samples each, the last smaller or absent. */
+static dp_part part_of(int64_t samples, int world, int rank)
+{
+    int64_t chunk = (samples + world - 1) / world, first = chunk * rank;
+    if (first > samples) first = samples;
+    return (dp_part){.first = first, .samples = samples - first < chunk ? samples - first : chunk};
+}
+
+/* Cuts e->loaded samples into the ranks' parts; their targets are yet to be counted. */
+static void cut(dp_engine *e)
+{
+    e->present = 0;
+    for (int r = 0; r < context_of(e)->world; r++) {
+        e->parts[r] = part_of(e->loaded, context_of(e)->world, r);
+        e->present += e->parts[r].samples > 0;
+    }
+}
+
+static int64_t count_targets(const sync_exchange *x, const dp_part *p, bool exist)
+{
+    int64_t first = p->first * x->targets_each, count = p->samples * x->targets_each, counted = 0;
+    if (x->target_type != DTYPE_I32) return count;
+    if (!exist)
+        return x->loaded > 0 ? p->samples * x->targets / x->loaded
+                             : 0; /* a share of those that were counted */
+    const int32_t *targets = (const int32_t *)x->target->data + first;
+    for (int64_t i = 0; i < count; i++) counted += targets[i] != LOSS_IGNORE;
+    return counted;
+}
+
+static void cut_batch(dp_engine *e)
+{
+    const sync_exchange *x = context_of(e)->exchange;
+    e->loaded = x->loaded;
+    cut(e);
+    for (int r = 0; r < context_of(e)->world; r++)
+        e->parts[r].targets = count_targets(x, &e->parts[r], ps_bytes_exist(context_of(e)->device));
+}
+
+/* One memory of the batch from rank 0 to `peer`, or here from rank 0. */
+static void add_batch(dp_engine *e, int peer, const dp_part *p, int key, int64_t step)
+{
+    const sync_exchange *x = context_of(e)->exchange;
+    bool inputs = key == KEY_INPUTS;
+    const device_memory *memory = inputs ? x->input : x->target;
+    int64_t each = inputs ? x->input_bytes : x->target_bytes, at = p->first * each;
+    dp_item *item =
+        dp_star_add(e->star, dp_is_root(e) ? DP_SEND : DP_RECEIVE, peer, MESSAGE_INPUTS, step, key);
+    item->shared = dp_shares(e);
+    item->region = dp_plain_region(e, peer, key, memory->data, dp_is_root(e) ? at : 0, p->samples * each);
+    if (dp_is_root(e) || !dp_shares(e)) return;
+    item->remote = dp_segment(e, 0, inputs ? PS_SEGMENT_INPUT : PS_SEGMENT_TARGET) + at;
+}
+
+static void add_parts(dp_engine *e, int peer, const dp_part *p, int64_t step)
+{
+    if (p->samples == 0) return;
+    add_batch(e, peer, p, KEY_INPUTS, step);
+    if (!dp_one_loss(e)) add_batch(e, peer, p, KEY_TARGETS, step);
+}
+
+static status scatter(dp_engine *e, const sync_step *step)
+{
+    cut_batch(e);
+    dp_star_begin(e->star);
+    for (int r = 1; r < context_of(e)->world; r++) {
+        dp_item *item = dp_star_add(e->star, DP_SEND, r, MESSAGE_CONTROL, step->index, 0);
+        item->header.count = e->parts[r].samples;
+        item->header.offset = e->gradient_offset;
+        item->header.integers[DP_INT_TARGETS] = e->parts[r].targets;
+        item->header.integers[DP_INT_TOTAL] = e->loaded;
+        item->header.integers[DP_INT_PRESENT] = e->present;
+        add_parts(e, r, &e->parts[r], step->index);
+    }
+    return dp_star_run(e->star, NULL);
+}
+
+static status hear_part(dp_engine *e, const sync_step *step, dp_part *mine)
+{
+    const sync_context *c = context_of(e);
+    dp_star_begin(e->star);
+    const dp_item *item = dp_star_add(e->star, DP_RECEIVE, 0, MESSAGE_CONTROL, step->index, 0);
+    TRY(dp_star_run(e->star, NULL));
+    message_header h = item->header;
+    e->loaded = h.integers[DP_INT_TOTAL];
+    e->present = (int)h.integers[DP_INT_PRESENT];
+    e->gradient_offset = h.offset;
+    *mine = part_of(e->loaded, c->world, c->rank);
+    mine->targets = h.integers[DP_INT_TARGETS];
+    if (h.count != mine->samples || e->loaded > c->exchange->largest * c->world)
+        return fail(STATUS_PROTOCOL,
+                    "rank 0 gives rank %d %lld samples of a batch of %lld, expected are %lld of at most %lld",
+                    c->rank, (long long)h.count, (long long)e->loaded, (long long)mine->samples,
+                    (long long)c->exchange->largest * c->world);
+    return STATUS_OK;
+}
+
+/* Where nobody is heard: a part of the largest batch. */
+static void assume_part(dp_engine *e, dp_part *mine)
+{
+    const sync_context *c = context_of(e);
+    e->loaded = c->exchange->largest * c->world;
+    e->present = c->world;
+    *mine = part_of(e->loaded, c->world, c->rank);
+    mine->targets = mine->samples * c->exchange->targets_each;
+}
+
+static status take_part(dp_engine *e, const sync_step *step)
+{
+    dp_part *mine = &e->parts[context_of(e)->rank];
+    if (dp_plans(e))
+        assume_part(e, mine);
+    else
+        TRY(hear_part(e, step, mine));
+    dp_star_begin(e->star);
+    add_parts(e, 0, mine, step->index);
+    return dp_star_run(e->star, NULL);
+}
+
+status dp_scatter_inputs(sync_engine *base, const sync_step *step)
+{
+    dp_engine *e = dp_engine_of(base);
+    TRY(dp_is_root(e) ? scatter(e, step) : take_part(e, step));
+    base->context.exchange->samples = dp_mine(e)->samples;
+    base->context.exchange->targets = dp_mine(e)->targets;
+    return STATUS_OK;
+}

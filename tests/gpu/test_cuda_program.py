@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""The program on the device `cuda`: golden trajectories through every engine, the ledger beside the CPU's, what is
+refused, and a rank that is killed inside a collective.
+
+    test_cuda_program.py [--emulated]    on the emulator: small files, since its kernels run on the host
+"""
+import os
+import signal
+import sys
+import time
+
+from program import PROGRAM, Run
+from tap import Skip, cases, expect, expect_equal, main, test
+
+EMULATED = "--emulated" in sys.argv
+if EMULATED:
+    sys.argv.remove("--emulated")
+ROOT = os.environ.get("SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+SMALL = ["toy_w1", "wine_mlp_w1", "wine_mlp_w2", "toy_w4"]
+LARGE = ["wine_mlp_w4", "bert_tiny_w1", "bert_tiny_w2", "gpt2_tiny_w2", "resnet18_32_w1", "resnet18_32_w2",
+         "resnet18_32_w2_syncbn", "resnet18_32_w3_silu", "resnet18_32_w4_silu"]
+FILES = SMALL if EMULATED else SMALL + LARGE
+
+
+def run(*words, limit=120):
+    with Run(*words) as running:
+        return running.wait(limit)
+
+
+def rows(text, name):
+    """What `harness doctor` says behind a name."""
+    return [line[len(name):].strip() for line in text.splitlines() if line.startswith(name + " ")]
+
+
+DOCTOR = run("doctor")
+GPUS = rows(DOCTOR.out, "GPU 0")
+USABLE = bool(GPUS) and "too old" not in GPUS[0]
+REASON = "; ".join(rows(DOCTOR.out, "CUDA driver") or rows(DOCTOR.out, "device cuda"))
+
+
+def needs_gpu():
+    if not USABLE:
+        raise Skip(f"no GPU: {REASON}")
+
+
+def needs_nccl():
+    needs_gpu()
+    if any("missing" in row for row in rows(DOCTOR.out, "NCCL")):
+        raise Skip(f"no NCCL: {rows(DOCTOR.out, 'NCCL')[0]}")
+
+
+def golden(name):
+    return os.path.join(ROOT, "tests", "golden", name + ".json")
+
+
+def verify(name, *options):
+    result = run("verify", "--device", "cuda", *options, golden(name), limit=300)
+    expect_equal(result.code, 0, "exit code", result)
+    expect(result.out.startswith("agrees"), "the trajectory is not PyTorch's", result)
+
+
+@cases([(name, name) for name in FILES if name.endswith("_w1")])
+def one_rank_follows_pytorch(name):
+    needs_gpu()
+    verify(name, "--mode", "none")
+
+
+@cases([(f"{name}, {mode}", name, mode) for name in FILES if not name.endswith("_w1") for mode in ("ps", "ring")])
+def ranks_that_share_a_gpu_follow_pytorch(name, mode):
+    needs_gpu()
+    verify(name, "--mode", mode, "--policy", "ps=sync,ring=ddp", "--collective", "direct")
+
+
+# On the emulator NCCL's ranks are threads, as `verify` has them; on a GPU they must be processes (below).
+NCCL_POLICIES = [("buckets, ddp", "ddp", []), ("one bucket behind backward", "torch-0.4.1", []),
+                 ("in the gradients' own memory", "apex", ["--bucket-view"]), ("in bfloat16", "ddp", ["--comm-hook", "bf16"])]
+
+
+@cases([(label, policy, options) for label, policy, options in NCCL_POLICIES if EMULATED])
+def the_ring_on_device_memory_follows_pytorch(policy, options):
+    needs_nccl()
+    name = "wine_mlp_w2"
+    options = ["--mode", "ring", "--collective", "nccl", "--policy", f"ring={policy}", *options]
+    if "bf16" in options:  # travels rounded: it must run, and not agree to float32's limit
+        result = run("verify", "--device", "cuda", *options, golden(name))
+        expect(result.code in (0, 1), "it did not run", result)
+        return
+    verify(name, *options)
+
+
+TRAINING = ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--steps", "6", "--warmup", "2", "--json", "-", "--quiet",
+            "--eval-every", "0", "--optimizer", "adam"]
+
+
+def classes(result):
+    """{(engine, rank, class): peak bytes}, but for the workspace, which is the device's own."""
+    found = {}
+    for job in result.json()["jobs"]:
+        for rank in job["ranks"]:
+            for name, account in rank["memory"]["classes"].items():
+                if name != "workspace":
+                    found[job["engine"], rank["rank"], name] = account["peak_bytes"]
+    return found
+
+
+@cases([("none", "none", 1), ("ps", "ps", 2), ("ring", "ring", 2)])
+def the_ledger_is_the_cpus(mode, ranks):
+    needs_gpu()
+    words = [*TRAINING, "--mode", mode, "--gpus", ranks, "--policy", "ps=sync,ring=ddp"]
+    on_gpu = run("--device", "cuda", "--share-gpu", *words)
+    on_cpu = run("--device", "cpu", *words)
+    expect_equal(on_gpu.code, 0, "exit code", on_gpu)
+    expect(len(classes(on_cpu)) >= 8 and max(classes(on_cpu).values()) > 0, "the ledger is empty", on_cpu)
+    expect_equal(classes(on_gpu), classes(on_cpu), "logical bytes")
+
+
+@test
+def processes_with_nccl_train_as_those_with_host_memory():
+    needs_nccl()
+    if EMULATED:
+        raise Skip("the emulated NCCL connects threads, not processes")
+    words = ["--device", "cuda", "--share-gpu", *TRAINING, "--mode", "ring", "--gpus", 2]
+    losses = []
+    for collective in ("nccl", "direct"):
+        result = run(*words, "--collective", collective)
+        expect_equal(result.code, 0, "exit code", result)
+        losses.append([round(x, 4) for x in result.json()["jobs"][0]["ranks"][0]["losses"]])
+    expect_equal(losses[0], losses[1], "losses with NCCL")
+
+
+@test
+def without_a_gpu_it_is_refused_in_one_line():
+    if USABLE:
+        raise Skip("there is a GPU")
+    result = run("--device", "cuda", "--mode", "none", "--model", "toy")
+    expect_equal(result.code, 69, "exit code", result)
+    lines = result.lines()
+    expect(len(lines) == 1 and "device cuda" in lines[0] and "--device cpu" in lines[0], "not one line", result)
+
+
+@test
+def more_ranks_than_gpus_are_refused_with_what_would_run():
+    needs_gpu()
+    result = run("--device", "cuda", "--mode", "ring", "--gpus", 64, "--model", "toy")
+    expect_equal(result.code, 78, "exit code", result)
+    lines = result.lines()
+    expect(len(lines) == 1 and "found 64 ranks" in lines[0] and "--share-gpu" in lines[0], "not one line", result)
+
+
+@cases([("host memory", "direct"), ("NCCL", "nccl")])
+def a_rank_killed_in_training_ends_the_job_and_is_named(collective):
+    (needs_nccl if collective == "nccl" else needs_gpu)()
+    if EMULATED and collective == "nccl":
+        raise Skip("the emulated NCCL connects threads, not processes")
+    words = ["--device", "cuda", "--share-gpu", "--mode", "ring", "--gpus", "2", "--model", "wine_mlp", "--data", "wine",
+             "--batch", "16", "--steps", "1000000", "--collective", collective, "--stall-timeout", "10s"]
+    with Run(*words) as running:
+        victim = running.wait_for_rank("ring", 1, limit=60)
+        time.sleep(5)
+        running.kill(victim, signal.SIGKILL)
+        result = running.wait(40)
+        expect(result.code not in (0, 130), "it ended as if nothing had happened", result)
+        expect("rank 1" in result.err, "the rank is not named", result)
+        running.wait_until_gone(20)
+
+
+if __name__ == "__main__":
+    if not os.path.exists(PROGRAM):
+        sys.exit(f"{PROGRAM} is not built")
+    main()
