@@ -19,8 +19,14 @@ void ps_spend_pass(device *d, double bytes, int threads)
 {
     simulation *s = sim_device_simulation(d);
     if (!s) return;
-    double rate = sim_profile_get(s->profile, SIM_MEMORY_BANDWIDTH) * sim_profile_at(s->profile, SIM_ELEMENTWISE, 1);
+    double rate =
+        sim_profile_get(s->profile, SIM_MEMORY_BANDWIDTH) * sim_profile_at(s->profile, SIM_ELEMENTWISE, 1);
     sim_time duration =
         threads ? sim_price_sum(s->profile, bytes, threads) : sim_duration(bytes, rate * SIM_GB_PER_S);
     sim_actor_spend(sim_device_actor(d), duration);
+}
+
+void ps_share_interpreter(device *d, int threads)
+{
+    if (sim_device_simulation(d)) sim_device_share_interpreter(d, threads);
 }

@@ -10,8 +10,11 @@ bool ps_bytes_exist(const device *d);
 /* memcpy, where the bytes exist. */
 void ps_move(const device *d, void *to, const void *from, size_t bytes);
 
-/* Virtual devices: who acts spends the time of reading `bytes` by so many of the host's threads, 0: by the device
- * itself. Elsewhere nothing. */
+/* Virtual devices: who acts spends the time of reading `bytes` by so many of the host's threads, 0: by the
+ * device itself. Elsewhere nothing. */
 void ps_spend_pass(device *d, double bytes, int threads);
+
+/* Virtual devices: so many host threads launch under one interpreter's lock from now on. */
+void ps_share_interpreter(device *d, int threads);
 
 #endif

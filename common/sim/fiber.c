@@ -63,7 +63,8 @@ status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context
     *out = NULL;
     sim_fiber *f = calloc(1, sizeof *f);
     if (!f) return fail(STATUS_SYSTEM, "no memory for a virtual thread");
-    f->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    f->stack =
+        mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (f->stack == MAP_FAILED) {
         free(f);
         return fail_errno(STATUS_SYSTEM, "no memory for the stack of a virtual thread");

@@ -1,6 +1,6 @@
-/* A fiber: an actor whose code blocks where it must wait, as a thread does, instead of returning STATUS_AGAIN.
- * For engines whose stages block: the parameter server's. All fibers of a simulation run in its one thread, one
- * at a time; each has a stack of its own. */
+/* A fiber: an actor whose code blocks where it must wait, as a thread does, instead of returning
+ * STATUS_AGAIN. For engines whose stages block: the parameter server's. All fibers of a simulation run in its
+ * one thread, one at a time; each has a stack of its own. */
 #ifndef COMMON_SIM_FIBER_H
 #define COMMON_SIM_FIBER_H
 

@@ -100,7 +100,7 @@ typedef struct sync_blob {
 typedef enum sync_reach {
     SYNC_REACH_HOST,   /* host memory: it is put behind a mirror (staged.h) */
     SYNC_REACH_DEVICE, /* the device's own */
-    SYNC_REACH_EITHER  /* the device's own, unless ranks share one */
+    SYNC_REACH_EITHER  /* the device's own, unless ranks share one or open() says STATUS_UNAVAILABLE */
 } sync_reach;
 
 /* The requirements that an engine puts on arenas, asked before they are allocated. */

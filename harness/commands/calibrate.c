@@ -1,4 +1,5 @@
-/* harness calibrate: measures this machine and writes a profile, with which virtual time predicts its runs. */
+/* harness calibrate: measures this machine and writes a profile, with which virtual time predicts its runs.
+ */
 #include "harness/commands/commands.h"
 
 #include "common/base/options.h"
@@ -17,12 +18,21 @@ typedef struct calibrate_options {
 
 #define FIELD(name) offsetof(calibrate_options, name)
 static const option option_list[] = {
-    {.name = "threads", .argument = "N", .type = OPTION_INT, .offset = FIELD(threads), .low = 1, .high = 1024,
+    {.name = "threads",
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = FIELD(threads),
+     .low = 1,
+     .high = 1024,
      .help = "compute threads a rank, as the runs to be predicted have [half of the processors, at least 1]"},
-    {.name = "out", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(out),
+    {.name = "out",
+     .argument = "FILE",
+     .type = OPTION_TEXT,
+     .offset = FIELD(out),
      .help = "the profile [this-machine.json where harness looks for it]"},
 };
-static const option_table calibrate_option_table = {"Calibrate", option_list, sizeof option_list / sizeof option_list[0]};
+static const option_table calibrate_option_table = {"Calibrate", option_list,
+                                                    sizeof option_list / sizeof option_list[0]};
 
 static void show(const calibration *c, const char *path, text_buffer *out)
 {
@@ -36,8 +46,8 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     text_append(out, "all-reduce, 25 MiB       %10.2f GB/s\n", c->allreduce_gbs);
     for (int k = 0; k < CALIBRATED_CLASSES; k++)
         if (c->efficiency[k] > 0)
-            text_append(out, "%-32s %5.3f of the roofline\n", sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name,
-                        c->efficiency[k]);
+            text_append(out, "%-32s %5.3f of the roofline\n",
+                        sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k]);
     text_append(out, "written to %s\n", path);
 }
 
@@ -47,8 +57,10 @@ static status run_all(const calibrate_options *o)
     calibration c;
     text_buffer out = {0};
     int half = host_processors() / 2;
-    if (o->out) snprintf(path, sizeof path, "%s", o->out);
-    else TRY(calibration_path(path, sizeof path));
+    if (o->out)
+        snprintf(path, sizeof path, "%s", o->out);
+    else
+        TRY(calibration_path(path, sizeof path));
     TRY(calibrate(o->threads ? (int)o->threads : half > 0 ? half : 1, &c));
     TRY(calibration_write(&c, path));
     show(&c, path, &out);
@@ -65,7 +77,8 @@ static status run_calibrate(int argc, char *argv[], int *exit_code)
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
     status rc = options_defaults(&binding, 1);
     if (rc == STATUS_OK) rc = options_parse(&binding, 1, argc, argv, words, &count);
-    if (rc == STATUS_OK && count > 0) rc = fail(STATUS_USAGE, "found '%s', allowed are options; see --help", words[0]);
+    if (rc == STATUS_OK && count > 0)
+        rc = fail(STATUS_USAGE, "found '%s', allowed are options; see --help", words[0]);
     if (rc == STATUS_OK) rc = run_all(&options);
     free(words);
     return rc;
@@ -78,5 +91,5 @@ static void help_calibrate(text_buffer *out)
     options_help(&binding, 1, out);
 }
 
-const command command_calibrate = {"calibrate", "[options]", "measure this machine and write a profile of it", run_calibrate,
-                                   help_calibrate};
+const command command_calibrate = {"calibrate", "[options]", "measure this machine and write a profile of it",
+                                   run_calibrate, help_calibrate};

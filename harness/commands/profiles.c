@@ -24,8 +24,8 @@ static status list_profiles(text_buffer *out)
         sim_profile *p = NULL;
         rc = sim_profile_load(names[i], &p);
         if (rc != STATUS_OK) break;
-        text_append(out, "%-20s %s%s\n%-20s ", names[i], p->summary, strcmp(names[i], SIM_DEFAULT_PROFILE) ? "" : " (default)",
-                    "");
+        text_append(out, "%-20s %s%s\n%-20s ", names[i], p->summary,
+                    strcmp(names[i], SIM_DEFAULT_PROFILE) ? "" : " (default)", "");
         append_wiring(&p->wiring, out);
         text_append(out, "\n");
         sim_profile_free(&p);
@@ -55,8 +55,8 @@ static void append_links(const sim_wiring *w, text_buffer *out)
     for (int i = 0; i < w->link_count; i++) {
         const sim_link *l = &w->links[i];
         const sim_node *a = &w->nodes[l->a], *b = &w->nodes[l->b];
-        text_append(out, "%s%s%d-%s%d %s", i % A_LINE ? ", " : "  ", node_kind(a->kind), a->index, node_kind(b->kind),
-                    b->index, kinds[l->kind]);
+        text_append(out, "%s%s%d-%s%d %s", i % A_LINE ? ", " : "  ", node_kind(a->kind), a->index,
+                    node_kind(b->kind), b->index, kinds[l->kind]);
         if (l->count > 1) text_append(out, " x%d", l->count);
         if (i % A_LINE == A_LINE - 1 || i + 1 == w->link_count) text_append(out, "\n");
     }
@@ -69,7 +69,8 @@ static void append_constant(const sim_profile *p, sim_constant c, text_buffer *o
     text_append(out, "%s: ", info->name);
     for (int i = 0; i < info->count; i++) text_append(out, "%s%g", i ? ", " : "", sim_profile_at(p, c, i));
     text_append(out, "%s%s (%s)\n  %s; in profile %s\n  %s\n", strcmp(info->unit, "1") ? " " : "",
-                strcmp(info->unit, "1") ? info->unit : "", info->meaning, from->tag, from->from, from->source);
+                strcmp(info->unit, "1") ? info->unit : "", info->meaning, from->tag, from->from,
+                from->source);
 }
 
 static status show_profile(const char *name, text_buffer *out)
@@ -98,5 +99,5 @@ static status run_profiles(int argc, char *argv[], int *exit_code)
 }
 
 const command command_profiles = {"profiles", "[NAME|FILE]",
-                                  "list the machines of device sim, or one's constants with their sources", run_profiles,
-                                  NULL};
+                                  "list the machines of device sim, or one's constants with their sources",
+                                  run_profiles, NULL};

@@ -19,16 +19,29 @@ typedef struct reproduce_options {
 #define FIELD(name) offsetof(reproduce_options, name)
 static const option option_list[] = {
     {.name = "list", .type = OPTION_FLAG, .offset = FIELD(list), .help = "what can be reproduced"},
-    {.name = "device", .argument = "sim:PROFILE", .type = OPTION_TEXT, .offset = FIELD(device),
+    {.name = "device",
+     .argument = "sim:PROFILE",
+     .type = OPTION_TEXT,
+     .offset = FIELD(device),
      .help = "another profile than the rows' own, see `harness profiles`"},
-    {.name = "calibration-only", .type = OPTION_FLAG, .offset = FIELD(calibration_only),
+    {.name = "calibration-only",
+     .type = OPTION_FLAG,
+     .offset = FIELD(calibration_only),
      .help = "only the rows that profiles are fitted to: held-out rows are not run"},
-    {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
+    {.name = "json",
+     .argument = "FILE",
+     .type = OPTION_TEXT,
+     .offset = FIELD(json),
      .help = "write JSON there; -: to stdout, without the table"},
     {.name = "csv", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(csv), .help = "write CSV there"},
-    {.name = "markdown", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(markdown), .help = "write Markdown there"},
+    {.name = "markdown",
+     .argument = "FILE",
+     .type = OPTION_TEXT,
+     .offset = FIELD(markdown),
+     .help = "write Markdown there"},
 };
-static const option_table reproduce_option_table = {"Reproduce", option_list, sizeof option_list / sizeof option_list[0]};
+static const option_table reproduce_option_table = {"Reproduce", option_list,
+                                                    sizeof option_list / sizeof option_list[0]};
 
 static status list(void)
 {
@@ -58,8 +71,10 @@ static status profile_of(const char *device, const char **out)
     *out = NULL;
     if (!device || strcmp(device, "sim") == 0) return STATUS_OK;
     if (strncmp(device, "sim:", 4) != 0 || !device[4])
-        return fail(STATUS_USAGE, "option --device: found '%s', allowed is sim:PROFILE: no other device here has the "
-                    "published hardware", device);
+        return fail(STATUS_USAGE,
+                    "option --device: found '%s', allowed is sim:PROFILE: no other device here has the "
+                    "published hardware",
+                    device);
     *out = device + 4;
     return STATUS_OK;
 }
@@ -80,7 +95,8 @@ static status render(const reproduction_report *r, const char *path,
     text_buffer text = {0};
     if (!path) return STATUS_OK;
     write(r, &text);
-    status rc = text.out_of_memory ? fail(STATUS_SYSTEM, "no memory for the output") : write_text(&text, path);
+    status rc =
+        text.out_of_memory ? fail(STATUS_SYSTEM, "no memory for the output") : write_text(&text, path);
     text_free(&text);
     return rc;
 }
@@ -121,10 +137,12 @@ static status run_reproduce(int argc, char *argv[], int *exit_code)
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
     status rc = options_defaults(&binding, 1);
     if (rc == STATUS_OK) rc = options_parse(&binding, 1, argc, argv, words, &count);
-    if (rc == STATUS_OK && options.list) rc = list();
+    if (rc == STATUS_OK && options.list)
+        rc = list();
     else if (rc == STATUS_OK && count != 1)
         rc = fail(STATUS_USAGE, "reproduce: found %d names, allowed is one; --list shows them", count);
-    else if (rc == STATUS_OK) rc = reproduce(&options, words[0]);
+    else if (rc == STATUS_OK)
+        rc = reproduce(&options, words[0]);
     free(words);
     return rc;
 }
@@ -136,5 +154,6 @@ static void help_reproduce(text_buffer *out)
     options_help(&binding, 1, out);
 }
 
-const command command_reproduce = {"reproduce", "TABLE [options]", "set published tables beside those of virtual devices",
-                                   run_reproduce, help_reproduce};
+const command command_reproduce = {"reproduce", "TABLE [options]",
+                                   "set published tables beside those of virtual devices", run_reproduce,
+                                   help_reproduce};

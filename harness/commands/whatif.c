@@ -19,26 +19,65 @@ static const char *const precision_names[] = {"fp32", "tf32", NULL};
 
 #define FIELD(name) offsetof(whatif_options, name)
 static const option option_list[] = {
-    {.name = "profile", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(profile), .initial = SIM_DEFAULT_PROFILE,
+    {.name = "profile",
+     .argument = "NAME",
+     .type = OPTION_TEXT,
+     .offset = FIELD(profile),
+     .initial = SIM_DEFAULT_PROFILE,
      .help = "the machines, see `harness profiles`"},
-    {.name = "gpus", .argument = "LIST", .type = OPTION_TEXT, .offset = FIELD(gpus), .initial = "1,2,4,8",
+    {.name = "gpus",
+     .argument = "LIST",
+     .type = OPTION_TEXT,
+     .offset = FIELD(gpus),
+     .initial = "1,2,4,8",
      .help = "8,16,64 or 8,16,...,4096"},
-    {.name = "policy", .argument = "LIST", .type = OPTION_TEXT, .offset = FIELD(policy), .initial = "ddp",
+    {.name = "policy",
+     .argument = "LIST",
+     .type = OPTION_TEXT,
+     .offset = FIELD(policy),
+     .initial = "ddp",
      .help = "of the ring or the parameter server, see `harness policies`"},
-    {.name = "batch", .argument = "N", .type = OPTION_INT, .offset = FIELD(batch), .initial = "32", .low = 1, .high = 1e6,
+    {.name = "batch",
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = FIELD(batch),
+     .initial = "32",
+     .low = 1,
+     .high = 1e6,
      .help = "samples a rank"},
-    {.name = "nodes", .argument = "N", .type = OPTION_INT, .offset = FIELD(nodes), .initial = "0", .high = 65536,
+    {.name = "nodes",
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = FIELD(nodes),
+     .initial = "0",
+     .high = 65536,
      .help = "machines [as many as the GPUs fill]"},
-    {.name = "link", .argument = "RATE,LATENCY", .type = OPTION_TEXT, .offset = FIELD(link),
+    {.name = "link",
+     .argument = "RATE,LATENCY",
+     .type = OPTION_TEXT,
+     .offset = FIELD(link),
      .help = "of a network adapter instead of the profile's: 12.5GB/s,2us"},
-    {.name = "precision", .type = OPTION_CHOICE, .offset = FIELD(precision), .initial = "fp32", .choices = precision_names,
+    {.name = "precision",
+     .type = OPTION_CHOICE,
+     .offset = FIELD(precision),
+     .initial = "fp32",
+     .choices = precision_names,
      .help = "of matrix products and convolutions"},
-    {.name = "jitter", .argument = "SEED", .type = OPTION_INT, .offset = FIELD(jitter), .initial = "0", .high = 0x1p62,
+    {.name = "jitter",
+     .argument = "SEED",
+     .type = OPTION_INT,
+     .offset = FIELD(jitter),
+     .initial = "0",
+     .high = 0x1p62,
      .help = "GPUs and kernels differ, drawn from SEED (0: all alike)"},
-    {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
+    {.name = "json",
+     .argument = "FILE",
+     .type = OPTION_TEXT,
+     .offset = FIELD(json),
      .help = "write JSON there; -: to stdout, without the table"},
 };
-static const option_table whatif_option_table = {"What if", option_list, sizeof option_list / sizeof option_list[0]};
+static const option_table whatif_option_table = {"What if", option_list,
+                                                 sizeof option_list / sizeof option_list[0]};
 
 enum { BINDINGS = 3 };
 
@@ -67,7 +106,8 @@ static status parse_link(const char *text, simulation_config *out)
     int64_t bytes, ns = 0;
     if (!text) return STATUS_OK;
     if (length < 3 || length >= sizeof rate || strncmp(text + length - 2, "/s", 2) != 0)
-        return fail(STATUS_USAGE, "option --link: found '%s', allowed is RATE/s,LATENCY as in 12.5GB/s,2us", text);
+        return fail(STATUS_USAGE, "option --link: found '%s', allowed is RATE/s,LATENCY as in 12.5GB/s,2us",
+                    text);
     memcpy(rate, text, length - 2);
     rate[length - 2] = '\0';
     char *point = strchr(rate, '.');
@@ -75,7 +115,8 @@ static status parse_link(const char *text, simulation_config *out)
         char *end;
         double value = strtod(rate, &end);
         if (strcmp(end, "GB") != 0)
-            return fail(STATUS_USAGE, "option --link: found '%s', allowed is a rate in GB/s with a point", text);
+            return fail(STATUS_USAGE, "option --link: found '%s', allowed is a rate in GB/s with a point",
+                        text);
         out->link_rate = value;
     } else {
         TRY(text_parse_bytes("option --link", rate, &bytes));
@@ -120,7 +161,8 @@ static status run_whatif(int argc, char *argv[], int *exit_code)
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
     status rc = bind(&b);
     if (rc == STATUS_OK) rc = options_parse(b.bindings, BINDINGS, argc, argv, words, &count);
-    if (rc == STATUS_OK && count > 0) rc = fail(STATUS_USAGE, "found '%s', allowed are options; see --help", words[0]);
+    if (rc == STATUS_OK && count > 0)
+        rc = fail(STATUS_USAGE, "found '%s', allowed are options; see --help", words[0]);
     if (rc == STATUS_OK) rc = optimizer_resolve(&b.bindings[2]);
     if (rc == STATUS_OK) rc = ask(&b);
     free(words);
@@ -133,5 +175,6 @@ static void help_whatif(text_buffer *out)
     if (bind(&b) == STATUS_OK) options_help(b.bindings, BINDINGS, out);
 }
 
-const command command_whatif = {"whatif", "[options]", "step time, efficiency and memory on machines that one does not have",
+const command command_whatif = {"whatif", "[options]",
+                                "step time, efficiency and memory on machines that one does not have",
                                 run_whatif, help_whatif};

@@ -39,11 +39,13 @@ static status run_row(const context *c, int row, const compute_fit *fit, double 
     compute_fit_apply(fit, &w);
     TRY(virtual_measure(&w, c->figures));
     char label[64];
-    if (gpus == 0) snprintf(label, sizeof label, "%s, 1 GPU, no DDP", model);
-    else snprintf(label, sizeof label, "%s, %d GPU%s", model, gpus, gpus == 1 ? "" : "s");
-    reproduction_cell *cell = reproduction_add(c->report, label, "iteration", "ms",
-                                               gpus == 0 ? CELL_CALIBRATED : CELL_PREDICTED, published,
-                                               c->figures->step_ms, gpus == 0 ? 0 : limit);
+    if (gpus == 0)
+        snprintf(label, sizeof label, "%s, 1 GPU, no DDP", model);
+    else
+        snprintf(label, sizeof label, "%s, %d GPU%s", model, gpus, gpus == 1 ? "" : "s");
+    reproduction_cell *cell =
+        reproduction_add(c->report, label, "iteration", "ms", gpus == 0 ? CELL_CALIBRATED : CELL_PREDICTED,
+                         published, c->figures->step_ms, gpus == 0 ? 0 : limit);
     cell->baselines[0] = one_gpu_ms;
     if (gpus == 0) snprintf(cell->note, sizeof cell->note, "efficiencies times %.4f", fit->factor);
     return STATUS_OK;
@@ -70,13 +72,16 @@ static status run(const reproduction_options *o, reproduction_report *r)
     published_table t = {0};
     context c = {.profile = o->profile ? o->profile : profile_name, .table = &t, .report = r};
     c.figures = calloc(1, sizeof *c.figures);
-    r->title = "PyTorch's benchmark of DistributedDataParallel: DGX-1 V100, four 100 Gb/s adapters, torch 1.4";
+    r->title =
+        "PyTorch's benchmark of DistributedDataParallel: DGX-1 V100, four 100 Gb/s adapters, torch 1.4";
     r->source = "results/published/ddp-benchmark.csv, medians, rounded to 1 ms";
-    r->how = "A whole step, under policy ddp-2019. For each model all efficiencies are multiplied by the factor that gives its "
+    r->how = "A whole step, under policy ddp-2019. For each model all efficiencies are multiplied by the "
+             "factor that gives its "
              "row of one GPU without DDP, before its other rows are run.";
     r->baselines[0] = "as on 1 GPU";
     snprintf(r->profiles, sizeof r->profiles, "%s", c.profile);
-    status rc = c.figures ? published_open("ddp-benchmark", &t) : fail(STATUS_SYSTEM, "no memory for the figures");
+    status rc =
+        c.figures ? published_open("ddp-benchmark", &t) : fail(STATUS_SYSTEM, "no memory for the figures");
     if (rc == STATUS_OK) rc = run_table(o, &c);
     published_close(&t);
     free(c.figures);

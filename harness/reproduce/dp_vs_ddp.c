@@ -42,9 +42,11 @@ static double published_of(const context *c, const char *name)
     return NAN;
 }
 
-static void add_ratio(const context *c, const char *row, const char *a, const char *b, cell_kind kind, double within)
+static void add_ratio(const context *c, const char *row, const char *a, const char *b, cell_kind kind,
+                      double within)
 {
-    const reproduction_cell *x = reproduction_find(c->report, row, a), *y = reproduction_find(c->report, row, b);
+    const reproduction_cell *x = reproduction_find(c->report, row, a),
+                            *y = reproduction_find(c->report, row, b);
     char quantity[40], detail[120];
     snprintf(quantity, sizeof quantity, "%s / %s", a, b);
     double published = x->published / y->published, ours = x->ours / y->ours;
@@ -78,10 +80,12 @@ static status run_gpt2(context *c, bool calibration_only)
         virtual_workload w = gpt2_workload(&gpt2_modes[m]);
         compute_fit_apply(&fit, &w);
         TRY(virtual_measure(&w, c->figures));
-        reproduction_cell *cell =
-            reproduction_add(c->report, row, gpt2_modes[m].name, "s", m ? CELL_PREDICTED : CELL_CALIBRATED,
-                             published_of(c, gpt2_modes[m].name), c->figures->step_ms * STEPS / 1000, m ? limit : 0);
-        if (m == 0) snprintf(cell->note, sizeof cell->note, "200 steps; sequence 1024; efficiencies times %.4f", fit.factor);
+        reproduction_cell *cell = reproduction_add(
+            c->report, row, gpt2_modes[m].name, "s", m ? CELL_PREDICTED : CELL_CALIBRATED,
+            published_of(c, gpt2_modes[m].name), c->figures->step_ms * STEPS / 1000, m ? limit : 0);
+        if (m == 0)
+            snprintf(cell->note, sizeof cell->note, "200 steps; sequence 1024; efficiencies times %.4f",
+                     fit.factor);
     }
     if (calibration_only) return STATUS_OK;
     add_ratio(c, row, "dp-nvlink", "ddp-nvlink", CELL_PREDICTED, limit);
@@ -115,13 +119,14 @@ static status run_resnet(context *c)
     c->source = "High-Flyer";
     for (int m = 0; m < MODES; m++) {
         virtual_workload w = resnet_workload(&resnet_modes[m]);
-        double steps = images / (double)(w.batch * w.machine.world), published = published_of(c, resnet_modes[m].name);
+        double steps = images / (double)(w.batch * w.machine.world),
+               published = published_of(c, resnet_modes[m].name);
         if (m == 0) TRY(compute_fit_find(&w, 1000 * published / steps, c->figures, &fit));
         compute_fit_apply(&fit, &w);
         TRY(virtual_measure(&w, c->figures));
-        reproduction_cell *cell = reproduction_add(c->report, row, resnet_modes[m].name, "s",
-                                                   m ? CELL_DIRECTION : CELL_CALIBRATED, published,
-                                                   c->figures->step_ms * steps / 1000, 0);
+        reproduction_cell *cell =
+            reproduction_add(c->report, row, resnet_modes[m].name, "s", m ? CELL_DIRECTION : CELL_CALIBRATED,
+                             published, c->figures->step_ms * steps / 1000, 0);
         snprintf(cell->note, sizeof cell->note, "%s", m ? "" : "GPU not stated: taken for an A100 with TF32");
     }
     add_ratio(c, row, "dp", "ddp", CELL_DIRECTION, 0);
@@ -150,8 +155,9 @@ static status run_all(const reproduction_options *o, context *c)
     if (o->calibration_only) return STATUS_OK;
     TRY(run_resnet(c));
     show_others(c);
-    reproduction_note(c->report, "DataParallel is run as a star over device 0; with NCCL its broadcast and reduction are "
-                                 "pipelined rings, which are the same with two devices and faster with eight.");
+    reproduction_note(
+        c->report, "DataParallel is run as a star over device 0; with NCCL its broadcast and reduction are "
+                   "pipelined rings, which are the same with two devices and faster with eight.");
     return STATUS_OK;
 }
 
@@ -161,13 +167,16 @@ static status run(const reproduction_options *o, reproduction_report *r)
     context c = {.table = &t, .report = r, .figures = calloc(1, sizeof *c.figures)};
     r->title = "DataParallel against DistributedDataParallel";
     r->source = "results/published/dp-vs-ddp.csv";
-    r->how = "Whole steps, times their number. For each model all efficiencies are multiplied by the factor that gives its row "
+    r->how = "Whole steps, times their number. For each model all efficiencies are multiplied by the factor "
+             "that gives its row "
              "marked calibrated, before its other rows are run.";
     snprintf(r->profiles, sizeof r->profiles, "titan-rtx-x2, titan-rtx-x2-no-p2p, dgx-a100-40g");
     status rc = c.figures ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the figures");
     if (rc == STATUS_OK && o->profile)
-        rc = fail(STATUS_USAGE, "reproduce dp-vs-ddp: found --device sim:%s, allowed is none: its rows are of several machines",
-                  o->profile);
+        rc = fail(
+            STATUS_USAGE,
+            "reproduce dp-vs-ddp: found --device sim:%s, allowed is none: its rows are of several machines",
+            o->profile);
     if (rc == STATUS_OK) rc = published_open("dp-vs-ddp", &t);
     if (rc == STATUS_OK) rc = run_all(o, &c);
     published_close(&t);

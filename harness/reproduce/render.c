@@ -54,7 +54,8 @@ static void cell_row(const reproduction_report *r, const reproduction_cell *c, t
         text_append(out, "| %.0f %% | %s ", 100 * c->tolerance, verdict(c));
     else
         text_append(out, "| | ");
-    for (int i = 0; i < baseline_count(r); i++) text_append(out, "| %s ", figure(text, sizeof text, c->baselines[i]));
+    for (int i = 0; i < baseline_count(r); i++)
+        text_append(out, "| %s ", figure(text, sizeof text, c->baselines[i]));
     text_append(out, "| %s |\n", c->note);
 }
 
@@ -92,8 +93,8 @@ static void score(const reproduction_report *r, text_buffer *out)
         hits += reproduction_hits(&r->cells[i]);
     }
     for (int i = 0; i < r->claim_count; i++) claims += r->claims[i].holds;
-    text_append(out, "\nVerdict: %d of %d scored cells within their limits, %d of %d claims hold.\n", hits, scored, claims,
-                r->claim_count);
+    text_append(out, "\nVerdict: %d of %d scored cells within their limits, %d of %d claims hold.\n", hits,
+                scored, claims, r->claim_count);
     if (scored > 0) text_append(out, "Mean error of scored cells: %.1f %%", 100 * mean_error(r, -1));
     for (int i = 0; scored > 0 && i < baseline_count(r); i++) {
         double error = mean_error(r, i);
@@ -104,11 +105,13 @@ static void score(const reproduction_report *r, text_buffer *out)
 
 void reproduction_markdown(const reproduction_report *r, text_buffer *out)
 {
-    text_append(out, "# %s\n\nSIMULATED by profile %s. %s\nPublished: %s\n\n", r->title, r->profiles, r->how, r->source);
+    text_append(out, "# %s\n\nSIMULATED by profile %s. %s\nPublished: %s\n\n", r->title, r->profiles, r->how,
+                r->source);
     cell_table(r, out);
     if (r->claim_count > 0) text_append(out, "\n| claim | holds | |\n| --- | --- | --- |\n");
     for (int i = 0; i < r->claim_count; i++)
-        text_append(out, "| %s | %s | %s |\n", r->claims[i].text, r->claims[i].holds ? "yes" : "NO", r->claims[i].detail);
+        text_append(out, "| %s | %s | %s |\n", r->claims[i].text, r->claims[i].holds ? "yes" : "NO",
+                    r->claims[i].detail);
     score(r, out);
     for (int i = 0; i < r->note_count; i++) text_append(out, "\n%s\n", r->notes[i]);
 }
@@ -117,8 +120,10 @@ void reproduction_markdown(const reproduction_report *r, text_buffer *out)
 
 static void csv_number(double value, text_buffer *out)
 {
-    if (isnan(value)) text_append(out, ",");
-    else text_append(out, ",%.6g", value);
+    if (isnan(value))
+        text_append(out, ",");
+    else
+        text_append(out, ",%.6g", value);
 }
 
 /* No text of a report has a quote in it. */
@@ -129,7 +134,8 @@ void reproduction_csv(const reproduction_report *r, text_buffer *out)
     text_append(out, ",profiles\n");
     for (int i = 0; i < r->cell_count; i++) {
         const reproduction_cell *c = &r->cells[i];
-        text_append(out, "%s,\"%s\",\"%s\",%s,%s", r->name, c->row, c->quantity, c->unit, kind_names[c->kind]);
+        text_append(out, "%s,\"%s\",\"%s\",%s,%s", r->name, c->row, c->quantity, c->unit,
+                    kind_names[c->kind]);
         csv_number(c->published, out);
         csv_number(c->ours, out);
         csv_number(reproduction_deviation(c), out);
@@ -152,11 +158,12 @@ static json_t *cell_to_json(const reproduction_report *r, const reproduction_cel
     json_t *baselines = json_object();
     for (int i = 0; baselines && i < baseline_count(r); i++)
         json_object_set_new(baselines, r->baselines[i], number_or_null(c->baselines[i]));
-    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:o, s:s}", "row", c->row, "quantity", c->quantity,
-                     "unit", c->unit, "obtained", kind_names[c->kind], "published", number_or_null(c->published), "ours",
-                     number_or_null(c->ours), "deviation", number_or_null(reproduction_deviation(c)), "limit",
-                     c->tolerance > 0 ? json_real(c->tolerance) : json_null(), "verdict", verdict(c), "baselines",
-                     baselines, "note", c->note);
+    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:o, s:s}", "row", c->row, "quantity",
+                     c->quantity, "unit", c->unit, "obtained", kind_names[c->kind], "published",
+                     number_or_null(c->published), "ours", number_or_null(c->ours), "deviation",
+                     number_or_null(reproduction_deviation(c)), "limit",
+                     c->tolerance > 0 ? json_real(c->tolerance) : json_null(), "verdict", verdict(c),
+                     "baselines", baselines, "note", c->note);
 }
 
 json_t *reproduction_json(const reproduction_report *r)
@@ -167,7 +174,7 @@ json_t *reproduction_json(const reproduction_report *r)
         json_array_append_new(claims, json_pack("{s:s, s:b, s:s}", "claim", r->claims[i].text, "holds",
                                                 (int)r->claims[i].holds, "detail", r->claims[i].detail));
     for (int i = 0; i < r->note_count; i++) json_array_append_new(notes, json_string(r->notes[i]));
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "schema_version", 1, "table", r->name, "published",
-                     r->source, "profiles", r->profiles, "how", r->how, "simulated", 1, "cells", cells, "claims", claims,
-                     "notes", notes);
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "schema_version", 1, "table", r->name,
+                     "published", r->source, "profiles", r->profiles, "how", r->how, "simulated", 1, "cells",
+                     cells, "claims", claims, "notes", notes);
 }

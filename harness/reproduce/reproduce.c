@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const reproduction *const reproduction_table[] = {
-    &reproduce_torch_vs_apex, &reproduce_dp_vs_ddp, &reproduce_ddp_benchmark, &reproduce_throughput,
-    &reproduce_reducer_memory};
+const reproduction *const reproduction_table[] = {&reproduce_torch_vs_apex, &reproduce_dp_vs_ddp,
+                                                  &reproduce_ddp_benchmark, &reproduce_throughput,
+                                                  &reproduce_reducer_memory};
 const int reproduction_count = sizeof reproduction_table / sizeof reproduction_table[0];
 
 double reproduction_deviation(const reproduction_cell *c)
@@ -27,8 +27,9 @@ bool reproduction_hits(const reproduction_cell *c)
     return fabs(reproduction_deviation(c)) <= c->tolerance;
 }
 
-reproduction_cell *reproduction_add(reproduction_report *r, const char *row, const char *quantity, const char *unit,
-                                    cell_kind kind, double published, double ours, double tolerance)
+reproduction_cell *reproduction_add(reproduction_report *r, const char *row, const char *quantity,
+                                    const char *unit, cell_kind kind, double published, double ours,
+                                    double tolerance)
 {
     assert(r->cell_count < REPRODUCTION_CELLS);
     reproduction_cell *c = &r->cells[r->cell_count++];
@@ -43,7 +44,8 @@ reproduction_cell *reproduction_add(reproduction_report *r, const char *row, con
 reproduction_cell *reproduction_find(reproduction_report *r, const char *row, const char *quantity)
 {
     for (int i = 0; i < r->cell_count; i++)
-        if (strcmp(r->cells[i].row, row) == 0 && strcmp(r->cells[i].quantity, quantity) == 0) return &r->cells[i];
+        if (strcmp(r->cells[i].row, row) == 0 && strcmp(r->cells[i].quantity, quantity) == 0)
+            return &r->cells[i];
     return NULL;
 }
 

@@ -1,5 +1,5 @@
-/* Reproductions: every row of a published table that a virtual device can do, run by the engines' own code and
- * set beside the published figure. docs/reproduction.md has the protocol and the outcome. */
+/* Reproductions: every row of a published table that a virtual device can do, run by the engines' own code
+ * and set beside the published figure. docs/reproduction.md has the protocol and the outcome. */
 #ifndef HARNESS_REPRODUCE_REPRODUCE_H
 #define HARNESS_REPRODUCE_REPRODUCE_H
 
@@ -38,7 +38,7 @@ enum { REPRODUCTION_CELLS = 128, REPRODUCTION_CLAIMS = 32, REPRODUCTION_NOTES = 
 
 typedef struct reproduction_report {
     const char *name, *title, *source, *how;
-    char profiles[256]; /* that predicted */
+    char profiles[256];                    /* that predicted */
     const char *baselines[CELL_BASELINES]; /* what they are; NULL: none */
     reproduction_cell cells[REPRODUCTION_CELLS];
     int cell_count;
@@ -61,8 +61,8 @@ typedef struct reproduction {
 extern const reproduction *const reproduction_table[];
 extern const int reproduction_count;
 
-extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduce_ddp_benchmark, reproduce_throughput,
-    reproduce_reducer_memory;
+extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduce_ddp_benchmark,
+    reproduce_throughput, reproduce_reducer_memory;
 
 /* ---- for the reproductions ---- */
 
@@ -73,8 +73,9 @@ bool reproduction_is_scored(const reproduction_cell *c);
 bool reproduction_hits(const reproduction_cell *c);
 
 /* Appends a cell with NaN baselines, or NULL-free storage beyond the end is our own mistake. */
-reproduction_cell *reproduction_add(reproduction_report *r, const char *row, const char *quantity, const char *unit,
-                                    cell_kind kind, double published, double ours, double tolerance);
+reproduction_cell *reproduction_add(reproduction_report *r, const char *row, const char *quantity,
+                                    const char *unit, cell_kind kind, double published, double ours,
+                                    double tolerance);
 reproduction_cell *reproduction_find(reproduction_report *r, const char *row, const char *quantity);
 void reproduction_claim_that(reproduction_report *r, bool holds, const char *detail, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

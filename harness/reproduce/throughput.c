@@ -1,4 +1,5 @@
-/* Training throughput as published by NVIDIA, OneFlow and TensorFlow, each scaled from its own row of one GPU. */
+/* Training throughput as published by NVIDIA, OneFlow and TensorFlow, each scaled from its own row of one
+ * GPU. */
 #include "harness/reproduce/fit.h"
 #include "harness/reproduce/reproduce.h"
 
@@ -17,15 +18,20 @@ static const struct {
     int64_t batch, sequence;
     const char *note;
 } setups[] = {
-#define LARGE_MESSAGES (const char *const[]){"message-size=250000000", NULL}
-    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100 16G", "ResNet-50", "dgx1-v100", "resnet50", "apex", NULL, 128, 0,
-     "batch not stated: 128"},
-    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100 32G", "ResNet-50", "dgx1-v100", "resnet50", "apex", NULL, 128, 0,
-     "batch not stated: 128"},
-    {"NVIDIA DeepLearningExamples 21.03", "DGX A100 80G", "ResNet-50", "dgx-a100-80g", "resnet50", "ddp", NULL, 256, 0,
-     "batch not stated: 256"},
+#define LARGE_MESSAGES                                                                                       \
+    (const char *const[])                                                                                    \
+    {                                                                                                        \
+        "message-size=250000000", NULL                                                                       \
+    }
+    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100 16G", "ResNet-50", "dgx1-v100", "resnet50", "apex",
+     NULL, 128, 0, "batch not stated: 128"},
+    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100 32G", "ResNet-50", "dgx1-v100", "resnet50", "apex",
+     NULL, 128, 0, "batch not stated: 128"},
+    {"NVIDIA DeepLearningExamples 21.03", "DGX A100 80G", "ResNet-50", "dgx-a100-80g", "resnet50", "ddp",
+     NULL, 256, 0, "batch not stated: 256"},
     {"OneFlow DLPerf", "V100-SXM2 16G", "ResNet-50", "v100-sxm2-ib100", "resnet50", "apex", NULL, 128, 0, ""},
-    {"OneFlow DLPerf", "V100-SXM2 16G", "BERT-base", "v100-sxm2-ib100", "bert_base", "apex", LARGE_MESSAGES, 32, 128,
+    {"OneFlow DLPerf", "V100-SXM2 16G", "BERT-base", "v100-sxm2-ib100", "bert_base", "apex", LARGE_MESSAGES,
+     32, 128,
      "one message behind backward, as the example's message_size of 250,000,000 makes it; sequence 128"},
     {"TensorFlow benchmarks", "DGX-1 P100", "ResNet-50", "dgx1-p100", "resnet50", "sync", NULL, 64, 0,
      "server on the host"},
@@ -55,7 +61,8 @@ static virtual_workload workload_of(const published_table *t, int row, int s, co
                                       .machines = (int)published_number(t, row, "nodes")},
                           .model = {.name = setups[s].name, .sequence = setups[s].sequence},
                           .batch = setups[s].batch,
-                          .optimizer = optimizer_defaults(setups[s].sequence ? OPTIMIZER_ADAM : OPTIMIZER_SGD),
+                          .optimizer =
+                              optimizer_defaults(setups[s].sequence ? OPTIMIZER_ADAM : OPTIMIZER_SGD),
                           .policy = gpus > 1 ? setups[s].policy : NULL,
                           .engine_settings = gpus > 1 ? setups[s].settings : NULL,
                           .steps = 4};
@@ -90,8 +97,10 @@ static status run_row(const reproduction_options *o, const published_table *t, i
     c->baselines[0] = *one_gpu_rate * gpus;
     if (cannot) snprintf(c->note, sizeof c->note, "%s", error_message());
     if (cannot) error_clear();
-    if (gpus == 1) snprintf(c->note, sizeof c->note, "%.24s; %s%sefficiencies times %.4f", published_text(t, row, "source"),
-                            setups[s].note, setups[s].note[0] ? "; " : "", fit->factor);
+    if (gpus == 1)
+        snprintf(c->note, sizeof c->note, "%.24s; %s%sefficiencies times %.4f",
+                 published_text(t, row, "source"), setups[s].note, setups[s].note[0] ? "; " : "",
+                 fit->factor);
     return STATUS_OK;
 }
 
@@ -100,7 +109,8 @@ static void name_profiles(const reproduction_options *o, reproduction_report *r)
     size_t used = 0;
     for (int s = 0; s < SETUPS; s++) {
         if (o->profile || strstr(r->profiles, setups[s].profile)) continue;
-        used += (size_t)snprintf(r->profiles + used, sizeof r->profiles - used, "%s%s", used ? ", " : "", setups[s].profile);
+        used += (size_t)snprintf(r->profiles + used, sizeof r->profiles - used, "%s%s", used ? ", " : "",
+                                 setups[s].profile);
     }
     if (o->profile) snprintf(r->profiles, sizeof r->profiles, "%s", o->profile);
 }
@@ -113,12 +123,14 @@ static status run(const reproduction_options *o, reproduction_report *r)
     virtual_figures *figures = calloc(1, sizeof *figures);
     r->title = "Training throughput: ResNet-50 and BERT-base, 1 to 32 GPUs";
     r->source = "results/published/throughput.csv";
-    r->how = "A whole step. For each source and hardware all efficiencies are multiplied by the factor that gives its row of "
+    r->how = "A whole step. For each source and hardware all efficiencies are multiplied by the factor that "
+             "gives its row of "
              "one GPU, before its other rows are run.";
     r->baselines[0] = "1 GPU times GPUs";
     name_profiles(o, r);
     status rc = figures ? published_open("throughput", &t) : fail(STATUS_SYSTEM, "no memory for the figures");
-    for (int row = 0; rc == STATUS_OK && row < t.rows; row++) rc = run_row(o, &t, row, &fit, &one_gpu_rate, figures, r);
+    for (int row = 0; rc == STATUS_OK && row < t.rows; row++)
+        rc = run_row(o, &t, row, &fit, &one_gpu_rate, figures, r);
     published_close(&t);
     free(figures);
     return rc;

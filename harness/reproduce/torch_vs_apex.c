@@ -40,11 +40,13 @@ static cell_kind kind_of(int gpus, bool total)
     return CELL_CALIBRATED;
 }
 
-static void add_row(reproduction_report *r, const published_table *t, int row, times ours, times no_kappa, times ideal)
+static void add_row(reproduction_report *r, const published_table *t, int row, times ours, times no_kappa,
+                    times ideal)
 {
     int gpus = (int)published_number(t, row, "gpus");
     char label[48];
-    snprintf(label, sizeof label, "%d GPU%s, %s", gpus, gpus == 1 ? "" : "s", published_text(t, row, "policy"));
+    snprintf(label, sizeof label, "%d GPU%s, %s", gpus, gpus == 1 ? "" : "s",
+             published_text(t, row, "policy"));
     static const char *const columns[] = {"forward_ms", "backward_ms", "total_ms"};
     static const char *const names[] = {"forward", "backward", "total"};
     double mine[] = {ours.forward, ours.backward, ours.forward + ours.backward};
@@ -61,15 +63,18 @@ static void add_row(reproduction_report *r, const published_table *t, int row, t
         c->baselines[BASELINE_IDEAL_OVERLAP] = best[q];
         double parts = published_number(t, row, "forward_ms") + published_number(t, row, "backward_ms");
         if (total && fabs(parts - c->published) > 1)
-            snprintf(c->note, sizeof c->note, "the published total contradicts its parts, which sum to %.0f; ours is %+.1f %% from that",
-                     parts, 100 * (mine[q] / parts - 1));
+            snprintf(
+                c->note, sizeof c->note,
+                "the published total contradicts its parts, which sum to %.0f; ours is %+.1f %% from that",
+                parts, 100 * (mine[q] / parts - 1));
     }
 }
 
 static status run_row(const char *profile, const published_table *t, int row, virtual_figures *figures,
                       reproduction_report *r)
 {
-    static const sim_override kappa = {.constant = SIM_KAPPA, .value = 1}, rho = {.constant = SIM_RHO, .value = 0};
+    static const sim_override kappa = {.constant = SIM_KAPPA, .value = 1},
+                              rho = {.constant = SIM_RHO, .value = 0};
     int gpus = (int)published_number(t, row, "gpus");
     const char *policy = published_text(t, row, "policy");
     times ours, no_kappa = {0}, ideal = {0};
@@ -89,11 +94,14 @@ static void add_increment(reproduction_report *r, const char *policy, int gpus, 
     snprintf(few, sizeof few, "2 GPUs, %s", policy);
     snprintf(many, sizeof many, "%d GPUs, %s", gpus, policy);
     snprintf(label, sizeof label, "2 to %d GPUs, %s", gpus, policy);
-    const reproduction_cell *a = reproduction_find(r, few, "backward"), *b = reproduction_find(r, many, "backward");
+    const reproduction_cell *a = reproduction_find(r, few, "backward"),
+                            *b = reproduction_find(r, many, "backward");
     if (!a || !b) return;
     double published = b->published - a->published, ours = b->ours - a->ours;
-    double baselines[CELL_BASELINES] = {0, b->baselines[1] - a->baselines[1], b->baselines[2] - a->baselines[2]};
-    reproduction_cell *c = reproduction_add(r, label, "added to backward", "ms", CELL_DERIVED, published, ours, limit);
+    double baselines[CELL_BASELINES] = {0, b->baselines[1] - a->baselines[1],
+                                        b->baselines[2] - a->baselines[2]};
+    reproduction_cell *c =
+        reproduction_add(r, label, "added to backward", "ms", CELL_DERIVED, published, ours, limit);
     memcpy(c->baselines, baselines, sizeof baselines);
 }
 
@@ -104,7 +112,8 @@ static void compare_policies(reproduction_report *r)
         char torch[48], apex[48], detail[120];
         snprintf(torch, sizeof torch, "%d GPUs, torch-0.4.1", gpus[i]);
         snprintf(apex, sizeof apex, "%d GPUs, apex", gpus[i]);
-        const reproduction_cell *t = reproduction_find(r, torch, "total"), *a = reproduction_find(r, apex, "total");
+        const reproduction_cell *t = reproduction_find(r, torch, "total"),
+                                *a = reproduction_find(r, apex, "total");
         if (!t || !a) continue;
         snprintf(detail, sizeof detail, "%.1f against %.1f ms", a->ours, t->ours);
         reproduction_claim_that(r, a->ours < t->ours, detail, "%d GPUs: apex is below torch-0.4.1", gpus[i]);
@@ -126,8 +135,10 @@ static status run_table(const reproduction_options *o, const published_table *t,
         add_increment(r, policies[p], 8, 0.35);
     }
     compare_policies(r);
-    reproduction_note(r, "The published torch-0.4.1 total at 2 GPUs, 433 ms, contradicts its parts, 134 + 291 = 425 ms: the "
-                         "parts are used, both totals are shown.");
+    reproduction_note(
+        r,
+        "The published torch-0.4.1 total at 2 GPUs, 433 ms, contradicts its parts, 134 + 291 = 425 ms: the "
+        "parts are used, both totals are shown.");
     return STATUS_OK;
 }
 
@@ -135,15 +146,19 @@ static status run(const reproduction_options *o, reproduction_report *r)
 {
     published_table t = {0};
     virtual_figures *figures = calloc(1, sizeof *figures);
-    r->title = "torch 0.4.1 DistributedDataParallel against apex: ResNet-50, batch 128 a GPU, 8 V100-PCIE-32G";
+    r->title =
+        "torch 0.4.1 DistributedDataParallel against apex: ResNet-50, batch 128 a GPU, 8 V100-PCIE-32G";
     r->source = "results/published/torch-vs-apex.csv, rounded to 1 ms";
-    r->how = "Forward, then backward with zero_grad and the reduction, the device waited for in between; input, loss and "
-             "optimizer not counted. The profile was fitted to the cells marked calibrated and frozen before the others "
+    r->how = "Forward, then backward with zero_grad and the reduction, the device waited for in between; "
+             "input, loss and "
+             "optimizer not counted. The profile was fitted to the cells marked calibrated and frozen before "
+             "the others "
              "were run.";
     r->baselines[BASELINE_ONE_GPU] = "as on 1 GPU";
     r->baselines[BASELINE_NO_KAPPA] = "no kappa";
     r->baselines[BASELINE_IDEAL_OVERLAP] = "ideal overlap";
-    status rc = figures ? published_open("torch-vs-apex", &t) : fail(STATUS_SYSTEM, "no memory for the figures");
+    status rc =
+        figures ? published_open("torch-vs-apex", &t) : fail(STATUS_SYSTEM, "no memory for the figures");
     if (rc == STATUS_OK) rc = run_table(o, &t, figures, r);
     published_close(&t);
     free(figures);
@@ -151,4 +166,5 @@ static status run(const reproduction_options *o, reproduction_report *r)
 }
 
 const reproduction reproduce_torch_vs_apex = {
-    "torch-vs-apex", "ResNet-50 under torch-0.4.1 and apex on 1 to 8 V100-PCIE-32G, forward and backward", run};
+    "torch-vs-apex", "ResNet-50 under torch-0.4.1 and apex on 1 to 8 V100-PCIE-32G, forward and backward",
+    run};

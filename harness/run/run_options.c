@@ -19,7 +19,7 @@ static const char *const progress_names[] = {"auto", "thread", "inline", NULL};
 static const char *const level_names[] = {LOG_LEVELS(LEVEL_NAME) NULL};
 #undef LEVEL_NAME
 
-enum { MOST_RANKS = 1024, MOST_VIRTUAL_RANKS = 65536 };
+enum { MOST_RANKS = 1024, MOST_VIRTUAL_RANKS = 1000000 };
 static const char *const precision_names[] = {"fp32", "tf32", NULL};
 
 #define FIELD(name) offsetof(run_options, name)

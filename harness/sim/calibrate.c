@@ -74,8 +74,10 @@ typedef struct pair {
 static void take_row(void *context, const ring_bench_row *row)
 {
     pair *p = context;
-    if (row->bytes <= SMALL_BYTES) p->small_us = row->in_place.median_us;
-    else p->large_gbs = row->in_place.bus_gbs;
+    if (row->bytes <= SMALL_BYTES)
+        p->small_us = row->in_place.median_us;
+    else
+        p->large_gbs = row->in_place.bus_gbs;
 }
 
 static status run_pair(local_ranks *group, int rank, void *context)
@@ -146,10 +148,12 @@ static void make_folders(const char *path)
     }
 }
 
-static void constant(text_buffer *out, const char *name, const char *value, const char *unit, const char *source)
+static void constant(text_buffer *out, const char *name, const char *value, const char *unit,
+                     const char *source)
 {
-    text_append(out, ",\n    \"%s\": {\"value\": %s, \"unit\": \"%s\", \"tag\": \"calibrated on this machine\",\n", name,
-                value, unit);
+    text_append(out,
+                ",\n    \"%s\": {\"value\": %s, \"unit\": \"%s\", \"tag\": \"calibrated on this machine\",\n",
+                name, value, unit);
     text_append(out, "      \"source\": \"harness calibrate: %s\"}", source);
 }
 
@@ -159,15 +163,19 @@ static void number(text_buffer *out, sim_constant c, double value, const char *s
     char text[64];
     if (value < info->least) value = info->least;
     if (value > info->most) value = info->most;
-    if (info->count == 1) snprintf(text, sizeof text, "%.6g", value);
-    else if (info->count == 2) snprintf(text, sizeof text, "[%.6g, %.6g]", value, value);
-    else snprintf(text, sizeof text, "[%.6g, %.6g, %.6g]", value, value, value);
+    if (info->count == 1)
+        snprintf(text, sizeof text, "%.6g", value);
+    else if (info->count == 2)
+        snprintf(text, sizeof text, "[%.6g, %.6g]", value, value);
+    else
+        snprintf(text, sizeof text, "[%.6g, %.6g, %.6g]", value, value, value);
     constant(out, info->name, text, info->unit, source);
 }
 
 static void write_constants(const calibration *c, text_buffer *out)
 {
-    number(out, SIM_MEMORY_BANDWIDTH, c->memory_gbs, "the operation that moves most bytes a second, caches included");
+    number(out, SIM_MEMORY_BANDWIDTH, c->memory_gbs,
+           "the operation that moves most bytes a second, caches included");
     for (int k = 0; k < CALIBRATED_CLASSES; k++)
         if (c->efficiency[k] > 0)
             number(out, (sim_constant)(SIM_CONVOLUTION_FORWARD + k), c->efficiency[k],
@@ -175,7 +183,8 @@ static void write_constants(const calibration *c, text_buffer *out)
     number(out, SIM_LAUNCH_TIME, c->launch_us, "the shortest operation");
     number(out, SIM_KERNEL_OVERHEAD, 0, "in launch_time");
     number(out, SIM_KAPPA, c->kappa, "two ranks that compute at a time against one");
-    number(out, SIM_HOST_MEMORY, larger(c->host_memory_gbs, 4 * c->allreduce_gbs), "copies by two threads at a time");
+    number(out, SIM_HOST_MEMORY, larger(c->host_memory_gbs, 4 * c->allreduce_gbs),
+           "copies by two threads at a time");
     number(out, SIM_HOST_SUM, c->host_sum_gbs, "two vectors added into a third by one thread");
     number(out, SIM_PCIE, c->allreduce_gbs, "bus bandwidth of an all-reduce of 25 MiB between two ranks");
     number(out, SIM_NCCL_BASE_RING, c->allreduce_us, "an all-reduce of 4 KiB between two ranks");
@@ -190,20 +199,28 @@ status calibration_write(const calibration *c, const char *path)
     char peak[32];
     snprintf(peak, sizeof peak, "%.6g", c->peak_tflops);
     text_append(&out, "{\n  \"profile\": \"%.*s\",\n", (int)strcspn(name, "."), name);
-    text_append(&out, "  \"summary\": \"the machine that harness calibrate ran on, %d thread%s a rank\",\n", c->threads,
-                c->threads == 1 ? "" : "s");
+    text_append(&out, "  \"summary\": \"the machine that harness calibrate ran on, %d thread%s a rank\",\n",
+                c->threads, c->threads == 1 ? "" : "s");
     text_append(&out, "  \"base\": \"cpu\",\n  \"constants\": {\n");
-    text_append(&out, "    \"peak_fp32\": {\"value\": %s, \"unit\": \"TFLOP/s\", \"tag\": \"calibrated on this machine\",\n", peak);
-    text_append(&out, "      \"source\": \"harness calibrate: the fastest operation of a ResNet-18 and a small BERT\"}");
+    text_append(&out,
+                "    \"peak_fp32\": {\"value\": %s, \"unit\": \"TFLOP/s\", \"tag\": \"calibrated on this "
+                "machine\",\n",
+                peak);
+    text_append(
+        &out,
+        "      \"source\": \"harness calibrate: the fastest operation of a ResNet-18 and a small BERT\"}");
     write_constants(c, &out);
     text_append(&out, "\n  }\n}\n");
     make_folders(path);
     atomic_file file;
-    status rc = out.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a profile") : atomic_file_open(path, &file);
+    status rc =
+        out.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a profile") : atomic_file_open(path, &file);
     if (rc == STATUS_OK) {
         rc = atomic_file_append(&file, out.data, out.length);
-        if (rc == STATUS_OK) rc = atomic_file_commit(&file);
-        else atomic_file_abandon(&file);
+        if (rc == STATUS_OK)
+            rc = atomic_file_commit(&file);
+        else
+            atomic_file_abandon(&file);
     }
     text_free(&out);
     return rc;

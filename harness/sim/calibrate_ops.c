@@ -117,8 +117,11 @@ static status open_run(run *r, int threads, const model_options *options, int64_
 
 static status run_step(run *r, int64_t *ns)
 {
-    nn_observer observer = {
-        .context = r, .need = ignore_param, .ready = ignore_param, .group_sum = ignore_sum, .after_op = after_op};
+    nn_observer observer = {.context = r,
+                            .need = ignore_param,
+                            .ready = ignore_param,
+                            .group_sum = ignore_sum,
+                            .after_op = after_op};
     op_scalars scalars = {.loss_normalizer = 1};
     ledger l = {0};
     nn_cursor cursor = {0};
@@ -160,7 +163,8 @@ status calibrate_step(int threads, double *step_ms)
 
 /* ---- classes ---------------------------------------------------------------------------------- */
 
-/* What is added up over the operations of a class: measured time, and what a roofline of efficiency 1 gives. */
+/* What is added up over the operations of a class: measured time, and what a roofline of efficiency 1 gives.
+ */
 typedef struct sums {
     double measured_s[CALIBRATED_CLASSES], roofline_s[CALIBRATED_CLASSES];
 } sums;

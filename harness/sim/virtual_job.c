@@ -125,7 +125,8 @@ static status collect_offers(virtual_job *job)
         if (r >= job->present) continue;
         sync_blob mine;
         TRY(trainer_offer(job->ranks[r].trainer, &mine));
-        bool same = r > 0 && mine.bytes == job->offers[0].bytes && memcmp(mine.data, job->offers[0].data, mine.bytes) == 0;
+        bool same = r > 0 && mine.bytes == job->offers[0].bytes &&
+                    memcmp(mine.data, job->offers[0].data, mine.bytes) == 0;
         if (!same) job->offers[r] = mine;
     }
     return STATUS_OK;
@@ -143,6 +144,7 @@ static status open_all(virtual_job *job)
     const virtual_job_config *c = &job->config;
     TRY(c->engine->requirements(c->engine_options, c->policy, m->world, &job->needs));
     m->launches_are_calls = blocks(job);
+    if (job->needs.whole_batch) m->processes = 1; /* DataParallel's replicas are threads of one */
     TRY(simulation_open(m, &job->simulation));
     if (blocks(job)) TRY(transport_sim_hub_open(job->simulation, &job->hub));
     job->present = simulation_present(job->simulation);

@@ -1,5 +1,5 @@
-/* A job on virtual devices: all ranks in this thread, their trainers driven by the event queue. The train loop,
- * the models and the engines are those of a real run. */
+/* A job on virtual devices: all ranks in this thread, their trainers driven by the event queue. The train
+ * loop, the models and the engines are those of a real run. */
 #ifndef HARNESS_SIM_VIRTUAL_JOB_H
 #define HARNESS_SIM_VIRTUAL_JOB_H
 
@@ -18,12 +18,12 @@ typedef struct virtual_job_config {
     const void *engine_options;
     const char *policy;
     const optimizer_options *optimizer;
-    int divide;      /* shared_divide */
+    int divide; /* shared_divide */
     bool sum_loss;
     bool separate_phases; /* trainer.h */
     bool by_symmetry;     /* ranks of one machine stand for all where nothing makes them differ */
     int64_t stall_timeout_ns;
-    int64_t steps;      /* of which the first `warmup` are not reported */
+    int64_t steps; /* of which the first `warmup` are not reported */
     int64_t warmup;
 } virtual_job_config;
 
@@ -42,8 +42,8 @@ typedef struct virtual_job_observer {
 /* Above so many ranks that are alike, those of one machine stand for all. */
 enum { VIRTUAL_JOB_ALL_RANKS = 1024 };
 
-/* Runs to the end. Above VIRTUAL_JOB_ALL_RANKS ranks, symmetry is taken where it holds: under the ring engine,
- * without jitter, with machines that are full. Then machine.present ranks are simulated. */
+/* Runs to the end. Above VIRTUAL_JOB_ALL_RANKS ranks, symmetry is taken where it holds: under the ring
+ * engine, without jitter, with machines that are full. Then machine.present ranks are simulated. */
 status virtual_job_run(const virtual_job_config *config, const virtual_job_observer *observer);
 
 #endif

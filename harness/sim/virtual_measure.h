@@ -13,11 +13,11 @@ typedef struct virtual_workload {
     model_options model;
     int64_t batch; /* samples a rank */
     optimizer_options optimizer;
-    const char *policy;     /* NULL: one GPU without an engine */
+    const char *policy;                 /* NULL: one GPU without an engine */
     const char *const *engine_settings; /* "name=value" of the engine's options; NULL ends; may be NULL */
-    bool separate_phases;   /* trainer.h */
-    bool by_symmetry;       /* virtual_job.h */
-    int64_t steps;          /* the last is measured; 0: 3, so that buckets have been rebuilt */
+    bool separate_phases;               /* trainer.h */
+    bool by_symmetry;                   /* virtual_job.h */
+    int64_t steps;                      /* the last is measured; 0: 3, so that buckets have been rebuilt */
 } virtual_workload;
 
 enum { VIRTUAL_LEDGERS = 64 }; /* of the first ranks that are kept */
@@ -29,7 +29,7 @@ typedef struct virtual_figures {
     double backward_ms; /* from the begin of the backward pass until gradients are reduced */
     double exposed_ms;  /* compute waited for communication */
     double optimizer_ms, load_ms;
-    int64_t most_bytes, least_bytes; /* peaks of the ranks' ledgers */
+    int64_t most_bytes, least_bytes;   /* peaks of the ranks' ledgers */
     int64_t bytes_sent, messages_sent; /* a step, of the busiest rank */
     int64_t all_bytes_sent;            /* from the start, of rank 0 */
     bool has_dp;

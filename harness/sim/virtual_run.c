@@ -44,10 +44,11 @@ static status on_opened(void *context, const simulation *s)
     for (int r = 0; r < j->present; r++) TRY(record_init(&j->ranks[r].record, j->steps, 0));
     int machines = sim_topology_machines(s->topology);
     int used = snprintf(j->note, j->note_size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d",
-                        s->profile->name, j->world, j->world == 1 ? "" : "s", machines, machines == 1 ? "" : "s",
-                        w->gpus);
+                        s->profile->name, j->world, j->world == 1 ? "" : "s", machines,
+                        machines == 1 ? "" : "s", w->gpus);
     if (j->present < j->world && used >= 0 && (size_t)used < j->note_size)
-        snprintf(j->note + used, j->note_size - (size_t)used, "; alike: ranks 0 to %d stand for all", j->present - 1);
+        snprintf(j->note + used, j->note_size - (size_t)used, "; alike: ranks 0 to %d stand for all",
+                 j->present - 1);
     return STATUS_OK;
 }
 
@@ -89,8 +90,8 @@ static json_t *job_to_json(const job_record *j, trainer *t)
                      engine_table[j->engine]->name, "policy", c->policies[j->engine], "world_size", j->world,
                      "simulated_ranks", j->present, "threads_per_rank", 1, "device", info->name, "profile",
                      c->run.device, "simulated", (int)info->simulated, "warmup_steps", (json_int_t)j->warmup,
-                     "steps", (json_int_t)(j->warmup + j->steps), "stopped_early", 0, "parameter_hash", "one_loss",
-                     (int)trainer_has_one_loss(t));
+                     "steps", (json_int_t)(j->warmup + j->steps), "stopped_early", 0, "parameter_hash",
+                     "one_loss", (int)trainer_has_one_loss(t));
 }
 
 static status on_finished(void *context, int rank, trainer *t)
@@ -138,11 +139,8 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                  .stall_timeout_ns = c->shared.stall_timeout_ns,
                                  .steps = j->warmup + j->steps,
                                  .warmup = j->warmup};
-    virtual_job_observer observer = {.context = j,
-                                     .opened = on_opened,
-                                     .measures = on_measures,
-                                     .step = on_step,
-                                     .finished = on_finished};
+    virtual_job_observer observer = {
+        .context = j, .opened = on_opened, .measures = on_measures, .step = on_step, .finished = on_finished};
     return virtual_job_run(&config, &observer);
 }
 
@@ -153,8 +151,8 @@ static status fill_ranks(json_t *list, int count)
     return list && !bad ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
 }
 
-static status run_one(const run_config *c, const run_plan *plan, int engine, const char *profile, int64_t warmup,
-                      int64_t steps, json_t **out, char *note, size_t size)
+static status run_one(const run_config *c, const run_plan *plan, int engine, const char *profile,
+                      int64_t warmup, int64_t steps, json_t **out, char *note, size_t size)
 {
     job_record j = {.config = c,
                     .profile = profile,
@@ -174,8 +172,10 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
     for (int r = 0; j.ranks && r < j.present; r++) record_deinit(&j.ranks[r].record);
     free(j.ranks);
     json_decref(j.rank_list);
-    if (rc != STATUS_OK) json_decref(j.job);
-    else *out = j.job;
+    if (rc != STATUS_OK)
+        json_decref(j.job);
+    else
+        *out = j.job;
     return rc;
 }
 
@@ -193,15 +193,16 @@ status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs
     for (int e = 0; e < ENGINE_COUNT; e++)
         if (run_config_uses(config, e)) {
             int64_t steps = plan->total_steps[e] - config->run.warmup;
-            TRY(run_one(config, plan, e, run_config_profile(config), config->run.warmup, steps > 0 ? steps : 0,
-                        &jobs[e].result, note, size));
+            TRY(run_one(config, plan, e, run_config_profile(config), config->run.warmup,
+                        steps > 0 ? steps : 0, &jobs[e].result, note, size));
         }
     return STATUS_OK;
 }
 
 /* ---- prediction of real runs ------------------------------------------------------------------ */
 
-status virtual_predict(const run_config *config, const run_plan *plan, int engine, const char *profile, double *median_ns)
+status virtual_predict(const run_config *config, const run_plan *plan, int engine, const char *profile,
+                       double *median_ns)
 {
     enum { WARM_UP = 2, STEPS = 3 };
     json_t *job = NULL;
@@ -212,7 +213,8 @@ status virtual_predict(const run_config *config, const run_plan *plan, int engin
     return STATUS_OK;
 }
 
-static status add_prediction(const run_config *c, const run_plan *plan, int engine, const char *profile, json_t *job)
+static status add_prediction(const run_config *c, const run_plan *plan, int engine, const char *profile,
+                             json_t *job)
 {
     double predicted = 0;
     double measured = json_number_value(json_object_get(json_object_get(job, "step_time"), "median_ns"));
@@ -225,7 +227,8 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
     if (measured <= 0) return STATUS_OK;
     json_t *p = json_pack("{s:s, s:f, s:f}", "profile", profile, "step_median_ns", predicted, "error",
                           predicted / measured - 1);
-    return json_object_set_new(job, "prediction", p) == 0 ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+    return json_object_set_new(job, "prediction", p) == 0 ? STATUS_OK
+                                                          : fail(STATUS_SYSTEM, "no memory for the results");
 }
 
 status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_job *jobs)

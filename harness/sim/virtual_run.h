@@ -6,15 +6,16 @@
 #include "harness/run/run_result.h"
 
 /* Runs every job that the configuration uses; jobs[ENGINE_COUNT] get their results, which are the caller's.
- * `note` [size] says what stood for what. STATUS_CONFIG: more ranks than the profile has GPUs, or what virtual
- * devices cannot do. */
+ * `note` [size] says what stood for what. STATUS_CONFIG: more ranks than the profile has GPUs, or what
+ * virtual devices cannot do. */
 status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size);
 
 /* What the median step of engine `engine` is to take on the machine of `profile`; ns. A few steps are run. */
-status virtual_predict(const run_config *config, const run_plan *plan, int engine, const char *profile, double *median_ns);
+status virtual_predict(const run_config *config, const run_plan *plan, int engine, const char *profile,
+                       double *median_ns);
 
-/* Where this machine has been calibrated (harness calibrate), and the run was on its CPU: adds "prediction" to the
- * jobs' results: `profile`, `step_median_ns`, `error`, which is prediction over measurement less 1. */
+/* Where this machine has been calibrated (harness calibrate), and the run was on its CPU: adds "prediction"
+ * to the jobs' results: `profile`, `step_median_ns`, `error`, which is prediction over measurement less 1. */
 status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_job *jobs);
 
 #endif

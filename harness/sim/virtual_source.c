@@ -28,14 +28,14 @@ static status next_batch(batch_source *base, int64_t step, batch_view *out)
 {
     virtual_source *s = (virtual_source *)base;
     batch_position position = batch_position_of_step(base, step);
-    *out = (batch_view){.targets = s->targets,
-                        .step = step,
-                        .epoch = position.epoch,
-                        .epoch_step = position.epoch_step};
+    *out = (batch_view){
+        .targets = s->targets, .step = step, .epoch = position.epoch, .epoch_step = position.epoch_step};
     for (int r = s->first; r < s->end; r++) {
         sampler_span span = sampler_span_of(&s->sampler, r, position.epoch_step);
-        if (s->targets) out->targets_counted += draw_targets(s, &span, out->count);
-        else out->targets_counted += span.count * data_form_target_elements(&base->form);
+        if (s->targets)
+            out->targets_counted += draw_targets(s, &span, out->count);
+        else
+            out->targets_counted += span.count * data_form_target_elements(&base->form);
         out->count += span.count;
         out->padding += span.padding;
     }

@@ -10,7 +10,9 @@
 #include <stdbool.h>
 
 /* `set` is borrowed; where its targets are masked they are drawn for the samples as they lie, so that their
- * number is right, and all count elsewhere. `whole`: the batches of all ranks. STATUS_CONFIG as sampler_init(). */
-status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, bool whole, batch_source **out);
+ * number is right, and all count elsewhere. `whole`: the batches of all ranks. STATUS_CONFIG as
+ * sampler_init(). */
+status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, bool whole,
+                           batch_source **out);
 
 #endif

@@ -9,7 +9,8 @@
 static status add_size(whatif_question *q, int64_t gpus)
 {
     if (q->size_count == WHATIF_SIZES)
-        return fail(STATUS_USAGE, "option --gpus: found more than %d numbers, allowed are as many", WHATIF_SIZES);
+        return fail(STATUS_USAGE, "option --gpus: found more than %d numbers, allowed are as many",
+                    WHATIF_SIZES);
     q->gpus[q->size_count++] = (int)gpus;
     return STATUS_OK;
 }
@@ -31,7 +32,8 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
         char word[24];
         size_t length = strcspn(at, ",");
         int64_t gpus;
-        if (length >= sizeof word) return fail(STATUS_USAGE, "option --gpus: found '%s', allowed is 8,16,...,4096", text);
+        if (length >= sizeof word)
+            return fail(STATUS_USAGE, "option --gpus: found '%s', allowed is 8,16,...,4096", text);
         memcpy(word, at, length);
         word[length] = '\0';
         at += length + (at[length] == ',');
@@ -55,7 +57,8 @@ status whatif_parse_policies(const char *text, whatif_question *q)
         size_t length = strcspn(at, ",");
         const char *checked[ENGINE_COUNT];
         if (q->policy_count == WHATIF_POLICIES || length >= sizeof q->policies[0])
-            return fail(STATUS_USAGE, "option --policy: found '%s', allowed are up to %d names", text, WHATIF_POLICIES);
+            return fail(STATUS_USAGE, "option --policy: found '%s', allowed are up to %d names", text,
+                        WHATIF_POLICIES);
         char *name = q->policies[q->policy_count++];
         memcpy(name, at, length);
         name[length] = '\0';
@@ -133,23 +136,28 @@ static void bar(double part, text_buffer *out)
 
 static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
-    text_append(out, "\n%s\n%8s %12s %12s %11s %12s %14s %12s\n", q->policies[p], "GPUs", "step, ms", "exposed, ms",
-                "efficiency", "samples/s", "memory a rank", "tree, ms");
+    text_append(out, "\n%s\n%8s %12s %12s %11s %12s %14s %12s\n", q->policies[p], "GPUs", "step, ms",
+                "exposed, ms", "efficiency", "samples/s", "memory a rank", "tree, ms");
     for (int i = 0; i < q->size_count; i++) {
         const whatif_point *x = &a->points[p][i];
         char bytes[32];
         text_append(out, "%8d %12.3f %12.3f %9.1f %% %12.0f %14s ", q->gpus[i], x->step_ms, x->exposed_ms,
-                    100 * x->efficiency, x->samples_per_s, text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes));
-        if (x->tree_ms > 0) text_append(out, "%12.3f\n", x->tree_ms);
-        else text_append(out, "%12s\n", "");
+                    100 * x->efficiency, x->samples_per_s,
+                    text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes));
+        if (x->tree_ms > 0)
+            text_append(out, "%12.3f\n", x->tree_ms);
+        else
+            text_append(out, "%12s\n", "");
     }
 }
 
 void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
-    text_append(out, "SIMULATED: %s, batch %lld a GPU, profile %s", q->model.name, (long long)q->batch, q->machine.profile);
+    text_append(out, "SIMULATED: %s, batch %lld a GPU, profile %s", q->model.name, (long long)q->batch,
+                q->machine.profile);
     if (q->machine.machines) text_append(out, ", %d machines", q->machine.machines);
-    if (q->machine.link_rate > 0) text_append(out, ", links of %g GB/s, %g us", q->machine.link_rate, q->machine.link_latency);
+    if (q->machine.link_rate > 0)
+        text_append(out, ", links of %g GB/s, %g us", q->machine.link_rate, q->machine.link_latency);
     text_append(out, "; one GPU takes %.3f ms\n", a->one_gpu_ms);
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
     text_append(out, "\nefficiency: the step of one GPU over this step\n");
@@ -159,7 +167,8 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
             bar(a->points[p][i].efficiency, out);
             text_append(out, " %.1f %%\n", 100 * a->points[p][i].efficiency);
         }
-    text_append(out, "\ntree: the step where NCCL's model leaves the ring for a tree, for calls for which that is faster.\n");
+    text_append(out, "\ntree: the step where NCCL's model leaves the ring for a tree, for calls for which "
+                     "that is faster.\n");
 }
 
 json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
@@ -168,13 +177,14 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
-            json_array_append_new(rows, json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "policy", q->policies[p], "gpus",
-                                                  q->gpus[i], "step_ms", x->step_ms, "exposed_ms", x->exposed_ms, "efficiency",
-                                                  x->efficiency, "samples_per_second", x->samples_per_s, "memory_peak_bytes",
+            json_array_append_new(rows, json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "policy",
+                                                  q->policies[p], "gpus", q->gpus[i], "step_ms", x->step_ms,
+                                                  "exposed_ms", x->exposed_ms, "efficiency", x->efficiency,
+                                                  "samples_per_second", x->samples_per_s, "memory_peak_bytes",
                                                   (json_int_t)x->most_bytes, "tree_step_ms",
                                                   x->tree_ms > 0 ? json_real(x->tree_ms) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:s, s:I, s:f, s:o}", "schema_version", 1, "simulated", 1, "profile", q->machine.profile,
-                     "model", q->model.name, "batch_per_rank", (json_int_t)q->batch, "one_gpu_step_ms", a->one_gpu_ms, "points",
-                     rows);
+    return json_pack("{s:i, s:b, s:s, s:s, s:I, s:f, s:o}", "schema_version", 1, "simulated", 1, "profile",
+                     q->machine.profile, "model", q->model.name, "batch_per_rank", (json_int_t)q->batch,
+                     "one_gpu_step_ms", a->one_gpu_ms, "points", rows);
 }

@@ -22,7 +22,7 @@ typedef struct whatif_question {
 
 typedef struct whatif_point {
     double step_ms, exposed_ms, efficiency; /* of the step on one GPU */
-    double tree_ms;                         /* step where NCCL takes trees where they are faster; 0: nowhere */
+    double tree_ms; /* step where NCCL takes trees where they are faster; 0: nowhere */
     double samples_per_s;
     int64_t most_bytes; /* the largest rank's peak */
 } whatif_point;

@@ -1,5 +1,6 @@
 #include "harness/train/trainer.h"
 
+#include "common/base/log.h"
 #include "common/base/text.h"
 #include "common/memory/plan.h"
 #include "common/sync/staged.h"
@@ -160,8 +161,13 @@ static status open_engine(trainer *t)
                             .trace = c->trace,
                             .hub = c->hub};
     const device_info *info = device_get_info(t->device);
-    bool reaches = t->needs.reach == SYNC_REACH_DEVICE || (t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu);
-    if (info->host_addressable || !info->real || reaches) return c->engine->open(&context, &t->engine);
+    bool either = t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu;
+    if (info->host_addressable || !info->real || t->needs.reach == SYNC_REACH_DEVICE || either) {
+        status rc = c->engine->open(&context, &t->engine);
+        if (rc != STATUS_UNAVAILABLE || !either) return rc;
+        log_warn("%s: the engine %s works on host memory", error_message(), c->engine->name);
+        error_clear();
+    }
     return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 

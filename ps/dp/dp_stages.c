@@ -50,7 +50,10 @@ static status replicate(dp_engine *e, int64_t step, bool to_all)
 
 status dp_begin_forward(sync_engine *base, const sync_step *step)
 {
-    return replicate(dp_engine_of(base), step->index, false);
+    dp_engine *e = dp_engine_of(base);
+    TRY(replicate(e, step->index, false));
+    ps_share_interpreter(base->context.device, e->present); /* a thread a replica */
+    return STATUS_OK;
 }
 
 status dp_settle(sync_engine *base)
@@ -82,6 +85,7 @@ status dp_place_outputs(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_exchange *x = base->context.exchange;
+    ps_share_interpreter(base->context.device, 1);
     if (!dp_one_loss(e) || !dp_takes_part(e)) return STATUS_OK;
     dp_lives_gather(e);
     dp_star_begin(e->star);

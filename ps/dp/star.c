@@ -14,7 +14,7 @@
 
 static const dp_item *first_open(const dp_star *s)
 {
-    for (int i = 0; i < s->count; i++)
+    for (int i = 0; i < s->listed; i++)
         if (!s->items[i].done) return &s->items[i];
     return NULL;
 }
@@ -28,7 +28,7 @@ static const char *name_peer(const dp_star *s, int peer, char *text, size_t size
 
 static status check_departures(dp_star *s)
 {
-    for (int i = 0; i < s->count; i++) {
+    for (int i = 0; i < s->listed; i++) {
         const dp_item *item = &s->items[i];
         bool there = ps_port_reaches(&s->port, item->peer);
         s->was_there[item->peer] = s->was_there[item->peer] || there;
@@ -66,7 +66,7 @@ static status begin_round(dp_star *s, int64_t now_ns, bool *worked)
 {
     if (s->running || atomic_load_explicit(&s->posted, memory_order_acquire) == s->finished) return STATUS_OK;
     s->running = *worked = true;
-    s->open_items = s->count;
+    s->open_items = s->listed = s->count;
     s->begun_ns = s->heard_ns = now_ns;
     for (int k = 0; s->sums && k < s->sum.keys; k++) s->arrived[k] = 0;
     return star_take_held(s, now_ns);
@@ -76,6 +76,7 @@ static void end_round(dp_star *s, int64_t now_ns, bool *worked)
 {
     if (!s->running || s->open_items > 0 || !transport_sent(&s->ticket)) return;
     s->running = false;
+    s->listed = 0;
     *worked = true;
     s->finished++;
     trace_slice(s->c.context->trace, TRACE_COMMUNICATION, "exchange", TRACE_NO_INDEX, s->begun_ns, now_ns);

@@ -12,7 +12,7 @@ struct dp_star {
     char *url; /* of rank 0, for messages; NULL there */
 
     dp_item *items; /* [c.items]: of the compute thread until it posts the round, then of the agent */
-    int count;
+    int count;      /* of the compute thread */
     dp_sum sum;
     bool sums;
     _Atomic int64_t posted; /* rounds; written by the compute thread behind the items */
@@ -20,6 +20,7 @@ struct dp_star {
     /* ---- of the agent ---- */
     int64_t finished;
     bool running;
+    int listed;           /* items of the round that runs; 0: none does */
     int open_items;       /* that are not done */
     int *arrived;         /* [c.keys] items of a sum that are there */
     ps_message *held;     /* [held_capacity] that came before their round */

@@ -50,7 +50,7 @@ static status send_item(dp_star *s, dp_item *item, int64_t now_ns)
 status star_send_items(dp_star *s, int64_t now_ns, bool *worked)
 {
     int blocked = -1;
-    for (int i = 0; i < s->count && s->open_items > 0; i++) {
+    for (int i = 0; i < s->listed && s->open_items > 0; i++) {
         dp_item *item = &s->items[i];
         if (item->done || item->direction != DP_SEND || item->peer == blocked) continue;
         status rc = send_item(s, item, now_ns);
@@ -77,7 +77,7 @@ static status malformed(const dp_star *s, const ps_message *m)
 
 static dp_item *find_item(dp_star *s, const ps_message *m)
 {
-    for (int i = 0; s->running && i < s->count; i++) {
+    for (int i = 0; i < s->listed; i++) {
         dp_item *item = &s->items[i];
         if (item->done || item->direction == DP_SEND || item->peer != m->peer) continue;
         const message_header *a = &item->header, *b = &m->header;

@@ -17,7 +17,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
     out->buffer_kind = DEVICE_MEMORY_SHARED;
     if (strcmp(s.collective, "nccl") == 0) out->reach = SYNC_REACH_DEVICE;
-    else if (strcmp(s.collective, "auto") == 0 && collective_nccl_available()) out->reach = SYNC_REACH_EITHER;
+    else if (strcmp(s.collective, "auto") == 0) out->reach = SYNC_REACH_EITHER;
     out->shares_buffers = s.broadcast_buffers;
     return STATUS_OK;
 }
@@ -155,6 +155,9 @@ static status open_behind_host(ring_engine *e)
                     device_get_info(d)->name);
     TRY(device_fence_open(d, &e->posted));
     if (!device_get_info(d)->real) return ring_open_mover(e);
+    char why[192];
+    bool chosen = strcmp(e->settings.collective, "nccl") == 0;
+    if (!chosen && !collective_nccl_found(why, sizeof why)) return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
     e->settings.collective = "nccl"; /* `auto` too: with any other the engine works on a mirror */
     return device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &e->stream);
 }

@@ -1,13 +1,15 @@
 #!/bin/sh
 # Comparisons with peers, as far as they are installed; `make bench` runs all of them.
 #
-#   run.sh [--quick] [train|profile|allreduce|link|exchange ...] [-- words for train.py]
+#   run.sh [--quick] [train|profile|allreduce|link|exchange|sim|predict ...] [-- words for train.py]
 #
 # train      training steps beside PyTorch (train.py): results/speed-DATE.json and .md
 # profile    a step operation by operation, against the floor (bench_ops): results/profile-DATE.txt
 # allreduce  collectives beside Open MPI's (allreduce_vs_mpi.py): results/allreduce-DATE.json
 # link       what overlap saves over an emulated network (link_overlap.py): results/link-overlap-DATE.json
 # exchange   the parameter server beside one over Gloo (ps_exchange.py)
+# sim        what it costs to simulate a thousand ranks and more (sim_scale.py): results/sim-scale-DATE.txt
+# predict    step times of two ranks, predicted after a calibration with one (predict_cpu.py): results/predict-DATE.txt
 #
 # BUILD is the build folder (build), RESULTS where results go (results), PSRING_PYTHON a Python with a newer
 # torch. In pieces: `run.sh train -- --cases resnet18,resnet50`; names: `run.sh train -- --list`.
@@ -18,8 +20,8 @@ while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=--quick ;;
     --) shift; break ;;
-    train|profile|allreduce|link|exchange) groups="$groups $1" ;;
-    *) echo "run.sh: found '$1', allowed are --quick, train, profile, allreduce, link, exchange" >&2; exit 64 ;;
+    train|profile|allreduce|link|exchange|sim|predict) groups="$groups $1" ;;
+    *) echo "run.sh: found '$1', allowed are --quick, train, profile, allreduce, link, exchange, sim, predict" >&2; exit 64 ;;
     esac
     shift
 done
@@ -64,7 +66,15 @@ exchange() {
     "$build/bin/ps_exchange"
 }
 
-for group in ${groups:-train profile allreduce link exchange}; do
+sim() {
+    python3 tests/bench/sim_scale.py "$build/bin/harness" | tee "$results/sim-scale-$date.txt" || true # says what it missed
+}
+
+predict() {
+    python3 tests/bench/predict_cpu.py "$build/bin/harness" | tee "$results/predict-$date.txt" || true # likewise
+}
+
+for group in ${groups:-train profile allreduce link exchange sim predict}; do
     echo "== $group"
     if [ "$group" = train ]; then train "$@"; else "$group"; fi
 done

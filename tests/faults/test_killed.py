@@ -127,7 +127,7 @@ def a_rank_killed_in_the_rendezvous_is_named(engine, rank):
 
 
 @cases([("ps", ["--mode", "ps", "--gpus", "4"], "ps"), ("ring", ["--mode", "ring", "--gpus", "4"], "ring"),
-        ("side by side", ["--gpus", "2"], "ps")])
+        ("side by side", ["--gpus", "2", "--warmup", "1000"], "ps")])
 def no_rank_outlives_the_launcher(words, engine):
     watch = Watch()
     with Run(*words, *LENET) as run:

@@ -39,14 +39,24 @@ def agrees(name, device, words, limit):
     expect(device == "cpu" or unchecked == "0", "in float64 every tensor is checked", result)
 
 
+def sync(servers):
+    return "--mode", "ps", "--policy", "sync", "--servers", str(servers)
+
+
+SEVERAL = [name for name in RESNET18 if "_w1" not in name]
+
+
 @cases(rows(SMALL + TRANSFORMERS, "reference") + rows(SMALL + TRANSFORMERS, "cpu") +
        rows(["toy_w1", "wine_mlp_w1"], "cpu", "--mode", "ps") + rows(["toy_w1", "wine_mlp_w1"], "cpu", "--mode", "ring") +
-       rows(RESNET18, "cpu") + rows(RESNET18_REFERENCE, "reference"))
+       rows(["toy_w4", "wine_mlp_w4"], "reference", *sync(2)) + rows(["toy_w4", "wine_mlp_w4"], "reference", *sync(4)) +
+       rows(["wine_mlp_w2", "bert_tiny_w2", "gpt2_tiny_w2"], "reference", *sync(1)) +
+       rows(["wine_mlp_w2", "bert_tiny_w2", "gpt2_tiny_w2"], "reference", *sync(2)) +
+       rows(["bert_tiny_w2_global_loss"], "reference", "--mode", "ps") + rows(RESNET18, "cpu") + rows(RESNET18_REFERENCE, "reference"))
 def pytorch_s_figures_are_met(name, device, words):
     agrees(name, device, words, 120)
 
 
-@long_cases(rows(RESNET18 + LARGE, "reference") + rows(LARGE, "cpu"))
+@long_cases(rows(SEVERAL, "cpu", *sync(1)) + rows(SEVERAL, "cpu", *sync(2)) + rows(RESNET18 + LARGE, "reference") + rows(LARGE, "cpu"))
 def pytorch_s_figures_are_met_by_what_takes_longer(name, device, words):
     agrees(name, device, words, 1800)
 

@@ -65,11 +65,9 @@ int cuda_count_gpus(void)
 {
     const cuda_module *module;
     char path[PATH_MAX + 64];
-    cuda_probe probe;
     if (!find(path, sizeof path) || cuda_module_open(&module, NULL) != STATUS_OK) {
         error_clear();
         return 0;
     }
-    module->probe(&probe);
-    return probe.gpu_count;
+    return module->count_gpus();
 }

@@ -45,7 +45,8 @@ typedef struct cuda_module {
     int version;
     size_t layout; /* CUDA_MODULE_LAYOUT: program and module were built from the same headers */
     void (*attach)(const cuda_host *host); /* first of all */
-    void (*probe)(cuda_probe *out);
+    int (*count_gpus)(void);         /* 0 where none can be used */
+    void (*probe)(cuda_probe *out);  /* opens every library: takes a while */
     const device_backend *backend;
 } cuda_module;
 

@@ -47,8 +47,8 @@ struct sim_transport {
     sim_hub *hub;
     sim_transport *next;
     char url[128];
-    sim_actor *owner;  /* the agent that receives here; NULL: not known yet */
-    sim_way *ways;     /* [2 * peers] */
+    sim_actor *owner; /* the agent that receives here; NULL: not known yet */
+    sim_way *ways;    /* [2 * peers] */
     sim_message *inbox, *inbox_last;
     bool refused; /* somebody found no room: is woken when there is */
     bool device_memory;
@@ -123,7 +123,9 @@ static sim_way *way_of(const sim_message *m)
 static void leave_next(sim_way *w)
 {
     sim_message *m = w->first;
-    if (m) sim_flow_start(&m->flow, m->handed_over, w->route.hops, w->route.count, m->bytes, INFINITY, w->route.latency);
+    if (m)
+        sim_flow_start(&m->flow, m->handed_over, w->route.hops, w->route.count, m->bytes, INFINITY,
+                       w->route.latency);
 }
 
 /* The sender's memory is free when the last byte has left, as on a wire: the receiver needs no bytes. */
@@ -149,8 +151,10 @@ static void on_arrived(void *context)
 {
     sim_message *m = context;
     sim_transport *t = m->to;
-    if (t->inbox_last) t->inbox_last->next = m;
-    else t->inbox = m;
+    if (t->inbox_last)
+        t->inbox_last->next = m;
+    else
+        t->inbox = m;
     t->inbox_last = m;
     wake(&t->base);
 }
@@ -164,7 +168,8 @@ static status take_message(sim_hub *hub, sim_message **out)
         m = calloc(1, sizeof *m);
         if (!m) return fail(STATUS_SYSTEM, "no memory for a virtual message");
         m->hub = hub;
-        status rc = sim_flow_init(&hub->simulation->network, &m->flow, 0, SIM_ROUTE_MAX, on_left, on_arrived, m);
+        status rc =
+            sim_flow_init(&hub->simulation->network, &m->flow, 0, SIM_ROUTE_MAX, on_left, on_arrived, m);
         if (rc != STATUS_OK) {
             free(m);
             return rc;
@@ -218,8 +223,8 @@ static status room(transport *base, int link)
     return STATUS_AGAIN;
 }
 
-static status send(transport *base, int link, const message_header *header, const message_frame *frames, int count,
-                   transport_ticket *ticket)
+static status send(transport *base, int link, const message_header *header, const message_frame *frames,
+                   int count, transport_ticket *ticket)
 {
     sim_transport *t = (sim_transport *)base;
     sim_way *w = &t->ways[link];
@@ -325,7 +330,8 @@ static status listen_at(transport *base, const char *url, char *bound, size_t si
 static sim_place place_of(const sim_transport *t)
 {
     const simulation *s = t->hub->simulation;
-    return t->device_memory ? simulation_gpu(s, t->base.options.rank) : simulation_host(s, t->base.options.rank);
+    return t->device_memory ? simulation_gpu(s, t->base.options.rank)
+                            : simulation_host(s, t->base.options.rank);
 }
 
 static void join(sim_transport *from, int link, sim_transport *to, int there)

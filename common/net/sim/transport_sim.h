@@ -1,5 +1,5 @@
-/* Messages between the virtual ranks of a simulation: flows over the links between the places where the tensors
- * lie, one message of a link after another, and a fixed time for each at both ends. No bytes move. */
+/* Messages between the virtual ranks of a simulation: flows over the links between the places where the
+ * tensors lie, one message of a link after another, and a fixed time for each at both ends. No bytes move. */
 #ifndef COMMON_NET_SIM_TRANSPORT_SIM_H
 #define COMMON_NET_SIM_TRANSPORT_SIM_H
 

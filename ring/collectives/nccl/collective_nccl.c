@@ -42,12 +42,6 @@ bool collective_nccl_found(char *text, size_t size)
     return false;
 }
 
-bool collective_nccl_available(void)
-{
-    char text[192];
-    return cuda_count_gpus() > 0 && collective_nccl_found(text, sizeof text);
-}
-
 status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES])
 {
     const nccl_module *module;

@@ -12,9 +12,6 @@ enum { COLLECTIVE_BOOTSTRAP_BYTES = 128 };
 /* NCCL can be opened in this process; never fails. `text` gets its version, or what is missing. */
 bool collective_nccl_found(char *text, size_t size);
 
-/* And there is a GPU. */
-bool collective_nccl_available(void);
-
 /* What rank 0 makes and every rank passes on in collective_config.bootstrap. */
 status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES]);
 

@@ -1,6 +1,6 @@
-/* Collectives in virtual time: the calls of the ranks of one simulation meet in a group of common/sim/group.h,
- * which says when data move and when they have arrived. No tensor bytes exist; what lies in host memory (an
- * order, who has data) is small and really passed on, when all have come. */
+/* Collectives in virtual time: the calls of the ranks of one simulation meet in a group of
+ * common/sim/group.h, which says when data move and when they have arrived. No tensor bytes exist; what lies
+ * in host memory (an order, who has data) is small and really passed on, when all have come. */
 #include "common/device/sim/device_sim.h"
 #include "common/sim/group.h"
 #include "ring/collectives/collective_impl.h"
@@ -75,10 +75,12 @@ static void pass_on(const sim_members_group *g)
     const collective_call *call = g->meeting->calls[g->member];
     int n = g->base.size;
     if (!in_host_memory(&call->out) || !in_host_memory(&call->in)) return;
-    if (call->kind == COLLECTIVE_BROADCAST && g->meeting->calls[call->root]) take_from(g, call->root, 0, call->count);
+    if (call->kind == COLLECTIVE_BROADCAST && g->meeting->calls[call->root])
+        take_from(g, call->root, 0, call->count);
     for (int r = 0; call->kind == COLLECTIVE_ALL_GATHER && r < n; r++) {
         int source = g->meeting->calls[r] ? r : 0;
-        take_from(g, source, collective_part_begin(call->count, n, r), collective_part_count(call->count, n, r));
+        take_from(g, source, collective_part_begin(call->count, n, r),
+                  collective_part_count(call->count, n, r));
     }
 }
 
@@ -132,7 +134,8 @@ static void on_finished(void *context)
     sim_device_end_communication(w->device);
     slot->times.finished_ns = sim_to_ns(now);
     sim_collective kind = kind_of(&slot->call);
-    count_traffic(&w->base.traffic, kind, sim_group_share(g->meeting->group, kind, bytes_of(&slot->call)), g->base.size);
+    count_traffic(&w->base.traffic, kind, sim_group_share(g->meeting->group, kind, bytes_of(&slot->call)),
+                  g->base.size);
     g->done++;
     g->joined = false;
     w->moved = true;
@@ -160,8 +163,10 @@ static status sim_post(collective_group *base, const collective_call *call, coll
     case COLLECTIVE_ALL_TO_ALL:
     case COLLECTIVE_SEND:
     case COLLECTIVE_RECEIVE:
-        return fail(STATUS_UNAVAILABLE, "collectives in virtual time: found %s, allowed are reductions, broadcast, "
-                    "all_gather and barrier", collective_kind_name(call->kind));
+        return fail(STATUS_UNAVAILABLE,
+                    "collectives in virtual time: found %s, allowed are reductions, broadcast, "
+                    "all_gather and barrier",
+                    collective_kind_name(call->kind));
     default:
         break;
     }

@@ -66,7 +66,8 @@ const recorded *recorder_stop(int *count)
     for (int i = 1; i < filled; i++) {
         recorded r = recorder.sorted[i];
         int at = i;
-        for (; at > 0 && compare(&recorder.sorted[at - 1], &r) > 0; at--) recorder.sorted[at] = recorder.sorted[at - 1];
+        for (; at > 0 && compare(&recorder.sorted[at - 1], &r) > 0; at--)
+            recorder.sorted[at] = recorder.sorted[at - 1];
         recorder.sorted[at] = r;
     }
     pthread_mutex_unlock(&recorder.lock);
@@ -81,10 +82,10 @@ status __real_ps_port_open(ps_port *p, const transport_options *options, int pee
                            uint32_t capacity);
 status __wrap_ps_port_open(ps_port *p, const transport_options *options, int peers, int held, int partner,
                            uint32_t capacity);
-status __real_ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames, int count,
-                           transport_ticket *ticket, int64_t payload);
-status __wrap_ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames, int count,
-                           transport_ticket *ticket, int64_t payload);
+status __real_ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames,
+                           int count, transport_ticket *ticket, int64_t payload);
+status __wrap_ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames,
+                           int count, transport_ticket *ticket, int64_t payload);
 
 status __wrap_collective_post(collective_group *group, const collective_call *call, collective_ticket *out)
 {
@@ -111,8 +112,8 @@ status __wrap_ps_port_open(ps_port *p, const transport_options *options, int pee
     return __real_ps_port_open(p, options, peers, held, partner, capacity);
 }
 
-status __wrap_ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames, int count,
-                           transport_ticket *ticket, int64_t payload)
+status __wrap_ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames,
+                           int count, transport_ticket *ticket, int64_t payload)
 {
     recorded r = {.kind = RECORDED_MESSAGE,
                   .rank = -1,

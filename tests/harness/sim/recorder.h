@@ -1,5 +1,5 @@
-/* What ranks say to each other, written down as they say it: calls of collectives, and messages. The program is
- * linked with --wrap for the functions that are listened to. */
+/* What ranks say to each other, written down as they say it: calls of collectives, and messages. The program
+ * is linked with --wrap for the functions that are listened to. */
 #ifndef TESTS_HARNESS_SIM_RECORDER_H
 #define TESTS_HARNESS_SIM_RECORDER_H
 
@@ -20,7 +20,8 @@ typedef struct recorded {
 enum { RECORDER_MOST = 1 << 16 };
 
 void recorder_start(void);
-/* What was recorded since, in order of (rank, server, peer, what) and within that as it was said. The recorder's. */
+/* What was recorded since, in order of (rank, server, peer, what) and within that as it was said. The
+ * recorder's. */
 const recorded *recorder_stop(int *count);
 
 #endif

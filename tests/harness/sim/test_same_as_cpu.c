@@ -1,5 +1,6 @@
-/* The same job on the CPU, ranks as threads, and on virtual devices: every rank's ledger holds the same logical
- * bytes, class for class and phase for phase, workspace aside; and ranks say the same to each other. */
+/* The same job on the CPU, ranks as threads, and on virtual devices: every rank's ledger holds the same
+ * logical bytes, class for class and phase for phase, workspace aside; and ranks say the same to each other.
+ */
 #include "common/base/clock.h"
 #include "common/data/batches.h"
 #include "harness/run/engines.h"
@@ -22,7 +23,13 @@ enum { STEPS = 3, RANKS_MOST = 4 };
 
 static const model_options models[] = {
     {.name = "resnet18", .image = 32},
-    {.name = "bert", .layers = 2, .hidden = 64, .heads = 4, .vocabulary = 500, .positions = 32, .sequence = 16},
+    {.name = "bert",
+     .layers = 2,
+     .hidden = 64,
+     .heads = 4,
+     .vocabulary = 500,
+     .positions = 32,
+     .sequence = 16},
 };
 
 typedef struct job {
@@ -48,7 +55,8 @@ static void set_options(job *j)
     option_binding binding = {.table = engine_table[j->engine]->options, .storage = j->options};
     if (!binding.table) return;
     must(options_defaults(&binding, 1));
-    if (j->engine == ENGINE_PS && strcmp(j->policy, "dp") != 0) must(options_set(&binding, 1, "priority", "fifo"));
+    if (j->engine == ENGINE_PS && strcmp(j->policy, "dp") != 0)
+        must(options_set(&binding, 1, "priority", "fifo"));
 }
 
 static void open_job(job *j, const model_options *model, int world, int engine, const char *policy)
@@ -161,13 +169,14 @@ static void run_virtually(job *j, const char *profile)
 
 /* ---- comparing -------------------------------------------------------------------------------- */
 
-static void check_classes(const job *j, int rank, const char *what, const int64_t *found, const int64_t *expected)
+static void check_classes(const job *j, int rank, const char *what, const int64_t *found,
+                          const int64_t *expected)
 {
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++)
         if (c != LEDGER_WORKSPACE && found[c] != expected[c])
-            fail_msg("%s, %s, rank %d of %d, %s, %s: found %lld bytes in virtual time, %lld on the CPU", j->model->name,
-                     j->policy, rank, j->world, what, ledger_class_name((ledger_class)c), (long long)found[c],
-                     (long long)expected[c]);
+            fail_msg("%s, %s, rank %d of %d, %s, %s: found %lld bytes in virtual time, %lld on the CPU",
+                     j->model->name, j->policy, rank, j->world, what, ledger_class_name((ledger_class)c),
+                     (long long)found[c], (long long)expected[c]);
 }
 
 static void check_ledgers(const job *j, int rank)
@@ -181,7 +190,8 @@ static void check_ledgers(const job *j, int rank)
     check_classes(j, rank, "at the end", found[0], expected[0]);
     check_classes(j, rank, "peak", found[1], expected[1]);
     for (int p = 0; p < LEDGER_PHASE_COUNT; p++)
-        check_classes(j, rank, ledger_phase_name((ledger_phase)p), sim->phase_end_classes[p], cpu->phase_end_classes[p]);
+        check_classes(j, rank, ledger_phase_name((ledger_phase)p), sim->phase_end_classes[p],
+                      cpu->phase_end_classes[p]);
 }
 
 static bool same(const recorded *a, const recorded *b)
@@ -192,8 +202,8 @@ static bool same(const recorded *a, const recorded *b)
 static char *describe(const recorded *r, char *text, size_t size)
 {
     snprintf(text, size, "%s of rank %d%s to %d: kind %d, step or tag %lld, key or root %lld, %lld bytes",
-             r->kind == RECORDED_CALL ? "call" : "message", r->rank, r->server ? "'s server" : "", r->peer, r->what,
-             (long long)r->step_or_tag, (long long)r->key_or_root, (long long)r->bytes);
+             r->kind == RECORDED_CALL ? "call" : "message", r->rank, r->server ? "'s server" : "", r->peer,
+             r->what, (long long)r->step_or_tag, (long long)r->key_or_root, (long long)r->bytes);
     return text;
 }
 
@@ -213,19 +223,22 @@ static void sort_answers(recorded *list, int count)
     }
 }
 
-static void check_sequences(const job *j, const recorded *sim, int sim_count, const recorded *cpu, int cpu_count)
+static void check_sequences(const job *j, const recorded *sim, int sim_count, const recorded *cpu,
+                            int cpu_count)
 {
     char found[200], expected[200];
     if (sim_count != cpu_count)
-        fail_msg("%s, %s, %d ranks: found %d calls and messages in virtual time, %d on the CPU", j->model->name, j->policy,
-                 j->world, sim_count, cpu_count);
+        fail_msg("%s, %s, %d ranks: found %d calls and messages in virtual time, %d on the CPU",
+                 j->model->name, j->policy, j->world, sim_count, cpu_count);
     for (int i = 0; i < sim_count; i++)
         if (!same(&sim[i], &cpu[i]))
-            fail_msg("%s, %s, %d ranks, number %d: found %s; expected %s", j->model->name, j->policy, j->world, i,
-                     describe(&sim[i], found, sizeof found), describe(&cpu[i], expected, sizeof expected));
+            fail_msg("%s, %s, %d ranks, number %d: found %s; expected %s", j->model->name, j->policy,
+                     j->world, i, describe(&sim[i], found, sizeof found),
+                     describe(&cpu[i], expected, sizeof expected));
 }
 
-static void compare_devices(const model_options *model, int world, int engine, const char *policy, const char *profile)
+static void compare_devices(const model_options *model, int world, int engine, const char *policy,
+                            const char *profile)
 {
     job *j = calloc(1, sizeof *j);
     recorded *cpu = calloc(RECORDER_MOST, sizeof *cpu), *sim = calloc(RECORDER_MOST, sizeof *sim);

@@ -91,10 +91,12 @@ enum { FREE = 11 + 10 };
 /* Alike hosts with one GPU each on a network of 1.25 GB/s without latency: everything else takes no time. */
 static int free_of_charge(sim_override *out)
 {
-    static const sim_constant none[] = {SIM_KERNEL_OVERHEAD, SIM_LAUNCH_TIME, SIM_SYNCHRONIZE_TIME, SIM_COPY_LATENCY,
-                                        SIM_NETWORK_LATENCY, SIM_MESSAGE_TIME, SIM_RHO};
+    static const sim_constant none[] = {
+        SIM_KERNEL_OVERHEAD, SIM_LAUNCH_TIME, SIM_SYNCHRONIZE_TIME, SIM_COPY_LATENCY, SIM_NETWORK_LATENCY,
+        SIM_MESSAGE_TIME,    SIM_RHO};
     int count = 0;
-    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) out[count++] = (sim_override){.constant = none[i]};
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
+        out[count++] = (sim_override){.constant = none[i]};
     out[count++] = (sim_override){.constant = SIM_PEAK_FP32, .value = 1e4};
     out[count++] = (sim_override){.constant = SIM_MEMORY_BANDWIDTH, .value = 1e5};
     out[count++] = (sim_override){.constant = SIM_PCIE, .value = 1000};
@@ -130,8 +132,10 @@ static void a_single_servers_time_grows_with_the_workers(void **context)
     double parameters = 0, first = 0;
     for (int world = 2; world <= 5; world++) {
         virtual_figures *f = measure_links(world, 1, 3);
-        if (world == 2) parameters = (double)f->ledgers[1].classes[LEDGER_GRADIENTS].current, first = f->step_ms;
-        double ms = (world - 1) * parameters / 0.125e9 * 1000; /* one way; the other way overlaps but for a key */
+        if (world == 2)
+            parameters = (double)f->ledgers[1].classes[LEDGER_GRADIENTS].current, first = f->step_ms;
+        double ms =
+            (world - 1) * parameters / 0.125e9 * 1000; /* one way; the other way overlaps but for a key */
         if (f->step_ms < ms || f->step_ms > 2.05 * ms)
             fail_msg("%d workers: found %.3f ms, expected %.3f to %.3f", world, f->step_ms, ms, 2 * ms);
         check("growth with the workers", f->step_ms / first, world - 1, 0.03);
@@ -163,7 +167,9 @@ static void more_gpus_than_the_topology_has_are_refused(void **context)
     virtual_figures *f = calloc(1, sizeof *f);
     virtual_workload w = workload("v100-pcie-32g", 9, "ddp");
     assert_int_equal(virtual_measure(&w, f), STATUS_CONFIG);
-    assert_string_equal(error_message(), "profile v100-pcie-32g: found 9 ranks, allowed is 1 to 8: 8 GPUs on each of 1 machine");
+    assert_string_equal(
+        error_message(),
+        "profile v100-pcie-32g: found 9 ranks, allowed is 1 to 8: 8 GPUs on each of 1 machine");
     error_clear();
     w = workload("nowhere", 2, "ddp");
     assert_int_equal(virtual_measure(&w, f), STATUS_USAGE);

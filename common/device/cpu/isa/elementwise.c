@@ -16,11 +16,13 @@ static void divide(float *x, float divisor, int64_t count)
     if (i < count) vf_store_part(x + i, vf_load_part(x + i, count - i) / divisor, count - i);
 }
 
+typedef uint32_t vu __attribute__((vector_size(4 * VF)));
+
 /* The upper halves, rounded, in the lower halves of the lanes. */
-ALWAYS_INLINE vi round_to_bf16(vf a)
+ALWAYS_INLINE vu round_to_bf16(vf a)
 {
-    vi bits = (vi)a, odd = (bits >> 16) & 1, is_nan = (vi)((bits & 0x7fffffff) > 0x7f800000);
-    vi rounded = ((bits + (odd + 0x7fff)) >> 16) & 0xffff, quiet = ((bits >> 16) & 0xffff) | 0x40;
+    vu bits = (vu)a, odd = (bits >> 16) & 1, is_nan = (vu)((bits & 0x7fffffff) > 0x7f800000);
+    vu rounded = (bits + (odd + 0x7fff)) >> 16, quiet = (bits >> 16) | 0x40;
     return (is_nan & quiet) | (~is_nan & rounded);
 }
 

@@ -74,6 +74,7 @@ static inline int64_t cuda_rows(const op_scalars *scalars, int64_t most)
 }
 
 /* device_cuda.c */
+int cuda_count(void);
 void cuda_probe_machine(cuda_probe *out);
 /* STATUS_SYSTEM with "rank R on HOST, GPU G: WHAT: the error's text"; clears CUDA's record. */
 status cuda_check(const cuda_device *d, cudaError_t code, const char *what);

@@ -34,6 +34,14 @@ status cuda_use(const cuda_device *d)
 
 /* ---- what is there ---------------------------------------------------------------------------- */
 
+int cuda_count(void)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError();
+    return 0;
+}
+
 static void probe_gpus(cuda_probe *out)
 {
     int count = 0, version = 0;

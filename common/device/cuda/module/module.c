@@ -8,5 +8,6 @@ extern const cuda_module psring_cuda_module;
 const cuda_module psring_cuda_module = {.version = CUDA_MODULE_VERSION,
                                         .layout = CUDA_MODULE_LAYOUT,
                                         .attach = cuda_services_attach,
+                                        .count_gpus = cuda_count,
                                         .probe = cuda_probe_machine,
                                         .backend = &cuda_backend};
