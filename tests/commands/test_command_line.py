@@ -112,7 +112,7 @@ WRONG = [
     ("negative number", ["--steps", "-3"], 64, ["--steps", "-3", "from 0"]),
     ("number with a tail", ["--batch", "16x"], 64, ["--batch", "16x", "from 1"]),
     ("zero ranks", ["--gpus", "0"], 64, ["--gpus", "0", "from 1"]),
-    ("too many ranks", ["--gpus", "100000"], 64, ["--gpus", "100000", "from 1 to 65536"]),
+    ("too many ranks", ["--gpus", "100000000"], 64, ["--gpus", "100000000", "from 1 to 1000000"]),
     ("rate that is none", ["--lr", "fast"], 64, ["--lr", "fast", "number"]),
     ("duration without unit", ["--stall-timeout", "soon"], 64, ["--stall-timeout", "soon"]),
     ("steps and epochs", ["--steps", "1", "--epochs", "1"], 64, ["--steps", "--epochs"]),

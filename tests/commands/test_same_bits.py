@@ -21,7 +21,6 @@ def bits(*words, limit=120):
     ("lenet, 2 threads", ["--model", "lenet", *REAL, "--threads", "2", "--steps", "20", "--augment", "crop,flip"]),
     ("lenet, 4 ranks, Nesterov, clipping", ["--model", "lenet", *REAL, "--threads", "1", "--gpus", "4", "--steps", "20",
                                             "--momentum", "0.9", "--nesterov", "--clip-norm", "0.5"]),
-    ("resnet18, 1 thread", ["--model", "resnet18", *FEW, "--threads", "1", "--steps", "6"]),
     ("resnet18, 2 threads", ["--model", "resnet18", *FEW, "--threads", "2", "--steps", "6"]),
     ("resnet18, SyncBatchNorm", ["--model", "resnet18", *FEW, "--threads", "1", "--steps", "4", "--sync-batchnorm"]),
     ("reference", ["--model", "wine_mlp", "--data", "wine", "--device", "reference", "--steps", "20"]),
