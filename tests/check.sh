@@ -24,7 +24,19 @@ build() { # folder options...
         cmake --build "$folder" -j "$jobs" >"$logs/$folder-build.log" 2>&1
 }
 
-build_# Counts from a log of `ctest -V`: "passed failed skipped". A test that prints no TAP counts as one, and one
+build_suite() { # name budget folder options...
+    local name=$1 budget=$2 started; started=$(date +%s); shift 2
+    echo "== $name"
+    if build "$@"; then
+        passed=$((passed + 1))
+    else
+        tail -n 40 "$logs/$1-configure.log" "$logs/$1-build.log"
+        failed=$((failed + 1))
+    fi
+    report "$name" "$budget" "$started"
+}
+
+# Counts from a log of `ctest -V`: "passed failed skipped". A test that prints no TAP counts as one, and one
 # that was killed, ran out of time or ended badly without a "not ok" as one failure. cmocka has a form of
 # its own for what is skipped: "not ok N # SKIP name".
 count() { # log
