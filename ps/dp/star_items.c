@@ -121,7 +121,8 @@ static status take_item(dp_star *s, dp_item *item, ps_message *m, int64_t now_ns
     return STATUS_OK;
 }
 
-/* A peer is at most one round ahead: more than `held` has room for is no mistake of timing. */
+/* Between rounds the items are the compute thread's, which lists the next one. A peer is at most one round
+ * ahead: more than `held` has room for is no mistake of timing. */
 static status take(dp_star *s, ps_message *m, int64_t now_ns)
 {
     s->was_there[m->peer] = true;
@@ -130,7 +131,7 @@ static status take(dp_star *s, ps_message *m, int64_t now_ns)
         ps_port_release(&s->port, m);
         return rc;
     }
-    dp_item *item = find_item(s, m);
+    dp_item *item = s->running ? find_item(s, m) : NULL;
     if (item) return take_item(s, item, m, now_ns);
     if (s->held_count < s->held_capacity) {
         s->held[s->held_count++] = *m;
