@@ -68,7 +68,7 @@ suite() { # name budget folder label
     read -r ok not_ok skip <<<"$(count "$log")"
     if [ "$status" -ne 0 ]; then
         [ "$not_ok" -eq 0 ] && not_ok=1
-        grep -E '^[0-9]+: (not ok|#|.*(ERROR|error:))|\*\*\*' "$log" | grep -Eiv 'not ok.*# *skip|# [0-9.]+ s$' | head -n 60
+        grep -E '^[0-9]+: (not ok|#|.*(ERROR|error:))|\*\*\*' "$log" | grep -Eiv 'not ok.*# *skip|# [0-9.]+ s$|: # ok - ' | head -n 60
         echo "   (all of it: $log)"
     fi
     passed=$((passed + ok)); failed=$((failed + not_ok)); skipped=$((skipped + skip))
