@@ -26,10 +26,20 @@ typedef struct local_rank {
     pthread_t thread;
 } local_rank;
 
+/* That another rank has gone tells nothing of why it went. */
+static bool is_consequence(const error_record *e)
+{
+    return e->code == STATUS_PEER || e->code == STATUS_STOPPED;
+}
+
 static void record_failure(local_ranks *g)
 {
     pthread_mutex_lock(&g->lock);
-    if (g->failure.code == STATUS_OK) error_copy(&g->failure);
+    if (g->failure.code == STATUS_OK || is_consequence(&g->failure)) {
+        error_record mine;
+        error_copy(&mine);
+        if (g->failure.code == STATUS_OK || !is_consequence(&mine)) g->failure = mine;
+    }
     pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
 }

@@ -10,7 +10,8 @@ typedef struct local_ranks local_ranks;
 /* What a rank does; runs on a thread of its own. On failure the others' waits end too. */
 typedef status (*local_rank_function)(local_ranks *group, int rank, void *context);
 
-/* Runs `function` on `world` threads and returns the first failure in time, its record adopted. */
+/* Runs `function` on `world` threads and returns the first failure in time, its record adopted; that a peer
+ * was lost gives way to what another rank says later: its end may be seen before its reason. */
 status local_ranks_run(int world, local_rank_function function, void *context);
 
 /* All ranks' offers, in rank order, once every rank has made its own. Borrowed until the next exchange. */
