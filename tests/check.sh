@@ -58,12 +58,12 @@ count() { # log
         END { print passed + 0, failed + 0, skipped + 0 }' "$1"
 }
 
-suite() { # name budget folder label
-    local name=$1 budget=$2 folder=$3 label=$4 started log status ok not_ok skip
+suite() { # name budget folder label [tests at once]
+    local name=$1 budget=$2 folder=$3 label=$4 at_once=${5:-1} started log status ok not_ok skip
     started=$(date +%s)
     log=$logs/$name.log
     echo "== $name"
-    ctest --test-dir "$folder" -L "^($label)\$" -V --no-tests=error >"$log" 2>&1
+    ctest --test-dir "$folder" -j "$at_once" -L "^($label)\$" -V --no-tests=error >"$log" 2>&1
     status=$?
     read -r ok not_ok skip <<<"$(count "$log")"
     if [ "$status" -ne 0 ]; then
@@ -79,17 +79,17 @@ suite() { # name budget folder label
 
 mkdir -p "$logs"
 build_suite build 150 build
-suite units 180 build units
-suite golden 120 build golden
-suite faults 180 build faults
-suite gpu 300 build gpu
-suite commands 180 build commands
-build_suite build-address 120 build-asan -DPSRING_SANITIZE=address
-suite address 150 build-asan 'units|faults-asan'
-build_suite build-thread 100 build-tsan -DPSRING_SANITIZE=thread
-suite thread 150 build-tsan threads
+suite units 120 build units "$jobs"
+suite golden 120 build golden "$jobs"
+suite faults 120 build faults
+suite gpu 10 build gpu # 8 minutes where there is a GPU
+suite commands 160 build commands
+build_suite build-address 110 build-asan -DPSRING_SANITIZE=address
+suite address 120 build-asan units "$jobs"
+build_suite build-thread 80 build-tsan -DPSRING_SANITIZE=thread
+suite thread 120 build-tsan threads
 build_suite build-fuzz 60 build-fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
-suite fuzz 60 build-fuzz fuzz
+suite fuzz 30 build-fuzz fuzz "$jobs"
 if [ $all = yes ]; then
     suite golden-large 3600 build golden-large
     suite units-long 3600 build units-long
