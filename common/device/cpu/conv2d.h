@@ -38,9 +38,14 @@ void conv2d_points_run(const host_kernel *kernel, conv2d_pass pass, const conv2d
 
 /* ---- winograd (weights in layout BLOCKED) ------------------------------------------------------ */
 
+/* Forward and with respect to x. */
 size_t conv2d_winograd_workspace(const host_kernel *kernel, conv2d_pass pass);
 void conv2d_winograd_run(const host_kernel *kernel, conv2d_pass pass, const cpu_layout *layout,
                          const conv2d_operands *o, void *workspace);
+
+size_t conv2d_winograd_weights_workspace(const host_kernel *kernel);
+void conv2d_winograd_weights_run(const host_kernel *kernel, const cpu_layout *layout,
+                                 const conv2d_operands *o, void *workspace);
 
 /* ---- direct (weights in layout HWIO or BLOCKED) ----------------------------------------------- */
 

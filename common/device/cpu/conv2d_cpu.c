@@ -19,7 +19,7 @@ conv2d_way conv2d_choose(const conv2d_attributes *a, conv2d_pass pass)
     if (a->r == 1 && a->s == 1 && a->pad == 0) return CONV2D_PRODUCT;
     int64_t most = pass == CONV2D_BACKWARD_DATA ? FEW_POINTS_DATA : FEW_POINTS;
     if (a->p * a->q <= most) return CONV2D_POINTS;
-    return pays_winograd(a) && pass != CONV2D_BACKWARD_WEIGHTS ? CONV2D_WINOGRAD : CONV2D_DIRECT;
+    return pays_winograd(a) ? CONV2D_WINOGRAD : CONV2D_DIRECT;
 }
 
 typedef struct conv2d_state {
@@ -63,7 +63,8 @@ static status prepare_way(host_kernel *kernel, conv2d_state *state, size_t *byte
         *bytes = conv2d_points_workspace(a, state->pass);
         return STATUS_OK;
     case CONV2D_WINOGRAD:
-        *bytes = conv2d_winograd_workspace(kernel, state->pass);
+        *bytes = state->pass == CONV2D_BACKWARD_WEIGHTS ? conv2d_winograd_weights_workspace(kernel)
+                                                        : conv2d_winograd_workspace(kernel, state->pass);
         return STATUS_OK;
     case CONV2D_DIRECT:
         TRY(conv2d_direct_open(cpu_device_of(kernel), a, state->pass, &state->layout, &state->direct));
@@ -111,7 +112,10 @@ static void run_way(const host_kernel *kernel, const conv2d_operands *o, void *w
         conv2d_points_run(kernel, state->pass, o, workspace);
         break;
     case CONV2D_WINOGRAD:
-        conv2d_winograd_run(kernel, state->pass, &state->layout, o, workspace);
+        if (state->pass == CONV2D_BACKWARD_WEIGHTS)
+            conv2d_winograd_weights_run(kernel, &state->layout, o, workspace);
+        else
+            conv2d_winograd_run(kernel, state->pass, &state->layout, o, workspace);
         break;
     case CONV2D_DIRECT:
         conv2d_direct_run(kernel, state->direct, o, workspace);

@@ -1,0 +1,130 @@
+/* The gradient with respect to weights by Winograd's filtering (isa.h): the transforms of x's patches and of
+ * dy's tiles are multiplied over all tiles and transformed back once.
+ *
+ * The tiles are taken in batches, in turn: first all transforms, then all products, chunk by chunk of x's
+ * channels and panel by panel of y's. More batches than one keep all their sums. A sum's order is that of the
+ * tiles, whatever the number of threads. */
+#include "common/device/cpu/winograd.h"
+
+enum { BATCH_TILES = 2 * WINOGRAD_DEPTH };
+
+typedef struct weighing {
+    const cpu_winograd *kernels;
+    const conv2d_attributes *attributes;
+    winograd_tiles tiles;
+    int64_t chunks, panels, batch_tiles, batch_depths; /* of WINOGRAD_DEPTH tiles */
+    int64_t weights_block;
+    bool keeps, add;
+    const float *x, *dy;
+    float *dw;
+    float *v, *u;         /* [chunks][batch_tiles], [batch_depths][panels] */
+    float *m;             /* [chunks][panels] if it keeps all sums, else [threads] */
+    int64_t first, count; /* this batch's tiles */
+} weighing;
+
+static weighing weighing_of(const host_kernel *kernel)
+{
+    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
+    const cpu_winograd *kernels = cpu_isa_of(kernel)->winograd;
+    weighing w = {.kernels = kernels, .attributes = a, .tiles = winograd_tiles_of(a->n, a->p, a->q)};
+    w.chunks = winograd_ceiling(a->c, WINOGRAD_DEPTH);
+    w.panels = a->k / kernels->columns;
+    w.batch_tiles = winograd_least(w.tiles.count, BATCH_TILES);
+    w.batch_depths = winograd_ceiling(w.batch_tiles, WINOGRAD_DEPTH);
+    w.keeps = w.batch_tiles < w.tiles.count;
+    return w;
+}
+
+static int64_t v_floats(const weighing *w)
+{
+    return w->chunks * w->batch_tiles * WINOGRAD_V_TILE;
+}
+
+static int64_t u_floats(const weighing *w)
+{
+    return w->batch_depths * w->panels * winograd_u_floats(w->kernels->columns);
+}
+
+/* Sums of one chunk and panel. */
+static int64_t m_floats(const weighing *w)
+{
+    return WINOGRAD_DEPTH * winograd_m_row(w->kernels->columns);
+}
+
+/* Tiles [first, end) of the batch. */
+static void transform_part(const void *context, int part, int64_t first, int64_t end)
+{
+    (void)part;
+    const weighing *w = context;
+    const conv2d_attributes *a = w->attributes;
+    int64_t columns = w->kernels->columns, panel_floats = winograd_u_floats(columns);
+    for (int64_t i = first; i < end; i++) {
+        cpu_patch patch = winograd_patch(&w->tiles, w->first + i, a->h, a->w, a->c, a->pad, WINOGRAD_PATCH);
+        for (int64_t chunk = 0; chunk < w->chunks; chunk++)
+            w->kernels->image(w->x + chunk * WINOGRAD_DEPTH, &patch,
+                              winograd_least(WINOGRAD_DEPTH, a->c - chunk * WINOGRAD_DEPTH),
+                              w->v + (chunk * w->batch_tiles + i) * WINOGRAD_V_TILE);
+        patch = winograd_patch(&w->tiles, w->first + i, a->p, a->q, a->k, 0, WINOGRAD_TILE);
+        float *u = w->u + i / WINOGRAD_DEPTH * w->panels * panel_floats + i % WINOGRAD_DEPTH * columns;
+        for (int64_t panel = 0; panel < w->panels; panel++)
+            w->kernels->gradient(w->dy + panel * columns, &patch, u + panel * panel_floats);
+    }
+}
+
+static void store_weights(const weighing *w, int64_t chunk, int64_t panel, int64_t channels, const float *m)
+{
+    int64_t b = w->weights_block, columns = w->kernels->columns;
+    for (int64_t j = 0; j < columns / b; j++)
+        for (int64_t i = 0; i < channels / b; i++) {
+            int64_t c = chunk * (WINOGRAD_DEPTH / b) + i, k = panel * (columns / b) + j;
+            w->kernels->weights_output(m + i * b * winograd_m_row(columns) + j * b, b, w->add,
+                                       w->dw + winograd_block(w->attributes, b, c, k));
+        }
+}
+
+/* Pairs [first, end) of a chunk and a panel. */
+static void multiply_part(const void *context, int part, int64_t first, int64_t end)
+{
+    const weighing *w = context;
+    bool last = w->first + w->count == w->tiles.count;
+    for (int64_t pair = first; pair < end; pair++) {
+        int64_t chunk = pair / w->panels, panel = pair % w->panels;
+        int64_t channels = winograd_least(WINOGRAD_DEPTH, w->attributes->c - chunk * WINOGRAD_DEPTH);
+        float *m = w->m + (w->keeps ? pair : part) * m_floats(w);
+        const float *v = w->v + chunk * w->batch_tiles * WINOGRAD_V_TILE;
+        const float *u = w->u + panel * winograd_u_floats(w->kernels->columns);
+        for (int64_t i = 0; i < w->count; i += WINOGRAD_DEPTH) {
+            int64_t depth = winograd_least(WINOGRAD_DEPTH, w->count - i);
+            w->kernels->product(WINOGRAD_ROWS_CHANNELS, channels, depth, v, u, w->first + i > 0, m);
+            v += WINOGRAD_DEPTH * WINOGRAD_V_TILE;
+            u += w->panels * winograd_u_floats(w->kernels->columns);
+        }
+        if (last) store_weights(w, chunk, panel, channels, m);
+    }
+}
+
+size_t conv2d_winograd_weights_workspace(const host_kernel *kernel)
+{
+    weighing w = weighing_of(kernel);
+    int64_t sums = w.keeps ? w.chunks * w.panels : kernel->threads;
+    return (size_t)(v_floats(&w) + u_floats(&w) + sums * m_floats(&w)) * sizeof(float);
+}
+
+void conv2d_winograd_weights_run(const host_kernel *kernel, const cpu_layout *layout,
+                                 const conv2d_operands *o, void *workspace)
+{
+    weighing w = weighing_of(kernel);
+    w.weights_block = layout->block;
+    w.add = o->add;
+    w.x = o->x;
+    w.dy = o->y;
+    w.dw = o->w;
+    w.v = workspace;
+    w.u = w.v + v_floats(&w);
+    w.m = w.u + u_floats(&w);
+    for (; w.first < w.tiles.count; w.first += w.count) {
+        w.count = winograd_least(w.batch_tiles, w.tiles.count - w.first);
+        cpu_parallel(kernel->threads, w.count, 1, transform_part, &w);
+        cpu_parallel(kernel->threads, w.chunks * w.panels, 1, multiply_part, &w);
+    }
+}
