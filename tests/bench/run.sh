@@ -7,7 +7,8 @@
 # profile    a step operation by operation, against the floor (bench_ops): results/profile-DATE.txt
 # allreduce  collectives beside Open MPI's (allreduce_vs_mpi.py): results/allreduce-DATE.json
 # link       what overlap saves over an emulated network (link_overlap.py): results/link-overlap-DATE.json
-# exchange   the parameter server beside one over Gloo (ps_exchange.py)
+# exchange   the parameter server beside one over Gloo (ps_exchange.py), bulk messages beside a bare socket
+#            (bench_zmq_bulk): results/exchange-DATE.txt
 # sim        what it costs to simulate a thousand ranks and more (sim_scale.py): results/sim-scale-DATE.txt
 # predict    step times of two ranks, predicted after a calibration with one (predict_cpu.py): results/predict-DATE.txt
 #
@@ -55,10 +56,14 @@ link() {
 }
 
 exchange() {
-    cmake --build "$build" --target ps_exchange >/dev/null
+    cmake --build "$build" --target ps_exchange bench_zmq_bulk >/dev/null
+    { servers; "$build/bin/bench_zmq_bulk"; } | tee "$results/exchange-$date.txt" || true # says what it missed
+}
+
+servers() {
     for python in python3 /usr/bin/python3 "${PSRING_PYTHON:-}"; do
         if [ -n "$python" ] && "$python" -c 'import torch, torchvision' 2>/dev/null; then
-            python3 tests/bench/ps_exchange.py --build "$build" --python "$python" || true # says what it missed
+            python3 tests/bench/ps_exchange.py --build "$build" --python "$python" || true
             return
         fi
     done
