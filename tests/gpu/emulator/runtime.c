@@ -37,6 +37,7 @@ static struct {
 
 void emulator_open_memory(void);
 void emulator_close_memory(void);
+void emulator_fill_cudnn(cudnn_table *out); /* cudnn.c */
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
@@ -323,5 +324,6 @@ void cuda_libraries_open(cuda_libraries *out)
     static const char why[] = "left out of the emulator";
     *out = (cuda_libraries){.driver = {cuStreamWaitValue64_v2, cuStreamWriteValue64_v2}};
     memcpy(out->why_cublaslt, why, sizeof why);
-    memcpy(out->why_cudnn, why, sizeof why);
+    if (getenv("EMULATED_CUDNN")) emulator_fill_cudnn(&out->cudnn);
+    else memcpy(out->why_cudnn, why, sizeof why);
 }
