@@ -56,6 +56,28 @@ double op_tolerance(const op_desc *op, dtype type)
     return 1e-6 + 2.5e-7 * sqrt(terms_of(op));
 }
 
+static bool multiplies(const op_desc *op)
+{
+    switch (op->kind) {
+    case OP_conv2d_forward:
+    case OP_conv2d_backward_data:
+    case OP_conv2d_backward_weights:
+    case OP_linear_forward:
+    case OP_linear_backward_data:
+    case OP_linear_backward_weights:
+        return true;
+    default:
+        return false;
+    }
+}
+
+double op_tolerance_in(const op_desc *op, dtype type, device_precision precision)
+{
+    double exact = op_tolerance(op, type);
+    if (precision == DEVICE_PRECISION_F32 || !multiplies(op)) return exact;
+    return exact + (precision == DEVICE_PRECISION_TF32 ? 8 * 0x1p-10 : 16 * 0x1p-9);
+}
+
 int64_t op_first_difference(const double *found, const double *expected, int64_t count, double tolerance)
 {
     double squares = 0;

@@ -22,9 +22,11 @@ typedef struct cpu_elementwise {
     /* y = act(x), in place; dx = dy act'(x), in place in dy (x: the result for RELU). */
     void (*activate[ACTIVATION_COUNT])(const float *x, float *y, int64_t count);
     void (*activate_backward[ACTIVATION_COUNT])(const float *x, const float *dy, float *dx, int64_t count);
-    /* y = act(y + bias) over rows of y [rows, columns]; the argument goes to pre unless that is NULL. */
-    void (*bias_activate[ACTIVATION_COUNT])(float *y, float *pre, const float *bias, int64_t rows,
-                                            int64_t columns);
+    /* y = act(y + bias) over rows of y [rows, columns], `stride` apart; bias may be NULL, and so may slope,
+     * which has y's stride and becomes act'(y + bias). */
+    void (*bias_activate[ACTIVATION_COUNT])(float *y, float *slope, const float *bias, int64_t stride,
+                                            int64_t rows, int64_t columns);
+    void (*multiply)(const float *a, float *y, int64_t count); /* y *= a */
     /* sums [columns] += columns of x [rows, columns], rows `stride` apart. */
     void (*column_sums)(const float *x, int64_t stride, int64_t rows, int64_t columns, double *sums);
 } cpu_elementwise;
