@@ -8,9 +8,8 @@
 #include "common/device/cpu/winograd.h"
 
 enum {
-    BLOCK_BYTES = 1300 << 10, /* of a block of transformed tiles */
-    FEWEST_TILES = 14,        /* of a block, unless there are no more */
-    LINE = 16                 /* floats of a cache line */
+    BLOCK_BYTES = 1340 << 10, /* of a block's transforms and products */
+    FEWEST_TILES = 14         /* of a block, unless there are no more */
 };
 
 /* A convolution with a 3x3 kernel: x [n, h, w, depth] to y [n, p, q, columns]. */
@@ -44,8 +43,8 @@ static filtering filtering_of(const host_kernel *kernel, conv2d_pass pass)
     f.tiles = winograd_tiles_of(a->n, f.p, f.q);
     f.chunks = winograd_ceiling(f.depth, WINOGRAD_DEPTH);
     f.panels = f.columns / kernels->columns;
-    int64_t tile_bytes = f.chunks * WINOGRAD_V_TILE * (int64_t)sizeof(float);
-    int64_t most = BLOCK_BYTES / tile_bytes;
+    int64_t tile_floats = f.chunks * WINOGRAD_V_TILE + winograd_m_row(kernels->columns);
+    int64_t most = BLOCK_BYTES / (tile_floats * (int64_t)sizeof(float));
     f.block_tiles = winograd_least(f.tiles.count, most > FEWEST_TILES ? most : FEWEST_TILES);
     f.by_panels = kernel->threads > 1 && f.tiles.count < kernel->threads * f.block_tiles;
     return f;

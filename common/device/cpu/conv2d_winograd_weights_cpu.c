@@ -1,24 +1,22 @@
 /* The gradient with respect to weights by Winograd's filtering (isa.h): the transforms of x's patches and of
  * dy's tiles are multiplied over all tiles and transformed back once.
  *
- * The tiles are taken in batches, in turn: first all transforms, then all products, chunk by chunk of x's
- * channels and panel by panel of y's. More batches than one keep all their sums. A sum's order is that of the
- * tiles, whatever the number of threads. */
+ * The tiles are taken in batches of at most WINOGRAD_DEPTH, in turn: first all transforms, then all products,
+ * chunk by chunk of x's channels and panel by panel of y's. More batches than one keep all their sums. A
+ * sum's order is that of the tiles, whatever the number of threads. */
 #include "common/device/cpu/winograd.h"
-
-enum { BATCH_TILES = 2 * WINOGRAD_DEPTH };
 
 typedef struct weighing {
     const cpu_winograd *kernels;
     const conv2d_attributes *attributes;
     winograd_tiles tiles;
-    int64_t chunks, panels, batch_tiles, batch_depths; /* of WINOGRAD_DEPTH tiles */
+    int64_t chunks, panels, batches, batch_tiles;
     int64_t weights_block;
-    bool keeps, add;
+    bool add;
     const float *x, *dy;
     float *dw;
-    float *v, *u;         /* [chunks][batch_tiles], [batch_depths][panels] */
-    float *m;             /* [chunks][panels] if it keeps all sums, else [threads] */
+    float *v, *u;         /* [chunks][batch_tiles], [panels] */
+    float *m;             /* [chunks][panels] with several batches, else [threads] */
     int64_t first, count; /* this batch's tiles */
 } weighing;
 
@@ -29,9 +27,8 @@ static weighing weighing_of(const host_kernel *kernel)
     weighing w = {.kernels = kernels, .attributes = a, .tiles = winograd_tiles_of(a->n, a->p, a->q)};
     w.chunks = winograd_ceiling(a->c, WINOGRAD_DEPTH);
     w.panels = a->k / kernels->columns;
-    w.batch_tiles = winograd_least(w.tiles.count, BATCH_TILES);
-    w.batch_depths = winograd_ceiling(w.batch_tiles, WINOGRAD_DEPTH);
-    w.keeps = w.batch_tiles < w.tiles.count;
+    w.batches = winograd_ceiling(w.tiles.count, WINOGRAD_DEPTH);
+    w.batch_tiles = winograd_ceiling(w.tiles.count, w.batches);
     return w;
 }
 
@@ -42,7 +39,7 @@ static int64_t v_floats(const weighing *w)
 
 static int64_t u_floats(const weighing *w)
 {
-    return w->batch_depths * w->panels * winograd_u_floats(w->kernels->columns);
+    return w->panels * winograd_u_floats(w->kernels->columns);
 }
 
 /* Sums of one chunk and panel. */
@@ -65,7 +62,7 @@ static void transform_part(const void *context, int part, int64_t first, int64_t
                               winograd_least(WINOGRAD_DEPTH, a->c - chunk * WINOGRAD_DEPTH),
                               w->v + (chunk * w->batch_tiles + i) * WINOGRAD_V_TILE);
         patch = winograd_patch(&w->tiles, w->first + i, a->p, a->q, a->k, 0, WINOGRAD_TILE);
-        float *u = w->u + i / WINOGRAD_DEPTH * w->panels * panel_floats + i % WINOGRAD_DEPTH * columns;
+        float *u = w->u + i * columns;
         for (int64_t panel = 0; panel < w->panels; panel++)
             w->kernels->gradient(w->dy + panel * columns, &patch, u + panel * panel_floats);
     }
@@ -86,27 +83,21 @@ static void store_weights(const weighing *w, int64_t chunk, int64_t panel, int64
 static void multiply_part(const void *context, int part, int64_t first, int64_t end)
 {
     const weighing *w = context;
-    bool last = w->first + w->count == w->tiles.count;
     for (int64_t pair = first; pair < end; pair++) {
         int64_t chunk = pair / w->panels, panel = pair % w->panels;
         int64_t channels = winograd_least(WINOGRAD_DEPTH, w->attributes->c - chunk * WINOGRAD_DEPTH);
-        float *m = w->m + (w->keeps ? pair : part) * m_floats(w);
-        const float *v = w->v + chunk * w->batch_tiles * WINOGRAD_V_TILE;
-        const float *u = w->u + panel * winograd_u_floats(w->kernels->columns);
-        for (int64_t i = 0; i < w->count; i += WINOGRAD_DEPTH) {
-            int64_t depth = winograd_least(WINOGRAD_DEPTH, w->count - i);
-            w->kernels->product(WINOGRAD_ROWS_CHANNELS, channels, depth, v, u, w->first + i > 0, m);
-            v += WINOGRAD_DEPTH * WINOGRAD_V_TILE;
-            u += w->panels * winograd_u_floats(w->kernels->columns);
-        }
-        if (last) store_weights(w, chunk, panel, channels, m);
+        float *m = w->m + (w->batches > 1 ? pair : part) * m_floats(w);
+        w->kernels->product(WINOGRAD_ROWS_CHANNELS, channels, w->count,
+                            w->v + chunk * w->batch_tiles * WINOGRAD_V_TILE,
+                            w->u + panel * winograd_u_floats(w->kernels->columns), w->first > 0, m);
+        if (w->first + w->count == w->tiles.count) store_weights(w, chunk, panel, channels, m);
     }
 }
 
 size_t conv2d_winograd_weights_workspace(const host_kernel *kernel)
 {
     weighing w = weighing_of(kernel);
-    int64_t sums = w.keeps ? w.chunks * w.panels : kernel->threads;
+    int64_t sums = w.batches > 1 ? w.chunks * w.panels : kernel->threads;
     return (size_t)(v_floats(&w) + u_floats(&w) + sums * m_floats(&w)) * sizeof(float);
 }
 
@@ -122,8 +113,9 @@ void conv2d_winograd_weights_run(const host_kernel *kernel, const cpu_layout *la
     w.v = workspace;
     w.u = w.v + v_floats(&w);
     w.m = w.u + u_floats(&w);
-    for (; w.first < w.tiles.count; w.first += w.count) {
-        w.count = winograd_least(w.batch_tiles, w.tiles.count - w.first);
+    for (int64_t batch = 0; batch < w.batches; batch++) {
+        w.first = w.tiles.count * batch / w.batches;
+        w.count = w.tiles.count * (batch + 1) / w.batches - w.first;
         cpu_parallel(kernel->threads, w.count, 1, transform_part, &w);
         cpu_parallel(kernel->threads, w.chunks * w.panels, 1, multiply_part, &w);
     }
