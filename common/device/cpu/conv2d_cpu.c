@@ -1,25 +1,27 @@
-#include "common/device/cpu/conv2d.h"
+#include "common/device/cpu/winograd.h"
 
 #include <stdlib.h>
 
 /* Outputs of at most so many points; gradients with respect to x need many small products earlier. */
 enum { FEW_POINTS = 16, FEW_POINTS_DATA = 4 };
 
-enum { WINOGRAD_CHANNELS = 32 };
+/* Filtering wants whole panels of channels, a whole tile of outputs and no less than half of them used. */
+enum { WINOGRAD_CHANNELS = 32, WINOGRAD_OUTPUTS = WINOGRAD_TILE * WINOGRAD_TILE / 2 };
 
-/* Channels in whole panels of every instruction set. */
 static bool pays_winograd(const conv2d_attributes *a)
 {
-    return a->r == 3 && a->s == 3 && a->stride == 1 && a->pad < a->r && a->p * a->q > FEW_POINTS &&
-           a->c % WINOGRAD_CHANNELS == 0 && a->k % WINOGRAD_CHANNELS == 0;
+    if (a->r != 3 || a->s != 3 || a->stride != 1 || a->pad >= a->r) return false;
+    if (a->c % WINOGRAD_CHANNELS != 0 || a->k % WINOGRAD_CHANNELS != 0) return false;
+    if (a->p < WINOGRAD_TILE || a->q < WINOGRAD_TILE) return false;
+    return a->p * a->q >= WINOGRAD_OUTPUTS * winograd_tiles_of(1, a->p, a->q).count;
 }
 
 conv2d_way conv2d_choose(const conv2d_attributes *a, conv2d_pass pass)
 {
     if (a->r == 1 && a->s == 1 && a->pad == 0) return CONV2D_PRODUCT;
+    if (pays_winograd(a)) return CONV2D_WINOGRAD;
     int64_t most = pass == CONV2D_BACKWARD_DATA ? FEW_POINTS_DATA : FEW_POINTS;
-    if (a->p * a->q <= most) return CONV2D_POINTS;
-    return pays_winograd(a) ? CONV2D_WINOGRAD : CONV2D_DIRECT;
+    return a->p * a->q <= most ? CONV2D_POINTS : CONV2D_DIRECT;
 }
 
 typedef struct conv2d_state {
