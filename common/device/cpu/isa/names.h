@@ -19,4 +19,7 @@ extern const cpu_matrix KERNEL(cpu_matrix);
 extern const cpu_winograd KERNEL(cpu_winograd);
 extern const cpu_isa KERNEL(cpu_isa);
 
+void KERNEL(winograd_product)(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v,
+                              const float *u, bool add, float *m);
+
 #endif
