@@ -14,7 +14,7 @@ static const size_t SPACE_BYTES = (size_t)8 << 30;
 enum { PAGE = 4096, MOST_BLOCKS = 65536 };
 
 struct emulated_stream {
-    int unused;
+    struct emulated_graph *capture; /* NULL: work runs at once */
 };
 
 struct emulated_event {
@@ -165,15 +165,29 @@ cudaError_t cudaMemset(void *data, int value, size_t bytes)
     return cudaSuccess;
 }
 
+typedef struct fill {
+    void *data;
+    int value;
+    size_t bytes;
+} fill;
+
+static void run_fill(void *context)
+{
+    const fill *f = context;
+    cudaMemset(f->data, f->value, f->bytes);
+}
+
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s)
 {
-    (void)s;
-    return cudaMemset(data, value, bytes);
+    fill f = {data, value, bytes};
+    if (!emulator_record(s, run_fill, &f, sizeof f)) run_fill(&f);
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s)
 {
-    (void)kind, (void)s;
+    (void)kind;
+    if (s && s->capture) return cudaErrorInvalidValue; /* copies are not recorded here */
     emulator_open_memory();
     memmove(to, from, bytes);
     emulator_close_memory();
