@@ -7,6 +7,7 @@ refused, and a rank that is killed inside a collective.
 import os
 import signal
 import sys
+import tempfile
 import time
 
 from program import PROGRAM, Run
@@ -152,6 +153,22 @@ def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
         expect_equal("cuDNN benchmarked" in rank["device"], bool(more), "cuDNN benchmarked", rank["device"])
         losses.append(rank["losses"])
     expect(all(abs(a - b) <= limit * abs(a) for a, b in zip(*losses)), "other losses", *losses)
+
+
+@test
+def the_calibrated_gpu_is_a_profile_of_virtual_time():
+    needs_gpu()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "here.json")
+        result = run("calibrate", "--device", "cuda", "--out", path, env={"EMULATED_CUDNN": "1"})
+        expect_equal(result.code, 0, "exit code", result)
+        expect("written to " + path in result.out, "the file is not named", result)
+        virtual = run("--device", "sim:" + path, *[word for word in CONVOLUTIONS if word != "--quiet"])
+        expect_equal(virtual.code, 0, "exit code", virtual)
+        expect(virtual.jobs()["none"]["step_time"]["median_ns"] > 0, "a step takes no time", virtual)
+        if EMULATED:
+            shown = run("profiles", path)
+            expect("EMULATED" in shown.out and "means nothing" in shown.out, "the emulator is not named", shown)
 
 
 @cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
