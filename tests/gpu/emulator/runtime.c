@@ -1,6 +1,7 @@
 /* The emulated run-time: the device, streams, events, the driver. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/libraries.h"
+#include "tests/gpu/emulator/memory.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -14,8 +15,6 @@ struct emulated_event {
     int64_t at_ns;
 };
 
-void emulator_open_memory(void); /* memory.c */
-void emulator_close_memory(void);
 void emulator_fill_cudnn(cudnn_table *out); /* cudnn.c */
 
 /* ---- in the order of a stream ------------------------------------------------------------------ */
