@@ -242,7 +242,11 @@ static status ignore_sum(void *context, double *values, int count)
 static status run_step(bench *b, int64_t step)
 {
     const nn_program *p = b->program;
-    nn_observer observer = {b, ignore_param, ignore_param, ignore_sum, after_op};
+    nn_observer observer = {.context = b,
+                            .need = ignore_param,
+                            .ready = ignore_param,
+                            .group_sum = ignore_sum,
+                            .after_op = after_op};
     op_scalars scalars = {.loss_normalizer = (double)(p->config.batch * b->model->rows_per_sample)};
     nn_cursor cursor = {0};
     b->last = clock_now_ns();
