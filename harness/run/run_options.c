@@ -34,6 +34,11 @@ static const option run_option_list[] = {
      .help = "cuda, sim: matrix products and convolutions multiply in TF32"},
     {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
      .help = "cuda, sim, cpu with AVX512_BF16: products multiply in bfloat16, all that is stored stays float32"},
+    {.name = "cudnn-benchmark", .type = OPTION_FLAG, .offset = FIELD(cudnn_benchmark),
+     .help = "cuda: before the first step, time cuDNN's deterministic algorithms and take the fastest: two runs may"
+             " differ in bits"},
+    {.name = "cuda-graph", .type = OPTION_FLAG, .offset = FIELD(cuda_graph),
+     .help = "cuda, mode none: record the passes of a step once and launch each as a whole"},
     {.name = "share-gpu", .type = OPTION_FLAG, .offset = FIELD(share_gpu),
      .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
     {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = FIELD(steps), .high = 1e12,
@@ -147,6 +152,17 @@ static status check_device(const run_config *c)
     return STATUS_OK;
 }
 
+static status refuse_cuda_options(const run_config *c)
+{
+    const run_options *r = &c->run;
+    const char *name = r->share_gpu         ? "share-gpu"
+                       : r->cudnn_benchmark ? "cudnn-benchmark"
+                       : r->cuda_graph      ? "cuda-graph"
+                                            : NULL;
+    if (!name) return STATUS_OK;
+    return fail(STATUS_USAGE, "option --%s: found device %s, allowed is cuda", name, c->run.device);
+}
+
 /* Settles what `auto` means here, and how many ranks there are where nobody said. */
 static status choose_device(run_config *c)
 {
@@ -156,11 +172,15 @@ static status choose_device(run_config *c)
     bool cuda = strcmp(c->run.device, "cuda") == 0;
     if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != RUN_NONE) c->run.gpus = gpus;
     bool virtual = run_config_is_virtual(c);
-    if (!cuda && c->run.share_gpu)
-        return fail(STATUS_USAGE, "option --share-gpu: found device %s, allowed is cuda", c->run.device);
+    if (!cuda) TRY(refuse_cuda_options(c));
     if (!cuda && !virtual && c->run.tf32)
         return fail(STATUS_USAGE, "option --tf32: found device %s, allowed is cuda or sim:PROFILE", c->run.device);
-    if (!cuda && !virtual && c->run.bf16 && strcmp(c->run.device, "cpu") != 0)
+    if (c->run.cuda_graph && c->run.mode != RUN_NONE)
+        return fail(STATUS_CONFIG,
+                    "option --cuda-graph: found mode %s, allowed is none: other engines work between the operations of "
+                    "a pass",
+                    mode_names[c->run.mode]);
+    if (c->run.bf16 && !cuda && !virtual && strcmp(c->run.device, "cpu") != 0)
         return fail(STATUS_USAGE, "option --bf16: found device %s, allowed is cuda or cpu, or sim:PROFILE", c->run.device);
     if (c->run.bf16 && !cuda && !virtual) { /* whether this processor can is known to the device */
         device_config cpu = {.name = "cpu", .world = 1, .threads = 1, .precision = DEVICE_PRECISION_BF16};

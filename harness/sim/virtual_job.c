@@ -55,7 +55,7 @@ static status drive(void *context)
     while (r->next < job->config.steps) {
         step_result result;
         TRY(trainer_step(r->trainer, r->source, r->next, r->next, &result));
-        if (r->next >= job->config.warmup && o->step) o->step(o->context, r->rank, &result);
+        if (r->next >= job->config.warmup && o->step) o->step(o->context, r->rank, r->trainer, &result);
         if (++r->next == job->config.warmup && o->measures) o->measures(o->context, r->rank, r->trainer);
     }
     if (r->done) return STATUS_OK;
