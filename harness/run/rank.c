@@ -391,12 +391,13 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     int engine = s->place->engine;
     char text[24];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s, s:b, s:o}", "engine", engine_table[engine]->name, "policy",
+    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s, s:b, s:o, s:o}", "engine", engine_table[engine]->name, "policy",
                      s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
                      run_config_threads(s->config, engine), "device", info->name, "simulated", (int)info->simulated,
                      "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step, "stopped_early",
                      (int)s->stopped, "parameter_hash", text, "one_loss",
-                     (int)trainer_has_one_loss(s->trainer), "servers", json_array());
+                     (int)trainer_has_one_loss(s->trainer), "updates_on", ps_result_updates(trainer_engine(s->trainer)),
+                     "servers", json_array());
 }
 
 static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_outcome *out)

@@ -224,16 +224,10 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
 static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
-    bool root = dp_is_root(e);
-    for (int r = root ? 1 : 0; e->meeting.segments && e->places.device && r < (root ? e->base.context.world : 1); r++) {
-        for (int i = 0; i < PS_SEGMENTS; i++) {
-            const shm_segment *s = &e->meeting.segments[r * PS_SEGMENTS + i];
-            if (root && i != PS_SEGMENT_GRADS) continue;
-            if (pin) TRY(device_pin(d, s->data, (size_t)s->bytes));
-            else device_unpin(d, s->data);
-        }
-    }
-    return STATUS_OK;
+    if (!e->places.device) return STATUS_OK;
+    if (!dp_is_root(e)) return ps_pin_segments(&e->meeting, d, 0, PS_SEGMENTS, 1, 0, pin);
+    return ps_pin_segments(&e->meeting, d, PS_SEGMENTS, e->base.context.world * PS_SEGMENTS, PS_SEGMENTS,
+                           PS_SEGMENT_GRADS, pin);
 }
 
 static void dp_close(sync_engine *base)
