@@ -36,6 +36,7 @@ typedef struct device_config {
     void *simulation;   /* sim: the simulation that all ranks share; NULL otherwise */
     int precision;      /* device_precision; all but cuda: float32 alone */
     bool share_gpu;     /* cuda: ranks beyond the GPUs share them */
+    bool benchmark;     /* cuda: times cuDNN's algorithms and takes the fastest */
 } device_config;
 
 typedef struct device_info {

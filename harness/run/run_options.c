@@ -35,6 +35,9 @@ static const option run_option_list[] = {
      .help = "cuda: matrix products and convolutions multiply in TF32"},
     {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
      .help = "cuda, cpu with AVX512_BF16: products multiply in bfloat16, all that is stored stays float32"},
+    {.name = "cudnn-benchmark", .type = OPTION_FLAG, .offset = FIELD(cudnn_benchmark),
+     .help = "cuda: before the first step, time cuDNN's deterministic algorithms and take the fastest: two runs may"
+             " differ in bits"},
     {.name = "share-gpu", .type = OPTION_FLAG, .offset = FIELD(share_gpu),
      .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
     {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = FIELD(steps), .high = 1e12,
@@ -158,9 +161,9 @@ static status choose_device(run_config *c)
     if (automatic) c->run.device = gpus > 0 ? "cuda" : "cpu";
     bool cuda = strcmp(c->run.device, "cuda") == 0;
     if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != RUN_NONE) c->run.gpus = gpus;
-    if (!cuda && (c->run.tf32 || c->run.share_gpu))
-        return fail(STATUS_USAGE, "option --%s: found device %s, allowed is cuda", c->run.tf32 ? "tf32" : "share-gpu",
-                    c->run.device);
+    const char *only_cuda = c->run.tf32 ? "tf32" : c->run.share_gpu ? "share-gpu" : c->run.cudnn_benchmark ? "cudnn-benchmark" : NULL;
+    if (!cuda && only_cuda)
+        return fail(STATUS_USAGE, "option --%s: found device %s, allowed is cuda", only_cuda, c->run.device);
     if (c->run.bf16 && !cuda && strcmp(c->run.device, "cpu") != 0)
         return fail(STATUS_USAGE, "option --bf16: found device %s, allowed is cuda or cpu", c->run.device);
     if (c->run.bf16 && !cuda) { /* whether this processor can is known to the device */

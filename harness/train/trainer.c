@@ -181,7 +181,8 @@ static status open_all(trainer *t)
                             .threads = c->threads,
                             .simulation = c->simulation,
                             .precision = c->precision,
-                            .share_gpu = c->share_gpu};
+                            .share_gpu = c->share_gpu,
+                            .benchmark = c->benchmark};
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
     if (device_get_info(t->device)->real) TRY(straggler_init(&t->straggler, c->slow, c->rank, c->world));

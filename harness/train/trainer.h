@@ -20,6 +20,7 @@ typedef struct trainer_config {
     const char *device; /* "cpu" */
     int precision;      /* device_precision */
     bool share_gpu;     /* ranks beyond the GPUs share them */
+    bool benchmark;     /* times the algorithms of cuDNN */
     int threads;
     void *simulation;       /* NULL but for sim devices */
     const nn_model *model;  /* borrowed, as everything below */

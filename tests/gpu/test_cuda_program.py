@@ -25,6 +25,12 @@ def one_rank_follows_pytorch(name):
     verify(name, "--mode", "none")
 
 
+@cases([(name, name) for name in FILES if name.endswith("_w1")])
+def one_rank_in_bfloat16_follows_pytorch(name):
+    needs_gpu()
+    verify(name, "--mode", "none", "--bf16")
+
+
 @cases([(f"{name}, {mode}", name, mode) for name in FILES if not name.endswith("_w1") for mode in ("ps", "ring")])
 def ranks_that_share_a_gpu_follow_pytorch(name, mode):
     needs_gpu()
@@ -48,15 +54,17 @@ def the_ring_on_device_memory_follows_pytorch(policy, options):
     verify(name, *options)
 
 
-@cases([("none", "none", 1), ("ps", "ps", 2), ("ring", "ring", 2)])
-def the_ledger_is_the_cpus(mode, ranks):
+@cases([("none", "none", 1), ("ps", "ps", 2), ("ring", "ring", 2), ("ring", "ring", 4), ("ps", "ps", 4)])
+def the_ledger_is_that_of_the_cpu_and_of_the_virtual_device(mode, ranks):
     needs_gpu()
     words = [*TRAINING, "--mode", mode, "--gpus", ranks, "--policy", "ps=sync,ring=ddp"]
     on_gpu = run("--device", "cuda", "--share-gpu", *words)
     on_cpu = run("--device", "cpu", *words)
+    virtual = run("--device", "sim:v100-pcie-32g", *[word for word in words if word not in ("--data", "wine")])
     expect_equal(on_gpu.code, 0, "exit code", on_gpu)
     expect(len(classes(on_cpu)) >= 8 and max(classes(on_cpu).values()) > 0, "the ledger is empty", on_cpu)
-    expect_equal(classes(on_gpu), classes(on_cpu), "logical bytes")
+    expect_equal(classes(on_gpu), classes(on_cpu), "logical bytes beside the CPU's")
+    expect_equal(classes(on_gpu), classes(virtual), "logical bytes beside the virtual device's")
 
 
 @test
@@ -71,6 +79,31 @@ def processes_with_nccl_train_as_those_with_host_memory():
         expect_equal(result.code, 0, "exit code", result)
         losses.append([round(x, 4) for x in result.json()["jobs"][0]["ranks"][0]["losses"]])
     expect_equal(losses[0], losses[1], "losses with NCCL")
+
+
+CONVOLUTIONS = ["--mode", "none", "--model", "lenet", "--data", "synthetic", "--batch", "4", "--steps", "2", "--warmup", "1",
+                "--quiet", "--json", "-", "--eval-every", "-1"]
+
+
+@cases([("float32", [], 1e-4), ("bf16", ["--bf16"], 0.05)])
+def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
+    needs_gpu()
+    env = {"EMULATED_CUDNN": "1"}  # read by the emulator alone
+    losses = []
+    for more in ([], ["--cudnn-benchmark"]):
+        result = run(*CONVOLUTIONS, "--device", "cuda", *words, *more, env=env)
+        expect_equal(result.code, 0, "exit code", result)
+        rank = result.json()["jobs"][0]["ranks"][0]
+        expect_equal("cuDNN benchmarked" in rank["device"], bool(more), "cuDNN benchmarked", rank["device"])
+        losses.append(rank["losses"])
+    expect(all(abs(a - b) <= limit * abs(a) for a, b in zip(*losses)), "other losses", *losses)
+
+
+@cases([("tf32", "--tf32"), ("cudnn-benchmark", "--cudnn-benchmark"), ("share-gpu", "--share-gpu")])
+def on_the_cpu_it_is_refused(option):
+    result = run("--device", "cpu", *CONVOLUTIONS, option)
+    expect_equal(result.code, 64, "exit code", result)
+    expect("allowed is cuda" in result.err, "what is allowed is not said", result)
 
 
 @test

@@ -2,6 +2,7 @@
  *   product  1x1 kernels: one matrix product, behind a gathering of pixels where the stride is not 1;
  *   points   outputs of few points: one product for every point and row of taps, so that only taps that
  *            meet the image are computed;
+ *   winograd 3x3 kernels with a stride of 1 on many channels: fewer multiplications, in float32;
  *   direct   all others: oneDNN's convolutions.
  * The way depends on the shape of an image and of the kernel alone, never on the batch, and the weights'
  * layout on the forward pass's way: ranks with unequal batches share arenas. docs/kernels-cpu.md has the
@@ -11,7 +12,7 @@
 
 #include "common/device/cpu/cpu_impl.h"
 
-typedef enum conv2d_way { CONV2D_PRODUCT, CONV2D_POINTS, CONV2D_DIRECT } conv2d_way;
+typedef enum conv2d_way { CONV2D_PRODUCT, CONV2D_POINTS, CONV2D_WINOGRAD, CONV2D_DIRECT } conv2d_way;
 
 typedef enum conv2d_pass { CONV2D_FORWARD, CONV2D_BACKWARD_DATA, CONV2D_BACKWARD_WEIGHTS } conv2d_pass;
 
@@ -34,6 +35,12 @@ void conv2d_product_run(const host_kernel *kernel, conv2d_pass pass, const conv2
 size_t conv2d_points_workspace(const conv2d_attributes *a, conv2d_pass pass);
 void conv2d_points_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o,
                        void *workspace);
+
+/* ---- winograd (weights in layout BLOCKED) ------------------------------------------------------ */
+
+size_t conv2d_winograd_workspace(const host_kernel *kernel, conv2d_pass pass);
+void conv2d_winograd_run(const host_kernel *kernel, conv2d_pass pass, const cpu_layout *layout,
+                         const conv2d_operands *o, void *workspace);
 
 /* ---- direct (weights in layout HWIO or BLOCKED) ----------------------------------------------- */
 

@@ -19,6 +19,7 @@ typedef struct cuda_device {
     int gpu;
     cuda_libraries *libraries;
     void *cublaslt, *cudnn;     /* handles; NULL: own kernels take their place */
+    struct cudnn_chosen *chosen; /* cudnn_search.c's */
     cuda_staging *staging;
     int64_t allocated_bytes;    /* by device_allocate */
     cudaStream_t anchor_stream; /* for streams' anchors alone */

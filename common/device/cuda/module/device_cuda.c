@@ -108,7 +108,7 @@ static void describe(cuda_device *d, const struct cudaDeviceProp *p)
                                  .compute_type = DTYPE_F32,
                                  .real = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "GPU %d, %.60s, %s%s%s%s", d->gpu,
-             p->name, precision_names[d->base.config.precision], d->cudnn ? ", cuDNN" : "",
+             p->name, precision_names[d->base.config.precision], d->cudnn ? (d->base.config.benchmark ? ", cuDNN benchmarked" : ", cuDNN") : "",
              d->cublaslt ? ", cuBLASLt" : "", PSRING_CUDA_EMULATED ? ", EMULATED on the host" : "");
 }
 
