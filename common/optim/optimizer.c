@@ -150,7 +150,8 @@ status optimizer_open(device *d, const optimizer_options *options, dtype type, i
     status rc;
     TRY_GOTO(rc, prepare_kernels(o, type), failed);
     for (int i = 0; i < o->state_count; i++)
-        TRY_GOTO(rc, device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)(elements * o->element_size), &o->state[i]),
+        TRY_GOTO(rc, ledger_blame(LEDGER_OPTIMIZER, device_allocate(d, DEVICE_MEMORY_PRIVATE,
+                                                                    (size_t)(elements * o->element_size), &o->state[i])),
                  failed);
     *out = o;
     return STATUS_OK;

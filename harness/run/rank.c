@@ -2,6 +2,7 @@
 
 #include "common/data/batches.h"
 #include "common/net/rendezvous.h"
+#include "harness/run/imbalance.h"
 #include "harness/run/job_result.h"
 #include "harness/run/ps_result.h"
 #include "harness/run/rank_checkpoint.h"
@@ -177,7 +178,12 @@ static status open_trainer(rank_state *s)
     TRY(rank_trace_open(s->config, s->model, &s->trace));
     t.trace = s->trace.recorder;
     TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
-    TRY(trainer_open(&t, &s->trainer));
+    bool refused = false;
+    t.refused = &refused;
+    status rc = trainer_open(&t, &s->trainer);
+    if (refused && p->engine == ENGINE_PS)
+        imbalance_tell(s->config, &(run_plan){.set = s->set, .model = s->model}, p->engine);
+    if (rc != STATUS_OK) return rc;
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
 }
 

@@ -39,8 +39,8 @@ static status open_outputs(dp_engine *e)
     const sync_context *c = &e->base.context;
     int64_t each = largest_output(e);
     e->gradient_offset = dp_lean(e) ? 0 : each;
-    TRY(device_allocate(c->device, e->base.context.params->params.kind,
-                        (size_t)(dp_lean(e) ? each : 4 * each), &e->outputs));
+    TRY(ledger_blame(LEDGER_OUTPUTS, device_allocate(c->device, e->base.context.params->params.kind,
+                                                     (size_t)(dp_lean(e) ? each : 4 * each), &e->outputs)));
     c->exchange->all_outputs = e->outputs.data;
     c->exchange->all_gradients = (char *)e->outputs.data + e->gradient_offset;
     return STATUS_OK;
@@ -52,10 +52,12 @@ static status open_chunks(dp_engine *e)
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
     size_t chunk = (size_t)e->reduce.largest_bytes;
-    if (!dp_lean(e))
-        return device_allocate(c->device, DEVICE_MEMORY_PRIVATE, dp_is_root(e) ? 2 * chunk : chunk, &e->chunks);
+    if (!dp_lean(e)) {
+        size_t bytes = dp_is_root(e) ? 2 * chunk : chunk;
+        return ledger_blame(LEDGER_BUCKETS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, bytes, &e->chunks));
+    }
     if (info->host_addressable || !info->real || !dp_is_root(e)) return STATUS_OK;
-    return device_allocate(c->device, DEVICE_MEMORY_PRIVATE, chunk, &e->landing);
+    return ledger_blame(LEDGER_BUCKETS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, chunk, &e->landing));
 }
 
 static status open_places(dp_engine *e)
@@ -83,8 +85,10 @@ static status open_memory(dp_engine *e)
     TRY(open_chunks(e));
     if (!dp_is_root(e)) return STATUS_OK;
     if (dp_one_loss(e)) TRY(open_outputs(e));
-    if (!dp_lean(e)) TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->results));
-    if (e->policy.keep_grads) TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->kept));
+    if (!dp_lean(e))
+        TRY(ledger_blame(LEDGER_GRADIENTS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->results)));
+    if (e->policy.keep_grads)
+        TRY(ledger_blame(LEDGER_GRADIENTS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->kept)));
     e->shares = calloc((size_t)c->world * (size_t)e->largest_sum + 1, sizeof *e->shares);
     return e->shares ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sums of layers");
 }

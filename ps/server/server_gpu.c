@@ -33,7 +33,7 @@ static status open_params(ps_server *s, size_t extent)
         g->own_grads = s->c.front->params->grads.data;
         return STATUS_OK;
     }
-    TRY(device_allocate(g->device, DEVICE_MEMORY_PRIVATE, extent, &g->params_memory));
+    TRY(ledger_blame(LEDGER_PARAMETERS, device_allocate(g->device, DEVICE_MEMORY_PRIVATE, extent, &g->params_memory)));
     g->params = server_as_arena(g->params_memory.data, s->shard->begin, s->element);
     return STATUS_OK;
 }
@@ -47,10 +47,11 @@ status server_gpu_open(ps_server *s)
     g->device = s->c.front->device;
     g->params_memory.fd = g->sums_memory.fd = g->landing.fd = -1;
     TRY(open_params(s, extent));
-    TRY(device_allocate(g->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes_at(s, largest_piece(s)), &g->landing));
+    size_t landing = (size_t)bytes_at(s, largest_piece(s));
+    TRY(ledger_blame(LEDGER_BUCKETS, device_allocate(g->device, DEVICE_MEMORY_PRIVATE, landing, &g->landing)));
     TRY(device_stream_open(g->device, DEVICE_STREAM_COMMUNICATION, &g->stream));
     if (s->c.policy->consistency == PS_ASYNC) return STATUS_OK;
-    TRY(device_allocate(g->device, DEVICE_MEMORY_PRIVATE, extent, &g->sums_memory));
+    TRY(ledger_blame(LEDGER_BUCKETS, device_allocate(g->device, DEVICE_MEMORY_PRIVATE, extent, &g->sums_memory)));
     g->sums = server_as_arena(g->sums_memory.data, s->shard->begin, s->element);
     return STATUS_OK;
 }

@@ -9,7 +9,7 @@ import sys
 
 from on_cuda import EMULATED, TRAINING, USABLE, classes, needs_gpu, run, verify
 from program import PROGRAM
-from tap import cases, expect, expect_equal, main, test
+from tap import Skip, cases, expect, expect_equal, main, test
 
 SMALL = ["wine_mlp_w2", "toy_w4"]
 LARGE = ["gpt2_tiny_w2", "bert_tiny_w2_global_loss", "resnet18_32_w2_syncbn"]
@@ -85,25 +85,35 @@ def the_report_says_who_sums_and_updates(options, where):
     expect_equal(result.json()["jobs"][0]["updates_on"], where, "updates_on", result)
 
 
-def refused(words, parts, env=None):
-    result = run("--mode", "ps", "--gpus", 2, "--policy", "ps=dp", "--payload", "p2p", *TRAINING, *words, env=env)
-    expect_equal(result.code, 78, "exit code", result)
+def refused(words, parts, env=None, code=78):
+    result = run("--mode", "ps", "--gpus", 2, "--policy", "ps=dp", *TRAINING, *words, env=env)
+    expect_equal(result.code, code, "exit code", result)
     lines = [line for line in result.lines() if ": warning: " not in line]
     expect(len(lines) == 1 and all(part in lines[0] for part in parts), "not one line with the reason", result)
 
 
 @test
 def copies_between_gpus_are_refused_on_another_device():
-    refused(["--device", "cpu"], ["--payload", "p2p", "shm or zmq", "found device cpu"])
+    refused(["--device", "cpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "found device cpu"])
 
 
 @test
 def copies_between_gpus_are_refused_where_they_cannot_reach_each_other():
     needs_gpu()
     if not EMULATED:
-        return
-    refused(["--device", "cuda", "--share-gpu"], ["--payload", "p2p", "shm or zmq", "cannot open memory of rank"],
+        raise Skip("GPUs that cannot reach each other are emulated")
+    refused(["--device", "cuda", "--share-gpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "cannot open memory of rank"],
             env={"PSRING_EMULATED_NO_PEERS": "1"})
+
+
+@test
+def a_device_0_without_memory_for_it_all_is_named_with_what_it_holds_more_than_others():
+    needs_gpu()
+    if not EMULATED:
+        raise Skip("a GPU with little memory is emulated")
+    refused(["--device", "cuda", "--share-gpu"],
+            ["rank 0, which holds parameters", "allocating outputs_and_loss", "no memory for", "under dp rank 0 is to hold",
+             "gradients 8.5 KiB", "rank 1", "more on rank 0"], env={"PSRING_EMULATED_BYTES": "9000000"}, code=71)
 
 
 if __name__ == "__main__":
