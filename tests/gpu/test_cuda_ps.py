@@ -103,7 +103,7 @@ def copies_between_gpus_are_refused_where_they_cannot_reach_each_other():
     if not EMULATED:
         raise Skip("GPUs that cannot reach each other are emulated")
     refused(["--device", "cuda", "--share-gpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "cannot open memory of rank"],
-            env={"PSRING_EMULATED_NO_PEERS": "1"})
+            env={"EMULATED_NO_PEERS": "1"})
 
 
 @test
@@ -113,7 +113,7 @@ def a_device_0_without_memory_for_it_all_is_named_with_what_it_holds_more_than_o
         raise Skip("a GPU with little memory is emulated")
     refused(["--device", "cuda", "--share-gpu"],
             ["rank 0, which holds parameters", "allocating outputs_and_loss", "no memory for", "under dp rank 0 is to hold",
-             "gradients 8.5 KiB", "rank 1", "more on rank 0"], env={"PSRING_EMULATED_BYTES": "9000000"}, code=71)
+             "gradients 8.5 KiB", "rank 1", "more on rank 0"], env={"EMULATED_BYTES": "9000000"}, code=71)
 
 
 if __name__ == "__main__":
