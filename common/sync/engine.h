@@ -114,6 +114,7 @@ typedef struct sync_requirements {
     bool one_loss;            /* rank 0 computes one loss over the outputs of all ranks: programs end before it */
     device_memory_kind batch_kind;
     int alike_from;           /* ranks from this one on hold the same memory */
+    int updaters;             /* ranks 0 .. updaters - 1 update parameters; 0: all may */
     bool updates_in_front;    /* behind a mirror: parameters are updated by the device in front of it */
 } sync_requirements;
 

@@ -137,8 +137,9 @@ static status open_params(trainer *t)
     int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
     int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
-    return optimizer_open(t->device, c->optimizer, t->params->type, t->params->arena_elements, logical, &t->ledger,
-                          &t->optimizer);
+    bool idle = t->needs.updaters > 0 && c->rank >= t->needs.updaters;
+    return (idle ? optimizer_open_idle : optimizer_open)(t->device, c->optimizer, t->params->type,
+                                                         t->params->arena_elements, logical, &t->ledger, &t->optimizer);
 }
 
 static status open_engine(trainer *t)

@@ -6,6 +6,7 @@ whatever tensors travel through; the ledger beside the CPU's and the virtual dev
 """
 import os
 import sys
+import tempfile
 
 from on_cuda import EMULATED, TRAINING, USABLE, classes, needs_gpu, run, verify
 from program import PROGRAM
@@ -63,6 +64,17 @@ def one_rank_under_async_computes_what_a_rank_alone_does():
         expect_equal(result.code, 0, "exit code", result)
         losses.append(result.json()["jobs"][0]["ranks"][0]["losses"])
     expect_equal(losses[1], losses[0], "losses")
+
+
+@cases([(options, options) for options in ("ps=dp --payload p2p", "ps=sync --servers 2")])
+def a_run_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(options):
+    needs_gpu()
+    words = ["--policy", *options.split(), "--steps", 3, "--warmup", 0, "--eval-every", -1]
+    with tempfile.TemporaryDirectory() as folder:
+        saved = os.path.join(folder, "saved")
+        on_gpu(*words, "--save", saved)
+        went_on = parameters(on_gpu(*words, "--load", saved))
+    expect_equal(went_on, parameters(on_gpu(*words, "--steps", 6)), "parameters")
 
 
 @cases([(options, options) for options in ("ps=dp", "ps=dp --dp-lifetimes lean --accumulate 2", "ps=ssp --servers 2")])
