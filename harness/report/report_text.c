@@ -301,6 +301,7 @@ void report_text(const json_t *result, text_buffer *out)
     {
         memory_table(job, out);
         report_dataparallel_memory(job, out);
+        report_updates(job, out);
         report_staleness(job, out);
     }
 }

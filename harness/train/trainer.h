@@ -43,6 +43,7 @@ typedef struct trainer_config {
     const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
     net_link link;                     /* emulated between the ranks, or zero */
     struct trace *trace;               /* NULL: nothing is recorded */
+    bool *refused;                     /* set by trainer_open(): the device had no memory for something; or NULL */
     transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 

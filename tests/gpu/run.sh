@@ -30,8 +30,8 @@ done
 logs=$build/logs out=results/gpu tests=$build/tests
 
 # Stages and their limits in seconds: together at most 480.
-stages="build:130 float32:25 tf32:15 bf16:15 kernels:25 golden:90 ledger:30 engines:20 killed:35
-        memcheck:30 racecheck:20 bandwidth:10 step:15 calibrate:20"
+stages="build:130 float32:25 tf32:15 bf16:15 kernels:25 golden:80 ledger:25 engines:20 ps:30 killed:30
+        memcheck:30 racecheck:20 bandwidth:5 step:10 calibrate:20"
 
 limit_of() { # name
     local pair
@@ -156,6 +156,7 @@ stage kernels bash -c "several $tests/test_cuda_semantics $tests/test_cuda_optim
 stage golden bash -c golden
 stage ledger bash -c 'program ledger'
 stage engines bash -c 'code=0; program "train as" || code=1; program refused || code=1; exit $code'
+stage ps "$python" -B tests/gpu/test_cuda_ps.py
 stage killed bash -c 'program killed'
 
 sanitizer=$(first_of compute-sanitizer /usr/local/cuda/bin/compute-sanitizer "$wheels"/*/bin/compute-sanitizer)

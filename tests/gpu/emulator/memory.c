@@ -49,10 +49,10 @@ static struct {
 
 /* ---- the range -------------------------------------------------------------------------------- */
 
-/* PSRING_EMULATED_BYTES: a small GPU. */
+/* EMULATED_BYTES: a small GPU. */
 static size_t size_of_gpu(void)
 {
-    const char *asked = getenv("PSRING_EMULATED_BYTES");
+    const char *asked = getenv("EMULATED_BYTES");
     return asked ? strtoull(asked, NULL, 10) : (size_t)8 << 30;
 }
 
@@ -237,7 +237,7 @@ static char *map_exported(const exported *e)
     return data == MAP_FAILED ? NULL : data;
 }
 
-/* As CUDA has it, not in the process that made the handle. PSRING_EMULATED_NO_PEERS: GPUs that cannot reach each
+/* As CUDA has it, not in the process that made the handle. EMULATED_NO_PEERS: GPUs that cannot reach each
  * other. */
 cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags)
 {
@@ -245,7 +245,7 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned
     cudaError_t code = cudaErrorMemoryAllocation;
     memcpy(&e, handle.reserved, sizeof e);
     if (flags != cudaIpcMemLazyEnablePeerAccess) return cudaErrorInvalidValue;
-    if (e.process == getpid() || getenv("PSRING_EMULATED_NO_PEERS")) return cudaErrorDeviceUninitialized;
+    if (e.process == getpid() || getenv("EMULATED_NO_PEERS")) return cudaErrorDeviceUninitialized;
     pthread_mutex_lock(&gpu.lock);
     for (int i = 0; i < MOST_PEERS && code != cudaSuccess; i++) {
         if (gpu.peers[i].data) continue;
