@@ -196,9 +196,16 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 
 /* ---- the device ------------------------------------------------------------------------------- */
 
+/* All GPUs are the one memory and the one processor; EMULATED_GPUS says how many there seem to be. */
+static int count_gpus(void)
+{
+    const char *count = getenv("EMULATED_GPUS");
+    return count ? atoi(count) : 1;
+}
+
 cudaError_t cudaSetDevice(int number)
 {
-    return number == 0 ? cudaSuccess : cudaErrorInvalidValue;
+    return number >= 0 && number < count_gpus() ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaGetLastError(void)
@@ -218,7 +225,7 @@ const char *cudaGetErrorName(cudaError_t code)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = count_gpus();
     return cudaSuccess;
 }
 
