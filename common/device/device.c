@@ -62,6 +62,11 @@ status device_convert(device_stream *s, void *to, dtype to_type, const void *fro
     return s->device->backend->convert(s, to, to_type, from, from_type, count, divisor);
 }
 
+status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)
+{
+    return s->device->backend->add(s, to, a, b, type, count);
+}
+
 status device_clear(device_stream *s, void *data, size_t bytes)
 {
     return s->device->backend->clear(s, data, bytes);
@@ -70,6 +75,24 @@ status device_clear(device_stream *s, void *data, size_t bytes)
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes)
 {
     return d->backend->usage(d, used_bytes, total_bytes);
+}
+
+status device_share_memory(device *d, const device_memory *memory, device_share *out)
+{
+    *out = (device_share){0};
+    return d->backend->share(d, memory, out);
+}
+
+status device_peer_open(device *d, const device_share *share, device_peer *out)
+{
+    *out = (device_peer){0};
+    return d->backend->peer_open(d, share, out);
+}
+
+void device_peer_close(device *d, device_peer *peer)
+{
+    if (peer->data) d->backend->peer_close(d, peer);
+    *peer = (device_peer){0};
 }
 
 status device_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out)

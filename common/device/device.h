@@ -90,12 +90,38 @@ status device_download(device_stream *s, void *host, const void *from, dtype typ
 status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                       double divisor);
 
+/* In stream order: to[i] = a[i] + b[i]; `to` may be either. All are device memory. */
+status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
+
 /* In stream order: bytes become zero. */
 status device_clear(device_stream *s, void *data, size_t bytes);
 
 /* What the driver says is in use on the device, by all processes, and what there is; -1 where there is no
  * driver to ask. */
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
+
+/* ---- one rank's memory for another's --------------------------------------------------------------
+ *
+ * GPUs of one machine copy from each other's memory without the host. The owner describes an allocation of
+ * kind SHARED, the description travels as bytes, and a peer on the same machine opens it. */
+
+enum { DEVICE_SHARE_BYTES = 128 };
+typedef struct device_share {
+    uint8_t bytes[DEVICE_SHARE_BYTES];
+} device_share;
+
+/* STATUS_CONFIG where the device's memory cannot be opened by others. */
+status device_share_memory(device *d, const device_memory *memory, device_share *out);
+
+/* What was opened: `data` can stand in device_convert(), on either side, as long as the owner keeps it. */
+typedef struct device_peer {
+    void *data;
+    bool mapped; /* the back end's */
+} device_peer;
+
+/* STATUS_CONFIG with the reason where this device cannot reach the owner's. Closed before the owner frees. */
+status device_peer_open(device *d, const device_share *share, device_peer *out);
+void device_peer_close(device *d, device_peer *peer);
 
 /* ---- parameter layouts ------------------------------------------------------------------------ */
 

@@ -21,8 +21,13 @@ typedef struct device_backend {
 
     status (*convert)(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                       double divisor);
+    status (*add)(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
     status (*clear)(device_stream *s, void *data, size_t bytes);
     status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes);
+
+    status (*share)(device *d, const device_memory *memory, device_share *out);
+    status (*peer_open)(device *d, const device_share *share, device_peer *out);
+    void (*peer_close)(device *d, device_peer *peer);
 
     status (*choose_layout)(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
     status (*layout_pack)(device *d, const device_layout *layout, const void *plain, void *packed);

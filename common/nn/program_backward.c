@@ -91,7 +91,7 @@ static void backward_linear(build *b, const build_node *node, nn_operand dy)
     op->operands[LINEAR_BWD_WEIGHTS_DW] = build_grad(b, l->param[0], &op->desc);
     op->operands[LINEAR_BWD_WEIGHTS_DB] = build_grad(b, l->param[1], &op->desc);
     if (node->act != ACTIVATION_NONE)
-        op->operands[LINEAR_BWD_WEIGHTS_ACT] = node->act == ACTIVATION_RELU ? node->y : node->pre;
+        op->operands[LINEAR_BWD_WEIGHTS_ACT] = node->act == ACTIVATION_RELU ? node->y : node->slope;
     if (is_input(b, node->x)) return;
     op = build_op(b, OP_linear_backward_data, node);
     op->desc.u.linear = build_linear(b, node);

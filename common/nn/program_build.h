@@ -13,7 +13,7 @@ typedef struct build_node {
     activation act;
     nn_ref output;      /* the last layer fused into it: its consumers refer to that one */
     nn_ref sum_output;  /* LayerNorm with an addition: the addition's layer, else NN_NONE */
-    nn_operand y, pre, mean, invstd, index, lse, sum, sums;
+    nn_operand y, slope, mean, invstd, index, lse, sum, sums;
 } build_node;
 
 /* The gradients that have reached a layer's output during the backward walk. */

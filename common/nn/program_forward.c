@@ -53,7 +53,7 @@ static void forward_linear(build *b, build_node *node)
     op->operands[LINEAR_FWD_B] = build_param(l->param[1]);
     op->operands[LINEAR_FWD_Y] = node->y = output_value(b, node);
     if (training(b) && node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU)
-        op->operands[LINEAR_FWD_PRE] = node->pre = build_value(b, batched(b, l->sample), type_of(b), LEDGER_ACTIVATIONS);
+        op->operands[LINEAR_FWD_SLOPE] = node->slope = build_value(b, batched(b, l->sample), type_of(b), LEDGER_ACTIVATIONS);
 }
 
 static nn_operand buffer_operand(int buffer)

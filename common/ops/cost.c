@@ -57,19 +57,19 @@ static traffic conv2d_cost(const op_desc *op)
     return t;
 }
 
-/* Multiply-adds: m in out; the bias adds m out. An activation reads or writes pre (m, out) beside. */
+/* Multiply-adds: m in out; the bias adds m out. An activation reads or writes its slope (m, out) beside. */
 static traffic linear_cost(const op_desc *op)
 {
     const linear_attributes *a = &op->u.linear;
     double x = (double)(a->m * a->in), y = (double)(a->m * a->out);
     double weights = (double)(a->in * a->out), bias = a->bias ? (double)a->out : 0;
-    bool keeps_pre = a->act != ACTIVATION_NONE && a->act != ACTIVATION_RELU;
+    bool keeps_slope = a->act != ACTIVATION_NONE && a->act != ACTIVATION_RELU;
     traffic t = {.flops = 2 * x * (double)a->out};
     switch (op->kind) {
     case OP_linear_forward:
         t.flops += (a->bias ? y : 0) + y * activation_flops(a->act);
         t.in = x + weights + bias;
-        t.out = y + (keeps_pre ? y : 0);
+        t.out = y + (keeps_slope ? y : 0);
         break;
     case OP_linear_backward_data:
         t.in = y + weights;

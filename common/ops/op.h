@@ -182,11 +182,11 @@ enum { CONV_FWD_X, CONV_FWD_W, CONV_FWD_B, CONV_FWD_Y };
 enum { CONV_BWD_DATA_DY, CONV_BWD_DATA_W, CONV_BWD_DATA_DX };
 enum { CONV_BWD_WEIGHTS_X, CONV_BWD_WEIGHTS_DY, CONV_BWD_WEIGHTS_DW, CONV_BWD_WEIGHTS_DB };
 
-/* y [m,out] = act(pre), pre = x [m,in] * w [out,in]^T + b [out].  PRE is written where act is neither
- * NONE nor RELU and the slot is not NULL (training). */
-enum { LINEAR_FWD_X, LINEAR_FWD_W, LINEAR_FWD_B, LINEAR_FWD_Y, LINEAR_FWD_PRE };
-/* With an activation, ACT holds y (RELU) or pre (others), and dy is replaced in place by d pre by
- * linear_backward_weights, which runs first; backward_data takes d pre. */
+/* y [m,out] = act(pre), pre = x [m,in] * w [out,in]^T + b [out].  SLOPE = act'(pre) [m,out] is written where
+ * act is neither NONE nor RELU and the slot is not NULL (training): it shares its exponentials with act. */
+enum { LINEAR_FWD_X, LINEAR_FWD_W, LINEAR_FWD_B, LINEAR_FWD_Y, LINEAR_FWD_SLOPE };
+/* With an activation, ACT holds y (RELU) or the slope (others), and dy is replaced in place by
+ * d pre = dy * act'(pre) by linear_backward_weights, which runs first; backward_data takes d pre. */
 enum { LINEAR_BWD_DATA_DY, LINEAR_BWD_DATA_W, LINEAR_BWD_DATA_DX };
 enum { LINEAR_BWD_WEIGHTS_X, LINEAR_BWD_WEIGHTS_DY, LINEAR_BWD_WEIGHTS_DW, LINEAR_BWD_WEIGHTS_DB, LINEAR_BWD_WEIGHTS_ACT };
 

@@ -50,11 +50,15 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     text_append(out, "fastest operation        %10.1f GFLOP/s\n", c->peak_tflops * 1000);
     text_append(out, "most bytes moved         %10.2f GB/s\n", c->memory_gbs);
     text_append(out, "copies, two threads      %10.2f GB/s\n", c->host_memory_gbs);
-    text_append(out, "sum, one thread          %10.2f GB/s\n", c->host_sum_gbs);
     text_append(out, "shortest operation       %10.2f us\n", c->launch_us);
-    text_append(out, "two ranks against one    %10.3f\n", c->kappa);
+    text_append(out, "cores, threads a rank    %10d %d\n", c->cores, c->threads);
+    text_append(out, "two ranks against one    %10.3f convolutions, %.3f products, %.3f the rest\n", c->contention[0],
+                c->contention[1], c->contention[2]);
+    text_append(out, "gradients into buckets   %10.2f GB/s\n", c->pack_gbs);
     text_append(out, "all-reduce, 4 KiB        %10.2f us\n", c->allreduce_us);
-    text_append(out, "all-reduce, 25 MiB       %10.2f GB/s\n", c->allreduce_gbs);
+    text_append(out, "all-reduce, a rank's own %10.2f GB/s\n", c->allreduce_gbs);
+    text_append(out, "a server's sum           %10.2f GB/s\n", c->host_sum_gbs);
+    text_append(out, "copies between ranks     %10.2f GB/s\n", c->copy_gbs);
     for (int k = 0; k < CALIBRATED_CLASSES; k++)
         if (c->efficiency[k] > 0)
             text_append(out, "%-32s %5.3f of the roofline\n",

@@ -103,8 +103,8 @@ static void bias_part(const void *context, int part, int64_t first, int64_t end)
 {
     (void)part;
     const bias_job *job = context;
-    job->kernels->bias_activate[ACTIVATION_NONE](job->y + first * job->columns, NULL, job->bias, end - first,
-                                                 job->columns);
+    job->kernels->bias_activate[ACTIVATION_NONE](job->y + first * job->columns, NULL, job->bias, job->columns,
+                                                 end - first, job->columns);
 }
 
 void conv2d_product_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o,

@@ -4,8 +4,8 @@
 typedef struct linear_job {
     const cpu_elementwise *kernels;
     const linear_attributes *attributes;
-    float *y, *pre;          /* forward */
-    const float *bias, *act; /* backward: act is the activation's result or argument */
+    float *y, *slope;        /* forward */
+    const float *bias, *act; /* backward: act is RELU's result or the slope */
     float *dy;
     double *sums; /* [parts][out], or NULL */
 } linear_job;
@@ -35,8 +35,9 @@ static void activate_part(const void *context, int part, int64_t first, int64_t 
     (void)part;
     const linear_job *job = context;
     const linear_attributes *a = job->attributes;
-    job->kernels->bias_activate[a->act](job->y + first * a->out, job->pre ? job->pre + first * a->out : NULL,
-                                        job->bias, end - first, a->out);
+    job->kernels->bias_activate[a->act](job->y + first * a->out,
+                                        job->slope ? job->slope + first * a->out : NULL, job->bias, a->out,
+                                        end - first, a->out);
 }
 
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
@@ -48,11 +49,11 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
     cpu_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, operands[LINEAR_FWD_Y],
                 workspace);
     if (!a->bias && a->act == ACTIVATION_NONE) return;
-    bool keeps_argument = a->act != ACTIVATION_NONE && a->act != ACTIVATION_RELU;
+    bool keeps_slope = a->act != ACTIVATION_NONE && a->act != ACTIVATION_RELU;
     linear_job job = {.kernels = cpu_isa_of(kernel)->elementwise,
                       .attributes = a,
                       .y = operands[LINEAR_FWD_Y],
-                      .pre = keeps_argument ? operands[LINEAR_FWD_PRE] : NULL,
+                      .slope = keeps_slope ? operands[LINEAR_FWD_SLOPE] : NULL,
                       .bias = a->bias ? operands[LINEAR_FWD_B] : NULL};
     cpu_parallel(kernel->threads, rows, cpu_row_grain(a->out), activate_part, &job);
 }
@@ -91,8 +92,10 @@ static void gradient_part(const void *context, int part, int64_t first, int64_t 
     for (int64_t i = first; i < end; i += block) {
         int64_t rows = end - i < block ? end - i : block;
         float *dy = job->dy + i * a->out;
-        if (a->act != ACTIVATION_NONE)
+        if (a->act == ACTIVATION_RELU)
             job->kernels->activate_backward[a->act](job->act + i * a->out, dy, dy, rows * a->out);
+        else if (a->act != ACTIVATION_NONE)
+            job->kernels->multiply(job->act + i * a->out, dy, rows * a->out);
         if (sums) job->kernels->column_sums(dy, a->out, rows, a->out, sums);
     }
 }

@@ -34,12 +34,12 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
 {
     const linear_attributes *a = &kernel->base.op.u.linear;
     int64_t m = reference_rows(scalars, a->m);
-    double *y = operands[LINEAR_FWD_Y], *pre = operands[LINEAR_FWD_PRE];
+    double *y = operands[LINEAR_FWD_Y], *slope = operands[LINEAR_FWD_SLOPE];
     multiply(a, m, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], operands[LINEAR_FWD_B], y, workspace);
     if (a->act == ACTIVATION_NONE) return;
-    bool keep = pre && a->act != ACTIVATION_RELU;
+    bool keep = slope && a->act != ACTIVATION_RELU;
     for (int64_t i = 0; i < m * a->out; i++) {
-        if (keep) pre[i] = y[i];
+        if (keep) slope[i] = reference_activate_backward(a->act, y[i], 1);
         y[i] = reference_activate(a->act, y[i]);
     }
 }
@@ -71,7 +71,8 @@ static void backward_weights(const host_kernel *kernel, void *const *operands, c
     bool add = reference_accumulates(&kernel->base.op, scalars);
     if (a->act != ACTIVATION_NONE)
         for (int64_t i = 0; i < m * a->out; i++)
-            dpre[i] = reference_activate_backward(a->act, kept[i], dpre[i]);
+            dpre[i] = a->act == ACTIVATION_RELU ? reference_activate_backward(a->act, kept[i], dpre[i])
+                                                : kept[i] * dpre[i];
     if (!add) memset(dw, 0, (size_t)(a->out * a->in) * sizeof *dw);
     matrix_view transposed = {dpre, 1, a->out};
     reference_product(a->out, a->in, m, transposed, operands[LINEAR_BWD_WEIGHTS_X], a->in, dw, a->in);

@@ -9,6 +9,13 @@ static void add(const float *a, const float *b, float *y, int64_t count)
         vf_store_part(y + i, vf_load_part(a + i, count - i) + vf_load_part(b + i, count - i), count - i);
 }
 
+static void multiply(const float *a, float *y, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + VF <= count; i += VF) vf_store(y + i, vf_load(a + i) * vf_load(y + i));
+    if (i < count) vf_store_part(y + i, vf_load_part(a + i, count - i) * vf_load_part(y + i, count - i), count - i);
+}
+
 static void divide(float *x, float divisor, int64_t count)
 {
     int64_t i = 0;
@@ -69,24 +76,28 @@ ALWAYS_INLINE void activate_backward(activation act, const float *x, const float
     vf_store_part(dx + i, last, rest);
 }
 
-/* Columns [j, j + count) of a row, count <= VF. */
-ALWAYS_INLINE void bias_activate_some(activation act, float *y, float *pre, const float *bias, int64_t count)
+/* The first `count` columns of a row, count <= VF. */
+ALWAYS_INLINE void bias_activate_some(activation act, float *y, float *slope, const float *bias, int64_t count)
 {
     vf argument = vf_load_some(y, count);
     if (bias) argument += vf_load_some(bias, count);
-    if (pre) vf_store_some(pre, argument, count);
-    vf_store_some(y, vf_activate(act, argument), count);
+    if (slope) {
+        vf_pair both = vf_activate_with_slope(act, argument);
+        vf_store_some(y, both.a, count);
+        vf_store_some(slope, both.b, count);
+    } else
+        vf_store_some(y, vf_activate(act, argument), count);
 }
 
-ALWAYS_INLINE void bias_activate(activation act, float *y, float *pre, const float *bias, int64_t rows,
-                                 int64_t columns)
+ALWAYS_INLINE void bias_activate(activation act, float *y, float *slope, const float *bias, int64_t stride,
+                                 int64_t rows, int64_t columns)
 {
-    for (int64_t i = 0; i < rows; i++, y += columns, pre = pre ? pre + columns : NULL) {
+    for (int64_t i = 0; i < rows; i++, y += stride, slope = slope ? slope + stride : NULL) {
         int64_t j = 0;
         for (; j + VF <= columns; j += VF)
-            bias_activate_some(act, y + j, pre ? pre + j : NULL, bias ? bias + j : NULL, VF);
+            bias_activate_some(act, y + j, slope ? slope + j : NULL, bias ? bias + j : NULL, VF);
         if (j < columns)
-            bias_activate_some(act, y + j, pre ? pre + j : NULL, bias ? bias + j : NULL, columns - j);
+            bias_activate_some(act, y + j, slope ? slope + j : NULL, bias ? bias + j : NULL, columns - j);
     }
 }
 
@@ -100,10 +111,15 @@ static void column_sums(const float *x, int64_t stride, int64_t rows, int64_t co
             low += vf_low(a);
             high += vf_high(a);
         }
+        if (count >= VF) {
+            vd_store(sums + j, vd_load(sums + j) + low);
+            vd_store(sums + j + VD, vd_load(sums + j + VD) + high);
+            continue;
+        }
         double lane[VF];
         vd_store(lane, low);
         vd_store(lane + VD, high);
-        for (int64_t k = 0; k < count && k < VF; k++) sums[j + k] += lane[k];
+        for (int64_t k = 0; k < count; k++) sums[j + k] += lane[k];
     }
 }
 
@@ -116,9 +132,10 @@ static void column_sums(const float *x, int64_t stride, int64_t rows, int64_t co
     {                                                                                                        \
         activate_backward(ACTIVATION_##name, x, dy, dx, count);                                              \
     }                                                                                                        \
-    static void bias_activate_##name(float *y, float *pre, const float *bias, int64_t rows, int64_t columns) \
+    static void bias_activate_##name(float *y, float *slope, const float *bias, int64_t stride,              \
+                                     int64_t rows, int64_t columns)                                          \
     {                                                                                                        \
-        bias_activate(ACTIVATION_##name, y, pre, bias, rows, columns);                                       \
+        bias_activate(ACTIVATION_##name, y, slope, bias, stride, rows, columns);                             \
     }
 ACTIVATION_LIST(DEFINE_ACTIVATION)
 
@@ -127,6 +144,7 @@ ACTIVATION_LIST(DEFINE_ACTIVATION)
 #define BIAS_ACTIVATE(name, text) [ACTIVATION_##name] = bias_activate_##name,
 const cpu_elementwise KERNEL(cpu_elementwise) = {
     .add = add,
+    .multiply = multiply,
     .divide = divide,
     .to_bf16 = to_bf16,
     .clear = clear,

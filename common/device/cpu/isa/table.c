@@ -17,4 +17,5 @@ const cpu_isa KERNEL(cpu_isa) = {
     .softmax = &KERNEL(cpu_softmax),
     .optimizer = &KERNEL(cpu_optimizer),
     .matrix = &KERNEL(cpu_matrix),
+    .winograd = &KERNEL(cpu_winograd),
 };

@@ -116,30 +116,36 @@ ALWAYS_INLINE vf vf_activate(activation act, vf x)
     }
 }
 
-/* dy times the derivative at x; for RELU x may be the result as well as the argument. */
-ALWAYS_INLINE vf vf_activate_backward(activation act, vf x, vf dy)
+/* a = act(x), b = act'(x), for activations whose value does not tell their slope. */
+ALWAYS_INLINE vf_pair vf_activate_with_slope(activation act, vf x)
 {
     switch (act) {
-    case ACTIVATION_RELU:
-        return vf_select(vf_greater(x, vf_set(0)), dy, vf_set(0));
     case ACTIVATION_SILU: {
         vf_pair s = vf_sigmoid(x);
-        return dy * (s.a * vf_fma(x, s.b, vf_set(1.0f)));
+        return (vf_pair){x * s.a, s.a * vf_fma(x, s.b, vf_set(1.0f))};
     }
     case ACTIVATION_GELU: {
         vf_pair normal = vf_normal(x);
-        return dy * vf_fma(x, normal.b, normal.a);
+        return (vf_pair){x * normal.a, vf_fma(x, normal.b, normal.a)};
     }
     case ACTIVATION_GELU_TANH: {
         vf square = x * x;
         vf u = x * vf_fma(square, vf_set(GELU_TANH_CUBIC), vf_set(GELU_TANH_LINEAR));
-        vf slope = vf_fma(square, vf_set(3 * GELU_TANH_CUBIC), vf_set(GELU_TANH_LINEAR));
+        vf rise = vf_fma(square, vf_set(3 * GELU_TANH_CUBIC), vf_set(GELU_TANH_LINEAR));
         vf_pair s = vf_sigmoid(u);
-        return dy * (s.a * vf_fma(x * s.b, slope, vf_set(1.0f)));
+        return (vf_pair){x * s.a, s.a * vf_fma(x * s.b, rise, vf_set(1.0f))};
     }
     default:
-        return dy;
+        return (vf_pair){vf_activate(act, x), vf_set(1.0f)};
     }
+}
+
+/* dy times the derivative at x; for RELU x may be the result as well as the argument. */
+ALWAYS_INLINE vf vf_activate_backward(activation act, vf x, vf dy)
+{
+    if (act == ACTIVATION_RELU) return vf_select(vf_greater(x, vf_set(0)), dy, vf_set(0));
+    if (act == ACTIVATION_NONE) return dy;
+    return dy * vf_activate_with_slope(act, x).b;
 }
 
 #endif

@@ -57,19 +57,20 @@ static status prepare_backward_weights(cuda_kernel *k)
 
 /* ---- passes around the product ---------------------------------------------------------------- */
 
-/* y = act(y); what was there is kept in `pre` where that is given. */
-__global__ static void activate_in_place(int act, int64_t count, float *y, float *pre)
+/* y = act(y), and its slope there where `slope` is given. */
+__global__ static void activate_in_place(int act, int64_t count, float *y, float *slope)
 {
     for (int64_t i = global_thread(); i < count; i += grid_threads()) {
         float value = y[i];
-        if (pre) pre[i] = value;
+        if (slope) slope[i] = activate_backward(act, value, 1);
         y[i] = activate(act, value);
     }
 }
 
 __global__ static void gradient_in_place(int act, int64_t count, const float *kept, float *dy)
 {
-    for (int64_t i = global_thread(); i < count; i += grid_threads()) dy[i] = activate_backward(act, kept[i], dy[i]);
+    for (int64_t i = global_thread(); i < count; i += grid_threads()) 
+        dy[i] = act == ACTIVATION_RELU ? activate_backward(act, kept[i], dy[i]) : kept[i] * dy[i];
 }
 
 struct store_biased {
@@ -101,7 +102,7 @@ static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
                     a->in));
     if (a->act == ACTIVATION_NONE || relu) return STATUS_OK;
     return launch(k, s, activate_in_place, dim3(blocks_for(m * a->out, THREADS)), dim3(THREADS), a->act, m * a->out, y,
-                  (float *)o[LINEAR_FWD_PRE]);
+                  (float *)o[LINEAR_FWD_SLOPE]);
 }
 
 static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,

@@ -10,6 +10,9 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = 8 << 20, CHUNKS = 2 };
+/* cudaMalloc cuts small allocations out of blocks of 2 MiB, and a peer that opens one sees its whole block:
+ * what is shared has blocks of its own. */
+enum { PLAIN_BYTES = 256, SHARED_BYTES = 2 << 20 };
 
 struct cuda_staging {
     char *chunks[CHUNKS];
@@ -72,7 +75,8 @@ static status no_memory(cuda_device *d, size_t bytes)
 status cuda_allocate(device *base, device_memory_kind kind, size_t bytes, device_memory *out)
 {
     cuda_device *d = (cuda_device *)base;
-    size_t rounded = bytes ? (bytes + 255) / 256 * 256 : 256;
+    size_t unit = kind == DEVICE_MEMORY_SHARED ? SHARED_BYTES : PLAIN_BYTES;
+    size_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
     void *data = NULL;
     TRY(cuda_use(d));
     cudaError_t code = kind == DEVICE_MEMORY_STAGING ? cudaHostAlloc(&data, rounded, cudaHostAllocPortable)

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-enum { POINTS = 400000 };
+enum { POINTS = 400000, ROWS = 50 };
 
 static double ulp(double exact)
 {
@@ -68,10 +68,10 @@ typedef struct value_case {
 
 static const value_case value_cases[] = {
     {ACTIVATION_SILU, -87, 87, 3.5},       {ACTIVATION_SILU, -1, 1, 3},
-    {ACTIVATION_SILU, 1e-8, 1e-3, 2},      {ACTIVATION_GELU, -12.8, -1, 6},
+    {ACTIVATION_SILU, 1e-8, 1e-3, 2.5},    {ACTIVATION_GELU, -12.8, -1, 6},
     {ACTIVATION_GELU, -1, 12, 3.5},        {ACTIVATION_GELU, 1e-8, 1e-3, 2},
     {ACTIVATION_GELU_TANH, -9, 20, 3.5},   {ACTIVATION_GELU_TANH, -1, 1, 3.5},
-    {ACTIVATION_GELU_TANH, 1e-8, 1e-3, 2},
+    {ACTIVATION_GELU_TANH, 1e-8, 1e-3, 2.5},
 };
 
 static const cpu_isa *next_supported(int *i)
@@ -85,16 +85,27 @@ static void fill_range(float *x, double low, double high)
     for (int i = 0; i < POINTS; i++) x[i] = (float)(low + (high - low) * i / (POINTS - 1));
 }
 
+/* y = act(x), by itself or beside its slope. */
+static void evaluate(const cpu_isa *isa, activation act, const float *x, float *y, float *slope)
+{
+    if (!slope) {
+        isa->elementwise->activate[act](x, y, POINTS);
+        return;
+    }
+    for (int i = 0; i < POINTS; i++) y[i] = x[i];
+    isa->elementwise->bias_activate[act](y, slope, NULL, POINTS / ROWS, ROWS, POINTS / ROWS);
+}
+
 static void activations_are_within_ulps(void **context)
 {
-    (void)context;
-    float *x = cpu_test_blank(POINTS), *y = cpu_test_blank(POINTS);
+    const bool *with_slope = *context;
+    float *x = cpu_test_blank(POINTS), *y = cpu_test_blank(POINTS), *slope = cpu_test_blank(POINTS);
     const cpu_isa *isa;
     for (int next = 0; (isa = next_supported(&next));)
         for (size_t k = 0; k < sizeof value_cases / sizeof value_cases[0]; k++) {
             const value_case *v = &value_cases[k];
             fill_range(x, v->low, v->high);
-            isa->elementwise->activate[v->act](x, y, POINTS);
+            evaluate(isa, v->act, x, y, *with_slope ? slope : NULL);
             for (int i = 0; i < POINTS; i++) {
                 double exact = exact_value(v->act, x[i]);
                 if (!(fabs(y[i] - exact) <= v->ulps * ulp(exact) + conditioning(v->act, x[i])))
@@ -104,19 +115,23 @@ static void activations_are_within_ulps(void **context)
         }
     free(x);
     free(y);
+    free(slope);
 }
 
 static void slopes_are_exact_to_float_precision(void **context)
 {
-    (void)context;
+    const bool *forward = *context;
     static const activation acts[] = {ACTIVATION_SILU, ACTIVATION_GELU, ACTIVATION_GELU_TANH};
     float *x = cpu_test_blank(POINTS), *dx = cpu_test_blank(POINTS), *dy = cpu_test_blank(POINTS);
     const cpu_isa *isa;
-    for (int i = 0; i < POINTS; i++) dy[i] = 1;
     fill_range(x, -20, 20);
     for (int next = 0; (isa = next_supported(&next));)
         for (int k = 0; k < 3; k++) {
-            isa->elementwise->activate_backward[acts[k]](x, dy, dx, POINTS);
+            for (int i = 0; i < POINTS; i++) dy[i] = 1;
+            if (*forward)
+                evaluate(isa, acts[k], x, dy, dx);
+            else
+                isa->elementwise->activate_backward[acts[k]](x, dy, dx, POINTS);
             for (int i = 0; i < POINTS; i++) {
                 double exact = exact_slope(acts[k], x[i]);
                 if (!(fabs(dx[i] - exact) <= 2.8e-7))
@@ -197,9 +212,13 @@ static void arithmetic_is_that_of_ieee_754(void **context)
 
 int main(void)
 {
+    static bool apart = false, together = true;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(activations_are_within_ulps),
-        cmocka_unit_test(slopes_are_exact_to_float_precision),
+        {"activations are within ulps", activations_are_within_ulps, NULL, NULL, &apart},
+        {"activations are within ulps beside their slopes", activations_are_within_ulps, NULL, NULL, &together},
+        {"slopes are exact to float precision", slopes_are_exact_to_float_precision, NULL, NULL, &apart},
+        {"slopes are exact to float precision beside values", slopes_are_exact_to_float_precision, NULL, NULL,
+         &together},
         cmocka_unit_test(exponentials_are_within_an_ulp),
         cmocka_unit_test(exponentials_of_the_extremes_are_zero_infinite_or_not_a_number),
         cmocka_unit_test(arithmetic_is_that_of_ieee_754),

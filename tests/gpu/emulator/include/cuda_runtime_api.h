@@ -16,6 +16,7 @@ typedef enum cudaError {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
+    cudaErrorDeviceUninitialized = 201,
     cudaErrorNotReady = 600
 } cudaError_t;
 typedef struct emulated_stream *cudaStream_t;
@@ -31,7 +32,8 @@ enum {
     cudaHostAllocDefault = 0,
     cudaHostAllocPortable = 1,
     cudaHostAllocMapped = 2,
-    cudaHostRegisterPortable = 1
+    cudaHostRegisterPortable = 1,
+    cudaIpcMemLazyEnablePeerAccess = 1
 };
 
 struct cudaDeviceProp {
@@ -43,6 +45,10 @@ struct cudaDeviceProp {
 struct cudaPointerAttributes {
     enum cudaMemoryType type;
 };
+
+typedef struct cudaIpcMemHandle_st {
+    char reserved[64];
+} cudaIpcMemHandle_t;
 
 cudaError_t cudaSetDevice(int gpu);
 cudaError_t cudaGetLastError(void);
@@ -56,6 +62,9 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest);
 
 cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *data);
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *data);
+cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t cudaIpcCloseMemHandle(void *data);
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *data);
 cudaError_t cudaHostRegister(void *data, size_t bytes, unsigned flags);
