@@ -27,7 +27,14 @@ const device_info *device_get_info(const device *d)
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out)
 {
     *out = (device_memory){.fd = -1, .kind = kind};
-    return d->backend->allocate(d, kind, bytes, out);
+    status rc = d->backend->allocate(d, kind, bytes, out);
+    d->refused = d->refused || rc != STATUS_OK;
+    return rc;
+}
+
+bool device_has_refused(const device *d)
+{
+    return d->refused;
 }
 
 void device_free(device *d, device_memory *memory)
@@ -185,6 +192,31 @@ void device_fence_fail(device_fence *f, const error_record *error)
 status device_stream_synchronize(device_stream *s)
 {
     return s->device->backend->stream_synchronize(s);
+}
+
+status device_capture_begin(device_stream *s)
+{
+    const device *d = s->device;
+    if (!d->backend->capture_begin)
+        return fail(STATUS_CONFIG, "graphs: found device %s, allowed is cuda", d->backend->name);
+    return d->backend->capture_begin(s);
+}
+
+status device_capture_end(device_stream *s, device_graph **out)
+{
+    *out = NULL;
+    return s->device->backend->capture_end(s, out);
+}
+
+status device_graph_launch(device_stream *s, device_graph *graph)
+{
+    return s->device->backend->graph_launch(s, graph);
+}
+
+void device_graph_close(device_graph **graph)
+{
+    if (*graph) (*graph)->device->backend->graph_close(*graph);
+    *graph = NULL;
 }
 
 void device_set_idle(device *d, device_idle_function idle, void *context)

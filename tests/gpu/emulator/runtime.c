@@ -1,13 +1,14 @@
 /* The emulated run-time: the device, streams, events, the driver. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/libraries.h"
+#include "tests/gpu/emulator/memory.h"
 
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct emulated_stream {
-    int unused;
+    struct emulated_graph *capture; /* NULL: work runs at once */
 };
 
 struct emulated_event {
@@ -18,9 +19,16 @@ void emulator_fill_cudnn(cudnn_table *out); /* cudnn.c */
 
 /* ---- the device ------------------------------------------------------------------------------- */
 
+/* All GPUs are the one memory and the one processor; EMULATED_GPUS says how many there seem to be. */
+static int count_gpus(void)
+{
+    const char *count = getenv("EMULATED_GPUS");
+    return count ? atoi(count) : 1;
+}
+
 cudaError_t cudaSetDevice(int number)
 {
-    return number == 0 ? cudaSuccess : cudaErrorInvalidValue;
+    return number >= 0 && number < count_gpus() ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaGetLastError(void)
@@ -40,7 +48,7 @@ const char *cudaGetErrorName(cudaError_t code)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = count_gpus();
     return cudaSuccess;
 }
 
