@@ -69,6 +69,50 @@ status ps_listen(const ps_member *m, int server, ps_port *port, char *url)
     return STATUS_OK;
 }
 
+/* ---- memory of GPUs --------------------------------------------------------------------------- */
+
+static bool asks_for_peers(const ps_member *m)
+{
+    return m->options->payload == PS_PAYLOAD_P2P;
+}
+
+/* What is nowhere is shown as something that is there. */
+static const device_memory *shown(const ps_member *m, int index)
+{
+    return m->shown[index] ? m->shown[index] : m->shown[PS_SEGMENT_PARAMS];
+}
+
+static status refuse_peers(status rc)
+{
+    if (rc == STATUS_CONFIG) error_context("option --payload p2p: take shm or zmq");
+    return rc;
+}
+
+status ps_describe(const ps_member *m, bool shared, const char *url, ps_offer_own *out)
+{
+    *out = (ps_offer_own){.host = shm_host_id(), .shared = shared, .url = url};
+    if (!asks_for_peers(m)) return STATUS_OK;
+    for (int i = 0; i < m->shown_count; i++)
+        TRY(refuse_peers(device_share_memory(m->device, shown(m, i), &out->shares[i])));
+    out->share_count = m->shown_count;
+    return STATUS_OK;
+}
+
+status ps_peers_open(const ps_member *m, ps_meeting *meeting)
+{
+    for (int i = 0; meeting->peers && i < ps_member_count(m->policy, m->world) * m->shown_count; i++) {
+        if (i / m->shown_count == m->member || meeting->peers[i].data) continue;
+        TRY(refuse_peers(device_peer_open(m->device, &meeting->shares[i], &meeting->peers[i])));
+    }
+    return STATUS_OK;
+}
+
+void ps_peers_close(const ps_member *m, ps_meeting *meeting)
+{
+    for (int i = 0; meeting->peers && i < ps_member_count(m->policy, m->world) * m->shown_count; i++)
+        device_peer_close(m->device, &meeting->peers[i]);
+}
+
 /* ---- the meeting ------------------------------------------------------------------------------ */
 
 /* What all members' own lines come to. */
@@ -89,6 +133,9 @@ static status read_offers(const ps_member *m, const sync_blob *mine, const sync_
         name_member(m, i, who, sizeof who);
         TRY(ps_offer_read(&offers[i], who, &own, url, sizeof url));
         TRY(ps_offer_compare(mine, me, &offers[i], who));
+        if (out->shares && own.share_count != m->shown_count)
+            return fail(STATUS_CONFIG, "option --payload: found p2p, allowed is shm or zmq: %s shows no memory of a GPU", who);
+        for (int s = 0; out->shares && s < m->shown_count; s++) out->shares[i * m->shown_count + s] = own.shares[s];
         if (i == 0) all->host = own.host;
         all->one_host = all->one_host && own.host == all->host;
         all->all_shared = all->all_shared && own.shared;
@@ -104,6 +151,9 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
 {
     ps_payload payload = (ps_payload)m->options->payload;
     bool possible = all->one_host && all->all_shared;
+    if (payload == PS_PAYLOAD_P2P && (m->adapter || !all->one_host))
+        return fail(STATUS_CONFIG, "option --payload: found p2p, allowed is zmq: %s",
+                    m->adapter ? "only messages can be paced (--link)" : "ranks run on several hosts");
     if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
         return fail(STATUS_CONFIG, "option --transport: found %s with ranks on several hosts, allowed is tcp",
                     m->hub ? "inproc" : "ipc");
@@ -113,13 +163,13 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
         return fail(STATUS_CONFIG, "option --payload: found shm, allowed is zmq: %s",
                     all->one_host ? "the device's memory cannot be shared" : "ranks run on several hosts");
     /* Among threads a frame is the sender's memory already. */
-    *shares = possible && !m->adapter && payload != PS_PAYLOAD_ZMQ && (payload == PS_PAYLOAD_SHM || !m->hub);
+    *shares = possible && !m->adapter && (payload == PS_PAYLOAD_AUTO || payload == PS_PAYLOAD_SHM) && (payload == PS_PAYLOAD_SHM || !m->hub);
     return STATUS_OK;
 }
 
 static shm_segment segment_of(const ps_member *m, int index)
 {
-    const device_memory *memory = m->shown[index] ? m->shown[index] : m->shown[PS_SEGMENT_PARAMS];
+    const device_memory *memory = shown(m, index);
     return (shm_segment){.fd = memory->fd, .data = memory->data, .bytes = (int64_t)memory->bytes};
 }
 
@@ -140,6 +190,15 @@ static status exchange_arenas(const ps_member *m, ps_meeting *out)
     return shm_exchange(&options, out->segments);
 }
 
+static status open_peer_tables(const ps_member *m, ps_meeting *out)
+{
+    size_t count = (size_t)(ps_member_count(m->policy, m->world) * m->shown_count);
+    if (!asks_for_peers(m)) return STATUS_OK;
+    out->shares = calloc(count, sizeof *out->shares);
+    out->peers = calloc(count, sizeof *out->peers);
+    return out->shares && out->peers ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for what %d ranks show", m->world);
+}
+
 status ps_meet(const ps_member *m, const sync_blob *mine, const sync_blob *offers, ps_meeting *out)
 {
     *out = (ps_meeting){.urls = calloc((size_t)m->servers, sizeof *out->urls)};
@@ -147,9 +206,11 @@ status ps_meet(const ps_member *m, const sync_blob *mine, const sync_blob *offer
     circumstances all;
     bool shares = false;
     status rc;
+    TRY_GOTO(rc, open_peer_tables(m, out), failed);
     TRY_GOTO(rc, read_offers(m, mine, offers, out, &all), failed);
     TRY_GOTO(rc, decide_sharing(m, &all, &shares), failed);
     if (shares && ps_member_count(m->policy, m->world) > 1) TRY_GOTO(rc, exchange_arenas(m, out), failed);
+    TRY_GOTO(rc, ps_peers_open(m, out), failed);
     return STATUS_OK;
 failed:
     ps_part(m, out);
@@ -160,12 +221,28 @@ void ps_part(const ps_member *m, ps_meeting *meeting)
 {
     for (int i = 0; meeting->segments && i < ps_member_count(m->policy, m->world) * m->shown_count; i++)
         shm_close(&meeting->segments[i]);
+    ps_peers_close(m, meeting);
     free(meeting->segments);
+    free(meeting->shares);
+    free(meeting->peers);
     free(meeting->urls);
     *meeting = (ps_meeting){0};
 }
 
+status ps_pin_segments(const ps_meeting *meeting, device *d, int first, int end, int stride, int index, bool pin)
+{
+    for (int i = first + index; meeting->segments && i < end; i += stride) {
+        const shm_segment *s = &meeting->segments[i];
+        if (!s->data) continue;
+        if (pin) TRY(device_pin(d, s->data, (size_t)s->bytes));
+        else device_unpin(d, s->data);
+    }
+    return STATUS_OK;
+}
+
 void *ps_meeting_segment(const ps_member *m, const ps_meeting *meeting, int member, int segment)
 {
-    return meeting->segments ? meeting->segments[member * m->shown_count + segment].data : NULL;
+    int index = member * m->shown_count + segment;
+    if (meeting->peers) return meeting->peers[index].data;
+    return meeting->segments ? meeting->segments[index].data : NULL;
 }

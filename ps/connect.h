@@ -25,9 +25,13 @@ typedef struct ps_member {
     int64_t frame_bytes; /* that a frame has at most */
     const device_memory *shown[PS_SEGMENTS]; /* what others may map; NULL: nothing there, the parameters instead */
     int shown_count;     /* the same for every member */
+    device *device;      /* that the shown memory is of; it opens the others' (p2p) */
     int64_t stall_timeout_ns;
     net_adapter *adapter; /* that its transports share; NULL: nothing is emulated */
 } ps_member;
+
+/* What a member says of itself in its offer. STATUS_CONFIG where p2p is asked for and its memory cannot be shown so. */
+status ps_describe(const ps_member *m, bool shared, const char *url, ps_offer_own *out);
 
 int ps_member_count(const ps_policy *policy, int world);
 
@@ -41,7 +45,9 @@ status ps_listen(const ps_member *m, int server, ps_port *port, char *url);
 /* What came of all members' offers. */
 typedef struct ps_meeting {
     char (*urls)[PS_URL_MAX]; /* [servers] */
-    shm_segment *segments;    /* [members][shown_count] of the others; NULL: tensors travel in frames */
+    shm_segment *segments;    /* [members][shown_count] of the others; NULL: not through shared memory */
+    device_share *shares;     /* [members][shown_count] p2p, else NULL */
+    device_peer *peers;       /* [members][shown_count] what was opened of them */
 } ps_meeting;
 
 /* Compares all offers with `mine`, and exchanges arenas where tensors go through shared memory. Takes no
@@ -50,7 +56,15 @@ typedef struct ps_meeting {
 status ps_meet(const ps_member *m, const sync_blob *mine, const sync_blob *offers, ps_meeting *out);
 void ps_part(const ps_member *m, ps_meeting *meeting);
 
-/* What another member shows; NULL where tensors travel in frames. */
+/* p2p: ends the use of the others' memory, and begins it again; both may be called at any time. A member frees
+ * what it shows when all others have closed. */
+void ps_peers_close(const ps_member *m, ps_meeting *meeting);
+status ps_peers_open(const ps_member *m, ps_meeting *meeting);
+
+/* Pins for `d`, or unpins, segments first + index, first + stride + index, ... below `end` that are in sight. */
+status ps_pin_segments(const ps_meeting *meeting, device *d, int first, int end, int stride, int index, bool pin);
+
+/* What another member shows, in shared memory or in its GPU's; NULL where tensors travel in frames. */
 void *ps_meeting_segment(const ps_member *m, const ps_meeting *meeting, int member, int segment);
 
 #endif

@@ -18,6 +18,7 @@ status ps_engine_open_ports(ps_engine *e)
                             .frame_bytes = ps_plan_largest_frame(e->plan, c->params),
                             .shown = {&c->params->params, &c->params->grads},
                             .shown_count = 2,
+                            .device = c->device,
                             .stall_timeout_ns = c->stall_timeout_ns,
                             .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
     transport_options options;
@@ -37,9 +38,8 @@ status ps_engine_offer(sync_engine *base, sync_blob *out)
 {
     ps_engine *e = (ps_engine *)base;
     const sync_context *c = &base->context;
-    ps_offer_own own = {.host = shm_host_id(),
-                        .shared = c->params->params.fd >= 0 && c->params->grads.fd >= 0,
-                        .url = e->url};
+    ps_offer_own own;
+    TRY(ps_describe(&e->member, c->params->params.fd >= 0 && c->params->grads.fd >= 0, e->url, &own));
     free(e->offer.data);
     e->offer = (sync_blob){0};
     TRY(ps_offer_make(&own, c->world, c->policy, &e->policy, e->options, c->params, c->optimizer, &e->offer));
@@ -83,10 +83,18 @@ static status meet_servers(ps_engine *e)
     return STATUS_OK;
 }
 
+status ps_engine_pin_gradients(ps_engine *e, bool pin)
+{
+    const sync_context *c = &e->base.context;
+    return ps_pin_segments(&e->meeting, c->front->device, 0, c->world * e->member.shown_count, e->member.shown_count,
+                           PS_SEGMENT_GRADS, pin);
+}
+
 status ps_engine_connect(sync_engine *base, const sync_blob *offers)
 {
     ps_engine *e = (ps_engine *)base;
     TRY(ps_meet(&e->member, &e->offer, offers, &e->meeting));
+    if (e->server && base->context.front) TRY(ps_engine_pin_gradients(e, true));
     if (e->server) {
         show_server_the_workers(e);
         TRY(ps_server_start(e->server));

@@ -4,8 +4,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FIRST_LINE "psring parameter server 1"
-enum { OWN_LINES = 4, LINE_MAX = 512 };
+#define FIRST_LINE "psring parameter server 2"
+enum { OWN_LINES = 5, LINE_MAX = 1536 };
+_Static_assert(LINE_MAX > PS_OFFER_SHARES * 2 * DEVICE_SHARE_BYTES + 16, "a line must hold all shares");
+
+static void describe_shares(text_buffer *t, const ps_offer_own *own)
+{
+    text_append(t, "shares %d ", own->share_count);
+    for (int i = 0; i < own->share_count; i++)
+        for (int b = 0; b < DEVICE_SHARE_BYTES; b++) text_append(t, "%02x", own->shares[i].bytes[b]);
+    text_append(t, "\n");
+}
 
 static void describe_policy(text_buffer *t, const char *name, const ps_policy *p, const ps_options *o)
 {
@@ -47,6 +56,7 @@ status ps_offer_make(const ps_offer_own *own, int world, const char *policy_name
 {
     text_buffer t = {0};
     text_append(&t, FIRST_LINE "\nhost %016" PRIx64 "\nshared %d\nurl %s\n", own->host, own->shared, own->url);
+    describe_shares(&t, own);
     text_append(&t, "ranks %d\n", world);
     describe_policy(&t, policy_name, policy, options);
     describe_optimizer(&t, optimizer_get_options(optimizer));
@@ -72,16 +82,34 @@ static size_t read_line(const sync_blob *b, size_t at, char line[LINE_MAX])
     return at < b->bytes ? at + 1 : at;
 }
 
+/* "shares 1 00ff..." */
+static bool read_shares(const char *line, ps_offer_own *own)
+{
+    int at = 0;
+    if (sscanf(line, "shares %d %n", &own->share_count, &at) != 1 || at == 0) return false;
+    if (own->share_count < 0 || own->share_count > PS_OFFER_SHARES) return false;
+    line += at;
+    if (strlen(line) != (size_t)own->share_count * 2 * DEVICE_SHARE_BYTES) return false;
+    for (int i = 0; i < own->share_count * DEVICE_SHARE_BYTES; i++) {
+        unsigned byte;
+        if (sscanf(line + 2 * i, "%2x", &byte) != 1) return false;
+        own->shares[i / DEVICE_SHARE_BYTES].bytes[i % DEVICE_SHARE_BYTES] = (uint8_t)byte;
+    }
+    return true;
+}
+
 status ps_offer_read(const sync_blob *offer, const char *who, ps_offer_own *own, char *url, size_t size)
 {
-    char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX];
+    char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX], shares[LINE_MAX];
     size_t at = read_line(offer, 0, first);
     at = read_line(offer, at, host);
     at = read_line(offer, at, shared);
-    read_line(offer, at, address);
+    at = read_line(offer, at, address);
+    read_line(offer, at, shares);
     int is_shared = 0;
     if (strcmp(first, FIRST_LINE) != 0 || sscanf(host, "host %" SCNx64, &own->host) != 1 ||
-        sscanf(shared, "shared %d", &is_shared) != 1 || strncmp(address, "url ", 4) != 0)
+        sscanf(shared, "shared %d", &is_shared) != 1 || strncmp(address, "url ", 4) != 0 ||
+        !read_shares(shares, own))
         return fail(STATUS_PROTOCOL, "%s: found '%s', expected is '" FIRST_LINE "'", who, first);
     own->shared = is_shared;
     snprintf(url, size, "%s", address + 4);

@@ -6,10 +6,13 @@
 #include "common/sync/engine.h"
 #include "ps/policy.h"
 
+enum { PS_OFFER_SHARES = 5 };
 typedef struct ps_offer_own {
     uint64_t host;   /* shm_host_id() */
     bool shared;     /* its arenas can be mapped */
     const char *url; /* of its server; "" where it has none */
+    int share_count; /* p2p: memory of its GPU that the others open */
+    device_share shares[PS_OFFER_SHARES];
 } ps_offer_own;
 
 /* The caller frees out->data. */

@@ -53,7 +53,7 @@ static const char *const consistency_names[] = {"policy", "sync", "ssp", "async"
 static const char *const priority_names[] = {"policy", "reverse", "fifo", NULL};
 static const char *const placement_names[] = {"policy", "rank", "own", NULL};
 static const char *const switch_names[] = {"policy", "on", "off", NULL};
-static const char *const payload_names[] = {"auto", "shm", "zmq", NULL};
+static const char *const payload_names[] = {"auto", "shm", "zmq", "p2p", NULL};
 static const char *const loss_names[] = {"policy", "device0", "replica", NULL};
 static const char *const lifetime_names[] = {"policy", "torch", "lean", NULL};
 static const char *const transport_names[] = {"auto", "inproc", "ipc", "tcp", NULL};
@@ -85,7 +85,7 @@ static const option option_list[] = {
     {.name = "keep-grads", .type = OPTION_FLAG, .offset = FIELD(keep_grads),
      .help = "dp: gradients live on between steps, as zero_grad() left them before torch 2.0"},
     {.name = "payload", .type = OPTION_CHOICE, .offset = FIELD(payload), .initial = "auto", .choices = payload_names,
-     .help = "tensors go through shared memory, ZeroMQ carries the notice; or ZeroMQ carries all"},
+     .help = "tensors go through shared memory, or from GPU to GPU (p2p), ZeroMQ carries the notice; or ZeroMQ carries all"},
     {.name = "transport", .type = OPTION_CHOICE, .offset = FIELD(transport), .initial = "auto",
      .choices = transport_names, .help = "of ZeroMQ; auto: ipc, inproc where ranks are threads"},
     {.name = "interface", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(interface), .initial = "lo",
@@ -163,6 +163,7 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
         {options->dp_loss > 0, "dp-loss", loss_names[options->dp_loss]},
         {options->dp_lifetimes > 0, "dp-lifetimes", lifetime_names[options->dp_lifetimes]},
         {options->keep_grads, "keep-grads", "it"},
+        {options->payload == PS_PAYLOAD_P2P, "payload", "p2p"},
     };
     TRY(refuse(list, sizeof list / sizeof list[0], name, "with ps=dp"));
     override(out, options);

@@ -27,7 +27,14 @@ const device_info *device_get_info(const device *d)
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out)
 {
     *out = (device_memory){.fd = -1, .kind = kind};
-    return d->backend->allocate(d, kind, bytes, out);
+    status rc = d->backend->allocate(d, kind, bytes, out);
+    d->refused = d->refused || rc != STATUS_OK;
+    return rc;
+}
+
+bool device_has_refused(const device *d)
+{
+    return d->refused;
 }
 
 void device_free(device *d, device_memory *memory)
@@ -62,6 +69,11 @@ status device_convert(device_stream *s, void *to, dtype to_type, const void *fro
     return s->device->backend->convert(s, to, to_type, from, from_type, count, divisor);
 }
 
+status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)
+{
+    return s->device->backend->add(s, to, a, b, type, count);
+}
+
 status device_clear(device_stream *s, void *data, size_t bytes)
 {
     return s->device->backend->clear(s, data, bytes);
@@ -70,6 +82,24 @@ status device_clear(device_stream *s, void *data, size_t bytes)
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes)
 {
     return d->backend->usage(d, used_bytes, total_bytes);
+}
+
+status device_share_memory(device *d, const device_memory *memory, device_share *out)
+{
+    *out = (device_share){0};
+    return d->backend->share(d, memory, out);
+}
+
+status device_peer_open(device *d, const device_share *share, device_peer *out)
+{
+    *out = (device_peer){0};
+    return d->backend->peer_open(d, share, out);
+}
+
+void device_peer_close(device *d, device_peer *peer)
+{
+    if (peer->data) d->backend->peer_close(d, peer);
+    *peer = (device_peer){0};
 }
 
 status device_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out)
@@ -162,6 +192,31 @@ void device_fence_fail(device_fence *f, const error_record *error)
 status device_stream_synchronize(device_stream *s)
 {
     return s->device->backend->stream_synchronize(s);
+}
+
+status device_capture_begin(device_stream *s)
+{
+    const device *d = s->device;
+    if (!d->backend->capture_begin)
+        return fail(STATUS_CONFIG, "graphs: found device %s, allowed is cuda", d->backend->name);
+    return d->backend->capture_begin(s);
+}
+
+status device_capture_end(device_stream *s, device_graph **out)
+{
+    *out = NULL;
+    return s->device->backend->capture_end(s, out);
+}
+
+status device_graph_launch(device_stream *s, device_graph *graph)
+{
+    return s->device->backend->graph_launch(s, graph);
+}
+
+void device_graph_close(device_graph **graph)
+{
+    if (*graph) (*graph)->device->backend->graph_close(*graph);
+    *graph = NULL;
 }
 
 void device_set_idle(device *d, device_idle_function idle, void *context)

@@ -24,6 +24,7 @@ typedef struct device device;
 typedef struct device_stream device_stream;
 typedef struct device_fence device_fence;
 typedef struct device_kernel device_kernel;
+typedef struct device_graph device_graph;
 
 /* In what matrix products multiply where storage is float32. */
 typedef enum device_precision { DEVICE_PRECISION_F32, DEVICE_PRECISION_TF32, DEVICE_PRECISION_BF16 } device_precision;
@@ -36,6 +37,7 @@ typedef struct device_config {
     void *simulation;   /* sim: the simulation that all ranks share; NULL otherwise */
     int precision;      /* device_precision; all but cuda: float32 alone */
     bool share_gpu;     /* cuda: ranks beyond the GPUs share them */
+    bool benchmark;     /* cuda: times cuDNN's algorithms and takes the fastest */
 } device_config;
 
 typedef struct device_info {
@@ -71,6 +73,9 @@ typedef struct device_memory {
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void device_free(device *d, device_memory *memory);
 
+/* Whether an allocation has failed. */
+bool device_has_refused(const device *d);
+
 /* Lets the device copy from and to this host memory fast, and behind the host; costs nothing elsewhere.
  * Undone before the memory goes. */
 status device_pin(device *d, void *data, size_t bytes);
@@ -88,12 +93,38 @@ status device_download(device_stream *s, void *host, const void *from, dtype typ
 status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                       double divisor);
 
+/* In stream order: to[i] = a[i] + b[i]; `to` may be either. All are device memory. */
+status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
+
 /* In stream order: bytes become zero. */
 status device_clear(device_stream *s, void *data, size_t bytes);
 
 /* What the driver says is in use on the device, by all processes, and what there is; -1 where there is no
  * driver to ask. */
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
+
+/* ---- one rank's memory for another's --------------------------------------------------------------
+ *
+ * GPUs of one machine copy from each other's memory without the host. The owner describes an allocation of
+ * kind SHARED, the description travels as bytes, and a peer on the same machine opens it. */
+
+enum { DEVICE_SHARE_BYTES = 128 };
+typedef struct device_share {
+    uint8_t bytes[DEVICE_SHARE_BYTES];
+} device_share;
+
+/* STATUS_CONFIG where the device's memory cannot be opened by others. */
+status device_share_memory(device *d, const device_memory *memory, device_share *out);
+
+/* What was opened: `data` can stand in device_convert(), on either side, as long as the owner keeps it. */
+typedef struct device_peer {
+    void *data;
+    bool mapped; /* the back end's */
+} device_peer;
+
+/* STATUS_CONFIG with the reason where this device cannot reach the owner's. Closed before the owner frees. */
+status device_peer_open(device *d, const device_share *share, device_peer *out);
+void device_peer_close(device *d, device_peer *peer);
 
 /* ---- parameter layouts ------------------------------------------------------------------------ */
 
@@ -155,6 +186,17 @@ void device_fence_fail(device_fence *f, const error_record *error);
 
 /* Waits until the stream's work is done. STATUS_AGAIN on the virtual device. */
 status device_stream_synchronize(device_stream *s);
+
+/* ---- recorded work ---------------------------------------------------------------------------- */
+
+/* From begin to end, what this thread launches on the stream is recorded and does not run; `out` is then launched as
+ * often as wanted, with the operands and scalars of the record. Operations alone may be recorded: no copies from or
+ * to the host, no marks, no fences. Where an operation fails meanwhile the recording is ended all the same.
+ * STATUS_CONFIG on a device that records nothing: all but cuda. */
+status device_capture_begin(device_stream *s);
+status device_capture_end(device_stream *s, device_graph **out);
+status device_graph_launch(device_stream *s, device_graph *graph);
+void device_graph_close(device_graph **graph);
 
 /* What a blocking wait calls over and over on a CPU: an engine that is progressed inline. It returns
  * true if it did anything. NULL: the wait spins shortly, then sleeps until the fence moves. */

@@ -21,8 +21,13 @@ typedef struct device_backend {
 
     status (*convert)(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                       double divisor);
+    status (*add)(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
     status (*clear)(device_stream *s, void *data, size_t bytes);
     status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes);
+
+    status (*share)(device *d, const device_memory *memory, device_share *out);
+    status (*peer_open)(device *d, const device_share *share, device_peer *out);
+    void (*peer_close)(device *d, device_peer *peer);
 
     status (*choose_layout)(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
     status (*layout_pack)(device *d, const device_layout *layout, const void *plain, void *packed);
@@ -45,6 +50,12 @@ typedef struct device_backend {
     bool (*fence_reached)(device_fence *f, uint64_t value);
     void (*fence_fail)(device_fence *f, const error_record *error);
 
+    /* All four NULL on a device that records nothing. */
+    status (*capture_begin)(device_stream *s);
+    status (*capture_end)(device_stream *s, device_graph **out);
+    status (*graph_launch)(device_stream *s, device_graph *graph);
+    void (*graph_close)(device_graph *graph);
+
     status (*mark)(device_stream *s, int slot);
     int64_t (*mark_ns)(device_stream *s, int slot);
     int64_t (*now_ns)(device *d);
@@ -56,6 +67,7 @@ struct device {
     device_info info;
     device_idle_function idle;
     void *idle_context;
+    bool refused; /* an allocation */
 };
 
 struct device_stream {
@@ -64,6 +76,10 @@ struct device_stream {
 };
 
 struct device_fence {
+    device *device;
+};
+
+struct device_graph {
     device *device;
 };
 

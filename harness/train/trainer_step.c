@@ -166,8 +166,7 @@ static status stage_begin_forward(trainer *t)
 static status stage_forward(trainer *t)
 {
     if (!t->slot) return STATUS_OK;
-    return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->forward_end, &t->observer, &t->scalars,
-                           &t->ledger);
+    return trainer_run_pass(t, TRAINER_FORWARD, t->slot->program->forward_end);
 }
 
 static status stage_place(trainer *t)
@@ -197,8 +196,7 @@ static status stage_loss(trainer *t)
     t->loss_here = t->loss_here && (t->slot || t->loss_kernel);
     if (!t->loss_here) return STATUS_OK;
     if (t->loss_kernel) return launch_one_loss(t);
-    return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->loss_end, &t->observer, &t->scalars,
-                           &t->ledger);
+    return trainer_run_pass(t, TRAINER_LOSS, t->slot->program->loss_end);
 }
 
 static status stage_scatter_gradient(trainer *t)
@@ -220,8 +218,7 @@ static status stage_enter_backward(trainer *t)
 static status stage_backward(trainer *t)
 {
     if (!t->slot) return STATUS_OK;
-    return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->op_count, &t->observer, &t->scalars,
-                           &t->ledger);
+    return trainer_run_pass(t, TRAINER_BACKWARD, t->slot->program->op_count);
 }
 
 static status stage_enter_finish(trainer *t)
@@ -377,17 +374,19 @@ static void report_step(trainer *t, step_result *out)
     int64_t begin = device_mark_ns(s, MARK_BEGIN), end = device_mark_ns(s, MARK_END);
     int64_t after = take_counters(t);
     take_marks(t, begin);
+    int64_t waited = t->exposed_rest + t->exposed_forward + t->exposed_backward + after;
     step_times times = {.total = end - begin,
                         .load = t->sums.load,
                         .forward = t->sums.forward - t->exposed_forward,
                         .backward = t->sums.backward - t->exposed_backward,
-                        .exposed = t->exposed_rest + t->exposed_forward + t->exposed_backward + after,
+                        .exposed = waited < t->counters.total_ns ? waited : t->counters.total_ns,
                         .optimizer = t->counters.optimizer_ns,
                         .communication = t->counters.total_ns,
                         .hidden = STEP_NOT_MEASURED,
                         .first_to_backward_end = STEP_NOT_MEASURED,
                         .last_bucket = STEP_NOT_MEASURED};
-    times.other = times.total - times.load - times.forward - times.backward - times.exposed -
+    times.waiting = waited - times.exposed;
+    times.other = times.total - times.load - times.forward - times.backward - waited -
                   (times.optimizer - t->counters.optimizer_aside_ns);
     *out = (step_result){.index = t->step.index,
                          .begin_ns = begin,

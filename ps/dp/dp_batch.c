@@ -14,6 +14,7 @@ status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sy
 {
     dp_engine *e = dp_engine_of(base);
     const sync_context *c = context_of(e);
+    TRY(ps_peers_open(&e->member, &e->meeting));
     dp_lives_begin_batch(e);
     if (!e->accumulates) e->contributors = 0;
     e->step = step->index;
@@ -40,25 +41,32 @@ static void cut(dp_engine *e)
     }
 }
 
-static int64_t count_targets(const sync_exchange *x, const dp_part *p, bool exist)
+/* `all_targets` is host memory. */
+static int64_t count_targets(const sync_exchange *x, const dp_part *p, const void *all_targets, bool exist)
 {
     int64_t first = p->first * x->targets_each, count = p->samples * x->targets_each, counted = 0;
     if (x->target_type != DTYPE_I32) return count;
     if (!exist)
         return x->loaded > 0 ? p->samples * x->targets / x->loaded
                              : 0; /* a share of those that were counted */
-    const int32_t *targets = (const int32_t *)x->target->data + first;
+    const int32_t *targets = (const int32_t *)all_targets + first;
     for (int64_t i = 0; i < count; i++) counted += targets[i] != LOSS_IGNORE;
     return counted;
 }
 
-static void cut_batch(dp_engine *e)
+static status cut_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
+    bool exist = ps_bytes_exist(context_of(e)->device), gpu = e->places.device;
+    const void *targets = gpu ? e->places.mirror[DP_AT_TARGET].data : x->target->data;
+    int64_t bytes = x->loaded * x->target_bytes;
+    if (gpu && bytes > 0) TRY(dp_fetch_to(&e->places, e->places.mirror[DP_AT_TARGET].data, x->target->data, bytes));
     e->loaded = x->loaded;
     cut(e);
     for (int r = 0; r < context_of(e)->world; r++)
-        e->parts[r].targets = count_targets(x, &e->parts[r], ps_bytes_exist(context_of(e)->device));
+        e->parts[r].targets = count_targets(x, &e->parts[r], targets, exist);
+    return dp_fetch(&e->places, DP_AT_INPUT, x->input->data, e->parts[0].samples * x->input_bytes,
+                    (x->loaded - e->parts[0].samples) * x->input_bytes);
 }
 
 /* One memory of the batch from rank 0 to `peer`, or here from rank 0. */
@@ -71,9 +79,29 @@ static void add_batch(dp_engine *e, int peer, const dp_part *p, int key, int64_t
     dp_item *item =
         dp_star_add(e->star, dp_is_root(e) ? DP_SEND : DP_RECEIVE, peer, MESSAGE_INPUTS, step, key);
     item->shared = dp_shares(e);
-    item->region = dp_plain_region(e, peer, key, memory->data, dp_is_root(e) ? at : 0, p->samples * each);
-    if (dp_is_root(e) || !dp_shares(e)) return;
-    item->remote = dp_segment(e, 0, inputs ? PS_SEGMENT_INPUT : PS_SEGMENT_TARGET) + at;
+    char *base = dp_place_of(&e->places, inputs ? DP_AT_INPUT : DP_AT_TARGET, memory->data);
+    item->region = dp_plain_region(e, peer, key, base, dp_is_root(e) ? at : 0, p->samples * each);
+    char *remote = dp_remote(e, 0, inputs ? PS_SEGMENT_INPUT : PS_SEGMENT_TARGET);
+    if (!dp_is_root(e) && remote) item->remote = remote + at;
+}
+
+/* Where the round has not brought it to the device: behind the round. */
+static status store_batch(dp_engine *e, const dp_part *p, int key)
+{
+    const sync_exchange *x = context_of(e)->exchange;
+    bool inputs = key == KEY_INPUTS;
+    void *to = inputs ? x->input->data : x->target->data;
+    int64_t each = inputs ? x->input_bytes : x->target_bytes;
+    const char *from = dp_in_sight(e, inputs ? PS_SEGMENT_INPUT : PS_SEGMENT_TARGET);
+    if (from) return dp_store_from(&e->places, to, from + p->first * each, p->samples * each);
+    return dp_store(&e->places, inputs ? DP_AT_INPUT : DP_AT_TARGET, to, 0, p->samples * each);
+}
+
+static status store_parts(dp_engine *e, const dp_part *p)
+{
+    if (p->samples == 0) return STATUS_OK;
+    TRY(store_batch(e, p, KEY_INPUTS));
+    return dp_one_loss(e) ? STATUS_OK : store_batch(e, p, KEY_TARGETS);
 }
 
 static void add_parts(dp_engine *e, int peer, const dp_part *p, int64_t step)
@@ -85,7 +113,7 @@ static void add_parts(dp_engine *e, int peer, const dp_part *p, int64_t step)
 
 static status scatter(dp_engine *e, const sync_step *step)
 {
-    cut_batch(e);
+    TRY(cut_batch(e));
     dp_star_begin(e->star);
     for (int r = 1; r < context_of(e)->world; r++) {
         dp_item *item = dp_star_add(e->star, DP_SEND, r, MESSAGE_CONTROL, step->index, 0);
@@ -138,7 +166,8 @@ static status take_part(dp_engine *e, const sync_step *step)
         TRY(hear_part(e, step, mine));
     dp_star_begin(e->star);
     add_parts(e, 0, mine, step->index);
-    return dp_star_run(e->star, NULL);
+    TRY(dp_star_run(e->star, NULL));
+    return store_parts(e, mine);
 }
 
 status dp_scatter_inputs(sync_engine *base, const sync_step *step)

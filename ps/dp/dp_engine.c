@@ -12,7 +12,8 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
     ps_policy p;
     TRY(ps_policy_resolve(policy, o, world, &p));
     device_memory_kind kind = o->payload == PS_PAYLOAD_ZMQ ? DEVICE_MEMORY_PRIVATE : DEVICE_MEMORY_SHARED;
-    *out = (sync_requirements){.param_kind = kind,
+    *out = (sync_requirements){.reach = SYNC_REACH_DEVICE,
+                               .param_kind = kind,
                                .grad_kind = kind,
                                .buffer_kind = DEVICE_MEMORY_PRIVATE,
                                .batch_kind = kind,
@@ -20,7 +21,8 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
                                .shares_buffers = true,
                                .whole_batch = true,
                                .one_loss = p.loss == PS_DP_LOSS_DEVICE0,
-                               .alike_from = 1};
+                               .alike_from = 1,
+                               .updaters = 1};
     return STATUS_OK;
 }
 
@@ -38,26 +40,56 @@ static status open_outputs(dp_engine *e)
     const sync_context *c = &e->base.context;
     int64_t each = largest_output(e);
     e->gradient_offset = dp_lean(e) ? 0 : each;
-    TRY(device_allocate(c->device, e->base.context.params->params.kind,
-                        (size_t)(dp_lean(e) ? each : 4 * each), &e->outputs));
+    TRY(ledger_blame(LEDGER_OUTPUTS, device_allocate(c->device, e->base.context.params->params.kind,
+                                                     (size_t)(dp_lean(e) ? each : 4 * each), &e->outputs)));
     c->exchange->all_outputs = e->outputs.data;
     c->exchange->all_gradients = (char *)e->outputs.data + e->gradient_offset;
     return STATUS_OK;
+}
+
+/* On a GPU what comes passes through device memory before it is added. */
+static status open_chunks(dp_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    const device_info *info = device_get_info(c->device);
+    size_t chunk = (size_t)e->reduce.largest_bytes;
+    if (!dp_lean(e)) {
+        size_t bytes = dp_is_root(e) ? 2 * chunk : chunk;
+        return ledger_blame(LEDGER_BUCKETS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, bytes, &e->chunks));
+    }
+    if (info->host_addressable || !info->real || !dp_is_root(e)) return STATUS_OK;
+    return ledger_blame(LEDGER_BUCKETS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, chunk, &e->landing));
+}
+
+static status open_places(dp_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    const sync_exchange *x = c->exchange;
+    size_t arena = (size_t)c->params->arena_elements * e->element;
+    bool root = dp_is_root(e), peers = e->options->payload == PS_PAYLOAD_P2P;
+    size_t bytes[DP_PLACES] = {[DP_AT_INPUT] = x->input->bytes,
+                               [DP_AT_TARGET] = x->target->bytes,
+                               [DP_AT_BUFFERS] = c->params->buffers.bytes,
+                               [DP_AT_SUMS] = (size_t)e->largest_sum * sizeof(double)};
+    if (!peers) {
+        bytes[DP_AT_PARAMS] = arena; /* elsewhere what comes in frames, and what is shown where nothing else is */
+        bytes[root ? DP_AT_OUTPUTS : DP_AT_GRADS] = root ? e->outputs.bytes : arena;
+        bytes[DP_AT_PART] = root ? 0 : (size_t)largest_output(e);
+    }
+    return dp_places_open(&e->places, c, peers, e->options->payload != PS_PAYLOAD_ZMQ, bytes);
 }
 
 static status open_memory(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
     size_t arena = (size_t)c->params->arena_elements * e->element;
-    if (!dp_lean(e)) {
-        int64_t chunk = e->reduce.largest_bytes;
-        TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, (size_t)(dp_is_root(e) ? 2 * chunk : chunk),
-                            &e->chunks));
-    }
+    TRY(open_chunks(e));
     if (!dp_is_root(e)) return STATUS_OK;
     if (dp_one_loss(e)) TRY(open_outputs(e));
-    if (!dp_lean(e)) TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->results));
-    if (e->policy.keep_grads) TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->kept));
+    if (!dp_lean(e))
+        TRY(ledger_blame(LEDGER_GRADIENTS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->results)));
+    if (e->policy.keep_grads)
+        TRY(ledger_blame(LEDGER_GRADIENTS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->kept)));
     e->shares = calloc((size_t)c->world * (size_t)e->largest_sum + 1, sizeof *e->shares);
     return e->shares ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sums of layers");
 }
@@ -101,13 +133,25 @@ static int64_t largest_frame(const dp_engine *e)
     return bytes;
 }
 
+/* What peers may map, or open. */
+static const device_memory *shown(const dp_engine *e, dp_place place, const device_memory *memory)
+{
+    if (dp_is_mirrored(&e->places, place)) memory = &e->places.mirror[place];
+    return memory->data ? memory : NULL;
+}
+
 static status open_star(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
+    const param_set *set = c->params;
     int peers = dp_is_root(e) ? c->world - 1 : 1;
     int items = larger(larger(e->replicate.count + 1, e->reduce.count), 3) * peers;
-    dp_star_config config = {
-        .context = c, .items = items, .keys = e->reduce.count, .threads = (int)e->options->server_threads};
+    dp_star_config config = {.context = c,
+                             .items = items,
+                             .keys = e->reduce.count,
+                             .threads = (int)e->options->server_threads,
+                             .landing = e->landing.data ? e->landing.data : e->chunks.data,
+                             .peers = e->options->payload == PS_PAYLOAD_P2P};
     TRY(dp_star_open(&config, &e->star));
     if (dp_plans(e)) return STATUS_OK;
     e->member = (ps_member){.member = c->rank,
@@ -120,9 +164,12 @@ static status open_star(dp_engine *e)
                             .frames = larger(larger(e->replicate.most_pieces, e->reduce.most_pieces),
                                              larger(c->params->model->buffer_count, 1)),
                             .frame_bytes = largest_frame(e),
-                            .shown = {&c->params->params, &c->params->grads, c->exchange->input,
-                                      c->exchange->target, e->outputs.data ? &e->outputs : NULL},
+                            .shown = {shown(e, DP_AT_PARAMS, &set->params), shown(e, DP_AT_GRADS, &set->grads),
+                                      shown(e, DP_AT_INPUT, c->exchange->input),
+                                      shown(e, DP_AT_TARGET, c->exchange->target),
+                                      shown(e, DP_AT_OUTPUTS, &e->outputs)},
                             .shown_count = PS_SEGMENTS,
+                            .device = c->device,
                             .stall_timeout_ns = c->stall_timeout_ns,
                             .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
     e->adapter.link = c->link;
@@ -139,11 +186,6 @@ static status open_star(dp_engine *e)
 static status open_parts(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
-    const device_info *info = device_get_info(c->device);
-    if (!info->simulated && !info->plans && (!info->host_addressable || !info->real))
-        return fail(STATUS_CONFIG,
-                    "policy dp: found device %s, allowed are those whose memory the host can read",
-                    info->name);
     if (!c->exchange) return fail(STATUS_INTERNAL, "policy dp: nobody says where batch and outputs lie");
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
     if (c->divide != SHARED_DIVIDE_POLICY && dp_one_loss(e))
@@ -160,6 +202,7 @@ static status open_parts(dp_engine *e)
     e->pieces = calloc((size_t)c->world * DP_PIECES, sizeof *e->pieces);
     if (!e->parts || !e->pieces) return fail(STATUS_SYSTEM, "no memory for the parts of %d ranks", c->world);
     TRY(open_memory(e));
+    TRY(open_places(e));
     return open_star(e);
 }
 
@@ -171,7 +214,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     e->base = (sync_engine){.type = &sync_ps_dp, .context = *context};
     e->options = context->options;
     e->element = (size_t)dtype_size(context->params->type);
-    e->results.fd = e->kept.fd = e->outputs.fd = e->chunks.fd = -1;
+    e->results.fd = e->kept.fd = e->outputs.fd = e->chunks.fd = e->landing.fd = -1;
     status rc = open_parts(e);
     if (rc == STATUS_OK) {
         count_owned_params(e);
@@ -182,12 +225,25 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     return rc;
 }
 
+/* Shared memory of others that this rank's GPU copies from and to: of rank 0 all, of the others gradients. */
+static status pin_segments(dp_engine *e, bool pin)
+{
+    device *d = e->base.context.device;
+    if (!e->places.device) return STATUS_OK;
+    if (!dp_is_root(e)) return ps_pin_segments(&e->meeting, d, 0, PS_SEGMENTS, 1, 0, pin);
+    return ps_pin_segments(&e->meeting, d, PS_SEGMENTS, e->base.context.world * PS_SEGMENTS, PS_SEGMENTS,
+                           PS_SEGMENT_GRADS, pin);
+}
+
 static void dp_close(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
     device *d = base->context.device;
     dp_star_close(&e->star);
+    pin_segments(e, false);
     ps_part(&e->member, &e->meeting);
+    dp_places_close(&e->places);
+    device_free(d, &e->landing);
     device_free(d, &e->results);
     device_free(d, &e->kept);
     device_free(d, &e->outputs);
@@ -209,8 +265,10 @@ static status dp_offer(sync_engine *base, sync_blob *out)
     const sync_context *c = &base->context;
     *out = (sync_blob){0};
     if (dp_plans(e)) return STATUS_OK;
-    bool shared = c->params->params.fd >= 0 && c->params->grads.fd >= 0 && c->exchange->input->fd >= 0;
-    ps_offer_own own = {.host = shm_host_id(), .shared = shared, .url = e->url};
+    bool shared = true;
+    for (int i = 0; i < PS_SEGMENTS; i++) shared = shared && (!e->member.shown[i] || e->member.shown[i]->fd >= 0);
+    ps_offer_own own;
+    TRY(ps_describe(&e->member, shared, e->url, &own));
     free(e->offer.data);
     e->offer = (sync_blob){0};
     TRY(ps_offer_make(&own, c->world, c->policy, &e->policy, e->options, c->params, c->optimizer, &e->offer));
@@ -223,6 +281,7 @@ static status dp_connect(sync_engine *base, const sync_blob *offers)
     dp_engine *e = dp_engine_of(base);
     if (dp_plans(e)) return STATUS_OK;
     TRY(ps_meet(&e->member, &e->offer, offers, &e->meeting));
+    TRY(pin_segments(e, true));
     if (!dp_is_root(e)) TRY(dp_star_connect(e->star, e->meeting.urls[0]));
     return dp_star_start(e->star);
 }

@@ -5,6 +5,7 @@
 #include "ps/connect.h"
 #include "ps/dp/chunks.h"
 #include "ps/dp/dp.h"
+#include "ps/dp/dp_places.h"
 #include "ps/dp/star.h"
 #include "ps/dp_memory.h"
 
@@ -25,6 +26,7 @@ typedef struct dp_engine {
     sync_blob offer;
     char url[PS_URL_MAX]; /* rank 0's */
     dp_star *star;
+    dp_places places;
     dp_chunks replicate, reduce;
     int largest_sum;      /* numbers that a layer adds up over the ranks at once */
     size_t element;       /* bytes */
@@ -36,6 +38,7 @@ typedef struct dp_engine {
     device_memory outputs; /* logits; where the loss writes: their gradient; its temporaries */
     int64_t gradient_offset; /* in rank 0's, in bytes */
     device_memory chunks;  /* flattened gradients on their way */
+    device_memory landing; /* on a GPU: where a chunk of gradients lands before it is added, unless `chunks` are there */
     double *shares;        /* [world][largest_sum] */
 
     /* The step. */
@@ -98,15 +101,27 @@ static inline bool dp_takes_part(const dp_engine *e)
     return dp_mine(e)->samples > 0;
 }
 
-/* Tensors pass through shared memory: what `peer` shows, or NULL. */
+/* Tensors pass through shared memory, or from device to device: what `peer` shows, or NULL. */
 static inline bool dp_shares(const dp_engine *e)
 {
-    return e->meeting.segments != NULL;
+    return e->meeting.segments != NULL || e->meeting.peers != NULL;
 }
 
 static inline char *dp_segment(const dp_engine *e, int peer, int segment)
 {
     return ps_meeting_segment(&e->member, &e->meeting, peer, segment);
+}
+
+/* Shared memory of rank 0 that this rank's GPU copies from or to itself, in place of its mirror; else NULL. */
+static inline char *dp_in_sight(const dp_engine *e, int segment)
+{
+    return e->places.device && e->meeting.segments ? dp_segment(e, 0, segment) : NULL;
+}
+
+/* The base of a tensor in a peer's memory from which a round itself copies, or NULL. */
+static inline char *dp_remote(const dp_engine *e, int peer, int segment)
+{
+    return dp_shares(e) && !dp_in_sight(e, segment) ? dp_segment(e, peer, segment) : NULL;
 }
 
 /* A tensor of `bytes` at `offset` bytes, to or from `peer`; `kind` is one of DP_PIECE_... */

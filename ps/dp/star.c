@@ -6,6 +6,7 @@
 #include "common/trace/trace.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,7 +144,7 @@ status dp_star_start(dp_star *s)
                                 .context = s,
                                 .device = c->device,
                                 .name = "ps-star",
-                                .inline_progress = c->inline_progress};
+                                .inline_progress = c->inline_progress && !s->stream};
     return sync_agent_open(&config, &s->agent);
 }
 
@@ -176,19 +177,32 @@ static board_operation operation_of(const dp_star *s)
     return BOARD_PUSH;
 }
 
+/* A GPU's stream would wait for the round, and the host go on: here the host waits, since it reads what has come
+ * and lists the next round. */
+static status await_round(dp_star *s, int64_t round)
+{
+    enum { LOOKS = 1000, NAP_NS = 20000 };
+    for (int looks = 0; !device_fence_reached(s->done, (uint64_t)round); looks++) {
+        if (looks < LOOKS) sched_yield();
+        else clock_sleep_ns(NAP_NS);
+    }
+    return device_stream_wait(s->c.context->compute, s->done, (uint64_t)round);
+}
+
 status dp_star_run(dp_star *s, const dp_sum *sum)
 {
     const sync_context *c = s->c.context;
     if (s->count == 0 || device_get_info(c->device)->plans) return STATUS_OK;
     board_operation before = (board_operation)atomic_load_explicit(&c->cell->operation, memory_order_relaxed);
     board_operation during = operation_of(s);
+    if (s->stream) TRY(device_stream_synchronize(c->compute)); /* what is to be sent is there */
     s->sums = sum != NULL;
     if (sum) s->sum = *sum;
     int64_t round = atomic_fetch_add_explicit(&s->posted, 1, memory_order_release) + 1;
     sync_agent_wake(s->agent);
     int64_t begin = device_now_ns(c->device);
     board_cell_enter(c->cell, during, begin);
-    status rc = device_stream_wait(c->compute, s->done, (uint64_t)round);
+    status rc = s->stream ? await_round(s, round) : device_stream_wait(c->compute, s->done, (uint64_t)round);
     int64_t end = device_now_ns(c->device);
     trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, begin, end);
     s->exposed_ns += end - begin;

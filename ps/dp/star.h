@@ -49,12 +49,12 @@ typedef struct dp_item {
     int peer;
     message_header header; /* kind, step, key; further fields as sent or, afterwards, as received */
     dp_region region;      /* count 0: no tensor */
-    /* The tensor passes through shared memory: the message is the notice alone. `remote` is the region's base
-     * in the peer's memory. SEND: copied there first, or NULL: the peer takes it. RECEIVE: taken from there, or
-     * NULL: the peer has put it in place. */
+    /* The tensor passes through shared memory, or from device to device: the message is the notice alone. `remote`
+     * is the region's base in the peer's memory. SEND: copied there first, or NULL: the peer takes it. RECEIVE:
+     * taken from there, or NULL: the peer has put it in place, or whoever has posted the round copies. */
     bool shared;
     char *remote;
-    bool done;
+    bool copied, done;
     ps_message message; /* REDUCE */
 } dp_item;
 
@@ -73,6 +73,8 @@ typedef struct dp_star_config {
     int items;   /* of the largest round */
     int keys;    /* of the largest sum */
     int threads; /* that sum */
+    void *landing; /* where sums are made by a device that the host cannot reach: its memory for one key */
+    bool peers;    /* `remote` is memory of the peer's GPU, and regions of shared items are this one's */
 } dp_star_config;
 
 status dp_star_open(const dp_star_config *config, dp_star **out);

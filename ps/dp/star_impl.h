@@ -33,12 +33,20 @@ struct dp_star {
 
     const void **sources; /* [threads][world] */
     char *scratch;        /* [threads] ranges, where gradients are divided before the sum */
+    device_stream *stream; /* on a GPU: sums, and copies between GPUs; else NULL */
 
     /* ---- of the compute thread ---- */
     device_fence *done;
     int64_t exposed_ns;
     _Atomic int64_t total_ns;
 };
+
+/* Its memory is out of the host's reach. */
+static inline bool star_has_gpu(const dp_star *s)
+{
+    const device_info *info = device_get_info(s->c.context->device);
+    return info->real && !info->host_addressable;
+}
 
 /* star_items.c: what can be done now. */
 status star_send_items(dp_star *s, int64_t now_ns, bool *worked);
@@ -50,6 +58,6 @@ status star_take_held(dp_star *s, int64_t now_ns);
 status star_sum_open(dp_star *s);
 void star_sum_close(dp_star *s);
 /* Adds up key `key`, of which all items are there, and releases their messages. */
-void star_sum(dp_star *s, int key);
+status star_sum(dp_star *s, int key);
 
 #endif

@@ -14,12 +14,14 @@ int64_t dp_region_bytes(const dp_region *r)
     return piece_list_elements((piece_list){r->pieces, r->count}) * r->element;
 }
 
-static void copy_region(const dp_region *r, char *to, const char *from)
+static status copy_region(dp_star *s, const dp_region *r, char *to, const char *from)
 {
     for (int i = 0; i < r->count; i++) {
-        int64_t at = r->pieces[i].offset * r->element;
-        memcpy(to + at, from + at, (size_t)(r->pieces[i].count * r->element));
+        int64_t at = r->pieces[i].offset * r->element, bytes = r->pieces[i].count * r->element;
+        if (s->c.peers) TRY(device_convert(s->stream, to + at, DTYPE_U8, from + at, DTYPE_U8, bytes, 1));
+        else memcpy(to + at, from + at, (size_t)bytes);
     }
+    return s->c.peers ? device_stream_synchronize(s->stream) : STATUS_OK;
 }
 
 /* ---- sending ---------------------------------------------------------------------------------- */
@@ -39,7 +41,8 @@ static status send_item(dp_star *s, dp_item *item, int64_t now_ns)
     for (int i = 0; i < count; i++)
         frames[i] = (message_frame){r->base + r->pieces[i].offset * r->element,
                                     (size_t)(r->pieces[i].count * r->element)};
-    if (item->shared && item->remote) copy_region(r, item->remote, r->base);
+    if (item->shared && item->remote && !item->copied) TRY(copy_region(s, r, item->remote, r->base));
+    item->copied = true;
     TRY(ps_port_send(&s->port, item->peer, &item->header, frames, count, &s->ticket, dp_region_bytes(r)));
     board_cell_agent(s->c.context->cell, BOARD_PUSH, (int)item->header.key, now_ns);
     item_done(s, item, now_ns);
@@ -109,9 +112,9 @@ static status take_item(dp_star *s, dp_item *item, ps_message *m, int64_t now_ns
     if (item->direction == DP_REDUCE) {
         int key = (int)m->header.key;
         item->message = *m;
-        if (++s->arrived[key] == s->sum.present - 1) star_sum(s, key);
+        if (++s->arrived[key] == s->sum.present - 1) TRY(star_sum(s, key));
     } else {
-        if (item->shared && item->remote) copy_region(r, r->base, item->remote);
+        if (item->shared && item->remote) TRY(copy_region(s, r, r->base, item->remote));
         for (int i = 0; i < m->header.frames; i++)
             ps_move(s->c.context->device, r->base + r->pieces[i].offset * r->element,
                     ps_message_frame(m, i).data, (size_t)(r->pieces[i].count * r->element));

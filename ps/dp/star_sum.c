@@ -1,4 +1,4 @@
-/* Gradients are summed in the order of the ranks, with as many threads as were given. */
+/* Gradients are summed in the order of the ranks: by as many threads as were given, or by the GPU. */
 #include "ps/dp/star_impl.h"
 
 #include "common/reduce/reduce.h"
@@ -17,12 +17,14 @@ status star_sum_open(dp_star *s)
     s->scratch = malloc(threads * RANGE * (size_t)dtype_size(s->c.context->params->type));
     if (!s->arrived || !s->sources || !s->scratch)
         return fail(STATUS_SYSTEM, "no memory for the sums of gradients");
+    if (star_has_gpu(s)) TRY(device_stream_open(s->c.context->device, DEVICE_STREAM_COMMUNICATION, &s->stream));
     return ps_team_open(s->c.threads, &s->team);
 }
 
 void star_sum_close(dp_star *s)
 {
     ps_team_close(&s->team);
+    device_stream_close(&s->stream);
     free(s->arrived);
     free(s->sources);
     free(s->scratch);
@@ -75,13 +77,58 @@ static void sum_part(void *context, int part, int parts)
     }
 }
 
-void star_sum(dp_star *s, int key)
+/* ---- on a GPU --------------------------------------------------------------------------------- */
+
+/* What an item has brought for piece `index`, as it is to be added. */
+static status land(dp_star *s, const dp_item *item, int index)
+{
+    const dp_sum *sum = &s->sum;
+    int64_t count = item->region.pieces[index].count;
+    const char *from = brought(item, index, 0);
+    if (item->shared && s->c.peers)
+        TRY(device_convert(s->stream, s->c.landing, sum->type, from, sum->type, count, 1));
+    else
+        TRY(device_upload(s->stream, s->c.landing, from, sum->type, sum->type, count));
+    if (!sum->divides || !sum->divide_before) return STATUS_OK;
+    return device_convert(s->stream, s->c.landing, sum->type, s->c.landing, sum->type, count, sum->present);
+}
+
+static status add_piece(const sum_job *j, int index)
+{
+    dp_star *s = j->s;
+    const dp_sum *sum = &s->sum;
+    const dp_region *r = &j->items[0].region;
+    int64_t count = r->pieces[index].count, offset = r->pieces[index].offset * r->element;
+    void *out = sum->out + offset;
+    const void *first = sum->own + offset;
+    if (sum->divides && sum->divide_before) {
+        TRY(device_convert(s->stream, out, sum->type, first, sum->type, count, sum->present));
+        first = out;
+    }
+    for (int i = 1; i < sum->present; i++) {
+        TRY(land(s, &j->items[i - 1], index));
+        TRY(device_add(s->stream, out, i == 1 ? first : out, s->c.landing, sum->type, count));
+    }
+    if (!sum->divides || sum->divide_before) return STATUS_OK;
+    return device_convert(s->stream, out, sum->type, out, sum->type, count, sum->present);
+}
+
+static status add_pieces(const sum_job *j)
+{
+    for (int i = 0; i < j->items[0].region.count; i++) TRY(add_piece(j, i));
+    return device_stream_synchronize(j->s->stream);
+}
+
+status star_sum(dp_star *s, int key)
 {
     sum_job j = {s, &s->items[s->sum.first_item + key * (s->sum.present - 1)]};
     device *d = s->c.context->device;
-    if (ps_bytes_exist(d))
+    if (s->stream)
+        TRY(add_pieces(&j));
+    else if (ps_bytes_exist(d))
         ps_team_run(s->team, sum_part, &j);
     else
         ps_spend_pass(d, (double)(dp_region_bytes(&j.items[0].region) * (s->sum.present + 1)), 0);
     for (int i = 0; i < s->sum.present - 1; i++) ps_port_release(&s->port, &j.items[i].message);
+    return STATUS_OK;
 }

@@ -45,6 +45,7 @@ static status open_server(server_process *p, char *url)
                             .frame_bytes = ps_plan_largest_frame(p->plan, c->params),
                             .shown = {&c->params->params},
                             .shown_count = 2,
+                            .device = c->device,
                             .stall_timeout_ns = c->stall_timeout_ns,
                             .adapter = net_link_is_emulated(&c->link) ? &p->adapter : NULL};
     p->adapter.link = c->link;
@@ -72,7 +73,8 @@ static status meet_ranks(server_process *p, const char *url)
 {
     const ps_server_context *c = p->c;
     const sync_blob *offers;
-    ps_offer_own own = {.host = shm_host_id(), .shared = c->params->params.fd >= 0, .url = url};
+    ps_offer_own own;
+    TRY(ps_describe(&p->member, c->params->params.fd >= 0, url, &own));
     TRY(ps_offer_make(&own, c->world, c->policy, &p->policy, c->options, c->params, c->optimizer, &p->offer));
     TRY(c->exchange(c->exchange_context, p->offer, &offers));
     TRY(ps_meet(&p->member, &p->offer, offers, &p->meeting));

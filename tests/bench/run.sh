@@ -1,13 +1,15 @@
 #!/bin/sh
 # Comparisons with peers, as far as they are installed; `make bench` runs all of them.
 #
-#   run.sh [--quick] [train|profile|allreduce|link|exchange|sim|predict ...] [-- words for train.py]
+#   run.sh [--quick] [train|profile|allreduce|link|exchange|trace|sim|predict ...] [-- words for train.py]
 #
 # train      training steps beside PyTorch (train.py): results/speed-DATE.json and .md
 # profile    a step operation by operation, against the floor (bench_ops): results/profile-DATE.txt
 # allreduce  collectives beside Open MPI's (allreduce_vs_mpi.py): results/allreduce-DATE.json
 # link       what overlap saves over an emulated network (link_overlap.py): results/link-overlap-DATE.json
-# exchange   the parameter server beside one over Gloo (ps_exchange.py)
+# exchange   the parameter server beside one over Gloo (ps_exchange.py), bulk messages beside a bare socket
+#            (bench_zmq_bulk): results/exchange-DATE.txt
+# trace      what recording a trace costs (trace_cost.py): results/trace-DATE.txt
 # sim        what it costs to simulate a thousand ranks and more (sim_scale.py): results/sim-scale-DATE.txt
 # predict    step times of two ranks, predicted after a calibration with one (predict_cpu.py): results/predict-DATE.txt
 #
@@ -20,8 +22,8 @@ while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=--quick ;;
     --) shift; break ;;
-    train|profile|allreduce|link|exchange|sim|predict) groups="$groups $1" ;;
-    *) echo "run.sh: found '$1', allowed are --quick, train, profile, allreduce, link, exchange, sim, predict" >&2; exit 64 ;;
+    train|profile|allreduce|link|exchange|trace|sim|predict) groups="$groups $1" ;;
+    *) echo "run.sh: found '$1', allowed are --quick, train, profile, allreduce, link, exchange, trace, sim, predict" >&2; exit 64 ;;
     esac
     shift
 done
@@ -55,15 +57,23 @@ link() {
 }
 
 exchange() {
-    cmake --build "$build" --target ps_exchange >/dev/null
+    cmake --build "$build" --target ps_exchange bench_zmq_bulk >/dev/null
+    { servers; "$build/bin/bench_zmq_bulk"; } | tee "$results/exchange-$date.txt" || true # says what it missed
+}
+
+servers() {
     for python in python3 /usr/bin/python3 "${PSRING_PYTHON:-}"; do
         if [ -n "$python" ] && "$python" -c 'import torch, torchvision' 2>/dev/null; then
-            python3 tests/bench/ps_exchange.py --build "$build" --python "$python" || true # says what it missed
+            python3 tests/bench/ps_exchange.py --build "$build" --python "$python" || true
             return
         fi
     done
     echo "exchange: no Python with torch found: ours alone"
     "$build/bin/ps_exchange"
+}
+
+trace() {
+    python3 tests/bench/trace_cost.py --build "$build" | tee "$results/trace-$date.txt" || true # likewise
 }
 
 sim() {
@@ -74,7 +84,7 @@ predict() {
     python3 tests/bench/predict_cpu.py "$build/bin/harness" | tee "$results/predict-$date.txt" || true # likewise
 }
 
-for group in ${groups:-train profile allreduce link exchange sim predict}; do
+for group in ${groups:-train profile allreduce link exchange trace sim predict}; do
     echo "== $group"
     if [ "$group" = train ]; then train "$@"; else "$group"; fi
 done

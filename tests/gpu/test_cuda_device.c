@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-static const device_setting cuda = {"cuda", 1}, reference = {"reference", 1};
+static const device_setting cuda = {"cuda", 1, 0}, reference = {"reference", 1, 0};
 
 static void large_uploads_come_back(void **context)
 {

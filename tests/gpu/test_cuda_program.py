@@ -7,62 +7,29 @@ refused, and a rank that is killed inside a collective.
 import os
 import signal
 import sys
+import tempfile
 import time
 
+from on_cuda import EMULATED, TRAINING, USABLE, classes, golden, needs_gpu, needs_nccl, run, verify
 from program import PROGRAM, Run
 from tap import Skip, cases, expect, expect_equal, main, test
 
-EMULATED = "--emulated" in sys.argv
-if EMULATED:
-    sys.argv.remove("--emulated")
-ROOT = os.environ.get("SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SMALL = ["toy_w1", "wine_mlp_w1", "wine_mlp_w2", "toy_w4"]
 LARGE = ["wine_mlp_w4", "bert_tiny_w1", "bert_tiny_w2", "gpt2_tiny_w2", "resnet18_32_w1", "resnet18_32_w2",
          "resnet18_32_w2_syncbn", "resnet18_32_w3_silu", "resnet18_32_w4_silu"]
 FILES = SMALL if EMULATED else SMALL + LARGE
 
 
-def run(*words, limit=120):
-    with Run(*words) as running:
-        return running.wait(limit)
-
-
-def rows(text, name):
-    """What `harness doctor` says behind a name."""
-    return [line[len(name):].strip() for line in text.splitlines() if line.startswith(name + " ")]
-
-
-DOCTOR = run("doctor")
-GPUS = rows(DOCTOR.out, "GPU 0")
-USABLE = bool(GPUS) and "too old" not in GPUS[0]
-REASON = "; ".join(rows(DOCTOR.out, "CUDA driver") or rows(DOCTOR.out, "device cuda"))
-
-
-def needs_gpu():
-    if not USABLE:
-        raise Skip(f"no GPU: {REASON}")
-
-
-def needs_nccl():
-    needs_gpu()
-    if any("missing" in row for row in rows(DOCTOR.out, "NCCL")):
-        raise Skip(f"no NCCL: {rows(DOCTOR.out, 'NCCL')[0]}")
-
-
-def golden(name):
-    return os.path.join(ROOT, "tests", "golden", name + ".json")
-
-
-def verify(name, *options):
-    result = run("verify", "--device", "cuda", *options, golden(name), limit=300)
-    expect_equal(result.code, 0, "exit code", result)
-    expect(result.out.startswith("agrees"), "the trajectory is not PyTorch's", result)
-
-
 @cases([(name, name) for name in FILES if name.endswith("_w1")])
 def one_rank_follows_pytorch(name):
     needs_gpu()
     verify(name, "--mode", "none")
+
+
+@cases([(name, name) for name in FILES if name.endswith("_w1")])
+def one_rank_in_bfloat16_follows_pytorch(name):
+    needs_gpu()
+    verify(name, "--mode", "none", "--bf16")
 
 
 @cases([(f"{name}, {mode}", name, mode) for name in FILES if not name.endswith("_w1") for mode in ("ps", "ring")])
@@ -88,30 +55,17 @@ def the_ring_on_device_memory_follows_pytorch(policy, options):
     verify(name, *options)
 
 
-TRAINING = ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--steps", "6", "--warmup", "2", "--json", "-", "--quiet",
-            "--eval-every", "0", "--optimizer", "adam"]
-
-
-def classes(result):
-    """{(engine, rank, class): peak bytes}, but for the workspace, which is the device's own."""
-    found = {}
-    for job in result.json()["jobs"]:
-        for rank in job["ranks"]:
-            for name, account in rank["memory"]["classes"].items():
-                if name != "workspace":
-                    found[job["engine"], rank["rank"], name] = account["peak_bytes"]
-    return found
-
-
-@cases([("none", "none", 1), ("ps", "ps", 2), ("ring", "ring", 2)])
-def the_ledger_is_the_cpus(mode, ranks):
+@cases([("none", "none", 1), ("ps", "ps", 2), ("ring", "ring", 2), ("ring", "ring", 4), ("ps", "ps", 4)])
+def the_ledger_is_that_of_the_cpu_and_of_the_virtual_device(mode, ranks):
     needs_gpu()
     words = [*TRAINING, "--mode", mode, "--gpus", ranks, "--policy", "ps=sync,ring=ddp"]
     on_gpu = run("--device", "cuda", "--share-gpu", *words)
     on_cpu = run("--device", "cpu", *words)
+    virtual = run("--device", "sim:v100-pcie-32g", *[word for word in words if word not in ("--data", "wine")])
     expect_equal(on_gpu.code, 0, "exit code", on_gpu)
     expect(len(classes(on_cpu)) >= 8 and max(classes(on_cpu).values()) > 0, "the ledger is empty", on_cpu)
-    expect_equal(classes(on_gpu), classes(on_cpu), "logical bytes")
+    expect_equal(classes(on_gpu), classes(on_cpu), "logical bytes beside the CPU's")
+    expect_equal(classes(on_gpu), classes(virtual), "logical bytes beside the virtual device's")
 
 
 @test
@@ -126,6 +80,92 @@ def processes_with_nccl_train_as_those_with_host_memory():
         expect_equal(result.code, 0, "exit code", result)
         losses.append([round(x, 4) for x in result.json()["jobs"][0]["ranks"][0]["losses"]])
     expect_equal(losses[0], losses[1], "losses with NCCL")
+
+
+CONVOLUTIONS = ["--mode", "none", "--model", "lenet", "--data", "synthetic", "--batch", "4", "--steps", "2", "--warmup", "1",
+                "--quiet", "--json", "-", "--eval-every", "-1"]
+
+
+@cases([("float32", [], 1e-4), ("bf16", ["--bf16"], 0.05)])
+def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
+    needs_gpu()
+    env = {"EMULATED_CUDNN": "1"}  # read by the emulator alone
+    losses = []
+    for more in ([], ["--cudnn-benchmark"]):
+        result = run(*CONVOLUTIONS, "--device", "cuda", *words, *more, env=env)
+        expect_equal(result.code, 0, "exit code", result)
+        rank = result.json()["jobs"][0]["ranks"][0]
+        expect_equal("cuDNN benchmarked" in rank["device"], bool(more), "cuDNN benchmarked", rank["device"])
+        losses.append(rank["losses"])
+    expect(all(abs(a - b) <= limit * abs(a) for a, b in zip(*losses)), "other losses", *losses)
+
+
+@cases([("as many as there are", 1), ("two or more", 2)])
+def a_published_table_is_measured_as_far_as_there_are_gpus(gpus):
+    needs_gpu()
+    if gpus > 1 and not EMULATED:
+        raise Skip("the GPUs are those that are there")
+    env = {"EMULATED_CUDNN": "1", "EMULATED_GPUS": str(gpus)}
+    result = run("reproduce", "torch-vs-apex", "--device", "cuda", "--json", "-", env=env, limit=200)
+    expect_equal(result.code, 0, "exit code", result)
+    report = result.json()
+    ours = {(cell["row"], cell["quantity"]): cell["ours"] for cell in report["cells"]}
+    expect(ours["1 GPU, none", "forward"] > 0 and ours["1 GPU, none", "backward"] > 0, "no time", result)
+    expect(not report["simulated"], "measured figures are said to be simulated", result)
+    measured = {int(row.split()[0]) for row, _ in ours}
+    expect(gpus in measured, f"{gpus} GPUs are not measured", result)
+    for gpus in (2, 4, 8):
+        said = any(note.startswith(f"{gpus} GPUs") and "not measured, found" in note for note in report["notes"])
+        expect(said != (gpus in measured), f"{gpus} GPUs: neither measured nor named, or both", result)
+    other = run("reproduce", "dp-vs-ddp", "--device", "cuda")
+    expect_equal(other.code, 64, "exit code", other)
+    expect("torch-vs-apex alone is measured" in other.err, "what is measured is not said", other)
+
+
+@test
+def the_calibrated_gpu_is_a_profile_of_virtual_time():
+    needs_gpu()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "here.json")
+        result = run("calibrate", "--device", "cuda", "--out", path, env={"EMULATED_CUDNN": "1"})
+        expect_equal(result.code, 0, "exit code", result)
+        expect("written to " + path in result.out, "the file is not named", result)
+        virtual = run("--device", "sim:" + path, *[word for word in CONVOLUTIONS if word != "--quiet"])
+        expect_equal(virtual.code, 0, "exit code", virtual)
+        expect(virtual.jobs()["none"]["step_time"]["median_ns"] > 0, "a step takes no time", virtual)
+        if EMULATED:
+            shown = run("profiles", path)
+            expect("EMULATED" in shown.out and "means nothing" in shown.out, "the emulator is not named", shown)
+
+
+@cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
+        ("a small transformer", ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32",
+                                     "--heads", "2", "--vocabulary", "100"])])
+def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
+    needs_gpu()
+    env = {"EMULATED_CUDNN": "1"}
+    words = [*CONVOLUTIONS, "--device", "cuda", *words, "--steps", "4", "--warmup", "0"]
+    plain, recorded = run(*words, env=env), run(*words, "--cuda-graph", "--log-level", "debug", env=env)
+    expect_equal((plain.code, recorded.code), (0, 0), "exit codes", plain, recorded)
+    expect_equal(recorded.jobs()["none"]["ranks"][0]["losses"], plain.jobs()["none"]["ranks"][0]["losses"], "losses")
+    expect_equal(classes(recorded), classes(plain), "logical bytes")
+    passes = 3 * (2 if "--accumulate" in words else 1)
+    expect_equal(recorded.err.count("recorded a CUDA graph"), passes, "passes recorded", recorded)
+
+
+@cases([("ps", "ps"), ("ring", "ring"), ("both", "both")])
+def recording_is_refused_where_the_engine_works_within_a_pass(mode):
+    needs_gpu()
+    result = run("--device", "cuda", "--share-gpu", "--gpus", 2, "--mode", mode, "--model", "toy", "--cuda-graph")
+    expect_equal(result.code, 78, "exit code", result)
+    expect(f"found mode {mode}, allowed is none" in result.err, "the mode is not named", result)
+
+
+@cases([("cuda-graph", "--cuda-graph"), ("tf32", "--tf32"), ("cudnn-benchmark", "--cudnn-benchmark"), ("share-gpu", "--share-gpu")])
+def on_the_cpu_it_is_refused(option):
+    result = run("--device", "cpu", *CONVOLUTIONS, option)
+    expect_equal(result.code, 64, "exit code", result)
+    expect("allowed is cuda" in result.err, "what is allowed is not said", result)
 
 
 @test

@@ -1,13 +1,25 @@
-#include "common/device/cpu/conv2d.h"
+#include "common/device/cpu/winograd.h"
 
 #include <stdlib.h>
 
 /* Outputs of at most so many points; gradients with respect to x need many small products earlier. */
 enum { FEW_POINTS = 16, FEW_POINTS_DATA = 4 };
 
+/* Filtering wants whole panels of channels, a whole tile of outputs and no less than half of them used. */
+enum { WINOGRAD_CHANNELS = 32, WINOGRAD_OUTPUTS = WINOGRAD_TILE * WINOGRAD_TILE / 2 };
+
+static bool pays_winograd(const conv2d_attributes *a)
+{
+    if (a->r != 3 || a->s != 3 || a->stride != 1 || a->pad >= a->r) return false;
+    if (a->c % WINOGRAD_CHANNELS != 0 || a->k % WINOGRAD_CHANNELS != 0) return false;
+    if (a->p < WINOGRAD_TILE || a->q < WINOGRAD_TILE) return false;
+    return a->p * a->q >= WINOGRAD_OUTPUTS * winograd_tiles_of(1, a->p, a->q).count;
+}
+
 conv2d_way conv2d_choose(const conv2d_attributes *a, conv2d_pass pass)
 {
     if (a->r == 1 && a->s == 1 && a->pad == 0) return CONV2D_PRODUCT;
+    if (pays_winograd(a)) return CONV2D_WINOGRAD;
     int64_t most = pass == CONV2D_BACKWARD_DATA ? FEW_POINTS_DATA : FEW_POINTS;
     return a->p * a->q <= most ? CONV2D_POINTS : CONV2D_DIRECT;
 }
@@ -15,6 +27,7 @@ conv2d_way conv2d_choose(const conv2d_attributes *a, conv2d_pass pass)
 typedef struct conv2d_state {
     conv2d_way way;
     conv2d_pass pass;
+    cpu_layout layout;
     conv2d_direct *direct; /* or NULL */
     size_t bias_offset;    /* backward_weights: of the bias's sums in the workspace */
 } conv2d_state;
@@ -31,10 +44,19 @@ static conv2d_pass pass_of(op_kind kind)
     }
 }
 
-static status prepare_way(host_kernel *kernel, conv2d_state *state, const cpu_layout *layout, size_t *bytes)
+/* Filtering multiplies sums of what bfloat16 would round. Weights in blocks of channels are for filtering and
+ * oneDNN. */
+static conv2d_way way_of(const cpu_device *device, const conv2d_state *state, const conv2d_attributes *a)
+{
+    conv2d_way way = conv2d_choose(a, state->pass);
+    if (way == CONV2D_WINOGRAD) return device->bf16 ? CONV2D_DIRECT : way;
+    return state->layout.kind == CPU_LAYOUT_HWIO ? way : CONV2D_DIRECT;
+}
+
+static status prepare_way(host_kernel *kernel, conv2d_state *state, size_t *bytes)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
-    state->way = layout->kind == CPU_LAYOUT_HWIO ? conv2d_choose(a, state->pass) : CONV2D_DIRECT;
+    state->way = way_of(cpu_device_of(kernel), state, a);
     switch (state->way) {
     case CONV2D_PRODUCT:
         *bytes = conv2d_product_workspace(kernel, state->pass);
@@ -42,8 +64,12 @@ static status prepare_way(host_kernel *kernel, conv2d_state *state, const cpu_la
     case CONV2D_POINTS:
         *bytes = conv2d_points_workspace(a, state->pass);
         return STATUS_OK;
+    case CONV2D_WINOGRAD:
+        *bytes = state->pass == CONV2D_BACKWARD_WEIGHTS ? conv2d_winograd_weights_workspace(kernel)
+                                                        : conv2d_winograd_workspace(kernel, state->pass);
+        return STATUS_OK;
     case CONV2D_DIRECT:
-        TRY(conv2d_direct_open(cpu_device_of(kernel), a, state->pass, layout, &state->direct));
+        TRY(conv2d_direct_open(cpu_device_of(kernel), a, state->pass, &state->layout, &state->direct));
         *bytes = conv2d_direct_workspace(state->direct);
         return STATUS_OK;
     }
@@ -60,8 +86,9 @@ static status prepare(host_kernel *kernel, const device_layout *opaque)
     if (!state) return fail(STATUS_SYSTEM, "no memory");
     kernel->state = state;
     state->pass = pass_of(kernel->base.op.kind);
+    state->layout = layout;
     size_t bytes = 0;
-    TRY(prepare_way(kernel, state, &layout, &bytes));
+    TRY(prepare_way(kernel, state, &bytes));
     state->bias_offset = (bytes + 63) / 64 * 64;
     kernel->base.workspace = bytes;
     if (a->bias && state->pass == CONV2D_BACKWARD_WEIGHTS)
@@ -85,6 +112,12 @@ static void run_way(const host_kernel *kernel, const conv2d_operands *o, void *w
         break;
     case CONV2D_POINTS:
         conv2d_points_run(kernel, state->pass, o, workspace);
+        break;
+    case CONV2D_WINOGRAD:
+        if (state->pass == CONV2D_BACKWARD_WEIGHTS)
+            conv2d_winograd_weights_run(kernel, &state->layout, o, workspace);
+        else
+            conv2d_winograd_run(kernel, state->pass, &state->layout, o, workspace);
         break;
     case CONV2D_DIRECT:
         conv2d_direct_run(kernel, state->direct, o, workspace);

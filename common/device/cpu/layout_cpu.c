@@ -14,7 +14,8 @@ static cpu_layout conv2d_layout(const cpu_device *d, const conv2d_attributes *a)
 {
     cpu_layout layout = {CPU_LAYOUT_HWIO, a->k, a->c, a->r, a->s, 1};
     int64_t block = preferred_block(d);
-    if (conv2d_choose(a, CONV2D_FORWARD) == CONV2D_DIRECT && a->k % block == 0 && a->c % block == 0) {
+    conv2d_way way = conv2d_choose(a, CONV2D_FORWARD);
+    if ((way == CONV2D_DIRECT || way == CONV2D_WINOGRAD) && a->k % block == 0 && a->c % block == 0) {
         layout.kind = CPU_LAYOUT_BLOCKED;
         layout.block = block;
     }

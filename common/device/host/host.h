@@ -21,8 +21,14 @@ void host_unpin(device *d, void *data);
 /* By common/reduce's kernels; nothing happens where the device has no bytes. */
 status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                     double divisor);
+status host_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 status host_clear(device_stream *s, void *data, size_t bytes);
 status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
+
+/* Refused: memory of the host is shared by its descriptor. */
+status host_share(device *d, const device_memory *memory, device_share *out);
+status host_peer_open(device *d, const device_share *share, device_peer *out);
+void host_peer_close(device *d, device_peer *peer);
 
 status host_stream_open(device *d, device_stream_role role, device_stream **out);
 void host_stream_close(device_stream *s);

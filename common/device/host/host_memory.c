@@ -122,6 +122,12 @@ status host_convert(device_stream *s, void *to, dtype to_type, const void *from,
     return STATUS_OK;
 }
 
+status host_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)
+{
+    if (s->device->info.real) reduce_pair(type, REDUCE_SUM, to, a, b, count);
+    return STATUS_OK;
+}
+
 status host_clear(device_stream *s, void *data, size_t bytes)
 {
     if (s->device->info.real) memset(data, 0, bytes);
@@ -133,4 +139,26 @@ status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes)
     (void)d;
     *used_bytes = *total_bytes = -1;
     return STATUS_OK;
+}
+
+static status no_peers(const device *d)
+{
+    return fail(STATUS_CONFIG, "found device %s, allowed is cuda: only GPUs open each other's memory", d->info.name);
+}
+
+status host_share(device *d, const device_memory *memory, device_share *out)
+{
+    (void)memory, (void)out;
+    return no_peers(d);
+}
+
+status host_peer_open(device *d, const device_share *share, device_peer *out)
+{
+    (void)share, (void)out;
+    return no_peers(d);
+}
+
+void host_peer_close(device *d, device_peer *peer)
+{
+    (void)d, (void)peer;
 }

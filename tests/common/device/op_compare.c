@@ -28,14 +28,54 @@ static double terms_of(const op_desc *op)
     }
 }
 
+/* A convolution that may be computed by Winograd's F(4x4, 3x3): common/device/cpu/isa/isa.h. */
+static bool may_be_filtered(const op_desc *op)
+{
+    const conv2d_attributes *a = &op->u.conv2d;
+    bool convolution = op->kind == OP_conv2d_forward || op->kind == OP_conv2d_backward_data ||
+                       op->kind == OP_conv2d_backward_weights;
+    return convolution && a->r == 3 && a->s == 3 && a->stride == 1 && a->c % 32 == 0 && a->k % 32 == 0;
+}
+
+/* With Y = A^T [(G g) * (B^T d)] in one dimension, the terms of output i have a variance of
+ *     sum_p A[p][i]^2 |B[p]|^2 |G[p]|^2
+ * times that of d and g, where plainly summed products have 3 (4 in the gradient with respect to weights). At
+ * the points 0, +-5/8, +-3/2 and infinity the root of the quotient is at most 2.87, in two dimensions its
+ * square: so much larger than the result is what the filtering sums and rounds. */
+static const double FILTERING_GROWTH = 8.2;
+
 /* Summing n random terms one after another in float32 errs by about 6e-8 sqrt(n) / 2.4 of the sums' root mean
  * square, the worst of ten thousand sums by five times that; plain loops (the reference's own code with
- * float for double) stay within these limits over the whole table. */
+ * float for double) stay within these limits over the whole table. Filtering sums a ninth of the
+ * terms (a sixteenth for weights), each of them larger. */
 double op_tolerance(const op_desc *op, dtype type)
 {
     if (type == DTYPE_F64) return 1e-13;
     if (op_class_of(op->kind) == OP_CLASS_NORMALIZATION) return 1e-5; /* differences of nearly equal sums */
+    if (may_be_filtered(op)) return FILTERING_GROWTH * (1e-6 + 2.5e-7 * sqrt(terms_of(op) / 9));
     return 1e-6 + 2.5e-7 * sqrt(terms_of(op));
+}
+
+static bool multiplies(const op_desc *op)
+{
+    switch (op->kind) {
+    case OP_conv2d_forward:
+    case OP_conv2d_backward_data:
+    case OP_conv2d_backward_weights:
+    case OP_linear_forward:
+    case OP_linear_backward_data:
+    case OP_linear_backward_weights:
+        return true;
+    default:
+        return false;
+    }
+}
+
+double op_tolerance_in(const op_desc *op, dtype type, device_precision precision)
+{
+    double exact = op_tolerance(op, type);
+    if (precision == DEVICE_PRECISION_F32 || !multiplies(op)) return exact;
+    return exact + (precision == DEVICE_PRECISION_TF32 ? 8 * 0x1p-10 : 16 * 0x1p-9);
 }
 
 int64_t op_first_difference(const double *found, const double *expected, int64_t count, double tolerance)

@@ -10,7 +10,7 @@
 
 device *device_setting_open(device_setting setting)
 {
-    device_config config = {.name = setting.name, .world = 1, .threads = setting.threads};
+    device_config config = {.name = setting.name, .world = 1, .threads = setting.threads, .precision = setting.precision};
     device *d = NULL;
     status rc = device_open(&config, &d);
     if (rc == STATUS_UNAVAILABLE) {

@@ -7,6 +7,7 @@
 typedef struct device_setting {
     const char *name;
     int threads;
+    int precision; /* device_precision */
 } device_setting;
 
 /* The reference first, then the devices under test: the cpu with one thread and with two, or cuda

@@ -25,12 +25,14 @@ static void add_convolutions(op_case *cases, int *count)
         {2, 7, 7, 8, 24, 1, 1, 2, 0, 0, 0, false},  {1, 5, 4, 3, 2, 5, 3, 2, 1, 0, 0, true},
         {2, 3, 3, 5, 7, 3, 3, 1, 0, 0, 0, true},    {5, 11, 13, 1, 19, 3, 3, 1, 1, 0, 0, false},
         {1, 32, 32, 3, 16, 7, 7, 2, 3, 0, 0, true}, {2, 12, 12, 32, 64, 3, 3, 1, 1, 0, 0, false},
+        {2, 7, 9, 96, 32, 3, 3, 1, 1, 0, 0, true},
     };
     for (int i = 0; i < COUNT(shapes); i++) case_conv2d(next(cases, count), shapes[i], plain);
     case_conv2d(next(cases, count), shapes[1], accumulated);
     case_conv2d(next(cases, count), shapes[1], micro_batch);
     case_conv2d(next(cases, count), shapes[3], accumulated);
     case_conv2d(next(cases, count), shapes[6], micro_batch);
+    case_conv2d(next(cases, count), shapes[12], micro_batch);
 }
 
 static void add_linears(op_case *cases, int *count)

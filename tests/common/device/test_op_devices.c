@@ -16,9 +16,18 @@
 
 typedef struct setting_test {
     const op_case *c;
-    device_setting setting;
+    int setting; /* in device_settings */
     char name[192];
 } setting_test;
+
+static device *devices[DEVICE_SETTINGS];
+
+/* Opened when first used, for all tests: opening a GPU takes its time. */
+static device *device_at(int setting)
+{
+    if (!devices[setting]) devices[setting] = device_setting_open(device_settings[setting]);
+    return devices[setting];
+}
 
 /* Runs one step from `from` and leaves all tensors in `to`. */
 static void run_step(op_runner *r, int step, const case_state *from, case_state *to)
@@ -37,11 +46,11 @@ static bool writes(const op_case *c, int step, int tensor)
 }
 
 static void compare_written(const op_case *c, int step, int tensor, const case_state *found,
-                            const case_state *expected, dtype type)
+                            const case_state *expected, dtype type, int precision)
 {
     const op_desc *op = &c->steps[step].op;
     const case_tensor *t = &c->tensors[tensor];
-    double tolerance = t->type == CASE_I32 || t->type == CASE_U8 ? 0 : op_tolerance(op, type);
+    double tolerance = t->type == CASE_I32 || t->type == CASE_U8 ? 0 : op_tolerance_in(op, type, (device_precision)precision);
     int64_t i = op_first_difference(found->values[tensor], expected->values[tensor], t->used, tolerance);
     if (i >= 0)
         fail_msg("%s of %s: %s[%lld] is %.9g, the reference has %.9g", op_name(op->kind), c->name, t->name,
@@ -61,7 +70,7 @@ static void operations_agree_with_the_reference(void **context)
 {
     const setting_test *test = *context;
     const op_case *c = test->c;
-    device *tested = device_setting_open(test->setting), *oracle = device_setting_open(device_settings[0]);
+    device *tested = device_at(test->setting), *oracle = device_at(0);
     dtype type = device_get_info(tested)->compute_type;
     op_runner on_tested, on_oracle;
     case_state before, found, again, expected;
@@ -77,7 +86,7 @@ static void operations_agree_with_the_reference(void **context)
         for (int i = 1; i <= c->tensor_count; i++) {
             if (c->tensors[i].base) continue;
             if (writes(c, step, i))
-                compare_written(c, step, i, &found, &expected, type);
+                compare_written(c, step, i, &found, &expected, type, device_settings[test->setting].precision);
             else
                 compare_untouched(c, step, i, &found, &before);
             size_t used = (size_t)c->tensors[i].used * sizeof(double);
@@ -89,8 +98,6 @@ static void operations_agree_with_the_reference(void **context)
     for (int i = 0; i < 4; i++) case_state_close(states[i]);
     op_runner_close(&on_tested);
     op_runner_close(&on_oracle);
-    device_close(&tested);
-    device_close(&oracle);
 }
 
 /* ---- the comparison itself -------------------------------------------------------------------- */
@@ -113,6 +120,12 @@ static double median_magnitude(const double *values, int64_t count)
     double median = used ? fabs(sorted[used / 2]) : 0;
     free(sorted);
     return median;
+}
+
+static const char *precision_name(int precision)
+{
+    static const char *const names[] = {"float32", "tf32", "bf16"};
+    return names[precision];
 }
 
 static void check_sensitivity(const op_case *c, int step, int tensor, const case_state *after)
@@ -146,10 +159,9 @@ static void comparison_notices_small_errors(void **context)
 {
     const setting_test *test = *context;
     const op_case *c = test->c;
-    device *d = device_setting_open(device_settings[0]);
     op_runner runner;
     case_state state;
-    op_runner_open(d, c, &runner);
+    op_runner_open(device_at(0), c, &runner);
     case_state_open(c, &state);
     for (int step = 0; step < c->step_count; step++) {
         run_step(&runner, step, &state, &state);
@@ -158,7 +170,6 @@ static void comparison_notices_small_errors(void **context)
     }
     case_state_close(&state);
     op_runner_close(&runner);
-    device_close(&d);
 }
 
 int main(void)
@@ -168,7 +179,8 @@ int main(void)
     setting_test *contexts = calloc((DEVICE_SETTINGS + 1) * OP_TABLE_CAPACITY, sizeof *contexts);
     if (!cases || !contexts) return 1;
     int count = op_table_build(cases), used = 0;
-    for (int i = 0; i < count; i++, used++) {
+    bool in_float32 = device_settings[1].precision == DEVICE_PRECISION_F32; /* the comparison itself is tested there */
+    for (int i = 0; i < count && in_float32; i++, used++) {
         contexts[used].c = &cases[i];
         snprintf(contexts[used].name, sizeof contexts[used].name, "1%% is noticed: %s", cases[i].name);
         tests[used] = (struct CMUnitTest){contexts[used].name, comparison_notices_small_errors, NULL, NULL,
@@ -176,14 +188,16 @@ int main(void)
     }
     for (int s = 0; s < device_setting_count; s++)
         for (int i = 0; i < count; i++, used++) {
-            contexts[used] = (setting_test){.c = &cases[i], .setting = device_settings[s]};
+            contexts[used] = (setting_test){.c = &cases[i], .setting = s};
             snprintf(contexts[used].name, sizeof contexts[used].name,
-                     "%s with %d threads agrees with the reference: %s", device_settings[s].name,
+                     "%s in %s with %d threads agrees with the reference: %s",
+                     device_settings[s].name, precision_name(device_settings[s].precision),
                      device_settings[s].threads, cases[i].name);
             tests[used] = (struct CMUnitTest){contexts[used].name, operations_agree_with_the_reference, NULL,
                                               NULL, &contexts[used]};
         }
     int failed = _cmocka_run_group_tests("devices agree with the reference", tests, (size_t)used, NULL, NULL);
+    for (int s = 0; s < DEVICE_SETTINGS; s++) device_close(&devices[s]);
     free(contexts);
     free(cases);
     return failed;

@@ -3,6 +3,7 @@
 #include "common/ops/tensor.h"
 #include "common/reduce/half.h"
 #include "ring/collectives/nccl/nccl_library.h"
+#include "tests/gpu/emulator/memory.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -42,8 +43,6 @@ static struct {
     uint64_t ids;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
 
-void emulator_open_memory(void);
-void emulator_close_memory(void);
 
 /* All ranks of the world, under the lock. */
 static bool meet(world *w)

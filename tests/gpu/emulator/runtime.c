@@ -1,189 +1,34 @@
-/* The emulated run-time: device memory in one reserved range that is closed to the host, except while a
- * kernel or a copy runs, so that a program that touches device memory from the host dies here as it would
- * fail with a GPU. */
+/* The emulated run-time: the device, streams, events, the driver. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/libraries.h"
+#include "tests/gpu/emulator/memory.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-static const size_t SPACE_BYTES = (size_t)8 << 30;
-enum { PAGE = 4096, MOST_BLOCKS = 65536 };
 
 struct emulated_stream {
-    int unused;
+    struct emulated_graph *capture; /* NULL: work runs at once */
 };
 
 struct emulated_event {
     int64_t at_ns;
 };
 
-typedef struct memory_block {
-    size_t offset, bytes;
-    int used;
-} memory_block;
-
-/* The GPU is the process's. */
-static struct {
-    pthread_mutex_t lock;
-    char *space;
-    size_t end; /* of what was ever used */
-    memory_block blocks[MOST_BLOCKS];
-    int block_count, open;
-} gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-void emulator_open_memory(void);
-void emulator_close_memory(void);
-
-/* ---- memory ----------------------------------------------------------------------------------- */
-
-static void reserve(void)
-{
-    if (gpu.space) return;
-    gpu.space = mmap(NULL, SPACE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (gpu.space == MAP_FAILED) abort();
-}
-
-static void protect(void)
-{
-    if (gpu.end) mprotect(gpu.space, gpu.end, gpu.open > 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
-}
-
-void emulator_open_memory(void)
-{
-    pthread_mutex_lock(&gpu.lock);
-    if (gpu.open++ == 0) protect();
-    pthread_mutex_unlock(&gpu.lock);
-}
-
-void emulator_close_memory(void)
-{
-    pthread_mutex_lock(&gpu.lock);
-    if (--gpu.open == 0) protect();
-    pthread_mutex_unlock(&gpu.lock);
-}
-
-static memory_block *find_free(size_t bytes)
-{
-    for (int i = 0; i < gpu.block_count; i++)
-        if (!gpu.blocks[i].used && gpu.blocks[i].bytes == bytes) return &gpu.blocks[i];
-    if (gpu.block_count == MOST_BLOCKS || SPACE_BYTES - gpu.end < bytes) return NULL;
-    memory_block *b = &gpu.blocks[gpu.block_count++];
-    *b = (memory_block){.offset = gpu.end, .bytes = bytes};
-    gpu.end += bytes;
-    return b;
-}
-
-cudaError_t cudaMalloc(void **out, size_t bytes)
-{
-    size_t rounded = (bytes + PAGE - 1) / PAGE * PAGE;
-    pthread_mutex_lock(&gpu.lock);
-    reserve();
-    memory_block *b = find_free(rounded);
-    if (b) {
-        b->used = 1;
-        *out = gpu.space + b->offset;
-        protect();
-    }
-    pthread_mutex_unlock(&gpu.lock);
-    return b ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-
-cudaError_t cudaFree(void *data)
-{
-    pthread_mutex_lock(&gpu.lock);
-    for (int i = 0; i < gpu.block_count; i++) {
-        if (gpu.space + gpu.blocks[i].offset != data) continue;
-        gpu.blocks[i].used = 0;
-        madvise(data, gpu.blocks[i].bytes, MADV_DONTNEED);
-    }
-    pthread_mutex_unlock(&gpu.lock);
-    return cudaSuccess;
-}
-
-/* Pinned memory has its size on a page in front of it. */
-cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
-{
-    (void)flags;
-    char *data = mmap(NULL, bytes + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) return cudaErrorMemoryAllocation;
-    *(uint64_t *)data = bytes + PAGE;
-    *out = data + PAGE;
-    return cudaSuccess;
-}
-
-cudaError_t cudaFreeHost(void *data)
-{
-    uint64_t *head = (uint64_t *)((char *)data - PAGE);
-    munmap(head, *head);
-    return cudaSuccess;
-}
-
-cudaError_t cudaHostRegister(void *data, size_t bytes, unsigned flags)
-{
-    (void)data, (void)bytes, (void)flags;
-    return cudaSuccess;
-}
-
-cudaError_t cudaHostUnregister(void *data)
-{
-    (void)data;
-    return cudaSuccess;
-}
-
-cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags)
-{
-    (void)flags;
-    *out = host;
-    return cudaSuccess;
-}
-
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *data)
-{
-    const char *at = data;
-    out->type = gpu.space && at >= gpu.space && at < gpu.space + SPACE_BYTES ? cudaMemoryTypeDevice
-                                                                             : cudaMemoryTypeUnregistered;
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
-{
-    *total = SPACE_BYTES;
-    *available = SPACE_BYTES - gpu.end;
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemset(void *data, int value, size_t bytes)
-{
-    emulator_open_memory();
-    memset(data, value, bytes);
-    emulator_close_memory();
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s)
-{
-    (void)s;
-    return cudaMemset(data, value, bytes);
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s)
-{
-    (void)kind, (void)s;
-    emulator_open_memory();
-    memmove(to, from, bytes);
-    emulator_close_memory();
-    return cudaSuccess;
-}
+void emulator_fill_cudnn(cudnn_table *out); /* cudnn.c */
 
 /* ---- the device ------------------------------------------------------------------------------- */
 
+/* All GPUs are the one memory and the one processor; EMULATED_GPUS says how many there seem to be. */
+static int count_gpus(void)
+{
+    const char *count = getenv("EMULATED_GPUS");
+    return count ? atoi(count) : 1;
+}
+
 cudaError_t cudaSetDevice(int number)
 {
-    return number == 0 ? cudaSuccess : cudaErrorInvalidValue;
+    return number >= 0 && number < count_gpus() ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaGetLastError(void)
@@ -203,7 +48,7 @@ const char *cudaGetErrorName(cudaError_t code)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = count_gpus();
     return cudaSuccess;
 }
 
@@ -215,9 +60,10 @@ cudaError_t cudaDriverGetVersion(int *version)
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int number)
 {
+    size_t available;
     (void)number;
-    *out = (struct cudaDeviceProp){.name = "emulator", .major = 9, .totalGlobalMem = SPACE_BYTES};
-    return cudaSuccess;
+    *out = (struct cudaDeviceProp){.name = "emulator", .major = 9};
+    return cudaMemGetInfo(&available, &out->totalGlobalMem);
 }
 
 cudaError_t cudaDeviceSynchronize(void)
@@ -323,5 +169,6 @@ void cuda_libraries_open(cuda_libraries *out)
     static const char why[] = "left out of the emulator";
     *out = (cuda_libraries){.driver = {cuStreamWaitValue64_v2, cuStreamWriteValue64_v2}};
     memcpy(out->why_cublaslt, why, sizeof why);
-    memcpy(out->why_cudnn, why, sizeof why);
+    if (getenv("EMULATED_CUDNN")) emulator_fill_cudnn(&out->cudnn);
+    else memcpy(out->why_cudnn, why, sizeof why);
 }

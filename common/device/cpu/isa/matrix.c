@@ -1,5 +1,5 @@
 #include "common/device/cpu/isa/names.h"
-#include "common/device/cpu/isa/vector.h"
+#include "common/device/cpu/isa/transpose.h"
 
 /* A tile of c is kept in registers: ROWS by VECTORS accumulators, VECTORS of b and one of a. */
 #if VF == 16
@@ -120,33 +120,6 @@ static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t ro
 }
 
 /* ---- transposition ---------------------------------------------------------------------------- */
-
-typedef float quad __attribute__((vector_size(16)));
-
-ALWAYS_INLINE quad quad_load(const float *p)
-{
-    quad a;
-    memcpy(&a, p, sizeof a);
-    return a;
-}
-
-ALWAYS_INLINE void transpose_4x4(const float *x, int64_t x_stride, bool add, float *y, int64_t y_stride)
-{
-    quad a = quad_load(x), b = quad_load(x + x_stride);
-    quad c = quad_load(x + 2 * x_stride), d = quad_load(x + 3 * x_stride);
-    quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
-         ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5),
-         cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    quad rows[4] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
-                    __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
-                    __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
-                    __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
-    for (int i = 0; i < 4; i++) {
-        if (add) rows[i] += quad_load(y + i * y_stride);
-        memcpy(y + i * y_stride, &rows[i], sizeof rows[i]);
-    }
-}
 
 ALWAYS_INLINE void transpose_all(const float *x, int64_t x_stride, int64_t rows, int64_t columns, bool add,
                                  float *y, int64_t y_stride)

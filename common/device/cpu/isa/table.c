@@ -17,5 +17,6 @@ const cpu_isa KERNEL(cpu_isa) = {
     .softmax = &KERNEL(cpu_softmax),
     .optimizer = &KERNEL(cpu_optimizer),
     .matrix = &KERNEL(cpu_matrix),
+    .winograd = &KERNEL(cpu_winograd),
     .gemm = &KERNEL(cpu_gemm_kernels),
 };

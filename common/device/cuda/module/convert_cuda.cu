@@ -1,4 +1,4 @@
-/* Packing: copies of a range of elements that convert, and divide on the way. */
+/* Packing: copies of a range of elements that convert, and divide on the way; sums of two ranges. */
 #include "common/device/cuda/module/kernel.cuh"
 
 #include <cuda_bf16.h>
@@ -44,6 +44,27 @@ extern "C" status cuda_convert(device_stream *s, void *to, dtype to_type, const 
         return convert<float, __nv_bfloat16>(s, to, from, count, divisor);
     return fail(STATUS_INTERNAL, "conversion on the cuda device from %s to %s is not provided", dtype_name(from_type),
                 dtype_name(to_type));
+}
+
+__global__ void add_kernel(int64_t count, const float *a, const float *b, float *to)
+{
+    for (int64_t i = global_thread(); i < count; i += grid_threads()) to[i] = a[i] + b[i];
+}
+
+extern "C" status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)
+{
+    const cuda_device *d = (const cuda_device *)s->device;
+    if (type != DTYPE_F32)
+        return fail(STATUS_INTERNAL, "a sum on the cuda device: found %s, allowed is %s", dtype_name(type),
+                    dtype_name(DTYPE_F32));
+    TRY(cuda_use(d));
+    if (count == 0) return STATUS_OK;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks_for(count, THREADS));
+    config.blockDim = dim3(THREADS);
+    config.stream = ((cuda_stream *)s)->stream;
+    return cuda_check(d, cudaLaunchKernelEx(&config, add_kernel, count, (const float *)a, (const float *)b, (float *)to),
+                      "add");
 }
 
 extern "C" status cuda_clear(device_stream *s, void *data, size_t bytes)

@@ -19,6 +19,7 @@ typedef struct cuda_device {
     int gpu;
     cuda_libraries *libraries;
     void *cublaslt, *cudnn;     /* handles; NULL: own kernels take their place */
+    struct cudnn_chosen *chosen; /* cudnn_search.c's */
     cuda_staging *staging;
     int64_t allocated_bytes;    /* by device_allocate */
     cudaStream_t anchor_stream; /* for streams' anchors alone */
@@ -92,6 +93,11 @@ status cuda_download(device_stream *s, void *host, const void *from, dtype type,
                      int64_t count);
 status cuda_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
+/* peer_cuda.c */
+status cuda_share(device *d, const device_memory *memory, device_share *out);
+status cuda_peer_open(device *d, const device_share *share, device_peer *out);
+void cuda_peer_close(device *d, device_peer *peer);
+
 /* layout_cuda.c */
 status cuda_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
 status cuda_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed);
@@ -114,6 +120,12 @@ void cuda_fence_reach(device_fence *f, uint64_t value);
 bool cuda_fence_reached(device_fence *f, uint64_t value);
 void cuda_fence_fail(device_fence *f, const error_record *error);
 
+/* graph_cuda.c */
+status cuda_capture_begin(device_stream *s);
+status cuda_capture_end(device_stream *s, device_graph **out);
+status cuda_graph_launch(device_stream *s, device_graph *graph);
+void cuda_graph_close(device_graph *graph);
+
 /* kernel_cuda.c */
 status cuda_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
 void cuda_release(device_kernel *kernel);
@@ -123,6 +135,7 @@ status cuda_launch(device_stream *s, device_kernel *kernel, void *const *operand
 /* convert_cuda.cu */
 status cuda_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                     int64_t count, double divisor);
+status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 status cuda_clear(device_stream *s, void *data, size_t bytes);
 
 #define CUDA_ENTRY(name, class) extern const cuda_kernel_entry cuda_##name;

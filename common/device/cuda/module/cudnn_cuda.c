@@ -1,31 +1,16 @@
-#include "common/device/cuda/module/cudnn_cuda.h"
-
-#include "common/device/cuda/module/libraries.h"
+#include "common/device/cuda/module/cudnn_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #if PSRING_HAVE_CUDNN
 
-enum { MOST_WORKSPACE = 1 << 30, MOST_ALGORITHMS = 16 };
-
-struct cudnn_conv {
-    cuda_device *device;
-    op_kind kind;
-    cudnnTensorDescriptor_t x, y;
-    cudnnFilterDescriptor_t w;
-    cudnnConvolutionDescriptor_t conv;
-    int algorithm;
-    cudnnMathType_t math;
-    size_t workspace;
-};
-
 static const cudnn_table *table_of(const cuda_device *d)
 {
     return &d->libraries->cudnn;
 }
 
-static status check(const cuda_device *d, cudnnStatus_t code, const char *what)
+status cudnn_check(const cuda_device *d, cudnnStatus_t code, const char *what)
 {
     if (code == CUDNN_STATUS_SUCCESS) return STATUS_OK;
     return fail(STATUS_SYSTEM, "rank %d, GPU %d: %s: %s", d->base.config.rank, d->gpu, what,
@@ -47,108 +32,89 @@ status cudnn_open(cuda_device *d)
         log_warn("cuDNN: %s; own convolutions run in its place, many times slower", d->libraries->why_cudnn);
         return STATUS_OK;
     }
-    TRY(check(d, table_of(d)->create(&handle), "cudnnCreate"));
+    TRY(cudnn_check(d, table_of(d)->create(&handle), "cudnnCreate"));
     d->cudnn = handle;
     return STATUS_OK;
 }
 
 void cudnn_close(cuda_device *d)
 {
+    cudnn_forget(d);
     if (d->cudnn) table_of(d)->destroy(d->cudnn);
     d->cudnn = NULL;
 }
 
 /* ---- preparing -------------------------------------------------------------------------------- */
 
-static status set_tensor(const cuda_device *d, cudnnTensorDescriptor_t *out, int64_t n, int64_t c, int64_t h, int64_t w)
+static cudnnDataType_t data_type(const cudnn_conv *p)
 {
-    TRY(check(d, table_of(d)->tensor_create(out), "cudnnCreateTensorDescriptor"));
-    return check(d,
-                 table_of(d)->tensor_set(*out, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, (int)n, (int)c, (int)h, (int)w),
-                 "cudnnSetTensor4dDescriptor");
+    return p->type == DTYPE_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
 }
 
-/* CUDNN_DEFAULT_MATH lets float32 be multiplied as TF32; CUDNN_FMA_MATH does not. */
-static status describe(cudnn_conv *p, const conv2d_attributes *a)
+static status set_tensor(const cudnn_conv *p, cudnnTensorDescriptor_t *out, int64_t n, int64_t c, int64_t h, int64_t w)
+{
+    const cuda_device *d = p->device;
+    TRY(cudnn_check(d, table_of(d)->tensor_create(out), "cudnnCreateTensorDescriptor"));
+    return cudnn_check(d,
+                       table_of(d)->tensor_set(*out, CUDNN_TENSOR_NHWC, data_type(p), (int)n, (int)c, (int)h, (int)w),
+                       "cudnnSetTensor4dDescriptor");
+}
+
+/* Sums are of float32 in every case. CUDNN_DEFAULT_MATH lets float32 be multiplied as TF32; CUDNN_FMA_MATH does
+ * not. */
+static status describe(cudnn_conv *p)
 {
     const cuda_device *d = p->device;
     const cudnn_table *t = table_of(d);
+    const conv2d_attributes *a = &p->shape;
     p->math = d->base.config.precision == DEVICE_PRECISION_F32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
-    TRY(set_tensor(d, &p->x, a->n, a->c, a->h, a->w));
-    TRY(set_tensor(d, &p->y, a->n, a->k, a->p, a->q));
-    TRY(check(d, t->filter_create(&p->w), "cudnnCreateFilterDescriptor"));
-    TRY(check(d,
-              t->filter_set(p->w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, (int)a->k, (int)a->c, (int)a->r, (int)a->s),
-              "cudnnSetFilter4dDescriptor"));
-    TRY(check(d, t->conv_create(&p->conv), "cudnnCreateConvolutionDescriptor"));
-    TRY(check(d,
-              t->conv_set(p->conv, (int)a->pad, (int)a->pad, (int)a->stride, (int)a->stride, 1, 1,
-                          CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
-              "cudnnSetConvolution2dDescriptor"));
-    return check(d, t->conv_set_math(p->conv, p->math), "cudnnSetConvolutionMathType");
+    TRY(set_tensor(p, &p->x, a->n, a->c, a->h, a->w));
+    TRY(set_tensor(p, &p->y, a->n, a->k, a->p, a->q));
+    TRY(cudnn_check(d, t->filter_create(&p->w), "cudnnCreateFilterDescriptor"));
+    TRY(cudnn_check(d,
+                    t->filter_set(p->w, data_type(p), CUDNN_TENSOR_NHWC, (int)a->k, (int)a->c, (int)a->r, (int)a->s),
+                    "cudnnSetFilter4dDescriptor"));
+    TRY(cudnn_check(d, t->conv_create(&p->conv), "cudnnCreateConvolutionDescriptor"));
+    TRY(cudnn_check(d,
+                    t->conv_set(p->conv, (int)a->pad, (int)a->pad, (int)a->stride, (int)a->stride, 1, 1,
+                                CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+                    "cudnnSetConvolution2dDescriptor"));
+    return cudnn_check(d, t->conv_set_math(p->conv, p->math), "cudnnSetConvolutionMathType");
 }
 
-/* Whether an algorithm may be taken that cuDNN says works with `found`. Without TF32 the convolution stays
- * restricted to plain multiply-adds, which algorithms of tensor cores do not have. */
-static bool allowed(const cudnn_conv *p, cudnnMathType_t found)
+static void count_elements(cudnn_conv *p)
 {
-    return p->math != CUDNN_FMA_MATH || (found != CUDNN_TENSOR_OP_MATH && found != CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
+    const conv2d_attributes *a = &p->shape;
+    int64_t x = a->n * a->h * a->w * a->c, w = a->k * a->r * a->s * a->c, y = a->n * a->p * a->q * a->k;
+    p->elements[CUDNN_FIRST] = p->kind == OP_conv2d_backward_data ? w : x;
+    p->elements[CUDNN_SECOND] = p->kind == OP_conv2d_forward ? w : y;
+    p->elements[CUDNN_OUT] = p->kind == OP_conv2d_forward ? y : p->kind == OP_conv2d_backward_data ? x : w;
 }
 
-/* The three kinds of results have the same members. */
-#define TAKE_FIRST(results, count, p, found)                                                                 \
-    for (int i = 0; i < (count) && !(found); i++) {                                                          \
-        bool usable = (results)[i].status == CUDNN_STATUS_SUCCESS && (results)[i].memory <= MOST_WORKSPACE && \
-                      (results)[i].determinism == CUDNN_DETERMINISTIC &&                                     \
-                      allowed((p), (results)[i].mathType);                                                   \
-        if (!usable) continue;                                                                               \
-        (p)->algorithm = (int)(results)[i].algo;                                                             \
-        (p)->workspace = (results)[i].memory;                                                                \
-        if ((p)->math != CUDNN_FMA_MATH) (p)->math = (results)[i].mathType;                                  \
-        (found) = true;                                                                                      \
-    }
-
-static status find_algorithm(cudnn_conv *p, bool *found)
-{
-    const cudnn_table *t = table_of(p->device);
-    cudnnHandle_t h = p->device->cudnn;
-    int count = 0;
-    cudnnStatus_t code;
-    if (p->kind == OP_conv2d_forward) {
-        cudnnConvolutionFwdAlgoPerf_t results[MOST_ALGORITHMS];
-        code = t->forward_find(h, p->x, p->w, p->conv, p->y, MOST_ALGORITHMS, &count, results);
-        if (code == CUDNN_STATUS_SUCCESS) TAKE_FIRST(results, count, p, *found)
-    } else if (p->kind == OP_conv2d_backward_data) {
-        cudnnConvolutionBwdDataAlgoPerf_t results[MOST_ALGORITHMS];
-        code = t->data_find(h, p->w, p->y, p->conv, p->x, MOST_ALGORITHMS, &count, results);
-        if (code == CUDNN_STATUS_SUCCESS) TAKE_FIRST(results, count, p, *found)
-    } else {
-        cudnnConvolutionBwdFilterAlgoPerf_t results[MOST_ALGORITHMS];
-        code = t->filter_find(h, p->x, p->y, p->conv, p->w, MOST_ALGORITHMS, &count, results);
-        if (code == CUDNN_STATUS_SUCCESS) TAKE_FIRST(results, count, p, *found)
-    }
-    if (!*found) return STATUS_OK;
-    return check(p->device, t->conv_set_math(p->conv, p->math), "cudnnSetConvolutionMathType");
-}
-
-status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out)
+/* *out is NULL where cuDNN has no deterministic algorithm for tensors of `type`. */
+static status prepare_in(cuda_device *d, const op_desc *op, dtype type, cudnn_conv **out)
 {
     bool found = false;
-    *out = NULL;
-    if (d->base.config.precision == DEVICE_PRECISION_BF16)
-        return fail(STATUS_CONFIG, "found --bf16, allowed for convolutions are float32 and --tf32");
-    if (!d->cudnn) return STATUS_OK;
     cudnn_conv *p = calloc(1, sizeof *p);
     if (!p) return fail(STATUS_SYSTEM, "no memory for a convolution");
-    p->device = d;
-    p->kind = op->kind;
-    status rc = describe(p, &op->u.conv2d);
-    if (rc == STATUS_OK) rc = find_algorithm(p, &found);
+    *p = (cudnn_conv){.device = d, .kind = op->kind, .shape = op->u.conv2d, .type = type};
+    count_elements(p);
+    status rc = describe(p);
+    if (rc == STATUS_OK) rc = cudnn_choose(p, &found);
     if (rc != STATUS_OK || !found) cudnn_conv_release(&p);
-    if (rc == STATUS_OK && !found)
-        log_debug("cuDNN has no deterministic algorithm for a %s: an own one runs", op_name(op->kind));
     *out = p;
     return rc;
+}
+
+/* A shape that cuDNN does not know in bfloat16 (three channels, say) is multiplied in TF32, which has more bits. */
+status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out)
+{
+    *out = NULL;
+    if (!d->cudnn) return STATUS_OK;
+    if (d->base.config.precision == DEVICE_PRECISION_BF16) TRY(prepare_in(d, op, DTYPE_BF16, out));
+    if (!*out) TRY(prepare_in(d, op, DTYPE_F32, out));
+    if (!*out) log_debug("cuDNN has no deterministic algorithm for a %s: an own one runs", op_name(op->kind));
+    return STATUS_OK;
 }
 
 void cudnn_conv_release(cudnn_conv **pointer)
@@ -164,35 +130,74 @@ void cudnn_conv_release(cudnn_conv **pointer)
     *pointer = NULL;
 }
 
-size_t cudnn_conv_workspace(const cudnn_conv *p)
+/* ---- running ---------------------------------------------------------------------------------- */
+
+/* In bfloat16 the workspace is cuDNN's, then the three operands, each at a multiple of 256 bytes. */
+static size_t rounded(size_t bytes)
 {
-    return p ? p->workspace : 0;
+    return (bytes + 255) / 256 * 256;
 }
 
-status cudnn_conv_run(cudnn_conv *p, cudaStream_t s, const float *first, const float *second, float *out, bool add,
-                      void *workspace)
+static size_t bytes_of(const cudnn_conv *p, int operand)
+{
+    return rounded((size_t)(p->elements[operand] * dtype_size(p->type)));
+}
+
+size_t cudnn_conv_workspace(const cudnn_conv *p)
+{
+    if (!p) return 0;
+    if (p->type == DTYPE_F32) return p->choice.workspace;
+    return rounded(p->choice.workspace) + bytes_of(p, CUDNN_FIRST) + bytes_of(p, CUDNN_SECOND) + bytes_of(p, CUDNN_OUT);
+}
+
+cudnnStatus_t cudnn_call(const cudnn_conv *p, const cudnn_choice *choice, cudaStream_t s, const void *first,
+                         const void *second, void *out, bool add, void *workspace)
+{
+    const cudnn_table *t = table_of(p->device);
+    cudnnHandle_t h = p->device->cudnn;
+    float one = 1, beta = add ? 1 : 0;
+    size_t bytes = choice->workspace;
+    cudnnStatus_t code = t->set_stream(h, s);
+    if (code == CUDNN_STATUS_SUCCESS) code = t->conv_set_math(p->conv, choice->math);
+    if (code != CUDNN_STATUS_SUCCESS) return code;
+    if (p->kind == OP_conv2d_forward)
+        return t->forward(h, &one, p->x, first, p->w, second, p->conv, (cudnnConvolutionFwdAlgo_t)choice->algorithm,
+                          workspace, bytes, &beta, p->y, out);
+    if (p->kind == OP_conv2d_backward_data)
+        return t->backward_data(h, &one, p->w, first, p->y, second, p->conv,
+                                (cudnnConvolutionBwdDataAlgo_t)choice->algorithm, workspace, bytes, &beta, p->x, out);
+    return t->backward_filter(h, &one, p->x, first, p->y, second, p->conv,
+                              (cudnnConvolutionBwdFilterAlgo_t)choice->algorithm, workspace, bytes, &beta, p->w, out);
+}
+
+static status run_chosen(const cudnn_conv *p, cudaStream_t s, const void *first, const void *second, void *out, bool add,
+                         void *workspace)
+{
+    const char *what = p->kind == OP_conv2d_forward         ? "cudnnConvolutionForward"
+                       : p->kind == OP_conv2d_backward_data ? "cudnnConvolutionBackwardData"
+                                                            : "cudnnConvolutionBackwardFilter";
+    return cudnn_check(p->device, cudnn_call(p, &p->choice, s, first, second, out, add, workspace), what);
+}
+
+/* cuDNN takes and gives bfloat16 (its PSEUDO_BFLOAT16_CONFIG), so what it gives is rounded once; sums over
+ * micro-batches are of float32. */
+static status run_bf16(const cudnn_conv *p, cudaStream_t s, const float *first, const float *second, float *out, bool add,
+                       void *workspace)
 {
     const cuda_device *d = p->device;
-    const cudnn_table *t = table_of(d);
-    cudnnHandle_t h = d->cudnn;
-    float one = 1, beta = add ? 1 : 0;
-    TRY(check(d, t->set_stream(h, s), "cudnnSetStream"));
-    if (p->kind == OP_conv2d_forward)
-        return check(d,
-                     t->forward(h, &one, p->x, first, p->w, second, p->conv,
-                                (cudnnConvolutionFwdAlgo_t)p->algorithm, workspace, p->workspace, &beta, p->y, out),
-                     "cudnnConvolutionForward");
-    if (p->kind == OP_conv2d_backward_data)
-        return check(d,
-                     t->backward_data(h, &one, p->w, first, p->y, second, p->conv,
-                                      (cudnnConvolutionBwdDataAlgo_t)p->algorithm, workspace, p->workspace, &beta,
-                                      p->x, out),
-                     "cudnnConvolutionBackwardData");
-    return check(d,
-                 t->backward_filter(h, &one, p->x, first, p->y, second, p->conv,
-                                    (cudnnConvolutionBwdFilterAlgo_t)p->algorithm, workspace, p->workspace, &beta,
-                                    p->w, out),
-                 "cudnnConvolutionBackwardFilter");
+    char *a = (char *)workspace + rounded(p->choice.workspace), *b = a + bytes_of(p, CUDNN_FIRST);
+    char *c = b + bytes_of(p, CUDNN_SECOND);
+    TRY(cudnn_round(d, s, p->elements[CUDNN_FIRST], first, a));
+    TRY(cudnn_round(d, s, p->elements[CUDNN_SECOND], second, b));
+    TRY(run_chosen(p, s, a, b, c, false, workspace));
+    return cudnn_widen(d, s, p->elements[CUDNN_OUT], c, out, add);
+}
+
+status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const float *first, const float *second, float *out, bool add,
+                      void *workspace)
+{
+    if (p->type == DTYPE_BF16) return run_bf16(p, s, first, second, out, add, workspace);
+    return run_chosen(p, s, first, second, out, add, workspace);
 }
 
 #else /* built without cuDNN: no convolution is ever made */
@@ -216,10 +221,8 @@ void cudnn_close(cuda_device *d)
 
 status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out)
 {
-    (void)op;
+    (void)d, (void)op;
     *out = NULL;
-    if (d->base.config.precision == DEVICE_PRECISION_BF16)
-        return fail(STATUS_CONFIG, "found --bf16, allowed for convolutions are float32 and --tf32");
     return STATUS_OK;
 }
 
@@ -234,7 +237,7 @@ size_t cudnn_conv_workspace(const cudnn_conv *conv)
     return 0;
 }
 
-status cudnn_conv_run(cudnn_conv *conv, cudaStream_t s, const float *first, const float *second, float *out, bool add,
+status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const float *first, const float *second, float *out, bool add,
                       void *workspace)
 {
     (void)conv, (void)s, (void)first, (void)second, (void)out, (void)add, (void)workspace;

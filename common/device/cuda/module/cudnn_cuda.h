@@ -12,13 +12,19 @@ void cudnn_close(cuda_device *d);
 void cudnn_describe(const cuda_libraries *libraries, char *out, size_t size);
 
 /* Chooses among the algorithms that give the same bits in every run the one that cuDNN's heuristics put
- * first; *out is NULL where cuDNN is missing or has none. */
+ * first, or where the device was opened with `benchmark` the fastest; *out is NULL where cuDNN is missing or has
+ * none. With bfloat16 factors and results are rounded to it, and summed in float32. */
 status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out);
 void cudnn_conv_release(cudnn_conv **conv);
 size_t cudnn_conv_workspace(const cudnn_conv *conv);
 
 /* Forward: x, w -> y. Backward data: w, dy -> dx. Backward weights: x, dy -> dw. `add`: out += result. */
-status cudnn_conv_run(cudnn_conv *conv, cudaStream_t s, const float *first, const float *second, float *out, bool add,
+status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const float *first, const float *second, float *out, bool add,
                       void *workspace);
+
+/* cudnn_cast.cu */
+status cudnn_round(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to_bf16);
+/* to = from, or to += from. */
+status cudnn_widen(const cuda_device *d, cudaStream_t s, int64_t count, const void *from_bf16, float *to, bool add);
 
 #endif

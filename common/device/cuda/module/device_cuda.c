@@ -108,7 +108,7 @@ static void describe(cuda_device *d, const struct cudaDeviceProp *p)
                                  .compute_type = DTYPE_F32,
                                  .real = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "GPU %d, %.60s, %s%s%s%s", d->gpu,
-             p->name, precision_names[d->base.config.precision], d->cudnn ? ", cuDNN" : "",
+             p->name, precision_names[d->base.config.precision], d->cudnn ? (d->base.config.benchmark ? ", cuDNN benchmarked" : ", cuDNN") : "",
              d->cublaslt ? ", cuBLASLt" : "", PSRING_CUDA_EMULATED ? ", EMULATED on the host" : "");
 }
 
@@ -185,8 +185,12 @@ const device_backend cuda_backend = {
     .pin = cuda_pin,
     .unpin = cuda_unpin,
     .convert = cuda_convert,
+    .add = cuda_add_ranges,
     .clear = cuda_clear,
     .usage = cuda_usage,
+    .share = cuda_share,
+    .peer_open = cuda_peer_open,
+    .peer_close = cuda_peer_close,
     .choose_layout = cuda_choose_layout,
     .layout_pack = cuda_layout_pack,
     .layout_unpack = cuda_layout_unpack,
@@ -203,6 +207,10 @@ const device_backend cuda_backend = {
     .fence_reach = cuda_fence_reach,
     .fence_reached = cuda_fence_reached,
     .fence_fail = cuda_fence_fail,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_close = cuda_graph_close,
     .mark = cuda_mark,
     .mark_ns = cuda_mark_ns,
     .now_ns = cuda_now_ns,

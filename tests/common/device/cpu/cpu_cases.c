@@ -81,6 +81,15 @@ static void build_direct_convolution(op_case *c)
         plain);
 }
 
+static void build_filtered_convolution(op_case *c)
+{
+    case_conv2d(
+        c,
+        (conv2d_attributes){
+            .n = 9, .h = 17, .w = 14, .c = 160, .k = 64, .r = 3, .s = 3, .stride = 1, .pad = 1, .bias = true},
+        plain);
+}
+
 static void build_points_convolution(op_case *c)
 {
     case_conv2d(
@@ -153,6 +162,7 @@ const cpu_case cpu_cases[CPU_CASES] = {
     {"sum of squares", build_sum_squares, true},
     {"division", build_divide, true},
     {"direct convolution", build_direct_convolution, false},
+    {"convolution by Winograd's filtering", build_filtered_convolution, false},
     {"convolution by points", build_points_convolution, false},
     {"convolution by products", build_product_convolution, false},
     {"linear", build_linear, false},

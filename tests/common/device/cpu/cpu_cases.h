@@ -11,7 +11,7 @@ typedef struct cpu_case {
     bool any_threads; /* the bits do not depend on the number of threads */
 } cpu_case;
 
-enum { CPU_CASES = 20 };
+enum { CPU_CASES = 21 };
 extern const cpu_case cpu_cases[CPU_CASES];
 
 #endif

@@ -16,10 +16,13 @@ typedef enum cudaError {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
+    cudaErrorDeviceUninitialized = 201,
     cudaErrorNotReady = 600
 } cudaError_t;
 typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
+typedef struct emulated_graph *cudaGraph_t, *cudaGraphExec_t;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDefault = 4 };
 enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
@@ -29,7 +32,8 @@ enum {
     cudaHostAllocDefault = 0,
     cudaHostAllocPortable = 1,
     cudaHostAllocMapped = 2,
-    cudaHostRegisterPortable = 1
+    cudaHostRegisterPortable = 1,
+    cudaIpcMemLazyEnablePeerAccess = 1
 };
 
 struct cudaDeviceProp {
@@ -41,6 +45,10 @@ struct cudaDeviceProp {
 struct cudaPointerAttributes {
     enum cudaMemoryType type;
 };
+
+typedef struct cudaIpcMemHandle_st {
+    char reserved[64];
+} cudaIpcMemHandle_t;
 
 cudaError_t cudaSetDevice(int gpu);
 cudaError_t cudaGetLastError(void);
@@ -54,6 +62,9 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest);
 
 cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *data);
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *data);
+cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t cudaIpcCloseMemHandle(void *data);
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *data);
 cudaError_t cudaHostRegister(void *data, size_t bytes, unsigned flags);
@@ -76,6 +87,17 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end);
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void *nodes, size_t *count);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
+
+/* Where the stream is captured: keeps a copy of the context, with which the graph calls run(copy), and returns 1. */
+int emulator_record(cudaStream_t s, void (*run)(void *context), const void *context, size_t bytes);
 
 /* Calls run(context) in every thread of every block; blocks one after another. */
 typedef struct emulated_size {

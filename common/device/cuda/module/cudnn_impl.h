@@ -1,0 +1,43 @@
+/* What the files of convolutions through cuDNN share. */
+#ifndef COMMON_DEVICE_CUDA_MODULE_CUDNN_IMPL_H
+#define COMMON_DEVICE_CUDA_MODULE_CUDNN_IMPL_H
+
+#include "common/device/cuda/module/cudnn_cuda.h"
+#include "common/device/cuda/module/libraries.h"
+
+#if PSRING_HAVE_CUDNN
+
+/* How a convolution runs. */
+typedef struct cudnn_choice {
+    int algorithm; /* cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t */
+    cudnnMathType_t math;
+    size_t workspace;
+} cudnn_choice;
+
+enum { CUDNN_FIRST, CUDNN_SECOND, CUDNN_OUT, CUDNN_OPERANDS }; /* as in cudnn_conv_run() */
+
+struct cudnn_conv {
+    cuda_device *device;
+    op_kind kind;
+    conv2d_attributes shape;
+    dtype type; /* of the tensors that cuDNN sees: float32, or bfloat16 */
+    cudnnTensorDescriptor_t x, y;
+    cudnnFilterDescriptor_t w;
+    cudnnConvolutionDescriptor_t conv;
+    cudnnMathType_t math; /* what algorithms are asked for */
+    cudnn_choice choice;
+    int64_t elements[CUDNN_OPERANDS];
+};
+
+status cudnn_check(const cuda_device *d, cudnnStatus_t code, const char *what);
+
+/* cudnn_cuda.c: calls cuDNN on operands of the convolution's own type. */
+cudnnStatus_t cudnn_call(const cudnn_conv *p, const cudnn_choice *choice, cudaStream_t s, const void *first,
+                         const void *second, void *out, bool add, void *workspace);
+
+/* cudnn_search.c: fills p->choice; *found is false where cuDNN has no deterministic algorithm. */
+status cudnn_choose(cudnn_conv *p, bool *found);
+void cudnn_forget(cuda_device *d);
+
+#endif
+#endif

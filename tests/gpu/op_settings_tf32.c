@@ -1,0 +1,5 @@
+#include "tests/common/device/op_devices.h"
+
+const device_setting device_settings[DEVICE_SETTINGS] = {{"reference", 1, DEVICE_PRECISION_F32},
+                                                         {"cuda", 1, DEVICE_PRECISION_TF32}};
+const int device_setting_count = 2;
