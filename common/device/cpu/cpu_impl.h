@@ -92,6 +92,13 @@ size_t cpu_gemm_scratch(const cpu_gemm_shape *shape);
 void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *shape, const float *a, const float *b, bool add,
               float *c, float *scratch);
 
+/* c = a^T b as the transpose of b^T a, on all threads of the kernel, where oneDNN is so much slower at more rows than
+ * columns that this pays. `scratch` has cpu_turned_scratch() bytes, which also do for fewer rows k. */
+bool cpu_turned_pays(const cpu_gemm_shape *shape);
+size_t cpu_turned_scratch(const cpu_gemm_shape *shape);
+void cpu_turned_product(const host_kernel *kernel, const cpu_gemm_shape *shape, const float *a, const float *b,
+                        bool add, float *c, float *scratch);
+
 /* What is done to each block of a product, [rows, columns] in c's stride, while it is in the L2 cache. */
 typedef struct cpu_finish {
     void (*run)(const void *context, float *c, int64_t rows, int64_t columns);

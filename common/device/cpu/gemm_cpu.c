@@ -11,7 +11,9 @@ enum {
     TILE_COLUMNS = 64,
     FEW_ROWS =
         48, /* sgemm mostly transposes b for so few rows, and for so few columns; c^T = b a^T does not */
-    FEW_COLUMNS = 12
+    FEW_COLUMNS = 12,
+    TURNED_DEPTH = 512,      /* transposing what is more than the L2 cache holds, or for a short product, */
+    TURNED_RESULT = 1 << 18, /* takes longer than it gains */
 };
 
 typedef enum gemm_way { WAY_SGEMM, WAY_OWN, WAY_TRANSPOSED } gemm_way;
@@ -78,4 +80,43 @@ void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const
               s->b_stride, add, c, s->c_stride);
         break;
     }
+}
+
+/* ---- gradients of weights --------------------------------------------------------------------- */
+
+bool cpu_turned_pays(const cpu_gemm_shape *s)
+{
+    return s->transpose_a && !s->transpose_b && s->m >= 2 * s->n && s->n >= TILE_COLUMNS && s->k >= TURNED_DEPTH &&
+           s->m * s->n <= TURNED_RESULT;
+}
+
+size_t cpu_turned_scratch(const cpu_gemm_shape *s)
+{
+    return (size_t)(s->m * s->n) * sizeof(float);
+}
+
+typedef struct turn_job {
+    const cpu_isa *isa;
+    const cpu_gemm_shape *shape;
+    const float *turned; /* [n, m] */
+    float *c;
+    bool add;
+} turn_job;
+
+/* Rows [first, end) of c. */
+static void turn_part(const void *context, int part, int64_t first, int64_t end)
+{
+    (void)part;
+    const turn_job *job = context;
+    const cpu_gemm_shape *s = job->shape;
+    job->isa->matrix->transpose(job->turned + first, s->m, s->n, end - first, job->add, job->c + first * s->c_stride,
+                                s->c_stride);
+}
+
+void cpu_turned_product(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
+                        float *c, float *scratch)
+{
+    sgemm('T', 'N', s->n, s->m, s->k, b, s->b_stride, a, s->a_stride, false, scratch, s->m);
+    turn_job job = {cpu_isa_of(kernel), s, scratch, c, add};
+    cpu_parallel(kernel->threads, s->m, cpu_row_grain(s->n), turn_part, &job);
 }
