@@ -10,8 +10,9 @@ status sim_network_init(sim_network *n, sim_queue *queue, const double *capaciti
     n->resources = calloc(slots, sizeof *n->resources);
     n->dirty = calloc(slots, sizeof *n->dirty);
     n->part = calloc(slots, sizeof *n->part);
+    n->touched = calloc(slots, sizeof *n->touched);
     status rc;
-    if (!n->resources || !n->dirty || !n->part) {
+    if (!n->resources || !n->dirty || !n->part || !n->touched) {
         rc = fail(STATUS_SYSTEM, "no memory for %d links", count);
         goto failed;
     }
@@ -29,6 +30,8 @@ void sim_network_deinit(sim_network *n)
     free(n->resources);
     free(n->dirty);
     free(n->part);
+    free(n->touched);
+    free(n->fresh);
     free(n->flows);
     free(n->marks);
     free(n->free_ids);
@@ -37,12 +40,17 @@ void sim_network_deinit(sim_network *n)
 
 /* ---- membership ------------------------------------------------------------------------------- */
 
+static void have_solved(sim_network *n)
+{
+    if (!sim_event_scheduled(&n->solve)) sim_event_schedule(n->queue, &n->solve, n->queue->now);
+}
+
 static void make_dirty(sim_network *n, int32_t resource)
 {
     if (n->resources[resource].dirty) return;
     n->resources[resource].dirty = true;
     n->dirty[n->dirty_count++] = resource;
-    if (!sim_event_scheduled(&n->solve)) sim_event_schedule(n->queue, &n->solve, n->queue->now);
+    have_solved(n);
 }
 
 /* Where a flow comes as another of the same route leaves, nothing changes for anybody. */
@@ -73,15 +81,26 @@ static void enter(sim_flow *f)
         r->flows = hop;
         r->flow_count++;
     }
-    if (takes_place(f))
+    if (takes_place(f)) {
+        for (int32_t i = 0; i < f->hop_count; i++)
+            n->resources[f->uses[i].resource].used += f->rate * f->uses[i].weight;
         sim_event_schedule(n->queue, &f->event, n->queue->now + sim_duration(f->remaining, f->rate));
-    else
-        make_dirty(n, f->uses[0].resource); /* the others are connected with it through this flow */
+    } else {
+        n->fresh[n->fresh_count++] = f;
+        have_solved(n);
+    }
+}
+
+static void forget(sim_network *n, const sim_flow *f)
+{
+    for (int32_t i = 0; i < n->fresh_count; i++)
+        if (n->fresh[i] == f) n->fresh[i--] = n->fresh[--n->fresh_count];
 }
 
 static void leave(sim_flow *f)
 {
     sim_network *n = f->network;
+    if (f->rate <= 0) forget(n, f);
     n->left = f;
     n->left_dirty = n->dirty_count;
     for (int32_t i = 0; i < f->hop_count; i++) {
@@ -92,9 +111,12 @@ static void leave(sim_flow *f)
         else
             n->resources[f->uses[i].resource].flows = hop->next;
         n->resources[f->uses[i].resource].flow_count--;
+        n->resources[f->uses[i].resource].used -= f->rate * f->uses[i].weight;
     }
-    for (int32_t i = 0; i < f->hop_count; i++)
-        if (n->resources[f->uses[i].resource].flows) make_dirty(n, f->uses[i].resource);
+    for (int32_t i = 0; i < f->hop_count; i++) {
+        const sim_resource *r = &n->resources[f->uses[i].resource];
+        if (r->flows && r->full) make_dirty(n, f->uses[i].resource);
+    }
 }
 
 /* ---- flows ------------------------------------------------------------------------------------ */
@@ -146,11 +168,13 @@ static status grow(sim_network *n)
     int32_t capacity = n->flow_capacity ? n->flow_capacity * 2 : 64;
     sim_flow **flows = realloc(n->flows, (size_t)capacity * sizeof *flows);
     if (flows) n->flows = flows;
+    sim_flow **fresh = realloc(n->fresh, (size_t)capacity * sizeof *fresh);
+    if (fresh) n->fresh = fresh;
     uint64_t *marks = realloc(n->marks, (size_t)capacity * sizeof *marks);
     if (marks) n->marks = marks;
     int32_t *ids = realloc(n->free_ids, (size_t)capacity * sizeof *ids);
     if (ids) n->free_ids = ids;
-    if (!flows || !marks || !ids) return fail(STATUS_SYSTEM, "no memory for %d flows", capacity);
+    if (!flows || !fresh || !marks || !ids) return fail(STATUS_SYSTEM, "no memory for %d flows", capacity);
     n->flow_capacity = capacity;
     return STATUS_OK;
 }

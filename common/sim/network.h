@@ -4,8 +4,8 @@
  * route, a list of resources; all of them see its rate, weighted (a copy inside a memory passes it twice;
  * a protocol that spends half of the wire on flags weighs 2). Rates are max-min fair: no flow can be faster
  * without making slower one that is not faster than itself (Bertsekas and Gallager, "Data Networks", 1992,
- * section 6.5.2: progressive filling). They change only when flows start or end, and then only in the part
- * of the network that is connected with the change.
+ * section 6.5.2: progressive filling). They change only when flows start or end, and then are computed anew only
+ * where that may have changed them (network_solve.c).
  *
  * The last byte of a flow arrives `latency` behind its leaving; latency takes no capacity. */
 #ifndef COMMON_SIM_NETWORK_H
@@ -29,12 +29,15 @@ typedef struct sim_resource {
     double capacity; /* bytes a picosecond */
     sim_hop *flows;
     int32_t flow_count;
-    bool dirty; /* its flows changed */
+    bool dirty;  /* flows have left that it had held back */
+    bool full;   /* it holds flows back: none of its flows is faster than they */
+    double used; /* by its flows, bytes a picosecond */
     /* While rates are solved. */
-    double left;     /* capacity that flows with known rates leave */
-    double weight;   /* of the hops of the others */
-    int32_t unfixed; /* their number */
-    uint64_t visit;
+    double left;             /* capacity that flows with known rates leave */
+    double weight;           /* of the hops of the others */
+    int32_t unfixed, inside; /* their number; at first */
+    double level;            /* at which it became full */
+    uint64_t visit, filled, changed; /* the last visits to it, that filled it, that changed a rate on it */
 } sim_resource;
 
 typedef struct sim_network {
@@ -42,11 +45,13 @@ typedef struct sim_network {
     sim_resource *resources; /* [resource_count] */
     int32_t resource_count;
     sim_event solve; /* behind all other events of the instant */
-    int32_t *dirty;  /* [resource_count] resources whose flows changed */
+    int32_t *dirty;  /* [resource_count] */
     int32_t dirty_count;
+    struct sim_flow **fresh; /* [flow_capacity] that have no rate yet */
+    int32_t fresh_count;
     uint64_t visit;
-    /* The connected part that is being solved. */
-    int32_t *part;           /* [resource_count] */
+    /* The part that is being solved: its resources, those of them that are not full yet, and its flows. */
+    int32_t *touched, *part; /* [resource_count] */
     struct sim_flow **flows; /* [flow_capacity] */
     int32_t flow_capacity, registered;
     uint64_t *marks;   /* [flow_capacity] by id: twice the visit that found the flow, 1 more where its rate is known */

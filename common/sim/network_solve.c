@@ -1,23 +1,36 @@
-/* Progressive filling over the connected parts of the network in which something changed. */
+/* Progressive filling over the part of the network whose rates a change may have changed.
+ *
+ * Rates are max-min fair if every flow has a resource that is full and none of whose flows is faster (Bertsekas and
+ * Gallager, section 6.5.2), or runs at its limit. A region, of flows that have come and of resources that flows have
+ * left, is solved with the others' rates as they are. The rest still is as it should be, unless a resource that it
+ * shares with the region was full and rates on it have changed, or is full now and holds back a flow of the region
+ * for a faster one outside: such a resource joins the region, and that is solved again. */
 #include "common/sim/network_impl.h"
 
-/* A part: its resources in n->part, its flows in n->flows, how many of them have a limit of their own. */
+/* A part: its resources in n->touched and n->part, its flows in n->flows, how many of them have a limit of their own. */
 typedef struct part {
-    int32_t resources, flows, limited;
+    int32_t touched, resources, flows, limited;
 } part;
 
-/* Resources whose shares differ by no more than rounding are full together. */
+/* Resources whose shares differ by no more than rounding are full together, and rates are the same. */
 #define SAME_LEVEL (1 + 1e-12)
+
+static bool differs(const sim_flow *f)
+{
+    return f->new_rate > f->rate * SAME_LEVEL || f->rate > f->new_rate * SAME_LEVEL;
+}
+
+/* ---- the part --------------------------------------------------------------------------------- */
 
 static void visit_resource(sim_network *n, part *p, int32_t index)
 {
     sim_resource *r = &n->resources[index];
     if (r->visit == n->visit) return;
     r->visit = n->visit;
-    r->left = r->capacity;
+    r->left = r->capacity - r->used;
     r->weight = 0;
     r->unfixed = 0;
-    n->part[p->resources++] = index;
+    n->touched[p->touched++] = index;
 }
 
 static void visit_flow(sim_network *n, part *p, sim_flow *f)
@@ -28,6 +41,7 @@ static void visit_flow(sim_network *n, part *p, sim_flow *f)
     for (int32_t i = 0; i < f->hop_count; i++) {
         sim_resource *r = &n->resources[f->uses[i].resource];
         visit_resource(n, p, f->uses[i].resource);
+        r->left += f->rate * f->uses[i].weight;
         r->weight += f->uses[i].weight;
         r->unfixed++;
     }
@@ -40,14 +54,28 @@ static void visit_flows(sim_network *n, part *p, const sim_resource *r)
         if (n->marks[hop->id] >> 1 != n->visit) visit_flow(n, p, hop->flow);
 }
 
-/* Everything that is connected with resource `start` through flows. */
-static part gather(sim_network *n, int32_t start)
+/* The flows that are new and those of the region's resources, n->dirty, and all resources that they use. */
+static part gather(sim_network *n)
 {
-    part p = {0, 0, 0};
-    visit_resource(n, &p, start);
-    for (int32_t i = 0; i < p.resources; i++) visit_flows(n, &p, &n->resources[n->part[i]]);
+    part p = {0, 0, 0, 0};
+    n->visit++;
+    for (int32_t i = 0; i < n->fresh_count; i++) visit_flow(n, &p, n->fresh[i]);
+    for (int32_t i = 0; i < n->dirty_count; i++) {
+        sim_resource *r = &n->resources[n->dirty[i]];
+        visit_resource(n, &p, n->dirty[i]);
+        visit_flows(n, &p, r);
+    }
+    for (int32_t i = 0; i < p.touched; i++) {
+        sim_resource *r = &n->resources[n->touched[i]];
+        r->inside = r->unfixed;
+        if (r->inside == r->flow_count) r->left = r->capacity; /* without rounding */
+        n->part[i] = n->touched[i];
+    }
+    p.resources = p.touched;
     return p;
 }
+
+/* ---- filling ---------------------------------------------------------------------------------- */
 
 static void fix(sim_network *n, sim_flow *f, double rate)
 {
@@ -102,7 +130,7 @@ static int32_t fix_on(sim_network *n, part *p, sim_resource *r, double level)
 {
     int32_t fixed = 0;
     for (sim_hop *hop = r->flows; hop && r->unfixed; hop = hop->next) {
-        if (n->marks[hop->id] & 1) continue;
+        if (n->marks[hop->id] != n->visit << 1) continue; /* known, or outside */
         p->limited -= !isinf(hop->flow->limit);
         fix(n, hop->flow, level);
         fixed++;
@@ -115,7 +143,10 @@ static int32_t fix_full(sim_network *n, part *p, double level)
     int32_t fixed = 0;
     for (int32_t i = 0; i < p->resources; i++) {
         sim_resource *r = &n->resources[n->part[i]];
-        if (r->unfixed && share_of(r) <= level * SAME_LEVEL) fixed += fix_on(n, p, r, level);
+        if (r->unfixed == 0 || share_of(r) > level * SAME_LEVEL) continue;
+        r->filled = n->visit;
+        r->level = level;
+        fixed += fix_on(n, p, r, level);
     }
     return fixed;
 }
@@ -130,10 +161,47 @@ static void fill(sim_network *n, part p)
     }
 }
 
+/* ---- what is outside -------------------------------------------------------------------------- */
+
+static void mark_changes(sim_network *n, const part *p)
+{
+    for (int32_t i = 0; i < p->flows; i++) {
+        const sim_flow *f = n->flows[i];
+        for (int32_t k = 0; k < f->hop_count && differs(f); k++) n->resources[f->uses[k].resource].changed = n->visit;
+    }
+}
+
+static bool has_faster_outside(const sim_network *n, const sim_resource *r)
+{
+    for (const sim_hop *hop = r->flows; hop; hop = hop->next)
+        if (n->marks[hop->id] >> 1 != n->visit && hop->flow->rate > r->level * SAME_LEVEL) return true;
+    return false;
+}
+
+/* Adds resources to the region that the rest of the network needs it to have; whether there were any. */
+static bool grow(sim_network *n, const part *p)
+{
+    int32_t before = n->dirty_count;
+    mark_changes(n, p);
+    for (int32_t i = 0; i < p->touched; i++) {
+        sim_resource *r = &n->resources[n->touched[i]];
+        if (r->inside == r->flow_count) continue;
+        bool changes = r->full && r->changed == n->visit;
+        if (!changes && !(r->filled == n->visit && has_faster_outside(n, r))) continue;
+        r->dirty = true;
+        n->dirty[n->dirty_count++] = n->touched[i];
+    }
+    return n->dirty_count > before;
+}
+
+/* ---- result ----------------------------------------------------------------------------------- */
+
 static void apply(sim_network *n, sim_flow *f)
 {
     sim_queue *q = n->queue;
-    if (f->new_rate == f->rate) return;
+    if (!differs(f)) return;
+    for (int32_t i = 0; i < f->hop_count; i++)
+        n->resources[f->uses[i].resource].used += (f->new_rate - f->rate) * f->uses[i].weight;
     f->remaining -= f->rate * (double)(q->now - f->since);
     f->since = q->now;
     f->rate = f->new_rate;
@@ -141,17 +209,27 @@ static void apply(sim_network *n, sim_flow *f)
     sim_event_schedule(q, &f->event, duration == SIM_NEVER ? SIM_NEVER : q->now + duration);
 }
 
+static void settle(sim_network *n, const part *p)
+{
+    for (int32_t i = 0; i < p->flows; i++) apply(n, n->flows[i]);
+    for (int32_t i = 0; i < p->touched; i++) {
+        sim_resource *r = &n->resources[n->touched[i]];
+        bool filled = r->filled == n->visit, all = r->inside == r->flow_count;
+        r->full = filled || (r->full && !all);
+        if (all) r->used = r->capacity - r->left; /* what rounding has added up goes */
+    }
+    for (int32_t i = 0; i < n->dirty_count; i++) n->resources[n->dirty[i]].dirty = false;
+    n->dirty_count = n->fresh_count = 0;
+}
+
 void sim_network_solve(void *context)
 {
     sim_network *n = context;
-    n->visit++;
-    for (int32_t i = 0; i < n->dirty_count; i++) {
-        n->resources[n->dirty[i]].dirty = false;
-        if (n->resources[n->dirty[i]].visit == n->visit) continue;
-        part p = gather(n, n->dirty[i]);
+    part p;
+    do {
+        p = gather(n);
         fill(n, p);
-        for (int32_t j = 0; j < p.flows; j++) apply(n, n->flows[j]);
         n->solved += p.flows;
-    }
-    n->dirty_count = 0;
+    } while (grow(n, &p));
+    settle(n, &p);
 }

@@ -17,6 +17,7 @@ CASES = [
     ("ring, 4,096 ranks by symmetry", [*RING, "--gpus", "4096"], 8, 60, 4),
     ("ps sync, 64 workers, 8 shards", [*PS, "--gpus", "64", "--servers", "8"], 64, 20, 4),
     ("ps sync, 64 workers, 16 shards", [*PS, "--gpus", "64", "--servers", "16"], 64, 20, 4),
+    ("ps sync, 64 workers, 64 shards", [*PS, "--gpus", "64", "--servers", "64"], 64, 20, 4),
     ("torch-vs-apex, whole table", ["reproduce", "torch-vs-apex", "--json", "-"], None, 30, 4),
 ]
 
