@@ -10,9 +10,11 @@ bool ps_bytes_exist(const device *d)
     return device_get_info(d)->real;
 }
 
-void ps_move(const device *d, void *to, const void *from, size_t bytes)
+void ps_move(device *d, void *to, const void *from, size_t bytes)
 {
+    simulation *s = sim_device_simulation(d);
     if (ps_bytes_exist(d)) memcpy(to, from, bytes);
+    else if (s) sim_actor_spend(sim_device_actor(d), sim_price_copy(s->profile, (double)bytes));
 }
 
 void ps_spend_pass(device *d, double bytes, int threads)

@@ -7,8 +7,8 @@
 
 bool ps_bytes_exist(const device *d);
 
-/* memcpy, where the bytes exist. */
-void ps_move(const device *d, void *to, const void *from, size_t bytes);
+/* memcpy, where the bytes exist; on virtual devices whoever acts spends its time. */
+void ps_move(device *d, void *to, const void *from, size_t bytes);
 
 /* Virtual devices: who acts spends the time of reading `bytes` by so many of the host's threads, 0: by the
  * device itself. Elsewhere nothing. */

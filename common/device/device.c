@@ -194,6 +194,31 @@ status device_stream_synchronize(device_stream *s)
     return s->device->backend->stream_synchronize(s);
 }
 
+status device_capture_begin(device_stream *s)
+{
+    const device *d = s->device;
+    if (!d->backend->capture_begin)
+        return fail(STATUS_CONFIG, "graphs: found device %s, allowed is cuda", d->backend->name);
+    return d->backend->capture_begin(s);
+}
+
+status device_capture_end(device_stream *s, device_graph **out)
+{
+    *out = NULL;
+    return s->device->backend->capture_end(s, out);
+}
+
+status device_graph_launch(device_stream *s, device_graph *graph)
+{
+    return s->device->backend->graph_launch(s, graph);
+}
+
+void device_graph_close(device_graph **graph)
+{
+    if (*graph) (*graph)->device->backend->graph_close(*graph);
+    *graph = NULL;
+}
+
 void device_set_idle(device *d, device_idle_function idle, void *context)
 {
     d->idle = idle;

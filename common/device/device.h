@@ -24,6 +24,7 @@ typedef struct device device;
 typedef struct device_stream device_stream;
 typedef struct device_fence device_fence;
 typedef struct device_kernel device_kernel;
+typedef struct device_graph device_graph;
 
 /* In what matrix products multiply where storage is float32. */
 typedef enum device_precision { DEVICE_PRECISION_F32, DEVICE_PRECISION_TF32, DEVICE_PRECISION_BF16 } device_precision;
@@ -185,6 +186,17 @@ void device_fence_fail(device_fence *f, const error_record *error);
 
 /* Waits until the stream's work is done. STATUS_AGAIN on the virtual device. */
 status device_stream_synchronize(device_stream *s);
+
+/* ---- recorded work ---------------------------------------------------------------------------- */
+
+/* From begin to end, what this thread launches on the stream is recorded and does not run; `out` is then launched as
+ * often as wanted, with the operands and scalars of the record. Operations alone may be recorded: no copies from or
+ * to the host, no marks, no fences. Where an operation fails meanwhile the recording is ended all the same.
+ * STATUS_CONFIG on a device that records nothing: all but cuda. */
+status device_capture_begin(device_stream *s);
+status device_capture_end(device_stream *s, device_graph **out);
+status device_graph_launch(device_stream *s, device_graph *graph);
+void device_graph_close(device_graph **graph);
 
 /* What a blocking wait calls over and over on a CPU: an engine that is progressed inline. It returns
  * true if it did anything. NULL: the wait spins shortly, then sleeps until the fence moves. */

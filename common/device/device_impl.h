@@ -50,6 +50,12 @@ typedef struct device_backend {
     bool (*fence_reached)(device_fence *f, uint64_t value);
     void (*fence_fail)(device_fence *f, const error_record *error);
 
+    /* All four NULL on a device that records nothing. */
+    status (*capture_begin)(device_stream *s);
+    status (*capture_end)(device_stream *s, device_graph **out);
+    status (*graph_launch)(device_stream *s, device_graph *graph);
+    void (*graph_close)(device_graph *graph);
+
     status (*mark)(device_stream *s, int slot);
     int64_t (*mark_ns)(device_stream *s, int slot);
     int64_t (*now_ns)(device *d);
@@ -70,6 +76,10 @@ struct device_stream {
 };
 
 struct device_fence {
+    device *device;
+};
+
+struct device_graph {
     device *device;
 };
 

@@ -134,8 +134,9 @@ static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer
         /* fall through */
     case STAGE_LAUNCH:
         begin_lives(p, op, l);
-        TRY(device_launch(instance->stream, instance->kernels[cursor->op], operands,
-                          op->rows_vary ? scalars : all_rows, instance->memory->workspace.data));
+        if (!observer->recorded)
+            TRY(device_launch(instance->stream, instance->kernels[cursor->op], operands,
+                              op->rows_vary ? scalars : all_rows, instance->memory->workspace.data));
         cursor->stage = STAGE_GROUP;
         /* fall through */
     case STAGE_GROUP:

@@ -20,6 +20,7 @@ typedef struct nn_observer {
     /* Sums `count` float64 over all ranks, in stream order. */
     status (*group_sum)(void *context, double *values, int count);
     void (*after_op)(void *context, const nn_op *op);
+    bool recorded; /* nothing is launched: the operations are in a graph that is launched instead */
 } nn_observer;
 
 /* Memory that several programs of one rank share: they never run at the same time. */

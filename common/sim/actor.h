@@ -26,6 +26,9 @@ typedef struct sim_actor {
     status (*run)(void *context); /* NULL: whoever drives it looks at `woken` */
     void *context;
     struct sim_fiber *fiber; /* fiber.h; NULL: none */
+    struct sim_actor *core;    /* the compute thread on whose core it works; NULL: has one of its own */
+    double core_share;         /* of its work, which that thread loses */
+    sim_time lost;             /* a compute thread: to such actors, since it looked last */
     struct sim_actor *next, *previous; /* all actors of the simulation */
     struct sim_actor *next_waiting;    /* on the same stream or fence */
 } sim_actor;
@@ -44,6 +47,7 @@ void sim_actor_wake(sim_actor *a, sim_time at);
 static inline void sim_actor_spend(sim_actor *a, sim_time duration)
 {
     a->time += duration;
+    if (a->core) a->core->lost += (sim_time)((double)duration * a->core_share);
 }
 
 /* It must wait, for `what` ("synchronize"; not copied). Returns STATUS_AGAIN. */

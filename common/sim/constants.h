@@ -30,6 +30,7 @@
     X(SYNCHRONIZE_TIME, "synchronize_time", "us", 1, 0, 1000, true, "the host's return from a wait")        \
     X(SYNCHRONOUS, "synchronous", "1", 1, 0, 1, true, "1: a launch is a call, as on a CPU")                 \
     X(KAPPA, "kappa", "1", 1, 1, 3, true, "compute is so much slower where several processes run")          \
+    X(CONTENTION, "contention", "1", 3, 1, 5, false, "instead of kappa: of convolutions, products, the rest")\
     X(RHO, "rho", "1", 1, 0, 1, true, "compute time added per unit of communication beside it")             \
     X(JITTER_RANK, "jitter_rank", "1", 1, 0, 1, true, "with jitter: spread of the ranks' speeds")           \
     X(JITTER_KERNEL, "jitter_kernel", "1", 1, 0, 1, true, "with jitter: spread of a kernel's time")         \
@@ -42,6 +43,10 @@
     X(NETWORK_LATENCY, "network_latency", "us", 1, 0, 1e5, false, "between two machines, one way")          \
     X(HOST_MEMORY, "host_memory", "GB/s", 1, 0.1, 1e4, true, "memory of a socket, reading and writing")     \
     X(HOST_SUM, "host_sum", "GB/s", 1, 0.01, 1e4, true, "bytes that a server's thread adds up")             \
+    X(HOST_COPY, "host_copy", "GB/s", 1, 0.01, 1e4, false, "an agent's copies, read and written; else free") \
+    X(HOST_PACK, "host_pack", "GB/s", 1, 0.01, 1e4, false, "of gradients into buckets; else elementwise")   \
+    X(HOST_CORES, "host_cores", "1", 1, 1, 1e5, false, "of a machine that computes on them; else enough")   \
+    X(RANK_THREADS, "rank_threads", "1", 1, 1, 1024, false, "that compute for a rank there; else 1")        \
     X(HOST_THREADS, "host_threads", "1", 1, 1, 1024, true, "threads of a server")                           \
     X(MESSAGE_TIME, "message_time", "us", 1, 0, 1e4, true, "of an agent, for a message it sends or takes")  \
     X(MESSAGE_COPY, "message_copy", "GB/s", 1, 0.01, 1e4, true, "an agent's copy into or out of a socket")  \

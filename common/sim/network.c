@@ -30,6 +30,8 @@ void sim_network_deinit(sim_network *n)
     free(n->dirty);
     free(n->part);
     free(n->flows);
+    free(n->marks);
+    free(n->free_ids);
     *n = (sim_network){0};
 }
 
@@ -51,7 +53,7 @@ static bool takes_place(sim_flow *f)
     n->left = NULL;
     if (!left || left->hop_count != f->hop_count || left->limit != f->limit || left->rate <= 0) return false;
     for (int32_t i = 0; i < f->hop_count; i++)
-        if (left->hops[i].resource != f->hops[i].resource || left->hops[i].weight != f->hops[i].weight) return false;
+        if (left->uses[i].resource != f->uses[i].resource || left->uses[i].weight != f->uses[i].weight) return false;
     while (n->dirty_count > n->left_dirty) n->resources[n->dirty[--n->dirty_count]].dirty = false;
     f->rate = left->rate;
     return true;
@@ -62,16 +64,19 @@ static void enter(sim_flow *f)
     sim_network *n = f->network;
     for (int32_t i = 0; i < f->hop_count; i++) {
         sim_hop *hop = &f->hops[i];
-        sim_resource *r = &n->resources[hop->resource];
+        sim_resource *r = &n->resources[f->uses[i].resource];
+        hop->flow = f;
+        hop->id = f->id;
         hop->previous = NULL;
         hop->next = r->flows;
         if (r->flows) r->flows->previous = hop;
         r->flows = hop;
+        r->flow_count++;
     }
     if (takes_place(f))
         sim_event_schedule(n->queue, &f->event, n->queue->now + sim_duration(f->remaining, f->rate));
     else
-        make_dirty(n, f->hops[0].resource); /* the others are connected with it through this flow */
+        make_dirty(n, f->uses[0].resource); /* the others are connected with it through this flow */
 }
 
 static void leave(sim_flow *f)
@@ -85,10 +90,11 @@ static void leave(sim_flow *f)
         if (hop->previous)
             hop->previous->next = hop->next;
         else
-            n->resources[hop->resource].flows = hop->next;
+            n->resources[f->uses[i].resource].flows = hop->next;
+        n->resources[f->uses[i].resource].flow_count--;
     }
     for (int32_t i = 0; i < f->hop_count; i++)
-        if (n->resources[f->hops[i].resource].flows) make_dirty(n, f->hops[i].resource);
+        if (n->resources[f->uses[i].resource].flows) make_dirty(n, f->uses[i].resource);
 }
 
 /* ---- flows ------------------------------------------------------------------------------------ */
@@ -135,25 +141,37 @@ static void on_event(void *context)
         arrive(f);
 }
 
+static status grow(sim_network *n)
+{
+    int32_t capacity = n->flow_capacity ? n->flow_capacity * 2 : 64;
+    sim_flow **flows = realloc(n->flows, (size_t)capacity * sizeof *flows);
+    if (flows) n->flows = flows;
+    uint64_t *marks = realloc(n->marks, (size_t)capacity * sizeof *marks);
+    if (marks) n->marks = marks;
+    int32_t *ids = realloc(n->free_ids, (size_t)capacity * sizeof *ids);
+    if (ids) n->free_ids = ids;
+    if (!flows || !marks || !ids) return fail(STATUS_SYSTEM, "no memory for %d flows", capacity);
+    n->flow_capacity = capacity;
+    return STATUS_OK;
+}
+
 status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, void (*left)(void *context),
                      void (*arrived)(void *context), void *context)
 {
     *f = (sim_flow){0};
-    if (n->registered == n->flow_capacity) {
-        int32_t capacity = n->flow_capacity ? n->flow_capacity * 2 : 64;
-        sim_flow **flows = realloc(n->flows, (size_t)capacity * sizeof *flows);
-        if (!flows) return fail(STATUS_SYSTEM, "no memory for %d flows", capacity);
-        n->flows = flows;
-        n->flow_capacity = capacity;
-    }
+    if (n->registered == n->flow_capacity) TRY(grow(n));
     f->hops = calloc((size_t)most_hops + 1, sizeof *f->hops);
-    if (!f->hops) return fail(STATUS_SYSTEM, "no memory for a route over %d links", most_hops);
-    status rc = sim_event_init(n->queue, &f->event, rank, on_event, f);
+    f->uses = calloc((size_t)most_hops + 1, sizeof *f->uses);
+    status rc = f->hops && f->uses ? sim_event_init(n->queue, &f->event, rank, on_event, f)
+                                   : fail(STATUS_SYSTEM, "no memory for a route over %d links", most_hops);
     if (rc != STATUS_OK) {
         free(f->hops);
-        f->hops = NULL;
+        free(f->uses);
+        *f = (sim_flow){0};
         return rc;
     }
+    f->id = n->free_count > 0 ? n->free_ids[--n->free_count] : n->ids++;
+    n->marks[f->id] = 0;
     n->registered++;
     f->network = n;
     f->hop_capacity = most_hops;
@@ -170,7 +188,9 @@ void sim_flow_deinit(sim_flow *f)
     if (f->network->left == f) f->network->left = NULL;
     sim_event_deinit(f->network->queue, &f->event);
     f->network->registered--;
+    f->network->free_ids[f->network->free_count++] = f->id;
     free(f->hops);
+    free(f->uses);
     *f = (sim_flow){0};
 }
 
@@ -188,7 +208,7 @@ void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t 
     for (int32_t i = 0; i < f->hop_count; i++) {
         assert(route[i].resource >= 0 && route[i].resource < f->network->resource_count &&
                route[i].weight > 0);
-        f->hops[i] = (sim_hop){.flow = f, .resource = route[i].resource, .weight = route[i].weight};
+        f->uses[i] = route[i];
     }
     if (at > q->now)
         sim_event_schedule(q, &f->event, at);

@@ -22,19 +22,19 @@ typedef struct sim_hop_use {
 typedef struct sim_hop {
     struct sim_flow *flow;
     struct sim_hop *next, *previous; /* on the same resource */
-    double weight;
-    int32_t resource;
+    int32_t id;                      /* of the flow */
 } sim_hop;
 
 typedef struct sim_resource {
     double capacity; /* bytes a picosecond */
     sim_hop *flows;
+    int32_t flow_count;
     bool dirty; /* its flows changed */
     /* While rates are solved. */
     double left;     /* capacity that flows with known rates leave */
     double weight;   /* of the hops of the others */
     int32_t unfixed; /* their number */
-    uint32_t visit;
+    uint64_t visit;
 } sim_resource;
 
 typedef struct sim_network {
@@ -44,11 +44,14 @@ typedef struct sim_network {
     sim_event solve; /* behind all other events of the instant */
     int32_t *dirty;  /* [resource_count] resources whose flows changed */
     int32_t dirty_count;
-    uint32_t visit;
+    uint64_t visit;
     /* The connected part that is being solved. */
     int32_t *part;           /* [resource_count] */
     struct sim_flow **flows; /* [flow_capacity] */
     int32_t flow_capacity, registered;
+    uint64_t *marks;   /* [flow_capacity] by id: twice the visit that found the flow, 1 more where its rate is known */
+    int32_t *free_ids; /* [flow_capacity] of flows that are no more */
+    int32_t free_count, ids;
     int64_t solved; /* rates computed so far */
     struct sim_flow *left; /* that has just left; who comes now, the same way, takes its place and rate */
     int32_t left_dirty;    /* dirty resources before */
@@ -60,6 +63,11 @@ void sim_network_deinit(sim_network *n);
 
 /* The caller's storage; one transfer at a time. */
 typedef struct sim_flow {
+    sim_hop_use *uses; /* [hop_capacity] */
+    int32_t hop_count, id;
+    double limit;     /* of the rate; INFINITY: none */
+    double rate;      /* bytes a picosecond */
+    double new_rate;  /* while rates are solved */
     sim_network *network;
     sim_event event;
     void (*left)(void *context);    /* the last byte has left; may be NULL */
@@ -67,15 +75,10 @@ typedef struct sim_flow {
     void *context;
     sim_time latency;
     double remaining; /* bytes at `since` */
-    double rate;      /* bytes a picosecond */
-    double limit;     /* of the rate; INFINITY: none */
     sim_time since;
-    sim_hop *hops;
-    int32_t hop_count, hop_capacity;
-    uint32_t visit;
+    sim_hop *hops; /* [hop_capacity] */
+    int32_t hop_capacity;
     bool waiting, active, on_the_way; /* to begin; moving; all has left, not all has arrived */
-    bool fixed;                       /* while rates are solved */
-    double new_rate;
 } sim_flow;
 
 /* Takes the memory for routes of up to `most_hops`: starting never fails. `rank` orders its events; the

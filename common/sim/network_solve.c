@@ -22,17 +22,22 @@ static void visit_resource(sim_network *n, part *p, int32_t index)
 
 static void visit_flow(sim_network *n, part *p, sim_flow *f)
 {
-    if (f->visit == n->visit) return;
-    f->visit = n->visit;
-    f->fixed = false;
+    n->marks[f->id] = n->visit << 1;
     n->flows[p->flows++] = f;
     p->limited += !isinf(f->limit);
     for (int32_t i = 0; i < f->hop_count; i++) {
-        sim_resource *r = &n->resources[f->hops[i].resource];
-        visit_resource(n, p, f->hops[i].resource);
-        r->weight += f->hops[i].weight;
+        sim_resource *r = &n->resources[f->uses[i].resource];
+        visit_resource(n, p, f->uses[i].resource);
+        r->weight += f->uses[i].weight;
         r->unfixed++;
     }
+}
+
+/* Flows of a resource that have not been visited by way of another one; often all have. */
+static void visit_flows(sim_network *n, part *p, const sim_resource *r)
+{
+    for (sim_hop *hop = r->flows; hop && r->unfixed < r->flow_count; hop = hop->next)
+        if (n->marks[hop->id] >> 1 != n->visit) visit_flow(n, p, hop->flow);
 }
 
 /* Everything that is connected with resource `start` through flows. */
@@ -40,20 +45,18 @@ static part gather(sim_network *n, int32_t start)
 {
     part p = {0, 0, 0};
     visit_resource(n, &p, start);
-    for (int32_t i = 0; i < p.resources; i++)
-        for (sim_hop *hop = n->resources[n->part[i]].flows; hop; hop = hop->next)
-            visit_flow(n, &p, hop->flow);
+    for (int32_t i = 0; i < p.resources; i++) visit_flows(n, &p, &n->resources[n->part[i]]);
     return p;
 }
 
 static void fix(sim_network *n, sim_flow *f, double rate)
 {
-    f->fixed = true;
+    n->marks[f->id] |= 1;
     f->new_rate = rate;
     for (int32_t i = 0; i < f->hop_count; i++) {
-        sim_resource *r = &n->resources[f->hops[i].resource];
-        r->left -= rate * f->hops[i].weight;
-        r->weight -= f->hops[i].weight;
+        sim_resource *r = &n->resources[f->uses[i].resource];
+        r->left -= rate * f->uses[i].weight;
+        r->weight -= f->uses[i].weight;
         r->unfixed--;
     }
 }
@@ -64,14 +67,19 @@ static double share_of(const sim_resource *r)
     return r->left > 0 ? r->left / r->weight : 0;
 }
 
-/* The rate at which the first resources are full, as all rates that are not fixed rise together. */
-static double find_level(const sim_network *n, const part *p)
+/* The rate at which the first resources are full, as all rates that are not fixed rise together. Resources whose
+ * flows all are fixed leave the part. */
+static double find_level(sim_network *n, part *p)
 {
     double level = INFINITY;
+    int32_t kept = 0;
     for (int32_t i = 0; i < p->resources; i++) {
         const sim_resource *r = &n->resources[n->part[i]];
-        if (r->unfixed && share_of(r) < level) level = share_of(r);
+        if (r->unfixed == 0) continue;
+        n->part[kept++] = n->part[i];
+        if (share_of(r) < level) level = share_of(r);
     }
+    p->resources = kept;
     return level;
 }
 
@@ -81,7 +89,7 @@ static int32_t fix_limited(sim_network *n, part *p, double level)
     int32_t fixed = 0;
     for (int32_t i = 0; i < p->flows && p->limited; i++) {
         sim_flow *f = n->flows[i];
-        if (f->fixed || f->limit > level) continue;
+        if ((n->marks[f->id] & 1) || f->limit > level) continue;
         fix(n, f, f->limit);
         fixed++;
     }
@@ -93,8 +101,8 @@ static int32_t fix_limited(sim_network *n, part *p, double level)
 static int32_t fix_on(sim_network *n, part *p, sim_resource *r, double level)
 {
     int32_t fixed = 0;
-    for (sim_hop *hop = r->flows; hop; hop = hop->next) {
-        if (hop->flow->fixed) continue;
+    for (sim_hop *hop = r->flows; hop && r->unfixed; hop = hop->next) {
+        if (n->marks[hop->id] & 1) continue;
         p->limited -= !isinf(hop->flow->limit);
         fix(n, hop->flow, level);
         fixed++;

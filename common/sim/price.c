@@ -28,6 +28,8 @@ static bool is_product(op_kind kind)
 double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op)
 {
     op_cost cost = op_cost_of(op);
+    if (op->kind == OP_divide && sim_profile_has(p, SIM_HOST_PACK))
+        return (cost.bytes_read + cost.bytes_written) / (sim_profile_get(p, SIM_HOST_PACK) * SIM_GB_PER_S);
     sim_constant efficiency = sim_efficiency_of(op->kind);
     sim_constant peak = precision == SIM_TF32 && is_product(op->kind) ? SIM_PEAK_TF32 : SIM_PEAK_FP32;
     double flops = sim_profile_get(p, peak) * sim_profile_at(p, efficiency, 0); /* per picosecond: TFLOP/s */
@@ -36,11 +38,38 @@ double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc
     return arithmetic > traffic ? arithmetic : traffic;
 }
 
+int sim_contention_of(op_kind kind)
+{
+    return op_class_of(kind) == OP_CLASS_CONVOLUTION ? 0 : is_product(kind) ? 1 : 2;
+}
+
+double sim_price_contention(const sim_profile *p, op_kind kind)
+{
+    if (!sim_profile_has(p, SIM_CONTENTION)) return sim_profile_get(p, SIM_KAPPA);
+    return sim_profile_at(p, SIM_CONTENTION, sim_contention_of(kind));
+}
+
+double sim_price_core_share(const sim_profile *p, int ranks, double *crowding)
+{
+    *crowding = 1;
+    if (!sim_profile_has(p, SIM_HOST_CORES)) return 0;
+    double threads = sim_profile_has(p, SIM_RANK_THREADS) ? sim_profile_get(p, SIM_RANK_THREADS) : 1;
+    double left = sim_profile_get(p, SIM_HOST_CORES) - ranks * threads;
+    if (left < 0) *crowding = ranks * threads / sim_profile_get(p, SIM_HOST_CORES);
+    return left < 0 ? 1 : left >= ranks ? 0 : 1 - left / ranks;
+}
+
 sim_time sim_price_sum(const sim_profile *p, double bytes, int threads)
 {
     double most = sim_profile_get(p, SIM_HOST_MEMORY), each = sim_profile_get(p, SIM_HOST_SUM);
     double rate = each * (threads ? threads : sim_profile_get(p, SIM_HOST_THREADS));
     return sim_duration(bytes, (rate < most ? rate : most) * SIM_GB_PER_S);
+}
+
+sim_time sim_price_copy(const sim_profile *p, double bytes)
+{
+    if (!sim_profile_has(p, SIM_HOST_COPY)) return 0;
+    return sim_duration(bytes, sim_profile_get(p, SIM_HOST_COPY) * SIM_GB_PER_S);
 }
 
 sim_time sim_price_message(const sim_profile *p, double bytes)

@@ -12,8 +12,22 @@ sim_constant sim_efficiency_of(op_kind kind);
  * each at the efficiency of its class. Without launch cost, kappa and jitter. */
 double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op);
 
+/* Which of the values of SIM_CONTENTION: 0 of convolutions, 1 of products, 2 of everything else. */
+int sim_contention_of(op_kind kind);
+
+/* The factor by which an operation slows where several processes run on a machine. */
+double sim_price_contention(const sim_profile *p, op_kind kind);
+
+/* Cores of a machine that computes on its processor, where `ranks` run, each with its compute threads and an
+ * agent. `crowding`: compute threads are slower by this factor, for want of cores; at least 1. Returned: the
+ * share of an agent's time that its rank's compute loses to it, 0 to 1. */
+double sim_price_core_share(const sim_profile *p, int ranks, double *crowding);
+
 /* A server's sum: `bytes` of operands read, by `threads` threads (0: as many as the profile gives). */
 sim_time sim_price_sum(const sim_profile *p, double bytes, int threads);
+
+/* An agent's copy of `bytes` between the memories of two ranks. */
+sim_time sim_price_copy(const sim_profile *p, double bytes);
 
 /* An agent's work for a message: a fixed time and the copy of `bytes` that it passes through a socket. */
 sim_time sim_price_message(const sim_profile *p, double bytes);

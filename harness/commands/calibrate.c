@@ -4,6 +4,7 @@
 
 #include "common/base/options.h"
 #include "common/device/host/host.h"
+#include "harness/commands/calibrate_gpu.h"
 #include "harness/commands/output.h"
 #include "harness/sim/calibrate.h"
 
@@ -13,8 +14,12 @@
 
 typedef struct calibrate_options {
     int64_t threads;
+    int device;
     const char *out;
 } calibrate_options;
+
+enum { CALIBRATE_CUDA = 1 };
+static const char *const device_names[] = {"cpu", "cuda", NULL};
 
 #define FIELD(name) offsetof(calibrate_options, name)
 static const option option_list[] = {
@@ -25,11 +30,17 @@ static const option option_list[] = {
      .low = 1,
      .high = 1024,
      .help = "compute threads a rank, as the runs to be predicted have [half of the processors, at least 1]"},
+    {.name = "device",
+     .type = OPTION_CHOICE,
+     .offset = FIELD(device),
+     .initial = "cpu",
+     .choices = device_names,
+     .help = "cuda: the first GPU, alone"},
     {.name = "out",
      .argument = "FILE",
      .type = OPTION_TEXT,
      .offset = FIELD(out),
-     .help = "the profile [this-machine.json where harness looks for it]"},
+     .help = "the profile [this-machine.json, cuda: this-gpu.json, where harness looks for it]"},
 };
 static const option_table calibrate_option_table = {"Calibrate", option_list,
                                                     sizeof option_list / sizeof option_list[0]};
@@ -39,11 +50,15 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     text_append(out, "fastest operation        %10.1f GFLOP/s\n", c->peak_tflops * 1000);
     text_append(out, "most bytes moved         %10.2f GB/s\n", c->memory_gbs);
     text_append(out, "copies, two threads      %10.2f GB/s\n", c->host_memory_gbs);
-    text_append(out, "sum, one thread          %10.2f GB/s\n", c->host_sum_gbs);
     text_append(out, "shortest operation       %10.2f us\n", c->launch_us);
-    text_append(out, "two ranks against one    %10.3f\n", c->kappa);
+    text_append(out, "cores, threads a rank    %10d %d\n", c->cores, c->threads);
+    text_append(out, "two ranks against one    %10.3f convolutions, %.3f products, %.3f the rest\n", c->contention[0],
+                c->contention[1], c->contention[2]);
+    text_append(out, "gradients into buckets   %10.2f GB/s\n", c->pack_gbs);
     text_append(out, "all-reduce, 4 KiB        %10.2f us\n", c->allreduce_us);
-    text_append(out, "all-reduce, 25 MiB       %10.2f GB/s\n", c->allreduce_gbs);
+    text_append(out, "all-reduce, a rank's own %10.2f GB/s\n", c->allreduce_gbs);
+    text_append(out, "a server's sum           %10.2f GB/s\n", c->host_sum_gbs);
+    text_append(out, "copies between ranks     %10.2f GB/s\n", c->copy_gbs);
     for (int k = 0; k < CALIBRATED_CLASSES; k++)
         if (c->efficiency[k] > 0)
             text_append(out, "%-32s %5.3f of the roofline\n",
@@ -79,7 +94,7 @@ static status run_calibrate(int argc, char *argv[], int *exit_code)
     if (rc == STATUS_OK) rc = options_parse(&binding, 1, argc, argv, words, &count);
     if (rc == STATUS_OK && count > 0)
         rc = fail(STATUS_USAGE, "found '%s', allowed are options; see --help", words[0]);
-    if (rc == STATUS_OK) rc = run_all(&options);
+    if (rc == STATUS_OK) rc = options.device == CALIBRATE_CUDA ? calibrate_gpu_command(options.out) : run_all(&options);
     free(words);
     return rc;
 }

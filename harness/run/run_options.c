@@ -38,6 +38,8 @@ static const option run_option_list[] = {
     {.name = "cudnn-benchmark", .type = OPTION_FLAG, .offset = FIELD(cudnn_benchmark),
      .help = "cuda: before the first step, time cuDNN's deterministic algorithms and take the fastest: two runs may"
              " differ in bits"},
+    {.name = "cuda-graph", .type = OPTION_FLAG, .offset = FIELD(cuda_graph),
+     .help = "cuda, mode none: record the passes of a step once and launch each as a whole"},
     {.name = "share-gpu", .type = OPTION_FLAG, .offset = FIELD(share_gpu),
      .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
     {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = FIELD(steps), .high = 1e12,
@@ -153,6 +155,18 @@ static status check_device(const run_config *c)
     return STATUS_OK;
 }
 
+static status refuse_cuda_options(const run_config *c)
+{
+    const run_options *r = &c->run;
+    const char *name = r->tf32              ? "tf32"
+                       : r->share_gpu       ? "share-gpu"
+                       : r->cudnn_benchmark ? "cudnn-benchmark"
+                       : r->cuda_graph      ? "cuda-graph"
+                                            : NULL;
+    if (!name) return STATUS_OK;
+    return fail(STATUS_USAGE, "option --%s: found device %s, allowed is cuda", name, c->run.device);
+}
+
 /* Settles what `auto` means here, and how many ranks there are where nobody said. */
 static status choose_device(run_config *c)
 {
@@ -161,9 +175,12 @@ static status choose_device(run_config *c)
     if (automatic) c->run.device = gpus > 0 ? "cuda" : "cpu";
     bool cuda = strcmp(c->run.device, "cuda") == 0;
     if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != RUN_NONE) c->run.gpus = gpus;
-    const char *only_cuda = c->run.tf32 ? "tf32" : c->run.share_gpu ? "share-gpu" : c->run.cudnn_benchmark ? "cudnn-benchmark" : NULL;
-    if (!cuda && only_cuda)
-        return fail(STATUS_USAGE, "option --%s: found device %s, allowed is cuda", only_cuda, c->run.device);
+    if (!cuda) TRY(refuse_cuda_options(c));
+    if (c->run.cuda_graph && c->run.mode != RUN_NONE)
+        return fail(STATUS_CONFIG,
+                    "option --cuda-graph: found mode %s, allowed is none: other engines work between the operations of "
+                    "a pass",
+                    mode_names[c->run.mode]);
     if (c->run.bf16 && !cuda && strcmp(c->run.device, "cpu") != 0)
         return fail(STATUS_USAGE, "option --bf16: found device %s, allowed is cuda or cpu", c->run.device);
     if (c->run.bf16 && !cuda) { /* whether this processor can is known to the device */

@@ -18,7 +18,7 @@ typedef struct run_options {
     int mode;
     int64_t gpus; /* ranks; 0: what the machine suggests */
     const char *device; /* behind run_config_parse() never "auto" */
-    bool tf32, bf16, share_gpu, cudnn_benchmark;
+    bool tf32, bf16, share_gpu, cudnn_benchmark, cuda_graph;
     int64_t steps, epochs, warmup, accumulate;
     uint64_t seed;
     const char *policy;

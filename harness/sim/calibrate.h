@@ -1,23 +1,28 @@
-/* Measures the machine it runs on and writes what it found as a profile that extends `cpu`: operations class
- * by class, memory, sums, what a second rank costs, and the all-reduce in shared memory. */
+/* Measures the machine it runs on and writes what it found as a profile that extends `cpu`: operations class by class
+ * on one rank; then two ranks side by side, which compute without exchanging anything: how much they slow each other,
+ * and how fast they read and write each other's memory. */
 #ifndef HARNESS_SIM_CALIBRATE_H
 #define HARNESS_SIM_CALIBRATE_H
 
 #include "common/base/status.h"
 #include "common/sim/constants.h"
 
-enum { CALIBRATED_CLASSES = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1 };
+enum { CALIBRATED_CLASSES = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1, CALIBRATED_CONTENTIONS = 3 };
 
+/* Rates in 1e9 bytes a second. */
 typedef struct calibration {
-    int threads;        /* of a rank */
+    int threads, cores; /* of a rank, that compute; of the machine */
     double peak_tflops; /* of the fastest operation */
-    double memory_gbs;  /* bytes a second of the operation that moves most, caches included */
+    double memory_gbs;  /* of the operation that moves most bytes, caches included */
     double efficiency[CALIBRATED_CLASSES]; /* SIM_CONVOLUTION_FORWARD ..; 0: not seen */
     double launch_us;                      /* of the shortest operation */
-    double kappa;                          /* two ranks at a time against one */
-    double host_memory_gbs;                /* of copies by two ranks together */
-    double host_sum_gbs;                   /* operands of a server's thread */
-    double allreduce_us, allreduce_gbs;    /* of nothing; bus bandwidth of 25 MB */
+    double contention[CALIBRATED_CONTENTIONS]; /* two ranks at a time against one, see SIM_CONTENTION */
+    double host_memory_gbs;                    /* copies by two ranks together */
+    double pack_gbs;      /* gradients into buckets, read and written */
+    double host_sum_gbs;  /* two ranks' gradients summed, parameters updated: read and written */
+    double copy_gbs;      /* bytes copied from the other rank */
+    double allreduce_us;  /* 4 KiB */
+    double allreduce_gbs; /* bytes that two ranks sum, half each, for both: per rank's own time */
 } calibration;
 
 /* `threads` compute threads a rank, as a run will have. Takes some 10 seconds of a quiet machine. */
@@ -25,12 +30,6 @@ status calibrate(int threads, calibration *out);
 
 /* A profile that sim_profile_load() takes. STATUS_CANNOT_CREATE, STATUS_IO. */
 status calibration_write(const calibration *c, const char *path);
-
-/* calibrate_ops.c: the times of all operations of training steps; fills peak, memory, efficiencies and
- * launch. `step_ms` becomes the median of a ResNet-18's step. */
-status calibrate_operations(calibration *c, double *step_ms);
-/* The median of that step alone. */
-status calibrate_step(int threads, double *step_ms);
 
 /* Where `harness calibrate` writes and `harness run` looks: $XDG_DATA_HOME/psring/profiles/this-machine.json,
  * or below ~/.local/share. `size` as PATH_MAX. STATUS_CONFIG without a home. */

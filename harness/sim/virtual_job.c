@@ -55,7 +55,7 @@ static status drive(void *context)
     while (r->next < job->config.steps) {
         step_result result;
         TRY(trainer_step(r->trainer, r->source, r->next, r->next, &result));
-        if (r->next >= job->config.warmup && o->step) o->step(o->context, r->rank, &result);
+        if (r->next >= job->config.warmup && o->step) o->step(o->context, r->rank, r->trainer, &result);
         if (++r->next == job->config.warmup && o->measures) o->measures(o->context, r->rank, r->trainer);
     }
     if (r->done) return STATUS_OK;
@@ -138,6 +138,13 @@ static bool blocks(const virtual_job *job)
     return strcmp(job->config.engine->name, "ps") == 0;
 }
 
+/* Compute threads that must never be ahead of the clock: those that block, and those that do the work themselves
+ * and lose time to agents. */
+static bool on_fibers(const virtual_job *job)
+{
+    return blocks(job) || sim_profile_get(job->simulation->profile, SIM_SYNCHRONOUS) > 0;
+}
+
 static status open_all(virtual_job *job)
 {
     simulation_config *m = &job->config.machine;
@@ -172,7 +179,7 @@ static status run_all(virtual_job *job)
     for (int r = 0; r < job->present; r++) {
         sim_actor *host = sim_device_host(trainer_device(job->ranks[r].trainer));
         sim_actor_set_run(host, drive, &job->ranks[r]);
-        if (blocks(job)) TRY(sim_fiber_open(host, drive, &job->ranks[r], &job->ranks[r].fiber));
+        if (on_fibers(job)) TRY(sim_fiber_open(host, drive, &job->ranks[r], &job->ranks[r].fiber));
         sim_actor_wake(host, begin);
         if (job->config.warmup == 0 && job->observer->measures)
             job->observer->measures(job->observer->context, r, job->ranks[r].trainer);

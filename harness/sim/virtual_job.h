@@ -34,7 +34,7 @@ typedef struct virtual_job_observer {
     status (*opened)(void *context, const simulation *s);
     /* Before the first reported step. */
     void (*measures)(void *context, int rank, trainer *t);
-    void (*step)(void *context, int rank, const step_result *result);
+    void (*step)(void *context, int rank, trainer *t, const step_result *result);
     /* The rank has done all its steps and settled. */
     status (*finished)(void *context, int rank, trainer *t);
 } virtual_job_observer;

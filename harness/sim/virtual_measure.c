@@ -36,10 +36,10 @@ static void on_measures(void *context, int rank, trainer *t)
     e->type->counters(e, &m->before[rank]);
 }
 
-static void on_step(void *context, int rank, const step_result *r)
+static void on_step(void *context, int rank, trainer *t, const step_result *r)
 {
     virtual_figures *f = ((measuring *)context)->figures;
-    (void)rank;
+    (void)rank, (void)t;
     int64_t reduced = r->reduced_ns > r->backward_end_ns ? r->reduced_ns : r->backward_end_ns;
     raise(&f->step_ms, ms(r->times.total));
     raise(&f->forward_ms, ms(r->forward_end_ns - r->forward_begin_ns));

@@ -1,6 +1,7 @@
 #include "harness/sim/virtual_run.h"
 
 #include "harness/run/job_result.h"
+#include "harness/run/overlap.h"
 #include "harness/run/ps_result.h"
 #include "harness/run/record.h"
 #include "harness/sim/calibrate.h"
@@ -15,12 +16,14 @@
 
 typedef struct rank_record {
     record record;
+    overlap overlap;
     sync_counters before;
     int64_t begin_ns, end_ns;
 } rank_record;
 
 typedef struct job_record {
     const run_config *config;
+    const nn_model *model;
     const char *profile;
     int engine, world, present;
     int64_t warmup, steps; /* before measuring; measured */
@@ -41,7 +44,10 @@ static status on_opened(void *context, const simulation *s)
     j->present = simulation_present(s);
     j->ranks = calloc((size_t)j->present, sizeof *j->ranks);
     if (!j->ranks) return fail(STATUS_SYSTEM, "no memory to record %d ranks", j->present);
-    for (int r = 0; r < j->present; r++) TRY(record_init(&j->ranks[r].record, j->steps, 0));
+    for (int r = 0; r < j->present; r++) {
+        TRY(record_init(&j->ranks[r].record, j->steps, 0));
+        TRY(overlap_open(&j->ranks[r].overlap, j->model->param_count));
+    }
     int machines = sim_topology_machines(s->topology);
     int used = snprintf(j->note, j->note_size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d",
                         s->profile->name, j->world, j->world == 1 ? "" : "s", machines,
@@ -54,16 +60,19 @@ static status on_opened(void *context, const simulation *s)
 
 static void on_measures(void *context, int rank, trainer *t)
 {
-    job_record *j = context;
+    rank_record *r = &((job_record *)context)->ranks[rank];
     sync_engine *e = trainer_engine(t);
+    step_result before = {0};
     ledger_reset_peaks(trainer_ledger(t));
-    e->type->counters(e, &j->ranks[rank].before);
+    e->type->counters(e, &r->before);
+    overlap_take(&r->overlap, e, &before);
 }
 
-static void on_step(void *context, int rank, const step_result *result)
+static void on_step(void *context, int rank, trainer *t, const step_result *result)
 {
     rank_record *r = &((job_record *)context)->ranks[rank];
     step_result step = *result;
+    overlap_take(&r->overlap, trainer_engine(t), &step);
     step.loss = NAN; /* there are no tensors to compute it from */
     if (r->record.count == 0) r->begin_ns = step.begin_ns;
     r->end_ns = step.end_ns;
@@ -77,6 +86,7 @@ static json_t *rank_to_json(const job_record *j, int rank, trainer *t)
                                ledger_to_json(trainer_ledger(t)));
     json_t *staleness = ps_result_staleness(trainer_engine(t));
     bool whole = object && json_object_set_new(object, "staleness", staleness) == 0;
+    if (whole) overlap_to_json(&j->ranks[rank].overlap, trainer_engine(t), object);
     if (whole && record_to_json(&j->ranks[rank].record, object) == STATUS_OK) return object;
     json_decref(object);
     return NULL;
@@ -155,6 +165,7 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
                       int64_t warmup, int64_t steps, json_t **out, char *note, size_t size)
 {
     job_record j = {.config = c,
+                    .model = plan->model,
                     .profile = profile,
                     .engine = engine,
                     .world = run_config_world(c, engine),
@@ -169,7 +180,10 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
         json_array_remove(j.rank_list, json_array_size(j.rank_list) - 1);
     if (rc == STATUS_OK && !j.job) rc = fail(STATUS_SYSTEM, "no memory for the results");
     if (rc == STATUS_OK) rc = job_result_finish(j.job, j.rank_list);
-    for (int r = 0; j.ranks && r < j.present; r++) record_deinit(&j.ranks[r].record);
+    for (int r = 0; j.ranks && r < j.present; r++) {
+        record_deinit(&j.ranks[r].record);
+        overlap_close(&j.ranks[r].overlap);
+    }
     free(j.ranks);
     json_decref(j.rank_list);
     if (rc != STATUS_OK)

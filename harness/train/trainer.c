@@ -231,6 +231,7 @@ status trainer_open(const trainer_config *config, trainer **out)
 
 static void close_slot(trainer_program_slot *slot)
 {
+    trainer_close_records(slot);
     nn_instance_close(&slot->instance);
     nn_program_free(&slot->program);
 }

@@ -21,6 +21,7 @@ typedef struct trainer_config {
     int precision;      /* device_precision */
     bool share_gpu;     /* ranks beyond the GPUs share them */
     bool benchmark;     /* times the algorithms of cuDNN */
+    bool cuda_graph;    /* records each pass and launches it as a whole; the engine launches nothing within one */
     int threads;
     void *simulation;       /* NULL but for sim devices */
     const nn_model *model;  /* borrowed, as everything below */

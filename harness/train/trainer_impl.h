@@ -5,11 +5,21 @@
 #include "common/sync/straggler.h"
 #include "harness/train/trainer.h"
 
+typedef enum trainer_pass { TRAINER_FORWARD, TRAINER_LOSS, TRAINER_BACKWARD, TRAINER_PASSES } trainer_pass;
+
+/* --cuda-graph: a pass that was recorded, and with which scalars. */
+typedef struct trainer_record {
+    device_graph *graph; /* NULL: not yet */
+    op_scalars scalars;
+    bool seen; /* the pass has run once */
+} trainer_record;
+
 /* A program with its kernels, for one batch size. */
 typedef struct trainer_program_slot {
     int64_t batch;
     nn_program *program;
     nn_instance *instance;
+    trainer_record records[2][TRAINER_PASSES]; /* [accumulates] */
 } trainer_program_slot;
 
 /* The marks that a step leaves on the compute stream. */
@@ -65,6 +75,10 @@ struct trainer {
 /* Copies a batch to the device and enters it in the ledger. */
 status trainer_upload(trainer *t, const batch_view *b);
 void trainer_drop_batch(trainer *t);
+
+/* Runs t->slot's operations from the cursor up to `end`: one by one, or as they were recorded. */
+status trainer_run_pass(trainer *t, trainer_pass pass, int end);
+void trainer_close_records(trainer_program_slot *slot);
 
 /* The slot of a batch size; STATUS_INTERNAL if it was not announced. */
 status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out);

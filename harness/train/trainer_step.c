@@ -166,8 +166,7 @@ static status stage_begin_forward(trainer *t)
 static status stage_forward(trainer *t)
 {
     if (!t->slot) return STATUS_OK;
-    return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->forward_end, &t->observer, &t->scalars,
-                           &t->ledger);
+    return trainer_run_pass(t, TRAINER_FORWARD, t->slot->program->forward_end);
 }
 
 static status stage_place(trainer *t)
@@ -197,8 +196,7 @@ static status stage_loss(trainer *t)
     t->loss_here = t->loss_here && (t->slot || t->loss_kernel);
     if (!t->loss_here) return STATUS_OK;
     if (t->loss_kernel) return launch_one_loss(t);
-    return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->loss_end, &t->observer, &t->scalars,
-                           &t->ledger);
+    return trainer_run_pass(t, TRAINER_LOSS, t->slot->program->loss_end);
 }
 
 static status stage_scatter_gradient(trainer *t)
@@ -220,8 +218,7 @@ static status stage_enter_backward(trainer *t)
 static status stage_backward(trainer *t)
 {
     if (!t->slot) return STATUS_OK;
-    return nn_instance_run(t->slot->instance, &t->cursor, t->slot->program->op_count, &t->observer, &t->scalars,
-                           &t->ledger);
+    return trainer_run_pass(t, TRAINER_BACKWARD, t->slot->program->op_count);
 }
 
 static status stage_enter_finish(trainer *t)

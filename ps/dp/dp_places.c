@@ -78,7 +78,7 @@ status dp_store(dp_places *p, dp_place place, void *data, int64_t offset, int64_
     return dp_store_from(p, (char *)data + offset, (const char *)p->mirror[place].data + offset, bytes);
 }
 
-status dp_copy(const dp_places *p, const device *d, void *to, const void *from, int64_t bytes)
+status dp_copy(const dp_places *p, device *d, void *to, const void *from, int64_t bytes)
 {
     if (p->device) return device_convert(p->compute, to, DTYPE_U8, from, DTYPE_U8, bytes, 1);
     ps_move(d, to, from, (size_t)bytes);

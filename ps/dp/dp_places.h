@@ -52,6 +52,6 @@ status dp_fetch_to(dp_places *p, void *host, const void *data, int64_t bytes);
 status dp_store_from(dp_places *p, void *data, const void *host, int64_t bytes);
 
 /* Within the device, where the compute stream has come to; `d` is the device also where there are no mirrors. */
-status dp_copy(const dp_places *p, const device *d, void *to, const void *from, int64_t bytes);
+status dp_copy(const dp_places *p, device *d, void *to, const void *from, int64_t bytes);
 
 #endif

@@ -117,6 +117,22 @@ def the_committed_outcome_is_what_the_program_gives():
             expect_equal(table(name)["cells"], json.load(file)["cells"], name)
 
 
+@test
+def the_lives_of_buckets_are_told_of_virtual_runs_too():
+    def phases(policy):
+        words = ("run", "--mode", "ring", "--policy", policy, "--gpus", "4", "--device", "sim", "--model", "resnet18",
+                 "--image", "64", "--steps", "3", "--quiet", "--json", "-")
+        job = harness(*words).json()["jobs"][0]
+        return {name: job["phases"][name]["median_ns"] for name in (
+            "communication_ns", "hidden_communication_ns", "first_to_backward_end_ns", "backward_ns", "last_bucket_ns")}
+
+    ddp, late = phases("ddp"), phases("torch-0.4.1")
+    expect(0 < ddp["hidden_communication_ns"] <= ddp["communication_ns"], "hidden under ddp", ddp)
+    expect(0 < ddp["first_to_backward_end_ns"] <= ddp["backward_ns"], "first all-reduce under ddp", ddp)
+    expect(0 < ddp["last_bucket_ns"] < ddp["communication_ns"], "last bucket under ddp", ddp)
+    expect_equal((late["hidden_communication_ns"], late["first_to_backward_end_ns"]), (0, 0), "under torch-0.4.1", late)
+
+
 # ---- what if -----------------------------------------------------------------------------------
 
 @test

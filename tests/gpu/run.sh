@@ -6,7 +6,7 @@
 #   --prefix DIR     libraries that are not installed (docs/cuda.md): a prefix, or Debian packages unpacked into DIR
 #   --python PYTHON  runs the tests; CUDA's wheels of its environment (nvidia/*) are used where the toolkit lacks a piece
 #   --build DIR      [build-gpu]
-#   --speed          training steps beside PyTorch's too, which takes some 15 minutes more; PYTHON has torch
+#   --speed          steps beside their predictions and beside PyTorch's, some 15 minutes more; PYTHON has torch
 #   --list           print each stage with its limit in seconds, and their sum, and run nothing
 #
 # Results go to results/gpu/, each with the GPU, versions and commit. Where there is no GPU every stage is skipped
@@ -30,8 +30,8 @@ done
 logs=$build/logs out=results/gpu tests=$build/tests
 
 # Stages and their limits in seconds: together at most 480.
-stages="build:140 float32:25 tf32:15 bf16:15 kernels:25 golden:80 ledger:25 engines:20 ps:30 killed:30
-        memcheck:30 racecheck:20 bandwidth:10 step:15"
+stages="build:130 float32:25 tf32:15 bf16:15 kernels:25 golden:75 ledger:25 engines:20 ps:30 killed:30
+        memcheck:25 racecheck:20 bandwidth:10 step:15 calibrate:20"
 
 limit_of() { # name
     local pair
@@ -170,9 +170,12 @@ fi
 stage bandwidth bash -c "$tests/bench_cuda >$out/bandwidth-$stamp.json" && cat "$out/bandwidth-$stamp.json"
 stage step "$harness" run --device cuda --mode none --model resnet50 --batch 64 --steps 10 --eval-every -1 --quiet \
     --json "$out/step-resnet50-$stamp.json"
+stage calibrate "$harness" calibrate --device cuda --out "$out/profile-$stamp.json"
 "$python" -B tests/gpu/record.py "$logs" "$out/checks-$stamp.json"
 
 if [ $speed = yes ]; then
+    "$python" -B tests/gpu/predict.py --harness "$harness" --profile "$out/profile-$stamp.json" \
+        --out "$out/predictions-$stamp.json" || failed=1
     "$python" -B tests/gpu/speed.py --python "$python" --harness "$harness" --out "$out/speed-$stamp.json" || failed=1
 fi
 exit $failed

@@ -7,6 +7,7 @@ refused, and a rank that is killed inside a collective.
 import os
 import signal
 import sys
+import tempfile
 import time
 
 from on_cuda import EMULATED, TRAINING, USABLE, classes, golden, needs_gpu, needs_nccl, run, verify
@@ -99,7 +100,46 @@ def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
     expect(all(abs(a - b) <= limit * abs(a) for a, b in zip(*losses)), "other losses", *losses)
 
 
-@cases([("tf32", "--tf32"), ("cudnn-benchmark", "--cudnn-benchmark"), ("share-gpu", "--share-gpu")])
+@test
+def the_calibrated_gpu_is_a_profile_of_virtual_time():
+    needs_gpu()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "here.json")
+        result = run("calibrate", "--device", "cuda", "--out", path, env={"EMULATED_CUDNN": "1"})
+        expect_equal(result.code, 0, "exit code", result)
+        expect("written to " + path in result.out, "the file is not named", result)
+        virtual = run("--device", "sim:" + path, *[word for word in CONVOLUTIONS if word != "--quiet"])
+        expect_equal(virtual.code, 0, "exit code", virtual)
+        expect(virtual.jobs()["none"]["step_time"]["median_ns"] > 0, "a step takes no time", virtual)
+        if EMULATED:
+            shown = run("profiles", path)
+            expect("EMULATED" in shown.out and "means nothing" in shown.out, "the emulator is not named", shown)
+
+
+@cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
+        ("a small transformer", ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32",
+                                     "--heads", "2", "--vocabulary", "100"])])
+def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
+    needs_gpu()
+    env = {"EMULATED_CUDNN": "1"}
+    words = [*CONVOLUTIONS, "--device", "cuda", *words, "--steps", "4", "--warmup", "0"]
+    plain, recorded = run(*words, env=env), run(*words, "--cuda-graph", "--log-level", "debug", env=env)
+    expect_equal((plain.code, recorded.code), (0, 0), "exit codes", plain, recorded)
+    expect_equal(recorded.jobs()["none"]["ranks"][0]["losses"], plain.jobs()["none"]["ranks"][0]["losses"], "losses")
+    expect_equal(classes(recorded), classes(plain), "logical bytes")
+    passes = 3 * (2 if "--accumulate" in words else 1)
+    expect_equal(recorded.err.count("recorded a CUDA graph"), passes, "passes recorded", recorded)
+
+
+@cases([("ps", "ps"), ("ring", "ring"), ("both", "both")])
+def recording_is_refused_where_the_engine_works_within_a_pass(mode):
+    needs_gpu()
+    result = run("--device", "cuda", "--share-gpu", "--gpus", 2, "--mode", mode, "--model", "toy", "--cuda-graph")
+    expect_equal(result.code, 78, "exit code", result)
+    expect(f"found mode {mode}, allowed is none" in result.err, "the mode is not named", result)
+
+
+@cases([("cuda-graph", "--cuda-graph"), ("tf32", "--tf32"), ("cudnn-benchmark", "--cudnn-benchmark"), ("share-gpu", "--share-gpu")])
 def on_the_cpu_it_is_refused(option):
     result = run("--device", "cpu", *CONVOLUTIONS, option)
     expect_equal(result.code, 64, "exit code", result)

@@ -2,11 +2,10 @@
  *   product  1x1 kernels: one matrix product, behind a gathering of pixels where the stride is not 1;
  *   points   outputs of few points: one product for every point and row of taps, so that only taps that
  *            meet the image are computed;
- *   winograd 3x3 kernels with a stride of 1 on many channels: fewer multiplications, in float32;
- *   direct   all others: oneDNN's convolutions.
- * The way depends on the shape of an image and of the kernel alone, never on the batch, and the weights'
- * layout on the forward pass's way: ranks with unequal batches share arenas. docs/kernels-cpu.md has the
- * measurements. */
+ *   winograd 3x3 kernels with a stride of 1 on whole tiles of outputs and many channels: fewer
+ * multiplications; direct   all others: oneDNN's convolutions. The way depends on the shape of an image and
+ * of the kernel alone, never on the batch, and the weights' layout on the forward pass's way: ranks with
+ * unequal batches share arenas. docs/kernels-cpu.md has the measurements. */
 #ifndef COMMON_DEVICE_CPU_CONV2D_H
 #define COMMON_DEVICE_CPU_CONV2D_H
 
@@ -38,9 +37,14 @@ void conv2d_points_run(const host_kernel *kernel, conv2d_pass pass, const conv2d
 
 /* ---- winograd (weights in layout BLOCKED) ------------------------------------------------------ */
 
+/* Forward and with respect to x. */
 size_t conv2d_winograd_workspace(const host_kernel *kernel, conv2d_pass pass);
 void conv2d_winograd_run(const host_kernel *kernel, conv2d_pass pass, const cpu_layout *layout,
                          const conv2d_operands *o, void *workspace);
+
+size_t conv2d_winograd_weights_workspace(const host_kernel *kernel);
+void conv2d_winograd_weights_run(const host_kernel *kernel, const cpu_layout *layout,
+                                 const conv2d_operands *o, void *workspace);
 
 /* ---- direct (weights in layout HWIO or BLOCKED) ----------------------------------------------- */
 

@@ -1,25 +1,27 @@
-#include "common/device/cpu/conv2d.h"
+#include "common/device/cpu/winograd.h"
 
 #include <stdlib.h>
 
 /* Outputs of at most so many points; gradients with respect to x need many small products earlier. */
 enum { FEW_POINTS = 16, FEW_POINTS_DATA = 4 };
 
-enum { WINOGRAD_CHANNELS = 32 };
+/* Filtering wants whole panels of channels, a whole tile of outputs and no less than half of them used. */
+enum { WINOGRAD_CHANNELS = 32, WINOGRAD_OUTPUTS = WINOGRAD_TILE * WINOGRAD_TILE / 2 };
 
-/* Channels in whole panels of every instruction set. */
 static bool pays_winograd(const conv2d_attributes *a)
 {
-    return a->r == 3 && a->s == 3 && a->stride == 1 && a->pad < a->r && a->p * a->q > FEW_POINTS &&
-           a->c % WINOGRAD_CHANNELS == 0 && a->k % WINOGRAD_CHANNELS == 0;
+    if (a->r != 3 || a->s != 3 || a->stride != 1 || a->pad >= a->r) return false;
+    if (a->c % WINOGRAD_CHANNELS != 0 || a->k % WINOGRAD_CHANNELS != 0) return false;
+    if (a->p < WINOGRAD_TILE || a->q < WINOGRAD_TILE) return false;
+    return a->p * a->q >= WINOGRAD_OUTPUTS * winograd_tiles_of(1, a->p, a->q).count;
 }
 
 conv2d_way conv2d_choose(const conv2d_attributes *a, conv2d_pass pass)
 {
     if (a->r == 1 && a->s == 1 && a->pad == 0) return CONV2D_PRODUCT;
+    if (pays_winograd(a)) return CONV2D_WINOGRAD;
     int64_t most = pass == CONV2D_BACKWARD_DATA ? FEW_POINTS_DATA : FEW_POINTS;
-    if (a->p * a->q <= most) return CONV2D_POINTS;
-    return pays_winograd(a) && pass != CONV2D_BACKWARD_WEIGHTS ? CONV2D_WINOGRAD : CONV2D_DIRECT;
+    return a->p * a->q <= most ? CONV2D_POINTS : CONV2D_DIRECT;
 }
 
 typedef struct conv2d_state {
@@ -63,7 +65,8 @@ static status prepare_way(host_kernel *kernel, conv2d_state *state, size_t *byte
         *bytes = conv2d_points_workspace(a, state->pass);
         return STATUS_OK;
     case CONV2D_WINOGRAD:
-        *bytes = conv2d_winograd_workspace(kernel, state->pass);
+        *bytes = state->pass == CONV2D_BACKWARD_WEIGHTS ? conv2d_winograd_weights_workspace(kernel)
+                                                        : conv2d_winograd_workspace(kernel, state->pass);
         return STATUS_OK;
     case CONV2D_DIRECT:
         TRY(conv2d_direct_open(cpu_device_of(kernel), a, state->pass, &state->layout, &state->direct));
@@ -111,7 +114,10 @@ static void run_way(const host_kernel *kernel, const conv2d_operands *o, void *w
         conv2d_points_run(kernel, state->pass, o, workspace);
         break;
     case CONV2D_WINOGRAD:
-        conv2d_winograd_run(kernel, state->pass, &state->layout, o, workspace);
+        if (state->pass == CONV2D_BACKWARD_WEIGHTS)
+            conv2d_winograd_weights_run(kernel, &state->layout, o, workspace);
+        else
+            conv2d_winograd_run(kernel, state->pass, &state->layout, o, workspace);
         break;
     case CONV2D_DIRECT:
         conv2d_direct_run(kernel, state->direct, o, workspace);

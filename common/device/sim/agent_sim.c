@@ -1,7 +1,7 @@
 #include "common/device/sim/agent_sim.h"
 
 #include "common/base/clock.h"
-#include "common/device/device_impl.h"
+#include "common/device/sim/sim_impl.h"
 
 #include <stdlib.h>
 
@@ -53,6 +53,9 @@ status sim_agent_open(device *d, const char *name, const sim_agent_ops *ops, voi
         free(agent);
         return rc;
     }
+    sim_device *virtual = (sim_device *)d;
+    agent->actor.core = virtual->host_share > 0 ? &virtual->host : NULL;
+    agent->actor.core_share = virtual->host_share;
     sim_actor_set_run(&agent->actor, run, agent);
     agent->listener.actor = &agent->actor;
     sim_device_listen(d, &agent->listener);

@@ -4,6 +4,7 @@
 #include "common/device/host/host.h"
 #include "common/device/sim/sim.h"
 #include "common/device/sim/sim_impl.h"
+#include "common/sim/price.h"
 
 #include <assert.h>
 #include <math.h>
@@ -78,7 +79,13 @@ static void read_profile(sim_device *d)
     d->launch = d->launch_alone = time_of(d, SIM_LAUNCH_TIME);
     d->synchronize = time_of(d, SIM_SYNCHRONIZE_TIME);
     d->overhead = time_of(d, SIM_KERNEL_OVERHEAD);
-    d->slowdown = (processes > 1 ? sim_profile_get(p, SIM_KAPPA) : 1) * rank_speed(d);
+    d->contends = processes > 1;
+    d->slowdown = rank_speed(d);
+    if (sim_profile_get(p, SIM_SYNCHRONOUS) > 0) {
+        double crowding;
+        d->host_share = sim_price_core_share(p, processes, &crowding);
+        d->slowdown *= crowding;
+    }
     d->overlap_rate = d->synchronous ? 1 : 1 - sim_profile_get(p, SIM_RHO);
     uint64_t stream = random_mix(random_fnv1a64("jitter_kernel") ^ (uint64_t)rank);
     d->jitter = s->config.jitter_seed ? random_start(s->config.jitter_seed, stream) : 0;
@@ -255,9 +262,11 @@ void sim_device_leave(device *d, sim_listener *listener)
 /* Streams are brought to the present at the old speed, and then look ahead at the new one. */
 static void set_communicating(sim_device *d, int count)
 {
-    bool changes = (d->communicating == 0) != (count == 0) && d->overlap_rate < 1;
+    bool ends_or_begins = (d->communicating == 0) != (count == 0);
+    bool changes = ends_or_begins && d->overlap_rate < 1;
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
     d->communicating = count;
+    if (ends_or_begins) sim_core_changed(d);
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
 }
 

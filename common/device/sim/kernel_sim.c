@@ -12,6 +12,7 @@
 typedef struct sim_kernel {
     device_kernel base;
     double price;    /* picoseconds, alone and at full speed */
+    double contention;
     double elements; /* that the price is for, where a launch names pieces; else 0 */
     struct sim_kernel *next;
 } sim_kernel;
@@ -94,6 +95,7 @@ status sim_prepare(device *base, const op_desc *op, const device_layout *layout,
         k->base.device = &table->owner;
         memcpy(&k->base.op, op, sizeof *op);
         k->price = sim_price_op(s->profile, s->config.precision, op);
+        k->contention = sim_price_contention(s->profile, op->kind);
         k->elements = elements_of(op);
         k->next = table->buckets[hash];
         table->buckets[hash] = k;
@@ -156,6 +158,7 @@ static double jitter_of(sim_device *d)
 
 sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_scalars *scalars)
 {
-    double price = price_of(d, (const sim_kernel *)kernel, scalars) * d->slowdown * jitter_of(d);
+    const sim_kernel *k = (const sim_kernel *)kernel;
+    double price = price_of(d, k, scalars) * (d->contends ? k->contention : 1) * d->slowdown * jitter_of(d);
     return d->overhead + (sim_time)llround(price);
 }

@@ -19,7 +19,10 @@ typedef struct sim_device {
     bool hides_launches;                    /* on a device whose launches are none: they cost as far as they are longer */
     sim_time launch, synchronize, overhead; /* host time of a launch and a wait; fixed time of a kernel */
     sim_time launch_alone;                  /* without others under the interpreter's lock */
-    double slowdown;                        /* of kernels: kappa, this GPU's speed */
+    bool contends;                          /* kernels are slowed by other ranks of the machine, */
+    double slowdown;                        /* and by this factor: this GPU's speed, want of cores */
+    double host_share;                      /* of its agents' work that the compute thread loses, for want of cores */
+    bool at_work;                           /* the compute thread, within sim_core_work */
     double overlap_rate;                    /* of compute beside communication: 1 - rho */
     int communicating;
     uint64_t jitter, launches;                      /* start of the random stream, 0: none; kernels so far */
@@ -131,6 +134,12 @@ void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached);
 void sim_stream_head_ended(sim_stream *s);
 /* A fence that the head waits for has been reached or has failed. */
 void sim_stream_resume(sim_stream *s, bool failed);
+
+/* ---- core_sim.c ---- */
+/* The compute thread, a fiber, works for `duration` of its own core's time. */
+void sim_core_work(sim_device *d, sim_time duration);
+/* Communication has begun or ended. */
+void sim_core_changed(sim_device *d);
 
 /* ---- fence_sim.c ---- */
 status sim_fence_open(device *d, device_fence **out);

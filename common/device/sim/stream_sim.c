@@ -66,9 +66,13 @@ static void work(sim_stream *s, sim_time duration)
     sim_device *d = device_of(s);
     sim_actor *a = sim_actor_of(d);
     if (d->hides_launches) duration = sim_later(0, duration - d->launch);
-    sim_actor_spend(a, duration);
+    if (a == &d->host && d->host_share > 0 && sim_fiber_runs(a)) {
+        sim_core_work(d, duration);
+    } else {
+        sim_actor_spend(a, duration);
+        if (sim_fiber_runs(a)) sim_fiber_catch_up(a);
+    }
     s->at = a->time;
-    if (sim_fiber_runs(a)) sim_fiber_catch_up(a);
 }
 
 status sim_launch(device_stream *base, device_kernel *kernel, void *const *operands,
@@ -153,6 +157,7 @@ status sim_wait(device_stream *base, device_fence *fence, uint64_t value)
         status rc = block_for(d, f, value);
         while (rc == STATUS_AGAIN && sim_fiber_runs(sim_actor_of(d))) {
             sim_fiber_yield(sim_actor_of(d));
+            sim_actor_of(d)->lost = 0; /* while it waited: no harm */
             rc = block_for(d, f, value);
         }
         return rc;

@@ -205,6 +205,15 @@ static status copy_frames(sim_message *m, const message_frame *frames, int count
     return STATUS_OK;
 }
 
+/* Ranks that compute on their machine's processor see each other's tensors: messages say where they are. */
+static double bytes_moved(const sim_hub *hub, const sim_transport *t, const sim_message *m)
+{
+    const simulation *s = hub->simulation;
+    bool on_host = sim_profile_get(s->profile, SIM_SYNCHRONOUS) > 0;
+    bool same = simulation_host(s, t->base.options.rank).machine == simulation_host(s, m->to->base.options.rank).machine;
+    return on_host && same ? 0 : m->bytes;
+}
+
 /* The agent's part of a message. */
 static void spend(sim_hub *hub, const sim_way *w, const sim_transport *t, double bytes)
 {
@@ -239,6 +248,7 @@ static status send(transport *base, int link, const message_header *header, cons
         put_back(m);
         return rc;
     }
+    m->bytes = bytes_moved(t->hub, t, m);
     spend(t->hub, w, t, m->bytes);
     m->handed_over = present(t->hub);
     w->on_the_way++;

@@ -28,7 +28,7 @@ static double terms_of(const op_desc *op)
     }
 }
 
-/* A 3x3 convolution that may be computed by F(4x4, 3x3) of Winograd's filtering (common/device/cpu/isa/isa.h). */
+/* A convolution that may be computed by Winograd's F(4x4, 3x3): common/device/cpu/isa/isa.h. */
 static bool may_be_filtered(const op_desc *op)
 {
     const conv2d_attributes *a = &op->u.conv2d;

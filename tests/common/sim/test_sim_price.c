@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -111,12 +112,81 @@ static void resnet50_takes_about_what_was_published(void **context)
     nn_model_free(&model);
 }
 
+static void tag(sim_profile *p, sim_constant c, double value)
+{
+    p->values[sim_constant_offset[c]] = value;
+    if (!p->provenance[c].tag) p->provenance[c].tag = strdup("assumed");
+}
+
+static void operations_contend_by_class_where_the_profile_says_how(void **context)
+{
+    (void)context;
+    static const struct {
+        op_kind kind;
+        double expected;
+    } cases[] = {{OP_conv2d_forward, 1.5}, {OP_conv2d_backward_data, 1.5}, {OP_linear_forward, 1.25},
+                 {OP_attention_forward, 1.25}, {OP_add, 1.75}, {OP_sgd, 1.75}, {OP_batchnorm_forward, 1.75}};
+    sim_profile *p = load("cpu");
+    set(p, SIM_KAPPA, 1.125, 0);
+    assert_true(sim_price_contention(p, OP_conv2d_forward) == 1.125);
+    tag(p, SIM_CONTENTION, 1.5);
+    p->values[sim_constant_offset[SIM_CONTENTION] + 1] = 1.25;
+    p->values[sim_constant_offset[SIM_CONTENTION] + 2] = 1.75;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double found = sim_price_contention(p, cases[i].kind);
+        if (found != cases[i].expected)
+            fail_msg("%s: found %g, expected %g", op_name(cases[i].kind), found, cases[i].expected);
+    }
+    sim_profile_free(&p);
+}
+
+static void agents_take_from_compute_what_cores_are_missing(void **context)
+{
+    (void)context;
+    static const struct {
+        int cores, threads, ranks;
+        double share, crowding;
+    } cases[] = {{2, 1, 1, 0, 1}, {2, 1, 2, 1, 1},    {3, 1, 2, 0.5, 1}, {4, 1, 2, 0, 1},
+                 {2, 2, 1, 1, 1}, {2, 2, 2, 1, 2}, {8, 3, 2, 0, 1},   {7, 3, 2, 0.5, 1}, {6, 2, 4, 1, 8.0 / 6}};
+    sim_profile *p = load("cpu");
+    double crowding = 0;
+    assert_true(sim_price_core_share(p, 100, &crowding) == 0 && crowding == 1);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        tag(p, SIM_HOST_CORES, cases[i].cores);
+        tag(p, SIM_RANK_THREADS, cases[i].threads);
+        double share = sim_price_core_share(p, cases[i].ranks, &crowding);
+        if (share != cases[i].share || crowding != cases[i].crowding)
+            fail_msg("case %zu: found %g of agents, %g of compute, expected %g, %g", i, share, crowding,
+                     cases[i].share, cases[i].crowding);
+    }
+    sim_profile_free(&p);
+}
+
+static void copies_between_ranks_and_into_buckets_have_rates_of_their_own(void **context)
+{
+    (void)context;
+    sim_profile *p = load("cpu");
+    op_desc pack = {.kind = OP_divide, .type = DTYPE_F32, .u.elementwise = {.count = 1000000}};
+    set(p, SIM_MEMORY_BANDWIDTH, 10, 0);
+    set(p, SIM_ELEMENTWISE, 1, 0.8);
+    assert_true(fabs(sim_price_op(p, SIM_FP32, &pack) - 1e9) < 1); /* 8 MB at 8 GB/s */
+    assert_int_equal(sim_price_copy(p, 8e6), 0);
+    tag(p, SIM_HOST_PACK, 4);
+    tag(p, SIM_HOST_COPY, 2);
+    assert_true(fabs(sim_price_op(p, SIM_FP32, &pack) - 2e9) < 1);
+    assert_in_range(sim_price_copy(p, 8e6), 4 * SIM_MS, 4 * SIM_MS + 1);
+    sim_profile_free(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_operation_takes_the_longer_of_arithmetic_and_traffic),
         cmocka_unit_test(products_alone_run_in_tf32),
         cmocka_unit_test(hosts_have_prices_too),
+        cmocka_unit_test(operations_contend_by_class_where_the_profile_says_how),
+        cmocka_unit_test(agents_take_from_compute_what_cores_are_missing),
+        cmocka_unit_test(copies_between_ranks_and_into_buckets_have_rates_of_their_own),
         cmocka_unit_test(resnet50_takes_about_what_was_published),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,7 +16,7 @@ void emulator_close_memory(void);
 void emulator_fill_cudnn(cudnn_table *out);
 
 struct emulated_cudnn {
-    int unused;
+    cudaStream_t stream;
 };
 
 struct emulated_tensor {
@@ -69,7 +69,8 @@ const char *cudnnGetErrorString(cudnnStatus_t code)
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t s)
 {
-    return handle && s ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
+    handle->stream = s;
+    return s ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
 }
 
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *out)
@@ -203,22 +204,30 @@ static double get(cudnnDataType_t type, const void *data, int64_t i)
     return type == CUDNN_DATA_FLOAT ? ((const float *)data)[i] : bf16_to_float(((const uint16_t *)data)[i]);
 }
 
+/* A convolution under way, or recorded. */
+typedef struct work {
+    struct emulated_tensor x, w, y;
+    struct emulated_convolution conv;
+    void *data[3]; /* x, w, y */
+    direction way;
+    float alpha, beta;
+} work;
+
 /* Adds the products of one output pixel's window, all channels, to the sums of what is computed. */
-static void visit(const struct emulated_tensor *xd, const void *x, const struct emulated_tensor *wd, const void *w,
-                  const struct emulated_tensor *yd, const void *y, const struct emulated_convolution *conv, direction way,
-                  const int pixel[3], double *sums)
+static void visit(const work *k, const int pixel[3], double *sums)
 {
+    const struct emulated_tensor *xd = &k->x, *wd = &k->w, *yd = &k->y;
     int n = pixel[0], p = pixel[1], q = pixel[2];
     for (int r = 0; r < wd->h; r++)
         for (int s = 0; s < wd->w; s++) {
-            int h = p * conv->stride_h + r - conv->pad_h, v = q * conv->stride_w + s - conv->pad_w;
+            int h = p * k->conv.stride_h + r - k->conv.pad_h, v = q * k->conv.stride_w + s - k->conv.pad_w;
             if (h < 0 || h >= xd->h || v < 0 || v >= xd->w) continue;
-            for (int k = 0; k < yd->c; k++)
+            for (int to = 0; to < yd->c; to++)
                 for (int c = 0; c < xd->c; c++) {
-                    int64_t xi = at(xd, n, h, v, c), wi = at(wd, k, r, s, c), yi = at(yd, n, p, q, k);
-                    if (way == FORWARD) sums[yi] += get(xd->type, x, xi) * get(wd->type, w, wi);
-                    else if (way == BACKWARD_DATA) sums[xi] += get(yd->type, y, yi) * get(wd->type, w, wi);
-                    else sums[wi] += get(xd->type, x, xi) * get(yd->type, y, yi);
+                    int64_t xi = at(xd, n, h, v, c), wi = at(wd, to, r, s, c), yi = at(yd, n, p, q, to);
+                    if (k->way == FORWARD) sums[yi] += get(xd->type, k->data[0], xi) * get(wd->type, k->data[1], wi);
+                    else if (k->way == BACKWARD_DATA) sums[xi] += get(yd->type, k->data[2], yi) * get(wd->type, k->data[1], wi);
+                    else sums[wi] += get(xd->type, k->data[0], xi) * get(yd->type, k->data[2], yi);
                 }
         }
 }
@@ -233,25 +242,29 @@ static void store(const struct emulated_tensor *t, const double *sums, double al
     }
 }
 
-static cudnnStatus_t run(const struct emulated_tensor *xd, void *x, const struct emulated_tensor *wd, void *w,
-                         const struct emulated_tensor *yd, void *y, const struct emulated_convolution *conv, direction way,
-                         int algorithm, const void *workspace, size_t bytes, const void *alpha, const void *beta)
+static void run(void *context)
 {
-    cudnnStatus_t code = check(xd, wd, yd, conv);
+    const work *k = context;
+    const struct emulated_tensor *out = k->way == FORWARD ? &k->y : k->way == BACKWARD_DATA ? &k->x : &k->w;
+    double *sums = calloc((size_t)out->n * (size_t)out->c * (size_t)out->h * (size_t)out->w, sizeof *sums);
+    if (!sums) abort();
+    emulator_open_memory();
+    for (int n = 0; n < k->y.n; n++)
+        for (int p = 0; p < k->y.h; p++)
+            for (int q = 0; q < k->y.w; q++) visit(k, (const int[]){n, p, q}, sums);
+    store(out, sums, k->alpha, k->beta, k->data[k->way == FORWARD ? 2 : k->way == BACKWARD_DATA ? 0 : 1]);
+    emulator_close_memory();
+    free(sums);
+}
+
+static cudnnStatus_t enqueue(cudnnHandle_t handle, const work *k, int algorithm, const void *workspace, size_t bytes)
+{
+    cudnnStatus_t code = check(&k->x, &k->w, &k->y, &k->conv);
     bool room = algorithm == WITHOUT_WORKSPACE || (workspace && bytes >= WORKSPACE_BYTES);
     if (code != CUDNN_STATUS_SUCCESS) return code;
     if (algorithm <= NOT_DETERMINISTIC || algorithm >= ALGORITHMS || !room) return CUDNN_STATUS_BAD_PARAM;
-    const struct emulated_tensor *out = way == FORWARD ? yd : way == BACKWARD_DATA ? xd : wd;
-    double *sums = calloc((size_t)out->n * (size_t)out->c * (size_t)out->h * (size_t)out->w, sizeof *sums);
-    if (!sums) return CUDNN_STATUS_NOT_SUPPORTED;
-    emulator_open_memory();
-    for (int n = 0; n < yd->n; n++)
-        for (int p = 0; p < yd->h; p++)
-            for (int q = 0; q < yd->w; q++)
-                visit(xd, x, wd, w, yd, y, conv, way, (const int[]){n, p, q}, sums);
-    store(out, sums, *(const float *)alpha, *(const float *)beta, way == FORWARD ? y : way == BACKWARD_DATA ? x : w);
-    emulator_close_memory();
-    free(sums);
+    work copy = *k;
+    if (!emulator_record(handle->stream, run, &copy, sizeof copy)) run(&copy);
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -260,8 +273,9 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha, c
                                       cudnnConvolutionFwdAlgo_t algorithm, void *workspace, size_t bytes, const void *beta,
                                       cudnnTensorDescriptor_t y_desc, void *y)
 {
-    (void)handle;
-    return run(x_desc, (void *)x, w_desc, (void *)w, y_desc, y, conv, FORWARD, algorithm, workspace, bytes, alpha, beta);
+    work k = {*x_desc, *w_desc, *y_desc, *conv, {(void *)x, (void *)w, y}, FORWARD, *(const float *)alpha,
+              *(const float *)beta};
+    return enqueue(handle, &k, algorithm, workspace, bytes);
 }
 
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha, cudnnFilterDescriptor_t w_desc,
@@ -270,9 +284,9 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alp
                                            void *workspace, size_t bytes, const void *beta, cudnnTensorDescriptor_t dx_desc,
                                            void *dx)
 {
-    (void)handle;
-    return run(dx_desc, dx, w_desc, (void *)w, dy_desc, (void *)dy, conv, BACKWARD_DATA, algorithm, workspace, bytes, alpha,
-               beta);
+    work k = {*dx_desc, *w_desc, *dy_desc, *conv, {dx, (void *)w, (void *)dy}, BACKWARD_DATA, *(const float *)alpha,
+              *(const float *)beta};
+    return enqueue(handle, &k, algorithm, workspace, bytes);
 }
 
 cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *alpha, cudnnTensorDescriptor_t x_desc,
@@ -281,9 +295,9 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *a
                                              void *workspace, size_t bytes, const void *beta,
                                              cudnnFilterDescriptor_t dw_desc, void *dw)
 {
-    (void)handle;
-    return run(x_desc, (void *)x, dw_desc, dw, dy_desc, (void *)dy, conv, BACKWARD_FILTER, algorithm, workspace, bytes, alpha,
-               beta);
+    work k = {*x_desc, *dw_desc, *dy_desc, *conv, {(void *)x, dw, (void *)dy}, BACKWARD_FILTER, *(const float *)alpha,
+              *(const float *)beta};
+    return enqueue(handle, &k, algorithm, workspace, bytes);
 }
 
 #define FUNCTION(member, symbol) .member = symbol,

@@ -278,18 +278,3 @@ cudaError_t cudaMemset(void *data, int value, size_t bytes)
     emulator_close_memory();
     return cudaSuccess;
 }
-
-cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s)
-{
-    (void)s;
-    return cudaMemset(data, value, bytes);
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s)
-{
-    (void)kind, (void)s;
-    emulator_open_memory();
-    memmove(to, from, bytes);
-    emulator_close_memory();
-    return cudaSuccess;
-}

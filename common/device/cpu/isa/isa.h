@@ -156,6 +156,7 @@ typedef struct cpu_matrix {
 /* F(4x4, 3x3) of Lavin and Gray, "Fast algorithms for convolutional neural networks" (2016): a 3x3
  * convolution's outputs in tiles of 4x4, each from a patch of 6x6 pixels, as 36 products of transforms of
  * patch and kernel, one for each pair of six points; summed over channels they are 36 matrix products. The
+ * gradient with respect to weights has patch and tile for factors, 3x3 results, and is summed over tiles. The
  * points are 0, +-5/8, +-3/2 and infinity, which err a third to a half as much as the usual 0, +-1, +-2.
  *
  * A matrix product is done for WINOGRAD_DEPTH of its depth and a panel of `columns` columns at a time:
@@ -193,21 +194,25 @@ typedef struct cpu_patch {
 
 typedef enum cpu_winograd_rows {
     WINOGRAD_ROWS_TILES,   /* the product's rows are tiles, its depth channels */
-    WINOGRAD_ROWS_CHANNELS /* and the other way round */
+    WINOGRAD_ROWS_CHANNELS /* and the other way round: the gradient with respect to weights */
 } cpu_winograd_rows;
 
 typedef struct cpu_winograd {
     int64_t columns; /* of a panel */
     /* A tile of v: the transform of a 6x6 patch of `channels`, a multiple of 16. */
     void (*image)(const float *x, const cpu_patch *patch, int64_t channels, float *v);
-    /* A square of u: the transform of weights [3x3][block][block], which are turned round and transposed first
-     * where `turn`. The block `next` is fetched meanwhile. */
+    /* A square of u: the transform of weights [3x3][block][block], which are turned round and transposed
+     * first where `turn`. The block `next` is fetched meanwhile. */
     void (*weights)(const float *w, const float *next, int64_t block, bool turn, float *u);
     /* m = (or += where `add`) v u */
-    void (*product)(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u, bool add,
-                    float *m);
+    void (*product)(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u,
+                    bool add, float *m);
     /* y, a 4x4 patch of a panel's channels = the transform back of a row of m, + bias unless NULL. */
     void (*output)(const float *m, const float *bias, float *y, const cpu_patch *patch);
+    /* A row of u: the transform of a 4x4 patch of a panel's channels of y's gradient. */
+    void (*gradient)(const float *dy, const cpu_patch *patch, float *u);
+    /* Weights' gradient dw [3x3][block][block] = (or += where `add`) a square of m, transformed back. */
+    void (*weights_output)(const float *m, int64_t block, bool add, float *dw);
 } cpu_winograd;
 
 /* ---- the table -------------------------------------------------------------------------------- */

@@ -70,19 +70,51 @@ ALWAYS_INLINE void output_line(const vf m[P], vf y[T])
     y[3] = axpy(B3, odd_b, axpy(A3, odd_a, m[5]));
 }
 
+/* The same for the gradient with respect to weights: of four outputs, and to three taps. */
+ALWAYS_INLINE void gradient_pair(const vf g[T], float p, float over_n, vf *plus, vf *minus)
+{
+    vf even = axpy(p * p * over_n, g[2], vf_set(over_n) * g[0]);
+    vf odd = axpy(p * p * p * over_n, g[3], vf_set(p * over_n) * g[1]);
+    *plus = even + odd;
+    *minus = even - odd;
+}
+
+ALWAYS_INLINE void gradient_line(const vf g[T], vf u[P])
+{
+    u[0] = vf_set(OVER_N0) * g[0];
+    gradient_pair(g, A, OVER_NA, &u[1], &u[2]);
+    gradient_pair(g, B, OVER_NB, &u[3], &u[4]);
+    u[5] = g[3];
+}
+
+ALWAYS_INLINE void taps_line(const vf m[P], vf dw[TAPS])
+{
+    vf even_a = m[1] + m[2], even_b = m[3] + m[4];
+    dw[0] = m[0] + (even_a + even_b);
+    dw[1] = axpy(B, m[3] - m[4], vf_set(A) * (m[1] - m[2]));
+    dw[2] = axpy(B2, even_b, axpy(A2, even_a, m[5]));
+}
+
 /* ---- images ----------------------------------------------------------------------------------- */
+
+ALWAYS_INLINE vf patch_vector(const float *x, const cpu_patch *patch, bool whole, int i, int j)
+{
+    if (!whole && (i < patch->top || i >= patch->bottom || j < patch->left || j >= patch->right))
+        return (vf){0};
+    return vf_load(x + patch->origin + i * patch->row_stride + j * patch->pixel_stride);
+}
+
+ALWAYS_INLINE bool is_whole(const cpu_patch *patch, int size)
+{
+    return patch->top == 0 && patch->bottom == size && patch->left == 0 && patch->right == size;
+}
 
 ALWAYS_INLINE void image_vector(const float *x, const cpu_patch *patch, bool whole, float *v)
 {
     vf columns[P][P]; /* transformed down the columns: [column][point] */
     for (int j = 0; j < P; j++) {
         vf d[P];
-        for (int i = 0; i < P; i++) {
-            bool exists =
-                whole || (i >= patch->top && i < patch->bottom && j >= patch->left && j < patch->right);
-            d[i] = exists ? vf_load(x + patch->origin + i * patch->row_stride + j * patch->pixel_stride)
-                          : (vf){0};
-        }
+        for (int i = 0; i < P; i++) d[i] = patch_vector(x, patch, whole, i, j);
         image_line(d, columns[j]);
     }
     for (int i = 0; i < P; i++) {
@@ -95,7 +127,7 @@ ALWAYS_INLINE void image_vector(const float *x, const cpu_patch *patch, bool who
 
 static void image(const float *x, const cpu_patch *patch, int64_t channels, float *v)
 {
-    bool whole = patch->top == 0 && patch->bottom == P && patch->left == 0 && patch->right == P;
+    bool whole = is_whole(patch, P);
     for (int64_t c = 0; c < channels; c += VF)
         if (whole)
             image_vector(x + c, patch, true, v + c);
@@ -219,8 +251,8 @@ ALWAYS_INLINE void product_matrix(int64_t rows, int row_stride, int depth_stride
     }
 }
 
-static void product(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u, bool add,
-                    float *m)
+static void product(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u,
+                    bool add, float *m)
 {
     for (int point = 0; point < WINOGRAD_POINTS; point++, v += WINOGRAD_DEPTH, u += U_POINT, m += COLUMNS)
         if (kind == WINOGRAD_ROWS_TILES)
@@ -255,5 +287,64 @@ static void output(const float *m, const float *bias, float *y, const cpu_patch 
         output_vector(m + c, bias ? vf_load(bias + c) : (vf){0}, y + c, patch);
 }
 
-const cpu_winograd KERNEL(cpu_winograd) = {
-    .columns = COLUMNS, .image = image, .weights = weights, .product = product, .output = output};
+/* ---- the gradient with respect to weights ----------------------------------------------------- */
+
+ALWAYS_INLINE void gradient_vector(const float *dy, const cpu_patch *patch, bool whole, float *u)
+{
+    vf columns[T][P];
+    for (int j = 0; j < T; j++) {
+        vf g[T];
+        for (int i = 0; i < T; i++) g[i] = patch_vector(dy, patch, whole, i, j);
+        gradient_line(g, columns[j]);
+    }
+    for (int i = 0; i < P; i++) {
+        vf row[T], out[P];
+        for (int j = 0; j < T; j++) row[j] = columns[j][i];
+        gradient_line(row, out);
+        for (int j = 0; j < P; j++) vf_store(u + (i * P + j) * U_POINT, out[j]);
+    }
+}
+
+static void gradient(const float *dy, const cpu_patch *patch, float *u)
+{
+    bool whole = is_whole(patch, T);
+    for (int64_t k = 0; k < COLUMNS; k += VF)
+        if (whole)
+            gradient_vector(dy + k, patch, true, u + k);
+        else
+            gradient_vector(dy + k, patch, false, u + k);
+}
+
+ALWAYS_INLINE void taps_vector(const float *m, bool add, float *dw, int64_t tap_stride)
+{
+    vf columns[P][TAPS];
+    for (int j = 0; j < P; j++) {
+        vf line[P];
+        for (int i = 0; i < P; i++) line[i] = vf_load(m + (i * P + j) * COLUMNS);
+        taps_line(line, columns[j]);
+    }
+    for (int r = 0; r < TAPS; r++) {
+        vf line[P], out[TAPS];
+        for (int j = 0; j < P; j++) line[j] = columns[j][r];
+        taps_line(line, out);
+        for (int s = 0; s < TAPS; s++) {
+            float *to = dw + (r * TAPS + s) * tap_stride;
+            vf_store(to, add ? vf_load(to) + out[s] : out[s]);
+        }
+    }
+}
+
+static void weights_output(const float *m, int64_t block, bool add, float *dw)
+{
+    for (int64_t row = 0; row < block; row++)
+        for (int64_t column = 0; column < block; column += VF)
+            taps_vector(m + row * M_ROW + column, add, dw + row * block + column, block * block);
+}
+
+const cpu_winograd KERNEL(cpu_winograd) = {.columns = COLUMNS,
+                                           .image = image,
+                                           .weights = weights,
+                                           .product = product,
+                                           .output = output,
+                                           .gradient = gradient,
+                                           .weights_output = weights_output};

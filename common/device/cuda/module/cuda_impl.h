@@ -120,6 +120,12 @@ void cuda_fence_reach(device_fence *f, uint64_t value);
 bool cuda_fence_reached(device_fence *f, uint64_t value);
 void cuda_fence_fail(device_fence *f, const error_record *error);
 
+/* graph_cuda.c */
+status cuda_capture_begin(device_stream *s);
+status cuda_capture_end(device_stream *s, device_graph **out);
+status cuda_graph_launch(device_stream *s, device_graph *graph);
+void cuda_graph_close(device_graph *graph);
+
 /* kernel_cuda.c */
 status cuda_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
 void cuda_release(device_kernel *kernel);

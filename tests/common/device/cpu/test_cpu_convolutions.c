@@ -42,6 +42,8 @@ static const conv2d_attributes shapes[] = {
     {1, 9, 11, 120, 3, 3, 1, 1, 1, 0, 0, false},  /* */
     {2, 10, 9, 32, 64, 3, 3, 1, 1, 0, 0, false},  /* filtered; tiles over the edge */
     {1, 8, 16, 64, 32, 3, 3, 1, 1, 0, 0, true},   /* whole tiles */
+    {5, 4, 4, 32, 64, 3, 3, 1, 1, 0, 0, false},   /* */
+    {2, 5, 5, 32, 32, 3, 3, 1, 1, 0, 0, false},   /* too little of its tiles is used */
     {3, 7, 7, 96, 32, 3, 3, 1, 1, 0, 0, false},   /* more channels than are summed at a time */
     {1, 10, 11, 32, 32, 3, 3, 1, 0, 0, 0, true},  /* without padding */
     {2, 6, 5, 32, 96, 3, 3, 1, 2, 0, 0, false},   /* with more */

@@ -43,11 +43,20 @@ template <typename T> T __shfl_xor_sync(unsigned, T value, int lane_mask)
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...), Arguments... arguments)
 {
-    auto body = [&] { kernel(static_cast<Parameters>(arguments)...); };
+    const cudaLaunchConfig_t config_of = *config;
+    auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
     typedef decltype(body) body_type;
-    emulator_run({config->gridDim.x, config->gridDim.y, config->gridDim.z},
-                 {config->blockDim.x, config->blockDim.y, config->blockDim.z},
-                 [](void *context) { (*static_cast<body_type *>(context))(); }, &body);
+    auto launch = [=] {
+        body_type copy = body;
+        emulator_run({config_of.gridDim.x, config_of.gridDim.y, config_of.gridDim.z},
+                     {config_of.blockDim.x, config_of.blockDim.y, config_of.blockDim.z},
+                     [](void *context) { (*static_cast<body_type *>(context))(); }, &copy);
+    };
+    typedef decltype(launch) launch_type;
+    static_assert(__is_trivially_copyable(launch_type), "a kernel's arguments are copied byte by byte");
+    if (!emulator_record(config->stream, [](void *context) { (*static_cast<launch_type *>(context))(); }, &launch,
+                         sizeof launch))
+        launch();
     return cudaSuccess;
 }
 

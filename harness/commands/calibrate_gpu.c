@@ -1,0 +1,60 @@
+/* harness calibrate --device cuda. */
+#include "harness/commands/calibrate_gpu.h"
+
+#include "common/sim/profile.h"
+#include "harness/commands/output.h"
+#include "harness/sim/calibrate_gpu.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static void show(const gpu_calibration *c, const char *path, text_buffer *out)
+{
+    text_append(out, "%s%s\n", c->name, c->emulated ? ", EMULATED on the host: figures mean nothing" : "");
+    text_append(out, "matrix product, float32  %10.3f TFLOP/s\n", c->peak_tflops);
+    if (c->tf32_tflops > 0) text_append(out, "matrix product, TF32     %10.3f TFLOP/s\n", c->tf32_tflops);
+    text_append(out, "copy on the GPU          %10.2f GB/s\n", c->memory_gbs);
+    text_append(out, "copy over the bus        %10.2f GB/s\n", c->pcie_gbs);
+    text_append(out, "copy of four bytes       %10.2f us\n", c->copy_us);
+    text_append(out, "copy on the host         %10.2f GB/s\n", c->host_gbs);
+    text_append(out, "launch, the host's time  %10.2f us\n", c->launch_us);
+    text_append(out, "launch, the GPU's time   %10.2f us\n", c->kernel_us);
+    text_append(out, "return from a wait       %10.2f us\n", c->synchronize_us);
+    for (int k = 0; k < GPU_CLASSES; k++)
+        if (c->efficiency[k][0] > 0)
+            text_append(out, "%-32s %5.3f of the peak, %5.3f of the memory\n",
+                        sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0], c->efficiency[k][1]);
+    text_append(out, "links between GPUs and NCCL are not measured\nwritten to %s\n", path);
+}
+
+/* this-gpu.json, where harness looks for profiles; its folders are made. */
+static status default_path(char *path, size_t size)
+{
+    char folder[PATH_MAX];
+    TRY(sim_profile_user_folder(folder, sizeof folder));
+    for (char *at = strchr(folder + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        mkdir(folder, 0777); /* whether it is there shows when the file is opened */
+        *at = '/';
+    }
+    mkdir(folder, 0777);
+    snprintf(path, size, "%s/this-gpu.json", folder);
+    return STATUS_OK;
+}
+
+status calibrate_gpu_command(const char *out)
+{
+    char path[PATH_MAX + 32];
+    gpu_calibration c;
+    text_buffer text = {0};
+    if (out) snprintf(path, sizeof path, "%s", out);
+    else TRY(default_path(path, sizeof path));
+    TRY(calibrate_gpu(&c));
+    TRY(gpu_calibration_write(&c, path));
+    show(&c, path, &text);
+    return output_text(&text);
+}

@@ -1,0 +1,36 @@
+/* Measures a GPU and writes what it found as a profile that extends `cuda`: operations class by class, memory, launches,
+ * copies over the bus. What it costs that several GPUs work together is not measured: NCCL's published constants stand,
+ * and the links between GPUs are taken for PCIe. */
+#ifndef HARNESS_SIM_CALIBRATE_GPU_H
+#define HARNESS_SIM_CALIBRATE_GPU_H
+
+#include "common/device/device.h"
+#include "common/sim/constants.h"
+
+enum { GPU_CLASSES = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1 };
+
+/* Rates in 1e9 bytes a second; times in us. */
+typedef struct gpu_calibration {
+    char name[128];
+    bool emulated; /* kernels ran on the host: figures mean nothing */
+    int gpus, major; /* found; compute capability of the first */
+    double memory_gib;
+    double peak_tflops, tf32_tflops; /* a large matrix product; 0: the GPU has no TF32 */
+    double memory_gbs;               /* a large copy, read and written */
+    double efficiency[GPU_CLASSES][2]; /* SIM_CONVOLUTION_FORWARD ..: of the peak, of the memory; 0: not seen */
+    double launch_us, kernel_us, synchronize_us;
+    double pcie_gbs, copy_us; /* pinned memory to the GPU and back, the slower; a copy of four bytes */
+    double host_gbs;          /* a copy by one thread of the host */
+} gpu_calibration;
+
+/* Of the first GPU. Takes some 20 seconds of a GPU that does nothing else. STATUS_UNAVAILABLE without one. */
+status calibrate_gpu(gpu_calibration *out);
+
+/* A profile that sim_profile_load() takes. STATUS_CANNOT_CREATE, STATUS_IO. */
+status gpu_calibration_write(const gpu_calibration *c, const char *path);
+
+/* calibrate_gpu_ops.c: the times of all operations of training steps; fills the efficiencies. Needs peak, memory and
+ * kernel_us. */
+status calibrate_gpu_operations(device *d, device_stream *s, gpu_calibration *c);
+
+#endif

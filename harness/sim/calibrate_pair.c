@@ -1,0 +1,236 @@
+/* Two ranks at a time: how much slower each computes beside the other, and what they pass to each other through
+ * memory. Passes are timed by the clock of the thread's own processor time and follow a training step on both
+ * ranks, as they do in a run: memory is as cold then, and the other core holds what the other rank has written. */
+#include "common/base/clock.h"
+#include "common/reduce/reduce.h"
+#include "common/sim/price.h"
+#include "harness/sim/calibrate_impl.h"
+#include "harness/train/local_ranks.h"
+#include "ring/bench/bench.h"
+
+#include <string.h>
+#include <time.h>
+
+enum { PAIR = 2, WARM = 2, SMALL_BYTES = 4096, SERVER_CHUNK = 8192, SERVER_ARENAS = 6 };
+typedef enum pass { PASS_PACK, PASS_SERVE, PASS_EXCHANGE, PASS_COPY, PASSES } pass;
+
+typedef struct rank_times {
+    double alone_s[CALIBRATED_CONTENTIONS], together_s[CALIBRATED_CONTENTIONS];
+    int64_t passes[PASSES][CALIBRATION_REPEATS]; /* ns */
+} rank_times;
+
+typedef struct pair {
+    calibration *result;
+    uint64_t token;
+    calibration_run runs[PAIR];
+    device_memory buckets[PAIR], sums[PAIR]; /* of the ranks' gradients */
+    rank_times times[PAIR];
+} pair;
+
+static int64_t processor_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+/* ---- compute ---------------------------------------------------------------------------------- */
+
+/* The operations' times by what slows them: convolutions, products, the rest and the update. */
+static void add_times(calibration_run *r, double sums[CALIBRATED_CONTENTIONS])
+{
+    for (int i = 0; i < r->program->op_count; i++)
+        sums[sim_contention_of(r->program->ops[i].desc.kind)] += calibration_op_ns(r, i) * 1e-9;
+    sums[sim_contention_of(OP_sgd)] += calibration_median(r->updates, CALIBRATION_REPEATS) * 1e-9;
+}
+
+static status compute_alone(local_ranks *group, pair *p, int rank)
+{
+    for (int other = 0; other < PAIR; other++) {
+        TRY(local_ranks_barrier(group));
+        for (int i = -WARM; rank == other && i < CALIBRATION_REPEATS; i++) TRY(calibration_step(&p->runs[rank], i));
+    }
+    add_times(&p->runs[rank], p->times[rank].alone_s);
+    return STATUS_OK;
+}
+
+/* ---- passes ----------------------------------------------------------------------------------- */
+
+static float *at(void *arena, int64_t element)
+{
+    return (float *)arena + element;
+}
+
+/* The rank's half of everything, and the other's. */
+typedef struct halves {
+    int64_t begin, count, other_begin, other_count;
+} halves;
+
+static halves halves_of(const pair *p, int rank)
+{
+    int64_t all = p->runs[rank].params->arena_elements, half = all / 2;
+    halves first = {0, half, half, all - half}, second = {half, all - half, 0, half};
+    return rank == 0 ? first : second;
+}
+
+/* As a server does it: a chunk of the ranks' gradients is summed and then updated, while it is in the cache. */
+static status serve(pair *p, int rank, halves h)
+{
+    calibration_run *own = &p->runs[rank];
+    for (int64_t i = h.begin; i < h.begin + h.count; i += SERVER_CHUNK) {
+        int64_t left = h.begin + h.count - i;
+        piece chunk = {i, left < SERVER_CHUNK ? left : SERVER_CHUNK};
+        const void *grads[] = {at(p->runs[0].params->grads.data, i), at(p->runs[1].params->grads.data, i)};
+        void *sums[] = {at(p->sums[rank].data, i)};
+        reduce_many(DTYPE_F32, REDUCE_MEAN, sums, 1, grads, PAIR, chunk.count);
+        TRY(optimizer_update(own->optimizer, own->stream, own->params->params.data, p->sums[rank].data,
+                             (piece_list){&chunk, 1}, 0, 0.0, 1.0));
+    }
+    return STATUS_OK;
+}
+
+static status do_pass(pair *p, int rank, pass which)
+{
+    calibration_run *own = &p->runs[rank];
+    param_set *others = p->runs[1 - rank].params;
+    halves h = halves_of(p, rank);
+    const void *buckets[] = {at(p->buckets[0].data, h.begin), at(p->buckets[1].data, h.begin)};
+    void *back[] = {at(own->params->grads.data, h.begin), at(others->grads.data, h.begin)};
+    switch (which) {
+    case PASS_PACK: /* the ring's gradients into buckets */
+        reduce_convert(DTYPE_F32, p->buckets[rank].data, DTYPE_F32, own->params->grads.data,
+                       own->params->arena_elements, PAIR);
+        break;
+    case PASS_SERVE:
+        return serve(p, rank, h);
+    case PASS_EXCHANGE: /* a direct all-reduce */
+        reduce_many(DTYPE_F32, REDUCE_SUM, back, PAIR, buckets, PAIR, h.count);
+        break;
+    case PASS_COPY: /* parameters that a server has updated */
+        memcpy(at(own->params->params.data, h.other_begin), at(others->params.data, h.other_begin),
+               (size_t)h.other_count * sizeof(float));
+        break;
+    case PASSES:
+        break;
+    }
+    return STATUS_OK;
+}
+
+static status run_passes(local_ranks *group, pair *p, int rank, int turn)
+{
+    for (int which = 0; which < PASSES; which++) {
+        TRY(local_ranks_barrier(group));
+        int64_t begin = processor_ns();
+        TRY(do_pass(p, rank, (pass)which));
+        if (turn >= 0) p->times[rank].passes[which][turn] = processor_ns() - begin;
+    }
+    return local_ranks_barrier(group);
+}
+
+static status open_passes(pair *p, int rank)
+{
+    calibration_run *r = &p->runs[rank];
+    size_t bytes = (size_t)r->params->arena_elements * sizeof(float);
+    TRY(device_allocate(r->device, DEVICE_MEMORY_SHARED, bytes, &p->buckets[rank]));
+    return device_allocate(r->device, DEVICE_MEMORY_PRIVATE, bytes, &p->sums[rank]);
+}
+
+static void close_passes(pair *p, int rank)
+{
+    if (p->buckets[rank].data) device_free(p->runs[rank].device, &p->buckets[rank]);
+    if (p->sums[rank].data) device_free(p->runs[rank].device, &p->sums[rank]);
+}
+
+/* ---- ranks ------------------------------------------------------------------------------------ */
+
+static status compute_together(local_ranks *group, pair *p, int rank, bool passes)
+{
+    for (int i = -WARM; i < CALIBRATION_REPEATS; i++) {
+        TRY(local_ranks_barrier(group));
+        TRY(calibration_step(&p->runs[rank], i));
+        if (passes) TRY(run_passes(group, p, rank, i));
+    }
+    add_times(&p->runs[rank], p->times[rank].together_s);
+    return STATUS_OK;
+}
+
+/* The passes go with the first model, whose gradients are larger than caches. */
+static status measure_model(local_ranks *group, pair *p, int rank, int model)
+{
+    status rc = calibration_open(&p->runs[rank], model, p->result->threads);
+    bool passes = model == 0;
+    if (rc == STATUS_OK && passes) rc = open_passes(p, rank);
+    if (rc == STATUS_OK) rc = compute_alone(group, p, rank);
+    if (rc == STATUS_OK) rc = compute_together(group, p, rank, passes);
+    if (rc == STATUS_OK) rc = local_ranks_barrier(group);
+    close_passes(p, rank);
+    calibration_close(&p->runs[rank]);
+    return rc;
+}
+
+static void take_row(void *context, const ring_bench_row *row)
+{
+    ((pair *)context)->result->allreduce_us = row->in_place.median_us;
+}
+
+static status measure_latency(pair *p, int rank)
+{
+    ring_bench_options options;
+    option_binding binding = {.table = &ring_bench_option_table, .storage = &options};
+    TRY(options_defaults(&binding, 1));
+    options.collectives = "auto";
+    options.operations = "all_reduce";
+    options.check = false;
+    options.begin = options.end = SMALL_BYTES;
+    ring_bench_config bench = {.rank = rank,
+                               .world = PAIR,
+                               .job_token = p->token,
+                               .threads_per_rank = 1,
+                               .timeout_ns = 30 * NS_PER_S,
+                               .options = &options};
+    return ring_bench(&bench, take_row, p);
+}
+
+static status run_rank(local_ranks *group, int rank, void *context)
+{
+    pair *p = context;
+    for (int model = 0; model < CALIBRATION_MODELS; model++) TRY(measure_model(group, p, rank, model));
+    return measure_latency(p, rank);
+}
+
+/* ---- result ----------------------------------------------------------------------------------- */
+
+/* Bytes a second of a pass that takes `bytes`, the mean of both ranks. */
+static double rate_of(pair *p, pass which, double bytes)
+{
+    double ns = 0;
+    for (int r = 0; r < PAIR; r++)
+        ns += calibration_median(p->times[r].passes[which], CALIBRATION_REPEATS) / PAIR;
+    return ns > 0 ? bytes / ns : 0;
+}
+
+static void take_result(pair *p, double bytes)
+{
+    calibration *c = p->result;
+    for (int k = 0; k < CALIBRATED_CONTENTIONS; k++) {
+        double alone = p->times[0].alone_s[k] + p->times[1].alone_s[k];
+        double together = p->times[0].together_s[k] + p->times[1].together_s[k];
+        c->contention[k] = alone > 0 && together > alone ? together / alone : 1;
+    }
+    c->pack_gbs = rate_of(p, PASS_PACK, 2 * bytes);                /* reads and writes */
+    c->host_sum_gbs = rate_of(p, PASS_SERVE, SERVER_ARENAS * bytes / 2); /* of a half: 2 read, 1 written; 2 and 1 */
+    c->allreduce_gbs = rate_of(p, PASS_EXCHANGE, bytes);
+    c->copy_gbs = rate_of(p, PASS_COPY, bytes / 2);
+}
+
+status calibrate_pair(calibration *c)
+{
+    pair p = {.result = c, .token = (uint64_t)clock_now_ns()};
+    nn_model *model = NULL;
+    for (int r = 0; r < PAIR; r++) p.buckets[r].fd = p.sums[r].fd = -1;
+    TRY(local_ranks_run(PAIR, run_rank, &p));
+    TRY(calibration_model(0, &model));
+    take_result(&p, (double)model->parameter_elements * sizeof(float));
+    nn_model_free(&model);
+    return STATUS_OK;
+}

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Calibrates the GPU and sets predicted step times of one GPU beside measured ones, model by model, to within 10 %.
+Needs a GPU that does nothing else.
+
+    predict.py --out FILE [--harness build/bin/harness] [--profile FILE]    --profile: one that is there already
+
+Writes what was measured and predicted, with the commands, to FILE."""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+LIMIT = 0.10
+TOKENS = ["--head", "cls", "--sequence", "128"]
+MODELS = [("resnet18", 128, []), ("resnet50", 128, []), ("vgg16", 32, []), ("bert_base", 16, TOKENS),
+          ("bert_large", 16, TOKENS), ("gpt2", 8, ["--sequence", "256"])]
+
+
+def step(harness, device, model, batch, options):
+    """(median step without loading in ms, command), or (None, why not)."""
+    command = [harness, "run", "--device", device, "--mode", "none", "--model", model, "--batch", str(batch), "--steps", "20",
+               "--warmup", "5", "--eval-every", "-1", "--quiet", "--json", "-", *options]
+    out = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, check=False)
+    if out.returncode:
+        return None, (out.stderr.strip().splitlines() or ["exit code %d" % out.returncode])[-1]
+    job = json.loads(out.stdout)["jobs"][0]
+    load = sorted(job["ranks"][0]["load_ns"])
+    return (job["step_time"]["median_ns"] - load[len(load) // 2]) / 1e6, " ".join(command)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--harness", default="build/bin/harness")
+    parser.add_argument("--profile")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        profile = args.profile or os.path.join(folder, "gpu.json")
+        if not args.profile:
+            subprocess.run([args.harness, "calibrate", "--device", "cuda", "--out", profile], check=True)
+        rows, misses = [], 0
+        for model, batch, options in MODELS:
+            measured, how = step(args.harness, "cuda", model, batch, options)
+            predicted, also = step(args.harness, "sim:" + profile, model, batch, options)
+            row = {"model": model, "batch": batch, "measured_ms": measured, "predicted_ms": predicted, "commands": [how, also]}
+            if measured and predicted:
+                row["error"] = predicted / measured - 1
+                misses += abs(row["error"]) > LIMIT
+                print("%-12s measured %9.2f ms  predicted %9.2f ms  %+6.1f %%%s" % (
+                    model, measured, predicted, 100 * row["error"], "   MISS" if abs(row["error"]) > LIMIT else ""), flush=True)
+            else:
+                print("%-12s not compared: %s" % (model, how if measured is None else also), flush=True)
+            rows.append(row)
+        with open(profile, encoding="utf-8") as file:
+            used = json.load(file)
+    with open(args.out, "w", encoding="utf-8") as file:
+        json.dump({"schema_version": 1, "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "limit": LIMIT,
+                   "profile": used, "models": rows}, file, indent=1)
+    return misses > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+/* What is measured becomes a profile that loads, each constant in its place and marked as calibrated. */
+#include "common/sim/profile.h"
+#include "harness/sim/calibrate.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void must(status rc)
+{
+    if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
+}
+
+static void a_calibration_is_a_profile_whose_constants_say_so(void **context)
+{
+    (void)context;
+    calibration c = {.threads = 3,
+                     .cores = 8,
+                     .peak_tflops = 0.5,
+                     .memory_gbs = 40,
+                     .launch_us = 0.25,
+                     .contention = {1.125, 1.25, 1.5},
+                     .host_memory_gbs = 30,
+                     .pack_gbs = 12,
+                     .host_sum_gbs = 17,
+                     .copy_gbs = 7,
+                     .allreduce_us = 2,
+                     .allreduce_gbs = 6};
+    static const struct {
+        sim_constant constant;
+        int index;
+        double expected;
+    } cases[] = {{SIM_PEAK_FP32, 0, 0.5},     {SIM_MEMORY_BANDWIDTH, 0, 40}, {SIM_LAUNCH_TIME, 0, 0.25},
+                 {SIM_CONTENTION, 0, 1.125},  {SIM_CONTENTION, 1, 1.25},     {SIM_CONTENTION, 2, 1.5},
+                 {SIM_KAPPA, 0, 1},           {SIM_HOST_CORES, 0, 8},        {SIM_RANK_THREADS, 0, 3},
+                 {SIM_HOST_MEMORY, 0, 30},    {SIM_HOST_PACK, 0, 12},        {SIM_HOST_SUM, 0, 17},
+                 {SIM_HOST_COPY, 0, 7},       {SIM_PCIE, 0, 6},              {SIM_NCCL_BASE_RING, 2, 2},
+                 {SIM_GEMM_FORWARD, 0, 0.25}, {SIM_GEMM_FORWARD, 1, 0.25}};
+    char folder[] = "calibrated-XXXXXX", path[64];
+    sim_profile *p;
+    c.efficiency[SIM_GEMM_FORWARD - SIM_CONVOLUTION_FORWARD] = 0.25;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/mine.json", folder);
+    must(calibration_write(&c, path));
+    must(sim_profile_load(path, &p));
+    assert_string_equal(p->name, "mine");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *name = sim_constant_table[cases[i].constant].name;
+        double found = sim_profile_at(p, cases[i].constant, cases[i].index);
+        if (found != cases[i].expected) fail_msg("%s: found %g, expected %g", name, found, cases[i].expected);
+        const char *tag = p->provenance[cases[i].constant].tag;
+        if (strcmp(tag, "calibrated on this machine") != 0) fail_msg("%s: found tag '%s'", name, tag);
+    }
+    assert_string_equal(p->provenance[SIM_ATTENTION].tag, "assumed"); /* not seen: the base's */
+    sim_profile_free(&p);
+    unlink(path);
+    rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_calibration_is_a_profile_whose_constants_say_so),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
