@@ -1,7 +1,6 @@
 /* harness reproduce TABLE: published tables, by virtual devices. */
 #include "harness/commands/commands.h"
 
-#include "common/checkpoint/atomic_file.h"
 #include "harness/commands/output.h"
 #include "harness/reproduce/reproduce.h"
 #include "harness/run/run_result.h"
@@ -23,7 +22,7 @@ static const option option_list[] = {
      .argument = "sim:PROFILE",
      .type = OPTION_TEXT,
      .offset = FIELD(device),
-     .help = "another profile than the rows' own, see `harness profiles`"},
+     .help = "another profile than the rows' own, see `harness profiles`; torch-vs-apex: cuda, the GPUs here"},
     {.name = "calibration-only",
      .type = OPTION_FLAG,
      .offset = FIELD(calibration_only),
@@ -72,21 +71,10 @@ static status profile_of(const char *device, const char **out)
     if (!device || strcmp(device, "sim") == 0) return STATUS_OK;
     if (strncmp(device, "sim:", 4) != 0 || !device[4])
         return fail(STATUS_USAGE,
-                    "option --device: found '%s', allowed is sim:PROFILE: no other device here has the "
-                    "published hardware",
+                    "option --device: found '%s', allowed is sim:PROFILE, and cuda for torch-vs-apex",
                     device);
     *out = device + 4;
     return STATUS_OK;
-}
-
-static status write_text(const text_buffer *text, const char *path)
-{
-    atomic_file file;
-    TRY(atomic_file_open(path, &file));
-    status rc = atomic_file_append(&file, text->data, text->length);
-    if (rc == STATUS_OK) return atomic_file_commit(&file);
-    atomic_file_abandon(&file);
-    return rc;
 }
 
 static status render(const reproduction_report *r, const char *path,
@@ -95,10 +83,7 @@ static status render(const reproduction_report *r, const char *path,
     text_buffer text = {0};
     if (!path) return STATUS_OK;
     write(r, &text);
-    status rc =
-        text.out_of_memory ? fail(STATUS_SYSTEM, "no memory for the output") : write_text(&text, path);
-    text_free(&text);
-    return rc;
+    return output_file(&text, path);
 }
 
 static status print(const reproduction_report *r, const reproduce_options *o)
@@ -117,7 +102,11 @@ static status reproduce(const reproduce_options *o, const char *name)
     const reproduction *what = NULL;
     reproduction_options options = {.calibration_only = o->calibration_only};
     TRY(find(name, &what));
-    TRY(profile_of(o->device, &options.profile));
+    options.cuda = o->device && strcmp(o->device, "cuda") == 0;
+    if (options.cuda && what != &reproduce_torch_vs_apex)
+        return fail(STATUS_USAGE, "option --device: found cuda for %s, allowed is sim:PROFILE: torch-vs-apex alone is measured",
+                    what->name);
+    if (!options.cuda) TRY(profile_of(o->device, &options.profile));
     reproduction_report *report = calloc(1, sizeof *report);
     if (!report) return fail(STATUS_SYSTEM, "no memory for the report");
     report->name = what->name;

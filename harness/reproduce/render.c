@@ -105,8 +105,8 @@ static void score(const reproduction_report *r, text_buffer *out)
 
 void reproduction_markdown(const reproduction_report *r, text_buffer *out)
 {
-    text_append(out, "# %s\n\nSIMULATED by profile %s. %s\nPublished: %s\n\n", r->title, r->profiles, r->how,
-                r->source);
+    text_append(out, "# %s\n\n%s %s. %s\nPublished: %s\n\n", r->title,
+                r->measured ? "MEASURED on" : "SIMULATED by profile", r->profiles, r->how, r->source);
     cell_table(r, out);
     if (r->claim_count > 0) text_append(out, "\n| claim | holds | |\n| --- | --- | --- |\n");
     for (int i = 0; i < r->claim_count; i++)
@@ -175,6 +175,6 @@ json_t *reproduction_json(const reproduction_report *r)
                                                 (int)r->claims[i].holds, "detail", r->claims[i].detail));
     for (int i = 0; i < r->note_count; i++) json_array_append_new(notes, json_string(r->notes[i]));
     return json_pack("{s:i, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "schema_version", 1, "table", r->name,
-                     "published", r->source, "profiles", r->profiles, "how", r->how, "simulated", 1, "cells",
-                     cells, "claims", claims, "notes", notes);
+                     "published", r->source, "profiles", r->profiles, "how", r->how, "simulated",
+                     (int)!r->measured, "cells", cells, "claims", claims, "notes", notes);
 }

@@ -38,7 +38,8 @@ enum { REPRODUCTION_CELLS = 128, REPRODUCTION_CLAIMS = 32, REPRODUCTION_NOTES = 
 
 typedef struct reproduction_report {
     const char *name, *title, *source, *how;
-    char profiles[256];                    /* that predicted */
+    char profiles[256];                    /* that predicted; measured: what it was measured on */
+    bool measured;                         /* on real devices, none of it simulated */
     const char *baselines[CELL_BASELINES]; /* what they are; NULL: none */
     reproduction_cell cells[REPRODUCTION_CELLS];
     int cell_count;
@@ -51,6 +52,7 @@ typedef struct reproduction_report {
 typedef struct reproduction_options {
     const char *profile;   /* NULL: each row's own */
     bool calibration_only; /* no held-out row is run */
+    bool cuda;             /* on the GPUs here, where the table can be measured */
 } reproduction_options;
 
 typedef struct reproduction {
@@ -63,6 +65,9 @@ extern const int reproduction_count;
 
 extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduce_ddp_benchmark,
     reproduce_throughput, reproduce_reducer_memory;
+
+/* torch-vs-apex with `cuda`: the rows that the GPUs here can do; notes name those that they cannot. */
+status reproduce_torch_vs_apex_cuda(reproduction_report *out);
 
 /* ---- for the reproductions ---- */
 

@@ -144,6 +144,7 @@ static status run_table(const reproduction_options *o, const published_table *t,
 
 static status run(const reproduction_options *o, reproduction_report *r)
 {
+    if (o->cuda) return reproduce_torch_vs_apex_cuda(r);
     published_table t = {0};
     virtual_figures *figures = calloc(1, sizeof *figures);
     r->title =

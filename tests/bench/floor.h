@@ -9,7 +9,8 @@ typedef struct bench_floor {
     double flops_per_ns, bytes_per_ns;
 } bench_floor;
 
-/* Measures both: the best of several products of 1024 x 1024 matrices and of sums of 64 MiB tensors, and of what
+/* Measures both: the best of several products of square matrices (1024 a side, on a GPU 8192) and of sums of tensors
+ * of 64 MiB (256 MiB), and of what
  * *out holds already: called before and after, a moment's disturbance does no harm. */
 status bench_floor_measure(device *d, device_stream *s, bench_floor *out);
 

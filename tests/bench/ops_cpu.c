@@ -1,7 +1,7 @@
-/* bench_ops MODEL [--threads N] [--steps N] [--device NAME]: training steps of a model, operation by
+/* bench_ops MODEL [--threads N] [--steps N] [--device NAME] [--precision P]: training steps of a model, operation by
  * operation in the order in which they run. One line for each kind and shape: how often it occurs in a step,
  * microseconds a call (the median over all), share of the step, GFLOP/s, and GB/s were every operand read
- * or written once. */
+ * or written once. On a GPU its own clock times them, between marks. */
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/nn/instance.h"
@@ -27,6 +27,7 @@ static const bench_model bench_models[] = {
     {{.name = "resnet50"}, 4},
     {{.name = "vgg16"}, 4},
     {{.name = "bert_base", .head = MODEL_HEAD_CLS}, 4},
+    {{.name = "bert_large", .head = MODEL_HEAD_CLS, .sequence = 128}, 4},
     {{.name = "bert", .head = MODEL_HEAD_CLS}, 8},
     {{.name = "gpt2"}, 4},
 };
@@ -34,8 +35,11 @@ enum { BENCH_MODELS = sizeof bench_models / sizeof bench_models[0] };
 
 typedef struct bench_options {
     const char *device;
+    int precision; /* device_precision */
     int64_t threads, steps, batch;
 } bench_options;
+
+static const char *const precision_names[] = {"float32", "tf32", "bf16", NULL};
 
 static const option bench_option_list[] = {
     {.name = "device",
@@ -43,7 +47,13 @@ static const option bench_option_list[] = {
      .type = OPTION_TEXT,
      .offset = offsetof(bench_options, device),
      .initial = "cpu",
-     .help = "cpu or reference"},
+     .help = "cpu, cuda or reference"},
+    {.name = "precision",
+     .type = OPTION_CHOICE,
+     .offset = offsetof(bench_options, precision),
+     .initial = "float32",
+     .choices = precision_names,
+     .help = "of products"},
     {.name = "threads",
      .argument = "N",
      .type = OPTION_INT,
@@ -93,6 +103,9 @@ typedef struct bench {
     group *groups;
     int group_count;
     int64_t last; /* when the operation before ended */
+    bool by_marks; /* the device runs behind the host */
+    int marked;    /* operations of the step so far */
+    const op_desc **order; /* [op_count + 1] which */
     bool timed;
     ledger ledger;
     bench_floor floor;
@@ -146,7 +159,8 @@ static status open_memory(bench *b)
 
 static status bench_open(bench *b, const bench_model *model)
 {
-    device_config config = {.name = b->options.device, .world = 1, .threads = (int)b->options.threads};
+    device_config config = {.name = b->options.device, .world = 1, .threads = (int)b->options.threads,
+                            .precision = b->options.precision};
     TRY(device_open(&config, &b->device));
     TRY(device_stream_open(b->device, DEVICE_STREAM_COMPUTE, &b->stream));
     TRY(model_build(&model->options, &b->model));
@@ -182,6 +196,7 @@ static void bench_close(bench *b)
     device_close(&b->device);
     for (int i = 0; i < b->group_count; i++) free(b->groups[i].times);
     free(b->groups);
+    free(b->order);
 }
 
 /* ---- timing ----------------------------------------------------------------------------------- */
@@ -199,7 +214,11 @@ static status open_groups(bench *b)
 {
     const nn_program *p = b->program;
     b->groups = calloc((size_t)p->op_count + 1, sizeof *b->groups);
-    if (!b->groups) return fail(STATUS_SYSTEM, "no memory");
+    b->order = calloc((size_t)p->op_count + 1, sizeof *b->order);
+    if (!b->groups || !b->order) return fail(STATUS_SYSTEM, "no memory");
+    b->by_marks = !device_get_info(b->device)->host_addressable;
+    if (b->by_marks && p->op_count + 2 > DEVICE_MARKS)
+        return fail(STATUS_CONFIG, "%s has %d operations, allowed are %d", b->model->name, p->op_count, DEVICE_MARKS - 2);
     for (int i = 0; i < p->op_count; i++) group_of(b, &p->ops[i].desc)->count++;
     op_desc sgd = {.kind = OP_sgd,
                    .type = p->config.type,
@@ -212,8 +231,24 @@ static status open_groups(bench *b)
     return STATUS_OK;
 }
 
+/* Mark i stands behind operation i - 1 of the step. */
+static status take_marks(bench *b)
+{
+    TRY(device_stream_synchronize(b->stream));
+    for (int i = 0; i < b->marked && b->timed; i++) {
+        group *g = group_of(b, b->order[i]);
+        g->times[g->used++] = device_mark_ns(b->stream, i + 1) - device_mark_ns(b->stream, i);
+    }
+    return STATUS_OK;
+}
+
 static void record(bench *b, const op_desc *desc)
 {
+    if (b->by_marks) {
+        b->order[b->marked++] = desc;
+        device_mark(b->stream, b->marked);
+        return;
+    }
     int64_t now = clock_now_ns();
     if (b->timed) {
         group *g = group_of(b, desc);
@@ -242,15 +277,21 @@ static status ignore_sum(void *context, double *values, int count)
 static status run_step(bench *b, int64_t step)
 {
     const nn_program *p = b->program;
-    nn_observer observer = {b, ignore_param, ignore_param, ignore_sum, after_op};
+    nn_observer observer = {.context = b,
+                            .need = ignore_param,
+                            .ready = ignore_param,
+                            .group_sum = ignore_sum,
+                            .after_op = after_op};
     op_scalars scalars = {.loss_normalizer = (double)(p->config.batch * b->model->rows_per_sample)};
     nn_cursor cursor = {0};
     b->last = clock_now_ns();
+    b->marked = 0;
+    if (b->by_marks) TRY(device_mark(b->stream, 0));
     TRY(nn_instance_run(b->instance, &cursor, p->op_count, &observer, &scalars, &b->ledger));
     TRY(optimizer_update(b->optimizer, b->stream, b->params->params.data, b->params->grads.data,
                          param_set_pieces(b->params, 0, b->model->param_count), step, 1e-4, 1));
     record(b, &b->groups[b->group_count - 1].desc);
-    return STATUS_OK;
+    return b->by_marks ? take_marks(b) : STATUS_OK;
 }
 
 /* ---- report ----------------------------------------------------------------------------------- */

@@ -30,8 +30,8 @@ done
 logs=$build/logs out=results/gpu tests=$build/tests
 
 # Stages and their limits in seconds: together at most 480.
-stages="build:130 float32:25 tf32:15 bf16:15 kernels:25 golden:75 ledger:25 engines:20 ps:30 killed:30
-        memcheck:25 racecheck:20 bandwidth:10 step:15 calibrate:20"
+stages="build:120 float32:25 tf32:15 bf16:15 kernels:25 golden:75 ledger:25 engines:20 ps:30 killed:30
+        memcheck:30 racecheck:20 bandwidth:5 step:15 calibrate:20 profile:10"
 
 limit_of() { # name
     local pair
@@ -155,7 +155,17 @@ stage kernels bash -c "several $tests/test_cuda_semantics $tests/test_cuda_optim
     $tests/test_cuda_device"
 stage golden bash -c golden
 stage ledger bash -c 'program ledger'
-stage engines bash -c 'code=0; program "train as" || code=1; program refused || code=1; exit $code'
+engines() {
+    local words file code=0
+    for words in 'train as' refused published; do program "$words" || code=1; done
+    for file in tests/gpu/test_cuda_*.py; do
+        case $file in *_program.py | *_ps.py) continue ;; esac
+        "$python" -B "$file" || code=1
+    done
+    return $code
+}
+export -f engines
+stage engines bash -c engines
 stage ps "$python" -B tests/gpu/test_cuda_ps.py
 stage killed bash -c 'program killed'
 
@@ -171,6 +181,15 @@ stage bandwidth bash -c "$tests/bench_cuda >$out/bandwidth-$stamp.json" && cat "
 stage step "$harness" run --device cuda --mode none --model resnet50 --batch 64 --steps 10 --eval-every -1 --quiet \
     --json "$out/step-resnet50-$stamp.json"
 stage calibrate "$harness" calibrate --device cuda --out "$out/profile-$stamp.json"
+# A step operation by operation, beside what the fastest product and the fastest sum would allow.
+profile() {
+    local precision
+    for precision in float32 tf32 bf16; do
+        "$build/bin/bench_ops" resnet50 --device cuda --batch 64 --precision $precision || return 1
+    done
+}
+export -f profile
+stage profile bash -c "set -o pipefail; { cat '$logs/doctor.txt'; profile; } | tee '$out/operations-$stamp.txt'"
 "$python" -B tests/gpu/record.py "$logs" "$out/checks-$stamp.json"
 
 if [ $speed = yes ]; then

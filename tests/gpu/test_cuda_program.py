@@ -100,6 +100,28 @@ def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
     expect(all(abs(a - b) <= limit * abs(a) for a, b in zip(*losses)), "other losses", *losses)
 
 
+@cases([("as many as there are", 1), ("two or more", 2)])
+def a_published_table_is_measured_as_far_as_there_are_gpus(gpus):
+    needs_gpu()
+    if gpus > 1 and not EMULATED:
+        raise Skip("the GPUs are those that are there")
+    env = {"EMULATED_CUDNN": "1", "EMULATED_GPUS": str(gpus)}
+    result = run("reproduce", "torch-vs-apex", "--device", "cuda", "--json", "-", env=env, limit=200)
+    expect_equal(result.code, 0, "exit code", result)
+    report = result.json()
+    ours = {(cell["row"], cell["quantity"]): cell["ours"] for cell in report["cells"]}
+    expect(ours["1 GPU, none", "forward"] > 0 and ours["1 GPU, none", "backward"] > 0, "no time", result)
+    expect(not report["simulated"], "measured figures are said to be simulated", result)
+    measured = {int(row.split()[0]) for row, _ in ours}
+    expect(gpus in measured, f"{gpus} GPUs are not measured", result)
+    for gpus in (2, 4, 8):
+        said = any(note.startswith(f"{gpus} GPUs") and "not measured, found" in note for note in report["notes"])
+        expect(said != (gpus in measured), f"{gpus} GPUs: neither measured nor named, or both", result)
+    other = run("reproduce", "dp-vs-ddp", "--device", "cuda")
+    expect_equal(other.code, 64, "exit code", other)
+    expect("torch-vs-apex alone is measured" in other.err, "what is measured is not said", other)
+
+
 @test
 def the_calibrated_gpu_is_a_profile_of_virtual_time():
     needs_gpu()

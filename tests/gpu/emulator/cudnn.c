@@ -5,14 +5,13 @@
  * the real library would refuse is refused: mixed types, another compute type, a workspace that is too small. */
 #include "common/device/cuda/module/libraries.h"
 #include "common/reduce/half.h"
+#include "tests/gpu/emulator/memory.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 
 enum { NOT_DETERMINISTIC, WITH_WORKSPACE, WITHOUT_WORKSPACE, ALGORITHMS, WORKSPACE_BYTES = 640 };
 
-void emulator_open_memory(void);
-void emulator_close_memory(void);
 void emulator_fill_cudnn(cudnn_table *out);
 
 struct emulated_cudnn {

@@ -1,6 +1,7 @@
 /* The emulated run-time: the device, streams, events, the driver. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/libraries.h"
+#include "tests/gpu/emulator/memory.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -14,46 +15,20 @@ struct emulated_event {
     int64_t at_ns;
 };
 
-void emulator_open_memory(void); /* memory.c */
-void emulator_close_memory(void);
 void emulator_fill_cudnn(cudnn_table *out); /* cudnn.c */
-
-/* ---- in the order of a stream ------------------------------------------------------------------ */
-
-typedef struct fill {
-    void *data;
-    int value;
-    size_t bytes;
-} fill;
-
-static void run_fill(void *context)
-{
-    const fill *f = context;
-    cudaMemset(f->data, f->value, f->bytes);
-}
-
-cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s)
-{
-    fill f = {data, value, bytes};
-    if (!emulator_record(s, run_fill, &f, sizeof f)) run_fill(&f);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s)
-{
-    (void)kind;
-    if (s && s->capture) return cudaErrorInvalidValue; /* copies are not recorded here */
-    emulator_open_memory();
-    memmove(to, from, bytes);
-    emulator_close_memory();
-    return cudaSuccess;
-}
 
 /* ---- the device ------------------------------------------------------------------------------- */
 
+/* All GPUs are the one memory and the one processor; EMULATED_GPUS says how many there seem to be. */
+static int count_gpus(void)
+{
+    const char *count = getenv("EMULATED_GPUS");
+    return count ? atoi(count) : 1;
+}
+
 cudaError_t cudaSetDevice(int number)
 {
-    return number == 0 ? cudaSuccess : cudaErrorInvalidValue;
+    return number >= 0 && number < count_gpus() ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaGetLastError(void)
@@ -73,7 +48,7 @@ const char *cudaGetErrorName(cudaError_t code)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = count_gpus();
     return cudaSuccess;
 }
 

@@ -1,0 +1,175 @@
+#include "harness/reproduce/gpu_row.h"
+
+#include "common/base/clock.h"
+#include "common/base/options.h"
+#include "common/base/random.h"
+#include "common/data/batch_source.h"
+#include "harness/run/engines.h"
+#include "harness/run/run_options.h"
+#include "harness/train/local_ranks.h"
+#include "harness/train/trainer.h"
+
+#include <stdlib.h>
+
+enum { MOST_GPUS = 16, ELEMENT = 4 /* bytes: float32 or int32 */ };
+
+typedef struct measuring {
+    const gpu_row *row;
+    const nn_model *model;
+    const sync_engine_type *engine;
+    const void *options;
+    board *board;
+    uint64_t token;
+    double forward_ms[MOST_GPUS], backward_ms[MOST_GPUS];
+} measuring;
+
+/* ---- one batch, again and again --------------------------------------------------------------- */
+
+typedef struct fixed_source {
+    batch_source base;
+    batch_view batch;
+    void *inputs, *targets;
+} fixed_source;
+
+static status next_batch(batch_source *base, int64_t step, batch_view *out)
+{
+    *out = ((fixed_source *)base)->batch;
+    out->step = out->epoch_step = step;
+    return STATUS_OK;
+}
+
+static void give_back(batch_source *base, const batch_view *b)
+{
+    (void)base;
+    (void)b;
+}
+
+static void close_source(batch_source *base)
+{
+    fixed_source *s = (fixed_source *)base;
+    free(s->inputs);
+    free(s->targets);
+    free(s);
+}
+
+static const batch_source_type fixed = {"fixed", next_batch, give_back, close_source};
+
+/* Images of random numbers, all of class 0. */
+static status open_source(const nn_model *model, int64_t batch, batch_source **out)
+{
+    *out = NULL;
+    fixed_source *s = calloc(1, sizeof *s);
+    if (!s) return fail(STATUS_SYSTEM, "no memory for a batch");
+    s->base = (batch_source){.type = &fixed, .form = data_form_of_model(model), .largest_batch = batch};
+    int64_t inputs = batch * data_form_input_elements(&s->base.form);
+    int64_t targets = batch * data_form_target_elements(&s->base.form);
+    s->inputs = malloc((size_t)inputs * ELEMENT);
+    s->targets = calloc((size_t)targets, ELEMENT);
+    if (!s->inputs || !s->targets) {
+        close_source(&s->base);
+        return fail(STATUS_SYSTEM, "no memory for a batch");
+    }
+    for (int64_t i = 0; i < inputs; i++) ((float *)s->inputs)[i] = (float)random_signed(1, (uint64_t)i);
+    s->batch = (batch_view){.inputs = s->inputs, .targets = s->targets, .count = batch, .targets_counted = targets};
+    *out = &s->base;
+    return STATUS_OK;
+}
+
+/* ---- ranks ------------------------------------------------------------------------------------ */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int64_t count)
+{
+    qsort(values, (size_t)count, sizeof *values, by_value);
+    return values[count / 2];
+}
+
+static status run_steps(measuring *m, int rank, trainer *t, batch_source *source)
+{
+    const gpu_row *row = m->row;
+    double *times = calloc((size_t)row->steps * 2, sizeof *times), *backward = times + row->steps;
+    if (!times) return fail(STATUS_SYSTEM, "no memory for times");
+    status rc = STATUS_OK;
+    for (int64_t s = 0; s < row->warmup + row->steps && rc == STATUS_OK; s++) {
+        step_result r;
+        rc = trainer_step(t, source, s, s, &r);
+        if (rc != STATUS_OK || s < row->warmup) continue;
+        int64_t reduced = r.reduced_ns > r.backward_end_ns ? r.reduced_ns : r.backward_end_ns;
+        times[s - row->warmup] = (double)(r.forward_end_ns - r.forward_begin_ns) / (double)NS_PER_MS;
+        backward[s - row->warmup] = (double)(reduced - r.backward_begin_ns) / (double)NS_PER_MS;
+    }
+    if (rc == STATUS_OK) rc = trainer_settle(t);
+    if (rc == STATUS_OK) m->forward_ms[rank] = median(times, row->steps);
+    if (rc == STATUS_OK) m->backward_ms[rank] = median(backward, row->steps);
+    free(times);
+    return rc;
+}
+
+static status run_rank(local_ranks *group, int rank, void *context)
+{
+    measuring *m = context;
+    const gpu_row *row = m->row;
+    trainer_config config = {.rank = rank,
+                             .world = row->gpus,
+                             .local_rank = rank,
+                             .job_token = m->token,
+                             .device = "cuda",
+                             .threads = 1,
+                             .model = m->model,
+                             .engine = m->engine,
+                             .engine_options = m->options,
+                             .policy = row->policy,
+                             .optimizer = &row->optimizer,
+                             .batch = row->batch,
+                             .total_steps = row->warmup + row->steps,
+                             .cell = board_cell_of(m->board, rank),
+                             .stall_timeout_ns = 60 * NS_PER_S,
+                             .separate_phases = true};
+    trainer *t = NULL;
+    batch_source *source = NULL;
+    sync_blob mine;
+    const sync_blob *offers;
+    status rc;
+    TRY_GOTO(rc, trainer_open(&config, &t), out);
+    TRY_GOTO(rc, param_set_initialize(trainer_params(t), trainer_stream(t), 1), out);
+    TRY_GOTO(rc, open_source(m->model, row->batch, &source), out);
+    TRY_GOTO(rc, trainer_offer(t, &mine), out);
+    TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
+    TRY_GOTO(rc, trainer_connect(t, offers), out);
+    TRY_GOTO(rc, run_steps(m, rank, t, source), out);
+    rc = local_ranks_barrier(group); /* nobody leaves while a peer may need it */
+out:
+    if (source) batch_source_close(&source);
+    trainer_close(&t);
+    return rc;
+}
+
+status gpu_row_measure(const gpu_row *row, double *forward_ms, double *backward_ms)
+{
+    _Alignas(16) char options[ENGINE_OPTIONS_SIZE];
+    int engine = row->gpus > 1 ? ENGINE_RING : ENGINE_NONE;
+    option_binding binding = {.table = engine_table[engine]->options, .storage = options};
+    gpu_row named = *row;
+    nn_model *model = NULL;
+    measuring m = {.row = &named, .engine = engine_table[engine], .options = options, .token = random_token()};
+    if (row->gpus > MOST_GPUS) return fail(STATUS_INTERNAL, "found %d GPUs, allowed are %d", row->gpus, MOST_GPUS);
+    if (engine == ENGINE_NONE) named.policy = engine_table[engine]->policies[0].name;
+    if (binding.table) TRY(options_defaults(&binding, 1));
+    status rc = model_build(&row->model, &model);
+    m.model = model;
+    if (rc == STATUS_OK) rc = board_create(m.token, row->gpus, &m.board);
+    if (rc == STATUS_OK) rc = local_ranks_run(row->gpus, run_rank, &m);
+    *forward_ms = *backward_ms = 0;
+    for (int r = 0; r < row->gpus && rc == STATUS_OK; r++) {
+        if (m.forward_ms[r] > *forward_ms) *forward_ms = m.forward_ms[r];
+        if (m.backward_ms[r] > *backward_ms) *backward_ms = m.backward_ms[r];
+    }
+    board_close(&m.board);
+    nn_model_free(&model);
+    return rc;
+}
