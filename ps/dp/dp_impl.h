@@ -132,7 +132,10 @@ static inline dp_region dp_plain_region(dp_engine *e, int peer, int kind, void *
     return (dp_region){base, p, 1, 1};
 }
 
-/* dp_batch.c, dp_stages.c */
+/* dp_arenas.c: allocates; what it opens the engine's close() gives back. */
+status dp_open_memory(dp_engine *e);
+
+/* dp_batch.c, dp_stages.c, dp_sums.c */
 status dp_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
 status dp_scatter_inputs(sync_engine *e, const sync_step *step);
 status dp_begin_forward(sync_engine *e, const sync_step *step);

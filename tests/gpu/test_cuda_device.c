@@ -111,6 +111,48 @@ static void conversions_round_as_on_the_host(void **context)
 }
 
 /* More pieces than travel in one launch, and one of many chunks. */
+/* Two ranks of this process; between processes the tests of the program do it. */
+static void what_another_rank_shows_is_copied_and_added_as_on_the_host(void **context)
+{
+    (void)context;
+    enum { COUNT = 100003 };
+    device *owner = device_setting_open(cuda), *other = device_setting_open(cuda);
+    device_stream *owners, *others;
+    device_memory shown, own;
+    device_share share;
+    device_peer peer;
+    float *a = malloc(COUNT * sizeof *a), *b = malloc(COUNT * sizeof *b), *sum = malloc(COUNT * sizeof *sum);
+    assert_true(a && b && sum);
+    for (int i = 0; i < COUNT; i++) a[i] = 1.0f / (float)(i + 1), b[i] = (float)i * 0.37f;
+    must(device_stream_open(owner, DEVICE_STREAM_COMPUTE, &owners));
+    must(device_stream_open(other, DEVICE_STREAM_COMMUNICATION, &others));
+    must(device_allocate(owner, DEVICE_MEMORY_SHARED, COUNT * sizeof *a, &shown));
+    must(device_allocate(other, DEVICE_MEMORY_PRIVATE, 2 * COUNT * sizeof *a, &own));
+    must(device_upload(owners, shown.data, a, DTYPE_F32, DTYPE_F32, COUNT));
+    must(device_stream_synchronize(owners));
+    must(device_share_memory(owner, &shown, &share));
+    must(device_peer_open(other, &share, &peer));
+    float *first = own.data, *second = first + COUNT;
+    must(device_convert(others, first, DTYPE_F32, peer.data, DTYPE_F32, COUNT, 1));
+    must(device_upload(others, second, b, DTYPE_F32, DTYPE_F32, COUNT));
+    must(device_add(others, second, second, first, DTYPE_F32, COUNT));
+    must(device_download(others, sum, second, DTYPE_F32, DTYPE_F32, COUNT));
+    must(device_stream_synchronize(others));
+    reduce_pair(DTYPE_F32, REDUCE_SUM, a, a, b, COUNT);
+    assert_memory_equal(sum, a, COUNT * sizeof *a);
+    device_peer_close(other, &peer);
+    assert_null(peer.data);
+    device_free(owner, &shown);
+    device_free(other, &own);
+    device_stream_close(&owners);
+    device_stream_close(&others);
+    device_close(&owner);
+    device_close(&other);
+    free(a);
+    free(b);
+    free(sum);
+}
+
 static void updates_reach_every_piece_and_nothing_else(void **context)
 {
     (void)context;
@@ -331,6 +373,7 @@ int main(void)
         cmocka_unit_test(large_uploads_come_back),
         cmocka_unit_test(memory_starts_as_zero),
         cmocka_unit_test(conversions_round_as_on_the_host),
+        cmocka_unit_test(what_another_rank_shows_is_copied_and_added_as_on_the_host),
         cmocka_unit_test(updates_reach_every_piece_and_nothing_else),
         cmocka_unit_test(shapes_of_several_tiles_agree_with_the_reference),
         cmocka_unit_test(streams_wait_for_what_the_host_and_other_streams_say),
