@@ -229,6 +229,17 @@ void ps_part(const ps_member *m, ps_meeting *meeting)
     *meeting = (ps_meeting){0};
 }
 
+status ps_pin_segments(const ps_meeting *meeting, device *d, int first, int end, int stride, int index, bool pin)
+{
+    for (int i = first + index; meeting->segments && i < end; i += stride) {
+        const shm_segment *s = &meeting->segments[i];
+        if (!s->data) continue;
+        if (pin) TRY(device_pin(d, s->data, (size_t)s->bytes));
+        else device_unpin(d, s->data);
+    }
+    return STATUS_OK;
+}
+
 void *ps_meeting_segment(const ps_member *m, const ps_meeting *meeting, int member, int segment)
 {
     int index = member * m->shown_count + segment;

@@ -61,6 +61,9 @@ void ps_part(const ps_member *m, ps_meeting *meeting);
 void ps_peers_close(const ps_member *m, ps_meeting *meeting);
 status ps_peers_open(const ps_member *m, ps_meeting *meeting);
 
+/* Pins for `d`, or unpins, segments first + index, first + stride + index, ... below `end` that are in sight. */
+status ps_pin_segments(const ps_meeting *meeting, device *d, int first, int end, int stride, int index, bool pin);
+
 /* What another member shows, in shared memory or in its GPU's; NULL where tensors travel in frames. */
 void *ps_meeting_segment(const ps_member *m, const ps_meeting *meeting, int member, int segment);
 

@@ -32,7 +32,9 @@ static status ps_requirements(const void *options, const char *policy, int world
                                .buffer_kind = DEVICE_MEMORY_PRIVATE,
                                .param_class = class_of_params(&p, world),
                                .shares_buffers = true,
-                               .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1};
+                               .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1,
+                               .updaters = p.placement == PS_PLACEMENT_RANK && p.server_optimizer ? (int)p.servers : 0,
+                               .updates_in_front = p.placement == PS_PLACEMENT_RANK && p.server_optimizer};
     return STATUS_OK;
 }
 
@@ -81,6 +83,7 @@ static status open_parts(ps_engine *e)
                                .plan = e->plan,
                                .device = c->device,
                                .params = c->params,
+                               .front = e->policy.server_optimizer ? c->front : NULL,
                                .optimizer = c->optimizer,
                                .ledger = c->ledger,
                                .beside = true,
@@ -121,8 +124,10 @@ void ps_engine_close(sync_engine *base)
     ps_engine *e = engine_of(base);
     if (e->worker) ps_worker_leave(e->worker);
     if (e->server && e->connected && !ps_worker_has_failed(e->worker)) ps_server_linger(e->server, LINGER_NS);
+    bool pinned = e->server && base->context.front;
     ps_server_close(&e->server);
     ps_worker_close(&e->worker);
+    if (pinned) ps_engine_pin_gradients(e, false);
     ps_part(&e->member, &e->meeting);
     free(e->offer.data);
     ps_plan_free(&e->plan);
@@ -216,6 +221,14 @@ static void ps_counters(sync_engine *base, sync_counters *out)
     out->optimizer_ns += update_ns;
     out->optimizer_aside_ns += update_ns;
     add_port(ps_server_port(e->server), out);
+}
+
+bool ps_updates_on_gpu(const sync_engine *e)
+{
+    const device_info *info = device_get_info(e->context.device);
+    if (e->type == &sync_ps_dp) return info->real && !info->host_addressable;
+    const ps_policy *p = &((const ps_engine *)e)->policy;
+    return e->context.front && p->server_optimizer && p->placement == PS_PLACEMENT_RANK;
 }
 
 void ps_read_report(sync_engine *e, ps_report *out)

@@ -83,10 +83,18 @@ static status meet_servers(ps_engine *e)
     return STATUS_OK;
 }
 
+status ps_engine_pin_gradients(ps_engine *e, bool pin)
+{
+    const sync_context *c = &e->base.context;
+    return ps_pin_segments(&e->meeting, c->front->device, 0, c->world * e->member.shown_count, e->member.shown_count,
+                           PS_SEGMENT_GRADS, pin);
+}
+
 status ps_engine_connect(sync_engine *base, const sync_blob *offers)
 {
     ps_engine *e = (ps_engine *)base;
     TRY(ps_meet(&e->member, &e->offer, offers, &e->meeting));
+    if (e->server && base->context.front) TRY(ps_engine_pin_gradients(e, true));
     if (e->server) {
         show_server_the_workers(e);
         TRY(ps_server_start(e->server));

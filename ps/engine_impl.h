@@ -31,6 +31,8 @@ void ps_engine_count_optimizer_state(const ps_engine *e);
 extern const sync_engine_type ps_engine_planning;
 
 /* engine_connect.c */
+/* Where a GPU sums: the others' gradients that are in sight. */
+status ps_engine_pin_gradients(ps_engine *e, bool pin);
 status ps_engine_open_ports(ps_engine *e);
 status ps_engine_offer(sync_engine *e, sync_blob *out);
 status ps_engine_connect(sync_engine *e, const sync_blob *offers);

@@ -163,6 +163,7 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
         {options->dp_loss > 0, "dp-loss", loss_names[options->dp_loss]},
         {options->dp_lifetimes > 0, "dp-lifetimes", lifetime_names[options->dp_lifetimes]},
         {options->keep_grads, "keep-grads", "it"},
+        {options->payload == PS_PAYLOAD_P2P, "payload", "p2p"},
     };
     TRY(refuse(list, sizeof list / sizeof list[0], name, "with ps=dp"));
     override(out, options);

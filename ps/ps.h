@@ -27,6 +27,9 @@ void ps_read_report(sync_engine *e, ps_report *out);
  * policy, one rank, or a batch that left rank 1 without samples. */
 bool ps_dp_read_sizes(sync_engine *e, ps_dp_sizes *out);
 
+/* Whether gradients are summed and parameters updated by GPUs: device 0's under `dp`, else those beside servers. */
+bool ps_updates_on_gpu(const sync_engine *e);
+
 /* How many steps a rank may be ahead of another: what board_stop_here() is to be told; BOARD_UNBOUNDED
  * where nobody waits. STATUS_USAGE or STATUS_CONFIG as requirements(). */
 status ps_lead(const void *options, const char *policy, int world, int64_t *out);

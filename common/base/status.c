@@ -59,7 +59,7 @@ status fail_errno(status code, const char *format, ...)
 
 void error_context(const char *format, ...)
 {
-    char context[256], message[sizeof record.message];
+    char context[512], message[sizeof record.message];
     va_list args;
     va_start(args, format);
     vsnprintf(context, sizeof context, format, args);

@@ -27,7 +27,14 @@ const device_info *device_get_info(const device *d)
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out)
 {
     *out = (device_memory){.fd = -1, .kind = kind};
-    return d->backend->allocate(d, kind, bytes, out);
+    status rc = d->backend->allocate(d, kind, bytes, out);
+    d->refused = d->refused || rc != STATUS_OK;
+    return rc;
+}
+
+bool device_has_refused(const device *d)
+{
+    return d->refused;
 }
 
 void device_free(device *d, device_memory *memory)

@@ -73,6 +73,9 @@ typedef struct device_memory {
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void device_free(device *d, device_memory *memory);
 
+/* Whether an allocation has failed. */
+bool device_has_refused(const device *d);
+
 /* Lets the device copy from and to this host memory fast, and behind the host; costs nothing elsewhere.
  * Undone before the memory goes. */
 status device_pin(device *d, void *data, size_t bytes);

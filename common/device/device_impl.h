@@ -67,6 +67,7 @@ struct device {
     device_info info;
     device_idle_function idle;
     void *idle_context;
+    bool refused; /* an allocation */
 };
 
 struct device_stream {

@@ -21,6 +21,12 @@ const char *ledger_phase_name(ledger_phase phase)
     return names[phase];
 }
 
+status ledger_blame(ledger_class c, status rc)
+{
+    if (rc != STATUS_OK) error_context("allocating %s", ledger_class_name(c));
+    return rc;
+}
+
 static void note_phase_peak(ledger *l)
 {
     if (l->total.current <= l->phase_peak[l->phase]) return;

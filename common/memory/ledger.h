@@ -9,6 +9,8 @@
 #ifndef COMMON_MEMORY_LEDGER_H
 #define COMMON_MEMORY_LEDGER_H
 
+#include "common/base/status.h"
+
 #include <stdint.h>
 
 /* name, name in reports and JSON */
@@ -67,6 +69,9 @@ typedef struct ledger {
 
 const char *ledger_class_name(ledger_class c);
 const char *ledger_phase_name(ledger_phase phase);
+
+/* Hands `rc` on; where it is a failure, what failed was an allocation of class `c`, and the message says so. */
+status ledger_blame(ledger_class c, status rc);
 
 /* Leaves the present phase and enters `phase`. */
 void ledger_enter(ledger *l, ledger_phase phase);

@@ -86,9 +86,11 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     TRY_GOTO(rc, place_tensors(set), failed);
     size_t arena = (size_t)set->arena_elements * (size_t)dtype_size(set->type);
     size_t buffers = (size_t)set->buffer_elements * (size_t)dtype_size(set->type);
-    TRY_GOTO(rc, device_allocate(d, config->param_kind, arena, &set->params), failed);
-    if (config->gradients) TRY_GOTO(rc, device_allocate(d, config->grad_kind, arena, &set->grads), failed);
-    if (buffers) TRY_GOTO(rc, device_allocate(d, config->buffer_kind, buffers, &set->buffers), failed);
+    TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, config->param_kind, arena, &set->params)), failed);
+    if (config->gradients)
+        TRY_GOTO(rc, ledger_blame(LEDGER_GRADIENTS, device_allocate(d, config->grad_kind, arena, &set->grads)), failed);
+    if (buffers)
+        TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, config->buffer_kind, buffers, &set->buffers)), failed);
     *out = set;
     return STATUS_OK;
 failed:

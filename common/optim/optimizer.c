@@ -131,8 +131,8 @@ static status prepare_kernels(optimizer *o, dtype type)
     return workspace ? device_allocate(o->device, DEVICE_MEMORY_PRIVATE, workspace, &o->workspace) : STATUS_OK;
 }
 
-status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
-                      ledger *l, optimizer **out)
+static status open_with(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
+                        ledger *l, bool idle, optimizer **out)
 {
     *out = NULL;
     optimizer *o = calloc(1, sizeof *o);
@@ -149,14 +149,27 @@ status optimizer_open(device *d, const optimizer_options *options, dtype type, i
                      .ledger = l};
     status rc;
     TRY_GOTO(rc, prepare_kernels(o, type), failed);
-    for (int i = 0; i < o->state_count; i++)
-        TRY_GOTO(rc, device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)(elements * o->element_size), &o->state[i]),
+    for (int i = 0; i < o->state_count && !idle; i++)
+        TRY_GOTO(rc, ledger_blame(LEDGER_OPTIMIZER, device_allocate(d, DEVICE_MEMORY_PRIVATE,
+                                                                    (size_t)(elements * o->element_size), &o->state[i])),
                  failed);
     *out = o;
     return STATUS_OK;
 failed:
     optimizer_close(&o);
     return rc;
+}
+
+status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
+                      ledger *l, optimizer **out)
+{
+    return open_with(d, options, type, elements, logical, l, false, out);
+}
+
+status optimizer_open_idle(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
+                           ledger *l, optimizer **out)
+{
+    return open_with(d, options, type, elements, logical, l, true, out);
 }
 
 void optimizer_close(optimizer **pointer)

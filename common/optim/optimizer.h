@@ -47,6 +47,9 @@ typedef struct optimizer optimizer;
 /* `elements` of one arena; `logical` elements without padding (for the ledger, class OPTIMIZER). */
 status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
                       ledger *l, optimizer **out);
+/* The same for a rank that never updates: it has no state. */
+status optimizer_open_idle(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
+                           ledger *l, optimizer **out);
 void optimizer_close(optimizer **o);
 const optimizer_options *optimizer_get_options(const optimizer *o);
 
@@ -70,7 +73,7 @@ status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, 
 /* torch.nn.utils.clip_grad_norm_'s factor: min(1, max_norm / (norm + 1e-6)). */
 double optimizer_clip_scale(double max_norm, double sum_squares);
 
-/* State arenas for checkpoints: index 0 .. optimizer_state_count() - 1. */
+/* State arenas for checkpoints: index 0 .. optimizer_state_count() - 1; without data where there is no state. */
 device_memory *optimizer_state(optimizer *o, int index);
 
 #endif

@@ -31,7 +31,8 @@ double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc
     if (op->kind == OP_divide && sim_profile_has(p, SIM_HOST_PACK))
         return (cost.bytes_read + cost.bytes_written) / (sim_profile_get(p, SIM_HOST_PACK) * SIM_GB_PER_S);
     sim_constant efficiency = sim_efficiency_of(op->kind);
-    sim_constant peak = precision == SIM_TF32 && is_product(op->kind) ? SIM_PEAK_TF32 : SIM_PEAK_FP32;
+    static const sim_constant peaks[] = {SIM_PEAK_FP32, SIM_PEAK_TF32, SIM_PEAK_HALF};
+    sim_constant peak = peaks[is_product(op->kind) ? precision : SIM_FP32];
     double flops = sim_profile_get(p, peak) * sim_profile_at(p, efficiency, 0); /* per picosecond: TFLOP/s */
     double bytes = sim_profile_get(p, SIM_MEMORY_BANDWIDTH) * SIM_GB_PER_S * sim_profile_at(p, efficiency, 1);
     double arithmetic = cost.flops / flops, traffic = (cost.bytes_read + cost.bytes_written) / bytes;

@@ -65,8 +65,12 @@ static status check(const simulation_config *c, const sim_profile *p)
         return fail(STATUS_CONFIG, "simulation: found %d machines, allowed is 1 or more", c->machines);
     if (c->present < 0 || c->present > c->world)
         return fail(STATUS_INTERNAL, "simulation: found %d of %d ranks present", c->present, c->world);
-    if (c->precision == SIM_TF32 && !sim_profile_has(p, SIM_PEAK_TF32))
-        return fail(STATUS_CONFIG, "profile %s: found precision tf32, allowed is fp32", p->name);
+    /* GPUs have TF32 and bfloat16 from the same generation on; half precision alone is float16. */
+    if (c->precision != SIM_FP32 && !sim_profile_has(p, SIM_PEAK_TF32))
+        return fail(STATUS_CONFIG, "profile %s: found precision %s, allowed is fp32", p->name,
+                    c->precision == SIM_TF32 ? "tf32" : "bf16");
+    if (c->precision == SIM_BF16 && !sim_profile_has(p, SIM_PEAK_HALF))
+        return fail(STATUS_CONFIG, "profile %s: found precision bf16, allowed are fp32 and tf32", p->name);
     return STATUS_OK;
 }
 

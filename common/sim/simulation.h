@@ -9,7 +9,7 @@
 #include "common/sim/rings.h"
 
 /* Of matrix products and convolutions; storage is float32. */
-typedef enum sim_precision { SIM_FP32, SIM_TF32 } sim_precision;
+typedef enum sim_precision { SIM_FP32, SIM_TF32, SIM_BF16 } sim_precision;
 
 /* A constant of the profile that a simulation replaces, all its values; or multiplies them. */
 typedef struct sim_override {

@@ -64,6 +64,7 @@ typedef struct sync_context {
     net_link link;             /* that the engine's transports are to be paced like */
     struct trace *trace;       /* of this rank; NULL: nothing is recorded */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
+    const struct sync_context *front; /* behind a mirror (staged.h): the device in front of it; NULL: there is none */
 } sync_context;
 
 /* One step as the train loop sees it. */
@@ -113,6 +114,8 @@ typedef struct sync_requirements {
     bool one_loss;            /* rank 0 computes one loss over the outputs of all ranks: programs end before it */
     device_memory_kind batch_kind;
     int alike_from;           /* ranks from this one on hold the same memory */
+    int updaters;             /* ranks 0 .. updaters - 1 update parameters; 0: all may */
+    bool updates_in_front;    /* behind a mirror: parameters are updated by the device in front of it */
 } sync_requirements;
 
 /* One row of a policy table as `harness policies` prints it. */

@@ -12,7 +12,7 @@ typedef struct staged_engine {
     device *host;
     device_stream *host_stream, *copies; /* the mirror's; gradients on their way down */
     param_set *mirror;
-    optimizer *optimizer;
+    optimizer *optimizer; /* NULL: the device's own serves */
     device_fence *computed, *arrived; /* gradients: the compute stream has come to so many; so many are down */
     uint64_t announced, told;         /* gradients since the start: on their way, and handed to the engine */
     int *pending;                     /* [param_count] parameters on their way, by number modulo param_count */
@@ -69,7 +69,7 @@ static bool has_buffers(const staged_engine *e)
 
 static int states(const staged_engine *e)
 {
-    return optimizer_state_count(optimizer_get_options(e->optimizer));
+    return e->optimizer ? optimizer_state_count(optimizer_get_options(e->optimizer)) : 0;
 }
 
 /* Everything that a checkpoint or an evaluation reads, or that one has brought. */
@@ -119,6 +119,7 @@ static status open_mirror(staged_engine *e, const sync_requirements *needs, int 
     TRY(param_set_open(e->host, m, c->program, &arenas, &e->mirror));
     if (e->mirror->arena_elements != c->params->arena_elements || e->mirror->type != c->params->type)
         return fail(STATUS_INTERNAL, "the mirror of %s on the host has another shape", m->name);
+    if (needs->updates_in_front) return STATUS_OK;
     return optimizer_open(e->host, optimizer_get_options(c->optimizer), e->mirror->type, e->mirror->arena_elements,
                           c->params->logical_bytes / dtype_size(c->params->type), c->ledger, &e->optimizer);
 }
@@ -363,7 +364,8 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
     inner.device = e->host;
     inner.compute = e->host_stream;
     inner.params = e->mirror;
-    inner.optimizer = e->optimizer;
+    inner.optimizer = e->optimizer ? e->optimizer : context->optimizer;
+    inner.front = &e->base.context;
     TRY_GOTO(rc, type->open(&inner, &e->inner), failed);
     *out = &e->base;
     return STATUS_OK;

@@ -4,7 +4,8 @@
  * gradients, buffers and an optimizer of its own there: the mirror. Gradients come down as they become
  * ready, on a stream of their own beside the backward pass; the engine is told when they are there.
  * Parameters go up before their first use, buffers before every forward pass. Reduction and optimizer run on
- * the host: right on every machine, and as fast as its memory and bus.
+ * the host, unless the engine's requirements say that it updates in front of the mirror, with
+ * sync_context.front: then there is one optimizer, the device's.
  *
  * The mirror is in no ledger: it is what a transport's buffers are. */
 #ifndef COMMON_SYNC_STAGED_H

@@ -1,7 +1,6 @@
 /* harness reproduce TABLE: published tables, by virtual devices. */
 #include "harness/commands/commands.h"
 
-#include "common/checkpoint/atomic_file.h"
 #include "harness/commands/output.h"
 #include "harness/reproduce/reproduce.h"
 #include "harness/run/run_result.h"
@@ -78,26 +77,13 @@ static status profile_of(const char *device, const char **out)
     return STATUS_OK;
 }
 
-static status write_text(const text_buffer *text, const char *path)
-{
-    atomic_file file;
-    TRY(atomic_file_open(path, &file));
-    status rc = atomic_file_append(&file, text->data, text->length);
-    if (rc == STATUS_OK) return atomic_file_commit(&file);
-    atomic_file_abandon(&file);
-    return rc;
-}
-
 static status render(const reproduction_report *r, const char *path,
                      void (*write)(const reproduction_report *r, text_buffer *out))
 {
     text_buffer text = {0};
     if (!path) return STATUS_OK;
     write(r, &text);
-    status rc =
-        text.out_of_memory ? fail(STATUS_SYSTEM, "no memory for the output") : write_text(&text, path);
-    text_free(&text);
-    return rc;
+    return output_file(&text, path);
 }
 
 static status print(const reproduction_report *r, const reproduce_options *o)

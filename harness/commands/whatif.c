@@ -9,13 +9,11 @@
 #include <string.h>
 
 typedef struct whatif_options {
-    const char *profile, *gpus, *policy, *link, *json;
+    const char *profile, *gpus, *policy, *link, *json, *csv;
     int64_t batch, nodes;
-    int precision;
+    bool tf32, bf16;
     uint64_t jitter;
 } whatif_options;
-
-static const char *const precision_names[] = {"fp32", "tf32", NULL};
 
 #define FIELD(name) offsetof(whatif_options, name)
 static const option option_list[] = {
@@ -57,12 +55,14 @@ static const option option_list[] = {
      .type = OPTION_TEXT,
      .offset = FIELD(link),
      .help = "of a network adapter instead of the profile's: 12.5GB/s,2us"},
-    {.name = "precision",
-     .type = OPTION_CHOICE,
-     .offset = FIELD(precision),
-     .initial = "fp32",
-     .choices = precision_names,
-     .help = "of matrix products and convolutions"},
+    {.name = "tf32",
+     .type = OPTION_FLAG,
+     .offset = FIELD(tf32),
+     .help = "matrix products and convolutions multiply in TF32"},
+    {.name = "bf16",
+     .type = OPTION_FLAG,
+     .offset = FIELD(bf16),
+     .help = "products multiply in bfloat16, all that is stored stays float32"},
     {.name = "jitter",
      .argument = "SEED",
      .type = OPTION_INT,
@@ -75,6 +75,11 @@ static const option option_list[] = {
      .type = OPTION_TEXT,
      .offset = FIELD(json),
      .help = "write JSON there; -: to stdout, without the table"},
+    {.name = "csv",
+     .argument = "FILE",
+     .type = OPTION_TEXT,
+     .offset = FIELD(csv),
+     .help = "write CSV there, a line a point; -: likewise"},
 };
 static const option_table whatif_option_table = {"What if", option_list,
                                                  sizeof option_list / sizeof option_list[0]};
@@ -127,15 +132,26 @@ static status parse_link(const char *text, simulation_config *out)
     return STATUS_OK;
 }
 
+static bool to_stdout(const char *path)
+{
+    return path && strcmp(path, "-") == 0;
+}
+
 static status ask(bound *b)
 {
     whatif_question q = {.machine = {.profile = b->options.profile,
                                      .machines = (int)b->options.nodes,
-                                     .precision = (sim_precision)b->options.precision,
+                                     .precision = b->options.tf32   ? SIM_TF32
+                                                  : b->options.bf16 ? SIM_BF16
+                                                                    : SIM_FP32,
                                      .jitter_seed = b->options.jitter},
                          .model = b->model,
                          .optimizer = b->optimizer,
                          .batch = b->options.batch};
+    if (b->options.tf32 && b->options.bf16)
+        return fail(STATUS_USAGE, "found both --tf32 and --bf16, allowed is one of them");
+    if (to_stdout(b->options.json) && to_stdout(b->options.csv))
+        return fail(STATUS_USAGE, "found both --json - and --csv -, allowed is one of them");
     TRY(parse_link(b->options.link, &q.machine));
     TRY(whatif_parse_gpus(b->options.gpus, &q));
     TRY(whatif_parse_policies(b->options.policy, &q));
@@ -144,7 +160,11 @@ static status ask(bound *b)
     status rc = whatif_ask(&q, answer);
     text_buffer text = {0};
     if (rc == STATUS_OK && b->options.json) rc = output_json(whatif_json(&q, answer), b->options.json);
-    if (rc == STATUS_OK && !(b->options.json && strcmp(b->options.json, "-") == 0)) {
+    if (rc == STATUS_OK && b->options.csv) {
+        whatif_csv(&q, answer, &text);
+        rc = output_file(&text, b->options.csv);
+    }
+    if (rc == STATUS_OK && !to_stdout(b->options.json) && !to_stdout(b->options.csv)) {
         whatif_text(&q, answer, &text);
         rc = output_text(&text);
     }

@@ -13,6 +13,7 @@ const char *report_text_at(const json_t *object, const char *path);
 
 /* report_ps.c: nothing where the job has none of it. */
 void report_staleness(const json_t *job, text_buffer *out);
+void report_updates(const json_t *job, text_buffer *out);
 void report_dataparallel_memory(const json_t *job, text_buffer *out);
 
 #endif

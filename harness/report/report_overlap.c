@@ -79,7 +79,8 @@ void report_overlap(const json_t *result, text_buffer *out)
     text_append(out, "\n");
     row_of_phase(jobs, count, "in all", "communication_ns", out);
     row_of_phase(jobs, count, "  hidden behind computation", "hidden_communication_ns", out);
-    row_of_phase(jobs, count, "exposed: computation waited", "exposed_communication_ns", out);
+    row_of_phase(jobs, count, "  exposed: computation waited", "exposed_communication_ns", out);
+    row_of_phase(jobs, count, "waiting for other ranks", "waiting_ns", out);
     row_of_phase(jobs, count, "first all-reduce to end of backward (PyTorch)", "first_to_backward_end_ns",
                  out);
     bytes_row(jobs, count, out);

@@ -163,6 +163,7 @@ static void job_table(const json_t *result, text_buffer *out)
     row_of_jobs(jobs, "  forward", CELL_TIME, "phases.forward_ns.median_ns", out);
     row_of_jobs(jobs, "  backward", CELL_TIME, "phases.backward_ns.median_ns", out);
     row_of_jobs(jobs, "  communication not hidden", CELL_TIME, "phases.exposed_communication_ns.median_ns", out);
+    row_of_jobs(jobs, "  waiting for other ranks", CELL_TIME, "phases.waiting_ns.median_ns", out);
     row_of_jobs(jobs, "  optimizer", CELL_TIME, "phases.optimizer_ns.median_ns", out);
     row_of_jobs(jobs, "  batch and other", CELL_TIME, "rest_median_ns", out);
     row_of_jobs(jobs, "samples/s, together", CELL_RATE, "throughput.samples_per_second", out);
@@ -300,6 +301,7 @@ void report_text(const json_t *result, text_buffer *out)
     {
         memory_table(job, out);
         report_dataparallel_memory(job, out);
+        report_updates(job, out);
         report_staleness(job, out);
     }
 }

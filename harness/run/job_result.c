@@ -61,7 +61,7 @@ static status phase_statistics(const json_t *ranks, const char *key, across how,
 static status add_times(json_t *job, const json_t *ranks)
 {
     static const char *const keys[] = {"load_ns",      "forward_ns", "backward_ns", "exposed_communication_ns",
-                                       "optimizer_ns", "other_ns",   "communication_ns",
+                                       "waiting_ns",   "optimizer_ns", "other_ns", "communication_ns",
                                        "hidden_communication_ns",    "first_to_backward_end_ns",
                                        "last_bucket_ns"};
     statistics s;

@@ -134,3 +134,19 @@ status ledger_plan_make(const run_config *c, const run_plan *p, json_t **out)
     if (rc != STATUS_OK) json_decref(jobs);
     return rc;
 }
+
+status ledger_plan_first(const run_config *c, const run_plan *p, int engine, ledger *first, ledger *other, int *another)
+{
+    const sync_engine_type *type = engine_table[engine];
+    sync_requirements needs = {0};
+    planned_job planned = {0};
+    int world = run_config_world(c, engine);
+    TRY(type->requirements(c->engine_options[engine], c->policies[engine], world, &needs));
+    TRY(plan_rank(c, p, engine, 0, &needs, &planned));
+    *first = *other = planned.memory;
+    *another = needs.alike_from < world ? needs.alike_from : 0;
+    if (*another == 0) return STATUS_OK;
+    TRY(plan_rank(c, p, engine, *another, &needs, &planned));
+    *other = planned.memory;
+    return STATUS_OK;
+}

@@ -10,4 +10,8 @@
  * figures behind the last. The caller's. Allocates no tensor. */
 status ledger_plan_make(const run_config *config, const run_plan *plan, json_t **out);
 
+/* The ledgers of rank 0 and of the first rank, `another`, that is not as rank 0 is; 0: there is none. */
+status ledger_plan_first(const run_config *config, const run_plan *plan, int engine, ledger *first, ledger *other,
+                         int *another);
+
 #endif

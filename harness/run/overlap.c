@@ -15,11 +15,25 @@ void overlap_close(overlap *o)
     *o = (overlap){0};
 }
 
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* What was hidden cannot have been waited for. */
+static void hide(step_times *t, int64_t hidden)
+{
+    int64_t waited = t->exposed + t->waiting;
+    t->hidden = smaller(hidden, t->communication);
+    t->exposed = smaller(waited, t->communication - t->hidden);
+    t->waiting = waited - t->exposed;
+}
+
 void overlap_take(overlap *o, const sync_engine *engine, step_result *result)
 {
     step_times *t = &result->times;
     if (engine->type != &sync_ring) {
-        t->hidden = t->communication > t->exposed ? t->communication - t->exposed : 0;
+        t->hidden = t->communication - t->exposed;
         return;
     }
     int count = ring_bucket_records(engine, o->seen, o->records, o->capacity);
@@ -28,7 +42,7 @@ void overlap_take(overlap *o, const sync_engine *engine, step_result *result)
     ring_overlap figures = ring_overlap_of(o->records, count, result->backward_end_ns);
     o->seen = last->id;
     o->last_bucket_bytes = last->bytes;
-    t->hidden = figures.hidden_ns;
+    hide(t, figures.hidden_ns);
     t->first_to_backward_end = figures.pytorch_ns;
     t->last_bucket = last->finished_ns - last->started_ns;
 }

@@ -22,6 +22,12 @@ json_t *ps_result_staleness(sync_engine *e)
                      (json_int_t)report.most, "mean", report.mean, "histogram", histogram);
 }
 
+json_t *ps_result_updates(const sync_engine *e)
+{
+    if (!is_ps(e)) return json_null();
+    return json_string(ps_updates_on_gpu(e) ? "gpu" : "host");
+}
+
 /* ---- memory by phase --------------------------------------------------------------------------- */
 
 /* At the end of a phase, workspace aside: libraries' scratch is no part of the formula. */

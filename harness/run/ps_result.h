@@ -11,6 +11,9 @@
 /* A rank's "staleness"; null under other engines. NULL without memory. In settled state. */
 json_t *ps_result_staleness(sync_engine *e);
 
+/* Of the job: who sums and updates, "gpu" or "host"; null under other engines. */
+json_t *ps_result_updates(const sync_engine *e);
+
 /* On rank 0: the sizes of `dp`; false under other policies and engines. */
 bool ps_result_sizes(sync_engine *e, ps_dp_sizes *out);
 

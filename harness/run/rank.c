@@ -2,6 +2,7 @@
 
 #include "common/data/batches.h"
 #include "common/net/rendezvous.h"
+#include "harness/run/imbalance.h"
 #include "harness/run/job_result.h"
 #include "harness/run/ps_result.h"
 #include "harness/run/rank_checkpoint.h"
@@ -177,7 +178,12 @@ static status open_trainer(rank_state *s)
     TRY(rank_trace_open(s->config, s->model, &s->trace));
     t.trace = s->trace.recorder;
     TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
-    TRY(trainer_open(&t, &s->trainer));
+    bool refused = false;
+    t.refused = &refused;
+    status rc = trainer_open(&t, &s->trainer);
+    if (refused && p->engine == ENGINE_PS)
+        imbalance_tell(s->config, &(run_plan){.set = s->set, .model = s->model}, p->engine);
+    if (rc != STATUS_OK) return rc;
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
 }
 
@@ -391,12 +397,13 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     int engine = s->place->engine;
     char text[24];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s, s:b, s:o}", "engine", engine_table[engine]->name, "policy",
+    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:b, s:I, s:I, s:b, s:s, s:b, s:o, s:o}", "engine", engine_table[engine]->name, "policy",
                      s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
                      run_config_threads(s->config, engine), "device", info->name, "simulated", (int)info->simulated,
                      "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step, "stopped_early",
                      (int)s->stopped, "parameter_hash", text, "one_loss",
-                     (int)trainer_has_one_loss(s->trainer), "servers", json_array());
+                     (int)trainer_has_one_loss(s->trainer), "updates_on", ps_result_updates(trainer_engine(s->trainer)),
+                     "servers", json_array());
 }
 
 static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_outcome *out)

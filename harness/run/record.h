@@ -13,6 +13,7 @@
     X(forward, "forward_ns")                                                                         \
     X(backward, "backward_ns")                                                                       \
     X(exposed, "exposed_communication_ns")                                                           \
+    X(waiting, "waiting_ns")                                                                         \
     X(optimizer, "optimizer_ns")                                                                     \
     X(other, "other_ns")                                                                             \
     X(communication, "communication_ns")                                                             \

@@ -20,7 +20,6 @@ static const char *const level_names[] = {LOG_LEVELS(LEVEL_NAME) NULL};
 #undef LEVEL_NAME
 
 enum { MOST_RANKS = 1024, MOST_VIRTUAL_RANKS = 1000000 };
-static const char *const precision_names[] = {"fp32", "tf32", NULL};
 
 #define FIELD(name) offsetof(run_options, name)
 static const option run_option_list[] = {
@@ -32,9 +31,9 @@ static const option run_option_list[] = {
      .help = "auto (cuda where there is a GPU, else cpu), cpu, cuda, reference, or sim[:PROFILE] for virtual"
              " time, see `harness profiles`"},
     {.name = "tf32", .type = OPTION_FLAG, .offset = FIELD(tf32),
-     .help = "cuda: matrix products and convolutions multiply in TF32"},
+     .help = "cuda, sim: matrix products and convolutions multiply in TF32"},
     {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
-     .help = "cuda, cpu with AVX512_BF16: products multiply in bfloat16, all that is stored stays float32"},
+     .help = "cuda, sim, cpu with AVX512_BF16: products multiply in bfloat16, all that is stored stays float32"},
     {.name = "cudnn-benchmark", .type = OPTION_FLAG, .offset = FIELD(cudnn_benchmark),
      .help = "cuda: before the first step, time cuDNN's deterministic algorithms and take the fastest: two runs may"
              " differ in bits"},
@@ -81,8 +80,6 @@ static const option run_option_list[] = {
      .help = "virtual devices: GPUs and kernels differ, drawn from SEED (0: all alike)"},
     {.name = "nodes", .argument = "N", .type = OPTION_INT, .offset = FIELD(nodes), .initial = "0", .high = 65536,
      .help = "virtual devices: machines [as many as the ranks fill]"},
-    {.name = "precision", .type = OPTION_CHOICE, .offset = FIELD(precision), .initial = "fp32",
-     .choices = precision_names, .help = "virtual devices: of matrix products and convolutions"},
 };
 const option_table run_option_table = {"Run", run_option_list, sizeof run_option_list / sizeof run_option_list[0]};
 
@@ -129,8 +126,8 @@ const char *run_config_profile(const run_config *c)
 /* What only virtual devices know. */
 static status check_virtual(const run_config *c)
 {
-    static const char *const names[] = {"jitter", "nodes", "precision"};
-    for (int i = 0; i < 3; i++)
+    static const char *const names[] = {"jitter", "nodes"};
+    for (int i = 0; i < 2; i++)
         if (options_given(&c->bindings[0], names[i]))
             return fail(STATUS_USAGE, "option --%s: found device %s, allowed is sim:PROFILE", names[i], c->run.device);
     if (c->run.gpus > MOST_RANKS)
@@ -143,6 +140,7 @@ static status check_device(const run_config *c)
 {
     static const char *const devices[] = {"auto", "cpu", "cuda", "reference", "sim:PROFILE"};
     enum { COUNT = sizeof devices / sizeof devices[0] };
+    if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "found both --tf32 and --bf16, allowed is one of them");
     if (run_config_is_virtual(c)) return STATUS_OK;
     TRY(check_virtual(c));
     bool known = false;
@@ -151,15 +149,13 @@ static status check_device(const run_config *c)
     if (!known)
         return fail(STATUS_USAGE, "option --device: found '%s', allowed is one of %s", c->run.device,
                     text_join(allowed, sizeof allowed, devices, COUNT));
-    if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "found both --tf32 and --bf16, allowed is one of them");
     return STATUS_OK;
 }
 
 static status refuse_cuda_options(const run_config *c)
 {
     const run_options *r = &c->run;
-    const char *name = r->tf32              ? "tf32"
-                       : r->share_gpu       ? "share-gpu"
+    const char *name = r->share_gpu         ? "share-gpu"
                        : r->cudnn_benchmark ? "cudnn-benchmark"
                        : r->cuda_graph      ? "cuda-graph"
                                             : NULL;
@@ -175,15 +171,18 @@ static status choose_device(run_config *c)
     if (automatic) c->run.device = gpus > 0 ? "cuda" : "cpu";
     bool cuda = strcmp(c->run.device, "cuda") == 0;
     if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != RUN_NONE) c->run.gpus = gpus;
+    bool virtual = run_config_is_virtual(c);
     if (!cuda) TRY(refuse_cuda_options(c));
+    if (!cuda && !virtual && c->run.tf32)
+        return fail(STATUS_USAGE, "option --tf32: found device %s, allowed is cuda or sim:PROFILE", c->run.device);
     if (c->run.cuda_graph && c->run.mode != RUN_NONE)
         return fail(STATUS_CONFIG,
                     "option --cuda-graph: found mode %s, allowed is none: other engines work between the operations of "
                     "a pass",
                     mode_names[c->run.mode]);
-    if (c->run.bf16 && !cuda && strcmp(c->run.device, "cpu") != 0)
-        return fail(STATUS_USAGE, "option --bf16: found device %s, allowed is cuda or cpu", c->run.device);
-    if (c->run.bf16 && !cuda) { /* whether this processor can is known to the device */
+    if (c->run.bf16 && !cuda && !virtual && strcmp(c->run.device, "cpu") != 0)
+        return fail(STATUS_USAGE, "option --bf16: found device %s, allowed is cuda or cpu, or sim:PROFILE", c->run.device);
+    if (c->run.bf16 && !cuda && !virtual) { /* whether this processor can is known to the device */
         device_config cpu = {.name = "cpu", .world = 1, .threads = 1, .precision = DEVICE_PRECISION_BF16};
         device *d = NULL;
         TRY(device_open(&cpu, &d));

@@ -34,7 +34,6 @@ typedef struct run_options {
     int inline_progress; /* 0 auto, 1 thread, 2 inline */
     uint64_t jitter;     /* virtual devices: seed; 0: none */
     int64_t nodes;       /* virtual devices: machines; 0: as many as the ranks fill */
-    int precision;       /* virtual devices: sim_precision */
 } run_options;
 
 extern const option_table run_option_table;

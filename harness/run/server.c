@@ -6,6 +6,7 @@
 #include "ps/server/server_process.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 typedef struct server_state {
@@ -27,6 +28,12 @@ static int member_count(const server_state *s)
     return s->place->world + s->place->servers;
 }
 
+/* A server of its own has no GPU: where ranks compute on GPUs it works on the host, as their mirrors do. */
+static const char *device_name(const run_config *c)
+{
+    return strcmp(c->run.device, "cuda") == 0 ? "cpu" : c->run.device;
+}
+
 /* Parameters without gradients, in the layout of the ranks' own program; the optimizer has its state. */
 static status open_parts(server_state *s)
 {
@@ -38,7 +45,7 @@ static status open_parts(server_state *s)
                                            &needs));
     TRY(run_config_build(c, &s->set, &s->model, &resolved));
     device_config device = {
-        .name = c->run.device, .rank = s->place->rank, .world = s->place->world, .threads = threads};
+        .name = device_name(c), .rank = s->place->rank, .world = s->place->world, .threads = threads};
     TRY(device_open(&device, &s->device));
     dtype type = device_get_info(s->device)->compute_type;
     nn_program_config program = {

@@ -44,7 +44,7 @@ static void on_step(void *context, int rank, trainer *t, const step_result *r)
     raise(&f->step_ms, ms(r->times.total));
     raise(&f->forward_ms, ms(r->forward_end_ns - r->forward_begin_ns));
     raise(&f->backward_ms, ms(reduced - r->backward_begin_ns));
-    raise(&f->exposed_ms, ms(r->times.exposed));
+    raise(&f->exposed_ms, ms(r->times.exposed + r->times.waiting));
     raise(&f->optimizer_ms, ms(r->times.optimizer));
     raise(&f->load_ms, ms(r->times.load));
 }

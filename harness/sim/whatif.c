@@ -171,6 +171,21 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
                      "that is faster.\n");
 }
 
+void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *out)
+{
+    text_append(out, "profile,model,batch_per_rank,policy,gpus,step_ms,exposed_ms,efficiency,samples_per_second,"
+                     "memory_peak_bytes,tree_step_ms\n");
+    for (int p = 0; p < q->policy_count; p++)
+        for (int i = 0; i < q->size_count; i++) {
+            const whatif_point *x = &a->points[p][i];
+            text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%lld,", q->machine.profile, q->model.name,
+                        (long long)q->batch, q->policies[p], q->gpus[i], x->step_ms, x->exposed_ms, x->efficiency,
+                        x->samples_per_s, (long long)x->most_bytes);
+            if (x->tree_ms > 0) text_append(out, "%.9g", x->tree_ms);
+            text_append(out, "\n");
+        }
+}
+
 json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
 {
     json_t *rows = json_array();

@@ -65,19 +65,23 @@ static status open_loss(trainer *t)
     return STATUS_OK;
 }
 
+static status allocate(trainer *t, ledger_class class, device_memory_kind kind, int64_t bytes, device_memory *out)
+{
+    return ledger_blame(class, device_allocate(t->device, kind, (size_t)bytes, out));
+}
+
 static status open_memory(trainer *t)
 {
-    device *d = t->device;
     int64_t batch = largest_batch(t);
     device_memory_kind kind = t->needs.batch_kind;
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)t->memory.activation_bytes, &t->memory.activations));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)t->memory.workspace_bytes, &t->memory.workspace));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &t->memory.loss));
-    TRY(device_allocate(d, kind, (size_t)(batch * t->input_sample * dtype_size(t->input_type)), &t->input));
-    TRY(device_allocate(d, kind, (size_t)(batch * t->target_sample * dtype_size(t->target_type)), &t->target));
+    TRY(allocate(t, LEDGER_ACTIVATIONS, DEVICE_MEMORY_PRIVATE, t->memory.activation_bytes, &t->memory.activations));
+    TRY(allocate(t, LEDGER_WORKSPACE, DEVICE_MEMORY_PRIVATE, t->memory.workspace_bytes, &t->memory.workspace));
+    TRY(allocate(t, LEDGER_OUTPUTS, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &t->memory.loss));
+    TRY(allocate(t, LEDGER_BATCH, kind, batch * t->input_sample * dtype_size(t->input_type), &t->input));
+    TRY(allocate(t, LEDGER_BATCH, kind, batch * t->target_sample * dtype_size(t->target_type), &t->target));
     if (t->slots[0].program->masked) {
         size_t bytes = (size_t)(batch * t->target_sample) * sizeof(int32_t);
-        TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, bytes, &t->index));
+        TRY(allocate(t, LEDGER_BATCH, DEVICE_MEMORY_PRIVATE, (int64_t)bytes, &t->index));
         t->rows = calloc(1, bytes);
         t->row_targets = calloc(1, bytes);
         if (!t->rows || !t->row_targets) return fail(STATUS_SYSTEM, "no memory for the targets of a batch");
@@ -133,8 +137,9 @@ static status open_params(trainer *t)
     int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
     int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
-    return optimizer_open(t->device, c->optimizer, t->params->type, t->params->arena_elements, logical, &t->ledger,
-                          &t->optimizer);
+    bool idle = t->needs.updaters > 0 && c->rank >= t->needs.updaters;
+    return (idle ? optimizer_open_idle : optimizer_open)(t->device, c->optimizer, t->params->type,
+                                                         t->params->arena_elements, logical, &t->ledger, &t->optimizer);
 }
 
 static status open_engine(trainer *t)
@@ -218,6 +223,7 @@ status trainer_open(const trainer_config *config, trainer **out)
     t->memory.activations.fd = t->memory.workspace.fd = t->memory.loss.fd = t->input.fd = t->target.fd = t->index.fd = -1;
     status rc = open_all(t);
     if (rc == STATUS_SYSTEM && t->device && !device_get_info(t->device)->host_addressable) tell_memory(t);
+    if (config->refused) *config->refused = t->device && device_has_refused(t->device);
     if (rc != STATUS_OK) trainer_close(&t);
     *out = t;
     return rc;

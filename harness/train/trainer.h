@@ -43,15 +43,18 @@ typedef struct trainer_config {
     const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
     net_link link;                     /* emulated between the ranks, or zero */
     struct trace *trace;               /* NULL: nothing is recorded */
+    bool *refused;                     /* set by trainer_open(): the device had no memory for something; or NULL */
     transport_hub *hub;                /* of ranks that are threads of one process; NULL: every rank has a process */
 } trainer_config;
 
 enum { STEP_NOT_MEASURED = -1 };
 
-/* What a step took, in ns; STEP_NOT_MEASURED where nobody looks. Waits for communication are in `exposed` and in no other phase; an update on a
+/* What a step took, in ns; STEP_NOT_MEASURED where nobody looks. The compute thread's waits are in `exposed` and
+ * `waiting` and in no other phase: as far as communication was in flight and not hidden it was exposed, and the rest
+ * was waiting for ranks that come later. So exposed + hidden <= communication. An update on a
  * server's thread is in `optimizer`, beside the others, which add up to the total without it. */
 typedef struct step_times {
-    int64_t total, load, forward, backward, exposed, optimizer, other;
+    int64_t total, load, forward, backward, exposed, waiting, optimizer, other;
     int64_t communication; /* in flight, whatever computation did meanwhile */
     int64_t hidden;        /* of it, behind computation */
     int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */

@@ -374,17 +374,19 @@ static void report_step(trainer *t, step_result *out)
     int64_t begin = device_mark_ns(s, MARK_BEGIN), end = device_mark_ns(s, MARK_END);
     int64_t after = take_counters(t);
     take_marks(t, begin);
+    int64_t waited = t->exposed_rest + t->exposed_forward + t->exposed_backward + after;
     step_times times = {.total = end - begin,
                         .load = t->sums.load,
                         .forward = t->sums.forward - t->exposed_forward,
                         .backward = t->sums.backward - t->exposed_backward,
-                        .exposed = t->exposed_rest + t->exposed_forward + t->exposed_backward + after,
+                        .exposed = waited < t->counters.total_ns ? waited : t->counters.total_ns,
                         .optimizer = t->counters.optimizer_ns,
                         .communication = t->counters.total_ns,
                         .hidden = STEP_NOT_MEASURED,
                         .first_to_backward_end = STEP_NOT_MEASURED,
                         .last_bucket = STEP_NOT_MEASURED};
-    times.other = times.total - times.load - times.forward - times.backward - times.exposed -
+    times.waiting = waited - times.exposed;
+    times.other = times.total - times.load - times.forward - times.backward - waited -
                   (times.optimizer - t->counters.optimizer_aside_ns);
     *out = (step_result){.index = t->step.index,
                          .begin_ns = begin,

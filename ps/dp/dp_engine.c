@@ -21,7 +21,8 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
                                .shares_buffers = true,
                                .whole_batch = true,
                                .one_loss = p.loss == PS_DP_LOSS_DEVICE0,
-                               .alike_from = 1};
+                               .alike_from = 1,
+                               .updaters = 1};
     return STATUS_OK;
 }
 
@@ -39,8 +40,8 @@ static status open_outputs(dp_engine *e)
     const sync_context *c = &e->base.context;
     int64_t each = largest_output(e);
     e->gradient_offset = dp_lean(e) ? 0 : each;
-    TRY(device_allocate(c->device, e->base.context.params->params.kind,
-                        (size_t)(dp_lean(e) ? each : 4 * each), &e->outputs));
+    TRY(ledger_blame(LEDGER_OUTPUTS, device_allocate(c->device, e->base.context.params->params.kind,
+                                                     (size_t)(dp_lean(e) ? each : 4 * each), &e->outputs)));
     c->exchange->all_outputs = e->outputs.data;
     c->exchange->all_gradients = (char *)e->outputs.data + e->gradient_offset;
     return STATUS_OK;
@@ -52,10 +53,12 @@ static status open_chunks(dp_engine *e)
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
     size_t chunk = (size_t)e->reduce.largest_bytes;
-    if (!dp_lean(e))
-        return device_allocate(c->device, DEVICE_MEMORY_PRIVATE, dp_is_root(e) ? 2 * chunk : chunk, &e->chunks);
+    if (!dp_lean(e)) {
+        size_t bytes = dp_is_root(e) ? 2 * chunk : chunk;
+        return ledger_blame(LEDGER_BUCKETS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, bytes, &e->chunks));
+    }
     if (info->host_addressable || !info->real || !dp_is_root(e)) return STATUS_OK;
-    return device_allocate(c->device, DEVICE_MEMORY_PRIVATE, chunk, &e->landing);
+    return ledger_blame(LEDGER_BUCKETS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, chunk, &e->landing));
 }
 
 static status open_places(dp_engine *e)
@@ -83,8 +86,10 @@ static status open_memory(dp_engine *e)
     TRY(open_chunks(e));
     if (!dp_is_root(e)) return STATUS_OK;
     if (dp_one_loss(e)) TRY(open_outputs(e));
-    if (!dp_lean(e)) TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->results));
-    if (e->policy.keep_grads) TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->kept));
+    if (!dp_lean(e))
+        TRY(ledger_blame(LEDGER_GRADIENTS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->results)));
+    if (e->policy.keep_grads)
+        TRY(ledger_blame(LEDGER_GRADIENTS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, arena, &e->kept)));
     e->shares = calloc((size_t)c->world * (size_t)e->largest_sum + 1, sizeof *e->shares);
     return e->shares ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sums of layers");
 }
@@ -224,16 +229,10 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
 static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
-    bool root = dp_is_root(e);
-    for (int r = root ? 1 : 0; e->meeting.segments && e->places.device && r < (root ? e->base.context.world : 1); r++) {
-        for (int i = 0; i < PS_SEGMENTS; i++) {
-            const shm_segment *s = &e->meeting.segments[r * PS_SEGMENTS + i];
-            if (root && i != PS_SEGMENT_GRADS) continue;
-            if (pin) TRY(device_pin(d, s->data, (size_t)s->bytes));
-            else device_unpin(d, s->data);
-        }
-    }
-    return STATUS_OK;
+    if (!e->places.device) return STATUS_OK;
+    if (!dp_is_root(e)) return ps_pin_segments(&e->meeting, d, 0, PS_SEGMENTS, 1, 0, pin);
+    return ps_pin_segments(&e->meeting, d, PS_SEGMENTS, e->base.context.world * PS_SEGMENTS, PS_SEGMENTS,
+                           PS_SEGMENT_GRADS, pin);
 }
 
 static void dp_close(sync_engine *base)

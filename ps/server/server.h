@@ -6,6 +6,7 @@
 
 #include "common/optim/optimizer.h"
 #include "common/sync/agent.h"
+#include "common/sync/engine.h"
 #include "ps/plan.h"
 #include "ps/policy.h"
 #include "ps/port.h"
@@ -20,7 +21,8 @@ typedef struct ps_server_config {
     const ps_plan *plan;
     device *device;
     param_set *params; /* beside a rank: the rank's, else the server's own, without gradients */
-    optimizer *optimizer;
+    const struct sync_context *front; /* `params` are the mirror of this one's, whose device sums and updates; or NULL */
+    optimizer *optimizer; /* of the device that updates */
     ledger *ledger;
     bool beside;       /* worker `index` is the partner */
     int threads;

@@ -95,13 +95,16 @@ static status settle(ps_server *s, int worker, int64_t pull, int64_t round)
 
 /* ---- pulls ------------------------------------------------------------------------------------ */
 
-static void initialise(ps_server *s, int worker)
+static status initialise(ps_server *s, int worker)
 {
-    if (s->initialised || worker != s->port.partner) return;
-    for (int local = 0; local < s->count; local++)
+    if (s->initialised || worker != s->port.partner) return STATUS_OK;
+    for (int local = 0; local < s->count; local++) {
         copy_pieces(s, local, s->params, s->workers[worker].params);
+        if (s->gpu) TRY(server_gpu_start(s, local));
+    }
     s->initialised = true;
     for (int local = 0; local < s->count; local++) server_key_moved(s, local);
+    return STATUS_OK;
 }
 
 status server_take_pull(ps_server *s, int worker, const message_header *h)
@@ -109,7 +112,7 @@ status server_take_pull(ps_server *s, int worker, const message_header *h)
     int64_t pull = h->step, round = h->integers[PS_INT_ROUND];
     if (pull < 1 || round < 0)
         return fail(STATUS_PROTOCOL, "rank %d asks with pull %" PRId64 " of step %" PRId64, worker, pull, round);
-    if (h->flags & PS_PULL_FIRST) initialise(s, worker);
+    if (h->flags & PS_PULL_FIRST) TRY(initialise(s, worker));
     if (h->flags & PS_PULL_SETTLE) return settle(s, worker, pull, round);
     if (h->flags & PS_PULL_BUFFERS) ask_for_buffers(s, worker, pull, oldest_round(s, round));
     if (h->flags & PS_PULL_KEYS)

@@ -48,8 +48,18 @@ typedef struct server_apply {
     int local, worker;
 } server_apply;
 
+/* The GPU that sums and updates. Arenas are as if of a whole one. */
+typedef struct server_gpu {
+    device *device;
+    device_stream *stream;
+    char *params, *sums;
+    const char *own_grads; /* sync: of the rank beside it; NULL: they are taken from the host */
+    device_memory params_memory, sums_memory, landing; /* landing: one piece of what a rank has pushed */
+} server_gpu;
+
 struct ps_server {
     ps_server_config c;
+    server_gpu *gpu; /* NULL: the host's threads do it */
     ps_port port;
     sync_agent *agent;
     device_stream *stream;
@@ -153,6 +163,13 @@ status server_send(ps_server *s, int worker, const message_header *h, const mess
 /* server_sum.c: arithmetic and the memory that it needs. */
 status server_sum_open(ps_server *s);
 void server_sum_close(ps_server *s);
+/* Element 0 of piece `index` of what `worker` has pushed for the key's present round; host memory. */
+const char *server_pushed_piece(ps_server *s, int local, int worker, int index);
+/* The address at which an arena would begin of which `data` is element `first`. */
+static inline char *server_as_arena(const void *data, int64_t first, size_t element)
+{
+    return (char *)((uintptr_t)data - (uintptr_t)first * element);
+}
 /* What is done with a key. */
 typedef struct server_work {
     int local;
@@ -167,6 +184,14 @@ status server_do(ps_server *s, const server_work *work);
 void server_copy_push(ps_server *s, int local, int worker, const ps_message *m);
 /* The shard's squared norm: of the averages, or of what `worker` has pushed. */
 status server_squares(ps_server *s, int worker, double *out);
+
+/* server_gpu.c: the same by the GPU; what it updates comes down to `params`. */
+status server_gpu_open(ps_server *s);
+void server_gpu_close(ps_server *s);
+status server_gpu_do(ps_server *s, const server_work *work);
+status server_gpu_squares(ps_server *s, int worker, double *out);
+/* Takes a key's parameters from `params`. */
+status server_gpu_start(ps_server *s, int local);
 
 /* server_update.c */
 /* A gradient came; takes over the message. */

@@ -139,7 +139,7 @@ status ps_server_error(ps_server *s)
 
 const void *ps_server_averages(const ps_server *s)
 {
-    return s->sums;
+    return s->gpu ? s->gpu->sums : s->sums;
 }
 
 int64_t ps_server_take_update_ns(ps_server *s)

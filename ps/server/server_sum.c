@@ -13,12 +13,6 @@
  * call in threads of its own. */
 enum { CHUNK = 8192 };
 
-/* The address at which an arena would begin of which `data` is element `first`. */
-static char *as_arena(const void *data, int64_t first, size_t element)
-{
-    return (char *)((uintptr_t)data - (uintptr_t)first * element);
-}
-
 static bool keeps_copies(const ps_server *s)
 {
     return s->c.policy->consistency == PS_SSP;
@@ -29,7 +23,7 @@ static char *copies_of(const ps_server *s, int64_t round, int worker)
 {
     int64_t extent = (s->shard->end - s->shard->begin) * (int64_t)s->element;
     char *data = (char *)s->holds_memory.data + (round % s->slots * s->c.world + worker) * extent;
-    return as_arena(data, s->shard->begin, s->element);
+    return server_as_arena(data, s->shard->begin, s->element);
 }
 
 /* ---- memory ----------------------------------------------------------------------------------- */
@@ -40,8 +34,8 @@ static status open_arenas(ps_server *s)
     int64_t logical = s->shard->elements * (int64_t)s->element, arenas = 0;
     TRY(device_allocate(s->c.device, DEVICE_MEMORY_PRIVATE, sizeof(double), &s->squares_memory));
     if (s->c.policy->consistency != PS_ASYNC) {
-        TRY(device_allocate(s->c.device, DEVICE_MEMORY_PRIVATE, extent, &s->sums_memory));
-        s->sums = as_arena(s->sums_memory.data, s->shard->begin, s->element);
+        if (!s->c.front) TRY(device_allocate(s->c.device, DEVICE_MEMORY_PRIVATE, extent, &s->sums_memory));
+        s->sums = server_as_arena(s->sums_memory.data, s->shard->begin, s->element);
         arenas++;
     }
     if (keeps_copies(s)) {
@@ -61,12 +55,14 @@ status server_sum_open(ps_server *s)
     s->scratch = malloc(threads * CHUNK * s->element);
     if (!s->sources || !s->scratch) return fail(STATUS_SYSTEM, "no memory for parameter server %d", s->c.index);
     TRY(open_arenas(s));
+    if (s->c.front) TRY(server_gpu_open(s));
     TRY(device_stream_open(s->c.device, DEVICE_STREAM_COMMUNICATION, &s->stream));
     return ps_team_open(s->c.threads, &s->team);
 }
 
 void server_sum_close(ps_server *s)
 {
+    server_gpu_close(s);
     ps_team_close(&s->team);
     if (s->stream) device_stream_close(&s->stream);
     device_free(s->c.device, &s->sums_memory);
@@ -86,8 +82,7 @@ typedef struct job {
     error_record error;
 } job;
 
-/* Element 0 of piece `index` of what `worker` has pushed for the key's present round. */
-static const char *pushed_piece(ps_server *s, int local, int worker, int index)
+const char *server_pushed_piece(ps_server *s, int local, int worker, int index)
 {
     const ps_message *m = server_held(s, local, worker);
     if (m->remote) return ps_message_frame(m, index).data;
@@ -104,7 +99,7 @@ static void sum_chunk(const job *j, int part, int index, int64_t at, int64_t cou
     int world = s->c.world;
     const void **sources = s->sources + (int64_t)part * world;
     for (int w = 0; w < world; w++)
-        sources[w] = pushed_piece(s, j->work->local, w, index) + at * (int64_t)s->element;
+        sources[w] = server_pushed_piece(s, j->work->local, w, index) + at * (int64_t)s->element;
     if (!s->c.policy->divide_before) {
         reduce_many(type, REDUCE_MEAN, &out, 1, sources, world, count);
         return;
@@ -126,7 +121,7 @@ static status do_chunk(const job *j, int part, int index, int64_t at, int64_t co
     if (!w->updates) return STATUS_OK;
     const char *grads = s->sums;
     if (w->worker >= 0)
-        grads = as_arena(pushed_piece(s, w->local, w->worker, index), whole.offset, s->element);
+        grads = server_as_arena(server_pushed_piece(s, w->local, w->worker, index), whole.offset, s->element);
     int64_t begin = clock_now_ns();
     status rc = optimizer_update(s->c.optimizer, s->stream, s->params, grads, (piece_list){&chunk, 1},
                                  w->info.optimizer_step, w->info.rate, w->scale);
@@ -167,6 +162,7 @@ status server_do(ps_server *s, const server_work *work)
         spend(s, work);
         return STATUS_OK;
     }
+    if (s->gpu) return server_gpu_do(s, work);
     job j = {.s = s, .work = work, .pieces = ps_key_pieces(s->c.plan, s->first + work->local)};
     int64_t begin = clock_now_ns();
     ps_team_run(s->team, do_part, &j);
@@ -188,6 +184,7 @@ void server_copy_push(ps_server *s, int local, int worker, const ps_message *m)
 
 status server_squares(ps_server *s, int worker, double *out)
 {
+    if (s->gpu) return server_gpu_squares(s, worker, out);
     double none = 0, *sum = ps_bytes_exist(s->c.device) ? s->squares_memory.data : &none;
     *sum = 0;
     if (worker < 0) {
@@ -196,7 +193,7 @@ status server_squares(ps_server *s, int worker, double *out)
         for (int local = 0; local < s->count; local++) {
             piece_list pieces = ps_key_pieces(s->c.plan, s->first + local);
             for (int i = 0; i < pieces.count; i++) {
-                const char *grads = as_arena(pushed_piece(s, local, worker, i), pieces.pieces[i].offset, s->element);
+                const char *grads = server_as_arena(server_pushed_piece(s, local, worker, i), pieces.pieces[i].offset, s->element);
                 TRY(optimizer_sum_squares(s->c.optimizer, s->stream, grads, (piece_list){&pieces.pieces[i], 1}, sum));
             }
         }

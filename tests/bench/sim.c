@@ -80,7 +80,7 @@ static status drive(void *context)
 {
     rank_job *j = context;
     for (step_result result; j->done < j->steps; j->done++) {
-        TRY(trainer_step(j->trainer, &j->source->base, j->done, &result));
+        TRY(trainer_step(j->trainer, &j->source->base, j->done, j->done, &result));
         j->step_ns = result.times.total;
     }
     return STATUS_OK;

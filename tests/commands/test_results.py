@@ -100,7 +100,7 @@ def quiet_means_an_empty_stderr():
 
 
 ROWS = ["ranks", "measured steps", "step time, median", "p95", "spread (p75-p25)/median", "forward", "backward",
-        "communication not hidden", "optimizer", "samples/s, together", "a rank", "speed-up over none",
+        "communication not hidden", "waiting for other ranks", "optimizer", "samples/s, together", "a rank", "speed-up over none",
         "efficiency a rank", "efficiency a core", "sent a step, busiest rank", "received a step, busiest rank",
         "memory peak, largest rank", "imbalance, max/mean", "imbalance, max-min", "loss, first measured step",
         "last step", "accuracy on the test data"]
@@ -156,12 +156,23 @@ def the_parts_of_a_step_add_up(words):
     for engine, job in jobs.items():
         for rank in job["ranks"]:
             for i, total in enumerate(rank["step_ns"]):
-                parts = sum(rank[key][i] for key in ("load_ns", "forward_ns", "backward_ns", "exposed_communication_ns",
+                parts = sum(rank[key][i] for key in ("load_ns", "forward_ns", "backward_ns", "exposed_communication_ns", "waiting_ns",
                                                      "other_ns"))
+                shown = [rank[key][i] for key in ("hidden_communication_ns", "exposed_communication_ns", "communication_ns")]
+                expect(min(shown) >= 0 and shown[0] + shown[1] <= shown[2],
+                       f"{engine}: hidden, exposed, all: {shown} ns in step {i}")
                 beside = job["policy"] == "sync"  # the server's update is on a thread of its own
                 optimizer = 0 if beside else rank["optimizer_ns"][i]
                 expect_equal(parts + optimizer, total, f"{engine} rank {rank['rank']}, step {i}")
                 expect(rank["other_ns"][i] > -0.05 * total, f"{engine}: 'other' is {rank['other_ns'][i]} of {total}")
+
+
+@test
+def a_late_rank_is_waited_for_and_is_no_communication():
+    job = harness("run", *BOTH, "--mode", "ring", "--slow", "1:8", "--json", "-").jobs()["ring"]
+    first, late = (sum(rank["waiting_ns"]) for rank in job["ranks"])
+    exposed = sum(job["ranks"][0]["exposed_communication_ns"])
+    expect(first > 2 * exposed and first > 2 * late, f"rank 0 waits {first} ns for the others, exposed {exposed} ns; rank 1 {late} ns")
 
 
 @cases([("no evaluations", []), ("evaluations at the end of blocks", ["--eval-every", "3"])])

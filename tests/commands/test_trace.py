@@ -121,10 +121,12 @@ def sums_of_slices_are_the_report_s(words):
             found = {"step_ns": total([step]), "load_ns": total([phase["load"]]),
                      "forward_ns": total([phase["forward"]]) - total(within(waits, phase["forward"])),
                      "backward_ns": total([phase["backward"]]) - total(within(waits, phase["backward"])),
-                     "exposed_communication_ns": total(waits), "optimizer_ns": total(within(optimizer, step)),
+                     "optimizer_ns": total(within(optimizer, step)),
                      "communication_ns": total(within(communication, step))}
             for key, value in found.items():
                 expect_equal(value, rank[key][at], f"{names[process]}, {step[2]}: {key}")
+            expect_equal(total(waits), rank["exposed_communication_ns"][at] + rank["waiting_ns"][at],
+                         f"{names[process]}, {step[2]}: waits")
 
 
 @test

@@ -1,4 +1,6 @@
 """Virtual time from the command line: profiles, runs, published tables, what-if tables, and wrong input."""
+import csv
+import io
 import json
 import os
 import tempfile
@@ -35,7 +37,11 @@ def run(*words):
      "kappa"),
     ("a wrong unit", run("--device", "sim:" + profile("unit", constants={"kappa": dict(CONSTANT, unit="ms")})), 65, "kappa"),
     ("an unknown constant", run("--device", "sim:" + profile("unknown", constants={"kapa": CONSTANT})), 65, "kapa"),
-    ("a precision that GPUs lack", run("--device", "sim", "--precision", "tf32"), 78, "found precision tf32, allowed is fp32"),
+    ("a precision that GPUs lack", run("--device", "sim", "--tf32"), 78, "found precision tf32, allowed is fp32"),
+    ("bfloat16 on GPUs that lack it", run("--device", "sim", "--bf16"), 78, "found precision bf16, allowed is fp32"),
+    ("two precisions", run("--device", "sim:dgx-h100", "--tf32", "--bf16"), 64, "found both --tf32 and --bf16"),
+    ("two precisions of whatif", ("whatif", "--tf32", "--bf16"), 64, "found both --tf32 and --bf16"),
+    ("whatif twice to stdout", ("whatif", "--json", "-", "--csv", "-"), 64, "found both --json - and --csv -"),
     ("jitter on a CPU", run("--jitter", "3"), 64, "option --jitter: found device auto, allowed is sim:PROFILE"),
     ("saving what is not there", run("--device", "sim", "--save", FILES.name + "/x.safetensors"), 78, "option --save"),
     ("an unknown table", ("reproduce", "torch"), 64, "allowed is one of torch-vs-apex"),
@@ -142,6 +148,32 @@ def four_thousand_gpus_take_seconds_and_a_tree_beats_the_ring():
     expect_equal([p["gpus"] for p in points], [8, 64, 512, 4096], "GPUs", result)
     expect(points[0]["tree_step_ms"] is None and points[-1]["tree_step_ms"] < points[-1]["step_ms"], "trees", result)
     expect(all(a["efficiency"] >= b["efficiency"] for a, b in zip(points, points[1:])), "efficiency grows", result)
+
+
+@test
+def whatif_says_in_csv_what_it_says_in_json():
+    words = ("whatif", "--model", "lenet", "--profile", "dgx-a100-80g", "--gpus", "1,8,64", "--policy", "ddp,apex")
+    points = harness(*words, "--json", "-").json()["points"]
+    rows = list(csv.DictReader(io.StringIO(harness(*words, "--csv", "-").out)))
+    expect_equal(len(rows), len(points), "rows")
+    for row, point in zip(rows, points):
+        expect_equal((row["profile"], row["model"], row["policy"]), ("dgx-a100-80g", "lenet", point["policy"]), "row")
+        for key in ("gpus", "step_ms", "exposed_ms", "efficiency", "samples_per_second", "memory_peak_bytes"):
+            expect(abs(float(row[key]) - point[key]) <= 1e-8 * abs(point[key]), f"{key}: {row[key]}, expected {point[key]}")
+        expect_equal(row["tree_step_ms"] == "", point["tree_step_ms"] is None, "a tree's step")
+    path = FILES.name + "/points.csv"
+    shown = harness(*words, "--csv", path).out
+    expect("efficiency" in shown and len(open(path).read().splitlines()) == 1 + len(points), "a file beside the table", shown)
+
+
+@test
+def precisions_have_their_names_on_every_device():
+    def step_ns(*words):
+        words = ("run", "--mode", "none", "--model", "resnet50", "--batch", "64", "--steps", "1", "--quiet", *words)
+        return harness(*words, "--device", "sim:dgx-a100-40g", "--json", "-").jobs()["none"]["step_time"]["median_ns"]
+
+    fp32, tf32, bf16 = step_ns(), step_ns("--tf32"), step_ns("--bf16")
+    expect(fp32 > 2 * tf32 and tf32 > bf16, f"steps of {fp32}, {tf32} and {bf16} ns in float32, TF32 and bfloat16")
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ done
 logs=$build/logs out=results/gpu tests=$build/tests
 
 # Stages and their limits in seconds: together at most 480.
-stages="build:100 float32:25 tf32:15 bf16:15 kernels:25 golden:80 ledger:30 engines:20 killed:35
-        memcheck:60 racecheck:20 bandwidth:10 step:15 calibrate:20 profile:10"
+stages="build:100 float32:25 tf32:15 bf16:15 kernels:25 golden:80 ledger:25 engines:20 ps:30 killed:30
+        memcheck:50 racecheck:20 bandwidth:5 step:10 calibrate:20 profile:10"
 
 limit_of() { # name
     local pair
@@ -156,15 +156,13 @@ stage kernels bash -c "several $tests/test_cuda_semantics $tests/test_cuda_optim
 stage golden bash -c golden
 stage ledger bash -c 'program ledger'
 engines() {
-    local words file code=0
+    local words code=0
     for words in 'train as' refused published; do program "$words" || code=1; done
-    for file in tests/gpu/test_cuda_*.py; do
-        [ "$file" = tests/gpu/test_cuda_program.py ] || "$python" -B "$file" || code=1
-    done
     return $code
 }
 export -f engines
 stage engines bash -c engines
+stage ps "$python" -B tests/gpu/test_cuda_ps.py
 stage killed bash -c 'program killed'
 
 sanitizer=$(first_of compute-sanitizer /usr/local/cuda/bin/compute-sanitizer "$wheels"/*/bin/compute-sanitizer)

@@ -10,54 +10,14 @@ import sys
 import tempfile
 import time
 
+from on_cuda import EMULATED, TRAINING, USABLE, classes, golden, needs_gpu, needs_nccl, run, verify
 from program import PROGRAM, Run
 from tap import Skip, cases, expect, expect_equal, main, test
 
-EMULATED = "--emulated" in sys.argv
-if EMULATED:
-    sys.argv.remove("--emulated")
-ROOT = os.environ.get("SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SMALL = ["toy_w1", "wine_mlp_w1", "wine_mlp_w2", "toy_w4"]
 LARGE = ["wine_mlp_w4", "bert_tiny_w1", "bert_tiny_w2", "gpt2_tiny_w2", "resnet18_32_w1", "resnet18_32_w2",
          "resnet18_32_w2_syncbn", "resnet18_32_w3_silu", "resnet18_32_w4_silu"]
 FILES = SMALL if EMULATED else SMALL + LARGE
-
-
-def run(*words, limit=120, env=None):
-    with Run(*words, env=env) as running:
-        return running.wait(limit)
-
-
-def rows(text, name):
-    """What `harness doctor` says behind a name."""
-    return [line[len(name):].strip() for line in text.splitlines() if line.startswith(name + " ")]
-
-
-DOCTOR = run("doctor")
-GPUS = rows(DOCTOR.out, "GPU 0")
-USABLE = bool(GPUS) and "too old" not in GPUS[0]
-REASON = "; ".join(rows(DOCTOR.out, "CUDA driver") or rows(DOCTOR.out, "device cuda"))
-
-
-def needs_gpu():
-    if not USABLE:
-        raise Skip(f"no GPU: {REASON}")
-
-
-def needs_nccl():
-    needs_gpu()
-    if any("missing" in row for row in rows(DOCTOR.out, "NCCL")):
-        raise Skip(f"no NCCL: {rows(DOCTOR.out, 'NCCL')[0]}")
-
-
-def golden(name):
-    return os.path.join(ROOT, "tests", "golden", name + ".json")
-
-
-def verify(name, *options):
-    result = run("verify", "--device", "cuda", *options, golden(name), limit=300)
-    expect_equal(result.code, 0, "exit code", result)
-    expect(result.out.startswith("agrees"), "the trajectory is not PyTorch's", result)
 
 
 @cases([(name, name) for name in FILES if name.endswith("_w1")])
@@ -93,21 +53,6 @@ def the_ring_on_device_memory_follows_pytorch(policy, options):
         expect(result.code in (0, 1), "it did not run", result)
         return
     verify(name, *options)
-
-
-TRAINING = ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--steps", "6", "--warmup", "2", "--json", "-", "--quiet",
-            "--eval-every", "0", "--optimizer", "adam"]
-
-
-def classes(result):
-    """{(engine, rank, class): peak bytes}, but for the workspace, which is the device's own."""
-    found = {}
-    for job in result.json()["jobs"]:
-        for rank in job["ranks"]:
-            for name, account in rank["memory"]["classes"].items():
-                if name != "workspace":
-                    found[job["engine"], rank["rank"], name] = account["peak_bytes"]
-    return found
 
 
 @cases([("none", "none", 1), ("ps", "ps", 2), ("ring", "ring", 2), ("ring", "ring", 4), ("ps", "ps", 4)])

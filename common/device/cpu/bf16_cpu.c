@@ -40,7 +40,11 @@ size_t cpu_bf16_bytes(int64_t count)
 
 size_t cpu_product_scratch(const host_kernel *kernel, const cpu_gemm_shape *s)
 {
-    if (!cpu_device_of(kernel)->bf16) return cpu_gemm_scratch(s);
+    if (!cpu_device_of(kernel)->bf16) {
+        size_t small = cpu_gemm_scratch(s), blocked = 0;
+        if (cpu_blocked_pays(cpu_isa_of(kernel), s)) blocked = cpu_blocked_scratch(kernel->threads, s);
+        return small > blocked ? small : blocked;
+    }
     return cpu_bf16_bytes(s->m * s->k) + cpu_bf16_bytes(s->k * s->n);
 }
 
@@ -48,6 +52,10 @@ void cpu_product(const host_kernel *kernel, const cpu_gemm_shape *s, const float
                  void *scratch)
 {
     if (!cpu_device_of(kernel)->bf16) {
+        if (cpu_blocked_pays(cpu_isa_of(kernel), s)) {
+            cpu_blocked_product(kernel, s, a, b, add, c, NULL, scratch);
+            return;
+        }
         cpu_gemm(cpu_isa_of(kernel), s, a, b, add, c, scratch);
         return;
     }

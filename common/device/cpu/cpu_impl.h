@@ -92,6 +92,19 @@ size_t cpu_gemm_scratch(const cpu_gemm_shape *shape);
 void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *shape, const float *a, const float *b, bool add,
               float *c, float *scratch);
 
+/* What is done to each block of a product, [rows, columns] in c's stride, while it is in the L2 cache. */
+typedef struct cpu_finish {
+    void (*run)(const void *context, float *c, int64_t rows, int64_t columns);
+    const void *context;
+} cpu_finish;
+
+/* Products of many rows, on all threads of the kernel, for shapes on which they are faster than cpu_gemm(); a is
+ * not transposed. `finish` may be NULL. `scratch` has cpu_blocked_scratch() bytes, which also do for fewer rows m. */
+bool cpu_blocked_pays(const cpu_isa *isa, const cpu_gemm_shape *shape);
+size_t cpu_blocked_scratch(int threads, const cpu_gemm_shape *shape);
+void cpu_blocked_product(const host_kernel *kernel, const cpu_gemm_shape *shape, const float *a, const float *b,
+                         bool add, float *c, const cpu_finish *finish, float *scratch);
+
 /* ---- parameter layouts ------------------------------------------------------------------------ */
 
 typedef enum cpu_layout_kind {

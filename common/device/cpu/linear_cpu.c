@@ -1,4 +1,4 @@
-/* y = act(x w^T + b): products by cpu_product, the rest in one pass over the result. */
+/* y = act(x w^T + b): products by cpu_product, the rest in one pass over the result, or over each of its blocks. */
 #include "common/device/cpu/bf16.h"
 
 typedef struct linear_job {
@@ -40,22 +40,36 @@ static void activate_part(const void *context, int part, int64_t first, int64_t 
                                         end - first, a->out);
 }
 
+static void activate_block(const void *context, float *c, int64_t rows, int64_t columns)
+{
+    const linear_job *job = context;
+    int64_t at = c - job->y, column = at % job->attributes->out;
+    job->kernels->bias_activate[job->attributes->act](c, job->slope ? job->slope + at : NULL,
+                                                      job->bias ? job->bias + column : NULL, job->attributes->out,
+                                                      rows, columns);
+}
+
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
     const linear_attributes *a = &kernel->base.op.u.linear;
     int64_t rows = cpu_rows_used(a->m, scalars);
     cpu_gemm_shape shape = forward_shape(a, rows);
-    cpu_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, operands[LINEAR_FWD_Y],
-                workspace);
-    if (!a->bias && a->act == ACTIVATION_NONE) return;
     bool keeps_slope = a->act != ACTIVATION_NONE && a->act != ACTIVATION_RELU;
     linear_job job = {.kernels = cpu_isa_of(kernel)->elementwise,
                       .attributes = a,
                       .y = operands[LINEAR_FWD_Y],
                       .slope = keeps_slope ? operands[LINEAR_FWD_SLOPE] : NULL,
                       .bias = a->bias ? operands[LINEAR_FWD_B] : NULL};
-    cpu_parallel(kernel->threads, rows, cpu_row_grain(a->out), activate_part, &job);
+    bool finishes = a->bias || a->act != ACTIVATION_NONE;
+    if (!cpu_device_of(kernel)->bf16 && cpu_blocked_pays(cpu_isa_of(kernel), &shape)) {
+        cpu_finish finish = {activate_block, &job};
+        cpu_blocked_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, job.y,
+                            finishes ? &finish : NULL, workspace);
+        return;
+    }
+    cpu_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, job.y, workspace);
+    if (finishes) cpu_parallel(kernel->threads, rows, cpu_row_grain(a->out), activate_part, &job);
 }
 
 /* ---- backward --------------------------------------------------------------------------------- */

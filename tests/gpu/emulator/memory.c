@@ -49,10 +49,10 @@ static struct {
 
 /* ---- the range -------------------------------------------------------------------------------- */
 
-/* PSRING_EMULATED_BYTES: a small GPU. */
+/* EMULATED_BYTES: a small GPU. */
 static size_t size_of_gpu(void)
 {
-    const char *asked = getenv("PSRING_EMULATED_BYTES");
+    const char *asked = getenv("EMULATED_BYTES");
     return asked ? strtoull(asked, NULL, 10) : (size_t)8 << 30;
 }
 
@@ -237,7 +237,7 @@ static char *map_exported(const exported *e)
     return data == MAP_FAILED ? NULL : data;
 }
 
-/* As CUDA has it, not in the process that made the handle. PSRING_EMULATED_NO_PEERS: GPUs that cannot reach each
+/* As CUDA has it, not in the process that made the handle. EMULATED_NO_PEERS: GPUs that cannot reach each
  * other. */
 cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags)
 {
@@ -245,7 +245,7 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned
     cudaError_t code = cudaErrorMemoryAllocation;
     memcpy(&e, handle.reserved, sizeof e);
     if (flags != cudaIpcMemLazyEnablePeerAccess) return cudaErrorInvalidValue;
-    if (e.process == getpid() || getenv("PSRING_EMULATED_NO_PEERS")) return cudaErrorDeviceUninitialized;
+    if (e.process == getpid() || getenv("EMULATED_NO_PEERS")) return cudaErrorDeviceUninitialized;
     pthread_mutex_lock(&gpu.lock);
     for (int i = 0; i < MOST_PEERS && code != cudaSuccess; i++) {
         if (gpu.peers[i].data) continue;
@@ -276,46 +276,5 @@ cudaError_t cudaMemset(void *data, int value, size_t bytes)
     emulator_open_memory();
     memset(data, value, bytes);
     emulator_close_memory();
-    return cudaSuccess;
-}
-
-typedef struct fill {
-    void *data;
-    int value;
-    size_t bytes;
-} fill;
-
-static void run_fill(void *context)
-{
-    const fill *f = context;
-    cudaMemset(f->data, f->value, f->bytes);
-}
-
-cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s)
-{
-    fill f = {data, value, bytes};
-    if (!emulator_record(s, run_fill, &f, sizeof f)) run_fill(&f);
-    return cudaSuccess;
-}
-
-typedef struct copy {
-    void *to;
-    const void *from;
-    size_t bytes;
-} copy;
-
-static void run_copy(void *context)
-{
-    const copy *c = context;
-    emulator_open_memory();
-    memmove(c->to, c->from, c->bytes);
-    emulator_close_memory();
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s)
-{
-    copy c = {to, from, bytes};
-    (void)kind;
-    if (!emulator_record(s, run_copy, &c, sizeof c)) run_copy(&c);
     return cudaSuccess;
 }

@@ -215,6 +215,28 @@ typedef struct cpu_winograd {
     void (*weights_output)(const float *m, int64_t block, bool add, float *dw);
 } cpu_winograd;
 
+/* ---- large matrix products -------------------------------------------------------------------- */
+
+/* c [m,n] = (or += where `add`) a [m,k] b, where b was packed; rows of a and c are a_stride and c_stride apart. */
+typedef struct cpu_gemm_block {
+    int64_t m, n, k, a_stride, c_stride;
+    const float *a, *b;
+    float *c;
+    bool add;
+    /* What is needed next, [next_rows, next_columns], is fetched into the L2 cache meanwhile; or NULL. */
+    const float *next;
+    int64_t next_rows, next_columns, next_stride;
+} cpu_gemm_block;
+
+typedef struct cpu_gemm_kernels {
+    bool many_registers; /* 32: tiles are as large as oneDNN's */
+    int64_t tile_columns;
+    /* Copies b [k,n], or [n,k] where transposed, rows `stride` apart, into strips [k][tile_columns]; columns
+     * behind the last are zero. */
+    void (*pack)(const float *b, int64_t stride, bool transpose, int64_t n, int64_t k, float *to);
+    void (*multiply)(const cpu_gemm_block *block);
+} cpu_gemm_kernels;
+
 /* ---- the table -------------------------------------------------------------------------------- */
 
 typedef struct cpu_isa {
@@ -227,6 +249,7 @@ typedef struct cpu_isa {
     const cpu_optimizer *optimizer;
     const cpu_matrix *matrix;
     const cpu_winograd *winograd;
+    const cpu_gemm_kernels *gemm;
 } cpu_isa;
 
 /* All sets, from the least to the most capable; whether this machine has one. */

@@ -17,6 +17,7 @@ extern const cpu_softmax KERNEL(cpu_softmax);
 extern const cpu_optimizer KERNEL(cpu_optimizer);
 extern const cpu_matrix KERNEL(cpu_matrix);
 extern const cpu_winograd KERNEL(cpu_winograd);
+extern const cpu_gemm_kernels KERNEL(cpu_gemm_kernels);
 extern const cpu_isa KERNEL(cpu_isa);
 
 #endif

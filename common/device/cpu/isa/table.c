@@ -18,4 +18,5 @@ const cpu_isa KERNEL(cpu_isa) = {
     .optimizer = &KERNEL(cpu_optimizer),
     .matrix = &KERNEL(cpu_matrix),
     .winograd = &KERNEL(cpu_winograd),
+    .gemm = &KERNEL(cpu_gemm_kernels),
 };

@@ -6,6 +6,7 @@
 #include "common/base/text.h"
 #include "common/device/cuda/module/cuda_impl.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@ struct cuda_staging {
     char *chunks[CHUNKS];
     cudaEvent_t passed[CHUNKS]; /* the last copy out of the chunk is done */
     int next;
+    pthread_mutex_t lock; /* a rank's compute thread and its agents upload */
 };
 
 status cuda_staging_open(cuda_device *d)
@@ -25,6 +27,7 @@ status cuda_staging_open(cuda_device *d)
     cuda_staging *s = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "no memory for the cuda device");
     d->staging = s;
+    pthread_mutex_init(&s->lock, NULL);
     for (int i = 0; i < CHUNKS; i++) {
         TRY(cuda_check(d, cudaHostAlloc((void **)&s->chunks[i], CHUNK_BYTES, cudaHostAllocDefault),
                        "cudaHostAlloc"));
@@ -41,6 +44,7 @@ void cuda_staging_close(cuda_device *d)
         if (s->passed[i]) cudaEventDestroy(s->passed[i]);
         if (s->chunks[i]) cudaFreeHost(s->chunks[i]);
     }
+    if (s) pthread_mutex_destroy(&s->lock);
     free(s);
     d->staging = NULL;
 }
@@ -157,11 +161,14 @@ status cuda_upload(device_stream *base, void *to, const void *host, dtype host_t
     TRY(cuda_use(d));
     if (is_pinned(host))
         return cuda_check(d, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream), "upload");
-    for (size_t at = 0; at < bytes; at += CHUNK_BYTES) {
+    status rc = STATUS_OK;
+    pthread_mutex_lock(&d->staging->lock);
+    for (size_t at = 0; at < bytes && rc == STATUS_OK; at += CHUNK_BYTES) {
         size_t part = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
-        TRY(upload_chunk(d, stream, (char *)to + at, (const char *)host + at, part));
+        rc = upload_chunk(d, stream, (char *)to + at, (const char *)host + at, part);
     }
-    return STATUS_OK;
+    pthread_mutex_unlock(&d->staging->lock);
+    return rc;
 }
 
 status cuda_download(device_stream *base, void *host, const void *from, dtype type, dtype host_type,

@@ -20,6 +20,7 @@ static const product_case cases[] = {
     {64, 64, 64, 0},   {5, 120, 84, 0},    {32, 400, 120, 0}, {32, 512, 10, 0},   {512, 256, 2, 0},
     {40, 300, 300, 0}, {130, 64, 128, 0},  {131, 67, 129, 0}, {200, 200, 200, 0}, {300, 100, 12, 0},
     {64, 64, 64, 3},   {200, 200, 200, 9}, {300, 100, 12, 1}, {512, 256, 2, 17},
+    {768, 96, 96, 0},  {801, 333, 70, 0},  {790, 650, 17, 0}, {775, 66, 65, 769}, {900, 520, 515, 3},
 };
 enum { CASES = sizeof cases / sizeof cases[0], BOUND = 5 };
 
@@ -113,6 +114,61 @@ static void kernels_of_every_instruction_set_are_exact(void **context)
             check_kernel(cpu_isas[i], &kernel_cases[j]);
 }
 
+/* ---- kernels of large products ---------------------------------------------------------------- */
+
+typedef struct block_case {
+    int64_t m, n, k;
+    bool transpose_b, add;
+} block_case;
+
+static const block_case block_cases[] = {
+    {1, 1, 1, false, false},    {12, 32, 16, true, true},  {23, 65, 33, true, false}, {40, 24, 70, false, true},
+    {31, 100, 15, true, false}, {8, 7, 100, false, true}, {52, 130, 17, false, false}, {3, 48, 40, false, false},
+};
+
+static void check_block(const cpu_isa *isa, const block_case *t)
+{
+    int64_t width = isa->gemm->tile_columns, strips = (t->n + width - 1) / width, c_stride = t->n + 5;
+    int64_t a_stride = t->k + 2;
+    int64_t b_stride = (t->transpose_b ? t->k : t->n) + 3;
+    float *a = cpu_test_whole("a", t->m * a_stride, BOUND);
+    float *b = cpu_test_whole("b", (t->n + 3) * (t->k + 3), BOUND), *packed = cpu_test_blank(strips * width * t->k);
+    float *found = cpu_test_whole("c", t->m * c_stride, BOUND), *expected = cpu_test_copy(found, t->m * c_stride);
+    for (int64_t i = 0; i < t->m; i++)
+        for (int64_t j = 0; j < t->n; j++) {
+            float *sum = &expected[i * c_stride + j];
+            if (!t->add) *sum = 0;
+            for (int64_t k = 0; k < t->k; k++)
+                *sum += a[i * a_stride + k] * b[t->transpose_b ? j * b_stride + k : k * b_stride + j];
+        }
+    isa->gemm->pack(b, b_stride, t->transpose_b, t->n, t->k, packed);
+    cpu_gemm_block block = {.m = t->m,
+                            .n = t->n,
+                            .k = t->k,
+                            .a = a,
+                            .b = packed,
+                            .c = found,
+                            .a_stride = a_stride,
+                            .c_stride = c_stride,
+                            .add = t->add,
+                            .next = a,
+                            .next_rows = t->m,
+                            .next_columns = t->k,
+                            .next_stride = a_stride};
+    isa->gemm->multiply(&block);
+    cpu_test_equal(isa->name, found, expected, t->m * c_stride);
+    float *const arrays[] = {a, b, packed, found, expected};
+    for (int i = 0; i < 5; i++) free(arrays[i]);
+}
+
+static void blocks_of_every_instruction_set_are_exact(void **context)
+{
+    (void)context;
+    for (int i = 0; i < CPU_ISA_COUNT; i++)
+        for (size_t j = 0; cpu_isa_supported(cpu_isas[i]) && j < sizeof block_cases / sizeof block_cases[0]; j++)
+            check_block(cpu_isas[i], &block_cases[j]);
+}
+
 static void transposition_exchanges_rows_and_columns(void **context)
 {
     (void)context;
@@ -140,7 +196,7 @@ static void transposition_exchanges_rows_and_columns(void **context)
 int main(void)
 {
     static product_test contexts[2 * CASES];
-    static struct CMUnitTest tests[2 * CASES + 2];
+    static struct CMUnitTest tests[2 * CASES + 3];
     for (int i = 0; i < 2 * CASES; i++) {
         product_test *t = &contexts[i];
         t->c = cases[i / 2];
@@ -152,5 +208,6 @@ int main(void)
     }
     tests[2 * CASES] = (struct CMUnitTest)cmocka_unit_test(kernels_of_every_instruction_set_are_exact);
     tests[2 * CASES + 1] = (struct CMUnitTest)cmocka_unit_test(transposition_exchanges_rows_and_columns);
-    return _cmocka_run_group_tests("products of whole numbers are exact", tests, 2 * CASES + 2, NULL, NULL);
+    tests[2 * CASES + 2] = (struct CMUnitTest)cmocka_unit_test(blocks_of_every_instruction_set_are_exact);
+    return _cmocka_run_group_tests("products of whole numbers are exact", tests, 2 * CASES + 3, NULL, NULL);
 }

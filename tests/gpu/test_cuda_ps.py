@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""The parameter server on the device `cuda`: DataParallel's step and the servers' sums and updates in device memory,
+whatever tensors travel through; the ledger beside the CPU's and the virtual device's; what is refused.
+
+    test_cuda_ps.py [--emulated]    on the emulator: small files, since its kernels run on the host
+"""
+import os
+import sys
+import tempfile
+
+from on_cuda import EMULATED, TRAINING, USABLE, classes, needs_gpu, run, verify
+from program import PROGRAM
+from tap import Skip, cases, expect, expect_equal, main, test
+
+SMALL = ["wine_mlp_w2", "toy_w4"]
+LARGE = ["gpt2_tiny_w2", "bert_tiny_w2_global_loss", "resnet18_32_w2_syncbn"]
+PAYLOADS = ("zmq", "shm", "p2p")
+
+
+@cases([(f"{name}, {payload}", name, payload) for name in (SMALL[:1] if EMULATED else SMALL + LARGE) for payload in PAYLOADS] +
+       [(f"toy_w4, {options}", "toy_w4", options) for options in ("zmq --dp-loss replica", "p2p --dp-lifetimes lean")])
+def dataparallel_follows_pytorch(name, payload):
+    needs_gpu()
+    verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", *payload.split())
+
+
+@cases([(options, options) for options in ("ps=sync --servers 2", "ps=ssp --staleness 0 --payload zmq",
+                                           "ps=sync --servers 2 --divide before --partition-bytes 512",
+                                           "ps=sync --server-optimizer off")])
+def servers_on_a_gpu_follow_pytorch(options):
+    needs_gpu()
+    verify("toy_w4", "--mode", "ps", "--policy", *options.split())
+
+
+def train(*words, ranks=2, env=None):
+    result = run("--mode", "ps", "--gpus", ranks, *TRAINING, *words, env=env)
+    expect_equal(result.code, 0, "exit code", result)
+    return result
+
+
+def on_gpu(*words, **more):
+    return train("--device", "cuda", "--share-gpu", *words, **more)
+
+
+def parameters(result):
+    return result.json()["jobs"][0]["parameter_hash"]
+
+
+@test
+def processes_compute_the_same_bits_whatever_tensors_travel_through():
+    needs_gpu()
+    replicas = ["--policy", "ps=dp", "--dp-loss", "replica"]
+    runs = {payload: parameters(on_gpu(*replicas, "--payload", payload, ranks=3)) for payload in PAYLOADS}
+    runs["servers"] = parameters(on_gpu("--policy", "ps=sync", "--servers", 2, ranks=3))
+    expect_equal(len(set(runs.values())), 1, f"different parameters: {runs}")
+
+
+@test
+def one_rank_under_async_computes_what_a_rank_alone_does():
+    needs_gpu()
+    losses = []
+    for words in (["--mode", "none"], ["--mode", "ps", "--policy", "ps=async", "--gpus", 1]):
+        result = run("--device", "cuda", *words, *TRAINING)
+        expect_equal(result.code, 0, "exit code", result)
+        losses.append(result.json()["jobs"][0]["ranks"][0]["losses"])
+    expect_equal(losses[1], losses[0], "losses")
+
+
+@cases([(options, options) for options in ("ps=dp --payload p2p", "ps=sync --servers 2")])
+def a_run_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(options):
+    needs_gpu()
+    words = ["--policy", *options.split(), "--steps", 3, "--warmup", 0, "--eval-every", -1]
+    with tempfile.TemporaryDirectory() as folder:
+        saved = os.path.join(folder, "saved")
+        on_gpu(*words, "--save", saved)
+        went_on = parameters(on_gpu(*words, "--load", saved))
+    expect_equal(went_on, parameters(on_gpu(*words, "--steps", 6)), "parameters")
+
+
+@cases([(options, options) for options in ("ps=dp", "ps=dp --dp-lifetimes lean --accumulate 2", "ps=ssp --servers 2")])
+def the_ledger_is_the_cpus_and_the_virtual_devices(options):
+    needs_gpu()
+    words = ["--policy", *options.split(), "--eval-every", -1]  # the virtual device evaluates nothing
+    found = classes(on_gpu(*words))
+    for device in ("cpu", "sim:v100-pcie-32g"):
+        expected = classes(train("--device", device, *words))
+        expect(len(expected) >= 8 and max(expected.values()) > 0, f"the ledger of {device} is empty")
+        expect_equal(found, expected, f"logical bytes on cuda beside {device}")
+
+
+@cases([("dp", "ps=dp", "gpu"), ("servers beside ranks", "ps=sync", "gpu"),
+        ("servers of their own", "ps=sync --server-placement own", "host"),
+        ("ranks that update", "ps=sync --server-optimizer off", "host")])
+def the_report_says_who_sums_and_updates(options, where):
+    needs_gpu()
+    result = on_gpu("--policy", *options.split())
+    expect_equal(result.json()["jobs"][0]["updates_on"], where, "updates_on", result)
+
+
+def refused(words, parts, env=None, code=78):
+    result = run("--mode", "ps", "--gpus", 2, "--policy", "ps=dp", *TRAINING, *words, env=env)
+    expect_equal(result.code, code, "exit code", result)
+    lines = [line for line in result.lines() if ": warning: " not in line]
+    expect(len(lines) == 1 and all(part in lines[0] for part in parts), "not one line with the reason", result)
+
+
+@test
+def copies_between_gpus_are_refused_on_another_device():
+    refused(["--device", "cpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "found device cpu"])
+
+
+@test
+def copies_between_gpus_are_refused_where_they_cannot_reach_each_other():
+    needs_gpu()
+    if not EMULATED:
+        raise Skip("GPUs that cannot reach each other are emulated")
+    refused(["--device", "cuda", "--share-gpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "cannot open memory of rank"],
+            env={"EMULATED_NO_PEERS": "1"})
+
+
+@test
+def a_device_0_without_memory_for_it_all_is_named_with_what_it_holds_more_than_others():
+    needs_gpu()
+    if not EMULATED:
+        raise Skip("a GPU with little memory is emulated")
+    refused(["--device", "cuda", "--share-gpu"],
+            ["rank 0, which holds parameters", "allocating outputs_and_loss", "no memory for", "under dp rank 0 is to hold",
+             "gradients 8.5 KiB", "rank 1", "more on rank 0"], env={"EMULATED_BYTES": "9000000"}, code=71)
+
+
+if __name__ == "__main__":
+    if not os.path.exists(PROGRAM):
+        sys.exit(f"{PROGRAM} is not built")
+    main()
