@@ -17,37 +17,6 @@ struct emulated_event {
 
 void emulator_fill_cudnn(cudnn_table *out); /* cudnn.c */
 
-/* ---- in the order of a stream ------------------------------------------------------------------ */
-
-typedef struct fill {
-    void *data;
-    int value;
-    size_t bytes;
-} fill;
-
-static void run_fill(void *context)
-{
-    const fill *f = context;
-    cudaMemset(f->data, f->value, f->bytes);
-}
-
-cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s)
-{
-    fill f = {data, value, bytes};
-    if (!emulator_record(s, run_fill, &f, sizeof f)) run_fill(&f);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s)
-{
-    (void)kind;
-    if (s && s->capture) return cudaErrorInvalidValue; /* copies are not recorded here */
-    emulator_open_memory();
-    memmove(to, from, bytes);
-    emulator_close_memory();
-    return cudaSuccess;
-}
-
 /* ---- the device ------------------------------------------------------------------------------- */
 
 /* All GPUs are the one memory and the one processor; EMULATED_GPUS says how many there seem to be. */
