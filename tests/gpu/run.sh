@@ -156,8 +156,12 @@ stage kernels bash -c "several $tests/test_cuda_semantics $tests/test_cuda_optim
 stage golden bash -c golden
 stage ledger bash -c 'program ledger'
 engines() {
-    local words code=0
+    local words file code=0
     for words in 'train as' refused published; do program "$words" || code=1; done
+    for file in tests/gpu/test_cuda_*.py; do
+        case $file in *_program.py | *_ps.py) continue ;; esac
+        "$python" -B "$file" || code=1
+    done
     return $code
 }
 export -f engines
