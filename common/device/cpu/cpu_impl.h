@@ -107,7 +107,7 @@ typedef struct cpu_finish {
 
 /* Products of many rows, on all threads of the kernel, for shapes on which they are faster than cpu_gemm(); a is
  * not transposed. `finish` may be NULL. `scratch` has cpu_blocked_scratch() bytes, which also do for fewer rows m. */
-bool cpu_blocked_pays(const cpu_isa *isa, const cpu_gemm_shape *shape);
+bool cpu_blocked_pays(const host_kernel *kernel, const cpu_gemm_shape *shape);
 size_t cpu_blocked_scratch(int threads, const cpu_gemm_shape *shape);
 void cpu_blocked_product(const host_kernel *kernel, const cpu_gemm_shape *shape, const float *a, const float *b,
                          bool add, float *c, const cpu_finish *finish, float *scratch);

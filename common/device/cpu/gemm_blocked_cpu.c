@@ -5,13 +5,15 @@
 
 enum { DEPTH = 320, ROWS = 240, COLUMNS = 512 };
 
-/* Bounds found by measurement: docs/kernels-cpu.md. */
+/* Bounds found by measurement: docs/kernels-cpu.md. Every thread packs b for itself, which its rows must make up
+ * for. */
 enum { ENOUGH_ROWS = 768, NARROW = 64 };
 
-bool cpu_blocked_pays(const cpu_isa *isa, const cpu_gemm_shape *s)
+bool cpu_blocked_pays(const host_kernel *kernel, const cpu_gemm_shape *s)
 {
-    if (!isa->gemm->many_registers || s->transpose_a) return false;
-    return s->m >= ENOUGH_ROWS && s->n <= s->k && s->k > NARROW && (s->transpose_b || s->n <= NARROW);
+    if (!cpu_isa_of(kernel)->gemm->many_registers || s->transpose_a) return false;
+    return s->m >= ENOUGH_ROWS * (int64_t)kernel->threads && s->n <= s->k && s->k > NARROW &&
+           (s->transpose_b || s->n <= NARROW);
 }
 
 static int64_t smaller(int64_t a, int64_t b)
