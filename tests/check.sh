@@ -78,18 +78,18 @@ suite() { # name budget folder label [tests at once]
 }
 
 mkdir -p "$logs"
-build_suite build 150 build
-suite units 120 build units "$jobs"
-suite golden 120 build golden "$jobs"
+build_suite build 120 build
+suite units 110 build units "$jobs"
+suite golden 100 build golden "$jobs"
 suite faults 120 build faults
 suite gpu 10 build gpu # 8 minutes where there is a GPU
-suite commands 160 build commands
-build_suite build-address 110 build-asan -DPSRING_SANITIZE=address
+suite commands 190 build commands
+build_suite build-address 140 build-asan -DPSRING_SANITIZE=address
 suite address 120 build-asan units "$jobs"
 build_suite build-thread 80 build-tsan -DPSRING_SANITIZE=thread
 suite thread 120 build-tsan threads
 build_suite build-fuzz 60 build-fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
-suite fuzz 30 build-fuzz fuzz "$jobs"
+suite fuzz 20 build-fuzz fuzz "$jobs"
 if [ $all = yes ]; then
     suite golden-large 3600 build golden-large
     suite units-long 3600 build units-long
