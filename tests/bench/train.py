@@ -72,7 +72,7 @@ def ours(harness, case, steps):
                "--batch", str(case["batch"]), "--threads", str(case["threads"]), "--steps", str(steps), "--warmup", "3",
                "--eval-every", "-1", "--json", "-", "--quiet"] + case["options"] + optimizer
     if case["ranks"] > 1:
-        command += ["--gpus", str(case["ranks"])]
+        command += ["--gpus", str(case["ranks"]), "--bucket-view"] # as the peer: gradient_as_bucket_view
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout
     job = json.loads(out)["jobs"][0]
     # The peer's tensors are made before its steps.
