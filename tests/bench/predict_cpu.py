@@ -28,7 +28,8 @@ with tempfile.TemporaryDirectory() as folder:
         found = {}
         for model, words in MODELS:
             for engine, mode in ENGINES:
-                text = run("run", *mode, *words, "--threads", "1", "--steps", STEPS, "--quiet", "--json", "-")
+                text = run("run", *mode, *words, "--threads", "1", "--steps", STEPS, "--eval-every", "-1", "--quiet",
+                           "--json", "-")
                 job = json.loads(text)["jobs"][0]
                 found[model, engine] = job["step_time"]["median_ns"], job["prediction"]["step_median_ns"]
         return found
