@@ -1,16 +1,11 @@
 /* harness calibrate --device cuda. */
 #include "harness/commands/calibrate_gpu.h"
 
-#include "common/sim/profile.h"
 #include "harness/commands/output.h"
 #include "harness/sim/calibrate_gpu.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 static void show(const gpu_calibration *c, const char *path, text_buffer *out)
 {
@@ -31,28 +26,13 @@ static void show(const gpu_calibration *c, const char *path, text_buffer *out)
     text_append(out, "links between GPUs and NCCL are not measured\nwritten to %s\n", path);
 }
 
-/* this-gpu.json, where harness looks for profiles; its folders are made. */
-static status default_path(char *path, size_t size)
-{
-    char folder[PATH_MAX];
-    TRY(sim_profile_user_folder(folder, sizeof folder));
-    for (char *at = strchr(folder + 1, '/'); at; at = strchr(at + 1, '/')) {
-        *at = '\0';
-        mkdir(folder, 0777); /* whether it is there shows when the file is opened */
-        *at = '/';
-    }
-    mkdir(folder, 0777);
-    snprintf(path, size, "%s/this-gpu.json", folder);
-    return STATUS_OK;
-}
-
 status calibrate_gpu_command(const char *out)
 {
-    char path[PATH_MAX + 32];
+    char path[PATH_MAX];
     gpu_calibration c;
     text_buffer text = {0};
     if (out) snprintf(path, sizeof path, "%s", out);
-    else TRY(default_path(path, sizeof path));
+    else TRY(gpu_calibration_path(path, sizeof path));
     TRY(calibrate_gpu(&c));
     TRY(gpu_calibration_write(&c, path));
     show(&c, path, &text);

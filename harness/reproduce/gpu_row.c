@@ -132,15 +132,11 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .separate_phases = true};
     trainer *t = NULL;
     batch_source *source = NULL;
-    sync_blob mine;
-    const sync_blob *offers;
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &t), out);
     TRY_GOTO(rc, param_set_initialize(trainer_params(t), trainer_stream(t), 1), out);
     TRY_GOTO(rc, open_source(m->model, row->batch, &source), out);
-    TRY_GOTO(rc, trainer_offer(t, &mine), out);
-    TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
-    TRY_GOTO(rc, trainer_connect(t, offers), out);
+    TRY_GOTO(rc, local_ranks_connect(group, rank, t), out);
     TRY_GOTO(rc, run_steps(m, rank, t, source), out);
     rc = local_ranks_barrier(group); /* nobody leaves while a peer may need it */
 out:

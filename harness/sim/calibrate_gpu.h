@@ -29,6 +29,10 @@ status calibrate_gpu(gpu_calibration *out);
 /* A profile that sim_profile_load() takes. STATUS_CANNOT_CREATE, STATUS_IO. */
 status gpu_calibration_write(const gpu_calibration *c, const char *path);
 
+/* this-gpu.json where harness looks for a user's profiles; the folders that lead to it are made. STATUS_CONFIG without a
+ * home. */
+status gpu_calibration_path(char *path, size_t size);
+
 /* calibrate_gpu_ops.c: the times of all operations of training steps; fills the efficiencies. Needs peak, memory and
  * kernel_us. */
 status calibrate_gpu_operations(device *d, device_stream *s, gpu_calibration *c);

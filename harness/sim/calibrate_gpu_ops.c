@@ -1,38 +1,25 @@
 /* Operations, timed one by one by the GPU's own clock within training steps of a ResNet-50 and a BERT-base. An efficiency
  * is what a roofline gives, summed over the operations of a class, over what they took: once over those that the roofline
  * has bound by arithmetic, once over those bound by memory. */
-#include "common/nn/instance.h"
 #include "common/optim/optimizer.h"
 #include "common/sim/price.h"
 #include "harness/sim/calibrate_gpu.h"
-#include "models/models.h"
+#include "harness/sim/calibrate_program.h"
 
 #include <stdlib.h>
 
 enum { REPEATS = 7, WARM = 3, FIRST_MARK = 16, OF_PEAK = 0, OF_MEMORY = 1 };
 
-typedef struct workload {
-    model_options model;
-    int64_t batch;
-} workload;
-
-static const workload on_gpu[] = {{{.name = "resnet50"}, 64},
+static const calibration_workload on_gpu[] = {{{.name = "resnet50"}, 64},
                                   {{.name = "bert_base", .head = MODEL_HEAD_CLS, .sequence = 128}, 16}};
 /* What the emulator does in seconds. */
-static const workload on_emulator[] = {
+static const calibration_workload on_emulator[] = {
     {{.name = "lenet"}, 2},
     {{.name = "bert", .head = MODEL_HEAD_CLS, .layers = 1, .hidden = 32, .heads = 2, .vocabulary = 64, .sequence = 8}, 2}};
 enum { WORKLOADS = sizeof on_gpu / sizeof on_gpu[0] };
 
 typedef struct run {
-    device *device;
-    device_stream *stream;
-    nn_model *model;
-    nn_program *program;
-    param_set *params;
-    nn_instance *instance;
-    nn_memory memory;
-    device_memory input, target;
+    calibration_program work;
     int64_t *times; /* [op_count][REPEATS] ns */
 } run;
 
@@ -45,107 +32,47 @@ typedef struct sums {
 
 static void close_run(run *r)
 {
-    nn_instance_close(&r->instance);
-    param_set_close(&r->params);
-    nn_program_free(&r->program);
-    nn_model_free(&r->model);
-    device_free(r->device, &r->memory.activations);
-    device_free(r->device, &r->memory.workspace);
-    device_free(r->device, &r->memory.loss);
-    device_free(r->device, &r->input);
-    device_free(r->device, &r->target);
+    calibration_program_close(&r->work);
     free(r->times);
 }
 
-static status open_memory(run *r, int64_t batch)
+static status open_run(run *r, device *d, device_stream *s, const calibration_workload *w)
 {
-    const nn_model *m = r->model;
-    device *d = r->device;
-    nn_memory *memory = &r->memory;
-    memory->activation_bytes = r->program->activation_bytes;
-    memory->workspace_bytes = (int64_t)nn_instance_workspace(r->instance);
-    size_t input = (size_t)(batch * shape_elements(m->layers[0].sample)) * sizeof(float);
-    size_t target = (size_t)(batch * m->rows_per_sample) * sizeof(int32_t);
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)memory->activation_bytes, &memory->activations));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)memory->workspace_bytes, &memory->workspace));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &memory->loss));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, input, &r->input));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, target, &r->target));
-    nn_bindings bindings = {.memory = memory, .input = r->input.data, .target = r->target.data};
-    return nn_instance_bind(r->instance, &bindings);
-}
-
-static status open_run(run *r, const workload *w)
-{
-    nn_program_config program = {.batch = w->batch, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
-    param_set_config params = {.gradients = true};
-    TRY(model_build(&w->model, &r->model));
-    TRY(nn_program_compile(r->model, &program, &r->program));
-    if (r->program->op_count + FIRST_MARK >= DEVICE_MARKS)
-        return fail(STATUS_INTERNAL, "%s has %d operations, more than there are marks", r->model->name,
-                    r->program->op_count);
-    TRY(param_set_open(r->device, r->model, r->program, &params, &r->params));
-    TRY(param_set_initialize(r->params, r->stream, 1));
-    TRY(nn_instance_open(r->device, r->stream, r->program, r->params, &r->instance));
-    r->times = calloc((size_t)r->program->op_count * REPEATS, sizeof *r->times);
-    if (!r->times) return fail(STATUS_SYSTEM, "no memory for times");
-    return open_memory(r, w->batch);
+    *r = (run){0};
+    TRY(calibration_program_open(&r->work, d, s, w, DEVICE_MEMORY_PRIVATE));
+    int count = r->work.program->op_count;
+    if (count + FIRST_MARK >= DEVICE_MARKS)
+        return fail(STATUS_INTERNAL, "%s has %d operations, more than there are marks", r->work.model->name, count);
+    r->times = calloc((size_t)count * REPEATS, sizeof *r->times);
+    return r->times ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for times");
 }
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
-static status ignore_param(void *context, int param)
-{
-    (void)context;
-    (void)param;
-    return STATUS_OK;
-}
-
-static status ignore_sum(void *context, double *values, int count)
-{
-    (void)context;
-    (void)values;
-    (void)count;
-    return STATUS_OK;
-}
-
 static void mark_op(void *context, const nn_op *op)
 {
-    run *r = context;
-    device_mark(r->stream, FIRST_MARK + 1 + (int)(op - r->program->ops));
+    const calibration_program *p = context;
+    device_mark(p->stream, FIRST_MARK + 1 + (int)(op - p->program->ops));
 }
 
 /* `repeat` is -1 in steps that do not count. */
 static status run_step(run *r, int repeat)
 {
-    nn_observer observer = {.context = r,
-                            .need = ignore_param,
-                            .ready = ignore_param,
-                            .group_sum = ignore_sum,
-                            .after_op = mark_op};
-    op_scalars scalars = {.loss_normalizer = 1};
+    calibration_program *p = &r->work;
     ledger l = {0};
-    nn_cursor cursor = {0};
-    TRY(device_mark(r->stream, 0));
-    TRY(device_mark(r->stream, FIRST_MARK));
-    TRY(nn_instance_run(r->instance, &cursor, r->program->op_count, &observer, &scalars, &l));
-    TRY(device_stream_synchronize(r->stream));
-    for (int i = 0; i < r->program->op_count && repeat >= 0; i++)
+    TRY(device_mark(p->stream, 0));
+    TRY(device_mark(p->stream, FIRST_MARK));
+    TRY(calibration_program_run(p, mark_op, p, &l));
+    TRY(device_stream_synchronize(p->stream));
+    for (int i = 0; i < p->program->op_count && repeat >= 0; i++)
         r->times[(int64_t)i * REPEATS + repeat] =
-            device_mark_ns(r->stream, FIRST_MARK + 1 + i) - device_mark_ns(r->stream, FIRST_MARK + i);
+            device_mark_ns(p->stream, FIRST_MARK + 1 + i) - device_mark_ns(p->stream, FIRST_MARK + i);
     return STATUS_OK;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
 }
 
 static double median_s(int64_t *values)
 {
-    qsort(values, REPEATS, sizeof *values, by_value);
-    return (double)values[REPEATS / 2] * 1e-9;
+    return calibration_median(values, REPEATS) * 1e-9;
 }
 
 static void add_op(const gpu_calibration *c, const op_desc *op, double s, sums *out)
@@ -161,23 +88,23 @@ static void add_op(const gpu_calibration *c, const op_desc *op, double s, sums *
 }
 
 /* The optimizer's pass over all parameters. */
-static status add_update(run *r, const gpu_calibration *c, optimizer_kind kind, sums *out)
+static status add_update(calibration_program *p, const gpu_calibration *c, optimizer_kind kind, sums *out)
 {
     optimizer_options options = optimizer_defaults(kind);
-    const param_set *set = r->params;
+    const param_set *set = p->params;
     int64_t logical = set->model->parameter_elements, times[REPEATS];
     ledger l = {0};
     optimizer *o = NULL;
-    TRY(optimizer_open(r->device, &options, set->type, set->arena_elements, logical, &l, &o));
+    TRY(optimizer_open(p->device, &options, set->type, set->arena_elements, logical, &l, &o));
     piece_list all = param_set_pieces(set, 0, set->model->param_count);
     status rc = STATUS_OK;
     for (int i = -1; i < REPEATS && rc == STATUS_OK; i++) {
-        rc = device_mark(r->stream, FIRST_MARK);
+        rc = device_mark(p->stream, FIRST_MARK);
         if (rc == STATUS_OK)
-            rc = optimizer_update(o, r->stream, set->params.data, set->grads.data, all, i + 1, 0.0, 1.0);
-        if (rc == STATUS_OK) rc = device_mark(r->stream, FIRST_MARK + 1);
-        if (rc == STATUS_OK) rc = device_stream_synchronize(r->stream);
-        if (i >= 0) times[i] = device_mark_ns(r->stream, FIRST_MARK + 1) - device_mark_ns(r->stream, FIRST_MARK);
+            rc = optimizer_update(o, p->stream, set->params.data, set->grads.data, all, i + 1, 0.0, 1.0);
+        if (rc == STATUS_OK) rc = device_mark(p->stream, FIRST_MARK + 1);
+        if (rc == STATUS_OK) rc = device_stream_synchronize(p->stream);
+        if (i >= 0) times[i] = device_mark_ns(p->stream, FIRST_MARK + 1) - device_mark_ns(p->stream, FIRST_MARK);
     }
     op_desc update = {.kind = kind == OPTIMIZER_SGD ? OP_sgd : OP_adam, .type = DTYPE_F32, .u.optimizer = {.count = logical}};
     if (rc == STATUS_OK) add_op(c, &update, median_s(times), out);
@@ -185,16 +112,17 @@ static status add_update(run *r, const gpu_calibration *c, optimizer_kind kind, 
     return rc;
 }
 
-static status add_workload(device *d, device_stream *s, const workload *w, const gpu_calibration *c, sums *out)
+static status add_workload(device *d, device_stream *s, const calibration_workload *w, const gpu_calibration *c,
+                           sums *out)
 {
-    run r = {.device = d, .stream = s};
-    r.memory.activations.fd = r.memory.workspace.fd = r.memory.loss.fd = r.input.fd = r.target.fd = -1;
-    status rc = open_run(&r, w);
+    run r;
+    status rc = open_run(&r, d, s, w);
+    const nn_program *program = r.work.program;
     for (int i = -WARM; i < REPEATS && rc == STATUS_OK; i++) rc = run_step(&r, i < 0 ? -1 : i);
-    for (int i = 0; rc == STATUS_OK && i < r.program->op_count; i++)
-        add_op(c, &r.program->ops[i].desc, median_s(&r.times[(int64_t)i * REPEATS]), out);
-    if (rc == STATUS_OK) rc = add_update(&r, c, OPTIMIZER_SGD, out);
-    if (rc == STATUS_OK) rc = add_update(&r, c, OPTIMIZER_ADAM, out);
+    for (int i = 0; rc == STATUS_OK && i < program->op_count; i++)
+        add_op(c, &program->ops[i].desc, median_s(&r.times[(int64_t)i * REPEATS]), out);
+    if (rc == STATUS_OK) rc = add_update(&r.work, c, OPTIMIZER_SGD, out);
+    if (rc == STATUS_OK) rc = add_update(&r.work, c, OPTIMIZER_ADAM, out);
     close_run(&r);
     return rc;
 }

@@ -1,7 +1,6 @@
 /* The profile of a calibrated GPU. */
-#include "common/base/text.h"
-#include "common/checkpoint/atomic_file.h"
 #include "harness/sim/calibrate_gpu.h"
+#include "harness/sim/calibrate_program.h"
 
 #include <string.h>
 
@@ -60,14 +59,11 @@ static void write_topology(const gpu_calibration *c, text_buffer *out)
     text_append(out, "]\n  }\n");
 }
 
-static status write_text(const text_buffer *text, const char *path)
+status gpu_calibration_path(char *path, size_t size)
 {
-    atomic_file file;
-    TRY(atomic_file_open(path, &file));
-    status rc = atomic_file_append(&file, text->data, text->length);
-    if (rc == STATUS_OK) return atomic_file_commit(&file);
-    atomic_file_abandon(&file);
-    return rc;
+    TRY(calibration_file_path("this-gpu.json", path, size));
+    calibration_make_folders(path);
+    return STATUS_OK;
 }
 
 status gpu_calibration_write(const gpu_calibration *c, const char *path)
@@ -81,7 +77,5 @@ status gpu_calibration_write(const gpu_calibration *c, const char *path)
     text_append(&out, "\n  },\n");
     write_topology(c, &out);
     text_append(&out, "}\n");
-    status rc = out.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a profile") : write_text(&out, path);
-    text_free(&out);
-    return rc;
+    return calibration_file_write(&out, path);
 }

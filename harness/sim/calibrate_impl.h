@@ -2,9 +2,9 @@
 #ifndef HARNESS_SIM_CALIBRATE_IMPL_H
 #define HARNESS_SIM_CALIBRATE_IMPL_H
 
-#include "common/nn/instance.h"
 #include "common/optim/optimizer.h"
 #include "harness/sim/calibrate.h"
+#include "harness/sim/calibrate_program.h"
 
 enum { CALIBRATION_MODELS = 2, CALIBRATION_REPEATS = 9 };
 
@@ -12,13 +12,8 @@ enum { CALIBRATION_MODELS = 2, CALIBRATION_REPEATS = 9 };
 typedef struct calibration_run {
     device *device;
     device_stream *stream;
-    nn_model *model;
-    nn_program *program;
-    param_set *params;
-    nn_instance *instance;
+    calibration_program work;
     optimizer *optimizer;
-    nn_memory memory;
-    device_memory input, target;
     ledger ledger;
     int64_t *times;                      /* [op_count][CALIBRATION_REPEATS] ns */
     int64_t updates[CALIBRATION_REPEATS]; /* ns, of the optimizer's pass over all parameters */
@@ -35,9 +30,6 @@ status calibration_step(calibration_run *r, int repeat);
 
 /* The model alone; nn_model_free it. */
 status calibration_model(int model, nn_model **out);
-
-/* The median of times, which it sorts. */
-double calibration_median(int64_t *values, int count);
 
 /* ns, the median of an operation's times, which are sorted. */
 double calibration_op_ns(calibration_run *r, int op);

@@ -15,9 +15,9 @@ typedef struct sums {
 
 static void take_peak(calibration_run *r, calibration *c)
 {
-    for (int i = 0; i < r->program->op_count; i++) {
+    for (int i = 0; i < r->work.program->op_count; i++) {
         double s = calibration_op_ns(r, i) * 1e-9;
-        op_cost cost = op_cost_of(&r->program->ops[i].desc);
+        op_cost cost = op_cost_of(&r->work.program->ops[i].desc);
         double tflops = cost.flops / s * 1e-12, gbs = (cost.bytes_read + cost.bytes_written) / s * 1e-9;
         bool long_enough = s > SHORTEST_S; /* to be timed well */
         if (long_enough && tflops > c->peak_tflops) c->peak_tflops = tflops;
@@ -39,10 +39,10 @@ static void add_op(const calibration *c, const op_desc *op, double s, sums *out)
 
 static void add_run(calibration_run *r, const calibration *c, sums *out)
 {
-    int64_t logical = r->params->model->parameter_elements;
+    int64_t logical = r->work.params->model->parameter_elements;
     op_desc update = {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = logical}};
-    for (int i = 0; i < r->program->op_count; i++)
-        add_op(c, &r->program->ops[i].desc, calibration_op_ns(r, i) * 1e-9, out);
+    for (int i = 0; i < r->work.program->op_count; i++)
+        add_op(c, &r->work.program->ops[i].desc, calibration_op_ns(r, i) * 1e-9, out);
     add_op(c, &update, calibration_median(r->updates, CALIBRATION_REPEATS) * 1e-9, out);
 }
 

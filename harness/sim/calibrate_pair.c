@@ -39,8 +39,8 @@ static int64_t processor_ns(void)
 /* The operations' times by what slows them: convolutions, products, the rest and the update. */
 static void add_times(calibration_run *r, double sums[CALIBRATED_CONTENTIONS])
 {
-    for (int i = 0; i < r->program->op_count; i++)
-        sums[sim_contention_of(r->program->ops[i].desc.kind)] += calibration_op_ns(r, i) * 1e-9;
+    for (int i = 0; i < r->work.program->op_count; i++)
+        sums[sim_contention_of(r->work.program->ops[i].desc.kind)] += calibration_op_ns(r, i) * 1e-9;
     sums[sim_contention_of(OP_sgd)] += calibration_median(r->updates, CALIBRATION_REPEATS) * 1e-9;
 }
 
@@ -68,7 +68,7 @@ typedef struct halves {
 
 static halves halves_of(const pair *p, int rank)
 {
-    int64_t all = p->runs[rank].params->arena_elements, half = all / 2;
+    int64_t all = p->runs[rank].work.params->arena_elements, half = all / 2;
     halves first = {0, half, half, all - half}, second = {half, all - half, 0, half};
     return rank == 0 ? first : second;
 }
@@ -80,10 +80,10 @@ static status serve(pair *p, int rank, halves h)
     for (int64_t i = h.begin; i < h.begin + h.count; i += SERVER_CHUNK) {
         int64_t left = h.begin + h.count - i;
         piece chunk = {i, left < SERVER_CHUNK ? left : SERVER_CHUNK};
-        const void *grads[] = {at(p->runs[0].params->grads.data, i), at(p->runs[1].params->grads.data, i)};
+        const void *grads[] = {at(p->runs[0].work.params->grads.data, i), at(p->runs[1].work.params->grads.data, i)};
         void *sums[] = {at(p->sums[rank].data, i)};
         reduce_many(DTYPE_F32, REDUCE_MEAN, sums, 1, grads, PAIR, chunk.count);
-        TRY(optimizer_update(own->optimizer, own->stream, own->params->params.data, p->sums[rank].data,
+        TRY(optimizer_update(own->optimizer, own->stream, own->work.params->params.data, p->sums[rank].data,
                              (piece_list){&chunk, 1}, 0, 0.0, 1.0));
     }
     return STATUS_OK;
@@ -92,14 +92,14 @@ static status serve(pair *p, int rank, halves h)
 static status do_pass(pair *p, int rank, pass which)
 {
     calibration_run *own = &p->runs[rank];
-    param_set *others = p->runs[1 - rank].params;
+    param_set *others = p->runs[1 - rank].work.params;
     halves h = halves_of(p, rank);
     const void *buckets[] = {at(p->buckets[0].data, h.begin), at(p->buckets[1].data, h.begin)};
-    void *back[] = {at(own->params->grads.data, h.begin), at(others->grads.data, h.begin)};
+    void *back[] = {at(own->work.params->grads.data, h.begin), at(others->grads.data, h.begin)};
     switch (which) {
     case PASS_PACK: /* the ring's gradients into buckets */
-        reduce_convert(DTYPE_F32, p->buckets[rank].data, DTYPE_F32, own->params->grads.data,
-                       own->params->arena_elements, PAIR);
+        reduce_convert(DTYPE_F32, p->buckets[rank].data, DTYPE_F32, own->work.params->grads.data,
+                       own->work.params->arena_elements, PAIR);
         break;
     case PASS_SERVE:
         return serve(p, rank, h);
@@ -107,7 +107,7 @@ static status do_pass(pair *p, int rank, pass which)
         reduce_many(DTYPE_F32, REDUCE_SUM, back, PAIR, buckets, PAIR, h.count);
         break;
     case PASS_COPY: /* parameters that a server has updated */
-        memcpy(at(own->params->params.data, h.other_begin), at(others->params.data, h.other_begin),
+        memcpy(at(own->work.params->params.data, h.other_begin), at(others->params.data, h.other_begin),
                (size_t)h.other_count * sizeof(float));
         break;
     case PASSES:
@@ -130,7 +130,7 @@ static status run_passes(local_ranks *group, pair *p, int rank, int turn)
 static status open_passes(pair *p, int rank)
 {
     calibration_run *r = &p->runs[rank];
-    size_t bytes = (size_t)r->params->arena_elements * sizeof(float);
+    size_t bytes = (size_t)r->work.params->arena_elements * sizeof(float);
     TRY(device_allocate(r->device, DEVICE_MEMORY_SHARED, bytes, &p->buckets[rank]));
     return device_allocate(r->device, DEVICE_MEMORY_PRIVATE, bytes, &p->sums[rank]);
 }

@@ -1,32 +1,13 @@
 /* A calibration as a profile. */
-#include "common/base/text.h"
-#include "common/checkpoint/atomic_file.h"
-#include "common/sim/profile.h"
 #include "harness/sim/calibrate.h"
+#include "harness/sim/calibrate_program.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 status calibration_path(char *path, unsigned long size)
 {
-    char folder[PATH_MAX];
-    TRY(sim_profile_user_folder(folder, sizeof folder));
-    snprintf(path, size, "%s/this-machine.json", folder);
-    return STATUS_OK;
-}
-
-/* Makes the folders that lead to a file; whether they are there shows when it is opened. */
-static void make_folders(const char *path)
-{
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", path);
-    for (char *at = strchr(folder + 1, '/'); at; at = strchr(at + 1, '/')) {
-        *at = '\0';
-        mkdir(folder, 0777);
-        *at = '/';
-    }
+    return calibration_file_path("this-machine.json", path, size);
 }
 
 static void constant(text_buffer *out, const char *name, const char *value, const char *unit,
@@ -113,17 +94,6 @@ status calibration_write(const calibration *c, const char *path)
         "      \"source\": \"harness calibrate: the fastest operation of a ResNet-18 and a small BERT\"}");
     write_constants(c, &out);
     text_append(&out, "\n  }\n}\n");
-    make_folders(path);
-    atomic_file file;
-    status rc =
-        out.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a profile") : atomic_file_open(path, &file);
-    if (rc == STATUS_OK) {
-        rc = atomic_file_append(&file, out.data, out.length);
-        if (rc == STATUS_OK)
-            rc = atomic_file_commit(&file);
-        else
-            atomic_file_abandon(&file);
-    }
-    text_free(&out);
-    return rc;
+    calibration_make_folders(path);
+    return calibration_file_write(&out, path);
 }

@@ -90,6 +90,15 @@ status local_ranks_exchange(local_ranks *g, int rank, sync_blob mine, const sync
     return local_ranks_barrier(g);
 }
 
+status local_ranks_connect(local_ranks *g, int rank, trainer *t)
+{
+    sync_blob mine;
+    const sync_blob *offers;
+    TRY(trainer_offer(t, &mine));
+    TRY(local_ranks_exchange(g, rank, mine, &offers));
+    return trainer_connect(t, offers);
+}
+
 status local_ranks_run(int world, local_rank_function function, void *context)
 {
     local_ranks g = {.world = world, .function = function, .context = context};

@@ -3,7 +3,7 @@
 #ifndef HARNESS_TRAIN_LOCAL_RANKS_H
 #define HARNESS_TRAIN_LOCAL_RANKS_H
 
-#include "common/sync/engine.h"
+#include "harness/train/trainer.h"
 
 typedef struct local_ranks local_ranks;
 
@@ -16,6 +16,9 @@ status local_ranks_run(int world, local_rank_function function, void *context);
 
 /* All ranks' offers, in rank order, once every rank has made its own. Borrowed until the next exchange. */
 status local_ranks_exchange(local_ranks *group, int rank, sync_blob mine, const sync_blob **all);
+
+/* The trainer's offer to all ranks, and its connection with theirs. */
+status local_ranks_connect(local_ranks *group, int rank, trainer *t);
 
 /* Waits for all ranks. STATUS_STOPPED if another rank has failed. */
 status local_ranks_barrier(local_ranks *group);

@@ -155,16 +155,12 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .divide = c->divide};
     trainer *t = NULL;
     batch_source *source = NULL;
-    sync_blob mine;
-    const sync_blob *offers;
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &t), out);
     TRY_GOTO(rc, load_params(v, t), out);
     bool all = trainer_loads(t) == TRAINER_LOADS_ALL;
     TRY_GOTO(rc, golden_source_open(c->file, v->model, rank, all ? c->file->world : 1, &source), out);
-    TRY_GOTO(rc, trainer_offer(t, &mine), out);
-    TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
-    TRY_GOTO(rc, trainer_connect(t, offers), out);
+    TRY_GOTO(rc, local_ranks_connect(group, rank, t), out);
     rc = run_steps(v, group, rank, t, source);
 out:
     if (source) batch_source_close(&source);

@@ -140,15 +140,11 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .divide = c->divide,
                              .hub = t->hub};
     training_rank r = {.training = t, .group = group, .rank = rank};
-    sync_blob mine;
-    const sync_blob *offers;
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &r.trainer), out);
     TRY_GOTO(rc, set_params(t, r.trainer), out);
     TRY_GOTO(rc, source_open(t, rank, &r.source), out);
-    TRY_GOTO(rc, trainer_offer(r.trainer, &mine), out);
-    TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
-    TRY_GOTO(rc, trainer_connect(r.trainer, offers), out);
+    TRY_GOTO(rc, local_ranks_connect(group, rank, r.trainer), out);
     TRY_GOTO(rc, t->function(&r), out);
     TRY_GOTO(rc, trainer_settle(r.trainer), out);
     rc = local_ranks_barrier(group); /* nobody leaves while a peer may need it */

@@ -116,17 +116,13 @@ static status train(local_ranks *group, int rank, void *context)
     short_source source = {
         .base = {.type = &short_type}, .samples = t->samples, .rows = t->model->rows_per_sample};
     trainer *r = NULL;
-    sync_blob mine;
-    const sync_blob *offers;
     step_result result;
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &r), out);
     TRY_GOTO(rc, param_set_initialize(trainer_params(r), trainer_stream(r), 7 + (uint64_t)rank),
              out); /* rank 0's count */
     TRY_GOTO(rc, golden_source_open(f, t->model, 0, f->world, &source.whole), out);
-    TRY_GOTO(rc, trainer_offer(r, &mine), out);
-    TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
-    TRY_GOTO(rc, trainer_connect(r, offers), out);
+    TRY_GOTO(rc, local_ranks_connect(group, rank, r), out);
     if (t->fault && rank == 1) {
         transport *sender = dp_star_port(dp_engine_of(trainer_engine(r))->star)->transport;
         sender->options.fault = (transport_fault){.kind = t->fault, .message = 2};

@@ -64,16 +64,12 @@ static status train(local_ranks *group, int rank, void *context)
                              .divide = t->divide};
     trainer *r = NULL;
     batch_source *source = NULL;
-    sync_blob mine;
-    const sync_blob *offers;
     step_result result;
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &r), out);
     TRY_GOTO(rc, param_set_initialize(trainer_params(r), trainer_stream(r), 7), out);
     TRY_GOTO(rc, golden_source_open(f, t->model, rank, 1, &source), out);
-    TRY_GOTO(rc, trainer_offer(r, &mine), out);
-    TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
-    TRY_GOTO(rc, trainer_connect(r, offers), out);
+    TRY_GOTO(rc, local_ranks_connect(group, rank, r), out);
     for (int64_t step = 0; step < STEPS; step++) TRY_GOTO(rc, trainer_step(r, source, step, step, &result), out);
     TRY_GOTO(rc, trainer_settle(r), out);
     TRY_GOTO(rc, param_set_hash(trainer_params(r), trainer_stream(r), &t->hashes[rank]), out);

@@ -115,14 +115,10 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .stall_timeout_ns = 60 * NS_PER_S};
     trainer *t = NULL;
     batch_source *source = NULL;
-    sync_blob mine;
-    const sync_blob *offers;
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &t), out);
     TRY_GOTO(rc, open_source(j, rank, t, &source), out);
-    TRY_GOTO(rc, trainer_offer(t, &mine), out);
-    TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
-    TRY_GOTO(rc, trainer_connect(t, offers), out);
+    TRY_GOTO(rc, local_ranks_connect(group, rank, t), out);
     for (int s = 0; s < STEPS; s++) {
         step_result result;
         TRY_GOTO(rc, trainer_step(t, source, s, s, &result), out);
