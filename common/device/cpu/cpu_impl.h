@@ -112,6 +112,13 @@ size_t cpu_blocked_scratch(int threads, const cpu_gemm_shape *shape);
 void cpu_blocked_product(const host_kernel *kernel, const cpu_gemm_shape *shape, const float *a, const float *b,
                          bool add, float *c, const cpu_finish *finish, float *scratch);
 
+/* c = a b^T with no fewer rows of b than of a, on all threads of the kernel, where that is faster still. `finish` may
+ * be NULL. `scratch` has cpu_wide_scratch() bytes, which also do for fewer rows m. */
+bool cpu_wide_pays(const host_kernel *kernel, const cpu_gemm_shape *shape);
+size_t cpu_wide_scratch(int threads, const cpu_gemm_shape *shape);
+void cpu_wide_product(const host_kernel *kernel, const cpu_gemm_shape *shape, const float *a, const float *b, bool add,
+                      float *c, const cpu_finish *finish, float *scratch);
+
 /* ---- parameter layouts ------------------------------------------------------------------------ */
 
 typedef enum cpu_layout_kind {

@@ -98,28 +98,25 @@ static void pack(const float *b, int64_t stride, bool transpose, int64_t n, int6
 
 /* ---- multiplying ------------------------------------------------------------------------------ */
 
-/* Rows of memory that are needed next: where we are, and how many lines are fetched for every STEP of a tile's
- * depth. Many at once would hold up the loads of a and b. */
+/* What a tile fetches into the L2 cache for every STEP of its depth, without a branch: a few lines at a time, since
+ * many at once would hold up the loads of a and b, and a row of each for a step. What lies behind the last row or
+ * strip may be fetched as well. */
 typedef struct ahead {
-    const float *row, *at;
-    int64_t columns, stride, left /* rows */, lines;
+    const float *strip; /* the next of b */
+    const float *row;   /* of the next a: as many lines of a row as it takes to have all behind the last strip */
+    int64_t stride, lines;
 } ahead;
 
-ALWAYS_INLINE void fetch_ahead(ahead *f)
+ALWAYS_INLINE void fetch_ahead(ahead *f, const float **store, int64_t c_stride)
 {
-    for (int64_t i = 0; i < f->lines && f->left > 0; i++, f->at += LINE) {
-        __builtin_prefetch(f->at, 0, 2);
-        if (f->at + LINE < f->row + f->columns) continue;
-        f->row += f->stride;
-        f->at = f->row - LINE;
-        f->left--;
+    for (int v = 0; v < VECTORS; v++) {
+        __builtin_prefetch(*store + v * VF, 0, 2);
+        __builtin_prefetch(f->strip + v * VF, 0, 2);
     }
-}
-
-static ahead begin_ahead(const float *from, int64_t rows, int64_t columns, int64_t stride, int64_t steps)
-{
-    int64_t lines = rows * ((columns + LINE - 1) / LINE);
-    return (ahead){from, from, columns, stride, from ? rows : 0, (lines + steps - 1) / steps};
+    for (int64_t i = 0; i < f->lines; i++) __builtin_prefetch(f->row + i * LINE, 0, 2);
+    *store += c_stride;
+    f->strip += COLUMNS;
+    f->row += f->stride;
 }
 
 /* A whole tile is stored without a branch. */
@@ -138,31 +135,43 @@ ALWAYS_INLINE void store_tile(float *c, int64_t stride, int rows, int64_t column
         }
 }
 
-/* Rows of a are named from every third one, as an address takes up to twice the stride. */
-ALWAYS_INLINE void multiply_tile(const cpu_gemm_block *block, const float *a, const float *b, float *c, int rows,
-                                 int64_t columns, ahead f[2])
+/* Depth `count` of a tile. Rows of a are named from every third one, as an address takes up to twice the stride; the
+ * pointers are hidden from the compiler, which would keep an offset for each address in more registers than there
+ * are. */
+ALWAYS_INLINE void multiply_step(const float *third[], int64_t row_stride, const float *b, int rows, int64_t count,
+                                 vf sum[ROWS][VECTORS])
 {
-    int64_t row_stride = block->a_stride;
-    const float *third[(ROWS + 2) / 3];
-    vf sum[ROWS][VECTORS] = {{{0}}};
-    for (int i = 0; i < (rows + 2) / 3; i++) third[i] = a + 3 * i * row_stride;
-    ahead store = begin_ahead(c, rows, COLUMNS, block->c_stride, (block->k + STEP - 1) / STEP);
-    for (int64_t step = 0; step < block->k; step += STEP) {
-        int64_t end = block->k - step < STEP ? block->k - step : STEP;
-        fetch_ahead(&store);
-        fetch_ahead(&f[0]);
-        fetch_ahead(&f[1]);
-        for (int i = 0; i < rows; i++) __builtin_prefetch(third[i / 3] + i % 3 * row_stride + STEP);
-        for (int64_t k = 0; k < end; k++, b += COLUMNS) {
-            vf right[VECTORS];
-            for (int v = 0; v < VECTORS; v++) right[v] = vf_load(b + v * VF);
-            for (int i = 0; i < rows; i++) {
-                vf left = vf_set(third[i / 3][i % 3 * row_stride]);
-                for (int v = 0; v < VECTORS; v++) sum[i][v] = vf_fma(left, right[v], sum[i][v]);
-            }
-            for (int i = 0; i < (rows + 2) / 3; i++) third[i]++;
+#pragma GCC unroll 16
+    for (int64_t k = 0; k < count; k++) {
+        vf right[VECTORS];
+        for (int v = 0; v < VECTORS; v++) right[v] = vf_load(b + k * COLUMNS + v * VF);
+        for (int i = 0; i < rows; i++) {
+            vf left = vf_set(third[i / 3][i % 3 * row_stride]);
+            for (int v = 0; v < VECTORS; v++) sum[i][v] = vf_fma(left, right[v], sum[i][v]);
+        }
+        for (int i = 0; i < (rows + 2) / 3; i++) {
+            third[i]++;
+            __asm__("" : "+r"(third[i]));
         }
     }
+}
+
+ALWAYS_INLINE void multiply_tile(const cpu_gemm_block *block, const float *a, const float *b, float *c, int rows,
+                                 int64_t columns, ahead *f)
+{
+    int64_t row_stride = block->a_stride, steps = block->k / STEP, rest = block->k % STEP;
+    const float *third[(ROWS + 2) / 3];
+    vf sum[ROWS][VECTORS];
+    for (int i = 0; i < rows; i++)
+        for (int v = 0; v < VECTORS; v++) sum[i][v] = vf_set(0);
+    for (int i = 0; i < (rows + 2) / 3; i++) third[i] = a + 3 * i * row_stride;
+    const float *store = c;
+    for (int64_t step = 0; step < steps; step++, b += STEP * COLUMNS) {
+        fetch_ahead(f, &store, block->c_stride);
+        for (int i = 0; i < rows; i++) __builtin_prefetch(third[i / 3] + i % 3 * row_stride + STEP);
+        multiply_step(third, row_stride, b, rows, STEP, sum);
+    }
+    for (int64_t k = 0; k < rest; k++, b += COLUMNS) multiply_step(third, row_stride, b, rows, 1, sum);
     if (block->add)
         store_tile(c, block->c_stride, rows, columns, true, sum);
     else
@@ -179,36 +188,37 @@ ALWAYS_INLINE int rows_of_tile(int64_t left)
 
 static void multiply(const cpu_gemm_block *block)
 {
-    int64_t steps = (block->m + ROWS - 1) / ROWS * ((block->k + STEP - 1) / STEP);
-    int64_t strips = (block->n + COLUMNS - 1) / COLUMNS;
-    ahead f[2] = {begin_ahead(block->next, block->next_rows, block->next_columns, block->next_stride, steps * strips)};
+    int64_t strips = (block->n + COLUMNS - 1) / COLUMNS, lines = (block->next_columns + LINE - 1) / LINE;
+    bool fetches = block->next && block->next_rows > 0;
+    ahead f = {.stride = block->next_stride, .lines = fetches ? (lines + strips - 1) / strips : 0};
     for (int64_t j = 0; j < block->n; j += COLUMNS) {
         int64_t columns = block->n - j < COLUMNS ? block->n - j : COLUMNS;
-        const float *b = block->b + j * block->k, *next = b + COLUMNS * block->k;
-        f[1] = begin_ahead(j + COLUMNS < block->n ? next : NULL, block->k, COLUMNS, COLUMNS, steps);
+        const float *b = block->b + j * block->k;
+        f.strip = b + COLUMNS * block->k;
         for (int64_t i = 0, rows; i < block->m; i += rows) {
             const float *a = block->a + i * block->a_stride;
             float *c = block->c + i * block->c_stride + j;
+            f.row = fetches ? block->next + i * f.stride + j / COLUMNS * f.lines * LINE : a;
             rows = rows_of_tile(block->m - i);
             switch (rows) {
             case 1:
-                multiply_tile(block, a, b, c, 1, columns, f);
+                multiply_tile(block, a, b, c, 1, columns, &f);
                 break;
             case 2:
-                multiply_tile(block, a, b, c, 2, columns, f);
+                multiply_tile(block, a, b, c, 2, columns, &f);
                 break;
             case 3:
-                multiply_tile(block, a, b, c, 3, columns, f);
+                multiply_tile(block, a, b, c, 3, columns, &f);
                 break;
             case 4:
-                multiply_tile(block, a, b, c, 4, columns, f);
+                multiply_tile(block, a, b, c, 4, columns, &f);
                 break;
 #if VF == 16
             case 8:
-                multiply_tile(block, a, b, c, 8, columns, f);
+                multiply_tile(block, a, b, c, 8, columns, &f);
                 break;
             default:
-                multiply_tile(block, a, b, c, 12, columns, f);
+                multiply_tile(block, a, b, c, 12, columns, &f);
 #endif
             }
         }

@@ -121,12 +121,27 @@ static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t ro
 
 /* ---- transposition ---------------------------------------------------------------------------- */
 
+enum { BLOCK = VF == 16 ? 16 : 4 };
+
+ALWAYS_INLINE void transpose_block(const float *x, int64_t x_stride, bool add, float *y, int64_t y_stride)
+{
+#if VF == 16
+    transpose_16x16(x, x_stride, add, y, y_stride);
+#else
+    transpose_4x4(x, x_stride, add, y, y_stride);
+#endif
+}
+
 ALWAYS_INLINE void transpose_all(const float *x, int64_t x_stride, int64_t rows, int64_t columns, bool add,
                                  float *y, int64_t y_stride)
 {
+    int64_t block_rows = rows / BLOCK * BLOCK, block_columns = columns / BLOCK * BLOCK;
     int64_t whole_rows = rows & ~INT64_C(3), whole_columns = columns & ~INT64_C(3);
+    for (int64_t j = 0; j < block_columns; j += BLOCK)
+        for (int64_t i = 0; i < block_rows; i += BLOCK)
+            transpose_block(x + i * x_stride + j, x_stride, add, y + j * y_stride + i, y_stride);
     for (int64_t j = 0; j < whole_columns; j += 4)
-        for (int64_t i = 0; i < whole_rows; i += 4)
+        for (int64_t i = j < block_columns ? block_rows : 0; i < whole_rows; i += 4)
             transpose_4x4(x + i * x_stride + j, x_stride, add, y + j * y_stride + i, y_stride);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; j++) {

@@ -1,4 +1,4 @@
-/* Transposition of 4x4 blocks. */
+/* Transposition of blocks of 4x4, and of 16x16 where a vector has 16 floats. */
 #ifndef COMMON_DEVICE_CPU_ISA_TRANSPOSE_H
 #define COMMON_DEVICE_CPU_ISA_TRANSPOSE_H
 
@@ -31,5 +31,52 @@ ALWAYS_INLINE void transpose_4x4(const float *x, int64_t x_stride, bool add, flo
         memcpy(y + i * y_stride, &rows[i], sizeof rows[i]);
     }
 }
+
+#if VF == 16
+#define QUARTERS(a, b, i, j, k, l) \
+    (vf)_mm512_shuffle_f32x4((__m512)(a), (__m512)(b), (i) | (j) << 2 | (k) << 4 | (l) << 6)
+
+/* Exchanges quarter j (of 16 bytes) of vector i with quarter i of vector j. */
+ALWAYS_INLINE void exchange_quarters(vf x[4])
+{
+    vf ab_low = QUARTERS(x[0], x[1], 0, 1, 0, 1), ab_high = QUARTERS(x[0], x[1], 2, 3, 2, 3);
+    vf cd_low = QUARTERS(x[2], x[3], 0, 1, 0, 1), cd_high = QUARTERS(x[2], x[3], 2, 3, 2, 3);
+    x[0] = QUARTERS(ab_low, cd_low, 0, 2, 0, 2);
+    x[1] = QUARTERS(ab_low, cd_low, 1, 3, 1, 3);
+    x[2] = QUARTERS(ab_high, cd_high, 0, 2, 0, 2);
+    x[3] = QUARTERS(ab_high, cd_high, 1, 3, 1, 3);
+}
+#undef QUARTERS
+
+/* Transposes the 4x4 block that four vectors hold in each quarter. */
+ALWAYS_INLINE void transpose_in_quarters(vf x[4])
+{
+    __m512 ab_low = _mm512_unpacklo_ps((__m512)x[0], (__m512)x[1]), ab_high = _mm512_unpackhi_ps((__m512)x[0], (__m512)x[1]);
+    __m512 cd_low = _mm512_unpacklo_ps((__m512)x[2], (__m512)x[3]), cd_high = _mm512_unpackhi_ps((__m512)x[2], (__m512)x[3]);
+    x[0] = (vf)_mm512_shuffle_ps(ab_low, cd_low, 0x44);
+    x[1] = (vf)_mm512_shuffle_ps(ab_low, cd_low, 0xee);
+    x[2] = (vf)_mm512_shuffle_ps(ab_high, cd_high, 0x44);
+    x[3] = (vf)_mm512_shuffle_ps(ab_high, cd_high, 0xee);
+}
+
+/* y = (or += where `add`) x^T */
+ALWAYS_INLINE void transpose_16x16(const float *x, int64_t x_stride, bool add, float *y, int64_t y_stride)
+{
+    vf rows[4][4]; /* column 4 q + i of x's rows 4 g.. is quarter q of [i][g] */
+    for (int g = 0; g < 4; g++) {
+        vf four[4];
+        for (int i = 0; i < 4; i++) four[i] = vf_load(x + (4 * g + i) * x_stride);
+        transpose_in_quarters(four);
+        for (int i = 0; i < 4; i++) rows[i][g] = four[i];
+    }
+    for (int i = 0; i < 4; i++) {
+        exchange_quarters(rows[i]);
+        for (int q = 0; q < 4; q++) {
+            float *to = y + (4 * q + i) * y_stride;
+            vf_store(to, add ? vf_load(to) + rows[i][q] : rows[i][q]);
+        }
+    }
+}
+#endif
 
 #endif

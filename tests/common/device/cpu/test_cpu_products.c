@@ -22,6 +22,7 @@ static const product_case cases[] = {
     {64, 64, 64, 3},   {200, 200, 200, 9}, {300, 100, 12, 1}, {512, 256, 2, 17},
     {768, 96, 96, 0},  {801, 333, 70, 0},  {790, 650, 17, 0}, {775, 66, 65, 769}, {900, 520, 515, 3},
     {1540, 66, 65, 0},
+    {128, 128, 256, 0},   {131, 133, 259, 0}, {200, 513, 401, 0}, {257, 300, 270, 150}, {512, 130, 530, 0},
     {775, 60, 66, 0},  {515, 65, 130, 0},  {514, 64, 131, 513}, {600, 64, 128, 511},
 };
 enum { CASES = sizeof cases / sizeof cases[0], BOUND = 5 };
@@ -174,7 +175,7 @@ static void blocks_of_every_instruction_set_are_exact(void **context)
 static void transposition_exchanges_rows_and_columns(void **context)
 {
     (void)context;
-    enum { ROWS = 11, COLUMNS = 22, X_STRIDE = 25, Y_STRIDE = 13 };
+    enum { ROWS = 43, COLUMNS = 38, X_STRIDE = 41, Y_STRIDE = 45 };
     for (int i = 0; i < CPU_ISA_COUNT * 2; i++) {
         const cpu_isa *isa = cpu_isas[i / 2];
         if (!cpu_isa_supported(isa)) continue;
