@@ -42,12 +42,12 @@ size_t cpu_product_scratch(const host_kernel *kernel, const cpu_gemm_shape *s)
 {
     if (!cpu_device_of(kernel)->bf16) {
         size_t small = cpu_gemm_scratch(s), large = 0;
-        if (cpu_wide_pays(kernel, s))
-            large = cpu_wide_scratch(kernel->threads, s);
-        else if (cpu_blocked_pays(kernel, s))
+        if (cpu_blocked_pays(kernel, s))
             large = cpu_blocked_scratch(kernel->threads, s);
         else if (cpu_turned_pays(s))
             large = cpu_turned_scratch(s);
+        size_t wide = cpu_wide_scratch(kernel, s);
+        if (wide > large) large = wide;
         return small > large ? small : large;
     }
     return cpu_bf16_bytes(s->m * s->k) + cpu_bf16_bytes(s->k * s->n);
@@ -57,8 +57,9 @@ void cpu_product(const host_kernel *kernel, const cpu_gemm_shape *s, const float
                  void *scratch)
 {
     if (!cpu_device_of(kernel)->bf16) {
+        const cpu_ending none = {.act = ACTIVATION_NONE};
         if (cpu_wide_pays(kernel, s))
-            cpu_wide_product(kernel, s, a, b, add, c, NULL, scratch);
+            cpu_wide_product(kernel, s, a, b, add, c, &none, scratch);
         else if (cpu_blocked_pays(kernel, s))
             cpu_blocked_product(kernel, s, a, b, add, c, NULL, scratch);
         else if (cpu_turned_pays(s))

@@ -112,12 +112,19 @@ size_t cpu_blocked_scratch(int threads, const cpu_gemm_shape *shape);
 void cpu_blocked_product(const host_kernel *kernel, const cpu_gemm_shape *shape, const float *a, const float *b,
                          bool add, float *c, const cpu_finish *finish, float *scratch);
 
-/* c = a b^T with no fewer rows of b than of a, on all threads of the kernel, where that is faster still. `finish` may
- * be NULL. `scratch` has cpu_wide_scratch() bytes, which also do for fewer rows m. */
+/* What ends a product: y = act(c + bias), slope = act'(the same). bias [n] and slope [m, n] may be NULL. */
+typedef struct cpu_ending {
+    activation act;
+    const float *bias;
+    float *slope;
+} cpu_ending;
+
+/* c = a b^T with no fewer rows of b than of a, on all threads of the kernel, where that is faster still. `scratch` has
+ * cpu_wide_scratch() bytes, which also do for fewer rows m; 0 where it does not pay for them either. */
 bool cpu_wide_pays(const host_kernel *kernel, const cpu_gemm_shape *shape);
-size_t cpu_wide_scratch(int threads, const cpu_gemm_shape *shape);
+size_t cpu_wide_scratch(const host_kernel *kernel, const cpu_gemm_shape *shape);
 void cpu_wide_product(const host_kernel *kernel, const cpu_gemm_shape *shape, const float *a, const float *b, bool add,
-                      float *c, const cpu_finish *finish, float *scratch);
+                      float *c, const cpu_ending *ending, float *scratch);
 
 /* ---- parameter layouts ------------------------------------------------------------------------ */
 

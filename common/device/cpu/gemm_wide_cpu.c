@@ -1,10 +1,11 @@
 /* Products c = a b^T where b, mostly weights, has at least as many rows as a, by the kernels of isa/gemm.c and as
  * their transpose, c^T = b a^T: b is read once, where it lies and ahead of its use, and only a is packed. A block of
- * c^T stays in the L2 cache until its sums are whole; then it is transposed into c. An element of c is the same sum
+ * c^T stays in the L2 cache until its sums are whole; then it is transposed into c,
+ * with bias and activation. An element of c is the same sum
  * in the same order however b's rows are shared among threads. */
 #include "common/device/cpu/cpu_impl.h"
 
-enum { DEPTH = 256, ROWS = 192, COLUMNS = 512, PADDING = 16, TURNED_ROWS = 32 };
+enum { DEPTH = 256, ROWS = 192, COLUMNS = 512, PADDING = 16 };
 
 /* Bounds found by measurement: docs/kernels-cpu.md. */
 enum { ENOUGH_ROWS = 128, ENOUGH_COLUMNS = 256, ENOUGH_DEPTH = 128 };
@@ -29,13 +30,16 @@ static int64_t round_up(int64_t count, int64_t unit)
  * cache. */
 static int64_t block_stride(const cpu_gemm_shape *s)
 {
-    return smaller(round_up(s->m, 64), COLUMNS) + PADDING;
+    return round_up(s->m, 64) + PADDING;
 }
 
-size_t cpu_wide_scratch(int threads, const cpu_gemm_shape *s)
+size_t cpu_wide_scratch(const host_kernel *kernel, const cpu_gemm_shape *s)
 {
-    int64_t packed = round_up(s->m, 64) * s->k, block = ROWS * block_stride(s);
-    return (size_t)(packed + threads * block) * sizeof(float);
+    cpu_gemm_shape most = *s;
+    most.m = smaller(s->m, smaller(s->n, COLUMNS));
+    if (!cpu_wide_pays(kernel, &most)) return 0;
+    int64_t packed = round_up(most.m, 64) * s->k, block = ROWS * block_stride(&most);
+    return (size_t)(packed + kernel->threads * block) * sizeof(float);
 }
 
 typedef struct wide_job {
@@ -44,7 +48,7 @@ typedef struct wide_job {
     const float *a, *b;
     float *c, *packed, *blocks;
     bool add;
-    const cpu_finish *finish;
+    const cpu_ending *ending;
     int64_t depth;
 } wide_job;
 
@@ -67,22 +71,25 @@ static void pack_part(const void *context, int part, int64_t first, int64_t end)
                              smaller(job->depth, s->k - p), packed_at(job, first, p));
 }
 
-/* c's rows from j on and its columns from i on, from a block of c^T. */
-static void turn_block(const wide_job *job, const float *block, int64_t i, int64_t rows, int64_t j, int64_t columns)
+/* c's columns [i, i + rows) from a block of c^T. */
+static void turn_block(const wide_job *job, const float *block, int64_t i, int64_t rows)
 {
     const cpu_gemm_shape *s = job->shape;
-    int64_t stride = block_stride(s);
-    for (int64_t first = 0; first < columns; first += TURNED_ROWS) {
-        int64_t count = smaller(TURNED_ROWS, columns - first);
-        float *c = job->c + (j + first) * s->c_stride + i;
-        job->isa->matrix->transpose(block + first, stride, rows, count, job->add, c, s->c_stride);
-        if (job->finish) job->finish->run(job->finish->context, c, count, rows);
-    }
+    const cpu_ending *end = job->ending;
+    cpu_gemm_turn turn = {.rows = rows,
+                          .columns = s->m,
+                          .x_stride = block_stride(s),
+                          .c_stride = s->c_stride,
+                          .x = block,
+                          .bias = end->bias ? end->bias + i : NULL,
+                          .c = job->c + i,
+                          .slope = end->slope ? end->slope + i : NULL,
+                          .add = job->add};
+    job->isa->turns->turn[end->act](&turn);
 }
 
-/* Rows [i, i + rows) of b with a's rows [j, j + columns); `next` rows of b follow, or none. */
-static void multiply_block(const wide_job *job, float *c, int64_t i, int64_t rows, int64_t next, int64_t j,
-                           int64_t columns)
+/* Rows [i, i + rows) of b with all of a; `next` rows of b follow, or none. */
+static void multiply_block(const wide_job *job, float *c, int64_t i, int64_t rows, int64_t next)
 {
     const cpu_gemm_shape *s = job->shape;
     for (int64_t p = 0; p < s->k; p += job->depth) {
@@ -90,10 +97,10 @@ static void multiply_block(const wide_job *job, float *c, int64_t i, int64_t row
         bool last = p + k == s->k;
         int64_t row = last ? i + rows : i, column = last ? 0 : p + k;
         cpu_gemm_block block = {.m = rows,
-                                .n = columns,
+                                .n = s->m,
                                 .k = k,
                                 .a = job->b + i * s->b_stride + p,
-                                .b = packed_at(job, j, p),
+                                .b = packed_at(job, 0, p),
                                 .c = c,
                                 .a_stride = s->b_stride,
                                 .c_stride = block_stride(s),
@@ -104,27 +111,25 @@ static void multiply_block(const wide_job *job, float *c, int64_t i, int64_t row
                                 .next_stride = s->b_stride};
         job->isa->gemm->multiply(&block);
     }
-    turn_block(job, c, i, rows, j, columns);
+    turn_block(job, c, i, rows);
 }
 
 /* Rows [first, end) of b. */
 static void wide_part(const void *context, int part, int64_t first, int64_t end)
 {
     const wide_job *job = context;
-    const cpu_gemm_shape *s = job->shape;
-    float *c = job->blocks + part * ROWS * block_stride(s);
-    for (int64_t j = 0; j < s->m; j += COLUMNS)
-        for (int64_t i = first; i < end; i += ROWS) {
-            int64_t rows = smaller(ROWS, end - i), next = smaller(ROWS, end - i - rows);
-            multiply_block(job, c, i, rows, next, j, smaller(COLUMNS, s->m - j));
-        }
+    float *c = job->blocks + part * ROWS * block_stride(job->shape);
+    for (int64_t i = first; i < end; i += ROWS) {
+        int64_t rows = smaller(ROWS, end - i);
+        multiply_block(job, c, i, rows, smaller(ROWS, end - i - rows));
+    }
 }
 
 void cpu_wide_product(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
-                      float *c, const cpu_finish *finish, float *scratch)
+                      float *c, const cpu_ending *ending, float *scratch)
 {
     int64_t blocks = (s->k + DEPTH - 1) / DEPTH, width = round_up(s->m, 64);
-    wide_job job = {cpu_isa_of(kernel), s, a, b, c, scratch, scratch + width * s->k, add, finish,
+    wide_job job = {cpu_isa_of(kernel), s, a, b, c, scratch, scratch + width * s->k, add, ending,
                     round_up((s->k + blocks - 1) / blocks, 16)};
     cpu_parallel(kernel->threads, s->m, job.isa->gemm->tile_columns, pack_part, &job);
     cpu_parallel(kernel->threads, s->n, 16, wide_part, &job);

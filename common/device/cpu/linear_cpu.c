@@ -62,11 +62,17 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
                       .slope = keeps_slope ? operands[LINEAR_FWD_SLOPE] : NULL,
                       .bias = a->bias ? operands[LINEAR_FWD_B] : NULL};
     bool finishes = a->bias || a->act != ACTIVATION_NONE;
-    bool wide = cpu_wide_pays(kernel, &shape);
-    if (!cpu_device_of(kernel)->bf16 && (wide || cpu_blocked_pays(kernel, &shape))) {
+    bool bf16 = cpu_device_of(kernel)->bf16;
+    if (!bf16 && cpu_wide_pays(kernel, &shape)) {
+        cpu_ending ending = {a->act, job.bias, job.slope};
+        cpu_wide_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, job.y, &ending,
+                         workspace);
+        return;
+    }
+    if (!bf16 && cpu_blocked_pays(kernel, &shape)) {
         cpu_finish finish = {activate_block, &job};
-        (wide ? cpu_wide_product : cpu_blocked_product)(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W],
-                                                        false, job.y, finishes ? &finish : NULL, workspace);
+        cpu_blocked_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, job.y,
+                            finishes ? &finish : NULL, workspace);
         return;
     }
     cpu_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, job.y, workspace);

@@ -237,6 +237,19 @@ typedef struct cpu_gemm_kernels {
     void (*multiply)(const cpu_gemm_block *block);
 } cpu_gemm_kernels;
 
+/* c [columns, rows] = act((c where `add`) + x^T + bias), of x [rows, columns]; slope, of c's stride, = act' of the same
+ * argument. bias [rows] and slope may be NULL. */
+typedef struct cpu_gemm_turn {
+    int64_t rows, columns, x_stride, c_stride;
+    const float *x, *bias;
+    float *c, *slope;
+    bool add;
+} cpu_gemm_turn;
+
+typedef struct cpu_gemm_turns {
+    void (*turn[ACTIVATION_COUNT])(const cpu_gemm_turn *t);
+} cpu_gemm_turns;
+
 /* ---- the table -------------------------------------------------------------------------------- */
 
 typedef struct cpu_isa {
@@ -250,6 +263,7 @@ typedef struct cpu_isa {
     const cpu_matrix *matrix;
     const cpu_winograd *winograd;
     const cpu_gemm_kernels *gemm;
+    const cpu_gemm_turns *turns;
 } cpu_isa;
 
 /* All sets, from the least to the most capable; whether this machine has one. */

@@ -18,6 +18,7 @@ extern const cpu_optimizer KERNEL(cpu_optimizer);
 extern const cpu_matrix KERNEL(cpu_matrix);
 extern const cpu_winograd KERNEL(cpu_winograd);
 extern const cpu_gemm_kernels KERNEL(cpu_gemm_kernels);
+extern const cpu_gemm_turns KERNEL(cpu_gemm_turns);
 extern const cpu_isa KERNEL(cpu_isa);
 
 void KERNEL(winograd_product)(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v,

@@ -19,4 +19,5 @@ const cpu_isa KERNEL(cpu_isa) = {
     .matrix = &KERNEL(cpu_matrix),
     .winograd = &KERNEL(cpu_winograd),
     .gemm = &KERNEL(cpu_gemm_kernels),
+    .turns = &KERNEL(cpu_gemm_turns),
 };
