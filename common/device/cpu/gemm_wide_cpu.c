@@ -1,14 +1,13 @@
 /* Products c = a b^T where b, mostly weights, has at least as many rows as a, by the kernels of isa/gemm.c and as
  * their transpose, c^T = b a^T: b is read once, where it lies and ahead of its use, and only a is packed. A block of
- * c^T stays in the L2 cache until its sums are whole; then it is transposed into c,
- * with bias and activation. An element of c is the same sum
- * in the same order however b's rows are shared among threads. */
+ * c^T stays in the L2 cache until its sums are whole; then it is transposed into c, with
+ * bias and activation. An element of c is the same sum in the same order however b's rows are shared among threads. */
 #include "common/device/cpu/cpu_impl.h"
 
 enum { DEPTH = 256, ROWS = 192, COLUMNS = 512, PADDING = 16 };
 
 /* Bounds found by measurement: docs/kernels-cpu.md. */
-enum { ENOUGH_ROWS = 128, ENOUGH_COLUMNS = 256, ENOUGH_DEPTH = 128 };
+enum { ENOUGH_ROWS = 128, ENOUGH_COLUMNS = 256, ENOUGH_DEPTH = 128, LARGE_RESULT = 1 << 23 /* no cache keeps it */ };
 
 bool cpu_wide_pays(const host_kernel *kernel, const cpu_gemm_shape *s)
 {
@@ -84,7 +83,8 @@ static void turn_block(const wide_job *job, const float *block, int64_t i, int64
                           .bias = end->bias ? end->bias + i : NULL,
                           .c = job->c + i,
                           .slope = end->slope ? end->slope + i : NULL,
-                          .add = job->add};
+                          .add = job->add,
+                          .past = s->m * s->n >= LARGE_RESULT};
     job->isa->turns->turn[end->act](&turn);
 }
 

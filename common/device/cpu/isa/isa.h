@@ -238,12 +238,12 @@ typedef struct cpu_gemm_kernels {
 } cpu_gemm_kernels;
 
 /* c [columns, rows] = act((c where `add`) + x^T + bias), of x [rows, columns]; slope, of c's stride, = act' of the same
- * argument. bias [rows] and slope may be NULL. */
+ * argument and is written past the caches, as c is where `past`. bias [rows] and slope may be NULL. */
 typedef struct cpu_gemm_turn {
     int64_t rows, columns, x_stride, c_stride;
     const float *x, *bias;
     float *c, *slope;
-    bool add;
+    bool add, past;
 } cpu_gemm_turn;
 
 typedef struct cpu_gemm_turns {

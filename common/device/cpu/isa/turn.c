@@ -23,18 +23,26 @@ ALWAYS_INLINE void turn_square(const float *x, int64_t stride, int64_t rows, int
 #endif
 }
 
+ALWAYS_INLINE void store_some(float *to, vf a, int64_t count, bool past)
+{
+    if (past && count >= VF)
+        vf_store_past(to, a);
+    else
+        vf_store_some(to, a, count);
+}
+
 /* Up to VF elements of a row of c; slope and bias may be NULL. */
-ALWAYS_INLINE void finish_some(activation act, bool add, vf sum, const float *bias, float *c, float *slope,
+ALWAYS_INLINE void finish_some(activation act, const cpu_gemm_turn *t, vf sum, const float *bias, float *c, float *slope,
                                int64_t count)
 {
-    if (add) sum += vf_load_some(c, count);
+    if (t->add) sum += vf_load_some(c, count);
     if (bias) sum += vf_load_some(bias, count);
     if (slope) {
         vf_pair both = vf_activate_with_slope(act, sum);
-        vf_store_some(c, both.a, count);
-        vf_store_some(slope, both.b, count);
+        store_some(c, both.a, count, t->past);
+        store_some(slope, both.b, count, true);
     } else
-        vf_store_some(c, vf_activate(act, sum), count);
+        store_some(c, vf_activate(act, sum), count, t->past);
 }
 
 ALWAYS_INLINE void turn(activation act, const cpu_gemm_turn *t)
@@ -48,11 +56,12 @@ ALWAYS_INLINE void turn(activation act, const cpu_gemm_turn *t)
             for (int64_t k = 0; k < columns; k++)
                 for (int64_t v = 0; v < rows; v += VF) {
                     int64_t at = (j + k) * t->c_stride + i + v;
-                    finish_some(act, t->add, vf_load(square + k * SIDE + v), t->bias ? t->bias + i + v : NULL,
+                    finish_some(act, t, vf_load(square + k * SIDE + v), t->bias ? t->bias + i + v : NULL,
                                 t->c + at, t->slope ? t->slope + at : NULL, rows - v);
                 }
         }
     }
+    vf_settle();
 }
 
 #define DEFINE_TURN(name, text)                      \

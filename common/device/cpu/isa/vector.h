@@ -66,6 +66,26 @@ ALWAYS_INLINE void vf_store(float *p, vf a)
     *(vf_unaligned *)p = a;
 }
 
+/* Past the caches where p is aligned to a vector and the instruction set has it, for what is not read soon.
+ * vf_settle() puts such stores in order with those that follow. */
+ALWAYS_INLINE void vf_store_past(float *p, vf a)
+{
+#if VF == 16
+    if (((uintptr_t)p & 63) == 0) {
+        _mm512_stream_ps(p, (__m512)a);
+        return;
+    }
+#endif
+    vf_store(p, a);
+}
+
+ALWAYS_INLINE void vf_settle(void)
+{
+#if VF == 16
+    _mm_sfence();
+#endif
+}
+
 ALWAYS_INLINE vd vd_load(const double *p)
 {
     return *(const vd_unaligned *)p;
