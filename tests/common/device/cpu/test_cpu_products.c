@@ -196,10 +196,63 @@ static void transposition_exchanges_rows_and_columns(void **context)
     }
 }
 
+/* ---- the end of a product --------------------------------------------------------------------- */
+
+typedef struct turn_case {
+    int64_t rows, columns;
+    activation act;
+    bool bias, slope, add;
+} turn_case;
+
+static const turn_case turn_cases[] = {
+    {1, 1, ACTIVATION_NONE, false, false, false}, {16, 16, ACTIVATION_RELU, true, false, false},
+    {37, 43, ACTIVATION_NONE, true, false, true}, {33, 16, ACTIVATION_GELU, true, true, false},
+    {80, 19, ACTIVATION_SILU, false, true, true}, {7, 50, ACTIVATION_GELU_TANH, true, true, false},
+};
+
+/* Beside a plain transposition and the kernel of activations, whose bits it shall have. */
+static void check_turn(const cpu_isa *isa, const turn_case *t)
+{
+    int64_t x_stride = t->columns + 3, c_stride = (t->rows + 15) / 16 * 16 + 16, size = t->columns * c_stride;
+    float *x = cpu_test_whole("x", t->rows * x_stride, BOUND), *bias = cpu_test_whole("b", t->rows, BOUND);
+    float *c = cpu_test_whole("c", size, BOUND), *expected = cpu_test_copy(c, size);
+    float *slope = calloc((size_t)size, sizeof *slope), *expected_slope = calloc((size_t)size, sizeof *slope);
+    for (int64_t j = 0; j < t->columns; j++)
+        for (int64_t i = 0; i < t->rows; i++) {
+            float *to = &expected[j * c_stride + i];
+            *to = (t->add ? *to : 0) + x[i * x_stride + j];
+        }
+    isa->elementwise->bias_activate[t->act](expected, t->slope ? expected_slope : NULL, t->bias ? bias : NULL,
+                                            c_stride, t->columns, t->rows);
+    cpu_gemm_turn turn = {.rows = t->rows,
+                          .columns = t->columns,
+                          .x_stride = x_stride,
+                          .c_stride = c_stride,
+                          .x = x,
+                          .bias = t->bias ? bias : NULL,
+                          .c = c,
+                          .slope = t->slope ? slope : NULL,
+                          .add = t->add,
+                          .past = t->rows > 16};
+    isa->turns->turn[t->act](&turn);
+    cpu_test_equal(isa->name, c, expected, size);
+    cpu_test_equal(isa->name, slope, expected_slope, size);
+    float *const arrays[] = {x, bias, c, expected, slope, expected_slope};
+    for (int i = 0; i < 6; i++) free(arrays[i]);
+}
+
+static void ends_of_products_are_transposed_and_activated(void **context)
+{
+    (void)context;
+    for (int i = 0; i < CPU_ISA_COUNT; i++)
+        for (size_t j = 0; cpu_isa_supported(cpu_isas[i]) && j < sizeof turn_cases / sizeof turn_cases[0]; j++)
+            check_turn(cpu_isas[i], &turn_cases[j]);
+}
+
 int main(void)
 {
     static product_test contexts[2 * CASES];
-    static struct CMUnitTest tests[2 * CASES + 3];
+    static struct CMUnitTest tests[2 * CASES + 4];
     for (int i = 0; i < 2 * CASES; i++) {
         product_test *t = &contexts[i];
         t->c = cases[i / 2];
@@ -212,5 +265,6 @@ int main(void)
     tests[2 * CASES] = (struct CMUnitTest)cmocka_unit_test(kernels_of_every_instruction_set_are_exact);
     tests[2 * CASES + 1] = (struct CMUnitTest)cmocka_unit_test(transposition_exchanges_rows_and_columns);
     tests[2 * CASES + 2] = (struct CMUnitTest)cmocka_unit_test(blocks_of_every_instruction_set_are_exact);
-    return _cmocka_run_group_tests("products of whole numbers are exact", tests, 2 * CASES + 3, NULL, NULL);
+    tests[2 * CASES + 3] = (struct CMUnitTest)cmocka_unit_test(ends_of_products_are_transposed_and_activated);
+    return _cmocka_run_group_tests("products of whole numbers are exact", tests, 2 * CASES + 4, NULL, NULL);
 }
