@@ -69,6 +69,8 @@ def transformer(name):
         def __init__(self):
             super().__init__()
             self.word, self.place = nn.Embedding(words, width), nn.Embedding(positions, width)
+            for table in (self.word, self.place):
+                nn.init.normal_(table.weight, std=0.02)  # N(0, 1) saturates a tied head: a step takes twice as long
             self.norm = nn.LayerNorm(width)
             self.blocks = nn.Sequential(*(Block() for _ in range(layers)))
             self.head = None if causal else nn.Linear(width, 2)
