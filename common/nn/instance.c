@@ -81,6 +81,7 @@ static void *resolve(const nn_instance *instance, const nn_bindings *bindings, c
         base = (char *)bindings->memory->activations.data + instance->program->values[o->index].offset;
         break;
     case NN_SPACE_PARAM: base = (char *)set->params.data + set->pieces[o->index].offset * size; break;
+    case NN_SPACE_NARROW: base = (char *)set->narrow.data + set->pieces[o->index].offset * dtype_size(DTYPE_BF16); break;
     case NN_SPACE_GRAD: base = (char *)set->grads.data + set->pieces[o->index].offset * size; break;
     case NN_SPACE_BUFFER: base = (char *)set->buffers.data + set->buffer_pieces[o->index].offset * size; break;
     case NN_SPACE_INPUT: base = bindings->input; break;
@@ -120,6 +121,21 @@ static void end_lives(const nn_program *p, const nn_op *op, ledger *l)
     }
 }
 
+/* A forward operation's weights and bias in bfloat16, from what they are now. */
+static status narrow_weights(nn_instance *instance, int index)
+{
+    const nn_op *op = &instance->program->ops[index];
+    const param_set *set = instance->set;
+    for (int s = 0; s < OP_MAX_OPERANDS && index < instance->program->forward_end; s++) {
+        const nn_operand *o = &op->operands[s];
+        if (o->space != NN_SPACE_NARROW) continue;
+        piece p = set->pieces[o->index];
+        const char *from = (const char *)set->params.data + p.offset * dtype_size(set->type);
+        TRY(device_convert(instance->stream, instance->operands[index][s], DTYPE_BF16, from, set->type, p.count, 1));
+    }
+    return STATUS_OK;
+}
+
 static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer *observer,
                      const op_scalars *scalars, const op_scalars *all_rows, ledger *l)
 {
@@ -134,9 +150,11 @@ static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer
         /* fall through */
     case STAGE_LAUNCH:
         begin_lives(p, op, l);
-        if (!observer->recorded)
+        if (!observer->recorded) {
+            TRY(narrow_weights(instance, cursor->op));
             TRY(device_launch(instance->stream, instance->kernels[cursor->op], operands,
                               op->rows_vary ? scalars : all_rows, instance->memory->workspace.data));
+        }
         cursor->stage = STAGE_GROUP;
         /* fall through */
     case STAGE_GROUP:

@@ -12,10 +12,11 @@
 static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_program_slot *slot)
 {
     const trainer_config *c = &t->config;
-    /* Which rows have targets is known to the rank that loads them. */
+    /* Which rows have targets is known to the rank that loads them; outputs are exchanged in the compute type. */
     nn_program_config config = {.batch = batch,
                                 .mode = mode,
                                 .type = device_get_info(t->device)->compute_type,
+                                .narrow = device_get_info(t->device)->narrow && !t->needs.one_loss,
                                 .masked_loss = c->masked_loss && !t->needs.whole_batch,
                                 .external_loss = t->needs.one_loss && mode == NN_TRAIN,
                                 .world = c->world};
@@ -136,6 +137,9 @@ static status open_params(trainer *t)
     TRY(param_set_open(t->device, c->model, t->slots[0].program, &config, &t->params));
     int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
+    if (t->slots[0].program->config.narrow)
+        ledger_acquire(&t->ledger, LEDGER_PARAMETERS, param_set_narrow_bytes(t->params),
+                       (int64_t)param_set_narrow_reserved(t->params));
     int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
     bool idle = t->needs.updaters > 0 && c->rank >= t->needs.updaters;
     return (idle ? optimizer_open_idle : optimizer_open)(t->device, c->optimizer, t->params->type,
