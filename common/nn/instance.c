@@ -7,6 +7,9 @@
 /* Places within an operation at which a run may be suspended. */
 enum { STAGE_NEED, STAGE_LAUNCH, STAGE_GROUP, STAGE_READY };
 
+/* Padding between two parameters that are narrowed as one. */
+enum { NARROW_GAP = 64 };
+
 typedef void *operand_row[OP_MAX_OPERANDS];
 
 struct nn_instance {
@@ -121,17 +124,42 @@ static void end_lives(const nn_program *p, const nn_op *op, ledger *l)
     }
 }
 
-/* A forward operation's weights and bias in bfloat16, from what they are now. */
+/* The elements of the arenas that hold a forward operation's weights and bias, which lie side by side. */
+static piece narrow_range(const nn_instance *instance, const nn_op *op)
+{
+    piece range = {0};
+    for (int s = 0; s < OP_MAX_OPERANDS; s++) {
+        if (op->operands[s].space != NN_SPACE_NARROW) continue;
+        piece p = instance->set->pieces[op->operands[s].index];
+        int64_t begin = range.count && range.offset < p.offset ? range.offset : p.offset;
+        int64_t end = range.offset + range.count > p.offset + p.count ? range.offset + range.count : p.offset + p.count;
+        range = (piece){begin, end - begin};
+    }
+    return range;
+}
+
+/* In bfloat16, from what they are now. Parameters that lie apart, a bias behind a tied weight, are copied one by one. */
 static status narrow_weights(nn_instance *instance, int index)
 {
     const nn_op *op = &instance->program->ops[index];
     const param_set *set = instance->set;
-    for (int s = 0; s < OP_MAX_OPERANDS && index < instance->program->forward_end; s++) {
-        const nn_operand *o = &op->operands[s];
-        if (o->space != NN_SPACE_NARROW) continue;
-        piece p = set->pieces[o->index];
-        const char *from = (const char *)set->params.data + p.offset * dtype_size(set->type);
-        TRY(device_convert(instance->stream, instance->operands[index][s], DTYPE_BF16, from, set->type, p.count, 1));
+    const char *from = set->params.data;
+    char *to = set->narrow.data;
+    int size = dtype_size(set->type), narrow = dtype_size(DTYPE_BF16);
+    int64_t elements = 0;
+    if (index >= instance->program->forward_end) return STATUS_OK;
+    for (int s = 0; s < OP_MAX_OPERANDS; s++)
+        if (op->operands[s].space == NN_SPACE_NARROW) elements += set->pieces[op->operands[s].index].count;
+    piece all = narrow_range(instance, op);
+    if (all.count <= elements + NARROW_GAP)
+        return elements == 0 ? STATUS_OK
+                             : device_convert(instance->stream, to + all.offset * narrow, DTYPE_BF16,
+                                              from + all.offset * size, set->type, all.count, 1);
+    for (int s = 0; s < OP_MAX_OPERANDS; s++) {
+        if (op->operands[s].space != NN_SPACE_NARROW) continue;
+        piece p = set->pieces[op->operands[s].index];
+        TRY(device_convert(instance->stream, to + p.offset * narrow, DTYPE_BF16, from + p.offset * size, set->type,
+                           p.count, 1));
     }
     return STATUS_OK;
 }

@@ -240,11 +240,23 @@ static void close_slot(trainer_program_slot *slot)
     nn_program_free(&slot->program);
 }
 
+void trainer_pin(trainer *t, void *data, size_t bytes)
+{
+    if (t->pinned_count == TRAINER_MAX_BUFFERS || device_get_info(t->device)->host_addressable) return;
+    if (device_pin(t->device, data, bytes) == STATUS_OK) {
+        t->pinned[t->pinned_count++] = data;
+        return;
+    }
+    log_warn("batches stay in ordinary memory: %s", error_message());
+    error_clear();
+}
+
 void trainer_close(trainer **pointer)
 {
     trainer *t = *pointer;
     if (!t) return;
     if (t->engine) t->engine->type->close(t->engine);
+    for (int i = 0; i < t->pinned_count; i++) device_unpin(t->device, t->pinned[i]);
     for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);
     close_slot(&t->evaluation);
     if (t->loss_kernel) device_release(&t->loss_kernel);

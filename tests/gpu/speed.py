@@ -19,7 +19,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 SGD = ["--optimizer", "sgd", "--lr", "0.01", "--momentum", "0.9"]
 ADAM = ["--optimizer", "adam", "--lr", "0.0001"]
 # model: batch, our options, precisions that we have for it, precisions of the peer to compare each with
-CASES = [("resnet50", 128, SGD, {"float32": ["float32"], "tf32": ["tf32", "bf16"]}, True),
+CASES = [("resnet50", 128, SGD, {"float32": ["float32"], "tf32": ["tf32"], "bf16": ["bf16"]}, True),
          ("bert_large", 16, ADAM + ["--head", "cls", "--sequence", "128"],
           {"float32": ["float32"], "tf32": ["tf32"], "bf16": ["bf16"]}, False)]
 EAGER, COMPILED = 0.9, 1.0

@@ -3,7 +3,7 @@
  *
  * A block has a row of LANES threads for each row of its tile; a thread computes every LANES-th score of the
  * row and owns every LANES-th column of the result. */
-#include "common/device/cuda/module/kernel.cuh"
+#include "common/device/cuda/module/attention.cuh"
 
 constexpr int LANES = 8, MOST_WIDTH = 128;
 
@@ -12,29 +12,13 @@ template <int WIDTH> struct tile_sizes {
     static constexpr int TILE = WIDTH <= 64 ? 32 : 16, THREADS = TILE * LANES, OWN = WIDTH / LANES, SCORES = TILE / LANES;
 };
 
-/* Rows of one head, `stride` apart. */
-template <typename T> struct head_rows {
-    const T *data;
-    int64_t stride;
-};
-
-template <typename T> __device__ head_rows<T> head_of(const T *data, int64_t stride, const attention_attributes &a)
-{
-    return {data + (int64_t)blockIdx.z * a.sequence * stride + (int64_t)blockIdx.y * a.width, stride};
-}
-
-__device__ static int64_t lse_of_head(const attention_attributes &a)
-{
-    return ((int64_t)blockIdx.z * a.heads + blockIdx.y) * a.sequence;
-}
-
 /* Rows [first, first + TILE) into shared memory, zero behind the last row and column. */
-template <int WIDTH, int TILE, typename T>
-__device__ void load_tile(float (*tile)[WIDTH + 1], head_rows<T> rows, int64_t first, const attention_attributes &a)
+template <int WIDTH, int TILE>
+__device__ void load_tile(float (*tile)[WIDTH + 1], head_rows<const float> rows, int64_t first, const attention_attributes &a)
 {
     for (int i = threadIdx.x; i < TILE * WIDTH; i += TILE * LANES) {
         int64_t row = first + i / WIDTH, column = i % WIDTH;
-        tile[i / WIDTH][column] = row < a.sequence && column < a.width ? load(rows.data + row * rows.stride + column) : 0;
+        tile[i / WIDTH][column] = row < a.sequence && column < a.width ? rows.data[row * rows.stride + column] : 0;
     }
 }
 
@@ -58,15 +42,11 @@ __device__ static float row_maximum(float value)
     return value;
 }
 
-__device__ static bool sees(const attention_attributes &a, int64_t query, int64_t key)
-{
-    return query < a.sequence && key < a.sequence && (!a.causal || key <= query);
-}
-
 /* ---- forward ---------------------------------------------------------------------------------- */
 
-template <int WIDTH, typename T>
-__global__ void forward_kernel(attention_attributes a, float scale, const T *q, const T *k, const T *v, T *out, float *lse)
+template <int WIDTH>
+__global__ void forward_kernel(attention_attributes a, float scale, const float *q, const float *k, const float *v,
+                               float *out, float *lse)
 {
     typedef tile_sizes<WIDTH> size;
     __shared__ float qs[size::TILE][WIDTH + 1], ks[size::TILE][WIDTH + 1], vs[size::TILE][WIDTH + 1];
@@ -104,33 +84,18 @@ __global__ void forward_kernel(attention_attributes a, float scale, const T *q, 
     }
     if (query >= a.sequence) return;
     int64_t hidden = a.heads * a.width;
-    T *to = out + ((int64_t)blockIdx.z * a.sequence + query) * hidden + (int64_t)blockIdx.y * a.width;
+    float *to = out + ((int64_t)blockIdx.z * a.sequence + query) * hidden + (int64_t)blockIdx.y * a.width;
     for (int c = 0; c < size::OWN; c++)
-        if (lane + c * LANES < a.width) store(to + lane + c * LANES, own[c] / sum);
+        if (lane + c * LANES < a.width) to[lane + c * LANES] = own[c] / sum;
     if (lane == 0) lse[lse_of_head(a) + query] = largest + logf(sum);
 }
 
 /* ---- backward --------------------------------------------------------------------------------- */
 
-/* delta = dout . out, a warp a row of a head */
-template <typename T>
-__global__ static void delta_kernel(attention_attributes a, int64_t rows, const T *out, const T *dout, float *delta)
-{
-    int64_t i = global_thread() / WARP, lane = threadIdx.x % WARP;
-    if (i >= rows) return;
-    int64_t query = i % a.sequence, head = i / a.sequence % a.heads, batch = i / (a.sequence * a.heads);
-    int64_t at = ((batch * a.sequence + query) * a.heads + head) * a.width;
-    float sum = 0;
-    for (int64_t c = lane; c < a.width; c += WARP) sum = fmaf(load(out + at + c), load(dout + at + c), sum);
-    sum = warp_sum(sum);
-    if (lane == 0) delta[i] = sum;
-}
-
-template <typename T> struct attention_gradient {
+struct attention_gradient {
     attention_attributes a;
     float scale;
-    const T *q, *k, *v, *dout;
-    const float *lse, *delta;
+    const float *q, *k, *v, *dout, *lse, *delta;
 };
 
 /* p = exp(s - lse),  ds = p (dout . v - delta) */
@@ -138,8 +103,8 @@ struct score {
     float p, ds;
 };
 
-template <int WIDTH, typename T>
-__device__ score score_of(const attention_gradient<T> &g, int64_t query, int64_t key, const float *q, const float *k,
+template <int WIDTH>
+__device__ score score_of(const attention_gradient &g, int64_t query, int64_t key, const float *q, const float *k,
                           const float *dout, const float *v)
 {
     if (!sees(g.a, query, key)) return {0, 0};
@@ -149,7 +114,7 @@ __device__ score score_of(const attention_gradient<T> &g, int64_t query, int64_t
 }
 
 /* dq = sum_j ds_j k_j / sqrt(width) */
-template <int WIDTH, typename T> __global__ void query_gradient(attention_gradient<T> g, T *dq)
+template <int WIDTH> __global__ void query_gradient(attention_gradient g, float *dq)
 {
     typedef tile_sizes<WIDTH> size;
     __shared__ float qs[size::TILE][WIDTH + 1], ks[size::TILE][WIDTH + 1], vs[size::TILE][WIDTH + 1],
@@ -173,13 +138,13 @@ template <int WIDTH, typename T> __global__ void query_gradient(attention_gradie
         __syncthreads();
     }
     if (query >= a.sequence) return;
-    T *to = dq + ((int64_t)blockIdx.z * a.sequence + query) * a.stride + (int64_t)blockIdx.y * a.width;
+    float *to = dq + ((int64_t)blockIdx.z * a.sequence + query) * a.stride + (int64_t)blockIdx.y * a.width;
     for (int c = 0; c < size::OWN; c++)
-        if (lane + c * LANES < a.width) store(to + lane + c * LANES, g.scale * own[c]);
+        if (lane + c * LANES < a.width) to[lane + c * LANES] = g.scale * own[c];
 }
 
 /* dk = sum_i ds_i q_i / sqrt(width),  dv = sum_i p_i dout_i */
-template <int WIDTH, typename T> __global__ void key_gradient(attention_gradient<T> g, T *dk, T *dv)
+template <int WIDTH> __global__ void key_gradient(attention_gradient g, float *dk, float *dv)
 {
     typedef tile_sizes<WIDTH> size;
     __shared__ float qs[size::TILE][WIDTH + 1], ks[size::TILE][WIDTH + 1], vs[size::TILE][WIDTH + 1],
@@ -211,8 +176,8 @@ template <int WIDTH, typename T> __global__ void key_gradient(attention_gradient
     int64_t at = ((int64_t)blockIdx.z * a.sequence + key) * a.stride + (int64_t)blockIdx.y * a.width;
     for (int c = 0; c < size::OWN; c++) {
         if (lane + c * LANES >= a.width) continue;
-        store(dk + at + lane + c * LANES, g.scale * own_k[c]);
-        store(dv + at + lane + c * LANES, own_v[c]);
+        dk[at + lane + c * LANES] = g.scale * own_k[c];
+        dv[at + lane + c * LANES] = own_v[c];
     }
 }
 
@@ -239,49 +204,44 @@ template <int WIDTH> static dim3 grid_of(const attention_attributes *a)
     return dim3((unsigned)ceil_div(a->sequence, tile_sizes<WIDTH>::TILE), (unsigned)a->heads, (unsigned)a->batch);
 }
 
-template <int WIDTH, typename T> static status forward_wide(const cuda_kernel *k, cudaStream_t s, void *const *o)
+template <int WIDTH> static status forward_wide(const cuda_kernel *k, cudaStream_t s, void *const *o)
 {
     const attention_attributes *a = &k->base.op.u.attention;
-    return launch(k, s, forward_kernel<WIDTH, T>, grid_of<WIDTH>(a), dim3(tile_sizes<WIDTH>::THREADS), *a,
-                  1.0f / sqrtf((float)a->width), (const T *)o[ATT_FWD_Q], (const T *)o[ATT_FWD_K],
-                  (const T *)o[ATT_FWD_V], (T *)o[ATT_FWD_OUT], (float *)o[ATT_FWD_LSE]);
+    return launch(k, s, forward_kernel<WIDTH>, grid_of<WIDTH>(a), dim3(tile_sizes<WIDTH>::THREADS), *a,
+                  1.0f / sqrtf((float)a->width), (const float *)o[ATT_FWD_Q], (const float *)o[ATT_FWD_K],
+                  (const float *)o[ATT_FWD_V], (float *)o[ATT_FWD_OUT], (float *)o[ATT_FWD_LSE]);
 }
 
-template <typename T>
 static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {
     int64_t width = k->base.op.u.attention.width;
-    if (width <= 32) return forward_wide<32, T>(k, s, o);
-    return width <= 64 ? forward_wide<64, T>(k, s, o) : forward_wide<128, T>(k, s, o);
+    if (width <= 32) return forward_wide<32>(k, s, o);
+    return width <= 64 ? forward_wide<64>(k, s, o) : forward_wide<128>(k, s, o);
 }
 
-template <int WIDTH, typename T>
-static status backward_wide(const cuda_kernel *k, cudaStream_t s, const attention_gradient<T> &g, void *const *o)
+template <int WIDTH>
+static status backward_wide(const cuda_kernel *k, cudaStream_t s, const attention_gradient &g, void *const *o)
 {
     dim3 threads(tile_sizes<WIDTH>::THREADS);
-    TRY(launch(k, s, query_gradient<WIDTH, T>, grid_of<WIDTH>(&g.a), threads, g, (T *)o[ATT_BWD_DQ]));
-    return launch(k, s, key_gradient<WIDTH, T>, grid_of<WIDTH>(&g.a), threads, g, (T *)o[ATT_BWD_DK],
-                  (T *)o[ATT_BWD_DV]);
+    TRY(launch(k, s, query_gradient<WIDTH>, grid_of<WIDTH>(&g.a), threads, g, (float *)o[ATT_BWD_DQ]));
+    return launch(k, s, key_gradient<WIDTH>, grid_of<WIDTH>(&g.a), threads, g, (float *)o[ATT_BWD_DK],
+                  (float *)o[ATT_BWD_DV]);
 }
 
-template <typename T>
 static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
 {
-    constexpr int THREADS = 128;
     const attention_attributes *a = &k->base.op.u.attention;
-    int64_t rows = a->batch * a->heads * a->sequence;
     float *delta = (float *)workspace;
-    TRY(launch(k, s, delta_kernel<T>, dim3((unsigned)ceil_div(rows, THREADS / WARP)), dim3(THREADS), *a, rows,
-               (const T *)o[ATT_BWD_OUT], (const T *)o[ATT_BWD_DOUT], delta));
-    attention_gradient<T> g = {*a, 1.0f / sqrtf((float)a->width), (const T *)o[ATT_BWD_Q], (const T *)o[ATT_BWD_K],
-                               (const T *)o[ATT_BWD_V], (const T *)o[ATT_BWD_DOUT], (const float *)o[ATT_BWD_LSE],
-                               delta};
+    TRY(launch_delta<float>(k, s, o, delta));
+    attention_gradient g = {*a, 1.0f / sqrtf((float)a->width), (const float *)o[ATT_BWD_Q], (const float *)o[ATT_BWD_K],
+                            (const float *)o[ATT_BWD_V], (const float *)o[ATT_BWD_DOUT],
+                            (const float *)o[ATT_BWD_LSE], delta};
     if (a->width <= 32) return backward_wide<32>(k, s, g, o);
     return a->width <= 64 ? backward_wide<64>(k, s, g, o) : backward_wide<128>(k, s, g, o);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_attention_forward = {check_width, by_storage<forward<float>, forward<bf16>>, nullptr};
-const cuda_kernel_entry cuda_attention_backward = {prepare_backward, by_storage<backward<float>, backward<bf16>>,
-                                                   nullptr};
+const cuda_kernel_entry cuda_attention_forward = {check_width, by_storage<forward, cuda_attention_forward_narrow>, nullptr};
+const cuda_kernel_entry cuda_attention_backward = {
+    prepare_backward, by_storage<backward, cuda_attention_backward_narrow>, nullptr};
 }
