@@ -157,7 +157,8 @@ def the_calibrated_gpu_is_a_profile_of_virtual_time():
 
 @cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
         ("a small transformer", ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32",
-                                     "--heads", "2", "--vocabulary", "100"])])
+                                     "--heads", "2", "--vocabulary", "100"]),
+        ("bfloat16", ["--bf16"])])
 def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
     needs_gpu()
     env = {"EMULATED_CUDNN": "1"}

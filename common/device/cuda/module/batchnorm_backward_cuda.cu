@@ -2,8 +2,8 @@
  *
  *   g = (dy + dy2) act'    xhat = (x - mean) invstd    dx = gamma invstd (g - mean(g) - xhat mean(g xhat))
  *
- * Bytes: x, dy and dy2 are read twice, dx written once. ReLU's mask is y's where a residual was added (and read
- * twice), else that of the argument, which x gives. */
+ * Bytes: x and dy are read twice and dx is written once; ReLU's mask is that of the argument, which x gives. Where the
+ * residual takes g as its gradient the first pass writes it, and the second reads it in place of dy, dy2 and y. */
 #include "common/device/cuda/module/batchnorm.cuh"
 
 template <typename T> struct gradient {
@@ -34,6 +34,7 @@ __device__ void gradients_at(const gradient<T> &b, const channels<V> &f, int64_t
 template <typename T, int PACK> struct gradient_terms {
     static constexpr int SUMS = 2, V = PACK;
     gradient<T> b;
+    T *g_out; /* may be NULL, or dy's memory: an element is read before its g is written */
     int64_t c;
     __device__ void at(int64_t row, int64_t column, float (*sums)[V]) const
     {
@@ -41,6 +42,7 @@ template <typename T, int PACK> struct gradient_terms {
         float g[V], x[V];
         gradients_at<V>(b, f, row * c + column, g);
         load_pack<V>(b.forward.x + row * c + column, x);
+        if (g_out) store_pack<V>(g_out + row * c + column, g);
         for (int v = 0; v < V; v++) {
             sums[0][v] += g[v];
             sums[1][v] = fmaf(g[v], (x[v] - f.mean[v]) * f.invstd[v], sums[1][v]);
@@ -98,12 +100,12 @@ template <int V> __device__ void through(const gradient_channels<V> &t, const fl
     }
 }
 
-/* Everything of an element is read before its g and its dx are written: they may lie in dy's memory. */
+/* An element's dy is read before its dx is written: they may share memory. */
 template <typename T, int PACK> struct backward_rule {
     static constexpr int V = PACK;
     gradient<T> b;
     gradient_means means;
-    T *dresidual, *dx; /* dresidual may be NULL */
+    T *dx;
     __device__ gradient_channels<V> at_column(int64_t column) const
     {
         return gradient_channels_at<V>(b.forward.f, means, column);
@@ -114,27 +116,11 @@ template <typename T, int PACK> struct backward_rule {
         gradients_at<V>(b, t.f, i, g);
         load_pack<V>(b.forward.x + i, x);
         through<V>(t, x, g, out);
-        if (dresidual) store_pack<V>(dresidual + i, g);
         store_pack<V>(dx + i, out);
     }
 };
 
-template <typename T, int PACK> struct write_g_rule {
-    static constexpr int V = PACK;
-    gradient<T> b;
-    T *out;
-    __device__ channels<V> at_column(int64_t column) const
-    {
-        return channels_at<V>(b.forward.f, column);
-    }
-    __device__ void at(const channels<V> &f, int64_t i) const
-    {
-        float g[V];
-        gradients_at<V>(b, f, i, g);
-        store_pack<V>(out + i, g);
-    }
-};
-
+/* With g as it was written. */
 template <typename T, int PACK> struct backward_apply_rule {
     static constexpr int V = PACK;
     const T *x, *g;
@@ -178,17 +164,24 @@ static status prepare_sums(cuda_kernel *k)
 }
 
 template <typename T, int V>
-static status sums_of(const cuda_kernel *k, cudaStream_t s, void *const *o, gradient_sums finish, double *parts)
+static status sums_of(const cuda_kernel *k, cudaStream_t s, void *const *o, T *g_out, gradient_sums finish, double *parts)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    return column_sums(k, s, gradient_terms<T, V>{gradient_of<T>(a, o), a->c}, finish, rows_of(a), a->c, parts);
+    return column_sums(k, s, gradient_terms<T, V>{gradient_of<T>(a, o), g_out, a->c}, finish, rows_of(a), a->c, parts);
 }
 
 template <typename T, int V>
 static status apply_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, gradient_means means)
 {
-    gradient<T> b = gradient_of<T>(&k->base.op.u.batchnorm, o);
-    return apply_to(k, s, backward_rule<T, V>{b, means, (T *)o[BN_BWD_DRESIDUAL], (T *)o[BN_BWD_DX]});
+    return apply_to(k, s, backward_rule<T, V>{gradient_of<T>(&k->base.op.u.batchnorm, o), means, (T *)o[BN_BWD_DX]});
+}
+
+template <typename T, int V>
+static status apply_written(const cuda_kernel *k, cudaStream_t s, void *const *o, channel_vectors f, const T *x, const T *g,
+                            gradient_means means, T *dx)
+{
+    (void)o;
+    return apply_to(k, s, backward_apply_rule<T, V>{x, g, f, means, dx});
 }
 
 template <typename T>
@@ -196,18 +189,17 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     double *sums = (double *)workspace, *parts = sums + 2 * a->c;
+    T *dresidual = (T *)o[BN_BWD_DRESIDUAL];
     gradient_sums finish = {a->c, sums, (float *)o[BN_BWD_DGAMMA], (float *)o[BN_BWD_DBETA],
                             cuda_accumulates(k, scalars)};
-    TRY(WITH_PACKS(sums_of, T, k, s, o, finish, parts));
+    TRY(WITH_PACKS(sums_of, T, k, s, o, dresidual, finish, parts));
     gradient_means means = {sums, nullptr, (double)rows_of(a), a->c};
-    return WITH_PACKS(apply_backward, T, k, s, o, means);
+    if (!dresidual) return WITH_PACKS(apply_backward, T, k, s, o, means);
+    return WITH_PACKS(apply_written, T, k, s, o, gradient_of<T>(a, o).forward.f, (const T *)o[BN_BWD_X],
+                      (const T *)dresidual, means, (T *)o[BN_BWD_DX]);
 }
 
-/* Over all ranks, in two halves. */
-template <typename T, int V> static status write_gradient(const cuda_kernel *k, cudaStream_t s, void *const *o, T *out)
-{
-    return apply_to(k, s, write_g_rule<T, V>{gradient_of<T>(&k->base.op.u.batchnorm, o), out});
-}
+/* ---- over all ranks, in two halves ------------------------------------------------------------ */
 
 static_assert((int)BN_BSTATS_X == (int)BN_BWD_X && (int)BN_BSTATS_DY2 == (int)BN_BWD_DY2,
               "both backward operations share their first slots");
@@ -219,26 +211,19 @@ static status backward_stats(const cuda_kernel *k, cudaStream_t s, void *const *
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     gradient_sums finish = {a->c, (double *)o[BN_BSTATS_SUMS], (float *)o[BN_BSTATS_DGAMMA],
                             (float *)o[BN_BSTATS_DBETA], cuda_accumulates(k, scalars)};
-    TRY(WITH_PACKS(sums_of, T, k, s, o, finish, (double *)workspace));
-    return WITH_PACKS(write_gradient, T, k, s, o, (T *)o[BN_BSTATS_G]);
-}
-
-template <typename T, int V>
-static status apply_sums(const cuda_kernel *k, cudaStream_t s, void *const *o, gradient_means means)
-{
-    /* beta takes no part: gamma stands in its place. */
-    channel_vectors f = {(const float *)o[BN_BAPPLY_MEAN], (const float *)o[BN_BAPPLY_INVSTD],
-                         (const float *)o[BN_BAPPLY_GAMMA], (const float *)o[BN_BAPPLY_GAMMA]};
-    return apply_to(k, s, backward_apply_rule<T, V>{(const T *)o[BN_BAPPLY_X], (const T *)o[BN_BAPPLY_G], f, means,
-                                                    (T *)o[BN_BAPPLY_DX]});
+    return WITH_PACKS(sums_of, T, k, s, o, (T *)o[BN_BSTATS_G], finish, (double *)workspace);
 }
 
 template <typename T>
 static status backward_apply(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {
+    /* beta takes no part: gamma stands in its place. */
+    channel_vectors f = {(const float *)o[BN_BAPPLY_MEAN], (const float *)o[BN_BAPPLY_INVSTD],
+                         (const float *)o[BN_BAPPLY_GAMMA], (const float *)o[BN_BAPPLY_GAMMA]};
     gradient_means means = {(const double *)o[BN_BAPPLY_SUMS], (const double *)o[BN_BAPPLY_COUNT], 0,
                             k->base.op.u.batchnorm.c};
-    return WITH_PACKS(apply_sums, T, k, s, o, means);
+    return WITH_PACKS(apply_written, T, k, s, o, f, (const T *)o[BN_BAPPLY_X], (const T *)o[BN_BAPPLY_G], means,
+                      (T *)o[BN_BAPPLY_DX]);
 }
 
 extern "C" {
