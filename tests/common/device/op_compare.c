@@ -80,7 +80,8 @@ double op_tolerance_in(const op_desc *op, dtype type, device_precision precision
 
 double op_tolerance_of_storage(const op_desc *op)
 {
-    bool rounds = op->kind == OP_layernorm_forward || op_class_of(op->kind) == OP_CLASS_ATTENTION;
+    bool rounds = op->kind == OP_layernorm_forward || op->kind == OP_batchnorm_backward ||
+                  op_class_of(op->kind) == OP_CLASS_ATTENTION;
     return rounds ? 16 * 0x1p-9 : 0;
 }
 

@@ -14,7 +14,7 @@ double op_tolerance(const op_desc *op, dtype type);
 double op_tolerance_in(const op_desc *op, dtype type, device_precision precision);
 
 /* More, where activations are stored as bfloat16 and the operation rounds on its way: sums that LayerNorm stores and
- * reads again, attention's factors. */
+ * reads again, the gradient of BatchNorm's residual, attention's factors. */
 double op_tolerance_of_storage(const op_desc *op);
 
 /* The first element of `found` that is further than `tolerance` times the root mean square of `expected`
