@@ -25,9 +25,10 @@ static void release(void *context, void *data)
     free(data);
 }
 
-loader_memory batch_memory_for(batch_memory *m)
+const loader_memory *batch_memory_init(batch_memory *m)
 {
-    return (loader_memory){.context = m, .allocate = allocate, .release = release};
+    *m = (batch_memory){.loaders = {.context = m, .allocate = allocate, .release = release}};
+    return &m->loaders;
 }
 
 void batch_memory_pin(const batch_memory *m, trainer *t)

@@ -6,6 +6,7 @@
 #include "harness/train/trainer.h"
 
 typedef struct batch_memory {
+    loader_memory loaders; /* for loader_config */
     struct {
         void *data;
         size_t bytes;
@@ -15,8 +16,8 @@ typedef struct batch_memory {
 
 _Static_assert(2 * 2 * LOADER_MAX_DEPTH <= TRAINER_MAX_BUFFERS, "the trainer knows every buffer of a rank");
 
-/* For loaders; `m` stays until they are closed. */
-loader_memory batch_memory_for(batch_memory *m);
+/* Empties `m`, which stays where it is until the loaders that take what is returned are closed. */
+const loader_memory *batch_memory_init(batch_memory *m);
 
 /* Tells the trainer, which is closed before the loaders are. */
 void batch_memory_pin(const batch_memory *m, trainer *t);

@@ -79,9 +79,8 @@ static status open_sources(rank_state *s)
                         .sampler = (sampler_mode)c->data.sampler,
                         .drop_last = c->data.drop_last,
                         .whole = needs.whole_batch && !elsewhere,
-                        .threads = elsewhere ? 0 : (int)c->data.loader_threads};
-    loader_memory memory = batch_memory_for(&s->batches);
-    b.memory = &memory;
+                        .threads = elsewhere ? 0 : (int)c->data.loader_threads,
+                        .memory = batch_memory_init(&s->batches)};
     TRY(data_augment_parse(c->data.augment, &b.augment));
     TRY(batches_open(&b, &s->training));
     if (dataset_describe(s->set)->samples[DATA_TEST] < s->place->world) return STATUS_OK; /* nothing to evaluate */
