@@ -6,7 +6,7 @@
 #include "harness/sim/calibrate.h"
 #include "harness/sim/calibrate_program.h"
 
-enum { CALIBRATION_MODELS = 2, CALIBRATION_REPEATS = 9 };
+enum { CALIBRATION_MODELS = 2, CALIBRATION_REPEATS = 15 };
 
 /* A model with all that its steps need, on a CPU device of its own. */
 typedef struct calibration_run {
@@ -39,5 +39,8 @@ status calibrate_operations(calibration *c);
 
 /* calibrate_pair.c: what becomes of a rank beside another, and what they pass to each other. */
 status calibrate_pair(calibration *c);
+
+/* calibrate_message.c: what a message and a wake-up cost. */
+status calibrate_messages(calibration *c);
 
 #endif

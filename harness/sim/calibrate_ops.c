@@ -4,8 +4,10 @@
 
 #include <stdbool.h>
 
-enum { WARM = 2 };
+enum { WARM = 2, BLOCK = 3 };
 #define SHORTEST_S 50e-6
+
+_Static_assert(CALIBRATION_REPEATS % BLOCK == 0, "whole blocks");
 
 /* What is added up over the operations of a class: measured time, and what a roofline of efficiency 1 gives.
  */
@@ -46,9 +48,14 @@ static void add_run(calibration_run *r, const calibration *c, sums *out)
     add_op(c, &update, calibration_median(r->updates, CALIBRATION_REPEATS) * 1e-9, out);
 }
 
-static status run_steps(calibration_run *r)
+/* The models take turns, so that both meet what the processor's clock does meanwhile. */
+static status run_steps(calibration_run runs[CALIBRATION_MODELS])
 {
-    for (int i = -WARM; i < CALIBRATION_REPEATS; i++) TRY(calibration_step(r, i));
+    for (int begin = 0; begin < CALIBRATION_REPEATS; begin += BLOCK)
+        for (int m = 0; m < CALIBRATION_MODELS; m++) {
+            for (int i = begin == 0 ? -WARM : -1; i < 0; i++) TRY(calibration_step(&runs[m], i));
+            for (int i = begin; i < begin + BLOCK; i++) TRY(calibration_step(&runs[m], i));
+        }
     return STATUS_OK;
 }
 
@@ -58,11 +65,10 @@ status calibrate_operations(calibration *c)
     sums all = {{0}, {0}};
     status rc = STATUS_OK;
     int opened = 0;
-    for (; opened < CALIBRATION_MODELS && rc == STATUS_OK; opened++) {
+    for (; opened < CALIBRATION_MODELS && rc == STATUS_OK; opened++)
         rc = calibration_open(&runs[opened], opened, c->threads);
-        if (rc == STATUS_OK) rc = run_steps(&runs[opened]);
-        if (rc == STATUS_OK) take_peak(&runs[opened], c);
-    }
+    if (rc == STATUS_OK) rc = run_steps(runs);
+    for (int i = 0; i < CALIBRATION_MODELS && rc == STATUS_OK; i++) take_peak(&runs[i], c);
     for (int i = 0; i < CALIBRATION_MODELS && rc == STATUS_OK; i++) add_run(&runs[i], c, &all);
     for (int k = 0; k < CALIBRATED_CLASSES && rc == STATUS_OK; k++)
         if (all.measured_s[k] > 0) c->efficiency[k] = all.roofline_s[k] / all.measured_s[k];
