@@ -4,10 +4,8 @@
 
 #include <stdbool.h>
 
-enum { WARM = 2, BLOCK = 3 };
+enum { WARM = 3 };
 #define SHORTEST_S 50e-6
-
-_Static_assert(CALIBRATION_REPEATS % BLOCK == 0, "whole blocks");
 
 /* What is added up over the operations of a class: measured time, and what a roofline of efficiency 1 gives.
  */
@@ -18,7 +16,7 @@ typedef struct sums {
 static void take_peak(calibration_run *r, calibration *c)
 {
     for (int i = 0; i < r->work.program->op_count; i++) {
-        double s = calibration_op_ns(r, i) * 1e-9;
+        double s = calibration_op_ns(r, CALIBRATION_ALONE, i) * 1e-9;
         op_cost cost = op_cost_of(&r->work.program->ops[i].desc);
         double tflops = cost.flops / s * 1e-12, gbs = (cost.bytes_read + cost.bytes_written) / s * 1e-9;
         bool long_enough = s > SHORTEST_S; /* to be timed well */
@@ -44,17 +42,17 @@ static void add_run(calibration_run *r, const calibration *c, sums *out)
     int64_t logical = r->work.params->model->parameter_elements;
     op_desc update = {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = logical}};
     for (int i = 0; i < r->work.program->op_count; i++)
-        add_op(c, &r->work.program->ops[i].desc, calibration_op_ns(r, i) * 1e-9, out);
-    add_op(c, &update, calibration_median(r->updates, CALIBRATION_REPEATS) * 1e-9, out);
+        add_op(c, &r->work.program->ops[i].desc, calibration_op_ns(r, CALIBRATION_ALONE, i) * 1e-9, out);
+    add_op(c, &update, calibration_update_ns(r, CALIBRATION_ALONE) * 1e-9, out);
 }
 
 /* The models take turns, so that both meet what the processor's clock does meanwhile. */
 static status run_steps(calibration_run runs[CALIBRATION_MODELS])
 {
-    for (int begin = 0; begin < CALIBRATION_REPEATS; begin += BLOCK)
+    for (int begin = 0; begin < CALIBRATION_REPEATS; begin += CALIBRATION_BLOCK)
         for (int m = 0; m < CALIBRATION_MODELS; m++) {
-            for (int i = begin == 0 ? -WARM : -1; i < 0; i++) TRY(calibration_step(&runs[m], i));
-            for (int i = begin; i < begin + BLOCK; i++) TRY(calibration_step(&runs[m], i));
+            for (int i = -WARM; i < 0; i++) TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i));
+            for (int i = begin; i < begin + CALIBRATION_BLOCK; i++) TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i));
         }
     return STATUS_OK;
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Calibrates this machine and sets predicted step times beside measured ones: ResNet-18 and a small BERT on one rank
 and on two, under ps and ring, to within 15 %. A processor's clock and its neighbours change: every round calibrates
-again and measures right behind, and what counts is the median over the rounds of a round's error. Measured is the
-median of a rank's own steps; that of the slowest rank of every step stands beside it. Rounds may be spread over time: --keep FILE adds a round to those that are there, --rounds 0 shows them. Needs a quiet machine.
+before it measures and again behind, predicts by both, and takes the mean; what counts is the median over the rounds of
+a round's error. Measured is the median of a rank's own steps; the slowest rank's stands beside it. Rounds may be spread
+over time: --keep FILE adds a round to those that are there, --rounds 0 shows them. Needs a quiet machine.
 usage: predict_cpu.py [--harness FILE] [--rounds N] [--keep FILE]"""
 import argparse
 import json
@@ -14,7 +15,7 @@ import tempfile
 
 LIMIT = 0.15
 MODELS = [("resnet18", ["--model", "resnet18", "--image", "32", "--classes", "10", "--batch", "32"], "40"),
-          ("bert 4x256", ["--model", "bert", "--head", "cls", "--batch", "8"], "15")]
+          ("bert 4x256", ["--model", "bert", "--head", "cls", "--batch", "8"], "12")]
 ENGINES = [("none", ["--mode", "none"]), ("ps (sync)", ["--mode", "ps", "--policy", "sync", "--gpus", "2"]),
            ("ring (ddp)", ["--mode", "ring", "--policy", "ddp", "--gpus", "2"])]
 
@@ -24,19 +25,28 @@ def harness(program, folder, *words):
     return subprocess.run([program, *words], check=True, capture_output=True, text=True, env=environment).stdout
 
 
+def job_of(program, folder, *words):
+    return json.loads(harness(program, folder, "run", *words, "--threads", "1", "--eval-every", "-1", "--quiet", "--json",
+                              "-"))["jobs"][0]
+
+
 def run_round(program):
-    """{model, engine: measured ms, predicted ms}, and what calibration said."""
+    """What the calibration said; and for every model and engine measured and predicted ms."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        calibration = harness(program, folder, "calibrate", "--threads", "1")
+        profiles = [os.path.join(folder, name) for name in ("before.json", "behind.json")]
+        calibration = harness(program, folder, "calibrate", "--threads", "1", "--out", profiles[0])
         for model, words, steps in MODELS:
             for engine, mode in ENGINES:
-                text = harness(program, folder, "run", *mode, *words, "--threads", "1", "--steps", steps, "--eval-every",
-                               "-1", "--quiet", "--json", "-")
-                job = json.loads(text)["jobs"][0]
-                found.append({"model": model, "engine": engine, "measured_ms": job["prediction"]["measured_ns"] * 1e-6,
-                              "slowest_ms": job["step_time"]["median_ns"] * 1e-6,
-                              "predicted_ms": job["prediction"]["step_median_ns"] * 1e-6})
+                job = job_of(program, folder, *mode, *words, "--device", "cpu", "--steps", steps)
+                own = [statistics.median(rank["step_ns"]) for rank in job["ranks"]]
+                found.append({"model": model, "engine": engine, "measured_ms": statistics.mean(own) * 1e-6,
+                              "slowest_ms": job["step_time"]["median_ns"] * 1e-6})
+        harness(program, folder, "calibrate", "--threads", "1", "--out", profiles[1])
+        for run, (words, mode) in zip(found, ((words, mode) for _, words, _ in MODELS for _, mode in ENGINES)):
+            both = [job_of(program, folder, *mode, *words, "--device", "sim:" + p, "--steps", "3") for p in profiles]
+            run["predictions_ms"] = [job["step_time"]["median_ns"] * 1e-6 for job in both]
+            run["predicted_ms"] = statistics.mean(run["predictions_ms"])
     return {"calibration": calibration, "runs": found}
 
 
