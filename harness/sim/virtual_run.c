@@ -129,6 +129,15 @@ static status on_finished(void *context, int rank, trainer *t)
     return ps_result_add_memory(j->job, j->rank_list, has_sizes ? &sizes : NULL);
 }
 
+static status on_served(void *context, int server, const ledger *l)
+{
+    const job_record *j = context;
+    if (!json_object_get(j->job, "servers")) json_object_set_new(j->job, "servers", json_array());
+    json_t *row = json_pack("{s:i, s:o}", "server", server, "memory", ledger_to_json(l));
+    bool added = json_array_append_new(json_object_get(j->job, "servers"), row) == 0;
+    return added ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+}
+
 /* ---- a job ------------------------------------------------------------------------------------ */
 
 static status run_job_in_virtual_time(const run_config *c, const run_plan *plan, job_record *j)
@@ -150,8 +159,12 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                  .stall_timeout_ns = c->shared.stall_timeout_ns,
                                  .steps = j->warmup + j->steps,
                                  .warmup = j->warmup};
-    virtual_job_observer observer = {
-        .context = j, .opened = on_opened, .measures = on_measures, .step = on_step, .finished = on_finished};
+    virtual_job_observer observer = {.context = j,
+                                     .opened = on_opened,
+                                     .measures = on_measures,
+                                     .step = on_step,
+                                     .finished = on_finished,
+                                     .served = on_served};
     return virtual_job_run(&config, &observer);
 }
 

@@ -65,7 +65,7 @@ status sim_agent_open(device *d, const char *name, const sim_agent_ops *ops, voi
         return rc;
     }
     sim_device *virtual = (sim_device *)d;
-    agent->actor.core = virtual->host_share > 0 ? &virtual->host : NULL;
+    agent->actor.core = virtual->host_share > 0 ? virtual->core : NULL;
     agent->actor.core_share = virtual->host_share;
     sim_actor_set_run(&agent->actor, run, agent);
     agent->listener.actor = &agent->actor;
