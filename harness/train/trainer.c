@@ -236,11 +236,17 @@ static void close_slot(trainer_program_slot *slot)
     nn_program_free(&slot->program);
 }
 
+void trainer_leave(trainer *t)
+{
+    if (t->engine) t->engine->type->close(t->engine);
+    t->engine = NULL;
+}
+
 void trainer_close(trainer **pointer)
 {
     trainer *t = *pointer;
     if (!t) return;
-    if (t->engine) t->engine->type->close(t->engine);
+    trainer_leave(t);
     for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);
     close_slot(&t->evaluation);
     if (t->loss_kernel) device_release(&t->loss_kernel);
