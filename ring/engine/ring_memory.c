@@ -112,13 +112,13 @@ static void list_pieces(ring_engine *e)
     }
 }
 
-void ring_use_plan(ring_engine *e, const ring_step_plan *plan)
+status ring_use_plan(ring_engine *e, const ring_step_plan *plan)
 {
     e->plan = plan;
     bucket_assign(&plan->buckets, e->tensors, ring_params(e), e->compute.order, &e->list);
     place_tensors(e);
     list_pieces(e);
-    if (e->settings.hook == RING_HOOK_POWERSGD) ring_powersgd_use_buckets(e);
+    return e->settings.hook == RING_HOOK_POWERSGD ? ring_powersgd_use_buckets(e) : STATUS_OK;
 }
 
 /* ---- gradients -------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@ refused, and a rank that is killed inside a collective.
     test_cuda_program.py [--emulated]    on the emulator: small files, since its kernels run on the host
 """
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -53,6 +54,18 @@ def the_ring_on_device_memory_follows_pytorch(policy, options):
         expect(result.code in (0, 1), "it did not run", result)
         return
     verify(name, *options)
+
+
+@cases([("from the first step", "--powersgd-start 0"), ("from the second", "--powersgd-start 1 --powersgd-rank 2")])
+def gradients_that_travel_as_factors_come_out_as_on_the_cpu(options):
+    needs_nccl()
+    found = []
+    for device in (["cpu"], ["cuda", "--collective", "nccl"]):
+        result = run("verify", "--device", *device, "--mode", "ring", "--policy", "ring=ddp", "--comm-hook", "powersgd",
+                     *options.split(), golden("wine_mlp_w2"))  # lossy: not PyTorch's numbers, but the same on both
+        expect_equal(result.code, 1, "exit code", result)
+        found.append(float(re.search(r"found (\S+),", result.out).group(1)))
+    expect(abs(found[0] - found[1]) <= 1e-5 * abs(found[0]), "other numbers than on the CPU", found)
 
 
 @cases([("none", "none", 1), ("ps", "ps", 2), ("ring", "ring", 2), ("ring", "ring", 4), ("ps", "ps", 4)])
