@@ -21,7 +21,7 @@ typedef struct powersgd_module {
 status powersgd_module_open(const powersgd_module **out);
 
 /* powersgd_start() for a matrix on a GPU, whose columns lie as `layout` has them; returns when it is done. `scratch`
- * has room for three matrices on the host. */
+ * has room for three matrices on the host; the factors are smaller than the matrix. */
 status powersgd_start_on_device(device *d, device_stream *s, const powersgd_matrix *x, int rank, const char *name,
                                 const device_layout *layout, float *scratch);
 

@@ -21,7 +21,7 @@ typedef struct matrix_case {
     int rank;
 } matrix_case;
 
-static const matrix_case cases[] = {{60, 100, 1, 1}, {60, 100, 1, 5}, {33, 7, 3, 2}, {300, 2, 7, 4}, {8, 40, 5, 9}};
+static const matrix_case cases[] = {{60, 100, 1, 1}, {60, 100, 1, 5}, {33, 7, 3, 2}, {300, 2, 7, 4}, {24, 40, 5, 9}};
 
 typedef struct sides {
     device *d;
