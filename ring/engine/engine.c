@@ -19,6 +19,8 @@ static status ring_requirements(const void *options, const char *policy, int wor
     if (strcmp(s.collective, "nccl") == 0) out->reach = SYNC_REACH_DEVICE;
     else if (strcmp(s.collective, "auto") == 0) out->reach = SYNC_REACH_EITHER;
     out->shares_buffers = s.broadcast_buffers;
+    if (s.join != RING_JOIN_NONE) out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
+    if (s.hook == RING_HOOK_POWERSGD) out->unrecorded = "PowerSGD begins at a later step, and divides otherwise";
     return STATUS_OK;
 }
 
