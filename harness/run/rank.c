@@ -225,14 +225,21 @@ static status set_up(rank_state *s)
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
+static bool stop_is_requested(void *context)
+{
+    return board_stop_requested(context) != BOARD_GO;
+}
+
+/* One that a rank stopped before its end has no result. */
 static status evaluate(rank_state *s)
 {
     if (!s->evaluation || s->config->run.eval_every < 0) return STATUS_OK;
     evaluation_sums sums;
     TRY(trainer_settle(s->trainer));
-    TRY(trainer_evaluate(s->trainer, s->evaluation, &sums));
-    double values[3] = {sums.loss, sums.correct, sums.targets};
-    TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 3, collective_deadline(s)));
+    TRY(trainer_evaluate(s->trainer, s->evaluation, (evaluation_stop){stop_is_requested, s->place->board}, &sums));
+    double values[4] = {sums.loss, sums.correct, sums.targets, sums.stopped};
+    TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 4, collective_deadline(s)));
+    if (values[3] > 0) return STATUS_OK;
     record_evaluation e = {.step = s->next_step,
                            .loss = values[2] > 0 ? values[0] / values[2] : 0,
                            .accuracy = s->model->loss == NN_LOSS_MSE || values[2] <= 0 ? NAN : values[1] / values[2],

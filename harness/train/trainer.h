@@ -101,8 +101,14 @@ status trainer_settle(trainer *t);
 /* Runs the evaluation program over every batch of `source`; sums over this rank's samples. */
 typedef struct evaluation_sums {
     double loss, correct, targets;
+    bool stopped; /* early: the sums are of some batches only */
 } evaluation_sums;
-status trainer_evaluate(trainer *t, batch_source *source, evaluation_sums *out);
+/* Asked before every batch whether to stop there; `function` NULL: never. */
+typedef struct evaluation_stop {
+    bool (*function)(void *context);
+    void *context;
+} evaluation_stop;
+status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out);
 
 device *trainer_device(trainer *t);
 device_stream *trainer_stream(trainer *t);

@@ -471,7 +471,7 @@ static status no_param(void *context, int param)
     return STATUS_OK;
 }
 
-status trainer_evaluate(trainer *t, batch_source *source, evaluation_sums *out)
+status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out)
 {
     *out = (evaluation_sums){0};
     t->observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
@@ -479,6 +479,8 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_sums *out)
     enter(t, BOARD_EVALUATE);
     for (int64_t step = 0; step < source->steps_per_epoch; step++) {
         batch_view b;
+        out->stopped = stop.function && stop.function(stop.context);
+        if (out->stopped) break;
         TRY(batch_source_next(source, step, &b));
         status rc = evaluate_batch(t, &b, out);
         batch_source_return(source, &b);
