@@ -461,6 +461,10 @@ static status share_results(rank_state *s, rank_outcome *out)
         rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->engine, s->place->rank, collective_deadline(s),
                                s->place->world, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", collective_deadline(s));
+    if (rc == STATUS_OK) { /* a GPU's memory is freed when no other process has it open */
+        trainer_leave(s->trainer);
+        rc = rendezvous_barrier(s->rendezvous, "left", collective_deadline(s));
+    }
     free(text);
     json_decref(mine);
     free(blobs);

@@ -307,7 +307,9 @@ static status on_group_sum(void *context, double *values, int count)
 {
     trainer *t = context;
     straggler_pause(&t->straggler);
-    status rc = t->engine->type->group_sum(t->engine, values, count);
+    status rc = sync_leave_record(&t->engine->context);
+    if (rc == STATUS_OK) rc = t->engine->type->group_sum(t->engine, values, count);
+    if (rc == STATUS_OK) rc = sync_enter_record(&t->engine->context);
     straggler_resume(&t->straggler);
     return rc;
 }
