@@ -146,6 +146,12 @@ static status open_params(trainer *t)
                                                          t->params->arena_elements, logical, &t->ledger, &t->optimizer);
 }
 
+static status refuse_record(const trainer_config *c, const char *why)
+{
+    return fail(STATUS_CONFIG, "option --cuda-graph: found %s=%s, allowed is mode none, ring with --collective nccl, ps=dp: %s",
+                c->engine->name, c->policy, why);
+}
+
 static status open_engine(trainer *t)
 {
     const trainer_config *c = &t->config;
@@ -167,16 +173,19 @@ static status open_engine(trainer *t)
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
                             .link = c->link,
+                            .recorder = c->cuda_graph ? &t->recorder.base : NULL,
                             .trace = c->trace,
                             .hub = c->hub};
     const device_info *info = device_get_info(t->device);
     bool either = t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu;
+    if (c->cuda_graph && t->needs.unrecorded) return refuse_record(c, t->needs.unrecorded);
     if (info->host_addressable || !info->real || t->needs.reach == SYNC_REACH_DEVICE || either) {
         status rc = c->engine->open(&context, &t->engine);
         if (rc != STATUS_UNAVAILABLE || !either) return rc;
         log_warn("%s: the engine %s works on host memory", error_message(), c->engine->name);
         error_clear();
     }
+    if (c->cuda_graph) return refuse_record(c, "on host memory gradients are copied as they become ready, within a pass");
     return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 
@@ -201,6 +210,7 @@ static status open_all(trainer *t)
     TRY(open_params(t));
     TRY(open_instances(t));
     describe_exchange(t);
+    trainer_recorder_init(t);
     return open_engine(t);
 }
 
@@ -251,11 +261,17 @@ void trainer_pin(trainer *t, void *data, size_t bytes)
     error_clear();
 }
 
+void trainer_leave(trainer *t)
+{
+    if (t->engine) t->engine->type->close(t->engine);
+    t->engine = NULL;
+}
+
 void trainer_close(trainer **pointer)
 {
     trainer *t = *pointer;
     if (!t) return;
-    if (t->engine) t->engine->type->close(t->engine);
+    trainer_leave(t);
     for (int i = 0; i < t->pinned_count; i++) device_unpin(t->device, t->pinned[i]);
     for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);
     close_slot(&t->evaluation);

@@ -77,6 +77,8 @@ status trainer_open(const trainer_config *config, trainer **out);
 /* What the peers must know; and what all ranks offered. */
 status trainer_offer(trainer *t, sync_blob *out);
 status trainer_connect(trainer *t, const sync_blob *offers);
+/* Ends the engine alone: memory that peers have open stays. */
+void trainer_leave(trainer *t);
 void trainer_close(trainer **t);
 
 /* Batches will come from this memory, which stays until the trainer is closed: a GPU copies straight from it, behind the

@@ -152,7 +152,7 @@ stage float32 "$tests/test_cuda_operations"
 stage tf32 "$tests/test_cuda_operations_tf32"
 stage bf16 "$tests/test_cuda_operations_bf16"
 stage kernels bash -c "several $tests/test_cuda_semantics $tests/test_cuda_optimizers $tests/test_cuda_syncbatchnorm \
-    $tests/test_cuda_device; code=\$?; PSRING_OWN_KERNELS=1 $tests/test_cuda_operations && exit \$code"
+    $tests/test_cuda_device $tests/test_cuda_powersgd; code=\$?; PSRING_OWN_KERNELS=1 $tests/test_cuda_operations && exit \$code"
 stage golden bash -c golden
 stage ledger bash -c 'program ledger'
 engines() {

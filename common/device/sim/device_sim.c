@@ -125,6 +125,7 @@ static status sim_open(const device_config *config, device **out)
     TRY_GOTO(rc, join_simulation(d), failed);
     TRY_GOTO(rc, sim_actor_open(d->simulation, &d->host, config->rank, "compute"), failed);
     read_profile(d);
+    d->core = &d->host;
     describe(d);
     d->memory_next = (UINT64_C(1) << ADDRESS_BIT) + ((uint64_t)config->rank << RANK_SHIFT);
     *out = &d->base;
@@ -296,6 +297,11 @@ bool sim_device_is_host(device *d)
 bool sim_address(const void *address)
 {
     return (uintptr_t)address >> ADDRESS_BIT == 1;
+}
+
+void sim_device_share_core(device *d, device *other)
+{
+    ((sim_device *)d)->core = &((sim_device *)other)->host;
 }
 
 void sim_device_share_interpreter(device *base, int threads)
