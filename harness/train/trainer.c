@@ -250,6 +250,12 @@ static void close_slot(trainer_program_slot *slot)
     nn_program_free(&slot->program);
 }
 
+void trainer_leave(trainer *t)
+{
+    if (t->engine) t->engine->type->close(t->engine);
+    t->engine = NULL;
+}
+
 void trainer_pin(trainer *t, void *data, size_t bytes)
 {
     if (t->pinned_count == TRAINER_MAX_BUFFERS || device_get_info(t->device)->host_addressable) return;
@@ -259,12 +265,6 @@ void trainer_pin(trainer *t, void *data, size_t bytes)
     }
     log_warn("batches stay in ordinary memory: %s", error_message());
     error_clear();
-}
-
-void trainer_leave(trainer *t)
-{
-    if (t->engine) t->engine->type->close(t->engine);
-    t->engine = NULL;
 }
 
 void trainer_close(trainer **pointer)

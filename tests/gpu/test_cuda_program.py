@@ -172,7 +172,7 @@ def the_calibrated_gpu_is_a_profile_of_virtual_time():
 @cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
         ("three micro-batches", ["--accumulate", "3"]), ("bfloat16", ["--bf16"]),
         ("a small transformer", ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32",
-                                 "--heads", "2", "--vocabulary", "100"])])
+                                      "--heads", "2", "--vocabulary", "100"])])
 def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
     needs_gpu()
     env = {"EMULATED_CUDNN": "1"}
