@@ -29,6 +29,7 @@ typedef struct param_set {
 typedef struct param_set_config {
     device_memory_kind param_kind, grad_kind, buffer_kind;
     bool gradients; /* false: none are allocated (a server that only keeps parameters) */
+    bool narrow;    /* with the bfloat16 copies, if the program reads any: where it is to run */
 } param_set_config;
 
 /* Layouts are chosen with the operations of `program`. Everything starts zero; nothing is in the ledger

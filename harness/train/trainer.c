@@ -133,7 +133,8 @@ static status open_params(trainer *t)
     param_set_config config = {.param_kind = t->needs.param_kind,
                                .grad_kind = t->needs.grad_kind,
                                .buffer_kind = t->needs.buffer_kind,
-                               .gradients = true};
+                               .gradients = true,
+                               .narrow = true};
     TRY(param_set_open(t->device, c->model, t->slots[0].program, &config, &t->params));
     int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
