@@ -4,6 +4,7 @@ refused, and a rank that is killed inside a collective.
 
     test_cuda_program.py [--emulated]    on the emulator: small files, since its kernels run on the host
 """
+import json
 import os
 import re
 import signal
@@ -136,13 +137,23 @@ def a_published_table_is_measured_as_far_as_there_are_gpus(gpus):
     expect("torch-vs-apex alone is measured" in other.err, "what is measured is not said", other)
 
 
-@test
-def the_calibrated_gpu_is_a_profile_of_virtual_time():
+@cases([("one", 1), ("three", 3)])
+def the_calibrated_gpus_are_a_profile_of_virtual_time(gpus):
     needs_gpu()
+    if gpus > 1 and not EMULATED:
+        raise Skip("the GPUs are those that are there")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "here.json")
-        result = run("calibrate", "--device", "cuda", "--out", path, env={"EMULATED_CUDNN": "1"})
+        result = run("calibrate", "--device", "cuda", "--out", path, env={"EMULATED_CUDNN": "1", "EMULATED_GPUS": str(gpus)})
         expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            source = json.load(file)["topology"]["source"]
+        if EMULATED and gpus == 1:
+            expect("ASSUMED" in source and "links between GPUs are assumed" in result.out, "what is assumed is not said", result)
+        elif EMULATED:
+            expect("3 GPUs: " in source and "all-reduce, bus bandwidth" in result.out, "what was measured is not said", result)
+            together = run("--device", "sim:" + path, "--mode", "ring", "--gpus", 3, *CONVOLUTIONS[2:-1], "-1")
+            expect_equal(together.code, 0, "exit code", together)
         expect("written to " + path in result.out, "the file is not named", result)
         virtual = run("--device", "sim:" + path, *[word for word in CONVOLUTIONS if word != "--quiet"])
         expect_equal(virtual.code, 0, "exit code", virtual)
