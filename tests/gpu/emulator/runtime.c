@@ -98,6 +98,18 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int number)
     return cudaMemGetInfo(&available, &out->totalGlobalMem);
 }
 
+cudaError_t cudaDeviceCanAccessPeer(int *possible, int gpu, int peer)
+{
+    *possible = gpu != peer;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    (void)peer;
+    return flags == 0 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 cudaError_t cudaDeviceSynchronize(void)
 {
     return cudaSuccess;
