@@ -2,6 +2,7 @@
 
 #include "common/data/batches.h"
 #include "common/net/rendezvous.h"
+#include "harness/run/batch_memory.h"
 #include "harness/run/imbalance.h"
 #include "harness/run/job_result.h"
 #include "harness/run/ps_result.h"
@@ -30,6 +31,7 @@ typedef struct rank_state {
     rendezvous *rendezvous;
     trainer *trainer;
     batch_source *training, *evaluation;
+    batch_memory batches;
     record record;
     overlap overlap;
     rank_trace trace;
@@ -78,6 +80,8 @@ static status open_sources(rank_state *s)
                         .drop_last = c->data.drop_last,
                         .whole = needs.whole_batch && !elsewhere,
                         .threads = elsewhere ? 0 : (int)c->data.loader_threads};
+    loader_memory memory = batch_memory_for(&s->batches);
+    b.memory = &memory;
     TRY(data_augment_parse(c->data.augment, &b.augment));
     TRY(batches_open(&b, &s->training));
     if (dataset_describe(s->set)->samples[DATA_TEST] < s->place->world) return STATUS_OK; /* nothing to evaluate */
@@ -213,6 +217,7 @@ static status set_up(rank_state *s)
     TRY(rank_meet(s->config, s->place, s->place->world, &s->rendezvous));
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(open_trainer(s));
+    batch_memory_pin(&s->batches, s->trainer);
     TRY(resume(s));
     TRY(plan_steps(s));
     rank_trace_choose(&s->trace, s->first_step + s->warmup);

@@ -33,7 +33,7 @@ static const option run_option_list[] = {
     {.name = "tf32", .type = OPTION_FLAG, .offset = FIELD(tf32),
      .help = "cuda, sim: matrix products and convolutions multiply in TF32"},
     {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
-     .help = "cuda, sim, cpu with AVX512_BF16: products multiply in bfloat16, all that is stored stays float32"},
+     .help = "products multiply in bfloat16; on cuda and sim activations are stored in it, too (cpu: with AVX512_BF16)"},
     {.name = "cudnn-benchmark", .type = OPTION_FLAG, .offset = FIELD(cudnn_benchmark),
      .help = "cuda: before the first step, time cuDNN's deterministic algorithms and take the fastest: two runs may"
              " differ in bits"},

@@ -12,10 +12,11 @@
 static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_program_slot *slot)
 {
     const trainer_config *c = &t->config;
-    /* Which rows have targets is known to the rank that loads them. */
+    /* Which rows have targets is known to the rank that loads them; outputs are exchanged in the compute type. */
     nn_program_config config = {.batch = batch,
                                 .mode = mode,
                                 .type = device_get_info(t->device)->compute_type,
+                                .narrow = device_get_info(t->device)->narrow && !t->needs.one_loss,
                                 .masked_loss = c->masked_loss && !t->needs.whole_batch,
                                 .external_loss = t->needs.one_loss && mode == NN_TRAIN,
                                 .world = c->world};
@@ -136,6 +137,9 @@ static status open_params(trainer *t)
     TRY(param_set_open(t->device, c->model, t->slots[0].program, &config, &t->params));
     int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
+    if (t->slots[0].program->config.narrow)
+        ledger_acquire(&t->ledger, LEDGER_PARAMETERS, param_set_narrow_bytes(t->params),
+                       (int64_t)param_set_narrow_reserved(t->params));
     int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
     bool idle = t->needs.updaters > 0 && c->rank >= t->needs.updaters;
     return (idle ? optimizer_open_idle : optimizer_open)(t->device, c->optimizer, t->params->type,
@@ -252,11 +256,23 @@ void trainer_leave(trainer *t)
     t->engine = NULL;
 }
 
+void trainer_pin(trainer *t, void *data, size_t bytes)
+{
+    if (t->pinned_count == TRAINER_MAX_BUFFERS || device_get_info(t->device)->host_addressable) return;
+    if (device_pin(t->device, data, bytes) == STATUS_OK) {
+        t->pinned[t->pinned_count++] = data;
+        return;
+    }
+    log_warn("batches stay in ordinary memory: %s", error_message());
+    error_clear();
+}
+
 void trainer_close(trainer **pointer)
 {
     trainer *t = *pointer;
     if (!t) return;
     trainer_leave(t);
+    for (int i = 0; i < t->pinned_count; i++) device_unpin(t->device, t->pinned[i]);
     for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);
     close_slot(&t->evaluation);
     if (t->loss_kernel) device_release(&t->loss_kernel);

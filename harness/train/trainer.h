@@ -81,6 +81,11 @@ status trainer_connect(trainer *t, const sync_blob *offers);
 void trainer_leave(trainer *t);
 void trainer_close(trainer **t);
 
+/* Batches will come from this memory, which stays until the trainer is closed: a GPU copies straight from it, behind the
+ * host. Where it cannot be pinned the log says why, and batches pass through the device's own pinned buffers. */
+enum { TRAINER_MAX_BUFFERS = 16 };
+void trainer_pin(trainer *t, void *data, size_t bytes);
+
 /* The length of the run, where it is known later than the rest of the configuration. */
 void trainer_set_total_steps(trainer *t, int64_t total_steps);
 

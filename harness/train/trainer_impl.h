@@ -49,6 +49,8 @@ struct trainer {
     trainer_program_slot evaluation;
     nn_memory memory;
     device_memory input, target, index; /* one batch */
+    void *pinned[TRAINER_MAX_BUFFERS];
+    int pinned_count;
     int32_t *rows, *row_targets; /* masked: which rows have targets, and those; host memory */
     int64_t row_count;           /* masked: of the batch, at least 1; else 0 */
     int64_t input_sample, target_sample; /* elements a sample */

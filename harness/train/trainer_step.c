@@ -415,6 +415,18 @@ static status run_stage(trainer *t)
     return rc;
 }
 
+/* What is on loan was copied by the call that copies it, unless the device does so behind the host. */
+static status return_batch(trainer *t, batch_source *source)
+{
+    const device_info *info = device_get_info(t->device);
+    bool behind = info->real && !info->host_addressable, ended = t->stage == STAGE_COUNT;
+    if (!t->has_batch || (behind && !ended)) return STATUS_OK;
+    if (behind && !t->loss_here) TRY(device_stream_synchronize(t->stream));
+    batch_source_return(source, &t->batch);
+    t->has_batch = false;
+    return STATUS_OK;
+}
+
 static status run_batch(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
     if (t->stage == 0) begin_step(t, index);
@@ -424,11 +436,9 @@ static status run_batch(trainer *t, batch_source *source, int64_t index, int64_t
             t->has_batch = true;
         }
         TRY(run_stage(t));
-        if (t->stage == STAGE_LOAD && t->has_batch) {
-            batch_source_return(source, &t->batch);
-            t->has_batch = false;
-        }
+        if (t->stage == STAGE_LOAD) TRY(return_batch(t, source));
     }
+    TRY(return_batch(t, source));
     t->stage = 0;
     return STATUS_OK;
 }

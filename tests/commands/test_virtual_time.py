@@ -3,6 +3,7 @@ import csv
 import io
 import json
 import os
+import statistics
 import tempfile
 
 from program import harness
@@ -93,6 +94,28 @@ def memory_is_that_of_the_cpu():
                 for name in found:
                     if name != "workspace":
                         expect_equal(found[name], expected[name], f"{engine}, rank {a['rank']}, {phase}, {name}")
+
+
+@test
+def a_calibrated_machine_sets_predictions_beside_what_it_measures():
+    words = ("run", "--mode", "both", "--policy", "ps=sync,ring=ddp", "--model", "lenet", "--steps", "6", "--gpus", "2",
+             "--device", "cpu", "--quiet")
+    with tempfile.TemporaryDirectory(prefix="home-") as home:
+        folder = os.path.join(home, "psring", "profiles")
+        os.makedirs(folder)
+        mine = os.path.join(folder, "this-machine.json")
+        os.rename(profile("this-machine", base="cpu", constants={}), mine)
+        jobs = harness(*words, "--json", "-", env={"XDG_DATA_HOME": home}).jobs()
+        expect_equal(sorted(jobs), ["none", "ps", "ring"], "jobs")
+        for name, job in jobs.items():
+            p, own = job["prediction"], [statistics.median(rank["step_ns"]) for rank in job["ranks"]]
+            expect_equal(p["profile"], mine, "profile")
+            expect(abs(p["measured_ns"] / statistics.mean(own) - 1) < 1e-9, f"{name}: {p['measured_ns']}, expected of {own}")
+            expect(abs(p["error"] - (p["step_median_ns"] / p["measured_ns"] - 1)) < 1e-9, f"{name}: error", p)
+        shown = harness(*words, env={"XDG_DATA_HOME": home}).out
+        expect("SIMULATED: predicted" in shown and "prediction / own steps - 1" in shown, "a report with the prediction", shown)
+        other = harness(*words, env={"XDG_DATA_HOME": FILES.name})
+        expect("SIMULATED: predicted" not in other.out, "a prediction without a profile", other)
 
 
 # ---- published tables --------------------------------------------------------------------------

@@ -82,6 +82,23 @@ def the_ledger_is_that_of_the_cpu_and_of_the_virtual_device(mode, ranks):
     expect_equal(classes(on_gpu), classes(virtual), "logical bytes beside the virtual device's")
 
 
+@cases([("a linear model", "wine_mlp", 16, ["--data", "wine"]), ("convolutions", "lenet", 4, [])])
+def the_ledger_in_bfloat16_is_that_of_the_virtual_device_and_of_the_plan(model, batch, data):
+    needs_gpu()
+    words = ["--model", model, "--batch", batch, "--mode", "none", "--steps", "2", "--warmup", "1", "--json", "-", "--quiet", "--eval-every", "-1"]
+    env = {"EMULATED_CUDNN": "1"}
+    wide = run("--device", "cuda", *data, *words, env=env)
+    narrow = run("--device", "cuda", "--bf16", *data, *words, env=env)
+    virtual = run("--device", "sim:dgx-h100", "--bf16", *words)
+    expect_equal(wide.code, 0, "exit code", wide)
+    expect_equal(narrow.code, 0, "exit code", narrow)
+    expect_equal(classes(narrow), classes(virtual), "logical bytes beside the virtual device's")
+    planned = run("--device", "cuda", "--bf16", "--plan", *data, *words, env=env)
+    expect_equal(classes(planned), classes(narrow), "logical bytes beside the plan's")
+    was, is_now = classes(wide)["none", 0, "activations"], classes(narrow)["none", 0, "activations"]
+    expect(0.5 <= is_now / was < 0.55, f"activations of {was} bytes take {is_now} in bfloat16")
+
+
 @test
 def processes_with_nccl_train_as_those_with_host_memory():
     needs_nccl()
@@ -164,8 +181,9 @@ def the_calibrated_gpus_are_a_profile_of_virtual_time(gpus):
 
 
 @cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
-        ("three micro-batches", ["--accumulate", "3"]), ("a small transformer", ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32",
-                                     "--heads", "2", "--vocabulary", "100"])])
+        ("three micro-batches", ["--accumulate", "3"]), ("bfloat16", ["--bf16"]),
+        ("a small transformer", ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32",
+                                      "--heads", "2", "--vocabulary", "100"])])
 def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
     needs_gpu()
     env = {"EMULATED_CUDNN": "1"}

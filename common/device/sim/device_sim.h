@@ -58,6 +58,10 @@ bool sim_device_is_host(device *d);
 /* An address of a virtual device's memory, which must not be touched. */
 bool sim_address(const void *address);
 
+/* Agents of `d`, which computes nothing itself, work on the cores of the other one's rank, where cores are short. Before
+ * they are opened; `other` is closed behind them. */
+void sim_device_share_core(device *d, device *other);
+
 /* So many host threads of the rank's process launch under one interpreter lock. 1 at first. */
 void sim_device_share_interpreter(device *d, int threads);
 
