@@ -60,6 +60,8 @@ def the_ring_on_device_memory_follows_pytorch(policy, options):
 @cases([("from the first step", "--powersgd-start 0"), ("from the second", "--powersgd-start 1 --powersgd-rank 2")])
 def gradients_that_travel_as_factors_come_out_as_on_the_cpu(options):
     needs_nccl()
+    if not EMULATED:
+        raise Skip("NCCL's ranks must be processes on a GPU")
     found = []
     for device in (["cpu"], ["cuda", "--collective", "nccl"]):
         result = run("verify", "--device", *device, "--mode", "ring", "--policy", "ring=ddp", "--comm-hook", "powersgd",
@@ -106,12 +108,14 @@ def processes_with_nccl_train_as_those_with_host_memory():
         raise Skip("the emulated NCCL connects threads, not processes")
     words = ["--device", "cuda", "--share-gpu", *TRAINING, "--mode", "ring", "--gpus", 2]
     losses = []
-    for collective in ("nccl", "direct", "nccl --cuda-graph"):
+    factors = "--comm-hook powersgd --powersgd-start 0"
+    for collective in ("nccl", "direct", "nccl --cuda-graph", f"nccl {factors}", f"direct {factors}"):
         result = run(*words, "--collective", *collective.split())
         expect_equal(result.code, 0, "exit code", result)
         losses.append([round(x, 4) for x in result.json()["jobs"][0]["ranks"][0]["losses"]])
     expect_equal(losses[0], losses[1], "losses with NCCL")
     expect_equal(losses[2], losses[0], "losses with recorded passes")
+    expect(all(abs(a - b) < 1e-3 for a, b in zip(losses[3], losses[4])), "losses with PowerSGD", *losses[3:])
 
 
 CONVOLUTIONS = ["--mode", "none", "--model", "lenet", "--data", "synthetic", "--batch", "4", "--steps", "2", "--warmup", "1",
