@@ -30,8 +30,8 @@ done
 logs=$build/logs out=results/gpu tests=$build/tests
 
 # Stages and their limits in seconds: together at most 480.
-stages="build:100 float32:25 tf32:15 bf16:15 kernels:25 golden:80 ledger:25 engines:20 ps:30 killed:30
-        memcheck:50 racecheck:20 bandwidth:5 step:10 calibrate:20 profile:10"
+stages="build:100 float32:25 tf32:15 bf16:15 kernels:25 golden:65 ledger:20 engines:35 ps:45 killed:25
+        memcheck:45 racecheck:20 bandwidth:5 step:10 calibrate:20 profile:10"
 
 limit_of() { # name
     local pair
@@ -157,7 +157,7 @@ stage golden bash -c golden
 stage ledger bash -c 'program ledger'
 engines() {
     local words file code=0
-    for words in 'train as' refused published; do program "$words" || code=1; done
+    for words in 'train as' 'replicas follow' refused published; do program "$words" || code=1; done
     for file in tests/gpu/test_cuda_*.py; do
         case $file in *_program.py | *_ps.py) continue ;; esac
         "$python" -B "$file" || code=1

@@ -4,6 +4,7 @@ refused, and a rank that is killed inside a collective.
 
     test_cuda_program.py [--emulated]    on the emulator: small files, since its kernels run on the host
 """
+import json
 import os
 import re
 import signal
@@ -59,6 +60,8 @@ def the_ring_on_device_memory_follows_pytorch(policy, options):
 @cases([("from the first step", "--powersgd-start 0"), ("from the second", "--powersgd-start 1 --powersgd-rank 2")])
 def gradients_that_travel_as_factors_come_out_as_on_the_cpu(options):
     needs_nccl()
+    if not EMULATED:
+        raise Skip("NCCL's ranks must be processes on a GPU")
     found = []
     for device in (["cpu"], ["cuda", "--collective", "nccl"]):
         result = run("verify", "--device", *device, "--mode", "ring", "--policy", "ring=ddp", "--comm-hook", "powersgd",
@@ -105,12 +108,14 @@ def processes_with_nccl_train_as_those_with_host_memory():
         raise Skip("the emulated NCCL connects threads, not processes")
     words = ["--device", "cuda", "--share-gpu", *TRAINING, "--mode", "ring", "--gpus", 2]
     losses = []
-    for collective in ("nccl", "direct", "nccl --cuda-graph"):
+    factors = "--comm-hook powersgd --powersgd-start 0"
+    for collective in ("nccl", "direct", "nccl --cuda-graph", f"nccl {factors}", f"direct {factors}"):
         result = run(*words, "--collective", *collective.split())
         expect_equal(result.code, 0, "exit code", result)
         losses.append([round(x, 4) for x in result.json()["jobs"][0]["ranks"][0]["losses"]])
     expect_equal(losses[0], losses[1], "losses with NCCL")
     expect_equal(losses[2], losses[0], "losses with recorded passes")
+    expect(all(abs(a - b) < 1e-3 for a, b in zip(losses[3], losses[4])), "losses with PowerSGD", *losses[3:])
 
 
 CONVOLUTIONS = ["--mode", "none", "--model", "lenet", "--data", "synthetic", "--batch", "4", "--steps", "2", "--warmup", "1",
@@ -153,13 +158,23 @@ def a_published_table_is_measured_as_far_as_there_are_gpus(gpus):
     expect("torch-vs-apex alone is measured" in other.err, "what is measured is not said", other)
 
 
-@test
-def the_calibrated_gpu_is_a_profile_of_virtual_time():
+@cases([("one", 1), ("three", 3)])
+def the_calibrated_gpus_are_a_profile_of_virtual_time(gpus):
     needs_gpu()
+    if gpus > 1 and not EMULATED:
+        raise Skip("the GPUs are those that are there")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "here.json")
-        result = run("calibrate", "--device", "cuda", "--out", path, env={"EMULATED_CUDNN": "1"})
+        result = run("calibrate", "--device", "cuda", "--out", path, env={"EMULATED_CUDNN": "1", "EMULATED_GPUS": str(gpus)})
         expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            source = json.load(file)["topology"]["source"]
+        if EMULATED and gpus == 1:
+            expect("ASSUMED" in source and "links between GPUs are assumed" in result.out, "what is assumed is not said", result)
+        elif EMULATED:
+            expect("3 GPUs: " in source and "all-reduce, bus bandwidth" in result.out, "what was measured is not said", result)
+            together = run("--device", "sim:" + path, "--mode", "ring", "--gpus", 3, *CONVOLUTIONS[2:-1], "-1")
+            expect_equal(together.code, 0, "exit code", together)
         expect("written to " + path in result.out, "the file is not named", result)
         virtual = run("--device", "sim:" + path, *[word for word in CONVOLUTIONS if word != "--quiet"])
         expect_equal(virtual.code, 0, "exit code", virtual)
