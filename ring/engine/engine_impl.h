@@ -79,6 +79,7 @@ typedef struct ring_factors {
 } ring_factors;
 
 typedef struct ring_powersgd {
+    bool virtual;              /* tensors do not exist: nothing below is read but counts and addresses */
     float *errors;             /* like the bucket memory */
     powersgd_matrix *matrices; /* [params] by parameter; m NULL: travels as it is */
     float **plain;             /* [params] the place of a tensor that travels as it is */

@@ -1,5 +1,6 @@
 /* PowerSGD within the engine. A bucket travels twice: first P of its matrices together with the tensors that
  * do not pay, then Q. */
+#include "common/device/sim/device_sim.h"
 #include "ring/engine/engine_impl.h"
 
 #include <stdlib.h>
@@ -14,11 +15,12 @@ status ring_powersgd_open(ring_engine *e)
     int64_t largest = 1;
     for (size_t i = 0; i < params; i++)
         if (e->tensors[i].elements > largest) largest = e->tensors[i].elements;
-    h->errors = calloc(1, (size_t)e->memory.bucket_bytes);
+    h->virtual = sim_device_simulation(e->base.context.device) != NULL;
+    h->errors = calloc(1, h->virtual ? 1 : (size_t)e->memory.bucket_bytes);
     h->matrices = calloc(params + 1, sizeof *h->matrices);
     h->plain = calloc(params + 1, sizeof *h->plain);
     h->factors = calloc(params + 1, sizeof *h->factors);
-    h->scratch = calloc((size_t)largest, (size_t)dtype_size(set->type));
+    h->scratch = calloc(h->virtual ? 1 : (size_t)largest, (size_t)dtype_size(set->type));
     if (!h->errors || !h->matrices || !h->plain || !h->factors || !h->scratch)
         return fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
     return STATUS_OK;
@@ -57,7 +59,7 @@ static float *lay_out(ring_engine *e, int k, float *at)
             continue;
         }
         h->matrices[param].m = (float *)e->memory.buckets + offset;
-        h->matrices[param].error = h->errors + offset;
+        h->matrices[param].error = h->virtual ? NULL : h->errors + offset;
         h->matrices[param].p = at;
         at += rows * rank;
     }
@@ -68,7 +70,7 @@ static float *lay_out(ring_engine *e, int k, float *at)
         if (!x->m) continue;
         x->q = at;
         at += x->cols * rank;
-        powersgd_start(x, rank, m->params[e->list.tensors[i]].name);
+        if (!h->virtual) powersgd_start(x, rank, m->params[e->list.tensors[i]].name);
     }
     h->factors[k].q_count = at - h->factors[k].q;
     return at;
@@ -90,6 +92,70 @@ static float *bucket_place(const ring_engine *e, int param)
     return (float *)ring_bucket_data(e, e->places[param].bucket) + e->places[param].offset;
 }
 
+/* ---- what is done with a matrix; without tensor bytes whoever acts spends the time of it --------- */
+
+static void spend_pass(ring_engine *e, op_kind kind, int64_t elements)
+{
+    op_desc op;
+    memset(&op, 0, sizeof op);
+    op.kind = kind;
+    op.type = DTYPE_F32;
+    op.u.elementwise.count = elements;
+    sim_device_spend_op(e->base.context.device, &op);
+}
+
+static void spend_product(ring_engine *e, op_kind kind, int64_t m, int64_t in, int64_t out)
+{
+    op_desc op;
+    memset(&op, 0, sizeof op);
+    op.kind = kind;
+    op.type = DTYPE_F32;
+    op.u.linear.m = m;
+    op.u.linear.in = in;
+    op.u.linear.out = out;
+    sim_device_spend_op(e->base.context.device, &op);
+}
+
+static void project(ring_engine *e, const powersgd_matrix *x, int rank)
+{
+    if (!e->powersgd.virtual) {
+        powersgd_project(x, rank);
+        return;
+    }
+    spend_pass(e, OP_add, x->rows * x->cols);
+    spend_product(e, OP_linear_forward, x->rows, x->cols, rank);
+}
+
+/* Every column of P against those before it: a dot product and a sum, and its own norm and division. */
+static void back_project(ring_engine *e, const powersgd_matrix *x, int rank)
+{
+    if (!e->powersgd.virtual) {
+        powersgd_back_project(x, rank);
+        return;
+    }
+    for (int k = 0; k < rank; k++) spend_pass(e, OP_add, 2 * (k + 1) * x->rows);
+    spend_product(e, OP_linear_backward_weights, x->rows, x->cols, rank);
+}
+
+static void restore(ring_engine *e, const powersgd_matrix *x, int rank)
+{
+    if (!e->powersgd.virtual) {
+        powersgd_restore(x, rank);
+        return;
+    }
+    spend_pass(e, OP_divide, x->rows * x->cols);
+    spend_product(e, OP_linear_forward, x->rows, rank, x->cols);
+    spend_pass(e, OP_add, x->rows * x->cols);
+}
+
+static void copy_plain(ring_engine *e, float *to, const float *from, int param)
+{
+    if (e->powersgd.virtual) spend_pass(e, OP_divide, e->tensors[param].elements);
+    else memcpy(to, from, bytes_of(e, param));
+}
+
+/* ---- a bucket --------------------------------------------------------------------------------- */
+
 collective_call ring_powersgd_call(ring_engine *e, int k, int phase)
 {
     ring_powersgd *h = &e->powersgd;
@@ -99,13 +165,13 @@ collective_call ring_powersgd_call(ring_engine *e, int k, int phase)
         int param = e->list.tensors[i];
         const powersgd_matrix *x = &h->matrices[param];
         if (x->m && phase == 0)
-            powersgd_project(x, rank);
+            project(e, x, rank);
         else if (x->m)
-            powersgd_back_project(x, rank);
+            back_project(e, x, rank);
         else if (phase == 0)
-            memcpy(h->plain[param], bucket_place(e, param), bytes_of(e, param));
+            copy_plain(e, h->plain[param], bucket_place(e, param), param);
         else
-            memcpy(bucket_place(e, param), h->plain[param], bytes_of(e, param));
+            copy_plain(e, bucket_place(e, param), h->plain[param], param);
     }
     collective_buffer all = {.base = phase == 0 ? h->factors[k].p : h->factors[k].q};
     return (collective_call){.kind = COLLECTIVE_ALL_REDUCE,
@@ -122,6 +188,6 @@ void ring_powersgd_finish(ring_engine *e, int k)
     const bucket *b = &e->list.buckets[k];
     for (int i = b->first; i < b->first + b->count; i++) {
         const powersgd_matrix *x = &e->powersgd.matrices[e->list.tensors[i]];
-        if (x->m) powersgd_restore(x, e->settings.powersgd_rank);
+        if (x->m) restore(e, x, e->settings.powersgd_rank);
     }
 }
