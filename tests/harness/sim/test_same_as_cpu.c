@@ -373,7 +373,10 @@ static void powersgd_is_the_same(void **context)
     static const char *const policies[] = {"ddp", "apex", "ddp-2019"};
     for (int p = 0; p < 3; p++)
         for (int m = 0; m < 2; m++) {
-            const setting hook[] = {{"comm-hook", "powersgd"}, {"powersgd-start", "1"}, {"powersgd-rank", p ? "1" : "2"}, {NULL, NULL}};
+            const setting hook[] = {{"comm-hook", "powersgd"},
+                                    {"powersgd-start", "1"},
+                                    {"powersgd-rank", p ? "1" : "2"},
+                                    {NULL, NULL}};
             compare_with(&models[m], p == 0 ? 4 : 2, ENGINE_RING, policies[p], hook, p == 2 ? "cpu" : NULL);
         }
 }
