@@ -2,6 +2,7 @@
 
 #include "common/data/batches.h"
 #include "common/net/rendezvous.h"
+#include "harness/run/batch_memory.h"
 #include "harness/run/imbalance.h"
 #include "harness/run/job_result.h"
 #include "harness/run/ps_result.h"
@@ -30,6 +31,7 @@ typedef struct rank_state {
     rendezvous *rendezvous;
     trainer *trainer;
     batch_source *training, *evaluation;
+    batch_memory batches;
     record record;
     overlap overlap;
     rank_trace trace;
@@ -78,6 +80,8 @@ static status open_sources(rank_state *s)
                         .drop_last = c->data.drop_last,
                         .whole = needs.whole_batch && !elsewhere,
                         .threads = elsewhere ? 0 : (int)c->data.loader_threads};
+    loader_memory memory = batch_memory_for(&s->batches);
+    b.memory = &memory;
     TRY(data_augment_parse(c->data.augment, &b.augment));
     TRY(batches_open(&b, &s->training));
     if (dataset_describe(s->set)->samples[DATA_TEST] < s->place->world) return STATUS_OK; /* nothing to evaluate */
@@ -213,6 +217,7 @@ static status set_up(rank_state *s)
     TRY(rank_meet(s->config, s->place, s->place->world, &s->rendezvous));
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(open_trainer(s));
+    batch_memory_pin(&s->batches, s->trainer);
     TRY(resume(s));
     TRY(plan_steps(s));
     rank_trace_choose(&s->trace, s->first_step + s->warmup);
@@ -225,14 +230,21 @@ static status set_up(rank_state *s)
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
+static bool stop_is_requested(void *context)
+{
+    return board_stop_requested(context) != BOARD_GO;
+}
+
+/* One that a rank stopped before its end has no result. */
 static status evaluate(rank_state *s)
 {
     if (!s->evaluation || s->config->run.eval_every < 0) return STATUS_OK;
     evaluation_sums sums;
     TRY(trainer_settle(s->trainer));
-    TRY(trainer_evaluate(s->trainer, s->evaluation, &sums));
-    double values[3] = {sums.loss, sums.correct, sums.targets};
-    TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 3, collective_deadline(s)));
+    TRY(trainer_evaluate(s->trainer, s->evaluation, (evaluation_stop){stop_is_requested, s->place->board}, &sums));
+    double values[4] = {sums.loss, sums.correct, sums.targets, sums.stopped};
+    TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 4, collective_deadline(s)));
+    if (values[3] > 0) return STATUS_OK;
     record_evaluation e = {.step = s->next_step,
                            .loss = values[2] > 0 ? values[0] / values[2] : 0,
                            .accuracy = s->model->loss == NN_LOSS_MSE || values[2] <= 0 ? NAN : values[1] / values[2],
@@ -454,6 +466,10 @@ static status share_results(rank_state *s, rank_outcome *out)
         rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->engine, s->place->rank, collective_deadline(s),
                                s->place->world, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", collective_deadline(s));
+    if (rc == STATUS_OK) { /* a GPU's memory is freed when no other process has it open */
+        trainer_leave(s->trainer);
+        rc = rendezvous_barrier(s->rendezvous, "left", collective_deadline(s));
+    }
     free(text);
     json_decref(mine);
     free(blobs);

@@ -13,10 +13,11 @@
 static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_program_slot *slot)
 {
     const trainer_config *c = &t->config;
-    /* Which rows have targets is known to the rank that loads them. */
+    /* Which rows have targets is known to the rank that loads them; outputs are exchanged in the compute type. */
     nn_program_config config = {.batch = batch,
                                 .mode = mode,
                                 .type = device_get_info(t->device)->compute_type,
+                                .narrow = device_get_info(t->device)->narrow && !t->needs.one_loss,
                                 .masked_loss = c->masked_loss && !t->needs.whole_batch,
                                 .external_loss = t->needs.one_loss && mode == NN_TRAIN,
                                 .world = c->world};
@@ -137,10 +138,19 @@ static status open_params(trainer *t)
     TRY(param_set_open(t->device, c->model, t->slots[0].program, &config, &t->params));
     int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
+    if (t->slots[0].program->config.narrow)
+        ledger_acquire(&t->ledger, LEDGER_PARAMETERS, param_set_narrow_bytes(t->params),
+                       (int64_t)param_set_narrow_reserved(t->params));
     int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
     bool idle = t->needs.updaters > 0 && c->rank >= t->needs.updaters;
     return (idle ? optimizer_open_idle : optimizer_open)(t->device, c->optimizer, t->params->type,
                                                          t->params->arena_elements, logical, &t->ledger, &t->optimizer);
+}
+
+static status refuse_record(const trainer_config *c, const char *why)
+{
+    return fail(STATUS_CONFIG, "option --cuda-graph: found %s=%s, allowed is mode none, ring with --collective nccl, ps=dp: %s",
+                c->engine->name, c->policy, why);
 }
 
 static status open_engine(trainer *t)
@@ -164,16 +174,19 @@ static status open_engine(trainer *t)
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
                             .link = c->link,
+                            .recorder = c->cuda_graph ? &t->recorder.base : NULL,
                             .trace = c->trace,
                             .hub = c->hub};
     const device_info *info = device_get_info(t->device);
     bool either = t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu;
+    if (c->cuda_graph && t->needs.unrecorded) return refuse_record(c, t->needs.unrecorded);
     if (info->host_addressable || !info->real || t->needs.reach == SYNC_REACH_DEVICE || either) {
         status rc = c->engine->open(&context, &t->engine);
         if (rc != STATUS_UNAVAILABLE || !either) return rc;
         log_warn("%s: the engine %s works on host memory", error_message(), c->engine->name);
         error_clear();
     }
+    if (c->cuda_graph) return refuse_record(c, "on host memory gradients are copied as they become ready, within a pass");
     return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 
@@ -202,6 +215,7 @@ static status open_all(trainer *t)
     TRY(open_params(t));
     TRY(open_instances(t));
     describe_exchange(t);
+    trainer_recorder_init(t);
     return open_engine(t);
 }
 
@@ -241,11 +255,29 @@ static void close_slot(trainer_program_slot *slot)
     nn_program_free(&slot->program);
 }
 
+void trainer_leave(trainer *t)
+{
+    if (t->engine) t->engine->type->close(t->engine);
+    t->engine = NULL;
+}
+
+void trainer_pin(trainer *t, void *data, size_t bytes)
+{
+    if (t->pinned_count == TRAINER_MAX_BUFFERS || device_get_info(t->device)->host_addressable) return;
+    if (device_pin(t->device, data, bytes) == STATUS_OK) {
+        t->pinned[t->pinned_count++] = data;
+        return;
+    }
+    log_warn("batches stay in ordinary memory: %s", error_message());
+    error_clear();
+}
+
 void trainer_close(trainer **pointer)
 {
     trainer *t = *pointer;
     if (!t) return;
-    if (t->engine) t->engine->type->close(t->engine);
+    trainer_leave(t);
+    for (int i = 0; i < t->pinned_count; i++) device_unpin(t->device, t->pinned[i]);
     for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);
     close_slot(&t->evaluation);
     if (t->loss_kernel) device_release(&t->loss_kernel);

@@ -307,7 +307,9 @@ static status on_group_sum(void *context, double *values, int count)
 {
     trainer *t = context;
     straggler_pause(&t->straggler);
-    status rc = t->engine->type->group_sum(t->engine, values, count);
+    status rc = sync_leave_record(&t->engine->context);
+    if (rc == STATUS_OK) rc = t->engine->type->group_sum(t->engine, values, count);
+    if (rc == STATUS_OK) rc = sync_enter_record(&t->engine->context);
     straggler_resume(&t->straggler);
     return rc;
 }
@@ -413,6 +415,18 @@ static status run_stage(trainer *t)
     return rc;
 }
 
+/* What is on loan was copied by the call that copies it, unless the device does so behind the host. */
+static status return_batch(trainer *t, batch_source *source)
+{
+    const device_info *info = device_get_info(t->device);
+    bool behind = info->real && !info->host_addressable, ended = t->stage == STAGE_COUNT;
+    if (!t->has_batch || (behind && !ended)) return STATUS_OK;
+    if (behind && !t->loss_here) TRY(device_stream_synchronize(t->stream));
+    batch_source_return(source, &t->batch);
+    t->has_batch = false;
+    return STATUS_OK;
+}
+
 static status run_batch(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
     if (t->stage == 0) begin_step(t, index);
@@ -422,11 +436,9 @@ static status run_batch(trainer *t, batch_source *source, int64_t index, int64_t
             t->has_batch = true;
         }
         TRY(run_stage(t));
-        if (t->stage == STAGE_LOAD && t->has_batch) {
-            batch_source_return(source, &t->batch);
-            t->has_batch = false;
-        }
+        if (t->stage == STAGE_LOAD) TRY(return_batch(t, source));
     }
+    TRY(return_batch(t, source));
     t->stage = 0;
     return STATUS_OK;
 }
@@ -469,7 +481,7 @@ static status no_param(void *context, int param)
     return STATUS_OK;
 }
 
-status trainer_evaluate(trainer *t, batch_source *source, evaluation_sums *out)
+status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out)
 {
     *out = (evaluation_sums){0};
     t->observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
@@ -477,6 +489,8 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_sums *out)
     enter(t, BOARD_EVALUATE);
     for (int64_t step = 0; step < source->steps_per_epoch; step++) {
         batch_view b;
+        out->stopped = stop.function && stop.function(stop.context);
+        if (out->stopped) break;
         TRY(batch_source_next(source, step, &b));
         status rc = evaluate_batch(t, &b, out);
         batch_source_return(source, &b);

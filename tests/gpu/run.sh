@@ -152,7 +152,7 @@ stage float32 "$tests/test_cuda_operations"
 stage tf32 "$tests/test_cuda_operations_tf32"
 stage bf16 "$tests/test_cuda_operations_bf16"
 stage kernels bash -c "several $tests/test_cuda_semantics $tests/test_cuda_optimizers $tests/test_cuda_syncbatchnorm \
-    $tests/test_cuda_device; code=\$?; PSRING_OWN_KERNELS=1 $tests/test_cuda_operations && exit \$code"
+    $tests/test_cuda_device $tests/test_cuda_powersgd; code=\$?; PSRING_OWN_KERNELS=1 $tests/test_cuda_operations && exit \$code"
 stage golden bash -c golden
 stage ledger bash -c 'program ledger'
 engines() {
@@ -171,8 +171,9 @@ stage killed bash -c 'program killed'
 
 sanitizer=$(first_of compute-sanitizer /usr/local/cuda/bin/compute-sanitizer "$wheels"/*/bin/compute-sanitizer)
 if [ -n "$sanitizer" ]; then
-    export PSRING_OWN_KERNELS=1 # those of the libraries are not ours to check
-    stage memcheck "$sanitizer" --tool memcheck --error-exitcode 9 "$tests/test_cuda_operations_tf32"
+    # Those of the libraries are not ours to check. In bfloat16 every kernel runs with its widest accesses.
+    export PSRING_OWN_KERNELS=1
+    stage memcheck "$sanitizer" --tool memcheck --error-exitcode 9 "$tests/test_cuda_operations_bf16"
     stage racecheck "$sanitizer" --tool racecheck --error-exitcode 9 "$tests/test_cuda_semantics"
     unset PSRING_OWN_KERNELS
 else

@@ -99,7 +99,8 @@ static void read_profile(sim_device *d)
 static void describe(sim_device *d)
 {
     const sim_profile *p = d->simulation->profile;
-    d->base.info = (device_info){.name = device_sim.name, .compute_type = DTYPE_F32, .simulated = true};
+    d->base.info = (device_info){.name = device_sim.name, .compute_type = DTYPE_F32,
+                                 .narrow = d->simulation->config.precision == SIM_BF16, .simulated = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "virtual, profile %s: %s", p->name,
              p->summary);
 }

@@ -98,10 +98,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     return cudaSuccess;
 }
 
+/* As CUDA has it, a captured stream can be neither waited for nor given the driver's memory operations; timing events
+ * are refused, too, since they would be of the record. */
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    (void)s;
-    return cudaSuccess;
+    return s->capture ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *out)
@@ -124,7 +125,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
-    (void)s;
+    if (s && s->capture) return cudaErrorInvalidValue;
     e->at_ns = clock_now_ns();
     return cudaSuccess;
 }
@@ -151,7 +152,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 
 CUresult cuStreamWaitValue64_v2(CUstream s, CUdeviceptr address, uint64_t value, unsigned flags)
 {
-    (void)s, (void)flags;
+    (void)flags;
+    if (s->capture) return CUDA_ERROR_NOT_SUPPORTED;
     uint64_t *at = (uint64_t *)(uintptr_t)address;
     while ((int64_t)(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0) sched_yield();
     return CUDA_SUCCESS;
@@ -159,7 +161,8 @@ CUresult cuStreamWaitValue64_v2(CUstream s, CUdeviceptr address, uint64_t value,
 
 CUresult cuStreamWriteValue64_v2(CUstream s, CUdeviceptr address, uint64_t value, unsigned flags)
 {
-    (void)s, (void)flags;
+    (void)flags;
+    if (s->capture) return CUDA_ERROR_NOT_SUPPORTED;
     __atomic_store_n((uint64_t *)(uintptr_t)address, value, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
