@@ -105,6 +105,7 @@ static status open_rank(virtual_job *job, int rank)
                         .batch = c->data->batch,
                         .total_steps = c->steps,
                         .sum_loss = c->sum_loss,
+                        .slow = c->slow,
                         .cell = r->cell,
                         .stall_timeout_ns = c->stall_timeout_ns,
                         .separate_phases = c->separate_phases,
@@ -220,7 +221,7 @@ static int ranks_to_simulate(const virtual_job_config *c)
 {
     const simulation_config *m = &c->machine;
     bool wanted = c->by_symmetry || m->world > VIRTUAL_JOB_ALL_RANKS;
-    if (!wanted || m->jitter_seed || strcmp(c->engine->name, "ring") != 0) return 0;
+    if (!wanted || m->jitter_seed || c->slow || strcmp(c->engine->name, "ring") != 0) return 0;
     sim_profile *profile = NULL;
     if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
         error_clear(); /* whoever opens the simulation says it */

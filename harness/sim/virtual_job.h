@@ -19,6 +19,7 @@ typedef struct virtual_job_config {
     const char *policy;
     const optimizer_options *optimizer;
     int divide; /* shared_divide */
+    const char *slow; /* --slow, or NULL */
     bool sum_loss;
     bool separate_phases; /* trainer.h */
     bool by_symmetry;     /* ranks of one machine stand for all where nothing makes them differ */

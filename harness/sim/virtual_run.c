@@ -155,6 +155,7 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                  .policy = c->policies[j->engine],
                                  .optimizer = &c->optimizer,
                                  .divide = c->shared.divide,
+                                 .slow = c->shared.slow,
                                  .sum_loss = c->run.loss_reduction == 1,
                                  .stall_timeout_ns = c->shared.stall_timeout_ns,
                                  .steps = j->warmup + j->steps,
@@ -285,7 +286,7 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
 status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_job *jobs)
 {
     char path[PATH_MAX];
-    if (strcmp(config->run.device, "cpu") != 0) return STATUS_OK;
+    if (strcmp(config->run.device, "cpu") != 0 || config->shared.link) return STATUS_OK;
     bool calibrated = calibration_path(path, sizeof path) == STATUS_OK && access(path, R_OK) == 0;
     error_clear();
     for (int e = 0; calibrated && e < ENGINE_COUNT; e++)

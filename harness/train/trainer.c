@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
 #include "common/sync/staged.h"
 #include "harness/train/trainer_impl.h"
@@ -204,7 +205,11 @@ static status open_all(trainer *t)
                             .benchmark = c->benchmark};
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
-    if (device_get_info(t->device)->real) TRY(straggler_init(&t->straggler, c->slow, c->rank, c->world));
+    if (!device_get_info(t->device)->plans) TRY(straggler_init(&t->straggler, c->slow, c->rank, c->world));
+    if (sim_device_simulation(t->device)) { /* its kernels take longer; nobody sleeps */
+        sim_device_slow_down(t->device, 1 + t->straggler.stretch);
+        t->straggler = (straggler){0};
+    }
     TRY(c->engine->requirements(c->engine_options, c->policy, c->world, &t->needs));
     describe_batch(t);
     TRY(compile_programs(t));

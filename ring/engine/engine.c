@@ -152,9 +152,6 @@ static status open_behind_host(ring_engine *e)
 {
     device *d = e->base.context.device;
     if (device_get_info(d)->host_addressable) return STATUS_OK;
-    if (e->settings.hook == RING_HOOK_POWERSGD && !device_get_info(d)->real)
-        return fail(STATUS_CONFIG, "option --comm-hook: found powersgd on device %s, allowed is none, fp16 or bf16",
-                    device_get_info(d)->name);
     TRY(device_fence_open(d, &e->posted));
     if (!device_get_info(d)->real) return ring_open_mover(e);
     char why[192];

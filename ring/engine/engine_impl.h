@@ -79,6 +79,7 @@ typedef struct ring_factors {
 } ring_factors;
 
 typedef struct ring_powersgd {
+    bool virtual;              /* tensors do not exist: nothing below is read but counts and addresses */
     const powersgd_module *gpu; /* where the collectives' stream computes, else NULL */
     device_memory gpu_errors;
     float *errors;             /* like the bucket memory */

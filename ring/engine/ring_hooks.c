@@ -1,5 +1,6 @@
 /* PowerSGD within the engine. A bucket travels twice: first P of its matrices together with the tensors that
  * do not pay, then Q. */
+#include "common/device/sim/device_sim.h"
 #include "ring/engine/engine_impl.h"
 
 #include <stdlib.h>
@@ -14,6 +15,8 @@ status ring_powersgd_open(ring_engine *e)
     int64_t largest = 1;
     for (size_t i = 0; i < params; i++)
         if (e->tensors[i].elements > largest) largest = e->tensors[i].elements;
+    h->virtual = sim_device_simulation(set->device) != NULL;
+    if (h->virtual) largest = 1;
     if (e->stream) {
         TRY(powersgd_module_open(&h->gpu));
         size_t bytes = (size_t)e->memory.bucket_bytes;
@@ -21,7 +24,7 @@ status ring_powersgd_open(ring_engine *e)
         h->errors = h->gpu_errors.data;
         largest *= 3;
     } else {
-        h->errors = calloc(1, (size_t)e->memory.bucket_bytes);
+        h->errors = calloc(1, h->virtual ? 1 : (size_t)e->memory.bucket_bytes);
     }
     h->matrices = calloc(params + 1, sizeof *h->matrices);
     h->plain = calloc(params + 1, sizeof *h->plain);
@@ -54,6 +57,7 @@ static status start(ring_engine *e, int param)
     const powersgd_matrix *x = &h->matrices[param];
     const char *name = set->model->params[param].name;
     int rank = e->settings.powersgd_rank;
+    if (h->virtual) return STATUS_OK;
     if (h->gpu)
         return powersgd_start_on_device(set->device, e->base.context.compute, x, rank, name, &set->layouts[param], h->scratch);
     powersgd_start(x, rank, name);
@@ -80,7 +84,7 @@ static status lay_out(ring_engine *e, int k, float **end)
             continue;
         }
         h->matrices[param].m = (float *)e->memory.buckets + offset;
-        h->matrices[param].error = h->errors + offset;
+        h->matrices[param].error = h->virtual ? NULL : h->errors + offset;
         h->matrices[param].p = at;
         at += rows * rank;
     }
@@ -105,12 +109,56 @@ status ring_powersgd_use_buckets(ring_engine *e)
     return STATUS_OK;
 }
 
+/* ---- what is done with a matrix: without tensor bytes whoever acts spends the time of it --------- */
+
+static void spend_pass(ring_engine *e, op_kind kind, int64_t elements)
+{
+    op_desc op;
+    memset(&op, 0, sizeof op);
+    op.kind = kind;
+    op.type = DTYPE_F32;
+    op.u.elementwise.count = elements;
+    sim_device_spend_op(e->base.context.device, &op);
+}
+
+static void spend_product(ring_engine *e, op_kind kind, int64_t m, int64_t in, int64_t out)
+{
+    op_desc op;
+    memset(&op, 0, sizeof op);
+    op.kind = kind;
+    op.type = DTYPE_F32;
+    op.u.linear.m = m;
+    op.u.linear.in = in;
+    op.u.linear.out = out;
+    sim_device_spend_op(e->base.context.device, &op);
+}
+
+/* Of the second phase every column of P against those before it: a dot product and a sum, its norm, a division. */
+static void spend_projection(ring_engine *e, const powersgd_matrix *x, int phase)
+{
+    int rank = e->settings.powersgd_rank;
+    if (phase == 0) spend_pass(e, OP_add, x->rows * x->cols);
+    for (int k = 0; phase == 1 && k < rank; k++) spend_pass(e, OP_add, 2 * (k + 1) * x->rows);
+    spend_product(e, phase == 0 ? OP_linear_forward : OP_linear_backward_weights, x->rows, x->cols, rank);
+}
+
+static void spend_restore(ring_engine *e, const powersgd_matrix *x)
+{
+    spend_pass(e, OP_divide, x->rows * x->cols);
+    spend_product(e, OP_linear_forward, x->rows, e->settings.powersgd_rank, x->cols);
+    spend_pass(e, OP_add, x->rows * x->cols);
+}
+
 /* Between a bucket and what travels of it. */
 static status copy_plain(ring_engine *e, int param, bool out)
 {
     int64_t count = e->tensors[param].elements;
     float *in_bucket = (float *)ring_bucket_data(e, e->places[param].bucket) + e->places[param].offset;
     float *travels = e->powersgd.plain[param], *to = out ? travels : in_bucket, *from = out ? in_bucket : travels;
+    if (e->powersgd.virtual) {
+        spend_pass(e, OP_divide, count);
+        return STATUS_OK;
+    }
     if (e->powersgd.gpu) return device_convert(e->stream, to, DTYPE_F32, from, DTYPE_F32, count, 1);
     memcpy(to, from, (size_t)count * sizeof(float));
     return STATUS_OK;
@@ -120,6 +168,10 @@ static status project(ring_engine *e, const powersgd_matrix *x, int phase)
 {
     const powersgd_module *gpu = e->powersgd.gpu;
     int rank = e->settings.powersgd_rank;
+    if (e->powersgd.virtual) {
+        spend_projection(e, x, phase);
+        return STATUS_OK;
+    }
     if (gpu) return (phase == 0 ? gpu->project : gpu->back_project)(e->stream, x, rank);
     (phase == 0 ? powersgd_project : powersgd_back_project)(x, rank);
     return STATUS_OK;
@@ -152,7 +204,8 @@ status ring_powersgd_finish(ring_engine *e, int k)
     for (int i = b->first; i < b->first + b->count; i++) {
         const powersgd_matrix *x = &e->powersgd.matrices[e->list.tensors[i]];
         if (!x->m) continue;
-        if (gpu) TRY(gpu->restore(e->stream, x, e->settings.powersgd_rank));
+        if (e->powersgd.virtual) spend_restore(e, x);
+        else if (gpu) TRY(gpu->restore(e->stream, x, e->settings.powersgd_rank));
         else powersgd_restore(x, e->settings.powersgd_rank);
     }
     return gpu ? device_stream_synchronize(e->stream) : STATUS_OK;

@@ -118,6 +118,19 @@ def a_calibrated_machine_sets_predictions_beside_what_it_measures():
         expect("SIMULATED: predicted" not in other.out, "a prediction without a profile", other)
 
 
+@test
+def what_slows_a_run_slows_a_virtual_one():
+    def step_ns(*words):
+        words = ("run", "--mode", "ps", "--gpus", "2", "--model", "vgg16", "--image", "32", "--steps", "3", "--quiet", *words)
+        return harness(*words, "--device", "sim:cpu", "--json", "-").jobs()["ps"]["step_time"]["median_ns"]
+
+    plain, shm, zmq = (step_ns("--policy", "sync", *words) for words in ((), ("--payload", "shm"), ("--payload", "zmq")))
+    expect_equal(shm, plain, "a step through shared memory, which is what ranks of one host take")
+    expect(zmq > plain, f"through sockets {zmq} ns, through shared memory {plain} ns")
+    slow = step_ns("--policy", "sync", "--slow", "1:3")
+    expect(slow > 2 * plain, f"beside a straggler {slow} ns, without one {plain} ns")
+
+
 # ---- published tables --------------------------------------------------------------------------
 
 def table(name):

@@ -299,6 +299,11 @@ bool sim_address(const void *address)
     return (uintptr_t)address >> ADDRESS_BIT == 1;
 }
 
+void sim_device_slow_down(device *d, double factor)
+{
+    ((sim_device *)d)->slowdown *= factor;
+}
+
 void sim_device_share_core(device *d, device *other)
 {
     ((sim_device *)d)->core = &((sim_device *)other)->host;

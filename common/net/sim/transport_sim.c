@@ -218,14 +218,15 @@ static double bytes_moved(const sim_hub *hub, const sim_transport *t, const sim_
     const simulation *s = hub->simulation;
     bool on_host = sim_profile_get(s->profile, SIM_SYNCHRONOUS) > 0;
     bool same = host_of(t).machine == host_of(m->to).machine;
-    return on_host && same ? 0 : m->bytes;
+    return on_host && same && t->base.options.in_sight ? 0 : m->bytes;
 }
 
 /* The agent's part of a message. */
 static void spend(sim_hub *hub, const sim_way *w, const sim_transport *t, double bytes)
 {
     sim_actor *a = hub->simulation->current;
-    bool copies = host_of(t).machine != host_of(w->to).machine;
+    bool hides = sim_profile_get(hub->simulation->profile, SIM_SYNCHRONOUS) > 0 && !t->base.options.in_sight;
+    bool copies = hides || host_of(t).machine != host_of(w->to).machine;
     if (a) sim_actor_spend(a, sim_price_message(hub->simulation->profile, copies ? bytes : 0));
 }
 

@@ -366,6 +366,21 @@ static void servers_of_their_own_are_the_same(void **context)
         }
 }
 
+/* From its second step on: before, gradients travel whole. */
+static void powersgd_is_the_same(void **context)
+{
+    (void)context;
+    static const char *const policies[] = {"ddp", "apex", "ddp-2019"};
+    for (int p = 0; p < 3; p++)
+        for (int m = 0; m < 2; m++) {
+            const setting hook[] = {{"comm-hook", "powersgd"},
+                                    {"powersgd-start", "1"},
+                                    {"powersgd-rank", p ? "1" : "2"},
+                                    {NULL, NULL}};
+            compare_with(&models[m], p == 0 ? 4 : 2, ENGINE_RING, policies[p], hook, p == 2 ? "cpu" : NULL);
+        }
+}
+
 static void the_profile_makes_no_difference(void **context)
 {
     (void)context;
@@ -380,6 +395,7 @@ int main(void)
         cmocka_unit_test(every_policy_of_the_ring_is_the_same),
         cmocka_unit_test(every_policy_of_the_parameter_server_is_the_same),
         cmocka_unit_test(servers_of_their_own_are_the_same),
+        cmocka_unit_test(powersgd_is_the_same),
         cmocka_unit_test(the_profile_makes_no_difference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
