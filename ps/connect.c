@@ -1,6 +1,7 @@
 #include "ps/connect.h"
 
 #include "common/base/clock.h"
+#include "common/device/sim/device_sim.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -51,6 +52,7 @@ status ps_transport_options(const ps_member *m, int number, transport_options *o
     out->frames = m->frames;
     out->window = WINDOW;
     out->hub = m->hub;
+    out->in_sight = m->options->payload != PS_PAYLOAD_ZMQ;
     if (m->adapter) out->pacer = (transport_pacer){leave_ns, come_in_ns, m->adapter};
     return STATUS_OK;
 }
@@ -151,6 +153,7 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
 {
     ps_payload payload = (ps_payload)m->options->payload;
     bool possible = all->one_host && all->all_shared;
+    if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->device)) payload = PS_PAYLOAD_AUTO; /* who needs no segments */
     if (payload == PS_PAYLOAD_P2P && (m->adapter || !all->one_host))
         return fail(STATUS_CONFIG, "option --payload: found p2p, allowed is zmq: %s",
                     m->adapter ? "only messages can be paced (--link)" : "ranks run on several hosts");

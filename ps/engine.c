@@ -27,14 +27,17 @@ static status ps_requirements(const void *options, const char *policy, int world
     TRY(ps_policy_resolve(policy, o, world, &p));
     if (p.consistency == PS_DATA_PARALLEL) return ps_dp_requirements(options, policy, world, out);
     device_memory_kind kind = o->payload == PS_PAYLOAD_ZMQ ? DEVICE_MEMORY_PRIVATE : DEVICE_MEMORY_SHARED;
-    *out = (sync_requirements){.param_kind = kind,
+    *out = (sync_requirements){.reach = o->payload == PS_PAYLOAD_P2P ? SYNC_REACH_DEVICE : SYNC_REACH_HOST,
+                               .param_kind = kind,
                                .grad_kind = kind,
                                .buffer_kind = DEVICE_MEMORY_PRIVATE,
                                .param_class = class_of_params(&p, world),
                                .shares_buffers = true,
                                .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1,
                                .updaters = p.placement == PS_PLACEMENT_RANK && p.server_optimizer ? (int)p.servers : 0,
-                               .updates_in_front = p.placement == PS_PLACEMENT_RANK && p.server_optimizer};
+                               .updates_in_front = p.placement == PS_PLACEMENT_RANK && p.server_optimizer,
+                               .unrecorded = "before a parameter's first use the host waits for it, in the middle of the "
+                                             "forward pass"};
     return STATUS_OK;
 }
 
@@ -63,18 +66,26 @@ static void count_owned_params(const ps_engine *e)
     ledger_acquire(c->ledger, LEDGER_PARAMETERS, logical, reserved);
 }
 
+/* Tensors stay in memory of GPUs. */
+static bool works_among_gpus(const ps_engine *e)
+{
+    const device_info *info = device_get_info(e->base.context.device);
+    return e->options->payload == PS_PAYLOAD_P2P && info->real && !info->host_addressable;
+}
+
 static status open_parts(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
-    if (!info->simulated && !info->plans && (!info->host_addressable || !info->real))
+    bool peers = works_among_gpus(e);
+    if (!info->simulated && !info->plans && !peers && (!info->host_addressable || !info->real))
         return fail(STATUS_CONFIG, "parameter server: found device %s, allowed are those whose memory the host can read",
                     info->name);
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
     if (c->divide != SHARED_DIVIDE_POLICY) e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
     TRY(ps_plan_make(c->program, c->params, (int)e->policy.servers, e->policy.partition_bytes, &e->plan));
     bool beside = e->policy.placement == PS_PLACEMENT_RANK && c->rank < e->policy.servers;
-    ps_worker_config worker = {.context = c, .policy = &e->policy, .plan = e->plan, .beside = beside};
+    ps_worker_config worker = {.context = c, .policy = &e->policy, .plan = e->plan, .beside = beside, .peers = peers};
     TRY(ps_worker_open(&worker, &e->worker));
     if (!beside) return STATUS_OK;
     ps_server_config server = {.index = c->rank,
@@ -83,7 +94,8 @@ static status open_parts(ps_engine *e)
                                .plan = e->plan,
                                .device = c->device,
                                .params = c->params,
-                               .front = e->policy.server_optimizer ? c->front : NULL,
+                               .front = peers ? c : e->policy.server_optimizer ? c->front : NULL,
+                               .peers = peers,
                                .optimizer = c->optimizer,
                                .ledger = c->ledger,
                                .beside = true,
@@ -228,6 +240,7 @@ bool ps_updates_on_gpu(const sync_engine *e)
     const device_info *info = device_get_info(e->context.device);
     if (e->type == &sync_ps_dp) return info->real && !info->host_addressable;
     const ps_policy *p = &((const ps_engine *)e)->policy;
+    if (works_among_gpus((const ps_engine *)e)) return true;
     return e->context.front && p->server_optimizer && p->placement == PS_PLACEMENT_RANK;
 }
 

@@ -75,7 +75,7 @@ static status meet_servers(ps_engine *e)
             continue;
         }
         TRY(ps_worker_connect(e->worker, j, e->meeting.urls[j]));
-        if (!e->meeting.segments) continue;
+        if (!e->meeting.segments && !e->meeting.peers) continue;
         int member = own ? c->world + j : j;
         const void *params = ps_meeting_segment(&e->member, &e->meeting, member, PS_SEGMENT_PARAMS);
         ps_worker_see(e->worker, j, copies_from_servers(e) ? params : NULL, true);

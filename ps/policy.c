@@ -163,7 +163,6 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
         {options->dp_loss > 0, "dp-loss", loss_names[options->dp_loss]},
         {options->dp_lifetimes > 0, "dp-lifetimes", lifetime_names[options->dp_lifetimes]},
         {options->keep_grads, "keep-grads", "it"},
-        {options->payload == PS_PAYLOAD_P2P, "payload", "p2p"},
     };
     TRY(refuse(list, sizeof list / sizeof list[0], name, "with ps=dp"));
     override(out, options);
@@ -174,6 +173,9 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
     if (out->placement == PS_PLACEMENT_RANK && out->servers > world)
         return fail(STATUS_CONFIG, "option --servers: found %" PRId64 " with %d ranks, allowed is one a rank, or more with "
                                    "--server-placement own", out->servers, world);
+    if (options->payload == PS_PAYLOAD_P2P && out->placement == PS_PLACEMENT_OWN)
+        return fail(STATUS_CONFIG, "option --payload: found p2p with --server-placement own, allowed is shm or zmq: servers of "
+                                   "their own have no GPU to sum on");
     if (!out->server_optimizer && out->consistency != PS_SYNC)
         return fail(STATUS_CONFIG, "option --server-optimizer: found off with consistency %s, allowed is off with sync",
                     consistency_names[1 + out->consistency]);

@@ -34,7 +34,7 @@ typedef struct dataset_config {
     /* What the model takes: synthetic data have its form where the specification leaves it open. NULL
      * where not known. */
     const data_form *model;
-    int64_t synthetic_samples[DATA_PARTS]; /* 0: 50,000 and 10,000 */
+    int64_t synthetic_samples[DATA_PARTS]; /* 0: 50,000 and 1,000 */
 } dataset_config;
 
 typedef struct data_description {

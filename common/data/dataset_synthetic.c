@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { MAX_SIDE = 4096, MAX_FEATURES = 1 << 24, MAX_CLASSES = 1 << 24, DIGITS_MAX = 24 };
-static const int64_t initial_samples[DATA_PARTS] = {50000, 10000};
+static const int64_t initial_samples[DATA_PARTS] = {50000, 1000};
 
 /* ---- form ------------------------------------------------------------------------------------- */
 

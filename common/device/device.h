@@ -44,6 +44,7 @@ typedef struct device_info {
     const char *name;        /* "cpu" */
     char description[128];   /* "2 threads, AVX-512, oneDNN 2.6.3" */
     dtype compute_type;      /* of parameters, activations and gradients */
+    bool narrow;             /* activations and their gradients may be stored as bfloat16, and ought to be */
     bool host_addressable;   /* the host may read and write device memory */
     bool real;               /* tensor bytes exist */
     bool simulated;          /* figures come from a model: reports must mark them */

@@ -79,6 +79,7 @@ typedef struct transport_options {
     int window;          /* messages on their way to one peer; more are STATUS_AGAIN */
     bool checksum;       /* the same everywhere */
     bool device_memory;  /* virtual: frames lie in the rank's GPU, not in its host's memory */
+    bool in_sight;       /* virtual: who computes on the processor of this rank's machine sees the frames */
     int64_t peer_timeout_ns; /* tcp: a host that is silent so long is lost; 0: the kernel's limits */
     transport_hub *hub;      /* NULL: no inproc:// */
     transport_pacer pacer;

@@ -7,6 +7,9 @@
 /* Places within an operation at which a run may be suspended. */
 enum { STAGE_NEED, STAGE_LAUNCH, STAGE_GROUP, STAGE_READY };
 
+/* Padding between two parameters that are narrowed as one. */
+enum { NARROW_GAP = 64 };
+
 typedef void *operand_row[OP_MAX_OPERANDS];
 
 struct nn_instance {
@@ -81,6 +84,7 @@ static void *resolve(const nn_instance *instance, const nn_bindings *bindings, c
         base = (char *)bindings->memory->activations.data + instance->program->values[o->index].offset;
         break;
     case NN_SPACE_PARAM: base = (char *)set->params.data + set->pieces[o->index].offset * size; break;
+    case NN_SPACE_NARROW: base = (char *)set->narrow.data + set->pieces[o->index].offset * dtype_size(DTYPE_BF16); break;
     case NN_SPACE_GRAD: base = (char *)set->grads.data + set->pieces[o->index].offset * size; break;
     case NN_SPACE_BUFFER: base = (char *)set->buffers.data + set->buffer_pieces[o->index].offset * size; break;
     case NN_SPACE_INPUT: base = bindings->input; break;
@@ -120,6 +124,46 @@ static void end_lives(const nn_program *p, const nn_op *op, ledger *l)
     }
 }
 
+/* The elements of the arenas that hold a forward operation's weights and bias, which lie side by side. */
+static piece narrow_range(const nn_instance *instance, const nn_op *op)
+{
+    piece range = {0};
+    for (int s = 0; s < OP_MAX_OPERANDS; s++) {
+        if (op->operands[s].space != NN_SPACE_NARROW) continue;
+        piece p = instance->set->pieces[op->operands[s].index];
+        int64_t begin = range.count && range.offset < p.offset ? range.offset : p.offset;
+        int64_t end = range.offset + range.count > p.offset + p.count ? range.offset + range.count : p.offset + p.count;
+        range = (piece){begin, end - begin};
+    }
+    return range;
+}
+
+/* In bfloat16, from what they are now. Parameters that lie apart, a bias behind a tied weight, are copied one by one. */
+static status narrow_weights(nn_instance *instance, int index)
+{
+    const nn_op *op = &instance->program->ops[index];
+    const param_set *set = instance->set;
+    const char *from = set->params.data;
+    char *to = set->narrow.data;
+    int size = dtype_size(set->type), narrow = dtype_size(DTYPE_BF16);
+    int64_t elements = 0;
+    if (index >= instance->program->forward_end) return STATUS_OK;
+    for (int s = 0; s < OP_MAX_OPERANDS; s++)
+        if (op->operands[s].space == NN_SPACE_NARROW) elements += set->pieces[op->operands[s].index].count;
+    piece all = narrow_range(instance, op);
+    if (all.count <= elements + NARROW_GAP)
+        return elements == 0 ? STATUS_OK
+                             : device_convert(instance->stream, to + all.offset * narrow, DTYPE_BF16,
+                                              from + all.offset * size, set->type, all.count, 1);
+    for (int s = 0; s < OP_MAX_OPERANDS; s++) {
+        if (op->operands[s].space != NN_SPACE_NARROW) continue;
+        piece p = set->pieces[op->operands[s].index];
+        TRY(device_convert(instance->stream, to + p.offset * narrow, DTYPE_BF16, from + p.offset * size, set->type,
+                           p.count, 1));
+    }
+    return STATUS_OK;
+}
+
 static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer *observer,
                      const op_scalars *scalars, const op_scalars *all_rows, ledger *l)
 {
@@ -134,9 +178,11 @@ static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer
         /* fall through */
     case STAGE_LAUNCH:
         begin_lives(p, op, l);
-        if (!observer->recorded)
+        if (!observer->recorded) {
+            TRY(narrow_weights(instance, cursor->op));
             TRY(device_launch(instance->stream, instance->kernels[cursor->op], operands,
                               op->rows_vary ? scalars : all_rows, instance->memory->workspace.data));
+        }
         cursor->stage = STAGE_GROUP;
         /* fall through */
     case STAGE_GROUP:

@@ -73,7 +73,7 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     set->model = model;
     set->device = d;
     set->type = program->config.type;
-    set->params.fd = set->grads.fd = set->buffers.fd = -1;
+    set->params.fd = set->narrow.fd = set->grads.fd = set->buffers.fd = -1;
     set->pieces = calloc((size_t)model->param_count + 1, sizeof *set->pieces);
     set->layouts = calloc((size_t)model->param_count + 1, sizeof *set->layouts);
     set->buffer_pieces = calloc((size_t)model->buffer_count + 1, sizeof *set->buffer_pieces);
@@ -87,6 +87,9 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     size_t arena = (size_t)set->arena_elements * (size_t)dtype_size(set->type);
     size_t buffers = (size_t)set->buffer_elements * (size_t)dtype_size(set->type);
     TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, config->param_kind, arena, &set->params)), failed);
+    if (config->narrow && program->config.narrow)
+        TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, DEVICE_MEMORY_PRIVATE,
+                                                                     param_set_narrow_reserved(set), &set->narrow)), failed);
     if (config->gradients)
         TRY_GOTO(rc, ledger_blame(LEDGER_GRADIENTS, device_allocate(d, config->grad_kind, arena, &set->grads)), failed);
     if (buffers)
@@ -103,6 +106,7 @@ void param_set_close(param_set **pointer)
     param_set *set = *pointer;
     if (!set) return;
     device_free(set->device, &set->params);
+    device_free(set->device, &set->narrow);
     device_free(set->device, &set->grads);
     device_free(set->device, &set->buffers);
     free(set->pieces);

@@ -18,6 +18,8 @@ typedef struct param_set {
     device_layout *layouts;
     int64_t arena_elements; /* of one arena, padding included */
     device_memory params, grads;
+    device_memory narrow;   /* bfloat16, laid out like params: what convolutions and linear layers read where the
+                             * program's activations are narrow; made anew by every forward pass */
     piece *buffer_pieces;   /* [buffer_count] */
     int64_t buffer_elements;
     device_memory buffers;
@@ -27,6 +29,7 @@ typedef struct param_set {
 typedef struct param_set_config {
     device_memory_kind param_kind, grad_kind, buffer_kind;
     bool gradients; /* false: none are allocated (a server that only keeps parameters) */
+    bool narrow;    /* with the bfloat16 copies, if the program reads any: where it is to run */
 } param_set_config;
 
 /* Layouts are chosen with the operations of `program`. Everything starts zero; nothing is in the ledger
@@ -34,6 +37,17 @@ typedef struct param_set_config {
 status param_set_open(device *d, const nn_model *model, const nn_program *program,
                       const param_set_config *config, param_set **out);
 void param_set_close(param_set **set);
+
+/* Bytes of the bfloat16 copies, with and without padding. */
+static inline size_t param_set_narrow_reserved(const param_set *set)
+{
+    return (size_t)(set->arena_elements * dtype_size(DTYPE_BF16));
+}
+
+static inline int64_t param_set_narrow_bytes(const param_set *set)
+{
+    return set->model->parameter_elements * dtype_size(DTYPE_BF16);
+}
 
 /* Pieces of parameters [first, first + count), merged where they touch. */
 static inline piece_list param_set_pieces(const param_set *set, int first, int count)

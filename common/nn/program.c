@@ -26,7 +26,7 @@ nn_op *build_op(build *b, op_kind kind, const build_node *node)
     p->ops = grown(p->ops, p->op_count, &b->op_capacity, sizeof *p->ops, b);
     if (b->failure != STATUS_OK) return &dropped_op;
     nn_op *op = &p->ops[p->op_count++];
-    *op = (nn_op){.desc = {.kind = kind, .type = p->config.type},
+    *op = (nn_op){.desc = {.kind = kind, .type = p->config.type, .narrow = p->config.narrow},
                   .layer = node ? node->layer_index : b->model->output,
                   .weight_param = NN_NONE};
     return op;
@@ -45,6 +45,18 @@ nn_operand build_value(build *b, shape s, dtype type, ledger_class c)
 nn_operand build_param(int param)
 {
     return param == NN_NONE ? (nn_operand){0} : (nn_operand){NN_SPACE_PARAM, param, 0};
+}
+
+nn_operand build_weight(const build *b, int param)
+{
+    nn_operand o = build_param(param);
+    if (param != NN_NONE && b->program->config.narrow) o.space = NN_SPACE_NARROW;
+    return o;
+}
+
+dtype build_storage(const build *b)
+{
+    return b->program->config.narrow ? DTYPE_BF16 : b->program->config.type;
 }
 
 nn_operand build_grad(build *b, int param, op_desc *desc)

@@ -17,6 +17,7 @@ typedef enum nn_space {
     NN_SPACE_NONE,
     NN_SPACE_VALUE,  /* program->values[index] */
     NN_SPACE_PARAM,  /* model->params[index], in the parameter arena */
+    NN_SPACE_NARROW, /* its bfloat16 copy, made by the forward operation that reads it */
     NN_SPACE_GRAD,   /* its gradient */
     NN_SPACE_BUFFER, /* model->buffers[index] */
     NN_SPACE_INPUT,  /* the batch's samples */
@@ -61,6 +62,7 @@ typedef struct nn_program_config {
     int64_t batch; /* samples a rank and step */
     nn_mode mode;
     dtype type;         /* the device's compute type */
+    bool narrow;        /* activations and their gradients are stored as bfloat16 (op_desc.narrow) */
     /* Rows without a target are left out of the head, the layers at the end that work row by row: they are
      * gathered before it, targets are handed over without those that do not count, and op_scalars.rows
      * says how many there are. */

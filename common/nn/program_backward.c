@@ -11,7 +11,7 @@ static shape value_shape(const build *b, nn_operand value)
 static nn_operand gradient_value(build *b, nn_operand like)
 {
     if (b->failure != STATUS_OK) return (nn_operand){0};
-    return build_value(b, value_shape(b, like), b->program->config.type, LEDGER_ACTIVATIONS);
+    return build_value(b, value_shape(b, like), build_storage(b), LEDGER_ACTIVATIONS);
 }
 
 static nn_ref through_flatten(const nn_model *m, nn_ref r)
@@ -69,12 +69,13 @@ static void backward_conv2d(build *b, const build_node *node, nn_operand dy)
     op->operands[CONV_BWD_WEIGHTS_DY] = dy;
     op->operands[CONV_BWD_WEIGHTS_DW] = build_grad(b, l->param[0], &op->desc);
     op->operands[CONV_BWD_WEIGHTS_DB] = build_grad(b, l->param[1], &op->desc);
+    op->desc.wide_x = op->desc.narrow && is_input(b, node->x);
     if (is_input(b, node->x)) return;
     op = build_op(b, OP_conv2d_backward_data, node);
     op->desc.u.conv2d = build_conv2d(b, node);
     op->weight_param = l->param[0];
     op->operands[CONV_BWD_DATA_DY] = dy;
-    op->operands[CONV_BWD_DATA_W] = build_param(l->param[0]);
+    op->operands[CONV_BWD_DATA_W] = build_weight(b, l->param[0]);
     nn_operand dx = gradient_value(b, b->out[node->x]);
     b->program->ops[b->program->op_count - 1].operands[CONV_BWD_DATA_DX] = dx;
     contribute(b, node->x, dx);
@@ -92,12 +93,13 @@ static void backward_linear(build *b, const build_node *node, nn_operand dy)
     op->operands[LINEAR_BWD_WEIGHTS_DB] = build_grad(b, l->param[1], &op->desc);
     if (node->act != ACTIVATION_NONE)
         op->operands[LINEAR_BWD_WEIGHTS_ACT] = node->act == ACTIVATION_RELU ? node->y : node->slope;
+    op->desc.wide_x = op->desc.narrow && is_input(b, node->x);
     if (is_input(b, node->x)) return;
     op = build_op(b, OP_linear_backward_data, node);
     op->desc.u.linear = build_linear(b, node);
     op->weight_param = l->param[0];
     op->operands[LINEAR_BWD_DATA_DY] = dy;
-    op->operands[LINEAR_BWD_DATA_W] = build_param(l->param[0]);
+    op->operands[LINEAR_BWD_DATA_W] = build_weight(b, l->param[0]);
     nn_operand dx = gradient_value(b, b->out[node->x]);
     b->program->ops[b->program->op_count - 1].operands[LINEAR_BWD_DATA_DX] = dx;
     contribute(b, node->x, dx);
@@ -246,7 +248,7 @@ static void backward_embedding(build *b, const build_node *node, nn_operand dy)
 static void backward_attention(build *b, const build_node *node, nn_operand dy)
 {
     const nn_layer *l = node->layer;
-    int64_t hidden = l->sample.dims[1], size = dtype_size(b->program->config.type);
+    int64_t hidden = l->sample.dims[1], size = dtype_size(build_storage(b));
     bool packed = node->q == node->k;
     nn_operand dq = gradient_value(b, b->out[node->q]), dk = dq, dv = dq;
     if (!packed) {

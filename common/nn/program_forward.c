@@ -22,12 +22,17 @@ static shape batched(const build *b, shape sample)
 static nn_operand output_value(build *b, const build_node *node)
 {
     bool is_output = node->output == b->model->output;
-    return build_value(b, batched(b, node->layer->sample), type_of(b), is_output ? LEDGER_OUTPUTS : LEDGER_ACTIVATIONS);
+    return build_value(b, batched(b, node->layer->sample), build_storage(b), is_output ? LEDGER_OUTPUTS : LEDGER_ACTIVATIONS);
 }
 
 static nn_operand saved_vector(build *b, int64_t count)
 {
     return build_value(b, shape_1d(count), type_of(b), LEDGER_ACTIVATIONS);
+}
+
+static bool reads_input(const nn_op *op, int slot)
+{
+    return op->desc.narrow && op->operands[slot].space == NN_SPACE_INPUT;
 }
 
 static void forward_conv2d(build *b, build_node *node)
@@ -37,8 +42,9 @@ static void forward_conv2d(build *b, build_node *node)
     op->desc.u.conv2d = build_conv2d(b, node);
     op->weight_param = l->param[0];
     op->operands[CONV_FWD_X] = b->out[node->x];
-    op->operands[CONV_FWD_W] = build_param(l->param[0]);
-    op->operands[CONV_FWD_B] = build_param(l->param[1]);
+    op->operands[CONV_FWD_W] = build_weight(b, l->param[0]);
+    op->operands[CONV_FWD_B] = build_weight(b, l->param[1]);
+    op->desc.wide_x = reads_input(op, CONV_FWD_X);
     op->operands[CONV_FWD_Y] = node->y = output_value(b, node);
 }
 
@@ -49,11 +55,12 @@ static void forward_linear(build *b, build_node *node)
     op->desc.u.linear = build_linear(b, node);
     op->weight_param = l->param[0];
     op->operands[LINEAR_FWD_X] = b->out[node->x];
-    op->operands[LINEAR_FWD_W] = build_param(l->param[0]);
-    op->operands[LINEAR_FWD_B] = build_param(l->param[1]);
+    op->operands[LINEAR_FWD_W] = build_weight(b, l->param[0]);
+    op->operands[LINEAR_FWD_B] = build_weight(b, l->param[1]);
+    op->desc.wide_x = reads_input(op, LINEAR_FWD_X);
     op->operands[LINEAR_FWD_Y] = node->y = output_value(b, node);
     if (training(b) && node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU)
-        op->operands[LINEAR_FWD_SLOPE] = node->slope = build_value(b, batched(b, l->sample), type_of(b), LEDGER_ACTIVATIONS);
+        op->operands[LINEAR_FWD_SLOPE] = node->slope = build_value(b, batched(b, l->sample), build_storage(b), LEDGER_ACTIVATIONS);
 }
 
 static nn_operand buffer_operand(int buffer)
@@ -126,7 +133,7 @@ static void forward_layernorm(build *b, build_node *node)
     op->operands[LN_FWD_INVSTD] = node->invstd = saved_vector(b, rows);
     if (node->residual != NN_NONE) {
         op->operands[LN_FWD_RESIDUAL] = b->out[node->residual];
-        op->operands[LN_FWD_SUM] = node->sum = build_value(b, batched(b, l->sample), type_of(b), LEDGER_ACTIVATIONS);
+        op->operands[LN_FWD_SUM] = node->sum = build_value(b, batched(b, l->sample), build_storage(b), LEDGER_ACTIVATIONS);
         b->out[node->sum_output] = node->sum;
     } else {
         node->sum = b->out[node->x];
@@ -178,7 +185,7 @@ static void forward_embedding(build *b, build_node *node)
 static void forward_attention(build *b, build_node *node)
 {
     const nn_layer *l = node->layer;
-    int64_t hidden = l->sample.dims[1], size = dtype_size(type_of(b));
+    int64_t hidden = l->sample.dims[1], size = dtype_size(build_storage(b));
     bool packed = node->q == node->k;
     nn_op *op = build_op(b, OP_attention_forward, node);
     op->desc.u.attention = build_attention(b, node);
@@ -208,6 +215,20 @@ static void resolve_flatten(build *b)
         if (m->layers[i].kind == NN_FLATTEN) b->out[i] = b->out[m->layers[i].input[0]];
 }
 
+/* Samples are of the computation's type: what reads them is told so, or reads tokens. */
+static void refuse_wide_input(build *b, const build_node *node)
+{
+    if (b->failure != STATUS_OK) return;
+    const nn_op *op = &b->program->ops[b->program->op_count - 1];
+    if (!op->desc.narrow || op->desc.wide_x || op->desc.kind == OP_embedding_forward) return;
+    for (int i = 0; i < OP_MAX_OPERANDS; i++)
+        if (op->operands[i].space == NN_SPACE_INPUT)
+            b->failure = fail(STATUS_CONFIG,
+                              "layer %s: found samples read by a %s, allowed with bfloat16 activations are "
+                              "convolutions, linear layers and embeddings",
+                              node->layer->name, op_name(op->desc.kind));
+}
+
 static void forward_node(build *b, build_node *node)
 {
     switch (node->layer->kind) {
@@ -225,6 +246,7 @@ static void forward_node(build *b, build_node *node)
     case NN_INPUT:
     case NN_FLATTEN: break;
     }
+    refuse_wide_input(b, node);
     for (int i = 0; i < NN_MAX_LAYER_PARAMS && b->failure == STATUS_OK; i++)
         build_need(b, &b->program->ops[b->program->op_count - 1], node->layer->param[i]);
     b->out[node->output] = node->y;
@@ -254,7 +276,7 @@ status build_loss(build *b)
     nn_operand gradient = {0};
     shape s = shape_2d(build_batch(b) * m->rows_per_sample, m->classes);
     if (training(b)) {
-        gradient = build_value(b, s, type_of(b), LEDGER_OUTPUTS);
+        gradient = build_value(b, s, build_storage(b), LEDGER_OUTPUTS);
         p->output_gradient_value = gradient.index;
         build_gradient *g = &b->gradients[m->output];
         g->parts[g->count++] = gradient;

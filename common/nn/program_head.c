@@ -40,7 +40,7 @@ static rows_attributes head_rows(const build *b)
 static nn_operand rows_value(build *b)
 {
     rows_attributes r = head_rows(b);
-    return build_value(b, shape_2d(r.rows, r.hidden), b->program->config.type, LEDGER_ACTIVATIONS);
+    return build_value(b, shape_2d(r.rows, r.hidden), build_storage(b), LEDGER_ACTIVATIONS);
 }
 
 void build_gather(build *b)

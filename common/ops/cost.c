@@ -18,21 +18,29 @@ static double slope_flops(activation act)
     return flops[act];
 }
 
-/* Elements of the operation's type that are read and written, and bytes of other types. */
+/* Elements that are read and written: of activations, and of what is of the operation's type in any case; and bytes of
+ * other types. */
 typedef struct traffic {
     double flops;
     double in, out;
+    double wide_in, wide_out;
     double other_in, other_out;
 } traffic;
 
 /* The gradient of a parameter: read as well where it is added to. */
 static void write_gradient(traffic *t, const op_desc *op, double elements)
 {
-    t->out += elements;
-    if (op->accumulate) t->in += elements;
+    t->wide_out += elements;
+    if (op->accumulate) t->wide_in += elements;
 }
 
 /* Multiply-adds: n p q k c r s, in each direction; the bias adds n p q k. */
+/* X of a product, which is a model's first layer where it is wide. */
+static void read_x(traffic *t, const op_desc *op, double elements)
+{
+    *(op->wide_x ? &t->wide_in : &t->in) += elements;
+}
+
 static traffic conv2d_cost(const op_desc *op)
 {
     const conv2d_attributes *a = &op->u.conv2d;
@@ -42,7 +50,8 @@ static traffic conv2d_cost(const op_desc *op)
     switch (op->kind) {
     case OP_conv2d_forward:
         t.flops += a->bias ? y : 0;
-        t.in = x + weights + bias;
+        read_x(&t, op, x);
+        t.in += weights + bias;
         t.out = y;
         break;
     case OP_conv2d_backward_data:
@@ -51,7 +60,8 @@ static traffic conv2d_cost(const op_desc *op)
         break;
     default:
         t.flops += a->bias ? y : 0;
-        t.in = x + y;
+        read_x(&t, op, x);
+        t.in += y;
         write_gradient(&t, op, weights + bias);
     }
     return t;
@@ -68,7 +78,8 @@ static traffic linear_cost(const op_desc *op)
     switch (op->kind) {
     case OP_linear_forward:
         t.flops += (a->bias ? y : 0) + y * activation_flops(a->act);
-        t.in = x + weights + bias;
+        read_x(&t, op, x);
+        t.in += weights + bias;
         t.out = y + (keeps_slope ? y : 0);
         break;
     case OP_linear_backward_data:
@@ -77,7 +88,8 @@ static traffic linear_cost(const op_desc *op)
         break;
     default:
         t.flops += (a->bias ? y : 0) + y * slope_flops(a->act);
-        t.in = x + y + (a->act != ACTIVATION_NONE ? y : 0);
+        read_x(&t, op, x);
+        t.in += y + (a->act != ACTIVATION_NONE ? y : 0);
         t.out = a->act != ACTIVATION_NONE ? y : 0;
         write_gradient(&t, op, weights + bias);
     }
@@ -91,14 +103,14 @@ static traffic batchnorm_forward_cost(const op_desc *op)
     const batchnorm_attributes *a = &op->u.batchnorm;
     double x = (double)(a->n * a->h * a->w * a->c), c = (double)a->c, residual = a->residual ? x : 0;
     double normalize = 3 * x + residual + x * activation_flops(a->act);
-    traffic t = {.flops = normalize, .in = x + residual + 4 * c, .out = x};
+    traffic t = {.flops = normalize, .in = x + residual, .out = x, .wide_in = 4 * c};
     switch (op->kind) {
     case OP_batchnorm_forward: /* running statistics are read and written; mean, invstd */
         t.flops += 4 * x;
-        t.out += 4 * c;
+        t.wide_out += 4 * c;
         break;
     case OP_batchnorm_apply:
-        t.out += 4 * c;
+        t.wide_out += 4 * c;
         t.other_in = 8 * (2 * c + 1);
         break;
     case OP_batchnorm_stats: /* sums of x and x^2 */
@@ -116,11 +128,12 @@ static traffic batchnorm_backward_cost(const op_desc *op)
     const batchnorm_attributes *a = &op->u.batchnorm;
     double x = (double)(a->n * a->h * a->w * a->c), c = (double)a->c;
     if (op->kind == OP_batchnorm_backward_apply)
-        return (traffic){.flops = 5 * x, .in = 2 * x + 3 * c, .out = x, .other_in = 8 * (2 * c + 1)};
+        return (traffic){.flops = 5 * x, .in = 2 * x, .out = x, .wide_in = 3 * c, .other_in = 8 * (2 * c + 1)};
     bool relu = a->act == ACTIVATION_RELU, recomputes = a->act != ACTIVATION_NONE && !relu;
     bool residual_read = a->residual && recomputes;
     traffic t = {.flops = 5 * x + x * slope_flops(a->act) + (a->dy2 ? x : 0),
-                 .in = 2 * x + (a->dy2 ? x : 0) + (relu ? x : 0) + 4 * c};
+                 .in = 2 * x + (a->dy2 ? x : 0) + (relu ? x : 0),
+                 .wide_in = 4 * c};
     t.flops += (recomputes ? 3 * x : 0) + (residual_read ? x : 0);
     t.in += residual_read ? x : 0;
     write_gradient(&t, op, 2 * c);
@@ -143,8 +156,9 @@ static traffic layernorm_cost(const op_desc *op)
     double x = (double)(a->m * a->c), c = (double)a->c, m = (double)a->m;
     double residual = a->residual ? x : 0, dsum = a->dsum ? x : 0;
     if (op->kind == OP_layernorm_forward)
-        return (traffic){.flops = 8 * x + residual, .in = x + residual + 2 * c, .out = x + residual + 2 * m};
-    traffic t = {.flops = 14 * x + dsum, .in = 2 * x + dsum + c + 2 * m, .out = x};
+        return (traffic){.flops = 8 * x + residual, .in = x + residual, .out = x + residual,
+                         .wide_in = 2 * c, .wide_out = 2 * m};
+    traffic t = {.flops = 14 * x + dsum, .in = 2 * x + dsum, .out = x, .wide_in = c + 2 * m};
     write_gradient(&t, op, 2 * c);
     return t;
 }
@@ -196,14 +210,15 @@ static traffic embedding_cost(const op_desc *op)
     traffic t = {.other_in = 4 * rows};
     if (op->kind == OP_embedding_forward) {
         t.flops = (tables - 1) * y;
-        t.in = y + (a->position_table ? (double)a->sequence * hidden : 0) + (a->type_table ? hidden : 0);
+        t.wide_in = y + (a->position_table ? (double)a->sequence * hidden : 0) + (a->type_table ? hidden : 0);
         t.out = y;
         return t;
     }
     t.flops = tables * y;
-    t.in = y + (op->accumulate ? y : 0);
-    t.out = op->accumulate ? y : (double)a->vocabulary * hidden;
-    t.out += (a->position_table ? (double)a->positions * hidden : 0) + (a->type_table ? 2 * hidden : 0);
+    t.in = y;
+    t.wide_in = op->accumulate ? y : 0;
+    t.wide_out = op->accumulate ? y : (double)a->vocabulary * hidden;
+    t.wide_out += (a->position_table ? (double)a->positions * hidden : 0) + (a->type_table ? 2 * hidden : 0);
     return t;
 }
 
@@ -218,8 +233,8 @@ static traffic attention_cost(const op_desc *op)
     double scores = (double)(a->batch * a->heads) * pairs, lse = (double)(a->batch * a->heads) * sequence;
     double x = lse * width;
     if (op->kind == OP_attention_forward)
-        return (traffic){.flops = scores * (4 * width + 6), .in = 3 * x, .out = x + lse};
-    return (traffic){.flops = scores * (10 * width + 6) + 2 * x, .in = 5 * x + lse, .out = 3 * x};
+        return (traffic){.flops = scores * (4 * width + 6), .in = 3 * x, .out = x, .wide_out = lse};
+    return (traffic){.flops = scores * (10 * width + 6) + 2 * x, .in = 5 * x, .out = 3 * x, .wide_in = lse};
 }
 
 static traffic rows_cost(const op_desc *op)
@@ -241,7 +256,7 @@ static traffic loss_cost(const op_desc *op)
     if (cross_entropy)
         t.other_in = 4 * (double)a->rows;
     else
-        t.in += logits;
+        t.wide_in = logits;
     if (a->gradient) {
         t.flops += 2 * logits;
         t.out = logits;
@@ -327,6 +342,7 @@ static traffic traffic_of(const op_desc *op)
 op_cost op_cost_of(const op_desc *op)
 {
     traffic t = traffic_of(op);
-    double size = dtype_size(op->type);
-    return (op_cost){t.flops, t.in * size + t.other_in, t.out * size + t.other_out};
+    double size = dtype_size(op->type), stored = op->narrow ? dtype_size(DTYPE_BF16) : size;
+    return (op_cost){t.flops, t.in * stored + t.wide_in * size + t.other_in,
+                     t.out * stored + t.wide_out * size + t.other_out};
 }

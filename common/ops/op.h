@@ -156,6 +156,9 @@ typedef struct optimizer_attributes {
 typedef struct op_desc {
     op_kind kind;
     dtype type;      /* of the computation and of every operand that is not said to be otherwise */
+    bool narrow;     /* activations and their gradients lie in bfloat16, and so do W and B of convolutions and
+                      * linear layers; arithmetic, statistics and parameters' gradients stay of `type` */
+    bool wide_x;     /* narrow convolutions and linear layers: X is a batch's samples, of `type` */
     bool accumulate; /* operations that write a parameter's gradient: add to what is there, always (a table
                       * used twice); see also op_scalars.accumulate */
     union {

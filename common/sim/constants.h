@@ -49,6 +49,7 @@
     X(RANK_THREADS, "rank_threads", "1", 1, 1, 1024, false, "that compute for a rank there; else 1")        \
     X(HOST_THREADS, "host_threads", "1", 1, 1, 1024, true, "threads of a server")                           \
     X(MESSAGE_TIME, "message_time", "us", 1, 0, 1e4, true, "of an agent, for a message it sends or takes")  \
+    X(WAKE_TIME, "wake_time", "us", 1, 0, 1e4, false, "of an agent's core where it slept; else free")       \
     X(MESSAGE_COPY, "message_copy", "GB/s", 1, 0.01, 1e4, true, "an agent's copy into or out of a socket")  \
     X(LOCK_SHARE, "lock_share", "1", 1, 0, 1, true, "of a launch, under the interpreter's lock")           \
     X(NCCL_BASE_RING, "nccl_base_ring", "us", 3, 0, 1000, true, "by protocol")                              \

@@ -1,6 +1,7 @@
 #include "common/sync/agent.h"
 
 #include "common/base/clock.h"
+#include "common/base/slice.h"
 #include "common/device/sim/agent_sim.h"
 
 #include <pthread.h>
@@ -36,6 +37,7 @@ static void *run(void *argument)
     const sync_agent_ops *ops = agent->config.ops;
     void *context = agent->config.context;
     int idle = 0;
+    slice_ask_for_short();
     while (!atomic_load_explicit(&agent->stop, memory_order_acquire)) {
         int64_t deadline = CLOCK_NEVER;
         bool worked = false;

@@ -81,3 +81,20 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
     *spent_ns += end - begin;
     return STATUS_OK;
 }
+
+/* ---- recorded passes -------------------------------------------------------------------------- */
+
+status sync_leave_record(const sync_context *context)
+{
+    return context->recorder ? context->recorder->leave(context->recorder) : STATUS_OK;
+}
+
+status sync_enter_record(const sync_context *context)
+{
+    return context->recorder ? context->recorder->enter(context->recorder) : STATUS_OK;
+}
+
+bool sync_replays(const sync_context *context)
+{
+    return context->recorder && context->recorder->replays;
+}

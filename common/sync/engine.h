@@ -41,6 +41,15 @@ typedef struct sync_exchange {
     void *all_outputs, *all_gradients; /* set by open where this rank computes the loss over all ranks' outputs */
 } sync_exchange;
 
+/* The owner records what the compute stream is given between two stages, once, and launches the record later. What an
+ * engine launches there in ready() belongs to it; what cannot (signals, waits, marks, copies from or to the host) stands
+ * between leave() and enter(), and is done every time. */
+typedef struct sync_recorder {
+    bool replays; /* what the engine would launch on the compute stream is in the record: it leaves it out */
+    status (*leave)(struct sync_recorder *r); /* what was recorded so far is launched */
+    status (*enter)(struct sync_recorder *r);
+} sync_recorder;
+
 /* What an engine is given. Everything is borrowed and outlives the engine. In the ledger the owner has
  * entered parameters, activations and batch; gradients, buckets and optimizer state are the engine's to
  * enter. */
@@ -62,6 +71,7 @@ typedef struct sync_context {
     bool inline_progress;      /* no communication thread: the compute thread progresses while it waits */
     int divide;                /* shared_divide: of shared_options */
     net_link link;             /* that the engine's transports are to be paced like */
+    sync_recorder *recorder;   /* NULL: nothing is recorded */
     struct trace *trace;       /* of this rank; NULL: nothing is recorded */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
     const struct sync_context *front; /* behind a mirror (staged.h): the device in front of it; NULL: there is none */
@@ -116,6 +126,7 @@ typedef struct sync_requirements {
     int alike_from;           /* ranks from this one on hold the same memory */
     int updaters;             /* ranks 0 .. updaters - 1 update parameters; 0: all may */
     bool updates_in_front;    /* behind a mirror: parameters are updated by the device in front of it */
+    const char *unrecorded;   /* why its passes cannot be recorded (sync_recorder); NULL: in device memory they can */
 } sync_requirements;
 
 /* One row of a policy table as `harness policies` prints it. */
@@ -182,6 +193,12 @@ status sync_default_settle(sync_engine *e);
 
 /* One rank, no communication: the baseline of every comparison. */
 extern const sync_engine_type sync_none;
+
+/* Within a recorded pass: leaves the record, enters it again; otherwise nothing. */
+status sync_leave_record(const sync_context *context);
+status sync_enter_record(const sync_context *context);
+/* What would be launched on the compute stream is in the record. */
+bool sync_replays(const sync_context *context);
 
 /* The gradient arena begins (open) or ends (close) to live in the ledger. */
 void sync_hold_gradients(sync_engine *e);

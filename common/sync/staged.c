@@ -1,8 +1,7 @@
 #include "common/sync/staged.h"
 
-#include "common/base/clock.h"
+#include "common/sync/handover.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,11 +12,10 @@ typedef struct staged_engine {
     device_stream *host_stream, *copies; /* the mirror's; gradients on their way down */
     param_set *mirror;
     optimizer *optimizer; /* NULL: the device's own serves */
-    device_fence *computed, *arrived; /* gradients: the compute stream has come to so many; so many are down */
-    uint64_t announced, told;         /* gradients since the start: on their way, and handed to the engine */
-    int *pending;                     /* [param_count] parameters on their way, by number modulo param_count */
-    bool *uploaded;                   /* [param_count] in this step */
-    double *sums;                     /* [sum_capacity] a layer's sums over the ranks */
+    device_fence *computed; /* gradients: the compute stream has come to so many */
+    sync_handover arrived;  /* parameters whose gradients are on their way down */
+    bool *uploaded;         /* [param_count] in this step */
+    double *sums;           /* [sum_capacity] a layer's sums over the ranks */
     int sum_capacity;
     sync_step step;
 } staged_engine;
@@ -130,13 +128,12 @@ static status open_traffic(staged_engine *e)
     size_t params = (size_t)param_count(e) + 1;
     for (int i = 0; i < c->program->op_count; i++)
         if (c->program->ops[i].group_reduce > e->sum_capacity) e->sum_capacity = c->program->ops[i].group_reduce;
-    e->pending = calloc(params, sizeof *e->pending);
     e->uploaded = calloc(params, sizeof *e->uploaded);
     e->sums = calloc((size_t)e->sum_capacity + 1, sizeof *e->sums);
-    if (!e->pending || !e->uploaded || !e->sums) return fail(STATUS_SYSTEM, "no memory for an engine's mirror");
+    if (!e->uploaded || !e->sums) return fail(STATUS_SYSTEM, "no memory for an engine's mirror");
     TRY(device_stream_open(c->device, DEVICE_STREAM_COMMUNICATION, &e->copies));
     TRY(device_fence_open(c->device, &e->computed));
-    TRY(device_fence_open(c->device, &e->arrived));
+    TRY(sync_handover_open(c->device, param_count(e) + 1, &e->arrived));
     TRY(pin(e, &e->mirror->params));
     TRY(pin(e, &e->mirror->grads));
     return pin(e, &e->mirror->buffers);
@@ -148,7 +145,7 @@ static void staged_close(sync_engine *base)
     if (e->copies) device_stream_synchronize(e->copies);
     if (e->inner) e->inner->type->close(e->inner);
     optimizer_close(&e->optimizer);
-    if (e->mirror && e->arrived) {
+    if (e->mirror && e->arrived.fence) {
         unpin(e, &e->mirror->params);
         unpin(e, &e->mirror->grads);
         unpin(e, &e->mirror->buffers);
@@ -157,9 +154,8 @@ static void staged_close(sync_engine *base)
     device_stream_close(&e->host_stream);
     device_close(&e->host);
     device_fence_close(&e->computed);
-    device_fence_close(&e->arrived);
+    sync_handover_close(&e->arrived);
     device_stream_close(&e->copies);
-    free(e->pending);
     free(e->uploaded);
     free(e->sums);
     free(e);
@@ -210,10 +206,16 @@ static status staged_need(sync_engine *base, int param)
     return up(e, &base->context.params->params, &e->mirror->params, e->mirror->pieces[param]);
 }
 
+/* Engines send rank 0's buffers from here on: they are as this forward pass has left them. */
 static status staged_place_outputs(sync_engine *base, const sync_step *step)
 {
-    sync_engine *inner = staged_of(base)->inner;
-    return inner->type->place_outputs(inner, step);
+    staged_engine *e = staged_of(base);
+    const sync_context *c = &base->context;
+    if (has_buffers(e)) {
+        TRY(down(e, c->compute, &e->mirror->buffers, &c->params->buffers, all_buffers(e)));
+        TRY(device_stream_synchronize(c->compute));
+    }
+    return e->inner->type->place_outputs(e->inner, step);
 }
 
 static status staged_loss(sync_engine *base, const sync_step *step, double *normalizer, bool *here)
@@ -231,11 +233,8 @@ static status staged_scatter_output_gradient(sync_engine *base, const sync_step 
 /* Hands over what is down by now. */
 static status tell(staged_engine *e)
 {
-    while (e->told < e->announced && device_fence_reached(e->arrived, e->told + 1)) {
-        int param = e->pending[e->told % (uint64_t)param_count(e)];
-        e->told++;
-        TRY(e->inner->type->ready(e->inner, param));
-    }
+    int param;
+    while (sync_handover_take(&e->arrived, &param)) TRY(e->inner->type->ready(e->inner, param));
     return STATUS_OK;
 }
 
@@ -244,26 +243,23 @@ static status staged_ready(sync_engine *base, int param)
     staged_engine *e = staged_of(base);
     const sync_context *c = &base->context;
     if (!e->step.synchronize) return e->inner->type->ready(e->inner, param);
-    e->pending[e->announced % (uint64_t)param_count(e)] = param;
-    uint64_t number = ++e->announced;
+    uint64_t number = e->arrived.added + 1;
     TRY(device_stream_signal(c->compute, e->computed, number));
     TRY(device_stream_wait(e->copies, e->computed, number));
     TRY(down(e, e->copies, &e->mirror->grads, &c->params->grads, e->mirror->pieces[param]));
-    TRY(device_stream_signal(e->copies, e->arrived, number));
+    TRY(sync_handover_add(&e->arrived, e->copies, param));
     return tell(e);
 }
 
-/* Gradients are handed over as they come down; a device that has failed is found out by asking its stream. */
+/* Gradients are handed over as they come down. */
 static status tell_all(staged_engine *e)
 {
-    enum { PATIENCE_NS = 1000000000 };
-    int64_t since = clock_now_ns();
-    while (e->told < e->announced) {
-        uint64_t before = e->told;
-        TRY(tell(e));
-        if (e->told > before) since = clock_now_ns();
-        else if (clock_now_ns() - since > PATIENCE_NS) TRY(device_stream_synchronize(e->copies));
-        else sched_yield();
+    int param;
+    bool found;
+    TRY(sync_handover_await(&e->arrived, e->copies, &param, &found));
+    while (found) {
+        TRY(e->inner->type->ready(e->inner, param));
+        TRY(sync_handover_await(&e->arrived, e->copies, &param, &found));
     }
     return STATUS_OK;
 }
@@ -271,12 +267,7 @@ static status tell_all(staged_engine *e)
 static status staged_finish(sync_engine *base, const sync_step *step)
 {
     staged_engine *e = staged_of(base);
-    const sync_context *c = &base->context;
     if (step->synchronize) TRY(tell_all(e));
-    if (has_buffers(e)) {
-        TRY(down(e, c->compute, &e->mirror->buffers, &c->params->buffers, all_buffers(e)));
-        TRY(device_stream_synchronize(c->compute));
-    }
     return e->inner->type->finish(e->inner, step);
 }
 

@@ -158,8 +158,17 @@ static status run_rank(bench_setup *s, const launch_environment *e)
     return rc;
 }
 
+static status check_started_right(const bench_setup *s)
+{
+    if (!strstr(s->ring.collectives, "mpi")) return STATUS_OK;
+    return fail(STATUS_USAGE, "option --collective: found 'mpi', whose ranks mpirun starts: mpirun -n %d harness bench ...",
+                (int)s->options.gpus);
+}
+
 static status run_launcher(const bench_setup *s, char *const *words, int *exit_code)
 {
+    TRY(ring_bench_check(&s->ring, (int)s->options.gpus));
+    TRY(check_started_right(s));
     launch_job job = {.name = "bench", .world = (int)s->options.gpus};
     launch_options options = launch_defaults();
     launch_outcome outcome;
@@ -167,7 +176,7 @@ static status run_launcher(const bench_setup *s, char *const *words, int *exit_c
     options.job_count = 1;
     options.argv = words;
     options.stall_timeout_ns = 10 * s->options.timeout_ns; /* a size may take long, and cells stand still meanwhile */
-    log_info("no CUDA device found: %d CPU ranks %s %d processors", job.world,
+    log_info("%d CPU ranks %s %d processors", job.world,
              job.world > host_processors() ? "share" : "on", host_processors());
     TRY(launch_run(&options, &outcome));
     if (outcome.cause[0]) log_error("%s", outcome.cause);

@@ -57,6 +57,8 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     text_append(out, "gradients into buckets   %10.2f GB/s\n", c->pack_gbs);
     text_append(out, "all-reduce, 4 KiB        %10.2f us\n", c->allreduce_us);
     text_append(out, "all-reduce, a rank's own %10.2f GB/s\n", c->allreduce_gbs);
+    text_append(out, "a message, each end      %10.2f us, %.2f GB/s\n", c->message_us, c->message_copy_gbs);
+    text_append(out, "an agent's wake-up       %10.2f us\n", c->wake_us);
     text_append(out, "a server's sum           %10.2f GB/s\n", c->host_sum_gbs);
     text_append(out, "copies between ranks     %10.2f GB/s\n", c->copy_gbs);
     for (int k = 0; k < CALIBRATED_CLASSES; k++)

@@ -23,7 +23,17 @@ static void show(const gpu_calibration *c, const char *path, text_buffer *out)
         if (c->efficiency[k][0] > 0)
             text_append(out, "%-32s %5.3f of the peak, %5.3f of the memory\n",
                         sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0], c->efficiency[k][1]);
-    text_append(out, "links between GPUs and NCCL are not measured\nwritten to %s\n", path);
+    if (c->peer_gbs > 0) {
+        text_append(out, "copy from GPU to GPU      %10.2f GB/s\n", c->peer_gbs);
+        text_append(out, "copy of eight bytes there %10.2f us\n", c->peer_us);
+    }
+    if (c->all_reduce_gbs > 0) {
+        text_append(out, "all-reduce, bus bandwidth %10.2f GB/s, %d GPUs\n", c->all_reduce_gbs, c->gpus);
+        text_append(out, "all-reduce of eight bytes %10.2f us\n", c->all_reduce_us);
+    }
+    if (c->gpus < 2) text_append(out, "one GPU: links between GPUs are assumed to be PCIe, and NCCL's constants as published\n");
+    else if (c->all_reduce_gbs <= 0) text_append(out, "no NCCL: its constants are assumed as published\n");
+    text_append(out, "written to %s\n", path);
 }
 
 status calibrate_gpu_command(const char *out)

@@ -16,7 +16,7 @@ typedef struct verify_options {
     int mode;
     const char *policy;
     int64_t threads;
-    bool bf16;
+    bool bf16, cuda_graph;
 } verify_options;
 
 enum { MODE_AUTO, MODE_NONE, MODE_PS, MODE_RING, MODE_BOTH };
@@ -34,6 +34,8 @@ static const option verify_option_list[] = {
      .high = 1024, .help = "compute threads a rank"},
     {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
      .help = "products multiply in bfloat16; held to 1/128 of the losses and 5% of every tensor's l2"},
+    {.name = "cuda-graph", .type = OPTION_FLAG, .offset = FIELD(cuda_graph),
+     .help = "cuda: from the second step on passes are recorded, from the third on launched as a whole"},
 };
 static const option_table verify_option_table = {"Verify", verify_option_list,
                                                  sizeof verify_option_list / sizeof verify_option_list[0]};
@@ -101,10 +103,13 @@ static status verify_engine(const verify_setup *s, const golden_file *f, int eng
                             .device = s->options.device,
                             .threads = (int)s->options.threads,
                             .bf16 = s->options.bf16,
+                            .cuda_graph = s->options.cuda_graph,
                             .engine = engine_table[engine],
                             .engine_options = s->engines[engine],
                             .policy = policy_for(s, f, engine),
                             .divide = s->shared.divide};
+    if (config.cuda_graph && strcmp(config.device, "cuda") != 0)
+        return fail(STATUS_USAGE, "option --cuda-graph: found device %s, allowed is cuda", config.device);
     if (!config.policy) {
         text_append(&v->line, "  %s not comparable: its loss is over the targets of all ranks, which takes ps=dp", name);
         return STATUS_OK;

@@ -136,7 +136,8 @@ static void prediction_rows(const json_t *jobs, text_buffer *out)
 {
     if (!at_path(json_array_get(jobs, 0), "prediction")) return;
     row_of_jobs(jobs, "  SIMULATED: predicted", CELL_TIME, "prediction.step_median_ns", out);
-    row_of_jobs(jobs, "  prediction / measured - 1", CELL_PERCENT, "prediction.error", out);
+    row_of_jobs(jobs, "  a rank's own steps, median", CELL_TIME, "prediction.measured_ns", out);
+    row_of_jobs(jobs, "  prediction / own steps - 1", CELL_PERCENT, "prediction.error", out);
 }
 
 static void job_table(const json_t *result, text_buffer *out)

@@ -56,7 +56,7 @@ static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
     TRY(trainer_settle(t));
     if (evaluated == 0) return STATUS_OK;
     source->count = evaluated;
-    return trainer_evaluate(t, &source->base, &sums);
+    return trainer_evaluate(t, &source->base, (evaluation_stop){0}, &sums);
 }
 
 /* What a job's ranks are planned to hold. */

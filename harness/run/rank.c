@@ -5,6 +5,7 @@
 #include "harness/run/imbalance.h"
 #include "harness/run/job_result.h"
 #include "harness/run/ps_result.h"
+#include "harness/run/rank_batches.h"
 #include "harness/run/rank_checkpoint.h"
 #include "harness/run/overlap.h"
 #include "harness/run/rank_trace.h"
@@ -29,7 +30,7 @@ typedef struct rank_state {
     nn_model *model;
     rendezvous *rendezvous;
     trainer *trainer;
-    batch_source *training, *evaluation;
+    rank_batches batches;
     record record;
     overlap overlap;
     rank_trace trace;
@@ -59,44 +60,12 @@ static int64_t collective_deadline(const rank_state *s)
 
 /* ---- set-up ----------------------------------------------------------------------------------- */
 
-static status open_sources(rank_state *s)
-{
-    const run_config *c = s->config;
-    int engine = s->place->engine;
-    sync_requirements needs = {0};
-    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], s->place->world, &needs));
-    bool elsewhere = needs.whole_batch && s->place->rank != 0; /* rank 0 loads this rank's batches */
-    batches_config b = {.set = s->set,
-                        .part = DATA_TRAIN,
-                        .purpose = BATCHES_TRAIN,
-                        .model = data_form_of_model(s->model),
-                        .seed = c->run.seed,
-                        .rank = s->place->rank,
-                        .world = s->place->world,
-                        .batch = c->data.batch,
-                        .sampler = (sampler_mode)c->data.sampler,
-                        .drop_last = c->data.drop_last,
-                        .whole = needs.whole_batch && !elsewhere,
-                        .threads = elsewhere ? 0 : (int)c->data.loader_threads};
-    TRY(data_augment_parse(c->data.augment, &b.augment));
-    TRY(batches_open(&b, &s->training));
-    if (dataset_describe(s->set)->samples[DATA_TEST] < s->place->world) return STATUS_OK; /* nothing to evaluate */
-    b.part = DATA_TEST;
-    b.whole = false;
-    b.threads = (int)c->data.loader_threads;
-    b.purpose = BATCHES_EVALUATE;
-    b.sampler = SAMPLER_DISTRIBUTED;
-    b.drop_last = false;
-    b.augment = 0;
-    return batches_open(&b, &s->evaluation);
-}
-
 /* Steps count from the beginning of the run, also where it goes on from a checkpoint; epochs do, too. */
 static status plan_steps(rank_state *s)
 {
     const run_options *r = &s->config->run;
     if (r->epochs) {
-        s->total_steps = r->epochs * s->training->steps_per_epoch / r->accumulate;
+        s->total_steps = r->epochs * s->batches.training->steps_per_epoch / r->accumulate;
         if (s->total_steps < s->first_step)
             return fail(STATUS_CONFIG, "option --epochs: found %lld, allowed is more than the checkpoint has done",
                         (long long)r->epochs);
@@ -199,7 +168,7 @@ static status resume(rank_state *s)
     TRY(rank_checkpoint_open(&s->checkpoint, &progress));
     s->first_step = progress.step;
     batch_position position = {progress.epoch, progress.epoch_step};
-    int64_t at = batch_step_of_position(s->training, position);
+    int64_t at = batch_step_of_position(s->batches.training, position);
     s->batch_offset = at - progress.step * s->config->run.accumulate;
     return STATUS_OK;
 }
@@ -209,10 +178,11 @@ static status set_up(rank_state *s)
     const run_options *r = &s->config->run;
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(run_config_build(s->config, &s->set, &s->model, &s->checkpoint.model));
-    TRY(open_sources(s));
+    TRY(rank_batches_open(s->config, s->place, s->set, s->model, &s->batches));
     TRY(rank_meet(s->config, s->place, s->place->world, &s->rendezvous));
     board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
     TRY(open_trainer(s));
+    rank_batches_pin(&s->batches, s->trainer);
     TRY(resume(s));
     TRY(plan_steps(s));
     rank_trace_choose(&s->trace, s->first_step + s->warmup);
@@ -225,14 +195,21 @@ static status set_up(rank_state *s)
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
+static bool stop_is_requested(void *context)
+{
+    return board_stop_requested(context) != BOARD_GO;
+}
+
+/* One that a rank stopped before its end has no result. */
 static status evaluate(rank_state *s)
 {
-    if (!s->evaluation || s->config->run.eval_every < 0) return STATUS_OK;
+    if (!s->batches.evaluation || s->config->run.eval_every < 0) return STATUS_OK;
     evaluation_sums sums;
     TRY(trainer_settle(s->trainer));
-    TRY(trainer_evaluate(s->trainer, s->evaluation, &sums));
-    double values[3] = {sums.loss, sums.correct, sums.targets};
-    TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 3, collective_deadline(s)));
+    TRY(trainer_evaluate(s->trainer, s->batches.evaluation, (evaluation_stop){stop_is_requested, s->place->board}, &sums));
+    double values[4] = {sums.loss, sums.correct, sums.targets, sums.stopped};
+    TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 4, collective_deadline(s)));
+    if (values[3] > 0) return STATUS_OK;
     record_evaluation e = {.step = s->next_step,
                            .loss = values[2] > 0 ? values[0] / values[2] : 0,
                            .accuracy = s->model->loss == NN_LOSS_MSE || values[2] <= 0 ? NAN : values[1] / values[2],
@@ -258,7 +235,7 @@ static status save(rank_state *s)
     TRY(trainer_settle(s->trainer));
     s->saved_steps = s->next_step;
     return rank_checkpoint_save(&s->checkpoint, s->next_step,
-                                batch_position_of_step(s->training, batch_of_step(s, s->next_step)));
+                                batch_position_of_step(s->batches.training, batch_of_step(s, s->next_step)));
 }
 
 /* What went over links since the last look; kept where the steps are measured. */
@@ -307,7 +284,7 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
         }
         step_result result;
         rank_trace_begin_step(&s->trace, s->next_step);
-        TRY(trainer_step(s->trainer, s->training, s->next_step, batch_of_step(s, s->next_step), &result));
+        TRY(trainer_step(s->trainer, s->batches.training, s->next_step, batch_of_step(s, s->next_step), &result));
         rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         s->next_step++;
         if (!begin) begin = result.begin_ns;
@@ -454,6 +431,10 @@ static status share_results(rank_state *s, rank_outcome *out)
         rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->engine, s->place->rank, collective_deadline(s),
                                s->place->world, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", collective_deadline(s));
+    if (rc == STATUS_OK) { /* a GPU's memory is freed when no other process has it open */
+        trainer_leave(s->trainer);
+        rc = rendezvous_barrier(s->rendezvous, "left", collective_deadline(s));
+    }
     free(text);
     json_decref(mine);
     free(blobs);
@@ -466,8 +447,7 @@ static void tear_down(rank_state *s)
     trainer_close(&s->trainer);
     rank_trace_close(&s->trace);
     overlap_close(&s->overlap);
-    if (s->training) batch_source_close(&s->training);
-    if (s->evaluation) batch_source_close(&s->evaluation);
+    rank_batches_close(&s->batches);
     rendezvous_close(&s->rendezvous);
     record_deinit(&s->record);
     nn_model_free(&s->model);

@@ -33,12 +33,12 @@ static const option run_option_list[] = {
     {.name = "tf32", .type = OPTION_FLAG, .offset = FIELD(tf32),
      .help = "cuda, sim: matrix products and convolutions multiply in TF32"},
     {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
-     .help = "cuda, sim, cpu with AVX512_BF16: products multiply in bfloat16, all that is stored stays float32"},
+     .help = "products multiply in bfloat16; on cuda and sim activations are stored in it, too (cpu: with AVX512_BF16)"},
     {.name = "cudnn-benchmark", .type = OPTION_FLAG, .offset = FIELD(cudnn_benchmark),
      .help = "cuda: before the first step, time cuDNN's deterministic algorithms and take the fastest: two runs may"
              " differ in bits"},
     {.name = "cuda-graph", .type = OPTION_FLAG, .offset = FIELD(cuda_graph),
-     .help = "cuda, mode none: record the passes of a step once and launch each as a whole"},
+     .help = "cuda, mode none, ring with NCCL, ps=dp: record the passes of a step once and launch them as a whole"},
     {.name = "share-gpu", .type = OPTION_FLAG, .offset = FIELD(share_gpu),
      .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
     {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = FIELD(steps), .high = 1e12,
@@ -175,11 +175,6 @@ static status choose_device(run_config *c)
     if (!cuda) TRY(refuse_cuda_options(c));
     if (!cuda && !virtual && c->run.tf32)
         return fail(STATUS_USAGE, "option --tf32: found device %s, allowed is cuda or sim:PROFILE", c->run.device);
-    if (c->run.cuda_graph && c->run.mode != RUN_NONE)
-        return fail(STATUS_CONFIG,
-                    "option --cuda-graph: found mode %s, allowed is none: other engines work between the operations of "
-                    "a pass",
-                    mode_names[c->run.mode]);
     if (c->run.bf16 && !cuda && !virtual && strcmp(c->run.device, "cpu") != 0)
         return fail(STATUS_USAGE, "option --bf16: found device %s, allowed is cuda or cpu, or sim:PROFILE", c->run.device);
     if (c->run.bf16 && !cuda && !virtual) { /* whether this processor can is known to the device */

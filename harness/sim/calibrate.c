@@ -37,5 +37,6 @@ status calibrate(int threads, calibration *out)
     TRY(calibrate_operations(out));
     TRY(local_ranks_run(PAIR, copy_on_rank, copies));
     out->host_memory_gbs = copies[0] + copies[1];
-    return calibrate_pair(out);
+    TRY(calibrate_pair(out));
+    return calibrate_messages(out);
 }

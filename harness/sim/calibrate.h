@@ -21,6 +21,9 @@ typedef struct calibration {
     double pack_gbs;      /* gradients into buckets, read and written */
     double host_sum_gbs;  /* two ranks' gradients summed, parameters updated: read and written */
     double copy_gbs;      /* bytes copied from the other rank */
+    double message_us;       /* processor time of each end, the transport's threads included */
+    double message_copy_gbs; /* of each end: 0 where no size costs more than another */
+    double wake_us;          /* an agent that is woken by another thread, both sides together */
     double allreduce_us;  /* 4 KiB */
     double allreduce_gbs; /* bytes that two ranks sum, half each, for both: per rank's own time */
 } calibration;

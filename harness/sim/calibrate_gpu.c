@@ -219,7 +219,7 @@ static status describe(gpu_calibration *c)
     status rc = cuda_module_open(&module, NULL);
     if (rc == STATUS_OK) module->probe(probe);
     c->emulated = probe->emulated;
-    c->gpus = probe->gpu_count < CUDA_MOST_GPUS ? probe->gpu_count : CUDA_MOST_GPUS;
+    c->gpus = probe->gpu_count < GPU_MOST ? probe->gpu_count : GPU_MOST;
     c->major = probe->gpus[0].major;
     c->memory_gib = (double)probe->gpus[0].memory_bytes / (double)(1 << 30);
     snprintf(c->name, sizeof c->name, "%s", probe->gpus[0].name);
@@ -245,5 +245,5 @@ status calibrate_gpu(gpu_calibration *c)
     if (rc == STATUS_OK) rc = calibrate_gpu_operations(d, s, c);
     device_stream_close(&s);
     device_close(&d);
-    return rc;
+    return rc == STATUS_OK ? calibrate_gpu_peers(c) : rc;
 }

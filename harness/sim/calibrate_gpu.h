@@ -1,13 +1,13 @@
 /* Measures a GPU and writes what it found as a profile that extends `cuda`: operations class by class, memory, launches,
- * copies over the bus. What it costs that several GPUs work together is not measured: NCCL's published constants stand,
- * and the links between GPUs are taken for PCIe. */
+ * copies over the bus. Where there are several GPUs: copies between them, and NCCL's all-reduce. With one the links are
+ * taken for PCIe and NCCL's published constants stand, and the profile says so. */
 #ifndef HARNESS_SIM_CALIBRATE_GPU_H
 #define HARNESS_SIM_CALIBRATE_GPU_H
 
 #include "common/device/device.h"
 #include "common/sim/constants.h"
 
-enum { GPU_CLASSES = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1 };
+enum { GPU_CLASSES = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1, GPU_MOST = 16 };
 
 /* Rates in 1e9 bytes a second; times in us. */
 typedef struct gpu_calibration {
@@ -21,6 +21,9 @@ typedef struct gpu_calibration {
     double launch_us, kernel_us, synchronize_us;
     double pcie_gbs, copy_us; /* pinned memory to the GPU and back, the slower; a copy of four bytes */
     double host_gbs;          /* a copy by one thread of the host */
+    /* Of all GPUs; 0: there is one, or no NCCL. */
+    double peer_gbs, peer_us;             /* a copy out of another's memory, of the slowest pair; one of eight bytes */
+    double all_reduce_gbs, all_reduce_us; /* bus bandwidth of a large one; one of eight bytes */
 } gpu_calibration;
 
 /* Of the first GPU. Takes some 20 seconds of a GPU that does nothing else. STATUS_UNAVAILABLE without one. */
@@ -32,6 +35,9 @@ status gpu_calibration_write(const gpu_calibration *c, const char *path);
 /* this-gpu.json where harness looks for a user's profiles; the folders that lead to it are made. STATUS_CONFIG without a
  * home. */
 status gpu_calibration_path(char *path, size_t size);
+
+/* calibrate_gpu_peers.c: what several GPUs cost each other; nothing where there is one. */
+status calibrate_gpu_peers(gpu_calibration *c);
 
 /* calibrate_gpu_ops.c: the times of all operations of training steps; fills the efficiencies. Needs peak, memory and
  * kernel_us. */

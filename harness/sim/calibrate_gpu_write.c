@@ -50,12 +50,55 @@ static void write_constants(const gpu_calibration *c, text_buffer *out)
     number(c, out, SIM_HOST_MEMORY, c->host_gbs, "a copy by one thread, read and written");
 }
 
+/* What passes between two GPUs faster than between one and the host goes over NVLink. */
+static bool has_nvlink(const gpu_calibration *c)
+{
+    return c->peer_gbs > 1.25 * c->pcie_gbs;
+}
+
+/* What a collective gets of the links is what they are worth. */
+static double link_gbs(const gpu_calibration *c)
+{
+    return c->all_reduce_gbs > 0 ? c->all_reduce_gbs : c->peer_gbs;
+}
+
+/* The small all-reduce, less its hops, is what a call costs by itself under LL; the other protocols, which it did not
+ * take, are moved by as much. */
+static void write_nccl_base(const gpu_calibration *c, text_buffer *out)
+{
+    static const double published[] = {6.6, 14.0, 8.4}, nvlink_hop = 0.6, pci_hop = 1.0; /* sim/profiles/nccl.json */
+    const sim_constant_info *info = &sim_constant_table[SIM_NCCL_BASE_RING];
+    double hops = 2.0 * (c->gpus - 1) * (has_nvlink(c) ? nvlink_hop : pci_hop);
+    double moved = c->all_reduce_us - hops - published[0];
+    text_append(out, ",\n    \"%s\": {\"value\": [%.6g, %.6g, %.6g], \"unit\": \"%s\", \"tag\": \"calibrated on %s\",\n",
+                info->name, within(info, published[0] + moved), within(info, published[1] + moved),
+                within(info, published[2] + moved), info->unit, c->emulated ? "the emulator: means nothing" : "these GPUs");
+    text_append(out, "      \"source\": \"harness calibrate --device cuda: an all-reduce of eight bytes over %d GPUs takes %.4g us; "
+                     "less its hops, as NCCL counts them\"}", c->gpus, c->all_reduce_us);
+}
+
+static void write_together(const gpu_calibration *c, text_buffer *out)
+{
+    if (has_nvlink(c))
+        number(c, out, SIM_NVLINK, link_gbs(c),
+               c->all_reduce_gbs > 0 ? "bus bandwidth of a large all-reduce over all GPUs, as one link to a switch"
+                                     : "a copy out of another GPU's memory, the slowest pair; no NCCL was found");
+    if (c->all_reduce_gbs > 0) write_nccl_base(c, out);
+}
+
 static void write_topology(const gpu_calibration *c, text_buffer *out)
 {
     text_append(out, "  \"topology\": {\n    \"machines\": 1,\n    \"peer_access\": true,\n    \"source\": \"harness "
-                     "calibrate --device cuda: the GPUs that were found; links between them are taken for PCIe\",\n"
-                     "    \"links\": [");
+                     "calibrate --device cuda: ");
+    if (c->peer_gbs > 0)
+        text_append(out, "%d GPUs: %.4g GB/s and %.4g us from one to another, taken for %s; all-reduce %.4g GB/s and %.4g us%s",
+                    c->gpus, c->peer_gbs, c->peer_us, has_nvlink(c) ? "NVLink through a switch" : "PCIe", c->all_reduce_gbs,
+                    c->all_reduce_us, c->all_reduce_gbs > 0 ? "" : ", not measured: no NCCL; its published constants are assumed");
+    else
+        text_append(out, "one GPU: nothing between GPUs was measured; ASSUMED are links of PCIe and NCCL's published constants");
+    text_append(out, "\",\n    \"links\": [");
     for (int i = 0; i < c->gpus; i++) text_append(out, "%s[\"gpu%d\", \"socket0\", \"pcie\"]", i ? ", " : "", i);
+    for (int i = 0; has_nvlink(c) && i < c->gpus; i++) text_append(out, ", [\"gpu%d\", \"nvswitch0\", \"nvlink\"]", i);
     text_append(out, "]\n  }\n");
 }
 
@@ -74,6 +117,7 @@ status gpu_calibration_write(const gpu_calibration *c, const char *path)
                 (int)strcspn(name, "."), name, c->name, c->emulated ? "; EMULATED on the host: figures mean nothing" : "");
     text_append(&out, "  \"base\": \"%s\",\n  \"constants\": {", base_of(c));
     if (!out.out_of_memory) write_constants(c, &out);
+    if (!out.out_of_memory) write_together(c, &out);
     text_append(&out, "\n  },\n");
     write_topology(c, &out);
     text_append(&out, "}\n");

@@ -6,7 +6,10 @@
 #include "harness/sim/calibrate.h"
 #include "harness/sim/calibrate_program.h"
 
-enum { CALIBRATION_MODELS = 2, CALIBRATION_REPEATS = 9 };
+/* Measured steps come in blocks, each behind one that warms up: between blocks others take their turns. */
+enum { CALIBRATION_MODELS = 2, CALIBRATION_BLOCK = 3, CALIBRATION_REPEATS = 3 * CALIBRATION_BLOCK };
+
+typedef enum calibration_setting { CALIBRATION_ALONE, CALIBRATION_BESIDE, CALIBRATION_SETTINGS } calibration_setting;
 
 /* A model with all that its steps need, on a CPU device of its own. */
 typedef struct calibration_run {
@@ -15,9 +18,10 @@ typedef struct calibration_run {
     calibration_program work;
     optimizer *optimizer;
     ledger ledger;
-    int64_t *times;                      /* [op_count][CALIBRATION_REPEATS] ns */
-    int64_t updates[CALIBRATION_REPEATS]; /* ns, of the optimizer's pass over all parameters */
-    int repeat;                          /* < 0: warming up */
+    int64_t *times; /* [op_count][CALIBRATION_SETTINGS][CALIBRATION_REPEATS] ns */
+    int64_t updates[CALIBRATION_SETTINGS][CALIBRATION_REPEATS]; /* ns, of the optimizer's pass over all parameters */
+    calibration_setting setting;
+    int repeat; /* < 0: warming up */
     int64_t since;
 } calibration_run;
 
@@ -25,19 +29,23 @@ typedef struct calibration_run {
 status calibration_open(calibration_run *r, int model, int threads);
 void calibration_close(calibration_run *r);
 
-/* Forward, backward, update; the times go to `repeat`. */
-status calibration_step(calibration_run *r, int repeat);
+/* Forward, backward, update; the times go to `repeat` of the setting. */
+status calibration_step(calibration_run *r, calibration_setting setting, int repeat);
 
 /* The model alone; nn_model_free it. */
 status calibration_model(int model, nn_model **out);
 
-/* ns, the median of an operation's times, which are sorted. */
-double calibration_op_ns(calibration_run *r, int op);
+/* ns, the median of an operation's times, or of the update's, which are sorted. */
+double calibration_op_ns(calibration_run *r, calibration_setting setting, int op);
+double calibration_update_ns(calibration_run *r, calibration_setting setting);
 
 /* calibrate_ops.c: fills peak, memory, efficiencies and launch. */
 status calibrate_operations(calibration *c);
 
 /* calibrate_pair.c: what becomes of a rank beside another, and what they pass to each other. */
 status calibrate_pair(calibration *c);
+
+/* calibrate_message.c: what a message and a wake-up cost. */
+status calibrate_messages(calibration *c);
 
 #endif

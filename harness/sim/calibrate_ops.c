@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-enum { WARM = 2 };
+enum { WARM = 3 };
 #define SHORTEST_S 50e-6
 
 /* What is added up over the operations of a class: measured time, and what a roofline of efficiency 1 gives.
@@ -16,7 +16,7 @@ typedef struct sums {
 static void take_peak(calibration_run *r, calibration *c)
 {
     for (int i = 0; i < r->work.program->op_count; i++) {
-        double s = calibration_op_ns(r, i) * 1e-9;
+        double s = calibration_op_ns(r, CALIBRATION_ALONE, i) * 1e-9;
         op_cost cost = op_cost_of(&r->work.program->ops[i].desc);
         double tflops = cost.flops / s * 1e-12, gbs = (cost.bytes_read + cost.bytes_written) / s * 1e-9;
         bool long_enough = s > SHORTEST_S; /* to be timed well */
@@ -42,13 +42,18 @@ static void add_run(calibration_run *r, const calibration *c, sums *out)
     int64_t logical = r->work.params->model->parameter_elements;
     op_desc update = {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = logical}};
     for (int i = 0; i < r->work.program->op_count; i++)
-        add_op(c, &r->work.program->ops[i].desc, calibration_op_ns(r, i) * 1e-9, out);
-    add_op(c, &update, calibration_median(r->updates, CALIBRATION_REPEATS) * 1e-9, out);
+        add_op(c, &r->work.program->ops[i].desc, calibration_op_ns(r, CALIBRATION_ALONE, i) * 1e-9, out);
+    add_op(c, &update, calibration_update_ns(r, CALIBRATION_ALONE) * 1e-9, out);
 }
 
-static status run_steps(calibration_run *r)
+/* The models take turns, so that both meet what the processor's clock does meanwhile. */
+static status run_steps(calibration_run runs[CALIBRATION_MODELS])
 {
-    for (int i = -WARM; i < CALIBRATION_REPEATS; i++) TRY(calibration_step(r, i));
+    for (int begin = 0; begin < CALIBRATION_REPEATS; begin += CALIBRATION_BLOCK)
+        for (int m = 0; m < CALIBRATION_MODELS; m++) {
+            for (int i = -WARM; i < 0; i++) TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i));
+            for (int i = begin; i < begin + CALIBRATION_BLOCK; i++) TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i));
+        }
     return STATUS_OK;
 }
 
@@ -58,11 +63,10 @@ status calibrate_operations(calibration *c)
     sums all = {{0}, {0}};
     status rc = STATUS_OK;
     int opened = 0;
-    for (; opened < CALIBRATION_MODELS && rc == STATUS_OK; opened++) {
+    for (; opened < CALIBRATION_MODELS && rc == STATUS_OK; opened++)
         rc = calibration_open(&runs[opened], opened, c->threads);
-        if (rc == STATUS_OK) rc = run_steps(&runs[opened]);
-        if (rc == STATUS_OK) take_peak(&runs[opened], c);
-    }
+    if (rc == STATUS_OK) rc = run_steps(runs);
+    for (int i = 0; i < CALIBRATION_MODELS && rc == STATUS_OK; i++) take_peak(&runs[i], c);
     for (int i = 0; i < CALIBRATION_MODELS && rc == STATUS_OK; i++) add_run(&runs[i], c, &all);
     for (int k = 0; k < CALIBRATED_CLASSES && rc == STATUS_OK; k++)
         if (all.measured_s[k] > 0) c->efficiency[k] = all.roofline_s[k] / all.measured_s[k];

@@ -11,11 +11,11 @@
 #include <string.h>
 #include <time.h>
 
-enum { PAIR = 2, WARM = 2, SMALL_BYTES = 4096, SERVER_CHUNK = 8192, SERVER_ARENAS = 6 };
+enum { PAIR = 2, SMALL_BYTES = 4096, SERVER_CHUNK = 8192, SERVER_ARENAS = 6 };
 typedef enum pass { PASS_PACK, PASS_SERVE, PASS_EXCHANGE, PASS_COPY, PASSES } pass;
 
 typedef struct rank_times {
-    double alone_s[CALIBRATED_CONTENTIONS], together_s[CALIBRATED_CONTENTIONS];
+    double compute_s[CALIBRATION_SETTINGS][CALIBRATED_CONTENTIONS];
     int64_t passes[PASSES][CALIBRATION_REPEATS]; /* ns */
 } rank_times;
 
@@ -37,21 +37,11 @@ static int64_t processor_ns(void)
 /* ---- compute ---------------------------------------------------------------------------------- */
 
 /* The operations' times by what slows them: convolutions, products, the rest and the update. */
-static void add_times(calibration_run *r, double sums[CALIBRATED_CONTENTIONS])
+static void add_times(calibration_run *r, calibration_setting setting, double sums[CALIBRATED_CONTENTIONS])
 {
     for (int i = 0; i < r->work.program->op_count; i++)
-        sums[sim_contention_of(r->work.program->ops[i].desc.kind)] += calibration_op_ns(r, i) * 1e-9;
-    sums[sim_contention_of(OP_sgd)] += calibration_median(r->updates, CALIBRATION_REPEATS) * 1e-9;
-}
-
-static status compute_alone(local_ranks *group, pair *p, int rank)
-{
-    for (int other = 0; other < PAIR; other++) {
-        TRY(local_ranks_barrier(group));
-        for (int i = -WARM; rank == other && i < CALIBRATION_REPEATS; i++) TRY(calibration_step(&p->runs[rank], i));
-    }
-    add_times(&p->runs[rank], p->times[rank].alone_s);
-    return STATUS_OK;
+        sums[sim_contention_of(r->work.program->ops[i].desc.kind)] += calibration_op_ns(r, setting, i) * 1e-9;
+    sums[sim_contention_of(OP_sgd)] += calibration_update_ns(r, setting) * 1e-9;
 }
 
 /* ---- passes ----------------------------------------------------------------------------------- */
@@ -143,14 +133,37 @@ static void close_passes(pair *p, int rank)
 
 /* ---- ranks ------------------------------------------------------------------------------------ */
 
-static status compute_together(local_ranks *group, pair *p, int rank, bool passes)
+/* A step to warm up and a block of steps on this rank. */
+static status compute_alone(pair *p, int rank, int begin)
 {
-    for (int i = -WARM; i < CALIBRATION_REPEATS; i++) {
+    for (int i = begin - 1; i < begin + CALIBRATION_BLOCK; i++)
+        TRY(calibration_step(&p->runs[rank], CALIBRATION_ALONE, i < begin ? -1 : i));
+    return STATUS_OK;
+}
+
+static status compute_beside(local_ranks *group, pair *p, int rank, int begin, bool passes)
+{
+    for (int i = begin - 1; i < begin + CALIBRATION_BLOCK; i++) {
+        int repeat = i < begin ? -1 : i;
         TRY(local_ranks_barrier(group));
-        TRY(calibration_step(&p->runs[rank], i));
-        if (passes) TRY(run_passes(group, p, rank, i));
+        TRY(calibration_step(&p->runs[rank], CALIBRATION_BESIDE, repeat));
+        if (passes) TRY(run_passes(group, p, rank, repeat));
     }
-    add_times(&p->runs[rank], p->times[rank].together_s);
+    return STATUS_OK;
+}
+
+/* One rank, the other, both: by turns, so that the processor's clock is the same for all. */
+static status compute_all(local_ranks *group, pair *p, int rank, bool passes)
+{
+    for (int begin = 0; begin < CALIBRATION_REPEATS; begin += CALIBRATION_BLOCK) {
+        for (int turn = 0; turn < PAIR; turn++) {
+            TRY(local_ranks_barrier(group));
+            if (turn == rank) TRY(compute_alone(p, rank, begin));
+        }
+        TRY(compute_beside(group, p, rank, begin, passes));
+    }
+    for (int s = 0; s < CALIBRATION_SETTINGS; s++)
+        add_times(&p->runs[rank], (calibration_setting)s, p->times[rank].compute_s[s]);
     return STATUS_OK;
 }
 
@@ -160,8 +173,7 @@ static status measure_model(local_ranks *group, pair *p, int rank, int model)
     status rc = calibration_open(&p->runs[rank], model, p->result->threads);
     bool passes = model == 0;
     if (rc == STATUS_OK && passes) rc = open_passes(p, rank);
-    if (rc == STATUS_OK) rc = compute_alone(group, p, rank);
-    if (rc == STATUS_OK) rc = compute_together(group, p, rank, passes);
+    if (rc == STATUS_OK) rc = compute_all(group, p, rank, passes);
     if (rc == STATUS_OK) rc = local_ranks_barrier(group);
     close_passes(p, rank);
     calibration_close(&p->runs[rank]);
@@ -213,8 +225,11 @@ static void take_result(pair *p, double bytes)
 {
     calibration *c = p->result;
     for (int k = 0; k < CALIBRATED_CONTENTIONS; k++) {
-        double alone = p->times[0].alone_s[k] + p->times[1].alone_s[k];
-        double together = p->times[0].together_s[k] + p->times[1].together_s[k];
+        double sums[CALIBRATION_SETTINGS] = {0};
+        for (int r = 0; r < PAIR; r++)
+            for (int setting = 0; setting < CALIBRATION_SETTINGS; setting++)
+                sums[setting] += p->times[r].compute_s[setting][k];
+        double alone = sums[CALIBRATION_ALONE], together = sums[CALIBRATION_BESIDE];
         c->contention[k] = alone > 0 && together > alone ? together / alone : 1;
     }
     c->pack_gbs = rate_of(p, PASS_PACK, 2 * bytes);                /* reads and writes */

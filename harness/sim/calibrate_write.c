@@ -56,6 +56,10 @@ static void write_pair(const calibration *c, text_buffer *out)
     number(out, SIM_HOST_PACK, c->pack_gbs, "gradients of a ResNet-18 into a bucket, behind a step, by each of two ranks");
     number(out, SIM_HOST_SUM, c->host_sum_gbs, "half the gradients of two ranks summed, parameters updated, by each of two, behind a step");
     number(out, SIM_HOST_COPY, c->copy_gbs, "half the parameters of the other rank, copied by each of two");
+    number(out, SIM_MESSAGE_TIME, c->message_us, "messages to and fro over ZeroMQ: processor time, half of it for each end");
+    if (c->message_copy_gbs > 0)
+        number(out, SIM_MESSAGE_COPY, c->message_copy_gbs, "messages of 4 MiB against empty ones, half for each end");
+    number(out, SIM_WAKE_TIME, c->wake_us, "two sleeping agents that wake each other by turns: processor time");
     number(out, SIM_PCIE, c->allreduce_gbs, "half the buckets of two ranks summed to both, by each: processor time");
     number(out, SIM_NCCL_BASE_RING, c->allreduce_us, "an all-reduce of 4 KiB between two ranks");
 }

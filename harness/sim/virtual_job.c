@@ -4,6 +4,7 @@
 #include "common/device/sim/device_sim.h"
 #include "common/net/sim/transport_sim.h"
 #include "common/sim/fiber.h"
+#include "harness/sim/virtual_server.h"
 #include "harness/sim/virtual_source.h"
 
 #include <stdio.h>
@@ -29,7 +30,9 @@ struct virtual_job {
     simulation *simulation;
     virtual_rank *ranks; /* [present] */
     board_cell *cells;   /* [present] */
-    sync_blob *offers;   /* [world] */
+    sync_blob *offers;   /* [world + server_count] */
+    virtual_server *servers; /* [server_count] of their own */
+    int server_count;
     transport_hub *hub;  /* of engines that send messages; else NULL */
     sync_requirements needs;
     int present, running;
@@ -102,6 +105,7 @@ static status open_rank(virtual_job *job, int rank)
                         .batch = c->data->batch,
                         .total_steps = c->steps,
                         .sum_loss = c->sum_loss,
+                        .slow = c->slow,
                         .cell = r->cell,
                         .stall_timeout_ns = c->stall_timeout_ns,
                         .separate_phases = c->separate_phases,
@@ -129,6 +133,8 @@ static status collect_offers(virtual_job *job)
                     memcmp(mine.data, job->offers[0].data, mine.bytes) == 0;
         if (!same) job->offers[r] = mine;
     }
+    for (int j = 0; j < job->server_count; j++)
+        TRY(ps_own_server_offer(job->servers[j].server, &job->offers[job->config.machine.world + j]));
     return STATUS_OK;
 }
 
@@ -145,6 +151,23 @@ static bool on_fibers(const virtual_job *job)
     return blocks(job) || sim_profile_get(job->simulation->profile, SIM_SYNCHRONOUS) > 0;
 }
 
+static status open_servers(virtual_job *job)
+{
+    const virtual_job_config *c = &job->config;
+    for (int j = 0; j < job->server_count; j++)
+        TRY(virtual_server_open(&job->servers[j], c, job->simulation, job->hub, j, job->ranks[0].trainer,
+                                job->ranks[j % c->machine.world].trainer));
+    return STATUS_OK;
+}
+
+static status connect_all(virtual_job *job)
+{
+    TRY(collect_offers(job));
+    for (int r = 0; r < job->present; r++) TRY(trainer_connect(job->ranks[r].trainer, job->offers));
+    for (int j = 0; j < job->server_count; j++) TRY(virtual_server_start(&job->servers[j], job->offers));
+    return STATUS_OK;
+}
+
 static status open_all(virtual_job *job)
 {
     simulation_config *m = &job->config.machine;
@@ -157,13 +180,15 @@ static status open_all(virtual_job *job)
     job->present = simulation_present(job->simulation);
     job->ranks = calloc((size_t)job->present, sizeof *job->ranks);
     job->cells = aligned_alloc(_Alignof(board_cell), (size_t)job->present * sizeof *job->cells);
-    job->offers = calloc((size_t)m->world, sizeof *job->offers);
-    if (!job->ranks || !job->cells || !job->offers)
+    if (blocks(job)) TRY(ps_own_servers(c->engine_options, c->policy, m->world, &job->server_count));
+    job->servers = calloc((size_t)job->server_count + 1, sizeof *job->servers);
+    job->offers = calloc((size_t)(m->world + job->server_count), sizeof *job->offers);
+    if (!job->ranks || !job->cells || !job->offers || !job->servers)
         return fail(STATUS_SYSTEM, "no memory for %d virtual ranks", job->present);
     memset(job->cells, 0, (size_t)job->present * sizeof *job->cells);
     for (int r = 0; r < job->present; r++) TRY(open_rank(job, r));
-    TRY(collect_offers(job));
-    for (int r = 0; r < job->present; r++) TRY(trainer_connect(job->ranks[r].trainer, job->offers));
+    TRY(open_servers(job));
+    TRY(connect_all(job));
     const virtual_job_observer *o = job->observer;
     return o->opened ? o->opened(o->context, job->simulation) : STATUS_OK;
 }
@@ -185,7 +210,10 @@ static status run_all(virtual_job *job)
             job->observer->measures(job->observer->context, r, job->ranks[r].trainer);
     }
     TRY(simulation_run(job->simulation));
-    return job->running > 0 ? simulation_check_finished(job->simulation) : STATUS_OK;
+    if (job->running > 0) TRY(simulation_check_finished(job->simulation));
+    for (int j = 0; job->observer->served && j < job->server_count; j++)
+        TRY(job->observer->served(job->observer->context, j, &job->servers[j].ledger));
+    return STATUS_OK;
 }
 
 /* By symmetry: without jitter the ranks of a machine do what those of every other machine do. */
@@ -193,7 +221,7 @@ static int ranks_to_simulate(const virtual_job_config *c)
 {
     const simulation_config *m = &c->machine;
     bool wanted = c->by_symmetry || m->world > VIRTUAL_JOB_ALL_RANKS;
-    if (!wanted || m->jitter_seed || strcmp(c->engine->name, "ring") != 0) return 0;
+    if (!wanted || m->jitter_seed || c->slow || strcmp(c->engine->name, "ring") != 0) return 0;
     sim_profile *profile = NULL;
     if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
         error_clear(); /* whoever opens the simulation says it */
@@ -213,6 +241,7 @@ status virtual_job_run(const virtual_job_config *config, const virtual_job_obser
     if (rc == STATUS_OK) rc = run_all(&job);
     for (int r = 0; job.ranks && r < job.present; r++) sim_fiber_close(&job.ranks[r].fiber);
     if (job.hub) transport_sim_hub_stop(job.hub);
+    for (int j = 0; job.servers && j < job.server_count; j++) virtual_server_close(&job.servers[j]);
     for (int r = 0; job.ranks && r < job.present; r++) trainer_close(&job.ranks[r].trainer);
     for (int r = 0; job.ranks && r < job.present; r++) batch_source_close(&job.ranks[r].source);
     transport_hub_close(&job.hub);
@@ -220,5 +249,6 @@ status virtual_job_run(const virtual_job_config *config, const virtual_job_obser
     free(job.ranks);
     free(job.cells);
     free(job.offers);
+    free(job.servers);
     return rc;
 }

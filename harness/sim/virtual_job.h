@@ -19,6 +19,7 @@ typedef struct virtual_job_config {
     const char *policy;
     const optimizer_options *optimizer;
     int divide; /* shared_divide */
+    const char *slow; /* --slow, or NULL */
     bool sum_loss;
     bool separate_phases; /* trainer.h */
     bool by_symmetry;     /* ranks of one machine stand for all where nothing makes them differ */
@@ -37,6 +38,8 @@ typedef struct virtual_job_observer {
     void (*step)(void *context, int rank, trainer *t, const step_result *result);
     /* The rank has done all its steps and settled. */
     status (*finished)(void *context, int rank, trainer *t);
+    /* Behind all ranks, for every server of its own: what it holds. */
+    status (*served)(void *context, int server, const ledger *l);
 } virtual_job_observer;
 
 /* Above so many ranks that are alike, those of one machine stand for all. */

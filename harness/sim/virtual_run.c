@@ -1,5 +1,6 @@
 #include "harness/sim/virtual_run.h"
 
+#include "harness/report/statistics.h"
 #include "harness/run/job_result.h"
 #include "harness/run/overlap.h"
 #include "harness/run/ps_result.h"
@@ -128,6 +129,15 @@ static status on_finished(void *context, int rank, trainer *t)
     return ps_result_add_memory(j->job, j->rank_list, has_sizes ? &sizes : NULL);
 }
 
+static status on_served(void *context, int server, const ledger *l)
+{
+    const job_record *j = context;
+    if (!json_object_get(j->job, "servers")) json_object_set_new(j->job, "servers", json_array());
+    json_t *row = json_pack("{s:i, s:o}", "server", server, "memory", ledger_to_json(l));
+    bool added = json_array_append_new(json_object_get(j->job, "servers"), row) == 0;
+    return added ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+}
+
 /* ---- a job ------------------------------------------------------------------------------------ */
 
 static status run_job_in_virtual_time(const run_config *c, const run_plan *plan, job_record *j)
@@ -145,12 +155,17 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                  .policy = c->policies[j->engine],
                                  .optimizer = &c->optimizer,
                                  .divide = c->shared.divide,
+                                 .slow = c->shared.slow,
                                  .sum_loss = c->run.loss_reduction == 1,
                                  .stall_timeout_ns = c->shared.stall_timeout_ns,
                                  .steps = j->warmup + j->steps,
                                  .warmup = j->warmup};
-    virtual_job_observer observer = {
-        .context = j, .opened = on_opened, .measures = on_measures, .step = on_step, .finished = on_finished};
+    virtual_job_observer observer = {.context = j,
+                                     .opened = on_opened,
+                                     .measures = on_measures,
+                                     .step = on_step,
+                                     .finished = on_finished,
+                                     .served = on_served};
     return virtual_job_run(&config, &observer);
 }
 
@@ -227,20 +242,43 @@ status virtual_predict(const run_config *config, const run_plan *plan, int engin
     return STATUS_OK;
 }
 
+/* The median of each rank's own steps, and their mean: virtual ranks keep step. Real ones take turns in being late,
+ * and the slowest of every step is slower than any of them is in the long run. */
+static status measured_step(const json_t *job, double *ns)
+{
+    const json_t *ranks = json_object_get(job, "ranks"), *rank;
+    size_t r, count = json_array_size(ranks);
+    *ns = 0;
+    json_array_foreach(ranks, r, rank)
+    {
+        const json_t *steps = json_object_get(rank, "step_ns");
+        size_t n = json_array_size(steps);
+        int64_t *values = calloc(n + 1, sizeof *values);
+        statistics s;
+        if (!values) return fail(STATUS_SYSTEM, "no memory for the results");
+        for (size_t i = 0; i < n; i++) values[i] = json_integer_value(json_array_get(steps, i));
+        status rc = statistics_of(values, (int64_t)n, &s);
+        free(values);
+        TRY(rc);
+        if (n > 0) *ns += s.median / (double)count;
+    }
+    return STATUS_OK;
+}
+
 static status add_prediction(const run_config *c, const run_plan *plan, int engine, const char *profile,
                              json_t *job)
 {
-    double predicted = 0;
-    double measured = json_number_value(json_object_get(json_object_get(job, "step_time"), "median_ns"));
+    double predicted = 0, measured = 0;
     status rc = virtual_predict(c, plan, engine, profile, &predicted);
     if (rc == STATUS_CONFIG) { /* more ranks than the profile has, a policy that virtual devices do not run */
         error_clear();
         return STATUS_OK;
     }
     TRY(rc);
+    TRY(measured_step(job, &measured));
     if (measured <= 0) return STATUS_OK;
-    json_t *p = json_pack("{s:s, s:f, s:f}", "profile", profile, "step_median_ns", predicted, "error",
-                          predicted / measured - 1);
+    json_t *p = json_pack("{s:s, s:f, s:f, s:f}", "profile", profile, "step_median_ns", predicted, "measured_ns", measured,
+                          "error", predicted / measured - 1);
     return json_object_set_new(job, "prediction", p) == 0 ? STATUS_OK
                                                           : fail(STATUS_SYSTEM, "no memory for the results");
 }
@@ -248,7 +286,7 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
 status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_job *jobs)
 {
     char path[PATH_MAX];
-    if (strcmp(config->run.device, "cpu") != 0) return STATUS_OK;
+    if (strcmp(config->run.device, "cpu") != 0 || config->shared.link) return STATUS_OK;
     bool calibrated = calibration_path(path, sizeof path) == STATUS_OK && access(path, R_OK) == 0;
     error_clear();
     for (int e = 0; calibrated && e < ENGINE_COUNT; e++)

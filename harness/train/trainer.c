@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
 #include "common/sync/staged.h"
 #include "harness/train/trainer_impl.h"
@@ -12,10 +13,11 @@
 static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_program_slot *slot)
 {
     const trainer_config *c = &t->config;
-    /* Which rows have targets is known to the rank that loads them. */
+    /* Which rows have targets is known to the rank that loads them; outputs are exchanged in the compute type. */
     nn_program_config config = {.batch = batch,
                                 .mode = mode,
                                 .type = device_get_info(t->device)->compute_type,
+                                .narrow = device_get_info(t->device)->narrow && !t->needs.one_loss,
                                 .masked_loss = c->masked_loss && !t->needs.whole_batch,
                                 .external_loss = t->needs.one_loss && mode == NN_TRAIN,
                                 .world = c->world};
@@ -132,14 +134,24 @@ static status open_params(trainer *t)
     param_set_config config = {.param_kind = t->needs.param_kind,
                                .grad_kind = t->needs.grad_kind,
                                .buffer_kind = t->needs.buffer_kind,
-                               .gradients = true};
+                               .gradients = true,
+                               .narrow = true};
     TRY(param_set_open(t->device, c->model, t->slots[0].program, &config, &t->params));
     int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
+    if (t->slots[0].program->config.narrow)
+        ledger_acquire(&t->ledger, LEDGER_PARAMETERS, param_set_narrow_bytes(t->params),
+                       (int64_t)param_set_narrow_reserved(t->params));
     int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
     bool idle = t->needs.updaters > 0 && c->rank >= t->needs.updaters;
     return (idle ? optimizer_open_idle : optimizer_open)(t->device, c->optimizer, t->params->type,
                                                          t->params->arena_elements, logical, &t->ledger, &t->optimizer);
+}
+
+static status refuse_record(const trainer_config *c, const char *why)
+{
+    return fail(STATUS_CONFIG, "option --cuda-graph: found %s=%s, allowed is mode none, ring with --collective nccl, ps=dp: %s",
+                c->engine->name, c->policy, why);
 }
 
 static status open_engine(trainer *t)
@@ -163,16 +175,19 @@ static status open_engine(trainer *t)
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
                             .link = c->link,
+                            .recorder = c->cuda_graph ? &t->recorder.base : NULL,
                             .trace = c->trace,
                             .hub = c->hub};
     const device_info *info = device_get_info(t->device);
     bool either = t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu;
+    if (c->cuda_graph && t->needs.unrecorded) return refuse_record(c, t->needs.unrecorded);
     if (info->host_addressable || !info->real || t->needs.reach == SYNC_REACH_DEVICE || either) {
         status rc = c->engine->open(&context, &t->engine);
         if (rc != STATUS_UNAVAILABLE || !either) return rc;
         log_warn("%s: the engine %s works on host memory", error_message(), c->engine->name);
         error_clear();
     }
+    if (c->cuda_graph) return refuse_record(c, "on host memory gradients are copied as they become ready, within a pass");
     return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 
@@ -190,13 +205,18 @@ static status open_all(trainer *t)
                             .benchmark = c->benchmark};
     TRY(device_open(&device, &t->device));
     TRY(device_stream_open(t->device, DEVICE_STREAM_COMPUTE, &t->stream));
-    if (device_get_info(t->device)->real) TRY(straggler_init(&t->straggler, c->slow, c->rank, c->world));
+    if (!device_get_info(t->device)->plans) TRY(straggler_init(&t->straggler, c->slow, c->rank, c->world));
+    if (sim_device_simulation(t->device)) { /* its kernels take longer; nobody sleeps */
+        sim_device_slow_down(t->device, 1 + t->straggler.stretch);
+        t->straggler = (straggler){0};
+    }
     TRY(c->engine->requirements(c->engine_options, c->policy, c->world, &t->needs));
     describe_batch(t);
     TRY(compile_programs(t));
     TRY(open_params(t));
     TRY(open_instances(t));
     describe_exchange(t);
+    trainer_recorder_init(t);
     return open_engine(t);
 }
 
@@ -236,11 +256,29 @@ static void close_slot(trainer_program_slot *slot)
     nn_program_free(&slot->program);
 }
 
+void trainer_leave(trainer *t)
+{
+    if (t->engine) t->engine->type->close(t->engine);
+    t->engine = NULL;
+}
+
+void trainer_pin(trainer *t, void *data, size_t bytes)
+{
+    if (t->pinned_count == TRAINER_MAX_BUFFERS || device_get_info(t->device)->host_addressable) return;
+    if (device_pin(t->device, data, bytes) == STATUS_OK) {
+        t->pinned[t->pinned_count++] = data;
+        return;
+    }
+    log_warn("batches stay in ordinary memory: %s", error_message());
+    error_clear();
+}
+
 void trainer_close(trainer **pointer)
 {
     trainer *t = *pointer;
     if (!t) return;
-    if (t->engine) t->engine->type->close(t->engine);
+    trainer_leave(t);
+    for (int i = 0; i < t->pinned_count; i++) device_unpin(t->device, t->pinned[i]);
     for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);
     close_slot(&t->evaluation);
     if (t->loss_kernel) device_release(&t->loss_kernel);

@@ -77,7 +77,14 @@ status trainer_open(const trainer_config *config, trainer **out);
 /* What the peers must know; and what all ranks offered. */
 status trainer_offer(trainer *t, sync_blob *out);
 status trainer_connect(trainer *t, const sync_blob *offers);
+/* Ends the engine alone: memory that peers have open stays. */
+void trainer_leave(trainer *t);
 void trainer_close(trainer **t);
+
+/* Batches will come from this memory, which stays until the trainer is closed: a GPU copies straight from it, behind the
+ * host. Where it cannot be pinned the log says why, and batches pass through the device's own pinned buffers. */
+enum { TRAINER_MAX_BUFFERS = 16 };
+void trainer_pin(trainer *t, void *data, size_t bytes);
 
 /* The length of the run, where it is known later than the rest of the configuration. */
 void trainer_set_total_steps(trainer *t, int64_t total_steps);
@@ -99,8 +106,14 @@ status trainer_settle(trainer *t);
 /* Runs the evaluation program over every batch of `source`; sums over this rank's samples. */
 typedef struct evaluation_sums {
     double loss, correct, targets;
+    bool stopped; /* early: the sums are of some batches only */
 } evaluation_sums;
-status trainer_evaluate(trainer *t, batch_source *source, evaluation_sums *out);
+/* Asked before every batch whether to stop there; `function` NULL: never. */
+typedef struct evaluation_stop {
+    bool (*function)(void *context);
+    void *context;
+} evaluation_stop;
+status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out);
 
 device *trainer_device(trainer *t);
 device_stream *trainer_stream(trainer *t);

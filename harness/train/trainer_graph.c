@@ -1,50 +1,115 @@
 /* Passes of a step that are recorded once and launched as a whole (--cuda-graph). The first time a pass runs as
- * always, so that libraries settle what they choose lazily; the second time it is recorded; from then on the
- * record is launched while the scalars are those it was made with, and else the pass runs as always. */
+ * always, so that libraries settle what they choose lazily and the ring settles its buckets; the second time it is
+ * recorded; from then on the record is launched while the scalars are those it was made with, and else the pass runs as
+ * always. Where an engine works within a pass (the ring launches a bucket) the record is cut: it is as many graphs as
+ * there are stretches between. */
 #include "harness/train/trainer_impl.h"
+
+#include <stdlib.h>
 
 static bool same_scalars(const op_scalars *a, const op_scalars *b)
 {
     return a->rows == b->rows && a->loss_normalizer == b->loss_normalizer && a->accumulate == b->accumulate;
 }
 
+/* ---- stretches -------------------------------------------------------------------------------- */
+
+static status add_graph(trainer_record *r, device_graph *graph)
+{
+    if (r->count == r->capacity) {
+        int capacity = 2 * r->capacity + 4;
+        device_graph **more = realloc(r->graphs, (size_t)capacity * sizeof *more);
+        if (!more) {
+            device_graph_close(&graph);
+            return fail(STATUS_SYSTEM, "no memory for the record of a pass");
+        }
+        r->graphs = more;
+        r->capacity = capacity;
+    }
+    r->graphs[r->count++] = graph;
+    return STATUS_OK;
+}
+
+/* A stretch ends: what was recorded of it, or is in its record, is launched. */
+static status leave(sync_recorder *base)
+{
+    trainer_recorder *r = (trainer_recorder *)base;
+    device_graph *graph = NULL;
+    if (!r->record || !r->within) return STATUS_OK;
+    r->within = false;
+    if (base->replays) {
+        base->replays = false;
+        if (r->at == r->record->count) return fail(STATUS_INTERNAL, "a recorded pass has more stretches than its record");
+        return device_graph_launch(r->stream, r->record->graphs[r->at++]);
+    }
+    TRY(device_capture_end(r->stream, &graph));
+    TRY(add_graph(r->record, graph));
+    return device_graph_launch(r->stream, graph);
+}
+
+static status enter(sync_recorder *base)
+{
+    trainer_recorder *r = (trainer_recorder *)base;
+    if (!r->record) return STATUS_OK;
+    base->replays = r->replaying;
+    if (!r->replaying) TRY(device_capture_begin(r->stream));
+    r->within = true;
+    return STATUS_OK;
+}
+
+void trainer_recorder_init(trainer *t)
+{
+    t->recorder = (trainer_recorder){.base = {.leave = leave, .enter = enter}, .stream = t->stream};
+}
+
+/* ---- passes ----------------------------------------------------------------------------------- */
+
 static status run(trainer *t, int end)
 {
     return nn_instance_run(t->slot->instance, &t->cursor, end, &t->observer, &t->scalars, &t->ledger);
 }
 
-/* The host's part of the operations goes on: the ledger moves, the engine is told. */
-static status replay(trainer *t, trainer_record *r, int end)
+/* Behind a failure the stream is left as it was found. */
+static status run_recorded(trainer *t, trainer_record *r, bool replaying, int end)
 {
-    t->observer.recorded = true;
-    status rc = run(t, end);
+    trainer_recorder *recorder = &t->recorder;
+    recorder->record = r;
+    recorder->replaying = t->observer.recorded = replaying;
+    recorder->at = 0;
+    status rc = enter(&recorder->base);
+    if (rc == STATUS_OK) rc = run(t, end);
+    status ended = leave(&recorder->base);
+    recorder->record = NULL;
     t->observer.recorded = false;
     TRY(rc);
-    return device_graph_launch(t->stream, r->graph);
-}
-
-static status record(trainer *t, trainer_record *r, int end)
-{
-    TRY(device_capture_begin(t->stream));
-    status rc = run(t, end), ended = device_capture_end(t->stream, &r->graph);
-    TRY(rc);
     TRY(ended);
-    r->scalars = t->scalars;
-    return device_graph_launch(t->stream, r->graph);
+    if (replaying && recorder->at < r->count)
+        return fail(STATUS_INTERNAL, "a recorded pass has %d stretches, its record %d", recorder->at, r->count);
+    return STATUS_OK;
 }
 
 status trainer_run_pass(trainer *t, trainer_pass pass, int end)
 {
     if (!t->config.cuda_graph) return run(t, end);
-    trainer_record *r = &t->slot->records[t->scalars.accumulate][pass];
-    if (r->graph) return same_scalars(&r->scalars, &t->scalars) ? replay(t, r, end) : run(t, end);
-    if (r->seen) return record(t, r, end);
-    r->seen = true;
-    return run(t, end);
+    trainer_record *r = &t->slot->records[t->scalars.accumulate][t->step.synchronize][pass];
+    if (r->count > 0) return same_scalars(&r->scalars, &t->scalars) ? run_recorded(t, r, true, end) : run(t, end);
+    if (!r->seen) {
+        r->seen = true;
+        return run(t, end);
+    }
+    r->scalars = t->scalars;
+    return run_recorded(t, r, false, end);
+}
+
+static void close_record(trainer_record *r)
+{
+    for (int i = 0; i < r->count; i++) device_graph_close(&r->graphs[i]);
+    free(r->graphs);
 }
 
 void trainer_close_records(trainer_program_slot *slot)
 {
-    for (int a = 0; a < 2; a++)
-        for (int pass = 0; pass < TRAINER_PASSES; pass++) device_graph_close(&slot->records[a][pass].graph);
+    for (int accumulates = 0; accumulates < 2; accumulates++)
+        for (int synchronizes = 0; synchronizes < 2; synchronizes++)
+            for (int pass = 0; pass < TRAINER_PASSES; pass++) close_record(&slot->records[accumulates][synchronizes][pass]);
 }

@@ -9,17 +9,27 @@ typedef enum trainer_pass { TRAINER_FORWARD, TRAINER_LOSS, TRAINER_BACKWARD, TRA
 
 /* --cuda-graph: a pass that was recorded, and with which scalars. */
 typedef struct trainer_record {
-    device_graph *graph; /* NULL: not yet */
+    device_graph **graphs; /* its stretches, between which the engine works; count 0: not yet */
+    int count, capacity;
     op_scalars scalars;
     bool seen; /* the pass has run once */
 } trainer_record;
+
+/* The pass that is being recorded, or launched from its record. */
+typedef struct trainer_recorder {
+    sync_recorder base;
+    device_stream *stream;
+    trainer_record *record; /* NULL: none is */
+    bool replaying, within; /* a stretch has begun */
+    int at;                 /* replaying: the next stretch */
+} trainer_recorder;
 
 /* A program with its kernels, for one batch size. */
 typedef struct trainer_program_slot {
     int64_t batch;
     nn_program *program;
     nn_instance *instance;
-    trainer_record records[2][TRAINER_PASSES]; /* [accumulates] */
+    trainer_record records[2][2][TRAINER_PASSES]; /* [accumulates][synchronizes] */
 } trainer_program_slot;
 
 /* The marks that a step leaves on the compute stream. */
@@ -39,6 +49,8 @@ struct trainer {
     trainer_program_slot evaluation;
     nn_memory memory;
     device_memory input, target, index; /* one batch */
+    void *pinned[TRAINER_MAX_BUFFERS];
+    int pinned_count;
     int32_t *rows, *row_targets; /* masked: which rows have targets, and those; host memory */
     int64_t row_count;           /* masked: of the batch, at least 1; else 0 */
     int64_t input_sample, target_sample; /* elements a sample */
@@ -47,6 +59,7 @@ struct trainer {
     sync_exchange exchange;
     device_kernel *loss_kernel; /* over the outputs of all ranks; NULL: the program has the loss */
     straggler straggler;
+    trainer_recorder recorder; /* --cuda-graph */
 
     /* The step that is under way. */
     int stage;
@@ -75,9 +88,12 @@ struct trainer {
 /* Copies a batch to the device and enters it in the ledger. */
 status trainer_upload(trainer *t, const batch_view *b);
 void trainer_drop_batch(trainer *t);
+/* Gives back the batch on loan, if there is one, as soon as the device has it: at the step's end at the latest. */
+status trainer_return_batch(trainer *t, batch_source *source, bool ended);
 
 /* Runs t->slot's operations from the cursor up to `end`: one by one, or as they were recorded. */
 status trainer_run_pass(trainer *t, trainer_pass pass, int end);
+void trainer_recorder_init(trainer *t);
 void trainer_close_records(trainer_program_slot *slot);
 
 /* The slot of a batch size; STATUS_INTERNAL if it was not announced. */

@@ -48,49 +48,6 @@ status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
     return fail(STATUS_INTERNAL, "a batch of %lld samples was not announced", (long long)batch);
 }
 
-/* Lists the rows that have targets. With none at all the head runs on one row that does not count. */
-static void list_rows(trainer *t, const int32_t *targets, int64_t count)
-{
-    int64_t used = 0;
-    for (int64_t i = 0; i < count; i++) {
-        if (targets[i] == LOSS_IGNORE) continue;
-        t->rows[used] = (int32_t)i;
-        t->row_targets[used++] = targets[i];
-    }
-    if (used == 0) {
-        t->rows[used] = 0;
-        t->row_targets[used++] = LOSS_IGNORE;
-    }
-    t->row_count = used;
-}
-
-static status upload_targets(trainer *t, const batch_view *b, int64_t targets)
-{
-    if (!t->slots[0].program->masked) {
-        dtype host_target = t->target_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
-        return device_upload(t->stream, t->target.data, b->targets, host_target, t->target_type, targets);
-    }
-    list_rows(t, b->targets, targets);
-    TRY(device_upload(t->stream, t->index.data, t->rows, DTYPE_I32, DTYPE_I32, t->row_count));
-    return device_upload(t->stream, t->target.data, t->row_targets, DTYPE_I32, DTYPE_I32, t->row_count);
-}
-
-status trainer_upload(trainer *t, const batch_view *b)
-{
-    dtype host_input = t->input_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
-    int64_t inputs = b->count * t->input_sample, targets = b->count * t->target_sample;
-    t->batch_bytes = inputs * dtype_size(t->input_type) + targets * dtype_size(t->target_type);
-    ledger_acquire(&t->ledger, LEDGER_BATCH, t->batch_bytes, t->batch_bytes);
-    TRY(device_upload(t->stream, t->input.data, b->inputs, host_input, t->input_type, inputs));
-    return upload_targets(t, b, targets);
-}
-
-void trainer_drop_batch(trainer *t)
-{
-    ledger_release(&t->ledger, LEDGER_BATCH, t->batch_bytes, t->batch_bytes);
-    t->batch_bytes = 0;
-}
-
 /* ---- stages ----------------------------------------------------------------------------------- */
 
 static status stage_plan(trainer *t)
@@ -307,7 +264,9 @@ static status on_group_sum(void *context, double *values, int count)
 {
     trainer *t = context;
     straggler_pause(&t->straggler);
-    status rc = t->engine->type->group_sum(t->engine, values, count);
+    status rc = sync_leave_record(&t->engine->context);
+    if (rc == STATUS_OK) rc = t->engine->type->group_sum(t->engine, values, count);
+    if (rc == STATUS_OK) rc = sync_enter_record(&t->engine->context);
     straggler_resume(&t->straggler);
     return rc;
 }
@@ -422,11 +381,9 @@ static status run_batch(trainer *t, batch_source *source, int64_t index, int64_t
             t->has_batch = true;
         }
         TRY(run_stage(t));
-        if (t->stage == STAGE_LOAD && t->has_batch) {
-            batch_source_return(source, &t->batch);
-            t->has_batch = false;
-        }
+        if (t->stage == STAGE_LOAD) TRY(trainer_return_batch(t, source, false));
     }
+    TRY(trainer_return_batch(t, source, true));
     t->stage = 0;
     return STATUS_OK;
 }
@@ -469,7 +426,7 @@ static status no_param(void *context, int param)
     return STATUS_OK;
 }
 
-status trainer_evaluate(trainer *t, batch_source *source, evaluation_sums *out)
+status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out)
 {
     *out = (evaluation_sums){0};
     t->observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
@@ -477,6 +434,8 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_sums *out)
     enter(t, BOARD_EVALUATE);
     for (int64_t step = 0; step < source->steps_per_epoch; step++) {
         batch_view b;
+        out->stopped = stop.function && stop.function(stop.context);
+        if (out->stopped) break;
         TRY(batch_source_next(source, step, &b));
         status rc = evaluate_batch(t, &b, out);
         batch_source_return(source, &b);

@@ -39,7 +39,7 @@ static bool carries_key(const ps_server *s, const ps_message *m)
     const ps_key *key = &s->c.plan->keys[h->key];
     if (h->count != key->elements || h->dtype != (int)s->c.params->type) return false;
     if (h->frames == 0) return s->workers[m->peer].params != NULL;
-    if (h->frames != key->piece_count) return false;
+    if (s->c.peers || h->frames != key->piece_count) return false;
     piece_list pieces = ps_key_pieces(s->c.plan, (int)h->key);
     for (int i = 0; i < pieces.count; i++)
         if (ps_message_frame(m, i).bytes != (size_t)pieces.pieces[i].count * s->element) return false;

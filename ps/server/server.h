@@ -22,6 +22,7 @@ typedef struct ps_server_config {
     device *device;
     param_set *params; /* beside a rank: the rank's, else the server's own, without gradients */
     const struct sync_context *front; /* `params` are the mirror of this one's, whose device sums and updates; or NULL */
+    bool peers;        /* all arenas in sight are in memory of GPUs, which copy from each other; `front` is the rank's own */
     optimizer *optimizer; /* of the device that updates */
     ledger *ledger;
     bool beside;       /* worker `index` is the partner */

@@ -5,17 +5,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Copies a key's pieces between arenas. */
-static void copy_pieces(const ps_server *s, int local, char *to, const char *from)
-{
-    if (to == from) return;
-    piece_list pieces = ps_key_pieces(s->c.plan, s->first + local);
-    for (int i = 0; i < pieces.count; i++) {
-        int64_t at = pieces.pieces[i].offset * (int64_t)s->element;
-        ps_move(s->c.device, to + at, from + at, (size_t)pieces.pieces[i].count * s->element);
-    }
-}
-
 /* ---- what is owed ----------------------------------------------------------------------------- */
 
 static void queue_if_due(ps_server *s, int local, int worker)
@@ -99,7 +88,7 @@ static status initialise(ps_server *s, int worker)
 {
     if (s->initialised || worker != s->port.partner) return STATUS_OK;
     for (int local = 0; local < s->count; local++) {
-        copy_pieces(s, local, s->params, s->workers[worker].params);
+        TRY(server_copy_pieces(s, local, s->params, s->workers[worker].params));
         if (s->gpu) TRY(server_gpu_start(s, local));
     }
     s->initialised = true;
@@ -129,8 +118,8 @@ static status answer(ps_server *s, int local, int worker)
     server_key *key = &s->keys[local];
     server_worker *w = &s->workers[worker];
     bool average = !s->c.policy->server_optimizer && key->updates > 0;
-    const char *from = average ? s->sums : s->params;
-    if (s->writes && w->params) copy_pieces(s, local, average ? w->grads : w->params, from);
+    const char *from = !average ? s->params : s->gpu ? s->gpu->sums : s->sums;
+    if (s->writes && w->params) TRY(server_copy_pieces(s, local, average ? w->grads : w->params, from));
     piece_list pieces = ps_key_pieces(s->c.plan, s->first + local);
     message_frame frames[PS_KEY_PIECES];
     int count = w->params ? 0 : pieces.count;

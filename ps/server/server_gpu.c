@@ -1,6 +1,6 @@
-/* A server's arithmetic where the rank beside it computes on a GPU behind a mirror: what ranks push is copied to
- * device memory, added up there in the order of the ranks and applied by the device's own optimizer; the new
- * parameters come down to the mirror, from where they are handed out. */
+/* A server's arithmetic where the rank beside it computes on a GPU: what ranks push is copied to device memory, added up
+ * there in the order of the ranks and applied by the device's own optimizer. Behind a mirror the new parameters come
+ * down to it, from where they are handed out; among GPUs that copy from each other everything stays in their memory. */
 #include "ps/server/server_impl.h"
 
 #include "common/base/clock.h"
@@ -28,6 +28,10 @@ static int64_t largest_piece(const ps_server *s)
 static status open_params(ps_server *s, size_t extent)
 {
     server_gpu *g = s->gpu;
+    if (s->c.peers) {
+        g->params = s->params;
+        return STATUS_OK;
+    }
     if (s->c.policy->consistency == PS_SYNC) {
         g->params = s->c.front->params->params.data;
         g->own_grads = s->c.front->params->grads.data;
@@ -78,14 +82,16 @@ static status bring(ps_server *s, int local, int worker, int index, void *to, do
     piece p = ps_key_pieces(s->c.plan, s->first + local).pieces[index];
     if (g->own_grads && worker == s->c.index)
         return device_convert(g->stream, to, type, g->own_grads + bytes_at(s, p.offset), type, p.count, divisor);
-    TRY(device_upload(g->stream, to, server_pushed_piece(s, local, worker, index), type, type, p.count));
+    const char *pushed = server_pushed_piece(s, local, worker, index);
+    TRY(s->c.peers ? device_convert(g->stream, to, type, pushed, type, p.count, 1)
+                   : device_upload(g->stream, to, pushed, type, type, p.count));
     return divisor == 1 ? STATUS_OK : device_convert(g->stream, to, type, to, type, p.count, divisor);
 }
 
 static status bring_down(ps_server *s, piece_list pieces)
 {
     dtype type = s->c.params->type;
-    for (int i = 0; i < pieces.count; i++) {
+    for (int i = 0; !s->c.peers && i < pieces.count; i++) {
         int64_t at = bytes_at(s, pieces.pieces[i].offset);
         TRY(device_download(s->gpu->stream, s->params + at, s->gpu->params + at, type, type, pieces.pieces[i].count));
     }
@@ -96,10 +102,21 @@ status server_gpu_start(ps_server *s, int local)
 {
     piece_list pieces = ps_key_pieces(s->c.plan, s->first + local);
     dtype type = s->c.params->type;
-    if (s->c.policy->consistency == PS_SYNC) return STATUS_OK; /* they are there */
+    if (s->c.peers || s->c.policy->consistency == PS_SYNC) return STATUS_OK; /* they are there */
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = bytes_at(s, pieces.pieces[i].offset);
         TRY(device_upload(s->gpu->stream, s->gpu->params + at, s->params + at, type, type, pieces.pieces[i].count));
+    }
+    return device_stream_synchronize(s->gpu->stream);
+}
+
+status server_gpu_copy(ps_server *s, int local, char *to, const char *from)
+{
+    piece_list pieces = ps_key_pieces(s->c.plan, s->first + local);
+    dtype type = s->c.params->type;
+    for (int i = 0; i < pieces.count; i++) {
+        int64_t at = bytes_at(s, pieces.pieces[i].offset);
+        TRY(device_convert(s->gpu->stream, to + at, type, from + at, type, pieces.pieces[i].count, 1));
     }
     return device_stream_synchronize(s->gpu->stream);
 }

@@ -180,8 +180,10 @@ typedef struct server_work {
     double scale;
 } server_work;
 status server_do(ps_server *s, const server_work *work);
+/* Copies a key's pieces between arenas; it is done when this returns. */
+status server_copy_pieces(ps_server *s, int local, char *to, const char *from);
 /* ssp: copies a push of `round` aside. */
-void server_copy_push(ps_server *s, int local, int worker, const ps_message *m);
+status server_copy_push(ps_server *s, int local, int worker, const ps_message *m);
 /* The shard's squared norm: of the averages, or of what `worker` has pushed. */
 status server_squares(ps_server *s, int worker, double *out);
 
@@ -192,6 +194,8 @@ status server_gpu_do(ps_server *s, const server_work *work);
 status server_gpu_squares(ps_server *s, int worker, double *out);
 /* Takes a key's parameters from `params`. */
 status server_gpu_start(ps_server *s, int local);
+/* Among GPUs: server_copy_pieces(). */
+status server_gpu_copy(ps_server *s, int local, char *to, const char *from);
 
 /* server_update.c */
 /* A gradient came; takes over the message. */

@@ -14,7 +14,8 @@ status ps_own_servers(const void *options, const char *policy, int world, int *o
     return STATUS_OK;
 }
 
-typedef struct server_process {
+struct ps_own_server {
+    ps_server_context context;
     const ps_server_context *c;
     ps_policy policy;
     ps_plan *plan;
@@ -22,10 +23,11 @@ typedef struct server_process {
     ps_server *server;
     sync_blob offer;
     ps_meeting meeting;
+    char url[PS_URL_MAX];
     net_adapter adapter;
-} server_process;
+};
 
-static status open_server(server_process *p, char *url)
+static status open_server(ps_own_server *p)
 {
     const ps_server_context *c = p->c;
     TRY(ps_policy_resolve(c->policy, c->options, c->world, &p->policy));
@@ -66,41 +68,77 @@ static status open_server(server_process *p, char *url)
     TRY(ps_server_open(&config, &p->server));
     TRY(ps_transport_options(&p->member, c->index, &options));
     TRY(ps_server_open_port(p->server, &options));
-    return ps_listen(&p->member, c->index, ps_server_port(p->server), url);
+    return ps_listen(&p->member, c->index, ps_server_port(p->server), p->url);
 }
 
-static status meet_ranks(server_process *p, const char *url)
+status ps_own_server_open(const ps_server_context *context, ps_own_server **out)
+{
+    *out = NULL;
+    ps_own_server *p = calloc(1, sizeof *p);
+    if (!p) return fail(STATUS_SYSTEM, "no memory for a parameter server");
+    p->context = *context;
+    p->c = &p->context;
+    status rc = open_server(p);
+    if (rc != STATUS_OK) ps_own_server_close(&p);
+    *out = p;
+    return rc;
+}
+
+status ps_own_server_offer(ps_own_server *p, sync_blob *out)
 {
     const ps_server_context *c = p->c;
-    const sync_blob *offers;
     ps_offer_own own;
-    TRY(ps_describe(&p->member, c->params->params.fd >= 0, url, &own));
+    TRY(ps_describe(&p->member, c->params->params.fd >= 0, p->url, &own));
+    free(p->offer.data);
+    p->offer = (sync_blob){0};
     TRY(ps_offer_make(&own, c->world, c->policy, &p->policy, c->options, c->params, c->optimizer, &p->offer));
-    TRY(c->exchange(c->exchange_context, p->offer, &offers));
+    *out = p->offer;
+    return STATUS_OK;
+}
+
+status ps_own_server_meet(ps_own_server *p, const sync_blob *offers)
+{
+    const ps_server_context *c = p->c;
     TRY(ps_meet(&p->member, &p->offer, offers, &p->meeting));
     for (int w = 0; p->meeting.segments && w < c->world; w++) {
         ps_server_see(p->server, w, ps_meeting_segment(&p->member, &p->meeting, w, PS_SEGMENT_PARAMS),
                       ps_meeting_segment(&p->member, &p->meeting, w, PS_SEGMENT_GRADS));
     }
+    if (!p->policy.server_optimizer) return STATUS_OK;
+    const ps_shard *shard = &p->plan->shards[c->index];
+    optimizer_begin_shard(c->optimizer, shard->elements, shard->end - shard->begin);
     return STATUS_OK;
+}
+
+status ps_own_server_start(ps_own_server *p)
+{
+    return ps_server_start(p->server);
+}
+
+void ps_own_server_close(ps_own_server **pointer)
+{
+    ps_own_server *p = *pointer;
+    if (!p) return;
+    ps_server_close(&p->server);
+    ps_part(&p->member, &p->meeting);
+    free(p->offer.data);
+    ps_plan_free(&p->plan);
+    free(p);
+    *pointer = NULL;
 }
 
 status ps_server_main(const ps_server_context *context)
 {
-    server_process p = {.c = context};
-    char url[PS_URL_MAX];
+    ps_own_server *p = NULL;
+    sync_blob mine;
+    const sync_blob *offers;
     status rc;
-    TRY_GOTO(rc, open_server(&p, url), out);
-    TRY_GOTO(rc, meet_ranks(&p, url), out);
-    if (p.policy.server_optimizer) {
-        const ps_shard *shard = &p.plan->shards[context->index];
-        optimizer_begin_shard(context->optimizer, shard->elements, shard->end - shard->begin);
-    }
-    rc = ps_server_serve(p.server);
+    TRY_GOTO(rc, ps_own_server_open(context, &p), out);
+    TRY_GOTO(rc, ps_own_server_offer(p, &mine), out);
+    TRY_GOTO(rc, context->exchange(context->exchange_context, mine, &offers), out);
+    TRY_GOTO(rc, ps_own_server_meet(p, offers), out);
+    rc = ps_server_serve(p->server);
 out:
-    ps_server_close(&p.server);
-    ps_part(&p.member, &p.meeting);
-    free(p.offer.data);
-    ps_plan_free(&p.plan);
+    ps_own_server_close(&p);
     return rc;
 }

@@ -27,13 +27,22 @@ typedef struct ps_server_context {
     net_link link;
     struct transport_hub *hub;
 
-    /* Carries this server's offer to all members and theirs back: those of the ranks, then those of the
-     * servers. sync_engine_type.connect() on the ranks must be given the same. */
+    /* For ps_server_main(): carries this server's offer to all members and theirs back: those of the ranks, then
+     * those of the servers. sync_engine_type.connect() on the ranks must be given the same. */
     status (*exchange)(void *context, sync_blob mine, const sync_blob **offers);
     void *exchange_context;
 } ps_server_context;
 
 /* Serves until all ranks have ended their connections. Fails, on all ranks alike, where one is lost. */
 status ps_server_main(const ps_server_context *context);
+
+/* The same step by step, for servers that share a thread with others, as virtual ones do: opened up to the offer,
+ * which is the server's; told all members' offers; an agent of the device then serves until it is closed. */
+typedef struct ps_own_server ps_own_server;
+status ps_own_server_open(const ps_server_context *context, ps_own_server **out);
+status ps_own_server_offer(ps_own_server *p, sync_blob *out);
+status ps_own_server_meet(ps_own_server *p, const sync_blob *offers);
+status ps_own_server_start(ps_own_server *p);
+void ps_own_server_close(ps_own_server **p);
 
 #endif

@@ -171,15 +171,28 @@ status server_do(ps_server *s, const server_work *work)
     return atomic_load(&j.failed) ? error_adopt(&j.error) : STATUS_OK;
 }
 
-void server_copy_push(ps_server *s, int local, int worker, const ps_message *m)
+status server_copy_pieces(ps_server *s, int local, char *to, const char *from)
+{
+    if (to == from) return STATUS_OK;
+    if (s->c.peers) return server_gpu_copy(s, local, to, from);
+    piece_list pieces = ps_key_pieces(s->c.plan, s->first + local);
+    for (int i = 0; i < pieces.count; i++) {
+        int64_t at = pieces.pieces[i].offset * (int64_t)s->element;
+        ps_move(s->c.device, to + at, from + at, (size_t)pieces.pieces[i].count * s->element);
+    }
+    return STATUS_OK;
+}
+
+status server_copy_push(ps_server *s, int local, int worker, const ps_message *m)
 {
     piece_list pieces = ps_key_pieces(s->c.plan, s->first + local);
     char *copies = copies_of(s, m->header.step, worker);
+    if (!m->remote) return server_copy_pieces(s, local, copies, s->workers[worker].grads);
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = pieces.pieces[i].offset * (int64_t)s->element;
-        const void *from = m->remote ? ps_message_frame(m, i).data : s->workers[worker].grads + at;
-        ps_move(s->c.device, copies + at, from, (size_t)pieces.pieces[i].count * s->element);
+        ps_move(s->c.device, copies + at, ps_message_frame(m, i).data, (size_t)pieces.pieces[i].count * s->element);
     }
+    return STATUS_OK;
 }
 
 status server_squares(ps_server *s, int worker, double *out)

@@ -65,8 +65,9 @@ status server_take_push(ps_server *s, int local, int worker, ps_message *m)
     if (h.step == 0) s->first_step = info.optimizer_step;
     if (h.frames == 0) ps_port_release(&s->port, m); /* the gradient is in sight */
     if (s->c.policy->consistency == PS_SSP) {
-        server_copy_push(s, local, worker, m);
+        rc = server_copy_push(s, local, worker, m);
         ps_port_release(&s->port, m);
+        if (rc != STATUS_OK) return rc;
     }
     *server_held(s, local, worker) = *m;
     if (s->c.policy->consistency == PS_ASYNC) {

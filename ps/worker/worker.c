@@ -178,7 +178,7 @@ status ps_worker_start(ps_worker *w)
                                 .context = w,
                                 .device = c->device,
                                 .name = "ps-worker",
-                                .inline_progress = c->inline_progress};
+                                .inline_progress = c->inline_progress && !w->gpu};
     w->heard_ns = clock_now_ns();
     return sync_agent_open(&config, &w->agent);
 }

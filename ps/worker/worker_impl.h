@@ -3,6 +3,7 @@
 #define PS_WORKER_IMPL_H
 
 #include "common/sync/event_queue.h"
+#include "common/sync/handover.h"
 #include "common/trace/trace.h"
 #include "ps/key_queue.h"
 #include "ps/protocol.h"
@@ -37,8 +38,15 @@ typedef struct worker_server {
     double norm_share;   /* the server's share of it; below 0: not there */
 } worker_server;
 
+/* Where tensors stay in memory of GPUs. */
+typedef struct worker_gpu {
+    sync_handover launched; /* gradients and buffers that the compute stream is to come to */
+    double *sums;           /* [largest_sum] a layer's, on the host */
+} worker_gpu;
+
 struct ps_worker {
     ps_worker_config c;
+    worker_gpu *gpu; /* NULL: it works in host memory */
     ps_port port;
     sync_agent *agent;
     event_queue events;
@@ -122,6 +130,26 @@ static inline int64_t worker_key_bytes(const ps_worker *w, int key)
 void worker_await(ps_worker *w, int answers, int64_t now_ns);
 /* What a push was computed from lacked `late` updates. */
 void worker_record_staleness(ps_worker *w, int64_t late);
+
+/* worker_stages.c: the stream has come to a gradient; to the end of rank 0's forward pass. */
+status worker_post_gradient(ps_worker *w, int param);
+status worker_post_buffers(ps_worker *w);
+
+/* worker_gpu.c: in place of what is done in host memory. */
+status worker_gpu_open(ps_worker *w);
+void worker_gpu_close(ps_worker *w);
+/* The compute thread: a gradient, and rank 0's buffers, are ready behind what was launched. */
+status worker_gpu_ready(ps_worker *w, int param);
+status worker_gpu_pack(ps_worker *w);
+/* Waits until all that were ready have been posted. */
+status worker_gpu_finish(ps_worker *w);
+status worker_gpu_unpack_buffers(ps_worker *w);
+status worker_gpu_clear(ps_worker *w);
+status worker_gpu_take_sums(ps_worker *w, const double *values, int count);
+status worker_gpu_give_sums(ps_worker *w, double *values, int count);
+/* The agent: copies pieces between arenas of GPUs; rank 0's buffers to `staging`. Both are done when they return. */
+status worker_gpu_bring(ps_worker *w, piece_list pieces, char *arena, const char *from);
+status worker_gpu_pack_buffers(ps_worker *w);
 
 /* worker_push.c: events in, messages out. */
 void worker_take_events(ps_worker *w, bool *worked);

@@ -90,6 +90,7 @@ status ps_worker_open(const ps_worker_config *config, ps_worker **out)
     TRY_GOTO(rc, open_keys(w), failed);
     TRY_GOTO(rc, open_servers(w), failed);
     TRY_GOTO(rc, open_buffers(w), failed);
+    if (w->c.peers) TRY_GOTO(rc, worker_gpu_open(w), failed);
     TRY_GOTO(rc, device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &w->stream), failed);
     TRY_GOTO(rc, device_allocate(d, DEVICE_MEMORY_PRIVATE, sizeof(double), &w->squares), failed);
     *out = w;
@@ -139,6 +140,7 @@ void ps_worker_close(ps_worker **pointer)
     ps_worker_leave(w);
     ps_port_close(&w->port);
     for (int i = 0; w->arrived && i < w->c.plan->param_count; i++) device_fence_close(&w->arrived[i]);
+    worker_gpu_close(w);
     device_fence_close(&w->packed);
     device_fence_close(&w->buffers);
     device_fence_close(&w->summed);

@@ -44,7 +44,7 @@ static bool was_asked_for(const ps_worker *w, const ps_message *m)
     if (key->server != m->peer || h->step != w->asked[h->key] || w->got[h->key] == h->step) return false;
     if (h->count != key->elements || h->dtype != (int)set->type) return false;
     if (h->frames == 0) return w->servers[m->peer].sees_us;
-    if (h->frames != key->piece_count) return false;
+    if (w->gpu || h->frames != key->piece_count) return false;
     piece_list pieces = ps_key_pieces(w->c.plan, (int)h->key);
     for (int i = 0; i < pieces.count; i++)
         if (ps_message_frame(m, i).bytes != (size_t)pieces.pieces[i].count * w->element) return false;
@@ -52,16 +52,18 @@ static bool was_asked_for(const ps_worker *w, const ps_message *m)
 }
 
 /* Brings the key's elements to `arena`, unless the server has put them there. */
-static void bring(const ps_worker *w, const ps_message *m, void *arena)
+static status bring(ps_worker *w, const ps_message *m, void *arena)
 {
     const char *from = w->servers[m->peer].params;
     piece_list pieces = ps_key_pieces(w->c.plan, (int)m->header.key);
-    if (m->header.frames == 0 && !from) return;
+    if (m->header.frames == 0 && !from) return STATUS_OK;
+    if (w->gpu) return worker_gpu_bring(w, pieces, arena, from);
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = pieces.pieces[i].offset * (int64_t)w->element;
         const void *source = m->header.frames > 0 ? ps_message_frame(m, i).data : from + at;
         ps_move(worker_context(w)->device, (char *)arena + at, source, (size_t)pieces.pieces[i].count * w->element);
     }
+    return STATUS_OK;
 }
 
 static void key_arrived(ps_worker *w, int key)
@@ -82,6 +84,7 @@ static status update_key(ps_worker *w, int key, double scale)
     TRY(optimizer_update(c->optimizer, w->stream, c->params->params.data, c->params->grads.data,
                          ps_key_pieces(w->c.plan, key), w->rounds[round % 2].optimizer_step, w->rounds[round % 2].rate,
                          scale));
+    if (w->gpu) TRY(device_stream_synchronize(w->stream));
     int64_t end = clock_now_ns();
     trace_slice(c->trace, TRACE_OPTIMIZER, "update of key", key, begin, end);
     atomic_fetch_add_explicit(&w->update_ns, end - begin, memory_order_relaxed);
@@ -97,7 +100,7 @@ static status take_average(ps_worker *w, int key)
     if (limit <= 0) return update_key(w, key, 1.0);
     if (++w->averages < w->c.plan->key_count) return STATUS_OK;
     w->averages = 0;
-    double none = 0, *squares = ps_bytes_exist(c->device) ? w->squares.data : &none;
+    double none = 0, *squares = ps_bytes_exist(c->device) && !w->gpu ? w->squares.data : &none;
     *squares = 0;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     TRY(optimizer_sum_squares(c->optimizer, w->stream, c->params->grads.data, all, squares));
@@ -130,7 +133,7 @@ static status take_parameters(ps_worker *w, const ps_message *m, int64_t now_ns)
     int key = (int)h->key;
     bool average = updates_itself(w) && h->step > 1;
     ps_port_count_received(&w->port, m->peer, worker_key_bytes(w, key));
-    bring(w, m, average ? set->grads.data : set->params.data);
+    TRY(bring(w, m, average ? set->grads.data : set->params.data));
     w->got[key] = h->step;
     w->seen[key] = h->integers[PS_INT_SEEN];
     trace_key(w, key, now_ns);

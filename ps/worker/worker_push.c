@@ -159,8 +159,9 @@ static status send_pull(ps_worker *w, int server, int64_t now_ns)
     return STATUS_OK;
 }
 
-static void pack_buffers(ps_worker *w)
+static status pack_buffers(ps_worker *w)
 {
+    if (w->gpu) return worker_gpu_pack_buffers(w);
     const param_set *set = worker_context(w)->params;
     char *to = w->staging;
     for (int i = 0; i < set->model->buffer_count; i++) {
@@ -169,12 +170,13 @@ static void pack_buffers(ps_worker *w)
                 (const char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, bytes);
         to += bytes;
     }
+    return STATUS_OK;
 }
 
 static status send_buffers(ps_worker *w, bool *worked)
 {
     if (w->pack_due && !w->staging_due && !w->staging_out && transport_sent(&w->staging_ticket)) {
-        pack_buffers(w);
+        TRY(pack_buffers(w));
         w->pack_due = false;
         w->staging_due = true;
         *worked = true;

@@ -18,7 +18,7 @@ static status wait_for(ps_worker *w, device_fence *fence, uint64_t value)
     const sync_context *c = worker_context(w);
     if (device_fence_reached(fence, value)) return STATUS_OK;
     if (!w->wait_begin_ns) w->wait_begin_ns = device_now_ns(c->device);
-    status rc = device_stream_wait(c->compute, fence, value);
+    status rc = w->gpu ? sync_host_wait(c->compute, fence, value) : device_stream_wait(c->compute, fence, value);
     if (rc == STATUS_AGAIN) return rc;
     int64_t end_ns = device_now_ns(c->device);
     trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, w->wait_begin_ns, end_ns);
@@ -44,6 +44,7 @@ static status ask(ps_worker *w, uint32_t flags, uint64_t pull, int64_t round)
 /* The first pull, which also says what the run starts from. */
 static status ask_first(ps_worker *w)
 {
+    if (w->gpu) TRY(device_stream_synchronize(worker_context(w)->compute));
     if (w->gives_buffers) {
         w->packs++;
         TRY(post(w, WORKER_BUFFERS, 0, 0));
@@ -71,6 +72,7 @@ static status wait_for_buffers(ps_worker *w)
     TRY(wait_for(w, w->buffers, w->pulls));
     if (w->unpacked == w->pulls) return STATUS_OK;
     w->unpacked = w->pulls;
+    if (w->gpu) return worker_gpu_unpack_buffers(w);
     const char *from = w->staging;
     for (int i = 0; i < set->model->buffer_count; i++) {
         size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
@@ -88,6 +90,7 @@ static status clear_gradients(ps_worker *w)
     for (int i = 0; i < w->c.plan->param_count; i++) TRY(ps_worker_need(w, i));
     const param_set *set = worker_context(w)->params;
     if (!ps_bytes_exist(worker_context(w)->device)) return STATUS_OK;
+    if (w->gpu) return worker_gpu_clear(w);
     memset(set->grads.data, 0, (size_t)set->arena_elements * w->element);
     return STATUS_OK;
 }
@@ -110,13 +113,19 @@ status ps_worker_need(ps_worker *w, int param)
     return wait_for(w, w->arrived[param], w->pulls);
 }
 
+status worker_post_buffers(ps_worker *w)
+{
+    TRY(post(w, WORKER_BUFFERS, 0, w->round + 1));
+    sync_agent_wake(w->agent);
+    return STATUS_OK;
+}
+
 status ps_worker_end_forward(ps_worker *w, const sync_step *step)
 {
     if (!step->synchronize) return STATUS_OK;
     if (w->gives_buffers) {
         w->packs++;
-        TRY(post(w, WORKER_BUFFERS, 0, w->round + 1));
-        sync_agent_wake(w->agent);
+        TRY(w->gpu ? worker_gpu_pack(w) : worker_post_buffers(w));
     } else if (w->takes_buffers && pulls_ahead(w)) {
         TRY(ask(w, PS_PULL_BUFFERS, w->pulls + 1, w->round + 1));
     }
@@ -129,18 +138,24 @@ static status push(ps_worker *w, int param)
     return post(w, WORKER_PUSH, param, w->round);
 }
 
-status ps_worker_ready(ps_worker *w, int param)
+status worker_post_gradient(ps_worker *w, int param)
 {
     const ps_plan *plan = w->c.plan;
-    if (!w->synchronize || plan->push_count[param] == 0) return STATUS_OK;
     for (int i = 0; i < plan->push_count[param]; i++) TRY(push(w, plan->pushable[plan->push_first[param] + i]));
     sync_agent_wake(w->agent);
     return STATUS_OK;
 }
 
+status ps_worker_ready(ps_worker *w, int param)
+{
+    if (!w->synchronize || w->c.plan->push_count[param] == 0) return STATUS_OK;
+    return w->gpu ? worker_gpu_ready(w, param) : worker_post_gradient(w, param);
+}
+
 status ps_worker_finish(ps_worker *w, const sync_step *step)
 {
     if (!step->synchronize) return STATUS_OK;
+    if (w->gpu) TRY(worker_gpu_finish(w));
     if (!w->has_data) TRY(clear_gradients(w));
     for (int i = 0; i < w->c.plan->param_count; i++) {
         if (w->pushed[i]) continue;
@@ -173,14 +188,15 @@ status ps_worker_settle(ps_worker *w)
 status ps_worker_group_sum(ps_worker *w, double *values, int count)
 {
     if (!w->entered) {
-        w->sum_values = values;
+        if (w->gpu) TRY(worker_gpu_take_sums(w, values, count));
+        w->sum_values = w->gpu ? w->gpu->sums : values;
         TRY(post(w, WORKER_SUM, count, (int64_t)++w->sums));
         sync_agent_wake(w->agent);
         w->entered = true;
     }
     TRY(wait_for(w, w->summed, w->sums));
     w->entered = false;
-    return STATUS_OK;
+    return w->gpu ? worker_gpu_give_sums(w, values, count) : STATUS_OK;
 }
 
 void ps_worker_take_times(ps_worker *w, sync_counters *out)

@@ -33,30 +33,59 @@ static const option options[] = {
 
 const option_table ring_bench_option_table = {"Bench", options, sizeof options / sizeof options[0]};
 
+static bool is_word(const char *known, const char *text, size_t length)
+{
+    return strlen(known) == length && memcmp(known, text, length) == 0;
+}
+
 static status find_kind(const char *name, size_t length, collective_kind *out)
 {
-    for (int k = 0; k < COLLECTIVE_SEND; k++) { /* those with a size that every rank takes part in */
-        const char *known = collective_kind_name((collective_kind)k);
-        if (strlen(known) != length || memcmp(known, name, length) != 0) continue;
+    enum { KINDS = COLLECTIVE_SEND }; /* those with a size that every rank takes part in */
+    const char *names[KINDS];
+    char allowed[160];
+    for (int k = 0; k < KINDS; k++) {
+        names[k] = collective_kind_name((collective_kind)k);
+        if (!is_word(names[k], name, length)) continue;
         *out = (collective_kind)k;
         return STATUS_OK;
     }
-    return fail(STATUS_USAGE,
-                "option --operations: found '%.*s', allowed are the operations from all_reduce to "
-                "all_to_all that --help lists",
-                (int)length, name);
+    return fail(STATUS_USAGE, "bench: found operation '%.*s', allowed is one of %s", (int)length, name,
+                text_join(allowed, sizeof allowed, names, KINDS));
 }
 
-static status check_options(const ring_bench_config *c)
+static status check_collective(const char *name, size_t length)
 {
-    const ring_bench_options *o = c->options;
+    static const char *const names[] = {"auto", "ring", "direct", "mpi"}; /* those between processors */
+    enum { COUNT = sizeof names / sizeof names[0] };
+    char allowed[64];
+    for (int i = 0; i < COUNT; i++)
+        if (is_word(names[i], name, length)) return STATUS_OK;
+    return fail(STATUS_USAGE, "option --collective: found '%.*s', allowed is one of %s", (int)length, name,
+                text_join(allowed, sizeof allowed, names, COUNT));
+}
+
+status ring_bench_check(const ring_bench_options *o, int world)
+{
+    int collectives = 0;
     if (o->begin < 1 || o->end < o->begin)
         return fail(STATUS_USAGE, "options --begin, --end: found sizes from %lld to %lld bytes",
                     (long long)o->begin, (long long)o->end);
-    if (o->root >= c->world)
-        return fail(STATUS_USAGE, "option --root: found %lld, there are %d ranks", (long long)o->root,
-                    c->world);
-    return STATUS_OK;
+    if (o->root >= world)
+        return fail(STATUS_USAGE, "option --root: found %lld, there are %d ranks", (long long)o->root, world);
+    for (const char *at = o->operations; *at;) {
+        size_t length = strcspn(at, ",");
+        collective_kind kind;
+        TRY(find_kind(at, length, &kind));
+        at += length + (at[length] == ',');
+    }
+    for (const char *at = o->collectives; *at; collectives++) {
+        size_t length = strcspn(at, ",");
+        TRY(check_collective(at, length));
+        at += length + (at[length] == ',');
+    }
+    if (collectives >= 1 && collectives <= BENCH_MOST_COLLECTIVES) return STATUS_OK;
+    return fail(STATUS_USAGE, "option --collective: found %d names, allowed are 1 to %d", collectives,
+                BENCH_MOST_COLLECTIVES);
 }
 
 /* ---- one row ---------------------------------------------------------------------------------- */
@@ -172,7 +201,7 @@ status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *c
     const ring_bench_options *o = config->options;
     bench_rank b = {0};
     status rc;
-    TRY(check_options(config));
+    TRY(ring_bench_check(o, config->world));
     double *times = calloc((size_t)BENCH_MOST_COLLECTIVES * BENCH_MOST_ITERATIONS, sizeof *times);
     if (!times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
     TRY_GOTO(rc, bench_rank_open(config, o->collectives, o->end, &b), out);

@@ -55,7 +55,10 @@ typedef struct ring_bench_row {
 
 typedef void (*ring_bench_sink)(void *context, const ring_bench_row *row);
 
-/* `sink` is called on rank 0, row by row. STATUS_USAGE for options that make no sense. */
+/* STATUS_USAGE for options that make no sense with so many ranks: what a launcher asks before it starts them. */
+status ring_bench_check(const ring_bench_options *options, int world);
+
+/* `sink` is called on rank 0, row by row. STATUS_USAGE as ring_bench_check(). */
 status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *context);
 
 /* The report as text: header with '#' lines, one line a row, a closing line with the average. */

@@ -19,6 +19,8 @@ static status ring_requirements(const void *options, const char *policy, int wor
     if (strcmp(s.collective, "nccl") == 0) out->reach = SYNC_REACH_DEVICE;
     else if (strcmp(s.collective, "auto") == 0) out->reach = SYNC_REACH_EITHER;
     out->shares_buffers = s.broadcast_buffers;
+    if (s.join != RING_JOIN_NONE) out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
+    if (s.hook == RING_HOOK_POWERSGD) out->unrecorded = "PowerSGD begins at a later step, and divides otherwise";
     return STATUS_OK;
 }
 
@@ -150,9 +152,6 @@ static status open_behind_host(ring_engine *e)
 {
     device *d = e->base.context.device;
     if (device_get_info(d)->host_addressable) return STATUS_OK;
-    if (e->settings.hook == RING_HOOK_POWERSGD)
-        return fail(STATUS_CONFIG, "option --comm-hook: found powersgd on device %s, allowed is none, fp16 or bf16",
-                    device_get_info(d)->name);
     TRY(device_fence_open(d, &e->posted));
     if (!device_get_info(d)->real) return ring_open_mover(e);
     char why[192];
@@ -168,7 +167,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     ring_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     e->base = (sync_engine){&sync_ring, *context};
-    e->memory.shared.fd = e->memory.pinned.fd = -1;
+    e->memory.shared.fd = e->memory.pinned.fd = e->powersgd.gpu_errors.fd = -1;
     e->compute.active = context->world;
     e->compute.cycle_begins = true;
     status rc;
@@ -185,7 +184,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     enter_ledger(e, ledger_acquire);
     describe_tensors(e);
     TRY_GOTO(rc, ring_powersgd_open(e), failed);
-    ring_use_plan(e, &e->settings.first);
+    TRY_GOTO(rc, ring_use_plan(e, &e->settings.first), failed);
     TRY_GOTO(rc, ring_make_offer(e), failed);
     *out = &e->base;
     return STATUS_OK;

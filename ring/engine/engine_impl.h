@@ -16,7 +16,7 @@
 #include "ring/collectives/collective.h"
 #include "ring/collectives/nccl/collective_nccl.h"
 #include "ring/collectives/tuning.h"
-#include "ring/hooks/powersgd.h"
+#include "ring/hooks/powersgd_module.h"
 #include "ring/ring.h"
 
 #include <stdatomic.h>
@@ -79,11 +79,14 @@ typedef struct ring_factors {
 } ring_factors;
 
 typedef struct ring_powersgd {
+    bool virtual;              /* tensors do not exist: nothing below is read but counts and addresses */
+    const powersgd_module *gpu; /* where the collectives' stream computes, else NULL */
+    device_memory gpu_errors;
     float *errors;             /* like the bucket memory */
     powersgd_matrix *matrices; /* [params] by parameter; m NULL: travels as it is */
     float **plain;             /* [params] the place of a tensor that travels as it is */
     ring_factors *factors;     /* [buckets] */
-    void *scratch;             /* the largest gradient in the device's type */
+    void *scratch;             /* on the host: the largest gradient in the device's type; with a GPU three of them */
 } ring_powersgd;
 
 /* A wait of the compute stream that the host did not see: between two marks. */
@@ -200,7 +203,7 @@ static inline bool ring_plans(const ring_engine *e)
 status ring_memory_open(ring_engine *e);
 void ring_memory_close(ring_engine *e);
 /* Takes the buckets of `plan` (order: compute.order where it wants one) into use. */
-void ring_use_plan(ring_engine *e, const ring_step_plan *plan);
+status ring_use_plan(ring_engine *e, const ring_step_plan *plan);
 /* A gradient from its arena to its bucket, and back; divided where the settings say so. */
 status ring_pack(ring_engine *e, int param);
 status ring_unpack(ring_engine *e, int bucket);
@@ -258,11 +261,11 @@ status ring_group_sum(sync_engine *base, double *values, int count);
 /* ring_hooks.c */
 status ring_powersgd_open(ring_engine *e);
 void ring_powersgd_close(ring_engine *e);
-void ring_powersgd_use_buckets(ring_engine *e);
+status ring_powersgd_use_buckets(ring_engine *e);
 bool ring_powersgd_active(const ring_engine *e, int64_t step);
 /* What travels in a phase of a bucket (0: P, 1: Q); computes it first. */
-collective_call ring_powersgd_call(ring_engine *e, int bucket, int phase);
-void ring_powersgd_finish(ring_engine *e, int bucket);
+status ring_powersgd_call(ring_engine *e, int bucket, int phase, collective_call *out);
+status ring_powersgd_finish(ring_engine *e, int bucket);
 
 /* ring_records.c */
 /* A bucket's life, once it is waited for. */

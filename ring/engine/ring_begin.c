@@ -43,7 +43,7 @@ static status rebuild(ring_engine *e)
         for (int i = 0; i < ring_params(e); i++) e->memory.order[i] = e->compute.order[i];
     TRY(ring_run_job(e, RING_JOB_ORDER, 0));
     TRY(take_order(e));
-    ring_use_plan(e, &e->settings.later);
+    TRY(ring_use_plan(e, &e->settings.later));
     e->compute.rebuild = false;
     reset_step(e);
     return STATUS_OK;

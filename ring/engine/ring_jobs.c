@@ -53,7 +53,7 @@ static bool is_compressed(const ring_engine *e, const ring_job *job)
            ring_powersgd_active(e, e->records[(job->record - 1) % RING_RECORDS].step);
 }
 
-static collective_call call_of(ring_engine *e, const ring_job *job)
+static collective_call plain_call(const ring_engine *e, const ring_job *job)
 {
     const sync_context *c = &e->base.context;
     const param_set *set = c->params;
@@ -61,8 +61,7 @@ static collective_call call_of(ring_engine *e, const ring_job *job)
     collective_call call = {.kind = COLLECTIVE_BARRIER};
     switch (job->kind) {
     case RING_JOB_BUCKET:
-        return is_compressed(e, job) ? ring_powersgd_call(e, job->index, job->phase)
-                                     : bucket_call(e, job->index);
+        return bucket_call(e, job->index);
     case RING_JOB_PARAMETERS:
         call = arena_broadcast(set->type, set->params.data, set->pieces, set->model->param_count);
         break;
@@ -85,6 +84,13 @@ static collective_call call_of(ring_engine *e, const ring_job *job)
     }
     call.tag = tag_of(job->kind);
     return call;
+}
+
+static status call_of(ring_engine *e, const ring_job *job, collective_call *out)
+{
+    if (is_compressed(e, job)) return ring_powersgd_call(e, job->index, job->phase, out);
+    *out = plain_call(e, job);
+    return STATUS_OK;
 }
 
 /* ---- jobs ------------------------------------------------------------------------------------- */
@@ -112,9 +118,10 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
             ring_record(e, job->record); /* it may have come since the agent's `now` */
         record->launched_ns = now_ns > record->ready_ns ? now_ns : record->ready_ns;
     }
-    collective_call call = call_of(e, job);
+    collective_call call;
     if (e->stream)
         TRY(device_stream_wait(e->stream, e->posted, job->ticket)); /* the GPU waits, not the agent */
+    TRY(call_of(e, job, &call));
     TRY(collective_post(e->agent_state.group, &call, &job->call));
     e->agent_state.tail++;
     if (e->agent_state.tail == e->agent_state.head + 1) show(e, now_ns);
@@ -156,10 +163,11 @@ static status advance_job(ring_engine *e, int64_t now_ns)
     if (job->phase == 0) job->started_ns = times.started_ns;
     if (is_compressed(e, job) && job->phase == 0) {
         job->phase = 1;
-        collective_call call = call_of(e, job);
+        collective_call call;
+        TRY(call_of(e, job, &call));
         return collective_post(e->agent_state.group, &call, &job->call);
     }
-    if (is_compressed(e, job)) ring_powersgd_finish(e, job->index);
+    if (is_compressed(e, job)) TRY(ring_powersgd_finish(e, job->index));
     end_job(e, job, times.finished_ns, now_ns);
     return STATUS_OK;
 }

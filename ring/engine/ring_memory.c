@@ -112,13 +112,13 @@ static void list_pieces(ring_engine *e)
     }
 }
 
-void ring_use_plan(ring_engine *e, const ring_step_plan *plan)
+status ring_use_plan(ring_engine *e, const ring_step_plan *plan)
 {
     e->plan = plan;
     bucket_assign(&plan->buckets, e->tensors, ring_params(e), e->compute.order, &e->list);
     place_tensors(e);
     list_pieces(e);
-    if (e->settings.hook == RING_HOOK_POWERSGD) ring_powersgd_use_buckets(e);
+    return e->settings.hook == RING_HOOK_POWERSGD ? ring_powersgd_use_buckets(e) : STATUS_OK;
 }
 
 /* ---- gradients -------------------------------------------------------------------------------- */
@@ -248,6 +248,7 @@ status ring_pack(ring_engine *e, int param)
     char *from = gradient(e, param), *to = e->settings.bucket_view ? from : packed(e, param);
     if (ring_plans(e)) return STATUS_OK;
     if (e->mover) return move(e, param, divisor_before(e));
+    if (sync_replays(&e->base.context)) return STATUS_OK;
     if (e->stream) return convert(e, e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
     if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor_before(e));
     reduce_convert(e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));

@@ -25,6 +25,14 @@ bool ring_has_buffers(const ring_engine *e)
 
 /* ---- jobs ------------------------------------------------------------------------------------- */
 
+/* The number is another in every step: it stands outside of a recorded pass, behind what came before it. */
+static status signal_job(ring_engine *e, uint64_t ticket)
+{
+    TRY(sync_leave_record(&e->base.context));
+    TRY(device_stream_signal(e->base.context.compute, e->posted, ticket));
+    return sync_enter_record(&e->base.context);
+}
+
 status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket)
 {
     if (ring_plans(e)) {
@@ -35,7 +43,7 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
     assert(taken);
     (void)taken;
     *ticket = ++e->compute.posted;
-    if (e->posted) TRY(device_stream_signal(e->base.context.compute, e->posted, *ticket));
+    if (e->posted) TRY(signal_job(e, *ticket));
     sync_agent_wake(e->agent);
     return STATUS_OK;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What overlap saves on a slow network: ResNet-18 on 4 ranks over an emulated link, `ddp` beside `torch-0.4.1`, by turns.
 
-    python3 link_overlap.py [--build build] [--results FOLDER] [--rounds 3] [--steps 10] [--trace FOLDER]
+    python3 link_overlap.py [--build build] [--results FOLDER] [--rounds 3] [--steps 10] [--data DATA] [--trace FOLDER]
 
 Prints exposed communication (the median over rounds of each run's median step), how much less ddp exposes, and the
 bound: the last bucket's bytes over the link, which no overlap can hide. Asked for are 40% less. Writes
@@ -22,8 +22,8 @@ LEAST = 0.40
 
 def run(a, link, batch, policy, number):
     words = [os.path.join(a.build, "bin", "harness"), "--mode", "ring", "--gpus", "4", "--model", "resnet18", "--data",
-             "synthetic:3x32x32:10", "--batch", str(batch), "--threads", "1", "--steps", str(a.steps), "--warmup", "3", "--link",
-             link, "--policy", policy, "--collective", a.collective, "--json", "-", "--quiet"]
+             a.data, "--batch", str(batch), "--threads", "1", "--steps", str(a.steps), "--warmup", "3", "--link",
+             link, "--policy", policy, "--collective", a.collective, "--json", "-", "--quiet", "--eval-every", "-1"]
     if a.trace and number == 0:
         os.makedirs(a.trace, exist_ok=True)
         words += ["--trace", os.path.join(a.trace, f"{policy}-{batch}.json"), "--trace-steps", "4:7"]
@@ -48,6 +48,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--collective", default="auto")
+    parser.add_argument("--data", default="synthetic:3x32x32:10", help="images of 3x224x224 take minutes a run")
     parser.add_argument("--trace", help="a folder for traces of three steps")
     a = parser.parse_args()
     rows, saved_enough, about = [], True, {}
@@ -74,7 +75,8 @@ def main():
         os.makedirs(a.results, exist_ok=True)
         path = os.path.join(a.results, f"link-overlap-{datetime.date.today()}.json")
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"schema_version": 1, "date": str(datetime.date.today()), "emulated": True, **about, "rows": rows}, file,
+            json.dump({"schema_version": 1, "date": str(datetime.date.today()), "emulated": True, "data": a.data, **about,
+                       "rows": rows}, file,
                       indent=1)
             file.write("\n")
         print(f"written to {path}")

@@ -167,9 +167,10 @@ static status bench_open(bench *b, const bench_model *model)
     dtype type = device_get_info(b->device)->compute_type;
     int64_t batch = b->options.batch ? b->options.batch : model->batch;
     TRY(bench_floor_measure(b->device, b->stream, &b->floor));
-    nn_program_config program = {.batch = batch, .mode = NN_TRAIN, .type = type, .world = 1};
+    nn_program_config program = {.batch = batch, .mode = NN_TRAIN, .type = type,
+                                 .narrow = device_get_info(b->device)->narrow, .world = 1};
     TRY(nn_program_compile(b->model, &program, &b->program));
-    param_set_config params = {.gradients = true};
+    param_set_config params = {.gradients = true, .narrow = true};
     TRY(param_set_open(b->device, b->model, b->program, &params, &b->params));
     TRY(param_set_initialize(b->params, b->stream, 1));
     TRY(nn_instance_open(b->device, b->stream, b->program, b->params, &b->instance));

@@ -81,7 +81,7 @@ sim() {
 }
 
 predict() {
-    python3 tests/bench/predict_cpu.py "$build/bin/harness" | tee "$results/predict-$date.txt" || true # likewise
+    python3 tests/bench/predict_cpu.py --harness "$build/bin/harness" | tee "$results/predict-$date.txt" || true # likewise
 }
 
 for group in ${groups:-train profile allreduce link exchange trace sim predict}; do

@@ -3,6 +3,7 @@ import csv
 import io
 import json
 import os
+import statistics
 import tempfile
 
 from program import harness
@@ -93,6 +94,41 @@ def memory_is_that_of_the_cpu():
                 for name in found:
                     if name != "workspace":
                         expect_equal(found[name], expected[name], f"{engine}, rank {a['rank']}, {phase}, {name}")
+
+
+@test
+def a_calibrated_machine_sets_predictions_beside_what_it_measures():
+    words = ("run", "--mode", "both", "--policy", "ps=sync,ring=ddp", "--model", "lenet", "--steps", "6", "--gpus", "2",
+             "--device", "cpu", "--quiet")
+    with tempfile.TemporaryDirectory(prefix="home-") as home:
+        folder = os.path.join(home, "psring", "profiles")
+        os.makedirs(folder)
+        mine = os.path.join(folder, "this-machine.json")
+        os.rename(profile("this-machine", base="cpu", constants={}), mine)
+        jobs = harness(*words, "--json", "-", env={"XDG_DATA_HOME": home}).jobs()
+        expect_equal(sorted(jobs), ["none", "ps", "ring"], "jobs")
+        for name, job in jobs.items():
+            p, own = job["prediction"], [statistics.median(rank["step_ns"]) for rank in job["ranks"]]
+            expect_equal(p["profile"], mine, "profile")
+            expect(abs(p["measured_ns"] / statistics.mean(own) - 1) < 1e-9, f"{name}: {p['measured_ns']}, expected of {own}")
+            expect(abs(p["error"] - (p["step_median_ns"] / p["measured_ns"] - 1)) < 1e-9, f"{name}: error", p)
+        shown = harness(*words, env={"XDG_DATA_HOME": home}).out
+        expect("SIMULATED: predicted" in shown and "prediction / own steps - 1" in shown, "a report with the prediction", shown)
+        other = harness(*words, env={"XDG_DATA_HOME": FILES.name})
+        expect("SIMULATED: predicted" not in other.out, "a prediction without a profile", other)
+
+
+@test
+def what_slows_a_run_slows_a_virtual_one():
+    def step_ns(*words):
+        words = ("run", "--mode", "ps", "--gpus", "2", "--model", "vgg16", "--image", "32", "--steps", "3", "--quiet", *words)
+        return harness(*words, "--device", "sim:cpu", "--json", "-").jobs()["ps"]["step_time"]["median_ns"]
+
+    plain, shm, zmq = (step_ns("--policy", "sync", *words) for words in ((), ("--payload", "shm"), ("--payload", "zmq")))
+    expect_equal(shm, plain, "a step through shared memory, which is what ranks of one host take")
+    expect(zmq > plain, f"through sockets {zmq} ns, through shared memory {plain} ns")
+    slow = step_ns("--policy", "sync", "--slow", "1:3")
+    expect(slow > 2 * plain, f"beside a straggler {slow} ns, without one {plain} ns")
 
 
 # ---- published tables --------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import os
 import signal
 
 from program import Run, Watch
-from struck import GONE, LENET, errors, reach, strike
+from struck import GONE, LENET, RESNET, errors, reach, strike
 from tap import cases, expect, expect_equal, main, test
 
 BOTH = ["--gpus", "2", *LENET]
@@ -83,6 +83,19 @@ def a_signal_while_ranks_set_themselves_up_ends_the_run(words, engine):
         result = run.wait(GONE)
         watch.check(run)
     expect_equal(result.code, 130, "exit code", result)
+
+
+@test
+def an_evaluation_is_left_where_it_is():
+    watch = Watch()
+    with Run("--mode", "ring", "--gpus", "2", *RESNET, "--data", "synthetic:3x96x96:10", "--steps", "3", "--json", "-") as run:
+        strike(run, "ring", 0, "evaluate", 3, 0)
+        run.kill(run.pid, signal.SIGTERM)
+        result = ends_in_order(run, watch, 143)
+    job = result.json()["jobs"][0]
+    expect_equal(job["step_time"]["count"], 3, "measured steps")
+    for rank in job["ranks"]:
+        expect_equal(rank["evaluations"], [], f"evaluations of rank {rank['rank']}")
 
 
 @test

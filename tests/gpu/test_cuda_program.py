@@ -4,7 +4,9 @@ refused, and a rank that is killed inside a collective.
 
     test_cuda_program.py [--emulated]    on the emulator: small files, since its kernels run on the host
 """
+import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -55,6 +57,20 @@ def the_ring_on_device_memory_follows_pytorch(policy, options):
     verify(name, *options)
 
 
+@cases([("from the first step", "--powersgd-start 0"), ("from the second", "--powersgd-start 1 --powersgd-rank 2")])
+def gradients_that_travel_as_factors_come_out_as_on_the_cpu(options):
+    needs_nccl()
+    if not EMULATED:
+        raise Skip("NCCL's ranks must be processes on a GPU")
+    found = []
+    for device in (["cpu"], ["cuda", "--collective", "nccl"]):
+        result = run("verify", "--device", *device, "--mode", "ring", "--policy", "ring=ddp", "--comm-hook", "powersgd",
+                     *options.split(), golden("wine_mlp_w2"))  # lossy: not PyTorch's numbers, but the same on both
+        expect_equal(result.code, 1, "exit code", result)
+        found.append(float(re.search(r"found (\S+),", result.out).group(1)))
+    expect(abs(found[0] - found[1]) <= 1e-5 * abs(found[0]), "other numbers than on the CPU", found)
+
+
 @cases([("none", "none", 1), ("ps", "ps", 2), ("ring", "ring", 2), ("ring", "ring", 4), ("ps", "ps", 4)])
 def the_ledger_is_that_of_the_cpu_and_of_the_virtual_device(mode, ranks):
     needs_gpu()
@@ -68,6 +84,23 @@ def the_ledger_is_that_of_the_cpu_and_of_the_virtual_device(mode, ranks):
     expect_equal(classes(on_gpu), classes(virtual), "logical bytes beside the virtual device's")
 
 
+@cases([("a linear model", "wine_mlp", 16, ["--data", "wine"]), ("convolutions", "lenet", 4, [])])
+def the_ledger_in_bfloat16_is_that_of_the_virtual_device_and_of_the_plan(model, batch, data):
+    needs_gpu()
+    words = ["--model", model, "--batch", batch, "--mode", "none", "--steps", "2", "--warmup", "1", "--json", "-", "--quiet", "--eval-every", "-1"]
+    env = {"EMULATED_CUDNN": "1"}
+    wide = run("--device", "cuda", *data, *words, env=env)
+    narrow = run("--device", "cuda", "--bf16", *data, *words, env=env)
+    virtual = run("--device", "sim:dgx-h100", "--bf16", *words)
+    expect_equal(wide.code, 0, "exit code", wide)
+    expect_equal(narrow.code, 0, "exit code", narrow)
+    expect_equal(classes(narrow), classes(virtual), "logical bytes beside the virtual device's")
+    planned = run("--device", "cuda", "--bf16", "--plan", *data, *words, env=env)
+    expect_equal(classes(planned), classes(narrow), "logical bytes beside the plan's")
+    was, is_now = classes(wide)["none", 0, "activations"], classes(narrow)["none", 0, "activations"]
+    expect(0.5 <= is_now / was < 0.55, f"activations of {was} bytes take {is_now} in bfloat16")
+
+
 @test
 def processes_with_nccl_train_as_those_with_host_memory():
     needs_nccl()
@@ -75,11 +108,14 @@ def processes_with_nccl_train_as_those_with_host_memory():
         raise Skip("the emulated NCCL connects threads, not processes")
     words = ["--device", "cuda", "--share-gpu", *TRAINING, "--mode", "ring", "--gpus", 2]
     losses = []
-    for collective in ("nccl", "direct"):
-        result = run(*words, "--collective", collective)
+    factors = "--comm-hook powersgd --powersgd-start 0"
+    for collective in ("nccl", "direct", "nccl --cuda-graph", f"nccl {factors}", f"direct {factors}"):
+        result = run(*words, "--collective", *collective.split())
         expect_equal(result.code, 0, "exit code", result)
         losses.append([round(x, 4) for x in result.json()["jobs"][0]["ranks"][0]["losses"]])
     expect_equal(losses[0], losses[1], "losses with NCCL")
+    expect_equal(losses[2], losses[0], "losses with recorded passes")
+    expect(all(abs(a - b) < 1e-3 for a, b in zip(losses[3], losses[4])), "losses with PowerSGD", *losses[3:])
 
 
 CONVOLUTIONS = ["--mode", "none", "--model", "lenet", "--data", "synthetic", "--batch", "4", "--steps", "2", "--warmup", "1",
@@ -122,13 +158,23 @@ def a_published_table_is_measured_as_far_as_there_are_gpus(gpus):
     expect("torch-vs-apex alone is measured" in other.err, "what is measured is not said", other)
 
 
-@test
-def the_calibrated_gpu_is_a_profile_of_virtual_time():
+@cases([("one", 1), ("three", 3)])
+def the_calibrated_gpus_are_a_profile_of_virtual_time(gpus):
     needs_gpu()
+    if gpus > 1 and not EMULATED:
+        raise Skip("the GPUs are those that are there")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "here.json")
-        result = run("calibrate", "--device", "cuda", "--out", path, env={"EMULATED_CUDNN": "1"})
+        result = run("calibrate", "--device", "cuda", "--out", path, env={"EMULATED_CUDNN": "1", "EMULATED_GPUS": str(gpus)})
         expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            source = json.load(file)["topology"]["source"]
+        if EMULATED and gpus == 1:
+            expect("ASSUMED" in source and "links between GPUs are assumed" in result.out, "what is assumed is not said", result)
+        elif EMULATED:
+            expect("3 GPUs: " in source and "all-reduce, bus bandwidth" in result.out, "what was measured is not said", result)
+            together = run("--device", "sim:" + path, "--mode", "ring", "--gpus", 3, *CONVOLUTIONS[2:-1], "-1")
+            expect_equal(together.code, 0, "exit code", together)
         expect("written to " + path in result.out, "the file is not named", result)
         virtual = run("--device", "sim:" + path, *[word for word in CONVOLUTIONS if word != "--quiet"])
         expect_equal(virtual.code, 0, "exit code", virtual)
@@ -139,8 +185,9 @@ def the_calibrated_gpu_is_a_profile_of_virtual_time():
 
 
 @cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
+        ("three micro-batches", ["--accumulate", "3"]), ("bfloat16", ["--bf16"]),
         ("a small transformer", ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32",
-                                     "--heads", "2", "--vocabulary", "100"])])
+                                      "--heads", "2", "--vocabulary", "100"])])
 def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
     needs_gpu()
     env = {"EMULATED_CUDNN": "1"}
@@ -149,16 +196,43 @@ def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
     expect_equal((plain.code, recorded.code), (0, 0), "exit codes", plain, recorded)
     expect_equal(recorded.jobs()["none"]["ranks"][0]["losses"], plain.jobs()["none"]["ranks"][0]["losses"], "losses")
     expect_equal(classes(recorded), classes(plain), "logical bytes")
-    passes = 3 * (2 if "--accumulate" in words else 1)
+    passes = 3 * (int(words[words.index("--accumulate") + 1]) if "--accumulate" in words else 1)  # 3 micro-batches: first, between, last
     expect_equal(recorded.err.count("recorded a CUDA graph"), passes, "passes recorded", recorded)
 
 
-@cases([("ps", "ps"), ("ring", "ring"), ("both", "both")])
-def recording_is_refused_where_the_engine_works_within_a_pass(mode):
+GRAPHED = [("buckets, ddp", "wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002"), ("four ranks, small buckets", "toy_w4", "ddp", "--bucket-cap-mb 0.001"),
+           ("one bucket behind backward", "wine_mlp_w2", "torch-0.4.1", ""), ("in the gradients' own memory", "wine_mlp_w2", "apex", "--bucket-view"),
+           ("divided first", "toy_w4", "ddp", "--divide before")]
+
+
+# On the emulator NCCL's ranks are threads, as `verify` has them; on a GPU they must be processes (below).
+@cases([(label, name, policy, options) for label, name, policy, options in GRAPHED if EMULATED])
+def recorded_passes_between_buckets_follow_pytorch(name, policy, options):
+    needs_nccl()
+    words = ["--mode", "ring", "--collective", "nccl", "--policy", f"ring={policy}", *options.split()]
+    lines = [run("verify", "--device", "cuda", *words, *more, golden(name)).out for more in ([], ["--cuda-graph"])]
+    expect(lines[1].startswith("agrees"), "the trajectory is not PyTorch's", *lines)
+    expect_equal(lines[1], lines[0], "with recorded passes")
+
+
+@cases([(f"{name}, {payload}", name, payload) for name in ("wine_mlp_w2", "toy_w4") for payload in ("zmq", "p2p")])
+def recorded_passes_of_replicas_follow_pytorch(name, payload):
     needs_gpu()
-    result = run("--device", "cuda", "--share-gpu", "--gpus", 2, "--mode", mode, "--model", "toy", "--cuda-graph")
+    verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", payload, "--cuda-graph")
+
+
+@cases([("a server", "ps", "ps=sync", "waits for it, in the middle of the forward pass"),
+        ("a server, from GPU to GPU", "ps", "ps=async --payload p2p", "waits for it, in the middle of the forward pass"),
+        ("the ring on host memory", "ring", "ring=ddp --collective direct", "on host memory"),
+        ("PowerSGD", "ring", "ring=ddp --comm-hook powersgd", "begins at a later step"),
+        ("ranks without data", "ring", "ring=ddp --join world", "--join")])
+def recording_is_refused_where_it_would_not_be_sound(mode, policy, why):
+    needs_gpu()
+    result = run("--device", "cuda", "--share-gpu", "--gpus", 2, "--mode", mode, "--policy", *policy.split(), "--model", "toy", "--cuda-graph",
+                 "--quiet")
     expect_equal(result.code, 78, "exit code", result)
-    expect(f"found mode {mode}, allowed is none" in result.err, "the mode is not named", result)
+    lines = [line for line in result.lines() if ": warning: " not in line]
+    expect(len(lines) == 1 and f"--cuda-graph: found {policy.split()[0]}" in lines[0] and why in lines[0], "not one line with the reason", result)
 
 
 @cases([("cuda-graph", "--cuda-graph"), ("tf32", "--tf32"), ("cudnn-benchmark", "--cudnn-benchmark"), ("share-gpu", "--share-gpu")])

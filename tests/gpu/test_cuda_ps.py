@@ -26,7 +26,10 @@ def dataparallel_follows_pytorch(name, payload):
 
 @cases([(options, options) for options in ("ps=sync --servers 2", "ps=ssp --staleness 0 --payload zmq",
                                            "ps=sync --servers 2 --divide before --partition-bytes 512",
-                                           "ps=sync --server-optimizer off")])
+                                           "ps=sync --server-optimizer off",
+                                           "ps=sync --servers 2 --partition-bytes 512 --payload p2p",
+                                           "ps=ssp --staleness 0 --payload p2p",
+                                           "ps=sync --server-optimizer off --payload p2p")])
 def servers_on_a_gpu_follow_pytorch(options):
     needs_gpu()
     verify("toy_w4", "--mode", "ps", "--policy", *options.split())
@@ -51,22 +54,40 @@ def processes_compute_the_same_bits_whatever_tensors_travel_through():
     needs_gpu()
     replicas = ["--policy", "ps=dp", "--dp-loss", "replica"]
     runs = {payload: parameters(on_gpu(*replicas, "--payload", payload, ranks=3)) for payload in PAYLOADS}
-    runs["servers"] = parameters(on_gpu("--policy", "ps=sync", "--servers", 2, ranks=3))
+    for words in ("ps=sync --servers 2", "ps=sync --servers 3 --payload zmq", "ps=sync --servers 2 --payload p2p",
+                  "ps=ssp --staleness 0 --payload p2p", "ps=sync --server-optimizer off --payload p2p"):
+        runs[words] = parameters(on_gpu("--policy", *words.split(), ranks=3))
     expect_equal(len(set(runs.values())), 1, f"different parameters: {runs}")
 
 
-@test
-def one_rank_under_async_computes_what_a_rank_alone_does():
+@cases([("clipped", ["--clip-norm", "0.5"]), ("divided first", ["--divide", "before"]), ("in two micro-batches", ["--accumulate", "2"])])
+def servers_compute_the_same_bits_through_messages_and_from_gpu_to_gpu(words):
+    needs_gpu()
+    runs = [parameters(on_gpu("--policy", "ps=sync", "--servers", 2, *words, "--payload", payload, ranks=3)) for payload in ("zmq", "p2p")]
+    expect_equal(runs[1], runs[0], "parameters")
+
+
+@cases([("ssp", "ps=ssp --staleness 2"), ("async", "ps=async"), ("async, clipped", "ps=async --clip-norm 0.5")])
+def ranks_that_go_ahead_train_from_gpu_to_gpu(options):
+    needs_gpu()
+    result = on_gpu("--policy", *options.split(), "--servers", 2, "--payload", "p2p", ranks=3)
+    job = result.json()["jobs"][0]
+    expect(all(rank["losses"][-1] < rank["losses"][0] for rank in job["ranks"]), "it does not learn", result)
+
+
+@cases([("messages", "zmq"), ("from GPU to GPU", "p2p")])
+def one_rank_under_async_computes_what_a_rank_alone_does(payload):
     needs_gpu()
     losses = []
-    for words in (["--mode", "none"], ["--mode", "ps", "--policy", "ps=async", "--gpus", 1]):
+    for words in (["--mode", "none"], ["--mode", "ps", "--policy", "ps=async", "--gpus", 1, "--payload", payload]):
         result = run("--device", "cuda", *words, *TRAINING)
         expect_equal(result.code, 0, "exit code", result)
         losses.append(result.json()["jobs"][0]["ranks"][0]["losses"])
     expect_equal(losses[1], losses[0], "losses")
 
 
-@cases([(options, options) for options in ("ps=dp --payload p2p", "ps=sync --servers 2")])
+@cases([(options, options) for options in ("ps=dp --payload p2p", "ps=sync --servers 2",
+                                           "ps=sync --servers 2 --payload p2p")])
 def a_run_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(options):
     needs_gpu()
     words = ["--policy", *options.split(), "--steps", 3, "--warmup", 0, "--eval-every", -1]
@@ -77,11 +98,13 @@ def a_run_that_goes_on_from_a_checkpoint_ends_with_the_same_bits(options):
     expect_equal(went_on, parameters(on_gpu(*words, "--steps", 6)), "parameters")
 
 
-@cases([(options, options) for options in ("ps=dp", "ps=dp --dp-lifetimes lean --accumulate 2", "ps=ssp --servers 2")])
+@cases([(options, options) for options in ("ps=dp", "ps=dp --dp-lifetimes lean --accumulate 2", "ps=ssp --servers 2")] +
+       [(f"{options} --payload p2p", f"{options} --payload p2p") for options in ("ps=sync --servers 2", "ps=async")])
 def the_ledger_is_the_cpus_and_the_virtual_devices(options):
     needs_gpu()
+    options, peers = options.replace(" --payload p2p", ""), "--payload p2p" in options  # it is the ledger of all payloads
     words = ["--policy", *options.split(), "--eval-every", -1]  # the virtual device evaluates nothing
-    found = classes(on_gpu(*words))
+    found = classes(on_gpu(*words, *(["--payload", "p2p"] if peers else [])))
     for device in ("cpu", "sim:v100-pcie-32g"):
         expected = classes(train("--device", device, *words))
         expect(len(expected) >= 8 and max(expected.values()) > 0, f"the ledger of {device} is empty")
@@ -90,32 +113,40 @@ def the_ledger_is_the_cpus_and_the_virtual_devices(options):
 
 @cases([("dp", "ps=dp", "gpu"), ("servers beside ranks", "ps=sync", "gpu"),
         ("servers of their own", "ps=sync --server-placement own", "host"),
-        ("ranks that update", "ps=sync --server-optimizer off", "host")])
+        ("ranks that update", "ps=sync --server-optimizer off", "host"),
+        ("ranks that update, from GPU to GPU", "ps=sync --server-optimizer off --payload p2p", "gpu")])
 def the_report_says_who_sums_and_updates(options, where):
     needs_gpu()
     result = on_gpu("--policy", *options.split())
     expect_equal(result.json()["jobs"][0]["updates_on"], where, "updates_on", result)
 
 
-def refused(words, parts, env=None, code=78):
-    result = run("--mode", "ps", "--gpus", 2, "--policy", "ps=dp", *TRAINING, *words, env=env)
+def refused(words, parts, env=None, code=78, policy="dp"):
+    result = run("--mode", "ps", "--gpus", 2, "--policy", f"ps={policy}", *TRAINING, *words, env=env)
     expect_equal(result.code, code, "exit code", result)
     lines = [line for line in result.lines() if ": warning: " not in line]
     expect(len(lines) == 1 and all(part in lines[0] for part in parts), "not one line with the reason", result)
 
 
-@test
-def copies_between_gpus_are_refused_on_another_device():
-    refused(["--device", "cpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "found device cpu"])
+@cases([("dp", "dp"), ("sync", "sync")])
+def copies_between_gpus_are_refused_on_another_device(policy):
+    refused(["--device", "cpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "found device cpu"], policy=policy)
 
 
 @test
-def copies_between_gpus_are_refused_where_they_cannot_reach_each_other():
+def copies_between_gpus_are_refused_with_servers_of_their_own():
+    needs_gpu()
+    refused(["--device", "cuda", "--share-gpu", "--payload", "p2p", "--server-placement", "own"],
+            ["--payload", "found p2p", "--server-placement own", "shm or zmq"], policy="sync")
+
+
+@cases([("dp", "dp"), ("sync", "sync")])
+def copies_between_gpus_are_refused_where_they_cannot_reach_each_other(policy):
     needs_gpu()
     if not EMULATED:
         raise Skip("GPUs that cannot reach each other are emulated")
     refused(["--device", "cuda", "--share-gpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "cannot open memory of rank"],
-            env={"EMULATED_NO_PEERS": "1"})
+            env={"EMULATED_NO_PEERS": "1"}, policy=policy)
 
 
 @test

@@ -11,6 +11,8 @@ struct sim_agent {
     device *device;
     const sim_agent_ops *ops;
     void *context;
+    sim_time wake_time; /* what it costs to be woken */
+    sim_time asleep;    /* since; SIM_NEVER: it has not run yet */
     bool failed;
     error_record error;
 };
@@ -24,11 +26,18 @@ static status give_up(sim_agent *agent)
     return STATUS_OK;
 }
 
+/* A thread that slept has cost its core a change of threads before it does anything. */
+static void wake_up(sim_agent *agent)
+{
+    if (agent->actor.time > agent->asleep) sim_actor_spend(&agent->actor, agent->wake_time);
+}
+
 static status run(void *context)
 {
     sim_agent *agent = context;
     int64_t deadline = CLOCK_NEVER;
     bool worked = !agent->failed;
+    wake_up(agent);
     while (worked) {
         worked = false;
         deadline = CLOCK_NEVER;
@@ -39,6 +48,7 @@ static status run(void *context)
     sim_time next =
         sim_to_ns(agent->actor.time) >= deadline ? agent->actor.time + SIM_NS : sim_from_ns(deadline);
     if (deadline != CLOCK_NEVER) sim_actor_wake(&agent->actor, next);
+    agent->asleep = agent->actor.time;
     return STATUS_OK;
 }
 
@@ -47,14 +57,15 @@ status sim_agent_open(device *d, const char *name, const sim_agent_ops *ops, voi
     *out = NULL;
     sim_agent *agent = calloc(1, sizeof *agent);
     if (!agent) return fail(STATUS_SYSTEM, "no memory for an agent");
-    *agent = (sim_agent){.device = d, .ops = ops, .context = context};
+    *agent = (sim_agent){.device = d, .ops = ops, .context = context, .asleep = SIM_NEVER};
+    agent->wake_time = sim_from_us(sim_profile_get(sim_device_simulation(d)->profile, SIM_WAKE_TIME)); /* 0: free */
     status rc = sim_actor_open(sim_device_simulation(d), &agent->actor, d->config.rank, name);
     if (rc != STATUS_OK) {
         free(agent);
         return rc;
     }
     sim_device *virtual = (sim_device *)d;
-    agent->actor.core = virtual->host_share > 0 ? &virtual->host : NULL;
+    agent->actor.core = virtual->host_share > 0 ? virtual->core : NULL;
     agent->actor.core_share = virtual->host_share;
     sim_actor_set_run(&agent->actor, run, agent);
     agent->listener.actor = &agent->actor;

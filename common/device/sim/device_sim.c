@@ -99,7 +99,8 @@ static void read_profile(sim_device *d)
 static void describe(sim_device *d)
 {
     const sim_profile *p = d->simulation->profile;
-    d->base.info = (device_info){.name = device_sim.name, .compute_type = DTYPE_F32, .simulated = true};
+    d->base.info = (device_info){.name = device_sim.name, .compute_type = DTYPE_F32,
+                                 .narrow = d->simulation->config.precision == SIM_BF16, .simulated = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "virtual, profile %s: %s", p->name,
              p->summary);
 }
@@ -124,6 +125,7 @@ static status sim_open(const device_config *config, device **out)
     TRY_GOTO(rc, join_simulation(d), failed);
     TRY_GOTO(rc, sim_actor_open(d->simulation, &d->host, config->rank, "compute"), failed);
     read_profile(d);
+    d->core = &d->host;
     describe(d);
     d->memory_next = (UINT64_C(1) << ADDRESS_BIT) + ((uint64_t)config->rank << RANK_SHIFT);
     *out = &d->base;
@@ -295,6 +297,16 @@ bool sim_device_is_host(device *d)
 bool sim_address(const void *address)
 {
     return (uintptr_t)address >> ADDRESS_BIT == 1;
+}
+
+void sim_device_slow_down(device *d, double factor)
+{
+    ((sim_device *)d)->slowdown *= factor;
+}
+
+void sim_device_share_core(device *d, device *other)
+{
+    ((sim_device *)d)->core = &((sim_device *)other)->host;
 }
 
 void sim_device_share_interpreter(device *base, int threads)

@@ -52,11 +52,21 @@ int64_t sim_mark_stalled_ns(const device_stream *s, int slot);
 /* Whoever acts now launches something that is no kernel: its time passes. */
 void sim_device_spend_launch(device *d);
 
+/* Kernels take `factor` times as long as they would: of a straggler. */
+void sim_device_slow_down(device *d, double factor);
+
+/* Whoever acts now has an operation done, alone, and waits for it: an agent's work on tensors. */
+void sim_device_spend_op(device *d, const op_desc *op);
+
 /* Launches are calls and tensors lie in the host's memory, as on a CPU. */
 bool sim_device_is_host(device *d);
 
 /* An address of a virtual device's memory, which must not be touched. */
 bool sim_address(const void *address);
+
+/* Agents of `d`, which computes nothing itself, work on the cores of the other one's rank, where cores are short. Before
+ * they are opened; `other` is closed behind them. */
+void sim_device_share_core(device *d, device *other);
 
 /* So many host threads of the rank's process launch under one interpreter lock. 1 at first. */
 void sim_device_share_interpreter(device *d, int threads);

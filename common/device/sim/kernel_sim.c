@@ -162,3 +162,12 @@ sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_sc
     double price = price_of(d, k, scalars) * (d->contends ? k->contention : 1) * d->slowdown * jitter_of(d);
     return d->overhead + (sim_time)llround(price);
 }
+
+void sim_device_spend_op(device *base, const op_desc *op)
+{
+    sim_device *d = (sim_device *)base;
+    const simulation *s = d->simulation;
+    double price = sim_price_op(s->profile, s->config.precision, op) * d->slowdown;
+    if (d->contends) price *= sim_price_contention(s->profile, op->kind);
+    sim_actor_spend(sim_actor_of(d), d->launch + d->overhead + (sim_time)llround(price));
+}

@@ -21,6 +21,7 @@ typedef struct sim_device {
     sim_time launch_alone;                  /* without others under the interpreter's lock */
     bool contends;                          /* kernels are slowed by other ranks of the machine, */
     double slowdown;                        /* and by this factor: this GPU's speed, want of cores */
+    sim_actor *core;                        /* that its agents share: the host's */
     double host_share;                      /* of its agents' work that the compute thread loses, for want of cores */
     bool at_work;                           /* the compute thread, within sim_core_work */
     double overlap_rate;                    /* of compute beside communication: 1 - rho */

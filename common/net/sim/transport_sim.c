@@ -205,21 +205,28 @@ static status copy_frames(sim_message *m, const message_frame *frames, int count
     return STATUS_OK;
 }
 
+/* Servers of their own may be more than ranks: they are counted round. */
+static sim_place host_of(const sim_transport *t)
+{
+    const simulation *s = t->hub->simulation;
+    return simulation_host(s, t->base.options.rank % s->config.world);
+}
+
 /* Ranks that compute on their machine's processor see each other's tensors: messages say where they are. */
 static double bytes_moved(const sim_hub *hub, const sim_transport *t, const sim_message *m)
 {
     const simulation *s = hub->simulation;
     bool on_host = sim_profile_get(s->profile, SIM_SYNCHRONOUS) > 0;
-    bool same = simulation_host(s, t->base.options.rank).machine == simulation_host(s, m->to->base.options.rank).machine;
-    return on_host && same ? 0 : m->bytes;
+    bool same = host_of(t).machine == host_of(m->to).machine;
+    return on_host && same && t->base.options.in_sight ? 0 : m->bytes;
 }
 
 /* The agent's part of a message. */
 static void spend(sim_hub *hub, const sim_way *w, const sim_transport *t, double bytes)
 {
     sim_actor *a = hub->simulation->current;
-    bool copies = simulation_host(hub->simulation, t->base.options.rank).machine !=
-                  simulation_host(hub->simulation, w->to->base.options.rank).machine;
+    bool hides = sim_profile_get(hub->simulation->profile, SIM_SYNCHRONOUS) > 0 && !t->base.options.in_sight;
+    bool copies = hides || host_of(t).machine != host_of(w->to).machine;
     if (a) sim_actor_spend(a, sim_price_message(hub->simulation->profile, copies ? bytes : 0));
 }
 
@@ -340,8 +347,7 @@ static status listen_at(transport *base, const char *url, char *bound, size_t si
 static sim_place place_of(const sim_transport *t)
 {
     const simulation *s = t->hub->simulation;
-    return t->device_memory ? simulation_gpu(s, t->base.options.rank)
-                            : simulation_host(s, t->base.options.rank);
+    return t->device_memory ? simulation_gpu(s, t->base.options.rank) : host_of(t);
 }
 
 static void join(sim_transport *from, int link, sim_transport *to, int there)

@@ -21,6 +21,19 @@ struct nccl_comm {
 
 /* ---- errors ----------------------------------------------------------------------------------- */
 
+static const char *name_of(ncclResult_t code)
+{
+    switch (code) {
+    case ncclUnhandledCudaError: return "ncclUnhandledCudaError";
+    case ncclSystemError: return "ncclSystemError";
+    case ncclInternalError: return "ncclInternalError";
+    case ncclInvalidArgument: return "ncclInvalidArgument";
+    case ncclInvalidUsage: return "ncclInvalidUsage";
+    case ncclRemoteError: return "ncclRemoteError";
+    default: return "ncclResult_t of a later version";
+    }
+}
+
 /* A remote error is another rank's; the rest is this machine's. */
 static status check(const nccl_comm *c, ncclResult_t code, const char *what)
 {
@@ -28,8 +41,8 @@ static status check(const nccl_comm *c, ncclResult_t code, const char *what)
     if (code == ncclSuccess || code == ncclInProgress) return STATUS_OK;
     gethostname(host, sizeof host - 1);
     const char *more = c->library.last_error(c->comm);
-    return fail(code == ncclRemoteError ? STATUS_PEER : STATUS_SYSTEM, "rank %d on %s, GPU %d: NCCL, %s: %s%s%s",
-                c->rank, host, c->device->gpu, what, c->library.error_text(code), more && more[0] ? ": " : "",
+    return fail(code == ncclRemoteError ? STATUS_PEER : STATUS_SYSTEM, "rank %d on %s, GPU %d: NCCL, %s: %s (%s)%s%s",
+                c->rank, host, c->device->gpu, what, c->library.error_text(code), name_of(code), more && more[0] ? ": " : "",
                 more ? more : "");
 }
 

@@ -61,6 +61,7 @@ typedef struct shm_description {
     int32_t kind, op, type, root, tag;
     int64_t count;
     shm_place in, out;
+    int64_t arrived_ns; /* when it was offered; all ranks share the machine's clock */
 } shm_description;
 
 /* A member's part of a lane, followed by two inline areas and a staging area. */
@@ -217,11 +218,12 @@ static inline uint64_t shm_everyone(const shm_lane *lane)
 void shm_charge(shm_lane *lane, int64_t bytes, bool own_message, bool follows);
 /* What is waited for is there: whether the link has carried it. */
 bool shm_is_due(shm_lane *lane, int64_t now_ns);
-/* The same for the whole of a finished call, where its steps were not charged; false: nothing is to be waited for. */
-bool shm_charge_call(shm_lane *lane, int64_t now_ns);
+/* The same for the whole of a finished call for which all had arrived at `arrived_ns`, where its steps were not
+ * charged; false: nothing is to be waited for. */
+bool shm_charge_call(shm_lane *lane, int64_t arrived_ns);
 
 /* shm_mode.c: what a call exposes to its peers, and round by round which part of it. */
-shm_description shm_describe(const shm_lane *lane);
+shm_description shm_describe(const shm_lane *lane, int64_t now_ns);
 bool shm_fits_inline(const shm_lane *lane);
 /* Whether all that peers touch lies alike in windows: the same on every rank. */
 bool shm_can_be_in_place(const shm_lane *lane);

@@ -104,8 +104,9 @@ static status stalled(const shm_lane *lane)
 
 /* ---- a call ----------------------------------------------------------------------------------- */
 
-static void begin_call(shm_lane *lane, int64_t now_ns)
+static void begin_call(shm_lane *lane)
 {
+    int64_t now_ns = clock_now_ns(); /* a call may have been posted since the caller looked */
     uint64_t sequence = lane->completed + 1;
     lane->call = &queued(lane, sequence)->call;
     lane->in = view_of(&lane->call->in, lane->call->type);
@@ -119,7 +120,7 @@ static void begin_call(shm_lane *lane, int64_t now_ns)
         shm_first_round(lane);
         shm_copy_in(lane);
     }
-    lane->members[lane->me].slot->calls[sequence & 1] = shm_describe(lane);
+    lane->members[lane->me].slot->calls[sequence & 1] = shm_describe(lane, now_ns);
     shm_publish(lane, 1, shm_everyone(lane));
     shm_await(lane, 1, shm_everyone(lane));
     lane->phase = SHM_ARRIVING;
@@ -127,7 +128,8 @@ static void begin_call(shm_lane *lane, int64_t now_ns)
 
 static void leave(shm_lane *lane, int64_t now_ns)
 {
-    queued(lane, lane->completed + 1)->times.finished_ns = now_ns;
+    collective_times *times = &queued(lane, lane->completed + 1)->times;
+    times->finished_ns = now_ns > times->started_ns ? now_ns : times->started_ns;
     shm_count_traffic(lane);
     lane->phase = SHM_IDLE;
     lane->completed++;
@@ -135,7 +137,7 @@ static void leave(shm_lane *lane, int64_t now_ns)
 
 static void end_call(shm_lane *lane, int64_t now_ns)
 {
-    if (shm_charge_call(lane, now_ns))
+    if (shm_charge_call(lane, queued(lane, lane->completed + 1)->times.started_ns))
         lane->phase = SHM_LEAVING;
     else
         leave(lane, now_ns);
@@ -151,10 +153,21 @@ static void begin_round(shm_lane *lane)
     shm_await(lane, lane->step, shm_everyone(lane));
 }
 
+/* The same moment on all ranks, however late one of them gets a processor to notice it. */
+static int64_t last_arrival_ns(const shm_lane *lane)
+{
+    int64_t last = 0;
+    for (int m = 0; m < lane->size; m++) {
+        int64_t arrived = lane->members[m].slot->calls[(lane->completed + 1) & 1].arrived_ns;
+        if (arrived > last) last = arrived;
+    }
+    return last;
+}
+
 static status all_have_arrived(shm_lane *lane, int64_t now_ns)
 {
     TRY(check_same_call(lane));
-    queued(lane, lane->completed + 1)->times.started_ns = now_ns;
+    queued(lane, lane->completed + 1)->times.started_ns = last_arrival_ns(lane);
     if (lane->mode == SHM_INLINE) {
         shm_run_inline(lane);
         end_call(lane, now_ns);
@@ -181,7 +194,7 @@ static status advance(shm_lane *lane, int64_t now_ns)
     lane->since_ns = now_ns;
     switch (lane->phase) {
     case SHM_IDLE:
-        begin_call(lane, now_ns);
+        begin_call(lane);
         return STATUS_OK;
     case SHM_ARRIVING:
         return all_have_arrived(lane, now_ns);
@@ -216,7 +229,7 @@ status shm_lane_post(collective_group *group, const collective_call *call, colle
     if (lane->posted - lane->completed == (uint64_t)lane->queue_size) return STATUS_AGAIN;
     *queued(lane, ++lane->posted) = (shm_queued){.call = *call};
     *out = (collective_ticket){index, lane->posted};
-    if (lane->phase == SHM_IDLE) begin_call(lane, clock_now_ns());
+    if (lane->phase == SHM_IDLE) begin_call(lane);
     return STATUS_OK;
 }
 

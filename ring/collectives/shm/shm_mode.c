@@ -9,7 +9,7 @@ static shm_place place_of(const shm_lane *lane, const buffer_view *view, int64_t
     return place;
 }
 
-shm_description shm_describe(const shm_lane *lane)
+shm_description shm_describe(const shm_lane *lane, int64_t now_ns)
 {
     const collective_call *c = lane->call;
     shm_description d = {.kind = c->kind,
@@ -19,7 +19,8 @@ shm_description shm_describe(const shm_lane *lane)
                          .tag = c->tag,
                          .count = c->count,
                          .in = {.window = SHM_NO_WINDOW},
-                         .out = {.window = SHM_NO_WINDOW}};
+                         .out = {.window = SHM_NO_WINDOW},
+                         .arrived_ns = now_ns};
     if (lane->mode == SHM_INLINE) return d;
     bool part = c->kind == COLLECTIVE_GATHER;
     d.in = place_of(lane, &lane->in, part ? collective_part_count(c->count, lane->size, lane->me) : c->count);

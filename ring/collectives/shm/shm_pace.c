@@ -7,7 +7,9 @@
  *     2 (n-1) latency + 2 (n-1)/n bytes / bandwidth
  *
  * The direct form moves the same bytes in one message to and from every peer at once: reduce-scatter and
- * all-gather, two latencies. It is charged as a whole when it is done, and so is every other call. */
+ * all-gather, two latencies. It is charged as a whole, from the moment when all ranks have arrived: what the
+ * ranks read of each other's memory in the meantime is what the network carries, and sums are taken as it
+ * comes in. Every other call is charged alike. */
 #include "ring/collectives/shm/shm_internal.h"
 
 static net_adapter *adapter_of(const shm_lane *lane)
@@ -31,12 +33,12 @@ void shm_charge(shm_lane *lane, int64_t bytes, bool own_message, bool follows)
 }
 
 /* The way in is free at in_ns; what is on its way already follows without a gap, whenever it was noticed. */
-static int64_t carry(shm_lane *lane, int64_t now_ns)
+static int64_t carry(shm_lane *lane, int64_t ready_ns)
 {
     net_adapter *a = adapter_of(lane);
     int64_t ns = net_link_occupied_ns(&a->link, lane->charge_bytes);
     int64_t begin = atomic_load_explicit(&a->in_ns, memory_order_relaxed);
-    if (!lane->was_there && now_ns > begin) begin = now_ns;
+    if (!lane->was_there && ready_ns > begin) begin = ready_ns;
     if (lane->charge_latency) begin += a->link.latency_ns;
     atomic_store_explicit(&a->in_ns, begin + ns, memory_order_relaxed);
     return begin + ns;
@@ -58,11 +60,11 @@ static int depth(const shm_lane *lane)
     return twice && lane->mode != SHM_INLINE ? 2 : 1;
 }
 
-bool shm_charge_call(shm_lane *lane, int64_t now_ns)
+bool shm_charge_call(shm_lane *lane, int64_t arrived_ns)
 {
     if (!is_emulated(lane) || lane->algorithm == &shm_algorithm_ring) return false;
     shm_await(lane, lane->step, 0);
     shm_charge(lane, shm_busier_way_bytes(lane), true, false);
-    lane->due_ns = carry(lane, now_ns) + (depth(lane) - 1) * adapter_of(lane)->link.latency_ns;
+    lane->due_ns = carry(lane, arrived_ns) + (depth(lane) - 1) * adapter_of(lane)->link.latency_ns;
     return true;
 }

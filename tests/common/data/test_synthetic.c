@@ -30,7 +30,7 @@ static void synthetic_values_are_those_documented(void **state)
     assert_string_equal(words(text, dataset_input(set, DATA_TRAIN, 3, pixels), 27, 1), synthetic_pixels);
     assert_int_equal(label_of(set, DATA_TRAIN, 3), SYNTHETIC_CLASS);
     assert_int_equal(dataset_describe(set)->samples[DATA_TRAIN], 50000);
-    assert_int_equal(dataset_describe(set)->samples[DATA_TEST], 10000);
+    assert_int_equal(dataset_describe(set)->samples[DATA_TEST], 1000);
     dataset_close(&set);
 
     data_form next = {

@@ -78,12 +78,25 @@ double op_tolerance_in(const op_desc *op, dtype type, device_precision precision
     return exact + (precision == DEVICE_PRECISION_TF32 ? 8 * 0x1p-10 : 16 * 0x1p-9);
 }
 
+double op_tolerance_of_storage(const op_desc *op)
+{
+    bool rounds = op->kind == OP_layernorm_forward || op->kind == OP_batchnorm_backward ||
+                  op_class_of(op->kind) == OP_CLASS_ATTENTION;
+    return rounds ? 16 * 0x1p-9 : 0;
+}
+
 int64_t op_first_difference(const double *found, const double *expected, int64_t count, double tolerance)
+{
+    return op_first_difference_stored(found, expected, count, tolerance, 0);
+}
+
+int64_t op_first_difference_stored(const double *found, const double *expected, int64_t count, double tolerance,
+                                   double relative)
 {
     double squares = 0;
     for (int64_t i = 0; i < count; i++) squares += expected[i] * expected[i];
     double allowed = tolerance * fmax(sqrt(squares / (double)count), SCALE_FLOOR);
     for (int64_t i = 0; i < count; i++)
-        if (!(fabs(found[i] - expected[i]) <= allowed)) return i;
+        if (!(fabs(found[i] - expected[i]) <= allowed + relative * fabs(expected[i]))) return i;
     return -1;
 }

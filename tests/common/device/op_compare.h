@@ -13,8 +13,15 @@ double op_tolerance(const op_desc *op, dtype type);
  * what cuDNN writes), all other operations what they have in float32. */
 double op_tolerance_in(const op_desc *op, dtype type, device_precision precision);
 
+/* More, where activations are stored as bfloat16 and the operation rounds on its way: sums that LayerNorm stores and
+ * reads again, the gradient of BatchNorm's residual, attention's factors. */
+double op_tolerance_of_storage(const op_desc *op);
+
 /* The first element of `found` that is further than `tolerance` times the root mean square of `expected`
  * (at least SCALE_FLOOR) from it, -1 if there is none. NaN agrees with nothing. */
 int64_t op_first_difference(const double *found, const double *expected, int64_t count, double tolerance);
+/* Likewise, with `relative` of each element allowed besides: 2^-8, a unit in the last place, for bfloat16. */
+int64_t op_first_difference_stored(const double *found, const double *expected, int64_t count, double tolerance,
+                                   double relative);
 
 #endif

@@ -1,5 +1,7 @@
 #include "tests/common/device/op_runner.h"
 
+#include "common/reduce/half.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -7,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* Around every tensor; as float or double the bytes are NaN. */
+/* Around every tensor; as bfloat16, float or double the bytes are NaN. */
 enum { GUARD_BYTES = 64, GUARD_VALUE = 0xff };
 
 void must(status rc)
@@ -15,8 +17,36 @@ void must(status rc)
     if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
 }
 
+/* Updates and what passes over arenas know no narrow tensors. */
+static bool has_activations(const op_case *c)
+{
+    op_kind kind = c->steps[0].op.kind;
+    return op_class_of(kind) != OP_CLASS_OPTIMIZER && kind != OP_divide && kind != OP_fill;
+}
+
+/* All but W and B, and the gradients of parameters, statistics and regression's targets. */
+bool op_runner_is_narrow(const op_runner *r, int tensor)
+{
+    static const char *const wide[] = {"mean", "invstd", "running_mean", "running_var", "lse", "targets"};
+    const case_tensor *t = &r->c->tensors[tensor];
+    if (!device_get_info(r->device)->narrow || t->type != CASE_COMPUTE || !has_activations(r->c)) return false;
+    if (t->parameter) return strcmp(t->name, "w") == 0 || strcmp(t->name, "b") == 0;
+    for (size_t i = 0; i < sizeof wide / sizeof wide[0]; i++)
+        if (strcmp(t->name, wide[i]) == 0) return false;
+    return !t->layout_of;
+}
+
+void op_runner_round(const op_runner *r, case_state *state)
+{
+    case_state_round(state, device_get_info(r->device)->compute_type);
+    for (int i = 1; i <= r->c->tensor_count; i++)
+        for (int64_t j = 0; state->values[i] && op_runner_is_narrow(r, i) && j < r->c->tensors[i].count; j++)
+            state->values[i][j] = bf16_to_float(bf16_from_float((float)state->values[i][j]));
+}
+
 static dtype type_on(const op_runner *r, int tensor)
 {
+    if (op_runner_is_narrow(r, tensor)) return DTYPE_BF16;
     switch (r->c->tensors[tensor].type) {
     case CASE_F64:
         return DTYPE_F64;
@@ -61,6 +91,7 @@ void op_runner_open(device *d, const op_case *c, op_runner *r)
     for (int i = 0; i < c->step_count; i++) {
         op_desc op = c->steps[i].op;
         op.type = device_get_info(d)->compute_type;
+        op.narrow = device_get_info(d)->narrow && has_activations(c);
         int layout = c->steps[i].layout;
         must(device_prepare(d, &op, layout ? &r->layouts[layout] : NULL, &r->kernels[i]));
         size_t workspace = device_kernel_workspace(r->kernels[i]);
@@ -85,6 +116,8 @@ static void to_type(dtype type, const double *from, void *to, int64_t count)
             ((double *)to)[i] = from[i];
         else if (type == DTYPE_F32)
             ((float *)to)[i] = (float)from[i];
+        else if (type == DTYPE_BF16)
+            ((uint16_t *)to)[i] = bf16_from_float((float)from[i]);
         else if (type == DTYPE_I32)
             ((int32_t *)to)[i] = (int32_t)from[i];
         else
@@ -99,6 +132,8 @@ static void from_type(dtype type, const void *from, double *to, int64_t count)
             to[i] = ((const double *)from)[i];
         else if (type == DTYPE_F32)
             to[i] = ((const float *)from)[i];
+        else if (type == DTYPE_BF16)
+            to[i] = bf16_to_float(((const uint16_t *)from)[i]);
         else if (type == DTYPE_I32)
             to[i] = ((const int32_t *)from)[i];
         else
@@ -112,22 +147,51 @@ static const device_layout *layout_of(const op_runner *r, int tensor)
     return parameter && !r->layouts[parameter].plain ? &r->layouts[parameter] : NULL;
 }
 
+/* Layouts are of the device's compute type; a narrow copy is laid out like what it copies. */
+static void pack(const op_runner *r, int tensor, const double *values, void *to)
+{
+    dtype type = device_get_info(r->device)->compute_type;
+    int64_t count = r->c->tensors[tensor].count;
+    void *plain = malloc((size_t)(count * dtype_size(type))), *packed = malloc((size_t)(count * dtype_size(type)));
+    double *wide = malloc((size_t)count * sizeof *wide);
+    assert_true(plain && packed && wide);
+    to_type(type, values, plain, count);
+    must(device_layout_pack(r->device, layout_of(r, tensor), plain, packed));
+    from_type(type, packed, wide, count);
+    to_type(type_on(r, tensor), wide, to, count);
+    free(plain);
+    free(packed);
+    free(wide);
+}
+
+static void unpack(const op_runner *r, int tensor, const void *from, double *values)
+{
+    dtype type = device_get_info(r->device)->compute_type;
+    int64_t count = r->c->tensors[tensor].count;
+    void *plain = malloc((size_t)(count * dtype_size(type))), *packed = malloc((size_t)(count * dtype_size(type)));
+    assert_true(plain && packed);
+    from_type(type_on(r, tensor), from, values, count);
+    to_type(type, values, packed, count);
+    must(device_layout_unpack(r->device, layout_of(r, tensor), packed, plain));
+    from_type(type, plain, values, count);
+    free(plain);
+    free(packed);
+}
+
 void op_runner_load(op_runner *r, const case_state *state)
 {
     for (int i = 1; i <= r->c->tensor_count; i++) {
         if (r->c->tensors[i].base) continue;
         size_t bytes = bytes_of(r, i), whole = bytes + 2 * GUARD_BYTES;
-        char *plain = malloc(bytes), *image = malloc(whole);
-        assert_true(plain && image);
-        to_type(type_on(r, i), state->values[i], plain, r->c->tensors[i].count);
+        char *image = malloc(whole);
+        assert_true(image);
         memset(image, GUARD_VALUE, whole);
         if (layout_of(r, i))
-            must(device_layout_pack(r->device, layout_of(r, i), plain, image + GUARD_BYTES));
+            pack(r, i, state->values[i], image + GUARD_BYTES);
         else
-            memcpy(image + GUARD_BYTES, plain, bytes);
+            to_type(type_on(r, i), state->values[i], image + GUARD_BYTES, r->c->tensors[i].count);
         must(device_upload(r->stream, r->memory[i].data, image, DTYPE_U8, DTYPE_U8, (int64_t)whole));
         must(device_stream_synchronize(r->stream));
-        free(plain);
         free(image);
     }
 }
@@ -161,18 +225,16 @@ void op_runner_store(op_runner *r, case_state *state)
     for (int i = 1; i <= r->c->tensor_count; i++) {
         if (r->c->tensors[i].base) continue;
         size_t bytes = bytes_of(r, i), whole = bytes + 2 * GUARD_BYTES;
-        char *plain = malloc(bytes), *image = malloc(whole);
-        assert_true(plain && image);
+        char *image = malloc(whole);
+        assert_true(image);
         must(device_download(r->stream, image, r->memory[i].data, DTYPE_U8, DTYPE_U8, (int64_t)whole));
         must(device_stream_synchronize(r->stream));
         check_guard(r, i, image, "before");
         check_guard(r, i, image + GUARD_BYTES + bytes, "behind");
         if (layout_of(r, i))
-            must(device_layout_unpack(r->device, layout_of(r, i), image + GUARD_BYTES, plain));
+            unpack(r, i, image + GUARD_BYTES, state->values[i]);
         else
-            memcpy(plain, image + GUARD_BYTES, bytes);
-        from_type(type_on(r, i), plain, state->values[i], r->c->tensors[i].count);
-        free(plain);
+            from_type(type_on(r, i), image + GUARD_BYTES, state->values[i], r->c->tensors[i].count);
         free(image);
     }
 }

@@ -45,13 +45,17 @@ static bool writes(const op_case *c, int step, int tensor)
     return false;
 }
 
-static void compare_written(const op_case *c, int step, int tensor, const case_state *found,
-                            const case_state *expected, dtype type, int precision)
+static void compare_written(const op_runner *r, int step, int tensor, const case_state *found,
+                            const case_state *expected, int precision)
 {
+    const op_case *c = r->c;
+    dtype type = device_get_info(r->device)->compute_type;
     const op_desc *op = &c->steps[step].op;
     const case_tensor *t = &c->tensors[tensor];
     double tolerance = t->type == CASE_I32 || t->type == CASE_U8 ? 0 : op_tolerance_in(op, type, (device_precision)precision);
-    int64_t i = op_first_difference(found->values[tensor], expected->values[tensor], t->used, tolerance);
+    if (device_get_info(r->device)->narrow && t->type == CASE_COMPUTE) tolerance += op_tolerance_of_storage(op);
+    int64_t i = op_first_difference_stored(found->values[tensor], expected->values[tensor], t->used, tolerance,
+                                           op_runner_is_narrow(r, tensor) ? 0x1p-8 : 0);
     if (i >= 0)
         fail_msg("%s of %s: %s[%lld] is %.9g, the reference has %.9g", op_name(op->kind), c->name, t->name,
                  (long long)i, found->values[tensor][i], expected->values[tensor][i]);
@@ -71,7 +75,6 @@ static void operations_agree_with_the_reference(void **context)
     const setting_test *test = *context;
     const op_case *c = test->c;
     device *tested = device_at(test->setting), *oracle = device_at(0);
-    dtype type = device_get_info(tested)->compute_type;
     op_runner on_tested, on_oracle;
     case_state before, found, again, expected;
     case_state *const states[] = {&before, &found, &again, &expected};
@@ -79,14 +82,14 @@ static void operations_agree_with_the_reference(void **context)
     op_runner_open(oracle, c, &on_oracle);
     for (int i = 0; i < 4; i++) case_state_open(c, states[i]);
     for (int step = 0; step < c->step_count; step++) {
-        case_state_round(&before, type);
+        op_runner_round(&on_tested, &before);
         run_step(&on_oracle, step, &before, &expected);
         run_step(&on_tested, step, &before, &found);
         run_step(&on_tested, step, &before, &again);
         for (int i = 1; i <= c->tensor_count; i++) {
             if (c->tensors[i].base) continue;
             if (writes(c, step, i))
-                compare_written(c, step, i, &found, &expected, type, device_settings[test->setting].precision);
+                compare_written(&on_tested, step, i, &found, &expected, device_settings[test->setting].precision);
             else
                 compare_untouched(c, step, i, &found, &before);
             size_t used = (size_t)c->tensors[i].used * sizeof(double);

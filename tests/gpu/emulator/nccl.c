@@ -32,7 +32,7 @@ typedef struct world {
 
 struct emulated_comm {
     world *world;
-    int rank, looks;
+    int rank, looks, calls;
 };
 
 static struct {
@@ -124,9 +124,20 @@ static void compute(world *w)
                   combine(first->op, load(w->result + i, type), load((const char *)w->calls[r].in + i, type)));
 }
 
+/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: that rank's call of that number fails. */
+static ncclResult_t fault_of(ncclComm_t comm)
+{
+    int rank, number, code;
+    const char *fault = getenv("EMULATED_NCCL_FAULT");
+    if (!fault || sscanf(fault, "%d:%d:%d", &rank, &number, &code) != 3) return ncclSuccess;
+    return comm->rank == rank && ++comm->calls == number ? (ncclResult_t)code : ncclSuccess;
+}
+
 static ncclResult_t call(ncclComm_t comm, contribution c)
 {
     world *w = comm->world;
+    ncclResult_t fault = fault_of(comm);
+    if (fault != ncclSuccess) return fault;
     ncclResult_t code = ncclRemoteError;
     emulator_open_memory();
     pthread_mutex_lock(&all.lock);
@@ -176,7 +187,7 @@ static ncclResult_t join(ncclComm_t *out, uint64_t id, int size, int rank)
         free(comm);
         return ncclInvalidArgument;
     }
-    *comm = (struct emulated_comm){w, rank, 0};
+    *comm = (struct emulated_comm){.world = w, .rank = rank};
     *out = comm;
     return ncclInProgress;
 }
@@ -220,7 +231,12 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 const char *ncclGetErrorString(ncclResult_t code)
 {
-    return code == ncclInvalidUsage ? "ranks make different calls" : "a rank has given up";
+    switch (code) {
+    case ncclUnhandledCudaError: return "unhandled cuda error";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInvalidUsage: return "ranks make different calls";
+    default: return "a rank has given up";
+    }
 }
 
 const char *ncclGetLastError(ncclComm_t comm)

@@ -4,6 +4,7 @@
 #include "tests/gpu/emulator/memory.h"
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,25 @@ static int count_gpus(void)
     return count ? atoi(count) : 1;
 }
 
+/* EMULATED_DRIVER: one that is too old for the run-time library, or whose two halves differ. */
+static cudaError_t state_of_driver(void)
+{
+    const char *driver = getenv("EMULATED_DRIVER");
+    if (!driver) return cudaSuccess;
+    return strcmp(driver, "old") == 0 ? cudaErrorInsufficientDriver : cudaErrorSystemDriverMismatch;
+}
+
+/* EMULATED_LOST: the GPU is lost when streams of the process have been waited for so many times. As with CUDA, every
+ * later call says so, too. */
+static cudaError_t state_of_gpu(bool wait)
+{
+    static int waits;
+    const char *limit = getenv("EMULATED_LOST");
+    if (!limit) return cudaSuccess;
+    int so_far = wait ? __atomic_add_fetch(&waits, 1, __ATOMIC_RELAXED) : __atomic_load_n(&waits, __ATOMIC_RELAXED);
+    return so_far > atoi(limit) ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int number)
 {
     return number >= 0 && number < count_gpus() ? cudaSuccess : cudaErrorInvalidValue;
@@ -38,18 +58,30 @@ cudaError_t cudaGetLastError(void)
 
 const char *cudaGetErrorString(cudaError_t code)
 {
-    return code == cudaErrorMemoryAllocation ? "out of memory" : "error of the emulator";
+    switch (code) {
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorSystemDriverMismatch: return "system has unsupported display driver / cuda driver combination";
+    case cudaErrorLaunchFailure: return "unspecified launch failure";
+    default: return "error of the emulator";
+    }
 }
 
 const char *cudaGetErrorName(cudaError_t code)
 {
-    return code == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorInvalidValue";
+    switch (code) {
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
+    case cudaErrorSystemDriverMismatch: return "cudaErrorSystemDriverMismatch";
+    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    default: return "cudaErrorInvalidValue";
+    }
 }
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = count_gpus();
-    return cudaSuccess;
+    *count = state_of_driver() == cudaSuccess ? count_gpus() : 0;
+    return state_of_driver();
 }
 
 cudaError_t cudaDriverGetVersion(int *version)
@@ -64,6 +96,18 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int number)
     (void)number;
     *out = (struct cudaDeviceProp){.name = "emulator", .major = 9};
     return cudaMemGetInfo(&available, &out->totalGlobalMem);
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *possible, int gpu, int peer)
+{
+    *possible = gpu != peer;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    (void)peer;
+    return flags == 0 ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaDeviceSynchronize(void)
@@ -98,10 +142,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     return cudaSuccess;
 }
 
+/* As CUDA has it, a captured stream can be neither waited for nor given the driver's memory operations; timing events
+ * are refused, too, since they would be of the record. */
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    (void)s;
-    return cudaSuccess;
+    return s->capture ? cudaErrorInvalidValue : state_of_gpu(true);
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *out)
@@ -124,9 +169,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
-    (void)s;
+    if (s && s->capture) return cudaErrorInvalidValue;
     e->at_ns = clock_now_ns();
-    return cudaSuccess;
+    return state_of_gpu(false);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
@@ -151,7 +196,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 
 CUresult cuStreamWaitValue64_v2(CUstream s, CUdeviceptr address, uint64_t value, unsigned flags)
 {
-    (void)s, (void)flags;
+    (void)flags;
+    if (s->capture) return CUDA_ERROR_NOT_SUPPORTED;
     uint64_t *at = (uint64_t *)(uintptr_t)address;
     while ((int64_t)(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0) sched_yield();
     return CUDA_SUCCESS;
@@ -159,7 +205,8 @@ CUresult cuStreamWaitValue64_v2(CUstream s, CUdeviceptr address, uint64_t value,
 
 CUresult cuStreamWriteValue64_v2(CUstream s, CUdeviceptr address, uint64_t value, unsigned flags)
 {
-    (void)s, (void)flags;
+    (void)flags;
+    if (s->capture) return CUDA_ERROR_NOT_SUPPORTED;
     __atomic_store_n((uint64_t *)(uintptr_t)address, value, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }

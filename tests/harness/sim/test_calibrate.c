@@ -30,6 +30,9 @@ static void a_calibration_is_a_profile_whose_constants_say_so(void **context)
                      .pack_gbs = 12,
                      .host_sum_gbs = 17,
                      .copy_gbs = 7,
+                     .message_us = 12,
+                     .message_copy_gbs = 9,
+                     .wake_us = 3,
                      .allreduce_us = 2,
                      .allreduce_gbs = 6};
     static const struct {
@@ -41,6 +44,7 @@ static void a_calibration_is_a_profile_whose_constants_say_so(void **context)
                  {SIM_KAPPA, 0, 1},           {SIM_HOST_CORES, 0, 8},        {SIM_RANK_THREADS, 0, 3},
                  {SIM_HOST_MEMORY, 0, 30},    {SIM_HOST_PACK, 0, 12},        {SIM_HOST_SUM, 0, 17},
                  {SIM_HOST_COPY, 0, 7},       {SIM_PCIE, 0, 6},              {SIM_NCCL_BASE_RING, 2, 2},
+                 {SIM_MESSAGE_TIME, 0, 12},   {SIM_MESSAGE_COPY, 0, 9},      {SIM_WAKE_TIME, 0, 3},
                  {SIM_GEMM_FORWARD, 0, 0.25}, {SIM_GEMM_FORWARD, 1, 0.25}};
     char folder[] = "calibrated-XXXXXX", path[64];
     sim_profile *p;

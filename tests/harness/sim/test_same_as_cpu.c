@@ -8,6 +8,7 @@
 #include "harness/sim/virtual_job.h"
 #include "harness/train/local_ranks.h"
 #include "models/models.h"
+#include "ps/server/server_process.h"
 #include "tests/harness/sim/recorder.h"
 
 #include <setjmp.h>
@@ -19,7 +20,7 @@
 
 #include <cmocka.h>
 
-enum { STEPS = 3, RANKS_MOST = 4 };
+enum { STEPS = 3, RANKS_MOST = 4, MEMBERS_MOST = 8 };
 
 static const model_options models[] = {
     {.name = "resnet18", .image = 32},
@@ -41,8 +42,14 @@ typedef struct job {
     data_options data;
     _Alignas(16) char options[ENGINE_OPTIONS_SIZE];
     board *board;
-    ledger ledgers[2][RANKS_MOST]; /* on the CPU, virtual */
+    ledger ledgers[2][MEMBERS_MOST]; /* on the CPU, virtual; behind the ranks' those of servers of their own */
+    int members;                     /* ranks and such servers */
 } job;
+
+/* An option of the engine beside its policy. */
+typedef struct setting {
+    const char *name, *value;
+} setting;
 
 static void must(status rc)
 {
@@ -50,17 +57,21 @@ static void must(status rc)
 }
 
 /* What is timing's on the CPU is taken away: keys go in the order in which they are ready. */
-static void set_options(job *j)
+static void set_options(job *j, const setting *settings)
 {
     option_binding binding = {.table = engine_table[j->engine]->options, .storage = j->options};
     if (!binding.table) return;
     must(options_defaults(&binding, 1));
     if (j->engine == ENGINE_PS && strcmp(j->policy, "dp") != 0)
         must(options_set(&binding, 1, "priority", "fifo"));
+    for (; settings && settings->name; settings++)
+        must(options_set(&binding, 1, settings->name, settings->value));
 }
 
-static void open_job(job *j, const model_options *model, int world, int engine, const char *policy)
+static void open_job(job *j, const model_options *model, int world, int engine, const char *policy,
+                     const setting *settings)
 {
+    int servers = 0;
     data_form form;
     *j = (job){.world = world, .engine = engine, .policy = policy, .data = {.batch = 2}};
     must(model_build(model, &j->model));
@@ -69,7 +80,10 @@ static void open_job(job *j, const model_options *model, int world, int engine, 
     must(dataset_open(&config, &j->set));
     j->optimizer = optimizer_defaults(OPTIMIZER_SGD);
     j->optimizer.momentum = 0.9;
-    set_options(j);
+    set_options(j, settings);
+    must(engine_servers(engine, j->options, policy, world, &servers));
+    j->members = world + servers;
+    assert_true(j->members <= MEMBERS_MOST);
 }
 
 static void close_job(job *j)
@@ -96,9 +110,56 @@ static status open_source(const job *j, int rank, const trainer *t, batch_source
     return batches_open(&config, out);
 }
 
+typedef struct server_exchange {
+    local_ranks *group;
+    int member;
+} server_exchange;
+
+static status exchange_offers(void *context, sync_blob mine, const sync_blob **offers)
+{
+    const server_exchange *x = context;
+    return local_ranks_exchange(x->group, x->member, mine, offers);
+}
+
+/* A server of its own, with what harness/run/server.c gives it. */
+static status serve(local_ranks *group, int member, job *j)
+{
+    device_config device_of = {.name = "cpu", .rank = member, .world = j->world, .threads = 1};
+    nn_program_config program_of = {.batch = j->data.batch, .mode = NN_TRAIN, .type = DTYPE_F32, .world = j->world};
+    server_exchange x = {group, member};
+    ps_server_context c = {.index = member - j->world,
+                           .world = j->world,
+                           .job_token = 77,
+                           .ledger = &j->ledgers[0][member],
+                           .options = j->options,
+                           .policy = j->policy,
+                           .stall_timeout_ns = 60 * NS_PER_S,
+                           .exchange = exchange_offers,
+                           .exchange_context = &x};
+    sync_requirements needs = {0};
+    nn_program *program = NULL;
+    status rc;
+    TRY_GOTO(rc, engine_table[j->engine]->requirements(j->options, j->policy, j->world, &needs), out);
+    param_set_config params_of = {.param_kind = needs.param_kind};
+    TRY_GOTO(rc, device_open(&device_of, &c.device), out);
+    TRY_GOTO(rc, nn_program_compile(j->model, &program_of, &program), out);
+    c.program = program;
+    TRY_GOTO(rc, param_set_open(c.device, j->model, program, &params_of, &c.params), out);
+    TRY_GOTO(rc, optimizer_open(c.device, &j->optimizer, DTYPE_F32, c.params->arena_elements, j->model->parameter_elements,
+                                c.ledger, &c.optimizer), out);
+    rc = ps_server_main(&c);
+out:
+    optimizer_close(&c.optimizer);
+    param_set_close(&c.params);
+    nn_program_free(&program);
+    device_close(&c.device);
+    return rc;
+}
+
 static status run_rank(local_ranks *group, int rank, void *context)
 {
     job *j = context;
+    if (rank >= j->world) return serve(group, rank, j);
     trainer_config config = {.rank = rank,
                              .world = j->world,
                              .job_token = 77,
@@ -125,7 +186,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
     }
     TRY_GOTO(rc, trainer_settle(t), out);
     j->ledgers[0][rank] = *trainer_ledger(t);
-    rc = local_ranks_barrier(group);
+    rc = j->members == j->world ? local_ranks_barrier(group) : STATUS_OK; /* servers wait for its end */
 out:
     if (source) batch_source_close(&source);
     trainer_close(&t);
@@ -135,7 +196,7 @@ out:
 static void run_on_cpu(job *j)
 {
     must(board_create(77, j->world, &j->board));
-    must(local_ranks_run(j->world, run_rank, j));
+    must(local_ranks_run(j->members, run_rank, j));
     board_close(&j->board);
 }
 
@@ -144,6 +205,13 @@ static void run_on_cpu(job *j)
 static status keep_ledger(void *context, int rank, trainer *t)
 {
     ((job *)context)->ledgers[1][rank] = *trainer_ledger(t);
+    return STATUS_OK;
+}
+
+static status keep_server(void *context, int server, const ledger *l)
+{
+    job *j = context;
+    j->ledgers[1][j->world + server] = *l;
     return STATUS_OK;
 }
 
@@ -159,7 +227,7 @@ static void run_virtually(job *j, const char *profile)
                                  .optimizer = &j->optimizer,
                                  .stall_timeout_ns = 60 * NS_PER_S,
                                  .steps = STEPS};
-    virtual_job_observer observer = {.context = j, .finished = keep_ledger};
+    virtual_job_observer observer = {.context = j, .finished = keep_ledger, .served = keep_server};
     must(virtual_job_run(&config, &observer));
 }
 
@@ -178,6 +246,7 @@ static void check_classes(const job *j, int rank, const char *what, const int64_
 static void check_ledgers(const job *j, int rank)
 {
     const ledger *cpu = &j->ledgers[0][rank], *sim = &j->ledgers[1][rank];
+    assert_true(cpu->total.peak > 0);
     int64_t found[2][LEDGER_CLASS_COUNT], expected[2][LEDGER_CLASS_COUNT];
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {
         found[0][c] = sim->classes[c].current, expected[0][c] = cpu->classes[c].current;
@@ -233,21 +302,21 @@ static void check_sequences(const job *j, const recorded *sim, int sim_count, co
                      describe(&cpu[i], expected, sizeof expected));
 }
 
-static void compare_devices(const model_options *model, int world, int engine, const char *policy,
-                            const char *profile)
+static void compare_with(const model_options *model, int world, int engine, const char *policy, const setting *settings,
+                         const char *profile)
 {
     job *j = calloc(1, sizeof *j);
     recorded *cpu = calloc(RECORDER_MOST, sizeof *cpu), *sim = calloc(RECORDER_MOST, sizeof *sim);
     int cpu_count, sim_count;
     assert_true(j && cpu && sim);
-    open_job(j, model, world, engine, policy);
+    open_job(j, model, world, engine, policy, settings);
     recorder_start();
     run_on_cpu(j);
     memcpy(cpu, recorder_stop(&cpu_count), RECORDER_MOST * sizeof *cpu);
     recorder_start();
     run_virtually(j, profile);
     memcpy(sim, recorder_stop(&sim_count), RECORDER_MOST * sizeof *sim);
-    for (int r = 0; r < world; r++) check_ledgers(j, r);
+    for (int r = 0; r < j->members; r++) check_ledgers(j, r);
     assert_true(cpu_count > 0);
     if (strcmp(policy, "async") == 0 || strcmp(policy, "ssp") == 0) { /* who is answered when is timing's */
         sort_answers(cpu, cpu_count);
@@ -258,6 +327,12 @@ static void compare_devices(const model_options *model, int world, int engine, c
     free(j);
     free(cpu);
     free(sim);
+}
+
+static void compare_devices(const model_options *model, int world, int engine, const char *policy,
+                            const char *profile)
+{
+    compare_with(model, world, engine, policy, NULL, profile);
 }
 
 static void compare_all(int engine)
@@ -280,6 +355,32 @@ static void every_policy_of_the_parameter_server_is_the_same(void **context)
     compare_all(ENGINE_PS);
 }
 
+static void servers_of_their_own_are_the_same(void **context)
+{
+    (void)context;
+    static const char *const policies[] = {"sync", "ssp", "async"}, *const servers[] = {"1", "2", "3"};
+    for (int p = 0; p < 3; p++)
+        for (int m = 0; m < 2; m++) {
+            const setting own[] = {{"server-placement", "own"}, {"servers", servers[p]}, {NULL, NULL}};
+            compare_with(&models[m], 2, ENGINE_PS, policies[p], own, p == 0 ? "cpu" : NULL);
+        }
+}
+
+/* From its second step on: before, gradients travel whole. */
+static void powersgd_is_the_same(void **context)
+{
+    (void)context;
+    static const char *const policies[] = {"ddp", "apex", "ddp-2019"};
+    for (int p = 0; p < 3; p++)
+        for (int m = 0; m < 2; m++) {
+            const setting hook[] = {{"comm-hook", "powersgd"},
+                                    {"powersgd-start", "1"},
+                                    {"powersgd-rank", p ? "1" : "2"},
+                                    {NULL, NULL}};
+            compare_with(&models[m], p == 0 ? 4 : 2, ENGINE_RING, policies[p], hook, p == 2 ? "cpu" : NULL);
+        }
+}
+
 static void the_profile_makes_no_difference(void **context)
 {
     (void)context;
@@ -293,6 +394,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_policy_of_the_ring_is_the_same),
         cmocka_unit_test(every_policy_of_the_parameter_server_is_the_same),
+        cmocka_unit_test(servers_of_their_own_are_the_same),
+        cmocka_unit_test(powersgd_is_the_same),
         cmocka_unit_test(the_profile_makes_no_difference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,11 +109,11 @@ static int free_of_charge(sim_override *out)
     return count;
 }
 
-static virtual_figures *measure_links(int world, int servers, int64_t steps)
+static virtual_figures *measure_links(int world, int servers, const char *placement, int64_t steps)
 {
     sim_override overrides[FREE];
     char count[24];
-    const char *settings[] = {count, "priority=fifo", NULL};
+    const char *settings[] = {count, placement, "priority=fifo", NULL};
     snprintf(count, sizeof count, "servers=%d", servers);
     virtual_workload w = workload("v100-pcie-10gbe", world, "sync");
     w.model = (model_options){.name = "vgg16", .image = 32, .classes = 10};
@@ -125,13 +125,12 @@ static virtual_figures *measure_links(int world, int servers, int64_t steps)
     return measure(&w);
 }
 
-/* Every worker but the one beside the server pushes P through its link, and gets P back through it. */
-static void a_single_servers_time_grows_with_the_workers(void **context)
+/* Every worker but the one on the server's machine pushes P through its link, and gets P back through it. */
+static void check_growth(const char *placement)
 {
-    (void)context;
     double parameters = 0, first = 0;
     for (int world = 2; world <= 5; world++) {
-        virtual_figures *f = measure_links(world, 1, 3);
+        virtual_figures *f = measure_links(world, 1, placement, 3);
         if (world == 2)
             parameters = (double)f->ledgers[1].classes[LEDGER_GRADIENTS].current, first = f->step_ms;
         double ms =
@@ -143,12 +142,19 @@ static void a_single_servers_time_grows_with_the_workers(void **context)
     }
 }
 
+static void a_single_servers_time_grows_with_the_workers(void **context)
+{
+    (void)context;
+    check_growth("server-placement=rank");
+    check_growth("server-placement=own");
+}
+
 /* k = n servers beside the ranks move what a ring moves: 2 (n - 1) / n P out of every rank. */
 static void a_sharded_server_moves_the_bytes_of_a_ring(void **context)
 {
     (void)context;
     for (int world = 2; world <= 4; world += 2) {
-        virtual_figures *ps[2] = {measure_links(world, world, 2), measure_links(world, world, 3)};
+        virtual_figures *ps[2] = {measure_links(world, world, "server-placement=rank", 2), measure_links(world, world, "server-placement=rank", 3)};
         virtual_workload w = workload("v100-pcie-10gbe", world, "flat");
         w.model = (model_options){.name = "vgg16", .image = 32, .classes = 10};
         virtual_figures *ring = measure(&w);

@@ -95,6 +95,44 @@ static void calls_take_what_the_link_takes_and_end_well(void **state)
         ranks_run_well(cases[i].ranks, rank_of_case, &(link_rank){&cases[i], values});
 }
 
+typedef struct starts {
+    int64_t (*started)[2]; /* by rank: of both calls */
+} starts;
+
+static status note_when_calls_started(rank_context *context, collective_world *world, collective_group *group)
+{
+    const starts *s = context->shared;
+    float x[64] = {0};
+    (void)world;
+    for (int i = 0; i < 2; i++) {
+        collective_call call = {.kind = COLLECTIVE_ALL_REDUCE, .type = DTYPE_F32, .count = 64, .in = {.base = x},
+                                .out = {.base = x}};
+        collective_ticket ticket;
+        TRY(collective_post(group, &call, &ticket));
+        TRY(ranks_wait(group, ticket));
+        s->started[context->rank][i] = collective_get_times(group, ticket).started_ns;
+    }
+    return STATUS_OK;
+}
+
+static status rank_that_notes(rank_context *context)
+{
+    collective_config config = ranks_config(context);
+    config.link = emulated;
+    return ranks_in_world(context, "direct", &config, note_when_calls_started);
+}
+
+/* The link begins to carry a call when the last rank has come, not when this rank got a processor to see it. */
+static void a_call_starts_at_the_same_moment_on_all_ranks(void **state)
+{
+    (void)state;
+    static int64_t started[4][2];
+    ranks_run_well(4, rank_that_notes, &(starts){started});
+    for (int rank = 1; rank < 4; rank++)
+        for (int i = 0; i < 2; i++) assert_int_equal(started[rank][i], started[0][i]);
+    assert_true(started[0][1] >= started[0][0] + emulated.latency_ns);
+}
+
 static void mpi_cannot_be_paced_and_says_so(void **state)
 {
     (void)state;
@@ -111,6 +149,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_take_what_the_link_takes_and_end_well),
+        cmocka_unit_test(a_call_starts_at_the_same_moment_on_all_ranks),
         cmocka_unit_test(mpi_cannot_be_paced_and_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,7 @@
  *
  * A block has a row of LANES threads for each row of its tile; a thread computes every LANES-th score of the
  * row and owns every LANES-th column of the result. */
-#include "common/device/cuda/module/kernel.cuh"
+#include "common/device/cuda/module/attention.cuh"
 
 constexpr int LANES = 8, MOST_WIDTH = 128;
 
@@ -12,25 +12,9 @@ template <int WIDTH> struct tile_sizes {
     static constexpr int TILE = WIDTH <= 64 ? 32 : 16, THREADS = TILE * LANES, OWN = WIDTH / LANES, SCORES = TILE / LANES;
 };
 
-/* Rows of one head, `stride` apart. */
-struct head_rows {
-    const float *data;
-    int64_t stride;
-};
-
-__device__ static head_rows head_of(const float *data, int64_t stride, const attention_attributes &a)
-{
-    return {data + (int64_t)blockIdx.z * a.sequence * stride + (int64_t)blockIdx.y * a.width, stride};
-}
-
-__device__ static int64_t lse_of_head(const attention_attributes &a)
-{
-    return ((int64_t)blockIdx.z * a.heads + blockIdx.y) * a.sequence;
-}
-
 /* Rows [first, first + TILE) into shared memory, zero behind the last row and column. */
 template <int WIDTH, int TILE>
-__device__ void load_tile(float (*tile)[WIDTH + 1], head_rows rows, int64_t first, const attention_attributes &a)
+__device__ void load_tile(float (*tile)[WIDTH + 1], head_rows<const float> rows, int64_t first, const attention_attributes &a)
 {
     for (int i = threadIdx.x; i < TILE * WIDTH; i += TILE * LANES) {
         int64_t row = first + i / WIDTH, column = i % WIDTH;
@@ -56,11 +40,6 @@ __device__ static float row_maximum(float value)
 {
     for (int lane = LANES / 2; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lane));
     return value;
-}
-
-__device__ static bool sees(const attention_attributes &a, int64_t query, int64_t key)
-{
-    return query < a.sequence && key < a.sequence && (!a.causal || key <= query);
 }
 
 /* ---- forward ---------------------------------------------------------------------------------- */
@@ -112,20 +91,6 @@ __global__ void forward_kernel(attention_attributes a, float scale, const float 
 }
 
 /* ---- backward --------------------------------------------------------------------------------- */
-
-/* delta = dout . out, a warp a row of a head */
-__global__ static void delta_kernel(attention_attributes a, int64_t rows, const float *out, const float *dout,
-                                    float *delta)
-{
-    int64_t i = global_thread() / WARP, lane = threadIdx.x % WARP;
-    if (i >= rows) return;
-    int64_t query = i % a.sequence, head = i / a.sequence % a.heads, batch = i / (a.sequence * a.heads);
-    int64_t at = ((batch * a.sequence + query) * a.heads + head) * a.width;
-    float sum = 0;
-    for (int64_t c = lane; c < a.width; c += WARP) sum = fmaf(out[at + c], dout[at + c], sum);
-    sum = warp_sum(sum);
-    if (lane == 0) delta[i] = sum;
-}
 
 struct attention_gradient {
     attention_attributes a;
@@ -265,12 +230,9 @@ static status backward_wide(const cuda_kernel *k, cudaStream_t s, const attentio
 
 static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
 {
-    constexpr int THREADS = 128;
     const attention_attributes *a = &k->base.op.u.attention;
-    int64_t rows = a->batch * a->heads * a->sequence;
     float *delta = (float *)workspace;
-    TRY(launch(k, s, delta_kernel, dim3((unsigned)ceil_div(rows, THREADS / WARP)), dim3(THREADS), *a, rows,
-               (const float *)o[ATT_BWD_OUT], (const float *)o[ATT_BWD_DOUT], delta));
+    TRY(launch_delta<float>(k, s, o, delta));
     attention_gradient g = {*a, 1.0f / sqrtf((float)a->width), (const float *)o[ATT_BWD_Q], (const float *)o[ATT_BWD_K],
                             (const float *)o[ATT_BWD_V], (const float *)o[ATT_BWD_DOUT],
                             (const float *)o[ATT_BWD_LSE], delta};
@@ -279,6 +241,7 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_attention_forward = {check_width, forward, nullptr};
-const cuda_kernel_entry cuda_attention_backward = {prepare_backward, backward, nullptr};
+const cuda_kernel_entry cuda_attention_forward = {check_width, by_storage<forward, cuda_attention_forward_narrow>, nullptr};
+const cuda_kernel_entry cuda_attention_backward = {
+    prepare_backward, by_storage<backward, cuda_attention_backward_narrow>, nullptr};
 }

@@ -1,56 +1,87 @@
 /* Sums over the rows of a matrix [rows, c], for each column: biases' gradients, statistics of channels.
  *
- * Two passes: blocks of 32 columns by 8 rows walk through a part of the rows each and leave a partial sum a
- * column in the workspace; then one thread a column adds the parts in order and hands the sums on. A thread
- * adds in float32, everything behind it in float64. */
+ * Two passes. Blocks of COLUMN_THREADS threads walk through a part of the rows each: a thread owns V neighbouring
+ * columns, as many threads as the columns need (a warp at most) lie beside each other, and the rest go down the rows;
+ * a partial sum a column and part is left in the workspace. Then a block a warp of columns adds the parts. A thread
+ * adds in float32, everything behind it in float64, and every order follows from the shape. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 #define COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 
 #include "common/device/cuda/module/kernel.cuh"
 
-constexpr int COLUMN_LANES = 8, COLUMN_LEAST_ROWS = 64, COLUMN_MOST_PARTS = 256, COLUMN_MOST_SUMS = 2;
+/* Enough blocks for the largest GPUs, and rows enough for a thread to have several loads under way. */
+constexpr int COLUMN_THREADS = 256, COLUMN_MOST_BLOCKS = 1024, COLUMN_LEAST_ROWS = 8, COLUMN_ADDERS = 16,
+              COLUMN_MOST_SUMS = 2;
 
-static inline int64_t column_parts(int64_t rows)
+/* Threads side by side, of V columns each. */
+static inline int column_width(int64_t c, int v)
 {
-    int64_t parts = ceil_div(rows, COLUMN_LEAST_ROWS);
-    return parts < COLUMN_MOST_PARTS ? (parts > 0 ? parts : 1) : COLUMN_MOST_PARTS;
+    int width = 1;
+    while (width < WARP && width * v < c) width *= 2;
+    return width;
 }
 
-/* Bytes that `sums` sums a column need. */
+static inline int64_t column_parts(int64_t rows, int64_t c, int v)
+{
+    int width = column_width(c, v);
+    int64_t beside = ceil_div(c, (int64_t)width * v), down = COLUMN_THREADS / width;
+    int64_t parts = ceil_div(rows, down * COLUMN_LEAST_ROWS), most = COLUMN_MOST_BLOCKS / beside;
+    if (most < 1) most = 1;
+    return parts < 1 ? 1 : parts < most ? parts : most;
+}
+
+/* Bytes that `sums` sums a column need, whatever V a launch takes. */
 static inline size_t column_workspace(int64_t rows, int64_t c, int sums)
 {
-    return (size_t)(column_parts(rows) * c * sums) * sizeof(double);
+    int64_t most = 1;
+    for (int v = 1; v <= 8; v *= 2)
+        if (column_parts(rows, c, v) > most) most = column_parts(rows, c, v);
+    return (size_t)(most * c * sums) * sizeof(double);
 }
 
-/* `terms` has SUMS and at(row, column, out): adds the row's terms to out[SUMS]. */
+/* `terms` has SUMS, V and at(row, column, out): adds the row's terms of columns [column, column + V) to
+ * out[SUMS][V]. V divides c. */
 template <typename Terms>
 __global__ void column_partial(Terms terms, int64_t rows, int64_t c, int64_t rows_a_part, double *parts)
 {
-    __shared__ double lanes[COLUMN_LANES][Terms::SUMS][WARP];
-    int64_t column = (int64_t)blockIdx.x * WARP + threadIdx.x;
+    constexpr int SUMS = Terms::SUMS, V = Terms::V;
+    __shared__ double lanes[SUMS * V * COLUMN_THREADS];
+    int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
     int64_t begin = (int64_t)blockIdx.y * rows_a_part;
     int64_t end = begin + rows_a_part < rows ? begin + rows_a_part : rows;
-    float sums[Terms::SUMS] = {};
-    if (column < c)
-        for (int64_t row = begin + threadIdx.y; row < end; row += COLUMN_LANES) terms.at(row, column, sums);
-    for (int i = 0; i < Terms::SUMS; i++) lanes[threadIdx.y][i][threadIdx.x] = sums[i];
+    int thread = (int)(threadIdx.y * blockDim.x + threadIdx.x);
+    float sums[SUMS][V] = {};
+    if (column < c) {
+#pragma unroll 4
+        for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) terms.at(row, column, sums);
+    }
+    for (int i = 0; i < SUMS; i++)
+        for (int v = 0; v < V; v++) lanes[(i * V + v) * COLUMN_THREADS + thread] = sums[i][v];
     __syncthreads();
-    if (threadIdx.y > 0 || column >= c) return;
-    for (int i = 0; i < Terms::SUMS; i++) {
+    for (int at = (int)threadIdx.y; at < SUMS * V && column < c; at += (int)blockDim.y) {
         double total = 0;
-        for (int lane = 0; lane < COLUMN_LANES; lane++) total += lanes[lane][i][threadIdx.x];
-        parts[((int64_t)blockIdx.y * Terms::SUMS + i) * c + column] = total;
+        for (int lane = 0; lane < (int)blockDim.y; lane++)
+            total += lanes[at * COLUMN_THREADS + lane * (int)blockDim.x + (int)threadIdx.x];
+        parts[((int64_t)blockIdx.y * SUMS + at / V) * c + column + at % V] = total;
     }
 }
 
 /* `finish` has SUMS and take(column, sums[SUMS]). */
 template <typename Finish> __global__ void column_finish(Finish finish, int64_t c, int64_t count, const double *parts)
 {
-    int64_t column = global_thread();
+    __shared__ double lanes[COLUMN_ADDERS][Finish::SUMS][WARP];
+    int64_t column = (int64_t)blockIdx.x * WARP + threadIdx.x;
     double sums[Finish::SUMS] = {};
-    if (column >= c) return;
-    for (int64_t part = 0; part < count; part++)
-        for (int i = 0; i < Finish::SUMS; i++) sums[i] += parts[(part * Finish::SUMS + i) * c + column];
+    if (column < c) {
+#pragma unroll 4
+        for (int64_t part = threadIdx.y; part < count; part += COLUMN_ADDERS)
+            for (int i = 0; i < Finish::SUMS; i++) sums[i] += parts[(part * Finish::SUMS + i) * c + column];
+    }
+    for (int i = 0; i < Finish::SUMS; i++) lanes[threadIdx.y][i][threadIdx.x] = sums[i];
+    __syncthreads();
+    if (threadIdx.y > 0 || column >= c) return;
+    for (int i = 0; i < Finish::SUMS; i++)
+        for (int lane = 1; lane < COLUMN_ADDERS; lane++) sums[i] += lanes[lane][i][threadIdx.x];
     finish.take(column, sums);
 }
 
@@ -59,23 +90,25 @@ status column_sums(const cuda_kernel *k, cudaStream_t s, Terms terms, Finish fin
                    double *workspace)
 {
     static_assert(Terms::SUMS == Finish::SUMS, "as many sums are taken as are made");
-    int64_t parts = column_parts(rows);
-    dim3 grid((unsigned)ceil_div(c, WARP), (unsigned)parts);
-    TRY(launch(k, s, column_partial<Terms>, grid, dim3(WARP, COLUMN_LANES), terms, rows, c, ceil_div(rows, parts),
-               workspace));
-    constexpr int THREADS = 128;
-    return launch(k, s, column_finish<Finish>, dim3((unsigned)ceil_div(c, THREADS)), dim3(THREADS), finish, c, parts,
-                  workspace);
+    int64_t parts = column_parts(rows, c, Terms::V);
+    int width = column_width(c, Terms::V);
+    dim3 grid((unsigned)ceil_div(c, (int64_t)width * Terms::V), (unsigned)parts);
+    TRY(launch(k, s, column_partial<Terms>, grid, dim3((unsigned)width, (unsigned)(COLUMN_THREADS / width)), terms, rows,
+               c, ceil_div(rows, parts), workspace));
+    return launch(k, s, column_finish<Finish>, dim3((unsigned)ceil_div(c, WARP)), dim3(WARP, COLUMN_ADDERS), finish, c,
+                  parts, workspace);
 }
 
 /* Sums of the columns of x, for a bias's gradient. */
-struct plain_terms {
-    static constexpr int SUMS = 1;
-    const float *x;
+template <typename T, int PACK> struct plain_terms {
+    static constexpr int SUMS = 1, V = PACK;
+    const T *x;
     int64_t c;
-    __device__ void at(int64_t row, int64_t column, float *sums) const
+    __device__ void at(int64_t row, int64_t column, float (*sums)[V]) const
     {
-        sums[0] += x[row * c + column];
+        float values[V];
+        load_pack<V>(x + row * c + column, values);
+        for (int v = 0; v < V; v++) sums[0][v] += values[v];
     }
 };
 
@@ -88,5 +121,16 @@ struct write_sum {
         out[column] = (float)((add ? out[column] : 0.0) + sums[0]);
     }
 };
+
+/* out (+)= the sums of x's columns. */
+template <typename T>
+status sum_columns(const cuda_kernel *k, cudaStream_t s, const T *x, float *out, bool add, int64_t rows, int64_t c,
+                   void *workspace)
+{
+    constexpr int V = wide_pack<T>();
+    if (c % V == 0 && (uintptr_t)x % 16 == 0)
+        return column_sums(k, s, plain_terms<T, V>{x, c}, write_sum{out, add}, rows, c, (double *)workspace);
+    return column_sums(k, s, plain_terms<T, 1>{x, c}, write_sum{out, add}, rows, c, (double *)workspace);
+}
 
 #endif

@@ -28,7 +28,7 @@ static status prepare(cuda_kernel *k)
     k->state = plan;
     k->base.workspace = cudnn_conv_workspace(plan);
     bool sums_bias = k->base.op.kind == OP_conv2d_backward_weights && a->bias;
-    size_t columns = sums_bias ? column_workspace(a->n * a->p * a->q, a->k, plain_terms::SUMS) : 0;
+    size_t columns = sums_bias ? column_workspace(a->n * a->p * a->q, a->k, write_sum::SUMS) : 0;
     if (columns > k->base.workspace) k->base.workspace = columns;
     return STATUS_OK;
 }
@@ -36,22 +36,22 @@ static status prepare(cuda_kernel *k)
 /* ---- own products ----------------------------------------------------------------------------- */
 
 /* x as a matrix: a row an output pixel (n, p, q), a column a position (r, s, c) of its window. */
-struct windows {
-    const float *x;
+template <typename T> struct windows {
+    const T *x;
     conv2d_attributes a;
     __device__ float at(int64_t pixel, int64_t position) const
     {
         int64_t c = position % a.c, s = position / a.c % a.s, r = position / (a.c * a.s);
         int64_t q = pixel % a.q, p = pixel / a.q % a.p, n = pixel / (a.q * a.p);
         int64_t h = p * a.stride + r - a.pad, w = q * a.stride + s - a.pad;
-        return h < 0 || h >= a.h || w < 0 || w >= a.w ? 0 : x[((n * a.h + h) * a.w + w) * a.c + c];
+        return h < 0 || h >= a.h || w < 0 || w >= a.w ? 0 : load(x + ((n * a.h + h) * a.w + w) * a.c + c);
     }
 };
 
 /* dy as a matrix: a row an input pixel (n, h, w), a column (r, s, k); zero where no window has the pixel at
  * that position. */
-struct covering_windows {
-    const float *dy;
+template <typename T> struct covering_windows {
+    const T *dy;
     conv2d_attributes a;
     __device__ float at(int64_t pixel, int64_t position) const
     {
@@ -61,80 +61,100 @@ struct covering_windows {
         if (p < 0 || q < 0 || p % a.stride || q % a.stride) return 0;
         p /= a.stride;
         q /= a.stride;
-        return p >= a.p || q >= a.q ? 0 : dy[((n * a.p + p) * a.q + q) * a.k + k];
+        return p >= a.p || q >= a.q ? 0 : load(dy + ((n * a.p + p) * a.q + q) * a.k + k);
     }
 };
 
 /* Weights k, r, s, c as a matrix of rows (r, s, k) and columns c. */
-struct turned_weights {
-    const float *w;
+template <typename T> struct turned_weights {
+    const T *w;
     int64_t k, c, window; /* r s */
     __device__ float at(int64_t position, int64_t channel) const
     {
-        return w[(position % k * window + position / k) * c + channel];
+        return load(w + (position % k * window + position / k) * c + channel);
     }
 };
 
-struct store_with_bias {
-    float *y;
-    const float *bias; /* may be NULL */
+template <typename T> struct store_with_bias {
+    T *y;
+    const T *bias; /* may be NULL */
     int64_t columns;
     __device__ void take(int64_t i, int64_t j, float sum) const
     {
-        y[i * columns + j] = bias ? sum + bias[j] : sum;
+        store(y + i * columns + j, bias ? sum + load(bias + j) : sum);
     }
 };
 
-__global__ static void add_bias(int64_t count, int64_t k, const float *bias, float *y)
+template <typename T> __global__ static void add_bias(int64_t count, int64_t k, const T *bias, T *y)
 {
-    for (int64_t i = global_thread(); i < count; i += grid_threads()) y[i] += bias[i % k];
+    for (int64_t i = global_thread(); i < count; i += grid_threads()) store(y + i, load(y + i) + load(bias + i % k));
 }
 
 /* ---- the operations --------------------------------------------------------------------------- */
 
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
+/* X: the type of x; T: of the other activations, W and B. */
+template <typename X, typename T> static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const *o)
 {
     const conv2d_attributes *a = &k->base.op.u.conv2d;
     int64_t pixels = a->n * a->p * a->q, depth = a->r * a->s * a->c;
-    const float *x = (const float *)o[CONV_FWD_X], *w = (const float *)o[CONV_FWD_W];
-    const float *b = a->bias ? (const float *)o[CONV_FWD_B] : nullptr;
-    float *y = (float *)o[CONV_FWD_Y];
-    if (!plan_of(k))
-        return product(k, s, windows{x, *a}, strided{w, 1, depth}, store_with_bias{y, b, a->k}, pixels, a->k, depth);
-    TRY(cudnn_conv_run(plan_of(k), s, x, w, y, false, workspace));
-    if (!b) return STATUS_OK;
-    return launch(k, s, add_bias, dim3(blocks_for(pixels * a->k, THREADS)), dim3(THREADS), pixels * a->k, a->k, b, y);
+    const T *b = a->bias ? (const T *)o[CONV_FWD_B] : nullptr;
+    return product(k, s, windows<X>{(const X *)o[CONV_FWD_X], *a}, strided<T>{(const T *)o[CONV_FWD_W], 1, depth},
+                   store_with_bias<T>{(T *)o[CONV_FWD_Y], b, a->k}, pixels, a->k, depth);
 }
 
+template <typename T>
+static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
+{
+    const conv2d_attributes *a = &k->base.op.u.conv2d;
+    int64_t count = a->n * a->p * a->q * a->k;
+    if (!plan_of(k)) return k->base.op.wide_x ? forward_product<float, T>(k, s, o) : forward_product<T, T>(k, s, o);
+    TRY(cudnn_conv_run(plan_of(k), s, o[CONV_FWD_X], o[CONV_FWD_W], o[CONV_FWD_Y], false, workspace));
+    if (!a->bias) return STATUS_OK;
+    return launch(k, s, add_bias<T>, dim3(blocks_for(count, THREADS)), dim3(THREADS), count, a->k,
+                  (const T *)o[CONV_FWD_B], (T *)o[CONV_FWD_Y]);
+}
+
+template <typename T>
 static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
 {
     const conv2d_attributes *a = &k->base.op.u.conv2d;
-    const float *dy = (const float *)o[CONV_BWD_DATA_DY], *w = (const float *)o[CONV_BWD_DATA_W];
-    float *dx = (float *)o[CONV_BWD_DATA_DX];
+    const T *dy = (const T *)o[CONV_BWD_DATA_DY], *w = (const T *)o[CONV_BWD_DATA_W];
+    T *dx = (T *)o[CONV_BWD_DATA_DX];
     if (plan_of(k)) return cudnn_conv_run(plan_of(k), s, w, dy, dx, false, workspace);
-    return product(k, s, covering_windows{dy, *a}, turned_weights{w, a->k, a->c, a->r * a->s},
-                   store_plain{dx, a->c, false}, a->n * a->h * a->w, a->c, a->r * a->s * a->k);
+    return product(k, s, covering_windows<T>{dy, *a}, turned_weights<T>{w, a->k, a->c, a->r * a->s},
+                   store_plain<T>{dx, a->c, false}, a->n * a->h * a->w, a->c, a->r * a->s * a->k);
 }
 
+template <typename X, typename T>
+static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const *o, bool add)
+{
+    const conv2d_attributes *a = &k->base.op.u.conv2d;
+    int64_t pixels = a->n * a->p * a->q, depth = a->r * a->s * a->c;
+    return product(k, s, strided<T>{(const T *)o[CONV_BWD_WEIGHTS_DY], 1, a->k},
+                   windows<X>{(const X *)o[CONV_BWD_WEIGHTS_X], *a},
+                   store_plain<float>{(float *)o[CONV_BWD_WEIGHTS_DW], depth, add}, a->k, depth, pixels);
+}
+
+template <typename T>
 static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
                                void *workspace)
 {
     const conv2d_attributes *a = &k->base.op.u.conv2d;
-    int64_t pixels = a->n * a->p * a->q, depth = a->r * a->s * a->c;
     bool add = cuda_accumulates(k, scalars);
-    const float *x = (const float *)o[CONV_BWD_WEIGHTS_X], *dy = (const float *)o[CONV_BWD_WEIGHTS_DY];
-    float *dw = (float *)o[CONV_BWD_WEIGHTS_DW];
     if (plan_of(k))
-        TRY(cudnn_conv_run(plan_of(k), s, x, dy, dw, add, workspace));
+        TRY(cudnn_conv_run(plan_of(k), s, o[CONV_BWD_WEIGHTS_X], o[CONV_BWD_WEIGHTS_DY], o[CONV_BWD_WEIGHTS_DW], add,
+                           workspace));
     else
-        TRY(product(k, s, strided{dy, 1, a->k}, windows{x, *a}, store_plain{dw, depth, add}, a->k, depth, pixels));
+        TRY(k->base.op.wide_x ? (weights_product<float, T>(k, s, o, add)) : (weights_product<T, T>(k, s, o, add)));
     if (!a->bias) return STATUS_OK;
-    return column_sums(k, s, plain_terms{dy, a->k}, write_sum{(float *)o[CONV_BWD_WEIGHTS_DB], add}, pixels, a->k,
-                       (double *)workspace);
+    return sum_columns(k, s, (const T *)o[CONV_BWD_WEIGHTS_DY], (float *)o[CONV_BWD_WEIGHTS_DB], add,
+                       a->n * a->p * a->q, a->k, workspace);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_conv2d_forward = {prepare, forward, release};
-const cuda_kernel_entry cuda_conv2d_backward_data = {prepare, backward_data, release};
-const cuda_kernel_entry cuda_conv2d_backward_weights = {prepare, backward_weights, release};
+const cuda_kernel_entry cuda_conv2d_forward = {prepare, by_storage<forward<float>, forward<bf16>>, release};
+const cuda_kernel_entry cuda_conv2d_backward_data = {prepare, by_storage<backward_data<float>, backward_data<bf16>>,
+                                                     release};
+const cuda_kernel_entry cuda_conv2d_backward_weights = {
+    prepare, by_storage<backward_weights<float>, backward_weights<bf16>>, release};
 }

@@ -1,7 +1,6 @@
 /* Packing: copies of a range of elements that convert, and divide on the way; sums of two ranges. */
 #include "common/device/cuda/module/kernel.cuh"
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 constexpr int THREADS = 256;
@@ -37,6 +36,8 @@ extern "C" status cuda_convert(device_stream *s, void *to, dtype to_type, const 
                                                           cudaMemcpyDefault, ((cuda_stream *)s)->stream), "copy");
     if (from_type == DTYPE_F32 && to_type == DTYPE_F32) return convert<float, float>(s, to, from, count, divisor);
     if (from_type == DTYPE_F32 && to_type == DTYPE_F16) return convert<__half, float>(s, to, from, count, divisor);
+    if (from_type == DTYPE_F32 && to_type == DTYPE_BF16 && divisor == 1)
+        return cuda_round(d, ((cuda_stream *)s)->stream, count, (const float *)from, to);
     if (from_type == DTYPE_F32 && to_type == DTYPE_BF16)
         return convert<__nv_bfloat16, float>(s, to, from, count, divisor);
     if (from_type == DTYPE_F16 && to_type == DTYPE_F32) return convert<float, __half>(s, to, from, count, divisor);

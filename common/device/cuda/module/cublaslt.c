@@ -56,8 +56,15 @@ void cublaslt_close(cuda_device *d)
     d->cublaslt = NULL;
 }
 
-static cublasComputeType_t compute_type(const cuda_device *d)
+static cudaDataType_t data_type(dtype type)
 {
+    return type == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+/* Factors of bfloat16 are multiplied as they are. */
+static cublasComputeType_t compute_type(const cuda_device *d, const cublaslt_shape *shape)
+{
+    if (shape->in == DTYPE_BF16) return CUBLAS_COMPUTE_32F;
     switch ((device_precision)d->base.config.precision) {
     case DEVICE_PRECISION_TF32:
         return CUBLAS_COMPUTE_32F_FAST_TF32;
@@ -79,18 +86,18 @@ static status make_desc(cublaslt_product *p)
     cublasLtEpilogue_t epilogue = s->relu   ? (s->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU)
                                   : s->bias ? CUBLASLT_EPILOGUE_BIAS
                                             : CUBLASLT_EPILOGUE_DEFAULT;
-    TRY(check(p->device, t->desc_create(&p->desc, compute_type(p->device), CUDA_R_32F), "cublasLtMatmulDescCreate"));
+    TRY(check(p->device, t->desc_create(&p->desc, compute_type(p->device, s), CUDA_R_32F), "cublasLtMatmulDescCreate"));
     static const char what[] = "cublasLtMatmulDescSetAttribute";
     TRY(check(p->device, t->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a), what));
     TRY(check(p->device, t->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b), what));
     return check(p->device, t->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue), what);
 }
 
-static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, int64_t rows, int64_t columns)
+static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, dtype type, int64_t rows, int64_t columns)
 {
     if (*out) table_of(d)->layout_destroy(*out);
     *out = NULL;
-    return check(d, table_of(d)->layout_create(out, CUDA_R_32F, (uint64_t)rows, (uint64_t)columns, rows),
+    return check(d, table_of(d)->layout_create(out, data_type(type), (uint64_t)rows, (uint64_t)columns, rows),
                  "cublasLtMatrixLayoutCreate");
 }
 
@@ -130,9 +137,9 @@ static status use_rows(cublaslt_product *p, int64_t rows, bool *found)
 {
     const cublaslt_shape *s = &p->shape;
     int64_t n = s->varying == CUBLASLT_N ? rows : s->n, k = s->varying == CUBLASLT_K ? rows : s->k;
-    TRY(make_layout(p->device, &p->a, s->transpose_a ? k : s->m, s->transpose_a ? s->m : k));
-    TRY(make_layout(p->device, &p->b, s->transpose_b ? n : k, s->transpose_b ? k : n));
-    TRY(make_layout(p->device, &p->d, s->m, n));
+    TRY(make_layout(p->device, &p->a, s->in, s->transpose_a ? k : s->m, s->transpose_a ? s->m : k));
+    TRY(make_layout(p->device, &p->b, s->in, s->transpose_b ? n : k, s->transpose_b ? k : n));
+    TRY(make_layout(p->device, &p->d, s->out, s->m, n));
     p->rows = rows;
     return find_algorithm(p, found);
 }
@@ -171,7 +178,7 @@ size_t cublaslt_workspace(const cublaslt_product *p)
     return p ? WORKSPACE_BYTES : 0;
 }
 
-status cublaslt_run(cublaslt_product *p, cudaStream_t s, const float *a, const float *b, const float *bias, float *d,
+status cublaslt_run(cublaslt_product *p, cudaStream_t s, const void *a, const void *b, const void *bias, void *d,
                     int64_t rows, bool add, void *workspace)
 {
     const cublaslt_table *t = table_of(p->device);
@@ -225,8 +232,8 @@ size_t cublaslt_workspace(const cublaslt_product *product)
     return 0;
 }
 
-status cublaslt_run(cublaslt_product *product, cudaStream_t s, const float *a, const float *b, const float *bias,
-                    float *d, int64_t rows, bool add, void *workspace)
+status cublaslt_run(cublaslt_product *product, cudaStream_t s, const void *a, const void *b, const void *bias,
+                    void *d, int64_t rows, bool add, void *workspace)
 {
     (void)product, (void)s, (void)a, (void)b, (void)bias, (void)d, (void)rows, (void)add, (void)workspace;
     return fail(STATUS_INTERNAL, "this module was built without cuBLASLt");

@@ -12,7 +12,8 @@ typedef struct cublaslt_shape {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
     cublaslt_varying varying;
-    bool bias, relu; /* added to each column, [m]; then max(0, x) */
+    bool bias, relu; /* added to each column, [m], of d's type; then max(0, x) */
+    dtype in, out;   /* of a and b, of d: float32, or bfloat16; sums are of float32 */
 } cublaslt_shape;
 
 typedef struct cublaslt_product cublaslt_product;
@@ -28,7 +29,7 @@ void cublaslt_release(cublaslt_product **product);
 size_t cublaslt_workspace(const cublaslt_product *product);
 
 /* With `rows` in place of the varying dimension. `add`: d = d + product. */
-status cublaslt_run(cublaslt_product *product, cudaStream_t s, const float *a, const float *b, const float *bias,
-                    float *d, int64_t rows, bool add, void *workspace);
+status cublaslt_run(cublaslt_product *product, cudaStream_t s, const void *a, const void *b, const void *bias,
+                    void *d, int64_t rows, bool add, void *workspace);
 
 #endif

@@ -1,7 +1,7 @@
 /* The inside of the module. For this folder, and for ring/collectives/nccl, which is part of the module.
  *
- * Storage is float32 everywhere; `precision` says in what matrix products multiply. Threads: a device
- * belongs to its rank's thread; streams and fences may be used by another one (the agent), each stream by
+ * Storage is float32, but for activations and weights of products where op_desc.narrow; `precision` says in
+ * what matrix products multiply. Threads: a device belongs to its rank's thread; streams and fences may be used by another one (the agent), each stream by
  * one thread at a time. Every entry from outside makes the GPU current for the calling thread. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
@@ -137,6 +137,11 @@ status cuda_convert(device_stream *s, void *to, dtype to_type, const void *from,
                     int64_t count, double divisor);
 status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 status cuda_clear(device_stream *s, void *data, size_t bytes);
+
+/* cast_cuda.cu */
+status cuda_round(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to_bf16);
+/* to = from, or to += from. */
+status cuda_widen(const cuda_device *d, cudaStream_t s, int64_t count, const void *from_bf16, float *to, bool add);
 
 #define CUDA_ENTRY(name, class) extern const cuda_kernel_entry cuda_##name;
 OP_LIST(CUDA_ENTRY)

@@ -91,6 +91,14 @@ static void count_elements(cudnn_conv *p)
     p->elements[CUDNN_OUT] = p->kind == OP_conv2d_forward ? y : p->kind == OP_conv2d_backward_data ? x : w;
 }
 
+static void describe_outside(cudnn_conv *p, const op_desc *op)
+{
+    dtype stored = op->narrow ? DTYPE_BF16 : DTYPE_F32;
+    for (int i = 0; i < CUDNN_OPERANDS; i++) p->outside[i] = stored;
+    if (op->wide_x) p->outside[CUDNN_FIRST] = DTYPE_F32;
+    if (op->kind == OP_conv2d_backward_weights) p->outside[CUDNN_OUT] = DTYPE_F32;
+}
+
 /* *out is NULL where cuDNN has no deterministic algorithm for tensors of `type`. */
 static status prepare_in(cuda_device *d, const op_desc *op, dtype type, cudnn_conv **out)
 {
@@ -99,6 +107,7 @@ static status prepare_in(cuda_device *d, const op_desc *op, dtype type, cudnn_co
     if (!p) return fail(STATUS_SYSTEM, "no memory for a convolution");
     *p = (cudnn_conv){.device = d, .kind = op->kind, .shape = op->u.conv2d, .type = type};
     count_elements(p);
+    describe_outside(p, op);
     status rc = describe(p);
     if (rc == STATUS_OK) rc = cudnn_choose(p, &found);
     if (rc != STATUS_OK || !found) cudnn_conv_release(&p);
@@ -132,7 +141,7 @@ void cudnn_conv_release(cudnn_conv **pointer)
 
 /* ---- running ---------------------------------------------------------------------------------- */
 
-/* In bfloat16 the workspace is cuDNN's, then the three operands, each at a multiple of 256 bytes. */
+/* The workspace is cuDNN's, then the operands that cuDNN sees in another type, each at a multiple of 256 bytes. */
 static size_t rounded(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
@@ -140,13 +149,12 @@ static size_t rounded(size_t bytes)
 
 static size_t bytes_of(const cudnn_conv *p, int operand)
 {
-    return rounded((size_t)(p->elements[operand] * dtype_size(p->type)));
+    return p->outside[operand] == p->type ? 0 : rounded((size_t)(p->elements[operand] * dtype_size(p->type)));
 }
 
 size_t cudnn_conv_workspace(const cudnn_conv *p)
 {
     if (!p) return 0;
-    if (p->type == DTYPE_F32) return p->choice.workspace;
     return rounded(p->choice.workspace) + bytes_of(p, CUDNN_FIRST) + bytes_of(p, CUDNN_SECOND) + bytes_of(p, CUDNN_OUT);
 }
 
@@ -179,25 +187,26 @@ static status run_chosen(const cudnn_conv *p, cudaStream_t s, const void *first,
     return cudnn_check(p->device, cudnn_call(p, &p->choice, s, first, second, out, add, workspace), what);
 }
 
-/* cuDNN takes and gives bfloat16 (its PSEUDO_BFLOAT16_CONFIG), so what it gives is rounded once; sums over
- * micro-batches are of float32. */
-static status run_bf16(const cudnn_conv *p, cudaStream_t s, const float *first, const float *second, float *out, bool add,
-                       void *workspace)
+/* One operand into or out of the workspace. */
+static status cast(const cudnn_conv *p, cudaStream_t s, int operand, dtype from_type, const void *from, void *to, bool add)
 {
-    const cuda_device *d = p->device;
-    char *a = (char *)workspace + rounded(p->choice.workspace), *b = a + bytes_of(p, CUDNN_FIRST);
-    char *c = b + bytes_of(p, CUDNN_SECOND);
-    TRY(cudnn_round(d, s, p->elements[CUDNN_FIRST], first, a));
-    TRY(cudnn_round(d, s, p->elements[CUDNN_SECOND], second, b));
-    TRY(run_chosen(p, s, a, b, c, false, workspace));
-    return cudnn_widen(d, s, p->elements[CUDNN_OUT], c, out, add);
+    if (from_type == DTYPE_F32) return cuda_round(p->device, s, p->elements[operand], from, to);
+    return cuda_widen(p->device, s, p->elements[operand], from, to, add);
 }
 
-status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const float *first, const float *second, float *out, bool add,
+/* cuDNN takes and gives bfloat16 (its PSEUDO_BFLOAT16_CONFIG), so what it gives is rounded once; sums over
+ * micro-batches are of float32. */
+status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const void *first, const void *second, void *out, bool add,
                       void *workspace)
 {
-    if (p->type == DTYPE_BF16) return run_bf16(p, s, first, second, out, add, workspace);
-    return run_chosen(p, s, first, second, out, add, workspace);
+    char *a = (char *)workspace + rounded(p->choice.workspace), *b = a + bytes_of(p, CUDNN_FIRST);
+    char *c = b + bytes_of(p, CUDNN_SECOND);
+    bool cast_a = p->outside[CUDNN_FIRST] != p->type, cast_b = p->outside[CUDNN_SECOND] != p->type;
+    bool cast_c = p->outside[CUDNN_OUT] != p->type;
+    if (cast_a) TRY(cast(p, s, CUDNN_FIRST, p->outside[CUDNN_FIRST], first, a, false));
+    if (cast_b) TRY(cast(p, s, CUDNN_SECOND, p->outside[CUDNN_SECOND], second, b, false));
+    TRY(run_chosen(p, s, cast_a ? a : first, cast_b ? b : second, cast_c ? c : out, add && !cast_c, workspace));
+    return cast_c ? cast(p, s, CUDNN_OUT, p->type, c, out, add) : STATUS_OK;
 }
 
 #else /* built without cuDNN: no convolution is ever made */
@@ -237,7 +246,7 @@ size_t cudnn_conv_workspace(const cudnn_conv *conv)
     return 0;
 }
 
-status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const float *first, const float *second, float *out, bool add,
+status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const void *first, const void *second, void *out, bool add,
                       void *workspace)
 {
     (void)conv, (void)s, (void)first, (void)second, (void)out, (void)add, (void)workspace;

@@ -18,13 +18,9 @@ status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out);
 void cudnn_conv_release(cudnn_conv **conv);
 size_t cudnn_conv_workspace(const cudnn_conv *conv);
 
-/* Forward: x, w -> y. Backward data: w, dy -> dx. Backward weights: x, dy -> dw. `add`: out += result. */
-status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const float *first, const float *second, float *out, bool add,
+/* Forward: x, w -> y. Backward data: w, dy -> dx. Backward weights: x, dy -> dw. Operands lie as op_desc says; `add`, for
+ * weights: out += result. */
+status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const void *first, const void *second, void *out, bool add,
                       void *workspace);
-
-/* cudnn_cast.cu */
-status cudnn_round(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to_bf16);
-/* to = from, or to += from. */
-status cudnn_widen(const cuda_device *d, cudaStream_t s, int64_t count, const void *from_bf16, float *to, bool add);
 
 #endif

@@ -20,7 +20,8 @@ struct cudnn_conv {
     cuda_device *device;
     op_kind kind;
     conv2d_attributes shape;
-    dtype type; /* of the tensors that cuDNN sees: float32, or bfloat16 */
+    dtype type;                   /* of the tensors that cuDNN sees: float32, or bfloat16 */
+    dtype outside[CUDNN_OPERANDS]; /* of the operands: what differs passes through the workspace */
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t w;
     cudnnConvolutionDescriptor_t conv;

@@ -7,8 +7,8 @@ struct embedding_tables {
     const float *table, *position, *type; /* position and type may be NULL */
 };
 
-__global__ static void embedding_kernel(embedding_tables t, const int32_t *tokens, int64_t sequence, int64_t hidden,
-                                        float *y)
+template <typename T>
+__global__ static void embedding_kernel(embedding_tables t, const int32_t *tokens, int64_t sequence, int64_t hidden, T *y)
 {
     int64_t i = blockIdx.x;
     const float *row = t.table + (int64_t)tokens[i] * hidden;
@@ -16,14 +16,14 @@ __global__ static void embedding_kernel(embedding_tables t, const int32_t *token
         float value = row[c];
         if (t.position) value += t.position[i % sequence * hidden + c];
         if (t.type) value += t.type[c];
-        y[i * hidden + c] = value;
+        store(y + i * hidden + c, value);
     }
 }
 
 /* The block of a token's first occurrence adds all its rows, in their order; the others have nothing to do.
  * Which it is all threads find out together. */
-__global__ static void table_gradient(const int32_t *tokens, int64_t count, int64_t hidden, const float *dy,
-                                      float *dtable)
+template <typename T>
+__global__ static void table_gradient(const int32_t *tokens, int64_t count, int64_t hidden, const T *dy, float *dtable)
 {
     int64_t first = blockIdx.x;
     int32_t token = tokens[first];
@@ -33,62 +33,65 @@ __global__ static void table_gradient(const int32_t *tokens, int64_t count, int6
     for (int64_t c = threadIdx.x; c < hidden; c += THREADS) {
         float sum = dtable[(int64_t)token * hidden + c];
         for (int64_t i = first; i < count; i++)
-            if (tokens[i] == token) sum += dy[i * hidden + c];
+            if (tokens[i] == token) sum += load(dy + i * hidden + c);
         dtable[(int64_t)token * hidden + c] = sum;
     }
 }
 
-__global__ static void position_gradient(int64_t batch, int64_t sequence, int64_t hidden, bool add, const float *dy,
+template <typename T>
+__global__ static void position_gradient(int64_t batch, int64_t sequence, int64_t hidden, bool add, const T *dy,
                                          float *dposition)
 {
     int64_t position = blockIdx.x;
     for (int64_t c = threadIdx.x; c < hidden; c += THREADS) {
         float sum = add ? dposition[position * hidden + c] : 0;
         for (int64_t b = 0; position < sequence && b < batch; b++)
-            sum += dy[(b * sequence + position) * hidden + c];
+            sum += load(dy + (b * sequence + position) * hidden + c);
         dposition[position * hidden + c] = sum;
     }
 }
 
-static status clear(const cuda_kernel *k, cudaStream_t s, float *data, int64_t count)
+template <typename T> static status clear(const cuda_kernel *k, cudaStream_t s, T *data, int64_t count)
 {
-    return cuda_check(cuda_device_of(k), cudaMemsetAsync(data, 0, (size_t)count * sizeof *data, s), "cudaMemsetAsync");
+    return cuda_check(cuda_device_of(k), cudaMemsetAsync((void *)data, 0, (size_t)count * sizeof *data, s),
+                      "cudaMemsetAsync");
 }
 
+template <typename T>
 static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {
     const embedding_attributes *a = &k->base.op.u.embedding;
     embedding_tables t = {(const float *)o[EMB_FWD_TABLE],
                           a->position_table ? (const float *)o[EMB_FWD_POSITION] : nullptr,
                           a->type_table ? (const float *)o[EMB_FWD_TYPE] : nullptr};
-    return launch(k, s, embedding_kernel, dim3((unsigned)(a->batch * a->sequence)), dim3(THREADS), t,
-                  (const int32_t *)o[EMB_FWD_TOKENS], a->sequence, a->hidden, (float *)o[EMB_FWD_Y]);
+    return launch(k, s, embedding_kernel<T>, dim3((unsigned)(a->batch * a->sequence)), dim3(THREADS), t,
+                  (const int32_t *)o[EMB_FWD_TOKENS], a->sequence, a->hidden, (T *)o[EMB_FWD_Y]);
 }
 
 static status prepare_backward(cuda_kernel *k)
 {
     const embedding_attributes *a = &k->base.op.u.embedding;
-    k->base.workspace = column_workspace(a->batch * a->sequence, a->hidden, plain_terms::SUMS);
+    k->base.workspace = column_workspace(a->batch * a->sequence, a->hidden, write_sum::SUMS);
     return STATUS_OK;
 }
 
+template <typename T>
 static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
 {
     const embedding_attributes *a = &k->base.op.u.embedding;
-    const float *dy = (const float *)o[EMB_BWD_DY];
+    const T *dy = (const T *)o[EMB_BWD_DY];
     float *dtable = (float *)o[EMB_BWD_DTABLE], *dtypes = (float *)o[EMB_BWD_DTYPE];
     bool micro_batch = scalars && scalars->accumulate;
     int64_t rows = a->batch * a->sequence;
     if (!cuda_accumulates(k, scalars)) TRY(clear(k, s, dtable, a->vocabulary * a->hidden));
-    TRY(launch(k, s, table_gradient, dim3((unsigned)rows), dim3(THREADS), (const int32_t *)o[EMB_BWD_TOKENS], rows,
+    TRY(launch(k, s, table_gradient<T>, dim3((unsigned)rows), dim3(THREADS), (const int32_t *)o[EMB_BWD_TOKENS], rows,
                a->hidden, dy, dtable));
     if (a->position_table)
-        TRY(launch(k, s, position_gradient, dim3((unsigned)a->positions), dim3(THREADS), a->batch, a->sequence,
+        TRY(launch(k, s, position_gradient<T>, dim3((unsigned)a->positions), dim3(THREADS), a->batch, a->sequence,
                    a->hidden, micro_batch, dy, (float *)o[EMB_BWD_DPOSITION]));
     if (!a->type_table) return STATUS_OK;
     if (!micro_batch) TRY(clear(k, s, dtypes + a->hidden, a->hidden));
-    return column_sums(k, s, plain_terms{dy, a->hidden}, write_sum{dtypes, micro_batch}, rows, a->hidden,
-                       (double *)workspace);
+    return sum_columns(k, s, dy, dtypes, micro_batch, rows, a->hidden, workspace);
 }
 
 /* ---- gathered rows ---------------------------------------------------------------------------- */
@@ -98,8 +101,8 @@ __device__ static inline int64_t selected_row(int64_t every, const int32_t *inde
     return every > 0 ? i * every : index[i];
 }
 
-template <bool SCATTER>
-__global__ static void move_rows(int64_t every, const int32_t *index, int64_t hidden, const float *from, float *to)
+template <bool SCATTER, typename T>
+__global__ static void move_rows(int64_t every, const int32_t *index, int64_t hidden, const T *from, T *to)
 {
     int64_t packed = blockIdx.x, row = selected_row(every, index, packed);
     for (int64_t c = threadIdx.x; c < hidden; c += THREADS) {
@@ -110,26 +113,29 @@ __global__ static void move_rows(int64_t every, const int32_t *index, int64_t hi
     }
 }
 
+template <typename T>
 static status gather(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
     const rows_attributes *a = &k->base.op.u.rows;
-    return launch(k, s, move_rows<false>, dim3((unsigned)cuda_rows(scalars, a->selected)), dim3(THREADS), a->every,
-                  (const int32_t *)o[ROWS_GATHER_INDEX], a->hidden, (const float *)o[ROWS_GATHER_X],
-                  (float *)o[ROWS_GATHER_Y]);
+    return launch(k, s, move_rows<false, T>, dim3((unsigned)cuda_rows(scalars, a->selected)), dim3(THREADS), a->every,
+                  (const int32_t *)o[ROWS_GATHER_INDEX], a->hidden, (const T *)o[ROWS_GATHER_X],
+                  (T *)o[ROWS_GATHER_Y]);
 }
 
+template <typename T>
 static status scatter(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
     const rows_attributes *a = &k->base.op.u.rows;
-    float *dx = (float *)o[ROWS_SCATTER_DX];
+    T *dx = (T *)o[ROWS_SCATTER_DX];
     TRY(clear(k, s, dx, a->rows * a->hidden));
-    return launch(k, s, move_rows<true>, dim3((unsigned)cuda_rows(scalars, a->selected)), dim3(THREADS), a->every,
-                  (const int32_t *)o[ROWS_SCATTER_INDEX], a->hidden, (const float *)o[ROWS_SCATTER_DY], dx);
+    return launch(k, s, move_rows<true, T>, dim3((unsigned)cuda_rows(scalars, a->selected)), dim3(THREADS), a->every,
+                  (const int32_t *)o[ROWS_SCATTER_INDEX], a->hidden, (const T *)o[ROWS_SCATTER_DY], dx);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_embedding_forward = {nullptr, forward, nullptr};
-const cuda_kernel_entry cuda_embedding_backward = {prepare_backward, backward, nullptr};
-const cuda_kernel_entry cuda_gather_rows = {nullptr, gather, nullptr};
-const cuda_kernel_entry cuda_scatter_rows = {nullptr, scatter, nullptr};
+const cuda_kernel_entry cuda_embedding_forward = {nullptr, by_storage<forward<float>, forward<bf16>>, nullptr};
+const cuda_kernel_entry cuda_embedding_backward = {prepare_backward, by_storage<backward<float>, backward<bf16>>,
+                                                   nullptr};
+const cuda_kernel_entry cuda_gather_rows = {nullptr, by_storage<gather<float>, gather<bf16>>, nullptr};
+const cuda_kernel_entry cuda_scatter_rows = {nullptr, by_storage<scatter<float>, scatter<bf16>>, nullptr};
 }

@@ -5,6 +5,7 @@
 #ifndef COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
 #define COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -48,6 +49,71 @@ __device__ static inline int64_t global_thread()
 __device__ static inline int64_t grid_threads()
 {
     return (int64_t)gridDim.x * blockDim.x;
+}
+
+/* ---- activations in float32 or bfloat16 ------------------------------------------------------- */
+
+typedef __nv_bfloat16 bf16;
+
+/* An operation's run function for the way in which its activations are stored. */
+typedef status run_function(const cuda_kernel *, cudaStream_t, void *const *, const op_scalars *, void *);
+template <run_function *WIDE, run_function *NARROW>
+static status by_storage(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
+{
+    return k->base.op.narrow ? NARROW(k, s, o, scalars, workspace) : WIDE(k, s, o, scalars, workspace);
+}
+
+__device__ static inline float load(const float *p)
+{
+    return *p;
+}
+
+__device__ static inline float load(const bf16 *p)
+{
+    return (float)*p;
+}
+
+__device__ static inline void store(float *p, float value)
+{
+    *p = value;
+}
+
+__device__ static inline void store(bf16 *p, float value)
+{
+    *p = (bf16)value;
+}
+
+/* V neighbours, moved by one access. */
+template <typename T, int V> struct alignas(sizeof(T) * V) pack {
+    T at[V];
+};
+
+template <int V, typename T> __device__ static inline void load_pack(const T *from, float *out)
+{
+    pack<T, V> p = *reinterpret_cast<const pack<T, V> *>(from);
+    for (int i = 0; i < V; i++) out[i] = load(&p.at[i]);
+}
+
+template <int V, typename T> __device__ static inline void store_pack(T *to, const float *values)
+{
+    pack<T, V> p;
+    for (int i = 0; i < V; i++) store(&p.at[i], values[i]);
+    *reinterpret_cast<pack<T, V> *>(to) = p;
+}
+
+/* 16 bytes of T. */
+template <typename T> constexpr int wide_pack()
+{
+    return (int)(16 / sizeof(T));
+}
+
+/* Whether packs of 16 bytes of T fit: rows of `count` elements, and every operand where such an access may begin. */
+template <typename T> static bool packs(int64_t count, void *const *operands)
+{
+    if (count % wide_pack<T>()) return false;
+    for (int i = 0; i < OP_MAX_OPERANDS; i++)
+        if ((uintptr_t)operands[i] % 16) return false;
+    return true;
 }
 
 /* ---- sums over a block: THREADS threads in x, all of which take part and get the result --------- */

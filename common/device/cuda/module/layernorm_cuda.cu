@@ -4,62 +4,93 @@
 
 constexpr int THREADS = 128;
 
-__global__ static void forward_kernel(const float *x, const float *residual, const float *gamma, const float *beta,
-                                      float *y, float *sum, float *mean, float *invstd, int64_t c, float eps)
+template <typename T> struct row_operands {
+    const T *x, *residual; /* residual may be NULL */
+    const float *gamma, *beta;
+    T *y, *sum;
+    float *mean, *invstd;
+};
+
+/* With a residual the sum is what is stored of it. */
+template <typename T, int V> __global__ void forward_kernel(row_operands<T> o, int64_t c, float eps)
 {
     int64_t row = blockIdx.x, first = row * c;
-    const float *in = residual ? sum + first : x + first;
-    float total = 0, squares = 0;
-    for (int64_t i = threadIdx.x; i < c; i += THREADS) {
-        float value = x[first + i];
-        if (residual) sum[first + i] = value = value + residual[first + i];
-        total += value;
+    const T *in = o.residual ? o.sum + first : o.x + first;
+    float total = 0, squares = 0, values[V], more[V];
+    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
+        load_pack<V>(o.x + first + i, values);
+        if (o.residual) {
+            load_pack<V>(o.residual + first + i, more);
+            for (int v = 0; v < V; v++) values[v] += more[v];
+            store_pack<V>(o.sum + first + i, values);
+            load_pack<V>(o.sum + first + i, values);
+        }
+        for (int v = 0; v < V; v++) total += values[v];
     }
     float m = block_sum<THREADS>(total) / (float)c;
-    for (int64_t i = threadIdx.x; i < c; i += THREADS) {
-        float d = in[i] - m;
-        squares = fmaf(d, d, squares);
+    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
+        load_pack<V>(in + i, values);
+        for (int v = 0; v < V; v++) squares = fmaf(values[v] - m, values[v] - m, squares);
     }
     float inverse = 1.0f / sqrtf(block_sum<THREADS>(squares) / (float)c + eps);
-    for (int64_t i = threadIdx.x; i < c; i += THREADS) y[first + i] = (in[i] - m) * inverse * gamma[i] + beta[i];
+    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
+        load_pack<V>(in + i, values);
+        for (int v = 0; v < V; v++) values[v] = (values[v] - m) * inverse * o.gamma[i + v] + o.beta[i + v];
+        store_pack<V>(o.y + first + i, values);
+    }
     if (threadIdx.x == 0) {
-        mean[row] = m;
-        invstd[row] = inverse;
+        o.mean[row] = m;
+        o.invstd[row] = inverse;
     }
 }
 
-struct row_gradient {
-    const float *x, *gamma, *mean, *invstd, *dy, *dsum; /* dsum may be NULL */
+template <typename T> struct row_gradient {
+    const T *x, *dy, *dsum; /* dsum may be NULL */
+    const float *gamma, *mean, *invstd;
 };
 
 /* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum. dx may lie in dy's memory. */
-__global__ static void backward_kernel(row_gradient g, float *dx, int64_t c)
+template <typename T, int V> __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c)
 {
     int64_t row = blockIdx.x, first = row * c;
-    float mean = g.mean[row], invstd = g.invstd[row], sum_h = 0, sum_hx = 0;
-    for (int64_t i = threadIdx.x; i < c; i += THREADS) {
-        float h = g.dy[first + i] * g.gamma[i];
-        sum_h += h;
-        sum_hx = fmaf(h, (g.x[first + i] - mean) * invstd, sum_hx);
+    float mean = g.mean[row], invstd = g.invstd[row], sum_h = 0, sum_hx = 0, x[V], dy[V], dsum[V];
+    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
+        load_pack<V>(g.x + first + i, x);
+        load_pack<V>(g.dy + first + i, dy);
+        for (int v = 0; v < V; v++) {
+            float h = dy[v] * g.gamma[i + v];
+            sum_h += h;
+            sum_hx = fmaf(h, (x[v] - mean) * invstd, sum_hx);
+        }
     }
     float mean_h = block_sum<THREADS>(sum_h) / (float)c, mean_hx = block_sum<THREADS>(sum_hx) / (float)c;
-    for (int64_t i = threadIdx.x; i < c; i += THREADS) {
-        float xhat = (g.x[first + i] - mean) * invstd;
-        float through = invstd * (g.dy[first + i] * g.gamma[i] - mean_h - xhat * mean_hx);
-        dx[first + i] = g.dsum ? through + g.dsum[first + i] : through;
+    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
+        load_pack<V>(g.x + first + i, x);
+        load_pack<V>(g.dy + first + i, dy);
+        if (g.dsum) load_pack<V>(g.dsum + first + i, dsum);
+        for (int v = 0; v < V; v++) {
+            float xhat = (x[v] - mean) * invstd;
+            float through = invstd * (dy[v] * g.gamma[i + v] - mean_h - xhat * mean_hx);
+            x[v] = g.dsum ? through + dsum[v] : through;
+        }
+        store_pack<V>(dx + first + i, x);
     }
 }
 
 /* dgamma = sum dy xhat, dbeta = sum dy over the rows */
-struct parameter_terms {
-    static constexpr int SUMS = 2;
-    row_gradient g;
+template <typename T, int PACK> struct parameter_terms {
+    static constexpr int SUMS = 2, V = PACK;
+    row_gradient<T> g;
     int64_t c;
-    __device__ void at(int64_t row, int64_t column, float *sums) const
+    __device__ void at(int64_t row, int64_t column, float (*sums)[V]) const
     {
-        float dy = g.dy[row * c + column];
-        sums[0] = fmaf(dy, (g.x[row * c + column] - g.mean[row]) * g.invstd[row], sums[0]);
-        sums[1] += dy;
+        float x[V], dy[V], mean = g.mean[row], invstd = g.invstd[row];
+        load_pack<V>(g.x + row * c + column, x);
+        load_pack<V>(g.dy + row * c + column, dy);
+        for (int v = 0; v < V; v++) {
+            sums[0][v] = fmaf(dy[v], (x[v] - mean) * invstd, sums[0][v]);
+            sums[1][v] += dy[v];
+        }
     }
 };
 
@@ -74,36 +105,52 @@ struct write_parameters {
     }
 };
 
+template <typename T>
 static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
     const layernorm_attributes *a = &k->base.op.u.layernorm;
-    return launch(k, s, forward_kernel, dim3((unsigned)cuda_rows(scalars, a->m)), dim3(THREADS),
-                  (const float *)o[LN_FWD_X], a->residual ? (const float *)o[LN_FWD_RESIDUAL] : nullptr,
-                  (const float *)o[LN_FWD_GAMMA], (const float *)o[LN_FWD_BETA], (float *)o[LN_FWD_Y],
-                  (float *)o[LN_FWD_SUM], (float *)o[LN_FWD_MEAN], (float *)o[LN_FWD_INVSTD], a->c, (float)a->eps);
+    constexpr int V = wide_pack<T>();
+    row_operands<T> r = {(const T *)o[LN_FWD_X], a->residual ? (const T *)o[LN_FWD_RESIDUAL] : nullptr,
+                         (const float *)o[LN_FWD_GAMMA], (const float *)o[LN_FWD_BETA], (T *)o[LN_FWD_Y],
+                         (T *)o[LN_FWD_SUM], (float *)o[LN_FWD_MEAN], (float *)o[LN_FWD_INVSTD]};
+    dim3 rows((unsigned)cuda_rows(scalars, a->m));
+    if (packs<T>(a->c, o)) return launch(k, s, forward_kernel<T, V>, rows, dim3(THREADS), r, a->c, (float)a->eps);
+    return launch(k, s, forward_kernel<T, 1>, rows, dim3(THREADS), r, a->c, (float)a->eps);
 }
 
 static status prepare_backward(cuda_kernel *k)
 {
     const layernorm_attributes *a = &k->base.op.u.layernorm;
-    k->base.workspace = column_workspace(a->m, a->c, parameter_terms::SUMS);
+    k->base.workspace = column_workspace(a->m, a->c, write_parameters::SUMS);
     return STATUS_OK;
 }
 
 /* The parameters' gradients first: dx may be written over dy. */
+template <typename T, int V>
+static status backward_with(const cuda_kernel *k, cudaStream_t s, row_gradient<T> g, write_parameters finish, int64_t m,
+                            T *dx, void *workspace)
+{
+    int64_t c = k->base.op.u.layernorm.c;
+    TRY(column_sums(k, s, parameter_terms<T, V>{g, c}, finish, m, c, (double *)workspace));
+    return launch(k, s, backward_kernel<T, V>, dim3((unsigned)m), dim3(THREADS), g, dx, c);
+}
+
+template <typename T>
 static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
 {
     const layernorm_attributes *a = &k->base.op.u.layernorm;
     int64_t m = cuda_rows(scalars, a->m);
-    row_gradient g = {(const float *)o[LN_BWD_X],      (const float *)o[LN_BWD_GAMMA], (const float *)o[LN_BWD_MEAN],
-                      (const float *)o[LN_BWD_INVSTD], (const float *)o[LN_BWD_DY],
-                      a->dsum ? (const float *)o[LN_BWD_DSUM] : nullptr};
+    T *dx = (T *)o[LN_BWD_DX];
+    row_gradient<T> g = {(const T *)o[LN_BWD_X], (const T *)o[LN_BWD_DY], a->dsum ? (const T *)o[LN_BWD_DSUM] : nullptr,
+                         (const float *)o[LN_BWD_GAMMA], (const float *)o[LN_BWD_MEAN],
+                         (const float *)o[LN_BWD_INVSTD]};
     write_parameters finish = {(float *)o[LN_BWD_DGAMMA], (float *)o[LN_BWD_DBETA], cuda_accumulates(k, scalars)};
-    TRY(column_sums(k, s, parameter_terms{g, a->c}, finish, m, a->c, (double *)workspace));
-    return launch(k, s, backward_kernel, dim3((unsigned)m), dim3(THREADS), g, (float *)o[LN_BWD_DX], a->c);
+    if (packs<T>(a->c, o)) return backward_with<T, wide_pack<T>()>(k, s, g, finish, m, dx, workspace);
+    return backward_with<T, 1>(k, s, g, finish, m, dx, workspace);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_layernorm_forward = {nullptr, forward, nullptr};
-const cuda_kernel_entry cuda_layernorm_backward = {prepare_backward, backward, nullptr};
+const cuda_kernel_entry cuda_layernorm_forward = {nullptr, by_storage<forward<float>, forward<bf16>>, nullptr};
+const cuda_kernel_entry cuda_layernorm_backward = {prepare_backward, by_storage<backward<float>, backward<bf16>>,
+                                                   nullptr};
 }

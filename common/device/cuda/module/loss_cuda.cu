@@ -18,11 +18,11 @@ __device__ static inline largest larger(largest a, largest b)
 
 /* Of the logits [classes]: the largest and its place, by all threads of the block. Class 0 stands for a
  * thread that has none. */
-__device__ static largest row_maximum(const float *logits, int64_t classes)
+template <typename T> __device__ static largest row_maximum(const T *logits, int64_t classes)
 {
     __shared__ largest parts[THREADS / WARP];
-    largest best = {logits[0], 0};
-    for (int64_t i = threadIdx.x; i < classes; i += THREADS) best = larger(best, largest{logits[i], i});
+    largest best = {load(logits), 0};
+    for (int64_t i = threadIdx.x; i < classes; i += THREADS) best = larger(best, largest{load(logits + i), i});
     for (int lane = WARP / 2; lane > 0; lane /= 2) {
         largest other = {__shfl_xor_sync(0xffffffffu, best.value, lane), __shfl_xor_sync(0xffffffffu, best.at, lane)};
         best = larger(best, other);
@@ -36,35 +36,38 @@ __device__ static largest row_maximum(const float *logits, int64_t classes)
 
 /* loss = log sum exp(l) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normaliser. dlogits may lie in
  * the logits' memory: every element is read before it is written, by the same thread. */
-__global__ static void cross_entropy_kernel(int64_t classes, double normalizer, const float *all, const int32_t *targets,
-                                            float *all_gradients, double *losses, double *hits)
+template <typename T>
+__global__ static void cross_entropy_kernel(int64_t classes, double normalizer, const T *all, const int32_t *targets,
+                                            T *all_gradients, double *losses, double *hits)
 {
     int64_t row = blockIdx.x;
-    const float *logits = all + row * classes;
+    const T *logits = all + row * classes;
     int32_t target = targets[row];
     bool counts = target != LOSS_IGNORE;
     largest best = row_maximum(logits, classes);
-    float of_target = counts ? logits[target] : 0, part = 0;
-    for (int64_t i = threadIdx.x; i < classes; i += THREADS) part += expf(logits[i] - best.value);
+    float of_target = counts ? load(logits + target) : 0, part = 0;
+    for (int64_t i = threadIdx.x; i < classes; i += THREADS) part += expf(load(logits + i) - best.value);
     float sum = block_sum<THREADS>(part); /* no thread writes before all have read */
     for (int64_t i = threadIdx.x; all_gradients && i < classes; i += THREADS) {
-        float probability = expf(logits[i] - best.value) / sum;
-        all_gradients[row * classes + i] = counts ? (float)((probability - (i == target ? 1.0f : 0.0f)) / normalizer) : 0;
+        float probability = expf(load(logits + i) - best.value) / sum;
+        store(all_gradients + row * classes + i,
+              counts ? (float)((probability - (i == target ? 1.0f : 0.0f)) / normalizer) : 0);
     }
     if (threadIdx.x > 0) return;
     losses[row] = counts ? (double)best.value + log((double)sum) - (double)of_target : 0;
     hits[row] = counts && best.at == target ? 1 : 0;
 }
 
-__global__ static void squared_error_kernel(int64_t classes, double normalizer, const float *y, const float *targets,
-                                            float *dy, double *losses, double *hits)
+template <typename T>
+__global__ static void squared_error_kernel(int64_t classes, double normalizer, const T *y, const float *targets, T *dy,
+                                            double *losses, double *hits)
 {
     int64_t row = blockIdx.x;
     double part = 0;
     for (int64_t i = row * classes + threadIdx.x; i < (row + 1) * classes; i += THREADS) {
-        float difference = y[i] - targets[i];
+        float difference = load(y + i) - targets[i];
         part += (double)difference * difference;
-        if (dy) dy[i] = (float)(2 * difference / normalizer);
+        if (dy) store(dy + i, (float)(2 * difference / normalizer));
     }
     double sum = block_sum<THREADS>(part);
     if (threadIdx.x > 0) return;
@@ -98,31 +101,34 @@ static status finish(const cuda_kernel *k, cudaStream_t s, int64_t rows, const d
     return launch(k, s, sum_rows, dim3(1), dim3(SUM_THREADS), rows, losses, hits, sums);
 }
 
+template <typename T>
 static status cross_entropy(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
                             void *workspace)
 {
     const loss_attributes *a = &k->base.op.u.loss;
     int64_t rows = cuda_rows(scalars, a->rows);
     double *losses = (double *)workspace, *hits = losses + a->rows;
-    TRY(launch(k, s, cross_entropy_kernel, dim3((unsigned)rows), dim3(THREADS), a->classes, scalars->loss_normalizer,
-               (const float *)o[LOSS_LOGITS], (const int32_t *)o[LOSS_TARGETS],
-               a->gradient ? (float *)o[LOSS_DLOGITS] : nullptr, losses, hits));
+    TRY(launch(k, s, cross_entropy_kernel<T>, dim3((unsigned)rows), dim3(THREADS), a->classes, scalars->loss_normalizer,
+               (const T *)o[LOSS_LOGITS], (const int32_t *)o[LOSS_TARGETS],
+               a->gradient ? (T *)o[LOSS_DLOGITS] : nullptr, losses, hits));
     return finish(k, s, rows, losses, hits, (double *)o[LOSS_SUMS]);
 }
 
+template <typename T>
 static status mean_squared_error(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
                                  void *workspace)
 {
     const loss_attributes *a = &k->base.op.u.loss;
     int64_t rows = cuda_rows(scalars, a->rows);
     double *losses = (double *)workspace, *hits = losses + a->rows;
-    TRY(launch(k, s, squared_error_kernel, dim3((unsigned)rows), dim3(THREADS), a->classes, scalars->loss_normalizer,
-               (const float *)o[LOSS_LOGITS], (const float *)o[LOSS_TARGETS],
-               a->gradient ? (float *)o[LOSS_DLOGITS] : nullptr, losses, hits));
+    TRY(launch(k, s, squared_error_kernel<T>, dim3((unsigned)rows), dim3(THREADS), a->classes, scalars->loss_normalizer,
+               (const T *)o[LOSS_LOGITS], (const float *)o[LOSS_TARGETS],
+               a->gradient ? (T *)o[LOSS_DLOGITS] : nullptr, losses, hits));
     return finish(k, s, rows, losses, hits, (double *)o[LOSS_SUMS]);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_cross_entropy = {prepare, cross_entropy, nullptr};
-const cuda_kernel_entry cuda_mean_squared_error = {prepare, mean_squared_error, nullptr};
+const cuda_kernel_entry cuda_cross_entropy = {prepare, by_storage<cross_entropy<float>, cross_entropy<bf16>>, nullptr};
+const cuda_kernel_entry cuda_mean_squared_error = {
+    prepare, by_storage<mean_squared_error<float>, mean_squared_error<bf16>>, nullptr};
 }

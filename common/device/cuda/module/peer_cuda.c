@@ -1,6 +1,7 @@
 /* Memory of one rank's GPU, opened by another rank of the machine (CUDA Runtime API, "cudaIpcGetMemHandle",
  * "cudaIpcOpenMemHandle"). A handle cannot be opened in the process that made it; ranks that are threads of
- * one process use the pointer as it is, which is valid on every GPU (unified addressing). */
+ * one process use the pointer as it is, which is valid on every GPU (unified addressing); copies between GPUs go straight
+ * where peer access is enabled ("cudaDeviceEnablePeerAccess"), else through the host. */
 #include "common/device/cuda/module/cuda_impl.h"
 
 #include <string.h>
@@ -11,7 +12,7 @@ typedef struct cuda_share_record {
     cudaIpcMemHandle_t handle;
     uint64_t process, processes; /* the owner: its number, and the numbering that it is of */
     void *data;
-    int32_t exported, rank;
+    int32_t exported, rank, gpu;
 } cuda_share_record;
 
 _Static_assert(sizeof(cuda_share_record) <= DEVICE_SHARE_BYTES, "a description of memory must fit");
@@ -28,12 +29,24 @@ status cuda_share(device *base, const device_memory *memory, device_share *out)
     cuda_share_record record = {.process = (uint64_t)getpid(),
                                 .processes = numbering_of_processes(),
                                 .data = memory->data,
-                                .rank = base->config.rank};
+                                .rank = base->config.rank,
+                                .gpu = d->gpu};
     TRY(cuda_use(d));
     cudaError_t code = cudaIpcGetMemHandle(&record.handle, memory->data);
     if (code != cudaSuccess) cudaGetLastError();
     record.exported = code == cudaSuccess;
     memcpy(out->bytes, &record, sizeof record);
+    return STATUS_OK;
+}
+
+/* Without it copies are slower, and right. */
+static status enable_access(const cuda_device *d, int gpu)
+{
+    int possible = 0;
+    if (gpu == d->gpu) return STATUS_OK;
+    TRY(cuda_use(d));
+    if (cudaDeviceCanAccessPeer(&possible, d->gpu, gpu) == cudaSuccess && possible) cudaDeviceEnablePeerAccess(gpu, 0);
+    cudaGetLastError(); /* it may have been enabled before */
     return STATUS_OK;
 }
 
@@ -44,7 +57,7 @@ status cuda_peer_open(device *base, const device_share *share, device_peer *out)
     memcpy(&record, share->bytes, sizeof record);
     if (record.process == (uint64_t)getpid() && record.processes == numbering_of_processes()) {
         *out = (device_peer){.data = record.data};
-        return STATUS_OK;
+        return enable_access(d, record.gpu);
     }
     if (!record.exported)
         return fail(STATUS_CONFIG, "the driver does not export memory of rank %d's GPU to other processes (CUDA IPC)",

@@ -1,126 +1,145 @@
-/* Maximum and average over windows (torch.nn.MaxPool2d, AvgPool2d), a thread an element. Backward gathers:
- * every input element visits the windows that it lies in, in the order of their pixels. */
+/* Maximum and average over windows (torch.nn.MaxPool2d, AvgPool2d), a thread a pixel and V neighbouring channels.
+ * Backward gathers: every input element visits the windows that it lies in, in the order of their pixels. */
 #include "common/device/cuda/module/kernel.cuh"
 
 constexpr int THREADS = 256;
 
-/* A pixel and channel of a tensor [n, height, width, c]. */
+/* A pixel and its first channel in a tensor [n, height, width, c]. */
 struct place {
-    int64_t n, y, x, c;
+    int n, y, x, c;
 };
 
-__device__ static inline place place_of(int64_t i, int64_t height, int64_t width, int64_t c)
+/* Pack i, channels first. */
+template <int V> __device__ static inline place place_of(int64_t i, const pool_attributes &a, int height, int width)
 {
-    int64_t pixel = i / c;
-    return {pixel / (height * width), pixel / width % height, pixel % width, i % c};
+    uint32_t packs_a_pixel = (uint32_t)(a.c / V);
+    int64_t pixel = i / packs_a_pixel;
+    int c = (int)(i - pixel * packs_a_pixel) * V;
+    uint32_t n = (uint32_t)(pixel / ((uint32_t)height * (uint32_t)width));
+    uint32_t within = (uint32_t)(pixel - (int64_t)n * height * width);
+    return {(int)n, (int)(within / (uint32_t)width), (int)(within % (uint32_t)width), c};
 }
 
 /* The first of equals wins; a NaN wins over all. */
-__global__ static void maximum_forward(pool_attributes a, const float *x, float *y, uint8_t *index)
+template <typename T, int V>
+__global__ static void maximum_forward(pool_attributes a, int64_t count, const T *x, T *y, uint8_t *index)
 {
-    int64_t count = a.n * a.p * a.q * a.c;
     for (int64_t i = global_thread(); i < count; i += grid_threads()) {
-        place o = place_of(i, a.p, a.q, a.c);
-        float best = 0;
-        int position = -1;
-        for (int64_t r = 0; r < a.r; r++)
-            for (int64_t s = 0; s < a.s; s++) {
+        place o = place_of<V>(i, a, (int)a.p, (int)a.q);
+        float best[V] = {}, values[V];
+        int position[V];
+        for (int v = 0; v < V; v++) position[v] = -1;
+        for (int r = 0; r < a.r; r++)
+            for (int s = 0; s < a.s; s++) {
                 int64_t h = o.y * a.stride + r - a.pad, w = o.x * a.stride + s - a.pad;
                 if (h < 0 || h >= a.h || w < 0 || w >= a.w) continue;
-                float value = x[((o.n * a.h + h) * a.w + w) * a.c + o.c];
-                if (position >= 0 && !(value > best) && value == value) continue;
-                best = value;
-                position = (int)(r * a.s + s);
+                load_pack<V>(x + ((o.n * a.h + h) * a.w + w) * a.c + o.c, values);
+                for (int v = 0; v < V; v++) {
+                    if (position[v] >= 0 && !(values[v] > best[v]) && values[v] == values[v]) continue;
+                    best[v] = values[v];
+                    position[v] = r * (int)a.s + s;
+                }
             }
-        y[i] = best;
-        index[i] = (uint8_t)position;
+        pack<uint8_t, V> at;
+        for (int v = 0; v < V; v++) at.at[v] = (uint8_t)position[v];
+        store_pack<V>(y + i * V, best);
+        *reinterpret_cast<pack<uint8_t, V> *>(index + i * V) = at;
     }
 }
 
 /* Windows along one side that cover `at`: those from first to last. */
-__device__ static inline int64_t first_window(int64_t at, int64_t pad, int64_t size, int64_t stride)
+__device__ static inline int first_window(int at, int64_t pad, int64_t size, int64_t stride)
 {
-    int64_t reach = at + pad - size + 1;
-    return reach <= 0 ? 0 : (reach + stride - 1) / stride;
+    int reach = at + (int)pad - (int)size + 1;
+    return reach <= 0 ? 0 : (reach + (int)stride - 1) / (int)stride;
 }
 
-__device__ static inline int64_t last_window(int64_t at, int64_t pad, int64_t stride, int64_t windows)
+__device__ static inline int last_window(int at, int64_t pad, int64_t stride, int64_t windows)
 {
-    int64_t last = (at + pad) / stride;
-    return last < windows ? last : windows - 1;
+    int last = (at + (int)pad) / (int)stride;
+    return last < windows ? last : (int)windows - 1;
 }
 
-template <bool MAXIMUM>
-__global__ static void pool_backward(pool_attributes a, const float *dy, const uint8_t *index, float *dx)
+template <bool MAXIMUM, typename T, int V>
+__global__ static void pool_backward(pool_attributes a, int64_t count, const T *dy, const uint8_t *index, T *dx)
 {
-    int64_t count = a.n * a.h * a.w * a.c;
     for (int64_t i = global_thread(); i < count; i += grid_threads()) {
-        place at = place_of(i, a.h, a.w, a.c);
-        int64_t last_p = last_window(at.y, a.pad, a.stride, a.p), last_q = last_window(at.x, a.pad, a.stride, a.q);
-        float sum = 0;
-        for (int64_t p = first_window(at.y, a.pad, a.r, a.stride); p <= last_p; p++)
-            for (int64_t q = first_window(at.x, a.pad, a.s, a.stride); q <= last_q; q++) {
+        place at = place_of<V>(i, a, (int)a.h, (int)a.w);
+        int last_p = last_window(at.y, a.pad, a.stride, a.p), last_q = last_window(at.x, a.pad, a.stride, a.q);
+        float sum[V] = {}, values[V];
+        for (int p = first_window(at.y, a.pad, a.r, a.stride); p <= last_p; p++)
+            for (int q = first_window(at.x, a.pad, a.s, a.stride); q <= last_q; q++) {
                 int64_t o = ((at.n * a.p + p) * a.q + q) * a.c + at.c;
-                int64_t r = at.y + a.pad - p * a.stride, s = at.x + a.pad - q * a.stride;
-                if (!MAXIMUM)
-                    sum += dy[o] / (float)(a.r * a.s);
-                else if (index[o] == r * a.s + s)
-                    sum += dy[o];
+                int64_t position = (at.y + a.pad - p * a.stride) * a.s + at.x + a.pad - q * a.stride;
+                load_pack<V>(dy + o, values);
+                if (!MAXIMUM) {
+                    for (int v = 0; v < V; v++) sum[v] += values[v] / (float)(a.r * a.s);
+                    continue;
+                }
+                pack<uint8_t, V> from = *reinterpret_cast<const pack<uint8_t, V> *>(index + o);
+                for (int v = 0; v < V; v++)
+                    if (from.at[v] == position) sum[v] += values[v];
             }
-        dx[i] = sum;
+        store_pack<V>(dx + i * V, sum);
     }
 }
 
-__global__ static void average_forward(pool_attributes a, const float *x, float *y)
+template <typename T, int V> __global__ static void average_forward(pool_attributes a, int64_t count, const T *x, T *y)
 {
-    int64_t count = a.n * a.p * a.q * a.c;
     for (int64_t i = global_thread(); i < count; i += grid_threads()) {
-        place o = place_of(i, a.p, a.q, a.c);
-        float sum = 0;
+        place o = place_of<V>(i, a, (int)a.p, (int)a.q);
+        float sum[V] = {}, values[V];
         for (int64_t r = 0; r < a.r; r++)
-            for (int64_t s = 0; s < a.s; s++)
-                sum += x[((o.n * a.h + o.y * a.stride + r) * a.w + o.x * a.stride + s) * a.c + o.c];
-        y[i] = sum / (float)(a.r * a.s);
+            for (int64_t s = 0; s < a.s; s++) {
+                load_pack<V>(x + ((o.n * a.h + o.y * a.stride + r) * a.w + o.x * a.stride + s) * a.c + o.c, values);
+                for (int v = 0; v < V; v++) sum[v] += values[v];
+            }
+        for (int v = 0; v < V; v++) sum[v] /= (float)(a.r * a.s);
+        store_pack<V>(y + i * V, sum);
     }
 }
 
-static dim3 grid_of(int64_t count)
-{
-    return dim3(blocks_for(count, THREADS));
-}
+/* ---- the operations --------------------------------------------------------------------------- */
 
-static status run_maximum(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+/* Packs of outputs forward, of inputs backward. */
+template <int V> static int64_t packs_of(const cuda_kernel *k)
 {
     const pool_attributes *a = &k->base.op.u.pool;
-    return launch(k, s, maximum_forward, grid_of(a->n * a->p * a->q * a->c), dim3(THREADS), *a,
-                  (const float *)o[MAXPOOL_FWD_X], (float *)o[MAXPOOL_FWD_Y], (uint8_t *)o[MAXPOOL_FWD_INDEX]);
+    bool forward = k->base.op.kind == OP_maxpool_forward || k->base.op.kind == OP_avgpool_forward;
+    return (forward ? a->n * a->p * a->q : a->n * a->h * a->w) * (a->c / V);
 }
 
-static status run_maximum_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+template <typename T, int V> static status run_packs(const cuda_kernel *k, cudaStream_t s, void *const *o)
 {
     const pool_attributes *a = &k->base.op.u.pool;
-    return launch(k, s, pool_backward<true>, grid_of(a->n * a->h * a->w * a->c), dim3(THREADS), *a,
-                  (const float *)o[MAXPOOL_BWD_DY], (const uint8_t *)o[MAXPOOL_BWD_INDEX],
-                  (float *)o[MAXPOOL_BWD_DX]);
+    int64_t count = packs_of<V>(k);
+    dim3 grid(blocks_for(count, THREADS)), block(THREADS);
+    switch (k->base.op.kind) {
+    case OP_maxpool_forward:
+        return launch(k, s, maximum_forward<T, V>, grid, block, *a, count, (const T *)o[MAXPOOL_FWD_X],
+                      (T *)o[MAXPOOL_FWD_Y], (uint8_t *)o[MAXPOOL_FWD_INDEX]);
+    case OP_maxpool_backward:
+        return launch(k, s, pool_backward<true, T, V>, grid, block, *a, count, (const T *)o[MAXPOOL_BWD_DY],
+                      (const uint8_t *)o[MAXPOOL_BWD_INDEX], (T *)o[MAXPOOL_BWD_DX]);
+    case OP_avgpool_forward:
+        return launch(k, s, average_forward<T, V>, grid, block, *a, count, (const T *)o[AVGPOOL_FWD_X],
+                      (T *)o[AVGPOOL_FWD_Y]);
+    default:
+        return launch(k, s, pool_backward<false, T, V>, grid, block, *a, count, (const T *)o[AVGPOOL_BWD_DY],
+                      (const uint8_t *)nullptr, (T *)o[AVGPOOL_BWD_DX]);
+    }
 }
 
-static status run_average(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+template <typename T>
+static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {
-    const pool_attributes *a = &k->base.op.u.pool;
-    return launch(k, s, average_forward, grid_of(a->n * a->p * a->q * a->c), dim3(THREADS), *a,
-                  (const float *)o[AVGPOOL_FWD_X], (float *)o[AVGPOOL_FWD_Y]);
-}
-
-static status run_average_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
-{
-    const pool_attributes *a = &k->base.op.u.pool;
-    return launch(k, s, pool_backward<false>, grid_of(a->n * a->h * a->w * a->c), dim3(THREADS), *a,
-                  (const float *)o[AVGPOOL_BWD_DY], (const uint8_t *)nullptr, (float *)o[AVGPOOL_BWD_DX]);
+    if (packs<T>(k->base.op.u.pool.c, o)) return run_packs<T, wide_pack<T>()>(k, s, o);
+    return run_packs<T, 1>(k, s, o);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_maxpool_forward = {nullptr, run_maximum, nullptr};
-const cuda_kernel_entry cuda_maxpool_backward = {nullptr, run_maximum_backward, nullptr};
-const cuda_kernel_entry cuda_avgpool_forward = {nullptr, run_average, nullptr};
-const cuda_kernel_entry cuda_avgpool_backward = {nullptr, run_average_backward, nullptr};
+const cuda_kernel_entry cuda_maxpool_forward = {nullptr, by_storage<run<float>, run<bf16>>, nullptr};
+const cuda_kernel_entry cuda_maxpool_backward = {nullptr, by_storage<run<float>, run<bf16>>, nullptr};
+const cuda_kernel_entry cuda_avgpool_forward = {nullptr, by_storage<run<float>, run<bf16>>, nullptr};
+const cuda_kernel_entry cuda_avgpool_backward = {nullptr, by_storage<run<float>, run<bf16>>, nullptr};
 }

@@ -1,4 +1,4 @@
-/* Matrix products of float32 without a library: what runs where cuBLASLt or cuDNN is missing, or has no
+/* Matrix products without a library: what runs where cuBLASLt or cuDNN is missing, or has no
  * kernel for a shape. Where the operands lie is a matter of the loaders, so a convolution is the same
  * product with other loaders (implicit GEMM; Chetlur et al., "cuDNN: Efficient Primitives", 2014).
  *
@@ -52,23 +52,23 @@ status product(const cuda_kernel *k, cudaStream_t s, A a, B b, Store store, int6
 }
 
 /* Element (i, j) of a matrix at i * row + j * column. */
-struct strided {
-    const float *data;
+template <typename T> struct strided {
+    const T *data;
     int64_t row, column;
     __device__ float at(int64_t i, int64_t j) const
     {
-        return data[i * row + j * column];
+        return load(data + i * row + j * column);
     }
 };
 
-struct store_plain {
-    float *data;
+template <typename T> struct store_plain {
+    T *data;
     int64_t columns;
     bool add;
     __device__ void take(int64_t i, int64_t j, float sum) const
     {
-        float *at = data + i * columns + j;
-        *at = add ? *at + sum : sum;
+        T *at = data + i * columns + j;
+        store(at, add ? load(at) + sum : sum);
     }
 };
 

@@ -3,18 +3,24 @@
 #include "common/device/cuda/cuda_module.h"
 #include "common/device/cuda/module/services.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 static const cuda_host *program;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* ranks that are threads attach at the same time */
 
 /* Streams that share one of the GPU's queues wait for each other's waits: with the ranks of a process on one GPU
  * that could be a circle, so there are as many queues as CUDA knows. Before anything of CUDA runs. */
 void cuda_services_attach(const cuda_host *host)
 {
-    program = host;
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    pthread_mutex_lock(&lock);
+    if (!program) {
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+        program = host;
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 enum { MOST_TEXT = sizeof((error_record *)0)->message };

@@ -92,13 +92,15 @@ static void post(engine *e, uint64_t number)
     sim_agent_wake(e->agent);
 }
 
-static void open_job(job *j, double bytes)
+/* `wake_us`: what it costs an agent to be woken. */
+static void open_job_that_sleeps(job *j, double bytes, double wake_us)
 {
     static const int all[RANKS] = {0, 1, 2, 3};
     memset(j, 0, sizeof *j);
     j->bytes = bytes;
     bench_open(&j->b, "v100-pcie-32g", RANKS);
     bench_set(j->b.s, SIM_LAUNCH_TIME, 0);
+    if (wake_us > 0) bench_set(j->b.s, SIM_WAKE_TIME, wake_us);
     bench_start(&j->b);
     must(sim_group_open(j->b.s, all, RANKS, &j->group));
     for (int r = 0; r < RANKS; r++) {
@@ -109,6 +111,11 @@ static void open_job(job *j, double bytes)
         must(device_fence_open(j->b.devices[r], &e->done));
         must(sim_agent_open(j->b.devices[r], "agent", &ops, e, &e->agent));
     }
+}
+
+static void open_job(job *j, double bytes)
+{
+    open_job_that_sleeps(j, bytes, 0);
 }
 
 static void close_job(job *j)
@@ -165,6 +172,20 @@ static void an_agent_acts_when_the_data_are_there(void **context)
     }
 }
 
+/* For the first bucket, and for the end of every call; what it does meanwhile does no harm. */
+static void an_agent_that_slept_has_to_wake_up_first(void **context)
+{
+    (void)context;
+    enum { WAKE_US = 5 };
+    job j;
+    open_job_that_sleeps(&j, 2e6, WAKE_US);
+    backward(&j);
+    for (int r = 0; r < RANKS; r++)
+        check_us("the end of backward", bench_mark_us(&j.b, r, j.b.streams[r], 0),
+                 BACKWARD_US + WAKE_US + BUCKETS * (reduce_us(&j) + WAKE_US));
+    close_job(&j);
+}
+
 static void a_deadline_wakes_an_agent_that_has_nothing_to_do(void **context)
 {
     (void)context;
@@ -200,6 +221,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_agent_acts_when_the_data_are_there),
+        cmocka_unit_test(an_agent_that_slept_has_to_wake_up_first),
         cmocka_unit_test(a_deadline_wakes_an_agent_that_has_nothing_to_do),
         cmocka_unit_test(an_agent_that_fails_ends_the_waits_of_its_rank),
     };

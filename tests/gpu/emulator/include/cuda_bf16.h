@@ -5,6 +5,7 @@
 
 struct __nv_bfloat16 {
     uint16_t bits;
+    __nv_bfloat16() = default;
     explicit __nv_bfloat16(float value) : bits(bf16_from_float(value))
     {
     }

@@ -16,8 +16,11 @@ typedef enum cudaError {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
+    cudaErrorInsufficientDriver = 35,
     cudaErrorDeviceUninitialized = 201,
-    cudaErrorNotReady = 600
+    cudaErrorNotReady = 600,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorSystemDriverMismatch = 803
 } cudaError_t;
 typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
@@ -80,6 +83,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t s);
 cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaDeviceCanAccessPeer(int *possible, int gpu, int peer);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 cudaError_t cudaEventCreate(cudaEvent_t *out);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t e);

@@ -1,0 +1,30 @@
+/* A rank's batches: what it trains and is evaluated on, in pages that its device can pin. */
+#ifndef HARNESS_RUN_RANK_BATCHES_H
+#define HARNESS_RUN_RANK_BATCHES_H
+
+#include "common/data/loader.h"
+#include "harness/run/rank.h"
+#include "harness/train/trainer.h"
+
+typedef struct rank_batches {
+    batch_source *training, *evaluation; /* NULL: nothing to evaluate */
+    loader_memory loaders;               /* where their buffers come from */
+    struct {
+        void *data;
+        size_t bytes;
+    } buffers[TRAINER_MAX_BUFFERS]; /* of two loaders, inputs and targets */
+    int buffer_count;
+} rank_batches;
+
+_Static_assert(2 * 2 * LOADER_MAX_DEPTH <= TRAINER_MAX_BUFFERS, "the trainer knows every buffer of a rank");
+
+/* `out` stays where it is until it is closed, also where this fails. */
+status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set, const nn_model *model,
+                         rank_batches *out);
+
+/* Tells the trainer, which is closed before the batches are. */
+void rank_batches_pin(const rank_batches *b, trainer *t);
+
+void rank_batches_close(rank_batches *b);
+
+#endif

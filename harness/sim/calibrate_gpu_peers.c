@@ -1,0 +1,164 @@
+/* What several GPUs cost each other: copies from each other's memory, as --payload p2p makes them, and NCCL's all-reduce,
+ * as the ring does; a thread a GPU. */
+#include "harness/sim/calibrate_gpu.h"
+
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "harness/train/local_ranks.h"
+#include "ring/collectives/collective.h"
+#include "ring/collectives/nccl/collective_nccl.h"
+
+#include <string.h>
+
+enum { TURNS = 9, SMALL = 2, MARK_BEGIN = 1, MARK_END = 2, LARGE_ON_GPU = 64 << 20, LARGE_ON_EMULATOR = 1 << 14 };
+
+typedef struct together {
+    gpu_calibration *result;
+    int64_t elements; /* float32, of the large transfers */
+    uint64_t token;
+    bool nccl;
+    char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
+} together;
+
+typedef struct gpu_rank {
+    device *device;
+    device_stream *stream;
+    device_memory memory, landing;
+    collective_world *world;
+    collective_group *group;
+} gpu_rank;
+
+static void keep_least(int64_t *best, int64_t ns)
+{
+    if (ns > 0 && (*best == 0 || ns < *best)) *best = ns;
+}
+
+/* ---- copies ----------------------------------------------------------------------------------- */
+
+static status time_copy(gpu_rank *g, const device_peer *peer, int64_t count, int64_t *best)
+{
+    for (int i = 0; i < TURNS; i++) {
+        TRY(device_mark(g->stream, MARK_BEGIN));
+        TRY(device_convert(g->stream, g->landing.data, DTYPE_F32, peer->data, DTYPE_F32, count, 1));
+        TRY(device_mark(g->stream, MARK_END));
+        TRY(device_stream_synchronize(g->stream));
+        keep_least(best, device_mark_ns(g->stream, MARK_END) - device_mark_ns(g->stream, MARK_BEGIN));
+    }
+    return STATUS_OK;
+}
+
+/* GPU 0 from each other one; the slowest pair counts. */
+static status copy_from_peers(together *t, gpu_rank *g, const sync_blob *shares)
+{
+    gpu_calibration *c = t->result;
+    double bytes = (double)t->elements * sizeof(float);
+    for (int r = 1; r < c->gpus; r++) {
+        device_peer peer;
+        int64_t large = 0, small = 0;
+        TRY(device_peer_open(g->device, shares[r].data, &peer));
+        status rc = time_copy(g, &peer, t->elements, &large);
+        if (rc == STATUS_OK) rc = time_copy(g, &peer, SMALL, &small);
+        device_peer_close(g->device, &peer);
+        TRY(rc);
+        double gbs = large > 0 ? bytes / (double)large : 0, us = (double)small * 1e-3;
+        if (c->peer_gbs == 0 || gbs < c->peer_gbs) c->peer_gbs = gbs;
+        if (us > c->peer_us) c->peer_us = us;
+    }
+    return STATUS_OK;
+}
+
+/* ---- NCCL ------------------------------------------------------------------------------------- */
+
+static status open_nccl(together *t, int rank, gpu_rank *g)
+{
+    int all[GPU_MOST], gpus = t->result->gpus;
+    for (int r = 0; r < gpus; r++) all[r] = r;
+    collective_config config = {.rank = rank,
+                                .world = gpus,
+                                .job_token = t->token,
+                                .name = "calibrate",
+                                .device = g->device,
+                                .stream = g->stream,
+                                .bootstrap = t->bootstrap,
+                                .threads_per_rank = 1,
+                                .stall_timeout_ns = 60 * NS_PER_S,
+                                .connect_timeout_ns = 60 * NS_PER_S};
+    TRY(collective_open("nccl", &config, &g->world));
+    return collective_group_open(g->world, "data", all, gpus, &g->group);
+}
+
+static status time_all_reduce(gpu_rank *g, int64_t count, int64_t *best)
+{
+    collective_buffer all = {.base = g->memory.data};
+    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE, .op = REDUCE_SUM, .type = DTYPE_F32, .count = count, .in = all, .out = all};
+    for (int i = 0; i < TURNS; i++) {
+        collective_ticket ticket;
+        TRY(collective_post(g->group, &call, &ticket));
+        while (!collective_done(g->group, ticket)) {
+            int64_t deadline = CLOCK_NEVER;
+            bool worked = false;
+            TRY(collective_progress(g->world, clock_now_ns(), &deadline, &worked));
+            if (!worked) collective_wait(g->world, deadline);
+        }
+        collective_times times = collective_get_times(g->group, ticket);
+        keep_least(best, times.finished_ns - times.started_ns);
+    }
+    return STATUS_OK;
+}
+
+/* Bus bandwidth as nccl-tests defines it. */
+static status all_reduce(together *t, int rank, gpu_rank *g)
+{
+    gpu_calibration *c = t->result;
+    int64_t large = 0, small = 0;
+    TRY(open_nccl(t, rank, g));
+    TRY(time_all_reduce(g, t->elements, &large));
+    TRY(time_all_reduce(g, SMALL, &small));
+    if (rank != 0 || large == 0) return STATUS_OK;
+    c->all_reduce_gbs = (double)t->elements * sizeof(float) / (double)large * 2 * (c->gpus - 1) / c->gpus;
+    c->all_reduce_us = (double)small * 1e-3;
+    return STATUS_OK;
+}
+
+/* ---- ranks ------------------------------------------------------------------------------------ */
+
+static status measure(local_ranks *group, int rank, together *t, gpu_rank *g)
+{
+    device_config config = {.name = "cuda", .rank = rank, .world = t->result->gpus, .local_rank = rank, .threads = 1};
+    size_t bytes = (size_t)t->elements * sizeof(float);
+    device_share share;
+    const sync_blob *shares;
+    TRY(device_open(&config, &g->device));
+    TRY(device_stream_open(g->device, DEVICE_STREAM_COMMUNICATION, &g->stream));
+    TRY(device_allocate(g->device, DEVICE_MEMORY_SHARED, bytes, &g->memory));
+    TRY(device_allocate(g->device, DEVICE_MEMORY_PRIVATE, bytes, &g->landing));
+    TRY(device_share_memory(g->device, &g->memory, &share));
+    TRY(local_ranks_exchange(group, rank, (sync_blob){&share, sizeof share}, &shares));
+    if (rank == 0) TRY(copy_from_peers(t, g, shares));
+    TRY(local_ranks_barrier(group));
+    if (t->nccl) TRY(all_reduce(t, rank, g));
+    return local_ranks_barrier(group); /* nobody leaves while a peer may need it */
+}
+
+static status run(local_ranks *group, int rank, void *context)
+{
+    gpu_rank g = {.memory = {.fd = -1}, .landing = {.fd = -1}};
+    status rc = measure(group, rank, context, &g);
+    collective_group_close(&g.group);
+    collective_close(&g.world);
+    if (g.device) device_free(g.device, &g.memory);
+    if (g.device) device_free(g.device, &g.landing);
+    device_stream_close(&g.stream);
+    device_close(&g.device);
+    return rc;
+}
+
+status calibrate_gpu_peers(gpu_calibration *c)
+{
+    if (c->gpus < 2) return STATUS_OK;
+    together t = {.result = c, .elements = c->emulated ? LARGE_ON_EMULATOR : LARGE_ON_GPU, .token = random_token()};
+    char text[192];
+    t.nccl = collective_nccl_found(text, sizeof text);
+    if (t.nccl) TRY(collective_nccl_bootstrap(t.bootstrap));
+    return local_ranks_run(c->gpus, run, &t);
+}

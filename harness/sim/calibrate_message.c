@@ -1,0 +1,161 @@
+/* What messages between agents cost a processor, over the transport that runs use: two agents that sleep until they
+ * hear of each other, as a worker and a server do. Processor time of the whole process is counted, the transport's own
+ * threads among it. */
+#include "common/base/clock.h"
+#include "common/net/transport.h"
+#include "harness/sim/calibrate_impl.h"
+#include "harness/train/local_ranks.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { PAIR = 2, WARM = 50, WAKES = 1000, SMALL = 500, LARGE = 40, LARGE_BYTES = 4 << 20 };
+#define PATIENCE_NS (20 * NS_PER_S)
+
+typedef struct talk {
+    calibration *result;
+    uint64_t token;
+    transport *agents[PAIR];
+    transport_ticket tickets[PAIR];
+    int links[PAIR]; /* to the other */
+    char url[128], *data[PAIR];
+    atomic_int turn; /* who is to wake the other */
+} talk;
+
+static int64_t process_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+static status too_late(int64_t deadline_ns)
+{
+    return clock_now_ns() < deadline_ns ? STATUS_OK : fail(STATUS_PEER, "calibration: messages do not arrive");
+}
+
+/* Receiving is how a transport meets its peer. */
+static status take_none(talk *t, int rank)
+{
+    transport_message m;
+    status rc = transport_receive(t->agents[rank], &m);
+    if (rc == STATUS_OK) return fail(STATUS_INTERNAL, "calibration: found a message out of turn");
+    return rc == STATUS_AGAIN ? STATUS_OK : rc;
+}
+
+/* ---- one way ---------------------------------------------------------------------------------- */
+
+static status send_one(talk *t, int rank, int64_t bytes)
+{
+    message_header header = {.kind = MESSAGE_PUSH};
+    message_frame frame = {t->data[rank], (size_t)bytes};
+    int64_t deadline = clock_now_ns() + PATIENCE_NS;
+    for (;;) {
+        status rc = transport_send(t->agents[rank], t->links[rank], &header, &frame, bytes > 0, &t->tickets[rank]);
+        if (rc != STATUS_AGAIN) return rc;
+        TRY(take_none(t, rank));
+        TRY(too_late(deadline));
+        TRY(transport_wait(t->agents[rank], deadline));
+    }
+}
+
+static status receive_one(talk *t, int rank)
+{
+    transport_message m;
+    int64_t deadline = clock_now_ns() + PATIENCE_NS;
+    for (;;) {
+        status rc = transport_receive(t->agents[rank], &m);
+        if (rc != STATUS_AGAIN) {
+            if (rc == STATUS_OK) transport_release(t->agents[rank], &m);
+            return rc;
+        }
+        TRY(too_late(deadline));
+        TRY(transport_wait(t->agents[rank], deadline));
+    }
+}
+
+/* There and back again. */
+static status pass_messages(talk *t, int rank, int64_t bytes, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (rank == 0) TRY(send_one(t, rank, bytes));
+        TRY(receive_one(t, rank));
+        if (rank == 1) TRY(send_one(t, rank, bytes));
+    }
+    return STATUS_OK;
+}
+
+static status pass_wakes(talk *t, int rank, int64_t bytes, int count)
+{
+    (void)bytes;
+    for (int i = 0; i < count; i++) {
+        int64_t deadline = clock_now_ns() + PATIENCE_NS;
+        while (atomic_load(&t->turn) != rank) {
+            TRY(too_late(deadline));
+            TRY(transport_wait(t->agents[rank], deadline));
+        }
+        atomic_store(&t->turn, 1 - rank);
+        transport_wake(t->agents[1 - rank]);
+    }
+    return STATUS_OK;
+}
+
+/* ---- processor time --------------------------------------------------------------------------- */
+
+/* *us is what one way costs; rank 0 knows it. */
+static status measure(local_ranks *group, talk *t, int rank, int64_t bytes, int count,
+                      status (*pass)(talk *t, int rank, int64_t bytes, int count), double *us)
+{
+    TRY(pass(t, rank, bytes, WARM < count ? WARM : count));
+    TRY(local_ranks_barrier(group));
+    int64_t begin = process_ns();
+    TRY(pass(t, rank, bytes, count));
+    TRY(local_ranks_barrier(group));
+    if (rank == 0) *us = (double)(process_ns() - begin) * 1e-3 / (2.0 * count);
+    return STATUS_OK;
+}
+
+static status open_agent(local_ranks *group, talk *t, int rank)
+{
+    transport_options options = transport_defaults(rank, PAIR, t->token, LARGE_BYTES);
+    t->data[rank] = calloc(1, LARGE_BYTES);
+    if (!t->data[rank]) return fail(STATUS_SYSTEM, "no memory for a message");
+    TRY(transport_open(&transport_zmq, &options, &t->agents[rank]));
+    if (rank == 0) {
+        char asked[64];
+        snprintf(asked, sizeof asked, "ipc://@psring-%016" PRIx64 "-calibrate", t->token);
+        TRY(transport_listen(t->agents[0], asked, t->url, sizeof t->url));
+        t->links[0] = 1;
+    }
+    TRY(local_ranks_barrier(group));
+    return rank == 1 ? transport_connect(t->agents[1], 0, t->url, &t->links[1]) : STATUS_OK;
+}
+
+static status talk_on_rank(local_ranks *group, int rank, void *context)
+{
+    talk *t = context;
+    double small = 0, large = 0, wake = 0;
+    TRY(open_agent(group, t, rank));
+    TRY(measure(group, t, rank, 0, SMALL, pass_messages, &small));
+    TRY(measure(group, t, rank, LARGE_BYTES, LARGE, pass_messages, &large));
+    TRY(measure(group, t, rank, 0, WAKES, pass_wakes, &wake));
+    if (rank == 1) return STATUS_OK;
+    double both_ends = small - wake; /* the receiver is woken */
+    t->result->wake_us = wake;
+    t->result->message_us = both_ends > 0 ? both_ends / 2 : 0;
+    t->result->message_copy_gbs = large > small ? 2 * LARGE_BYTES / ((large - small) * 1e3) : 0;
+    return STATUS_OK;
+}
+
+status calibrate_messages(calibration *c)
+{
+    talk t = {.result = c, .token = (uint64_t)clock_now_ns()};
+    status rc = local_ranks_run(PAIR, talk_on_rank, &t);
+    for (int r = 0; r < PAIR; r++) {
+        if (t.agents[r]) transport_close(&t.agents[r], 0);
+        free(t.data[r]);
+    }
+    return rc;
+}

@@ -1,0 +1,30 @@
+/* Parameter servers of their own (--server-placement own) in virtual time. Server j stands in the memory of the machine
+ * of rank j (of as many ranks as there are, counted round), where a server beside that rank would; it has no GPU. Where
+ * machines compute on their processors and cores are short its work takes that rank's. */
+#ifndef HARNESS_SIM_VIRTUAL_SERVER_H
+#define HARNESS_SIM_VIRTUAL_SERVER_H
+
+#include "common/nn/params.h"
+#include "harness/sim/virtual_job.h"
+#include "ps/server/server_process.h"
+
+typedef struct virtual_server {
+    device *device;
+    param_set *params;
+    optimizer *optimizer;
+    ledger ledger;
+    ps_own_server *server;
+} virtual_server;
+
+/* Number `index`, for ranks of which `first` is one and `beside` the one whose machine it stands on. Close it whatever
+ * comes back. */
+status virtual_server_open(virtual_server *v, const virtual_job_config *config, simulation *s, transport_hub *hub,
+                           int index, trainer *first, trainer *beside);
+
+/* With all members' offers, its own among them; then it serves. */
+status virtual_server_start(virtual_server *v, const sync_blob *offers);
+
+/* Before the ranks'. */
+void virtual_server_close(virtual_server *v);
+
+#endif
