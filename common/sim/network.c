@@ -61,7 +61,7 @@ static bool takes_place(sim_flow *f)
     n->left = NULL;
     if (!left || left->hop_count != f->hop_count || left->limit != f->limit || left->rate <= 0) return false;
     for (int32_t i = 0; i < f->hop_count; i++)
-        if (left->uses[i].resource != f->uses[i].resource || left->uses[i].weight != f->uses[i].weight) return false;
+        if (left->hops[i].resource != f->hops[i].resource || left->hops[i].weight != f->hops[i].weight) return false;
     while (n->dirty_count > n->left_dirty) n->resources[n->dirty[--n->dirty_count]].dirty = false;
     f->rate = left->rate;
     return true;
@@ -72,9 +72,7 @@ static void enter(sim_flow *f)
     sim_network *n = f->network;
     for (int32_t i = 0; i < f->hop_count; i++) {
         sim_hop *hop = &f->hops[i];
-        sim_resource *r = &n->resources[f->uses[i].resource];
-        hop->flow = f;
-        hop->id = f->id;
+        sim_resource *r = &n->resources[hop->resource];
         hop->previous = NULL;
         hop->next = r->flows;
         if (r->flows) r->flows->previous = hop;
@@ -83,7 +81,7 @@ static void enter(sim_flow *f)
     }
     if (takes_place(f)) {
         for (int32_t i = 0; i < f->hop_count; i++)
-            n->resources[f->uses[i].resource].used += f->rate * f->uses[i].weight;
+            n->resources[f->hops[i].resource].used += f->rate * f->hops[i].weight;
         sim_event_schedule(n->queue, &f->event, n->queue->now + sim_duration(f->remaining, f->rate));
     } else {
         n->fresh[n->fresh_count++] = f;
@@ -109,13 +107,13 @@ static void leave(sim_flow *f)
         if (hop->previous)
             hop->previous->next = hop->next;
         else
-            n->resources[f->uses[i].resource].flows = hop->next;
-        n->resources[f->uses[i].resource].flow_count--;
-        n->resources[f->uses[i].resource].used -= f->rate * f->uses[i].weight;
+            n->resources[hop->resource].flows = hop->next;
+        n->resources[hop->resource].flow_count--;
+        n->resources[hop->resource].used -= f->rate * hop->weight;
     }
     for (int32_t i = 0; i < f->hop_count; i++) {
-        const sim_resource *r = &n->resources[f->uses[i].resource];
-        if (r->flows && r->full) make_dirty(n, f->uses[i].resource);
+        const sim_resource *r = &n->resources[f->hops[i].resource];
+        if (r->flows && r->full) make_dirty(n, f->hops[i].resource);
     }
 }
 
@@ -185,12 +183,10 @@ status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, v
     *f = (sim_flow){0};
     if (n->registered == n->flow_capacity) TRY(grow(n));
     f->hops = calloc((size_t)most_hops + 1, sizeof *f->hops);
-    f->uses = calloc((size_t)most_hops + 1, sizeof *f->uses);
-    status rc = f->hops && f->uses ? sim_event_init(n->queue, &f->event, rank, on_event, f)
-                                   : fail(STATUS_SYSTEM, "no memory for a route over %d links", most_hops);
+    status rc = f->hops ? sim_event_init(n->queue, &f->event, rank, on_event, f)
+                        : fail(STATUS_SYSTEM, "no memory for a route over %d links", most_hops);
     if (rc != STATUS_OK) {
         free(f->hops);
-        free(f->uses);
         *f = (sim_flow){0};
         return rc;
     }
@@ -214,7 +210,6 @@ void sim_flow_deinit(sim_flow *f)
     f->network->registered--;
     f->network->free_ids[f->network->free_count++] = f->id;
     free(f->hops);
-    free(f->uses);
     *f = (sim_flow){0};
 }
 
@@ -232,7 +227,7 @@ void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t 
     for (int32_t i = 0; i < f->hop_count; i++) {
         assert(route[i].resource >= 0 && route[i].resource < f->network->resource_count &&
                route[i].weight > 0);
-        f->uses[i] = route[i];
+        f->hops[i] = (sim_hop){.resource = route[i].resource, .id = f->id, .weight = route[i].weight, .flow = f};
     }
     if (at > q->now)
         sim_event_schedule(q, &f->event, at);

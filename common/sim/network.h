@@ -20,9 +20,11 @@ typedef struct sim_hop_use {
 
 /* A flow on a resource. */
 typedef struct sim_hop {
+    int32_t resource, id; /* id: of the flow */
+    double weight;
     struct sim_flow *flow;
     struct sim_hop *next, *previous; /* on the same resource */
-    int32_t id;                      /* of the flow */
+    struct sim_hop *next_inside;     /* of those that are being solved */
 } sim_hop;
 
 typedef struct sim_resource {
@@ -32,10 +34,12 @@ typedef struct sim_resource {
     bool dirty;  /* flows have left that it had held back */
     bool full;   /* it holds flows back: none of its flows is faster than they */
     double used; /* by its flows, bytes a picosecond */
+    double fastest; /* none of its flows has a higher rate, but for those that are being solved */
     /* While rates are solved. */
     double left;             /* capacity that flows with known rates leave */
     double weight;           /* of the hops of the others */
     int32_t unfixed, inside; /* their number; at first */
+    sim_hop *flows_inside;
     double level;            /* at which it became full */
     uint64_t visit, filled, changed; /* the last visits to it, that filled it, that changed a rate on it */
 } sim_resource;
@@ -68,7 +72,6 @@ void sim_network_deinit(sim_network *n);
 
 /* The caller's storage; one transfer at a time. */
 typedef struct sim_flow {
-    sim_hop_use *uses; /* [hop_capacity] */
     int32_t hop_count, id;
     double limit;     /* of the rate; INFINITY: none */
     double rate;      /* bytes a picosecond */

@@ -30,6 +30,7 @@ static void visit_resource(sim_network *n, part *p, int32_t index)
     r->left = r->capacity - r->used;
     r->weight = 0;
     r->unfixed = 0;
+    r->flows_inside = NULL;
     n->touched[p->touched++] = index;
 }
 
@@ -39,10 +40,13 @@ static void visit_flow(sim_network *n, part *p, sim_flow *f)
     n->flows[p->flows++] = f;
     p->limited += !isinf(f->limit);
     for (int32_t i = 0; i < f->hop_count; i++) {
-        sim_resource *r = &n->resources[f->uses[i].resource];
-        visit_resource(n, p, f->uses[i].resource);
-        r->left += f->rate * f->uses[i].weight;
-        r->weight += f->uses[i].weight;
+        sim_hop *hop = &f->hops[i];
+        sim_resource *r = &n->resources[hop->resource];
+        visit_resource(n, p, hop->resource);
+        hop->next_inside = r->flows_inside;
+        r->flows_inside = hop;
+        r->left += f->rate * hop->weight;
+        r->weight += hop->weight;
         r->unfixed++;
     }
 }
@@ -82,9 +86,9 @@ static void fix(sim_network *n, sim_flow *f, double rate)
     n->marks[f->id] |= 1;
     f->new_rate = rate;
     for (int32_t i = 0; i < f->hop_count; i++) {
-        sim_resource *r = &n->resources[f->uses[i].resource];
-        r->left -= rate * f->uses[i].weight;
-        r->weight -= f->uses[i].weight;
+        sim_resource *r = &n->resources[f->hops[i].resource];
+        r->left -= rate * f->hops[i].weight;
+        r->weight -= f->hops[i].weight;
         r->unfixed--;
     }
 }
@@ -129,8 +133,8 @@ static int32_t fix_limited(sim_network *n, part *p, double level)
 static int32_t fix_on(sim_network *n, part *p, sim_resource *r, double level)
 {
     int32_t fixed = 0;
-    for (sim_hop *hop = r->flows; hop && r->unfixed; hop = hop->next) {
-        if (n->marks[hop->id] != n->visit << 1) continue; /* known, or outside */
+    for (sim_hop *hop = r->flows_inside; hop && r->unfixed; hop = hop->next_inside) {
+        if (n->marks[hop->id] & 1) continue;
         p->limited -= !isinf(hop->flow->limit);
         fix(n, hop->flow, level);
         fixed++;
@@ -167,14 +171,17 @@ static void mark_changes(sim_network *n, const part *p)
 {
     for (int32_t i = 0; i < p->flows; i++) {
         const sim_flow *f = n->flows[i];
-        for (int32_t k = 0; k < f->hop_count && differs(f); k++) n->resources[f->uses[k].resource].changed = n->visit;
+        for (int32_t k = 0; k < f->hop_count && differs(f); k++) n->resources[f->hops[k].resource].changed = n->visit;
     }
 }
 
-static bool has_faster_outside(const sim_network *n, const sim_resource *r)
+static bool has_faster_outside(const sim_network *n, sim_resource *r)
 {
+    double level = r->level * SAME_LEVEL;
+    if (r->fastest <= level) return false;
     for (const sim_hop *hop = r->flows; hop; hop = hop->next)
-        if (n->marks[hop->id] >> 1 != n->visit && hop->flow->rate > r->level * SAME_LEVEL) return true;
+        if (n->marks[hop->id] >> 1 != n->visit && hop->flow->rate > level) return true;
+    r->fastest = level;
     return false;
 }
 
@@ -200,8 +207,11 @@ static void apply(sim_network *n, sim_flow *f)
 {
     sim_queue *q = n->queue;
     if (!differs(f)) return;
-    for (int32_t i = 0; i < f->hop_count; i++)
-        n->resources[f->uses[i].resource].used += (f->new_rate - f->rate) * f->uses[i].weight;
+    for (int32_t i = 0; i < f->hop_count; i++) {
+        sim_resource *r = &n->resources[f->hops[i].resource];
+        r->used += (f->new_rate - f->rate) * f->hops[i].weight;
+        if (f->new_rate > r->fastest) r->fastest = f->new_rate;
+    }
     f->remaining -= f->rate * (double)(q->now - f->since);
     f->since = q->now;
     f->rate = f->new_rate;
