@@ -5,7 +5,7 @@
 
 Prints exposed communication (the median over rounds of each run's median step), how much less ddp exposes, and the
 bound: the last bucket's bytes over the link, which no overlap can hide. Asked for are 40% less. Writes
-FOLDER/link-overlap-DATE.json; every figure is emulated. Exits 1 where less was saved.
+FOLDER/link-overlap-DATE.json (the data's name in it where they are others); every figure is emulated. Exits 1 where less was saved.
 """
 import argparse
 import datetime
@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 
+SMALL = "synthetic:3x32x32:10"
 CASES = [("1GB/s,50us", 32), ("200MB/s,50us", 128)]
 POLICIES = ["torch-0.4.1", "ddp"]
 LEAST = 0.40
@@ -48,7 +49,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--collective", default="auto")
-    parser.add_argument("--data", default="synthetic:3x32x32:10", help="images of 3x224x224 take minutes a run")
+    parser.add_argument("--data", default=SMALL, help="synthetic: the model's own images of 3x224x224; a run takes minutes")
     parser.add_argument("--trace", help="a folder for traces of three steps")
     a = parser.parse_args()
     rows, saved_enough, about = [], True, {}
@@ -73,7 +74,8 @@ def main():
         rows.append({"link": link, "batch": batch, "medians": middle, "rounds": found, "saved": saved, "least_saved": LEAST})
     if a.results:
         os.makedirs(a.results, exist_ok=True)
-        path = os.path.join(a.results, f"link-overlap-{datetime.date.today()}.json")
+        of = "" if a.data == SMALL else "-" + a.data.replace(":", "-")
+        path = os.path.join(a.results, f"link-overlap{of}-{datetime.date.today()}.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"schema_version": 1, "date": str(datetime.date.today()), "emulated": True, "data": a.data, **about,
                        "rows": rows}, file,
