@@ -5,7 +5,8 @@
 
 Prints exposed communication (the median over rounds of each run's median step), how much less ddp exposes, and the
 bound: the last bucket's bytes over the link, which no overlap can hide. Asked for are 40% less. Writes
-FOLDER/link-overlap-DATE.json (the data's name in it where they are others); every figure is emulated. Exits 1 where less was saved.
+FOLDER/link-overlap-DATE.json, with the data in its name where they are others; every figure is emulated. Exits 1
+where less was saved.
 """
 import argparse
 import datetime
