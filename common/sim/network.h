@@ -35,13 +35,15 @@ typedef struct sim_resource {
     bool full;   /* it holds flows back: none of its flows is faster than they */
     double used; /* by its flows, bytes a picosecond */
     double fastest; /* none of its flows has a higher rate, but for those that are being solved */
-    /* While rates are solved. */
-    double left;             /* capacity that flows with known rates leave */
-    double weight;           /* of the hops of the others */
-    int32_t unfixed, inside; /* their number; at first */
+    /* While rates are solved: of the flows that are, */
     sim_hop *flows_inside;
-    double level;            /* at which it became full */
-    uint64_t visit, filled, changed; /* the last visits to it, that filled it, that changed a rate on it */
+    int32_t inside;     /* their number, */
+    double free, load;  /* the capacity that the others leave them, and the weight of their hops; */
+    int32_t unfixed;    /* of those whose rates are not known yet the number, */
+    double left, weight; /* the capacity that is left to them, and the weight. */
+    double level;       /* at which it became full */
+    uint64_t visit;     /* the last solution that reached it */
+    uint64_t filled, changed; /* the last rounds that filled it, that changed a rate on it */
 } sim_resource;
 
 typedef struct sim_network {
@@ -53,7 +55,7 @@ typedef struct sim_network {
     int32_t dirty_count;
     struct sim_flow **fresh; /* [flow_capacity] that have no rate yet */
     int32_t fresh_count;
-    uint64_t visit;
+    uint64_t visit, round; /* solutions, and tries at them */
     /* The part that is being solved: its resources, those of them that are not full yet, and its flows. */
     int32_t *touched, *part; /* [resource_count] */
     struct sim_flow **flows; /* [flow_capacity] */

@@ -10,6 +10,7 @@
 /* A part: its resources in n->touched and n->part, its flows in n->flows, how many of them have a limit of their own. */
 typedef struct part {
     int32_t touched, resources, flows, limited;
+    int32_t seen; /* of n->dirty */
 } part;
 
 /* Resources whose shares differ by no more than rounding are full together, and rates are the same. */
@@ -27,9 +28,9 @@ static void visit_resource(sim_network *n, part *p, int32_t index)
     sim_resource *r = &n->resources[index];
     if (r->visit == n->visit) return;
     r->visit = n->visit;
-    r->left = r->capacity - r->used;
-    r->weight = 0;
-    r->unfixed = 0;
+    r->free = r->capacity - r->used;
+    r->load = 0;
+    r->inside = 0;
     r->flows_inside = NULL;
     n->touched[p->touched++] = index;
 }
@@ -45,38 +46,44 @@ static void visit_flow(sim_network *n, part *p, sim_flow *f)
         visit_resource(n, p, hop->resource);
         hop->next_inside = r->flows_inside;
         r->flows_inside = hop;
-        r->left += f->rate * hop->weight;
-        r->weight += hop->weight;
-        r->unfixed++;
+        r->free += f->rate * hop->weight;
+        r->load += hop->weight;
+        r->inside++;
     }
 }
 
 /* Flows of a resource that have not been visited by way of another one; often all have. */
 static void visit_flows(sim_network *n, part *p, const sim_resource *r)
 {
-    for (sim_hop *hop = r->flows; hop && r->unfixed < r->flow_count; hop = hop->next)
+    for (sim_hop *hop = r->flows; hop && r->inside < r->flow_count; hop = hop->next)
         if (n->marks[hop->id] >> 1 != n->visit) visit_flow(n, p, hop->flow);
 }
 
-/* The flows that are new and those of the region's resources, n->dirty, and all resources that they use. */
-static part gather(sim_network *n)
+/* The flows that are new and those of the region's resources, n->dirty, and all resources that they use: those
+ * that have not been gathered in an earlier round. */
+static void gather(sim_network *n, part *p)
 {
-    part p = {0, 0, 0, 0};
-    n->visit++;
-    for (int32_t i = 0; i < n->fresh_count; i++) visit_flow(n, &p, n->fresh[i]);
-    for (int32_t i = 0; i < n->dirty_count; i++) {
-        sim_resource *r = &n->resources[n->dirty[i]];
-        visit_resource(n, &p, n->dirty[i]);
-        visit_flows(n, &p, r);
+    for (int32_t i = 0; i < n->fresh_count && p->seen == 0; i++)
+        if (n->marks[n->fresh[i]->id] >> 1 != n->visit) visit_flow(n, p, n->fresh[i]);
+    for (; p->seen < n->dirty_count; p->seen++) {
+        visit_resource(n, p, n->dirty[p->seen]);
+        visit_flows(n, p, &n->resources[n->dirty[p->seen]]);
     }
-    for (int32_t i = 0; i < p.touched; i++) {
+}
+
+/* No rate is known. */
+static void start_round(sim_network *n, part *p)
+{
+    n->round++;
+    for (int32_t i = 0; i < p->flows; i++) n->marks[n->flows[i]->id] = n->visit << 1;
+    for (int32_t i = 0; i < p->touched; i++) {
         sim_resource *r = &n->resources[n->touched[i]];
-        r->inside = r->unfixed;
-        if (r->inside == r->flow_count) r->left = r->capacity; /* without rounding */
+        r->left = r->inside == r->flow_count ? r->capacity : r->free; /* all: without rounding */
+        r->weight = r->load;
+        r->unfixed = r->inside;
         n->part[i] = n->touched[i];
     }
-    p.resources = p.touched;
-    return p;
+    p->resources = p->touched;
 }
 
 /* ---- filling ---------------------------------------------------------------------------------- */
@@ -148,7 +155,7 @@ static int32_t fix_full(sim_network *n, part *p, double level)
     for (int32_t i = 0; i < p->resources; i++) {
         sim_resource *r = &n->resources[n->part[i]];
         if (r->unfixed == 0 || share_of(r) > level * SAME_LEVEL) continue;
-        r->filled = n->visit;
+        r->filled = n->round;
         r->level = level;
         fixed += fix_on(n, p, r, level);
     }
@@ -171,7 +178,7 @@ static void mark_changes(sim_network *n, const part *p)
 {
     for (int32_t i = 0; i < p->flows; i++) {
         const sim_flow *f = n->flows[i];
-        for (int32_t k = 0; k < f->hop_count && differs(f); k++) n->resources[f->hops[k].resource].changed = n->visit;
+        for (int32_t k = 0; k < f->hop_count && differs(f); k++) n->resources[f->hops[k].resource].changed = n->round;
     }
 }
 
@@ -193,8 +200,8 @@ static bool grow(sim_network *n, const part *p)
     for (int32_t i = 0; i < p->touched; i++) {
         sim_resource *r = &n->resources[n->touched[i]];
         if (r->inside == r->flow_count) continue;
-        bool changes = r->full && r->changed == n->visit;
-        if (!changes && !(r->filled == n->visit && has_faster_outside(n, r))) continue;
+        bool changes = r->full && r->changed == n->round;
+        if (!changes && !(r->filled == n->round && has_faster_outside(n, r))) continue;
         r->dirty = true;
         n->dirty[n->dirty_count++] = n->touched[i];
     }
@@ -224,7 +231,7 @@ static void settle(sim_network *n, const part *p)
     for (int32_t i = 0; i < p->flows; i++) apply(n, n->flows[i]);
     for (int32_t i = 0; i < p->touched; i++) {
         sim_resource *r = &n->resources[n->touched[i]];
-        bool filled = r->filled == n->visit, all = r->inside == r->flow_count;
+        bool filled = r->filled == n->round, all = r->inside == r->flow_count;
         r->full = filled || (r->full && !all);
         if (all) r->used = r->capacity - r->left; /* what rounding has added up goes */
     }
@@ -235,9 +242,11 @@ static void settle(sim_network *n, const part *p)
 void sim_network_solve(void *context)
 {
     sim_network *n = context;
-    part p;
+    part p = {0};
+    n->visit++;
     do {
-        p = gather(n);
+        gather(n, &p);
+        start_round(n, &p);
         fill(n, p);
         n->solved += p.flows;
     } while (grow(n, &p));

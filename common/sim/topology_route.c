@@ -81,15 +81,32 @@ static void route_within(const sim_topology *t, sim_route *r, sim_place from, si
     if (!from.host || !to.host) r->latency += sim_from_us(sim_profile_get(t->profile, SIM_COPY_LATENCY));
 }
 
+/* A link that leads to the adapter alone carries nothing but the adapter's traffic: where it is no narrower, it
+ * never holds a flow back, and is left out. */
+static void drop_link_of_nic(const sim_topology *t, sim_route *r, int first, int nic, int way)
+{
+    int links = 0;
+    for (int i = 0; i < t->w->link_count; i++)
+        links += t->w->links[i].a == t->nic_node[nic] || t->w->links[i].b == t->nic_node[nic];
+    for (int i = first; i < r->count && links == 1; i++) {
+        int link = r->hops[i].resource % t->per_machine / 2;
+        bool its = link < t->w->link_count &&
+                   (t->w->links[link].a == t->nic_node[nic] || t->w->links[link].b == t->nic_node[nic]);
+        if (its && t->capacities[r->hops[i].resource] >= t->capacities[way]) r->hops[i--] = r->hops[--r->count];
+    }
+}
+
 /* The part of a route that lies in one machine: between a place and an adapter. */
 static void route_to_nic(const sim_topology *t, sim_route *r, sim_place place, int nic, bool receives)
 {
     int node = place.host ? t->socket_node[place.index] : t->gpu_node[place.index], n = t->nic_node[nic];
+    int first = r->count;
     if (place.host) add_hop(t, r, place.machine, topology_memory(t, place.index), 1);
     if (receives)
         add_path(t, r, place.machine, n, node, 1);
     else
         add_path(t, r, place.machine, node, n, 1);
+    drop_link_of_nic(t, r, first, nic, topology_nic(t, nic, receives));
     add_hop(t, r, place.machine, topology_nic(t, nic, receives), 1);
 }
 
