@@ -70,9 +70,10 @@ def servers_compute_the_same_bits_through_messages_and_from_gpu_to_gpu(words):
 @cases([("ssp", "ps=ssp --staleness 2"), ("async", "ps=async"), ("async, clipped", "ps=async --clip-norm 0.5")])
 def ranks_that_go_ahead_train_from_gpu_to_gpu(options):
     needs_gpu()
-    result = on_gpu("--policy", *options.split(), "--servers", 2, "--payload", "p2p", ranks=3)
-    job = result.json()["jobs"][0]
-    expect(all(rank["losses"][-1] < rank["losses"][0] for rank in job["ranks"]), "it does not learn", result)
+    result = on_gpu("--policy", *options.split(), "--servers", 2, "--payload", "p2p", "--steps", 60, ranks=3)
+    losses = [rank["losses"] for rank in result.json()["jobs"][0]["ranks"]]  # each of other samples, in an order by chance
+    first, last = (sum(sum(of_rank[part]) for of_rank in losses) for part in (slice(0, 10), slice(-10, None)))
+    expect(last < first, f"it does not learn: {first} at first, {last} in the end", result)
 
 
 @cases([("messages", "zmq"), ("from GPU to GPU", "p2p")])
