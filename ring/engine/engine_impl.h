@@ -78,11 +78,27 @@ typedef struct ring_factors {
     int64_t p_count, q_count;
 } ring_factors;
 
+typedef struct ring_engine ring_engine;
+
+/* Where PowerSGD computes. All but `open` and `close` are called by whoever launches the collectives. */
+typedef struct ring_powersgd_place {
+    /* Makes `errors` and `scratch`, which close() gives back. `largest`: elements of the largest tensor. */
+    status (*open)(ring_engine *e, int64_t largest);
+    void (*close)(ring_engine *e);
+    status (*start)(ring_engine *e, int param);
+    status (*project)(ring_engine *e, const powersgd_matrix *x, int phase); /* 0: P, 1: Q */
+    status (*restore)(ring_engine *e, const powersgd_matrix *x);
+    status (*copy)(ring_engine *e, float *to, const float *from, int64_t count);
+    status (*settle)(ring_engine *e); /* what was launched is done */
+} ring_powersgd_place;
+
+extern const ring_powersgd_place ring_powersgd_on_host, ring_powersgd_on_gpu, ring_powersgd_virtual;
+
 typedef struct ring_powersgd {
-    bool virtual;              /* tensors do not exist: nothing below is read but counts and addresses */
-    const powersgd_module *gpu; /* where the collectives' stream computes, else NULL */
+    const ring_powersgd_place *place; /* NULL: another hook */
+    const powersgd_module *gpu;
     device_memory gpu_errors;
-    float *errors;             /* like the bucket memory */
+    float *errors;             /* like the bucket memory; virtual: NULL */
     powersgd_matrix *matrices; /* [params] by parameter; m NULL: travels as it is */
     float **plain;             /* [params] the place of a tensor that travels as it is */
     ring_factors *factors;     /* [buckets] */
@@ -117,7 +133,7 @@ typedef enum ring_begin {
 } ring_begin;
 typedef enum ring_finish { FINISH_MARK, FINISH_WAIT, FINISH_UPDATE } ring_finish;
 
-typedef struct ring_engine {
+struct ring_engine {
     sync_engine base;
     ring_settings settings;
     collective_tuning tuning; /* of --collective-table */
@@ -181,7 +197,7 @@ typedef struct ring_engine {
     atomic_bool given_up; /* set once by the compute thread, behind `failure` */
     error_record failure;
     _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* by the agent */
-} ring_engine;
+};
 
 static inline ring_engine *ring_of(const sync_engine *e)
 {
