@@ -271,14 +271,6 @@ cudaError_t cudaIpcCloseMemHandle(void *data)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-cudaError_t cudaMemset(void *data, int value, size_t bytes)
-{
-    emulator_open_memory();
-    memset(data, value, bytes);
-    emulator_close_memory();
-    return cudaSuccess;
-}
-
 typedef struct fill {
     void *data;
     int value;
@@ -288,7 +280,9 @@ typedef struct fill {
 static void run_fill(void *context)
 {
     const fill *f = context;
-    cudaMemset(f->data, f->value, f->bytes);
+    emulator_open_memory();
+    memset(f->data, f->value, f->bytes);
+    emulator_close_memory();
 }
 
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s)
