@@ -142,7 +142,7 @@ def bfloat16_meets_tensor_cores_in_cudnn():
     result = run(*CONVOLUTIONS, "--device", "cuda", "--bf16", "--log-level", "debug", env={"EMULATED_CUDNN": "1"})
     expect_equal(result.code, 0, "exit code", result)
     for kind in ("conv2d_forward", "conv2d_backward_data", "conv2d_backward_weights"):
-        said = [line for line in result.stderr.splitlines() if f"{kind} in bfloat16" in line and "(tensor cores," in line]
+        said = [line for line in result.err.splitlines() if f"{kind} in bfloat16" in line and "(tensor cores," in line]
         expect(said, f"{kind} by tensor cores", result)
 
 
