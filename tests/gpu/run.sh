@@ -149,7 +149,11 @@ if [ -n "$wheels" ]; then prepend LD_LIBRARY_PATH "$wheels"/*/lib "$wheels"/*/li
 for prefix in ${prefixes[@]+"${prefixes[@]}"}; do use_prefix "$prefix"; done
 nvcc=${CUDACXX:-$(first_of nvcc /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc "$wheels"/*/bin/nvcc)}
 smi=$(first_of nvidia-smi /usr/local/nvidia/bin/nvidia-smi)
-[ -z "$nvcc" ] || prepend PATH "$(dirname "$nvcc")"
+# A wheel's nvcc looks for its libraries in a folder that the wheel does not have.
+if [ -n "$nvcc" ]; then
+    prepend PATH "$(dirname "$nvcc")"
+    case $nvcc in "$wheels"/*) prepend LIBRARY_PATH "${nvcc%/bin/nvcc}/lib" ;; esac
+fi
 
 # Its compute capability without the dot, from the tool or from the driver itself; empty where there is none.
 find_architecture() {
