@@ -197,7 +197,7 @@ stage build bash -c configure_and_build || exit 1
 export PYTHONPATH=$PWD/tests/support SOURCE_DIR=$PWD BUILD_DIR=$build CMOCKA_MESSAGE_OUTPUT=TAP OMP_NUM_THREADS=1 \
     PYTHONUNBUFFERED=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN} NCCL_DEBUG_FILE=${NCCL_DEBUG_FILE:-$logs/nccl.%h.%p.log}
 # A command that hangs costs its test, not the stage.
-export CUDA_RUN_LIMIT=$((30 * scale))
+export CUDA_RUN_LIMIT=$((40 * scale))
 [ -z "$emulated" ] || export PSRING_CUDA_MODULE=${PSRING_CUDA_MODULE:-$tests/libpsring_cuda_emulated.so}
 timeout -k 5 60 "$harness" doctor >"$logs/doctor.txt" 2>"$logs/doctor.err"
 code=$?
