@@ -44,8 +44,8 @@ logs=$build/logs tests=$build/tests harness=$build/bin/harness
 
 # With their limits in seconds. Those of the first list add up to 480 at most; those of the second each fit into a call
 # of ten minutes of their own.
-stages="build:65 float32:35 tf32:20 bf16:20 kernels:35 golden:50 ledger:20 engines:55 ps:35 killed:20
-        memcheck:30 racecheck:15 bandwidth:10 step:15 calibrate:30 profile:25"
+stages="build:65 float32:30 tf32:20 bf16:20 kernels:35 golden:50 ledger:20 engines:55 ps:45 killed:20
+        memcheck:25 racecheck:15 bandwidth:10 step:15 calibrate:30 profile:25"
 speed_stages="predict:200 speed:540"
 
 names_of() { # stages with limits
@@ -269,7 +269,7 @@ stage kernels bash -c 'kernels "$0"' "$tests"
 stage golden bash -c golden
 stage ledger bash -c 'parts 4 test_cuda_program ledger'
 stage engines bash -c engines
-stage ps bash -c 'parts 4 test_cuda_ps'
+stage ps bash -c 'parts 6 test_cuda_ps'
 stage killed bash -c 'parts 2 test_cuda_program killed'
 
 sanitizer=$(first_of compute-sanitizer /usr/local/cuda/bin/compute-sanitizer /usr/local/cuda-*/bin/compute-sanitizer \
