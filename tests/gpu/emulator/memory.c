@@ -271,6 +271,15 @@ cudaError_t cudaIpcCloseMemHandle(void *data)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
+/* Pages that are given back to the system are zero. */
+static size_t clear_pages(char *data, size_t bytes)
+{
+    size_t whole = bytes / PAGE * PAGE;
+    if (data < gpu.space || data >= gpu.space + gpu.size || (size_t)(data - gpu.space) % PAGE) return 0;
+    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    return whole && fallocate(gpu.fd, mode, data - gpu.space, (off_t)whole) == 0 ? whole : 0;
+}
+
 typedef struct fill {
     void *data;
     int value;
@@ -280,8 +289,9 @@ typedef struct fill {
 static void run_fill(void *context)
 {
     const fill *f = context;
+    size_t cleared = f->value == 0 ? clear_pages(f->data, f->bytes) : 0;
     emulator_open_memory();
-    memset(f->data, f->value, f->bytes);
+    memset((char *)f->data + cleared, f->value, f->bytes - cleared);
     emulator_close_memory();
 }
 
