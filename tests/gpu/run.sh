@@ -147,7 +147,8 @@ wheels=$("$python" -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/nu
 prepend LD_LIBRARY_PATH /usr/local/nvidia/lib /usr/local/nvidia/lib64
 if [ -n "$wheels" ]; then prepend LD_LIBRARY_PATH "$wheels"/*/lib "$wheels"/*/lib64; fi
 for prefix in ${prefixes[@]+"${prefixes[@]}"}; do use_prefix "$prefix"; done
-nvcc=${CUDACXX:-$(first_of nvcc /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc "$wheels"/*/bin/nvcc)}
+nvcc=${CUDACXX:-$(first_of nvcc /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc /opt/cuda*/bin/nvcc \
+    "$wheels"/*/bin/nvcc)}
 smi=$(first_of nvidia-smi /usr/local/nvidia/bin/nvidia-smi)
 # A wheel's nvcc looks for its libraries in a folder that the wheel does not have.
 if [ -n "$nvcc" ]; then
