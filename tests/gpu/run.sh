@@ -86,6 +86,15 @@ note() { # name seconds code
     printf '%s\t%s\t%s\t%s\n' "$1" "$(limit_of "$1")" "$2" "$3" >>"$logs/stages.tsv"
 }
 
+# What a stage that was stopped has left running: ranks are in process groups of their own.
+end_ranks() {
+    local process program
+    program=$(readlink -f "$harness")
+    for process in /proc/[0-9]*; do
+        [ "$(readlink "$process/exe" 2>/dev/null)" != "$program" ] || kill -9 "${process#/proc/}" 2>/dev/null
+    done
+}
+
 # Runs a stage that was asked for; its output goes to a log.
 stage() { # name command...
     local name=$1 started code seconds; shift
@@ -97,7 +106,7 @@ stage() { # name command...
     note "$name" "$seconds" "$code"
     if [ $code -eq 0 ]; then echo "ok       $name ($seconds s)"; return 0; fi
     failed=1
-    case $code in 124 | 137) code="$code, out of time," ;; esac
+    case $code in 124 | 137) end_ranks; code="$code, out of time," ;; esac
     echo "FAILED   $name: exit code $code after $seconds s of $(limit_of "$name"); $logs/$name.log has:"
     { grep -a -E -A3 '^not ok|error:|: Error|^harness: |Sanitizer|^=========.*(Invalid|hazard|Error)' "$logs/$name.log" | head -n 28
       echo ...; tail -n 12 "$logs/$name.log"; } | cut -c 1-400 | sed 's/^/         /'
