@@ -42,7 +42,8 @@ def ranks_that_share_a_gpu_follow_pytorch(name, mode):
 
 # On the emulator NCCL's ranks are threads, as `verify` has them; on a GPU they must be processes (below).
 NCCL_POLICIES = [("buckets, ddp", "ddp", []), ("one bucket behind backward", "torch-0.4.1", []),
-                 ("in the gradients' own memory", "apex", ["--bucket-view"]), ("in bfloat16", "ddp", ["--comm-hook", "bf16"])]
+                 ("in the gradients' own memory", "apex", ["--bucket-view"]), ("in bfloat16", "ddp", ["--comm-hook", "bf16"]),
+                 ("with bfloat16 activations", "ddp", ["--bf16"])]
 
 
 @cases([(label, policy, options) for label, policy, options in NCCL_POLICIES if EMULATED])
@@ -50,7 +51,7 @@ def the_ring_on_device_memory_follows_pytorch(policy, options):
     needs_nccl()
     name = "wine_mlp_w2"
     options = ["--mode", "ring", "--collective", "nccl", "--policy", f"ring={policy}", *options]
-    if "bf16" in options:  # travels rounded: it must run, and not agree to float32's limit
+    if "--comm-hook" in options:  # travels rounded: it must run, and not agree to float32's limit
         result = run("verify", "--device", "cuda", *options, golden(name))
         expect(result.code in (0, 1), "it did not run", result)
         return
@@ -216,6 +217,19 @@ def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
     expect_equal(classes(recorded), classes(plain), "logical bytes")
     passes = 3 * (int(words[words.index("--accumulate") + 1]) if "--accumulate" in words else 1)  # 3 micro-batches: first, between, last
     expect_equal(recorded.err.count("recorded a CUDA graph"), passes, "passes recorded", recorded)
+
+
+@cases([("launched one by one", []), ("recorded", ["--cuda-graph"])])
+def weights_in_bfloat16_are_those_of_the_checkpoint_that_a_run_goes_on_from(more):
+    needs_gpu()
+    words = ["--device", "cuda", "--mode", "none", *TRAINING, "--bf16", "--warmup", "0", "--steps", "4", *more]
+    with tempfile.TemporaryDirectory() as folder:
+        saved = os.path.join(folder, "saved")
+        found = [run(*words, *last) for last in (["--save", saved], ["--load", saved], ["--steps", "8"])]
+    expect_equal([result.code for result in found], [0, 0, 0], "exit codes", *found)
+    _, went_on, at_once = (result.json()["jobs"][0] for result in found)
+    expect_equal(went_on["parameter_hash"], at_once["parameter_hash"], "parameters")
+    expect_equal(went_on["ranks"][0]["losses"], at_once["ranks"][0]["losses"][4:], "losses")
 
 
 GRAPHED = [("buckets, ddp", "wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002"), ("four ranks, small buckets", "toy_w4", "ddp", "--bucket-cap-mb 0.001"),
