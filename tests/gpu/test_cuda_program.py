@@ -156,6 +156,16 @@ def gradients_of_biases_beside_the_weights_train_as_sums_of_their_own(words):
     expect(all(abs(a - b) <= (1e-3 if "--bf16" in words else 1e-5) * abs(a) for a, b in zip(*losses)), "other losses", *losses)
 
 
+@test
+def bfloat16_meets_tensor_cores_in_cudnn():
+    needs_gpu()
+    result = run(*CONVOLUTIONS, "--device", "cuda", "--bf16", "--log-level", "debug", env={"EMULATED_CUDNN": "1"})
+    expect_equal(result.code, 0, "exit code", result)
+    for kind in ("conv2d_forward", "conv2d_backward_data", "conv2d_backward_weights"):
+        said = [line for line in result.err.splitlines() if f"{kind} in bfloat16" in line and "(tensor cores," in line]
+        expect(said, f"{kind} by tensor cores", result)
+
+
 @cases([("as many as there are", 1), ("two or more", 2)])
 def a_published_table_is_measured_as_far_as_there_are_gpus(gpus):
     needs_gpu()

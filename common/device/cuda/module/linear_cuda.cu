@@ -128,16 +128,28 @@ template <typename T, int V> __global__ static void gradient_in_place(int act, i
 
 /* The same on the way to the sums of the columns, of what is stored. */
 template <typename T, int PACK> struct slope_terms {
-    static constexpr int SUMS = 1, V = PACK;
+    static constexpr int SUMS = 1, V = PACK, AT_ONCE = 4;
+    struct row_taken {
+        pack<T, V> kept, dy;
+    };
     int act;
     const T *kept;
     T *dy;
     int64_t c;
-    __device__ void at(int64_t row, int64_t column, float (*sums)[V]) const
+    __device__ nothing_kept at_column(int64_t) const
+    {
+        return {};
+    }
+    __device__ row_taken read(int64_t row, int64_t column) const
+    {
+        int64_t i = row * c + column;
+        return {take_pack<V>(kept + i), take_pack<V>(dy + i)};
+    }
+    __device__ void add(nothing_kept, const row_taken &taken, int64_t row, int64_t column, float (*sums)[V]) const
     {
         float values[V], gradient[V];
-        load_pack<V>(kept + row * c + column, values);
-        load_pack<V>(dy + row * c + column, gradient);
+        unpack<V>(taken.kept, values);
+        unpack<V>(taken.dy, gradient);
         apply_slope<V>(act, values, gradient);
         store_pack<V>(dy + row * c + column, gradient);
         for (int v = 0; v < V; v++) sums[0][v] += as_stored<T>(gradient[v]);
