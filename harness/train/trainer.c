@@ -13,11 +13,11 @@
 static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_program_slot *slot)
 {
     const trainer_config *c = &t->config;
-    /* Which rows have targets is known to the rank that loads them; outputs are exchanged in the compute type. */
+    /* Which rows have targets is known to the rank that loads them. */
     nn_program_config config = {.batch = batch,
                                 .mode = mode,
                                 .type = device_get_info(t->device)->compute_type,
-                                .narrow = device_get_info(t->device)->narrow && !t->needs.one_loss,
+                                .narrow = device_get_info(t->device)->narrow,
                                 .masked_loss = c->masked_loss && !t->needs.whole_batch,
                                 .external_loss = t->needs.one_loss && mode == NN_TRAIN,
                                 .world = c->world};
@@ -51,6 +51,7 @@ static status open_loss(trainer *t)
     if (!t->needs.one_loss || t->config.rank != 0) return STATUS_OK;
     op_desc op = {.kind = m->loss == NN_LOSS_MSE ? OP_mean_squared_error : OP_cross_entropy,
                   .type = device_get_info(t->device)->compute_type,
+                  .narrow = device_get_info(t->device)->narrow,
                   .u.loss = {.rows = trainer_largest_batch(t) * m->rows_per_sample, .classes = m->classes, .gradient = true}};
     TRY(device_prepare(t->device, &op, NULL, &t->loss_kernel));
     int64_t workspace = (int64_t)device_kernel_workspace(t->loss_kernel);
@@ -108,12 +109,15 @@ static void describe_batch(trainer *t)
 static void describe_exchange(trainer *t)
 {
     const nn_model *m = t->config.model;
-    dtype compute = device_get_info(t->device)->compute_type;
+    const device_info *info = device_get_info(t->device);
+    int64_t outputs = m->rows_per_sample * m->classes;
     t->exchange = (sync_exchange){.input = &t->tensors.input,
                                   .target = &t->tensors.target,
                                   .input_bytes = t->input_sample * dtype_size(t->input_type),
                                   .target_bytes = t->target_sample * dtype_size(t->target_type),
-                                  .output_bytes = m->rows_per_sample * m->classes * dtype_size(compute),
+                                  .output_bytes = outputs * dtype_size(info->narrow ? DTYPE_BF16 : info->compute_type),
+                                  .wide_output_bytes = outputs * dtype_size(info->compute_type),
+                                  .ahead_bytes = t->prefetch.on ? trainer_batch_bytes(t, trainer_largest_batch(t)) : 0,
                                   .target_type = t->target_type,
                                   .targets_each = t->target_sample,
                                   .largest = trainer_largest_batch(t)};
