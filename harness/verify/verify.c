@@ -15,6 +15,7 @@ typedef struct verification {
     board *board;
     uint64_t token;
     bool shares_buffers, one_loss;
+    bool first_holds_all; /* of the averages: rank 0 */
     comparison_precision precision;
     double *losses;  /* [steps][world] */
     char *gradients; /* an arena of the device's type, on the host: every rank's share of the averages */
@@ -45,7 +46,8 @@ static status load_params(const verification *v, trainer *t)
     return STATUS_OK;
 }
 
-/* The averaged gradients that this rank holds, into the common arena. */
+/* The averaged gradients that this rank holds, into the common arena, of which each element has one writer: servers
+ * hold shards, but under an all-reduce every rank holds all, and rank 0 stands for them. */
 static status collect_gradients(verification *v, local_ranks *group, int rank, trainer *t)
 {
     param_set *set = trainer_params(t);
@@ -56,8 +58,11 @@ static status collect_gradients(verification *v, local_ranks *group, int rank, t
     if (rank == 0) {
         v->gradients = calloc((size_t)set->arena_elements, size);
         if (!v->gradients) return fail(STATUS_SYSTEM, "no memory for the gradients of %s", v->config->file->path);
+        piece_list all = param_set_pieces(set, 0, set->model->param_count);
+        v->first_holds_all = arena && piece_list_elements(owned) == piece_list_elements(all);
     }
     TRY(local_ranks_barrier(group));
+    if (rank > 0 && v->first_holds_all) owned.count = 0;
     for (int i = 0; arena && i < owned.count; i++) {
         size_t at = (size_t)owned.pieces[i].offset * size;
         TRY(device_download(trainer_stream(t), v->gradients + at, arena + at, set->type, set->type,

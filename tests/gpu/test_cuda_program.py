@@ -179,6 +179,16 @@ def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
     expect(all(abs(a - b) <= limit * abs(a) for a, b in zip(*losses)), "other losses", *losses)
 
 
+@test
+def bfloat16_meets_tensor_cores_in_cudnn():
+    needs_gpu()
+    result = run(*CONVOLUTIONS, "--device", "cuda", "--bf16", "--log-level", "debug", env={"EMULATED_CUDNN": "1"})
+    expect_equal(result.code, 0, "exit code", result)
+    for kind in ("conv2d_forward", "conv2d_backward_data", "conv2d_backward_weights"):
+        said = [line for line in result.err.splitlines() if f"{kind} in bfloat16" in line and "(tensor cores," in line]
+        expect(said, f"{kind} by tensor cores", result)
+
+
 @cases([("as many as there are", 1), ("two or more", 2)])
 def a_published_table_is_measured_as_far_as_there_are_gpus(gpus):
     needs_gpu()

@@ -5,7 +5,7 @@
 
 #include "common/device/cuda/module/columns.cuh"
 
-constexpr int APPLY_THREADS = 256, APPLY_ROWS = 8, CHANNEL_THREADS = 128;
+constexpr int APPLY_THREADS = 256, APPLY_ROWS = 16, CHANNEL_THREADS = 128;
 
 static inline int64_t rows_of(const batchnorm_attributes *a)
 {
@@ -17,49 +17,53 @@ struct channel_vectors {
     const float *mean, *invstd, *gamma, *beta;
 };
 
+/* What a kernel does not use of these takes no registers. */
 template <int V> struct channels {
-    float mean[V], invstd[V], gamma[V], beta[V];
+    float mean[V], invstd[V], scale[V], beta[V]; /* scale = invstd gamma */
 };
+
+/* V floats by the widest accesses. */
+template <int V> __device__ void load_floats(const float *from, float *out)
+{
+    constexpr int WIDE = V % 4 ? 1 : 4;
+    for (int v = 0; v < V; v += WIDE) load_pack<WIDE>(from + v, out + v);
+}
 
 template <int V> __device__ channels<V> channels_at(const channel_vectors &f, int64_t column)
 {
     channels<V> out;
-    for (int v = 0; v < V; v++) {
-        out.mean[v] = f.mean[column + v];
-        out.invstd[v] = f.invstd[column + v];
-        out.gamma[v] = f.gamma[column + v];
-        out.beta[v] = f.beta[column + v];
-    }
+    float gamma[V];
+    load_floats<V>(f.mean + column, out.mean);
+    load_floats<V>(f.invstd + column, out.invstd);
+    load_floats<V>(f.gamma + column, gamma);
+    load_floats<V>(f.beta + column, out.beta);
+    for (int v = 0; v < V; v++) out.scale[v] = out.invstd[v] * gamma[v];
     return out;
 }
 
-/* The activation's argument: x normalised, and the residual where there is one. */
-template <typename T> struct affine {
-    const T *x, *residual; /* residual may be NULL */
-    channel_vectors f;
-};
-
-template <int V, typename T>
-__device__ void arguments_at(const affine<T> &a, const channels<V> &f, int64_t i, float *out)
+/* x normalised: the activation's argument, but for a residual. */
+template <int V> __device__ float argument(const channels<V> &f, int v, float x)
 {
-    float x[V], residual[V];
-    load_pack<V>(a.x + i, x);
-    for (int v = 0; v < V; v++) out[v] = (x[v] - f.mean[v]) * f.invstd[v] * f.gamma[v] + f.beta[v];
-    if (!a.residual) return;
-    load_pack<V>(a.residual + i, residual);
-    for (int v = 0; v < V; v++) out[v] += residual[v];
+    return (x - f.mean[v]) * f.scale[v] + f.beta[v];
 }
 
-/* `rule` has V, at_column(column), which is called once a thread, and at(i, column): the elements [i, i + V). */
+/* `rule` has V, AT_ONCE, and as the terms of columns.cuh at_column(column), read(i) and write(kept, taken, i), for the
+ * elements [i, i + V). It may write where it has read. */
 template <typename Rule> __global__ void apply_kernel(Rule rule, int64_t rows, int64_t c)
 {
+    constexpr int AT_ONCE = Rule::AT_ONCE;
     int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * Rule::V;
     if (column >= c) return;
-    auto thread = rule.at_column(column);
-    int64_t step = (int64_t)gridDim.y * blockDim.y;
-#pragma unroll 2
-    for (int64_t row = (int64_t)blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += step)
-        rule.at(thread, row * c + column);
+    auto kept = rule.at_column(column);
+    int64_t row = (int64_t)blockIdx.y * blockDim.y + threadIdx.y, step = (int64_t)gridDim.y * blockDim.y;
+    for (; row + (AT_ONCE - 1) * step < rows; row += AT_ONCE * step) {
+        decltype(rule.read(row)) taken[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) taken[i] = rule.read((row + i * step) * c + column);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) rule.write(kept, taken[i], (row + i * step) * c + column);
+    }
+    for (; row < rows; row += step) rule.write(kept, rule.read(row * c + column), row * c + column);
 }
 
 template <typename Rule> status apply_to(const cuda_kernel *k, cudaStream_t s, Rule rule)

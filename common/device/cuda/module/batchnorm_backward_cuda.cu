@@ -6,137 +6,199 @@
  * residual takes g as its gradient the first pass writes it, and the second reads it in place of dy, dy2 and y. */
 #include "common/device/cuda/module/batchnorm.cuh"
 
+/* Where g comes from. */
 template <typename T> struct gradient {
-    affine<T> forward;
-    const T *y, *dy, *dy2; /* y is NULL but for RELU behind a residual; dy2 may be NULL */
+    const T *x, *dy, *dy2; /* dy2 may be NULL */
+    const T *y, *residual; /* of the activation's argument: y for RELU behind a residual, else the residual; or NULL */
+    channel_vectors f;
     int act;
 };
 
-template <int V, typename T>
-__device__ void gradients_at(const gradient<T> &b, const channels<V> &f, int64_t i, float *g)
+/* Which kernels there are: a thread of the first two has registers for more loads at a time.
+ *   ALONE   no activation or ReLU, x and dy
+ *   JOINED  ReLU behind a residual: y, and dy2 where it is given
+ *   ANY     everything else */
+enum variant { ALONE, JOINED, ANY };
+
+static bool is_plain(int act)
 {
-    float more[V];
-    load_pack<V>(b.dy + i, g);
-    if (b.dy2) {
-        load_pack<V>(b.dy2 + i, more);
-        for (int v = 0; v < V; v++) g[v] += more[v];
-    }
-    if (b.act == ACTIVATION_NONE) return;
-    if (b.y)
-        load_pack<V>(b.y + i, more);
-    else
-        arguments_at<V>(b.forward, f, i, more);
-    for (int v = 0; v < V; v++) g[v] = activate_backward(b.act, more[v], g[v]);
+    return act == ACTIVATION_NONE || act == ACTIVATION_RELU;
 }
 
-/* ---- sums of g and of g xhat ------------------------------------------------------------------ */
+template <typename T> static variant variant_of(const gradient<T> &b)
+{
+    if (is_plain(b.act) && b.y) return JOINED;
+    return is_plain(b.act) && !b.dy2 ? ALONE : ANY;
+}
 
-template <typename T, int PACK> struct gradient_terms {
-    static constexpr int SUMS = 2, V = PACK;
+/* What a thread takes of a row. */
+template <typename T, int V, variant KIND> struct backward_row {
+    pack<T, V> x, dy, dy2, behind; /* behind: of y or of the residual */
+};
+
+template <typename T, int V> struct backward_row<T, V, ALONE> {
+    pack<T, V> x, dy;
+};
+
+template <int V, variant KIND, typename T> __device__ backward_row<T, V, KIND> row_at(const gradient<T> &b, int64_t i)
+{
+    backward_row<T, V, KIND> taken;
+    taken.x = take_pack<V>(b.x + i);
+    taken.dy = take_pack<V>(b.dy + i);
+    if constexpr (KIND != ALONE) {
+        const T *behind = KIND == JOINED || b.y ? b.y : b.residual;
+        if (b.dy2) taken.dy2 = take_pack<V>(b.dy2 + i);
+        if (behind) taken.behind = take_pack<V>(behind + i);
+    }
+    return taken;
+}
+
+/* What the activation's derivative is taken of: y for ReLU behind a residual, else the argument. */
+template <int V, variant KIND, typename T>
+__device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V, KIND> &taken, const float *x,
+                        float *kept)
+{
+    float residual[V];
+    if constexpr (KIND != ALONE) {
+        if (KIND == JOINED || b.y) return unpack<V>(taken.behind, kept);
+    }
+    for (int v = 0; v < V; v++) kept[v] = argument(f, v, x[v]);
+    if constexpr (KIND == ANY) {
+        if (!b.residual) return;
+        unpack<V>(taken.behind, residual);
+        for (int v = 0; v < V; v++) kept[v] += residual[v];
+    }
+}
+
+/* g, and x beside it. */
+template <int V, variant KIND, typename T>
+__device__ void gradients_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V, KIND> &taken, float *x,
+                             float *g)
+{
+    float kept[V], more[V];
+    unpack<V>(taken.x, x);
+    unpack<V>(taken.dy, g);
+    if constexpr (KIND != ALONE) {
+        if (b.dy2) {
+            unpack<V>(taken.dy2, more);
+            for (int v = 0; v < V; v++) g[v] += more[v];
+        }
+    }
+    if (b.act == ACTIVATION_NONE) return;
+    kept_of<V, KIND>(b, f, taken, x, kept);
+    for (int v = 0; v < V; v++) g[v] = KIND == ANY ? activate_backward(b.act, kept[v], g[v]) : kept[v] <= 0 ? 0 : g[v];
+}
+
+/* ---- sums of g and of g (x - mean) ------------------------------------------------------------ */
+
+template <typename T, int PACK, variant KIND> struct gradient_terms {
+    static constexpr int SUMS = 2, V = PACK, AT_ONCE = KIND == ALONE ? 4 : KIND == JOINED ? 2 : 1;
     gradient<T> b;
     T *g_out; /* may be NULL, or dy's memory: an element is read before its g is written */
     int64_t c;
-    __device__ void at(int64_t row, int64_t column, float (*sums)[V]) const
+    __device__ channels<V> at_column(int64_t column) const
     {
-        channels<V> f = channels_at<V>(b.forward.f, column);
-        float g[V], x[V];
-        gradients_at<V>(b, f, row * c + column, g);
-        load_pack<V>(b.forward.x + row * c + column, x);
+        return channels_at<V>(b.f, column);
+    }
+    __device__ backward_row<T, V, KIND> read(int64_t row, int64_t column) const
+    {
+        return row_at<V, KIND>(b, row * c + column);
+    }
+    __device__ void add(const channels<V> &f, const backward_row<T, V, KIND> &taken, int64_t row, int64_t column,
+                        float (*sums)[V]) const
+    {
+        float x[V], g[V];
+        gradients_of<V, KIND>(b, f, taken, x, g);
         if (g_out) store_pack<V>(g_out + row * c + column, g);
         for (int v = 0; v < V; v++) {
             sums[0][v] += g[v];
-            sums[1][v] = fmaf(g[v], (x[v] - f.mean[v]) * f.invstd[v], sums[1][v]);
+            sums[1][v] = fmaf(g[v], x[v] - f.mean[v], sums[1][v]);
         }
+    }
+};
+
+/* Of each channel, for dx: mean(g), and invstd mean(g xhat). [c] each. */
+struct gradient_means {
+    float *g, *slope;
+    __device__ void set(int64_t column, double sum_g, double sum_gx, double count, double invstd) const
+    {
+        g[column] = (float)(sum_g / count);
+        slope[column] = (float)(invstd * (sum_gx / count));
     }
 };
 
 struct gradient_sums {
     static constexpr int SUMS = 2;
     int64_t c;
-    double *sums; /* [2c]: of g, of g xhat */
+    const float *invstd;
+    double *sums; /* [2c]: of g, of g xhat; may be NULL */
+    gradient_means means; /* where sums is NULL */
+    double count;
     float *dgamma, *dbeta;
     bool add;
     __device__ void take(int64_t column, const double *found) const
     {
-        sums[column] = found[0];
-        sums[c + column] = found[1];
+        double inverse = invstd[column], sum_gx = found[1] * inverse;
+        if (sums) {
+            sums[column] = found[0];
+            sums[c + column] = sum_gx;
+        } else {
+            means.set(column, found[0], sum_gx, count, inverse);
+        }
         dbeta[column] = (float)((add ? dbeta[column] : 0.0) + found[0]);
-        dgamma[column] = (float)((add ? dgamma[column] : 0.0) + found[1]);
+        dgamma[column] = (float)((add ? dgamma[column] : 0.0) + sum_gx);
     }
 };
+
+/* From sums over all ranks; *count is how many rows they have. */
+__global__ static void means_of_sums(int64_t c, const double *sums, const double *count, const float *invstd,
+                                     gradient_means means)
+{
+    int64_t column = global_thread();
+    if (column < c) means.set(column, sums[column], sums[c + column], *count, invstd[column]);
+}
 
 /* ---- dx --------------------------------------------------------------------------------------- */
 
 template <int V> struct gradient_channels {
     channels<V> f;
-    float mean_g[V], mean_gx[V];
-};
-
-/* `count` is read from memory where it is given. */
-struct gradient_means {
-    const double *sums, *count_at;
-    double count;
-    int64_t c;
+    float mean_g[V], slope[V];
 };
 
 template <int V>
 __device__ gradient_channels<V> gradient_channels_at(const channel_vectors &f, const gradient_means &m, int64_t column)
 {
     gradient_channels<V> out;
-    double count = m.count_at ? *m.count_at : m.count;
     out.f = channels_at<V>(f, column);
-    for (int v = 0; v < V; v++) {
-        out.mean_g[v] = (float)(m.sums[column + v] / count);
-        out.mean_gx[v] = (float)(m.sums[m.c + column + v] / count);
-    }
+    load_floats<V>(m.g + column, out.mean_g);
+    load_floats<V>(m.slope + column, out.slope);
     return out;
 }
 
 template <int V> __device__ void through(const gradient_channels<V> &t, const float *x, const float *g, float *dx)
 {
-    for (int v = 0; v < V; v++) {
-        float xhat = (x[v] - t.f.mean[v]) * t.f.invstd[v];
-        dx[v] = t.f.gamma[v] * t.f.invstd[v] * (g[v] - t.mean_g[v] - xhat * t.mean_gx[v]);
-    }
+    for (int v = 0; v < V; v++) dx[v] = t.f.scale[v] * (g[v] - t.mean_g[v] - (x[v] - t.f.mean[v]) * t.slope[v]);
 }
 
 /* An element's dy is read before its dx is written: they may share memory. */
-template <typename T, int PACK> struct backward_rule {
-    static constexpr int V = PACK;
+template <typename T, int PACK, variant KIND> struct backward_rule {
+    static constexpr int V = PACK, AT_ONCE = KIND == ALONE ? 4 : KIND == JOINED ? 2 : 1;
     gradient<T> b;
     gradient_means means;
     T *dx;
     __device__ gradient_channels<V> at_column(int64_t column) const
     {
-        return gradient_channels_at<V>(b.forward.f, means, column);
+        return gradient_channels_at<V>(b.f, means, column);
     }
-    __device__ void at(const gradient_channels<V> &t, int64_t i) const
+    __device__ backward_row<T, V, KIND> read(int64_t i) const
     {
-        float g[V], x[V], out[V];
-        gradients_at<V>(b, t.f, i, g);
-        load_pack<V>(b.forward.x + i, x);
+        return row_at<V, KIND>(b, i);
+    }
+    __device__ void write(const gradient_channels<V> &t, const backward_row<T, V, KIND> &taken, int64_t i) const
+    {
+        float x[V], g[V], out[V];
+        gradients_of<V, KIND>(b, t.f, taken, x, g);
         through<V>(t, x, g, out);
-        store_pack<V>(dx + i, out);
-    }
-};
-
-/* With g as it was written. */
-template <typename T, int PACK> struct backward_apply_rule {
-    static constexpr int V = PACK;
-    const T *x, *g;
-    channel_vectors f;
-    gradient_means means;
-    T *dx;
-    __device__ gradient_channels<V> at_column(int64_t column) const
-    {
-        return gradient_channels_at<V>(f, means, column);
-    }
-    __device__ void at(const gradient_channels<V> &t, int64_t i) const
-    {
-        float values[V], gs[V], out[V];
-        load_pack<V>(x + i, values);
-        load_pack<V>(g + i, gs);
-        through<V>(t, values, gs, out);
         store_pack<V>(dx + i, out);
     }
 };
@@ -145,58 +207,87 @@ template <typename T, int PACK> struct backward_apply_rule {
 
 template <typename T> static gradient<T> gradient_of(const batchnorm_attributes *a, void *const *o)
 {
+    bool masked_by_y = a->act == ACTIVATION_RELU && a->residual;
     gradient<T> b = {};
-    b.forward = affine<T>{(const T *)o[BN_BWD_X], a->residual ? (const T *)o[BN_BWD_RESIDUAL] : nullptr,
-                          {(const float *)o[BN_BWD_MEAN], (const float *)o[BN_BWD_INVSTD],
-                           (const float *)o[BN_BWD_GAMMA], (const float *)o[BN_BWD_BETA]}};
-    b.y = a->act == ACTIVATION_RELU && a->residual ? (const T *)o[BN_BWD_Y] : nullptr;
+    b.x = (const T *)o[BN_BWD_X];
     b.dy = (const T *)o[BN_BWD_DY];
     b.dy2 = a->dy2 ? (const T *)o[BN_BWD_DY2] : nullptr;
+    b.y = masked_by_y ? (const T *)o[BN_BWD_Y] : nullptr;
+    b.residual = a->residual && !is_plain(a->act) ? (const T *)o[BN_BWD_RESIDUAL] : nullptr;
+    b.f = channel_vectors{(const float *)o[BN_BWD_MEAN], (const float *)o[BN_BWD_INVSTD],
+                          (const float *)o[BN_BWD_GAMMA], (const float *)o[BN_BWD_BETA]};
     b.act = a->act;
     return b;
 }
 
+/* g as the first pass wrote it. */
+template <typename T> static gradient<T> gradient_written(const T *x, const T *g, channel_vectors f)
+{
+    return gradient<T>{x, g, nullptr, nullptr, nullptr, f, ACTIVATION_NONE};
+}
+
+static size_t means_bytes(const batchnorm_attributes *a)
+{
+    return (size_t)(2 * a->c) * sizeof(float);
+}
+
+/* Behind the means of the channels, whose bytes are a multiple of eight, the sums of the parts. */
 static status prepare_sums(cuda_kernel *k)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    k->base.workspace = column_workspace(rows_of(a), a->c, 2) + (size_t)(2 * a->c) * sizeof(double);
+    k->base.workspace = means_bytes(a) + column_workspace(rows_of(a), a->c, 2);
     return STATUS_OK;
 }
 
+static gradient_means means_in(const batchnorm_attributes *a, void *workspace)
+{
+    return {(float *)workspace, (float *)workspace + a->c};
+}
+
 template <typename T, int V>
-static status sums_of(const cuda_kernel *k, cudaStream_t s, void *const *o, T *g_out, gradient_sums finish, double *parts)
+static status sums_of(const cuda_kernel *k, cudaStream_t s, void *const *o, T *g_out, gradient_sums finish, void *workspace)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    return column_sums(k, s, gradient_terms<T, V>{gradient_of<T>(a, o), g_out, a->c}, finish, rows_of(a), a->c, parts);
+    double *parts = (double *)((char *)workspace + means_bytes(a));
+    gradient<T> b = gradient_of<T>(a, o);
+    int64_t rows = rows_of(a), c = a->c;
+    switch (variant_of(b)) {
+    case ALONE:
+        return column_sums(k, s, gradient_terms<T, V, ALONE>{b, g_out, c}, finish, rows, c, parts);
+    case JOINED:
+        return column_sums(k, s, gradient_terms<T, V, JOINED>{b, g_out, c}, finish, rows, c, parts);
+    default:
+        return column_sums(k, s, gradient_terms<T, V, ANY>{b, g_out, c}, finish, rows, c, parts);
+    }
 }
 
 template <typename T, int V>
-static status apply_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, gradient_means means)
-{
-    return apply_to(k, s, backward_rule<T, V>{gradient_of<T>(&k->base.op.u.batchnorm, o), means, (T *)o[BN_BWD_DX]});
-}
-
-template <typename T, int V>
-static status apply_written(const cuda_kernel *k, cudaStream_t s, void *const *o, channel_vectors f, const T *x, const T *g,
-                            gradient_means means, T *dx)
+static status apply_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, gradient<T> b, gradient_means means,
+                             T *dx)
 {
     (void)o;
-    return apply_to(k, s, backward_apply_rule<T, V>{x, g, f, means, dx});
+    switch (variant_of(b)) {
+    case ALONE:
+        return apply_to(k, s, backward_rule<T, V, ALONE>{b, means, dx});
+    case JOINED:
+        return apply_to(k, s, backward_rule<T, V, JOINED>{b, means, dx});
+    default:
+        return apply_to(k, s, backward_rule<T, V, ANY>{b, means, dx});
+    }
 }
 
 template <typename T>
 static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    double *sums = (double *)workspace, *parts = sums + 2 * a->c;
+    gradient<T> b = gradient_of<T>(a, o);
+    gradient_means means = means_in(a, workspace);
     T *dresidual = (T *)o[BN_BWD_DRESIDUAL];
-    gradient_sums finish = {a->c, sums, (float *)o[BN_BWD_DGAMMA], (float *)o[BN_BWD_DBETA],
-                            cuda_accumulates(k, scalars)};
-    TRY(WITH_PACKS(sums_of, T, k, s, o, dresidual, finish, parts));
-    gradient_means means = {sums, nullptr, (double)rows_of(a), a->c};
-    if (!dresidual) return WITH_PACKS(apply_backward, T, k, s, o, means);
-    return WITH_PACKS(apply_written, T, k, s, o, gradient_of<T>(a, o).forward.f, (const T *)o[BN_BWD_X],
-                      (const T *)dresidual, means, (T *)o[BN_BWD_DX]);
+    gradient_sums finish = {a->c, b.f.invstd, nullptr, means, (double)rows_of(a), (float *)o[BN_BWD_DGAMMA],
+                            (float *)o[BN_BWD_DBETA], cuda_accumulates(k, scalars)};
+    TRY(WITH_PACKS(sums_of, T, k, s, o, dresidual, finish, workspace));
+    if (dresidual) b = gradient_written<T>(b.x, dresidual, b.f);
+    return WITH_PACKS(apply_backward, T, k, s, o, b, means, (T *)o[BN_BWD_DX]);
 }
 
 /* ---- over all ranks, in two halves ------------------------------------------------------------ */
@@ -209,21 +300,28 @@ static status backward_stats(const cuda_kernel *k, cudaStream_t s, void *const *
                              void *workspace)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    gradient_sums finish = {a->c, (double *)o[BN_BSTATS_SUMS], (float *)o[BN_BSTATS_DGAMMA],
-                            (float *)o[BN_BSTATS_DBETA], cuda_accumulates(k, scalars)};
-    return WITH_PACKS(sums_of, T, k, s, o, (T *)o[BN_BSTATS_G], finish, (double *)workspace);
+    gradient_sums finish = {a->c, (const float *)o[BN_BSTATS_INVSTD], (double *)o[BN_BSTATS_SUMS], {}, 0,
+                            (float *)o[BN_BSTATS_DGAMMA], (float *)o[BN_BSTATS_DBETA], cuda_accumulates(k, scalars)};
+    return WITH_PACKS(sums_of, T, k, s, o, (T *)o[BN_BSTATS_G], finish, workspace);
+}
+
+static status prepare_means(cuda_kernel *k)
+{
+    k->base.workspace = means_bytes(&k->base.op.u.batchnorm);
+    return STATUS_OK;
 }
 
 template <typename T>
-static status backward_apply(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+static status backward_apply(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
 {
-    /* beta takes no part: gamma stands in its place. */
-    channel_vectors f = {(const float *)o[BN_BAPPLY_MEAN], (const float *)o[BN_BAPPLY_INVSTD],
-                         (const float *)o[BN_BAPPLY_GAMMA], (const float *)o[BN_BAPPLY_GAMMA]};
-    gradient_means means = {(const double *)o[BN_BAPPLY_SUMS], (const double *)o[BN_BAPPLY_COUNT], 0,
-                            k->base.op.u.batchnorm.c};
-    return WITH_PACKS(apply_written, T, k, s, o, f, (const T *)o[BN_BAPPLY_X], (const T *)o[BN_BAPPLY_G], means,
-                      (T *)o[BN_BAPPLY_DX]);
+    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
+    const float *invstd = (const float *)o[BN_BAPPLY_INVSTD], *gamma = (const float *)o[BN_BAPPLY_GAMMA];
+    channel_vectors f = {(const float *)o[BN_BAPPLY_MEAN], invstd, gamma, gamma}; /* beta takes no part */
+    gradient<T> b = gradient_written<T>((const T *)o[BN_BAPPLY_X], (const T *)o[BN_BAPPLY_G], f);
+    gradient_means means = means_in(a, workspace);
+    TRY(launch(k, s, means_of_sums, dim3((unsigned)ceil_div(a->c, CHANNEL_THREADS)), dim3(CHANNEL_THREADS), a->c,
+               (const double *)o[BN_BAPPLY_SUMS], (const double *)o[BN_BAPPLY_COUNT], invstd, means));
+    return WITH_PACKS(apply_backward, T, k, s, o, b, means, (T *)o[BN_BAPPLY_DX]);
 }
 
 extern "C" {
@@ -231,5 +329,5 @@ const cuda_kernel_entry cuda_batchnorm_backward = {prepare_sums, by_storage<back
 const cuda_kernel_entry cuda_batchnorm_backward_stats = {
     prepare_sums, by_storage<backward_stats<float>, backward_stats<bf16>>, nullptr};
 const cuda_kernel_entry cuda_batchnorm_backward_apply = {
-    nullptr, by_storage<backward_apply<float>, backward_apply<bf16>>, nullptr};
+    prepare_means, by_storage<backward_apply<float>, backward_apply<bf16>>, nullptr};
 }

@@ -11,16 +11,28 @@
 /* ---- statistics ------------------------------------------------------------------------------- */
 
 template <typename T, int PACK> struct moment_terms {
-    static constexpr int SUMS = 2, V = PACK;
+    static constexpr int SUMS = 2, V = PACK, AT_ONCE = 4;
     const T *x;
     int64_t c;
-    __device__ void at(int64_t row, int64_t column, float (*sums)[V]) const
+    struct first_row {
+        float at[V];
+    };
+    __device__ first_row at_column(int64_t column) const
     {
-        float values[V], first[V];
-        load_pack<V>(x + row * c + column, values);
-        load_pack<V>(x + column, first);
+        first_row first;
+        load_pack<V>(x + column, first.at);
+        return first;
+    }
+    __device__ pack<T, V> read(int64_t row, int64_t column) const
+    {
+        return take_pack<V>(x + row * c + column);
+    }
+    __device__ void add(const first_row &first, const pack<T, V> &taken, int64_t, int64_t, float (*sums)[V]) const
+    {
+        float values[V];
+        unpack<V>(taken, values);
         for (int v = 0; v < V; v++) {
-            float d = values[v] - first[v];
+            float d = values[v] - first.at[v];
             sums[0][v] += d;
             sums[1][v] = fmaf(d, d, sums[1][v]);
         }
@@ -89,19 +101,42 @@ __global__ static void invstd_of(int64_t c, const float *var, double eps, float 
 
 /* ---- y ---------------------------------------------------------------------------------------- */
 
-template <typename T, int PACK> struct normalize_rule {
-    static constexpr int V = PACK;
-    affine<T> a;
+/* What a thread takes of a row. */
+template <typename T, int V, bool RESIDUAL> struct forward_row {
+    pack<T, V> x;
+};
+
+template <typename T, int V> struct forward_row<T, V, true> {
+    pack<T, V> x, residual;
+};
+
+template <typename T, int PACK, bool RESIDUAL> struct normalize_rule {
+    static constexpr int V = PACK, AT_ONCE = RESIDUAL ? 2 : 4;
+    typedef forward_row<T, V, RESIDUAL> row;
+    const T *x, *residual;
+    channel_vectors f;
     int act;
     T *y;
     __device__ channels<V> at_column(int64_t column) const
     {
-        return channels_at<V>(a.f, column);
+        return channels_at<V>(f, column);
     }
-    __device__ void at(const channels<V> &f, int64_t i) const
+    __device__ row read(int64_t i) const
     {
-        float values[V];
-        arguments_at<V>(a, f, i, values);
+        row taken;
+        taken.x = take_pack<V>(x + i);
+        if constexpr (RESIDUAL) taken.residual = take_pack<V>(residual + i);
+        return taken;
+    }
+    __device__ void write(const channels<V> &kept, const row &taken, int64_t i) const
+    {
+        float values[V], more[V];
+        unpack<V>(taken.x, values);
+        for (int v = 0; v < V; v++) values[v] = argument(kept, v, values[v]);
+        if constexpr (RESIDUAL) {
+            unpack<V>(taken.residual, more);
+            for (int v = 0; v < V; v++) values[v] += more[v];
+        }
         for (int v = 0; v < V; v++) values[v] = activate(act, values[v]);
         store_pack<V>(y + i, values);
     }
@@ -111,9 +146,11 @@ template <typename T, int V>
 static status normalize(const cuda_kernel *k, cudaStream_t s, void *const *o, const float *mean, const float *invstd)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
-    affine<T> f = {(const T *)o[BN_FWD_X], a->residual ? (const T *)o[BN_FWD_RESIDUAL] : nullptr,
-                   {mean, invstd, (const float *)o[BN_FWD_GAMMA], (const float *)o[BN_FWD_BETA]}};
-    return apply_to(k, s, normalize_rule<T, V>{f, a->act, (T *)o[BN_FWD_Y]});
+    const T *x = (const T *)o[BN_FWD_X], *residual = (const T *)o[BN_FWD_RESIDUAL];
+    T *y = (T *)o[BN_FWD_Y];
+    channel_vectors f = {mean, invstd, (const float *)o[BN_FWD_GAMMA], (const float *)o[BN_FWD_BETA]};
+    if (a->residual) return apply_to(k, s, normalize_rule<T, V, true>{x, residual, f, a->act, y});
+    return apply_to(k, s, normalize_rule<T, V, false>{x, nullptr, f, a->act, y});
 }
 
 template <typename T, int V, typename Finish>

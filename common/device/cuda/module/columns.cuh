@@ -10,7 +10,7 @@
 #include "common/device/cuda/module/kernel.cuh"
 
 /* Enough blocks for the largest GPUs, and rows enough for a thread to have several loads under way. */
-constexpr int COLUMN_THREADS = 256, COLUMN_MOST_BLOCKS = 1024, COLUMN_LEAST_ROWS = 8, COLUMN_ADDERS = 16,
+constexpr int COLUMN_THREADS = 256, COLUMN_MOST_BLOCKS = 1024, COLUMN_LEAST_ROWS = 8, COLUMN_ADDERS = 32,
               COLUMN_MOST_SUMS = 2;
 
 /* Threads side by side, of V columns each. */
@@ -39,8 +39,27 @@ static inline size_t column_workspace(int64_t rows, int64_t c, int sums)
     return (size_t)(most * c * sums) * sizeof(double);
 }
 
-/* `terms` has SUMS, V and at(row, column, out): adds the row's terms of columns [column, column + V) to
- * out[SUMS][V]. V divides c. */
+/* `terms` has SUMS, V, which divides c, and AT_ONCE, the rows that a thread reads before it uses the first: the
+ * compiler cannot move a load over a store that might hit it, and one load a thread leaves memory idle.
+ *   at_column(column)        what a thread keeps of its columns [column, column + V)
+ *   read(row, column)        what it takes of a row
+ *   add(kept, taken, row, column, sums)   the row's terms, to sums[SUMS][V] */
+template <typename Terms>
+__device__ void add_rows(const Terms &terms, int64_t row, int64_t end, int64_t step, int64_t column,
+                         float (*sums)[Terms::V])
+{
+    constexpr int AT_ONCE = Terms::AT_ONCE;
+    auto kept = terms.at_column(column);
+    for (; row + (AT_ONCE - 1) * step < end; row += AT_ONCE * step) {
+        decltype(terms.read(row, column)) taken[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) taken[i] = terms.read(row + i * step, column);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) terms.add(kept, taken[i], row + i * step, column, sums);
+    }
+    for (; row < end; row += step) terms.add(kept, terms.read(row, column), row, column, sums);
+}
+
 template <typename Terms>
 __global__ void column_partial(Terms terms, int64_t rows, int64_t c, int64_t rows_a_part, double *parts)
 {
@@ -51,10 +70,7 @@ __global__ void column_partial(Terms terms, int64_t rows, int64_t c, int64_t row
     int64_t end = begin + rows_a_part < rows ? begin + rows_a_part : rows;
     int thread = (int)(threadIdx.y * blockDim.x + threadIdx.x);
     float sums[SUMS][V] = {};
-    if (column < c) {
-#pragma unroll 4
-        for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) terms.at(row, column, sums);
-    }
+    if (column < c) add_rows(terms, begin + threadIdx.y, end, blockDim.y, column, sums);
     for (int i = 0; i < SUMS; i++)
         for (int v = 0; v < V; v++) lanes[(i * V + v) * COLUMN_THREADS + thread] = sums[i][v];
     __syncthreads();
@@ -73,7 +89,7 @@ template <typename Finish> __global__ void column_finish(Finish finish, int64_t 
     int64_t column = (int64_t)blockIdx.x * WARP + threadIdx.x;
     double sums[Finish::SUMS] = {};
     if (column < c) {
-#pragma unroll 4
+#pragma unroll 8
         for (int64_t part = threadIdx.y; part < count; part += COLUMN_ADDERS)
             for (int i = 0; i < Finish::SUMS; i++) sums[i] += parts[(part * Finish::SUMS + i) * c + column];
     }
@@ -99,15 +115,25 @@ status column_sums(const cuda_kernel *k, cudaStream_t s, Terms terms, Finish fin
                   parts, workspace);
 }
 
+struct nothing_kept {};
+
 /* Sums of the columns of x, for a bias's gradient. */
 template <typename T, int PACK> struct plain_terms {
-    static constexpr int SUMS = 1, V = PACK;
+    static constexpr int SUMS = 1, V = PACK, AT_ONCE = 4;
     const T *x;
     int64_t c;
-    __device__ void at(int64_t row, int64_t column, float (*sums)[V]) const
+    __device__ nothing_kept at_column(int64_t) const
+    {
+        return {};
+    }
+    __device__ pack<T, V> read(int64_t row, int64_t column) const
+    {
+        return take_pack<V>(x + row * c + column);
+    }
+    __device__ void add(nothing_kept, const pack<T, V> &taken, int64_t, int64_t, float (*sums)[V]) const
     {
         float values[V];
-        load_pack<V>(x + row * c + column, values);
+        unpack<V>(taken, values);
         for (int v = 0; v < V; v++) sums[0][v] += values[v];
     }
 };

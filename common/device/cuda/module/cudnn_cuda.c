@@ -60,14 +60,21 @@ static status set_tensor(const cudnn_conv *p, cudnnTensorDescriptor_t *out, int6
                        "cudnnSetTensor4dDescriptor");
 }
 
-/* Sums are of float32 in every case. CUDNN_DEFAULT_MATH lets float32 be multiplied as TF32; CUDNN_FMA_MATH does
- * not. */
+/* CUDNN_DEFAULT_MATH lets float32 be multiplied as TF32, CUDNN_FMA_MATH does not, and bfloat16 meets tensor cores with
+ * CUDNN_TENSOR_OP_MATH alone. */
+static cudnnMathType_t math_of(const cudnn_conv *p)
+{
+    if (p->type == DTYPE_BF16) return CUDNN_TENSOR_OP_MATH;
+    return p->device->base.config.precision == DEVICE_PRECISION_F32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
+}
+
+/* Sums are of float32 in every case. */
 static status describe(cudnn_conv *p)
 {
     const cuda_device *d = p->device;
     const cudnn_table *t = table_of(d);
     const conv2d_attributes *a = &p->shape;
-    p->math = d->base.config.precision == DEVICE_PRECISION_F32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
+    p->math = math_of(p);
     TRY(set_tensor(p, &p->x, a->n, a->c, a->h, a->w));
     TRY(set_tensor(p, &p->y, a->n, a->k, a->p, a->q));
     TRY(cudnn_check(d, t->filter_create(&p->w), "cudnnCreateFilterDescriptor"));

@@ -2,6 +2,7 @@
  * the heuristics put first, or with --cudnn-benchmark the one that was fastest when each ran a few times. */
 #include "common/device/cuda/module/cudnn_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,6 +57,23 @@ static int list_usable(const cudnn_conv *p, cudnn_choice *out)
         if (code == CUDNN_STATUS_SUCCESS) TAKE_USABLE(results, count, p, out, used)
     }
     return used;
+}
+
+static const char *name_of(cudnnMathType_t math)
+{
+    return math == CUDNN_FMA_MATH ? "multiply-adds" : math == CUDNN_DEFAULT_MATH ? "multiply-adds or TF32" : "tensor cores";
+}
+
+/* For --log-level debug. */
+static void say(const cudnn_conv *p, const cudnn_choice *choice, const char *what, double ms)
+{
+    const conv2d_attributes *a = &p->shape;
+    char time[32] = "";
+    if (ms > 0) snprintf(time, sizeof time, " %.3f ms", ms);
+    log_debug("%s in %s, %lldx%lldx%lldx%lld to %lld, %lldx%lld: algorithm %d (%s, %zu bytes of workspace) %s%s",
+              op_name(p->kind), dtype_name(p->type), (long long)a->n, (long long)a->h, (long long)a->w, (long long)a->c,
+              (long long)a->k, (long long)a->r, (long long)a->s, choice->algorithm, name_of(choice->math),
+              choice->workspace, what, time);
 }
 
 /* ---- timing ----------------------------------------------------------------------------------- */
@@ -132,9 +150,7 @@ static status time_all(const cudnn_conv *p, const cudnn_choice *list, int count,
         if (list[i].workspace > workspace) continue;
         rc = time_one(p, &list[i], &t, &ms, &works);
         if (rc != STATUS_OK || !works) continue;
-        log_debug("%s %lldx%lldx%lldx%lld to %lld, %lldx%lld: algorithm %d takes %.3f ms", op_name(p->kind),
-                  (long long)p->shape.n, (long long)p->shape.h, (long long)p->shape.w, (long long)p->shape.c,
-                  (long long)p->shape.k, (long long)p->shape.r, (long long)p->shape.s, list[i].algorithm, (double)ms);
+        say(p, &list[i], "takes", (double)ms);
         if (*best_at >= 0 && ms >= best) continue;
         best = ms;
         *best_at = i;
@@ -188,6 +204,7 @@ status cudnn_choose(cudnn_conv *p, bool *found)
     }
     if (timed) TRY(time_all(p, list, count, &at));
     p->choice = list[at < 0 ? 0 : at];
+    say(p, &p->choice, "is taken", 0);
     return timed ? remember(p) : STATUS_OK;
 }
 

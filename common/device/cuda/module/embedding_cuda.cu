@@ -20,21 +20,44 @@ __global__ static void embedding_kernel(embedding_tables t, const int32_t *token
     }
 }
 
+/* Which of tokens [begin, begin + THREADS) are `token`, in their order, to matches[]; returns how many. By all threads. */
+__device__ static int find_matches(const int32_t *tokens, int64_t begin, int64_t count, int32_t token, int *matches)
+{
+    __shared__ int of_warp[THREADS / WARP];
+    int64_t i = begin + threadIdx.x;
+    int warp = (int)threadIdx.x / WARP, before = 0, all = 0;
+    bool matches_here = i < count && tokens[i] == token;
+    unsigned mask = __ballot_sync(0xffffffffu, matches_here);
+    if (threadIdx.x % WARP == 0) of_warp[warp] = __popc(mask);
+    __syncthreads();
+    for (int w = 0; w < THREADS / WARP; w++) {
+        if (w < warp) before += of_warp[w];
+        all += of_warp[w];
+    }
+    if (matches_here) matches[before + __popc(mask & ((1u << threadIdx.x % WARP) - 1))] = (int)threadIdx.x;
+    __syncthreads();
+    return all;
+}
+
 /* The block of a token's first occurrence adds all its rows, in their order; the others have nothing to do.
  * Which it is all threads find out together. */
 template <typename T>
 __global__ static void table_gradient(const int32_t *tokens, int64_t count, int64_t hidden, const T *dy, float *dtable)
 {
+    __shared__ int matches[THREADS];
     int64_t first = blockIdx.x;
     int32_t token = tokens[first];
     int seen = 0;
     for (int64_t i = threadIdx.x; i < first; i += THREADS) seen |= tokens[i] == token;
     if (__syncthreads_or(seen)) return;
-    for (int64_t c = threadIdx.x; c < hidden; c += THREADS) {
-        float sum = dtable[(int64_t)token * hidden + c];
-        for (int64_t i = first; i < count; i++)
-            if (tokens[i] == token) sum += load(dy + i * hidden + c);
-        dtable[(int64_t)token * hidden + c] = sum;
+    for (int64_t begin = first; begin < count; begin += THREADS) {
+        int found = find_matches(tokens, begin, count, token, matches);
+        for (int64_t c = threadIdx.x; found > 0 && c < hidden; c += THREADS) {
+            float sum = dtable[(int64_t)token * hidden + c];
+            for (int m = 0; m < found; m++) sum += load(dy + (begin + matches[m]) * hidden + c);
+            dtable[(int64_t)token * hidden + c] = sum;
+        }
+        __syncthreads();
     }
 }
 

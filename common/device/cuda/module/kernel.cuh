@@ -88,10 +88,19 @@ template <typename T, int V> struct alignas(sizeof(T) * V) pack {
     T at[V];
 };
 
+template <int V, typename T> __device__ static inline pack<T, V> take_pack(const T *from)
+{
+    return *reinterpret_cast<const pack<T, V> *>(from);
+}
+
+template <int V, typename T> __device__ static inline void unpack(const pack<T, V> &p, float *out)
+{
+    for (int i = 0; i < V; i++) out[i] = load(&p.at[i]);
+}
+
 template <int V, typename T> __device__ static inline void load_pack(const T *from, float *out)
 {
-    pack<T, V> p = *reinterpret_cast<const pack<T, V> *>(from);
-    for (int i = 0; i < V; i++) out[i] = load(&p.at[i]);
+    unpack<V>(take_pack<V>(from), out);
 }
 
 template <int V, typename T> __device__ static inline void store_pack(T *to, const float *values)

@@ -79,16 +79,29 @@ template <typename T, int V> __global__ void backward_kernel(row_gradient<T> g, 
 
 /* dgamma = sum dy xhat, dbeta = sum dy over the rows */
 template <typename T, int PACK> struct parameter_terms {
-    static constexpr int SUMS = 2, V = PACK;
+    static constexpr int SUMS = 2, V = PACK, AT_ONCE = 4;
+    struct row_taken {
+        pack<T, V> x, dy;
+        float mean, invstd;
+    };
     row_gradient<T> g;
     int64_t c;
-    __device__ void at(int64_t row, int64_t column, float (*sums)[V]) const
+    __device__ nothing_kept at_column(int64_t) const
     {
-        float x[V], dy[V], mean = g.mean[row], invstd = g.invstd[row];
-        load_pack<V>(g.x + row * c + column, x);
-        load_pack<V>(g.dy + row * c + column, dy);
+        return {};
+    }
+    __device__ row_taken read(int64_t row, int64_t column) const
+    {
+        int64_t i = row * c + column;
+        return {take_pack<V>(g.x + i), take_pack<V>(g.dy + i), g.mean[row], g.invstd[row]};
+    }
+    __device__ void add(nothing_kept, const row_taken &taken, int64_t, int64_t, float (*sums)[V]) const
+    {
+        float x[V], dy[V];
+        unpack<V>(taken.x, x);
+        unpack<V>(taken.dy, dy);
         for (int v = 0; v < V; v++) {
-            sums[0][v] = fmaf(dy[v], (x[v] - mean) * invstd, sums[0][v]);
+            sums[0][v] = fmaf(dy[v], (x[v] - taken.mean) * taken.invstd, sums[0][v]);
             sums[1][v] += dy[v];
         }
     }

@@ -37,7 +37,7 @@ template <typename T> __device__ static largest row_maximum(const T *logits, int
 /* loss = log sum exp(l) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normaliser. dlogits may lie in
  * the logits' memory: every element is read before it is written, by the same thread. */
 template <typename T>
-__global__ static void cross_entropy_kernel(int64_t classes, double normalizer, const T *all, const int32_t *targets,
+__global__ static void cross_entropy_kernel(int64_t classes, float normalizer, const T *all, const int32_t *targets,
                                             T *all_gradients, double *losses, double *hits)
 {
     int64_t row = blockIdx.x;
@@ -51,7 +51,7 @@ __global__ static void cross_entropy_kernel(int64_t classes, double normalizer, 
     for (int64_t i = threadIdx.x; all_gradients && i < classes; i += THREADS) {
         float probability = expf(load(logits + i) - best.value) / sum;
         store(all_gradients + row * classes + i,
-              counts ? (float)((probability - (i == target ? 1.0f : 0.0f)) / normalizer) : 0);
+              counts ? (probability - (i == target ? 1.0f : 0.0f)) / normalizer : 0);
     }
     if (threadIdx.x > 0) return;
     losses[row] = counts ? (double)best.value + log((double)sum) - (double)of_target : 0;
@@ -108,8 +108,8 @@ static status cross_entropy(const cuda_kernel *k, cudaStream_t s, void *const *o
     const loss_attributes *a = &k->base.op.u.loss;
     int64_t rows = cuda_rows(scalars, a->rows);
     double *losses = (double *)workspace, *hits = losses + a->rows;
-    TRY(launch(k, s, cross_entropy_kernel<T>, dim3((unsigned)rows), dim3(THREADS), a->classes, scalars->loss_normalizer,
-               (const T *)o[LOSS_LOGITS], (const int32_t *)o[LOSS_TARGETS],
+    TRY(launch(k, s, cross_entropy_kernel<T>, dim3((unsigned)rows), dim3(THREADS), a->classes,
+               (float)scalars->loss_normalizer, (const T *)o[LOSS_LOGITS], (const int32_t *)o[LOSS_TARGETS],
                a->gradient ? (T *)o[LOSS_DLOGITS] : nullptr, losses, hits));
     return finish(k, s, rows, losses, hits, (double *)o[LOSS_SUMS]);
 }

@@ -40,6 +40,19 @@ template <typename T> T __shfl_xor_sync(unsigned, T value, int lane_mask)
     return value;
 }
 
+/* Blocks whose warps lie along x. */
+static inline unsigned __ballot_sync(unsigned, bool value)
+{
+    uint64_t bits = value ? (uint64_t)1 << threadIdx.x % 32 : 0;
+    for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) bits |= emulator_exchange(bits, lane_mask);
+    return (unsigned)bits;
+}
+
+static inline int __popc(unsigned bits)
+{
+    return __builtin_popcount(bits);
+}
+
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...), Arguments... arguments)
 {
