@@ -137,6 +137,16 @@ def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
     expect(all(abs(a - b) <= limit * abs(a) for a, b in zip(*losses)), "other losses", *losses)
 
 
+@test
+def bfloat16_meets_tensor_cores_in_cudnn():
+    needs_gpu()
+    result = run(*CONVOLUTIONS, "--device", "cuda", "--bf16", "--log-level", "debug", env={"EMULATED_CUDNN": "1"})
+    expect_equal(result.code, 0, "exit code", result)
+    for kind in ("conv2d_forward", "conv2d_backward_data", "conv2d_backward_weights"):
+        said = [line for line in result.err.splitlines() if f"{kind} in bfloat16" in line and "(tensor cores," in line]
+        expect(said, f"{kind} by tensor cores", result)
+
+
 TRANSFORMER = ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32", "--heads", "2",
                "--vocabulary", "100"]
 
@@ -154,16 +164,6 @@ def gradients_of_biases_beside_the_weights_train_as_sums_of_their_own(words):
             expect("the bias's gradient " + said in result.err, f"no bias's gradient {said}", result)
         losses.append(result.jobs()["none"]["ranks"][0]["losses"])
     expect(all(abs(a - b) <= (1e-3 if "--bf16" in words else 1e-5) * abs(a) for a, b in zip(*losses)), "other losses", *losses)
-
-
-@test
-def bfloat16_meets_tensor_cores_in_cudnn():
-    needs_gpu()
-    result = run(*CONVOLUTIONS, "--device", "cuda", "--bf16", "--log-level", "debug", env={"EMULATED_CUDNN": "1"})
-    expect_equal(result.code, 0, "exit code", result)
-    for kind in ("conv2d_forward", "conv2d_backward_data", "conv2d_backward_weights"):
-        said = [line for line in result.err.splitlines() if f"{kind} in bfloat16" in line and "(tensor cores," in line]
-        expect(said, f"{kind} by tensor cores", result)
 
 
 @cases([("as many as there are", 1), ("two or more", 2)])

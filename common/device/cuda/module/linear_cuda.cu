@@ -142,8 +142,7 @@ template <typename T, int PACK> struct slope_terms {
     }
     __device__ row_taken read(int64_t row, int64_t column) const
     {
-        int64_t i = row * c + column;
-        return {take_pack<V>(kept + i), take_pack<V>(dy + i)};
+        return {take_pack<V>(kept + row * c + column), take_pack<V>(dy + row * c + column)};
     }
     __device__ void add(nothing_kept, const row_taken &taken, int64_t row, int64_t column, float (*sums)[V]) const
     {

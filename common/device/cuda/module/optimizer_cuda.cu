@@ -36,7 +36,7 @@ __device__ static range chunk_of(const span_table &table, int64_t chunk)
     return {begin, begin + CHUNK < end ? begin + CHUNK : end};
 }
 
-/* ---- the rules, element by element ------------------------------------------------------------ */
+/* ---- the rules, element by element: what is read of it, and what is written ------------------- */
 
 /* Beside the value what products read of it. */
 __device__ static inline void put_parameter(float *param, bf16 *narrow, int64_t i, float value)
@@ -53,11 +53,18 @@ struct sgd_rule {
     const float *grad;
     float scale, decay, lr, momentum, undamped;
     bool first_step, nesterov;
-    __device__ void at(int64_t i) const
+    struct element {
+        float param, grad, buffer;
+    };
+    __device__ element read(int64_t i) const
     {
-        float p = param[i], g = scale * grad[i] + decay * p;
+        return {param[i], grad[i], momentum != 0 && !first_step ? buffer[i] : 0};
+    }
+    __device__ void write(const element &e, int64_t i) const
+    {
+        float p = e.param, g = scale * e.grad + decay * p;
         if (momentum != 0) {
-            float b = first_step ? g : momentum * buffer[i] + undamped * g;
+            float b = first_step ? g : momentum * e.buffer + undamped * g;
             buffer[i] = b;
             g = nesterov ? g + momentum * b : b;
         }
@@ -74,14 +81,21 @@ struct adam_rule {
     const float *grad;
     float scale, decay, lr_decay, beta1, rest1, beta2, rest2, step, root_correction2, eps;
     bool decoupled;
-    __device__ void at(int64_t i) const
+    struct element {
+        float param, grad, m, v;
+    };
+    __device__ element read(int64_t i) const
     {
-        float p = param[i], g = scale * grad[i];
+        return {param[i], grad[i], m[i], v[i]};
+    }
+    __device__ void write(const element &e, int64_t i) const
+    {
+        float p = e.param, g = scale * e.grad;
         if (decoupled)
             p -= lr_decay * p;
         else
             g += decay * p;
-        float first = beta1 * m[i] + rest1 * g, second = beta2 * v[i] + rest2 * g * g;
+        float first = beta1 * e.m + rest1 * g, second = beta2 * e.v + rest2 * g * g;
         m[i] = first;
         v[i] = second;
         put_parameter(param, narrow, i, p - step * first / (sqrtf(second) / root_correction2 + eps));
@@ -91,30 +105,45 @@ struct adam_rule {
 struct divide_rule {
     float *x;
     float divisor;
-    __device__ void at(int64_t i) const
+    __device__ float read(int64_t i) const
     {
-        x[i] = x[i] / divisor;
+        return x[i];
+    }
+    __device__ void write(float value, int64_t i) const
+    {
+        x[i] = value / divisor;
     }
 };
 
 struct fill_rule {
     float *x;
-    __device__ void at(int64_t i) const
+    struct element {};
+    __device__ element read(int64_t) const
+    {
+        return {};
+    }
+    __device__ void write(element, int64_t i) const
     {
         x[i] = 0;
     }
 };
 
-/* A thread takes every THREADS-th element: neighbours lie beside each other, and the loads of several turns
- * are in flight together. */
+/* A thread takes every THREADS-th element, so that neighbours lie beside each other, and reads all of its own before it
+ * writes the first: a compiler cannot move a load over a store that might hit it. */
 template <typename Rule> __global__ void update_kernel(span_table table, Rule rule)
 {
+    constexpr int TURNS = CHUNK / THREADS;
     range r = chunk_of(table, blockIdx.x);
-#pragma unroll
-    for (int turn = 0; turn < CHUNK / THREADS; turn++) {
-        int64_t i = r.begin + (int64_t)turn * THREADS + threadIdx.x;
-        if (i < r.end) rule.at(i);
+    decltype(rule.read(0)) taken[TURNS];
+    if (r.end - r.begin < CHUNK) {
+        for (int64_t i = r.begin + threadIdx.x; i < r.end; i += THREADS) rule.write(rule.read(i), i);
+        return;
     }
+    int64_t first = r.begin + threadIdx.x;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) taken[turn] = rule.read(first + turn * THREADS);
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) rule.write(taken[turn], first + turn * THREADS);
 }
 
 __global__ static void square_kernel(span_table table, const float *x, double *parts)
