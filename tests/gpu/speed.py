@@ -156,9 +156,10 @@ def main():
     for case, precision in cases:
         measured.take(our_commands(args, case, precision, steps), ours_once, OURS_LIMIT)
         measured.take(peer_commands(args, case, precision, steps, False), peer_once, EAGER_LIMIT)
-    for case, precision in cases:
-        if not args.quick:
-            measured.take(peer_commands(args, case, precision, steps, True), peer_once, COMPILED_LIMIT)
+    compiled = [] if args.quick else [peer_commands(args, case, precision, steps, True) for case, precision in
+                                      sorted(cases, key=lambda pair: PRECISIONS.index(pair[1]))]
+    measured.take([commands[-1] for commands in compiled], peer_once, COMPILED_LIMIT)
+    measured.take([command for commands in compiled for command in commands[:-1]], peer_once, COMPILED_LIMIT)
     for case, precision in cases:
         eager, compiled = (measured.of(peer_commands(args, case, precision, steps, way)) for way in (False, True))
         copying = copying_command(eager + compiled) if not args.quick and not args.emulated else []
