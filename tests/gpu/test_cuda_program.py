@@ -146,6 +146,25 @@ def bfloat16_meets_tensor_cores_in_cudnn():
         expect(said, f"{kind} by tensor cores", result)
 
 
+TRANSFORMER = ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32", "--heads", "2",
+               "--vocabulary", "100"]
+
+
+@cases([("float32", []), ("bfloat16", ["--bf16"]), ("two micro-batches", ["--accumulate", "2"]),
+        ("recorded passes", ["--cuda-graph"])])
+def gradients_of_biases_beside_the_weights_train_as_sums_of_their_own(words):
+    needs_gpu()
+    losses = []
+    for env, said in ({}, "beside the weights'"), ({"PSRING_PLAIN_PRODUCTS": "1"}, "by a sum of its own"):
+        result = run(*CONVOLUTIONS, *TRANSFORMER, "--device", "cuda", *words, "--steps", "4", "--log-level", "debug",
+                     env={"EMULATED_CUBLASLT": "1", **env})
+        expect_equal(result.code, 0, "exit code", result)
+        if EMULATED:
+            expect("the bias's gradient " + said in result.err, f"no bias's gradient {said}", result)
+        losses.append(result.jobs()["none"]["ranks"][0]["losses"])
+    expect(all(abs(a - b) <= (1e-3 if "--bf16" in words else 1e-5) * abs(a) for a, b in zip(*losses)), "other losses", *losses)
+
+
 @cases([("as many as there are", 1), ("two or more", 2)])
 def a_published_table_is_measured_as_far_as_there_are_gpus(gpus):
     needs_gpu()
@@ -196,8 +215,7 @@ def the_calibrated_gpus_are_a_profile_of_virtual_time(gpus):
 
 @cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
         ("three micro-batches", ["--accumulate", "3"]), ("bfloat16", ["--bf16"]),
-        ("a small transformer", ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32",
-                                      "--heads", "2", "--vocabulary", "100"])])
+        ("a small transformer", TRANSFORMER)])
 def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
     needs_gpu()
     env = {"EMULATED_CUDNN": "1"}
