@@ -6,6 +6,7 @@
 #include "common/device/host/host.h"
 #include "common/net/link.h"
 #include "common/sim/profile.h"
+#include "common/sync/straggler.h"
 #include "harness/launch/bind.h"
 
 #include <stddef.h>
@@ -80,7 +81,7 @@ static const option run_option_list[] = {
     {.name = "rendezvous", .argument = "URL", .type = OPTION_TEXT, .offset = FIELD(rendezvous),
      .help = "tcp://HOST:PORT, file://PATH or env://, where something else starts the ranks"},
     {.name = "connect-timeout", .argument = "TIME", .type = OPTION_DURATION, .offset = FIELD(connect_timeout_ns),
-     .initial = "60s", .help = "how long ranks wait for each other at the start"},
+     .initial = "60s", .low = 1e6, .help = "how long ranks wait for each other at the start"},
     {.name = "progress", .type = OPTION_CHOICE, .offset = FIELD(inline_progress), .initial = "auto",
      .choices = progress_names, .help = "communication on a thread of its own, or inline while compute waits"},
     {.name = "jitter", .argument = "SEED", .type = OPTION_INT, .offset = FIELD(jitter), .initial = "0", .high = 0x1p62,
@@ -118,6 +119,12 @@ bool run_config_uses(const run_config *c, int engine)
     case RUN_BOTH: return true;
     }
     return false;
+}
+
+const char *run_config_slow(const run_config *c, int engine)
+{
+    const char *slow = c->shared.slow;
+    return slow && atoi(slow) < run_config_world(c, engine) ? slow : NULL;
 }
 
 bool run_config_is_virtual(const run_config *c)
@@ -278,6 +285,8 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(check_checkpoint(c));
     TRY(parse_trace_steps(c));
     TRY(choose_device(c));
+    straggler unused_straggler;
+    TRY(straggler_init(&unused_straggler, c->shared.slow, 0, run_config_world(c, c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING)));
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));
     bool steps = options_given(&c->bindings[0], "steps"), epochs = options_given(&c->bindings[0], "epochs");

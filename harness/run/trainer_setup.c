@@ -54,7 +54,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .inline_progress = progress_inline(c, model),
                             .accumulate = c->run.accumulate,
                             .divide = c->shared.divide,
-                            .slow = c->shared.slow};
+                            .slow = run_config_slow(c, engine)};
     TRY(net_link_parse(c->shared.link, &out->link));
     return odd_sizes(&sampler, rank, out->sizes);
 }
