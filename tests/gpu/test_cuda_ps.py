@@ -24,6 +24,27 @@ def dataparallel_follows_pytorch(name, payload):
     verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", *payload.split())
 
 
+@cases([(f"{payload}{options}", [payload, *options.split()]) for payload in PAYLOADS for options in ("", " --dp-loss replica")])
+def dataparallel_in_bfloat16_follows_pytorch(payload):
+    needs_gpu()
+    verify("wine_mlp_w2", "--mode", "ps", "--policy", "ps=dp", "--bf16", "--payload", *payload)
+
+
+@cases([("as in PyTorch", []), ("lean", ["--dp-lifetimes", "lean"]), ("the replicas' losses", ["--dp-loss", "replica"])])
+def the_ledger_of_dataparallel_in_bfloat16_is_the_virtual_devices_and_the_plans(options):
+    needs_gpu()
+    words = ["--policy", "ps=dp", "--eval-every", -1, *options]
+    wide, narrow = on_gpu(*words), on_gpu(*words, "--bf16")
+    expect_equal(classes(narrow), classes(train("--device", "sim:dgx-h100", "--bf16", *words)), "logical bytes beside the virtual device's")
+    planned = train("--device", "cuda", "--share-gpu", "--bf16", "--plan", *words)
+    expect_equal(classes(narrow), classes(planned), "logical bytes beside the plan's")
+    for rank in (0, 1):
+        was, is_now = (classes(result)["ps", rank, "activations"] for result in (wide, narrow))
+        expect(0.5 <= is_now / was < 0.55, f"activations of {was} bytes take {is_now} on rank {rank}")
+    for phase in narrow.json()["jobs"][0]["dataparallel_memory"]["phases"]:
+        expect_equal(phase["difference_bytes"], phase["formula_bytes"], f"{phase['phase']}: {phase['formula']}")
+
+
 @cases([(options, options) for options in ("ps=sync --servers 2", "ps=ssp --staleness 0 --payload zmq",
                                            "ps=sync --servers 2 --divide before --partition-bytes 512",
                                            "ps=sync --server-optimizer off",
@@ -76,15 +97,18 @@ def ranks_that_go_ahead_train_from_gpu_to_gpu(options):
     expect(last < first, f"it does not learn: {first} at first, {last} in the end", result)
 
 
-@cases([("messages", "zmq"), ("from GPU to GPU", "p2p")])
-def one_rank_under_async_computes_what_a_rank_alone_does(payload):
+# In bfloat16 a rank alone has copies of its weights from the update, a rank with a server makes them in each forward pass.
+@cases([(f"{label}{', in bfloat16' if more else ''}", payload, more) for more in ([], ["--bf16", "--eval-every", "2"])
+        for label, payload in (("messages", "zmq"), ("from GPU to GPU", "p2p"))])
+def one_rank_under_async_computes_what_a_rank_alone_does(payload, more):
     needs_gpu()
-    losses = []
+    found = []
     for words in (["--mode", "none"], ["--mode", "ps", "--policy", "ps=async", "--gpus", 1, "--payload", payload]):
-        result = run("--device", "cuda", *words, *TRAINING)
+        result = run("--device", "cuda", *words, *TRAINING, *more)
         expect_equal(result.code, 0, "exit code", result)
-        losses.append(result.json()["jobs"][0]["ranks"][0]["losses"])
-    expect_equal(losses[1], losses[0], "losses")
+        job = result.json()["jobs"][0]
+        found.append((job["ranks"][0]["losses"], job["parameter_hash"], job["ranks"][0].get("evaluations")))
+    expect_equal(found[1], found[0], "losses, parameters, evaluations")
 
 
 @cases([(options, options) for options in ("ps=dp --payload p2p", "ps=sync --servers 2",
@@ -105,9 +129,9 @@ def the_ledger_is_the_cpus_and_the_virtual_devices(options):
     needs_gpu()
     options, peers = options.replace(" --payload p2p", ""), "--payload p2p" in options  # it is the ledger of all payloads
     words = ["--policy", *options.split(), "--eval-every", -1]  # the virtual device evaluates nothing
-    found = classes(on_gpu(*words, *(["--payload", "p2p"] if peers else [])))
+    found = classes(on_gpu(*words, "--prefetch", "off", *(["--payload", "p2p"] if peers else [])))
     for device in ("cpu", "sim:v100-pcie-32g"):
-        expected = classes(train("--device", device, *words))
+        expected = classes(train("--device", device, "--prefetch", "off", *words))
         expect(len(expected) >= 8 and max(expected.values()) > 0, f"the ledger of {device} is empty")
         expect_equal(found, expected, f"logical bytes on cuda beside {device}")
 
