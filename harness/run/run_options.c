@@ -264,6 +264,20 @@ static status parse_trace_steps(run_config *c)
     return text_parse_int(what, text + length + 1, c->trace_begin + 1, INT64_MAX, &c->trace_end);
 }
 
+/* Two outputs in one file: the one that is written last would be all there is. */
+static status check_outputs(const run_config *c)
+{
+    const struct {
+        const char *name, *path;
+    } outputs[] = {{"json", c->run.json}, {"trace", c->run.trace}, {"save", c->checkpoint.save}};
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < i; j++)
+            if (outputs[i].path && outputs[j].path && strcmp(outputs[i].path, outputs[j].path) == 0)
+                return fail(STATUS_USAGE, "options --%s and --%s: found '%s' for both, allowed are different files",
+                            outputs[j].name, outputs[i].name, outputs[i].path);
+    return STATUS_OK;
+}
+
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -283,6 +297,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
         return fail(STATUS_USAGE, "option --link: found with --device %s, allowed are real devices: profiles have links",
                     c->run.device);
     TRY(check_checkpoint(c));
+    TRY(check_outputs(c));
     TRY(parse_trace_steps(c));
     TRY(choose_device(c));
     straggler unused_straggler;
