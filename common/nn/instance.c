@@ -3,6 +3,7 @@
 #include "common/memory/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Places within an operation at which a run may be suspended. */
 enum { STAGE_NEED, STAGE_LAUNCH, STAGE_GROUP, STAGE_READY };
@@ -18,10 +19,25 @@ struct nn_instance {
     const nn_program *program;
     param_set *set;
     device_kernel **kernels;  /* [op_count] */
+    device_kernel *rounder;   /* the price of copies in bfloat16 on the virtual device; else NULL */
     operand_row *operands;    /* [op_count], resolved by bind */
     nn_memory *memory;
     size_t workspace;
 };
+
+/* A division whose result is narrow reads and writes what a copy does. */
+static status open_rounder(nn_instance *instance)
+{
+    const nn_program *p = instance->program;
+    op_desc op;
+    if (!p->config.narrow || !device_get_info(instance->device)->simulated) return STATUS_OK;
+    memset(&op, 0, sizeof op); /* padding included: descriptions are compared as bytes */
+    op.kind = OP_divide;
+    op.type = p->config.type;
+    op.narrow = true;
+    op.u.elementwise.count = p->model->parameter_elements;
+    return device_prepare(instance->device, &op, NULL, &instance->rounder);
+}
 
 status nn_instance_open(device *d, device_stream *s, const nn_program *program, param_set *set, nn_instance **out)
 {
@@ -50,6 +66,7 @@ status nn_instance_open(device *d, device_stream *s, const nn_program *program, 
         size_t workspace = device_kernel_workspace(instance->kernels[i]);
         if (workspace > instance->workspace) instance->workspace = workspace;
     }
+    TRY_GOTO(rc, open_rounder(instance), failed);
     *out = instance;
     return STATUS_OK;
 failed:
@@ -62,6 +79,7 @@ void nn_instance_close(nn_instance **pointer)
     nn_instance *instance = *pointer;
     if (!instance) return;
     for (int i = 0; instance->kernels && i < instance->program->op_count; i++) device_release(&instance->kernels[i]);
+    device_release(&instance->rounder);
     free(instance->kernels);
     free(instance->operands);
     free(instance);
@@ -138,29 +156,34 @@ static piece narrow_range(const nn_instance *instance, const nn_op *op)
     return range;
 }
 
-/* In bfloat16, from what they are now. Parameters that lie apart, a bias behind a tied weight, are copied one by one. */
-static status narrow_weights(nn_instance *instance, int index)
+static status narrow_piece(const nn_instance *instance, piece p)
+{
+    const param_set *set = instance->set;
+    if (instance->rounder) {
+        void *operands[OP_MAX_OPERANDS] = {[DIVIDE_X] = set->params.data};
+        op_scalars scalars = {.divisor = 1, .pieces = &p, .piece_count = 1};
+        return device_launch(instance->stream, instance->rounder, operands, &scalars, NULL);
+    }
+    return device_convert(instance->stream, (char *)set->narrow.data + p.offset * dtype_size(DTYPE_BF16), DTYPE_BF16,
+                          (const char *)set->params.data + p.offset * dtype_size(set->type), set->type, p.count, 1);
+}
+
+/* In bfloat16, from what they are now, unless the last update has left them so. Parameters that lie apart, a bias behind a
+ * tied weight, are copied one by one. */
+static status narrow_weights(const nn_instance *instance, int index)
 {
     const nn_op *op = &instance->program->ops[index];
     const param_set *set = instance->set;
-    const char *from = set->params.data;
-    char *to = set->narrow.data;
-    int size = dtype_size(set->type), narrow = dtype_size(DTYPE_BF16);
     int64_t elements = 0;
-    if (index >= instance->program->forward_end) return STATUS_OK;
+    if (index >= instance->program->forward_end || set->narrow_current) return STATUS_OK;
     for (int s = 0; s < OP_MAX_OPERANDS; s++)
         if (op->operands[s].space == NN_SPACE_NARROW) elements += set->pieces[op->operands[s].index].count;
     piece all = narrow_range(instance, op);
-    if (all.count <= elements + NARROW_GAP)
-        return elements == 0 ? STATUS_OK
-                             : device_convert(instance->stream, to + all.offset * narrow, DTYPE_BF16,
-                                              from + all.offset * size, set->type, all.count, 1);
-    for (int s = 0; s < OP_MAX_OPERANDS; s++) {
-        if (op->operands[s].space != NN_SPACE_NARROW) continue;
-        piece p = set->pieces[op->operands[s].index];
-        TRY(device_convert(instance->stream, to + p.offset * narrow, DTYPE_BF16, from + p.offset * size, set->type,
-                           p.count, 1));
-    }
+    if (elements == 0) return STATUS_OK;
+    if (all.count <= elements + NARROW_GAP) return narrow_piece(instance, all);
+    for (int s = 0; s < OP_MAX_OPERANDS; s++)
+        if (op->operands[s].space == NN_SPACE_NARROW)
+            TRY(narrow_piece(instance, set->pieces[op->operands[s].index]));
     return STATUS_OK;
 }
 

@@ -116,6 +116,14 @@ void param_set_close(param_set **pointer)
     *pointer = NULL;
 }
 
+status param_set_refresh_narrow(param_set *set, device_stream *s)
+{
+    if (!param_set_has_narrow(set) || set->narrow_current) return STATUS_OK;
+    TRY(device_convert(s, set->narrow.data, DTYPE_BF16, set->params.data, set->type, set->arena_elements, 1));
+    set->narrow_current = true;
+    return STATUS_OK;
+}
+
 static void *at(const param_set *set, const void *arena, piece p)
 {
     return (char *)arena + p.offset * dtype_size(set->type);
@@ -190,6 +198,7 @@ status param_set_import(param_set *set, device_stream *s, void *arena, int param
                         const void *plain)
 {
     piece p = set->pieces[param];
+    if (arena == set->params.data) param_set_forget_narrow(set);
     return import_tensor(set, s, &set->layouts[param], at(set, arena, p), host_type, plain, p.count);
 }
 

@@ -19,7 +19,9 @@ typedef struct param_set {
     int64_t arena_elements; /* of one arena, padding included */
     device_memory params, grads;
     device_memory narrow;   /* bfloat16, laid out like params: what convolutions and linear layers read where the
-                             * program's activations are narrow; made anew by every forward pass */
+                             * program's activations are narrow */
+    bool narrow_current;    /* they are what the parameters are: an update has written both, and nobody params alone
+                             * since. Otherwise every forward pass makes them, layer by layer */
     piece *buffer_pieces;   /* [buffer_count] */
     int64_t buffer_elements;
     device_memory buffers;
@@ -49,10 +51,24 @@ static inline int64_t param_set_narrow_bytes(const param_set *set)
     return set->model->parameter_elements * dtype_size(DTYPE_BF16);
 }
 
+static inline bool param_set_has_narrow(const param_set *set)
+{
+    return set->narrow.bytes > 0;
+}
+
+/* Makes them all at once, in stream order, unless they are current. */
+status param_set_refresh_narrow(param_set *set, device_stream *s);
+
 /* Pieces of parameters [first, first + count), merged where they touch. */
 static inline piece_list param_set_pieces(const param_set *set, int first, int count)
 {
     return (piece_list){set->pieces + first, count};
+}
+
+/* Whoever writes params without its copies says so. Imports do. */
+static inline void param_set_forget_narrow(param_set *set)
+{
+    set->narrow_current = false;
 }
 
 /* One parameter, or its gradient, from or to PyTorch's order; `arena` is the one it lies in (params.data,

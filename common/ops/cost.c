@@ -175,7 +175,7 @@ static traffic elementwise_cost(const op_desc *op)
     case OP_add:
         return (traffic){.flops = count, .in = 2 * count, .out = count};
     case OP_divide:
-        return (traffic){.flops = count, .in = count, .out = count};
+        return (traffic){.flops = count, .wide_in = count, .out = count};
     default: /* fill */
         return (traffic){.out = count};
     }
@@ -270,14 +270,16 @@ static traffic optimizer_cost(const op_desc *op)
 {
     const optimizer_attributes *a = &op->u.optimizer;
     double count = (double)a->count;
+    double rounded = a->narrow ? count * dtype_size(DTYPE_BF16) : 0;
     bool momentum = a->momentum != 0;
     switch (op->kind) {
     case OP_sgd:
         return (traffic){.flops = count * (5 + (momentum ? 3 : 0) + (momentum && a->nesterov ? 2 : 0)),
                          .in = count * (momentum ? 3 : 2),
-                         .out = count * (momentum ? 2 : 1)};
+                         .out = count * (momentum ? 2 : 1),
+                         .other_out = rounded};
     case OP_adam:
-        return (traffic){.flops = 17 * count, .in = 4 * count, .out = 3 * count};
+        return (traffic){.flops = 17 * count, .in = 4 * count, .out = 3 * count, .other_out = rounded};
     default: /* sum_squares */
         return (traffic){.flops = 2 * count, .in = count, .other_in = 8, .other_out = 8};
     }

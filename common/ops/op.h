@@ -151,6 +151,7 @@ typedef struct optimizer_attributes {
     int64_t count; /* most elements a launch takes */
     double momentum, dampening, beta1, beta2, eps;
     bool nesterov, decoupled; /* decoupled: AdamW's weight decay */
+    bool narrow;              /* NARROW is written; on devices that store bfloat16 (device_info.narrow) */
 } optimizer_attributes;
 
 typedef struct op_desc {
@@ -267,11 +268,12 @@ enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
 #define LOSS_IGNORE (-100)
 
 /* PyTorch's torch.optim.SGD, Adam and AdamW, one pass; the launch names its pieces in op_scalars. STATE1
- * is the momentum buffer or exp_avg, STATE2 exp_avg_sq. */
-enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2 };
+ * is the momentum buffer or exp_avg, STATE2 exp_avg_sq. NARROW, laid out like PARAM, gets its new values as bfloat16. */
+enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2, OPT_NARROW };
 /* OUT [1] float64 += sum of squares over the pieces. */
 enum { SUMSQ_X, SUMSQ_OUT };
-/* x[i] = x[i] / op_scalars.divisor (true division) over the pieces; x[i] = 0. At most
+/* x[i] = x[i] / op_scalars.divisor (true division) over the pieces; x[i] = 0. A narrow division stands for a copy that
+ * rounds, for the virtual device alone: others have device_convert(). At most
  * elementwise_attributes.count elements a launch. */
 enum { DIVIDE_X };
 enum { FILL_X };

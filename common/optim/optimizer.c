@@ -98,6 +98,7 @@ struct optimizer {
     device *device;
     optimizer_options options;
     device_kernel *update, *sum_squares;
+    device_kernel *update_narrow; /* NULL where the device stores no bfloat16 */
     device_memory state[2];
     device_memory workspace; /* of sum_squares */
     device_memory sum;       /* [1] float64: its result, where the host cannot reach the device's memory */
@@ -122,9 +123,12 @@ static status prepare_kernels(optimizer *o, dtype type)
                                   .nesterov = p->nesterov,
                                   .decoupled = p->kind == OPTIMIZER_ADAMW}};
     TRY(device_prepare(o->device, &op, NULL, &o->update));
+    const device_info *info = device_get_info(o->device);
+    op.u.optimizer.narrow = true;
+    if (info->narrow) TRY(device_prepare(o->device, &op, NULL, &o->update_narrow));
+    op.u.optimizer.narrow = false;
     op.kind = OP_sum_squares;
     TRY(device_prepare(o->device, &op, NULL, &o->sum_squares));
-    const device_info *info = device_get_info(o->device);
     if (info->real && !info->host_addressable)
         TRY(device_allocate(o->device, DEVICE_MEMORY_PRIVATE, sizeof(double), &o->sum));
     size_t workspace = device_kernel_workspace(o->sum_squares);
@@ -177,6 +181,7 @@ void optimizer_close(optimizer **pointer)
     optimizer *o = *pointer;
     if (!o) return;
     device_release(&o->update);
+    device_release(&o->update_narrow);
     device_release(&o->sum_squares);
     for (int i = 0; i < 2; i++) device_free(o->device, &o->state[i]);
     device_free(o->device, &o->workspace);
@@ -203,8 +208,8 @@ void optimizer_begin_state(optimizer *o)
     optimizer_begin_shard(o, o->logical, o->elements);
 }
 
-status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
-                        int64_t step, double lr, double scale)
+static status update(optimizer *o, device_stream *s, device_kernel *kernel, void *const *operands, piece_list pieces,
+                     int64_t step, double lr, double scale)
 {
     const optimizer_options *p = &o->options;
     double t = (double)(step + 1);
@@ -216,11 +221,28 @@ status optimizer_update(optimizer *o, device_stream *s, void *params, const void
                           .first_step = step == 0,
                           .pieces = pieces.pieces,
                           .piece_count = pieces.count};
+    return device_launch(s, kernel, operands, &scalars, NULL);
+}
+
+status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
+                        int64_t step, double lr, double scale)
+{
     void *operands[OP_MAX_OPERANDS] = {[OPT_PARAM] = params,
                                        [OPT_GRAD] = (void *)grads,
                                        [OPT_STATE1] = o->state[0].data,
                                        [OPT_STATE2] = o->state[1].data};
-    return device_launch(s, o->update, operands, &scalars, NULL);
+    return update(o, s, o->update, operands, pieces, step, lr, scale);
+}
+
+status optimizer_update_narrow(optimizer *o, device_stream *s, void *params, void *narrow, const void *grads,
+                               piece_list pieces, int64_t step, double lr, double scale)
+{
+    void *operands[OP_MAX_OPERANDS] = {[OPT_PARAM] = params,
+                                       [OPT_GRAD] = (void *)grads,
+                                       [OPT_STATE1] = o->state[0].data,
+                                       [OPT_STATE2] = o->state[1].data,
+                                       [OPT_NARROW] = narrow};
+    return update(o, s, o->update_narrow, operands, pieces, step, lr, scale);
 }
 
 status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces, double *sum)

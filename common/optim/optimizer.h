@@ -66,6 +66,11 @@ void optimizer_begin_shard(optimizer *o, int64_t logical, int64_t elements);
 status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
                         int64_t step, double lr, double scale);
 
+/* The same, and beside them their new values as bfloat16 in `narrow`, an arena laid out like `params`: on devices that
+ * store bfloat16 (device_info.narrow). */
+status optimizer_update_narrow(optimizer *o, device_stream *s, void *params, void *narrow, const void *grads,
+                               piece_list pieces, int64_t step, double lr, double scale);
+
 /* Adds the squared norm of the gradients' pieces to *sum, on the host; it waits for the stream where the
  * device runs behind the host. One call at a time. */
 status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces, double *sum);

@@ -47,6 +47,7 @@
     X(HOST_PACK, "host_pack", "GB/s", 1, 0.01, 1e4, false, "of gradients into buckets; else elementwise")   \
     X(HOST_CORES, "host_cores", "1", 1, 1, 1e5, false, "of a machine that computes on them; else enough")   \
     X(RANK_THREADS, "rank_threads", "1", 1, 1, 1024, false, "that compute for a rank there; else 1")        \
+    X(RANK_PROCESSORS, "rank_processors", "1", 1, 1, 1024, false, "that a rank is bound to; else to none")  \
     X(HOST_THREADS, "host_threads", "1", 1, 1, 1024, true, "threads of a server")                           \
     X(MESSAGE_TIME, "message_time", "us", 1, 0, 1e4, true, "of an agent, for a message it sends or takes")  \
     X(WAKE_TIME, "wake_time", "us", 1, 0, 1e4, false, "of an agent's core where it slept; else free")       \

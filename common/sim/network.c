@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 status sim_network_init(sim_network *n, sim_queue *queue, const double *capacities, int32_t count)
 {
@@ -10,9 +11,10 @@ status sim_network_init(sim_network *n, sim_queue *queue, const double *capaciti
     n->resources = calloc(slots, sizeof *n->resources);
     n->dirty = calloc(slots, sizeof *n->dirty);
     n->part = calloc(slots, sizeof *n->part);
-    n->touched = calloc(slots, sizeof *n->touched);
+    n->links = calloc(slots, sizeof *n->links);
+    n->filling = calloc(slots, sizeof *n->filling);
     status rc;
-    if (!n->resources || !n->dirty || !n->part || !n->touched) {
+    if (!n->resources || !n->dirty || !n->part || !n->links || !n->filling) {
         rc = fail(STATUS_SYSTEM, "no memory for %d links", count);
         goto failed;
     }
@@ -30,10 +32,15 @@ void sim_network_deinit(sim_network *n)
     free(n->resources);
     free(n->dirty);
     free(n->part);
-    free(n->touched);
+    free(n->links);
+    free(n->filling);
     free(n->fresh);
     free(n->flows);
-    free(n->marks);
+    free(n->known);
+    free(n->hops);
+    free(n->members);
+    free(n->by_id);
+    free(n->visits);
     free(n->free_ids);
     *n = (sim_network){0};
 }
@@ -161,19 +168,34 @@ static void on_event(void *context)
         arrive(f);
 }
 
-static status grow(sim_network *n)
+/* Gives *array, a pointer to anything, room for `count`; false: it is as it was. */
+static bool resize(void *array, int32_t count, size_t size)
 {
-    int32_t capacity = n->flow_capacity ? n->flow_capacity * 2 : 64;
-    sim_flow **flows = realloc(n->flows, (size_t)capacity * sizeof *flows);
-    if (flows) n->flows = flows;
-    sim_flow **fresh = realloc(n->fresh, (size_t)capacity * sizeof *fresh);
-    if (fresh) n->fresh = fresh;
-    uint64_t *marks = realloc(n->marks, (size_t)capacity * sizeof *marks);
-    if (marks) n->marks = marks;
-    int32_t *ids = realloc(n->free_ids, (size_t)capacity * sizeof *ids);
-    if (ids) n->free_ids = ids;
-    if (!flows || !fresh || !marks || !ids) return fail(STATUS_SYSTEM, "no memory for %d flows", capacity);
-    n->flow_capacity = capacity;
+    void *old, *moved;
+    memcpy(&old, array, sizeof old);
+    moved = realloc(old, (size_t)count * size);
+    if (moved) memcpy(array, &moved, sizeof moved);
+    return moved;
+}
+
+static status grow_flows(sim_network *n)
+{
+    int32_t c = n->flow_capacity ? n->flow_capacity * 2 : 64;
+    if (!resize(&n->flows, c, sizeof *n->flows) || !resize(&n->fresh, c, sizeof *n->fresh) ||
+        !resize(&n->known, c, sizeof *n->known) || !resize(&n->by_id, c, sizeof *n->by_id) ||
+        !resize(&n->visits, c, sizeof *n->visits) || !resize(&n->free_ids, c, sizeof *n->free_ids))
+        return fail(STATUS_SYSTEM, "no memory for %d flows", c);
+    n->flow_capacity = c;
+    return STATUS_OK;
+}
+
+static status grow_hops(sim_network *n, int32_t needed)
+{
+    int32_t c = n->hop_capacity ? n->hop_capacity : 256;
+    while (c < needed) c *= 2;
+    if (!resize(&n->hops, c, sizeof *n->hops) || !resize(&n->members, c, sizeof *n->members))
+        return fail(STATUS_SYSTEM, "no memory for flows over %d links", c);
+    n->hop_capacity = c;
     return STATUS_OK;
 }
 
@@ -181,7 +203,8 @@ status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, v
                      void (*arrived)(void *context), void *context)
 {
     *f = (sim_flow){0};
-    if (n->registered == n->flow_capacity) TRY(grow(n));
+    if (n->registered == n->flow_capacity) TRY(grow_flows(n));
+    if (n->registered_hops + most_hops > n->hop_capacity) TRY(grow_hops(n, n->registered_hops + most_hops));
     f->hops = calloc((size_t)most_hops + 1, sizeof *f->hops);
     status rc = f->hops ? sim_event_init(n->queue, &f->event, rank, on_event, f)
                         : fail(STATUS_SYSTEM, "no memory for a route over %d links", most_hops);
@@ -191,8 +214,10 @@ status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, v
         return rc;
     }
     f->id = n->free_count > 0 ? n->free_ids[--n->free_count] : n->ids++;
-    n->marks[f->id] = 0;
+    n->by_id[f->id] = f;
+    n->visits[f->id] = 0;
     n->registered++;
+    n->registered_hops += most_hops;
     f->network = n;
     f->hop_capacity = most_hops;
     f->left = left;
@@ -208,6 +233,7 @@ void sim_flow_deinit(sim_flow *f)
     if (f->network->left == f) f->network->left = NULL;
     sim_event_deinit(f->network->queue, &f->event);
     f->network->registered--;
+    f->network->registered_hops -= f->hop_capacity;
     f->network->free_ids[f->network->free_count++] = f->id;
     free(f->hops);
     *f = (sim_flow){0};
@@ -227,7 +253,7 @@ void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t 
     for (int32_t i = 0; i < f->hop_count; i++) {
         assert(route[i].resource >= 0 && route[i].resource < f->network->resource_count &&
                route[i].weight > 0);
-        f->hops[i] = (sim_hop){.resource = route[i].resource, .id = f->id, .weight = route[i].weight, .flow = f};
+        f->hops[i] = (sim_hop){.resource = route[i].resource, .id = f->id, .weight = route[i].weight};
     }
     if (at > q->now)
         sim_event_schedule(q, &f->event, at);

@@ -20,11 +20,9 @@ typedef struct sim_hop_use {
 
 /* A flow on a resource. */
 typedef struct sim_hop {
-    int32_t resource, id; /* id: of the flow */
     double weight;
-    struct sim_flow *flow;
+    int32_t resource, id; /* id: of the flow */
     struct sim_hop *next, *previous; /* on the same resource */
-    struct sim_hop *next_inside;     /* of those that are being solved */
 } sim_hop;
 
 typedef struct sim_resource {
@@ -35,16 +33,35 @@ typedef struct sim_resource {
     bool full;   /* it holds flows back: none of its flows is faster than they */
     double used; /* by its flows, bytes a picosecond */
     double fastest; /* none of its flows has a higher rate, but for those that are being solved */
-    /* While rates are solved: of the flows that are, */
-    sim_hop *flows_inside;
-    int32_t inside;     /* their number, */
-    double free, load;  /* the capacity that the others leave them, and the weight of their hops; */
-    int32_t unfixed;    /* of those whose rates are not known yet the number, */
-    double left, weight; /* the capacity that is left to them, and the weight. */
-    double level;       /* at which it became full */
-    uint64_t visit;     /* the last solution that reached it */
-    uint64_t filled, changed; /* the last rounds that filled it, that changed a rate on it */
+    uint64_t visit; /* the last solution that reached it */
+    int32_t place;  /* there: in n->links */
 } sim_resource;
+
+/* The part that is being solved: copies of what its inner loops need, side by side and found by number. A list of
+ * pointers through all that a flow and a resource are would miss the caches at every step. */
+typedef struct sim_part_flow {
+    double rate, new_rate, limit;
+    struct sim_flow *flow;
+    int32_t first_hop, hop_count; /* in n->hops */
+} sim_part_flow;
+
+typedef struct sim_part_hop {
+    double weight;
+    int32_t link; /* in n->links and n->filling */
+} sim_part_hop;
+
+typedef struct sim_part_link {
+    int32_t resource, inside; /* hops of the part's flows on it */
+    double free, load; /* the capacity that flows outside leave to those inside, and the weight of these */
+    double level;      /* at which it became full */
+    bool filled, changed; /* in this round: it became full; a rate on it became another */
+} sim_part_link;
+
+/* Of a link while rates rise: what is left to the flows whose rates are not known yet, their weight and number. */
+typedef struct sim_filling {
+    double left, weight;
+    int32_t unfixed, first_member; /* in n->members: the flows inside, the one visited last first */
+} sim_filling;
 
 typedef struct sim_network {
     sim_queue *queue;
@@ -55,12 +72,18 @@ typedef struct sim_network {
     int32_t dirty_count;
     struct sim_flow **fresh; /* [flow_capacity] that have no rate yet */
     int32_t fresh_count;
-    uint64_t visit, round; /* solutions, and tries at them */
-    /* The part that is being solved: its resources, those of them that are not full yet, and its flows. */
-    int32_t *touched, *part; /* [resource_count] */
-    struct sim_flow **flows; /* [flow_capacity] */
+    uint64_t visit; /* solutions */
+    sim_part_link *links;  /* [resource_count] */
+    sim_filling *filling;  /* [resource_count] */
+    int32_t *part;         /* [resource_count] of the links those that are not full yet */
+    sim_part_flow *flows;  /* [flow_capacity] */
+    bool *known;           /* [flow_capacity] whether a flow's new rate is */
+    sim_part_hop *hops;    /* [hop_capacity] flow by flow */
+    int32_t *members;      /* [hop_capacity] link by link, in n->flows */
     int32_t flow_capacity, registered;
-    uint64_t *marks;   /* [flow_capacity] by id: twice the visit that found the flow, 1 more where its rate is known */
+    int32_t hop_capacity, registered_hops;
+    struct sim_flow **by_id; /* [flow_capacity] */
+    uint64_t *visits;  /* [flow_capacity] by id: the last solution that reached the flow */
     int32_t *free_ids; /* [flow_capacity] of flows that are no more */
     int32_t free_count, ids;
     int64_t solved; /* rates computed so far */
@@ -77,7 +100,6 @@ typedef struct sim_flow {
     int32_t hop_count, id;
     double limit;     /* of the rate; INFINITY: none */
     double rate;      /* bytes a picosecond */
-    double new_rate;  /* while rates are solved */
     sim_network *network;
     sim_event event;
     void (*left)(void *context);    /* the last byte has left; may be NULL */

@@ -7,56 +7,59 @@
  * for a faster one outside: such a resource joins the region, and that is solved again. */
 #include "common/sim/network_impl.h"
 
-/* A part: its resources in n->touched and n->part, its flows in n->flows, how many of them have a limit of their own. */
+/* A part: how many of n->links, of n->part, of n->flows and n->hops are its, how many flows have a limit of their own. */
 typedef struct part {
-    int32_t touched, resources, flows, limited;
+    int32_t links, filling, flows, hops, limited;
     int32_t seen; /* of n->dirty */
 } part;
 
 /* Resources whose shares differ by no more than rounding are full together, and rates are the same. */
 #define SAME_LEVEL (1 + 1e-12)
 
-static bool differs(const sim_flow *f)
+static bool differs(const sim_part_flow *f)
 {
     return f->new_rate > f->rate * SAME_LEVEL || f->rate > f->new_rate * SAME_LEVEL;
 }
 
+static sim_resource *resource_of(const sim_network *n, const sim_part_link *l)
+{
+    return &n->resources[l->resource];
+}
+
 /* ---- the part --------------------------------------------------------------------------------- */
 
-static void visit_resource(sim_network *n, part *p, int32_t index)
+static int32_t visit_resource(sim_network *n, part *p, int32_t index)
 {
     sim_resource *r = &n->resources[index];
-    if (r->visit == n->visit) return;
+    if (r->visit == n->visit) return r->place;
     r->visit = n->visit;
-    r->free = r->capacity - r->used;
-    r->load = 0;
-    r->inside = 0;
-    r->flows_inside = NULL;
-    n->touched[p->touched++] = index;
+    r->place = p->links++;
+    n->links[r->place] = (sim_part_link){.resource = index, .free = r->capacity - r->used};
+    return r->place;
 }
 
 static void visit_flow(sim_network *n, part *p, sim_flow *f)
 {
-    n->marks[f->id] = n->visit << 1;
-    n->flows[p->flows++] = f;
+    n->visits[f->id] = n->visit;
+    n->flows[p->flows++] = (sim_part_flow){.rate = f->rate, .limit = f->limit, .flow = f, .first_hop = p->hops, .hop_count = f->hop_count};
     p->limited += !isinf(f->limit);
     for (int32_t i = 0; i < f->hop_count; i++) {
-        sim_hop *hop = &f->hops[i];
-        sim_resource *r = &n->resources[hop->resource];
-        visit_resource(n, p, hop->resource);
-        hop->next_inside = r->flows_inside;
-        r->flows_inside = hop;
-        r->free += f->rate * hop->weight;
-        r->load += hop->weight;
-        r->inside++;
+        const sim_hop *hop = &f->hops[i];
+        int32_t place = visit_resource(n, p, hop->resource);
+        sim_part_link *l = &n->links[place];
+        n->hops[p->hops++] = (sim_part_hop){hop->weight, place};
+        l->free += f->rate * hop->weight;
+        l->load += hop->weight;
+        l->inside++;
     }
 }
 
 /* Flows of a resource that have not been visited by way of another one; often all have. */
-static void visit_flows(sim_network *n, part *p, const sim_resource *r)
+static void visit_flows(sim_network *n, part *p, int32_t resource)
 {
-    for (sim_hop *hop = r->flows; hop && r->inside < r->flow_count; hop = hop->next)
-        if (n->marks[hop->id] >> 1 != n->visit) visit_flow(n, p, hop->flow);
+    int32_t place = visit_resource(n, p, resource), count = n->resources[resource].flow_count;
+    for (const sim_hop *hop = n->resources[resource].flows; hop && n->links[place].inside < count; hop = hop->next)
+        if (n->visits[hop->id] != n->visit) visit_flow(n, p, n->by_id[hop->id]);
 }
 
 /* The flows that are new and those of the region's resources, n->dirty, and all resources that they use: those
@@ -64,61 +67,77 @@ static void visit_flows(sim_network *n, part *p, const sim_resource *r)
 static void gather(sim_network *n, part *p)
 {
     for (int32_t i = 0; i < n->fresh_count && p->seen == 0; i++)
-        if (n->marks[n->fresh[i]->id] >> 1 != n->visit) visit_flow(n, p, n->fresh[i]);
-    for (; p->seen < n->dirty_count; p->seen++) {
-        visit_resource(n, p, n->dirty[p->seen]);
-        visit_flows(n, p, &n->resources[n->dirty[p->seen]]);
+        if (n->visits[n->fresh[i]->id] != n->visit) visit_flow(n, p, n->fresh[i]);
+    for (; p->seen < n->dirty_count; p->seen++) visit_flows(n, p, n->dirty[p->seen]);
+}
+
+/* The flows of every link side by side, from the one visited last to the first. */
+static void list_members(sim_network *n, const part *p)
+{
+    int32_t end = 0;
+    for (int32_t l = 0; l < p->links; l++) {
+        n->filling[l].first_member = end; /* moves to its place as members come */
+        end += n->links[l].inside;
     }
+    for (int32_t f = p->flows - 1; f >= 0; f--)
+        for (int32_t h = 0; h < n->flows[f].hop_count; h++)
+            n->members[n->filling[n->hops[n->flows[f].first_hop + h].link].first_member++] = f;
+    for (int32_t l = 0; l < p->links; l++) n->filling[l].first_member -= n->links[l].inside;
 }
 
 /* No rate is known. */
 static void start_round(sim_network *n, part *p)
 {
-    n->round++;
-    for (int32_t i = 0; i < p->flows; i++) n->marks[n->flows[i]->id] = n->visit << 1;
-    for (int32_t i = 0; i < p->touched; i++) {
-        sim_resource *r = &n->resources[n->touched[i]];
-        r->left = r->inside == r->flow_count ? r->capacity : r->free; /* all: without rounding */
-        r->weight = r->load;
-        r->unfixed = r->inside;
-        n->part[i] = n->touched[i];
+    list_members(n, p);
+    for (int32_t i = 0; i < p->flows; i++) n->known[i] = false;
+    for (int32_t i = 0; i < p->links; i++) {
+        sim_part_link *l = &n->links[i];
+        const sim_resource *r = resource_of(n, l);
+        sim_filling *f = &n->filling[i];
+        f->left = l->inside == r->flow_count ? r->capacity : l->free; /* all: without rounding */
+        f->weight = l->load;
+        f->unfixed = l->inside;
+        l->filled = l->changed = false;
+        n->part[i] = i;
     }
-    p->resources = p->touched;
+    p->filling = p->links;
 }
 
 /* ---- filling ---------------------------------------------------------------------------------- */
 
-static void fix(sim_network *n, sim_flow *f, double rate)
+static void fix(sim_network *n, int32_t flow, double rate)
 {
-    n->marks[f->id] |= 1;
+    sim_part_flow *f = &n->flows[flow];
+    n->known[flow] = true;
     f->new_rate = rate;
-    for (int32_t i = 0; i < f->hop_count; i++) {
-        sim_resource *r = &n->resources[f->hops[i].resource];
-        r->left -= rate * f->hops[i].weight;
-        r->weight -= f->hops[i].weight;
-        r->unfixed--;
+    for (const sim_part_hop *hop = n->hops + f->first_hop, *end = hop + f->hop_count; hop < end; hop++) {
+        sim_filling *l = &n->filling[hop->link];
+        l->left -= rate * hop->weight;
+        l->weight -= hop->weight;
+        l->unfixed--;
     }
 }
 
-/* What a resource gives to each of its flows that are not fixed. */
-static double share_of(const sim_resource *r)
+/* What a link gives to each of its flows that are not fixed. */
+static double share_of(const sim_filling *l)
 {
-    return r->left > 0 ? r->left / r->weight : 0;
+    return l->left > 0 ? l->left / l->weight : 0;
 }
 
-/* The rate at which the first resources are full, as all rates that are not fixed rise together. Resources whose
- * flows all are fixed leave the part. */
+/* The rate at which the first links are full, as all rates that are not fixed rise together. Links whose flows all
+ * are fixed leave the part. */
 static double find_level(sim_network *n, part *p)
 {
     double level = INFINITY;
     int32_t kept = 0;
-    for (int32_t i = 0; i < p->resources; i++) {
-        const sim_resource *r = &n->resources[n->part[i]];
-        if (r->unfixed == 0) continue;
+    for (int32_t i = 0; i < p->filling; i++) {
+        const sim_filling *l = &n->filling[n->part[i]];
+        if (l->unfixed == 0) continue;
         n->part[kept++] = n->part[i];
-        if (share_of(r) < level) level = share_of(r);
+        double share = share_of(l);
+        if (share < level) level = share;
     }
-    p->resources = kept;
+    p->filling = kept;
     return level;
 }
 
@@ -127,23 +146,23 @@ static int32_t fix_limited(sim_network *n, part *p, double level)
 {
     int32_t fixed = 0;
     for (int32_t i = 0; i < p->flows && p->limited; i++) {
-        sim_flow *f = n->flows[i];
-        if ((n->marks[f->id] & 1) || f->limit > level) continue;
-        fix(n, f, f->limit);
+        if (n->known[i] || n->flows[i].limit > level) continue;
+        fix(n, i, n->flows[i].limit);
         fixed++;
     }
     p->limited -= fixed;
     return fixed;
 }
 
-/* Fixes the flows of a resource that is full. */
-static int32_t fix_on(sim_network *n, part *p, sim_resource *r, double level)
+/* Fixes the flows of a link that is full. */
+static int32_t fix_on(sim_network *n, part *p, int32_t link, double level)
 {
+    sim_filling *l = &n->filling[link];
     int32_t fixed = 0;
-    for (sim_hop *hop = r->flows_inside; hop && r->unfixed; hop = hop->next_inside) {
-        if (n->marks[hop->id] & 1) continue;
-        p->limited -= !isinf(hop->flow->limit);
-        fix(n, hop->flow, level);
+    for (const int32_t *member = n->members + l->first_member; l->unfixed; member++) {
+        if (n->known[*member]) continue;
+        p->limited -= !isinf(n->flows[*member].limit);
+        fix(n, *member, level);
         fixed++;
     }
     return fixed;
@@ -152,17 +171,18 @@ static int32_t fix_on(sim_network *n, part *p, sim_resource *r, double level)
 static int32_t fix_full(sim_network *n, part *p, double level)
 {
     int32_t fixed = 0;
-    for (int32_t i = 0; i < p->resources; i++) {
-        sim_resource *r = &n->resources[n->part[i]];
-        if (r->unfixed == 0 || share_of(r) > level * SAME_LEVEL) continue;
-        r->filled = n->round;
-        r->level = level;
-        fixed += fix_on(n, p, r, level);
+    for (int32_t i = 0; i < p->filling; i++) {
+        int32_t link = n->part[i];
+        const sim_filling *l = &n->filling[link];
+        if (l->unfixed == 0 || share_of(l) > level * SAME_LEVEL) continue;
+        n->links[link].filled = true;
+        n->links[link].level = level;
+        fixed += fix_on(n, p, link, level);
     }
     return fixed;
 }
 
-/* All rates rise together until resources are full; their flows keep that rate, the others rise on. */
+/* All rates rise together until links are full; their flows keep that rate, the others rise on. */
 static void fill(sim_network *n, part p)
 {
     for (int32_t left = p.flows; left > 0;) {
@@ -177,17 +197,18 @@ static void fill(sim_network *n, part p)
 static void mark_changes(sim_network *n, const part *p)
 {
     for (int32_t i = 0; i < p->flows; i++) {
-        const sim_flow *f = n->flows[i];
-        for (int32_t k = 0; k < f->hop_count && differs(f); k++) n->resources[f->hops[k].resource].changed = n->round;
+        const sim_part_flow *f = &n->flows[i];
+        if (!differs(f)) continue;
+        for (int32_t h = 0; h < f->hop_count; h++) n->links[n->hops[f->first_hop + h].link].changed = true;
     }
 }
 
-static bool has_faster_outside(const sim_network *n, sim_resource *r)
+static bool has_faster_outside(const sim_network *n, sim_resource *r, double full_at)
 {
-    double level = r->level * SAME_LEVEL;
+    double level = full_at * SAME_LEVEL;
     if (r->fastest <= level) return false;
     for (const sim_hop *hop = r->flows; hop; hop = hop->next)
-        if (n->marks[hop->id] >> 1 != n->visit && hop->flow->rate > level) return true;
+        if (n->visits[hop->id] != n->visit && n->by_id[hop->id]->rate > level) return true;
     r->fastest = level;
     return false;
 }
@@ -197,43 +218,46 @@ static bool grow(sim_network *n, const part *p)
 {
     int32_t before = n->dirty_count;
     mark_changes(n, p);
-    for (int32_t i = 0; i < p->touched; i++) {
-        sim_resource *r = &n->resources[n->touched[i]];
-        if (r->inside == r->flow_count) continue;
-        bool changes = r->full && r->changed == n->round;
-        if (!changes && !(r->filled == n->round && has_faster_outside(n, r))) continue;
+    for (int32_t i = 0; i < p->links; i++) {
+        const sim_part_link *l = &n->links[i];
+        sim_resource *r = resource_of(n, l);
+        if (l->inside == r->flow_count) continue;
+        bool changes = r->full && l->changed;
+        if (!changes && !(l->filled && has_faster_outside(n, r, l->level))) continue;
         r->dirty = true;
-        n->dirty[n->dirty_count++] = n->touched[i];
+        n->dirty[n->dirty_count++] = l->resource;
     }
     return n->dirty_count > before;
 }
 
 /* ---- result ----------------------------------------------------------------------------------- */
 
-static void apply(sim_network *n, sim_flow *f)
+static void apply(sim_network *n, const sim_part_flow *p)
 {
     sim_queue *q = n->queue;
-    if (!differs(f)) return;
+    sim_flow *f = p->flow;
+    if (!differs(p)) return;
     for (int32_t i = 0; i < f->hop_count; i++) {
         sim_resource *r = &n->resources[f->hops[i].resource];
-        r->used += (f->new_rate - f->rate) * f->hops[i].weight;
-        if (f->new_rate > r->fastest) r->fastest = f->new_rate;
+        r->used += (p->new_rate - f->rate) * f->hops[i].weight;
+        if (p->new_rate > r->fastest) r->fastest = p->new_rate;
     }
     f->remaining -= f->rate * (double)(q->now - f->since);
     f->since = q->now;
-    f->rate = f->new_rate;
+    f->rate = p->new_rate;
     sim_time duration = f->remaining > 0 ? sim_duration(f->remaining, f->rate) : 0;
     sim_event_schedule(q, &f->event, duration == SIM_NEVER ? SIM_NEVER : q->now + duration);
 }
 
 static void settle(sim_network *n, const part *p)
 {
-    for (int32_t i = 0; i < p->flows; i++) apply(n, n->flows[i]);
-    for (int32_t i = 0; i < p->touched; i++) {
-        sim_resource *r = &n->resources[n->touched[i]];
-        bool filled = r->filled == n->round, all = r->inside == r->flow_count;
-        r->full = filled || (r->full && !all);
-        if (all) r->used = r->capacity - r->left; /* what rounding has added up goes */
+    for (int32_t i = 0; i < p->flows; i++) apply(n, &n->flows[i]);
+    for (int32_t i = 0; i < p->links; i++) {
+        const sim_part_link *l = &n->links[i];
+        sim_resource *r = resource_of(n, l);
+        bool all = l->inside == r->flow_count;
+        r->full = l->filled || (r->full && !all);
+        if (all) r->used = r->capacity - n->filling[i].left; /* what rounding has added up goes */
     }
     for (int32_t i = 0; i < n->dirty_count; i++) n->resources[n->dirty[i]].dirty = false;
     n->dirty_count = n->fresh_count = 0;

@@ -57,6 +57,20 @@ void sync_drop_gradients(sync_engine *e)
     ledger_release(e->context.ledger, LEDGER_GRADIENTS, set->logical_bytes, arena_bytes(set));
 }
 
+/* Copies in bfloat16 are written beside their parameters, so that the next forward pass need not make them. */
+static status update_all(const sync_context *c, const sync_step *step, const void *grads, double scale)
+{
+    param_set *set = c->params;
+    piece_list all = param_set_pieces(set, 0, set->model->param_count);
+    if (!param_set_has_narrow(set))
+        return optimizer_update(c->optimizer, c->compute, set->params.data, grads, all, step->index, step->learning_rate,
+                                scale);
+    TRY(optimizer_update_narrow(c->optimizer, c->compute, set->params.data, set->narrow.data, grads, all, step->index,
+                                step->learning_rate, scale));
+    set->narrow_current = true;
+    return STATUS_OK;
+}
+
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
                               int64_t *spent_ns)
 {
@@ -73,8 +87,7 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
         TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, all, norm_scratch));
         scale = optimizer_clip_scale(o->clip_norm, *norm_scratch);
     }
-    TRY(optimizer_update(c->optimizer, c->compute, c->params->params.data, grads, all, step->index,
-                         step->learning_rate, scale));
+    TRY(update_all(c, step, grads, scale));
     TRY(device_mark(c->compute, SYNC_MARK_UPDATED));
     int64_t end = device_now_ns(c->device);
     trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, begin, end);

@@ -4,11 +4,11 @@
 #include "common/base/log.h"
 #include "common/device/host/host.h"
 #include "harness/commands/output.h"
+#include "harness/launch/bind.h"
 #include "harness/launch/environment.h"
 #include "harness/launch/launch.h"
 #include "ring/bench/bench.h"
 
-#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,20 +122,6 @@ static status tune(const ring_bench_config *config)
     return output_text(&text);
 }
 
-/* One processor a rank, as mpirun does it: two ranks that happen to share one would measure the scheduler. */
-static void bind_to_processor(int rank, int world)
-{
-    cpu_set_t all, one;
-    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < world) return;
-    for (int p = 0, seen = 0; p < CPU_SETSIZE; p++) {
-        if (!CPU_ISSET(p, &all) || seen++ != rank) continue;
-        CPU_ZERO(&one);
-        CPU_SET(p, &one);
-        sched_setaffinity(0, sizeof one, &one);
-        return;
-    }
-}
-
 static status run_rank(bench_setup *s, const launch_environment *e)
 {
     ring_bench_config config = {.rank = e->rank,
@@ -145,7 +131,6 @@ static status run_rank(bench_setup *s, const launch_environment *e)
                                 .timeout_ns = s->options.timeout_ns,
                                 .options = &s->ring};
     status rc;
-    if (e->origin == LAUNCH_BY_HARNESS) bind_to_processor(e->rank, e->world);
     if (s->options.tune) rc = tune(&config);
     else if (e->rank == 0) rc = bench_rank0(s, &config);
     else rc = ring_bench(&config, take_row, s);
@@ -178,7 +163,14 @@ static status run_launcher(const bench_setup *s, char *const *words, int *exit_c
     options.stall_timeout_ns = 10 * s->options.timeout_ns; /* a size may take long, and cells stand still meanwhile */
     log_info("%d CPU ranks %s %d processors", job.world,
              job.world > host_processors() ? "share" : "on", host_processors());
-    TRY(launch_run(&options, &outcome));
+    /* Two ranks that happen to share a processor would measure the scheduler. */
+    bind_mode bind = job.world > host_processors() ? BIND_NONE : BIND_CORE;
+    cpu_set_t *sets = NULL;
+    TRY(bind_plan(bind, (bind_group){job.world, 1}, &sets));
+    job.processors = sets;
+    status rc = launch_run(&options, &outcome);
+    free(sets);
+    TRY(rc);
     if (outcome.cause[0]) log_error("%s", outcome.cause);
     *exit_code = outcome.exit_code;
     return STATUS_OK;

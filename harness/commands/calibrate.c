@@ -6,6 +6,7 @@
 #include "common/device/host/host.h"
 #include "harness/commands/calibrate_gpu.h"
 #include "harness/commands/output.h"
+#include "harness/launch/bind.h"
 #include "harness/sim/calibrate.h"
 
 #include <limits.h>
@@ -14,7 +15,7 @@
 
 typedef struct calibrate_options {
     int64_t threads;
-    int device;
+    int device, bind;
     const char *out;
 } calibrate_options;
 
@@ -36,6 +37,12 @@ static const option option_list[] = {
      .initial = "cpu",
      .choices = device_names,
      .help = "cuda: the first GPU, alone"},
+    {.name = "bind",
+     .type = OPTION_CHOICE,
+     .offset = FIELD(bind),
+     .initial = "none",
+     .choices = bind_names,
+     .help = "as the runs to be predicted: core gives each of two ranks cores of its own"},
     {.name = "out",
      .argument = "FILE",
      .type = OPTION_TEXT,
@@ -51,7 +58,8 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     text_append(out, "most bytes moved         %10.2f GB/s\n", c->memory_gbs);
     text_append(out, "copies, two threads      %10.2f GB/s\n", c->host_memory_gbs);
     text_append(out, "shortest operation       %10.2f us\n", c->launch_us);
-    text_append(out, "cores, threads a rank    %10d %d\n", c->cores, c->threads);
+    text_append(out, "cores, threads a rank    %10d %d%s\n", c->cores, c->threads,
+                c->processors ? ", bound to cores" : "");
     text_append(out, "two ranks against one    %10.3f convolutions, %.3f products, %.3f the rest\n", c->contention[0],
                 c->contention[1], c->contention[2]);
     text_append(out, "gradients into buckets   %10.2f GB/s\n", c->pack_gbs);
@@ -78,7 +86,7 @@ static status run_all(const calibrate_options *o)
         snprintf(path, sizeof path, "%s", o->out);
     else
         TRY(calibration_path(path, sizeof path));
-    TRY(calibrate(o->threads ? (int)o->threads : half > 0 ? half : 1, &c));
+    TRY(calibrate(o->threads ? (int)o->threads : half > 0 ? half : 1, o->bind, &c));
     TRY(calibration_write(&c, path));
     show(&c, path, &out);
     return output_text(&out);

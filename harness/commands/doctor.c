@@ -4,6 +4,7 @@
 #include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
 #include "harness/commands/output.h"
+#include "harness/launch/bind.h"
 #include "harness/run/version.h"
 #include "ring/collectives/nccl/collective_nccl.h"
 
@@ -54,16 +55,6 @@ static char *proc_value(const char *path, const char *key, char *buffer, size_t 
     return buffer;
 }
 
-static bool read_line(const char *path, char *buffer, size_t size)
-{
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    bool got = fgets(buffer, (int)size, file) != NULL;
-    fclose(file);
-    if (got) buffer[strcspn(buffer, "\n")] = '\0';
-    return got;
-}
-
 static void machine(text_buffer *out)
 {
     char text[256], memory[64];
@@ -76,24 +67,31 @@ static void machine(text_buffer *out)
         proc_value("/proc/meminfo", "MemAvailable", text, sizeof text));
 }
 
-/* The container's share of the processors: cgroup v2, then v1. */
-static void cpu_limit(text_buffer *out)
+/* What ranks would be bound to, and what limits the container. */
+static void binding(text_buffer *out)
 {
-    char line[64];
-    int64_t quota = -1, period = 0;
-    if (read_line("/sys/fs/cgroup/cpu.max", line, sizeof line)) {
-        if (sscanf(line, "%" SCNd64 " %" SCNd64, &quota, &period) != 2) quota = -1;
-    } else if (read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", line, sizeof line)) {
-        quota = atoll(line);
-        if (read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", line, sizeof line)) period = atoll(line);
-    }
-    if (quota <= 0 || period <= 0) {
-        row(out, "container CPU limit", "none");
+    processors p;
+    char own[96], first[64], second[64];
+    cpu_set_t set;
+    if (processors_open("", NULL, &p) != STATUS_OK) {
+        row(out, "cores", "unknown: %s", error_message());
+        error_clear();
         return;
     }
-    double processors = (double)quota / (double)period;
-    row(out, "container CPU limit", "%.2f processors%s", processors,
-        processors < host_processors() ? ": ranks are throttled although more processors are shown" : "");
+    int threads = CPU_COUNT(&p.cores[0].processors);
+    row(out, "cores", "%d of %d hardware thread%s, processors %s%s", p.core_count, threads, threads == 1 ? "" : "s",
+        processors_format(&p.allowed, own, sizeof own), p.restricted ? ": bound by what started this" : "");
+    bind_choose(&p, (bind_group){2, 1}, 0, &set);
+    processors_format(&set, first, sizeof first);
+    bind_choose(&p, (bind_group){2, 1}, 1, &set);
+    processors_format(&set, second, sizeof second);
+    row(out, "run --bind core", "with 2 ranks of 1 thread: rank 0 on %s, rank 1 on %s", first, second);
+    if (p.limit > 0)
+        row(out, "container CPU limit", "%.2f processors%s", p.limit,
+            p.limit < p.count ? ": ranks are throttled although more processors are shown" : "");
+    else
+        row(out, "container CPU limit", "none");
+    processors_close(&p);
 }
 
 static void limits(text_buffer *out)
@@ -150,7 +148,7 @@ static void openmp(text_buffer *out)
     row(out, "OpenMP run-time", "%s%s", found.data ? found.data : "none",
         two ? ": two in one process fight over the processors" : "");
     text_free(&found);
-    static const char *const variables[] = {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"};
+    static const char *const variables[] = {"OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"};
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
         if (getenv(variables[i])) row(out, variables[i], "%s (from the environment)", getenv(variables[i]));
 }
@@ -221,7 +219,7 @@ static status run_doctor(int argc, char *argv[], int *exit_code)
     text_buffer out = {0};
     row(&out, "harness", "%s", PROGRAM_VERSION);
     machine(&out);
-    cpu_limit(&out);
+    binding(&out);
     limits(&out);
     devices(&out);
     cuda(&out);

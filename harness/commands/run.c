@@ -1,6 +1,7 @@
 /* harness [run]: trains, side by side or with one engine, and reports. */
 #include "harness/commands/commands.h"
 
+#include "harness/launch/bind.h"
 #include "harness/launch/environment.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 typedef struct run_command {
@@ -94,6 +96,20 @@ static status run_virtual(run_command *c)
 
 /* ---- the launcher ------------------------------------------------------------------------------ */
 
+/* OpenMP's run-time binds the first thread as it is loaded, and ranks inherit that: all of them share its place. */
+static void warn_of_openmp(void)
+{
+    const char *bind = getenv("OMP_PROC_BIND");
+    char own[64];
+    processors p;
+    if (!bind || strcasecmp(bind, "false") == 0) return;
+    if (processors_open("", NULL, &p) == STATUS_OK && p.restricted)
+        log_warn("OMP_PROC_BIND=%s has bound this program to processors %s, and so its ranks: unset it, and take --bind core",
+                 bind, processors_format(&p.allowed, own, sizeof own));
+    error_clear();
+    processors_close(&p);
+}
+
 static status run_launcher(run_command *c, char *const *argv, int *exit_code)
 {
     if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
@@ -102,6 +118,7 @@ static status run_launcher(run_command *c, char *const *argv, int *exit_code)
     TRY(run_plan_make(&c->config, &c->plan));
     bool cuda = strcmp(c->config.run.device, "cuda") == 0;
     if (!c->config.run.quiet) log_info("%s%s", cuda ? "" : "no CUDA device found: ", c->plan.hardware_note);
+    warn_of_openmp();
     run_jobs jobs;
     TRY(run_jobs_run(&c->config, &c->plan, argv, &jobs));
     if (jobs.cause[0]) log_error("%s", jobs.cause);
@@ -158,6 +175,17 @@ static status run_server(const run_command *c, const rank_place *place)
     return rc;
 }
 
+/* Before there is a second thread. The launcher has bound its ranks before they began. */
+static status bind_rank(run_config *c, const launch_environment *e, int engine)
+{
+    if (e->processors) c->processors = e->processors;
+    if (e->origin != LAUNCH_BY_MANAGER) return STATUS_OK;
+    bound_by by;
+    TRY(bind_self((bind_mode)c->run.bind, (bind_group){e->local_world, run_config_threads(c, engine)}, e->local_rank, &by));
+    c->bound = (int)by;
+    return STATUS_OK;
+}
+
 static status run_rank(run_command *c, const launch_environment *e, int *exit_code)
 {
     rank_place place = {.rank = e->rank,
@@ -169,6 +197,7 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
     rank_outcome outcome = {0};
     char prefix[48];
     TRY(engine_of(&c->config, e, &place.engine));
+    TRY(bind_rank(&c->config, e, place.engine));
     TRY(find_servers(c, e, &place));
     if (place.rank >= place.world) return run_server(c, &place);
     snprintf(prefix, sizeof prefix, "%s rank %d", engine_table[place.engine]->name, place.rank);

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,10 +57,12 @@ static status inherit_board(launch_environment *e)
 static status from_harness(launch_environment *e)
 {
     static const char *const names[] = {"HARNESS_JOB", "HARNESS_TOKEN", "HARNESS_RENDEZVOUS",
-                                        "HARNESS_BOARD_FD", "HARNESS_NOTIFY_FD"};
+                                        "HARNESS_BOARD_FD", "HARNESS_NOTIFY_FD", "HARNESS_PROCESSORS"};
     const char *job = getenv("HARNESS_JOB"), *rendezvous = getenv("HARNESS_RENDEZVOUS");
     e->origin = LAUNCH_BY_HARNESS;
     TRY(read_ranks(e, "RANK", "WORLD_SIZE", "LOCAL_RANK"));
+    e->local_world = e->world;
+    if (getenv("HARNESS_PROCESSORS")) TRY(read_number("HARNESS_PROCESSORS", 1, CPU_SETSIZE, &e->processors));
     TRY(read_token(&e->token));
     TRY(inherit_board(e));
     snprintf(e->job, sizeof e->job, "%s", job ? job : "");
@@ -69,7 +72,7 @@ static status from_harness(launch_environment *e)
 }
 
 typedef struct manager {
-    const char *rank, *world, *local_rank;
+    const char *rank, *world, *local_rank, *local_world;
     const char *job; /* the name that all ranks of a job share */
 } manager;
 
@@ -85,15 +88,18 @@ static uint64_t derive_token(const manager *m)
 static status from_manager(launch_environment *e)
 {
     static const manager managers[] = {
-        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"},
-        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE"},
-        {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID"},
+        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+         "PMIX_NAMESPACE"},
+        {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID"},
     };
     for (size_t i = 0; i < sizeof managers / sizeof managers[0]; i++) {
         const manager *m = &managers[i];
         if (!getenv(m->rank)) continue;
         e->origin = LAUNCH_BY_MANAGER;
         TRY(read_ranks(e, m->rank, m->world, m->local_rank));
+        e->local_world = e->world;
+        if (getenv(m->local_world)) TRY(read_number(m->local_world, 1, INT32_MAX, &e->local_world));
         e->token = derive_token(m);
         snprintf(e->rendezvous, sizeof e->rendezvous, "env://");
         return board_create(e->token, e->world, &e->board);

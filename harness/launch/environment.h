@@ -16,6 +16,8 @@ typedef enum launch_origin { LAUNCH_BY_HAND, LAUNCH_BY_HARNESS, LAUNCH_BY_MANAGE
 typedef struct launch_environment {
     launch_origin origin;
     int rank, world, local_rank;
+    int local_world;       /* ranks of the job on this host, as far as is known: else world */
+    int processors;        /* that they share, where launch_run() bound each to its part (bind.h); else 0 */
     char job[32];          /* "ring"; "" unless the harness started it */
     uint64_t token;        /* of the job: the harness's, or derived from what the manager calls it */
     char rendezvous[256];  /* "env://" under a manager, "" by hand */

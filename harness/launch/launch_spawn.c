@@ -17,7 +17,7 @@
 
 extern char **environ;
 
-enum { OWN_VARIABLES = 9, VARIABLE_BYTES = 320 };
+enum { OWN_VARIABLES = 10, VARIABLE_BYTES = 320 };
 
 /* The environment of a rank: the present one, the job's, and who it is. Built before the fork, behind
  * which nothing may allocate. */
@@ -44,6 +44,13 @@ static int put(char **all, int count, char *variable)
     return count + 1;
 }
 
+/* That the ranks share, before each is bound to its part of them. */
+static int own_processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
 static status environment_of(const job_run *j, int rank, rank_environment *out)
 {
     int inherited = 0, extra = 0, count = 0, v = 0;
@@ -60,6 +67,7 @@ static status environment_of(const job_run *j, int rank, rank_environment *out)
     snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_RENDEZVOUS=%s", j->rendezvous);
     snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_BOARD_FD=%d", board_memory_fd(j->board));
     snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_NOTIFY_FD=%d", board_notify_fd(j->board));
+    if (j->job->processors) snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_PROCESSORS=%d", own_processors());
     for (int i = 0; i < inherited; i++) count = put(out->all, count, environ[i]);
     for (int i = 0; i < extra; i++) count = put(out->all, count, (char *)j->job->environment[i]);
     for (int i = 0; i < v; i++) count = put(out->all, count, out->own[i]);
@@ -67,12 +75,15 @@ static status environment_of(const job_run *j, int rank, rank_environment *out)
 }
 
 /* In the child, between fork and exec: only calls that are safe there. Returns on failure, with errno. */
-static void become_rank(const launcher *l, const job_run *j, char **environment)
+static void become_rank(const launcher *l, const job_run *j, int rank, char **environment)
 {
+    const cpu_set_t *processors = j->job->processors;
     setpgid(0, j->group);
     /* The parent may have died before the request: then nobody would send the signal. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
     if (getppid() != l->pid) _exit(1);
+    /* Before libraries are loaded: OpenMP lays its places when it begins. */
+    if (processors && sched_setaffinity(0, sizeof *processors, &processors[rank]) != 0) return;
     int null = open("/dev/null", O_RDONLY);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) return;
     if (null != STDIN_FILENO) close(null);
@@ -104,7 +115,7 @@ static status spawn(launcher *l, job_run *j, int rank, char **environment)
     if (pipe2(report, O_CLOEXEC) != 0) return fail_errno(STATUS_SYSTEM, "launch: %s: a pipe", what);
     pid_t pid = fork();
     if (pid == 0) {
-        become_rank(l, j, environment);
+        become_rank(l, j, rank, environment);
         int reason = errno;
         ssize_t written = write(report[1], &reason, sizeof reason);
         _exit(written == (ssize_t)sizeof reason ? 126 : 127);

@@ -288,6 +288,16 @@ static void memory_table(const json_t *job, text_buffer *out)
     text_append(out, "\n");
 }
 
+/* A profile that was calibrated with ranks bound otherwise foretells another run. */
+static void prediction_note(const json_t *result, text_buffer *out)
+{
+    const json_t *job = json_array_get(json_object_get(result, "jobs"), 0);
+    if (!json_is_true(at_path(job, "prediction.other_binding"))) return;
+    bool bound = strcmp(report_text_at(job, "binding"), "none") != 0;
+    text_append(out, "\nThe prediction is of ranks that are %sbound: calibrate anew with --bind %s.\n", bound ? "not " : "",
+                bound ? "core" : "none");
+}
+
 static void agreement(const json_t *result, text_buffer *out)
 {
     const json_t *a = json_object_get(result, "agreement");
@@ -307,6 +317,7 @@ void report_text(const json_t *result, text_buffer *out)
     header(result, out);
     job_table(result, out);
     report_overlap(result, out);
+    prediction_note(result, out);
     agreement(result, out);
     size_t i;
     json_t *job;

@@ -1,5 +1,6 @@
 #include "harness/run/job.h"
 
+#include "harness/launch/bind.h"
 #include "harness/launch/launch.h"
 #include "harness/run/progress.h"
 
@@ -124,23 +125,39 @@ void run_jobs_free(run_jobs *jobs)
     }
 }
 
-static status launch(const run_config *c, const run_plan *plan, char *const *argv, const int *engines, int count,
-                     delivery *deliveries, run_jobs *out)
+/* The jobs' descriptions; `processors` are theirs, to be freed. */
+static status describe_jobs(const run_config *c, const int *engines, int count, const delivery *deliveries,
+                            launch_job *jobs, cpu_set_t **processors)
 {
-    launch_job jobs[ENGINE_COUNT];
-    int fds[FILES * ENGINE_COUNT];
-    run_progress progress = {.config = c, .plan = plan, .engines = engines};
     for (int i = 0; i < count; i++) {
         int e = engines[i], servers = 0;
-        delivery *d = &deliveries[e];
         TRY(engine_servers(e, c->engine_options[e], c->policies[e], run_config_world(c, e), &servers));
+        bind_group group = {run_config_world(c, e) + servers, run_config_threads(c, e)};
+        TRY(bind_plan((bind_mode)c->run.bind, group, &processors[i]));
         jobs[i] = (launch_job){.name = engine_table[e]->name,
-                               .world = run_config_world(c, e) + servers,
+                               .world = group.members,
                                .servers = servers,
-                               .environment = d->environment};
+                               .processors = processors[i],
+                               .environment = deliveries[e].environment};
+    }
+    return STATUS_OK;
+}
+
+static status launch(const run_config *c, const run_plan *plan, char *const *argv, const int *engines, int count,
+                     const delivery *deliveries, run_jobs *out)
+{
+    launch_job jobs[ENGINE_COUNT];
+    cpu_set_t *processors[ENGINE_COUNT] = {NULL};
+    int fds[FILES * ENGINE_COUNT];
+    run_progress progress = {.config = c, .plan = plan, .engines = engines};
+    launch_options options = launch_defaults();
+    launch_outcome outcome;
+    status rc;
+    TRY_GOTO(rc, describe_jobs(c, engines, count, deliveries, jobs, processors), out);
+    for (int i = 0; i < count; i++) {
+        const delivery *d = &deliveries[engines[i]];
         memcpy(fds + FILES * i, (const int[]){d->result, d->params, d->trace, d->servers}, FILES * sizeof *fds);
     }
-    launch_options options = launch_defaults();
     options.jobs = jobs;
     options.job_count = count;
     options.argv = argv;
@@ -152,13 +169,14 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
         options.progress = run_progress_show;
         options.context = &progress;
     }
-    launch_outcome outcome;
-    status rc = launch_run(&options, &outcome);
+    rc = launch_run(&options, &outcome);
     run_progress_end(&progress);
-    TRY(rc);
+    if (rc != STATUS_OK) goto out;
     out->exit_code = outcome.exit_code;
     snprintf(out->cause, sizeof out->cause, "%s", outcome.cause);
-    return STATUS_OK;
+out:
+    for (int i = 0; i < count; i++) free(processors[i]);
+    return rc;
 }
 
 static status launch_all(const run_config *c, const run_plan *plan, char *const *argv, delivery *deliveries,

@@ -6,6 +6,7 @@
 #include "common/device/host/host.h"
 #include "common/net/link.h"
 #include "common/sim/profile.h"
+#include "harness/launch/bind.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -59,6 +60,8 @@ static const option run_option_list[] = {
      .help = "how an engine behaves, see `harness policies`"},
     {.name = "threads", .argument = "N", .type = OPTION_INT, .offset = FIELD(threads), .low = 1, .high = 1024,
      .help = "compute threads a rank [processors / ranks, at least 1]"},
+    {.name = "bind", .type = OPTION_CHOICE, .offset = FIELD(bind), .initial = "none", .choices = bind_names,
+     .help = "ranks to processors: core gives each rank cores of its own, as mpirun --bind-to core"},
     {.name = "loss-reduction", .type = OPTION_CHOICE, .offset = FIELD(loss_reduction), .initial = "mean",
      .choices = reduction_names, .help = "over the targets of a rank's batch"},
     {.name = "eval-every", .argument = "STEPS", .type = OPTION_INT, .offset = FIELD(eval_every), .initial = "0",
@@ -89,7 +92,7 @@ const option_table run_option_table = {"Run", run_option_list, sizeof run_option
 
 status run_config_init(run_config *c)
 {
-    *c = (run_config){0};
+    *c = (run_config){.processors = host_processors()};
     option_binding *b = c->bindings;
     *b++ = (option_binding){.table = &run_option_table, .storage = &c->run};
     *b++ = (option_binding){.table = &model_option_table, .storage = &c->model};
@@ -176,6 +179,9 @@ static status choose_device(run_config *c)
     bool cuda = strcmp(c->run.device, "cuda") == 0;
     if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != RUN_NONE) c->run.gpus = gpus;
     bool virtual = run_config_is_virtual(c);
+    if (virtual && options_given(&c->bindings[0], "bind"))
+        return fail(STATUS_USAGE, "option --bind: found device %s, allowed are real devices", c->run.device);
+    c->bound = c->run.bind == BIND_CORE ? BOUND_BY_HARNESS : BOUND_BY_NONE;
     if (!cuda) TRY(refuse_cuda_options(c));
     if (!cuda && !virtual && c->run.tf32)
         return fail(STATUS_USAGE, "option --tf32: found device %s, allowed is cuda or sim:PROFILE", c->run.device);
@@ -302,7 +308,7 @@ int run_config_threads(const run_config *c, int engine)
     /* Every engine's ranks get the same threads, so that they are compared at equal terms. */
     (void)engine;
     int world = run_config_world(c, c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING);
-    int threads = host_processors() / world;
+    int threads = c->processors / world;
     return threads > 0 ? threads : 1;
 }
 

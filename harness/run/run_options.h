@@ -24,6 +24,7 @@ typedef struct run_options {
     uint64_t seed;
     const char *policy;
     int64_t threads; /* 0: the processors divided by the ranks */
+    int bind;        /* a bind_mode */
     const char *json;
     bool quiet, plan;
     const char *trace, *trace_steps;
@@ -52,6 +53,8 @@ typedef struct run_config {
     _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
     option_binding bindings[BINDING_COUNT];
     const char *policies[ENGINE_COUNT];
+    int processors; /* of this host, that its ranks share; those of this process, but in a rank that was bound */
+    int bound;      /* a bound_by: what became of --bind */
     int64_t trace_begin, trace_end; /* --trace-steps; end 0: none were chosen */
 } run_config;
 

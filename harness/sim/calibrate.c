@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/device/host/host.h"
+#include "harness/launch/bind.h"
 #include "harness/sim/calibrate_impl.h"
 #include "harness/train/local_ranks.h"
 
@@ -10,12 +11,24 @@
 
 enum { PAIR = 2, BYTES = 32 << 20, TURNS = 9 };
 
+typedef struct copy_test {
+    const calibration *result;
+    double gbs[PAIR];
+} copy_test;
+
+status calibration_bind(const calibration *c, int rank)
+{
+    if (!c->sets || sched_setaffinity(0, sizeof *c->sets, &c->sets[rank]) == 0) return STATUS_OK;
+    return fail_errno(STATUS_SYSTEM, "calibration: rank %d cannot be bound", rank);
+}
+
 static status copy_on_rank(local_ranks *group, int rank, void *context)
 {
-    double *gbs = (double *)context + rank;
+    copy_test *test = context;
+    double *gbs = &test->gbs[rank];
     char *from = malloc(BYTES), *to = malloc(BYTES);
     int64_t best = 0;
-    status rc = from && to ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to copy");
+    status rc = from && to ? calibration_bind(test->result, rank) : fail(STATUS_SYSTEM, "no memory to copy");
     if (rc == STATUS_OK) rc = local_ranks_barrier(group);
     if (rc == STATUS_OK) memset(from, 1, BYTES);
     for (int i = 0; i < TURNS && rc == STATUS_OK; i++) {
@@ -30,13 +43,27 @@ static status copy_on_rank(local_ranks *group, int rank, void *context)
     return rc;
 }
 
-status calibrate(int threads, calibration *out)
+static status measure(calibration *c)
 {
-    double copies[PAIR] = {0};
+    copy_test copies = {.result = c};
+    TRY(calibration_bind(c, 0));
+    TRY(calibrate_operations(c));
+    TRY(local_ranks_run(PAIR, copy_on_rank, &copies));
+    c->host_memory_gbs = copies.gbs[0] + copies.gbs[1];
+    TRY(calibrate_pair(c));
+    return calibrate_messages(c);
+}
+
+status calibrate(int threads, int bind, calibration *out)
+{
+    cpu_set_t before;
     *out = (calibration){.threads = threads, .cores = host_processors()};
-    TRY(calibrate_operations(out));
-    TRY(local_ranks_run(PAIR, copy_on_rank, copies));
-    out->host_memory_gbs = copies[0] + copies[1];
-    TRY(calibrate_pair(out));
-    return calibrate_messages(out);
+    TRY(bind_plan((bind_mode)bind, (bind_group){PAIR, threads}, &out->sets));
+    if (out->sets) out->processors = CPU_COUNT(&out->sets[0]);
+    bool known = sched_getaffinity(0, sizeof before, &before) == 0;
+    status rc = measure(out);
+    if (known && out->sets) sched_setaffinity(0, sizeof before, &before);
+    free(out->sets);
+    out->sets = NULL;
+    return rc;
 }

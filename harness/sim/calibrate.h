@@ -7,11 +7,15 @@
 #include "common/base/status.h"
 #include "common/sim/constants.h"
 
+#include <sched.h>
+
 enum { CALIBRATED_CLASSES = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1, CALIBRATED_CONTENTIONS = 3 };
 
 /* Rates in 1e9 bytes a second. */
 typedef struct calibration {
     int threads, cores; /* of a rank, that compute; of the machine */
+    int processors;     /* that a rank is bound to; 0: it is not */
+    cpu_set_t *sets;    /* [2] while it is measured; NULL: not bound */
     double peak_tflops; /* of the fastest operation */
     double memory_gbs;  /* of the operation that moves most bytes, caches included */
     double efficiency[CALIBRATED_CLASSES]; /* SIM_CONVOLUTION_FORWARD ..; 0: not seen */
@@ -28,8 +32,8 @@ typedef struct calibration {
     double allreduce_gbs; /* bytes that two ranks sum, half each, for both: per rank's own time */
 } calibration;
 
-/* `threads` compute threads a rank, as a run will have. Takes some 10 seconds of a quiet machine. */
-status calibrate(int threads, calibration *out);
+/* `threads` compute threads a rank and a bind_mode, as a run will have. Takes some 10 seconds of a quiet machine. */
+status calibrate(int threads, int bind, calibration *out);
 
 /* A profile that sim_profile_load() takes. STATUS_CANNOT_CREATE, STATUS_IO. */
 status calibration_write(const calibration *c, const char *path);

@@ -39,6 +39,9 @@ status calibration_model(int model, nn_model **out);
 double calibration_op_ns(calibration_run *r, calibration_setting setting, int op);
 double calibration_update_ns(calibration_run *r, calibration_setting setting);
 
+/* To be called by a rank's thread before it works: binds it where ranks are to be bound. calibrate.c. */
+status calibration_bind(const calibration *c, int rank);
+
 /* calibrate_ops.c: fills peak, memory, efficiencies and launch. */
 status calibrate_operations(calibration *c);
 

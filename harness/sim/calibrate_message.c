@@ -137,6 +137,7 @@ static status talk_on_rank(local_ranks *group, int rank, void *context)
 {
     talk *t = context;
     double small = 0, large = 0, wake = 0;
+    TRY(calibration_bind(t->result, rank));
     TRY(open_agent(group, t, rank));
     TRY(measure(group, t, rank, 0, SMALL, pass_messages, &small));
     TRY(measure(group, t, rank, LARGE_BYTES, LARGE, pass_messages, &large));

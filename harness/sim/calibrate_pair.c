@@ -206,6 +206,7 @@ static status measure_latency(pair *p, int rank)
 static status run_rank(local_ranks *group, int rank, void *context)
 {
     pair *p = context;
+    TRY(calibration_bind(p->result, rank));
     for (int model = 0; model < CALIBRATION_MODELS; model++) TRY(measure_model(group, p, rank, model));
     return measure_latency(p, rank);
 }

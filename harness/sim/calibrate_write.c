@@ -50,6 +50,7 @@ static void write_pair(const calibration *c, text_buffer *out)
     numbers(out, SIM_CONTENTION, c->contention, "two ranks that compute at a time, exchanging nothing, against one");
     number(out, SIM_HOST_CORES, c->cores, "processors that it may run on");
     number(out, SIM_RANK_THREADS, c->threads, "its option --threads");
+    if (c->processors) number(out, SIM_RANK_PROCESSORS, c->processors, "its option --bind core");
     double exchange = 4 * c->allreduce_gbs; /* its passes by two ranks */
     number(out, SIM_HOST_MEMORY, c->host_memory_gbs > exchange ? c->host_memory_gbs : exchange,
            "copies by two threads at a time, or the all-reduce's passes");
@@ -86,8 +87,8 @@ status calibration_write(const calibration *c, const char *path)
     char peak[32];
     snprintf(peak, sizeof peak, "%.6g", c->peak_tflops);
     text_append(&out, "{\n  \"profile\": \"%.*s\",\n", (int)strcspn(name, "."), name);
-    text_append(&out, "  \"summary\": \"the machine that harness calibrate ran on, %d thread%s a rank\",\n",
-                c->threads, c->threads == 1 ? "" : "s");
+    text_append(&out, "  \"summary\": \"the machine that harness calibrate ran on, %d thread%s a rank%s\",\n",
+                c->threads, c->threads == 1 ? "" : "s", c->processors ? ", bound to cores" : "");
     text_append(&out, "  \"base\": \"cpu\",\n  \"constants\": {\n");
     text_append(&out,
                 "    \"peak_fp32\": {\"value\": %s, \"unit\": \"TFLOP/s\", \"tag\": \"calibrated on this "

@@ -1,5 +1,6 @@
 #include "harness/sim/virtual_run.h"
 
+#include "harness/launch/bind.h"
 #include "harness/report/statistics.h"
 #include "harness/run/job_result.h"
 #include "harness/run/overlap.h"
@@ -266,6 +267,16 @@ static status measured_step(const json_t *job, double *ns)
     return STATUS_OK;
 }
 
+/* Whether the ranks that a profile was calibrated with were bound. */
+static status is_bound(const char *path, bool *out)
+{
+    sim_profile *profile = NULL;
+    TRY(sim_profile_load(path, &profile));
+    *out = sim_profile_has(profile, SIM_RANK_PROCESSORS);
+    sim_profile_free(&profile);
+    return STATUS_OK;
+}
+
 static status add_prediction(const run_config *c, const run_plan *plan, int engine, const char *profile,
                              json_t *job)
 {
@@ -278,8 +289,10 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
     TRY(rc);
     TRY(measured_step(job, &measured));
     if (measured <= 0) return STATUS_OK;
-    json_t *p = json_pack("{s:s, s:f, s:f, s:f}", "profile", profile, "step_median_ns", predicted, "measured_ns", measured,
-                          "error", predicted / measured - 1);
+    bool bound;
+    TRY(is_bound(profile, &bound));
+    json_t *p = json_pack("{s:s, s:f, s:f, s:f, s:b}", "profile", profile, "step_median_ns", predicted, "measured_ns", measured,
+                          "error", predicted / measured - 1, "other_binding", (int)(bound != (c->bound != BOUND_BY_NONE)));
     return json_object_set_new(job, "prediction", p) == 0 ? STATUS_OK
                                                           : fail(STATUS_SYSTEM, "no memory for the results");
 }

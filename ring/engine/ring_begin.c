@@ -95,7 +95,10 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
         e->compute.begin = BEGIN_PARAMETERS;
         /* fall through */
     case BEGIN_PARAMETERS:
-        if (!e->compute.started && base->context.world > 1) TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
+        if (!e->compute.started && base->context.world > 1) {
+            param_set_forget_narrow(base->context.params);
+            TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
+        }
         e->compute.begin = BEGIN_ORDER;
         /* fall through */
     case BEGIN_ORDER:

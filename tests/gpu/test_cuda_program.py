@@ -189,6 +189,25 @@ def bfloat16_meets_tensor_cores_in_cudnn():
         expect(said, f"{kind} by tensor cores", result)
 
 
+TRANSFORMER = ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32", "--heads", "2",
+               "--vocabulary", "100"]
+
+
+@cases([("float32", []), ("bfloat16", ["--bf16"]), ("two micro-batches", ["--accumulate", "2"]),
+        ("recorded passes", ["--cuda-graph"])])
+def gradients_of_biases_beside_the_weights_train_as_sums_of_their_own(words):
+    needs_gpu()
+    losses = []
+    for env, said in ({}, "beside the weights'"), ({"PSRING_PLAIN_PRODUCTS": "1"}, "by a sum of its own"):
+        result = run(*CONVOLUTIONS, *TRANSFORMER, "--device", "cuda", *words, "--steps", "4", "--log-level", "debug",
+                     env={"EMULATED_CUBLASLT": "1", **env})
+        expect_equal(result.code, 0, "exit code", result)
+        if EMULATED:
+            expect("the bias's gradient " + said in result.err, f"no bias's gradient {said}", result)
+        losses.append(result.jobs()["none"]["ranks"][0]["losses"])
+    expect(all(abs(a - b) <= (1e-3 if "--bf16" in words else 1e-5) * abs(a) for a, b in zip(*losses)), "other losses", *losses)
+
+
 @cases([("as many as there are", 1), ("two or more", 2)])
 def a_published_table_is_measured_as_far_as_there_are_gpus(gpus):
     needs_gpu()
@@ -239,8 +258,7 @@ def the_calibrated_gpus_are_a_profile_of_virtual_time(gpus):
 
 @cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
         ("three micro-batches", ["--accumulate", "3"]), ("bfloat16", ["--bf16"]),
-        ("a small transformer", ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32",
-                                      "--heads", "2", "--vocabulary", "100"])])
+        ("a small transformer", TRANSFORMER)])
 def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
     needs_gpu()
     env = {"EMULATED_CUDNN": "1"}
@@ -289,7 +307,7 @@ def passes_recorded_between_groups_of_parameters_follow_pytorch(mode, options, m
 
 
 @cases([(options, options) for options in ("ps=sync --servers 2 --payload zmq", "ps=sync --servers 2 --payload p2p",
-                                           "ps=sync --payload p2p --accumulate 2", "ps=sync --payload p2p --bf16")])
+                                           "ps=sync --payload p2p --accumulate 2", "ps=sync --payload p2p --bf16", "ps=dp --payload p2p --bf16")])
 def servers_train_recorded_passes_as_those_that_are_launched_one_by_one(options):
     needs_gpu()
     words = ["--device", "cuda", "--share-gpu", "--mode", "ps", "--gpus", 2, *TRAINING, "--policy", *options.split()]
@@ -297,6 +315,8 @@ def servers_train_recorded_passes_as_those_that_are_launched_one_by_one(options)
     expect_equal((plain.code, recorded.code), (0, 0), "exit codes", plain, recorded)
     expect_equal(recorded.json()["jobs"][0]["parameter_hash"], plain.json()["jobs"][0]["parameter_hash"], "parameters")
     expect_equal(classes(recorded), classes(plain), "logical bytes")
+    if "ps=dp" in options:
+        return  # its passes are whole
     cuts = re.search(r"cut (\d+) times forward and (\d+) times backward", recorded.err)
     expect(cuts and int(cuts[1]) > 1 and int(cuts[2]) > 1, "the passes are not cut", recorded)
     stretches = int(cuts[1]) + int(cuts[2]) + 3  # and what is behind the last cut, or the loss

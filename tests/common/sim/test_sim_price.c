@@ -162,6 +162,27 @@ static void agents_take_from_compute_what_cores_are_missing(void **context)
     sim_profile_free(&p);
 }
 
+static void bound_ranks_keep_their_agents_and_their_neighbours(void **context)
+{
+    (void)context;
+    static const struct {
+        int cores, threads, processors, ranks;
+        double share, crowding;
+    } cases[] = {{8, 1, 1, 2, 1, 1}, {8, 1, 2, 2, 0, 1}, {2, 1, 1, 2, 1, 1}, {2, 1, 1, 3, 1, 2}, {8, 2, 4, 2, 0, 1}, {8, 2, 4, 5, 1, 2}};
+    sim_profile *p = load("cpu");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double crowding = 0;
+        tag(p, SIM_HOST_CORES, cases[i].cores);
+        tag(p, SIM_RANK_THREADS, cases[i].threads);
+        tag(p, SIM_RANK_PROCESSORS, cases[i].processors);
+        double share = sim_price_core_share(p, cases[i].ranks, &crowding);
+        if (share != cases[i].share || crowding != cases[i].crowding)
+            fail_msg("case %zu: found %g of agents, %g of compute, expected %g, %g", i, share, crowding, cases[i].share,
+                     cases[i].crowding);
+    }
+    sim_profile_free(&p);
+}
+
 static void copies_between_ranks_and_into_buckets_have_rates_of_their_own(void **context)
 {
     (void)context;
@@ -186,6 +207,7 @@ int main(void)
         cmocka_unit_test(hosts_have_prices_too),
         cmocka_unit_test(operations_contend_by_class_where_the_profile_says_how),
         cmocka_unit_test(agents_take_from_compute_what_cores_are_missing),
+        cmocka_unit_test(bound_ranks_keep_their_agents_and_their_neighbours),
         cmocka_unit_test(copies_between_ranks_and_into_buckets_have_rates_of_their_own),
         cmocka_unit_test(resnet50_takes_about_what_was_published),
     };

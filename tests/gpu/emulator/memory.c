@@ -295,10 +295,20 @@ cudaError_t cudaIpcCloseMemHandle(void *data)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
+/* Pages that are given back to the system are zero. */
+static size_t clear_pages(char *data, size_t bytes)
+{
+    size_t whole = bytes / PAGE * PAGE;
+    if (data < gpu.space || data >= gpu.space + gpu.size || (size_t)(data - gpu.space) % PAGE) return 0;
+    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    return whole && fallocate(gpu.fd, mode, data - gpu.space, (off_t)whole) == 0 ? whole : 0;
+}
+
 cudaError_t cudaMemset(void *data, int value, size_t bytes)
 {
+    size_t cleared = value == 0 ? clear_pages(data, bytes) : 0;
     emulator_open_memory();
-    memset(data, value, bytes);
+    memset((char *)data + cleared, value, bytes - cleared);
     emulator_close_memory();
     return cudaSuccess;
 }

@@ -15,7 +15,8 @@ struct emulated_event {
     int kept;        /* so many times */
 };
 
-void emulator_fill_cudnn(cudnn_table *out); /* cudnn.c */
+void emulator_fill_cudnn(cudnn_table *out);       /* cudnn.c */
+void emulator_fill_cublaslt(cublaslt_table *out); /* cublaslt.c */
 
 /* ---- the device ------------------------------------------------------------------------------- */
 
@@ -248,7 +249,8 @@ void cuda_libraries_open(cuda_libraries *out)
 {
     static const char why[] = "left out of the emulator";
     *out = (cuda_libraries){.driver = {cuStreamWaitValue64_v2, cuStreamWriteValue64_v2}};
-    memcpy(out->why_cublaslt, why, sizeof why);
+    if (getenv("EMULATED_CUBLASLT")) emulator_fill_cublaslt(&out->cublaslt);
+    else memcpy(out->why_cublaslt, why, sizeof why);
     if (getenv("EMULATED_CUDNN")) emulator_fill_cudnn(&out->cudnn);
     else memcpy(out->why_cudnn, why, sizeof why);
 }

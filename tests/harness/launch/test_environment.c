@@ -11,6 +11,8 @@ static const char *const names[] = {
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "HARNESS_PROCESSORS",
     "HARNESS_JOB",
     "HARNESS_TOKEN",
     "HARNESS_RENDEZVOUS",
@@ -19,6 +21,8 @@ static const char *const names[] = {
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE",
     "SLURM_PROCID",
     "SLURM_STEP_NUM_TASKS",
     "SLURM_LOCALID",
@@ -66,8 +70,8 @@ static void what_torchrun_mpirun_and_srun_set_is_understood(void **state)
 {
     (void)state;
     static const char *const cases[] = {
-        "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 TORCHELASTIC_RUN_ID=a MASTER_ADDR=h MASTER_PORT=5",
-        ("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 PMIX_NAMESPACE=a "
+        "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=a MASTER_ADDR=h MASTER_PORT=5",
+        ("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=a "
          "MASTER_ADDR=h MASTER_PORT=5"),
         "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_JOB_ID=a MASTER_ADDR=h MASTER_PORT=5",
     };
@@ -81,6 +85,8 @@ static void what_torchrun_mpirun_and_srun_set_is_understood(void **state)
         assert_int_equal(e.rank, 3);
         assert_int_equal(e.world, 4);
         assert_int_equal(e.local_rank, 1);
+        assert_int_equal(e.local_world, c < 2 ? 2 : 4); /* unknown: all may be here */
+        assert_int_equal(e.processors, 0);
         assert_string_equal(e.rendezvous, "env://");
         board_status s;
         board_read(e.board, 3, &s);
@@ -109,6 +115,7 @@ static void what_is_missing_or_malformed_is_named(void **state)
         {"RANK=2 WORLD_SIZE=2 LOCAL_RANK=0", "RANK=2, allowed is 0 to 1"},
         {"RANK=x WORLD_SIZE=2 LOCAL_RANK=0", "found RANK=x"},
         {"RANK=0 WORLD_SIZE=0 LOCAL_RANK=0", "found WORLD_SIZE=0"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0", "found LOCAL_WORLD_SIZE=0"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=12", "HARNESS_TOKEN is not of 16 digits"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=0000000000000001", "HARNESS_BOARD_FD is not set"},
     };
@@ -130,7 +137,7 @@ static void what_the_launcher_hands_down_is_taken_once(void **state)
     int memory_fd = dup(board_memory_fd(b)), notify_fd = dup(board_notify_fd(b));
     snprintf(text, sizeof text,
              "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 HARNESS_JOB=ring HARNESS_TOKEN=0000000000000012 "
-             "HARNESS_RENDEZVOUS=ipc://@x HARNESS_BOARD_FD=%d HARNESS_NOTIFY_FD=%d",
+             "HARNESS_RENDEZVOUS=ipc://@x HARNESS_BOARD_FD=%d HARNESS_NOTIFY_FD=%d HARNESS_PROCESSORS=6",
              memory_fd, notify_fd);
     set_all(text);
     launch_environment e;
@@ -140,6 +147,8 @@ static void what_the_launcher_hands_down_is_taken_once(void **state)
     assert_string_equal(e.job, "ring");
     assert_string_equal(e.rendezvous, "ipc://@x");
     assert_true(e.token == 0x12);
+    assert_int_equal(e.processors, 6);
+    assert_null(getenv("HARNESS_PROCESSORS"));
     board_status s;
     board_read(b, 1, &s);
     assert_int_equal(s.state, BOARD_RUNNING);

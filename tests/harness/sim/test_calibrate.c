@@ -22,6 +22,7 @@ static void a_calibration_is_a_profile_whose_constants_say_so(void **context)
     (void)context;
     calibration c = {.threads = 3,
                      .cores = 8,
+                     .processors = 6,
                      .peak_tflops = 0.5,
                      .memory_gbs = 40,
                      .launch_us = 0.25,
@@ -42,6 +43,7 @@ static void a_calibration_is_a_profile_whose_constants_say_so(void **context)
     } cases[] = {{SIM_PEAK_FP32, 0, 0.5},     {SIM_MEMORY_BANDWIDTH, 0, 40}, {SIM_LAUNCH_TIME, 0, 0.25},
                  {SIM_CONTENTION, 0, 1.125},  {SIM_CONTENTION, 1, 1.25},     {SIM_CONTENTION, 2, 1.5},
                  {SIM_KAPPA, 0, 1},           {SIM_HOST_CORES, 0, 8},        {SIM_RANK_THREADS, 0, 3},
+                 {SIM_RANK_PROCESSORS, 0, 6},
                  {SIM_HOST_MEMORY, 0, 30},    {SIM_HOST_PACK, 0, 12},        {SIM_HOST_SUM, 0, 17},
                  {SIM_HOST_COPY, 0, 7},       {SIM_PCIE, 0, 6},              {SIM_NCCL_BASE_RING, 2, 2},
                  {SIM_MESSAGE_TIME, 0, 12},   {SIM_MESSAGE_COPY, 0, 9},      {SIM_WAKE_TIME, 0, 3},

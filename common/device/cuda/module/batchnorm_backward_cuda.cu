@@ -58,15 +58,16 @@ template <int V, variant KIND, typename T>
 __device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V, KIND> &taken, const float *x,
                         float *kept)
 {
-    float residual[V];
-    if constexpr (KIND != ALONE) {
-        if (KIND == JOINED || b.y) return unpack<V>(taken.behind, kept);
+    if constexpr (KIND == JOINED) {
+        unpack<V>(taken.behind, kept);
+    } else {
+        for (int v = 0; v < V; v++) kept[v] = argument(f, v, x[v]);
     }
-    for (int v = 0; v < V; v++) kept[v] = argument(f, v, x[v]);
     if constexpr (KIND == ANY) {
-        if (!b.residual) return;
-        unpack<V>(taken.behind, residual);
-        for (int v = 0; v < V; v++) kept[v] += residual[v];
+        float behind[V];
+        if (!b.y && !b.residual) return;
+        unpack<V>(taken.behind, behind);
+        for (int v = 0; v < V; v++) kept[v] = b.y ? behind[v] : kept[v] + behind[v];
     }
 }
 

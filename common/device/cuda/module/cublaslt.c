@@ -14,7 +14,8 @@ struct cublaslt_product {
     cublaslt_shape shape;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
-    int64_t rows; /* for which layouts and algorithm stand */
+    int64_t rows; /* for which layouts stand; `found`: and the algorithm */
+    bool found;
     cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -77,20 +78,37 @@ static cublasComputeType_t compute_type(const cuda_device *d, const cublaslt_sha
 
 /* ---- preparing -------------------------------------------------------------------------------- */
 
+static cublasLtEpilogue_t epilogue_of(const cublaslt_shape *s)
+{
+    if (s->sums) return CUBLASLT_EPILOGUE_BGRADB;
+    if (s->relu) return s->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    return s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+static status set_desc(cublaslt_product *p, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
+{
+    return check(p->device, table_of(p->device)->desc_set(p->desc, attribute, value, size), "cublasLtMatmulDescSetAttribute");
+}
+
+/* The vector of biases, or of their gradients. The search for an algorithm takes its alignment from the address. */
+static status set_vector(cublaslt_product *p, const void *vector)
+{
+    if (!p->shape.bias && !p->shape.sums) return STATUS_OK;
+    return set_desc(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
+}
+
 static status make_desc(cublaslt_product *p)
 {
     const cublaslt_table *t = table_of(p->device);
     const cublaslt_shape *s = &p->shape;
     cublasOperation_t a = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t b = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = s->relu   ? (s->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU)
-                                  : s->bias ? CUBLASLT_EPILOGUE_BIAS
-                                            : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasLtEpilogue_t epilogue = epilogue_of(s);
     TRY(check(p->device, t->desc_create(&p->desc, compute_type(p->device, s), CUDA_R_32F), "cublasLtMatmulDescCreate"));
-    static const char what[] = "cublasLtMatmulDescSetAttribute";
-    TRY(check(p->device, t->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a), what));
-    TRY(check(p->device, t->desc_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b), what));
-    return check(p->device, t->desc_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue), what);
+    TRY(set_desc(p, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a));
+    TRY(set_desc(p, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b));
+    TRY(set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    return set_vector(p, (const void *)(uintptr_t)ALIGNMENT_BYTES);
 }
 
 static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, dtype type, int64_t rows, int64_t columns)
@@ -117,7 +135,7 @@ static cublasStatus_t set_preferences(const cublaslt_table *t, cublasLtMatmulPre
 }
 
 /* Heuristics are a function of shapes: the same product gets the same algorithm in every run. */
-static status find_algorithm(cublaslt_product *p, bool *found)
+static status find_algorithm(cublaslt_product *p)
 {
     const cublaslt_table *t = table_of(p->device);
     cublasLtMatmulPreference_t preference;
@@ -128,12 +146,15 @@ static status find_algorithm(cublaslt_product *p, bool *found)
     if (code == CUBLAS_STATUS_SUCCESS)
         code = t->heuristic(p->device->cublaslt, p->desc, p->a, p->b, p->d, p->d, preference, 1, &result, &count);
     t->preference_destroy(preference);
-    *found = code == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    if (*found) p->algorithm = result.algo;
-    return *found || code == CUBLAS_STATUS_NOT_SUPPORTED ? STATUS_OK : check(p->device, code, "cublasLtMatmulAlgoGetHeuristic");
+    p->found = code == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    if (p->found) p->algorithm = result.algo;
+    /* An epilogue may be one that this version or GPU does not have. */
+    if (p->found || code == CUBLAS_STATUS_NOT_SUPPORTED || (p->shape.sums && code == CUBLAS_STATUS_INVALID_VALUE))
+        return STATUS_OK;
+    return check(p->device, code, "cublasLtMatmulAlgoGetHeuristic");
 }
 
-static status use_rows(cublaslt_product *p, int64_t rows, bool *found)
+static status use_rows(cublaslt_product *p, int64_t rows)
 {
     const cublaslt_shape *s = &p->shape;
     int64_t n = s->varying == CUBLASLT_N ? rows : s->n, k = s->varying == CUBLASLT_K ? rows : s->k;
@@ -141,12 +162,11 @@ static status use_rows(cublaslt_product *p, int64_t rows, bool *found)
     TRY(make_layout(p->device, &p->b, s->in, s->transpose_b ? n : k, s->transpose_b ? k : n));
     TRY(make_layout(p->device, &p->d, s->out, s->m, n));
     p->rows = rows;
-    return find_algorithm(p, found);
+    return find_algorithm(p);
 }
 
 status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_product **out)
 {
-    bool found = false;
     *out = NULL;
     if (!d->cublaslt) return STATUS_OK;
     cublaslt_product *p = calloc(1, sizeof *p);
@@ -154,8 +174,8 @@ status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_pr
     p->device = d;
     p->shape = *shape;
     status rc = make_desc(p);
-    if (rc == STATUS_OK) rc = use_rows(p, shape->varying == CUBLASLT_N ? shape->n : shape->k, &found);
-    if (rc != STATUS_OK || !found) cublaslt_release(&p);
+    if (rc == STATUS_OK) rc = use_rows(p, shape->varying == CUBLASLT_N ? shape->n : shape->k);
+    if (rc != STATUS_OK || !p->found) cublaslt_release(&p);
     *out = p;
     return rc;
 }
@@ -178,20 +198,24 @@ size_t cublaslt_workspace(const cublaslt_product *p)
     return p ? WORKSPACE_BYTES : 0;
 }
 
-status cublaslt_run(cublaslt_product *p, cudaStream_t s, const void *a, const void *b, const void *bias, void *d,
-                    int64_t rows, bool add, void *workspace)
+status cublaslt_set_rows(cublaslt_product *p, int64_t rows, bool *fits)
 {
-    const cublaslt_table *t = table_of(p->device);
+    if (rows != p->rows) TRY(use_rows(p, rows));
+    *fits = p->found;
+    return STATUS_OK;
+}
+
+status cublaslt_run(cublaslt_product *p, cudaStream_t s, const cublaslt_operands *o, int64_t rows, bool add,
+                    void *workspace)
+{
     float one = 1, beta = add ? 1 : 0;
-    bool found = true;
-    if (rows != p->rows) TRY(use_rows(p, rows, &found));
-    if (!found) return fail(STATUS_CONFIG, "cuBLASLt has no algorithm for %lld rows", (long long)rows);
-    if (p->shape.bias)
-        TRY(check(p->device, t->desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
-                  "cublasLtMatmulDescSetAttribute"));
+    bool fits;
+    TRY(cublaslt_set_rows(p, rows, &fits));
+    if (!fits) return fail(STATUS_CONFIG, "cuBLASLt has no algorithm for %lld rows", (long long)rows);
+    TRY(set_vector(p, p->shape.sums ? o->sums : o->bias));
     return check(p->device,
-                 t->matmul(p->device->cublaslt, p->desc, &one, a, p->a, b, p->b, &beta, d, p->d, d, p->d,
-                           &p->algorithm, workspace, WORKSPACE_BYTES, s),
+                 table_of(p->device)->matmul(p->device->cublaslt, p->desc, &one, o->a, p->a, o->b, p->b, &beta, o->d,
+                                             p->d, o->d, p->d, &p->algorithm, workspace, WORKSPACE_BYTES, s),
                  "cublasLtMatmul");
 }
 
@@ -232,10 +256,17 @@ size_t cublaslt_workspace(const cublaslt_product *product)
     return 0;
 }
 
-status cublaslt_run(cublaslt_product *product, cudaStream_t s, const void *a, const void *b, const void *bias,
-                    void *d, int64_t rows, bool add, void *workspace)
+status cublaslt_set_rows(cublaslt_product *product, int64_t rows, bool *fits)
 {
-    (void)product, (void)s, (void)a, (void)b, (void)bias, (void)d, (void)rows, (void)add, (void)workspace;
+    (void)product, (void)rows;
+    *fits = false;
+    return STATUS_OK;
+}
+
+status cublaslt_run(cublaslt_product *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows, bool add,
+                    void *workspace)
+{
+    (void)product, (void)s, (void)operands, (void)rows, (void)add, (void)workspace;
     return fail(STATUS_INTERNAL, "this module was built without cuBLASLt");
 }
 

@@ -13,8 +13,15 @@ typedef struct cublaslt_shape {
     bool transpose_a, transpose_b;
     cublaslt_varying varying;
     bool bias, relu; /* added to each column, [m], of d's type; then max(0, x) */
+    bool sums;       /* and not bias: the sums over k of op(b) are written beside, [n], of d's type */
     dtype in, out;   /* of a and b, of d: float32, or bfloat16; sums are of float32 */
 } cublaslt_shape;
+
+typedef struct cublaslt_operands {
+    const void *a, *b;
+    const void *bias; /* where the shape has one */
+    void *d, *sums;   /* at multiples of 16 bytes, all of them */
+} cublaslt_operands;
 
 typedef struct cublaslt_product cublaslt_product;
 
@@ -28,8 +35,11 @@ status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_pr
 void cublaslt_release(cublaslt_product **product);
 size_t cublaslt_workspace(const cublaslt_product *product);
 
-/* With `rows` in place of the varying dimension. `add`: d = d + product. */
-status cublaslt_run(cublaslt_product *product, cudaStream_t s, const void *a, const void *b, const void *bias,
-                    void *d, int64_t rows, bool add, void *workspace);
+/* With `rows` in place of the varying dimension from now on; *fits: an algorithm is known for that many. */
+status cublaslt_set_rows(cublaslt_product *product, int64_t rows, bool *fits);
+
+/* `add`: d = d + product; sums are written, never added to. */
+status cublaslt_run(cublaslt_product *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows, bool add,
+                    void *workspace);
 
 #endif

@@ -83,6 +83,14 @@ __device__ static inline void store(bf16 *p, float value)
     *p = (bf16)value;
 }
 
+/* What a value is once it has been stored as T. */
+template <typename T> __device__ static inline float as_stored(float value)
+{
+    T stored;
+    store(&stored, value);
+    return load(&stored);
+}
+
 /* V neighbours, moved by one access. */
 template <typename T, int V> struct alignas(sizeof(T) * V) pack {
     T at[V];
@@ -149,7 +157,12 @@ template <int THREADS, typename T> __device__ T block_sum(T value)
 
 __device__ static inline float normal_cdf(float x)
 {
-    return 0.5f * erfcf(-x * 0.70710678118654752f);
+    return fmaf(0.5f, erff(x * 0.70710678118654752f), 0.5f);
+}
+
+__device__ static inline float normal_density(float x)
+{
+    return 0.39894228040143268f * expf(-0.5f * x * x);
 }
 
 __device__ static inline float sigmoid(float x)
@@ -190,7 +203,7 @@ __device__ static inline float activate_backward(int act, float kept, float dy)
         s = sigmoid(kept);
         return dy * s * (1.0f + kept * (1.0f - s));
     case ACTIVATION_GELU:
-        return dy * (normal_cdf(kept) + kept * 0.39894228040143268f * expf(-0.5f * kept * kept));
+        return dy * (normal_cdf(kept) + kept * normal_density(kept));
     case ACTIVATION_GELU_TANH:
         t = tanhf(gelu_inner(kept));
         return dy * 0.5f *
@@ -198,6 +211,24 @@ __device__ static inline float activate_backward(int act, float kept, float dy)
                 kept * (1.0f - t * t) * 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * kept * kept));
     default:
         return dy;
+    }
+}
+
+/* act(x), not RELU's, and act'(x), which share what is dear. */
+template <int ACT> __device__ static inline void activate_with_slope(float x, float *y, float *slope)
+{
+    if (ACT == ACTIVATION_GELU) {
+        float cdf = normal_cdf(x);
+        *y = x * cdf;
+        *slope = cdf + x * normal_density(x);
+    } else if (ACT == ACTIVATION_SILU) {
+        float s = sigmoid(x);
+        *y = x * s;
+        *slope = s * (1.0f + x * (1.0f - s));
+    } else {
+        float t = tanhf(gelu_inner(x));
+        *y = 0.5f * x * (1.0f + t);
+        *slope = 0.5f * (1.0f + t + x * (1.0f - t * t) * 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * x * x));
     }
 }
 

@@ -1,24 +1,45 @@
-/* y = act(x w^T + b) with weights [out, in] (torch.nn.Linear). cuBLASLt multiplies and adds the bias, and
- * applies ReLU where that is the activation; the others follow in a pass of their own. Without cuBLASLt own
- * products take its place. */
+/* y = act(x w^T + b) with weights [out, in] (torch.nn.Linear). cuBLASLt multiplies and adds the bias, applies ReLU where
+ * that is the activation, and leaves a bias's gradient beside the weights'; the other activations follow in a pass of
+ * their own, since its GELU is the tanh approximation. Without cuBLASLt own products take its place, and where it has no
+ * such epilogue for a shape, or gradients are added to, a pass sums the bias's gradient. */
 #include "common/device/cuda/module/columns.cuh"
 #include "common/device/cuda/module/product.cuh"
 
+#include <stdlib.h>
+
 extern "C" {
+#include "common/base/log.h"
 #include "common/device/cuda/module/cublaslt.h"
 }
 
 constexpr int THREADS = 256;
 
+/* For comparisons of the two ways: biases' gradients by sums of their own. */
+#define PLAIN_PRODUCTS "PSRING_PLAIN_PRODUCTS"
+
+/* cuBLASLt's; NULL where there is none. */
+struct linear_products {
+    cublaslt_product *plain;
+    cublaslt_product *summing; /* linear_backward_weights: with the bias's gradient */
+};
+
+static linear_products *products_of(const cuda_kernel *k)
+{
+    return (linear_products *)k->state;
+}
+
 static cublaslt_product *plan_of(const cuda_kernel *k)
 {
-    return (cublaslt_product *)k->state;
+    return products_of(k)->plain;
 }
 
 static void release(cuda_kernel *k)
 {
-    cublaslt_product *plan = plan_of(k);
-    cublaslt_release(&plan);
+    linear_products *products = products_of(k);
+    if (!products) return;
+    cublaslt_release(&products->plain);
+    cublaslt_release(&products->summing);
+    free(products);
 }
 
 /* Where cuBLASLt multiplies bfloat16 and x is a batch's samples, they are rounded into the workspace, behind its own. */
@@ -30,13 +51,20 @@ static bool rounds_x(const cuda_kernel *k)
 static status prepare_product(cuda_kernel *k, cublaslt_shape shape)
 {
     const linear_attributes *a = &k->base.op.u.linear;
-    cublaslt_product *plan = nullptr;
-    bool narrow = k->base.op.narrow;
+    bool narrow = k->base.op.narrow, weights = k->base.op.kind == OP_linear_backward_weights;
+    linear_products *products = (linear_products *)calloc(1, sizeof *products);
+    if (!products) return fail(STATUS_SYSTEM, "no memory for a matrix product");
+    k->state = products;
     shape.in = narrow ? DTYPE_BF16 : DTYPE_F32;
-    shape.out = narrow && k->base.op.kind != OP_linear_backward_weights ? DTYPE_BF16 : DTYPE_F32;
-    TRY(cublaslt_prepare(cuda_device_of(k), &shape, &plan));
-    k->state = plan;
-    k->base.workspace = cublaslt_workspace(plan);
+    shape.out = narrow && !weights ? DTYPE_BF16 : DTYPE_F32;
+    TRY(cublaslt_prepare(cuda_device_of(k), &shape, &products->plain));
+    shape.sums = true;
+    if (products->plain && weights && a->bias && !getenv(PLAIN_PRODUCTS))
+        TRY(cublaslt_prepare(cuda_device_of(k), &shape, &products->summing));
+    if (weights && a->bias)
+        log_debug("linear %lldx%lld to %lld: the bias's gradient %s", (long long)a->m, (long long)a->in, (long long)a->out,
+                  products->summing ? "beside the weights'" : "by a sum of its own");
+    k->base.workspace = cublaslt_workspace(products->plain);
     if (rounds_x(k)) k->base.workspace += (size_t)(a->m * a->in) * sizeof(bf16);
     return STATUS_OK;
 }
@@ -45,21 +73,22 @@ static status prepare_product(cuda_kernel *k, cublaslt_shape shape)
 static status prepare_forward(cuda_kernel *k)
 {
     const linear_attributes *a = &k->base.op.u.linear;
-    cublaslt_shape shape = {a->out, a->m, a->in, true, false, CUBLASLT_N, a->bias, a->act == ACTIVATION_RELU, {}, {}};
+    cublaslt_shape shape = {a->out, a->m, a->in, true, false, CUBLASLT_N, a->bias, a->act == ACTIVATION_RELU, false, {}, {}};
     return prepare_product(k, shape);
 }
 
 static status prepare_backward_data(cuda_kernel *k)
 {
     const linear_attributes *a = &k->base.op.u.linear;
-    cublaslt_shape shape = {a->in, a->m, a->out, false, false, CUBLASLT_N, false, false, {}, {}};
+    cublaslt_shape shape = {a->in, a->m, a->out, false, false, CUBLASLT_N, false, false, false, {}, {}};
     return prepare_product(k, shape);
 }
 
+/* dw^T = x^T dy: the columns of dy, whose sums the bias's gradient is, are those of the result. */
 static status prepare_backward_weights(cuda_kernel *k)
 {
     const linear_attributes *a = &k->base.op.u.linear;
-    cublaslt_shape shape = {a->in, a->out, a->m, false, true, CUBLASLT_K, false, false, {}, {}};
+    cublaslt_shape shape = {a->in, a->out, a->m, false, true, CUBLASLT_K, false, false, false, {}, {}};
     TRY(prepare_product(k, shape));
     size_t columns = a->bias ? column_workspace(a->m, a->out, write_sum::SUMS) : 0;
     if (columns > k->base.workspace) k->base.workspace = columns;
@@ -69,18 +98,21 @@ static status prepare_backward_weights(cuda_kernel *k)
 /* ---- passes around the product ---------------------------------------------------------------- */
 
 /* y = act(y), and its slope there where `slope` is given. */
-template <typename T, int V> __global__ static void activate_in_place(int act, int64_t count, T *y, T *slope)
+template <typename T, int V, int ACT> __global__ static void activate_in_place(int64_t count, T *y, T *slope)
 {
     for (int64_t i = global_thread() * V; i < count; i += grid_threads() * V) {
         float values[V], slopes[V];
         load_pack<V>(y + i, values);
-        for (int v = 0; v < V; v++) {
-            slopes[v] = slope ? activate_backward(act, values[v], 1) : 0;
-            values[v] = activate(act, values[v]);
-        }
+        for (int v = 0; v < V; v++) activate_with_slope<ACT>(values[v], &values[v], &slopes[v]);
         store_pack<V>(y + i, values);
         if (slope) store_pack<V>(slope + i, slopes);
     }
+}
+
+/* dy act', where `kept` is y for RELU, the slope for the others. */
+template <int V> __device__ static inline void apply_slope(int act, const float *kept, float *dy)
+{
+    for (int v = 0; v < V; v++) dy[v] = act == ACTIVATION_RELU ? activate_backward(act, kept[v], dy[v]) : kept[v] * dy[v];
 }
 
 template <typename T, int V> __global__ static void gradient_in_place(int act, int64_t count, const T *kept, T *dy)
@@ -89,11 +121,39 @@ template <typename T, int V> __global__ static void gradient_in_place(int act, i
         float values[V], gradient[V];
         load_pack<V>(kept + i, values);
         load_pack<V>(dy + i, gradient);
-        for (int v = 0; v < V; v++)
-            gradient[v] = act == ACTIVATION_RELU ? activate_backward(act, values[v], gradient[v]) : values[v] * gradient[v];
+        apply_slope<V>(act, values, gradient);
         store_pack<V>(dy + i, gradient);
     }
 }
+
+/* The same on the way to the sums of the columns, of what is stored. */
+template <typename T, int PACK> struct slope_terms {
+    static constexpr int SUMS = 1, V = PACK, AT_ONCE = 4;
+    struct row_taken {
+        pack<T, V> kept, dy;
+    };
+    int act;
+    const T *kept;
+    T *dy;
+    int64_t c;
+    __device__ nothing_kept at_column(int64_t) const
+    {
+        return {};
+    }
+    __device__ row_taken read(int64_t row, int64_t column) const
+    {
+        return {take_pack<V>(kept + row * c + column), take_pack<V>(dy + row * c + column)};
+    }
+    __device__ void add(nothing_kept, const row_taken &taken, int64_t row, int64_t column, float (*sums)[V]) const
+    {
+        float values[V], gradient[V];
+        unpack<V>(taken.kept, values);
+        unpack<V>(taken.dy, gradient);
+        apply_slope<V>(act, values, gradient);
+        store_pack<V>(dy + row * c + column, gradient);
+        for (int v = 0; v < V; v++) sums[0][v] += as_stored<T>(gradient[v]);
+    }
+};
 
 template <int V> static dim3 grid_for(int64_t count)
 {
@@ -137,22 +197,36 @@ static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const 
         return product(k, s, strided<X>{x, a->in, 1}, strided<T>{w, 1, a->in},
                        store_biased<T>{y, b, a->out, a->act == ACTIVATION_RELU}, m, a->out, a->in);
     TRY(take_x(k, s, x, m, workspace, &taken));
-    return cublaslt_run(plan_of(k), s, w, taken, b, y, m, false, workspace);
+    cublaslt_operands operands = {w, taken, b, y, nullptr};
+    return cublaslt_run(plan_of(k), s, &operands, m, false, workspace);
+}
+
+template <typename T, int ACT>
+static status activate_output(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t count)
+{
+    constexpr int V = wide_pack<T>();
+    T *y = (T *)o[LINEAR_FWD_Y], *slope = (T *)o[LINEAR_FWD_SLOPE];
+    if (packs<T>(count, o)) return launch(k, s, activate_in_place<T, V, ACT>, grid_for<V>(count), dim3(THREADS), count, y, slope);
+    return launch(k, s, activate_in_place<T, 1, ACT>, grid_for<1>(count), dim3(THREADS), count, y, slope);
 }
 
 template <typename T>
 static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
 {
     const linear_attributes *a = &k->base.op.u.linear;
-    constexpr int V = wide_pack<T>();
     int64_t m = cuda_rows(scalars, a->m), count = m * a->out;
-    T *y = (T *)o[LINEAR_FWD_Y], *slope = (T *)o[LINEAR_FWD_SLOPE];
     TRY(k->base.op.wide_x ? (forward_product<float, T>(k, s, o, m, workspace))
                           : (forward_product<T, T>(k, s, o, m, workspace)));
-    if (a->act == ACTIVATION_NONE || a->act == ACTIVATION_RELU) return STATUS_OK;
-    if (packs<T>(count, o))
-        return launch(k, s, activate_in_place<T, V>, grid_for<V>(count), dim3(THREADS), a->act, count, y, slope);
-    return launch(k, s, activate_in_place<T, 1>, grid_for<1>(count), dim3(THREADS), a->act, count, y, slope);
+    switch (a->act) {
+    case ACTIVATION_SILU:
+        return activate_output<T, ACTIVATION_SILU>(k, s, o, count);
+    case ACTIVATION_GELU:
+        return activate_output<T, ACTIVATION_GELU>(k, s, o, count);
+    case ACTIVATION_GELU_TANH:
+        return activate_output<T, ACTIVATION_GELU_TANH>(k, s, o, count);
+    default:
+        return STATUS_OK;
+    }
 }
 
 template <typename T>
@@ -163,13 +237,16 @@ static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o
     int64_t m = cuda_rows(scalars, a->m);
     const T *dy = (const T *)o[LINEAR_BWD_DATA_DY], *w = (const T *)o[LINEAR_BWD_DATA_W];
     T *dx = (T *)o[LINEAR_BWD_DATA_DX];
-    if (plan_of(k)) return cublaslt_run(plan_of(k), s, w, dy, nullptr, dx, m, false, workspace);
+    cublaslt_operands operands = {w, dy, nullptr, dx, nullptr};
+    if (plan_of(k)) return cublaslt_run(plan_of(k), s, &operands, m, false, workspace);
     return product(k, s, strided<T>{dy, a->out, 1}, strided<T>{w, a->in, 1}, store_plain<T>{dx, a->in, false}, m, a->in,
                    a->out);
 }
 
+/* `db`: where cuBLASLt is to leave the bias's gradient, NULL where it is not. */
 template <typename X, typename T>
-static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, bool add, void *workspace)
+static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, bool add, float *db,
+                              void *workspace)
 {
     const linear_attributes *a = &k->base.op.u.linear;
     const X *x = (const X *)o[LINEAR_BWD_WEIGHTS_X];
@@ -180,7 +257,31 @@ static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const 
         return product(k, s, strided<T>{dy, 1, a->out}, strided<X>{x, a->in, 1}, store_plain<float>{dw, a->in, add},
                        a->out, a->in, m);
     TRY(take_x(k, s, x, m, workspace, &taken));
-    return cublaslt_run(plan_of(k), s, taken, dy, nullptr, dw, m, add, workspace);
+    cublaslt_operands operands = {taken, dy, nullptr, dw, db};
+    return cublaslt_run(db ? products_of(k)->summing : plan_of(k), s, &operands, m, add, workspace);
+}
+
+/* dy = dy act', and with `db` its columns' sums. */
+template <typename T, int V>
+static status multiply_slope(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, float *db, bool add,
+                             void *workspace)
+{
+    const linear_attributes *a = &k->base.op.u.linear;
+    const T *kept = (const T *)o[LINEAR_BWD_WEIGHTS_ACT];
+    T *dy = (T *)o[LINEAR_BWD_WEIGHTS_DY];
+    int64_t count = m * a->out;
+    if (db)
+        return column_sums(k, s, slope_terms<T, V>{a->act, kept, dy, a->out}, write_sum{db, add}, m, a->out,
+                           (double *)workspace);
+    return launch(k, s, gradient_in_place<T, V>, grid_for<V>(count), dim3(THREADS), a->act, count, kept, dy);
+}
+
+/* Sums are written by the epilogue: where they are to be added to, it does not serve. */
+static status can_sum_beside(const cuda_kernel *k, int64_t m, bool add, bool *out)
+{
+    cublaslt_product *summing = products_of(k)->summing;
+    *out = false;
+    return summing && !add ? cublaslt_set_rows(summing, m, out) : STATUS_OK;
 }
 
 template <typename T>
@@ -188,20 +289,17 @@ static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const
                                void *workspace)
 {
     const linear_attributes *a = &k->base.op.u.linear;
-    constexpr int V = wide_pack<T>();
-    int64_t m = cuda_rows(scalars, a->m), count = m * a->out;
-    bool add = cuda_accumulates(k, scalars);
-    const T *kept = (const T *)o[LINEAR_BWD_WEIGHTS_ACT];
-    T *dy = (T *)o[LINEAR_BWD_WEIGHTS_DY];
+    int64_t m = cuda_rows(scalars, a->m);
+    bool add = cuda_accumulates(k, scalars), beside;
+    TRY(can_sum_beside(k, m, add, &beside));
+    float *db = a->bias ? (float *)o[LINEAR_BWD_WEIGHTS_DB] : nullptr, *own = beside ? nullptr : db;
     if (a->act != ACTIVATION_NONE)
-        TRY(packs<T>(count, o) ? launch(k, s, gradient_in_place<T, V>, grid_for<V>(count), dim3(THREADS), a->act, count,
-                                        kept, dy)
-                               : launch(k, s, gradient_in_place<T, 1>, grid_for<1>(count), dim3(THREADS), a->act, count,
-                                        kept, dy));
-    TRY(k->base.op.wide_x ? (weights_product<float, T>(k, s, o, m, add, workspace))
-                          : (weights_product<T, T>(k, s, o, m, add, workspace)));
-    if (!a->bias) return STATUS_OK;
-    return sum_columns(k, s, (const T *)dy, (float *)o[LINEAR_BWD_WEIGHTS_DB], add, m, a->out, workspace);
+        TRY(packs<T>(a->out, o) ? (multiply_slope<T, wide_pack<T>()>(k, s, o, m, own, add, workspace))
+                                : (multiply_slope<T, 1>(k, s, o, m, own, add, workspace)));
+    else if (own)
+        TRY(sum_columns(k, s, (const T *)o[LINEAR_BWD_WEIGHTS_DY], own, add, m, a->out, workspace));
+    return k->base.op.wide_x ? weights_product<float, T>(k, s, o, m, add, beside ? db : nullptr, workspace)
+                             : weights_product<T, T>(k, s, o, m, add, beside ? db : nullptr, workspace);
 }
 
 extern "C" {

@@ -36,24 +36,39 @@ __device__ static range chunk_of(const span_table &table, int64_t chunk)
     return {begin, begin + CHUNK < end ? begin + CHUNK : end};
 }
 
-/* ---- the rules, element by element ------------------------------------------------------------ */
+/* ---- the rules, element by element: what is read of it, and what is written ------------------- */
+
+/* Beside the value what products read of it. */
+__device__ static inline void put_parameter(float *param, bf16 *narrow, int64_t i, float value)
+{
+    param[i] = value;
+    if (narrow) store(narrow + i, value);
+}
 
 /* g = scale grad + weight_decay p;  b = momentum b + (1 - dampening) g, at the first step b = g;
  * p -= lr (g + momentum b) with Nesterov, lr b without, lr g without momentum */
 struct sgd_rule {
     float *param, *buffer;
+    bf16 *narrow; /* may be NULL */
     const float *grad;
     float scale, decay, lr, momentum, undamped;
     bool first_step, nesterov;
-    __device__ void at(int64_t i) const
+    struct element {
+        float param, grad, buffer;
+    };
+    __device__ element read(int64_t i) const
     {
-        float p = param[i], g = scale * grad[i] + decay * p;
+        return {param[i], grad[i], momentum != 0 && !first_step ? buffer[i] : 0};
+    }
+    __device__ void write(const element &e, int64_t i) const
+    {
+        float p = e.param, g = scale * e.grad + decay * p;
         if (momentum != 0) {
-            float b = first_step ? g : momentum * buffer[i] + undamped * g;
+            float b = first_step ? g : momentum * e.buffer + undamped * g;
             buffer[i] = b;
             g = nesterov ? g + momentum * b : b;
         }
-        param[i] = p - lr * g;
+        put_parameter(param, narrow, i, p - lr * g);
     }
 };
 
@@ -62,50 +77,73 @@ struct sgd_rule {
  *   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + eps) */
 struct adam_rule {
     float *param, *m, *v;
+    bf16 *narrow; /* may be NULL */
     const float *grad;
     float scale, decay, lr_decay, beta1, rest1, beta2, rest2, step, root_correction2, eps;
     bool decoupled;
-    __device__ void at(int64_t i) const
+    struct element {
+        float param, grad, m, v;
+    };
+    __device__ element read(int64_t i) const
     {
-        float p = param[i], g = scale * grad[i];
+        return {param[i], grad[i], m[i], v[i]};
+    }
+    __device__ void write(const element &e, int64_t i) const
+    {
+        float p = e.param, g = scale * e.grad;
         if (decoupled)
             p -= lr_decay * p;
         else
             g += decay * p;
-        float first = beta1 * m[i] + rest1 * g, second = beta2 * v[i] + rest2 * g * g;
+        float first = beta1 * e.m + rest1 * g, second = beta2 * e.v + rest2 * g * g;
         m[i] = first;
         v[i] = second;
-        param[i] = p - step * first / (sqrtf(second) / root_correction2 + eps);
+        put_parameter(param, narrow, i, p - step * first / (sqrtf(second) / root_correction2 + eps));
     }
 };
 
 struct divide_rule {
     float *x;
     float divisor;
-    __device__ void at(int64_t i) const
+    __device__ float read(int64_t i) const
     {
-        x[i] = x[i] / divisor;
+        return x[i];
+    }
+    __device__ void write(float value, int64_t i) const
+    {
+        x[i] = value / divisor;
     }
 };
 
 struct fill_rule {
     float *x;
-    __device__ void at(int64_t i) const
+    struct element {};
+    __device__ element read(int64_t) const
+    {
+        return {};
+    }
+    __device__ void write(element, int64_t i) const
     {
         x[i] = 0;
     }
 };
 
-/* A thread takes every THREADS-th element: neighbours lie beside each other, and the loads of several turns
- * are in flight together. */
+/* A thread takes every THREADS-th element, so that neighbours lie beside each other, and reads all of its own before it
+ * writes the first: a compiler cannot move a load over a store that might hit it. */
 template <typename Rule> __global__ void update_kernel(span_table table, Rule rule)
 {
+    constexpr int TURNS = CHUNK / THREADS;
     range r = chunk_of(table, blockIdx.x);
-#pragma unroll
-    for (int turn = 0; turn < CHUNK / THREADS; turn++) {
-        int64_t i = r.begin + (int64_t)turn * THREADS + threadIdx.x;
-        if (i < r.end) rule.at(i);
+    decltype(rule.read(0)) taken[TURNS];
+    if (r.end - r.begin < CHUNK) {
+        for (int64_t i = r.begin + threadIdx.x; i < r.end; i += THREADS) rule.write(rule.read(i), i);
+        return;
     }
+    int64_t first = r.begin + threadIdx.x;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) taken[turn] = rule.read(first + turn * THREADS);
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) rule.write(taken[turn], first + turn * THREADS);
 }
 
 __global__ static void square_kernel(span_table table, const float *x, double *parts)
@@ -153,7 +191,7 @@ static status update(const cuda_kernel *k, cudaStream_t s, const op_scalars *sca
 static status sgd(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
     const optimizer_attributes *a = &k->base.op.u.optimizer;
-    sgd_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (const float *)o[OPT_GRAD],
+    sgd_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (bf16 *)o[OPT_NARROW], (const float *)o[OPT_GRAD],
                      (float)scalars->gradient_scale, (float)scalars->weight_decay, (float)scalars->learning_rate,
                      (float)a->momentum, (float)(1 - a->dampening), scalars->first_step, a->nesterov};
     return update(k, s, scalars, rule);
@@ -163,7 +201,7 @@ static status adam(const cuda_kernel *k, cudaStream_t s, void *const *o, const o
 {
     const optimizer_attributes *a = &k->base.op.u.optimizer;
     adam_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (float *)o[OPT_STATE2],
-                      (const float *)o[OPT_GRAD], (float)scalars->gradient_scale, (float)scalars->weight_decay,
+                      (bf16 *)o[OPT_NARROW], (const float *)o[OPT_GRAD], (float)scalars->gradient_scale, (float)scalars->weight_decay,
                       (float)(scalars->learning_rate * scalars->weight_decay), (float)a->beta1, (float)(1 - a->beta1),
                       (float)a->beta2, (float)(1 - a->beta2),
                       (float)(scalars->learning_rate / scalars->bias_correction1),

@@ -1,0 +1,189 @@
+"""--bind: on which processors ranks run. Ranks read their own masks; so does the test, of all their threads."""
+import json
+import os
+import re
+import socket
+import tempfile
+import time
+
+from program import SLOWER, Run, Watch, harness
+from tap import Skip, cases, expect, expect_equal, main, test
+
+LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--steps", "3", "--threads", "1",
+         "--eval-every", "-1"]
+MINE = sorted(os.sched_getaffinity(0))
+
+
+def numbers(text):
+    """{0, 2, 3} of "0,2-3"."""
+    ranges = [part.split("-") for part in text.split(",") if part]
+    return {n for r in ranges for n in range(int(r[0]), int(r[-1]) + 1)}
+
+
+def cores():
+    """The allowed processors of each core."""
+    found = []
+    for p in MINE:
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{p}/topology/thread_siblings_list") as file:
+                siblings = numbers(file.read().strip()) & set(MINE)
+        except OSError:
+            siblings = {p}
+        if siblings not in found:
+            found.append(siblings)
+    return found
+
+
+def masks(result, engine):
+    job = result.jobs()[engine]
+    return job["binding"], [numbers(rank["processors"]) for rank in job["ranks"]]
+
+
+@cases([(f"{engine}, {ranks} ranks", engine, ranks) for engine in ("ring", "ps") for ranks in (1, 2, 4)])
+def bound_ranks_of_one_thread_have_a_core_each_and_go_round(engine, ranks):
+    result = harness(*LENET, "--mode", engine, "--gpus", ranks, "--bind", "core", "--json", "-")
+    expect_equal(result.code, 0, "exit code", result)
+    binding, found = masks(result, engine)
+    machine = cores()
+    expect_equal(binding, "core", "binding")
+    for rank, mask in enumerate(found):
+        expect(mask in machine, f"rank {rank}: found {mask}, expected one of {machine}")
+        expect_equal(mask, found[rank % len(machine)], f"rank {rank}")
+    for rank in range(min(ranks, len(machine))):
+        expect(not any(found[rank] & found[other] for other in range(rank)), f"rank {rank} shares a core: {found}")
+    expect(", bound to cores" in result.json()["hardware_note"], result.json()["hardware_note"])
+
+
+@test
+def ranks_that_nobody_binds_may_use_every_processor():
+    result = harness(*LENET, "--mode", "ring", "--gpus", 2, "--bind", "none", "--json", "-")
+    expect_equal(masks(result, "ring"), ("none", [set(MINE)] * 2), "masks")
+
+
+@test
+def ranks_share_what_the_harness_itself_may_use():
+    taken = MINE[-1]
+    result = harness(*LENET, "--mode", "ring", "--gpus", 2, "--bind", "core", "--json", "-",
+                     preexec_fn=lambda: os.sched_setaffinity(0, {taken}))
+    expect_equal(masks(result, "ring"), ("core", [{taken}] * 2), "masks")
+
+
+def threads_of(pid):
+    """Once the agent and ZeroMQ have theirs."""
+    until = time.monotonic() + 10 * SLOWER
+    while len(os.listdir(f"/proc/{pid}/task")) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    return os.listdir(f"/proc/{pid}/task")
+
+
+@cases([("of the ring", ["--mode", "ring"]), ("of parameter servers", ["--mode", "ps", "--policy", "sync", "--servers", "2"]),
+        ("of servers of their own", ["--mode", "ps", "--policy", "sync", "--servers", "1", "--server-placement", "own"])])
+def all_threads_of_a_rank_stay_on_its_processors(words):
+    engine = words[1]
+    with Run(*LENET[:-4], "--steps", "100000", "--threads", "1", "--gpus", 2, "--bind", "core",
+             "--progress", "thread", *words) as run:
+        run.wait_for_rank(engine, 1)
+        for rank, pid in run.ranks(engine).items():
+            expected, names = set(os.sched_getaffinity(pid)), threads_of(pid)
+            expect(len(names) > 2, f"rank {rank} has {len(names)} threads")
+            expect(expected in cores(), f"rank {rank} is on {expected}")
+            for task in names:
+                with open(f"/proc/{pid}/task/{task}/status") as file:
+                    mask = numbers(re.search(r"Cpus_allowed_list:\s*(\S+)", file.read()).group(1))
+                expect_equal(mask, expected, f"rank {rank}, thread {task}")
+
+
+@cases([("true", "true", 1), ("close", "close", 1), ("false", "false", 0)])
+def where_openmp_binds_the_launcher_it_says_so(value, lines):
+    if len(cores()) < 2:
+        raise Skip("one core")
+    result = harness(*LENET, "--mode", "ring", "--gpus", 2, env={"OMP_PROC_BIND": value})
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal(len(result.lines()), lines, "lines", result)
+    expect(lines == 0 or f"OMP_PROC_BIND={value} has bound this program to processors " in result.err, result)
+
+
+@test
+def the_job_beside_it_and_default_threads_are_those_of_an_unbound_run():
+    runs = {bind: harness(*[w for w in LENET if w not in ("--threads", "1")], "--mode", "both", "--gpus", 2, "--bind", bind,
+                          "--json", "-") for bind in ("none", "core")}
+    for engine in ("none", "ps", "ring"):
+        jobs = [runs[bind].jobs()[engine] for bind in runs]
+        expect_equal(jobs[1]["threads_per_rank"], jobs[0]["threads_per_rank"], f"threads of {engine}")
+        expect_equal(jobs[1]["parameter_hash"], jobs[0]["parameter_hash"], f"parameters of {engine}")
+
+
+def by_hand(bind, processors):
+    """Masks of two ranks that something else starts, each allowed `processors[rank]`."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    watch, runs = Watch(), []
+    for rank in range(2):
+        env = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
+               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        runs.append(Run(*LENET, "--mode", "ring", "--rendezvous", "env://", "--json", "-", "--bind", bind, env=env,
+                        preexec_fn=lambda r=rank: os.sched_setaffinity(0, processors[r])))
+    results = [run.wait(60) for run in runs]
+    watch.check(*runs)
+    for run in runs:
+        run.__exit__()
+    expect_equal(results[0].code, 0, "exit code", results[0])
+    return masks(results[0], "ring")
+
+
+@test
+def ranks_that_something_else_starts_bind_themselves_by_local_rank():
+    if len(cores()) < 2:
+        raise Skip("one core")
+    machine = cores()
+    expect_equal(by_hand("core", [MINE, MINE]), ("core", machine[:2]), "masks")
+
+
+@cases([("core", "core"), ("none", "none")])
+def a_binding_that_the_starter_made_is_left_as_it_is(bind):
+    if len(MINE) < 2:
+        raise Skip("one processor")
+    swapped = [{MINE[1]}, {MINE[0]}]
+    expect_equal(by_hand(bind, swapped), ("starter", swapped), "masks")
+
+
+@cases([("a word", ["--bind", "socket"], "option --bind: found 'socket', allowed is one of none, core"),
+        ("nothing", ["--bind"], "option --bind"),
+        ("virtual time", ["--bind", "core", "--device", "sim", "--model", "resnet50"],
+         "option --bind: found device sim, allowed are real devices")])
+def what_cannot_be_bound_is_named(words, expected):
+    result = harness("run", *words)
+    expect_equal(result.code, 64, "exit code", result)
+    expect(len(result.lines()) == 1 and expected in result.err, result)
+
+
+@cases([(f"calibrated {'bound' if calibrated else 'unbound'}, run {bind}", calibrated, bind)
+        for calibrated in (False, True) for bind in ("none", "core")])
+def a_prediction_for_ranks_that_are_bound_otherwise_says_so(calibrated, bind):
+    constant = {"value": 1, "unit": "1", "tag": "assumed", "source": "a test"}
+    profile = {"profile": "this-machine", "summary": "a test", "base": "cpu", "constants": {}}
+    if calibrated:
+        profile["constants"]["rank_processors"] = constant
+    with tempfile.TemporaryDirectory() as folder:
+        os.makedirs(f"{folder}/psring/profiles")
+        with open(f"{folder}/psring/profiles/this-machine.json", "w") as file:
+            json.dump(profile, file)
+        result = harness(*LENET, "--mode", "ring", "--gpus", 2, "--bind", bind, "--json", f"{folder}/result.json",
+                         env={"XDG_DATA_HOME": folder})
+        expect_equal(result.code, 0, "exit code", result)
+        with open(f"{folder}/result.json") as file:
+            prediction = json.load(file)["jobs"][0]["prediction"]
+    other = calibrated != (bind == "core")
+    expect_equal(prediction["other_binding"], other, "other_binding")
+    expect_equal(f"calibrate anew with --bind {bind}." in result.out, other, "a line in the report", result)
+
+
+@test
+def doctor_says_where_ranks_would_be_bound():
+    result = harness("doctor")
+    expect(re.search(r"^cores +\d+ of \d+ hardware threads?, processors [\d,-]+", result.out, re.M), result)
+    expect(re.search(r"^run --bind core +with 2 ranks of 1 thread: rank 0 on [\d,-]+, rank 1 on [\d,-]+$", result.out, re.M), result)
+
+
+if __name__ == "__main__":
+    main()

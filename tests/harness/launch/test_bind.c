@@ -1,0 +1,207 @@
+#include "tests/common/net/net_test.h"
+
+#include "harness/launch/bind.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- a machine made of files --------------------------------------------------------------------- */
+
+static char root[] = "machine-XXXXXX";
+
+static void write_file(const char *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void write_file(const char *text, const char *format, ...)
+{
+    char path[256];
+    int length = snprintf(path, sizeof path, "%s/", root);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(path + length, sizeof path - (size_t)length, format, args);
+    va_end(args);
+    for (char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(path, 0700) != 0 && errno != EEXIST) fail_msg("%s: %s", path, strerror(errno));
+        *slash = '/';
+    }
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void remove_machine(void)
+{
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    assert_int_equal(system(command), 0);
+}
+
+/* Numbered as Linux does: the second hardware threads behind all first ones. Odd packages have odd numbers. */
+static void make_machine(int packages, int cores, int threads)
+{
+    char text[64];
+    snprintf(root, sizeof root, "machine-XXXXXX");
+    assert_non_null(mkdtemp(root));
+    for (int i = 0; i < cores * threads; i++) {
+        int length = 0;
+        for (int t = 0; t < threads; t++)
+            length += snprintf(text + length, sizeof text - (size_t)length, "%s%d", t ? "," : "", i % cores + t * cores);
+        write_file(text, "sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", i);
+        snprintf(text, sizeof text, "%d\n", i % packages);
+        write_file(text, "sys/devices/system/cpu/cpu%d/topology/physical_package_id", i);
+    }
+    snprintf(text, sizeof text, "0-%d\n", cores * threads - 1);
+    write_file(text, "sys/devices/system/cpu/online");
+}
+
+static cpu_set_t set_of(const char *list)
+{
+    cpu_set_t set;
+    assert_true(processors_parse(list, &set));
+    return set;
+}
+
+/* ---- tests -------------------------------------------------------------------------------------- */
+
+static void ranks_get_cores_first_and_then_go_round(void **state)
+{
+    (void)state;
+    static const struct {
+        int packages, cores, threads;
+        const char *allowed;
+        bind_group group;
+        const char *expected; /* of all members */
+    } cases[] = {
+        {1, 2, 1, "0-1", {2, 1}, "0 1"},
+        {1, 2, 1, "0-1", {4, 1}, "0 1 0 1"},                   /* more ranks than processors */
+        {1, 2, 1, "0-1", {1, 2}, "0-1"},
+        {1, 2, 1, "0-1", {2, 2}, "0-1 0-1"},
+        {1, 2, 1, "1", {3, 4}, "1 1 1"},
+        {1, 4, 2, "0-7", {2, 1}, "0,4 1,5"},                   /* whole cores, siblings with them */
+        {1, 4, 2, "0-7", {4, 1}, "0,4 1,5 2,6 3,7"},
+        {1, 4, 2, "0-7", {2, 2}, "0-1,4-5 2-3,6-7"},
+        {1, 4, 2, "0-7", {4, 2}, "0,4 1,5 2,6 3,7"},           /* a core is two processors */
+        {1, 4, 2, "0-7", {6, 1}, "0,4 1,5 2,6 3,7 0,4 1,5"},
+        {1, 4, 2, "2-4", {3, 1}, "2 3 4"},                     /* of cores in part allowed, that part */
+        {2, 4, 1, "0-3", {4, 1}, "0 2 1 3"},                   /* socket by socket */
+        {2, 4, 2, "0-7", {2, 2}, "0,2,4,6 1,3,5,7"},
+        {1, 3, 1, "0-2", {2, 2}, "0-1 0,2"},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        processors p;
+        char found[128] = "", list[64];
+        cpu_set_t allowed = set_of(cases[c].allowed), set;
+        make_machine(cases[c].packages, cases[c].cores, cases[c].threads);
+        assert_ok(processors_open(root, &allowed, &p));
+        for (int m = 0; m < cases[c].group.members; m++) {
+            bind_choose(&p, cases[c].group, m, &set);
+            snprintf(found + strlen(found), sizeof found - strlen(found), "%s%s", m ? " " : "",
+                     processors_format(&set, list, sizeof list));
+        }
+        if (strcmp(found, cases[c].expected) != 0)
+            fail_msg("case %zu: found %s, expected %s", c, found, cases[c].expected);
+        processors_close(&p);
+        remove_machine();
+    }
+}
+
+static void without_a_topology_every_processor_is_a_core(void **state)
+{
+    (void)state;
+    processors p;
+    cpu_set_t allowed = set_of("1,3");
+    assert_ok(processors_open("/nowhere", &allowed, &p));
+    assert_int_equal(p.core_count, 2);
+    assert_int_equal(p.cores[1].first, 3);
+    assert_false(p.restricted); /* nobody knows */
+    processors_close(&p);
+}
+
+static void no_more_cores_take_part_than_a_container_keeps_at_work(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *group, *file, *text, *second, *second_text;
+        double limit;
+        const char *third; /* of rank 2 */
+    } cases[] = {
+        {"0::/\n", "cpu.max", "150000 100000\n", NULL, NULL, 1.5, "0"},
+        {"0::/\n", "cpu.max", "max 100000\n", NULL, NULL, 0, "2"},
+        {"0::/a/b\n", "a/cpu.max", "300000 100000\n", "a/b/cpu.max", "max 100000\n", 3, "2"},
+        {"0::/a/b\n", "a/cpu.max", "300000 100000\n", "cpu.max", "100000 100000\n", 1, "0"},
+        {"4:cpuset:/\n2:cpu:/x\n", "cpu/cpu.cfs_quota_us", "200000\n", "cpu/cpu.cfs_period_us", "100000\n", 2, "0"},
+        {"2:cpu:/\n", "cpu/cpu.cfs_quota_us", "-1\n", "cpu/cpu.cfs_period_us", "100000\n", 0, "2"},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        processors p;
+        char list[64];
+        cpu_set_t allowed = set_of("0-3"), set;
+        make_machine(1, 4, 1);
+        write_file(cases[c].group, "proc/self/cgroup");
+        write_file(cases[c].text, "sys/fs/cgroup/%s", cases[c].file);
+        if (cases[c].second) write_file(cases[c].second_text, "sys/fs/cgroup/%s", cases[c].second);
+        assert_ok(processors_open(root, &allowed, &p));
+        bind_choose(&p, (bind_group){4, 1}, 2, &set);
+        processors_format(&set, list, sizeof list);
+        if (p.limit != cases[c].limit || strcmp(list, cases[c].third) != 0)
+            fail_msg("case %zu: found %g, %s, expected %g, %s", c, p.limit, list, cases[c].limit, cases[c].third);
+        processors_close(&p);
+        remove_machine();
+    }
+}
+
+static void who_may_use_less_than_its_container_has_been_bound(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *group, *cpuset, *allowed;
+        bool restricted;
+    } cases[] = {{"0::/\n", NULL, "0-3", false},
+                 {"0::/\n", NULL, "2", true},
+                 {"0::/job\n", "job/cpuset.cpus.effective", "2-3", false},
+                 {"0::/job\n", "job/cpuset.cpus.effective", "2", true},
+                 {"4:cpuset:/job\n", "cpuset/job/cpuset.effective_cpus", "2-3", false},
+                 {"4:cpuset:/job\n", "cpuset/job/cpuset.effective_cpus", "3", true}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        processors p;
+        cpu_set_t allowed = set_of(cases[c].allowed);
+        make_machine(1, 4, 1);
+        write_file(cases[c].group, "proc/self/cgroup");
+        if (cases[c].cpuset) write_file("2-3\n", "sys/fs/cgroup/%s", cases[c].cpuset);
+        assert_ok(processors_open(root, &allowed, &p));
+        if (p.restricted != cases[c].restricted) fail_msg("case %zu: found %d", c, p.restricted);
+        processors_close(&p);
+        remove_machine();
+    }
+}
+
+static void lists_are_read_and_written_as_the_kernel_does(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"0", "0-1", "0,2-3", "1-2,5,9-10", ""}, *const bad[] = {"a", "1-", "3-2", "1;2", "99999", "-1"};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        char text[64];
+        cpu_set_t set = set_of(good[i]);
+        assert_string_equal(processors_format(&set, text, sizeof text), good[i]);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        cpu_set_t set;
+        if (processors_parse(bad[i], &set)) fail_msg("'%s' was taken", bad[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_get_cores_first_and_then_go_round),
+        cmocka_unit_test(without_a_topology_every_processor_is_a_core),
+        cmocka_unit_test(no_more_cores_take_part_than_a_container_keeps_at_work),
+        cmocka_unit_test(who_may_use_less_than_its_container_has_been_bound),
+        cmocka_unit_test(lists_are_read_and_written_as_the_kernel_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
