@@ -44,7 +44,12 @@ void trainer_prefetch_close(trainer *t)
 {
     trainer_prefetch *p = &t->prefetch;
     if (p->taken && is_real(t)) device_fence_reach(p->taken, p->number);
-    if (p->stream && is_real(t) && device_stream_synchronize(p->stream) != STATUS_OK) error_clear();
+    error_record why; /* of what ended the job, if anything did */
+    error_copy(&why);
+    if (p->stream && is_real(t) && device_stream_synchronize(p->stream) != STATUS_OK) {
+        error_clear();
+        error_adopt(&why);
+    }
     device_stream_close(&p->stream);
     device_fence_close(&p->copied);
     device_fence_close(&p->taken);

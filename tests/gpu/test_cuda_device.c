@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/device/device.h"
 #include "common/memory/piece.h"
+#include "common/reduce/half.h"
 #include "common/reduce/reduce.h"
 #include "tests/common/device/op_compare.h"
 #include "tests/common/device/op_devices.h"
@@ -151,6 +152,59 @@ static void what_another_rank_shows_is_copied_and_added_as_on_the_host(void **co
     free(a);
     free(b);
     free(sum);
+}
+
+/* Small pieces with gaps, as padding leaves them. */
+static void updates_leave_what_they_wrote_in_bfloat16_beside_it(void **context)
+{
+    (void)context;
+    enum { PIECES = 200, STEP = 24, COUNT = PIECES * STEP, UNTOUCHED = 0x1234 };
+    static const op_desc updates[] = {
+        {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = COUNT, .momentum = 0.9, .narrow = true}},
+        {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = COUNT, .narrow = true}},
+        {.kind = OP_adam, .type = DTYPE_F32,
+         .u.optimizer = {.count = COUNT, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .narrow = true}}};
+    static float values[COUNT], found[2][COUNT];
+    static uint16_t narrow[COUNT];
+    device *d = device_setting_open(cuda);
+    device_stream *s;
+    device_memory memory[5];
+    piece pieces[PIECES];
+    for (int i = 0; i < PIECES; i++) pieces[i] = (piece){(int64_t)i * STEP, 1 + i % 17};
+    op_scalars scalars = {.learning_rate = 0.1, .weight_decay = 0.01, .gradient_scale = 0.5, .bias_correction1 = 0.1,
+                          .bias_correction2 = 0.001, .first_step = true, .pieces = pieces, .piece_count = PIECES};
+    must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
+    for (int i = 0; i < 5; i++) must(device_allocate(d, DEVICE_MEMORY_PRIVATE, sizeof values, &memory[i]));
+    for (size_t u = 0; u < sizeof updates / sizeof updates[0]; u++)
+        for (int with = 0; with < 2; with++) {
+            void *operands[OP_MAX_OPERANDS] = {memory[0].data, memory[1].data, memory[2].data, memory[3].data,
+                                               with ? memory[4].data : NULL};
+            op_desc op = updates[u];
+            device_kernel *kernel;
+            op.u.optimizer.narrow = with;
+            for (int i = 0; i < COUNT; i++) values[i] = (float)sin(i), narrow[i] = UNTOUCHED;
+            must(device_prepare(d, &op, NULL, &kernel));
+            must(device_upload(s, memory[0].data, values, DTYPE_F32, DTYPE_F32, COUNT));
+            for (int i = 0; i < COUNT; i++) values[i] = (float)cos(3 * i);
+            must(device_upload(s, memory[1].data, values, DTYPE_F32, DTYPE_F32, COUNT));
+            for (int i = 2; i < 4; i++) must(device_clear(s, memory[i].data, sizeof values));
+            must(device_upload(s, memory[4].data, narrow, DTYPE_U8, DTYPE_U8, sizeof narrow));
+            must(device_launch(s, kernel, operands, &scalars, NULL));
+            must(device_download(s, found[with], memory[0].data, DTYPE_F32, DTYPE_F32, COUNT));
+            must(device_download(s, narrow, memory[4].data, DTYPE_U8, DTYPE_U8, sizeof narrow));
+            must(device_stream_synchronize(s));
+            device_release(&kernel);
+            for (int i = 0; i < COUNT; i++) {
+                bool written = with && i % STEP < pieces[i / STEP].count;
+                uint16_t expected = written ? bf16_from_float(found[1][i]) : UNTOUCHED;
+                if (narrow[i] != expected) fail_msg("%s, element %d: %04x, expected %04x", op_name(op.kind), i, narrow[i], expected);
+                if (with && found[1][i] != found[0][i])
+                    fail_msg("%s, element %d: %.9g with a copy beside, %.9g without", op_name(op.kind), i, found[1][i], found[0][i]);
+            }
+        }
+    for (int i = 0; i < 5; i++) device_free(d, &memory[i]);
+    device_stream_close(&s);
+    device_close(&d);
 }
 
 static void updates_reach_every_piece_and_nothing_else(void **context)
@@ -374,6 +428,7 @@ int main(void)
         cmocka_unit_test(memory_starts_as_zero),
         cmocka_unit_test(conversions_round_as_on_the_host),
         cmocka_unit_test(what_another_rank_shows_is_copied_and_added_as_on_the_host),
+        cmocka_unit_test(updates_leave_what_they_wrote_in_bfloat16_beside_it),
         cmocka_unit_test(updates_reach_every_piece_and_nothing_else),
         cmocka_unit_test(shapes_of_several_tiles_agree_with_the_reference),
         cmocka_unit_test(streams_wait_for_what_the_host_and_other_streams_say),

@@ -42,7 +42,8 @@ def ranks_that_share_a_gpu_follow_pytorch(name, mode):
 
 # On the emulator NCCL's ranks are threads, as `verify` has them; on a GPU they must be processes (below).
 NCCL_POLICIES = [("buckets, ddp", "ddp", []), ("one bucket behind backward", "torch-0.4.1", []),
-                 ("in the gradients' own memory", "apex", ["--bucket-view"]), ("in bfloat16", "ddp", ["--comm-hook", "bf16"])]
+                 ("in the gradients' own memory", "apex", ["--bucket-view"]), ("in bfloat16", "ddp", ["--comm-hook", "bf16"]),
+                 ("with bfloat16 activations", "ddp", ["--bf16"])]
 
 
 @cases([(label, policy, options) for label, policy, options in NCCL_POLICIES if EMULATED])
@@ -50,7 +51,7 @@ def the_ring_on_device_memory_follows_pytorch(policy, options):
     needs_nccl()
     name = "wine_mlp_w2"
     options = ["--mode", "ring", "--collective", "nccl", "--policy", f"ring={policy}", *options]
-    if "bf16" in options:  # travels rounded: it must run, and not agree to float32's limit
+    if "--comm-hook" in options:  # travels rounded: it must run, and not agree to float32's limit
         result = run("verify", "--device", "cuda", *options, golden(name))
         expect(result.code in (0, 1), "it did not run", result)
         return
@@ -179,16 +180,6 @@ def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
     expect(all(abs(a - b) <= limit * abs(a) for a, b in zip(*losses)), "other losses", *losses)
 
 
-@test
-def bfloat16_meets_tensor_cores_in_cudnn():
-    needs_gpu()
-    result = run(*CONVOLUTIONS, "--device", "cuda", "--bf16", "--log-level", "debug", env={"EMULATED_CUDNN": "1"})
-    expect_equal(result.code, 0, "exit code", result)
-    for kind in ("conv2d_forward", "conv2d_backward_data", "conv2d_backward_weights"):
-        said = [line for line in result.err.splitlines() if f"{kind} in bfloat16" in line and "(tensor cores," in line]
-        expect(said, f"{kind} by tensor cores", result)
-
-
 TRANSFORMER = ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32", "--heads", "2",
                "--vocabulary", "100"]
 
@@ -206,6 +197,16 @@ def gradients_of_biases_beside_the_weights_train_as_sums_of_their_own(words):
             expect("the bias's gradient " + said in result.err, f"no bias's gradient {said}", result)
         losses.append(result.jobs()["none"]["ranks"][0]["losses"])
     expect(all(abs(a - b) <= (1e-3 if "--bf16" in words else 1e-5) * abs(a) for a, b in zip(*losses)), "other losses", *losses)
+
+
+@test
+def bfloat16_meets_tensor_cores_in_cudnn():
+    needs_gpu()
+    result = run(*CONVOLUTIONS, "--device", "cuda", "--bf16", "--log-level", "debug", env={"EMULATED_CUDNN": "1"})
+    expect_equal(result.code, 0, "exit code", result)
+    for kind in ("conv2d_forward", "conv2d_backward_data", "conv2d_backward_weights"):
+        said = [line for line in result.err.splitlines() if f"{kind} in bfloat16" in line and "(tensor cores," in line]
+        expect(said, f"{kind} by tensor cores", result)
 
 
 @cases([("as many as there are", 1), ("two or more", 2)])
@@ -269,6 +270,19 @@ def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
     expect_equal(classes(recorded), classes(plain), "logical bytes")
     passes = 3 * (int(words[words.index("--accumulate") + 1]) if "--accumulate" in words else 1)  # 3 micro-batches: first, between, last
     expect_equal(recorded.err.count("recorded a CUDA graph"), passes, "passes recorded", recorded)
+
+
+@cases([("launched one by one", []), ("recorded", ["--cuda-graph"])])
+def weights_in_bfloat16_are_those_of_the_checkpoint_that_a_run_goes_on_from(more):
+    needs_gpu()
+    words = ["--device", "cuda", "--mode", "none", *TRAINING, "--bf16", "--warmup", "0", "--steps", "4", *more]
+    with tempfile.TemporaryDirectory() as folder:
+        saved = os.path.join(folder, "saved")
+        found = [run(*words, *last) for last in (["--save", saved], ["--load", saved], ["--steps", "8"])]
+    expect_equal([result.code for result in found], [0, 0, 0], "exit codes", *found)
+    _, went_on, at_once = (result.json()["jobs"][0] for result in found)
+    expect_equal(went_on["parameter_hash"], at_once["parameter_hash"], "parameters")
+    expect_equal(went_on["ranks"][0]["losses"], at_once["ranks"][0]["losses"][4:], "losses")
 
 
 GRAPHED = [("buckets, ddp", "wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002"), ("four ranks, small buckets", "toy_w4", "ddp", "--bucket-cap-mb 0.001"),

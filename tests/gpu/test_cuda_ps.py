@@ -97,15 +97,18 @@ def ranks_that_go_ahead_train_from_gpu_to_gpu(options):
     expect(last < first, f"it does not learn: {first} at first, {last} in the end", result)
 
 
-@cases([("messages", "zmq"), ("from GPU to GPU", "p2p")])
-def one_rank_under_async_computes_what_a_rank_alone_does(payload):
+# In bfloat16 a rank alone has copies of its weights from the update, a rank with a server makes them in each forward pass.
+@cases([(f"{label}{', in bfloat16' if more else ''}", payload, more) for more in ([], ["--bf16", "--eval-every", "2"])
+        for label, payload in (("messages", "zmq"), ("from GPU to GPU", "p2p"))])
+def one_rank_under_async_computes_what_a_rank_alone_does(payload, more):
     needs_gpu()
-    losses = []
+    found = []
     for words in (["--mode", "none"], ["--mode", "ps", "--policy", "ps=async", "--gpus", 1, "--payload", payload]):
-        result = run("--device", "cuda", *words, *TRAINING)
+        result = run("--device", "cuda", *words, *TRAINING, *more)
         expect_equal(result.code, 0, "exit code", result)
-        losses.append(result.json()["jobs"][0]["ranks"][0]["losses"])
-    expect_equal(losses[1], losses[0], "losses")
+        job = result.json()["jobs"][0]
+        found.append((job["ranks"][0]["losses"], job["parameter_hash"], job["ranks"][0].get("evaluations")))
+    expect_equal(found[1], found[0], "losses, parameters, evaluations")
 
 
 @cases([(options, options) for options in ("ps=dp --payload p2p", "ps=sync --servers 2",

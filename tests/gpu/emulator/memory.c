@@ -304,15 +304,6 @@ static size_t clear_pages(char *data, size_t bytes)
     return whole && fallocate(gpu.fd, mode, data - gpu.space, (off_t)whole) == 0 ? whole : 0;
 }
 
-cudaError_t cudaMemset(void *data, int value, size_t bytes)
-{
-    size_t cleared = value == 0 ? clear_pages(data, bytes) : 0;
-    emulator_open_memory();
-    memset((char *)data + cleared, value, bytes - cleared);
-    emulator_close_memory();
-    return cudaSuccess;
-}
-
 typedef struct fill {
     void *data;
     int value;
@@ -322,7 +313,10 @@ typedef struct fill {
 static void run_fill(void *context)
 {
     const fill *f = context;
-    cudaMemset(f->data, f->value, f->bytes);
+    size_t cleared = f->value == 0 ? clear_pages(f->data, f->bytes) : 0;
+    emulator_open_memory();
+    memset((char *)f->data + cleared, f->value, f->bytes - cleared);
+    emulator_close_memory();
 }
 
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s)

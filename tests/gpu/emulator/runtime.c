@@ -60,6 +60,7 @@ const char *cudaGetErrorString(cudaError_t code)
 {
     switch (code) {
     case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
     case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorSystemDriverMismatch: return "system has unsupported display driver / cuda driver combination";
     case cudaErrorLaunchFailure: return "unspecified launch failure";
@@ -71,6 +72,7 @@ const char *cudaGetErrorName(cudaError_t code)
 {
     switch (code) {
     case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
     case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
     case cudaErrorSystemDriverMismatch: return "cudaErrorSystemDriverMismatch";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
@@ -108,12 +110,6 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
     (void)peer;
     return flags == 0 ? cudaSuccess : cudaErrorInvalidValue;
-}
-
-cudaError_t cudaDeviceSynchronize(void)
-{
-    emulator_drain_all();
-    return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest)

@@ -133,6 +133,7 @@ static status check_gpu(const cuda_device *d, const struct cudaDeviceProp *p)
 static void cuda_close(device *base)
 {
     cuda_device *d = (cuda_device *)base;
+    if (d->libraries) cudaSetDevice(d->gpu);
     cudnn_close(d);
     cublaslt_close(d);
     cuda_staging_close(d);

@@ -176,6 +176,47 @@ static void a_step_is_the_sum_of_its_prices(void **context)
     nn_model_free(&model);
 }
 
+static int64_t narrow_weights_of(const nn_program *p)
+{
+    int64_t elements = 0;
+    for (int i = 0; i < p->forward_end; i++)
+        for (int s = 0; s < OP_MAX_OPERANDS; s++)
+            if (p->ops[i].operands[s].space == NN_SPACE_NARROW)
+                elements += p->model->params[p->ops[i].operands[s].index].elements;
+    return elements;
+}
+
+/* The first forward pass makes them, the updates all others. */
+static void copies_of_weights_in_bfloat16_have_their_price(void **context)
+{
+    (void)context;
+    nn_model *model = build(&(model_options){.name = "resnet18", .image = 64});
+    dataset *set = open_data(model);
+    optimizer_options optimizer = sgd(0);
+    simulation *s;
+    must(simulation_open(&(simulation_config){.profile = "dgx-h100", .world = 1, .precision = SIM_BF16}, &s));
+    static const sim_constant free_of_charge[] = {SIM_LAUNCH_TIME, SIM_KERNEL_OVERHEAD, SIM_SYNCHRONIZE_TIME, SIM_COPY_LATENCY};
+    for (int i = 0; i < 4; i++) bench_set(s, free_of_charge[i], 0);
+    job j;
+    open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
+    drive_alone(&j, s);
+    const nn_program *p = trainer_program(j.trainer);
+    op_desc copies = {.kind = OP_divide, .type = DTYPE_F32, .narrow = true, .u.elementwise.count = narrow_weights_of(p)};
+    op_desc update = {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = model->parameter_elements, .narrow = true}};
+    double copy_ns = sim_price_op(s->profile, SIM_BF16, &copies) / (double)SIM_NS;
+    double update_ns = sim_price_op(s->profile, SIM_BF16, &update) / (double)SIM_NS, forward_ns = 0;
+    for (int i = 0; i < p->loss_end; i++) forward_ns += sim_price_op(s->profile, SIM_BF16, &p->ops[i].desc) / (double)SIM_NS;
+    assert_true(p->config.narrow && copy_ns > 1000);
+    for (int i = 0; i < STEPS; i++) {
+        check_ns("forward", (double)j.results[i].times.forward, forward_ns + (i == 0 ? copy_ns : 0), 100);
+        check_ns("update", (double)j.results[i].times.optimizer, update_ns, 10);
+    }
+    close_job(&j);
+    simulation_close(&s);
+    dataset_close(&set);
+    nn_model_free(&model);
+}
+
 /* With kernels that take next to nothing a step is the host's launches. */
 static void small_operations_are_bound_by_launches(void **context)
 {
@@ -380,6 +421,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_the_sum_of_its_prices),
+        cmocka_unit_test(copies_of_weights_in_bfloat16_have_their_price),
         cmocka_unit_test(small_operations_are_bound_by_launches),
         cmocka_unit_test(ranks_take_turns_and_share_the_links),
         cmocka_unit_test(the_same_run_takes_the_same_time),
