@@ -49,14 +49,45 @@ template <typename T> struct row_gradient {
     const float *gamma, *mean, *invstd;
 };
 
-/* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum. dx may lie in dy's memory. */
-template <typename T, int V> __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c)
+struct write_parameters {
+    static constexpr int SUMS = 2;
+    float *dgamma, *dbeta;
+    bool add;
+    __device__ void take(int64_t column, const double *sums) const
+    {
+        dgamma[column] = (float)((add ? dgamma[column] : 0.0) + sums[0]);
+        dbeta[column] = (float)((add ? dbeta[column] : 0.0) + sums[1]);
+    }
+};
+
+/* The last pass over the parameters' gradients: blocks behind those of the rows do it beside them. */
+struct parameter_parts {
+    write_parameters finish;
+    int64_t count;
+    const double *parts;
+};
+
+/* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum. dx may lie in dy's memory. A thread keeps what
+ * it has read of the row, at most KEPT packs, for the second turn; with 0 it reads them again. */
+template <typename T, int V, int KEPT>
+__global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c, int64_t rows, parameter_parts p)
 {
+    if (blockIdx.x >= rows) {
+        int x = (int)threadIdx.x % WARP, y = (int)threadIdx.x / WARP;
+        finish_columns<THREADS / WARP>(p.finish, blockIdx.x - rows, x, y, c, p.count, p.parts);
+        return;
+    }
     int64_t row = blockIdx.x, first = row * c;
+    pack<T, V> kept_x[KEPT ? KEPT : 1] = {}, kept_dy[KEPT ? KEPT : 1] = {};
     float mean = g.mean[row], invstd = g.invstd[row], sum_h = 0, sum_hx = 0, x[V], dy[V], dsum[V];
-    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
-        load_pack<V>(g.x + first + i, x);
-        load_pack<V>(g.dy + first + i, dy);
+#pragma unroll
+    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
+        if (i >= c) break;
+        pack<T, V> of_x = take_pack<V>(g.x + first + i), of_dy = take_pack<V>(g.dy + first + i);
+        unpack<V>(of_x, x);
+        unpack<V>(of_dy, dy);
+        if (KEPT) kept_x[KEPT ? n : 0] = of_x, kept_dy[KEPT ? n : 0] = of_dy;
         for (int v = 0; v < V; v++) {
             float h = dy[v] * g.gamma[i + v];
             sum_h += h;
@@ -64,9 +95,12 @@ template <typename T, int V> __global__ void backward_kernel(row_gradient<T> g, 
         }
     }
     float mean_h = block_sum<THREADS>(sum_h) / (float)c, mean_hx = block_sum<THREADS>(sum_hx) / (float)c;
-    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
-        load_pack<V>(g.x + first + i, x);
-        load_pack<V>(g.dy + first + i, dy);
+#pragma unroll
+    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
+        if (i >= c) break;
+        unpack<V>(KEPT ? kept_x[KEPT ? n : 0] : take_pack<V>(g.x + first + i), x);
+        unpack<V>(KEPT ? kept_dy[KEPT ? n : 0] : take_pack<V>(g.dy + first + i), dy);
         if (g.dsum) load_pack<V>(g.dsum + first + i, dsum);
         for (int v = 0; v < V; v++) {
             float xhat = (x[v] - mean) * invstd;
@@ -107,17 +141,6 @@ template <typename T, int PACK> struct parameter_terms {
     }
 };
 
-struct write_parameters {
-    static constexpr int SUMS = 2;
-    float *dgamma, *dbeta;
-    bool add;
-    __device__ void take(int64_t column, const double *sums) const
-    {
-        dgamma[column] = (float)((add ? dgamma[column] : 0.0) + sums[0]);
-        dbeta[column] = (float)((add ? dbeta[column] : 0.0) + sums[1]);
-    }
-};
-
 template <typename T>
 static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
@@ -138,14 +161,18 @@ static status prepare_backward(cuda_kernel *k)
     return STATUS_OK;
 }
 
-/* The parameters' gradients first: dx may be written over dy. */
+/* Parts of the parameters' gradients first: dx may be written over dy. */
 template <typename T, int V>
 static status backward_with(const cuda_kernel *k, cudaStream_t s, row_gradient<T> g, write_parameters finish, int64_t m,
                             T *dx, void *workspace)
 {
-    int64_t c = k->base.op.u.layernorm.c;
-    TRY(column_sums(k, s, parameter_terms<T, V>{g, c}, finish, m, c, (double *)workspace));
-    return launch(k, s, backward_kernel<T, V>, dim3((unsigned)m), dim3(THREADS), g, dx, c);
+    int64_t c = k->base.op.u.layernorm.c, packs_a_thread = ceil_div(c, THREADS * V);
+    parameter_parts p = {finish, 0, (const double *)workspace};
+    TRY(column_parts_of(k, s, parameter_terms<T, V>{g, c}, m, c, (double *)workspace, &p.count));
+    dim3 grid((unsigned)(m + ceil_div(c, WARP)));
+    if (packs_a_thread == 1) return launch(k, s, backward_kernel<T, V, 1>, grid, dim3(THREADS), g, dx, c, m, p);
+    if (packs_a_thread == 2) return launch(k, s, backward_kernel<T, V, 2>, grid, dim3(THREADS), g, dx, c, m, p);
+    return launch(k, s, backward_kernel<T, V, 0>, grid, dim3(THREADS), g, dx, c, m, p);
 }
 
 template <typename T>
