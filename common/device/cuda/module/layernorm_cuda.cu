@@ -1,5 +1,5 @@
 /* Ba, Kiros, Hinton, "Layer Normalization", 2016: each row of [m, c] by its own mean and biased variance. A
- * block a row; the row passes from cache in the second and third pass. */
+ * block a row, which stays in registers between its turns, or where it is long is read again, from cache. */
 #include "common/device/cuda/module/columns.cuh"
 
 constexpr int THREADS = 128;
@@ -11,30 +11,49 @@ template <typename T> struct row_operands {
     float *mean, *invstd;
 };
 
-/* With a residual the sum is what is stored of it. */
-template <typename T, int V> __global__ void forward_kernel(row_operands<T> o, int64_t c, float eps)
+/* What is normalised: with a residual the sum, as it is stored. */
+template <typename T, int V> __device__ static inline pack<T, V> take_row(const row_operands<T> &o, int64_t i)
+{
+    pack<T, V> taken = take_pack<V>(o.x + i);
+    if (!o.residual) return taken;
+    float values[V], more[V];
+    unpack<V>(taken, values);
+    load_pack<V>(o.residual + i, more);
+    for (int v = 0; v < V; v++) store(&taken.at[v], values[v] + more[v]);
+    *reinterpret_cast<pack<T, V> *>(o.sum + i) = taken;
+    return taken;
+}
+
+/* A thread keeps what it has read of the row, at most KEPT packs, for the later turns; with 0 it reads them again. */
+template <typename T, int V, int KEPT> __global__ void forward_kernel(row_operands<T> o, int64_t c, float eps)
 {
     int64_t row = blockIdx.x, first = row * c;
     const T *in = o.residual ? o.sum + first : o.x + first;
-    float total = 0, squares = 0, values[V], more[V];
-    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
-        load_pack<V>(o.x + first + i, values);
-        if (o.residual) {
-            load_pack<V>(o.residual + first + i, more);
-            for (int v = 0; v < V; v++) values[v] += more[v];
-            store_pack<V>(o.sum + first + i, values);
-            load_pack<V>(o.sum + first + i, values);
-        }
+    pack<T, V> kept[KEPT ? KEPT : 1] = {};
+    float total = 0, squares = 0, values[V];
+#pragma unroll
+    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
+        if (i >= c) break;
+        pack<T, V> taken = take_row<T, V>(o, first + i);
+        if (KEPT) kept[KEPT ? n : 0] = taken;
+        unpack<V>(taken, values);
         for (int v = 0; v < V; v++) total += values[v];
     }
     float m = block_sum<THREADS>(total) / (float)c;
-    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
-        load_pack<V>(in + i, values);
+#pragma unroll
+    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
+        if (i >= c) break;
+        unpack<V>(KEPT ? kept[KEPT ? n : 0] : take_pack<V>(in + i), values);
         for (int v = 0; v < V; v++) squares = fmaf(values[v] - m, values[v] - m, squares);
     }
     float inverse = 1.0f / sqrtf(block_sum<THREADS>(squares) / (float)c + eps);
-    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
-        load_pack<V>(in + i, values);
+#pragma unroll
+    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
+        if (i >= c) break;
+        unpack<V>(KEPT ? kept[KEPT ? n : 0] : take_pack<V>(in + i), values);
         for (int v = 0; v < V; v++) values[v] = (values[v] - m) * inverse * o.gamma[i + v] + o.beta[i + v];
         store_pack<V>(o.y + first + i, values);
     }
@@ -141,17 +160,27 @@ template <typename T, int PACK> struct parameter_terms {
     }
 };
 
+template <typename T, int V>
+static status forward_with(const cuda_kernel *k, cudaStream_t s, row_operands<T> r, int64_t m)
+{
+    const layernorm_attributes *a = &k->base.op.u.layernorm;
+    int64_t packs_a_thread = ceil_div(a->c, THREADS * V);
+    dim3 rows((unsigned)m), threads(THREADS);
+    float eps = (float)a->eps;
+    if (packs_a_thread == 1) return launch(k, s, forward_kernel<T, V, 1>, rows, threads, r, a->c, eps);
+    if (packs_a_thread == 2) return launch(k, s, forward_kernel<T, V, 2>, rows, threads, r, a->c, eps);
+    return launch(k, s, forward_kernel<T, V, 0>, rows, threads, r, a->c, eps);
+}
+
 template <typename T>
 static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
     const layernorm_attributes *a = &k->base.op.u.layernorm;
-    constexpr int V = wide_pack<T>();
     row_operands<T> r = {(const T *)o[LN_FWD_X], a->residual ? (const T *)o[LN_FWD_RESIDUAL] : nullptr,
                          (const float *)o[LN_FWD_GAMMA], (const float *)o[LN_FWD_BETA], (T *)o[LN_FWD_Y],
                          (T *)o[LN_FWD_SUM], (float *)o[LN_FWD_MEAN], (float *)o[LN_FWD_INVSTD]};
-    dim3 rows((unsigned)cuda_rows(scalars, a->m));
-    if (packs<T>(a->c, o)) return launch(k, s, forward_kernel<T, V>, rows, dim3(THREADS), r, a->c, (float)a->eps);
-    return launch(k, s, forward_kernel<T, 1>, rows, dim3(THREADS), r, a->c, (float)a->eps);
+    int64_t m = cuda_rows(scalars, a->m);
+    return packs<T>(a->c, o) ? forward_with<T, wide_pack<T>()>(k, s, r, m) : forward_with<T, 1>(k, s, r, m);
 }
 
 static status prepare_backward(cuda_kernel *k)
