@@ -57,6 +57,10 @@ if(PSRING_CUDA AND NOT PSRING_SANITIZE AND NOT PSRING_FUZZ)
 endif()
 if(CMAKE_CUDA_COMPILER)
   enable_language(CUDA)
+  # A wheel has no link without the version, which CMake's module asks for; the static one is what is used.
+  get_filename_component(PSRING_CUDA_BIN ${CMAKE_CUDA_COMPILER} DIRECTORY)
+  find_library(CUDA_CUDART NAMES cudart libcudart.so.13 libcudart.so.12
+    HINTS ${PSRING_CUDA_BIN}/../lib64 ${PSRING_CUDA_BIN}/../lib ${PSRING_WHEEL_LIBRARIES})
   find_package(CUDAToolkit 12 REQUIRED)
   set(PSRING_CUDA_FOUND TRUE)
   psring_cuda_architectures("${PSRING_CUDA_ARCHITECTURES}")

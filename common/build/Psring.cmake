@@ -49,18 +49,18 @@ function(psring_protobuf name proto)
   target_link_libraries(${name} PUBLIC protobuf_c PRIVATE psring_flags)
 endfunction()
 
-# psring_kernels(NAME SOURCES file...): compiles each source once per instruction set, with
+# psring_kernels(NAME SOURCES file... [PRIVATE library...]): compiles each source once per instruction set, with
 # KERNEL_ISA defined to the set's name, for a run-time choice.
 set(PSRING_ISAS baseline avx2 avx512)
 set(PSRING_ISA_FLAGS_baseline "")
 set(PSRING_ISA_FLAGS_avx2 -march=x86-64-v3)
 set(PSRING_ISA_FLAGS_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 function(psring_kernels name)
-  cmake_parse_arguments(arg "" "" "SOURCES" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;PRIVATE" ${ARGN})
   set(objects)
   foreach(isa ${PSRING_ISAS})
     add_library(${name}_${isa} OBJECT ${arg_SOURCES})
-    target_link_libraries(${name}_${isa} PRIVATE psring_flags)
+    target_link_libraries(${name}_${isa} PRIVATE psring_flags ${arg_PRIVATE})
     target_compile_definitions(${name}_${isa} PRIVATE KERNEL_ISA=${isa})
     target_compile_options(${name}_${isa} PRIVATE -O3 ${PSRING_ISA_FLAGS_${isa}})
     list(APPEND objects $<TARGET_OBJECTS:${name}_${isa}>)

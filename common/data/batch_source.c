@@ -14,6 +14,17 @@ void batch_source_return(batch_source *s, const batch_view *b)
     s->type->give_back(s, b);
 }
 
+bool batch_source_ready(batch_source *s, int64_t step)
+{
+    return s->type->ready(s, step);
+}
+
+bool batch_source_always_ready(batch_source *s, int64_t step)
+{
+    (void)s, (void)step;
+    return true;
+}
+
 void batch_source_close(batch_source **s)
 {
     if (!*s) return;

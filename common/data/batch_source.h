@@ -9,6 +9,8 @@
 #include "common/base/status.h"
 #include "common/data/form.h"
 
+#include <stdbool.h>
+
 /* A batch on loan. Shapes: form.h, with `count` samples. Inputs are float32 (images NHWC) or int32. */
 typedef struct batch_view {
     const void *inputs;
@@ -26,6 +28,7 @@ typedef struct batch_source batch_source;
 typedef struct batch_source_type {
     const char *name;
     status (*next)(batch_source *s, int64_t step, batch_view *out);
+    bool (*ready)(batch_source *s, int64_t step);
     void (*give_back)(batch_source *s, const batch_view *b);
     void (*close)(batch_source *s);
 } batch_source_type;
@@ -44,6 +47,11 @@ struct batch_source {
  * error here, again and again. */
 status batch_source_next(batch_source *s, int64_t step, batch_view *out);
 void batch_source_return(batch_source *s, const batch_view *b);
+
+/* Whether batch_source_next() would lend the batch of `step` at once: it is made, and a buffer more may be on loan. */
+bool batch_source_ready(batch_source *s, int64_t step);
+/* The same of a source that never waits. */
+bool batch_source_always_ready(batch_source *s, int64_t step);
 
 /* Everything on loan becomes invalid. Sets the caller's pointer to NULL. */
 void batch_source_close(batch_source **s);

@@ -148,6 +148,17 @@ static status loader_next(batch_source *source, int64_t step, batch_view *out)
     return result;
 }
 
+/* A batch that could not be made is no reason to fail before its step. */
+static bool loader_ready(batch_source *source, int64_t step)
+{
+    loader *l = (loader *)source;
+    pthread_mutex_lock(&l->lock);
+    const slot *s = l->threads > 0 && step == l->next_asked ? find_made(l, step) : NULL;
+    bool ready = s && s->state == SLOT_READY;
+    pthread_mutex_unlock(&l->lock);
+    return ready;
+}
+
 static void loader_return(batch_source *source, const batch_view *b)
 {
     loader *l = (loader *)source;
@@ -182,6 +193,7 @@ static void loader_close(batch_source *source)
 static const batch_source_type loader_type = {
     .name = "loader",
     .next = loader_next,
+    .ready = loader_ready,
     .give_back = loader_return,
     .close = loader_close,
 };

@@ -46,6 +46,7 @@ typedef struct device_info {
     dtype compute_type;      /* of parameters, activations and gradients */
     bool narrow;             /* activations and their gradients may be stored as bfloat16, and ought to be */
     bool host_addressable;   /* the host may read and write device memory */
+    bool copy_engine;        /* copies from the host may run beside the compute stream */
     bool real;               /* tensor bytes exist */
     bool simulated;          /* figures come from a model: reports must mark them */
     bool plans;              /* nothing runs and nothing is stored: only the ledger moves (plan/plan.h) */
@@ -163,7 +164,11 @@ status device_launch(device_stream *s, device_kernel *kernel, void *const *opera
 
 /* ---- streams and fences ----------------------------------------------------------------------- */
 
-typedef enum device_stream_role { DEVICE_STREAM_COMPUTE, DEVICE_STREAM_COMMUNICATION } device_stream_role;
+typedef enum device_stream_role {
+    DEVICE_STREAM_COMPUTE,
+    DEVICE_STREAM_COMMUNICATION,
+    DEVICE_STREAM_COPY /* from the host, beside both */
+} device_stream_role;
 
 status device_stream_open(device *d, device_stream_role role, device_stream **out);
 void device_stream_close(device_stream **s);

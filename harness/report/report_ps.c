@@ -77,9 +77,14 @@ static void list_sizes(const json_t *m, double unit, text_buffer *out)
 {
     static const char *const keys[][2] = {{"P", "parameters_bytes"},      {"G", "kept_gradients_bytes"},
                                           {"S", "optimizer_state_bytes"}, {"O", "outputs_bytes"},
-                                          {"O/n", "other_output_bytes"},  {"batch", "batch_bytes"}};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        text_append(out, "%s%s = %.2f", i ? ", " : "", keys[i][0], report_number_at(m, keys[i][1]) / unit);
+                                          {"L", "loss_outputs_bytes"},    {"O/n", "other_output_bytes"},
+                                          {"batch", "batch_bytes"},       {"ahead", "ahead_bytes"}};
+    bool narrow = report_number_at(m, "loss_outputs_bytes") != report_number_at(m, "outputs_bytes");
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        bool told = (narrow || strcmp(keys[i][0], "L") != 0) &&
+                    (strcmp(keys[i][0], "ahead") != 0 || report_number_at(m, "ahead_bytes") > 0);
+        if (told) text_append(out, "%s%s = %.2f", i ? ", " : "", keys[i][0], report_number_at(m, keys[i][1]) / unit);
+    }
     text_append(out, "\n");
 }
 

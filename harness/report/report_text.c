@@ -140,6 +140,17 @@ static void prediction_rows(const json_t *jobs, text_buffer *out)
     row_of_jobs(jobs, "  prediction / own steps - 1", CELL_PERCENT, "prediction.error", out);
 }
 
+/* Where a job copies its batches ahead. */
+static void copied_ahead_row(const json_t *jobs, text_buffer *out)
+{
+    static const char path[] = "phases.batch_copy_ns.median_ns";
+    bool any = false;
+    size_t i;
+    json_t *job;
+    json_array_foreach((json_t *)jobs, i, job) any = any || isfinite(report_number_at(job, path));
+    if (any) row_of_jobs(jobs, "  beside it: next batch's copy", CELL_TIME, path, out);
+}
+
 static void job_table(const json_t *result, text_buffer *out)
 {
     const json_t *jobs = json_object_get(result, "jobs");
@@ -167,6 +178,7 @@ static void job_table(const json_t *result, text_buffer *out)
     row_of_jobs(jobs, "  waiting for other ranks", CELL_TIME, "phases.waiting_ns.median_ns", out);
     row_of_jobs(jobs, "  optimizer", CELL_TIME, "phases.optimizer_ns.median_ns", out);
     row_of_jobs(jobs, "  batch and other", CELL_TIME, "rest_median_ns", out);
+    copied_ahead_row(jobs, out);
     row_of_jobs(jobs, "samples/s, together", CELL_RATE, "throughput.samples_per_second", out);
     row_of_jobs(jobs, "  a rank", CELL_RATE, "throughput.samples_per_second_per_rank", out);
     comparison_rows(result, out);

@@ -52,7 +52,7 @@ static void close_source(batch_source *base)
     free(s);
 }
 
-static const batch_source_type fixed = {"fixed", next_batch, give_back, close_source};
+static const batch_source_type fixed = {"fixed", next_batch, batch_source_always_ready, give_back, close_source};
 
 /* Images of random numbers, all of class 0. */
 static status open_source(const nn_model *model, int64_t batch, batch_source **out)

@@ -63,7 +63,7 @@ static status add_times(json_t *job, const json_t *ranks)
     static const char *const keys[] = {"load_ns",      "forward_ns", "backward_ns", "exposed_communication_ns",
                                        "waiting_ns",   "optimizer_ns", "other_ns", "communication_ns",
                                        "hidden_communication_ns",    "first_to_backward_end_ns",
-                                       "last_bucket_ns"};
+                                       "last_bucket_ns",            "batch_copy_ns"};
     statistics s;
     TRY(phase_statistics(ranks, "step_ns", ACROSS_MAXIMUM, &s));
     json_object_set_new(job, "step_time", statistics_to_json(&s));

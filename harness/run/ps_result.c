@@ -45,7 +45,7 @@ static json_t *phase_to_json(const json_t *ranks, const ps_dp_sizes *sizes, ps_d
     const ps_dp_phase_info *info = ps_dp_phase_describe(phase);
     json_int_t device0 = held(json_array_get(ranks, 0), phase), other = held(json_array_get(ranks, 1), phase);
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "phase", info->name, "formula",
-                     sizes->lean ? info->lean : info->torch, "formula_bytes",
+                     ps_dp_formula(sizes, phase), "formula_bytes",
                      (json_int_t)ps_dp_difference(sizes, phase), "device0_bytes", device0, "other_bytes",
                      other, "difference_bytes", device0 - other);
 }
@@ -63,12 +63,13 @@ status ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes 
         json_t *phases = json_array();
         for (int p = 0; phases && p < PS_DP_PHASE_COUNT; p++)
             json_array_append_new(phases, phase_to_json(ranks, &s, (ps_dp_phase)p));
-        out = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "lifetimes",
+        out = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "lifetimes",
                         s.lean ? "lean" : "torch", "parameters_bytes", (json_int_t)s.parameters,
                         "kept_gradients_bytes", (json_int_t)s.kept, "optimizer_state_bytes",
-                        (json_int_t)s.state, "outputs_bytes", (json_int_t)s.outputs, "other_output_bytes",
+                        (json_int_t)s.state, "outputs_bytes", (json_int_t)s.outputs, "loss_outputs_bytes",
+                        (json_int_t)s.wide_outputs, "other_output_bytes",
                         (json_int_t)s.other_output, "buffers_bytes", (json_int_t)s.buffers, "batch_bytes",
-                        (json_int_t)s.batch, "phases", phases);
+                        (json_int_t)s.batch, "ahead_bytes", (json_int_t)s.ahead, "phases", phases);
     }
     if (json_object_set_new(job, "dataparallel_memory", out) != 0)
         return fail(STATUS_SYSTEM, "no memory for the results");

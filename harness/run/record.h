@@ -10,6 +10,7 @@
 #define RECORD_PHASE_LIST(X)                                                                         \
     X(total, "step_ns")                                                                              \
     X(load, "load_ns")                                                                               \
+    X(copy, "batch_copy_ns")                                                                         \
     X(forward, "forward_ns")                                                                         \
     X(backward, "backward_ns")                                                                       \
     X(exposed, "exposed_communication_ns")                                                           \

@@ -15,6 +15,7 @@
 
 static const char *const mode_names[] = {"none", "ps", "ring", "both", NULL};
 static const char *const reduction_names[] = {"mean", "sum", NULL};
+static const char *const switch_names[] = {"off", "on", NULL};
 static const char *const progress_names[] = {"auto", "thread", "inline", NULL};
 #define LEVEL_NAME(name) #name,
 static const char *const level_names[] = {LOG_LEVELS(LEVEL_NAME) NULL};
@@ -40,6 +41,9 @@ static const option run_option_list[] = {
              " differ in bits"},
     {.name = "cuda-graph", .type = OPTION_FLAG, .offset = FIELD(cuda_graph),
      .help = "cuda, mode none, ring with NCCL, ps=dp: record the passes of a step once and launch them as a whole"},
+    {.name = "prefetch", .type = OPTION_CHOICE, .offset = FIELD(prefetch), .initial = "on", .choices = switch_names,
+     .help = "cuda, sim: copy the next step's batch to the GPU beside the step, into memory of its own; elsewhere nothing"
+             " is copied"},
     {.name = "share-gpu", .type = OPTION_FLAG, .offset = FIELD(share_gpu),
      .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
     {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = FIELD(steps), .high = 1e12,

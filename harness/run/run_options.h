@@ -19,6 +19,7 @@ typedef struct run_options {
     int64_t gpus; /* ranks; 0: what the machine suggests */
     const char *device; /* behind run_config_parse() never "auto" */
     bool tf32, bf16, share_gpu, cudnn_benchmark, cuda_graph;
+    int prefetch; /* 0 off, 1 on */
     int64_t steps, epochs, warmup, accumulate;
     uint64_t seed;
     const char *policy;

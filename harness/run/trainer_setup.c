@@ -37,6 +37,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .precision = run_config_precision(c),
                             .share_gpu = c->run.share_gpu,
                             .benchmark = c->run.cudnn_benchmark,
+                            .prefetch = c->run.prefetch != 0,
                             .cuda_graph = c->run.cuda_graph,
                             .threads = run_config_threads(c, engine),
                             .model = model,

@@ -109,6 +109,7 @@ static status open_rank(virtual_job *job, int rank)
                         .cell = r->cell,
                         .stall_timeout_ns = c->stall_timeout_ns,
                         .separate_phases = c->separate_phases,
+                        .prefetch = c->prefetch,
                         .divide = c->divide,
                         .hub = job->hub};
     sampler_config sampling = sampler_of(c);

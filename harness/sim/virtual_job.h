@@ -22,6 +22,7 @@ typedef struct virtual_job_config {
     const char *slow; /* --slow, or NULL */
     bool sum_loss;
     bool separate_phases; /* trainer.h */
+    bool prefetch;        /* likewise */
     bool by_symmetry;     /* ranks of one machine stand for all where nothing makes them differ */
     int64_t stall_timeout_ns;
     int64_t steps; /* of which the first `warmup` are not reported */

@@ -13,11 +13,11 @@
 static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_program_slot *slot)
 {
     const trainer_config *c = &t->config;
-    /* Which rows have targets is known to the rank that loads them; outputs are exchanged in the compute type. */
+    /* Which rows have targets is known to the rank that loads them. */
     nn_program_config config = {.batch = batch,
                                 .mode = mode,
                                 .type = device_get_info(t->device)->compute_type,
-                                .narrow = device_get_info(t->device)->narrow && !t->needs.one_loss,
+                                .narrow = device_get_info(t->device)->narrow,
                                 .masked_loss = c->masked_loss && !t->needs.whole_batch,
                                 .external_loss = t->needs.one_loss && mode == NN_TRAIN,
                                 .world = c->world};
@@ -44,15 +44,6 @@ static status open_instance(trainer *t, trainer_program_slot *slot)
     return STATUS_OK;
 }
 
-/* Samples that the memory of a batch must hold. */
-static int64_t largest_batch(const trainer *t)
-{
-    int64_t batch = t->config.batch;
-    for (int i = 0; i < t->slot_count; i++)
-        if (t->slots[i].batch > batch) batch = t->slots[i].batch;
-    return trainer_loads(t) == TRAINER_LOADS_ALL ? batch * t->config.world : batch;
-}
-
 /* The loss over the outputs of all ranks. */
 static status open_loss(trainer *t)
 {
@@ -60,7 +51,8 @@ static status open_loss(trainer *t)
     if (!t->needs.one_loss || t->config.rank != 0) return STATUS_OK;
     op_desc op = {.kind = m->loss == NN_LOSS_MSE ? OP_mean_squared_error : OP_cross_entropy,
                   .type = device_get_info(t->device)->compute_type,
-                  .u.loss = {.rows = largest_batch(t) * m->rows_per_sample, .classes = m->classes, .gradient = true}};
+                  .narrow = device_get_info(t->device)->narrow,
+                  .u.loss = {.rows = trainer_largest_batch(t) * m->rows_per_sample, .classes = m->classes, .gradient = true}};
     TRY(device_prepare(t->device, &op, NULL, &t->loss_kernel));
     int64_t workspace = (int64_t)device_kernel_workspace(t->loss_kernel);
     if (workspace > t->memory.workspace_bytes) t->memory.workspace_bytes = workspace;
@@ -74,16 +66,13 @@ static status allocate(trainer *t, ledger_class class, device_memory_kind kind, 
 
 static status open_memory(trainer *t)
 {
-    int64_t batch = largest_batch(t);
-    device_memory_kind kind = t->needs.batch_kind;
     TRY(allocate(t, LEDGER_ACTIVATIONS, DEVICE_MEMORY_PRIVATE, t->memory.activation_bytes, &t->memory.activations));
     TRY(allocate(t, LEDGER_WORKSPACE, DEVICE_MEMORY_PRIVATE, t->memory.workspace_bytes, &t->memory.workspace));
     TRY(allocate(t, LEDGER_OUTPUTS, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &t->memory.loss));
-    TRY(allocate(t, LEDGER_BATCH, kind, batch * t->input_sample * dtype_size(t->input_type), &t->input));
-    TRY(allocate(t, LEDGER_BATCH, kind, batch * t->target_sample * dtype_size(t->target_type), &t->target));
+    TRY(trainer_open_tensors(t, t->needs.batch_kind, &t->tensors));
+    TRY(trainer_prefetch_open(t));
     if (t->slots[0].program->masked) {
-        size_t bytes = (size_t)(batch * t->target_sample) * sizeof(int32_t);
-        TRY(allocate(t, LEDGER_BATCH, DEVICE_MEMORY_PRIVATE, (int64_t)bytes, &t->index));
+        size_t bytes = t->tensors.index.bytes;
         t->rows = calloc(1, bytes);
         t->row_targets = calloc(1, bytes);
         if (!t->rows || !t->row_targets) return fail(STATUS_SYSTEM, "no memory for the targets of a batch");
@@ -98,7 +87,10 @@ static status open_instances(trainer *t)
     TRY(open_instance(t, &t->evaluation));
     TRY(open_loss(t));
     TRY(open_memory(t));
-    nn_bindings bindings = {.memory = &t->memory, .input = t->input.data, .target = t->target.data, .index = t->index.data};
+    nn_bindings bindings = {.memory = &t->memory,
+                            .input = t->tensors.input.data,
+                            .target = t->tensors.target.data,
+                            .index = t->tensors.index.data};
     for (int i = 0; i < t->slot_count; i++) TRY(nn_instance_bind(t->slots[i].instance, &bindings));
     return nn_instance_bind(t->evaluation.instance, &bindings);
 }
@@ -117,15 +109,18 @@ static void describe_batch(trainer *t)
 static void describe_exchange(trainer *t)
 {
     const nn_model *m = t->config.model;
-    dtype compute = device_get_info(t->device)->compute_type;
-    t->exchange = (sync_exchange){.input = &t->input,
-                                  .target = &t->target,
+    const device_info *info = device_get_info(t->device);
+    int64_t outputs = m->rows_per_sample * m->classes;
+    t->exchange = (sync_exchange){.input = &t->tensors.input,
+                                  .target = &t->tensors.target,
                                   .input_bytes = t->input_sample * dtype_size(t->input_type),
                                   .target_bytes = t->target_sample * dtype_size(t->target_type),
-                                  .output_bytes = m->rows_per_sample * m->classes * dtype_size(compute),
+                                  .output_bytes = outputs * dtype_size(info->narrow ? DTYPE_BF16 : info->compute_type),
+                                  .wide_output_bytes = outputs * dtype_size(info->compute_type),
+                                  .ahead_bytes = t->prefetch.on ? trainer_batch_bytes(t, trainer_largest_batch(t)) : 0,
                                   .target_type = t->target_type,
                                   .targets_each = t->target_sample,
-                                  .largest = largest_batch(t)};
+                                  .largest = trainer_largest_batch(t)};
 }
 
 static status open_params(trainer *t)
@@ -240,7 +235,9 @@ status trainer_open(const trainer_config *config, trainer **out)
     trainer *t = calloc(1, sizeof *t);
     if (!t) return fail(STATUS_SYSTEM, "no memory for a rank");
     t->config = *config;
-    t->memory.activations.fd = t->memory.workspace.fd = t->memory.loss.fd = t->input.fd = t->target.fd = t->index.fd = -1;
+    trainer_tensors none = {.input.fd = -1, .target.fd = -1, .index.fd = -1};
+    t->memory.activations.fd = t->memory.workspace.fd = t->memory.loss.fd = -1;
+    t->tensors = t->prefetch.tensors = none;
     status rc = open_all(t);
     if (rc == STATUS_SYSTEM && t->device && !device_get_info(t->device)->host_addressable) tell_memory(t);
     if (config->refused) *config->refused = t->device && device_has_refused(t->device);
@@ -278,6 +275,7 @@ void trainer_close(trainer **pointer)
     trainer *t = *pointer;
     if (!t) return;
     trainer_leave(t);
+    trainer_prefetch_close(t);
     for (int i = 0; i < t->pinned_count; i++) device_unpin(t->device, t->pinned[i]);
     for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);
     close_slot(&t->evaluation);
@@ -288,9 +286,7 @@ void trainer_close(trainer **pointer)
         device_free(t->device, &t->memory.activations);
         device_free(t->device, &t->memory.workspace);
         device_free(t->device, &t->memory.loss);
-        device_free(t->device, &t->input);
-        device_free(t->device, &t->target);
-        device_free(t->device, &t->index);
+        trainer_close_tensors(t, &t->tensors);
     }
     device_stream_close(&t->stream);
     device_close(&t->device);

@@ -21,6 +21,7 @@ typedef struct trainer_config {
     int precision;      /* device_precision */
     bool share_gpu;     /* ranks beyond the GPUs share them */
     bool benchmark;     /* times the algorithms of cuDNN */
+    bool prefetch;      /* a batch is copied to the device ahead of its step, where that has a copy engine */
     bool cuda_graph;    /* records each pass and launches it as a whole; the engine launches nothing within one */
     int threads;
     void *simulation;       /* NULL but for sim devices */
@@ -55,6 +56,7 @@ enum { STEP_NOT_MEASURED = -1 };
  * server's thread is in `optimizer`, beside the others, which add up to the total without it. */
 typedef struct step_times {
     int64_t total, load, forward, backward, exposed, waiting, optimizer, other;
+    int64_t copy;          /* of the batch to the device, ahead of its step: what is not in `load` was hidden */
     int64_t communication; /* in flight, whatever computation did meanwhile */
     int64_t hidden;        /* of it, behind computation */
     int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */

@@ -1,8 +1,45 @@
 /* A batch's way from its source to the device. */
 #include "harness/train/trainer_impl.h"
 
-/* Lists the rows that have targets. With none at all the head runs on one row that does not count. */
-static void list_rows(trainer *t, const int32_t *targets, int64_t count)
+/* ---- memory ----------------------------------------------------------------------------------- */
+
+int64_t trainer_largest_batch(const trainer *t)
+{
+    int64_t batch = t->config.batch;
+    for (int i = 0; i < t->slot_count; i++)
+        if (t->slots[i].batch > batch) batch = t->slots[i].batch;
+    return trainer_loads(t) == TRAINER_LOADS_ALL ? batch * t->config.world : batch;
+}
+
+int64_t trainer_batch_bytes(const trainer *t, int64_t samples)
+{
+    return samples * (t->input_sample * dtype_size(t->input_type) + t->target_sample * dtype_size(t->target_type));
+}
+
+status trainer_open_tensors(trainer *t, device_memory_kind kind, trainer_tensors *out)
+{
+    int64_t batch = trainer_largest_batch(t);
+    size_t inputs = (size_t)(batch * t->input_sample * dtype_size(t->input_type));
+    size_t targets = (size_t)(batch * t->target_sample * dtype_size(t->target_type));
+    TRY(ledger_blame(LEDGER_BATCH, device_allocate(t->device, kind, inputs, &out->input)));
+    TRY(ledger_blame(LEDGER_BATCH, device_allocate(t->device, kind, targets, &out->target)));
+    if (!t->slots[0].program->masked) return STATUS_OK;
+    size_t rows = (size_t)(batch * t->target_sample) * sizeof(int32_t);
+    return ledger_blame(LEDGER_BATCH, device_allocate(t->device, DEVICE_MEMORY_PRIVATE, rows, &out->index));
+}
+
+void trainer_close_tensors(trainer *t, trainer_tensors *tensors)
+{
+    device_free(t->device, &tensors->input);
+    device_free(t->device, &tensors->target);
+    device_free(t->device, &tensors->index);
+}
+
+/* ---- copies ----------------------------------------------------------------------------------- */
+
+/* Lists the rows that have targets, and returns their number. With none at all the head runs on one row that does not
+ * count. */
+static int64_t list_rows(trainer *t, const int32_t *targets, int64_t count)
 {
     int64_t used = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -14,28 +51,39 @@ static void list_rows(trainer *t, const int32_t *targets, int64_t count)
         t->rows[used] = 0;
         t->row_targets[used++] = LOSS_IGNORE;
     }
-    t->row_count = used;
+    return used;
 }
 
-static status upload_targets(trainer *t, const batch_view *b, int64_t targets)
+static status copy_targets(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to, int64_t *rows)
 {
+    int64_t targets = b->count * t->target_sample;
+    *rows = 0;
     if (!t->slots[0].program->masked) {
         dtype host_target = t->target_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
-        return device_upload(t->stream, t->target.data, b->targets, host_target, t->target_type, targets);
+        return device_upload(s, to->target.data, b->targets, host_target, t->target_type, targets);
     }
-    list_rows(t, b->targets, targets);
-    TRY(device_upload(t->stream, t->index.data, t->rows, DTYPE_I32, DTYPE_I32, t->row_count));
-    return device_upload(t->stream, t->target.data, t->row_targets, DTYPE_I32, DTYPE_I32, t->row_count);
+    *rows = list_rows(t, b->targets, targets);
+    TRY(device_upload(s, to->index.data, t->rows, DTYPE_I32, DTYPE_I32, *rows));
+    return device_upload(s, to->target.data, t->row_targets, DTYPE_I32, DTYPE_I32, *rows);
+}
+
+status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to, int64_t *rows)
+{
+    dtype host_input = t->input_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
+    TRY(device_upload(s, to->input.data, b->inputs, host_input, t->input_type, b->count * t->input_sample));
+    return copy_targets(t, s, b, to, rows);
+}
+
+void trainer_hold_batch(trainer *t, int64_t samples)
+{
+    t->batch_bytes = trainer_batch_bytes(t, samples);
+    ledger_acquire(&t->ledger, LEDGER_BATCH, t->batch_bytes, t->batch_bytes);
 }
 
 status trainer_upload(trainer *t, const batch_view *b)
 {
-    dtype host_input = t->input_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
-    int64_t inputs = b->count * t->input_sample, targets = b->count * t->target_sample;
-    t->batch_bytes = inputs * dtype_size(t->input_type) + targets * dtype_size(t->target_type);
-    ledger_acquire(&t->ledger, LEDGER_BATCH, t->batch_bytes, t->batch_bytes);
-    TRY(device_upload(t->stream, t->input.data, b->inputs, host_input, t->input_type, inputs));
-    return upload_targets(t, b, targets);
+    trainer_hold_batch(t, b->count);
+    return trainer_copy_batch(t, t->stream, b, &t->tensors, &t->row_count);
 }
 
 void trainer_drop_batch(trainer *t)
@@ -44,14 +92,25 @@ void trainer_drop_batch(trainer *t)
     t->batch_bytes = 0;
 }
 
+/* ---- the source ------------------------------------------------------------------------------- */
+
+status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool last)
+{
+    if (t->has_batch) return STATUS_OK;
+    TRY(t->prefetch.on ? trainer_prefetch_fetch(t, source, step, last) : batch_source_next(source, step, &t->batch));
+    t->has_batch = true;
+    return STATUS_OK;
+}
+
 /* What is on loan was copied by the call that copies it, unless the device does so behind the host. */
 status trainer_return_batch(trainer *t, batch_source *source, bool ended)
 {
     const device_info *info = device_get_info(t->device);
     bool behind = info->real && !info->host_addressable;
-    if (!t->has_batch || (behind && !ended)) return STATUS_OK;
+    if (!t->has_batch || ((behind || t->prefetch.on) && !ended)) return STATUS_OK;
+    t->has_batch = false;
+    if (t->prefetch.on) return trainer_prefetch_next(t);
     if (behind && !t->loss_here) TRY(device_stream_synchronize(t->stream));
     batch_source_return(source, &t->batch);
-    t->has_batch = false;
     return STATUS_OK;
 }

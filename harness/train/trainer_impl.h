@@ -32,6 +32,25 @@ typedef struct trainer_program_slot {
     trainer_record records[2][2][TRAINER_PASSES]; /* [accumulates][synchronizes] */
 } trainer_program_slot;
 
+/* A batch on the device. */
+typedef struct trainer_tensors {
+    device_memory input, target, index; /* index: which rows have targets, where the loss is masked */
+} trainer_tensors;
+
+/* --prefetch: the batch that is copied to the device ahead of its step. */
+typedef struct trainer_prefetch {
+    bool on;
+    device_stream *stream;
+    device_fence *copied, *taken; /* so many batches have come to the device, and have been taken */
+    trainer_tensors tensors;
+    batch_source *source;
+    batch_view batch;       /* copied last */
+    int64_t step, rows;     /* its step; masked: its rows with targets */
+    int64_t next;           /* the step to copy next; -1: none */
+    uint64_t number, timed; /* batches copied; the one taken last */
+    bool ahead, lent;       /* nobody has taken the last one; its buffer has not gone back */
+} trainer_prefetch;
+
 /* The marks that a step leaves on the compute stream. */
 enum { MARK_BEGIN, MARK_LOADED, MARK_FORWARD, MARK_FORWARD_END, MARK_BACKWARD, MARK_BACKWARD_END, MARK_END,
        MARK_MICRO /* begin of a micro-batch behind the first */ };
@@ -48,7 +67,8 @@ struct trainer {
     int slot_count;
     trainer_program_slot evaluation;
     nn_memory memory;
-    device_memory input, target, index; /* one batch */
+    trainer_tensors tensors; /* one batch */
+    trainer_prefetch prefetch;
     void *pinned[TRAINER_MAX_BUFFERS];
     int pinned_count;
     int32_t *rows, *row_targets; /* masked: which rows have targets, and those; host memory */
@@ -77,7 +97,7 @@ struct trainer {
     int64_t micro;       /* the micro-batch under way */
     bool has_gradients;  /* an earlier micro-batch of the step has written them */
     struct {
-        int64_t load, forward, backward; /* ns, waits counted with them */
+        int64_t load, copy, forward, backward; /* ns, waits counted with them */
         int64_t samples, targets, correct;
         bool has_loss;
         double loss;
@@ -85,11 +105,37 @@ struct trainer {
     sync_counters counters;
 };
 
+/* Samples that the memory of a batch must hold; bytes of so many. */
+int64_t trainer_largest_batch(const trainer *t);
+int64_t trainer_batch_bytes(const trainer *t, int64_t samples);
+/* `out` has no memory before; what was allocated is closed by the caller, also behind a failure. */
+status trainer_open_tensors(trainer *t, device_memory_kind kind, trainer_tensors *out);
+void trainer_close_tensors(trainer *t, trainer_tensors *tensors);
+
+/* Copies a batch's tensors in order of `s`; *rows: masked, how many rows have targets, else 0. */
+status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to, int64_t *rows);
 /* Copies a batch to the device and enters it in the ledger. */
 status trainer_upload(trainer *t, const batch_view *b);
+void trainer_hold_batch(trainer *t, int64_t samples);
 void trainer_drop_batch(trainer *t);
+/* t->batch becomes that of `step`; `last`: of the run. */
+status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool last);
 /* Gives back the batch on loan, if there is one, as soon as the device has it: at the step's end at the latest. */
 status trainer_return_batch(trainer *t, batch_source *source, bool ended);
+
+/* trainer_prefetch.c. open() leaves it off where nothing can be copied ahead. */
+status trainer_prefetch_open(trainer *t);
+void trainer_prefetch_close(trainer *t);
+/* t->batch becomes that of `step`: what was copied ahead, or it is copied now. */
+status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bool last);
+/* The compute stream takes it to where programs read it; it is entered in the ledger. */
+status trainer_prefetch_take(trainer *t);
+/* If the next step's batch is made and there is room for it, its copy is begun; a buffer goes back whose copy has ended. */
+status trainer_prefetch_next(trainer *t);
+/* Nothing is read from the host any more. */
+status trainer_prefetch_settle(trainer *t);
+/* For how long the batch taken last was copied, in ns; once it has been taken. */
+int64_t trainer_prefetch_time(const trainer *t);
 
 /* Runs t->slot's operations from the cursor up to `end`: one by one, or as they were recorded. */
 status trainer_run_pass(trainer *t, trainer_pass pass, int end);

@@ -36,6 +36,11 @@ static bool is_last_micro_batch(const trainer *t)
     return t->micro + 1 >= micro_batches(t);
 }
 
+static bool is_last_batch(const trainer *t)
+{
+    return is_last_micro_batch(t) && t->step.index + 1 >= t->config.total_steps;
+}
+
 /* ---- batch ------------------------------------------------------------------------------------ */
 
 status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
@@ -70,7 +75,8 @@ static status stage_upload(trainer *t)
     x->targets = t->plan.load > 0 ? t->batch.targets_counted : 0;
     t->step.samples = x->samples;
     t->step.targets = x->targets;
-    if (x->loaded > 0) TRY(trainer_upload(t, &t->batch));
+    if (t->prefetch.on && t->plan.load > 0) TRY(trainer_prefetch_take(t));
+    else if (x->loaded > 0) TRY(trainer_upload(t, &t->batch));
     t->scalars.rows = t->row_count;
     return device_mark(t->stream, MARK_LOADED);
 }
@@ -136,7 +142,7 @@ static status launch_one_loss(trainer *t)
 {
     const sync_exchange *x = &t->exchange;
     void *operands[OP_MAX_OPERANDS] = {[LOSS_LOGITS] = x->all_outputs,
-                                       [LOSS_TARGETS] = t->target.data,
+                                       [LOSS_TARGETS] = t->tensors.target.data,
                                        [LOSS_DLOGITS] = x->all_gradients,
                                        [LOSS_SUMS] = t->memory.loss.data};
     op_scalars scalars = {.rows = x->loaded * t->config.model->rows_per_sample,
@@ -229,9 +235,10 @@ typedef struct stage {
 
 #define STAGES_TO_BACKWARD                                                                                         \
     {stage_plan, false}, {stage_upload, true}, {stage_scatter_inputs, false}, {stage_take_part, false},             \
-        {stage_enter_forward, false}, {stage_begin_forward, false}, {stage_forward, true}, {stage_place, false},    \
-        {stage_loss, true}, {stage_scatter_gradient, false}, {stage_enter_backward, false}, {stage_backward, true}, \
-        {stage_enter_finish, false}, {stage_finish, false}
+        {trainer_prefetch_next, false}, {stage_enter_forward, false}, {stage_begin_forward, false},                 \
+        {stage_forward, true}, {trainer_prefetch_next, false}, {stage_place, false}, {stage_loss, true},            \
+        {stage_scatter_gradient, false}, {stage_enter_backward, false}, {stage_backward, true},                     \
+        {trainer_prefetch_next, false}, {stage_enter_finish, false}, {stage_finish, false}
 
 static const stage stages[] = {
     STAGES_TO_BACKWARD, {stage_end, false}, {stage_download_loss, false}, {stage_await_loss, false}};
@@ -297,7 +304,7 @@ static int64_t stalled(const trainer *t, int from, int to)
 static void take_marks(trainer *t, int64_t begin)
 {
     device_stream *s = t->stream;
-    t->exposed_rest += stalled(t, MARK_BEGIN, MARK_FORWARD);
+    t->exposed_rest += stalled(t, MARK_LOADED, MARK_FORWARD); /* before it, for the batch */
     t->exposed_forward += stalled(t, MARK_FORWARD, MARK_FORWARD_END);
     t->exposed_backward += stalled(t, MARK_BACKWARD, MARK_BACKWARD_END);
     t->exposed_rest += stalled(t, MARK_BACKWARD_END, MARK_END);
@@ -317,6 +324,7 @@ static int64_t phase(const trainer *t, const char *name, int begin, int end)
 static void add_batch(trainer *t)
 {
     t->sums.load += phase(t, "load", t->micro > 0 ? MARK_MICRO : MARK_BEGIN, MARK_LOADED);
+    if (t->prefetch.on && t->plan.load > 0) t->sums.copy += trainer_prefetch_time(t);
     t->sums.forward += phase(t, "forward", MARK_FORWARD, MARK_FORWARD_END);
     t->sums.backward += phase(t, "backward", MARK_BACKWARD, MARK_BACKWARD_END);
     t->sums.samples += t->step.samples;
@@ -336,6 +344,7 @@ static void report_step(trainer *t, step_result *out)
     int64_t waited = t->exposed_rest + t->exposed_forward + t->exposed_backward + after;
     step_times times = {.total = end - begin,
                         .load = t->sums.load,
+                        .copy = t->prefetch.on ? t->sums.copy : STEP_NOT_MEASURED,
                         .forward = t->sums.forward - t->exposed_forward,
                         .backward = t->sums.backward - t->exposed_backward,
                         .exposed = waited < t->counters.total_ns ? waited : t->counters.total_ns,
@@ -376,10 +385,8 @@ static status run_batch(trainer *t, batch_source *source, int64_t index, int64_t
 {
     if (t->stage == 0) begin_step(t, index);
     for (; t->stage < STAGE_COUNT; t->stage++) {
-        if (t->stage == STAGE_LOAD && t->plan.load > 0 && !t->has_batch) {
-            TRY(batch_source_next(source, batch_step, &t->batch));
-            t->has_batch = true;
-        }
+        if (t->stage == STAGE_LOAD && t->plan.load > 0)
+            TRY(trainer_borrow_batch(t, source, batch_step, is_last_batch(t)));
         TRY(run_stage(t));
         if (t->stage == STAGE_LOAD) TRY(trainer_return_batch(t, source, false));
     }
@@ -429,6 +436,7 @@ static status no_param(void *context, int param)
 status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out)
 {
     *out = (evaluation_sums){0};
+    TRY(trainer_prefetch_settle(t));
     t->observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
     ledger_enter(&t->ledger, LEDGER_PHASE_EVALUATE);
     enter(t, BOARD_EVALUATE);

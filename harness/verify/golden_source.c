@@ -44,7 +44,8 @@ static void source_close(batch_source *base)
     free(s);
 }
 
-static const batch_source_type golden_source_type = {"golden", source_next, source_give_back, source_close};
+static const batch_source_type golden_source_type = {"golden", source_next, batch_source_always_ready, source_give_back,
+                                                     source_close};
 
 status golden_source_open(const golden_file *file, const nn_model *model, int first, int ranks, batch_source **out)
 {

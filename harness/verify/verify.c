@@ -156,6 +156,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .batch = c->file->batch,
                              .masked_loss = true,
                              .total_steps = c->file->steps,
+                             .prefetch = true,
                              .cell = board_cell_of(v->board, rank),
                              .stall_timeout_ns = 60 * NS_PER_S,
                              .divide = c->divide};
@@ -169,8 +170,8 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, local_ranks_connect(group, rank, t), out);
     rc = run_steps(v, group, rank, t, source);
 out:
+    trainer_close(&t); /* it may be copying a batch */
     if (source) batch_source_close(&source);
-    trainer_close(&t);
     return rc;
 }
 

@@ -3,20 +3,22 @@
 
 #include <stdlib.h>
 
+/* As the program stores them. */
 static int64_t largest_output(const dp_engine *e)
 {
     const sync_exchange *x = e->base.context.exchange;
     return x->largest * x->output_bytes;
 }
 
-/* Rank 0's. Under PyTorch's lifetimes logits, log-softmax and the gradients of both are planned. */
+/* Rank 0's. Under PyTorch's lifetimes logits, log-softmax and the gradients of both are planned; with autocast all but the
+ * logits in float32. */
 static status open_outputs(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
-    int64_t each = largest_output(e);
+    int64_t each = largest_output(e), wide = c->exchange->largest * c->exchange->wide_output_bytes;
     e->gradient_offset = dp_lean(e) ? 0 : each;
     TRY(ledger_blame(LEDGER_OUTPUTS, device_allocate(c->device, e->base.context.params->params.kind,
-                                                     (size_t)(dp_lean(e) ? each : 4 * each), &e->outputs)));
+                                                     (size_t)(dp_lean(e) ? each : each + 3 * wide), &e->outputs)));
     c->exchange->all_outputs = e->outputs.data;
     c->exchange->all_gradients = (char *)e->outputs.data + e->gradient_offset;
     return STATUS_OK;

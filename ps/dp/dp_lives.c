@@ -23,6 +23,11 @@ static int64_t all_outputs(const dp_engine *e)
     return e->loaded * e->base.context.exchange->output_bytes;
 }
 
+static int64_t all_wide_outputs(const dp_engine *e)
+{
+    return e->loaded * e->base.context.exchange->wide_output_bytes;
+}
+
 static int64_t own_output(const dp_engine *e)
 {
     return dp_mine(e)->samples * e->base.context.exchange->output_bytes;
@@ -58,13 +63,13 @@ void dp_lives_gather(dp_engine *e)
 void dp_lives_log_softmax(dp_engine *e)
 {
     if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e))
-        hold(e, LEDGER_OUTPUTS, &e->outputs_held, 2 * all_outputs(e));
+        hold(e, LEDGER_OUTPUTS, &e->outputs_held, all_outputs(e) + all_wide_outputs(e));
 }
 
 void dp_lives_loss_gradients(dp_engine *e)
 {
     if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e))
-        hold(e, LEDGER_OUTPUTS, &e->outputs_held, 4 * all_outputs(e));
+        hold(e, LEDGER_OUTPUTS, &e->outputs_held, all_outputs(e) + 3 * all_wide_outputs(e));
 }
 
 /* The gradient of this rank's part ends to live with the program's value for it: the program tells that. */

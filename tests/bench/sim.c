@@ -54,7 +54,7 @@ static void close_blank(batch_source *s)
     (void)s;
 }
 
-static const batch_source_type blank_type = {"blank", next_blank, return_blank, close_blank};
+static const batch_source_type blank_type = {"blank", next_blank, batch_source_always_ready, return_blank, close_blank};
 
 /* All ranks' batches are this one. */
 static blank_source open_blank(const nn_model *m, int64_t batch)

@@ -81,10 +81,23 @@ def the_same_command_gives_the_same_results():
     expect(other["jobs"] != first["jobs"], "another seed of the jitter gives the same times")
 
 
+@cases([("a rank alone", "none", 1, ""), ("the ring", "ring", 2, "ring=ddp"), ("replicas", "ps", 2, "ps=dp")])
+def the_next_batch_is_copied_beside_a_step(mode, ranks, policy):
+    words = ["run", "--mode", mode, "--gpus", ranks, "--model", "resnet50", "--batch", "128", "--steps", "3", "--json", "-", "--quiet",
+             "--device", "sim:dgx-h100", *(["--policy", policy] if policy else [])]
+    jobs = [harness(*words, "--prefetch", value).jobs()[mode] for value in ("off", "on")]
+    load, total = ([job["ranks"][0][key][-1] for job in jobs] for key in ("load_ns", "step_ns"))
+    copied = jobs[1]["ranks"][0]["batch_copy_ns"][-1]
+    expect(load[0] > 5e5 and load[1] < 0.1 * load[0], f"load without and with: {load}")
+    expect(0.9 * load[0] < copied < 1.1 * load[0], f"a copy takes {copied}, and as a part of the step {load[0]}")
+    expect(total[1] < total[0] - 0.5 * (load[0] - load[1]), f"steps without and with: {total}")
+    expect_equal([job["ranks"][0]["batch_copy_ns"][-1] is None for job in jobs], [True, False], "is it measured")
+
+
 @test
 def memory_is_that_of_the_cpu():
     words = ("run", "--mode", "both", "--model", "lenet", "--steps", "2", "--gpus", "2", "--json", "-", "--quiet")
-    sim, cpu = harness(*words, "--device", "sim").jobs(), harness(*words).jobs()
+    sim, cpu = harness(*words, "--device", "sim", "--prefetch", "off").jobs(), harness(*words).jobs()
     for engine in ("none", "ps", "ring"):
         for a, b in zip(sim[engine]["ranks"], cpu[engine]["ranks"]):
             for phase, held in a["memory"]["phases"].items():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""record.py LOGS OUT: what the stages of run.sh did, as one JSON file: the machine, the commit, and for each stage its
-seconds and how many of its tests passed, failed and were skipped."""
+"""record.py LOGS OUT [COMMIT]: what the stages of run.sh did, as one JSON file: the machine, the commit (git's, where
+none is named), and for each stage its seconds and how many of its tests passed, failed and were skipped."""
 import json
 import os
 import re
@@ -20,18 +20,25 @@ def machine(logs):
     return found
 
 
+def git(*words):
+    """What it says; "" where it or its repository is not there."""
+    try:
+        return subprocess.run(["git", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
+                              universal_newlines=True).stdout.strip()
+    except OSError:
+        return ""
+
+
 def commit():
-    out = subprocess.run(["git", "rev-parse", "HEAD"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
-                         universal_newlines=True)
-    changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, check=False, universal_newlines=True)
-    name = out.stdout.strip() if out.returncode == 0 else "unknown"
-    return name + (" with changes" if changed.stdout.strip() else "")
+    name = git("rev-parse", "HEAD")
+    return (name or "unknown") + (" with changes" if git("status", "--porcelain", "--untracked-files=no") else "")
 
 
 def counts(path):
     """Of the TAP lines of a log; none for a command that prints none."""
     found = {"passed": 0, "failed": 0, "skipped": 0}
+    if not os.path.exists(path):
+        return None
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             if not re.match(r"(not )?ok \d+", line):
@@ -55,10 +62,10 @@ def stages(logs):
 
 
 def main():
-    logs, out = sys.argv[1:]
+    logs, out, *named = sys.argv[1:]
     rows = list(stages(logs))
     with open(out, "w", encoding="utf-8") as file:
-        json.dump({"schema_version": 1, "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit(),
+        json.dump({"schema_version": 1, "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": " ".join(named) or commit(),
                    "machine": machine(logs), "stages": rows}, file, indent=1)
         file.write("\n")
     print(f"{sum(row['seconds'] for row in rows)} s in all: {out}")

@@ -1,66 +1,113 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, on a machine with one: builds once, compares, trains, kills, measures; under 8 minutes.
 #
-#   tests/gpu/run.sh [--prefix DIR]... [--python PYTHON] [--build DIR] [--speed] [--list]
+#   tests/gpu/run.sh [--prefix DIR]... [--python PYTHON] [--build DIR] [--out DIR] [--commit NAME]
+#                    [--only STAGE[,STAGE]...] [--speed] [--scale N] [--emulated] [--list]
 #
 #   --prefix DIR     libraries that are not installed (docs/cuda.md): a prefix, or Debian packages unpacked into DIR
-#   --python PYTHON  runs the tests; CUDA's wheels of its environment (nvidia/*) are used where the toolkit lacks a piece
-#   --build DIR      [build-gpu]
-#   --speed          steps beside their predictions and beside PyTorch's, some 15 minutes more; PYTHON has torch
+#   --python PYTHON  runs the tests; CUDA's wheels of its environment (nvidia/*) are used where the toolkit lacks a
+#                    piece, and cmake and ninja that are installed beside it
+#   --build DIR      [build-gpu]; what an earlier call has built there is used
+#   --out DIR        [results/gpu]
+#   --commit NAME    what is tested, where git does not know it
+#   --only STAGES    these alone, in the order of --list; what was built before stays, and its record
+#   --speed          steps beside their predictions and beside PyTorch's (predict, speed) as well; PYTHON has torch.
+#                    `speed` ends in time and goes on where it was when it is called again
+#   --scale N        N times the limits: a slow machine
+#   --emulated       a rehearsal on the emulator, small sizes: every stage's commands run, figures mean nothing
 #   --list           print each stage with its limit in seconds, and their sum, and run nothing
 #
-# Results go to results/gpu/, each with the GPU, versions and commit. Where there is no GPU every stage is skipped
-# with the reason. Ends with 1 if anything failed.
+# Results go to DIR, each with the GPU, versions and commit; logs are in BUILD/logs. A stage that fails says what to
+# look at, and does not keep the others from running. Where there is no GPU every stage is skipped with the reason.
+# Ends with 1 if anything failed.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
-python=python3 build=build-gpu speed=no list=no failed=0 prefixes=()
+python=python3 build=build-gpu out=results/gpu commit= only= scale=1 speed=no list=no emulated= failed=0 prefixes=()
 while [ $# -gt 0 ]; do
     case $1 in
     --speed | --list) declare "${1#--}=yes"; shift; continue ;;
+    --emulated) emulated=--emulated; shift; continue ;;
     esac
     [ $# -ge 2 ] || { echo "run.sh: found '$1' without a value, or unknown" >&2; exit 64; }
     case $1 in
     --prefix) prefixes+=("$(cd "$2" && pwd)") || exit 64 ;;
-    --python) python=$2 ;;
-    --build) build=$2 ;;
-    *) echo "run.sh: found '$1', allowed is one of --prefix, --python, --build, --speed, --list" >&2; exit 64 ;;
+    --python | --build | --out | --commit | --only | --scale) declare "${1#--}=$2" ;;
+    *) echo "run.sh: found '$1', allowed is one of --prefix, --python, --build, --out, --commit, --only, --speed," \
+        "--scale, --emulated, --list" >&2; exit 64 ;;
     esac
     shift 2
 done
-logs=$build/logs out=results/gpu tests=$build/tests
+case $build in /*) ;; *) build=$PWD/$build ;; esac
+logs=$build/logs tests=$build/tests harness=$build/bin/harness
 
-# Stages and their limits in seconds: together at most 480.
-stages="build:100 float32:25 tf32:15 bf16:15 kernels:25 golden:65 ledger:20 engines:35 ps:45 killed:25
-        memcheck:45 racecheck:20 bandwidth:5 step:10 calibrate:20 profile:10"
+# ---- stages ------------------------------------------------------------------------------------
+
+# With their limits in seconds. Those of the first list add up to 480 at most; those of the second each fit into a call
+# of ten minutes of their own.
+stages="build:65 float32:35 tf32:20 bf16:20 kernels:35 golden:50 ledger:20 engines:55 ps:35 killed:20
+        memcheck:30 racecheck:15 bandwidth:10 step:15 calibrate:30 profile:25"
+speed_stages="predict:200 speed:540"
+
+names_of() { # stages with limits
+    local pair
+    for pair in $1; do echo "${pair%:*}"; done
+}
 
 limit_of() { # name
     local pair
-    for pair in $stages; do [ "${pair%:*}" = "$1" ] && echo "${pair#*:}"; done
+    for pair in $stages $speed_stages; do [ "${pair%:*}" = "$1" ] && echo $((${pair#*:} * scale)); done
 }
 
 if [ $list = yes ]; then
     sum=0
-    for pair in $stages; do printf '%-12s %4d\n' "${pair%:*}" "${pair#*:}"; sum=$((sum + ${pair#*:})); done
+    for name in $(names_of "$stages"); do printf '%-12s %4d\n' "$name" "$(limit_of "$name")"; sum=$((sum + $(limit_of "$name"))); done
     printf '%-12s %4d\n' sum "$sum"
+    for name in $(names_of "$speed_stages"); do printf '%-12s %4d with --speed\n' "$name" "$(limit_of "$name")"; done
     exit 0
 fi
 
+chosen=$(names_of "$stages")
+[ $speed = yes ] && chosen="$chosen $(names_of "$speed_stages")"
+if [ -n "$only" ]; then
+    chosen=
+    for name in ${only//,/ }; do
+        [ -n "$(limit_of "$name")" ] || { echo "run.sh: found stage '$name', allowed are those of --list" >&2; exit 64; }
+    done
+    for name in $(names_of "$stages $speed_stages"); do
+        case ",$only," in *,"$name",*) chosen="$chosen $name" ;; esac
+    done
+fi
+
+is_chosen() { # name
+    case " $(echo $chosen) " in *" $1 "*) return 0 ;; *) return 1 ;; esac
+}
+
+note() { # name seconds code
+    printf '%s\t%s\t%s\t%s\n' "$1" "$(limit_of "$1")" "$2" "$3" >>"$logs/stages.tsv"
+}
+
+# Runs a stage that was asked for; its output goes to a log.
 stage() { # name command...
-    local name=$1 limit started code seconds; shift
-    limit=$(limit_of "$name") started=$(date +%s)
-    timeout -k 5 "$limit" "$@" >"$logs/$name.log" 2>&1
+    local name=$1 started code seconds; shift
+    is_chosen "$name" || return 0
+    started=$(date +%s)
+    timeout -k 5 "$(limit_of "$name")" "$@" >"$logs/$name.log" 2>&1
     code=$? seconds=$(( $(date +%s) - started ))
-    printf '%s\t%s\t%s\t%s\n' "$name" "$limit" "$seconds" "$code" >>"$logs/stages.tsv"
+    find "$logs" -name '*.part' -exec cat {} + -delete >>"$logs/$name.log" # of tests that were stopped
+    note "$name" "$seconds" "$code"
     if [ $code -eq 0 ]; then echo "ok       $name ($seconds s)"; return 0; fi
     failed=1
-    echo "FAILED   $name: exit code $code after $seconds s of $limit; $logs/$name.log has:"
-    { grep -E '^not ok|^#.*(error|fail)|Error' "$logs/$name.log" || true; tail -n 12 "$logs/$name.log"; } | head -n 40 |
-        sed 's/^/         /'
-    return $code
+    case $code in 124 | 137) code="$code, out of time," ;; esac
+    echo "FAILED   $name: exit code $code after $seconds s of $(limit_of "$name"); $logs/$name.log has:"
+    { grep -a -E -A3 '^not ok|error:|: Error|^harness: |Sanitizer|^=========.*(Invalid|hazard|Error)' "$logs/$name.log" | head -n 28
+      echo ...; tail -n 12 "$logs/$name.log"; } | cut -c 1-400 | sed 's/^/         /'
+    echo "         alone: tests/gpu/run.sh --build $build --only $name"
+    return 1
 }
 
 skip() { # name reason
-    printf '%s\t%s\t0\tskipped: %s\n' "$1" "$(limit_of "$1")" "$2" >>"$logs/stages.tsv"
+    is_chosen "$1" || return 0
+    note "$1" 0 "skipped: $2"
     echo "skipped  $1: $2"
 }
 
@@ -93,111 +140,181 @@ first_of() { # the first of the arguments that can be run
     return 1
 }
 
-for prefix in ${prefixes[@]+"${prefixes[@]}"}; do use_prefix "$prefix"; done
+python=$(command -v "$python") || { echo "run.sh: --python: no such program" >&2; exit 64; }
+prepend PATH "$(dirname "$python")"
 wheels=$("$python" -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null)
-if [ -n "$wheels" ]; then prepend LD_LIBRARY_PATH "$wheels"/*/lib; fi
-nvcc=${CUDACXX:-$(first_of nvcc /usr/local/cuda/bin/nvcc "$wheels"/*/bin/nvcc)}
+# The driver's own libraries, where nobody has told the loader; then CUDA's, a folder a package or one for all.
+prepend LD_LIBRARY_PATH /usr/local/nvidia/lib /usr/local/nvidia/lib64
+if [ -n "$wheels" ]; then prepend LD_LIBRARY_PATH "$wheels"/*/lib "$wheels"/*/lib64; fi
+for prefix in ${prefixes[@]+"${prefixes[@]}"}; do use_prefix "$prefix"; done
+nvcc=${CUDACXX:-$(first_of nvcc /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc "$wheels"/*/bin/nvcc)}
 smi=$(first_of nvidia-smi /usr/local/nvidia/bin/nvidia-smi)
-architecture=$([ -n "$smi" ] && "$smi" --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -dc 0-9)
+# A wheel's nvcc looks for its libraries in a folder that the wheel does not have.
+if [ -n "$nvcc" ]; then
+    prepend PATH "$(dirname "$nvcc")"
+    case $nvcc in "$wheels"/*) prepend LIBRARY_PATH "${nvcc%/bin/nvcc}/lib" ;; esac
+fi
 
+# Its compute capability without the dot, from the tool or from the driver itself; empty where there is none.
+find_architecture() {
+    local found
+    found=$([ -n "$smi" ] && "$smi" --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -dc 0-9)
+    [ -n "$found" ] || found=$("$python" - 2>/dev/null <<'EOF'
+import ctypes
+driver = ctypes.CDLL("libcuda.so.1")
+values = [ctypes.c_int(), ctypes.c_int()]
+if driver.cuInit(0) == 0 and driver.cuDeviceGetAttribute(ctypes.byref(values[0]), 75, 0) == 0 \
+        and driver.cuDeviceGetAttribute(ctypes.byref(values[1]), 76, 0) == 0:
+    print(f"{values[0].value}{values[1].value}")
+EOF
+    )
+    echo "$found"
+}
+architecture=$(find_architecture)
+
+# Another compiler than ours may have warnings of its own.
 configure_and_build() {
-    cmake -S . -B "$build" ${generator:+-G "$generator"} -DPSRING_CUDA_WHEELS="$wheels" \
-        -DPython3_EXECUTABLE="$(command -v "$python")" ${nvcc:+-DCMAKE_CUDA_COMPILER="$nvcc"} \
+    cmake -S . -B "$build" ${generator:+-G "$generator"} -DPSRING_CUDA_WHEELS="$wheels" -DPSRING_WERROR=OFF \
+        -DPython3_EXECUTABLE="$python" ${nvcc:+-DCMAKE_CUDA_COMPILER="$nvcc"} -DPSRING_COMMIT="$commit" \
         ${architecture:+-DPSRING_CUDA_ARCHITECTURES="$architecture"} &&
-        cmake --build "$build" -j "$(nproc)" --target gpu_tests
+        cmake --build "$build" -j "$(nproc)" --target gpu_tests ${emulated:+psring_cuda_emulated}
 }
 generator=$(command -v ninja >/dev/null && echo Ninja)
-export build logs wheels python nvcc architecture generator
+export build logs wheels python nvcc architecture generator emulated harness commit
 export -f configure_and_build
 
-mkdir -p "$logs"
-: >"$logs/stages.tsv"
+mkdir -p "$logs" "$out" || exit
+out=$(cd "$out" && pwd)
+# What earlier calls have found in the same build stays.
+if is_chosen build; then : >"$logs/stages.tsv"; else touch "$logs/stages.tsv"; fi
+for name in $chosen; do sed -i "/^$name\t/d" "$logs/stages.tsv"; done
 stage build bash -c configure_and_build || exit 1
-export PYTHONPATH=$PWD/tests/support SOURCE_DIR=$PWD BUILD_DIR=$PWD/$build CMOCKA_MESSAGE_OUTPUT=TAP OMP_NUM_THREADS=1
-harness=$build/bin/harness
-"$harness" doctor >"$logs/doctor.txt"
+[ -x "$harness" ] || { echo "run.sh: --only: $harness is not built: build belongs to the stages" >&2; exit 64; }
+
+# ---- the machine -------------------------------------------------------------------------------
+
+# Tests print what has passed when it has, so that a stage that is stopped has said how far it came.
+export PYTHONPATH=$PWD/tests/support SOURCE_DIR=$PWD BUILD_DIR=$build CMOCKA_MESSAGE_OUTPUT=TAP OMP_NUM_THREADS=1 \
+    PYTHONUNBUFFERED=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN} NCCL_DEBUG_FILE=${NCCL_DEBUG_FILE:-$logs/nccl.%h.%p.log}
+# A command that hangs costs its test, not the stage.
+export CUDA_RUN_LIMIT=$((30 * scale))
+[ -z "$emulated" ] || export PSRING_CUDA_MODULE=${PSRING_CUDA_MODULE:-$tests/libpsring_cuda_emulated.so}
+timeout -k 5 60 "$harness" doctor >"$logs/doctor.txt" 2>"$logs/doctor.err"
+code=$?
 if ! grep -q '^GPU 0 ' "$logs/doctor.txt"; then
     reason=$(sed -n 's/^CUDA driver *missing: //p; s/^device cuda *not usable: //p' "$logs/doctor.txt" | head -n 1)
-    for pair in $stages; do [ "${pair%:*}" = build ] || skip "${pair%:*}" "no GPU: $reason"; done
+    if [ $code -ne 0 ] || [ -n "$architecture" ]; then
+        echo "FAILED   $harness doctor (exit code $code) sees no GPU${architecture:+, the driver one of compute capability $architecture}:"
+        cat "$logs/doctor.txt" "$logs/doctor.err"
+        exit 1
+    fi
+    for name in $chosen; do [ "$name" = build ] || skip "$name" "no GPU: $reason"; done
     exit 0
 fi
 grep -A 8 '^device cuda' "$logs/doctor.txt"
-mkdir -p "$out"
 gpu=$(sed -n 's/^GPU 0 *\([^,]*\),.*/\1/p' "$logs/doctor.txt" | tr -c 'A-Za-z0-9\n' '-')
 stamp=$gpu-$(date -u +%Y%m%dT%H%M%SZ)
 
-# ---- the stages --------------------------------------------------------------------------------
+# ---- comparisons -------------------------------------------------------------------------------
 
 several() { # commands, each a word
     local command code=0
-    for command in "$@"; do $command || code=1; done
+    for command in "$@"; do stdbuf -oL $command || code=1; done
     return $code
 }
-export -f several
-program() { # words in the names of the tests
-    "$python" -B tests/gpu/test_cuda_program.py "$@"
-}
-export -f program
-golden() { # one rank and several at a time
-    local code=0
-    program 'one rank' >"$logs/one-rank.log" 2>&1 &
-    program 'share a gpu' || code=1
-    wait $! || code=1
-    cat "$logs/one-rank.log"
-    return $code
-}
-export -f golden
-
-stage float32 "$tests/test_cuda_operations"
-stage tf32 "$tests/test_cuda_operations_tf32"
-stage bf16 "$tests/test_cuda_operations_bf16"
-stage kernels bash -c "several $tests/test_cuda_semantics $tests/test_cuda_optimizers $tests/test_cuda_syncbatchnorm \
-    $tests/test_cuda_device $tests/test_cuda_powersgd; code=\$?; PSRING_OWN_KERNELS=1 $tests/test_cuda_operations && exit \$code"
-stage golden bash -c golden
-stage ledger bash -c 'program ledger'
-engines() {
-    local words file code=0
-    for words in 'train as' 'replicas follow' refused published; do program "$words" || code=1; done
-    for file in tests/gpu/test_cuda_*.py; do
-        case $file in *_program.py | *_ps.py) continue ;; esac
-        "$python" -B "$file" || code=1
+# Tests of one file, in several processes at a time: most of what they take is starting.
+parts() { # processes file words...
+    local count=$1 file=$2 code=0 i pid pids=() logs_of=$logs/$2-$BASHPID; shift 2
+    for ((i = 1; i <= count; i++)); do
+        "$python" -B "tests/gpu/$file.py" $emulated --part "$i/$count" "$@" >"$logs_of-$i.part" 2>&1 &
+        pids+=($!)
     done
+    for pid in "${pids[@]}"; do wait "$pid" || code=1; done
+    cat "$logs_of"-*.part
+    rm -f "$logs_of"-*.part
     return $code
 }
-export -f engines
-stage engines bash -c engines
-stage ps "$python" -B tests/gpu/test_cuda_ps.py
-stage killed bash -c 'program killed'
+golden() {
+    local code=0 pid
+    parts 2 test_cuda_program 'one rank' &
+    pid=$!
+    parts 4 test_cuda_program 'share a gpu' || code=1
+    wait $pid || code=1
+    return $code
+}
+kernels() { # the last by own kernels alone
+    local code=0
+    several "$1/test_cuda_semantics" "$1/test_cuda_optimizers" "$1/test_cuda_syncbatchnorm" "$1/test_cuda_device" \
+        "$1/test_cuda_powersgd" || code=1
+    PSRING_OWN_KERNELS=1 several "$1/test_cuda_operations" || code=1
+    return $code
+}
+engines() {
+    local words pid code=0 pids=()
+    for words in 'train as' 'replicas follow' refused published; do
+        parts 2 test_cuda_program "$words" &
+        pids+=($!)
+    done
+    parts 1 test_cuda_faults &
+    pids+=($!)
+    for pid in "${pids[@]}"; do wait "$pid" || code=1; done
+    return $code
+}
+export -f several parts golden kernels engines
 
-sanitizer=$(first_of compute-sanitizer /usr/local/cuda/bin/compute-sanitizer "$wheels"/*/bin/compute-sanitizer)
+stage float32 stdbuf -oL "$tests/test_cuda_operations"
+stage tf32 stdbuf -oL "$tests/test_cuda_operations_tf32"
+stage bf16 stdbuf -oL "$tests/test_cuda_operations_bf16"
+stage kernels bash -c 'kernels "$0"' "$tests"
+stage golden bash -c golden
+stage ledger bash -c 'parts 4 test_cuda_program ledger'
+stage engines bash -c engines
+stage ps bash -c 'parts 4 test_cuda_ps'
+stage killed bash -c 'parts 2 test_cuda_program killed'
+
+sanitizer=$(first_of compute-sanitizer /usr/local/cuda/bin/compute-sanitizer /usr/local/cuda-*/bin/compute-sanitizer \
+    /opt/nvidia/*/compute-sanitizer /opt/nvidia/*/*/compute-sanitizer "$wheels"/*/bin/compute-sanitizer)
 if [ -n "$sanitizer" ]; then
     # Those of the libraries are not ours to check. In bfloat16 every kernel runs with its widest accesses.
     export PSRING_OWN_KERNELS=1
-    stage memcheck "$sanitizer" --tool memcheck --error-exitcode 9 "$tests/test_cuda_operations_bf16"
-    stage racecheck "$sanitizer" --tool racecheck --error-exitcode 9 "$tests/test_cuda_semantics"
+    stage memcheck stdbuf -oL "$sanitizer" --tool memcheck --error-exitcode 9 "$tests/test_cuda_operations_bf16"
+    stage racecheck stdbuf -oL "$sanitizer" --tool racecheck --error-exitcode 9 "$tests/test_cuda_semantics"
     unset PSRING_OWN_KERNELS
 else
     for name in memcheck racecheck; do skip $name "compute-sanitizer is not installed"; done
 fi
 
-stage bandwidth bash -c "$tests/bench_cuda >$out/bandwidth-$stamp.json" && cat "$out/bandwidth-$stamp.json"
-stage step "$harness" run --device cuda --mode none --model resnet50 --batch 64 --steps 10 --eval-every -1 --quiet \
-    --json "$out/step-resnet50-$stamp.json"
-stage calibrate "$harness" calibrate --device cuda --out "$out/profile-$stamp.json"
+# ---- measurements ------------------------------------------------------------------------------
+
+model="resnet50 --batch 64" steps=10 elements=
+[ -z "$emulated" ] || model="lenet --batch 4" steps=2 elements=65536
+into() { # file command...
+    local file=$1; shift
+    "$@" >"$file.part" && mv "$file.part" "$file" && cat "$file"
+}
 # A step operation by operation, beside what the fastest product and the fastest sum would allow.
-profile() {
+profile() { # model
     local precision
+    cat "$logs/doctor.txt"
     for precision in float32 tf32 bf16; do
-        "$build/bin/bench_ops" resnet50 --device cuda --batch 64 --precision $precision || return 1
+        "$build/bin/bench_ops" $1 --device cuda ${emulated:+--steps 2} --precision $precision || return 1
     done
 }
-export -f profile
-stage profile bash -c "set -o pipefail; { cat '$logs/doctor.txt'; profile; } | tee '$out/operations-$stamp.txt'"
-"$python" -B tests/gpu/record.py "$logs" "$out/checks-$stamp.json"
-
-if [ $speed = yes ]; then
-    "$python" -B tests/gpu/predict.py --harness "$harness" --profile "$out/profile-$stamp.json" \
-        --out "$out/predictions-$stamp.json" || failed=1
-    "$python" -B tests/gpu/speed.py --python "$python" --harness "$harness" --out "$out/speed-$stamp.json" || failed=1
+export -f into profile
+stage bandwidth bash -c 'into "$0" "$@"' "$out/bandwidth-$stamp.json" "$tests/bench_cuda" $elements
+stage step "$harness" run --device cuda --mode none --model $model --steps $steps --eval-every -1 --quiet \
+    --json "$out/step-$stamp.json"
+if stage calibrate "$harness" calibrate --device cuda --out "$build/gpu-profile.json" && is_chosen calibrate; then
+    cp "$build/gpu-profile.json" "$out/profile-$stamp.json"
 fi
+stage profile bash -c 'into "$0" profile "$1"' "$out/operations-$stamp.txt" "$model"
+quick=${emulated:+--emulated}
+measured=()
+[ ! -s "$build/gpu-profile.json" ] || measured=(--profile "$build/gpu-profile.json")
+stage predict "$python" -B tests/gpu/predict.py $quick --harness "$harness" ${measured[@]+"${measured[@]}"} \
+    --out "$out/predictions-$stamp.json"
+stage speed "$python" -B tests/gpu/speed.py $quick --python "$python" --harness "$harness" --seconds $((500 * scale)) \
+    --keep "$build/speed-measured.json" --out "$out/speed-$stamp.json"
+for name in bandwidth predict speed; do is_chosen $name && cat "$logs/$name.log"; done
+"$python" -B tests/gpu/record.py "$logs" "$out/checks-$stamp.json" "$commit" || failed=1
 exit $failed

@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
 """Training steps of this program on one GPU beside PyTorch's on the same one, one after the other.
 
-    speed.py [--quick] [--python PYTHON] [--harness build/bin/harness] [--out FILE]
+    speed.py --out FILE [--quick] [--seconds N] [--keep FILE] [--python PYTHON] [--harness build/bin/harness] [--emulated]
+
+    --seconds N   begin nothing that could end later than that
+    --keep FILE   what was measured: a command that is in it is not run again, so that a second call goes on
+    --quick       eager alone, few steps
+    --emulated    a rehearsal where there is no GPU: tiny models, the peer on the processor
 
 The ratio of a case is ours / PyTorch's best of the settings of the same precision, eager and compiled apart. Targets:
 at most 0.9 of the best eager and 1.0 of the compiled. A peer that is not there is said, and ours is measured alone.
-Writes what was measured, with commands, versions and the commit, to FILE.
+Compiled peers, which take minutes, come last. Writes what was measured, with commands, versions and the commit, to FILE.
 """
 import argparse
 import json
@@ -18,11 +23,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 SGD = ["--optimizer", "sgd", "--lr", "0.01", "--momentum", "0.9"]
 ADAM = ["--optimizer", "adam", "--lr", "0.0001"]
-# model: batch, our options, precisions that we have for it, precisions of the peer to compare each with
-CASES = [("resnet50", 128, SGD, {"float32": ["float32"], "tf32": ["tf32"], "bf16": ["bf16"]}, True),
-         ("bert_large", 16, ADAM + ["--head", "cls", "--sequence", "128"],
-          {"float32": ["float32"], "tf32": ["tf32"], "bf16": ["bf16"]}, False)]
+# model, batch, our options, whether it takes images
+CASES = [("resnet50", 128, SGD, True), ("bert_large", 16, ADAM + ["--head", "cls", "--sequence", "128"], False)]
+EMULATED_CASES = [("wine_mlp", 4, SGD, False)]
+PRECISIONS = ["bf16", "tf32", "float32"]
 EAGER, COMPILED = 0.9, 1.0
+OURS_LIMIT, EAGER_LIMIT, COMPILED_LIMIT = 60, 60, 150
 
 
 def run(command, limit):
@@ -34,11 +40,14 @@ def run(command, limit):
         return None, str(error)
     if out.returncode != 0:
         return None, (out.stderr.strip().splitlines() or ["exit code %d" % out.returncode])[-1]
-    return json.loads(out.stdout), None
+    try:
+        return json.loads(out.stdout), None
+    except ValueError as error:
+        return None, "no JSON on stdout (%s): %s" % (error, out.stdout[:200])
 
 
 def ours_once(command):
-    result, why = run(command, 180)
+    result, why = run(command, OURS_LIMIT)
     if why:
         return {"command": command, "error": why}
     job = result["jobs"][0]
@@ -48,64 +57,109 @@ def ours_once(command):
             "commit": result.get("program", {}).get("commit"), "device": job["ranks"][0]["device"]}
 
 
-def ours(harness, model, batch, options, precision, images, steps, quick):
-    """The best of our settings, with all of them; algorithms are timed, as the peer's are."""
-    command = [harness, "run", "--device", "cuda", "--mode", "none", "--model", model, "--batch", str(batch), "--steps",
+def peer_once(command):
+    result, why = run(command, COMPILED_LIMIT if "--compile" in command else EAGER_LIMIT)
+    return {"command": command, "compiled": "--compile" in command, **({"error": why} if why else result)}
+
+
+def our_commands(args, case, precision, steps):
+    """Algorithms are timed, as the peer's are."""
+    model, batch, options, images = case
+    command = [args.harness, "run", "--device", "cuda", "--mode", "none", "--model", model, "--batch", str(batch), "--steps",
                str(steps), "--warmup", "10", "--eval-every", "-1", "--json", "-", "--quiet", *options]
     command += [] if precision == "float32" else ["--" + precision]
     command += ["--cudnn-benchmark"] if images else []
-    found = [ours_once(command + more) for more in ([[]] if quick else [[], ["--cuda-graph"]])]
-    measured = [f for f in found if "step_ms" in f]
-    return {**(min(measured, key=lambda f: f["step_ms"]) if measured else found[0]), "settings": found}
+    return [command + more for more in ([[]] if args.quick else [[], ["--cuda-graph"]])]
 
 
-def peers(python, model, batch, precision, images, steps, quick):
-    found = []
-    for compiled in ([False] if quick else [False, True]):
-        for channels_last in ([False, True] if images else [False]):
-            command = [python, os.path.join(HERE, "pytorch_step.py"), model, str(batch), str(steps), "--precision", precision]
-            command += ["--compile"] if compiled else []
-            command += ["--channels-last"] if channels_last else []
-            result, why = run(command, 150)
-            found.append({"command": command, "compiled": compiled, **({"error": why} if why else result)})
-    return found
+def peer_commands(args, case, precision, steps, compiled):
+    model, batch, _, images = case
+    command = [args.python, os.path.join(HERE, "pytorch_step.py"), model, str(batch), str(steps), "--precision", precision]
+    command += ["--compile"] if compiled else []
+    command += ["--device", "cpu"] if args.emulated else []
+    return [command + more for more in ([[], ["--channels-last"]] if images else [[]])]
 
 
-def best(found, compiled):
-    times = [p["step_ms"] for p in found if p["compiled"] == compiled and "step_ms" in p]
-    return min(times) if times else None
+class Measured:
+    """Results by command, on disk after each."""
+
+    def __init__(self, path, seconds):
+        self.path, self.until, self.found, self.left = path, time.monotonic() + seconds, {}, 0
+        if path and os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                self.found = json.load(file)
+
+    def take(self, commands, once, limit):
+        for command in commands:
+            key = " ".join(command)
+            if "step_ms" in self.found.get(key, {}):
+                continue
+            if time.monotonic() + limit > self.until:
+                self.left += 1
+                continue
+            self.found[key] = once(command)
+            if self.path:
+                with open(self.path, "w", encoding="utf-8") as file:
+                    json.dump(self.found, file)
+
+    def of(self, commands):
+        return [self.found[" ".join(c)] for c in commands if " ".join(c) in self.found]
+
+
+def fastest(found):
+    """Of those that ran; else the first that did not, or nothing."""
+    return min(found, key=lambda f: f.get("step_ms", float("inf")), default={"error": "not run"})
+
+
+def row_of(case, precision, ours, eager, compiled):
+    model, batch, _, _ = case
+    mine, missed = fastest(ours), 0
+    row = {"model": model, "batch": batch, "precision": precision, "ours": {**mine, "settings": ours}, "peers": eager + compiled}
+    words = [f"{model} {precision}: {mine.get('step_ms', float('nan')):.2f} ms ({mine.get('error', 'ours')})"]
+    for name, peers, target in (("eager", eager, EAGER), ("compiled", compiled, COMPILED)):
+        theirs = fastest(peers)
+        if "step_ms" not in theirs or "step_ms" not in mine:
+            words.append(f"{name}: {theirs.get('error', 'not compared')}")
+            continue
+        row[name + "_ratio"] = mine["step_ms"] / theirs["step_ms"]
+        missed += row[name + "_ratio"] > target
+        words.append(f"{name} {theirs['step_ms']:.2f} ms: {row[name + '_ratio']:.2f} (target {target})")
+    print("; ".join(words), flush=True)
+    return row, missed
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--emulated", action="store_true")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--keep")
     parser.add_argument("--python", default="python3")
     parser.add_argument("--harness", default="build/bin/harness")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
-    steps, rows, missed = 10 if args.quick else 30, [], 0
-    for model, batch, options, precisions, images in CASES:
-        for precision, against in precisions.items():
-            mine = ours(args.harness, model, batch, options, precision, images, steps, args.quick)
-            for other in against:
-                found = peers(args.python, model, batch, other, images, steps, args.quick)
-                row = {"model": model, "batch": batch, "precision": precision, "peer_precision": other, "ours": mine,
-                       "peers": found}
-                words = [f"{model} {precision}: {mine.get('step_ms', float('nan')):.2f} ms ({mine.get('error', 'ours')})"]
-                for name, compiled, target in (("eager", False, EAGER), ("compiled", True, COMPILED)):
-                    theirs = best(found, compiled)
-                    if theirs is None or "step_ms" not in mine:
-                        words.append(f"{name} {other}: not measured")
-                        continue
-                    row[name + "_ratio"] = mine["step_ms"] / theirs
-                    missed += row[name + "_ratio"] > target
-                    words.append(f"{name} {other} {theirs:.2f} ms: {row[name + '_ratio']:.2f} (target {target})")
-                print("; ".join(words), flush=True)
-                rows.append(row)
+    steps = 10 if args.quick or args.emulated else 30
+    cases = [(case, precision) for case in (EMULATED_CASES if args.emulated else CASES) for precision in PRECISIONS]
+    measured, rows, missed = Measured(args.keep, args.seconds), [], 0
+    for case, precision in cases:
+        measured.take(our_commands(args, case, precision, steps), ours_once, OURS_LIMIT)
+        measured.take(peer_commands(args, case, precision, steps, False), peer_once, EAGER_LIMIT)
+    for case, precision in cases:
+        if not args.quick:
+            measured.take(peer_commands(args, case, precision, steps, True), peer_once, COMPILED_LIMIT)
+    for case, precision in cases:
+        row, misses = row_of(case, precision, measured.of(our_commands(args, case, precision, steps)),
+                             measured.of(peer_commands(args, case, precision, steps, False)),
+                             measured.of(peer_commands(args, case, precision, steps, True)))
+        rows.append(row)
+        missed += misses
     with open(args.out, "w", encoding="utf-8") as file:
         json.dump({"schema_version": 1, "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "cases": rows}, file,
                   indent=1)
     print(f"{missed} of the ratios miss their targets; all of it: {args.out}")
+    if measured.left:
+        print(f"{measured.left} commands did not fit into the time: call again with the same --keep")
+    return 0 if all("step_ms" in row["ours"] for row in rows) or measured.left else 1
 
 
 if __name__ == "__main__":

@@ -76,13 +76,56 @@ def gradients_that_travel_as_factors_come_out_as_on_the_cpu(options):
 def the_ledger_is_that_of_the_cpu_and_of_the_virtual_device(mode, ranks):
     needs_gpu()
     words = [*TRAINING, "--mode", mode, "--gpus", ranks, "--policy", "ps=sync,ring=ddp"]
-    on_gpu = run("--device", "cuda", "--share-gpu", *words)
+    on_gpu = run("--device", "cuda", "--share-gpu", "--prefetch", "off", *words)
     on_cpu = run("--device", "cpu", *words)
-    virtual = run("--device", "sim:v100-pcie-32g", *[word for word in words if word not in ("--data", "wine")])
+    virtual = run("--device", "sim:v100-pcie-32g", "--prefetch", "off", *[word for word in words if word not in ("--data", "wine")])
     expect_equal(on_gpu.code, 0, "exit code", on_gpu)
     expect(len(classes(on_cpu)) >= 8 and max(classes(on_cpu).values()) > 0, "the ledger is empty", on_cpu)
     expect_equal(classes(on_gpu), classes(on_cpu), "logical bytes beside the CPU's")
     expect_equal(classes(on_gpu), classes(virtual), "logical bytes beside the virtual device's")
+
+
+@cases([("none", "none", 1, "ps=sync"), ("ring", "ring", 2, "ring=ddp"), ("ps", "ps", 2, "ps=sync"), ("dp", "ps", 2, "ps=dp")])
+def a_batch_that_is_copied_ahead_is_in_the_ledger(mode, ranks, policy):
+    needs_gpu()
+    words = ["--model", "wine_mlp", "--batch", 16, "--steps", 4, "--warmup", 2, "--json", "-", "--quiet", "--eval-every", -1, "--mode",
+             mode, "--gpus", ranks, "--policy", policy]
+    on_gpu = run("--device", "cuda", "--share-gpu", "--data", "wine", *words)
+    without = run("--device", "cuda", "--share-gpu", "--data", "wine", "--prefetch", "off", *words)
+    virtual = run("--device", "sim:v100-pcie-32g", *words)
+    planned = run("--device", "cuda", "--share-gpu", "--data", "wine", "--plan", *words)
+    for result in (on_gpu, without, virtual, planned):
+        expect_equal(result.code, 0, "exit code", result)
+    expect_equal(classes(on_gpu), classes(virtual), "logical bytes beside the virtual device's")
+    expect_equal(classes(on_gpu), classes(planned), "logical bytes beside the plan's")
+    loads = range(1 if policy == "ps=dp" else ranks)  # under dp the first loads for all
+    twice = {key: 2 * held if key[2] == "batch" and key[1] in loads else held for key, held in classes(without).items()}
+    expect_equal(classes(on_gpu), twice, "logical bytes beside those without")
+
+
+AHEAD = [("a linear model", ["--model", "wine_mlp", "--data", "wine", "--batch", "16"]),
+         ("an epoch's last batch is smaller", ["--model", "wine_mlp", "--data", "wine", "--batch", "50"]),
+         ("two micro-batches", ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--accumulate", "2"]),
+         ("recorded passes", ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--cuda-graph"]),
+         ("evaluations between steps", ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--eval-every", "3"]),
+         ("rows with targets are listed", ["--model", "bert", "--head", "mlm", "--sequence", "8", "--layers", "1", "--hidden", "32",
+                                           "--heads", "2", "--vocabulary", "100", "--batch", "2"])]
+
+
+@cases(AHEAD)
+def batches_that_are_copied_ahead_train_as_those_that_are_not(words):
+    needs_gpu()
+    words = ["--mode", "none", "--device", "cuda", "--steps", "10", "--warmup", "0", "--quiet", "--json", "-", *words]
+    hashes = {}
+    for name, more, env in [("off", ["--prefetch", "off"], {})] + [(order, [], {"EMULATED_ORDER": order} if order else {})
+                                                                   for order in ("", "late", "early") if EMULATED or not order]:
+        result = run(*words, *more, env=env)
+        expect_equal(result.code, 0, "exit code", result)
+        job = result.json()["jobs"][0]
+        hashes[name] = job["parameter_hash"]
+        measured = [ns is not None for ns in job["ranks"][0]["batch_copy_ns"]]
+        expect_equal(set(measured), {name != "off"}, "whether copies are measured", result)
+    expect_equal(len(set(hashes.values())), 1, f"different parameters: {hashes}")
 
 
 @cases([("a linear model", "wine_mlp", 16, ["--data", "wine"]), ("convolutions", "lenet", 4, [])])
@@ -137,16 +180,6 @@ def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
     expect(all(abs(a - b) <= limit * abs(a) for a, b in zip(*losses)), "other losses", *losses)
 
 
-@test
-def bfloat16_meets_tensor_cores_in_cudnn():
-    needs_gpu()
-    result = run(*CONVOLUTIONS, "--device", "cuda", "--bf16", "--log-level", "debug", env={"EMULATED_CUDNN": "1"})
-    expect_equal(result.code, 0, "exit code", result)
-    for kind in ("conv2d_forward", "conv2d_backward_data", "conv2d_backward_weights"):
-        said = [line for line in result.err.splitlines() if f"{kind} in bfloat16" in line and "(tensor cores," in line]
-        expect(said, f"{kind} by tensor cores", result)
-
-
 TRANSFORMER = ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32", "--heads", "2",
                "--vocabulary", "100"]
 
@@ -164,6 +197,16 @@ def gradients_of_biases_beside_the_weights_train_as_sums_of_their_own(words):
             expect("the bias's gradient " + said in result.err, f"no bias's gradient {said}", result)
         losses.append(result.jobs()["none"]["ranks"][0]["losses"])
     expect(all(abs(a - b) <= (1e-3 if "--bf16" in words else 1e-5) * abs(a) for a, b in zip(*losses)), "other losses", *losses)
+
+
+@test
+def bfloat16_meets_tensor_cores_in_cudnn():
+    needs_gpu()
+    result = run(*CONVOLUTIONS, "--device", "cuda", "--bf16", "--log-level", "debug", env={"EMULATED_CUDNN": "1"})
+    expect_equal(result.code, 0, "exit code", result)
+    for kind in ("conv2d_forward", "conv2d_backward_data", "conv2d_backward_weights"):
+        said = [line for line in result.err.splitlines() if f"{kind} in bfloat16" in line and "(tensor cores," in line]
+        expect(said, f"{kind} by tensor cores", result)
 
 
 @cases([("as many as there are", 1), ("two or more", 2)])
@@ -261,6 +304,16 @@ def recorded_passes_between_buckets_follow_pytorch(name, policy, options):
 def recorded_passes_of_replicas_follow_pytorch(name, payload):
     needs_gpu()
     verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", payload, "--cuda-graph")
+
+
+# Their parameters are new in every step, and so are the copies that products read.
+@cases([(payload, payload) for payload in ("zmq", "p2p")])
+def recorded_passes_of_replicas_in_bfloat16_compute_what_launched_ones_do(payload):
+    needs_gpu()
+    words = ["verify", "--device", "cuda", "--bf16", "--mode", "ps", "--policy", "ps=dp", "--payload", payload, golden("wine_mlp_w2")]
+    lines = [run(*words, *more).out for more in ([], ["--cuda-graph"])]
+    expect(lines[0].startswith("agrees"), "the trajectory is not PyTorch's", *lines)
+    expect_equal(lines[1], lines[0], "with recorded passes")
 
 
 @cases([("a server", "ps", "ps=sync", "waits for it, in the middle of the forward pass"),

@@ -24,6 +24,27 @@ def dataparallel_follows_pytorch(name, payload):
     verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", *payload.split())
 
 
+@cases([(f"{payload}{options}", [payload, *options.split()]) for payload in PAYLOADS for options in ("", " --dp-loss replica")])
+def dataparallel_in_bfloat16_follows_pytorch(payload):
+    needs_gpu()
+    verify("wine_mlp_w2", "--mode", "ps", "--policy", "ps=dp", "--bf16", "--payload", *payload)
+
+
+@cases([("as in PyTorch", []), ("lean", ["--dp-lifetimes", "lean"]), ("the replicas' losses", ["--dp-loss", "replica"])])
+def the_ledger_of_dataparallel_in_bfloat16_is_the_virtual_devices_and_the_plans(options):
+    needs_gpu()
+    words = ["--policy", "ps=dp", "--eval-every", -1, *options]
+    wide, narrow = on_gpu(*words), on_gpu(*words, "--bf16")
+    expect_equal(classes(narrow), classes(train("--device", "sim:dgx-h100", "--bf16", *words)), "logical bytes beside the virtual device's")
+    planned = train("--device", "cuda", "--share-gpu", "--bf16", "--plan", *words)
+    expect_equal(classes(narrow), classes(planned), "logical bytes beside the plan's")
+    for rank in (0, 1):
+        was, is_now = (classes(result)["ps", rank, "activations"] for result in (wide, narrow))
+        expect(0.5 <= is_now / was < 0.55, f"activations of {was} bytes take {is_now} on rank {rank}")
+    for phase in narrow.json()["jobs"][0]["dataparallel_memory"]["phases"]:
+        expect_equal(phase["difference_bytes"], phase["formula_bytes"], f"{phase['phase']}: {phase['formula']}")
+
+
 @cases([(options, options) for options in ("ps=sync --servers 2", "ps=ssp --staleness 0 --payload zmq",
                                            "ps=sync --servers 2 --divide before --partition-bytes 512",
                                            "ps=sync --server-optimizer off",
@@ -108,9 +129,9 @@ def the_ledger_is_the_cpus_and_the_virtual_devices(options):
     needs_gpu()
     options, peers = options.replace(" --payload p2p", ""), "--payload p2p" in options  # it is the ledger of all payloads
     words = ["--policy", *options.split(), "--eval-every", -1]  # the virtual device evaluates nothing
-    found = classes(on_gpu(*words, *(["--payload", "p2p"] if peers else [])))
+    found = classes(on_gpu(*words, "--prefetch", "off", *(["--payload", "p2p"] if peers else [])))
     for device in ("cpu", "sim:v100-pcie-32g"):
-        expected = classes(train("--device", device, *words))
+        expected = classes(train("--device", device, "--prefetch", "off", *words))
         expect(len(expected) >= 8 and max(expected.values()) > 0, f"the ledger of {device} is empty")
         expect_equal(found, expected, f"logical bytes on cuda beside {device}")
 

@@ -1,14 +1,99 @@
-#!/bin/sh
-# The stages of run.sh fit into 8 minutes, and all that were asked for are there.
-found=$(bash "$(dirname "$0")/run.sh" --list)
-sum=$(printf '%s\n' "$found" | awk '$1 != "sum" { sum += $2 } END { print sum }')
-echo "1..2"
-if [ "$sum" -le 480 ]; then echo "ok 1 - the limits of all stages add up to 8 minutes at most"
-else echo "not ok 1 - the limits of all stages add up to $sum s, allowed are 480"; fi
-missing=
-for name in build float32 tf32 bf16 golden ledger killed memcheck; do
-    printf '%s\n' "$found" | grep -q "^$name " || missing="$missing $name"
+#!/bin/bash
+# What run.sh does around its stages, with programs that only say that they were called in place of the real ones: all
+# stages are there and fit into 8 minutes, each command is found, a stage that fails says so and keeps no other from
+# running, and what came of it is written down.
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+number=0 failed=0
+echo "1..9"
+check() { # name, then a command that must succeed
+    local name=$1; shift
+    number=$((number + 1))
+    if "$@" >"$work/why" 2>&1; then echo "ok $number - $name"; return; fi
+    echo "not ok $number - $name"
+    { cat "$work/why"; tail -n 60 "$work/out"; } | sed 's/^/# /'
+    failed=1
+}
+
+# ---- a repository of stand-ins -----------------------------------------------------------------
+
+mkdir -p "$work/repo/tests/gpu" "$work/repo/tests/support" "$work/build/bin" "$work/build/tests" "$work/bin" "$work/results"
+cp "$root"/tests/gpu/run.sh "$root"/tests/gpu/record.py "$work/repo/tests/gpu/"
+run="$work/repo/tests/gpu/run.sh"
+stand_in() { # file, then what it does behind noting its call
+    local file=$1; shift
+    { echo '#!/bin/sh'; echo "echo \"\$(basename \"\$0\") \$*\" >>'$work/calls'"; printf '%s\n' "$@"; } >"$file"
+    chmod +x "$file"
+}
+for name in operations operations_tf32 operations_bf16 semantics optimizers syncbatchnorm device powersgd; do
+    stand_in "$work/build/tests/test_cuda_$name" 'echo "ok 1 - it was called"'
 done
-if [ -z "$missing" ]; then echo "ok 2 - every stage is there"
-else echo "not ok 2 - missing:$missing"; fi
-[ "$sum" -le 480 ] && [ -z "$missing" ]
+stand_in "$work/build/tests/bench_cuda" 'echo "{}"'
+stand_in "$work/build/bin/bench_ops" 'echo operations'
+# shellcheck disable=SC2016
+stand_in "$work/build/bin/harness" 'case $1 in doctor) echo "device cuda            usable"; echo "GPU 0                  Test GPU, 1 GiB" ;;' \
+    '*) while [ $# -gt 1 ]; do case $1 in --json | --out) echo "{}" >"$2" ;; esac; shift; done ;; esac'
+stand_in "$work/bin/compute-sanitizer" 'while [ "$1" != "${1#--}" ]; do shift 2; done; exec "$@"'
+stand_in "$work/bin/cmake" ''
+# Tests are called and not run; the other scripts leave their file, record.py is the real one.
+# shellcheck disable=SC2016
+stand_in "$work/bin/python" 'for word in "$@"; do case $out in --out) touch "$word" ;; esac; out=$word; done' \
+    'case "$*" in *tests/gpu/test_cuda_*) echo "ok 1 - $*" ;; *record.py*) exec python3 "$@" ;; esac'
+call() { # words of run.sh
+    PATH="$work/bin:$PATH" bash "$run" --python python --build "$work/build" --out "$work/results" --commit abc123 "$@" >"$work/out" 2>&1
+    code=$?
+}
+record() { # a Python expression over the newest record, r, and its rows by stage, s
+    python3 -c "import glob, json, sys
+r = json.load(open(sorted(glob.glob('$work/results/checks-*.json'))[-1]))
+s = {row['stage']: row for row in r['stages']}
+sys.exit(0 if ($1) else repr(r))"
+}
+
+# ---- checks ------------------------------------------------------------------------------------
+
+list=$(bash "$run" --list)
+check "the limits of all stages add up to 8 minutes at most" \
+    [ "$(printf '%s\n' "$list" | awk 'NF == 2 && $1 != "sum" { sum += $2 } END { print sum }')" -le 480 ]
+check "those of --speed fit into ten minutes each" \
+    [ "$(printf '%s\n' "$list" | awk '/--speed/ && $2 > 570' | wc -l)" -eq 0 ]
+
+call --speed # 18 stages
+every='build float32 tf32 bf16 kernels golden ledger engines ps killed memcheck racecheck bandwidth step calibrate profile predict speed'
+all_ran() { # each once, and all that they call
+    local name
+    for name in $every; do grep -q "^ok  *$name " "$work/out" || { echo "$name did not run"; return 1; }; done
+    [ $code -eq 0 ] || { echo "exit code $code"; return 1; }
+    for name in operations operations_tf32 operations_bf16 semantics optimizers syncbatchnorm device powersgd; do
+        grep -q "^test_cuda_$name" "$work/calls" || { echo "test_cuda_$name was not called"; return 1; }
+    done
+    [ "$(grep -c '^bench_ops resnet50 --batch 64 --device cuda --precision' "$work/calls")" -eq 3 ]
+}
+check "every stage runs what belongs to it" all_ran
+check "results are there, and name the commit" record "r['commit'] == 'abc123' and len(s) == 18 and s['float32']['tests']['passed'] == 1 and s['golden']['tests']['passed'] == 6"
+files() { local name; for name in checks bandwidth step profile operations predictions speed; do ls "$work/results/$name-Test-GPU"-*; done; }
+check "a file for each measurement" files
+
+stand_in "$work/build/tests/test_cuda_operations_tf32" 'echo "not ok 1 - a product"; echo "# 1 instead of 2"; exit 1'
+stand_in "$work/build/tests/bench_cuda" 'sleep 60'
+rm "$work"/results/*
+sed -i 's/bandwidth:5/bandwidth:1/' "$run"
+call # 16 stages
+others_ran() {
+    [ $code -eq 1 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 14 ] && grep -q '^FAILED   tf32: exit code 1 ' "$work/out" &&
+        grep -q '1 instead of 2' "$work/out" && grep -q 'alone: .*--only tf32' "$work/out" && grep -q 'bandwidth: exit code 124, out of time' "$work/out"
+}
+check "a stage that fails or hangs says what to look at, and the others run" others_ran
+check "a failure is written down" record "s['tf32']['exit_code'] == 1 and s['tf32']['tests']['failed'] == 1 and s['bandwidth']['exit_code'] == 124"
+
+stand_in "$work/build/tests/test_cuda_operations_tf32" 'echo "ok 1 - a product"'
+: >"$work/calls"
+call --only step,tf32
+alone() { [ $code -eq 0 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 2 ] && ! grep -q cmake "$work/calls"; }
+check "stages that are named run alone, and nothing is built" alone
+sleep 1
+record_is_kept() { record "len(s) == 16 and s['tf32']['exit_code'] == 0 and s['bandwidth']['exit_code'] == 124"; }
+check "what was recorded before stays" record_is_kept
+exit $failed

@@ -2,7 +2,7 @@
 table: @cases(rows) calls the function once a row, and each row is a test of its own. @long_test and
 @long_cases(rows) mark those that take too long for `make check`.
 
-    python3 test_x.py [--long] [WORDS]    only the tests whose names hold the words
+    python3 test_x.py [--long] [--part I/N] [WORDS]    only the tests whose names hold the words; every N-th of them
 """
 import sys
 import time
@@ -65,8 +65,12 @@ def _run(name, function, arguments):
 
 def main():
     long = "--long" in sys.argv
-    words = " ".join(word for word in sys.argv[1:] if word != "--long")
-    chosen = [t for t in (_long_tests if long else _tests) if words in t[0]]
+    words, part, parts = [word for word in sys.argv[1:] if word != "--long"], 1, 1
+    if "--part" in words:
+        at = words.index("--part")
+        part, parts = (int(number) for number in words[at + 1].split("/"))
+        del words[at:at + 2]
+    chosen = [t for t in (_long_tests if long else _tests) if " ".join(words) in t[0]][part - 1::parts]
     failed = 0
     print(f"1..{len(chosen)}", flush=True)
     for number, (name, function, arguments) in enumerate(chosen, 1):

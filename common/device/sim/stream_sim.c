@@ -99,7 +99,9 @@ static status copy(sim_stream *s, sim_route *route, dtype type, int64_t count)
     if (!d->synchronous)
         return sim_stream_push(
             s, (sim_command){.kind = COMMAND_COPY, .enqueued = at, .value = bytes, .object = route});
-    work(s, route->latency + sim_duration((double)bytes, d->copy_rate));
+    sim_time duration = route->latency + sim_duration((double)bytes, d->copy_rate);
+    if (d->hides_launches && s->base.role == DEVICE_STREAM_COPY) s->at = sim_later(s->at, at) + duration;
+    else work(s, duration);
     return STATUS_OK;
 }
 
@@ -153,6 +155,10 @@ status sim_wait(device_stream *base, device_fence *fence, uint64_t value)
     sim_device *d = device_of(s);
     sim_fence *f = (sim_fence *)fence;
     if (s->failed) return sim_device_failed(d);
+    if (d->synchronous && s->base.role == DEVICE_STREAM_COPY && sim_fence_time(f, value) != SIM_NEVER) {
+        s->at = sim_later(s->at, sim_fence_time(f, value)); /* no work of the host's is in it */
+        return STATUS_OK;
+    }
     if (d->synchronous) {
         status rc = block_for(d, f, value);
         while (rc == STATUS_AGAIN && sim_fiber_runs(sim_actor_of(d))) {

@@ -96,6 +96,7 @@ static status nccl_open(const collective_config *config, collective_world **out)
         rc = w->module->open(w->stream, config->bootstrap, config->rank, config->world, config->share_gpu, &w->comm);
     if (rc == STATUS_OK) rc = settle(w, w->comm, "the start");
     if (rc != STATUS_OK) {
+        if (w->comm) w->module->abort(w->comm); /* one that has not started cannot be destroyed */
         nccl_close(&w->base);
         return rc;
     }
@@ -127,7 +128,9 @@ static status open_comm(nccl_world *w, nccl_group *g, const int *ranks, int coun
         return STATUS_OK;
     }
     TRY(w->module->split(w->comm, ranks[0], g->base.rank, &g->comm));
-    return settle(w, g->comm, "ncclCommSplit");
+    status rc = settle(w, g->comm, "ncclCommSplit");
+    if (rc != STATUS_OK) w->module->abort(g->comm);
+    return rc;
 }
 
 static status nccl_group_open(collective_world *world, const char *name, const int *ranks, int count,

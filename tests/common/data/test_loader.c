@@ -133,6 +133,28 @@ static void all_buffers_but_one_may_be_on_loan(void **state)
     }
 }
 
+static void a_batch_is_ready_when_it_is_made_and_next_in_turn(void **state)
+{
+    (void)state;
+    fake f = {.failing = 2, .slow = 1};
+    batch_source *source = open_loader(&f, 1, 0);
+    while (f.made < 1 || !batch_source_ready(source, 0)) clock_sleep_ns(NS_PER_MS / 10);
+    assert_false(batch_source_ready(source, 1)); /* it is being made, and is not next */
+    take_and_return(source, 0);
+    assert_false(batch_source_ready(source, 1));
+    f.released = true;
+    while (!batch_source_ready(source, 1)) clock_sleep_ns(NS_PER_MS / 10);
+    assert_false(batch_source_ready(source, 7));
+    take_and_return(source, 1);
+    while (f.made < 3) clock_sleep_ns(NS_PER_MS / 10);
+    assert_false(batch_source_ready(source, 2)); /* it has failed, and says so at its step */
+    batch_source_close(&source);
+    fake made_by_the_caller = NOTHING;
+    source = open_loader(&made_by_the_caller, 0, 0);
+    assert_false(batch_source_ready(source, 0));
+    batch_source_close(&source);
+}
+
 static void a_jump_gives_the_step_asked_for(void **state)
 {
     (void)state;
@@ -335,6 +357,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_come_in_order_whatever_the_number_of_threads),
         cmocka_unit_test(all_buffers_but_one_may_be_on_loan),
+        cmocka_unit_test(a_batch_is_ready_when_it_is_made_and_next_in_turn),
         cmocka_unit_test(a_jump_gives_the_step_asked_for),
         cmocka_unit_test(a_jump_leaves_what_is_on_loan_alone),
         cmocka_unit_test(a_jump_over_a_batch_in_the_making_discards_it),

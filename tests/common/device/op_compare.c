@@ -74,7 +74,8 @@ static bool multiplies(const op_desc *op)
 double op_tolerance_in(const op_desc *op, dtype type, device_precision precision)
 {
     double exact = op_tolerance(op, type);
-    if (precision == DEVICE_PRECISION_F32 || !multiplies(op)) return exact;
+    bool attends = precision == DEVICE_PRECISION_TF32 && op_class_of(op->kind) == OP_CLASS_ATTENTION;
+    if (precision == DEVICE_PRECISION_F32 || !(multiplies(op) || attends)) return exact;
     return exact + (precision == DEVICE_PRECISION_TF32 ? 8 * 0x1p-10 : 16 * 0x1p-9);
 }
 

@@ -36,7 +36,7 @@ struct emulated_product {
 
 struct emulated_preference {
     size_t workspace;
-    uint32_t alignment[4];
+    uint32_t alignment[4], schemes;
 };
 
 /* What a search was for; an algorithm's data. */
@@ -155,6 +155,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 {
     if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         return set(&preference->workspace, sizeof preference->workspace, value, size);
+    if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        return set(&preference->schemes, sizeof preference->schemes, value, size);
     return set(&preference->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], sizeof(uint32_t), value, size);
 }
 

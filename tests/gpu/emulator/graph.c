@@ -1,12 +1,8 @@
 /* Emulated graphs: lists of what was enqueued while a stream was captured. */
-#include <cuda_runtime_api.h>
+#include "tests/gpu/emulator/stream.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct emulated_stream {
-    struct emulated_graph *capture;
-};
 
 typedef struct node {
     void (*run)(void *context);
@@ -18,10 +14,34 @@ struct emulated_graph {
     int count, capacity;
 };
 
+/* Work that never waits, with a copy of its context behind it. */
+typedef struct plain_work {
+    void (*run)(void *context);
+    void *context;
+} plain_work;
+
+static bool run_plain(void *context)
+{
+    const plain_work *w = context;
+    w->run(w->context);
+    free(w->context);
+    return true;
+}
+
+static int keep_plain(cudaStream_t s, void (*run)(void *context), const void *context, size_t bytes)
+{
+    plain_work w = {run, malloc(bytes)};
+    if (!w.context) abort();
+    memcpy(w.context, context, bytes);
+    if (emulator_keep(s, run_plain, &w, sizeof w)) return 1;
+    free(w.context);
+    return 0;
+}
+
 int emulator_record(cudaStream_t s, void (*run)(void *context), const void *context, size_t bytes)
 {
     struct emulated_graph *g = s ? s->capture : NULL;
-    if (!g) return 0;
+    if (!g) return keep_plain(s, run, context, bytes);
     if (g->count == g->capacity) {
         g->capacity = 2 * g->capacity + 16;
         g->nodes = realloc(g->nodes, (size_t)g->capacity * sizeof *g->nodes);
@@ -66,10 +86,17 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     return cudaSuccess;
 }
 
+static bool run_graph(void *context)
+{
+    cudaGraphExec_t graph = *(cudaGraphExec_t *)context;
+    for (int i = 0; i < graph->count; i++) graph->nodes[i].run(graph->nodes[i].context);
+    return true;
+}
+
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s)
 {
     if (s->capture) return cudaErrorInvalidValue;
-    for (int i = 0; i < graph->count; i++) graph->nodes[i].run(graph->nodes[i].context);
+    if (!emulator_keep(s, run_graph, &graph, sizeof graph)) run_graph(&graph);
     return cudaSuccess;
 }
 

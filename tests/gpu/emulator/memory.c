@@ -3,6 +3,7 @@
  *
  * The range is a memfd, which other processes open as they would open an allocation of a GPU (IPC). */
 #include "tests/gpu/emulator/memory.h"
+#include "tests/gpu/emulator/stream.h"
 
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, MOST_BLOCKS = 65536, MOST_PEERS = 64 };
+enum { PAGE = 4096, MOST_BLOCKS = 65536, MOST_PEERS = 64, MOST_PINNED = 256 };
 
 typedef struct memory_block {
     size_t offset, bytes;
@@ -45,6 +46,7 @@ static struct {
     int block_count, open;
     size_t used; /* bytes of blocks in use */
     peer_block peers[MOST_PEERS];
+    peer_block pinned[MOST_PINNED]; /* memory of the host that was registered */
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- the range -------------------------------------------------------------------------------- */
@@ -150,6 +152,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 
 cudaError_t cudaFree(void *data)
 {
+    emulator_drain_all();
     pthread_mutex_lock(&gpu.lock);
     memory_block *b = find_block(data);
     if (b) {
@@ -189,16 +192,34 @@ cudaError_t cudaFreeHost(void *data)
     return cudaSuccess;
 }
 
+static peer_block *find_pinned(const void *data)
+{
+    const char *at = data;
+    for (int i = 0; i < MOST_PINNED; i++)
+        if (gpu.pinned[i].data && at >= gpu.pinned[i].data && at < gpu.pinned[i].data + gpu.pinned[i].bytes)
+            return &gpu.pinned[i];
+    return NULL;
+}
+
 cudaError_t cudaHostRegister(void *data, size_t bytes, unsigned flags)
 {
-    (void)data, (void)bytes, (void)flags;
-    return cudaSuccess;
+    (void)flags;
+    pthread_mutex_lock(&gpu.lock);
+    peer_block *free_one = NULL;
+    for (int i = 0; i < MOST_PINNED && !free_one; i++)
+        if (!gpu.pinned[i].data) free_one = &gpu.pinned[i];
+    if (free_one) *free_one = (peer_block){data, bytes};
+    pthread_mutex_unlock(&gpu.lock);
+    return free_one ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 cudaError_t cudaHostUnregister(void *data)
 {
-    (void)data;
-    return cudaSuccess;
+    pthread_mutex_lock(&gpu.lock);
+    peer_block *p = find_pinned(data);
+    if (p) *p = (peer_block){0};
+    pthread_mutex_unlock(&gpu.lock);
+    return p ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags)
@@ -210,7 +231,10 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags)
 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *data)
 {
-    out->type = emulator_owns(data) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+    pthread_mutex_lock(&gpu.lock);
+    bool pinned = find_pinned(data);
+    pthread_mutex_unlock(&gpu.lock);
+    out->type = emulator_owns(data) ? cudaMemoryTypeDevice : pinned ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
     return cudaSuccess;
 }
 
@@ -280,15 +304,6 @@ static size_t clear_pages(char *data, size_t bytes)
     return whole && fallocate(gpu.fd, mode, data - gpu.space, (off_t)whole) == 0 ? whole : 0;
 }
 
-cudaError_t cudaMemset(void *data, int value, size_t bytes)
-{
-    size_t cleared = value == 0 ? clear_pages(data, bytes) : 0;
-    emulator_open_memory();
-    memset((char *)data + cleared, value, bytes - cleared);
-    emulator_close_memory();
-    return cudaSuccess;
-}
-
 typedef struct fill {
     void *data;
     int value;
@@ -298,7 +313,10 @@ typedef struct fill {
 static void run_fill(void *context)
 {
     const fill *f = context;
-    cudaMemset(f->data, f->value, f->bytes);
+    size_t cleared = f->value == 0 ? clear_pages(f->data, f->bytes) : 0;
+    emulator_open_memory();
+    memset((char *)f->data + cleared, f->value, f->bytes - cleared);
+    emulator_close_memory();
 }
 
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s)

@@ -2,18 +2,17 @@
 #include "common/base/clock.h"
 #include "common/device/cuda/module/libraries.h"
 #include "tests/gpu/emulator/memory.h"
+#include "tests/gpu/emulator/stream.h"
 
 #include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct emulated_stream {
-    struct emulated_graph *capture; /* NULL: work runs at once */
-};
-
 struct emulated_event {
     int64_t at_ns;
+    cudaStream_t of; /* that keeps it: */
+    int kept;        /* so many times */
 };
 
 void emulator_fill_cudnn(cudnn_table *out);       /* cudnn.c */
@@ -61,6 +60,7 @@ const char *cudaGetErrorString(cudaError_t code)
 {
     switch (code) {
     case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
     case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorSystemDriverMismatch: return "system has unsupported display driver / cuda driver combination";
     case cudaErrorLaunchFailure: return "unspecified launch failure";
@@ -72,6 +72,7 @@ const char *cudaGetErrorName(cudaError_t code)
 {
     switch (code) {
     case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
     case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
     case cudaErrorSystemDriverMismatch: return "cudaErrorSystemDriverMismatch";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
@@ -111,11 +112,6 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
     return flags == 0 ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-cudaError_t cudaDeviceSynchronize(void)
-{
-    return cudaSuccess;
-}
-
 cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest)
 {
     *lowest = 0;
@@ -123,7 +119,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest)
     return cudaSuccess;
 }
 
-/* ---- streams and events: everything is done when it returns ----------------------------------- */
+/* ---- streams and events ----------------------------------------------------------------------- */
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
 {
@@ -139,6 +135,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
 
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
+    emulator_drain(s);
     free(s);
     return cudaSuccess;
 }
@@ -147,7 +144,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
  * are refused, too, since they would be of the record. */
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    return s->capture ? cudaErrorInvalidValue : state_of_gpu(true);
+    if (s->capture) return cudaErrorInvalidValue;
+    emulator_drain(s);
+    return state_of_gpu(true);
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *out)
@@ -168,10 +167,20 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
     return cudaSuccess;
 }
 
+static bool record(void *context)
+{
+    cudaEvent_t e = *(cudaEvent_t *)context;
+    e->at_ns = clock_now_ns();
+    e->kept--;
+    return true;
+}
+
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
     if (s && s->capture) return cudaErrorInvalidValue;
-    e->at_ns = clock_now_ns();
+    e->of = s;
+    e->kept++;
+    if (!emulator_keep(s, record, &e, sizeof e)) record(&e);
     return state_of_gpu(false);
 }
 
@@ -183,7 +192,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
-    (void)e;
+    if (e->kept > 0) emulator_drain(e->of);
     return cudaSuccess;
 }
 
@@ -195,20 +204,40 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 
 /* ---- the driver ------------------------------------------------------------------------------- */
 
+typedef struct value_at {
+    uint64_t *at;
+    uint64_t value;
+} value_at;
+
+static bool has_value(void *context)
+{
+    const value_at *v = context;
+    return (int64_t)(__atomic_load_n(v->at, __ATOMIC_ACQUIRE) - v->value) >= 0;
+}
+
+static bool write_value(void *context)
+{
+    const value_at *v = context;
+    __atomic_store_n(v->at, v->value, __ATOMIC_RELEASE);
+    return true;
+}
+
 CUresult cuStreamWaitValue64_v2(CUstream s, CUdeviceptr address, uint64_t value, unsigned flags)
 {
     (void)flags;
+    value_at v = {(uint64_t *)(uintptr_t)address, value};
     if (s->capture) return CUDA_ERROR_NOT_SUPPORTED;
-    uint64_t *at = (uint64_t *)(uintptr_t)address;
-    while ((int64_t)(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0) sched_yield();
+    if (emulator_keep(s, has_value, &v, sizeof v)) return CUDA_SUCCESS;
+    while (!has_value(&v)) sched_yield();
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamWriteValue64_v2(CUstream s, CUdeviceptr address, uint64_t value, unsigned flags)
 {
     (void)flags;
+    value_at v = {(uint64_t *)(uintptr_t)address, value};
     if (s->capture) return CUDA_ERROR_NOT_SUPPORTED;
-    __atomic_store_n((uint64_t *)(uintptr_t)address, value, __ATOMIC_RELEASE);
+    if (!emulator_keep(s, write_value, &v, sizeof v)) write_value(&v);
     return CUDA_SUCCESS;
 }
 

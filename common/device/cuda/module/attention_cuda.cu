@@ -165,6 +165,7 @@ template <int WIDTH> __global__ void key_gradient(attention_gradient g, float *d
             ps[row][i] = s.p;
         }
         __syncthreads();
+#pragma unroll
         for (int c = 0; c < size::OWN; c++)
             for (int i = 0; i < size::TILE; i++) {
                 own_k[c] = fmaf(ds[row][i], qs[i][lane + c * LANES], own_k[c]);
@@ -174,6 +175,7 @@ template <int WIDTH> __global__ void key_gradient(attention_gradient g, float *d
     }
     if (key >= a.sequence) return;
     int64_t at = ((int64_t)blockIdx.z * a.sequence + key) * a.stride + (int64_t)blockIdx.y * a.width;
+#pragma unroll
     for (int c = 0; c < size::OWN; c++) {
         if (lane + c * LANES >= a.width) continue;
         dk[at + lane + c * LANES] = g.scale * own_k[c];
@@ -212,9 +214,16 @@ template <int WIDTH> static status forward_wide(const cuda_kernel *k, cudaStream
                   (const float *)o[ATT_FWD_V], (float *)o[ATT_FWD_OUT], (float *)o[ATT_FWD_LSE]);
 }
 
+static bool multiplies_tf32(const cuda_kernel *k)
+{
+    return cuda_device_of(k)->base.config.precision == DEVICE_PRECISION_TF32 &&
+           k->base.op.u.attention.width <= MOST_TF32_WIDTH;
+}
+
 static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {
     int64_t width = k->base.op.u.attention.width;
+    if (multiplies_tf32(k)) return cuda_attention_forward_tf32(k, s, o);
     if (width <= 32) return forward_wide<32>(k, s, o);
     return width <= 64 ? forward_wide<64>(k, s, o) : forward_wide<128>(k, s, o);
 }
@@ -233,6 +242,7 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
     const attention_attributes *a = &k->base.op.u.attention;
     float *delta = (float *)workspace;
     TRY(launch_delta<float>(k, s, o, delta));
+    if (multiplies_tf32(k)) return cuda_attention_backward_tf32(k, s, o, delta);
     attention_gradient g = {*a, 1.0f / sqrtf((float)a->width), (const float *)o[ATT_BWD_Q], (const float *)o[ATT_BWD_K],
                             (const float *)o[ATT_BWD_V], (const float *)o[ATT_BWD_DOUT],
                             (const float *)o[ATT_BWD_LSE], delta};

@@ -119,16 +119,19 @@ static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, dty
                  "cublasLtMatrixLayoutCreate");
 }
 
-/* Arenas are aligned to 64 bytes; what is said here is less than cuBLASLt takes for granted (256). */
+/* Arenas are aligned to 64 bytes; what is said here is less than cuBLASLt takes for granted (256). Where a product is cut
+ * along k its parts are added up in float32, never in the type of the result. */
 static cublasStatus_t set_preferences(const cublaslt_table *t, cublasLtMatmulPreference_t preference)
 {
     static const cublasLtMatmulPreferenceAttributes_t operands[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     size_t workspace = WORKSPACE_BYTES;
-    uint32_t alignment = ALIGNMENT_BYTES;
+    uint32_t alignment = ALIGNMENT_BYTES, schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasStatus_t code =
         t->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = t->preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
     for (int i = 0; i < 4 && code == CUBLAS_STATUS_SUCCESS; i++)
         code = t->preference_set(preference, operands[i], &alignment, sizeof alignment);
     return code;

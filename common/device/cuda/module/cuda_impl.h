@@ -22,7 +22,7 @@ typedef struct cuda_device {
     struct cudnn_chosen *chosen; /* cudnn_search.c's */
     cuda_staging *staging;
     int64_t allocated_bytes;    /* by device_allocate */
-    cudaStream_t anchor_stream; /* for streams' anchors alone */
+    cudaStream_t anchor_stream; /* nothing waits on it: for streams' anchors, clearing and timing */
     bool failing, failed;       /* atomic: the first failed fence has `failure`; it is there */
     error_record failure;
 } cuda_device;
@@ -84,6 +84,8 @@ status cuda_use(const cuda_device *d);
 /* memory_cuda.c */
 status cuda_staging_open(cuda_device *d);
 void cuda_staging_close(cuda_device *d);
+/* The bytes are zero when it returns. */
+status cuda_zero(const cuda_device *d, void *data, size_t bytes);
 status cuda_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void cuda_free(device *d, device_memory *memory);
 status cuda_pin(device *d, void *data, size_t bytes);

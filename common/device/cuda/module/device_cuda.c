@@ -107,6 +107,7 @@ static void describe(cuda_device *d, const struct cudaDeviceProp *p)
     d->base.info = (device_info){.name = "cuda",
                                  .compute_type = DTYPE_F32,
                                  .narrow = d->base.config.precision == DEVICE_PRECISION_BF16,
+                                 .copy_engine = true,
                                  .real = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "GPU %d, %.60s, %s%s%s%s", d->gpu,
              p->name, precision_names[d->base.config.precision], d->cudnn ? (d->base.config.benchmark ? ", cuDNN benchmarked" : ", cuDNN") : "",
@@ -132,6 +133,7 @@ static status check_gpu(const cuda_device *d, const struct cudaDeviceProp *p)
 static void cuda_close(device *base)
 {
     cuda_device *d = (cuda_device *)base;
+    if (d->libraries) cudaSetDevice(d->gpu);
     cudnn_close(d);
     cublaslt_close(d);
     cuda_staging_close(d);

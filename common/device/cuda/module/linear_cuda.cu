@@ -142,7 +142,8 @@ template <typename T, int PACK> struct slope_terms {
     }
     __device__ row_taken read(int64_t row, int64_t column) const
     {
-        return {take_pack<V>(kept + row * c + column), take_pack<V>(dy + row * c + column)};
+        int64_t i = row * c + column;
+        return {take_pack<V>(kept + i), take_pack<V>(dy + i)};
     }
     __device__ void add(nothing_kept, const row_taken &taken, int64_t row, int64_t column, float (*sums)[V]) const
     {

@@ -76,6 +76,14 @@ static status no_memory(cuda_device *d, size_t bytes)
                 text_format_bytes(ours, sizeof ours, (double)d->allocated_bytes));
 }
 
+/* Through a stream of its own, which alone is waited for: another rank of the process may have streams on this GPU that
+ * wait for this rank. */
+status cuda_zero(const cuda_device *d, void *data, size_t bytes)
+{
+    TRY(cuda_check(d, cudaMemsetAsync(data, 0, bytes, d->anchor_stream), "cudaMemsetAsync"));
+    return cuda_check(d, cudaStreamSynchronize(d->anchor_stream), "cudaMemsetAsync");
+}
+
 status cuda_allocate(device *base, device_memory_kind kind, size_t bytes, device_memory *out)
 {
     cuda_device *d = (cuda_device *)base;
@@ -94,9 +102,7 @@ status cuda_allocate(device *base, device_memory_kind kind, size_t bytes, device
         return STATUS_OK;
     }
     d->allocated_bytes += (int64_t)rounded;
-    TRY(cuda_check(d, cudaMemset(data, 0, rounded), "cudaMemset"));
-    /* Streams of ours do not wait for the default one. */
-    return cuda_check(d, cudaDeviceSynchronize(), "cudaMemset");
+    return cuda_zero(d, data, rounded);
 }
 
 void cuda_free(device *base, device_memory *memory)

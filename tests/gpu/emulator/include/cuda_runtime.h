@@ -53,10 +53,19 @@ static inline int __popc(unsigned bits)
     return __builtin_popcount(bits);
 }
 
+/* Blocks and threads as a GPU takes them (CUDA C++ Programming Guide, "Compute Capabilities"). */
+static inline bool emulator_can_launch(dim3 grid, dim3 block)
+{
+    uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    return grid.x >= 1 && grid.x <= 0x7fffffffu && grid.y >= 1 && grid.y <= 65535 && grid.z >= 1 && grid.z <= 65535 &&
+           threads >= 1 && threads <= 1024 && block.z <= 64;
+}
+
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...), Arguments... arguments)
 {
     const cudaLaunchConfig_t config_of = *config;
+    if (!emulator_can_launch(config->gridDim, config->blockDim)) return cudaErrorInvalidConfiguration;
     auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
     typedef decltype(body) body_type;
     auto launch = [=] {

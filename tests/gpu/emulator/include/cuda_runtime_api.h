@@ -16,6 +16,7 @@ typedef enum cudaError {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9,
     cudaErrorInsufficientDriver = 35,
     cudaErrorDeviceUninitialized = 201,
     cudaErrorNotReady = 600,
@@ -60,7 +61,6 @@ const char *cudaGetErrorName(cudaError_t code);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int gpu);
-cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest);
 
 cudaError_t cudaMalloc(void **out, size_t bytes);
@@ -75,7 +75,6 @@ cudaError_t cudaHostUnregister(void *data);
 cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags);
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *data);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
-cudaError_t cudaMemset(void *data, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s);
 

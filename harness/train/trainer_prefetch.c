@@ -1,0 +1,159 @@
+/* Batches are copied to the device ahead of their step (--prefetch): by a stream of their own into memory of their own,
+ * out of which the compute stream takes them when their step begins. A copy within the device costs a fiftieth of one
+ * over the bus, and whatever reads a batch (programs, recorded passes, engines, peers that have its memory open) finds
+ * every batch at the same address; with two buffers in turn each of them would need two of everything.
+ *
+ * One batch at a time is ahead. Two fences count batches: `copied` holds the compute stream back until the batch is
+ * there, `taken` holds the next copy back until it is no longer. Each is signalled by a call in front of the one that
+ * waits for it, all on the rank's thread, so streams that share one of the GPU's queues cannot block each other. */
+#include "harness/train/trainer_impl.h"
+
+#include "common/trace/trace.h"
+
+/* Marks on the copy stream, of two batches in turn: one is measured when the next may be under way. */
+static int mark_of(uint64_t number)
+{
+    return (int)(number % 2) * 2;
+}
+
+static bool is_real(const trainer *t)
+{
+    return device_get_info(t->device)->real;
+}
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+/* The memory is the rank's from the first step to the last, whatever is ahead when. */
+status trainer_prefetch_open(trainer *t)
+{
+    trainer_prefetch *p = &t->prefetch;
+    bool loads = trainer_loads(t) != TRAINER_LOADS_NOTHING;
+    if (!t->config.prefetch || !loads || !device_get_info(t->device)->copy_engine) return STATUS_OK;
+    TRY(trainer_open_tensors(t, DEVICE_MEMORY_PRIVATE, &p->tensors));
+    TRY(device_stream_open(t->device, DEVICE_STREAM_COPY, &p->stream));
+    TRY(device_fence_open(t->device, &p->copied));
+    TRY(device_fence_open(t->device, &p->taken));
+    int64_t bytes = trainer_batch_bytes(t, trainer_largest_batch(t));
+    ledger_acquire(&t->ledger, LEDGER_BATCH, bytes, bytes);
+    p->on = true;
+    return STATUS_OK;
+}
+
+/* Behind a failure the compute stream may never come to take a batch: the copy is let go all the same. */
+void trainer_prefetch_close(trainer *t)
+{
+    trainer_prefetch *p = &t->prefetch;
+    if (p->taken && is_real(t)) device_fence_reach(p->taken, p->number);
+    error_record why; /* of what ended the job, if anything did */
+    error_copy(&why);
+    if (p->stream && is_real(t) && device_stream_synchronize(p->stream) != STATUS_OK) {
+        error_clear();
+        error_adopt(&why);
+    }
+    device_stream_close(&p->stream);
+    device_fence_close(&p->copied);
+    device_fence_close(&p->taken);
+    trainer_close_tensors(t, &p->tensors);
+}
+
+/* ---- copies ----------------------------------------------------------------------------------- */
+
+/* The loader gets its buffer back when the copy out of it has ended; devices without bytes read none. */
+static void give_back(trainer *t)
+{
+    trainer_prefetch *p = &t->prefetch;
+    if (!p->lent || (is_real(t) && !device_fence_reached(p->copied, p->number))) return;
+    batch_source_return(p->source, &p->batch);
+    p->lent = false;
+}
+
+static status give_back_now(trainer *t)
+{
+    trainer_prefetch *p = &t->prefetch;
+    if (p->lent && is_real(t)) TRY(device_stream_synchronize(p->stream));
+    give_back(t);
+    return STATUS_OK;
+}
+
+static status copy(trainer *t, int64_t step)
+{
+    trainer_prefetch *p = &t->prefetch;
+    TRY(batch_source_next(p->source, step, &p->batch));
+    p->lent = true;
+    p->step = step;
+    p->number++;
+    TRY(device_stream_wait(p->stream, p->taken, p->number - 1));
+    TRY(device_mark(p->stream, mark_of(p->number)));
+    TRY(trainer_copy_batch(t, p->stream, &p->batch, &p->tensors, &p->rows));
+    TRY(device_mark(p->stream, mark_of(p->number) + 1));
+    TRY(device_stream_signal(p->stream, p->copied, p->number));
+    p->ahead = true;
+    give_back(t);
+    return STATUS_OK;
+}
+
+/* After a jump: what is ahead is of another step. */
+static status drop(trainer *t)
+{
+    trainer_prefetch *p = &t->prefetch;
+    p->ahead = false;
+    return device_stream_signal(t->stream, p->taken, p->number);
+}
+
+status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bool last)
+{
+    trainer_prefetch *p = &t->prefetch;
+    if (p->ahead && (p->step != step || p->source != source)) TRY(drop(t));
+    if (!p->ahead) {
+        TRY(give_back_now(t));
+        p->source = source;
+        TRY(copy(t, step));
+    }
+    p->next = last ? -1 : step + 1;
+    t->batch = p->batch;
+    return STATUS_OK;
+}
+
+static status move(trainer *t, const device_memory *to, const device_memory *from, dtype type, int64_t count)
+{
+    return device_convert(t->stream, to->data, type, from->data, type, count, 1);
+}
+
+status trainer_prefetch_take(trainer *t)
+{
+    trainer_prefetch *p = &t->prefetch;
+    const trainer_tensors *to = &t->tensors, *from = &p->tensors;
+    int64_t targets = p->rows > 0 ? p->rows : p->batch.count * t->target_sample;
+    TRY(device_stream_wait(t->stream, p->copied, p->number));
+    TRY(move(t, &to->input, &from->input, t->input_type, p->batch.count * t->input_sample));
+    TRY(move(t, &to->target, &from->target, t->target_type, targets));
+    TRY(move(t, &to->index, &from->index, DTYPE_I32, p->rows));
+    trainer_hold_batch(t, p->batch.count);
+    t->row_count = p->rows;
+    p->ahead = false;
+    p->timed = p->number;
+    return device_stream_signal(t->stream, p->taken, p->number);
+}
+
+status trainer_prefetch_next(trainer *t)
+{
+    trainer_prefetch *p = &t->prefetch;
+    if (!p->on) return STATUS_OK;
+    give_back(t);
+    if (p->ahead || p->lent || p->next < 0 || !batch_source_ready(p->source, p->next)) return STATUS_OK;
+    return copy(t, p->next);
+}
+
+status trainer_prefetch_settle(trainer *t)
+{
+    return t->prefetch.on ? give_back_now(t) : STATUS_OK;
+}
+
+int64_t trainer_prefetch_time(const trainer *t)
+{
+    const trainer_prefetch *p = &t->prefetch;
+    int64_t begin = device_mark_ns(p->stream, mark_of(p->timed));
+    int64_t end = device_mark_ns(p->stream, mark_of(p->timed) + 1);
+    trace_async(t->config.trace, "batch to the device", TRACE_NO_INDEX, (int64_t)p->timed, begin, end);
+    return end - begin;
+}

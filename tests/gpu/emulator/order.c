@@ -1,0 +1,74 @@
+/* The order in which the work of emulated streams runs: stream.h. */
+#include "tests/gpu/emulator/stream.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum order { AT_ONCE, LATE, EARLY } order;
+
+static _Thread_local struct emulated_stream *keeping; /* streams of this thread that keep something */
+
+static order order_of_process(void)
+{
+    const char *order = getenv("EMULATED_ORDER");
+    if (!order) return AT_ONCE;
+    return strcmp(order, "early") == 0 ? EARLY : LATE;
+}
+
+bool emulator_keep(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes)
+{
+    if (!s || order_of_process() == AT_ONCE) return false;
+    emulated_work *w = malloc(sizeof *w + bytes);
+    if (!w) abort();
+    *w = (emulated_work){.run = run, .context = w + 1};
+    memcpy(w->context, context, bytes);
+    if (s->last) s->last->next = w;
+    else s->first = w;
+    s->last = w;
+    if (s->listed) return true;
+    s->listed = true;
+    s->next = keeping;
+    keeping = s;
+    return true;
+}
+
+static bool run_first(cudaStream_t s)
+{
+    emulated_work *w = s->first;
+    if (!w || !w->run(w->context)) return false;
+    s->first = w->next;
+    if (!s->first) s->last = NULL;
+    free(w);
+    return true;
+}
+
+/* Other streams go on: as far as they can, or by one piece of work. */
+static bool run_others(cudaStream_t s, bool far)
+{
+    bool any = false;
+    for (struct emulated_stream *other = keeping; other; other = other->next)
+        while (other != s && run_first(other)) {
+            any = true;
+            if (!far) return true;
+        }
+    return any;
+}
+
+void emulator_drain(cudaStream_t s)
+{
+    if (!s) return;
+    while (s->first) {
+        if (order_of_process() == EARLY) run_others(s, true);
+        if (!run_first(s) && !run_others(s, false)) sched_yield(); /* another thread will write what it waits for */
+    }
+    struct emulated_stream **at = &keeping;
+    while (*at && *at != s) at = &(*at)->next;
+    if (*at) *at = s->next;
+    s->listed = false;
+}
+
+void emulator_drain_all(void)
+{
+    while (keeping) emulator_drain(keeping);
+}
