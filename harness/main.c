@@ -5,6 +5,7 @@
 #include "harness/run/version.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -86,6 +87,7 @@ int main(int argc, char *argv[])
 {
     int exit_code = 0;
     keep_standard_streams();
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f is an error that has a name */
     status rc = dispatch(argc, argv, &exit_code);
     if (rc == STATUS_OK) return exit_code;
     if (error_message()[0]) log_error("%s", error_message());

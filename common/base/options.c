@@ -60,7 +60,11 @@ static status set_value(const option_binding *binding, const option *o, const ch
     case OPTION_BYTES:
         return text_parse_bytes(what, text, at);
     case OPTION_DURATION:
-        return text_parse_duration_ns(what, text, at);
+        TRY(text_parse_duration_ns(what, text, at));
+        if (*(int64_t *)at >= (int64_t)o->low) return STATUS_OK;
+        char least[32];
+        return fail(STATUS_USAGE, "%s: found '%s', allowed is at least %s", what, text,
+                    text_format_duration(least, sizeof least, o->low));
     }
     return fail(STATUS_INTERNAL, "%s has no type", what);
 }

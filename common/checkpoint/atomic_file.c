@@ -78,6 +78,7 @@ static status resolve(const atomic_file *f, char out[PATH_MAX])
 static status open_folder(atomic_file *f)
 {
     char path[PATH_MAX];
+    if (!*f->path) return fail(STATUS_CANNOT_CREATE, "found an empty name, allowed is that of a file");
     TRY(resolve(f, path));
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;

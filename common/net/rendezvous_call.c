@@ -49,17 +49,6 @@ static void add_up(store *s)
     }
 }
 
-void store_forget_blobs(store *s)
-{
-    for (int r = 0; r < s->world; r++) {
-        store_member *m = &s->members[r];
-        if (!m->called) continue;
-        zmq_msg_close(&m->blob);
-        m->called = false;
-    }
-    s->call.callers = 0;
-}
-
 static void complete(store *s)
 {
     const store_call *c = &s->call;

@@ -54,11 +54,12 @@ struct store {
     uint8_t *packet;       /* [RENDEZVOUS_PACKET_CAP] */
 };
 
-/* rendezvous_store.c */
+/* rendezvous_store_tell.c */
 /* The packet and, behind it, the blobs of `count` members from `first` on. */
 void store_send(store *s, const store_identity *to, const rendezvous_packet *packet, store_member *first,
                 int count);
 void store_fail(store *s, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void store_forget_blobs(store *s); /* of the call that is under way, which thereby ends */
 void store_lost(store *s, int rank);
 void store_ignore(store *s, const char *what);
 /* "rank 2 (HOST, process 71)". Returns `buffer`; 128 bytes are enough. */
@@ -71,6 +72,5 @@ void store_greet(store *s, const store_identity *from, const rendezvous_packet *
 void store_take_call(store *s, int rank, const rendezvous_packet *call, zmq_msg_t *blob);
 int64_t store_next_deadline(const store *s); /* CLOCK_NEVER: no call is under way */
 void store_check_deadline(store *s, int64_t now_ns);
-void store_forget_blobs(store *s);
 
 #endif

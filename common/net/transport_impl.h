@@ -101,7 +101,7 @@ status transport_defer(transport *t, int link, const message_header *header, con
 status transport_forward_due(transport *t);
 int64_t transport_next_due(const transport *t); /* CLOCK_NEVER: nothing is kept back */
 void transport_drop_deferred(transport *t, transport_link *l);
-/* The next message of any link whatever a pacer says (transport.c); of those kept back the first, once due. */
+/* The next message of any link whatever a pacer says (transport_take.c); of those kept back the first, once due. */
 status transport_take(transport *t, transport_message *out);
 status transport_take_due(transport *t, transport_message *out);
 status transport_open_held(transport *t);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Set by the build: the source tree's folder, and where `install` puts its files. */
@@ -207,6 +208,11 @@ status profile_file_open(const char *name, profile_file *out)
     json_error_t error;
     if (!out->name || !out->path) {
         rc = fail(STATUS_SYSTEM, "no memory for profile %s", name);
+        goto failed;
+    }
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        rc = profile_bad(out, "found a folder, allowed is a file");
         goto failed;
     }
     out->root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);

@@ -8,11 +8,15 @@ static const option option_list[] = {
     {.name = "divide", .type = OPTION_CHOICE, .offset = offsetof(shared_options, divide), .initial = "policy",
      .choices = divide_names, .help = "gradients by the number of ranks, before or after they are summed"},
     {.name = "stall-timeout", .argument = "TIME", .type = OPTION_DURATION,
-     .offset = offsetof(shared_options, stall_timeout_ns), .initial = "60s",
+     .offset = offsetof(shared_options, stall_timeout_ns), .initial = "60s", .low = 1e6,
      .help = "how long ranks wait for one of them within a step"},
     {.name = "link", .argument = "BANDWIDTH,LATENCY", .type = OPTION_TEXT, .offset = offsetof(shared_options, link),
      .help = "emulate a slower network between the ranks, as in 1GB/s,50us"},
     {.name = "slow", .argument = "RANK:FACTOR", .type = OPTION_TEXT, .offset = offsetof(shared_options, slow),
      .help = "stretch the computation of one rank"},
+    {.name = "graph-group-mb", .argument = "MIB", .type = OPTION_DOUBLE, .offset = offsetof(shared_options, graph_group_mib),
+     .initial = "25", .low = 0, .high = 1e6,
+     .help = "--cuda-graph with servers or on host memory: records are cut where so many MiB of parameters are waited for"
+             " or handed over together"},
 };
 const option_table shared_option_table = {"Synchronisation", option_list, sizeof option_list / sizeof option_list[0]};

@@ -7,6 +7,7 @@
 #include "harness/launch/bind.h"
 #include "harness/launch/environment.h"
 #include "harness/launch/launch.h"
+#include "harness/run/run_result.h"
 #include "ring/bench/bench.h"
 
 #include <stddef.h>
@@ -154,6 +155,7 @@ static status run_launcher(const bench_setup *s, char *const *words, int *exit_c
 {
     TRY(ring_bench_check(&s->ring, (int)s->options.gpus));
     TRY(check_started_right(s));
+    if (s->options.json) TRY(run_result_probe(s->options.json));
     launch_job job = {.name = "bench", .world = (int)s->options.gpus};
     launch_options options = launch_defaults();
     launch_outcome outcome;

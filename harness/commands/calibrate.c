@@ -7,7 +7,9 @@
 #include "harness/commands/calibrate_gpu.h"
 #include "harness/commands/output.h"
 #include "harness/launch/bind.h"
+#include "harness/run/run_result.h"
 #include "harness/sim/calibrate.h"
+#include "harness/sim/calibrate_program.h"
 
 #include <limits.h>
 #include <stddef.h>
@@ -86,10 +88,21 @@ static status run_all(const calibrate_options *o)
         snprintf(path, sizeof path, "%s", o->out);
     else
         TRY(calibration_path(path, sizeof path));
+    calibration_make_folders(path);
+    TRY(run_result_probe(path)); /* lest what takes so long be for nothing */
     TRY(calibrate(o->threads ? (int)o->threads : half > 0 ? half : 1, o->bind, &c));
     TRY(calibration_write(&c, path));
     show(&c, path, &out);
     return output_text(&out);
+}
+
+/* What is measured of a GPU has nothing to do with ranks' threads. */
+static status check_gpu_options(const option_binding *b)
+{
+    static const char *const names[] = {"threads", "bind"};
+    for (int i = 0; i < 2; i++)
+        if (options_given(b, names[i])) return fail(STATUS_USAGE, "option --%s: found device cuda, allowed is cpu", names[i]);
+    return STATUS_OK;
 }
 
 static status run_calibrate(int argc, char *argv[], int *exit_code)
@@ -104,6 +117,7 @@ static status run_calibrate(int argc, char *argv[], int *exit_code)
     if (rc == STATUS_OK) rc = options_parse(&binding, 1, argc, argv, words, &count);
     if (rc == STATUS_OK && count > 0)
         rc = fail(STATUS_USAGE, "found '%s', allowed are options; see --help", words[0]);
+    if (rc == STATUS_OK && options.device == CALIBRATE_CUDA) rc = check_gpu_options(&binding);
     if (rc == STATUS_OK) rc = options.device == CALIBRATE_CUDA ? calibrate_gpu_command(options.out) : run_all(&options);
     free(words);
     return rc;

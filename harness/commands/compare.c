@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_POLICIES = 16 };
+enum { MOST_POLICIES = 16, OWN_WORDS = 4 };
 static const char option_name[] = "--policies";
 
 typedef struct comparison_run {
@@ -94,22 +94,37 @@ static status run_one(run_config *config, run_plan *plan, int argc, char *const 
     return rc;
 }
 
-static status run_policy(comparison_run *c, const char *policy, json_t *runs, int *exit_code)
+/* The configuration of a policy's run, to be freed; the words are its command line. */
+static status configure(comparison_run *c, const char *policy, run_config **out)
 {
     const char *engine = "";
     TRY(engine_of_policy(policy, &engine));
-    int count = c->word_count;
-    char *const own[] = {(char *)"--mode", (char *)engine, (char *)"--policy", (char *)policy};
-    memcpy(c->words + count, own, sizeof own);
-    count += 4;
-    run_config *config = calloc(1, sizeof *config);
-    if (!config) return fail(STATUS_SYSTEM, "no memory for a configuration");
+    char *const own[OWN_WORDS] = {(char *)"--mode", (char *)engine, (char *)"--policy", (char *)policy};
+    memcpy(c->words + c->word_count, own, sizeof own);
+    *out = calloc(1, sizeof **out);
+    if (!*out) return fail(STATUS_SYSTEM, "no memory for a configuration");
+    TRY(run_config_init(*out));
+    TRY(run_config_parse(*out, c->word_count + OWN_WORDS - 2, c->words + 2));
+    c->json = (*out)->run.json;
+    return STATUS_OK;
+}
+
+/* Before anything runs: a wrong word in the last policy would throw away what the others took. */
+static status check_policy(comparison_run *c, const char *policy)
+{
+    run_config *config = NULL;
+    status rc = configure(c, policy, &config);
+    free(config);
+    return rc;
+}
+
+static status run_policy(comparison_run *c, const char *policy, json_t *runs, int *exit_code)
+{
+    run_config *config = NULL;
     run_plan plan = {0};
     json_t *result = NULL;
-    status rc = run_config_init(config);
-    if (rc == STATUS_OK) rc = run_config_parse(config, count - 2, c->words + 2);
-    if (rc == STATUS_OK) rc = run_one(config, &plan, count - 2, c->words, &result, exit_code);
-    c->json = config->run.json;
+    status rc = configure(c, policy, &config);
+    if (rc == STATUS_OK) rc = run_one(config, &plan, c->word_count + OWN_WORDS - 2, c->words, &result, exit_code);
     if (result && json_array_append_new(runs, result) != 0)
         rc = fail(STATUS_SYSTEM, "no memory for the results");
     run_plan_free(&plan);
@@ -132,6 +147,8 @@ static status run_compare(int argc, char *argv[], int *exit_code)
     comparison_run c = {0};
     json_t *runs = json_array();
     status rc = runs ? read_words(&c, argc, argv) : fail(STATUS_SYSTEM, "no memory for the results");
+    for (int i = 0; i < c.policy_count && rc == STATUS_OK; i++) rc = check_policy(&c, c.policies[i]);
+    if (rc == STATUS_OK && c.json) rc = run_result_probe(c.json);
     for (int i = 0; i < c.policy_count && rc == STATUS_OK && *exit_code == 0; i++)
         rc = run_policy(&c, c.policies[i], runs, exit_code);
     if (rc == STATUS_OK && json_array_size(runs) > 0) rc = finish(&c, runs);

@@ -215,10 +215,25 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
 
 /* ---- both -------------------------------------------------------------------------------------- */
 
+/* An option of an engine that takes no part would do nothing, and nobody would know. */
+static status refuse_unused_options(const run_config *c)
+{
+    char mode[16]; /* the first option of all */
+    for (int e = 0; e < ENGINE_COUNT; e++) {
+        const option_binding *b = &c->bindings[BINDING_COUNT - ENGINE_COUNT + e];
+        for (size_t i = 0; i < b->table->count && !run_config_uses(c, e); i++)
+            if (options_given(b, b->table->options[i].name))
+                return fail(STATUS_USAGE, "option --%s: found with --mode %s, allowed is --mode %s or both",
+                            b->table->options[i].name, options_format(&c->bindings[0], 0, mode, sizeof mode), engine_table[e]->name);
+    }
+    return STATUS_OK;
+}
+
 static status start(run_command *c, int argc, char *argv[], char *const *words, int *exit_code)
 {
     TRY(run_config_init(&c->config));
     TRY(run_config_parse(&c->config, argc, argv));
+    if (!launch_environment_is_rank()) TRY(refuse_unused_options(&c->config)); /* compare's are of several engines */
     log_set_level((log_level)c->config.run.log_level);
     if (c->config.run.plan) return report_the_plan(c);
     if (run_config_is_virtual(&c->config)) return run_virtual(c);

@@ -10,31 +10,6 @@
 
 enum { LABEL_WIDTH = 34, COLUMN_WIDTH = 18 };
 
-/* "phases.forward_ns.median_ns" of an object; NULL if there is none. */
-static const json_t *at_path(const json_t *object, const char *path)
-{
-    char key[64];
-    while (object && *path) {
-        size_t length = strcspn(path, ".");
-        snprintf(key, sizeof key, "%.*s", (int)length, path);
-        object = json_object_get(object, key);
-        path += length + (path[length] == '.');
-    }
-    return object;
-}
-
-double report_number_at(const json_t *object, const char *path)
-{
-    const json_t *value = at_path(object, path);
-    return json_is_number(value) ? json_number_value(value) : NAN;
-}
-
-const char *report_text_at(const json_t *object, const char *path)
-{
-    const char *text = json_string_value(at_path(object, path));
-    return text ? text : "";
-}
-
 /* How a figure is written. */
 typedef enum cell_format { CELL_TIME, CELL_PERCENT, CELL_RATE, CELL_BYTES, CELL_RATIO, CELL_LOSS, CELL_COUNT } cell_format;
 
@@ -101,7 +76,7 @@ static void comparison_rows(const json_t *result, text_buffer *out)
 {
     static const char *const keys[] = {"speedup", "efficiency_per_rank", "efficiency_per_core"};
     static const char *const labels[] = {"speed-up over none", "efficiency a rank", "efficiency a core"};
-    const json_t *rows = at_path(result, "comparison.against_none");
+    const json_t *rows = report_at(result, "comparison.against_none");
     if (json_array_size(rows) == 0) return;
     for (int k = 0; k < 3; k++) {
         text_append(out, "%-*s", LABEL_WIDTH, labels[k]);
@@ -134,7 +109,7 @@ static void header(const json_t *result, text_buffer *out)
 /* Where the machine has been calibrated. */
 static void prediction_rows(const json_t *jobs, text_buffer *out)
 {
-    if (!at_path(json_array_get(jobs, 0), "prediction")) return;
+    if (!report_at(json_array_get(jobs, 0), "prediction")) return;
     row_of_jobs(jobs, "  SIMULATED: predicted", CELL_TIME, "prediction.step_median_ns", out);
     row_of_jobs(jobs, "  a rank's own steps, median", CELL_TIME, "prediction.measured_ns", out);
     row_of_jobs(jobs, "  prediction / own steps - 1", CELL_PERCENT, "prediction.error", out);
@@ -248,7 +223,7 @@ static size_t alike(const json_t *ranks, size_t first)
 static void memory_table(const json_t *job, text_buffer *out)
 {
     const json_t *ranks = json_object_get(job, "ranks");
-    const json_t *classes = at_path(json_array_get(ranks, 0), "memory.classes");
+    const json_t *classes = report_at(json_array_get(ranks, 0), "memory.classes");
     memory_unit unit = unit_of(job);
     text_append(out, "\nMemory of %s (%s), %s: the ledger's logical bytes at the peak and after the last step\n",
                 report_text_at(job, "engine"), report_text_at(job, "policy"), unit.name);
@@ -292,7 +267,7 @@ static void memory_table(const json_t *job, text_buffer *out)
 static void prediction_note(const json_t *result, text_buffer *out)
 {
     const json_t *job = json_array_get(json_object_get(result, "jobs"), 0);
-    if (!json_is_true(at_path(job, "prediction.other_binding"))) return;
+    if (!json_is_true(report_at(job, "prediction.other_binding"))) return;
     bool bound = strcmp(report_text_at(job, "binding"), "none") != 0;
     text_append(out, "\nThe prediction is of ranks that are %sbound: calibrate anew with --bind %s.\n", bound ? "not " : "",
                 bound ? "core" : "none");

@@ -28,6 +28,9 @@ static status find_policy(const char *text, size_t length, int only_engine, cons
             const char *name = engine_table[e]->policies[i].name;
             if (known < MOST_POLICIES) names[known++] = name;
             if (!same(name, text, length)) continue;
+            if (policies[e])
+                return fail(STATUS_USAGE, "option --policy: found '%s' and '%s', allowed is one for each engine", policies[e],
+                            name);
             policies[e] = name;
             return STATUS_OK;
         }
@@ -51,13 +54,14 @@ static status parse_entry(const char *text, size_t length, const char *policies[
 
 status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT])
 {
-    for (int e = 0; e < ENGINE_COUNT; e++) policies[e] = engine_table[e]->policies[0].name;
-    while (text && *text) {
+    for (int e = 0; e < ENGINE_COUNT; e++) policies[e] = NULL;
+    while (text) {
         size_t length = strcspn(text, ",");
         TRY(parse_entry(text, length, policies));
-        text += length;
-        if (*text == ',') text++;
+        text = text[length] == ',' ? text + length + 1 : NULL;
     }
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        if (!policies[e]) policies[e] = engine_table[e]->policies[0].name;
     return STATUS_OK;
 }
 

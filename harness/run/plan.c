@@ -61,10 +61,12 @@ static void note_hardware(const run_config *c, run_plan *p)
     }
     int engine = c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING;
     int ranks = run_config_world(c, engine), threads = run_config_threads(c, engine), processors = c->processors;
-    static const char *const bound[] = {[BOUND_BY_NONE] = "", [BOUND_BY_HARNESS] = ", bound to cores", [BOUND_BY_STARTER] = ", bound by what started them"};
-    snprintf(p->hardware_note, sizeof p->hardware_note, "%d %s rank%s of %d thread%s %s %d processor%s%s%s", ranks,
-             c->run.device, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
-             ranks * threads > processors ? "share" : "on", processors, processors == 1 ? "" : "s", bound[c->bound],
+    char on[80] = ", bound by what started them"; /* a rank knows its own processors only */
+    if (c->bound != BOUND_BY_STARTER)
+        snprintf(on, sizeof on, " %s %d processor%s%s", ranks * threads > processors ? "share" : "on", processors,
+                 processors == 1 ? "" : "s", c->bound == BOUND_BY_HARNESS ? ", bound to cores" : "");
+    snprintf(p->hardware_note, sizeof p->hardware_note, "%d %s rank%s of %d thread%s%s%s", ranks, c->run.device,
+             ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s", on,
              p->alternate || c->run.mode != RUN_BOTH ? "" : "; memory does not hold all jobs: one after the other");
 }
 

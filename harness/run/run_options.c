@@ -6,6 +6,7 @@
 #include "common/device/host/host.h"
 #include "common/net/link.h"
 #include "common/sim/profile.h"
+#include "common/sync/straggler.h"
 #include "harness/launch/bind.h"
 
 #include <stddef.h>
@@ -40,7 +41,7 @@ static const option run_option_list[] = {
      .help = "cuda: before the first step, time cuDNN's deterministic algorithms and take the fastest: two runs may"
              " differ in bits"},
     {.name = "cuda-graph", .type = OPTION_FLAG, .offset = FIELD(cuda_graph),
-     .help = "cuda, mode none, ring with NCCL, ps=dp: record the passes of a step once and launch them as a whole"},
+     .help = "cuda: record the passes of a step once and launch them as a whole"},
     {.name = "prefetch", .type = OPTION_CHOICE, .offset = FIELD(prefetch), .initial = "on", .choices = switch_names,
      .help = "cuda, sim: copy the next step's batch to the GPU beside the step, into memory of its own; elsewhere nothing"
              " is copied"},
@@ -80,7 +81,7 @@ static const option run_option_list[] = {
     {.name = "rendezvous", .argument = "URL", .type = OPTION_TEXT, .offset = FIELD(rendezvous),
      .help = "tcp://HOST:PORT, file://PATH or env://, where something else starts the ranks"},
     {.name = "connect-timeout", .argument = "TIME", .type = OPTION_DURATION, .offset = FIELD(connect_timeout_ns),
-     .initial = "60s", .help = "how long ranks wait for each other at the start"},
+     .initial = "60s", .low = 1e6, .help = "how long ranks wait for each other at the start"},
     {.name = "progress", .type = OPTION_CHOICE, .offset = FIELD(inline_progress), .initial = "auto",
      .choices = progress_names, .help = "communication on a thread of its own, or inline while compute waits"},
     {.name = "jitter", .argument = "SEED", .type = OPTION_INT, .offset = FIELD(jitter), .initial = "0", .high = 0x1p62,
@@ -118,6 +119,12 @@ bool run_config_uses(const run_config *c, int engine)
     case RUN_BOTH: return true;
     }
     return false;
+}
+
+const char *run_config_slow(const run_config *c, int engine)
+{
+    const char *slow = c->shared.slow;
+    return slow && atoi(slow) < run_config_world(c, engine) ? slow : NULL;
 }
 
 bool run_config_is_virtual(const run_config *c)
@@ -257,6 +264,20 @@ static status parse_trace_steps(run_config *c)
     return text_parse_int(what, text + length + 1, c->trace_begin + 1, INT64_MAX, &c->trace_end);
 }
 
+/* Two outputs in one file: the one that is written last would be all there is. */
+static status check_outputs(const run_config *c)
+{
+    const struct {
+        const char *name, *path;
+    } outputs[] = {{"json", c->run.json}, {"trace", c->run.trace}, {"save", c->checkpoint.save}};
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < i; j++)
+            if (outputs[i].path && outputs[j].path && strcmp(outputs[i].path, outputs[j].path) == 0)
+                return fail(STATUS_USAGE, "options --%s and --%s: found '%s' for both, allowed are different files",
+                            outputs[j].name, outputs[i].name, outputs[i].path);
+    return STATUS_OK;
+}
+
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -276,8 +297,11 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
         return fail(STATUS_USAGE, "option --link: found with --device %s, allowed are real devices: profiles have links",
                     c->run.device);
     TRY(check_checkpoint(c));
+    TRY(check_outputs(c));
     TRY(parse_trace_steps(c));
     TRY(choose_device(c));
+    straggler unused_straggler;
+    TRY(straggler_init(&unused_straggler, c->shared.slow, 0, run_config_world(c, c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING)));
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));
     bool steps = options_given(&c->bindings[0], "steps"), epochs = options_given(&c->bindings[0], "epochs");

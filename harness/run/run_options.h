@@ -83,6 +83,9 @@ int run_config_threads(const run_config *config, int engine);
 bool run_config_is_virtual(const run_config *config);
 const char *run_config_profile(const run_config *config);
 
+/* --slow as it concerns engine `e`: NULL where it has no such rank, as the one of `none` beside others. */
+const char *run_config_slow(const run_config *config, int engine);
+
 /* Whether engine `e` takes part. */
 bool run_config_uses(const run_config *config, int engine);
 

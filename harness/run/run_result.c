@@ -1,7 +1,6 @@
 #include "harness/run/run_result.h"
 
 #include "common/checkpoint/atomic_file.h"
-#include "common/device/host/host.h"
 #include "harness/run/job_result.h"
 #include "harness/run/version.h"
 
@@ -33,7 +32,7 @@ static void processor_name(char *buffer, size_t size)
     if (file) fclose(file);
 }
 
-static json_t *host_to_json(void)
+static json_t *host_to_json(int processors)
 {
     struct utsname u;
     char processor[160], system[160];
@@ -42,7 +41,7 @@ static json_t *host_to_json(void)
     snprintf(system, sizeof system, "%s %s %s", u.sysname, u.release, u.machine);
     json_int_t memory = (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE);
     return json_pack("{s:s, s:s, s:s, s:i, s:I}", "name", u.nodename, "system", system, "processor", processor,
-                     "processors", host_processors(), "memory_bytes", memory);
+                     "processors", processors, "memory_bytes", memory);
 }
 
 static json_t *libraries_to_json(void)
@@ -137,12 +136,12 @@ status run_result_build(const run_result_input *in, json_t **out)
     json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",
                                 commit[0] ? json_string(commit) : json_null());
     json_t *result = json_pack("{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:b, s:o}", "schema_version", 1,
-                               "program", program, "started_at", started, "command", command, "host", host_to_json(),
+                               "program", program, "started_at", started, "command", command, "host", host_to_json(in->config->processors),
                                "libraries", libraries_to_json(), "workload", workload_to_json(in), "hardware_note",
                                in->hardware_note, "emulated", in->config->shared.link != NULL, "simulated", (int)simulated, "configuration",
                                configuration_to_json(in->config), "stopped_early", (int)stopped, "jobs", jobs);
     if (!result) return fail(STATUS_SYSTEM, "no memory for the results");
-    status rc = job_result_compare(result, host_processors());
+    status rc = job_result_compare(result, in->config->processors);
     json_t *agreement = agreement_to_json(in);
     if (agreement) json_object_set_new(result, "agreement", agreement);
     if (rc != STATUS_OK) json_decref(result);

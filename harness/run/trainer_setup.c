@@ -39,6 +39,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .benchmark = c->run.cudnn_benchmark,
                             .prefetch = c->run.prefetch != 0,
                             .cuda_graph = c->run.cuda_graph,
+                            .graph_group_mib = c->shared.graph_group_mib,
                             .threads = run_config_threads(c, engine),
                             .model = model,
                             .engine = engine_table[engine],
@@ -53,7 +54,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .inline_progress = progress_inline(c, model),
                             .accumulate = c->run.accumulate,
                             .divide = c->shared.divide,
-                            .slow = c->shared.slow};
+                            .slow = run_config_slow(c, engine)};
     TRY(net_link_parse(c->shared.link, &out->link));
     return odd_sizes(&sampler, rank, out->sizes);
 }

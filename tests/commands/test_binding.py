@@ -128,6 +128,11 @@ def by_hand(bind, processors):
     for run in runs:
         run.__exit__()
     expect_equal(results[0].code, 0, "exit code", results[0])
+    report = results[0].json()
+    binding = report["jobs"][0]["binding"]
+    expect_equal(report["host"]["processors"], len(MINE if binding == "core" else processors[0]), "processors of the host")
+    expect(report["hardware_note"].endswith({"core": "bound to cores", "starter": "bound by what started them"}[binding]),
+           report["hardware_note"])
     return masks(results[0], "ring")
 
 

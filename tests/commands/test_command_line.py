@@ -1,6 +1,7 @@
 """The command line: what is printed without a run, and what wrong input is answered with."""
 import gzip
 import os
+import resource
 import socket
 import struct
 import tempfile
@@ -105,6 +106,8 @@ WRONG = [
     ("unknown model", ["--model", "resnt18"], 64, ["resnt18", "resnet18"]),
     ("unknown policy", ["--policy", "ddpp"], 64, ["--policy", "ddpp", "sync", "apex"]),
     ("policy of the other engine", ["--policy", "ps=ddp"], 64, ["--policy", "ddp", "sync"]),
+    ("two policies for an engine", ["--policy", "ring=ddp,apex"], 64, ["--policy", "'ddp' and 'apex'", "one for each"]),
+    ("no policy", ["--policy", ""], 64, ["--policy", "''", "sync"]),
     ("unknown engine of a policy", ["--policy", "pc=sync"], 64, ["pc", "none, ps, ring"]),
     ("unknown device", ["--device", "cdua"], 64, ["--device", "cdua", "cpu"]),
     ("unknown optimizer", ["--optimizer", "adm"], 64, ["--optimizer", "adm", "sgd, adam, adamw"]),
@@ -126,6 +129,18 @@ WRONG = [
     ("unknown augmentation", ["--augment", "blur"], 64, ["blur", "crop"]),
     ("option of another optimizer", [*QUICK, "--optimizer", "adam", "--momentum", "0.9"], 64, ["momentum", "adam"]),
     ("malformed rendezvous", [*QUICK, "--mode", "ring", "--rendezvous", "http://x"], 78, ["RANK"]),
+    ("option of the parameter server for the ring", [*QUICK, "--mode", "ring", "--servers", "2"], 64,
+     ["--servers", "--mode ring", "--mode ps or both"]),
+    ("option of the ring for none", [*QUICK, "--mode", "none", "--bucket-view"], 64, ["--bucket-view", "--mode none"]),
+    ("slow rank that is not there", ["--slow", "9:2"], 78, ["--slow", "rank 9", "0 to 1"]),
+    ("slow rank that is none", ["--slow", "x"], 64, ["--slow", "'x'", "RANK:FACTOR"]),
+    ("no patience", ["--stall-timeout", "0s"], 64, ["--stall-timeout", "0s", "at least 1.00 ms"]),
+    ("no patience at the start", ["--connect-timeout", "0s"], 64, ["--connect-timeout", "at least"]),
+    ("last policy unknown", ["compare", "--policies", "sync,nosuch", *QUICK], 64, ["--policy", "nosuch", "sync"]),
+    ("comparison into no folder", ["compare", "--policies", "sync", *QUICK, "--json", "/no/such/x"], 73, ["/no/such/x"]),
+    ("calibration into a folder", ["calibrate", "--out", FILES.name], 73, [FILES.name, "regular file"]),
+    ("calibration of a GPU with threads", ["calibrate", "--device", "cuda", "--threads", "2"], 64, ["--threads", "cuda"]),
+    ("profile that is a folder", ["--device", f"sim:{FILES.name}", "--model", "resnet50"], 65, [FILES.name, "found a folder"]),
     ("verify without a file", ["verify"], 64, ["verify", "golden"]),
     ("unknown model to list", ["models", "alexnet"], 64, ["alexnet", "lenet"]),
 
@@ -158,6 +173,11 @@ WRONG = [
     ("checkpoint of another kind", [*QUICK, "--load", IMAGES], 65, ["images"]),
 
     ("results into no folder", [*QUICK, "--json", "/no/such/folder/x.json"], 73, ["/no/such/folder/x.json"]),
+    ("results and time line in one file", [*QUICK, "--json", "x", "--trace", "x"], 64, ["--json and --trace", "'x'"]),
+    ("results and time line on stdout", [*QUICK, "--json", "-", "--trace", "-"], 64, ["--json and --trace", "'-'"]),
+    ("results and checkpoint in one file", [*QUICK, "--mode", "ring", "--json", "x", "--save", "x"], 64, ["--json and --save"]),
+    ("measurements into no folder", ["bench", "all-reduce", "--json", "/no/such/x"], 73, ["/no/such/x"]),
+    ("results into no name", [*QUICK, "--json", ""], 73, ["empty name"]),
     ("results into a folder", [*QUICK, "--json", FILES.name], 73, [FILES.name, "regular file"]),
     ("results into a device", [*QUICK, "--json", "/dev/null"], 73, ["/dev/null", "regular file"]),
     ("results into a file as a folder", [*QUICK, "--json", f"{IMAGES}/x"], 73, [IMAGES]),
@@ -199,6 +219,21 @@ def a_full_disk_behind_stdout_is_no_success():
         result = harness(*QUICK, stdout=full)
     expect_equal(result.code, 73, "exit code", result)
     expect("No space left" in result.err, result)
+
+
+@test
+def a_limit_of_file_sizes_is_named():
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))  # noqa: E731
+    result = harness("--mode", "ring", "--model", "lenet", "--steps", "2", "--quiet", preexec_fn=limit)
+    expect_equal(result.code, 71, "exit code", result)
+    expect(len(result.lines()) == 1 and "File too large" in result.err, result)
+
+
+@test
+def a_slow_rank_concerns_the_jobs_that_have_it():
+    result = harness("--mode", "both", "--model", "toy", "--steps", "2", "--gpus", "2", "--slow", "1:2", "--json", "-")
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal(len(result.jobs()), 3, "jobs", result)
 
 
 @test

@@ -1,5 +1,6 @@
 /* Elementwise operations: activations, addition, division, clearing. */
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/kernel.h"
+#include "common/device/cpu/parallel.h"
 #include "common/device/cpu/pieces.h"
 
 #include <string.h>

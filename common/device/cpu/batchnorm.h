@@ -2,7 +2,7 @@
 #ifndef COMMON_DEVICE_CPU_BATCHNORM_H
 #define COMMON_DEVICE_CPU_BATCHNORM_H
 
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/kernel.h"
 
 static inline int64_t batchnorm_rows(const batchnorm_attributes *a)
 {

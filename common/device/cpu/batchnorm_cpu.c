@@ -3,6 +3,8 @@
  * nothing else needs the activation's gradient g, the second pass computes it anew from x and dy, which is
  * cheaper than to write and read it. */
 #include "common/device/cpu/batchnorm.h"
+#include "common/device/cpu/parallel.h"
+#include "common/device/cpu/sums.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #ifndef COMMON_DEVICE_CPU_BF16_H
 #define COMMON_DEVICE_CPU_BF16_H
 
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/gemm.h"
 
 /* The processor multiplies bfloat16, and oneDNN may use that. */
 bool cpu_has_bf16(void);
@@ -15,10 +15,10 @@ void cpu_to_bf16(const host_kernel *kernel, const float *from, uint16_t *to, int
 /* Of `count` values, a multiple of a cache line. */
 size_t cpu_bf16_bytes(int64_t count);
 
-/* cpu_gemm() in the device's precision, for a and b without gaps between their rows. `scratch` has
- * cpu_product_scratch() bytes, which also do for fewer rows (m, or k where a is transposed). */
-size_t cpu_product_scratch(const host_kernel *kernel, const cpu_gemm_shape *shape);
-void cpu_product(const host_kernel *kernel, const cpu_gemm_shape *shape, const float *a, const float *b, bool add,
-                 float *c, void *scratch);
+/* cpu_gemm() with rounded factors, on all threads of the kernel, for a and b without gaps between their rows. `scratch`
+ * has cpu_bf16_scratch() bytes, which also do for fewer rows (m, or k where a is transposed). */
+size_t cpu_bf16_scratch(const cpu_gemm_shape *shape);
+void cpu_bf16_product(const host_kernel *kernel, const cpu_gemm_shape *shape, const float *a, const float *b, bool add,
+                      float *c, void *scratch);
 
 #endif

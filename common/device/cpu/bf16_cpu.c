@@ -1,5 +1,7 @@
-/* Products whose factors are rounded to bfloat16 and whose sums are float32, where the device was opened so. */
+/* Products whose factors are rounded to bfloat16 and whose sums are float32. */
 #include "common/device/cpu/bf16.h"
+
+#include "common/device/cpu/parallel.h"
 
 #include <assert.h>
 
@@ -38,36 +40,14 @@ size_t cpu_bf16_bytes(int64_t count)
     return ((size_t)count * sizeof(uint16_t) + 63) / 64 * 64;
 }
 
-size_t cpu_product_scratch(const host_kernel *kernel, const cpu_gemm_shape *s)
+size_t cpu_bf16_scratch(const cpu_gemm_shape *s)
 {
-    if (!cpu_device_of(kernel)->bf16) {
-        size_t small = cpu_gemm_scratch(s), large = 0;
-        if (cpu_blocked_pays(kernel, s))
-            large = cpu_blocked_scratch(kernel->threads, s);
-        else if (cpu_turned_pays(s))
-            large = cpu_turned_scratch(s);
-        size_t wide = cpu_wide_scratch(kernel, s);
-        if (wide > large) large = wide;
-        return small > large ? small : large;
-    }
     return cpu_bf16_bytes(s->m * s->k) + cpu_bf16_bytes(s->k * s->n);
 }
 
-void cpu_product(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add, float *c,
-                 void *scratch)
+void cpu_bf16_product(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
+                      float *c, void *scratch)
 {
-    if (!cpu_device_of(kernel)->bf16) {
-        const cpu_ending none = {.act = ACTIVATION_NONE};
-        if (cpu_wide_pays(kernel, s))
-            cpu_wide_product(kernel, s, a, b, add, c, &none, scratch);
-        else if (cpu_blocked_pays(kernel, s))
-            cpu_blocked_product(kernel, s, a, b, add, c, NULL, scratch);
-        else if (cpu_turned_pays(s))
-            cpu_turned_product(kernel, s, a, b, add, c, scratch);
-        else
-            cpu_gemm(cpu_isa_of(kernel), s, a, b, add, c, scratch);
-        return;
-    }
     assert(s->a_stride == (s->transpose_a ? s->m : s->k) && s->b_stride == (s->transpose_b ? s->k : s->n));
     uint16_t *narrow_a = scratch, *narrow_b = (uint16_t *)((char *)scratch + cpu_bf16_bytes(s->m * s->k));
     cpu_to_bf16(kernel, a, narrow_a, s->m * s->k);

@@ -9,7 +9,8 @@
 #ifndef COMMON_DEVICE_CPU_CONV2D_H
 #define COMMON_DEVICE_CPU_CONV2D_H
 
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/kernel.h"
+#include "common/device/cpu/layout.h"
 
 typedef enum conv2d_way { CONV2D_PRODUCT, CONV2D_POINTS, CONV2D_WINOGRAD, CONV2D_DIRECT } conv2d_way;
 

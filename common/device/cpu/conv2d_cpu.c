@@ -1,3 +1,4 @@
+#include "common/device/cpu/sums.h"
 #include "common/device/cpu/winograd.h"
 
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 #include "common/device/cpu/bf16.h"
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/onednn.h"
+#include "common/device/cpu/parallel.h"
 
 #include <stdlib.h>
 #include <string.h>

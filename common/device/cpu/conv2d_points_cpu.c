@@ -6,6 +6,7 @@
  * whose rows are an image apart. Gradients with respect to x are products of one point with one tap; those
  * of a tap's weights are one product over all points that it meets, gathered one behind the other. */
 #include "common/device/cpu/conv2d.h"
+#include "common/device/cpu/gemm.h"
 
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* 1x1 convolutions: y [n p q, k] = x [n p q, c] w [c, k] over the pixels that the stride meets. */
-#include "common/device/cpu/bf16.h"
 #include "common/device/cpu/conv2d.h"
+#include "common/device/cpu/parallel.h"
+#include "common/device/cpu/product.h"
 
 #include <string.h>
 
@@ -92,21 +93,6 @@ size_t conv2d_product_workspace(const host_kernel *kernel, conv2d_pass pass)
     return packed_bytes(a) + cpu_product_scratch(kernel, &shape);
 }
 
-typedef struct bias_job {
-    const cpu_elementwise *kernels;
-    int64_t columns;
-    const float *bias;
-    float *y;
-} bias_job;
-
-static void bias_part(const void *context, int part, int64_t first, int64_t end)
-{
-    (void)part;
-    const bias_job *job = context;
-    job->kernels->bias_activate[ACTIVATION_NONE](job->y + first * job->columns, NULL, job->bias, job->columns,
-                                                 end - first, job->columns);
-}
-
 void conv2d_product_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o,
                         void *workspace)
 {
@@ -119,19 +105,15 @@ void conv2d_product_run(const host_kernel *kernel, conv2d_pass pass, const conv2
         cpu_parallel(kernel->threads, a->n * a->p, cpu_row_grain(a->q * a->c), gather_part, &job);
     switch (pass) {
     case CONV2D_FORWARD:
-        cpu_product(kernel, &shape, x, o->w, false, o->y, scratch);
+        cpu_product(kernel, &shape, x, o->w, false, o->y, &(cpu_epilogue){.act = ACTIVATION_NONE, .bias = o->b}, scratch);
         break;
     case CONV2D_BACKWARD_DATA:
-        cpu_product(kernel, &shape, o->y, o->w, false, x, scratch);
+        cpu_product(kernel, &shape, o->y, o->w, false, x, NULL, scratch);
         break;
     case CONV2D_BACKWARD_WEIGHTS:
-        cpu_product(kernel, &shape, x, o->y, o->add, o->w, scratch);
+        cpu_product(kernel, &shape, x, o->y, o->add, o->w, NULL, scratch);
         break;
     }
     if (a->stride != 1 && pass == CONV2D_BACKWARD_DATA)
         cpu_parallel(kernel->threads, a->n * a->h, cpu_row_grain(a->w * a->c), scatter_part, &job);
-    if (pass == CONV2D_FORWARD && o->b) {
-        bias_job bias = {cpu_isa_of(kernel)->elementwise, a->k, o->b, o->y};
-        cpu_parallel(kernel->threads, pixels(a), cpu_row_grain(a->k), bias_part, &bias);
-    }
 }

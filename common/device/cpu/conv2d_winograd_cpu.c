@@ -5,6 +5,7 @@
  * A block of tiles is transformed as a whole, so that it stays in the L2 cache while all the weights pass by,
  * a panel of output channels and WINOGRAD_DEPTH input channels at a time. Transforming weights takes less
  * time than reading transformed ones from the L3 cache: they are transformed anew for every block. */
+#include "common/device/cpu/parallel.h"
 #include "common/device/cpu/winograd.h"
 
 enum {

@@ -4,6 +4,7 @@
  * The tiles are taken in batches of at most WINOGRAD_DEPTH, in turn: first all transforms, then all products,
  * chunk by chunk of x's channels and panel by panel of y's. More batches than one keep all their sums. A
  * sum's order is that of the tiles, whatever the number of threads. */
+#include "common/device/cpu/parallel.h"
 #include "common/device/cpu/winograd.h"
 
 typedef struct weighing {

@@ -1,11 +1,18 @@
 #include "common/device/cpu/cpu.h"
 
 #include "common/device/cpu/bf16.h"
+#include "common/device/cpu/kernel.h"
+#include "common/device/cpu/layout_choice.h"
 #include "common/device/cpu/onednn.h"
 
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+/* One entry for every operation, defined beside its kernels: a missing one is a link error. */
+#define DECLARE_ENTRY(name, class) extern const host_kernel_entry cpu_##name;
+OP_LIST(DECLARE_ENTRY)
+#undef DECLARE_ENTRY
 
 #define TABLE_ENTRY(name, class) [OP_##name] = &cpu_##name,
 static const host_kernel_entry *const entries[OP_COUNT] = {OP_LIST(TABLE_ENTRY)};

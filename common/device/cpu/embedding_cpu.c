@@ -1,5 +1,6 @@
 /* Embedding tables, and the selection of rows. */
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/parallel.h"
+#include "common/device/cpu/sums.h"
 
 #include <string.h>
 

@@ -1,7 +1,9 @@
 /* Matrix products by the kernels of isa/gemm.c: a block of rows of a stays in the L2 cache while strips of b, of
  * at most DEPTH rows, pass through the L1 cache. An element of c is the same sum in the same order however rows
  * are shared among threads. */
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/gemm_blocked.h"
+
+#include "common/device/cpu/parallel.h"
 
 enum { DEPTH = 320, ROWS = 240, COLUMNS = 512 };
 
@@ -40,13 +42,22 @@ size_t cpu_blocked_scratch(int threads, const cpu_gemm_shape *s)
 }
 
 typedef struct blocked_job {
-    const cpu_gemm_kernels *kernels;
+    const cpu_isa *isa;
     const cpu_gemm_shape *shape;
     const float *a, *b;
     float *c, *scratch;
     bool add;
-    const cpu_finish *finish;
+    const cpu_epilogue *epilogue;
 } blocked_job;
+
+/* Of c rows [i, i + rows), columns [j, j + n). */
+static void end_block(const blocked_job *job, int64_t i, int64_t rows, int64_t j, int64_t n)
+{
+    const cpu_epilogue *e = job->epilogue;
+    int64_t stride = job->shape->c_stride, at = i * stride + j;
+    job->isa->elementwise->bias_activate[e->act](job->c + at, e->slope ? e->slope + at : NULL,
+                                                 e->bias ? e->bias + j : NULL, stride, rows, n);
+}
 
 /* Rows [first, end) of columns [j, j + n), depth [p, p + k). */
 static void multiply_rows(const blocked_job *job, const float *packed, int64_t first, int64_t end, int64_t j,
@@ -72,8 +83,8 @@ static void multiply_rows(const blocked_job *job, const float *packed, int64_t f
                                 .next_rows = turns && last ? 0 : smaller(height, end - next),
                                 .next_columns = turns ? smaller(k, s->k - ahead) : k,
                                 .next_stride = s->a_stride};
-        job->kernels->multiply(&block);
-        if (last && job->finish) job->finish->run(job->finish->context, block.c, rows, n);
+        job->isa->gemm->multiply(&block);
+        if (last && cpu_epilogue_works(job->epilogue)) end_block(job, i, rows, j, n);
     }
 }
 
@@ -82,19 +93,19 @@ static void blocked_part(const void *context, int part, int64_t first, int64_t e
     const blocked_job *job = context;
     const cpu_gemm_shape *s = job->shape;
     float *packed = job->scratch + (size_t)part * packed_floats(s);
-    int64_t width = block_of(s->n, COLUMNS, job->kernels->tile_columns), depth = block_of(s->k, DEPTH, 1);
+    int64_t width = block_of(s->n, COLUMNS, job->isa->gemm->tile_columns), depth = block_of(s->k, DEPTH, 1);
     for (int64_t j = 0; j < s->n; j += width)
         for (int64_t p = 0; p < s->k; p += depth) {
             int64_t n = smaller(width, s->n - j), k = smaller(depth, s->k - p);
             const float *b = s->transpose_b ? job->b + j * s->b_stride + p : job->b + p * s->b_stride + j;
-            job->kernels->pack(b, s->b_stride, s->transpose_b, n, k, packed);
+            job->isa->gemm->pack(b, s->b_stride, s->transpose_b, n, k, packed);
             multiply_rows(job, packed, first, end, j, n, p, k);
         }
 }
 
 void cpu_blocked_product(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
-                         float *c, const cpu_finish *finish, float *scratch)
+                         float *c, const cpu_epilogue *epilogue, float *scratch)
 {
-    blocked_job job = {cpu_isa_of(kernel)->gemm, s, a, b, c, scratch, add, finish};
+    blocked_job job = {cpu_isa_of(kernel), s, a, b, c, scratch, add, epilogue};
     cpu_parallel(kernel->threads, s->m, 12, blocked_part, &job);
 }

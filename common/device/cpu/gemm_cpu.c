@@ -1,5 +1,7 @@
 /* Matrix products: oneDNN's sgemm, except where a kernel without packing is faster. */
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/gemm.h"
+
+#include "common/device/cpu/parallel.h"
 
 #include <assert.h>
 

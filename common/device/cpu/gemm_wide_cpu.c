@@ -2,7 +2,9 @@
  * their transpose, c^T = b a^T: b is read once, where it lies and ahead of its use, and only a is packed. A block of
  * c^T stays in the L2 cache until its sums are whole; then it is transposed into c, with
  * bias and activation. An element of c is the same sum in the same order however b's rows are shared among threads. */
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/gemm_wide.h"
+
+#include "common/device/cpu/parallel.h"
 
 enum { DEPTH = 256, ROWS = 192, COLUMNS = 512, PADDING = 16 };
 
@@ -47,7 +49,7 @@ typedef struct wide_job {
     const float *a, *b;
     float *c, *packed, *blocks;
     bool add;
-    const cpu_ending *ending;
+    const cpu_epilogue *epilogue;
     int64_t depth;
 } wide_job;
 
@@ -74,7 +76,7 @@ static void pack_part(const void *context, int part, int64_t first, int64_t end)
 static void turn_block(const wide_job *job, const float *block, int64_t i, int64_t rows)
 {
     const cpu_gemm_shape *s = job->shape;
-    const cpu_ending *end = job->ending;
+    const cpu_epilogue none = {.act = ACTIVATION_NONE}, *end = job->epilogue ? job->epilogue : &none;
     cpu_gemm_turn turn = {.rows = rows,
                           .columns = s->m,
                           .x_stride = block_stride(s),
@@ -126,10 +128,10 @@ static void wide_part(const void *context, int part, int64_t first, int64_t end)
 }
 
 void cpu_wide_product(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
-                      float *c, const cpu_ending *ending, float *scratch)
+                      float *c, const cpu_epilogue *epilogue, float *scratch)
 {
     int64_t blocks = (s->k + DEPTH - 1) / DEPTH, width = round_up(s->m, 64);
-    wide_job job = {cpu_isa_of(kernel), s, a, b, c, scratch, scratch + width * s->k, add, ending,
+    wide_job job = {cpu_isa_of(kernel), s, a, b, c, scratch, scratch + width * s->k, add, epilogue,
                     round_up((s->k + blocks - 1) / blocks, 16)};
     cpu_parallel(kernel->threads, s->m, job.isa->gemm->tile_columns, pack_part, &job);
     cpu_parallel(kernel->threads, s->n, 16, wide_part, &job);

@@ -1,5 +1,6 @@
 /* Layer normalisation (Ba, Kiros and Hinton, 2016), with the addition before it. */
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/parallel.h"
+#include "common/device/cpu/sums.h"
 
 #include <string.h>
 

@@ -1,14 +1,7 @@
-/* y = act(x w^T + b): products by cpu_product, the rest in one pass over the result, or over each of its blocks. */
-#include "common/device/cpu/bf16.h"
-
-typedef struct linear_job {
-    const cpu_elementwise *kernels;
-    const linear_attributes *attributes;
-    float *y, *slope;        /* forward */
-    const float *bias, *act; /* backward: act is RELU's result or the slope */
-    float *dy;
-    double *sums; /* [parts][out], or NULL */
-} linear_job;
+/* y = act(x w^T + b). */
+#include "common/device/cpu/parallel.h"
+#include "common/device/cpu/product.h"
+#include "common/device/cpu/sums.h"
 
 static cpu_gemm_shape forward_shape(const linear_attributes *a, int64_t rows)
 {
@@ -30,25 +23,6 @@ static status prepare_forward(host_kernel *kernel, const device_layout *layout)
     return STATUS_OK;
 }
 
-static void activate_part(const void *context, int part, int64_t first, int64_t end)
-{
-    (void)part;
-    const linear_job *job = context;
-    const linear_attributes *a = job->attributes;
-    job->kernels->bias_activate[a->act](job->y + first * a->out,
-                                        job->slope ? job->slope + first * a->out : NULL, job->bias, a->out,
-                                        end - first, a->out);
-}
-
-static void activate_block(const void *context, float *c, int64_t rows, int64_t columns)
-{
-    const linear_job *job = context;
-    int64_t at = c - job->y, column = at % job->attributes->out;
-    job->kernels->bias_activate[job->attributes->act](c, job->slope ? job->slope + at : NULL,
-                                                      job->bias ? job->bias + column : NULL, job->attributes->out,
-                                                      rows, columns);
-}
-
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
@@ -56,27 +30,11 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
     int64_t rows = cpu_rows_used(a->m, scalars);
     cpu_gemm_shape shape = forward_shape(a, rows);
     bool keeps_slope = a->act != ACTIVATION_NONE && a->act != ACTIVATION_RELU;
-    linear_job job = {.kernels = cpu_isa_of(kernel)->elementwise,
-                      .attributes = a,
-                      .y = operands[LINEAR_FWD_Y],
-                      .slope = keeps_slope ? operands[LINEAR_FWD_SLOPE] : NULL,
-                      .bias = a->bias ? operands[LINEAR_FWD_B] : NULL};
-    bool finishes = a->bias || a->act != ACTIVATION_NONE;
-    bool bf16 = cpu_device_of(kernel)->bf16;
-    if (!bf16 && cpu_wide_pays(kernel, &shape)) {
-        cpu_ending ending = {a->act, job.bias, job.slope};
-        cpu_wide_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, job.y, &ending,
-                         workspace);
-        return;
-    }
-    if (!bf16 && cpu_blocked_pays(kernel, &shape)) {
-        cpu_finish finish = {activate_block, &job};
-        cpu_blocked_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, job.y,
-                            finishes ? &finish : NULL, workspace);
-        return;
-    }
-    cpu_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, job.y, workspace);
-    if (finishes) cpu_parallel(kernel->threads, rows, cpu_row_grain(a->out), activate_part, &job);
+    cpu_epilogue epilogue = {.act = a->act,
+                             .bias = a->bias ? operands[LINEAR_FWD_B] : NULL,
+                             .slope = keeps_slope ? operands[LINEAR_FWD_SLOPE] : NULL};
+    cpu_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, operands[LINEAR_FWD_Y], &epilogue,
+                workspace);
 }
 
 /* ---- backward --------------------------------------------------------------------------------- */
@@ -102,10 +60,18 @@ static status prepare_backward_weights(host_kernel *kernel, const device_layout 
     return STATUS_OK;
 }
 
+typedef struct gradient_job {
+    const cpu_elementwise *kernels;
+    const linear_attributes *attributes;
+    const float *act; /* RELU's result or the slope */
+    float *dy;
+    double *sums; /* [parts][out], or NULL */
+} gradient_job;
+
 /* dy becomes d pre, and its columns are summed, a block of rows at a time that stays in the cache. */
 static void gradient_part(const void *context, int part, int64_t first, int64_t end)
 {
-    const linear_job *job = context;
+    const gradient_job *job = context;
     const linear_attributes *a = job->attributes;
     int64_t block = a->out >= 8192 ? 1 : 8192 / a->out;
     double *sums = job->sums ? job->sums + part * a->out : NULL;
@@ -128,7 +94,7 @@ static void backward_weights(const host_kernel *kernel, void *const *operands, c
     int64_t rows = cpu_rows_used(a->m, scalars);
     bool add = cpu_accumulates(kernel, scalars);
     if (a->bias || a->act != ACTIVATION_NONE) {
-        linear_job job = {.kernels = cpu_isa_of(kernel)->elementwise,
+        gradient_job job = {.kernels = cpu_isa_of(kernel)->elementwise,
                           .attributes = a,
                           .act = operands[LINEAR_BWD_WEIGHTS_ACT],
                           .dy = operands[LINEAR_BWD_WEIGHTS_DY],
@@ -141,7 +107,7 @@ static void backward_weights(const host_kernel *kernel, void *const *operands, c
     }
     cpu_gemm_shape shape = weights_shape(a, rows);
     cpu_product(kernel, &shape, operands[LINEAR_BWD_WEIGHTS_DY], operands[LINEAR_BWD_WEIGHTS_X], add,
-                operands[LINEAR_BWD_WEIGHTS_DW], workspace);
+                operands[LINEAR_BWD_WEIGHTS_DW], NULL, workspace);
 }
 
 static cpu_gemm_shape data_shape(const linear_attributes *a, int64_t rows)
@@ -165,7 +131,7 @@ static void backward_data(const host_kernel *kernel, void *const *operands, cons
     const linear_attributes *a = &kernel->base.op.u.linear;
     cpu_gemm_shape shape = data_shape(a, cpu_rows_used(a->m, scalars));
     cpu_product(kernel, &shape, operands[LINEAR_BWD_DATA_DY], operands[LINEAR_BWD_DATA_W], kernel->base.op.accumulate,
-                operands[LINEAR_BWD_DATA_DX], workspace);
+                operands[LINEAR_BWD_DATA_DX], NULL, workspace);
 }
 
 const host_kernel_entry cpu_linear_forward = {prepare_forward, forward, NULL};

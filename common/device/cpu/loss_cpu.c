@@ -1,5 +1,6 @@
 /* Losses: softmax with cross entropy and its gradient row by row, mean squared error. */
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/parallel.h"
+#include "common/device/cpu/sums.h"
 
 #include <string.h>
 

@@ -1,5 +1,7 @@
 #include "common/device/cpu/pieces.h"
 
+#include "common/device/cpu/parallel.h"
+
 typedef struct pieces_job {
     piece_list list;
     cpu_piece_function run;

@@ -2,7 +2,7 @@
 #ifndef COMMON_DEVICE_CPU_PIECES_H
 #define COMMON_DEVICE_CPU_PIECES_H
 
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/kernel.h"
 #include "common/memory/piece.h"
 
 /* `count` elements from `offset` of the arena; a thread's calls all have its part's number. */

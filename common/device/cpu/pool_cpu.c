@@ -1,4 +1,5 @@
-#include "common/device/cpu/cpu_impl.h"
+#include "common/device/cpu/kernel.h"
+#include "common/device/cpu/parallel.h"
 
 typedef struct pool_job {
     const cpu_pool *kernels;
