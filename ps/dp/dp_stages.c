@@ -69,6 +69,7 @@ static status replicate(dp_engine *e, int64_t step, bool to_all)
     if (!dp_is_root(e)) {
         if (!to_all && !dp_takes_part(e)) return STATUS_OK;
         dp_lives_replicate(e);
+        param_set_forget_narrow(context_of(e)->params);
         add_replica(e, 0, step);
     }
     int receivers = to_all ? context_of(e)->world : e->present;

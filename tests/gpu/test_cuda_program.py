@@ -306,6 +306,16 @@ def recorded_passes_of_replicas_follow_pytorch(name, payload):
     verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", payload, "--cuda-graph")
 
 
+# Their parameters are new in every step, and so are the copies that products read.
+@cases([(payload, payload) for payload in ("zmq", "p2p")])
+def recorded_passes_of_replicas_in_bfloat16_compute_what_launched_ones_do(payload):
+    needs_gpu()
+    words = ["verify", "--device", "cuda", "--bf16", "--mode", "ps", "--policy", "ps=dp", "--payload", payload, golden("wine_mlp_w2")]
+    lines = [run(*words, *more).out for more in ([], ["--cuda-graph"])]
+    expect(lines[0].startswith("agrees"), "the trajectory is not PyTorch's", *lines)
+    expect_equal(lines[1], lines[0], "with recorded passes")
+
+
 # Some MiB: each parameter is a cut, or a few, or all together.
 @cases([(f"{options}, {mib} MiB", mode, options, mib)
         for mode, options in (("ps", "ps=sync --servers 2"), ("ps", "ps=sync --server-optimizer off --payload p2p"),
