@@ -89,16 +89,22 @@ void ring_note_wait(ring_engine *e, int64_t record)
     if (e->compute.wait_count > 0) e->compute.waits[e->compute.wait_count - 1].record = record;
 }
 
-/* A kernel is loaded when it is first launched, and loading may wait for all streams of the GPU (CUDA C++ Programming
- * Guide, "Lazy Loading"). A stream that waited then for what the agent is to do, which must launch for it, would wait for
- * ever: in the first step the host waits. */
+/* Whether the agent may launch kernels for the first time in this step. A kernel is loaded when it is first launched, and
+ * loading may wait for all streams of the GPU (CUDA C++ Programming Guide, "Lazy Loading"): one that waited for the agent
+ * meanwhile would wait for ever. So the host waits then, and the stream does not. */
+static bool agent_loads(const ring_engine *e)
+{
+    bool factors_begin = e->settings.hook == RING_HOOK_POWERSGD && e->compute.step.index == e->settings.powersgd_start;
+    return !e->compute.first_done || factors_begin;
+}
+
 static status await_in_stream(ring_engine *e, uint64_t ticket)
 {
     device_stream *s = e->base.context.compute;
     if (e->compute.wait_count == RING_WAITS) ring_collect_waits(e);
     int wait = e->compute.wait_count;
     TRY(device_mark(s, mark_of(wait)));
-    TRY(e->compute.first_done ? device_stream_wait(s, e->done, ticket) : sync_host_wait(s, e->done, ticket));
+    TRY(agent_loads(e) ? sync_host_wait(s, e->done, ticket) : device_stream_wait(s, e->done, ticket));
     TRY(device_mark(s, mark_of(wait) + 1));
     e->compute.waits[wait] = (ring_stream_wait){0};
     e->compute.wait_count++;

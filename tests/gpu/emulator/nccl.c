@@ -125,20 +125,28 @@ static void compute(world *w)
                   combine(first->op, load(w->result + i, type), load((const char *)w->calls[r].in + i, type)));
 }
 
-/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: that rank's call of that number fails; number 0 is its start. */
+/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: that rank's call of that number fails; number 0 is its start. Read before there are
+ * ranks: they set variables of the environment, which nobody may read meanwhile. */
+static struct {
+    int rank, call, code;
+} fault = {.rank = -1};
+
+__attribute__((constructor)) static void read_fault(void)
+{
+    const char *text = getenv("EMULATED_NCCL_FAULT");
+    if (text && sscanf(text, "%d:%d:%d", &fault.rank, &fault.call, &fault.code) != 3) fault.rank = -1;
+}
+
 static ncclResult_t fault_at(const struct emulated_comm *comm, int number)
 {
-    int rank, of, code;
-    const char *fault = getenv("EMULATED_NCCL_FAULT");
-    if (!fault || sscanf(fault, "%d:%d:%d", &rank, &of, &code) != 3) return ncclSuccess;
-    return comm->rank == rank && number == of ? (ncclResult_t)code : ncclSuccess;
+    return comm->rank == fault.rank && number == fault.call ? (ncclResult_t)fault.code : ncclSuccess;
 }
 
 static ncclResult_t call(ncclComm_t comm, contribution c)
 {
     world *w = comm->world;
-    ncclResult_t fault = fault_at(comm, ++comm->calls);
-    if (fault != ncclSuccess) return fault;
+    ncclResult_t failure = fault_at(comm, ++comm->calls);
+    if (failure != ncclSuccess) return failure;
     ncclResult_t code = ncclRemoteError;
     emulator_open_memory();
     pthread_mutex_lock(&all.lock);
@@ -211,8 +219,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
 {
     enum { LOOKS = 2 };
-    ncclResult_t fault = comm->started ? ncclSuccess : fault_at(comm, 0);
-    *out = fault != ncclSuccess     ? fault
+    ncclResult_t failure = comm->started ? ncclSuccess : fault_at(comm, 0);
+    *out = failure != ncclSuccess   ? failure
            : comm->world->aborted   ? ncclRemoteError
            : comm->looks++ < LOOKS ? ncclInProgress
                                     : ncclSuccess;
