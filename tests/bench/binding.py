@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What binding ranks to cores changes: --bind none and core by turns, with nothing beside them and beside a process
-that keeps one core busy. usage: binding.py [--harness FILE] [--rounds N] [--cases WORD,...]"""
+that keeps one core busy. usage: binding.py [--harness FILE] [--rounds N] [--cases PART;...]"""
 import argparse
 import json
 import os
@@ -37,9 +37,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--harness", default="build/bin/harness")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cases", default="", help="words that a case's name must hold one of")
+    parser.add_argument("--cases", default="", help="parts of names, with ; between: cases that hold one of them")
     a = parser.parse_args()
-    wanted = [word for word in a.cases.split(",") if word]
+    wanted = [word for word in a.cases.split(";") if word]
     print("%-40s %9s %9s %7s %7s %9s %9s" % ("step, ms", "none", "core", "ratio", "of best", "waits", "waits"))
     for loaded in (False, True):
         load = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if loaded else None
