@@ -36,8 +36,7 @@ static status ps_requirements(const void *options, const char *policy, int world
                                .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1,
                                .updaters = p.placement == PS_PLACEMENT_RANK && p.server_optimizer ? (int)p.servers : 0,
                                .updates_in_front = p.placement == PS_PLACEMENT_RANK && p.server_optimizer,
-                               .unrecorded = "before a parameter's first use the host waits for it, in the middle of the "
-                                             "forward pass"};
+                               .cuts_records = true};
     return STATUS_OK;
 }
 

@@ -36,6 +36,36 @@ static void contribute(build *b, nn_ref r, nn_operand gradient)
     g->parts[g->count++] = gradient;
 }
 
+static bool same_value(nn_operand x, nn_operand y)
+{
+    return x.space == NN_SPACE_VALUE && y.space == NN_SPACE_VALUE && x.index == y.index;
+}
+
+/* A residual's gradient goes to two layers: whether one besides `r` has yet to read it. */
+static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
+{
+    for (nn_ref other = 0; other < b->model->layer_count; other++) {
+        const build_gradient *g = &b->gradients[other];
+        for (int i = 0; other != r && i < g->count; i++)
+            if (same_value(g->parts[i], gradient)) return true;
+    }
+    return false;
+}
+
+/* Where a linear layer's gradient of its input goes: memory of its own, or on top of what others have contributed, so that
+ * nobody needs to add the two. The head works on some rows alone, and does not. */
+static nn_operand input_gradient(build *b, const build_node *node, nn_operand dy, bool *accumulate)
+{
+    nn_ref r = through_flatten(b->model, node->x);
+    const build_gradient *g = &b->gradients[r];
+    nn_operand last = g->count > 0 ? g->parts[g->count - 1] : (nn_operand){0};
+    bool in_head = b->head_node >= 0 && node >= &b->nodes[b->head_node];
+    *accumulate = g->count > 0 && !in_head && last.offset_bytes == 0 && !same_value(last, dy) &&
+                  last.index != b->program->output_gradient_value && !is_awaited(b, r, last);
+    if (*accumulate) return last;
+    return gradient_value(b, b->out[node->x]);
+}
+
 static nn_operand add_gradients(build *b, const build_node *node, nn_operand x, nn_operand y)
 {
     nn_operand sum = gradient_value(b, x);
@@ -95,14 +125,16 @@ static void backward_linear(build *b, const build_node *node, nn_operand dy)
         op->operands[LINEAR_BWD_WEIGHTS_ACT] = node->act == ACTIVATION_RELU ? node->y : node->slope;
     op->desc.wide_x = op->desc.narrow && is_input(b, node->x);
     if (is_input(b, node->x)) return;
+    bool accumulate;
+    nn_operand dx = input_gradient(b, node, dy, &accumulate);
     op = build_op(b, OP_linear_backward_data, node);
     op->desc.u.linear = build_linear(b, node);
+    op->desc.accumulate = accumulate;
     op->weight_param = l->param[0];
     op->operands[LINEAR_BWD_DATA_DY] = dy;
     op->operands[LINEAR_BWD_DATA_W] = build_weight(b, l->param[0]);
-    nn_operand dx = gradient_value(b, b->out[node->x]);
-    b->program->ops[b->program->op_count - 1].operands[LINEAR_BWD_DATA_DX] = dx;
-    contribute(b, node->x, dx);
+    op->operands[LINEAR_BWD_DATA_DX] = dx;
+    if (!accumulate) contribute(b, node->x, dx);
 }
 
 /* Whether the gradient that reaches the residual is dy itself, untouched. */
@@ -293,6 +325,7 @@ static void backward_node(build *b, const build_node *node)
     nn_operand dy[2] = {{0}, {0}};
     take_gradient(b, node, node->output, batchnorm ? 2 : 1, dy);
     if (dy[0].space == NN_SPACE_NONE) return; /* its output reaches no loss */
+    b->gradients[node->output].count = 0;
     switch (node->layer->kind) {
     case NN_CONV2D: backward_conv2d(b, node, dy[0]); break;
     case NN_LINEAR: backward_linear(b, node, dy[0]); break;

@@ -83,7 +83,7 @@ static traffic linear_cost(const op_desc *op)
         t.out = y + (keeps_slope ? y : 0);
         break;
     case OP_linear_backward_data:
-        t.in = y + weights;
+        t.in = y + weights + (op->accumulate ? x : 0);
         t.out = x;
         break;
     default:

@@ -161,7 +161,7 @@ typedef struct op_desc {
                       * linear layers; arithmetic, statistics and parameters' gradients stay of `type` */
     bool wide_x;     /* narrow convolutions and linear layers: X is a batch's samples, of `type` */
     bool accumulate; /* operations that write a parameter's gradient: add to what is there, always (a table
-                      * used twice); see also op_scalars.accumulate */
+                      * used twice); see also op_scalars.accumulate. linear_backward_data: dx is added to */
     union {
         conv2d_attributes conv2d;
         linear_attributes linear;

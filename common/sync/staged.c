@@ -357,6 +357,7 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
     inner.params = e->mirror;
     inner.optimizer = e->optimizer ? e->optimizer : context->optimizer;
     inner.front = &e->base.context;
+    inner.recorder = NULL; /* what is recorded is the device's */
     TRY_GOTO(rc, type->open(&inner, &e->inner), failed);
     *out = &e->base;
     return STATUS_OK;

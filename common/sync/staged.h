@@ -7,6 +7,8 @@
  * the host, unless the engine's requirements say that it updates in front of the mirror, with
  * sync_context.front: then there is one optimizer, the device's.
  *
+ * Where passes are recorded need() and ready() stand between two records.
+ *
  * The mirror is in no ledger: it is what a transport's buffers are. */
 #ifndef COMMON_SYNC_STAGED_H
 #define COMMON_SYNC_STAGED_H

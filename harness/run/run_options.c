@@ -41,7 +41,7 @@ static const option run_option_list[] = {
      .help = "cuda: before the first step, time cuDNN's deterministic algorithms and take the fastest: two runs may"
              " differ in bits"},
     {.name = "cuda-graph", .type = OPTION_FLAG, .offset = FIELD(cuda_graph),
-     .help = "cuda, mode none, ring with NCCL, ps=dp: record the passes of a step once and launch them as a whole"},
+     .help = "cuda: record the passes of a step once and launch them as a whole"},
     {.name = "prefetch", .type = OPTION_CHOICE, .offset = FIELD(prefetch), .initial = "on", .choices = switch_names,
      .help = "cuda, sim: copy the next step's batch to the GPU beside the step, into memory of its own; elsewhere nothing"
              " is copied"},

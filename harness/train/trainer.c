@@ -145,7 +145,7 @@ static status open_params(trainer *t)
 
 static status refuse_record(const trainer_config *c, const char *why)
 {
-    return fail(STATUS_CONFIG, "option --cuda-graph: found %s=%s, allowed is mode none, ring with --collective nccl, ps=dp: %s",
+    return fail(STATUS_CONFIG, "option --cuda-graph: found %s=%s, allowed is what divides gradients by the same number in every step: %s",
                 c->engine->name, c->policy, why);
 }
 
@@ -177,12 +177,13 @@ static status open_engine(trainer *t)
     bool either = t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu;
     if (c->cuda_graph && t->needs.unrecorded) return refuse_record(c, t->needs.unrecorded);
     if (info->host_addressable || !info->real || t->needs.reach == SYNC_REACH_DEVICE || either) {
+        if (c->cuda_graph && t->needs.cuts_records) TRY(trainer_cuts_open(t));
         status rc = c->engine->open(&context, &t->engine);
         if (rc != STATUS_UNAVAILABLE || !either) return rc;
         log_warn("%s: the engine %s works on host memory", error_message(), c->engine->name);
         error_clear();
     }
-    if (c->cuda_graph) return refuse_record(c, "on host memory gradients are copied as they become ready, within a pass");
+    if (c->cuda_graph) TRY(trainer_cuts_open(t));
     return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 
@@ -275,6 +276,7 @@ void trainer_close(trainer **pointer)
     trainer *t = *pointer;
     if (!t) return;
     trainer_leave(t);
+    trainer_cuts_close(t);
     trainer_prefetch_close(t);
     for (int i = 0; i < t->pinned_count; i++) device_unpin(t->device, t->pinned[i]);
     for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);

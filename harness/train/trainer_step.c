@@ -253,7 +253,7 @@ static status on_need(void *context, int param)
 {
     trainer *t = context;
     straggler_pause(&t->straggler);
-    status rc = t->engine->type->need(t->engine, param);
+    status rc = trainer_need(t, param);
     straggler_resume(&t->straggler);
     return rc;
 }
@@ -262,7 +262,7 @@ static status on_ready(void *context, int param)
 {
     trainer *t = context;
     straggler_pause(&t->straggler);
-    status rc = t->engine->type->ready(t->engine, param);
+    status rc = trainer_ready(t, param);
     straggler_resume(&t->straggler);
     return rc;
 }

@@ -40,11 +40,11 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
         *ticket = ++e->compute.posted;
         return STATUS_OK;
     }
+    *ticket = ++e->compute.posted;
+    if (e->posted) TRY(signal_job(e, *ticket)); /* before the agent lets its stream wait for it */
     bool taken = event_queue_post(&e->jobs, (sync_event){(int32_t)kind, index, record});
     assert(taken);
     (void)taken;
-    *ticket = ++e->compute.posted;
-    if (e->posted) TRY(signal_job(e, *ticket));
     sync_agent_wake(e->agent);
     return STATUS_OK;
 }

@@ -62,6 +62,7 @@ def main():
                 print("%-12s measured %9.2f ms  predicted %9.2f ms  %+6.1f %%%s" % (
                     model, measured, predicted, 100 * row["error"], "   MISS" if abs(row["error"]) > LIMIT else ""), flush=True)
             else:
+                misses += 1
                 print("%-12s not compared: %s" % (model, how if measured is None else also), flush=True)
             rows.append(row)
         with open(profile, encoding="utf-8") as file:

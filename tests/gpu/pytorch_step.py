@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Training steps of PyTorch on one GPU: the peer of speed.py.
 
-    pytorch_step.py MODEL BATCH STEPS [--precision float32|tf32|bf16] [--compile] [--channels-last] [--device cuda|cpu]
+    pytorch_step.py MODEL BATCH STEPS [--precision float32|tf32|bf16] [--compile] [--channels-last] [--prefetch]
+                    [--device cuda|cpu]
 
-Prints one JSON object: the median step time in ms (forward, loss, backward, optimizer; data are on the GPU before),
+Prints one JSON object: the median step time in ms (forward, loss, backward, optimizer; data are on the GPU before, or with
+--prefetch copied from pinned memory, non_blocking, one step ahead on a stream of its own, as prefetchers do),
 versions and the GPU's name. Models are those of tests/bench/pytorch_train.py, and bert_large with its classifier;
 optimizers are the fused ones. Steps are timed by events, and nothing waits between them. `--device cpu` is for
 rehearsals.
@@ -27,6 +29,30 @@ def fused_optimizer(name, params):
     if name in models.SIZES:
         return torch.optim.Adam(params, lr=1e-4, fused=True)
     return torch.optim.SGD(params, lr=0.01, momentum=0.9, fused=True)
+
+
+def resident(tensors):
+    while True:
+        yield tensors
+
+
+def prefetched(tensors):
+    """The batch of every step; the next one is on its way when it is handed out."""
+    import torch
+    side, pinned = torch.cuda.Stream(), [t.cpu().pin_memory() for t in tensors]
+
+    def copy():
+        with torch.cuda.stream(side):
+            return [t.to("cuda", non_blocking=True) for t in pinned]
+
+    coming = copy()
+    while True:
+        torch.cuda.current_stream().wait_stream(side)
+        here = coming
+        for t in here:
+            t.record_stream(torch.cuda.current_stream())
+        coming = copy()
+        yield here
 
 
 def timed_steps(step, count, device):
@@ -56,6 +82,7 @@ def main():
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32", "bf16"])
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--prefetch", action="store_true")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     args = parser.parse_args()
     import torch
@@ -69,7 +96,10 @@ def main():
     opt = fused_optimizer(args.model, list(model.parameters()))
     net = torch.compile(model) if args.compile else model
 
+    batches = (prefetched if args.prefetch else resident)([x, y])
+
     def step():
+        x, y = next(batches)
         cast = torch.autocast(args.device, torch.bfloat16) if args.precision == "bf16" else contextlib.nullcontext()
         opt.zero_grad(set_to_none=True)
         with cast:

@@ -44,8 +44,8 @@ logs=$build/logs tests=$build/tests harness=$build/bin/harness
 
 # With their limits in seconds. Those of the first list add up to 480 at most; those of the second each fit into a call
 # of ten minutes of their own.
-stages="build:65 float32:35 tf32:20 bf16:20 kernels:35 golden:50 ledger:20 engines:55 ps:35 killed:20
-        memcheck:30 racecheck:15 bandwidth:10 step:15 calibrate:30 profile:25"
+stages="build:65 float32:30 tf32:20 bf16:20 kernels:35 golden:50 ledger:20 engines:55 ps:45 killed:20
+        memcheck:25 racecheck:15 bandwidth:10 step:15 calibrate:30 profile:25"
 speed_stages="predict:200 speed:540"
 
 names_of() { # stages with limits
@@ -86,6 +86,15 @@ note() { # name seconds code
     printf '%s\t%s\t%s\t%s\n' "$1" "$(limit_of "$1")" "$2" "$3" >>"$logs/stages.tsv"
 }
 
+# What a stage that was stopped has left running: ranks are in process groups of their own.
+end_ranks() {
+    local process program
+    program=$(readlink -f "$harness")
+    for process in /proc/[0-9]*; do
+        [ "$(readlink "$process/exe" 2>/dev/null)" != "$program" ] || kill -9 "${process#/proc/}" 2>/dev/null
+    done
+}
+
 # Runs a stage that was asked for; its output goes to a log.
 stage() { # name command...
     local name=$1 started code seconds; shift
@@ -97,7 +106,7 @@ stage() { # name command...
     note "$name" "$seconds" "$code"
     if [ $code -eq 0 ]; then echo "ok       $name ($seconds s)"; return 0; fi
     failed=1
-    case $code in 124 | 137) code="$code, out of time," ;; esac
+    case $code in 124 | 137) end_ranks; code="$code, out of time," ;; esac
     echo "FAILED   $name: exit code $code after $seconds s of $(limit_of "$name"); $logs/$name.log has:"
     { grep -a -E -A3 '^not ok|error:|: Error|^harness: |Sanitizer|^=========.*(Invalid|hazard|Error)' "$logs/$name.log" | head -n 28
       echo ...; tail -n 12 "$logs/$name.log"; } | cut -c 1-400 | sed 's/^/         /'
@@ -147,7 +156,8 @@ wheels=$("$python" -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/nu
 prepend LD_LIBRARY_PATH /usr/local/nvidia/lib /usr/local/nvidia/lib64
 if [ -n "$wheels" ]; then prepend LD_LIBRARY_PATH "$wheels"/*/lib "$wheels"/*/lib64; fi
 for prefix in ${prefixes[@]+"${prefixes[@]}"}; do use_prefix "$prefix"; done
-nvcc=${CUDACXX:-$(first_of nvcc /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc "$wheels"/*/bin/nvcc)}
+nvcc=${CUDACXX:-$(first_of nvcc /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc /opt/cuda*/bin/nvcc \
+    "$wheels"/*/bin/nvcc)}
 smi=$(first_of nvidia-smi /usr/local/nvidia/bin/nvidia-smi)
 # A wheel's nvcc looks for its libraries in a folder that the wheel does not have.
 if [ -n "$nvcc" ]; then
@@ -197,7 +207,7 @@ stage build bash -c configure_and_build || exit 1
 export PYTHONPATH=$PWD/tests/support SOURCE_DIR=$PWD BUILD_DIR=$build CMOCKA_MESSAGE_OUTPUT=TAP OMP_NUM_THREADS=1 \
     PYTHONUNBUFFERED=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN} NCCL_DEBUG_FILE=${NCCL_DEBUG_FILE:-$logs/nccl.%h.%p.log}
 # A command that hangs costs its test, not the stage.
-export CUDA_RUN_LIMIT=$((30 * scale))
+export CUDA_RUN_LIMIT=$((40 * scale))
 [ -z "$emulated" ] || export PSRING_CUDA_MODULE=${PSRING_CUDA_MODULE:-$tests/libpsring_cuda_emulated.so}
 timeout -k 5 60 "$harness" doctor >"$logs/doctor.txt" 2>"$logs/doctor.err"
 code=$?
@@ -269,7 +279,7 @@ stage kernels bash -c 'kernels "$0"' "$tests"
 stage golden bash -c golden
 stage ledger bash -c 'parts 4 test_cuda_program ledger'
 stage engines bash -c engines
-stage ps bash -c 'parts 4 test_cuda_ps'
+stage ps bash -c 'parts 6 test_cuda_ps'
 stage killed bash -c 'parts 2 test_cuda_program killed'
 
 sanitizer=$(first_of compute-sanitizer /usr/local/cuda/bin/compute-sanitizer /usr/local/cuda-*/bin/compute-sanitizer \

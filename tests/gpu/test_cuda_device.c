@@ -20,7 +20,9 @@
 
 #include <cmocka.h>
 
-static const device_setting cuda = {"cuda", 1, 0}, reference = {"reference", 1, 0};
+static const device_setting cuda = {"cuda", 1, 0}, reference = {"reference", 1, 0},
+                            tf32 = {"cuda", 1, DEVICE_PRECISION_TF32};
+static const double EXACT = 2e-5;
 
 static void large_uploads_come_back(void **context)
 {
@@ -240,9 +242,9 @@ static void updates_reach_every_piece_and_nothing_else(void **context)
 }
 
 /* Shapes beyond the table's: several tiles, every width of attention, more rows than a column's part. */
-static void check_case(const op_case *c)
+static void check_case(const op_case *c, device_setting setting, double tolerance)
 {
-    device *d = device_setting_open(cuda), *oracle = device_setting_open(reference);
+    device *d = device_setting_open(setting), *oracle = device_setting_open(reference);
     op_runner on_cuda, on_oracle;
     case_state found, expected;
     op_runner_open(d, c, &on_cuda);
@@ -259,7 +261,7 @@ static void check_case(const op_case *c)
     op_runner_store(&on_oracle, &expected);
     for (int i = 1; i <= c->tensor_count; i++) {
         if (c->tensors[i].base) continue;
-        int64_t at = op_first_difference(found.values[i], expected.values[i], c->tensors[i].used, 2e-5);
+        int64_t at = op_first_difference(found.values[i], expected.values[i], c->tensors[i].used, tolerance);
         if (at >= 0)
             fail_msg("%s: %s[%lld] is %.9g, the reference has %.9g", c->name, c->tensors[i].name, (long long)at,
                      found.values[i][at], expected.values[i][at]);
@@ -282,20 +284,21 @@ static void shapes_of_several_tiles_agree_with_the_reference(void **context)
     static op_case c;
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         case_attention(&c, heads[i]);
-        check_case(&c);
+        check_case(&c, cuda, EXACT);
+        check_case(&c, tf32, heads[i].width <= 64 ? EXACT + 8 * 0x1p-10 : EXACT); /* wider ones are multiplied in float32 */
     }
     case_batchnorm(&c, (batchnorm_attributes){8, 13, 11, 70, 1e-5, 0.1, ACTIVATION_RELU, true, false, 1},
                    (case_options){0});
-    check_case(&c);
+    check_case(&c, cuda, EXACT);
     case_layernorm(&c, (layernorm_attributes){300, 130, 1e-5, true, true}, (case_options){0});
-    check_case(&c);
+    check_case(&c, cuda, EXACT);
     case_linear(&c, (linear_attributes){.m = 130, .in = 70, .out = 150, .bias = true, .act = ACTIVATION_GELU},
                 (case_options){0});
-    check_case(&c);
+    check_case(&c, cuda, EXACT);
     case_conv2d(&c, (conv2d_attributes){2, 17, 19, 24, 70, 3, 3, 2, 1, 0, 0, true}, (case_options){0});
-    check_case(&c);
+    check_case(&c, cuda, EXACT);
     case_embedding(&c, (embedding_attributes){3, 60, 140, 9, 70, true, true}, (case_options){0});
-    check_case(&c);
+    check_case(&c, cuda, EXACT);
 }
 
 /* ---- fences ----------------------------------------------------------------------------------- */

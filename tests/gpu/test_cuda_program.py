@@ -103,8 +103,7 @@ def a_batch_that_is_copied_ahead_is_in_the_ledger(mode, ranks, policy):
     expect_equal(classes(on_gpu), twice, "logical bytes beside those without")
 
 
-AHEAD = [("a linear model", ["--model", "wine_mlp", "--data", "wine", "--batch", "16"]),
-         ("an epoch's last batch is smaller", ["--model", "wine_mlp", "--data", "wine", "--batch", "50"]),
+AHEAD = [("an epoch's last batch is smaller", ["--model", "wine_mlp", "--data", "wine", "--batch", "50"]),
          ("two micro-batches", ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--accumulate", "2"]),
          ("recorded passes", ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--cuda-graph"]),
          ("evaluations between steps", ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--eval-every", "3"]),
@@ -116,6 +115,7 @@ AHEAD = [("a linear model", ["--model", "wine_mlp", "--data", "wine", "--batch",
 def batches_that_are_copied_ahead_train_as_those_that_are_not(words):
     needs_gpu()
     words = ["--mode", "none", "--device", "cuda", "--steps", "10", "--warmup", "0", "--quiet", "--json", "-", *words]
+    words += [] if "--eval-every" in words else ["--eval-every", "-1"]
     hashes = {}
     for name, more, env in [("off", ["--prefetch", "off"], {})] + [(order, [], {"EMULATED_ORDER": order} if order else {})
                                                                    for order in ("", "late", "early") if EMULATED or not order]:
@@ -306,10 +306,37 @@ def recorded_passes_of_replicas_follow_pytorch(name, payload):
     verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", payload, "--cuda-graph")
 
 
-@cases([("a server", "ps", "ps=sync", "waits for it, in the middle of the forward pass"),
-        ("a server, from GPU to GPU", "ps", "ps=async --payload p2p", "waits for it, in the middle of the forward pass"),
-        ("the ring on host memory", "ring", "ring=ddp --collective direct", "on host memory"),
-        ("PowerSGD", "ring", "ring=ddp --comm-hook powersgd", "begins at a later step"),
+# Some MiB: each parameter is a cut, or a few, or all together.
+@cases([(f"{options}, {mib} MiB", mode, options, mib)
+        for mode, options in (("ps", "ps=sync --servers 2"), ("ps", "ps=sync --server-optimizer off --payload p2p"),
+                              ("ps", "ps=ssp --staleness 0 --payload p2p"), ("ring", "ring=ddp --collective direct"))
+        for mib in ((0, 0.0005, 25) if "p2p" not in options else (0.0005,))])
+def passes_recorded_between_groups_of_parameters_follow_pytorch(mode, options, mib):
+    needs_gpu()
+    words = ["--mode", mode, "--policy", *options.split()]
+    lines = [run("verify", "--device", "cuda", *words, *more, golden("toy_w4")).out
+             for more in ([], ["--cuda-graph", "--graph-group-mb", mib])]
+    expect(lines[1].startswith("agrees"), "the trajectory is not PyTorch's", *lines)
+    expect_equal(lines[1], lines[0], "with recorded passes")
+
+
+@cases([(options, options) for options in ("ps=sync --servers 2 --payload zmq", "ps=sync --servers 2 --payload p2p",
+                                           "ps=sync --payload p2p --accumulate 2", "ps=sync --payload p2p --bf16")])
+def servers_train_recorded_passes_as_those_that_are_launched_one_by_one(options):
+    needs_gpu()
+    words = ["--device", "cuda", "--share-gpu", "--mode", "ps", "--gpus", 2, *TRAINING, "--policy", *options.split()]
+    plain, recorded = run(*words), run(*words, "--cuda-graph", "--graph-group-mb", 0.0005, "--log-level", "debug")
+    expect_equal((plain.code, recorded.code), (0, 0), "exit codes", plain, recorded)
+    expect_equal(recorded.json()["jobs"][0]["parameter_hash"], plain.json()["jobs"][0]["parameter_hash"], "parameters")
+    expect_equal(classes(recorded), classes(plain), "logical bytes")
+    cuts = re.search(r"cut (\d+) times forward and (\d+) times backward", recorded.err)
+    expect(cuts and int(cuts[1]) > 1 and int(cuts[2]) > 1, "the passes are not cut", recorded)
+    stretches = int(cuts[1]) + int(cuts[2]) + 3  # and what is behind the last cut, or the loss
+    passes = 3 if "--accumulate" in options else 1  # a first micro-batch's, a smaller first one's, a last one's
+    expect_equal(recorded.err.count("recorded a CUDA graph"), 2 * passes * stretches, "stretches recorded by two ranks", recorded)
+
+
+@cases([("PowerSGD", "ring", "ring=ddp --comm-hook powersgd", "begins at a later step"),
         ("ranks without data", "ring", "ring=ddp --join world", "--join")])
 def recording_is_refused_where_it_would_not_be_sound(mode, policy, why):
     needs_gpu()

@@ -2,7 +2,7 @@
 # test_races.sh HARNESS: golden trajectories on the emulated GPU, built with the thread sanitizer, which fails a run with a
 # race. Ranks are threads of one process, and each has threads that copy, sum and update beside the one that computes.
 number=0 failed=0
-echo "1..7"
+echo "1..8"
 while read -r mode file options; do
     number=$((number + 1))
     # shellcheck disable=SC2086
@@ -21,5 +21,6 @@ ps wine_mlp_w2 --policy ps=sync --servers 2 --payload zmq
 ps wine_mlp_w2 --policy ps=dp --payload p2p
 ps wine_mlp_w2 --policy ps=dp --payload zmq
 ring wine_mlp_w2 --policy ring=ddp --collective nccl --cuda-graph
+ps wine_mlp_w2 --policy ps=sync --servers 2 --payload p2p --cuda-graph --graph-group-mb 0.0005
 END
 exit $failed

@@ -130,7 +130,7 @@ static void backward_data(const host_kernel *kernel, void *const *operands, cons
 {
     const linear_attributes *a = &kernel->base.op.u.linear;
     cpu_gemm_shape shape = data_shape(a, cpu_rows_used(a->m, scalars));
-    cpu_product(kernel, &shape, operands[LINEAR_BWD_DATA_DY], operands[LINEAR_BWD_DATA_W], false,
+    cpu_product(kernel, &shape, operands[LINEAR_BWD_DATA_DY], operands[LINEAR_BWD_DATA_W], kernel->base.op.accumulate,
                 operands[LINEAR_BWD_DATA_DX], NULL, workspace);
 }
 

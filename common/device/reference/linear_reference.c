@@ -53,7 +53,7 @@ static void backward_data(const host_kernel *kernel, void *const *operands, cons
     int64_t m = reference_rows(scalars, a->m);
     const double *dpre = operands[LINEAR_BWD_DATA_DY];
     double *dx = operands[LINEAR_BWD_DATA_DX];
-    memset(dx, 0, (size_t)(m * a->in) * sizeof *dx);
+    if (!kernel->base.op.accumulate) memset(dx, 0, (size_t)(m * a->in) * sizeof *dx);
     reference_product(m, a->in, a->out, (matrix_view){dpre, a->out, 1}, operands[LINEAR_BWD_DATA_W], a->in,
                       dx, a->in);
 }

@@ -178,7 +178,7 @@ static void what_is_no_regular_file_is_refused(void **state)
     expect_failure(save_text(path_in(*state, "missing/"), ""), STATUS_CANNOT_CREATE,
                    "found the name of a folder");
     expect_failure(save_text(path_in(*state, "file/c"), ""), STATUS_CANNOT_CREATE, "Not a directory");
-    expect_failure(save_text("", ""), STATUS_CANNOT_CREATE, "found the name of a folder");
+    expect_failure(save_text("", ""), STATUS_CANNOT_CREATE, "found an empty name");
     expect_failure(save_text(long_name, ""), STATUS_CANNOT_CREATE, "File name too long");
     expect_failure(save_text(long_name + 4000 - 1, ""), STATUS_CANNOT_CREATE, "File name too long");
 }

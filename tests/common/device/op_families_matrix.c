@@ -29,7 +29,8 @@ void case_linear(op_case *c, linear_attributes a, case_options o)
     int x = case_input(c, "x", a.m, a.in), w = case_parameter(c, "w", FILL_SIGNED, shape_2d(a.out, a.in));
     int b = a.bias ? case_parameter(c, "b", FILL_SIGNED, shape_1d(a.out)) : CASE_NONE;
     int y = case_output(c, "y", a.m, a.out), slope = keeps_slope ? case_output(c, "slope", a.m, a.out) : CASE_NONE;
-    int dy = case_input(c, "dy", a.m, a.out), dx = case_output(c, "dx", a.m, a.in);
+    int dy = case_input(c, "dy", a.m, a.out);
+    int dx = o.accumulate ? case_input(c, "dx", a.m, a.in) : case_output(c, "dx", a.m, a.in);
     int dw = case_parameter_gradient(c, "dw", w, adds);
     int db = a.bias ? case_parameter_gradient(c, "db", b, adds) : CASE_NONE;
     int kept = a.act == ACTIVATION_RELU ? y : slope;
@@ -46,10 +47,9 @@ void case_linear(op_case *c, linear_attributes a, case_options o)
                       (a.act != ACTIVATION_NONE) << LINEAR_BWD_WEIGHTS_DY)
         ->layout = w;
     op.kind = OP_linear_backward_data;
-    op.accumulate = false;
     case_add_step(c, &op, (int[OP_MAX_OPERANDS]){dy, w, dx}, 1 << LINEAR_BWD_DATA_DX)->layout = w;
     case_objective(c, y, dy);
-    case_gradient(c, x, dx, false);
+    case_gradient(c, x, dx, o.accumulate);
     case_gradient(c, w, dw, adds);
     if (a.bias) case_gradient(c, b, db, adds);
 }

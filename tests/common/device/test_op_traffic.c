@@ -18,6 +18,7 @@ static bool is_read_too(const op_desc *op, int slot)
         return slot == BN_APPLY_RUNNING_MEAN || slot == BN_APPLY_RUNNING_VAR;
     case OP_linear_backward_weights:
         return slot == LINEAR_BWD_WEIGHTS_DY || op->accumulate;
+    case OP_linear_backward_data:
     case OP_conv2d_backward_weights:
         return op->accumulate;
     case OP_batchnorm_backward:

@@ -343,9 +343,76 @@ static void narrow_programs_store_tensors_in_half_and_statistics_in_full(void **
     }
 }
 
+static bool same_operand(const nn_operand *a, const nn_operand *b)
+{
+    return a->space == b->space && a->index == b->index;
+}
+
+/* The operation behind `from` that adds to the value next; op_count: none. */
+static int next_addition(const nn_program *p, int from, int value)
+{
+    for (int i = from; i < p->op_count; i++) {
+        const nn_op *op = &p->ops[i];
+        if (op->desc.kind == OP_linear_backward_data && op->desc.accumulate &&
+            op->operands[LINEAR_BWD_DATA_DX].index == value)
+            return i;
+    }
+    return p->op_count;
+}
+
+static bool touches(const nn_op *op, int value)
+{
+    for (int s = 0; s < OP_MAX_OPERANDS; s++)
+        if (op->operands[s].space == NN_SPACE_VALUE && op->operands[s].index == value) return true;
+    return false;
+}
+
+/* Another gradient, written over this one. */
+static bool begins_anew(const nn_op *op, int value)
+{
+    return op->desc.kind == OP_layernorm_backward && op->operands[LN_BWD_DX].index == value;
+}
+
+static int count_ops(const nn_program *p, op_kind kind)
+{
+    int count = 0;
+    for (int i = 0; i < p->op_count; i++) count += p->ops[i].desc.kind == kind;
+    return count;
+}
+
+/* Query, key and value, and the residual beside them; the residual beside the wide layers. */
+static void linear_layers_add_to_the_gradients_that_others_have_left(void **state)
+{
+    (void)state;
+    int additions = 0;
+    for (int i = 0; i < CASES; i++) {
+        nn_model *m = NULL;
+        nn_program *p = compile(&cases[i], NN_TRAIN, &m);
+        for (int first = p->loss_end; first < p->op_count; first++) {
+            const nn_operand *dx = &p->ops[first].operands[LINEAR_BWD_DATA_DX];
+            if (p->ops[first].desc.kind != OP_linear_backward_data || !p->ops[first].desc.accumulate) continue;
+            additions++;
+            if (dx->space != NN_SPACE_VALUE || p->values[dx->index].first >= first)
+                fail_msg("%s: operation %d adds to what nobody has written", cases[i].name, first);
+            if (same_operand(dx, &p->ops[first].operands[LINEAR_BWD_DATA_DY]))
+                fail_msg("%s: operation %d adds to what it reads", cases[i].name, first);
+            int next = next_addition(p, first + 1, dx->index);
+            for (int j = first + 1; next < p->op_count && j < next && !begins_anew(&p->ops[j], dx->index); j++)
+                if (touches(&p->ops[j], dx->index))
+                    fail_msg("%s: operation %d uses a gradient that operation %d adds to", cases[i].name, j, next);
+        }
+        if (m->input_kind == NN_INPUT_TOKENS && count_ops(p, OP_add) > 0)
+            fail_msg("%s: %d additions", cases[i].name, count_ops(p, OP_add));
+        nn_program_free(&p);
+        nn_model_free(&m);
+    }
+    assert_true(additions > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear_layers_add_to_the_gradients_that_others_have_left),
         cmocka_unit_test(values_that_live_together_never_overlap),
         cmocka_unit_test(planned_memory_is_within_five_percent_of_the_largest_live_sum),
         cmocka_unit_test(operands_are_read_and_written_within_the_lives_of_their_values),

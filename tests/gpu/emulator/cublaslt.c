@@ -36,7 +36,8 @@ struct emulated_product {
 
 struct emulated_preference {
     size_t workspace;
-    uint32_t alignment[4], schemes;
+    uint32_t alignment[4];
+    uint32_t schemes; /* allowed for parts of a product; nothing is cut into parts here */
 };
 
 /* What a search was for; an algorithm's data. */

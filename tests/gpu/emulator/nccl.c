@@ -33,6 +33,7 @@ typedef struct world {
 struct emulated_comm {
     world *world;
     int rank, looks, calls;
+    bool started; /* somebody has seen that it is */
 };
 
 static struct {
@@ -124,19 +125,19 @@ static void compute(world *w)
                   combine(first->op, load(w->result + i, type), load((const char *)w->calls[r].in + i, type)));
 }
 
-/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: that rank's call of that number fails. */
-static ncclResult_t fault_of(ncclComm_t comm)
+/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: that rank's call of that number fails; number 0 is its start. */
+static ncclResult_t fault_at(const struct emulated_comm *comm, int number)
 {
-    int rank, number, code;
+    int rank, of, code;
     const char *fault = getenv("EMULATED_NCCL_FAULT");
-    if (!fault || sscanf(fault, "%d:%d:%d", &rank, &number, &code) != 3) return ncclSuccess;
-    return comm->rank == rank && ++comm->calls == number ? (ncclResult_t)code : ncclSuccess;
+    if (!fault || sscanf(fault, "%d:%d:%d", &rank, &of, &code) != 3) return ncclSuccess;
+    return comm->rank == rank && number == of ? (ncclResult_t)code : ncclSuccess;
 }
 
 static ncclResult_t call(ncclComm_t comm, contribution c)
 {
     world *w = comm->world;
-    ncclResult_t fault = fault_of(comm);
+    ncclResult_t fault = fault_at(comm, ++comm->calls);
     if (fault != ncclSuccess) return fault;
     ncclResult_t code = ncclRemoteError;
     emulator_open_memory();
@@ -210,7 +211,12 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
 {
     enum { LOOKS = 2 };
-    *out = comm->world->aborted ? ncclRemoteError : comm->looks++ < LOOKS ? ncclInProgress : ncclSuccess;
+    ncclResult_t fault = comm->started ? ncclSuccess : fault_at(comm, 0);
+    *out = fault != ncclSuccess     ? fault
+           : comm->world->aborted   ? ncclRemoteError
+           : comm->looks++ < LOOKS ? ncclInProgress
+                                    : ncclSuccess;
+    if (*out == ncclSuccess) comm->started = true;
     return ncclSuccess;
 }
 
@@ -220,11 +226,14 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     comm->world->aborted = true;
     pthread_cond_broadcast(&all.moved);
     pthread_mutex_unlock(&all.lock);
-    return ncclCommDestroy(comm);
+    free(comm);
+    return ncclSuccess;
 }
 
+/* One that is still starting would leave its thread behind, or wait for it: it is to be aborted. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    if (!comm->started) abort();
     free(comm);
     return ncclSuccess;
 }

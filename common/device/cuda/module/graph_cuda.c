@@ -7,7 +7,7 @@
 
 typedef struct cuda_graph {
     device_graph base;
-    cudaGraphExec_t executable;
+    cudaGraphExec_t executable; /* NULL: nothing was recorded, and nothing is launched */
 } cuda_graph;
 
 status cuda_capture_begin(device_stream *base)
@@ -29,9 +29,10 @@ status cuda_capture_end(device_stream *base, device_graph **out)
     if (rc == STATUS_OK) {
         size_t count = 0;
         g->base.device = base->device;
-        if (cudaGraphGetNodes(recorded, NULL, &count) == cudaSuccess)
-            log_debug("recorded a CUDA graph of %zu nodes", count);
-        rc = cuda_check(d, cudaGraphInstantiate(&g->executable, recorded, 0), "cudaGraphInstantiate");
+        rc = cuda_check(d, cudaGraphGetNodes(recorded, NULL, &count), "cudaGraphGetNodes");
+        log_debug("recorded a CUDA graph of %zu nodes", count);
+        if (rc == STATUS_OK && count > 0)
+            rc = cuda_check(d, cudaGraphInstantiate(&g->executable, recorded, 0), "cudaGraphInstantiate");
     }
     if (recorded) cudaGraphDestroy(recorded);
     if (rc != STATUS_OK) free(g);
@@ -42,14 +43,16 @@ status cuda_capture_end(device_stream *base, device_graph **out)
 status cuda_graph_launch(device_stream *base, device_graph *graph)
 {
     cuda_device *d = (cuda_device *)base->device;
+    cudaGraphExec_t executable = ((cuda_graph *)graph)->executable;
+    if (!executable) return STATUS_OK;
     TRY(cuda_use(d));
-    return cuda_check(d, cudaGraphLaunch(((cuda_graph *)graph)->executable, ((cuda_stream *)base)->stream),
-                      "cudaGraphLaunch");
+    return cuda_check(d, cudaGraphLaunch(executable, ((cuda_stream *)base)->stream), "cudaGraphLaunch");
 }
 
 void cuda_graph_close(device_graph *graph)
 {
+    cudaGraphExec_t executable = ((cuda_graph *)graph)->executable;
     cudaSetDevice(((cuda_device *)graph->device)->gpu);
-    cudaGraphExecDestroy(((cuda_graph *)graph)->executable);
+    if (executable) cudaGraphExecDestroy(executable);
     free(graph);
 }

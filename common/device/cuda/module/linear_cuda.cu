@@ -239,8 +239,9 @@ static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o
     const T *dy = (const T *)o[LINEAR_BWD_DATA_DY], *w = (const T *)o[LINEAR_BWD_DATA_W];
     T *dx = (T *)o[LINEAR_BWD_DATA_DX];
     cublaslt_operands operands = {w, dy, nullptr, dx, nullptr};
-    if (plan_of(k)) return cublaslt_run(plan_of(k), s, &operands, m, false, workspace);
-    return product(k, s, strided<T>{dy, a->out, 1}, strided<T>{w, a->in, 1}, store_plain<T>{dx, a->in, false}, m, a->in,
+    bool add = k->base.op.accumulate;
+    if (plan_of(k)) return cublaslt_run(plan_of(k), s, &operands, m, add, workspace);
+    return product(k, s, strided<T>{dy, a->out, 1}, strided<T>{w, a->in, 1}, store_plain<T>{dx, a->in, add}, m, a->in,
                    a->out);
 }
 

@@ -181,10 +181,13 @@ status cuda_download(device_stream *base, void *host, const void *from, dtype ty
                      int64_t count)
 {
     cuda_device *d = (cuda_device *)base->device;
+    cudaStream_t stream = ((cuda_stream *)base)->stream;
     TRY(check_types(type, host_type));
     TRY(cuda_use(d));
+    /* A copy to ordinary memory ends before the call does (CUDA Runtime API, "API synchronization behavior"). What is in
+     * front of it may wait for another thread, so it is waited for here, where that one can go on. */
+    if (!is_pinned(host)) TRY(cuda_check(d, cudaStreamSynchronize(stream), "download"));
     return cuda_check(d,
-                      cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDefault,
-                                      ((cuda_stream *)base)->stream),
+                      cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDefault, stream),
                       "download");
 }

@@ -47,8 +47,7 @@ typedef enum cublasLtMatmulPreferenceAttributes_t {
 } cublasLtMatmulPreferenceAttributes_t;
 typedef enum cublasLtReductionScheme_t {
     CUBLASLT_REDUCTION_SCHEME_NONE = 0,
-    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
-    CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4
+    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2
 } cublasLtReductionScheme_t;
 typedef int cublasLtMatrixLayoutAttribute_t;
 
