@@ -118,7 +118,7 @@ void param_set_close(param_set **pointer)
 
 status param_set_refresh_narrow(param_set *set, device_stream *s)
 {
-    if (!param_set_has_narrow(set) || set->narrow_current) return STATUS_OK;
+    if (!set->narrow_kept || set->narrow_current) return STATUS_OK;
     TRY(device_convert(s, set->narrow.data, DTYPE_BF16, set->params.data, set->type, set->arena_elements, 1));
     set->narrow_current = true;
     return STATUS_OK;

@@ -22,6 +22,7 @@ typedef struct param_set {
                              * program's activations are narrow */
     bool narrow_current;    /* they are what the parameters are: an update has written both, and nobody params alone
                              * since. Otherwise every forward pass makes them, layer by layer */
+    bool narrow_kept;       /* updates of this rank write them: parameters are there when a forward pass begins */
     piece *buffer_pieces;   /* [buffer_count] */
     int64_t buffer_elements;
     device_memory buffers;
@@ -56,7 +57,7 @@ static inline bool param_set_has_narrow(const param_set *set)
     return set->narrow.bytes > 0;
 }
 
-/* Makes them all at once, in stream order, unless they are current. */
+/* Makes them all at once, in stream order, where updates keep them and they are not current. */
 status param_set_refresh_narrow(param_set *set, device_stream *s);
 
 /* Pieces of parameters [first, first + count), merged where they touch. */

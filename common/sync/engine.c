@@ -67,7 +67,7 @@ static status update_all(const sync_context *c, const sync_step *step, const voi
                                 scale);
     TRY(optimizer_update_narrow(c->optimizer, c->compute, set->params.data, set->narrow.data, grads, all, step->index,
                                 step->learning_rate, scale));
-    set->narrow_current = true;
+    set->narrow_kept = set->narrow_current = true;
     return STATUS_OK;
 }
 

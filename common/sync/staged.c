@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ITEM_BUFFERS = -1 }; /* of what comes down; others are parameters, whose gradients do */
+
 typedef struct staged_engine {
     sync_engine base; /* the context is the device's */
     sync_engine *inner;
@@ -13,7 +15,7 @@ typedef struct staged_engine {
     param_set *mirror;
     optimizer *optimizer; /* NULL: the device's own serves */
     device_fence *computed; /* gradients: the compute stream has come to so many */
-    sync_handover arrived;  /* parameters whose gradients are on their way down */
+    sync_handover arrived;  /* gradients and buffers on their way down */
     bool *uploaded;         /* [param_count] in this step */
     double *sums;           /* [sum_capacity] a layer's sums over the ranks */
     int sum_capacity;
@@ -133,7 +135,7 @@ static status open_traffic(staged_engine *e)
     if (!e->uploaded || !e->sums) return fail(STATUS_SYSTEM, "no memory for an engine's mirror");
     TRY(device_stream_open(c->device, DEVICE_STREAM_COMMUNICATION, &e->copies));
     TRY(device_fence_open(c->device, &e->computed));
-    TRY(sync_handover_open(c->device, param_count(e) + 1, &e->arrived));
+    TRY(sync_handover_open(c->device, param_count(e) + 2, &e->arrived));
     TRY(pin(e, &e->mirror->params));
     TRY(pin(e, &e->mirror->grads));
     return pin(e, &e->mirror->buffers);
@@ -206,18 +208,6 @@ static status staged_need(sync_engine *base, int param)
     return up(e, &base->context.params->params, &e->mirror->params, e->mirror->pieces[param]);
 }
 
-/* Engines send rank 0's buffers from here on: they are as this forward pass has left them. */
-static status staged_place_outputs(sync_engine *base, const sync_step *step)
-{
-    staged_engine *e = staged_of(base);
-    const sync_context *c = &base->context;
-    if (has_buffers(e)) {
-        TRY(down(e, c->compute, &e->mirror->buffers, &c->params->buffers, all_buffers(e)));
-        TRY(device_stream_synchronize(c->compute));
-    }
-    return e->inner->type->place_outputs(e->inner, step);
-}
-
 static status staged_loss(sync_engine *base, const sync_step *step, double *normalizer, bool *here)
 {
     sync_engine *inner = staged_of(base)->inner;
@@ -230,36 +220,57 @@ static status staged_scatter_output_gradient(sync_engine *base, const sync_step 
     return inner->type->scatter_output_gradient(inner, step);
 }
 
+static status take_item(staged_engine *e, int item)
+{
+    if (item == ITEM_BUFFERS) return e->inner->type->place_outputs(e->inner, &e->step);
+    return e->inner->type->ready(e->inner, item);
+}
+
 /* Hands over what is down by now. */
 static status tell(staged_engine *e)
 {
-    int param;
-    while (sync_handover_take(&e->arrived, &param)) TRY(e->inner->type->ready(e->inner, param));
+    int item;
+    while (sync_handover_take(&e->arrived, &item)) TRY(take_item(e, item));
     return STATUS_OK;
+}
+
+/* What the compute stream has done by then comes down beside what it does next. */
+static status bring_down(staged_engine *e, int item, device_memory *to, const device_memory *from, piece p)
+{
+    uint64_t number = e->arrived.added + 1;
+    TRY(device_stream_signal(e->base.context.compute, e->computed, number));
+    TRY(device_stream_wait(e->copies, e->computed, number));
+    TRY(down(e, e->copies, to, from, p));
+    TRY(sync_handover_add(&e->arrived, e->copies, item));
+    return tell(e);
+}
+
+/* Engines send rank 0's buffers when they are told of the outputs: they are down then, as this forward pass has left
+ * them, and before any gradient. */
+static status staged_place_outputs(sync_engine *base, const sync_step *step)
+{
+    staged_engine *e = staged_of(base);
+    e->step = *step;
+    if (!has_buffers(e)) return e->inner->type->place_outputs(e->inner, step);
+    return bring_down(e, ITEM_BUFFERS, &e->mirror->buffers, &base->context.params->buffers, all_buffers(e));
 }
 
 static status staged_ready(sync_engine *base, int param)
 {
     staged_engine *e = staged_of(base);
-    const sync_context *c = &base->context;
     if (!e->step.synchronize) return e->inner->type->ready(e->inner, param);
-    uint64_t number = e->arrived.added + 1;
-    TRY(device_stream_signal(c->compute, e->computed, number));
-    TRY(device_stream_wait(e->copies, e->computed, number));
-    TRY(down(e, e->copies, &e->mirror->grads, &c->params->grads, e->mirror->pieces[param]));
-    TRY(sync_handover_add(&e->arrived, e->copies, param));
-    return tell(e);
+    return bring_down(e, param, &e->mirror->grads, &base->context.params->grads, e->mirror->pieces[param]);
 }
 
-/* Gradients are handed over as they come down. */
+/* Everything is handed over as it comes down. */
 static status tell_all(staged_engine *e)
 {
-    int param;
+    int item;
     bool found;
-    TRY(sync_handover_await(&e->arrived, e->copies, &param, &found));
+    TRY(sync_handover_await(&e->arrived, e->copies, &item, &found));
     while (found) {
-        TRY(e->inner->type->ready(e->inner, param));
-        TRY(sync_handover_await(&e->arrived, e->copies, &param, &found));
+        TRY(take_item(e, item));
+        TRY(sync_handover_await(&e->arrived, e->copies, &item, &found));
     }
     return STATUS_OK;
 }
@@ -267,7 +278,7 @@ static status tell_all(staged_engine *e)
 static status staged_finish(sync_engine *base, const sync_step *step)
 {
     staged_engine *e = staged_of(base);
-    if (step->synchronize) TRY(tell_all(e));
+    TRY(tell_all(e));
     return e->inner->type->finish(e->inner, step);
 }
 

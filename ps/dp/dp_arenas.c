@@ -10,8 +10,8 @@ static int64_t largest_output(const dp_engine *e)
     return x->largest * x->output_bytes;
 }
 
-/* Rank 0's. Under PyTorch's lifetimes logits, log-softmax and the gradients of both are planned; with autocast all but the
- * logits in float32. */
+/* Rank 0's. Under PyTorch's lifetimes logits, log-softmax and the gradients of both are planned; with autocast all
+ * but the logits in float32. */
 static status open_outputs(dp_engine *e)
 {
     const sync_context *c = &e->base.context;

@@ -55,8 +55,9 @@ static status fetch_replica(dp_engine *e)
 
 static status store_replica(dp_engine *e)
 {
-    const param_set *set = context_of(e)->params;
+    param_set *set = context_of(e)->params;
     const char *params = dp_in_sight(e, PS_SEGMENT_PARAMS);
+    param_set_forget_narrow(set);
     if (params) TRY(dp_store_from(&e->places, set->params.data, params, arena_bytes(e)));
     else TRY(dp_store(&e->places, DP_AT_PARAMS, set->params.data, 0, arena_bytes(e)));
     return dp_store(&e->places, DP_AT_BUFFERS, set->buffers.data, 0, buffer_bytes(e));
@@ -68,6 +69,7 @@ static status replicate(dp_engine *e, int64_t step, bool to_all)
     if (!dp_is_root(e)) {
         if (!to_all && !dp_takes_part(e)) return STATUS_OK;
         dp_lives_replicate(e);
+        param_set_forget_narrow(context_of(e)->params);
         add_replica(e, 0, step);
     }
     int receivers = to_all ? context_of(e)->world : e->present;

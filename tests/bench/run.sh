@@ -1,7 +1,7 @@
 #!/bin/sh
 # Comparisons with peers, as far as they are installed; `make bench` runs all of them.
 #
-#   run.sh [--quick] [train|profile|allreduce|link|exchange|trace|sim|predict ...] [-- words for train.py]
+#   run.sh [--quick] [train|profile|allreduce|link|exchange|trace|sim|predict|binding ...] [-- words for train.py]
 #
 # train      training steps beside PyTorch (train.py): results/speed-DATE.json and .md
 # profile    a step operation by operation, against the floor (bench_ops): results/profile-DATE.txt
@@ -12,6 +12,7 @@
 # trace      what recording a trace costs (trace_cost.py): results/trace-DATE.txt
 # sim        what it costs to simulate a thousand ranks and more (sim_scale.py): results/sim-scale-DATE.txt
 # predict    step times of two ranks, predicted after a calibration with one (predict_cpu.py): results/predict-DATE.txt
+# binding    steps of ranks that are bound to cores, and that are not (binding.py): results/binding-DATE.txt
 #
 # BUILD is the build folder (build), RESULTS where results go (results), PSRING_PYTHON a Python with a newer
 # torch. In pieces: `run.sh train -- --cases resnet18,resnet50`; names: `run.sh train -- --list`.
@@ -22,8 +23,8 @@ while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=--quick ;;
     --) shift; break ;;
-    train|profile|allreduce|link|exchange|trace|sim|predict) groups="$groups $1" ;;
-    *) echo "run.sh: found '$1', allowed are --quick, train, profile, allreduce, link, exchange, trace, sim, predict" >&2; exit 64 ;;
+    train|profile|allreduce|link|exchange|trace|sim|predict|binding) groups="$groups $1" ;;
+    *) echo "run.sh: found '$1', allowed are --quick, train, profile, allreduce, link, exchange, trace, sim, predict, binding" >&2; exit 64 ;;
     esac
     shift
 done
@@ -84,7 +85,11 @@ predict() {
     python3 tests/bench/predict_cpu.py --harness "$build/bin/harness" | tee "$results/predict-$date.txt" || true # likewise
 }
 
-for group in ${groups:-train profile allreduce link exchange trace sim predict}; do
+binding() {
+    python3 tests/bench/binding.py --harness "$build/bin/harness" ${quick:+--rounds 1} | tee "$results/binding-$date.txt"
+}
+
+for group in ${groups:-train profile allreduce link exchange trace sim predict binding}; do
     echo "== $group"
     if [ "$group" = train ]; then train "$@"; else "$group"; fi
 done

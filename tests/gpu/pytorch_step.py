@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Training steps of PyTorch on one GPU: the peer of speed.py.
 
-    pytorch_step.py MODEL BATCH STEPS [--precision float32|tf32|bf16] [--compile] [--channels-last] [--prefetch]
-                    [--device cuda|cpu]
+    pytorch_step.py MODEL BATCH STEPS [--precision float32|tf32|bf16] [--compile] [--channels-last]
+                    [--prefetch] [--device cuda|cpu]
 
 Prints one JSON object: the median step time in ms (forward, loss, backward, optimizer; data are on the GPU before, or with
 --prefetch copied from pinned memory, non_blocking, one step ahead on a stream of its own, as prefetchers do),
@@ -95,8 +95,7 @@ def main():
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     opt = fused_optimizer(args.model, list(model.parameters()))
     net = torch.compile(model) if args.compile else model
-
-    batches = (prefetched if args.prefetch else resident)([x, y])
+    batches = (prefetched if args.prefetch and args.device == "cuda" else resident)([x, y])
 
     def step():
         x, y = next(batches)

@@ -24,7 +24,7 @@ def dataparallel_follows_pytorch(name, payload):
     verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", *payload.split())
 
 
-@cases([(f"{payload}{options}", [payload, *options.split()]) for payload in PAYLOADS for options in ("", " --dp-loss replica")])
+@cases([(f"{payload}{options}", [payload, *options.split()]) for payload in PAYLOADS for options in ("", " --dp-loss replica", " --cuda-graph")])
 def dataparallel_in_bfloat16_follows_pytorch(payload):
     needs_gpu()
     verify("wine_mlp_w2", "--mode", "ps", "--policy", "ps=dp", "--bf16", "--payload", *payload)

@@ -96,6 +96,7 @@ static void add_layernorms(op_case *cases, int *count)
         /* m c eps residual dsum */
         {1, 3, 1e-5, false, false}, {5, 13, 1e-5, true, false},  {7, 64, 1e-12, false, true},
         {3, 33, 1e-5, true, true},  {40, 17, 1e-5, true, false}, {2, 771, 1e-12, true, true},
+        {3, 131, 1e-5, true, true}, {5, 1024, 1e-12, true, false},
     };
     for (int i = 0; i < COUNT(shapes); i++) case_layernorm(next(cases, count), shapes[i], plain);
     for (int i = 1; i < 4; i++) case_layernorm(next(cases, count), shapes[i], in_place);

@@ -82,23 +82,44 @@ __global__ void column_partial(Terms terms, int64_t rows, int64_t c, int64_t row
     }
 }
 
-/* `finish` has SUMS and take(column, sums[SUMS]). */
-template <typename Finish> __global__ void column_finish(Finish finish, int64_t c, int64_t count, const double *parts)
+/* The sums of WARP columns, by a block of WARP times ADDERS threads, of which this one is (x, y). `finish` has SUMS and
+ * take(column, sums[SUMS]). */
+template <int ADDERS, typename Finish>
+__device__ void finish_columns(const Finish &finish, int64_t block, int x, int y, int64_t c, int64_t count,
+                               const double *parts)
 {
-    __shared__ double lanes[COLUMN_ADDERS][Finish::SUMS][WARP];
-    int64_t column = (int64_t)blockIdx.x * WARP + threadIdx.x;
+    __shared__ double lanes[ADDERS][Finish::SUMS][WARP];
+    int64_t column = block * WARP + x;
     double sums[Finish::SUMS] = {};
     if (column < c) {
 #pragma unroll 8
-        for (int64_t part = threadIdx.y; part < count; part += COLUMN_ADDERS)
+        for (int64_t part = y; part < count; part += ADDERS)
             for (int i = 0; i < Finish::SUMS; i++) sums[i] += parts[(part * Finish::SUMS + i) * c + column];
     }
-    for (int i = 0; i < Finish::SUMS; i++) lanes[threadIdx.y][i][threadIdx.x] = sums[i];
+    for (int i = 0; i < Finish::SUMS; i++) lanes[y][i][x] = sums[i];
     __syncthreads();
-    if (threadIdx.y > 0 || column >= c) return;
+    if (y > 0 || column >= c) return;
     for (int i = 0; i < Finish::SUMS; i++)
-        for (int lane = 1; lane < COLUMN_ADDERS; lane++) sums[i] += lanes[lane][i][threadIdx.x];
+        for (int lane = 1; lane < ADDERS; lane++) sums[i] += lanes[lane][i][x];
     finish.take(column, sums);
+}
+
+template <typename Finish> __global__ void column_finish(Finish finish, int64_t c, int64_t count, const double *parts)
+{
+    finish_columns<COLUMN_ADDERS>(finish, blockIdx.x, (int)threadIdx.x, (int)threadIdx.y, c, count, parts);
+}
+
+/* The first pass; *count: of the parts. */
+template <typename Terms>
+status column_parts_of(const cuda_kernel *k, cudaStream_t s, Terms terms, int64_t rows, int64_t c, double *workspace,
+                       int64_t *count)
+{
+    int64_t parts = column_parts(rows, c, Terms::V);
+    int width = column_width(c, Terms::V);
+    dim3 grid((unsigned)ceil_div(c, (int64_t)width * Terms::V), (unsigned)parts);
+    *count = parts;
+    return launch(k, s, column_partial<Terms>, grid, dim3((unsigned)width, (unsigned)(COLUMN_THREADS / width)), terms, rows,
+                  c, ceil_div(rows, parts), workspace);
 }
 
 template <typename Terms, typename Finish>
@@ -106,13 +127,10 @@ status column_sums(const cuda_kernel *k, cudaStream_t s, Terms terms, Finish fin
                    double *workspace)
 {
     static_assert(Terms::SUMS == Finish::SUMS, "as many sums are taken as are made");
-    int64_t parts = column_parts(rows, c, Terms::V);
-    int width = column_width(c, Terms::V);
-    dim3 grid((unsigned)ceil_div(c, (int64_t)width * Terms::V), (unsigned)parts);
-    TRY(launch(k, s, column_partial<Terms>, grid, dim3((unsigned)width, (unsigned)(COLUMN_THREADS / width)), terms, rows,
-               c, ceil_div(rows, parts), workspace));
+    int64_t count;
+    TRY(column_parts_of(k, s, terms, rows, c, workspace, &count));
     return launch(k, s, column_finish<Finish>, dim3((unsigned)ceil_div(c, WARP)), dim3(WARP, COLUMN_ADDERS), finish, c,
-                  parts, workspace);
+                  count, workspace);
 }
 
 struct nothing_kept {};

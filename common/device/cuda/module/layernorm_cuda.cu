@@ -1,5 +1,5 @@
 /* Ba, Kiros, Hinton, "Layer Normalization", 2016: each row of [m, c] by its own mean and biased variance. A
- * block a row; the row passes from cache in the second and third pass. */
+ * block a row, which stays in registers between its turns, or where it is long is read again, from cache. */
 #include "common/device/cuda/module/columns.cuh"
 
 constexpr int THREADS = 128;
@@ -11,30 +11,49 @@ template <typename T> struct row_operands {
     float *mean, *invstd;
 };
 
-/* With a residual the sum is what is stored of it. */
-template <typename T, int V> __global__ void forward_kernel(row_operands<T> o, int64_t c, float eps)
+/* What is normalised: with a residual the sum, as it is stored. */
+template <typename T, int V> __device__ static inline pack<T, V> take_row(const row_operands<T> &o, int64_t i)
+{
+    pack<T, V> taken = take_pack<V>(o.x + i);
+    if (!o.residual) return taken;
+    float values[V], more[V];
+    unpack<V>(taken, values);
+    load_pack<V>(o.residual + i, more);
+    for (int v = 0; v < V; v++) store(&taken.at[v], values[v] + more[v]);
+    *reinterpret_cast<pack<T, V> *>(o.sum + i) = taken;
+    return taken;
+}
+
+/* A thread keeps what it has read of the row, at most KEPT packs, for the later turns; with 0 it reads them again. */
+template <typename T, int V, int KEPT> __global__ void forward_kernel(row_operands<T> o, int64_t c, float eps)
 {
     int64_t row = blockIdx.x, first = row * c;
     const T *in = o.residual ? o.sum + first : o.x + first;
-    float total = 0, squares = 0, values[V], more[V];
-    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
-        load_pack<V>(o.x + first + i, values);
-        if (o.residual) {
-            load_pack<V>(o.residual + first + i, more);
-            for (int v = 0; v < V; v++) values[v] += more[v];
-            store_pack<V>(o.sum + first + i, values);
-            load_pack<V>(o.sum + first + i, values);
-        }
+    pack<T, V> kept[KEPT ? KEPT : 1] = {};
+    float total = 0, squares = 0, values[V];
+#pragma unroll
+    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
+        if (i >= c) break;
+        pack<T, V> taken = take_row<T, V>(o, first + i);
+        if (KEPT) kept[KEPT ? n : 0] = taken;
+        unpack<V>(taken, values);
         for (int v = 0; v < V; v++) total += values[v];
     }
     float m = block_sum<THREADS>(total) / (float)c;
-    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
-        load_pack<V>(in + i, values);
+#pragma unroll
+    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
+        if (i >= c) break;
+        unpack<V>(KEPT ? kept[KEPT ? n : 0] : take_pack<V>(in + i), values);
         for (int v = 0; v < V; v++) squares = fmaf(values[v] - m, values[v] - m, squares);
     }
     float inverse = 1.0f / sqrtf(block_sum<THREADS>(squares) / (float)c + eps);
-    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
-        load_pack<V>(in + i, values);
+#pragma unroll
+    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
+        if (i >= c) break;
+        unpack<V>(KEPT ? kept[KEPT ? n : 0] : take_pack<V>(in + i), values);
         for (int v = 0; v < V; v++) values[v] = (values[v] - m) * inverse * o.gamma[i + v] + o.beta[i + v];
         store_pack<V>(o.y + first + i, values);
     }
@@ -49,14 +68,45 @@ template <typename T> struct row_gradient {
     const float *gamma, *mean, *invstd;
 };
 
-/* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum. dx may lie in dy's memory. */
-template <typename T, int V> __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c)
+struct write_parameters {
+    static constexpr int SUMS = 2;
+    float *dgamma, *dbeta;
+    bool add;
+    __device__ void take(int64_t column, const double *sums) const
+    {
+        dgamma[column] = (float)((add ? dgamma[column] : 0.0) + sums[0]);
+        dbeta[column] = (float)((add ? dbeta[column] : 0.0) + sums[1]);
+    }
+};
+
+/* The last pass over the parameters' gradients: blocks behind those of the rows do it beside them. */
+struct parameter_parts {
+    write_parameters finish;
+    int64_t count;
+    const double *parts;
+};
+
+/* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum. dx may lie in dy's memory. A thread keeps what
+ * it has read of the row, at most KEPT packs, for the second turn; with 0 it reads them again. */
+template <typename T, int V, int KEPT>
+__global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c, int64_t rows, parameter_parts p)
 {
+    if (blockIdx.x >= rows) {
+        int x = (int)threadIdx.x % WARP, y = (int)threadIdx.x / WARP;
+        finish_columns<THREADS / WARP>(p.finish, blockIdx.x - rows, x, y, c, p.count, p.parts);
+        return;
+    }
     int64_t row = blockIdx.x, first = row * c;
+    pack<T, V> kept_x[KEPT ? KEPT : 1] = {}, kept_dy[KEPT ? KEPT : 1] = {};
     float mean = g.mean[row], invstd = g.invstd[row], sum_h = 0, sum_hx = 0, x[V], dy[V], dsum[V];
-    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
-        load_pack<V>(g.x + first + i, x);
-        load_pack<V>(g.dy + first + i, dy);
+#pragma unroll
+    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
+        if (i >= c) break;
+        pack<T, V> of_x = take_pack<V>(g.x + first + i), of_dy = take_pack<V>(g.dy + first + i);
+        unpack<V>(of_x, x);
+        unpack<V>(of_dy, dy);
+        if (KEPT) kept_x[KEPT ? n : 0] = of_x, kept_dy[KEPT ? n : 0] = of_dy;
         for (int v = 0; v < V; v++) {
             float h = dy[v] * g.gamma[i + v];
             sum_h += h;
@@ -64,9 +114,12 @@ template <typename T, int V> __global__ void backward_kernel(row_gradient<T> g, 
         }
     }
     float mean_h = block_sum<THREADS>(sum_h) / (float)c, mean_hx = block_sum<THREADS>(sum_hx) / (float)c;
-    for (int64_t i = threadIdx.x * V; i < c; i += THREADS * V) {
-        load_pack<V>(g.x + first + i, x);
-        load_pack<V>(g.dy + first + i, dy);
+#pragma unroll
+    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
+        if (i >= c) break;
+        unpack<V>(KEPT ? kept_x[KEPT ? n : 0] : take_pack<V>(g.x + first + i), x);
+        unpack<V>(KEPT ? kept_dy[KEPT ? n : 0] : take_pack<V>(g.dy + first + i), dy);
         if (g.dsum) load_pack<V>(g.dsum + first + i, dsum);
         for (int v = 0; v < V; v++) {
             float xhat = (x[v] - mean) * invstd;
@@ -107,28 +160,27 @@ template <typename T, int PACK> struct parameter_terms {
     }
 };
 
-struct write_parameters {
-    static constexpr int SUMS = 2;
-    float *dgamma, *dbeta;
-    bool add;
-    __device__ void take(int64_t column, const double *sums) const
-    {
-        dgamma[column] = (float)((add ? dgamma[column] : 0.0) + sums[0]);
-        dbeta[column] = (float)((add ? dbeta[column] : 0.0) + sums[1]);
-    }
-};
+template <typename T, int V>
+static status forward_with(const cuda_kernel *k, cudaStream_t s, row_operands<T> r, int64_t m)
+{
+    const layernorm_attributes *a = &k->base.op.u.layernorm;
+    int64_t packs_a_thread = ceil_div(a->c, THREADS * V);
+    dim3 rows((unsigned)m), threads(THREADS);
+    float eps = (float)a->eps;
+    if (packs_a_thread == 1) return launch(k, s, forward_kernel<T, V, 1>, rows, threads, r, a->c, eps);
+    if (packs_a_thread == 2) return launch(k, s, forward_kernel<T, V, 2>, rows, threads, r, a->c, eps);
+    return launch(k, s, forward_kernel<T, V, 0>, rows, threads, r, a->c, eps);
+}
 
 template <typename T>
 static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
     const layernorm_attributes *a = &k->base.op.u.layernorm;
-    constexpr int V = wide_pack<T>();
     row_operands<T> r = {(const T *)o[LN_FWD_X], a->residual ? (const T *)o[LN_FWD_RESIDUAL] : nullptr,
                          (const float *)o[LN_FWD_GAMMA], (const float *)o[LN_FWD_BETA], (T *)o[LN_FWD_Y],
                          (T *)o[LN_FWD_SUM], (float *)o[LN_FWD_MEAN], (float *)o[LN_FWD_INVSTD]};
-    dim3 rows((unsigned)cuda_rows(scalars, a->m));
-    if (packs<T>(a->c, o)) return launch(k, s, forward_kernel<T, V>, rows, dim3(THREADS), r, a->c, (float)a->eps);
-    return launch(k, s, forward_kernel<T, 1>, rows, dim3(THREADS), r, a->c, (float)a->eps);
+    int64_t m = cuda_rows(scalars, a->m);
+    return packs<T>(a->c, o) ? forward_with<T, wide_pack<T>()>(k, s, r, m) : forward_with<T, 1>(k, s, r, m);
 }
 
 static status prepare_backward(cuda_kernel *k)
@@ -138,14 +190,18 @@ static status prepare_backward(cuda_kernel *k)
     return STATUS_OK;
 }
 
-/* The parameters' gradients first: dx may be written over dy. */
+/* Parts of the parameters' gradients first: dx may be written over dy. */
 template <typename T, int V>
 static status backward_with(const cuda_kernel *k, cudaStream_t s, row_gradient<T> g, write_parameters finish, int64_t m,
                             T *dx, void *workspace)
 {
-    int64_t c = k->base.op.u.layernorm.c;
-    TRY(column_sums(k, s, parameter_terms<T, V>{g, c}, finish, m, c, (double *)workspace));
-    return launch(k, s, backward_kernel<T, V>, dim3((unsigned)m), dim3(THREADS), g, dx, c);
+    int64_t c = k->base.op.u.layernorm.c, packs_a_thread = ceil_div(c, THREADS * V);
+    parameter_parts p = {finish, 0, (const double *)workspace};
+    TRY(column_parts_of(k, s, parameter_terms<T, V>{g, c}, m, c, (double *)workspace, &p.count));
+    dim3 grid((unsigned)(m + ceil_div(c, WARP)));
+    if (packs_a_thread == 1) return launch(k, s, backward_kernel<T, V, 1>, grid, dim3(THREADS), g, dx, c, m, p);
+    if (packs_a_thread == 2) return launch(k, s, backward_kernel<T, V, 2>, grid, dim3(THREADS), g, dx, c, m, p);
+    return launch(k, s, backward_kernel<T, V, 0>, grid, dim3(THREADS), g, dx, c, m, p);
 }
 
 template <typename T>
