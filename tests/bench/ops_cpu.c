@@ -416,8 +416,19 @@ static status parse(int argc, char **argv, bench_options *options, const bench_m
                 text_join(allowed, sizeof allowed, names, BENCH_MODELS));
 }
 
+static int help(void)
+{
+    text_buffer text = {0};
+    bench_options options;
+    options_help(&(option_binding){&bench_option_table, &options, 0}, 1, &text);
+    printf("usage: bench_ops MODEL [options]\n%s", text.data);
+    text_free(&text);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) return help();
     bench b = {
         .memory = {.activations.fd = -1, .workspace.fd = -1, .loss.fd = -1}, .input.fd = -1, .target.fd = -1};
     const bench_model *model = NULL;

@@ -44,8 +44,8 @@ logs=$build/logs tests=$build/tests harness=$build/bin/harness
 
 # With their limits in seconds. Those of the first list add up to 480 at most; those of the second each fit into a call
 # of ten minutes of their own.
-stages="build:65 float32:30 tf32:20 bf16:20 kernels:35 golden:50 ledger:20 engines:55 ps:45 killed:20
-        memcheck:25 racecheck:15 bandwidth:10 step:15 calibrate:30 profile:25"
+stages="build:50 float32:30 tf32:20 bf16:20 kernels:35 golden:50 ledger:20 engines:55 ps:45 killed:20
+        memcheck:25 racecheck:15 bandwidth:10 step:15 calibrate:30 profile:40"
 speed_stages="predict:200 speed:540"
 
 names_of() { # stages with limits
@@ -296,19 +296,23 @@ fi
 
 # ---- measurements ------------------------------------------------------------------------------
 
-model="resnet50 --batch 64" steps=10 elements=
-[ -z "$emulated" ] || model="lenet --batch 4" steps=2 elements=65536
+model="resnet50 --batch 64" steps=10 elements= images="resnet50 --batch 128" transformer="bert_large --batch 16"
+[ -z "$emulated" ] || model="lenet --batch 4" steps=2 elements=65536 images=$model transformer="wine_mlp"
 into() { # file command...
     local file=$1; shift
     "$@" >"$file.part" && mv "$file.part" "$file" && cat "$file"
 }
-# A step operation by operation, beside what the fastest product and the fastest sum would allow.
-profile() { # model
+# Steps operation by operation, beside what the fastest product and the fastest sum would allow; a transformer's also with
+# biases' gradients by sums of their own, not in cuBLASLt's epilogue.
+profile() { # images transformer
     local precision
     cat "$logs/doctor.txt"
     for precision in float32 tf32 bf16; do
         "$build/bin/bench_ops" $1 --device cuda ${emulated:+--steps 2} --precision $precision || return 1
     done
+    "$build/bin/bench_ops" $2 --device cuda ${emulated:+--steps 2} --precision bf16 || return 1
+    echo "PSRING_PLAIN_PRODUCTS=1"
+    PSRING_PLAIN_PRODUCTS=1 "$build/bin/bench_ops" $2 --device cuda ${emulated:+--steps 2} --precision bf16
 }
 export -f into profile
 stage bandwidth bash -c 'into "$0" "$@"' "$out/bandwidth-$stamp.json" "$tests/bench_cuda" $elements
@@ -317,7 +321,7 @@ stage step "$harness" run --device cuda --mode none --model $model --steps $step
 if stage calibrate "$harness" calibrate --device cuda --out "$build/gpu-profile.json" && is_chosen calibrate; then
     cp "$build/gpu-profile.json" "$out/profile-$stamp.json"
 fi
-stage profile bash -c 'into "$0" profile "$1"' "$out/operations-$stamp.txt" "$model"
+stage profile bash -c 'into "$0" profile "$1" "$2"' "$out/operations-$stamp.txt" "$images" "$transformer"
 quick=${emulated:+--emulated}
 measured=()
 [ ! -s "$build/gpu-profile.json" ] || measured=(--profile "$build/gpu-profile.json")
