@@ -261,10 +261,12 @@ kernels() { # the last by own kernels alone
 }
 engines() {
     local words pid code=0 pids=()
-    for words in 'train as' 'replicas follow' refused published; do
+    for words in 'train as' 'weights in' 'tensor cores' refused published; do
         parts 2 test_cuda_program "$words" &
         pids+=($!)
     done
+    parts 8 test_cuda_graph &
+    pids+=($!)
     parts 1 test_cuda_faults &
     pids+=($!)
     for pid in "${pids[@]}"; do wait "$pid" || code=1; done

@@ -1,9 +1,9 @@
 /* Matrix products of cuBLASLt, emulated: plain loops in double precision over matrices that run down columns, of float32
  * or bfloat16, their factors rounded to TF32 or bfloat16 where the compute type allows it.
  *
- * What the manual demands is demanded: types that go together, pointers as aligned as the search was told (for the
- * vector of biases by its address then: NULL counts as 256), a workspace at a multiple of 256 bytes, an algorithm that was
- * found for this very product. Two things are not supported, so that callers must know what to do then: the gradient of a
+ * What callers must keep to is demanded (docs/cuda.md, "Reviewed against", says from where it is known): types that go
+ * together, pointers as aligned as the search was told (for the vector of biases by its address then: NULL counts as 256),
+ * a workspace at a multiple of 256 bytes, an algorithm that was found for this very product. Two things are not supported, so that callers must know what to do then: the gradient of a
  * bias over an odd number of rows, and factors of bfloat16 with an odd number of rows of the result. */
 #include "common/device/cuda/module/libraries.h"
 #include "common/reduce/half.h"
@@ -181,7 +181,7 @@ static int64_t columns_of(const work *k, int factor)
     return k->desc.transpose[factor] == CUBLAS_OP_T ? k->matrix[factor].rows : k->matrix[factor].columns;
 }
 
-/* By the manual's table: factors of one type; a result of float32, or of theirs. */
+/* Factors of one type; a result of float32, or of theirs. */
 static cublasStatus_t check(const work *k)
 {
     const struct emulated_matrix *a = &k->matrix[A], *b = &k->matrix[B], *c = &k->matrix[C], *d = &k->matrix[D];
