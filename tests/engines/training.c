@@ -162,7 +162,7 @@ static status parse_options(training *t)
     const char *positional[WORDS];
     int count = 0, positional_count = 0;
     if (t->config.engine->options_size > OPTIONS_SIZE)
-        return fail(STATUS_INTERNAL, "options of %zu bytes", sizeof t->options);
+        return fail(STATUS_INTERNAL, "options of %zu bytes", t->config.engine->options_size);
     snprintf(text, sizeof text, "%s", t->config.options ? t->config.options : "");
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) words[count++] = word;
     TRY(options_defaults(&binding, 1));
