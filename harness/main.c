@@ -10,9 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-static const command *const commands[] = {&command_run,      &command_verify,  &command_models,
-                                         &command_policies, &command_compare, &command_buckets, &command_bench,
-                                         &command_reproduce, &command_whatif, &command_calibrate, &command_profiles, &command_doctor};
+static const command *const commands[] = {&command_run,       &command_verify,    &command_models,
+                                          &command_policies,  &command_compare,   &command_buckets,
+                                          &command_bench,     &command_reproduce, &command_whatif,
+                                          &command_calibrate, &command_profiles,  &command_doctor};
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
 static const command *find_command(const char *name)
@@ -25,7 +26,8 @@ static const command *find_command(const char *name)
 static status print_help(void)
 {
     text_buffer out = {0};
-    text_append(&out, "harness " PROGRAM_VERSION ": data-parallel training through a parameter server or a ring all-reduce\n\n"
+    text_append(&out, "harness " PROGRAM_VERSION
+                      ": data-parallel training through a parameter server or a ring all-reduce\n\n"
                       "usage: harness [run] [options]        harness COMMAND [options]\n\ncommands:\n");
     for (int i = 0; i < COMMAND_COUNT; i++) text_append(&out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     text_append(&out, "\nharness COMMAND --help lists the options of a command; harness --version prints the version.\n"

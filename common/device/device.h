@@ -2,9 +2,10 @@
  *
  * Five back ends stand behind these functions: `reference` (double precision, plain loops), `cpu`,
  * `cuda` (a module opened at run time), `sim:PROFILE` (no bytes; an operation advances virtual time) and
- * `plan:NAME` (no bytes and no time: what NAME would hold). The shape is CUDA's: work is launched on streams, and a stream waits for fences. On the CPU a
- * stream is the calling thread: a launch is a call, and a wait blocks. On the virtual device a wait
- * that cannot be met yet returns STATUS_AGAIN, and the caller's cursor stays where it is.
+ * `plan:NAME` (no bytes and no time: what NAME would hold). The shape is CUDA's: work is launched on streams,
+ * and a stream waits for fences. On the CPU a stream is the calling thread: a launch is a call, and a wait
+ * blocks. On the virtual device a wait that cannot be met yet returns STATUS_AGAIN, and the caller's cursor
+ * stays where it is.
  *
  * A fence is a timeline: a number that only grows. Work behind device_stream_wait(stream, fence, v)
  * begins when the fence has reached v. There is nothing to reset, and one fence serves every step.

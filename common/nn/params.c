@@ -93,7 +93,8 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     if (config->gradients)
         TRY_GOTO(rc, ledger_blame(LEDGER_GRADIENTS, device_allocate(d, config->grad_kind, arena, &set->grads)), failed);
     if (buffers)
-        TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, config->buffer_kind, buffers, &set->buffers)), failed);
+        TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, config->buffer_kind, buffers, &set->buffers)),
+                 failed);
     *out = set;
     return STATUS_OK;
 failed:

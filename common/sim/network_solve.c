@@ -41,7 +41,8 @@ static int32_t visit_resource(sim_network *n, part *p, int32_t index)
 static void visit_flow(sim_network *n, part *p, sim_flow *f)
 {
     n->visits[f->id] = n->visit;
-    n->flows[p->flows++] = (sim_part_flow){.rate = f->rate, .limit = f->limit, .flow = f, .first_hop = p->hops, .hop_count = f->hop_count};
+    n->flows[p->flows++] = (sim_part_flow){
+        .rate = f->rate, .limit = f->limit, .flow = f, .first_hop = p->hops, .hop_count = f->hop_count};
     p->limited += !isinf(f->limit);
     for (int32_t i = 0; i < f->hop_count; i++) {
         const sim_hop *hop = &f->hops[i];

@@ -354,8 +354,10 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
 {
     *out = NULL;
     if (needs->whole_batch || needs->one_loss)
-        return fail(STATUS_CONFIG, "policy %s of engine %s: found device %s, allowed are those whose memory the host "
-                                   "can read; take another policy (ps=sync)", context->policy, type->name, device_get_info(context->device)->name);
+        return fail(STATUS_CONFIG,
+                    "policy %s of engine %s: found device %s, allowed are those whose memory the host "
+                    "can read; take another policy (ps=sync)",
+                    context->policy, type->name, device_get_info(context->device)->name);
     staged_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
     e->base = (sync_engine){&sync_staged, *context};

@@ -148,7 +148,8 @@ static void openmp(text_buffer *out)
     row(out, "OpenMP run-time", "%s%s", found.data ? found.data : "none",
         two ? ": two in one process fight over the processors" : "");
     text_free(&found);
-    static const char *const variables[] = {"OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"};
+    static const char *const variables[] = {"OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND",
+                                            "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"};
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
         if (getenv(variables[i])) row(out, variables[i], "%s (from the environment)", getenv(variables[i]));
 }
@@ -210,7 +211,8 @@ static void cuda(text_buffer *out)
 static void data_sets(text_buffer *out)
 {
     static const char file[] = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz";
-    row(out, "Fashion-MNIST", "%s", access(file, R_OK) == 0 ? "installed" : "not installed: Debian's package is dataset-fashion-mnist");
+    row(out, "Fashion-MNIST", "%s",
+        access(file, R_OK) == 0 ? "installed" : "not installed: Debian's package is dataset-fashion-mnist");
 }
 
 static status run_doctor(int argc, char *argv[], int *exit_code)

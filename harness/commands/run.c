@@ -104,7 +104,8 @@ static void warn_of_openmp(void)
     processors p;
     if (!bind || strcasecmp(bind, "false") == 0) return;
     if (processors_open("", NULL, &p) == STATUS_OK && p.restricted)
-        log_warn("OMP_PROC_BIND=%s has bound this program to processors %s, and so its ranks: unset it, and take --bind core",
+        log_warn("OMP_PROC_BIND=%s has bound this program to processors %s, and so its ranks: unset it, and "
+                 "take --bind core",
                  bind, processors_format(&p.allowed, own, sizeof own));
     error_clear();
     processors_close(&p);
@@ -140,7 +141,9 @@ static status engine_of(const run_config *c, const launch_environment *e, int *o
         *out = i;
         return STATUS_OK;
     }
-    return fail(STATUS_USAGE, "option --mode: found both, allowed is none, ps or ring where something else starts the ranks");
+    return fail(
+        STATUS_USAGE,
+        "option --mode: found both, allowed is none, ps or ring where something else starts the ranks");
 }
 
 /* Under a job manager rank 0 reports itself. */
@@ -160,7 +163,9 @@ static status find_servers(const run_command *c, const launch_environment *e, ra
     TRY(engine_servers(engine, config->engine_options[engine], config->policies[engine], place->world, &place->servers));
     if (place->servers == 0) return STATUS_OK;
     if (e->origin != LAUNCH_BY_HARNESS)
-        return fail(STATUS_CONFIG, "option --server-placement: found own, allowed is rank where something else starts the ranks");
+        return fail(
+            STATUS_CONFIG,
+            "option --server-placement: found own, allowed is rank where something else starts the ranks");
     place->world -= place->servers;
     return STATUS_OK;
 }
@@ -224,7 +229,8 @@ static status refuse_unused_options(const run_config *c)
         for (size_t i = 0; i < b->table->count && !run_config_uses(c, e); i++)
             if (options_given(b, b->table->options[i].name))
                 return fail(STATUS_USAGE, "option --%s: found with --mode %s, allowed is --mode %s or both",
-                            b->table->options[i].name, options_format(&c->bindings[0], 0, mode, sizeof mode), engine_table[e]->name);
+                            b->table->options[i].name, options_format(&c->bindings[0], 0, mode, sizeof mode),
+                            engine_table[e]->name);
     }
     return STATUS_OK;
 }
@@ -274,5 +280,6 @@ static void help_run(text_buffer *out)
     free(c);
 }
 
-const command command_run = {"run", "[options]", "train through none, ps and ring, and report where time and memory went", run_run,
-                             help_run};
+const command command_run = {"run", "[options]",
+                             "train through none, ps and ring, and report where time and memory went",
+                             run_run, help_run};

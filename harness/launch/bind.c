@@ -50,7 +50,8 @@ status bind_self(bind_mode mode, bind_group g, int local_rank, bound_by *out)
         cpu_set_t set;
         bind_choose(&p, g, local_rank, &set);
         *out = BOUND_BY_HARNESS;
-        if (sched_setaffinity(0, sizeof set, &set) != 0) rc = fail_errno(STATUS_SYSTEM, "local rank %d cannot be bound", local_rank);
+        if (sched_setaffinity(0, sizeof set, &set) != 0)
+            rc = fail_errno(STATUS_SYSTEM, "local rank %d cannot be bound", local_rank);
     }
     processors_close(&p);
     return rc;

@@ -95,8 +95,9 @@ static void comparison_rows(const json_t *result, text_buffer *out)
 static void header(const json_t *result, text_buffer *out)
 {
     const json_t *c = json_object_get(result, "workload");
-    text_append(out, "%s: %.0f parameters, %s, batch %.0f a rank, %s, seed %.0f\n", report_text_at(c, "model"),
-                report_number_at(c, "parameters"), report_text_at(c, "data"), report_number_at(c, "batch_per_rank"), report_text_at(c, "optimizer"),
+    text_append(out, "%s: %.0f parameters, %s, batch %.0f a rank, %s, seed %.0f\n",
+                report_text_at(c, "model"), report_number_at(c, "parameters"), report_text_at(c, "data"),
+                report_number_at(c, "batch_per_rank"), report_text_at(c, "optimizer"),
                 report_number_at(c, "seed"));
     text_append(out, "%s, %s\n", report_text_at(result, "host.processor"), report_text_at(result, "hardware_note"));
     if (json_is_true(json_object_get(result, "simulated")))
@@ -280,11 +281,12 @@ static void agreement(const json_t *result, text_buffer *out)
     if (json_is_true(json_object_get(a, "parameters_equal")))
         text_append(out, "\nParameters of ps and ring at the end: the same bits (XXH3 %s).\n", report_text_at(a, "hash_ps"));
     else
-        text_append(out,
-                    "\nParameters of ps and ring at the end: largest difference %.3g in %s (XXH3 %s and %s); engines "
-                    "that add in\nanother order differ by rounding.\n",
-                    report_number_at(a, "largest_difference"), report_text_at(a, "largest_difference_in"), report_text_at(a, "hash_ps"),
-                    report_text_at(a, "hash_ring"));
+        text_append(
+            out,
+            "\nParameters of ps and ring at the end: largest difference %.3g in %s (XXH3 %s and %s); engines "
+            "that add in\nanother order differ by rounding.\n",
+            report_number_at(a, "largest_difference"), report_text_at(a, "largest_difference_in"),
+            report_text_at(a, "hash_ps"), report_text_at(a, "hash_ring"));
 }
 
 void report_text(const json_t *result, text_buffer *out)

@@ -29,8 +29,9 @@ static status find_policy(const char *text, size_t length, int only_engine, cons
             if (known < MOST_POLICIES) names[known++] = name;
             if (!same(name, text, length)) continue;
             if (policies[e])
-                return fail(STATUS_USAGE, "option --policy: found '%s' and '%s', allowed is one for each engine", policies[e],
-                            name);
+                return fail(STATUS_USAGE,
+                            "option --policy: found '%s' and '%s', allowed is one for each engine",
+                            policies[e], name);
             policies[e] = name;
             return STATUS_OK;
         }

@@ -35,7 +35,8 @@ static status open_delivery(delivery *d)
     d->params = memfd_create("harness-params", 0);
     d->trace = memfd_create("harness-trace", 0);
     d->servers = memfd_create("harness-servers", 0);
-    if (d->result < 0 || d->params < 0 || d->trace < 0 || d->servers < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
+    if (d->result < 0 || d->params < 0 || d->trace < 0 || d->servers < 0)
+        return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
     snprintf(d->result_variable, sizeof d->result_variable, "%s=%d", result_name, d->result);
     snprintf(d->params_variable, sizeof d->params_variable, "%s=%d", params_name, d->params);
     snprintf(d->trace_variable, sizeof d->trace_variable, "%s=%d", trace_name, d->trace);
@@ -196,7 +197,8 @@ status run_jobs_run(const run_config *config, const run_plan *plan, char *const 
     *out = (run_jobs){0};
     delivery deliveries[ENGINE_COUNT];
     status rc = STATUS_OK;
-    for (int e = 0; e < ENGINE_COUNT; e++) deliveries[e] = (delivery){.result = -1, .params = -1, .trace = -1, .servers = -1};
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        deliveries[e] = (delivery){.result = -1, .params = -1, .trace = -1, .servers = -1};
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(config, e)) rc = open_delivery(&deliveries[e]);
     if (rc == STATUS_OK) rc = launch_all(config, plan, argv, deliveries, out);

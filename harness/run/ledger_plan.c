@@ -33,7 +33,8 @@ static void source_close(batch_source *s)
     (void)s;
 }
 
-static const batch_source_type source_type = {"plan", source_next, batch_source_always_ready, source_give_back, source_close};
+static const batch_source_type source_type = {"plan", source_next, batch_source_always_ready,
+                                              source_give_back, source_close};
 
 static status source_init(const nn_model *m, int64_t largest, plan_source *out)
 {

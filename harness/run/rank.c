@@ -358,8 +358,9 @@ static json_t *rank_to_json(rank_state *s)
 {
     const rendezvous_member *me = &rendezvous_members(s->rendezvous)[s->place->rank];
     char processors[256];
-    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:s, s:o, s:o}", "rank", s->place->rank, "host", me->host, "pid",
-                             (int)me->pid, "processors", processors_own(processors, sizeof processors), "device", device_get_info(trainer_device(s->trainer))->description, "memory",
+    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:s, s:o, s:o}", "rank", s->place->rank, "host", me->host,
+                             "pid", (int)me->pid, "processors", processors_own(processors, sizeof processors),
+                             "device", device_get_info(trainer_device(s->trainer))->description, "memory",
                              ledger_to_json(trainer_ledger(s->trainer)), "process",
                              measured_to_json(trainer_device(s->trainer)));
     overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
@@ -376,13 +377,14 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     int engine = s->place->engine;
     char text[24];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:b, s:I, s:I, s:b, s:s, s:b, s:o, s:o}", "engine", engine_table[engine]->name, "policy",
-                     s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
-                     run_config_threads(s->config, engine), "binding", bound_names[s->config->bound], "device", info->name, "simulated", (int)info->simulated,
-                     "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step, "stopped_early",
-                     (int)s->stopped, "parameter_hash", text, "one_loss",
-                     (int)trainer_has_one_loss(s->trainer), "updates_on", ps_result_updates(trainer_engine(s->trainer)),
-                     "servers", json_array());
+    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:b, s:I, s:I, s:b, s:s, s:b, s:o, s:o}", "engine",
+                     engine_table[engine]->name, "policy", s->config->policies[engine], "world_size",
+                     s->place->world, "threads_per_rank", run_config_threads(s->config, engine), "binding",
+                     bound_names[s->config->bound], "device", info->name, "simulated", (int)info->simulated,
+                     "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step,
+                     "stopped_early", (int)s->stopped, "parameter_hash", text, "one_loss",
+                     (int)trainer_has_one_loss(s->trainer), "updates_on",
+                     ps_result_updates(trainer_engine(s->trainer)), "servers", json_array());
 }
 
 static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_outcome *out)

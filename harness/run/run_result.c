@@ -135,11 +135,12 @@ status run_result_build(const run_result_input *in, json_t **out)
     const char *commit = PROGRAM_COMMIT;
     json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",
                                 commit[0] ? json_string(commit) : json_null());
-    json_t *result = json_pack("{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:b, s:o}", "schema_version", 1,
-                               "program", program, "started_at", started, "command", command, "host", host_to_json(in->config->processors),
-                               "libraries", libraries_to_json(), "workload", workload_to_json(in), "hardware_note",
-                               in->hardware_note, "emulated", in->config->shared.link != NULL, "simulated", (int)simulated, "configuration",
-                               configuration_to_json(in->config), "stopped_early", (int)stopped, "jobs", jobs);
+    json_t *result = json_pack(
+        "{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:b, s:o}", "schema_version", 1, "program",
+        program, "started_at", started, "command", command, "host", host_to_json(in->config->processors),
+        "libraries", libraries_to_json(), "workload", workload_to_json(in), "hardware_note",
+        in->hardware_note, "emulated", in->config->shared.link != NULL, "simulated", (int)simulated,
+        "configuration", configuration_to_json(in->config), "stopped_early", (int)stopped, "jobs", jobs);
     if (!result) return fail(STATUS_SYSTEM, "no memory for the results");
     status rc = job_result_compare(result, in->config->processors);
     json_t *agreement = agreement_to_json(in);

@@ -162,9 +162,9 @@ static status launch_many(device_stream *s, const tiny *t)
     return STATUS_OK;
 }
 
-/* The host's time of a launch; and the GPU's where launches wait behind a fence, so that it finds them all there: fewer than
- * a stream holds, and of a kernel that is loaded, since loading waits for all streams. The emulator's streams run at once and
- * must not wait. */
+/* The host's time of a launch; and the GPU's where launches wait behind a fence, so that it finds them all
+ * there: fewer than a stream holds, and of a kernel that is loaded, since loading waits for all streams. The
+ * emulator's streams run at once and must not wait. */
 static status time_launches(device_stream *s, device_fence *fence, const tiny *t, gpu_calibration *c)
 {
     int64_t host = 0, gpu = 0, wait = 0;

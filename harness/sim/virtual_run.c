@@ -291,8 +291,9 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
     if (measured <= 0) return STATUS_OK;
     bool bound;
     TRY(is_bound(profile, &bound));
-    json_t *p = json_pack("{s:s, s:f, s:f, s:f, s:b}", "profile", profile, "step_median_ns", predicted, "measured_ns", measured,
-                          "error", predicted / measured - 1, "other_binding", (int)(bound != (c->bound != BOUND_BY_NONE)));
+    json_t *p = json_pack("{s:s, s:f, s:f, s:f, s:b}", "profile", profile, "step_median_ns", predicted,
+                          "measured_ns", measured, "error", predicted / measured - 1, "other_binding",
+                          (int)(bound != (c->bound != BOUND_BY_NONE)));
     return json_object_set_new(job, "prediction", p) == 0 ? STATUS_OK
                                                           : fail(STATUS_SYSTEM, "no memory for the results");
 }

@@ -54,8 +54,11 @@ static void close_source(batch_source *base)
     free(base);
 }
 
-static const batch_source_type type = {
-    .name = "virtual", .next = next_batch, .ready = batch_source_always_ready, .give_back = give_back, .close = close_source};
+static const batch_source_type type = {.name = "virtual",
+                                       .next = next_batch,
+                                       .ready = batch_source_always_ready,
+                                       .give_back = give_back,
+                                       .close = close_source};
 
 status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, bool whole,
                            batch_source **out)

@@ -52,7 +52,9 @@ static status open_loss(trainer *t)
     op_desc op = {.kind = m->loss == NN_LOSS_MSE ? OP_mean_squared_error : OP_cross_entropy,
                   .type = device_get_info(t->device)->compute_type,
                   .narrow = device_get_info(t->device)->narrow,
-                  .u.loss = {.rows = trainer_largest_batch(t) * m->rows_per_sample, .classes = m->classes, .gradient = true}};
+                  .u.loss = {.rows = trainer_largest_batch(t) * m->rows_per_sample,
+                             .classes = m->classes,
+                             .gradient = true}};
     TRY(device_prepare(t->device, &op, NULL, &t->loss_kernel));
     int64_t workspace = (int64_t)device_kernel_workspace(t->loss_kernel);
     if (workspace > t->memory.workspace_bytes) t->memory.workspace_bytes = workspace;
@@ -145,7 +147,9 @@ static status open_params(trainer *t)
 
 static status refuse_record(const trainer_config *c, const char *why)
 {
-    return fail(STATUS_CONFIG, "option --cuda-graph: found %s=%s, allowed is what divides gradients by the same number in every step: %s",
+    return fail(STATUS_CONFIG,
+                "option --cuda-graph: found %s=%s, allowed is what divides gradients by the same number in "
+                "every step: %s",
                 c->engine->name, c->policy, why);
 }
 

@@ -96,7 +96,8 @@ static void source_close(batch_source *base)
     free(s);
 }
 
-static const batch_source_type value_source_type = {"values", source_next, batch_source_always_ready, source_give_back, source_close};
+static const batch_source_type value_source_type = {"values", source_next, batch_source_always_ready,
+                                                    source_give_back, source_close};
 
 static status source_open(const training *t, int rank, batch_source **out)
 {
@@ -160,7 +161,8 @@ static status parse_options(training *t)
     char text[256], *words[WORDS];
     const char *positional[WORDS];
     int count = 0, positional_count = 0;
-    if (t->config.engine->options_size > OPTIONS_SIZE) return fail(STATUS_INTERNAL, "options of %zu bytes", sizeof t->options);
+    if (t->config.engine->options_size > OPTIONS_SIZE)
+        return fail(STATUS_INTERNAL, "options of %zu bytes", t->config.engine->options_size);
     snprintf(text, sizeof text, "%s", t->config.options ? t->config.options : "");
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) words[count++] = word;
     TRY(options_defaults(&binding, 1));
@@ -180,7 +182,8 @@ static status run(training *t)
 status training_run(const training_config *config, void *context, training_function function)
 {
     training t = {.config = *config, .context = context, .function = function, .token = random_token()};
-    if (!t.config.policy) t.config.policy = config->engine == &sync_ps ? "sync" : config->engine == &sync_ring ? "ddp" : "none";
+    if (!t.config.policy)
+        t.config.policy = config->engine == &sync_ps ? "sync" : config->engine == &sync_ring ? "ddp" : "none";
     if (!t.config.world) t.config.world = 1;
     if (t.config.optimizer.lr == 0) t.config.optimizer = optimizer_defaults(OPTIMIZER_SGD);
     status rc = run(&t);

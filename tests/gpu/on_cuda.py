@@ -53,6 +53,10 @@ def verify(name, *options):
 
 TRAINING = ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--steps", "6", "--warmup", "2", "--json", "-", "--quiet",
             "--eval-every", "0", "--optimizer", "adam"]
+CONVOLUTIONS = ["--mode", "none", "--model", "lenet", "--data", "synthetic", "--batch", "4", "--steps", "2", "--warmup", "1",
+                "--quiet", "--json", "-", "--eval-every", "-1"]
+TRANSFORMER = ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32", "--heads", "2",
+               "--vocabulary", "100"]
 
 
 def classes(result):

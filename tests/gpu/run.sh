@@ -10,7 +10,7 @@
 #   --build DIR      [build-gpu]; what an earlier call has built there is used
 #   --out DIR        [results/gpu]
 #   --commit NAME    what is tested, where git does not know it
-#   --only STAGES    these alone, in the order of --list; what was built before stays, and its record
+#   --only STAGES    these alone, in the order of --list, with what an earlier call has built; its record stays
 #   --speed          steps beside their predictions and beside PyTorch's (predict, speed) as well; PYTHON has torch.
 #                    `speed` ends in time and goes on where it was when it is called again
 #   --scale N        N times the limits: a slow machine
@@ -42,8 +42,8 @@ logs=$build/logs tests=$build/tests harness=$build/bin/harness
 
 # ---- stages ------------------------------------------------------------------------------------
 
-# With their limits in seconds. Those of the first list add up to 480 at most; those of the second each fit into a call
-# of ten minutes of their own.
+# With their limits in seconds. Those of the first list add up to 480 at most; each of the second ends within ten
+# minutes, where it is run alone.
 stages="build:50 float32:30 tf32:20 bf16:20 kernels:35 golden:50 ledger:20 engines:55 ps:45 killed:20
         memcheck:25 racecheck:15 bandwidth:10 step:15 calibrate:30 profile:40"
 speed_stages="predict:200 speed:540"
@@ -261,10 +261,12 @@ kernels() { # the last by own kernels alone
 }
 engines() {
     local words pid code=0 pids=()
-    for words in 'train as' 'replicas follow' refused published; do
+    for words in 'train as' 'weights in' 'tensor cores' refused published; do
         parts 2 test_cuda_program "$words" &
         pids+=($!)
     done
+    parts 8 test_cuda_graph &
+    pids+=($!)
     parts 1 test_cuda_faults &
     pids+=($!)
     for pid in "${pids[@]}"; do wait "$pid" || code=1; done

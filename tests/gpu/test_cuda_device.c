@@ -199,9 +199,11 @@ static void updates_leave_what_they_wrote_in_bfloat16_beside_it(void **context)
             for (int i = 0; i < COUNT; i++) {
                 bool written = with && i % STEP < pieces[i / STEP].count;
                 uint16_t expected = written ? bf16_from_float(found[1][i]) : UNTOUCHED;
-                if (narrow[i] != expected) fail_msg("%s, element %d: %04x, expected %04x", op_name(op.kind), i, narrow[i], expected);
+                if (narrow[i] != expected)
+                    fail_msg("%s, element %d: %04x, expected %04x", op_name(op.kind), i, narrow[i], expected);
                 if (with && found[1][i] != found[0][i])
-                    fail_msg("%s, element %d: %.9g with a copy beside, %.9g without", op_name(op.kind), i, found[1][i], found[0][i]);
+                    fail_msg("%s, element %d: %.9g with a copy beside, %.9g without", op_name(op.kind), i,
+                             found[1][i], found[0][i]);
             }
         }
     for (int i = 0; i < 5; i++) device_free(d, &memory[i]);

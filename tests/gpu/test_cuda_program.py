@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 
-from on_cuda import EMULATED, TRAINING, USABLE, classes, golden, needs_gpu, needs_nccl, run, verify
+from on_cuda import (CONVOLUTIONS, EMULATED, TRAINING, TRANSFORMER, USABLE, classes, golden, needs_gpu, needs_nccl, run,
+                     verify)
 from program import PROGRAM, Run
 from tap import Skip, cases, expect, expect_equal, main, test
 
@@ -88,8 +89,8 @@ def the_ledger_is_that_of_the_cpu_and_of_the_virtual_device(mode, ranks):
 @cases([("none", "none", 1, "ps=sync"), ("ring", "ring", 2, "ring=ddp"), ("ps", "ps", 2, "ps=sync"), ("dp", "ps", 2, "ps=dp")])
 def a_batch_that_is_copied_ahead_is_in_the_ledger(mode, ranks, policy):
     needs_gpu()
-    words = ["--model", "wine_mlp", "--batch", 16, "--steps", 4, "--warmup", 2, "--json", "-", "--quiet", "--eval-every", -1, "--mode",
-             mode, "--gpus", ranks, "--policy", policy]
+    words = ["--model", "wine_mlp", "--batch", 16, "--steps", 4, "--warmup", 2, "--json", "-", "--quiet", "--eval-every", -1,
+             "--mode", mode, "--gpus", ranks, "--policy", policy]
     on_gpu = run("--device", "cuda", "--share-gpu", "--data", "wine", *words)
     without = run("--device", "cuda", "--share-gpu", "--data", "wine", "--prefetch", "off", *words)
     virtual = run("--device", "sim:v100-pcie-32g", *words)
@@ -107,8 +108,7 @@ AHEAD = [("an epoch's last batch is smaller", ["--model", "wine_mlp", "--data", 
          ("two micro-batches", ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--accumulate", "2"]),
          ("recorded passes", ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--cuda-graph"]),
          ("evaluations between steps", ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--eval-every", "3"]),
-         ("rows with targets are listed", ["--model", "bert", "--head", "mlm", "--sequence", "8", "--layers", "1", "--hidden", "32",
-                                           "--heads", "2", "--vocabulary", "100", "--batch", "2"])]
+         ("rows with targets are listed", [*TRANSFORMER, "--head", "mlm", "--batch", "2"])]
 
 
 @cases(AHEAD)
@@ -131,7 +131,8 @@ def batches_that_are_copied_ahead_train_as_those_that_are_not(words):
 @cases([("a linear model", "wine_mlp", 16, ["--data", "wine"]), ("convolutions", "lenet", 4, [])])
 def the_ledger_in_bfloat16_is_that_of_the_virtual_device_and_of_the_plan(model, batch, data):
     needs_gpu()
-    words = ["--model", model, "--batch", batch, "--mode", "none", "--steps", "2", "--warmup", "1", "--json", "-", "--quiet", "--eval-every", "-1"]
+    words = ["--model", model, "--batch", batch, "--mode", "none", "--steps", "2", "--warmup", "1", "--json", "-", "--quiet",
+             "--eval-every", "-1"]
     env = {"EMULATED_CUDNN": "1"}
     wide = run("--device", "cuda", *data, *words, env=env)
     narrow = run("--device", "cuda", "--bf16", *data, *words, env=env)
@@ -162,10 +163,6 @@ def processes_with_nccl_train_as_those_with_host_memory():
     expect(all(abs(a - b) < 1e-3 for a, b in zip(losses[3], losses[4])), "losses with PowerSGD", *losses[3:])
 
 
-CONVOLUTIONS = ["--mode", "none", "--model", "lenet", "--data", "synthetic", "--batch", "4", "--steps", "2", "--warmup", "1",
-                "--quiet", "--json", "-", "--eval-every", "-1"]
-
-
 @cases([("float32", [], 1e-4), ("bf16", ["--bf16"], 0.05)])
 def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
     needs_gpu()
@@ -178,10 +175,6 @@ def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
         expect_equal("cuDNN benchmarked" in rank["device"], bool(more), "cuDNN benchmarked", rank["device"])
         losses.append(rank["losses"])
     expect(all(abs(a - b) <= limit * abs(a) for a, b in zip(*losses)), "other losses", *losses)
-
-
-TRANSFORMER = ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers", "1", "--hidden", "32", "--heads", "2",
-               "--vocabulary", "100"]
 
 
 @cases([("float32", []), ("bfloat16", ["--bf16"]), ("two micro-batches", ["--accumulate", "2"]),
@@ -257,21 +250,6 @@ def the_calibrated_gpus_are_a_profile_of_virtual_time(gpus):
             expect("EMULATED" in shown.out and "means nothing" in shown.out, "the emulator is not named", shown)
 
 
-@cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
-        ("three micro-batches", ["--accumulate", "3"]), ("bfloat16", ["--bf16"]),
-        ("a small transformer", TRANSFORMER)])
-def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
-    needs_gpu()
-    env = {"EMULATED_CUDNN": "1"}
-    words = [*CONVOLUTIONS, "--device", "cuda", *words, "--steps", "4", "--warmup", "0"]
-    plain, recorded = run(*words, env=env), run(*words, "--cuda-graph", "--log-level", "debug", env=env)
-    expect_equal((plain.code, recorded.code), (0, 0), "exit codes", plain, recorded)
-    expect_equal(recorded.jobs()["none"]["ranks"][0]["losses"], plain.jobs()["none"]["ranks"][0]["losses"], "losses")
-    expect_equal(classes(recorded), classes(plain), "logical bytes")
-    passes = 3 * (int(words[words.index("--accumulate") + 1]) if "--accumulate" in words else 1)  # 3 micro-batches: first, between, last
-    expect_equal(recorded.err.count("recorded a CUDA graph"), passes, "passes recorded", recorded)
-
-
 @cases([("launched one by one", []), ("recorded", ["--cuda-graph"])])
 def weights_in_bfloat16_are_those_of_the_checkpoint_that_a_run_goes_on_from(more):
     needs_gpu()
@@ -283,80 +261,6 @@ def weights_in_bfloat16_are_those_of_the_checkpoint_that_a_run_goes_on_from(more
     _, went_on, at_once = (result.json()["jobs"][0] for result in found)
     expect_equal(went_on["parameter_hash"], at_once["parameter_hash"], "parameters")
     expect_equal(went_on["ranks"][0]["losses"], at_once["ranks"][0]["losses"][4:], "losses")
-
-
-GRAPHED = [("buckets, ddp", "wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002"), ("four ranks, small buckets", "toy_w4", "ddp", "--bucket-cap-mb 0.001"),
-           ("one bucket behind backward", "wine_mlp_w2", "torch-0.4.1", ""), ("in the gradients' own memory", "wine_mlp_w2", "apex", "--bucket-view"),
-           ("divided first", "toy_w4", "ddp", "--divide before")]
-
-
-# On the emulator NCCL's ranks are threads, as `verify` has them; on a GPU they must be processes (below).
-@cases([(label, name, policy, options) for label, name, policy, options in GRAPHED if EMULATED])
-def recorded_passes_between_buckets_follow_pytorch(name, policy, options):
-    needs_nccl()
-    words = ["--mode", "ring", "--collective", "nccl", "--policy", f"ring={policy}", *options.split()]
-    lines = [run("verify", "--device", "cuda", *words, *more, golden(name)).out for more in ([], ["--cuda-graph"])]
-    expect(lines[1].startswith("agrees"), "the trajectory is not PyTorch's", *lines)
-    expect_equal(lines[1], lines[0], "with recorded passes")
-
-
-@cases([(f"{name}, {payload}", name, payload) for name in ("wine_mlp_w2", "toy_w4") for payload in ("zmq", "p2p")])
-def recorded_passes_of_replicas_follow_pytorch(name, payload):
-    needs_gpu()
-    verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", payload, "--cuda-graph")
-
-
-# Their parameters are new in every step, and so are the copies that products read.
-@cases([(payload, payload) for payload in ("zmq", "p2p")])
-def recorded_passes_of_replicas_in_bfloat16_compute_what_launched_ones_do(payload):
-    needs_gpu()
-    words = ["verify", "--device", "cuda", "--bf16", "--mode", "ps", "--policy", "ps=dp", "--payload", payload, golden("wine_mlp_w2")]
-    lines = [run(*words, *more).out for more in ([], ["--cuda-graph"])]
-    expect(lines[0].startswith("agrees"), "the trajectory is not PyTorch's", *lines)
-    expect_equal(lines[1], lines[0], "with recorded passes")
-
-
-# Some MiB: each parameter is a cut, or a few, or all together.
-@cases([(f"{options}, {mib} MiB", mode, options, mib)
-        for mode, options in (("ps", "ps=sync --servers 2"), ("ps", "ps=sync --server-optimizer off --payload p2p"),
-                              ("ps", "ps=ssp --staleness 0 --payload p2p"), ("ring", "ring=ddp --collective direct"))
-        for mib in ((0, 0.0005, 25) if "p2p" not in options else (0.0005,))])
-def passes_recorded_between_groups_of_parameters_follow_pytorch(mode, options, mib):
-    needs_gpu()
-    words = ["--mode", mode, "--policy", *options.split()]
-    lines = [run("verify", "--device", "cuda", *words, *more, golden("toy_w4")).out
-             for more in ([], ["--cuda-graph", "--graph-group-mb", mib])]
-    expect(lines[1].startswith("agrees"), "the trajectory is not PyTorch's", *lines)
-    expect_equal(lines[1], lines[0], "with recorded passes")
-
-
-@cases([(options, options) for options in ("ps=sync --servers 2 --payload zmq", "ps=sync --servers 2 --payload p2p",
-                                           "ps=sync --payload p2p --accumulate 2", "ps=sync --payload p2p --bf16", "ps=dp --payload p2p --bf16")])
-def servers_train_recorded_passes_as_those_that_are_launched_one_by_one(options):
-    needs_gpu()
-    words = ["--device", "cuda", "--share-gpu", "--mode", "ps", "--gpus", 2, *TRAINING, "--policy", *options.split()]
-    plain, recorded = run(*words), run(*words, "--cuda-graph", "--graph-group-mb", 0.0005, "--log-level", "debug")
-    expect_equal((plain.code, recorded.code), (0, 0), "exit codes", plain, recorded)
-    expect_equal(recorded.json()["jobs"][0]["parameter_hash"], plain.json()["jobs"][0]["parameter_hash"], "parameters")
-    expect_equal(classes(recorded), classes(plain), "logical bytes")
-    if "ps=dp" in options:
-        return  # its passes are whole
-    cuts = re.search(r"cut (\d+) times forward and (\d+) times backward", recorded.err)
-    expect(cuts and int(cuts[1]) > 1 and int(cuts[2]) > 1, "the passes are not cut", recorded)
-    stretches = int(cuts[1]) + int(cuts[2]) + 3  # and what is behind the last cut, or the loss
-    passes = 3 if "--accumulate" in options else 1  # a first micro-batch's, a smaller first one's, a last one's
-    expect_equal(recorded.err.count("recorded a CUDA graph"), 2 * passes * stretches, "stretches recorded by two ranks", recorded)
-
-
-@cases([("PowerSGD", "ring", "ring=ddp --comm-hook powersgd", "begins at a later step"),
-        ("ranks without data", "ring", "ring=ddp --join world", "--join")])
-def recording_is_refused_where_it_would_not_be_sound(mode, policy, why):
-    needs_gpu()
-    result = run("--device", "cuda", "--share-gpu", "--gpus", 2, "--mode", mode, "--policy", *policy.split(), "--model", "toy", "--cuda-graph",
-                 "--quiet")
-    expect_equal(result.code, 78, "exit code", result)
-    lines = [line for line in result.lines() if ": warning: " not in line]
-    expect(len(lines) == 1 and f"--cuda-graph: found {policy.split()[0]}" in lines[0] and why in lines[0], "not one line with the reason", result)
 
 
 @cases([("cuda-graph", "--cuda-graph"), ("tf32", "--tf32"), ("cudnn-benchmark", "--cudnn-benchmark"), ("share-gpu", "--share-gpu")])

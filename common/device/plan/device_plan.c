@@ -43,8 +43,8 @@ static status plan_open(const device_config *config, device **out)
     }
     const device_info *info = device_get_info(d->planned);
     d->base.info =
-        (device_info){.name = device_plan.name, .compute_type = info->compute_type, .narrow = info->narrow, .host_addressable = true,
-                      .copy_engine = info->copy_engine, .plans = true};
+        (device_info){.name = device_plan.name, .compute_type = info->compute_type, .narrow = info->narrow,
+                      .host_addressable = true, .copy_engine = info->copy_engine, .plans = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "plans for %s", info->name);
     *out = &d->base;
     return STATUS_OK;

@@ -29,7 +29,8 @@ static const program_case cases[] = {
     {"resnet152", {.name = "resnet152", .image = 64}, 1},
     {"vgg16", {.name = "vgg16", .image = 32}, 2},
     {"bert mlm", {.name = "bert", .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7}, 3},
-    {"bert cls", {.name = "bert", .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7, .head = MODEL_HEAD_CLS}, 3},
+    {"bert cls",
+     {.name = "bert", .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7, .head = MODEL_HEAD_CLS}, 3},
     {"gpt2", {.name = "gpt2", .layers = 2, .hidden = 24, .heads = 3, .vocabulary = 50, .sequence = 9}, 2},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
@@ -209,7 +210,7 @@ static void the_input_gets_no_gradient(void **state)
         nn_program *p = compile(&cases[i], NN_TRAIN, &m);
         int weights = count_kind(p, OP_conv2d_backward_weights) + count_kind(p, OP_linear_backward_weights);
         int data = count_kind(p, OP_conv2d_backward_data) + count_kind(p, OP_linear_backward_data);
-        bool tokens = m->input_kind == NN_INPUT_TOKENS; /* its first layer is a table, every matrix has a gradient to pass on */
+        bool tokens = m->input_kind == NN_INPUT_TOKENS; /* its first layer is a table: every matrix passes a gradient on */
         assert_int_equal(data, tokens ? weights : weights - 1);
         nn_program_free(&p);
         nn_model_free(&m);

@@ -168,7 +168,8 @@ static void bound_ranks_keep_their_agents_and_their_neighbours(void **context)
     static const struct {
         int cores, threads, processors, ranks;
         double share, crowding;
-    } cases[] = {{8, 1, 1, 2, 1, 1}, {8, 1, 2, 2, 0, 1}, {2, 1, 1, 2, 1, 1}, {2, 1, 1, 3, 1, 2}, {8, 2, 4, 2, 0, 1}, {8, 2, 4, 5, 1, 2}};
+    } cases[] = {{8, 1, 1, 2, 1, 1}, {8, 1, 2, 2, 0, 1}, {2, 1, 1, 2, 1, 1},
+                 {2, 1, 1, 3, 1, 2}, {8, 2, 4, 2, 0, 1}, {8, 2, 4, 5, 1, 2}};
     sim_profile *p = load("cpu");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         double crowding = 0;

@@ -1,9 +1,10 @@
-/* Matrix products of cuBLASLt, emulated: plain loops in double precision over matrices that run down columns, of float32
- * or bfloat16, their factors rounded to TF32 or bfloat16 where the compute type allows it.
+/* Matrix products of cuBLASLt, emulated: plain loops in double precision over matrices that run down columns,
+ * of float32 or bfloat16, their factors rounded to TF32 or bfloat16 where the compute type allows it.
  *
- * What the manual demands is demanded: types that go together, pointers as aligned as the search was told (for the
- * vector of biases by its address then: NULL counts as 256), a workspace at a multiple of 256 bytes, an algorithm that was
- * found for this very product. Two things are not supported, so that callers must know what to do then: the gradient of a
+ * What callers must keep to is demanded (docs/cuda.md, "Reviewed against", says from where it is known):
+ * types that go together, pointers as aligned as the search was told (for the vector of biases by its address
+ * then: NULL counts as 256), a workspace at a multiple of 256 bytes, an algorithm that was found for this
+ * very product. Two things are not supported, so that callers must know what to do then: the gradient of a
  * bias over an odd number of rows, and factors of bfloat16 with an odd number of rows of the result. */
 #include "common/device/cuda/module/libraries.h"
 #include "common/reduce/half.h"
@@ -157,7 +158,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
         return set(&preference->workspace, sizeof preference->workspace, value, size);
     if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
         return set(&preference->schemes, sizeof preference->schemes, value, size);
-    return set(&preference->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], sizeof(uint32_t), value, size);
+    return set(&preference->alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+               sizeof(uint32_t), value, size);
 }
 
 /* ---- a product -------------------------------------------------------------------------------- */
@@ -181,7 +183,7 @@ static int64_t columns_of(const work *k, int factor)
     return k->desc.transpose[factor] == CUBLAS_OP_T ? k->matrix[factor].rows : k->matrix[factor].columns;
 }
 
-/* By the manual's table: factors of one type; a result of float32, or of theirs. */
+/* Factors of one type; a result of float32, or of theirs. */
 static cublasStatus_t check(const work *k)
 {
     const struct emulated_matrix *a = &k->matrix[A], *b = &k->matrix[B], *c = &k->matrix[C], *d = &k->matrix[D];
@@ -334,7 +336,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algorithm, void *workspace,
                               size_t bytes, cudaStream_t s)
 {
-    work k = {*desc, {*a_layout, *b_layout, *c_layout, *d_layout}, {a, b, c}, d, *(const float *)alpha, *(const float *)beta};
+    const float *of_product = alpha, *of_c = beta;
+    work k = {*desc, {*a_layout, *b_layout, *c_layout, *d_layout}, {a, b, c}, d, *of_product, *of_c};
     found f;
     cublasStatus_t code = check(&k);
     memcpy(&f, algorithm, sizeof f);

@@ -21,11 +21,11 @@ typedef struct memory_block {
     int used;
 } memory_block;
 
-/* Memory of another process. */
-typedef struct peer_block {
+/* Memory that the GPU reaches besides its own. */
+typedef struct reached_block {
     char *data; /* NULL: free */
     size_t bytes;
-} peer_block;
+} reached_block;
 
 /* What a handle says. */
 typedef struct exported {
@@ -45,8 +45,8 @@ static struct {
     memory_block blocks[MOST_BLOCKS];
     int block_count, open;
     size_t used; /* bytes of blocks in use */
-    peer_block peers[MOST_PEERS];
-    peer_block pinned[MOST_PINNED]; /* memory of the host that was registered */
+    reached_block peers[MOST_PEERS];   /* of other processes */
+    reached_block pinned[MOST_PINNED]; /* of the host, registered */
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- the range -------------------------------------------------------------------------------- */
@@ -95,7 +95,7 @@ void emulator_close_memory(void)
 }
 
 /* Under the lock. */
-static peer_block *find_peer(const void *data)
+static reached_block *find_peer(const void *data)
 {
     const char *at = data;
     for (int i = 0; i < MOST_PEERS; i++)
@@ -192,7 +192,7 @@ cudaError_t cudaFreeHost(void *data)
     return cudaSuccess;
 }
 
-static peer_block *find_pinned(const void *data)
+static reached_block *find_pinned(const void *data)
 {
     const char *at = data;
     for (int i = 0; i < MOST_PINNED; i++)
@@ -205,10 +205,10 @@ cudaError_t cudaHostRegister(void *data, size_t bytes, unsigned flags)
 {
     (void)flags;
     pthread_mutex_lock(&gpu.lock);
-    peer_block *free_one = NULL;
+    reached_block *free_one = NULL;
     for (int i = 0; i < MOST_PINNED && !free_one; i++)
         if (!gpu.pinned[i].data) free_one = &gpu.pinned[i];
-    if (free_one) *free_one = (peer_block){data, bytes};
+    if (free_one) *free_one = (reached_block){data, bytes};
     pthread_mutex_unlock(&gpu.lock);
     return free_one ? cudaSuccess : cudaErrorMemoryAllocation;
 }
@@ -216,8 +216,8 @@ cudaError_t cudaHostRegister(void *data, size_t bytes, unsigned flags)
 cudaError_t cudaHostUnregister(void *data)
 {
     pthread_mutex_lock(&gpu.lock);
-    peer_block *p = find_pinned(data);
-    if (p) *p = (peer_block){0};
+    reached_block *p = find_pinned(data);
+    if (p) *p = (reached_block){0};
     pthread_mutex_unlock(&gpu.lock);
     return p ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -275,7 +275,7 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned
         if (gpu.peers[i].data) continue;
         char *data = map_exported(&e);
         if (!data) break;
-        gpu.peers[i] = (peer_block){data, e.bytes};
+        gpu.peers[i] = (reached_block){data, e.bytes};
         *out = data;
         code = cudaSuccess;
     }
@@ -286,9 +286,9 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned
 cudaError_t cudaIpcCloseMemHandle(void *data)
 {
     pthread_mutex_lock(&gpu.lock);
-    peer_block *p = find_peer(data);
+    reached_block *p = find_peer(data);
     if (p) munmap(p->data, p->bytes);
-    if (p) *p = (peer_block){0};
+    if (p) *p = (reached_block){0};
     pthread_mutex_unlock(&gpu.lock);
     return p ? cudaSuccess : cudaErrorInvalidValue;
 }

@@ -9,16 +9,18 @@ typedef enum order { AT_ONCE, LATE, EARLY } order;
 
 static _Thread_local struct emulated_stream *keeping; /* streams of this thread that keep something */
 
-static order order_of_process(void)
+/* EMULATED_ORDER, read before there are ranks: they set variables of the environment, which nobody may read meanwhile. */
+static order order_of_process = AT_ONCE;
+
+__attribute__((constructor)) static void read_order(void)
 {
-    const char *order = getenv("EMULATED_ORDER");
-    if (!order) return AT_ONCE;
-    return strcmp(order, "early") == 0 ? EARLY : LATE;
+    const char *text = getenv("EMULATED_ORDER");
+    if (text) order_of_process = strcmp(text, "early") == 0 ? EARLY : LATE;
 }
 
 bool emulator_keep(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes)
 {
-    if (!s || order_of_process() == AT_ONCE) return false;
+    if (!s || order_of_process == AT_ONCE) return false;
     emulated_work *w = malloc(sizeof *w + bytes);
     if (!w) abort();
     *w = (emulated_work){.run = run, .context = w + 1};
@@ -59,7 +61,7 @@ void emulator_drain(cudaStream_t s)
 {
     if (!s) return;
     while (s->first) {
-        if (order_of_process() == EARLY) run_others(s, true);
+        if (order_of_process == EARLY) run_others(s, true);
         if (!run_first(s) && !run_others(s, false)) sched_yield(); /* another thread will write what it waits for */
     }
     struct emulated_stream **at = &keeping;

@@ -36,14 +36,21 @@ static cudaError_t state_of_driver(void)
 }
 
 /* EMULATED_LOST: the GPU is lost when streams of the process have been waited for so many times. As with CUDA, every
- * later call says so, too. */
+ * later call says so, too. Read before there are ranks, as in order.c. */
+static int most_waits = -1; /* -1: it is never lost */
+
+__attribute__((constructor)) static void read_most_waits(void)
+{
+    const char *text = getenv("EMULATED_LOST");
+    if (text) most_waits = atoi(text);
+}
+
 static cudaError_t state_of_gpu(bool wait)
 {
     static int waits;
-    const char *limit = getenv("EMULATED_LOST");
-    if (!limit) return cudaSuccess;
+    if (most_waits < 0) return cudaSuccess;
     int so_far = wait ? __atomic_add_fetch(&waits, 1, __ATOMIC_RELAXED) : __atomic_load_n(&waits, __ATOMIC_RELAXED);
-    return so_far > atoi(limit) ? cudaErrorLaunchFailure : cudaSuccess;
+    return so_far > most_waits ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int number)

@@ -182,7 +182,8 @@ static void who_may_use_less_than_its_container_has_been_bound(void **state)
 static void lists_are_read_and_written_as_the_kernel_does(void **state)
 {
     (void)state;
-    static const char *const good[] = {"0", "0-1", "0,2-3", "1-2,5,9-10", ""}, *const bad[] = {"a", "1-", "3-2", "1;2", "99999", "-1"};
+    static const char *const good[] = {"0", "0-1", "0,2-3", "1-2,5,9-10", ""};
+    static const char *const bad[] = {"a", "1-", "3-2", "1;2", "99999", "-1"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         char text[64];
         cpu_set_t set = set_of(good[i]);

@@ -14,7 +14,8 @@ template <int WIDTH> struct tile_sizes {
 
 /* Rows [first, first + TILE) into shared memory, zero behind the last row and column. */
 template <int WIDTH, int TILE>
-__device__ void load_tile(float (*tile)[WIDTH + 1], head_rows<const float> rows, int64_t first, const attention_attributes &a)
+__device__ void load_tile(float (*tile)[WIDTH + 1], head_rows<const float> rows, int64_t first,
+                          const attention_attributes &a)
 {
     for (int i = threadIdx.x; i < TILE * WIDTH; i += TILE * LANES) {
         int64_t row = first + i / WIDTH, column = i % WIDTH;

@@ -76,11 +76,14 @@ template <> struct product_of<float> {
 };
 
 template <typename T>
-using left_part = wmma::fragment<wmma::matrix_a, PART, PART, product_of<T>::K, typename product_of<T>::type, wmma::row_major>;
+using left_part = wmma::fragment<wmma::matrix_a, PART, PART, product_of<T>::K, typename product_of<T>::type,
+                                 wmma::row_major>;
 template <typename T>
-using right_part = wmma::fragment<wmma::matrix_b, PART, PART, product_of<T>::K, typename product_of<T>::type, wmma::row_major>;
+using right_part = wmma::fragment<wmma::matrix_b, PART, PART, product_of<T>::K, typename product_of<T>::type,
+                                  wmma::row_major>;
 template <typename T>
-using turned_part = wmma::fragment<wmma::matrix_b, PART, PART, product_of<T>::K, typename product_of<T>::type, wmma::col_major>;
+using turned_part = wmma::fragment<wmma::matrix_b, PART, PART, product_of<T>::K, typename product_of<T>::type,
+                                   wmma::col_major>;
 template <typename T> using sum_part = wmma::fragment<wmma::accumulator, PART, PART, product_of<T>::K, float>;
 
 __device__ static bf16 as_factor(bf16 value)

@@ -87,7 +87,8 @@ static cublasLtEpilogue_t epilogue_of(const cublaslt_shape *s)
 
 static status set_desc(cublaslt_product *p, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
 {
-    return check(p->device, table_of(p->device)->desc_set(p->desc, attribute, value, size), "cublasLtMatmulDescSetAttribute");
+    return check(p->device, table_of(p->device)->desc_set(p->desc, attribute, value, size),
+                 "cublasLtMatmulDescSetAttribute");
 }
 
 /* The vector of biases, or of their gradients. The search for an algorithm takes its alignment from the address. */

@@ -1,8 +1,9 @@
 /* The inside of the module. For this folder, and for ring/collectives/nccl, which is part of the module.
  *
  * Storage is float32, but for activations and weights of products where op_desc.narrow; `precision` says in
- * what matrix products multiply. Threads: a device belongs to its rank's thread; streams and fences may be used by another one (the agent), each stream by
- * one thread at a time. Every entry from outside makes the GPU current for the calling thread. */
+ * what matrix products multiply. Threads: a device belongs to its rank's thread; streams and fences may be
+ * used by another one (the agent), each stream by one thread at a time. Every entry from outside makes the
+ * GPU current for the calling thread. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
 

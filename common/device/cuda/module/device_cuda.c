@@ -110,7 +110,8 @@ static void describe(cuda_device *d, const struct cudaDeviceProp *p)
                                  .copy_engine = true,
                                  .real = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "GPU %d, %.60s, %s%s%s%s", d->gpu,
-             p->name, precision_names[d->base.config.precision], d->cudnn ? (d->base.config.benchmark ? ", cuDNN benchmarked" : ", cuDNN") : "",
+             p->name, precision_names[d->base.config.precision],
+             d->cudnn ? (d->base.config.benchmark ? ", cuDNN benchmarked" : ", cuDNN") : "",
              d->cublaslt ? ", cuBLASLt" : "", PSRING_CUDA_EMULATED ? ", EMULATED on the host" : "");
 }
 

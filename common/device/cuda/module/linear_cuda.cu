@@ -207,7 +207,8 @@ static status activate_output(const cuda_kernel *k, cudaStream_t s, void *const 
 {
     constexpr int V = wide_pack<T>();
     T *y = (T *)o[LINEAR_FWD_Y], *slope = (T *)o[LINEAR_FWD_SLOPE];
-    if (packs<T>(count, o)) return launch(k, s, activate_in_place<T, V, ACT>, grid_for<V>(count), dim3(THREADS), count, y, slope);
+    if (packs<T>(count, o))
+        return launch(k, s, activate_in_place<T, V, ACT>, grid_for<V>(count), dim3(THREADS), count, y, slope);
     return launch(k, s, activate_in_place<T, 1, ACT>, grid_for<1>(count), dim3(THREADS), count, y, slope);
 }
 

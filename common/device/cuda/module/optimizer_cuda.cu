@@ -201,7 +201,8 @@ static status adam(const cuda_kernel *k, cudaStream_t s, void *const *o, const o
 {
     const optimizer_attributes *a = &k->base.op.u.optimizer;
     adam_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (float *)o[OPT_STATE2],
-                      (bf16 *)o[OPT_NARROW], (const float *)o[OPT_GRAD], (float)scalars->gradient_scale, (float)scalars->weight_decay,
+                      (bf16 *)o[OPT_NARROW], (const float *)o[OPT_GRAD], (float)scalars->gradient_scale,
+                      (float)scalars->weight_decay,
                       (float)(scalars->learning_rate * scalars->weight_decay), (float)a->beta1, (float)(1 - a->beta1),
                       (float)a->beta2, (float)(1 - a->beta2),
                       (float)(scalars->learning_rate / scalars->bias_correction1),

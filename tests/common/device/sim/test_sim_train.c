@@ -195,14 +195,17 @@ static void copies_of_weights_in_bfloat16_have_their_price(void **context)
     optimizer_options optimizer = sgd(0);
     simulation *s;
     must(simulation_open(&(simulation_config){.profile = "dgx-h100", .world = 1, .precision = SIM_BF16}, &s));
-    static const sim_constant free_of_charge[] = {SIM_LAUNCH_TIME, SIM_KERNEL_OVERHEAD, SIM_SYNCHRONIZE_TIME, SIM_COPY_LATENCY};
+    static const sim_constant free_of_charge[] = {SIM_LAUNCH_TIME, SIM_KERNEL_OVERHEAD, SIM_SYNCHRONIZE_TIME,
+                                                  SIM_COPY_LATENCY};
     for (int i = 0; i < 4; i++) bench_set(s, free_of_charge[i], 0);
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
     drive_alone(&j, s);
     const nn_program *p = trainer_program(j.trainer);
     op_desc copies = {.kind = OP_divide, .type = DTYPE_F32, .narrow = true, .u.elementwise.count = narrow_weights_of(p)};
-    op_desc update = {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = model->parameter_elements, .narrow = true}};
+    op_desc update = {.kind = OP_sgd,
+                      .type = DTYPE_F32,
+                      .u.optimizer = {.count = model->parameter_elements, .narrow = true}};
     double copy_ns = sim_price_op(s->profile, SIM_BF16, &copies) / (double)SIM_NS;
     double update_ns = sim_price_op(s->profile, SIM_BF16, &update) / (double)SIM_NS, forward_ns = 0;
     for (int i = 0; i < p->loss_end; i++) forward_ns += sim_price_op(s->profile, SIM_BF16, &p->ops[i].desc) / (double)SIM_NS;

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Recorded passes (--cuda-graph) on the device `cuda`: they compute what passes compute that are launched one by one,
+through every engine, and are refused where they could not.
+
+    test_cuda_graph.py [--emulated]    on the emulator: small files, since its kernels run on the host
+"""
+import os
+import re
+import sys
+
+from on_cuda import CONVOLUTIONS, EMULATED, TRAINING, TRANSFORMER, classes, golden, needs_gpu, needs_nccl, run, verify
+from program import PROGRAM
+from tap import cases, expect, expect_equal, main
+
+
+@cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
+        ("three micro-batches", ["--accumulate", "3"]), ("bfloat16", ["--bf16"]),
+        ("a small transformer", TRANSFORMER)])
+def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
+    needs_gpu()
+    env = {"EMULATED_CUDNN": "1"}
+    words = [*CONVOLUTIONS, "--device", "cuda", *words, "--steps", "4", "--warmup", "0"]
+    plain, recorded = run(*words, env=env), run(*words, "--cuda-graph", "--log-level", "debug", env=env)
+    expect_equal((plain.code, recorded.code), (0, 0), "exit codes", plain, recorded)
+    expect_equal(recorded.jobs()["none"]["ranks"][0]["losses"], plain.jobs()["none"]["ranks"][0]["losses"], "losses")
+    expect_equal(classes(recorded), classes(plain), "logical bytes")
+    kinds = int(words[words.index("--accumulate") + 1]) if "--accumulate" in words else 1  # first, between, last micro-batch
+    expect_equal(recorded.err.count("recorded a CUDA graph"), 3 * kinds, "passes recorded", recorded)
+
+
+BUCKETS = [("buckets, ddp", "wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002"),
+           ("four ranks, small buckets", "toy_w4", "ddp", "--bucket-cap-mb 0.001"),
+           ("one bucket behind backward", "wine_mlp_w2", "torch-0.4.1", ""),
+           ("in the gradients' own memory", "wine_mlp_w2", "apex", "--bucket-view"),
+           ("divided first", "toy_w4", "ddp", "--divide before")]
+
+
+# On the emulator NCCL's ranks are threads, as `verify` has them; on a GPU they must be processes (test_cuda_program.py).
+@cases([(label, name, policy, options) for label, name, policy, options in BUCKETS if EMULATED])
+def recorded_passes_between_buckets_follow_pytorch(name, policy, options):
+    needs_nccl()
+    words = ["--mode", "ring", "--collective", "nccl", "--policy", f"ring={policy}", *options.split()]
+    lines = [run("verify", "--device", "cuda", *words, *more, golden(name)).out for more in ([], ["--cuda-graph"])]
+    expect(lines[1].startswith("agrees"), "the trajectory is not PyTorch's", *lines)
+    expect_equal(lines[1], lines[0], "with recorded passes")
+
+
+@cases([(f"{name}, {payload}", name, payload) for name in ("wine_mlp_w2", "toy_w4") for payload in ("zmq", "p2p")])
+def recorded_passes_of_replicas_follow_pytorch(name, payload):
+    needs_gpu()
+    verify(name, "--mode", "ps", "--policy", "ps=dp", "--payload", payload, "--cuda-graph")
+
+
+# Their parameters are new in every step, and so are the copies that products read.
+@cases([(payload, payload) for payload in ("zmq", "p2p")])
+def recorded_passes_of_replicas_in_bfloat16_compute_what_launched_ones_do(payload):
+    needs_gpu()
+    words = ["--bf16", "--mode", "ps", "--policy", "ps=dp", "--payload", payload, golden("wine_mlp_w2")]
+    lines = [run("verify", "--device", "cuda", *words, *more).out for more in ([], ["--cuda-graph"])]
+    expect(lines[0].startswith("agrees"), "the trajectory is not PyTorch's", *lines)
+    expect_equal(lines[1], lines[0], "with recorded passes")
+
+
+# Some MiB: each parameter is a cut, or a few, or all together.
+@cases([(f"{options}, {mib} MiB", mode, options, mib)
+        for mode, options in (("ps", "ps=sync --servers 2"), ("ps", "ps=sync --server-optimizer off --payload p2p"),
+                              ("ps", "ps=ssp --staleness 0 --payload p2p"), ("ring", "ring=ddp --collective direct"))
+        for mib in ((0, 0.0005, 25) if "p2p" not in options else (0.0005,))])
+def passes_recorded_between_groups_of_parameters_follow_pytorch(mode, options, mib):
+    needs_gpu()
+    words = ["--mode", mode, "--policy", *options.split()]
+    lines = [run("verify", "--device", "cuda", *words, *more, golden("toy_w4")).out
+             for more in ([], ["--cuda-graph", "--graph-group-mb", mib])]
+    expect(lines[1].startswith("agrees"), "the trajectory is not PyTorch's", *lines)
+    expect_equal(lines[1], lines[0], "with recorded passes")
+
+
+SERVERS = ["ps=sync --servers 2 --payload zmq", "ps=sync --servers 2 --payload p2p", "ps=sync --payload p2p --accumulate 2",
+           "ps=sync --payload p2p --bf16", "ps=dp --payload p2p --bf16"]
+
+
+@cases([(options, options) for options in SERVERS])
+def servers_train_recorded_passes_as_those_that_are_launched_one_by_one(options):
+    needs_gpu()
+    words = ["--device", "cuda", "--share-gpu", "--mode", "ps", "--gpus", 2, *TRAINING, "--policy", *options.split()]
+    plain, recorded = run(*words), run(*words, "--cuda-graph", "--graph-group-mb", 0.0005, "--log-level", "debug")
+    expect_equal((plain.code, recorded.code), (0, 0), "exit codes", plain, recorded)
+    expect_equal(recorded.json()["jobs"][0]["parameter_hash"], plain.json()["jobs"][0]["parameter_hash"], "parameters")
+    expect_equal(classes(recorded), classes(plain), "logical bytes")
+    if "ps=dp" in options:
+        return  # its passes are whole
+    cuts = re.search(r"cut (\d+) times forward and (\d+) times backward", recorded.err)
+    expect(cuts and int(cuts[1]) > 1 and int(cuts[2]) > 1, "the passes are not cut", recorded)
+    stretches = int(cuts[1]) + int(cuts[2]) + 3  # and what is behind the last cut, or the loss
+    passes = 3 if "--accumulate" in options else 1  # a first micro-batch's, a smaller first one's, a last one's
+    expect_equal(recorded.err.count("recorded a CUDA graph"), 2 * passes * stretches, "stretches recorded by two ranks", recorded)
+
+
+@cases([("PowerSGD", "ring", "ring=ddp --comm-hook powersgd", "begins at a later step"),
+        ("ranks without data", "ring", "ring=ddp --join world", "--join")])
+def recording_is_refused_where_it_would_not_be_sound(mode, policy, why):
+    needs_gpu()
+    result = run("--device", "cuda", "--share-gpu", "--gpus", 2, "--mode", mode, "--policy", *policy.split(), "--model", "toy",
+                 "--cuda-graph", "--quiet")
+    expect_equal(result.code, 78, "exit code", result)
+    lines = [line for line in result.lines() if ": warning: " not in line]
+    expect(len(lines) == 1 and f"--cuda-graph: found {policy.split()[0]}" in lines[0] and why in lines[0],
+           "not one line with the reason", result)
+
+
+if __name__ == "__main__":
+    if not os.path.exists(PROGRAM):
+        sys.exit(f"{PROGRAM} is not built")
+    main()
