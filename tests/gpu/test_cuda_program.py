@@ -298,6 +298,17 @@ def weights_in_bfloat16_are_those_of_the_checkpoint_that_a_run_goes_on_from(more
     expect_equal(went_on["ranks"][0]["losses"], at_once["ranks"][0]["losses"][4:], "losses")
 
 
+@test
+def recorded_micro_batches_in_the_middle_make_no_copies_of_weights_that_the_update_has_written():
+    needs_gpu()
+    nodes = []
+    for count in "3", "4":
+        result = run("--device", "cuda", "--mode", "none", *TRAINING, "--bf16", "--cuda-graph", "--accumulate", count, "--log-level", "debug")
+        expect_equal(result.code, 0, "exit code", result)
+        nodes.append(sorted(line.split(" of ")[1] for line in result.err.splitlines() if "recorded a CUDA graph" in line))
+    expect_equal(nodes[1], nodes[0], "nodes recorded of four micro-batches beside those of three")
+
+
 GRAPHED = [("buckets, ddp", "wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002"), ("four ranks, small buckets", "toy_w4", "ddp", "--bucket-cap-mb 0.001"),
            ("one bucket behind backward", "wine_mlp_w2", "torch-0.4.1", ""), ("in the gradients' own memory", "wine_mlp_w2", "apex", "--bucket-view"),
            ("divided first", "toy_w4", "ddp", "--divide before")]
