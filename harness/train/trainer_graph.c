@@ -1,5 +1,5 @@
-/* Passes of a step that are recorded once and launched as a whole (--cuda-graph). The first time a pass runs as
- * always, so that libraries settle what they choose lazily and the ring settles its buckets; the second time it is
+/* Passes of a step that are recorded once and launched as a whole (--cuda-graph). In the first step that has a pass it
+ * runs as always, so that libraries settle what they choose lazily and the ring settles its buckets; in the next it is
  * recorded; from then on the record is launched while the scalars are those it was made with, and else the pass runs as
  * always. Where an engine works within a pass (the ring launches a bucket) the record is cut: it is as many graphs as
  * there are stretches between. */
@@ -95,10 +95,9 @@ status trainer_run_pass(trainer *t, trainer_pass pass, int end)
     /* Where updates keep the copies of parameters in bfloat16, a record does not make them: they are there before it. */
     if (r->seen && pass == TRAINER_FORWARD) TRY(param_set_refresh_narrow(t->params, t->stream));
     if (r->count > 0) return same_scalars(&r->scalars, &t->scalars) ? run_recorded(t, r, true, end) : run(t, end);
-    if (!r->seen) {
-        r->seen = true;
-        return run(t, end);
-    }
+    if (!r->seen) r->first_step = t->step.index;
+    r->seen = true;
+    if (r->first_step == t->step.index) return run(t, end);
     r->scalars = t->scalars;
     return run_recorded(t, r, false, end);
 }

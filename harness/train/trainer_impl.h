@@ -12,7 +12,8 @@ typedef struct trainer_record {
     device_graph **graphs; /* its stretches, between which the engine works; count 0: not yet */
     int count, capacity;
     op_scalars scalars;
-    bool seen; /* the pass has run once */
+    bool seen;          /* the pass has run: first in `first_step` */
+    int64_t first_step;
 } trainer_record;
 
 /* The pass that is being recorded, or launched from its record. */

@@ -10,7 +10,7 @@ import sys
 
 from on_cuda import CONVOLUTIONS, EMULATED, TRAINING, TRANSFORMER, classes, golden, needs_gpu, needs_nccl, run, verify
 from program import PROGRAM
-from tap import cases, expect, expect_equal, main
+from tap import cases, expect, expect_equal, main, test
 
 
 @cases([("a convolutional model", []), ("two micro-batches", ["--accumulate", "2"]),
@@ -26,6 +26,18 @@ def recorded_passes_train_as_those_that_are_launched_one_by_one(words):
     expect_equal(classes(recorded), classes(plain), "logical bytes")
     kinds = int(words[words.index("--accumulate") + 1]) if "--accumulate" in words else 1  # first, between, last micro-batch
     expect_equal(recorded.err.count("recorded a CUDA graph"), 3 * kinds, "passes recorded", recorded)
+
+
+@test
+def recorded_micro_batches_in_the_middle_make_no_copies_of_weights_that_the_update_has_written():
+    needs_gpu()
+    nodes = []
+    for count in "3", "4":
+        result = run("--device", "cuda", "--mode", "none", *TRAINING, "--bf16", "--cuda-graph", "--accumulate", count,
+                     "--log-level", "debug")
+        expect_equal(result.code, 0, "exit code", result)
+        nodes.append(sorted(line.split(" of ")[1] for line in result.err.splitlines() if "recorded a CUDA graph" in line))
+    expect_equal(nodes[1], nodes[0], "nodes recorded of four micro-batches beside those of three")
 
 
 BUCKETS = [("buckets, ddp", "wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002"),

@@ -250,6 +250,19 @@ def the_calibrated_gpus_are_a_profile_of_virtual_time(gpus):
             expect("EMULATED" in shown.out and "means nothing" in shown.out, "the emulator is not named", shown)
 
 
+@cases([("float32", []), ("bfloat16", ["--bf16"])])
+def products_over_other_rows_in_every_step_have_the_bits_of_a_run_that_did_not_stop(more):
+    needs_gpu()
+    words = [*CONVOLUTIONS, *TRANSFORMER, "--head", "mlm", "--device", "cuda", "--steps", "3", "--warmup", "0", *more]
+    with tempfile.TemporaryDirectory() as folder:
+        saved = os.path.join(folder, "saved")
+        found = [run(*words, *last, env={"EMULATED_CUBLASLT": "1"})
+                 for last in (["--save", saved], ["--load", saved], ["--steps", "6"])]
+    expect_equal([result.code for result in found], [0, 0, 0], "exit codes", *found)
+    _, went_on, at_once = (result.json()["jobs"][0] for result in found)
+    expect_equal(went_on["parameter_hash"], at_once["parameter_hash"], "parameters")
+
+
 @cases([("launched one by one", []), ("recorded", ["--cuda-graph"])])
 def weights_in_bfloat16_are_those_of_the_checkpoint_that_a_run_goes_on_from(more):
     needs_gpu()

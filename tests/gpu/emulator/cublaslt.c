@@ -4,8 +4,10 @@
  * What callers must keep to is demanded (docs/cuda.md, "Reviewed against", says from where it is known):
  * types that go together, pointers as aligned as the search was told (for the vector of biases by its address
  * then: NULL counts as 256), a workspace at a multiple of 256 bytes, an algorithm that was found for this
- * very product. Two things are not supported, so that callers must know what to do then: the gradient of a
- * bias over an odd number of rows, and factors of bfloat16 with an odd number of rows of the result. */
+ * very product. Where the search was told of a vector at more than 16 bytes its algorithm sums in two parts:
+ * runs that are to have the same bits must ask for the same. Two things are not supported, so that callers
+ * must know what to do then: the gradient of a bias over an odd number of rows, and factors of bfloat16 with
+ * an odd number of rows of the result. */
 #include "common/device/cuda/module/libraries.h"
 #include "common/reduce/half.h"
 #include "tests/gpu/emulator/memory.h"
@@ -15,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORKSPACE_BYTES = 4096, WORKSPACE_ALIGNMENT = 256, MOST_ALIGNMENT = 256, A = 0, B = 1, C = 2, D = 3 };
+enum { WORKSPACE_BYTES = 4096, WORKSPACE_ALIGNMENT = 256, MOST_ALIGNMENT = 256, LEAST_ALIGNMENT = 16, A = 0, B = 1, C = 2, D = 3 };
 
 void emulator_fill_cublaslt(cublaslt_table *out);
 
@@ -171,6 +173,7 @@ typedef struct work {
     const void *in[3];
     void *out;
     float alpha, beta;
+    int parts; /* into which the algorithm cuts sums */
 } work;
 
 static int64_t rows_of(const work *k, int factor)
@@ -237,14 +240,24 @@ static double finish(const work *k, int64_t row, double value)
     return k->desc.epilogue & CUBLASLT_EPILOGUE_RELU && value <= 0 ? 0 : value;
 }
 
+static double dot(const double *a, const double *b, int64_t terms, int parts)
+{
+    double sum = 0;
+    for (int p = 0; p < parts; p++) {
+        double part = 0;
+        for (int64_t t = p * terms / parts; t < (p + 1) * terms / parts; t++) part += a[t] * b[t];
+        sum += parts > 1 ? (double)(float)part : part;
+    }
+    return sum;
+}
+
 static void multiply(const work *k, const double *a, const double *b)
 {
     const struct emulated_matrix *c = &k->matrix[C], *d = &k->matrix[D];
     int64_t terms = rows_of(k, B);
     for (int64_t j = 0; j < d->columns; j++)
         for (int64_t i = 0; i < d->rows; i++) {
-            double sum = 0;
-            for (int64_t t = 0; t < terms; t++) sum += a[i * terms + t] * b[j * terms + t];
+            double sum = dot(a + i * terms, b + j * terms, terms, k->parts);
             double value = k->alpha * sum + (k->beta != 0 ? k->beta * get(c, k->in[C], i + j * c->leading) : 0);
             put(d, k->out, i + j * d->leading, finish(k, i, value));
         }
@@ -320,12 +333,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static bool has_vector(const work *k)
+{
+    return k->desc.epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB);
+}
+
 static bool may_run(const work *k, const found *f, const void *workspace, size_t bytes)
 {
-    bool vector = k->desc.epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB);
     for (int i = 0; i < 4; i++)
         if (!is_aligned(i < D ? k->in[i] : k->out, f->alignment[i])) return false;
-    if (vector && (!emulator_owns(k->desc.vector) || !is_aligned(k->desc.vector, f->vector_alignment))) return false;
+    if (has_vector(k) && (!emulator_owns(k->desc.vector) || !is_aligned(k->desc.vector, f->vector_alignment))) return false;
     return f->problem == problem_of(k) && workspace && bytes >= WORKSPACE_BYTES &&
            is_aligned(workspace, WORKSPACE_ALIGNMENT) && k->in[C] == k->out;
 }
@@ -337,10 +354,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               size_t bytes, cudaStream_t s)
 {
     const float *of_product = alpha, *of_c = beta;
-    work k = {*desc, {*a_layout, *b_layout, *c_layout, *d_layout}, {a, b, c}, d, *of_product, *of_c};
+    work k = {*desc, {*a_layout, *b_layout, *c_layout, *d_layout}, {a, b, c}, d, *of_product, *of_c, 1};
     found f;
     cublasStatus_t code = check(&k);
     memcpy(&f, algorithm, sizeof f);
+    k.parts = has_vector(&k) && f.vector_alignment > LEAST_ALIGNMENT ? 2 : 1;
     if (code != CUBLAS_STATUS_SUCCESS) return code;
     if (!handle || !may_run(&k, &f, workspace, bytes)) return CUBLAS_STATUS_INVALID_VALUE;
     if (!emulator_record(s, run, &k, sizeof k)) run(&k);

@@ -108,8 +108,7 @@ static status make_desc(cublaslt_product *p)
     TRY(check(p->device, t->desc_create(&p->desc, compute_type(p->device, s), CUDA_R_32F), "cublasLtMatmulDescCreate"));
     TRY(set_desc(p, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a));
     TRY(set_desc(p, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b));
-    TRY(set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    return set_vector(p, (const void *)(uintptr_t)ALIGNMENT_BYTES);
+    return set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
 }
 
 static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, dtype type, int64_t rows, int64_t columns)
@@ -138,13 +137,15 @@ static cublasStatus_t set_preferences(const cublaslt_table *t, cublasLtMatmulPre
     return code;
 }
 
-/* Heuristics are a function of shapes: the same product gets the same algorithm in every run. */
+/* Heuristics are a function of shapes and of what is said of alignment, the last run's vector not: the same product gets
+ * the same algorithm in every run, also in one that goes on from a checkpoint. */
 static status find_algorithm(cublaslt_product *p)
 {
     const cublaslt_table *t = table_of(p->device);
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t result;
     int count = 0;
+    TRY(set_vector(p, (const void *)(uintptr_t)ALIGNMENT_BYTES));
     TRY(check(p->device, t->preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
     cublasStatus_t code = set_preferences(t, preference);
     if (code == CUBLAS_STATUS_SUCCESS)
