@@ -69,7 +69,8 @@ all_ran() { # each once, and all that they call
     for name in operations operations_tf32 operations_bf16 semantics optimizers syncbatchnorm device powersgd; do
         grep -q "^test_cuda_$name" "$work/calls" || { echo "test_cuda_$name was not called"; return 1; }
     done
-    [ "$(grep -c '^bench_ops resnet50 --batch 64 --device cuda --precision' "$work/calls")" -eq 3 ]
+    [ "$(grep -c "^bench_ops resnet50 --batch 128 --device cuda --precision" "$work/calls")" -eq 3 ] &&
+        [ "$(grep -c "^bench_ops bert_large --batch 16 --device cuda --precision bf16" "$work/calls")" -eq 2 ]
 }
 check "every stage runs what belongs to it" all_ran
 check "results are there, and name the commit" record "r['commit'] == 'abc123' and len(s) == 18 and s['float32']['tests']['passed'] == 1 and s['golden']['tests']['passed'] == 6"
