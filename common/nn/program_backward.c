@@ -41,12 +41,13 @@ static bool same_value(nn_operand x, nn_operand y)
     return x.space == NN_SPACE_VALUE && y.space == NN_SPACE_VALUE && x.index == y.index;
 }
 
-/* A residual's gradient goes to two layers: whether one besides `r` has yet to read it. */
+/* A sum's gradient goes to two layers, or twice to one: whether it is to be read besides as the last part of `r`'s. */
 static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
 {
-    for (nn_ref other = 0; other < b->model->layer_count; other++) {
-        const build_gradient *g = &b->gradients[other];
-        for (int i = 0; other != r && i < g->count; i++)
+    for (nn_ref layer = 0; layer < b->model->layer_count; layer++) {
+        const build_gradient *g = &b->gradients[layer];
+        int others = layer == r ? g->count - 1 : g->count;
+        for (int i = 0; i < others; i++)
             if (same_value(g->parts[i], gradient)) return true;
     }
     return false;

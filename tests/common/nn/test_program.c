@@ -410,9 +410,35 @@ static void linear_layers_add_to_the_gradients_that_others_have_left(void **stat
     assert_true(additions > 0);
 }
 
+/* fc4(fc3(fc2(h)) + (h + h)): the sum's gradient counts twice for h, what fc2 adds counts once. */
+static void a_gradient_that_counts_twice_is_not_added_to(void **state)
+{
+    (void)state;
+    nn_model *m = NULL;
+    nn_program *p = NULL;
+    nn_program_config config = {.batch = 3, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
+    assert_int_equal(nn_model_create("twice", &m), STATUS_OK);
+    nn_ref h = nn_linear(m, nn_input_features(m, 4), "fc1", 4, true, nn_init_default());
+    nn_ref a = nn_linear(m, nn_linear(m, h, "fc2", 4, true, nn_init_default()), "fc3", 4, true, nn_init_default());
+    nn_ref y = nn_add(m, a, nn_add(m, h, h));
+    y = nn_linear(m, y, "fc4", 2, true, nn_init_default());
+    assert_int_equal(nn_model_finish(m, y, NN_LOSS_MSE), STATUS_OK);
+    assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
+    int fc2 = nn_find_param(m, "fc2.weight"), found = 0;
+    for (int i = p->loss_end; i < p->op_count; i++) {
+        if (p->ops[i].desc.kind != OP_linear_backward_data || p->ops[i].weight_param != fc2) continue;
+        found++;
+        assert_false(p->ops[i].desc.accumulate);
+    }
+    assert_int_equal(found, 1);
+    nn_program_free(&p);
+    nn_model_free(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_gradient_that_counts_twice_is_not_added_to),
         cmocka_unit_test(linear_layers_add_to_the_gradients_that_others_have_left),
         cmocka_unit_test(values_that_live_together_never_overlap),
         cmocka_unit_test(planned_memory_is_within_five_percent_of_the_largest_live_sum),
