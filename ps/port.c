@@ -39,15 +39,22 @@ static status send_beside(ps_port *p, const message_header *header, const messag
     return STATUS_OK;
 }
 
+static void count_sent(ps_port *p, int64_t messages, int64_t payload)
+{
+    atomic_fetch_add_explicit(&p->messages_sent, messages, memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->bytes_sent, payload, memory_order_relaxed);
+}
+
 status ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames, int count,
                     transport_ticket *ticket, int64_t payload)
 {
     if (peer == p->partner) return send_beside(p, header, frames, count);
     if (p->links[peer] == PS_NO_PEER) return STATUS_AGAIN;
-    TRY(transport_send(p->transport, p->links[peer], header, frames, count, ticket));
-    atomic_fetch_add_explicit(&p->messages_sent, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&p->bytes_sent, payload, memory_order_relaxed);
-    return STATUS_OK;
+    /* Before it leaves: whoever has it may be through with the step before this thread goes on. */
+    count_sent(p, 1, payload);
+    status rc = transport_send(p->transport, p->links[peer], header, frames, count, ticket);
+    if (rc != STATUS_OK) count_sent(p, -1, -payload);
+    return rc;
 }
 
 status ps_port_receive(ps_port *p, ps_message *out)

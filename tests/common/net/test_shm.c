@@ -295,14 +295,20 @@ static void another_user_is_refused(void **state)
 {
     (void)state;
     if (geteuid() != 0) skip();
+    int ready[2];
+    char byte = 0;
+    assert_int_equal(pipe(ready), 0);
     pid_t pid = fork();
     if (pid == 0) {
-        if (setresuid(65534, 65534, 65534) != 0) _exit(2);
+        if (setresuid(65534, 65534, 65534) != 0 || write(ready[1], &byte, 1) != 1) _exit(2);
         exchanger x = exchanger_of(1, 2, 1);
-        x.options.deadline_ns = clock_now_ns() + 10 * NS_PER_S;
+        x.options.deadline_ns = clock_now_ns() + 30 * NS_PER_S;
         run(&x);
         _exit(x.result == STATUS_PERMISSION && strstr(x.message, "rank 0 is run by another user") ? 0 : 1);
     }
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
     exchanger x = exchanger_of(0, 2, 1);
     x.options.deadline_ns = clock_now_ns() + 3 * NS_PER_S;
     run(&x);
