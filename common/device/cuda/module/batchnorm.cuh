@@ -51,19 +51,13 @@ template <int V> __device__ float argument(const channels<V> &f, int v, float x)
  * elements [i, i + V). It may write where it has read. */
 template <typename Rule> __global__ void apply_kernel(Rule rule, int64_t rows, int64_t c)
 {
-    constexpr int AT_ONCE = Rule::AT_ONCE;
     int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * Rule::V;
     if (column >= c) return;
     auto kept = rule.at_column(column);
-    int64_t row = (int64_t)blockIdx.y * blockDim.y + threadIdx.y, step = (int64_t)gridDim.y * blockDim.y;
-    for (; row + (AT_ONCE - 1) * step < rows; row += AT_ONCE * step) {
-        decltype(rule.read(row)) taken[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) taken[i] = rule.read((row + i * step) * c + column);
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) rule.write(kept, taken[i], (row + i * step) * c + column);
-    }
-    for (; row < rows; row += step) rule.write(kept, rule.read(row * c + column), row * c + column);
+    walk_rows<Rule::AT_ONCE>(
+        (int64_t)blockIdx.y * blockDim.y + threadIdx.y, rows, (int64_t)gridDim.y * blockDim.y,
+        [&](int64_t row) { return rule.read(row * c + column); },
+        [&](const auto &taken, int64_t row) { rule.write(kept, taken, row * c + column); });
 }
 
 template <typename Rule> status apply_to(const cuda_kernel *k, cudaStream_t s, Rule rule)

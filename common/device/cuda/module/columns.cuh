@@ -39,8 +39,22 @@ static inline size_t column_workspace(int64_t rows, int64_t c, int sums)
     return (size_t)(most * c * sums) * sizeof(double);
 }
 
-/* `terms` has SUMS, V, which divides c, and AT_ONCE, the rows that a thread reads before it uses the first: the
- * compiler cannot move a load over a store that might hit it, and one load a thread leaves memory idle.
+/* Rows `row`, `row` + step, ... below `end`: use(read(row), row), in their order. AT_ONCE rows are read before the first
+ * is used: the compiler cannot move a load over a store that might hit it, and one load a thread leaves memory idle. */
+template <int AT_ONCE, typename Read, typename Use>
+__device__ void walk_rows(int64_t row, int64_t end, int64_t step, Read read, Use use)
+{
+    for (; row + (AT_ONCE - 1) * step < end; row += AT_ONCE * step) {
+        decltype(read(row)) taken[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) taken[i] = read(row + i * step);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) use(taken[i], row + i * step);
+    }
+    for (; row < end; row += step) use(read(row), row);
+}
+
+/* `terms` has SUMS, V, which divides c, and AT_ONCE, the rows that a thread reads at once.
  *   at_column(column)        what a thread keeps of its columns [column, column + V)
  *   read(row, column)        what it takes of a row
  *   add(kept, taken, row, column, sums)   the row's terms, to sums[SUMS][V] */
@@ -48,16 +62,10 @@ template <typename Terms>
 __device__ void add_rows(const Terms &terms, int64_t row, int64_t end, int64_t step, int64_t column,
                          float (*sums)[Terms::V])
 {
-    constexpr int AT_ONCE = Terms::AT_ONCE;
     auto kept = terms.at_column(column);
-    for (; row + (AT_ONCE - 1) * step < end; row += AT_ONCE * step) {
-        decltype(terms.read(row, column)) taken[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) taken[i] = terms.read(row + i * step, column);
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) terms.add(kept, taken[i], row + i * step, column, sums);
-    }
-    for (; row < end; row += step) terms.add(kept, terms.read(row, column), row, column, sums);
+    walk_rows<Terms::AT_ONCE>(
+        row, end, step, [&](int64_t at) { return terms.read(at, column); },
+        [&](const auto &taken, int64_t at) { terms.add(kept, taken, at, column, sums); });
 }
 
 template <typename Terms>

@@ -144,6 +144,14 @@ static void check_ns(const char *what, double found, double expected, double tol
         fail_msg("%s: found %.0f ns, expected %.0f", what, found, expected);
 }
 
+/* So that prices of operations are all that is left. */
+static void take_no_time_to_launch(simulation *s)
+{
+    static const sim_constant free_of_charge[] = {SIM_LAUNCH_TIME, SIM_KERNEL_OVERHEAD, SIM_SYNCHRONIZE_TIME,
+                                                  SIM_COPY_LATENCY};
+    for (int i = 0; i < 4; i++) bench_set(s, free_of_charge[i], 0);
+}
+
 /* With a host that takes no time a step is the copy of its batch and the prices of its operations. */
 static void a_step_is_the_sum_of_its_prices(void **context)
 {
@@ -152,9 +160,7 @@ static void a_step_is_the_sum_of_its_prices(void **context)
     dataset *set = open_data(model);
     optimizer_options optimizer = sgd(0);
     simulation *s = open_simulation("v100-pcie-32g", 1);
-    static const sim_constant free_of_charge[] = {SIM_LAUNCH_TIME, SIM_KERNEL_OVERHEAD, SIM_SYNCHRONIZE_TIME,
-                                                  SIM_COPY_LATENCY};
-    for (int i = 0; i < 4; i++) bench_set(s, free_of_charge[i], 0);
+    take_no_time_to_launch(s);
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
     drive_alone(&j, s);
@@ -195,9 +201,7 @@ static void copies_of_weights_in_bfloat16_have_their_price(void **context)
     optimizer_options optimizer = sgd(0);
     simulation *s;
     must(simulation_open(&(simulation_config){.profile = "dgx-h100", .world = 1, .precision = SIM_BF16}, &s));
-    static const sim_constant free_of_charge[] = {SIM_LAUNCH_TIME, SIM_KERNEL_OVERHEAD, SIM_SYNCHRONIZE_TIME,
-                                                  SIM_COPY_LATENCY};
-    for (int i = 0; i < 4; i++) bench_set(s, free_of_charge[i], 0);
+    take_no_time_to_launch(s);
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
     drive_alone(&j, s);
