@@ -62,17 +62,10 @@ const option_table model_option_table = {"Model", model_option_list,
 
 status model_find(const char *name, const model_entry **out)
 {
-    const char *names[sizeof model_table / sizeof model_table[0]];
-    for (int i = 0; i < model_count; i++) {
-        names[i] = model_table[i].name;
-        if (strcmp(name, names[i]) == 0) {
-            *out = &model_table[i];
-            return STATUS_OK;
-        }
-    }
-    char allowed[256];
-    return fail(STATUS_USAGE, "model: found '%s', allowed is one of %s", name,
-                text_join(allowed, sizeof allowed, names, (size_t)model_count));
+    int index;
+    TRY(text_parse_choice("--model", name, &model_table[0].name, sizeof model_table[0], (size_t)model_count, &index));
+    *out = &model_table[index];
+    return STATUS_OK;
 }
 
 static int64_t pick(int64_t given, int64_t initial)

@@ -131,7 +131,7 @@ static status refuse(const unfit_option *list, int count, const char *policy, co
 {
     for (int i = 0; i < count; i++)
         if (list[i].given)
-            return fail(STATUS_USAGE, "option --%s: found %s with the policy %s, allowed is it %s", list[i].name,
+            return fail(STATUS_USAGE, "--%s: found %s with the policy %s, allowed is it %s", list[i].name,
                         list[i].found, policy, instead);
     return STATUS_OK;
 }
@@ -167,17 +167,17 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
     TRY(refuse(list, sizeof list / sizeof list[0], name, "with ps=dp"));
     override(out, options);
     if (options->staleness > 0 && out->consistency != PS_SSP)
-        return fail(STATUS_USAGE, "option --staleness: found %" PRId64 " with consistency %s, allowed is 0, or ssp",
+        return fail(STATUS_USAGE, "--staleness: found %" PRId64 " with consistency %s, allowed is 0, or ssp",
                     options->staleness, consistency_names[1 + out->consistency]);
     if (out->consistency != PS_SSP) out->staleness = 0;
     if (out->placement == PS_PLACEMENT_RANK && out->servers > world)
-        return fail(STATUS_CONFIG, "option --servers: found %" PRId64 " with %d ranks, allowed is one a rank, or more with "
+        return fail(STATUS_CONFIG, "--servers: found %" PRId64 " with %d ranks, allowed is one a rank, or more with "
                                    "--server-placement own", out->servers, world);
     if (options->payload == PS_PAYLOAD_P2P && out->placement == PS_PLACEMENT_OWN)
-        return fail(STATUS_CONFIG, "option --payload: found p2p with --server-placement own, allowed is shm or zmq: servers of "
+        return fail(STATUS_CONFIG, "--payload: found p2p with --server-placement own, allowed is shm or zmq: servers of "
                                    "their own have no GPU to sum on");
     if (!out->server_optimizer && out->consistency != PS_SYNC)
-        return fail(STATUS_CONFIG, "option --server-optimizer: found off with consistency %s, allowed is off with sync",
+        return fail(STATUS_CONFIG, "--server-optimizer: found off with consistency %s, allowed is off with sync",
                     consistency_names[1 + out->consistency]);
     return STATUS_OK;
 }

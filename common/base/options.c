@@ -21,31 +21,17 @@ static size_t count_choices(const option *o)
     return count;
 }
 
-static status set_choice(const option *o, const char *what, const char *text, int *out)
-{
-    size_t count = count_choices(o);
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(text, o->choices[i]) == 0) {
-            *out = (int)i;
-            return STATUS_OK;
-        }
-    }
-    char allowed[256];
-    return fail(STATUS_USAGE, "%s: found '%s', allowed is one of %s", what, text,
-                text_join(allowed, sizeof allowed, o->choices, count));
-}
-
 static status set_value(const option_binding *binding, const option *o, const char *text)
 {
     char what[80];
-    snprintf(what, sizeof what, "option --%s", o->name);
+    snprintf(what, sizeof what, "--%s", o->name);
     void *at = field(binding, o);
     bool unbounded = o->low == 0 && o->high == 0;
+    int index;
     switch (o->type) {
     case OPTION_FLAG:
-        if (strcmp(text, "yes") != 0 && strcmp(text, "no") != 0)
-            return fail(STATUS_USAGE, "%s: found '%s', allowed is one of yes, no", what, text);
-        *(bool *)at = strcmp(text, "yes") == 0;
+        TRY(text_parse_choice(what, text, (const char *[]){"no", "yes"}, sizeof text, 2, &index));
+        *(bool *)at = index;
         return STATUS_OK;
     case OPTION_INT:
         return text_parse_int(what, text, unbounded ? 0 : (int64_t)o->low,
@@ -56,15 +42,15 @@ static status set_value(const option_binding *binding, const option *o, const ch
         *(const char **)at = text;
         return STATUS_OK;
     case OPTION_CHOICE:
-        return set_choice(o, what, text, at);
+        return text_parse_choice(what, text, o->choices, sizeof *o->choices, count_choices(o), at);
     case OPTION_BYTES:
         return text_parse_bytes(what, text, at);
     case OPTION_DURATION:
         TRY(text_parse_duration_ns(what, text, at));
         if (*(int64_t *)at >= (int64_t)o->low) return STATUS_OK;
         char least[32];
-        return fail(STATUS_USAGE, "%s: found '%s', allowed is at least %s", what, text,
-                    text_format_duration(least, sizeof least, o->low));
+        return fail(STATUS_USAGE, "%s: expected at least %s, got '%s'", what,
+                    text_format_duration(least, sizeof least, o->low), text);
     }
     return fail(STATUS_INTERNAL, "%s has no type", what);
 }
@@ -114,8 +100,8 @@ static status unknown_option(option_binding *bindings, size_t count, const char 
         for (size_t i = 0; i < bindings[b].table->count && known < MOST_NAMES; i++)
             names[known++] = bindings[b].table->options[i].name;
     const char *nearest = text_nearest(name, names, known);
-    if (nearest) return fail(STATUS_USAGE, "unknown option '--%s', did you mean --%s?", name, nearest);
-    return fail(STATUS_USAGE, "unknown option '--%s', see --help for those allowed", name);
+    if (nearest) return fail(STATUS_USAGE, "unknown option '--%s'; did you mean --%s?", name, nearest);
+    return fail(STATUS_USAGE, "unknown option '--%s'; see --help", name);
 }
 
 static void mark_given(option_binding *binding, const option *o)
@@ -143,11 +129,12 @@ static status parse_word(option_binding *bindings, size_t count, const char *wor
     }
     mark_given(binding, o);
     if (o->type == OPTION_FLAG) {
-        if (equals) return fail(STATUS_USAGE, "option --%s takes no value, found '%s'", o->name, equals + 1);
+        if (equals) return fail(STATUS_USAGE, "--%s: expected no value, got '%s'", o->name, equals + 1);
         return set_value(binding, o, negated ? "no" : "yes");
     }
     const char *value = equals ? equals + 1 : next;
-    if (!value) return fail(STATUS_USAGE, "option --%s: no value found, allowed is %s", o->name, o->argument);
+    if (!value)
+        return fail(STATUS_USAGE, "--%s: expected %s, got nothing", o->name, o->argument ? o->argument : "a value");
     *took_next = !equals;
     return set_value(binding, o, value);
 }
@@ -165,7 +152,7 @@ status options_parse(option_binding *bindings, size_t count, int argc, char *con
             TRY(parse_word(bindings, count, argv[i] + 2, i + 1 < argc ? argv[i + 1] : NULL, &took_next));
             i += took_next;
         } else if (!only_positional && argv[i][0] == '-' && argv[i][1]) {
-            return fail(STATUS_USAGE, "unknown option '%s', options start with two dashes", argv[i]);
+            return fail(STATUS_USAGE, "unknown option '%s'; options start with two dashes", argv[i]);
         } else {
             positional[(*positional_count)++] = argv[i];
         }

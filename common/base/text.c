@@ -15,28 +15,26 @@ status text_parse_int(const char *what, const char *text, int64_t low, int64_t h
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
-    if (end == text || *end || isspace((unsigned char)text[0]) || errno || value < low || value > high)
-        return high == INT64_MAX
-                   ? fail(STATUS_USAGE, "%s: found '%s', allowed is a whole number of at least %" PRId64, what,
-                          text, low)
-                   : fail(STATUS_USAGE, "%s: found '%s', allowed is a whole number from %" PRId64 " to %" PRId64,
-                          what, text, low, high);
-    *out = value;
-    return STATUS_OK;
+    if (end != text && !*end && !isspace((unsigned char)text[0]) && !errno && value >= low && value <= high) {
+        *out = value;
+        return STATUS_OK;
+    }
+    if (high == INT64_MAX)
+        return fail(STATUS_USAGE, "%s: expected an integer of at least %" PRId64 ", got '%s'", what, low, text);
+    return fail(STATUS_USAGE, "%s: expected an integer from %" PRId64 " to %" PRId64 ", got '%s'", what, low, high,
+                text);
 }
 
 status text_parse_double(const char *what, const char *text, double low, double high, double *out)
 {
     char *end;
     double value = strtod(text, &end);
-    if (end == text || *end || isspace((unsigned char)text[0]) || !isfinite(value) || value < low ||
-        value > high)
-        return isinf(high)
-                   ? fail(STATUS_USAGE, "%s: found '%s', allowed is a number of at least %g", what, text, low)
-                   : fail(STATUS_USAGE, "%s: found '%s', allowed is a number from %g to %g", what, text, low,
-                          high);
-    *out = value;
-    return STATUS_OK;
+    if (end != text && !*end && !isspace((unsigned char)text[0]) && isfinite(value) && value >= low && value <= high) {
+        *out = value;
+        return STATUS_OK;
+    }
+    if (isinf(high)) return fail(STATUS_USAGE, "%s: expected a number of at least %g, got '%s'", what, low, text);
+    return fail(STATUS_USAGE, "%s: expected a number from %g to %g, got '%s'", what, low, high, text);
 }
 
 typedef struct unit {
@@ -45,7 +43,7 @@ typedef struct unit {
 } unit;
 
 static status parse_with_unit(const char *what, const char *text, const unit *units, size_t count,
-                              const char *allowed, int64_t *out)
+                              const char *expected, int64_t *out)
 {
     char *end;
     double value = strtod(text, &end);
@@ -58,7 +56,7 @@ static status parse_with_unit(const char *what, const char *text, const unit *un
             return STATUS_OK;
         }
     }
-    return fail(STATUS_USAGE, "%s: found '%s', allowed is %s", what, text, allowed);
+    return fail(STATUS_USAGE, "%s: expected %s, got '%s'", what, expected, text);
 }
 
 status text_parse_bytes(const char *what, const char *text, int64_t *out)
@@ -149,6 +147,27 @@ char *text_join(char *buffer, size_t size, const char *const *words, size_t coun
         used += more > 0 ? (size_t)more : 0;
     }
     return buffer;
+}
+
+status text_parse_choice(const char *what, const char *text, const char *const *first, size_t stride, size_t count,
+                         int *out)
+{
+    enum { MOST_WORDS = 64 };
+    const char *words[MOST_WORDS] = {0};
+    for (size_t i = 0; i < count; i++) {
+        const char *word = *(const char *const *)((const char *)first + i * stride);
+        if (strcmp(text, word) == 0) {
+            *out = (int)i;
+            return STATUS_OK;
+        }
+        if (i < MOST_WORDS) words[i] = word;
+    }
+    if (count > MOST_WORDS) count = MOST_WORDS;
+    char list[512];
+    const char *near = text_nearest(text, words, count);
+    return fail(STATUS_USAGE, "%s: expected %s%s, got '%s'%s%s%s", what, count > 1 ? "one of " : "",
+                text_join(list, sizeof list, words, count), text, near ? "; did you mean '" : "", near ? near : "",
+                near ? "'?" : "");
 }
 
 void text_append(text_buffer *buffer, const char *format, ...)

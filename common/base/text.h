@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Each parses the whole string or fails with STATUS_USAGE and "WHAT: found 'TEXT', allowed is ...". */
+/* Each reads the whole string or fails with STATUS_USAGE and "WHAT: expected ..., got 'TEXT'", the form of every error
+ * message: WHAT is the option or the file. */
 status text_parse_int(const char *what, const char *text, int64_t low, int64_t high, int64_t *out);
 status text_parse_double(const char *what, const char *text, double low, double high, double *out);
 
@@ -16,6 +17,11 @@ status text_parse_double(const char *what, const char *text, double low, double 
 status text_parse_bytes(const char *what, const char *text, int64_t *out);
 /* 50us, 2ms, 1s, 10ns. */
 status text_parse_duration_ns(const char *what, const char *text, int64_t *out);
+
+/* The index of `text` among `count` words. `first` is the first word, `stride` the bytes from one word to the next, so
+ * that a table of structs needs no list of its names. The message lists the words and the nearest one. */
+status text_parse_choice(const char *what, const char *text, const char *const *first, size_t stride, size_t count,
+                         int *out);
 
 /* "44.7 MiB", "512 B"; "1.25 ms", "37 us". `size` of 32 is enough. Returns `buffer`. */
 char *text_format_bytes(char *buffer, size_t size, double bytes);

@@ -28,7 +28,7 @@ const option_table checkpoint_option_table = {
 static status check_name(const char *option, const char *file)
 {
     if (!file || *file) return STATUS_OK;
-    return fail(STATUS_USAGE, "option --%s: found '', allowed is the name of a file", option);
+    return fail(STATUS_USAGE, "--%s: found '', allowed is the name of a file", option);
 }
 
 status checkpoint_options_check(const checkpoint_options *o)
@@ -37,7 +37,7 @@ status checkpoint_options_check(const checkpoint_options *o)
     TRY(check_name("load", o->load));
     if (o->save_every > 0 && !o->save)
         return fail(STATUS_USAGE,
-                    "option --save-every: found %lld without --save, allowed is to name the file too",
+                    "--save-every: found %lld without --save, allowed is to name the file too",
                     (long long)o->save_every);
     return STATUS_OK;
 }

@@ -8,8 +8,7 @@
 
 static status refuse(const char *text)
 {
-    return fail(STATUS_USAGE, "option --link: found '%s', allowed is BANDWIDTH,LATENCY as in 1GB/s,50us",
-                text);
+    return fail(STATUS_USAGE, "--link: expected BANDWIDTH,LATENCY as in 1GB/s,50us, got '%s'", text);
 }
 
 status net_link_parse(const char *text, net_link *out)
@@ -21,8 +20,8 @@ status net_link_parse(const char *text, net_link *out)
     size_t length = comma ? (size_t)(comma - text) : 0;
     if (length < 3 || length >= sizeof bandwidth || memcmp(comma - 2, "/s", 2) != 0) return refuse(text);
     snprintf(bandwidth, sizeof bandwidth, "%.*s", (int)length - 2, text);
-    TRY(text_parse_bytes("option --link", bandwidth, &out->bytes_per_second));
-    TRY(text_parse_duration_ns("option --link", comma + 1, &out->latency_ns));
+    TRY(text_parse_bytes("--link", bandwidth, &out->bytes_per_second));
+    TRY(text_parse_duration_ns("--link", comma + 1, &out->latency_ns));
     return out->bytes_per_second > 0 ? STATUS_OK : refuse(text);
 }
 

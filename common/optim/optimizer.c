@@ -60,14 +60,14 @@ status optimizer_resolve(const option_binding *binding)
     if (!options_given(binding, "beta2")) o->beta2 = initial.beta2;
     if (!options_given(binding, "eps")) o->eps = initial.eps;
     if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
-        return fail(STATUS_USAGE, "option --nesterov: found momentum %g and dampening %g, allowed is a momentum above 0 "
+        return fail(STATUS_USAGE, "--nesterov: found momentum %g and dampening %g, allowed is a momentum above 0 "
                                   "and no dampening", o->momentum, o->dampening);
     static const char *const of_sgd[] = {"momentum", "dampening", "nesterov"};
     static const char *const of_adam[] = {"beta1", "beta2", "eps"};
     for (int i = 0; i < 3; i++) {
         const char *foreign = o->kind == OPTIMIZER_SGD ? of_adam[i] : of_sgd[i];
         if (options_given(binding, foreign))
-            return fail(STATUS_USAGE, "option --%s: not used by the optimizer %s", foreign, kind_names[o->kind]);
+            return fail(STATUS_USAGE, "--%s: not used by the optimizer %s", foreign, kind_names[o->kind]);
     }
     return STATUS_OK;
 }

@@ -147,7 +147,7 @@ static status run_rank(bench_setup *s, const launch_environment *e)
 static status check_started_right(const bench_setup *s)
 {
     if (!strstr(s->ring.collectives, "mpi")) return STATUS_OK;
-    return fail(STATUS_USAGE, "option --collective: found 'mpi', whose ranks mpirun starts: mpirun -n %d harness bench ...",
+    return fail(STATUS_USAGE, "--collective: found 'mpi', whose ranks mpirun starts: mpirun -n %d harness bench ...",
                 (int)s->options.gpus);
 }
 

@@ -50,9 +50,9 @@ static status parse_limits(const char *text, bucket_plan *plan)
     char first[32];
     const char *comma = strchr(text, ',');
     snprintf(first, sizeof first, "%.*s", comma ? (int)(comma - text) : (int)strlen(text), text);
-    TRY(text_parse_bytes("option --limits", first, &plan->first_limit));
+    TRY(text_parse_bytes("--limits", first, &plan->first_limit));
     plan->limit = plan->first_limit;
-    return comma ? text_parse_bytes("option --limits", comma + 1, &plan->limit) : STATUS_OK;
+    return comma ? text_parse_bytes("--limits", comma + 1, &plan->limit) : STATUS_OK;
 }
 
 static status assign_by_limits(const buckets_setup *s, const nn_program *p, bucket_list *out)

@@ -102,7 +102,7 @@ static status check_gpu_options(const option_binding *b)
     static const char *const names[] = {"threads", "bind"};
     for (int i = 0; i < 2; i++)
         if (options_given(b, names[i]))
-            return fail(STATUS_USAGE, "option --%s: found device cuda, allowed is cpu", names[i]);
+            return fail(STATUS_USAGE, "--%s: found device cuda, allowed is cpu", names[i]);
     return STATUS_OK;
 }
 

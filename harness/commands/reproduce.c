@@ -71,7 +71,7 @@ static status profile_of(const char *device, const char **out)
     if (!device || strcmp(device, "sim") == 0) return STATUS_OK;
     if (strncmp(device, "sim:", 4) != 0 || !device[4])
         return fail(STATUS_USAGE,
-                    "option --device: found '%s', allowed is sim:PROFILE, and cuda for torch-vs-apex",
+                    "--device: found '%s', allowed is sim:PROFILE, and cuda for torch-vs-apex",
                     device);
     *out = device + 4;
     return STATUS_OK;
@@ -104,7 +104,7 @@ static status reproduce(const reproduce_options *o, const char *name)
     TRY(find(name, &what));
     options.cuda = o->device && strcmp(o->device, "cuda") == 0;
     if (options.cuda && what != &reproduce_torch_vs_apex)
-        return fail(STATUS_USAGE, "option --device: found cuda for %s, allowed is sim:PROFILE: torch-vs-apex alone is measured",
+        return fail(STATUS_USAGE, "--device: found cuda for %s, allowed is sim:PROFILE: torch-vs-apex alone is measured",
                     what->name);
     if (!options.cuda) TRY(profile_of(o->device, &options.profile));
     reproduction_report *report = calloc(1, sizeof *report);

@@ -143,7 +143,7 @@ static status engine_of(const run_config *c, const launch_environment *e, int *o
     }
     return fail(
         STATUS_USAGE,
-        "option --mode: found both, allowed is none, ps or ring where something else starts the ranks");
+        "--mode: found both, allowed is none, ps or ring where something else starts the ranks");
 }
 
 /* Under a job manager rank 0 reports itself. */
@@ -165,7 +165,7 @@ static status find_servers(const run_command *c, const launch_environment *e, ra
     if (e->origin != LAUNCH_BY_HARNESS)
         return fail(
             STATUS_CONFIG,
-            "option --server-placement: found own, allowed is rank where something else starts the ranks");
+            "--server-placement: found own, allowed is rank where something else starts the ranks");
     place->world -= place->servers;
     return STATUS_OK;
 }
@@ -228,7 +228,7 @@ static status refuse_unused_options(const run_config *c)
         const option_binding *b = &c->bindings[BINDING_COUNT - ENGINE_COUNT + e];
         for (size_t i = 0; i < b->table->count && !run_config_uses(c, e); i++)
             if (options_given(b, b->table->options[i].name))
-                return fail(STATUS_USAGE, "option --%s: found with --mode %s, allowed is --mode %s or both",
+                return fail(STATUS_USAGE, "--%s: found with --mode %s, allowed is --mode %s or both",
                             b->table->options[i].name, options_format(&c->bindings[0], 0, mode, sizeof mode),
                             engine_table[e]->name);
     }

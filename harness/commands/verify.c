@@ -110,7 +110,7 @@ static status verify_engine(const verify_setup *s, const golden_file *f, int eng
                             .policy = policy_for(s, f, engine),
                             .divide = s->shared.divide};
     if (config.cuda_graph && strcmp(config.device, "cuda") != 0)
-        return fail(STATUS_USAGE, "option --cuda-graph: found device %s, allowed is cuda", config.device);
+        return fail(STATUS_USAGE, "--cuda-graph: found device %s, allowed is cuda", config.device);
     if (!config.policy) {
         text_append(&v->line, "  %s not comparable: its loss is over the targets of all ranks, which takes ps=dp", name);
         return STATUS_OK;

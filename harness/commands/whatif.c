@@ -111,7 +111,7 @@ static status parse_link(const char *text, simulation_config *out)
     int64_t bytes, ns = 0;
     if (!text) return STATUS_OK;
     if (length < 3 || length >= sizeof rate || strncmp(text + length - 2, "/s", 2) != 0)
-        return fail(STATUS_USAGE, "option --link: found '%s', allowed is RATE/s,LATENCY as in 12.5GB/s,2us",
+        return fail(STATUS_USAGE, "--link: found '%s', allowed is RATE/s,LATENCY as in 12.5GB/s,2us",
                     text);
     memcpy(rate, text, length - 2);
     rate[length - 2] = '\0';
@@ -120,14 +120,14 @@ static status parse_link(const char *text, simulation_config *out)
         char *end;
         double value = strtod(rate, &end);
         if (strcmp(end, "GB") != 0)
-            return fail(STATUS_USAGE, "option --link: found '%s', allowed is a rate in GB/s with a point",
+            return fail(STATUS_USAGE, "--link: found '%s', allowed is a rate in GB/s with a point",
                         text);
         out->link_rate = value;
     } else {
-        TRY(text_parse_bytes("option --link", rate, &bytes));
+        TRY(text_parse_bytes("--link", rate, &bytes));
         out->link_rate = (double)bytes * 1e-9;
     }
-    if (comma) TRY(text_parse_duration_ns("option --link", comma + 1, &ns));
+    if (comma) TRY(text_parse_duration_ns("--link", comma + 1, &ns));
     out->link_latency = (double)ns * 1e-3;
     return STATUS_OK;
 }

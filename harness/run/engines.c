@@ -30,14 +30,14 @@ static status find_policy(const char *text, size_t length, int only_engine, cons
             if (!same(name, text, length)) continue;
             if (policies[e])
                 return fail(STATUS_USAGE,
-                            "option --policy: found '%s' and '%s', allowed is one for each engine",
+                            "--policy: found '%s' and '%s', allowed is one for each engine",
                             policies[e], name);
             policies[e] = name;
             return STATUS_OK;
         }
     }
     char allowed[512];
-    return fail(STATUS_USAGE, "option --policy: found '%.*s', allowed is one of %s", (int)length, text,
+    return fail(STATUS_USAGE, "--policy: found '%.*s', allowed is one of %s", (int)length, text,
                 text_join(allowed, sizeof allowed, names, known));
 }
 
@@ -49,7 +49,7 @@ static status parse_entry(const char *text, size_t length, const char *policies[
     for (int e = 0; e < ENGINE_COUNT; e++)
         if (same(engine_table[e]->name, text, engine_length))
             return find_policy(equals + 1, length - engine_length - 1, e, policies);
-    return fail(STATUS_USAGE, "option --policy: found the engine '%.*s', allowed is one of none, ps, ring",
+    return fail(STATUS_USAGE, "--policy: found the engine '%.*s', allowed is one of none, ps, ring",
                 (int)engine_length, text);
 }
 

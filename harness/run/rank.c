@@ -68,7 +68,7 @@ static status plan_steps(rank_state *s)
     if (r->epochs) {
         s->total_steps = r->epochs * s->batches.training->steps_per_epoch / r->accumulate;
         if (s->total_steps < s->first_step)
-            return fail(STATUS_CONFIG, "option --epochs: found %lld, allowed is more than the checkpoint has done",
+            return fail(STATUS_CONFIG, "--epochs: found %lld, allowed is more than the checkpoint has done",
                         (long long)r->epochs);
     } else {
         s->total_steps = s->first_step + r->warmup + r->steps;

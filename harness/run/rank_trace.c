@@ -88,7 +88,7 @@ status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int
         rc = fail(STATUS_SYSTEM, "no memory for a trace");
     else if (events.length > RENDEZVOUS_BLOB_MAX)
         rc = fail(STATUS_CONFIG,
-                  "option --trace-steps: found a trace of %zu bytes a rank, allowed are %d: take fewer steps",
+                  "--trace-steps: found a trace of %zu bytes a rank, allowed are %d: take fewer steps",
                   events.length, RENDEZVOUS_BLOB_MAX);
     if (rc == STATUS_OK)
         rc = rendezvous_allgather(r, "trace", events.data, events.length, deadline_ns, blobs);

@@ -143,9 +143,9 @@ static status check_virtual(const run_config *c)
     static const char *const names[] = {"jitter", "nodes"};
     for (int i = 0; i < 2; i++)
         if (options_given(&c->bindings[0], names[i]))
-            return fail(STATUS_USAGE, "option --%s: found device %s, allowed is sim:PROFILE", names[i], c->run.device);
+            return fail(STATUS_USAGE, "--%s: found device %s, allowed is sim:PROFILE", names[i], c->run.device);
     if (c->run.gpus > MOST_RANKS)
-        return fail(STATUS_USAGE, "option --gpus: found %lld, allowed is 1 to %d but for virtual devices",
+        return fail(STATUS_USAGE, "--gpus: found %lld, allowed is 1 to %d but for virtual devices",
                     (long long)c->run.gpus, MOST_RANKS);
     return STATUS_OK;
 }
@@ -161,7 +161,7 @@ static status check_device(const run_config *c)
     for (int i = 0; i < COUNT; i++) known = known || strcmp(c->run.device, devices[i]) == 0;
     char allowed[128];
     if (!known)
-        return fail(STATUS_USAGE, "option --device: found '%s', allowed is one of %s", c->run.device,
+        return fail(STATUS_USAGE, "--device: found '%s', allowed is one of %s", c->run.device,
                     text_join(allowed, sizeof allowed, devices, COUNT));
     return STATUS_OK;
 }
@@ -174,7 +174,7 @@ static status refuse_cuda_options(const run_config *c)
                        : r->cuda_graph      ? "cuda-graph"
                                             : NULL;
     if (!name) return STATUS_OK;
-    return fail(STATUS_USAGE, "option --%s: found device %s, allowed is cuda", name, c->run.device);
+    return fail(STATUS_USAGE, "--%s: found device %s, allowed is cuda", name, c->run.device);
 }
 
 /* Settles what `auto` means here, and how many ranks there are where nobody said. */
@@ -187,13 +187,13 @@ static status choose_device(run_config *c)
     if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != RUN_NONE) c->run.gpus = gpus;
     bool virtual = run_config_is_virtual(c);
     if (virtual && options_given(&c->bindings[0], "bind"))
-        return fail(STATUS_USAGE, "option --bind: found device %s, allowed are real devices", c->run.device);
+        return fail(STATUS_USAGE, "--bind: found device %s, allowed are real devices", c->run.device);
     c->bound = c->run.bind == BIND_CORE ? BOUND_BY_HARNESS : BOUND_BY_NONE;
     if (!cuda) TRY(refuse_cuda_options(c));
     if (!cuda && !virtual && c->run.tf32)
-        return fail(STATUS_USAGE, "option --tf32: found device %s, allowed is cuda or sim:PROFILE", c->run.device);
+        return fail(STATUS_USAGE, "--tf32: found device %s, allowed is cuda or sim:PROFILE", c->run.device);
     if (c->run.bf16 && !cuda && !virtual && strcmp(c->run.device, "cpu") != 0)
-        return fail(STATUS_USAGE, "option --bf16: found device %s, allowed is cuda or cpu, or sim:PROFILE", c->run.device);
+        return fail(STATUS_USAGE, "--bf16: found device %s, allowed is cuda or cpu, or sim:PROFILE", c->run.device);
     if (c->run.bf16 && !cuda && !virtual) { /* whether this processor can is known to the device */
         device_config cpu = {.name = "cpu", .world = 1, .threads = 1, .precision = DEVICE_PRECISION_BF16};
         device *d = NULL;
@@ -219,7 +219,7 @@ status run_config_check_gpus(const run_config *c)
     }
     if (ranks <= gpus || c->run.share_gpu) return STATUS_OK;
     return fail(STATUS_CONFIG,
-                "option --gpus: found %d ranks and %d GPU%s, allowed is at most a rank a GPU: take --gpus %d, or "
+                "--gpus: found %d ranks and %d GPU%s, allowed is at most a rank a GPU: take --gpus %d, or "
                 "--share-gpu",
                 ranks, gpus, gpus == 1 ? "" : "s", gpus);
 }
@@ -233,7 +233,7 @@ static status take_seed(run_config *c)
     const checkpoint_info *info = checkpoint_get_info(file);
     status rc = STATUS_OK;
     if (!info->foreign && options_given(&c->bindings[0], "seed") && c->run.seed != info->progress.seed)
-        rc = fail(STATUS_CONFIG, "option --seed: found %llu, allowed is the seed %llu of %s, or none",
+        rc = fail(STATUS_CONFIG, "--seed: found %llu, allowed is the seed %llu of %s, or none",
                   (unsigned long long)c->run.seed, (unsigned long long)info->progress.seed, c->checkpoint.load);
     else if (!info->foreign) c->run.seed = info->progress.seed;
     checkpoint_close(&file);
@@ -244,17 +244,17 @@ static status check_checkpoint(run_config *c)
 {
     TRY(checkpoint_options_check(&c->checkpoint));
     if (c->checkpoint.save && c->run.mode == RUN_BOTH)
-        return fail(STATUS_USAGE, "option --save: found --mode both, allowed is one of none, ps, ring");
+        return fail(STATUS_USAGE, "--save: found --mode both, allowed is one of none, ps, ring");
     return c->checkpoint.load ? take_seed(c) : STATUS_OK;
 }
 
 static status parse_trace_steps(run_config *c)
 {
-    static const char *const what = "option --trace-steps";
+    static const char *const what = "--trace-steps";
     const char *text = c->run.trace_steps;
     char number[24];
     if (c->run.trace && strncmp(c->run.device, "sim", 3) == 0)
-        return fail(STATUS_USAGE, "option --trace: found with --device %s, allowed are real devices", c->run.device);
+        return fail(STATUS_USAGE, "--trace: found with --device %s, allowed are real devices", c->run.device);
     if (!text) return STATUS_OK;
     size_t length = strcspn(text, ":");
     if (text[length] != ':' || length >= sizeof number)
@@ -273,7 +273,7 @@ static status check_outputs(const run_config *c)
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < i; j++)
             if (outputs[i].path && outputs[j].path && strcmp(outputs[i].path, outputs[j].path) == 0)
-                return fail(STATUS_USAGE, "options --%s and --%s: found '%s' for both, allowed are different files",
+                return fail(STATUS_USAGE, "--%s and --%s: found '%s' for both, allowed are different files",
                             outputs[j].name, outputs[i].name, outputs[i].path);
     return STATUS_OK;
 }
@@ -294,7 +294,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(check_device(c));
     TRY(net_link_parse(c->shared.link, &link));
     if (net_link_is_emulated(&link) && strncmp(c->run.device, "sim", 3) == 0)
-        return fail(STATUS_USAGE, "option --link: found with --device %s, allowed are real devices: profiles have links",
+        return fail(STATUS_USAGE, "--link: found with --device %s, allowed are real devices: profiles have links",
                     c->run.device);
     TRY(check_checkpoint(c));
     TRY(check_outputs(c));
@@ -308,7 +308,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     if (steps && epochs) return fail(STATUS_USAGE, "found both --steps and --epochs, allowed is one of them");
     if (!steps && !epochs) c->run.steps = 30;
     if (c->run.mode == RUN_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
-        return fail(STATUS_USAGE, "option --gpus: found %lld, allowed is 1 with --mode none", (long long)c->run.gpus);
+        return fail(STATUS_USAGE, "--gpus: found %lld, allowed is 1 with --mode none", (long long)c->run.gpus);
     /* The experiment of who says nothing: a small network on small images. */
     if (!options_given(&c->bindings[1], "model") && !options_given(&c->bindings[2], "data"))
         c->data.data = "synthetic:3x32x32:10";

@@ -9,7 +9,7 @@
 static status add_size(whatif_question *q, int64_t gpus)
 {
     if (q->size_count == WHATIF_SIZES)
-        return fail(STATUS_USAGE, "option --gpus: found more than %d numbers, allowed are as many",
+        return fail(STATUS_USAGE, "--gpus: found more than %d numbers, allowed are as many",
                     WHATIF_SIZES);
     q->gpus[q->size_count++] = (int)gpus;
     return STATUS_OK;
@@ -33,7 +33,7 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
         size_t length = strcspn(at, ",");
         int64_t gpus;
         if (length >= sizeof word)
-            return fail(STATUS_USAGE, "option --gpus: found '%s', allowed is 8,16,...,4096", text);
+            return fail(STATUS_USAGE, "--gpus: found '%s', allowed is 8,16,...,4096", text);
         memcpy(word, at, length);
         word[length] = '\0';
         at += length + (at[length] == ',');
@@ -41,13 +41,13 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
             dots = true;
             continue;
         }
-        TRY(text_parse_int("option --gpus", word, 1, SIM_RANK_LIMIT - 1, &gpus));
+        TRY(text_parse_int("--gpus", word, 1, SIM_RANK_LIMIT - 1, &gpus));
         if (dots) TRY(go_on(q, gpus));
         TRY(add_size(q, gpus));
         dots = false;
     }
     if (dots || q->size_count == 0)
-        return fail(STATUS_USAGE, "option --gpus: found '%s', allowed is 8,16,...,4096", text);
+        return fail(STATUS_USAGE, "--gpus: found '%s', allowed is 8,16,...,4096", text);
     return STATUS_OK;
 }
 
@@ -57,7 +57,7 @@ status whatif_parse_policies(const char *text, whatif_question *q)
         size_t length = strcspn(at, ",");
         const char *checked[ENGINE_COUNT];
         if (q->policy_count == WHATIF_POLICIES || length >= sizeof q->policies[0])
-            return fail(STATUS_USAGE, "option --policy: found '%s', allowed are up to %d names", text,
+            return fail(STATUS_USAGE, "--policy: found '%s', allowed are up to %d names", text,
                         WHATIF_POLICIES);
         char *name = q->policies[q->policy_count++];
         memcpy(name, at, length);
@@ -65,7 +65,7 @@ status whatif_parse_policies(const char *text, whatif_question *q)
         TRY(engine_parse_policies(name, checked));
         at += length + (at[length] == ',');
     }
-    return q->policy_count ? STATUS_OK : fail(STATUS_USAGE, "option --policy: found none, allowed is a name");
+    return q->policy_count ? STATUS_OK : fail(STATUS_USAGE, "--policy: found none, allowed is a name");
 }
 
 /* ---- asking ----------------------------------------------------------------------------------- */

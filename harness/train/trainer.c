@@ -148,7 +148,7 @@ static status open_params(trainer *t)
 static status refuse_record(const trainer_config *c, const char *why)
 {
     return fail(STATUS_CONFIG,
-                "option --cuda-graph: found %s=%s, allowed is what divides gradients by the same number in "
+                "--cuda-graph: found %s=%s, allowed is what divides gradients by the same number in "
                 "every step: %s",
                 c->engine->name, c->policy, why);
 }

@@ -123,7 +123,7 @@ static status open_parts(dp_engine *e)
     if (c->divide != SHARED_DIVIDE_POLICY && dp_one_loss(e))
         return fail(
             STATUS_CONFIG,
-            "option --divide: found %s with the policy dp, allowed is policy: one loss over the whole "
+            "--divide: found %s with the policy dp, allowed is policy: one loss over the whole "
             "batch leaves nothing to divide; with --dp-loss replica there is",
             c->divide == SHARED_DIVIDE_BEFORE ? "before" : "after");
     e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;

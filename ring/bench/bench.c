@@ -60,7 +60,7 @@ static status check_collective(const char *name, size_t length)
     char allowed[64];
     for (int i = 0; i < COUNT; i++)
         if (is_word(names[i], name, length)) return STATUS_OK;
-    return fail(STATUS_USAGE, "option --collective: found '%.*s', allowed is one of %s", (int)length, name,
+    return fail(STATUS_USAGE, "--collective: found '%.*s', allowed is one of %s", (int)length, name,
                 text_join(allowed, sizeof allowed, names, COUNT));
 }
 
@@ -68,10 +68,10 @@ status ring_bench_check(const ring_bench_options *o, int world)
 {
     int collectives = 0;
     if (o->begin < 1 || o->end < o->begin)
-        return fail(STATUS_USAGE, "options --begin, --end: found sizes from %lld to %lld bytes",
+        return fail(STATUS_USAGE, "--begin, --end: found sizes from %lld to %lld bytes",
                     (long long)o->begin, (long long)o->end);
     if (o->root >= world)
-        return fail(STATUS_USAGE, "option --root: found %lld, there are %d ranks", (long long)o->root, world);
+        return fail(STATUS_USAGE, "--root: found %lld, there are %d ranks", (long long)o->root, world);
     for (const char *at = o->operations; *at;) {
         size_t length = strcspn(at, ",");
         collective_kind kind;
@@ -84,7 +84,7 @@ status ring_bench_check(const ring_bench_options *o, int world)
         at += length + (at[length] == ',');
     }
     if (collectives >= 1 && collectives <= BENCH_MOST_COLLECTIVES) return STATUS_OK;
-    return fail(STATUS_USAGE, "option --collective: found %d names, allowed are 1 to %d", collectives,
+    return fail(STATUS_USAGE, "--collective: found %d names, allowed are 1 to %d", collectives,
                 BENCH_MOST_COLLECTIVES);
 }
 

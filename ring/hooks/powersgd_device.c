@@ -11,7 +11,7 @@ status powersgd_module_open(const powersgd_module **out)
     TRY(cuda_module_open(&cuda, &library));
     *out = dlsym(library, POWERSGD_MODULE_SYMBOL);
     if (*out && (*out)->version == POWERSGD_MODULE_VERSION) return STATUS_OK;
-    return fail(STATUS_UNAVAILABLE, "option --comm-hook: powersgd is not in the module of the device cuda");
+    return fail(STATUS_UNAVAILABLE, "--comm-hook: powersgd is not in the module of the device cuda");
 }
 
 status powersgd_start_on_device(device *d, device_stream *s, const powersgd_matrix *x, int rank, const char *name,

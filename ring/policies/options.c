@@ -54,7 +54,7 @@ const option_table ring_option_table = {"Ring engine", options, sizeof options /
 
 static status refuse(const char *name, const char *why)
 {
-    return fail(STATUS_USAGE, "option --%s: %s", name, why);
+    return fail(STATUS_USAGE, "--%s: %s", name, why);
 }
 
 static int64_t mib(double value)

@@ -152,10 +152,10 @@ def a_binding_that_the_starter_made_is_left_as_it_is(bind):
     expect_equal(by_hand(bind, swapped), ("starter", swapped), "masks")
 
 
-@cases([("a word", ["--bind", "socket"], "option --bind: found 'socket', allowed is one of none, core"),
-        ("nothing", ["--bind"], "option --bind"),
+@cases([("a word", ["--bind", "socket"], "--bind: expected one of none, core"),
+        ("nothing", ["--bind"], "--bind"),
         ("virtual time", ["--bind", "core", "--device", "sim", "--model", "resnet50"],
-         "option --bind: found device sim, allowed are real devices")])
+         "--bind: found device sim, allowed are real devices")])
 def what_cannot_be_bound_is_named(words, expected):
     result = harness("run", *words)
     expect_equal(result.code, 64, "exit code", result)

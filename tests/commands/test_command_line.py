@@ -111,7 +111,7 @@ WRONG = [
     ("unknown engine of a policy", ["--policy", "pc=sync"], 64, ["pc", "none, ps, ring"]),
     ("unknown device", ["--device", "cdua"], 64, ["--device", "cdua", "cpu"]),
     ("unknown optimizer", ["--optimizer", "adm"], 64, ["--optimizer", "adm", "sgd, adam, adamw"]),
-    ("number that is none", ["--steps", "1e"], 64, ["--steps", "1e", "whole number"]),
+    ("number that is none", ["--steps", "1e"], 64, ["--steps", "1e", "integer"]),
     ("negative number", ["--steps", "-3"], 64, ["--steps", "-3", "from 0"]),
     ("number with a tail", ["--batch", "16x"], 64, ["--batch", "16x", "from 1"]),
     ("zero ranks", ["--gpus", "0"], 64, ["--gpus", "0", "from 1"]),

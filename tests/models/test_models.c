@@ -92,7 +92,7 @@ static void what_cannot_be_built_is_refused_in_one_line(void **state)
         status expected;
         const char *message;
     } bad[] = {
-        {{.name = "resnet19"}, STATUS_USAGE, "model: found 'resnet19', allowed is one of toy, wine_mlp, lenet, resnet18"},
+        {{.name = "resnet19"}, STATUS_USAGE, "--model: expected one of toy, wine_mlp, lenet, resnet18"},
         {{.name = "bert", .heads = 5}, STATUS_CONFIG, "model bert: found 5 heads, allowed is a divisor of the hidden size 256"},
         {{.name = "bert", .sequence = 600}, STATUS_CONFIG,
          "model bert: found a sequence of 600 tokens, allowed are at most 512 positions"},

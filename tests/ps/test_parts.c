@@ -51,13 +51,13 @@ static void options_override_policies_and_nonsense_is_refused(void **state)
         {"dp", "", 4, STATUS_OK, NULL, {PS_DATA_PARALLEL, .servers = 1, .server_optimizer = true}},
         {"dp", "--dp-loss replica --keep-grads", 4, STATUS_OK, NULL,
          {PS_DATA_PARALLEL, .servers = 1, .server_optimizer = true, .loss = PS_DP_LOSS_REPLICA, .keep_grads = true}},
-        {"dp", "--servers 2", 4, STATUS_USAGE, "option --servers: found several with the policy dp, allowed is it with ps=sync", {0}},
-        {"dp", "--server-placement own", 4, STATUS_USAGE, "option --server-placement: found own", {0}},
-        {"dp", "--consistency async", 4, STATUS_USAGE, "option --consistency: found async", {0}},
-        {"sync", "--dp-loss replica", 4, STATUS_USAGE, "option --dp-loss: found replica with the policy sync", {0}},
-        {"async", "--keep-grads", 4, STATUS_USAGE, "option --keep-grads", {0}},
+        {"dp", "--servers 2", 4, STATUS_USAGE, "--servers: found several with the policy dp, allowed is it with ps=sync", {0}},
+        {"dp", "--server-placement own", 4, STATUS_USAGE, "--server-placement: found own", {0}},
+        {"dp", "--consistency async", 4, STATUS_USAGE, "--consistency: found async", {0}},
+        {"sync", "--dp-loss replica", 4, STATUS_USAGE, "--dp-loss: found replica with the policy sync", {0}},
+        {"async", "--keep-grads", 4, STATUS_USAGE, "--keep-grads", {0}},
         {"sync", "--servers 5", 4, STATUS_CONFIG, "found 5 with 4 ranks", {0}},
-        {"sync", "--staleness 2", 4, STATUS_USAGE, "option --staleness: found 2 with consistency sync", {0}},
+        {"sync", "--staleness 2", 4, STATUS_USAGE, "--staleness: found 2 with consistency sync", {0}},
         {"async", "--server-optimizer off", 4, STATUS_CONFIG, "allowed is off with sync", {0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -205,7 +205,7 @@ static void more_servers_than_elements_are_refused(void **state)
     planned m;
     ps_plan *plan;
     open_planned("wine_mlp", &m);
-    assert_fails(ps_plan_make(m.program, m.set, 2000, 4096, &plan), STATUS_CONFIG, "option --servers: found 2000, allowed are at most the 1091");
+    assert_fails(ps_plan_make(m.program, m.set, 2000, 4096, &plan), STATUS_CONFIG, "--servers: found 2000, allowed are at most the 1091");
     close_planned(&m);
 }
 

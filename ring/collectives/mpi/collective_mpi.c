@@ -72,7 +72,7 @@ static status check_launched(const collective_config *config)
 static status mpi_open(const collective_config *config, collective_world **out)
 {
     if (net_link_is_emulated(&config->link))
-        return fail(STATUS_CONFIG, "option --link: found with --collective mpi, allowed are auto, ring, direct: "
+        return fail(STATUS_CONFIG, "--link: found with --collective mpi, allowed are auto, ring, direct: "
                                    "what MPI sends cannot be paced");
     TRY(check_launched(config));
     mpi_world *w = calloc(1, sizeof *w);

@@ -125,26 +125,26 @@ typedef struct refusal {
 } refusal;
 
 static const refusal refusals[] = {
-    {"--bach", "1", "unknown option '--bach', did you mean --batch?"},
-    {"--bach=1", NULL, "unknown option '--bach', did you mean --batch?"},
-    {"--batc", "1", "unknown option '--batc', did you mean --batch?"}, /* no abbreviations */
-    {"--frobnicate", NULL, "unknown option '--frobnicate', see --help for those allowed"},
-    {"--no-batch", NULL, "unknown option '--no-batch', did you mean --batch?"}, /* not a flag */
-    {"-v", NULL, "unknown option '-v', options start with two dashes"},
-    {"--batch", NULL, "option --batch: no value found, allowed is N"},
-    {"--batch", "0", "option --batch: found '0', allowed is a whole number from 1 to 4096"},
-    {"--batch", "4097", "option --batch: found '4097', allowed is a whole number from 1 to 4096"},
-    {"--batch=", NULL, "option --batch: found '', allowed is a whole number from 1 to 4096"},
-    {"--batch", "many", "option --batch: found 'many', allowed is a whole number from 1 to 4096"},
-    {"--epochs", "-1", "option --epochs: found '-1', allowed is a whole number of at least 0"},
-    {"--lr", "fast", "option --lr: found 'fast', allowed is a number of at least 0"},
-    {"--drop", "1.5", "option --drop: found '1.5', allowed is a number from 0 to 1"},
-    {"--shuffle=yes", NULL, "option --shuffle takes no value, found 'yes'"},
-    {"--device", "cuda", "option --device: found 'cuda', allowed is one of reference, cpu"},
+    {"--bach", "1", "unknown option '--bach'; did you mean --batch?"},
+    {"--bach=1", NULL, "unknown option '--bach'; did you mean --batch?"},
+    {"--batc", "1", "unknown option '--batc'; did you mean --batch?"}, /* no abbreviations */
+    {"--frobnicate", NULL, "unknown option '--frobnicate'; see --help"},
+    {"--no-batch", NULL, "unknown option '--no-batch'; did you mean --batch?"}, /* not a flag */
+    {"-v", NULL, "unknown option '-v'; options start with two dashes"},
+    {"--batch", NULL, "--batch: expected N, got nothing"},
+    {"--batch", "0", "--batch: expected an integer from 1 to 4096, got '0'"},
+    {"--batch", "4097", "--batch: expected an integer from 1 to 4096, got '4097'"},
+    {"--batch=", NULL, "--batch: expected an integer from 1 to 4096, got ''"},
+    {"--batch", "many", "--batch: expected an integer from 1 to 4096, got 'many'"},
+    {"--epochs", "-1", "--epochs: expected an integer of at least 0, got '-1'"},
+    {"--lr", "fast", "--lr: expected a number of at least 0, got 'fast'"},
+    {"--drop", "1.5", "--drop: expected a number from 0 to 1, got '1.5'"},
+    {"--shuffle=yes", NULL, "--shuffle: expected no value, got 'yes'"},
+    {"--device", "cuda", "--device: expected one of reference, cpu, got 'cuda'"},
     {"--bucket-cap", "25Q",
-     "option --bucket-cap: found '25Q', allowed is a size such as 4096, 4K, 25MiB or 1GB"},
+     "--bucket-cap: expected a size such as 4096, 4K, 25MiB or 1GB, got '25Q'"},
     {"--delay", "50",
-     "option --delay: found '50', allowed is a duration with its unit such as 50us, 2ms or 60s"},
+     "--delay: expected a duration with its unit such as 50us, 2ms or 60s, got '50'"},
 };
 
 static void bad_input_gets_one_clear_line(void **context)
@@ -174,11 +174,11 @@ static void options_are_set_from_text(void **context)
     assert_int_equal(options_set(f.bindings, 2, "shuffle", "yes"), STATUS_OK);
     assert_true(f.train.shuffle);
     assert_int_equal(options_set(f.bindings, 2, "shuffle", "true"), STATUS_USAGE);
-    assert_string_equal(error_message(), "option --shuffle: found 'true', allowed is one of yes, no");
+    assert_string_equal(error_message(), "--shuffle: expected one of no, yes, got 'true'");
     assert_true(f.train.shuffle);
     error_clear();
     assert_int_equal(options_set(f.bindings, 2, "dely", "1s"), STATUS_USAGE);
-    assert_string_equal(error_message(), "unknown option '--dely', did you mean --delay?");
+    assert_string_equal(error_message(), "unknown option '--dely'; did you mean --delay?");
     error_clear();
 }
 

@@ -63,7 +63,7 @@ static const parsed durations[] = {
 };
 
 static const parsed integers[] = {
-    /* allowed: -5 to 300 */
+    /* of -5 to 300 */
     {"0", true, 0},
     {"-5", true, -5},
     {"300", true, 300},
@@ -84,7 +84,7 @@ static status parse_small(const char *what, const char *text, int64_t *out)
     return text_parse_int(what, text, -5, 300, out);
 }
 
-static void check_table(integer_parser parse, const parsed *table, size_t count, const char *allowed)
+static void check_table(integer_parser parse, const parsed *table, size_t count, const char *wanted)
 {
     for (size_t i = 0; i < count; i++) {
         int64_t value = -77;
@@ -96,7 +96,7 @@ static void check_table(integer_parser parse, const parsed *table, size_t count,
         if (table[i].good) continue;
         if (rc != STATUS_USAGE) fail_msg("'%s' passes as %lld", table[i].text, (long long)value);
         char expected[300];
-        snprintf(expected, sizeof expected, "--thing: found '%s', allowed is %s", table[i].text, allowed);
+        snprintf(expected, sizeof expected, "--thing: expected %s, got '%s'", wanted, table[i].text);
         assert_string_equal(error_message(), expected);
         assert_int_equal(value, -77);
     }
@@ -121,9 +121,9 @@ static void integers_are_whole_and_in_range(void **context)
 {
     (void)context;
     int64_t value;
-    check_table(parse_small, integers, sizeof integers / sizeof integers[0], "a whole number from -5 to 300");
+    check_table(parse_small, integers, sizeof integers / sizeof integers[0], "an integer from -5 to 300");
     assert_int_equal(text_parse_int("n", "-1", 0, INT64_MAX, &value), STATUS_USAGE);
-    assert_string_equal(error_message(), "n: found '-1', allowed is a whole number of at least 0");
+    assert_string_equal(error_message(), "n: expected an integer of at least 0, got '-1'");
     error_clear();
     assert_int_equal(text_parse_int("n", "9223372036854775807", 0, INT64_MAX, &value), STATUS_OK);
     assert_true(value == INT64_MAX);
@@ -142,11 +142,11 @@ static void doubles_are_finite_and_in_range(void **context)
         error_clear();
         if (text_parse_double("p", wrong[i], 0, 1, &value) != STATUS_USAGE) fail_msg("'%s' passes", wrong[i]);
         assert_true(value == 1e-3);
-        assert_non_null(strstr(error_message(), "allowed is a number from 0 to 1"));
+        assert_non_null(strstr(error_message(), "expected a number from 0 to 1, got '"));
     }
     error_clear();
     assert_int_equal(text_parse_double("p", "-2", -1, INFINITY, &value), STATUS_USAGE);
-    assert_string_equal(error_message(), "p: found '-2', allowed is a number of at least -1");
+    assert_string_equal(error_message(), "p: expected a number of at least -1, got '-2'");
     error_clear();
 }
 
@@ -188,6 +188,26 @@ static void nearest_word_is_found_or_none(void **context)
     assert_null(text_nearest(longer, words, 4));
 }
 
+static void a_word_is_found_in_a_table_or_the_nearest_one_is_named(void **context)
+{
+    (void)context;
+    static const struct {
+        int number;
+        const char *name;
+    } table[] = {{7, "none"}, {8, "ps"}, {9, "ring"}};
+    int index = -77;
+    const char *const *first = &table[0].name;
+    assert_int_equal(text_parse_choice("--mode", "ring", first, sizeof table[0], 3, &index), STATUS_OK);
+    assert_int_equal(index, 2);
+    assert_int_equal(text_parse_choice("--mode", "rings", first, sizeof table[0], 3, &index), STATUS_USAGE);
+    assert_string_equal(error_message(), "--mode: expected one of none, ps, ring, got 'rings'; did you mean 'ring'?");
+    error_clear();
+    assert_int_equal(text_parse_choice("--mode", "", first, sizeof table[0], 1, &index), STATUS_USAGE);
+    assert_string_equal(error_message(), "--mode: expected none, got ''");
+    assert_int_equal(index, 2);
+    error_clear();
+}
+
 static void words_are_joined_and_cut_to_size(void **context)
 {
     (void)context;
@@ -225,6 +245,7 @@ int main(void)
         cmocka_unit_test(doubles_are_finite_and_in_range),
         cmocka_unit_test(figures_are_formatted_with_their_unit),
         cmocka_unit_test(nearest_word_is_found_or_none),
+        cmocka_unit_test(a_word_is_found_in_a_table_or_the_nearest_one_is_named),
         cmocka_unit_test(words_are_joined_and_cut_to_size),
         cmocka_unit_test(buffers_grow_as_they_are_appended_to),
     };

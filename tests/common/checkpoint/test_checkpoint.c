@@ -231,9 +231,9 @@ static void options_that_mean_nothing_together_are_refused(void **state)
     expect_ok(checkpoint_options_check(&(checkpoint_options){0}));
     expect_ok(checkpoint_options_check(&(checkpoint_options){.save = "c", .save_every = 5, .load = "d"}));
     expect_failure(checkpoint_options_check(&(checkpoint_options){.save_every = 5}), STATUS_USAGE,
-                   "option --save-every: found 5 without --save");
+                   "--save-every: found 5 without --save");
     expect_failure(checkpoint_options_check(&(checkpoint_options){.load = ""}), STATUS_USAGE,
-                   "option --load: found ''");
+                   "--load: found ''");
 }
 
 static void a_run_saves_every_so_many_steps_and_at_its_end(void **state)

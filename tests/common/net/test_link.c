@@ -42,7 +42,7 @@ static void malformed_links_are_refused(void **state)
         net_link link;
         error_clear();
         if (net_link_parse(texts[i], &link) != STATUS_USAGE ||
-            !strstr(error_message(), "option --link: found '"))
+            !strstr(error_message(), "--link: expected "))
             fail_msg("'%s': found '%s'", texts[i], error_message());
     }
     error_clear();

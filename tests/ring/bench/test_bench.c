@@ -174,11 +174,11 @@ static void options_that_make_no_sense_are_refused(void **state)
         int64_t begin, end, root;
         const char *text;
     } cases[] = {
-        {"direct", "all_reduce", 100, 10, 0, "options --begin, --end"},
-        {"direct", "all_reduce", 10, 100, 7, "option --root: found 7"},
+        {"direct", "all_reduce", 100, 10, 0, "--begin, --end"},
+        {"direct", "all_reduce", 10, 100, 7, "--root: found 7"},
         {"direct", "allreduce", 10, 100, 0, "bench: found operation 'allreduce', allowed is one of all_reduce"},
-        {"tree", "all_reduce", 10, 100, 0, "option --collective: found 'tree', allowed is one of auto, ring, direct, mpi"},
-        {"", "all_reduce", 10, 100, 0, "option --collective: found 0 names"},
+        {"tree", "all_reduce", 10, 100, 0, "--collective: found 'tree', allowed is one of auto, ring, direct, mpi"},
+        {"", "all_reduce", 10, 100, 0, "--collective: found 0 names"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rows none = {.count = 0};

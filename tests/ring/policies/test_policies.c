@@ -174,14 +174,14 @@ typedef struct refusal {
 
 static const refusal refusals[] = {
     {"pytorch", NULL, NULL, "ring policy: found 'pytorch', allowed is one of ddp, "},
-    {"apex", "--bucket-cap-mb=3", NULL, "option --bucket-cap-mb: "},
-    {"flat", "--first-bucket-mb=3", NULL, "option --first-bucket-mb: "},
-    {"ddp", "--message-size=3", NULL, "option --message-size: "},
-    {"ddp", "--predivide=2", NULL, "option --predivide: "},
-    {"ddp", "--bucket-view", "--comm-hook=fp16", "option --bucket-view: "},
-    {"ddp", "--allreduce-fp32", "--comm-hook=bf16", "option --allreduce-fp32: "},
-    {"ddp", "--order=random", NULL, "option --order: found 'random', allowed is one of policy, registration"},
-    {"ddp", "--powersgd-rank=0", NULL, "option --powersgd-rank: "},
+    {"apex", "--bucket-cap-mb=3", NULL, "--bucket-cap-mb: "},
+    {"flat", "--first-bucket-mb=3", NULL, "--first-bucket-mb: "},
+    {"ddp", "--message-size=3", NULL, "--message-size: "},
+    {"ddp", "--predivide=2", NULL, "--predivide: "},
+    {"ddp", "--bucket-view", "--comm-hook=fp16", "--bucket-view: "},
+    {"ddp", "--allreduce-fp32", "--comm-hook=bf16", "--allreduce-fp32: "},
+    {"ddp", "--order=random", NULL, "--order: expected one of policy, registration"},
+    {"ddp", "--powersgd-rank=0", NULL, "--powersgd-rank: "},
 };
 
 static void contradictions_are_refused_by_name(void **state)
