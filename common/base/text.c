@@ -75,6 +75,28 @@ status text_parse_duration_ns(const char *what, const char *text, int64_t *out)
                            "a duration with its unit such as 50us, 2ms or 60s", out);
 }
 
+status text_parse_rate(const char *what, const char *text, int64_t *out)
+{
+    static const unit prefixes[] = {{"", 1},    {"k", 1e3},     {"K", 1e3},     {"M", 1e6},        {"G", 1e9},
+                                    {"T", 1e12}, {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"Ti", 0x1p40}};
+    static const unit suffixes[] = {{"B/s", 1}, {"bit/s", 0.125}, {"b/s", 0.125}, {"bps", 0.125}};
+    char *end;
+    double value = strtod(text, &end);
+    bool is_number = end != text && !isspace((unsigned char)text[0]) && isfinite(value);
+    for (size_t p = 0; is_number && p < sizeof prefixes / sizeof prefixes[0]; p++) {
+        size_t length = strlen(prefixes[p].name);
+        if (strncmp(end, prefixes[p].name, length) != 0) continue;
+        for (size_t s = 0; s < sizeof suffixes / sizeof suffixes[0]; s++) {
+            double rate = value * prefixes[p].factor * suffixes[s].factor;
+            if (strcmp(end + length, suffixes[s].name) != 0 || !(rate >= 1 && rate < 9e18)) continue;
+            *out = (int64_t)llround(rate);
+            return STATUS_OK;
+        }
+    }
+    return fail(STATUS_USAGE, "%s: expected a rate such as 10Gbit/s or 1.25GB/s (b: bits, B: bytes), got '%s'", what,
+                text);
+}
+
 char *text_format_bytes(char *buffer, size_t size, double bytes)
 {
     static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -101,6 +123,18 @@ char *text_format_duration(char *buffer, size_t size, double ns)
     }
     const char *format = i == 0 ? "%.0f %s" : magnitude < 10 ? "%.2f %s" : magnitude < 100 ? "%.1f %s" : "%.0f %s";
     snprintf(buffer, size, format, ns, names[i]);
+    return buffer;
+}
+
+char *text_format_rate(char *buffer, size_t size, double bytes_per_second)
+{
+    static const char *const prefixes[] = {"", "k", "M", "G", "T"};
+    enum { COUNT = sizeof prefixes / sizeof prefixes[0] };
+    double bits = 8 * bytes_per_second, bytes = bytes_per_second;
+    size_t b = 0, B = 0;
+    for (; bits >= 1000 && b + 1 < COUNT; b++) bits /= 1000;
+    for (; bytes >= 1000 && B + 1 < COUNT; B++) bytes /= 1000;
+    snprintf(buffer, size, "%.4g %sbit/s (%.4g %sB/s)", bits, prefixes[b], bytes, prefixes[B]);
     return buffer;
 }
 

@@ -17,15 +17,19 @@ status text_parse_double(const char *what, const char *text, double low, double 
 status text_parse_bytes(const char *what, const char *text, int64_t *out);
 /* 50us, 2ms, 1s, 10ns. */
 status text_parse_duration_ns(const char *what, const char *text, int64_t *out);
+/* 10Gbit/s, 10Gb/s, 10Gbps, 1.25GB/s, 1GiB/s, in bytes per second, above 0. Upper and lower case differ: b is a
+ * bit, B a byte; G a power of 1000, Gi of 1024. */
+status text_parse_rate(const char *what, const char *text, int64_t *out);
 
 /* The index of `text` among `count` words. `first` is the first word, `stride` the bytes from one word to the next, so
  * that a table of structs needs no list of its names. The message lists the words and the nearest one. */
 status text_parse_choice(const char *what, const char *text, const char *const *first, size_t stride, size_t count,
                          int *out);
 
-/* "44.7 MiB", "512 B"; "1.25 ms", "37 us". `size` of 32 is enough. Returns `buffer`. */
+/* "44.7 MiB", "512 B"; "1.25 ms", "37 us"; "10 Gbit/s (1.25 GB/s)". `size` of 48 is enough. Returns `buffer`. */
 char *text_format_bytes(char *buffer, size_t size, double bytes);
 char *text_format_duration(char *buffer, size_t size, double ns);
+char *text_format_rate(char *buffer, size_t size, double bytes_per_second);
 
 /* Of `count` words the nearest to `word` by edits, or NULL if none is near. */
 const char *text_nearest(const char *word, const char *const *words, size_t count);

@@ -3,36 +3,29 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-static status refuse(const char *text)
-{
-    return fail(STATUS_USAGE, "--link: expected BANDWIDTH,LATENCY as in 1GB/s,50us, got '%s'", text);
-}
-
 status net_link_parse(const char *text, net_link *out)
 {
-    char bandwidth[32];
+    static const char *const what = "--link";
+    char rate[32];
     *out = (net_link){0};
     if (!text) return STATUS_OK;
     const char *comma = strchr(text, ',');
-    size_t length = comma ? (size_t)(comma - text) : 0;
-    if (length < 3 || length >= sizeof bandwidth || memcmp(comma - 2, "/s", 2) != 0) return refuse(text);
-    snprintf(bandwidth, sizeof bandwidth, "%.*s", (int)length - 2, text);
-    TRY(text_parse_bytes("--link", bandwidth, &out->bytes_per_second));
-    TRY(text_parse_duration_ns("--link", comma + 1, &out->latency_ns));
-    return out->bytes_per_second > 0 ? STATUS_OK : refuse(text);
+    if (!comma || comma - text >= (ptrdiff_t)sizeof rate)
+        return fail(STATUS_USAGE, "%s: expected RATE,LATENCY such as 10Gbit/s,50us, got '%s'", what, text);
+    snprintf(rate, sizeof rate, "%.*s", (int)(comma - text), text);
+    TRY(text_parse_rate(what, rate, &out->bytes_per_second));
+    return text_parse_duration_ns(what, comma + 1, &out->latency_ns);
 }
 
 char *net_link_format(const net_link *link, char *buffer, size_t size)
 {
-    char latency[32];
-    double bytes = (double)link->bytes_per_second;
-    const char *unit = bytes >= 1e9 ? "GB/s" : bytes >= 1e6 ? "MB/s" : bytes >= 1e3 ? "kB/s" : "B/s";
-    double scale = bytes >= 1e9 ? 1e9 : bytes >= 1e6 ? 1e6 : bytes >= 1e3 ? 1e3 : 1;
-    text_format_duration(latency, sizeof latency, (double)link->latency_ns);
-    snprintf(buffer, size, "%.4g %s, %s", bytes / scale, unit, latency);
+    char rate[48], latency[32];
+    snprintf(buffer, size, "%s, %s", text_format_rate(rate, sizeof rate, (double)link->bytes_per_second),
+             text_format_duration(latency, sizeof latency, (double)link->latency_ns));
     return buffer;
 }
 

@@ -18,9 +18,9 @@ typedef struct net_link {
     int64_t latency_ns;
 } net_link;
 
-/* "1GB/s,50us", "25MiB/s,0us"; NULL: none. STATUS_USAGE. */
+/* "10Gbit/s,50us", "25MiB/s,0us"; NULL: none. STATUS_USAGE. */
 status net_link_parse(const char *text, net_link *out);
-/* "1 GB/s, 50 us". Returns `buffer`; 64 bytes are enough. */
+/* "8 Gbit/s (1 GB/s), 50.0 us". Returns `buffer`; 80 bytes are enough. */
 char *net_link_format(const net_link *link, char *buffer, size_t size);
 
 static inline bool net_link_is_emulated(const net_link *link)

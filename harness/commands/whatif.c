@@ -1,6 +1,7 @@
 /* harness whatif: what a model would take on machines that one does not have. */
 #include "harness/commands/commands.h"
 
+#include "common/net/link.h"
 #include "harness/commands/output.h"
 #include "harness/sim/whatif.h"
 
@@ -54,7 +55,7 @@ static const option option_list[] = {
      .argument = "RATE,LATENCY",
      .type = OPTION_TEXT,
      .offset = FIELD(link),
-     .help = "of a network adapter instead of the profile's: 12.5GB/s,2us"},
+     .help = "of a network adapter instead of the profile's: 100Gbit/s,2us"},
     {.name = "tf32",
      .type = OPTION_FLAG,
      .offset = FIELD(tf32),
@@ -102,33 +103,14 @@ static status bind(bound *b)
     return options_defaults(b->bindings, BINDINGS);
 }
 
-/* "12.5GB/s,2us": rate in GB/s, latency in us. */
+/* "100Gbit/s,2us", or the rate only. */
 static status parse_link(const char *text, simulation_config *out)
 {
-    char rate[32];
-    const char *comma = text ? strchr(text, ',') : NULL;
-    size_t length = comma ? (size_t)(comma - text) : text ? strlen(text) : 0;
-    int64_t bytes, ns = 0;
+    net_link link = {0};
     if (!text) return STATUS_OK;
-    if (length < 3 || length >= sizeof rate || strncmp(text + length - 2, "/s", 2) != 0)
-        return fail(STATUS_USAGE, "--link: found '%s', allowed is RATE/s,LATENCY as in 12.5GB/s,2us",
-                    text);
-    memcpy(rate, text, length - 2);
-    rate[length - 2] = '\0';
-    char *point = strchr(rate, '.');
-    if (point) { /* bytes are whole: 12.5GB as 12500MB is what the number means */
-        char *end;
-        double value = strtod(rate, &end);
-        if (strcmp(end, "GB") != 0)
-            return fail(STATUS_USAGE, "--link: found '%s', allowed is a rate in GB/s with a point",
-                        text);
-        out->link_rate = value;
-    } else {
-        TRY(text_parse_bytes("--link", rate, &bytes));
-        out->link_rate = (double)bytes * 1e-9;
-    }
-    if (comma) TRY(text_parse_duration_ns("--link", comma + 1, &ns));
-    out->link_latency = (double)ns * 1e-3;
+    TRY(strchr(text, ',') ? net_link_parse(text, &link) : text_parse_rate("--link", text, &link.bytes_per_second));
+    out->link_rate = (double)link.bytes_per_second / 1e9;
+    out->link_latency = (double)link.latency_ns / 1e3;
     return STATUS_OK;
 }
 

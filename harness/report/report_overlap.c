@@ -2,6 +2,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { LABEL_WIDTH = 46, COLUMN_WIDTH = 18, MOST_JOBS = 8 };
 
@@ -91,7 +92,13 @@ void report_overlap(const json_t *result, text_buffer *out)
 void report_emulated(const json_t *result, text_buffer *out)
 {
     if (!json_is_true(json_object_get(result, "emulated"))) return;
-    const char *link = text_of(json_object_get(result, "configuration"), "link");
-    text_append(out, "EMULATED: the ranks' network is paced to %s; all times and rates below are emulated.\n",
-                link);
+    const char *link = text_of(json_object_get(result, "configuration"), "link"); /* "10Gbit/s,50us" */
+    char rate[48];
+    int64_t bytes_per_second;
+    snprintf(rate, sizeof rate, "%.*s", (int)strcspn(link, ","), link);
+    if (text_parse_rate("link", rate, &bytes_per_second) == STATUS_OK)
+        text_format_rate(rate, sizeof rate, (double)bytes_per_second);
+    error_clear();
+    text_append(out, "EMULATED: the ranks' network is paced to %s%s; all times and rates below are emulated.\n", rate,
+                link + strcspn(link, ","));
 }

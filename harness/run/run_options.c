@@ -150,12 +150,32 @@ static status check_virtual(const run_config *c)
     return STATUS_OK;
 }
 
+/* What virtual time would ignore. An option that keeps its default is no error. */
+static status refuse_on_virtual(const run_config *c)
+{
+    static const char *const names[] = {"accumulate", "threads", "augment", "rendezvous", "progress", "bind", "trace", "link"};
+    char value[256];
+    for (int b = 0; b < BINDING_COUNT; b++) {
+        const option_table *table = c->bindings[b].table;
+        for (size_t i = 0; i < table->count; i++) {
+            const option *o = &table->options[i];
+            bool refused = false;
+            for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) refused = refused || strcmp(o->name, names[n]) == 0;
+            if (!refused || !options_given(&c->bindings[b], o->name)) continue;
+            if (o->initial && strcmp(options_format(&c->bindings[b], i, value, sizeof value), o->initial) == 0) continue;
+            return fail(STATUS_CONFIG, "--%s: expected a real device, got --device %s, where it has no effect", o->name,
+                        c->run.device);
+        }
+    }
+    return STATUS_OK;
+}
+
 static status check_device(const run_config *c)
 {
     static const char *const devices[] = {"auto", "cpu", "cuda", "reference", "sim:PROFILE"};
     enum { COUNT = sizeof devices / sizeof devices[0] };
     if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "found both --tf32 and --bf16, allowed is one of them");
-    if (run_config_is_virtual(c)) return STATUS_OK;
+    if (run_config_is_virtual(c)) return refuse_on_virtual(c);
     TRY(check_virtual(c));
     bool known = false;
     for (int i = 0; i < COUNT; i++) known = known || strcmp(c->run.device, devices[i]) == 0;
@@ -186,8 +206,6 @@ static status choose_device(run_config *c)
     bool cuda = strcmp(c->run.device, "cuda") == 0;
     if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != RUN_NONE) c->run.gpus = gpus;
     bool virtual = run_config_is_virtual(c);
-    if (virtual && options_given(&c->bindings[0], "bind"))
-        return fail(STATUS_USAGE, "--bind: found device %s, allowed are real devices", c->run.device);
     c->bound = c->run.bind == BIND_CORE ? BOUND_BY_HARNESS : BOUND_BY_NONE;
     if (!cuda) TRY(refuse_cuda_options(c));
     if (!cuda && !virtual && c->run.tf32)
@@ -253,8 +271,6 @@ static status parse_trace_steps(run_config *c)
     static const char *const what = "--trace-steps";
     const char *text = c->run.trace_steps;
     char number[24];
-    if (c->run.trace && strncmp(c->run.device, "sim", 3) == 0)
-        return fail(STATUS_USAGE, "--trace: found with --device %s, allowed are real devices", c->run.device);
     if (!text) return STATUS_OK;
     size_t length = strcspn(text, ":");
     if (text[length] != ':' || length >= sizeof number)
@@ -293,9 +309,6 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     net_link link;
     TRY(check_device(c));
     TRY(net_link_parse(c->shared.link, &link));
-    if (net_link_is_emulated(&link) && strncmp(c->run.device, "sim", 3) == 0)
-        return fail(STATUS_USAGE, "--link: found with --device %s, allowed are real devices: profiles have links",
-                    c->run.device);
     TRY(check_checkpoint(c));
     TRY(check_outputs(c));
     TRY(parse_trace_steps(c));

@@ -9,7 +9,7 @@
 static status append_header(const run_config *c, text_buffer *out)
 {
     net_link link;
-    char shown[64] = "none";
+    char shown[80] = "none";
     TRY(net_link_parse(c->shared.link, &link));
     if (net_link_is_emulated(&link)) net_link_format(&link, shown, sizeof shown);
     text_append(

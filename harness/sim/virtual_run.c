@@ -301,7 +301,8 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
 status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_job *jobs)
 {
     char path[PATH_MAX];
-    if (strcmp(config->run.device, "cpu") != 0 || config->shared.link) return STATUS_OK;
+    bool has_virtual_twin = strcmp(config->run.device, "cpu") == 0 && !config->shared.link && config->run.accumulate == 1;
+    if (!has_virtual_twin) return STATUS_OK;
     bool calibrated = calibration_path(path, sizeof path) == STATUS_OK && access(path, R_OK) == 0;
     error_clear();
     for (int e = 0; calibrated && e < ENGINE_COUNT; e++)

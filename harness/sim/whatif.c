@@ -156,8 +156,10 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     text_append(out, "SIMULATED: %s, batch %lld a GPU, profile %s", q->model.name, (long long)q->batch,
                 q->machine.profile);
     if (q->machine.machines) text_append(out, ", %d machines", q->machine.machines);
+    char rate[48];
     if (q->machine.link_rate > 0)
-        text_append(out, ", links of %g GB/s, %g us", q->machine.link_rate, q->machine.link_latency);
+        text_append(out, ", links of %s, %g us", text_format_rate(rate, sizeof rate, q->machine.link_rate * 1e9),
+                    q->machine.link_latency);
     text_append(out, "; one GPU takes %.3f ms\n", a->one_gpu_ms);
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
     text_append(out, "\nefficiency: the step of one GPU over this step\n");

@@ -62,6 +62,38 @@ static const parsed durations[] = {
     {"1e20s", false, 0},
 };
 
+static const parsed rates[] = {
+    {"10Gb/s", true, 1250000000},
+    {"10Gbit/s", true, 1250000000},
+    {"10Gbps", true, 1250000000},
+    {"1.25GB/s", true, 1250000000},
+    {"1GiB/s", true, 1073741824},
+    {"25MiB/s", true, 26214400},
+    {"1Gib/s", true, 134217728},
+    {"100Mbps", true, 12500000},
+    {"8kbit/s", true, 1000},
+    {"1KB/s", true, 1000},
+    {"8bit/s", true, 1},
+    {"2B/s", true, 2},
+    {"0.1TB/s", true, 100000000000},
+    {"10gb/s", false, 0}, /* bits or bytes? */
+    {"10GBps", false, 0},
+    {"10G/s", false, 0},
+    {"10mbit/s", false, 0},
+    {"10GB", false, 0},
+    {"10Gb", false, 0},
+    {"10", false, 0},
+    {"0GB/s", false, 0},
+    {"1bit/s", false, 0}, /* less than a byte per second */
+    {"-1GB/s", false, 0},
+    {"nanGB/s", false, 0},
+    {"1e30GB/s", false, 0},
+    {" 1GB/s", false, 0},
+    {"1 GB/s", false, 0},
+    {"1GB/s ", false, 0},
+    {"", false, 0},
+};
+
 static const parsed integers[] = {
     /* of -5 to 300 */
     {"0", true, 0},
@@ -115,6 +147,31 @@ static void durations_need_their_unit(void **context)
     (void)context;
     check_table(text_parse_duration_ns, durations, sizeof durations / sizeof durations[0],
                 "a duration with its unit such as 50us, 2ms or 60s");
+}
+
+static void a_rate_is_in_bits_or_in_bytes_as_it_is_written(void **context)
+{
+    (void)context;
+    static const struct {
+        double bytes_per_second;
+        const char *text;
+    } shown[] = {{1.25e9, "10 Gbit/s (1.25 GB/s)"}, {12.5e6, "100 Mbit/s (12.5 MB/s)"}, {1, "8 bit/s (1 B/s)"},
+                 {125e12, "1000 Tbit/s (125 TB/s)"}};
+    char buffer[48];
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
+        int64_t value = -77;
+        error_clear();
+        status rc = text_parse_rate("--link", rates[i].text, &value);
+        if ((rc == STATUS_OK) != rates[i].good || value != (rates[i].good ? rates[i].value : -77))
+            fail_msg("'%s' gives %lld (%s), expected %lld", rates[i].text, (long long)value, error_message(),
+                     (long long)rates[i].value);
+        if (rates[i].good) continue;
+        assert_int_equal(rc, STATUS_USAGE);
+        assert_non_null(strstr(error_message(), "--link: expected a rate such as 10Gbit/s or 1.25GB/s (b: bits, B: bytes)"));
+    }
+    for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++)
+        assert_string_equal(text_format_rate(buffer, sizeof buffer, shown[i].bytes_per_second), shown[i].text);
+    error_clear();
 }
 
 static void integers_are_whole_and_in_range(void **context)
@@ -241,6 +298,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_parsed_strictly),
         cmocka_unit_test(durations_need_their_unit),
+        cmocka_unit_test(a_rate_is_in_bits_or_in_bytes_as_it_is_written),
         cmocka_unit_test(integers_are_whole_and_in_range),
         cmocka_unit_test(doubles_are_finite_and_in_range),
         cmocka_unit_test(figures_are_formatted_with_their_unit),

@@ -18,13 +18,14 @@ static void links_are_read_as_bandwidth_and_latency(void **state)
         const char *shown;
     } cases[] = {
         {NULL, 0, 0, NULL},
-        {"1GB/s,50us", 1000000000, 50000, "1 GB/s, 50.0 us"},
-        {"200MB/s,1ms", 200000000, 1000000, "200 MB/s, 1.00 ms"},
-        {"1MiB/s,0us", 1048576, 0, "1.049 MB/s, 0 ns"},
+        {"1GB/s,50us", 1000000000, 50000, "8 Gbit/s (1 GB/s), 50.0 us"},
+        {"10Gb/s,50us", 1250000000, 50000, "10 Gbit/s (1.25 GB/s), 50.0 us"},
+        {"200MB/s,1ms", 200000000, 1000000, "1.6 Gbit/s (200 MB/s), 1.00 ms"},
+        {"1MiB/s,0us", 1048576, 0, "8.389 Mbit/s (1.049 MB/s), 0 ns"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         net_link link;
-        char shown[64];
+        char shown[80];
         assert_int_equal(net_link_parse(cases[i].text, &link), STATUS_OK);
         assert_int_equal(link.bytes_per_second, cases[i].bytes_per_second);
         assert_int_equal(link.latency_ns, cases[i].latency_ns);
@@ -37,7 +38,8 @@ static void malformed_links_are_refused(void **state)
 {
     (void)state;
     static const char *const texts[] = {"",         "1GB/s",       "1GB,50us", "1GB/s,",
-                                        "1GB/s,50", "fast/s,50us", "0/s,1us",  ",1us"};
+                                        "1GB/s,50", "fast/s,50us", "0/s,1us",  ",1us",
+                                        "10gb/s,1us", "10G/s,1us"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         net_link link;
         error_clear();
