@@ -2,6 +2,7 @@
 #include "common/base/log.h"
 #include "harness/commands/commands.h"
 #include "harness/commands/output.h"
+#include "harness/launch/environment.h"
 #include "harness/run/version.h"
 
 #include <fcntl.h>
@@ -88,6 +89,7 @@ static void keep_standard_streams(void)
 int main(int argc, char *argv[])
 {
     int exit_code = 0;
+    if (launch_environment_is_rank()) log_set_level(LOG_warn); /* the launcher has given notice of old names */
     keep_standard_streams();
     signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f is an error that has a name */
     status rc = dispatch(argc, argv, &exit_code);

@@ -1,5 +1,6 @@
 #include "common/base/options.h"
 
+#include "common/base/log.h"
 #include "common/base/text.h"
 
 #include <inttypes.h>
@@ -17,8 +18,16 @@ static void *field(const option_binding *binding, const option *o)
 static size_t count_choices(const option *o)
 {
     size_t count = 0;
-    while (o->choices[count]) count++;
+    while (o->choices[count] && !strchr(o->choices[count], '=')) count++;
     return count;
+}
+
+const char *options_present_value(const char *what, const char *text, const char *renamed)
+{
+    size_t length = strcspn(renamed, "=");
+    if (renamed[length] != '=' || strlen(text) != length || memcmp(text, renamed, length) != 0) return text;
+    log_info("%s: '%s' is now called '%s'", what, text, renamed + length + 1);
+    return renamed + length + 1;
 }
 
 static status set_value(const option_binding *binding, const option *o, const char *text)
@@ -42,6 +51,7 @@ static status set_value(const option_binding *binding, const option *o, const ch
         *(const char **)at = text;
         return STATUS_OK;
     case OPTION_CHOICE:
+        for (size_t i = count_choices(o); o->choices[i]; i++) text = options_present_value(what, text, o->choices[i]);
         return text_parse_choice(what, text, o->choices, sizeof *o->choices, count_choices(o), at);
     case OPTION_BYTES:
         return text_parse_bytes(what, text, at);
@@ -214,7 +224,7 @@ void options_help(const option_binding *bindings, size_t count, text_buffer *out
             const char *argument = o->argument;
             if (o->type == OPTION_CHOICE && !argument) {
                 size_t used = 0;
-                for (size_t c = 0; o->choices[c] && used < sizeof choices; c++)
+                for (size_t c = 0; c < count_choices(o) && used < sizeof choices; c++)
                     used += (size_t)snprintf(choices + used, sizeof choices - used, "%s%s", c ? "|" : "",
                                              o->choices[c]);
                 argument = choices;

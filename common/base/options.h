@@ -28,7 +28,7 @@ typedef struct option {
     size_t offset;           /* of the field in the component's struct */
     const char *initial;     /* default, in the words of the command line; NULL: zero, false, no text */
     double low, high;        /* for INT and DOUBLE; both 0: any that is not negative */
-    const char *const *choices; /* for CHOICE; NULL-terminated */
+    const char *const *choices; /* for CHOICE; NULL-terminated; last, and not shown: "OLD=NEW" for a renamed value */
     const char *help;
 } option;
 
@@ -61,6 +61,9 @@ bool options_given(const option_binding *binding, const char *name);
 
 /* The present value in the words of the command line. Returns `buffer`. */
 char *options_format(const option_binding *binding, size_t index, char *buffer, size_t size);
+
+/* NEW, with a notice on stderr that names `what`, if `renamed` is "OLD=NEW" and `text` is OLD; else `text`. */
+const char *options_present_value(const char *what, const char *text, const char *renamed);
 
 /* Appends the options part of --help. */
 void options_help(const option_binding *bindings, size_t count, text_buffer *out);

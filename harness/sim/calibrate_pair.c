@@ -93,7 +93,7 @@ static status do_pass(pair *p, int rank, pass which)
         break;
     case PASS_SERVE:
         return serve(p, rank, h);
-    case PASS_EXCHANGE: /* a direct all-reduce */
+    case PASS_EXCHANGE: /* a two-shot all-reduce */
         reduce_many(DTYPE_F32, REDUCE_SUM, back, PAIR, buckets, PAIR, h.count);
         break;
     case PASS_COPY: /* parameters that a server has updated */

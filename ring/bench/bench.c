@@ -4,6 +4,7 @@
 #include "ring/bench/bench_impl.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@ static const char *const op_choices[] = {"sum", "mean", "min", "max", "product",
 
 static const option options[] = {
     {"collective", "NAME,...", OPTION_TEXT, AT(collectives), "auto", 0, 0, NULL,
-     "implementations, measured by turns: auto, ring, direct, mpi"},
+     "implementations, measured by turns: auto, ring, two-shot, mpi"},
     {"operations", "NAME,...", OPTION_TEXT, AT(operations), "all_reduce", 0, 0, NULL,
      "operations: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all"},
     {"begin", "BYTES", OPTION_BYTES, AT(begin), "4KiB", 0, 0, NULL, "smallest size"},
@@ -53,20 +54,34 @@ static status find_kind(const char *name, size_t length, collective_kind *out)
                 text_join(allowed, sizeof allowed, names, KINDS));
 }
 
-static status check_collective(const char *name, size_t length)
+int bench_split_collectives(const char *list, const char **out)
 {
-    static const char *const names[] = {"auto", "ring", "direct", "mpi"}; /* those between processors */
+    int count = 0;
+    for (const char *at = list; *at; count++) {
+        size_t length = strcspn(at, ",");
+        char name[32];
+        snprintf(name, sizeof name, "%.*s", (int)length, at);
+        const char *present = options_present_value("--collective", name, COLLECTIVE_RENAMED);
+        for (int i = 0; count < BENCH_MOST_COLLECTIVES && i < collective_count(); i++)
+            if (strcmp(collective_get_info(i).name, present) == 0) out[count] = collective_get_info(i).name;
+        at += length + (at[length] == ',');
+    }
+    return count;
+}
+
+static status check_collective(const char *name, const char *list)
+{
+    static const char *const names[] = {"auto", "ring", "two-shot", "mpi"}; /* those between processors */
     enum { COUNT = sizeof names / sizeof names[0] };
     char allowed[64];
     for (int i = 0; i < COUNT; i++)
-        if (is_word(names[i], name, length)) return STATUS_OK;
-    return fail(STATUS_USAGE, "--collective: found '%.*s', allowed is one of %s", (int)length, name,
+        if (name && strcmp(names[i], name) == 0) return STATUS_OK;
+    return fail(STATUS_USAGE, "--collective: found '%s', allowed is one of %s", list,
                 text_join(allowed, sizeof allowed, names, COUNT));
 }
 
 status ring_bench_check(const ring_bench_options *o, int world)
 {
-    int collectives = 0;
     if (o->begin < 1 || o->end < o->begin)
         return fail(STATUS_USAGE, "--begin, --end: found sizes from %lld to %lld bytes",
                     (long long)o->begin, (long long)o->end);
@@ -78,14 +93,13 @@ status ring_bench_check(const ring_bench_options *o, int world)
         TRY(find_kind(at, length, &kind));
         at += length + (at[length] == ',');
     }
-    for (const char *at = o->collectives; *at; collectives++) {
-        size_t length = strcspn(at, ",");
-        TRY(check_collective(at, length));
-        at += length + (at[length] == ',');
-    }
-    if (collectives >= 1 && collectives <= BENCH_MOST_COLLECTIVES) return STATUS_OK;
-    return fail(STATUS_USAGE, "--collective: found %d names, allowed are 1 to %d", collectives,
-                BENCH_MOST_COLLECTIVES);
+    const char *names[BENCH_MOST_COLLECTIVES] = {NULL};
+    int collectives = bench_split_collectives(o->collectives, names);
+    if (collectives < 1 || collectives > BENCH_MOST_COLLECTIVES)
+        return fail(STATUS_USAGE, "--collective: found %d names, allowed are 1 to %d", collectives,
+                    BENCH_MOST_COLLECTIVES);
+    for (int i = 0; i < collectives; i++) TRY(check_collective(names[i], o->collectives));
+    return STATUS_OK;
 }
 
 /* ---- one row ---------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 #include <jansson.h>
 
 typedef struct ring_bench_options {
-    const char *collectives; /* "auto,direct": implementations, measured by turns */
+    const char *collectives; /* "auto,two-shot": implementations, measured by turns */
     const char *operations;  /* "all_reduce" */
     int64_t begin, end;      /* bytes */
     int64_t factor;          /* from one size to the next */
@@ -69,7 +69,7 @@ void ring_bench_footer(const ring_bench_row *rows, int count, text_buffer *out);
 /* An object a row: new reference, NULL without memory. */
 json_t *ring_bench_json(const ring_bench_row *row);
 
-/* Measures direct and ring for 2, 4, ... and `world` ranks at several sizes and makes a table of the faster
+/* Measures two-shot and ring for 2, 4, ... and `world` ranks at several sizes and makes a table of the faster
  * ones. All ranks call it; the table is rank 0's. */
 status ring_bench_tune(const ring_bench_config *config, collective_tuning *out);
 

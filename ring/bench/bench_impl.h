@@ -29,6 +29,10 @@ typedef struct bench_rank {
     double *times; /* [BENCH_MOST_ITERATIONS] */
 } bench_rank;
 
+/* The names in a list "ring,two-shot": returns how many; those beyond BENCH_MOST_COLLECTIVES and unknown ones are not
+ * in `out`. */
+int bench_split_collectives(const char *list, const char **out);
+
 status bench_rank_open(const ring_bench_config *config, const char *collectives, int64_t most_bytes,
                        bench_rank *out);
 void bench_rank_close(bench_rank *b);

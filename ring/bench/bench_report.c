@@ -1,5 +1,5 @@
 #include "common/reduce/reduce.h"
-#include "ring/bench/bench.h"
+#include "ring/bench/bench_impl.h"
 
 #include <stdio.h>
 
@@ -8,7 +8,10 @@ enum { PLACE_WIDTH = 34, PERCENTILES_WIDTH = 20 }; /* of the columns of one plac
 void ring_bench_header(const ring_bench_config *config, text_buffer *out)
 {
     const ring_bench_options *o = config->options;
-    text_append(out, "# collectives %s, %d ranks on one machine, reductions with %s\n", o->collectives,
+    const char *names[BENCH_MOST_COLLECTIVES] = {NULL};
+    char list[64];
+    text_append(out, "# collectives %s, %d ranks on one machine, reductions with %s\n",
+                text_join(list, sizeof list, names, (size_t)bench_split_collectives(o->collectives, names)),
                 config->world, reduce_instruction_set());
     text_append(out,
                 "# time: median of the slowest rank's; algbw = size / time; busbw = algbw * 2(n-1)/n for "

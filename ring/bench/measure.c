@@ -35,15 +35,10 @@ static status open_world(bench_rank *b, const char *name, int index)
 
 static status open_worlds(bench_rank *b, const char *collectives)
 {
-    for (const char *at = collectives; *at;) {
-        size_t length = strcspn(at, ",");
-        char name[16];
-        snprintf(name, sizeof name, "%.*s", (int)length, at);
-        for (int i = 0; i < collective_count(); i++)
-            if (strcmp(collective_get_info(i).name, name) == 0)
-                b->names[b->count] = collective_get_info(i).name;
-        TRY(open_world(b, name, b->count++));
-        at += length + (at[length] == ',');
+    int count = bench_split_collectives(collectives, b->names);
+    for (int i = 0; i < count; i++) {
+        b->count++; /* closed with the others, even if it does not open */
+        TRY(open_world(b, b->names[i], i));
     }
     return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* Which of direct and ring is faster on this machine, for how many ranks and which sizes. */
+/* Which of two-shot and ring is faster on this machine, for how many ranks and which sizes. */
 #include "ring/bench/bench_impl.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ static double median(double *times, int count)
 static status measure_size(bench_rank *b, collective_group *const *groups, int64_t bytes,
                            collective_algorithm *faster)
 {
-    static const collective_algorithm algorithms[] = {COLLECTIVE_ALGORITHM_DIRECT, COLLECTIVE_ALGORITHM_RING};
+    static const collective_algorithm algorithms[] = {COLLECTIVE_ALGORITHM_TWO_SHOT, COLLECTIVE_ALGORITHM_RING};
     bench_case c = {.kind = COLLECTIVE_ALL_REDUCE,
                     .type = DTYPE_F32,
                     .op = REDUCE_SUM,
@@ -53,7 +53,7 @@ static void add_rows(collective_tuning *t, int ranks, const collective_algorithm
 static status measure_ranks(bench_rank *b, int ranks, collective_tuning *out)
 {
     collective_group *groups[2] = {NULL, NULL};
-    collective_algorithm faster[SIZES] = {COLLECTIVE_ALGORITHM_DIRECT};
+    collective_algorithm faster[SIZES] = {COLLECTIVE_ALGORITHM_TWO_SHOT};
     int members[64];
     char name[16];
     status rc = STATUS_OK;
@@ -81,7 +81,7 @@ status ring_bench_tune(const ring_bench_config *config, collective_tuning *out)
     bench_rank b;
     collective_call barrier = {.kind = COLLECTIVE_BARRIER};
     *out = (collective_tuning){0};
-    TRY(bench_rank_open(config, "direct,ring", sizes[SIZES - 1], &b));
+    TRY(bench_rank_open(config, "two-shot,ring", sizes[SIZES - 1], &b));
     status rc = STATUS_OK;
     for (int ranks = 2; rc == STATUS_OK && ranks <= config->world; ranks = next_ranks(ranks, config->world)) {
         rc = measure_ranks(&b, ranks, out);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 static const collective_type *const implementations[] = {&collective_auto, &collective_ring,
-                                                         &collective_direct, &collective_mpi, &collective_nccl,
+                                                         &collective_two_shot, &collective_mpi, &collective_nccl,
                                                          &collective_sim};
 
 enum { IMPLEMENTATIONS = sizeof implementations / sizeof implementations[0] };

@@ -1,13 +1,13 @@
 /* Collective operations between ranks, without blocking: post a call, progress the world, ask whether it
  * is done. One interface; the implementation is chosen by name.
  *
- *   ring    one machine, shared memory: rings of pipelined steps (shm/shm_ring.c); reductions in ring order
- *   direct  one machine, shared memory: every rank reads what it needs where it lies and writes results
- *           where they belong, in one pass (shm/shm_direct.c); reductions in rank order
- *   auto    one machine, shared memory: ring or direct, by ranks and size (tuning.h)
- *   mpi     Open MPI's MPI_Iallreduce and its sisters; the order is the library's
- *   nccl    NCCL, on the memory of GPUs; the order is the library's
- *   sim     virtual devices: no bytes, and the time that NCCL's rings would take over a profile's links
+ *   ring      one machine, shared memory: rings of pipelined steps (shm/shm_ring.c); reductions in ring order
+ *   two-shot  one machine, shared memory: each rank reduces its n-th of all buffers and writes it to all
+ *             (shm/shm_two_shot.c); reductions in rank order
+ *   auto      one machine, shared memory: ring or two-shot, by ranks and size (tuning.h)
+ *   mpi       Open MPI's MPI_Iallreduce and its sisters; the order is the library's
+ *   nccl      NCCL, on the memory of GPUs; the order is the library's
+ *   sim       virtual devices: no bytes, and the time that NCCL's rings would take over a profile's links
  *
  * The same calls with the same counts give the same bits in every run: the order of a sum depends on
  * implementation, ranks and count alone. `mean` is the sum, then a true division by the number of ranks.
@@ -204,6 +204,8 @@ collective_traffic collective_get_traffic(const collective_world *world);
 typedef struct collective_info {
     const char *name, *summary;
 } collective_info;
+
+#define COLLECTIVE_RENAMED "direct=two-shot" /* for options_present_value() */
 
 int collective_count(void);
 collective_info collective_get_info(int index);

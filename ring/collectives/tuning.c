@@ -1,15 +1,18 @@
 #include "ring/collectives/tuning.h"
 
+#include "common/base/options.h"
+#include "ring/collectives/collective.h"
+
 #include <stdio.h>
 #include <string.h>
 
 static const char *const algorithm_names[] = {
-    [COLLECTIVE_ALGORITHM_DIRECT] = "direct", [COLLECTIVE_ALGORITHM_RING] = "ring"};
+    [COLLECTIVE_ALGORITHM_TWO_SHOT] = "two-shot", [COLLECTIVE_ALGORITHM_RING] = "ring"};
 
 const collective_tuning collective_tuning_default = {
     .rows = {{.most_ranks = COLLECTIVE_TUNING_MOST_RANKS,
               .most_bytes = INT64_MAX,
-              .algorithm = COLLECTIVE_ALGORITHM_DIRECT}},
+              .algorithm = COLLECTIVE_ALGORITHM_TWO_SHOT}},
     .count = 1,
 };
 
@@ -17,7 +20,7 @@ collective_algorithm collective_tuning_choose(const collective_tuning *t, int ra
 {
     for (int i = 0; i < t->count; i++)
         if (ranks <= t->rows[i].most_ranks && bytes <= t->rows[i].most_bytes) return t->rows[i].algorithm;
-    return COLLECTIVE_ALGORITHM_DIRECT;
+    return COLLECTIVE_ALGORITHM_TWO_SHOT;
 }
 
 void collective_tuning_write(const collective_tuning *t, text_buffer *out)
@@ -39,12 +42,13 @@ static status read_row(const char *line, int number, collective_tuning *out)
     if (out->count == COLLECTIVE_TUNING_ROWS)
         return fail(STATUS_DATA, "collective table, line %d: more than %d rows", number,
                     COLLECTIVE_TUNING_ROWS);
+    const char *present = options_present_value("collective table", name, COLLECTIVE_RENAMED);
     for (int i = 0; i < 2; i++) {
-        if (strcmp(name, algorithm_names[i]) != 0) continue;
+        if (strcmp(present, algorithm_names[i]) != 0) continue;
         out->rows[out->count++] = (collective_tuning_row){ranks, bytes, (collective_algorithm)i};
         return STATUS_OK;
     }
-    return fail(STATUS_DATA, "collective table, line %d: found '%s', allowed are direct and ring", number,
+    return fail(STATUS_DATA, "collective table, line %d: found '%s', allowed are two-shot and ring", number,
                 name);
 }
 

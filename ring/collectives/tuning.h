@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 typedef enum collective_algorithm {
-    COLLECTIVE_ALGORITHM_DIRECT,
+    COLLECTIVE_ALGORITHM_TWO_SHOT,
     COLLECTIVE_ALGORITHM_RING
 } collective_algorithm;
 
@@ -33,7 +33,7 @@ extern const collective_tuning collective_tuning_default;
 /* DIRECT where no row covers the call. */
 collective_algorithm collective_tuning_choose(const collective_tuning *t, int ranks, int64_t bytes);
 
-/* One row a line: "ranks<=8 bytes<=1048576 direct"; '#' begins a comment. Reading fails with STATUS_DATA
+/* One row a line: "ranks<=8 bytes<=1048576 two-shot"; '#' begins a comment. Reading fails with STATUS_DATA
  * and the line's number. */
 void collective_tuning_write(const collective_tuning *t, text_buffer *out);
 status collective_tuning_read(const char *text, collective_tuning *out);

@@ -1,3 +1,4 @@
+#include "ring/collectives/collective.h"
 #include "ring/policies/policy.h"
 
 #include <stddef.h>
@@ -6,7 +7,7 @@
 static const char *const order_choices[] = {"policy", "registration", "reverse", "ready", "last_first", NULL};
 static const char *const launch_choices[] = {"policy", "after-backward", "when-ready", NULL};
 static const char *const yes_no_choices[] = {"policy", "yes", "no", NULL};
-static const char *const collective_choices[] = {"auto", "ring", "direct", "mpi", "nccl", NULL};
+static const char *const collective_choices[] = {"auto", "ring", "two-shot", "mpi", "nccl", COLLECTIVE_RENAMED, NULL};
 static const char *const hook_choices[] = {"none", "fp16", "bf16", "powersgd", NULL};
 static const char *const join_choices[] = {"none", "world", "active", NULL};
 

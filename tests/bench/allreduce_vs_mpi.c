@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum { SYSTEMS = 4, TURNS = 5, MOST_TIMES = 4096, MOST_BYTES = 100 << 20 };
-static const char *const names[SYSTEMS] = {"MPI", "auto", "direct", "ring"};
+static const char *const names[SYSTEMS] = {"MPI", "auto", "two-shot", "ring"};
 
 typedef struct bench {
     int rank, ranks;
@@ -132,7 +132,7 @@ int main(int argc, char **argv)
     if (!b.private) stop("memory");
     open_collectives(&b, MOST_BYTES);
     if (b.rank == 0)
-        printf("#ranks      bytes   MPI (us)       auto     direct       ring    auto  direct    ring\n");
+        printf("#ranks      bytes   MPI (us)       auto   two-shot       ring    auto two-shot  ring\n");
     for (size_t i = 0; argc == 1 && i < sizeof sizes / sizeof sizes[0]; i++) run_size(&b, sizes[i]);
     for (int i = 1; i < argc; i++) run_size(&b, strtoll(argv[i], NULL, 10));
     for (int s = 1; s < SYSTEMS; s++) {

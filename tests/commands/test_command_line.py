@@ -55,6 +55,16 @@ def asked_for_it_prints(words, parts):
         expect(part in result.out, f"expected {part!r} in the output", result)
 
 
+@cases([("a run", ["run", "--mode", "ring", "--gpus", "2", "--model", "toy", "--data", "synthetic", "--steps", "2", "--warmup", "0", "--json", "-"]),
+        ("a benchmark", ["bench", "all-reduce", "--gpus", "2", "--begin", "4K", "--end", "4K"])])
+def a_renamed_value_still_works_and_the_notice_names_the_new_one(words):
+    result = harness(*words, "--collective", "direct")
+    expect_equal(result.code, 0, "exit code", result)
+    notices = [line for line in result.err.splitlines() if "direct" in line]
+    expect_equal(notices, ["harness: --collective: 'direct' is now called 'two-shot'"], "notices", result)
+    expect("two-shot" in result.out, "the new name in the output", result)
+
+
 @test
 def an_agreeing_golden_file_is_one_line():
     path = os.path.join(GOLDEN, "toy_w4.json")
@@ -120,7 +130,7 @@ WRONG = [
     ("duration without unit", ["--stall-timeout", "soon"], 64, ["--stall-timeout", "soon"]),
     ("steps and epochs", ["--steps", "1", "--epochs", "1"], 64, ["--steps", "--epochs"]),
     ("unknown collective operation", ["bench", "all-redcue"], 64, ["all_redcue", "all_reduce, reduce, broadcast"]),
-    ("unknown collective", ["bench", "all-reduce", "--collective", "rign"], 64, ["--collective", "rign", "auto, ring, direct, mpi"]),
+    ("unknown collective", ["bench", "all-reduce", "--collective", "rign"], 64, ["--collective", "rign", "auto, ring, two-shot, mpi"]),
     ("mpi without mpirun", ["bench", "all-reduce", "--collective", "ring,mpi"], 64, ["--collective", "mpirun -n 2"]),
     ("sizes upside down", ["bench", "--begin", "1M", "--end", "4K"], 64, ["--begin, --end", "1048576", "4096"]),
     ("root out of the ranks", ["bench", "broadcast", "--root", "2"], 64, ["--root", "2", "2 ranks"]),

@@ -50,8 +50,8 @@ def another_experiment_gives_other_bits(words):
      ["--mode", "ps", "--policy", "sync", "--servers", "2", "--server-placement", "own"], "ps"),
     ("sync and bounded staleness without any", ["--mode", "ps", "--policy", "sync"],
      ["--mode", "ps", "--policy", "ssp", "--staleness", "0"], "ps"),
-    ("small buckets and large", ["--mode", "ring", "--collective", "direct", "--bucket-cap-mb", "0.01"],
-     ["--mode", "ring", "--collective", "direct", "--bucket-cap-mb", "100"], "ring"),
+    ("small buckets and large", ["--mode", "ring", "--collective", "two-shot", "--bucket-cap-mb", "0.01"],
+     ["--mode", "ring", "--collective", "two-shot", "--bucket-cap-mb", "100"], "ring"),
 ])
 def how_it_travels_does_not_change_the_bits(one, other, engine):
     base = ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "10", "--threads", "1"]
@@ -83,22 +83,22 @@ def accumulated_micro_batches_make_the_step_of_a_large_one(words):
     expect(abs(losses[0] - losses[1]) < 1e-5, f"losses {losses}")
 
 
-def direct(*words):
+def two_shot(*words):
     """The hashes of ps and ring, which adds in the same order and divides at the same place."""
-    ends = bits(*words, "--threads", "1", "--divide", "after", "--collective", "direct", "--steps", "45", "--warmup", "5")
+    ends = bits(*words, "--threads", "1", "--divide", "after", "--collective", "two-shot", "--steps", "45", "--warmup", "5")
     return ends["ps"][0], ends["ring"][0]
 
 
 @cases([(f"{ranks} ranks, {servers} servers", ranks, servers) for ranks in (2, 3, 4, 5) for servers in sorted({1, 2, ranks})])
-def sync_with_any_number_of_servers_ends_with_the_bits_of_the_direct_ring(ranks, servers):
-    ps, ring = direct("--model", "wine_mlp", "--data", "wine", "--batch", "16", "--optimizer", "adam", "--gpus", ranks, "--policy",
+def sync_with_any_number_of_servers_ends_bit_identical_to_the_two_shot_ring(ranks, servers):
+    ps, ring = two_shot("--model", "wine_mlp", "--data", "wine", "--batch", "16", "--optimizer", "adam", "--gpus", ranks, "--policy",
                       "ps=sync", "--servers", servers)
     expect_equal(ps, ring, "behind 50 steps")
 
 
 @cases([(f"{ranks} ranks", ranks) for ranks in (3, 5)])
 def so_it_does_with_images(ranks):
-    ps, ring = direct("--model", "lenet", *REAL, "--gpus", ranks, "--momentum", "0.9", "--policy", "ps=sync", "--servers", 2)
+    ps, ring = two_shot("--model", "lenet", *REAL, "--gpus", ranks, "--momentum", "0.9", "--policy", "ps=sync", "--servers", 2)
     expect_equal(ps, ring, "behind 50 steps")
 
 

@@ -18,7 +18,7 @@ static const struct {
     {&sync_ps, "sync", "--partition-bytes 100"},
     {&sync_ps, "sync", "--server-optimizer off"},
     {&sync_ring, "ddp", "--collective ring"},
-    {&sync_ring, "ddp", "--collective direct"},
+    {&sync_ring, "ddp", "--collective two-shot"},
     {&sync_ring, "apex", "--collective ring --message-size 40"},
     {&sync_ring, "torch-0.4.1", ""},
 };

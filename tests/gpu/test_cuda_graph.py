@@ -76,7 +76,7 @@ def recorded_passes_of_replicas_in_bfloat16_compute_what_launched_ones_do(payloa
 # Some MiB: each parameter is a cut, or a few, or all together.
 @cases([(f"{options}, {mib} MiB", mode, options, mib)
         for mode, options in (("ps", "ps=sync --servers 2"), ("ps", "ps=sync --server-optimizer off --payload p2p"),
-                              ("ps", "ps=ssp --staleness 0 --payload p2p"), ("ring", "ring=ddp --collective direct"))
+                              ("ps", "ps=ssp --staleness 0 --payload p2p"), ("ring", "ring=ddp --collective two-shot"))
         for mib in ((0, 0.0005, 25) if "p2p" not in options else (0.0005,))])
 def passes_recorded_between_groups_of_parameters_follow_pytorch(mode, options, mib):
     needs_gpu()

@@ -1,5 +1,5 @@
 /* A network trained for some steps ends with the same bits under sync with any number of servers, any
- * partition and any payload, under ssp without staleness, and through the ring engine's direct collective. */
+ * partition and any payload, under ssp without staleness, and through the ring engine's two-shot all-reduce. */
 #include "common/base/random.h"
 #include "common/net/board.h"
 #include "common/sync/shared_options.h"
@@ -22,7 +22,7 @@ typedef struct engine_case {
 } engine_case;
 
 static const engine_case cases[] = {
-    {&sync_ring, "ddp", "--collective direct"},
+    {&sync_ring, "ddp", "--collective two-shot"},
     {&sync_ps, "sync", ""},
     {&sync_ps, "sync", "--payload zmq --transport tcp"},
     {&sync_ps, "sync", "--servers 3 --partition-bytes 1001"},

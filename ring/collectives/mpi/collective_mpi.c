@@ -55,7 +55,7 @@ static status load(mpi_world *w)
     if (!w->library)
         return fail(STATUS_UNAVAILABLE,
                     "collectives mpi: the module libpsring_mpi.so cannot be opened: %s; "
-                    "without Open MPI take ring, direct or auto",
+                    "without Open MPI take ring, two-shot or auto",
                     dlerror());
     w->module = dlsym(w->library, MPI_MODULE_SYMBOL);
     if (!w->module || w->module->version != MPI_MODULE_VERSION)
@@ -72,7 +72,7 @@ static status check_launched(const collective_config *config)
 static status mpi_open(const collective_config *config, collective_world **out)
 {
     if (net_link_is_emulated(&config->link))
-        return fail(STATUS_CONFIG, "--link: found with --collective mpi, allowed are auto, ring, direct: "
+        return fail(STATUS_CONFIG, "--link: found with --collective mpi, allowed are auto, ring, two-shot: "
                                    "what MPI sends cannot be paced");
     TRY(check_launched(config));
     mpi_world *w = calloc(1, sizeof *w);

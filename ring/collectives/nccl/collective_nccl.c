@@ -29,7 +29,7 @@ static status find_module(const nccl_module **out)
     TRY(cuda_module_open(&cuda, &library));
     *out = dlsym(library, NCCL_MODULE_SYMBOL);
     if (*out && (*out)->version == NCCL_MODULE_VERSION) return STATUS_OK;
-    return fail(STATUS_UNAVAILABLE, "collectives nccl: this program was built without NCCL's headers; take ring, direct "
+    return fail(STATUS_UNAVAILABLE, "collectives nccl: this program was built without NCCL's headers; take ring, two-shot "
                                     "or auto");
 }
 

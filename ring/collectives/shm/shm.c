@@ -2,26 +2,26 @@
 #include "ring/collectives/shm/shm_internal.h"
 #include "ring/collectives/tuning.h"
 
-static const shm_algorithm *choose_direct(const shm_lane *lane, const collective_call *call)
+static const shm_algorithm *choose_two_shot(const shm_lane *lane, const collective_call *call)
 {
     (void)lane;
     (void)call;
-    return &shm_algorithm_direct;
+    return &shm_algorithm_two_shot;
 }
 
 static const shm_algorithm *choose_ring(const shm_lane *lane, const collective_call *call)
 {
     bool rings = lane->size > 1 && shm_algorithm_ring.has_form(call->kind);
-    return rings ? &shm_algorithm_ring : &shm_algorithm_direct;
+    return rings ? &shm_algorithm_ring : &shm_algorithm_two_shot;
 }
 
 static const shm_algorithm *choose_tuned(const shm_lane *lane, const collective_call *call)
 {
     const collective_tuning *tuning = lane->group->base.world->config.tuning;
-    if (call->kind != COLLECTIVE_ALL_REDUCE) return &shm_algorithm_direct;
+    if (call->kind != COLLECTIVE_ALL_REDUCE) return &shm_algorithm_two_shot;
     collective_algorithm best = collective_tuning_choose(tuning ? tuning : &collective_tuning_default,
                                                          lane->size, call->count * dtype_size(call->type));
-    return best == COLLECTIVE_ALGORITHM_RING ? choose_ring(lane, call) : &shm_algorithm_direct;
+    return best == COLLECTIVE_ALGORITHM_RING ? choose_ring(lane, call) : &shm_algorithm_two_shot;
 }
 
 static status open_ring(const collective_config *config, collective_world **out)
@@ -29,9 +29,9 @@ static status open_ring(const collective_config *config, collective_world **out)
     return shm_world_open(config, choose_ring, out);
 }
 
-static status open_direct(const collective_config *config, collective_world **out)
+static status open_two_shot(const collective_config *config, collective_world **out)
 {
-    return shm_world_open(config, choose_direct, out);
+    return shm_world_open(config, choose_two_shot, out);
 }
 
 static status open_tuned(const collective_config *config, collective_world **out)
@@ -51,16 +51,16 @@ const collective_type collective_ring = {
     SHM_FUNCTIONS,
 };
 
-const collective_type collective_direct = {
-    .name = "direct",
+const collective_type collective_two_shot = {
+    .name = "two-shot",
     .summary = "shared memory: every rank reduces its share of all buffers in one pass, sums in rank order",
-    .open = open_direct,
+    .open = open_two_shot,
     SHM_FUNCTIONS,
 };
 
 const collective_type collective_auto = {
     .name = "auto",
-    .summary = "shared memory: ring or direct, whichever was measured to be faster for ranks and size",
+    .summary = "shared memory: ring or two-shot, whichever was measured to be faster for ranks and size",
     .open = open_tuned,
     SHM_FUNCTIONS,
 };

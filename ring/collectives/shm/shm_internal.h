@@ -16,7 +16,7 @@
  *   IN_PLACE   all operands that peers touch lie in windows, alike: one round over everything
  *   STAGED     rounds over a staging area in the slot: copy in, run, copy out
  *
- * Within a round the algorithm (direct or ring) decides who reads what. */
+ * Within a round the algorithm (two-shot or ring) decides who reads what. */
 #ifndef RING_COLLECTIVES_SHM_SHM_INTERNAL_H
 #define RING_COLLECTIVES_SHM_SHM_INTERNAL_H
 
@@ -76,7 +76,7 @@ typedef struct shm_world shm_world;
 typedef struct shm_group shm_group;
 typedef struct shm_lane shm_lane;
 
-/* What a ring and the direct form have in common: a state machine over a round. */
+/* What rings and two-shot have in common: a state machine over a round. */
 typedef struct shm_algorithm {
     bool (*has_form)(collective_kind kind);
     /* All members' operands are exposed: does the first piece of work and says what to wait for. */
@@ -87,9 +87,9 @@ typedef struct shm_algorithm {
     void (*copy_out)(shm_lane *lane);
 } shm_algorithm;
 
-extern const shm_algorithm shm_algorithm_direct, shm_algorithm_ring;
+extern const shm_algorithm shm_algorithm_two_shot, shm_algorithm_ring;
 
-/* A type of collectives (ring, direct, auto) picks for each call. */
+/* A type of collectives (ring, two-shot, auto) picks for each call. */
 typedef const shm_algorithm *(*shm_choice)(const shm_lane *lane, const collective_call *call);
 
 typedef struct shm_member {
@@ -241,7 +241,7 @@ buffer_view shm_exposed_out(const shm_lane *lane, int member);
 /* The call's kind shares out parts (all_gather ... all_to_all). */
 bool shm_is_cut(collective_kind kind);
 
-/* shm_direct.c */
+/* shm_two_shot.c */
 /* What this rank's own part needs of no peer: from `in` to `out`. */
 void shm_place_own_part(shm_lane *lane);
 void shm_copy_in(shm_lane *lane);

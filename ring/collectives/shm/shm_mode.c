@@ -54,7 +54,7 @@ static int64_t area_elements(const shm_lane *lane, int64_t bytes)
 
 bool shm_fits_inline(const shm_lane *lane)
 {
-    return lane->algorithm == &shm_algorithm_direct && total(lane) <= area_elements(lane, lane->inline_bytes);
+    return lane->algorithm == &shm_algorithm_two_shot && total(lane) <= area_elements(lane, lane->inline_bytes);
 }
 
 /* ---- in place --------------------------------------------------------------------------------- */

@@ -6,7 +6,7 @@
  *
  *     2 (n-1) latency + 2 (n-1)/n bytes / bandwidth
  *
- * The direct form moves the same bytes in one message to and from every peer at once: reduce-scatter and
+ * Two-shot moves the same bytes in one message to and from every peer at once: reduce-scatter and
  * all-gather, two latencies. It is charged as a whole, from the moment when all ranks have arrived: what the
  * ranks read of each other's memory in the meantime is what the network carries, and sums are taken as it
  * comes in. Every other call is charged alike. */
@@ -53,7 +53,7 @@ bool shm_is_due(shm_lane *lane, int64_t now_ns)
     return true;
 }
 
-/* How many messages one behind the other the direct form would be on a network. */
+/* How many messages one after another two-shot would take on a network. */
 static int depth(const shm_lane *lane)
 {
     bool twice = lane->call->kind == COLLECTIVE_ALL_REDUCE || lane->call->kind == COLLECTIVE_REDUCE;

@@ -52,7 +52,7 @@ static moved reduce_moved(const shm_lane *lane, int64_t share)
                 : symmetric(c->count, peers * share, peers);
 }
 
-static moved direct_moved(const shm_lane *lane)
+static moved two_shot_moved(const shm_lane *lane)
 {
     const collective_call *c = lane->call;
     int me = lane->me, peers = lane->size - 1;
@@ -91,7 +91,7 @@ static moved direct_moved(const shm_lane *lane)
 
 static moved call_moved(const shm_lane *lane)
 {
-    return lane->algorithm == &shm_algorithm_ring ? ring_moved(lane) : direct_moved(lane);
+    return lane->algorithm == &shm_algorithm_ring ? ring_moved(lane) : two_shot_moved(lane);
 }
 
 int64_t shm_busier_way_bytes(const shm_lane *lane)

@@ -71,7 +71,7 @@ static void every_operation_has_a_row_with_right_results(void **state)
     (void)state;
     static rows found;
     bench_test t = {small(), &found, NULL};
-    t.options.collectives = "ring,direct";
+    t.options.collectives = "ring,two-shot";
     t.options.operations = "all_reduce,reduce,broadcast,all_gather,reduce_scatter,gather,scatter,all_to_all";
     for (int type = 0; type < 6; type += 2) {
         found.count = 0;
@@ -81,7 +81,7 @@ static void every_operation_has_a_row_with_right_results(void **state)
         assert_int_equal(found.count, 8 * 2 * 2);
         for (int i = 0; i < found.count; i++) {
             const ring_bench_row *r = &found.row[i];
-            assert_string_equal(r->collective, i % 2 ? "direct" : "ring");
+            assert_string_equal(r->collective, i % 2 ? "two-shot" : "ring");
             assert_int_equal(r->ranks, 3);
             assert_int_equal(r->bytes, r->count * dtype_size(r->type));
             assert_true(r->out_of_place.run && r->out_of_place.wrong == 0);
@@ -97,7 +97,7 @@ static void every_operation_has_a_row_with_right_results(void **state)
 
 static ring_bench_row example(void)
 {
-    ring_bench_row row = {.collective = "direct",
+    ring_bench_row row = {.collective = "two-shot",
                           .kind = COLLECTIVE_ALL_REDUCE,
                           .type = DTYPE_F32,
                           .op = REDUCE_SUM,
@@ -174,10 +174,10 @@ static void options_that_make_no_sense_are_refused(void **state)
         int64_t begin, end, root;
         const char *text;
     } cases[] = {
-        {"direct", "all_reduce", 100, 10, 0, "--begin, --end"},
-        {"direct", "all_reduce", 10, 100, 7, "--root: found 7"},
-        {"direct", "allreduce", 10, 100, 0, "bench: found operation 'allreduce', allowed is one of all_reduce"},
-        {"tree", "all_reduce", 10, 100, 0, "--collective: found 'tree', allowed is one of auto, ring, direct, mpi"},
+        {"two-shot", "all_reduce", 100, 10, 0, "--begin, --end"},
+        {"two-shot", "all_reduce", 10, 100, 7, "--root: found 7"},
+        {"two-shot", "allreduce", 10, 100, 0, "bench: found operation 'allreduce', allowed is one of all_reduce"},
+        {"tree", "all_reduce", 10, 100, 0, "--collective: found 'tree', allowed is one of auto, ring, two-shot, mpi"},
         {"", "all_reduce", 10, 100, 0, "--collective: found 0 names"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -213,7 +213,7 @@ static void a_table_is_measured_for_all_numbers_of_ranks(void **state)
 static void a_table_is_written_and_read(void **state)
 {
     (void)state;
-    collective_tuning table = {.rows = {{2, 4096, COLLECTIVE_ALGORITHM_DIRECT},
+    collective_tuning table = {.rows = {{2, 4096, COLLECTIVE_ALGORITHM_TWO_SHOT},
                                         {8, INT64_MAX, COLLECTIVE_ALGORITHM_RING}},
                                .count = 2},
                       again;
@@ -222,9 +222,9 @@ static void a_table_is_written_and_read(void **state)
     assert_int_equal(collective_tuning_read(text.data, &again), STATUS_OK);
     assert_memory_equal(&table, &again, sizeof table);
     text_free(&text);
-    assert_int_equal(collective_tuning_choose(&table, 2, 4096), COLLECTIVE_ALGORITHM_DIRECT);
+    assert_int_equal(collective_tuning_choose(&table, 2, 4096), COLLECTIVE_ALGORITHM_TWO_SHOT);
     assert_int_equal(collective_tuning_choose(&table, 2, 4097), COLLECTIVE_ALGORITHM_RING);
-    assert_int_equal(collective_tuning_choose(&table, 9, 1), COLLECTIVE_ALGORITHM_DIRECT);
+    assert_int_equal(collective_tuning_choose(&table, 9, 1), COLLECTIVE_ALGORITHM_TWO_SHOT);
     error_clear();
     assert_int_equal(collective_tuning_read("# rows\n\nranks<=2 bytes<=10 tree\n", &again), STATUS_DATA);
     assert_non_null(strstr(error_message(), "line 3: found 'tree'"));

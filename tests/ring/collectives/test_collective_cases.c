@@ -178,17 +178,17 @@ static void run_cases(const char *implementation, int64_t inline_bytes, int64_t 
     for (int n = 1; n <= 16; n++) ranks_run_well(n, rank_of_cases, &p);
 }
 
-static void direct_agrees_with_a_plain_loop_for_1_to_16_ranks(void **state)
+static void two_shot_agrees_with_a_plain_loop_for_1_to_16_ranks(void **state)
 {
     (void)state;
-    run_cases("direct", 0, 0);
+    run_cases("two-shot", 0, 0);
 }
 
 /* Without the slots' one step: in place, or in many small rounds. */
-static void direct_agrees_with_a_plain_loop_in_place_and_staged(void **state)
+static void two_shot_agrees_with_a_plain_loop_in_place_and_staged(void **state)
 {
     (void)state;
-    run_cases("direct", 1, 1024);
+    run_cases("two-shot", 1, 1024);
 }
 
 static void ring_agrees_with_a_plain_loop_for_1_to_16_ranks(void **state)
@@ -224,7 +224,7 @@ static void a_million_float32_are_summed_exactly_by_2_3_8_and_16_ranks(void **st
 {
     (void)state;
     static const int worlds[] = {2, 3, 8, 16};
-    static const char *const names[] = {"direct", "ring"};
+    static const char *const names[] = {"two-shot", "ring"};
     for (int i = 0; i < 2; i++)
         for (int n = 0; n < 4; n++)
             ranks_run_well(worlds[n], rank_of_a_million, &(plan){.implementation = names[i]});
@@ -239,11 +239,11 @@ static void run_full(const char *implementation, int64_t inline_bytes, int64_t s
     }
 }
 
-static void direct_agrees_with_a_plain_loop_in_every_case(void **state)
+static void two_shot_agrees_with_a_plain_loop_in_every_case(void **state)
 {
     (void)state;
-    run_full("direct", 0, 0);
-    run_full("direct", 1, 1024);
+    run_full("two-shot", 0, 0);
+    run_full("two-shot", 1, 1024);
 }
 
 static void ring_agrees_with_a_plain_loop_in_every_case(void **state)
@@ -255,7 +255,7 @@ static void ring_agrees_with_a_plain_loop_in_every_case(void **state)
 static int run_long(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(direct_agrees_with_a_plain_loop_in_every_case),
+        cmocka_unit_test(two_shot_agrees_with_a_plain_loop_in_every_case),
         cmocka_unit_test(ring_agrees_with_a_plain_loop_in_every_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
@@ -265,8 +265,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--long") == 0) return run_long();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(direct_agrees_with_a_plain_loop_for_1_to_16_ranks),
-        cmocka_unit_test(direct_agrees_with_a_plain_loop_in_place_and_staged),
+        cmocka_unit_test(two_shot_agrees_with_a_plain_loop_for_1_to_16_ranks),
+        cmocka_unit_test(two_shot_agrees_with_a_plain_loop_in_place_and_staged),
         cmocka_unit_test(ring_agrees_with_a_plain_loop_for_1_to_16_ranks),
         cmocka_unit_test(a_million_float32_are_summed_exactly_by_2_3_8_and_16_ranks),
     };

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-static const char *const implementations[] = {"direct", "ring"};
+static const char *const implementations[] = {"two-shot", "ring"};
 
 static collective_buffer at(void *base)
 {
@@ -72,7 +72,7 @@ static status run_difference(rank_context *context, collective_world *world, col
 static status rank_of_difference(rank_context *context)
 {
     collective_config config = ranks_config(context);
-    return ranks_in_world(context, "direct", &config, run_difference);
+    return ranks_in_world(context, "two-shot", &config, run_difference);
 }
 
 static void different_calls_are_both_named_on_every_rank(void **state)
@@ -187,7 +187,7 @@ static status run_wake(rank_context *context, collective_world *world, collectiv
 static status rank_of_wake(rank_context *context)
 {
     collective_config config = ranks_config(context);
-    return ranks_in_world(context, "direct", &config, run_wake);
+    return ranks_in_world(context, "two-shot", &config, run_wake);
 }
 
 static void a_wake_ends_a_wait_before_or_after_it_begins(void **state)
@@ -227,7 +227,7 @@ static status run_refusals(rank_context *context, collective_world *world, colle
 static status rank_of_refusals(rank_context *context)
 {
     collective_config config = ranks_config(context);
-    return ranks_in_world(context, "direct", &config, run_refusals);
+    return ranks_in_world(context, "two-shot", &config, run_refusals);
 }
 
 static void calls_that_make_no_sense_are_refused(void **state)
@@ -245,7 +245,7 @@ static void implementations_that_cannot_run_say_why(void **state)
     error_clear();
     assert_int_equal(collective_open("tree", &config, &world), STATUS_USAGE);
     assert_string_equal(error_message(),
-                        "collectives: found 'tree', allowed is one of auto, ring, direct, mpi, nccl, sim");
+                        "collectives: found 'tree', allowed is one of auto, ring, two-shot, mpi, nccl, sim");
     error_clear();
     assert_int_equal(collective_open("mpi", &config, &world), STATUS_UNAVAILABLE);
     assert_string_equal(error_message(), "collectives mpi: this process was not started by mpirun");

@@ -26,9 +26,9 @@ typedef struct link_case {
 static const link_case cases[] = {
     {"ring", COLLECTIVE_ALL_REDUCE, 2, MOST, 2, 1.0},  {"ring", COLLECTIVE_ALL_REDUCE, 4, MOST, 6, 1.5},
     {"ring", COLLECTIVE_ALL_REDUCE, 4, 400, 6, 1.5},   {"ring", COLLECTIVE_ALL_GATHER, 4, MOST, 3, 0.75},
-    {"ring", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},   {"direct", COLLECTIVE_ALL_REDUCE, 4, MOST, 2, 1.5},
-    {"direct", COLLECTIVE_ALL_REDUCE, 4, 400, 1, 3.0}, {"direct", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},
-    {"direct", COLLECTIVE_BARRIER, 3, 0, 1, 0.0},
+    {"ring", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},   {"two-shot", COLLECTIVE_ALL_REDUCE, 4, MOST, 2, 1.5},
+    {"two-shot", COLLECTIVE_ALL_REDUCE, 4, 400, 1, 3.0}, {"two-shot", COLLECTIVE_BROADCAST, 3, MOST, 1, 1.0},
+    {"two-shot", COLLECTIVE_BARRIER, 3, 0, 1, 0.0},
 };
 
 static const net_link emulated = {.bytes_per_second = 400000000, .latency_ns = 2000000};
@@ -119,7 +119,7 @@ static status rank_that_notes(rank_context *context)
 {
     collective_config config = ranks_config(context);
     config.link = emulated;
-    return ranks_in_world(context, "direct", &config, note_when_calls_started);
+    return ranks_in_world(context, "two-shot", &config, note_when_calls_started);
 }
 
 /* The link begins to carry a call when the last rank has come, not when this rank got a processor to see it. */

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-static const char *const implementations[] = {"direct", "ring"};
+static const char *const implementations[] = {"two-shot", "ring"};
 
 static collective_buffer at(void *base)
 {
@@ -112,7 +112,7 @@ static float fraction(int rank, int64_t i)
 
 enum { ORDER_COUNT = 1000 };
 
-/* Chunk c of the ring is summed from rank c on; the direct form from rank 0 on. */
+/* Chunk c of the ring is summed from rank c on; two-shot from rank 0 on. */
 static float in_order(bool ring, int n, int64_t i)
 {
     int first = 0;
@@ -196,7 +196,7 @@ static status run_queue(rank_context *context, collective_world *world, collecti
 static status rank_of_queue(rank_context *context)
 {
     collective_config config = ranks_config(context);
-    return ranks_in_world(context, "direct", &config, run_queue);
+    return ranks_in_world(context, "two-shot", &config, run_queue);
 }
 
 static void calls_run_in_the_order_of_posting_and_a_full_queue_says_so(void **state)

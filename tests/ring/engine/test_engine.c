@@ -91,7 +91,7 @@ static const option_case option_cases[] = {
     {"ddp", {"--bucket-cap-mb=0.01", "--order=registration"}, 0, NULL},
     {"ddp", {"--bucket-cap-mb=0.01", "--order=reverse", "--launch=after-backward"}, 0, NULL},
     {"ddp", {"--bucket-cap-mb=0.01", "--find-unused-parameters"}, SHARED_DIVIDE_AFTER, NULL},
-    {"ddp", {"--bucket-cap-mb=0.01", "--static-graph", "--collective=direct"}, 0, NULL},
+    {"ddp", {"--bucket-cap-mb=0.01", "--static-graph", "--collective=two-shot"}, 0, NULL},
     {"ddp", {"--bucket-cap-mb=0.01", "--comm-hook=fp16"}, 0, NULL},
     {"ddp", {"--bucket-cap-mb=0.01", "--comm-hook=bf16"}, SHARED_DIVIDE_AFTER, NULL},
     {"ddp", {"--bucket-cap-mb=0.01", "--comm-hook=powersgd", "--powersgd-start=100"}, 0, NULL},

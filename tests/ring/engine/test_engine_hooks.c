@@ -233,7 +233,7 @@ static void parameters_stay_alike_on_all_ranks(void **state)
                                            {"--comm-hook=powersgd", "--collective=ring"},
                                            {"--comm-hook=bf16", "--collective=ring"},
                                            {"--collective=ring", "--join=active"},
-                                           {"--collective=direct", NULL}};
+                                           {"--collective=two-shot", NULL}};
     for (int i = 0; i < 5; i++) {
         engine_job job = {.policy = "ddp",
                           .words = {words[i][0], words[i][1], "--bucket-cap-mb=0.01"},

@@ -84,7 +84,7 @@ static void every_policy_agrees_with_pytorch_s_trajectories(void **state)
 {
     (void)state;
     static const char *const files[] = {"toy_w4", "wine_mlp_w2", "wine_mlp_w4", "bert_tiny_w2"};
-    run_under_every_policy(files, sizeof files / sizeof files[0], "--collective=direct");
+    run_under_every_policy(files, sizeof files / sizeof files[0], "--collective=two-shot");
     run_under_every_policy(files, 1, "--collective=ring");
 }
 
@@ -102,7 +102,7 @@ static void every_policy_agrees_with_every_trajectory_of_several_ranks(void **st
                                         "resnet18_32_w2_syncbn",
                                         "resnet18_32_w2_syncbn_silu",
                                         "resnet50_96_w2_silu"};
-    run_under_every_policy(files, sizeof files / sizeof files[0], "--collective=direct");
+    run_under_every_policy(files, sizeof files / sizeof files[0], "--collective=two-shot");
     run_under_every_policy(files, sizeof files / sizeof files[0], "--collective=ring");
 }
 

@@ -1,4 +1,4 @@
-/* The direct form: no rank passes on what it has received. Every operand is read where its owner exposed
+/* Two-shot: no rank passes on what it has received. Every operand is read where its owner exposed
  * it; results of an all-reduce are written to all ranks by the one that made them.
  *
  *   all_reduce of three ranks over a = a0 a1 a2, b, c (share r is cut on cache lines):
@@ -14,7 +14,7 @@
  * Inline (operands in the slots): every rank makes the whole result by itself, behind a single wait. */
 #include "ring/collectives/shm/shm_internal.h"
 
-static bool direct_has_form(collective_kind kind)
+static bool two_shot_has_form(collective_kind kind)
 {
     (void)kind;
     return true;
@@ -174,7 +174,7 @@ void shm_run_inline(shm_lane *lane)
     }
 }
 
-static void direct_begin_round(shm_lane *lane)
+static void two_shot_begin_round(shm_lane *lane)
 {
     switch (lane->call->kind) {
     case COLLECTIVE_ALL_REDUCE:
@@ -192,13 +192,13 @@ static void direct_begin_round(shm_lane *lane)
     shm_await(lane, lane->step, shm_everyone(lane));
 }
 
-static bool direct_advance(shm_lane *lane)
+static bool two_shot_advance(shm_lane *lane)
 {
     (void)lane;
     return true;
 }
 
-static void direct_copy_out(shm_lane *lane)
+static void two_shot_copy_out(shm_lane *lane)
 {
     const collective_call *c = lane->call;
     bool here = c->kind == COLLECTIVE_ALL_REDUCE || (c->kind == COLLECTIVE_REDUCE && lane->me == c->root);
@@ -206,9 +206,9 @@ static void direct_copy_out(shm_lane *lane)
     if (here) view_copy(c->type, &lane->out, lane->round_at, &area, lane->round_at, lane->round_count);
 }
 
-const shm_algorithm shm_algorithm_direct = {
-    .has_form = direct_has_form,
-    .begin_round = direct_begin_round,
-    .advance = direct_advance,
-    .copy_out = direct_copy_out,
+const shm_algorithm shm_algorithm_two_shot = {
+    .has_form = two_shot_has_form,
+    .begin_round = two_shot_begin_round,
+    .advance = two_shot_advance,
+    .copy_out = two_shot_copy_out,
 };
