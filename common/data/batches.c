@@ -162,3 +162,53 @@ status batches_open(const batches_config *config, batch_source **out)
         .threads = config->threads, .first_step = config->first_step, .memory = config->memory};
     return loader_open(&loading, &maker, out);
 }
+
+/* ---- options ---------------------------------------------------------------------------------- */
+
+static const char *const sampler_names[] = {
+    [SAMPLER_DISTRIBUTED] = "distributed", [SAMPLER_GLOBAL] = "global", [SAMPLER_GLOBAL + 1] = NULL};
+
+static const option options[] = {
+    {.name = "data",
+     .argument = "SET",
+     .type = OPTION_TEXT,
+     .offset = offsetof(data_options, data),
+     .initial = "synthetic",
+     .help = "wine[:FILE], fashion-mnist[:DIR], mnist:DIR, idx:IMAGES,LABELS, cifar10:DIR or "
+             "synthetic[:SHAPE[:CLASSES]]"},
+    {.name = "batch",
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = offsetof(data_options, batch),
+     .initial = "32",
+     .low = 1,
+     .high = 1 << 20,
+     .help = "samples per rank and step"},
+    {.name = "sampler",
+     .type = OPTION_CHOICE,
+     .offset = offsetof(data_options, sampler),
+     .initial = "distributed",
+     .choices = sampler_names,
+     .help = "distributed: as DistributedSampler; global: batches of all ranks, cut in chunks as DataParallel"},
+    {.name = "drop-last",
+     .type = OPTION_FLAG,
+     .offset = offsetof(data_options, drop_last),
+     .help = "drop incomplete batches instead of repeating samples"},
+    {.name = "augment",
+     .argument = "none|crop|flip|crop,flip",
+     .type = OPTION_TEXT,
+     .offset = offsetof(data_options, augment),
+     .initial = "none",
+     .help = "of training images: random crop with 4 pixels of padding, random horizontal flip"},
+    {.name = "loader-threads",
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = offsetof(data_options, loader_threads),
+     .initial = "1",
+     .low = 0,
+     .high = LOADER_MAX_THREADS,
+     .help = "threads that prepare batches ahead of time; 0: none"},
+};
+
+const option_table data_option_table = {
+    .title = "Data", .options = options, .count = sizeof options / sizeof options[0]};

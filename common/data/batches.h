@@ -2,6 +2,7 @@
 #ifndef COMMON_DATA_BATCHES_H
 #define COMMON_DATA_BATCHES_H
 
+#include "common/base/options.h"
 #include "common/data/loader.h"
 #include "common/data/sampler.h"
 #include "common/data/transform.h"
@@ -32,5 +33,17 @@ typedef struct batches_config {
 /* STATUS_CONFIG: set, model, ranks, batch and augmentation do not fit together (sampler_init(),
  * data_transform_plan()). Inputs are float32 or int32, targets int32 or float32: form.h. */
 status batches_open(const batches_config *config, batch_source **out);
+
+/* The data options of a run, as every program that trains declares them. */
+typedef struct data_options {
+    const char *data; /* dataset.h */
+    int64_t batch;    /* samples a rank and step */
+    int sampler;      /* sampler_mode */
+    bool drop_last;
+    const char *augment; /* data_augment_parse() */
+    int64_t loader_threads;
+} data_options;
+
+extern const option_table data_option_table;
 
 #endif

@@ -2,12 +2,14 @@
 
 #include "common/base/text.h"
 #include "common/data/dataset_impl.h"
-#include "common/data/permutation.h"
+#include "common/data/sampler.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 static const dataset_type *const types[] = {&dataset_wine, &dataset_fashion_mnist, &dataset_mnist,
                                             &dataset_idx,  &dataset_cifar10,       &dataset_synthetic};
@@ -24,10 +26,10 @@ static status find_type(const char *spec, const dataset_type **out, const char *
         return STATUS_OK;
     }
     const char *usages[TYPES];
-    char allowed[256];
+    char list[256];
     for (int i = 0; i < TYPES; i++) usages[i] = types[i]->usage;
-    return fail(STATUS_USAGE, "--data: found '%s', allowed is one of %s", spec,
-                text_join(allowed, sizeof allowed, usages, TYPES));
+    return fail(STATUS_USAGE, "--data: expected one of %s, got '%s'",
+                text_join(list, sizeof list, usages, TYPES), spec);
 }
 
 status dataset_open(const dataset_config *config, dataset **out)
@@ -37,7 +39,7 @@ status dataset_open(const dataset_config *config, dataset **out)
     *out = NULL;
     TRY(find_type(config->spec, &type, &argument));
     if (argument && !*argument)
-        return fail(STATUS_USAGE, "--data: found '%s', allowed is %s", config->spec, type->usage);
+        return fail(STATUS_USAGE, "--data: expected %s, got '%s'", type->usage, config->spec);
     dataset *set = calloc(1, sizeof *set);
     if (!set) return fail(STATUS_SYSTEM, "no memory for a data set");
     set->type = type;
@@ -111,7 +113,7 @@ status dataset_hold_back(dataset *set, const stored_part *rows, int64_t count, u
     void *picks;
     int64_t train_count;
     if (count < 2)
-        return fail(STATUS_DATA, "%s: found %" PRId64 " sample, allowed is at least 2: a fifth is held back",
+        return fail(STATUS_DATA, "%s: expected at least 2 samples, since a fifth is held back, got %" PRId64,
                     set->description.files[0], count);
     TRY(dataset_allocate(set, (size_t)count * sizeof(int32_t), &picks));
     TRY(permutation_split(rows->labels, count, seed, picks, &train_count));
@@ -141,4 +143,62 @@ void dataset_stored_target(const dataset *set, data_part part, int64_t index, vo
 {
     const stored_part *stored = &set->stored[part];
     *(int32_t *)target = stored->labels[row_of(stored, index)];
+}
+
+/* ---- files ------------------------------------------------------------------------------------ */
+
+enum { CHUNK = 1 << 20 };
+
+static status unreadable(const char *path, gzFile file)
+{
+    int code;
+    const char *text = gzerror(file, &code);
+    if (code == Z_ERRNO) return fail_errno(STATUS_DATA, "%s: cannot be read", path);
+    return fail(STATUS_DATA, "%s: damaged gzip data: %s", path, text);
+}
+
+static status read_all(const char *path, gzFile file, file_bytes *out)
+{
+    size_t capacity = 0;
+    for (;;) {
+        if (out->size == capacity) {
+            if (capacity >= (size_t)FILE_LIMIT_MIB << 20)
+                return fail(STATUS_DATA, "%s: expected at most %d MiB", path, (int)FILE_LIMIT_MIB);
+            capacity = capacity ? 2 * capacity : CHUNK;
+            uint8_t *data = realloc(out->data, capacity);
+            if (!data) return fail(STATUS_SYSTEM, "%s: no memory for %zu bytes", path, capacity);
+            out->data = data;
+        }
+        size_t room = capacity - out->size;
+        int count = gzread(file, out->data + out->size, room < CHUNK ? (unsigned)room : CHUNK);
+        if (count < 0) return unreadable(path, file);
+        if (count == 0) break;
+        out->size += (size_t)count;
+    }
+    uint8_t *fitted = realloc(out->data, out->size ? out->size : 1);
+    if (fitted) out->data = fitted;
+    return STATUS_OK;
+}
+
+status file_read(const char *path, file_bytes *out)
+{
+    *out = (file_bytes){0};
+    errno = 0;
+    gzFile file = gzopen(path, "rbe");
+    if (!file)
+        return errno ? fail_errno(STATUS_DATA, "%s: cannot be opened", path)
+                     : fail(STATUS_SYSTEM, "%s: no memory to read it", path);
+    gzbuffer(file, 1 << 17);
+    status result = read_all(path, file, out);
+    int closed = gzclose_r(file);
+    if (result == STATUS_OK && closed == Z_BUF_ERROR)
+        result = fail(STATUS_DATA, "%s: gzip data end early, after %zu unpacked bytes", path, out->size);
+    if (result != STATUS_OK) file_free(out);
+    return result;
+}
+
+void file_free(file_bytes *bytes)
+{
+    free(bytes->data);
+    *bytes = (file_bytes){0};
 }

@@ -1,6 +1,5 @@
-#include "common/data/cifar10.h"
+#include "common/data/decoders.h"
 #include "common/data/dataset_impl.h"
-#include "common/data/file.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -44,7 +43,7 @@ static status open_cifar10(dataset *set, const dataset_config *config, const cha
 {
     static const float mean[] = {0.4914f, 0.4822f, 0.4465f}, deviation[] = {0.2470f, 0.2435f, 0.2616f};
     if (!argument)
-        return fail(STATUS_USAGE, "--data: found '%s', allowed is %s", config->spec, set->type->usage);
+        return fail(STATUS_USAGE, "--data: expected %s, got '%s'", set->type->usage, config->spec);
     file_bytes files[FILES] = {{0}};
     status result = load_part(set, DATA_TRAIN, argument, files, 0, TRAIN_FILES);
     if (result == STATUS_OK) result = load_part(set, DATA_TEST, argument, files, TRAIN_FILES, FILES);

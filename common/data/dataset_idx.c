@@ -1,6 +1,5 @@
 #include "common/data/dataset_impl.h"
-#include "common/data/file.h"
-#include "common/data/idx.h"
+#include "common/data/decoders.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -26,8 +25,8 @@ static status read_pair(dataset *set, const char *image_path, const char *label_
     TRY(idx_decode_images(image_path, file.data, file.size, images));
     if (h && (images->h != h || images->w != w))
         return fail(STATUS_DATA,
-                    "%s: offset 8: found images of %" PRId64 "x%" PRId64 ", allowed is %" PRId64 "x%" PRId64,
-                    image_path, images->h, images->w, h, w);
+                    "%s: offset 8: expected images of %" PRId64 "x%" PRId64 ", got %" PRId64 "x%" PRId64,
+                    image_path, h, w, images->h, images->w);
     set->description.stored_bytes += (int64_t)file.size;
 
     TRY(dataset_add_file(set, label_path, &label_path));
@@ -35,10 +34,8 @@ static status read_pair(dataset *set, const char *image_path, const char *label_
     dataset_own(set, file.data);
     TRY(idx_decode_labels(label_path, file.data, file.size, classes, labels));
     if (labels->count != images->count)
-        return fail(STATUS_DATA,
-                    "%s: offset 4: found %" PRId64 " labels, allowed is %" PRId64
-                    ", as many as %s has images",
-                    label_path, labels->count, images->count, image_path);
+        return fail(STATUS_DATA, "%s: offset 4: expected %" PRId64 " labels, one per image in %s, got %" PRId64,
+                    label_path, images->count, image_path, labels->count);
     set->description.stored_bytes += (int64_t)file.size;
     *rows = (stored_part){.pixels = images->pixels, .labels = labels->labels};
     return STATUS_OK;
@@ -63,8 +60,8 @@ static status find_file(const dataset *set, const char *folder, const char *name
         snprintf(path, size, "%s/%s%s", folder, name, endings[i]);
         if (access(path, F_OK) == 0) return STATUS_OK;
     }
-    return fail(STATUS_DATA, "data set %s: found no file %s/%s or %s.gz%s%s", set->type->name, folder, name,
-                name, *hint ? "; " : "", hint);
+    return fail(STATUS_DATA, "data set %s: expected a file %s/%s or %s.gz, got neither%s%s", set->type->name,
+                folder, name, name, *hint ? "; " : "", hint);
 }
 
 static status open_folder(dataset *set, const char *folder, const char *hint, float mean, float deviation)
@@ -97,7 +94,7 @@ static status open_fashion_mnist(dataset *set, const dataset_config *config, con
 static status open_mnist(dataset *set, const dataset_config *config, const char *argument)
 {
     if (!argument)
-        return fail(STATUS_USAGE, "--data: found '%s', allowed is %s", config->spec, set->type->usage);
+        return fail(STATUS_USAGE, "--data: expected %s, got '%s'", set->type->usage, config->spec);
     return open_folder(set, argument, "", 0.1307f, 0.3081f);
 }
 
@@ -125,7 +122,7 @@ static status open_pair(dataset *set, const dataset_config *config, const char *
 {
     const char *comma = argument ? strchr(argument, ',') : NULL;
     if (!comma || comma == argument || !comma[1])
-        return fail(STATUS_USAGE, "--data: found '%s', allowed is %s", config->spec, set->type->usage);
+        return fail(STATUS_USAGE, "--data: expected %s, got '%s'", set->type->usage, config->spec);
     char image_path[PATH_MAX];
     snprintf(image_path, sizeof image_path, "%.*s", (int)(comma - argument), argument);
     stored_part rows;

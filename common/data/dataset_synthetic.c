@@ -1,8 +1,7 @@
-#include "common/data/dataset_synthetic.h"
+#include "common/data/dataset_impl.h"
 
 #include "common/base/random.h"
 #include "common/base/text.h"
-#include "common/data/dataset_impl.h"
 #include "common/ops/op.h"
 
 #include <endian.h>
@@ -39,9 +38,8 @@ static status parse_shape(const char **text, bool tokens, data_form *out)
     (*text)++;
     TRY(parse_number(text, "x:", "--data synthetic: height", MAX_SIDE, &out->h));
     if (**text != 'x')
-        return fail(STATUS_USAGE,
-                    "--data synthetic: found a shape of two numbers, allowed is one (features, tokens) or "
-                    "three (channels x height x width)");
+        return fail(STATUS_USAGE, "--data synthetic: expected a shape of one number (features, tokens) or three "
+                                  "(channels x height x width), got two");
     (*text)++;
     return parse_number(text, ":", "--data synthetic: width", MAX_SIDE, &out->w);
 }
@@ -55,8 +53,7 @@ status synthetic_form(const char *argument, const data_form *model, data_form *o
 {
     if (!argument && !model)
         return fail(STATUS_CONFIG,
-                    "--data synthetic: found no shape and no model to take it from, allowed is "
-                    "synthetic:SHAPE:CLASSES");
+                    "--data synthetic: expected synthetic:SHAPE:CLASSES, since no model gives the shape");
     *out = model ? *model : (data_form){.target = DATA_TARGET_CLASS};
     if (!argument) return STATUS_OK;
     const char *text = argument;
@@ -70,8 +67,7 @@ status synthetic_form(const char *argument, const data_form *model, data_form *o
     }
     if (!given.classes)
         return fail(STATUS_CONFIG,
-                    "--data synthetic:%s: found no classes and no model to take them from, allowed is "
-                    "synthetic:SHAPE:CLASSES",
+                    "--data synthetic:%s: expected synthetic:SHAPE:CLASSES, since no model gives the classes",
                     argument);
     *out = given;
     return STATUS_OK;

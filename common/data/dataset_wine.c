@@ -1,6 +1,5 @@
-#include "common/data/csv.h"
+#include "common/data/decoders.h"
 #include "common/data/dataset_impl.h"
-#include "common/data/file.h"
 
 #include <limits.h>
 #include <math.h>
@@ -17,8 +16,7 @@ static status find_wine(char *path, size_t size)
         snprintf(path, size, "%s/wine_data.csv", folders[i]);
         if (access(path, R_OK) == 0) return STATUS_OK;
     }
-    return fail(STATUS_DATA,
-                "data set wine: found no wine_data.csv in %s or %s, allowed is also --data wine:FILE",
+    return fail(STATUS_DATA, "data set wine: no wine_data.csv in %s or %s; name the file with --data wine:FILE",
                 folders[0], folders[1]);
 }
 

@@ -1,6 +1,7 @@
 #include "common/data/transform.h"
 
 #include "common/base/random.h"
+#include "common/base/text.h"
 
 #include <string.h>
 
@@ -8,20 +9,14 @@ enum { SMALL_SIDE = 28, PADDED_SIDE = 32 };
 
 status data_augment_parse(const char *text, unsigned *out)
 {
-    static const struct {
-        const char *text;
-        unsigned bits;
-    } allowed[] = {{"none", 0},
-                   {"crop", DATA_AUGMENT_CROP},
-                   {"flip", DATA_AUGMENT_FLIP},
-                   {"crop,flip", DATA_AUGMENT_CROP | DATA_AUGMENT_FLIP}};
-    for (size_t i = 0; i < sizeof allowed / sizeof allowed[0]; i++) {
-        if (strcmp(text, allowed[i].text) != 0) continue;
-        *out = allowed[i].bits;
-        return STATUS_OK;
-    }
-    return fail(STATUS_USAGE, "--augment: found '%s', allowed is one of none, crop, flip and crop,flip",
-                text);
+    static const char *const words[] = {[0] = "none",
+                                        [DATA_AUGMENT_CROP] = "crop",
+                                        [DATA_AUGMENT_FLIP] = "flip",
+                                        [DATA_AUGMENT_CROP | DATA_AUGMENT_FLIP] = "crop,flip"};
+    int bits;
+    TRY(text_parse_choice("--augment", text, words, sizeof *words, sizeof words / sizeof *words, &bits));
+    *out = (unsigned)bits;
+    return STATUS_OK;
 }
 
 augment_draw data_augment_draw(unsigned augment, uint64_t seed, int64_t epoch, int64_t sample)
@@ -68,15 +63,14 @@ static bool fits(const data_form *from, const data_form *to, data_transform *out
 status data_transform_plan(const data_description *set, const data_form *model, unsigned augment,
                            data_transform *out)
 {
-    char found[128], allowed[128];
+    char got[128], wanted[128];
     *out = (data_transform){.from = set->form, .to = *model};
     if (!fits(&set->form, model, out))
-        return fail(STATUS_CONFIG, "data set %s: found %s, allowed is what the model takes: %s", set->name,
-                    data_form_format(found, sizeof found, &set->form),
-                    data_form_format(allowed, sizeof allowed, model));
+        return fail(STATUS_CONFIG, "data set %s: expected what the model takes, %s, got %s", set->name,
+                    data_form_format(wanted, sizeof wanted, model), data_form_format(got, sizeof got, &set->form));
     if (augment && model->kind != DATA_IMAGE)
-        return fail(STATUS_CONFIG, "--augment: found a model that takes %s, allowed is one that takes images",
-                    data_form_format(found, sizeof found, model));
+        return fail(STATUS_CONFIG, "--augment: expected a model that takes images, got one that takes %s",
+                    data_form_format(wanted, sizeof wanted, model));
     for (int c = 0; c < DATA_MAX_CHANNELS && set->form.kind == DATA_IMAGE; c++)
         for (int x = 0; x < 256; x++)
             out->values[c][x] = ((float)x / 255.0f - set->mean[c]) / set->deviation[c];

@@ -85,8 +85,8 @@ static shape sample_of(nn_model *m, nn_ref x, int rank, const char *name)
     shape s = m->layers[x].sample;
     if (rank >= 0 && s.rank != rank) {
         char text[64];
-        broken(m, STATUS_CONFIG, "layer %s: found an input of shape %s, allowed are %d dimensions", name,
-               shape_format(text, sizeof text, s), rank);
+        broken(m, STATUS_CONFIG, "layer %s: expected an input of %d dimensions, got shape %s", name, rank,
+               shape_format(text, sizeof text, s));
         return none;
     }
     return s;
@@ -367,8 +367,8 @@ nn_ref nn_embedding(nn_model *m, nn_ref tokens, const char *table, const char *p
     nn_layer *l = new_layer(m, NN_EMBEDDING, table, tokens, NN_NONE, NN_NONE);
     if (!l) return NN_NONE;
     if (position && in.dims[0] > positions)
-        return broken(m, STATUS_CONFIG, "found a sequence of %lld tokens, allowed are at most %lld positions",
-                      (long long)in.dims[0], (long long)positions);
+        return broken(m, STATUS_CONFIG, "expected a sequence of at most %lld tokens (positions), got %lld",
+                      (long long)positions, (long long)in.dims[0]);
     l->vocabulary = m->layers[tokens].vocabulary;
     l->sample = shape_2d(in.dims[0], hidden);
     add_param(m, l, 0, table, shape_2d(l->vocabulary, hidden), init);
@@ -387,8 +387,8 @@ nn_ref nn_attention(nn_model *m, nn_ref q, nn_ref k, nn_ref v, const char *name,
     if (!l) return NN_NONE;
     int64_t hidden = packed ? s.dims[1] / 3 : s.dims[1];
     if (hidden % heads != 0)
-        return broken(m, STATUS_CONFIG, "found %lld heads, allowed is a divisor of the hidden size %lld",
-                      (long long)heads, (long long)hidden);
+        return broken(m, STATUS_CONFIG, "expected a number of heads that divides the hidden size %lld, got %lld",
+                      (long long)hidden, (long long)heads);
     l->heads = heads;
     l->causal = causal;
     l->sample = shape_2d(s.dims[0], hidden);

@@ -137,7 +137,8 @@ static status compile(build *b)
 status nn_program_compile(const nn_model *model, const nn_program_config *config, nn_program **out)
 {
     *out = NULL;
-    if (config->batch < 1) return fail(STATUS_CONFIG, "batch: found %lld, allowed is at least 1", (long long)config->batch);
+    if (config->batch < 1)
+        return fail(STATUS_CONFIG, "--batch: expected at least 1, got %lld", (long long)config->batch);
     nn_program *p = calloc(1, sizeof *p);
     if (!p) return fail(STATUS_SYSTEM, "no memory to compile model %s", model->name);
     p->model = model;

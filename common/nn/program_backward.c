@@ -29,7 +29,7 @@ static void contribute(build *b, nn_ref r, nn_operand gradient)
 {
     build_gradient *g = &b->gradients[through_flatten(b->model, r)];
     if (g->count == (int)(sizeof g->parts / sizeof g->parts[0])) {
-        b->failure = fail(STATUS_CONFIG, "model %s: layer %s is read by more layers than are provided for",
+        b->failure = fail(STATUS_CONFIG, "model %s: layer %s has too many readers",
                           b->model->name, b->model->layers[r].name);
         return;
     }
@@ -53,8 +53,8 @@ static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
     return false;
 }
 
-/* Where a linear layer's gradient of its input goes: memory of its own, or on top of what others have contributed, so that
- * nobody needs to add the two. The head works on some rows alone, and does not. */
+/* Where a linear layer's gradient of its input goes: memory of its own, or on top of what others have
+ * contributed, so that nobody needs to add the two. The head works on some rows alone, and does not. */
 static nn_operand input_gradient(build *b, const build_node *node, nn_operand dy, bool *accumulate)
 {
     nn_ref r = through_flatten(b->model, node->x);

@@ -22,7 +22,8 @@ static shape batched(const build *b, shape sample)
 static nn_operand output_value(build *b, const build_node *node)
 {
     bool is_output = node->output == b->model->output;
-    return build_value(b, batched(b, node->layer->sample), build_storage(b), is_output ? LEDGER_OUTPUTS : LEDGER_ACTIVATIONS);
+    return build_value(b, batched(b, node->layer->sample), build_storage(b),
+                       is_output ? LEDGER_OUTPUTS : LEDGER_ACTIVATIONS);
 }
 
 static nn_operand saved_vector(build *b, int64_t count)
@@ -60,7 +61,8 @@ static void forward_linear(build *b, build_node *node)
     op->desc.wide_x = reads_input(op, LINEAR_FWD_X);
     op->operands[LINEAR_FWD_Y] = node->y = output_value(b, node);
     if (training(b) && node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU)
-        op->operands[LINEAR_FWD_SLOPE] = node->slope = build_value(b, batched(b, l->sample), build_storage(b), LEDGER_ACTIVATIONS);
+        op->operands[LINEAR_FWD_SLOPE] = node->slope =
+            build_value(b, batched(b, l->sample), build_storage(b), LEDGER_ACTIVATIONS);
 }
 
 static nn_operand buffer_operand(int buffer)
@@ -96,7 +98,7 @@ static void forward_batchnorm(build *b, build_node *node)
     bool synchronized = training(b) && attributes.world > 1;
     if (training(b) && attributes.n * attributes.h * attributes.w * attributes.world < 2) {
         b->failure = fail(STATUS_CONFIG,
-                          "batch: found 1 sample, and layer %s has one value a channel: BatchNorm trains on at least 2",
+                          "--batch: expected at least 2 values per channel for BatchNorm layer %s, got 1",
                           l->name);
         return;
     }
@@ -104,11 +106,15 @@ static void forward_batchnorm(build *b, build_node *node)
         nn_op *stats = build_op(b, OP_batchnorm_stats, node);
         stats->desc.u.batchnorm = attributes;
         stats->operands[BN_STATS_X] = b->out[node->x];
-        stats->operands[BN_STATS_SUMS] = node->sums = build_value(b, shape_1d(2 * c + 1), DTYPE_F64, LEDGER_ACTIVATIONS);
+        stats->operands[BN_STATS_SUMS] = node->sums =
+            build_value(b, shape_1d(2 * c + 1), DTYPE_F64, LEDGER_ACTIVATIONS);
         stats->group_reduce = (int)(2 * c + 1);
         stats->group_slot = BN_STATS_SUMS;
     }
-    nn_op *op = build_op(b, !training(b) ? OP_batchnorm_inference : synchronized ? OP_batchnorm_apply : OP_batchnorm_forward,
+    nn_op *op = build_op(b,
+                         !training(b)   ? OP_batchnorm_inference
+                         : synchronized ? OP_batchnorm_apply
+                                        : OP_batchnorm_forward,
                          node);
     op->desc.u.batchnorm = attributes;
     batchnorm_inputs(b, node, op);
@@ -133,7 +139,8 @@ static void forward_layernorm(build *b, build_node *node)
     op->operands[LN_FWD_INVSTD] = node->invstd = saved_vector(b, rows);
     if (node->residual != NN_NONE) {
         op->operands[LN_FWD_RESIDUAL] = b->out[node->residual];
-        op->operands[LN_FWD_SUM] = node->sum = build_value(b, batched(b, l->sample), build_storage(b), LEDGER_ACTIVATIONS);
+        op->operands[LN_FWD_SUM] = node->sum =
+            build_value(b, batched(b, l->sample), build_storage(b), LEDGER_ACTIVATIONS);
         b->out[node->sum_output] = node->sum;
     } else {
         node->sum = b->out[node->x];
@@ -224,8 +231,8 @@ static void refuse_wide_input(build *b, const build_node *node)
     for (int i = 0; i < OP_MAX_OPERANDS; i++)
         if (op->operands[i].space == NN_SPACE_INPUT)
             b->failure = fail(STATUS_CONFIG,
-                              "layer %s: found samples read by a %s, allowed with bfloat16 activations are "
-                              "convolutions, linear layers and embeddings",
+                              "layer %s: expected a convolution, linear layer or embedding to read bfloat16 "
+                              "samples, got %s",
                               node->layer->name, op_name(op->desc.kind));
 }
 

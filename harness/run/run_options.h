@@ -5,7 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/options.h"
 #include "common/checkpoint/checkpoint.h"
-#include "common/data/data_options.h"
+#include "common/data/batches.h"
 #include "common/data/dataset.h"
 #include "common/optim/optimizer.h"
 #include "common/sync/shared_options.h"

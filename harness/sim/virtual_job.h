@@ -3,7 +3,7 @@
 #ifndef HARNESS_SIM_VIRTUAL_JOB_H
 #define HARNESS_SIM_VIRTUAL_JOB_H
 
-#include "common/data/data_options.h"
+#include "common/data/batches.h"
 #include "common/data/dataset.h"
 #include "common/sim/simulation.h"
 #include "harness/train/trainer.h"

@@ -62,7 +62,8 @@ static void models_have_the_published_numbers_of_parameters_and_multiply_adds(vo
         assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
         double found = forward_multiply_adds(p);
         if (sizes[i].multiply_adds && found != (double)sizes[i].multiply_adds)
-            fail_msg("%s: %.0f multiply-adds a sample, expected %lld", m->name, found, (long long)sizes[i].multiply_adds);
+            fail_msg("%s: %.0f multiply-adds a sample, expected %lld", m->name, found,
+                     (long long)sizes[i].multiply_adds);
         nn_program_free(&p);
         nn_model_free(&m);
     }
@@ -93,10 +94,15 @@ static void what_cannot_be_built_is_refused_in_one_line(void **state)
         const char *message;
     } bad[] = {
         {{.name = "resnet19"}, STATUS_USAGE, "--model: expected one of toy, wine_mlp, lenet, resnet18"},
-        {{.name = "bert", .heads = 5}, STATUS_CONFIG, "model bert: found 5 heads, allowed is a divisor of the hidden size 256"},
-        {{.name = "bert", .sequence = 600}, STATUS_CONFIG,
-         "model bert: found a sequence of 600 tokens, allowed are at most 512 positions"},
-        {{.name = "vgg16", .image = 16}, STATUS_CONFIG, "model vgg16: maxpool: its input is smaller than its window"},
+        {{.name = "bert", .heads = 5},
+         STATUS_CONFIG,
+         "model bert: expected a number of heads that divides the hidden size 256, got 5"},
+        {{.name = "bert", .sequence = 600},
+         STATUS_CONFIG,
+         "model bert: expected a sequence of at most 512 tokens (positions), got 600"},
+        {{.name = "vgg16", .image = 16},
+         STATUS_CONFIG,
+         "model vgg16: maxpool: its input is smaller than its window"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         nn_model *m = NULL;

@@ -1,7 +1,7 @@
 /* Every data set that is read from files: what it holds, and what is said when it cannot be read. */
 #include "tests/common/data/fixture.h"
 
-#include "common/data/permutation.h"
+#include "common/data/sampler.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -98,9 +98,9 @@ static void wine_files_that_cannot_be_used_are_named(void **state)
     write_file(path_in(*state, "bad.csv"), damaged, strlen(damaged));
     write_file(path_in(*state, "one.csv"), one, strlen(one));
     expect_refusal(spec_of("wine", *state, "/bad.csv"), STATUS_DATA,
-                   "/bad.csv: line 3, column 3: found 'oops', allowed is a decimal number");
+                   "/bad.csv: line 3, column 3: expected a decimal number, got 'oops'");
     expect_refusal(spec_of("wine", *state, "/one.csv"), STATUS_DATA,
-                   "/one.csv: found 1 sample, allowed is at least 2");
+                   "/one.csv: expected at least 2 samples, since a fifth is held back, got 1");
     expect_refusal(spec_of("wine", *state, "/none.csv"), STATUS_DATA,
                    "/none.csv: cannot be opened: No such file");
     expect_refusal(spec_of("wine", *state, ""), STATUS_DATA, "cannot be read: Is a directory");
@@ -194,17 +194,17 @@ static void damaged_mnist_folders_are_refused_with_file_and_place(void **state)
 
     make_mnist_folder(*state);
     unlink(path_in(*state, "t10k-labels-idx1-ubyte"));
-    expect_refusal(spec, STATUS_DATA, "data set mnist: found no file /tmp/");
+    expect_refusal(spec, STATUS_DATA, "data set mnist: expected a file /tmp/");
     expect_refusal(spec, STATUS_DATA, "/t10k-labels-idx1-ubyte or t10k-labels-idx1-ubyte.gz");
 
     make_mnist_folder(*state);
     keep(*state, "train-images-idx3-ubyte", 5000);
     expect_refusal(spec, STATUS_DATA,
-                   "/train-images-idx3-ubyte: truncated: ends at offset 5000, allowed is 9424");
+                   "/train-images-idx3-ubyte: truncated: expected 9424 bytes (12 images of 28x28), got 5000");
 
     make_mnist_folder(*state);
     keep(*state, test_images, size_of(*state, test_images) - 20);
-    expect_refusal(spec, STATUS_DATA, "/t10k-images-idx3-ubyte.gz: gzip data end early, behind ");
+    expect_refusal(spec, STATUS_DATA, "/t10k-images-idx3-ubyte.gz: gzip data end early, after ");
 
     make_mnist_folder(*state);
     overwrite(*state, test_images, (long)size_of(*state, test_images) - 8, 0x5a);
@@ -213,30 +213,32 @@ static void damaged_mnist_folders_are_refused_with_file_and_place(void **state)
     make_mnist_folder(*state);
     overwrite(*state, "t10k-labels-idx1-ubyte", 10, 77);
     expect_refusal(spec, STATUS_DATA,
-                   "/t10k-labels-idx1-ubyte: offset 10: found label 77, allowed is 0 to 9");
+                   "/t10k-labels-idx1-ubyte: offset 10: expected a label from 0 to 9, got 77");
 
     make_mnist_folder(*state);
     size_t size = make_idx_labels(&bytes, MNIST_TEST + 1);
     write_file(path_in(*state, "t10k-labels-idx1-ubyte"), bytes, size);
     free(bytes);
     expect_refusal(spec, STATUS_DATA,
-                   "/t10k-labels-idx1-ubyte: offset 4: found 6 labels, allowed is 5, as many as /tmp/");
+                   "/t10k-labels-idx1-ubyte: offset 4: expected 5 labels, one per image in /tmp/");
 
     make_mnist_folder(*state);
     overwrite(*state, "train-images-idx3-ubyte", 11, 14);
     keep(*state, "train-images-idx3-ubyte", 16 + MNIST_TRAIN * 14 * 28);
     expect_refusal(spec, STATUS_DATA,
-                   "/train-images-idx3-ubyte: offset 8: found images of 14x28, allowed is 28x28");
+                   "/train-images-idx3-ubyte: offset 8: expected images of 28x28, got 14x28");
 
     make_mnist_folder(*state);
     size = make_idx_labels(&bytes, MNIST_TRAIN);
     write_file(path_in(*state, "train-images-idx3-ubyte"), bytes, size);
     free(bytes);
-    expect_refusal(spec, STATUS_DATA, "/train-images-idx3-ubyte: offset 0: found magic number 0x00000801");
+    expect_refusal(spec, STATUS_DATA,
+                   "/train-images-idx3-ubyte: offset 0: expected magic number 0x00000803 (IDX, unsigned "
+                   "bytes, 3 dimensions), got 0x00000801");
 
     make_mnist_folder(*state);
     keep(*state, "train-images-idx3-ubyte", 0);
-    expect_refusal(spec, STATUS_DATA, "/train-images-idx3-ubyte: ends at offset 0, allowed is an IDX header");
+    expect_refusal(spec, STATUS_DATA, "/train-images-idx3-ubyte: expected an IDX header of 16 bytes, got 0 bytes");
 }
 
 static void fashion_mnist_is_whole_and_normalised_by_its_own_figures(void **state)
@@ -297,10 +299,12 @@ static void damaged_cifar10_folders_are_refused_with_file_and_place(void **state
     const char *spec = spec_of("cifar10", *state, "");
     make_cifar10_folder(*state);
     overwrite(*state, "data_batch_4.bin", 2 * 3073, 10);
-    expect_refusal(spec, STATUS_DATA, "/data_batch_4.bin: offset 6146: found label 10, allowed is 0 to 9");
+    expect_refusal(spec, STATUS_DATA, "/data_batch_4.bin: offset 6146: expected a label from 0 to 9, got 10");
     make_cifar10_folder(*state);
     keep(*state, "test_batch.bin", 4 * 3073 - 1);
-    expect_refusal(spec, STATUS_DATA, "/test_batch.bin: ends at offset 12291, inside record 3");
+    expect_refusal(
+        spec, STATUS_DATA,
+        "/test_batch.bin: expected a multiple of 3073 bytes (per record 1 label and 3072 pixels), got 12291");
     unlink(path_in(*state, "data_batch_5.bin"));
     expect_refusal(spec, STATUS_DATA, "/data_batch_5.bin: cannot be opened: No such file or directory");
 }

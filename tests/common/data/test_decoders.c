@@ -1,9 +1,7 @@
 /* IDX, CIFAR-10 and CSV: what is read, and what every kind of damage is answered with. */
 #include "tests/common/data/fixture.h"
 
-#include "common/data/cifar10.h"
-#include "common/data/csv.h"
-#include "common/data/idx.h"
+#include "common/data/decoders.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,27 +42,31 @@ static const struct damage {
     const char *message;
 } image_damages[] =
     {
-        {-1, 0, 1, "f: truncated: ends at offset 1583, allowed is 1584 (2 images of 28x28)"},
-        {-1, 0, -3, "f: offset 1584: found 3 bytes behind the end, allowed is none (2 images of 28x28)"},
-        {-1, 0, 1584, "f: ends at offset 0, allowed is an IDX header of 16 bytes"},
-        {-1, 0, 1584 - 15, "f: ends at offset 15, allowed is an IDX header of 16 bytes"},
-        {3, 1, 0, "f: offset 0: found magic number 0x00000801, allowed is 0x00000803"},
-        {2, 9, 0, "f: offset 0: found magic number 0x00000903"},
-        {0, 0x1f, 0, "f: offset 0: found magic number 0x1f000803"},
-        {7, 0, 0, "f: offset 4: found number of images 0, allowed is 1 to 2147483647"},
-        {4, 0xff, 0, "f: offset 4: found number of images 4278190082"},
-        {7, 3, 0, "f: truncated: ends at offset 1584, allowed is 2368 (3 images of 28x28)"},
-        {11, 0, 0, "f: offset 8: found image height 0, allowed is 1 to 4096"},
-        {14, 0x80, 0, "f: offset 12: found image width 32796, allowed is 1 to 4096"},
+        {-1, 0, 1, "f: truncated: expected 1584 bytes (2 images of 28x28), got 1583"},
+        {-1, 0, -3, "f: expected 1584 bytes (2 images of 28x28), got 1587"},
+        {-1, 0, 1584, "f: expected an IDX header of 16 bytes, got 0 bytes"},
+        {-1, 0, 1584 - 15, "f: expected an IDX header of 16 bytes, got 15 bytes"},
+        {3, 1, 0,
+         "f: offset 0: expected magic number 0x00000803 (IDX, unsigned bytes, 3 dimensions), got 0x00000801"},
+        {2, 9, 0,
+         "f: offset 0: expected magic number 0x00000803 (IDX, unsigned bytes, 3 dimensions), got 0x00000903"},
+        {0, 0x1f, 0,
+         "f: offset 0: expected magic number 0x00000803 (IDX, unsigned bytes, 3 dimensions), got 0x1f000803"},
+        {7, 0, 0, "f: offset 4: expected a number of images from 1 to 2147483647, got 0"},
+        {4, 0xff, 0, "f: offset 4: expected a number of images from 1 to 2147483647, got 4278190082"},
+        {7, 3, 0, "f: truncated: expected 2368 bytes (3 images of 28x28), got 1584"},
+        {11, 0, 0, "f: offset 8: expected an image height from 1 to 4096, got 0"},
+        {14, 0x80, 0, "f: offset 12: expected an image width from 1 to 4096, got 32796"},
 },
   label_damages[] = {
-      {-1, 0, 1, "f: truncated: ends at offset 9, allowed is 10 (2 labels)"},
-      {-1, 0, -1, "f: offset 10: found 1 bytes behind the end, allowed is none (2 labels)"},
-      {-1, 0, 7, "f: ends at offset 3, allowed is an IDX header of 8 bytes"},
-      {3, 3, 0, "f: offset 0: found magic number 0x00000803, allowed is 0x00000801"},
-      {7, 0, 0, "f: offset 4: found number of labels 0"},
-      {9, 10, 0, "f: offset 9: found label 10, allowed is 0 to 9"},
-      {8, 255, 0, "f: offset 8: found label 255, allowed is 0 to 9"},
+      {-1, 0, 1, "f: truncated: expected 10 bytes (2 labels), got 9"},
+      {-1, 0, -1, "f: expected 10 bytes (2 labels), got 11"},
+      {-1, 0, 7, "f: expected an IDX header of 8 bytes, got 3 bytes"},
+      {3, 3, 0,
+       "f: offset 0: expected magic number 0x00000801 (IDX, unsigned bytes, 1 dimension), got 0x00000803"},
+      {7, 0, 0, "f: offset 4: expected a number of labels from 1 to 2147483647, got 0"},
+      {9, 10, 0, "f: offset 9: expected a label from 0 to 9, got 10"},
+      {8, 255, 0, "f: offset 8: expected a label from 0 to 9, got 255"},
 };
 
 static void damage(uint8_t *bytes, size_t *size, const struct damage *d)
@@ -125,11 +127,12 @@ static void damaged_cifar10_files_are_refused_with_the_place(void **state)
     int64_t count;
     size_t size = make_cifar10(&bytes, 0, 2);
     expect_failure(cifar10_count("f", size - 1, &count), STATUS_DATA,
-                   "f: ends at offset 6145, inside record 1, allowed is a multiple of 3073");
-    expect_failure(cifar10_count("f", 0, &count), STATUS_DATA, "f: ends at offset 0");
+                   "f: expected a multiple of 3073 bytes (per record 1 label and 3072 pixels), got 6145");
+    expect_failure(cifar10_count("f", 0, &count), STATUS_DATA,
+                   "f: expected a multiple of 3073 bytes (per record 1 label and 3072 pixels), got 0");
     bytes[3073] = 10;
     expect_failure(cifar10_decode("f", bytes, 2, pixels, labels), STATUS_DATA,
-                   "f: offset 3073: found label 10, allowed is 0 to 9");
+                   "f: offset 3073: expected a label from 0 to 9, got 10");
     free(bytes);
 }
 
@@ -167,35 +170,43 @@ static void a_csv_table_is_read_with_every_end_of_line(void **state)
 static const struct {
     const char *text, *message;
 } csv_damages[] = {
-    {"", "f: line 1, column 1: found '', allowed is the number of samples"},
-    {"x,3,a\n", "f: line 1, column 1: found 'x', allowed is the number of samples"},
-    {"0,3,a\n", "f: line 1, column 1: found '0'"},
-    {"-1,3,a\n", "f: line 1, column 1: found '-1'"},
-    {"1", "f: line 1, column 1: found '1', allowed is the number of samples, a comma"},
-    {"1,1", "f: line 1, column 3: found '1', allowed is the number of features, and then the names"},
-    {"1,1.5,a\n", "f: line 1, column 3: found '1.5'"},
-    {"1,1,a,,b\n", "f: line 1, column 7: found '', allowed is the name of a class"},
-    {"1,1,\n", "f: line 1, column 5: found '', allowed is the name of a class"},
-    {"999999999,999999999,a\n1,0\n", "f: line 1: found 999999999 samples of 999999999 features"},
-    {"2,1,a\n1,0\n", "f: line 1: found 2 samples of 1 features, which take at least 7 bytes"},
-    {"2,1,a\n1.234,0\n", "f: truncated: ends behind line 2, allowed is 3"},
-    {"2,2,a\n1.2345,2,0\n1,2\n", "f: line 3, column 3: found '2', allowed is 2 features and a class a line"},
-    {"1,2,a\n1,2,0\n3,4,0\n", "f: line 3, column 1: found '3', allowed is the end of the file"},
-    {"1,2,a\n1,2,0\n\n", "f: line 3, column 1: found '', allowed is the end of the file"},
-    {"1,2,a\n1,2,0,5\n", "f: line 2, column 7: found '5', allowed is the end of the line"},
-    {"1,2,a\n1,2,1\n", "f: line 2, column 5: found '1', allowed is a class from 0 to 0"},
-    {"1,2,a\n1,2,0.0\n", "f: line 2, column 5: found '0.0', allowed is a class"},
-    {"1,2,a,b\n1,1x3,1\n", "f: line 2, column 3: found '1x3', allowed is a decimal number"},
-    {"1,2,a\n12, 2,0\n", "f: line 2, column 4: found ' 2', allowed is a decimal number"},
-    {"1,2,a\n1,nan,0\n", "f: line 2, column 3: found 'nan', allowed is a decimal number"},
-    {"1,2,a\n1,inf,0\n", "f: line 2, column 3: found 'inf'"},
-    {"1,2,a\n1,1e999,0\n", "f: line 2, column 3: found '1e999'"},
-    {"1,2,a\n1,0x10,0\n", "f: line 2, column 3: found '0x10'"},
-    {"1,2,a\n1,1e,0\n", "f: line 2, column 3: found '1e'"},
-    {"1,2,a\n1,,0\n....", "f: line 2, column 3: found '', allowed is a decimal number"},
-    {"1,2,a\n1,\001\377,0\n", "f: line 2, column 3: found '..', allowed is a decimal number"},
+    {"", "f: line 1, column 1: expected the number of samples, a comma, the number of features and the names "
+         "of the classes, got ''"},
+    {"x,3,a\n", "f: line 1, column 1: expected the number of samples, a comma, the number of features and "
+                "the names of the classes, got 'x'"},
+    {"0,3,a\n", "f: line 1, column 1: expected the number of samples, a comma, the number of features and "
+                "the names of the classes, got '0'"},
+    {"-1,3,a\n", "f: line 1, column 1: expected the number of samples, a comma, the number of features and "
+                 "the names of the classes, got '-1'"},
+    {"1", "f: line 1, column 1: expected the number of samples, a comma, the number of features and the "
+          "names of the classes, got '1'"},
+    {"1,1",
+     "f: line 1, column 3: expected the number of features, and then the names of the classes, got '1'"},
+    {"1,1.5,a\n",
+     "f: line 1, column 3: expected the number of features, and then the names of the classes, got '1.5'"},
+    {"1,1,a,,b\n", "f: line 1, column 7: expected the name of a class, got ''"},
+    {"1,1,\n", "f: line 1, column 5: expected the name of a class, got ''"},
+    {"999999999,999999999,a\n1,0\n", "f: line 1: 999999999 samples of 999999999 features take at least"},
+    {"2,1,a\n1,0\n", "f: line 1: 2 samples of 1 features take at least 7 bytes, got 4 after"},
+    {"2,1,a\n1.234,0\n", "f: truncated: expected 3 lines (one per sample), got 2"},
+    {"2,2,a\n1.2345,2,0\n1,2\n", "f: line 3, column 3: expected 2 features and a class per line, got '2'"},
+    {"1,2,a\n1,2,0\n3,4,0\n",
+     "f: line 3, column 1: expected the end of the file after the last sample, got '3'"},
+    {"1,2,a\n1,2,0\n\n", "f: line 3, column 1: expected the end of the file after the last sample, got ''"},
+    {"1,2,a\n1,2,0,5\n", "f: line 2, column 7: expected the end of the line after the class, got '5'"},
+    {"1,2,a\n1,2,1\n", "f: line 2, column 5: expected a class from 0 to 0, got '1'"},
+    {"1,2,a\n1,2,0.0\n", "f: line 2, column 5: expected a class from 0 to 0, got '0.0'"},
+    {"1,2,a,b\n1,1x3,1\n", "f: line 2, column 3: expected a decimal number, got '1x3'"},
+    {"1,2,a\n12, 2,0\n", "f: line 2, column 4: expected a decimal number, got ' 2'"},
+    {"1,2,a\n1,nan,0\n", "f: line 2, column 3: expected a decimal number, got 'nan'"},
+    {"1,2,a\n1,inf,0\n", "f: line 2, column 3: expected a decimal number, got 'inf'"},
+    {"1,2,a\n1,1e999,0\n", "f: line 2, column 3: expected a decimal number, got '1e999'"},
+    {"1,2,a\n1,0x10,0\n", "f: line 2, column 3: expected a decimal number, got '0x10'"},
+    {"1,2,a\n1,1e,0\n", "f: line 2, column 3: expected a decimal number, got '1e'"},
+    {"1,2,a\n1,,0\n....", "f: line 2, column 3: expected a decimal number, got ''"},
+    {"1,2,a\n1,\001\377,0\n", "f: line 2, column 3: expected a decimal number, got '..'"},
     {"1,2,a\n1,1111111111111111111111111111111111111111111111111111111111111111,0\n",
-     "f: line 2, column 3: found '111111111111111111111111...', allowed is a decimal number"},
+     "f: line 2, column 3: expected a decimal number, got '111111111111111111111111...'"},
 };
 
 static void damaged_csv_tables_are_refused_with_line_and_column(void **state)
@@ -220,7 +231,7 @@ static void a_csv_table_has_at_most_256_classes(void **state)
     csv_free(&table);
     memcpy(strchr(text, '\n'), ",b\n5,0\n", 8);
     expect_failure(decode_csv(text, &table), STATUS_DATA,
-                   "f: line 1, column 517: found 'b', allowed is at most 256");
+                   "f: line 1, column 517: expected at most 256 names of classes, got 'b'");
 }
 
 int main(void)

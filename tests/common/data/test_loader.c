@@ -126,7 +126,7 @@ static void all_buffers_but_one_may_be_on_loan(void **state)
             for (int i = 0; i < depth; i++) expect_ok(batch_source_next(source, first + i, &held[i]));
             for (int i = 0; i < depth; i++) expect_batch(&held[i], first + i);
             expect_failure(batch_source_next(source, first + depth, &extra), STATUS_INTERNAL,
-                           "buffers on loan at step");
+                           "buffers on loan, got ");
             for (int i = depth - 1; i >= 0; i--) batch_source_return(source, &held[i]);
         }
         batch_source_close(&source);

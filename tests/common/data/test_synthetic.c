@@ -1,8 +1,8 @@
 /* Synthetic data, the words of --data, and what a model takes. */
 #include "tests/common/data/fixture.h"
 
-#include "common/data/data_options.h"
-#include "common/data/dataset_synthetic.h"
+#include "common/data/batches.h"
+#include "common/data/dataset_impl.h"
 #include "common/nn/model.h"
 #include "common/ops/op.h"
 #include "tests/common/data/cases.h"
@@ -127,22 +127,26 @@ static const struct {
     const char *message;
 } spec_cases[] = {
     {"vine", STATUS_USAGE,
-     "--data: found 'vine', allowed is one of wine[:FILE], fashion-mnist[:DIR], mnist:DIR, "
+     "--data: expected one of wine[:FILE], fashion-mnist[:DIR], mnist:DIR, "
      "idx:IMAGES,LABELS, cifar10:DIR, synthetic[:SHAPE[:CLASSES]]"},
-    {"", STATUS_USAGE, "--data: found '', allowed is one of"},
-    {"wine:", STATUS_USAGE, "--data: found 'wine:', allowed is wine[:FILE]"},
-    {"mnist", STATUS_USAGE, "--data: found 'mnist', allowed is mnist:DIR"},
-    {"cifar10", STATUS_USAGE, "--data: found 'cifar10', allowed is cifar10:DIR"},
-    {"idx:images", STATUS_USAGE, "--data: found 'idx:images', allowed is idx:IMAGES,LABELS"},
-    {"idx:,labels", STATUS_USAGE, "allowed is idx:IMAGES,LABELS"},
-    {"idx", STATUS_USAGE, "allowed is idx:IMAGES,LABELS"},
+    {"", STATUS_USAGE, "--data: expected one of"},
+    {"wine:", STATUS_USAGE, "--data: expected wine[:FILE]"},
+    {"mnist", STATUS_USAGE, "--data: expected mnist:DIR"},
+    {"cifar10", STATUS_USAGE, "--data: expected cifar10:DIR"},
+    {"idx:images", STATUS_USAGE, "--data: expected idx:IMAGES,LABELS"},
+    {"idx:,labels", STATUS_USAGE, "expected idx:IMAGES,LABELS, got 'idx"},
+    {"idx", STATUS_USAGE, "expected idx:IMAGES,LABELS, got 'idx"},
     {"mnist:/nowhere", STATUS_DATA,
-     "data set mnist: found no file /nowhere/train-images-idx3-ubyte or "
+     "data set mnist: expected a file /nowhere/train-images-idx3-ubyte or "
      "train-images-idx3-ubyte.gz"},
-    {"synthetic", STATUS_CONFIG, "--data synthetic: found no shape and no model to take it from"},
-    {"synthetic:13", STATUS_CONFIG, "--data synthetic:13: found no classes and no model to take them from"},
-    {"synthetic:3x32", STATUS_USAGE, "--data synthetic: found a shape of two numbers"},
-    {"synthetic:3x32x32x1:4", STATUS_USAGE, "--data synthetic: width: expected an integer from 1 to 4096, got '32x1'"},
+    {"synthetic", STATUS_CONFIG,
+     "--data synthetic: expected synthetic:SHAPE:CLASSES, since no model gives the shape"},
+    {"synthetic:13", STATUS_CONFIG,
+     "--data synthetic:13: expected synthetic:SHAPE:CLASSES, since no model gives the classes"},
+    {"synthetic:3x32", STATUS_USAGE,
+     "--data synthetic: expected a shape of one number (features, tokens) or three"},
+    {"synthetic:3x32x32x1:4", STATUS_USAGE,
+     "--data synthetic: width: expected an integer from 1 to 4096, got '32x1'"},
     {"synthetic:9x32x32:4", STATUS_USAGE,
      "--data synthetic: channels: expected an integer from 1 to 4, got '9'"},
     {"synthetic:0:4", STATUS_USAGE, "--data synthetic: features: expected an integer from 1"},

@@ -156,20 +156,20 @@ static const struct {
     {IMAGES(1, 28, 28, 10), IMAGES(3, 32, 32, 1000), 0, NULL},
     {IMAGES(1, 28, 28, 10), FEATURES(784, 10), 0, NULL},
     {IMAGES(3, 32, 32, 10), IMAGES(3, 224, 224, 1000), 0,
-     "data set test: found images of 3x32x32 with 10 classes, allowed is what the model takes: images of "
-     "3x224x224 with 1000 classes"},
-    {IMAGES(3, 32, 32, 10), IMAGES(1, 32, 32, 10), 0, "found images of 3x32x32"},
-    {IMAGES(1, 30, 30, 10), IMAGES(1, 32, 32, 10), 0, "takes: images of 1x32x32"},
-    {IMAGES(1, 28, 28, 10), IMAGES(1, 28, 28, 2), 0, "with 10 classes, allowed"},
-    {IMAGES(1, 28, 28, 10), FEATURES(785, 10), 0, "takes: 785 features with 10 classes"},
+     "data set test: expected what the model takes, images of 3x224x224 with 1000 classes, "
+     "got images of 3x32x32 with 10 classes"},
+    {IMAGES(3, 32, 32, 10), IMAGES(1, 32, 32, 10), 0, "got images of 3x32x32"},
+    {IMAGES(1, 30, 30, 10), IMAGES(1, 32, 32, 10), 0, "takes, images of 1x32x32"},
+    {IMAGES(1, 28, 28, 10), IMAGES(1, 28, 28, 2), 0, "with 2 classes, got images of 1x28x28 with 10 classes"},
+    {IMAGES(1, 28, 28, 10), FEATURES(785, 10), 0, "takes, 785 features with 10 classes"},
     {FEATURES(13, 3), FEATURES(13, 3), 0, NULL},
     {FEATURES(13, 3), FEATURES(10, 3), 0,
-     "found 13 features with 3 classes, allowed is what the model takes: 10 features with 3 classes"},
-    {FEATURES(13, 3), REGRESSION(13, 3), 0, "takes: 13 features with 3 values"},
-    {REGRESSION(13, 2), REGRESSION(13, 3), 0, "found 13 features with 2 values"},
-    {FEATURES(784, 3), IMAGES(1, 28, 28, 3), 0, "found 784 features"},
+     "expected what the model takes, 10 features with 3 classes, got 13 features with 3 classes"},
+    {FEATURES(13, 3), REGRESSION(13, 3), 0, "takes, 13 features with 3 values"},
+    {REGRESSION(13, 2), REGRESSION(13, 3), 0, "got 13 features with 2 values"},
+    {FEATURES(784, 3), IMAGES(1, 28, 28, 3), 0, "got 784 features"},
     {FEATURES(13, 3), FEATURES(13, 3), DATA_AUGMENT_FLIP,
-     "--augment: found a model that takes 13 features with 3 classes, allowed is one that takes images"},
+     "--augment: expected a model that takes images, got one that takes 13 features with 3 classes"},
 };
 
 static void forms_that_do_not_fit_are_refused_with_both_named(void **state)
@@ -196,9 +196,9 @@ static void token_forms_fit_within_the_models_vocabulary(void **state)
     data_description longer = describe(tokens(129, 900, DATA_TARGET_MASKED));
     expect_ok(data_transform_plan(&smaller, &model, 0, &t));
     expect_failure(data_transform_plan(&larger, &model, 0, &t), STATUS_CONFIG,
-                   "found sequences of 128 tokens out of 1001 with masked targets");
+                   "got sequences of 128 tokens out of 1001 with masked targets");
     expect_failure(data_transform_plan(&longer, &model, 0, &t), STATUS_CONFIG,
-                   "found sequences of 129 tokens");
+                   "got sequences of 129 tokens");
     expect_failure(data_transform_plan(&smaller, &causal, 0, &t), STATUS_CONFIG, "with next-token targets");
     smaller.form.target = model.target = DATA_TARGET_CLASS;
     smaller.form.classes = model.classes = 2;
@@ -206,8 +206,8 @@ static void token_forms_fit_within_the_models_vocabulary(void **state)
     model.vocabulary = 899;
     expect_failure(
         data_transform_plan(&smaller, &model, 0, &t), STATUS_CONFIG,
-        "found sequences of 128 tokens out of 900 with 2 classes, allowed is what the model takes: sequences "
-        "of 128 tokens out of 899 with 2 classes");
+        "expected what the model takes, sequences of 128 tokens out of 899 with 2 classes, "
+        "got sequences of 128 tokens out of 900 with 2 classes");
 }
 
 static void draws_are_functions_of_seed_epoch_and_sample(void **state)
@@ -245,7 +245,7 @@ static void augmentations_are_named_exactly(void **state)
         assert_int_equal(found, cases[i].bits);
     }
     expect_failure(data_augment_parse("rotate", &found), STATUS_USAGE,
-                   "--augment: found 'rotate', allowed is one of none, crop, flip and crop,flip");
+                   "--augment: expected one of none, crop, flip, crop,flip, got 'rotate'");
 }
 
 int main(void)

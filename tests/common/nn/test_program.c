@@ -30,7 +30,14 @@ static const program_case cases[] = {
     {"vgg16", {.name = "vgg16", .image = 32}, 2},
     {"bert mlm", {.name = "bert", .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7}, 3},
     {"bert cls",
-     {.name = "bert", .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 97, .sequence = 7, .head = MODEL_HEAD_CLS}, 3},
+     {.name = "bert",
+      .layers = 2,
+      .hidden = 32,
+      .heads = 4,
+      .vocabulary = 97,
+      .sequence = 7,
+      .head = MODEL_HEAD_CLS},
+     3},
     {"gpt2", {.name = "gpt2", .layers = 2, .hidden = 24, .heads = 3, .vocabulary = 50, .sequence = 9}, 2},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
@@ -53,7 +60,8 @@ static void values_that_live_together_never_overlap(void **state)
         for (int a = 0; a < p->value_count; a++) {
             const nn_value *x = &p->values[a];
             if (x->first < 0) continue;
-            if (x->offset + x->bytes > p->activation_bytes) fail_msg("%s: value %d leaves its memory", cases[i].name, a);
+            if (x->offset + x->bytes > p->activation_bytes)
+                fail_msg("%s: value %d leaves its memory", cases[i].name, a);
             for (int b = a + 1; b < p->value_count; b++) {
                 const nn_value *y = &p->values[b];
                 if (y->first < 0 || x->last < y->first || y->last < x->first) continue;
@@ -121,7 +129,8 @@ static void every_parameter_is_needed_once_and_becomes_ready_once(void **state)
         }
         for (int j = 0; j < m->param_count; j++)
             if (needed[j] != 1 || ready[j] != 1)
-                fail_msg("%s: %s is needed %d and ready %d times", cases[i].name, m->params[j].name, needed[j], ready[j]);
+                fail_msg("%s: %s is needed %d and ready %d times", cases[i].name, m->params[j].name,
+                         needed[j], ready[j]);
         assert_int_equal(p->ready_count, m->param_count);
         free(needed);
         nn_program_free(&p);
@@ -138,8 +147,8 @@ static void gradients_of_resnets_become_ready_in_reverse_order_of_registration(v
         nn_program *p = compile(&cases[i], NN_TRAIN, &m);
         for (int j = 0; j < m->param_count; j++)
             if (p->ready_order[j] != m->param_count - 1 - j)
-                fail_msg("%s: number %d to be ready is %s, expected %s", cases[i].name, j, m->params[p->ready_order[j]].name,
-                         m->params[m->param_count - 1 - j].name);
+                fail_msg("%s: number %d to be ready is %s, expected %s", cases[i].name, j,
+                         m->params[p->ready_order[j]].name, m->params[m->param_count - 1 - j].name);
         nn_program_free(&p);
         nn_model_free(&m);
     }
@@ -165,7 +174,8 @@ static void a_tied_table_is_ready_only_behind_its_second_use(void **state)
         if (strcmp(name, "gpt2") != 0 && strcmp(cases[i].name, "bert mlm") != 0) continue;
         nn_model *m = NULL;
         nn_program *p = compile(&cases[i], NN_TRAIN, &m);
-        int table = nn_find_param(m, name[0] == 'g' ? "transformer.wte.weight" : "bert.embeddings.word_embeddings.weight");
+        int table = nn_find_param(m, name[0] == 'g' ? "transformer.wte.weight"
+                                                    : "bert.embeddings.word_embeddings.weight");
         int last = -1;
         assert_int_equal(writers_of(p, table, &last), 2);
         assert_int_equal(p->ops[last].desc.kind, OP_embedding_backward);
@@ -210,7 +220,8 @@ static void the_input_gets_no_gradient(void **state)
         nn_program *p = compile(&cases[i], NN_TRAIN, &m);
         int weights = count_kind(p, OP_conv2d_backward_weights) + count_kind(p, OP_linear_backward_weights);
         int data = count_kind(p, OP_conv2d_backward_data) + count_kind(p, OP_linear_backward_data);
-        bool tokens = m->input_kind == NN_INPUT_TOKENS; /* its first layer is a table: every matrix passes a gradient on */
+        bool tokens = m->input_kind ==
+                      NN_INPUT_TOKENS; /* its first layer is a table: every matrix passes a gradient on */
         assert_int_equal(data, tokens ? weights : weights - 1);
         nn_program_free(&p);
         nn_model_free(&m);
@@ -242,7 +253,7 @@ static void a_batch_of_nothing_is_refused(void **state)
     nn_program_config config = {.batch = 0, .mode = NN_TRAIN, .type = DTYPE_F32};
     assert_int_equal(model_build(&cases[0].options, &m), STATUS_OK);
     assert_int_equal(nn_program_compile(m, &config, &p), STATUS_CONFIG);
-    assert_string_equal(error_message(), "batch: found 0, allowed is at least 1");
+    assert_string_equal(error_message(), "--batch: expected at least 1, got 0");
     error_clear();
     nn_model_free(&m);
 }
@@ -282,8 +293,8 @@ static void batchnorm_of_one_value_a_channel_is_refused(void **state)
     nn_program_config config = {.batch = 1, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     assert_int_equal(model_build(&options, &m), STATUS_OK);
     assert_int_equal(nn_program_compile(m, &config, &p), STATUS_CONFIG);
-    assert_string_equal(error_message(), "batch: found 1 sample, and layer layer4.0.bn1 has one value a channel: "
-                                         "BatchNorm trains on at least 2");
+    assert_string_equal(error_message(), "--batch: expected at least 2 values per channel for BatchNorm layer "
+                                         "layer4.0.bn1, got 1");
     error_clear();
     config.mode = NN_EVALUATE;
     assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
@@ -329,7 +340,8 @@ static void check_narrow_weights(const char *name, const nn_program *p)
 static void narrow_programs_store_tensors_in_half_and_statistics_in_full(void **state)
 {
     (void)state;
-    _Static_assert((int)CONV_FWD_X == 0 && (int)LINEAR_FWD_X == 0 && (int)CONV_BWD_WEIGHTS_X == 0, "x is the first slot");
+    _Static_assert((int)CONV_FWD_X == 0 && (int)LINEAR_FWD_X == 0 && (int)CONV_BWD_WEIGHTS_X == 0,
+                   "x is the first slot");
     for (int i = 0; i < CASES; i++) {
         nn_model *m = NULL;
         nn_program *wide = compile(&cases[i], NN_TRAIN, &m), *narrow = NULL;

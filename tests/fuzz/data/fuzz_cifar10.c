@@ -1,5 +1,5 @@
 /* The CIFAR-10 decoder, into memory of exactly the size that it asks for. */
-#include "common/data/cifar10.h"
+#include "common/data/decoders.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The CSV decoder; what it accepts holds finite values and allowed labels. */
-#include "common/data/csv.h"
+#include "common/data/decoders.h"
 
 #include <math.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* Both IDX decoders; what they accept is read to its end. */
-#include "common/data/idx.h"
+#include "common/data/decoders.h"
 
 #include <stdint.h>
 
