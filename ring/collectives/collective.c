@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const collective_type *const implementations[] = {&collective_auto, &collective_ring,
-                                                         &collective_two_shot, &collective_mpi, &collective_nccl,
-                                                         &collective_sim};
+static const collective_type *const implementations[] = {&collective_auto,     &collective_ring,
+                                                         &collective_two_shot, &collective_mpi,
+                                                         &collective_nccl,     &collective_sim};
 
 enum { IMPLEMENTATIONS = sizeof implementations / sizeof implementations[0] };
 
@@ -40,6 +40,12 @@ static bool has_root(collective_kind kind)
 {
     return kind == COLLECTIVE_REDUCE || kind == COLLECTIVE_BROADCAST || kind == COLLECTIVE_GATHER ||
            kind == COLLECTIVE_SCATTER || kind == COLLECTIVE_SEND || kind == COLLECTIVE_RECEIVE;
+}
+
+bool collective_is_cut(collective_kind kind)
+{
+    return kind == COLLECTIVE_ALL_GATHER || kind == COLLECTIVE_REDUCE_SCATTER || kind == COLLECTIVE_GATHER ||
+           kind == COLLECTIVE_SCATTER || kind == COLLECTIVE_ALL_TO_ALL;
 }
 
 char *collective_call_format(const collective_call *call, char *buffer, size_t size)

@@ -1,7 +1,7 @@
 /* Collective operations between ranks, without blocking: post a call, progress the world, ask whether it
  * is done. One interface; the implementation is chosen by name.
  *
- *   ring      one machine, shared memory: rings of pipelined steps (shm/shm_ring.c); reductions in ring order
+ *   ring      one machine, shared memory: rings of pipelined steps (shm/ring_all_reduce.c); reductions in ring order
  *   two-shot  one machine, shared memory: each rank reduces its n-th of all buffers and writes it to all
  *             (shm/shm_two_shot.c); reductions in rank order
  *   auto      one machine, shared memory: ring or two-shot, by ranks and size (tuning.h)
@@ -123,17 +123,17 @@ typedef struct collective_config {
     const char *name;                 /* of this world, unique in the job at a time */
     const collective_window *windows; /* the same number on every rank */
     int window_count;
-    struct device *device;    /* sim, nccl: whose memory the buffers lie in */
+    struct device *device;        /* sim, nccl: whose memory the buffers lie in */
     struct device_stream *stream; /* nccl: in whose order calls run */
     const char *bootstrap;        /* nccl: what rank 0 made (nccl/collective_nccl.h) */
     bool share_gpu;               /* nccl: ranks may be on the same GPU */
-    int threads_per_rank;     /* that compute or wait: beyond the processors, waiting does not spin */
-    int64_t stall_timeout_ns; /* without progress a call fails with STATUS_PEER */
+    int threads_per_rank;         /* that compute or wait: beyond the processors, waiting does not spin */
+    int64_t stall_timeout_ns;     /* without progress a call fails with STATUS_PEER */
     int64_t connect_timeout_ns;
     bool (*cancelled)(void *context); /* asked several times a second while connecting; NULL: never */
     void *cancelled_context;
     const struct collective_tuning *tuning; /* of `auto`; NULL: the one compiled in. Borrowed */
-    net_link link; /* between the ranks, emulated; mpi has none */
+    net_link link;                          /* between the ranks, emulated; mpi has none */
     /* How much of the slots is used; 0: all. Operands up to inline_bytes are exchanged in one step;
      * buffers outside windows pass through a staging area in rounds of staging_bytes, at least 1 KiB. */
     int64_t inline_bytes, staging_bytes;
@@ -158,7 +158,7 @@ int collective_group_size(const collective_group *group);
 
 /* Names a call of a group until COLLECTIVE_QUEUE further ones are posted. */
 typedef struct collective_ticket {
-    int32_t lane; /* the implementation's */
+    int32_t queue; /* the implementation's */
     uint64_t sequence;
 } collective_ticket;
 

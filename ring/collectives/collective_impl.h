@@ -49,7 +49,10 @@ static inline int64_t collective_deadline(int64_t since_ns, int64_t timeout_ns)
     return timeout_ns < CLOCK_NEVER - since_ns ? since_ns + timeout_ns : CLOCK_NEVER;
 }
 
-extern const collective_type collective_ring, collective_two_shot, collective_auto, collective_mpi, collective_sim,
-    collective_nccl;
+/* Every rank has a part of the elements of such a call. */
+bool collective_is_cut(collective_kind kind);
+
+extern const collective_type collective_ring, collective_two_shot, collective_auto, collective_mpi,
+    collective_sim, collective_nccl;
 
 #endif

@@ -109,31 +109,31 @@ static void mpi_group_close(collective_group *group)
         *at = g->next;
         break;
     }
-    for (int i = 0; g->lanes && i < g->lane_count; i++) {
-        free(g->lanes[i].queue);
-        free(g->lanes[i].request);
-        free(g->lanes[i].staging);
+    for (int i = 0; g->queues && i < g->queue_count; i++) {
+        free(g->queues[i].calls);
+        free(g->queues[i].request);
+        free(g->queues[i].staging);
     }
     if (g->comm) w->module->group_close(g->comm);
-    free(g->lanes);
+    free(g->queues);
     free(g->prints);
     free(g->counts);
     free(g);
 }
 
-static status init_lanes(const mpi_world *w, mpi_group *g)
+static status init_queues(const mpi_world *w, mpi_group *g)
 {
-    for (int i = 0; i < g->lane_count; i++) {
-        mpi_lane *lane = &g->lanes[i];
-        lane->group = g;
-        lane->pair = i > 0;
-        lane->queue_size = i > 0 ? 8 : COLLECTIVE_QUEUE;
-        lane->queue = calloc((size_t)lane->queue_size, sizeof *lane->queue);
-        lane->request = malloc((size_t)w->module->request_bytes);
-        lane->staging_bytes = i > 0 ? PAIR_STAGING_BYTES : STAGING_BYTES;
-        if (w->base.config.staging_bytes > 0) lane->staging_bytes = w->base.config.staging_bytes;
-        lane->staging = malloc((size_t)lane->staging_bytes);
-        if (!lane->queue || !lane->request || !lane->staging)
+    for (int i = 0; i < g->queue_count; i++) {
+        mpi_queue *q = &g->queues[i];
+        q->group = g;
+        q->pair = i > 0;
+        q->capacity = i > 0 ? 8 : COLLECTIVE_QUEUE;
+        q->calls = calloc((size_t)q->capacity, sizeof *q->calls);
+        q->request = malloc((size_t)w->module->request_bytes);
+        q->staging_bytes = i > 0 ? PAIR_STAGING_BYTES : STAGING_BYTES;
+        if (w->base.config.staging_bytes > 0) q->staging_bytes = w->base.config.staging_bytes;
+        q->staging = malloc((size_t)q->staging_bytes);
+        if (!q->calls || !q->request || !q->staging)
             return fail(STATUS_SYSTEM, "no memory for group '%s'", g->base.name);
     }
     return STATUS_OK;
@@ -148,16 +148,16 @@ static status mpi_group_open(collective_world *world, const char *name, const in
     g->base = (collective_group){.world = world, .size = count};
     for (int i = 0; i < count; i++)
         if (ranks[i] == world->config.rank) g->base.rank = i;
-    g->lane_count = 1 + 2 * count; /* all; to each rank; from each rank */
-    g->lanes = calloc((size_t)g->lane_count, sizeof *g->lanes);
+    g->queue_count = 1 + 2 * count; /* all; to each rank; from each rank */
+    g->queues = calloc((size_t)g->queue_count, sizeof *g->queues);
     g->prints = calloc(((size_t)count + 1) * PRINT_WORDS, sizeof *g->prints);
     g->counts = calloc(4 * (size_t)count, sizeof *g->counts);
     status rc = STATUS_OK;
-    if (!g->lanes || !g->prints || !g->counts) {
+    if (!g->queues || !g->prints || !g->counts) {
         rc = fail(STATUS_SYSTEM, "no memory for group '%s'", name);
         goto failed;
     }
-    TRY_GOTO(rc, init_lanes(w, g), failed);
+    TRY_GOTO(rc, init_queues(w, g), failed);
     int code = w->module->group_open(ranks, count, &g->comm);
     if (code) {
         rc = mpi_fail(w, code, "MPI_Comm_create_group");
@@ -174,75 +174,75 @@ failed:
 
 /* ---- calls ------------------------------------------------------------------------------------ */
 
-static mpi_lane *lane_of(const mpi_group *g, const collective_call *call, int *index)
+static mpi_queue *queue_of(const mpi_group *g, const collective_call *call, int *index)
 {
     *index = call->kind == COLLECTIVE_SEND      ? 1 + call->root
              : call->kind == COLLECTIVE_RECEIVE ? 1 + g->base.size + call->root
                                                 : 0;
-    return &g->lanes[*index];
+    return &g->queues[*index];
 }
 
-static mpi_queued *queued(const mpi_lane *lane, uint64_t sequence)
+static mpi_queued *queued(const mpi_queue *q, uint64_t sequence)
 {
-    return &lane->queue[sequence % (uint64_t)lane->queue_size];
+    return &q->calls[sequence % (uint64_t)q->capacity];
 }
 
 static status mpi_post(collective_group *group, const collective_call *call, collective_ticket *out)
 {
     int index;
-    mpi_lane *lane = lane_of((mpi_group *)group, call, &index);
-    if (lane->posted - lane->completed == (uint64_t)lane->queue_size) return STATUS_AGAIN;
-    *queued(lane, ++lane->posted) = (mpi_queued){.call = *call};
-    *out = (collective_ticket){index, lane->posted};
+    mpi_queue *q = queue_of((mpi_group *)group, call, &index);
+    if (q->posted - q->completed == (uint64_t)q->capacity) return STATUS_AGAIN;
+    *queued(q, ++q->posted) = (mpi_queued){.call = *call};
+    *out = (collective_ticket){index, q->posted};
     return STATUS_OK;
 }
 
 static bool mpi_done(const collective_group *group, collective_ticket ticket)
 {
-    return ((const mpi_group *)group)->lanes[ticket.lane].completed >= ticket.sequence;
+    return ((const mpi_group *)group)->queues[ticket.queue].completed >= ticket.sequence;
 }
 
 static collective_times mpi_times(const collective_group *group, collective_ticket ticket)
 {
-    return queued(&((const mpi_group *)group)->lanes[ticket.lane], ticket.sequence)->times;
+    return queued(&((const mpi_group *)group)->queues[ticket.queue], ticket.sequence)->times;
 }
 
-static status stalled(const mpi_lane *lane)
+static status stalled(const mpi_queue *q)
 {
     char call[128], limit[32];
-    const collective_config *c = &lane->group->base.world->config;
+    const collective_config *c = &q->group->base.world->config;
     return fail(STATUS_PEER,
                 "%s (call %llu of group '%s'): no progress for %s in rank %d; MPI does not say whom it "
                 "waits for",
-                collective_call_format(lane->call, call, sizeof call),
-                (unsigned long long)lane->completed + 1, lane->group->base.name,
-                text_format_duration(limit, sizeof limit, (double)c->stall_timeout_ns), c->rank);
+                collective_call_format(q->call, call, sizeof call), (unsigned long long)q->completed + 1,
+                q->group->base.name, text_format_duration(limit, sizeof limit, (double)c->stall_timeout_ns),
+                c->rank);
 }
 
-static status advance(mpi_lane *lane, int64_t now_ns, bool *worked)
+static status advance(mpi_queue *q, int64_t now_ns, bool *worked)
 {
     bool done = false;
-    if (lane->phase == LANE_IDLE) {
-        lane->call = &queued(lane, lane->completed + 1)->call;
-        lane->since_ns = now_ns;
+    if (q->phase == QUEUE_IDLE) {
+        q->call = &queued(q, q->completed + 1)->call;
+        q->since_ns = now_ns;
         *worked = true;
-        return mpi_begin_check(lane);
+        return mpi_begin_check(q);
     }
-    TRY(mpi_test(lane, &done));
+    TRY(mpi_test(q, &done));
     if (!done) return STATUS_OK;
     *worked = true;
-    lane->since_ns = now_ns;
-    if (lane->phase == LANE_CHECKING) {
-        TRY(mpi_end_check(lane));
-        queued(lane, lane->completed + 1)->times.started_ns = now_ns;
-        return mpi_first_round(lane);
+    q->since_ns = now_ns;
+    if (q->phase == QUEUE_CHECKING) {
+        TRY(mpi_end_check(q));
+        queued(q, q->completed + 1)->times.started_ns = now_ns;
+        return mpi_first_round(q);
     }
     bool more = false;
-    TRY(mpi_end_round(lane, &more));
+    TRY(mpi_end_round(q, &more));
     if (more) return STATUS_OK;
-    queued(lane, lane->completed + 1)->times.finished_ns = now_ns;
-    lane->phase = LANE_IDLE;
-    lane->completed++;
+    queued(q, q->completed + 1)->times.finished_ns = now_ns;
+    q->phase = QUEUE_IDLE;
+    q->completed++;
     return STATUS_OK;
 }
 
@@ -251,12 +251,12 @@ static status mpi_progress(collective_world *world, int64_t now_ns, int64_t *dea
     mpi_world *w = (mpi_world *)world;
     w->seen = atomic_load_explicit(&w->bell, memory_order_seq_cst);
     for (mpi_group *g = w->groups; g; g = g->next) {
-        for (int i = 0; i < g->lane_count; i++) {
-            mpi_lane *lane = &g->lanes[i];
-            if (lane->completed == lane->posted) continue;
-            TRY(advance(lane, now_ns, worked));
-            int64_t deadline = collective_deadline(lane->since_ns, world->config.stall_timeout_ns);
-            if (now_ns >= deadline) return stalled(lane);
+        for (int i = 0; i < g->queue_count; i++) {
+            mpi_queue *q = &g->queues[i];
+            if (q->completed == q->posted) continue;
+            TRY(advance(q, now_ns, worked));
+            int64_t deadline = collective_deadline(q->since_ns, world->config.stall_timeout_ns);
+            if (now_ns >= deadline) return stalled(q);
             if (deadline < *deadline_ns) *deadline_ns = deadline;
         }
     }
@@ -267,8 +267,8 @@ static status mpi_progress(collective_world *world, int64_t now_ns, int64_t *dea
 static bool has_calls(const mpi_world *w)
 {
     for (const mpi_group *g = w->groups; g; g = g->next)
-        for (int i = 0; i < g->lane_count; i++)
-            if (g->lanes[i].completed != g->lanes[i].posted) return true;
+        for (int i = 0; i < g->queue_count; i++)
+            if (g->queues[i].completed != g->queues[i].posted) return true;
     return false;
 }
 

@@ -4,7 +4,7 @@
 
 #include "ring/collectives/collective_impl.h"
 #include "ring/collectives/mpi/mpi_module.h"
-#include "ring/collectives/view.h"
+#include "ring/collectives/pieces.h"
 
 #include <stdatomic.h>
 
@@ -15,16 +15,16 @@ typedef struct mpi_queued {
     collective_times times;
 } mpi_queued;
 
-typedef enum mpi_phase { LANE_IDLE, LANE_CHECKING, LANE_RUNNING } mpi_phase;
+typedef enum mpi_phase { QUEUE_IDLE, QUEUE_CHECKING, QUEUE_RUNNING } mpi_phase;
 
 typedef struct mpi_group mpi_group;
 
 /* An ordered sequence of calls: the collectives of all, or the sends to, or receives from, one rank. */
-typedef struct mpi_lane {
+typedef struct mpi_queue {
     mpi_group *group;
     bool pair;
-    mpi_queued *queue;
-    int queue_size;
+    mpi_queued *calls; /* [capacity], by sequence */
+    int capacity;
     uint64_t posted, completed;
     void *request;
     char *staging;
@@ -33,10 +33,10 @@ typedef struct mpi_lane {
     mpi_phase phase;
     const collective_call *call;
     int64_t print[PRINT_WORDS], peer_print[PRINT_WORDS]; /* of a pair */
-    buffer_view in, out;
+    piece_buffer in, out;
     bool staged;
     int64_t round_at, round_count, round_end, since_ns;
-} mpi_lane;
+} mpi_queue;
 
 typedef struct mpi_world {
     collective_world base;
@@ -52,8 +52,8 @@ struct mpi_group {
     collective_group base;
     mpi_group *next;
     void *comm;
-    mpi_lane *lanes;
-    int lane_count;
+    mpi_queue *queues;
+    int queue_count;
     int64_t *prints; /* [size + 1][PRINT_WORDS]: of all members, then the own */
     int *counts;     /* [4][size]: counts, places, out_counts, out_places */
 };
@@ -61,10 +61,10 @@ struct mpi_group {
 status mpi_fail(const mpi_world *w, int code, const char *what);
 
 /* mpi_rounds.c */
-status mpi_begin_check(mpi_lane *lane);
-status mpi_end_check(mpi_lane *lane);
-status mpi_first_round(mpi_lane *lane);
-status mpi_end_round(mpi_lane *lane, bool *more);
-status mpi_test(mpi_lane *lane, bool *done);
+status mpi_begin_check(mpi_queue *q);
+status mpi_end_check(mpi_queue *q);
+status mpi_first_round(mpi_queue *q);
+status mpi_end_round(mpi_queue *q, bool *more);
+status mpi_test(mpi_queue *q, bool *done);
 
 #endif

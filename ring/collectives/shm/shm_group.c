@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A member's segment: its slot of the lane of all, then one for each rank that it sends to, then one for
+/* A member's segment: its slot of the queue of all, then one for each rank that it sends to, then one for
  * each that it receives from (which has no areas: receivers expose nothing). */
 static int64_t main_bytes(void)
 {
@@ -50,29 +50,29 @@ static int64_t limited(int64_t whole, int64_t limit)
     return limit > 0 && limit < whole ? limit : whole;
 }
 
-static status init_lane(shm_lane *lane, shm_group *g, shm_member *members, int size, int me)
+static status init_queue(shm_queue *q, shm_group *g, shm_member *members, int size, int me)
 {
-    bool pair = lane != &g->lanes[0];
-    lane->group = g;
-    lane->members = members;
-    lane->size = size;
-    lane->me = me;
+    bool pair = q != &g->queues[0];
+    q->group = g;
+    q->members = members;
+    q->size = size;
+    q->me = me;
     const collective_config *c = &g->base.world->config;
-    lane->area_bytes = pair ? SHM_PAIR_INLINE_BYTES : SHM_INLINE_BYTES;
-    lane->inline_bytes = limited(lane->area_bytes, c->inline_bytes);
-    lane->staging_bytes = limited(pair ? SHM_PAIR_STAGING_BYTES : SHM_STAGING_BYTES, c->staging_bytes);
-    lane->queue_size = pair ? SHM_PAIR_QUEUE : COLLECTIVE_QUEUE;
-    lane->queue = calloc((size_t)lane->queue_size, sizeof *lane->queue);
-    if (!lane->queue) return fail(STATUS_SYSTEM, "no memory for a queue of collectives");
+    q->area_bytes = pair ? SHM_PAIR_INLINE_BYTES : SHM_INLINE_BYTES;
+    q->inline_bytes = limited(q->area_bytes, c->inline_bytes);
+    q->staging_bytes = limited(pair ? SHM_PAIR_STAGING_BYTES : SHM_STAGING_BYTES, c->staging_bytes);
+    q->capacity = pair ? SHM_PAIR_QUEUE : COLLECTIVE_QUEUE;
+    q->calls = calloc((size_t)q->capacity, sizeof *q->calls);
+    if (!q->calls) return fail(STATUS_SYSTEM, "no memory for a queue of collectives");
     return STATUS_OK;
 }
 
-static status init_lanes(shm_group *g, const int *ranks)
+static status init_queues(shm_group *g, const int *ranks)
 {
     int n = g->base.size, me = g->base.rank;
     shm_member *next = g->members;
     for (int m = 0; m < n; m++) next[m] = member_at(ranks[m], segment_of(g, m), SHM_INLINE_BYTES);
-    TRY(init_lane(&g->lanes[0], g, next, n, me));
+    TRY(init_queue(&g->queues[0], g, next, n, me));
     next += n;
     for (int peer = 0; peer < n; peer++) {
         if (peer == me) continue;
@@ -80,7 +80,7 @@ static status init_lanes(shm_group *g, const int *ranks)
             int from = sends ? me : peer, to = sends ? peer : me;
             next[0] = member_at(ranks[from], send_slot(g, from, to), SHM_PAIR_INLINE_BYTES);
             next[1] = member_at(ranks[to], receive_slot(g, to, from), SHM_PAIR_INLINE_BYTES);
-            TRY(init_lane(&g->lanes[1 + peer + (sends ? 0 : n)], g, next, 2, sends ? 0 : 1));
+            TRY(init_queue(&g->queues[1 + peer + (sends ? 0 : n)], g, next, 2, sends ? 0 : 1));
         }
     }
     return STATUS_OK;
@@ -106,20 +106,20 @@ static status exchange(shm_group *g, const char *group_name)
     return shm_exchange(&options, g->peers);
 }
 
-static void link_lanes(shm_world *w, shm_group *g)
+static void link_queues(shm_world *w, shm_group *g)
 {
-    shm_lane **end = &w->lanes;
+    shm_queue **end = &w->queues;
     while (*end) end = &(*end)->next;
-    for (int i = 0; i < g->lane_count; i++) {
-        if (!g->lanes[i].queue) continue;
-        *end = &g->lanes[i];
+    for (int i = 0; i < g->queue_count; i++) {
+        if (!g->queues[i].calls) continue;
+        *end = &g->queues[i];
         end = &(*end)->next;
     }
 }
 
-static void unlink_lanes(shm_world *w, const shm_group *g)
+static void unlink_queues(shm_world *w, const shm_group *g)
 {
-    for (shm_lane **at = &w->lanes; *at;) {
+    for (shm_queue **at = &w->queues; *at;) {
         if ((*at)->group == g)
             *at = (*at)->next;
         else
@@ -136,17 +136,17 @@ status shm_group_open(collective_world *world, const char *name, const int *rank
     for (int i = 0; i < count; i++)
         if (ranks[i] == world->config.rank) g->base.rank = i;
     status rc = STATUS_OK;
-    g->lane_count = 1 + 2 * count;
+    g->queue_count = 1 + 2 * count;
     g->peers = calloc((size_t)count, sizeof *g->peers);
-    g->lanes = calloc((size_t)g->lane_count, sizeof *g->lanes);
+    g->queues = calloc((size_t)g->queue_count, sizeof *g->queues);
     g->members = calloc((size_t)(5 * count), sizeof *g->members);
-    if (!g->peers || !g->lanes || !g->members) {
+    if (!g->peers || !g->queues || !g->members) {
         rc = fail(STATUS_SYSTEM, "no memory for group '%s'", name);
         goto failed;
     }
     TRY_GOTO(rc, exchange(g, name), failed);
-    TRY_GOTO(rc, init_lanes(g, ranks), failed);
-    link_lanes((shm_world *)world, g);
+    TRY_GOTO(rc, init_queues(g, ranks), failed);
+    link_queues((shm_world *)world, g);
     *out = &g->base;
     return STATUS_OK;
 failed:
@@ -157,12 +157,12 @@ failed:
 void shm_group_close(collective_group *group)
 {
     shm_group *g = (shm_group *)group;
-    unlink_lanes((shm_world *)group->world, g);
-    for (int i = 0; g->lanes && i < g->lane_count; i++) free(g->lanes[i].queue);
+    unlink_queues((shm_world *)group->world, g);
+    for (int i = 0; g->queues && i < g->queue_count; i++) free(g->queues[i].calls);
     for (int m = 0; g->peers && m < group->size; m++) shm_close(&g->peers[m]);
     shm_close(&g->own);
     free(g->peers);
-    free(g->lanes);
+    free(g->queues);
     free(g->members);
     free(g);
 }

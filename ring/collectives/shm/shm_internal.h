@@ -2,9 +2,9 @@
  *
  * A world maps every peer's windows and its bell. A group adds a segment a rank with that rank's slots: one
  * for each lane that it takes part in. A lane is an ordered sequence of calls among its members: lane 0 of
- * a group carries the collectives of all, a lane each carries what one rank sends to another.
+ * a group carries the collectives of all, one queue per pair carries what one rank sends to another.
  *
- * A slot is written by its owner and read by the lane's other members. Its position counts calls and the
+ * A slot is written by its owner and read by the queue's other members. Its position counts calls and the
  * steps within them; it only grows, and "wait until a member's position has come to p" is the only way in
  * which ranks wait for each other. A member publishes a step with a release of everything that it wrote
  * before; whoever sees it may read that.
@@ -22,7 +22,7 @@
 
 #include "common/net/shm.h"
 #include "ring/collectives/collective_impl.h"
-#include "ring/collectives/view.h"
+#include "ring/collectives/shm/ring_channel.h"
 
 #include <stdatomic.h>
 
@@ -34,7 +34,7 @@ enum {
     SHM_PAIR_INLINE_BYTES = 2 << 10,
     SHM_PAIR_STAGING_BYTES = 32 << 10,
     SHM_PAIR_QUEUE = 8,
-    SHM_RING_ITEM_BYTES = 256 << 10, /* what a ring hands on at a time */
+    SHM_RING_SLICE_BYTES = 256 << 10, /* what a ring hands on at a time */
     SHM_NO_WINDOW = -1,
 };
 
@@ -53,7 +53,7 @@ typedef struct shm_bell {
 /* Where an operand lies. */
 typedef struct shm_place {
     int64_t offset;  /* bytes into the window */
-    uint64_t layout; /* view_layout_hash() */
+    uint64_t layout; /* piece_layout_hash() */
     int32_t window;  /* SHM_NO_WINDOW: out of the peers' reach */
 } shm_place;
 
@@ -64,7 +64,7 @@ typedef struct shm_description {
     int64_t arrived_ns; /* when it was offered; all ranks share the machine's clock */
 } shm_description;
 
-/* A member's part of a lane, followed by two inline areas and a staging area. */
+/* A member's part of a call queue, followed by two inline areas and a staging area. */
 typedef struct shm_slot {
     _Alignas(64) _Atomic uint64_t position; /* sequence << SHM_STEP_BITS | steps */
     _Alignas(64) shm_description calls[2];  /* of sequence % 2: a member is at most one call ahead */
@@ -74,23 +74,23 @@ typedef struct shm_slot {
 
 typedef struct shm_world shm_world;
 typedef struct shm_group shm_group;
-typedef struct shm_lane shm_lane;
+typedef struct shm_queue shm_queue;
 
 /* What rings and two-shot have in common: a state machine over a round. */
 typedef struct shm_algorithm {
     bool (*has_form)(collective_kind kind);
     /* All members' operands are exposed: does the first piece of work and says what to wait for. */
-    void (*begin_round)(shm_lane *lane);
+    void (*begin_round)(shm_queue *q);
     /* What was waited for has come: goes on. Returns true when the round is done. */
-    bool (*advance)(shm_lane *lane);
+    bool (*advance)(shm_queue *q);
     /* Staged: takes results from the own area to the own `out`. */
-    void (*copy_out)(shm_lane *lane);
+    void (*copy_out)(shm_queue *q);
 } shm_algorithm;
 
 extern const shm_algorithm shm_algorithm_two_shot, shm_algorithm_ring;
 
 /* A type of collectives (ring, two-shot, auto) picks for each call. */
-typedef const shm_algorithm *(*shm_choice)(const shm_lane *lane, const collective_call *call);
+typedef const shm_algorithm *(*shm_choice)(const shm_queue *q, const collective_call *call);
 
 typedef struct shm_member {
     int rank; /* of the world */
@@ -113,15 +113,15 @@ typedef enum shm_phase {
     SHM_LEAVING /* only over an emulated link: everything is done, and would still be on its way */
 } shm_phase;
 
-struct shm_lane {
+struct shm_queue {
     shm_group *group;
-    shm_lane *next; /* of the world */
+    shm_queue *next; /* of the world */
     int size, me;
     shm_member *members;                 /* [size] */
     int64_t area_bytes;                  /* of an inline area */
     int64_t inline_bytes, staging_bytes; /* as much of the areas as is used */
-    shm_queued *queue;                   /* [queue_size], by sequence */
-    int queue_size;
+    shm_queued *calls;                   /* [capacity], by sequence */
+    int capacity;
     uint64_t posted, completed; /* sequences; the first call is 1 */
 
     /* The call in progress: completed + 1. */
@@ -129,7 +129,7 @@ struct shm_lane {
     shm_mode mode;
     const shm_algorithm *algorithm;
     const collective_call *call;
-    buffer_view in, out;    /* this rank's buffers */
+    piece_buffer in, out;   /* this rank's buffers */
     uint64_t step;          /* published last */
     uint64_t target, unmet; /* position waited for, and by which members it has not been reached */
     int64_t since_ns;       /* of the last advance */
@@ -140,22 +140,21 @@ struct shm_lane {
     bool was_there;       /* which were on their way before this rank began to wait */
     int64_t due_ns;       /* when they are in; 0: not known yet */
 
-    /* The round: elements [at, at + count) of the whole, or of every part (shm_is_cut). */
+    /* The round: elements [at, at + count) of the whole, or of every part (collective_is_cut). */
     int64_t round_at, round_count, round_end;
     /* What members expose, all alike; staged and inline: the areas. */
-    view_layout in_layout, out_layout;
+    piece_layout in_layout, out_layout;
     char *exposed_in[SHM_MAX_RANKS], *exposed_out[SHM_MAX_RANKS];
-    int64_t item, items; /* of a ring */
-    int64_t items_a_chunk;
+    ring_channel ring; /* where a ring runs the call */
 };
 
 struct shm_group {
     collective_group base;
     shm_segment own;
     shm_segment *peers; /* [size] */
-    shm_lane *lanes;    /* [1 + 2 size]: all; to each rank; from each rank */
-    int lane_count;
-    shm_member *members; /* of all lanes */
+    shm_queue *queues;  /* [1 + 2 size]: all; to each rank; from each rank */
+    int queue_count;
+    shm_member *members; /* of all queues */
 };
 
 struct shm_world {
@@ -167,7 +166,7 @@ struct shm_world {
     shm_segment *peers; /* [world * (1 + window_count)]: bell, windows */
     shm_bell *bells[SHM_MAX_RANKS];
     int death_fds[SHM_MAX_RANKS]; /* pidfds; -1: same process or not available */
-    shm_lane *lanes;              /* of all groups */
+    shm_queue *queues;            /* of all groups */
     unsigned seen;                /* own bell as the last progress began */
     int64_t checked_ns;           /* when the peers were looked after last */
     bool spins;                   /* there is a processor for every thread */
@@ -182,80 +181,77 @@ void shm_world_wake(collective_world *world);
 void shm_world_abort(collective_world *world, const error_record *why);
 /* Rings the bell of a rank if it sleeps. */
 void shm_ring_bell(shm_world *world, int rank);
-/* STATUS_PEER if one of the lane's members that it waits for has given up or is dead. */
-status shm_check_peers(shm_world *world, shm_lane *lane);
+/* STATUS_PEER if one of the queue's members that it waits for has given up or is dead. */
+status shm_check_peers(shm_world *world, shm_queue *q);
 
 /* shm_group.c */
 status shm_group_open(collective_world *world, const char *name, const int *ranks, int count,
                       collective_group **out);
 void shm_group_close(collective_group *group);
 
-/* shm_lane.c */
-status shm_lane_post(collective_group *group, const collective_call *call, collective_ticket *out);
-bool shm_lane_done(const collective_group *group, collective_ticket ticket);
-collective_times shm_lane_times(const collective_group *group, collective_ticket ticket);
-status shm_lane_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked);
-/* Whether what the lane waits for has come; forgets the members that have. */
-bool shm_lane_may_advance(shm_lane *lane);
+/* shm_queue.c */
+status shm_queue_post(collective_group *group, const collective_call *call, collective_ticket *out);
+bool shm_queue_done(const collective_group *group, collective_ticket ticket);
+collective_times shm_queue_times(const collective_group *group, collective_ticket ticket);
+status shm_queue_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked);
+/* Whether what the queue waits for has come; forgets the members that have. */
+bool shm_queue_may_advance(shm_queue *q);
 
 /* Publishes the next steps and rings the members in `whom` (a mask). */
-void shm_publish(shm_lane *lane, int64_t steps, uint64_t whom);
+void shm_publish(shm_queue *q, int64_t steps, uint64_t whom);
 /* Waits for the members in `whom` to have published `step` steps of the present call. */
-void shm_await(shm_lane *lane, uint64_t step, uint64_t whom);
+void shm_await(shm_queue *q, uint64_t step, uint64_t whom);
 static inline uint64_t shm_bit(int member)
 {
     return UINT64_C(1) << member;
 }
-static inline uint64_t shm_everyone(const shm_lane *lane)
+static inline uint64_t shm_everyone(const shm_queue *q)
 {
-    uint64_t all = lane->size == 64 ? UINT64_MAX : (UINT64_C(1) << lane->size) - 1;
-    return all & ~(UINT64_C(1) << lane->me);
+    uint64_t all = q->size == 64 ? UINT64_MAX : (UINT64_C(1) << q->size) - 1;
+    return all & ~(UINT64_C(1) << q->me);
 }
 
 /* shm_pace.c: an emulated link. What is waited for counts as come when the link has carried it too.
- * Announces that `bytes` come in with what is awaited: whether in a message of their own, and whether they follow
- * others of the same call. */
-void shm_charge(shm_lane *lane, int64_t bytes, bool own_message, bool follows);
+ * Announces that `bytes` come in with what is awaited: whether in a message of their own, and whether they
+ * follow others of the same call. */
+void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows);
 /* What is waited for is there: whether the link has carried it. */
-bool shm_is_due(shm_lane *lane, int64_t now_ns);
-/* The same for the whole of a finished call for which all had arrived at `arrived_ns`, where its steps were not
- * charged; false: nothing is to be waited for. */
-bool shm_charge_call(shm_lane *lane, int64_t arrived_ns);
+bool shm_is_due(shm_queue *q, int64_t now_ns);
+/* The same for the whole of a finished call for which all had arrived at `arrived_ns`, where its steps were
+ * not charged; false: nothing is to be waited for. */
+bool shm_charge_call(shm_queue *q, int64_t arrived_ns);
 
 /* shm_mode.c: what a call exposes to its peers, and round by round which part of it. */
-shm_description shm_describe(const shm_lane *lane, int64_t now_ns);
-bool shm_fits_inline(const shm_lane *lane);
+shm_description shm_describe(const shm_queue *q, int64_t now_ns);
+bool shm_fits_inline(const shm_queue *q);
 /* Whether all that peers touch lies alike in windows: the same on every rank. */
-bool shm_can_be_in_place(const shm_lane *lane);
-/* Sets the round and what is exposed, by lane->mode. */
-void shm_first_round(shm_lane *lane);
+bool shm_can_be_in_place(const shm_queue *q);
+/* Sets the round and what is exposed, by q->mode. */
+void shm_first_round(shm_queue *q);
 /* False: there is none. */
-bool shm_next_round(shm_lane *lane);
+bool shm_next_round(shm_queue *q);
 /* Elements of the call that are in this round: of the whole, or, where every rank has a part, of part
  * `part`, counted from round_at in both cases. */
-int64_t shm_round_part(const shm_lane *lane, int part);
+int64_t shm_round_part(const shm_queue *q, int part);
 /* Where element `at` of part `part` (of the whole: part 0) is in the exposed operand of `member`. */
-int64_t shm_exposed_index(const shm_lane *lane, int part, int64_t at);
-buffer_view shm_exposed_in(const shm_lane *lane, int member);
-buffer_view shm_exposed_out(const shm_lane *lane, int member);
-/* The call's kind shares out parts (all_gather ... all_to_all). */
-bool shm_is_cut(collective_kind kind);
-
+int64_t shm_exposed_index(const shm_queue *q, int part, int64_t at);
+piece_buffer shm_exposed_in(const shm_queue *q, int member);
+piece_buffer shm_exposed_out(const shm_queue *q, int member);
 /* shm_two_shot.c */
 /* What this rank's own part needs of no peer: from `in` to `out`. */
-void shm_place_own_part(shm_lane *lane);
-void shm_copy_in(shm_lane *lane);
-void shm_run_inline(shm_lane *lane);
+void shm_place_own_part(shm_queue *q);
+void shm_copy_in(shm_queue *q);
+void shm_run_inline(shm_queue *q);
 /* Share `rank` of `count` elements, cut on cache lines: its begin. */
-static inline int64_t shm_share_begin(const shm_lane *lane, int64_t count, int rank)
+static inline int64_t shm_share_begin(const shm_queue *q, int64_t count, int rank)
 {
-    int64_t line = 64 / dtype_size(lane->call->type);
-    if (rank >= lane->size) return count;
-    return (int64_t)((__int128)count * rank / lane->size) / line * line;
+    int64_t line = 64 / dtype_size(q->call->type);
+    if (rank >= q->size) return count;
+    return (int64_t)((__int128)count * rank / q->size) / line * line;
 }
 
 /* shm_traffic.c: what a finished call has moved. */
-void shm_count_traffic(shm_lane *lane);
-int64_t shm_busier_way_bytes(const shm_lane *lane);
+void shm_count_traffic(shm_queue *q);
+int64_t shm_busier_way_bytes(const shm_queue *q);
 
 #endif

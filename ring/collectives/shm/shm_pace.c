@@ -12,59 +12,59 @@
  * comes in. Every other call is charged alike. */
 #include "ring/collectives/shm/shm_internal.h"
 
-static net_adapter *adapter_of(const shm_lane *lane)
+static net_adapter *adapter_of(const shm_queue *q)
 {
-    return &((shm_world *)lane->group->base.world)->adapter;
+    return &((shm_world *)q->group->base.world)->adapter;
 }
 
-static bool is_emulated(const shm_lane *lane)
+static bool is_emulated(const shm_queue *q)
 {
-    return lane->size > 1 && net_link_is_emulated(&adapter_of(lane)->link);
+    return q->size > 1 && net_link_is_emulated(&adapter_of(q)->link);
 }
 
-void shm_charge(shm_lane *lane, int64_t bytes, bool own_message, bool follows)
+void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows)
 {
-    if (!is_emulated(lane)) return;
-    lane->charged = true;
-    lane->charge_bytes = bytes;
-    lane->charge_latency = own_message;
-    lane->was_there = follows && shm_lane_may_advance(lane);
-    lane->due_ns = 0;
+    if (!is_emulated(q)) return;
+    q->charged = true;
+    q->charge_bytes = bytes;
+    q->charge_latency = own_message;
+    q->was_there = follows && shm_queue_may_advance(q);
+    q->due_ns = 0;
 }
 
 /* The way in is free at in_ns; what is on its way already follows without a gap, whenever it was noticed. */
-static int64_t carry(shm_lane *lane, int64_t ready_ns)
+static int64_t carry(shm_queue *q, int64_t ready_ns)
 {
-    net_adapter *a = adapter_of(lane);
-    int64_t ns = net_link_occupied_ns(&a->link, lane->charge_bytes);
+    net_adapter *a = adapter_of(q);
+    int64_t ns = net_link_occupied_ns(&a->link, q->charge_bytes);
     int64_t begin = atomic_load_explicit(&a->in_ns, memory_order_relaxed);
-    if (!lane->was_there && ready_ns > begin) begin = ready_ns;
-    if (lane->charge_latency) begin += a->link.latency_ns;
+    if (!q->was_there && ready_ns > begin) begin = ready_ns;
+    if (q->charge_latency) begin += a->link.latency_ns;
     atomic_store_explicit(&a->in_ns, begin + ns, memory_order_relaxed);
     return begin + ns;
 }
 
-bool shm_is_due(shm_lane *lane, int64_t now_ns)
+bool shm_is_due(shm_queue *q, int64_t now_ns)
 {
-    if (!lane->charged) return true;
-    if (lane->due_ns == 0) lane->due_ns = carry(lane, now_ns);
-    if (now_ns < lane->due_ns) return false;
-    lane->charged = false;
+    if (!q->charged) return true;
+    if (q->due_ns == 0) q->due_ns = carry(q, now_ns);
+    if (now_ns < q->due_ns) return false;
+    q->charged = false;
     return true;
 }
 
 /* How many messages one after another two-shot would take on a network. */
-static int depth(const shm_lane *lane)
+static int depth(const shm_queue *q)
 {
-    bool twice = lane->call->kind == COLLECTIVE_ALL_REDUCE || lane->call->kind == COLLECTIVE_REDUCE;
-    return twice && lane->mode != SHM_INLINE ? 2 : 1;
+    bool twice = q->call->kind == COLLECTIVE_ALL_REDUCE || q->call->kind == COLLECTIVE_REDUCE;
+    return twice && q->mode != SHM_INLINE ? 2 : 1;
 }
 
-bool shm_charge_call(shm_lane *lane, int64_t arrived_ns)
+bool shm_charge_call(shm_queue *q, int64_t arrived_ns)
 {
-    if (!is_emulated(lane) || lane->algorithm == &shm_algorithm_ring) return false;
-    shm_await(lane, lane->step, 0);
-    shm_charge(lane, shm_busier_way_bytes(lane), true, false);
-    lane->due_ns = carry(lane, arrived_ns) + (depth(lane) - 1) * adapter_of(lane)->link.latency_ns;
+    if (!is_emulated(q) || q->algorithm == &shm_algorithm_ring) return false;
+    shm_await(q, q->step, 0);
+    shm_charge(q, shm_busier_way_bytes(q), true, false);
+    q->due_ns = carry(q, arrived_ns) + (depth(q) - 1) * adapter_of(q)->link.latency_ns;
     return true;
 }

@@ -13,10 +13,10 @@ static moved symmetric(int64_t sent, int64_t received, int64_t messages)
 }
 
 /* In a ring of `steps` steps rank r receives chunks r-1, r-2, ... and sends r, r-1, ... */
-static moved ring_moved(const shm_lane *lane)
+static moved ring_moved(const shm_queue *q)
 {
-    const collective_call *c = lane->call;
-    int n = lane->size, me = lane->me;
+    const collective_call *c = q->call;
+    int n = q->size, me = q->me;
     moved m = {0};
     if (c->kind == COLLECTIVE_BROADCAST) {
         int distance = (me - c->root + n) % n;
@@ -28,43 +28,43 @@ static moved ring_moved(const shm_lane *lane)
     int shifted = c->kind == COLLECTIVE_REDUCE_SCATTER;
     for (int s = 0; s < steps; s++) {
         int sends = ((me - shifted - s) % n + 2 * n) % n, takes = (sends - 1 + n) % n;
-        if (shm_is_cut(c->kind)) {
+        if (collective_is_cut(c->kind)) {
             m.sent += collective_part_count(c->count, n, sends);
             m.received += collective_part_count(c->count, n, takes);
         } else {
-            m.sent += shm_share_begin(lane, c->count, sends + 1) - shm_share_begin(lane, c->count, sends);
-            m.received += shm_share_begin(lane, c->count, takes + 1) - shm_share_begin(lane, c->count, takes);
+            m.sent += shm_share_begin(q, c->count, sends + 1) - shm_share_begin(q, c->count, sends);
+            m.received += shm_share_begin(q, c->count, takes + 1) - shm_share_begin(q, c->count, takes);
         }
     }
     m.messages_sent = m.messages_received = steps;
     return m;
 }
 
-static moved reduce_moved(const shm_lane *lane, int64_t share)
+static moved reduce_moved(const shm_queue *q, int64_t share)
 {
-    const collective_call *c = lane->call;
-    int peers = lane->size - 1;
-    bool root = lane->me == c->root;
-    if (lane->mode == SHM_INLINE)
+    const collective_call *c = q->call;
+    int peers = q->size - 1;
+    bool root = q->me == c->root;
+    if (q->mode == SHM_INLINE)
         return root ? (moved){.received = peers * c->count, .messages_received = peers}
                     : (moved){.sent = c->count, .messages_sent = 1};
     return root ? symmetric(c->count - share, peers * share + c->count - share, peers)
                 : symmetric(c->count, peers * share, peers);
 }
 
-static moved two_shot_moved(const shm_lane *lane)
+static moved two_shot_moved(const shm_queue *q)
 {
-    const collective_call *c = lane->call;
-    int me = lane->me, peers = lane->size - 1;
+    const collective_call *c = q->call;
+    int me = q->me, peers = q->size - 1;
     bool root = me == c->root;
-    int64_t share = shm_share_begin(lane, c->count, me + 1) - shm_share_begin(lane, c->count, me);
-    int64_t part = collective_part_count(c->count, lane->size, me);
+    int64_t share = shm_share_begin(q, c->count, me + 1) - shm_share_begin(q, c->count, me);
+    int64_t part = collective_part_count(c->count, q->size, me);
     switch (c->kind) {
     case COLLECTIVE_ALL_REDUCE:
-        if (lane->mode == SHM_INLINE) return symmetric(peers * c->count, peers * c->count, peers);
+        if (q->mode == SHM_INLINE) return symmetric(peers * c->count, peers * c->count, peers);
         return symmetric(c->count - share + peers * share, c->count - share + peers * share, 2 * peers);
     case COLLECTIVE_REDUCE:
-        return reduce_moved(lane, share);
+        return reduce_moved(q, share);
     case COLLECTIVE_BROADCAST:
         return root ? (moved){.sent = peers * c->count, .messages_sent = peers}
                     : (moved){.received = c->count, .messages_received = 1};
@@ -89,22 +89,22 @@ static moved two_shot_moved(const shm_lane *lane)
     }
 }
 
-static moved call_moved(const shm_lane *lane)
+static moved call_moved(const shm_queue *q)
 {
-    return lane->algorithm == &shm_algorithm_ring ? ring_moved(lane) : two_shot_moved(lane);
+    return q->algorithm == &shm_algorithm_ring ? ring_moved(q) : two_shot_moved(q);
 }
 
-int64_t shm_busier_way_bytes(const shm_lane *lane)
+int64_t shm_busier_way_bytes(const shm_queue *q)
 {
-    moved m = call_moved(lane);
-    return (m.sent > m.received ? m.sent : m.received) * dtype_size(lane->call->type);
+    moved m = call_moved(q);
+    return (m.sent > m.received ? m.sent : m.received) * dtype_size(q->call->type);
 }
 
-void shm_count_traffic(shm_lane *lane)
+void shm_count_traffic(shm_queue *q)
 {
-    collective_traffic *t = &lane->group->base.world->traffic;
-    int size = dtype_size(lane->call->type);
-    moved m = call_moved(lane);
+    collective_traffic *t = &q->group->base.world->traffic;
+    int size = dtype_size(q->call->type);
+    moved m = call_moved(q);
     t->bytes_sent += m.sent * size;
     t->bytes_received += m.received * size;
     t->messages_sent += m.messages_sent;

@@ -20,59 +20,58 @@ static bool two_shot_has_form(collective_kind kind)
     return true;
 }
 
-void shm_place_own_part(shm_lane *lane)
+void shm_place_own_part(shm_queue *q)
 {
-    const collective_call *c = lane->call;
-    int n = lane->size, me = lane->me;
+    const collective_call *c = q->call;
+    int n = q->size, me = q->me;
     int64_t begin = collective_part_begin(c->count, n, me), part = collective_part_count(c->count, n, me);
     switch (c->kind) {
     case COLLECTIVE_BROADCAST:
-        if (me == c->root) view_copy(c->type, &lane->out, 0, &lane->in, 0, c->count);
+        if (me == c->root) pieces_copy(c->type, &q->out, 0, &q->in, 0, c->count);
         break;
     case COLLECTIVE_ALL_GATHER:
-        view_copy(c->type, &lane->out, begin, &lane->in, 0, part);
+        pieces_copy(c->type, &q->out, begin, &q->in, 0, part);
         break;
     case COLLECTIVE_GATHER:
-        if (me == c->root) view_copy(c->type, &lane->out, begin, &lane->in, 0, part);
+        if (me == c->root) pieces_copy(c->type, &q->out, begin, &q->in, 0, part);
         break;
     case COLLECTIVE_SCATTER:
-        if (me == c->root) view_copy(c->type, &lane->out, 0, &lane->in, begin, part);
+        if (me == c->root) pieces_copy(c->type, &q->out, 0, &q->in, begin, part);
         break;
     case COLLECTIVE_ALL_TO_ALL:
-        view_copy(c->type, &lane->out, me * part, &lane->in, begin, part);
+        pieces_copy(c->type, &q->out, me * part, &q->in, begin, part);
         break;
     default:
         break;
     }
 }
 
-void shm_copy_in(shm_lane *lane)
+void shm_copy_in(shm_queue *q)
 {
-    const collective_call *c = lane->call;
-    buffer_view area = shm_exposed_in(lane, lane->me);
-    int64_t at = lane->round_at;
+    const collective_call *c = q->call;
+    piece_buffer area = shm_exposed_in(q, q->me);
+    int64_t at = q->round_at;
     switch (c->kind) {
     case COLLECTIVE_ALL_REDUCE:
     case COLLECTIVE_REDUCE:
     case COLLECTIVE_SEND:
-        view_copy(c->type, &area, at, &lane->in, at, lane->round_count);
+        pieces_copy(c->type, &area, at, &q->in, at, q->round_count);
         break;
     case COLLECTIVE_BROADCAST:
-        if (lane->me == c->root) view_copy(c->type, &area, at, &lane->in, at, lane->round_count);
+        if (q->me == c->root) pieces_copy(c->type, &area, at, &q->in, at, q->round_count);
         break;
     case COLLECTIVE_ALL_GATHER:
     case COLLECTIVE_GATHER:
-        view_copy(c->type, &area, shm_exposed_index(lane, lane->me, at), &lane->in, at,
-                  shm_round_part(lane, lane->me));
+        pieces_copy(c->type, &area, shm_exposed_index(q, q->me, at), &q->in, at, shm_round_part(q, q->me));
         break;
     case COLLECTIVE_SCATTER:
-        if (lane->me != c->root) break;
+        if (q->me != c->root) break;
         /* fall through */
     case COLLECTIVE_REDUCE_SCATTER:
     case COLLECTIVE_ALL_TO_ALL:
-        for (int m = 0; m < lane->size; m++)
-            view_copy(c->type, &area, shm_exposed_index(lane, m, at), &lane->in,
-                      collective_part_begin(c->count, lane->size, m) + at, shm_round_part(lane, m));
+        for (int m = 0; m < q->size; m++)
+            pieces_copy(c->type, &area, shm_exposed_index(q, m, at), &q->in,
+                        collective_part_begin(c->count, q->size, m) + at, shm_round_part(q, m));
         break;
     case COLLECTIVE_RECEIVE:
     case COLLECTIVE_BARRIER:
@@ -82,15 +81,15 @@ void shm_copy_in(shm_lane *lane)
 }
 
 /* All ranks' operands over [at, at + count) of what they expose, to `outs`. */
-static void reduce_exposed(shm_lane *lane, int64_t in_at, char *const *outs, int out_count,
-                           view_layout out_layout, int64_t out_at, int64_t count)
+static void reduce_exposed(shm_queue *q, int64_t in_at, char *const *outs, int out_count,
+                           piece_layout out_layout, int64_t out_at, int64_t count)
 {
-    view_reduction r = {
-        .type = lane->call->type,
-        .op = lane->call->op,
-        .ins = lane->exposed_in,
-        .in_count = lane->size,
-        .in_layout = lane->in_layout,
+    pieces_reduction r = {
+        .type = q->call->type,
+        .op = q->call->op,
+        .ins = q->exposed_in,
+        .in_count = q->size,
+        .in_layout = q->in_layout,
         .in_at = in_at,
         .outs = outs,
         .out_count = out_count,
@@ -98,51 +97,50 @@ static void reduce_exposed(shm_lane *lane, int64_t in_at, char *const *outs, int
         .out_at = out_at,
         .count = count,
     };
-    view_reduce_many(&r);
+    pieces_reduce_many(&r);
 }
 
-static void reduce_own_share(shm_lane *lane)
+static void reduce_own_share(shm_queue *q)
 {
-    int64_t begin = shm_share_begin(lane, lane->round_count, lane->me);
-    int64_t end = shm_share_begin(lane, lane->round_count, lane->me + 1), at = lane->round_at + begin;
-    bool all = lane->call->kind == COLLECTIVE_ALL_REDUCE;
-    reduce_exposed(lane, at, all ? lane->exposed_out : &lane->exposed_out[lane->call->root],
-                   all ? lane->size : 1, lane->out_layout, at, end - begin);
+    int64_t begin = shm_share_begin(q, q->round_count, q->me);
+    int64_t end = shm_share_begin(q, q->round_count, q->me + 1), at = q->round_at + begin;
+    bool all = q->call->kind == COLLECTIVE_ALL_REDUCE;
+    reduce_exposed(q, at, all ? q->exposed_out : &q->exposed_out[q->call->root], all ? q->size : 1,
+                   q->out_layout, at, end - begin);
 }
 
 /* Takes what this rank's `out` needs of its peers, for all kinds whose results every rank writes itself. */
-static void fetch(shm_lane *lane)
+static void fetch(shm_queue *q)
 {
-    const collective_call *c = lane->call;
-    int n = lane->size, me = lane->me;
-    int64_t at = lane->round_at, part = collective_part_count(c->count, n, me);
+    const collective_call *c = q->call;
+    int n = q->size, me = q->me;
+    int64_t at = q->round_at, part = collective_part_count(c->count, n, me);
     for (int m = 0; m < n; m++) {
-        buffer_view in = shm_exposed_in(lane, m), out = shm_exposed_out(lane, m);
+        piece_buffer in = shm_exposed_in(q, m), out = shm_exposed_out(q, m);
         if (m == me) continue;
         switch (c->kind) {
         case COLLECTIVE_BROADCAST:
-            if (m == c->root) view_copy(c->type, &lane->out, at, &out, at, lane->round_count);
+            if (m == c->root) pieces_copy(c->type, &q->out, at, &out, at, q->round_count);
             break;
         case COLLECTIVE_ALL_GATHER:
-            view_copy(c->type, &lane->out, collective_part_begin(c->count, n, m) + at, &out,
-                      shm_exposed_index(lane, m, at), shm_round_part(lane, m));
+            pieces_copy(c->type, &q->out, collective_part_begin(c->count, n, m) + at, &out,
+                        shm_exposed_index(q, m, at), shm_round_part(q, m));
             break;
         case COLLECTIVE_GATHER:
             if (me == c->root)
-                view_copy(c->type, &lane->out, collective_part_begin(c->count, n, m) + at, &in,
-                          shm_exposed_index(lane, m, at), shm_round_part(lane, m));
+                pieces_copy(c->type, &q->out, collective_part_begin(c->count, n, m) + at, &in,
+                            shm_exposed_index(q, m, at), shm_round_part(q, m));
             break;
         case COLLECTIVE_SCATTER:
             if (m == c->root)
-                view_copy(c->type, &lane->out, at, &in, shm_exposed_index(lane, me, at),
-                          shm_round_part(lane, me));
+                pieces_copy(c->type, &q->out, at, &in, shm_exposed_index(q, me, at), shm_round_part(q, me));
             break;
         case COLLECTIVE_ALL_TO_ALL:
-            view_copy(c->type, &lane->out, m * part + at, &in, shm_exposed_index(lane, me, at),
-                      shm_round_part(lane, me));
+            pieces_copy(c->type, &q->out, m * part + at, &in, shm_exposed_index(q, me, at),
+                        shm_round_part(q, me));
             break;
         case COLLECTIVE_RECEIVE:
-            view_copy(c->type, &lane->out, at, &in, at, lane->round_count);
+            pieces_copy(c->type, &q->out, at, &in, at, q->round_count);
             break;
         default:
             break;
@@ -150,60 +148,60 @@ static void fetch(shm_lane *lane)
     }
 }
 
-static void reduce_own_part(shm_lane *lane)
+static void reduce_own_part(shm_queue *q)
 {
-    reduce_exposed(lane, shm_exposed_index(lane, lane->me, lane->round_at), &lane->out.base, 1,
-                   lane->out.layout, lane->round_at, shm_round_part(lane, lane->me));
+    reduce_exposed(q, shm_exposed_index(q, q->me, q->round_at), &q->out.base, 1, q->out.layout, q->round_at,
+                   shm_round_part(q, q->me));
 }
 
-void shm_run_inline(shm_lane *lane)
+void shm_run_inline(shm_queue *q)
 {
-    switch (lane->call->kind) {
+    switch (q->call->kind) {
     case COLLECTIVE_REDUCE:
-        if (lane->me != lane->call->root) break;
+        if (q->me != q->call->root) break;
         /* fall through */
     case COLLECTIVE_ALL_REDUCE:
-        reduce_exposed(lane, 0, &lane->out.base, 1, lane->out.layout, 0, lane->round_count);
+        reduce_exposed(q, 0, &q->out.base, 1, q->out.layout, 0, q->round_count);
         break;
     case COLLECTIVE_REDUCE_SCATTER:
-        reduce_own_part(lane);
+        reduce_own_part(q);
         break;
     default:
-        fetch(lane);
+        fetch(q);
         break;
     }
 }
 
-static void two_shot_begin_round(shm_lane *lane)
+static void two_shot_begin_round(shm_queue *q)
 {
-    switch (lane->call->kind) {
+    switch (q->call->kind) {
     case COLLECTIVE_ALL_REDUCE:
     case COLLECTIVE_REDUCE:
-        reduce_own_share(lane);
+        reduce_own_share(q);
         break;
     case COLLECTIVE_REDUCE_SCATTER:
-        reduce_own_part(lane);
+        reduce_own_part(q);
         break;
     default:
-        fetch(lane);
+        fetch(q);
         break;
     }
-    shm_publish(lane, 1, shm_everyone(lane));
-    shm_await(lane, lane->step, shm_everyone(lane));
+    shm_publish(q, 1, shm_everyone(q));
+    shm_await(q, q->step, shm_everyone(q));
 }
 
-static bool two_shot_advance(shm_lane *lane)
+static bool two_shot_advance(shm_queue *q)
 {
-    (void)lane;
+    (void)q;
     return true;
 }
 
-static void two_shot_copy_out(shm_lane *lane)
+static void two_shot_copy_out(shm_queue *q)
 {
-    const collective_call *c = lane->call;
-    bool here = c->kind == COLLECTIVE_ALL_REDUCE || (c->kind == COLLECTIVE_REDUCE && lane->me == c->root);
-    buffer_view area = shm_exposed_out(lane, lane->me);
-    if (here) view_copy(c->type, &lane->out, lane->round_at, &area, lane->round_at, lane->round_count);
+    const collective_call *c = q->call;
+    bool here = c->kind == COLLECTIVE_ALL_REDUCE || (c->kind == COLLECTIVE_REDUCE && q->me == c->root);
+    piece_buffer area = shm_exposed_out(q, q->me);
+    if (here) pieces_copy(c->type, &q->out, q->round_at, &area, q->round_at, q->round_count);
 }
 
 const shm_algorithm shm_algorithm_two_shot = {

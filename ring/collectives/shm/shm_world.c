@@ -137,11 +137,11 @@ static bool something_happened(shm_world *w, bool *idle)
     *idle = true;
     if (atomic_load_explicit(&w->bells[w->base.config.rank]->word, memory_order_acquire) != w->seen)
         return true;
-    for (shm_lane *lane = w->lanes; lane; lane = lane->next) {
-        if (lane->completed == lane->posted) continue;
-        if (lane->charged && lane->due_ns > 0) continue; /* there is nothing but its time to be waited for */
+    for (shm_queue *q = w->queues; q; q = q->next) {
+        if (q->completed == q->posted) continue;
+        if (q->charged && q->due_ns > 0) continue; /* there is nothing but its time to be waited for */
         *idle = false;
-        if (shm_lane_may_advance(lane)) return true;
+        if (shm_queue_may_advance(q)) return true;
     }
     return false;
 }
@@ -203,21 +203,21 @@ static status peer_gave_up(const shm_bell *bell, int rank)
     return fail((status)code, "rank %d gave up: %.*s", rank, (int)sizeof bell->message - 1, bell->message);
 }
 
-status shm_check_peers(shm_world *w, shm_lane *lane)
+status shm_check_peers(shm_world *w, shm_queue *q)
 {
-    for (int m = 0; m < lane->size; m++) {
-        if (!(lane->unmet >> m & 1)) continue;
-        int rank = lane->members[m].rank;
+    for (int m = 0; m < q->size; m++) {
+        if (!(q->unmet >> m & 1)) continue;
+        int rank = q->members[m].rank;
         shm_bell *bell = w->bells[rank];
         bool gave_up = atomic_load_explicit(&bell->gave_up, memory_order_acquire);
         if (!gave_up && !is_dead(w, rank)) continue;
-        if (shm_lane_may_advance(lane)) return STATUS_OK; /* it had done its part before */
-        if (!(lane->unmet >> m & 1)) continue;
+        if (shm_queue_may_advance(q)) return STATUS_OK; /* it had done its part before */
+        if (!(q->unmet >> m & 1)) continue;
         if (gave_up) return peer_gave_up(bell, rank);
         char text[128];
         return fail(STATUS_PEER, "rank %d (process %d) is gone; rank %d waits for it in %s", rank,
                     atomic_load_explicit(&bell->pid, memory_order_relaxed), w->base.config.rank,
-                    collective_call_format(lane->call, text, sizeof text));
+                    collective_call_format(q->call, text, sizeof text));
     }
     return STATUS_OK;
 }

@@ -1,15 +1,15 @@
-#include "ring/collectives/view.h"
+#include "ring/collectives/pieces.h"
 
 #include <string.h>
 
 /* A place in a list of pieces; contiguous layouts need none. */
 typedef struct cursor {
-    const view_layout *layout;
+    const piece_layout *layout;
     int piece;
     int64_t begin; /* the element that the piece starts with */
 } cursor;
 
-static cursor cursor_at_start(const view_layout *layout)
+static cursor cursor_at_start(const piece_layout *layout)
 {
     return (cursor){.layout = layout};
 }
@@ -34,9 +34,9 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-buffer_view view_of(const collective_buffer *buffer, dtype type)
+piece_buffer piece_buffer_of(const collective_buffer *buffer, dtype type)
 {
-    buffer_view view = {.base = buffer->base};
+    piece_buffer view = {.base = buffer->base};
     if (buffer->pieces.pieces && buffer->pieces.count == 1)
         view.base += buffer->pieces.pieces[0].offset * dtype_size(type);
     else if (buffer->pieces.count > 1)
@@ -44,7 +44,7 @@ buffer_view view_of(const collective_buffer *buffer, dtype type)
     return view;
 }
 
-uint64_t view_layout_hash(const view_layout *layout)
+uint64_t piece_layout_hash(const piece_layout *layout)
 {
     if (!layout->pieces.pieces) return 0;
     uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a over 64-bit words */
@@ -55,7 +55,7 @@ uint64_t view_layout_hash(const view_layout *layout)
     return hash ? hash : 1;
 }
 
-int64_t view_layout_extent(const view_layout *layout, dtype type, int64_t count)
+int64_t piece_layout_extent(const piece_layout *layout, dtype type, int64_t count)
 {
     int64_t end = count;
     if (layout->pieces.pieces) {
@@ -68,8 +68,8 @@ int64_t view_layout_extent(const view_layout *layout, dtype type, int64_t count)
     return end * dtype_size(type);
 }
 
-void view_copy(dtype type, const buffer_view *to, int64_t to_at, const buffer_view *from, int64_t from_at,
-               int64_t count)
+void pieces_copy(dtype type, const piece_buffer *to, int64_t to_at, const piece_buffer *from, int64_t from_at,
+                 int64_t count)
 {
     int size = dtype_size(type);
     cursor t = cursor_at_start(&to->layout), f = cursor_at_start(&from->layout);
@@ -82,8 +82,8 @@ void view_copy(dtype type, const buffer_view *to, int64_t to_at, const buffer_vi
     }
 }
 
-void view_reduce_pair(dtype type, reduce_op op, const buffer_view *out, const buffer_view *a,
-                      const buffer_view *b, int64_t at, int64_t count)
+void pieces_reduce_pair(dtype type, reduce_op op, const piece_buffer *out, const piece_buffer *a,
+                        const piece_buffer *b, int64_t at, int64_t count)
 {
     int size = dtype_size(type);
     cursor o = cursor_at_start(&out->layout), x = cursor_at_start(&a->layout),
@@ -98,7 +98,7 @@ void view_reduce_pair(dtype type, reduce_op op, const buffer_view *out, const bu
     }
 }
 
-void view_divide(dtype type, const buffer_view *out, int64_t at, int64_t count, int n)
+void pieces_divide(dtype type, const piece_buffer *out, int64_t at, int64_t count, int n)
 {
     int size = dtype_size(type);
     cursor o = cursor_at_start(&out->layout);
@@ -109,11 +109,11 @@ void view_divide(dtype type, const buffer_view *out, int64_t at, int64_t count, 
     }
 }
 
-void view_reduce_many(const view_reduction *r)
+void pieces_reduce_many(const pieces_reduction *r)
 {
     int size = dtype_size(r->type);
-    void *outs[VIEW_MAX_OPERANDS];
-    const void *ins[VIEW_MAX_OPERANDS];
+    void *outs[PIECES_MAX_OPERANDS];
+    const void *ins[PIECES_MAX_OPERANDS];
     cursor o = cursor_at_start(&r->out_layout), i = cursor_at_start(&r->in_layout);
     for (int64_t done = 0, run; done < r->count; done += run) {
         int64_t out_run, in_run;
