@@ -90,6 +90,8 @@ static board *board_over(const shm_segment *memory, int notify_fd)
 status board_create(uint64_t token, int world, board **out)
 {
     shm_segment memory = {0};
+    if (world < 1 || world > JOB_MOST_MEMBERS)
+        return fail(STATUS_CONFIG, "board: expected 1 to %d members, got %d", JOB_MOST_MEMBERS, world);
     TRY(shm_create("board", (int64_t)board_bytes(world), &memory));
     int notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     board *b = notify_fd >= 0 ? board_over(&memory, notify_fd) : NULL;

@@ -121,6 +121,10 @@ char *board_status_format(const board_status *s, char *buffer, size_t size);
 
 /* ---- The board ---- */
 
+/* The ranks of a job on real devices, and with servers in processes of their own. A number from outside is checked
+ * against these before memory is taken for it. */
+enum { JOB_MOST_RANKS = 1024, JOB_MOST_MEMBERS = 2 * JOB_MOST_RANKS };
+
 typedef struct board board;
 
 /* Makes a board for `world` ranks. Its descriptors are closed at exec unless their flag is cleared. */

@@ -145,8 +145,9 @@ static status start_store(rendezvous *r)
 
 status rendezvous_open(const rendezvous_options *options, rendezvous **out)
 {
-    if (options->world < 1 || options->rank < 0)
-        return fail(STATUS_CONFIG, "rendezvous: found rank %d of %d", options->rank, options->world);
+    if (options->world < 1 || options->world > JOB_MOST_MEMBERS || options->rank < 0)
+        return fail(STATUS_CONFIG, "rendezvous: expected 1 to %d members, got rank %d of %d", JOB_MOST_MEMBERS,
+                    options->rank, options->world);
     if (options->config_text && strlen(options->config_text) > RENDEZVOUS_TEXT_MAX)
         return fail(STATUS_INTERNAL, "rendezvous: a configuration of %zu bytes, allowed are %d",
                     strlen(options->config_text), RENDEZVOUS_TEXT_MAX);

@@ -13,11 +13,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A file size limit would kill the process with SIGXFSZ instead of failing the call. */
-static status check_file_size_limit(const char *name, int64_t bytes)
+/* More than the machine has would be taken until the kernel kills processes. A file size limit would kill this one with
+ * SIGXFSZ instead of failing the call. */
+static status check_size(const char *name, int64_t bytes)
 {
+    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     struct rlimit limit;
     char size[32], allowed[32];
+    if (bytes < 1 || (double)bytes > memory)
+        return fail(STATUS_SYSTEM, "shared memory '%s': expected at most the machine's %s, got %s", name,
+                    text_format_bytes(allowed, sizeof allowed, memory), text_format_bytes(size, sizeof size, (double)bytes));
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
         limit.rlim_cur >= (rlim_t)bytes)
         return STATUS_OK;
@@ -30,8 +35,6 @@ static status allocate(const char *name, int64_t bytes, int fd)
 {
     char size[32];
     text_format_bytes(size, sizeof size, (double)bytes);
-    if (ftruncate(fd, bytes) != 0)
-        return fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, it cannot be sized", name, size);
     int result;
     do result = fallocate(fd, 0, 0, bytes);
     while (result != 0 && errno == EINTR);
@@ -57,15 +60,23 @@ static status map(int fd, int64_t bytes, const char *whose, shm_segment *out)
 status shm_create(const char *name, int64_t bytes, shm_segment *out)
 {
     char size[32];
-    status result = check_file_size_limit(name, bytes);
+    status result = check_size(name, bytes);
     if (result != STATUS_OK) return result;
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s and a file descriptor", name,
                           text_format_bytes(size, sizeof size, (double)bytes));
-    TRY_GOTO(result, allocate(name, bytes, fd), failed);
-    TRY_GOTO(result, map(fd, bytes, name, out), failed);
+    if (ftruncate(fd, bytes) != 0) {
+        result = fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, it cannot be sized", name,
+                            text_format_bytes(size, sizeof size, (double)bytes));
+        goto failed;
+    }
+    TRY_GOTO(result, map(fd, bytes, name, out), failed); /* before memory is taken: it obeys ulimit -v */
+    TRY_GOTO(result, allocate(name, bytes, fd), unmap);
     return STATUS_OK;
+unmap:
+    munmap(out->data, (size_t)bytes);
+    *out = (shm_segment){.fd = -1};
 failed:
     close(fd);
     return result;

@@ -1,9 +1,9 @@
 #include "harness/launch/environment.h"
 
 #include "common/base/random.h"
+#include "common/base/text.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,21 +17,18 @@ bool launch_environment_is_rank(void)
 static status read_number(const char *name, int64_t low, int64_t high, int *out)
 {
     const char *text = getenv(name);
+    int64_t value;
     if (!text) return fail(STATUS_CONFIG, "environment: %s is not set", name);
-    char *end;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end || value < low || value > high)
-        return fail(STATUS_CONFIG, "environment: found %s=%s, allowed is %" PRId64 " to %" PRId64, name, text,
-                    low, high);
+    if (text_parse_int(name, text, low, high, &value) != STATUS_OK) return STATUS_CONFIG;
     *out = (int)value;
     return STATUS_OK;
 }
 
-static status read_ranks(launch_environment *e, const char *rank, const char *world, const char *local_rank)
+static status read_ranks(launch_environment *e, int most, const char *rank, const char *world, const char *local_rank)
 {
-    TRY(read_number(world, 1, INT32_MAX, &e->world));
+    TRY(read_number(world, 1, most, &e->world));
     TRY(read_number(rank, 0, e->world - 1, &e->rank));
-    return read_number(local_rank, 0, INT32_MAX, &e->local_rank);
+    return read_number(local_rank, 0, e->world - 1, &e->local_rank);
 }
 
 static status read_token(uint64_t *out)
@@ -60,7 +57,7 @@ static status from_harness(launch_environment *e)
                                         "HARNESS_BOARD_FD", "HARNESS_NOTIFY_FD", "HARNESS_PROCESSORS"};
     const char *job = getenv("HARNESS_JOB"), *rendezvous = getenv("HARNESS_RENDEZVOUS");
     e->origin = LAUNCH_BY_HARNESS;
-    TRY(read_ranks(e, "RANK", "WORLD_SIZE", "LOCAL_RANK"));
+    TRY(read_ranks(e, JOB_MOST_MEMBERS, "RANK", "WORLD_SIZE", "LOCAL_RANK"));
     e->local_world = e->world;
     if (getenv("HARNESS_PROCESSORS")) TRY(read_number("HARNESS_PROCESSORS", 1, CPU_SETSIZE, &e->processors));
     TRY(read_token(&e->token));
@@ -97,9 +94,9 @@ static status from_manager(launch_environment *e)
         const manager *m = &managers[i];
         if (!getenv(m->rank)) continue;
         e->origin = LAUNCH_BY_MANAGER;
-        TRY(read_ranks(e, m->rank, m->world, m->local_rank));
+        TRY(read_ranks(e, JOB_MOST_RANKS, m->rank, m->world, m->local_rank));
         e->local_world = e->world;
-        if (getenv(m->local_world)) TRY(read_number(m->local_world, 1, INT32_MAX, &e->local_world));
+        if (getenv(m->local_world)) TRY(read_number(m->local_world, 1, JOB_MOST_RANKS, &e->local_world));
         e->token = derive_token(m);
         snprintf(e->rendezvous, sizeof e->rendezvous, "env://");
         return board_create(e->token, e->world, &e->board);

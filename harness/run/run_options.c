@@ -4,6 +4,7 @@
 #include "common/base/text.h"
 #include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
+#include "common/net/board.h"
 #include "common/net/link.h"
 #include "common/sim/profile.h"
 #include "common/sync/straggler.h"
@@ -22,7 +23,7 @@ static const char *const progress_names[] = {"auto", "thread", "inline", NULL};
 static const char *const level_names[] = {LOG_LEVELS(LEVEL_NAME) NULL};
 #undef LEVEL_NAME
 
-enum { MOST_RANKS = 1024, MOST_VIRTUAL_RANKS = 1000000 };
+enum { MOST_VIRTUAL_RANKS = 1000000 };
 
 #define FIELD(name) offsetof(run_options, name)
 static const option run_option_list[] = {
@@ -144,9 +145,9 @@ static status check_virtual(const run_config *c)
     for (int i = 0; i < 2; i++)
         if (options_given(&c->bindings[0], names[i]))
             return fail(STATUS_USAGE, "--%s: found device %s, allowed is sim:PROFILE", names[i], c->run.device);
-    if (c->run.gpus > MOST_RANKS)
+    if (c->run.gpus > JOB_MOST_RANKS)
         return fail(STATUS_USAGE, "--gpus: found %lld, allowed is 1 to %d but for virtual devices",
-                    (long long)c->run.gpus, MOST_RANKS);
+                    (long long)c->run.gpus, JOB_MOST_RANKS);
     return STATUS_OK;
 }
 

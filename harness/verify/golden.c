@@ -1,6 +1,7 @@
 #include "harness/verify/golden.h"
 
 #include "common/base/random.h"
+#include "common/net/board.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -68,7 +69,7 @@ static status read_case(golden_file *f, const json_t *c)
     f->batch = integer_or(c, "batch_per_rank", 0);
     f->steps = integer_or(c, "steps", 0);
     f->seed = (uint64_t)integer_or(c, "seed", 0);
-    if (f->world < 1 || f->world > 1024 || f->batch < 1 || f->steps < 1 || f->steps > 100000)
+    if (f->world < 1 || f->world > JOB_MOST_RANKS || f->batch < 1 || f->steps < 1 || f->steps > 100000)
         return not_golden(f, "case.world_size, case.batch_per_rank or case.steps");
     const char *loss_over = json_string_value(json_object_get(c, "loss_over"));
     const char *act = json_string_value(json_object_get(c, "activation"));

@@ -68,6 +68,8 @@ static int create_under_limit(int resource, rlim_t limit, const char *text)
 static void the_size_needed_is_named_where_the_system_refuses_it(void **state)
 {
     (void)state;
+    shm_segment larger = {0};
+    assert_fails(shm_create("ring", INT64_MAX, &larger), STATUS_SYSTEM, "shared memory 'ring': expected at most the machine's");
     static const char needs[] = "shared memory 'ring' needs 64.0 MiB";
     assert_int_equal(create_under_limit(RLIMIT_FSIZE, 1 << 20, needs), 0);
     assert_int_equal(create_under_limit(RLIMIT_NOFILE, 3, needs), 0);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static const char *const names[] = {
@@ -113,10 +114,10 @@ static void what_is_missing_or_malformed_is_named(void **state)
         {"", "RANK is not set"},
         {"RANK=0 LOCAL_RANK=0", "WORLD_SIZE is not set"},
         {"RANK=0 WORLD_SIZE=2", "LOCAL_RANK is not set"},
-        {"RANK=2 WORLD_SIZE=2 LOCAL_RANK=0", "RANK=2, allowed is 0 to 1"},
-        {"RANK=x WORLD_SIZE=2 LOCAL_RANK=0", "found RANK=x"},
-        {"RANK=0 WORLD_SIZE=0 LOCAL_RANK=0", "found WORLD_SIZE=0"},
-        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0", "found LOCAL_WORLD_SIZE=0"},
+        {"RANK=2 WORLD_SIZE=2 LOCAL_RANK=0", "RANK: expected an integer from 0 to 1, got '2'"},
+        {"RANK=x WORLD_SIZE=2 LOCAL_RANK=0", "RANK: expected an integer from 0 to 1, got 'x'"},
+        {"RANK=0 WORLD_SIZE=0 LOCAL_RANK=0", "WORLD_SIZE: expected an integer from 1 to 1024, got '0'"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0", "LOCAL_WORLD_SIZE: expected an integer from 1 to 1024, got '0'"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=12", "HARNESS_TOKEN is not of 16 digits"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=0000000000000001", "HARNESS_BOARD_FD is not set"},
     };
@@ -127,6 +128,40 @@ static void what_is_missing_or_malformed_is_named(void **state)
         assert_fails(launch_environment_open(true, &e), STATUS_CONFIG, cases[c].text);
         launch_environment_close(&e);
     }
+}
+
+static void a_job_too_large_is_refused_before_memory_is_taken_for_it(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *variables, *text;
+    } cases[] = {
+        {"RANK=0 WORLD_SIZE=1000000000 LOCAL_RANK=0", "WORLD_SIZE: expected an integer from 1 to 1024, got '1000000000'"},
+        {"RANK=0 WORLD_SIZE=1025 LOCAL_RANK=0", "WORLD_SIZE: expected an integer from 1 to 1024, got '1025'"},
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2147483647 OMPI_COMM_WORLD_LOCAL_RANK=0",
+         "OMPI_COMM_WORLD_SIZE: expected an integer from 1 to 1024, got '2147483647'"},
+        {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=99999999999999999999 SLURM_LOCALID=0",
+         "SLURM_STEP_NUM_TASKS: expected an integer from 1 to 1024, got '99999999999999999999'"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=2", "LOCAL_RANK: expected an integer from 0 to 1, got '2'"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2000000000",
+         "LOCAL_WORLD_SIZE: expected an integer from 1 to 1024, got '2000000000'"},
+        {"RANK=0 WORLD_SIZE=1000000000 LOCAL_RANK=0 HARNESS_TOKEN=0000000000000001",
+         "WORLD_SIZE: expected an integer from 1 to 2048, got '1000000000'"},
+    };
+    struct rlimit limit, small; /* shared memory is a file, which ulimit -v does not limit */
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    small = (struct rlimit){.rlim_cur = 16 << 20, .rlim_max = limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        launch_environment e;
+        forget_all(NULL);
+        set_all(cases[c].variables);
+        assert_fails(launch_environment_open(true, &e), STATUS_CONFIG, cases[c].text);
+        launch_environment_close(&e);
+    }
+    board *b = NULL;
+    assert_fails(board_create(1, JOB_MOST_MEMBERS + 1, &b), STATUS_CONFIG, "board: expected 1 to 2048 members, got 2049");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
 static void what_the_launcher_hands_down_is_taken_once(void **state)
@@ -167,6 +202,7 @@ int main(void)
         cmocka_unit_test_setup(a_process_started_by_hand_knows_nothing, forget_all),
         cmocka_unit_test_setup(what_torchrun_mpirun_and_srun_set_is_understood, forget_all),
         cmocka_unit_test_setup(what_is_missing_or_malformed_is_named, forget_all),
+        cmocka_unit_test_setup(a_job_too_large_is_refused_before_memory_is_taken_for_it, forget_all),
         cmocka_unit_test_setup(what_the_launcher_hands_down_is_taken_once, forget_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
