@@ -83,10 +83,10 @@ static status open_parts(ps_engine *e)
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
     if (c->divide != SHARED_DIVIDE_POLICY) e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
     TRY(ps_plan_make(c->program, c->params, (int)e->policy.servers, e->policy.partition_bytes, &e->plan));
-    bool beside = e->policy.placement == PS_PLACEMENT_RANK && c->rank < e->policy.servers;
-    ps_worker_config worker = {.context = c, .policy = &e->policy, .plan = e->plan, .beside = beside, .peers = peers};
+    bool colocated = e->policy.placement == PS_PLACEMENT_RANK && c->rank < e->policy.servers;
+    ps_worker_config worker = {.context = c, .policy = &e->policy, .plan = e->plan, .colocated = colocated, .peers = peers};
     TRY(ps_worker_open(&worker, &e->worker));
-    if (!beside) return STATUS_OK;
+    if (!colocated) return STATUS_OK;
     ps_server_config server = {.index = c->rank,
                                .world = c->world,
                                .policy = &e->policy,
@@ -97,7 +97,7 @@ static status open_parts(ps_engine *e)
                                .peers = peers,
                                .optimizer = c->optimizer,
                                .ledger = c->ledger,
-                               .beside = true,
+                               .colocated = true,
                                .threads = (int)e->options->server_threads,
                                .stall_timeout_ns = c->stall_timeout_ns,
                                .trace = c->trace};
@@ -190,7 +190,7 @@ static status ps_finish(sync_engine *base, const sync_step *step)
 
 static status ps_settle(sync_engine *e)
 {
-    return ps_worker_settle(engine_of(e)->worker);
+    return ps_worker_flush(engine_of(e)->worker);
 }
 
 static status ps_group_sum(sync_engine *e, double *values, int count)
@@ -225,10 +225,10 @@ static void ps_counters(sync_engine *base, sync_counters *out)
 {
     ps_engine *e = engine_of(base);
     *out = (sync_counters){0};
-    ps_worker_take_times(e->worker, out);
+    ps_worker_collect_times(e->worker, out);
     add_port(ps_worker_port(e->worker), out);
     if (!e->server) return;
-    int64_t update_ns = ps_server_take_update_ns(e->server);
+    int64_t update_ns = ps_server_collect_update_ns(e->server);
     out->optimizer_ns += update_ns;
     out->optimizer_aside_ns += update_ns;
     add_port(ps_server_port(e->server), out);

@@ -60,8 +60,8 @@ static void show_server_the_workers(ps_engine *e)
     for (int w = 0; w < c->world; w++) {
         void *params = ps_meeting_segment(&e->member, &e->meeting, w, PS_SEGMENT_PARAMS);
         void *grads = ps_meeting_segment(&e->member, &e->meeting, w, PS_SEGMENT_GRADS);
-        if (w == c->rank) ps_server_see(e->server, w, c->params->params.data, c->params->grads.data);
-        else if (params) ps_server_see(e->server, w, params, grads);
+        if (w == c->rank) ps_server_map_worker(e->server, w, c->params->params.data, c->params->grads.data);
+        else if (params) ps_server_map_worker(e->server, w, params, grads);
     }
 }
 
@@ -71,14 +71,14 @@ static status meet_servers(ps_engine *e)
     bool own = e->policy.placement == PS_PLACEMENT_OWN;
     for (int j = 0; j < e->plan->server_count; j++) {
         if (e->server && j == c->rank) {
-            ps_worker_see(e->worker, j, NULL, true);
+            ps_worker_map_server(e->worker, j, NULL, true);
             continue;
         }
         TRY(ps_worker_connect(e->worker, j, e->meeting.urls[j]));
         if (!e->meeting.segments && !e->meeting.peers) continue;
         int member = own ? c->world + j : j;
         const void *params = ps_meeting_segment(&e->member, &e->meeting, member, PS_SEGMENT_PARAMS);
-        ps_worker_see(e->worker, j, copies_from_servers(e) ? params : NULL, true);
+        ps_worker_map_server(e->worker, j, copies_from_servers(e) ? params : NULL, true);
     }
     return STATUS_OK;
 }

@@ -12,6 +12,7 @@
 
 #include "common/memory/piece.h"
 #include "common/nn/params.h"
+#include "ps/policy.h"
 
 enum { PS_KEY_PIECES = 16 }; /* pieces of a key, frames of its message */
 
@@ -56,5 +57,25 @@ const char *ps_key_name(const ps_plan *plan, const nn_model *model, int key);
 
 /* Bytes of the largest frame that such a plan sends: a key, all buffers, or a layer's sums. */
 int64_t ps_plan_largest_frame(const ps_plan *plan, const param_set *params);
+
+/* Keys that wait to be sent or summed, in order of priority: a binary heap of fixed capacity. */
+typedef struct ps_key_queue {
+    struct ps_queued {
+        int64_t rank; /* smaller goes first */
+        int key;
+    } *heap;
+    int count, capacity;
+    ps_priority priority;
+    int64_t posted; /* numbers of arrival, for first in, first out */
+} ps_key_queue;
+
+status ps_key_queue_init(ps_key_queue *q, int capacity, ps_priority priority);
+void ps_key_queue_deinit(ps_key_queue *q);
+
+/* The queue holds every key at most once, so it is never full. */
+void ps_key_queue_put(ps_key_queue *q, int key);
+/* The first; the queue must not be empty. */
+int ps_key_queue_first(const ps_key_queue *q);
+void ps_key_queue_drop(ps_key_queue *q);
 
 #endif

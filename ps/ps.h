@@ -34,4 +34,48 @@ bool ps_updates_on_gpu(const sync_engine *e);
  * where nobody waits. STATUS_USAGE or STATUS_CONFIG as requirements(). */
 status ps_lead(const void *options, const char *policy, int world, int64_t *out);
 
+/* ---- servers in processes of their own ---------------------------------------------------------- */
+
+/* Number of servers that need processes of their own; 0 where they are threads of ranks. STATUS_USAGE or STATUS_CONFIG as the
+ * engine's requirements(). */
+status ps_server_processes(const void *options, const char *policy, int world, int *out);
+
+/* The configuration of a parameter server in a process of its own (--server-placement own): no rank, no data, no
+ * gradients. Everything is borrowed. Fields that sync_context has too must have the values that they have on the ranks.
+ * Parameters are opened with the param_kind of requirements() and without gradients; their values do not matter: rank 0
+ * sends those that the run starts from. */
+typedef struct ps_server_context {
+    int index;  /* 0 .. ps_server_processes() - 1 */
+    int world;  /* ranks */
+    uint64_t job_token;
+    device *device;
+    param_set *params;
+    const nn_program *program;
+    optimizer *optimizer;
+    ledger *ledger;
+    const void *options;
+    const char *policy;
+    int64_t stall_timeout_ns;
+    int divide;
+    net_link link;
+    struct transport_hub *hub;
+
+    /* For ps_server_main(): sends this server's offer to all members and returns theirs: those of the ranks, then
+     * those of the servers. sync_engine_type.connect() on the ranks must receive the same. */
+    status (*exchange)(void *context, sync_blob mine, const sync_blob **offers);
+    void *exchange_context;
+} ps_server_context;
+
+/* Serves until all ranks have ended their connections. Fails, on all ranks alike, where one is lost. */
+status ps_server_main(const ps_server_context *context);
+
+/* The same step by step, for servers that share a thread with others, as virtual ones do: open and offer, join with all
+ * members' offers, start; an agent of the device then serves until the server is closed. */
+typedef struct ps_server_process ps_server_process;
+status ps_server_process_open(const ps_server_context *context, ps_server_process **out);
+status ps_server_process_offer(ps_server_process *p, sync_blob *out);
+status ps_server_process_join(ps_server_process *p, const sync_blob *offers);
+status ps_server_process_start(ps_server_process *p);
+void ps_server_process_close(ps_server_process **p);
+
 #endif

@@ -2,7 +2,7 @@
 
 #include "common/base/text.h"
 #include "ps/ps.h"
-#include "ps/server/server_process.h"
+#include "ps/ps.h"
 #include "ring/ring.h"
 
 #include <stdio.h>
@@ -75,5 +75,5 @@ status engine_lead(int engine, const void *options, const char *policy, int worl
 status engine_servers(int engine, const void *options, const char *policy, int world, int *out)
 {
     *out = 0;
-    return engine == ENGINE_PS ? ps_own_servers(options, policy, world, out) : STATUS_OK;
+    return engine == ENGINE_PS ? ps_server_processes(options, policy, world, out) : STATUS_OK;
 }

@@ -3,7 +3,7 @@
 #include "common/base/clock.h"
 #include "harness/run/job.h"
 #include "harness/run/record.h"
-#include "ps/server/server_process.h"
+#include "ps/ps.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -135,7 +135,7 @@ static status collect_offers(virtual_job *job)
         if (!same) job->offers[r] = mine;
     }
     for (int j = 0; j < job->server_count; j++)
-        TRY(ps_own_server_offer(job->servers[j].server, &job->offers[job->config.machine.world + j]));
+        TRY(ps_server_process_offer(job->servers[j].server, &job->offers[job->config.machine.world + j]));
     return STATUS_OK;
 }
 
@@ -181,7 +181,7 @@ static status open_all(virtual_job *job)
     job->present = simulation_present(job->simulation);
     job->ranks = calloc((size_t)job->present, sizeof *job->ranks);
     job->cells = aligned_alloc(_Alignof(board_cell), (size_t)job->present * sizeof *job->cells);
-    if (blocks(job)) TRY(ps_own_servers(c->engine_options, c->policy, m->world, &job->server_count));
+    if (blocks(job)) TRY(ps_server_processes(c->engine_options, c->policy, m->world, &job->server_count));
     job->servers = calloc((size_t)job->server_count + 1, sizeof *job->servers);
     job->offers = calloc((size_t)(m->world + job->server_count), sizeof *job->offers);
     if (!job->ranks || !job->cells || !job->offers || !job->servers)

@@ -34,18 +34,18 @@ status virtual_server_open(virtual_server *v, const virtual_job_config *config, 
                                  .stall_timeout_ns = config->stall_timeout_ns,
                                  .divide = config->divide,
                                  .hub = hub};
-    return ps_own_server_open(&context, &v->server);
+    return ps_server_process_open(&context, &v->server);
 }
 
 status virtual_server_start(virtual_server *v, const sync_blob *offers)
 {
-    TRY(ps_own_server_meet(v->server, offers));
-    return ps_own_server_start(v->server);
+    TRY(ps_server_process_join(v->server, offers));
+    return ps_server_process_start(v->server);
 }
 
 void virtual_server_close(virtual_server *v)
 {
-    ps_own_server_close(&v->server);
+    ps_server_process_close(&v->server);
     optimizer_close(&v->optimizer);
     param_set_close(&v->params);
     device_close(&v->device);

@@ -6,14 +6,14 @@
 
 #include "common/nn/params.h"
 #include "harness/sim/virtual_job.h"
-#include "ps/server/server_process.h"
+#include "ps/ps.h"
 
 typedef struct virtual_server {
     device *device;
     param_set *params;
     optimizer *optimizer;
     ledger ledger;
-    ps_own_server *server;
+    ps_server_process *server;
 } virtual_server;
 
 /* Number `index`, for ranks of which `first` is one and `beside` the one whose machine it stands on. Close it whatever

@@ -1,7 +1,7 @@
 /* The batch: planned, cut as torch.chunk does, handed out by rank 0. */
 #include "ps/dp/dp_impl.h"
 
-#include "ps/bytes.h"
+#include "ps/compute.h"
 
 enum { KEY_INPUTS = DP_PIECE_INPUTS, KEY_TARGETS = DP_PIECE_TARGETS };
 
@@ -57,7 +57,7 @@ static int64_t count_targets(const sync_exchange *x, const dp_part *p, const voi
 static status cut_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
-    bool exist = ps_bytes_exist(context_of(e)->device), gpu = e->places.device;
+    bool exist = ps_has_bytes(context_of(e)->device), gpu = e->places.device;
     const void *targets = gpu ? e->places.mirror[DP_AT_TARGET].data : x->target->data;
     int64_t bytes = x->loaded * x->target_bytes;
     if (gpu && bytes > 0) TRY(dp_fetch_to(&e->places, e->places.mirror[DP_AT_TARGET].data, x->target->data, bytes));

@@ -240,7 +240,7 @@ static void dp_counters(sync_engine *base, sync_counters *out)
                            .messages_received =
                                atomic_load_explicit(&p->messages_received, memory_order_relaxed)};
     e->optimizer_ns = 0;
-    dp_star_take_times(e->star, out);
+    dp_star_collect_times(e->star, out);
 }
 
 bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)
@@ -284,7 +284,7 @@ const sync_engine_type sync_ps_dp = {
     .scatter_output_gradient = dp_scatter_output_gradient,
     .ready = dp_ready,
     .finish = dp_finish,
-    .settle = dp_settle,
+    .settle = dp_flush,
     .group_sum = dp_group_sum,
     .reduced_gradients = dp_reduced_gradients,
     .counters = dp_counters,

@@ -144,7 +144,7 @@ status dp_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *
 status dp_scatter_output_gradient(sync_engine *e, const sync_step *step);
 status dp_ready(sync_engine *e, int param);
 status dp_finish(sync_engine *e, const sync_step *step);
-status dp_settle(sync_engine *e);
+status dp_flush(sync_engine *e);
 status dp_group_sum(sync_engine *e, double *values, int count);
 
 /* dp_lives.c: what begins and ends to live, told to the ledger. */

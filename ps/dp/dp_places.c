@@ -1,6 +1,6 @@
 #include "ps/dp/dp_places.h"
 
-#include "ps/bytes.h"
+#include "ps/compute.h"
 
 static bool needs_mirrors(const device *d)
 {
@@ -81,6 +81,6 @@ status dp_store(dp_places *p, dp_place place, void *data, int64_t offset, int64_
 status dp_copy(const dp_places *p, device *d, void *to, const void *from, int64_t bytes)
 {
     if (p->device) return device_convert(p->compute, to, DTYPE_U8, from, DTYPE_U8, bytes, 1);
-    ps_move(d, to, from, (size_t)bytes);
+    ps_copy(d, to, from, (size_t)bytes);
     return STATUS_OK;
 }

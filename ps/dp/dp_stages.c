@@ -1,7 +1,7 @@
 /* The stages: rounds of the star, each waited for. */
 #include "ps/dp/dp_impl.h"
 
-#include "ps/bytes.h"
+#include "ps/compute.h"
 
 #include <string.h>
 
@@ -87,11 +87,11 @@ status dp_begin_forward(sync_engine *base, const sync_step *step)
     return STATUS_OK;
 }
 
-status dp_settle(sync_engine *base)
+status dp_flush(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
     TRY(ps_peers_open(&e->member, &e->meeting));
-    TRY(replicate(e, DP_SETTLE + e->settles++, true));
+    TRY(replicate(e, DP_FLUSH + e->settles++, true));
     ps_peers_close(&e->member, &e->meeting); /* if this was the end, memory may go from now on */
     return e->places.device ? device_stream_synchronize(base->context.compute) : STATUS_OK;
 }

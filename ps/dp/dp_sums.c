@@ -1,7 +1,7 @@
 /* Layers that need other ranks: what they add up goes to rank 0 and comes back. */
 #include "ps/dp/dp_impl.h"
 
-#include "ps/bytes.h"
+#include "ps/compute.h"
 
 static void add_sum(dp_engine *e, dp_direction direction, int peer, int64_t number, double *values, int count,
                     int64_t step)
@@ -25,7 +25,7 @@ static status sum_over_ranks(dp_engine *e, double *values, int count)
     for (int r = 1; r < e->present; r++)
         add_sum(e, DP_RECEIVE, r, number, e->shares + (int64_t)r * e->largest_sum, count, step);
     TRY(dp_star_run(e->star, NULL));
-    bool exist = ps_bytes_exist(e->base.context.device);
+    bool exist = ps_has_bytes(e->base.context.device);
     for (int r = 1; exist && r < e->present; r++)
         for (int i = 0; i < count; i++) values[i] += e->shares[(int64_t)r * e->largest_sum + i];
     dp_star_begin(e->star);

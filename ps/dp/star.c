@@ -210,7 +210,7 @@ status dp_star_run(dp_star *s, const dp_sum *sum)
     return rc;
 }
 
-void dp_star_take_times(dp_star *s, sync_counters *out)
+void dp_star_collect_times(dp_star *s, sync_counters *out)
 {
     out->exposed_ns += s->exposed_ns;
     s->exposed_ns = 0;

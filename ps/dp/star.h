@@ -16,16 +16,16 @@
  *   both ways          SUM              key = number within the step: float64 of a layer; their sums
  *                      FAILED           flags = status; frame: the reason
  *
- * header.step is the step, or for what settles DP_SETTLE plus a number of its own. */
+ * header.step is the step, or for what settles DP_FLUSH plus a number of its own. */
 #ifndef PS_DP_STAR_H
 #define PS_DP_STAR_H
 
 #include "common/sync/agent.h"
 #include "common/sync/engine.h"
+#include "ps/compute.h"
 #include "ps/port.h"
-#include "ps/server/team.h"
 
-#define DP_SETTLE (INT64_C(1) << 48)
+#define DP_FLUSH (INT64_C(1) << 48)
 enum { DP_INT_TARGETS, DP_INT_TOTAL, DP_INT_PRESENT };
 
 typedef struct dp_star dp_star;
@@ -97,6 +97,6 @@ status dp_star_run(dp_star *s, const dp_sum *sum);
 int64_t dp_region_bytes(const dp_region *r);
 
 /* Time waited and time in flight since the last call; adds to *out. */
-void dp_star_take_times(dp_star *s, sync_counters *out);
+void dp_star_collect_times(dp_star *s, sync_counters *out);
 
 #endif

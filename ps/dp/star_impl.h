@@ -8,7 +8,7 @@ struct dp_star {
     dp_star_config c;
     ps_port port;
     sync_agent *agent;
-    ps_team *team;
+    ps_thread_pool *pool;
     char *url; /* of rank 0, for messages; NULL there */
 
     dp_item *items; /* [c.items]: of the compute thread until it posts the round, then of the agent */
@@ -32,7 +32,6 @@ struct dp_star {
     atomic_bool ended;    /* the agent has failed */
 
     const void **sources; /* [threads][world] */
-    char *scratch;        /* [threads] ranges, where gradients are divided before the sum */
     device_stream *stream; /* on a GPU: sums, and copies between GPUs; else NULL */
 
     /* ---- of the compute thread ---- */

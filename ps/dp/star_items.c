@@ -2,7 +2,7 @@
 #include "ps/dp/star_impl.h"
 
 #include "common/net/board.h"
-#include "ps/bytes.h"
+#include "ps/compute.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -116,7 +116,7 @@ static status take_item(dp_star *s, dp_item *item, ps_message *m, int64_t now_ns
     } else {
         if (item->shared && item->remote) TRY(copy_region(s, r, r->base, item->remote));
         for (int i = 0; i < m->header.frames; i++)
-            ps_move(s->c.context->device, r->base + r->pieces[i].offset * r->element,
+            ps_copy(s->c.context->device, r->base + r->pieces[i].offset * r->element,
                     ps_message_frame(m, i).data, (size_t)(r->pieces[i].count * r->element));
         ps_port_release(&s->port, m);
     }

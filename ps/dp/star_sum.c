@@ -2,32 +2,27 @@
 #include "ps/dp/star_impl.h"
 
 #include "common/reduce/reduce.h"
-#include "ps/bytes.h"
+#include "ps/compute.h"
 
 #include <stdlib.h>
-
-/* Elements at a time: what is divided before the sum stays in the cache. */
-enum { RANGE = 8192 };
 
 status star_sum_open(dp_star *s)
 {
     size_t threads = (size_t)s->c.threads, world = (size_t)s->c.context->world;
     s->arrived = calloc((size_t)s->c.keys + 1, sizeof *s->arrived);
     s->sources = calloc(threads * world, sizeof *s->sources);
-    s->scratch = malloc(threads * RANGE * (size_t)dtype_size(s->c.context->params->type));
-    if (!s->arrived || !s->sources || !s->scratch)
+    if (!s->arrived || !s->sources)
         return fail(STATUS_SYSTEM, "no memory for the sums of gradients");
     if (star_has_gpu(s)) TRY(device_stream_open(s->c.context->device, DEVICE_STREAM_COMMUNICATION, &s->stream));
-    return ps_team_open(s->c.threads, &s->team);
+    return ps_thread_pool_open(s->c.threads, &s->pool);
 }
 
 void star_sum_close(dp_star *s)
 {
-    ps_team_close(&s->team);
+    ps_thread_pool_close(&s->pool);
     device_stream_close(&s->stream);
     free(s->arrived);
     free(s->sources);
-    free(s->scratch);
 }
 
 typedef struct sum_job {
@@ -43,38 +38,20 @@ static const char *brought(const dp_item *item, int index, int64_t at)
     return item->remote + (r->pieces[index].offset + at) * r->element;
 }
 
-static void sum_range(const sum_job *j, int part, int index, int64_t at, int64_t count)
+static status sum_range(void *context, int thread, int index, int64_t at, int64_t count)
 {
+    const sum_job *j = context;
     dp_star *s = j->s;
     const dp_sum *sum = &s->sum;
     const dp_region *r = &j->items[0].region;
     int64_t offset = (r->pieces[index].offset + at) * r->element;
-    const void **sources = s->sources + (int64_t)part * s->c.context->world;
+    const void **sources = s->sources + (int64_t)thread * s->c.context->world;
     void *out = sum->out + offset;
     sources[0] = sum->own + offset;
     for (int i = 1; i < sum->present; i++) sources[i] = brought(&j->items[i - 1], index, at);
-    if (!sum->divides || !sum->divide_before) {
-        reduce_many(sum->type, sum->divides ? REDUCE_MEAN : REDUCE_SUM, &out, 1, sources, sum->present,
-                    count);
-        return;
-    }
-    char *divided = s->scratch + (int64_t)part * RANGE * r->element;
-    reduce_divide(sum->type, out, sources[0], count, sum->present);
-    for (int i = 1; i < sum->present; i++) {
-        reduce_divide(sum->type, divided, sources[i], count, sum->present);
-        reduce_pair(sum->type, REDUCE_SUM, out, out, divided, count);
-    }
-}
-
-static void sum_part(void *context, int part, int parts)
-{
-    const sum_job *j = context;
-    const dp_region *r = &j->items[0].region;
-    for (int i = 0; i < r->count; i++) {
-        int64_t all = r->pieces[i].count, end = all * (part + 1) / parts;
-        for (int64_t at = all * part / parts; at < end; at += RANGE)
-            sum_range(j, part, i, at, end - at < RANGE ? end - at : RANGE);
-    }
+    if (sum->divides) reduce_average(sum->type, out, sources, sum->present, count, sum->divide_before);
+    else reduce_many(sum->type, REDUCE_SUM, &out, 1, sources, sum->present, count);
+    return STATUS_OK;
 }
 
 /* ---- on a GPU --------------------------------------------------------------------------------- */
@@ -125,10 +102,10 @@ status star_sum(dp_star *s, int key)
     device *d = s->c.context->device;
     if (s->stream)
         TRY(add_pieces(&j));
-    else if (ps_bytes_exist(d))
-        ps_team_run(s->team, sum_part, &j);
+    else if (ps_has_bytes(d))
+        TRY(ps_thread_pool_run(s->pool, (piece_list){j.items[0].region.pieces, j.items[0].region.count}, sum_range, &j));
     else
-        ps_spend_pass(d, (double)(dp_region_bytes(&j.items[0].region) * (s->sum.present + 1)), 0);
+        ps_charge_pass(d, (double)(dp_region_bytes(&j.items[0].region) * (s->sum.present + 1)), 0);
     for (int i = 0; i < s->sum.present - 1; i++) ps_port_release(&s->port, &j.items[i].message);
     return STATUS_OK;
 }

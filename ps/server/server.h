@@ -1,6 +1,15 @@
-/* A server: sums the pushes of its shard's keys, updates them, and answers pulls. Server 0 also keeps the
- * buffers and adds up what layers share. A state machine with an agent of its own, which is a thread
- * beside a rank or a process's main thread (server_process.h). */
+/* A server: sums the pushes of its shard's keys in rank order, updates them, and replies to pulls. Server 0 also keeps
+ * the buffers and adds up what layers share. It is a state machine with an agent of its own: a thread next to a rank,
+ * or the main thread of a process.
+ *
+ * In the order in which a gradient passes through them:
+ *
+ *   server_open.c      memory, port, start and end; server_process.c: the same for a process that is only a server
+ *   server.c           the agent: messages come in, stalls and departures are noticed
+ *   reduction.c        one key: receive pushes, sum in rank order, average, update, reply
+ *   server_policies.c  when a key is reduced: clipping, ssp, async; when a pull is due; flushes
+ *   server_gpu.c       the sum and the update on a GPU
+ *   server_shared.c    server 0: buffers and the sums of layers */
 #ifndef PS_SERVER_H
 #define PS_SERVER_H
 
@@ -20,15 +29,15 @@ typedef struct ps_server_config {
     const ps_policy *policy;
     const ps_plan *plan;
     device *device;
-    param_set *params; /* beside a rank: the rank's, else the server's own, without gradients */
-    const struct sync_context *front; /* `params` are the mirror of this one's, whose device sums and updates; or NULL */
-    bool peers;        /* all arenas in sight are in memory of GPUs, which copy from each other; `front` is the rank's own */
+    param_set *params; /* next to a rank: the rank's; else the server's own, without gradients */
+    const struct sync_context *front; /* the device that sums and updates, of which `params` are the staged copy; or NULL */
+    bool peers;        /* all mapped arenas are in memory of GPUs, which copy from each other; `front` is the rank's own */
     optimizer *optimizer; /* of the device that updates */
     ledger *ledger;
-    bool beside;       /* worker `index` is the partner */
+    bool colocated;    /* with rank `index`, whose worker is the port's partner */
     int threads;
     int64_t stall_timeout_ns;
-    struct trace *trace; /* of the rank beside it, or NULL */
+    struct trace *trace; /* of the rank next to it, or NULL */
 } ps_server_config;
 
 status ps_server_open(const ps_server_config *config, ps_server **out);
@@ -37,23 +46,23 @@ void ps_server_close(ps_server **server);
 
 ps_port *ps_server_port(ps_server *s);
 
-/* Before ps_server_start: where worker `worker`'s arenas are in sight; NULL: they come in frames. */
-void ps_server_see(ps_server *s, int worker, void *params, void *grads);
+/* Before ps_server_start: where worker `worker`'s arenas are mapped; NULL: tensors come in frames. */
+void ps_server_map_worker(ps_server *s, int worker, void *params, void *grads);
 /* Starts an agent with a thread of its own; */
 status ps_server_start(ps_server *s);
-/* or the caller's thread is the agent, until all workers have said goodbye. */
+/* or the caller's thread is the agent, until all workers have disconnected. */
 status ps_server_serve(ps_server *s);
 
-/* Waits until all workers have said goodbye, at most so long; at once where the server has failed. */
+/* Waits until all workers have disconnected, at most `limit_ns`; returns at once where the server has failed. */
 void ps_server_linger(ps_server *s, int64_t limit_ns);
 
 /* What the agent failed with; STATUS_OK if it has not. */
 status ps_server_error(ps_server *s);
 
-/* The averaged gradients of the last round, laid out like the parameters where the shard's pieces are. */
+/* The averaged gradients of the last iteration, laid out like the parameters where the shard's pieces are. */
 const void *ps_server_averages(const ps_server *s);
 
 /* Time spent in updates since the last call. */
-int64_t ps_server_take_update_ns(ps_server *s);
+int64_t ps_server_collect_update_ns(ps_server *s);
 
 #endif

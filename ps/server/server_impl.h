@@ -1,223 +1,234 @@
-/* The inside of a server, for server*.c. Keys are numbered from the shard's first: `local`. */
+/* The inside of a server, for the files that server.h lists. Keys are numbered from the shard's first. */
 #ifndef PS_SERVER_IMPL_H
 #define PS_SERVER_IMPL_H
 
-#include "ps/key_queue.h"
+#include "ps/compute.h"
 #include "ps/protocol.h"
 #include "ps/server/server.h"
-#include "ps/server/team.h"
 
 typedef struct server_key {
-    int64_t updates;         /* made so far: under sync and ssp the round that is collected */
-    int64_t received;        /* async: pushes so far, whether applied or not */
-    int64_t settled;         /* updates that a settle ends with */
-    transport_ticket ticket; /* of the frames of answers: while it is out, the key stays as it is */
+    int64_t updates;         /* so far; under sync and ssp also the iteration whose pushes are collected */
+    int64_t received;        /* async: pushes so far, applied or not */
+    int64_t flushed;         /* updates with which a flush ends */
+    transport_ticket ticket; /* of the frames of replies: until they have left the key must not change */
 } server_key;
 
-/* What a worker is owed for a key. */
-typedef enum answer_state { ANSWER_NONE, ANSWER_WAITS, ANSWER_QUEUED } answer_state;
-typedef struct server_answer {
-    int64_t pull;    /* its number */
-    int64_t updates; /* that the key must have first; async: of the worker's own pushes, unless it settles */
-    int64_t late;    /* async: updates between the worker's last read and its last push; -1: told already */
-    answer_state state;
-} server_answer;
+/* What one worker and one key owe each other. */
+typedef enum reply_state { REPLY_NONE, REPLY_WAITS, REPLY_QUEUED } reply_state;
+typedef struct server_slot {
+    ps_message push;    /* whose frames are still needed */
+    int64_t pushed;     /* iterations pushed */
+    int64_t applied;    /* async: of them, applied */
+    reply_state reply;
+    int64_t pull;       /* the reply's number */
+    int64_t needs;      /* updates that the key must have first; async: of the worker's own, unless it flushes */
+    int64_t staleness;  /* async: updates between the worker's last read and its last push; -1: reported already */
+} server_slot;
 
-/* What the pushes of a round have in common. */
-typedef struct server_round {
+/* What the pushes of an iteration have in common. */
+typedef struct server_step {
     int64_t optimizer_step;
     double rate;
-} server_round;
+} server_step;
 
 typedef struct server_worker {
-    char *params, *grads;   /* its arenas, or NULL: out of sight */
-    ps_key_queue outbox;    /* keys to be answered */
-    int64_t settle_pull, settle_round;   /* a settle that waits for the other ranks; pull 0: none */
-    int64_t buffers_pull, buffers_round; /* a pull for buffers that is owed; for which round */
+    char *params, *grads;   /* its arenas, or NULL: not mapped */
+    ps_key_queue outbox;    /* keys to be replied to */
+    int64_t flush_pull, flush_iteration;     /* a flush that waits for the other ranks; pull 0: none */
+    int64_t buffers_pull, buffers_iteration; /* a pull for buffers that is due, and for which iteration */
     bool had_buffers;
-    bool was_there, gone;
-    ps_message layer_share; /* its share of what a layer adds up; kind NONE: not there */
+    bool was_connected, gone;
+    ps_message layer_share; /* its share of a layer's sum; kind NONE: not received */
     bool norm_due;          /* `norm` is to be sent to it */
     double norm;            /* the shard's share of a squared norm */
-    server_round push;      /* async: its last */
+    server_step push;       /* async: of its last push */
     int pushed_keys;        /* async with clipping: of that push */
     double scale;           /* async: of its gradients */
 } server_worker;
 
 typedef struct server_apply {
-    int local, worker;
+    int key, worker;
 } server_apply;
 
-/* The GPU that sums and updates. Arenas are as if of a whole one. */
+/* The GPU that sums and updates. Addresses are as if of a whole arena. */
 typedef struct server_gpu {
     device *device;
     device_stream *stream;
-    char *params, *sums;
-    const char *own_grads; /* sync: of the rank beside it; NULL: they are taken from the host */
-    device_memory params_memory, sums_memory, landing; /* landing: one piece of what a rank has pushed */
+    char *params;
+    const char *own_grads; /* sync: of the rank next to it; NULL: they are copied from the host */
+    device_memory params_memory, landing; /* landing: one piece of what a rank has pushed */
 } server_gpu;
 
-struct ps_server {
-    ps_server_config c;
-    server_gpu *gpu; /* NULL: the host's threads do it */
+/* Written by the agent and read by the rank's compute thread, or the other way round. */
+typedef struct server_shared {
     ps_port port;
-    sync_agent *agent;
-    device_stream *stream;
-    ps_team *team;
+    _Atomic int64_t update_ns;
+    atomic_int gone;   /* workers that have disconnected */
+    atomic_bool ended; /* the agent has failed */
+} server_shared;
+
+/* Of the agent's thread; while it waits for the thread pool, the pool's threads read it. */
+typedef struct server {
+    const ps_server_config *c;
+    server_shared *shared;
+    ps_port *port;
+
+    /* Fixed when the server is opened. */
     const ps_shard *shard;
-    int first, count;  /* keys of the shard */
-    int64_t slots;     /* rounds that are collected at the same time */
-    size_t element;    /* bytes */
-    bool clips, writes; /* answers are written into the workers' arenas where these are in sight */
-    bool initialised;  /* has parameters to hand out */
-    int initial_keys;  /* that worker 0 has handed over */
+    int first, count;   /* keys of the shard */
+    int64_t window;     /* iterations that are collected at the same time */
+    size_t element;     /* bytes */
+    bool clips, writes; /* writes: replies are written into the workers' arenas where these are mapped */
+    server_gpu *gpu;    /* NULL: the host's threads sum and update */
+    ps_thread_pool *pool;
+    device_stream *stream;
+    char *params, *averages; /* as if of a whole arena */
+    const void **gradients;  /* [threads][world] */
+    device_memory params_memory; /* where that is not the rank's */
+    device_memory averages_memory, copies_memory, squares_memory;
 
-    char *params;             /* arena */
-    device_memory own_params; /* where that is not the rank's */
-    device_memory sums_memory, holds_memory, squares_memory;
-    char *sums;               /* as if of a whole arena */
-    const void **sources;     /* [threads][world] */
-    char *scratch;            /* [threads] chunks, where gradients are divided before the sum */
-
+    /* Keys and workers. */
     server_key *keys;       /* [count] */
-    ps_message *held;       /* [count][world] pushes whose frames are still needed */
-    int64_t *pushed;        /* [count][world] rounds pushed */
-    int64_t *applied;       /* [count][world] async: and applied */
-    int *arrived;           /* [count][slots] pushes of a round */
-    server_round *rounds;   /* [slots] */
-    server_answer *answers; /* [count][world] */
+    server_slot *slots;     /* [count][world] */
     server_worker *workers; /* [world] */
-    ps_key_queue complete;  /* sync, ssp: all pushes of the round are there */
-    int incomplete;         /* keys and rounds of which some pushes are there, not all */
+    int *arrived;           /* [count][window] pushes of an iteration */
+    server_step *steps;     /* [window] */
+    ps_key_queue complete;  /* sync, ssp: all pushes of the iteration have arrived */
+    int incomplete;         /* keys and iterations of which some pushes have arrived, not all */
+    bool initialised;       /* has parameters to hand out */
+    int initial_keys;       /* that worker 0 has handed over */
+    int flushing;           /* ranks that wait for a flush */
+    int flush_replies;      /* of a flush, still to be sent */
 
-    /* sync and ssp with clipping: all keys are summed, then all are updated */
-    int summed, next_update;
-    bool norm_known;
-    double scale;
+    struct { /* sync and ssp with clipping: all keys are summed, then all are updated */
+        int summed, next_update;
+        bool norm_known;
+        double scale;
+    } clip;
+    struct { /* async: what is to be applied, in order of arrival */
+        server_apply *list; /* [count * world], a ring */
+        int first, count;
+        int64_t first_step; /* the optimizer's step of a key's first update */
+    } apply;
+    struct { /* server 0 */
+        char *data; /* packed, host memory */
+        int64_t bytes, iteration; /* -1: none yet */
+        int64_t received;         /* the last iteration that came, accepted or not */
+        ps_message next;          /* kind NONE: none */
+        bool acknowledge;         /* rank 0 is to be sent an acknowledgement */
+        transport_ticket ticket;
+    } buffers;
+    struct { /* server 0 */
+        double *sums;
+        int shares;  /* that have arrived */
+        int replies; /* still to be sent: to workers world - replies .. */
+        message_header header; /* of the shares that come */
+        message_header reply;  /* of the sums that go */
+        transport_ticket ticket;
+    } layer;
 
-    /* async: what is to be applied, in order of arrival */
-    server_apply *applies; /* [count * world], a ring */
-    int apply_first, apply_count;
-    int64_t first_step;    /* the optimizer's step of a key's first update */
-
-    int settling;    /* ranks that ask for a settle */
-    int settle_owed; /* its answers that are still to be sent */
-
-    char *buffers; /* server 0: packed, host memory */
-    int64_t buffer_bytes, buffers_round; /* -1: none yet */
-    ps_message buffers_next; /* kind NONE: none */
-    bool acknowledge_buffers; /* rank 0 is to be told that they were taken */
-    int64_t buffers_received; /* the last round that came, taken or not */
-    transport_ticket buffers_ticket;
-
-    double *layer_sums; /* server 0 */
-    int layer_shares;   /* that are there */
-    int layer_owed;     /* answers still to be sent: to workers world - layer_owed .. */
-    message_header layer_header; /* of the shares that come */
-    message_header layer_answer; /* of the sums that go */
-    transport_ticket layer_ticket;
-
-    int64_t heard_ns;        /* when something that others wait for came last */
+    int64_t last_message_ns; /* when something that others wait for came last */
     error_record failure;    /* its text is the frame of FAILED */
     transport_ticket failure_ticket;
-    _Atomic int64_t update_ns;
-    atomic_int gone;         /* workers that have said goodbye */
-    atomic_bool ended;       /* the agent has failed */
+} server;
+
+struct ps_server {
+    ps_server_config config; /* never changes */
+    sync_agent *handle;      /* of the compute thread; `agent` is the state that it drives */
+    server_shared shared;
+    server agent;
 };
 
-static inline ps_message *server_held(ps_server *s, int local, int worker)
+static inline server_slot *server_slot_of(const server *s, int key, int worker)
 {
-    return &s->held[(int64_t)local * s->c.world + worker];
+    return &s->slots[(int64_t)key * s->c->world + worker];
 }
 
-static inline int64_t *server_pushed(ps_server *s, int local, int worker)
+static inline int *server_arrived(const server *s, int key, int64_t iteration)
 {
-    return &s->pushed[(int64_t)local * s->c.world + worker];
+    return &s->arrived[key * s->window + iteration % s->window];
 }
 
-static inline int64_t *server_applied(ps_server *s, int local, int worker)
+static inline int64_t server_bytes(const server *s, int64_t elements)
 {
-    return &s->applied[(int64_t)local * s->c.world + worker];
+    return elements * (int64_t)s->element;
 }
 
-static inline server_answer *server_answer_of(ps_server *s, int local, int worker)
+static inline int64_t server_key_bytes(const server *s, int key)
 {
-    return &s->answers[(int64_t)local * s->c.world + worker];
+    return server_bytes(s, s->c->plan->keys[s->first + key].elements);
 }
 
-static inline int *server_arrived(ps_server *s, int local, int64_t round)
+static inline piece_list server_pieces(const server *s, int key)
 {
-    return &s->arrived[local * s->slots + round % s->slots];
+    return ps_key_pieces(s->c->plan, s->first + key);
 }
 
-static inline int64_t server_key_bytes(const ps_server *s, int local)
-{
-    return s->c.plan->keys[s->first + local].elements * (int64_t)s->element;
-}
-
-/* ps_port_send(), but what goes to a rank that has said goodbye is dropped. That one is lost says the
- * receiving side. */
-status server_send(ps_server *s, int worker, const message_header *h, const message_frame *frames, int count,
-                   transport_ticket *ticket, int64_t payload);
-
-/* server_sum.c: arithmetic and the memory that it needs. */
-status server_sum_open(ps_server *s);
-void server_sum_close(ps_server *s);
-/* Element 0 of piece `index` of what `worker` has pushed for the key's present round; host memory. */
-const char *server_pushed_piece(ps_server *s, int local, int worker, int index);
 /* The address at which an arena would begin of which `data` is element `first`. */
 static inline char *server_as_arena(const void *data, int64_t first, size_t element)
 {
     return (char *)((uintptr_t)data - (uintptr_t)first * element);
 }
-/* What is done with a key. */
+
+/* server.c: ps_port_send(), but what goes to a rank that has disconnected is dropped. The receiving side reports that
+ * the rank is lost. */
+status server_send(server *s, int worker, const message_header *h, const message_frame *frames, int count,
+                   transport_ticket *ticket, int64_t payload);
+
+/* reduction.c. What is done with a key: */
 typedef struct server_work {
-    int local;
-    bool sums;    /* the average over the ranks is taken, in the order of the ranks */
+    server *server;
+    int key;
+    bool sums;    /* the average over the ranks is computed, in rank order */
     bool updates; /* the optimizer runs: */
     int worker;   /* with the gradient that this rank pushed; -1: with the average */
-    server_round info;
+    server_step step;
     double scale;
 } server_work;
-status server_do(ps_server *s, const server_work *work);
-/* Copies a key's pieces between arenas; it is done when this returns. */
-status server_copy_pieces(ps_server *s, int local, char *to, const char *from);
-/* ssp: copies a push of `round` aside. */
-status server_copy_push(ps_server *s, int local, int worker, const ps_message *m);
-/* The shard's squared norm: of the averages, or of what `worker` has pushed. */
-status server_squares(ps_server *s, int worker, double *out);
+/* A gradient has arrived; takes over the message. */
+status server_receive_push(server *s, int key, int worker, ps_message *m);
+/* Sums the first key of which all pushes have arrived, and updates it if `updates`. *key: which; -1: none. */
+status server_reduce_next(server *s, bool updates, int *key);
+status server_reduce(server_work *work);
+/* A key was updated, or all were handed over: pulls that waited for that are due. */
+void server_key_updated(server *s, int key);
+void server_queue_reply(server *s, int key, int worker);
+status server_send_replies(server *s, bool *worked);
 
-/* server_gpu.c: the same by the GPU; what it updates comes down to `params`. */
-status server_gpu_open(ps_server *s);
-void server_gpu_close(ps_server *s);
-status server_gpu_do(ps_server *s, const server_work *work);
-status server_gpu_squares(ps_server *s, int worker, double *out);
-/* Takes a key's parameters from `params`. */
-status server_gpu_start(ps_server *s, int local);
-/* Among GPUs: server_copy_pieces(). */
-status server_gpu_copy(ps_server *s, int local, char *to, const char *from);
-
-/* server_update.c */
-/* A gradient came; takes over the message. */
-status server_take_push(ps_server *s, int local, int worker, ps_message *m);
-/* The squared norm over all servers, of worker `worker`'s push (async) or of the round. */
-void server_take_norm(ps_server *s, int worker, double sum_squares);
+/* server_policies.c */
+status server_check_push(server *s, int key, int worker, ps_message *m);
+/* Sees to it that the pushed gradient stays readable until it is summed. */
+status server_keep_push(server *s, int key, int worker, ps_message *m);
+/* Element 0 of piece `piece` of what `worker` has pushed for the key's present iteration; host memory. */
+const char *server_gradient(const server *s, int key, int worker, int piece);
+status server_receive_async(server *s, int key, int worker, server_step step);
+void server_end_iteration(server *s, int key);
+/* The squared norm over all servers, of worker `worker`'s push (async) or of the iteration. */
+void server_receive_norm(server *s, int worker, double sum_squares);
 /* Does one piece of work. */
-status server_update(ps_server *s, bool *worked);
+status server_update(server *s, bool *worked);
+status server_receive_pull(server *s, int worker, const message_header *h);
+void server_await_update(server *s, int key, int worker, int64_t pull, int64_t updates);
+bool server_reply_is_due(server *s, int key, int worker);
+void server_end_reply(server *s, int key, int worker);
 
-/* server_answer.c */
-status server_take_pull(ps_server *s, int worker, const message_header *h);
-void server_ask(ps_server *s, int local, int worker, int64_t pull, int64_t updates);
-/* A key was updated, or all were handed over: who waited for that is answered. */
-void server_key_moved(ps_server *s, int local);
-status server_send_answers(ps_server *s, bool *worked);
+/* server_gpu.c. A reduction that the host's threads do not run: on the GPU, or in virtual time. */
+bool server_reduces_elsewhere(const server *s);
+status server_reduce_elsewhere(server_work *work);
+/* Copies a key's pieces between arenas; has ended when it returns. */
+status server_copy_pieces(server *s, int key, char *to, const char *from);
+status server_gpu_open(server *s);
+void server_gpu_close(server *s);
+status server_gpu_squares(server *s, int worker, double *out);
+/* Copies a key's parameters from `params` to the GPU. */
+status server_gpu_start(server *s, int key);
 
-/* server_shared.c: what server 0 does beside. */
-status server_shared_open(ps_server *s);
-void server_shared_close(ps_server *s);
+/* server_shared.c */
+status server_shared_open(server *s);
+void server_shared_close(server *s);
 /* Both take over the message. */
-status server_take_buffers(ps_server *s, ps_message *m);
-status server_take_layer_share(ps_server *s, ps_message *m);
-status server_send_shared(ps_server *s, bool *worked);
+status server_receive_buffers(server *s, ps_message *m);
+status server_receive_layer_share(server *s, ps_message *m);
+status server_send_shared(server *s, bool *worked);
 
 #endif

@@ -1,4 +1,5 @@
-#include "ps/server/server_process.h"
+/* A server in a process of its own: opens it, joins the job and serves. */
+#include "ps/ps.h"
 
 #include "common/sync/shared_options.h"
 #include "ps/connect.h"
@@ -6,7 +7,7 @@
 
 #include <stdlib.h>
 
-status ps_own_servers(const void *options, const char *policy, int world, int *out)
+status ps_server_processes(const void *options, const char *policy, int world, int *out)
 {
     ps_policy p;
     TRY(ps_policy_resolve(policy, options, world, &p));
@@ -14,7 +15,7 @@ status ps_own_servers(const void *options, const char *policy, int world, int *o
     return STATUS_OK;
 }
 
-struct ps_own_server {
+struct ps_server_process {
     ps_server_context context;
     const ps_server_context *c;
     ps_policy policy;
@@ -27,7 +28,7 @@ struct ps_own_server {
     net_adapter adapter;
 };
 
-static status open_server(ps_own_server *p)
+static status open_server(ps_server_process *p)
 {
     const ps_server_context *c = p->c;
     TRY(ps_policy_resolve(c->policy, c->options, c->world, &p->policy));
@@ -71,20 +72,20 @@ static status open_server(ps_own_server *p)
     return ps_listen(&p->member, c->index, ps_server_port(p->server), p->url);
 }
 
-status ps_own_server_open(const ps_server_context *context, ps_own_server **out)
+status ps_server_process_open(const ps_server_context *context, ps_server_process **out)
 {
     *out = NULL;
-    ps_own_server *p = calloc(1, sizeof *p);
+    ps_server_process *p = calloc(1, sizeof *p);
     if (!p) return fail(STATUS_SYSTEM, "no memory for a parameter server");
     p->context = *context;
     p->c = &p->context;
     status rc = open_server(p);
-    if (rc != STATUS_OK) ps_own_server_close(&p);
+    if (rc != STATUS_OK) ps_server_process_close(&p);
     *out = p;
     return rc;
 }
 
-status ps_own_server_offer(ps_own_server *p, sync_blob *out)
+status ps_server_process_offer(ps_server_process *p, sync_blob *out)
 {
     const ps_server_context *c = p->c;
     ps_offer_own own;
@@ -96,12 +97,12 @@ status ps_own_server_offer(ps_own_server *p, sync_blob *out)
     return STATUS_OK;
 }
 
-status ps_own_server_meet(ps_own_server *p, const sync_blob *offers)
+status ps_server_process_join(ps_server_process *p, const sync_blob *offers)
 {
     const ps_server_context *c = p->c;
     TRY(ps_meet(&p->member, &p->offer, offers, &p->meeting));
     for (int w = 0; p->meeting.segments && w < c->world; w++) {
-        ps_server_see(p->server, w, ps_meeting_segment(&p->member, &p->meeting, w, PS_SEGMENT_PARAMS),
+        ps_server_map_worker(p->server, w, ps_meeting_segment(&p->member, &p->meeting, w, PS_SEGMENT_PARAMS),
                       ps_meeting_segment(&p->member, &p->meeting, w, PS_SEGMENT_GRADS));
     }
     if (!p->policy.server_optimizer) return STATUS_OK;
@@ -110,14 +111,14 @@ status ps_own_server_meet(ps_own_server *p, const sync_blob *offers)
     return STATUS_OK;
 }
 
-status ps_own_server_start(ps_own_server *p)
+status ps_server_process_start(ps_server_process *p)
 {
     return ps_server_start(p->server);
 }
 
-void ps_own_server_close(ps_own_server **pointer)
+void ps_server_process_close(ps_server_process **pointer)
 {
-    ps_own_server *p = *pointer;
+    ps_server_process *p = *pointer;
     if (!p) return;
     ps_server_close(&p->server);
     ps_part(&p->member, &p->meeting);
@@ -129,16 +130,16 @@ void ps_own_server_close(ps_own_server **pointer)
 
 status ps_server_main(const ps_server_context *context)
 {
-    ps_own_server *p = NULL;
+    ps_server_process *p = NULL;
     sync_blob mine;
     const sync_blob *offers;
     status rc;
-    TRY_GOTO(rc, ps_own_server_open(context, &p), out);
-    TRY_GOTO(rc, ps_own_server_offer(p, &mine), out);
+    TRY_GOTO(rc, ps_server_process_open(context, &p), out);
+    TRY_GOTO(rc, ps_server_process_offer(p, &mine), out);
     TRY_GOTO(rc, context->exchange(context->exchange_context, mine, &offers), out);
-    TRY_GOTO(rc, ps_own_server_meet(p, offers), out);
+    TRY_GOTO(rc, ps_server_process_join(p, offers), out);
     rc = ps_server_serve(p->server);
 out:
-    ps_own_server_close(&p);
+    ps_server_process_close(&p);
     return rc;
 }

@@ -17,7 +17,7 @@ typedef struct ps_worker_config {
     const sync_context *context;
     const ps_policy *policy;
     const ps_plan *plan;
-    bool beside; /* server `rank` is the partner */
+    bool colocated; /* server `rank` is the port's partner */
     bool peers;  /* tensors stay in memory of GPUs, which copy from each other */
 } ps_worker_config;
 
@@ -27,7 +27,7 @@ status ps_worker_open_port(ps_worker *w, const transport_options *options);
 status ps_worker_connect(ps_worker *w, int server, const char *url);
 /* Before ps_worker_start: the arena that server `server` keeps parameters in, where the worker may copy
  * from it. `sees_us`: the server sees the worker's arenas, so that pushes need no frames. */
-void ps_worker_see(ps_worker *w, int server, const void *params, bool sees_us);
+void ps_worker_map_server(ps_worker *w, int server, const void *params, bool sees_us);
 status ps_worker_start(ps_worker *w);
 /* Ends the agent and says goodbye to the servers; then the port is still there for the partner. */
 void ps_worker_leave(ps_worker *w);
@@ -42,11 +42,11 @@ status ps_worker_need(ps_worker *w, int param);
 status ps_worker_end_forward(ps_worker *w, const sync_step *step);
 status ps_worker_ready(ps_worker *w, int param);
 status ps_worker_finish(ps_worker *w, const sync_step *step);
-status ps_worker_settle(ps_worker *w);
+status ps_worker_flush(ps_worker *w);
 status ps_worker_group_sum(ps_worker *w, double *values, int count);
 
 /* Times since the last call; adds to *out. */
-void ps_worker_take_times(ps_worker *w, sync_counters *out);
+void ps_worker_collect_times(ps_worker *w, sync_counters *out);
 /* How stale reads were so far. */
 void ps_worker_report(const ps_worker *w, ps_report *out);
 

@@ -5,7 +5,6 @@
 #include "common/sync/event_queue.h"
 #include "common/sync/handover.h"
 #include "common/trace/trace.h"
-#include "ps/key_queue.h"
 #include "ps/protocol.h"
 #include "ps/worker/worker.h"
 

@@ -102,7 +102,7 @@ failed:
 
 status ps_worker_open_port(ps_worker *w, const transport_options *options)
 {
-    int partner = w->c.beside ? worker_context(w)->rank : PS_NO_PEER;
+    int partner = w->c.colocated ? worker_context(w)->rank : PS_NO_PEER;
     w->lends = options->hub != NULL;
     return ps_port_open(&w->port, options, w->c.plan->server_count, 1, partner, (uint32_t)(2 * w->c.plan->key_count + 64));
 }
@@ -114,7 +114,7 @@ status ps_worker_connect(ps_worker *w, int server, const char *url)
     return transport_connect(w->port.transport, server, url, &w->port.links[server]);
 }
 
-void ps_worker_see(ps_worker *w, int server, const void *params, bool sees_us)
+void ps_worker_map_server(ps_worker *w, int server, const void *params, bool sees_us)
 {
     w->servers[server].params = params;
     w->servers[server].sees_us = sees_us;

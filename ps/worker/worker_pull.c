@@ -1,5 +1,5 @@
 /* The receiving half of a worker's agent: what servers say. */
-#include "ps/bytes.h"
+#include "ps/compute.h"
 #include "ps/worker/worker_impl.h"
 
 #include "common/base/clock.h"
@@ -61,7 +61,7 @@ static status bring(ps_worker *w, const ps_message *m, void *arena)
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = pieces.pieces[i].offset * (int64_t)w->element;
         const void *source = m->header.frames > 0 ? ps_message_frame(m, i).data : from + at;
-        ps_move(worker_context(w)->device, (char *)arena + at, source, (size_t)pieces.pieces[i].count * w->element);
+        ps_copy(worker_context(w)->device, (char *)arena + at, source, (size_t)pieces.pieces[i].count * w->element);
     }
     return STATUS_OK;
 }
@@ -100,7 +100,7 @@ static status take_average(ps_worker *w, int key)
     if (limit <= 0) return update_key(w, key, 1.0);
     if (++w->averages < w->c.plan->key_count) return STATUS_OK;
     w->averages = 0;
-    double none = 0, *squares = ps_bytes_exist(c->device) && !w->gpu ? w->squares.data : &none;
+    double none = 0, *squares = ps_has_bytes(c->device) && !w->gpu ? w->squares.data : &none;
     *squares = 0;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     TRY(optimizer_sum_squares(c->optimizer, w->stream, c->params->grads.data, all, squares));
@@ -135,9 +135,9 @@ static status take_parameters(ps_worker *w, const ps_message *m, int64_t now_ns)
     ps_port_count_received(&w->port, m->peer, worker_key_bytes(w, key));
     TRY(bring(w, m, average ? set->grads.data : set->params.data));
     w->got[key] = h->step;
-    w->seen[key] = h->integers[PS_INT_SEEN];
+    w->seen[key] = h->integers[PS_INT_UPDATES];
     trace_key(w, key, now_ns);
-    if (h->integers[PS_INT_LATE] >= 0) worker_record_staleness(w, h->integers[PS_INT_LATE]);
+    if (h->integers[PS_INT_STALENESS] >= 0) worker_record_staleness(w, h->integers[PS_INT_STALENESS]);
     if (average) TRY(take_average(w, key));
     else key_arrived(w, key);
     answered(w, now_ns);
@@ -164,7 +164,7 @@ static status take_sum(ps_worker *w, const ps_message *m, int64_t now_ns)
     if (h->step != w->sum_number || h->count != w->sum_count || h->frames != 1 || ps_message_frame(m, 0).bytes != bytes)
         return malformed(m);
     ps_port_count_received(&w->port, m->peer, (int64_t)bytes);
-    ps_move(worker_context(w)->device, w->sum_values, ps_message_frame(m, 0).data, bytes);
+    ps_copy(worker_context(w)->device, w->sum_values, ps_message_frame(m, 0).data, bytes);
     device_fence_reach(w->summed, (uint64_t)h->step);
     answered(w, now_ns);
     return STATUS_OK;

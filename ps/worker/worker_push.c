@@ -1,5 +1,5 @@
 /* The sending half of a worker's agent: what the compute thread posted becomes messages. */
-#include "ps/bytes.h"
+#include "ps/compute.h"
 #include "ps/worker/worker_impl.h"
 
 #include "common/net/board.h"
@@ -88,7 +88,7 @@ static message_header push_header(const ps_worker *w, int key)
     if (w->handing_over) return h;
     h.step = w->round_of[key];
     h.integers[PS_INT_STEP] = round->optimizer_step;
-    h.integers[PS_INT_SEEN] = w->seen[key];
+    h.integers[PS_INT_UPDATES] = w->seen[key];
     h.doubles[PS_DOUBLE_RATE] = round->rate;
     return h;
 }
@@ -143,10 +143,10 @@ static status send_pull(ps_worker *w, int server, int64_t now_ns)
     message_header h = {.kind = MESSAGE_PULL,
                         .step = for_keys ? w->pull : w->buffers_pull,
                         .flags = s->pull_flags,
-                        .integers = {[PS_INT_ROUND] = w->pull_round}};
+                        .integers = {[PS_INT_ITERATION] = w->pull_round}};
     TRY(ps_port_send(&w->port, server, &h, NULL, 0, NULL, 0));
     const ps_shard *shard = &w->c.plan->shards[server];
-    bool settles = s->pull_flags & PS_PULL_SETTLE;
+    bool settles = s->pull_flags & PS_PULL_FLUSH;
     int answers = for_keys ? shard->key_count : 0;
     for (int i = 0; i < answers; i++) {
         w->asked[shard->first_key + i] = w->pull;
@@ -166,7 +166,7 @@ static status pack_buffers(ps_worker *w)
     char *to = w->staging;
     for (int i = 0; i < set->model->buffer_count; i++) {
         size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
-        ps_move(worker_context(w)->device, to,
+        ps_copy(worker_context(w)->device, to,
                 (const char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, bytes);
         to += bytes;
     }

@@ -1,5 +1,5 @@
 /* A worker's stages: what the compute thread does. It posts events and waits on fences. */
-#include "ps/bytes.h"
+#include "ps/compute.h"
 #include "ps/worker/worker_impl.h"
 
 #include <string.h>
@@ -76,7 +76,7 @@ static status wait_for_buffers(ps_worker *w)
     const char *from = w->staging;
     for (int i = 0; i < set->model->buffer_count; i++) {
         size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
-        ps_move(worker_context(w)->device, (char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element,
+        ps_copy(worker_context(w)->device, (char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element,
                 from, bytes);
         from += bytes;
     }
@@ -89,7 +89,7 @@ static status clear_gradients(ps_worker *w)
 {
     for (int i = 0; i < w->c.plan->param_count; i++) TRY(ps_worker_need(w, i));
     const param_set *set = worker_context(w)->params;
-    if (!ps_bytes_exist(worker_context(w)->device)) return STATUS_OK;
+    if (!ps_has_bytes(worker_context(w)->device)) return STATUS_OK;
     if (w->gpu) return worker_gpu_clear(w);
     memset(set->grads.data, 0, (size_t)set->arena_elements * w->element);
     return STATUS_OK;
@@ -169,13 +169,13 @@ status ps_worker_finish(ps_worker *w, const sync_step *step)
     return STATUS_OK;
 }
 
-status ps_worker_settle(ps_worker *w)
+status ps_worker_flush(ps_worker *w)
 {
     if (!w->entered) {
         if (w->pulls == 0) {
             TRY(ask_first(w));
         } else if (!pulls_ahead(w)) {
-            TRY(ask(w, PS_PULL_SETTLE, ++w->pulls, w->round));
+            TRY(ask(w, PS_PULL_FLUSH, ++w->pulls, w->round));
         }
         w->entered = true;
     }
@@ -199,7 +199,7 @@ status ps_worker_group_sum(ps_worker *w, double *values, int count)
     return w->gpu ? worker_gpu_give_sums(w, values, count) : STATUS_OK;
 }
 
-void ps_worker_take_times(ps_worker *w, sync_counters *out)
+void ps_worker_collect_times(ps_worker *w, sync_counters *out)
 {
     out->exposed_ns += w->exposed_ns;
     w->exposed_ns = 0;

@@ -1,7 +1,7 @@
 #include "tests/ps/job.h"
 
 #include "common/base/random.h"
-#include "ps/server/server_process.h"
+#include "ps/ps.h"
 #include "tests/ps/ps_test.h"
 
 #include <stdlib.h>
@@ -276,7 +276,7 @@ out:
 status job_run(job *j, job_function function)
 {
     running run = {.job = j, .function = function};
-    TRY(ps_own_servers(&j->options, j->config.policy, j->config.world, &run.servers));
+    TRY(ps_server_processes(&j->options, j->config.policy, j->config.world, &run.servers));
     return local_ranks_run(j->config.world + run.servers, run_rank, &run);
 }
 

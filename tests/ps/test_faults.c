@@ -4,7 +4,7 @@
 #include "ps/engine_impl.h"
 #include "tests/ps/job.h"
 #include "tests/ps/processes.h"
-#include "ps/server/server_process.h"
+#include "ps/ps.h"
 #include "tests/ps/ps_test.h"
 
 #include <signal.h>
@@ -200,7 +200,7 @@ static void failures_end_the_job_on_all_members_and_are_named(void **state)
         config.processes = true;
         job_open(&config, &f.job);
         int servers;
-        assert_ok(ps_own_servers(&f.job.options, f.job.config.policy, f.job.config.world, &servers));
+        assert_ok(ps_server_processes(&f.job.options, f.job.config.policy, f.job.config.world, &servers));
         int64_t begin = clock_now_ns();
         processes *all = processes_run(f.job.config.world + servers, run_member, &f, 20);
         assert_non_null(all);

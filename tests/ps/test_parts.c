@@ -1,11 +1,10 @@
 /* The parts on their own: policies and options, the plan, queues, offers. */
 #include "common/base/random.h"
 #include "models/models.h"
-#include "ps/key_queue.h"
+#include "ps/compute.h"
 #include "ps/offer.h"
 #include "ps/pipe.h"
 #include "ps/plan.h"
-#include "ps/server/team.h"
 #include "tests/ps/job.h"
 #include "tests/ps/ps_test.h"
 
@@ -260,26 +259,57 @@ static void a_pipe_keeps_order_and_says_when_it_is_full(void **state)
     ps_pipe_deinit(&p);
 }
 
-typedef struct teamwork {
-    atomic_int done[8];
-} teamwork;
+typedef struct range_counts {
+    atomic_int seen[2][20000];
+    atomic_int threads[8]; /* ranges of each thread */
+} range_counts;
 
-static void do_part(void *context, int part, int parts)
+static status count_range(void *context, int thread, int piece, int64_t at, int64_t count)
 {
-    teamwork *t = context;
-    if (parts > 0 && part < 8) atomic_fetch_add(&t->done[part], 1);
+    range_counts *c = context;
+    atomic_fetch_add(&c->threads[thread], 1);
+    for (int64_t i = at; i < at + count; i++) atomic_fetch_add(&c->seen[piece][i], 1);
+    return STATUS_OK;
 }
 
-static void a_team_does_every_part_once(void **state)
+static void a_thread_pool_processes_every_element_once_with_all_threads(void **state)
 {
     (void)state;
+    const piece pieces[2] = {{3, 20000}, {7, 11}};
     for (int threads = 1; threads <= 5; threads++) {
-        ps_team *team;
-        teamwork work = {0};
-        assert_ok(ps_team_open(threads, &team));
-        for (int job = 0; job < 200; job++) ps_team_run(team, do_part, &work);
-        for (int i = 0; i < 8; i++) assert_int_equal(work.done[i], i < threads ? 200 : 0);
-        ps_team_close(&team);
+        ps_thread_pool *pool;
+        range_counts *c = calloc(1, sizeof *c);
+        assert_ok(ps_thread_pool_open(threads, &pool));
+        for (int job = 0; job < 20; job++) assert_ok(ps_thread_pool_run(pool, (piece_list){pieces, 2}, count_range, c));
+        for (int i = 0; i < 20000; i++) assert_int_equal(c->seen[0][i], 20);
+        for (int i = 0; i < 20000; i++) assert_int_equal(c->seen[1][i], i < 11 ? 20 : 0);
+        for (int i = 0; i < 8; i++) assert_int_equal(c->threads[i] > 0, i < threads);
+        ps_thread_pool_close(&pool);
+        free(c);
+    }
+}
+
+static status fail_at_seven(void *context, int thread, int piece, int64_t at, int64_t count)
+{
+    (void)context, (void)thread;
+    static const error_record element_7 = {STATUS_INTERNAL, "element 7"};
+    return piece == 1 && at <= 7 && at + count > 7 ? error_adopt(&element_7) : STATUS_OK;
+}
+
+static void a_thread_pool_returns_the_failure_of_a_range(void **state)
+{
+    (void)state;
+    const piece pieces[2] = {{3, 20000}, {7, 11}};
+    for (int threads = 1; threads <= 3; threads++) {
+        ps_thread_pool *pool;
+        range_counts *c = calloc(1, sizeof *c);
+        assert_ok(ps_thread_pool_open(threads, &pool));
+        assert_int_equal(ps_thread_pool_run(pool, (piece_list){pieces, 2}, fail_at_seven, NULL), STATUS_INTERNAL);
+        assert_string_equal(error_message(), "element 7");
+        error_clear();
+        assert_ok(ps_thread_pool_run(pool, (piece_list){pieces, 2}, count_range, c));
+        ps_thread_pool_close(&pool);
+        free(c);
     }
 }
 
@@ -363,7 +393,8 @@ int main(void)
         cmocka_unit_test(more_servers_than_elements_are_refused),
         cmocka_unit_test(keys_leave_a_queue_in_order_of_priority),
         cmocka_unit_test(a_pipe_keeps_order_and_says_when_it_is_full),
-        cmocka_unit_test(a_team_does_every_part_once),
+        cmocka_unit_test(a_thread_pool_processes_every_element_once_with_all_threads),
+        cmocka_unit_test(a_thread_pool_returns_the_failure_of_a_range),
         cmocka_unit_test(differences_between_offers_are_named),
         cmocka_unit_test(what_is_no_offer_is_refused),
     };

@@ -8,7 +8,7 @@
 #include "harness/sim/virtual_job.h"
 #include "harness/train/local_ranks.h"
 #include "models/models.h"
-#include "ps/server/server_process.h"
+#include "ps/ps.h"
 #include "tests/harness/sim/recorder.h"
 
 #include <setjmp.h>

@@ -1,0 +1,181 @@
+#include "ps/compute.h"
+
+#include "common/device/sim/device_sim.h"
+#include "common/sim/price.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Elements of a range; few enough for a device not to use threads of its own. */
+enum { RANGE = 8192 };
+
+/* ---- bytes ------------------------------------------------------------------------------------ */
+
+bool ps_has_bytes(const device *d)
+{
+    return device_get_info(d)->real;
+}
+
+void ps_copy(device *d, void *to, const void *from, size_t bytes)
+{
+    simulation *s = sim_device_simulation(d);
+    if (ps_has_bytes(d)) memcpy(to, from, bytes);
+    else if (s) sim_actor_spend(sim_device_actor(d), sim_price_copy(s->profile, (double)bytes));
+}
+
+void ps_charge_pass(device *d, double bytes, int threads)
+{
+    simulation *s = sim_device_simulation(d);
+    if (!s) return;
+    double rate =
+        sim_profile_get(s->profile, SIM_MEMORY_BANDWIDTH) * sim_profile_at(s->profile, SIM_ELEMENTWISE, 1);
+    sim_time duration =
+        threads ? sim_price_sum(s->profile, bytes, threads) : sim_duration(bytes, rate * SIM_GB_PER_S);
+    sim_actor_spend(sim_device_actor(d), duration);
+}
+
+void ps_share_interpreter(device *d, int threads)
+{
+    if (sim_device_simulation(d)) sim_device_share_interpreter(d, threads);
+}
+
+/* ---- the thread pool -------------------------------------------------------------------------- */
+
+typedef struct pool_thread {
+    ps_thread_pool *pool;
+    pthread_t thread;
+    int index;
+} pool_thread;
+
+struct ps_thread_pool {
+    int count;            /* of threads, the caller's included */
+    pool_thread *threads; /* [count]; the first is the caller */
+    int started;          /* besides the caller */
+    pthread_mutex_t lock;
+    pthread_cond_t submitted, done;
+    unsigned jobs; /* submitted so far */
+    int running;
+    bool stop;
+    /* The job: written by the caller while no thread runs. */
+    piece_list pieces;
+    ps_range_function function;
+    void *context;
+    atomic_bool failed; /* the thread that sets it writes `error` */
+    error_record error;
+};
+
+static void run_part(ps_thread_pool *p, int index)
+{
+    for (int i = 0; i < p->pieces.count; i++) {
+        int64_t all = p->pieces.pieces[i].count, end = all * (index + 1) / p->count;
+        for (int64_t at = all * index / p->count; at < end; at += RANGE) {
+            if (p->function(p->context, index, i, at, end - at < RANGE ? end - at : RANGE) == STATUS_OK) continue;
+            if (!atomic_exchange(&p->failed, true)) error_copy(&p->error);
+            return;
+        }
+    }
+}
+
+static void *serve(void *argument)
+{
+    pool_thread *t = argument;
+    ps_thread_pool *p = t->pool;
+    pthread_mutex_lock(&p->lock);
+    for (unsigned seen = 0;;) {
+        while (p->jobs == seen && !p->stop) pthread_cond_wait(&p->submitted, &p->lock);
+        if (p->stop) break;
+        seen = p->jobs;
+        pthread_mutex_unlock(&p->lock);
+        run_part(p, t->index);
+        pthread_mutex_lock(&p->lock);
+        if (--p->running == 0) pthread_cond_signal(&p->done);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+/* Another thread of the process reads signals. */
+static status start(ps_thread_pool *p, int index)
+{
+    pool_thread *t = &p->threads[index];
+    *t = (pool_thread){.pool = p, .index = index};
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = pthread_create(&t->thread, NULL, serve, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failure) return fail(STATUS_SYSTEM, "parameter server: cannot start thread %d (error %d)", index, failure);
+    pthread_setname_np(t->thread, "ps-sum");
+    p->started++;
+    return STATUS_OK;
+}
+
+status ps_thread_pool_open(int threads, ps_thread_pool **out)
+{
+    *out = NULL;
+    ps_thread_pool *p = calloc(1, sizeof *p);
+    pool_thread *list = calloc((size_t)threads, sizeof *list);
+    if (!p || !list) {
+        free(p);
+        free(list);
+        return fail(STATUS_SYSTEM, "no memory for %d threads of a parameter server", threads);
+    }
+    p->count = threads;
+    p->threads = list;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->submitted, NULL);
+    pthread_cond_init(&p->done, NULL);
+    status rc = STATUS_OK;
+    for (int i = 1; i < threads && rc == STATUS_OK; i++) rc = start(p, i);
+    if (rc != STATUS_OK) ps_thread_pool_close(&p);
+    *out = p;
+    return rc;
+}
+
+void ps_thread_pool_close(ps_thread_pool **pool)
+{
+    ps_thread_pool *p = *pool;
+    if (!p) return;
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    pthread_cond_broadcast(&p->submitted);
+    pthread_mutex_unlock(&p->lock);
+    for (int i = 1; i <= p->started; i++) pthread_join(p->threads[i].thread, NULL);
+    pthread_cond_destroy(&p->done);
+    pthread_cond_destroy(&p->submitted);
+    pthread_mutex_destroy(&p->lock);
+    free(p->threads);
+    free(p);
+    *pool = NULL;
+}
+
+static status finish(ps_thread_pool *p)
+{
+    return atomic_load(&p->failed) ? error_adopt(&p->error) : STATUS_OK;
+}
+
+status ps_thread_pool_run(ps_thread_pool *p, piece_list pieces, ps_range_function function, void *context)
+{
+    bool alone = p->count == 1;
+    if (!alone) pthread_mutex_lock(&p->lock);
+    p->pieces = pieces;
+    p->function = function;
+    p->context = context;
+    atomic_store(&p->failed, false);
+    if (alone) {
+        run_part(p, 0);
+        return finish(p);
+    }
+    p->running = p->count - 1;
+    p->jobs++;
+    pthread_cond_broadcast(&p->submitted);
+    pthread_mutex_unlock(&p->lock);
+    run_part(p, 0);
+    pthread_mutex_lock(&p->lock);
+    while (p->running > 0) pthread_cond_wait(&p->done, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    return finish(p);
+}

@@ -1,0 +1,303 @@
+/* What the policies of consistency add to the reduction: which pushes and pulls are valid, when a key is reduced (whole
+ * iterations, clipped iterations, or each push at once), when a pull is due, and flushes. */
+#include "ps/server/server_impl.h"
+
+#include <inttypes.h>
+
+static bool is_async(const server *s)
+{
+    return s->c->policy->consistency == PS_ASYNC;
+}
+
+/* Under ssp a rank goes on before its push is summed: the server copies what it pushed. */
+static bool keeps_copies(const server *s)
+{
+    return s->c->policy->consistency == PS_SSP;
+}
+
+/* ---- pushes ----------------------------------------------------------------------------------- */
+
+status server_check_push(server *s, int key, int worker, ps_message *m)
+{
+    int64_t updates = s->keys[key].updates, expected = server_slot_of(s, key, worker)->pushed, iteration = m->header.step;
+    if (iteration == expected && (is_async(s) || iteration < updates + s->window)) return STATUS_OK;
+    ps_port_release(s->port, m);
+    return fail(STATUS_PROTOCOL, "rank %d pushed %s of step %" PRId64 ": expected step %" PRId64 ", at most %" PRId64
+                " after the last update, %" PRId64, worker,
+                ps_key_name(s->c->plan, s->c->params->model, s->first + key), iteration, expected, s->window, updates - 1);
+}
+
+/* Where worker `worker`'s gradients of `iteration` are copied to, as an arena. */
+static char *copies_of(const server *s, int64_t iteration, int worker)
+{
+    int64_t extent = server_bytes(s, s->shard->end - s->shard->begin);
+    char *data = (char *)s->copies_memory.data + (iteration % s->window * s->c->world + worker) * extent;
+    return server_as_arena(data, s->shard->begin, s->element);
+}
+
+static status copy_push(server *s, int key, int worker, const ps_message *m)
+{
+    piece_list pieces = server_pieces(s, key);
+    char *copies = copies_of(s, m->header.step, worker);
+    if (!m->remote) return server_copy_pieces(s, key, copies, s->workers[worker].grads);
+    for (int i = 0; i < pieces.count; i++)
+        ps_copy(s->c->device, copies + server_bytes(s, pieces.pieces[i].offset), ps_message_frame(m, i).data,
+                (size_t)server_bytes(s, pieces.pieces[i].count));
+    return STATUS_OK;
+}
+
+status server_keep_push(server *s, int key, int worker, ps_message *m)
+{
+    if (m->header.frames == 0) ps_port_release(s->port, m); /* the gradient is mapped */
+    if (keeps_copies(s)) {
+        status rc = copy_push(s, key, worker, m);
+        ps_port_release(s->port, m);
+        if (rc != STATUS_OK) return rc;
+    }
+    server_slot_of(s, key, worker)->push = *m;
+    return STATUS_OK;
+}
+
+const char *server_gradient(const server *s, int key, int worker, int piece)
+{
+    const ps_message *m = &server_slot_of(s, key, worker)->push;
+    if (m->remote) return ps_message_frame(m, piece).data;
+    const char *arena = keeps_copies(s) ? copies_of(s, s->keys[key].updates, worker) : s->workers[worker].grads;
+    return arena + server_bytes(s, server_pieces(s, key).pieces[piece].offset);
+}
+
+/* ---- clipping: by the norm over all keys, of all servers ---------------------------------------- */
+
+/* The shard's squared norm: of the averages, or of what `worker` has pushed (>= 0). */
+static status sum_squares(server *s, int worker, double *out)
+{
+    if (s->gpu) return server_gpu_squares(s, worker, out);
+    double none = 0, *sum = ps_has_bytes(s->c->device) ? s->squares_memory.data : &none;
+    *sum = 0;
+    if (worker < 0) TRY(optimizer_sum_squares(s->c->optimizer, s->stream, s->averages, s->shard->pieces, sum));
+    for (int key = 0; worker >= 0 && key < s->count; key++) {
+        piece_list pieces = server_pieces(s, key);
+        for (int i = 0; i < pieces.count; i++) {
+            const char *grads = server_as_arena(server_gradient(s, key, worker, i), pieces.pieces[i].offset, s->element);
+            TRY(optimizer_sum_squares(s->c->optimizer, s->stream, grads, (piece_list){&pieces.pieces[i], 1}, sum));
+        }
+    }
+    *out = *sum;
+    return STATUS_OK;
+}
+
+/* The shard's squared norm goes to the worker that adds up those of all servers. */
+static status share_norm(server *s, int worker, int of_worker)
+{
+    server_worker *w = &s->workers[worker];
+    TRY(sum_squares(s, of_worker, &w->norm));
+    if (s->c->policy->servers == 1) server_receive_norm(s, worker, w->norm);
+    else w->norm_due = true;
+    return STATUS_OK;
+}
+
+static void queue_apply(server *s, int key, int worker)
+{
+    int at = (s->apply.first + s->apply.count++) % (s->count * s->c->world);
+    s->apply.list[at] = (server_apply){key, worker};
+}
+
+void server_receive_norm(server *s, int worker, double sum_squares)
+{
+    double scale = optimizer_clip_scale(optimizer_get_options(s->c->optimizer)->clip_norm, sum_squares);
+    if (!is_async(s)) {
+        s->clip.scale = scale;
+        s->clip.norm_known = true;
+        return;
+    }
+    s->workers[worker].scale = scale;
+    for (int key = 0; key < s->count; key++) queue_apply(s, key, worker);
+}
+
+/* ---- sync, ssp: whole iterations ---------------------------------------------------------------- */
+
+void server_end_iteration(server *s, int key)
+{
+    server_key *k = &s->keys[key];
+    *server_arrived(s, key, k->updates) = 0;
+    k->updates++;
+    if (*server_arrived(s, key, k->updates) == s->c->world) ps_key_queue_put(&s->complete, key);
+    server_key_updated(s, key);
+}
+
+static status update_clipped(server *s, bool *worked)
+{
+    int key = s->clip.next_update;
+    if (!transport_sent(&s->keys[key].ticket)) return STATUS_OK;
+    *worked = true;
+    server_step step = s->steps[s->keys[key].updates % s->window];
+    server_work work = {.server = s, .key = key, .updates = true, .worker = -1, .step = step, .scale = s->clip.scale};
+    TRY(server_reduce(&work));
+    if (++s->clip.next_update == s->count) {
+        s->clip.norm_known = false;
+        s->clip.next_update = s->clip.summed = 0;
+    }
+    server_end_iteration(s, key);
+    return STATUS_OK;
+}
+
+static status update_iteration(server *s, bool *worked)
+{
+    int key;
+    if (s->clip.norm_known) return update_clipped(s, worked);
+    if (s->clips && s->clip.summed == s->count) return STATUS_OK; /* the other servers' norms are still to come */
+    TRY(server_reduce_next(s, s->c->policy->server_optimizer && !s->clips, &key));
+    if (key < 0) return STATUS_OK;
+    *worked = true;
+    if (!s->clips) server_end_iteration(s, key);
+    else if (++s->clip.summed == s->count) return share_norm(s, 0, -1);
+    return STATUS_OK;
+}
+
+/* ---- async: each push at once ------------------------------------------------------------------- */
+
+status server_receive_async(server *s, int key, int worker, server_step step)
+{
+    server_worker *w = &s->workers[worker];
+    if (server_slot_of(s, key, worker)->pushed == 1) s->apply.first_step = step.optimizer_step;
+    w->push = step;
+    s->keys[key].received++;
+    if (!s->clips) {
+        queue_apply(s, key, worker);
+        return STATUS_OK;
+    }
+    if (++w->pushed_keys < s->count) return STATUS_OK;
+    w->pushed_keys = 0;
+    return share_norm(s, worker, worker);
+}
+
+static status update_async(server *s, bool *worked)
+{
+    if (s->apply.count == 0) return STATUS_OK;
+    server_apply a = s->apply.list[s->apply.first];
+    server_key *key = &s->keys[a.key];
+    bool flushing = s->flush_replies > 0 && key->updates >= key->flushed;
+    if (flushing || !transport_sent(&key->ticket)) return STATUS_OK;
+    *worked = true;
+    s->apply.first = (s->apply.first + 1) % (s->count * s->c->world);
+    s->apply.count--;
+    server_worker *w = &s->workers[a.worker];
+    server_slot *slot = server_slot_of(s, a.key, a.worker);
+    server_work work = {.server = s,
+                        .key = a.key,
+                        .updates = true,
+                        .worker = a.worker,
+                        .step = {.optimizer_step = s->apply.first_step + key->updates, .rate = w->push.rate},
+                        .scale = s->clips ? w->scale : 1.0};
+    TRY(server_reduce(&work));
+    slot->staleness = key->updates - slot->push.header.integers[PS_INT_UPDATES];
+    ps_port_release(s->port, &slot->push);
+    key->updates++;
+    slot->applied++;
+    server_key_updated(s, a.key);
+    return STATUS_OK;
+}
+
+status server_update(server *s, bool *worked)
+{
+    if (!s->initialised) return STATUS_OK;
+    return is_async(s) ? update_async(s, worked) : update_iteration(s, worked);
+}
+
+/* ---- pulls and flushes -------------------------------------------------------------------------- */
+
+bool server_reply_is_due(server *s, int key, int worker)
+{
+    const server_slot *slot = server_slot_of(s, key, worker);
+    bool own = is_async(s) && slot->pull != s->workers[worker].flush_pull;
+    return s->initialised && (own ? slot->applied : s->keys[key].updates) >= slot->needs;
+}
+
+void server_await_update(server *s, int key, int worker, int64_t pull, int64_t updates)
+{
+    server_slot *slot = server_slot_of(s, key, worker);
+    slot->pull = pull;
+    slot->needs = updates;
+    slot->reply = REPLY_WAITS;
+    server_queue_reply(s, key, worker);
+}
+
+void server_end_reply(server *s, int key, int worker)
+{
+    server_slot *slot = server_slot_of(s, key, worker);
+    slot->reply = REPLY_NONE;
+    slot->staleness = -1;
+    if (s->workers[worker].flush_pull == slot->pull && --s->flush_replies == 0)
+        for (int w = 0; w < s->c->world; w++) s->workers[w].flush_pull = 0;
+}
+
+/* The oldest iteration whose results a worker that begins `iteration` may start from. */
+static int64_t oldest_iteration(const server *s, int64_t iteration)
+{
+    if (is_async(s)) return 0;
+    return iteration > s->c->policy->staleness ? iteration - s->c->policy->staleness : 0;
+}
+
+static void await_buffers(server *s, int worker, int64_t pull, int64_t iteration)
+{
+    if (s->buffers.bytes == 0) return;
+    s->workers[worker].buffers_pull = pull;
+    s->workers[worker].buffers_iteration = iteration;
+}
+
+static status check_flushed_iterations(const server *s)
+{
+    if (is_async(s)) return STATUS_OK;
+    for (int w = 1; w < s->c->world; w++) {
+        int64_t iteration = s->workers[w].flush_iteration, first = s->workers[0].flush_iteration;
+        if (iteration != first)
+            return fail(STATUS_PROTOCOL, "rank %d flushes after %" PRId64 " steps, rank 0 after %" PRId64, w, iteration, first);
+    }
+    return STATUS_OK;
+}
+
+/* A flush is replied to after all updates, when all ranks have requested it. */
+static status flush(server *s, int worker, int64_t pull, int64_t iteration)
+{
+    s->workers[worker].flush_pull = pull;
+    s->workers[worker].flush_iteration = iteration;
+    if (++s->flushing < s->c->world) return STATUS_OK;
+    TRY(check_flushed_iterations(s));
+    s->flushing = 0;
+    s->flush_replies = s->count * s->c->world;
+    for (int key = 0; key < s->count; key++) {
+        server_key *k = &s->keys[key];
+        k->flushed = is_async(s) ? k->received : iteration;
+        for (int w = 0; w < s->c->world; w++) server_await_update(s, key, w, s->workers[w].flush_pull, k->flushed);
+    }
+    for (int w = 1; w < s->c->world; w++) await_buffers(s, w, s->workers[w].flush_pull, s->buffers.received);
+    return STATUS_OK;
+}
+
+/* A server next to a rank starts from what the rank holds. */
+static status initialise(server *s, int worker)
+{
+    if (s->initialised || worker != s->port->partner) return STATUS_OK;
+    for (int key = 0; key < s->count; key++) {
+        TRY(server_copy_pieces(s, key, s->params, s->workers[worker].params));
+        if (s->gpu) TRY(server_gpu_start(s, key));
+    }
+    s->initialised = true;
+    for (int key = 0; key < s->count; key++) server_key_updated(s, key);
+    return STATUS_OK;
+}
+
+status server_receive_pull(server *s, int worker, const message_header *h)
+{
+    int64_t pull = h->step, iteration = h->integers[PS_INT_ITERATION];
+    if (pull < 1 || iteration < 0)
+        return fail(STATUS_PROTOCOL, "rank %d sent pull %" PRId64 " of step %" PRId64, worker, pull, iteration);
+    if (h->flags & PS_PULL_FIRST) TRY(initialise(s, worker));
+    if (h->flags & PS_PULL_FLUSH) return flush(s, worker, pull, iteration);
+    if (h->flags & PS_PULL_BUFFERS) await_buffers(s, worker, pull, oldest_iteration(s, iteration));
+    for (int key = 0; h->flags & PS_PULL_KEYS && key < s->count; key++) {
+        int64_t needs = is_async(s) ? server_slot_of(s, key, worker)->pushed : oldest_iteration(s, iteration);
+        server_await_update(s, key, worker, pull, needs);
+    }
+    return STATUS_OK;
+}
