@@ -39,7 +39,7 @@ ring_overlap ring_overlap_of(const ring_bucket_record *records, int count, int64
 int64_t ring_link_bound_ns(const sync_engine *e, int64_t bytes);
 
 /* The buckets in use: of the first step until the second begins, then of the later ones. Borrowed. */
-const bucket_list *ring_buckets(const sync_engine *e);
+const bucket_schedule *ring_buckets(const sync_engine *e);
 const ring_settings *ring_engine_settings(const sync_engine *e);
 
 #endif

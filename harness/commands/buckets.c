@@ -55,13 +55,13 @@ static status parse_limits(const char *text, bucket_plan *plan)
     return comma ? text_parse_bytes("--limits", comma + 1, &plan->limit) : STATUS_OK;
 }
 
-static status assign_by_limits(const buckets_setup *s, const nn_program *p, bucket_list *out)
+static status assign_by_limits(const buckets_setup *s, const nn_program *p, bucket_schedule *out)
 {
     const nn_model *m = p->model;
     bucket_plan plan = {.rule = BUCKET_REACH_BYTES,
                         .order = s->ring.order > 0 ? (bucket_order)(s->ring.order - 1) : BUCKET_ORDER_READY};
     TRY(parse_limits(s->options.limits, &plan));
-    TRY(bucket_list_open(m->param_count, out));
+    TRY(bucket_schedule_open(m->param_count, out));
     bucket_tensor *tensors = calloc((size_t)m->param_count, sizeof *tensors);
     int *ready = calloc((size_t)m->param_count, sizeof *ready);
     if (!tensors || !ready) {
@@ -77,7 +77,7 @@ static status assign_by_limits(const buckets_setup *s, const nn_program *p, buck
     return STATUS_OK;
 }
 
-static status assign(const buckets_setup *s, const nn_program *p, bucket_list *out)
+static status assign(const buckets_setup *s, const nn_program *p, bucket_schedule *out)
 {
     if (s->options.limits) return assign_by_limits(s, p, out);
     ring_settings settings;
@@ -85,7 +85,7 @@ static status assign(const buckets_setup *s, const nn_program *p, bucket_list *o
     return ring_program_buckets(&settings, p, !s->options.first_step, out);
 }
 
-static json_t *to_json(const bucket_list *list)
+static json_t *to_json(const bucket_schedule *list)
 {
     json_t *bytes = json_array(), *tensors = json_array();
     for (int i = 0; i < list->count; i++) {
@@ -103,7 +103,7 @@ static int readiness_of(const nn_program *p, int param)
     return 0;
 }
 
-static void to_text(const nn_program *p, const bucket_list *list, text_buffer *out)
+static void to_text(const nn_program *p, const bucket_schedule *list, text_buffer *out)
 {
     const nn_model *m = p->model;
     int64_t total = 0;
@@ -126,7 +126,7 @@ static status print_buckets(buckets_setup *s)
 {
     nn_model *m = NULL;
     nn_program *p = NULL;
-    bucket_list list = {0};
+    bucket_schedule list = {0};
     nn_program_config config = {.batch = 2, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     status rc;
     text_buffer out = {0};
@@ -140,7 +140,7 @@ static status print_buckets(buckets_setup *s)
         rc = output_text(&out);
     }
 out:
-    bucket_list_close(&list);
+    bucket_schedule_close(&list);
     nn_program_free(&p);
     nn_model_free(&m);
     return rc;

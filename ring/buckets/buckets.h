@@ -1,4 +1,5 @@
-/* How gradients are put together into buckets: a pure function of sizes, types, order and limits. */
+/* Buckets of gradients: how they are assigned, launched and waited for (schedule.c), and the rules and orders
+ * of the policies (buckets.c). Plain data: no device, no thread, no memory after open. */
 #ifndef RING_BUCKETS_BUCKETS_H
 #define RING_BUCKETS_BUCKETS_H
 
@@ -12,9 +13,9 @@
 #define BUCKET_RULE_LIST(X)                                                                                  \
     X(REACH_BYTES, "reach_bytes", "its bytes reach the limit: it may overshoot")                             \
     X(REACH_ELEMENTS, "reach_elements", "its elements reach the limit: it may overshoot")                    \
-    X(WITHIN_BYTES, "within_bytes", "the next tensor would take it beyond the limit")                        \
-    X(ONE, "one", "nothing: one bucket a type")                                                              \
-    X(EACH, "each", "every tensor: one bucket a tensor")
+    X(WITHIN_BYTES, "within_bytes", "the next tensor would exceed the limit")                                \
+    X(ONE, "one", "nothing: one bucket per type")                                                            \
+    X(EACH, "each", "every tensor: one bucket per tensor")
 
 #define BUCKET_RULE_ENUM(name, text, meaning) BUCKET_##name,
 typedef enum bucket_rule { BUCKET_RULE_LIST(BUCKET_RULE_ENUM) BUCKET_RULE_COUNT } bucket_rule;
@@ -50,30 +51,51 @@ typedef struct bucket_plan {
 } bucket_plan;
 
 typedef struct bucket {
-    int first, count; /* of bucket_list.tensors */
+    int first, count; /* of bucket_schedule.tensors */
     dtype type;
     int64_t elements, bytes;
+    int pending; /* gradients that are not ready in this step */
 } bucket;
 
-/* Room for any assignment of `capacity` tensors. */
-typedef struct bucket_list {
+enum { BUCKET_NONE = -1 };
+
+/* The buckets of a model, and how far a step has come with them. */
+typedef struct bucket_schedule {
     bucket *buckets; /* in the order in which they are launched */
     int count;
-    int *tensors; /* indices of tensors, bucket by bucket */
+    int *tensors;   /* [capacity] indices of tensors, bucket by bucket */
+    int *bucket_of; /* [capacity] by tensor */
     int capacity;
-    int *scratch; /* [capacity] the bucket of each tensor */
-} bucket_list;
+    int next_launch, next_wait;
+} bucket_schedule;
 
-status bucket_list_open(int capacity, bucket_list *out);
-void bucket_list_close(bucket_list *list);
+status bucket_schedule_open(int capacity, bucket_schedule *out);
+void bucket_schedule_close(bucket_schedule *s);
 
+/* schedule.c */
 /* Fills `out`, whose capacity is at least `count`; nothing is allocated. `ready` [count] is a permutation
  * of the tensors for BUCKET_ORDER_READY, else not read.
  *
- * Buckets stand in the order in which they close, those that never do behind them in the order of their
- * first tensors; in the two registration orders all stand in the order of their first tensors (so does
+ * Buckets stand in the order in which they close, after them those that never do in the order of their first
+ * tensors; in the two registration orders all stand in the order of their first tensors (as in
  * compute_bucket_assignment_by_size() of PyTorch, torch/csrc/distributed/c10d/reducer.cpp). */
 void bucket_assign(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
-                   bucket_list *out);
+                   bucket_schedule *out);
+
+/* A step begins: no gradient is ready. */
+void bucket_begin_step(bucket_schedule *s);
+/* Returns whether it was the last of its bucket. */
+bool bucket_gradient_ready(bucket_schedule *s, int tensor);
+/* The next bucket, if it is to be launched now; else BUCKET_NONE. */
+int bucket_launch(bucket_schedule *s);
+/* The next bucket to wait for, and: the wait is over. BUCKET_NONE after the last. */
+int bucket_to_wait_for(const bucket_schedule *s);
+void bucket_arrived(bucket_schedule *s);
+
+/* buckets.c */
+/* The bucket has reached its limit. `is_first`: none of its type has before. */
+bool bucket_is_full(const bucket_plan *plan, const bucket *b, bool is_first);
+/* The bucket would exceed its limit with one more tensor. */
+bool bucket_would_exceed(const bucket_plan *plan, const bucket *b, const bucket_tensor *next);
 
 #endif

@@ -16,11 +16,15 @@ static status ring_requirements(const void *options, const char *policy, int wor
     bool shared = s.bucket_view || strcmp(s.collective, "mpi") != 0;
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
     out->buffer_kind = DEVICE_MEMORY_SHARED;
-    if (strcmp(s.collective, "nccl") == 0) out->reach = SYNC_REACH_DEVICE;
-    else if (strcmp(s.collective, "auto") == 0) out->reach = SYNC_REACH_EITHER;
+    if (strcmp(s.collective, "nccl") == 0)
+        out->reach = SYNC_REACH_DEVICE;
+    else if (strcmp(s.collective, "auto") == 0)
+        out->reach = SYNC_REACH_EITHER;
     out->shares_buffers = s.broadcast_buffers;
-    if (s.join != RING_JOIN_NONE) out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
-    if (s.hook == RING_HOOK_POWERSGD) out->unrecorded = "PowerSGD begins at a later step, and divides otherwise";
+    if (s.join != RING_JOIN_NONE)
+        out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
+    if (s.hook == RING_HOOK_POWERSGD)
+        out->unrecorded = "PowerSGD begins at a later step, and divides otherwise";
     return STATUS_OK;
 }
 
@@ -65,7 +69,7 @@ static status allocate(ring_engine *e)
     uint32_t jobs = (uint32_t)params + SPARE_JOBS;
     e->tensors = calloc(params, sizeof *e->tensors);
     e->buckets = calloc(params, sizeof *e->buckets);
-    e->places = calloc(params, sizeof *e->places);
+    e->offsets = calloc(params, sizeof *e->offsets);
     e->pieces = calloc(params, sizeof *e->pieces);
     e->compute.ready = calloc(params, sizeof *e->compute.ready);
     e->compute.seen = calloc(params, sizeof *e->compute.seen);
@@ -76,11 +80,11 @@ static status allocate(ring_engine *e)
     }
     e->times = calloc(e->times_mask, sizeof *e->times);
     e->times_mask--;
-    if (!e->tensors || !e->buckets || !e->places || !e->pieces || !e->compute.ready || !e->compute.seen ||
+    if (!e->tensors || !e->buckets || !e->offsets || !e->pieces || !e->compute.ready || !e->compute.seen ||
         !e->compute.unused || !e->compute.order || !e->records || !e->times)
         return fail(STATUS_SYSTEM, "no memory for the ring engine");
     TRY(event_queue_init(&e->jobs, jobs));
-    return bucket_list_open((int)params - 1, &e->list);
+    return bucket_schedule_open((int)params - 1, &e->schedule);
 }
 
 static void describe_tensors(ring_engine *e)
@@ -132,11 +136,11 @@ static void ring_close(sync_engine *base)
     }
     ring_memory_close(e);
     event_queue_deinit(&e->jobs);
-    bucket_list_close(&e->list);
+    bucket_schedule_close(&e->schedule);
     text_free(&e->offer);
     free(e->tensors);
     free(e->buckets);
-    free(e->places);
+    free(e->offsets);
     free(e->pieces);
     free(e->compute.ready);
     free(e->compute.seen);
@@ -156,7 +160,8 @@ static status open_behind_host(ring_engine *e)
     if (!device_get_info(d)->real) return ring_open_mover(e);
     char why[192];
     bool chosen = strcmp(e->settings.collective, "nccl") == 0;
-    if (!chosen && !collective_nccl_found(why, sizeof why)) return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
+    if (!chosen && !collective_nccl_found(why, sizeof why))
+        return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
     e->settings.collective = "nccl"; /* `auto` too: with any other the engine works on a mirror */
     return device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &e->stream);
 }

@@ -46,20 +46,13 @@ typedef struct ring_bucket {
     piece_list gradients; /* where they lie in their arena */
     int64_t reserved;     /* bytes, with alignment */
     /* in this step */
-    int pending;     /* gradients that are not ready */
-    uint64_t ticket; /* 0: not launched */
+    uint64_t ticket; /* of its job */
     int64_t ready_ns;
     int64_t record; /* its id */
 } ring_bucket;
 
-/* Where a parameter's gradient is packed. */
-typedef struct ring_place {
-    int bucket;
-    int64_t offset; /* elements from the bucket's start */
-} ring_place;
-
-/* Everything that collectives touch beside arenas, in one shared allocation; what the host reads and writes in
- * another where it cannot reach that one. */
+/* Everything that collectives touch beside arenas, in one shared allocation; what the host reads and writes
+ * in another where it cannot reach that one. */
 typedef struct ring_memory {
     device_memory shared, pinned;
     char *buckets;
@@ -102,7 +95,7 @@ typedef struct ring_powersgd {
     powersgd_matrix *matrices; /* [params] by parameter; m NULL: travels as it is */
     float **plain;             /* [params] the place of a tensor that travels as it is */
     ring_factors *factors;     /* [buckets] */
-    void *scratch;             /* on the host: the largest gradient in the device's type; with a GPU three of them */
+    void *scratch; /* on the host: the largest gradient in the device's type; with a GPU three of them */
 } ring_powersgd;
 
 /* A wait of the compute stream that the host did not see: between two marks. */
@@ -142,8 +135,10 @@ struct ring_engine {
     char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
     dtype wire; /* of what travels of gradients */
     device_fence *done;
-    device_stream *stream; /* real devices whose memory the host cannot reach: of the collectives, which are NCCL's */
-    device_fence *posted; /* devices that run behind the host: the stream has come to job so many; else NULL */
+    device_stream
+        *stream; /* real devices whose memory the host cannot reach: of the collectives, which are NCCL's */
+    device_fence
+        *posted; /* devices that run behind the host: the stream has come to job so many; else NULL */
     device_kernel *mover; /* such devices: a gradient's way into and out of its bucket */
     event_queue jobs;
     sync_agent *agent;
@@ -153,9 +148,9 @@ struct ring_engine {
     /* The bucket table: fixed while a step runs. */
     const ring_step_plan *plan;
     bucket_tensor *tensors; /* [params] */
-    bucket_list list;
+    bucket_schedule schedule;
     ring_bucket *buckets; /* [params] */
-    ring_place *places;   /* [params] */
+    int64_t *offsets;     /* [params] elements from the start of the gradient's bucket */
     piece *pieces;        /* [params] of all buckets */
 
     struct {
@@ -172,11 +167,10 @@ struct ring_engine {
         bool first_done;         /* a synchronised step has ended */
         int active;              /* ranks that have data, and the lowest of them */
         int root;
-        int next_launch, next_wait;  /* buckets */
         bool *ready, *seen, *unused; /* [params] in this backward pass; in this step; never (static graph) */
         int *order;                  /* [params] */
         int order_count;
-        int64_t wait_begin_ns; /* 0: not waiting */
+        int64_t wait_begin_ns;              /* 0: not waiting */
         ring_stream_wait waits[RING_WAITS]; /* whose marks are still to be read */
         int wait_count;
         int64_t last_finished_ns;

@@ -8,13 +8,9 @@
 static void reset_step(ring_engine *e)
 {
     size_t params = (size_t)ring_params(e);
-    e->compute.next_launch = e->compute.next_wait = 0;
+    bucket_begin_step(&e->schedule);
     memset(e->compute.ready, 0, params * sizeof *e->compute.ready);
     if (e->compute.cycle_begins) memset(e->compute.seen, 0, params * sizeof *e->compute.seen);
-    for (int k = 0; k < e->list.count; k++) {
-        e->buckets[k].pending = e->list.buckets[k].count;
-        e->buckets[k].ticket = 0;
-    }
 }
 
 /* What rank 0 has sent is every parameter once. */

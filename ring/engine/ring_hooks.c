@@ -23,7 +23,8 @@ status ring_powersgd_open(ring_engine *e)
     h->matrices = calloc(params + 1, sizeof *h->matrices);
     h->plain = calloc(params + 1, sizeof *h->plain);
     h->factors = calloc(params + 1, sizeof *h->factors);
-    if (!h->matrices || !h->plain || !h->factors) return fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
+    if (!h->matrices || !h->plain || !h->factors)
+        return fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
     return h->place->open(e, largest);
 }
 
@@ -46,13 +47,13 @@ static status lay_out(ring_engine *e, int k, float **end)
     const nn_model *m = e->base.context.params->model;
     float *at = *end;
     ring_powersgd *h = &e->powersgd;
-    const bucket *b = &e->list.buckets[k];
+    const bucket *b = &e->schedule.buckets[k];
     int rank = e->settings.powersgd_rank;
     h->factors[k].p = at;
     for (int i = b->first; i < b->first + b->count; i++) {
-        int param = e->list.tensors[i];
+        int param = e->schedule.tensors[i];
         int64_t rows = m->params[param].shape.dims[0], cols = m->params[param].elements / rows;
-        int64_t offset = e->buckets[k].offset / (int64_t)sizeof(float) + e->places[param].offset;
+        int64_t offset = e->buckets[k].offset / (int64_t)sizeof(float) + e->offsets[param];
         h->matrices[param] = (powersgd_matrix){.rows = rows, .cols = cols};
         h->plain[param] = at;
         if (!powersgd_pays(rows, cols, rank)) {
@@ -67,11 +68,11 @@ static status lay_out(ring_engine *e, int k, float **end)
     h->factors[k].p_count = at - h->factors[k].p;
     h->factors[k].q = at;
     for (int i = b->first; i < b->first + b->count; i++) {
-        powersgd_matrix *x = &h->matrices[e->list.tensors[i]];
+        powersgd_matrix *x = &h->matrices[e->schedule.tensors[i]];
         if (!x->m) continue;
         x->q = at;
         at += x->cols * rank;
-        TRY(h->place->start(e, e->list.tensors[i]));
+        TRY(h->place->start(e, e->schedule.tensors[i]));
     }
     h->factors[k].q_count = at - h->factors[k].q;
     *end = at;
@@ -81,24 +82,25 @@ static status lay_out(ring_engine *e, int k, float **end)
 status ring_powersgd_use_buckets(ring_engine *e)
 {
     float *at = e->memory.factors;
-    for (int k = 0; k < e->list.count; k++) TRY(lay_out(e, k, &at));
+    for (int k = 0; k < e->schedule.count; k++) TRY(lay_out(e, k, &at));
     return STATUS_OK;
 }
 
 /* Between a bucket and what travels of it. */
 static status copy_plain(ring_engine *e, int param, bool out)
 {
-    float *in_bucket = (float *)ring_bucket_data(e, e->places[param].bucket) + e->places[param].offset;
-    float *travels = e->powersgd.plain[param], *to = out ? travels : in_bucket, *from = out ? in_bucket : travels;
+    float *in_bucket = (float *)ring_bucket_data(e, e->schedule.bucket_of[param]) + e->offsets[param];
+    float *travels = e->powersgd.plain[param], *to = out ? travels : in_bucket,
+          *from = out ? in_bucket : travels;
     return e->powersgd.place->copy(e, to, from, e->tensors[param].elements);
 }
 
 status ring_powersgd_call(ring_engine *e, int k, int phase, collective_call *out)
 {
     ring_powersgd *h = &e->powersgd;
-    const bucket *b = &e->list.buckets[k];
+    const bucket *b = &e->schedule.buckets[k];
     for (int i = b->first; i < b->first + b->count; i++) {
-        int param = e->list.tensors[i];
+        int param = e->schedule.tensors[i];
         const powersgd_matrix *x = &h->matrices[param];
         TRY(x->m ? h->place->project(e, x, phase) : copy_plain(e, param, phase == 0));
     }
@@ -115,10 +117,10 @@ status ring_powersgd_call(ring_engine *e, int k, int phase, collective_call *out
 
 status ring_powersgd_finish(ring_engine *e, int k)
 {
-    const bucket *b = &e->list.buckets[k];
+    const bucket *b = &e->schedule.buckets[k];
     const ring_powersgd *h = &e->powersgd;
     for (int i = b->first; i < b->first + b->count; i++) {
-        const powersgd_matrix *x = &h->matrices[e->list.tensors[i]];
+        const powersgd_matrix *x = &h->matrices[e->schedule.tensors[i]];
         if (x->m) TRY(h->place->restore(e, x));
     }
     return h->place->settle(e);

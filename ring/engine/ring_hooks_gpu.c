@@ -25,8 +25,9 @@ static status gpu_start(ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
     ring_powersgd *h = &e->powersgd;
-    return powersgd_start_on_device(set->device, e->base.context.compute, &h->matrices[param], e->settings.powersgd_rank,
-                                    set->model->params[param].name, &set->layouts[param], h->scratch);
+    return powersgd_start_on_device(set->device, e->base.context.compute, &h->matrices[param],
+                                    e->settings.powersgd_rank, set->model->params[param].name,
+                                    &set->layouts[param], h->scratch);
 }
 
 static status gpu_project(ring_engine *e, const powersgd_matrix *x, int phase)

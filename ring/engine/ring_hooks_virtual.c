@@ -46,7 +46,8 @@ static void spend_product(ring_engine *e, op_kind kind, int64_t m, int64_t in, i
     sim_device_spend_op(e->base.context.device, &op);
 }
 
-/* Of the second phase every column of P against those before it: a dot product and a sum, its norm, a division. */
+/* Of the second phase every column of P against those before it: a dot product and a sum, its norm, a
+ * division. */
 static status virtual_project(ring_engine *e, const powersgd_matrix *x, int phase)
 {
     int rank = e->settings.powersgd_rank;
@@ -78,5 +79,6 @@ static status virtual_settle(ring_engine *e)
     return STATUS_OK;
 }
 
-const ring_powersgd_place ring_powersgd_virtual = {virtual_open,    virtual_close, virtual_start, virtual_project,
-                                                   virtual_restore, virtual_copy,  virtual_settle};
+const ring_powersgd_place ring_powersgd_virtual = {virtual_open,    virtual_close,   virtual_start,
+                                                   virtual_project, virtual_restore, virtual_copy,
+                                                   virtual_settle};

@@ -37,7 +37,7 @@ static collective_call arena_broadcast(dtype type, void *data, const piece *piec
 
 static collective_call bucket_call(const ring_engine *e, int k)
 {
-    const bucket *b = &e->list.buckets[k];
+    const bucket *b = &e->schedule.buckets[k];
     collective_call call = in_place(COLLECTIVE_ALL_REDUCE, e->wire, b->elements, ring_bucket_data(e, k));
     collective_buffer gradients = {e->base.context.params->grads.data, e->buckets[k].gradients};
     if (e->settings.bucket_view || ring_copies_back_in_flight(e)) call.out = gradients;

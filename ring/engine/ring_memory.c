@@ -74,12 +74,12 @@ static void place_tensors(ring_engine *e)
 {
     int64_t at = 0;
     int size = dtype_size(e->wire);
-    for (int k = 0; k < e->list.count; k++) {
-        const bucket *b = &e->list.buckets[k];
+    for (int k = 0; k < e->schedule.count; k++) {
+        const bucket *b = &e->schedule.buckets[k];
         int64_t offset = 0;
         for (int i = b->first; i < b->first + b->count; i++) {
-            int param = e->list.tensors[i];
-            e->places[param] = (ring_place){k, offset};
+            int param = e->schedule.tensors[i];
+            e->offsets[param] = offset;
             offset += e->tensors[param].elements;
         }
         int64_t reserved =
@@ -103,19 +103,19 @@ static void list_pieces(ring_engine *e)
 {
     const param_set *set = e->base.context.params;
     int params = set->model->param_count;
-    for (int k = 0; k < e->list.count; k++)
-        e->buckets[k].gradients = (piece_list){e->pieces + e->list.buckets[k].first, 0};
+    for (int k = 0; k < e->schedule.count; k++)
+        e->buckets[k].gradients = (piece_list){e->pieces + e->schedule.buckets[k].first, 0};
     for (int i = 0; i < params; i++) {
-        int param = e->settings.bucket_view ? i : e->list.tensors[i];
-        int k = e->places[param].bucket;
-        append_piece(&e->buckets[k].gradients, e->pieces + e->list.buckets[k].first, set->pieces[param]);
+        int param = e->settings.bucket_view ? i : e->schedule.tensors[i];
+        int k = e->schedule.bucket_of[param];
+        append_piece(&e->buckets[k].gradients, e->pieces + e->schedule.buckets[k].first, set->pieces[param]);
     }
 }
 
 status ring_use_plan(ring_engine *e, const ring_step_plan *plan)
 {
     e->plan = plan;
-    bucket_assign(&plan->buckets, e->tensors, ring_params(e), e->compute.order, &e->list);
+    bucket_assign(&plan->buckets, e->tensors, ring_params(e), e->compute.order, &e->schedule);
     place_tensors(e);
     list_pieces(e);
     return e->settings.hook == RING_HOOK_POWERSGD ? ring_powersgd_use_buckets(e) : STATUS_OK;
@@ -136,8 +136,7 @@ static char *gradient(const ring_engine *e, int param)
 
 static char *packed(const ring_engine *e, int param)
 {
-    const ring_place *p = &e->places[param];
-    return ring_bucket_data(e, p->bucket) + p->offset * dtype_size(e->wire);
+    return ring_bucket_data(e, e->schedule.bucket_of[param]) + e->offsets[param] * dtype_size(e->wire);
 }
 
 bool ring_means_in_flight(const ring_engine *e)
@@ -236,8 +235,8 @@ status ring_unflatten_buffers(ring_engine *e)
     return STATUS_OK;
 }
 
-static status convert(ring_engine *e, dtype to_type, void *to, dtype from_type, const void *from, int64_t count,
-                      double divisor)
+static status convert(ring_engine *e, dtype to_type, void *to, dtype from_type, const void *from,
+                      int64_t count, double divisor)
 {
     return device_convert(e->base.context.compute, to, to_type, from, from_type, count, divisor);
 }
@@ -249,7 +248,8 @@ status ring_pack(ring_engine *e, int param)
     if (ring_plans(e)) return STATUS_OK;
     if (e->mover) return move(e, param, divisor_before(e));
     if (sync_replays(&e->base.context)) return STATUS_OK;
-    if (e->stream) return convert(e, e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
+    if (e->stream)
+        return convert(e, e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
     if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor_before(e));
     reduce_convert(e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
     return STATUS_OK;
@@ -258,11 +258,11 @@ status ring_pack(ring_engine *e, int param)
 status ring_unpack(ring_engine *e, int k)
 {
     const param_set *set = e->base.context.params;
-    const bucket *b = &e->list.buckets[k];
+    const bucket *b = &e->schedule.buckets[k];
     double divisor = divisor_after(e);
     if (ring_plans(e) || ring_copies_back_in_flight(e)) return STATUS_OK;
     for (int i = b->first; i < b->first + b->count; i++) {
-        int param = e->list.tensors[i];
+        int param = e->schedule.tensors[i];
         if (e->mover) {
             TRY(move(e, param, divisor));
             continue;

@@ -21,7 +21,8 @@ static status append_bootstrap(ring_engine *e)
 {
     if (e->base.context.rank == 0) TRY(collective_nccl_bootstrap(e->bootstrap));
     text_append(&e->offer, "%s", BOOTSTRAP_KEY);
-    for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++) text_append(&e->offer, "%02x", (unsigned char)e->bootstrap[i]);
+    for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++)
+        text_append(&e->offer, "%02x", (unsigned char)e->bootstrap[i]);
     text_append(&e->offer, "\n");
     return STATUS_OK;
 }
@@ -88,7 +89,8 @@ status ring_compare_offers(const ring_engine *e, const sync_blob *offers)
     const sync_blob *first = &offers[0];
     for (int r = 1; r < e->base.context.world; r++) {
         const sync_blob *other = &offers[r];
-        if (other->data == first->data && other->bytes == first->bytes) continue; /* virtual ranks share one copy */
+        if (other->data == first->data && other->bytes == first->bytes)
+            continue; /* virtual ranks share one copy */
         size_t shorter = other->bytes < e->offer_common ? other->bytes : e->offer_common, at = 0, line = 0;
         const char *a = first->data, *b = other->data;
         while (at < shorter && a[at] == b[at]) {

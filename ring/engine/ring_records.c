@@ -53,9 +53,9 @@ ring_overlap ring_overlap_of(const ring_bucket_record *records, int count, int64
     return o;
 }
 
-const bucket_list *ring_buckets(const sync_engine *base)
+const bucket_schedule *ring_buckets(const sync_engine *base)
 {
-    return &((const ring_engine *)base)->list;
+    return &((const ring_engine *)base)->schedule;
 }
 
 const ring_settings *ring_engine_settings(const sync_engine *base)

@@ -20,14 +20,14 @@ static bool bucket_passes(const ring_engine *e)
 
 static status pack_bucket(ring_engine *e, int k)
 {
-    const bucket *b = &e->list.buckets[k];
-    for (int i = b->first; i < b->first + b->count; i++) TRY(ring_pack(e, e->list.tensors[i]));
+    const bucket *b = &e->schedule.buckets[k];
+    for (int i = b->first; i < b->first + b->count; i++) TRY(ring_pack(e, e->schedule.tensors[i]));
     return STATUS_OK;
 }
 
 static int64_t wire_bytes(const ring_engine *e, int k)
 {
-    return e->list.buckets[k].elements * dtype_size(e->wire);
+    return e->schedule.buckets[k].elements * dtype_size(e->wire);
 }
 
 static status launch(ring_engine *e, int k)
@@ -40,7 +40,7 @@ static status launch(ring_engine *e, int k)
     *ring_record(e, id) = (ring_bucket_record){.id = id,
                                                .step = e->compute.step.index,
                                                .bucket = k,
-                                               .tensors = e->list.buckets[k].count,
+                                               .tensors = e->schedule.buckets[k].count,
                                                .bytes = wire_bytes(e, k),
                                                .ready_ns = b->ready_ns};
     b->record = id;
@@ -49,17 +49,16 @@ static status launch(ring_engine *e, int k)
 
 static status launch_ready(ring_engine *e)
 {
-    while (e->compute.next_launch < e->list.count && e->buckets[e->compute.next_launch].pending == 0)
-        TRY(launch(e, e->compute.next_launch++));
+    for (int k; (k = bucket_launch(&e->schedule)) != BUCKET_NONE;) TRY(launch(e, k));
     return STATUS_OK;
 }
 
 static status mark_ready(ring_engine *e, int param)
 {
-    ring_bucket *b = &e->buckets[e->places[param].bucket];
     e->compute.ready[param] = true;
     if (!flattens_late(e)) TRY(ring_pack(e, param));
-    if (--b->pending == 0) b->ready_ns = ring_now(e);
+    if (bucket_gradient_ready(&e->schedule, param))
+        e->buckets[e->schedule.bucket_of[param]].ready_ns = ring_now(e);
     return e->plan->launch == RING_WHEN_READY ? launch_ready(e) : STATUS_OK;
 }
 
@@ -108,7 +107,8 @@ static status mark_missing(ring_engine *e)
     bool allowed = e->settings.find_unused || first_of_static || e->compute.step.samples == 0;
     for (int i = 0; i < ring_params(e); i++) {
         if (e->compute.ready[i]) continue;
-        if (!allowed) return graph_changed(e, i, "never became ready (see --find-unused-parameters, --static-graph)");
+        if (!allowed)
+            return graph_changed(e, i, "never became ready (see --find-unused-parameters, --static-graph)");
         if (first_of_static) e->compute.unused[i] = !e->compute.seen[i];
         TRY(mark_without_gradient(e, i));
     }
@@ -127,18 +127,16 @@ static void end_recording(ring_engine *e)
 /* Waits for bucket after bucket and copies each back while the next one travels. */
 static status take_buckets(ring_engine *e)
 {
-    for (; e->compute.next_wait < e->list.count; e->compute.next_wait++) {
-        int k = e->compute.next_wait;
-        if (e->buckets[k].ticket == 0) {
-            TRY(launch(e, k));
-            e->compute.next_launch = k + 1;
-        }
+    for (int k; (k = bucket_to_wait_for(&e->schedule)) != BUCKET_NONE; bucket_arrived(&e->schedule)) {
+        if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule))); /* one after another */
         ring_bucket_record *record = ring_record(e, e->buckets[k].record);
         if (e->compute.wait_begin_ns == 0) record->wait_begin_ns = ring_now(e);
         TRY(ring_await(e, e->buckets[k].ticket));
         record->wait_end_ns = ring_now(e);
-        if (e->stream) ring_note_wait(e, e->buckets[k].record);
-        else ring_trace_bucket(e, record);
+        if (e->stream)
+            ring_note_wait(e, e->buckets[k].record);
+        else
+            ring_trace_bucket(e, record);
         TRY(ring_unpack(e, k));
         if (bucket_passes(e))
             ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);
@@ -153,8 +151,7 @@ status ring_finish_step(sync_engine *base, const sync_step *step)
     switch (e->compute.finish) {
     case FINISH_MARK:
         TRY(mark_missing(e));
-        for (; !e->settings.serial && e->compute.next_launch < e->list.count; e->compute.next_launch++)
-            TRY(launch(e, e->compute.next_launch));
+        if (!e->settings.serial) TRY(launch_ready(e));
         e->compute.finish = FINISH_WAIT;
         /* fall through */
     case FINISH_WAIT:
@@ -187,7 +184,8 @@ status ring_group_sum(sync_engine *base, double *values, int count)
         return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
                     e->memory.group_capacity);
     device_stream *s = base->context.compute;
-    if (e->compute.waiting == 0) TRY(device_convert(s, e->memory.group, DTYPE_F64, values, DTYPE_F64, count, 1));
+    if (e->compute.waiting == 0)
+        TRY(device_convert(s, e->memory.group, DTYPE_F64, values, DTYPE_F64, count, 1));
     TRY(ring_run_job(e, RING_JOB_GROUP_SUM, count));
     return device_convert(s, values, DTYPE_F64, e->memory.group, DTYPE_F64, count, 1);
 }

@@ -89,12 +89,14 @@ void ring_note_wait(ring_engine *e, int64_t record)
     if (e->compute.wait_count > 0) e->compute.waits[e->compute.wait_count - 1].record = record;
 }
 
-/* Whether the agent may launch kernels for the first time in this step. A kernel is loaded when it is first launched, and
- * loading may wait for all streams of the GPU (CUDA C++ Programming Guide, "Lazy Loading"): one that waited for the agent
- * meanwhile would wait for ever. So the host waits then, and the stream does not. */
+/* Whether the agent may launch kernels for the first time in this step. A kernel is loaded when it is first
+ * launched, and loading may wait for all streams of the GPU (CUDA C++ Programming Guide, "Lazy Loading"): one
+ * that waited for the agent meanwhile would wait for ever. So the host waits then, and the stream does not.
+ */
 static bool agent_loads(const ring_engine *e)
 {
-    bool factors_begin = e->settings.hook == RING_HOOK_POWERSGD && e->compute.step.index == e->settings.powersgd_start;
+    bool factors_begin =
+        e->settings.hook == RING_HOOK_POWERSGD && e->compute.step.index == e->settings.powersgd_start;
     return !e->compute.first_done || factors_begin;
 }
 
@@ -118,7 +120,8 @@ status ring_await(ring_engine *e, uint64_t ticket)
     if (e->compute.wait_begin_ns == 0) e->compute.wait_begin_ns = ring_now(e);
     TRY(device_stream_wait(e->base.context.compute, e->done, ticket));
     int64_t end_ns = ring_now(e);
-    trace_slice(e->base.context.trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, e->compute.wait_begin_ns, end_ns);
+    trace_slice(e->base.context.trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, e->compute.wait_begin_ns,
+                end_ns);
     e->compute.counters.exposed_ns += end_ns - e->compute.wait_begin_ns;
     e->compute.wait_begin_ns = 0;
     return STATUS_OK;

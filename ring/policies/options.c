@@ -171,11 +171,11 @@ void ring_complete_order(const int *ready, int count, int params, int *out)
     }
 }
 
-status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later, bucket_list *out)
+status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later, bucket_schedule *out)
 {
     const nn_model *m = program->model;
     int count = m->param_count;
-    *out = (bucket_list){0};
+    *out = (bucket_schedule){0};
     bucket_tensor *tensors = calloc((size_t)count + 1, sizeof *tensors);
     int *order = calloc((size_t)count + 1, sizeof *order);
     status rc = STATUS_OK;
@@ -185,7 +185,7 @@ status ring_program_buckets(const ring_settings *s, const nn_program *program, b
     }
     for (int i = 0; i < count; i++) tensors[i] = (bucket_tensor){m->params[i].elements, program->config.type};
     ring_complete_order(program->ready_order, program->ready_count, count, order);
-    TRY_GOTO(rc, bucket_list_open(count, out), out);
+    TRY_GOTO(rc, bucket_schedule_open(count, out), out);
     bucket_assign(later ? &s->later.buckets : &s->first.buckets, tensors, count, order, out);
 out:
     free(tensors);

@@ -95,7 +95,7 @@ void ring_settings_write(const ring_settings *s, text_buffer *out);
 
 /* The buckets that a program's gradients have in the first (`later` false) or in later steps, in launching
  * order; the recorded order is the program's. The caller closes the list. */
-status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later, bucket_list *out);
+status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later, bucket_schedule *out);
 
 /* Makes a permutation of the parameters from the order in which `count` of them became ready: the others
  * follow in reverse order of registration. */

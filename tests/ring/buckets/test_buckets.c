@@ -15,17 +15,17 @@
 enum { MIB = 1 << 20, MOST = 512 };
 
 /* "0 | 1 2 | 3": tensors bucket by bucket. */
-static void describe(const bucket_list *list, char *text, size_t size)
+static void describe(const bucket_schedule *s, char *text, size_t size)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (int k = 0; k < list->count; k++)
-        for (int i = 0; i < list->buckets[k].count && used < size; i++)
+    for (int k = 0; k < s->count; k++)
+        for (int i = 0; i < s->buckets[k].count && used < size; i++)
             used += (size_t)snprintf(text + used, size - used, "%s%d",
                                      i   ? " "
                                      : k ? " | "
                                          : "",
-                                     list->tensors[list->buckets[k].first + i]);
+                                     s->tensors[s->buckets[k].first + i]);
 }
 
 typedef struct small_case {
@@ -112,14 +112,14 @@ static void small_cases_are_assigned_as_written_down(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof small_cases / sizeof small_cases[0]; i++) {
         const small_case *c = &small_cases[i];
-        bucket_list list;
+        bucket_schedule schedule;
         char found[128];
-        assert_int_equal(bucket_list_open(c->count, &list), STATUS_OK);
-        bucket_assign(&c->plan, c->tensors, c->count, c->ready, &list);
-        describe(&list, found, sizeof found);
+        assert_int_equal(bucket_schedule_open(c->count, &schedule), STATUS_OK);
+        bucket_assign(&c->plan, c->tensors, c->count, c->ready, &schedule);
+        describe(&schedule, found, sizeof found);
         if (strcmp(found, c->expected) != 0)
             fail_msg("%s: found '%s', expected '%s'", c->name, found, c->expected);
-        bucket_list_close(&list);
+        bucket_schedule_close(&schedule);
     }
 }
 
@@ -138,19 +138,19 @@ static int model_tensors(const char *name, bucket_tensor *out)
     return count;
 }
 
-static void compare_with_golden(const json_t *c, const bucket_list *list)
+static void compare_with_golden(const json_t *c, const bucket_schedule *s)
 {
     const char *model = json_string_value(json_object_get(c, "model"));
     const json_t *bytes = json_object_get(c, "buckets_bytes"),
                  *tensors = json_object_get(c, "buckets_tensors");
-    if ((size_t)list->count != json_array_size(bytes))
-        fail_msg("%s: found %d buckets, expected %zu", model, list->count, json_array_size(bytes));
-    for (int k = 0; k < list->count; k++) {
+    if ((size_t)s->count != json_array_size(bytes))
+        fail_msg("%s: found %d buckets, expected %zu", model, s->count, json_array_size(bytes));
+    for (int k = 0; k < s->count; k++) {
         long long b = json_integer_value(json_array_get(bytes, (size_t)k));
         long long t = json_integer_value(json_array_get(tensors, (size_t)k));
-        if (list->buckets[k].bytes != b || list->buckets[k].count != t)
+        if (s->buckets[k].bytes != b || s->buckets[k].count != t)
             fail_msg("%s: bucket %d has %lld bytes in %d tensors, expected %lld in %lld", model, k,
-                     (long long)list->buckets[k].bytes, list->buckets[k].count, b, t);
+                     (long long)s->buckets[k].bytes, s->buckets[k].count, b, t);
     }
 }
 
@@ -176,11 +176,11 @@ static void every_golden_case_has_pytorch_s_buckets(void **state)
                             json_integer_value(json_array_get(limits, json_array_size(limits) - 1))};
         int count = model_tensors(json_string_value(json_object_get(c, "model")), tensors);
         assert_int_equal(count, json_integer_value(json_object_get(c, "parameters")));
-        bucket_list list;
-        assert_int_equal(bucket_list_open(count, &list), STATUS_OK);
-        bucket_assign(&plan, tensors, count, NULL, &list);
-        compare_with_golden(c, &list);
-        bucket_list_close(&list);
+        bucket_schedule schedule;
+        assert_int_equal(bucket_schedule_open(count, &schedule), STATUS_OK);
+        bucket_assign(&plan, tensors, count, NULL, &schedule);
+        compare_with_golden(c, &schedule);
+        bucket_schedule_close(&schedule);
     }
     json_decref(golden);
 }
@@ -194,20 +194,20 @@ static void every_tensor_is_in_one_bucket_of_its_type(void **state)
         tensors[i] = (bucket_tensor){1 + i * 37 % 1000, i % 3 ? DTYPE_F32 : DTYPE_F64};
         ready[i] = (i * 5 + 3) % MOST; /* 5 and 512 have no common factor: a permutation */
     }
-    bucket_list list;
-    assert_int_equal(bucket_list_open(MOST, &list), STATUS_OK);
+    bucket_schedule schedule;
+    assert_int_equal(bucket_schedule_open(MOST, &schedule), STATUS_OK);
     for (int rule = 0; rule < BUCKET_RULE_COUNT; rule++)
         for (int order = 0; order < BUCKET_ORDER_COUNT; order++) {
             bucket_plan plan = {(bucket_rule)rule, (bucket_order)order, 2000, 9000};
             bool seen[MOST] = {false};
-            bucket_assign(&plan, tensors, MOST, ready, &list);
+            bucket_assign(&plan, tensors, MOST, ready, &schedule);
             int total = 0;
-            for (int k = 0; k < list.count; k++) {
-                const bucket *b = &list.buckets[k];
+            for (int k = 0; k < schedule.count; k++) {
+                const bucket *b = &schedule.buckets[k];
                 int64_t elements = 0;
                 assert_int_equal(b->first, total);
                 for (int i = 0; i < b->count; i++) {
-                    int tensor = list.tensors[b->first + i];
+                    int tensor = schedule.tensors[b->first + i];
                     assert_false(seen[tensor]);
                     seen[tensor] = true;
                     assert_int_equal(tensors[tensor].type, b->type);
@@ -219,12 +219,44 @@ static void every_tensor_is_in_one_bucket_of_its_type(void **state)
             }
             assert_int_equal(total, MOST);
         }
-    bucket_list_close(&list);
+    bucket_schedule_close(&schedule);
+}
+
+/* Of six gradients 5, 4 to 2 and 1 to 0 share a bucket. Gradient 4 is late: its bucket and the one after it
+ * wait. */
+static void buckets_are_launched_in_order_when_all_their_gradients_are_ready(void **state)
+{
+    (void)state;
+    static const bucket_plan plan = {BUCKET_REACH_BYTES, BUCKET_ORDER_REVERSE, 4, 12};
+    static const bucket_tensor tensors[6] = {F(1), F(1), F(1), F(1), F(1), F(1)};
+    static const struct {
+        int ready;
+        bool completes;
+        int launched[3]; /* BUCKET_NONE: no more */
+    } steps[] = {{5, true, {0, BUCKET_NONE}}, {3, false, {BUCKET_NONE}}, {2, false, {BUCKET_NONE}},
+                 {1, false, {BUCKET_NONE}},   {0, true, {BUCKET_NONE}},  {4, true, {1, 2, BUCKET_NONE}}};
+    bucket_schedule s;
+    assert_int_equal(bucket_schedule_open(6, &s), STATUS_OK);
+    bucket_assign(&plan, tensors, 6, NULL, &s);
+    for (int step = 0; step < 2; step++) {
+        bucket_begin_step(&s);
+        for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+            assert_int_equal(bucket_gradient_ready(&s, steps[i].ready), steps[i].completes);
+            for (int k = 0;; k++) {
+                assert_int_equal(bucket_launch(&s), steps[i].launched[k]);
+                if (steps[i].launched[k] == BUCKET_NONE) break;
+            }
+        }
+        for (int k = 0; k < 3; k++, bucket_arrived(&s)) assert_int_equal(bucket_to_wait_for(&s), k);
+        assert_int_equal(bucket_to_wait_for(&s), BUCKET_NONE);
+    }
+    bucket_schedule_close(&s);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buckets_are_launched_in_order_when_all_their_gradients_are_ready),
         cmocka_unit_test(small_cases_are_assigned_as_written_down),
         cmocka_unit_test(every_golden_case_has_pytorch_s_buckets),
         cmocka_unit_test(every_tensor_is_in_one_bucket_of_its_type),

@@ -121,7 +121,7 @@ static status run_order(engine_rank *r)
         TRY(job_finish(r, &step));
         TRY(job_check_gradients(r, s));
     }
-    const bucket_list *list = ring_buckets(r->engine);
+    const bucket_schedule *list = ring_buckets(r->engine);
     for (int i = 0; i < p->ready_count; i++) /* one type: the list runs through the order */
         if (list->tensors[i] != p->ready_order[(i + 3) % p->ready_count])
             return rank_error(STATUS_MISMATCH,
@@ -265,7 +265,7 @@ static void sums_over_the_ranks_run_between_buckets(void **state)
 
 /* ---- records ---------------------------------------------------------------------------------- */
 
-static status check_record(const ring_bucket_record *b, int64_t step, int bucket, const bucket_list *list)
+static status check_record(const ring_bucket_record *b, int64_t step, int bucket, const bucket_schedule *list)
 {
     bool sorted = b->ready_ns > 0 && b->ready_ns <= b->launched_ns && b->launched_ns <= b->finished_ns &&
                   b->started_ns > 0 && b->started_ns <= b->finished_ns &&
@@ -288,7 +288,7 @@ static status run_records(engine_rank *r)
     int64_t last = 0;
     for (int64_t s = 0; s < 1400; s++) { /* more than the ring holds */
         TRY(job_whole_step(r, s));
-        const bucket_list *list = ring_buckets(r->engine);
+        const bucket_schedule *list = ring_buckets(r->engine);
         ring_bucket_record records[32];
         int count = ring_bucket_records(r->engine, last, records, 32);
         if (count != list->count)

@@ -69,7 +69,7 @@ static void resnet50_has_the_buckets_of_the_systems(void **state)
     for (size_t i = 0; i < sizeof bucket_cases / sizeof bucket_cases[0]; i++) {
         const bucket_case *c = &bucket_cases[i];
         ring_settings s;
-        bucket_list list;
+        bucket_schedule list;
         char word[64];
         snprintf(word, sizeof word, "%s", c->option ? c->option : "");
         char *words[] = {word};
@@ -81,7 +81,7 @@ static void resnet50_has_the_buckets_of_the_systems(void **state)
             if (list.buckets[k].bytes != c->bytes[k])
                 fail_msg("%s %s, bucket %d: found %lld bytes, expected %lld", c->policy, word, k,
                          (long long)list.buckets[k].bytes, (long long)c->bytes[k]);
-        bucket_list_close(&list);
+        bucket_schedule_close(&list);
     }
     nn_program_free(&program);
     nn_model_free(&model);
@@ -93,12 +93,12 @@ static void naive_has_a_bucket_a_parameter_last_registered_first(void **state)
     nn_model *model = NULL;
     nn_program *program = resnet50(&model);
     ring_settings s;
-    bucket_list list;
+    bucket_schedule list;
     assert_int_equal(resolve("naive", NULL, 0, &s), STATUS_OK);
     assert_int_equal(ring_program_buckets(&s, program, true, &list), STATUS_OK);
     assert_int_equal(list.count, 161);
     for (int k = 0; k < list.count; k++) assert_int_equal(list.tensors[list.buckets[k].first], 160 - k);
-    bucket_list_close(&list);
+    bucket_schedule_close(&list);
     nn_program_free(&program);
     nn_model_free(&model);
 }

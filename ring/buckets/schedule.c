@@ -1,0 +1,136 @@
+/* DDP's bucket schedule: which gradients share an all-reduce, when it is launched, and when it is waited for.
+ *
+ * The backward pass produces the last layer's gradients first. So gradients are put into buckets in reverse
+ * order of registration, or in the order in which they became ready in the first step; a bucket closes when
+ * it reaches its limit. Six parameters of 10 MiB each, limits as in DistributedDataParallel, 1 MiB for the
+ * first bucket and 25 MiB for others:
+ *
+ *     ready in the order     5   4  3  2   1  0
+ *     buckets               [0] [   1   ] [ 2  ]
+ *
+ *     compute         |5 |4 |3 |2 |1 |0 |  wait 0, 1, 2 | optimizer
+ *     communication      [ 0 ]   [    1    ][  2  ]
+ *
+ * Every rank makes the same all-reduces in the same order, because
+ *
+ *     the assignment depends only on sizes, types, order and limits;
+ *     a bucket is launched when all its gradients are ready and all buckets before it have been launched;
+ *     buckets are waited for in that same order, each while the ones after it are still on their way. */
+#include "ring/buckets/buckets.h"
+
+#include <assert.h>
+
+/* ---- assignment ------------------------------------------------------------------------------- */
+
+/* The bucket of one element type that is being filled. */
+typedef struct open_bucket {
+    int id;         /* counts buckets as they open; BUCKET_NONE: none is open */
+    bucket content; /* so far */
+    bool is_first;  /* no bucket of this type has reached its limit */
+} open_bucket;
+
+/* The i-th tensor to be put into a bucket. */
+static int tensor_at(const bucket_plan *plan, const int *ready, int count, int i)
+{
+    if (plan->order == BUCKET_ORDER_READY) return ready[i];
+    return plan->order == BUCKET_ORDER_REVERSE ? count - 1 - i : i;
+}
+
+static void add(bucket *b, const bucket_tensor *t)
+{
+    b->type = t->type;
+    b->count++;
+    b->elements += t->elements;
+    b->bytes += t->elements * dtype_size(t->type);
+}
+
+/* Where the bucket that opened as number `id` is launched: buckets in the order in which they closed, but in
+ * the two orders of registration by their first tensors. */
+static int launch_position(const bucket_plan *plan, int id, int opened, int closed)
+{
+    if (plan->order == BUCKET_ORDER_REGISTRATION) return id;
+    return plan->order == BUCKET_ORDER_LAST_FIRST ? opened - 1 - id : closed;
+}
+
+/* Sets bucket_of[tensor] to the number with which the tensor's bucket opened and closed[number] to that with
+ * which it closed; returns how many there are. */
+static int fill_buckets(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
+                        int *bucket_of, int *closed)
+{
+    open_bucket open[DTYPE_COUNT];
+    int opened = 0, closings = 0;
+    for (int t = 0; t < DTYPE_COUNT; t++) open[t] = (open_bucket){.id = BUCKET_NONE, .is_first = true};
+    for (int i = 0; i < count; i++) {
+        int tensor = tensor_at(plan, ready, count, i);
+        open_bucket *o = &open[tensors[tensor].type];
+        if (o->id != BUCKET_NONE && bucket_would_exceed(plan, &o->content, &tensors[tensor])) {
+            closed[o->id] = closings++;
+            o->id = BUCKET_NONE;
+        }
+        if (o->id == BUCKET_NONE) {
+            o->id = opened++;
+            o->content = (bucket){0};
+            closed[o->id] = BUCKET_NONE;
+        }
+        add(&o->content, &tensors[tensor]);
+        bucket_of[tensor] = o->id;
+        if (!bucket_is_full(plan, &o->content, o->is_first)) continue;
+        closed[o->id] = closings++;
+        *o = (open_bucket){.id = BUCKET_NONE};
+    }
+    for (int id = 0; id < opened; id++)
+        if (closed[id] == BUCKET_NONE) closed[id] = closings++; /* what never reached its limit comes last */
+    return opened;
+}
+
+void bucket_assign(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
+                   bucket_schedule *out)
+{
+    assert(out->capacity >= count);
+    int *closed = out->tensors; /* not filled yet, and there are no more buckets than tensors */
+    out->count = fill_buckets(plan, tensors, count, ready, out->bucket_of, closed);
+    for (int k = 0; k < out->count; k++) out->buckets[k] = (bucket){0};
+    for (int i = 0; i < count; i++) {
+        int id = out->bucket_of[i];
+        out->bucket_of[i] = launch_position(plan, id, out->count, closed[id]);
+        add(&out->buckets[out->bucket_of[i]], &tensors[i]);
+    }
+    for (int k = 0, first = 0; k < out->count; first += out->buckets[k++].count)
+        out->buckets[k].first = first;
+    for (int i = 0; i < count; i++) {
+        int tensor = tensor_at(plan, ready, count, i);
+        bucket *b = &out->buckets[out->bucket_of[tensor]];
+        out->tensors[b->first + b->pending++] = tensor;
+    }
+    bucket_begin_step(out);
+}
+
+/* ---- one step --------------------------------------------------------------------------------- */
+
+void bucket_begin_step(bucket_schedule *s)
+{
+    s->next_launch = s->next_wait = 0;
+    for (int k = 0; k < s->count; k++) s->buckets[k].pending = s->buckets[k].count;
+}
+
+bool bucket_gradient_ready(bucket_schedule *s, int tensor)
+{
+    return --s->buckets[s->bucket_of[tensor]].pending == 0;
+}
+
+/* Strictly in order: a bucket that is complete early waits for those before it. */
+int bucket_launch(bucket_schedule *s)
+{
+    if (s->next_launch == s->count || s->buckets[s->next_launch].pending > 0) return BUCKET_NONE;
+    return s->next_launch++;
+}
+
+int bucket_to_wait_for(const bucket_schedule *s)
+{
+    return s->next_wait < s->count ? s->next_wait : BUCKET_NONE;
+}
+
+void bucket_arrived(bucket_schedule *s)
+{
+    s->next_wait++;
+}
