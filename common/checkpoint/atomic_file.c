@@ -67,7 +67,7 @@ static status resolve(const atomic_file *f, char out[PATH_MAX])
         if (lstat(out, &st) != 0) return errno == ENOENT ? STATUS_OK : cannot(f, "cannot be created");
         if (S_ISREG(st.st_mode)) return STATUS_OK;
         if (!S_ISLNK(st.st_mode))
-            return fail(STATUS_CANNOT_CREATE, "%s: found a %s, allowed is a regular file", f->path,
+            return fail(STATUS_CANNOT_CREATE, "%s: expected a regular file, got a %s", f->path,
                         S_ISDIR(st.st_mode) ? "folder" : "device, pipe or socket");
         TRY(follow(f, out));
     }
@@ -78,12 +78,12 @@ static status resolve(const atomic_file *f, char out[PATH_MAX])
 static status open_folder(atomic_file *f)
 {
     char path[PATH_MAX];
-    if (!*f->path) return fail(STATUS_CANNOT_CREATE, "found an empty name, allowed is that of a file");
+    if (!*f->path) return fail(STATUS_CANNOT_CREATE, "expected the name of a file, got ''");
     TRY(resolve(f, path));
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
     if (!*name)
-        return fail(STATUS_CANNOT_CREATE, "%s: found the name of a folder, allowed is that of a file",
+        return fail(STATUS_CANNOT_CREATE, "%s: expected the name of a file, got that of a folder",
                     f->path);
     f->name = strdup(name);
     f->partial = malloc(strlen(name) + sizeof SUFFIX);
@@ -128,12 +128,12 @@ static status remove_left_over(atomic_file *f)
     lock_result result;
     int fd = openat(f->folder, f->partial, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
-        return errno == ENOENT ? STATUS_OK : cannot(f, "what is left of an earlier one cannot be opened");
+        return errno == ENOENT ? STATUS_OK : cannot(f, "the partial file of an earlier writer cannot be opened");
     status rc = lock(f, fd, &result);
     if (rc == STATUS_OK && result == LOCK_BUSY)
         rc = busy(f);
     else if (rc == STATUS_OK && result == LOCK_MINE && unlinkat(f->folder, f->partial, 0) != 0)
-        rc = cannot(f, "what is left of an earlier one cannot be removed");
+        rc = cannot(f, "the partial file of an earlier writer cannot be removed");
     close(fd);
     return rc;
 }
@@ -186,7 +186,7 @@ status atomic_file_open(const char *path, atomic_file *out)
 
 /* ---- writing ---------------------------------------------------------------------------------- */
 
-/* `offset` < 0: behind what is written so far. */
+/* `offset` < 0: append. */
 static status write_all(atomic_file *f, int64_t offset, const char *data, size_t bytes)
 {
     while (bytes > 0) {
@@ -231,9 +231,9 @@ status atomic_file_commit(atomic_file *f)
         atomic_file_abandon(f);
         return rc;
     }
-    /* EINVAL: the file system keeps no folders that could be synchronised. */
+    /* EINVAL: the file system keeps no folders that could be synchronized. */
     if (synchronize(f->folder) != 0 && errno != EINVAL)
-        rc = fail_errno(STATUS_IO, "%s: in its place, but its folder cannot be synchronised", f->path);
+        rc = fail_errno(STATUS_IO, "%s: in its place, but its folder cannot be synchronized", f->path);
     release(f);
     return rc;
 }

@@ -1,5 +1,5 @@
 /* Checkpoints: the state of a run as one safetensors file, in PyTorch's names, order and layout.
- * docs/checkpoints.md describes the file; contents.h lists its tensors.
+ * docs/checkpoints.md describes the file.
  *
  * One rank saves, at a time at which all ranks agree (sync_engine_type.settle): tensor by tensor from a
  * source, so that what other ranks hold can be gathered one tensor at a time. The memory needed is that of
@@ -8,11 +8,55 @@
 #define COMMON_CHECKPOINT_CHECKPOINT_H
 
 #include "common/base/options.h"
-#include "common/checkpoint/contents.h"
+#include "common/nn/params.h"
+#include "common/optim/optimizer.h"
 
 #include <stdbool.h>
 
 enum { CHECKPOINT_SCHEMA_VERSION = 1 };
+
+/* ---- contents ------------------------------------------------------------------------------------ */
+
+/* What a checkpoint of a model holds: a list of tensors with names, shapes and places, known from model,
+ * element type and optimizer alone. So every rank knows the order in which rank 0 will ask for them.
+ *
+ *   parameters and buffers   PyTorch's names, in the order of state_dict(): a BatchNorm's running_mean,
+ *                            running_var and num_batches_tracked behind its parameters
+ *   optimizer state          optimizer.momentum_buffer.NAME (sgd with momentum), optimizer.exp_avg.NAME and
+ *                            optimizer.exp_avg_sq.NAME (adam, adamw), in the order of the parameters
+ *
+ * Data lie in the order of the list, but for num_batches_tracked: 64-bit integers come first, so that every
+ * tensor is aligned to its elements. */
+enum { CHECKPOINT_NAME_MAX = NN_NAME_MAX + 32 };
+
+typedef enum checkpoint_kind {
+    CHECKPOINT_PARAM,   /* model->params[index] */
+    CHECKPOINT_BUFFER,  /* model->buffers[index] */
+    CHECKPOINT_BATCHES, /* num_batches_tracked of the BatchNorm model->layers[index], int64 */
+    CHECKPOINT_STATE    /* optimizer state arena `state`, at model->params[index] */
+} checkpoint_kind;
+
+typedef struct checkpoint_tensor {
+    char name[CHECKPOINT_NAME_MAX];
+    checkpoint_kind kind;
+    int index, state;
+    dtype type;
+    shape shape; /* PyTorch's */
+    int64_t elements;
+    int64_t begin, bytes; /* from the start of the data */
+} checkpoint_tensor;
+
+typedef struct checkpoint_contents {
+    checkpoint_tensor *tensors;
+    int count;
+    int64_t data_bytes;
+    int64_t largest_elements; /* of a tensor */
+} checkpoint_contents;
+
+/* `type`, float32 or float64, is that of parameters, buffers and state; `optimizer` NULL: no state. */
+status checkpoint_contents_make(const nn_model *model, dtype type, const optimizer_options *optimizer,
+                                checkpoint_contents *out);
+void checkpoint_contents_free(checkpoint_contents *contents);
 
 /* ---- options ---------------------------------------------------------------------------------- */
 
@@ -99,5 +143,23 @@ status checkpoint_load(checkpoint *c, const checkpoint_subject *subject, const c
 /* Says in log lines what a load of `subject` means for the run: where it goes on, that an optimizer starts
  * fresh, values that were converted, options that differ from those saved. For one rank to call. */
 void checkpoint_log_load(const checkpoint *c, const checkpoint_subject *subject);
+
+/* ---- a rank's arenas as source and sink ---------------------------------------------------------- */
+
+/* Where state arenas are shards of several ranks, whoever saves gathers them into host memory, laid out like
+ * the parameters (all of it, or one tensor before it is read), and names that here. */
+typedef struct checkpoint_arenas {
+    param_set *set;
+    device_stream *stream;
+    void *states[2];     /* device memory, or host memory if states_on_host; NULL where there is none */
+    bool states_on_host; /* for a source only */
+} checkpoint_arenas;
+
+/* `o` may be NULL. */
+checkpoint_arenas checkpoint_arenas_of(param_set *set, device_stream *s, optimizer *o);
+
+/* `arenas` is borrowed as the context. */
+checkpoint_source checkpoint_arenas_source(checkpoint_arenas *arenas);
+checkpoint_sink checkpoint_arenas_sink(checkpoint_arenas *arenas);
 
 #endif

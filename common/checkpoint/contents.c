@@ -1,7 +1,9 @@
-#include "common/checkpoint/contents.h"
+#include "common/checkpoint/checkpoint_impl.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const state_names[][2] = {
     [OPTIMIZER_SGD] = {"momentum_buffer"},
@@ -87,4 +89,106 @@ void checkpoint_contents_free(checkpoint_contents *contents)
 {
     free(contents->tensors);
     *contents = (checkpoint_contents){0};
+}
+
+/* ---- a rank's arenas ----------------------------------------------------------------------------- */
+
+checkpoint_arenas checkpoint_arenas_of(param_set *set, device_stream *s, optimizer *o)
+{
+    checkpoint_arenas arenas = {.set = set, .stream = s};
+    int count = o ? optimizer_state_count(optimizer_get_options(o)) : 0;
+    for (int i = 0; i < count; i++) arenas.states[i] = optimizer_state(o, i)->data;
+    return arenas;
+}
+
+static status read_tensor(void *context, const checkpoint_tensor *t, void *values)
+{
+    const checkpoint_arenas *a = context;
+    const param_set *set = a->set;
+    const device_info *device = device_get_info(set->device);
+    if (!device->real)
+        return fail(STATUS_CONFIG, "--save: expected a device with real tensors, got %s", device->name);
+    if (t->kind == CHECKPOINT_PARAM)
+        return param_set_export(set, a->stream, set->params.data, t->index, t->type, values);
+    if (t->kind == CHECKPOINT_BUFFER)
+        return param_set_export_buffer(set, a->stream, t->index, t->type, values);
+    return param_set_export(set, a->states_on_host ? NULL : a->stream, a->states[t->state], t->index, t->type,
+                            values);
+}
+
+static status write_tensor(void *context, const checkpoint_tensor *t, dtype type, const void *values)
+{
+    checkpoint_arenas *a = context;
+    param_set *set = a->set;
+    if (t->kind == CHECKPOINT_PARAM)
+        return param_set_import(set, a->stream, set->params.data, t->index, type, values);
+    if (t->kind == CHECKPOINT_BUFFER) return param_set_import_buffer(set, a->stream, t->index, type, values);
+    if (!a->states[t->state]) return STATUS_OK; /* of a rank that never updates */
+    return param_set_import(set, a->stream, a->states[t->state], t->index, type, values);
+}
+
+checkpoint_source checkpoint_arenas_source(checkpoint_arenas *arenas)
+{
+    return (checkpoint_source){arenas, read_tensor};
+}
+
+checkpoint_sink checkpoint_arenas_sink(checkpoint_arenas *arenas)
+{
+    return (checkpoint_sink){arenas, write_tensor};
+}
+
+/* ---- values -------------------------------------------------------------------------------------- */
+
+dtype convert_host_type(dtype type)
+{
+    switch (type) {
+    case DTYPE_F64:
+        return DTYPE_F64;
+    case DTYPE_F32:
+    case DTYPE_F16:
+    case DTYPE_BF16:
+        return DTYPE_F32;
+    default:
+        return DTYPE_COUNT;
+    }
+}
+
+static float float_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* IEEE 754 binary16: 1 sign, 5 exponent (bias 15), 10 fraction. */
+static float float_of_f16(uint16_t bits)
+{
+    uint32_t sign = (uint32_t)(bits >> 15) << 31, exponent = bits >> 10 & 31, fraction = bits & 1023;
+    if (exponent == 31) return float_of_bits(sign | 0x7f800000u | fraction << 13);
+    if (exponent == 0) return copysignf(ldexpf((float)fraction, -24), float_of_bits(sign));
+    return float_of_bits(sign | (exponent + 127 - 15) << 23 | fraction << 13);
+}
+
+void convert_to_host(void *to, const void *from, dtype type, int64_t count)
+{
+    const uint16_t *halves = from;
+    float *floats = to;
+    switch (type) {
+    case DTYPE_F16:
+        for (int64_t i = 0; i < count; i++) floats[i] = float_of_f16(halves[i]);
+        break;
+    case DTYPE_BF16:
+        for (int64_t i = 0; i < count; i++) floats[i] = float_of_bits((uint32_t)halves[i] << 16);
+        break;
+    default:
+        memcpy(to, from, (size_t)(count * dtype_size(type)));
+    }
+}
+
+void convert_transpose(void *to, const void *from, int64_t rows, int64_t columns, int bytes)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++)
+            memcpy((char *)to + (c * rows + r) * bytes, (const char *)from + (r * columns + c) * bytes,
+                   (size_t)bytes);
 }

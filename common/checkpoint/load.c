@@ -1,9 +1,5 @@
-#include "common/checkpoint/checkpoint.h"
-
 #include "common/base/log.h"
-#include "common/checkpoint/convert.h"
-#include "common/checkpoint/match.h"
-#include "common/checkpoint/metadata.h"
+#include "common/checkpoint/checkpoint_impl.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,9 +37,7 @@ static status read_at(const checkpoint *c, int64_t offset, void *to, int64_t byt
         if (count < 0 && errno == EINTR) continue;
         if (count < 0)
             return fail_errno(STATUS_IO, "%s: at offset %" PRId64 ": cannot be read", c->path, offset);
-        if (count == 0)
-            return safetensors_refuse(c->path, offset,
-                                      "found the end of the file: it was truncated meanwhile");
+        if (count == 0) return safetensors_refuse(c->path, offset, "the file was truncated while it was read");
         at += count;
         offset += count;
         bytes -= count;
@@ -54,11 +48,11 @@ static status read_at(const checkpoint *c, int64_t offset, void *to, int64_t byt
 static status open_file(checkpoint *c)
 {
     struct stat st;
-    /* Non-blocking: a pipe without a writer does not hold us up. */
+    /* Non-blocking: a pipe without a writer does not block. */
     c->fd = open(c->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (c->fd < 0 || fstat(c->fd, &st) != 0) return fail_errno(STATUS_DATA, "%s: cannot be opened", c->path);
     if (!S_ISREG(st.st_mode))
-        return fail(STATUS_DATA, "%s: found a %s, allowed is a regular file", c->path,
+        return fail(STATUS_DATA, "%s: expected a regular file, got a %s", c->path,
                     S_ISDIR(st.st_mode) ? "folder" : "device, pipe or socket");
     c->bytes = st.st_size;
     return STATUS_OK;
@@ -132,7 +126,7 @@ static status check_data_hash(const checkpoint *c, void *chunk)
     XXH3_freeState(state);
     if (rc != STATUS_OK || computed == c->data_hash) return rc;
     return safetensors_refuse(c->path, safetensors_data_offset(&c->header),
-                              "the checksum of the tensors is %016" PRIx64 ", found %016" PRIx64
+                              "expected tensors with checksum %016" PRIx64 ", got %016" PRIx64
                               ": they are damaged, or edited",
                               c->data_hash, computed);
 }
@@ -147,8 +141,7 @@ static status check_twin(const checkpoint *c, const match_twin *twin, void *chun
         TRY(read_at(c, place_of(c, twin->other) + at, other, size));
         if (memcmp(one, other, (size_t)size) != 0)
             return safetensors_refuse(c->path, place_of(c, twin->other),
-                                      "tensor %.100s differs from %.100s, allowed "
-                                      "is the same: the model ties them",
+                                      "tensor %.100s: expected the values of %.100s, since the model ties them",
                                       twin->other->name, twin->one->name);
     }
     return STATUS_OK;
@@ -230,17 +223,16 @@ void checkpoint_log_load(const checkpoint *c, const checkpoint_subject *subject)
         converted += convert_host_type(type) != DTYPE_COUNT && type != subject->type;
     }
     if (c->info.foreign)
-        log_info(
-            "%s: parameters and buffers loaded; it is not of this program, so %s starts fresh, at step 0",
-            c->path, subject->optimizer ? "the optimizer" : "everything else");
+        log_info("%s: parameters and buffers loaded; another program wrote it, so %s starts fresh, at step 0",
+                 c->path, subject->optimizer ? "the optimizer" : "everything else");
     else if (subject->optimizer)
-        log_info("%s: loaded; the run goes on at step %" PRId64 ", epoch %" PRId64 ", step %" PRId64 " in it",
-                 c->path, p->step, p->epoch, p->epoch_step);
+        log_info("%s: loaded; the run resumes at step %" PRId64 " (step %" PRId64 " of epoch %" PRId64 ")",
+                 c->path, p->step, p->epoch_step, p->epoch);
     else
-        log_info("%s: parameters and buffers loaded, of step %" PRId64, c->path, p->step);
+        log_info("%s: parameters and buffers of step %" PRId64 " loaded", c->path, p->step);
     if (converted) log_info("%s: %d tensors converted to %s", c->path, converted, wanted);
     text_buffer differences = {0};
     if (!c->info.foreign) metadata_differences(&c->header, subject, &differences);
-    if (differences.length) log_warn("%s: options differ from those saved: %s", c->path, differences.data);
+    if (differences.length) log_warn("%s: options differ from the saved ones: %s", c->path, differences.data);
     text_free(&differences);
 }

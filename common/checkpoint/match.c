@@ -5,7 +5,7 @@
  *     name (safetensors.torch.save_model keeps one of them) or besides it (state_dict())
  *   - hold constants that Hugging Face's models register as buffers and ignore when they load
  *   - hold the matrices of Hugging Face's GPT-2 as Conv1D does, [in, out] */
-#include "common/checkpoint/match.h"
+#include "common/checkpoint/checkpoint_impl.h"
 
 #include "common/base/text.h"
 
@@ -114,18 +114,18 @@ static status check_names(const matcher *m)
     for (int i = 0; i < r->contents->count; i++) {
         const checkpoint_tensor *t = &r->contents->tensors[i];
         if (m->out->found[i] || (r->foreign && t->kind == CHECKPOINT_BATCHES)) continue;
-        add_name(&text, &missing, "missing are", t->name);
+        add_name(&text, &missing, "missing", t->name);
     }
     end_names(&text, missing);
     for (int i = 0; i < h->count; i++) {
         if (m->used[i]) continue;
         if (unexpected == 0) offset = safetensors_offset_of(h, h->tensors[i].name);
-        add_name(&text, &unexpected, "unexpected are", h->tensors[i].name);
+        add_name(&text, &unexpected, "unexpected", h->tensors[i].name);
     }
     end_names(&text, unexpected);
     status rc = STATUS_OK;
     if (missing || unexpected)
-        rc = safetensors_refuse(h->file, offset, "tensors of another model than %s: %s", r->model->name,
+        rc = safetensors_refuse(h->file, offset, "expected the tensors of model %s: %s", r->model->name,
                                 text.data ? text.data : "");
     text_free(&text);
     return rc;
@@ -158,20 +158,20 @@ static status check_tensor(const matcher *m, const checkpoint_tensor *wanted, co
     int64_t offset = safetensors_offset_of(m->header, t->name);
     dtype type = t->dtype->type;
     if (wanted->kind == CHECKPOINT_BATCHES && type != DTYPE_I64)
-        return safetensors_refuse(m->header->file, offset, "tensor %.100s: found dtype %s, allowed is I64",
+        return safetensors_refuse(m->header->file, offset, "tensor %.100s: expected dtype I64, got %s",
                                   t->name, t->dtype->name);
     if (wanted->kind != CHECKPOINT_BATCHES && type != DTYPE_F64 && type != DTYPE_F32 && type != DTYPE_F16 &&
         type != DTYPE_BF16)
         return safetensors_refuse(m->header->file, offset,
-                                  "tensor %.100s: found dtype %s, allowed is F64, F32, F16 or BF16", t->name,
+                                  "tensor %.100s: expected dtype F64, F32, F16 or BF16, got %s", t->name,
                                   t->dtype->name);
-    bool turned = m->out->transposed && match_is_conv1d(wanted->name);
-    shape s = turned ? reversed(wanted->shape) : wanted->shape;
+    bool transposed = m->out->transposed && match_is_conv1d(wanted->name);
+    shape s = transposed ? reversed(wanted->shape) : wanted->shape;
     if (has_shape(t, s)) return STATUS_OK;
-    char found[160], allowed[160];
-    return safetensors_refuse(m->header->file, offset, "tensor %.100s: found shape %s, allowed is %s",
-                              t->name, safetensors_format_shape(found, sizeof found, t->rank, t->dims),
-                              safetensors_format_shape(allowed, sizeof allowed, s.rank, s.dims));
+    char got[160], expected[160];
+    return safetensors_refuse(m->header->file, offset, "tensor %.100s: expected shape %s, got %s", t->name,
+                              safetensors_format_shape(expected, sizeof expected, s.rank, s.dims),
+                              safetensors_format_shape(got, sizeof got, t->rank, t->dims));
 }
 
 static status check_twins(const matcher *m)
@@ -180,7 +180,7 @@ static status check_twins(const matcher *m)
         const safetensors_tensor *a = m->out->twins[i].one, *b = m->out->twins[i].other;
         if (a->dtype == b->dtype && a->elements == b->elements) continue;
         return safetensors_refuse(m->header->file, safetensors_offset_of(m->header, b->name),
-                                  "tensor %.100s: allowed is what %.100s is, with which the model %s ties it",
+                                  "tensor %.100s: expected the dtype and size of %.100s, since model %s ties them",
                                   b->name, a->name, m->request->model->name);
     }
     return STATUS_OK;

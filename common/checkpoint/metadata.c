@@ -1,4 +1,4 @@
-#include "common/checkpoint/metadata.h"
+#include "common/checkpoint/checkpoint_impl.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -140,11 +140,11 @@ status metadata_hash_header(const char *text, int64_t bytes, uint64_t *out)
 
 /* ---- decoding --------------------------------------------------------------------------------- */
 
-static status refuse_value(const safetensors_header *h, const char *key, const char *found,
-                           const char *allowed)
+static status refuse_value(const safetensors_header *h, const char *key, const char *got,
+                           const char *expected)
 {
     return safetensors_refuse(h->file, safetensors_offset_of(h, key),
-                              "metadata %s: found '%.40s', allowed is %s", key, found, allowed);
+                              "metadata %s: expected %s, got '%.40s'", key, expected, got);
 }
 
 static status need_text(const safetensors_header *h, const char *key, const char **out)
@@ -164,7 +164,7 @@ static status need_number(const safetensors_header *h, const char *key, uint64_t
     *out = strtoull(text, &end, 10);
     bool digits = text[0] >= '0' && text[0] <= '9' && *end == '\0';
     if (digits && errno == 0 && *out <= high) return STATUS_OK;
-    return refuse_value(h, key, text, "a whole number");
+    return refuse_value(h, key, text, "an integer");
 }
 
 static status need_hash(const safetensors_header *h, const char *key, uint64_t *out)
@@ -184,8 +184,8 @@ static status check_header_hash(const safetensors_header *h)
     TRY(metadata_hash_header(h->text, h->text_bytes, &computed));
     if (stored == computed) return STATUS_OK;
     return safetensors_refuse(h->file, safetensors_offset_of(h, METADATA_HEADER_HASH),
-                              "the header's checksum is %016" PRIx64 ", found %016" PRIx64
-                              ": the header is damaged, or edited",
+                              "expected a header with checksum %016" PRIx64 ", got %016" PRIx64
+                              ": it is damaged, or edited",
                               stored, computed);
 }
 
@@ -228,8 +228,7 @@ static status compare_model_options(const safetensors_header *h, const option_bi
         options_format(binding, i, value, sizeof value);
         if (saved && !may_differ("model", o) && strcmp(saved, value) != 0)
             return safetensors_refuse(h->file, safetensors_offset_of(h, key),
-                                      "found a model with %s %.40s, allowed is this run's %s", o->name, saved,
-                                      value);
+                                      "expected a model with %s %s, got %.40s", o->name, value, saved);
     }
     return STATUS_OK;
 }
@@ -241,15 +240,13 @@ status metadata_compare(const safetensors_header *h, const checkpoint_info *info
     if (info->foreign) return STATUS_OK;
     if (strcmp(info->model, subject->model->name) != 0)
         return safetensors_refuse(h->file, safetensors_offset_of(h, KEY("model")),
-                                  "found the model '%.60s', allowed is this run's '%s'", info->model,
-                                  subject->model->name);
+                                  "expected model '%s', got '%.60s'", subject->model->name, info->model);
     if (subject->model_options) TRY(compare_model_options(h, subject->model_options));
     if (!subject->optimizer) return STATUS_OK;
     optimizer_name(subject->optimizer, name, sizeof name);
     if (strcmp(info->optimizer, name) == 0) return STATUS_OK;
     return safetensors_refuse(h->file, safetensors_offset_of(h, KEY("optimizer")),
-                              "found the state of the optimizer '%.60s', allowed is this run's '%s'",
-                              info->optimizer, name);
+                              "expected the state of optimizer '%s', got '%.60s'", name, info->optimizer);
 }
 
 static void differences_of(const safetensors_header *h, const char *group, const option_binding *binding,

@@ -61,23 +61,21 @@ status safetensors_measure(const char *file, const uint8_t *bytes, size_t size, 
     *out = 0;
     if (size < SAFETENSORS_PREFIX)
         return safetensors_refuse(file, (int64_t)size,
-                                  "found the end of the file, allowed are %d bytes with the "
-                                  "length of a safetensors header",
+                                  "expected %d bytes with the length of a safetensors header, got the end of the file",
                                   SAFETENSORS_PREFIX);
     uint64_t length = 0;
     for (int i = SAFETENSORS_PREFIX - 1; i >= 0; i--) length = length << 8 | bytes[i];
     bool fits = length <= SAFETENSORS_MAX_HEADER && (int64_t)length <= file_bytes - SAFETENSORS_PREFIX;
     if (!fits && starts_as_torch_save(bytes, size))
         return safetensors_refuse(file, 0,
-                                  "found a file of torch.save, allowed is a safetensors file: "
+                                  "expected a safetensors file, got one of torch.save; write it with "
                                   "safetensors.torch.save_file(model.state_dict(), FILE)");
     if (length > SAFETENSORS_MAX_HEADER)
-        return safetensors_refuse(file, 0, "found a header of %" PRIu64 " bytes, allowed are at most %d",
-                                  length, SAFETENSORS_MAX_HEADER);
+        return safetensors_refuse(file, 0, "expected a header of at most %d bytes, got %" PRIu64,
+                                  SAFETENSORS_MAX_HEADER, length);
     if (!fits)
         return safetensors_refuse(file, 0,
-                                  "found a header of %" PRIu64 " bytes, the file has %" PRId64 " behind its "
-                                  "length",
+                                  "expected a header of %" PRIu64 " bytes, got %" PRId64 " bytes after its length",
                                   length, file_bytes - SAFETENSORS_PREFIX);
     *out = (int64_t)length;
     return STATUS_OK;
@@ -90,11 +88,11 @@ int64_t safetensors_offset_of(const safetensors_header *h, const char *name)
     const char *at = h->text, *end = h->text + h->text_bytes;
     size_t length = strlen(name);
     while (length && (at = memmem(at, (size_t)(end - at), name, length)) != NULL) {
-        const char *behind = at + length;
-        if (at > h->text && at[-1] == '"' && behind < end && *behind == '"') {
-            do behind++;
-            while (behind < end && strchr(" \t\r\n", *behind));
-            if (behind < end && *behind == ':') return SAFETENSORS_PREFIX + (at - 1 - h->text);
+        const char *after = at + length;
+        if (at > h->text && at[-1] == '"' && after < end && *after == '"') {
+            do after++;
+            while (after < end && strchr(" \t\r\n", *after));
+            if (after < end && *after == ':') return SAFETENSORS_PREFIX + (at - 1 - h->text);
         }
         at++;
     }
@@ -111,7 +109,7 @@ static status decode_dtype(const safetensors_header *h, safetensors_tensor *t, c
         if (strcmp(json_string_value(value), dtypes[i].name) == 0) t->dtype = &dtypes[i];
     if (t->dtype) return STATUS_OK;
     return REFUSE_ENTRY(h, t->name,
-                        "tensor %.100s: found dtype '%.20s', allowed is F64, F32, F16, BF16 or I64", t->name,
+                        "tensor %.100s: expected dtype F64, F32, F16, BF16 or I64, got '%.20s'", t->name,
                         json_string_value(value));
 }
 
@@ -121,15 +119,17 @@ static status decode_shape(const safetensors_header *h, safetensors_tensor *t, c
     if (!json_is_array(shape)) return REFUSE_ENTRY(h, t->name, "tensor %.100s has no shape", t->name);
     size_t rank = json_array_size(shape);
     if (rank > SAFETENSORS_MAX_RANK)
-        return REFUSE_ENTRY(h, t->name, "tensor %.100s: found %zu dimensions, allowed are at most %d",
-                            t->name, rank, SAFETENSORS_MAX_RANK);
+        return REFUSE_ENTRY(h, t->name, "tensor %.100s: expected at most %d dimensions, got %zu", t->name,
+                            SAFETENSORS_MAX_RANK, rank);
     t->rank = (int)rank;
     t->elements = 1;
     for (size_t i = 0; i < rank; i++) {
         const json_t *dim = json_array_get(shape, i);
         t->dims[i] = json_is_integer(dim) ? json_integer_value(dim) : -1;
         if (t->dims[i] < 0 || __builtin_mul_overflow(t->elements, t->dims[i], &t->elements))
-            return REFUSE_ENTRY(h, t->name, "tensor %.100s: found a shape that no tensor has", t->name);
+            return REFUSE_ENTRY(h, t->name,
+                                "tensor %.100s: expected a shape of sizes from 0 whose product is below 2^63",
+                                t->name);
     }
     return STATUS_OK;
 }
@@ -144,20 +144,19 @@ static status decode_offsets(const safetensors_header *h, safetensors_tensor *t,
     t->end = json_integer_value(end);
     if (t->begin < 0 || t->end < t->begin)
         return REFUSE_ENTRY(h, t->name,
-                            "tensor %.100s: found data_offsets %" PRId64 " to %" PRId64
-                            ", allowed are increasing ones from 0",
+                            "tensor %.100s: expected increasing data_offsets from 0, got %" PRId64 " to %" PRId64,
                             t->name, t->begin, t->end);
     if (t->end > h->data_bytes)
         return REFUSE_ENTRY(h, t->name,
-                            "tensor %.100s: its data end at %" PRId64 ", the file has %" PRId64
+                            "tensor %.100s: its data end at %" PRId64 ", but the file has %" PRId64
                             " bytes of data: it is truncated, or edited",
                             t->name, t->end, h->data_bytes);
     int64_t bytes;
     char text[160];
     if (__builtin_mul_overflow(t->elements, t->dtype->bytes, &bytes) || t->end - t->begin != bytes)
-        return REFUSE_ENTRY(h, t->name, "tensor %.100s: found %" PRId64 " bytes of data for %s of shape %s",
-                            t->name, t->end - t->begin, t->dtype->name,
-                            safetensors_format_shape(text, sizeof text, t->rank, t->dims));
+        return REFUSE_ENTRY(
+            h, t->name, "tensor %.100s: expected the data of %s of shape %s, got %" PRId64 " bytes", t->name,
+            t->dtype->name, safetensors_format_shape(text, sizeof text, t->rank, t->dims), t->end - t->begin);
     return STATUS_OK;
 }
 
@@ -165,9 +164,9 @@ static status decode_metadata(const safetensors_header *h, const json_t *metadat
 {
     const char *key;
     json_t *value;
-    if (!json_is_object(metadata)) return REFUSE_ENTRY(h, METADATA, "%s is no object", METADATA);
+    if (!json_is_object(metadata)) return REFUSE_ENTRY(h, METADATA, "%s: expected a JSON object", METADATA);
     json_object_foreach((json_t *)metadata, key, value) if (!json_is_string(value)) return REFUSE_ENTRY(
-        h, key, "metadata %.100s: allowed is a text", key);
+        h, key, "metadata %.100s: expected a string", key);
     return STATUS_OK;
 }
 
@@ -185,7 +184,7 @@ static status decode_entries(safetensors_header *h)
         }
         safetensors_tensor *t = &h->tensors[h->count];
         t->name = key;
-        if (!json_is_object(value)) return REFUSE_ENTRY(h, key, "tensor %.100s is no object", key);
+        if (!json_is_object(value)) return REFUSE_ENTRY(h, key, "tensor %.100s: expected a JSON object", key);
         TRY(decode_dtype(h, t, value));
         TRY(decode_shape(h, t, value));
         TRY(decode_offsets(h, t, value));
@@ -222,13 +221,13 @@ static status check_cover(safetensors_header *h)
                                 t->name, t->begin, h->tensors[i - 1].name, end);
         if (t->begin > end)
             return REFUSE_ENTRY(
-                h, t->name, "tensor %.100s: its data begin at %" PRId64 ", allowed is %" PRId64 ": no holes",
-                t->name, t->begin, end);
+                h, t->name, "tensor %.100s: expected its data at %" PRId64 " (no holes), got %" PRId64, t->name, end,
+                t->begin);
         end = t->end;
     }
     if (end != h->data_bytes)
         return safetensors_refuse(h->file, safetensors_data_offset(h) + end,
-                                  "found %" PRId64 " bytes behind the last tensor, allowed are none",
+                                  "expected the end of the file after the last tensor, got %" PRId64 " bytes",
                                   h->data_bytes - end);
     qsort(h->tensors, (size_t)h->count, sizeof *h->tensors, by_name);
     return STATUS_OK;
@@ -238,7 +237,7 @@ static status decode_text(safetensors_header *h)
 {
     json_error_t error;
     if (h->text_bytes == 0 || h->text[0] != '{')
-        return safetensors_refuse(h->file, SAFETENSORS_PREFIX, "found no '{', allowed is a header in JSON");
+        return safetensors_refuse(h->file, SAFETENSORS_PREFIX, "expected a header in JSON, got no '{'");
     h->json = json_loadb(h->text, (size_t)h->text_bytes, JSON_REJECT_DUPLICATES, &error);
     if (!h->json && json_error_code(&error) == json_error_out_of_memory)
         return fail(STATUS_SYSTEM, "%s: no memory for its header", h->file);

@@ -1,10 +1,9 @@
-#include "common/checkpoint/checkpoint.h"
-
 #include "common/checkpoint/atomic_file.h"
-#include "common/checkpoint/metadata.h"
+#include "common/checkpoint/checkpoint_impl.h"
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,8 +59,8 @@ static status make_header(saving *s)
     uint64_t length = strlen(text), padded = (length + 7) / 8 * 8;
     if (padded > SAFETENSORS_MAX_HEADER) {
         free(text);
-        return fail(STATUS_CONFIG, "%s: found a header of %" PRIu64 " bytes, allowed are at most %d", s->path,
-                    padded, SAFETENSORS_MAX_HEADER);
+        return fail(STATUS_CONFIG, "%s: expected a header of at most %d bytes, got %" PRIu64, s->path,
+                    SAFETENSORS_MAX_HEADER, padded);
     }
     s->header_bytes = SAFETENSORS_PREFIX + (int64_t)padded;
     s->header = malloc((size_t)s->header_bytes);
@@ -79,7 +78,7 @@ static status put_hash(saving *s, const char *key, uint64_t hash)
     char digits[METADATA_HASH_DIGITS + 1];
     char *at =
         metadata_hash_digits(s->header + SAFETENSORS_PREFIX, s->header_bytes - SAFETENSORS_PREFIX, key);
-    if (!at) return fail(STATUS_INTERNAL, "%s: there is no place for %s", s->path, key);
+    if (!at) return fail(STATUS_INTERNAL, "%s: the header has no digits for %s", s->path, key);
     snprintf(digits, sizeof digits, "%016" PRIx64, hash);
     memcpy(at, digits, METADATA_HASH_DIGITS);
     return STATUS_OK;
@@ -120,7 +119,7 @@ static status write_file(saving *s)
 {
     TRY(atomic_file_open(s->path, &s->file));
     TRY(atomic_file_append(&s->file, s->header, (size_t)s->header_bytes));
-    TRY(write_tensors(s, true)); /* the order of contents.h */
+    TRY(write_tensors(s, true)); /* the order of checkpoint_contents_make() */
     TRY(write_tensors(s, false));
     TRY(seal_header(s));
     return atomic_file_commit(&s->file);
@@ -162,4 +161,50 @@ status checkpoint_probe(const char *path)
     TRY(atomic_file_open(path, &file));
     atomic_file_abandon(&file);
     return STATUS_OK;
+}
+
+/* ---- options ------------------------------------------------------------------------------------- */
+
+#define FIELD(name) offsetof(checkpoint_options, name)
+static const option checkpoint_option_list[] = {
+    {.name = "save",
+     .argument = "FILE",
+     .type = OPTION_TEXT,
+     .offset = FIELD(save),
+     .help = "write a checkpoint at the end (safetensors, with PyTorch's names)"},
+    {.name = "save-every",
+     .argument = "STEPS",
+     .type = OPTION_INT,
+     .offset = FIELD(save_every),
+     .initial = "0",
+     .high = 1e12,
+     .help = "with --save: also every STEPS steps; 0: only at the end"},
+    {.name = "load",
+     .argument = "FILE",
+     .type = OPTION_TEXT,
+     .offset = FIELD(load),
+     .help = "resume from a checkpoint, or start from parameters that PyTorch saved"},
+};
+const option_table checkpoint_option_table = {
+    "Checkpoints", checkpoint_option_list, sizeof checkpoint_option_list / sizeof checkpoint_option_list[0]};
+
+static status check_name(const char *option, const char *file)
+{
+    if (!file || *file) return STATUS_OK;
+    return fail(STATUS_USAGE, "--%s: expected the name of a file, got ''", option);
+}
+
+status checkpoint_options_check(const checkpoint_options *o)
+{
+    TRY(check_name("save", o->save));
+    TRY(check_name("load", o->load));
+    if (o->save_every > 0 && !o->save)
+        return fail(STATUS_USAGE, "--save-every: expected --save FILE too");
+    return STATUS_OK;
+}
+
+bool checkpoint_due(const checkpoint_options *o, int64_t steps, bool last)
+{
+    if (!o->save) return false;
+    return last || (o->save_every > 0 && steps > 0 && steps % o->save_every == 0);
 }

@@ -1,7 +1,7 @@
 #include "harness/run/rank_checkpoint.h"
 
 #include "common/base/clock.h"
-#include "common/checkpoint/arenas.h"
+#include "common/checkpoint/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -114,7 +114,8 @@ static status state_is_spread(rank_checkpoint *c, piece_list owned, bool *out)
 {
     int64_t all = trainer_params(c->trainer)->model->parameter_elements;
     double partial = piece_list_elements(owned) < all;
-    TRY(rendezvous_sum(c->rendezvous, "state owners", &partial, 1, clock_now_ns() + c->config->shared.stall_timeout_ns));
+    TRY(rendezvous_sum(c->rendezvous, "state owners", &partial, 1,
+                       clock_now_ns() + c->config->shared.stall_timeout_ns));
     *out = partial == c->world;
     return STATUS_OK;
 }

@@ -187,13 +187,13 @@ WRONG = [
     ("results and time line on stdout", [*QUICK, "--json", "-", "--trace", "-"], 64, ["--json and --trace", "'-'"]),
     ("results and checkpoint in one file", [*QUICK, "--mode", "ring", "--json", "x", "--save", "x"], 64, ["--json and --save"]),
     ("measurements into no folder", ["bench", "all-reduce", "--json", "/no/such/x"], 73, ["/no/such/x"]),
-    ("results into no name", [*QUICK, "--json", ""], 73, ["empty name"]),
+    ("results into no name", [*QUICK, "--json", ""], 73, ["the name of a file"]),
     ("results into a folder", [*QUICK, "--json", FILES.name], 73, [FILES.name, "regular file"]),
     ("results into a device", [*QUICK, "--json", "/dev/null"], 73, ["/dev/null", "regular file"]),
     ("results into a file as a folder", [*QUICK, "--json", f"{IMAGES}/x"], 73, [IMAGES]),
 
     ("more ranks than samples", ["--data", "wine", "--model", "wine_mlp", "--gpus", "200", "--quiet"], 78,
-     ["142", "200", "one sample a rank"]),
+     ["142", "200", "one sample per rank"]),
     ("data that the model cannot take", ["--data", "wine", "--model", "lenet"], 78, ["13 features", "images"]),
     ("ranks for mode none", ["verify", "--mode", "none", f"{GOLDEN}/toy_w4.json"], 78, ["none", "4 ranks"]),
 ]

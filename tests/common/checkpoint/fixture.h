@@ -12,7 +12,7 @@
 #undef fail_msg
 #define fail_msg(...) (print_error(__VA_ARGS__), print_error("\n"), _fail(__FILE__, __LINE__))
 
-#include "common/checkpoint/arenas.h"
+#include "common/checkpoint/checkpoint.h"
 #include "models/models.h"
 
 /* cmocka set-up and tear-down: *state is the path of a new folder, removed with the files in it. */

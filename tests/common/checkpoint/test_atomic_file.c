@@ -152,7 +152,7 @@ static void a_link_where_the_partial_file_goes_is_not_followed(void **state)
     write_file(path_in(*state, "victim"), "text", 4);
     assert_int_equal(symlink("victim", path_in(*state, "c.partial")), 0);
     expect_failure(save_text(path_in(*state, "c"), "new"), STATUS_CANNOT_CREATE,
-                   "what is left of an earlier one cannot be opened");
+                   "the partial file of an earlier writer cannot be opened");
     expect_text(path_in(*state, "victim"), "text");
 }
 
@@ -166,19 +166,19 @@ static void what_is_no_regular_file_is_refused(void **state)
     assert_int_equal(mkfifo(path_in(*state, "pipe"), 0600), 0);
     assert_int_equal(mkfifo(path_in(*state, "d.partial"), 0600), 0);
     write_file(path_in(*state, "file"), "", 0);
-    expect_failure(save_text(*state, ""), STATUS_CANNOT_CREATE, "found a folder, allowed is a regular file");
+    expect_failure(save_text(*state, ""), STATUS_CANNOT_CREATE, "expected a regular file, got a folder");
     expect_failure(save_text(path_in(*state, "pipe"), ""), STATUS_CANNOT_CREATE,
-                   "found a device, pipe or socket");
+                   "expected a regular file, got a device, pipe or socket");
     expect_failure(save_text("/dev/null", ""), STATUS_CANNOT_CREATE,
-                   "/dev/null: found a device, pipe or socket");
+                   "/dev/null: expected a regular file, got a device, pipe or socket");
     expect_failure(save_text(path_in(*state, "d"), ""), STATUS_CANNOT_CREATE,
-                   "what is left of an earlier one cannot be opened");
+                   "the partial file of an earlier writer cannot be opened");
     expect_failure(save_text(path_in(*state, "missing/c"), ""), STATUS_CANNOT_CREATE,
                    "its folder cannot be opened: No such file");
     expect_failure(save_text(path_in(*state, "missing/"), ""), STATUS_CANNOT_CREATE,
-                   "found the name of a folder");
+                   "expected the name of a file, got that of a folder");
     expect_failure(save_text(path_in(*state, "file/c"), ""), STATUS_CANNOT_CREATE, "Not a directory");
-    expect_failure(save_text("", ""), STATUS_CANNOT_CREATE, "found an empty name");
+    expect_failure(save_text("", ""), STATUS_CANNOT_CREATE, "expected the name of a file, got ''");
     expect_failure(save_text(long_name, ""), STATUS_CANNOT_CREATE, "File name too long");
     expect_failure(save_text(long_name + 4000 - 1, ""), STATUS_CANNOT_CREATE, "File name too long");
 }

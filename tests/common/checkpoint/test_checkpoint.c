@@ -104,7 +104,7 @@ static void without_an_optimizer_parameters_and_buffers_are_loaded_alone(void **
     expect_same_rank(&loaded, &untouched);
     expect_ok(rank_save(&loaded, path_in(*state, "weights"), &some_progress));
     expect_failure(rank_load(&saved, path_in(*state, "weights"), NULL), STATUS_DATA,
-                   "found the state of the optimizer 'none', allowed is this run's 'adam'");
+                   "expected the state of optimizer 'adam', got 'none'");
     rank_close(&saved);
     rank_close(&loaded);
     rank_close(&untouched);
@@ -176,16 +176,16 @@ static const struct {
     const optimizer_options *saved_optimizer, *loaded_optimizer;
     const char *message; /* NULL: loads */
 } others[] = {
-    {&toy_model, &wine_model, &sgd, &sgd, "found the model 'toy', allowed is this run's 'wine_mlp'"},
-    {&toy_with_7_classes, &toy_model, &sgd, &sgd, "found a model with classes 7, allowed is this run's 5"},
-    {&bert_model, &two_heads, &sgd, &sgd, "found a model with heads 4, allowed is this run's 2"},
+    {&toy_model, &wine_model, &sgd, &sgd, "expected model 'wine_mlp', got 'toy'"},
+    {&toy_with_7_classes, &toy_model, &sgd, &sgd, "expected a model with classes 5, got 7"},
+    {&bert_model, &two_heads, &sgd, &sgd, "expected a model with heads 2, got 4"},
     {&bert_model, &long_bert, &sgd, &sgd, NULL},
     {&toy_model, &toy_model, &adam, &adamw,
-     "found the state of the optimizer 'adam', allowed is this run's 'adamw'"},
+     "expected the state of optimizer 'adamw', got 'adam'"},
     {&toy_model, &toy_model, &sgd, &adam,
-     "found the state of the optimizer 'sgd', allowed is this run's 'adam'"},
-    {&toy_model, &toy_model, &momentum, &sgd, "unexpected are optimizer.momentum_buffer.net1.bias, "},
-    {&toy_model, &toy_model, &sgd, &momentum, "missing are optimizer.momentum_buffer.net1.weight, "},
+     "expected the state of optimizer 'adam', got 'sgd'"},
+    {&toy_model, &toy_model, &momentum, &sgd, "unexpected optimizer.momentum_buffer.net1.bias, "},
+    {&toy_model, &toy_model, &sgd, &momentum, "missing optimizer.momentum_buffer.net1.weight, "},
 };
 
 static void the_checkpoint_of_another_run_is_refused_with_both_named(void **state)
@@ -231,9 +231,9 @@ static void options_that_mean_nothing_together_are_refused(void **state)
     expect_ok(checkpoint_options_check(&(checkpoint_options){0}));
     expect_ok(checkpoint_options_check(&(checkpoint_options){.save = "c", .save_every = 5, .load = "d"}));
     expect_failure(checkpoint_options_check(&(checkpoint_options){.save_every = 5}), STATUS_USAGE,
-                   "--save-every: found 5 without --save");
+                   "--save-every: expected --save FILE too");
     expect_failure(checkpoint_options_check(&(checkpoint_options){.load = ""}), STATUS_USAGE,
-                   "--load: found ''");
+                   "--load: expected the name of a file, got ''");
 }
 
 static void a_run_saves_every_so_many_steps_and_at_its_end(void **state)

@@ -79,10 +79,10 @@ static const struct {
     const char *from, *to, *message;
 } edits[] = {
     {"psring.schema_version\":\"1\"", "psring.schema_version\":\"2\"",
-     "metadata psring.schema_version: found '2', allowed is 1"},
+     "metadata psring.schema_version: expected 1, got '2'"},
     {"psring.schema_version\":\"1\"", "psring.schemaXversion\":\"1\"",
      "metadata psring.schema_version is missing"},
-    {"psring.step\":\"1234", "psring.step\":\"1235", "the header is damaged, or edited"},
+    {"psring.step\":\"1234", "psring.step\":\"1235", "it is damaged, or edited"},
     {"psring.header_xxh3", "psring.headerXxxh3", "metadata psring.header_xxh3 is missing"},
 };
 
@@ -104,8 +104,9 @@ static void a_file_that_cannot_be_one_is_refused(void **state)
     expect_failure(checkpoint_open(path_in(*state, "absent"), &c), STATUS_DATA,
                    "absent: cannot be opened: No such file");
     assert_null(c);
-    expect_failure(checkpoint_open(*state, &c), STATUS_DATA, "found a folder, allowed is a regular file");
-    expect_failure(checkpoint_open("/dev/null", &c), STATUS_DATA, "found a device, pipe or socket");
+    expect_failure(checkpoint_open(*state, &c), STATUS_DATA, "expected a regular file, got a folder");
+    expect_failure(checkpoint_open("/dev/null", &c), STATUS_DATA,
+                   "expected a regular file, got a device, pipe or socket");
 }
 
 int main(void)

@@ -248,13 +248,13 @@ static const struct {
     const char *message;
 } refused[] = {
     {"lenet", &toy_model,
-     "tensors of another model than toy: missing are net1.weight, net1.bias, net2.weight, net2.bias; "
-     "unexpected are conv1.bias, conv1.weight, conv2.bias, conv2.weight and 6 more"},
-    {"toy-with-state", &toy_model, "unexpected are optimizer.exp_avg.net1.bias, "},
-    {"toy-rewritten", &toy_model, "the header is damaged, or edited"},
-    {"toy-integers", &toy_model, "tensor net1.bias: found dtype I64, allowed is F64, F32, F16 or BF16"},
-    {"toy-shape", &toy_model, "tensor net1.weight: found shape 7x10, allowed is 10x10"},
-    {"toy-pickle", &toy_model, "at offset 0: found a file of torch.save"},
+     "expected the tensors of model toy: missing net1.weight, net1.bias, net2.weight, net2.bias; "
+     "unexpected conv1.bias, conv1.weight, conv2.bias, conv2.weight and 6 more"},
+    {"toy-with-state", &toy_model, "unexpected optimizer.exp_avg.net1.bias, "},
+    {"toy-rewritten", &toy_model, "it is damaged, or edited"},
+    {"toy-integers", &toy_model, "tensor net1.bias: expected dtype F64, F32, F16 or BF16, got I64"},
+    {"toy-shape", &toy_model, "tensor net1.weight: expected shape 10x10, got 7x10"},
+    {"toy-pickle", &toy_model, "at offset 0: expected a safetensors file, got one of torch.save"},
     {"gpt2-untied", &gpt2_model, "tensor lm_head.weight differs from transformer.wte.weight"},
 };
 

@@ -1,7 +1,7 @@
 /* The format: what is decoded, and that every malformed header is refused with reason and place. */
 #include "tests/common/checkpoint/fixture.h"
 
-#include "common/checkpoint/convert.h"
+#include "common/checkpoint/checkpoint_impl.h"
 #include "common/checkpoint/safetensors.h"
 
 #include <inttypes.h>
@@ -64,45 +64,45 @@ static const struct {
     int64_t data_bytes;
     const char *message;
 } malformed[] = {
-    {"", 0, "f: at offset 8: found no '{'"},
-    {" {}", 0, "f: at offset 8: found no '{'"},
-    {"[]", 0, "f: at offset 8: found no '{'"},
+    {"", 0, "f: at offset 8: expected a header in JSON, got no '{'"},
+    {" {}", 0, "f: at offset 8: expected a header in JSON, got no '{'"},
+    {"[]", 0, "f: at offset 8: expected a header in JSON, got no '{'"},
     {"{", 0, "f: at offset 9: malformed header"},
     {"{\"a\":1,}", 0, "f: at offset 16: malformed header"},
     {"{}x", 0, "f: at offset 11: malformed header"},
     {"{\"t\":\xff}", 0, "malformed header"},
-    {"{\"t\":1}", 0, "f: at offset 9: tensor t is no object"},
+    {"{\"t\":1}", 0, "f: at offset 9: tensor t: expected a JSON object"},
     {"{\"t\":{}}", 0, "f: at offset 9: tensor t has no dtype"},
     {"{\"t\":{\"dtype\":7}}", 0, "tensor t has no dtype"},
-    {T("F31", "[4]", "[0,16]"), 16, "tensor t: found dtype 'F31', allowed is F64, F32"},
+    {T("F31", "[4]", "[0,16]"), 16, "tensor t: expected dtype F64, F32, F16, BF16 or I64, got 'F31'"},
     {T("F32", "7", "[0,16]"), 16, "tensor t has no shape"},
-    {T("F32", "[-4]", "[0,16]"), 16, "tensor t: found a shape that no tensor has"},
-    {T("F32", "[4.0]", "[0,16]"), 16, "tensor t: found a shape that no tensor has"},
-    {T("F32", "[4294967296,4294967296]", "[0,16]"), 16, "tensor t: found a shape that no tensor has"},
+    {T("F32", "[-4]", "[0,16]"), 16, "tensor t: expected a shape of sizes from 0"},
+    {T("F32", "[4.0]", "[0,16]"), 16, "tensor t: expected a shape of sizes from 0"},
+    {T("F32", "[4294967296,4294967296]", "[0,16]"), 16, "tensor t: expected a shape of sizes from 0"},
     {T("F32", "[9223372036854775807]", "[0,16]"), 16,
-     "tensor t: found 16 bytes of data for F32 of shape 9223372036854775807"},
+     "tensor t: expected the data of F32 of shape 9223372036854775807, got 16 bytes"},
     {T("F32", "[9223372036854775808]", "[0,16]"), 16, "malformed header: too big integer"},
-    {T("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "tensor t: found 9 dimensions, allowed are at most 8"},
+    {T("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "tensor t: expected at most 8 dimensions, got 9"},
     {T("F32", "[4]", "[0]"), 16, "tensor t has no pair of data_offsets"},
     {T("F32", "[4]", "[0,\"16\"]"), 16, "tensor t has no pair of data_offsets"},
-    {T("F32", "[4]", "[16,0]"), 16, "tensor t: found data_offsets 16 to 0"},
-    {T("F32", "[4]", "[-16,0]"), 16, "tensor t: found data_offsets -16 to 0"},
-    {T("F32", "[4]", "[0,17]"), 16, "tensor t: its data end at 17, the file has 16 bytes of data"},
-    {T("F32", "[4]", "[0,12]"), 16, "tensor t: found 12 bytes of data for F32 of shape 4"},
-    {T("F32", "[]", "[0,16]"), 16, "tensor t: found 16 bytes of data for F32 of shape scalar"},
-    {T("F32", "[4]", "[0,16]"), 24, "found 8 bytes behind the last tensor, allowed are none"},
-    {"{}", 1, "f: at offset 10: found 1 bytes behind the last tensor"},
-    {T("F32", "[4]", "[8,24]"), 24, "tensor t: its data begin at 8, allowed is 0: no holes"},
-    {TWO("[0,4]", "[4,8]"), 7, "tensor b: its data end at 8, the file has 7 bytes of data: it is truncated"},
+    {T("F32", "[4]", "[16,0]"), 16, "tensor t: expected increasing data_offsets from 0, got 16 to 0"},
+    {T("F32", "[4]", "[-16,0]"), 16, "tensor t: expected increasing data_offsets from 0, got -16 to 0"},
+    {T("F32", "[4]", "[0,17]"), 16, "tensor t: its data end at 17, but the file has 16 bytes of data"},
+    {T("F32", "[4]", "[0,12]"), 16, "tensor t: expected the data of F32 of shape 4, got 12 bytes"},
+    {T("F32", "[]", "[0,16]"), 16, "tensor t: expected the data of F32 of shape scalar, got 16 bytes"},
+    {T("F32", "[4]", "[0,16]"), 24, "expected the end of the file after the last tensor, got 8 bytes"},
+    {"{}", 1, "f: at offset 10: expected the end of the file after the last tensor, got 1 bytes"},
+    {T("F32", "[4]", "[8,24]"), 24, "tensor t: expected its data at 0 (no holes), got 8"},
+    {TWO("[0,4]", "[4,8]"), 7, "tensor b: its data end at 8, but the file has 7 bytes of data: it is truncated"},
     {TWO("[0,4]", "[2,6]"), 6, "tensor b: its data begin at 2 and overlap those of a, which end at 4"},
     {TWO("[0,4]", "[0,4]"), 4, "overlap"},
-    {TWO("[0,4]", "[5,9]"), 9, "tensor b: its data begin at 5, allowed is 4: no holes"},
+    {TWO("[0,4]", "[5,9]"), 9, "tensor b: expected its data at 4 (no holes), got 5"},
     {"{\"t\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},\"t\":{\"dtype\":\"U8\",\"shape\":[0],"
      "\"data_offsets\":[0,0]}}",
      0, "malformed header: duplicate object key"},
-    {"{\"__metadata__\":[]}", 0, "__metadata__ is no object"},
-    {"{\"__metadata__\":{\"step\":7}}", 0, "metadata step: allowed is a text"},
-    {"{\"two\\nlines\":1}", 0, "tensor two?lines is no object"},
+    {"{\"__metadata__\":[]}", 0, "__metadata__: expected a JSON object"},
+    {"{\"__metadata__\":{\"step\":7}}", 0, "metadata step: expected a string"},
+    {"{\"two\\nlines\":1}", 0, "tensor two?lines: expected a JSON object"},
 };
 
 static void a_malformed_header_is_refused_with_reason_and_offset(void **state)
@@ -138,15 +138,18 @@ static const struct {
     {"\x10\0\0\0\0\0\0", 8, 100, 16, NULL},
     {"\x5c\0\0\0\0\0\0", 8, 100, 92, NULL},
     {"\x5d\0\0\0\0\0\0", 8, 100, -1,
-     "f: at offset 0: found a header of 93 bytes, the file has 92 behind its length"},
+     "f: at offset 0: expected a header of 93 bytes, got 92 bytes after its length"},
     {"\0\xe1\xf5\x05\0\0\0", 8, INT64_C(1) << 40, 100000000, NULL},
     {"\x01\xe1\xf5\x05\0\0\0", 8, INT64_C(1) << 40, -1,
-     "found a header of 100000001 bytes, allowed are at most 100000000"},
-    {"\xff\xff\xff\xff\xff\xff\xff\xff", 8, 100, -1, "found a header of 18446744073709551615 bytes"},
-    {"", 0, 0, -1, "f: at offset 0: found the end of the file"},
-    {"\x10\0\0\0\0\0", 7, 7, -1, "f: at offset 7: found the end of the file"},
-    {"PK\3\4\x14\0\0\0", 8, 1000, -1, "found a file of torch.save"},
-    {"\x80\x02\x8a\x0al\xfc\x9c\x46", 8, 1000, -1, "found a file of torch.save"},
+     "expected a header of at most 100000000 bytes, got 100000001"},
+    {"\xff\xff\xff\xff\xff\xff\xff\xff", 8, 100, -1,
+     "expected a header of at most 100000000 bytes, got 18446744073709551615"},
+    {"", 0, 0, -1,
+     "f: at offset 0: expected 8 bytes with the length of a safetensors header, got the end of the file"},
+    {"\x10\0\0\0\0\0", 7, 7, -1,
+     "f: at offset 7: expected 8 bytes with the length of a safetensors header, got the end of the file"},
+    {"PK\3\4\x14\0\0\0", 8, 1000, -1, "expected a safetensors file, got one of torch.save"},
+    {"\x80\x02\x8a\x0al\xfc\x9c\x46", 8, 1000, -1, "expected a safetensors file, got one of torch.save"},
 };
 
 static void a_header_must_fit_into_its_file(void **state)

@@ -1,7 +1,6 @@
 /* A file as checkpoint_open() and checkpoint_load() see it up to its tensors: length, header, metadata, and
  * the match against two models that use every habit of PyTorch that is met. */
-#include "common/checkpoint/match.h"
-#include "common/checkpoint/metadata.h"
+#include "common/checkpoint/checkpoint_impl.h"
 #include "models/models.h"
 
 #include <inttypes.h>

@@ -1,0 +1,79 @@
+/* Inside this folder: a file's metadata, its tensors matched to the model's, conversion of values. */
+#ifndef COMMON_CHECKPOINT_CHECKPOINT_IMPL_H
+#define COMMON_CHECKPOINT_CHECKPOINT_IMPL_H
+
+#include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/safetensors.h"
+
+/* ---- metadata ------------------------------------------------------------------------------------ */
+
+/* What this program adds to a safetensors file: texts in its metadata, under "psring.". */
+#define METADATA_PREFIX "psring."
+#define METADATA_DATA_HASH METADATA_PREFIX "data_xxh3"
+#define METADATA_HEADER_HASH METADATA_PREFIX "header_xxh3"
+enum { METADATA_HASH_DIGITS = 16 };
+
+/* The metadata as a JSON object, with zeros for the two hashes; NULL without memory. */
+struct json_t *metadata_encode(const checkpoint_subject *subject, const checkpoint_progress *progress);
+
+/* Where in a header's text the digits of a hash stand; NULL if they do not, as this program writes them. */
+char *metadata_hash_digits(char *text, int64_t bytes, const char *key);
+
+/* XXH3 of the header's text with zeros for the digits of the header's own hash. */
+status metadata_hash_header(const char *text, int64_t bytes, uint64_t *out);
+
+/* Reads the metadata of a file, and checks the header's hash. `data_hash` is set where the file is not
+ * foreign. */
+status metadata_decode(const safetensors_header *h, checkpoint_info *info, uint64_t *data_hash);
+
+/* STATUS_DATA if the file is of another model or another kind of optimizer than `subject`. */
+status metadata_compare(const safetensors_header *h, const checkpoint_info *info,
+                        const checkpoint_subject *subject);
+
+/* Appends "name was A, is B" for every option that may differ and does. */
+void metadata_differences(const safetensors_header *h, const checkpoint_subject *subject, text_buffer *out);
+
+/* ---- tensors ------------------------------------------------------------------------------------- */
+
+/* The tensors of a file, told apart by what the model wants. */
+/* One tensor under two names: a tied weight in a file of state_dict(). */
+typedef struct match_twin {
+    const safetensors_tensor *one, *other;
+} match_twin;
+
+typedef struct match {
+    const safetensors_tensor **found; /* [contents->count]; NULL: a num_batches_tracked that is missing */
+    bool transposed;                  /* the matrices of match_is_conv1d() are [in, out] */
+    match_twin *twins;
+    int twin_count;
+} match;
+
+typedef struct match_request {
+    const nn_model *model;
+    const checkpoint_contents *contents;
+    bool foreign;     /* PyTorch's habits are met: see match.c */
+    bool skips_state; /* optimizer state in the file is left alone */
+} match_request;
+
+/* Finds every tensor of the contents and checks its type and shape. STATUS_DATA names what is missing,
+ * unexpected or different. */
+status match_make(const safetensors_header *h, const match_request *request, match *out);
+void match_free(match *m);
+
+/* Whether `name` is of a matrix that Hugging Face's GPT-2 keeps in a Conv1D. */
+bool match_is_conv1d(const char *name);
+
+/* ---- values -------------------------------------------------------------------------------------- */
+
+/* Floating-point tensors of files as host values. */
+/* The host type that holds every value of `type`: float64 for F64, float32 for F32, F16 and BF16;
+ * DTYPE_COUNT for types that are no floating point. */
+dtype convert_host_type(dtype type);
+
+/* `count` elements of `type` as convert_host_type(type): exact. */
+void convert_to_host(void *to, const void *from, dtype type, int64_t count);
+
+/* A matrix [rows, columns] of elements of 4 or 8 bytes as [columns, rows]. */
+void convert_transpose(void *to, const void *from, int64_t rows, int64_t columns, int bytes);
+
+#endif
