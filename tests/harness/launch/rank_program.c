@@ -2,9 +2,9 @@
  *
  *   rank_program SCENARIO WORLD [JOBS]
  *
- * As launcher it prints "exit=CODE cause=LINE" on stdout and ends with CODE. As rank it prints
- * "rank JOB RANK PID" and then does steps of a few milliseconds, synchronised by a barrier; the scenario
- * says what goes wrong, on rank 1 of the first job unless it says otherwise. */
+ * As launcher it prints "exit=CODE cause=LINE" on stdout and ends with CODE. As rank it prints "rank JOB RANK PID",
+ * then does steps of a few milliseconds, synchronised by a barrier, and prints "trains JOB RANK" once it has done
+ * some. The scenario says what goes wrong, on rank 1 of the first job unless it says otherwise. */
 #include "common/base/log.h"
 #include "common/net/rendezvous.h"
 #include "harness/launch/environment.h"
@@ -19,7 +19,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-enum { STEPS = 40, STEP_OF_TROUBLE = 5, BLOCK = 8 };
+enum { STEPS = 40, STEP_OF_REPORT = 3, STEP_OF_TROUBLE = 5, BLOCK = 8 };
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void say(const char *format, ...)
@@ -38,9 +38,11 @@ static bool stop_now(void *b)
     return board_stop_requested(b) != BOARD_GO;
 }
 
+/* Computes until it is killed, without progress. */
 static void spin(void)
 {
-    for (volatile int i = 0;; i = i + 1) {
+    volatile bool forever = true;
+    while (forever) {
     }
 }
 
@@ -84,8 +86,8 @@ static status step(const launch_environment *e, rendezvous *r, const char *scena
 
 static status train(const launch_environment *e, rendezvous *r, const char *scenario)
 {
-    bool endless = strcmp(scenario, "endless") == 0 || strcmp(scenario, "stubborn") == 0;
-    bool turns = strcmp(scenario, "turns") == 0, stubborn = strcmp(scenario, "stubborn") == 0;
+    bool stubborn = strcmp(scenario, "stubborn") == 0, turns = strstr(scenario, "turns") != NULL;
+    bool endless = strncmp(scenario, "endless", 7) == 0 || stubborn;
     int64_t began_ns = 0;
     for (int64_t s = 0; endless || s < STEPS; s++) {
         if (!stubborn && board_stop_here(e->board, e->rank, s, 0)) {
@@ -96,6 +98,7 @@ static status train(const launch_environment *e, rendezvous *r, const char *scen
             board_turn_wait(e->board, e->rank, (uint32_t)(s / BLOCK));
             began_ns = clock_now_ns();
         }
+        if (s == STEP_OF_REPORT) say("trains %s %d\n", e->job, e->rank);
         TRY(step(e, r, scenario, s));
         if (turns && s % BLOCK == BLOCK - 1) {
             say("block %s %d %" PRId64 " %" PRId64 " %" PRId64 "\n", e->job, e->rank, s / BLOCK, began_ns,
@@ -158,7 +161,7 @@ static int be_launcher(char **argv, int world, int jobs)
     options.jobs = all;
     options.job_count = jobs;
     options.argv = argv;
-    options.take_turns = strcmp(argv[1], "turns") == 0;
+    options.take_turns = strstr(argv[1], "turns") != NULL;
     options.stall_timeout_ns = milliseconds("STALL_MS", options.stall_timeout_ns);
     options.grace_ns = milliseconds("GRACE_MS", options.grace_ns);
     options.progress = draw;
