@@ -18,6 +18,7 @@ static void live(processes *all, int member, process_function function, void *co
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     process_outcome *me = &all->members[member];
+    all->pids[member] = getpid(); /* before the parent writes it, perhaps: others may signal it */
     status rc = function(all, member, context);
     error_record record;
     error_copy(&record);

@@ -51,12 +51,12 @@ static const fault_case cases[] = {
      .text = "rank 1 is lost", .all = true},
     {"a killed server of its own", {.world = 2, .options = "--server-placement own --servers 2"}, ACT_DIE, 3,
      .code = STATUS_PEER, .text = "parameter server 1"},
-    {"a frozen worker", {.world = 3, .stall_timeout_ns = NS_PER_S / 2}, ACT_FREEZE, 1, .code = STATUS_PEER,
+    {"a frozen worker", {.world = 3, .stall_timeout_ns = 2 * NS_PER_S}, ACT_FREEZE, 1, .code = STATUS_PEER,
      .text = "rank 1 has not pushed", .all = true},
-    {"a frozen server", {.world = 3, .stall_timeout_ns = NS_PER_S / 2}, ACT_FREEZE, 0, .code = STATUS_PEER,
+    {"a frozen server", {.world = 3, .stall_timeout_ns = 2 * NS_PER_S}, ACT_FREEZE, 0, .code = STATUS_PEER,
      .text = "parameter server 0 beside rank 0", .all = true},
     {"a worker that leaves", {.world = 3}, ACT_LEAVE, 1, .code = STATUS_PEER, .text = "rank 1 has left: it has not pushed", .all = true},
-    {"a wrong address", {.world = 2, .stall_timeout_ns = NS_PER_S / 2}, ACT_MISLEAD, 0, .code = STATUS_PEER,
+    {"a wrong address", {.world = 2, .stall_timeout_ns = 2 * NS_PER_S}, ACT_MISLEAD, 0, .code = STATUS_PEER,
      .text = "-ps-0 was not reached within", .all = true},
     {"another configuration", {.world = 3}, ACT_DIFFER, 1, .code = STATUS_PROTOCOL, .text = "rank 1 do not fit together: found 'divide after' and 'divide other'", .all = true},
     {"a message of a rank dropped", {.world = 2, .options = "--payload zmq"}, .member = 1, .fault = TRANSPORT_DROP,
@@ -101,20 +101,10 @@ static status exchange(void *context, sync_blob mine, const sync_blob **offers)
     return STATUS_OK;
 }
 
-static void do_act(const fault_case *c, processes *all, int member)
+static void do_act(const fault_case *c)
 {
-    (void)all;
     if (c->act == ACT_DIE) raise(SIGKILL);
     if (c->act == ACT_FREEZE) raise(SIGSTOP);
-    (void)member;
-}
-
-/* A server of its own dies some time after it began to serve. */
-static void arm_server(const fault_case *c)
-{
-    if (c->act != ACT_DIE) return;
-    signal(SIGALRM, SIG_DFL);
-    ualarm(300000, 0);
 }
 
 static void set_fault(const fault_case *c, job_rank *r)
@@ -127,12 +117,13 @@ static void set_fault(const fault_case *c, job_rank *r)
 static status run_steps(const fault_case *c, processes *all, job_rank *r)
 {
     bool mine = r->rank == c->member;
-    bool endless = c->act == ACT_DIE && c->member >= r->job->config.world; /* until the server dies */
+    bool endless = c->act == ACT_DIE && c->member >= r->job->config.world; /* until the server is killed: by rank 0 */
     for (int64_t step = 0; step < STEPS || endless; step++) {
         if (mine && step == FAULTY_STEP && c->act == ACT_LEAVE) return STATUS_OK;
         sync_step s = job_begin(r);
         TRY(job_forward(r, &s));
-        if (mine && step == FAULTY_STEP) do_act(c, all, r->rank);
+        if (mine && step == FAULTY_STEP) do_act(c);
+        if (endless && r->rank == 0 && step == FAULTY_STEP) kill(all->pids[c->member], SIGKILL);
         TRY(job_backward(r, &s));
     }
     return sync_ps.settle(r->engine);
@@ -145,10 +136,7 @@ static status run_member(processes *all, int member, void *context)
     exchanging x = {.f = f, .all = all, .member = member};
     bool mine = member == c->member;
     if (mine && c->act == ACT_LATE) clock_sleep_ns(NS_PER_S / 2);
-    if (member >= f->job.config.world) {
-        if (mine) arm_server(c);
-        return job_serve(&f->job, member, exchange, &x);
-    }
+    if (member >= f->job.config.world) return job_serve(&f->job, member, exchange, &x);
     job_rank r;
     sync_blob own;
     const sync_blob *offers;
@@ -202,7 +190,7 @@ static void failures_end_the_job_on_all_members_and_are_named(void **state)
         int servers;
         assert_ok(ps_server_processes(&f.job.options, f.job.config.policy, f.job.config.world, &servers));
         int64_t begin = clock_now_ns();
-        processes *all = processes_run(f.job.config.world + servers, run_member, &f, 20);
+        processes *all = processes_run(f.job.config.world + servers, run_member, &f, 120);
         assert_non_null(all);
         print_message("# %s: %.2f s\n", c->name, (double)(clock_now_ns() - begin) / 1e9);
         check(c, all, f.job.config.world);

@@ -197,7 +197,7 @@ static void a_jump_over_a_batch_in_the_making_discards_it(void **state)
     fake f = {.failing = -1, .slow = 0};
     batch_view held[3];
     batch_source *source = open_loader(&f, 2, 0);
-    while (f.at_once == 0) clock_sleep_ns(NS_PER_MS);
+    while (f.lowest != 1) clock_sleep_ns(NS_PER_MS); /* until step 0 is in the making */
     take_and_return(source, 11); /* of 3 buffers, not the one in the making */
     f.released = true;
     for (int64_t step = 12; step < 30; step++) take_and_return(source, step);

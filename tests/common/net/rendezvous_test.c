@@ -20,6 +20,7 @@ static void *run(void *argument)
     if (m->result == STATUS_OK && m->body) m->result = m->body(r, &m->options);
     strncpy(m->message, error_message(), sizeof m->message - 1);
     rendezvous_close(&r);
+    atomic_store(&m->ended, true);
     return NULL;
 }
 

@@ -7,6 +7,7 @@
 #include "tests/common/net/net_test.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum { MEET_MAX = 8 };
 
@@ -17,6 +18,7 @@ typedef struct meeting {
     int64_t delay_ns; /* before it opens */
     status result;
     char message[1024];
+    atomic_bool ended;
     pthread_t thread;
 } meeting;
 

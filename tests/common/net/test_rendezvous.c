@@ -1,5 +1,6 @@
 #include "tests/common/net/rendezvous_test.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -174,7 +175,7 @@ static void missing_ranks_are_listed_on_every_rank_that_came(void **state)
     char url[128];
     net_url("ipc", url, sizeof url);
     meeting ranks[2] = {{.options = meet_options(url, 0, 5)}, {.options = meet_options(url, 3, 5)}};
-    for (int i = 0; i < 2; i++) ranks[i].options.connect_limit_ns = 500 * NS_PER_MS;
+    for (int i = 0; i < 2; i++) ranks[i].options.connect_limit_ns = 3 * NS_PER_S;
     meet(ranks, 2);
     for (int i = 0; i < 2; i++) {
         meet_check(&ranks[i], STATUS_PEER, "from ranks 1, 2, 4");
@@ -182,10 +183,17 @@ static void missing_ranks_are_listed_on_every_rank_that_came(void **state)
     }
 }
 
+static atomic_int others_ended;
+
 static status late_for_the_barrier(rendezvous *r, const rendezvous_options *o)
 {
-    if (o->rank == 1) clock_sleep_ns(600 * NS_PER_MS);
-    return rendezvous_barrier(r, "tea", o->rank == 1 ? soon() : clock_now_ns() + 200 * NS_PER_MS);
+    if (o->rank == 1) {
+        while (atomic_load(&others_ended) < 2) clock_sleep_ns(NS_PER_MS);
+        return rendezvous_barrier(r, "tea", soon());
+    }
+    status result = rendezvous_barrier(r, "tea", clock_now_ns() + NS_PER_S);
+    atomic_fetch_add(&others_ended, 1);
+    return result;
 }
 
 static void a_late_rank_is_named_and_learns_why_it_is_alone(void **state)
@@ -261,7 +269,7 @@ static void the_status_cell_shows_the_wait_and_counts_as_progress(void **state)
     board_cell_begin(&cell, 0);
     meeting m = {.options = meet_options("ipc://@psring-alone", 1, 2)};
     m.options.cell = &cell;
-    m.options.connect_limit_ns = 200 * NS_PER_MS;
+    m.options.connect_limit_ns = NS_PER_S;
     meet(&m, 1);
     board_status s;
     board_cell_read(&cell, &s);

@@ -272,7 +272,7 @@ static void an_orderly_close_delivers_what_was_sent_and_is_no_loss(void **state)
         transport_message m;
         net_receive(pair.server, &m); /* so that it is underway */
         transport_release(pair.server, &m);
-        transport_close(&pair.client, NS_PER_S / 4);
+        transport_close(&pair.client, 10 * NS_PER_S);
         for (int i = 1; i < 5; i++) {
             net_receive(pair.server, &m);
             assert_int_equal(m.header.step, i);
