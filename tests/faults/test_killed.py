@@ -4,7 +4,7 @@ import signal
 import time
 
 from program import Run, Watch
-from struck import GONE, GONE_WITH_LAUNCHER, LENET, RESNET, cause, reach, strike
+from struck import GONE, GONE_WITH_LAUNCHER, LENET, RESNET, cause, held, reach, strike
 from tap import cases, expect, expect_equal, long_cases, main, test
 
 COMMUNICATION = {"ps": "push", "ring": "all_reduce"}
@@ -116,10 +116,7 @@ def the_signal_that_ended_a_rank_is_named(engine, number, text):
 @cases([("ps, the store", "ps", 0), ("ps", "ps", 2), ("ring, the store", "ring", 0), ("ring", "ring", 1)])
 def a_rank_killed_in_the_rendezvous_is_named(engine, rank):
     watch = Watch()
-    with Run("--mode", engine, "--gpus", "3", *LENET) as run:
-        late = 1 if rank != 1 else 2
-        pid = run.wait_for_rank(engine, late)
-        run.kill(pid, signal.SIGSTOP)
+    with Run("--mode", engine, "--gpus", "3", *LENET, env=held(engine, 1 if rank != 1 else 2)) as run:
         pid, where = strike(run, engine, rank, "rendezvous", -1, signal.SIGKILL)
         result = run.wait(GONE)
         watch.check(run)

@@ -3,7 +3,7 @@ import signal
 import time
 
 from program import Run, Watch, harness
-from struck import GONE, LENET, cause, strike
+from struck import GONE, LENET, cause, held, strike
 from tap import cases, expect, expect_equal, long_test, main
 
 JOB = ["--gpus", "3", *LENET]
@@ -50,9 +50,7 @@ def a_rank_stopped_for_a_while_is_waited_for(engine, rank):
 @cases([("ps", "ps"), ("ring", "ring")])
 def a_rank_that_does_not_come_is_missed(engine):
     watch = Watch()
-    with Run("--mode", engine, *JOB, "--connect-timeout", "2s") as run:
-        pid = run.wait_for_rank(engine, 2)
-        run.kill(pid, signal.SIGSTOP)
+    with Run("--mode", engine, *JOB, "--connect-timeout", "2s", env=held(engine, 2)) as run:
         result = run.wait(2 + GONE)
         watch.check(run)
     expect_equal(result.code, 75, "exit code", result)

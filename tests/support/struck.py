@@ -6,11 +6,17 @@ from program import BUILD, SLOWER, Run
 from tap import expect
 
 AT_OPERATION = os.path.abspath(os.path.join(BUILD, "tests", "at_operation"))
+HOLD_RANK = os.path.abspath(os.path.join(BUILD, "tests", "hold_rank.so"))
 GONE = 15      # promised: 5 s behind a failure; promises of time are tested at three times their limit
 GONE_WITH_LAUNCHER = 6  # promised: 2 s
 
 LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--threads", "1", "--steps", "10000000"]
 RESNET = ["--model", "resnet18", "--data", "synthetic:3x32x32:10", "--batch", "4", "--threads", "1", "--steps", "10000000"]
+
+
+def held(job, rank):
+    """The environment of a run whose rank is stopped before its main()."""
+    return {"LD_PRELOAD": HOLD_RANK, "HOLD_JOB": job, "HOLD_RANK": str(rank)}
 
 
 def strike(run, job, rank, operation, step, number):
