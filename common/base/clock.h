@@ -1,5 +1,5 @@
-/* Time. Wall-clock code reads clock_now_ns(); engines are handed the time, so that the same
- * code runs on the virtual clock. */
+/* Time, and the calling thread's time slices. Code on the wall clock reads clock_now_ns(); engines receive the time as
+ * an argument, so that the same code runs on the virtual clock. */
 #ifndef COMMON_BASE_CLOCK_H
 #define COMMON_BASE_CLOCK_H
 
@@ -8,15 +8,20 @@
 #define NS_PER_US INT64_C(1000)
 #define NS_PER_MS INT64_C(1000000)
 #define NS_PER_S INT64_C(1000000000)
-#define CLOCK_NEVER INT64_MAX /* a deadline that never comes */
+#define CLOCK_NEVER INT64_MAX /* a deadline that never passes */
 
-/* CLOCK_MONOTONIC in nanoseconds: the same origin in all processes of a machine, unmoved when the
- * date is set. */
+/* CLOCK_MONOTONIC in nanoseconds: one origin for all processes of a machine; setting the date does not change it. */
 int64_t clock_now_ns(void);
 
 /* CLOCK_THREAD_CPUTIME_ID of the calling thread in nanoseconds. */
 int64_t clock_thread_cpu_ns(void);
 
 void clock_sleep_ns(int64_t duration_ns);
+
+/* Requests the shortest time slices for the calling thread, which works little and should not wait for threads that
+ * compute. The kernel then schedules it at once; its share of the processor stays the same. Needs no privilege; without
+ * effect before Linux 6.12 (sched(7), sched_setattr(2); Stoica and Abdel-Wahab, "Earliest eligible virtual deadline
+ * first", 1995). */
+void clock_request_short_slices(void);
 
 #endif

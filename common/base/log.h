@@ -1,4 +1,4 @@
-/* Log lines on stderr: "harness: rank 3: text". One write(2) a line, so that lines of
+/* Log lines on stderr: "harness: rank 3: text". Each line is one write(2), so lines of
  * several ranks never mix. Library code logs; it never prints to stdout. */
 #ifndef COMMON_BASE_LOG_H
 #define COMMON_BASE_LOG_H
@@ -14,8 +14,8 @@ const char *log_level_name(log_level level);
 void log_set_level(log_level level);
 log_level log_get_level(void);
 
-/* The prefix behind "harness: ", for instance "rank 3"; "" for none. Per thread, inherited by none:
- * ranks may be threads of one process. Copied. */
+/* The prefix after "harness: ", for instance "rank 3"; "" for none. Per thread, since ranks may be threads of one
+ * process; new threads start without one. Copied. */
 void log_set_prefix(const char *prefix);
 
 void log_line(log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,7 +1,6 @@
-/* Command-line options as data: a component declares each of its options once, in a const table,
- * and the table yields parsing, defaults, --help, the configuration block of a report, and JSON.
- * Unknown options and values are errors; abbreviations are not accepted (getopt_long's would be:
- * an experiment must not change because an option was added). */
+/* Command-line options as data. A component declares each of its options once, in a const table; the table yields
+ * parsing, defaults, --help, the configuration block of a report, and JSON. Unknown options and values are errors.
+ * Abbreviations are not accepted, unlike getopt_long's: a new option must not change the meaning of an old command. */
 #ifndef COMMON_BASE_OPTIONS_H
 #define COMMON_BASE_OPTIONS_H
 
@@ -26,8 +25,8 @@ typedef struct option {
     const char *argument; /* how --help names the value: "MIB"; NULL for a flag */
     option_type type;
     size_t offset;           /* of the field in the component's struct */
-    const char *initial;     /* default, in the words of the command line; NULL: zero, false, no text */
-    double low, high;        /* for INT and DOUBLE; both 0: any that is not negative */
+    const char *initial;     /* default, as on the command line; NULL: zero, false, no text */
+    double low, high;        /* for INT and DOUBLE; both 0: any value from 0 */
     const char *const *choices; /* for CHOICE; NULL-terminated; last, and not shown: "OLD=NEW" for a renamed value */
     const char *help;
 } option;
@@ -38,7 +37,7 @@ typedef struct option_table {
     size_t count;
 } option_table;
 
-/* A table bound to the struct that it fills. At most 64 options a table. */
+/* A table bound to the struct that it fills. At most 64 options per table. */
 typedef struct option_binding {
     const option_table *table;
     void *storage;
@@ -48,9 +47,9 @@ typedef struct option_binding {
 /* Sets every field to its default. */
 status options_defaults(option_binding *bindings, size_t count);
 
-/* Parses argv[0..argc) (the program's and the command's name are not among them). Words that do not
- * start with "--" go, in order, to positional[0..*positional_count), of which there may be as many as
- * argc. "--" ends the options. Errors: STATUS_USAGE. */
+/* Parses argv[0..argc), without the names of program and command. Words that do not start with "--" are stored, in
+ * order, in positional[0..*positional_count), which needs room for argc of them. "--" ends the options.
+ * Errors: STATUS_USAGE. */
 status options_parse(option_binding *bindings, size_t count, int argc, char *const argv[],
                      const char **positional, int *positional_count);
 
@@ -59,7 +58,7 @@ status options_set(option_binding *bindings, size_t count, const char *name, con
 
 bool options_given(const option_binding *binding, const char *name);
 
-/* The present value in the words of the command line. Returns `buffer`. */
+/* The current value, as on the command line. Returns `buffer`. */
 char *options_format(const option_binding *binding, size_t index, char *buffer, size_t size);
 
 /* NEW, with a notice on stderr that names `what`, if `renamed` is "OLD=NEW" and `text` is OLD; else `text`. */

@@ -1,7 +1,7 @@
 /* Counter-based random numbers: the value at (seed, name, index) is a pure function, so every rank
- * and every device draws the same tensors without exchanging anything.
+ * and every device draws the same tensors without communication.
  *
- * SplitMix64's finaliser over a Weyl sequence (Steele, Lea, Flood: "Fast Splittable Pseudorandom
+ * SplitMix64's finalizer over a Weyl sequence (Steele, Lea, Flood: "Fast Splittable Pseudorandom
  * Number Generators", OOPSLA 2014); names enter through FNV-1a. */
 #ifndef COMMON_BASE_RANDOM_H
 #define COMMON_BASE_RANDOM_H
@@ -49,10 +49,10 @@ static inline double random_signed(uint64_t start, uint64_t index)
 /* Standard normal by Box and Muller (1958) from 53-bit uniforms at 2 index and 2 index + 1. */
 double random_normal(uint64_t start, uint64_t index);
 
-/* 64 bits from the system that nobody else has: tokens of jobs. */
+/* 64 unpredictable bits from the system: tokens of jobs. */
 uint64_t random_token(void);
 
-/* A uniform integer in [0, bound), bound > 0, without modulo bias worth a thought (multiply-high). */
+/* A uniform integer in [0, bound), bound > 0, with negligible modulo bias (multiply-high). */
 static inline uint64_t random_below(uint64_t start, uint64_t index, uint64_t bound)
 {
     return (uint64_t)(((unsigned __int128)random_bits(start, index) * bound) >> 64);

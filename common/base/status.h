@@ -21,7 +21,7 @@
     X(SYSTEM, 71, "the system refused memory, a thread or a descriptor")                             \
     X(CANNOT_CREATE, 73, "an output file cannot be created")                                         \
     X(IO, 74, "reading or writing failed")                                                           \
-    X(PEER, 75, "a peer was lost or did not answer in time")                                         \
+    X(PEER, 75, "a peer was lost or did not reply in time")                                         \
     X(PROTOCOL, 76, "a peer speaks another version or configuration")                                \
     X(PERMISSION, 77, "not permitted")                                                               \
     X(CONFIG, 78, "a configuration that cannot run")                                                 \
@@ -38,7 +38,7 @@ int status_exit_code(status code);
 /* Records the message unless an earlier failure of this thread is still recorded; returns `code`. */
 status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* As fail(), with ": " and the text of the present errno behind the message. */
+/* As fail(), with ": " and the text of the current errno after the message. */
 status fail_errno(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Puts "context: " in front of the recorded message. */
@@ -49,7 +49,7 @@ const char *error_message(void);
 status error_code(void);
 void error_clear(void);
 
-/* Carries a record from the thread on which it arose to another: copy there, adopt here. */
+/* Moves a record between threads: copy on the thread that failed, adopt on the other. */
 typedef struct error_record {
     status code;
     char message[1024];

@@ -31,7 +31,7 @@ char *text_format_bytes(char *buffer, size_t size, double bytes);
 char *text_format_duration(char *buffer, size_t size, double ns);
 char *text_format_rate(char *buffer, size_t size, double bytes_per_second);
 
-/* Of `count` words the nearest to `word` by edits, or NULL if none is near. */
+/* The word nearest to `word` by edit distance, or NULL if none is near. */
 const char *text_nearest(const char *word, const char *const *words, size_t count);
 
 /* "a, b, c" of the words, cut to `size`. Returns `buffer`. */

@@ -1,7 +1,6 @@
 #include "common/sync/agent.h"
 
 #include "common/base/clock.h"
-#include "common/base/slice.h"
 #include "common/device/sim/agent_sim.h"
 
 #include <pthread.h>
@@ -37,7 +36,7 @@ static void *run(void *argument)
     const sync_agent_ops *ops = agent->config.ops;
     void *context = agent->config.context;
     int idle = 0;
-    slice_ask_for_short();
+    clock_request_short_slices();
     while (!atomic_load_explicit(&agent->stop, memory_order_acquire)) {
         int64_t deadline = CLOCK_NEVER;
         bool worked = false;

@@ -1,12 +1,11 @@
-/* What a rank did when, for a viewer of time lines: recorded into memory that is taken before the first step,
- * and written as Chrome's trace events, which Perfetto reads too ("Trace Event Format", Duman et al., 2016).
+/* A timeline of a rank: recorded into memory that is allocated before the first step, written as Chrome's trace
+ * events, which Perfetto reads too ("Trace Event Format", Duman et al., 2016).
  *
  * A rank is a process with three tracks, on which slices nest. What overlaps (buckets and keys in flight) is
- * in asynchronous slices; a flow is an arrow through slices: from the gradient that made a bucket ready to
- * the communication that carried it to the wait that ended with it.
+ * in asynchronous slices. A flow is an arrow through slices: from the gradient that made a bucket ready, to
+ * the communication that carried it, to the wait that ended with it.
  *
- * Any thread may record. All functions take NULL for a recorder that there is none of. Times are those of one
- * clock for all ranks. */
+ * Any thread may record. Every function accepts NULL and then does nothing. All ranks use one clock. */
 #ifndef COMMON_TRACE_TRACE_H
 #define COMMON_TRACE_TRACE_H
 
@@ -19,7 +18,7 @@
 
 typedef struct trace trace;
 
-/* name, name in the viewer, and its place from above */
+/* name, name in the viewer; in the order of display */
 #define TRACE_TRACK_LIST(X)                                                                                  \
     X(COMPUTE, "compute")                                                                                    \
     X(COMMUNICATION, "communication")                                                                        \
@@ -34,7 +33,7 @@ enum { TRACE_NO_INDEX = -1 };
 /* Where a flow passes. */
 typedef enum trace_flow_point { TRACE_FLOW_BEGIN, TRACE_FLOW_STEP, TRACE_FLOW_END } trace_flow_point;
 
-/* Room for `capacity` events; what does not fit is counted. Records nothing until it is switched on. */
+/* Allocates `capacity` events; the ones that do not fit are counted. Records nothing until it is switched on. */
 status trace_open(int64_t capacity, trace **out);
 void trace_close(trace **t);
 void trace_switch(trace *t, bool on);
@@ -44,14 +43,14 @@ int64_t trace_dropped(const trace *t);
 /* Names are borrowed: literals. With an index the viewer shows "name 3". */
 void trace_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns,
                  int64_t end_ns);
-/* In flight; `id` tells it from others of the name at that time. */
+/* In flight; `id` distinguishes it from others of that name at the same time. */
 void trace_async(trace *t, const char *name, int64_t index, int64_t id, int64_t begin_ns, int64_t end_ns);
 /* The points of a flow have one id; each lies in a slice of its track. */
 void trace_flow(trace *t, trace_flow_point point, trace_track track, int64_t id, int64_t ns);
 /* Logical bytes of every class. */
 void trace_memory(trace *t, int64_t ns, const int64_t bytes[LEDGER_CLASS_COUNT]);
 
-/* Appends the events as JSON objects with a comma behind each. `process` is a number of the rank that is
+/* Appends the events as JSON objects, each followed by a comma. `process` is a number of the rank that is
  * unique in the file, `name` what the viewer shows. */
 void trace_write(const trace *t, int process, const char *name, text_buffer *out);
 
