@@ -97,6 +97,8 @@ static status add_key(planning *g, int server, int first, int count, int64_t fir
         at += whole.count;
     }
     *end = taken;
+    if (plan->key_count == PS_MOST_KEYS)
+        return fail(STATUS_CONFIG, "--partition-bytes: expected a size that cuts the model into at most %d parts", PS_MOST_KEYS);
     TRY(grow((void **)&plan->keys, &g->key_capacity, plan->key_count + 1, sizeof *plan->keys));
     ps_key *key = &plan->keys[plan->key_count];
     int first_piece = plan->key_count ? key[-1].first_piece + key[-1].piece_count : 0;

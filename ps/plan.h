@@ -14,7 +14,8 @@
 #include "common/nn/params.h"
 #include "ps/policy.h"
 
-enum { PS_KEY_PIECES = 16 }; /* pieces of a key, frames of its message */
+/* Of a plan; pieces of a key, which are frames of its message. */
+enum { PS_MOST_KEYS = 1 << 20, PS_KEY_PIECES = 16 };
 
 typedef struct ps_key {
     int server;

@@ -42,7 +42,7 @@ typedef struct unit {
     double factor;
 } unit;
 
-static status parse_with_unit(const char *what, const char *text, const unit *units, size_t count,
+static status parse_with_unit(const char *what, const char *text, const unit *units, size_t count, double most,
                               const char *expected, int64_t *out)
 {
     char *end;
@@ -51,7 +51,7 @@ static status parse_with_unit(const char *what, const char *text, const unit *un
         for (size_t i = 0; i < count; i++) {
             if (strcasecmp(end, units[i].name) != 0) continue;
             double scaled = value * units[i].factor;
-            if (scaled > 9e18) break;
+            if (scaled > most) break;
             *out = (int64_t)llround(scaled);
             return STATUS_OK;
         }
@@ -64,15 +64,15 @@ status text_parse_bytes(const char *what, const char *text, int64_t *out)
     static const unit units[] = {{"", 1},           {"B", 1},           {"K", 1024},       {"KiB", 1024},
                                  {"KB", 1e3},       {"M", 1048576},     {"MiB", 1048576},  {"MB", 1e6},
                                  {"G", 1073741824}, {"GiB", 1073741824}, {"GB", 1e9}};
-    return parse_with_unit(what, text, units, sizeof units / sizeof units[0],
-                           "a size such as 4096, 4K, 25MiB or 1GB", out);
+    return parse_with_unit(what, text, units, sizeof units / sizeof units[0], 0x1p50,
+                           "a size of at most 1 PiB such as 4096, 4K, 25MiB or 1GB", out);
 }
 
 status text_parse_duration_ns(const char *what, const char *text, int64_t *out)
 {
     static const unit units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}};
-    return parse_with_unit(what, text, units, sizeof units / sizeof units[0],
-                           "a duration with its unit such as 50us, 2ms or 60s", out);
+    return parse_with_unit(what, text, units, sizeof units / sizeof units[0], 1000 * 86400e9,
+                           "a duration of at most 1000 days with its unit such as 50us, 2ms or 60s", out);
 }
 
 status text_parse_rate(const char *what, const char *text, int64_t *out)

@@ -13,7 +13,7 @@
 status text_parse_int(const char *what, const char *text, int64_t low, int64_t high, int64_t *out);
 status text_parse_double(const char *what, const char *text, double low, double high, double *out);
 
-/* 4K, 25MiB, 1GB, 100: powers of 1024 for K, M, G and KiB, MiB, GiB; of 1000 for KB, MB, GB. */
+/* Sizes and durations are small enough to be added up. 4K, 25MiB, 1GB, 100: powers of 1024 for K, M, G and KiB, MiB, GiB; of 1000 for KB, MB, GB. */
 status text_parse_bytes(const char *what, const char *text, int64_t *out);
 /* 50us, 2ms, 1s, 10ns. */
 status text_parse_duration_ns(const char *what, const char *text, int64_t *out);

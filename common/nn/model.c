@@ -100,6 +100,11 @@ static int add_param(nn_model *m, nn_layer *l, int slot, const char *name, shape
     *p = (nn_param){.shape = s, .elements = shape_elements(s), .init = init, .layer = NN_NONE};
     snprintf(p->name, sizeof p->name, "%s", name);
     m->parameter_elements += p->elements;
+    if (m->parameter_elements > SHAPE_MOST_ELEMENTS) {
+        char text[96];
+        return broken(m, STATUS_CONFIG, "expected at most %lld parameters in total, got %s of shape %s",
+                      (long long)SHAPE_MOST_ELEMENTS, name, shape_format(text, sizeof text, s));
+    }
     if (l) {
         p->layer = ref_of(m, l);
         l->param[slot] = m->param_count;

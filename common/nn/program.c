@@ -37,8 +37,15 @@ nn_operand build_value(build *b, shape s, dtype type, ledger_class c)
     nn_program *p = b->program;
     p->values = grown(p->values, p->value_count, &b->value_capacity, sizeof *p->values, b);
     if (b->failure != STATUS_OK) return (nn_operand){0};
+    int64_t elements = shape_elements(s);
+    if (elements > SHAPE_MOST_ELEMENTS) {
+        char text[96];
+        b->failure = fail(STATUS_CONFIG, "model %s: expected tensors of at most %lld elements, got shape %s", b->model->name,
+                          (long long)SHAPE_MOST_ELEMENTS, shape_format(text, sizeof text, s));
+        return (nn_operand){0};
+    }
     p->values[p->value_count] = (nn_value){
-        .shape = s, .type = type, .bytes = shape_elements(s) * dtype_size(type), .ledger_class = c, .first = -1};
+        .shape = s, .type = type, .bytes = elements * dtype_size(type), .ledger_class = c, .first = -1};
     return (nn_operand){NN_SPACE_VALUE, p->value_count++, 0};
 }
 

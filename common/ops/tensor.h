@@ -29,6 +29,11 @@ typedef struct shape {
     int64_t dims[SHAPE_MAX_RANK];
 } shape;
 
+/* The most elements of a tensor, and of all parameters of a model: more than any machine holds, and few enough to be
+ * multiplied by the size of an element and added up in 64 bits. */
+#define SHAPE_MOST_ELEMENTS (INT64_C(1) << 44)
+
+/* SHAPE_MOST_ELEMENTS + 1 if there are more. */
 int64_t shape_elements(shape s);
 int shape_equal(shape a, shape b);
 

@@ -6,7 +6,7 @@ import socket
 import struct
 import tempfile
 
-from program import Run, Watch, harness
+from program import SANITIZED, Run, Watch, harness
 from tap import cases, expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
@@ -207,6 +207,42 @@ def wrong_input_is_answered_with_one_line(words, code, parts):
     expect_equal(len(result.lines()), 1, "lines on stderr", result)
     for part in parts:
         expect(part in result.lines()[0], f"expected {part!r} in the line", result)
+
+
+# ---- sizes that no machine has -----------------------------------------------------------------
+
+BERT = ["--model", "bert_base", "--plan"]
+
+
+def with_little_memory():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))  # shared memory
+    if not SANITIZED:
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+
+
+# label, words, variables, exit code, the bound that the line names
+TOO_LARGE = [
+    ("ranks of a job manager", ["--mode", "ring", "--model", "toy", "--rendezvous", "env://"],
+     {"RANK": "0", "WORLD_SIZE": "1000000000", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}, 78,
+     "WORLD_SIZE: expected an integer from 1 to 1024, got '1000000000'"),
+    ("logits", [*BERT, "--batch", "1048576", "--sequence", "1000000", "--positions", "1000000", "--vocabulary", "1000000000"],
+     {}, 78, "at most 17592186044416 elements"),
+    ("parameters", [*BERT, "--hidden", "1000000", "--heads", "10000", "--vocabulary", "1000000000"], {}, 78,
+     "at most 17592186044416 parameters"),
+    ("images", ["--model", "resnet50", "--plan", "--batch", "1048576", "--image", "4096"], {}, 78, "at most 17592186044416 elements"),
+    ("parts of a model", ["--model", "resnet18", "--plan", "--mode", "ps", "--policy", "ps=sync", "--partition-bytes", "1"], {}, 78,
+     "at most 1048576 parts"),
+    ("messages of a benchmark", ["bench", "all-reduce", "--begin", "9000000000000000000"], {}, 64, "at most 1 PiB"),
+    ("a wait", ["--stall-timeout", "9000000000s"], {}, 64, "at most 1000 days"),
+]
+
+
+@cases(TOO_LARGE)
+def what_no_machine_holds_is_refused_before_memory_is_taken_for_it(words, variables, code, bound):
+    result = harness(*words, env=variables, preexec_fn=with_little_memory)
+    expect_equal(result.code, code, "exit code", result)
+    expect_equal(len(result.lines()), 1, "lines on stderr", result)
+    expect(bound in result.lines()[0], f"expected {bound!r} in the line", result)
 
 
 # ---- places that do not serve ------------------------------------------------------------------

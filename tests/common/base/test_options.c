@@ -142,9 +142,9 @@ static const refusal refusals[] = {
     {"--shuffle=yes", NULL, "--shuffle: expected no value, got 'yes'"},
     {"--device", "cuda", "--device: expected one of reference, cpu, got 'cuda'"},
     {"--bucket-cap", "25Q",
-     "--bucket-cap: expected a size such as 4096, 4K, 25MiB or 1GB, got '25Q'"},
+     "--bucket-cap: expected a size of at most 1 PiB such as 4096, 4K, 25MiB or 1GB, got '25Q'"},
     {"--delay", "50",
-     "--delay: expected a duration with its unit such as 50us, 2ms or 60s, got '50'"},
+     "--delay: expected a duration of at most 1000 days with its unit such as 50us, 2ms or 60s, got '50'"},
 };
 
 static void bad_input_gets_one_clear_line(void **context)

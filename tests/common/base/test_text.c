@@ -44,6 +44,8 @@ static const parsed bytes[] = {
     {"inf", false, 0},
     {"9e30", false, 0},
     {"4K ", false, 0},
+    {"1048576G", true, INT64_C(1) << 50},
+    {"1048577G", false, 0}, /* a sum of several would overflow */
 };
 
 static const parsed durations[] = {
@@ -60,6 +62,8 @@ static const parsed durations[] = {
     {"-5s", false, 0},
     {"5 s", false, 0},
     {"1e20s", false, 0},
+    {"86400000s", true, INT64_C(86400000000000000)},
+    {"86400001s", false, 0}, /* a clock's time and this would overflow */
 };
 
 static const parsed rates[] = {
@@ -139,14 +143,14 @@ static void sizes_are_parsed_strictly(void **context)
 {
     (void)context;
     check_table(text_parse_bytes, bytes, sizeof bytes / sizeof bytes[0],
-                "a size such as 4096, 4K, 25MiB or 1GB");
+                "a size of at most 1 PiB such as 4096, 4K, 25MiB or 1GB");
 }
 
 static void durations_need_their_unit(void **context)
 {
     (void)context;
     check_table(text_parse_duration_ns, durations, sizeof durations / sizeof durations[0],
-                "a duration with its unit such as 50us, 2ms or 60s");
+                "a duration of at most 1000 days with its unit such as 50us, 2ms or 60s");
 }
 
 static void a_rate_is_in_bits_or_in_bytes_as_it_is_written(void **context)
