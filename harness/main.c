@@ -34,7 +34,7 @@ static status print_help(void)
     text_append(&out, "\nharness COMMAND --help lists the options of a command; harness --version prints the version.\n"
                       "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable, 70 defect,\n"
                       "71 system, 73 cannot create output, 74 input or output, 75 peer lost, 76 protocol, 77 permission,\n"
-                      "78 configuration, 128 + signal.\n");
+                      "78 configuration, 79 a loss, gradient or parameter is not finite, 128 + signal.\n");
     return output_text(&out);
 }
 

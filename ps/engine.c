@@ -224,7 +224,7 @@ static void add_port(const ps_port *p, sync_counters *out)
 static void ps_counters(sync_engine *base, sync_counters *out)
 {
     ps_engine *e = engine_of(base);
-    *out = (sync_counters){0};
+    *out = (sync_counters){.updates_skipped = ps_worker_updates_skipped(e->worker)};
     ps_worker_collect_times(e->worker, out);
     add_port(ps_worker_port(e->worker), out);
     if (!e->server) return;

@@ -9,8 +9,8 @@
  *   PARAMETERS   key, frames as above: the parameters that a server in its own process starts from
  *   BUFFERS      step = the iteration whose forward pass they are for; frame: all buffers, packed
  *   server to worker
- *   PARAMETERS   step = pull, key, PS_INT_UPDATES, PS_INT_STALENESS; frames: the key's parameters (the averaged
- *                gradient where the worker updates), or none where they are in place or mapped
+ *   PARAMETERS   step = pull, key, PS_INT_SKIPPED, PS_INT_UPDATES, PS_INT_STALENESS; frames: the key's parameters
+ *                (the averaged gradient where the worker updates), or none where they are in place or mapped
  *   BUFFERS      step = pull, frame
  *   ACKNOWLEDGE  rank 0's buffers were accepted
  *   both ways
@@ -22,6 +22,7 @@
 
 enum { PS_INT_STEP = 0, /* PUSH: the optimizer's step */
        PS_INT_ITERATION = 0, /* PULL: the iteration that begins */
+       PS_INT_SKIPPED = 0, /* PARAMETERS: updates that the server has skipped so far (--on-nonfinite skip) */
        PS_INT_UPDATES = 1,  /* that the parameters had */
        PS_INT_STALENESS = 2 }; /* async: updates between the read and the update of the last push; or -1 */
 enum { PS_DOUBLE_RATE = 0, PS_DOUBLE_NORM = 0 };

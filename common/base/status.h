@@ -25,6 +25,7 @@
     X(PROTOCOL, 76, "a peer speaks another version or configuration")                                \
     X(PERMISSION, 77, "not permitted")                                                               \
     X(CONFIG, 78, "a configuration that cannot run")                                                 \
+    X(NONFINITE, 79, "a loss, a gradient or a parameter is not finite")                              \
     X(STOPPED, 130, "stopped on request")
 
 #define STATUS_ENUM(name, code, text) STATUS_##name,

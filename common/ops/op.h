@@ -284,6 +284,7 @@ typedef struct op_scalars {
     double loss_normalizer; /* dlogits are divided by it */
     double learning_rate, weight_decay;
     double gradient_scale; /* the optimizer multiplies gradients by it first (clipping) */
+    int32_t *nonfinite;    /* the optimizer sets it to 1 where a gradient is not finite; NULL: no check */
     double bias_correction1, bias_correction2; /* 1 - beta^step */
     bool first_step;                           /* SGD: the momentum buffer starts as the gradient */
     bool accumulate; /* gradients are added to what is there: micro-batches behind the first */

@@ -1,10 +1,12 @@
 #include "common/optim/optimizer.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 
 static const char *const kind_names[] = {"sgd", "adam", "adamw", NULL};
+static const char *const nonfinite_names[] = {"stop", "skip", "warn", NULL};
 static const char *const schedule_names[] = {"constant", "step", "cosine", "linear", NULL};
 
 #define FIELD(name) offsetof(optimizer_options, name)
@@ -34,6 +36,9 @@ static const option optimizer_option_list[] = {
      .help = "step: factor of a decay"},
     {.name = "clip-norm", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(clip_norm), .initial = "0",
      .help = "scale gradients so that their norm is at most X (0: off)"},
+    {.name = "on-nonfinite", .type = OPTION_CHOICE, .offset = FIELD(on_nonfinite), .initial = "stop",
+     .choices = nonfinite_names, .help = "gradient or loss infinite or NaN: stop with exit code 79, skip the update on all"
+     " ranks, or warn once"},
 };
 
 const option_table optimizer_option_table = {"Optimizer", optimizer_option_list,
@@ -102,6 +107,11 @@ struct optimizer {
     device_memory state[2];
     device_memory workspace; /* of sum_squares */
     device_memory sum;       /* [1] float64: its result, where the host cannot reach the device's memory */
+    device_memory flag;      /* [1] int32: `nonfinite` there */
+    int32_t nonfinite;       /* accessed atomically: several threads may update at a time */
+    bool real;
+    atomic_bool warned;
+    _Atomic int64_t skipped;
     int state_count;
     int64_t elements, logical;
     int element_size;
@@ -129,8 +139,11 @@ static status prepare_kernels(optimizer *o, dtype type)
     op.u.optimizer.narrow = false;
     op.kind = OP_sum_squares;
     TRY(device_prepare(o->device, &op, NULL, &o->sum_squares));
-    if (info->real && !info->host_addressable)
+    o->real = info->real;
+    if (info->real && !info->host_addressable) {
         TRY(device_allocate(o->device, DEVICE_MEMORY_PRIVATE, sizeof(double), &o->sum));
+        TRY(device_allocate(o->device, DEVICE_MEMORY_PRIVATE, sizeof(int32_t), &o->flag));
+    }
     size_t workspace = device_kernel_workspace(o->sum_squares);
     return workspace ? device_allocate(o->device, DEVICE_MEMORY_PRIVATE, workspace, &o->workspace) : STATUS_OK;
 }
@@ -146,6 +159,7 @@ static status open_with(device *d, const optimizer_options *options, dtype type,
                      .state = {{.fd = -1}, {.fd = -1}},
                      .workspace = {.fd = -1},
                      .sum = {.fd = -1},
+                     .flag = {.fd = -1},
                      .state_count = optimizer_state_count(options),
                      .elements = elements,
                      .logical = logical,
@@ -186,6 +200,7 @@ void optimizer_close(optimizer **pointer)
     for (int i = 0; i < 2; i++) device_free(o->device, &o->state[i]);
     device_free(o->device, &o->workspace);
     device_free(o->device, &o->sum);
+    device_free(o->device, &o->flag);
     free(o);
     *pointer = NULL;
 }
@@ -212,16 +227,20 @@ static status update(optimizer *o, device_stream *s, device_kernel *kernel, void
                      int64_t step, double lr, double scale)
 {
     const optimizer_options *p = &o->options;
-    double t = (double)(step + 1);
+    int64_t made = step - optimizer_skipped(o);
+    double t = (double)(made + 1);
     op_scalars scalars = {.learning_rate = lr,
                           .weight_decay = p->weight_decay,
                           .gradient_scale = scale,
                           .bias_correction1 = 1.0 - pow(p->beta1, t),
                           .bias_correction2 = 1.0 - pow(p->beta2, t),
-                          .first_step = step == 0,
+                          .nonfinite = o->flag.data ? o->flag.data : o->real ? &o->nonfinite : NULL,
+                          .first_step = made == 0,
                           .pieces = pieces.pieces,
                           .piece_count = pieces.count};
-    return device_launch(s, kernel, operands, &scalars, NULL);
+    TRY(device_launch(s, kernel, operands, &scalars, NULL));
+    if (!o->flag.data) return STATUS_OK;
+    return device_download(s, &o->nonfinite, o->flag.data, DTYPE_I32, DTYPE_I32, 1);
 }
 
 status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
@@ -263,6 +282,27 @@ double optimizer_clip_scale(double max_norm, double sum_squares)
 {
     double scale = max_norm / (sqrt(sum_squares) + 1e-6);
     return scale < 1.0 ? scale : 1.0;
+}
+
+void optimizer_skip(optimizer *o)
+{
+    atomic_fetch_add_explicit(&o->skipped, 1, memory_order_relaxed);
+}
+
+int64_t optimizer_skipped(const optimizer *o)
+{
+    return atomic_load_explicit(&o->skipped, memory_order_relaxed);
+}
+
+bool optimizer_found_nonfinite(const optimizer *o)
+{
+    return __atomic_load_n(&o->nonfinite, __ATOMIC_RELAXED) != 0;
+}
+
+bool optimizer_reports_nonfinite(optimizer *o)
+{
+    return o->options.on_nonfinite == NONFINITE_STOP ||
+           !atomic_exchange_explicit(&o->warned, true, memory_order_relaxed);
 }
 
 device_memory *optimizer_state(optimizer *o, int index)

@@ -12,6 +12,8 @@
 #include "common/memory/piece.h"
 
 typedef enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAM, OPTIMIZER_ADAMW } optimizer_kind;
+/* What follows from a gradient that is not finite. */
+typedef enum nonfinite_rule { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_WARN } nonfinite_rule;
 typedef enum lr_schedule { LR_CONSTANT, LR_STEP, LR_COSINE, LR_LINEAR } lr_schedule;
 
 /* PyTorch's names. */
@@ -24,6 +26,7 @@ typedef struct optimizer_options {
     int64_t schedule_steps; /* STEP: lr * gamma every so many; COSINE, LINEAR: length to 0; 0: the run's */
     double gamma;
     double clip_norm; /* 0: none. torch.nn.utils.clip_grad_norm_ over all parameters */
+    int on_nonfinite; /* nonfinite_rule */
 } optimizer_options;
 
 extern const option_table optimizer_option_table;
@@ -59,7 +62,8 @@ void optimizer_begin_state(optimizer *o);
 /* The same where only a shard of the parameters is updated here: `logical` elements, `elements` with padding. */
 void optimizer_begin_shard(optimizer *o, int64_t logical, int64_t elements);
 
-/* Updates the pieces of `params` from `grads` as step number `step` (from 0) with learning rate `lr`.
+/* Updates the pieces of `params` from `grads` as step number `step` (from 0) with learning rate `lr`. Adam's count of
+ * steps and the first step of momentum leave out the updates that optimizer_skip() has counted.
  * Every element must be updated once a step; several calls with disjoint pieces make one step. Gradients
  * are multiplied by `scale` first (clipping); 1 leaves them as they are. Any thread; on a host device several
  * at a time with disjoint pieces. */
@@ -77,6 +81,15 @@ status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, 
 
 /* torch.nn.utils.clip_grad_norm_'s factor: min(1, max_norm / (norm + 1e-6)). */
 double optimizer_clip_scale(double max_norm, double sum_squares);
+
+/* The update of a step is left out: parameters and state stay as they are. */
+void optimizer_skip(optimizer *o);
+int64_t optimizer_skipped(const optimizer *o);
+/* Whether a gradient that was not finite has gone into an update. Every update checks while it reads the gradients; on a
+ * GPU the answer is that of the last synchronization of the stream. Never on devices without bytes. */
+bool optimizer_found_nonfinite(const optimizer *o);
+/* Whether that is to be reported: always where the run stops, else the first time. */
+bool optimizer_reports_nonfinite(optimizer *o);
 
 /* State arenas for checkpoints: index 0 .. optimizer_state_count() - 1; without data where there is no state. */
 device_memory *optimizer_state(optimizer *o, int index);

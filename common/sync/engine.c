@@ -3,6 +3,11 @@
 #include "common/trace/trace.h"
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 
 status sync_default_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out)
 {
@@ -62,14 +67,72 @@ static status update_all(const sync_context *c, const sync_step *step, const voi
 {
     param_set *set = c->params;
     piece_list all = param_set_pieces(set, 0, set->model->param_count);
+    int64_t update = step->index - step->skipped;
     if (!param_set_has_narrow(set))
-        return optimizer_update(c->optimizer, c->compute, set->params.data, grads, all, step->index, step->learning_rate,
-                                scale);
-    TRY(optimizer_update_narrow(c->optimizer, c->compute, set->params.data, set->narrow.data, grads, all, step->index,
+        return optimizer_update(c->optimizer, c->compute, set->params.data, grads, all, update, step->learning_rate, scale);
+    TRY(optimizer_update_narrow(c->optimizer, c->compute, set->params.data, set->narrow.data, grads, all, update,
                                 step->learning_rate, scale));
     set->narrow_kept = set->narrow_current = true;
     return STATUS_OK;
 }
+
+/* ---- gradients that are not finite ------------------------------------------------------------ */
+
+static piece common_part(piece a, piece b)
+{
+    int64_t begin = a.offset > b.offset ? a.offset : b.offset;
+    int64_t a_end = a.offset + a.count, b_end = b.offset + b.count, end = a_end < b_end ? a_end : b_end;
+    return (piece){begin, end > begin ? end - begin : 0};
+}
+
+status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set, const void *grads, piece_list pieces,
+                           const char **name)
+{
+    *name = NULL;
+    for (int p = 0; p < set->model->param_count; p++) {
+        double sum = 0;
+        for (int i = 0; i < pieces.count; i++) {
+            piece part = common_part(set->pieces[p], pieces.pieces[i]);
+            if (part.count > 0) TRY(optimizer_sum_squares(o, s, grads, (piece_list){&part, 1}, &sum));
+        }
+        if (isfinite(sum)) continue;
+        *name = set->model->params[p].name;
+        return STATUS_OK;
+    }
+    return STATUS_OK;
+}
+
+status sync_report_nonfinite(optimizer *o, int64_t step, int rank, const char *name)
+{
+    char who[32] = "average over the ranks";
+    if (rank >= 0) snprintf(who, sizeof who, "rank %d", rank);
+    if (!name) name = "a parameter";
+    if (optimizer_get_options(o)->on_nonfinite == NONFINITE_STOP)
+        return fail(STATUS_NONFINITE, "step %" PRId64 ": %s: gradient of %s is not finite", step, who, name);
+    log_warn("step %" PRId64 ": %s: gradient of %s is not finite; further ones are not reported", step, who, name);
+    return STATUS_OK;
+}
+
+static status report(sync_engine *e, const sync_step *step, const void *grads)
+{
+    const sync_context *c = &e->context;
+    const char *name;
+    bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP;
+    if (!stops && c->rank != 0) return STATUS_OK; /* rank 0 has the same average */
+    if (!optimizer_reports_nonfinite(c->optimizer)) return STATUS_OK;
+    piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
+    TRY(sync_find_nonfinite(c->optimizer, c->compute, c->params, grads, all, &name));
+    return sync_report_nonfinite(c->optimizer, step->index, c->rank, name);
+}
+
+status sync_check_update(sync_engine *e, const sync_step *step)
+{
+    const void *grads = e->unchecked;
+    e->unchecked = NULL;
+    return grads && optimizer_found_nonfinite(e->context.optimizer) ? report(e, step, grads) : STATUS_OK;
+}
+
+/* ---- the update ------------------------------------------------------------------------------- */
 
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
                               int64_t *spent_ns)
@@ -78,21 +141,29 @@ status sync_update_parameters(sync_engine *e, const sync_step *step, const void 
     const optimizer_options *o = optimizer_get_options(c->optimizer);
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     int64_t begin = device_now_ns(c->device);
+    bool skips = o->on_nonfinite == NONFINITE_SKIP && device_get_info(c->device)->real, finite = true;
     double scale = 1.0;
     TRY(device_mark(c->compute, SYNC_MARK_UPDATE));
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
     optimizer_begin_state(c->optimizer);
-    if (o->clip_norm > 0) {
+    if (o->clip_norm > 0 || skips) {
         *norm_scratch = 0;
         TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, all, norm_scratch));
-        scale = optimizer_clip_scale(o->clip_norm, *norm_scratch);
+        if (o->clip_norm > 0) scale = optimizer_clip_scale(o->clip_norm, *norm_scratch);
+        finite = !skips || isfinite(*norm_scratch);
     }
-    TRY(update_all(c, step, grads, scale));
+    if (finite) {
+        TRY(update_all(c, step, grads, scale));
+        e->unchecked = grads;
+    } else {
+        optimizer_skip(c->optimizer);
+        TRY(report(e, step, grads));
+    }
     TRY(device_mark(c->compute, SYNC_MARK_UPDATED));
     int64_t end = device_now_ns(c->device);
     trace_slice(c->trace, TRACE_OPTIMIZER, "update", TRACE_NO_INDEX, begin, end);
     *spent_ns += end - begin;
-    return STATUS_OK;
+    return device_get_info(c->device)->host_addressable ? sync_check_update(e, step) : STATUS_OK;
 }
 
 /* ---- recorded passes -------------------------------------------------------------------------- */

@@ -82,6 +82,7 @@ typedef struct sync_context {
 /* One step as the train loop sees it. */
 typedef struct sync_step {
     int64_t index;         /* from 0, over the whole run */
+    int64_t skipped;       /* updates that were left out before this process started: of the optimizer's step number */
     int64_t samples;       /* of this rank's batch; 0: it takes part without data */
     int64_t targets;       /* of this rank's batch that count in the loss (rows or elements) */
     double learning_rate;
@@ -102,6 +103,7 @@ typedef struct sync_counters {
     int64_t optimizer_aside_ns; /* of it, on another thread than the compute thread */
     int64_t bytes_sent, bytes_received;         /* payload over links between ranks */
     int64_t messages_sent, messages_received;
+    int64_t updates_skipped;                    /* since the start: --on-nonfinite skip */
 } sync_counters;
 
 typedef struct sync_blob {
@@ -185,6 +187,7 @@ typedef struct sync_engine_type {
 struct sync_engine {
     const sync_engine_type *type;
     sync_context context;
+    const void *unchecked; /* gradients of an update whose check is due: sync_check_update() */
 };
 
 /* Defaults for engines that override little: own batch, own loss, nothing to scatter. */
@@ -211,9 +214,20 @@ void sync_drop_gradients(sync_engine *e);
 enum { SYNC_MARK_UPDATE = 16, SYNC_MARK_UPDATED, SYNC_MARK_ENGINE /* engines' own from here on */ };
 
 /* The optimizer's step on this rank from the gradients in `grads` (an arena laid out like the
- * parameters): clipping, if asked for, then one pass over all parameters. Counts the caller's time into
+ * parameters): clipping, if asked for, then one pass over all parameters. Gradients that are not finite follow
+ * --on-nonfinite; on a GPU "stop" and "warn" are up to sync_check_update(). Counts the caller's time into
  * *spent_ns: all of it on a CPU; where the device runs behind the host the marks tell. */
 status sync_update_parameters(sync_engine *e, const sync_step *step, const void *grads, double *norm_scratch,
                               int64_t *spent_ns);
+/* Once the stream of the last update has been synchronized. */
+status sync_check_update(sync_engine *e, const sync_step *step);
+
+/* The first parameter with an element in `pieces` of `grads` that is not finite; NULL: there is none. One caller at a
+ * time, of those who use the optimizer. */
+status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set, const void *grads, piece_list pieces,
+                           const char **name);
+/* STATUS_NONFINITE, or a warning: "step 7: rank 1: gradient of conv1.weight is not finite". `rank` -1: of the average over
+ * ranks; `name` NULL: of a parameter that is not known here. */
+status sync_report_nonfinite(optimizer *o, int64_t step, int rank, const char *name);
 
 #endif

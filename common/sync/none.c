@@ -26,7 +26,7 @@ static status none_open(const sync_context *context, sync_engine **out)
 {
     none_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    e->base = (sync_engine){&sync_none, *context};
+    e->base = (sync_engine){.type = &sync_none, .context = *context};
     sync_hold_gradients(&e->base);
     *out = &e->base;
     return STATUS_OK;
@@ -77,7 +77,8 @@ static const void *none_reduced_gradients(sync_engine *e, piece_list *owned)
 static void none_counters(sync_engine *base, sync_counters *out)
 {
     none_engine *e = (none_engine *)base;
-    *out = (sync_counters){.optimizer_ns = e->optimizer_ns};
+    *out = (sync_counters){.optimizer_ns = e->optimizer_ns,
+                            .updates_skipped = optimizer_skipped(base->context.optimizer)};
     e->optimizer_ns = 0;
 }
 

@@ -360,7 +360,7 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
                     context->policy, type->name, device_get_info(context->device)->name);
     staged_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    e->base = (sync_engine){&sync_staged, *context};
+    e->base = (sync_engine){.type = &sync_staged, .context = *context};
     status rc;
     TRY_GOTO(rc, open_mirror(e, needs, threads), failed);
     TRY_GOTO(rc, open_traffic(e), failed);

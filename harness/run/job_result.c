@@ -169,6 +169,19 @@ static void add_losses(json_t *job, const json_t *ranks)
     json_object_set(job, "accuracy", accuracy ? accuracy : json_null());
 }
 
+/* Servers count what they skip; a rank that hears of it late has a smaller count. */
+static void add_skipped(json_t *job, const json_t *ranks)
+{
+    int64_t most = 0;
+    size_t r;
+    json_t *rank;
+    json_array_foreach(ranks, r, rank)
+    {
+        if (get_int(rank, "updates_skipped") > most) most = get_int(rank, "updates_skipped");
+    }
+    json_object_set_new(job, "updates_skipped", json_integer(most));
+}
+
 status job_result_finish(json_t *job, json_t *ranks)
 {
     TRY(add_times(job, ranks));
@@ -176,6 +189,7 @@ status job_result_finish(json_t *job, json_t *ranks)
     add_traffic(job, ranks);
     job_result_add_memory(job, ranks);
     add_losses(job, ranks);
+    add_skipped(job, ranks);
     if (json_object_set(job, "ranks", ranks) != 0) return fail(STATUS_SYSTEM, "no memory for the results");
     return STATUS_OK;
 }

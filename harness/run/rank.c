@@ -251,6 +251,7 @@ static void take_traffic(rank_state *s, bool keep)
         s->record.messages_sent += now.messages_sent - s->seen.messages_sent;
         s->record.messages_received += now.messages_received - s->seen.messages_received;
     }
+    s->record.updates_skipped = now.updates_skipped;
     s->seen = now;
 }
 
@@ -332,6 +333,7 @@ static status run_all_steps(rank_state *s)
     board_turn_wait(s->place->board, s->place->rank, s->block);
     status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
     if (rc == STATUS_OK) rc = trainer_settle(s->trainer);
+    take_traffic(s, false);
     if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
     board_turn_done(s->place->board, s->place->rank, s->block);

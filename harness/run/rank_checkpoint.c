@@ -1,8 +1,11 @@
 #include "harness/run/rank_checkpoint.h"
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/checkpoint/checkpoint.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +30,7 @@ static status load(rank_checkpoint *c, checkpoint_progress *progress)
     if (rc == STATUS_OK) {
         *progress = checkpoint_get_info(file)->progress;
         c->batches_tracked = progress->batches_tracked - progress->step;
+        trainer_set_skipped(c->trainer, progress->step - progress->optimizer_step);
         if (c->rank == 0) checkpoint_log_load(file, &subject);
     }
     checkpoint_close(&file);
@@ -154,7 +158,7 @@ static status write_file(rank_checkpoint *c, int64_t steps, batch_position next)
     }
     checkpoint_source source = checkpoint_arenas_source(&arenas);
     checkpoint_progress progress = {.step = steps,
-                                    .optimizer_step = steps,
+                                    .optimizer_step = steps - trainer_skipped(c->trainer),
                                     .epoch = next.epoch,
                                     .epoch_step = next.epoch_step,
                                     .batches_tracked = c->batches_tracked + steps,
@@ -162,9 +166,34 @@ static status write_file(rank_checkpoint *c, int64_t steps, batch_position next)
     return checkpoint_save(c->config->checkpoint.save, &subject, &progress, &source);
 }
 
+/* What is not finite never replaces a checkpoint. */
+static status check_values(rank_checkpoint *c, int64_t steps, bool *finite)
+{
+    param_set *set = trainer_params(c->trainer);
+    optimizer *o = trainer_optimizer(c->trainer);
+    device_stream *s = trainer_stream(c->trainer);
+    double sum = 0;
+    const char *name;
+    piece_list params = param_set_pieces(set, 0, set->model->param_count);
+    TRY(optimizer_sum_squares(o, s, set->params.data, params, &sum));
+    for (int i = 0; i < set->model->buffer_count; i++)
+        TRY(optimizer_sum_squares(o, s, set->buffers.data, (piece_list){&set->buffer_pieces[i], 1}, &sum));
+    *finite = isfinite(sum);
+    if (*finite) return STATUS_OK;
+    TRY(sync_find_nonfinite(o, s, set, set->params.data, params, &name));
+    if (!name) name = "a buffer";
+    if (c->config->optimizer.on_nonfinite == NONFINITE_STOP)
+        return fail(STATUS_NONFINITE, "step %" PRId64 ": rank 0: %s is not finite: %s is not written", steps, name,
+                    c->config->checkpoint.save);
+    log_warn("step %" PRId64 ": rank 0: %s is not finite: %s is not written", steps, name, c->config->checkpoint.save);
+    return STATUS_OK;
+}
+
 status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position next)
 {
+    bool finite = true;
     TRY(gather_states(c));
-    if (c->rank == 0) TRY(write_file(c, steps, next));
+    if (c->rank == 0) TRY(check_values(c, steps, &finite));
+    if (c->rank == 0 && finite) TRY(write_file(c, steps, next));
     return rendezvous_barrier(c->rendezvous, "checkpoint", clock_now_ns() + c->config->shared.stall_timeout_ns);
 }

@@ -88,6 +88,7 @@ status record_to_json(const record *r, json_t *rank)
     bad |= json_object_set_new(rank, "bytes_received", json_integer(r->bytes_received));
     bad |= json_object_set_new(rank, "messages_sent", json_integer(r->messages_sent));
     bad |= json_object_set_new(rank, "messages_received", json_integer(r->messages_received));
+    bad |= json_object_set_new(rank, "updates_skipped", json_integer(r->updates_skipped));
     json_t *evaluations = json_array();
     for (int64_t i = 0; evaluations && i < r->evaluation_count; i++) {
         const record_evaluation *e = &r->evaluations[i];

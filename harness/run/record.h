@@ -40,6 +40,7 @@ typedef struct record {
     int64_t samples;               /* of this rank in measured steps */
     int64_t wall_ns;               /* of the measured blocks: from the first begin to the last end in each */
     int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* in measured steps */
+    int64_t updates_skipped;       /* in all steps */
     record_evaluation *evaluations;
     int64_t evaluation_capacity, evaluation_count;
 } record;

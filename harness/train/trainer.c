@@ -317,6 +317,19 @@ void trainer_set_total_steps(trainer *t, int64_t total_steps)
     t->config.total_steps = total_steps;
 }
 
+void trainer_set_skipped(trainer *t, int64_t updates)
+{
+    t->skipped = updates;
+}
+
+int64_t trainer_skipped(const trainer *t)
+{
+    sync_counters now;
+    sync_engine *e = sync_staged_inner(t->engine);
+    e->type->counters(e, &now);
+    return t->skipped + now.updates_skipped;
+}
+
 trainer_load trainer_loads(const trainer *t)
 {
     if (!t->needs.whole_batch) return TRAINER_LOADS_OWN;

@@ -91,6 +91,9 @@ void trainer_pin(trainer *t, void *data, size_t bytes);
 
 /* The length of the run, where it is known later than the rest of the configuration. */
 void trainer_set_total_steps(trainer *t, int64_t total_steps);
+/* Updates that the run has left out so far (--on-nonfinite skip), those before a checkpoint included. */
+void trainer_set_skipped(trainer *t, int64_t updates);
+int64_t trainer_skipped(const trainer *t);
 
 /* Whether this rank loads the batches of all ranks, its own, or none: what the source must hold. */
 typedef enum trainer_load { TRAINER_LOADS_OWN, TRAINER_LOADS_ALL, TRAINER_LOADS_NOTHING } trainer_load;

@@ -109,6 +109,8 @@ struct trainer {
     sync_batch plan;
     batch_view batch;
     bool has_batch, loss_here;
+    bool loss_reported; /* that it is not finite */
+    int64_t skipped;    /* updates that the run left out before this process started */
     int64_t batch_bytes;
     int64_t exposed_forward, exposed_backward, exposed_rest;
     double loss_sums[2]; /* LOSS_SUMS of the batch */

@@ -3,6 +3,7 @@
 #include "harness/train/trainer_impl.h"
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/device/sim/device_sim.h"
 #include "common/trace/trace.h"
 
@@ -150,6 +151,19 @@ static status launch_one_loss(trainer *t)
     return device_launch(t->stream, t->loss_kernel, operands, &scalars, t->memory.workspace.data);
 }
 
+/* What --on-nonfinite stop ends is the rank whose loss it is: others' gradients are averages. */
+static status check_loss(trainer *t, const double *sums)
+{
+    if (isfinite(sums[0]) || !device_get_info(t->device)->real) return STATUS_OK;
+    long long step = t->step.index;
+    if (t->config.optimizer->on_nonfinite == NONFINITE_STOP)
+        return fail(STATUS_NONFINITE, "step %lld: rank %d: the loss is not finite", step, t->config.rank);
+    if (!t->loss_reported)
+        log_warn("step %lld: rank %d: the loss is not finite; further ones are not reported", step, t->config.rank);
+    t->loss_reported = true;
+    return STATUS_OK;
+}
+
 static status stage_loss(trainer *t)
 {
     if (t->ledger.phase != LEDGER_PHASE_LOSS) ledger_enter(&t->ledger, LEDGER_PHASE_LOSS);
@@ -158,8 +172,10 @@ static status stage_loss(trainer *t)
     t->scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)micro_batches(t);
     t->loss_here = t->loss_here && (t->slot || t->loss_kernel);
     if (!t->loss_here) return STATUS_OK;
-    if (t->loss_kernel) return launch_one_loss(t);
-    return trainer_run_pass(t, TRAINER_LOSS, t->slot->program->loss_end);
+    if (t->loss_kernel) TRY(launch_one_loss(t));
+    else TRY(trainer_run_pass(t, TRAINER_LOSS, t->slot->program->loss_end));
+    const device_info *info = device_get_info(t->device);
+    return info->real && info->host_addressable ? check_loss(t, t->memory.loss.data) : STATUS_OK;
 }
 
 static status stage_scatter_gradient(trainer *t)
@@ -216,7 +232,11 @@ static status stage_download_loss(trainer *t)
 
 static status stage_await_loss(trainer *t)
 {
-    return t->loss_here ? device_stream_synchronize(t->stream) : STATUS_OK;
+    if (t->loss_here) {
+        TRY(device_stream_synchronize(t->stream));
+        TRY(check_loss(t, t->loss_sums));
+    }
+    return t->step.synchronize ? sync_check_update(trainer_engine(t), &t->step) : STATUS_OK;
 }
 
 /* Behind a micro-batch that only accumulates. */
@@ -285,6 +305,7 @@ static void begin_step(trainer *t, int64_t index)
         t->has_gradients = false;
     }
     t->step = (sync_step){.index = index,
+                          .skipped = t->skipped,
                           .synchronize = is_last_micro_batch(t),
                           .learning_rate = optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
     t->scalars = (op_scalars){.accumulate = t->has_gradients};

@@ -238,7 +238,8 @@ static void dp_counters(sync_engine *base, sync_counters *out)
                            .bytes_received = atomic_load_explicit(&p->bytes_received, memory_order_relaxed),
                            .messages_sent = atomic_load_explicit(&p->messages_sent, memory_order_relaxed),
                            .messages_received =
-                               atomic_load_explicit(&p->messages_received, memory_order_relaxed)};
+                               atomic_load_explicit(&p->messages_received, memory_order_relaxed),
+                           .updates_skipped = optimizer_skipped(base->context.optimizer)};
     e->optimizer_ns = 0;
     dp_star_collect_times(e->star, out);
 }

@@ -72,7 +72,7 @@ status server_reduce(server_work *work)
     else TRY(ps_thread_pool_run(s->pool, server_pieces(s, work->key), reduce_range, work));
     trace_slice(s->c->trace, TRACE_OPTIMIZER, work->updates ? "update of key" : "average of key", s->first + work->key,
                 begin_ns, clock_now_ns());
-    return STATUS_OK;
+    return server_check_update(work);
 }
 
 status server_reduce_next(server *s, bool updates, int *key)
@@ -120,7 +120,8 @@ static status reply(server *s, int key, int worker)
                         .key = s->first + key,
                         .count = s->c->plan->keys[s->first + key].elements,
                         .dtype = s->c->params->type,
-                        .integers = {[PS_INT_UPDATES] = s->keys[key].updates, [PS_INT_STALENESS] = slot->staleness}};
+                        .integers = {[PS_INT_SKIPPED] = optimizer_skipped(s->c->optimizer),
+                                     [PS_INT_UPDATES] = s->keys[key].updates, [PS_INT_STALENESS] = slot->staleness}};
     TRY(server_send(s, worker, &h, frames, count, &s->keys[key].ticket, server_key_bytes(s, key)));
     server_end_reply(s, key, worker);
     return STATUS_OK;

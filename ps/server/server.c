@@ -95,7 +95,7 @@ static status handle(server *s, ps_message *m)
     case MESSAGE_FAILED: rc = ps_message_failure(m); break;
     case MESSAGE_PULL: rc = server_receive_pull(s, m->peer, h); break;
     case MESSAGE_CONTROL:
-        if (s->clips) server_receive_norm(s, m->peer, h->doubles[PS_DOUBLE_NORM]);
+        if (s->needs_norm) rc = server_receive_norm(s, m->peer, h->doubles[PS_DOUBLE_NORM]);
         else rc = malformed(s, m);
         break;
     default: rc = malformed(s, m); break;

@@ -42,8 +42,9 @@ typedef struct server_worker {
     bool norm_due;          /* `norm` is to be sent to it */
     double norm;            /* the shard's share of a squared norm */
     server_step push;       /* async: of its last push */
-    int pushed_keys;        /* async with clipping: of that push */
+    int pushed_keys;        /* async where updates wait for the norm: of that push */
     double scale;           /* async: of its gradients */
+    bool skips;             /* async: its push is not applied */
 } server_worker;
 
 typedef struct server_apply {
@@ -78,7 +79,8 @@ typedef struct server {
     int first, count;   /* keys of the shard */
     int64_t window;     /* iterations that are collected at the same time */
     size_t element;     /* bytes */
-    bool clips, writes; /* writes: replies are written into the workers' arenas where these are mapped */
+    bool needs_norm;    /* updates wait for the norm over all servers: clipping, --on-nonfinite skip */
+    bool writes;        /* replies are written into the workers' arenas where these are mapped */
     server_gpu *gpu;    /* NULL: the host's threads sum and update */
     ps_thread_pool *pool;
     device_stream *stream;
@@ -100,11 +102,12 @@ typedef struct server {
     int flushing;           /* ranks that wait for a flush */
     int flush_replies;      /* of a flush, still to be sent */
 
-    struct { /* sync and ssp with clipping: all keys are summed, then all are updated */
+    struct { /* sync and ssp where updates wait for the norm: all keys are summed, then all are updated */
         int summed, next_update;
-        bool norm_known;
+        bool known;
+        bool skips; /* the iteration's update is skipped */
         double scale;
-    } clip;
+    } norm;
     struct { /* async: what is to be applied, in order of arrival */
         server_apply *list; /* [count * world], a ring */
         int first, count;
@@ -204,7 +207,9 @@ const char *server_gradient(const server *s, int key, int worker, int piece);
 status server_receive_async(server *s, int key, int worker, server_step step);
 void server_end_iteration(server *s, int key);
 /* The squared norm over all servers, of worker `worker`'s push (async) or of the iteration. */
-void server_receive_norm(server *s, int worker, double sum_squares);
+status server_receive_norm(server *s, int worker, double sum_squares);
+/* After a reduction: gradients that are not finite stop the server, or are warned of, as --on-nonfinite says. */
+status server_check_update(const server_work *work);
 /* Does one piece of work. */
 status server_update(server *s, bool *worked);
 status server_receive_pull(server *s, int worker, const message_header *h);

@@ -87,7 +87,9 @@ status ps_server_open(const ps_server_config *config, ps_server **out)
     s->window = config->policy->staleness + 1;
     s->element = (size_t)dtype_size(config->params->type);
     s->writes = config->policy->consistency != PS_SYNC || !config->policy->server_optimizer;
-    s->clips = config->policy->server_optimizer && optimizer_get_options(config->optimizer)->clip_norm > 0;
+    const optimizer_options *o = optimizer_get_options(config->optimizer);
+    bool skips = o->on_nonfinite == NONFINITE_SKIP && ps_has_bytes(config->device);
+    s->needs_norm = config->policy->server_optimizer && (o->clip_norm > 0 || skips);
     s->buffers.ticket.wake = s->layer.ticket.wake = true;
     s->params_memory.fd = s->averages_memory.fd = s->copies_memory.fd = s->squares_memory.fd = -1;
     status rc;

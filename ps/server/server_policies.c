@@ -1,8 +1,9 @@
 /* What the policies of consistency add to the reduction: which pushes and pulls are valid, when a key is reduced (whole
- * iterations, clipped iterations, or each push at once), when a pull is due, and flushes. */
+ * iterations, iterations that wait for the norm, or each push at once), when a pull is due, and flushes. */
 #include "ps/server/server_impl.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 static bool is_async(const server *s)
 {
@@ -66,7 +67,46 @@ const char *server_gradient(const server *s, int key, int worker, int piece)
     return arena + server_bytes(s, server_pieces(s, key).pieces[piece].offset);
 }
 
-/* ---- clipping: by the norm over all keys, of all servers ---------------------------------------- */
+/* ---- gradients that are not finite -------------------------------------------------------------- */
+
+/* What `worker` has pushed is an arena of its own for every piece. */
+static status find_in_push(server *s, int worker, int key, const char **name)
+{
+    piece_list pieces = server_pieces(s, key);
+    *name = NULL;
+    for (int i = 0; i < pieces.count && !*name; i++) {
+        const char *grads = server_as_arena(server_gradient(s, key, worker, i), pieces.pieces[i].offset, s->element);
+        TRY(sync_find_nonfinite(s->c->optimizer, s->stream, s->c->params, grads, (piece_list){&pieces.pieces[i], 1}, name));
+    }
+    return STATUS_OK;
+}
+
+/* Of keys [first, first + count): of what `worker` has pushed (>= 0), or of the averages. */
+static status report_nonfinite(server *s, int worker, int first, int count, int64_t step)
+{
+    optimizer *o = s->c->optimizer;
+    const char *name = NULL;
+    bool stops = optimizer_get_options(o)->on_nonfinite == NONFINITE_STOP;
+    if ((!stops && s->c->index != 0) || !optimizer_reports_nonfinite(o)) return STATUS_OK;
+    for (int key = first; key < first + count && !name; key++) {
+        if (worker < 0)
+            TRY(sync_find_nonfinite(o, s->gpu ? s->gpu->stream : s->stream, s->c->params, s->averages, server_pieces(s, key),
+                                    &name));
+        else if (!s->gpu) TRY(find_in_push(s, worker, key, &name));
+        else if (count == 1) name = ps_key_name(s->c->plan, s->c->params->model, s->first + key);
+    }
+    return sync_report_nonfinite(o, step, worker, name);
+}
+
+status server_check_update(const server_work *work)
+{
+    server *s = work->server;
+    if (!work->updates || !optimizer_found_nonfinite(s->c->optimizer)) return STATUS_OK;
+    int64_t step = work->worker < 0 ? work->step.optimizer_step : s->workers[work->worker].push.optimizer_step;
+    return report_nonfinite(s, work->worker, work->key, 1, step);
+}
+
+/* ---- the norm over all keys, of all servers: clipping, skipping ---------------------------------- */
 
 /* The shard's squared norm: of the averages, or of what `worker` has pushed (>= 0). */
 static status sum_squares(server *s, int worker, double *out)
@@ -91,8 +131,8 @@ static status share_norm(server *s, int worker, int of_worker)
 {
     server_worker *w = &s->workers[worker];
     TRY(sum_squares(s, of_worker, &w->norm));
-    if (s->c->policy->servers == 1) server_receive_norm(s, worker, w->norm);
-    else w->norm_due = true;
+    if (s->c->policy->servers == 1) return server_receive_norm(s, worker, w->norm);
+    w->norm_due = true;
     return STATUS_OK;
 }
 
@@ -102,16 +142,23 @@ static void queue_apply(server *s, int key, int worker)
     s->apply.list[at] = (server_apply){key, worker};
 }
 
-void server_receive_norm(server *s, int worker, double sum_squares)
+status server_receive_norm(server *s, int worker, double sum_squares)
 {
-    double scale = optimizer_clip_scale(optimizer_get_options(s->c->optimizer)->clip_norm, sum_squares);
+    const optimizer_options *o = optimizer_get_options(s->c->optimizer);
+    double scale = o->clip_norm > 0 ? optimizer_clip_scale(o->clip_norm, sum_squares) : 1.0;
+    bool skips = o->on_nonfinite == NONFINITE_SKIP && !isfinite(sum_squares);
     if (!is_async(s)) {
-        s->clip.scale = scale;
-        s->clip.norm_known = true;
-        return;
+        s->norm.scale = scale;
+        s->norm.skips = skips;
+        s->norm.known = true;
+        server_step step = s->steps[s->keys[0].updates % s->window];
+        return skips ? report_nonfinite(s, -1, 0, s->count, step.optimizer_step) : STATUS_OK;
     }
-    s->workers[worker].scale = scale;
+    server_worker *w = &s->workers[worker];
+    w->scale = scale;
+    w->skips = skips;
     for (int key = 0; key < s->count; key++) queue_apply(s, key, worker);
+    return skips ? report_nonfinite(s, worker, 0, s->count, w->push.optimizer_step) : STATUS_OK;
 }
 
 /* ---- sync, ssp: whole iterations ---------------------------------------------------------------- */
@@ -125,17 +172,18 @@ void server_end_iteration(server *s, int key)
     server_key_updated(s, key);
 }
 
-static status update_clipped(server *s, bool *worked)
+static status update_after_norm(server *s, bool *worked)
 {
-    int key = s->clip.next_update;
+    int key = s->norm.next_update;
     if (!transport_sent(&s->keys[key].ticket)) return STATUS_OK;
     *worked = true;
     server_step step = s->steps[s->keys[key].updates % s->window];
-    server_work work = {.server = s, .key = key, .updates = true, .worker = -1, .step = step, .scale = s->clip.scale};
-    TRY(server_reduce(&work));
-    if (++s->clip.next_update == s->count) {
-        s->clip.norm_known = false;
-        s->clip.next_update = s->clip.summed = 0;
+    server_work work = {.server = s, .key = key, .updates = true, .worker = -1, .step = step, .scale = s->norm.scale};
+    if (!s->norm.skips) TRY(server_reduce(&work));
+    if (++s->norm.next_update == s->count) {
+        if (s->norm.skips) optimizer_skip(s->c->optimizer);
+        s->norm.known = false;
+        s->norm.next_update = s->norm.summed = 0;
     }
     server_end_iteration(s, key);
     return STATUS_OK;
@@ -144,13 +192,13 @@ static status update_clipped(server *s, bool *worked)
 static status update_iteration(server *s, bool *worked)
 {
     int key;
-    if (s->clip.norm_known) return update_clipped(s, worked);
-    if (s->clips && s->clip.summed == s->count) return STATUS_OK; /* the other servers' norms are still to come */
-    TRY(server_reduce_next(s, s->c->policy->server_optimizer && !s->clips, &key));
+    if (s->norm.known) return update_after_norm(s, worked);
+    if (s->needs_norm && s->norm.summed == s->count) return STATUS_OK; /* the other servers' norms are still to come */
+    TRY(server_reduce_next(s, s->c->policy->server_optimizer && !s->needs_norm, &key));
     if (key < 0) return STATUS_OK;
     *worked = true;
-    if (!s->clips) server_end_iteration(s, key);
-    else if (++s->clip.summed == s->count) return share_norm(s, 0, -1);
+    if (!s->needs_norm) server_end_iteration(s, key);
+    else if (++s->norm.summed == s->count) return share_norm(s, 0, -1);
     return STATUS_OK;
 }
 
@@ -162,7 +210,7 @@ status server_receive_async(server *s, int key, int worker, server_step step)
     if (server_slot_of(s, key, worker)->pushed == 1) s->apply.first_step = step.optimizer_step;
     w->push = step;
     s->keys[key].received++;
-    if (!s->clips) {
+    if (!s->needs_norm) {
         queue_apply(s, key, worker);
         return STATUS_OK;
     }
@@ -188,8 +236,9 @@ static status update_async(server *s, bool *worked)
                         .updates = true,
                         .worker = a.worker,
                         .step = {.optimizer_step = s->apply.first_step + key->updates, .rate = w->push.rate},
-                        .scale = s->clips ? w->scale : 1.0};
-    TRY(server_reduce(&work));
+                        .scale = s->needs_norm ? w->scale : 1.0};
+    if (!w->skips) TRY(server_reduce(&work));
+    else if (a.key == s->count - 1) optimizer_skip(s->c->optimizer);
     slot->staleness = key->updates - slot->push.header.integers[PS_INT_UPDATES];
     ps_port_release(s->port, &slot->push);
     key->updates++;

@@ -158,7 +158,7 @@ static status send_layer_sums(server *s, bool *worked)
 
 static status send_norms(server *s, bool *worked)
 {
-    if (!s->clips) return STATUS_OK;
+    if (!s->needs_norm) return STATUS_OK;
     for (int i = 0; i < s->c->world; i++) {
         server_worker *w = &s->workers[i];
         if (!w->norm_due) continue;

@@ -47,6 +47,8 @@ status ps_worker_group_sum(ps_worker *w, double *values, int count);
 
 /* Times since the last call; adds to *out. */
 void ps_worker_collect_times(ps_worker *w, sync_counters *out);
+/* Updates skipped so far, here or by servers: --on-nonfinite skip. */
+int64_t ps_worker_updates_skipped(const ps_worker *w);
 /* How stale reads were so far. */
 void ps_worker_report(const ps_worker *w, ps_report *out);
 

@@ -113,6 +113,7 @@ struct ps_worker {
     ps_report report;
     double late_total;
     _Atomic int64_t total_ns, update_ns;
+    _Atomic int64_t skipped; /* updates that servers have skipped */
 };
 
 static inline const sync_context *worker_context(const ps_worker *w)

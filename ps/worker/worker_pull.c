@@ -6,6 +6,7 @@
 #include "common/net/board.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 enum { MESSAGES_AT_ONCE = 64 };
@@ -76,6 +77,18 @@ static void key_arrived(ps_worker *w, int key)
     }
 }
 
+/* Every rank that updates has the same average: rank 0 warns for all. */
+static status report_nonfinite(ps_worker *w, int64_t step)
+{
+    const sync_context *c = worker_context(w);
+    bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP;
+    piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
+    const char *name;
+    if ((!stops && c->rank != 0) || !optimizer_reports_nonfinite(c->optimizer)) return STATUS_OK;
+    TRY(sync_find_nonfinite(c->optimizer, w->stream, c->params, c->params->grads.data, all, &name));
+    return sync_report_nonfinite(c->optimizer, step, c->rank, name);
+}
+
 static status update_key(ps_worker *w, int key, double scale)
 {
     const sync_context *c = worker_context(w);
@@ -85,6 +98,7 @@ static status update_key(ps_worker *w, int key, double scale)
                          ps_key_pieces(w->c.plan, key), w->rounds[round % 2].optimizer_step, w->rounds[round % 2].rate,
                          scale));
     if (w->gpu) TRY(device_stream_synchronize(w->stream));
+    if (optimizer_found_nonfinite(c->optimizer)) TRY(report_nonfinite(w, w->rounds[round % 2].optimizer_step));
     int64_t end = clock_now_ns();
     trace_slice(c->trace, TRACE_OPTIMIZER, "update of key", key, begin, end);
     atomic_fetch_add_explicit(&w->update_ns, end - begin, memory_order_relaxed);
@@ -92,19 +106,25 @@ static status update_key(ps_worker *w, int key, double scale)
     return STATUS_OK;
 }
 
-/* The average of a key is there. With clipping all must be: the norm is over all of them. */
+/* The average of a key is there. Where the norm decides all must be: it is over all of them. */
 static status take_average(ps_worker *w, int key)
 {
     const sync_context *c = worker_context(w);
-    double limit = optimizer_get_options(c->optimizer)->clip_norm;
-    if (limit <= 0) return update_key(w, key, 1.0);
+    const optimizer_options *o = optimizer_get_options(c->optimizer);
+    bool skips = o->on_nonfinite == NONFINITE_SKIP && ps_has_bytes(c->device);
+    if (o->clip_norm <= 0 && !skips) return update_key(w, key, 1.0);
     if (++w->averages < w->c.plan->key_count) return STATUS_OK;
     w->averages = 0;
     double none = 0, *squares = ps_has_bytes(c->device) && !w->gpu ? w->squares.data : &none;
     *squares = 0;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     TRY(optimizer_sum_squares(c->optimizer, w->stream, c->params->grads.data, all, squares));
-    double scale = optimizer_clip_scale(limit, *squares);
+    if (skips && !isfinite(*squares)) {
+        optimizer_skip(c->optimizer);
+        for (int k = 0; k < w->c.plan->key_count; k++) key_arrived(w, k);
+        return report_nonfinite(w, w->rounds[(w->got[key] - 2) % 2].optimizer_step);
+    }
+    double scale = o->clip_norm > 0 ? optimizer_clip_scale(o->clip_norm, *squares) : 1.0;
     for (int k = 0; k < w->c.plan->key_count; k++) TRY(update_key(w, k, scale));
     return STATUS_OK;
 }
@@ -136,6 +156,8 @@ static status take_parameters(ps_worker *w, const ps_message *m, int64_t now_ns)
     TRY(bring(w, m, average ? set->grads.data : set->params.data));
     w->got[key] = h->step;
     w->seen[key] = h->integers[PS_INT_UPDATES];
+    if (h->integers[PS_INT_SKIPPED] > atomic_load_explicit(&w->skipped, memory_order_relaxed))
+        atomic_store_explicit(&w->skipped, h->integers[PS_INT_SKIPPED], memory_order_relaxed);
     trace_key(w, key, now_ns);
     if (h->integers[PS_INT_STALENESS] >= 0) worker_record_staleness(w, h->integers[PS_INT_STALENESS]);
     if (average) TRY(take_average(w, key));

@@ -55,7 +55,7 @@ static status ask_first(ps_worker *w)
 static status begin_round(ps_worker *w, const sync_step *step)
 {
     w->begun = true;
-    w->rounds[w->round % 2] = (worker_round){step->index, step->learning_rate};
+    w->rounds[w->round % 2] = (worker_round){step->index - step->skipped, step->learning_rate};
     for (int i = 0; i < w->c.plan->param_count; i++) w->pushed[i] = false;
     if (w->pulls == 0) return ask_first(w);
     if (pulls_ahead(w)) return STATUS_OK;
@@ -207,6 +207,13 @@ void ps_worker_collect_times(ps_worker *w, sync_counters *out)
     int64_t update_ns = atomic_exchange_explicit(&w->update_ns, 0, memory_order_relaxed);
     out->optimizer_ns += update_ns;
     out->optimizer_aside_ns += update_ns;
+}
+
+int64_t ps_worker_updates_skipped(const ps_worker *w)
+{
+    int64_t by_servers = atomic_load_explicit(&w->skipped, memory_order_relaxed);
+    int64_t here = optimizer_skipped(worker_context(w)->optimizer);
+    return by_servers > here ? by_servers : here;
 }
 
 void ps_worker_report(const ps_worker *w, ps_report *out)

@@ -171,7 +171,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     *out = NULL;
     ring_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    e->base = (sync_engine){&sync_ring, *context};
+    e->base = (sync_engine){.type = &sync_ring, .context = *context};
     e->memory.shared.fd = e->memory.pinned.fd = e->powersgd.gpu_errors.fd = -1;
     e->compute.active = context->world;
     e->compute.cycle_begins = true;
@@ -283,6 +283,7 @@ static void ring_counters(sync_engine *base, sync_counters *out)
     out->bytes_received = atomic_load_explicit(&e->bytes_received, memory_order_relaxed);
     out->messages_sent = atomic_load_explicit(&e->messages_sent, memory_order_relaxed);
     out->messages_received = atomic_load_explicit(&e->messages_received, memory_order_relaxed);
+    out->updates_skipped = optimizer_skipped(base->context.optimizer);
 }
 
 const sync_engine_type sync_ring = {

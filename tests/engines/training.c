@@ -53,7 +53,7 @@ static status set_params(const training *t, trainer *r)
 typedef struct value_source {
     batch_source base;
     const training *training;
-    int64_t first;
+    int64_t first, count; /* samples of a step: those of one rank, or of all */
     float *inputs;
     void *targets; /* float, or int32 for classes */
 } value_source;
@@ -61,8 +61,7 @@ typedef struct value_source {
 static status source_next(batch_source *base, int64_t step, batch_view *out)
 {
     value_source *s = (value_source *)base;
-    int64_t batch = s->training->config.batch;
-    int64_t input = data_form_input_elements(&base->form), target = data_form_target_elements(&base->form);
+    int64_t batch = s->count, input = data_form_input_elements(&base->form), target = data_form_target_elements(&base->form);
     char name[48];
     snprintf(name, sizeof name, "input of step %lld", (long long)step);
     for (int64_t i = 0; i < batch * input; i++) s->inputs[i] = (float)value_at(s->training, name, s->first * input + i);
@@ -99,18 +98,20 @@ static void source_close(batch_source *base)
 static const batch_source_type value_source_type = {"values", source_next, batch_source_always_ready,
                                                     source_give_back, source_close};
 
-static status source_open(const training *t, int rank, batch_source **out)
+static status source_open(const training *t, int rank, bool whole, batch_source **out)
 {
+    int64_t count = t->config.batch * (whole ? t->config.world : 1);
     *out = NULL;
     value_source *s = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "no memory for batches");
     s->base = (batch_source){.type = &value_source_type,
                              .form = data_form_of_model(t->model),
-                             .largest_batch = t->config.batch};
+                             .largest_batch = count};
     s->training = t;
+    s->count = count;
     s->first = t->config.first + rank * t->config.batch;
-    s->inputs = malloc((size_t)(t->config.batch * data_form_input_elements(&s->base.form)) * sizeof *s->inputs);
-    s->targets = malloc((size_t)(t->config.batch * data_form_target_elements(&s->base.form)) * sizeof(float));
+    s->inputs = malloc((size_t)(count * data_form_input_elements(&s->base.form)) * sizeof *s->inputs);
+    s->targets = malloc((size_t)(count * data_form_target_elements(&s->base.form)) * sizeof(float));
     *out = &s->base;
     if (!s->inputs || !s->targets) return fail(STATUS_SYSTEM, "no memory for batches");
     return STATUS_OK;
@@ -144,7 +145,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &r.trainer), out);
     TRY_GOTO(rc, set_params(t, r.trainer), out);
-    TRY_GOTO(rc, source_open(t, rank, &r.source), out);
+    TRY_GOTO(rc, source_open(t, rank, trainer_loads(r.trainer) == TRAINER_LOADS_ALL, &r.source), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, r.trainer), out);
     TRY_GOTO(rc, t->function(&r), out);
     TRY_GOTO(rc, trainer_settle(r.trainer), out);

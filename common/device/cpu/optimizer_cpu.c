@@ -11,15 +11,22 @@ typedef struct update_job {
     cpu_adam_step adam;
     float *param, *state1, *state2;
     const float *grad;
+    int32_t *nonfinite;
 } update_job;
 
-static update_job update_of(const host_kernel *kernel, void *const *operands)
+static update_job update_of(const host_kernel *kernel, void *const *operands, const op_scalars *scalars)
 {
     return (update_job){.kernels = cpu_isa_of(kernel)->optimizer,
                         .param = operands[OPT_PARAM],
                         .state1 = operands[OPT_STATE1],
                         .state2 = operands[OPT_STATE2],
-                        .grad = operands[OPT_GRAD]};
+                        .grad = operands[OPT_GRAD],
+                        .nonfinite = scalars->nonfinite};
+}
+
+static void note_nonfinite(const update_job *job)
+{
+    if (job->nonfinite) __atomic_store_n(job->nonfinite, 1, __ATOMIC_RELAXED);
 }
 
 static void sgd_piece(const void *context, int part, int64_t offset, int64_t count)
@@ -27,14 +34,14 @@ static void sgd_piece(const void *context, int part, int64_t offset, int64_t cou
     (void)part;
     const update_job *job = context;
     float *momentum = job->sgd.has_momentum ? job->state1 + offset : NULL;
-    job->kernels->sgd(&job->sgd, job->param + offset, job->grad + offset, momentum, count);
+    if (!job->kernels->sgd(&job->sgd, job->param + offset, job->grad + offset, momentum, count)) note_nonfinite(job);
 }
 
 static void sgd(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
 {
     (void)workspace;
     const optimizer_attributes *a = &kernel->base.op.u.optimizer;
-    update_job job = update_of(kernel, operands);
+    update_job job = update_of(kernel, operands, scalars);
     job.sgd = (cpu_sgd_step){.learning_rate = (float)scalars->learning_rate,
                              .weight_decay = (float)scalars->weight_decay,
                              .gradient_scale = (float)scalars->gradient_scale,
@@ -50,8 +57,9 @@ static void adam_piece(const void *context, int part, int64_t offset, int64_t co
 {
     (void)part;
     const update_job *job = context;
-    job->kernels->adam(&job->adam, job->param + offset, job->grad + offset, job->state1 + offset,
-                       job->state2 + offset, count);
+    if (!job->kernels->adam(&job->adam, job->param + offset, job->grad + offset, job->state1 + offset,
+                            job->state2 + offset, count))
+        note_nonfinite(job);
 }
 
 static void adam(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
@@ -59,7 +67,7 @@ static void adam(const host_kernel *kernel, void *const *operands, const op_scal
     (void)workspace;
     const optimizer_attributes *a = &kernel->base.op.u.optimizer;
     double decay = scalars->weight_decay;
-    update_job job = update_of(kernel, operands);
+    update_job job = update_of(kernel, operands, scalars);
     job.adam = (cpu_adam_step){.decay = (float)(a->decoupled ? 1 - scalars->learning_rate * decay : 1),
                                .weight_decay = (float)(a->decoupled ? 0 : decay),
                                .gradient_scale = (float)scalars->gradient_scale,

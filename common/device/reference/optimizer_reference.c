@@ -5,6 +5,11 @@
 
 #include <math.h>
 
+static void check_gradient(const op_scalars *scalars, double scaled)
+{
+    if (scalars->nonfinite && !isfinite(scaled)) __atomic_store_n(scalars->nonfinite, 1, __ATOMIC_RELAXED);
+}
+
 /* g = scale grad + weight_decay p;  b = momentum b + (1 - dampening) g, at the first step b = g;
  * p -= lr (g + momentum b) with Nesterov, lr b without, lr g without momentum */
 static void sgd(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
@@ -17,6 +22,7 @@ static void sgd(const host_kernel *kernel, void *const *operands, const op_scala
         piece part = scalars->pieces[p];
         for (int64_t i = part.offset; i < part.offset + part.count; i++) {
             double g = scalars->gradient_scale * grad[i] + scalars->weight_decay * param[i];
+            check_gradient(scalars, scalars->gradient_scale * grad[i]);
             if (a->momentum != 0) {
                 buffer[i] = scalars->first_step ? g : a->momentum * buffer[i] + (1 - a->dampening) * g;
                 g = a->nesterov ? g + a->momentum * buffer[i] : buffer[i];
@@ -41,6 +47,7 @@ static void adam(const host_kernel *kernel, void *const *operands, const op_scal
         piece part = scalars->pieces[p];
         for (int64_t i = part.offset; i < part.offset + part.count; i++) {
             double g = scalars->gradient_scale * grad[i];
+            check_gradient(scalars, g);
             if (a->decoupled)
                 param[i] -= scalars->learning_rate * scalars->weight_decay * param[i];
             else

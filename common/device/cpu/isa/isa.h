@@ -131,8 +131,9 @@ typedef struct cpu_long_sum {
 } cpu_long_sum;
 
 typedef struct cpu_optimizer {
-    void (*sgd)(const cpu_sgd_step *s, float *p, const float *g, float *momentum, int64_t count);
-    void (*adam)(const cpu_adam_step *s, float *p, const float *g, float *m, float *v, int64_t count);
+    /* Both return whether all gradients, scaled, are finite. */
+    bool (*sgd)(const cpu_sgd_step *s, float *p, const float *g, float *momentum, int64_t count);
+    bool (*adam)(const cpu_adam_step *s, float *p, const float *g, float *m, float *v, int64_t count);
     /* Adds the squares to *sum. The error is far below a double's, so that after rounding it is all but
      * certain not to show in which parts the array was summed. */
     void (*sum_squares)(const float *x, int64_t count, cpu_long_sum *sum);

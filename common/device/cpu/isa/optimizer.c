@@ -1,13 +1,22 @@
 #include "common/device/cpu/isa/names.h"
 #include "common/device/cpu/isa/vector.h"
 
+/* The sum of x - x stays 0 until an x is infinite or NaN. */
+ALWAYS_INLINE bool is_zero(vf sum)
+{
+    bool zero = true;
+    for (int lane = 0; lane < VF; lane++) zero = zero && sum[lane] == 0;
+    return zero;
+}
+
 /* ---- torch.optim.SGD -------------------------------------------------------------------------- */
 
 ALWAYS_INLINE void sgd_some(const cpu_sgd_step *s, bool has_momentum, float *p, const float *g,
-                            float *momentum, int64_t count)
+                            float *momentum, int64_t count, vf *differences)
 {
     vf weight = vf_load_some(p, count);
     vf gradient = vf_load_some(g, count) * s->gradient_scale;
+    *differences += gradient - gradient;
     if (s->weight_decay != 0) gradient = vf_fma(vf_set(s->weight_decay), weight, gradient);
     if (has_momentum) {
         vf buffer = gradient;
@@ -19,31 +28,31 @@ ALWAYS_INLINE void sgd_some(const cpu_sgd_step *s, bool has_momentum, float *p, 
     vf_store_some(p, vf_fma(vf_set(-s->learning_rate), gradient, weight), count);
 }
 
-ALWAYS_INLINE void sgd_all(const cpu_sgd_step *settings, bool has_momentum, float *p, const float *g,
+ALWAYS_INLINE bool sgd_all(const cpu_sgd_step *settings, bool has_momentum, float *p, const float *g,
                            float *momentum, int64_t count)
 {
     const cpu_sgd_step s = *settings;
+    vf differences = vf_set(0);
     int64_t i = 0;
     for (; i + VF <= count; i += VF)
-        sgd_some(&s, has_momentum, p + i, g + i, momentum ? momentum + i : NULL, VF);
-    if (i < count) sgd_some(&s, has_momentum, p + i, g + i, momentum ? momentum + i : NULL, count - i);
+        sgd_some(&s, has_momentum, p + i, g + i, momentum ? momentum + i : NULL, VF, &differences);
+    if (i < count) sgd_some(&s, has_momentum, p + i, g + i, momentum ? momentum + i : NULL, count - i, &differences);
+    return is_zero(differences);
 }
 
-static void sgd(const cpu_sgd_step *s, float *p, const float *g, float *momentum, int64_t count)
+static bool sgd(const cpu_sgd_step *s, float *p, const float *g, float *momentum, int64_t count)
 {
-    if (s->has_momentum)
-        sgd_all(s, true, p, g, momentum, count);
-    else
-        sgd_all(s, false, p, g, NULL, count);
+    return s->has_momentum ? sgd_all(s, true, p, g, momentum, count) : sgd_all(s, false, p, g, NULL, count);
 }
 
 /* ---- torch.optim.Adam, AdamW ------------------------------------------------------------------ */
 
 ALWAYS_INLINE void adam_some(const cpu_adam_step *s, float *p, const float *g, float *m, float *v,
-                             int64_t count)
+                             int64_t count, vf *differences)
 {
     vf weight = vf_load_some(p, count) * s->decay;
     vf gradient = vf_load_some(g, count) * s->gradient_scale;
+    *differences += gradient - gradient;
     if (s->weight_decay != 0) gradient = vf_fma(vf_set(s->weight_decay), weight, gradient);
     vf first = vf_fma(vf_set(s->beta1), vf_load_some(m, count), gradient * s->beta1_rest);
     vf second = vf_fma(vf_set(s->beta2), vf_load_some(v, count), gradient * gradient * s->beta2_rest);
@@ -53,12 +62,14 @@ ALWAYS_INLINE void adam_some(const cpu_adam_step *s, float *p, const float *g, f
     vf_store_some(p, vf_fma(vf_set(-s->step_size), first / denominator, weight), count);
 }
 
-static void adam(const cpu_adam_step *settings, float *p, const float *g, float *m, float *v, int64_t count)
+static bool adam(const cpu_adam_step *settings, float *p, const float *g, float *m, float *v, int64_t count)
 {
     const cpu_adam_step s = *settings;
+    vf differences = vf_set(0);
     int64_t i = 0;
-    for (; i + VF <= count; i += VF) adam_some(&s, p + i, g + i, m + i, v + i, VF);
-    if (i < count) adam_some(&s, p + i, g + i, m + i, v + i, count - i);
+    for (; i + VF <= count; i += VF) adam_some(&s, p + i, g + i, m + i, v + i, VF, &differences);
+    if (i < count) adam_some(&s, p + i, g + i, m + i, v + i, count - i, &differences);
+    return is_zero(differences);
 }
 
 /* ---- sum of squares --------------------------------------------------------------------------- */

@@ -45,6 +45,12 @@ __device__ static inline void put_parameter(float *param, bf16 *narrow, int64_t 
     if (narrow) store(narrow + i, value);
 }
 
+/* `nonfinite` may be NULL. */
+__device__ static inline void check_gradient(float scaled, int32_t *nonfinite)
+{
+    if (nonfinite && !isfinite(scaled)) *nonfinite = 1;
+}
+
 /* g = scale grad + weight_decay p;  b = momentum b + (1 - dampening) g, at the first step b = g;
  * p -= lr (g + momentum b) with Nesterov, lr b without, lr g without momentum */
 struct sgd_rule {
@@ -53,6 +59,7 @@ struct sgd_rule {
     const float *grad;
     float scale, decay, lr, momentum, undamped;
     bool first_step, nesterov;
+    int32_t *nonfinite;
     struct element {
         float param, grad, buffer;
     };
@@ -63,6 +70,7 @@ struct sgd_rule {
     __device__ void write(const element &e, int64_t i) const
     {
         float p = e.param, g = scale * e.grad + decay * p;
+        check_gradient(scale * e.grad, nonfinite);
         if (momentum != 0) {
             float b = first_step ? g : momentum * e.buffer + undamped * g;
             buffer[i] = b;
@@ -81,6 +89,7 @@ struct adam_rule {
     const float *grad;
     float scale, decay, lr_decay, beta1, rest1, beta2, rest2, step, root_correction2, eps;
     bool decoupled;
+    int32_t *nonfinite;
     struct element {
         float param, grad, m, v;
     };
@@ -91,6 +100,7 @@ struct adam_rule {
     __device__ void write(const element &e, int64_t i) const
     {
         float p = e.param, g = scale * e.grad;
+        check_gradient(g, nonfinite);
         if (decoupled)
             p -= lr_decay * p;
         else
@@ -193,7 +203,8 @@ static status sgd(const cuda_kernel *k, cudaStream_t s, void *const *o, const op
     const optimizer_attributes *a = &k->base.op.u.optimizer;
     sgd_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (bf16 *)o[OPT_NARROW], (const float *)o[OPT_GRAD],
                      (float)scalars->gradient_scale, (float)scalars->weight_decay, (float)scalars->learning_rate,
-                     (float)a->momentum, (float)(1 - a->dampening), scalars->first_step, a->nesterov};
+                     (float)a->momentum, (float)(1 - a->dampening), scalars->first_step, a->nesterov,
+                     scalars->nonfinite};
     return update(k, s, scalars, rule);
 }
 
@@ -206,7 +217,7 @@ static status adam(const cuda_kernel *k, cudaStream_t s, void *const *o, const o
                       (float)(scalars->learning_rate * scalars->weight_decay), (float)a->beta1, (float)(1 - a->beta1),
                       (float)a->beta2, (float)(1 - a->beta2),
                       (float)(scalars->learning_rate / scalars->bias_correction1),
-                      (float)sqrt(scalars->bias_correction2), (float)a->eps, a->decoupled};
+                      (float)sqrt(scalars->bias_correction2), (float)a->eps, a->decoupled, scalars->nonfinite};
     return update(k, s, scalars, rule);
 }
 
