@@ -188,7 +188,7 @@ static status ps_finish(sync_engine *base, const sync_step *step)
     return STATUS_OK;
 }
 
-static status ps_settle(sync_engine *e)
+static status ps_flush(sync_engine *e)
 {
     return ps_worker_flush(engine_of(e)->worker);
 }
@@ -257,7 +257,7 @@ const sync_engine_type sync_ps = {
     .policy_count = PS_POLICY_COUNT,
     .requirements = ps_requirements,
     .open = ps_open,
-    .offer = ps_engine_offer,
+    .handshake = ps_engine_handshake,
     .connect = ps_engine_connect,
     .close = ps_engine_close,
     .plan_batch = sync_default_plan_batch,
@@ -269,7 +269,7 @@ const sync_engine_type sync_ps = {
     .scatter_output_gradient = sync_default_stage,
     .ready = ps_ready,
     .finish = ps_finish,
-    .settle = ps_settle,
+    .flush = ps_flush,
     .group_sum = ps_group_sum,
     .reduced_gradients = ps_reduced_gradients,
     .counters = ps_counters,

@@ -34,7 +34,7 @@ status ps_engine_open_ports(ps_engine *e)
     return ps_listen(&e->member, c->rank, server, e->url);
 }
 
-status ps_engine_offer(sync_engine *base, sync_blob *out)
+status ps_engine_handshake(sync_engine *base, sync_blob *out)
 {
     ps_engine *e = (ps_engine *)base;
     const sync_context *c = &base->context;

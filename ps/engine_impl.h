@@ -34,7 +34,7 @@ extern const sync_engine_type ps_engine_planning;
 /* Where a GPU sums: the others' gradients that are in sight. */
 status ps_engine_pin_gradients(ps_engine *e, bool pin);
 status ps_engine_open_ports(ps_engine *e);
-status ps_engine_offer(sync_engine *e, sync_blob *out);
+status ps_engine_handshake(sync_engine *e, sync_blob *out);
 status ps_engine_connect(sync_engine *e, const sync_blob *offers);
 
 #endif

@@ -2,7 +2,7 @@
  * there is nobody to talk to. */
 #include "ps/engine_impl.h"
 
-static status plan_offer(sync_engine *e, sync_blob *out)
+static status plan_handshake(sync_engine *e, sync_blob *out)
 {
     (void)e;
     *out = (sync_blob){0};
@@ -43,7 +43,7 @@ static void plan_counters(sync_engine *e, sync_counters *out)
 const sync_engine_type ps_engine_planning = {
     .name = "ps",
     .close = ps_engine_close,
-    .offer = plan_offer,
+    .handshake = plan_handshake,
     .connect = plan_connect,
     .plan_batch = sync_default_plan_batch,
     .scatter_inputs = sync_default_stage,
@@ -54,7 +54,7 @@ const sync_engine_type ps_engine_planning = {
     .scatter_output_gradient = sync_default_stage,
     .ready = sync_default_param,
     .finish = plan_finish,
-    .settle = sync_default_settle,
+    .flush = sync_default_flush,
     .group_sum = plan_group_sum,
     .reduced_gradients = plan_reduced_gradients,
     .counters = plan_counters,

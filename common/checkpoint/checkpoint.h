@@ -1,7 +1,7 @@
 /* Checkpoints: the state of a run as one safetensors file, in PyTorch's names, order and layout.
  * docs/checkpoints.md describes the file.
  *
- * One rank saves, at a time at which all ranks agree (sync_engine_type.settle): tensor by tensor from a
+ * One rank saves, at a time at which all ranks agree (sync_engine_type.flush): tensor by tensor from a
  * source, so that what other ranks hold can be gathered one tensor at a time. The memory needed is that of
  * the largest tensor. Every rank loads. */
 #ifndef COMMON_CHECKPOINT_CHECKPOINT_H

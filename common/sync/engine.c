@@ -39,7 +39,7 @@ status sync_default_loss(sync_engine *e, const sync_step *step, double *normaliz
     return STATUS_OK;
 }
 
-status sync_default_settle(sync_engine *e)
+status sync_default_flush(sync_engine *e)
 {
     (void)e;
     return STATUS_OK;

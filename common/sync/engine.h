@@ -152,11 +152,11 @@ typedef struct sync_engine_type {
     /* Fails with STATUS_USAGE or STATUS_CONFIG where policy and options do not fit together. */
     status (*requirements)(const void *options, const char *policy, int world, sync_requirements *out);
 
-    /* Set-up in three steps, so that nothing blocks: open, offer what the peers must know, connect with
-     * what all ranks offered (offers[rank], in rank order). The harness carries the offers. */
+    /* Set-up in three steps, so that nothing blocks: open; make a handshake, which holds what the peers need; connect
+     * with the handshakes of all ranks (handshakes[rank]). The harness exchanges them. */
     status (*open)(const sync_context *context, sync_engine **out);
-    status (*offer)(sync_engine *e, sync_blob *out); /* borrowed until connect returns */
-    status (*connect)(sync_engine *e, const sync_blob *offers);
+    status (*handshake)(sync_engine *e, sync_blob *out); /* borrowed until connect returns */
+    status (*connect)(sync_engine *e, const sync_blob *handshakes);
     void (*close)(sync_engine *e);
 
     /* The stages. */
@@ -172,7 +172,7 @@ typedef struct sync_engine_type {
 
     /* Ends what is in flight such that every rank has the same parameters, and rank 0's buffers: before an
      * evaluation, a checkpoint, the end. */
-    status (*settle)(sync_engine *e);
+    status (*flush)(sync_engine *e);
 
     /* For layers that need other ranks: sums `count` float64 over the ranks, in stream order. */
     status (*group_sum)(sync_engine *e, double *values, int count);
@@ -195,7 +195,7 @@ status sync_default_plan_batch(sync_engine *e, const sync_step *step, int64_t ba
 status sync_default_stage(sync_engine *e, const sync_step *step);
 status sync_default_param(sync_engine *e, int param);
 status sync_default_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
-status sync_default_settle(sync_engine *e);
+status sync_default_flush(sync_engine *e);
 
 /* One rank, no communication: the baseline of every comparison. */
 extern const sync_engine_type sync_none;

@@ -29,7 +29,7 @@ bool event_queue_post(event_queue *q, sync_event event)
     return true;
 }
 
-bool event_queue_take(event_queue *q, sync_event *out)
+bool event_queue_pop(event_queue *q, sync_event *out)
 {
     uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
     if (head == atomic_load_explicit(&q->tail, memory_order_acquire)) return false;

@@ -27,6 +27,6 @@ void event_queue_deinit(event_queue *q);
 
 /* False if it is full: the engine sized it too small, our own mistake. */
 bool event_queue_post(event_queue *q, sync_event event);
-bool event_queue_take(event_queue *q, sync_event *out);
+bool event_queue_pop(event_queue *q, sync_event *out);
 
 #endif

@@ -32,17 +32,17 @@ static status none_open(const sync_context *context, sync_engine **out)
     return STATUS_OK;
 }
 
-static status none_offer(sync_engine *e, sync_blob *out)
+static status none_handshake(sync_engine *e, sync_blob *out)
 {
     (void)e;
     *out = (sync_blob){NULL, 0};
     return STATUS_OK;
 }
 
-static status none_connect(sync_engine *e, const sync_blob *offers)
+static status none_connect(sync_engine *e, const sync_blob *handshakes)
 {
     (void)e;
-    (void)offers;
+    (void)handshakes;
     return STATUS_OK;
 }
 
@@ -90,7 +90,7 @@ const sync_engine_type sync_none = {
     .policy_count = 1,
     .requirements = none_requirements,
     .open = none_open,
-    .offer = none_offer,
+    .handshake = none_handshake,
     .connect = none_connect,
     .close = none_close,
     .plan_batch = sync_default_plan_batch,
@@ -102,7 +102,7 @@ const sync_engine_type sync_none = {
     .scatter_output_gradient = sync_default_stage,
     .ready = sync_default_param,
     .finish = none_finish,
-    .settle = sync_default_settle,
+    .flush = sync_default_flush,
     .group_sum = none_group_sum,
     .reduced_gradients = none_reduced_gradients,
     .counters = none_counters,

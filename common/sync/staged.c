@@ -163,17 +163,17 @@ static void staged_close(sync_engine *base)
     free(e);
 }
 
-static status staged_offer(sync_engine *base, sync_blob *out)
+static status staged_handshake(sync_engine *base, sync_blob *out)
 {
     sync_engine *inner = staged_of(base)->inner;
-    return inner->type->offer(inner, out);
+    return inner->type->handshake(inner, out);
 }
 
-static status staged_connect(sync_engine *base, const sync_blob *offers)
+static status staged_connect(sync_engine *base, const sync_blob *handshakes)
 {
     staged_engine *e = staged_of(base);
     TRY(all_down(e));
-    return e->inner->type->connect(e->inner, offers);
+    return e->inner->type->connect(e->inner, handshakes);
 }
 
 /* ---- stages ----------------------------------------------------------------------------------- */
@@ -282,10 +282,10 @@ static status staged_finish(sync_engine *base, const sync_step *step)
     return e->inner->type->finish(e->inner, step);
 }
 
-static status staged_settle(sync_engine *base)
+static status staged_flush(sync_engine *base)
 {
     staged_engine *e = staged_of(base);
-    TRY(e->inner->type->settle(e->inner));
+    TRY(e->inner->type->flush(e->inner));
     return all_up(e);
 }
 
@@ -331,7 +331,7 @@ static const sync_engine_type sync_staged = {
     .name = "staged",
     .requirements = no_requirements,
     .open = no_open,
-    .offer = staged_offer,
+    .handshake = staged_handshake,
     .connect = staged_connect,
     .close = staged_close,
     .plan_batch = staged_plan_batch,
@@ -343,7 +343,7 @@ static const sync_engine_type sync_staged = {
     .scatter_output_gradient = staged_scatter_output_gradient,
     .ready = staged_ready,
     .finish = staged_finish,
-    .settle = staged_settle,
+    .flush = staged_flush,
     .group_sum = staged_group_sum,
     .reduced_gradients = staged_reduced_gradients,
     .counters = staged_counters,

@@ -103,7 +103,7 @@ static status run_steps(measuring *m, int rank, trainer *t, batch_source *source
         times[s - row->warmup] = (double)(r.forward_end_ns - r.forward_begin_ns) / (double)NS_PER_MS;
         backward[s - row->warmup] = (double)(reduced - r.backward_begin_ns) / (double)NS_PER_MS;
     }
-    if (rc == STATUS_OK) rc = trainer_settle(t);
+    if (rc == STATUS_OK) rc = trainer_flush(t);
     if (rc == STATUS_OK) m->forward_ms[rank] = median(times, row->steps);
     if (rc == STATUS_OK) m->backward_ms[rank] = median(backward, row->steps);
     free(times);

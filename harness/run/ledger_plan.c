@@ -54,7 +54,7 @@ static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
     TRY(trainer_step(t, &source->base, 0, 0, &step));
     ledger_reset_peaks(trainer_ledger(t));
     TRY(trainer_step(t, &source->base, 1, 1, &step));
-    TRY(trainer_settle(t));
+    TRY(trainer_flush(t));
     if (evaluated == 0) return STATUS_OK;
     source->count = evaluated;
     return trainer_evaluate(t, &source->base, (evaluation_stop){0}, &sums);
@@ -88,7 +88,7 @@ static status plan_rank(const run_config *c, const run_plan *p, int engine, int 
     status rc;
     TRY_GOTO(rc, source_init(p->model, loaded, &source), out);
     TRY_GOTO(rc, trainer_open(&t, &planned), out);
-    TRY_GOTO(rc, trainer_offer(planned, &nothing), out);
+    TRY_GOTO(rc, trainer_handshake(planned, &nothing), out);
     TRY_GOTO(rc, trainer_connect(planned, &nothing), out);
     TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < c->data.batch ? share : c->data.batch), out);
     out->memory = *trainer_ledger(planned);

@@ -105,18 +105,18 @@ status rank_meet(const run_config *config, const rank_place *place, int members,
     return rc;
 }
 
-/* Connects the engine with what all members offer; servers of their own are met for this alone. */
+/* Connects the engine with the handshakes of all members; servers with processes of their own meet only for this. */
 static status connect_with(rank_state *s, rendezvous *r, int members)
 {
     sync_blob mine, *all = calloc((size_t)members, sizeof *all);
     rendezvous_blob *got = calloc((size_t)members, sizeof *got);
     status rc;
     if (!all || !got) {
-        rc = fail(STATUS_SYSTEM, "no memory for the offers of %d ranks", members);
+        rc = fail(STATUS_SYSTEM, "no memory for the handshakes of %d ranks", members);
         goto out;
     }
-    TRY_GOTO(rc, trainer_offer(s->trainer, &mine), out);
-    TRY_GOTO(rc, rendezvous_allgather(r, "offers", mine.data, mine.bytes,
+    TRY_GOTO(rc, trainer_handshake(s->trainer, &mine), out);
+    TRY_GOTO(rc, rendezvous_allgather(r, "handshakes", mine.data, mine.bytes,
                                       clock_now_ns() + s->config->run.connect_timeout_ns, got), out);
     for (int m = 0; m < members; m++) all[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
     rc = trainer_connect(s->trainer, all);
@@ -126,7 +126,7 @@ out:
     return rc;
 }
 
-static status exchange_offers(rank_state *s)
+static status exchange_handshakes(rank_state *s)
 {
     rendezvous *members = NULL;
     int count = s->place->world + s->place->servers;
@@ -191,7 +191,7 @@ static status set_up(rank_state *s)
     int64_t evaluations = 1 + (r->eval_every > 0 ? s->total_steps / r->eval_every : 0);
     TRY(overlap_open(&s->overlap, s->model->param_count));
     TRY(record_init(&s->record, s->total_steps - s->first_step - s->warmup, evaluations));
-    return exchange_offers(s);
+    return exchange_handshakes(s);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------ */
@@ -206,7 +206,7 @@ static status evaluate(rank_state *s)
 {
     if (!s->batches.evaluation || s->config->run.eval_every < 0) return STATUS_OK;
     evaluation_sums sums;
-    TRY(trainer_settle(s->trainer));
+    TRY(trainer_flush(s->trainer));
     TRY(trainer_evaluate(s->trainer, s->batches.evaluation, (evaluation_stop){stop_is_requested, s->place->board}, &sums));
     double values[4] = {sums.loss, sums.correct, sums.targets, sums.stopped};
     TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 4, collective_deadline(s)));
@@ -233,7 +233,7 @@ static bool save_is_due(const rank_state *s, bool last)
 static status save(rank_state *s)
 {
     board_cell_enter(s->cell, BOARD_CHECKPOINT, clock_now_ns());
-    TRY(trainer_settle(s->trainer));
+    TRY(trainer_flush(s->trainer));
     s->saved_steps = s->next_step;
     return rank_checkpoint_save(&s->checkpoint, s->next_step,
                                 batch_position_of_step(s->batches.training, batch_of_step(s, s->next_step)));
@@ -332,7 +332,7 @@ static status run_all_steps(rank_state *s)
     }
     board_turn_wait(s->place->board, s->place->rank, s->block);
     status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
-    if (rc == STATUS_OK) rc = trainer_settle(s->trainer);
+    if (rc == STATUS_OK) rc = trainer_flush(s->trainer);
     take_traffic(s, false);
     if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);

@@ -20,7 +20,7 @@ typedef struct server_state {
     optimizer *optimizer;
     ledger ledger;
     rendezvous *members;
-    sync_blob *offers; /* [ranks + servers] */
+    sync_blob *handshakes; /* [ranks + servers] */
 } server_state;
 
 static int member_count(const server_state *s)
@@ -57,16 +57,16 @@ static status open_parts(server_state *s)
                           s->params->logical_bytes / dtype_size(type), &s->ledger, &s->optimizer);
 }
 
-static status exchange(void *context, sync_blob mine, const sync_blob **offers)
+static status exchange(void *context, sync_blob mine, const sync_blob **handshakes)
 {
     server_state *s = context;
     rendezvous_blob *got = calloc((size_t)member_count(s), sizeof *got);
-    if (!got) return fail(STATUS_SYSTEM, "no memory for the offers of %d ranks and servers", member_count(s));
+    if (!got) return fail(STATUS_SYSTEM, "no memory for the handshakes of %d ranks and servers", member_count(s));
     int64_t deadline = clock_now_ns() + s->config->run.connect_timeout_ns;
-    status rc = rendezvous_allgather(s->members, "offers", mine.data, mine.bytes, deadline, got);
+    status rc = rendezvous_allgather(s->members, "handshakes", mine.data, mine.bytes, deadline, got);
     for (int m = 0; m < member_count(s) && rc == STATUS_OK; m++)
-        s->offers[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
-    *offers = s->offers;
+        s->handshakes[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
+    *handshakes = s->handshakes;
     free(got);
     board_cell_enter(board_cell_of(s->place->board, s->place->rank), BOARD_SERVE, clock_now_ns());
     return rc;
@@ -78,8 +78,8 @@ static status serve(server_state *s)
     int engine = s->place->engine;
     net_link link;
     TRY(net_link_parse(c->shared.link, &link));
-    s->offers = calloc((size_t)member_count(s), sizeof *s->offers);
-    if (!s->offers) return fail(STATUS_SYSTEM, "no memory for a parameter server");
+    s->handshakes = calloc((size_t)member_count(s), sizeof *s->handshakes);
+    if (!s->handshakes) return fail(STATUS_SYSTEM, "no memory for a parameter server");
     TRY(open_parts(s));
     TRY(rank_meet(c, s->place, member_count(s), &s->members));
     ps_server_context context = {.index = s->place->rank - s->place->world,
@@ -114,7 +114,7 @@ static void tear_down(server_state *s)
     device_close(&s->device);
     nn_model_free(&s->model);
     dataset_close(&s->set);
-    free(s->offers);
+    free(s->handshakes);
 }
 
 status server_run(const run_config *config, const rank_place *place)

@@ -30,7 +30,7 @@ struct virtual_job {
     simulation *simulation;
     virtual_rank *ranks; /* [present] */
     board_cell *cells;   /* [present] */
-    sync_blob *offers;   /* [world + server_count] */
+    sync_blob *handshakes;   /* [world + server_count] */
     virtual_server *servers; /* [server_count] of their own */
     int server_count;
     transport_hub *hub;  /* of engines that send messages; else NULL */
@@ -62,7 +62,7 @@ static status drive(void *context)
         if (++r->next == job->config.warmup && o->measures) o->measures(o->context, r->rank, r->trainer);
     }
     if (r->done) return STATUS_OK;
-    if (!r->settled) TRY(trainer_settle(r->trainer));
+    if (!r->settled) TRY(trainer_flush(r->trainer));
     r->settled = true;
     TRY(device_stream_synchronize(trainer_stream(r->trainer)));
     return finish(r);
@@ -121,21 +121,21 @@ static status open_rank(virtual_job *job, int rank)
     return trainer_open(&t, &r->trainer);
 }
 
-/* Ranks that offer the same share one copy: comparing then takes no time. Those that are not present offer
- * what the first does. */
-static status collect_offers(virtual_job *job)
+/* Ranks with equal handshakes share one copy: comparing then takes no time. Those that are not present get a copy of
+ * the first. */
+static status collect_handshakes(virtual_job *job)
 {
     for (int r = 0; r < job->config.machine.world; r++) {
-        job->offers[r] = job->offers[0];
+        job->handshakes[r] = job->handshakes[0];
         if (r >= job->present) continue;
         sync_blob mine;
-        TRY(trainer_offer(job->ranks[r].trainer, &mine));
-        bool same = r > 0 && mine.bytes == job->offers[0].bytes &&
-                    memcmp(mine.data, job->offers[0].data, mine.bytes) == 0;
-        if (!same) job->offers[r] = mine;
+        TRY(trainer_handshake(job->ranks[r].trainer, &mine));
+        bool same = r > 0 && mine.bytes == job->handshakes[0].bytes &&
+                    memcmp(mine.data, job->handshakes[0].data, mine.bytes) == 0;
+        if (!same) job->handshakes[r] = mine;
     }
     for (int j = 0; j < job->server_count; j++)
-        TRY(ps_server_process_offer(job->servers[j].server, &job->offers[job->config.machine.world + j]));
+        TRY(ps_server_process_offer(job->servers[j].server, &job->handshakes[job->config.machine.world + j]));
     return STATUS_OK;
 }
 
@@ -163,9 +163,9 @@ static status open_servers(virtual_job *job)
 
 static status connect_all(virtual_job *job)
 {
-    TRY(collect_offers(job));
-    for (int r = 0; r < job->present; r++) TRY(trainer_connect(job->ranks[r].trainer, job->offers));
-    for (int j = 0; j < job->server_count; j++) TRY(virtual_server_start(&job->servers[j], job->offers));
+    TRY(collect_handshakes(job));
+    for (int r = 0; r < job->present; r++) TRY(trainer_connect(job->ranks[r].trainer, job->handshakes));
+    for (int j = 0; j < job->server_count; j++) TRY(virtual_server_start(&job->servers[j], job->handshakes));
     return STATUS_OK;
 }
 
@@ -183,8 +183,8 @@ static status open_all(virtual_job *job)
     job->cells = aligned_alloc(_Alignof(board_cell), (size_t)job->present * sizeof *job->cells);
     if (blocks(job)) TRY(ps_server_processes(c->engine_options, c->policy, m->world, &job->server_count));
     job->servers = calloc((size_t)job->server_count + 1, sizeof *job->servers);
-    job->offers = calloc((size_t)(m->world + job->server_count), sizeof *job->offers);
-    if (!job->ranks || !job->cells || !job->offers || !job->servers)
+    job->handshakes = calloc((size_t)(m->world + job->server_count), sizeof *job->handshakes);
+    if (!job->ranks || !job->cells || !job->handshakes || !job->servers)
         return fail(STATUS_SYSTEM, "no memory for %d virtual ranks", job->present);
     memset(job->cells, 0, (size_t)job->present * sizeof *job->cells);
     for (int r = 0; r < job->present; r++) TRY(open_rank(job, r));
@@ -249,7 +249,7 @@ status virtual_job_run(const virtual_job_config *config, const virtual_job_obser
     simulation_close(&job.simulation);
     free(job.ranks);
     free(job.cells);
-    free(job.offers);
+    free(job.handshakes);
     free(job.servers);
     return rc;
 }

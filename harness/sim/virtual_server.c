@@ -37,9 +37,9 @@ status virtual_server_open(virtual_server *v, const virtual_job_config *config, 
     return ps_server_process_open(&context, &v->server);
 }
 
-status virtual_server_start(virtual_server *v, const sync_blob *offers)
+status virtual_server_start(virtual_server *v, const sync_blob *handshakes)
 {
-    TRY(ps_server_process_join(v->server, offers));
+    TRY(ps_server_process_join(v->server, handshakes));
     return ps_server_process_start(v->server);
 }
 

@@ -21,8 +21,8 @@ typedef struct virtual_server {
 status virtual_server_open(virtual_server *v, const virtual_job_config *config, simulation *s, transport_hub *hub,
                            int index, trainer *first, trainer *beside);
 
-/* With all members' offers, its own among them; then it serves. */
-status virtual_server_start(virtual_server *v, const sync_blob *offers);
+/* With all members' handshakes, its own among them; then it serves. */
+status virtual_server_start(virtual_server *v, const sync_blob *handshakes);
 
 /* Before the ranks'. */
 void virtual_server_close(virtual_server *v);

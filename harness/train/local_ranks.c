@@ -17,7 +17,7 @@ struct local_ranks {
     int waiting;
     unsigned round;
     error_record failure; /* the first */
-    sync_blob *offers;    /* [world], copies */
+    sync_blob *handshakes;    /* [world], copies */
 };
 
 typedef struct local_rank {
@@ -81,33 +81,33 @@ status local_ranks_barrier(local_ranks *g)
 status local_ranks_exchange(local_ranks *g, int rank, sync_blob mine, const sync_blob **all)
 {
     TRY(local_ranks_barrier(g)); /* nobody reads the last exchange any more */
-    sync_blob *offer = &g->offers[rank];
-    free(offer->data);
-    *offer = (sync_blob){malloc(mine.bytes + 1), mine.bytes};
-    if (!offer->data) return fail(STATUS_SYSTEM, "no memory for an offer of %zu bytes", mine.bytes);
-    if (mine.bytes) memcpy(offer->data, mine.data, mine.bytes);
-    *all = g->offers;
+    sync_blob *handshake = &g->handshakes[rank];
+    free(handshake->data);
+    *handshake = (sync_blob){malloc(mine.bytes + 1), mine.bytes};
+    if (!handshake->data) return fail(STATUS_SYSTEM, "no memory for a handshake of %zu bytes", mine.bytes);
+    if (mine.bytes) memcpy(handshake->data, mine.data, mine.bytes);
+    *all = g->handshakes;
     return local_ranks_barrier(g);
 }
 
 status local_ranks_connect(local_ranks *g, int rank, trainer *t)
 {
     sync_blob mine;
-    const sync_blob *offers;
-    TRY(trainer_offer(t, &mine));
-    TRY(local_ranks_exchange(g, rank, mine, &offers));
-    return trainer_connect(t, offers);
+    const sync_blob *handshakes;
+    TRY(trainer_handshake(t, &mine));
+    TRY(local_ranks_exchange(g, rank, mine, &handshakes));
+    return trainer_connect(t, handshakes);
 }
 
 status local_ranks_run(int world, local_rank_function function, void *context)
 {
     local_ranks g = {.world = world, .function = function, .context = context};
     local_rank *ranks = calloc((size_t)world, sizeof *ranks);
-    g.offers = calloc((size_t)world, sizeof *g.offers);
+    g.handshakes = calloc((size_t)world, sizeof *g.handshakes);
     int started = 0;
     pthread_mutex_init(&g.lock, NULL);
     pthread_cond_init(&g.changed, NULL);
-    if (!ranks || !g.offers) {
+    if (!ranks || !g.handshakes) {
         fail(STATUS_SYSTEM, "no memory for %d ranks", world);
         error_copy(&g.failure);
     }
@@ -121,11 +121,11 @@ status local_ranks_run(int world, local_rank_function function, void *context)
         }
     }
     for (int i = 0; i < started; i++) pthread_join(ranks[i].thread, NULL);
-    for (int i = 0; g.offers && i < world; i++) free(g.offers[i].data);
+    for (int i = 0; g.handshakes && i < world; i++) free(g.handshakes[i].data);
     pthread_cond_destroy(&g.changed);
     pthread_mutex_destroy(&g.lock);
     free(ranks);
-    free(g.offers);
+    free(g.handshakes);
     if (g.failure.code == STATUS_OK) return STATUS_OK;
     error_clear();
     return error_adopt(&g.failure);

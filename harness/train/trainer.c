@@ -302,14 +302,14 @@ void trainer_close(trainer **pointer)
     *pointer = NULL;
 }
 
-status trainer_offer(trainer *t, sync_blob *out)
+status trainer_handshake(trainer *t, sync_blob *out)
 {
-    return t->engine->type->offer(t->engine, out);
+    return t->engine->type->handshake(t->engine, out);
 }
 
-status trainer_connect(trainer *t, const sync_blob *offers)
+status trainer_connect(trainer *t, const sync_blob *handshakes)
 {
-    return t->engine->type->connect(t->engine, offers);
+    return t->engine->type->connect(t->engine, handshakes);
 }
 
 void trainer_set_total_steps(trainer *t, int64_t total_steps)
@@ -341,9 +341,9 @@ bool trainer_has_one_loss(const trainer *t)
     return t->needs.one_loss;
 }
 
-status trainer_settle(trainer *t)
+status trainer_flush(trainer *t)
 {
-    return t->engine->type->settle(t->engine);
+    return t->engine->type->flush(t->engine);
 }
 
 device *trainer_device(trainer *t)

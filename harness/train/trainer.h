@@ -75,11 +75,11 @@ typedef struct step_result {
 
 typedef struct trainer trainer;
 
-/* Opens everything up to the engine's offer. Parameters are zero: see trainer_params(). */
+/* Opens everything up to the engine's handshake. Parameters are zero: see trainer_params(). */
 status trainer_open(const trainer_config *config, trainer **out);
 /* What the peers must know; and what all ranks offered. */
-status trainer_offer(trainer *t, sync_blob *out);
-status trainer_connect(trainer *t, const sync_blob *offers);
+status trainer_handshake(trainer *t, sync_blob *out);
+status trainer_connect(trainer *t, const sync_blob *handshakes);
 /* Ends the engine alone: memory that peers have open stays. */
 void trainer_leave(trainer *t);
 void trainer_close(trainer **t);
@@ -107,7 +107,7 @@ bool trainer_has_one_loss(const trainer *t);
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);
 
 /* All ranks' parameters and buffers are those of the stated consistency. */
-status trainer_settle(trainer *t);
+status trainer_flush(trainer *t);
 
 /* Runs the evaluation program over every batch of `source`; sums over this rank's samples. */
 typedef struct evaluation_sums {

@@ -53,7 +53,7 @@ static status collect_gradients(verification *v, local_ranks *group, int rank, t
     param_set *set = trainer_params(t);
     size_t size = (size_t)dtype_size(set->type);
     piece_list owned = {0};
-    TRY(trainer_settle(t));
+    TRY(trainer_flush(t));
     const char *arena = trainer_engine(t)->type->reduced_gradients(trainer_engine(t), &owned);
     if (rank == 0) {
         v->gradients = calloc((size_t)set->arena_elements, size);
@@ -129,7 +129,7 @@ static status run_steps(verification *v, local_ranks *group, int rank, trainer *
         TRY(collect_gradients(v, group, rank, t));
         if (rank == 0) TRY(compare_params(v, t, &f->gradients, "gradient", v->gradients));
     }
-    TRY(trainer_settle(t));
+    TRY(trainer_flush(t));
     TRY(local_ranks_barrier(group));
     bool kinks = v->precision != COMPARE_FLOAT64 && f->kinks;
     if (rank == 0 && !kinks) TRY(compare_params(v, t, &f->parameters_final, "parameter", NULL));

@@ -190,7 +190,7 @@ static void dp_close(sync_engine *base)
 
 /* ---- connect ---------------------------------------------------------------------------------- */
 
-static status dp_offer(sync_engine *base, sync_blob *out)
+static status dp_handshake(sync_engine *base, sync_blob *out)
 {
     dp_engine *e = dp_engine_of(base);
     const sync_context *c = &base->context;
@@ -273,7 +273,7 @@ const sync_engine_type sync_ps_dp = {
     .policy_count = PS_POLICY_COUNT,
     .requirements = ps_dp_requirements,
     .open = ps_dp_open,
-    .offer = dp_offer,
+    .handshake = dp_handshake,
     .connect = dp_connect,
     .close = dp_close,
     .plan_batch = dp_plan_batch,
@@ -285,7 +285,7 @@ const sync_engine_type sync_ps_dp = {
     .scatter_output_gradient = dp_scatter_output_gradient,
     .ready = dp_ready,
     .finish = dp_finish,
-    .settle = dp_flush,
+    .flush = dp_flush,
     .group_sum = dp_group_sum,
     .reduced_gradients = dp_reduced_gradients,
     .counters = dp_counters,

@@ -40,7 +40,7 @@ static void take_pull(ps_worker *w, uint32_t flags, int64_t pull)
 
 void worker_take_events(ps_worker *w, bool *worked)
 {
-    for (sync_event e; event_queue_take(&w->events, &e); *worked = true) {
+    for (sync_event e; event_queue_pop(&w->events, &e); *worked = true) {
         switch ((worker_event)e.kind) {
         case WORKER_PUSH: take_push(w, e.index, e.value); break;
         case WORKER_PULL: take_pull(w, (uint32_t)e.index, e.value); break;

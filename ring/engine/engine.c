@@ -137,7 +137,7 @@ static void ring_close(sync_engine *base)
     ring_memory_close(e);
     event_queue_deinit(&e->jobs);
     bucket_schedule_close(&e->schedule);
-    text_free(&e->offer);
+    text_free(&e->handshake);
     free(e->tensors);
     free(e->buckets);
     free(e->offsets);
@@ -190,7 +190,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     describe_tensors(e);
     TRY_GOTO(rc, ring_powersgd_open(e), failed);
     TRY_GOTO(rc, ring_use_plan(e, &e->settings.first), failed);
-    TRY_GOTO(rc, ring_make_offer(e), failed);
+    TRY_GOTO(rc, ring_make_handshake(e), failed);
     *out = &e->base;
     return STATUS_OK;
 failed:
@@ -200,10 +200,10 @@ failed:
 
 /* ---- connect ---------------------------------------------------------------------------------- */
 
-static status ring_offer(sync_engine *base, sync_blob *out)
+static status ring_handshake(sync_engine *base, sync_blob *out)
 {
     ring_engine *e = ring_of(base);
-    *out = (sync_blob){e->offer.data, e->offer.length};
+    *out = (sync_blob){e->handshake.data, e->handshake.length};
     return STATUS_OK;
 }
 
@@ -248,12 +248,12 @@ static status open_collectives(ring_engine *e)
     return rc;
 }
 
-static status ring_connect(sync_engine *base, const sync_blob *offers)
+static status ring_connect(sync_engine *base, const sync_blob *handshakes)
 {
     ring_engine *e = ring_of(base);
     if (ring_plans(e)) return STATUS_OK;
-    TRY(ring_compare_offers(e, offers));
-    if (e->stream) TRY(ring_take_bootstrap(e, &offers[0]));
+    TRY(ring_compare_handshakes(e, handshakes));
+    if (e->stream) TRY(ring_take_bootstrap(e, &handshakes[0]));
     TRY(open_collectives(e));
     sync_agent_config config = {.ops = &ring_agent_ops,
                                 .context = e,
@@ -294,7 +294,7 @@ const sync_engine_type sync_ring = {
     .policy_count = RING_POLICIES,
     .requirements = ring_requirements,
     .open = ring_open,
-    .offer = ring_offer,
+    .handshake = ring_handshake,
     .connect = ring_connect,
     .close = ring_close,
     .plan_batch = sync_default_plan_batch,
@@ -306,7 +306,7 @@ const sync_engine_type sync_ring = {
     .scatter_output_gradient = sync_default_stage,
     .ready = ring_ready,
     .finish = ring_finish_step,
-    .settle = ring_settle,
+    .flush = ring_flush,
     .group_sum = ring_group_sum,
     .reduced_gradients = ring_reduced_gradients,
     .counters = ring_counters,

@@ -82,7 +82,7 @@ typedef struct ring_powersgd_place {
     status (*project)(ring_engine *e, const powersgd_matrix *x, int phase); /* 0: P, 1: Q */
     status (*restore)(ring_engine *e, const powersgd_matrix *x);
     status (*copy)(ring_engine *e, float *to, const float *from, int64_t count);
-    status (*settle)(ring_engine *e); /* what was launched is done */
+    status (*flush)(ring_engine *e); /* what was launched is done */
 } ring_powersgd_place;
 
 extern const ring_powersgd_place ring_powersgd_on_host, ring_powersgd_on_gpu, ring_powersgd_virtual;
@@ -130,8 +130,8 @@ struct ring_engine {
     sync_engine base;
     ring_settings settings;
     collective_tuning tuning; /* of --collective-table */
-    text_buffer offer;
-    size_t offer_common; /* bytes of it that are alike on all ranks */
+    text_buffer handshake;
+    size_t handshake_common; /* bytes of it that are alike on all ranks */
     char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
     dtype wire; /* of what travels of gradients */
     device_fence *done;
@@ -229,10 +229,10 @@ status ring_open_mover(ring_engine *e);
 status ring_flatten_buffers(ring_engine *e);
 status ring_unflatten_buffers(ring_engine *e);
 
-/* ring_offer.c */
-status ring_make_offer(ring_engine *e);
-status ring_compare_offers(const ring_engine *e, const sync_blob *offers);
-/* From rank 0's offer, where the collectives are NCCL's. */
+/* ring_handshake.c */
+status ring_make_handshake(ring_engine *e);
+status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes);
+/* From rank 0's handshake, where the collectives are NCCL's. */
 status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 
 /* ring_jobs.c */
@@ -265,7 +265,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step);
 status ring_mark_unused(ring_engine *e);
 status ring_ready(sync_engine *base, int param);
 status ring_finish_step(sync_engine *base, const sync_step *step);
-status ring_settle(sync_engine *base);
+status ring_flush(sync_engine *base);
 status ring_group_sum(sync_engine *base, double *values, int count);
 
 /* ring_hooks.c */

@@ -123,5 +123,5 @@ status ring_powersgd_finish(ring_engine *e, int k)
         const powersgd_matrix *x = &h->matrices[e->schedule.tensors[i]];
         if (x->m) TRY(h->place->restore(e, x));
     }
-    return h->place->settle(e);
+    return h->place->flush(e);
 }

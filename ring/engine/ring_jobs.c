@@ -198,7 +198,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         TRY(advance_job(e, now_ns));
     }
     while (has_room(e) &&
-           event_queue_take(&e->jobs, &event)) { /* behind the progress: see collective_wait() */
+           event_queue_pop(&e->jobs, &event)) { /* behind the progress: see collective_wait() */
         *worked = true;
         TRY(begin_job(e, event, now_ns));
     }

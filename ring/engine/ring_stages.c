@@ -170,7 +170,7 @@ status ring_finish_step(sync_engine *base, const sync_step *step)
 
 /* ---- between steps ---------------------------------------------------------------------------- */
 
-status ring_settle(sync_engine *base)
+status ring_flush(sync_engine *base)
 {
     ring_engine *e = ring_of(base);
     return ring_has_buffers(e) ? ring_run_job(e, RING_JOB_BUFFERS, e->compute.root) : STATUS_OK;

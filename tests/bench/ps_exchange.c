@@ -124,13 +124,13 @@ static status run_rank(processes *all, int rank, void *context)
     sync_counters before, after;
     double unused;
     TRY(open_rank(b, rank, &r));
-    TRY(sync_ps.offer(r.engine, &mine));
+    TRY(sync_ps.handshake(r.engine, &mine));
     TRY(processes_exchange(all, rank, mine, offers));
     TRY(sync_ps.connect(r.engine, offers));
     for (int64_t s = 0; s < WARM; s++) TRY(exchange(b, all, &r, s, &unused));
     sync_ps.counters(r.engine, &before);
     for (int64_t s = 0; s < b->options.steps; s++) TRY(exchange(b, all, &r, WARM + s, &figures[s]));
-    TRY(sync_ps.settle(r.engine));
+    TRY(sync_ps.flush(r.engine));
     sync_ps.counters(r.engine, &after);
     double *links = figures + b->options.steps;
     links[0] = (double)(after.bytes_sent - before.bytes_sent) / (double)b->options.steps;

@@ -262,7 +262,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
     const sync_blob *offers;
     status rc;
     TRY_GOTO(rc, job_rank_open(run->job, rank, &r), out);
-    TRY_GOTO(rc, sync_ps.offer(r.engine, &mine), out);
+    TRY_GOTO(rc, sync_ps.handshake(r.engine, &mine), out);
     TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
     TRY_GOTO(rc, sync_ps.connect(r.engine, offers), out);
     TRY_GOTO(rc, run->function(group, &r), out);

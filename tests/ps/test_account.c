@@ -44,11 +44,11 @@ static status count_bytes(local_ranks *group, job_rank *r)
 {
     (void)group;
     sync_counters before, after;
-    TRY(sync_ps.settle(r->engine)); /* the first pull */
+    TRY(sync_ps.flush(r->engine)); /* the first pull */
     TRY(local_ranks_barrier(group));
     sync_ps.counters(r->engine, &before);
     for (int64_t step = 0; step < STEPS; step++) TRY(job_step(r));
-    TRY(sync_ps.settle(r->engine));
+    TRY(sync_ps.flush(r->engine));
     TRY(local_ranks_barrier(group));
     sync_ps.counters(r->engine, &after);
     double found = (double)(after.bytes_sent - before.bytes_sent), expected = expected_bytes_sent(r);
@@ -90,7 +90,7 @@ static status weigh(local_ranks *group, job_rank *r)
     (void)group;
     const memory_case *c = r->job->context;
     for (int64_t step = 0; step < STEPS; step++) TRY(job_step(r));
-    TRY(sync_ps.settle(r->engine));
+    TRY(sync_ps.flush(r->engine));
     double p = (double)r->params->logical_bytes, b = (double)r->params->buffer_bytes;
     bool first = r->rank == 0;
     const ps_engine *e = (const ps_engine *)r->engine;
@@ -148,7 +148,7 @@ static status check_gradients(local_ranks *group, job_rank *r)
     gradient_check *check = r->job->context;
     double n = r->job->config.world;
     for (int64_t step = 0; step < STEPS; step++) TRY(job_step(r));
-    TRY(sync_ps.settle(r->engine));
+    TRY(sync_ps.flush(r->engine));
     piece_list owned;
     const void *arena = sync_ps.reduced_gradients(r->engine, &owned);
     const param_set *set = r->params;
@@ -206,7 +206,7 @@ static status add_up(local_ranks *group, job_rank *r)
         }
         if (round % 5 == 4) TRY(job_step(r));
     }
-    return sync_ps.settle(r->engine);
+    return sync_ps.flush(r->engine);
 }
 
 static void sums_over_the_ranks_are_in_their_order(void **state)
@@ -242,7 +242,7 @@ static status accumulate(local_ranks *group, job_rank *r)
         if (rc == STATUS_OK) rc = job_step(r);
         job_reference_step(r->job, &expected, step);
     }
-    if (rc == STATUS_OK) rc = sync_ps.settle(r->engine);
+    if (rc == STATUS_OK) rc = sync_ps.flush(r->engine);
     if (rc == STATUS_OK) job_expect_params(r, expected.params);
     job_reference_close(&expected);
     return rc;
@@ -262,12 +262,12 @@ static status start_apart(local_ranks *group, job_rank *r)
     job_reference expected;
     job_reference_open(r->job, &expected);
     if (r->rank > 0) memset(r->params->params.data, 0x5a, (size_t)r->params->arena_elements * (size_t)dtype_size(r->params->type));
-    status rc = sync_ps.settle(r->engine);
+    status rc = sync_ps.flush(r->engine);
     if (rc == STATUS_OK) job_expect_params(r, expected.params);
     if (rc == STATUS_OK) job_expect_buffers(r, 0, -1);
-    if (rc == STATUS_OK) rc = sync_ps.settle(r->engine);
+    if (rc == STATUS_OK) rc = sync_ps.flush(r->engine);
     if (rc == STATUS_OK) rc = job_step(r);
-    if (rc == STATUS_OK) rc = sync_ps.settle(r->engine);
+    if (rc == STATUS_OK) rc = sync_ps.flush(r->engine);
     job_reference_step(r->job, &expected, 0);
     if (rc == STATUS_OK) job_expect_params(r, expected.params);
     job_reference_close(&expected);
@@ -304,7 +304,7 @@ static status sit_out(local_ranks *group, job_rank *r)
         TRY(sync_ps.finish(r->engine, &s));
         r->next++;
     }
-    TRY(sync_ps.settle(r->engine));
+    TRY(sync_ps.flush(r->engine));
     for (int p = 0; p < r->params->model->param_count && !r->error[0]; p++) {
         double wanted = job_initial(p, 0), found = job_param(r->params, r->params->params.data, p, 0);
         for (int64_t step = 0; step < STEPS; step++) wanted -= 0.125 * (job_gradient(0, step, p, 0) + 0) / 2;

@@ -126,7 +126,7 @@ static status run_steps(const fault_case *c, processes *all, job_rank *r)
         if (endless && r->rank == 0 && step == FAULTY_STEP) kill(all->pids[c->member], SIGKILL);
         TRY(job_backward(r, &s));
     }
-    return sync_ps.settle(r->engine);
+    return sync_ps.flush(r->engine);
 }
 
 static status run_member(processes *all, int member, void *context)
@@ -143,7 +143,7 @@ static status run_member(processes *all, int member, void *context)
     status rc;
     TRY_GOTO(rc, job_rank_open(&f->job, member, &r), out);
     if (mine && c->fault != TRANSPORT_NO_FAULT) set_fault(c, &r);
-    TRY_GOTO(rc, sync_ps.offer(r.engine, &own), out);
+    TRY_GOTO(rc, sync_ps.handshake(r.engine, &own), out);
     TRY_GOTO(rc, exchange(&x, own, &offers), out);
     TRY_GOTO(rc, sync_ps.connect(r.engine, offers), out);
     rc = run_steps(c, all, &r);

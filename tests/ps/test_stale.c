@@ -40,7 +40,7 @@ static status train_and_compare(local_ranks *group, job_rank *r)
         rc = job_step(r);
         job_reference_step(r->job, &expected, step);
         if (rc != STATUS_OK || step % 3 != 1) continue;
-        rc = sync_ps.settle(r->engine);
+        rc = sync_ps.flush(r->engine);
         if (rc == STATUS_OK) job_expect_params(r, expected.params);
         if (rc == STATUS_OK) job_expect_buffers(r, 0, step);
     }
@@ -74,7 +74,7 @@ static status train_asynchronously(local_ranks *group, job_rank *r)
     (void)group;
     const param_set *set = r->params;
     for (int64_t step = 0; step < STEPS; step++) TRY(job_step(r));
-    TRY(sync_ps.settle(r->engine));
+    TRY(sync_ps.flush(r->engine));
     job_expect_buffers(r, 0, STEPS - 1);
     for (int p = 0; p < set->model->param_count && !r->error[0]; p++) {
         for (int64_t i = 0; i < set->pieces[p].count && !r->error[0]; i++) {
@@ -108,7 +108,7 @@ static status train_only(local_ranks *group, job_rank *r)
 {
     (void)group;
     for (int64_t step = 0; step < STEPS; step++) TRY(job_step(r));
-    return sync_ps.settle(r->engine);
+    return sync_ps.flush(r->engine);
 }
 
 static void clipping_works_where_pushes_are_applied_one_by_one(void **state)
@@ -151,7 +151,7 @@ static status train_in_step(local_ranks *group, job_rank *r)
         atomic_store(&w->pushed[r->rank], step + 1);
         TRY(job_backward(r, &s));
     }
-    TRY(sync_ps.settle(r->engine));
+    TRY(sync_ps.flush(r->engine));
     ps_report report;
     ps_read_report(r->engine, &report);
     if (report.most > w->bound)

@@ -23,12 +23,12 @@ static status train(local_ranks *group, job_rank *r)
 {
     int *counted = r->job->context, before = 0;
     for (int64_t step = 0; step < WARM; step++) TRY(job_step(r));
-    TRY(sync_ps.settle(r->engine));
+    TRY(sync_ps.flush(r->engine));
     TRY(local_ranks_barrier(group));
     if (r->rank == 0) before = allocations_so_far();
     TRY(local_ranks_barrier(group));
     for (int64_t step = 0; step < STEPS; step++) TRY(job_step(r));
-    TRY(sync_ps.settle(r->engine));
+    TRY(sync_ps.flush(r->engine));
     TRY(local_ranks_barrier(group));
     if (r->rank == 0) *counted = allocations_so_far() - before;
     return STATUS_OK;

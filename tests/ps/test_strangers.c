@@ -166,7 +166,7 @@ static status train(local_ranks *group, job_rank *r)
         clock_sleep_ns(20 * NS_PER_MS); /* so that strangers come in every step */
         if (step + 2 == STEPS && r->rank == 0) pthread_join(s->thread, NULL);
     }
-    if (rc == STATUS_OK) rc = sync_ps.settle(r->engine);
+    if (rc == STATUS_OK) rc = sync_ps.flush(r->engine);
     if (rc == STATUS_OK) job_expect_params(r, expected.params);
     job_reference_close(&expected);
     if (rc == STATUS_OK) rc = local_ranks_barrier(group);

@@ -65,7 +65,7 @@ static status train(local_ranks *group, job_rank *r)
         rc = job_step(r);
         job_reference_step(r->job, &expected, step);
         if (rc == STATUS_OK && step % 2 == 1) {
-            rc = sync_ps.settle(r->engine);
+            rc = sync_ps.flush(r->engine);
             if (rc == STATUS_OK) job_expect_params(r, expected.params);
             if (rc == STATUS_OK) job_expect_buffers(r, 0, step);
         }

@@ -115,10 +115,10 @@ static status open_trainer(run *r, const char *device)
                              .total_steps = r->c->steps,
                              .cell = board_cell_of(r->board, 0),
                              .stall_timeout_ns = 60 * NS_PER_S};
-    sync_blob offer;
+    sync_blob handshake;
     TRY(trainer_open(&config, &r->trainer));
-    TRY(trainer_offer(r->trainer, &offer));
-    return trainer_connect(r->trainer, &offer);
+    TRY(trainer_handshake(r->trainer, &handshake));
+    return trainer_connect(r->trainer, &handshake);
 }
 
 /* Skips the test where the device is not there. */
@@ -162,7 +162,7 @@ static void run_steps(run *r, int64_t first, int64_t end, double *losses)
         expect_ok(trainer_step(r->trainer, r->source, s, s, &result));
         losses[s] = result.loss;
     }
-    expect_ok(trainer_settle(r->trainer));
+    expect_ok(trainer_flush(r->trainer));
 }
 
 static void save(run *r, const char *path, int64_t step)

@@ -116,10 +116,10 @@ typedef struct server_exchange {
     int member;
 } server_exchange;
 
-static status exchange_offers(void *context, sync_blob mine, const sync_blob **offers)
+static status exchange_handshakes(void *context, sync_blob mine, const sync_blob **handshakes)
 {
     const server_exchange *x = context;
-    return local_ranks_exchange(x->group, x->member, mine, offers);
+    return local_ranks_exchange(x->group, x->member, mine, handshakes);
 }
 
 /* A server of its own, with what harness/run/server.c gives it. */
@@ -135,7 +135,7 @@ static status serve(local_ranks *group, int member, job *j)
                            .options = j->options,
                            .policy = j->policy,
                            .stall_timeout_ns = 60 * NS_PER_S,
-                           .exchange = exchange_offers,
+                           .exchange = exchange_handshakes,
                            .exchange_context = &x};
     sync_requirements needs = {0};
     nn_program *program = NULL;
@@ -185,7 +185,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
         step_result result;
         TRY_GOTO(rc, trainer_step(t, source, s, s, &result), out);
     }
-    TRY_GOTO(rc, trainer_settle(t), out);
+    TRY_GOTO(rc, trainer_flush(t), out);
     j->ledgers[0][rank] = *trainer_ledger(t);
     rc = j->members == j->world ? local_ranks_barrier(group) : STATUS_OK; /* servers wait for its end */
 out:

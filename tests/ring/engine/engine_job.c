@@ -202,10 +202,10 @@ static status rank_of_job(rank_context *context)
     engine_job *job = (engine_job *)context->shared;
     engine_rank rank = {.context = context, .job = job};
     status rc = open_rank(&rank);
-    if (rc == STATUS_OK) rc = rank.engine->type->offer(rank.engine, &job->offers[context->rank]);
+    if (rc == STATUS_OK) rc = rank.engine->type->handshake(rank.engine, &job->handshakes[context->rank]);
     pthread_barrier_wait(&job->barrier);
-    if (rc == STATUS_OK) rc = rank.engine->type->connect(rank.engine, job->offers);
-    pthread_barrier_wait(&job->barrier); /* offers are borrowed */
+    if (rc == STATUS_OK) rc = rank.engine->type->connect(rank.engine, job->handshakes);
+    pthread_barrier_wait(&job->barrier); /* handshakes are borrowed */
     if (rc == STATUS_OK) rc = job->body(&rank);
     close_rank(&rank);
     return rc;

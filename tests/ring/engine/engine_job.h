@@ -47,7 +47,7 @@ struct engine_job {
     nn_model *model;
     nn_program *program;
     pthread_barrier_t barrier;
-    sync_blob offers[RANKS_MAX];
+    sync_blob handshakes[RANKS_MAX];
 };
 
 /* Runs the body on every rank, between connect and close. */

@@ -53,7 +53,7 @@ static status run_steps(engine_rank *r)
         TRY(job_whole_step(r, s));
         TRY(job_check_gradients(r, s));
     }
-    TRY(r->engine->type->settle(r->engine));
+    TRY(r->engine->type->flush(r->engine));
     board_status now;
     board_cell_read(&r->cell, &now);
     if (now.agent != BOARD_START || now.bucket != BOARD_NO_BUCKET)

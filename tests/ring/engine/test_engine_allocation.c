@@ -102,11 +102,11 @@ static status open_another(engine_rank *r)
 {
     sync_context context = r->engine->context;
     sync_engine *another = NULL;
-    sync_blob offer;
+    sync_blob handshake;
     context.job_token++;
     status rc = sync_ring.open(&context, &another);
-    if (rc == STATUS_OK) rc = sync_ring.offer(another, &offer);
-    if (rc == STATUS_OK) rc = sync_ring.connect(another, &offer);
+    if (rc == STATUS_OK) rc = sync_ring.handshake(another, &handshake);
+    if (rc == STATUS_OK) rc = sync_ring.connect(another, &handshake);
     if (another) sync_ring.close(another);
     return rc;
 }

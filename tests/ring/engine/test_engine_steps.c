@@ -79,7 +79,7 @@ static status run_buffers(engine_rank *r)
         TRY(job_finish(r, &step));
     }
     TRY(expect_buffers(r, 200 + (float)r->context->rank, "before settling"));
-    TRY(r->engine->type->settle(r->engine));
+    TRY(r->engine->type->flush(r->engine));
     return expect_buffers(r, 200, "settled");
 }
 

@@ -61,7 +61,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         *worked = true;
         device_fence_reach(e->done, ++e->finished);
     }
-    if (!e->busy && device_fence_reached(e->ready, e->taken + 1) && event_queue_take(&e->posted, &event)) {
+    if (!e->busy && device_fence_reached(e->ready, e->taken + 1) && event_queue_pop(&e->posted, &event)) {
         sim_actor *actor = sim_agent_actor(e->agent);
         assert_int_equal(event.value, ++e->taken);
         sim_actor_spend(actor, e->work_us * SIM_US);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OFFER_VERSION = 1 };
+enum { HANDSHAKE_VERSION = 1 };
 
 static bool needs_one_host(const ring_engine *e)
 {
@@ -20,21 +20,21 @@ static const char BOOTSTRAP_KEY[] = "nccl=";
 static status append_bootstrap(ring_engine *e)
 {
     if (e->base.context.rank == 0) TRY(collective_nccl_bootstrap(e->bootstrap));
-    text_append(&e->offer, "%s", BOOTSTRAP_KEY);
+    text_append(&e->handshake, "%s", BOOTSTRAP_KEY);
     for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++)
-        text_append(&e->offer, "%02x", (unsigned char)e->bootstrap[i]);
-    text_append(&e->offer, "\n");
+        text_append(&e->handshake, "%02x", (unsigned char)e->bootstrap[i]);
+    text_append(&e->handshake, "\n");
     return STATUS_OK;
 }
 
-status ring_make_offer(ring_engine *e)
+status ring_make_handshake(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
     const param_set *set = c->params;
     const nn_model *m = set->model;
-    text_buffer *out = &e->offer;
+    text_buffer *out = &e->handshake;
     char dims[64];
-    text_append(out, "version=%d\nworld=%d\n", OFFER_VERSION, c->world);
+    text_append(out, "version=%d\nworld=%d\n", HANDSHAKE_VERSION, c->world);
     text_append(out, "host=%016" PRIx64 "\n", needs_one_host(e) ? shm_host_id() : 0);
     ring_settings_write(&e->settings, out);
     text_append(out, "model=%s\nparameters=%d\nbuffers=%d\n", m->name, m->param_count, m->buffer_count);
@@ -45,18 +45,18 @@ status ring_make_offer(ring_engine *e)
     for (int i = 0; i < m->buffer_count; i++)
         text_append(out, "buffer %d: %s %" PRId64 " at %" PRId64 "\n", i, m->buffers[i].name,
                     m->buffers[i].elements, set->buffer_pieces[i].offset);
-    e->offer_common = out->length;
+    e->handshake_common = out->length;
     if (e->stream) TRY(append_bootstrap(e));
-    return out->out_of_memory ? fail(STATUS_SYSTEM, "no memory for an offer") : STATUS_OK;
+    return out->out_of_memory ? fail(STATUS_SYSTEM, "no memory for a handshake") : STATUS_OK;
 }
 
 status ring_take_bootstrap(ring_engine *e, const sync_blob *first)
 {
-    const char *hex = (const char *)first->data + e->offer_common + strlen(BOOTSTRAP_KEY);
+    const char *hex = (const char *)first->data + e->handshake_common + strlen(BOOTSTRAP_KEY);
     for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++) {
         unsigned byte;
         if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
-            return fail(STATUS_PROTOCOL, "the ring's offer of rank 0 has no beginning for NCCL");
+            return fail(STATUS_PROTOCOL, "rank 0's handshake has no NCCL id");
         e->bootstrap[i] = (char)byte;
     }
     return STATUS_OK;
@@ -84,14 +84,14 @@ static status differ(int rank, const sync_blob *theirs, const sync_blob *ours, s
                 expected);
 }
 
-status ring_compare_offers(const ring_engine *e, const sync_blob *offers)
+status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes)
 {
-    const sync_blob *first = &offers[0];
+    const sync_blob *first = &handshakes[0];
     for (int r = 1; r < e->base.context.world; r++) {
-        const sync_blob *other = &offers[r];
+        const sync_blob *other = &handshakes[r];
         if (other->data == first->data && other->bytes == first->bytes)
             continue; /* virtual ranks share one copy */
-        size_t shorter = other->bytes < e->offer_common ? other->bytes : e->offer_common, at = 0, line = 0;
+        size_t shorter = other->bytes < e->handshake_common ? other->bytes : e->handshake_common, at = 0, line = 0;
         const char *a = first->data, *b = other->data;
         while (at < shorter && a[at] == b[at]) {
             if (a[at] == '\n') line = at + 1;
