@@ -179,6 +179,17 @@ status options_set(option_binding *bindings, size_t count, const char *name, con
     return set_value(binding, o, text);
 }
 
+status options_check(const option_binding *binding)
+{
+    for (size_t i = 0; i < binding->table->count; i++) {
+        const option *o = &binding->table->options[i];
+        char value[40];
+        if (o->type == OPTION_INT || o->type == OPTION_DOUBLE)
+            TRY(set_value(binding, o, options_format(binding, i, value, sizeof value)));
+    }
+    return STATUS_OK;
+}
+
 bool options_given(const option_binding *binding, const char *name)
 {
     for (size_t i = 0; i < binding->table->count; i++)

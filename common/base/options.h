@@ -56,6 +56,9 @@ status options_parse(option_binding *bindings, size_t count, int argc, char *con
 /* Sets one option from text, as if given on the command line. STATUS_USAGE if no table has it. */
 status options_set(option_binding *bindings, size_t count, const char *name, const char *text);
 
+/* Checks numbers that were not set from text, as those of a file, against the bounds of their options. */
+status options_check(const option_binding *binding);
+
 bool options_given(const option_binding *binding, const char *name);
 
 /* The current value, as on the command line. Returns `buffer`. */

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <strings.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef struct run_command {
     run_config config;
@@ -111,6 +112,18 @@ static void warn_of_openmp(void)
     processors_close(&p);
 }
 
+/* Without this the kernel would kill processes of this machine, not only of this run. */
+static status check_memory(const run_plan *p)
+{
+    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    char needed[32], most[32];
+    if ((double)p->largest_job_bytes <= memory) return STATUS_OK;
+    return fail(STATUS_CONFIG, "memory: expected a job of at most this machine's %s, got one of %s: take fewer --gpus or a "
+                "smaller --batch",
+                text_format_bytes(most, sizeof most, memory),
+                text_format_bytes(needed, sizeof needed, (double)p->largest_job_bytes));
+}
+
 static status run_launcher(run_command *c, char *const *argv, int *exit_code)
 {
     if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
@@ -118,6 +131,7 @@ static status run_launcher(run_command *c, char *const *argv, int *exit_code)
     TRY(run_config_check_gpus(&c->config));
     TRY(run_plan_make(&c->config, &c->plan));
     bool cuda = strcmp(c->config.run.device, "cuda") == 0;
+    if (!cuda) TRY(check_memory(&c->plan));
     if (!c->config.run.quiet) log_info("%s%s", cuda ? "" : "no CUDA device found: ", c->plan.hardware_note);
     warn_of_openmp();
     run_jobs jobs;

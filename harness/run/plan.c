@@ -48,7 +48,11 @@ static status plan_memory(const run_config *c, run_plan *p)
     p->rank_bytes = program->activation_bytes + copies * params + PROCESS_BYTES;
     nn_program_free(&program);
     for (int e = 0; e < ENGINE_COUNT; e++)
-        if (run_config_uses(c, e)) p->needed_bytes += p->rank_bytes * run_config_world(c, e);
+        if (run_config_uses(c, e)) {
+            int64_t job_bytes = p->rank_bytes * run_config_world(c, e);
+            if (job_bytes > p->largest_job_bytes) p->largest_job_bytes = job_bytes;
+            p->needed_bytes += job_bytes;
+        }
     p->alternate = p->needed_bytes < available_bytes() / 10 * 9;
     return STATUS_OK;
 }

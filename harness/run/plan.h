@@ -11,6 +11,7 @@ typedef struct run_plan {
     int64_t total_steps[ENGINE_COUNT]; /* warm-up included */
     int64_t rank_bytes;                /* what a rank will occupy, roughly */
     int64_t needed_bytes;              /* all ranks of all jobs */
+    int64_t largest_job_bytes;         /* all ranks of one job */
     bool alternate;                    /* jobs fit in memory together and take turns */
     char hardware_note[192];
 } run_plan;

@@ -65,12 +65,13 @@ static status read_case(golden_file *f, const json_t *c)
     const char *model = json_string_value(json_object_get(c, "model"));
     if (!model) return not_golden(f, "case.model");
     snprintf(f->model_name, sizeof f->model_name, "%s", model);
-    f->world = (int)integer_or(c, "world_size", 0);
+    int64_t world = integer_or(c, "world_size", 0);
     f->batch = integer_or(c, "batch_per_rank", 0);
     f->steps = integer_or(c, "steps", 0);
     f->seed = (uint64_t)integer_or(c, "seed", 0);
-    if (f->world < 1 || f->world > JOB_MOST_RANKS || f->batch < 1 || f->steps < 1 || f->steps > 100000)
+    if (world < 1 || world > JOB_MOST_RANKS || f->batch < 1 || f->batch > GOLDEN_MOST_BATCH || f->steps < 1 || f->steps > 100000)
         return not_golden(f, "case.world_size, case.batch_per_rank or case.steps");
+    f->world = (int)world;
     const char *loss_over = json_string_value(json_object_get(c, "loss_over"));
     const char *act = json_string_value(json_object_get(c, "activation"));
     const json_t *input = json_object_get(c, "input");
@@ -89,6 +90,10 @@ static status read_case(golden_file *f, const json_t *c)
                                .vocabulary = integer_or(c, "vocab", 0),
                                .positions = integer_or(c, "positions", 0),
                                .sequence = integer_or(c, "sequence", 0)};
+    if (options_check(&(option_binding){.table = &model_option_table, .storage = &f->model}) != STATUS_OK) {
+        error_context("%s", f->path);
+        return STATUS_DATA;
+    }
     return read_optimizer(f, c);
 }
 
@@ -102,7 +107,8 @@ static status read_tensor(const golden_file *f, const char *name, const json_t *
     out->elements = 1;
     size_t i;
     const json_t *item;
-    json_array_foreach(dims, i, item) out->elements *= json_integer_value(item);
+    json_array_foreach(dims, i, item) if (__builtin_mul_overflow(out->elements, json_integer_value(item), &out->elements))
+        return not_golden(f, name);
     json_array_foreach(samples, i, item)
     {
         if (out->sample_count == GOLDEN_MAX_SAMPLES) break;

@@ -10,7 +10,7 @@
 #include "common/optim/optimizer.h"
 #include "models/models.h"
 
-enum { GOLDEN_MAX_SAMPLES = 16, GOLDEN_NAME_MAX = NN_NAME_MAX + 16 };
+enum { GOLDEN_MOST_BATCH = 1 << 20, GOLDEN_MAX_SAMPLES = 16, GOLDEN_NAME_MAX = NN_NAME_MAX + 16 };
 
 /* A tensor's digest. */
 typedef struct golden_tensor {

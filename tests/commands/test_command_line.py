@@ -1,5 +1,6 @@
 """The command line: what is printed without a run, and what wrong input is answered with."""
 import gzip
+import json
 import os
 import resource
 import socket
@@ -214,6 +215,13 @@ def wrong_input_is_answered_with_one_line(words, code, parts):
 BERT = ["--model", "bert_base", "--plan"]
 
 
+def golden_with(name, **values):
+    with open(os.path.join(GOLDEN, "bert_tiny_w2.json"), encoding="ascii") as file:
+        golden = json.load(file)
+    golden["case"].update(values)
+    return file_of(name, json.dumps(golden).encode())
+
+
 def with_little_memory():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))  # shared memory
     if not SANITIZED:
@@ -233,6 +241,12 @@ TOO_LARGE = [
     ("parts of a model", ["--model", "resnet18", "--plan", "--mode", "ps", "--policy", "ps=sync", "--partition-bytes", "1"], {}, 78,
      "at most 1048576 parts"),
     ("messages of a benchmark", ["bench", "all-reduce", "--begin", "9000000000000000000"], {}, 64, "at most 1 PiB"),
+    ("a batch", ["--model", "resnet50", "--mode", "none", "--batch", "100000", "--steps", "1"], {}, 78,
+     "memory: expected a job of at most this machine's"),
+    ("layers of a golden file", ["verify", golden_with("layers.json", layers=1000000000)], {}, 65,
+     "--layers: expected an integer from 0 to 10000"),
+    ("samples of a golden file", ["verify", golden_with("batch.json", batch_per_rank=1 << 40)], {}, 65, "case.batch_per_rank"),
+    ("ranks of a golden file", ["verify", golden_with("world.json", world_size=(1 << 32) + 1)], {}, 65, "case.world_size"),
     ("a wait", ["--stall-timeout", "9000000000s"], {}, 64, "at most 1000 days"),
 ]
 
