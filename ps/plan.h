@@ -1,7 +1,7 @@
 /* How the parameters are cut into keys, keys are dealt to servers, and when each may be pushed. Pure
  * arithmetic from the program and the policy: alike on all ranks, immutable, shared by worker and server.
  *
- * A key is what is pushed, summed, updated and pulled at once: neighbouring parameters that can be pushed
+ * A key is what is pushed, summed, updated and pulled at once: neighboring parameters that can be pushed
  * at the same point of the backward pass, cut at shard boundaries and at every `partition_bytes`. Keys
  * are numbered in the order of the arena, which is the order of registration.
  *

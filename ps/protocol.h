@@ -1,4 +1,4 @@
-/* Messages between workers and servers. An iteration is a synchronised step of the engine, from 0; a pull is a worker's
+/* Messages between workers and servers. An iteration is a synchronized step of the engine, from 0; a pull is a worker's
  * request for all parameters, numbered from 1 (under sync, pull i + 1 serves iteration i).
  *
  *   worker to server

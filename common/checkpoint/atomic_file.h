@@ -1,5 +1,5 @@
-/* A file that appears whole or not at all: written as FILE.partial in the same folder, synchronised,
- * renamed over FILE, and the folder synchronised. Whatever interrupts it, FILE is the old one or the new.
+/* A file that appears whole or not at all: written as FILE.partial in the same folder, synchronized,
+ * renamed over FILE, and the folder synchronized. Whatever interrupts it, FILE is the old one or the new.
  *
  * Symbolic links are followed: the file that the last one names is replaced, in its own folder. The new
  * file has the permissions that the umask leaves of rw-rw-rw-. FILE.partial is locked while it is written:

@@ -9,13 +9,13 @@
  *   cifar10:DIR               data_batch_1.bin ... data_batch_5.bin, test_batch.bin (Krizhevsky, 2009)
  *   synthetic[:SHAPE[:CLASSES]]  noise; SHAPE is CxHxW (3x32x32), features (13) or tokens (128)
  *
- * Pixels x are normalised to (x / 255 - mean) / deviation with
+ * Pixels x are normalized to (x / 255 - mean) / deviation with
  *   mnist          mean 0.1307                   deviation 0.3081
  *   fashion-mnist  mean 0.2860                   deviation 0.3530    (of the 60,000 training images)
  *   cifar10        mean 0.4914 0.4822 0.4465     deviation 0.2470 0.2435 0.2616
  *   idx            mean and deviation of its training part
  *   synthetic      mean 0.5                      deviation 0.5
- * Wine's features are standardised with mean and biased deviation of the training part (1 for a feature
+ * Wine's features are standardized with mean and biased deviation of the training part (1 for a feature
  * that is constant). */
 #ifndef COMMON_DATA_DATASET_H
 #define COMMON_DATA_DATASET_H

@@ -29,8 +29,8 @@ static void standardize(const csv_table *table, const int32_t *train, int64_t tr
         for (int64_t i = 0; i < train_count; i++) sum += x[train[i] * table->features];
         double mean = sum / (double)train_count;
         for (int64_t i = 0; i < train_count; i++) {
-            double centred = x[train[i] * table->features] - mean;
-            squares += centred * centred;
+            double centered = x[train[i] * table->features] - mean;
+            squares += centered * centered;
         }
         double deviation = sqrt(squares / (double)train_count);
         if (deviation == 0) deviation = 1;

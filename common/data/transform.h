@@ -1,7 +1,7 @@
-/* From a stored sample to what a model takes: an image is padded, cropped, flipped, its grey repeated,
- * and normalised in one pass over the output.
+/* From a stored sample to what a model takes: an image is padded, cropped, flipped, its gray repeated,
+ * and normalized in one pass over the output.
  *
- * Black borders come before the normalisation, as in torchvision where ToTensor and Normalize stand
+ * Black borders come before the normalization, as in torchvision where ToTensor and Normalize stand
  * last: a padded pixel has the value of a black one, (0 - mean) / deviation. The arithmetic is float32 in
  * torchvision's order, (x / 255 - mean) / deviation, so the values are the same bit for bit. */
 #ifndef COMMON_DATA_TRANSFORM_H
@@ -37,7 +37,7 @@ typedef struct data_transform {
 } data_transform;
 
 /* Plans the way from a data set's samples to a model's input.
- *   images    of the same size; 28x28 in a border of 2 where the model takes 32x32; grey repeated where
+ *   images    of the same size; 28x28 in a border of 2 where the model takes 32x32; gray repeated where
  *             it takes more channels
  *   features  of the same number; an image whose elements are as many becomes a vector
  *   tokens    of the same length

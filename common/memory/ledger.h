@@ -55,7 +55,7 @@ typedef struct ledger_account {
     ledger_phase peak_phase;
 } ledger_account;
 
-/* Caller's storage; zero-initialised is empty. */
+/* Caller's storage; zero-initialized is empty. */
 typedef struct ledger {
     ledger_account classes[LEDGER_CLASS_COUNT];
     ledger_account total;

@@ -103,7 +103,7 @@ void board_cell_begin(board_cell *cell, int rank);
 /* The rank's work is done; a process that exits with 0 before this counts as lost. */
 void board_cell_finish(board_cell *cell);
 
-/* A cell read once, as plain numbers. Fields may stem from neighbouring moments. */
+/* A cell read once, as plain numbers. Fields may stem from neighboring moments. */
 typedef struct board_status {
     int pid, rank;
     board_state state;

@@ -31,7 +31,7 @@ static inline bool net_link_is_emulated(const net_link *link)
 /* How long `bytes` occupy a way. */
 int64_t net_link_occupied_ns(const net_link *link, int64_t bytes);
 
-/* A rank's adapter. May be used by several threads; zero-initialised but for `link`. */
+/* A rank's adapter. May be used by several threads; zero-initialized but for `link`. */
 typedef struct net_adapter {
     net_link link;
     _Atomic int64_t out_ns, in_ns; /* until when each way is occupied */

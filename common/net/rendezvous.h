@@ -41,7 +41,7 @@ typedef struct rendezvous_options {
     board_cell *cell;        /* shows what the rank waits for; NULL: none */
     /* Asked several times a second until all are there; from then on ranks stop together or not at all.
      * NULL: never. */
-    bool (*cancelled)(void *context);
+    bool (*canceled)(void *context);
     void *context;
 } rendezvous_options;
 
@@ -49,7 +49,7 @@ typedef struct rendezvous_options {
  * STATUS_PEER at the connect limit, naming who is missing and the address; STATUS_PROTOCOL where protocol,
  * program, token or configuration differ; STATUS_CONFIG where the rank is taken or out of range or world
  * sizes differ; STATUS_UNAVAILABLE where the address is taken; STATUS_USAGE for a malformed url;
- * STATUS_STOPPED where `cancelled` says so. */
+ * STATUS_STOPPED where `canceled` says so. */
 status rendezvous_open(const rendezvous_options *options, rendezvous **out);
 void rendezvous_close(rendezvous **r);
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 enum {
-    SLICE_MS = 50,         /* between looks at `cancelled` */
+    SLICE_MS = 50,         /* between looks at `canceled` */
     FLUSH_MS = 200,        /* for a goodbye */
     LOOKUP_NS = 200000000, /* between looks at the file of file:// */
     QUEUE = 8,
@@ -95,7 +95,7 @@ status rendezvous_sleep(rendezvous *r)
     const rendezvous_options *o = &r->options;
     /* Each wait has a deadline of its own, so it is no hang: it counts as progress. */
     if (o->cell) board_cell_touch(o->cell, clock_now_ns());
-    if (!r->joined && o->cancelled && o->cancelled(o->context))
+    if (!r->joined && o->canceled && o->canceled(o->context))
         return fail(STATUS_STOPPED, "rendezvous: stopped on request");
     zmq_pollitem_t items[] = {{.socket = r->socket, .events = ZMQ_POLLIN},
                               {.socket = r->monitor, .events = ZMQ_POLLIN}};

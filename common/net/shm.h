@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Caller's storage; zero-initialised is empty. */
+/* Caller's storage; zero-initialized is empty. */
 typedef struct shm_segment {
     int fd;     /* valid where data is not NULL */
     void *data; /* mapped for reading and writing, page-aligned, zero at first */
@@ -42,7 +42,7 @@ typedef struct shm_exchange_options {
     const shm_segment *own;  /* [count], offered to every peer */
     int count;               /* the same on every rank, at least 1 */
     int64_t deadline_ns;     /* clock_now_ns() at which to give up */
-    bool (*cancelled)(void *context); /* asked several times a second; NULL: never */
+    bool (*canceled)(void *context); /* asked several times a second; NULL: never */
     void *context;
 } shm_exchange_options;
 

@@ -265,7 +265,7 @@ static status turn(exchange *x)
     const shm_exchange_options *o = x->options;
     int64_t now = clock_now_ns();
     if (now >= o->deadline_ns) return late(x);
-    if (o->cancelled && o->cancelled(o->context))
+    if (o->canceled && o->canceled(o->context))
         return fail(STATUS_STOPPED, "shared memory exchange '%s': stopped on request", o->name);
     if (now >= x->retry_ns) {
         for (int r = 0; r < o->world; r++)

@@ -34,7 +34,7 @@ void transport_hub_close(transport_hub **hub);
 /* The type of a hub's transports; without one libzmq's. */
 const transport_type *transport_hub_type(const transport_hub *hub);
 
-/* Counts the frames that still need their memory. The owner zero-initialises it, sets `wake` where the
+/* Counts the frames that still need their memory. The owner zero-initializes it, sets `wake` where the
  * last release shall end a transport_wait, and may reuse buffers and ticket when transport_sent(). It
  * must live until then. */
 typedef struct transport_ticket {

@@ -45,7 +45,7 @@ typedef struct nn_bindings {
 status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings);
 
 /* Where a run stands: an operation and a place within it (a parameter still to be waited for, a sum over
- * the ranks, a gradient still to be announced). Zero-initialised: at the start. */
+ * the ranks, a gradient still to be announced). Zero-initialized: at the start. */
 typedef struct nn_cursor {
     int op, stage, index;
 } nn_cursor;

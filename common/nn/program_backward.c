@@ -215,11 +215,11 @@ static void backward_sync_batchnorm(build *b, const build_node *node, nn_operand
 static void backward_layernorm(build *b, const build_node *node, nn_operand dy)
 {
     const nn_layer *l = node->layer;
-    /* What was normalised is the addition, if there is one, or the input; whoever else read it has
+    /* What was normalized is the addition, if there is one, or the input; whoever else read it has
      * already contributed to its gradient. */
-    nn_ref normalised = node->sum_output != NN_NONE ? node->sum_output : through_flatten(b->model, node->x);
+    nn_ref normalized = node->sum_output != NN_NONE ? node->sum_output : through_flatten(b->model, node->x);
     nn_operand dsum = {0};
-    if (b->gradients[normalised].count > 0) take_gradient(b, node, normalised, 1, &dsum);
+    if (b->gradients[normalized].count > 0) take_gradient(b, node, normalized, 1, &dsum);
     nn_operand dx = gradient_value(b, node->y);
     nn_op *op = build_op(b, OP_layernorm_backward, node);
     op->desc.u.layernorm = build_layernorm(b, node);
@@ -237,7 +237,7 @@ static void backward_layernorm(build *b, const build_node *node, nn_operand dy)
         contribute(b, node->x, dx);
         contribute(b, node->residual, dx);
     } else {
-        b->gradients[normalised] = (build_gradient){.parts = {dx}, .count = 1};
+        b->gradients[normalized] = (build_gradient){.parts = {dx}, .count = 1};
     }
 }
 

@@ -105,7 +105,7 @@ typedef struct batchnorm_attributes {
     int64_t n, h, w, c;
     double eps, momentum;
     activation act;
-    bool residual; /* y = act(normalised + residual) */
+    bool residual; /* y = act(normalized + residual) */
     bool dy2;      /* backward: the output's gradient is the sum of two tensors */
     int64_t world; /* batchnorm_apply, batchnorm_backward_apply: ranks over which statistics were summed */
 } batchnorm_attributes;
@@ -113,7 +113,7 @@ typedef struct batchnorm_attributes {
 typedef struct layernorm_attributes {
     int64_t m, c; /* rows, columns */
     double eps;
-    bool residual; /* normalises sum = x + residual */
+    bool residual; /* normalizes sum = x + residual */
     bool dsum;     /* backward: the sum was also used elsewhere; that use's gradient is added */
 } layernorm_attributes;
 
@@ -225,7 +225,7 @@ enum { BN_BAPPLY_X, BN_BAPPLY_GAMMA, BN_BAPPLY_MEAN, BN_BAPPLY_INVSTD, BN_BAPPLY
 /* sum = x + residual (SUM may be X's memory; NULL without residual), y = (sum - mean) * invstd * gamma + beta;
  * [m,c], mean and invstd [m]. */
 enum { LN_FWD_X, LN_FWD_RESIDUAL, LN_FWD_GAMMA, LN_FWD_BETA, LN_FWD_Y, LN_FWD_SUM, LN_FWD_MEAN, LN_FWD_INVSTD };
-/* X is what was normalised (the sum). dx = gradient through the normalisation + DSUM. DX may be DY's memory. */
+/* X is what was normalized (the sum). dx = gradient through the normalization + DSUM. DX may be DY's memory. */
 enum { LN_BWD_X, LN_BWD_GAMMA, LN_BWD_MEAN, LN_BWD_INVSTD, LN_BWD_DY, LN_BWD_DSUM, LN_BWD_DX, LN_BWD_DGAMMA, LN_BWD_DBETA };
 
 /* [count]; Y may be X's memory.  Backward: X is y for RELU, the argument otherwise; DX may be DY's. NaN

@@ -50,7 +50,7 @@ double sim_group_share(const sim_group *g, sim_collective kind, double bytes)
 }
 
 /* With trees: whether this call takes one, and how. A tree's flow is its own: which links it loads is not
- * modelled, only how long it takes. */
+ * modeled, only how long it takes. */
 static bool takes_tree(sim_group *g, sim_time ring)
 {
     sim_time tree = SIM_NEVER;

@@ -58,7 +58,7 @@ double sim_price_core_share(const sim_profile *p, int ranks, double *crowding)
     double threads = sim_profile_has(p, SIM_RANK_THREADS) ? sim_profile_get(p, SIM_RANK_THREADS) : 1;
     double left = sim_profile_get(p, SIM_HOST_CORES) - ranks * threads;
     if (left < 0) *crowding = ranks * threads / sim_profile_get(p, SIM_HOST_CORES);
-    if (sim_profile_has(p, SIM_RANK_PROCESSORS)) { /* some have more neighbours than others, and cannot move */
+    if (sim_profile_has(p, SIM_RANK_PROCESSORS)) { /* some have more neighbors than others, and cannot move */
         *crowding = ceil(*crowding);
         return sim_profile_get(p, SIM_RANK_PROCESSORS) > threads && left >= 0 ? 0 : 1;
     }

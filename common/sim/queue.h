@@ -4,7 +4,7 @@
  * in the order of scheduling among those of one rank. So a run depends on nothing but its inputs.
  *
  * An event is the owner's storage and is in the queue once or not at all. Room for it is taken when it is
- * initialised: scheduling never allocates and never fails. */
+ * initialized: scheduling never allocates and never fails. */
 #ifndef COMMON_SIM_QUEUE_H
 #define COMMON_SIM_QUEUE_H
 

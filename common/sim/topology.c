@@ -75,7 +75,7 @@ static int nearest(const sim_topology *t, int from, const int *to, int count, in
     return 0;
 }
 
-static void find_neighbours(sim_topology *t)
+static void find_neighbors(sim_topology *t)
 {
     const sim_wiring *w = t->w;
     for (int i = 0; i < w->node_count; i++) {
@@ -134,7 +134,7 @@ status sim_topology_open(const sim_profile *profile, int machines, sim_topology 
     }
     set_capacities(t);
     for (int i = 0; i < w->node_count; i++) find_paths(t, i);
-    find_neighbours(t);
+    find_neighbors(t);
     *out = t;
     return STATUS_OK;
 }

@@ -4,7 +4,7 @@
  *   parameter i -> place outputs -> loss -> scatter the output gradient -> backward, announcing ready(i)
  *   behind the last use of gradient i -> finish
  *
- * An engine owns the reduction, the averaging, the loss's normaliser, and who runs the optimizer. One
+ * An engine owns the reduction, the averaging, the loss's normalizer, and who runs the optimizer. One
  * train loop drives `none`, `ring` and `ps` alike; models stay ignorant of all three.
  *
  * Threads: the rank's compute thread calls the stages. They post events and wait on fences, nothing

@@ -19,4 +19,4 @@ static const option option_list[] = {
      .help = "--cuda-graph with servers or on host memory: records are cut where so many MiB of parameters are waited for"
              " or handed over together"},
 };
-const option_table shared_option_table = {"Synchronisation", option_list, sizeof option_list / sizeof option_list[0]};
+const option_table shared_option_table = {"Synchronization", option_list, sizeof option_list / sizeof option_list[0]};

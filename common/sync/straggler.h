@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-/* Caller's storage; zero-initialised is a rank that is not slow. */
+/* Caller's storage; zero-initialized is a rank that is not slow. */
 typedef struct straggler {
     double stretch; /* factor - 1 */
     int64_t resumed_ns, debt_ns;

@@ -27,7 +27,7 @@ static double forward_flops(const nn_program *p)
     return flops;
 }
 
-/* In products alone: convolutions, linear layers, attention; biases and normalisation are not counted. */
+/* In products alone: convolutions, linear layers, attention; biases and normalization are not counted. */
 static int64_t multiply_adds(const nn_program *p)
 {
     int64_t sum = 0;

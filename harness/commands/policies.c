@@ -1,4 +1,4 @@
-/* harness policies: how the engines can behave, and whose behaviour that is. */
+/* harness policies: how the engines can behave, and whose behavior that is. */
 #include "harness/commands/commands.h"
 
 #include "harness/commands/output.h"
@@ -28,7 +28,7 @@ static void describe_ring(const ring_policy *p, text_buffer *out)
         describe_buckets(&p->later, out);
     }
     text_append(out, "\n    divide %s; buffers %s%s%s\n", p->divide_before ? "before" : "after",
-                p->broadcast_buffers ? "broadcast from rank 0 before every forward pass" : "never synchronised",
+                p->broadcast_buffers ? "broadcast from rank 0 before every forward pass" : "never synchronized",
                 p->serial ? "; one bucket after another" : "",
                 p->life == RING_BUCKETS_PASS ? "; bucket memory only while in flight" : "");
 }

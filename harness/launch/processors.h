@@ -20,7 +20,7 @@ typedef struct processor_core {
 typedef struct processors {
     cpu_set_t allowed;
     int count;             /* of allowed processors */
-    processor_core *cores; /* [core_count], socket by socket, in each by number: neighbours are near */
+    processor_core *cores; /* [core_count], socket by socket, in each by number: neighbors are near */
     int core_count;
     double limit;     /* processors' worth of time that the container has (cgroup's cpu.max); 0: no limit */
     bool restricted;  /* somebody has bound this process: it may use less than its container's set */

@@ -4,7 +4,7 @@
 
 #include "harness/report/report.h"
 
-/* One column a job that communicates, each labelled with engine and policy; nothing where none does. */
+/* One column a job that communicates, each labeled with engine and policy; nothing where none does. */
 void report_overlap(const json_t *result, text_buffer *out);
 
 /* The line that marks a run over an emulated link, or nothing. */

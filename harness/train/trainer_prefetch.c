@@ -4,7 +4,7 @@
  * every batch at the same address; with two buffers in turn each of them would need two of everything.
  *
  * One batch at a time is ahead. Two fences count batches: `copied` holds the compute stream back until the batch is
- * there, `taken` holds the next copy back until it is no longer. Each is signalled by a call in front of the one that
+ * there, `taken` holds the next copy back until it is no longer. Each is signaled by a call in front of the one that
  * waits for it, all on the rank's thread, so streams that share one of the GPU's queues cannot block each other. */
 #include "harness/train/trainer_impl.h"
 

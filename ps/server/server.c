@@ -69,8 +69,8 @@ static status receive_initial(server *s, ps_message *m)
     }
     ps_port_count_received(s->port, 0, server_key_bytes(s, key));
     ps_port_release(s->port, m);
-    s->initialised = ++s->initial_keys == s->count;
-    for (int i = 0; s->initialised && i < s->count; i++) server_key_updated(s, i);
+    s->initialized = ++s->initial_keys == s->count;
+    for (int i = 0; s->initialized && i < s->count; i++) server_key_updated(s, i);
     return STATUS_OK;
 }
 
@@ -87,7 +87,7 @@ static status handle(server *s, ps_message *m)
         rc = malformed(s, m);
         break;
     case MESSAGE_PARAMETERS:
-        if (carries_key(s, m) && m->peer == 0 && !s->initialised && !s->c->colocated) return receive_initial(s, m);
+        if (carries_key(s, m) && m->peer == 0 && !s->initialized && !s->c->colocated) return receive_initial(s, m);
         rc = malformed(s, m);
         break;
     case MESSAGE_BUFFERS: return server_receive_buffers(s, m);

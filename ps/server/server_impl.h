@@ -97,7 +97,7 @@ typedef struct server {
     server_step *steps;     /* [window] */
     ps_key_queue complete;  /* sync, ssp: all pushes of the iteration have arrived */
     int incomplete;         /* keys and iterations of which some pushes have arrived, not all */
-    bool initialised;       /* has parameters to hand out */
+    bool initialized;       /* has parameters to hand out */
     int initial_keys;       /* that worker 0 has handed over */
     int flushing;           /* ranks that wait for a flush */
     int flush_replies;      /* of a flush, still to be sent */

@@ -249,7 +249,7 @@ static status update_async(server *s, bool *worked)
 
 status server_update(server *s, bool *worked)
 {
-    if (!s->initialised) return STATUS_OK;
+    if (!s->initialized) return STATUS_OK;
     return is_async(s) ? update_async(s, worked) : update_iteration(s, worked);
 }
 
@@ -259,7 +259,7 @@ bool server_reply_is_due(server *s, int key, int worker)
 {
     const server_slot *slot = server_slot_of(s, key, worker);
     bool own = is_async(s) && slot->pull != s->workers[worker].flush_pull;
-    return s->initialised && (own ? slot->applied : s->keys[key].updates) >= slot->needs;
+    return s->initialized && (own ? slot->applied : s->keys[key].updates) >= slot->needs;
 }
 
 void server_await_update(server *s, int key, int worker, int64_t pull, int64_t updates)
@@ -324,14 +324,14 @@ static status flush(server *s, int worker, int64_t pull, int64_t iteration)
 }
 
 /* A server next to a rank starts from what the rank holds. */
-static status initialise(server *s, int worker)
+static status initialize(server *s, int worker)
 {
-    if (s->initialised || worker != s->port->partner) return STATUS_OK;
+    if (s->initialized || worker != s->port->partner) return STATUS_OK;
     for (int key = 0; key < s->count; key++) {
         TRY(server_copy_pieces(s, key, s->params, s->workers[worker].params));
         if (s->gpu) TRY(server_gpu_start(s, key));
     }
-    s->initialised = true;
+    s->initialized = true;
     for (int key = 0; key < s->count; key++) server_key_updated(s, key);
     return STATUS_OK;
 }
@@ -341,7 +341,7 @@ status server_receive_pull(server *s, int worker, const message_header *h)
     int64_t pull = h->step, iteration = h->integers[PS_INT_ITERATION];
     if (pull < 1 || iteration < 0)
         return fail(STATUS_PROTOCOL, "rank %d sent pull %" PRId64 " of step %" PRId64, worker, pull, iteration);
-    if (h->flags & PS_PULL_FIRST) TRY(initialise(s, worker));
+    if (h->flags & PS_PULL_FIRST) TRY(initialize(s, worker));
     if (h->flags & PS_PULL_FLUSH) return flush(s, worker, pull, iteration);
     if (h->flags & PS_PULL_BUFFERS) await_buffers(s, worker, pull, oldest_iteration(s, iteration));
     for (int key = 0; h->flags & PS_PULL_KEYS && key < s->count; key++) {

@@ -39,7 +39,7 @@ static status measure_size(bench_rank *b, collective_group *const *groups, int64
     return STATUS_OK;
 }
 
-/* Rows of `ranks` ranks: neighbouring sizes with the same answer become one; the last holds for all above. */
+/* Rows of `ranks` ranks: neighboring sizes with the same answer become one; the last holds for all above. */
 static void add_rows(collective_tuning *t, int ranks, const collective_algorithm *faster)
 {
     for (int s = 0; s < SIZES; s++) {

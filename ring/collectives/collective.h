@@ -130,8 +130,8 @@ typedef struct collective_config {
     int threads_per_rank;         /* that compute or wait: beyond the processors, waiting does not spin */
     int64_t stall_timeout_ns;     /* without progress a call fails with STATUS_PEER */
     int64_t connect_timeout_ns;
-    bool (*cancelled)(void *context); /* asked several times a second while connecting; NULL: never */
-    void *cancelled_context;
+    bool (*canceled)(void *context); /* asked several times a second while connecting; NULL: never */
+    void *canceled_context;
     const struct collective_tuning *tuning; /* of `auto`; NULL: the one compiled in. Borrowed */
     net_link link;                          /* between the ranks, emulated; mpi has none */
     /* How much of the slots is used; 0: all. Operands up to inline_bytes are exchanged in one step;

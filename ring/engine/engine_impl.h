@@ -164,7 +164,7 @@ struct ring_engine {
         bool cycle_begins;       /* the next micro-batch is the first of its step */
         bool has_data;           /* a micro-batch of this step had samples */
         bool recording, rebuild; /* the order of readiness; rebuild before the next forward pass */
-        bool first_done;         /* a synchronised step has ended */
+        bool first_done;         /* a synchronized step has ended */
         int active;              /* ranks that have data, and the lowest of them */
         int root;
         bool *ready, *seen, *unused; /* [params] in this backward pass; in this step; never (static graph) */

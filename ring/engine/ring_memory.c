@@ -97,7 +97,7 @@ static void append_piece(piece_list *list, piece *pieces, piece p)
         pieces[list->count++] = p;
 }
 
-/* Where a bucket's gradients lie in their arena, neighbours merged: in the order of the arena where they are
+/* Where a bucket's gradients lie in their arena, neighbors merged: in the order of the arena where they are
  * reduced there, else in the order in which they are packed. */
 static void list_pieces(ring_engine *e)
 {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Calibrates this machine and sets predicted step times beside measured ones: ResNet-18 and a small BERT on one rank
-and on two, under ps and ring, to within 15 %. A processor's clock and its neighbours change: every round calibrates
+and on two, under ps and ring, to within 15 %. A processor's clock and its neighbors change: every round calibrates
 before it measures and again behind, predicts by both, and takes the mean; what counts is the median over the rounds of
 a round's error. Measured is the median of a rank's own steps; the slowest rank's stands beside it. Rounds may be spread
 over time: --keep FILE adds a round to those that are there, --rounds 0 shows them. Needs a quiet machine.

@@ -1,4 +1,4 @@
-/* What batch normalisation on one rank and over all ranks share: passes over [rows, c]. */
+/* What batch normalization on one rank and over all ranks share: passes over [rows, c]. */
 #ifndef COMMON_DEVICE_CPU_BATCHNORM_H
 #define COMMON_DEVICE_CPU_BATCHNORM_H
 

@@ -1,4 +1,4 @@
-/* Batch normalisation (Ioffe and Szegedy, 2015) with PyTorch's conventions: the biased variance normalises,
+/* Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's conventions: the biased variance normalizes,
  * the unbiased one moves the running variance. Two passes over memory each way: sums, then the result. Where
  * nothing else needs the activation's gradient g, the second pass computes it anew from x and dy, which is
  * cheaper than to write and read it. */

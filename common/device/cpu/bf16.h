@@ -1,6 +1,6 @@
 /* bfloat16 in products: parameters, gradients, activations and sums stay float32; a product's two factors are
  * rounded to bfloat16, to nearest and even on ties, each time it is computed. Linear layers and convolutions
- * take part, but for convolutions of few output points (conv2d.h), attention and normalisation do not. */
+ * take part, but for convolutions of few output points (conv2d.h), attention and normalization do not. */
 #ifndef COMMON_DEVICE_CPU_BF16_H
 #define COMMON_DEVICE_CPU_BF16_H
 

@@ -1,4 +1,4 @@
-/* Layer normalisation (Ba, Kiros and Hinton, 2016), with the addition before it. */
+/* Layer normalization (Ba, Kiros and Hinton, 2016), with the addition before it. */
 #include "common/device/cpu/parallel.h"
 #include "common/device/cpu/sums.h"
 

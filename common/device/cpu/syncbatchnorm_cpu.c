@@ -1,4 +1,4 @@
-/* Batch normalisation over all ranks, in halves with an all-reduce of the sums between. */
+/* Batch normalization over all ranks, in halves with an all-reduce of the sums between. */
 #include "common/device/cpu/batchnorm.h"
 
 #include <string.h>

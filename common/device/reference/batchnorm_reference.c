@@ -1,5 +1,5 @@
 /* Ioffe and Szegedy, "Batch Normalization", 2015, with PyTorch's conventions (torch.nn.BatchNorm2d): the
- * biased variance normalises, the unbiased one moves the running variance. */
+ * biased variance normalizes, the unbiased one moves the running variance. */
 #include "common/device/reference/batchnorm.h"
 
 #include "common/device/reference/activation.h"

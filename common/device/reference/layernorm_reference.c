@@ -1,4 +1,4 @@
-/* Ba, Kiros, Hinton, "Layer Normalization", 2016: each row of (m, c) is normalised by its own mean and
+/* Ba, Kiros, Hinton, "Layer Normalization", 2016: each row of (m, c) is normalized by its own mean and
  * biased variance (torch.nn.LayerNorm). */
 #include "common/device/reference/reference_kernels.h"
 

@@ -1,5 +1,5 @@
 /* torch.nn.CrossEntropyLoss and MSELoss with reduction "sum"; the mean is the caller's, through the
- * normaliser by which gradients are divided. */
+ * normalizer by which gradients are divided. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static softmax_row softmax_of(const double *logits, int64_t classes)
     return s;
 }
 
-/* loss = log sum_i exp(l_i) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normaliser */
+/* loss = log sum_i exp(l_i) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normalizer */
 static void cross_entropy(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                           void *workspace)
 {
@@ -46,7 +46,7 @@ static void cross_entropy(const host_kernel *kernel, void *const *operands, cons
     }
 }
 
-/* loss = sum (y - t)^2;  dy = 2 (y - t) / normaliser */
+/* loss = sum (y - t)^2;  dy = 2 (y - t) / normalizer */
 static void mean_squared_error(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                                void *workspace)
 {

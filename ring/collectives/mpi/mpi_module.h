@@ -1,7 +1,7 @@
 /* The module that knows MPI's header and links its library. It is opened at run time, so that the program
  * starts without MPI, and it links nothing of ours: it exports one table of functions over plain types.
  *
- * MPI belongs to the process: one rank a process, one initialisation, ended with the process. */
+ * MPI belongs to the process: one rank a process, one initialization, ended with the process. */
 #ifndef RING_COLLECTIVES_MPI_MPI_MODULE_H
 #define RING_COLLECTIVES_MPI_MPI_MODULE_H
 
@@ -32,7 +32,7 @@ typedef struct mpi_module_call {
 /* Functions return 0 or MPI's error code. */
 typedef struct mpi_module {
     int version;
-    /* Initialises MPI (MPI_THREAD_SERIALIZED) unless it is; `reduce` serves the types that MPI lacks. */
+    /* Initializes MPI (MPI_THREAD_SERIALIZED) unless it is; `reduce` serves the types that MPI lacks. */
     int (*open)(mpi_module_reduce reduce, int *rank, int *size);
     int (*group_open)(const int *ranks, int count, void **group);
     void (*group_close)(void *group);

@@ -61,7 +61,7 @@ static status settle(nccl_world *w, nccl_comm *comm, const char *what)
     for (;;) {
         TRY(w->module->state(comm, &done));
         if (done) return STATUS_OK;
-        if (c->cancelled && c->cancelled(c->cancelled_context)) return fail(STATUS_STOPPED, "%s: stopped", what);
+        if (c->canceled && c->canceled(c->canceled_context)) return fail(STATUS_STOPPED, "%s: stopped", what);
         char limit[32];
         if (clock_now_ns() > deadline)
             return fail(STATUS_PEER, "collectives nccl: %s: rank %d has waited for %s; NCCL does not say for whom", what,

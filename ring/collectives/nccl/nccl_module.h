@@ -35,7 +35,7 @@ typedef struct nccl_module {
     status (*make_id)(char id[NCCL_ID_BYTES]);
     /* Collective over the ranks of the id. `shared`: ranks share GPUs. Not done until state() says so. */
     status (*open)(device_stream *s, const char id[NCCL_ID_BYTES], int rank, int world, bool shared, nccl_comm **out);
-    /* Collective over the ranks of `parent`; those with the same colour, which is not negative, are together, in
+    /* Collective over the ranks of `parent`; those with the same color, which is not negative, are together, in
      * the order of their keys. */
     status (*split)(nccl_comm *parent, int color, int key, nccl_comm **out);
     status (*state)(nccl_comm *comm, bool *done);

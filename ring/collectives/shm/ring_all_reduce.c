@@ -1,13 +1,13 @@
 /* Ring all-reduce: every rank ends with the sum of all ranks' buffers.
  *
- * The ranks form a ring, and each reads only from its left neighbour. So each link carries the same traffic
+ * The ranks form a ring, and each reads only from its left neighbor. So each link carries the same traffic
  * whatever the number of ranks: 2(n-1)/n of the buffer, the least that any all-reduce can send (Patarasuk and
  * Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009).
  *
  * The buffer is cut into n chunks. In step s rank r works on chunk (r - 1 - s) mod n:
  *
- *   reduce-scatter, steps 0 to n-2        add the left neighbour's partial sum to the own values
- *   all-gather,     steps n-1 to 2(n-1)-1 copy the left neighbour's finished chunk
+ *   reduce-scatter, steps 0 to n-2        add the left neighbor's partial sum to the own values
+ *   all-gather,     steps n-1 to 2(n-1)-1 copy the left neighbor's finished chunk
  *
  * Five ranks with buffers a to e, chunks 0 to 4; "ea4" is e4 + a4, capitals are finished sums:
  *
@@ -24,11 +24,11 @@
  *
  * Chunk c is summed in the order c, c+1, ..., c-1, so every run gives bit-identical results.
  *
- * A rank may begin step s when its left neighbour has finished step s-1: that step produced what step s
- * reads. This is the only wait. It also keeps a rank from overwriting what its right neighbour still has to
+ * A rank may begin step s when its left neighbor has finished step s-1: that step produced what step s
+ * reads. This is the only wait. It also keeps a rank from overwriting what its right neighbor still has to
  * read: rank r writes chunk c in steps s and s + n, and by then the dependence has gone once around the ring,
  * through step s + 1 of rank r+1, which read it. Only the end needs a wait of its own: for the right
- * neighbour, before the caller may change the buffers. */
+ * neighbor, before the caller may change the buffers. */
 #include "ring/collectives/shm/ring_channel.h"
 
 static int chunk_of_step(const ring_channel *c)
@@ -56,7 +56,7 @@ bool ring_all_reduce_advance(ring_channel *c)
     ring_range r = ring_channel_slice(c, chunk_of_step(c));
     int last_sum = c->ranks - 2;
     if (c->step <= last_sum) {
-        /* In step 0 the partial sum is the left neighbour's own values. */
+        /* In step 0 the partial sum is the left neighbor's own values. */
         const piece_buffer *left = c->step == 0 ? &c->left_in : &c->left_out;
         pieces_reduce_pair(c->type, c->op, &c->out, left, &c->in, r.begin, r.count);
         if (c->step == last_sum && c->op == REDUCE_MEAN)

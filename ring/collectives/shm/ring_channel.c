@@ -78,7 +78,7 @@ static int chunk_of_step(const ring_channel *c)
 
 static void await_next(ring_channel *c)
 {
-    bool chain = c->queue->call->kind == COLLECTIVE_BROADCAST; /* the left neighbour's same step */
+    bool chain = c->queue->call->kind == COLLECTIVE_BROADCAST; /* the left neighbor's same step */
     if (c->step < c->steps)
         ring_channel_await_left(c, c->step + chain, ring_channel_slice(c, chunk_of_step(c)));
     else

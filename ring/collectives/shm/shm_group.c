@@ -100,8 +100,8 @@ static status exchange(shm_group *g, const char *group_name)
         .own = &g->own,
         .count = 1,
         .deadline_ns = collective_deadline(clock_now_ns(), c->connect_timeout_ns),
-        .cancelled = c->cancelled,
-        .context = c->cancelled_context,
+        .canceled = c->canceled,
+        .context = c->canceled_context,
     };
     return shm_exchange(&options, g->peers);
 }

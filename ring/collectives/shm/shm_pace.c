@@ -1,7 +1,7 @@
 /* An emulated link between ranks that share memory: nothing but waiting, so that real runs on one machine
  * show what a network would do to them.
  *
- * A step of a ring is a message from the left neighbour, which takes latency + bytes / bandwidth; its items
+ * A step of a ring is a message from the left neighbor, which takes latency + bytes / bandwidth; its items
  * come in one behind the other. 2(n-1) steps of bytes/n each make the textbook's
  *
  *     2 (n-1) latency + 2 (n-1)/n bytes / bandwidth

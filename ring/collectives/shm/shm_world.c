@@ -44,8 +44,8 @@ static status exchange(shm_world *w)
         .own = own,
         .count = 1 + w->window_count,
         .deadline_ns = collective_deadline(clock_now_ns(), c->connect_timeout_ns),
-        .cancelled = c->cancelled,
-        .context = c->cancelled_context,
+        .canceled = c->canceled,
+        .context = c->canceled_context,
     };
     return shm_exchange(&options, w->peers);
 }

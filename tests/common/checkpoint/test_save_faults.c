@@ -193,7 +193,7 @@ static void a_failure_at_any_call_keeps_the_old_file_and_leaves_nothing_behind(v
     close_states(&s);
 }
 
-static void a_file_that_cannot_be_synchronised_keeps_the_old_one(void **state)
+static void a_file_that_cannot_be_synchronized_keeps_the_old_one(void **state)
 {
     two_states s;
     open_states(&s, *state);
@@ -226,7 +226,7 @@ static void short_and_interrupted_calls_are_continued(void **state)
     close_states(&s);
 }
 
-static void file_systems_without_locks_or_folder_synchronisation_serve_too(void **state)
+static void file_systems_without_locks_or_folder_synchronization_serve_too(void **state)
 {
     two_states s;
     open_states(&s, *state);
@@ -330,9 +330,9 @@ int main(void)
         IN_FOLDER(a_save_killed_while_it_removes_what_another_left_does_too),
         IN_FOLDER(a_first_save_that_is_killed_leaves_no_file_or_a_whole_one),
         IN_FOLDER(a_failure_at_any_call_keeps_the_old_file_and_leaves_nothing_behind),
-        IN_FOLDER(a_file_that_cannot_be_synchronised_keeps_the_old_one),
+        IN_FOLDER(a_file_that_cannot_be_synchronized_keeps_the_old_one),
         IN_FOLDER(short_and_interrupted_calls_are_continued),
-        IN_FOLDER(file_systems_without_locks_or_folder_synchronisation_serve_too),
+        IN_FOLDER(file_systems_without_locks_or_folder_synchronization_serve_too),
         IN_FOLDER(a_limit_on_the_size_of_files_keeps_the_old_one),
         IN_FOLDER(a_full_disk_keeps_the_old_file),
     };

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes cases.h: what PyTorch's samplers and normalisation give, and an independent computation of the
+"""Writes cases.h: what PyTorch's samplers and normalization give, and an independent computation of the
 project's permutations and synthetic data. Needs PyTorch: make_cases.py > cases.h"""
 import sys
 

@@ -113,7 +113,7 @@ static void token_batches_count_the_positions_that_have_targets(void **state)
     }
 }
 
-static void grey_images_of_28_become_colour_images_of_32(void **state)
+static void gray_images_of_28_become_color_images_of_32(void **state)
 {
     make_mnist_folder(*state);
     char spec[600];
@@ -147,7 +147,7 @@ int main(void)
         cmocka_unit_test(evaluation_augments_and_shuffles_nothing),
         cmocka_unit_test(regression_counts_elements_without_padding),
         cmocka_unit_test(token_batches_count_the_positions_that_have_targets),
-        cmocka_unit_test_setup_teardown(grey_images_of_28_become_colour_images_of_32, folder_open,
+        cmocka_unit_test_setup_teardown(gray_images_of_28_become_color_images_of_32, folder_open,
                                         folder_close),
     };
     return cmocka_run_group_tests_name("batch content", tests, NULL, NULL);

@@ -42,7 +42,7 @@ static void wine_holds_back_a_stratified_fifth(void **state)
 enum { MOST_ROWS = 178, MOST_FEATURES = 13 };
 
 /* Reads the file again with scanf, and compares every value of both parts. */
-static void expect_standardised(const char *path, const dataset *set)
+static void expect_standardized(const char *path, const dataset *set)
 {
     static double raw[MOST_ROWS][MOST_FEATURES];
     uint8_t labels[MOST_ROWS];
@@ -74,21 +74,21 @@ static void expect_standardised(const char *path, const dataset *set)
     }
 }
 
-static void wine_is_standardised_on_its_training_part(void **state)
+static void wine_is_standardized_on_its_training_part(void **state)
 {
     (void)state;
     dataset *set = open_set("wine", NULL);
-    expect_standardised(dataset_describe(set)->files[0], set);
+    expect_standardized(dataset_describe(set)->files[0], set);
     dataset_close(&set);
 }
 
-static void a_constant_feature_is_centred_and_not_divided(void **state)
+static void a_constant_feature_is_centered_and_not_divided(void **state)
 {
     static const char text[] = "6,2,a\n1,7,0\n2,7,0\n3,7,0\n4,7,0\n5,7,0\n9,7,0\n";
     write_file(path_in(*state, "t.csv"), text, strlen(text));
     dataset *set = open_set(spec_of("wine", *state, "/t.csv"), NULL);
     assert_true(((const float *)dataset_input(set, DATA_TEST, 0, NULL))[1] == 0);
-    expect_standardised(path_in(*state, "t.csv"), set);
+    expect_standardized(path_in(*state, "t.csv"), set);
     dataset_close(&set);
 }
 
@@ -241,7 +241,7 @@ static void damaged_mnist_folders_are_refused_with_file_and_place(void **state)
     expect_refusal(spec, STATUS_DATA, "/train-images-idx3-ubyte: expected an IDX header of 16 bytes, got 0 bytes");
 }
 
-static void fashion_mnist_is_whole_and_normalised_by_its_own_figures(void **state)
+static void fashion_mnist_is_whole_and_normalized_by_its_own_figures(void **state)
 {
     (void)state;
     if (access("/usr/share/datasets/fashion-mnist", R_OK) != 0) {
@@ -313,8 +313,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wine_holds_back_a_stratified_fifth),
-        cmocka_unit_test(wine_is_standardised_on_its_training_part),
-        cmocka_unit_test_setup_teardown(a_constant_feature_is_centred_and_not_divided, folder_open,
+        cmocka_unit_test(wine_is_standardized_on_its_training_part),
+        cmocka_unit_test_setup_teardown(a_constant_feature_is_centered_and_not_divided, folder_open,
                                         folder_close),
         cmocka_unit_test_setup_teardown(wine_files_that_cannot_be_used_are_named, folder_open, folder_close),
         cmocka_unit_test_setup_teardown(mnist_files_are_read_plain_and_compressed, folder_open, folder_close),
@@ -322,7 +322,7 @@ int main(void)
                                         folder_close),
         cmocka_unit_test_setup_teardown(damaged_mnist_folders_are_refused_with_file_and_place, folder_open,
                                         folder_close),
-        cmocka_unit_test(fashion_mnist_is_whole_and_normalised_by_its_own_figures),
+        cmocka_unit_test(fashion_mnist_is_whole_and_normalized_by_its_own_figures),
         cmocka_unit_test_setup_teardown(cifar10_files_are_read_in_order, folder_open, folder_close),
         cmocka_unit_test_setup_teardown(damaged_cifar10_folders_are_refused_with_file_and_place, folder_open,
                                         folder_close),

@@ -1,4 +1,4 @@
-/* Normalisation against torchvision's values; padding, window and flip against a plain computation. */
+/* Normalization against torchvision's values; padding, window and flip against a plain computation. */
 #include "tests/common/data/fixture.h"
 
 #include "common/data/transform.h"
@@ -27,7 +27,7 @@ static data_form tokens(int64_t sequence, int64_t vocabulary, data_target target
                        .classes = vocabulary};
 }
 
-/* A set of that form whose pixels are normalised to x / 255 - channel. */
+/* A set of that form whose pixels are normalized to x / 255 - channel. */
 static data_description describe(data_form form)
 {
     data_description d = {.name = "test", .form = form};
@@ -43,7 +43,7 @@ static float value(int x, int channel)
     return (float)x / 255.0f - (float)channel;
 }
 
-static void pixels_are_normalised_as_by_torchvision(void **state)
+static void pixels_are_normalized_as_by_torchvision(void **state)
 {
     make_mnist_folder(*state);
     make_cifar10_folder(*state);
@@ -251,7 +251,7 @@ static void augmentations_are_named_exactly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(pixels_are_normalised_as_by_torchvision, folder_open, folder_close),
+        cmocka_unit_test_setup_teardown(pixels_are_normalized_as_by_torchvision, folder_open, folder_close),
         cmocka_unit_test(images_are_padded_windowed_and_flipped_in_this_order),
         cmocka_unit_test(an_image_becomes_a_vector_in_pytorchs_order),
         cmocka_unit_test(forms_that_do_not_fit_are_refused_with_both_named),

@@ -62,7 +62,7 @@ typedef struct op_case {
     op_scalars scalars;
     piece pieces[3];
     /* The scalar whose gradients the steps compute: the sum of outputs times weights (first, second) or,
-     * with second CASE_NONE, element 0 of first divided by the loss's normaliser. */
+     * with second CASE_NONE, element 0 of first divided by the loss's normalizer. */
     case_pair objective[CASE_MAX_PAIRS];
     int objective_count;
     case_pair gradients[CASE_MAX_PAIRS]; /* second is the gradient of first, or is added to what was there */

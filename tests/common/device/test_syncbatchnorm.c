@@ -182,5 +182,5 @@ int main(void)
         tests[i] = (struct CMUnitTest){names[i], ranks_together_are_one_batchnorm, NULL, NULL,
                                        (void *)&device_settings[i]};
     }
-    return _cmocka_run_group_tests("synchronised batchnorm", tests, (size_t)device_setting_count, NULL, NULL);
+    return _cmocka_run_group_tests("synchronized batchnorm", tests, (size_t)device_setting_count, NULL, NULL);
 }

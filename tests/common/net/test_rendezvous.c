@@ -257,7 +257,7 @@ static void a_stop_request_ends_the_wait(void **state)
     char url[128];
     net_url("ipc", url, sizeof url);
     meeting m = {.options = meet_options(url, 0, 2)};
-    m.options.cancelled = always;
+    m.options.canceled = always;
     meet(&m, 1);
     meet_check(&m, STATUS_STOPPED, "stopped on request");
 }

@@ -238,7 +238,7 @@ static void a_stop_request_ends_the_exchange(void **state)
 {
     (void)state;
     exchanger x = exchanger_of(0, 2, 1);
-    x.options.cancelled = always;
+    x.options.canceled = always;
     run(&x);
     assert_int_equal(x.result, STATUS_STOPPED);
     release(&x);

@@ -322,7 +322,7 @@ static void every_float16_goes_to_float32_as_the_compiler_says(void **state)
     }
 }
 
-/* Every float16, every value half way between two of them and both its neighbours in float32. */
+/* Every float16, every value half way between two of them and both its neighbors in float32. */
 static void float32_goes_to_float16_as_the_compiler_says(void **state)
 {
     (void)state;

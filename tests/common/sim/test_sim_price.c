@@ -162,7 +162,7 @@ static void agents_take_from_compute_what_cores_are_missing(void **context)
     sim_profile_free(&p);
 }
 
-static void bound_ranks_keep_their_agents_and_their_neighbours(void **context)
+static void bound_ranks_keep_their_agents_and_their_neighbors(void **context)
 {
     (void)context;
     static const struct {
@@ -208,7 +208,7 @@ int main(void)
         cmocka_unit_test(hosts_have_prices_too),
         cmocka_unit_test(operations_contend_by_class_where_the_profile_says_how),
         cmocka_unit_test(agents_take_from_compute_what_cores_are_missing),
-        cmocka_unit_test(bound_ranks_keep_their_agents_and_their_neighbours),
+        cmocka_unit_test(bound_ranks_keep_their_agents_and_their_neighbors),
         cmocka_unit_test(copies_between_ranks_and_into_buckets_have_rates_of_their_own),
         cmocka_unit_test(resnet50_takes_about_what_was_published),
     };

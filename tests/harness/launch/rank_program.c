@@ -3,7 +3,7 @@
  *   rank_program SCENARIO WORLD [JOBS]
  *
  * As launcher it prints "exit=CODE cause=LINE" on stdout and ends with CODE. As rank it prints "rank JOB RANK PID",
- * then does steps of a few milliseconds, synchronised by a barrier, and prints "trains JOB RANK" once it has done
+ * then does steps of a few milliseconds, synchronized by a barrier, and prints "trains JOB RANK" once it has done
  * some. The scenario says what goes wrong, on rank 1 of the first job unless it says otherwise. */
 #include "common/base/log.h"
 #include "common/net/rendezvous.h"
@@ -126,7 +126,7 @@ static status be_rank(const char *scenario, launch_environment *e)
         .program = "test",
         .connect_limit_ns = 60 * NS_PER_S,
         .cell = e->cell,
-        .cancelled = stop_now,
+        .canceled = stop_now,
         .context = e->board,
     };
     status result = rendezvous_open(&options, &r);

@@ -56,7 +56,7 @@ static void before(const op_desc *op, void *const *operands, op_scalars *scalars
         if (!is_update(op)) return;
         scalars->gradient_scale *= 1.05;
         break;
-    case PLANTED_COLOURS:
+    case PLANTED_COLORS:
         if (op->kind != OP_conv2d_forward || conv->c != 3) return;
         for (int64_t i = 0; i < conv->n * conv->h * conv->w; i++)
             exchange(operands[CONV_FWD_X], op->type, 3 * i, 3 * i + 2);

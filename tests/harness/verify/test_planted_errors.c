@@ -23,7 +23,7 @@ static const planted_case cases[] = {
     {PLANTED_MORE_DECAY, "resnet18_32_w1_silu", "cpu", NULL},
     {PLANTED_GRADIENT_OF_LAYER, "resnet18_32_w1_silu", "cpu", "gradient fc.weight"},
     {PLANTED_GRADIENT_OF_ALL, "resnet18_32_w1_silu", "cpu", NULL},
-    {PLANTED_COLOURS, "resnet18_32_w1_silu", "cpu", "gradient"},
+    {PLANTED_COLORS, "resnet18_32_w1_silu", "cpu", "gradient"},
     {PLANTED_CHANNELS, "resnet18_32_w1_silu", "cpu", "gradient"},
     {PLANTED_BIASED_VARIANCE, "resnet18_32_w1_silu", "cpu", "buffer"},
     /* Several ranks. */

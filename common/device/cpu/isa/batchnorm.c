@@ -63,24 +63,24 @@ static void stats(const float *x, int64_t rows, int64_t c, double *sums)
 
 /* ---- the activation's argument and its gradient at one vector: element i of the tensors, channel j -- */
 
-ALWAYS_INLINE vf argument(const cpu_batchnorm_data *d, vf centred, int64_t i, int64_t j, int64_t count)
+ALWAYS_INLINE vf argument(const cpu_batchnorm_data *d, vf centered, int64_t i, int64_t j, int64_t count)
 {
-    vf a = vf_fma(centred, vf_load_some(d->scale + j, count), vf_load_some(d->beta + j, count));
+    vf a = vf_fma(centered, vf_load_some(d->scale + j, count), vf_load_some(d->beta + j, count));
     return d->residual ? a + vf_load_some(d->residual + i, count) : a;
 }
 
-ALWAYS_INLINE vf gradient(activation act, const cpu_batchnorm_data *d, vf centred, int64_t i, int64_t j,
+ALWAYS_INLINE vf gradient(activation act, const cpu_batchnorm_data *d, vf centered, int64_t i, int64_t j,
                           int64_t count)
 {
     vf dy = vf_load_some(d->dy + i, count);
     if (d->dy2) dy += vf_load_some(d->dy2 + i, count);
     if (act == ACTIVATION_NONE) return dy;
     vf at =
-        act == ACTIVATION_RELU && d->y ? vf_load_some(d->y + i, count) : argument(d, centred, i, j, count);
+        act == ACTIVATION_RELU && d->y ? vf_load_some(d->y + i, count) : argument(d, centered, i, j, count);
     return vf_activate_backward(act, at, dy);
 }
 
-ALWAYS_INLINE vf centred(const cpu_batchnorm_data *d, int64_t i, int64_t j, int64_t count)
+ALWAYS_INLINE vf centered(const cpu_batchnorm_data *d, int64_t i, int64_t j, int64_t count)
 {
     return vf_load_some(d->x + i, count) - vf_load_some(d->mean + j, count);
 }
@@ -90,7 +90,7 @@ ALWAYS_INLINE vf centred(const cpu_batchnorm_data *d, int64_t i, int64_t j, int6
 ALWAYS_INLINE void apply_some(activation act, const cpu_batchnorm_data *d, int64_t i, int64_t j,
                               int64_t count)
 {
-    vf_store_some(d->y + i, vf_activate(act, argument(d, centred(d, i, j, count), i, j, count)), count);
+    vf_store_some(d->y + i, vf_activate(act, argument(d, centered(d, i, j, count), i, j, count)), count);
 }
 
 ALWAYS_INLINE void apply(activation act, const cpu_batchnorm_data *data, int64_t first, int64_t end)
@@ -111,7 +111,7 @@ ALWAYS_INLINE void backward_stats_some(activation act, const cpu_batchnorm_data 
     channel_sums s = {0};
     for (int64_t row = first; row < end; row++) {
         int64_t i = row * d->c + j;
-        vf x = centred(d, i, j, count), g = gradient(act, d, x, i, j, count);
+        vf x = centered(d, i, j, count), g = gradient(act, d, x, i, j, count);
         if (d->g) vf_store_some(d->g + i, g, count);
         channel_sums_add(&s, g, g, x);
     }
@@ -133,7 +133,7 @@ ALWAYS_INLINE void backward_stats(activation act, const cpu_batchnorm_data *data
 ALWAYS_INLINE void backward_apply_some(activation act, const cpu_batchnorm_data *d,
                                        const cpu_batchnorm_gradient *k, int64_t i, int64_t j, int64_t count)
 {
-    vf x = centred(d, i, j, count), g = gradient(act, d, x, i, j, count);
+    vf x = centered(d, i, j, count), g = gradient(act, d, x, i, j, count);
     vf dx = vf_fma(vf_load_some(k->a + j, count), g, vf_load_some(k->e + j, count));
     vf_store_some(k->dx + i, vf_fma(vf_load_some(k->b + j, count), x, dx), count);
 }

@@ -31,7 +31,7 @@ typedef struct cpu_elementwise {
     void (*column_sums)(const float *x, int64_t stride, int64_t rows, int64_t columns, double *sums);
 } cpu_elementwise;
 
-/* ---- batch normalisation ---------------------------------------------------------------------- */
+/* ---- batch normalization ---------------------------------------------------------------------- */
 
 /* One layer's tensors [rows, c]; the argument of its activation is (x - mean) scale + beta + residual. */
 typedef struct cpu_batchnorm_data {
@@ -61,7 +61,7 @@ typedef struct cpu_batchnorm {
                                              int64_t end);
 } cpu_batchnorm;
 
-/* ---- layer normalisation ---------------------------------------------------------------------- */
+/* ---- layer normalization ---------------------------------------------------------------------- */
 
 typedef struct cpu_layernorm {
     /* Rows [first, end) of the forward and backward operations as in op.h; the operands are those arrays. */

@@ -67,8 +67,8 @@ static void forward(const layernorm_attributes *a, void *const *operands, int64_
         float invstd = (float)(1 / sqrt(row_squares(normalized, mean, c) / (double)c + a->eps));
         for (int64_t j = 0; j < c; j += VF) {
             vf scale = vf_load_some(gamma + j, c - j) * invstd;
-            vf centred = vf_load_some(normalized + j, c - j) - mean;
-            vf_store_some(y + j, vf_fma(centred, scale, vf_load_some(beta + j, c - j)), c - j);
+            vf centered = vf_load_some(normalized + j, c - j) - mean;
+            vf_store_some(y + j, vf_fma(centered, scale, vf_load_some(beta + j, c - j)), c - j);
         }
         means[row] = mean;
         invstds[row] = invstd;
@@ -103,8 +103,8 @@ ALWAYS_INLINE void row_backward(const row_gradient *r, int64_t c)
     float slope = (float)(chains_sum(gx_chain) / (double)c * invstd * invstd);
     for (int64_t j = 0; j < c; j += VF) {
         vf g = vf_load_some(r->dy + j, c - j) * vf_load_some(r->gamma + j, c - j);
-        vf centred = vf_load_some(r->x + j, c - j) - r->mean;
-        vf dx = vf_fma(centred, vf_set(-slope), g - mean_g) * r->invstd;
+        vf centered = vf_load_some(r->x + j, c - j) - r->mean;
+        vf dx = vf_fma(centered, vf_set(-slope), g - mean_g) * r->invstd;
         if (r->dsum) dx += vf_load_some(r->dsum + j, c - j);
         vf_store_some(r->dx + j, dx, c - j);
     }
@@ -119,8 +119,8 @@ ALWAYS_INLINE void columns_backward(const layernorm_attributes *a, void *const *
     vf dgamma = vf_set(0), dbeta = vf_set(0);
     for (int64_t row = first; row < end; row++) {
         vf gradient = vf_load_some(dy + row * a->c + j, count);
-        vf centred = vf_load_some(x + row * a->c + j, count) - mean[row];
-        dgamma = vf_fma(gradient, centred * invstd[row], dgamma);
+        vf centered = vf_load_some(x + row * a->c + j, count) - mean[row];
+        dgamma = vf_fma(gradient, centered * invstd[row], dgamma);
         dbeta += gradient;
     }
     float lanes[2][VF];

@@ -18,7 +18,7 @@
 #define HAS_FRAGMENTS 1
 #endif
 
-/* Rows in shared memory are 16 bytes longer than what they hold, so that neighbours lie in other banks; fragments begin
+/* Rows in shared memory are 16 bytes longer than what they hold, so that neighbors lie in other banks; fragments begin
  * at multiples of 32 bytes all the same. */
 constexpr int PART = 16, WARPS = 2, TILE = PART * WARPS, THREADS = WARP * WARPS, SCORE_ROW = TILE + 4;
 

@@ -1,4 +1,4 @@
-/* What BatchNorm's forward and backward kernels share: a thread owns V neighbouring channels, whose constants it
+/* What BatchNorm's forward and backward kernels share: a thread owns V neighboring channels, whose constants it
  * keeps in registers, and walks down the rows. T is the type in which activations are stored. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_BATCHNORM_CUH
 #define COMMON_DEVICE_CUDA_MODULE_BATCHNORM_CUH
@@ -41,7 +41,7 @@ template <int V> __device__ channels<V> channels_at(const channel_vectors &f, in
     return out;
 }
 
-/* x normalised: the activation's argument, but for a residual. */
+/* x normalized: the activation's argument, but for a residual. */
 template <int V> __device__ float argument(const channels<V> &f, int v, float x)
 {
     return (x - f.mean[v]) * f.scale[v] + f.beta[v];

@@ -1,6 +1,6 @@
 /* Sums over the rows of a matrix [rows, c], for each column: biases' gradients, statistics of channels.
  *
- * Two passes. Blocks of COLUMN_THREADS threads walk through a part of the rows each: a thread owns V neighbouring
+ * Two passes. Blocks of COLUMN_THREADS threads walk through a part of the rows each: a thread owns V neighboring
  * columns, as many threads as the columns need (a warp at most) lie beside each other, and the rest go down the rows;
  * a partial sum a column and part is left in the workspace. Then a block a warp of columns adds the parts. A thread
  * adds in float32, everything behind it in float64, and every order follows from the shape. */

@@ -1,5 +1,5 @@
 /* Fences. A GPU that waits cannot be handed an error, so a failure releases every wait and is kept at the
- * device: the next wait and the next synchronisation of a stream return it. */
+ * device: the next wait and the next synchronization of a stream return it. */
 #include "common/device/cuda/module/cuda_impl.h"
 #include "common/device/cuda/module/libraries.h"
 

@@ -91,7 +91,7 @@ template <typename T> __device__ static inline float as_stored(float value)
     return load(&stored);
 }
 
-/* V neighbours, moved by one access. */
+/* V neighbors, moved by one access. */
 template <typename T, int V> struct alignas(sizeof(T) * V) pack {
     T at[V];
 };

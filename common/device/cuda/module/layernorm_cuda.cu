@@ -11,7 +11,7 @@ template <typename T> struct row_operands {
     float *mean, *invstd;
 };
 
-/* What is normalised: with a residual the sum, as it is stored. */
+/* What is normalized: with a residual the sum, as it is stored. */
 template <typename T, int V> __device__ static inline pack<T, V> take_row(const row_operands<T> &o, int64_t i)
 {
     pack<T, V> taken = take_pack<V>(o.x + i);

@@ -1,5 +1,5 @@
 /* torch.nn.CrossEntropyLoss and MSELoss with reduction "sum"; gradients are divided by the launch's
- * normaliser. A block a row leaves the row's loss in the workspace; one block adds the rows in order. */
+ * normalizer. A block a row leaves the row's loss in the workspace; one block adds the rows in order. */
 #include "common/device/cuda/module/kernel.cuh"
 
 constexpr int THREADS = 256, SUM_THREADS = 256;
@@ -34,7 +34,7 @@ template <typename T> __device__ static largest row_maximum(const T *logits, int
     return best;
 }
 
-/* loss = log sum exp(l) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normaliser. dlogits may lie in
+/* loss = log sum exp(l) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normalizer. dlogits may lie in
  * the logits' memory: every element is read before it is written, by the same thread. */
 template <typename T>
 __global__ static void cross_entropy_kernel(int64_t classes, float normalizer, const T *all, const int32_t *targets,

@@ -138,7 +138,7 @@ struct fill_rule {
     }
 };
 
-/* A thread takes every THREADS-th element, so that neighbours lie beside each other, and reads all of its own before it
+/* A thread takes every THREADS-th element, so that neighbors lie beside each other, and reads all of its own before it
  * writes the first: a compiler cannot move a load over a store that might hit it. */
 template <typename Rule> __global__ void update_kernel(span_table table, Rule rule)
 {

@@ -45,7 +45,7 @@ static device *open_bf16(int threads)
 
 /* ---- rounding --------------------------------------------------------------------------------- */
 
-/* The nearer of the two neighbours, of equally near ones that with an even last bit. */
+/* The nearer of the two neighbors, of equally near ones that with an even last bit. */
 static uint16_t rounded(float value)
 {
     uint32_t bits = bits_of(value), low = bits & 0xffff0000u, high = low + 0x10000u;

@@ -27,10 +27,10 @@ typedef struct program {
     bool deadlock;
 } program;
 
-/* Each fence is signalled once. It is waited for behind the signal, and now and then before it. */
+/* Each fence is signaled once. It is waited for behind the signal, and now and then before it. */
 static void make_program(uint64_t seed, program *p)
 {
-    bool signalled[FENCES] = {false};
+    bool signaled[FENCES] = {false};
     int64_t host = 0;
     p->count = 20 + (int)random_below(seed, 0, COMMANDS - 20);
     p->deadlock = false;
@@ -41,9 +41,9 @@ static void make_program(uint64_t seed, program *p)
                        .index = (int)random_below(seed, at + 1, FENCES)};
         uint64_t choice = random_below(seed, at + 2, 10);
         c->kind = choice < 5 ? KERNEL : choice < 7 ? SIGNAL : choice < 9 ? WAIT : MARK;
-        if (c->kind == SIGNAL && signalled[c->index]) c->kind = MARK;
-        if (c->kind == SIGNAL) signalled[c->index] = true;
-        if (c->kind == WAIT && !signalled[c->index] && random_below(seed, at + 4, 8)) c->kind = MARK;
+        if (c->kind == SIGNAL && signaled[c->index]) c->kind = MARK;
+        if (c->kind == SIGNAL) signaled[c->index] = true;
+        if (c->kind == WAIT && !signaled[c->index] && random_below(seed, at + 4, 8)) c->kind = MARK;
         if (c->kind == KERNEL) {
             c->us = 1 + (int64_t)random_below(seed, at + 3, 8) * 7;
             host += BENCH_LAUNCH_US;
@@ -53,7 +53,7 @@ static void make_program(uint64_t seed, program *p)
     }
     for (int i = 0; i < p->count; i++) {
         command *c = &p->commands[i];
-        if (c->kind == WAIT && !signalled[c->index]) c->kind = MARK;
+        if (c->kind == WAIT && !signaled[c->index]) c->kind = MARK;
         if (c->kind == MARK) c->index = i;
     }
 }
@@ -78,8 +78,8 @@ static void find_ends(program *p)
             if (start != UNKNOWN && c->host_us > start) start = c->host_us;
             int64_t end = start == UNKNOWN ? UNKNOWN : start + c->us;
             if (c->kind == WAIT && end != UNKNOWN) {
-                int64_t signalled = signal_time(p, c->index);
-                end = signalled == UNKNOWN ? UNKNOWN : signalled > end ? signalled : end;
+                int64_t signaled = signal_time(p, c->index);
+                end = signaled == UNKNOWN ? UNKNOWN : signaled > end ? signaled : end;
             }
             if (end != c->end_us) more = true;
             c->end_us = last[c->stream] = end;
