@@ -4,7 +4,7 @@
 #define HARNESS_RUN_PS_RESULT_H
 
 #include "common/sync/engine.h"
-#include "ps/dp_memory.h"
+#include "ps/dp/dp_memory.h"
 
 #include <jansson.h>
 

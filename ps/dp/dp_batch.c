@@ -15,7 +15,7 @@ status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sy
     dp_engine *e = dp_engine_of(base);
     const sync_context *c = context_of(e);
     TRY(ps_peers_open(&e->member, &e->meeting));
-    dp_lives_begin_batch(e);
+    dp_account_begin_batch(e);
     if (!e->accumulates) e->contributors = 0;
     e->step = step->index;
     *out = (sync_batch){.load = dp_is_root(e) ? batch * c->world : 0, .train = batch};
@@ -57,15 +57,15 @@ static int64_t count_targets(const sync_exchange *x, const dp_part *p, const voi
 static status cut_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
-    bool exist = ps_has_bytes(context_of(e)->device), gpu = e->places.device;
-    const void *targets = gpu ? e->places.mirror[DP_AT_TARGET].data : x->target->data;
+    bool exist = ps_has_bytes(context_of(e)->device), gpu = e->staging.device;
+    const void *targets = gpu ? e->staging.mirror[DP_TENSOR_TARGET].data : x->target->data;
     int64_t bytes = x->loaded * x->target_bytes;
-    if (gpu && bytes > 0) TRY(dp_fetch_to(&e->places, e->places.mirror[DP_AT_TARGET].data, x->target->data, bytes));
+    if (gpu && bytes > 0) TRY(dp_copy_down(&e->staging, e->staging.mirror[DP_TENSOR_TARGET].data, x->target->data, bytes));
     e->loaded = x->loaded;
     cut(e);
     for (int r = 0; r < context_of(e)->world; r++)
         e->parts[r].targets = count_targets(x, &e->parts[r], targets, exist);
-    return dp_fetch(&e->places, DP_AT_INPUT, x->input->data, e->parts[0].samples * x->input_bytes,
+    return dp_stage_down(&e->staging, DP_TENSOR_INPUT, x->input->data, e->parts[0].samples * x->input_bytes,
                     (x->loaded - e->parts[0].samples) * x->input_bytes);
 }
 
@@ -76,13 +76,13 @@ static void add_batch(dp_engine *e, int peer, const dp_part *p, int key, int64_t
     bool inputs = key == KEY_INPUTS;
     const device_memory *memory = inputs ? x->input : x->target;
     int64_t each = inputs ? x->input_bytes : x->target_bytes, at = p->first * each;
-    dp_item *item =
-        dp_star_add(e->star, dp_is_root(e) ? DP_SEND : DP_RECEIVE, peer, MESSAGE_INPUTS, step, key);
-    item->shared = dp_shares(e);
-    char *base = dp_place_of(&e->places, inputs ? DP_AT_INPUT : DP_AT_TARGET, memory->data);
-    item->region = dp_plain_region(e, peer, key, base, dp_is_root(e) ? at : 0, p->samples * each);
+    dp_transfer *transfer =
+        dp_hub_add(e->hub, dp_is_root(e) ? DP_SEND : DP_RECEIVE, peer, MESSAGE_INPUTS, step, key);
+    transfer->shared = dp_shares(e);
+    char *base = dp_staged_address(&e->staging, inputs ? DP_TENSOR_INPUT : DP_TENSOR_TARGET, memory->data);
+    transfer->region = dp_plain_region(e, peer, key, base, dp_is_root(e) ? at : 0, p->samples * each);
     char *remote = dp_remote(e, 0, inputs ? PS_SEGMENT_INPUT : PS_SEGMENT_TARGET);
-    if (!dp_is_root(e) && remote) item->remote = remote + at;
+    if (!dp_is_root(e) && remote) transfer->remote = remote + at;
 }
 
 /* Where the round has not brought it to the device: behind the round. */
@@ -92,9 +92,9 @@ static status store_batch(dp_engine *e, const dp_part *p, int key)
     bool inputs = key == KEY_INPUTS;
     void *to = inputs ? x->input->data : x->target->data;
     int64_t each = inputs ? x->input_bytes : x->target_bytes;
-    const char *from = dp_in_sight(e, inputs ? PS_SEGMENT_INPUT : PS_SEGMENT_TARGET);
-    if (from) return dp_store_from(&e->places, to, from + p->first * each, p->samples * each);
-    return dp_store(&e->places, inputs ? DP_AT_INPUT : DP_AT_TARGET, to, 0, p->samples * each);
+    const char *from = dp_mapped(e, inputs ? PS_SEGMENT_INPUT : PS_SEGMENT_TARGET);
+    if (from) return dp_copy_up(&e->staging, to, from + p->first * each, p->samples * each);
+    return dp_stage_up(&e->staging, inputs ? DP_TENSOR_INPUT : DP_TENSOR_TARGET, to, 0, p->samples * each);
 }
 
 static status store_parts(dp_engine *e, const dp_part *p)
@@ -114,29 +114,27 @@ static void add_parts(dp_engine *e, int peer, const dp_part *p, int64_t step)
 static status scatter(dp_engine *e, const sync_step *step)
 {
     TRY(cut_batch(e));
-    dp_star_begin(e->star);
+    dp_hub_begin(e->hub);
     for (int r = 1; r < context_of(e)->world; r++) {
-        dp_item *item = dp_star_add(e->star, DP_SEND, r, MESSAGE_CONTROL, step->index, 0);
-        item->header.count = e->parts[r].samples;
-        item->header.offset = e->gradient_offset;
-        item->header.integers[DP_INT_TARGETS] = e->parts[r].targets;
-        item->header.integers[DP_INT_TOTAL] = e->loaded;
-        item->header.integers[DP_INT_PRESENT] = e->present;
+        dp_transfer *transfer = dp_hub_add(e->hub, DP_SEND, r, MESSAGE_CONTROL, step->index, 0);
+        transfer->header.count = e->parts[r].samples;
+        transfer->header.integers[DP_INT_TARGETS] = e->parts[r].targets;
+        transfer->header.integers[DP_INT_TOTAL] = e->loaded;
+        transfer->header.integers[DP_INT_PRESENT] = e->present;
         add_parts(e, r, &e->parts[r], step->index);
     }
-    return dp_star_run(e->star, NULL);
+    return dp_hub_run(e->hub, NULL);
 }
 
 static status hear_part(dp_engine *e, const sync_step *step, dp_part *mine)
 {
     const sync_context *c = context_of(e);
-    dp_star_begin(e->star);
-    const dp_item *item = dp_star_add(e->star, DP_RECEIVE, 0, MESSAGE_CONTROL, step->index, 0);
-    TRY(dp_star_run(e->star, NULL));
-    message_header h = item->header;
+    dp_hub_begin(e->hub);
+    const dp_transfer *transfer = dp_hub_add(e->hub, DP_RECEIVE, 0, MESSAGE_CONTROL, step->index, 0);
+    TRY(dp_hub_run(e->hub, NULL));
+    message_header h = transfer->header;
     e->loaded = h.integers[DP_INT_TOTAL];
     e->present = (int)h.integers[DP_INT_PRESENT];
-    e->gradient_offset = h.offset;
     *mine = part_of(e->loaded, c->world, c->rank);
     mine->targets = h.integers[DP_INT_TARGETS];
     if (h.count != mine->samples || e->loaded > c->exchange->largest * c->world)
@@ -164,9 +162,9 @@ static status take_part(dp_engine *e, const sync_step *step)
         assume_part(e, mine);
     else
         TRY(hear_part(e, step, mine));
-    dp_star_begin(e->star);
+    dp_hub_begin(e->hub);
     add_parts(e, 0, mine, step->index);
-    TRY(dp_star_run(e->star, NULL));
+    TRY(dp_hub_run(e->hub, NULL));
     return store_parts(e, mine);
 }
 

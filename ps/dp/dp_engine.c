@@ -66,25 +66,25 @@ static int64_t largest_frame(const dp_engine *e)
 }
 
 /* What peers may map, or open. */
-static const device_memory *shown(const dp_engine *e, dp_place place, const device_memory *memory)
+static const device_memory *shown(const dp_engine *e, dp_tensor place, const device_memory *memory)
 {
-    if (dp_is_mirrored(&e->places, place)) memory = &e->places.mirror[place];
+    if (dp_is_staged(&e->staging, place)) memory = &e->staging.mirror[place];
     return memory->data ? memory : NULL;
 }
 
-static status open_star(dp_engine *e)
+static status open_hub(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
     const param_set *set = c->params;
     int peers = dp_is_root(e) ? c->world - 1 : 1;
-    int items = larger(larger(e->replicate.count + 1, e->reduce.count), 3) * peers;
-    dp_star_config config = {.context = c,
-                             .items = items,
+    int transfers = larger(larger(e->replicate.count + 1, e->reduce.count), 3) * peers;
+    dp_hub_config config = {.context = c,
+                             .transfers = transfers,
                              .keys = e->reduce.count,
                              .threads = (int)e->options->server_threads,
-                             .landing = e->landing.data ? e->landing.data : e->chunks.data,
+                             .landing = e->landing.data,
                              .peers = e->options->payload == PS_PAYLOAD_P2P};
-    TRY(dp_star_open(&config, &e->star));
+    TRY(dp_hub_open(&config, &e->hub));
     if (dp_plans(e)) return STATUS_OK;
     e->member = (ps_member){.member = c->rank,
                             .world = c->world,
@@ -96,10 +96,10 @@ static status open_star(dp_engine *e)
                             .frames = larger(larger(e->replicate.most_pieces, e->reduce.most_pieces),
                                              larger(c->params->model->buffer_count, 1)),
                             .frame_bytes = largest_frame(e),
-                            .shown = {shown(e, DP_AT_PARAMS, &set->params), shown(e, DP_AT_GRADS, &set->grads),
-                                      shown(e, DP_AT_INPUT, c->exchange->input),
-                                      shown(e, DP_AT_TARGET, c->exchange->target),
-                                      shown(e, DP_AT_OUTPUTS, &e->outputs)},
+                            .shown = {shown(e, DP_TENSOR_PARAMS, &set->params), shown(e, DP_TENSOR_GRADS, &set->grads),
+                                      shown(e, DP_TENSOR_INPUT, c->exchange->input),
+                                      shown(e, DP_TENSOR_TARGET, c->exchange->target),
+                                      shown(e, DP_TENSOR_OUTPUTS, &e->outputs)},
                             .shown_count = PS_SEGMENTS,
                             .device = c->device,
                             .stall_timeout_ns = c->stall_timeout_ns,
@@ -111,8 +111,8 @@ static status open_star(dp_engine *e)
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
     options.device_memory = true; /* from device to device */
-    TRY(dp_star_open_port(e->star, &options));
-    return dp_is_root(e) ? ps_listen(&e->member, 0, dp_star_port(e->star), e->url) : STATUS_OK;
+    TRY(dp_hub_open_port(e->hub, &options));
+    return dp_is_root(e) ? ps_listen(&e->member, 0, dp_hub_port(e->hub), e->url) : STATUS_OK;
 }
 
 static status open_parts(dp_engine *e)
@@ -134,7 +134,7 @@ static status open_parts(dp_engine *e)
     e->pieces = calloc((size_t)c->world * DP_PIECES, sizeof *e->pieces);
     if (!e->parts || !e->pieces) return fail(STATUS_SYSTEM, "no memory for the parts of %d ranks", c->world);
     TRY(dp_open_memory(e));
-    return open_star(e);
+    return open_hub(e);
 }
 
 status ps_dp_open(const sync_context *context, sync_engine **out)
@@ -145,7 +145,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     e->base = (sync_engine){.type = &sync_ps_dp, .context = *context};
     e->options = context->options;
     e->element = (size_t)dtype_size(context->params->type);
-    e->results.fd = e->kept.fd = e->outputs.fd = e->chunks.fd = e->landing.fd = -1;
+    e->outputs.fd = e->landing.fd = -1;
     status rc = open_parts(e);
     if (rc == STATUS_OK) {
         count_owned_params(e);
@@ -160,7 +160,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
 static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
-    if (!e->places.device) return STATUS_OK;
+    if (!e->staging.device) return STATUS_OK;
     if (!dp_is_root(e)) return ps_pin_segments(&e->meeting, d, 0, PS_SEGMENTS, 1, 0, pin);
     return ps_pin_segments(&e->meeting, d, PS_SEGMENTS, e->base.context.world * PS_SEGMENTS, PS_SEGMENTS,
                            PS_SEGMENT_GRADS, pin);
@@ -170,15 +170,12 @@ static void dp_close(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
     device *d = base->context.device;
-    dp_star_close(&e->star);
+    dp_hub_close(&e->hub);
     pin_segments(e, false);
     ps_part(&e->member, &e->meeting);
-    dp_places_close(&e->places);
+    dp_staging_close(&e->staging);
     device_free(d, &e->landing);
-    device_free(d, &e->results);
-    device_free(d, &e->kept);
     device_free(d, &e->outputs);
-    device_free(d, &e->chunks);
     dp_chunks_free(&e->replicate);
     dp_chunks_free(&e->reduce);
     free(e->offer.data);
@@ -213,8 +210,8 @@ static status dp_connect(sync_engine *base, const sync_blob *offers)
     if (dp_plans(e)) return STATUS_OK;
     TRY(ps_meet(&e->member, &e->offer, offers, &e->meeting));
     TRY(pin_segments(e, true));
-    if (!dp_is_root(e)) TRY(dp_star_connect(e->star, e->meeting.urls[0]));
-    return dp_star_start(e->star);
+    if (!dp_is_root(e)) TRY(dp_hub_connect(e->hub, e->meeting.urls[0]));
+    return dp_hub_start(e->hub);
 }
 
 /* ---- what is asked of it ----------------------------------------------------------------------- */
@@ -226,13 +223,13 @@ static const void *dp_reduced_gradients(sync_engine *base, piece_list *owned)
     *owned = (piece_list){NULL, 0};
     if (!dp_is_root(e)) return NULL;
     *owned = param_set_pieces(set, 0, set->model->param_count);
-    return dp_final_gradients(e)->data;
+    return set->grads.data;
 }
 
 static void dp_counters(sync_engine *base, sync_counters *out)
 {
     dp_engine *e = dp_engine_of(base);
-    const ps_port *p = dp_star_port(e->star);
+    const ps_port *p = dp_hub_port(e->hub);
     *out = (sync_counters){.optimizer_ns = e->optimizer_ns,
                            .bytes_sent = atomic_load_explicit(&p->bytes_sent, memory_order_relaxed),
                            .bytes_received = atomic_load_explicit(&p->bytes_received, memory_order_relaxed),
@@ -241,7 +238,7 @@ static void dp_counters(sync_engine *base, sync_counters *out)
                                atomic_load_explicit(&p->messages_received, memory_order_relaxed),
                            .updates_skipped = optimizer_skipped(base->context.optimizer)};
     e->optimizer_ns = 0;
-    dp_star_collect_times(e->star, out);
+    dp_hub_collect_times(e->hub, out);
 }
 
 bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)

@@ -3,11 +3,33 @@
 #define PS_DP_DP_IMPL_H
 
 #include "ps/connect.h"
-#include "ps/dp/chunks.h"
 #include "ps/dp/dp.h"
-#include "ps/dp/dp_places.h"
-#include "ps/dp/star.h"
-#include "ps/dp_memory.h"
+#include "ps/dp/dp_staging.h"
+#include "ps/dp/hub.h"
+#include "ps/dp/dp_memory.h"
+
+/* torch's coalescing: parameters in the order of registration, in chunks of a size
+ * (torch/csrc/cuda/comm.cpp and torch/csrc/utils/tensor_flatten.h). */
+typedef enum dp_chunk_rule {
+    DP_CHUNK_REACHES, /* a chunk closes when it has `limit` bytes or more: broadcast_coalesced */
+    DP_CHUNK_WITHIN   /* a chunk closes before it would have more: reduce_add_coalesced */
+} dp_chunk_rule;
+
+/* Parameters first .. first + count - 1. */
+typedef struct dp_chunk {
+    int first, count;
+    int64_t bytes; /* without padding */
+} dp_chunk;
+
+typedef struct dp_chunks {
+    dp_chunk *list;
+    int count;
+    int most_pieces;       /* of a chunk */
+    int64_t largest_bytes; /* of a chunk */
+} dp_chunks;
+
+status dp_chunks_make(const param_set *set, dp_chunk_rule rule, int64_t limit, dp_chunks *out);
+void dp_chunks_free(dp_chunks *chunks);
 
 enum { DP_PIECE_INPUTS, DP_PIECE_TARGETS, DP_PIECE_OUTPUTS, DP_PIECE_SUMS, DP_PIECES };
 
@@ -25,20 +47,15 @@ typedef struct dp_engine {
     net_adapter adapter; /* where a link is emulated */
     sync_blob offer;
     char url[PS_URL_MAX]; /* rank 0's */
-    dp_star *star;
-    dp_places places;
+    dp_hub *hub;
+    dp_staging staging;
     dp_chunks replicate, reduce;
     int largest_sum;      /* numbers that a layer adds up over the ranks at once */
     size_t element;       /* bytes */
 
-    /* Rank 0's. Under PyTorch's lifetimes also memory that nothing is written to, so that what the ledger
-     * counts is really occupied. */
-    device_memory results; /* sums of gradients; lean: none, they are made in place */
-    device_memory kept;    /* gradients between steps (--keep-grads) */
-    device_memory outputs; /* logits; where the loss writes: their gradient; its temporaries */
-    int64_t gradient_offset; /* in rank 0's, in bytes */
-    device_memory chunks;  /* flattened gradients on their way */
-    device_memory landing; /* on a GPU: where a chunk of gradients lands before it is added, unless `chunks` are there */
+    /* Rank 0's. */
+    device_memory outputs; /* of all ranks; where the loss writes: their gradients */
+    device_memory landing; /* on a GPU: where a chunk of gradients lands before it is added */
     double *shares;        /* [world][largest_sum] */
 
     /* The step. */
@@ -89,13 +106,6 @@ static inline const dp_part *dp_mine(const dp_engine *e)
     return &e->parts[e->base.context.rank];
 }
 
-/* Where the optimizer finds the gradients. */
-static inline const device_memory *dp_final_gradients(const dp_engine *e)
-{
-    if (e->policy.keep_grads) return &e->kept;
-    return dp_lean(e) ? &e->base.context.params->grads : &e->results;
-}
-
 static inline bool dp_takes_part(const dp_engine *e)
 {
     return dp_mine(e)->samples > 0;
@@ -113,15 +123,15 @@ static inline char *dp_segment(const dp_engine *e, int peer, int segment)
 }
 
 /* Shared memory of rank 0 that this rank's GPU copies from or to itself, in place of its mirror; else NULL. */
-static inline char *dp_in_sight(const dp_engine *e, int segment)
+static inline char *dp_mapped(const dp_engine *e, int segment)
 {
-    return e->places.device && e->meeting.segments ? dp_segment(e, 0, segment) : NULL;
+    return e->staging.device && e->meeting.segments ? dp_segment(e, 0, segment) : NULL;
 }
 
 /* The base of a tensor in a peer's memory from which a round itself copies, or NULL. */
 static inline char *dp_remote(const dp_engine *e, int peer, int segment)
 {
-    return dp_shares(e) && !dp_in_sight(e, segment) ? dp_segment(e, peer, segment) : NULL;
+    return dp_shares(e) && !dp_mapped(e, segment) ? dp_segment(e, peer, segment) : NULL;
 }
 
 /* A tensor of `bytes` at `offset` bytes, to or from `peer`; `kind` is one of DP_PIECE_... */
@@ -148,16 +158,16 @@ status dp_flush(sync_engine *e);
 status dp_group_sum(sync_engine *e, double *values, int count);
 
 /* dp_lives.c: what begins and ends to live, told to the ledger. */
-void dp_lives_begin_batch(dp_engine *e);      /* zero_grad(), before a step's first */
-void dp_lives_replicate(dp_engine *e);        /* a replica of all parameters and buffers */
-void dp_lives_gather(dp_engine *e);           /* the outputs of all ranks */
-void dp_lives_log_softmax(dp_engine *e);
-void dp_lives_loss_gradients(dp_engine *e);
-void dp_lives_end_loss(dp_engine *e);         /* what only the loss needed */
-void dp_lives_take_gradient(dp_engine *e);    /* of the own part, on other ranks than 0 */
-void dp_lives_gradient_ready(dp_engine *e, int param);
-void dp_lives_begin_reduce(dp_engine *e);
-void dp_lives_reduced(dp_engine *e);          /* chunks have gone */
-void dp_lives_end_reduce(dp_engine *e);       /* behind it only what the optimizer reads is left */
+void dp_account_begin_batch(dp_engine *e);      /* zero_grad(), before a step's first */
+void dp_account_replicate(dp_engine *e);        /* a replica of all parameters and buffers */
+void dp_account_gather(dp_engine *e);           /* the outputs of all ranks */
+void dp_account_log_softmax(dp_engine *e);
+void dp_account_loss_gradients(dp_engine *e);
+void dp_account_end_loss(dp_engine *e);         /* what only the loss needed */
+void dp_account_take_gradient(dp_engine *e);    /* of the own part, on other ranks than 0 */
+void dp_account_gradient_ready(dp_engine *e, int param);
+void dp_account_begin_reduce(dp_engine *e);
+void dp_account_reduced(dp_engine *e);          /* chunks have gone */
+void dp_account_end_reduce(dp_engine *e);       /* behind it only what the optimizer reads is left */
 
 #endif

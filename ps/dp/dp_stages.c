@@ -32,50 +32,50 @@ static int64_t buffer_bytes(const dp_engine *e)
 static void add_replica(dp_engine *e, int peer, int64_t step)
 {
     const param_set *set = context_of(e)->params;
-    char *params = dp_place_of(&e->places, DP_AT_PARAMS, set->params.data);
-    char *buffers = dp_place_of(&e->places, DP_AT_BUFFERS, set->buffers.data);
+    char *params = dp_staged_address(&e->staging, DP_TENSOR_PARAMS, set->params.data);
+    char *buffers = dp_staged_address(&e->staging, DP_TENSOR_BUFFERS, set->buffers.data);
     dp_direction direction = dp_is_root(e) ? DP_SEND : DP_RECEIVE;
     for (int k = 0; k < e->replicate.count; k++) {
-        dp_item *item = dp_star_add(e->star, direction, peer, MESSAGE_PARAMETERS, step, k);
-        item->region = chunk_region(e, &e->replicate.list[k], params);
-        item->shared = dp_shares(e);
-        if (!dp_is_root(e)) item->remote = dp_remote(e, 0, PS_SEGMENT_PARAMS);
+        dp_transfer *transfer = dp_hub_add(e->hub, direction, peer, MESSAGE_PARAMETERS, step, k);
+        transfer->region = chunk_region(e, &e->replicate.list[k], params);
+        transfer->shared = dp_shares(e);
+        if (!dp_is_root(e)) transfer->remote = dp_remote(e, 0, PS_SEGMENT_PARAMS);
     }
     if (set->model->buffer_count == 0) return;
-    dp_item *item = dp_star_add(e->star, direction, peer, MESSAGE_BUFFERS, step, 0);
-    item->region = (dp_region){buffers, set->buffer_pieces, set->model->buffer_count, (int64_t)e->element};
+    dp_transfer *transfer = dp_hub_add(e->hub, direction, peer, MESSAGE_BUFFERS, step, 0);
+    transfer->region = (dp_region){buffers, set->buffer_pieces, set->model->buffer_count, (int64_t)e->element};
 }
 
 static status fetch_replica(dp_engine *e)
 {
     const param_set *set = context_of(e)->params;
-    TRY(dp_fetch(&e->places, DP_AT_PARAMS, set->params.data, 0, arena_bytes(e)));
-    return dp_fetch(&e->places, DP_AT_BUFFERS, set->buffers.data, 0, buffer_bytes(e));
+    TRY(dp_stage_down(&e->staging, DP_TENSOR_PARAMS, set->params.data, 0, arena_bytes(e)));
+    return dp_stage_down(&e->staging, DP_TENSOR_BUFFERS, set->buffers.data, 0, buffer_bytes(e));
 }
 
 static status store_replica(dp_engine *e)
 {
     param_set *set = context_of(e)->params;
-    const char *params = dp_in_sight(e, PS_SEGMENT_PARAMS);
+    const char *params = dp_mapped(e, PS_SEGMENT_PARAMS);
     param_set_forget_narrow(set);
-    if (params) TRY(dp_store_from(&e->places, set->params.data, params, arena_bytes(e)));
-    else TRY(dp_store(&e->places, DP_AT_PARAMS, set->params.data, 0, arena_bytes(e)));
-    return dp_store(&e->places, DP_AT_BUFFERS, set->buffers.data, 0, buffer_bytes(e));
+    if (params) TRY(dp_copy_up(&e->staging, set->params.data, params, arena_bytes(e)));
+    else TRY(dp_stage_up(&e->staging, DP_TENSOR_PARAMS, set->params.data, 0, arena_bytes(e)));
+    return dp_stage_up(&e->staging, DP_TENSOR_BUFFERS, set->buffers.data, 0, buffer_bytes(e));
 }
 
 static status replicate(dp_engine *e, int64_t step, bool to_all)
 {
-    dp_star_begin(e->star);
+    dp_hub_begin(e->hub);
     if (!dp_is_root(e)) {
         if (!to_all && !dp_takes_part(e)) return STATUS_OK;
-        dp_lives_replicate(e);
+        dp_account_replicate(e);
         param_set_forget_narrow(context_of(e)->params);
         add_replica(e, 0, step);
     }
     int receivers = to_all ? context_of(e)->world : e->present;
     if (dp_is_root(e) && receivers > 1) TRY(fetch_replica(e));
     for (int r = 1; dp_is_root(e) && r < receivers; r++) add_replica(e, r, step);
-    TRY(dp_star_run(e->star, NULL));
+    TRY(dp_hub_run(e->hub, NULL));
     return dp_is_root(e) ? STATUS_OK : store_replica(e);
 }
 
@@ -93,21 +93,21 @@ status dp_flush(sync_engine *base)
     TRY(ps_peers_open(&e->member, &e->meeting));
     TRY(replicate(e, DP_FLUSH + e->settles++, true));
     ps_peers_close(&e->member, &e->meeting); /* if this was the end, memory may go from now on */
-    return e->places.device ? device_stream_synchronize(base->context.compute) : STATUS_OK;
+    return e->staging.device ? device_stream_synchronize(base->context.compute) : STATUS_OK;
 }
 
 /* ---- outputs and loss -------------------------------------------------------------------------- */
 
 /* The slice of a part, in the memory of all outputs or of their gradients. */
-static dp_item *add_outputs(dp_engine *e, dp_direction direction, int peer, const dp_part *p,
+static dp_transfer *add_outputs(dp_engine *e, dp_direction direction, int peer, const dp_part *p,
                             message_kind kind, int64_t step, void *base)
 {
     int64_t each = context_of(e)->exchange->output_bytes;
-    dp_item *item = dp_star_add(e->star, direction, peer, kind, step, 0);
-    item->shared = dp_shares(e);
-    item->region = dp_plain_region(e, peer, DP_PIECE_OUTPUTS, base, dp_is_root(e) ? p->first * each : 0,
+    dp_transfer *transfer = dp_hub_add(e->hub, direction, peer, kind, step, 0);
+    transfer->shared = dp_shares(e);
+    transfer->region = dp_plain_region(e, peer, DP_PIECE_OUTPUTS, base, dp_is_root(e) ? p->first * each : 0,
                                    p->samples * each);
-    return item;
+    return transfer;
 }
 
 static int64_t output_bytes(const dp_engine *e, int64_t samples)
@@ -126,12 +126,12 @@ static status add_own_outputs(dp_engine *e, const sync_step *step)
 {
     const sync_exchange *x = context_of(e)->exchange;
     int64_t at = output_bytes(e, dp_mine(e)->first), bytes = output_bytes(e, dp_mine(e)->samples);
-    char *from = dp_place_of(&e->places, DP_AT_PART, x->output), *gathered = dp_in_sight(e, PS_SEGMENT_OUTPUTS);
-    if (gathered) TRY(dp_fetch_to(&e->places, gathered + at, x->output, bytes));
-    else TRY(dp_fetch(&e->places, DP_AT_PART, x->output, 0, bytes));
-    dp_item *item = add_outputs(e, DP_SEND, 0, dp_mine(e), MESSAGE_OUTPUTS, step->index, from);
+    char *from = dp_staged_address(&e->staging, DP_TENSOR_PART, x->output), *gathered = dp_mapped(e, PS_SEGMENT_OUTPUTS);
+    if (gathered) TRY(dp_copy_down(&e->staging, gathered + at, x->output, bytes));
+    else TRY(dp_stage_down(&e->staging, DP_TENSOR_PART, x->output, 0, bytes));
+    dp_transfer *transfer = add_outputs(e, DP_SEND, 0, dp_mine(e), MESSAGE_OUTPUTS, step->index, from);
     char *remote = dp_remote(e, 0, PS_SEGMENT_OUTPUTS);
-    if (remote) item->remote = remote + at;
+    if (remote) transfer->remote = remote + at;
     return STATUS_OK;
 }
 
@@ -141,20 +141,20 @@ status dp_place_outputs(sync_engine *base, const sync_step *step)
     const sync_exchange *x = base->context.exchange;
     ps_share_interpreter(base->context.device, 1);
     if (!dp_one_loss(e) || !dp_takes_part(e)) return STATUS_OK;
-    dp_lives_gather(e);
-    dp_star_begin(e->star);
+    dp_account_gather(e);
+    dp_hub_begin(e->hub);
     if (dp_is_root(e)) {
-        TRY(dp_copy(&e->places, base->context.device, x->all_outputs, x->output,
+        TRY(dp_copy(&e->staging, base->context.device, x->all_outputs, x->output,
                     output_bytes(e, dp_mine(e)->samples)));
-        char *outputs = dp_place_of(&e->places, DP_AT_OUTPUTS, x->all_outputs);
+        char *outputs = dp_staged_address(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs);
         for (int r = 1; r < e->present; r++)
             add_outputs(e, DP_RECEIVE, r, &e->parts[r], MESSAGE_OUTPUTS, step->index, outputs);
     } else {
         TRY(add_own_outputs(e, step));
     }
-    TRY(dp_star_run(e->star, NULL));
+    TRY(dp_hub_run(e->hub, NULL));
     if (!dp_is_root(e)) return STATUS_OK;
-    return dp_store(&e->places, DP_AT_OUTPUTS, x->all_outputs, output_bytes(e, dp_mine(e)->samples), others_output(e));
+    return dp_stage_up(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs, output_bytes(e, dp_mine(e)->samples), others_output(e));
 }
 
 status dp_loss(sync_engine *base, const sync_step *step, double *normalizer, bool *here)
@@ -165,9 +165,9 @@ status dp_loss(sync_engine *base, const sync_step *step, double *normalizer, boo
         targets = 0;
         for (int r = 0; r < base->context.world; r++) targets += e->parts[r].targets;
     }
-    dp_lives_log_softmax(e);
+    dp_account_log_softmax(e);
     ledger_enter(base->context.ledger, LEDGER_PHASE_LOSS_GRADIENT);
-    dp_lives_loss_gradients(e);
+    dp_account_loss_gradients(e);
     *normalizer = targets > 0 ? (double)targets : 1.0;
     *here = dp_one_loss(e) ? dp_is_root(e) : dp_takes_part(e);
     return STATUS_OK;
@@ -178,77 +178,74 @@ status dp_scatter_output_gradient(sync_engine *base, const sync_step *step)
     dp_engine *e = dp_engine_of(base);
     const sync_exchange *x = base->context.exchange;
     if (!dp_one_loss(e) || !dp_takes_part(e)) return STATUS_OK;
-    dp_lives_end_loss(e);
-    dp_star_begin(e->star);
+    dp_account_end_loss(e);
+    dp_hub_begin(e->hub);
     if (dp_is_root(e)) {
-        TRY(dp_copy(&e->places, base->context.device, x->output_gradient, x->all_gradients,
+        TRY(dp_copy(&e->staging, base->context.device, x->output_gradient, x->all_gradients,
                     output_bytes(e, dp_mine(e)->samples)));
-        TRY(dp_fetch(&e->places, DP_AT_OUTPUTS, x->all_outputs,
-                     e->gradient_offset + output_bytes(e, dp_mine(e)->samples), others_output(e)));
-        char *gradients = dp_place_of(&e->places, DP_AT_OUTPUTS, x->all_outputs) + e->gradient_offset;
+        TRY(dp_stage_down(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs,
+                     output_bytes(e, dp_mine(e)->samples), others_output(e)));
+        char *gradients = dp_staged_address(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs);
         for (int r = 1; r < e->present; r++)
             add_outputs(e, DP_SEND, r, &e->parts[r], MESSAGE_OUTPUT_GRADIENT, step->index, gradients);
-        return dp_star_run(e->star, NULL);
+        return dp_hub_run(e->hub, NULL);
     }
-    dp_lives_take_gradient(e);
-    int64_t at = e->gradient_offset + output_bytes(e, dp_mine(e)->first);
-    dp_item *item = add_outputs(e, DP_RECEIVE, 0, dp_mine(e), MESSAGE_OUTPUT_GRADIENT, step->index,
-                                dp_place_of(&e->places, DP_AT_PART, x->output_gradient));
-    char *remote = dp_remote(e, 0, PS_SEGMENT_OUTPUTS), *scattered = dp_in_sight(e, PS_SEGMENT_OUTPUTS);
-    if (remote) item->remote = remote + at;
-    TRY(dp_star_run(e->star, NULL));
+    dp_account_take_gradient(e);
+    int64_t at = output_bytes(e, dp_mine(e)->first);
+    dp_transfer *transfer = add_outputs(e, DP_RECEIVE, 0, dp_mine(e), MESSAGE_OUTPUT_GRADIENT, step->index,
+                                dp_staged_address(&e->staging, DP_TENSOR_PART, x->output_gradient));
+    char *remote = dp_remote(e, 0, PS_SEGMENT_OUTPUTS), *scattered = dp_mapped(e, PS_SEGMENT_OUTPUTS);
+    if (remote) transfer->remote = remote + at;
+    TRY(dp_hub_run(e->hub, NULL));
     int64_t bytes = output_bytes(e, dp_mine(e)->samples);
-    if (scattered) return dp_store_from(&e->places, x->output_gradient, scattered + at, bytes);
-    return dp_store(&e->places, DP_AT_PART, x->output_gradient, 0, bytes);
+    if (scattered) return dp_copy_up(&e->staging, x->output_gradient, scattered + at, bytes);
+    return dp_stage_up(&e->staging, DP_TENSOR_PART, x->output_gradient, 0, bytes);
 }
 
 /* ---- gradients -------------------------------------------------------------------------------- */
 
 status dp_ready(sync_engine *base, int param)
 {
-    dp_lives_gradient_ready(dp_engine_of(base), param);
+    dp_account_gradient_ready(dp_engine_of(base), param);
     return STATUS_OK;
 }
 
 static status reduce(dp_engine *e, const sync_step *step)
 {
     const param_set *set = context_of(e)->params;
-    char *grads = dp_place_of(&e->places, DP_AT_GRADS, set->grads.data);
+    char *grads = dp_staged_address(&e->staging, DP_TENSOR_GRADS, set->grads.data);
     dp_sum sum = {.type = set->type,
-                  .own = set->grads.data,
-                  .out = dp_lean(e) ? set->grads.data : e->results.data,
+                  .grads = set->grads.data,
                   .keys = e->reduce.count,
                   .present = e->contributors,
                   .divides = !dp_one_loss(e),
                   .divide_before = e->policy.divide_before};
-    if (!dp_is_root(e)) TRY(dp_fetch(&e->places, DP_AT_GRADS, set->grads.data, 0, arena_bytes(e)));
-    dp_star_begin(e->star);
+    if (!dp_is_root(e)) TRY(dp_stage_down(&e->staging, DP_TENSOR_GRADS, set->grads.data, 0, arena_bytes(e)));
+    dp_hub_begin(e->hub);
     for (int k = 0; k < e->reduce.count; k++) {
         for (int r = 1; dp_is_root(e) && r < e->contributors; r++) {
-            dp_item *item = dp_star_add(e->star, DP_REDUCE, r, MESSAGE_PUSH, step->index, k);
-            item->region = chunk_region(e, &e->reduce.list[k], set->grads.data);
-            item->shared = dp_shares(e);
-            item->remote = dp_segment(e, r, PS_SEGMENT_GRADS);
+            dp_transfer *transfer = dp_hub_add(e->hub, DP_REDUCE, r, MESSAGE_PUSH, step->index, k);
+            transfer->region = chunk_region(e, &e->reduce.list[k], set->grads.data);
+            transfer->shared = dp_shares(e);
+            transfer->remote = dp_segment(e, r, PS_SEGMENT_GRADS);
         }
         if (dp_is_root(e)) continue;
-        dp_item *item = dp_star_add(e->star, DP_SEND, 0, MESSAGE_PUSH, step->index, k);
-        item->region = chunk_region(e, &e->reduce.list[k], grads);
-        item->shared = dp_shares(e);
+        dp_transfer *transfer = dp_hub_add(e->hub, DP_SEND, 0, MESSAGE_PUSH, step->index, k);
+        transfer->region = chunk_region(e, &e->reduce.list[k], grads);
+        transfer->shared = dp_shares(e);
     }
-    TRY(dp_star_run(e->star, &sum));
-    if (!dp_is_root(e) || e->contributors > 1 || dp_lean(e)) return STATUS_OK;
-    return dp_copy(&e->places, context_of(e)->device, sum.out, sum.own, arena_bytes(e)); /* nobody to add up with */
+    return dp_hub_run(e->hub, &sum);
 }
 
 /* Behind a micro-batch that only accumulates: what rank 0 has handed out is no longer read. */
 static status acknowledge(dp_engine *e, const sync_step *step)
 {
-    dp_star_begin(e->star);
+    dp_hub_begin(e->hub);
     for (int r = 1; dp_is_root(e) && r < e->present; r++)
-        dp_star_add(e->star, DP_RECEIVE, r, MESSAGE_ACKNOWLEDGE, step->index, 0);
+        dp_hub_add(e->hub, DP_RECEIVE, r, MESSAGE_ACKNOWLEDGE, step->index, 0);
     if (!dp_is_root(e) && dp_takes_part(e))
-        dp_star_add(e->star, DP_SEND, 0, MESSAGE_ACKNOWLEDGE, step->index, 0);
-    return dp_star_run(e->star, NULL);
+        dp_hub_add(e->hub, DP_SEND, 0, MESSAGE_ACKNOWLEDGE, step->index, 0);
+    return dp_hub_run(e->hub, NULL);
 }
 
 status dp_finish(sync_engine *base, const sync_step *step)
@@ -259,16 +256,57 @@ status dp_finish(sync_engine *base, const sync_step *step)
     if (e->present > e->contributors) e->contributors = e->present;
     if (e->accumulates) return acknowledge(e, step);
     if (c->rank < e->contributors) {
-        dp_lives_begin_reduce(e);
+        dp_account_begin_reduce(e);
         TRY(reduce(e, step));
-        dp_lives_reduced(e);
+        dp_account_reduced(e);
     }
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
-    dp_lives_end_reduce(e);
+    dp_account_end_reduce(e);
     if (!dp_is_root(e)) return STATUS_OK;
-    if (e->policy.keep_grads)
-        TRY(dp_copy(&e->places, c->device, e->kept.data, dp_lean(e) ? c->params->grads.data : e->results.data,
-                    arena_bytes(e)));
-    return sync_update_parameters(base, step, dp_final_gradients(e)->data, &e->norm_scratch,
-                                  &e->optimizer_ns);
+    return sync_update_parameters(base, step, c->params->grads.data, &e->norm_scratch, &e->optimizer_ns);
+}
+
+/* ---- sums of layers ---------------------------------------------------------------------------- */
+
+static void add_sum(dp_engine *e, dp_direction direction, int peer, int64_t number, double *values, int count,
+                    int64_t step)
+{
+    dp_transfer *transfer = dp_hub_add(e->hub, direction, peer, MESSAGE_SUM, step, number);
+    transfer->region = dp_plain_region(e, peer, DP_PIECE_SUMS, values, 0, count * (int64_t)sizeof *values);
+}
+
+/* `values` is where a round finds them. */
+static status sum_over_ranks(dp_engine *e, double *values, int count)
+{
+    int64_t number = e->sums++, step = e->step;
+    dp_hub_begin(e->hub);
+    if (!dp_is_root(e)) {
+        add_sum(e, DP_SEND, 0, number, values, count, step);
+        TRY(dp_hub_run(e->hub, NULL));
+        dp_hub_begin(e->hub);
+        add_sum(e, DP_RECEIVE, 0, number, values, count, step);
+        return dp_hub_run(e->hub, NULL);
+    }
+    for (int r = 1; r < e->present; r++)
+        add_sum(e, DP_RECEIVE, r, number, e->shares + (int64_t)r * e->largest_sum, count, step);
+    TRY(dp_hub_run(e->hub, NULL));
+    bool exist = ps_has_bytes(e->base.context.device);
+    for (int r = 1; exist && r < e->present; r++)
+        for (int i = 0; i < count; i++) values[i] += e->shares[(int64_t)r * e->largest_sum + i];
+    dp_hub_begin(e->hub);
+    for (int r = 1; r < e->present; r++) add_sum(e, DP_SEND, r, number, values, count, step);
+    return dp_hub_run(e->hub, NULL);
+}
+
+status dp_group_sum(sync_engine *base, double *values, int count)
+{
+    dp_engine *e = dp_engine_of(base);
+    int64_t bytes = count * (int64_t)sizeof *values;
+    if (e->present < 2) {
+        e->sums++;
+        return STATUS_OK;
+    }
+    TRY(dp_stage_down(&e->staging, DP_TENSOR_SUMS, values, 0, bytes));
+    TRY(sum_over_ranks(e, (double *)(void *)dp_staged_address(&e->staging, DP_TENSOR_SUMS, values), count));
+    return dp_stage_up(&e->staging, DP_TENSOR_SUMS, values, 0, bytes);
 }

@@ -124,7 +124,7 @@ static status train(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, golden_source_open(f, t->model, 0, f->world, &source.whole), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, r), out);
     if (t->fault && rank == 1) {
-        transport *sender = dp_star_port(dp_engine_of(trainer_engine(r))->star)->transport;
+        transport *sender = dp_hub_port(dp_engine_of(trainer_engine(r))->hub)->transport;
         sender->options.fault = (transport_fault){.kind = t->fault, .message = 2};
     }
     for (int64_t step = 0; step < STEPS; step++) {
