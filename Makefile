@@ -1,20 +1,24 @@
-# A thin front: what each target does stands in CMakeLists.txt, tests/check.sh and .ci/.
+# A thin front: CMakeLists.txt, tests/check.sh and .ci/ say what each target does.
 BUILD ?= build
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 HARNESS = $(BUILD)/bin/harness
+FOLDERS = $(filter-out bench support,$(patsubst tests/%/,%,$(wildcard tests/*/)))
+CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_OPTIONS) >/dev/null
+COMPILE = cmake --build $(BUILD) -j $(JOBS) --target
 
 .PHONY: help deps deps-data deps-check build demo check check-all bench format install clean
 
 help:
-	@echo "make demo       install what is missing, build, train ResNet-18 on Fashion-MNIST with both engines"
-	@echo "make check      install what is missing, build, run every test (under 20 minutes on 2 cores)"
-	@echo "make check-all  the longer tests too"
-	@echo "make build      $(HARNESS)"
-	@echo "make bench      comparisons with peers, as far as they are installed"
-	@echo "make deps       install the Debian packages that the build needs"
-	@echo "make format     clang-format over all sources"
-	@echo "make install    into PREFIX ($(PREFIX))"
+	@echo "make demo         install what is missing, build the program, train ResNet-18 on Fashion-MNIST with both engines"
+	@echo "make check        install what is missing, build everything, run every test (under 20 minutes on 2 cores)"
+	@echo "make check-all    run the longer tests too"
+	@echo "make test-FOLDER  build and run the tests of one folder: $(FOLDERS)"
+	@echo "make build        build $(HARNESS) and the modules that it opens (CUDA, MPI)"
+	@echo "make bench        compare with other programs that are installed"
+	@echo "make deps         install the Debian packages that the build needs"
+	@echo "make format       run clang-format over all sources"
+	@echo "make install      install into PREFIX ($(PREFIX))"
 
 deps:
 	@sh .ci/install-packages.sh build
@@ -26,13 +30,24 @@ deps-check:
 	@sh .ci/install-packages.sh build data check
 
 build: deps
-	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_OPTIONS) >/dev/null
-	@cmake --build $(BUILD) -j $(JOBS)
+	@$(CONFIGURE)
+	@$(COMPILE) program
 
+# The modules are built only where there is a GPU.
 demo: deps-data
-	@$(MAKE) --no-print-directory build
+	@echo "building $(HARNESS): about a minute on 2 cores"
+	@$(CONFIGURE)
+	@$(COMPILE) $$([ -e /dev/nvidiactl ] && echo program || echo harness)
+	@echo "training for 40 steps, three times in turns: one rank without communication (none), 4 ranks with a parameter"
+	@echo "server (ps), 4 ranks with a ring all-reduce (ring); docs/tutorial.md explains the table and what to try next"
 	$(HARNESS) --gpus 4 --model resnet18 --data fashion-mnist --batch 16 --steps 40 --optimizer sgd --lr 0.01 \
 	  --momentum 0.5 --policy ps=sync,ring=ddp
+
+test-%: deps-check
+	@[ -d tests/$* ] || { echo "make: test-$*: expected one of $(FOLDERS:%=test-%)" >&2; exit 2; }
+	@$(CONFIGURE)
+	@$(COMPILE) suite_$*-tests
+	@ctest --test-dir $(BUILD) -L '^$*-tests$$' -LE 'long|large' -j $(JOBS) --output-on-failure
 
 check: deps-check
 	@bash tests/check.sh
@@ -41,7 +56,8 @@ check-all: deps-check
 	@bash tests/check.sh --all
 
 bench: deps-check
-	@$(MAKE) --no-print-directory build
+	@$(CONFIGURE)
+	@$(COMPILE) all
 	@bash tests/bench/run.sh
 
 format:
