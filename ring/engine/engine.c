@@ -75,15 +75,18 @@ static status allocate(ring_engine *e)
     e->compute.seen = calloc(params, sizeof *e->compute.seen);
     e->compute.unused = calloc(params, sizeof *e->compute.unused);
     e->compute.order = calloc(params, sizeof *e->compute.order);
-    e->records = calloc(RING_RECORDS, sizeof *e->records);
-    for (e->times_mask = 1; e->times_mask < jobs; e->times_mask *= 2) {
+    e->compute.buckets = calloc(params, sizeof *e->compute.buckets);
+    e->compute.records = calloc(RING_RECORDS, sizeof *e->compute.records);
+    for (e->shared.times_mask = 1; e->shared.times_mask < jobs; e->shared.times_mask *= 2) {
     }
-    e->times = calloc(e->times_mask, sizeof *e->times);
-    e->times_mask--;
+    e->shared.times = calloc(e->shared.times_mask, sizeof *e->shared.times);
+    e->compute.record_of = calloc(e->shared.times_mask, sizeof *e->compute.record_of);
+    e->shared.times_mask--;
     if (!e->tensors || !e->buckets || !e->offsets || !e->pieces || !e->compute.ready || !e->compute.seen ||
-        !e->compute.unused || !e->compute.order || !e->records || !e->times)
+        !e->compute.unused || !e->compute.order || !e->compute.buckets || !e->compute.records ||
+        !e->compute.record_of || !e->shared.times)
         return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    TRY(event_queue_init(&e->jobs, jobs));
+    TRY(event_queue_init(&e->shared.jobs, jobs));
     return bucket_schedule_open((int)params - 1, &e->schedule);
 }
 
@@ -121,12 +124,12 @@ static void ring_close(sync_engine *base)
 {
     ring_engine *e = ring_of(base);
     if (e->agent) sync_agent_close(&e->agent);
-    if (e->agent_state.world && atomic_load_explicit(&e->given_up, memory_order_relaxed))
-        collective_abort(e->agent_state.world, &e->failure);
+    if (e->agent_state.world && atomic_load_explicit(&e->shared.given_up, memory_order_relaxed))
+        collective_abort(e->agent_state.world, &e->shared.failure);
     collective_group_close(&e->agent_state.group);
     collective_close(&e->agent_state.world);
-    device_fence_close(&e->done);
-    device_fence_close(&e->posted);
+    device_fence_close(&e->shared.done);
+    device_fence_close(&e->shared.posted);
     device_stream_close(&e->stream);
     device_release(&e->mover);
     ring_powersgd_close(e);
@@ -135,7 +138,7 @@ static void ring_close(sync_engine *base)
         sync_drop_gradients(base);
     }
     ring_memory_close(e);
-    event_queue_deinit(&e->jobs);
+    event_queue_deinit(&e->shared.jobs);
     bucket_schedule_close(&e->schedule);
     text_free(&e->handshake);
     free(e->tensors);
@@ -146,8 +149,10 @@ static void ring_close(sync_engine *base)
     free(e->compute.seen);
     free(e->compute.unused);
     free(e->compute.order);
-    free(e->records);
-    free(e->times);
+    free(e->compute.buckets);
+    free(e->compute.records);
+    free(e->compute.record_of);
+    free(e->shared.times);
     free(e);
 }
 
@@ -156,7 +161,7 @@ static status open_behind_host(ring_engine *e)
 {
     device *d = e->base.context.device;
     if (device_get_info(d)->host_addressable) return STATUS_OK;
-    TRY(device_fence_open(d, &e->posted));
+    TRY(device_fence_open(d, &e->shared.posted));
     if (!device_get_info(d)->real) return ring_open_mover(e);
     char why[192];
     bool chosen = strcmp(e->settings.collective, "nccl") == 0;
@@ -182,7 +187,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     e->wire = wire_type(&e->settings, context->params->type);
     e->compute.recording = e->settings.rebuilds;
     TRY_GOTO(rc, allocate(e), failed);
-    TRY_GOTO(rc, device_fence_open(context->device, &e->done), failed);
+    TRY_GOTO(rc, device_fence_open(context->device, &e->shared.done), failed);
     TRY_GOTO(rc, open_behind_host(e), failed);
     TRY_GOTO(rc, ring_memory_open(e), failed);
     sync_hold_gradients(&e->base);
@@ -279,10 +284,10 @@ static void ring_counters(sync_engine *base, sync_counters *out)
     ring_account(e);
     *out = e->compute.counters;
     e->compute.counters = (sync_counters){0};
-    out->bytes_sent = atomic_load_explicit(&e->bytes_sent, memory_order_relaxed);
-    out->bytes_received = atomic_load_explicit(&e->bytes_received, memory_order_relaxed);
-    out->messages_sent = atomic_load_explicit(&e->messages_sent, memory_order_relaxed);
-    out->messages_received = atomic_load_explicit(&e->messages_received, memory_order_relaxed);
+    out->bytes_sent = atomic_load_explicit(&e->shared.bytes_sent, memory_order_relaxed);
+    out->bytes_received = atomic_load_explicit(&e->shared.bytes_received, memory_order_relaxed);
+    out->messages_sent = atomic_load_explicit(&e->shared.messages_sent, memory_order_relaxed);
+    out->messages_received = atomic_load_explicit(&e->shared.messages_received, memory_order_relaxed);
     out->updates_skipped = optimizer_skipped(base->context.optimizer);
 }
 

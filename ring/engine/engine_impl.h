@@ -41,15 +41,19 @@ enum {
 typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_job_kind;
 #undef RING_JOB_ENUM
 
+/* A bucket's memory, and the pieces of the gradients' arena that belong to it. */
 typedef struct ring_bucket {
-    int64_t offset;       /* bytes into the bucket memory */
-    piece_list gradients; /* where they lie in their arena */
-    int64_t reserved;     /* bytes, with alignment */
-    /* in this step */
+    int64_t offset; /* bytes into the bucket memory */
+    piece_list gradients;
+    int64_t reserved; /* bytes, with alignment */
+} ring_bucket;
+
+/* A bucket in the present step. */
+typedef struct ring_bucket_step {
     uint64_t ticket; /* of its job */
     int64_t ready_ns;
     int64_t record; /* its id */
-} ring_bucket;
+} ring_bucket_step;
 
 /* Everything that collectives touch beside arenas, in one shared allocation; what the host reads and writes
  * in another where it cannot reach that one. */
@@ -74,7 +78,7 @@ typedef struct ring_factors {
 typedef struct ring_engine ring_engine;
 
 /* Where PowerSGD computes. All but `open` and `close` are called by whoever launches the collectives. */
-typedef struct ring_powersgd_place {
+typedef struct ring_powersgd_backend {
     /* Makes `errors` and `scratch`, which close() gives back. `largest`: elements of the largest tensor. */
     status (*open)(ring_engine *e, int64_t largest);
     void (*close)(ring_engine *e);
@@ -82,13 +86,11 @@ typedef struct ring_powersgd_place {
     status (*project)(ring_engine *e, const powersgd_matrix *x, int phase); /* 0: P, 1: Q */
     status (*restore)(ring_engine *e, const powersgd_matrix *x);
     status (*copy)(ring_engine *e, float *to, const float *from, int64_t count);
-    status (*flush)(ring_engine *e); /* what was launched is done */
-} ring_powersgd_place;
-
-extern const ring_powersgd_place ring_powersgd_on_host, ring_powersgd_on_gpu, ring_powersgd_virtual;
+    status (*synchronize)(ring_engine *e); /* what was launched is done */
+} ring_powersgd_backend;
 
 typedef struct ring_powersgd {
-    const ring_powersgd_place *place; /* NULL: another hook */
+    const ring_powersgd_backend *backend; /* NULL: another hook */
     const powersgd_module *gpu;
     device_memory gpu_errors;
     float *errors;             /* like the bucket memory; virtual: NULL */
@@ -98,22 +100,17 @@ typedef struct ring_powersgd {
     void *scratch; /* on the host: the largest gradient in the device's type; with a GPU three of them */
 } ring_powersgd;
 
-/* A wait of the compute stream that the host did not see: between two marks. */
-typedef struct ring_stream_wait {
-    int64_t record; /* of a bucket; 0: none */
-} ring_stream_wait;
-
 typedef struct ring_job_times {
-    int64_t started_ns, finished_ns;
+    int64_t launched_ns, started_ns, finished_ns;
 } ring_job_times;
 
 typedef struct ring_job {
     ring_job_kind kind;
-    int index; /* bucket, or count of a group sum */
+    int index;    /* bucket, root, or count of a group sum */
+    int64_t step; /* of a bucket */
+    int phase;    /* of a bucket with a hook that is all-reduced more than once */
     uint64_t ticket;
-    int64_t record; /* of the bucket */
-    int phase;      /* of a bucket with a hook that travels more than once */
-    int64_t started_ns;
+    ring_job_times times;
     collective_ticket call;
 } ring_job;
 
@@ -126,26 +123,75 @@ typedef enum ring_begin {
 } ring_begin;
 typedef enum ring_finish { FINISH_MARK, FINISH_WAIT, FINISH_UPDATE } ring_finish;
 
+/* Only the compute thread reads and writes these. */
+typedef struct ring_compute {
+    sync_step step;
+    ring_begin begin;
+    ring_finish finish;
+    uint64_t posted;             /* jobs */
+    uint64_t accounted;          /* jobs whose times have been read */
+    uint64_t waiting;            /* the job that a stage waits for; 0: none */
+    bool started;                /* parameters are alike on all ranks */
+    bool cycle_begins;           /* the next micro-batch is the first of its step */
+    bool has_data;               /* a micro-batch of this step had samples */
+    bool recording, rebuild;     /* the order of readiness; rebuild before the next forward pass */
+    bool first_done;             /* a synchronized step has ended */
+    int active;                  /* number of ranks that have data */
+    int root;                    /* the lowest of them */
+    ring_bucket_step *buckets;   /* [params] */
+    bool *ready, *seen, *unused; /* [params] in this backward pass; in this step; never (static graph) */
+    int *order;                  /* [params] in which gradients become ready */
+    int order_count;
+    int64_t wait_begin_ns; /* 0: not waiting */
+    int64_t
+        wait_records[RING_WAITS]; /* of waits whose marks are still to be read: the bucket's record, or 0 */
+    int wait_count;
+    int64_t last_finished_ns;
+    double norm_scratch;
+    sync_counters counters;
+    ring_bucket_record *records; /* [RING_RECORDS] */
+    int64_t record_count;        /* made so far */
+    int64_t *record_of;          /* [times_mask + 1] by ticket; 0: not a bucket */
+} ring_compute;
+
+/* Only the agent reads and writes these. */
+typedef struct ring_agent_state {
+    collective_world *world;
+    collective_group *group;
+    ring_job in_flight[RING_IN_FLIGHT];
+    uint64_t head, tail; /* of in_flight */
+} ring_agent_state;
+
+/* How the two threads hand work to each other. */
+typedef struct ring_shared {
+    event_queue jobs;      /* from the compute thread to the agent */
+    device_fence *posted;  /* asynchronous devices: the compute stream has passed job N; else NULL */
+    device_fence *done;    /* job N is done: the agent will not touch its memory and its times again */
+    ring_job_times *times; /* [times_mask + 1] by ticket */
+    uint64_t times_mask;
+    error_record failure; /* written before given_up is set */
+    atomic_bool given_up; /* by the compute thread, once */
+    _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* by the agent */
+} ring_shared;
+
 struct ring_engine {
     sync_engine base;
+
+    /* Set before the agent starts. */
     ring_settings settings;
     collective_tuning tuning; /* of --collective-table */
     text_buffer handshake;
-    size_t handshake_common; /* bytes of it that are alike on all ranks */
+    size_t handshake_common; /* bytes of it that must be equal on all ranks */
     char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
-    dtype wire; /* of what travels of gradients */
-    device_fence *done;
-    device_stream
-        *stream; /* real devices whose memory the host cannot reach: of the collectives, which are NCCL's */
-    device_fence
-        *posted; /* devices that run behind the host: the stream has come to job so many; else NULL */
-    device_kernel *mover; /* such devices: a gradient's way into and out of its bucket */
-    event_queue jobs;
+    dtype wire;            /* the type in which gradients are all-reduced */
+    device_stream *stream; /* GPUs: of the collectives, which are NCCL's; else NULL */
+    device_kernel *mover;  /* virtual devices: the time of packing and unpacking; else NULL */
     sync_agent *agent;
     ring_memory memory;
     ring_powersgd powersgd;
 
-    /* The bucket table: fixed while a step runs. */
+    /* The bucket table: the compute thread changes it while no job is in flight. (Of the schedule, how far a
+     * step has come is the compute thread's.) */
     const ring_step_plan *plan;
     bucket_tensor *tensors; /* [params] */
     bucket_schedule schedule;
@@ -153,44 +199,9 @@ struct ring_engine {
     int64_t *offsets;     /* [params] elements from the start of the gradient's bucket */
     piece *pieces;        /* [params] of all buckets */
 
-    struct {
-        sync_step step;
-        ring_begin begin;
-        ring_finish finish;
-        uint64_t posted;         /* jobs */
-        uint64_t accounted;      /* jobs whose times have been added up */
-        uint64_t waiting;        /* the job that a stage waits for alone; 0: none */
-        bool started;            /* parameters have been made alike */
-        bool cycle_begins;       /* the next micro-batch is the first of its step */
-        bool has_data;           /* a micro-batch of this step had samples */
-        bool recording, rebuild; /* the order of readiness; rebuild before the next forward pass */
-        bool first_done;         /* a synchronized step has ended */
-        int active;              /* ranks that have data, and the lowest of them */
-        int root;
-        bool *ready, *seen, *unused; /* [params] in this backward pass; in this step; never (static graph) */
-        int *order;                  /* [params] */
-        int order_count;
-        int64_t wait_begin_ns;              /* 0: not waiting */
-        ring_stream_wait waits[RING_WAITS]; /* whose marks are still to be read */
-        int wait_count;
-        int64_t last_finished_ns;
-        double norm_scratch;
-        sync_counters counters;
-        int64_t records; /* made */
-    } compute;
-    ring_bucket_record *records; /* [RING_RECORDS] */
-    ring_job_times *times;       /* [times_mask + 1] by ticket */
-    uint64_t times_mask;
-
-    struct {
-        collective_world *world;
-        collective_group *group;
-        ring_job in_flight[RING_IN_FLIGHT];
-        uint64_t head, tail; /* of in_flight */
-    } agent_state;
-    atomic_bool given_up; /* set once by the compute thread, behind `failure` */
-    error_record failure;
-    _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* by the agent */
+    ring_compute compute;
+    ring_agent_state agent_state;
+    ring_shared shared;
 };
 
 static inline ring_engine *ring_of(const sync_engine *e)
@@ -244,31 +255,26 @@ int64_t ring_now(const ring_engine *e);
 status ring_give_up(ring_engine *e, status code);
 /* Hands a job to the agent. */
 status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket);
-/* What the compute stream does from now on waits for a job. */
-status ring_await(ring_engine *e, uint64_t ticket);
-/* The last wait was for this bucket's record. */
-void ring_note_wait(ring_engine *e, int64_t record);
+/* What the compute stream does from now on waits for a job; `record`: of its bucket, 0 for other jobs. */
+status ring_await(ring_engine *e, uint64_t ticket, int64_t record);
 /* Reads the marks of waits that have passed: into the counters and the records. */
 void ring_collect_waits(ring_engine *e);
-/* Adds up the times of the jobs that are done. */
+/* Reads the times of the jobs that are done: into the counters and the records. */
 void ring_account(ring_engine *e);
+ring_bucket_record *ring_record(ring_engine *e, int64_t id);
 /* Posts a job, once, and waits for it. */
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
 /* There are buffers, and ranks to share them with. */
 bool ring_has_buffers(const ring_engine *e);
 
-/* ring_begin.c */
-status ring_begin_forward(sync_engine *base, const sync_step *step);
-
 /* ring_stages.c */
-/* With a static graph, parameters that never have a gradient are ready at once. */
-status ring_mark_unused(ring_engine *e);
+status ring_begin_forward(sync_engine *base, const sync_step *step);
 status ring_ready(sync_engine *base, int param);
 status ring_finish_step(sync_engine *base, const sync_step *step);
 status ring_flush(sync_engine *base);
 status ring_group_sum(sync_engine *base, double *values, int count);
 
-/* ring_hooks.c */
+/* ring_powersgd.c */
 status ring_powersgd_open(ring_engine *e);
 void ring_powersgd_close(ring_engine *e);
 status ring_powersgd_use_buckets(ring_engine *e);
@@ -276,10 +282,5 @@ bool ring_powersgd_active(const ring_engine *e, int64_t step);
 /* What travels in a phase of a bucket (0: P, 1: Q); computes it first. */
 status ring_powersgd_call(ring_engine *e, int bucket, int phase, collective_call *out);
 status ring_powersgd_finish(ring_engine *e, int bucket);
-
-/* ring_records.c */
-/* A bucket's life, once it is waited for. */
-void ring_trace_bucket(const ring_engine *e, const ring_bucket_record *r);
-ring_bucket_record *ring_record(ring_engine *e, int64_t id);
 
 #endif

@@ -91,7 +91,8 @@ status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes
         const sync_blob *other = &handshakes[r];
         if (other->data == first->data && other->bytes == first->bytes)
             continue; /* virtual ranks share one copy */
-        size_t shorter = other->bytes < e->handshake_common ? other->bytes : e->handshake_common, at = 0, line = 0;
+        size_t shorter = other->bytes < e->handshake_common ? other->bytes : e->handshake_common, at = 0,
+               line = 0;
         const char *a = first->data, *b = other->data;
         while (at < shorter && a[at] == b[at]) {
             if (a[at] == '\n') line = at + 1;

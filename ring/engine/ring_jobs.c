@@ -49,8 +49,7 @@ static collective_call bucket_call(const ring_engine *e, int k)
 
 static bool is_compressed(const ring_engine *e, const ring_job *job)
 {
-    return job->kind == RING_JOB_BUCKET &&
-           ring_powersgd_active(e, e->records[(job->record - 1) % RING_RECORDS].step);
+    return job->kind == RING_JOB_BUCKET && ring_powersgd_active(e, job->step);
 }
 
 static collective_call plain_call(const ring_engine *e, const ring_job *job)
@@ -112,15 +111,11 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
     *job = (ring_job){.kind = (ring_job_kind)event.kind,
                       .index = event.index,
                       .ticket = e->agent_state.tail + 1,
-                      .record = event.value};
-    if (job->kind == RING_JOB_BUCKET) {
-        ring_bucket_record *record =
-            ring_record(e, job->record); /* it may have come since the agent's `now` */
-        record->launched_ns = now_ns > record->ready_ns ? now_ns : record->ready_ns;
-    }
+                      .step = event.value,
+                      .times.launched_ns = now_ns};
     collective_call call;
     if (e->stream)
-        TRY(device_stream_wait(e->stream, e->posted, job->ticket)); /* the GPU waits, not the agent */
+        TRY(device_stream_wait(e->stream, e->shared.posted, job->ticket)); /* the GPU waits, not the agent */
     TRY(call_of(e, job, &call));
     TRY(collective_post(e->agent_state.group, &call, &job->call));
     e->agent_state.tail++;
@@ -131,28 +126,23 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
 static void publish_traffic(ring_engine *e)
 {
     collective_traffic t = collective_get_traffic(e->agent_state.world);
-    atomic_store_explicit(&e->bytes_sent, t.bytes_sent, memory_order_relaxed);
-    atomic_store_explicit(&e->bytes_received, t.bytes_received, memory_order_relaxed);
-    atomic_store_explicit(&e->messages_sent, t.messages_sent, memory_order_relaxed);
-    atomic_store_explicit(&e->messages_received, t.messages_received, memory_order_relaxed);
+    atomic_store_explicit(&e->shared.bytes_sent, t.bytes_sent, memory_order_relaxed);
+    atomic_store_explicit(&e->shared.bytes_received, t.bytes_received, memory_order_relaxed);
+    atomic_store_explicit(&e->shared.messages_sent, t.messages_sent, memory_order_relaxed);
+    atomic_store_explicit(&e->shared.messages_received, t.messages_received, memory_order_relaxed);
 }
 
-static void end_job(ring_engine *e, ring_job *job, int64_t finished_ns, int64_t now_ns)
+static void end_job(ring_engine *e, const ring_job *job, int64_t now_ns)
 {
     uint64_t ticket = job->ticket;
-    e->times[job->ticket & e->times_mask] = (ring_job_times){job->started_ns, finished_ns};
-    if (job->kind == RING_JOB_BUCKET) {
-        ring_bucket_record *record = ring_record(e, job->record);
-        record->started_ns = job->started_ns;
-        record->finished_ns = finished_ns;
-    } else {
+    e->shared.times[ticket & e->shared.times_mask] = job->times;
+    if (job->kind != RING_JOB_BUCKET)
         trace_slice(e->base.context.trace, TRACE_COMMUNICATION, board_operation_name(board_of(job->kind)),
-                    TRACE_NO_INDEX, job->started_ns, finished_ns);
-    }
+                    TRACE_NO_INDEX, job->times.started_ns, job->times.finished_ns);
     publish_traffic(e);
     e->agent_state.head++;
     show(e, now_ns);
-    device_fence_reach(e->done, ticket); /* the last: whoever waits sees all of the above */
+    device_fence_reach(e->shared.done, ticket); /* the last: whoever waits sees all of the above */
 }
 
 /* The oldest job's call is done: its next phase begins, or it ends. */
@@ -160,7 +150,8 @@ static status advance_job(ring_engine *e, int64_t now_ns)
 {
     ring_job *job = &e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT];
     collective_times times = collective_get_times(e->agent_state.group, job->call);
-    if (job->phase == 0) job->started_ns = times.started_ns;
+    if (job->phase == 0) job->times.started_ns = times.started_ns;
+    job->times.finished_ns = times.finished_ns;
     if (is_compressed(e, job) && job->phase == 0) {
         job->phase = 1;
         collective_call call;
@@ -168,7 +159,7 @@ static status advance_job(ring_engine *e, int64_t now_ns)
         return collective_post(e->agent_state.group, &call, &job->call);
     }
     if (is_compressed(e, job)) TRY(ring_powersgd_finish(e, job->index));
-    end_job(e, job, times.finished_ns, now_ns);
+    end_job(e, job, now_ns);
     return STATUS_OK;
 }
 
@@ -178,7 +169,7 @@ static bool has_room(const ring_engine *e)
 {
     uint64_t head = e->agent_state.head, tail = e->agent_state.tail;
     if (tail - head == RING_IN_FLIGHT) return false;
-    if (e->posted && !e->stream && !device_fence_reached(e->posted, tail + 1)) return false;
+    if (e->shared.posted && !e->stream && !device_fence_reached(e->shared.posted, tail + 1)) return false;
     return tail == head || !is_compressed(e, &e->agent_state.in_flight[(tail - 1) % RING_IN_FLIGHT]);
 }
 
@@ -186,9 +177,9 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
 {
     ring_engine *e = context;
     sync_event event;
-    if (atomic_load_explicit(&e->given_up, memory_order_acquire)) {
-        collective_abort(e->agent_state.world, &e->failure);
-        return error_adopt(&e->failure);
+    if (atomic_load_explicit(&e->shared.given_up, memory_order_acquire)) {
+        collective_abort(e->agent_state.world, &e->shared.failure);
+        return error_adopt(&e->shared.failure);
     }
     TRY(collective_progress(e->agent_state.world, now_ns, deadline_ns, worked));
     while (e->agent_state.head != e->agent_state.tail &&
@@ -198,7 +189,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         TRY(advance_job(e, now_ns));
     }
     while (has_room(e) &&
-           event_queue_pop(&e->jobs, &event)) { /* behind the progress: see collective_wait() */
+           event_queue_pop(&e->shared.jobs, &event)) { /* behind the progress: see collective_wait() */
         *worked = true;
         TRY(begin_job(e, event, now_ns));
     }
@@ -219,7 +210,7 @@ static void failed(void *context, const error_record *error)
 {
     ring_engine *e = context;
     collective_abort(e->agent_state.world, error);
-    device_fence_fail(e->done, error);
+    device_fence_fail(e->shared.done, error);
 }
 
 const sync_agent_ops ring_agent_ops = {

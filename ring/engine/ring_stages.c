@@ -1,11 +1,11 @@
-/* The stages from the backward pass on. A stage that STATUS_AGAIN has left is called again, and goes on where
- * it stood. */
+/* The stages of a step, on the compute thread. A stage that returned STATUS_AGAIN is called again, and
+ * continues where it stopped. */
 #include "ring/engine/engine_impl.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- ready ------------------------------------------------------------------------------------ */
+/* ---- gradients -------------------------------------------------------------------------------- */
 
 /* Gradients are flattened behind the backward pass, into a buffer that lives until they are copied back. */
 static bool flattens_late(const ring_engine *e)
@@ -32,11 +32,11 @@ static int64_t wire_bytes(const ring_engine *e, int k)
 
 static status launch(ring_engine *e, int k)
 {
-    ring_bucket *b = &e->buckets[k];
+    ring_bucket_step *b = &e->compute.buckets[k];
     if (bucket_passes(e))
-        ledger_acquire(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), b->reserved);
+        ledger_acquire(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);
     if (flattens_late(e)) TRY(pack_bucket(e, k));
-    int64_t id = ++e->compute.records;
+    int64_t id = ++e->compute.record_count;
     *ring_record(e, id) = (ring_bucket_record){.id = id,
                                                .step = e->compute.step.index,
                                                .bucket = k,
@@ -58,7 +58,7 @@ static status mark_ready(ring_engine *e, int param)
     e->compute.ready[param] = true;
     if (!flattens_late(e)) TRY(ring_pack(e, param));
     if (bucket_gradient_ready(&e->schedule, param))
-        e->buckets[e->schedule.bucket_of[param]].ready_ns = ring_now(e);
+        e->compute.buckets[e->schedule.bucket_of[param]].ready_ns = ring_now(e);
     return e->plan->launch == RING_WHEN_READY ? launch_ready(e) : STATUS_OK;
 }
 
@@ -77,12 +77,125 @@ static status graph_changed(ring_engine *e, int param, const char *what)
 }
 
 /* With a static graph, parameters that never have a gradient are ready at once. */
-status ring_mark_unused(ring_engine *e)
+static status mark_unused(ring_engine *e)
 {
     for (int i = 0; e->compute.first_done && e->settings.static_graph && i < ring_params(e); i++)
         if (e->compute.unused[i]) TRY(mark_without_gradient(e, i));
     return STATUS_OK;
 }
+
+/* ---- before the forward pass: what must be alike on all ranks ---------------------------------- */
+
+static void reset_step(ring_engine *e)
+{
+    size_t params = (size_t)ring_params(e);
+    bucket_begin_step(&e->schedule);
+    memset(e->compute.ready, 0, params * sizeof *e->compute.ready);
+    if (e->compute.cycle_begins) memset(e->compute.seen, 0, params * sizeof *e->compute.seen);
+}
+
+/* What rank 0 has sent is every parameter once. */
+static status take_order(ring_engine *e)
+{
+    int params = ring_params(e);
+    bool *taken = e->compute.ready; /* reset behind this */
+    memset(taken, 0, (size_t)params * sizeof *taken);
+    for (int i = 0; i < params; i++) {
+        int param = e->memory.order[i];
+        if (param < 0 || param >= params || taken[param])
+            return ring_give_up(e, fail(STATUS_PROTOCOL,
+                                        "rank 0's order of gradients: found parameter %d at place "
+                                        "%d of %d",
+                                        param, i, params));
+        taken[param] = true;
+        e->compute.order[i] = param;
+    }
+    return STATUS_OK;
+}
+
+/* Rank 0's order becomes everyone's. */
+static status rebuild(ring_engine *e)
+{
+    if (e->compute.waiting == 0)
+        for (int i = 0; i < ring_params(e); i++) e->memory.order[i] = e->compute.order[i];
+    TRY(ring_run_job(e, RING_JOB_ORDER, 0));
+    TRY(take_order(e));
+    TRY(ring_use_plan(e, &e->settings.later));
+    e->compute.rebuild = false;
+    reset_step(e);
+    return STATUS_OK;
+}
+
+/* Who has data in this step. */
+static status exchange_activity(ring_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    if (e->compute.waiting == 0) e->memory.activity[c->rank] = e->compute.has_data;
+    TRY(ring_run_job(e, RING_JOB_ACTIVITY, 0));
+    e->compute.active = 0;
+    e->compute.root = -1;
+    for (int r = 0; r < c->world; r++) {
+        if (!e->memory.activity[r]) continue;
+        if (e->compute.root < 0) e->compute.root = r;
+        e->compute.active++;
+    }
+    if (e->compute.root < 0) e->compute.root = 0;
+    if (e->settings.join != RING_JOIN_ACTIVE || e->compute.active == 0) e->compute.active = c->world;
+    return STATUS_OK;
+}
+
+static status check_data(ring_engine *e, const sync_step *step)
+{
+    if (step->samples > 0 || e->settings.join != RING_JOIN_NONE) return STATUS_OK;
+    return ring_give_up(e, fail(STATUS_CONFIG,
+                                "rank %d has no data in step %" PRId64 ": --join lets it take part without",
+                                e->base.context.rank, step->index));
+}
+
+static status share_buffers(ring_engine *e)
+{
+    if (e->compute.waiting == 0) TRY(ring_flatten_buffers(e));
+    TRY(ring_run_job(e, RING_JOB_BUFFERS, e->compute.root));
+    return ring_unflatten_buffers(e);
+}
+
+status ring_begin_forward(sync_engine *base, const sync_step *step)
+{
+    ring_engine *e = ring_of(base);
+    bool buffers = ring_has_buffers(e) && e->compute.cycle_begins;
+    switch (e->compute.begin) {
+    case BEGIN_STEP:
+        TRY(check_data(e, step));
+        e->compute.step = *step;
+        e->compute.has_data = (e->compute.has_data && !e->compute.cycle_begins) || step->samples > 0;
+        reset_step(e);
+        e->compute.begin = BEGIN_PARAMETERS;
+        /* fall through */
+    case BEGIN_PARAMETERS:
+        if (!e->compute.started && base->context.world > 1) {
+            param_set_forget_narrow(base->context.params);
+            TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
+        }
+        e->compute.begin = BEGIN_ORDER;
+        /* fall through */
+    case BEGIN_ORDER:
+        if (e->compute.rebuild) TRY(rebuild(e));
+        e->compute.begin = BEGIN_ACTIVITY;
+        /* fall through */
+    case BEGIN_ACTIVITY:
+        if (e->settings.join != RING_JOIN_NONE) TRY(exchange_activity(e));
+        e->compute.begin = BEGIN_BUFFERS;
+        /* fall through */
+    case BEGIN_BUFFERS:
+        if (buffers && (e->settings.broadcast_buffers || !e->compute.started)) TRY(share_buffers(e));
+    }
+    e->compute.begin = BEGIN_STEP;
+    e->compute.started = true;
+    e->compute.cycle_begins = false;
+    return step->synchronize ? mark_unused(e) : STATUS_OK;
+}
+
+/* ---- ready ------------------------------------------------------------------------------------ */
 
 status ring_ready(sync_engine *base, int param)
 {
@@ -129,14 +242,7 @@ static status take_buckets(ring_engine *e)
 {
     for (int k; (k = bucket_to_wait_for(&e->schedule)) != BUCKET_NONE; bucket_arrived(&e->schedule)) {
         if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule))); /* one after another */
-        ring_bucket_record *record = ring_record(e, e->buckets[k].record);
-        if (e->compute.wait_begin_ns == 0) record->wait_begin_ns = ring_now(e);
-        TRY(ring_await(e, e->buckets[k].ticket));
-        record->wait_end_ns = ring_now(e);
-        if (e->stream)
-            ring_note_wait(e, e->buckets[k].record);
-        else
-            ring_trace_bucket(e, record);
+        TRY(ring_await(e, e->compute.buckets[k].ticket, e->compute.buckets[k].record));
         TRY(ring_unpack(e, k));
         if (bucket_passes(e))
             ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);

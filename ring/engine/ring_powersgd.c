@@ -1,0 +1,306 @@
+/* PowerSGD within the engine. A bucket is all-reduced twice: first P of its matrices, together with the
+ * tensors that are sent uncompressed, then Q. */
+#include "common/device/sim/device_sim.h"
+#include "ring/engine/engine_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static status nothing_to_wait_for(ring_engine *e)
+{
+    (void)e;
+    return STATUS_OK;
+}
+
+/* ---- on the host ------------------------------------------------------------------------------ */
+
+static status host_open(ring_engine *e, int64_t largest)
+{
+    ring_powersgd *h = &e->powersgd;
+    h->errors = calloc(1, (size_t)e->memory.bucket_bytes);
+    h->scratch = calloc((size_t)largest, (size_t)dtype_size(e->base.context.params->type));
+    return h->errors && h->scratch ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
+}
+
+static void host_close(ring_engine *e)
+{
+    free(e->powersgd.errors);
+    free(e->powersgd.scratch);
+}
+
+static status host_start(ring_engine *e, int param)
+{
+    const nn_model *m = e->base.context.params->model;
+    powersgd_start(&e->powersgd.matrices[param], e->settings.powersgd_rank, m->params[param].name);
+    return STATUS_OK;
+}
+
+static status host_project(ring_engine *e, const powersgd_matrix *x, int phase)
+{
+    (phase == 0 ? powersgd_project : powersgd_back_project)(x, e->settings.powersgd_rank);
+    return STATUS_OK;
+}
+
+static status host_restore(ring_engine *e, const powersgd_matrix *x)
+{
+    powersgd_restore(x, e->settings.powersgd_rank);
+    return STATUS_OK;
+}
+
+static status host_copy(ring_engine *e, float *to, const float *from, int64_t count)
+{
+    (void)e;
+    memcpy(to, from, (size_t)count * sizeof(float));
+    return STATUS_OK;
+}
+
+static const ring_powersgd_backend on_host = {host_open,    host_close, host_start,         host_project,
+                                              host_restore, host_copy,  nothing_to_wait_for};
+
+/* ---- on the GPU that the collectives' stream belongs to ----------------------------------------- */
+
+static status gpu_open(ring_engine *e, int64_t largest)
+{
+    ring_powersgd *h = &e->powersgd;
+    device *d = e->base.context.device;
+    size_t bytes = (size_t)e->memory.bucket_bytes;
+    TRY(powersgd_module_open(&h->gpu));
+    TRY(ledger_blame(LEDGER_WORKSPACE, device_allocate(d, DEVICE_MEMORY_PRIVATE, bytes, &h->gpu_errors)));
+    h->errors = h->gpu_errors.data;
+    h->scratch = calloc((size_t)largest * 3, (size_t)dtype_size(e->base.context.params->type));
+    return h->scratch ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
+}
+
+static void gpu_close(ring_engine *e)
+{
+    device_free(e->base.context.device, &e->powersgd.gpu_errors);
+    free(e->powersgd.scratch);
+}
+
+static status gpu_start(ring_engine *e, int param)
+{
+    const param_set *set = e->base.context.params;
+    ring_powersgd *h = &e->powersgd;
+    return powersgd_start_on_device(set->device, e->base.context.compute, &h->matrices[param],
+                                    e->settings.powersgd_rank, set->model->params[param].name,
+                                    &set->layouts[param], h->scratch);
+}
+
+static status gpu_project(ring_engine *e, const powersgd_matrix *x, int phase)
+{
+    const powersgd_module *gpu = e->powersgd.gpu;
+    return (phase == 0 ? gpu->project : gpu->back_project)(e->stream, x, e->settings.powersgd_rank);
+}
+
+static status gpu_restore(ring_engine *e, const powersgd_matrix *x)
+{
+    return e->powersgd.gpu->restore(e->stream, x, e->settings.powersgd_rank);
+}
+
+static status gpu_copy(ring_engine *e, float *to, const float *from, int64_t count)
+{
+    return device_convert(e->stream, to, DTYPE_F32, from, DTYPE_F32, count, 1);
+}
+
+static status gpu_synchronize(ring_engine *e)
+{
+    return device_stream_synchronize(e->stream);
+}
+
+static const ring_powersgd_backend on_gpu = {gpu_open,    gpu_close, gpu_start,      gpu_project,
+                                             gpu_restore, gpu_copy,  gpu_synchronize};
+
+/* ---- in virtual time: no tensors, whoever calls spends the time -------------------------------- */
+
+static status virtual_open(ring_engine *e, int64_t largest)
+{
+    (void)e, (void)largest;
+    return STATUS_OK;
+}
+
+static void virtual_close(ring_engine *e)
+{
+    (void)e;
+}
+
+static status virtual_start(ring_engine *e, int param)
+{
+    (void)e, (void)param;
+    return STATUS_OK;
+}
+
+static void spend_pass(ring_engine *e, op_kind kind, int64_t elements)
+{
+    op_desc op;
+    memset(&op, 0, sizeof op);
+    op.kind = kind;
+    op.type = DTYPE_F32;
+    op.u.elementwise.count = elements;
+    sim_device_spend_op(e->base.context.device, &op);
+}
+
+static void spend_matmul(ring_engine *e, op_kind kind, int64_t m, int64_t in, int64_t out)
+{
+    op_desc op;
+    memset(&op, 0, sizeof op);
+    op.kind = kind;
+    op.type = DTYPE_F32;
+    op.u.linear.m = m;
+    op.u.linear.in = in;
+    op.u.linear.out = out;
+    sim_device_spend_op(e->base.context.device, &op);
+}
+
+/* Of the second phase every column of P against those before it: a dot product and a sum, its norm, a
+ * division. */
+static status virtual_project(ring_engine *e, const powersgd_matrix *x, int phase)
+{
+    int rank = e->settings.powersgd_rank;
+    if (phase == 0) spend_pass(e, OP_add, x->rows * x->cols);
+    for (int k = 0; phase == 1 && k < rank; k++) spend_pass(e, OP_add, 2 * (k + 1) * x->rows);
+    spend_matmul(e, phase == 0 ? OP_linear_forward : OP_linear_backward_weights, x->rows, x->cols, rank);
+    return STATUS_OK;
+}
+
+static status virtual_restore(ring_engine *e, const powersgd_matrix *x)
+{
+    spend_pass(e, OP_divide, x->rows * x->cols);
+    spend_matmul(e, OP_linear_forward, x->rows, e->settings.powersgd_rank, x->cols);
+    spend_pass(e, OP_add, x->rows * x->cols);
+    return STATUS_OK;
+}
+
+static status virtual_copy(ring_engine *e, float *to, const float *from, int64_t count)
+{
+    (void)to;
+    (void)from;
+    spend_pass(e, OP_divide, count);
+    return STATUS_OK;
+}
+
+static const ring_powersgd_backend in_virtual_time = {virtual_open,       virtual_close,   virtual_start,
+                                                      virtual_project,    virtual_restore, virtual_copy,
+                                                      nothing_to_wait_for};
+
+/* ---- buckets ---------------------------------------------------------------------------------- */
+
+static const ring_powersgd_backend *backend_of(const ring_engine *e)
+{
+    if (sim_device_simulation(e->base.context.device)) return &in_virtual_time;
+    return e->stream ? &on_gpu : &on_host;
+}
+
+status ring_powersgd_open(ring_engine *e)
+{
+    size_t params = (size_t)ring_params(e);
+    ring_powersgd *h = &e->powersgd;
+    if (e->settings.hook != RING_HOOK_POWERSGD) return STATUS_OK;
+    int64_t largest = 1;
+    for (size_t i = 0; i < params; i++)
+        if (e->tensors[i].elements > largest) largest = e->tensors[i].elements;
+    h->backend = backend_of(e);
+    h->matrices = calloc(params + 1, sizeof *h->matrices);
+    h->plain = calloc(params + 1, sizeof *h->plain);
+    h->factors = calloc(params + 1, sizeof *h->factors);
+    if (!h->matrices || !h->plain || !h->factors)
+        return fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
+    return h->backend->open(e, largest);
+}
+
+void ring_powersgd_close(ring_engine *e)
+{
+    if (e->powersgd.backend) e->powersgd.backend->close(e);
+    free(e->powersgd.matrices);
+    free(e->powersgd.plain);
+    free(e->powersgd.factors);
+}
+
+bool ring_powersgd_active(const ring_engine *e, int64_t step)
+{
+    return e->settings.hook == RING_HOOK_POWERSGD && step >= e->settings.powersgd_start;
+}
+
+/* Lays a bucket's P and uncompressed tensors out from `*end`, its Q behind them, and moves the end. */
+static status lay_out(ring_engine *e, int k, float **end)
+{
+    const nn_model *m = e->base.context.params->model;
+    float *at = *end;
+    ring_powersgd *h = &e->powersgd;
+    const bucket *b = &e->schedule.buckets[k];
+    int rank = e->settings.powersgd_rank;
+    h->factors[k].p = at;
+    for (int i = b->first; i < b->first + b->count; i++) {
+        int param = e->schedule.tensors[i];
+        int64_t rows = m->params[param].shape.dims[0], cols = m->params[param].elements / rows;
+        int64_t offset = e->buckets[k].offset / (int64_t)sizeof(float) + e->offsets[param];
+        h->matrices[param] = (powersgd_matrix){.rows = rows, .cols = cols};
+        h->plain[param] = at;
+        if (!powersgd_pays(rows, cols, rank)) {
+            at += m->params[param].elements;
+            continue;
+        }
+        h->matrices[param].m = (float *)e->memory.buckets + offset;
+        h->matrices[param].error = h->errors ? h->errors + offset : NULL;
+        h->matrices[param].p = at;
+        at += rows * rank;
+    }
+    h->factors[k].p_count = at - h->factors[k].p;
+    h->factors[k].q = at;
+    for (int i = b->first; i < b->first + b->count; i++) {
+        powersgd_matrix *x = &h->matrices[e->schedule.tensors[i]];
+        if (!x->m) continue;
+        x->q = at;
+        at += x->cols * rank;
+        TRY(h->backend->start(e, e->schedule.tensors[i]));
+    }
+    h->factors[k].q_count = at - h->factors[k].q;
+    *end = at;
+    return STATUS_OK;
+}
+
+status ring_powersgd_use_buckets(ring_engine *e)
+{
+    float *at = e->memory.factors;
+    for (int k = 0; k < e->schedule.count; k++) TRY(lay_out(e, k, &at));
+    return STATUS_OK;
+}
+
+/* Between a bucket and what travels of it. */
+static status copy_plain(ring_engine *e, int param, bool out)
+{
+    float *in_bucket = (float *)ring_bucket_data(e, e->schedule.bucket_of[param]) + e->offsets[param];
+    float *travels = e->powersgd.plain[param], *to = out ? travels : in_bucket,
+          *from = out ? in_bucket : travels;
+    return e->powersgd.backend->copy(e, to, from, e->tensors[param].elements);
+}
+
+status ring_powersgd_call(ring_engine *e, int k, int phase, collective_call *out)
+{
+    ring_powersgd *h = &e->powersgd;
+    const bucket *b = &e->schedule.buckets[k];
+    for (int i = b->first; i < b->first + b->count; i++) {
+        int param = e->schedule.tensors[i];
+        const powersgd_matrix *x = &h->matrices[param];
+        TRY(x->m ? h->backend->project(e, x, phase) : copy_plain(e, param, phase == 0));
+    }
+    collective_buffer all = {.base = phase == 0 ? h->factors[k].p : h->factors[k].q};
+    *out = (collective_call){.kind = COLLECTIVE_ALL_REDUCE,
+                             .op = REDUCE_MEAN,
+                             .type = DTYPE_F32,
+                             .tag = k,
+                             .count = phase == 0 ? h->factors[k].p_count : h->factors[k].q_count,
+                             .in = all,
+                             .out = all};
+    return STATUS_OK;
+}
+
+status ring_powersgd_finish(ring_engine *e, int k)
+{
+    const bucket *b = &e->schedule.buckets[k];
+    const ring_powersgd *h = &e->powersgd;
+    for (int i = b->first; i < b->first + b->count; i++) {
+        const powersgd_matrix *x = &h->matrices[e->schedule.tensors[i]];
+        if (x->m) TRY(h->backend->restore(e, x));
+    }
+    return h->backend->synchronize(e);
+}
