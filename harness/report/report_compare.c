@@ -112,15 +112,15 @@ static void loss_against_time(const json_t *runs, text_buffer *out)
 void report_compare(const json_t *runs, text_buffer *out)
 {
     const json_t *first = json_array_get(runs, 0), *w = json_object_get(first, "workload");
-    text_append(out, "%s, %s, batch %.0f a rank, %s, seed %.0f; %s\n\n", report_text_at(w, "model"),
+    text_append(out, "%s, %s, batch %.0f per rank, %s, seed %.0f; %s\n\n", report_text_at(w, "model"),
                 report_text_at(w, "data"), report_number_at(w, "batch_per_rank"),
                 report_text_at(w, "optimizer"), report_number_at(w, "seed"),
                 report_text_at(first, "hardware_note"));
     heads(runs, 24, "", out);
     row(runs, "ranks", "world_size", 1, 0, out);
-    row(runs, "measured steps a rank", "step_time.count", 1, 0, out);
+    row(runs, "measured steps per rank", "step_time.count", 1, 0, out);
     row(runs, "step time, median, ms", "step_time.median_ns", 1e-6, 3, out);
-    row(runs, "samples/s, together", "throughput.samples_per_second", 1, 0, out);
+    row(runs, "samples/s, all ranks", "throughput.samples_per_second", 1, 0, out);
     row(runs, "loss, last step", "loss_last", 1, 4, out);
     row(runs, "accuracy, test data, %", "accuracy", 100, 1, out);
     text_append(out, "%-24s", "staleness, mean");

@@ -71,16 +71,16 @@ void report_overlap(const json_t *result, text_buffer *out)
     if (count == 0) return;
     bool emulated = json_is_true(json_object_get(result, "emulated"));
     text_append(out, "\n%-*s", LABEL_WIDTH,
-                emulated ? "Communication a step (emulated link)" : "Communication a step");
+                emulated ? "Communication per step (emulated link)" : "Communication per step");
     for (int k = 0; k < count; k++) {
         char name[64];
         snprintf(name, sizeof name, "%s (%s)", text_of(jobs[k], "engine"), text_of(jobs[k], "policy"));
         text_append(out, "%*s", COLUMN_WIDTH, name);
     }
     text_append(out, "\n");
-    row_of_phase(jobs, count, "in all", "communication_ns", out);
-    row_of_phase(jobs, count, "  hidden behind computation", "hidden_communication_ns", out);
-    row_of_phase(jobs, count, "  exposed: computation waited", "exposed_communication_ns", out);
+    row_of_phase(jobs, count, "total", "communication_ns", out);
+    row_of_phase(jobs, count, "  hidden (overlapped with computation)", "hidden_communication_ns", out);
+    row_of_phase(jobs, count, "  exposed (computation waited)", "exposed_communication_ns", out);
     row_of_phase(jobs, count, "waiting for other ranks", "waiting_ns", out);
     row_of_phase(jobs, count, "first all-reduce to end of backward (PyTorch)", "first_to_backward_end_ns",
                  out);

@@ -62,7 +62,7 @@ void report_updates(const json_t *job, text_buffer *out)
     if (strcmp(report_text_at(job, "device"), "cuda") != 0 || !json_is_string(json_object_get(job, "updates_on"))) return;
     bool gpu = strcmp(report_text_at(job, "updates_on"), "gpu") == 0;
     bool own = json_array_size(json_object_get(job, "servers")) > 0;
-    const char *who = gpu    ? "by the GPUs beside the servers"
+    const char *who = gpu    ? "by the GPUs next to the servers"
                       : own  ? "by the processors: servers of their own have no GPU"
                              : "by the processors";
     if (strcmp(report_text_at(job, "policy"), "dp") == 0) who = "by device 0";

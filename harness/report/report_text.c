@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LABEL_WIDTH = 34, COLUMN_WIDTH = 18 };
+enum { LABEL_WIDTH = 42, COLUMN_WIDTH = 18 };
 
 /* How a figure is written. */
 typedef enum cell_format { CELL_TIME, CELL_PERCENT, CELL_RATE, CELL_BYTES, CELL_RATIO, CELL_LOSS, CELL_COUNT } cell_format;
@@ -58,7 +58,8 @@ static double busiest_rank(const json_t *job, const char *key)
 static void traffic_rows(const json_t *jobs, text_buffer *out)
 {
     static const char *const keys[] = {"bytes_sent_per_step", "bytes_received_per_step"};
-    static const char *const labels[] = {"sent a step, busiest rank", "received a step, busiest rank"};
+    static const char *const labels[] = {"bytes sent per step, max over ranks",
+                                         "bytes received per step, max over ranks"};
     for (int k = 0; k < 2; k++) {
         text_append(out, "%-*s", LABEL_WIDTH, labels[k]);
         size_t i;
@@ -75,7 +76,7 @@ static void traffic_rows(const json_t *jobs, text_buffer *out)
 static void comparison_rows(const json_t *result, text_buffer *out)
 {
     static const char *const keys[] = {"speedup", "efficiency_per_rank", "efficiency_per_core"};
-    static const char *const labels[] = {"speed-up over none", "efficiency a rank", "efficiency a core"};
+    static const char *const labels[] = {"speed-up over none", "weak-scaling efficiency", "efficiency per core"};
     const json_t *rows = report_at(result, "comparison.against_none");
     if (json_array_size(rows) == 0) return;
     for (int k = 0; k < 3; k++) {
@@ -95,7 +96,7 @@ static void comparison_rows(const json_t *result, text_buffer *out)
 static void header(const json_t *result, text_buffer *out)
 {
     const json_t *c = json_object_get(result, "workload");
-    text_append(out, "%s: %.0f parameters, %s, batch %.0f a rank, %s, seed %.0f\n",
+    text_append(out, "%s: %.0f parameters, %s, batch %.0f per rank, %s, seed %.0f\n",
                 report_text_at(c, "model"), report_number_at(c, "parameters"), report_text_at(c, "data"),
                 report_number_at(c, "batch_per_rank"), report_text_at(c, "optimizer"),
                 report_number_at(c, "seed"));
@@ -112,7 +113,7 @@ static void prediction_rows(const json_t *jobs, text_buffer *out)
 {
     if (!report_at(json_array_get(jobs, 0), "prediction")) return;
     row_of_jobs(jobs, "  SIMULATED: predicted", CELL_TIME, "prediction.step_median_ns", out);
-    row_of_jobs(jobs, "  a rank's own steps, median", CELL_TIME, "prediction.measured_ns", out);
+    row_of_jobs(jobs, "  own steps of each rank, median", CELL_TIME, "prediction.measured_ns", out);
     row_of_jobs(jobs, "  prediction / own steps - 1", CELL_PERCENT, "prediction.error", out);
 }
 
@@ -124,7 +125,7 @@ static void copied_ahead_row(const json_t *jobs, text_buffer *out)
     size_t i;
     json_t *job;
     json_array_foreach((json_t *)jobs, i, job) any = any || isfinite(report_number_at(job, path));
-    if (any) row_of_jobs(jobs, "  beside it: next batch's copy", CELL_TIME, path, out);
+    if (any) row_of_jobs(jobs, "  copy of the next batch (overlapped)", CELL_TIME, path, out);
 }
 
 static void job_table(const json_t *result, text_buffer *out)
@@ -150,18 +151,18 @@ static void job_table(const json_t *result, text_buffer *out)
     prediction_rows(jobs, out);
     row_of_jobs(jobs, "  forward", CELL_TIME, "phases.forward_ns.median_ns", out);
     row_of_jobs(jobs, "  backward", CELL_TIME, "phases.backward_ns.median_ns", out);
-    row_of_jobs(jobs, "  communication not hidden", CELL_TIME, "phases.exposed_communication_ns.median_ns", out);
+    row_of_jobs(jobs, "  exposed communication", CELL_TIME, "phases.exposed_communication_ns.median_ns", out);
     row_of_jobs(jobs, "  waiting for other ranks", CELL_TIME, "phases.waiting_ns.median_ns", out);
     row_of_jobs(jobs, "  optimizer", CELL_TIME, "phases.optimizer_ns.median_ns", out);
     row_of_jobs(jobs, "  batch and other", CELL_TIME, "rest_median_ns", out);
     copied_ahead_row(jobs, out);
-    row_of_jobs(jobs, "samples/s, together", CELL_RATE, "throughput.samples_per_second", out);
-    row_of_jobs(jobs, "  a rank", CELL_RATE, "throughput.samples_per_second_per_rank", out);
+    row_of_jobs(jobs, "samples/s, all ranks", CELL_RATE, "throughput.samples_per_second", out);
+    row_of_jobs(jobs, "  per rank", CELL_RATE, "throughput.samples_per_second_per_rank", out);
     comparison_rows(result, out);
     traffic_rows(jobs, out);
-    row_of_jobs(jobs, "memory peak, largest rank", CELL_BYTES, "memory_imbalance.maximum_bytes", out);
-    row_of_jobs(jobs, "  imbalance, max/mean", CELL_RATIO, "memory_imbalance.maximum_over_mean", out);
-    row_of_jobs(jobs, "  imbalance, max-min", CELL_BYTES, "memory_imbalance.maximum_minus_minimum_bytes", out);
+    row_of_jobs(jobs, "peak memory, max over ranks", CELL_BYTES, "memory_imbalance.maximum_bytes", out);
+    row_of_jobs(jobs, "  memory imbalance, max/mean", CELL_RATIO, "memory_imbalance.maximum_over_mean", out);
+    row_of_jobs(jobs, "  memory imbalance, max-min", CELL_BYTES, "memory_imbalance.maximum_minus_minimum_bytes", out);
     row_of_jobs(jobs, "loss, first measured step", CELL_LOSS, "loss_first", out);
     row_of_jobs(jobs, "  last step", CELL_LOSS, "loss_last", out);
     row_of_jobs(jobs, "accuracy on the test data", CELL_PERCENT, "accuracy", out);
@@ -279,7 +280,7 @@ static void agreement(const json_t *result, text_buffer *out)
     const json_t *a = json_object_get(result, "agreement");
     if (!a) return;
     if (json_is_true(json_object_get(a, "parameters_equal")))
-        text_append(out, "\nParameters of ps and ring at the end: the same bits (XXH3 %s).\n", report_text_at(a, "hash_ps"));
+        text_append(out, "\nParameters of ps and ring at the end: bit-identical (XXH3 %s).\n", report_text_at(a, "hash_ps"));
     else
         text_append(
             out,

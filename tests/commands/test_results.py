@@ -100,9 +100,9 @@ def quiet_means_an_empty_stderr():
 
 
 ROWS = ["ranks", "measured steps", "step time, median", "p95", "spread (p75-p25)/median", "forward", "backward",
-        "communication not hidden", "waiting for other ranks", "optimizer", "samples/s, together", "a rank", "speed-up over none",
-        "efficiency a rank", "efficiency a core", "sent a step, busiest rank", "received a step, busiest rank",
-        "memory peak, largest rank", "imbalance, max/mean", "imbalance, max-min", "loss, first measured step",
+        "exposed communication", "waiting for other ranks", "optimizer", "samples/s, all ranks", "per rank", "speed-up over none",
+        "weak-scaling efficiency", "efficiency per core", "bytes sent per step, max over ranks", "bytes received per step, max over ranks",
+        "peak memory, max over ranks", "memory imbalance, max/mean", "memory imbalance, max-min", "loss, first measured step",
         "last step", "accuracy on the test data"]
 
 
@@ -118,7 +118,7 @@ def the_report_shows_every_figure_side_by_side():
         expect("nan" not in found[0] and "inf" not in found[0], f"row {row!r} has a figure that is none", result)
     for engine in ("none", "ps", "ring"):
         expect(f"Memory of {engine} (" in result.out, f"no memory table of {engine}", result)
-    expect("the same bits" in result.out or "largest difference" in result.out, "no agreement of the engines", result)
+    expect("bit-identical" in result.out or "largest difference" in result.out, "no agreement of the engines", result)
 
 
 @test
