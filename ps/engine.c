@@ -36,7 +36,7 @@ static status ps_requirements(const void *options, const char *policy, int world
                                .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1,
                                .updaters = p.placement == PS_PLACEMENT_RANK && p.server_optimizer ? (int)p.servers : 0,
                                .updates_in_front = p.placement == PS_PLACEMENT_RANK && p.server_optimizer,
-                               .cuts_records = true};
+                               .unrecorded = "ranks wait for parameters and push gradients in the middle of a pass"};
     return STATUS_OK;
 }
 

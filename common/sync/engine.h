@@ -130,7 +130,6 @@ typedef struct sync_requirements {
     int alike_from;           /* ranks from this one on hold the same memory */
     int updaters;             /* ranks 0 .. updaters - 1 update parameters; 0: all may */
     bool updates_in_front;    /* behind a mirror: parameters are updated by the device in front of it */
-    bool cuts_records;        /* need() and ready() stand between two records (sync_recorder), which the owner sees to */
     const char *unrecorded;   /* why its passes cannot be recorded (sync_recorder); NULL: in device memory they can */
 } sync_requirements;
 

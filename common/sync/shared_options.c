@@ -14,9 +14,5 @@ static const option option_list[] = {
      .help = "emulate a slower network between the ranks, as in 10Gbit/s,50us"},
     {.name = "slow", .argument = "RANK:FACTOR", .type = OPTION_TEXT, .offset = offsetof(shared_options, slow),
      .help = "stretch the computation of one rank"},
-    {.name = "graph-group-mb", .argument = "MIB", .type = OPTION_DOUBLE,
-     .offset = offsetof(shared_options, graph_group_mib), .initial = "25", .low = 0, .high = 1e6,
-     .help = "--cuda-graph with servers or on host memory: records are cut where so many MiB of parameters are waited for"
-             " or handed over together"},
 };
 const option_table shared_option_table = {"Synchronization", option_list, sizeof option_list / sizeof option_list[0]};

@@ -16,7 +16,6 @@ typedef struct shared_options {
     int64_t stall_timeout_ns;
     const char *link; /* net_link_parse(), or NULL */
     const char *slow; /* straggler.h: "RANK:FACTOR", or NULL */
-    double graph_group_mib; /* of parameters between two cuts of a recorded pass */
 } shared_options;
 
 extern const option_table shared_option_table;

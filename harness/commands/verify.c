@@ -104,7 +104,6 @@ static status verify_engine(const verify_setup *s, const golden_file *f, int eng
                             .threads = (int)s->options.threads,
                             .bf16 = s->options.bf16,
                             .cuda_graph = s->options.cuda_graph,
-                            .graph_group_mib = s->shared.graph_group_mib,
                             .engine = engine_table[engine],
                             .engine_options = s->engines[engine],
                             .policy = policy_for(s, f, engine),

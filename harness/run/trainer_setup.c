@@ -39,7 +39,6 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .benchmark = c->run.cudnn_benchmark,
                             .prefetch = c->run.prefetch != 0,
                             .cuda_graph = c->run.cuda_graph,
-                            .graph_group_mib = c->shared.graph_group_mib,
                             .threads = run_config_threads(c, engine),
                             .model = model,
                             .engine = engine_table[engine],

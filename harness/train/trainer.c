@@ -145,12 +145,10 @@ static status open_params(trainer *t)
                                                          t->params->arena_elements, logical, &t->ledger, &t->optimizer);
 }
 
-static status refuse_record(const trainer_config *c, const char *why)
+static status refuse_graph(const trainer_config *c, const char *why)
 {
-    return fail(STATUS_CONFIG,
-                "--cuda-graph: found %s=%s, allowed is what divides gradients by the same number in "
-                "every step: %s",
-                c->engine->name, c->policy, why);
+    return fail(STATUS_CONFIG, "--cuda-graph: expected none, ps=dp or ring with NCCL, got %s=%s: %s", c->engine->name,
+                c->policy, why);
 }
 
 static status open_engine(trainer *t)
@@ -179,15 +177,14 @@ static status open_engine(trainer *t)
                             .hub = c->hub};
     const device_info *info = device_get_info(t->device);
     bool either = t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu;
-    if (c->cuda_graph && t->needs.unrecorded) return refuse_record(c, t->needs.unrecorded);
+    if (c->cuda_graph && t->needs.unrecorded) return refuse_graph(c, t->needs.unrecorded);
     if (info->host_addressable || !info->real || t->needs.reach == SYNC_REACH_DEVICE || either) {
-        if (c->cuda_graph && t->needs.cuts_records) TRY(trainer_cuts_open(t));
         status rc = c->engine->open(&context, &t->engine);
         if (rc != STATUS_UNAVAILABLE || !either) return rc;
         log_warn("%s: the engine %s works on host memory", error_message(), c->engine->name);
         error_clear();
     }
-    if (c->cuda_graph) TRY(trainer_cuts_open(t));
+    if (c->cuda_graph) return refuse_graph(c, "the engine works on host memory, in the middle of a pass");
     return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 
@@ -280,7 +277,6 @@ void trainer_close(trainer **pointer)
     trainer *t = *pointer;
     if (!t) return;
     trainer_leave(t);
-    trainer_cuts_close(t);
     trainer_prefetch_close(t);
     for (int i = 0; i < t->pinned_count; i++) device_unpin(t->device, t->pinned[i]);
     for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);

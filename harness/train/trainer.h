@@ -23,7 +23,6 @@ typedef struct trainer_config {
     bool benchmark;     /* times the algorithms of cuDNN */
     bool prefetch;      /* a batch is copied to the device ahead of its step, where that has a copy engine */
     bool cuda_graph;    /* records each pass and launches it as a whole; the engine launches nothing within one */
-    double graph_group_mib; /* cuda_graph, where an engine works on the host within a pass: it is cut every so often */
     int threads;
     void *simulation;       /* NULL but for sim devices */
     const nn_model *model;  /* borrowed, as everything below */

@@ -25,22 +25,6 @@ typedef struct trainer_recorder {
     int at;                 /* replaying: the next stretch */
 } trainer_recorder;
 
-/* Parameters between two cuts of a recorded pass: list->params[begin .. end). */
-typedef struct trainer_group {
-    int begin, end;
-} trainer_group;
-
-typedef struct trainer_cut_list {
-    int *params;           /* in the order of the pass */
-    trainer_group *groups; /* [param_count] of the parameter at which the pass is cut; others': empty */
-} trainer_cut_list;
-
-/* Where recorded passes are cut for an engine that works on the host within them. */
-typedef struct trainer_cuts {
-    bool on;
-    trainer_cut_list needs, readies;
-} trainer_cuts;
-
 /* A program with its kernels, for one batch size. */
 typedef struct trainer_program_slot {
     int64_t batch;
@@ -97,7 +81,6 @@ struct trainer {
     device_kernel *loss_kernel; /* over the outputs of all ranks; NULL: the program has the loss */
     straggler straggler;
     trainer_recorder recorder; /* --cuda-graph */
-    trainer_cuts cuts;         /* likewise */
 
     /* The step that is under way. */
     int stage;
@@ -161,12 +144,6 @@ int64_t trainer_prefetch_time(const trainer *t);
 status trainer_run_pass(trainer *t, trainer_pass pass, int end);
 void trainer_recorder_init(trainer *t);
 void trainer_close_records(trainer_program_slot *slot);
-
-/* trainer_cuts.c. open() has the engine told of parameters in groups. */
-status trainer_cuts_open(trainer *t);
-void trainer_cuts_close(trainer *t);
-status trainer_need(trainer *t, int param);
-status trainer_ready(trainer *t, int param);
 
 /* The slot of a batch size; STATUS_INTERNAL if it was not announced. */
 status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out);

@@ -273,7 +273,7 @@ static status on_need(void *context, int param)
 {
     trainer *t = context;
     straggler_pause(&t->straggler);
-    status rc = trainer_need(t, param);
+    status rc = t->engine->type->need(t->engine, param);
     straggler_resume(&t->straggler);
     return rc;
 }
@@ -282,7 +282,7 @@ static status on_ready(void *context, int param)
 {
     trainer *t = context;
     straggler_pause(&t->straggler);
-    status rc = trainer_ready(t, param);
+    status rc = t->engine->type->ready(t->engine, param);
     straggler_resume(&t->straggler);
     return rc;
 }

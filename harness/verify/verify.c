@@ -147,7 +147,6 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .precision = c->bf16 ? DEVICE_PRECISION_BF16 : DEVICE_PRECISION_F32,
                              .threads = c->threads,
                              .cuda_graph = c->cuda_graph,
-                             .graph_group_mib = c->graph_group_mib,
                              .share_gpu = true, /* ranks are threads of one process */
                              .model = v->model,
                              .engine = c->engine,

@@ -11,7 +11,6 @@ typedef struct verify_config {
     int threads;
     bool bf16; /* products multiply in bfloat16; on cuda activations are stored in it */
     bool cuda_graph; /* passes are recorded */
-    double graph_group_mib;
     const sync_engine_type *engine;
     const void *engine_options;
     const char *policy;

@@ -276,6 +276,22 @@ def weights_in_bfloat16_are_those_of_the_checkpoint_that_a_run_goes_on_from(more
     expect_equal(went_on["ranks"][0]["losses"], at_once["ranks"][0]["losses"][4:], "losses")
 
 
+@cases([(f"{words}, {rule}", words, rule) for rule in ("stop", "skip", "warn")
+        for words in ("none", "ps --policy dp --payload p2p", "ps --policy sync", "ps --policy sync --payload p2p",
+                      "ps --policy async", "ps --policy sync --server-optimizer off", "ring --collective two-shot")])
+def gradients_that_are_not_finite_stop_the_run_or_are_skipped_or_warned_of(words, rule):
+    needs_gpu()
+    gpus = ["--gpus", "2", "--share-gpu"] if words != "none" else []
+    result = run("--device", "cuda", "--mode", *words.split(), *gpus, "--model", "wine_mlp", "--data", "wine", "--steps", "8",
+                 "--lr", "1e30", "--warmup", "0", "--eval-every", "-1", "--json", "-", "--on-nonfinite", rule)
+    expect_equal(result.code, 79 if rule == "stop" else 0, "exit code", result)
+    expect(": step " in result.err and "is not finite" in result.err, "nothing is named", result)
+    if rule != "stop":  # servers may find a gradient first; on a GPU the loss is checked at the step's end
+        job = result.json()["jobs"][0]
+        expect((job["updates_skipped"] > 0) == (rule == "skip"), job["updates_skipped"], result)
+        expect(": gradient of " in result.err, "no gradient is named", result)
+
+
 @cases([("cuda-graph", "--cuda-graph"), ("tf32", "--tf32"), ("cudnn-benchmark", "--cudnn-benchmark"), ("share-gpu", "--share-gpu")])
 def on_the_cpu_it_is_refused(option):
     result = run("--device", "cpu", *CONVOLUTIONS, option)

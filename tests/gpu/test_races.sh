@@ -21,6 +21,5 @@ ps wine_mlp_w2 --policy ps=sync --servers 2 --payload zmq
 ps wine_mlp_w2 --policy ps=dp --payload p2p
 ps wine_mlp_w2 --policy ps=dp --payload zmq
 ring wine_mlp_w2 --policy ring=ddp --collective nccl --cuda-graph
-ps wine_mlp_w2 --policy ps=sync --servers 2 --payload p2p --cuda-graph --graph-group-mb 0.0005
 END
 exit $failed
