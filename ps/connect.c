@@ -1,6 +1,7 @@
 #include "ps/connect.h"
 
 #include "common/base/clock.h"
+#include "common/base/random.h"
 #include "common/device/sim/device_sim.h"
 
 #include <inttypes.h>
@@ -62,8 +63,8 @@ status ps_listen(const ps_member *m, int server, ps_port *port, char *url)
     char asked[PS_URL_MAX];
     switch (transport_kind(m)) {
     case PS_TRANSPORT_TCP: snprintf(asked, sizeof asked, "tcp://%s:*", m->options->interface); break;
-    case PS_TRANSPORT_INPROC: snprintf(asked, sizeof asked, "inproc://psring-%016" PRIx64 "-ps-%d", m->token, server); break;
-    default: snprintf(asked, sizeof asked, "ipc://@psring-%016" PRIx64 "-ps-%d", m->token, server); break;
+    case PS_TRANSPORT_INPROC: snprintf(asked, sizeof asked, "inproc://psring-%016" PRIx64 "-%d", random_token(), server); break;
+    default: snprintf(asked, sizeof asked, "ipc://@psring-%016" PRIx64 "-%d", random_token(), server); break;
     }
     TRY(transport_listen(port->transport, asked, url, PS_URL_MAX));
     for (int w = 0; w < port->peers; w++)

@@ -9,7 +9,7 @@
 #include "ps/offer.h"
 #include "ps/port.h"
 
-enum { PS_URL_MAX = 128 };
+enum { PS_URL_MAX = 192 }; /* with the key of a tcp address */
 /* What a member shows the others. The first two are everybody's; the others are of rank 0 under `dp`. */
 enum { PS_SEGMENT_PARAMS, PS_SEGMENT_GRADS, PS_SEGMENT_INPUT, PS_SEGMENT_TARGET, PS_SEGMENT_OUTPUTS, PS_SEGMENTS };
 

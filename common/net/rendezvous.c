@@ -2,7 +2,6 @@
 #include "common/net/rendezvous_impl.h"
 #include "common/net/shm.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,6 +119,21 @@ static status allocate(rendezvous *r)
     return STATUS_OK;
 }
 
+/* Nobody can tell ranks from strangers without a secret; threads of one process need none. */
+static status take_key(rendezvous *r)
+{
+    const rendezvous_options *o = &r->options;
+    if (rendezvous_place_is_inproc(&r->place)) return STATUS_OK;
+    if (o->key && !net_key_is_valid(o->key))
+        return fail(STATUS_PERMISSION, "rendezvous: expected a key of %d hexadecimal digits", NET_KEY_TEXT - 1);
+    if (!o->key && !r->place.path[0])
+        return fail(STATUS_PERMISSION,
+                    "rendezvous %s: the ranks need a secret that they share: export HARNESS_KEY=$(openssl rand -hex 32)",
+                    o->url);
+    snprintf(r->key, sizeof r->key, "%s", o->key ? o->key : "");
+    return STATUS_OK;
+}
+
 static status open_context(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
@@ -138,9 +152,10 @@ static status start_store(rendezvous *r)
     if (r->place.path[0] && r->token == 0 &&
         getrandom(&r->token, sizeof r->token, 0) != (ssize_t)sizeof r->token)
         return fail_errno(STATUS_SYSTEM, "rendezvous: no random number");
-    TRY(store_start(o, &r->place, r->token, r->context, &r->store));
+    if (r->place.path[0] && !r->key[0]) TRY(net_key_draw(r->key));
+    TRY(store_start(o, &r->place, r->token, r->key[0] ? r->key : NULL, r->context, &r->store));
     rendezvous_place_reachable(&r->place, store_address(r->store), o->host, r->address);
-    return rendezvous_place_publish(&r->place, r->address, r->token);
+    return rendezvous_place_publish(&r->place, r->address, r->token, r->key);
 }
 
 status rendezvous_open(const rendezvous_options *options, rendezvous **out)
@@ -159,6 +174,7 @@ status rendezvous_open(const rendezvous_options *options, rendezvous **out)
     status result;
     TRY_GOTO(result, rendezvous_place_of(options->url, &r->place), failed);
     snprintf(r->address, sizeof r->address, "%s", r->place.connect);
+    TRY_GOTO(result, take_key(r), failed);
     TRY_GOTO(result, allocate(r), failed);
     TRY_GOTO(result, open_context(r), failed);
     if (options->cell) board_cell_enter(options->cell, BOARD_RENDEZVOUS, clock_now_ns());
@@ -181,8 +197,7 @@ void rendezvous_close(rendezvous **pointer)
     if (r->store) rendezvous_place_withdraw(&r->place, r->token);
     store_stop(&r->store);
     rendezvous_forget_blobs(r);
-    while (r->own_context && r->context && zmq_ctx_term(r->context) != 0 && errno == EINTR) {
-    }
+    if (r->own_context) zsocket_context_close(&r->context);
     free(r->members);
     free(r->blobs);
     free(r->arena);

@@ -9,7 +9,8 @@
  * URLs: tcp://HOST:PORT     rank 0 listens there
  *       ipc://@NAME         abstract unix socket, one host: the default of locally launched jobs
  *       inproc://NAME       ranks are threads of one process and share a hub
- *       file://PATH         rank 0 listens at a free port and writes its address there; removed at close
+ *       file://PATH         rank 0 listens at a free port and writes address and key there, for the same user
+ *                           to read; removed at close
  *       env://              MASTER_ADDR and MASTER_PORT, as torchrun, mpirun -x or Slurm scripts set them */
 #ifndef COMMON_NET_RENDEZVOUS_H
 #define COMMON_NET_RENDEZVOUS_H
@@ -32,6 +33,8 @@ typedef struct rendezvous_options {
     const char *url;
     int rank, world;
     uint64_t token;          /* of the job; 0: none, or for file:// the one that rank 0 writes down */
+    const char *key;         /* of the job (key.h): ranks without it are refused. Needed for tcp://, ipc:// and
+                              * env://; for file:// NULL is one that rank 0 draws and writes down */
     const char *program;     /* version of the program: must be the same everywhere */
     uint64_t config_hash;    /* likewise */
     const char *config_text; /* lines "name = value", so that a difference is named; NULL: the hash says it */
@@ -47,7 +50,7 @@ typedef struct rendezvous_options {
 
 /* Returns when all ranks are there. Borrows cell, hub and context until rendezvous_close.
  * STATUS_PEER at the connect limit, naming who is missing and the address; STATUS_PROTOCOL where protocol,
- * program, token or configuration differ; STATUS_CONFIG where the rank is taken or out of range or world
+ * program, token or configuration differ; STATUS_PERMISSION where the key is missing or another one; STATUS_CONFIG where the rank is taken or out of range or world
  * sizes differ; STATUS_UNAVAILABLE where the address is taken; STATUS_USAGE for a malformed url;
  * STATUS_STOPPED where `canceled` says so. */
 status rendezvous_open(const rendezvous_options *options, rendezvous **out);

@@ -2,6 +2,7 @@
 #ifndef COMMON_NET_RENDEZVOUS_IMPL_H
 #define COMMON_NET_RENDEZVOUS_IMPL_H
 
+#include "common/net/key.h"
 #include "common/net/rendezvous.h"
 #include "common/net/rendezvous_place.h"
 #include "common/net/rendezvous_store.h"
@@ -15,11 +16,14 @@ struct rendezvous {
     rendezvous_place place;
     char address[PLACE_TEXT];
     uint64_t token;
-    void *context;
+    char key[NET_KEY_TEXT]; /* "": none, among threads */
+    zsocket_context *context;
     bool own_context;
     store *store; /* of rank 0 */
     void *socket, *monitor;
     bool refused_by_stranger, connected, lost;
+    bool denied;    /* the store wants another key */
+    int hang_ups;   /* of whoever listens there, during handshakes one after the other */
     bool hello_due; /* the connection has come up */
     bool left;      /* the store has said goodbye */
     bool joined;    /* all ranks are there */

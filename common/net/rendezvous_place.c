@@ -1,8 +1,10 @@
 #include "common/net/rendezvous_place.h"
 
 #include "common/base/text.h"
+#include "common/net/key.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <inttypes.h>
 #include <net/if.h>
@@ -10,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static bool starts(const char *text, const char *prefix)
@@ -128,14 +131,15 @@ void rendezvous_place_reachable(const rendezvous_place *place, const char *bound
     write_tcp(out, host ? host : own, strtol(colon + 1, NULL, 10));
 }
 
-status rendezvous_place_publish(const rendezvous_place *place, const char *address, uint64_t token)
+status rendezvous_place_publish(const rendezvous_place *place, const char *address, uint64_t token, const char *key)
 {
     if (!place->path[0]) return STATUS_OK;
     char temporary[PLACE_TEXT + 32];
     snprintf(temporary, sizeof temporary, "%s.%d", place->path, (int)getpid());
-    FILE *file = fopen(temporary, "wxe");
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!file) return fail_errno(STATUS_CANNOT_CREATE, "rendezvous: %s", temporary);
-    bool written = fprintf(file, "%s %016" PRIx64 "\n", address, token) > 0;
+    bool written = fprintf(file, "%s %016" PRIx64 " %s\n", address, token, key) > 0;
     written = fclose(file) == 0 && written;
     if (written && rename(temporary, place->path) == 0) return STATUS_OK;
     status result = fail_errno(STATUS_CANNOT_CREATE, "rendezvous: %s", place->path);
@@ -143,22 +147,23 @@ status rendezvous_place_publish(const rendezvous_place *place, const char *addre
     return result;
 }
 
-bool rendezvous_place_lookup(const rendezvous_place *place, char *address, uint64_t *token)
+bool rendezvous_place_lookup(const rendezvous_place *place, char *address, uint64_t *token, char *key)
 {
     FILE *file = fopen(place->path, "re");
     if (!file) return false;
-    char line[PLACE_TEXT + 32] = "", end;
-    bool read =
-        fgets(line, sizeof line, file) && sscanf(line, "%239s %" SCNx64 "%c", address, token, &end) == 3;
+    char line[PLACE_TEXT + 128] = "", end;
+    struct stat who;
+    bool read = fstat(fileno(file), &who) == 0 && who.st_uid == geteuid() && fgets(line, sizeof line, file) &&
+                sscanf(line, "%239s %" SCNx64 " %64s%c", address, token, key, &end) == 4;
     fclose(file);
-    return read && end == '\n' && starts(address, "tcp://");
+    return read && end == '\n' && starts(address, "tcp://") && net_key_is_valid(key);
 }
 
 void rendezvous_place_withdraw(const rendezvous_place *place, uint64_t token)
 {
-    char address[PLACE_TEXT];
+    char address[PLACE_TEXT], key[NET_KEY_TEXT];
     uint64_t found;
-    if (place->path[0] && rendezvous_place_lookup(place, address, &found) && found == token)
+    if (place->path[0] && rendezvous_place_lookup(place, address, &found, key) && found == token)
         unlink(place->path);
 }
 

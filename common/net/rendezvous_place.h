@@ -25,12 +25,14 @@ bool rendezvous_place_is_inproc(const rendezvous_place *place);
 void rendezvous_place_reachable(const rendezvous_place *place, const char *bound, const char *host,
                                 char out[PLACE_TEXT]);
 
-/* Writes address and token to the file, whole or not at all. STATUS_CANNOT_CREATE. */
-status rendezvous_place_publish(const rendezvous_place *place, const char *address, uint64_t token);
+/* Writes address, token and key to a file that only this user can read, whole or not at all.
+ * STATUS_CANNOT_CREATE. */
+status rendezvous_place_publish(const rendezvous_place *place, const char *address, uint64_t token, const char *key);
 /* Removes the file if it is still the one that was written with this token. */
 void rendezvous_place_withdraw(const rendezvous_place *place, uint64_t token);
-/* Whether there is a file to read an address from. A torn or foreign file counts as none. */
-bool rendezvous_place_lookup(const rendezvous_place *place, char *address, uint64_t *token);
+/* Whether there is a file to read address[PLACE_TEXT], token and key[NET_KEY_TEXT] from. A torn or foreign file
+ * counts as none, and one of another user. */
+bool rendezvous_place_lookup(const rendezvous_place *place, char *address, uint64_t *token, char *key);
 
 /* Why nothing can be reached at a tcp:// address: "the name 'x' is not known", or "". Returns `buffer`. */
 char *rendezvous_place_diagnose(const char *address, char *buffer, size_t size);

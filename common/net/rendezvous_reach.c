@@ -12,6 +12,7 @@ enum {
     FLUSH_MS = 200,        /* for a goodbye */
     LOOKUP_NS = 200000000, /* between looks at the file of file:// */
     QUEUE = 8,
+    HANG_UPS = 3,          /* a store ends a handshake with another key without a word, so does one that ends */
 };
 #define PEER_TIMEOUT_NS (10 * NS_PER_S)
 
@@ -84,9 +85,13 @@ status rendezvous_read(rendezvous *r, rendezvous_packet *out)
 void rendezvous_notice(rendezvous *r)
 {
     for (zsocket_event event; (event = zsocket_monitor_next(r->monitor)) != ZSOCKET_NO_EVENT;) {
-        if (event == ZSOCKET_UP) r->connected = r->hello_due = true;
+        if (event == ZSOCKET_UP) {
+            r->connected = r->hello_due = true;
+            r->hang_ups = 0;
+        }
         if (event == ZSOCKET_DOWN && r->connected) r->lost = true;
         if (event == ZSOCKET_REFUSED) r->refused_by_stranger = true;
+        if (event == ZSOCKET_DENIED || (event == ZSOCKET_HUNG_UP && ++r->hang_ups == HANG_UPS)) r->denied = true;
     }
 }
 
@@ -111,7 +116,8 @@ static void disconnect(rendezvous *r, int flush_ms)
     zsocket_monitor_close(r->socket, r->monitor);
     zsocket_close(r->socket, flush_ms);
     r->socket = r->monitor = NULL;
-    r->connected = r->lost = r->hello_due = false;
+    r->connected = r->lost = r->hello_due = r->denied = false;
+    r->hang_ups = 0;
 }
 
 static status connect_to(rendezvous *r, const char *url)
@@ -122,6 +128,7 @@ static status connect_to(rendezvous *r, const char *url)
         .queue = QUEUE + r->options.world,
         .peer_timeout_ns = strncmp(url, "tcp:", 4) == 0 ? PEER_TIMEOUT_NS : 0,
         .rank = r->options.rank,
+        .key = strncmp(url, "inproc:", 7) == 0 ? NULL : r->key,
     };
     /* Two processes that claim the same rank must look different to the store. */
     if (getrandom(&options.token, sizeof options.token, 0) != (ssize_t)sizeof options.token)
@@ -136,23 +143,31 @@ static status connect_to(rendezvous *r, const char *url)
 /* For file://: reads the address, and connects anew where it has changed. */
 static status follow_file(rendezvous *r, int64_t *lookup_ns)
 {
-    char address[PLACE_TEXT];
+    char address[PLACE_TEXT], key[NET_KEY_TEXT];
     uint64_t token;
     if (!r->place.path[0] || r->options.rank == 0 || clock_now_ns() < *lookup_ns) return STATUS_OK;
     *lookup_ns = clock_now_ns() + LOOKUP_NS;
-    if (!rendezvous_place_lookup(&r->place, address, &token)) return STATUS_OK;
+    if (!rendezvous_place_lookup(&r->place, address, &token, key)) return STATUS_OK;
     if (r->options.token && token != r->options.token) return STATUS_OK; /* of an earlier job */
     if (r->socket && strcmp(address, r->address) == 0 && token == r->token) return STATUS_OK;
     if (r->socket) disconnect(r, 0);
     snprintf(r->address, sizeof r->address, "%s", address);
+    snprintf(r->key, sizeof r->key, "%s", key);
     r->token = token;
     return connect_to(r, address);
+}
+
+static status denied(const rendezvous *r)
+{
+    return fail(STATUS_PERMISSION, "rendezvous at %s: rank %d is refused: it has another key than rank 0 (HARNESS_KEY)",
+                r->address, r->options.rank);
 }
 
 static status too_late(const rendezvous *r)
 {
     char why[PLACE_TEXT + 128], limit[32];
     const char *where = r->address[0] ? r->address : r->options.url;
+    if (r->denied) return denied(r);
     text_format_duration(limit, sizeof limit, (double)r->options.connect_limit_ns);
     if (!r->socket)
         snprintf(why, sizeof why, ": there is no such file of this job");
@@ -171,6 +186,7 @@ static status converse(rendezvous *r, bool *welcome)
     rendezvous_packet packet;
     if (!r->socket) return STATUS_OK;
     rendezvous_notice(r);
+    if (r->denied && !r->place.path[0]) return denied(r); /* a file may be of an earlier job */
     r->lost = false; /* not greeted yet: the socket connects again by itself */
     if (r->hello_due && say_hello(r) == STATUS_OK) r->hello_due = false;
     status result = rendezvous_read(r, &packet);

@@ -82,7 +82,9 @@ static void read_messages(store *s)
 static void read_monitor(store *s)
 {
     for (zsocket_event event; (event = zsocket_monitor_next(s->monitor)) != ZSOCKET_NO_EVENT;) {
-        if (event == ZSOCKET_REFUSED) store_ignore(s, "a connection that does not speak ZMTP");
+        if (event == ZSOCKET_REFUSED || event == ZSOCKET_HUNG_UP)
+            store_ignore(s, "a connection that does not speak ZMTP");
+        if (event == ZSOCKET_DENIED) store_ignore(s, "a connection without the key of this job");
         if (event != ZSOCKET_DOWN || s->probe_rounds == PROBE_ROUNDS) continue;
         s->probe_rounds = PROBE_ROUNDS;
         s->probe_ns = clock_now_ns() + FIRST_PROBE_NS;
@@ -168,13 +170,14 @@ static status allocate(store *s, const rendezvous_options *o)
     return STATUS_OK;
 }
 
-static status listen_at(store *s, const rendezvous_place *place)
+static status listen_at(store *s, const rendezvous_place *place, const char *key)
 {
     const zsocket_options options = {
         .type = ZMQ_ROUTER,
         .frame_bytes = RENDEZVOUS_BLOB_MAX,
         .queue = QUEUE,
         .peer_timeout_ns = strncmp(place->listen, "tcp:", 4) == 0 ? PEER_TIMEOUT_NS : 0,
+        .key = key,
     };
     TRY(zsocket_open(s->context, &options, &s->router));
     TRY(zsocket_monitor_open(s->context, s->router, &s->monitor));
@@ -184,7 +187,7 @@ static status listen_at(store *s, const rendezvous_place *place)
 }
 
 status store_start(const rendezvous_options *options, const rendezvous_place *place, uint64_t token,
-                   void *context, store **out)
+                   const char *key, zsocket_context *context, store **out)
 {
     store *s = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "rendezvous: no memory");
@@ -194,7 +197,7 @@ status store_start(const rendezvous_options *options, const rendezvous_place *pl
     s->context = context;
     status result;
     TRY_GOTO(result, allocate(s, options), failed);
-    TRY_GOTO(result, listen_at(s, place), failed);
+    TRY_GOTO(result, listen_at(s, place, key), failed);
     errno = pthread_create(&s->thread, NULL, run, s);
     if (errno != 0) {
         result = fail_errno(STATUS_SYSTEM, "rendezvous: a thread");

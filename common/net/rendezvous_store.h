@@ -4,14 +4,15 @@
 
 #include "common/net/rendezvous.h"
 #include "common/net/rendezvous_place.h"
+#include "common/net/zmq_socket.h"
 
 typedef struct store store;
 
 enum { STORE_TAG_BYTES = 64, STORE_CLIENT_FRAME_BYTES = RENDEZVOUS_BLOB_MAX };
 
-/* Listens, then starts the thread. `context` is ZeroMQ's and outlives the store; `token` is the job's. */
+/* Listens, then starts the thread. `context` outlives the store; `token` and `key` are the job's; no key: NULL. */
 status store_start(const rendezvous_options *options, const rendezvous_place *place, uint64_t token,
-                   void *context, store **out);
+                   const char *key, zsocket_context *context, store **out);
 /* Says goodbye to the ranks, sends out what is left, ends the thread. */
 void store_stop(store **s);
 

@@ -38,7 +38,8 @@ struct store {
     uint64_t token, config_hash;
     char *program, *config_text; /* own copies */
     char address[PLACE_TEXT], own_url[64];
-    void *context, *router, *monitor;
+    zsocket_context *context;
+    void *router, *monitor;
     int stop_fd;
     pthread_t thread;
     bool running;

@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/base/text.h"
+#include "common/net/key.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -53,13 +54,12 @@ typedef struct exchange {
     int64_t retry_ns; /* when to try the unreached peers again */
 } exchange;
 
-/* Anybody may read the names of abstract sockets: half of a mix of the token tells jobs apart and does not
- * give the token away. */
+/* Anybody may read the names of abstract sockets: they do not give the token away. */
 static socklen_t address_of(const shm_exchange_options *o, int rank, struct sockaddr_un *out)
 {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int used = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "psring-%08" PRIx32 "-%016" PRIx64 "-%d",
-                        (uint32_t)(random_mix(o->token) >> 32), random_fnv1a64(o->name), rank);
+    int used = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "psring-%016" PRIx64 "-%d",
+                        net_public_number(o->token, o->name), rank);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
 }
 

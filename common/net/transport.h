@@ -99,8 +99,9 @@ status transport_reserve(transport *t, int messages);
  * at once, and peers see a lost rank. Messages received must have been released. */
 void transport_close(transport **t, int64_t flush_ns);
 
-/* Accepts clients at `url`; once a transport. The address in full, with a port chosen for tcp://HOST:*,
- * goes to bound[size] unless NULL. The links of clients are their ranks: 0 .. peers - 1.
+/* Accepts clients at `url`; once a transport. The address in full goes to bound[size] unless NULL: with a port
+ * chosen for tcp://HOST:*, and with the key that clients over tcp need, tcp://HOST:PORT/KEY. It is a secret: only
+ * members of the job may see it. The links of clients are their ranks: 0 .. peers - 1.
  * STATUS_UNAVAILABLE where the address is taken. */
 status transport_listen(transport *t, const char *url, char *bound, size_t size);
 

@@ -1,4 +1,5 @@
 /* The transport over libzmq: opening, closing, waiting. */
+#include "common/net/key.h"
 #include "common/net/transport_zmq_impl.h"
 
 #include <errno.h>
@@ -18,12 +19,6 @@ static status hub_open(transport_hub **out)
     else
         free(hub);
     return result;
-}
-
-static void end_context(void *context)
-{
-    while (zmq_ctx_term(context) != 0 && errno == EINTR) {
-    }
 }
 
 static void destroy(zmq_transport *z)
@@ -46,7 +41,7 @@ static void destroy(zmq_transport *z)
 static void hub_close(transport_hub *base)
 {
     zmq_hub *hub = (zmq_hub *)base;
-    end_context(hub->context);
+    zsocket_context_close(&hub->context);
     for (zmq_transport *z = hub->closed, *next; z; z = next) {
         next = z->next_closed;
         destroy(z);
@@ -54,7 +49,7 @@ static void hub_close(transport_hub *base)
     free(hub);
 }
 
-void *transport_hub_context(transport_hub *hub)
+zsocket_context *transport_hub_context(transport_hub *hub)
 {
     return ((zmq_hub *)hub)->context;
 }
@@ -114,7 +109,7 @@ static void close_zmq(transport *t, int64_t flush_ns)
         zsocket_close(l->socket, gone ? 0 : flush_ms);
     }
     if (!z->hub) {
-        end_context(z->context);
+        zsocket_context_close(&z->context);
         destroy(z);
         return;
     }
@@ -139,7 +134,8 @@ static struct pollfd polled_of(void *socket)
     return p;
 }
 
-static status open_socket(zmq_transport *z, int type, const char *url, void **socket, void **monitor)
+static status open_socket(zmq_transport *z, int type, const char *url, const char *key, void **socket,
+                          void **monitor)
 {
     const transport_options *o = &z->base.options;
     zsocket_options options = {
@@ -149,6 +145,7 @@ static status open_socket(zmq_transport *z, int type, const char *url, void **so
         .peer_timeout_ns = strncmp(url, "tcp:", 4) == 0 ? o->peer_timeout_ns : 0,
         .token = o->token,
         .rank = o->rank,
+        .key = key,
     };
     TRY(zsocket_open(z->context, &options, socket));
     status result = zsocket_monitor_open(z->context, *socket, monitor);
@@ -165,16 +162,44 @@ static status open_socket(zmq_transport *z, int type, const char *url, void **so
     return STATUS_OK;
 }
 
+/* "tcp://HOST:PORT/KEY": where a server listens, and the key that it wants. */
+static status add_key(char *bound, size_t size, const char *key)
+{
+    size_t length = strlen(bound);
+    if (length + NET_KEY_TEXT + 1 > size) return fail(STATUS_INTERNAL, "transport: no room for the address %s", bound);
+    snprintf(bound + length, size - length, "/%s", key);
+    return STATUS_OK;
+}
+
+/* The key of an address; NULL: none. Over tcp there must be one; a server's address gets one, in `drawn`. */
+static status find_key(const char *url, char *drawn, const char **key)
+{
+    *key = net_address_key(url);
+    if (*key || strncmp(url, "tcp:", 4) != 0) return STATUS_OK;
+    if (!drawn) return fail(STATUS_PERMISSION, "transport: the address %s comes without its key", url);
+    *key = drawn;
+    return net_key_draw(drawn);
+}
+
 static status listen_zmq(transport *t, const char *url, char *bound, size_t size)
 {
     zmq_transport *z = (zmq_transport *)t;
-    TRY(open_socket(z, ZMQ_ROUTER, url, &z->router, &z->router_monitor));
-    status result = zsocket_bind(z->router, url, bound, size);
-    if (result == STATUS_OK) return STATUS_OK;
+    char drawn[NET_KEY_TEXT];
+    const char *key;
+    TRY(find_key(url, drawn, &key));
+    char *address = net_address_without_key(url);
+    if (!address) return fail(STATUS_SYSTEM, "transport: no memory for an address");
+    status result;
+    TRY_GOTO(result, open_socket(z, ZMQ_ROUTER, address, key, &z->router, &z->router_monitor), out);
+    result = zsocket_bind(z->router, address, bound, size);
+    if (result == STATUS_OK && key && bound) result = add_key(bound, size, key);
+    if (result == STATUS_OK) goto out;
     zsocket_monitor_close(z->router, z->router_monitor);
     zsocket_close(z->router, 0);
     z->router = z->router_monitor = NULL;
     z->socket_count--;
+out:
+    free(address);
     return result;
 }
 
@@ -182,10 +207,12 @@ static status connect_zmq(transport *t, int link, const char *url)
 {
     zmq_transport *z = (zmq_transport *)t;
     zmq_link *l = &z->links[link];
-    TRY(open_socket(z, ZMQ_DEALER, url, &l->socket, &l->monitor));
-    l->url = strdup(url);
+    const char *key;
+    TRY(find_key(url, NULL, &key));
+    l->url = net_address_without_key(url);
     if (!l->url) return fail(STATUS_SYSTEM, "transport: no memory for an address");
-    TRY(zsocket_connect(l->socket, url));
+    TRY(open_socket(z, ZMQ_DEALER, l->url, key, &l->socket, &l->monitor));
+    TRY(zsocket_connect(l->socket, l->url));
     /* A monitor says nothing about inproc://, whose pipe takes messages at once. */
     return strncmp(url, "inproc:", 7) == 0 ? zmq_link_prepare(z, l) : STATUS_OK;
 }

@@ -43,7 +43,7 @@ enum { PROBE_ROUNDS = 4 };
 
 struct zmq_transport {
     transport base;
-    void *context;
+    zsocket_context *context;
     transport_hub *hub; /* NULL: the context is our own */
     void *router, *router_monitor;
     zmq_link *links;    /* [2 * peers] */
@@ -68,7 +68,7 @@ struct zmq_transport {
 
 typedef struct zmq_hub {
     transport_hub base;
-    void *context;
+    zsocket_context *context;
     _Atomic(zmq_transport *) closed; /* whose frames were still in use */
     /* Messages over inproc:// are the sender's memory: the sender counts up behind its last write, the
      * receiver looks before its first read. */

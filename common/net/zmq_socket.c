@@ -1,11 +1,10 @@
 #include "common/net/zmq_socket.h"
 
 #include "common/base/clock.h"
+#include "common/net/key.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,57 +16,8 @@ enum {
     RECONNECT_MAX_MS = 1000,
     BACKLOG = 1024,
     KEEPALIVE_PROBES = 3,
-    CONTEXT_FDS = 24, /* of a context, two sockets, their monitors and connections */
-    CONTEXT_THREADS = 2,
+    CURVE_BYTES = 33, /* command name, nonce, authenticator and flags of an encrypted frame (RFC 26) */
 };
-
-/* Lives until the gate opens. */
-static void *wait_at(void *gate)
-{
-    pthread_mutex_lock(gate);
-    pthread_mutex_unlock(gate);
-    return NULL;
-}
-
-/* libzmq aborts the process where it finds no descriptors or threads for its own. */
-static status check_resources(void)
-{
-    int fds[CONTEXT_FDS], opened = 0, reason = 0;
-    while (opened < CONTEXT_FDS && (fds[opened] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) opened++;
-    if (opened < CONTEXT_FDS) reason = errno;
-    for (int i = 0; i < opened; i++) close(fds[i]);
-    errno = reason;
-    if (reason)
-        return fail_errno(STATUS_SYSTEM,
-                          "ZeroMQ needs %d file descriptors, found %d: raise the limit (ulimit -n)",
-                          CONTEXT_FDS, opened);
-    pthread_t threads[CONTEXT_THREADS];
-    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    int started = 0;
-    pthread_mutex_lock(&gate); /* all of them at once */
-    while (started < CONTEXT_THREADS &&
-           (reason = pthread_create(&threads[started], NULL, wait_at, &gate)) == 0)
-        started++;
-    pthread_mutex_unlock(&gate);
-    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
-    errno = reason;
-    if (reason)
-        return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d threads, found %d: raise the limit (ulimit -u)",
-                          CONTEXT_THREADS, started);
-    return STATUS_OK;
-}
-
-status zsocket_context_open(void **out)
-{
-    TRY(check_resources());
-    void *context = zmq_ctx_new();
-    if (!context) return fail_errno(STATUS_SYSTEM, "ZeroMQ: no context");
-    /* Sockets that someone forgot to flush must not hold up the end of the process. */
-    zmq_ctx_set(context, ZMQ_BLOCKY, 0);
-    zmq_ctx_set(context, ZMQ_IO_THREADS, 1);
-    *out = context;
-    return STATUS_OK;
-}
 
 typedef struct int_option {
     int name, value;
@@ -82,12 +32,37 @@ static status set_options(void *socket, const int_option *options, size_t count)
     return STATUS_OK;
 }
 
+static status set_text(void *socket, int option, const char *text)
+{
+    if (zmq_setsockopt(socket, option, text, strlen(text)) == 0) return STATUS_OK;
+    return fail(STATUS_INTERNAL, "ZeroMQ: option %d: %s", option, zmq_strerror(errno));
+}
+
+/* CurveZMQ (RFC 26). All processes of a job have the same pair of keys, each proves to the other that it does. */
+static status set_key(zsocket_context *context, void *socket, const zsocket_options *o)
+{
+    char secret[NET_CURVE_TEXT], public[NET_CURVE_TEXT];
+    if (!o->key) return STATUS_OK;
+    if (!zmq_has("curve")) return fail(STATUS_UNAVAILABLE, "ZeroMQ: this libzmq is built without CURVE");
+    net_key_pair(o->key, secret, public);
+    TRY(set_text(socket, ZMQ_CURVE_SECRETKEY, secret));
+    if (o->type == ZMQ_ROUTER) {
+        const int_option server = {ZMQ_CURVE_SERVER, 1};
+        TRY(set_options(socket, &server, 1));
+        TRY(set_text(socket, ZMQ_ZAP_DOMAIN, public)); /* what zmq_admission.c compares a client's key with */
+        return zsocket_admission_start(context);
+    }
+    TRY(set_text(socket, ZMQ_CURVE_PUBLICKEY, public));
+    return set_text(socket, ZMQ_CURVE_SERVERKEY, public);
+}
+
 static status set_role(void *socket, const zsocket_options *o)
 {
     if (o->type == ZMQ_ROUTER) {
         const int_option router[] = {
             {ZMQ_ROUTER_MANDATORY, 1}, /* a message to nobody is an error, not silence */
             {ZMQ_ROUTER_HANDOVER, 1},  /* a peer that comes back takes over its identity */
+            {ZMQ_IPC_FILTER_UID, (int)geteuid()}, /* the kernel says who connects (SO_PEERCRED) */
         };
         return set_options(socket, router, sizeof router / sizeof router[0]);
     }
@@ -127,7 +102,7 @@ static status set_timeouts(void *socket, int64_t peer_timeout_ns)
     return set_options(socket, timeouts, sizeof timeouts / sizeof timeouts[0]);
 }
 
-static status configure(void *socket, const zsocket_options *o)
+static status configure(zsocket_context *context, void *socket, const zsocket_options *o)
 {
     const int_option common[] = {
         {ZMQ_LINGER, 0},
@@ -137,18 +112,19 @@ static status configure(void *socket, const zsocket_options *o)
         {ZMQ_BACKLOG, BACKLOG},
     };
     TRY(set_options(socket, common, sizeof common / sizeof common[0]));
-    int64_t largest = o->frame_bytes;
+    int64_t largest = o->frame_bytes + (o->key ? CURVE_BYTES : 0);
     if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest) != 0)
         return fail(STATUS_INTERNAL, "ZeroMQ: largest frame %" PRId64 ": %s", largest, zmq_strerror(errno));
     TRY(set_timeouts(socket, o->peer_timeout_ns));
+    TRY(set_key(context, socket, o));
     return set_role(socket, o);
 }
 
-status zsocket_open(void *context, const zsocket_options *options, void **out)
+status zsocket_open(zsocket_context *context, const zsocket_options *options, void **out)
 {
-    void *socket = zmq_socket(context, options->type);
+    void *socket = zmq_socket(zsocket_context_zmq(context), options->type);
     if (!socket) return fail(STATUS_SYSTEM, "ZeroMQ: no socket: %s", zmq_strerror(errno));
-    status result = configure(socket, options);
+    status result = configure(context, socket, options);
     if (result == STATUS_OK)
         *out = socket;
     else
@@ -225,13 +201,13 @@ enum {
               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
 };
 
-status zsocket_monitor_open(void *context, void *socket, void **out)
+status zsocket_monitor_open(zsocket_context *context, void *socket, void **out)
 {
     char url[64];
     snprintf(url, sizeof url, "inproc://monitor-%p", socket);
     if (zmq_socket_monitor(socket, url, WATCHED) != 0)
         return fail(STATUS_SYSTEM, "ZeroMQ: no monitor: %s", zmq_strerror(errno));
-    void *monitor = zmq_socket(context, ZMQ_PAIR);
+    void *monitor = zmq_socket(zsocket_context_zmq(context), ZMQ_PAIR);
     if (!monitor || zmq_connect(monitor, url) != 0) {
         if (monitor) zmq_close(monitor);
         zmq_socket_monitor(socket, NULL, 0);
@@ -241,6 +217,14 @@ status zsocket_monitor_open(void *context, void *socket, void **out)
     return STATUS_OK;
 }
 
+static zsocket_event failed_handshake(uint16_t kind, uint32_t detail)
+{
+    if (kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return ZSOCKET_DENIED;
+    if (kind == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return detail == EPIPE ? ZSOCKET_HUNG_UP : ZSOCKET_REFUSED;
+    bool key = detail == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC || detail == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
+    return key ? ZSOCKET_DENIED : ZSOCKET_REFUSED;
+}
+
 zsocket_event zsocket_monitor_next(void *monitor)
 {
     unsigned char event[6];
@@ -248,7 +232,9 @@ zsocket_event zsocket_monitor_next(void *monitor)
     char address[8];
     zmq_recv(monitor, address, sizeof address, ZMQ_DONTWAIT);
     uint16_t kind;
+    uint32_t detail;
     memcpy(&kind, event, sizeof kind);
+    memcpy(&detail, event + 2, sizeof detail);
     switch (kind) {
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         return ZSOCKET_UP;
@@ -257,7 +243,7 @@ zsocket_event zsocket_monitor_next(void *monitor)
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
     case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
-        return ZSOCKET_REFUSED;
+        return failed_handshake(kind, detail);
     default:
         return ZSOCKET_OTHER;
     }

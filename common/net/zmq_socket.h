@@ -8,11 +8,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What ranks that are threads of one process share: a ZeroMQ context. */
-struct transport_hub;
-void *transport_hub_context(struct transport_hub *hub);
+/* A ZeroMQ context, and the thread that answers for it who may connect with which key (zmq_admission.c). */
+typedef struct zsocket_context zsocket_context;
+status zsocket_context_open(zsocket_context **out);
+void zsocket_context_close(zsocket_context **context); /* after all its sockets */
+void *zsocket_context_zmq(zsocket_context *context);
+/* From now on a client of a socket with a key must have the one that the socket's ZAP domain names. For
+ * zmq_socket.c; may be called again. */
+status zsocket_admission_start(zsocket_context *context);
 
-status zsocket_context_open(void **out);
+/* What ranks that are threads of one process share. */
+struct transport_hub;
+zsocket_context *transport_hub_context(struct transport_hub *hub);
 
 typedef struct zsocket_options {
     int type;                /* ZMQ_ROUTER or ZMQ_DEALER */
@@ -21,9 +28,11 @@ typedef struct zsocket_options {
     int64_t peer_timeout_ns; /* of tcp://: a silent host is lost; 0: after the kernel's own limits */
     uint64_t token;          /* of the job: goes into a DEALER's identity */
     int rank;
+    const char *key;         /* net_key: both sides prove that they have it, all bytes are encrypted; NULL: none */
 } zsocket_options;
 
-status zsocket_open(void *context, const zsocket_options *options, void **out);
+/* A ROUTER admits over ipc:// processes of the same user only, with and without a key. */
+status zsocket_open(zsocket_context *context, const zsocket_options *options, void **out);
 
 /* Binds and writes the endpoint, with the port chosen, to `bound`. STATUS_UNAVAILABLE where the address is
  * taken or not of this host, STATUS_USAGE where it is none. */
@@ -45,10 +54,12 @@ typedef enum zsocket_event {
     ZSOCKET_UP,      /* a peer has completed the handshake */
     ZSOCKET_DOWN,    /* a connection has ended */
     ZSOCKET_REFUSED, /* a connection that does not speak the protocol has been dropped */
+    ZSOCKET_DENIED,  /* one without a key, or with another one, has been dropped */
+    ZSOCKET_HUNG_UP, /* the peer has ended a connection during the handshake: as a rule it has another key */
     ZSOCKET_OTHER,
 } zsocket_event;
 
-status zsocket_monitor_open(void *context, void *socket, void **out);
+status zsocket_monitor_open(zsocket_context *context, void *socket, void **out);
 zsocket_event zsocket_monitor_next(void *monitor); /* does not block */
 /* Before the socket itself is closed. */
 void zsocket_monitor_close(void *socket, void *monitor);

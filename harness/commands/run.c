@@ -211,6 +211,7 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
                         .world = e->world,
                         .local_rank = e->local_rank,
                         .token = e->token,
+                        .key = e->key[0] ? e->key : NULL,
                         .rendezvous = e->origin == LAUNCH_BY_HARNESS ? e->rendezvous : c->config.run.rendezvous,
                         .board = e->board};
     rank_outcome outcome = {0};

@@ -41,6 +41,19 @@ static status read_token(uint64_t *out)
     return STATUS_OK;
 }
 
+/* Optional: what needs a key asks for it. */
+static status read_key(char out[NET_KEY_TEXT])
+{
+    const char *text = getenv("HARNESS_KEY");
+    if (!text) return STATUS_OK;
+    if (!net_key_is_valid(text))
+        return fail(STATUS_CONFIG, "environment: HARNESS_KEY: expected %d hexadecimal digits (openssl rand -hex 32), got %zu characters",
+                    NET_KEY_TEXT - 1, strlen(text));
+    snprintf(out, NET_KEY_TEXT, "%s", text);
+    unsetenv("HARNESS_KEY");
+    return STATUS_OK;
+}
+
 static status inherit_board(launch_environment *e)
 {
     int memory_fd, notify_fd;
@@ -61,6 +74,7 @@ static status from_harness(launch_environment *e)
     e->local_world = e->world;
     if (getenv("HARNESS_PROCESSORS")) TRY(read_number("HARNESS_PROCESSORS", 1, CPU_SETSIZE, &e->processors));
     TRY(read_token(&e->token));
+    TRY(read_key(e->key));
     TRY(inherit_board(e));
     snprintf(e->job, sizeof e->job, "%s", job ? job : "");
     snprintf(e->rendezvous, sizeof e->rendezvous, "%s", rendezvous ? rendezvous : "");
@@ -74,12 +88,12 @@ typedef struct manager {
 } manager;
 
 /* Every rank must arrive at the same token without having talked to another. */
-static uint64_t derive_token(const manager *m)
+static uint64_t derive_token(const manager *m, const char *key)
 {
     const char *job = getenv(m->job), *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
     char text[512];
     snprintf(text, sizeof text, "%s %s %s", job ? job : "", host ? host : "", port ? port : "");
-    return random_mix(random_fnv1a64(text));
+    return key[0] ? net_key_number(key, text) : random_mix(random_fnv1a64(text));
 }
 
 static status from_manager(launch_environment *e)
@@ -97,7 +111,8 @@ static status from_manager(launch_environment *e)
         TRY(read_ranks(e, JOB_MOST_RANKS, m->rank, m->world, m->local_rank));
         e->local_world = e->world;
         if (getenv(m->local_world)) TRY(read_number(m->local_world, 1, JOB_MOST_RANKS, &e->local_world));
-        e->token = derive_token(m);
+        TRY(read_key(e->key));
+        e->token = derive_token(m, e->key);
         snprintf(e->rendezvous, sizeof e->rendezvous, "env://");
         return board_create(e->token, e->world, &e->board);
     }

@@ -10,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/net/board.h"
+#include "common/net/key.h"
 
 typedef enum launch_origin { LAUNCH_BY_HAND, LAUNCH_BY_HARNESS, LAUNCH_BY_MANAGER } launch_origin;
 
@@ -20,6 +21,7 @@ typedef struct launch_environment {
     int processors;        /* that they share, where launch_run() bound each to its part (bind.h); else 0 */
     char job[32];          /* "ring"; "" unless the harness started it */
     uint64_t token;        /* of the job: the harness's, or derived from what the manager calls it */
+    char key[NET_KEY_TEXT]; /* that admits processes to the job (common/net/key.h); "": none */
     char rendezvous[256];  /* "env://" under a manager, "" by hand */
     board *board;          /* the job's, or one of this process alone; NULL by hand */
     board_cell *cell;      /* of this rank; NULL by hand */

@@ -2,6 +2,7 @@
 #ifndef HARNESS_LAUNCH_LAUNCH_IMPL_H
 #define HARNESS_LAUNCH_LAUNCH_IMPL_H
 
+#include "common/net/key.h"
 #include "harness/launch/launch.h"
 
 #include <poll.h>
@@ -26,6 +27,7 @@ typedef struct job_run {
     const launch_job *job;
     board *board;
     uint64_t token;
+    char key[NET_KEY_TEXT];
     char rendezvous[128];
     pid_t group;
     rank_process *ranks; /* [job->world] */

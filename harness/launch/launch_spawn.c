@@ -17,7 +17,7 @@
 
 extern char **environ;
 
-enum { OWN_VARIABLES = 10, VARIABLE_BYTES = 320 };
+enum { OWN_VARIABLES = 11, VARIABLE_BYTES = 320 };
 
 /* The environment of a rank: the present one, the job's, and who it is. Built before the fork, behind
  * which nothing may allocate. */
@@ -64,6 +64,7 @@ static status environment_of(const job_run *j, int rank, rank_environment *out)
     snprintf(out->own[v++], VARIABLE_BYTES, "LOCAL_WORLD_SIZE=%d", j->job->world);
     snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_JOB=%s", j->job->name);
     snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_TOKEN=%016" PRIx64, j->token);
+    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_KEY=%s", j->key);
     snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_RENDEZVOUS=%s", j->rendezvous);
     snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_BOARD_FD=%d", board_memory_fd(j->board));
     snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_NOTIFY_FD=%d", board_notify_fd(j->board));
@@ -148,6 +149,7 @@ status launch_spawn_job(launcher *l, job_run *j)
     uint64_t name;
     if (getrandom(&j->token, sizeof j->token, 0) < 0 || getrandom(&name, sizeof name, 0) < 0)
         return fail_errno(STATUS_SYSTEM, "launch: no random number");
+    TRY(net_key_draw(j->key));
     if (j->job->rendezvous)
         snprintf(j->rendezvous, sizeof j->rendezvous, "%s", j->job->rendezvous);
     else

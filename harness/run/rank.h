@@ -14,6 +14,7 @@ typedef struct rank_place {
     int rank, world, local_rank;
     int servers; /* that have processes of their own, numbered behind the ranks */
     uint64_t token;
+    const char *key;        /* of the job; NULL: none */
     const char *rendezvous; /* URL */
     board *board;
 } rank_place;

@@ -2,6 +2,7 @@
  * hear of each other, as a worker and a server do. Processor time of the whole process is counted, the transport's own
  * threads among it. */
 #include "common/base/clock.h"
+#include "common/base/random.h"
 #include "common/net/transport.h"
 #include "harness/sim/calibrate_impl.h"
 #include "harness/train/local_ranks.h"
@@ -125,7 +126,7 @@ static status open_agent(local_ranks *group, talk *t, int rank)
     TRY(transport_open(&transport_zmq, &options, &t->agents[rank]));
     if (rank == 0) {
         char asked[64];
-        snprintf(asked, sizeof asked, "ipc://@psring-%016" PRIx64 "-calibrate", t->token);
+        snprintf(asked, sizeof asked, "ipc://@psring-%016" PRIx64, random_token());
         TRY(transport_listen(t->agents[0], asked, t->url, sizeof t->url));
         t->links[0] = 1;
     }

@@ -1,6 +1,7 @@
 /* The agent of the hub, and the compute thread's side of it. */
 #include "ps/dp/hub_impl.h"
 
+#include "common/net/key.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
 #include "common/net/board.h"
@@ -247,7 +248,7 @@ status dp_hub_open_port(dp_hub *hub, const transport_options *options)
 
 status dp_hub_connect(dp_hub *hub, const char *url)
 {
-    hub->url = strdup(url);
+    hub->url = net_address_without_key(url);
     if (!hub->url) return fail(STATUS_SYSTEM, "no memory for an address");
     return transport_connect(hub->port.transport, 0, url, &hub->port.links[0]);
 }

@@ -1,6 +1,7 @@
 /* The life of a worker: memory, fences, connections, end. */
 #include "ps/worker/worker_impl.h"
 
+#include "common/net/key.h"
 #include "common/base/clock.h"
 
 #include <stdlib.h>
@@ -109,7 +110,7 @@ status ps_worker_open_port(ps_worker *w, const transport_options *options)
 
 status ps_worker_connect(ps_worker *w, int server, const char *url)
 {
-    w->servers[server].url = strdup(url);
+    w->servers[server].url = net_address_without_key(url);
     if (!w->servers[server].url) return no_memory();
     return transport_connect(w->port.transport, server, url, &w->port.links[server]);
 }

@@ -1,11 +1,12 @@
 /* bench_zmq_bulk [PAIRS [MIB [MESSAGES]]]: bulk messages from one process to another, through the transport
- * over ZeroMQ ipc and through a bare unix socket, in turn. The bare reader takes each message into fresh memory
+ * over ZeroMQ ipc, without and with CURVE, and through a bare unix socket, in turn. The bare reader takes each message into fresh memory
  * (pages that nobody has touched, as a message that its receiver may keep needs), and then into one buffer
  * again and again, which nobody can keep. Printed are the rates of each round and the medians of the ratios
- * (target: at least 0.8 of the socket with fresh memory). Exits with 1 where it is missed. The transport
+ * (target: at least 0.8 of the socket with fresh memory), for CURVE with the quartiles of its own to the transport. Exits with 1 where it is missed. The transport
  * computes its checksums on both sides, as in a run. */
 #include "common/base/clock.h"
 #include "common/base/random.h"
+#include "common/net/key.h"
 #include "common/net/transport.h"
 
 #include <inttypes.h>
@@ -108,11 +109,12 @@ static void send_all(const bulk *b, const char *url, uint64_t token)
     transport_close(&t, 5 * NS_PER_S);
 }
 
-static double run_transport(const bulk *b)
+static double run_transport(const bulk *b, bool curve)
 {
-    char url[96];
+    char url[128], key[NET_KEY_TEXT];
     uint64_t token = random_token();
-    snprintf(url, sizeof url, "ipc://@psring-bulk-%016" PRIx64, token);
+    if (net_key_draw(key) != STATUS_OK) stop("key");
+    snprintf(url, sizeof url, "ipc://@psring-bulk-%016" PRIx64 "%s%s", token, curve ? "/" : "", curve ? key : "");
     pid_t pid = fork(); /* before this process has threads of ZeroMQ */
     if (pid == 0) {
         send_all(b, url, token);
@@ -153,24 +155,32 @@ int main(int argc, char **argv)
     int mib = argc > 2 ? atoi(argv[2]) : 25;
     bulk b = {.bytes = (size_t)mib << 20, .messages = argc > 3 ? atoi(argv[3]) : 16};
     if (pairs < 1 || pairs > MOST_PAIRS || mib < 1 || b.messages < 1) return 64;
-    static double to_fresh[MOST_PAIRS], to_reused[MOST_PAIRS];
+    static double to_fresh[MOST_PAIRS], to_reused[MOST_PAIRS], to_plain[MOST_PAIRS];
     char *data = malloc(b.bytes);
     if (!data) return 71;
     memset(data, 7, b.bytes);
     b.data = data;
     printf("# %d messages of %d MiB, GB/s\n", b.messages, mib);
-    printf("#  transport   bare, fresh   ratio   bare, one buffer   ratio\n");
+    printf("#  transport   bare, fresh   ratio   bare, one buffer   ratio   with CURVE   ratio\n");
     for (int i = 0; i < pairs; i++) {
-        double ours = run_transport(&b), fresh = run_bare(&b, true), reused = run_bare(&b, false);
+        bool first = i % 2 == 0; /* CURVE comes first in every other round */
+        double curve = first ? run_transport(&b, true) : 0, ours = run_transport(&b, false);
+        if (!first) curve = run_transport(&b, true);
+        double fresh = run_bare(&b, true), reused = run_bare(&b, false);
         to_fresh[i] = ours / fresh;
         to_reused[i] = ours / reused;
-        printf("%11.2f %13.2f %7.3f %18.2f %7.3f\n", ours, fresh, to_fresh[i], reused, to_reused[i]);
+        to_plain[i] = curve / ours;
+        printf("%11.2f %13.2f %7.3f %18.2f %7.3f %12.2f %7.3f\n", ours, fresh, to_fresh[i], reused, to_reused[i], curve,
+               to_plain[i]);
         fflush(stdout);
     }
     free(data);
     qsort(to_fresh, (size_t)pairs, sizeof *to_fresh, ascending);
     qsort(to_reused, (size_t)pairs, sizeof *to_reused, ascending);
+    qsort(to_plain, (size_t)pairs, sizeof *to_plain, ascending);
     double median = to_fresh[pairs / 2];
     printf("# median ratios %.3f (target at least %.1f) and %.3f\n", median, TARGET, to_reused[pairs / 2]);
+    printf("# with CURVE %.3f of the transport's rate (quartiles %.3f to %.3f, %d pairs)\n", to_plain[pairs / 2],
+           to_plain[pairs / 4], to_plain[3 * pairs / 4], pairs);
     return median >= TARGET ? 0 : 1;
 }

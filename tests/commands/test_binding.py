@@ -120,7 +120,7 @@ def by_hand(bind, processors):
     watch, runs = Watch(), []
     for rank in range(2):
         env = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
-               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "HARNESS_KEY": "0123456789abcdef" * 4}
         runs.append(Run(*LENET, "--mode", "ring", "--rendezvous", "env://", "--json", "-", "--bind", bind, env=env,
                         preexec_fn=lambda r=rank: os.sched_setaffinity(0, processors[r])))
     results = [run.wait(60) for run in runs]

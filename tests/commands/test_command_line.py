@@ -326,7 +326,7 @@ def an_address_in_use_is_named(url, variables):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         env = {name: value.format(port=port) for name, value in variables.items()}
-        env.update(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0")
+        env.update(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", HARNESS_KEY="0123456789abcdef" * 4)
         result = harness(*QUICK, "--mode", "ring", "--rendezvous", url.format(port=port), env=env)
     expect_equal(result.code, 69, "exit code", result)
     expect_equal(len(result.lines()), 1, "lines", result)

@@ -11,6 +11,9 @@ from tap import Skip, cases, expect, expect_equal, main, test
 LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--steps", "10", "--threads", "1"]
 
 
+KEY = "0123456789abcdef" * 4
+
+
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]
@@ -20,7 +23,7 @@ def by_hand(words, world, variables, differ=None):
     """Results of all ranks. `differ` adds words to some."""
     watch, runs = Watch(), []
     for rank in range(world):
-        env = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), **variables}
+        env = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "HARNESS_KEY": KEY, **variables}
         runs.append(Run(*words, *((differ or {}).get(rank, [])), env=env))
     results = [run.wait(60) for run in runs]
     watch.check(*runs)
@@ -57,7 +60,7 @@ def the_order_in_which_ranks_come_does_not_matter():
     port = free_port()
     words = [*LENET, "--mode", "ring", "--rendezvous", f"tcp://127.0.0.1:{port}"]
     watch = Watch()
-    env = {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    env = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "HARNESS_KEY": KEY}
     with Run(*words, env={"RANK": "1", **env}) as late:
         time.sleep(1)
         with Run(*words, env={"RANK": "0", **env}) as first:
@@ -74,13 +77,36 @@ def mpirun_starts_ranks(engine, world):
         raise Skip("mpirun is not installed")
     words = [*LENET, "--mode", engine]
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMPI_ALLOW_RUN_AS_ROOT": "1",
-           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "HARNESS_KEY": KEY}
     with Run(*words, "--rendezvous", "env://", "--json", "-", env=env,
              program=[mpirun, "--oversubscribe", "-np", str(world), PROGRAM]) as run:
         result = run.wait(90)
         run.wait_until_gone(5)
     expect_equal(result.code, 0, "exit code", result)
     expect_equal(result.json()["jobs"][0]["parameter_hash"], hash_of([*words, "--gpus", world]), "hash")
+
+
+def tried_with(key):
+    """Rank 1 of a job whose rank 0 has KEY; both results."""
+    port, watch = free_port(), Watch()
+    words = [*LENET, "--mode", "ring", "--rendezvous", f"tcp://127.0.0.1:{port}", "--connect-timeout", "5s"]
+    env = {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    with Run(*words, env={"RANK": "0", "HARNESS_KEY": KEY, **env}) as first:
+        with Run(*words, env={"RANK": "1", **({"HARNESS_KEY": key} if key else {}), **env}) as other:
+            results = [first.wait(30), other.wait(4)]  # the latter before its connect limit
+            watch.check(first, other)
+    return results
+
+
+@cases([("another key", "fedcba9876543210" * 4, 77, "HARNESS_KEY"),
+        ("no key", None, 77, "export HARNESS_KEY=$(openssl rand -hex 32)"),
+        ("a key that is none", "secret", 78, "expected 64 hexadecimal digits")])
+def a_rank_without_the_key_of_the_job_is_refused(key, code, text):
+    first, other = tried_with(key)
+    expect_equal(other.code, code, "exit code of the rank without the key", other)
+    expect_equal(len(other.lines()), 1, "lines", other)
+    expect(text in other.lines()[0], f"expected {text!r}", other)
+    expect_equal(first.code, 75, "exit code of rank 0, which waits for its own rank", first)
 
 
 @test

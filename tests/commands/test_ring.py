@@ -171,7 +171,7 @@ def ranks_that_differ_are_refused_before_the_first_step(words, names):
     base = [*RING, "--model", "wine_mlp", "--data", "synthetic", "--steps", "5", "--rendezvous", f"tcp://127.0.0.1:{port}"]
     watch, runs = Watch(), []
     for rank in range(2):
-        env = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+        env = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "HARNESS_KEY": "0123456789abcdef" * 4}
         runs.append(Run(*base, *(words if rank == 1 else []), env=env))
     results = [run.wait(60) for run in runs]
     watch.check(*runs)

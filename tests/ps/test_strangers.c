@@ -1,6 +1,7 @@
 /* What strangers send to a server's port while a job trains: it is rejected, memory stays bounded, and the
  * job ends with the bits that plain loops give. */
 #include "common/base/random.h"
+#include "common/net/key.h"
 #include "common/net/message_wire.h"
 #include "common/net/zmq_socket.h"
 #include "ps/engine_impl.h"
@@ -66,13 +67,16 @@ static void speak_no_zmtp(const char *url)
 
 /* ---- above it ----------------------------------------------------------------------------------- */
 
-static void *open_peer(void *context, const stranger *s, uint64_t token, int rank)
+/* One that has the key, as a member that is broken would. */
+static void *open_peer(zsocket_context *context, const stranger *s, uint64_t token, int rank)
 {
     void *socket = NULL;
+    char *address = net_address_without_key(s->url);
     const zsocket_options options = {
-        .type = ZMQ_DEALER, .frame_bytes = 64 << 20, .queue = 64, .token = token, .rank = rank};
-    if (zsocket_open(context, &options, &socket) != STATUS_OK || zsocket_connect(socket, s->url) != STATUS_OK)
-        return NULL;
+        .type = ZMQ_DEALER, .frame_bytes = 64 << 20, .queue = 64, .token = token, .rank = rank, .key = net_address_key(s->url)};
+    if (zsocket_open(context, &options, &socket) == STATUS_OK && zsocket_connect(socket, address) != STATUS_OK)
+        zsocket_close(socket, 0), socket = NULL;
+    free(address);
     return socket;
 }
 
@@ -96,7 +100,8 @@ static size_t nest(uint8_t *out, size_t size, int depth)
 
 static void speak_garbage(const stranger *s, uint64_t token, int rank)
 {
-    void *context = NULL, *socket = NULL;
+    zsocket_context *context = NULL;
+    void *socket = NULL;
     enum { BIG = 20 << 20 };
     uint8_t *big = calloc(1, BIG);
     if (!big || zsocket_context_open(&context) != STATUS_OK) goto out;
@@ -123,7 +128,7 @@ static void speak_garbage(const stranger *s, uint64_t token, int rank)
     clock_sleep_ns(50 * NS_PER_MS);
 out:
     if (socket) zsocket_close(socket, 0);
-    if (context) zmq_ctx_term(context);
+    zsocket_context_close(&context);
     free(big);
 }
 

@@ -13,7 +13,8 @@ BUILD = os.environ.get("BUILD_DIR", "build")
 PROGRAM = os.path.abspath(os.path.join(BUILD, "bin", "harness"))
 SANITIZED = "san" in os.path.basename(os.path.abspath(BUILD))
 SLOWER = 8 if SANITIZED else 1  # sanitized programs take their time
-STARTED_BY_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+STARTED_BY_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                     "HARNESS_KEY")
 
 from tap import expect  # noqa: E402
 

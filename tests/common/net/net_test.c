@@ -1,6 +1,9 @@
 #include "tests/common/net/net_test.h"
 
+#include "common/net/key.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 void net_url(const char *scheme, char *url, size_t size)
@@ -12,6 +15,19 @@ void net_url(const char *scheme, char *url, size_t size)
         snprintf(url, size, "ipc://@psring-test-%d-%d", (int)getpid(), atomic_fetch_add(&number, 1));
     else
         snprintf(url, size, "inproc://test-%d", atomic_fetch_add(&number, 1));
+}
+
+void net_free_port_url(char *url, size_t size)
+{
+    transport_options options = transport_defaults(0, 1, 1, 1);
+    char bound[128];
+    transport *t;
+    assert_ok(transport_open(&transport_zmq, &options, &t));
+    assert_ok(transport_listen(t, "tcp://127.0.0.1:*", bound, sizeof bound));
+    transport_close(&t, 0);
+    char *address = net_address_without_key(bound);
+    snprintf(url, size, "%s", address);
+    free(address);
 }
 
 void net_pair_open(net_pair *pair, const char *scheme, transport_options server, transport_options client)

@@ -63,6 +63,11 @@ status net_receive_failure(transport *t);
 /* Sends, waiting for room. */
 void net_send(transport *t, int link, const message_header *header, const message_frame *frames, int count,
               transport_ticket *ticket);
+#define TEST_KEY "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+
+/* A port of this host that is free now, as "tcp://127.0.0.1:PORT". */
+void net_free_port_url(char *url, size_t size);
+
 /* A free url of the scheme: "ipc://@psring-test-PID-3". */
 void net_url(const char *scheme, char *url, size_t size);
 

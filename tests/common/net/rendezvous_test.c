@@ -6,6 +6,7 @@ rendezvous_options meet_options(const char *url, int rank, int world)
                                 .rank = rank,
                                 .world = world,
                                 .token = 42,
+                                .key = TEST_KEY,
                                 .program = "1.0",
                                 .config_hash = 7,
                                 .connect_limit_ns = TEST_LIMIT_NS};

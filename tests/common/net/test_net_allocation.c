@@ -127,7 +127,7 @@ static status use_rendezvous(void)
     double one = 1;
     net_url("ipc", url, sizeof url);
     const rendezvous_options options = {
-        .url = url, .world = 1, .program = "p", .config_text = "c", .connect_limit_ns = TEST_LIMIT_NS};
+        .url = url, .world = 1, .key = TEST_KEY, .program = "p", .config_text = "c", .connect_limit_ns = TEST_LIMIT_NS};
     rendezvous *r = NULL;
     TRY(rendezvous_open(&options, &r));
     status result = rendezvous_sum(r, "one", &one, 1, clock_now_ns() + TEST_LIMIT_NS);

@@ -56,15 +56,6 @@ static void all_ranks_meet_and_call(meeting *ranks, const char *url, transport_h
     for (int i = 0; i < WORLD; i++) meet_check(&ranks[i], STATUS_OK, "");
 }
 
-static void free_port_url(char *url, size_t size)
-{
-    transport_options options = transport_defaults(0, 1, 1, 1);
-    transport *t;
-    assert_ok(transport_open(&transport_zmq, &options, &t));
-    assert_ok(transport_listen(t, "tcp://127.0.0.1:*", url, size));
-    transport_close(&t, 0);
-}
-
 static void ranks_meet_over_every_kind_of_url(void **state)
 {
     (void)state;
@@ -72,7 +63,7 @@ static void ranks_meet_over_every_kind_of_url(void **state)
     char url[128], port[16];
     net_url("ipc", url, sizeof url);
     all_ranks_meet_and_call(ranks, url, NULL, 42);
-    free_port_url(url, sizeof url);
+    net_free_port_url(url, sizeof url);
     all_ranks_meet_and_call(ranks, url, NULL, 0);
     transport_hub *hub;
     assert_ok(transport_hub_open(&transport_zmq, &hub));
@@ -80,7 +71,7 @@ static void ranks_meet_over_every_kind_of_url(void **state)
     all_ranks_meet_and_call(ranks, url, hub, 42);
     transport_hub_close(&hub);
 
-    free_port_url(url, sizeof url);
+    net_free_port_url(url, sizeof url);
     snprintf(port, sizeof port, "%s", strrchr(url, ':') + 1);
     setenv("MASTER_ADDR", "localhost", 1);
     setenv("MASTER_PORT", port, 1);
@@ -122,7 +113,7 @@ static void a_rank_that_comes_before_the_store_waits_for_it(void **state)
         char url[128];
         transport_hub *hub = NULL;
         if (s == 1)
-            free_port_url(url, sizeof url);
+            net_free_port_url(url, sizeof url);
         else
             net_url(schemes[s], url, sizeof url);
         if (s == 2) assert_ok(transport_hub_open(&transport_zmq, &hub));

@@ -156,9 +156,10 @@ static void another_protocol_version_is_refused_with_both_values(void **state)
     net_url("ipc", url, sizeof url);
     meeting m = {.options = meet_options(url, 0, 2)};
     meet_start(&m);
-    void *context, *socket;
+    zsocket_context *context;
+    void *socket;
     assert_ok(zsocket_context_open(&context));
-    const zsocket_options options = {.type = ZMQ_DEALER, .frame_bytes = 1 << 20, .queue = 8, .rank = 1};
+    const zsocket_options options = {.type = ZMQ_DEALER, .frame_bytes = 1 << 20, .queue = 8, .rank = 1, .key = TEST_KEY};
     assert_ok(zsocket_open(context, &options, &socket));
     assert_ok(zsocket_connect(socket, url));
     uint8_t bytes[1024];
@@ -174,7 +175,7 @@ static void another_protocol_version_is_refused_with_both_values(void **state)
     assert_int_equal(answer.code, STATUS_PROTOCOL);
     assert_string_equal(answer.text, "rendezvous protocol: rank 1 has version 9, rank 0 has 1");
     zsocket_close(socket, 0);
-    zmq_ctx_term(context);
+    zsocket_context_close(&context);
     meet_join(&m);
     meet_check(&m, STATUS_PROTOCOL, answer.text);
 }

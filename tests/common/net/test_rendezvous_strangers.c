@@ -36,15 +36,6 @@ static void say(int fd, const void *bytes, size_t count)
     (void)sent;
 }
 
-static void free_port_url(char *url, size_t size)
-{
-    transport_options options = transport_defaults(0, 1, 1, 1);
-    transport *t;
-    assert_ok(transport_open(&transport_zmq, &options, &t));
-    assert_ok(transport_listen(t, "tcp://127.0.0.1:*", url, size));
-    transport_close(&t, 0);
-}
-
 static status sum_up(rendezvous *r, const rendezvous_options *o)
 {
     double value = o->rank;
@@ -56,7 +47,7 @@ static status sum_up(rendezvous *r, const rendezvous_options *o)
 static void meet_despite(void (*disturb)(const char *url, int *fds), int *fds)
 {
     char url[128];
-    free_port_url(url, sizeof url);
+    net_free_port_url(url, sizeof url);
     meeting ranks[2];
     for (int i = 0; i < 2; i++) ranks[i] = (meeting){.options = meet_options(url, i, 2), .body = sum_up};
     meet_start(&ranks[0]);
@@ -129,9 +120,10 @@ static void a_thousand_half_open_connections_do_not_hinder_a_job(void **state)
 static void send_foreign_messages(const char *url, int *fds)
 {
     (void)fds;
-    void *context, *socket;
+    zsocket_context *context;
+    void *socket;
     assert_ok(zsocket_context_open(&context));
-    const zsocket_options options = {.type = ZMQ_DEALER, .frame_bytes = 1 << 20, .queue = 8, .rank = 1};
+    const zsocket_options options = {.type = ZMQ_DEALER, .frame_bytes = 1 << 20, .queue = 8, .rank = 1, .key = TEST_KEY};
     assert_ok(zsocket_open(context, &options, &socket));
     assert_ok(zsocket_connect(socket, url));
     static unsigned char big[RENDEZVOUS_BLOB_MAX + 1];
@@ -144,7 +136,7 @@ static void send_foreign_messages(const char *url, int *fds)
     zmq_send(socket, big, sizeof big, 0); /* above the largest frame: ends the connection */
     clock_sleep_ns(100 * NS_PER_MS);
     zsocket_close(socket, 0);
-    zmq_ctx_term(context);
+    zsocket_context_close(&context);
 }
 
 static void foreign_messages_are_ignored(void **state)
@@ -186,7 +178,7 @@ static void a_rank_that_is_killed_is_named_long_before_the_deadline(void **state
         for (int victim = 0; victim < 3; victim += 2) {
             char url[128], text[32];
             if (s == 1)
-                free_port_url(url, sizeof url);
+                net_free_port_url(url, sizeof url);
             else
                 net_url(schemes[s], url, sizeof url);
             pid_t pid = start_victim(url, victim);

@@ -1,6 +1,7 @@
 #include "tests/common/net/net_test.h"
 
 #include "common/base/random.h"
+#include "common/net/key.h"
 #include "common/net/shm.h"
 
 #include <fcntl.h>
@@ -147,7 +148,7 @@ static int open_descriptors(void)
 static bool address_left_behind(void)
 {
     char line[512], name[64];
-    snprintf(name, sizeof name, "@psring-%08x", (unsigned)(random_mix(TOKEN) >> 32));
+    snprintf(name, sizeof name, "@psring-%016" PRIx64, net_public_number(TOKEN, "test"));
     FILE *file = fopen("/proc/net/unix", "r");
     bool found = false;
     while (file && fgets(line, sizeof line, file))
@@ -247,8 +248,8 @@ static void a_stop_request_ends_the_exchange(void **state)
 static int connect_to_rank(int rank)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int used = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "psring-%08x-%016" PRIx64 "-%d",
-                        (unsigned)(random_mix(TOKEN) >> 32), random_fnv1a64("test"), rank);
+    int used = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "psring-%016" PRIx64 "-%d",
+                        net_public_number(TOKEN, "test"), rank);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
     for (int64_t until = clock_now_ns() + TEST_LIMIT_NS; clock_now_ns() < until; clock_sleep_ns(NS_PER_MS))
         if (connect(fd, (struct sockaddr *)&address,

@@ -1,6 +1,7 @@
 /* Messages dropped, doubled, bit-flipped, kept back; and what strangers send. */
 #include "tests/common/net/net_test.h"
 
+#include "common/net/key.h"
 #include "common/net/message_wire.h"
 #include "common/net/zmq_socket.h"
 
@@ -246,13 +247,16 @@ static void closing_releases_what_a_pacer_still_keeps_back(void **state)
 
 /* ---- Strangers ---- */
 
-static void *stranger(void *context, const char *url, uint64_t token, int rank)
+/* One that has the key, as a member that is broken would. */
+static void *stranger(zsocket_context *context, const char *url, uint64_t token, int rank)
 {
     void *socket;
+    char *address = net_address_without_key(url);
     const zsocket_options options = {
-        .type = ZMQ_DEALER, .frame_bytes = FRAME_BYTES, .queue = 100, .token = token, .rank = rank};
+        .type = ZMQ_DEALER, .frame_bytes = FRAME_BYTES, .queue = 100, .token = token, .rank = rank, .key = net_address_key(url)};
     assert_ok(zsocket_open(context, &options, &socket));
-    assert_ok(zsocket_connect(socket, url));
+    assert_ok(zsocket_connect(socket, address));
+    free(address);
     return socket;
 }
 
@@ -272,7 +276,7 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
     for (int s = 1; s < 3; s++) {
         net_pair pair;
         net_pair_open(&pair, schemes[s], options_of(0), options_of(1));
-        void *context;
+        zsocket_context *context;
         assert_ok(zsocket_context_open(&context));
         void *other_job = stranger(context, pair.url, TOKEN + 1, 1),
              *no_rank = stranger(context, pair.url, TOKEN, 3);
@@ -316,7 +320,7 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
         transport_release(pair.server, &m);
         void *const sockets[] = {other_job, no_rank, clumsy, huge};
         for (int i = 0; i < 4; i++) zsocket_close(sockets[i], 0);
-        zmq_ctx_term(context);
+        zsocket_context_close(&context);
         net_pair_close(&pair, 50 * NS_PER_MS);
     }
 }

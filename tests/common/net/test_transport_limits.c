@@ -33,7 +33,7 @@ static status use_rendezvous(void)
     char url[128];
     net_url("ipc", url, sizeof url);
     const rendezvous_options options = {
-        .url = url, .world = 1, .program = "", .connect_limit_ns = TEST_LIMIT_NS};
+        .url = url, .world = 1, .key = TEST_KEY, .program = "", .connect_limit_ns = TEST_LIMIT_NS};
     rendezvous *r = NULL;
     status result = rendezvous_open(&options, &r);
     rendezvous_close(&r);

@@ -123,6 +123,7 @@ static status be_rank(const char *scenario, launch_environment *e)
         .rank = e->rank,
         .world = e->world,
         .token = e->token,
+        .key = e->key,
         .program = "test",
         .connect_limit_ns = 60 * NS_PER_S,
         .cell = e->cell,
