@@ -57,7 +57,7 @@ static const fault_case cases[] = {
      .text = "parameter server 0 beside rank 0", .all = true},
     {"a worker that leaves", {.world = 3}, ACT_LEAVE, 1, .code = STATUS_PEER, .text = "rank 1 has left: it has not pushed", .all = true},
     {"a wrong address", {.world = 2, .stall_timeout_ns = 2 * NS_PER_S}, ACT_MISLEAD, 0, .code = STATUS_PEER,
-     .text = "-ps-0 was not reached within", .all = true},
+     .text = "-0 was not reached within", .all = true},
     {"another configuration", {.world = 3}, ACT_DIFFER, 1, .code = STATUS_PROTOCOL, .text = "rank 1 do not fit together: found 'divide after' and 'divide other'", .all = true},
     {"a message of a rank dropped", {.world = 2, .options = "--payload zmq"}, .member = 1, .fault = TRANSPORT_DROP,
      .code = STATUS_PEER, .text = "from rank 1 is missing"},
