@@ -1,10 +1,10 @@
 /* The agent of the hub, and the compute thread's side of it. */
 #include "ps/dp/hub_impl.h"
 
-#include "common/net/key.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
 #include "common/net/board.h"
+#include "common/net/key.h"
 #include "common/trace/trace.h"
 
 #include <inttypes.h>
