@@ -17,32 +17,37 @@ static const command *const commands[] = {&command_run,       &command_verify,  
                                           &command_calibrate, &command_profiles,  &command_doctor};
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
-static const command *find_command(const char *name)
+static status find_command(const char *name, const command **out)
 {
-    for (int i = 0; i < COMMAND_COUNT; i++)
-        if (strcmp(commands[i]->name, name) == 0) return commands[i];
-    return NULL;
+    const char *names[COMMAND_COUNT];
+    int index;
+    for (int i = 0; i < COMMAND_COUNT; i++) names[i] = commands[i]->name;
+    TRY(text_parse_choice("command", name, names, sizeof *names, COMMAND_COUNT, &index));
+    *out = commands[index];
+    return STATUS_OK;
 }
 
 static status print_help(void)
 {
     text_buffer out = {0};
     text_append(&out, "harness " PROGRAM_VERSION
-                      ": data-parallel training through a parameter server or a ring all-reduce\n\n"
+                      ": data-parallel training by parameter server or all-reduce\n\n"
                       "usage: harness [run] [options]        harness COMMAND [options]\n\ncommands:\n");
     for (int i = 0; i < COMMAND_COUNT; i++) text_append(&out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    text_append(&out, "\nharness COMMAND --help lists the options of a command; harness --version prints the version.\n"
-                      "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable, 70 defect,\n"
-                      "71 system, 73 cannot create output, 74 input or output, 75 peer lost, 76 protocol, 77 permission,\n"
-                      "78 configuration, 79 a loss, gradient or parameter is not finite, 128 + signal.\n");
+    text_append(&out, "\nharness help COMMAND lists the options of a command that people use,\n"
+                      "harness COMMAND --help=all every option; harness --version prints the version.\n"
+                      "Exit codes: 0 done, 1 a comparison failed, 64 usage, 65 data, 69 unavailable,\n"
+                      "70 defect, 71 system, 73 cannot create output, 74 input or output, 75 peer lost,\n"
+                      "76 protocol, 77 permission, 78 configuration, 79 a loss, gradient or parameter\n"
+                      "is not finite, 128 + signal.\n");
     return output_text(&out);
 }
 
-static status print_command_help(const command *c)
+static status print_command_help(const command *c, bool all)
 {
     text_buffer out = {0};
     text_append(&out, "usage: harness %s %s\n%s\n", c->name, c->usage, c->summary);
-    if (c->help) c->help(&out);
+    if (c->help) c->help(all, &out);
     return output_text(&out);
 }
 
@@ -51,31 +56,27 @@ static bool is_word(const char *argument, const char *word)
     return argument && strcmp(argument, word) == 0;
 }
 
+static bool is_help(const char *argument)
+{
+    return is_word(argument, "--help") || is_word(argument, "-h") || is_word(argument, "--help=all");
+}
+
 static status dispatch(int argc, char *argv[], int *exit_code)
 {
     const char *first = argc > 1 ? argv[1] : NULL;
-    if (is_word(first, "--help")) return print_help();
+    bool asks = is_word(first, "help");
+    if (is_help(first) || (asks && argc == 2)) return print_help();
     if (is_word(first, "--version")) {
         text_buffer out = {0};
         text_append(&out, "harness %s\n", PROGRAM_VERSION);
         return output_text(&out);
     }
     const command *c = &command_run;
-    int skip = 1;
-    if (first && first[0] != '-') {
-        c = find_command(first);
-        skip = 2;
-        if (!c) {
-            const char *names[COMMAND_COUNT];
-            char allowed[256];
-            for (int i = 0; i < COMMAND_COUNT; i++) names[i] = commands[i]->name;
-            return fail(STATUS_USAGE, "unknown command '%s', allowed is one of %s", first,
-                        text_join(allowed, sizeof allowed, names, COMMAND_COUNT));
-        }
-    }
+    int skip = asks ? 2 : 1;
+    if (first && argv[skip][0] != '-') TRY(find_command(argv[skip++], &c));
     for (int i = skip; i < argc; i++)
-        if (is_word(argv[i], "--help")) return print_command_help(c);
-    return c->run(argc - skip, argv + skip, exit_code);
+        if (is_help(argv[i])) return print_command_help(c, is_word(argv[i], "--help=all"));
+    return asks ? print_command_help(c, false) : c->run(argc - skip, argv + skip, exit_code);
 }
 
 /* A standard stream that was closed would be the next file that is opened, and what is meant for it would

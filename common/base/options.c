@@ -77,7 +77,7 @@ static void clear_value(const option_binding *binding, const option *o)
 status options_defaults(option_binding *bindings, size_t count)
 {
     for (size_t b = 0; b < count; b++) {
-        bindings[b].given = 0;
+        bindings[b].given = bindings[b].moved = 0;
         for (size_t i = 0; i < bindings[b].table->count; i++) {
             const option *o = &bindings[b].table->options[i];
             clear_value(&bindings[b], o);
@@ -87,18 +87,37 @@ status options_defaults(option_binding *bindings, size_t count)
     return STATUS_OK;
 }
 
+/* Whether `name` is the option's or its alias; "nproc_per_node" is "nproc-per-node". */
+static bool is_name(const char *known, const char *name, size_t length)
+{
+    if (!known || strlen(known) != length) return false;
+    for (size_t i = 0; i < length; i++)
+        if (known[i] != (name[i] == '_' ? '-' : name[i])) return false;
+    return true;
+}
+
 static const option *find(option_binding *bindings, size_t count, const char *name, size_t length,
                           option_binding **binding)
 {
     for (size_t b = 0; b < count; b++) {
         for (size_t i = 0; i < bindings[b].table->count; i++) {
             const option *o = &bindings[b].table->options[i];
-            if (strlen(o->name) == length && memcmp(o->name, name, length) == 0) {
-                *binding = &bindings[b];
-                return o;
-            }
+            if (!is_name(o->name, name, length) && !is_name(o->alias, name, length)) continue;
+            *binding = &bindings[b];
+            return o;
         }
     }
+    return NULL;
+}
+
+static const option *find_letter(option_binding *bindings, size_t count, char letter, option_binding **binding)
+{
+    for (size_t b = 0; b < count; b++)
+        for (size_t i = 0; i < bindings[b].table->count; i++)
+            if (bindings[b].table->options[i].letter == letter) {
+                *binding = &bindings[b];
+                return &bindings[b].table->options[i];
+            }
     return NULL;
 }
 
@@ -114,9 +133,19 @@ static status unknown_option(option_binding *bindings, size_t count, const char 
     return fail(STATUS_USAGE, "unknown option '--%s'; see --help", name);
 }
 
-static void mark_given(option_binding *binding, const option *o)
+static uint64_t bit_of(const option_binding *binding, const option *o)
 {
-    binding->given |= UINT64_C(1) << (o - binding->table->options);
+    return UINT64_C(1) << (o - binding->table->options);
+}
+
+/* Sets the option from `value`, or from the next word where that is NULL. */
+static status parse_value(option_binding *binding, const option *o, const char *value, const char *next, bool *took_next)
+{
+    *took_next = !value;
+    if (!value) value = next;
+    if (!value)
+        return fail(STATUS_USAGE, "--%s: expected %s, got nothing", o->name, o->argument ? o->argument : "a value");
+    return set_value(binding, o, value);
 }
 
 static status parse_word(option_binding *bindings, size_t count, const char *word, const char *next,
@@ -137,16 +166,23 @@ static status parse_word(option_binding *bindings, size_t count, const char *wor
         snprintf(name, sizeof name, "%.*s", (int)length, word);
         return unknown_option(bindings, count, name);
     }
-    mark_given(binding, o);
+    binding->given |= bit_of(binding, o);
+    if (o->level == OPTION_KEY) binding->moved |= bit_of(binding, o);
     if (o->type == OPTION_FLAG) {
         if (equals) return fail(STATUS_USAGE, "--%s: expected no value, got '%s'", o->name, equals + 1);
         return set_value(binding, o, negated ? "no" : "yes");
     }
-    const char *value = equals ? equals + 1 : next;
-    if (!value)
-        return fail(STATUS_USAGE, "--%s: expected %s, got nothing", o->name, o->argument ? o->argument : "a value");
-    *took_next = !equals;
-    return set_value(binding, o, value);
+    return parse_value(binding, o, equals ? equals + 1 : NULL, next, took_next);
+}
+
+/* "-b": one letter, and the value is the next word. */
+static status parse_letter(option_binding *bindings, size_t count, const char *word, const char *next, bool *took_next)
+{
+    option_binding *binding = NULL;
+    const option *o = word[2] ? NULL : find_letter(bindings, count, word[1], &binding);
+    if (!o) return fail(STATUS_USAGE, "unknown option '%s'; options start with two dashes", word);
+    binding->given |= bit_of(binding, o);
+    return parse_value(binding, o, NULL, next, took_next);
 }
 
 status options_parse(option_binding *bindings, size_t count, int argc, char *const argv[],
@@ -162,7 +198,9 @@ status options_parse(option_binding *bindings, size_t count, int argc, char *con
             TRY(parse_word(bindings, count, argv[i] + 2, i + 1 < argc ? argv[i + 1] : NULL, &took_next));
             i += took_next;
         } else if (!only_positional && argv[i][0] == '-' && argv[i][1]) {
-            return fail(STATUS_USAGE, "unknown option '%s'; options start with two dashes", argv[i]);
+            bool took_next = false;
+            TRY(parse_letter(bindings, count, argv[i], i + 1 < argc ? argv[i + 1] : NULL, &took_next));
+            i += took_next;
         } else {
             positional[(*positional_count)++] = argv[i];
         }
@@ -175,8 +213,49 @@ status options_set(option_binding *bindings, size_t count, const char *name, con
     option_binding *binding = NULL;
     const option *o = find(bindings, count, name, strlen(name), &binding);
     if (!o) return unknown_option(bindings, count, name);
-    mark_given(binding, o);
+    binding->given |= bit_of(binding, o);
     return set_value(binding, o, text);
+}
+
+status options_set_keys(option_binding *binding, const char *policy, const char *keys)
+{
+    const option_table *t = binding->table;
+    const char *names[MOST_NAMES];
+    const option *options[MOST_NAMES];
+    size_t known = 0;
+    for (size_t i = 0; i < t->count; i++)
+        if (t->options[i].level == OPTION_KEY) {
+            names[known] = t->options[i].name;
+            options[known++] = &t->options[i];
+        }
+    for (const char *at = keys; *at; at += *at == ':') {
+        char what[80], key[40], value[64];
+        size_t length = strcspn(at, ":"), name = strcspn(at, "=:");
+        int index;
+        snprintf(what, sizeof what, "--policy %s", policy);
+        snprintf(key, sizeof key, "%.*s", (int)name, at);
+        if (known == 0) return fail(STATUS_USAGE, "%s: expected no keys, got '%s'", what, key);
+        TRY(text_parse_choice(what, key, names, sizeof *names, known, &index));
+        if (name == length || length - name > sizeof value)
+            return fail(STATUS_USAGE, "%s: expected %s=VALUE, got '%.*s'", what, key, (int)length, at);
+        snprintf(value, sizeof value, "%.*s", (int)(length - name - 1), at + name + 1);
+        binding->given |= bit_of(binding, options[index]);
+        if (set_value(binding, options[index], value) != STATUS_OK) return STATUS_USAGE;
+        at += length;
+    }
+    return STATUS_OK;
+}
+
+void options_notices(const option_binding *bindings, size_t count)
+{
+    for (size_t b = 0; b < count; b++)
+        for (size_t i = 0; i < bindings[b].table->count; i++)
+            if (bindings[b].moved >> i & 1) {
+                char value[64];
+                const char *name = bindings[b].table->options[i].name;
+                log_info("--%s is now a key of the policy: --policy NAME:%s=%s", name, name,
+                         options_format(&bindings[b], i, value, sizeof value));
+            }
 }
 
 status options_check(const option_binding *binding)
@@ -225,27 +304,50 @@ char *options_format(const option_binding *binding, size_t index, char *buffer, 
     return buffer;
 }
 
-void options_help(const option_binding *bindings, size_t count, text_buffer *out)
+/* "--gpus N", "--mode none|ps|ring|both", ":order=policy|reverse|..." */
+static void format_usage(const option *o, char *out, size_t size)
+{
+    bool is_key = o->level == OPTION_KEY;
+    int used = o->letter ? snprintf(out, size, "-%c, ", o->letter) : 0;
+    used += snprintf(out + used, size - (size_t)used, "%s%s%s", is_key ? ":" : "--", o->name,
+                     is_key ? "=" : o->type == OPTION_FLAG ? "" : " ");
+    if (o->argument) snprintf(out + used, size - (size_t)used, "%s", o->argument);
+    for (size_t i = 0; o->type == OPTION_CHOICE && !o->argument && i < count_choices(o) && (size_t)used < size; i++)
+        used += snprintf(out + used, size - (size_t)used, "%s%s", i ? "|" : "", o->choices[i]);
+}
+
+/* Appends `text` in lines that end before HELP_COLUMNS, each but the first behind HELP_INDENT blanks. */
+static void append_wrapped(const char *text, text_buffer *out)
+{
+    enum { HELP_INDENT = 26, HELP_COLUMNS = 80, WIDTH = HELP_COLUMNS - HELP_INDENT };
+    while (*text) {
+        size_t length = strlen(text);
+        if (length > WIDTH)
+            for (length = WIDTH; length > 0 && text[length] != ' ';) length--;
+        if (length == 0) length = strcspn(text, " ");
+        text_append(out, "%.*s\n", (int)length, text);
+        text += length + (text[length] == ' ');
+        if (*text) text_append(out, "%*s", HELP_INDENT, "");
+    }
+}
+
+void options_help(const option_binding *bindings, size_t count, bool all, text_buffer *out)
 {
     for (size_t b = 0; b < count; b++) {
-        text_append(out, "\n%s:\n", bindings[b].table->title);
+        bool has_title = false;
         for (size_t i = 0; i < bindings[b].table->count; i++) {
             const option *o = &bindings[b].table->options[i];
-            char left[128], choices[192];
-            const char *argument = o->argument;
-            if (o->type == OPTION_CHOICE && !argument) {
-                size_t used = 0;
-                for (size_t c = 0; c < count_choices(o) && used < sizeof choices; c++)
-                    used += (size_t)snprintf(choices + used, sizeof choices - used, "%s%s", c ? "|" : "",
-                                             o->choices[c]);
-                argument = choices;
-            }
-            snprintf(left, sizeof left, "--%s%s%s", o->name, argument ? " " : "", argument ? argument : "");
-            if (strlen(left) > 30) text_append(out, "  %s\n%34s", left, "");
-            else text_append(out, "  %-30s  ", left);
-            text_append(out, "%s", o->help);
-            if (o->initial && o->type != OPTION_FLAG) text_append(out, " [%s]", o->initial);
-            text_append(out, "\n");
+            char usage[192], help[512];
+            if (o->level != OPTION_COMMON && !all) continue;
+            if (!has_title) text_append(out, "\n%s:\n", bindings[b].table->title);
+            has_title = true;
+            format_usage(o, usage, sizeof usage);
+            bool has_default = o->initial && o->type != OPTION_FLAG;
+            snprintf(help, sizeof help, "%s%s%s%s", o->help, has_default ? " [" : "", has_default ? o->initial : "",
+                     has_default ? "]" : "");
+            if (strlen(usage) > 22) text_append(out, "  %s\n%26s", usage, "");
+            else text_append(out, "  %-22s  ", usage);
+            append_wrapped(help, out);
         }
     }
 }

@@ -20,6 +20,12 @@ typedef enum option_type {
     OPTION_DURATION, /* int64_t nanoseconds, "50us" */
 } option_type;
 
+typedef enum option_level {
+    OPTION_COMMON, /* what people use: --help shows it */
+    OPTION_RARE,   /* only --help=all does */
+    OPTION_KEY,    /* a key of a policy, "--policy ring=ddp:order=ready"; "--order ready" works, with a notice */
+} option_level;
+
 typedef struct option {
     const char *name;     /* without the dashes: "bucket-cap-mb" */
     const char *argument; /* how --help names the value: "MIB"; NULL for a flag */
@@ -29,6 +35,9 @@ typedef struct option {
     double low, high;        /* for INT and DOUBLE; both 0: any value from 0 */
     const char *const *choices; /* for CHOICE; NULL-terminated; last, and not shown: "OLD=NEW" for a renamed value */
     const char *help;
+    option_level level;
+    const char *alias; /* a name that people know from other programs, or NULL */
+    char letter;       /* as in -b, or 0 */
 } option;
 
 typedef struct option_table {
@@ -42,19 +51,26 @@ typedef struct option_binding {
     const option_table *table;
     void *storage;
     uint64_t given; /* bit i: the user gave option i */
+    uint64_t moved; /* bit i: the user gave the key i of a policy as an option */
 } option_binding;
 
 /* Sets every field to its default. */
 status options_defaults(option_binding *bindings, size_t count);
 
-/* Parses argv[0..argc), without the names of program and command. Words that do not start with "--" are stored, in
- * order, in positional[0..*positional_count), which needs room for argc of them. "--" ends the options.
+/* Parses argv[0..argc), without the names of program and command. In the name of an option an underscore is a dash.
+ * Words that do not start with a dash are stored, in order, in positional[0..*positional_count), which needs room for argc of them. "--" ends the options.
  * Errors: STATUS_USAGE. */
 status options_parse(option_binding *bindings, size_t count, int argc, char *const argv[],
                      const char **positional, int *positional_count);
 
 /* Sets one option from text, as if given on the command line. STATUS_USAGE if no table has it. */
 status options_set(option_binding *bindings, size_t count, const char *name, const char *text);
+
+/* Sets the keys of a policy, "order=ready:launch=when-ready", in its engine's options. */
+status options_set_keys(option_binding *binding, const char *policy, const char *keys);
+
+/* One notice on stderr for each key of a policy that was given as an option. */
+void options_notices(const option_binding *bindings, size_t count);
 
 /* Checks numbers that were not set from text, as those of a file, against the bounds of their options. */
 status options_check(const option_binding *binding);
@@ -67,7 +83,7 @@ char *options_format(const option_binding *binding, size_t index, char *buffer, 
 /* NEW, with a notice on stderr that names `what`, if `renamed` is "OLD=NEW" and `text` is OLD; else `text`. */
 const char *options_present_value(const char *what, const char *text, const char *renamed);
 
-/* Appends the options part of --help. */
-void options_help(const option_binding *bindings, size_t count, text_buffer *out);
+/* Appends the options part of --help, at most 80 columns wide; without `all` only what people use. */
+void options_help(const option_binding *bindings, size_t count, bool all, text_buffer *out);
 
 #endif

@@ -5,7 +5,7 @@
 static const char *const divide_names[] = {"policy", "before", "after", NULL};
 
 static const option option_list[] = {
-    {.name = "divide", .type = OPTION_CHOICE, .offset = offsetof(shared_options, divide), .initial = "policy",
+    {.name = "divide", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = offsetof(shared_options, divide), .initial = "policy",
      .choices = divide_names, .help = "gradients by the number of ranks, before or after they are summed"},
     {.name = "stall-timeout", .argument = "TIME", .type = OPTION_DURATION,
      .offset = offsetof(shared_options, stall_timeout_ns), .initial = "60s", .low = 1e6,

@@ -24,7 +24,7 @@ typedef struct bench_options {
 
 #define FIELD(name) offsetof(bench_options, name)
 static const option bench_option_list[] = {
-    {.name = "gpus", .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .initial = "2", .low = 1, .high = 64,
+    {.name = "gpus", .alias = "ngpus", .letter = 'g', .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .initial = "2", .low = 1, .high = 64,
      .help = "ranks: CPU processes"},
     {.name = "tune", .type = OPTION_FLAG, .offset = FIELD(tune),
      .help = "measure what is fastest for which size and up to N ranks, and print the table for --collective-table"},
@@ -215,12 +215,12 @@ static status run_bench(int argc, char *argv[], int *exit_code)
     return rc;
 }
 
-static void help_bench(text_buffer *out)
+static void help_bench(bool all, text_buffer *out)
 {
     bench_setup *s = calloc(1, sizeof *s);
     if (!s) return;
     bind_all(s);
-    options_help(s->bindings, 2, out);
+    options_help(s->bindings, 2, all, out);
     free(s);
 }
 

@@ -165,12 +165,12 @@ static status run_buckets(int argc, char *argv[], int *exit_code)
     return rc;
 }
 
-static void help_buckets(text_buffer *out)
+static void help_buckets(bool all, text_buffer *out)
 {
     buckets_setup *s = calloc(1, sizeof *s);
     if (!s) return;
     bind_all(s);
-    options_help(s->bindings, 4, out);
+    options_help(s->bindings, 4, all, out);
     free(s);
 }
 

@@ -124,11 +124,11 @@ static status run_calibrate(int argc, char *argv[], int *exit_code)
     return rc;
 }
 
-static void help_calibrate(text_buffer *out)
+static void help_calibrate(bool all, text_buffer *out)
 {
     calibrate_options options;
     option_binding binding = {.table = &calibrate_option_table, .storage = &options};
-    options_help(&binding, 1, out);
+    options_help(&binding, 1, all, out);
 }
 
 const command command_calibrate = {"calibrate", "[options]", "measure this machine and write a profile of it",

@@ -59,14 +59,16 @@ static status read_words(comparison_run *c, int argc, char *argv[])
 
 static status engine_of_policy(const char *policy, const char **out)
 {
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(policy, ":"), policy); /* keys follow */
     for (int e = 0; e < ENGINE_COUNT; e++)
         for (int i = 0; i < engine_table[e]->policy_count; i++)
-            if (strcmp(engine_table[e]->policies[i].name, policy) == 0) {
+            if (strcmp(engine_table[e]->policies[i].name, name) == 0) {
                 *out = engine_table[e]->name;
                 return STATUS_OK;
             }
     const char *unused[ENGINE_COUNT];
-    return engine_parse_policies(policy, unused); /* says what is allowed */
+    return engine_parse_policies(name, unused, NULL); /* fails, and lists the policies */
 }
 
 /* ---- runs --------------------------------------------------------------------------------------- */
@@ -157,8 +159,9 @@ static status run_compare(int argc, char *argv[], int *exit_code)
     return rc;
 }
 
-static void help_compare(text_buffer *out)
+static void help_compare(bool all, text_buffer *out)
 {
+    (void)all;
     text_append(out, "\n  --policies P,P,...  what to compare, see `harness policies` [sync,ssp,async]\n"
                      "\nAll other options are those of harness run, but --mode and --policy.\n");
 }

@@ -134,11 +134,11 @@ static status run_models(int argc, char *argv[], int *exit_code)
     return rc;
 }
 
-static void help_models(text_buffer *out)
+static void help_models(bool all, text_buffer *out)
 {
     model_options options;
     option_binding binding = bind(&options);
-    options_help(&binding, 1, out);
+    options_help(&binding, 1, all, out);
 }
 
 const command command_models = {"models", "[NAME] [options]", "list the models, or the layers of one", run_models, help_models};

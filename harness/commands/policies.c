@@ -74,8 +74,8 @@ static status run_policies(int argc, char *argv[], int *exit_code)
     status rc = STATUS_OK;
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         for (int i = 0; i < engine_table[e]->policy_count && rc == STATUS_OK; i++) rc = describe_policy(e, i, &out);
-    text_append(&out, "\nEvery field has an option, see harness run --help; a bucket closes when it reaches its limit "
-                      "(reach_...),\nor before it would exceed it (within_...).\n");
+    text_append(&out, "\nEvery field is an option, or a key as in --policy ring=ddp:order=ready: see harness run --help=all.\nA bucket "
+                      "closes when it reaches its limit (reach_...), or before it would exceed it (within_...).\n");
     *exit_code = 0;
     if (rc == STATUS_OK) return output_text(&out);
     text_free(&out);

@@ -99,5 +99,5 @@ static status run_profiles(int argc, char *argv[], int *exit_code)
 }
 
 const command command_profiles = {"profiles", "[NAME|FILE]",
-                                  "list the machines of device sim, or one's constants with their sources",
+                                  "list the machines of device sim, or one's constants and sources",
                                   run_profiles, NULL};

@@ -136,11 +136,11 @@ static status run_reproduce(int argc, char *argv[], int *exit_code)
     return rc;
 }
 
-static void help_reproduce(text_buffer *out)
+static void help_reproduce(bool all, text_buffer *out)
 {
     reproduce_options options;
     option_binding binding = {.table = &reproduce_option_table, .storage = &options};
-    options_help(&binding, 1, out);
+    options_help(&binding, 1, all, out);
 }
 
 const command command_reproduce = {"reproduce", "TABLE [options]",

@@ -254,7 +254,10 @@ static status start(run_command *c, int argc, char *argv[], char *const *words, 
 {
     TRY(run_config_init(&c->config));
     TRY(run_config_parse(&c->config, argc, argv));
-    if (!launch_environment_is_rank()) TRY(refuse_unused_options(&c->config)); /* compare's are of several engines */
+    if (!launch_environment_is_rank()) {
+        TRY(refuse_unused_options(&c->config)); /* compare's are of several engines */
+        if (!c->config.run.quiet) options_notices(c->config.bindings, BINDING_COUNT);
+    }
     log_set_level((log_level)c->config.run.log_level);
     if (c->config.run.plan) return report_the_plan(c);
     if (run_config_is_virtual(&c->config)) return run_virtual(c);
@@ -287,14 +290,20 @@ static status run_run(int argc, char *argv[], int *exit_code)
     return rc;
 }
 
-static void help_run(text_buffer *out)
+static void help_run(bool all, text_buffer *out)
 {
     run_config *c = calloc(1, sizeof *c);
     if (!c) return;
-    if (run_config_init(c) == STATUS_OK) options_help(c->bindings, BINDING_COUNT, out);
+    text_append(out, "\nexamples:\n"
+                     "  harness run --model resnet18 --gpus 2            # none, ps and ring compared\n"
+                     "  harness run --mode ring --model lenet --data fashion-mnist --epochs 2\n"
+                     "  harness run --mode ps --policy dp --device sim:dgx1-v100 --gpus 8\n");
+    if (run_config_init(c) == STATUS_OK) options_help(c->bindings, BINDING_COUNT, all, out);
+    text_append(out, all ? "\nA line with a colon is a key of the policy: --policy ring=ddp:order=ready.\n"
+                         : "\nharness run --help=all lists every option and the keys of policies.\n");
     free(c);
 }
 
 const command command_run = {"run", "[options]",
-                             "train through none, ps and ring, and report where time and memory went",
+                             "train with none, ps and ring; report where time and memory went",
                              run_run, help_run};

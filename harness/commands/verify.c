@@ -155,7 +155,7 @@ static status verify_files(verify_setup *s, const char **paths, int count, int *
 {
     int disagreeing = 0;
     if (count == 0) return fail(STATUS_USAGE, "verify: no file found, allowed are one or more golden trajectories");
-    TRY(engine_parse_policies(s->options.policy, s->policies));
+    TRY(engine_parse_policies(s->options.policy, s->policies, NULL));
     s->loss_given = options_given(&s->bindings[2 + ENGINE_PS], "dp-loss");
     for (int i = 0; i < count; i++) {
         bool disagrees = false;
@@ -188,12 +188,12 @@ out:
     return rc;
 }
 
-static void help_verify(text_buffer *out)
+static void help_verify(bool all, text_buffer *out)
 {
     verify_setup *s = calloc(1, sizeof *s);
     if (!s) return;
     bind_all(s);
-    options_help(s->bindings, BINDINGS, out);
+    options_help(s->bindings, BINDINGS, all, out);
     free(s);
 }
 

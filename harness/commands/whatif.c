@@ -171,10 +171,10 @@ static status run_whatif(int argc, char *argv[], int *exit_code)
     return rc;
 }
 
-static void help_whatif(text_buffer *out)
+static void help_whatif(bool all, text_buffer *out)
 {
     bound b;
-    if (bind(&b) == STATUS_OK) options_help(b.bindings, BINDINGS, out);
+    if (bind(&b) == STATUS_OK) options_help(b.bindings, BINDINGS, all, out);
 }
 
 const command command_whatif = {"whatif", "[options]",

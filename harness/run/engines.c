@@ -2,7 +2,6 @@
 
 #include "common/base/text.h"
 #include "ps/ps.h"
-#include "ps/ps.h"
 #include "ring/ring.h"
 
 #include <stdio.h>
@@ -13,52 +12,46 @@ const sync_engine_type *const engine_table[ENGINE_COUNT] = {
 
 enum { MOST_POLICIES = 64 };
 
-static bool same(const char *name, const char *text, size_t length)
+/* "ddp" or "ring=ddp". */
+static status find_policy(const char *text, const char *policies[ENGINE_COUNT], int *engine)
 {
-    return strlen(name) == length && memcmp(name, text, length) == 0;
-}
-
-static status find_policy(const char *text, size_t length, int only_engine, const char *policies[ENGINE_COUNT])
-{
-    const char *names[MOST_POLICIES];
-    size_t known = 0;
-    for (int e = 0; e < ENGINE_COUNT; e++) {
-        if (only_engine >= 0 && e != only_engine) continue;
-        for (int i = 0; i < engine_table[e]->policy_count; i++) {
-            const char *name = engine_table[e]->policies[i].name;
-            if (known < MOST_POLICIES) names[known++] = name;
-            if (!same(name, text, length)) continue;
-            if (policies[e])
-                return fail(STATUS_USAGE,
-                            "--policy: found '%s' and '%s', allowed is one for each engine",
-                            policies[e], name);
-            policies[e] = name;
-            return STATUS_OK;
-        }
+    const char *names[MOST_POLICIES], *engines[ENGINE_COUNT], *equals = strchr(text, '=');
+    int of[MOST_POLICIES], known = 0, only = -1, index;
+    for (int e = 0; e < ENGINE_COUNT; e++) engines[e] = engine_table[e]->name;
+    if (equals) {
+        char name[16];
+        snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
+        TRY(text_parse_choice("--policy: engine", name, engines, sizeof *engines, ENGINE_COUNT, &only));
+        text = equals + 1;
     }
-    char allowed[512];
-    return fail(STATUS_USAGE, "--policy: found '%.*s', allowed is one of %s", (int)length, text,
-                text_join(allowed, sizeof allowed, names, known));
-}
-
-static status parse_entry(const char *text, size_t length, const char *policies[ENGINE_COUNT])
-{
-    const char *equals = memchr(text, '=', length);
-    if (!equals) return find_policy(text, length, -1, policies);
-    size_t engine_length = (size_t)(equals - text);
     for (int e = 0; e < ENGINE_COUNT; e++)
-        if (same(engine_table[e]->name, text, engine_length))
-            return find_policy(equals + 1, length - engine_length - 1, e, policies);
-    return fail(STATUS_USAGE, "--policy: found the engine '%.*s', allowed is one of none, ps, ring",
-                (int)engine_length, text);
+        for (int i = 0; i < engine_table[e]->policy_count && (only < 0 || e == only) && known < MOST_POLICIES; i++) {
+            names[known] = engine_table[e]->policies[i].name;
+            of[known++] = e;
+        }
+    TRY(text_parse_choice("--policy", text, names, sizeof *names, (size_t)known, &index));
+    *engine = of[index];
+    if (policies[*engine])
+        return fail(STATUS_USAGE, "--policy: expected one for each engine, got '%s' and '%s'", policies[*engine],
+                    names[index]);
+    policies[*engine] = names[index];
+    return STATUS_OK;
 }
 
-status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT])
+status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT], option_binding *options)
 {
     for (int e = 0; e < ENGINE_COUNT; e++) policies[e] = NULL;
     while (text) {
-        size_t length = strcspn(text, ",");
-        TRY(parse_entry(text, length, policies));
+        char entry[256];
+        int engine;
+        size_t length = strcspn(text, ","), name = strcspn(text, ",:");
+        if (length >= sizeof entry) return fail(STATUS_USAGE, "--policy: expected a policy, got '%.40s...'", text);
+        snprintf(entry, sizeof entry, "%.*s", (int)length, text);
+        entry[name] = '\0';
+        TRY(find_policy(entry, policies, &engine));
+        if (name < length && !options)
+            return fail(STATUS_USAGE, "--policy: expected a policy without keys, got '%.*s'", (int)length, text);
+        if (name < length) TRY(options_set_keys(&options[engine], policies[engine], entry + name + 1));
         text = text[length] == ',' ? text + length + 1 : NULL;
     }
     for (int e = 0; e < ENGINE_COUNT; e++)

@@ -9,9 +9,9 @@ enum { ENGINE_NONE, ENGINE_PS, ENGINE_RING, ENGINE_COUNT };
 /* By the enum above. The first policy of an engine is its default. */
 extern const sync_engine_type *const engine_table[ENGINE_COUNT];
 
-/* "ps=sync,ring=ddp", or a policy's name alone, for it belongs to one engine: sets policies[engine], with
- * the default where the text (or NULL) names none. STATUS_USAGE names what was found and what is allowed. */
-status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT]);
+/* "ps=sync,ring=ddp:order=ready", or a policy's name without its engine: sets policies[engine], with the default where
+ * the text (or NULL) names none, and a policy's keys in options[engine]; NULL: there must be none. STATUS_USAGE. */
+status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT], option_binding *options);
 
 /* Processes that a job of `engine` needs besides its ranks: servers of their own. */
 status engine_servers(int engine, const void *options, const char *policy, int world, int *out);

@@ -29,24 +29,24 @@ enum { MOST_VIRTUAL_RANKS = 1000000 };
 static const option run_option_list[] = {
     {.name = "mode", .type = OPTION_CHOICE, .offset = FIELD(mode), .initial = "both", .choices = mode_names,
      .help = "sync engine; both: none, ps and ring side by side"},
-    {.name = "gpus", .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .low = 1, .high = MOST_VIRTUAL_RANKS,
+    {.name = "gpus", .alias = "nproc-per-node", .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .low = 1, .high = MOST_VIRTUAL_RANKS,
      .help = "ranks, one for each GPU; without GPUs as many CPU ranks [GPUs, or 2]"},
     {.name = "device", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(device), .initial = "auto",
      .help = "auto (cuda where there is a GPU, else cpu), cpu, cuda, reference, or sim[:PROFILE] for virtual"
              " time, see `harness profiles`"},
     {.name = "tf32", .type = OPTION_FLAG, .offset = FIELD(tf32),
-     .help = "cuda, sim: matrix products and convolutions multiply in TF32"},
+     .help = "cuda, sim: matrix products and convolutions in TF32"},
     {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
-     .help = "products multiply in bfloat16; on cuda and sim activations are stored in it, too (cpu: with AVX512_BF16)"},
-    {.name = "cudnn-benchmark", .type = OPTION_FLAG, .offset = FIELD(cudnn_benchmark),
+     .help = "matrix products in bfloat16; on cuda and sim also activations (cpu: needs AVX512_BF16)"},
+    {.name = "cudnn-benchmark", .level = OPTION_RARE, .type = OPTION_FLAG, .offset = FIELD(cudnn_benchmark),
      .help = "cuda: before the first step, time cuDNN's deterministic algorithms and take the fastest: two runs may"
              " differ in bits"},
-    {.name = "cuda-graph", .type = OPTION_FLAG, .offset = FIELD(cuda_graph),
+    {.name = "cuda-graph", .level = OPTION_RARE, .type = OPTION_FLAG, .offset = FIELD(cuda_graph),
      .help = "cuda: record the passes of a step once and launch them as a whole"},
-    {.name = "prefetch", .type = OPTION_CHOICE, .offset = FIELD(prefetch), .initial = "on", .choices = switch_names,
+    {.name = "prefetch", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = FIELD(prefetch), .initial = "on", .choices = switch_names,
      .help = "cuda, sim: copy the next step's batch to the GPU beside the step, into memory of its own; elsewhere nothing"
              " is copied"},
-    {.name = "share-gpu", .type = OPTION_FLAG, .offset = FIELD(share_gpu),
+    {.name = "share-gpu", .level = OPTION_RARE, .type = OPTION_FLAG, .offset = FIELD(share_gpu),
      .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
     {.name = "steps", .argument = "N", .type = OPTION_INT, .offset = FIELD(steps), .high = 1e12,
      .help = "steps after the warm-up [30, if no epochs are given]"},
@@ -55,16 +55,16 @@ static const option run_option_list[] = {
     {.name = "warmup", .argument = "N", .type = OPTION_INT, .offset = FIELD(warmup), .initial = "5", .high = 1e9,
      .help = "first steps that train but are not measured"},
     {.name = "accumulate", .argument = "K", .type = OPTION_INT, .offset = FIELD(accumulate), .initial = "1", .low = 1,
-     .high = 1e6, .help = "batches a step: gradients are averaged over them, and exchanged behind the last alone"},
+     .high = 1e6, .help = "batches per step: gradients are averaged over them, and exchanged only after the last"},
     {.name = "seed", .argument = "N", .type = OPTION_INT, .offset = FIELD(seed), .initial = "1", .high = 0x1p62,
-     .help = "of parameters, data order, augmentation and held-back data"},
+     .help = "seed of parameters, data order, augmentation and held-back data"},
     {.name = "policy", .argument = "P|ps=P,ring=P", .type = OPTION_TEXT, .offset = FIELD(policy),
-     .help = "how an engine behaves, see `harness policies`"},
+     .help = "how an engine behaves, see `harness policies`; with keys: ring=ddp:order=ready"},
     {.name = "threads", .argument = "N", .type = OPTION_INT, .offset = FIELD(threads), .low = 1, .high = 1024,
-     .help = "compute threads a rank [processors / ranks, at least 1]"},
-    {.name = "bind", .type = OPTION_CHOICE, .offset = FIELD(bind), .initial = "none", .choices = bind_names,
+     .help = "compute threads per rank [processors / ranks, at least 1]"},
+    {.name = "bind", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = FIELD(bind), .initial = "none", .choices = bind_names,
      .help = "ranks to processors: core gives each rank cores of its own, as mpirun --bind-to core"},
-    {.name = "loss-reduction", .type = OPTION_CHOICE, .offset = FIELD(loss_reduction), .initial = "mean",
+    {.name = "loss-reduction", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = FIELD(loss_reduction), .initial = "mean",
      .choices = reduction_names, .help = "over the targets of a rank's batch"},
     {.name = "eval-every", .argument = "STEPS", .type = OPTION_INT, .offset = FIELD(eval_every), .initial = "0",
      .low = -1, .high = 1e12, .help = "evaluate on the test data every so many steps and at the end (0: only then; -1: never)"},
@@ -72,22 +72,22 @@ static const option run_option_list[] = {
      .help = "write the results there; -: to stdout, without the report"},
     {.name = "trace", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(trace),
      .help = "write a time line of all ranks there, for ui.perfetto.dev"},
-    {.name = "trace-steps", .argument = "FIRST:END", .type = OPTION_TEXT, .offset = FIELD(trace_steps),
+    {.name = "trace-steps", .level = OPTION_RARE, .argument = "FIRST:END", .type = OPTION_TEXT, .offset = FIELD(trace_steps),
      .help = "steps FIRST to END - 1 of the run, the warm-up counted [the first 10 measured ones]"},
     {.name = "quiet", .type = OPTION_FLAG, .offset = FIELD(quiet), .help = "no progress and no notes on stderr"},
-    {.name = "log-level", .type = OPTION_CHOICE, .offset = FIELD(log_level), .initial = "info", .choices = level_names,
-     .help = "of the lines on stderr"},
+    {.name = "log-level", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = FIELD(log_level), .initial = "info", .choices = level_names,
+     .help = "what is written to stderr"},
     {.name = "plan", .type = OPTION_FLAG, .offset = FIELD(plan),
      .help = "print the memory that every rank would hold, and run nothing"},
     {.name = "rendezvous", .argument = "URL", .type = OPTION_TEXT, .offset = FIELD(rendezvous),
      .help = "tcp://HOST:PORT, file://PATH or env://, where something else starts the ranks"},
-    {.name = "connect-timeout", .argument = "TIME", .type = OPTION_DURATION, .offset = FIELD(connect_timeout_ns),
+    {.name = "connect-timeout", .level = OPTION_RARE, .argument = "TIME", .type = OPTION_DURATION, .offset = FIELD(connect_timeout_ns),
      .initial = "60s", .low = 1e6, .help = "how long ranks wait for each other at the start"},
-    {.name = "progress", .type = OPTION_CHOICE, .offset = FIELD(inline_progress), .initial = "auto",
+    {.name = "progress", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = FIELD(inline_progress), .initial = "auto",
      .choices = progress_names, .help = "communication on a thread of its own, or inline while compute waits"},
-    {.name = "jitter", .argument = "SEED", .type = OPTION_INT, .offset = FIELD(jitter), .initial = "0", .high = 0x1p62,
+    {.name = "jitter", .level = OPTION_RARE, .argument = "SEED", .type = OPTION_INT, .offset = FIELD(jitter), .initial = "0", .high = 0x1p62,
      .help = "virtual devices: GPUs and kernels differ, drawn from SEED (0: all alike)"},
-    {.name = "nodes", .argument = "N", .type = OPTION_INT, .offset = FIELD(nodes), .initial = "0", .high = 65536,
+    {.name = "nodes", .level = OPTION_RARE, .argument = "N", .type = OPTION_INT, .offset = FIELD(nodes), .initial = "0", .high = 65536,
      .help = "virtual devices: machines [as many as the ranks fill]"},
 };
 const option_table run_option_table = {"Run", run_option_list, sizeof run_option_list / sizeof run_option_list[0]};
@@ -179,13 +179,8 @@ static status check_device(const run_config *c)
     if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "found both --tf32 and --bf16, allowed is one of them");
     if (run_config_is_virtual(c)) return refuse_on_virtual(c);
     TRY(check_virtual(c));
-    bool known = false;
-    for (int i = 0; i < COUNT; i++) known = known || strcmp(c->run.device, devices[i]) == 0;
-    char allowed[128];
-    if (!known)
-        return fail(STATUS_USAGE, "--device: found '%s', allowed is one of %s", c->run.device,
-                    text_join(allowed, sizeof allowed, devices, COUNT));
-    return STATUS_OK;
+    int index;
+    return text_parse_choice("--device", c->run.device, devices, sizeof *devices, COUNT, &index);
 }
 
 static status refuse_cuda_options(const run_config *c)
@@ -306,7 +301,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
         rc = fail(STATUS_USAGE, "found '%s', allowed are options; see harness run --help", words[0]);
     free(words);
     TRY(rc);
-    TRY(engine_parse_policies(c->run.policy, c->policies));
+    TRY(engine_parse_policies(c->run.policy, c->policies, &c->bindings[BINDING_COUNT - ENGINE_COUNT]));
     TRY(optimizer_resolve(&c->bindings[3]));
     net_link link;
     TRY(check_device(c));

@@ -62,7 +62,7 @@ status whatif_parse_policies(const char *text, whatif_question *q)
         char *name = q->policies[q->policy_count++];
         memcpy(name, at, length);
         name[length] = '\0';
-        TRY(engine_parse_policies(name, checked));
+        TRY(engine_parse_policies(name, checked, NULL));
         at += length + (at[length] == ',');
     }
     return q->policy_count ? STATUS_OK : fail(STATUS_USAGE, "--policy: found none, allowed is a name");

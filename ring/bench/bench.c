@@ -18,40 +18,43 @@ static const char *const op_choices[] = {"sum", "mean", "min", "max", "product",
 #define AT(field) offsetof(ring_bench_options, field)
 
 static const option options[] = {
-    {"collective", "NAME,...", OPTION_TEXT, AT(collectives), "auto", 0, 0, NULL,
-     "implementations, measured by turns: auto, ring, two-shot, mpi"},
-    {"operations", "NAME,...", OPTION_TEXT, AT(operations), "all_reduce", 0, 0, NULL,
-     "operations: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all"},
-    {"begin", "BYTES", OPTION_BYTES, AT(begin), "4KiB", 0, 0, NULL, "smallest size"},
-    {"end", "BYTES", OPTION_BYTES, AT(end), "100M", 0, 0, NULL, "largest size"},
-    {"factor", "N", OPTION_INT, AT(factor), "4", 2, 1024, NULL, "from one size to the next"},
-    {"iters", "N", OPTION_INT, AT(iterations), NULL, 0, BENCH_MOST_ITERATIONS, NULL, "0: by size"},
-    {"type", NULL, OPTION_CHOICE, AT(type), "float32", 0, 0, type_choices, "of elements"},
-    {"op", NULL, OPTION_CHOICE, AT(op), "sum", 0, 0, op_choices, "of reductions"},
-    {"root", "RANK", OPTION_INT, AT(root), NULL, 0, 0, NULL, "of rooted operations"},
-    {"check", NULL, OPTION_FLAG, AT(check), "yes", 0, 0, NULL, "compare results bit for bit"},
+    {.name = "collective", .argument = "NAME,...", .type = OPTION_TEXT, .offset = AT(collectives), .initial = "auto",
+     .help = "implementations, measured by turns: auto, ring, two-shot, mpi"},
+    {.name = "operations", .argument = "NAME,...", .type = OPTION_TEXT, .offset = AT(operations),
+     .initial = "all_reduce",
+     .help = "operations: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all"},
+    {.name = "begin", .alias = "minbytes", .letter = 'b', .argument = "BYTES", .type = OPTION_BYTES, .offset = AT(begin), .initial = "4KiB",
+     .help = "smallest size"},
+    {.name = "end", .alias = "maxbytes", .letter = 'e', .argument = "BYTES", .type = OPTION_BYTES, .offset = AT(end), .initial = "100M",
+     .help = "largest size"},
+    {.name = "factor", .alias = "stepfactor", .letter = 'f', .argument = "N", .type = OPTION_INT, .offset = AT(factor), .initial = "4", .low = 2,
+     .high = 1024, .help = "from one size to the next"},
+    {.name = "iters", .letter = 'n', .argument = "N", .type = OPTION_INT, .offset = AT(iterations), .high = BENCH_MOST_ITERATIONS,
+     .help = "measured calls of a size (0: by size)"},
+    {.name = "warmup-iters", .letter = 'w', .argument = "N", .type = OPTION_INT, .offset = AT(warmups), .initial = "-1",
+     .low = -1, .high = BENCH_MOST_ITERATIONS, .help = "calls of a size before those (-1: a fifth of them)"},
+    {.name = "type", .type = OPTION_CHOICE, .offset = AT(type), .initial = "float32", .choices = type_choices,
+     .help = "of elements"},
+    {.name = "op", .type = OPTION_CHOICE, .offset = AT(op), .initial = "sum", .choices = op_choices,
+     .help = "of reductions"},
+    {.name = "root", .argument = "RANK", .type = OPTION_INT, .offset = AT(root), .help = "of rooted operations"},
+    {.name = "check", .type = OPTION_FLAG, .offset = AT(check), .initial = "yes",
+     .help = "compare results bit for bit"},
 };
 
 const option_table ring_bench_option_table = {"Bench", options, sizeof options / sizeof options[0]};
-
-static bool is_word(const char *known, const char *text, size_t length)
-{
-    return strlen(known) == length && memcmp(known, text, length) == 0;
-}
 
 static status find_kind(const char *name, size_t length, collective_kind *out)
 {
     enum { KINDS = COLLECTIVE_SEND }; /* those with a size that every rank takes part in */
     const char *names[KINDS];
-    char allowed[160];
-    for (int k = 0; k < KINDS; k++) {
-        names[k] = collective_kind_name((collective_kind)k);
-        if (!is_word(names[k], name, length)) continue;
-        *out = (collective_kind)k;
-        return STATUS_OK;
-    }
-    return fail(STATUS_USAGE, "bench: found operation '%.*s', allowed is one of %s", (int)length, name,
-                text_join(allowed, sizeof allowed, names, KINDS));
+    char word[32];
+    int index;
+    for (int k = 0; k < KINDS; k++) names[k] = collective_kind_name((collective_kind)k);
+    snprintf(word, sizeof word, "%.*s", (int)length, name);
+    TRY(text_parse_choice("bench: operation", word, names, sizeof *names, KINDS, &index));
+    *out = (collective_kind)index;
+    return STATUS_OK;
 }
 
 int bench_split_collectives(const char *list, const char **out)
@@ -72,12 +75,8 @@ int bench_split_collectives(const char *list, const char **out)
 static status check_collective(const char *name, const char *list)
 {
     static const char *const names[] = {"auto", "ring", "two-shot", "mpi"}; /* those between processors */
-    enum { COUNT = sizeof names / sizeof names[0] };
-    char allowed[64];
-    for (int i = 0; i < COUNT; i++)
-        if (name && strcmp(names[i], name) == 0) return STATUS_OK;
-    return fail(STATUS_USAGE, "--collective: found '%s', allowed is one of %s", list,
-                text_join(allowed, sizeof allowed, names, COUNT));
+    int index;
+    return text_parse_choice("--collective", name ? name : list, names, sizeof *names, sizeof names / sizeof *names, &index);
 }
 
 status ring_bench_check(const ring_bench_options *o, int world)
@@ -161,11 +160,12 @@ static status measure(bench_rank *b, const bench_case *c, double *times, ring_be
     }
     for (int turn = 0; turn < BENCH_TURNS; turn++) {
         int part = (int)collective_part_count(total, BENCH_TURNS, turn);
+        int warmups = o->warmups < 0 ? 1 + part / 5 : (int)collective_part_count(o->warmups, BENCH_TURNS, turn);
         for (int i = 0; i < b->count; i++) {
             int warm = 0;
             double *of = times + (ptrdiff_t)i * BENCH_MOST_ITERATIONS;
             bench_fill(b, c, b->config->rank, b->config->world);
-            TRY(bench_time(b, b->groups[i], c, 1 + part / 5, b->times, &warm));
+            if (warmups > 0) TRY(bench_time(b, b->groups[i], c, warmups, b->times, &warm));
             TRY(bench_time(b, b->groups[i], c, part, of, &used[i]));
         }
     }

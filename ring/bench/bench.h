@@ -18,6 +18,7 @@ typedef struct ring_bench_options {
     int64_t begin, end;      /* bytes */
     int64_t factor;          /* from one size to the next */
     int64_t iterations;      /* 0: by size */
+    int64_t warmups;         /* before them; -1: a fifth of them */
     int type, op;            /* choices: see ring_bench_type() */
     int64_t root;
     bool check;

@@ -399,7 +399,7 @@ static status bench_run(bench *b, const bench_model *model)
 
 static status parse(int argc, char **argv, bench_options *options, const bench_model **out)
 {
-    option_binding binding = {&bench_option_table, options, 0};
+    option_binding binding = {.table = &bench_option_table, .storage = options};
     const char *names[BENCH_MODELS], *positional[64];
     char allowed[128];
     int count = 0;
@@ -420,7 +420,7 @@ static int help(void)
 {
     text_buffer text = {0};
     bench_options options;
-    options_help(&(option_binding){&bench_option_table, &options, 0}, 1, &text);
+    options_help(&(option_binding){.table = &bench_option_table, .storage = &options}, 1, true, &text);
     printf("usage: bench_ops MODEL [options]\n%s", text.data);
     text_free(&text);
     return 0;

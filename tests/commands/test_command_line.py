@@ -38,7 +38,14 @@ def idx(shape, data=None):
                             "  models ", "  policies "]),
     ("--version", ["--version"], ["harness 0."]),
     ("run --help", ["run", "--help"], ["--mode none|ps|ring|both", "--gpus N", "--json FILE", "--stall-timeout",
-                                       "--lr-schedule constant|step|cosine|linear", "--bucket-cap-mb", "[both]"]),
+                                       "--lr-schedule constant|step|cosine|linear", "--bucket-cap-mb", "[both]",
+                                       "\nexamples:\n  harness run --model resnet18 --gpus 2 "]),
+    ("run --help=all", ["run", "--help=all"], ["--powersgd-rank RANK", ":order=policy|registration|reverse|ready|last_first",
+                                               "--policy ring=ddp:order=ready"]),
+    ("-h", ["-h"], ["usage: harness [run] [options]"]),
+    ("help", ["help"], ["usage: harness [run] [options]"]),
+    ("run -h", ["run", "-h"], ["usage: harness run [options]", "--mode none|ps|ring|both"]),
+    ("help bench", ["help", "bench"], ["usage: harness bench", "-b, --begin BYTES", "-w, --warmup-iters N"]),
     ("verify --help", ["verify", "--help"], ["FILE.json", "--device NAME", "--mode auto|none|ps|ring|both"]),
     ("models --help", ["models", "--help"], ["--classes N"]),
     ("doctor --help", ["doctor", "--help"], ["usage: harness doctor"]),
@@ -111,17 +118,23 @@ WRONG = [
     ("unknown option", ["--modle", "ps"], 64, ["--modle", "did you mean --mode"]),
     ("unknown option near nothing", ["--zzzzzzzz"], 64, ["--zzzzzzzz", "--help"]),
     ("unknown command", ["trian"], 64, ["trian", "run, verify, models, policies"]),
+    ("command that is misspelt", ["verfy"], 64, ["command: expected one of run, verify", "did you mean 'verify'?"]),
+    ("help for no command", ["help", "benhc"], 64, ["command: expected one of run", "did you mean 'bench'?"]),
     ("a word too many", ["run", "twice"], 64, ["twice", "run --help"]),
     ("no value", ["--gpus"], 64, ["--gpus", "N"]),
-    ("unknown mode", ["--mode", "pss"], 64, ["--mode", "pss", "none, ps, ring, both"]),
-    ("unknown model", ["--model", "resnt18"], 64, ["resnt18", "resnet18"]),
-    ("unknown policy", ["--policy", "ddpp"], 64, ["--policy", "ddpp", "sync", "apex"]),
+    ("unknown mode", ["--mode", "pss"], 64, ["--mode", "pss", "none, ps, ring, both", "did you mean 'ps'?"]),
+    ("unknown model", ["--model", "resnt18"], 64, ["resnt18", "resnet18", "did you mean 'resnet18'?"]),
+    ("unknown policy", ["--policy", "ddpp"], 64, ["--policy", "ddpp", "sync", "apex", "did you mean 'ddp'?"]),
     ("policy of the other engine", ["--policy", "ps=ddp"], 64, ["--policy", "ddp", "sync"]),
     ("two policies for an engine", ["--policy", "ring=ddp,apex"], 64, ["--policy", "'ddp' and 'apex'", "one for each"]),
     ("no policy", ["--policy", ""], 64, ["--policy", "''", "sync"]),
     ("unknown engine of a policy", ["--policy", "pc=sync"], 64, ["pc", "none, ps, ring"]),
+    ("key of no policy", ["--policy", "ring=ddp:oder=ready"], 64, ["--policy ddp: expected one of first-bucket-mb", "did you mean 'order'?"]),
+    ("key without a value", ["--policy", "ddp:order"], 64, ["--policy ddp: expected order=VALUE, got 'order'"]),
+    ("key of a policy of another engine", ["--policy", "ps=sync:order=ready"], 64, ["--policy sync: expected one of partition-bytes", "'order'"]),
+    ("key where none is possible", ["verify", "--policy", "ddp:order=ready", f"{GOLDEN}/toy_w4.json"], 64, ["--policy: expected a policy without keys"]),
     ("unknown device", ["--device", "cdua"], 64, ["--device", "cdua", "cpu"]),
-    ("unknown optimizer", ["--optimizer", "adm"], 64, ["--optimizer", "adm", "sgd, adam, adamw"]),
+    ("unknown optimizer", ["--optimizer", "adm"], 64, ["--optimizer", "adm", "sgd, adam, adamw", "did you mean 'adam'?"]),
     ("number that is none", ["--steps", "1e"], 64, ["--steps", "1e", "integer"]),
     ("negative number", ["--steps", "-3"], 64, ["--steps", "-3", "from 0"]),
     ("number with a tail", ["--batch", "16x"], 64, ["--batch", "16x", "from 1"]),
@@ -130,7 +143,7 @@ WRONG = [
     ("rate that is none", ["--lr", "fast"], 64, ["--lr", "fast", "number"]),
     ("duration without unit", ["--stall-timeout", "soon"], 64, ["--stall-timeout", "soon"]),
     ("steps and epochs", ["--steps", "1", "--epochs", "1"], 64, ["--steps", "--epochs"]),
-    ("unknown collective operation", ["bench", "all-redcue"], 64, ["all_redcue", "all_reduce, reduce, broadcast"]),
+    ("unknown collective operation", ["bench", "all-redcue"], 64, ["all_redcue", "all_reduce, reduce, broadcast", "did you mean 'all_reduce'?"]),
     ("unknown collective", ["bench", "all-reduce", "--collective", "rign"], 64, ["--collective", "rign", "auto, ring, two-shot, mpi"]),
     ("mpi without mpirun", ["bench", "all-reduce", "--collective", "ring,mpi"], 64, ["--collective", "mpirun -n 2"]),
     ("sizes upside down", ["bench", "--begin", "1M", "--end", "4K"], 64, ["--begin, --end", "1048576", "4096"]),
@@ -210,6 +223,48 @@ def wrong_input_is_answered_with_one_line(words, code, parts):
         expect(part in result.lines()[0], f"expected {part!r} in the line", result)
 
 
+# ---- names from other programs, and keys of policies ------------------------------------------
+
+@cases([("torchrun's ranks", ["--nproc-per-node", "1", "--batch-size", "4"]), ("with underscores", ["--nproc_per_node=1", "--batch_size=4"])])
+def names_that_people_know_are_accepted(words):
+    result = harness("run", "--mode", "ring", "--model", "toy", "--steps", "1", "--quiet", "--json", "-", *words)
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal([result.json()["configuration"][name] for name in ("gpus", "batch")], ["1", "4"], "ranks and batch", result)
+
+
+@test
+def a_benchmark_takes_the_letters_of_nccl_tests():
+    result = harness("bench", "all-reduce", "-b", "8", "-e", "64", "-f", "8", "-g", "2", "-n", "4", "-w", "1", "--json", "-")
+    expect_equal(result.code, 0, "exit code", result)
+    rows = result.json()["rows"]
+    expect_equal(sorted({row["size_bytes"] for row in rows}), [8, 64], "sizes", result)
+
+
+@test
+def a_key_of_a_policy_is_the_option_and_the_option_says_so():
+    words = ["run", "--mode", "ring", "--model", "toy", "--steps", "1", "--json", "-"]
+    key, option = harness(*words, "--policy", "ring=apex:message-size=1000"), harness(*words, "--policy", "apex", "--message-size", "1000")
+    notice = "--message-size is now a key of the policy: --policy NAME:message-size=1000"
+    expect_equal([key.code, option.code], [0, 0], "exit codes", option)
+    expect(notice in option.err and notice not in key.err, "expected one notice", option)
+    expect(notice not in harness(*words, "--policy", "apex", "--message-size", "1000", "--quiet").err, "expected no notice", option)
+    expect_equal([result.json()["configuration"]["message-size"] for result in (key, option)], ["1000", "1000"], "elements", key)
+
+
+@cases([("run", ["run"]), ("bench", ["bench"]), ("whatif", ["whatif"]), ("verify", ["verify"])])
+def help_fits_in_80_columns(words):
+    for help_word in ("--help", "--help=all"):
+        for line in harness(*words, help_word).out.splitlines():
+            expect(len(line) <= 80, f"{len(line)} columns: {line}")
+
+
+@test
+def help_shows_about_forty_options_of_a_run():
+    shown, everything = ([line for line in harness("run", word).out.splitlines() if line.startswith("  --")] for word in ("--help", "--help=all"))
+    expect(35 <= len(shown) <= 48, f"{len(shown)} options")
+    expect(len(everything) > 80, f"{len(everything)} options with all")
+
+
 # ---- sizes that no machine has -----------------------------------------------------------------
 
 BERT = ["--model", "bert_base", "--plan"]
@@ -238,7 +293,7 @@ TOO_LARGE = [
     ("parameters", [*BERT, "--hidden", "1000000", "--heads", "10000", "--vocabulary", "1000000000"], {}, 78,
      "at most 17592186044416 parameters"),
     ("images", ["--model", "resnet50", "--plan", "--batch", "1048576", "--image", "4096"], {}, 78, "at most 17592186044416 elements"),
-    ("parts of a model", ["--model", "resnet18", "--plan", "--mode", "ps", "--policy", "ps=sync", "--partition-bytes", "1"], {}, 78,
+    ("parts of a model", ["--model", "resnet18", "--plan", "--mode", "ps", "--policy", "ps=sync:partition-bytes=1"], {}, 78,
      "at most 1048576 parts"),
     ("messages of a benchmark", ["bench", "all-reduce", "--begin", "9000000000000000000"], {}, 64, "at most 1 PiB"),
     ("a batch", ["--model", "resnet50", "--mode", "none", "--batch", "100000", "--steps", "1"], {}, 78,

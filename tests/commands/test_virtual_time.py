@@ -56,7 +56,7 @@ def run(*words):
     ("saving what is not there", run("--device", "sim", "--save", FILES.name + "/x.safetensors"), 78, "--save"),
     ("an unknown table", ("reproduce", "torch"), 64, "allowed is one of torch-vs-apex"),
     ("a table on a CPU", ("reproduce", "torch-vs-apex", "--device", "cpu"), 64, "allowed is sim:PROFILE"),
-    ("whatif of an unknown policy", ("whatif", "--policy", "dpp"), 64, "found 'dpp'"),
+    ("whatif of an unknown policy", ("whatif", "--policy", "dpp"), 64, "got 'dpp'; did you mean 'dp'?"),
     ("whatif of no link", ("whatif", "--gpus", "2", "--link", "1GB/s,1us"), 78, "which has no network"),
 ])
 def is_answered_with_one_line(words, code, line):

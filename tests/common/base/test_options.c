@@ -25,19 +25,27 @@ typedef struct link_options {
 static const char *const device_names[] = {"reference", "cpu", NULL};
 
 static const option train_table_options[] = {
-    {"batch", "N", OPTION_INT, offsetof(train_options, batch), "32", 1, 4096, NULL, "samples a rank"},
-    {"epochs", "N", OPTION_INT, offsetof(train_options, epochs), NULL, 0, 0, NULL, "passes over the data"},
-    {"lr", "X", OPTION_DOUBLE, offsetof(train_options, lr), "0.1", 0, 0, NULL, "learning rate"},
-    {"shuffle", NULL, OPTION_FLAG, offsetof(train_options, shuffle), "yes", 0, 0, NULL, "shuffle samples"},
-    {"verbose", NULL, OPTION_FLAG, offsetof(train_options, verbose), NULL, 0, 0, NULL, "say more"},
-    {"data", "DIR", OPTION_TEXT, offsetof(train_options, data), "data", 0, 0, NULL, "where the data lies"},
-    {"device", NULL, OPTION_CHOICE, offsetof(train_options, device), "cpu", 0, 0, device_names,
-     "what computes"},
+    {.name = "batch", .alias = "batch-size", .letter = 'b', .argument = "N", .type = OPTION_INT, .offset = offsetof(train_options, batch), .initial = "32",
+     .low = 1, .high = 4096, .help = "samples a rank"},
+    {.name = "epochs", .argument = "N", .type = OPTION_INT, .offset = offsetof(train_options, epochs),
+     .help = "passes over the data"},
+    {.name = "lr", .argument = "X", .type = OPTION_DOUBLE, .offset = offsetof(train_options, lr), .initial = "0.1",
+     .help = "learning rate"},
+    {.name = "shuffle", .type = OPTION_FLAG, .offset = offsetof(train_options, shuffle), .initial = "yes",
+     .help = "shuffle samples"},
+    {.name = "verbose", .type = OPTION_FLAG, .offset = offsetof(train_options, verbose), .help = "say more"},
+    {.name = "data", .argument = "DIR", .type = OPTION_TEXT, .offset = offsetof(train_options, data),
+     .initial = "data", .help = "where the data lies"},
+    {.name = "device", .type = OPTION_CHOICE, .offset = offsetof(train_options, device), .initial = "cpu",
+     .choices = device_names, .help = "what computes, which may be a processor or the reference, that is slow and in double precision"},
 };
 static const option link_table_options[] = {
-    {"bucket-cap", "SIZE", OPTION_BYTES, offsetof(link_options, cap), "25MiB", 0, 0, NULL, "bytes a bucket"},
-    {"delay", "TIME", OPTION_DURATION, offsetof(link_options, delay), "50us", 0, 0, NULL, "delay of a link"},
-    {"drop", "P", OPTION_DOUBLE, offsetof(link_options, drop), "0", 0, 1, NULL, "probability of loss"},
+    {.name = "bucket-cap", .argument = "SIZE", .type = OPTION_BYTES, .offset = offsetof(link_options, cap),
+     .initial = "25MiB", .help = "bytes a bucket"},
+    {.name = "delay", .level = OPTION_RARE, .argument = "TIME", .type = OPTION_DURATION, .offset = offsetof(link_options, delay),
+     .initial = "50us", .help = "delay of a link"},
+    {.name = "drop", .level = OPTION_KEY, .argument = "P", .type = OPTION_DOUBLE, .offset = offsetof(link_options, drop), .initial = "0",
+     .high = 1, .help = "probability of loss"},
 };
 static const option_table train_table = {"Training", train_table_options, 7};
 static const option_table link_table = {"Links", link_table_options, 3};
@@ -53,8 +61,8 @@ typedef struct fixture {
 static void start(fixture *f)
 {
     memset(f, 0xa5, sizeof *f);
-    f->bindings[0] = (option_binding){&train_table, &f->train, 0};
-    f->bindings[1] = (option_binding){&link_table, &f->link, 0};
+    f->bindings[0] = (option_binding){.table = &train_table, .storage = &f->train};
+    f->bindings[1] = (option_binding){.table = &link_table, .storage = &f->link};
     error_clear();
     assert_int_equal(options_defaults(f->bindings, 2), STATUS_OK);
 }
@@ -206,25 +214,95 @@ static void values_are_written_in_the_words_of_the_command_line(void **context)
     assert_string_equal(options_format(&f.bindings[0], 5, buffer, sizeof buffer), "");
 }
 
-static void help_shows_every_option_with_its_default(void **context)
+static void help_shows_what_people_use_in_80_columns_and_all_of_it_on_request(void **context)
 {
     (void)context;
     fixture f;
-    text_buffer help = {0};
+    text_buffer help = {0}, all = {0};
     start(&f);
-    options_help(f.bindings, 2, &help);
+    options_help(f.bindings, 2, false, &help);
+    options_help(f.bindings, 2, true, &all);
     static const char *const lines[] = {
         "\nTraining:\n",
-        "  --batch N                       samples a rank [32]\n",
-        "  --epochs N                      passes over the data\n",
-        "  --shuffle                       shuffle samples\n",
-        "  --device reference|cpu          what computes [cpu]\n",
+        "  -b, --batch N           samples a rank [32]\n",
+        "  --epochs N              passes over the data\n",
+        "  --shuffle               shuffle samples\n",
+        "  --device reference|cpu  what computes, which may be a processor or the\n"
+        "                          reference, that is slow and in double precision [cpu]\n",
         "\nLinks:\n",
-        "  --bucket-cap SIZE               bytes a bucket [25MiB]\n",
+        "  --bucket-cap SIZE       bytes a bucket [25MiB]\n",
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
-        if (!strstr(help.data, lines[i])) fail_msg("help lacks '%s':\n%s", lines[i], help.data);
+        if (!strstr(help.data, lines[i]) || !strstr(all.data, lines[i])) fail_msg("help lacks '%s':\n%s", lines[i], help.data);
+    for (const char *line = all.data; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strcspn(line, "\n") > 80) fail_msg("more than 80 columns: %.*s", (int)strcspn(line, "\n"), line);
+        if (!*line) break;
+    }
+    assert_null(strstr(help.data, "--delay"));
+    assert_null(strstr(help.data, "drop"));
+    assert_non_null(strstr(all.data, "  --delay TIME            delay of a link [50us]\n"));
+    assert_non_null(strstr(all.data, "  :drop=P                 probability of loss [0]\n"));
     text_free(&help);
+    text_free(&all);
+}
+
+static void options_answer_to_their_letter_and_to_names_from_other_programs(void **context)
+{
+    (void)context;
+    static const struct {
+        const char *argv[2];
+        int count;
+        int64_t batch;
+    } cases[] = {{{"-b", "8"}, 2, 8}, {{"--batch-size", "9"}, 2, 9}, {{"--batch_size=10"}, 1, 10}, {{"--batch", "11"}, 2, 11}};
+    static const struct {
+        const char *argv[2];
+        int count;
+        const char *message;
+    } wrong[] = {{{"-b"}, 1, "--batch: expected N, got nothing"},
+                 {{"-b8"}, 1, "unknown option '-b8'; options start with two dashes"},
+                 {{"-q", "8"}, 2, "unknown option '-q'; options start with two dashes"}};
+    fixture f;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        start(&f);
+        assert_int_equal(parse(&f, cases[i].count, cases[i].argv), STATUS_OK);
+        assert_int_equal(f.train.batch, cases[i].batch);
+        assert_true(options_given(&f.bindings[0], "batch"));
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        start(&f);
+        assert_int_equal(parse(&f, wrong[i].count, wrong[i].argv), STATUS_USAGE);
+        assert_string_equal(error_message(), wrong[i].message);
+    }
+    error_clear();
+}
+
+static void keys_of_a_policy_set_its_options(void **context)
+{
+    (void)context;
+    static const struct {
+        const char *keys, *message;
+    } wrong[] = {{"drap=1", "--policy fast: expected drop, got 'drap'; did you mean 'drop'?"},
+                 {"delay=1us", "--policy fast: expected drop, got 'delay'"}, /* an option, but no key */
+                 {"drop", "--policy fast: expected drop=VALUE, got 'drop'"},
+                 {"drop=2", "--drop: expected a number from 0 to 1, got '2'"}};
+    fixture f;
+    start(&f);
+    assert_int_equal(options_set_keys(&f.bindings[1], "fast", "drop=0.25"), STATUS_OK);
+    assert_true(f.link.drop == 0.25);
+    assert_true(options_given(&f.bindings[1], "drop"));
+    assert_true(f.bindings[1].moved == 0);
+    assert_int_equal(options_set_keys(&f.bindings[0], "fast", "batch=1"), STATUS_USAGE);
+    assert_string_equal(error_message(), "--policy fast: expected no keys, got 'batch'");
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        error_clear();
+        assert_int_equal(options_set_keys(&f.bindings[1], "fast", wrong[i].keys), STATUS_USAGE);
+        assert_string_equal(error_message(), wrong[i].message);
+    }
+    start(&f); /* as an option it works, too, and is noted */
+    assert_int_equal(parse(&f, 2, (const char *[]){"--drop", "0.5"}), STATUS_OK);
+    assert_true(f.link.drop == 0.5);
+    assert_true(f.bindings[1].moved == 4);
 }
 
 int main(void)
@@ -236,7 +314,9 @@ int main(void)
         cmocka_unit_test(bad_input_gets_one_clear_line),
         cmocka_unit_test(options_are_set_from_text),
         cmocka_unit_test(values_are_written_in_the_words_of_the_command_line),
-        cmocka_unit_test(help_shows_every_option_with_its_default),
+        cmocka_unit_test(help_shows_what_people_use_in_80_columns_and_all_of_it_on_request),
+        cmocka_unit_test(options_answer_to_their_letter_and_to_names_from_other_programs),
+        cmocka_unit_test(keys_of_a_policy_set_its_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

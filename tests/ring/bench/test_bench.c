@@ -55,7 +55,7 @@ static status rank_of_bench(rank_context *context)
 static ring_bench_options small(void)
 {
     ring_bench_options o;
-    option_binding binding = {&ring_bench_option_table, &o, 0};
+    option_binding binding = {.table = &ring_bench_option_table, .storage = &o};
     error_clear();
     assert_int_equal(options_defaults(&binding, 1), STATUS_OK);
     assert_true(o.check);
@@ -176,8 +176,8 @@ static void options_that_make_no_sense_are_refused(void **state)
     } cases[] = {
         {"two-shot", "all_reduce", 100, 10, 0, "--begin, --end"},
         {"two-shot", "all_reduce", 10, 100, 7, "--root: found 7"},
-        {"two-shot", "allreduce", 10, 100, 0, "bench: found operation 'allreduce', allowed is one of all_reduce"},
-        {"tree", "all_reduce", 10, 100, 0, "--collective: found 'tree', allowed is one of auto, ring, two-shot, mpi"},
+        {"two-shot", "allreduce", 10, 100, 0, "bench: operation: expected one of all_reduce"},
+        {"tree", "all_reduce", 10, 100, 0, "--collective: expected one of auto, ring, two-shot, mpi, got 'tree'"},
         {"", "all_reduce", 10, 100, 0, "--collective: found 0 names"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -129,7 +129,7 @@ status job_check_gradients(const engine_rank *r, int64_t step)
 
 static status parse_options(engine_rank *r)
 {
-    option_binding binding = {&ring_option_table, &r->options, 0};
+    option_binding binding = {.table = &ring_option_table, .storage = &r->options};
     const char *positional[JOB_WORDS];
     char *words[JOB_WORDS];
     int count = 0, positionals;

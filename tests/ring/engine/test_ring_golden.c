@@ -39,7 +39,7 @@ static void run_case(const golden_case *c)
     ring_options options;
     golden_file *file = NULL;
     comparison found;
-    option_binding binding = {&ring_option_table, &options, 0};
+    option_binding binding = {.table = &ring_option_table, .storage = &options};
     for (; count < 2 && c->words[count]; count++) {
         snprintf(copies[count], sizeof copies[count], "%s", c->words[count]);
         words[count] = copies[count];

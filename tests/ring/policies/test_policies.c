@@ -12,8 +12,8 @@
 
 static ring_options options;
 static shared_options shared;
-static option_binding bindings[] = {{&ring_option_table, &options, 0},
-                                    {&shared_option_table, &shared, 0}};
+static option_binding bindings[] = {{.table = &ring_option_table, .storage = &options},
+                                    {.table = &shared_option_table, .storage = &shared}};
 
 /* Resolves a policy with options as on the command line. */
 static status resolve(const char *policy, char *const *words, int count, ring_settings *out)
