@@ -1,7 +1,5 @@
 /* Elementwise operations: activations, addition, division, clearing. */
 #include "common/device/cpu/kernel.h"
-#include "common/device/cpu/parallel.h"
-#include "common/device/cpu/pieces.h"
 
 #include <string.h>
 

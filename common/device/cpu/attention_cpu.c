@@ -1,7 +1,6 @@
 /* Attention head by head, in blocks of rows whose scores stay in the cache. Backward computes the
  * probabilities anew from the log-sum-exp (Dao et al., "FlashAttention", 2022). */
 #include "common/device/cpu/gemm.h"
-#include "common/device/cpu/parallel.h"
 
 #include <math.h>
 

@@ -1,32 +1,20 @@
-#include "common/device/cpu/sums.h"
-#include "common/device/cpu/winograd.h"
+#include "common/device/cpu/conv2d.h"
 
 #include <stdlib.h>
 
-/* Outputs of at most so many points; gradients with respect to x need many small products earlier. */
-enum { FEW_POINTS = 16, FEW_POINTS_DATA = 4 };
+/* Outputs of at most this many pixels; the gradient with respect to x needs more small multiplications. */
+enum { FEW_PIXELS = 16, FEW_PIXELS_DATA = 4 };
 
-/* Filtering wants whole panels of channels, a whole tile of outputs and no less than half of them used. */
-enum { WINOGRAD_CHANNELS = 32, WINOGRAD_OUTPUTS = WINOGRAD_TILE * WINOGRAD_TILE / 2 };
-
-static bool pays_winograd(const conv2d_attributes *a)
+conv2d_algorithm conv2d_choose(const conv2d_attributes *a, conv2d_pass pass)
 {
-    if (a->r != 3 || a->s != 3 || a->stride != 1 || a->pad >= a->r) return false;
-    if (a->c % WINOGRAD_CHANNELS != 0 || a->k % WINOGRAD_CHANNELS != 0) return false;
-    if (a->p < WINOGRAD_TILE || a->q < WINOGRAD_TILE) return false;
-    return a->p * a->q >= WINOGRAD_OUTPUTS * winograd_tiles_of(1, a->p, a->q).count;
-}
-
-conv2d_way conv2d_choose(const conv2d_attributes *a, conv2d_pass pass)
-{
-    if (a->r == 1 && a->s == 1 && a->pad == 0) return CONV2D_PRODUCT;
-    if (pays_winograd(a)) return CONV2D_WINOGRAD;
-    int64_t most = pass == CONV2D_BACKWARD_DATA ? FEW_POINTS_DATA : FEW_POINTS;
-    return a->p * a->q <= most ? CONV2D_POINTS : CONV2D_DIRECT;
+    if (a->r == 1 && a->s == 1 && a->pad == 0) return CONV2D_GEMM;
+    if (conv2d_winograd_pays(a)) return CONV2D_WINOGRAD;
+    int64_t most = pass == CONV2D_BACKWARD_DATA ? FEW_PIXELS_DATA : FEW_PIXELS;
+    return a->p * a->q <= most ? CONV2D_PER_PIXEL : CONV2D_DIRECT;
 }
 
 typedef struct conv2d_state {
-    conv2d_way way;
+    conv2d_algorithm algorithm;
     conv2d_pass pass;
     cpu_layout layout;
     conv2d_direct *direct; /* or NULL */
@@ -45,29 +33,28 @@ static conv2d_pass pass_of(op_kind kind)
     }
 }
 
-/* Filtering multiplies sums of what bfloat16 would round. Weights in blocks of channels are for filtering and
+/* Filtering multiplies sums of what bfloat16 would round. Weights in blocks of channels are for winograd_conv and
  * oneDNN. */
-static conv2d_way way_of(const cpu_device *device, const conv2d_state *state, const conv2d_attributes *a)
+static conv2d_algorithm algorithm_of(const cpu_device *device, const conv2d_state *state, const conv2d_attributes *a)
 {
-    conv2d_way way = conv2d_choose(a, state->pass);
-    if (way == CONV2D_WINOGRAD) return device->bf16 ? CONV2D_DIRECT : way;
-    return state->layout.kind == CPU_LAYOUT_HWIO ? way : CONV2D_DIRECT;
+    conv2d_algorithm algorithm = conv2d_choose(a, state->pass);
+    if (algorithm == CONV2D_WINOGRAD) return device->bf16 ? CONV2D_DIRECT : algorithm;
+    return state->layout.kind == CPU_LAYOUT_HWIO ? algorithm : CONV2D_DIRECT;
 }
 
-static status prepare_way(host_kernel *kernel, conv2d_state *state, size_t *bytes)
+static status prepare_algorithm(host_kernel *kernel, conv2d_state *state, size_t *bytes)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
-    state->way = way_of(cpu_device_of(kernel), state, a);
-    switch (state->way) {
-    case CONV2D_PRODUCT:
-        *bytes = conv2d_product_workspace(kernel, state->pass);
+    state->algorithm = algorithm_of(cpu_device_of(kernel), state, a);
+    switch (state->algorithm) {
+    case CONV2D_GEMM:
+        *bytes = conv2d_gemm_workspace(kernel, state->pass);
         return STATUS_OK;
-    case CONV2D_POINTS:
-        *bytes = conv2d_points_workspace(a, state->pass);
+    case CONV2D_PER_PIXEL:
+        *bytes = conv2d_per_pixel_workspace(a, state->pass);
         return STATUS_OK;
     case CONV2D_WINOGRAD:
-        *bytes = state->pass == CONV2D_BACKWARD_WEIGHTS ? conv2d_winograd_weights_workspace(kernel)
-                                                        : conv2d_winograd_workspace(kernel, state->pass);
+        *bytes = conv2d_winograd_workspace(kernel, state->pass);
         return STATUS_OK;
     case CONV2D_DIRECT:
         TRY(conv2d_direct_open(cpu_device_of(kernel), a, state->pass, &state->layout, &state->direct));
@@ -89,7 +76,7 @@ static status prepare(host_kernel *kernel, const device_layout *opaque)
     state->pass = pass_of(kernel->base.op.kind);
     state->layout = layout;
     size_t bytes = 0;
-    TRY(prepare_way(kernel, state, &bytes));
+    TRY(prepare_algorithm(kernel, state, &bytes));
     state->bias_offset = (bytes + 63) / 64 * 64;
     kernel->base.workspace = bytes;
     if (a->bias && state->pass == CONV2D_BACKWARD_WEIGHTS)
@@ -104,21 +91,18 @@ static void release(host_kernel *kernel)
     free(state);
 }
 
-static void run_way(const host_kernel *kernel, const conv2d_operands *o, void *workspace)
+static void run_algorithm(const host_kernel *kernel, const conv2d_operands *o, void *workspace)
 {
     const conv2d_state *state = kernel->state;
-    switch (state->way) {
-    case CONV2D_PRODUCT:
-        conv2d_product_run(kernel, state->pass, o, workspace);
+    switch (state->algorithm) {
+    case CONV2D_GEMM:
+        conv2d_gemm_run(kernel, state->pass, o, workspace);
         break;
-    case CONV2D_POINTS:
-        conv2d_points_run(kernel, state->pass, o, workspace);
+    case CONV2D_PER_PIXEL:
+        conv2d_per_pixel_run(kernel, state->pass, o, workspace);
         break;
     case CONV2D_WINOGRAD:
-        if (state->pass == CONV2D_BACKWARD_WEIGHTS)
-            conv2d_winograd_weights_run(kernel, &state->layout, o, workspace);
-        else
-            conv2d_winograd_run(kernel, state->pass, &state->layout, o, workspace);
+        conv2d_winograd_run(kernel, state->pass, &state->layout, o, workspace);
         break;
     case CONV2D_DIRECT:
         conv2d_direct_run(kernel, state->direct, o, workspace);
@@ -135,7 +119,7 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
                          .w = operands[CONV_FWD_W],
                          .b = bias ? operands[CONV_FWD_B] : NULL,
                          .y = operands[CONV_FWD_Y]};
-    run_way(kernel, &o, workspace);
+    run_algorithm(kernel, &o, workspace);
 }
 
 static void backward_data(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
@@ -144,7 +128,7 @@ static void backward_data(const host_kernel *kernel, void *const *operands, cons
     (void)scalars;
     conv2d_operands o = {
         .x = operands[CONV_BWD_DATA_DX], .w = operands[CONV_BWD_DATA_W], .y = operands[CONV_BWD_DATA_DY]};
-    run_way(kernel, &o, workspace);
+    run_algorithm(kernel, &o, workspace);
 }
 
 static void backward_weights(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
@@ -156,7 +140,7 @@ static void backward_weights(const host_kernel *kernel, void *const *operands, c
                          .w = operands[CONV_BWD_WEIGHTS_DW],
                          .y = operands[CONV_BWD_WEIGHTS_DY],
                          .add = cpu_accumulates(kernel, scalars)};
-    run_way(kernel, &o, workspace);
+    run_algorithm(kernel, &o, workspace);
     if (!a->bias) return;
     double *sums = (double *)((char *)workspace + state->bias_offset);
     cpu_column_sums(kernel, o.y, a->n * a->p * a->q, a->k, sums);

@@ -1,9 +1,8 @@
 /* oneDNN's convolutions on NHWC images. Each pass may want the weights in another layout than the arena's;
- * then they are reordered, in the workspace, before the pass or behind it. */
-#include "common/device/cpu/bf16.h"
+ * then they are reordered, in the workspace, before or after the pass. */
 #include "common/device/cpu/conv2d.h"
+#include "common/device/cpu/gemm.h"
 #include "common/device/cpu/onednn.h"
-#include "common/device/cpu/parallel.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,7 @@ enum { MAX_ARGS = 5 };
 struct conv2d_direct {
     dnnl_primitive_t primitive;
     dnnl_memory_t x, w, b, y, scratchpad;
-    onednn_reorder reorder; /* of the weights: before forward and backward_data, behind backward_weights */
+    onednn_reorder reorder; /* of the weights: before forward and backward_data, after backward_weights */
     conv2d_pass pass;
     /* Parts of the workspace, in this order; x and y: their bfloat16 copies. */
     size_t scratchpad_bytes, weights_bytes, gradient_bytes, x_bytes, y_bytes;
@@ -81,7 +80,7 @@ static status pass_desc(conv2d_pass pass, const conv2d_descs *m, const dnnl_memo
     return onednn_check(rc, "convolution");
 }
 
-/* oneDNN's plain loops, and its detour over im2col and sgemm, are slower than a reordering of the weights. */
+/* oneDNN's reference loops, and its im2col with sgemm, are slower than a reordering of the weights. */
 static bool is_fast(const_dnnl_primitive_desc_t desc)
 {
     const char *name = "";
@@ -89,7 +88,7 @@ static bool is_fast(const_dnnl_primitive_desc_t desc)
     return strncmp(name, "ref", 3) != 0 && !strstr(name, "gemm:");
 }
 
-/* Takes the weights as they lie in the arena where oneDNN has a fast kernel for that. */
+/* Uses the arena's layout of the weights where oneDNN has a fast kernel for it. */
 static status choose_desc(conv2d_pass pass, const conv2d_descs *m, dnnl_engine_t engine,
                           dnnl_primitive_attr_t attributes, dnnl_primitive_desc_t *out)
 {
@@ -171,7 +170,7 @@ size_t conv2d_direct_workspace(const conv2d_direct *d)
 }
 
 /* `o`, or bfloat16 copies of its tensors in the workspace. */
-static const void *narrow(const host_kernel *kernel, const float *tensor, int64_t count, size_t bytes, void *copy)
+static const void *bf16_copy(const host_kernel *kernel, const float *tensor, int64_t count, size_t bytes, void *copy)
 {
     if (!bytes) return tensor;
     cpu_to_bf16(kernel, tensor, copy, count);
@@ -190,9 +189,9 @@ static void execute(const host_kernel *kernel, const conv2d_direct *d, const con
                                       {DNNL_ARG_SCRATCHPAD, d->scratchpad},
                                       {DNNL_ARG_BIAS, d->b}};
     char *copies = (char *)scratchpad + d->scratchpad_bytes + d->weights_bytes + d->gradient_bytes;
-    onednn_point(d->x, narrow(kernel, o->x, d->inputs, d->x_bytes, copies));
+    onednn_point(d->x, bf16_copy(kernel, o->x, d->inputs, d->x_bytes, copies));
     onednn_point(d->w, w);
-    onednn_point(d->y, narrow(kernel, o->y, d->outputs, d->y_bytes, copies + d->x_bytes));
+    onednn_point(d->y, bf16_copy(kernel, o->y, d->outputs, d->y_bytes, copies + d->x_bytes));
     onednn_point(d->scratchpad, scratchpad);
     if (d->b) onednn_point(d->b, o->b);
     onednn_execute(d->primitive, cpu_device_of(kernel)->stream, d->b ? MAX_ARGS : MAX_ARGS - 1, args);

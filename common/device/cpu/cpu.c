@@ -1,15 +1,45 @@
-#include "common/device/cpu/cpu.h"
-
-#include "common/device/cpu/bf16.h"
-#include "common/device/cpu/kernel.h"
-#include "common/device/cpu/layout_choice.h"
+/* The CPU back end: float32; convolutions and matrix multiplications of oneDNN and of our own, own kernels for the
+ * rest, compiled for three instruction sets of which the best one of the machine is used (ONEDNN_MAX_CPU_ISA limits
+ * both).
+ *
+ * The same command with the same number of threads gives bit-identical results. Where nothing is summed across rows
+ * (activations, pooling, embeddings, optimizers, division) the number of threads does not matter either.
+ *
+ * A rank's threads are OpenMP's. GNU OpenMP's threads spin for some 15 ms when they wait, unless the environment sets
+ * GOMP_SPINCOUNT=1000 or OMP_WAIT_POLICY=passive before the program starts: do so where threads outnumber cores.
+ * docs/kernels-cpu.md explains which kernel is used when. */
+#include "common/device/cpu/gemm.h"
+#include "common/device/cpu/layout.h"
 #include "common/device/cpu/onednn.h"
 
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* One entry for every operation, defined beside its kernels: a missing one is a link error. */
+extern const cpu_isa cpu_isa_baseline, cpu_isa_avx2, cpu_isa_avx512;
+
+const cpu_isa *const cpu_isas[CPU_ISA_COUNT] = {&cpu_isa_baseline, &cpu_isa_avx2, &cpu_isa_avx512};
+
+/* x86-64-v3 and x86-64-v4, as far as our kernels use them. */
+static bool has_v3(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+}
+
+static bool has_v4(void)
+{
+    return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
+bool cpu_isa_supported(const cpu_isa *isa)
+{
+    if (isa == &cpu_isa_avx512) return has_v4();
+    return isa == &cpu_isa_avx2 ? has_v3() : true;
+}
+
+/* One entry for every operation, defined with its kernels: a missing one is a link error. */
 #define DECLARE_ENTRY(name, class) extern const host_kernel_entry cpu_##name;
 OP_LIST(DECLARE_ENTRY)
 #undef DECLARE_ENTRY
@@ -18,8 +48,7 @@ OP_LIST(DECLARE_ENTRY)
 static const host_kernel_entry *const entries[OP_COUNT] = {OP_LIST(TABLE_ENTRY)};
 #undef TABLE_ENTRY
 
-/* oneDNN's kernels run with as many threads as OpenMP's setting of the calling thread says, and must run
- * with as many as they were created for. */
+/* oneDNN's kernels run with the calling thread's OpenMP setting, which must be that of their creation. */
 static void use_threads(const device *d)
 {
     if (omp_get_max_threads() != d->config.threads) omp_set_num_threads(d->config.threads);
@@ -50,17 +79,17 @@ static void describe(cpu_device *d)
     d->base.info = (device_info){
         .name = device_cpu.name, .compute_type = DTYPE_F32, .host_addressable = true, .real = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "%d thread%s, %s%s, oneDNN %d.%d.%d",
-             threads, threads == 1 ? "" : "s", d->isa->name, d->bf16 ? ", products in bfloat16" : "", v->major, v->minor,
+             threads, threads == 1 ? "" : "s", d->isa->name, d->bf16 ? ", matrix products in bfloat16" : "", v->major, v->minor,
              v->patch);
 }
 
 static status check_precision(const device_config *config)
 {
     if (config->precision == DEVICE_PRECISION_TF32)
-        return fail(STATUS_CONFIG, "device cpu: found precision tf32, allowed is float32 or bfloat16");
+        return fail(STATUS_CONFIG, "device cpu: --tf32 needs a GPU; expected float32 or --bf16");
     if (config->precision == DEVICE_PRECISION_BF16 && !cpu_has_bf16())
-        return fail(STATUS_CONFIG, "device cpu: found precision bfloat16, allowed is float32: this processor does not "
-                                   "multiply bfloat16 (AVX512_BF16), or ONEDNN_MAX_CPU_ISA forbids it");
+        return fail(STATUS_CONFIG, "device cpu: --bf16: this processor does not multiply bfloat16 (AVX512_BF16), or "
+                                   "ONEDNN_MAX_CPU_ISA forbids it");
     return STATUS_OK;
 }
 
@@ -68,10 +97,9 @@ static status cpu_open(const device_config *config, device **out)
 {
     TRY(check_precision(config));
     if (config->threads < 1)
-        return fail(STATUS_USAGE, "threads of the cpu device: found %d, allowed is 1 or more",
-                    config->threads);
+        return fail(STATUS_USAGE, "device cpu: threads: expected an integer of 1 or more, got %d", config->threads);
     cpu_device *d = calloc(1, sizeof *d);
-    if (!d) return fail(STATUS_SYSTEM, "no memory for the cpu device");
+    if (!d) return fail(STATUS_SYSTEM, "device cpu: out of memory");
     d->base.backend = &device_cpu;
     d->base.config = *config;
     d->isa = choose_isa();
@@ -93,7 +121,7 @@ failed:
 static status cpu_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)
 {
     if (op->type != DTYPE_F32)
-        return fail(STATUS_INTERNAL, "%s on the cpu device: found %s, allowed is %s", op_name(op->kind),
+        return fail(STATUS_INTERNAL, "device cpu: %s: found %s, expected %s", op_name(op->kind),
                     dtype_name(op->type), dtype_name(DTYPE_F32));
     use_threads(d);
     return host_prepare(d, op, layout, ((cpu_device *)d)->table, out);

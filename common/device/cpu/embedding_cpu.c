@@ -1,7 +1,6 @@
 /* Embedding tables, and the selection of rows. */
-#include "common/device/cpu/parallel.h"
-#include "common/device/cpu/sums.h"
 
+#include "common/device/cpu/kernel.h"
 #include <string.h>
 
 /* ---- embedding -------------------------------------------------------------------------------- */

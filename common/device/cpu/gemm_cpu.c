@@ -1,50 +1,49 @@
-/* Matrix products: oneDNN's sgemm, except where a kernel without packing is faster. */
+/* Matrix multiplication: the choice among the implementations, and those that need no file of their own. */
 #include "common/device/cpu/gemm.h"
-
-#include "common/device/cpu/parallel.h"
 
 #include <assert.h>
 
 /* Bounds found by measurement: docs/kernels-cpu.md. */
 enum {
-    TINY_PRODUCT = 1 << 12,  /* multiply-adds below which a call of sgemm itself is what takes the time */
-    SMALL_PRODUCT = 1 << 18, /* below which packing costs more than it gains, */
-    WHOLE_PRODUCT = 1 << 20, /* and the same where all columns make whole register tiles */
+    TINY_WORK = 1 << 12,  /* multiply-adds below which the call of sgemm takes longer than the arithmetic */
+    SMALL_WORK = 1 << 18, /* multiply-adds below which packing costs more than it gains; */
+    WHOLE_WORK = 1 << 20, /* the same where all columns fill register tiles */
     TILE_COLUMNS = 64,
-    FEW_ROWS =
-        48, /* sgemm mostly transposes b for so few rows, and for so few columns; c^T = b a^T does not */
+    FEW_ROWS = 48, /* sgemm mostly transposes b for so few rows or columns; c^T = b a^T avoids that */
     FEW_COLUMNS = 12,
-    TURNED_DEPTH = 512,      /* transposing what is more than the L2 cache holds, or for a short product, */
-    TURNED_RESULT = 1 << 18, /* takes longer than it gains */
+    TRANSPOSED_DEPTH = 512,      /* the transposition costs more than it gains for a shorter product */
+    TRANSPOSED_RESULT = 1 << 18, /* or a result that does not fit the L2 cache */
 };
-
-typedef enum gemm_way { WAY_SGEMM, WAY_OWN, WAY_TRANSPOSED } gemm_way;
-
-static gemm_way choose_way(const cpu_gemm_shape *s)
-{
-    int64_t work = s->m * s->n * s->k;
-    bool by_rows = s->transpose_b && !s->transpose_a;
-    if (work <= TINY_PRODUCT) return WAY_OWN;
-    if (by_rows && s->n <= FEW_COLUMNS) return WAY_TRANSPOSED;
-    if (work <= SMALL_PRODUCT) return WAY_OWN;
-    if (by_rows && s->m <= FEW_ROWS) return WAY_TRANSPOSED;
-    return work <= WHOLE_PRODUCT && s->n % TILE_COLUMNS == 0 ? WAY_OWN : WAY_SGEMM;
-}
 
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
+/* ---- on one thread ---------------------------------------------------------------------------- */
+
+typedef enum gemm_algorithm { GEMM_ONEDNN, GEMM_SMALL, GEMM_TRANSPOSED } gemm_algorithm;
+
+static gemm_algorithm choose_algorithm(const cpu_gemm_shape *s)
+{
+    int64_t work = s->m * s->n * s->k;
+    bool b_transposed = s->transpose_b && !s->transpose_a;
+    if (work <= TINY_WORK) return GEMM_SMALL;
+    if (b_transposed && s->n <= FEW_COLUMNS) return GEMM_TRANSPOSED;
+    if (work <= SMALL_WORK) return GEMM_SMALL;
+    if (b_transposed && s->m <= FEW_ROWS) return GEMM_TRANSPOSED;
+    return work <= WHOLE_WORK && s->n % TILE_COLUMNS == 0 ? GEMM_SMALL : GEMM_ONEDNN;
+}
+
 size_t cpu_gemm_scratch(const cpu_gemm_shape *s)
 {
     if (!s->transpose_b) return 0;
-    int64_t transposed_b = smaller(s->n * s->k, WHOLE_PRODUCT);
+    int64_t transposed_b = smaller(s->n * s->k, WHOLE_WORK);
     int64_t transposed_c = (s->n <= FEW_COLUMNS ? s->m : smaller(s->m, FEW_ROWS)) * s->n;
     return (size_t)(transposed_b > transposed_c ? transposed_b : transposed_c) * sizeof(float);
 }
 
-static void own_product(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
+static void small_gemm(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
                         float *c, float *scratch)
 {
     int64_t row_stride = s->transpose_a ? 1 : s->a_stride, column_stride = s->transpose_a ? s->a_stride : 1;
@@ -69,56 +68,154 @@ static void sgemm(char transpose_a, char transpose_b, int64_t m, int64_t n, int6
 void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const float *b, bool add, float *c,
               float *scratch)
 {
-    switch (choose_way(s)) {
-    case WAY_OWN:
-        own_product(isa, s, a, b, add, c, scratch);
+    switch (choose_algorithm(s)) {
+    case GEMM_SMALL:
+        small_gemm(isa, s, a, b, add, c, scratch);
         break;
-    case WAY_TRANSPOSED:
+    case GEMM_TRANSPOSED:
         sgemm('N', 'T', s->n, s->m, s->k, b, s->b_stride, a, s->a_stride, false, scratch, s->m);
         isa->matrix->transpose(scratch, s->m, s->n, s->m, add, c, s->c_stride);
         break;
-    case WAY_SGEMM:
+    case GEMM_ONEDNN:
         sgemm(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', s->m, s->n, s->k, a, s->a_stride, b,
               s->b_stride, add, c, s->c_stride);
         break;
     }
 }
 
-/* ---- gradients of weights --------------------------------------------------------------------- */
+/* ---- c = a^T b as the transpose of b^T a ------------------------------------------------------- */
 
-bool cpu_turned_pays(const cpu_gemm_shape *s)
+/* Gradients of weights: oneDNN is much slower with more rows than columns. */
+static bool transposed_gemm_pays(const cpu_gemm_shape *s)
 {
-    return s->transpose_a && !s->transpose_b && s->m >= 2 * s->n && s->n >= TILE_COLUMNS && s->k >= TURNED_DEPTH &&
-           s->m * s->n <= TURNED_RESULT;
+    return s->transpose_a && !s->transpose_b && s->m >= 2 * s->n && s->n >= TILE_COLUMNS && s->k >= TRANSPOSED_DEPTH &&
+           s->m * s->n <= TRANSPOSED_RESULT;
 }
 
-size_t cpu_turned_scratch(const cpu_gemm_shape *s)
+static size_t transposed_gemm_scratch(const cpu_gemm_shape *s)
 {
     return (size_t)(s->m * s->n) * sizeof(float);
 }
 
-typedef struct turn_job {
+typedef struct transpose_job {
     const cpu_isa *isa;
     const cpu_gemm_shape *shape;
-    const float *turned; /* [n, m] */
+    const float *transposed; /* [n, m] */
     float *c;
     bool add;
-} turn_job;
+} transpose_job;
 
 /* Rows [first, end) of c. */
-static void turn_part(const void *context, int part, int64_t first, int64_t end)
+static void transpose_part(const void *context, int part, int64_t first, int64_t end)
 {
     (void)part;
-    const turn_job *job = context;
+    const transpose_job *job = context;
     const cpu_gemm_shape *s = job->shape;
-    job->isa->matrix->transpose(job->turned + first, s->m, s->n, end - first, job->add, job->c + first * s->c_stride,
+    job->isa->matrix->transpose(job->transposed + first, s->m, s->n, end - first, job->add, job->c + first * s->c_stride,
                                 s->c_stride);
 }
 
-void cpu_turned_product(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
+static void transposed_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
                         float *c, float *scratch)
 {
     sgemm('T', 'N', s->n, s->m, s->k, b, s->b_stride, a, s->a_stride, false, scratch, s->m);
-    turn_job job = {cpu_isa_of(kernel), s, scratch, c, add};
-    cpu_parallel(kernel->threads, s->m, cpu_row_grain(s->n), turn_part, &job);
+    transpose_job job = {cpu_isa_of(kernel), s, scratch, c, add};
+    cpu_parallel(kernel->threads, s->m, cpu_row_grain(s->n), transpose_part, &job);
+}
+
+/* ---- bfloat16 --------------------------------------------------------------------------------- */
+
+/* Exported by libdnnl like dnnl_sgemm, row-major as well; its headers do not declare it. */
+dnnl_status_t dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k, float alpha,
+                                    const uint16_t *a, dnnl_dim_t lda, const uint16_t *b, dnnl_dim_t ldb, float beta,
+                                    float *c, dnnl_dim_t ldc);
+
+bool cpu_has_bf16(void)
+{
+    return __builtin_cpu_supports("avx512bf16") &&
+           (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+}
+
+typedef struct convert_job {
+    const cpu_elementwise *kernels;
+    const float *from;
+    uint16_t *to;
+} convert_job;
+
+static void convert_part(const void *context, int part, int64_t first, int64_t end)
+{
+    (void)part;
+    const convert_job *job = context;
+    job->kernels->to_bf16(job->from + first, job->to + first, end - first);
+}
+
+void cpu_to_bf16(const host_kernel *kernel, const float *from, uint16_t *to, int64_t count)
+{
+    convert_job job = {cpu_isa_of(kernel)->elementwise, from, to};
+    cpu_parallel(kernel->threads, count, CPU_GRAIN, convert_part, &job);
+}
+
+size_t cpu_bf16_bytes(int64_t count)
+{
+    return ((size_t)count * sizeof(uint16_t) + 63) / 64 * 64;
+}
+
+static size_t bf16_gemm_scratch(const cpu_gemm_shape *s)
+{
+    return cpu_bf16_bytes(s->m * s->k) + cpu_bf16_bytes(s->k * s->n);
+}
+
+static void bf16_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add,
+                      float *c, void *scratch)
+{
+    assert(s->a_stride == (s->transpose_a ? s->m : s->k) && s->b_stride == (s->transpose_b ? s->k : s->n));
+    uint16_t *bf16_a = scratch, *bf16_b = (uint16_t *)((char *)scratch + cpu_bf16_bytes(s->m * s->k));
+    cpu_to_bf16(kernel, a, bf16_a, s->m * s->k);
+    cpu_to_bf16(kernel, b, bf16_b, s->k * s->n);
+    dnnl_status_t rc = dnnl_gemm_bf16bf16f32(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', s->m, s->n, s->k,
+                                             1.0f, bf16_a, s->a_stride, bf16_b, s->b_stride, add ? 1.0f : 0.0f, c,
+                                             s->c_stride);
+    assert(rc == dnnl_success);
+    (void)rc;
+}
+
+/* ---- the choice -------------------------------------------------------------------------------- */
+
+size_t cpu_matmul_scratch(const host_kernel *kernel, const cpu_gemm_shape *s)
+{
+    if (cpu_device_of(kernel)->bf16) return bf16_gemm_scratch(s);
+    size_t one_thread = cpu_gemm_scratch(s), transposed = transposed_gemm_pays(s) ? transposed_gemm_scratch(s) : 0;
+    return one_thread > transposed ? one_thread : transposed;
+}
+
+typedef struct epilogue_job {
+    const cpu_elementwise *kernels;
+    const cpu_gemm_shape *shape;
+    const cpu_epilogue *epilogue;
+    float *c;
+} epilogue_job;
+
+/* Rows [first, end) of c. */
+static void epilogue_part(const void *context, int part, int64_t first, int64_t end)
+{
+    (void)part;
+    const epilogue_job *job = context;
+    const cpu_epilogue *e = job->epilogue;
+    int64_t at = first * job->shape->c_stride;
+    job->kernels->bias_activate[e->act](job->c + at, e->slope ? e->slope + at : NULL, e->bias, job->shape->c_stride,
+                                        end - first, job->shape->n);
+}
+
+void cpu_matmul(const host_kernel *kernel, const cpu_gemm_shape *s, const float *a, const float *b, bool add, float *c,
+                const cpu_epilogue *epilogue, void *scratch)
+{
+    if (cpu_device_of(kernel)->bf16)
+        bf16_gemm(kernel, s, a, b, add, c, scratch);
+    else if (transposed_gemm_pays(s))
+        transposed_gemm(kernel, s, a, b, add, c, scratch);
+    else
+        cpu_gemm(cpu_isa_of(kernel), s, a, b, add, c, scratch);
+    if (!epilogue || (!epilogue->bias && epilogue->act == ACTIVATION_NONE)) return;
+    epilogue_job job = {cpu_isa_of(kernel)->elementwise, s, epilogue, c};
+    cpu_parallel(kernel->threads, s->m, cpu_row_grain(s->n), epilogue_part, &job);
 }

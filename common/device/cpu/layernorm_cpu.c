@@ -1,6 +1,5 @@
 /* Layer normalization (Ba, Kiros and Hinton, 2016), with the addition before it. */
-#include "common/device/cpu/parallel.h"
-#include "common/device/cpu/sums.h"
+#include "common/device/cpu/kernel.h"
 
 #include <string.h>
 

@@ -16,6 +16,9 @@ typedef struct cpu_layout {
     int64_t k, c, r, s, block; /* FLAT: out, c, h, w */
 } cpu_layout;
 
+/* The layout that the kernels of an operation want for the parameter in `slot`. */
+status cpu_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
+
 /* What choose_layout wrote; CPU_LAYOUT_PLAIN for NULL. */
 cpu_layout cpu_layout_of(const device_layout *layout);
 

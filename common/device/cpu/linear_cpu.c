@@ -1,7 +1,5 @@
 /* y = act(x w^T + b). */
-#include "common/device/cpu/parallel.h"
-#include "common/device/cpu/product.h"
-#include "common/device/cpu/sums.h"
+#include "common/device/cpu/gemm.h"
 
 static cpu_gemm_shape forward_shape(const linear_attributes *a, int64_t rows)
 {
@@ -19,7 +17,7 @@ static status prepare_forward(host_kernel *kernel, const device_layout *layout)
     (void)layout;
     const linear_attributes *a = &kernel->base.op.u.linear;
     cpu_gemm_shape shape = forward_shape(a, a->m);
-    kernel->base.workspace = cpu_product_scratch(kernel, &shape);
+    kernel->base.workspace = cpu_matmul_scratch(kernel, &shape);
     return STATUS_OK;
 }
 
@@ -33,7 +31,7 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
     cpu_epilogue epilogue = {.act = a->act,
                              .bias = a->bias ? operands[LINEAR_FWD_B] : NULL,
                              .slope = keeps_slope ? operands[LINEAR_FWD_SLOPE] : NULL};
-    cpu_product(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, operands[LINEAR_FWD_Y], &epilogue,
+    cpu_matmul(kernel, &shape, operands[LINEAR_FWD_X], operands[LINEAR_FWD_W], false, operands[LINEAR_FWD_Y], &epilogue,
                 workspace);
 }
 
@@ -55,7 +53,7 @@ static status prepare_backward_weights(host_kernel *kernel, const device_layout 
     (void)layout;
     const linear_attributes *a = &kernel->base.op.u.linear;
     cpu_gemm_shape shape = weights_shape(a, a->m);
-    size_t sums = cpu_sums_bytes(kernel->threads, a->out), product = cpu_product_scratch(kernel, &shape);
+    size_t sums = cpu_sums_bytes(kernel->threads, a->out), product = cpu_matmul_scratch(kernel, &shape);
     kernel->base.workspace = sums > product ? sums : product; /* one behind the other */
     return STATUS_OK;
 }
@@ -106,7 +104,7 @@ static void backward_weights(const host_kernel *kernel, void *const *operands, c
         }
     }
     cpu_gemm_shape shape = weights_shape(a, rows);
-    cpu_product(kernel, &shape, operands[LINEAR_BWD_WEIGHTS_DY], operands[LINEAR_BWD_WEIGHTS_X], add,
+    cpu_matmul(kernel, &shape, operands[LINEAR_BWD_WEIGHTS_DY], operands[LINEAR_BWD_WEIGHTS_X], add,
                 operands[LINEAR_BWD_WEIGHTS_DW], NULL, workspace);
 }
 
@@ -121,7 +119,7 @@ static status prepare_backward_data(host_kernel *kernel, const device_layout *la
     (void)layout;
     const linear_attributes *a = &kernel->base.op.u.linear;
     cpu_gemm_shape shape = data_shape(a, a->m);
-    kernel->base.workspace = cpu_product_scratch(kernel, &shape);
+    kernel->base.workspace = cpu_matmul_scratch(kernel, &shape);
     return STATUS_OK;
 }
 
@@ -130,7 +128,7 @@ static void backward_data(const host_kernel *kernel, void *const *operands, cons
 {
     const linear_attributes *a = &kernel->base.op.u.linear;
     cpu_gemm_shape shape = data_shape(a, cpu_rows_used(a->m, scalars));
-    cpu_product(kernel, &shape, operands[LINEAR_BWD_DATA_DY], operands[LINEAR_BWD_DATA_W], kernel->base.op.accumulate,
+    cpu_matmul(kernel, &shape, operands[LINEAR_BWD_DATA_DY], operands[LINEAR_BWD_DATA_W], kernel->base.op.accumulate,
                 operands[LINEAR_BWD_DATA_DX], NULL, workspace);
 }
 

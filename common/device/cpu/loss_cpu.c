@@ -1,7 +1,6 @@
 /* Losses: softmax with cross entropy and its gradient row by row, mean squared error. */
-#include "common/device/cpu/parallel.h"
-#include "common/device/cpu/sums.h"
 
+#include "common/device/cpu/kernel.h"
 #include <string.h>
 
 typedef struct loss_job {

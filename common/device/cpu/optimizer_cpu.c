@@ -1,6 +1,5 @@
 /* SGD, Adam and AdamW as torch.optim has them, and the sum of squares for clipping. */
 #include "common/device/cpu/kernel.h"
-#include "common/device/cpu/pieces.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,10 +1,9 @@
-#include "common/device/cpu/parallel.h"
+#include "common/device/cpu/kernel.h"
 
 #include <omp.h>
 
-/* The OpenMP library is not instrumented for ThreadSanitizer, which has to be told that a parallel region
- * begins behind what came before it and ends before what follows; and that oneDNN's threads, which it sees
- * only where they call the C library, are none of its business. */
+/* OpenMP's library is not instrumented for ThreadSanitizer: the annotations below order a parallel region after what
+ * precedes it and before what follows. oneDNN's threads are excluded. */
 #if defined(__SANITIZE_THREAD__)
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
@@ -16,64 +15,126 @@ const char *__tsan_default_suppressions(void)
 }
 #endif
 
-typedef struct team {
+typedef struct parallel_job {
     int parts;
     int64_t count, grain, blocks;
     cpu_part_function run;
     const void *job;
-} team;
+} parallel_job;
 
-/* What was written before publish() is seen behind observe(). */
-static void publish(team *t)
+/* What was written before publish() is visible after observe(). */
+static void publish(parallel_job *j)
 {
 #if defined(__SANITIZE_THREAD__)
-    __tsan_release(t);
+    __tsan_release(j);
 #else
-    (void)t;
+    (void)j;
 #endif
 }
 
-static void observe(team *t)
+static void observe(parallel_job *j)
 {
 #if defined(__SANITIZE_THREAD__)
-    __tsan_acquire(t);
+    __tsan_acquire(j);
 #else
-    (void)t;
+    (void)j;
 #endif
 }
 
-static int64_t boundary(const team *t, int part)
+static int64_t boundary(const parallel_job *j, int part)
 {
-    int64_t at = t->blocks * part / t->parts * t->grain;
-    return at < t->count ? at : t->count;
+    int64_t at = j->blocks * part / j->parts * j->grain;
+    return at < j->count ? at : j->count;
 }
 
-static void run_member(team *t)
+static void run_thread(parallel_job *j)
 {
-    observe(t);
-    int members = omp_get_num_threads();
-    for (int part = omp_get_thread_num(); part < t->parts; part += members)
-        t->run(t->job, part, boundary(t, part), boundary(t, part + 1));
-    publish(t);
+    observe(j);
+    int threads = omp_get_num_threads();
+    for (int part = omp_get_thread_num(); part < j->parts; part += threads)
+        j->run(j->job, part, boundary(j, part), boundary(j, part + 1));
+    publish(j);
 }
 
-/* Nothing but the region: what the compiler copies for its threads lies outside of the two calls above. */
-__attribute__((no_sanitize("thread"))) static void run_team(team *t)
+/* Only the region: the copies that the compiler makes for its threads are not between publish() and observe(). */
+__attribute__((no_sanitize("thread"))) static void run_threads(parallel_job *j)
 {
-#pragma omp parallel num_threads(t->parts)
-    run_member(t);
+#pragma omp parallel num_threads(j->parts)
+    run_thread(j);
 }
 
 int cpu_parallel(int threads, int64_t count, int64_t grain, cpu_part_function run, const void *job)
 {
     int64_t blocks = (count + grain - 1) / grain;
-    team t = {blocks < threads ? (int)blocks : threads, count, grain, blocks, run, job};
-    if (t.parts <= 1) {
+    parallel_job j = {blocks < threads ? (int)blocks : threads, count, grain, blocks, run, job};
+    if (j.parts <= 1) {
         run(job, 0, 0, count);
         return 1;
     }
-    publish(&t);
-    run_team(&t);
-    observe(&t);
-    return t.parts;
+    publish(&j);
+    run_threads(&j);
+    observe(&j);
+    return j.parts;
+}
+
+typedef struct pieces_job {
+    piece_list list;
+    cpu_piece_function run;
+    const void *job;
+} pieces_job;
+
+/* Elements [first, end) of those that the list names. */
+static void run_part(const void *context, int part, int64_t first, int64_t end)
+{
+    const pieces_job *all = context;
+    int64_t position = 0;
+    for (int i = 0; i < all->list.count && position < end; i++) {
+        piece p = all->list.pieces[i];
+        int64_t begin = first > position ? first - position : 0;
+        int64_t until = end - position < p.count ? end - position : p.count;
+        if (begin < until) all->run(all->job, part, p.offset + begin, until - begin);
+        position += p.count;
+    }
+}
+
+int cpu_parallel_pieces(int threads, const op_scalars *scalars, cpu_piece_function run, const void *job)
+{
+    pieces_job all = {{scalars->pieces, scalars->piece_count}, run, job};
+    return cpu_parallel(threads, piece_list_elements(all.list), CPU_GRAIN, run_part, &all);
+}
+
+/* ---- sums ------------------------------------------------------------------------------------- */
+
+void cpu_sums_reduce(double *sums, int parts, int64_t count)
+{
+    for (int part = 1; part < parts; part++)
+        for (int64_t i = 0; i < count; i++) sums[i] += sums[part * count + i];
+}
+
+void cpu_sums_store(const double *sums, int64_t count, bool add, float *gradient)
+{
+    for (int64_t i = 0; i < count; i++) gradient[i] = (float)(add ? gradient[i] + sums[i] : sums[i]);
+}
+
+typedef struct column_job {
+    const cpu_isa *isa;
+    const float *x;
+    int64_t columns;
+    double *sums;
+} column_job;
+
+static void column_part(const void *context, int part, int64_t first, int64_t end)
+{
+    const column_job *job = context;
+    double *sums = job->sums + part * job->columns;
+    for (int64_t i = 0; i < job->columns; i++) sums[i] = 0;
+    job->isa->elementwise->column_sums(job->x + first * job->columns, job->columns, end - first, job->columns,
+                                       sums);
+}
+
+void cpu_column_sums(const host_kernel *kernel, const float *x, int64_t rows, int64_t columns, double *sums)
+{
+    column_job job = {cpu_isa_of(kernel), x, columns, sums};
+    int parts = cpu_parallel(kernel->threads, rows, cpu_row_grain(columns), column_part, &job);
+    cpu_sums_reduce(sums, parts, columns);
 }

@@ -1,5 +1,4 @@
 #include "common/device/cpu/kernel.h"
-#include "common/device/cpu/parallel.h"
 
 typedef struct pool_job {
     const cpu_pool *kernels;

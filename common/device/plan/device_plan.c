@@ -1,5 +1,8 @@
-#include "common/device/plan/plan.h"
-
+/* The planning device: where only the ledger moves.
+ *
+ * "plan:NAME" takes layouts and kernels from the device NAME, so that arenas and workspace have the sizes that
+ * they have there. Memory is address space without pages, an operation and a copy do nothing, and whoever
+ * waits goes on at once. */
 #include "common/device/host/host.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-#include "common/device/reference/reference.h"
-
+/* The reference back end: double precision, plain loops, one thread, parameters in PyTorch's layout.
+ * Obviously right and slow: the oracle of every other back end. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <assert.h>

@@ -2,7 +2,6 @@
 
 #include "common/base/random.h"
 #include "common/device/host/host.h"
-#include "common/device/sim/sim.h"
 #include "common/device/sim/sim_impl.h"
 #include "common/sim/price.h"
 

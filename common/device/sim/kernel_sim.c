@@ -1,6 +1,5 @@
 /* Kernels are prices, the same for all ranks of a simulation, which owns them and shares them out. */
 #include "common/base/random.h"
-#include "common/device/sim/sim.h"
 #include "common/device/sim/sim_impl.h"
 #include "common/memory/piece.h"
 #include "common/sim/price.h"

@@ -1,4 +1,3 @@
-#include "common/device/cpu/isa/names.h"
 #include "common/device/cpu/isa/vector_math.h"
 
 /* Rows that stay in the L1 cache while a block of channels at a time is summed in registers. */

@@ -1,4 +1,3 @@
-#include "common/device/cpu/isa/names.h"
 #include "common/device/cpu/isa/vector_math.h"
 
 static void add(const float *a, const float *b, float *y, int64_t count)
@@ -39,8 +38,8 @@ static void to_bf16(const float *x, uint16_t *y, int64_t count)
     for (int64_t i = 0; i < count; i += VF) {
         int64_t rest = count - i < VF ? count - i : VF;
         vf a = rest == VF ? vf_load(x + i) : vf_load_part(x + i, rest);
-        vh narrow = __builtin_convertvector(round_to_bf16(a), vh);
-        memcpy(y + i, &narrow, (size_t)rest * sizeof *y);
+        vh halves = __builtin_convertvector(round_to_bf16(a), vh);
+        memcpy(y + i, &halves, (size_t)rest * sizeof *y);
     }
 }
 

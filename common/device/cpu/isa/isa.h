@@ -152,7 +152,7 @@ typedef struct cpu_matrix {
                       int64_t y_stride);
 } cpu_matrix;
 
-/* ---- Winograd's minimal filtering -------------------------------------------------------------- */
+/* ---- Winograd's minimal winograd_conv -------------------------------------------------------------- */
 
 /* F(4x4, 3x3) of Lavin and Gray, "Fast algorithms for convolutional neural networks" (2016): a 3x3
  * convolution's outputs in tiles of 4x4, each from a patch of 6x6 pixels, as 36 products of transforms of
@@ -201,55 +201,20 @@ typedef enum cpu_winograd_rows {
 typedef struct cpu_winograd {
     int64_t columns; /* of a panel */
     /* A tile of v: the transform of a 6x6 patch of `channels`, a multiple of 16. */
-    void (*image)(const float *x, const cpu_patch *patch, int64_t channels, float *v);
-    /* A square of u: the transform of weights [3x3][block][block], which are turned round and transposed
-     * first where `turn`. The block `next` is fetched meanwhile. */
-    void (*weights)(const float *w, const float *next, int64_t block, bool turn, float *u);
+    void (*input_transform)(const float *x, const cpu_patch *patch, int64_t channels, float *v);
+    /* A square of u: the transform of weights [3x3][block][block], which are flipped round and transposed
+     * first where `flip`. The block `next` is fetched meanwhile. */
+    void (*weights_transform)(const float *w, const float *next, int64_t block, bool flip, float *u);
     /* m = (or += where `add`) v u */
-    void (*product)(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u,
+    void (*gemm)(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u,
                     bool add, float *m);
     /* y, a 4x4 patch of a panel's channels = the transform back of a row of m, + bias unless NULL. */
-    void (*output)(const float *m, const float *bias, float *y, const cpu_patch *patch);
+    void (*output_transform)(const float *m, const float *bias, float *y, const cpu_patch *patch);
     /* A row of u: the transform of a 4x4 patch of a panel's channels of y's gradient. */
-    void (*gradient)(const float *dy, const cpu_patch *patch, float *u);
+    void (*output_gradient_transform)(const float *dy, const cpu_patch *patch, float *u);
     /* Weights' gradient dw [3x3][block][block] = (or += where `add`) a square of m, transformed back. */
-    void (*weights_output)(const float *m, int64_t block, bool add, float *dw);
+    void (*weights_gradient_transform)(const float *m, int64_t block, bool add, float *dw);
 } cpu_winograd;
-
-/* ---- large matrix products -------------------------------------------------------------------- */
-
-/* c [m,n] = (or += where `add`) a [m,k] b, where b was packed; rows of a and c are a_stride and c_stride apart. */
-typedef struct cpu_gemm_block {
-    int64_t m, n, k, a_stride, c_stride;
-    const float *a, *b;
-    float *c;
-    bool add;
-    /* What is needed next, [next_rows, next_columns], is fetched into the L2 cache meanwhile; or NULL. */
-    const float *next;
-    int64_t next_rows, next_columns, next_stride;
-} cpu_gemm_block;
-
-typedef struct cpu_gemm_kernels {
-    bool many_registers; /* 32: tiles are as large as oneDNN's */
-    int64_t tile_columns;
-    /* Copies b [k,n], or [n,k] where transposed, rows `stride` apart, into strips [k][tile_columns]; columns
-     * behind the last are zero. */
-    void (*pack)(const float *b, int64_t stride, bool transpose, int64_t n, int64_t k, float *to);
-    void (*multiply)(const cpu_gemm_block *block);
-} cpu_gemm_kernels;
-
-/* c [columns, rows] = act((c where `add`) + x^T + bias), of x [rows, columns]; slope, of c's stride, = act' of the same
- * argument and is written past the caches, as c is where `past`. bias [rows] and slope may be NULL. */
-typedef struct cpu_gemm_turn {
-    int64_t rows, columns, x_stride, c_stride;
-    const float *x, *bias;
-    float *c, *slope;
-    bool add, past;
-} cpu_gemm_turn;
-
-typedef struct cpu_gemm_turns {
-    void (*turn[ACTIVATION_COUNT])(const cpu_gemm_turn *t);
-} cpu_gemm_turns;
 
 /* ---- the table -------------------------------------------------------------------------------- */
 
@@ -263,8 +228,6 @@ typedef struct cpu_isa {
     const cpu_optimizer *optimizer;
     const cpu_matrix *matrix;
     const cpu_winograd *winograd;
-    const cpu_gemm_kernels *gemm;
-    const cpu_gemm_turns *turns;
 } cpu_isa;
 
 /* All sets, from the least to the most capable; whether this machine has one. */

@@ -1,4 +1,3 @@
-#include "common/device/cpu/isa/names.h"
 #include "common/device/cpu/isa/transpose.h"
 
 /* A tile of c is kept in registers: ROWS by VECTORS accumulators, VECTORS of b and one of a. */

@@ -1,4 +1,3 @@
-#include "common/device/cpu/isa/names.h"
 #include "common/device/cpu/isa/vector.h"
 
 /* The sum of x - x stays 0 until an x is infinite or NaN. */

@@ -1,4 +1,3 @@
-#include "common/device/cpu/isa/names.h"
 #include "common/device/cpu/isa/vector_math.h"
 
 #include <math.h>

@@ -1,4 +1,15 @@
-#include "common/device/cpu/isa/names.h"
+/* The table of one instruction set: compiled, like every file here, once for each. */
+#include "common/device/cpu/isa/vector.h"
+
+extern const cpu_elementwise KERNEL(cpu_elementwise);
+extern const cpu_batchnorm KERNEL(cpu_batchnorm);
+extern const cpu_layernorm KERNEL(cpu_layernorm);
+extern const cpu_pool KERNEL(cpu_pool);
+extern const cpu_softmax KERNEL(cpu_softmax);
+extern const cpu_optimizer KERNEL(cpu_optimizer);
+extern const cpu_matrix KERNEL(cpu_matrix);
+extern const cpu_winograd KERNEL(cpu_winograd);
+extern const cpu_isa KERNEL(cpu_isa);
 
 #if defined(__AVX512F__)
 #define ISA_NAME "AVX-512"
@@ -18,6 +29,4 @@ const cpu_isa KERNEL(cpu_isa) = {
     .optimizer = &KERNEL(cpu_optimizer),
     .matrix = &KERNEL(cpu_matrix),
     .winograd = &KERNEL(cpu_winograd),
-    .gemm = &KERNEL(cpu_gemm_kernels),
-    .turns = &KERNEL(cpu_gemm_turns),
 };

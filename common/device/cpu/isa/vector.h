@@ -7,6 +7,8 @@
 #ifndef COMMON_DEVICE_CPU_ISA_VECTOR_H
 #define COMMON_DEVICE_CPU_ISA_VECTOR_H
 
+#include "common/device/cpu/isa/isa.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -22,6 +24,12 @@
 #define VF 4
 #endif
 #define VD (VF / 2)
+
+/* Names of what is compiled once for each instruction set: KERNEL(cpu_pool) is cpu_pool_avx512 where KERNEL_ISA is
+ * avx512. */
+#define KERNEL_PASTE(name, isa) name##_##isa
+#define KERNEL_EXPAND(name, isa) KERNEL_PASTE(name, isa)
+#define KERNEL(name) KERNEL_EXPAND(name, KERNEL_ISA)
 
 typedef float vf __attribute__((vector_size(4 * VF)));
 typedef int32_t vi __attribute__((vector_size(4 * VF)));
@@ -64,26 +72,6 @@ ALWAYS_INLINE vf vf_load(const float *p)
 ALWAYS_INLINE void vf_store(float *p, vf a)
 {
     *(vf_unaligned *)p = a;
-}
-
-/* Past the caches where p is aligned to a vector and the instruction set has it, for what is not read soon.
- * vf_settle() puts such stores in order with those that follow. */
-ALWAYS_INLINE void vf_store_past(float *p, vf a)
-{
-#if VF == 16
-    if (((uintptr_t)p & 63) == 0) {
-        _mm512_stream_ps(p, (__m512)a);
-        return;
-    }
-#endif
-    vf_store(p, a);
-}
-
-ALWAYS_INLINE void vf_settle(void)
-{
-#if VF == 16
-    _mm_sfence();
-#endif
 }
 
 ALWAYS_INLINE vd vd_load(const double *p)

@@ -1,4 +1,3 @@
-#include "common/device/cpu/isa/names.h"
 #include "common/device/cpu/isa/transpose.h"
 
 /* The points 0, +-a, +-b and infinity. With N_p the product of p's differences from the other points, a
@@ -17,6 +16,7 @@ enum {
     P = WINOGRAD_PATCH,
     T = WINOGRAD_TILE,
     TAPS = 3,
+    GEMM_ROWS = VF == 16 ? 14 : 6, /* of a tile of products in registers */
     COLUMNS = 2 * VF,
     U_POINT = WINOGRAD_DEPTH * COLUMNS + WINOGRAD_PADDING,
     M_ROW = WINOGRAD_POINTS * COLUMNS + WINOGRAD_PADDING
@@ -125,7 +125,7 @@ ALWAYS_INLINE void image_vector(const float *x, const cpu_patch *patch, bool who
     }
 }
 
-static void image(const float *x, const cpu_patch *patch, int64_t channels, float *v)
+static void input_transform(const float *x, const cpu_patch *patch, int64_t channels, float *v)
 {
     bool whole = is_whole(patch, P);
     for (int64_t c = 0; c < channels; c += VF)
@@ -139,7 +139,7 @@ static void image(const float *x, const cpu_patch *patch, int64_t channels, floa
 
 enum { MAX_BLOCK = 16 };
 
-static void turn_weights(const float *w, int64_t block, float *to)
+static void flip_weights(const float *w, int64_t block, float *to)
 {
     for (int tap = 0; tap < TAPS * TAPS; tap++)
         for (int64_t i = 0; i < block; i += 4)
@@ -163,11 +163,11 @@ ALWAYS_INLINE void weights_vector(const float *w, int64_t tap_stride, float *u)
     }
 }
 
-static void weights(const float *w, const float *next, int64_t block, bool turn, float *u)
+static void weights_transform(const float *w, const float *next, int64_t block, bool flip, float *u)
 {
-    _Alignas(64) float turned[TAPS * TAPS * MAX_BLOCK * MAX_BLOCK];
-    if (turn) turn_weights(w, block, turned);
-    const float *from = turn ? turned : w;
+    _Alignas(64) float flipped[TAPS * TAPS * MAX_BLOCK * MAX_BLOCK];
+    if (flip) flip_weights(w, block, flipped);
+    const float *from = flip ? flipped : w;
     for (int64_t row = 0; row < block; row++, next += TAPS * TAPS * block) {
         for (int line = 0; line < TAPS * TAPS; line++) __builtin_prefetch(next + line * block, 0, 2);
         for (int64_t column = 0; column < block; column += VF)
@@ -195,7 +195,7 @@ ALWAYS_INLINE void output_vector(const float *m, vf bias, float *y, const cpu_pa
     }
 }
 
-static void output(const float *m, const float *bias, float *y, const cpu_patch *patch)
+static void output_transform(const float *m, const float *bias, float *y, const cpu_patch *patch)
 {
     for (int c = 0; c < COLUMNS; c += VF)
         output_vector(m + c, bias ? vf_load(bias + c) : (vf){0}, y + c, patch);
@@ -219,7 +219,7 @@ ALWAYS_INLINE void gradient_vector(const float *dy, const cpu_patch *patch, bool
     }
 }
 
-static void gradient(const float *dy, const cpu_patch *patch, float *u)
+static void output_gradient_transform(const float *dy, const cpu_patch *patch, float *u)
 {
     bool whole = is_whole(patch, T);
     for (int64_t k = 0; k < COLUMNS; k += VF)
@@ -248,17 +248,97 @@ ALWAYS_INLINE void taps_vector(const float *m, bool add, float *dw, int64_t tap_
     }
 }
 
-static void weights_output(const float *m, int64_t block, bool add, float *dw)
+static void weights_gradient_transform(const float *m, int64_t block, bool add, float *dw)
 {
     for (int64_t row = 0; row < block; row++)
         for (int64_t column = 0; column < block; column += VF)
             taps_vector(m + row * M_ROW + column, add, dw + row * block + column, block * block);
 }
 
+/* ---- the matrix products ------------------------------------------------------------------- */
+
+/* A tile of m is kept in registers. The strides are constants, so that all of a step's addresses are one
+ * register's. */
+ALWAYS_INLINE void gemm_tile(int rows, int row_stride, int depth_stride, int64_t depth, const float *v,
+                                const float *u, bool add, float *m)
+{
+    vf left[GEMM_ROWS], right[GEMM_ROWS];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        left[i] = add ? vf_load(m + i * M_ROW) : (vf){0};
+        right[i] = add ? vf_load(m + i * M_ROW + VF) : (vf){0};
+    }
+    for (int64_t d = 0; d < depth; d++, v += depth_stride, u += COLUMNS) {
+        vf first = vf_load(u), second = vf_load(u + VF);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            vf a = vf_set(v[i * row_stride]);
+            left[i] = vf_fma(a, first, left[i]);
+            right[i] = vf_fma(a, second, right[i]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        vf_store(m + i * M_ROW, left[i]);
+        vf_store(m + i * M_ROW + VF, right[i]);
+    }
+}
+
+#define CASE(n)                                                                                              \
+    case n:                                                                                                  \
+        gemm_tile(n, row_stride, depth_stride, depth, v, u, add, m);                                      \
+        break;
+
+ALWAYS_INLINE void gemm_rows(int64_t rows, int row_stride, int depth_stride, int64_t depth, const float *v,
+                                const float *u, bool add, float *m)
+{
+    switch (rows) {
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
+#if VF == 16
+        CASE(7)
+        CASE(8)
+        CASE(9)
+        CASE(10)
+        CASE(11)
+        CASE(12)
+        CASE(13)
+        CASE(14)
+#endif
+    }
+}
+#undef CASE
+
+/* Rows in groups of like size. */
+ALWAYS_INLINE void gemm_matrix(int64_t rows, int row_stride, int depth_stride, int64_t depth,
+                                  const float *v, const float *u, bool add, float *m)
+{
+    int64_t groups = (rows + GEMM_ROWS - 1) / GEMM_ROWS;
+    for (int64_t g = 0; g < groups; g++) {
+        int64_t first = rows * g / groups, end = rows * (g + 1) / groups;
+        gemm_rows(end - first, row_stride, depth_stride, depth, v + first * row_stride, u, add,
+                     m + first * M_ROW);
+    }
+}
+
+static void gemm(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v,
+                              const float *u, bool add, float *m)
+{
+    for (int point = 0; point < WINOGRAD_POINTS; point++, v += WINOGRAD_DEPTH, u += U_POINT, m += COLUMNS)
+        if (kind == WINOGRAD_ROWS_TILES)
+            gemm_matrix(rows, WINOGRAD_V_TILE, 1, depth, v, u, add, m);
+        else
+            gemm_matrix(rows, 1, WINOGRAD_V_TILE, depth, v, u, add, m);
+}
+
 const cpu_winograd KERNEL(cpu_winograd) = {.columns = COLUMNS,
-                                           .image = image,
-                                           .weights = weights,
-                                           .product = KERNEL(winograd_product),
-                                           .output = output,
-                                           .gradient = gradient,
-                                           .weights_output = weights_output};
+                                           .input_transform = input_transform,
+                                           .weights_transform = weights_transform,
+                                           .gemm = gemm,
+                                           .output_transform = output_transform,
+                                           .output_gradient_transform = output_gradient_transform,
+                                           .weights_gradient_transform = weights_gradient_transform};

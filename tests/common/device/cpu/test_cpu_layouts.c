@@ -123,7 +123,7 @@ static void what_cannot_run_is_refused_with_a_reason(void **context)
     device_config config = {.name = "cpu", .world = 1, .threads = 0};
     device *d = NULL;
     assert_int_equal(device_open(&config, &d), STATUS_USAGE);
-    assert_string_equal(error_message(), "threads of the cpu device: found 0, allowed is 1 or more");
+    assert_string_equal(error_message(), "device cpu: threads: expected an integer of 1 or more, got 0");
     error_clear();
     d = cpu_test_open(1);
     op_desc op = {.kind = OP_add, .type = DTYPE_F64, .u.elementwise = {.count = 4}};

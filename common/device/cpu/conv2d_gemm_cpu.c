@@ -1,7 +1,6 @@
 /* 1x1 convolutions: y [n p q, k] = x [n p q, c] w [c, k] over the pixels that the stride meets. */
 #include "common/device/cpu/conv2d.h"
-#include "common/device/cpu/parallel.h"
-#include "common/device/cpu/product.h"
+#include "common/device/cpu/gemm.h"
 
 #include <string.h>
 
@@ -86,14 +85,14 @@ static size_t packed_bytes(const conv2d_attributes *a)
     return ((size_t)(pixels(a) * a->c) * sizeof(float) + 63) / 64 * 64;
 }
 
-size_t conv2d_product_workspace(const host_kernel *kernel, conv2d_pass pass)
+size_t conv2d_gemm_workspace(const host_kernel *kernel, conv2d_pass pass)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
     cpu_gemm_shape shape = shape_of(a, pass);
-    return packed_bytes(a) + cpu_product_scratch(kernel, &shape);
+    return packed_bytes(a) + cpu_matmul_scratch(kernel, &shape);
 }
 
-void conv2d_product_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o,
+void conv2d_gemm_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o,
                         void *workspace)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
@@ -105,13 +104,13 @@ void conv2d_product_run(const host_kernel *kernel, conv2d_pass pass, const conv2
         cpu_parallel(kernel->threads, a->n * a->p, cpu_row_grain(a->q * a->c), gather_part, &job);
     switch (pass) {
     case CONV2D_FORWARD:
-        cpu_product(kernel, &shape, x, o->w, false, o->y, &(cpu_epilogue){.act = ACTIVATION_NONE, .bias = o->b}, scratch);
+        cpu_matmul(kernel, &shape, x, o->w, false, o->y, &(cpu_epilogue){.act = ACTIVATION_NONE, .bias = o->b}, scratch);
         break;
     case CONV2D_BACKWARD_DATA:
-        cpu_product(kernel, &shape, o->y, o->w, false, x, NULL, scratch);
+        cpu_matmul(kernel, &shape, o->y, o->w, false, x, NULL, scratch);
         break;
     case CONV2D_BACKWARD_WEIGHTS:
-        cpu_product(kernel, &shape, x, o->y, o->add, o->w, NULL, scratch);
+        cpu_matmul(kernel, &shape, x, o->y, o->add, o->w, NULL, scratch);
         break;
     }
     if (a->stride != 1 && pass == CONV2D_BACKWARD_DATA)

@@ -161,14 +161,14 @@ static void backward_weights(const cpu_isa *isa, const conv2d_attributes *a, con
 
 /* ----------------------------------------------------------------------------------------------- */
 
-size_t conv2d_points_workspace(const conv2d_attributes *a, conv2d_pass pass)
+size_t conv2d_per_pixel_workspace(const conv2d_attributes *a, conv2d_pass pass)
 {
     if (pass == CONV2D_BACKWARD_WEIGHTS) return (size_t)(a->n * a->p * a->q * (a->c + a->k)) * sizeof(float);
     cpu_gemm_shape shape = data_shape(a);
     return pass == CONV2D_BACKWARD_DATA ? cpu_gemm_scratch(&shape) : 0;
 }
 
-void conv2d_points_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o, void *workspace)
+void conv2d_per_pixel_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o, void *workspace)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
     switch (pass) {

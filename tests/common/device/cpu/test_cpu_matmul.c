@@ -117,61 +117,6 @@ static void kernels_of_every_instruction_set_are_exact(void **context)
             check_kernel(cpu_isas[i], &kernel_cases[j]);
 }
 
-/* ---- kernels of large products ---------------------------------------------------------------- */
-
-typedef struct block_case {
-    int64_t m, n, k;
-    bool transpose_b, add;
-} block_case;
-
-static const block_case block_cases[] = {
-    {1, 1, 1, false, false},    {12, 32, 16, true, true},  {23, 65, 33, true, false}, {40, 24, 70, false, true},
-    {31, 100, 15, true, false}, {8, 7, 100, false, true}, {52, 130, 17, false, false}, {3, 48, 40, false, false},
-};
-
-static void check_block(const cpu_isa *isa, const block_case *t)
-{
-    int64_t width = isa->gemm->tile_columns, strips = (t->n + width - 1) / width, c_stride = t->n + 5;
-    int64_t a_stride = t->k + 2;
-    int64_t b_stride = (t->transpose_b ? t->k : t->n) + 3;
-    float *a = cpu_test_whole("a", t->m * a_stride, BOUND);
-    float *b = cpu_test_whole("b", (t->n + 3) * (t->k + 3), BOUND), *packed = cpu_test_blank(strips * width * t->k);
-    float *found = cpu_test_whole("c", t->m * c_stride, BOUND), *expected = cpu_test_copy(found, t->m * c_stride);
-    for (int64_t i = 0; i < t->m; i++)
-        for (int64_t j = 0; j < t->n; j++) {
-            float *sum = &expected[i * c_stride + j];
-            if (!t->add) *sum = 0;
-            for (int64_t k = 0; k < t->k; k++)
-                *sum += a[i * a_stride + k] * b[t->transpose_b ? j * b_stride + k : k * b_stride + j];
-        }
-    isa->gemm->pack(b, b_stride, t->transpose_b, t->n, t->k, packed);
-    cpu_gemm_block block = {.m = t->m,
-                            .n = t->n,
-                            .k = t->k,
-                            .a = a,
-                            .b = packed,
-                            .c = found,
-                            .a_stride = a_stride,
-                            .c_stride = c_stride,
-                            .add = t->add,
-                            .next = a,
-                            .next_rows = t->m,
-                            .next_columns = t->k,
-                            .next_stride = a_stride};
-    isa->gemm->multiply(&block);
-    cpu_test_equal(isa->name, found, expected, t->m * c_stride);
-    float *const arrays[] = {a, b, packed, found, expected};
-    for (int i = 0; i < 5; i++) free(arrays[i]);
-}
-
-static void blocks_of_every_instruction_set_are_exact(void **context)
-{
-    (void)context;
-    for (int i = 0; i < CPU_ISA_COUNT; i++)
-        for (size_t j = 0; cpu_isa_supported(cpu_isas[i]) && j < sizeof block_cases / sizeof block_cases[0]; j++)
-            check_block(cpu_isas[i], &block_cases[j]);
-}
-
 static void transposition_exchanges_rows_and_columns(void **context)
 {
     (void)context;
@@ -196,63 +141,10 @@ static void transposition_exchanges_rows_and_columns(void **context)
     }
 }
 
-/* ---- the end of a product --------------------------------------------------------------------- */
-
-typedef struct turn_case {
-    int64_t rows, columns;
-    activation act;
-    bool bias, slope, add;
-} turn_case;
-
-static const turn_case turn_cases[] = {
-    {1, 1, ACTIVATION_NONE, false, false, false}, {16, 16, ACTIVATION_RELU, true, false, false},
-    {37, 43, ACTIVATION_NONE, true, false, true}, {33, 16, ACTIVATION_GELU, true, true, false},
-    {80, 19, ACTIVATION_SILU, false, true, true}, {7, 50, ACTIVATION_GELU_TANH, true, true, false},
-};
-
-/* Beside a plain transposition and the kernel of activations, whose bits it shall have. */
-static void check_turn(const cpu_isa *isa, const turn_case *t)
-{
-    int64_t x_stride = t->columns + 3, c_stride = (t->rows + 15) / 16 * 16 + 16, size = t->columns * c_stride;
-    float *x = cpu_test_whole("x", t->rows * x_stride, BOUND), *bias = cpu_test_whole("b", t->rows, BOUND);
-    float *c = cpu_test_whole("c", size, BOUND), *expected = cpu_test_copy(c, size);
-    float *slope = calloc((size_t)size, sizeof *slope), *expected_slope = calloc((size_t)size, sizeof *slope);
-    for (int64_t j = 0; j < t->columns; j++)
-        for (int64_t i = 0; i < t->rows; i++) {
-            float *to = &expected[j * c_stride + i];
-            *to = (t->add ? *to : 0) + x[i * x_stride + j];
-        }
-    isa->elementwise->bias_activate[t->act](expected, t->slope ? expected_slope : NULL, t->bias ? bias : NULL,
-                                            c_stride, t->columns, t->rows);
-    cpu_gemm_turn turn = {.rows = t->rows,
-                          .columns = t->columns,
-                          .x_stride = x_stride,
-                          .c_stride = c_stride,
-                          .x = x,
-                          .bias = t->bias ? bias : NULL,
-                          .c = c,
-                          .slope = t->slope ? slope : NULL,
-                          .add = t->add,
-                          .past = t->rows > 16};
-    isa->turns->turn[t->act](&turn);
-    cpu_test_equal(isa->name, c, expected, size);
-    cpu_test_equal(isa->name, slope, expected_slope, size);
-    float *const arrays[] = {x, bias, c, expected, slope, expected_slope};
-    for (int i = 0; i < 6; i++) free(arrays[i]);
-}
-
-static void ends_of_products_are_transposed_and_activated(void **context)
-{
-    (void)context;
-    for (int i = 0; i < CPU_ISA_COUNT; i++)
-        for (size_t j = 0; cpu_isa_supported(cpu_isas[i]) && j < sizeof turn_cases / sizeof turn_cases[0]; j++)
-            check_turn(cpu_isas[i], &turn_cases[j]);
-}
-
 int main(void)
 {
     static product_test contexts[2 * CASES];
-    static struct CMUnitTest tests[2 * CASES + 4];
+    static struct CMUnitTest tests[2 * CASES + 2];
     for (int i = 0; i < 2 * CASES; i++) {
         product_test *t = &contexts[i];
         t->c = cases[i / 2];
@@ -264,7 +156,5 @@ int main(void)
     }
     tests[2 * CASES] = (struct CMUnitTest)cmocka_unit_test(kernels_of_every_instruction_set_are_exact);
     tests[2 * CASES + 1] = (struct CMUnitTest)cmocka_unit_test(transposition_exchanges_rows_and_columns);
-    tests[2 * CASES + 2] = (struct CMUnitTest)cmocka_unit_test(blocks_of_every_instruction_set_are_exact);
-    tests[2 * CASES + 3] = (struct CMUnitTest)cmocka_unit_test(ends_of_products_are_transposed_and_activated);
-    return _cmocka_run_group_tests("products of whole numbers are exact", tests, 2 * CASES + 4, NULL, NULL);
+    return _cmocka_run_group_tests("products of whole numbers are exact", tests, 2 * CASES + 2, NULL, NULL);
 }
