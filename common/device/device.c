@@ -20,9 +20,8 @@ status device_find_backend(const char *name, const device_backend **out)
         *out = backends[i];
         return STATUS_OK;
     }
-    char allowed[128];
-    return fail(STATUS_USAGE, "device: found '%s', allowed is one of %s", name,
-                text_join(allowed, sizeof allowed, names, BACKEND_COUNT));
+    int none;
+    return text_parse_choice("device", name, names, sizeof *names, BACKEND_COUNT, &none);
 }
 
 status device_open(const device_config *config, device **out)
@@ -219,7 +218,7 @@ status device_capture_begin(device_stream *s)
 {
     const device *d = s->device;
     if (!d->backend->capture_begin)
-        return fail(STATUS_CONFIG, "graphs: found device %s, allowed is cuda", d->backend->name);
+        return fail(STATUS_CONFIG, "--cuda-graph: expected --device cuda, got %s", d->backend->name);
     return d->backend->capture_begin(s);
 }
 

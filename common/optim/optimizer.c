@@ -65,8 +65,7 @@ status optimizer_resolve(const option_binding *binding)
     if (!options_given(binding, "beta2")) o->beta2 = initial.beta2;
     if (!options_given(binding, "eps")) o->eps = initial.eps;
     if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
-        return fail(STATUS_USAGE, "--nesterov: found momentum %g and dampening %g, allowed is a momentum above 0 "
-                                  "and no dampening", o->momentum, o->dampening);
+        return fail(STATUS_USAGE, "--nesterov: expected --momentum above 0 and --dampening 0, got %g and %g", o->momentum, o->dampening);
     static const char *const of_sgd[] = {"momentum", "dampening", "nesterov"};
     static const char *const of_adam[] = {"beta1", "beta2", "eps"};
     for (int i = 0; i < 3; i++) {

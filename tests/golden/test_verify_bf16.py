@@ -37,7 +37,7 @@ def training_in_bfloat16_rounds_and_still_learns():
 
 
 @cases([
-    ("a processor without it", ["--bf16"], {"ONEDNN_MAX_CPU_ISA": "AVX2"}, 78, "allowed is float32"),
+    ("a processor without it", ["--bf16"], {"ONEDNN_MAX_CPU_ISA": "AVX2"}, 78, "does not multiply bfloat16"),
     ("the reference device", ["--bf16", "--device", "reference"], {}, 64, "allowed is cuda or cpu"),
 ])
 def what_cannot_be_is_refused_in_one_line(words, environment, code, text):

@@ -121,8 +121,8 @@ failed:
 static status cpu_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)
 {
     if (op->type != DTYPE_F32)
-        return fail(STATUS_INTERNAL, "device cpu: %s: found %s, expected %s", op_name(op->kind),
-                    dtype_name(op->type), dtype_name(DTYPE_F32));
+        return fail(STATUS_INTERNAL, "device cpu: %s: expected %s, got %s", op_name(op->kind),
+                    dtype_name(DTYPE_F32), dtype_name(op->type));
     use_threads(d);
     return host_prepare(d, op, layout, ((cpu_device *)d)->table, out);
 }

@@ -48,13 +48,13 @@ status cuda_module_open(const cuda_module **out, void **library)
     if (!find(path, sizeof path))
         return fail(STATUS_UNAVAILABLE,
                     "device cuda: the module %s is not installed: this program was built without the CUDA "
-                    "Toolkit; take --device cpu",
+                    "Toolkit; use --device cpu",
                     file_name);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle) return fail(STATUS_UNAVAILABLE, "device cuda: the module cannot be opened: %s", dlerror());
     const cuda_module *module = dlsym(handle, CUDA_MODULE_SYMBOL);
     if (!module || module->version != CUDA_MODULE_VERSION || module->layout != CUDA_MODULE_LAYOUT)
-        return fail(STATUS_UNAVAILABLE, "device cuda: %s is of another version of this program", path);
+        return fail(STATUS_UNAVAILABLE, "device cuda: %s was built from another version of this program", path);
     module->attach(&host);
     if (library) *library = handle;
     *out = module;

@@ -83,7 +83,7 @@ static status convert(void *to, dtype to_type, const void *from, dtype from_type
         const double *in = from;
         for (int64_t i = 0; i < count; i++) out[i] = (float)in[i];
     } else {
-        return fail(STATUS_INTERNAL, "copy from %s to %s is not provided", dtype_name(from_type),
+        return fail(STATUS_INTERNAL, "no copy from %s to %s", dtype_name(from_type),
                     dtype_name(to_type));
     }
     return STATUS_OK;
@@ -143,7 +143,7 @@ status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes)
 
 static status no_peers(const device *d)
 {
-    return fail(STATUS_CONFIG, "found device %s, allowed is cuda: only GPUs open each other's memory", d->info.name);
+    return fail(STATUS_CONFIG, "expected --device cuda, got %s: only GPUs map each other's memory", d->info.name);
 }
 
 status host_share(device *d, const device_memory *memory, device_share *out)

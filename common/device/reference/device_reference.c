@@ -95,8 +95,8 @@ static status reference_prepare(device *d, const op_desc *op, const device_layou
                                 device_kernel **out)
 {
     if (op->type != DTYPE_F64)
-        return fail(STATUS_INTERNAL, "%s on the reference device: found %s, allowed is %s", op_name(op->kind),
-                    dtype_name(op->type), dtype_name(DTYPE_F64));
+        return fail(STATUS_INTERNAL, "device reference: %s: expected %s, got %s", op_name(op->kind),
+                    dtype_name(DTYPE_F64), dtype_name(op->type));
     return host_prepare(d, op, layout, ((reference_device *)d)->table, out);
 }
 

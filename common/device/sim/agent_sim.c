@@ -11,8 +11,8 @@ struct sim_agent {
     device *device;
     const sim_agent_ops *ops;
     void *context;
-    sim_time wake_time; /* what it costs to be woken */
-    sim_time asleep;    /* since; SIM_NEVER: it has not run yet */
+    sim_time wake_time; /* cost of a wake-up */
+    sim_time asleep;    /* since; SIM_NEVER: not run yet */
     bool failed;
     error_record error;
 };
@@ -21,12 +21,12 @@ static status give_up(sim_agent *agent)
 {
     agent->failed = true;
     error_copy(&agent->error);
-    error_clear(); /* whoever waits for the agent meets it there */
+    error_clear(); /* reported to whoever waits for the agent */
     agent->ops->failed(agent->context, &agent->error);
     return STATUS_OK;
 }
 
-/* A thread that slept has cost its core a change of threads before it does anything. */
+/* A thread that slept costs its core a context switch before it does anything. */
 static void wake_up(sim_agent *agent)
 {
     if (agent->actor.time > agent->asleep) sim_actor_spend(&agent->actor, agent->wake_time);
@@ -44,7 +44,7 @@ static status run(void *context)
         int64_t now = sim_to_ns(agent->actor.time);
         if (agent->ops->progress(agent->context, now, &deadline, &worked) != STATUS_OK) return give_up(agent);
     }
-    /* A deadline that has passed already is one for the next nanosecond: time must go on. */
+    /* A deadline in the past counts as the next nanosecond, so that time advances. */
     sim_time next =
         sim_to_ns(agent->actor.time) >= deadline ? agent->actor.time + SIM_NS : sim_from_ns(deadline);
     if (deadline != CLOCK_NEVER) sim_actor_wake(&agent->actor, next);

@@ -1,9 +1,9 @@
-/* Cores of a machine that computes on its processor: a compute thread at work beside agents. */
+/* Cores of a machine that computes on its CPU: a compute thread shares them with agents. */
 #include "common/device/sim/sim_impl.h"
 #include "common/sim/fiber.h"
 
-/* While a collective moves data its rank's agent is at work, and the compute thread has what is left of its
- * core; agents that spend time of their own take it away in one piece. */
+/* While a collective moves data, its rank's agent works and the compute thread gets the rest of the core; time that
+ * agents spend themselves is taken from the compute thread in one piece. */
 static double rate_of(const sim_device *d)
 {
     return d->communicating ? 1 - d->host_share : 1;

@@ -11,11 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Addresses that no processor accepts, so that touching one is a crash and not a silent mistake: bit 62, the
- * rank, and an offset of 40 bits. */
+/* Addresses that no processor accepts, so that an access crashes: bit 62, the rank, and an offset of 40 bits. */
 enum { ADDRESS_BIT = 62, RANK_SHIFT = 40 };
 
-/* ---- life ------------------------------------------------------------------------------------- */
+/* ---- opening ---------------------------------------------------------------------------------- */
 
 static const char *profile_of(const char *name)
 {
@@ -23,7 +22,7 @@ static const char *profile_of(const char *name)
     return colon && colon[1] ? colon + 1 : SIM_DEFAULT_PROFILE;
 }
 
-/* A device on its own brings its own simulation. */
+/* A device that shares no simulation opens one of its own. */
 static status join_simulation(sim_device *d)
 {
     const device_config *c = &d->base.config;
@@ -31,12 +30,12 @@ static status join_simulation(sim_device *d)
     d->simulation = c->simulation;
     d->owns_simulation = !d->simulation;
     if (d->owns_simulation && c->world != 1)
-        return fail(STATUS_INTERNAL, "device %s: found %d ranks without a simulation that they share",
+        return fail(STATUS_INTERNAL, "device %s: %d ranks need a simulation that they share",
                     c->name, c->world);
     if (d->owns_simulation) TRY(simulation_open(&config, &d->simulation));
     int world = d->simulation->config.world;
     if (c->rank < 0 || c->rank >= world)
-        return fail(STATUS_INTERNAL, "device %s: found rank %d of %d in the simulation", c->name, c->rank,
+        return fail(STATUS_INTERNAL, "device %s: rank %d is outside the simulation of %d ranks", c->name, c->rank,
                     world);
     return STATUS_OK;
 }
@@ -139,7 +138,7 @@ failed:
 status sim_device_failed(const sim_device *d)
 {
     if (d->failure) return error_adopt(d->failure);
-    return fail(STATUS_SYSTEM, "a fence has failed, and there was no memory to say why");
+    return fail(STATUS_SYSTEM, "a fence failed, and there was no memory for the reason");
 }
 
 /* ---- memory ----------------------------------------------------------------------------------- */
@@ -153,9 +152,9 @@ static status sim_allocate(device *base, device_memory_kind kind, size_t bytes, 
     if (kind != DEVICE_MEMORY_STAGING) {
         if (rounded > d->memory_most - d->memory_used)
             return fail(STATUS_SYSTEM,
-                        "rank %d: no memory for %.2f GiB on a GPU of %.0f GiB (%s), of which %.2f are in use",
-                        base->config.rank, (double)bytes * 0x1p-30, (double)d->memory_most * 0x1p-30,
-                        d->simulation->profile->name, (double)d->memory_used * 0x1p-30);
+                        "rank %d: no memory for %.2f GiB: %.2f GiB of the GPU's %.0f GiB (%s) are in use",
+                        base->config.rank, (double)bytes * 0x1p-30, (double)d->memory_used * 0x1p-30,
+                        (double)d->memory_most * 0x1p-30, d->simulation->profile->name);
         d->memory_used += rounded;
     }
     out->data = (void *)(uintptr_t)d->memory_next;
@@ -169,7 +168,7 @@ static void sim_free(device *base, device_memory *memory)
     if (memory->kind != DEVICE_MEMORY_STAGING) ((sim_device *)base)->memory_used -= memory->bytes;
 }
 
-/* ---- layouts: PyTorch's order, and nothing to move -------------------------------------------- */
+/* ---- layouts: PyTorch's order, no bytes to move ------------------------------------------------ */
 
 static status sim_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out)
 {
@@ -262,7 +261,7 @@ void sim_device_leave(device *d, sim_listener *listener)
     if (*at) *at = listener->next;
 }
 
-/* Streams are brought to the present at the old speed, and then look ahead at the new one. */
+/* Streams advance to the current time at the old speed, then look ahead at the new one. */
 static void set_communicating(sim_device *d, int count)
 {
     bool ends_or_begins = (d->communicating == 0) != (count == 0);

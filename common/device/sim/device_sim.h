@@ -1,16 +1,25 @@
 /* The virtual device, `sim:PROFILE`: no tensor bytes, and time that passes by price.
  *
- * Semantics are CUDA's. A launch costs the host its launch time and returns; the kernel begins when the
- * stream has come to it, and takes its price. device_stream_wait is enqueued: the stream waits, not the host,
- * whoever reaches the fence. Only device_stream_synchronize makes the host wait and may return STATUS_AGAIN,
- * until the clock has come to where the stream runs dry; call it again then. Memory has addresses and sizes
- * and must not be touched; downloads give zeros at once, but the copy takes its time in the stream.
+ * Semantics are CUDA's. A launch costs the host its launch time and returns; the kernel begins when the stream reaches
+ * it, and takes as long as its price. device_stream_wait is enqueued: the stream waits, not the host, whichever thread
+ * reaches the fence. Only device_stream_synchronize makes the host wait; it returns STATUS_AGAIN until the clock has
+ * reached the time at which the stream is empty: call it again then. Memory has addresses and sizes and must not be
+ * accessed; downloads give zeros at once, but the copy takes its time in the stream.
  *
- * A profile may say that launches are calls (a CPU): then the host does the work itself, and
- * device_stream_wait returns STATUS_AGAIN as long as the fence has not been reached. There rho has no effect.
+ * A profile may define launches as calls (a CPU): then the host does the work itself, and device_stream_wait returns
+ * STATUS_AGAIN until the fence has been reached. rho has no effect there.
  *
- * One thread drives a simulation and calls all its devices. Within an actor's run the actor is charged
- * (actor.h), within any other event nobody; otherwise the device's own compute thread, sim_device_host.
+ * One thread drives a simulation and calls all its devices. Time spent within an actor's run is charged to the actor
+ * (actor.h), within any other event to nobody, otherwise to the device's compute thread, sim_device_host.
+ *
+ * The files in the order in which data flow through them:
+ *   device_sim.c   opening, memory, layouts, time
+ *   kernel_sim.c   prices of operations
+ *   stream_sim.c   streams as the host sees them: enqueueing, waiting, marks
+ *   stream_run.c   streams as the clock advances
+ *   fence_sim.c    fences and their history
+ *   agent_sim.c    engines' agents
+ *   core_sim.c     CPU cores that compute threads share with agents
  *
  * Below is what engines' virtual parts and the harness use beyond device.h. */
 #ifndef COMMON_DEVICE_SIM_DEVICE_SIM_H
@@ -25,11 +34,11 @@ simulation *sim_device_simulation(device *d);
 /* The rank's compute thread. */
 sim_actor *sim_device_host(device *d);
 
-/* Who is charged for what is done on the device now. */
+/* The actor that is charged for what is done on the device now. */
 sim_actor *sim_device_actor(device *d);
 
-/* Wakes `actor` whenever a fence of the device moves, at the time at which it does, unless it moves the fence
- * itself: for agents, which poll fences. The listener is the caller's storage; it leaves before it ends. */
+/* Wakes `actor` at the time at which a fence of the device moves, unless the actor moves it itself: for agents, which
+ * poll fences. The listener is the caller's storage until it is removed. */
 typedef struct sim_listener {
     sim_actor *actor;
     struct sim_listener *next;
@@ -37,49 +46,47 @@ typedef struct sim_listener {
 void sim_device_listen(device *d, sim_listener *listener);
 void sim_device_leave(device *d, sim_listener *listener);
 
-/* Communication of this rank begins and ends to move data, now. While any does, its compute streams advance
- * by 1 - rho. */
+/* Communication of this rank begins or stops moving data now. Meanwhile its compute streams advance by 1 - rho. */
 void sim_device_begin_communication(device *d);
 void sim_device_end_communication(device *d);
 
-/* For how long, in ns since it was opened, the stream has waited for fences: on a compute stream,
- * communication that nothing hid. Where launches are calls the host waits, and knows itself. */
+/* How long, in ns since it was opened, the stream has waited for fences: on a compute stream, exposed communication.
+ * Where launches are calls, the host waits and measures itself. */
 int64_t sim_stream_stalled_ns(const device_stream *s);
 
 /* As sim_stream_stalled_ns, at the time of the mark in `slot`. */
 int64_t sim_mark_stalled_ns(const device_stream *s, int slot);
 
-/* Whoever acts now launches something that is no kernel: its time passes. */
+/* The current actor launches something other than a kernel: its time passes. */
 void sim_device_spend_launch(device *d);
 
-/* Kernels take `factor` times as long as they would: of a straggler. */
+/* Kernels take `factor` times as long: a straggler. */
 void sim_device_slow_down(device *d, double factor);
 
-/* Whoever acts now has an operation done, alone, and waits for it: an agent's work on tensors. */
+/* The current actor runs an operation and waits for it: an agent's work on tensors. */
 void sim_device_spend_op(device *d, const op_desc *op);
 
-/* Launches are calls and tensors lie in the host's memory, as on a CPU. */
+/* Launches are calls and tensors are in the host's memory, as on a CPU. */
 bool sim_device_is_host(device *d);
 
-/* An address of a virtual device's memory, which must not be touched. */
+/* Whether this is an address of a virtual device's memory, which must not be accessed. */
 bool sim_address(const void *address);
 
-/* Agents of `d`, which computes nothing itself, work on the cores of the other one's rank, where cores are short. Before
- * they are opened; `other` is closed behind them. */
+/* Agents of `d`, which computes nothing itself, share the cores of `other`'s rank where cores are scarce. Called before
+ * the agents are opened; `other` is closed after them. */
 void sim_device_share_core(device *d, device *other);
 
-/* So many host threads of the rank's process launch under one interpreter lock. 1 at first. */
+/* How many host threads of the rank's process launch under one interpreter lock; initially 1. */
 void sim_device_share_interpreter(device *d, int threads);
 
-/* Work in a stream whose end is decided elsewhere: a collective, a message. The caller's storage until it has
- * finished. */
+/* Work in a stream that others finish: a collective, a message. The caller's storage until it has finished. */
 typedef struct sim_task {
-    void (*start)(struct sim_task *task); /* the stream has come to it, now */
+    void (*start)(struct sim_task *task); /* the stream has reached it, now */
     void *context;                        /* the caller's */
     device_stream *stream;                /* set by sim_task_enqueue */
 } sim_task;
 status sim_task_enqueue(device_stream *s, sim_task *task);
-/* From now on the stream goes on. Once, at or behind the start; start() may call it. */
+/* The stream continues. Once per task, at or after start(), which may call it. */
 void sim_task_finish(sim_task *task);
 
 #endif

@@ -40,7 +40,7 @@ void sim_fence_close(device_fence *base)
     sim_fence *f = (sim_fence *)base;
     for (sim_stream *s = f->streams; s; s = s->next_waiting) {
         s->waits_on = NULL;
-        s->failed = true; /* nobody can end this wait any more */
+        s->failed = true; /* nobody else can end this wait */
     }
     free(f->history);
     free(f);
@@ -69,7 +69,7 @@ void sim_fence_remove_stream(sim_fence *f, sim_stream *s)
     s->waits_on = NULL;
 }
 
-/* Streams go on in the order in which they came to wait. */
+/* Streams continue in the order in which they began to wait. */
 static void resume_streams(sim_fence *f, bool failed)
 {
     sim_stream *waiting = f->streams, *first = NULL;
@@ -82,13 +82,13 @@ static void resume_streams(sim_fence *f, bool failed)
     }
     while (first) {
         sim_stream *next = first->next_waiting;
-        sim_stream_resume(first, failed); /* it may come to wait for the fence again, for more */
+        sim_stream_resume(first, failed); /* it may wait for the fence again, for a larger value */
         first = next;
     }
 }
 
-/* Room for one entry more: the oldest go where the clock has passed those behind them, and where there is no
- * memory for more. */
+/* Makes room for one more entry: drops the oldest entries whose successors the clock has passed, and any oldest entry
+ * where there is no memory. */
 static void make_room(sim_fence *f)
 {
     sim_time now = simulation_now(((sim_device *)f->base.device)->simulation);
@@ -110,7 +110,7 @@ static void make_room(sim_fence *f)
 static void remember(sim_fence *f, uint64_t value, sim_time at)
 {
     for (int i = f->reached - 1; i >= 0 && f->history[i].at > at; i--)
-        f->history[i].at = at; /* what has come to more has come to less */
+        f->history[i].at = at; /* a fence at a larger value is also at a smaller one */
     make_room(f);
     f->history[f->reached].value = value;
     f->history[f->reached++].at = at;
@@ -136,8 +136,7 @@ void sim_fence_reach(device_fence *f, uint64_t value)
     sim_fence_reach_at((sim_fence *)f, value, sim_actor_of((sim_device *)f->device)->time);
 }
 
-/* Whoever asks before it is time is woken when it is: of several times that were told, an actor that sleeps
- * keeps the earliest alone. */
+/* An actor that asks too early is woken at the time; of several times, a sleeping actor keeps the earliest. */
 bool sim_fence_reached(device_fence *f, uint64_t value)
 {
     sim_actor *a = sim_actor_of((sim_device *)f->device);

@@ -1,4 +1,4 @@
-/* Kernels are prices, the same for all ranks of a simulation, which owns them and shares them out. */
+/* Kernels are prices, the same for all ranks of a simulation, which owns and shares them. */
 #include "common/base/random.h"
 #include "common/device/sim/sim_impl.h"
 #include "common/memory/piece.h"
@@ -12,7 +12,7 @@ typedef struct sim_kernel {
     device_kernel base;
     double price;    /* picoseconds, alone and at full speed */
     double contention;
-    double elements; /* that the price is for, where a launch names pieces; else 0 */
+    double elements; /* priced, where a launch names pieces; else 0 */
     struct sim_kernel *next;
 } sim_kernel;
 
@@ -82,8 +82,8 @@ status sim_prepare(device *base, const op_desc *op, const device_layout *layout,
     simulation *s = ((sim_device *)base)->simulation;
     kernel_table *table = NULL;
     if (op->type != DTYPE_F32)
-        return fail(STATUS_INTERNAL, "%s on the virtual device: found %s, allowed is %s", op_name(op->kind),
-                    dtype_name(op->type), dtype_name(DTYPE_F32));
+        return fail(STATUS_INTERNAL, "device sim: %s: expected %s, got %s", op_name(op->kind),
+                    dtype_name(DTYPE_F32), dtype_name(op->type));
     TRY(find_table(s, &table));
     uint32_t hash = hash_of(op);
     sim_kernel *k = table->buckets[hash];

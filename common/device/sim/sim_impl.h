@@ -1,4 +1,4 @@
-/* The inside of the virtual device, for the files of this folder. */
+/* The internals of the virtual device, for the files of this folder. */
 #ifndef COMMON_DEVICE_SIM_SIM_IMPL_H
 #define COMMON_DEVICE_SIM_SIM_IMPL_H
 
@@ -16,21 +16,21 @@ typedef struct sim_device {
     sim_stream *streams; /* linked */
     sim_listener *listeners;
     bool synchronous;                       /* launches are calls, */
-    bool hides_launches;                    /* on a device whose launches are none: they cost as far as they are longer */
+    bool hides_launches;                    /* on a device without launches: they cost what exceeds the kernel */
     sim_time launch, synchronize, overhead; /* host time of a launch and a wait; fixed time of a kernel */
-    sim_time launch_alone;                  /* without others under the interpreter's lock */
+    sim_time launch_alone;                  /* with no other thread under the interpreter's lock */
     bool contends;                          /* kernels are slowed by other ranks of the machine, */
-    double slowdown;                        /* and by this factor: this GPU's speed, want of cores */
-    sim_actor *core;                        /* that its agents share: the host's */
-    double host_share;                      /* of its agents' work that the compute thread loses, for want of cores */
+    double slowdown;                        /* and by this factor: this GPU's speed, too few cores */
+    sim_actor *core;                        /* that its agents share with the host */
+    double host_share;                      /* of its agents' work that the compute thread loses where cores are scarce */
     bool at_work;                           /* the compute thread, within sim_core_work */
-    double overlap_rate;                    /* of compute beside communication: 1 - rho */
+    double overlap_rate;                    /* of compute during communication: 1 - rho */
     int communicating;
-    uint64_t jitter, launches;                      /* start of the random stream, 0: none; kernels so far */
+    uint64_t jitter, launches;                      /* start of the random stream, or 0; kernels so far */
     uint64_t memory_used, memory_most, memory_next; /* bytes; the next address */
     sim_route up, down;                             /* host to device and back */
     double copy_rate;                               /* alone on that route, bytes a picosecond */
-    error_record *failure;                          /* of a fence that a stream waited for */
+    error_record *failure;                          /* of a fence for which a stream waited */
 } sim_device;
 
 typedef enum command_kind {
@@ -50,24 +50,24 @@ typedef struct sim_command {
     void *object;
 } sim_command;
 
-/* A stream is a queue of commands, evaluated as far as the clock has come. Commands before the head are done,
- * and `at` is when the last of them was. The head may have begun. */
+/* A stream is a queue of commands, evaluated up to the current time. Commands before the head are done, the last of
+ * them at time `at`. The head may have begun. */
 struct sim_stream {
     device_stream base;
     sim_stream *next;      /* of the device */
-    sim_event event;       /* when the next command that others can notice begins, or the last one ends */
+    sim_event event;       /* when the next command with an effect on others begins, or the last one ends */
     sim_command *commands; /* ring */
     uint32_t head, count, capacity;
     sim_time at;
     sim_time stalled; /* waited for fences so far */
     bool started;     /* the head: */
-    sim_time since;   /*   a kernel has `remaining` picoseconds of work at this time */
+    sim_time since;   /*   a kernel has `remaining` picoseconds of work left at this time */
     int64_t remaining;
     bool head_done; /*   a task or copy that has ended */
     bool advancing;
     sim_fence *waits_on; /* the fence in whose list the stream is */
     sim_stream *next_waiting;
-    sim_actor *waiters; /* that synchronize */
+    sim_actor *waiters; /* in device_stream_synchronize */
     bool failed;
     sim_flow flow;  /* of copies */
     struct sim_mark {
@@ -76,8 +76,8 @@ struct sim_stream {
     int mark_capacity;
 };
 
-/* The values that a fence has reached and when, oldest first; times do not fall. Streams may ask for one that
- * is not the latest: at least FENCE_HISTORY are kept, and all that lie ahead of the clock. */
+/* The values that a fence has reached and when, oldest first, in ascending time. Streams may need an earlier one: at
+ * least FENCE_HISTORY are kept, and all ahead of the clock. */
 enum { FENCE_HISTORY = 4 };
 
 struct sim_fence {
@@ -102,7 +102,7 @@ static inline sim_actor *sim_actor_of(sim_device *d)
     return simulation_actor(d->simulation, &d->host);
 }
 
-/* The device's failure as the caller's. */
+/* Copies the device's failure into the caller's record. */
 status sim_device_failed(const sim_device *d);
 
 /* ---- kernel_sim.c ---- */
@@ -125,11 +125,11 @@ status sim_synchronize(device_stream *s);
 status sim_mark(device_stream *s, int slot);
 int64_t sim_mark_ns(device_stream *s, int slot);
 
-/* ---- stream_run.c: what happens as the clock moves ---- */
+/* ---- stream_run.c: streams as the clock advances ---- */
 status sim_stream_push(sim_stream *s, sim_command command);
-/* Does what can be done by now, and has itself called again. */
+/* Runs what is due, and schedules the next call. */
 void sim_stream_advance(void *stream);
-/* Goes on at `start`, or when a fence was reached, where that is later. */
+/* Continues at `start`, or when a fence was reached if that is later. */
 void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached);
 /* The head, a copy or task, has ended now. */
 void sim_stream_head_ended(sim_stream *s);
@@ -137,7 +137,7 @@ void sim_stream_head_ended(sim_stream *s);
 void sim_stream_resume(sim_stream *s, bool failed);
 
 /* ---- core_sim.c ---- */
-/* The compute thread, a fiber, works for `duration` of its own core's time. */
+/* The compute thread, a fiber, computes for `duration` on its own core. */
 void sim_core_work(sim_device *d, sim_time duration);
 /* Communication has begun or ended. */
 void sim_core_changed(sim_device *d);
@@ -148,14 +148,14 @@ void sim_fence_close(device_fence *f);
 void sim_fence_reach(device_fence *f, uint64_t value);
 bool sim_fence_reached(device_fence *f, uint64_t value);
 void sim_fence_fail(device_fence *f, const error_record *error);
-/* When the fence reached `value`, or will; SIM_NEVER: not known yet. */
+/* When the fence reached or will reach `value`; SIM_NEVER: unknown. */
 sim_time sim_fence_time(const sim_fence *f, uint64_t value);
 void sim_fence_reach_at(sim_fence *f, uint64_t value, sim_time at);
-/* The stream's head waits from now on; it is resumed by the fence. */
+/* The stream's head waits; the fence resumes it. */
 void sim_fence_add_stream(sim_fence *f, sim_stream *s);
 void sim_fence_remove_stream(sim_fence *f, sim_stream *s);
 
-/* Puts an actor in a list of those that wait, once; wakes all of a list, which is empty then. */
+/* Adds an actor to a list of waiters, once; wakes all of a list and empties it. */
 void sim_add_waiter(sim_actor **list, sim_actor *a);
 void sim_wake_waiters(sim_actor **list, sim_time at);
 

@@ -1,7 +1,6 @@
-/* A stream as the clock moves. Nothing is computed twice but what a change of the device's speed makes wrong:
- * kernels are popped when the clock has passed their end, and the one event of a stream stands where the next
- * command begins that others can notice (a signal, a wait, a copy, a task), or where it runs dry and a host
- * waits for that. */
+/* A stream as the clock advances. Results are computed once, unless the device's speed changes: kernels are popped when
+ * the clock has passed their end, and a stream's one event is scheduled for the next command with an effect on others (a
+ * signal, a wait, a copy, a task), or for the time at which the stream is empty if a host waits for that. */
 #include "common/device/sim/sim_impl.h"
 
 #include <assert.h>
@@ -44,7 +43,7 @@ static void pop(sim_stream *s)
     s->started = s->head_done = false;
 }
 
-/* Each runs the head, which may begin at `start`; true where it is done. */
+/* Each runs the head, which may begin at `start`; true if it is done. */
 static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_time now)
 {
     double rate = rate_of(s);
@@ -127,7 +126,7 @@ static bool run_head(sim_stream *s, sim_time now)
 
 /* ---- looking ahead ---------------------------------------------------------------------------- */
 
-/* When the stream must be looked at next if nothing changes. */
+/* When the stream must be examined next if nothing changes. */
 static sim_time next_moment(const sim_stream *s)
 {
     double rate = rate_of(s);
@@ -195,8 +194,7 @@ static status grow(sim_stream *s)
     return STATUS_OK;
 }
 
-/* A command that others can notice is looked at when it is new only where the stream would otherwise not be
- * looked at at all: what was noticed before it comes first. */
+/* A new command with an effect on others schedules the stream only if nothing else does: earlier commands come first. */
 static bool may_sleep(const sim_stream *s, command_kind kind)
 {
     if (kind == COMMAND_KERNEL || kind == COMMAND_MARK) return true;

@@ -52,7 +52,7 @@ void sim_stream_close(device_stream *base)
     free(s);
 }
 
-/* The host's part of a launch: its own time passes. Returns when the command is there. */
+/* The host's part of a launch: its time passes. Returns the time at which the command arrives. */
 static sim_time submit(sim_device *d)
 {
     sim_actor *a = sim_actor_of(d);
@@ -60,7 +60,7 @@ static sim_time submit(sim_device *d)
     return a->time;
 }
 
-/* Launches are calls: the host works. */
+/* Launches are calls: the host computes. */
 static void work(sim_stream *s, sim_time duration)
 {
     sim_device *d = device_of(s);
@@ -156,14 +156,14 @@ status sim_wait(device_stream *base, device_fence *fence, uint64_t value)
     sim_fence *f = (sim_fence *)fence;
     if (s->failed) return sim_device_failed(d);
     if (d->synchronous && s->base.role == DEVICE_STREAM_COPY && sim_fence_time(f, value) != SIM_NEVER) {
-        s->at = sim_later(s->at, sim_fence_time(f, value)); /* no work of the host's is in it */
+        s->at = sim_later(s->at, sim_fence_time(f, value)); /* without work of the host */
         return STATUS_OK;
     }
     if (d->synchronous) {
         status rc = block_for(d, f, value);
         while (rc == STATUS_AGAIN && sim_fiber_runs(sim_actor_of(d))) {
             sim_fiber_yield(sim_actor_of(d));
-            sim_actor_of(d)->lost = 0; /* while it waited: no harm */
+            sim_actor_of(d)->lost = 0; /* while it waited: harmless */
             rc = block_for(d, f, value);
         }
         return rc;
@@ -189,8 +189,8 @@ status sim_synchronize(device_stream *base)
         return STATUS_OK;
     }
     sim_add_waiter(&s->waiters, a);
-    sim_stream_advance(s); /* someone waits now: it will be looked at when it runs dry */
-    return sim_actor_block(a, s->waits_on ? "its stream, which waits for a fence" : "its stream to run dry");
+    sim_stream_advance(s); /* a host waits now: the stream is examined when it is empty */
+    return sim_actor_block(a, s->waits_on ? "its stream, which waits for a fence" : "its stream to drain");
 }
 
 static status make_room(sim_stream *s, int slot)

@@ -43,7 +43,7 @@ extern "C" status cuda_convert(device_stream *s, void *to, dtype to_type, const 
     if (from_type == DTYPE_F16 && to_type == DTYPE_F32) return convert<float, __half>(s, to, from, count, divisor);
     if (from_type == DTYPE_BF16 && to_type == DTYPE_F32)
         return convert<float, __nv_bfloat16>(s, to, from, count, divisor);
-    return fail(STATUS_INTERNAL, "conversion on the cuda device from %s to %s is not provided", dtype_name(from_type),
+    return fail(STATUS_INTERNAL, "device cuda: no conversion from %s to %s", dtype_name(from_type),
                 dtype_name(to_type));
 }
 

@@ -90,13 +90,13 @@ static status choose_gpu(const device_config *config, int *out)
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code != cudaSuccess || count == 0) {
         cudaGetLastError();
-        return fail(STATUS_UNAVAILABLE, "device cuda: no GPU can be used: %s; take --device cpu",
+        return fail(STATUS_UNAVAILABLE, "device cuda: no GPU can be used: %s; use --device cpu",
                     code == cudaSuccess ? "none was found" : cudaGetErrorString(code));
     }
     if (config->local_rank >= count && !config->share_gpu)
         return fail(STATUS_CONFIG,
-                    "device cuda: found %d GPU%s for local rank %d, allowed is a GPU a rank; take fewer ranks "
-                    "(--gpus %d) or let ranks share (--share-gpu)",
+                    "device cuda: found %d GPU%s, expected one per rank, local rank %d too; use --gpus %d, or let "
+                    "ranks share a GPU with --share-gpu",
                     count, count == 1 ? "" : "s", config->local_rank, count);
     *out = config->local_rank % count;
     return STATUS_OK;
@@ -120,13 +120,13 @@ static status check_gpu(const cuda_device *d, const struct cudaDeviceProp *p)
     int architecture = p->major * 10 + p->minor;
     if (architecture < PSRING_LEAST_ARCHITECTURE)
         return fail(STATUS_UNAVAILABLE,
-                    "device cuda: GPU %d (%s) is of compute capability %d.%d, allowed is %d.%d or later "
+                    "device cuda: GPU %d (%s): expected compute capability %d.%d or later, got %d.%d "
                     "(built with CUDA %d.%d for %s)",
-                    d->gpu, p->name, p->major, p->minor, PSRING_LEAST_ARCHITECTURE / 10,
-                    PSRING_LEAST_ARCHITECTURE % 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
+                    d->gpu, p->name, PSRING_LEAST_ARCHITECTURE / 10, PSRING_LEAST_ARCHITECTURE % 10, p->major, p->minor,
+                    CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
                     PSRING_ARCHITECTURES);
     if (d->base.config.precision != DEVICE_PRECISION_F32 && p->major < 8)
-        return fail(STATUS_CONFIG, "device cuda: found --%s on compute capability %d.%d, allowed is 8.0 or later",
+        return fail(STATUS_CONFIG, "device cuda: --%s: expected compute capability 8.0 or later, got %d.%d",
                     precision_names[d->base.config.precision], p->major, p->minor);
     return STATUS_OK;
 }

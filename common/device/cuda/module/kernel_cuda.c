@@ -12,8 +12,8 @@ status cuda_prepare(device *d, const op_desc *op, const device_layout *layout, d
 {
     (void)layout; /* an operation's shape gives it */
     if (op->type != DTYPE_F32)
-        return fail(STATUS_INTERNAL, "%s on the cuda device: found %s, allowed is %s", op_name(op->kind),
-                    dtype_name(op->type), dtype_name(DTYPE_F32));
+        return fail(STATUS_INTERNAL, "device cuda: %s: expected %s, got %s", op_name(op->kind),
+                    dtype_name(DTYPE_F32), dtype_name(op->type));
     cuda_kernel *k = calloc(1, sizeof *k);
     if (!k) return fail(STATUS_SYSTEM, "no memory for a kernel of %s", op_name(op->kind));
     k->base = (device_kernel){.device = d, .op = *op};

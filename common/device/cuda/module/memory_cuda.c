@@ -135,7 +135,7 @@ void cuda_unpin(device *base, void *data)
 static status check_types(dtype a, dtype b)
 {
     if (a == b) return STATUS_OK;
-    return fail(STATUS_INTERNAL, "copy from %s to %s is not provided", dtype_name(a), dtype_name(b));
+    return fail(STATUS_INTERNAL, "no copy from %s to %s", dtype_name(a), dtype_name(b));
 }
 
 static bool is_pinned(const void *host)

@@ -129,7 +129,7 @@ static void what_cannot_run_is_refused_with_a_reason(void **context)
     op_desc op = {.kind = OP_add, .type = DTYPE_F64, .u.elementwise = {.count = 4}};
     device_kernel *kernel = NULL;
     assert_int_equal(device_prepare(d, &op, NULL, &kernel), STATUS_INTERNAL);
-    assert_string_equal(error_message(), "add on the cpu device: found float64, allowed is float32");
+    assert_string_equal(error_message(), "device cpu: add: expected float32, got float64");
     error_clear();
     device_close(&d);
 }

@@ -69,8 +69,7 @@ static void memory_has_addresses_and_an_end(void **context)
     assert_int_equal(device_allocate(b.devices[0], DEVICE_MEMORY_PRIVATE, 3 * gib, &large), STATUS_SYSTEM);
     assert_string_equal(
         error_message(),
-        "rank 0: no memory for 3.00 GiB on a GPU of 32 GiB (v100-pcie-32g), of which 30.00 are "
-        "in use");
+        "rank 0: no memory for 3.00 GiB: 30.00 GiB of the GPU's 32 GiB (v100-pcie-32g) are in use");
     error_clear();
     must(device_allocate(b.devices[0], DEVICE_MEMORY_STAGING, 100 * gib, &staging)); /* the host's */
     device_free(b.devices[0], &a);

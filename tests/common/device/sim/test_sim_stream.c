@@ -263,7 +263,7 @@ static void waiting_for_what_nobody_will_reach_is_said(void **context)
     bench_launch(&b, b.streams[0], 100);
     assert_int_equal(device_stream_synchronize(b.streams[0]), STATUS_AGAIN);
     assert_int_equal(simulation_run_until_woken(b.s, sim_device_host(b.devices[0])), STATUS_INTERNAL);
-    assert_non_null(strstr(error_message(), "and 1 wait: rank 0's compute thread for its stream to run dry"));
+    assert_non_null(strstr(error_message(), "and 1 wait: rank 0's compute thread for its stream to drain"));
     error_clear();
     device_stream_close(&b.streams[0]);
     device_fence_close(&f);
