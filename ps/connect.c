@@ -47,7 +47,7 @@ static int64_t come_in_ns(void *context, int peer, int64_t bytes, int64_t now_ns
 status ps_transport_options(const ps_member *m, int number, transport_options *out)
 {
     if (transport_kind(m) == PS_TRANSPORT_INPROC && !m->hub)
-        return fail(STATUS_CONFIG, "--transport: found inproc, allowed is ipc or tcp where every rank has a process");
+        return fail(STATUS_CONFIG, "--transport: expected ipc or tcp where every rank has a process, got inproc");
     int peers = m->world > m->servers ? m->world : m->servers;
     *out = transport_defaults(number, peers, m->token, m->frame_bytes > LONGEST_TEXT ? m->frame_bytes : LONGEST_TEXT);
     out->frames = m->frames;
@@ -137,7 +137,7 @@ static status read_offers(const ps_member *m, const sync_blob *mine, const sync_
         TRY(ps_offer_read(&offers[i], who, &own, url, sizeof url));
         TRY(ps_offer_compare(mine, me, &offers[i], who));
         if (out->shares && own.share_count != m->shown_count)
-            return fail(STATUS_CONFIG, "--payload: found p2p, allowed is shm or zmq: %s shows no memory of a GPU", who);
+            return fail(STATUS_CONFIG, "--payload: expected shm or zmq, got p2p: %s shares no memory of a GPU", who);
         for (int s = 0; out->shares && s < m->shown_count; s++) out->shares[i * m->shown_count + s] = own.shares[s];
         if (i == 0) all->host = own.host;
         all->one_host = all->one_host && own.host == all->host;
@@ -156,15 +156,15 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
     bool possible = all->one_host && all->all_shared;
     if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->device)) payload = PS_PAYLOAD_AUTO; /* who needs no segments */
     if (payload == PS_PAYLOAD_P2P && (m->adapter || !all->one_host))
-        return fail(STATUS_CONFIG, "--payload: found p2p, allowed is zmq: %s",
+        return fail(STATUS_CONFIG, "--payload: expected zmq, got p2p: %s",
                     m->adapter ? "only messages can be paced (--link)" : "ranks run on several hosts");
     if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
-        return fail(STATUS_CONFIG, "--transport: found %s with ranks on several hosts, allowed is tcp",
+        return fail(STATUS_CONFIG, "--transport: expected tcp with ranks on several hosts, got %s",
                     m->hub ? "inproc" : "ipc");
     if (payload == PS_PAYLOAD_SHM && m->adapter)
-        return fail(STATUS_CONFIG, "--payload: found shm with --link, allowed is zmq: only messages can be paced");
+        return fail(STATUS_CONFIG, "--payload: expected zmq with --link, got shm: only messages can be paced");
     if (payload == PS_PAYLOAD_SHM && !possible)
-        return fail(STATUS_CONFIG, "--payload: found shm, allowed is zmq: %s",
+        return fail(STATUS_CONFIG, "--payload: expected zmq, got shm: %s",
                     all->one_host ? "the device's memory cannot be shared" : "ranks run on several hosts");
     /* Among threads a frame is the sender's memory already. */
     *shares = possible && !m->adapter && (payload == PS_PAYLOAD_AUTO || payload == PS_PAYLOAD_SHM) && (payload == PS_PAYLOAD_SHM || !m->hub);

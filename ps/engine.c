@@ -1,4 +1,4 @@
-/* The engine as the harness sees it: a worker on every rank, a server beside some. */
+/* The engine as the harness uses it: a worker on every rank, a server on some. */
 #include "ps/engine_impl.h"
 
 #include "common/net/board.h"
@@ -11,7 +11,7 @@ static ps_engine *engine_of(sync_engine *e)
     return (ps_engine *)e;
 }
 
-/* ---- what the arenas must be like ------------------------------------------------------------- */
+/* ---- requirements on arenas ------------------------------------------------------------- */
 
 /* Ranks compute on copies of what the servers own, unless they update it themselves. */
 static ledger_class class_of_params(const ps_policy *p, int world)
@@ -48,9 +48,9 @@ status ps_lead(const void *options, const char *policy, int world, int64_t *out)
     return STATUS_OK;
 }
 
-/* ---- life ------------------------------------------------------------------------------------- */
+/* ---- open and close ------------------------------------------------------------------------------------- */
 
-/* What a server works in is the rank's own: its shard is no copy. */
+/* A server works in its rank's parameters: the shard is no copy. */
 static void count_owned_params(const ps_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -78,7 +78,7 @@ static status open_parts(ps_engine *e)
     const device_info *info = device_get_info(c->device);
     bool peers = works_among_gpus(e);
     if (!info->simulated && !info->plans && !peers && (!info->host_addressable || !info->real))
-        return fail(STATUS_CONFIG, "parameter server: found device %s, allowed are those whose memory the host can read",
+        return fail(STATUS_CONFIG, "parameter server: expected a device whose memory the host can read, got %s",
                     info->name);
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
     if (c->divide != SHARED_DIVIDE_POLICY) e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
@@ -127,7 +127,7 @@ static status ps_open(const sync_context *context, sync_engine **out)
     return rc;
 }
 
-/* Servers stay for ranks that are still to receive the end of the last step. */
+/* Servers stay connected for ranks that have not received the last step's parameters yet. */
 #define LINGER_NS (5 * NS_PER_S)
 
 void ps_engine_close(sync_engine *base)

@@ -14,7 +14,7 @@ typedef struct ps_engine {
     ps_plan *plan;
     ps_member member;
     ps_worker *worker;
-    ps_server *server; /* beside this rank, or NULL */
+    ps_server *server; /* of this rank, or NULL */
     char url[PS_URL_MAX]; /* its address */
     sync_blob offer;
     ps_meeting meeting;
@@ -24,14 +24,14 @@ typedef struct ps_engine {
 
 /* engine.c */
 void ps_engine_close(sync_engine *base);
-/* Behind the update of a step: the optimizer's state belongs to whoever updates. */
+/* After the update of a step: the optimizer's state is in the ledger of whoever updates. */
 void ps_engine_count_optimizer_state(const ps_engine *e);
 
-/* engine_plan.c: the engine of a rank that is only planned, without ports and peers */
+/* engine_plan.c: the engine of a rank whose memory is only planned, without ports and peers */
 extern const sync_engine_type ps_engine_planning;
 
 /* engine_connect.c */
-/* Where a GPU sums: the others' gradients that are in sight. */
+/* Where a GPU sums: the others' gradients, as far as they are mapped. */
 status ps_engine_pin_gradients(ps_engine *e, bool pin);
 status ps_engine_open_ports(ps_engine *e);
 status ps_engine_handshake(sync_engine *e, sync_blob *out);

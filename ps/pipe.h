@@ -1,4 +1,4 @@
-/* Messages between a worker and the server beside it: two agents of one process. One writer, one reader,
+/* Messages between a worker and the server in its process: two agents of one process. One writer, one reader,
  * no lock, fixed size. A message is a header and at most one frame, which is the writer's memory. */
 #ifndef PS_PIPE_H
 #define PS_PIPE_H

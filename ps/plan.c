@@ -187,8 +187,8 @@ status ps_plan_make(const nn_program *program, const param_set *set, int servers
                   .partition = partition_bytes < size ? 1 : partition_bytes / size,
                   .total = set->model->parameter_elements};
     if (servers > g.total)
-        return fail(STATUS_CONFIG, "--servers: found %d, allowed are at most the %lld parameters of model %s", servers,
-                    (long long)g.total, set->model->name);
+        return fail(STATUS_CONFIG, "--servers: expected at most %lld, the parameters of model %s, got %d", (long long)g.total,
+                    set->model->name, servers);
     g.plan = calloc(1, sizeof *g.plan);
     if (!g.plan) return no_memory();
     g.plan->param_count = set->model->param_count;

@@ -15,7 +15,7 @@
 /* name, source, summary, fields */
 #define POLICY_LIST(X)                                                                               \
     X("dp", "torch.nn.DataParallel: torch/nn/parallel/{data_parallel,replicate,_functions}.py, torch/csrc/cuda/comm.cpp", \
-      "rank 0 scatters the batch, replicates the parameters, computes the loss and updates: a star",  \
+      "rank 0 scatters the batch, replicates the parameters, computes the loss and updates",  \
       .consistency = PS_DATA_PARALLEL, .servers = 1, .placement = PS_PLACEMENT_RANK, .server_optimizer = true, \
       .replicate_bytes = 10485760, .reduce_bytes = 10485760)                                         \
     X("sync",                                                                                        \
@@ -81,9 +81,9 @@ static const option option_list[] = {
     {.name = "dp-loss", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = FIELD(dp_loss), .initial = "policy", .choices = loss_names,
      .help = "dp: one loss on device 0 over all outputs, or each replica its own inside its forward pass"},
     {.name = "dp-lifetimes", .level = OPTION_KEY, .type = OPTION_CHOICE, .offset = FIELD(dp_lifetimes), .initial = "policy",
-     .choices = lifetime_names, .help = "dp: what lives how long: as in PyTorch, or no longer than needed here"},
+     .choices = lifetime_names, .help = "dp: lifetimes that the ledger counts: as in PyTorch, or as short as this program needs"},
     {.name = "keep-grads", .level = OPTION_RARE, .type = OPTION_FLAG, .offset = FIELD(keep_grads),
-     .help = "dp: gradients live on between steps, as zero_grad() left them before torch 2.0"},
+     .help = "dp: gradients are kept between steps, as zero_grad() did before torch 2.0"},
     {.name = "payload", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = FIELD(payload), .initial = "auto", .choices = payload_names,
      .help = "tensors go through shared memory, or from GPU to GPU (p2p), ZeroMQ carries the notice; or ZeroMQ carries all"},
     {.name = "transport", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = FIELD(transport), .initial = "auto",
@@ -93,7 +93,7 @@ static const option option_list[] = {
 };
 const option_table ps_option_table = {"Parameter server", option_list, sizeof option_list / sizeof option_list[0]};
 
-/* ---- both together ---------------------------------------------------------------------------- */
+/* ---- policy and options ---------------------------------------------------------------------------- */
 
 static status find_row(const char *name, ps_policy *out)
 {
@@ -104,9 +104,9 @@ static status find_row(const char *name, ps_policy *out)
         *out = rows[i].fields;
         return STATUS_OK;
     }
-    char allowed[256];
-    return fail(STATUS_USAGE, "parameter server: found the policy '%s', allowed is one of %s", name,
-                text_join(allowed, sizeof allowed, names, PS_POLICY_COUNT));
+    char expected[256];
+    return fail(STATUS_USAGE, "parameter server: expected a policy of %s, got '%s'",
+                text_join(expected, sizeof expected, names, PS_POLICY_COUNT), name);
 }
 
 static void override(ps_policy *p, const ps_options *o)
@@ -121,7 +121,7 @@ static void override(ps_policy *p, const ps_options *o)
     if (o->server_optimizer) p->server_optimizer = o->server_optimizer == 1;
 }
 
-/* What makes no sense with the policy: named with what was found. */
+/* An option that has no effect with the policy. */
 typedef struct unfit_option {
     bool given;
     const char *name, *found;
@@ -131,8 +131,8 @@ static status refuse(const unfit_option *list, int count, const char *policy, co
 {
     for (int i = 0; i < count; i++)
         if (list[i].given)
-            return fail(STATUS_USAGE, "--%s: found %s with the policy %s, allowed is it %s", list[i].name,
-                        list[i].found, policy, instead);
+            return fail(STATUS_USAGE, "--%s: expected %s, got %s with ps=%s", list[i].name, instead,
+                        list[i].found, policy);
     return STATUS_OK;
 }
 
@@ -148,7 +148,7 @@ static status resolve_data_parallel(const char *name, const ps_options *o, ps_po
         {o->placement == 1 + PS_PLACEMENT_OWN, "server-placement", "own"},
         {o->server_optimizer == 2, "server-optimizer", "off"},
     };
-    TRY(refuse(list, sizeof list / sizeof list[0], name, "with ps=sync, ssp or async"));
+    TRY(refuse(list, sizeof list / sizeof list[0], name, "ps=sync, ssp or async"));
     if (o->dp_loss) out->loss = (ps_dp_loss)(o->dp_loss - 1);
     if (o->dp_lifetimes) out->lifetimes = (ps_dp_lifetimes)(o->dp_lifetimes - 1);
     out->keep_grads = o->keep_grads;
@@ -164,20 +164,20 @@ status ps_policy_resolve(const char *name, const ps_options *options, int world,
         {options->dp_lifetimes > 0, "dp-lifetimes", lifetime_names[options->dp_lifetimes]},
         {options->keep_grads, "keep-grads", "it"},
     };
-    TRY(refuse(list, sizeof list / sizeof list[0], name, "with ps=dp"));
+    TRY(refuse(list, sizeof list / sizeof list[0], name, "ps=dp"));
     override(out, options);
     if (options->staleness > 0 && out->consistency != PS_SSP)
-        return fail(STATUS_USAGE, "--staleness: found %" PRId64 " with consistency %s, allowed is 0, or ssp",
+        return fail(STATUS_USAGE, "--staleness: expected 0, or consistency ssp, got %" PRId64 " with consistency %s",
                     options->staleness, consistency_names[1 + out->consistency]);
     if (out->consistency != PS_SSP) out->staleness = 0;
     if (out->placement == PS_PLACEMENT_RANK && out->servers > world)
-        return fail(STATUS_CONFIG, "--servers: found %" PRId64 " with %d ranks, allowed is one a rank, or more with "
-                                   "--server-placement own", out->servers, world);
+        return fail(STATUS_CONFIG, "--servers: expected at most %d, one per rank, or --server-placement own, got %" PRId64,
+                    world, out->servers);
     if (options->payload == PS_PAYLOAD_P2P && out->placement == PS_PLACEMENT_OWN)
-        return fail(STATUS_CONFIG, "--payload: found p2p with --server-placement own, allowed is shm or zmq: servers of "
-                                   "their own have no GPU to sum on");
+        return fail(STATUS_CONFIG, "--payload: expected shm or zmq with --server-placement own, got p2p: servers in "
+                                   "their own processes have no GPU to sum on");
     if (!out->server_optimizer && out->consistency != PS_SYNC)
-        return fail(STATUS_CONFIG, "--server-optimizer: found off with consistency %s, allowed is off with sync",
+        return fail(STATUS_CONFIG, "--server-optimizer: expected on, or consistency sync, got off with consistency %s",
                     consistency_names[1 + out->consistency]);
     return STATUS_OK;
 }

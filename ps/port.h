@@ -1,5 +1,5 @@
 /* One agent's end of the messages: the transport that it owns, and the pipe to its partner where the two
- * are a worker and the server beside it. Counts what passes over links; a partner is none.
+ * are a worker and the server in its process. Counts what passes over links; a partner is none.
  *
  * Workers are numbered by rank, servers from 0; a worker's port speaks to servers only, a server's to
  * workers only. One agent uses a port; any thread may wake it and read its counters. */
@@ -17,7 +17,7 @@ typedef struct ps_port {
     transport *transport;
     int *links;    /* [peers] */
     int peers;
-    int partner;   /* the peer beside it, or PS_NO_PEER */
+    int partner;   /* the peer in this process, or PS_NO_PEER */
     ps_pipe in;    /* from the partner */
     struct ps_port *other; /* the partner's port */
     bool in_events;       /* of a simulation: agents do not sleep, a wake is an event */

@@ -35,7 +35,7 @@ void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, con
                  int in_count, int64_t count);
 
 /* out[i] = in[i] / divisor: a true division, computed in the element's type (half types: in float32;
- * integers: toward zero, by a whole number). `out` may be `in`. */
+ * integers: toward zero, by an integer). `out` may be `in`. */
 void reduce_divide(dtype type, void *out, const void *in, int64_t count, double divisor);
 
 /* out[i] = the average of ins[k][i], added in the order of k. `divide_first`: every ins[k][i] is divided by in_count

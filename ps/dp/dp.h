@@ -6,9 +6,17 @@
  *   place     outputs are gathered on rank 0 (unless the loss is in the replicas)
  *   loss      one, over the whole batch, on rank 0
  *   scatter   of its gradient
- *   finish    gradients are reduced onto rank 0, behind the whole backward pass; rank 0 updates
+ *   finish    gradients are reduced onto rank 0, after the whole backward pass; rank 0 updates
  *
- * A star: everything goes through rank 0. docs/ps.md has the memory of each phase. */
+ * Rank 0 is the hub: every tensor goes through it. docs/ps.md has the memory of each phase. In the order of a step:
+ *
+ *   dp_engine.c      open, connect and close; the table of stages
+ *   dp_batch.c       the batch: planned, cut, scattered
+ *   dp_stages.c      replicate, gather outputs, loss, scatter its gradient, reduce
+ *   dp_staging.c     tensors of a GPU that pass through host memory
+ *   hub.c            exchanges of tensors with rank 0: the compute thread's side, and the agent
+ *   hub_transfers.c  their messages, and the sum of gradients
+ *   dp_memory.c      chunks, arenas, the ledger, the formula for its phases */
 #ifndef PS_DP_DP_H
 #define PS_DP_DP_H
 

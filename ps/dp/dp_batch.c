@@ -58,9 +58,9 @@ static status cut_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
     bool exist = ps_has_bytes(context_of(e)->device), gpu = e->staging.device;
-    const void *targets = gpu ? e->staging.mirror[DP_TENSOR_TARGET].data : x->target->data;
+    const void *targets = gpu ? e->staging.buffers[DP_TENSOR_TARGET].data : x->target->data;
     int64_t bytes = x->loaded * x->target_bytes;
-    if (gpu && bytes > 0) TRY(dp_copy_down(&e->staging, e->staging.mirror[DP_TENSOR_TARGET].data, x->target->data, bytes));
+    if (gpu && bytes > 0) TRY(dp_copy_down(&e->staging, e->staging.buffers[DP_TENSOR_TARGET].data, x->target->data, bytes));
     e->loaded = x->loaded;
     cut(e);
     for (int r = 0; r < context_of(e)->world; r++)
@@ -85,7 +85,7 @@ static void add_batch(dp_engine *e, int peer, const dp_part *p, int key, int64_t
     if (!dp_is_root(e) && remote) transfer->remote = remote + at;
 }
 
-/* Where the round has not brought it to the device: behind the round. */
+/* After the exchange, where that has not brought it to the device. */
 static status store_batch(dp_engine *e, const dp_part *p, int key)
 {
     const sync_exchange *x = context_of(e)->exchange;
@@ -126,7 +126,7 @@ static status scatter(dp_engine *e, const sync_step *step)
     return dp_hub_run(e->hub, NULL);
 }
 
-static status hear_part(dp_engine *e, const sync_step *step, dp_part *mine)
+static status receive_part(dp_engine *e, const sync_step *step, dp_part *mine)
 {
     const sync_context *c = context_of(e);
     dp_hub_begin(e->hub);
@@ -139,13 +139,13 @@ static status hear_part(dp_engine *e, const sync_step *step, dp_part *mine)
     mine->targets = h.integers[DP_INT_TARGETS];
     if (h.count != mine->samples || e->loaded > c->exchange->largest * c->world)
         return fail(STATUS_PROTOCOL,
-                    "rank 0 gives rank %d %lld samples of a batch of %lld, expected are %lld of at most %lld",
+                    "rank 0 sent rank %d a part of %lld samples of a batch of %lld, expected %lld of at most %lld",
                     c->rank, (long long)h.count, (long long)e->loaded, (long long)mine->samples,
                     (long long)c->exchange->largest * c->world);
     return STATUS_OK;
 }
 
-/* Where nobody is heard: a part of the largest batch. */
+/* Where memory is only planned: a part of the largest batch. */
 static void assume_part(dp_engine *e, dp_part *mine)
 {
     const sync_context *c = context_of(e);
@@ -155,13 +155,13 @@ static void assume_part(dp_engine *e, dp_part *mine)
     mine->targets = mine->samples * c->exchange->targets_each;
 }
 
-static status take_part(dp_engine *e, const sync_step *step)
+static status join_batch(dp_engine *e, const sync_step *step)
 {
     dp_part *mine = &e->parts[context_of(e)->rank];
     if (dp_plans(e))
         assume_part(e, mine);
     else
-        TRY(hear_part(e, step, mine));
+        TRY(receive_part(e, step, mine));
     dp_hub_begin(e->hub);
     add_parts(e, 0, mine, step->index);
     TRY(dp_hub_run(e->hub, NULL));
@@ -171,7 +171,7 @@ static status take_part(dp_engine *e, const sync_step *step)
 status dp_scatter_inputs(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
-    TRY(dp_is_root(e) ? scatter(e, step) : take_part(e, step));
+    TRY(dp_is_root(e) ? scatter(e, step) : join_batch(e, step));
     base->context.exchange->samples = dp_mine(e)->samples;
     base->context.exchange->targets = dp_mine(e)->targets;
     return STATUS_OK;

@@ -1,4 +1,4 @@
-/* The life of the engine of `dp`: requirements, memory, offers, connections, end. */
+/* The engine of `dp` from open to close, and its table of stages. */
 #include "ps/dp/dp_impl.h"
 
 #include "common/sync/shared_options.h"
@@ -28,7 +28,7 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
 
 /* ---- open ------------------------------------------------------------------------------------- */
 
-/* Parameters stand on device 0 alone; elsewhere every forward pass begins with a replica. */
+/* Parameters are only on device 0; elsewhere every forward pass begins with a replica. */
 static void count_owned_params(const dp_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -65,10 +65,10 @@ static int64_t largest_frame(const dp_engine *e)
     return bytes;
 }
 
-/* What peers may map, or open. */
+/* Memory that peers may map or open. */
 static const device_memory *shown(const dp_engine *e, dp_tensor place, const device_memory *memory)
 {
-    if (dp_is_staged(&e->staging, place)) memory = &e->staging.mirror[place];
+    if (dp_is_staged(&e->staging, place)) memory = &e->staging.buffers[place];
     return memory->data ? memory : NULL;
 }
 
@@ -106,8 +106,8 @@ static status open_hub(dp_engine *e)
                             .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
     e->adapter.link = c->link;
     if (e->member.frames > MESSAGE_FRAMES_MAX)
-        return fail(STATUS_CONFIG, "policy dp: found %d tensors in a chunk, allowed are %d", e->member.frames,
-                    MESSAGE_FRAMES_MAX);
+        return fail(STATUS_CONFIG, "policy dp: expected at most %d tensors in a chunk, got %d", MESSAGE_FRAMES_MAX,
+                    e->member.frames);
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
     options.device_memory = true; /* from device to device */
@@ -118,13 +118,13 @@ static status open_hub(dp_engine *e)
 static status open_parts(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
-    if (!c->exchange) return fail(STATUS_INTERNAL, "policy dp: nobody says where batch and outputs lie");
+    if (!c->exchange) return fail(STATUS_INTERNAL, "policy dp: expected an exchange in the context, got none");
     TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
     if (c->divide != SHARED_DIVIDE_POLICY && dp_one_loss(e))
         return fail(
             STATUS_CONFIG,
-            "--divide: found %s with the policy dp, allowed is policy: one loss over the whole "
-            "batch leaves nothing to divide; with --dp-loss replica there is",
+            "--divide: expected policy, or --dp-loss replica, got %s with ps=dp: one loss over the whole batch leaves "
+            "nothing to divide",
             c->divide == SHARED_DIVIDE_BEFORE ? "before" : "after");
     e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
     find_largest_sum(e);
@@ -156,7 +156,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     return rc;
 }
 
-/* Shared memory of others that this rank's GPU copies from and to: of rank 0 all, of the others gradients. */
+/* Shared memory of other ranks that this rank's GPU copies from and to: all of rank 0's, the others' gradients. */
 static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
@@ -214,7 +214,7 @@ static status dp_connect(sync_engine *base, const sync_blob *offers)
     return dp_hub_start(e->hub);
 }
 
-/* ---- what is asked of it ----------------------------------------------------------------------- */
+/* ---- results and figures ----------------------------------------------------------------------- */
 
 static const void *dp_reduced_gradients(sync_engine *base, piece_list *owned)
 {

@@ -95,7 +95,7 @@ static inline bool dp_lean(const dp_engine *e)
     return e->policy.lifetimes == PS_DP_LIFETIMES_LEAN;
 }
 
-/* Nothing runs: what would be received is computed, and there is nobody to send to. */
+/* Memory is only planned: nothing is sent, and what would be received is computed. */
 static inline bool dp_plans(const dp_engine *e)
 {
     return device_get_info(e->base.context.device)->plans;
@@ -111,7 +111,7 @@ static inline bool dp_takes_part(const dp_engine *e)
     return dp_mine(e)->samples > 0;
 }
 
-/* Tensors pass through shared memory, or from device to device: what `peer` shows, or NULL. */
+/* Tensors pass through shared memory, or from device to device. */
 static inline bool dp_shares(const dp_engine *e)
 {
     return e->meeting.segments != NULL || e->meeting.peers != NULL;
@@ -122,13 +122,13 @@ static inline char *dp_segment(const dp_engine *e, int peer, int segment)
     return ps_meeting_segment(&e->member, &e->meeting, peer, segment);
 }
 
-/* Shared memory of rank 0 that this rank's GPU copies from or to itself, in place of its mirror; else NULL. */
+/* Shared memory of rank 0 that this rank's GPU copies from or to itself, instead of its staging buffer; else NULL. */
 static inline char *dp_mapped(const dp_engine *e, int segment)
 {
     return e->staging.device && e->meeting.segments ? dp_segment(e, 0, segment) : NULL;
 }
 
-/* The base of a tensor in a peer's memory from which a round itself copies, or NULL. */
+/* The base of a tensor in a peer's memory from which an exchange copies, or NULL. */
 static inline char *dp_remote(const dp_engine *e, int peer, int segment)
 {
     return dp_shares(e) && !dp_mapped(e, segment) ? dp_segment(e, peer, segment) : NULL;
@@ -142,10 +142,10 @@ static inline dp_region dp_plain_region(dp_engine *e, int peer, int kind, void *
     return (dp_region){base, p, 1, 1};
 }
 
-/* dp_arenas.c: allocates; what it opens the engine's close() gives back. */
+/* dp_memory.c: allocates; the engine's close() frees. */
 status dp_open_memory(dp_engine *e);
 
-/* dp_batch.c, dp_stages.c, dp_sums.c */
+/* dp_batch.c, dp_stages.c */
 status dp_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
 status dp_scatter_inputs(sync_engine *e, const sync_step *step);
 status dp_begin_forward(sync_engine *e, const sync_step *step);
@@ -157,17 +157,17 @@ status dp_finish(sync_engine *e, const sync_step *step);
 status dp_flush(sync_engine *e);
 status dp_group_sum(sync_engine *e, double *values, int count);
 
-/* dp_lives.c: what begins and ends to live, told to the ledger. */
+/* dp_memory.c: allocations and frees of a step, as the ledger counts them. */
 void dp_account_begin_batch(dp_engine *e);      /* zero_grad(), before a step's first */
 void dp_account_replicate(dp_engine *e);        /* a replica of all parameters and buffers */
 void dp_account_gather(dp_engine *e);           /* the outputs of all ranks */
 void dp_account_log_softmax(dp_engine *e);
 void dp_account_loss_gradients(dp_engine *e);
-void dp_account_end_loss(dp_engine *e);         /* what only the loss needed */
+void dp_account_end_loss(dp_engine *e);         /* what only the loss needs is freed */
 void dp_account_take_gradient(dp_engine *e);    /* of the own part, on other ranks than 0 */
 void dp_account_gradient_ready(dp_engine *e, int param);
 void dp_account_begin_reduce(dp_engine *e);
-void dp_account_reduced(dp_engine *e);          /* chunks have gone */
-void dp_account_end_reduce(dp_engine *e);       /* behind it only what the optimizer reads is left */
+void dp_account_reduced(dp_engine *e);          /* chunks are freed */
+void dp_account_end_reduce(dp_engine *e);       /* only what the optimizer reads remains */
 
 #endif

@@ -1,5 +1,5 @@
 /* The memory of the policy `dp` by phase, as torch.nn.DataParallel's: what device 0 holds more than another
- * device, as a formula of a few sizes. docs/ps.md derives it; reports and tests put the ledger beside it. */
+ * device, as a formula of a few sizes. docs/ps.md derives it; reports and tests compare the ledger with it. */
 #ifndef PS_DP_MEMORY_H
 #define PS_DP_MEMORY_H
 
@@ -50,7 +50,7 @@ const char *ps_dp_formula(const ps_dp_sizes *s, ps_dp_phase p);
 /* Device 0's bytes less another device's, workspace aside. */
 int64_t ps_dp_difference(const ps_dp_sizes *s, ps_dp_phase p);
 
-/* What a rank's ledger says of a phase, workspace aside. */
+/* The ledger's figure for a phase, workspace aside. */
 int64_t ps_dp_measured(const ledger *l, ps_dp_phase p);
 
 #endif

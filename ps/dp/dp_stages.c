@@ -1,4 +1,4 @@
-/* The stages: rounds of the star, each waited for. */
+/* The stages of a step: each is an exchange with the hub, and waits for it. */
 #include "ps/dp/dp_impl.h"
 
 #include "ps/compute.h"
@@ -83,7 +83,7 @@ status dp_begin_forward(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
     TRY(replicate(e, step->index, false));
-    ps_share_interpreter(base->context.device, e->present); /* a thread a replica */
+    ps_share_interpreter(base->context.device, e->present); /* one thread per replica */
     return STATUS_OK;
 }
 
@@ -115,7 +115,7 @@ static int64_t output_bytes(const dp_engine *e, int64_t samples)
     return samples * context_of(e)->exchange->output_bytes;
 }
 
-/* Of the ranks behind rank 0. */
+/* Of the ranks from 1 on. */
 static int64_t others_output(const dp_engine *e)
 {
     return output_bytes(e, e->loaded - e->parts[0].samples);
@@ -237,7 +237,7 @@ static status reduce(dp_engine *e, const sync_step *step)
     return dp_hub_run(e->hub, &sum);
 }
 
-/* Behind a micro-batch that only accumulates: what rank 0 has handed out is no longer read. */
+/* After a micro-batch that only accumulates: nobody reads rank 0's parameters any more. */
 static status acknowledge(dp_engine *e, const sync_step *step)
 {
     dp_hub_begin(e->hub);
@@ -275,7 +275,7 @@ static void add_sum(dp_engine *e, dp_direction direction, int peer, int64_t numb
     transfer->region = dp_plain_region(e, peer, DP_PIECE_SUMS, values, 0, count * (int64_t)sizeof *values);
 }
 
-/* `values` is where a round finds them. */
+/* `values` is host memory. */
 static status sum_over_ranks(dp_engine *e, double *values, int count)
 {
     int64_t number = e->sums++, step = e->step;

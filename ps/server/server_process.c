@@ -33,8 +33,8 @@ static status open_server(ps_server_process *p)
     const ps_server_context *c = p->c;
     TRY(ps_policy_resolve(c->policy, c->options, c->world, &p->policy));
     if (c->index < 0 || c->index >= ps_member_count(&p->policy, c->world) - c->world)
-        return fail(STATUS_CONFIG, "parameter server: found the number %d, allowed is 0 to %d", c->index,
-                    ps_member_count(&p->policy, c->world) - c->world - 1);
+        return fail(STATUS_CONFIG, "parameter server: expected an index from 0 to %d, got %d",
+                    ps_member_count(&p->policy, c->world) - c->world - 1, c->index);
     if (c->divide != SHARED_DIVIDE_POLICY) p->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
     TRY(ps_plan_make(c->program, c->params, (int)p->policy.servers, p->policy.partition_bytes, &p->plan));
     p->member = (ps_member){.member = c->world + c->index,

@@ -1,5 +1,14 @@
-/* A rank's side of the parameter server: stages that the compute thread calls, and a state machine behind
- * them that pushes what is ready and takes what comes, driven by the rank's agent. */
+/* A rank's side of the parameter server. The compute thread calls the stages, which post events and wait on fences; the
+ * rank's agent pops the events, pushes gradients and receives parameters.
+ *
+ * In the order in which a gradient passes through them:
+ *
+ *   worker_open.c    memory, fences, connections and end
+ *   worker_stages.c  the compute thread: a gradient is ready, parameters are needed
+ *   worker_gpu.c     the same where tensors stay in memory of the GPU
+ *   worker.c         the agent: its loop, stalls and departures
+ *   worker_push.c    the agent's sending half: events become messages
+ *   worker_pull.c    its receiving half: replies become parameters, and fences are reached */
 #ifndef PS_WORKER_H
 #define PS_WORKER_H
 
@@ -17,7 +26,7 @@ typedef struct ps_worker_config {
     const sync_context *context;
     const ps_policy *policy;
     const ps_plan *plan;
-    bool colocated; /* server `rank` is the port's partner */
+    bool colocated; /* server `rank` runs in this process and is the port's partner */
     bool peers;  /* tensors stay in memory of GPUs, which copy from each other */
 } ps_worker_config;
 
@@ -25,11 +34,11 @@ status ps_worker_open(const ps_worker_config *config, ps_worker **out);
 /* Opens the port, then connects to server `server` at `url`, unless it is the partner. */
 status ps_worker_open_port(ps_worker *w, const transport_options *options);
 status ps_worker_connect(ps_worker *w, int server, const char *url);
-/* Before ps_worker_start: the arena that server `server` keeps parameters in, where the worker may copy
- * from it. `sees_us`: the server sees the worker's arenas, so that pushes need no frames. */
-void ps_worker_map_server(ps_worker *w, int server, const void *params, bool sees_us);
+/* Before ps_worker_start: the arena in which server `server` keeps parameters, where the worker may copy from it.
+ * `maps_us`: the server maps the worker's arenas, so that pushes need no frames. */
+void ps_worker_map_server(ps_worker *w, int server, const void *params, bool maps_us);
 status ps_worker_start(ps_worker *w);
-/* Ends the agent and says goodbye to the servers; then the port is still there for the partner. */
+/* Ends the agent and disconnects from the servers; the partner may still use the port. */
 void ps_worker_leave(ps_worker *w);
 void ps_worker_close(ps_worker **worker);
 
@@ -49,7 +58,7 @@ status ps_worker_group_sum(ps_worker *w, double *values, int count);
 void ps_worker_collect_times(ps_worker *w, sync_counters *out);
 /* Updates skipped so far, here or by servers: --on-nonfinite skip. */
 int64_t ps_worker_updates_skipped(const ps_worker *w);
-/* How stale reads were so far. */
+/* The staleness of reads so far; in flushed state. */
 void ps_worker_report(const ps_worker *w, ps_report *out);
 
 #endif

@@ -10,23 +10,24 @@
 
 /* From the compute thread to the agent. */
 typedef enum worker_event {
-    WORKER_PUSH,    /* index: parameter, value: round */
+    WORKER_PUSH,    /* index: parameter, value: iteration */
     WORKER_PULL,    /* index: flags, value: number of the pull */
-    WORKER_BUFFERS, /* value: the round that begins with rank 0's present buffers */
+    WORKER_BUFFERS, /* value: the iteration that begins with rank 0's present buffers */
     WORKER_SUM,     /* index: count, value: number of the sum */
 } worker_event;
 
-/* What the compute thread knows of a round. The agent is done with a round before the next but one begins. */
-typedef struct worker_round {
+/* What the compute thread hands over with an iteration. The agent has ended an iteration before the next but one
+ * begins. */
+typedef struct worker_iteration {
     int64_t optimizer_step;
     double rate;
-} worker_round;
+} worker_iteration;
 
-/* What is known of a server, and what is to be sent to it. */
+/* The state of a server, and what is to be sent to it. */
 typedef struct worker_server {
-    const char *params; /* its arena, where the worker copies from it; NULL: what comes is in frames or in place */
-    bool sees_us;       /* pushes need no frames */
-    bool was_there;
+    const char *params; /* its arena, from which the worker copies; NULL: replies are in frames or in place */
+    bool maps_us;       /* pushes need no frames */
+    bool was_connected;
     char *url;          /* for messages */
     ps_key_queue queue; /* keys to be pushed */
     int *on_the_way;    /* keys whose frames are being sent, oldest first: a ring */
@@ -34,128 +35,138 @@ typedef struct worker_server {
     int64_t bytes_on_the_way;
     uint32_t pull_flags; /* of a pull to be sent; 0: none */
     bool norm_due;       /* the squared norm is to be sent */
-    double norm_share;   /* the server's share of it; below 0: not there */
+    double norm_share;   /* the server's share of it; below 0: not received */
 } worker_server;
 
 /* Where tensors stay in memory of GPUs. */
 typedef struct worker_gpu {
-    sync_handover launched; /* gradients and buffers that the compute stream is to come to */
+    sync_handover launched; /* of the compute thread: gradients and buffers that the compute stream is still to reach */
     double *sums;           /* [largest_sum] a layer's, on the host */
 } worker_gpu;
 
-struct ps_worker {
-    ps_worker_config c;
-    worker_gpu *gpu; /* NULL: it works in host memory */
-    ps_port port;
-    sync_agent *agent;
-    event_queue events;
-    size_t element; /* bytes */
-    bool lends; /* frames are the server's until all ranks' have come: it waits for other keys meanwhile */
-    bool gives_buffers, takes_buffers; /* this rank's buffers are everybody's; come from rank 0 */
-
-    /* ---- of the compute thread ---- */
-    int64_t round;         /* that runs, or is to begin */
-    uint64_t pulls;        /* asked for so far */
+/* Of the compute thread, which calls the stages. */
+typedef struct worker_compute {
+    int64_t iteration;     /* that runs, or is to begin */
+    uint64_t pulls;        /* requested so far */
     uint64_t packs, sums;  /* likewise */
     uint64_t unpacked;     /* the pull whose buffers are in place */
-    bool begun;            /* the round; its first micro-batch does what is done once a round */
-    bool entered;          /* the present stage's side effects are done: only its wait is left */
+    bool begun;            /* the iteration; its first micro-batch does what is done once per iteration */
+    bool entered;          /* the present stage's side effects are done: only its wait remains */
     bool synchronize;
-    bool has_data;         /* a micro-batch of the round had samples */
-    bool *pushed;          /* [param_count] this round */
+    bool has_data;         /* a micro-batch of the iteration had samples */
+    bool *pushed;          /* [param_count] in this iteration */
     int64_t wait_begin_ns; /* 0: no wait */
     int64_t exposed_ns;
+} worker_compute;
 
-    /* ---- written by the compute thread before it posts ---- */
-    worker_round rounds[2]; /* by round modulo 2 */
-    int64_t pull_round;     /* that the last pull is for */
+/* Of both threads: fixed when the worker is opened, written before an event is posted or a fence reached, or atomic. */
+typedef struct worker_shared {
+    size_t element;    /* bytes */
+    bool lends_frames; /* frames are the server's until all ranks' have arrived: it waits for other keys meanwhile */
+    bool gives_buffers, takes_buffers; /* this rank's buffers are everybody's; come from rank 0 */
+    worker_gpu *gpu;   /* NULL: tensors are in host memory */
+
+    event_queue events; /* from the compute thread to the agent; written before they are posted: */
+    worker_iteration iterations[2]; /* by iteration modulo 2 */
+    int64_t pull_iteration;         /* that the last pull is for */
     double *sum_values;
 
-    /* ---- fences ---- */
-    device_fence **arrived; /* [param_count] the pull that has */
-    device_fence *packed, *buffers, *summed;
+    ps_port port;
+    char *packed_buffers;   /* rank 0's that are to leave; on other ranks what has arrived */
+    device_fence **arrived; /* [param_count] number of the pull whose parameters have arrived */
+    device_fence *packed, *buffers_arrived, *summed;
 
-    /* ---- of the agent: pushes ---- */
+    atomic_bool ended; /* the agent has failed */
+    _Atomic int64_t total_ns, update_ns;
+    _Atomic int64_t skipped; /* updates that servers have skipped */
+} worker_shared;
+
+/* Of the agent. */
+typedef struct worker {
+    const ps_worker_config *c;
+    worker_shared *shared;
+    ps_port *port;
+
+    /* ---- pushes ---- */
     worker_server *servers;    /* [server_count] */
     int *missing;              /* [key_count] parameters that cannot be pushed yet */
     transport_ticket *tickets; /* [key_count] */
-    int64_t *round_of;         /* [key_count] that is pushed, or was last */
+    int64_t *iteration_of;     /* [key_count] that is pushed, or was last */
     int64_t *ready_ns, *left_ns; /* [key_count] its gradient was ready; its push, or the pull for it, left */
-    bool handing_over;         /* the queues hold what servers of their own start from */
+    bool handing_over;         /* the queues hold the parameters that servers in their own processes start from */
     int64_t pull, buffers_pull; /* numbers of the last pulls for keys and buffers */
 
     /* ---- pulls ---- */
-    int64_t *asked, *got; /* [key_count] numbers of pulls */
-    int64_t *seen;        /* [key_count] updates that the parameters had */
-    int *missing_keys;    /* [param_count] of the pull that comes in */
-    int awaited;          /* answers */
-    int64_t awaited_ns;   /* since when there are any */
-    int64_t heard_ns;     /* when the last came, or the first was asked for */
+    int64_t *requested, *received; /* [key_count] numbers of pulls */
+    int64_t *updates_seen;    /* [key_count] updates that the parameters had */
+    int *missing_keys;        /* [param_count] of the pull that arrives */
+    int replies_due;
+    int64_t waiting_since_ns; /* since when replies are due */
+    int64_t last_message_ns;  /* when the last reply arrived, or the first was requested */
 
     /* ---- updates by the rank itself ---- */
     device_stream *stream;
     device_memory squares;
-    int averages; /* that are there, where clipping waits for all */
+    int averages; /* that have arrived, where clipping waits for all */
 
     /* ---- buffers, sums of layers, norms ---- */
-    char *staging; /* packed buffers: rank 0's that are to leave; on other ranks what has come */
-    bool pack_due, staging_due, staging_out; /* to be packed; packed, to be sent; with the server */
-    int64_t pack_round;
+    bool pack_due, packed_due, packed_out; /* buffers to be packed; packed, to be sent; with the server */
+    int64_t pack_iteration;
     uint64_t packs_made;
     bool sum_due;
     int sum_count;
     int64_t sum_number;
-    transport_ticket staging_ticket, sum_ticket, failure_ticket;
+    transport_ticket packed_ticket, sum_ticket, failure_ticket;
     double norm;
 
     error_record failure;
-    atomic_bool ended; /* the agent has failed */
     ps_report report;
-    double late_total;
-    _Atomic int64_t total_ns, update_ns;
-    _Atomic int64_t skipped; /* updates that servers have skipped */
+    double staleness_total;
+} worker;
+
+struct ps_worker {
+    ps_worker_config config; /* never changes */
+    sync_agent *handle;      /* of the compute thread; `agent` is the state that it drives */
+    worker_compute compute;
+    worker_shared shared;
+    worker agent;
 };
 
-static inline const sync_context *worker_context(const ps_worker *w)
+static inline int64_t worker_key_bytes(const worker *w, int key)
 {
-    return w->c.context;
+    return w->c->plan->keys[key].elements * (int64_t)w->shared->element;
 }
 
-static inline int64_t worker_key_bytes(const ps_worker *w, int key)
-{
-    return w->c.plan->keys[key].elements * (int64_t)w->element;
-}
+/* `replies` more are due. */
+void worker_await(worker *w, int replies, int64_t now_ns);
+/* The parameters from which a push was computed lacked `late` updates. */
+void worker_record_staleness(worker *w, int64_t late);
 
-/* `answers` more are awaited. */
-void worker_await(ps_worker *w, int answers, int64_t now_ns);
-/* What a push was computed from lacked `late` updates. */
-void worker_record_staleness(ps_worker *w, int64_t late);
-
-/* worker_stages.c: the stream has come to a gradient; to the end of rank 0's forward pass. */
+/* worker_stages.c: the stream has reached a gradient, or the end of rank 0's forward pass. */
 status worker_post_gradient(ps_worker *w, int param);
 status worker_post_buffers(ps_worker *w);
 
-/* worker_gpu.c: in place of what is done in host memory. */
+/* worker_gpu.c: the same in memory of the GPU. */
 status worker_gpu_open(ps_worker *w);
 void worker_gpu_close(ps_worker *w);
-/* The compute thread: a gradient, and rank 0's buffers, are ready behind what was launched. */
+/* The compute thread: a gradient, or rank 0's buffers, are ready after what was launched. */
 status worker_gpu_ready(ps_worker *w, int param);
 status worker_gpu_pack(ps_worker *w);
-/* Waits until all that were ready have been posted. */
+/* Waits until all that are ready have been posted. */
 status worker_gpu_finish(ps_worker *w);
 status worker_gpu_unpack_buffers(ps_worker *w);
 status worker_gpu_clear(ps_worker *w);
-status worker_gpu_take_sums(ps_worker *w, const double *values, int count);
-status worker_gpu_give_sums(ps_worker *w, double *values, int count);
-/* The agent: copies pieces between arenas of GPUs; rank 0's buffers to `staging`. Both are done when they return. */
-status worker_gpu_bring(ps_worker *w, piece_list pieces, char *arena, const char *from);
-status worker_gpu_pack_buffers(ps_worker *w);
+status worker_gpu_download_sums(ps_worker *w, const double *values, int count);
+status worker_gpu_upload_sums(ps_worker *w, double *values, int count);
+/* The agent: copies pieces between arenas of GPUs, or rank 0's buffers to the host; has ended when it returns. */
+status worker_gpu_copy(worker *w, piece_list pieces, char *arena, const char *from);
+status worker_gpu_pack_buffers(worker *w);
 
 /* worker_push.c: events in, messages out. */
-void worker_take_events(ps_worker *w, bool *worked);
-status worker_send(ps_worker *w, int64_t now_ns, bool *worked);
+void worker_pop_events(worker *w, bool *worked);
+status worker_send(worker *w, int64_t now_ns, bool *worked);
 
 /* worker_pull.c: messages in. */
-status worker_receive(ps_worker *w, int64_t now_ns, bool *worked);
+status worker_receive(worker *w, int64_t now_ns, bool *worked);
 
 #endif

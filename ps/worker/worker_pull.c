@@ -1,4 +1,4 @@
-/* The receiving half of a worker's agent: what servers say. */
+/* The receiving half of a worker's agent: replies of the servers. */
 #include "ps/compute.h"
 #include "ps/worker/worker_impl.h"
 
@@ -11,76 +11,76 @@
 
 enum { MESSAGES_AT_ONCE = 64 };
 
-static bool updates_itself(const ps_worker *w)
+static bool updates_itself(const worker *w)
 {
-    return !w->c.policy->server_optimizer;
+    return !w->c->policy->server_optimizer;
 }
 
 static status malformed(const ps_message *m)
 {
     const message_header *h = &m->header;
     return fail(STATUS_PROTOCOL, "parameter server %d sent %s of step %" PRId64 ", key %" PRId64 ", %" PRId64
-                " elements in %d frames: not asked for, or not of this plan", m->peer, message_kind_name(h->kind), h->step,
+                " elements in %d frames: not requested, or not of this plan", m->peer, message_kind_name(h->kind), h->step,
                 h->key, h->count, h->frames);
 }
 
-/* ---- answers ---------------------------------------------------------------------------------- */
+/* ---- replies ---------------------------------------------------------------------------------- */
 
-static void answered(ps_worker *w, int64_t now_ns)
+static void end_reply(worker *w, int64_t now_ns)
 {
-    w->heard_ns = now_ns;
-    if (--w->awaited > 0) return;
-    trace_slice(worker_context(w)->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX, w->awaited_ns,
+    w->last_message_ns = now_ns;
+    if (--w->replies_due > 0) return;
+    trace_slice(w->c->context->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX, w->waiting_since_ns,
                 now_ns);
-    atomic_fetch_add_explicit(&w->total_ns, now_ns - w->awaited_ns, memory_order_relaxed);
-    board_cell_agent(worker_context(w)->cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
+    atomic_fetch_add_explicit(&w->shared->total_ns, now_ns - w->waiting_since_ns, memory_order_relaxed);
+    board_cell_agent(w->c->context->cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
 }
 
-static bool was_asked_for(const ps_worker *w, const ps_message *m)
+static bool was_requested(const worker *w, const ps_message *m)
 {
     const message_header *h = &m->header;
-    const param_set *set = worker_context(w)->params;
-    if (h->key < 0 || h->key >= w->c.plan->key_count) return false;
-    const ps_key *key = &w->c.plan->keys[h->key];
-    if (key->server != m->peer || h->step != w->asked[h->key] || w->got[h->key] == h->step) return false;
+    const param_set *set = w->c->context->params;
+    if (h->key < 0 || h->key >= w->c->plan->key_count) return false;
+    const ps_key *key = &w->c->plan->keys[h->key];
+    if (key->server != m->peer || h->step != w->requested[h->key] || w->received[h->key] == h->step) return false;
     if (h->count != key->elements || h->dtype != (int)set->type) return false;
-    if (h->frames == 0) return w->servers[m->peer].sees_us;
-    if (w->gpu || h->frames != key->piece_count) return false;
-    piece_list pieces = ps_key_pieces(w->c.plan, (int)h->key);
+    if (h->frames == 0) return w->servers[m->peer].maps_us;
+    if (w->shared->gpu || h->frames != key->piece_count) return false;
+    piece_list pieces = ps_key_pieces(w->c->plan, (int)h->key);
     for (int i = 0; i < pieces.count; i++)
-        if (ps_message_frame(m, i).bytes != (size_t)pieces.pieces[i].count * w->element) return false;
+        if (ps_message_frame(m, i).bytes != (size_t)pieces.pieces[i].count * w->shared->element) return false;
     return true;
 }
 
-/* Brings the key's elements to `arena`, unless the server has put them there. */
-static status bring(ps_worker *w, const ps_message *m, void *arena)
+/* Copies the key's elements to `arena`, unless the server has written them there. */
+static status copy_key(worker *w, const ps_message *m, void *arena)
 {
     const char *from = w->servers[m->peer].params;
-    piece_list pieces = ps_key_pieces(w->c.plan, (int)m->header.key);
+    piece_list pieces = ps_key_pieces(w->c->plan, (int)m->header.key);
     if (m->header.frames == 0 && !from) return STATUS_OK;
-    if (w->gpu) return worker_gpu_bring(w, pieces, arena, from);
+    if (w->shared->gpu) return worker_gpu_copy(w, pieces, arena, from);
     for (int i = 0; i < pieces.count; i++) {
-        int64_t at = pieces.pieces[i].offset * (int64_t)w->element;
+        int64_t at = pieces.pieces[i].offset * (int64_t)w->shared->element;
         const void *source = m->header.frames > 0 ? ps_message_frame(m, i).data : from + at;
-        ps_copy(worker_context(w)->device, (char *)arena + at, source, (size_t)pieces.pieces[i].count * w->element);
+        ps_copy(w->c->context->device, (char *)arena + at, source, (size_t)pieces.pieces[i].count * w->shared->element);
     }
     return STATUS_OK;
 }
 
-static void key_arrived(ps_worker *w, int key)
+static void key_arrived(worker *w, int key)
 {
-    const ps_key *k = &w->c.plan->keys[key];
+    const ps_key *k = &w->c->plan->keys[key];
     for (int p = k->first_param; p < k->first_param + k->param_count; p++) {
         if (--w->missing_keys[p] > 0) continue;
-        w->missing_keys[p] = w->c.plan->keys_of[p];
-        device_fence_reach(w->arrived[p], (uint64_t)w->got[key]);
+        w->missing_keys[p] = w->c->plan->keys_of[p];
+        device_fence_reach(w->shared->arrived[p], (uint64_t)w->received[key]);
     }
 }
 
 /* Every rank that updates has the same average: rank 0 warns for all. */
-static status report_nonfinite(ps_worker *w, int64_t step)
+static status report_nonfinite(worker *w, int64_t step)
 {
-    const sync_context *c = worker_context(w);
+    const sync_context *c = w->c->context;
     bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     const char *name;
@@ -89,53 +89,53 @@ static status report_nonfinite(ps_worker *w, int64_t step)
     return sync_report_nonfinite(c->optimizer, step, c->rank, name);
 }
 
-static status update_key(ps_worker *w, int key, double scale)
+static status update_key(worker *w, int key, double scale)
 {
-    const sync_context *c = worker_context(w);
-    int64_t round = w->got[key] - 2; /* whose average it is */
+    const sync_context *c = w->c->context;
+    int64_t iteration = w->received[key] - 2; /* whose average it is */
     int64_t begin = clock_now_ns();
     TRY(optimizer_update(c->optimizer, w->stream, c->params->params.data, c->params->grads.data,
-                         ps_key_pieces(w->c.plan, key), w->rounds[round % 2].optimizer_step, w->rounds[round % 2].rate,
+                         ps_key_pieces(w->c->plan, key), w->shared->iterations[iteration % 2].optimizer_step, w->shared->iterations[iteration % 2].rate,
                          scale));
-    if (w->gpu) TRY(device_stream_synchronize(w->stream));
-    if (optimizer_found_nonfinite(c->optimizer)) TRY(report_nonfinite(w, w->rounds[round % 2].optimizer_step));
+    if (w->shared->gpu) TRY(device_stream_synchronize(w->stream));
+    if (optimizer_found_nonfinite(c->optimizer)) TRY(report_nonfinite(w, w->shared->iterations[iteration % 2].optimizer_step));
     int64_t end = clock_now_ns();
     trace_slice(c->trace, TRACE_OPTIMIZER, "update of key", key, begin, end);
-    atomic_fetch_add_explicit(&w->update_ns, end - begin, memory_order_relaxed);
+    atomic_fetch_add_explicit(&w->shared->update_ns, end - begin, memory_order_relaxed);
     key_arrived(w, key);
     return STATUS_OK;
 }
 
 /* The average of a key is there. Where the norm decides all must be: it is over all of them. */
-static status take_average(ps_worker *w, int key)
+static status receive_average(worker *w, int key)
 {
-    const sync_context *c = worker_context(w);
+    const sync_context *c = w->c->context;
     const optimizer_options *o = optimizer_get_options(c->optimizer);
     bool skips = o->on_nonfinite == NONFINITE_SKIP && ps_has_bytes(c->device);
     if (o->clip_norm <= 0 && !skips) return update_key(w, key, 1.0);
-    if (++w->averages < w->c.plan->key_count) return STATUS_OK;
+    if (++w->averages < w->c->plan->key_count) return STATUS_OK;
     w->averages = 0;
-    double none = 0, *squares = ps_has_bytes(c->device) && !w->gpu ? w->squares.data : &none;
+    double none = 0, *squares = ps_has_bytes(c->device) && !w->shared->gpu ? w->squares.data : &none;
     *squares = 0;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     TRY(optimizer_sum_squares(c->optimizer, w->stream, c->params->grads.data, all, squares));
     if (skips && !isfinite(*squares)) {
         optimizer_skip(c->optimizer);
-        for (int k = 0; k < w->c.plan->key_count; k++) key_arrived(w, k);
-        return report_nonfinite(w, w->rounds[(w->got[key] - 2) % 2].optimizer_step);
+        for (int k = 0; k < w->c->plan->key_count; k++) key_arrived(w, k);
+        return report_nonfinite(w, w->shared->iterations[(w->received[key] - 2) % 2].optimizer_step);
     }
     double scale = o->clip_norm > 0 ? optimizer_clip_scale(o->clip_norm, *squares) : 1.0;
-    for (int k = 0; k < w->c.plan->key_count; k++) TRY(update_key(w, k, scale));
+    for (int k = 0; k < w->c->plan->key_count; k++) TRY(update_key(w, k, scale));
     return STATUS_OK;
 }
 
-/* From the gradient, where it asked for the answer, over the message that left to the answer. */
-static void trace_key(const ps_worker *w, int key, int64_t now_ns)
+/* From the gradient, where a push requested the reply, over the message that left, to the reply. */
+static void trace_key(const worker *w, int key, int64_t now_ns)
 {
-    trace *t = worker_context(w)->trace;
-    bool pushed = w->c.policy->consistency == PS_SYNC && w->ready_ns[key] > 0;
+    trace *t = w->c->context->trace;
+    bool pushed = w->c->policy->consistency == PS_SYNC && w->ready_ns[key] > 0;
     if (!trace_is_on(t)) return;
-    int64_t id = w->got[key] * w->c.plan->key_count + key;
+    int64_t id = w->received[key] * w->c->plan->key_count + key;
     trace_async(t, pushed ? "push and pull of key" : "pull of key", key, id, w->left_ns[key], now_ns);
     if (!pushed) return;
     int64_t ready_ns = w->ready_ns[key] < w->left_ns[key] ? w->ready_ns[key] : w->left_ns[key];
@@ -145,100 +145,101 @@ static void trace_key(const ps_worker *w, int key, int64_t now_ns)
     w->ready_ns[key] = 0;
 }
 
-static status take_parameters(ps_worker *w, const ps_message *m, int64_t now_ns)
+static status receive_parameters(worker *w, const ps_message *m, int64_t now_ns)
 {
-    if (!was_asked_for(w, m)) return malformed(m);
+    if (!was_requested(w, m)) return malformed(m);
     const message_header *h = &m->header;
-    const param_set *set = worker_context(w)->params;
+    const param_set *set = w->c->context->params;
     int key = (int)h->key;
     bool average = updates_itself(w) && h->step > 1;
-    ps_port_count_received(&w->port, m->peer, worker_key_bytes(w, key));
-    TRY(bring(w, m, average ? set->grads.data : set->params.data));
-    w->got[key] = h->step;
-    w->seen[key] = h->integers[PS_INT_UPDATES];
-    if (h->integers[PS_INT_SKIPPED] > atomic_load_explicit(&w->skipped, memory_order_relaxed))
-        atomic_store_explicit(&w->skipped, h->integers[PS_INT_SKIPPED], memory_order_relaxed);
+    ps_port_count_received(w->port, m->peer, worker_key_bytes(w, key));
+    TRY(copy_key(w, m, average ? set->grads.data : set->params.data));
+    w->received[key] = h->step;
+    w->updates_seen[key] = h->integers[PS_INT_UPDATES];
+    if (h->integers[PS_INT_SKIPPED] > atomic_load_explicit(&w->shared->skipped, memory_order_relaxed))
+        atomic_store_explicit(&w->shared->skipped, h->integers[PS_INT_SKIPPED], memory_order_relaxed);
     trace_key(w, key, now_ns);
     if (h->integers[PS_INT_STALENESS] >= 0) worker_record_staleness(w, h->integers[PS_INT_STALENESS]);
-    if (average) TRY(take_average(w, key));
+    if (average) TRY(receive_average(w, key));
     else key_arrived(w, key);
-    answered(w, now_ns);
+    end_reply(w, now_ns);
     return STATUS_OK;
 }
 
-static status take_buffers(ps_worker *w, const ps_message *m, int64_t now_ns)
+static status receive_buffers(worker *w, const ps_message *m, int64_t now_ns)
 {
-    const param_set *set = worker_context(w)->params;
+    const param_set *set = w->c->context->params;
     message_frame frame = m->header.frames == 1 ? ps_message_frame(m, 0) : (message_frame){0};
-    if (!w->takes_buffers || (int64_t)frame.bytes != set->buffer_bytes || m->header.step != w->buffers_pull)
+    if (!w->shared->takes_buffers || (int64_t)frame.bytes != set->buffer_bytes || m->header.step != w->buffers_pull)
         return malformed(m);
-    ps_port_count_received(&w->port, m->peer, set->buffer_bytes);
-    memcpy(w->staging, frame.data, frame.bytes);
-    device_fence_reach(w->buffers, (uint64_t)m->header.step);
-    answered(w, now_ns);
+    ps_port_count_received(w->port, m->peer, set->buffer_bytes);
+    memcpy(w->shared->packed_buffers, frame.data, frame.bytes);
+    device_fence_reach(w->shared->buffers_arrived, (uint64_t)m->header.step);
+    end_reply(w, now_ns);
     return STATUS_OK;
 }
 
-static status take_sum(ps_worker *w, const ps_message *m, int64_t now_ns)
+static status receive_sum(worker *w, const ps_message *m, int64_t now_ns)
 {
     const message_header *h = &m->header;
     size_t bytes = (size_t)w->sum_count * sizeof(double);
     if (h->step != w->sum_number || h->count != w->sum_count || h->frames != 1 || ps_message_frame(m, 0).bytes != bytes)
         return malformed(m);
-    ps_port_count_received(&w->port, m->peer, (int64_t)bytes);
-    ps_copy(worker_context(w)->device, w->sum_values, ps_message_frame(m, 0).data, bytes);
-    device_fence_reach(w->summed, (uint64_t)h->step);
-    answered(w, now_ns);
+    ps_port_count_received(w->port, m->peer, (int64_t)bytes);
+    ps_copy(w->c->context->device, w->shared->sum_values, ps_message_frame(m, 0).data, bytes);
+    device_fence_reach(w->shared->summed, (uint64_t)h->step);
+    end_reply(w, now_ns);
     return STATUS_OK;
 }
 
-/* A server's share of the squared norm: when all are there, in the servers' order, all learn the whole. */
-static void take_norm_share(ps_worker *w, const ps_message *m)
+/* A server's share of the squared norm. When all have arrived they are added in the order of the servers, and every
+ * server receives the total. */
+static void receive_norm_share(worker *w, const ps_message *m)
 {
     w->servers[m->peer].norm_share = m->header.doubles[PS_DOUBLE_NORM];
     w->norm = 0;
-    for (int j = 0; j < w->c.plan->server_count; j++) {
+    for (int j = 0; j < w->c->plan->server_count; j++) {
         if (w->servers[j].norm_share < 0) return;
         w->norm += w->servers[j].norm_share;
     }
-    for (int j = 0; j < w->c.plan->server_count; j++) {
+    for (int j = 0; j < w->c->plan->server_count; j++) {
         w->servers[j].norm_share = -1;
         w->servers[j].norm_due = true;
     }
 }
 
-static status take(ps_worker *w, ps_message *m, int64_t now_ns)
+static status handle(worker *w, ps_message *m, int64_t now_ns)
 {
     status rc;
-    w->servers[m->peer].was_there = true;
+    w->servers[m->peer].was_connected = true;
     switch (m->header.kind) {
-    case MESSAGE_PARAMETERS: rc = take_parameters(w, m, now_ns); break;
-    case MESSAGE_BUFFERS: rc = take_buffers(w, m, now_ns); break;
-    case MESSAGE_SUM: rc = take_sum(w, m, now_ns); break;
+    case MESSAGE_PARAMETERS: rc = receive_parameters(w, m, now_ns); break;
+    case MESSAGE_BUFFERS: rc = receive_buffers(w, m, now_ns); break;
+    case MESSAGE_SUM: rc = receive_sum(w, m, now_ns); break;
     case MESSAGE_FAILED: rc = ps_message_failure(m); break;
     case MESSAGE_ACKNOWLEDGE:
-        w->staging_out = false;
+        w->packed_out = false;
         rc = STATUS_OK;
         break;
     case MESSAGE_CONTROL:
-        take_norm_share(w, m);
+        receive_norm_share(w, m);
         rc = STATUS_OK;
         break;
     default: rc = malformed(m); break;
     }
-    ps_port_release(&w->port, m);
+    ps_port_release(w->port, m);
     return rc;
 }
 
-status worker_receive(ps_worker *w, int64_t now_ns, bool *worked)
+status worker_receive(worker *w, int64_t now_ns, bool *worked)
 {
     for (int i = 0; i < MESSAGES_AT_ONCE; i++) {
         ps_message m;
-        status rc = ps_port_receive(&w->port, &m);
+        status rc = ps_port_receive(w->port, &m);
         if (rc == STATUS_AGAIN) return STATUS_OK;
         if (rc != STATUS_OK) return rc;
         *worked = true;
-        TRY(take(w, &m, now_ns));
+        TRY(handle(w, &m, now_ns));
     }
     return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* The sending half of a worker's agent: what the compute thread posted becomes messages. */
+/* The sending half of a worker's agent: events that the compute thread posted become messages. */
 #include "ps/compute.h"
 #include "ps/worker/worker_impl.h"
 
@@ -8,45 +8,45 @@
 
 /* ---- events ----------------------------------------------------------------------------------- */
 
-static void queue_key(ps_worker *w, int key)
+static void queue_key(worker *w, int key)
 {
-    ps_key_queue_put(&w->servers[w->c.plan->keys[key].server].queue, key);
+    ps_key_queue_put(&w->servers[w->c->plan->keys[key].server].queue, key);
 }
 
-static void take_push(ps_worker *w, int param, int64_t round)
+static void queue_push(worker *w, int param, int64_t iteration)
 {
-    const ps_plan *plan = w->c.plan;
+    const ps_plan *plan = w->c->plan;
     for (int key = plan->first_key[param]; key < plan->first_key[param] + plan->keys_of[param]; key++) {
         if (--w->missing[key] > 0) continue;
         w->missing[key] = plan->keys[key].param_count;
-        w->round_of[key] = round;
-        w->ready_ns[key] = trace_is_on(worker_context(w)->trace) ? device_now_ns(worker_context(w)->device) : 0;
+        w->iteration_of[key] = iteration;
+        w->ready_ns[key] = trace_is_on(w->c->context->trace) ? device_now_ns(w->c->context->device) : 0;
         queue_key(w, key);
     }
 }
 
-static void take_pull(ps_worker *w, uint32_t flags, int64_t pull)
+static void queue_pull(worker *w, uint32_t flags, int64_t pull)
 {
     uint32_t for_keys = flags & ~(uint32_t)PS_PULL_BUFFERS;
     if (for_keys) w->pull = pull;
     w->buffers_pull = pull;
-    for (int j = 0; j < w->c.plan->server_count; j++) w->servers[j].pull_flags |= for_keys;
-    if (w->takes_buffers) w->servers[0].pull_flags |= flags & PS_PULL_BUFFERS;
-    bool own_servers = w->c.policy->placement == PS_PLACEMENT_OWN;
-    if (!(flags & PS_PULL_FIRST) || !own_servers || worker_context(w)->rank != 0) return;
+    for (int j = 0; j < w->c->plan->server_count; j++) w->servers[j].pull_flags |= for_keys;
+    if (w->shared->takes_buffers) w->servers[0].pull_flags |= flags & PS_PULL_BUFFERS;
+    bool own_servers = w->c->policy->placement == PS_PLACEMENT_OWN;
+    if (!(flags & PS_PULL_FIRST) || !own_servers || w->c->context->rank != 0) return;
     w->handing_over = true;
-    for (int key = 0; key < w->c.plan->key_count; key++) queue_key(w, key);
+    for (int key = 0; key < w->c->plan->key_count; key++) queue_key(w, key);
 }
 
-void worker_take_events(ps_worker *w, bool *worked)
+void worker_pop_events(worker *w, bool *worked)
 {
-    for (sync_event e; event_queue_pop(&w->events, &e); *worked = true) {
+    for (sync_event e; event_queue_pop(&w->shared->events, &e); *worked = true) {
         switch ((worker_event)e.kind) {
-        case WORKER_PUSH: take_push(w, e.index, e.value); break;
-        case WORKER_PULL: take_pull(w, (uint32_t)e.index, e.value); break;
+        case WORKER_PUSH: queue_push(w, e.index, e.value); break;
+        case WORKER_PULL: queue_pull(w, (uint32_t)e.index, e.value); break;
         case WORKER_BUFFERS:
             w->pack_due = true;
-            w->pack_round = e.value;
+            w->pack_iteration = e.value;
             break;
         case WORKER_SUM:
             w->sum_due = true;
@@ -59,61 +59,61 @@ void worker_take_events(ps_worker *w, bool *worked)
 
 /* ---- keys ------------------------------------------------------------------------------------- */
 
-/* Room for keys that wait: what is on its way to the server, less what has left. */
-static bool has_credit(ps_worker *w, worker_server *s)
+/* Whether bytes that are still being sent to the server leave room for another key. */
+static bool has_credit(worker *w, worker_server *s)
 {
     while (s->count_on_the_way > 0 && transport_sent(&w->tickets[s->on_the_way[s->first_on_the_way]])) {
         s->bytes_on_the_way -= worker_key_bytes(w, s->on_the_way[s->first_on_the_way]);
-        s->first_on_the_way = (s->first_on_the_way + 1) % w->c.plan->key_count;
+        s->first_on_the_way = (s->first_on_the_way + 1) % w->c->plan->key_count;
         s->count_on_the_way--;
     }
-    return s->bytes_on_the_way < w->c.policy->credit_bytes;
+    return s->bytes_on_the_way < w->c->policy->credit_bytes;
 }
 
-static void spend_credit(ps_worker *w, worker_server *s, int key)
+static void spend_credit(worker *w, worker_server *s, int key)
 {
-    s->on_the_way[(s->first_on_the_way + s->count_on_the_way++) % w->c.plan->key_count] = key;
+    s->on_the_way[(s->first_on_the_way + s->count_on_the_way++) % w->c->plan->key_count] = key;
     s->bytes_on_the_way += worker_key_bytes(w, key);
 }
 
-static message_header push_header(const ps_worker *w, int key)
+static message_header push_header(const worker *w, int key)
 {
-    const worker_round *round = &w->rounds[w->round_of[key] % 2];
+    const worker_iteration *iteration = &w->shared->iterations[w->iteration_of[key] % 2];
     message_header h = {.key = key,
-                        .count = w->c.plan->keys[key].elements,
-                        .dtype = worker_context(w)->params->type};
+                        .count = w->c->plan->keys[key].elements,
+                        .dtype = w->c->context->params->type};
     h.kind = w->handing_over                            ? MESSAGE_PARAMETERS
-             : w->c.policy->consistency == PS_SYNC      ? MESSAGE_PUSH_PULL
+             : w->c->policy->consistency == PS_SYNC      ? MESSAGE_PUSH_PULL
                                                         : MESSAGE_PUSH;
     if (w->handing_over) return h;
-    h.step = w->round_of[key];
-    h.integers[PS_INT_STEP] = round->optimizer_step;
-    h.integers[PS_INT_UPDATES] = w->seen[key];
-    h.doubles[PS_DOUBLE_RATE] = round->rate;
+    h.step = w->iteration_of[key];
+    h.integers[PS_INT_STEP] = iteration->optimizer_step;
+    h.integers[PS_INT_UPDATES] = w->updates_seen[key];
+    h.doubles[PS_DOUBLE_RATE] = iteration->rate;
     return h;
 }
 
-static status send_key(ps_worker *w, int server, int key)
+static status send_key(worker *w, int server, int key)
 {
     worker_server *s = &w->servers[server];
-    const param_set *set = worker_context(w)->params;
+    const param_set *set = w->c->context->params;
     const char *arena = w->handing_over ? set->params.data : set->grads.data;
-    piece_list pieces = ps_key_pieces(w->c.plan, key);
+    piece_list pieces = ps_key_pieces(w->c->plan, key);
     message_frame frames[PS_KEY_PIECES];
-    int count = s->sees_us ? 0 : pieces.count;
+    int count = s->maps_us ? 0 : pieces.count;
     for (int i = 0; i < count; i++)
-        frames[i] = (message_frame){arena + pieces.pieces[i].offset * (int64_t)w->element,
-                                    (size_t)pieces.pieces[i].count * w->element};
+        frames[i] = (message_frame){arena + pieces.pieces[i].offset * (int64_t)w->shared->element,
+                                    (size_t)pieces.pieces[i].count * w->shared->element};
     message_header h = push_header(w, key);
-    TRY(ps_port_send(&w->port, server, &h, frames, count, &w->tickets[key], worker_key_bytes(w, key)));
-    if (count > 0 && !w->lends) spend_credit(w, s, key);
+    TRY(ps_port_send(w->port, server, &h, frames, count, &w->tickets[key], worker_key_bytes(w, key)));
+    if (count > 0 && !w->shared->lends_frames) spend_credit(w, s, key);
     return STATUS_OK;
 }
 
-static status send_keys(ps_worker *w, int server, int64_t now_ns, bool *worked)
+static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
 {
     worker_server *s = &w->servers[server];
-    const sync_context *c = worker_context(w);
+    const sync_context *c = w->c->context;
     while (s->queue.count > 0 && has_credit(w, s)) {
         int key = ps_key_queue_first(&s->queue);
         TRY(send_key(w, server, key));
@@ -122,10 +122,10 @@ static status send_keys(ps_worker *w, int server, int64_t now_ns, bool *worked)
         *worked = true;
         if (w->handing_over) continue;
         board_cell_agent(c->cell, BOARD_PUSH, key, now_ns);
-        if (w->c.policy->consistency == PS_ASYNC) continue; /* the server knows, and tells with an answer */
-        worker_record_staleness(w, w->round_of[key] - w->seen[key]);
-        if (w->c.policy->consistency != PS_SYNC) continue;
-        w->asked[key] = w->round_of[key] + 2;
+        if (w->c->policy->consistency == PS_ASYNC) continue; /* the server reports it with a reply */
+        worker_record_staleness(w, w->iteration_of[key] - w->updates_seen[key]);
+        if (w->c->policy->consistency != PS_SYNC) continue;
+        w->requested[key] = w->iteration_of[key] + 2;
         worker_await(w, 1, now_ns);
     }
     return STATUS_OK;
@@ -133,91 +133,91 @@ static status send_keys(ps_worker *w, int server, int64_t now_ns, bool *worked)
 
 /* ---- pulls, buffers, sums, norms -------------------------------------------------------------- */
 
-/* A pull for keys goes behind the pushes that it is to see, one for buffers alone before those of the round:
- * when a round is updated the server knows who is still to get the buffers that the next one begins with. */
-static status send_pull(ps_worker *w, int server, int64_t now_ns)
+/* A pull for keys follows the pushes that its reply must include. A pull only for buffers precedes the iteration's
+ * pushes: when the iteration is updated, the server has every pull for the buffers that the next one begins with. */
+static status send_pull(worker *w, int server, int64_t now_ns)
 {
     worker_server *s = &w->servers[server];
     bool for_keys = s->pull_flags & ~(uint32_t)PS_PULL_BUFFERS;
-    if (for_keys && (s->queue.count > 0 || w->pack_due || w->staging_due)) return STATUS_OK;
+    if (for_keys && (s->queue.count > 0 || w->pack_due || w->packed_due)) return STATUS_OK;
     message_header h = {.kind = MESSAGE_PULL,
                         .step = for_keys ? w->pull : w->buffers_pull,
                         .flags = s->pull_flags,
-                        .integers = {[PS_INT_ITERATION] = w->pull_round}};
-    TRY(ps_port_send(&w->port, server, &h, NULL, 0, NULL, 0));
-    const ps_shard *shard = &w->c.plan->shards[server];
+                        .integers = {[PS_INT_ITERATION] = w->shared->pull_iteration}};
+    TRY(ps_port_send(w->port, server, &h, NULL, 0, NULL, 0));
+    const ps_shard *shard = &w->c->plan->shards[server];
     bool settles = s->pull_flags & PS_PULL_FLUSH;
-    int answers = for_keys ? shard->key_count : 0;
-    for (int i = 0; i < answers; i++) {
-        w->asked[shard->first_key + i] = w->pull;
+    int replies = for_keys ? shard->key_count : 0;
+    for (int i = 0; i < replies; i++) {
+        w->requested[shard->first_key + i] = w->pull;
         w->left_ns[shard->first_key + i] = now_ns;
     }
-    if (server == 0 && w->takes_buffers && (settles || s->pull_flags & PS_PULL_BUFFERS)) answers++;
+    if (server == 0 && w->shared->takes_buffers && (settles || s->pull_flags & PS_PULL_BUFFERS)) replies++;
     s->pull_flags = 0;
-    worker_await(w, answers, now_ns);
-    board_cell_agent(worker_context(w)->cell, BOARD_PULL, BOARD_NO_BUCKET, now_ns);
+    worker_await(w, replies, now_ns);
+    board_cell_agent(w->c->context->cell, BOARD_PULL, BOARD_NO_BUCKET, now_ns);
     return STATUS_OK;
 }
 
-static status pack_buffers(ps_worker *w)
+static status pack_buffers(worker *w)
 {
-    if (w->gpu) return worker_gpu_pack_buffers(w);
-    const param_set *set = worker_context(w)->params;
-    char *to = w->staging;
+    if (w->shared->gpu) return worker_gpu_pack_buffers(w);
+    const param_set *set = w->c->context->params;
+    char *to = w->shared->packed_buffers;
     for (int i = 0; i < set->model->buffer_count; i++) {
-        size_t bytes = (size_t)set->buffer_pieces[i].count * w->element;
-        ps_copy(worker_context(w)->device, to,
-                (const char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->element, bytes);
+        size_t bytes = (size_t)set->buffer_pieces[i].count * w->shared->element;
+        ps_copy(w->c->context->device, to,
+                (const char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->shared->element, bytes);
         to += bytes;
     }
     return STATUS_OK;
 }
 
-static status send_buffers(ps_worker *w, bool *worked)
+static status send_buffers(worker *w, bool *worked)
 {
-    if (w->pack_due && !w->staging_due && !w->staging_out && transport_sent(&w->staging_ticket)) {
+    if (w->pack_due && !w->packed_due && !w->packed_out && transport_sent(&w->packed_ticket)) {
         TRY(pack_buffers(w));
         w->pack_due = false;
-        w->staging_due = true;
+        w->packed_due = true;
         *worked = true;
-        device_fence_reach(w->packed, ++w->packs_made);
+        device_fence_reach(w->shared->packed, ++w->packs_made);
     }
-    if (!w->staging_due) return STATUS_OK;
-    int64_t bytes = worker_context(w)->params->buffer_bytes;
-    message_header h = {.kind = MESSAGE_BUFFERS, .step = w->pack_round};
-    message_frame frame = {w->staging, (size_t)bytes};
-    TRY(ps_port_send(&w->port, 0, &h, &frame, 1, &w->staging_ticket, bytes));
-    w->staging_due = false;
-    w->staging_out = true;
+    if (!w->packed_due) return STATUS_OK;
+    int64_t bytes = w->c->context->params->buffer_bytes;
+    message_header h = {.kind = MESSAGE_BUFFERS, .step = w->pack_iteration};
+    message_frame frame = {w->shared->packed_buffers, (size_t)bytes};
+    TRY(ps_port_send(w->port, 0, &h, &frame, 1, &w->packed_ticket, bytes));
+    w->packed_due = false;
+    w->packed_out = true;
     *worked = true;
     return STATUS_OK;
 }
 
-static status send_sum(ps_worker *w, int64_t now_ns)
+static status send_sum(worker *w, int64_t now_ns)
 {
     message_header h = {.kind = MESSAGE_SUM, .step = w->sum_number, .count = w->sum_count};
-    message_frame frame = {w->sum_values, (size_t)w->sum_count * sizeof(double)};
-    TRY(ps_port_send(&w->port, 0, &h, &frame, 1, &w->sum_ticket, (int64_t)frame.bytes));
+    message_frame frame = {w->shared->sum_values, (size_t)w->sum_count * sizeof(double)};
+    TRY(ps_port_send(w->port, 0, &h, &frame, 1, &w->sum_ticket, (int64_t)frame.bytes));
     w->sum_due = false;
     worker_await(w, 1, now_ns);
     return STATUS_OK;
 }
 
-static status send_norm(ps_worker *w, int server)
+static status send_norm(worker *w, int server)
 {
     message_header h = {.kind = MESSAGE_CONTROL, .doubles = {[PS_DOUBLE_NORM] = w->norm}};
-    TRY(ps_port_send(&w->port, server, &h, NULL, 0, NULL, 0));
+    TRY(ps_port_send(w->port, server, &h, NULL, 0, NULL, 0));
     w->servers[server].norm_due = false;
     return STATUS_OK;
 }
 
-/* STATUS_AGAIN is no failure: the next round tries again. */
+/* STATUS_AGAIN is no failure: the next call tries again. */
 static bool is_failure(status rc)
 {
     return rc != STATUS_OK && rc != STATUS_AGAIN;
 }
 
-static status send_to(ps_worker *w, int server, int64_t now_ns, bool *worked)
+static status send_to(worker *w, int server, int64_t now_ns, bool *worked)
 {
     worker_server *s = &w->servers[server];
     status rc;
@@ -229,13 +229,13 @@ static status send_to(ps_worker *w, int server, int64_t now_ns, bool *worked)
     return STATUS_OK;
 }
 
-status worker_send(ps_worker *w, int64_t now_ns, bool *worked)
+status worker_send(worker *w, int64_t now_ns, bool *worked)
 {
     status rc;
     if (is_failure(rc = send_buffers(w, worked))) return rc;
     if (w->sum_due && is_failure(rc = send_sum(w, now_ns))) return rc;
     bool queued = false;
-    for (int j = 0; j < w->c.plan->server_count; j++) {
+    for (int j = 0; j < w->c->plan->server_count; j++) {
         TRY(send_to(w, j, now_ns, worked));
         queued = queued || w->servers[j].queue.count > 0;
     }

@@ -162,7 +162,7 @@ def copies_between_gpus_are_refused_on_another_device(policy):
 def copies_between_gpus_are_refused_with_servers_of_their_own():
     needs_gpu()
     refused(["--device", "cuda", "--share-gpu", "--payload", "p2p", "--server-placement", "own"],
-            ["--payload", "found p2p", "--server-placement own", "shm or zmq"], policy="sync")
+            ["--payload", "got p2p", "--server-placement own", "shm or zmq"], policy="sync")
 
 
 @cases([("dp", "dp"), ("sync", "sync")])

@@ -54,7 +54,7 @@ static const fault_case cases[] = {
     {"a frozen worker", {.world = 3, .stall_timeout_ns = 2 * NS_PER_S}, ACT_FREEZE, 1, .code = STATUS_PEER,
      .text = "rank 1 has not pushed", .all = true},
     {"a frozen server", {.world = 3, .stall_timeout_ns = 2 * NS_PER_S}, ACT_FREEZE, 0, .code = STATUS_PEER,
-     .text = "parameter server 0 beside rank 0", .all = true},
+     .text = "parameter server 0 in the process of rank 0", .all = true},
     {"a worker that leaves", {.world = 3}, ACT_LEAVE, 1, .code = STATUS_PEER, .text = "rank 1 has left: it has not pushed", .all = true},
     {"a wrong address", {.world = 2, .stall_timeout_ns = 2 * NS_PER_S}, ACT_MISLEAD, 0, .code = STATUS_PEER,
      .text = "-0 was not reached within", .all = true},

@@ -46,18 +46,18 @@ static void options_override_policies_and_nonsense_is_refused(void **state)
          {PS_SYNC, .servers = 9, .placement = PS_PLACEMENT_OWN, .partition_bytes = 4096000, .credit_bytes = 16384000}},
         {"sync", "--partition-bytes 1MiB --credit-bytes 2MiB", 1, STATUS_OK, NULL,
          {PS_SYNC, .servers = 1, .partition_bytes = 1 << 20, .credit_bytes = 2 << 20, .server_optimizer = true}},
-        {"lazy", "", 4, STATUS_USAGE, "found the policy 'lazy', allowed is one of dp, sync, ssp, async", {0}},
+        {"lazy", "", 4, STATUS_USAGE, "expected a policy of dp, sync, ssp, async, got 'lazy'", {0}},
         {"dp", "", 4, STATUS_OK, NULL, {PS_DATA_PARALLEL, .servers = 1, .server_optimizer = true}},
         {"dp", "--dp-loss replica --keep-grads", 4, STATUS_OK, NULL,
          {PS_DATA_PARALLEL, .servers = 1, .server_optimizer = true, .loss = PS_DP_LOSS_REPLICA, .keep_grads = true}},
-        {"dp", "--servers 2", 4, STATUS_USAGE, "--servers: found several with the policy dp, allowed is it with ps=sync", {0}},
-        {"dp", "--server-placement own", 4, STATUS_USAGE, "--server-placement: found own", {0}},
-        {"dp", "--consistency async", 4, STATUS_USAGE, "--consistency: found async", {0}},
-        {"sync", "--dp-loss replica", 4, STATUS_USAGE, "--dp-loss: found replica with the policy sync", {0}},
+        {"dp", "--servers 2", 4, STATUS_USAGE, "--servers: expected ps=sync, ssp or async, got several with ps=dp", {0}},
+        {"dp", "--server-placement own", 4, STATUS_USAGE, "--server-placement: expected ps=sync, ssp or async, got own", {0}},
+        {"dp", "--consistency async", 4, STATUS_USAGE, "--consistency: expected ps=sync, ssp or async, got async", {0}},
+        {"sync", "--dp-loss replica", 4, STATUS_USAGE, "--dp-loss: expected ps=dp, got replica with ps=sync", {0}},
         {"async", "--keep-grads", 4, STATUS_USAGE, "--keep-grads", {0}},
-        {"sync", "--servers 5", 4, STATUS_CONFIG, "found 5 with 4 ranks", {0}},
-        {"sync", "--staleness 2", 4, STATUS_USAGE, "--staleness: found 2 with consistency sync", {0}},
-        {"async", "--server-optimizer off", 4, STATUS_CONFIG, "allowed is off with sync", {0}},
+        {"sync", "--servers 5", 4, STATUS_CONFIG, "expected at most 4, one per rank", {0}},
+        {"sync", "--staleness 2", 4, STATUS_USAGE, "got 2 with consistency sync", {0}},
+        {"async", "--server-optimizer off", 4, STATUS_CONFIG, "got off with consistency async", {0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         ps_options o = parse(cases[i].options);
@@ -204,7 +204,7 @@ static void more_servers_than_elements_are_refused(void **state)
     planned m;
     ps_plan *plan;
     open_planned("wine_mlp", &m);
-    assert_fails(ps_plan_make(m.program, m.set, 2000, 4096, &plan), STATUS_CONFIG, "--servers: found 2000, allowed are at most the 1091");
+    assert_fails(ps_plan_make(m.program, m.set, 2000, 4096, &plan), STATUS_CONFIG, "--servers: expected at most 1091, the parameters of model wine_mlp, got 2000");
     close_planned(&m);
 }
 
