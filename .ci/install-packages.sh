@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the Debian packages of the groups named: build, data, check. What is there already is left
-# alone; root or sudo is needed only if something is missing.
+# Installs the missing Debian packages of the given groups: build, data, check. Needs root or sudo only if one is
+# missing.
 set -eu
 build="gcc g++ libc6-dev cmake ninja-build pkg-config libdnnl-dev libzmq3-dev libprotobuf-c-dev protobuf-c-compiler
        libjansson-dev libxxhash-dev zlib1g-dev libcmocka-dev python3"
@@ -12,7 +12,7 @@ for group in "$@"; do
     build) wanted="$wanted $build" ;;
     data) wanted="$wanted $data" ;;
     check) wanted="$wanted $check" ;;
-    *) echo "install-packages.sh: found the group '$group', allowed is one of build, data, check" >&2; exit 64 ;;
+    *) echo "install-packages.sh: expected one of build, data, check, got '$group'" >&2; exit 64 ;;
     esac
 done
 missing=
@@ -26,7 +26,7 @@ done
 echo "installing:$missing"
 if [ "$(id -u)" -eq 0 ]; then root=; else root=sudo; fi
 if [ -n "$root" ] && ! command -v sudo >/dev/null; then
-    echo "install-packages.sh: the packages above are missing, and neither root nor sudo is at hand" >&2
+    echo "install-packages.sh: installing packages needs root or sudo" >&2
     exit 77
 fi
 $root env DEBIAN_FRONTEND=noninteractive apt-get -q update

@@ -1,0 +1,77 @@
+"""The commands of docs/tutorial.md work, shortened to a few steps, and its table names rows of the report."""
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+
+from images import fashion_mnist
+from program import harness
+from tap import expect, expect_equal, main, test
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+PROGRAM = "build/bin/harness"
+SHORT = ["--steps", "2", "--warmup", "1", "--eval-every", "-1"]
+
+with open(os.path.join(ROOT, "docs/tutorial.md"), encoding="utf-8") as file:
+    TEXT = file.read()
+
+
+def commands():
+    """The lines of all ```sh blocks, as words, with the variable `run` replaced."""
+    variable = ""
+    for block in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.S | re.M):
+        for line in block.splitlines():
+            if line.startswith("run="):
+                variable = shlex.split(line)[0][len("run="):]
+                line = variable
+            yield shlex.split(line.replace("$run", variable))
+
+
+def demo():
+    """The words of the program's command in `make demo`."""
+    done = subprocess.run(["make", "-s", "-n", "demo"], cwd=ROOT, stdout=subprocess.PIPE, universal_newlines=True, check=True)
+    line = next(line for line in done.stdout.replace("\\\n", " ").splitlines() if line.startswith(PROGRAM + " --"))
+    return shlex.split(line)
+
+
+def run(words, folder):
+    expect_equal(words[0], PROGRAM, "program of a command")
+    result = harness(*words[1:], *SHORT, cwd=folder, allowed=("trace.json", "result.json"), limit=120)
+    expect_equal(result.code, 0, "exit code", result)
+    return result
+
+
+def row_of(result, name):
+    return next((line for line in result.out.splitlines() if line.strip().startswith(name)), None)
+
+
+@test
+def the_table_explains_rows_of_the_report_of_make_demo():
+    fashion_mnist()
+    expect(["make", "demo"] in commands(), "the tutorial begins with make demo")
+    with tempfile.TemporaryDirectory(prefix="run-") as folder:
+        result = run(demo(), folder)
+    for first in re.findall(r"^\| (`.*?) \|", TEXT, re.M):
+        for name in re.findall(r"`([^`]+)`", first):
+            expect(row_of(result, name), f"no row {name!r}", result)
+    expect("Parameters of ps and ring at the end" in result.out, "the comparison of parameters", result)
+
+
+@test
+def every_command_works_and_servers_on_all_ranks_send_less_than_one():
+    fashion_mnist()
+    sent = {}
+    with tempfile.TemporaryDirectory(prefix="run-") as folder:
+        for words in commands():
+            if words[0] == "make":
+                continue
+            result = run(words, folder)
+            if "--servers" in words:
+                row = row_of(result, "bytes sent per step, max over ranks")
+                sent[words[words.index("--servers") + 1]] = float(re.search(r"([\d.]+) MiB", row)[1])
+        expect_equal(sorted(os.listdir(folder)), ["result.json", "trace.json"], "files")
+    expect(sent["3"] < 0.8 * sent["1"], f"MiB sent per step by servers: {sent}")
+
+
+main()
