@@ -8,6 +8,7 @@
 #include "harness/launch/environment.h"
 #include "harness/launch/launch.h"
 #include "harness/run/run_result.h"
+#include "harness/run/version.h"
 #include "ring/bench/bench.h"
 
 #include <stddef.h>
@@ -91,7 +92,7 @@ static status write_json(const bench_setup *s)
 {
     json_t *rows = json_array();
     for (int i = 0; i < s->row_count; i++) json_array_append_new(rows, ring_bench_json(&s->rows[i]));
-    return output_json(json_pack("{s:i, s:o}", "schema_version", 1, "rows", rows), s->options.json);
+    return output_json(json_pack("{s:i, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "rows", rows), s->options.json);
 }
 
 static status bench_rank0(bench_setup *s, const ring_bench_config *config)

@@ -4,6 +4,7 @@
 #include "harness/commands/output.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"
+#include "harness/run/version.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,7 +139,7 @@ static status finish(const comparison_run *c, json_t *runs)
 {
     text_buffer text = {0};
     bool only_json = c->json && strcmp(c->json, "-") == 0;
-    if (c->json) TRY(output_json(json_pack("{s:i, s:O}", "schema_version", 1, "runs", runs), c->json));
+    if (c->json) TRY(output_json(json_pack("{s:i, s:O}", "schema_version", RESULT_SCHEMA_VERSION, "runs", runs), c->json));
     if (only_json) return STATUS_OK;
     report_compare(runs, &text);
     return output_text(&text);

@@ -23,8 +23,8 @@ static double duration(const json_t *job)
     json_array_foreach(json_object_get(job, "ranks"), r, rank)
     {
         double sum = 0;
-        json_array_foreach(json_object_get(rank, "step_ns"), i, step) sum += json_number_value(step);
-        longest = fmax(longest, sum * 1e-9);
+        json_array_foreach(json_object_get(rank, "step_s"), i, step) sum += json_number_value(step);
+        longest = fmax(longest, sum);
     }
     return longest;
 }
@@ -41,9 +41,9 @@ static double loss_between(const json_t *job, double from, double until)
     {
         const json_t *losses = json_object_get(rank, "losses");
         double now = 0;
-        json_array_foreach(json_object_get(rank, "step_ns"), i, step)
+        json_array_foreach(json_object_get(rank, "step_s"), i, step)
         {
-            now += json_number_value(step) * 1e-9;
+            now += json_number_value(step);
             const json_t *loss = json_array_get(losses, i);
             if (now <= from || now > until || !json_is_number(loss)) continue;
             sum += json_number_value(loss);
@@ -119,8 +119,8 @@ void report_compare(const json_t *runs, text_buffer *out)
     heads(runs, 24, "", out);
     row(runs, "ranks", "world_size", 1, 0, out);
     row(runs, "measured steps per rank", "step_time.count", 1, 0, out);
-    row(runs, "step time, median, ms", "step_time.median_ns", 1e-6, 3, out);
-    row(runs, "samples/s, all ranks", "throughput.samples_per_second", 1, 0, out);
+    row(runs, "step time, median, ms", "step_time.median_s", 1e3, 3, out);
+    row(runs, "samples/s, all ranks", "throughput.samples_per_s", 1, 0, out);
     row(runs, "loss, last step", "loss_last", 1, 4, out);
     row(runs, "accuracy, test data, %", "accuracy", 100, 1, out);
     text_append(out, "%-24s", "staleness, mean");

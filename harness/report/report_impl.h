@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* report_values.c: what stands at "phases.forward_ns.median_ns" of an object: NULL, NaN, or "", where there is none. */
+/* report_values.c: what stands at "phases.forward_s.median_s" of an object: NULL, NaN, or "", where there is none. */
 const json_t *report_at(const json_t *object, const char *path);
 double report_number_at(const json_t *object, const char *path);
 const char *report_text_at(const json_t *object, const char *path);

@@ -15,7 +15,7 @@ static const char *text_of(const json_t *object, const char *key)
 static void append_time(const json_t *value, text_buffer *out)
 {
     char cell[32] = "-";
-    if (json_is_number(value)) text_format_duration(cell, sizeof cell, json_number_value(value));
+    if (json_is_number(value)) text_format_duration(cell, sizeof cell, 1e9 * json_number_value(value));
     text_append(out, "%*s", COLUMN_WIDTH, cell);
 }
 
@@ -24,7 +24,7 @@ static void row_of_phase(const json_t *const *jobs, int count, const char *label
 {
     text_append(out, "%-*s", LABEL_WIDTH, label);
     for (int i = 0; i < count; i++)
-        append_time(json_object_get(json_object_get(json_object_get(jobs[i], "phases"), phase), "median_ns"),
+        append_time(json_object_get(json_object_get(json_object_get(jobs[i], "phases"), phase), "median_s"),
                     out);
     text_append(out, "\n");
 }
@@ -38,10 +38,10 @@ static void bound_row(const json_t *const *jobs, int count, text_buffer *out)
 {
     bool any = false;
     for (int i = 0; i < count; i++)
-        any = any || json_is_number(of_first_rank(jobs[i], "last_bucket_bound_ns"));
+        any = any || json_is_number(of_first_rank(jobs[i], "last_bucket_bound_s"));
     if (!any) return;
     text_append(out, "%-*s", LABEL_WIDTH, "  bound: its bytes over the emulated link");
-    for (int i = 0; i < count; i++) append_time(of_first_rank(jobs[i], "last_bucket_bound_ns"), out);
+    for (int i = 0; i < count; i++) append_time(of_first_rank(jobs[i], "last_bucket_bound_s"), out);
     text_append(out, "\n");
 }
 
@@ -78,14 +78,14 @@ void report_overlap(const json_t *result, text_buffer *out)
         text_append(out, "%*s", COLUMN_WIDTH, name);
     }
     text_append(out, "\n");
-    row_of_phase(jobs, count, "total", "communication_ns", out);
-    row_of_phase(jobs, count, "  hidden (overlapped with computation)", "hidden_communication_ns", out);
-    row_of_phase(jobs, count, "  exposed (computation waited)", "exposed_communication_ns", out);
-    row_of_phase(jobs, count, "waiting for other ranks", "waiting_ns", out);
-    row_of_phase(jobs, count, "first all-reduce to end of backward (PyTorch)", "first_to_backward_end_ns",
+    row_of_phase(jobs, count, "total", "communication_s", out);
+    row_of_phase(jobs, count, "  hidden (overlapped with computation)", "hidden_communication_s", out);
+    row_of_phase(jobs, count, "  exposed (computation waited)", "exposed_communication_s", out);
+    row_of_phase(jobs, count, "waiting for other ranks", "waiting_s", out);
+    row_of_phase(jobs, count, "first all-reduce to end of backward (PyTorch)", "first_to_backward_end_s",
                  out);
     bytes_row(jobs, count, out);
-    row_of_phase(jobs, count, "  from its start to its end", "last_bucket_ns", out);
+    row_of_phase(jobs, count, "  from its start to its end", "last_bucket_s", out);
     bound_row(jobs, count, out);
 }
 

@@ -20,7 +20,7 @@ static char *format_cell(char *buffer, size_t size, cell_format format, double v
         return buffer;
     }
     switch (format) {
-    case CELL_TIME: return text_format_duration(buffer, size, value);
+    case CELL_TIME: return text_format_duration(buffer, size, 1e9 * value);
     case CELL_BYTES: return text_format_bytes(buffer, size, value);
     case CELL_PERCENT: snprintf(buffer, size, "%.1f %%", 100 * value); break;
     case CELL_RATE: snprintf(buffer, size, value < 100 ? "%.2f" : "%.0f", value); break;
@@ -112,15 +112,15 @@ static void header(const json_t *result, text_buffer *out)
 static void prediction_rows(const json_t *jobs, text_buffer *out)
 {
     if (!report_at(json_array_get(jobs, 0), "prediction")) return;
-    row_of_jobs(jobs, "  SIMULATED: predicted", CELL_TIME, "prediction.step_median_ns", out);
-    row_of_jobs(jobs, "  own steps of each rank, median", CELL_TIME, "prediction.measured_ns", out);
+    row_of_jobs(jobs, "  SIMULATED: predicted", CELL_TIME, "prediction.step_median_s", out);
+    row_of_jobs(jobs, "  own steps of each rank, median", CELL_TIME, "prediction.measured_s", out);
     row_of_jobs(jobs, "  prediction / own steps - 1", CELL_PERCENT, "prediction.error", out);
 }
 
 /* Where a job copies its batches ahead. */
 static void copied_ahead_row(const json_t *jobs, text_buffer *out)
 {
-    static const char path[] = "phases.batch_copy_ns.median_ns";
+    static const char path[] = "phases.batch_copy_s.median_s";
     bool any = false;
     size_t i;
     json_t *job;
@@ -145,19 +145,19 @@ static void job_table(const json_t *result, text_buffer *out)
     text_append(out, "\n");
     row_of_jobs(jobs, "ranks", CELL_COUNT, "world_size", out);
     row_of_jobs(jobs, "measured steps", CELL_COUNT, "step_time.count", out);
-    row_of_jobs(jobs, "step time, median", CELL_TIME, "step_time.median_ns", out);
-    row_of_jobs(jobs, "  p95", CELL_TIME, "step_time.p95_ns", out);
+    row_of_jobs(jobs, "step time, median", CELL_TIME, "step_time.median_s", out);
+    row_of_jobs(jobs, "  p95", CELL_TIME, "step_time.p95_s", out);
     row_of_jobs(jobs, "  spread (p75-p25)/median", CELL_PERCENT, "step_time.spread", out);
     prediction_rows(jobs, out);
-    row_of_jobs(jobs, "  forward", CELL_TIME, "phases.forward_ns.median_ns", out);
-    row_of_jobs(jobs, "  backward", CELL_TIME, "phases.backward_ns.median_ns", out);
-    row_of_jobs(jobs, "  exposed communication", CELL_TIME, "phases.exposed_communication_ns.median_ns", out);
-    row_of_jobs(jobs, "  waiting for other ranks", CELL_TIME, "phases.waiting_ns.median_ns", out);
-    row_of_jobs(jobs, "  optimizer", CELL_TIME, "phases.optimizer_ns.median_ns", out);
-    row_of_jobs(jobs, "  batch and other", CELL_TIME, "rest_median_ns", out);
+    row_of_jobs(jobs, "  forward", CELL_TIME, "phases.forward_s.median_s", out);
+    row_of_jobs(jobs, "  backward", CELL_TIME, "phases.backward_s.median_s", out);
+    row_of_jobs(jobs, "  exposed communication", CELL_TIME, "phases.exposed_communication_s.median_s", out);
+    row_of_jobs(jobs, "  waiting for other ranks", CELL_TIME, "phases.waiting_s.median_s", out);
+    row_of_jobs(jobs, "  optimizer", CELL_TIME, "phases.optimizer_s.median_s", out);
+    row_of_jobs(jobs, "  batch and other", CELL_TIME, "rest_median_s", out);
     copied_ahead_row(jobs, out);
-    row_of_jobs(jobs, "samples/s, all ranks", CELL_RATE, "throughput.samples_per_second", out);
-    row_of_jobs(jobs, "  per rank", CELL_RATE, "throughput.samples_per_second_per_rank", out);
+    row_of_jobs(jobs, "samples/s, all ranks", CELL_RATE, "throughput.samples_per_s", out);
+    row_of_jobs(jobs, "  per rank", CELL_RATE, "throughput.samples_per_s_per_rank", out);
     comparison_rows(result, out);
     traffic_rows(jobs, out);
     row_of_jobs(jobs, "peak memory, max over ranks", CELL_BYTES, "memory_imbalance.maximum_bytes", out);

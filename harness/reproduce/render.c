@@ -1,6 +1,8 @@
 /* A reproduction as Markdown, CSV and JSON. */
 #include "harness/reproduce/reproduce.h"
 
+#include "harness/run/version.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -174,7 +176,7 @@ json_t *reproduction_json(const reproduction_report *r)
         json_array_append_new(claims, json_pack("{s:s, s:b, s:s}", "claim", r->claims[i].text, "holds",
                                                 (int)r->claims[i].holds, "detail", r->claims[i].detail));
     for (int i = 0; i < r->note_count; i++) json_array_append_new(notes, json_string(r->notes[i]));
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "schema_version", 1, "table", r->name,
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "table", r->name,
                      "published", r->source, "profiles", r->profiles, "how", r->how, "simulated",
                      (int)!r->measured, "cells", cells, "claims", claims, "notes", notes);
 }

@@ -1,7 +1,9 @@
 #include "harness/run/job_result.h"
 
 #include "harness/report/statistics.h"
+#include "harness/run/record.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +11,11 @@
 static int64_t get_int(const json_t *object, const char *key)
 {
     return json_integer_value(json_object_get(object, key));
+}
+
+static int64_t get_ns(const json_t *seconds)
+{
+    return llround(1e9 * json_number_value(seconds));
 }
 
 /* What was not measured is null. */
@@ -21,13 +28,14 @@ static json_t *statistics_to_json(const statistics *s)
 {
     const struct {
         const char *key;
-        double value;
-    } figures[] = {{"minimum_ns", s->minimum}, {"p25_ns", s->p25},         {"median_ns", s->median}, {"p75_ns", s->p75},
-                   {"p95_ns", s->p95},         {"maximum_ns", s->maximum}, {"mean_ns", s->mean},     {"spread", s->spread}};
+        double ns;
+    } figures[] = {{"minimum_s", s->minimum}, {"p25_s", s->p25},         {"median_s", s->median}, {"p75_s", s->p75},
+                   {"p95_s", s->p95},         {"maximum_s", s->maximum}, {"mean_s", s->mean}};
     json_t *object = json_object();
     json_object_set_new(object, "count", json_integer(s->count));
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
-        json_object_set_new(object, figures[i].key, real_or_null(s->count > 0, figures[i].value));
+        json_object_set_new(object, figures[i].key, real_or_null(s->count > 0, figures[i].ns / 1e9));
+    json_object_set_new(object, "spread", real_or_null(s->count > 0, s->spread));
     return object;
 }
 
@@ -47,7 +55,7 @@ static status phase_statistics(const json_t *ranks, const char *key, across how,
         if (json_is_null(json_array_get(json_object_get(json_array_get(ranks, 0), key), s))) continue;
         for (size_t r = 0; r < world; r++) {
             const json_t *list = json_object_get(json_array_get(ranks, r), key);
-            int64_t value = json_integer_value(json_array_get(list, s));
+            int64_t value = get_ns(json_array_get(list, s));
             if (value > most) most = value;
             sum += value;
         }
@@ -60,12 +68,12 @@ static status phase_statistics(const json_t *ranks, const char *key, across how,
 
 static status add_times(json_t *job, const json_t *ranks)
 {
-    static const char *const keys[] = {"load_ns",      "forward_ns", "backward_ns", "exposed_communication_ns",
-                                       "waiting_ns",   "optimizer_ns", "other_ns", "communication_ns",
-                                       "hidden_communication_ns",    "first_to_backward_end_ns",
-                                       "last_bucket_ns",            "batch_copy_ns"};
+    static const char *const keys[] = {"load_s",      "forward_s", "backward_s", "exposed_communication_s",
+                                       "waiting_s",   "optimizer_s", "other_s", "communication_s",
+                                       "hidden_communication_s",    "first_to_backward_end_s",
+                                       "last_bucket_s",            "batch_copy_s"};
     statistics s;
-    TRY(phase_statistics(ranks, "step_ns", ACROSS_MAXIMUM, &s));
+    TRY(phase_statistics(ranks, "step_s", ACROSS_MAXIMUM, &s));
     json_object_set_new(job, "step_time", statistics_to_json(&s));
     json_t *phases = json_object();
     double rest = 0;
@@ -73,10 +81,10 @@ static status add_times(json_t *job, const json_t *ranks)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         TRY(phase_statistics(ranks, keys[i], ACROSS_MEAN, &s));
         json_object_set_new(phases, keys[i], statistics_to_json(&s));
-        if (strcmp(keys[i], "load_ns") == 0 || strcmp(keys[i], "other_ns") == 0) rest += s.median;
+        if (strcmp(keys[i], "load_s") == 0 || strcmp(keys[i], "other_s") == 0) rest += s.median;
     }
     json_object_set_new(job, "phases", phases);
-    json_object_set_new(job, "rest_median_ns", real_or_null(measured, rest));
+    json_object_set_new(job, "rest_median_s", real_or_null(measured, rest / 1e9));
     return STATUS_OK;
 }
 
@@ -88,14 +96,15 @@ static void add_throughput(json_t *job, const json_t *ranks)
     json_array_foreach(ranks, r, rank)
     {
         samples += get_int(rank, "samples");
-        if (get_int(rank, "wall_ns") > wall) wall = get_int(rank, "wall_ns");
+        int64_t ns = get_ns(json_object_get(rank, "wall_s"));
+        if (ns > wall) wall = ns;
     }
     double per_second = wall > 0 ? (double)samples / ((double)wall * 1e-9) : 0;
     json_object_set_new(job, "throughput",
-                        json_pack("{s:o, s:o, s:I, s:I}", "samples_per_second", real_or_null(wall > 0, per_second),
-                                  "samples_per_second_per_rank",
+                        json_pack("{s:o, s:o, s:I, s:o}", "samples_per_s", real_or_null(wall > 0, per_second),
+                                  "samples_per_s_per_rank",
                                   real_or_null(wall > 0, per_second / (double)json_array_size(ranks)), "samples",
-                                  (json_int_t)samples, "wall_ns", (json_int_t)wall));
+                                  (json_int_t)samples, "wall_s", record_seconds(wall)));
 }
 
 static void add_traffic(json_t *job, const json_t *ranks)
@@ -208,7 +217,7 @@ static const json_t *find_job(const json_t *jobs, const char *engine)
 
 static double throughput_of(const json_t *job)
 {
-    return json_number_value(json_object_get(json_object_get(job, "throughput"), "samples_per_second"));
+    return json_number_value(json_object_get(json_object_get(job, "throughput"), "samples_per_s"));
 }
 
 static double cores_of(const json_t *job, int cores)

@@ -1,5 +1,7 @@
 #include "harness/run/overlap.h"
 
+#include "harness/run/record.h"
+
 #include <stdlib.h>
 
 status overlap_open(overlap *o, int params)
@@ -56,5 +58,5 @@ void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank)
 {
     int64_t bound = engine->type == &sync_ring ? ring_link_bound_ns(engine, o->last_bucket_bytes) : 0;
     json_object_set_new(rank, "last_bucket_bytes", positive_or_null(o->last_bucket_bytes));
-    json_object_set_new(rank, "last_bucket_bound_ns", positive_or_null(bound));
+    json_object_set_new(rank, "last_bucket_bound_s", bound > 0 ? record_seconds(bound) : json_null());
 }

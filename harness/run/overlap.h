@@ -22,7 +22,7 @@ void overlap_close(overlap *o);
  * hides what nobody waited for. */
 void overlap_take(overlap *o, const sync_engine *engine, step_result *result);
 
-/* "last_bucket_bytes" and "last_bucket_bound_ns": how long it takes at least over an emulated link; both null
+/* "last_bucket_bytes" and "last_bucket_bound_s": how long it takes at least over an emulated link; both null
  * where there is no such thing. */
 void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
 

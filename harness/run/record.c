@@ -57,7 +57,20 @@ void record_evaluation_result(record *r, record_evaluation e)
 static json_t *integers(const int64_t *values, int64_t count)
 {
     json_t *array = json_array();
-    for (int64_t i = 0; array && i < count; i++) json_array_append_new(array, values[i] == STEP_NOT_MEASURED ? json_null() : json_integer(values[i]));
+    for (int64_t i = 0; array && i < count; i++) json_array_append_new(array, json_integer(values[i]));
+    return array;
+}
+
+json_t *record_seconds(int64_t ns)
+{
+    return json_real((double)ns / 1e9);
+}
+
+static json_t *times(const int64_t *values, int64_t count)
+{
+    json_t *array = json_array();
+    for (int64_t i = 0; array && i < count; i++)
+        json_array_append_new(array, values[i] == STEP_NOT_MEASURED ? json_null() : record_seconds(values[i]));
     return array;
 }
 
@@ -78,12 +91,12 @@ status record_to_json(const record *r, json_t *rank)
 {
     int bad = 0;
     for (int p = 0; p < RECORD_PHASES; p++)
-        bad |= json_object_set_new(rank, phase_keys[p], integers(r->phases[p], r->count));
+        bad |= json_object_set_new(rank, phase_keys[p], times(r->phases[p], r->count));
     bad |= json_object_set_new(rank, "losses", reals(r->losses, r->count));
     bad |= json_object_set_new(rank, "measured_steps", json_integer(r->count));
     bad |= json_object_set_new(rank, "step_index", integers(r->steps, r->count));
     bad |= json_object_set_new(rank, "samples", json_integer(r->samples));
-    bad |= json_object_set_new(rank, "wall_ns", json_integer(r->wall_ns));
+    bad |= json_object_set_new(rank, "wall_s", record_seconds(r->wall_ns));
     bad |= json_object_set_new(rank, "bytes_sent", json_integer(r->bytes_sent));
     bad |= json_object_set_new(rank, "bytes_received", json_integer(r->bytes_received));
     bad |= json_object_set_new(rank, "messages_sent", json_integer(r->messages_sent));

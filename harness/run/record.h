@@ -8,19 +8,19 @@
 
 /* name in step_times, in JSON */
 #define RECORD_PHASE_LIST(X)                                                                         \
-    X(total, "step_ns")                                                                              \
-    X(load, "load_ns")                                                                               \
-    X(copy, "batch_copy_ns")                                                                         \
-    X(forward, "forward_ns")                                                                         \
-    X(backward, "backward_ns")                                                                       \
-    X(exposed, "exposed_communication_ns")                                                           \
-    X(waiting, "waiting_ns")                                                                         \
-    X(optimizer, "optimizer_ns")                                                                     \
-    X(other, "other_ns")                                                                             \
-    X(communication, "communication_ns")                                                             \
-    X(hidden, "hidden_communication_ns")                                                             \
-    X(first_to_backward_end, "first_to_backward_end_ns")                                             \
-    X(last_bucket, "last_bucket_ns")
+    X(total, "step_s")                                                                              \
+    X(load, "load_s")                                                                               \
+    X(copy, "batch_copy_s")                                                                         \
+    X(forward, "forward_s")                                                                         \
+    X(backward, "backward_s")                                                                       \
+    X(exposed, "exposed_communication_s")                                                           \
+    X(waiting, "waiting_s")                                                                         \
+    X(optimizer, "optimizer_s")                                                                     \
+    X(other, "other_s")                                                                             \
+    X(communication, "communication_s")                                                             \
+    X(hidden, "hidden_communication_s")                                                             \
+    X(first_to_backward_end, "first_to_backward_end_s")                                             \
+    X(last_bucket, "last_bucket_s")
 
 #define RECORD_ENUM(name, text) RECORD_##name,
 enum { RECORD_PHASE_LIST(RECORD_ENUM) RECORD_PHASES };
@@ -51,6 +51,9 @@ void record_deinit(record *r);
 /* A measured step; never allocates. Steps beyond the capacity are our own mistake. */
 void record_step(record *r, const step_result *result);
 void record_evaluation_result(record *r, record_evaluation e);
+
+/* A time in JSON: in seconds, from which the nanoseconds can be read back exactly. */
+json_t *record_seconds(int64_t ns);
 
 /* As members of a rank's JSON object: steps, phases, losses, bytes. STATUS_SYSTEM without memory. */
 status record_to_json(const record *r, json_t *rank);

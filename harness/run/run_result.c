@@ -136,7 +136,7 @@ status run_result_build(const run_result_input *in, json_t **out)
     json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",
                                 commit[0] ? json_string(commit) : json_null());
     json_t *result = json_pack(
-        "{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:b, s:o}", "schema_version", 1, "program",
+        "{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:b, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "program",
         program, "started_at", started, "command", command, "host", host_to_json(in->config->processors),
         "libraries", libraries_to_json(), "workload", workload_to_json(in), "hardware_note",
         in->hardware_note, "emulated", in->config->shared.link != NULL, "simulated", (int)simulated,

@@ -239,7 +239,7 @@ status virtual_predict(const run_config *config, const run_plan *plan, int engin
     json_t *job = NULL;
     char note[192];
     TRY(run_one(config, plan, engine, profile, WARM_UP, STEPS, &job, note, sizeof note));
-    *median_ns = json_number_value(json_object_get(json_object_get(job, "step_time"), "median_ns"));
+    *median_ns = 1e9 * json_number_value(json_object_get(json_object_get(job, "step_time"), "median_s"));
     json_decref(job);
     return STATUS_OK;
 }
@@ -253,12 +253,12 @@ static status measured_step(const json_t *job, double *ns)
     *ns = 0;
     json_array_foreach(ranks, r, rank)
     {
-        const json_t *steps = json_object_get(rank, "step_ns");
+        const json_t *steps = json_object_get(rank, "step_s");
         size_t n = json_array_size(steps);
         int64_t *values = calloc(n + 1, sizeof *values);
         statistics s;
         if (!values) return fail(STATUS_SYSTEM, "no memory for the results");
-        for (size_t i = 0; i < n; i++) values[i] = json_integer_value(json_array_get(steps, i));
+        for (size_t i = 0; i < n; i++) values[i] = llround(1e9 * json_number_value(json_array_get(steps, i)));
         status rc = statistics_of(values, (int64_t)n, &s);
         free(values);
         TRY(rc);
@@ -291,8 +291,8 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
     if (measured <= 0) return STATUS_OK;
     bool bound;
     TRY(is_bound(profile, &bound));
-    json_t *p = json_pack("{s:s, s:f, s:f, s:f, s:b}", "profile", profile, "step_median_ns", predicted,
-                          "measured_ns", measured, "error", predicted / measured - 1, "other_binding",
+    json_t *p = json_pack("{s:s, s:f, s:f, s:f, s:b}", "profile", profile, "step_median_s", predicted / 1e9,
+                          "measured_s", measured / 1e9, "error", predicted / measured - 1, "other_binding",
                           (int)(bound != (c->bound != BOUND_BY_NONE)));
     return json_object_set_new(job, "prediction", p) == 0 ? STATUS_OK
                                                           : fail(STATUS_SYSTEM, "no memory for the results");

@@ -1,5 +1,7 @@
 #include "harness/sim/whatif.h"
 
+#include "harness/run/version.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,15 +177,15 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
 
 void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
-    text_append(out, "profile,model,batch_per_rank,policy,gpus,step_ms,exposed_ms,efficiency,samples_per_second,"
-                     "memory_peak_bytes,tree_step_ms\n");
+    text_append(out, "profile,model,batch_per_rank,policy,gpus,step_s,exposed_communication_s,efficiency,samples_per_s,"
+                     "memory_peak_bytes,tree_step_s\n");
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
             text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%lld,", q->machine.profile, q->model.name,
-                        (long long)q->batch, q->policies[p], q->gpus[i], x->step_ms, x->exposed_ms, x->efficiency,
+                        (long long)q->batch, q->policies[p], q->gpus[i], x->step_ms / 1e3, x->exposed_ms / 1e3, x->efficiency,
                         x->samples_per_s, (long long)x->most_bytes);
-            if (x->tree_ms > 0) text_append(out, "%.9g", x->tree_ms);
+            if (x->tree_ms > 0) text_append(out, "%.9g", x->tree_ms / 1e3);
             text_append(out, "\n");
         }
 }
@@ -195,13 +197,13 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
             json_array_append_new(rows, json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "policy",
-                                                  q->policies[p], "gpus", q->gpus[i], "step_ms", x->step_ms,
-                                                  "exposed_ms", x->exposed_ms, "efficiency", x->efficiency,
-                                                  "samples_per_second", x->samples_per_s, "memory_peak_bytes",
-                                                  (json_int_t)x->most_bytes, "tree_step_ms",
-                                                  x->tree_ms > 0 ? json_real(x->tree_ms) : json_null()));
+                                                  q->policies[p], "gpus", q->gpus[i], "step_s", x->step_ms / 1e3,
+                                                  "exposed_communication_s", x->exposed_ms / 1e3, "efficiency", x->efficiency,
+                                                  "samples_per_s", x->samples_per_s, "memory_peak_bytes",
+                                                  (json_int_t)x->most_bytes, "tree_step_s",
+                                                  x->tree_ms > 0 ? json_real(x->tree_ms / 1e3) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:s, s:I, s:f, s:o}", "schema_version", 1, "simulated", 1, "profile",
+    return json_pack("{s:i, s:b, s:s, s:s, s:I, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "simulated", 1, "profile",
                      q->machine.profile, "model", q->model.name, "batch_per_rank", (json_int_t)q->batch,
-                     "one_gpu_step_ms", a->one_gpu_ms, "points", rows);
+                     "one_gpu_step_s", a->one_gpu_ms / 1e3, "points", rows);
 }

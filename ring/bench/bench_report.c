@@ -96,9 +96,9 @@ static json_t *times_json(const ring_bench_times *t)
 {
     if (!t->run) return json_null();
     return json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "iterations", t->iterations,
-                     "median_us", t->median_us, "mean_us", t->mean_us, "best_us", t->best_us, "p90_us",
-                     t->p90_us, "p99_us", t->p99_us, "worst_us", t->worst_us, "algorithm_bandwidth_gb_per_s",
-                     t->algorithm_gbs, "bus_bandwidth_gb_per_s", t->bus_gbs, "wrong_elements",
+                     "median_s", t->median_us / 1e6, "mean_s", t->mean_us / 1e6, "best_s", t->best_us / 1e6, "p90_s",
+                     t->p90_us / 1e6, "p99_s", t->p99_us / 1e6, "worst_s", t->worst_us / 1e6, "algorithm_bandwidth_bytes_per_s",
+                     t->algorithm_gbs * 1e9, "bus_bandwidth_bytes_per_s", t->bus_gbs * 1e9, "wrong_elements",
                      (json_int_t)t->wrong);
 }
 

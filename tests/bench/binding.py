@@ -18,7 +18,7 @@ def step_ms(a, words, bind):
     """The median of the steps, and how long ranks waited for others."""
     command = [a.harness, "run", *words, "--bind", bind, "--warmup", "4", "--eval-every", "-1", "--quiet", "--json", "-"]
     job = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["jobs"][0]
-    return job["step_time"]["median_ns"] / 1e6, (job["phases"]["waiting_ns"]["median_ns"] or 0) / 1e6
+    return job["step_time"]["median_s"] * 1e3, (job["phases"]["waiting_s"]["median_s"] or 0) * 1e3
 
 
 def compare(a, name, words):

@@ -16,12 +16,12 @@ import subprocess
 POLICIES = ("sync", "dp")
 
 
-def step_ns(a, program, policy, transport):
+def step_s(a, program, policy, transport):
     command = [program, "--mode", "ps", "--gpus", "2", "--policy", policy, "--payload", "zmq", "--transport", transport,
                "--threads", "1", "--model", "resnet18", "--data", "synthetic:3x32x32:10", "--batch", "8",
                "--steps", str(a.steps), "--json", "-", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)["jobs"][0]["step_time"]["median_ns"]
+    return json.loads(done.stdout)["jobs"][0]["step_time"]["median_s"]
 
 
 def main():
@@ -36,12 +36,12 @@ def main():
         ratios, plain = [], []
         for turn in range(a.rounds):
             runs = [("plain", program, "ipc"), ("curve", a.curve_program or program, "ipc" if a.curve_program else "tcp")]
-            found = {name: step_ns(a, path, policy, transport)
+            found = {name: step_s(a, path, policy, transport)
                      for name, path, transport in (runs if turn % 2 else reversed(runs))}
             ratios.append(found["curve"] / found["plain"])
             plain.append(found["plain"])
         low, median, high = statistics.quantiles(ratios, n=4)
-        print(f"resnet18, ps={policy}, 2 ranks: step {statistics.median(plain) * 1e-6:.1f} ms without CURVE; with it "
+        print(f"resnet18, ps={policy}, 2 ranks: step {statistics.median(plain) * 1e3:.1f} ms without CURVE; with it "
               f"{median:.3f} times as long (quartiles {low:.3f} to {high:.3f}, {a.rounds} rounds)", flush=True)
 
 

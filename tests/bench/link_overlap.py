@@ -34,11 +34,11 @@ def run(a, link, batch, policy, number):
         sys.exit(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr}")
     result = json.loads(done.stdout)
     job = result["jobs"][0]
-    median = {key: job["phases"][key]["median_ns"] for key in
-              ("exposed_communication_ns", "communication_ns", "hidden_communication_ns", "first_to_backward_end_ns",
-               "backward_ns")}
-    median["step_ns"] = job["step_time"]["median_ns"]
-    median["last_bucket_bound_ns"] = job["ranks"][0]["last_bucket_bound_ns"]
+    median = {key: job["phases"][key]["median_s"] for key in
+              ("exposed_communication_s", "communication_s", "hidden_communication_s", "first_to_backward_end_s",
+               "backward_s")}
+    median["step_s"] = job["step_time"]["median_s"]
+    median["last_bucket_bound_s"] = job["ranks"][0]["last_bucket_bound_s"]
     assert result["emulated"]
     return median, {key: result[key] for key in ("program", "host", "libraries")}
 
@@ -64,12 +64,12 @@ def main():
                 found[policy].append(median)
         middle = {policy: {key: statistics.median(r[key] for r in runs) for key in runs[0]} for policy, runs in found.items()}
         for policy in POLICIES:
-            m = {key: value * 1e-6 for key, value in middle[policy].items()}
-            print(f"{link:>14} {batch:5} {policy:>12} {m['step_ns']:8.1f} {m['backward_ns']:8.1f} {m['communication_ns']:8.1f}"
-                  f" {m['hidden_communication_ns']:8.1f} {m['exposed_communication_ns']:8.1f} {m['last_bucket_bound_ns']:8.1f}",
+            m = {key: value * 1e3 for key, value in middle[policy].items()}
+            print(f"{link:>14} {batch:5} {policy:>12} {m['step_s']:8.1f} {m['backward_s']:8.1f} {m['communication_s']:8.1f}"
+                  f" {m['hidden_communication_s']:8.1f} {m['exposed_communication_s']:8.1f} {m['last_bucket_bound_s']:8.1f}",
                   flush=True)
-        saved = 1 - middle["ddp"]["exposed_communication_ns"] / middle["torch-0.4.1"]["exposed_communication_ns"]
-        best = 1 - middle["ddp"]["last_bucket_bound_ns"] / middle["torch-0.4.1"]["exposed_communication_ns"]
+        saved = 1 - middle["ddp"]["exposed_communication_s"] / middle["torch-0.4.1"]["exposed_communication_s"]
+        best = 1 - middle["ddp"]["last_bucket_bound_s"] / middle["torch-0.4.1"]["exposed_communication_s"]
         print(f"{'':>14} ddp exposes {100 * saved:.1f}% less; at least 40% asked for, at most {100 * best:.1f}% possible")
         saved_enough = saved_enough and saved >= LEAST
         rows.append({"link": link, "batch": batch, "medians": middle, "rounds": found, "saved": saved, "least_saved": LEAST})

@@ -39,13 +39,13 @@ def run_round(program):
         for model, words, steps in MODELS:
             for engine, mode in ENGINES:
                 job = job_of(program, folder, *mode, *words, "--device", "cpu", "--steps", steps)
-                own = [statistics.median(rank["step_ns"]) for rank in job["ranks"]]
-                found.append({"model": model, "engine": engine, "measured_ms": statistics.mean(own) * 1e-6,
-                              "slowest_ms": job["step_time"]["median_ns"] * 1e-6})
+                own = [statistics.median(rank["step_s"]) for rank in job["ranks"]]
+                found.append({"model": model, "engine": engine, "measured_ms": statistics.mean(own) * 1e3,
+                              "slowest_ms": job["step_time"]["median_s"] * 1e3})
         harness(program, folder, "calibrate", "--threads", "1", "--out", profiles[1])
         for run, (words, mode) in zip(found, ((words, mode) for _, words, _ in MODELS for _, mode in ENGINES)):
             both = [job_of(program, folder, *mode, *words, "--device", "sim:" + p, "--steps", "3") for p in profiles]
-            run["predictions_ms"] = [job["step_time"]["median_ns"] * 1e-6 for job in both]
+            run["predictions_ms"] = [job["step_time"]["median_s"] * 1e3 for job in both]
             run["predicted_ms"] = statistics.mean(run["predictions_ms"])
     return {"calibration": calibration, "runs": found}
 

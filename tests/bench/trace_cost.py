@@ -24,7 +24,7 @@ def step_ns(a, words):
                "--model", "resnet18", "--data", "synthetic:3x32x32:10", "--batch", "8", "--steps", str(a.steps),
                "--json", "-", "--quiet", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)["jobs"][0]["step_time"]["median_ns"]
+    return 1e9 * json.loads(done.stdout)["jobs"][0]["step_time"]["median_s"]
 
 
 def events_of_a_step(a, path):

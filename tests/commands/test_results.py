@@ -5,7 +5,7 @@ import re
 import tempfile
 
 from images import few_clothes
-from program import harness
+from program import harness, in_ns
 from tap import cases, expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
@@ -31,7 +31,7 @@ def tables(path):
 
 
 DOCUMENT = tables("docs/results.md")
-STATISTICS = {"count", "minimum_ns", "p25_ns", "median_ns", "p75_ns", "p95_ns", "maximum_ns", "mean_ns", "spread"}
+STATISTICS = {"count", "minimum_s", "p25_s", "median_s", "p75_s", "p95_s", "maximum_s", "mean_s", "spread"}
 LEDGER_CLASSES = set(tables("docs/measuring.md")["Memory"])
 with open(os.path.join(ROOT, "docs/measuring.md"), encoding="utf-8") as text:
     PHASES = set(re.findall(r"`(\w+)`", text.read()))
@@ -82,7 +82,7 @@ def every_key_of_the_results_is_documented_and_every_documented_key_is_there(wor
 def with_results_on_stdout_there_is_nothing_else():
     result = harness(*WINE, "--json", "-")
     expect_equal((result.out[0], result.out.rstrip()[-1]), ("{", "}"), "first and last character", result)
-    expect_equal(result.json()["schema_version"], 1, "schema_version")
+    expect_equal(result.json()["schema_version"], 2, "schema_version")
     expect_equal(result.lines(), [], "stderr but for the line on hardware", result)
 
 
@@ -155,32 +155,33 @@ def the_parts_of_a_step_add_up(words):
     jobs = harness(*BOTH, *words, "--json", "-").jobs()
     for engine, job in jobs.items():
         for rank in job["ranks"]:
-            for i, total in enumerate(rank["step_ns"]):
-                parts = sum(rank[key][i] for key in ("load_ns", "forward_ns", "backward_ns", "exposed_communication_ns", "waiting_ns",
-                                                     "other_ns"))
-                shown = [rank[key][i] for key in ("hidden_communication_ns", "exposed_communication_ns", "communication_ns")]
+            for i, total in enumerate(in_ns(rank["step_s"])):
+                parts = sum(in_ns(rank[key][i]) for key in ("load_s", "forward_s", "backward_s", "exposed_communication_s", "waiting_s",
+                                                     "other_s"))
+                shown = [in_ns(rank[key][i]) for key in ("hidden_communication_s", "exposed_communication_s", "communication_s")]
                 expect(min(shown) >= 0 and shown[0] + shown[1] <= shown[2],
                        f"{engine}: hidden, exposed, all: {shown} ns in step {i}")
                 beside = job["policy"] == "sync"  # the server's update is on a thread of its own
-                optimizer = 0 if beside else rank["optimizer_ns"][i]
+                optimizer = 0 if beside else in_ns(rank["optimizer_s"][i])
                 expect_equal(parts + optimizer, total, f"{engine} rank {rank['rank']}, step {i}")
-                expect(rank["other_ns"][i] > -0.05 * total, f"{engine}: 'other' is {rank['other_ns'][i]} of {total}")
+                other = in_ns(rank["other_s"][i])
+                expect(other > -0.05 * total, f"{engine}: 'other' is {other} of {total} ns")
 
 
 @test
 def a_late_rank_is_waited_for_and_is_no_communication():
     job = harness("run", *BOTH, "--mode", "ring", "--slow", "1:8", "--json", "-").jobs()["ring"]
-    first, late = (sum(rank["waiting_ns"]) for rank in job["ranks"])
-    exposed = sum(job["ranks"][0]["exposed_communication_ns"])
-    expect(first > 2 * exposed and first > 2 * late, f"rank 0 waits {first} ns for the others, exposed {exposed} ns; rank 1 {late} ns")
+    first, late = (sum(rank["waiting_s"]) for rank in job["ranks"])
+    exposed = sum(job["ranks"][0]["exposed_communication_s"])
+    expect(first > 2 * exposed and first > 2 * late, f"rank 0 waits {first} s for the others, exposed {exposed} s; rank 1 {late} s")
 
 
 @cases([("no evaluations", []), ("evaluations at the end of blocks", ["--eval-every", "3"])])
 def the_wall_time_holds_every_measured_step(words):
     for job in harness(*BOTH, *words, "--json", "-").jobs().values():
         for rank in job["ranks"]:
-            steps = sum(rank["step_ns"])
-            expect(rank["wall_ns"] >= steps, f"{job['engine']}: {rank['wall_ns']} ns for steps of {steps} ns")
+            wall, steps = in_ns(rank["wall_s"]), sum(in_ns(rank["step_s"]))
+            expect(wall >= steps, f"{job['engine']}: {wall} ns for steps of {steps} ns")
 
 
 @cases([("alone", ["--mode", "ps"], list(range(5, 19))), ("side by side", [],
@@ -273,7 +274,7 @@ def memory_is_what_the_model_needs():
 @test
 def efficiency_follows_from_throughput():
     data = harness(*WINE, "--gpus", "2", "--json", "-").json()
-    rate = {job["engine"]: job["throughput"]["samples_per_second"] for job in data["jobs"]}
+    rate = {job["engine"]: job["throughput"]["samples_per_s"] for job in data["jobs"]}
     for row in data["comparison"]["against_none"]:
         speedup = rate[row["engine"]] / rate["none"]
         ranks = 1 if row["engine"] == "none" else 2

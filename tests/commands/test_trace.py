@@ -3,7 +3,7 @@ import json
 import os
 import tempfile
 
-from program import harness
+from program import harness, in_ns
 from tap import cases, expect, expect_equal, main, test
 
 LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--threads", "1", "--warmup", "2"]
@@ -118,14 +118,14 @@ def sums_of_slices_are_the_report_s(words):
             inside = within(compute, step)
             waits = [s for s in inside if s[2] == "wait"]
             phase = {name: next(s for s in inside if s[2] == name) for name in ("load", "forward", "backward")}
-            found = {"step_ns": total([step]), "load_ns": total([phase["load"]]),
-                     "forward_ns": total([phase["forward"]]) - total(within(waits, phase["forward"])),
-                     "backward_ns": total([phase["backward"]]) - total(within(waits, phase["backward"])),
-                     "optimizer_ns": total(within(optimizer, step)),
-                     "communication_ns": total(within(communication, step))}
+            found = {"step_s": total([step]), "load_s": total([phase["load"]]),
+                     "forward_s": total([phase["forward"]]) - total(within(waits, phase["forward"])),
+                     "backward_s": total([phase["backward"]]) - total(within(waits, phase["backward"])),
+                     "optimizer_s": total(within(optimizer, step)),
+                     "communication_s": total(within(communication, step))}
             for key, value in found.items():
-                expect_equal(value, rank[key][at], f"{names[process]}, {step[2]}: {key}")
-            expect_equal(total(waits), rank["exposed_communication_ns"][at] + rank["waiting_ns"][at],
+                expect_equal(value, in_ns(rank[key][at]), f"{names[process]}, {step[2]}: {key}")
+            expect_equal(total(waits), in_ns(rank["exposed_communication_s"][at]) + in_ns(rank["waiting_s"][at]),
                          f"{names[process]}, {step[2]}: waits")
 
 

@@ -36,7 +36,7 @@ def a_signal_ends_the_step_and_reports_what_there_is(words, engine, number, code
         expect_equal(job["stopped_early"], True, f"{job['engine']} was stopped early")
         expect(job["step_time"]["count"] > 0 or job["engine"] != engine, "steps were measured", job["step_time"])
         for rank in job["ranks"]:
-            expect_equal(len(rank["step_ns"]), rank["measured_steps"], f"{job['engine']} rank {rank['rank']}: steps")
+            expect_equal(len(rank["step_s"]), rank["measured_steps"], f"{job['engine']} rank {rank['rank']}: steps")
 
 
 @test

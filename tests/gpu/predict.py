@@ -36,8 +36,8 @@ def step(harness, device, model, batch, options):
     if out.returncode:
         return None, (out.stderr.strip().splitlines() or ["exit code %d" % out.returncode])[-1]
     job = json.loads(out.stdout)["jobs"][0]
-    load = sorted(job["ranks"][0]["load_ns"])
-    return (job["step_time"]["median_ns"] - load[len(load) // 2]) / 1e6, " ".join(command)
+    load = sorted(job["ranks"][0]["load_s"])
+    return (job["step_time"]["median_s"] - load[len(load) // 2]) * 1e3, " ".join(command)
 
 
 def main():

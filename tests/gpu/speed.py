@@ -54,9 +54,9 @@ def ours_once(command):
     if why:
         return {"command": command, "error": why}
     job = result["jobs"][0]
-    load = sorted(job["ranks"][0]["load_ns"])
-    whole = job["step_time"]["median_ns"]
-    return {"command": command, "step_ms": (whole - load[len(load) // 2]) / 1e6, "step_with_load_ms": whole / 1e6,
+    load = sorted(job["ranks"][0]["load_s"])
+    whole = job["step_time"]["median_s"]
+    return {"command": command, "step_ms": (whole - load[len(load) // 2]) * 1e3, "step_with_load_ms": whole * 1e3,
             "commit": result.get("program", {}).get("commit"), "device": job["ranks"][0]["device"]}
 
 

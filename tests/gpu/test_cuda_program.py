@@ -123,7 +123,7 @@ def batches_that_are_copied_ahead_train_as_those_that_are_not(words):
         expect_equal(result.code, 0, "exit code", result)
         job = result.json()["jobs"][0]
         hashes[name] = job["parameter_hash"]
-        measured = [ns is not None for ns in job["ranks"][0]["batch_copy_ns"]]
+        measured = [seconds is not None for seconds in job["ranks"][0]["batch_copy_s"]]
         expect_equal(set(measured), {name != "off"}, "whether copies are measured", result)
     expect_equal(len(set(hashes.values())), 1, f"different parameters: {hashes}")
 
@@ -244,7 +244,7 @@ def the_calibrated_gpus_are_a_profile_of_virtual_time(gpus):
         expect("written to " + path in result.out, "the file is not named", result)
         virtual = run("--device", "sim:" + path, *[word for word in CONVOLUTIONS if word != "--quiet"])
         expect_equal(virtual.code, 0, "exit code", virtual)
-        expect(virtual.jobs()["none"]["step_time"]["median_ns"] > 0, "a step takes no time", virtual)
+        expect(virtual.jobs()["none"]["step_time"]["median_s"] > 0, "a step takes no time", virtual)
         if EMULATED:
             shown = run("profiles", path)
             expect("EMULATED" in shown.out and "means nothing" in shown.out, "the emulator is not named", shown)

@@ -19,6 +19,11 @@ STARTED_BY_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MA
 from tap import expect  # noqa: E402
 
 
+def in_ns(seconds):
+    """Times of the results, which are in seconds; of one or of many."""
+    return [in_ns(s) for s in seconds] if isinstance(seconds, list) else round(seconds * 1e9)
+
+
 class Result:
     def __init__(self, words, code, out, err, seconds):
         self.words, self.code, self.out, self.err, self.seconds = words, code, out, err, seconds
