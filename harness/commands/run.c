@@ -150,7 +150,7 @@ static status engine_of(const run_config *c, const launch_environment *e, int *o
 {
     for (int i = 0; i < ENGINE_COUNT; i++) {
         bool mine = e->origin == LAUNCH_BY_HARNESS ? strcmp(e->job, engine_table[i]->name) == 0
-                                                   : c->run.mode != RUN_BOTH && run_config_uses(c, i);
+                                                   : c->run.mode != ENGINE_BOTH && run_config_uses(c, i);
         if (!mine) continue;
         *out = i;
         return STATUS_OK;

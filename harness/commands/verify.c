@@ -19,8 +19,8 @@ typedef struct verify_options {
     bool bf16, cuda_graph;
 } verify_options;
 
-enum { MODE_AUTO, MODE_NONE, MODE_PS, MODE_RING, MODE_BOTH };
-static const char *const mode_names[] = {"auto", "none", "ps", "ring", "both", NULL};
+enum { MODE_AUTO, MODE_ENGINE /* the first */, MODE_BOTH = MODE_ENGINE + ENGINE_BOTH };
+static const char *const mode_names[] = {"auto", ENGINE_LIST(ENGINE_MODE) "both", NULL};
 
 #define FIELD(name) offsetof(verify_options, name)
 static const option verify_option_list[] = {
@@ -61,12 +61,10 @@ static void bind_all(verify_setup *s)
 
 static bool engine_takes_part(const verify_setup *s, const golden_file *f, int engine)
 {
-    if (s->options.mode == MODE_AUTO) return (engine == ENGINE_NONE) == (f->world == 1);
-    if (s->options.mode == MODE_BOTH) return engine != ENGINE_NONE;
-    return engine == s->options.mode - MODE_NONE + ENGINE_NONE;
+    if (s->options.mode == MODE_AUTO) return engine_in_both(engine) && (engine == ENGINE_NONE) == (f->world == 1);
+    if (s->options.mode == MODE_BOTH) return engine_in_both(engine) && engine != ENGINE_NONE;
+    return engine == s->options.mode - MODE_ENGINE;
 }
-
-_Static_assert(MODE_PS - MODE_NONE == ENGINE_PS && MODE_RING - MODE_NONE == ENGINE_RING, "modes follow the engines");
 
 /* A loss over the targets of all ranks is DataParallel's: unless the user names a policy, only that one is
  * held to it. NULL: the engine has no policy to compare with. */

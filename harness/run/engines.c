@@ -2,13 +2,19 @@
 
 #include "common/base/text.h"
 #include "ps/ps.h"
-#include "ring/ring.h"
 
 #include <stdio.h>
 #include <string.h>
 
-const sync_engine_type *const engine_table[ENGINE_COUNT] = {
-    [ENGINE_NONE] = &sync_none, [ENGINE_PS] = &sync_ps, [ENGINE_RING] = &sync_ring};
+#define DECLARE(upper, lower) extern const sync_engine_type sync_##lower;
+ENGINE_LIST(DECLARE)
+#define ROW(upper, lower) [ENGINE_##upper] = &sync_##lower,
+const sync_engine_type *const engine_table[ENGINE_COUNT] = {ENGINE_LIST(ROW)};
+
+bool engine_in_both(int engine)
+{
+    return engine == ENGINE_NONE || engine == ENGINE_PS || engine == ENGINE_RING;
+}
 
 enum { MOST_POLICIES = 64 };
 

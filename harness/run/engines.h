@@ -4,7 +4,21 @@
 
 #include "common/sync/engine.h"
 
-enum { ENGINE_NONE, ENGINE_PS, ENGINE_RING, ENGINE_COUNT };
+/* A line adds an engine: X(NAME, name) is ENGINE_NAME, sync_name in the folder and library `name`, and --mode name.
+ * The build and the test of the layers read this list, too. */
+#define ENGINE_LIST(X) \
+    X(NONE, none)      \
+    X(PS, ps)          \
+    X(RING, ring)
+
+#define ENGINE_ENUM(upper, lower) ENGINE_##upper,
+enum { ENGINE_LIST(ENGINE_ENUM) ENGINE_COUNT };
+#undef ENGINE_ENUM
+
+/* The values of --mode after those of one engine each: "both" runs none, ps and ring. */
+#define ENGINE_MODE(upper, lower) #lower,
+enum { ENGINE_BOTH = ENGINE_COUNT };
+bool engine_in_both(int engine);
 
 /* By the enum above. The first policy of an engine is its default. */
 extern const sync_engine_type *const engine_table[ENGINE_COUNT];

@@ -63,7 +63,7 @@ static void note_hardware(const run_config *c, run_plan *p)
         snprintf(p->hardware_note, sizeof p->hardware_note, "virtual time, profile %s", run_config_profile(c));
         return;
     }
-    int engine = c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING;
+    int engine = c->run.mode == ENGINE_NONE ? ENGINE_NONE : ENGINE_RING;
     int ranks = run_config_world(c, engine), threads = run_config_threads(c, engine), processors = c->processors;
     char on[80] = ", bound by what started them"; /* a rank knows its own processors only */
     if (c->bound != BOUND_BY_STARTER)
@@ -71,7 +71,7 @@ static void note_hardware(const run_config *c, run_plan *p)
                  processors == 1 ? "" : "s", c->bound == BOUND_BY_HARNESS ? ", bound to cores" : "");
     snprintf(p->hardware_note, sizeof p->hardware_note, "%d %s rank%s of %d thread%s%s%s", ranks, c->run.device,
              ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s", on,
-             p->alternate || c->run.mode != RUN_BOTH ? "" : "; memory does not hold all jobs: one after the other");
+             p->alternate || c->run.mode != ENGINE_BOTH ? "" : "; memory does not hold all jobs: one after the other");
 }
 
 static status drop_tensor(void *context, const checkpoint_tensor *t, dtype type, const void *values)

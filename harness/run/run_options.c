@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const mode_names[] = {"none", "ps", "ring", "both", NULL};
+static const char *const mode_names[] = {ENGINE_LIST(ENGINE_MODE) "both", NULL};
 static const char *const reduction_names[] = {"mean", "sum", NULL};
 static const char *const switch_names[] = {"off", "on", NULL};
 static const char *const progress_names[] = {"auto", "thread", "inline", NULL};
@@ -113,13 +113,7 @@ status run_config_init(run_config *c)
 
 bool run_config_uses(const run_config *c, int engine)
 {
-    switch ((run_mode)c->run.mode) {
-    case RUN_NONE: return engine == ENGINE_NONE;
-    case RUN_PS: return engine == ENGINE_PS;
-    case RUN_RING: return engine == ENGINE_RING;
-    case RUN_BOTH: return true;
-    }
-    return false;
+    return c->run.mode == ENGINE_BOTH ? engine_in_both(engine) : c->run.mode == engine;
 }
 
 const char *run_config_slow(const run_config *c, int engine)
@@ -201,7 +195,7 @@ static status choose_device(run_config *c)
     int gpus = automatic || strcmp(c->run.device, "cuda") == 0 ? cuda_count_gpus() : 0;
     if (automatic) c->run.device = gpus > 0 ? "cuda" : "cpu";
     bool cuda = strcmp(c->run.device, "cuda") == 0;
-    if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != RUN_NONE) c->run.gpus = gpus;
+    if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != ENGINE_NONE) c->run.gpus = gpus;
     bool virtual = run_config_is_virtual(c);
     c->bound = c->run.bind == BIND_CORE ? BOUND_BY_HARNESS : BOUND_BY_NONE;
     if (!cuda) TRY(refuse_cuda_options(c));
@@ -226,7 +220,7 @@ int run_config_precision(const run_config *c)
 status run_config_check_gpus(const run_config *c)
 {
     if (strcmp(c->run.device, "cuda") != 0) return STATUS_OK;
-    int gpus = cuda_count_gpus(), ranks = run_config_world(c, c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING);
+    int gpus = cuda_count_gpus(), ranks = run_config_world(c, c->run.mode == ENGINE_NONE ? ENGINE_NONE : ENGINE_RING);
     if (gpus == 0) {
         device *d = NULL; /* opening says what is missing */
         TRY(device_open(&(device_config){.name = "cuda", .world = 1, .threads = 1}, &d));
@@ -258,7 +252,7 @@ static status take_seed(run_config *c)
 static status check_checkpoint(run_config *c)
 {
     TRY(checkpoint_options_check(&c->checkpoint));
-    if (c->checkpoint.save && c->run.mode == RUN_BOTH)
+    if (c->checkpoint.save && c->run.mode == ENGINE_BOTH)
         return fail(STATUS_USAGE, "--save: found --mode both, allowed is one of none, ps, ring");
     return c->checkpoint.load ? take_seed(c) : STATUS_OK;
 }
@@ -311,13 +305,13 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(parse_trace_steps(c));
     TRY(choose_device(c));
     straggler unused_straggler;
-    TRY(straggler_init(&unused_straggler, c->shared.slow, 0, run_config_world(c, c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING)));
+    TRY(straggler_init(&unused_straggler, c->shared.slow, 0, run_config_world(c, c->run.mode == ENGINE_NONE ? ENGINE_NONE : ENGINE_RING)));
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));
     bool steps = options_given(&c->bindings[0], "steps"), epochs = options_given(&c->bindings[0], "epochs");
     if (steps && epochs) return fail(STATUS_USAGE, "found both --steps and --epochs, allowed is one of them");
     if (!steps && !epochs) c->run.steps = 30;
-    if (c->run.mode == RUN_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
+    if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
         return fail(STATUS_USAGE, "--gpus: found %lld, allowed is 1 with --mode none", (long long)c->run.gpus);
     /* The experiment of who says nothing: a small network on small images. */
     if (!options_given(&c->bindings[1], "model") && !options_given(&c->bindings[2], "data"))
@@ -341,7 +335,7 @@ int run_config_threads(const run_config *c, int engine)
     if (c->run.threads) return (int)c->run.threads;
     /* Every engine's ranks get the same threads, so that they are compared at equal terms. */
     (void)engine;
-    int world = run_config_world(c, c->run.mode == RUN_NONE ? ENGINE_NONE : ENGINE_RING);
+    int world = run_config_world(c, c->run.mode == ENGINE_NONE ? ENGINE_NONE : ENGINE_RING);
     int threads = c->processors / world;
     return threads > 0 ? threads : 1;
 }

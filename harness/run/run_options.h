@@ -12,7 +12,6 @@
 #include "harness/run/engines.h"
 #include "models/models.h"
 
-typedef enum run_mode { RUN_NONE, RUN_PS, RUN_RING, RUN_BOTH } run_mode;
 
 typedef struct run_options {
     int mode;

@@ -36,6 +36,13 @@ ALLOWED = {
     "tests": ["common/" + c for c in COMMON] + ["models", "ring", "ps", "harness", "tests"],
     "docs": ["common/" + c for c in COMMON] + ["models", "ring", "ps", "harness"],
 }
+# Engines besides ps and ring, from the list of engines: a folder each. They may use the ring's collectives.
+with open(os.path.join(os.environ.get("SOURCE_DIR", "."), "harness/run/engines.h"), encoding="utf-8") as stream:
+    for engine in re.findall(r"^ +X\(\w+, (\w+)\)", stream.read(), re.M):
+        if engine not in ("none", "ps", "ring"):
+            ALLOWED[engine] = ALLOWED["ps"] + ["ring/collectives"]
+            for user in ("harness", "tests", "docs"):
+                ALLOWED[user].append(engine)
 # Headers for implementers of an interface: who besides their own folder may include them.
 IMPLEMENTERS = {"common/device/device_impl.h": ["common/device"], "common/device/host/host.h": ["common/device", "harness"]}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
