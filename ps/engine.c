@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+static const sync_engine_type planning_engine;
+
 static ps_engine *engine_of(sync_engine *e)
 {
     return (ps_engine *)e;
@@ -113,7 +115,7 @@ static status ps_open(const sync_context *context, sync_engine **out)
     ps_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
     bool plans = device_get_info(context->device)->plans;
-    e->base = (sync_engine){.type = plans ? &ps_engine_planning : &sync_ps, .context = *context};
+    e->base = (sync_engine){.type = plans ? &planning_engine : &sync_ps, .context = *context};
     e->options = context->options;
     sync_hold_gradients(&e->base);
     status rc = open_parts(e);
@@ -130,7 +132,7 @@ static status ps_open(const sync_context *context, sync_engine **out)
 /* Servers stay connected for ranks that have not received the last step's parameters yet. */
 #define LINGER_NS (5 * NS_PER_S)
 
-void ps_engine_close(sync_engine *base)
+static void ps_close(sync_engine *base)
 {
     ps_engine *e = engine_of(base);
     if (e->worker) ps_worker_leave(e->worker);
@@ -139,8 +141,8 @@ void ps_engine_close(sync_engine *base)
     ps_server_close(&e->server);
     ps_worker_close(&e->worker);
     if (pinned) ps_engine_pin_gradients(e, false);
-    ps_part(&e->member, &e->meeting);
-    free(e->offer.data);
+    ps_leave(&e->member, &e->group);
+    free(e->handshake.data);
     ps_plan_free(&e->plan);
     sync_drop_gradients(base);
     free(e);
@@ -168,7 +170,7 @@ static status ps_ready(sync_engine *e, int param)
     return ps_worker_ready(engine_of(e)->worker, param);
 }
 
-void ps_engine_count_optimizer_state(const ps_engine *e)
+static void count_optimizer_state(const ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
@@ -184,7 +186,7 @@ static status ps_finish(sync_engine *base, const sync_step *step)
 {
     ps_engine *e = engine_of(base);
     TRY(ps_worker_finish(e->worker, step));
-    if (step->synchronize) ps_engine_count_optimizer_state(e);
+    if (step->synchronize) count_optimizer_state(e);
     return STATUS_OK;
 }
 
@@ -259,7 +261,7 @@ const sync_engine_type sync_ps = {
     .open = ps_open,
     .handshake = ps_engine_handshake,
     .connect = ps_engine_connect,
-    .close = ps_engine_close,
+    .close = ps_close,
     .plan_batch = sync_default_plan_batch,
     .scatter_inputs = sync_default_stage,
     .begin_forward = ps_begin_forward,
@@ -273,4 +275,65 @@ const sync_engine_type sync_ps = {
     .group_sum = ps_group_sum,
     .reduced_gradients = ps_reduced_gradients,
     .counters = ps_counters,
+};
+
+/* ---- memory is planned ------------------------------------------------------------------------- */
+
+/* Nothing runs: worker and server are opened for what they count in the ledger, without ports and peers. */
+static status plan_handshake(sync_engine *e, sync_blob *out)
+{
+    (void)e;
+    *out = (sync_blob){0};
+    return STATUS_OK;
+}
+
+static status plan_connect(sync_engine *e, const sync_blob *handshakes)
+{
+    (void)e, (void)handshakes;
+    return STATUS_OK;
+}
+
+static status plan_finish(sync_engine *e, const sync_step *step)
+{
+    if (step->synchronize) count_optimizer_state((ps_engine *)e);
+    return STATUS_OK;
+}
+
+static status plan_group_sum(sync_engine *e, double *values, int count)
+{
+    (void)e, (void)values, (void)count;
+    return STATUS_OK;
+}
+
+static const void *plan_reduced_gradients(sync_engine *e, piece_list *owned)
+{
+    (void)e;
+    *owned = (piece_list){NULL, 0};
+    return NULL;
+}
+
+static void plan_counters(sync_engine *e, sync_counters *out)
+{
+    (void)e;
+    *out = (sync_counters){0};
+}
+
+static const sync_engine_type planning_engine = {
+    .name = "ps",
+    .close = ps_close,
+    .handshake = plan_handshake,
+    .connect = plan_connect,
+    .plan_batch = sync_default_plan_batch,
+    .scatter_inputs = sync_default_stage,
+    .begin_forward = sync_default_stage,
+    .need = sync_default_param,
+    .place_outputs = sync_default_stage,
+    .loss = sync_default_loss,
+    .scatter_output_gradient = sync_default_stage,
+    .ready = sync_default_param,
+    .finish = plan_finish,
+    .flush = sync_default_flush,
+    .group_sum = plan_group_sum,
+    .reduced_gradients = plan_reduced_gradients,
+    .counters = plan_counters,
 };

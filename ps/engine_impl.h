@@ -3,7 +3,7 @@
 #define PS_ENGINE_IMPL_H
 
 #include "common/sync/shared_options.h"
-#include "ps/connect.h"
+#include "ps/handshake.h"
 #include "ps/server/server.h"
 #include "ps/worker/worker.h"
 
@@ -16,25 +16,17 @@ typedef struct ps_engine {
     ps_worker *worker;
     ps_server *server; /* of this rank, or NULL */
     char url[PS_URL_MAX]; /* its address */
-    sync_blob offer;
-    ps_meeting meeting;
+    sync_blob handshake;
+    ps_group group;
     net_adapter adapter; /* where a link is emulated */
     bool connected;
 } ps_engine;
-
-/* engine.c */
-void ps_engine_close(sync_engine *base);
-/* After the update of a step: the optimizer's state is in the ledger of whoever updates. */
-void ps_engine_count_optimizer_state(const ps_engine *e);
-
-/* engine_plan.c: the engine of a rank whose memory is only planned, without ports and peers */
-extern const sync_engine_type ps_engine_planning;
 
 /* engine_connect.c */
 /* Where a GPU sums: the others' gradients, as far as they are mapped. */
 status ps_engine_pin_gradients(ps_engine *e, bool pin);
 status ps_engine_open_ports(ps_engine *e);
 status ps_engine_handshake(sync_engine *e, sync_blob *out);
-status ps_engine_connect(sync_engine *e, const sync_blob *offers);
+status ps_engine_connect(sync_engine *e, const sync_blob *handshakes);
 
 #endif

@@ -3,6 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A header and at most one frame, which is the partner's memory. */
+typedef struct from_partner {
+    message_header header;
+    message_frame frame; /* data NULL: none */
+} from_partner;
+
 status ps_port_open(ps_port *p, const transport_options *options, int peers, int held, int partner, uint32_t capacity)
 {
     p->peers = peers;
@@ -10,14 +16,14 @@ status ps_port_open(ps_port *p, const transport_options *options, int peers, int
     p->links = malloc((size_t)peers * sizeof *p->links);
     if (!p->links) return fail(STATUS_SYSTEM, "no memory for the links of %d peers", peers);
     for (int i = 0; i < peers; i++) p->links[i] = PS_NO_PEER;
-    if (partner != PS_NO_PEER) TRY(ps_pipe_init(&p->in, capacity));
+    if (partner != PS_NO_PEER) TRY(sync_queue_init(&p->in, capacity, sizeof(from_partner)));
     const transport_type *type = transport_hub_type(options->hub);
     p->in_events = type != &transport_zmq;
     TRY(transport_open(type, options, &p->transport));
     return transport_reserve(p->transport, held);
 }
 
-void ps_port_hang_up(ps_port *p, int64_t flush_ns)
+void ps_port_disconnect(ps_port *p, int64_t flush_ns)
 {
     transport_close(&p->transport, flush_ns);
 }
@@ -25,16 +31,16 @@ void ps_port_hang_up(ps_port *p, int64_t flush_ns)
 void ps_port_close(ps_port *p)
 {
     transport_close(&p->transport, 0);
-    ps_pipe_deinit(&p->in);
+    sync_queue_deinit(&p->in);
     free(p->links);
     p->links = NULL;
 }
 
-static status send_beside(ps_port *p, const message_header *header, const message_frame *frames, int count)
+static status send_to_partner(ps_port *p, const message_header *header, const message_frame *frames, int count)
 {
-    message_header h = *header;
-    h.frames = count;
-    if (!ps_pipe_put(&p->other->in, &h, count > 0 ? frames[0] : (message_frame){0})) return STATUS_AGAIN;
+    from_partner entry = {*header, count > 0 ? frames[0] : (message_frame){0}};
+    entry.header.frames = count;
+    if (!sync_queue_push(&p->other->in, &entry)) return STATUS_AGAIN;
     ps_port_wake(p->other);
     return STATUS_OK;
 }
@@ -48,9 +54,9 @@ static void count_sent(ps_port *p, int64_t messages, int64_t payload)
 status ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames, int count,
                     transport_ticket *ticket, int64_t payload)
 {
-    if (peer == p->partner) return send_beside(p, header, frames, count);
+    if (peer == p->partner) return send_to_partner(p, header, frames, count);
     if (p->links[peer] == PS_NO_PEER) return STATUS_AGAIN;
-    /* Before it leaves: whoever has it may be through with the step before this thread goes on. */
+    /* Counted before it leaves: its receiver may have ended the step before this thread continues. */
     count_sent(p, 1, payload);
     status rc = transport_send(p->transport, p->links[peer], header, frames, count, ticket);
     if (rc != STATUS_OK) count_sent(p, -1, -payload);
@@ -59,10 +65,9 @@ status ps_port_send(ps_port *p, int peer, const message_header *header, const me
 
 status ps_port_receive(ps_port *p, ps_message *out)
 {
-    const ps_pipe_entry *entry = p->partner == PS_NO_PEER ? NULL : ps_pipe_peek(&p->in);
-    if (entry) {
-        *out = (ps_message){.header = entry->header, .peer = p->partner, .frame = entry->frame};
-        ps_pipe_drop(&p->in);
+    from_partner entry;
+    if (p->partner != PS_NO_PEER && sync_queue_pop(&p->in, &entry)) {
+        *out = (ps_message){.header = entry.header, .peer = p->partner, .frame = entry.frame};
         return STATUS_OK;
     }
     TRY(transport_receive(p->transport, &out->message));
@@ -109,7 +114,7 @@ void ps_port_wake(ps_port *p)
     if (before == PORT_ASLEEP || p->in_events) transport_wake(p->transport);
 }
 
-bool ps_port_reaches(const ps_port *p, int peer)
+bool ps_port_is_connected(const ps_port *p, int peer)
 {
     if (peer == p->partner) return true;
     return p->links[peer] != PS_NO_PEER && transport_link_up(p->transport, p->links[peer]);

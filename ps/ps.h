@@ -60,21 +60,21 @@ typedef struct ps_server_context {
     net_link link;
     struct transport_hub *hub;
 
-    /* For ps_server_main(): sends this server's offer to all members and returns theirs: those of the ranks, then
+    /* For ps_server_main(): sends this server's handshake to all members and returns theirs: those of the ranks, then
      * those of the servers. sync_engine_type.connect() on the ranks must receive the same. */
-    status (*exchange)(void *context, sync_blob mine, const sync_blob **offers);
+    status (*exchange)(void *context, sync_blob mine, const sync_blob **handshakes);
     void *exchange_context;
 } ps_server_context;
 
 /* Serves until all ranks have ended their connections. Fails, on all ranks alike, where one is lost. */
 status ps_server_main(const ps_server_context *context);
 
-/* The same step by step, for servers that share a thread with others, as virtual ones do: open and offer, join with all
- * members' offers, start; an agent of the device then serves until the server is closed. */
+/* The same step by step, for servers that share a thread with others, as virtual ones do: open and send, join with all
+ * members' handshakes, start; an agent of the device then serves until the server is closed. */
 typedef struct ps_server_process ps_server_process;
 status ps_server_process_open(const ps_server_context *context, ps_server_process **out);
-status ps_server_process_offer(ps_server_process *p, sync_blob *out);
-status ps_server_process_join(ps_server_process *p, const sync_blob *offers);
+status ps_server_process_handshake(ps_server_process *p, sync_blob *out);
+status ps_server_process_join(ps_server_process *p, const sync_blob *handshakes);
 status ps_server_process_start(ps_server_process *p);
 void ps_server_process_close(ps_server_process **p);
 

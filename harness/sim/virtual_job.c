@@ -135,7 +135,7 @@ static status collect_handshakes(virtual_job *job)
         if (!same) job->handshakes[r] = mine;
     }
     for (int j = 0; j < job->server_count; j++)
-        TRY(ps_server_process_offer(job->servers[j].server, &job->handshakes[job->config.machine.world + j]));
+        TRY(ps_server_process_handshake(job->servers[j].server, &job->handshakes[job->config.machine.world + j]));
     return STATUS_OK;
 }
 

@@ -66,7 +66,7 @@ static int64_t largest_frame(const dp_engine *e)
 }
 
 /* Memory that peers may map or open. */
-static const device_memory *shown(const dp_engine *e, dp_tensor place, const device_memory *memory)
+static const device_memory *exported(const dp_engine *e, dp_tensor place, const device_memory *memory)
 {
     if (dp_is_staged(&e->staging, place)) memory = &e->staging.buffers[place];
     return memory->data ? memory : NULL;
@@ -96,11 +96,11 @@ static status open_hub(dp_engine *e)
                             .frames = larger(larger(e->replicate.most_pieces, e->reduce.most_pieces),
                                              larger(c->params->model->buffer_count, 1)),
                             .frame_bytes = largest_frame(e),
-                            .shown = {shown(e, DP_TENSOR_PARAMS, &set->params), shown(e, DP_TENSOR_GRADS, &set->grads),
-                                      shown(e, DP_TENSOR_INPUT, c->exchange->input),
-                                      shown(e, DP_TENSOR_TARGET, c->exchange->target),
-                                      shown(e, DP_TENSOR_OUTPUTS, &e->outputs)},
-                            .shown_count = PS_SEGMENTS,
+                            .exported = {exported(e, DP_TENSOR_PARAMS, &set->params), exported(e, DP_TENSOR_GRADS, &set->grads),
+                                      exported(e, DP_TENSOR_INPUT, c->exchange->input),
+                                      exported(e, DP_TENSOR_TARGET, c->exchange->target),
+                                      exported(e, DP_TENSOR_OUTPUTS, &e->outputs)},
+                            .export_count = PS_SEGMENTS,
                             .device = c->device,
                             .stall_timeout_ns = c->stall_timeout_ns,
                             .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
@@ -161,8 +161,8 @@ static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
     if (!e->staging.device) return STATUS_OK;
-    if (!dp_is_root(e)) return ps_pin_segments(&e->meeting, d, 0, PS_SEGMENTS, 1, 0, pin);
-    return ps_pin_segments(&e->meeting, d, PS_SEGMENTS, e->base.context.world * PS_SEGMENTS, PS_SEGMENTS,
+    if (!dp_is_root(e)) return ps_pin_segments(&e->group, d, 0, PS_SEGMENTS, 1, 0, pin);
+    return ps_pin_segments(&e->group, d, PS_SEGMENTS, e->base.context.world * PS_SEGMENTS, PS_SEGMENTS,
                            PS_SEGMENT_GRADS, pin);
 }
 
@@ -172,13 +172,13 @@ static void dp_close(sync_engine *base)
     device *d = base->context.device;
     dp_hub_close(&e->hub);
     pin_segments(e, false);
-    ps_part(&e->member, &e->meeting);
+    ps_leave(&e->member, &e->group);
     dp_staging_close(&e->staging);
     device_free(d, &e->landing);
     device_free(d, &e->outputs);
     dp_chunks_free(&e->replicate);
     dp_chunks_free(&e->reduce);
-    free(e->offer.data);
+    free(e->handshake.data);
     free(e->shares);
     free(e->parts);
     free(e->pieces);
@@ -194,23 +194,23 @@ static status dp_handshake(sync_engine *base, sync_blob *out)
     *out = (sync_blob){0};
     if (dp_plans(e)) return STATUS_OK;
     bool shared = true;
-    for (int i = 0; i < PS_SEGMENTS; i++) shared = shared && (!e->member.shown[i] || e->member.shown[i]->fd >= 0);
-    ps_offer_own own;
-    TRY(ps_describe(&e->member, shared, e->url, &own));
-    free(e->offer.data);
-    e->offer = (sync_blob){0};
-    TRY(ps_offer_make(&own, c->world, c->policy, &e->policy, e->options, c->params, c->optimizer, &e->offer));
-    *out = e->offer;
+    for (int i = 0; i < PS_SEGMENTS; i++) shared = shared && (!e->member.exported[i] || e->member.exported[i]->fd >= 0);
+    ps_handshake_own own;
+    TRY(ps_describe_member(&e->member, shared, e->url, &own));
+    free(e->handshake.data);
+    e->handshake = (sync_blob){0};
+    TRY(ps_handshake_make(&own, c->world, c->policy, &e->policy, e->options, c->params, c->optimizer, &e->handshake));
+    *out = e->handshake;
     return STATUS_OK;
 }
 
-static status dp_connect(sync_engine *base, const sync_blob *offers)
+static status dp_connect(sync_engine *base, const sync_blob *handshakes)
 {
     dp_engine *e = dp_engine_of(base);
     if (dp_plans(e)) return STATUS_OK;
-    TRY(ps_meet(&e->member, &e->offer, offers, &e->meeting));
+    TRY(ps_join(&e->member, &e->handshake, handshakes, &e->group));
     TRY(pin_segments(e, true));
-    if (!dp_is_root(e)) TRY(dp_hub_connect(e->hub, e->meeting.urls[0]));
+    if (!dp_is_root(e)) TRY(dp_hub_connect(e->hub, e->group.urls[0]));
     return dp_hub_start(e->hub);
 }
 

@@ -2,7 +2,7 @@
 #ifndef PS_DP_DP_IMPL_H
 #define PS_DP_DP_IMPL_H
 
-#include "ps/connect.h"
+#include "ps/handshake.h"
 #include "ps/dp/dp.h"
 #include "ps/dp/dp_staging.h"
 #include "ps/dp/hub.h"
@@ -43,9 +43,9 @@ typedef struct dp_engine {
     const ps_options *options;
     ps_policy policy;
     ps_member member;
-    ps_meeting meeting;
+    ps_group group;
     net_adapter adapter; /* where a link is emulated */
-    sync_blob offer;
+    sync_blob handshake;
     char url[PS_URL_MAX]; /* rank 0's */
     dp_hub *hub;
     dp_staging staging;
@@ -114,18 +114,18 @@ static inline bool dp_takes_part(const dp_engine *e)
 /* Tensors pass through shared memory, or from device to device. */
 static inline bool dp_shares(const dp_engine *e)
 {
-    return e->meeting.segments != NULL || e->meeting.peers != NULL;
+    return e->group.segments != NULL || e->group.peers != NULL;
 }
 
 static inline char *dp_segment(const dp_engine *e, int peer, int segment)
 {
-    return ps_meeting_segment(&e->member, &e->meeting, peer, segment);
+    return ps_group_segment(&e->member, &e->group, peer, segment);
 }
 
 /* Shared memory of rank 0 that this rank's GPU copies from or to itself, instead of its staging buffer; else NULL. */
 static inline char *dp_mapped(const dp_engine *e, int segment)
 {
-    return e->staging.device && e->meeting.segments ? dp_segment(e, 0, segment) : NULL;
+    return e->staging.device && e->group.segments ? dp_segment(e, 0, segment) : NULL;
 }
 
 /* The base of a tensor in a peer's memory from which an exchange copies, or NULL. */

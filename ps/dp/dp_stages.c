@@ -90,9 +90,9 @@ status dp_begin_forward(sync_engine *base, const sync_step *step)
 status dp_flush(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
-    TRY(ps_peers_open(&e->member, &e->meeting));
+    TRY(ps_peers_open(&e->member, &e->group));
     TRY(replicate(e, DP_FLUSH + e->settles++, true));
-    ps_peers_close(&e->member, &e->meeting); /* if this was the end, memory may go from now on */
+    ps_peers_close(&e->member, &e->group); /* if this was the end, memory may go from now on */
     return e->staging.device ? device_stream_synchronize(base->context.compute) : STATUS_OK;
 }
 

@@ -33,7 +33,7 @@ static status check_departures(dp_hub *hub)
 {
     for (int i = 0; i < hub->listed; i++) {
         const dp_transfer *transfer = &hub->transfers[i];
-        bool connected = ps_port_reaches(&hub->port, transfer->peer);
+        bool connected = ps_port_is_connected(&hub->port, transfer->peer);
         hub->was_connected[transfer->peer] = hub->was_connected[transfer->peer] || connected;
         if (!transfer->done && !connected && hub->was_connected[transfer->peer])
             return fail(STATUS_PEER, "rank %d has left while rank %d waits for %s of step %" PRId64,
@@ -266,7 +266,7 @@ void dp_hub_leave(dp_hub *hub)
     sync_agent_close(&hub->agent);
     if (!hub->port.transport) return;
     release_messages(hub);
-    ps_port_hang_up(&hub->port, NS_PER_S);
+    ps_port_disconnect(&hub->port, NS_PER_S);
 }
 
 void dp_hub_close(dp_hub **pointer)

@@ -150,7 +150,7 @@ static status check_departures(server *s, bool *worked)
     for (int i = 0; i < s->c->world; i++) {
         server_worker *w = &s->workers[i];
         if (i == s->port->partner) continue;
-        bool connected = ps_port_reaches(s->port, i);
+        bool connected = ps_port_is_connected(s->port, i);
         w->was_connected = w->was_connected || connected;
         if (connected || !w->was_connected) continue;
         if (!w->gone) {

@@ -140,7 +140,7 @@ void ps_server_close(ps_server **pointer)
     server *s = &p->agent;
     sync_agent_close(&p->handle);
     release_messages(s);
-    ps_port_hang_up(s->port, NS_PER_S);
+    ps_port_disconnect(s->port, NS_PER_S);
     ps_port_close(s->port);
     server_shared_close(s);
     close_reduction(s);

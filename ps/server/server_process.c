@@ -2,7 +2,7 @@
 #include "ps/ps.h"
 
 #include "common/sync/shared_options.h"
-#include "ps/connect.h"
+#include "ps/handshake.h"
 #include "ps/server/server.h"
 
 #include <stdlib.h>
@@ -22,8 +22,8 @@ struct ps_server_process {
     ps_plan *plan;
     ps_member member;
     ps_server *server;
-    sync_blob offer;
-    ps_meeting meeting;
+    sync_blob handshake;
+    ps_group group;
     char url[PS_URL_MAX];
     net_adapter adapter;
 };
@@ -46,8 +46,8 @@ static status open_server(ps_server_process *p)
                             .servers = p->plan->server_count,
                             .frames = PS_KEY_PIECES,
                             .frame_bytes = ps_plan_largest_frame(p->plan, c->params),
-                            .shown = {&c->params->params},
-                            .shown_count = 2,
+                            .exported = {&c->params->params},
+                            .export_count = 2,
                             .device = c->device,
                             .stall_timeout_ns = c->stall_timeout_ns,
                             .adapter = net_link_is_emulated(&c->link) ? &p->adapter : NULL};
@@ -85,25 +85,25 @@ status ps_server_process_open(const ps_server_context *context, ps_server_proces
     return rc;
 }
 
-status ps_server_process_offer(ps_server_process *p, sync_blob *out)
+status ps_server_process_handshake(ps_server_process *p, sync_blob *out)
 {
     const ps_server_context *c = p->c;
-    ps_offer_own own;
-    TRY(ps_describe(&p->member, c->params->params.fd >= 0, p->url, &own));
-    free(p->offer.data);
-    p->offer = (sync_blob){0};
-    TRY(ps_offer_make(&own, c->world, c->policy, &p->policy, c->options, c->params, c->optimizer, &p->offer));
-    *out = p->offer;
+    ps_handshake_own own;
+    TRY(ps_describe_member(&p->member, c->params->params.fd >= 0, p->url, &own));
+    free(p->handshake.data);
+    p->handshake = (sync_blob){0};
+    TRY(ps_handshake_make(&own, c->world, c->policy, &p->policy, c->options, c->params, c->optimizer, &p->handshake));
+    *out = p->handshake;
     return STATUS_OK;
 }
 
-status ps_server_process_join(ps_server_process *p, const sync_blob *offers)
+status ps_server_process_join(ps_server_process *p, const sync_blob *handshakes)
 {
     const ps_server_context *c = p->c;
-    TRY(ps_meet(&p->member, &p->offer, offers, &p->meeting));
-    for (int w = 0; p->meeting.segments && w < c->world; w++) {
-        ps_server_map_worker(p->server, w, ps_meeting_segment(&p->member, &p->meeting, w, PS_SEGMENT_PARAMS),
-                      ps_meeting_segment(&p->member, &p->meeting, w, PS_SEGMENT_GRADS));
+    TRY(ps_join(&p->member, &p->handshake, handshakes, &p->group));
+    for (int w = 0; p->group.segments && w < c->world; w++) {
+        ps_server_map_worker(p->server, w, ps_group_segment(&p->member, &p->group, w, PS_SEGMENT_PARAMS),
+                      ps_group_segment(&p->member, &p->group, w, PS_SEGMENT_GRADS));
     }
     if (!p->policy.server_optimizer) return STATUS_OK;
     const ps_shard *shard = &p->plan->shards[c->index];
@@ -121,8 +121,8 @@ void ps_server_process_close(ps_server_process **pointer)
     ps_server_process *p = *pointer;
     if (!p) return;
     ps_server_close(&p->server);
-    ps_part(&p->member, &p->meeting);
-    free(p->offer.data);
+    ps_leave(&p->member, &p->group);
+    free(p->handshake.data);
     ps_plan_free(&p->plan);
     free(p);
     *pointer = NULL;
@@ -132,12 +132,12 @@ status ps_server_main(const ps_server_context *context)
 {
     ps_server_process *p = NULL;
     sync_blob mine;
-    const sync_blob *offers;
+    const sync_blob *handshakes;
     status rc;
     TRY_GOTO(rc, ps_server_process_open(context, &p), out);
-    TRY_GOTO(rc, ps_server_process_offer(p, &mine), out);
-    TRY_GOTO(rc, context->exchange(context->exchange_context, mine, &offers), out);
-    TRY_GOTO(rc, ps_server_process_join(p, offers), out);
+    TRY_GOTO(rc, ps_server_process_handshake(p, &mine), out);
+    TRY_GOTO(rc, context->exchange(context->exchange_context, mine, &handshakes), out);
+    TRY_GOTO(rc, ps_server_process_join(p, handshakes), out);
     rc = ps_server_serve(p->server);
 out:
     ps_server_process_close(&p);

@@ -52,7 +52,7 @@ static status check_departures(worker *w)
     char name[192];
     for (int j = 0; j < w->c->plan->server_count; j++) {
         worker_server *s = &w->servers[j];
-        bool connected = ps_port_reaches(w->port, j);
+        bool connected = ps_port_is_connected(w->port, j);
         s->was_connected = s->was_connected || connected;
         if (s->was_connected && !connected && w->replies_due > 0)
             return fail(STATUS_PEER, "%s has left while rank %d waits for it", name_server(w, j, name, sizeof name),
@@ -120,7 +120,7 @@ static void name_lost_server(worker *w)
     char name[192];
     if (error_code() != STATUS_PEER || w->c->policy->placement != PS_PLACEMENT_OWN) return;
     for (int j = 0; j < w->c->plan->server_count; j++) {
-        if (!w->servers[j].was_connected || ps_port_reaches(w->port, j)) continue;
+        if (!w->servers[j].was_connected || ps_port_is_connected(w->port, j)) continue;
         error_clear();
         fail(STATUS_PEER, "%s is lost: its connection has ended", name_server(w, j, name, sizeof name));
         return;

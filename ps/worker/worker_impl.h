@@ -2,7 +2,7 @@
 #ifndef PS_WORKER_IMPL_H
 #define PS_WORKER_IMPL_H
 
-#include "common/sync/event_queue.h"
+#include "common/sync/queue.h"
 #include "common/sync/handover.h"
 #include "common/trace/trace.h"
 #include "ps/protocol.h"
@@ -66,7 +66,7 @@ typedef struct worker_shared {
     bool gives_buffers, takes_buffers; /* this rank's buffers are everybody's; come from rank 0 */
     worker_gpu *gpu;   /* NULL: tensors are in host memory */
 
-    event_queue events; /* from the compute thread to the agent; written before they are posted: */
+    sync_queue events; /* from the compute thread to the agent; written before they are posted: */
     worker_iteration iterations[2]; /* by iteration modulo 2 */
     int64_t pull_iteration;         /* that the last pull is for */
     double *sum_values;

@@ -49,7 +49,7 @@ static status open_keys(ps_worker *p)
     }
     for (int i = 0; i < plan->param_count; i++) w->missing_keys[i] = plan->keys_of[i];
     /* An iteration's pushes, and the few other events of a step. */
-    return event_queue_init(&p->shared.events, (uint32_t)(2 * plan->param_count + 16));
+    return sync_queue_init(&p->shared.events, (uint32_t)(2 * plan->param_count + 16), sizeof(sync_event));
 }
 
 static status open_servers(ps_worker *p)
@@ -133,7 +133,7 @@ void ps_worker_map_server(ps_worker *p, int server, const void *params, bool map
 void ps_worker_leave(ps_worker *p)
 {
     sync_agent_close(&p->handle);
-    ps_port_hang_up(&p->shared.port, NS_PER_S);
+    ps_port_disconnect(&p->shared.port, NS_PER_S);
 }
 
 static void close_agent(ps_worker *p)
@@ -171,7 +171,7 @@ void ps_worker_close(ps_worker **pointer)
     device_fence_close(&s->buffers_arrived);
     device_fence_close(&s->summed);
     close_agent(p);
-    event_queue_deinit(&s->events);
+    sync_queue_deinit(&s->events);
     free(s->arrived);
     free(s->packed_buffers);
     free(p->compute.pushed);

@@ -40,7 +40,7 @@ static void queue_pull(worker *w, uint32_t flags, int64_t pull)
 
 void worker_pop_events(worker *w, bool *worked)
 {
-    for (sync_event e; event_queue_pop(&w->shared->events, &e); *worked = true) {
+    for (sync_event e; sync_queue_pop(&w->shared->events, &e); *worked = true) {
         switch ((worker_event)e.kind) {
         case WORKER_PUSH: queue_push(w, e.index, e.value); break;
         case WORKER_PULL: queue_pull(w, (uint32_t)e.index, e.value); break;

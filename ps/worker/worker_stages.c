@@ -7,7 +7,7 @@
 static status post(ps_worker *w, worker_event kind, int index, int64_t value)
 {
     sync_event event = {.kind = kind, .index = index, .value = value};
-    if (!event_queue_post(&w->shared.events, event))
+    if (!sync_queue_push(&w->shared.events, &event))
         return fail(STATUS_INTERNAL, "parameter server: the queue of %u events is full", w->shared.events.capacity);
     return STATUS_OK;
 }

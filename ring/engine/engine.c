@@ -86,7 +86,7 @@ static status allocate(ring_engine *e)
         !e->compute.unused || !e->compute.order || !e->compute.buckets || !e->compute.records ||
         !e->compute.record_of || !e->shared.times)
         return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    TRY(event_queue_init(&e->shared.jobs, jobs));
+    TRY(sync_queue_init(&e->shared.jobs, jobs, sizeof(sync_event)));
     return bucket_schedule_open((int)params - 1, &e->schedule);
 }
 
@@ -138,7 +138,7 @@ static void ring_close(sync_engine *base)
         sync_drop_gradients(base);
     }
     ring_memory_close(e);
-    event_queue_deinit(&e->shared.jobs);
+    sync_queue_deinit(&e->shared.jobs);
     bucket_schedule_close(&e->schedule);
     text_free(&e->handshake);
     free(e->tensors);

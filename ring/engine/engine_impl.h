@@ -11,7 +11,7 @@
 
 #include "common/net/board.h"
 #include "common/sync/agent.h"
-#include "common/sync/event_queue.h"
+#include "common/sync/queue.h"
 #include "common/trace/trace.h"
 #include "ring/collectives/collective.h"
 #include "ring/collectives/nccl/collective_nccl.h"
@@ -164,7 +164,7 @@ typedef struct ring_agent_state {
 
 /* How the two threads hand work to each other. */
 typedef struct ring_shared {
-    event_queue jobs;      /* from the compute thread to the agent */
+    sync_queue jobs;      /* from the compute thread to the agent */
     device_fence *posted;  /* asynchronous devices: the compute stream has passed job N; else NULL */
     device_fence *done;    /* job N is done: the agent will not touch its memory and its times again */
     ring_job_times *times; /* [times_mask + 1] by ticket */

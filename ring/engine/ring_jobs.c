@@ -189,7 +189,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         TRY(advance_job(e, now_ns));
     }
     while (has_room(e) &&
-           event_queue_pop(&e->shared.jobs, &event)) { /* behind the progress: see collective_wait() */
+           sync_queue_pop(&e->shared.jobs, &event)) { /* behind the progress: see collective_wait() */
         *worked = true;
         TRY(begin_job(e, event, now_ns));
     }

@@ -46,7 +46,7 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
     if (ring_plans(e)) return STATUS_OK;
     e->compute.record_of[*ticket & e->shared.times_mask] = record;
     if (e->shared.posted) TRY(signal_job(e, *ticket)); /* before the agent lets its stream wait for it */
-    bool taken = event_queue_post(&e->shared.jobs, (sync_event){(int32_t)kind, index, e->compute.step.index});
+    bool taken = sync_queue_push(&e->shared.jobs, &(sync_event){(int32_t)kind, index, e->compute.step.index});
     assert(taken);
     (void)taken;
     sync_agent_wake(e->agent);

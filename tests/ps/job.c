@@ -209,13 +209,13 @@ typedef struct exchanging {
     int member;
 } exchanging;
 
-static status exchange(void *context, sync_blob mine, const sync_blob **offers)
+static status exchange(void *context, sync_blob mine, const sync_blob **handshakes)
 {
     exchanging *x = context;
-    return local_ranks_exchange(x->group, x->member, mine, offers);
+    return local_ranks_exchange(x->group, x->member, mine, handshakes);
 }
 
-status job_serve(job *j, int member, status (*exchange_offers)(void *context, sync_blob mine, const sync_blob **offers),
+status job_serve(job *j, int member, status (*exchange_handshakes)(void *context, sync_blob mine, const sync_blob **handshakes),
                  void *exchange_context)
 {
     const job_config *c = &j->config;
@@ -242,7 +242,7 @@ status job_serve(job *j, int member, status (*exchange_offers)(void *context, sy
                                 .stall_timeout_ns = c->stall_timeout_ns,
                                 .divide = c->divide,
                                 .hub = j->hub,
-                                .exchange = exchange_offers,
+                                .exchange = exchange_handshakes,
                                 .exchange_context = exchange_context};
     rc = ps_server_main(&server);
 out:
@@ -259,12 +259,12 @@ static status run_rank(local_ranks *group, int rank, void *context)
     if (rank >= run->job->config.world) return job_serve(run->job, rank, exchange, &x);
     job_rank r;
     sync_blob mine;
-    const sync_blob *offers;
+    const sync_blob *handshakes;
     status rc;
     TRY_GOTO(rc, job_rank_open(run->job, rank, &r), out);
     TRY_GOTO(rc, sync_ps.handshake(r.engine, &mine), out);
-    TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &offers), out);
-    TRY_GOTO(rc, sync_ps.connect(r.engine, offers), out);
+    TRY_GOTO(rc, local_ranks_exchange(group, rank, mine, &handshakes), out);
+    TRY_GOTO(rc, sync_ps.connect(r.engine, handshakes), out);
     TRY_GOTO(rc, run->function(group, &r), out);
     if (r.error[0]) TRY_GOTO(rc, (fail)(STATUS_MISMATCH, "%s", r.error), out); /* fail() is a macro of cmocka's */
     if (run->servers == 0) rc = local_ranks_barrier(group);

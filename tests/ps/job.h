@@ -53,7 +53,7 @@ typedef struct job_rank {
 void job_open(const job_config *config, job *out);
 void job_close(job *j);
 
-/* Opens everything up to the engine's offer; parameters are job_initial(). */
+/* Opens everything up to the engine's handshake; parameters are job_initial(). */
 status job_rank_open(job *j, int rank, job_rank *out);
 void job_rank_close(job_rank *r);
 
@@ -64,7 +64,7 @@ typedef status (*job_function)(local_ranks *group, job_rank *rank);
 status job_run(job *j, job_function function);
 
 /* A server of its own: member `member` >= world. `exchange` as in ps_server_context. */
-status job_serve(job *j, int member, status (*exchange)(void *context, sync_blob mine, const sync_blob **offers),
+status job_serve(job *j, int member, status (*exchange)(void *context, sync_blob mine, const sync_blob **handshakes),
                  void *exchange_context);
 
 /* One step with learning rate 0.125. Forward passes write job_buffer(); under sync all begin with rank 0's. */

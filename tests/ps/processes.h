@@ -1,4 +1,4 @@
-/* Members of a job as processes, forked before there are threads: they exchange offers, meet at barriers,
+/* Members of a job as processes, forked before there are threads: they exchange handshakes, meet at barriers,
  * and leave behind what became of them. */
 #ifndef TESTS_PS_PROCESSES_H
 #define TESTS_PS_PROCESSES_H
@@ -17,8 +17,8 @@ typedef struct process_outcome {
     status code;         /* what its function returned; STATUS_COUNT: it did not */
     char message[1024];
     double figures[PROCESS_FIGURES]; /* the function's own */
-    size_t offer_bytes;
-    char offer[PROCESS_OFFER_MAX];
+    size_t handshake_bytes;
+    char handshake[PROCESS_OFFER_MAX];
 } process_outcome;
 
 typedef struct processes {
@@ -38,6 +38,6 @@ void processes_free(processes *all);
 
 /* Only while all members live. STATUS_PEER after a minute. */
 status processes_barrier(processes *all);
-status processes_exchange(processes *all, int member, sync_blob mine, sync_blob offers[PROCESSES_MAX]);
+status processes_exchange(processes *all, int member, sync_blob mine, sync_blob handshakes[PROCESSES_MAX]);
 
 #endif

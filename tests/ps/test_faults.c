@@ -19,8 +19,8 @@ typedef enum act {
     ACT_FREEZE,  /* SIGSTOP */
     ACT_LEAVE,   /* ends in good order, though others go on */
     ACT_LATE,    /* comes half a second after the others */
-    ACT_MISLEAD, /* offers an address where nobody listens */
-    ACT_DIFFER,  /* offers another configuration */
+    ACT_MISLEAD, /* sends an address where nobody listens */
+    ACT_DIFFER,  /* sends another configuration */
 } act;
 
 typedef struct fault_case {
@@ -80,24 +80,24 @@ typedef struct exchanging {
     fault_job *f;
     processes *all;
     int member;
-    sync_blob offers[PROCESSES_MAX];
+    sync_blob handshakes[PROCESSES_MAX];
 } exchanging;
 
 /* In place, so that lengths stay. */
-static void tamper(sync_blob *offer, const char *what, const char *by)
+static void tamper(sync_blob *handshake, const char *what, const char *by)
 {
-    char *at = memmem(offer->data, offer->bytes, what, strlen(what));
+    char *at = memmem(handshake->data, handshake->bytes, what, strlen(what));
     if (at) memcpy(at, by, strlen(by));
 }
 
-static status exchange(void *context, sync_blob mine, const sync_blob **offers)
+static status exchange(void *context, sync_blob mine, const sync_blob **handshakes)
 {
     exchanging *x = context;
     if (x->member == x->f->c->member && x->f->c->act == ACT_DIFFER) tamper(&mine, "divide after", "divide other");
-    TRY(processes_exchange(x->all, x->member, mine, x->offers));
+    TRY(processes_exchange(x->all, x->member, mine, x->handshakes));
     bool other = x->member != x->f->c->member;
-    if (other && x->f->c->act == ACT_MISLEAD) tamper(&x->offers[x->f->c->member], "ipc://@psring", "ipc://@nobody");
-    *offers = x->offers;
+    if (other && x->f->c->act == ACT_MISLEAD) tamper(&x->handshakes[x->f->c->member], "ipc://@psring", "ipc://@nobody");
+    *handshakes = x->handshakes;
     return STATUS_OK;
 }
 
@@ -139,13 +139,13 @@ static status run_member(processes *all, int member, void *context)
     if (member >= f->job.config.world) return job_serve(&f->job, member, exchange, &x);
     job_rank r;
     sync_blob own;
-    const sync_blob *offers;
+    const sync_blob *handshakes;
     status rc;
     TRY_GOTO(rc, job_rank_open(&f->job, member, &r), out);
     if (mine && c->fault != TRANSPORT_NO_FAULT) set_fault(c, &r);
     TRY_GOTO(rc, sync_ps.handshake(r.engine, &own), out);
-    TRY_GOTO(rc, exchange(&x, own, &offers), out);
-    TRY_GOTO(rc, sync_ps.connect(r.engine, offers), out);
+    TRY_GOTO(rc, exchange(&x, own, &handshakes), out);
+    TRY_GOTO(rc, sync_ps.connect(r.engine, handshakes), out);
     rc = run_steps(c, all, &r);
 out:
     job_rank_close(&r);

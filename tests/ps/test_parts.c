@@ -1,9 +1,8 @@
-/* The parts on their own: policies and options, the plan, queues, offers. */
+/* The parts on their own: policies and options, the plan, queues, handshakes. */
 #include "common/base/random.h"
 #include "models/models.h"
 #include "ps/compute.h"
-#include "ps/offer.h"
-#include "ps/pipe.h"
+#include "ps/handshake.h"
 #include "ps/plan.h"
 #include "tests/ps/job.h"
 #include "tests/ps/ps_test.h"
@@ -241,22 +240,25 @@ static void keys_leave_a_queue_in_order_of_priority(void **state)
     }
 }
 
-static void a_pipe_keeps_order_and_says_when_it_is_full(void **state)
+static void a_queue_keeps_order_and_reports_when_it_is_full(void **state)
 {
     (void)state;
-    ps_pipe p = {0};
-    assert_ok(ps_pipe_init(&p, 16));
+    sync_queue q = {0};
+    int64_t entry;
+    assert_ok(sync_queue_init(&q, 16, sizeof entry));
     for (int64_t written = 0, read = 0; read < 100;) {
-        bool fits = ps_pipe_put(&p, &(message_header){.step = written}, (message_frame){0});
+        bool fits = sync_queue_push(&q, &written);
         assert_int_equal(fits, written - read < 16);
         written += fits;
         if (fits) continue;
         for (int i = 0; i < 5; i++) {
-            assert_int_equal(ps_pipe_peek(&p)->header.step, read++);
-            ps_pipe_drop(&p);
+            assert_true(sync_queue_pop(&q, &entry));
+            assert_int_equal(entry, read++);
         }
     }
-    ps_pipe_deinit(&p);
+    while (sync_queue_pop(&q, &entry)) continue;
+    assert_false(sync_queue_pop(&q, &entry));
+    sync_queue_deinit(&q);
 }
 
 typedef struct range_counts {
@@ -313,9 +315,9 @@ static void a_thread_pool_returns_the_failure_of_a_range(void **state)
     }
 }
 
-/* ---- offers ------------------------------------------------------------------------------------- */
+/* ---- handshakes ------------------------------------------------------------------------------------- */
 
-static sync_blob offer_of(const char *model, const char *options, const optimizer_options *o, bool divide_before)
+static sync_blob handshake_of(const char *model, const char *options, const optimizer_options *o, bool divide_before)
 {
     planned m;
     ps_options parsed = parse(options);
@@ -327,58 +329,58 @@ static sync_blob offer_of(const char *model, const char *options, const optimize
     assert_ok(ps_policy_resolve("sync", &parsed, 4, &policy));
     policy.divide_before = divide_before;
     assert_ok(optimizer_open(m.device, o, DTYPE_F32, m.set->arena_elements, m.model->parameter_elements, &l, &opt));
-    ps_offer_own own = {.host = 0x1234, .shared = true, .url = "ipc://@there"};
-    assert_ok(ps_offer_make(&own, 4, "sync", &policy, &parsed, m.set, opt, &out));
+    ps_handshake_own own = {.host = 0x1234, .shared = true, .url = "ipc://@there"};
+    assert_ok(ps_handshake_make(&own, 4, "sync", &policy, &parsed, m.set, opt, &out));
     optimizer_close(&opt);
     close_planned(&m);
     return out;
 }
 
-static void differences_between_offers_are_named(void **state)
+static void differences_between_handshakes_are_named(void **state)
 {
     (void)state;
     optimizer_options sgd = optimizer_defaults(OPTIMIZER_SGD), heavy = sgd, faster = sgd;
     heavy.momentum = 0.9;
     faster.lr = 3;
-    sync_blob mine = offer_of("wine_mlp", "", &sgd, false);
+    sync_blob mine = handshake_of("wine_mlp", "", &sgd, false);
     const struct {
         sync_blob other;
         const char *says; /* NULL: they fit */
     } cases[] = {
-        {offer_of("wine_mlp", "", &sgd, false), NULL},
-        {offer_of("wine_mlp", "", &faster, false), NULL}, /* the rate travels with every push */
-        {offer_of("wine_mlp", "--servers 2", &sgd, false), "found 'servers 1, placement 0' and 'servers 2, placement 0'"},
-        {offer_of("wine_mlp", "--partition-bytes 4K", &sgd, false), "found 'partition-bytes 4096000' and 'partition-bytes 4096'"},
-        {offer_of("wine_mlp", "", &heavy, false), "momentum 0.9"},
-        {offer_of("wine_mlp", "", &sgd, true), "found 'divide after' and 'divide before'"},
-        {offer_of("lenet", "", &sgd, false), "found 'parameter 0: fc1.weight 64x13 float32"},
+        {handshake_of("wine_mlp", "", &sgd, false), NULL},
+        {handshake_of("wine_mlp", "", &faster, false), NULL}, /* the rate travels with every push */
+        {handshake_of("wine_mlp", "--servers 2", &sgd, false), "found 'servers 1, placement 0' and 'servers 2, placement 0'"},
+        {handshake_of("wine_mlp", "--partition-bytes 4K", &sgd, false), "found 'partition-bytes 4096000' and 'partition-bytes 4096'"},
+        {handshake_of("wine_mlp", "", &heavy, false), "momentum 0.9"},
+        {handshake_of("wine_mlp", "", &sgd, true), "found 'divide after' and 'divide before'"},
+        {handshake_of("lenet", "", &sgd, false), "found 'parameter 0: fc1.weight 64x13 float32"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (cases[i].says)
-            assert_fails(ps_offer_compare(&mine, "rank 0", &cases[i].other, "rank 3"), STATUS_PROTOCOL, cases[i].says);
+            assert_fails(ps_handshake_compare(&mine, "rank 0", &cases[i].other, "rank 3"), STATUS_PROTOCOL, cases[i].says);
         else
-            assert_ok(ps_offer_compare(&mine, "rank 0", &cases[i].other, "rank 3"));
+            assert_ok(ps_handshake_compare(&mine, "rank 0", &cases[i].other, "rank 3"));
         free(cases[i].other.data);
     }
     free(mine.data);
 }
 
-static void what_is_no_offer_is_refused(void **state)
+static void garbage_is_refused_as_a_handshake(void **state)
 {
     (void)state;
     optimizer_options sgd = optimizer_defaults(OPTIMIZER_SGD);
-    sync_blob whole = offer_of("wine_mlp", "", &sgd, false);
+    sync_blob whole = handshake_of("wine_mlp", "", &sgd, false);
     char url[64], garbage[] = "psring parameter server 2\nhost 12\n";
-    ps_offer_own own;
-    assert_ok(ps_offer_read(&whole, "rank 1", &own, url, sizeof url));
+    ps_handshake_own own;
+    assert_ok(ps_handshake_read(&whole, "rank 1", &own, url, sizeof url));
     assert_true(own.host == 0x1234 && own.shared && strcmp(own.url, "ipc://@there") == 0);
-    assert_fails(ps_offer_read(&(sync_blob){garbage, sizeof garbage}, "rank 1", &own, url, sizeof url), STATUS_PROTOCOL,
-                 "rank 1: found 'psring parameter server 2'");
-    assert_fails(ps_offer_read(&(sync_blob){NULL, 0}, "rank 1", &own, url, sizeof url), STATUS_PROTOCOL, "rank 1: found ''");
+    assert_fails(ps_handshake_read(&(sync_blob){garbage, sizeof garbage}, "rank 1", &own, url, sizeof url), STATUS_PROTOCOL,
+                 "rank 1: expected 'psring parameter server 2', got");
+    assert_fails(ps_handshake_read(&(sync_blob){NULL, 0}, "rank 1", &own, url, sizeof url), STATUS_PROTOCOL, "rank 1: expected 'psring parameter server 2', got ''");
     for (size_t cut = 0; cut < whole.bytes; cut += 7) {
         sync_blob part = {whole.data, cut};
-        if (ps_offer_read(&part, "rank 1", &own, url, sizeof url) == STATUS_OK)
-            assert_int_equal(ps_offer_compare(&whole, "rank 0", &part, "rank 1"), STATUS_PROTOCOL);
+        if (ps_handshake_read(&part, "rank 1", &own, url, sizeof url) == STATUS_OK)
+            assert_int_equal(ps_handshake_compare(&whole, "rank 0", &part, "rank 1"), STATUS_PROTOCOL);
         error_clear();
     }
     free(whole.data);
@@ -392,11 +394,11 @@ int main(void)
         cmocka_unit_test(keys_cover_all_parameters_once_and_are_pushed_when_nobody_needs_them),
         cmocka_unit_test(more_servers_than_elements_are_refused),
         cmocka_unit_test(keys_leave_a_queue_in_order_of_priority),
-        cmocka_unit_test(a_pipe_keeps_order_and_says_when_it_is_full),
+        cmocka_unit_test(a_queue_keeps_order_and_reports_when_it_is_full),
         cmocka_unit_test(a_thread_pool_processes_every_element_once_with_all_threads),
         cmocka_unit_test(a_thread_pool_returns_the_failure_of_a_range),
-        cmocka_unit_test(differences_between_offers_are_named),
-        cmocka_unit_test(what_is_no_offer_is_refused),
+        cmocka_unit_test(differences_between_handshakes_are_named),
+        cmocka_unit_test(garbage_is_refused_as_a_handshake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

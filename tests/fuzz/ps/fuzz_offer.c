@@ -1,6 +1,6 @@
 /* libFuzzer: what a rank offers to the others, of any bytes, is refused or read within its bounds; an offer
  * fits itself. */
-#include "ps/offer.h"
+#include "ps/handshake.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,15 +14,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         "psring parameter server 2\nhost 12\nshared 1\nurl ipc://@there\nshares 0 \nranks 2\npolicy sync\n";
     sync_blob mine = {(void *)(uintptr_t)data, size}, theirs = {(void *)(uintptr_t)other, sizeof other - 1};
     char url[128];
-    ps_offer_own own = {0};
+    ps_handshake_own own = {0};
     error_clear();
-    if (ps_offer_read(&mine, "rank 1", &own, url, sizeof url) == STATUS_OK &&
+    if (ps_handshake_read(&mine, "rank 1", &own, url, sizeof url) == STATUS_OK &&
         (own.url != url || strlen(url) >= sizeof url))
         abort();
     error_clear();
-    if (ps_offer_compare(&mine, "rank 0", &mine, "rank 1") != STATUS_OK) abort();
-    ps_offer_compare(&theirs, "rank 0", &mine, "rank 1");
-    ps_offer_compare(&mine, "rank 1", &theirs, "rank 0");
+    if (ps_handshake_compare(&mine, "rank 0", &mine, "rank 1") != STATUS_OK) abort();
+    ps_handshake_compare(&theirs, "rank 0", &mine, "rank 1");
+    ps_handshake_compare(&mine, "rank 1", &theirs, "rank 0");
     error_clear();
     return 0;
 }

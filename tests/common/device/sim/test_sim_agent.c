@@ -3,7 +3,7 @@
 #include "common/base/clock.h"
 #include "common/device/sim/agent_sim.h"
 #include "common/sim/group.h"
-#include "common/sync/event_queue.h"
+#include "common/sync/queue.h"
 #include "tests/common/device/sim/bench.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ typedef struct engine {
     struct job *job;
     int rank;
     sim_agent *agent;
-    event_queue posted;
+    sync_queue posted;
     device_fence *ready, *done;
     sim_group_member told;
     uint64_t taken, finished;
@@ -61,7 +61,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         *worked = true;
         device_fence_reach(e->done, ++e->finished);
     }
-    if (!e->busy && device_fence_reached(e->ready, e->taken + 1) && event_queue_pop(&e->posted, &event)) {
+    if (!e->busy && device_fence_reached(e->ready, e->taken + 1) && sync_queue_pop(&e->posted, &event)) {
         sim_actor *actor = sim_agent_actor(e->agent);
         assert_int_equal(event.value, ++e->taken);
         sim_actor_spend(actor, e->work_us * SIM_US);
@@ -88,7 +88,7 @@ static void post(engine *e, uint64_t number)
 {
     device_stream *compute = e->job->b.streams[e->rank];
     must(device_stream_signal(compute, e->ready, number));
-    assert_true(event_queue_post(&e->posted, (sync_event){.value = (int64_t)number}));
+    assert_true(sync_queue_push(&e->posted, &(sync_event){.value = (int64_t)number}));
     sim_agent_wake(e->agent);
 }
 
@@ -106,7 +106,7 @@ static void open_job_that_sleeps(job *j, double bytes, double wake_us)
     for (int r = 0; r < RANKS; r++) {
         engine *e = &j->engines[r];
         *e = (engine){.job = j, .rank = r, .told = {on_moving, on_finished, e}};
-        must(event_queue_init(&e->posted, BUCKETS));
+        must(sync_queue_init(&e->posted, BUCKETS, sizeof(sync_event)));
         must(device_fence_open(j->b.devices[r], &e->ready));
         must(device_fence_open(j->b.devices[r], &e->done));
         must(sim_agent_open(j->b.devices[r], "agent", &ops, e, &e->agent));
@@ -125,7 +125,7 @@ static void close_job(job *j)
         sim_agent_close(&e->agent);
         device_fence_close(&e->ready);
         device_fence_close(&e->done);
-        event_queue_deinit(&e->posted);
+        sync_queue_deinit(&e->posted);
     }
     sim_group_close(&j->group);
     bench_close(&j->b);

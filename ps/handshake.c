@@ -1,0 +1,383 @@
+#include "ps/handshake.h"
+
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/base/text.h"
+#include "common/device/sim/device_sim.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_LINE "psring parameter server 2"
+enum { OWN_LINES = 5, LINE_MAX = 1536 };
+_Static_assert(LINE_MAX > PS_HANDSHAKE_SHARES * 2 * DEVICE_SHARE_BYTES + 16, "a line must hold all shares");
+enum { WINDOW = 64, LONGEST_TEXT = 4096 };
+
+/* ---- lines of text ---------------------------------------------------------------------------- */
+
+static void describe_shares(text_buffer *t, const ps_handshake_own *own)
+{
+    text_append(t, "shares %d ", own->share_count);
+    for (int i = 0; i < own->share_count; i++)
+        for (int b = 0; b < DEVICE_SHARE_BYTES; b++) text_append(t, "%02x", own->shares[i].bytes[b]);
+    text_append(t, "\n");
+}
+
+static void describe_policy(text_buffer *t, const char *name, const ps_policy *p, const ps_options *o)
+{
+    text_append(t, "policy %s\n", name);
+    text_append(t, "consistency %d, staleness %" PRId64 "\n", (int)p->consistency, p->staleness);
+    text_append(t, "partition-bytes %" PRId64 "\n", p->partition_bytes);
+    text_append(t, "priority %d\n", (int)p->priority);
+    text_append(t, "servers %" PRId64 ", placement %d\n", p->servers, (int)p->placement);
+    text_append(t, "server-optimizer %s\n", p->server_optimizer ? "on" : "off");
+    text_append(t, "divide %s\n", p->divide_before ? "before" : "after");
+    if (p->consistency == PS_DATA_PARALLEL)
+        text_append(t, "chunks %" PRId64 " and %" PRId64 ", loss %d\n", p->replicate_bytes, p->reduce_bytes, (int)p->loss);
+    text_append(t, "payload %d, transport %d\n", o->payload, o->transport);
+}
+
+static void describe_optimizer(text_buffer *t, const optimizer_options *o)
+{
+    text_append(t, "optimizer %d, momentum %.17g, dampening %.17g, nesterov %d, weight-decay %.17g\n", o->kind, o->momentum,
+                o->dampening, o->nesterov, o->weight_decay);
+    text_append(t, "optimizer beta1 %.17g, beta2 %.17g, eps %.17g, clip-norm %.17g\n", o->beta1, o->beta2, o->eps,
+                o->clip_norm);
+}
+
+static void describe_params(text_buffer *t, const param_set *set)
+{
+    char shape[64];
+    text_append(t, "device %s\n", device_get_info(set->device)->name);
+    for (int i = 0; i < set->model->param_count; i++) {
+        const nn_param *p = &set->model->params[i];
+        text_append(t, "parameter %d: %s %s %s%s\n", i, p->name, shape_format(shape, sizeof shape, p->shape),
+                    dtype_name(set->type), set->layouts[i].plain ? "" : ", in the device's layout");
+    }
+    for (int i = 0; i < set->model->buffer_count; i++)
+        text_append(t, "buffer %d: %s %" PRId64 "\n", i, set->model->buffers[i].name, set->model->buffers[i].elements);
+}
+
+status ps_handshake_make(const ps_handshake_own *own, int world, const char *policy_name, const ps_policy *policy,
+                     const ps_options *options, const param_set *params, const optimizer *optimizer, sync_blob *out)
+{
+    text_buffer t = {0};
+    text_append(&t, FIRST_LINE "\nhost %016" PRIx64 "\nshared %d\nurl %s\n", own->host, own->shared, own->url);
+    describe_shares(&t, own);
+    text_append(&t, "ranks %d\n", world);
+    describe_policy(&t, policy_name, policy, options);
+    describe_optimizer(&t, optimizer_get_options(optimizer));
+    describe_params(&t, params);
+    if (t.out_of_memory) {
+        text_free(&t);
+        return fail(STATUS_SYSTEM, "no memory for the handshake of parameter servers and ranks");
+    }
+    *out = (sync_blob){t.data, t.length};
+    return STATUS_OK;
+}
+
+/* The line at `at`, copied and ended; returns where the next begins. */
+static size_t read_line(const sync_blob *b, size_t at, char line[LINE_MAX])
+{
+    const char *text = b->data;
+    size_t length = 0;
+    while (at < b->bytes && text[at] != '\n') {
+        if (length + 1 < LINE_MAX) line[length++] = text[at];
+        at++;
+    }
+    line[length] = '\0';
+    return at < b->bytes ? at + 1 : at;
+}
+
+/* "shares 1 00ff..." */
+static bool read_shares(const char *line, ps_handshake_own *own)
+{
+    int at = 0;
+    if (sscanf(line, "shares %d %n", &own->share_count, &at) != 1 || at == 0) return false;
+    if (own->share_count < 0 || own->share_count > PS_HANDSHAKE_SHARES) return false;
+    line += at;
+    if (strlen(line) != (size_t)own->share_count * 2 * DEVICE_SHARE_BYTES) return false;
+    for (int i = 0; i < own->share_count * DEVICE_SHARE_BYTES; i++) {
+        unsigned byte;
+        if (sscanf(line + 2 * i, "%2x", &byte) != 1) return false;
+        own->shares[i / DEVICE_SHARE_BYTES].bytes[i % DEVICE_SHARE_BYTES] = (uint8_t)byte;
+    }
+    return true;
+}
+
+status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own, char *url, size_t size)
+{
+    char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX], shares[LINE_MAX];
+    size_t at = read_line(handshake, 0, first);
+    at = read_line(handshake, at, host);
+    at = read_line(handshake, at, shared);
+    at = read_line(handshake, at, address);
+    read_line(handshake, at, shares);
+    int is_shared = 0;
+    if (strcmp(first, FIRST_LINE) != 0 || sscanf(host, "host %" SCNx64, &own->host) != 1 ||
+        sscanf(shared, "shared %d", &is_shared) != 1 || strncmp(address, "url ", 4) != 0 ||
+        !read_shares(shares, own))
+        return fail(STATUS_PROTOCOL, "%s: expected '" FIRST_LINE "', got '%s'", who, first);
+    own->shared = is_shared;
+    snprintf(url, size, "%s", address + 4);
+    own->url = url;
+    return STATUS_OK;
+}
+
+status ps_handshake_compare(const sync_blob *mine, const char *me, const sync_blob *other, const char *who)
+{
+    char a[LINE_MAX], b[LINE_MAX];
+    size_t at = 0, there = 0;
+    for (int line = 0; at < mine->bytes || there < other->bytes; line++) {
+        at = read_line(mine, at, a);
+        there = read_line(other, there, b);
+        if (line < OWN_LINES || strcmp(a, b) == 0) continue;
+        return fail(STATUS_PROTOCOL, "%s and %s do not fit together: found '%s' and '%s'", me, who, *a ? a : "nothing more",
+                    *b ? b : "nothing more");
+    }
+    return STATUS_OK;
+}
+
+/* ---- members ---------------------------------------------------------------------------------- */
+
+int ps_member_count(const ps_policy *policy, int world)
+{
+    return world + (policy->placement == PS_PLACEMENT_OWN ? (int)policy->servers : 0);
+}
+
+static const char *name_member(const ps_member *m, int member, char *text, size_t size)
+{
+    if (member < m->world) snprintf(text, size, "rank %d", member);
+    else snprintf(text, size, "parameter server %d", member - m->world);
+    return text;
+}
+
+/* ---- addresses -------------------------------------------------------------------------------- */
+
+static ps_transport transport_kind(const ps_member *m)
+{
+    ps_transport asked = (ps_transport)m->options->transport;
+    if (asked != PS_TRANSPORT_AUTO) return asked;
+    return m->hub ? PS_TRANSPORT_INPROC : PS_TRANSPORT_IPC;
+}
+
+static int64_t leave_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
+{
+    (void)peer;
+    return net_adapter_send(context, bytes, now_ns);
+}
+
+static int64_t come_in_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
+{
+    (void)peer;
+    return net_adapter_receive(context, bytes, now_ns);
+}
+
+status ps_transport_options(const ps_member *m, int number, transport_options *out)
+{
+    if (transport_kind(m) == PS_TRANSPORT_INPROC && !m->hub)
+        return fail(STATUS_CONFIG, "--transport: expected ipc or tcp where every rank has a process, got inproc");
+    int peers = m->world > m->servers ? m->world : m->servers;
+    *out = transport_defaults(number, peers, m->token, m->frame_bytes > LONGEST_TEXT ? m->frame_bytes : LONGEST_TEXT);
+    out->frames = m->frames;
+    out->window = WINDOW;
+    out->hub = m->hub;
+    out->in_sight = m->options->payload != PS_PAYLOAD_ZMQ;
+    if (m->adapter) out->pacer = (transport_pacer){leave_ns, come_in_ns, m->adapter};
+    return STATUS_OK;
+}
+
+status ps_listen(const ps_member *m, int server, ps_port *port, char *url)
+{
+    char asked[PS_URL_MAX];
+    switch (transport_kind(m)) {
+    case PS_TRANSPORT_TCP: snprintf(asked, sizeof asked, "tcp://%s:*", m->options->interface); break;
+    case PS_TRANSPORT_INPROC: snprintf(asked, sizeof asked, "inproc://psring-%016" PRIx64 "-%d", random_token(), server); break;
+    default: snprintf(asked, sizeof asked, "ipc://@psring-%016" PRIx64 "-%d", random_token(), server); break;
+    }
+    TRY(transport_listen(port->transport, asked, url, PS_URL_MAX));
+    for (int w = 0; w < port->peers; w++)
+        if (w != port->partner) port->links[w] = w;
+    return STATUS_OK;
+}
+
+/* ---- memory of GPUs --------------------------------------------------------------------------- */
+
+static bool uses_peers(const ps_member *m)
+{
+    return m->options->payload == PS_PAYLOAD_P2P;
+}
+
+/* A member without such memory exports its parameters instead. */
+static const device_memory *exported(const ps_member *m, int index)
+{
+    return m->exported[index] ? m->exported[index] : m->exported[PS_SEGMENT_PARAMS];
+}
+
+static status refuse_peers(status rc)
+{
+    if (rc == STATUS_CONFIG) error_context("--payload p2p: take shm or zmq");
+    return rc;
+}
+
+status ps_describe_member(const ps_member *m, bool shared, const char *url, ps_handshake_own *out)
+{
+    *out = (ps_handshake_own){.host = shm_host_id(), .shared = shared, .url = url};
+    if (!uses_peers(m)) return STATUS_OK;
+    for (int i = 0; i < m->export_count; i++)
+        TRY(refuse_peers(device_share_memory(m->device, exported(m, i), &out->shares[i])));
+    out->share_count = m->export_count;
+    return STATUS_OK;
+}
+
+status ps_peers_open(const ps_member *m, ps_group *group)
+{
+    for (int i = 0; group->peers && i < ps_member_count(m->policy, m->world) * m->export_count; i++) {
+        if (i / m->export_count == m->member || group->peers[i].data) continue;
+        TRY(refuse_peers(device_peer_open(m->device, &group->shares[i], &group->peers[i])));
+    }
+    return STATUS_OK;
+}
+
+void ps_peers_close(const ps_member *m, ps_group *group)
+{
+    for (int i = 0; group->peers && i < ps_member_count(m->policy, m->world) * m->export_count; i++)
+        device_peer_close(m->device, &group->peers[i]);
+}
+
+/* ---- joining ------------------------------------------------------------------------------ */
+
+/* What all members' own lines have in common. */
+typedef struct circumstances {
+    bool one_host, all_shared;
+    uint64_t host;
+} circumstances;
+
+static status read_handshakes(const ps_member *m, const sync_blob *mine, const sync_blob *handshakes, ps_group *out,
+                          circumstances *all)
+{
+    char me[32], who[32], url[PS_URL_MAX];
+    name_member(m, m->member, me, sizeof me);
+    bool own_servers = m->policy->placement == PS_PLACEMENT_OWN;
+    *all = (circumstances){.one_host = true, .all_shared = true};
+    for (int i = 0; i < ps_member_count(m->policy, m->world); i++) {
+        ps_handshake_own own = {0};
+        name_member(m, i, who, sizeof who);
+        TRY(ps_handshake_read(&handshakes[i], who, &own, url, sizeof url));
+        TRY(ps_handshake_compare(mine, me, &handshakes[i], who));
+        if (out->shares && own.share_count != m->export_count)
+            return fail(STATUS_CONFIG, "--payload: expected shm or zmq, got p2p: %s shares no memory of a GPU", who);
+        for (int s = 0; out->shares && s < m->export_count; s++) out->shares[i * m->export_count + s] = own.shares[s];
+        if (i == 0) all->host = own.host;
+        all->one_host = all->one_host && own.host == all->host;
+        all->all_shared = all->all_shared && own.shared;
+        int server = own_servers ? i - m->world : i;
+        if (server < 0 || server >= m->servers) continue;
+        if (url[0] == '\0') return fail(STATUS_PROTOCOL, "%s sent no address of its parameter server", who);
+        memcpy(out->urls[server], url, sizeof url);
+    }
+    return STATUS_OK;
+}
+
+static status decide_sharing(const ps_member *m, const circumstances *all, bool *shares)
+{
+    ps_payload payload = (ps_payload)m->options->payload;
+    bool possible = all->one_host && all->all_shared;
+    if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->device)) payload = PS_PAYLOAD_AUTO; /* who needs no segments */
+    if (payload == PS_PAYLOAD_P2P && (m->adapter || !all->one_host))
+        return fail(STATUS_CONFIG, "--payload: expected zmq, got p2p: %s",
+                    m->adapter ? "only messages can be paced (--link)" : "ranks run on several hosts");
+    if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
+        return fail(STATUS_CONFIG, "--transport: expected tcp with ranks on several hosts, got %s",
+                    m->hub ? "inproc" : "ipc");
+    if (payload == PS_PAYLOAD_SHM && m->adapter)
+        return fail(STATUS_CONFIG, "--payload: expected zmq with --link, got shm: only messages can be paced");
+    if (payload == PS_PAYLOAD_SHM && !possible)
+        return fail(STATUS_CONFIG, "--payload: expected zmq, got shm: %s",
+                    all->one_host ? "the device's memory cannot be shared" : "ranks run on several hosts");
+    /* Among threads a frame is the sender's memory already. */
+    *shares = possible && !m->adapter && (payload == PS_PAYLOAD_AUTO || payload == PS_PAYLOAD_SHM) && (payload == PS_PAYLOAD_SHM || !m->hub);
+    return STATUS_OK;
+}
+
+static shm_segment segment_of(const ps_member *m, int index)
+{
+    const device_memory *memory = exported(m, index);
+    return (shm_segment){.fd = memory->fd, .data = memory->data, .bytes = (int64_t)memory->bytes};
+}
+
+static status exchange_arenas(const ps_member *m, ps_group *out)
+{
+    int members = ps_member_count(m->policy, m->world);
+    shm_segment own[PS_SEGMENTS];
+    for (int i = 0; i < m->export_count; i++) own[i] = segment_of(m, i);
+    shm_exchange_options options = {.name = "ps",
+                                    .token = m->token,
+                                    .rank = m->member,
+                                    .world = members,
+                                    .own = own,
+                                    .count = m->export_count,
+                                    .deadline_ns = clock_now_ns() + m->stall_timeout_ns};
+    out->segments = calloc((size_t)(members * m->export_count), sizeof *out->segments);
+    if (!out->segments) return fail(STATUS_SYSTEM, "no memory for the arenas of %d ranks", members);
+    return shm_exchange(&options, out->segments);
+}
+
+static status open_peer_tables(const ps_member *m, ps_group *out)
+{
+    size_t count = (size_t)(ps_member_count(m->policy, m->world) * m->export_count);
+    if (!uses_peers(m)) return STATUS_OK;
+    out->shares = calloc(count, sizeof *out->shares);
+    out->peers = calloc(count, sizeof *out->peers);
+    return out->shares && out->peers ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the exported memory of %d ranks", m->world);
+}
+
+status ps_join(const ps_member *m, const sync_blob *mine, const sync_blob *handshakes, ps_group *out)
+{
+    *out = (ps_group){.urls = calloc((size_t)m->servers, sizeof *out->urls)};
+    if (!out->urls) return fail(STATUS_SYSTEM, "no memory for %d addresses", m->servers);
+    circumstances all;
+    bool shares = false;
+    status rc;
+    TRY_GOTO(rc, open_peer_tables(m, out), failed);
+    TRY_GOTO(rc, read_handshakes(m, mine, handshakes, out, &all), failed);
+    TRY_GOTO(rc, decide_sharing(m, &all, &shares), failed);
+    if (shares && ps_member_count(m->policy, m->world) > 1) TRY_GOTO(rc, exchange_arenas(m, out), failed);
+    TRY_GOTO(rc, ps_peers_open(m, out), failed);
+    return STATUS_OK;
+failed:
+    ps_leave(m, out);
+    return rc;
+}
+
+void ps_leave(const ps_member *m, ps_group *group)
+{
+    for (int i = 0; group->segments && i < ps_member_count(m->policy, m->world) * m->export_count; i++)
+        shm_close(&group->segments[i]);
+    ps_peers_close(m, group);
+    free(group->segments);
+    free(group->shares);
+    free(group->peers);
+    free(group->urls);
+    *group = (ps_group){0};
+}
+
+status ps_pin_segments(const ps_group *group, device *d, int first, int end, int stride, int index, bool pin)
+{
+    for (int i = first + index; group->segments && i < end; i += stride) {
+        const shm_segment *s = &group->segments[i];
+        if (!s->data) continue;
+        if (pin) TRY(device_pin(d, s->data, (size_t)s->bytes));
+        else device_unpin(d, s->data);
+    }
+    return STATUS_OK;
+}
+
+void *ps_group_segment(const ps_member *m, const ps_group *group, int member, int segment)
+{
+    int index = member * m->export_count + segment;
+    if (group->peers) return group->peers[index].data;
+    return group->segments ? group->segments[index].data : NULL;
+}
