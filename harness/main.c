@@ -3,7 +3,7 @@
 #include "harness/commands/commands.h"
 #include "harness/commands/output.h"
 #include "harness/launch/environment.h"
-#include "harness/run/version.h"
+#include "harness/run/run_result.h"
 
 #include <fcntl.h>
 #include <signal.h>

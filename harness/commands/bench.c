@@ -8,7 +8,6 @@
 #include "harness/launch/environment.h"
 #include "harness/launch/launch.h"
 #include "harness/run/run_result.h"
-#include "harness/run/version.h"
 #include "ring/bench/bench.h"
 
 #include <stddef.h>

@@ -4,7 +4,7 @@
 #include "harness/commands/output.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"
-#include "harness/run/version.h"
+#include "harness/run/run_result.h"
 
 #include <stdio.h>
 #include <stdlib.h>

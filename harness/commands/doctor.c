@@ -5,7 +5,7 @@
 #include "common/device/host/host.h"
 #include "harness/commands/output.h"
 #include "harness/launch/bind.h"
-#include "harness/run/version.h"
+#include "harness/run/run_result.h"
 #include "ring/collectives/nccl/collective_nccl.h"
 
 #include <ctype.h>

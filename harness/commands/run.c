@@ -5,9 +5,9 @@
 #include "harness/launch/environment.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"
-#include "harness/run/ledger_plan.h"
-#include "harness/run/trace_file.h"
-#include "harness/run/server.h"
+#include "harness/run/plan.h"
+#include "harness/run/run_result.h"
+#include "harness/run/rank.h"
 #include "harness/sim/virtual_run.h"
 
 #include <stdio.h>

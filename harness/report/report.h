@@ -9,7 +9,7 @@
 /* The side-by-side text report. */
 void report_text(const json_t *result, text_buffer *out);
 
-/* The memory of a run that was only planned (harness/run/ledger_plan.h). */
+/* The memory of a run that was only planned (harness/run/plan.h). */
 void report_plan(const json_t *plan, text_buffer *out);
 
 /* Several results of runs of one engine each: what `harness compare` prints. */

@@ -1,7 +1,7 @@
 /* A reproduction as Markdown, CSV and JSON. */
 #include "harness/reproduce/reproduce.h"
 
-#include "harness/run/version.h"
+#include "harness/run/run_result.h"
 
 #include <math.h>
 #include <stdio.h>

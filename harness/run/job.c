@@ -2,7 +2,6 @@
 
 #include "harness/launch/bind.h"
 #include "harness/launch/launch.h"
-#include "harness/run/progress.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "harness/run/job_result.h"
+#include "harness/run/run_result.h"
 
 #include "harness/report/statistics.h"
 #include "harness/run/record.h"

@@ -1,9 +1,11 @@
-/* What a run is going to do, worked out before anything is started: so that wrong input ends it with one
- * line, and so that progress and memory can be foretold. */
+/* What a run is going to do, computed before anything is started: wrong input ends the run with one line, and progress and
+ * memory are known in advance. The ledgers are those of trainers on the planning device, step by step. */
 #ifndef HARNESS_RUN_PLAN_H
 #define HARNESS_RUN_PLAN_H
 
 #include "harness/run/run_options.h"
+
+#include <jansson.h>
 
 typedef struct run_plan {
     dataset *set;
@@ -19,5 +21,17 @@ typedef struct run_plan {
 /* STATUS_DATA, STATUS_CONFIG: what the configuration cannot run with. */
 status run_plan_make(const run_config *config, run_plan *out);
 void run_plan_free(run_plan *plan);
+
+/* "jobs" with, for every rank, "memory" as in the result of a run: peaks of what follows the first step, current
+ * figures behind the last. The caller's. Allocates no tensor. */
+status ledger_plan_make(const run_config *config, const run_plan *plan, json_t **out);
+
+/* The ledgers of rank 0 and of the first rank, `another`, that is not as rank 0 is; 0: there is none. */
+status ledger_plan_first(const run_config *config, const run_plan *plan, int engine, ledger *first, ledger *other,
+                         int *another);
+
+/* Adds to the failure at hand how much more the ranks with a server, or device 0 under `dp`, are planned to hold than
+ * the others. Leaves it as it is where all ranks hold the same. `plan`: data set and model. */
+void imbalance_tell(const run_config *config, const run_plan *plan, int engine);
 
 #endif

@@ -1,4 +1,4 @@
-#include "harness/run/progress.h"
+#include "harness/run/job.h"
 
 #include <stdio.h>
 #include <string.h>

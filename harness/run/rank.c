@@ -3,16 +3,12 @@
 #include "common/data/batches.h"
 #include "common/net/rendezvous.h"
 #include "harness/launch/bind.h"
-#include "harness/run/imbalance.h"
-#include "harness/run/job_result.h"
-#include "harness/run/ps_result.h"
-#include "harness/run/rank_batches.h"
-#include "harness/run/rank_checkpoint.h"
-#include "harness/run/overlap.h"
-#include "harness/run/rank_trace.h"
+#include "harness/run/plan.h"
+#include "harness/run/run_result.h"
 #include "harness/run/record.h"
-#include "harness/run/trainer_setup.h"
-#include "harness/run/version.h"
+#include "harness/run/rank_setup.h"
+#include "harness/run/rank_checkpoint.h"
+#include "harness/run/rank_trace.h"
 
 #include <math.h>
 #include <stdio.h>

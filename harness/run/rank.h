@@ -1,4 +1,4 @@
-/* One rank of a job in a process of its own: set-up, blocks of steps, evaluation, results. */
+/* A process of a job: a rank (set-up, blocks of steps, evaluation, results), or a parameter server in its own process. */
 #ifndef HARNESS_RUN_RANK_H
 #define HARNESS_RUN_RANK_H
 
@@ -21,7 +21,7 @@ typedef struct rank_place {
 
 /* Rank 0's share of the outcome. */
 typedef struct rank_outcome {
-    json_t *job;    /* rank 0: the job's result (job_result.h); NULL elsewhere. The caller's */
+    json_t *job;    /* rank 0: the job's result (run_result.h); NULL elsewhere. The caller's */
     float *params;  /* rank 0: all parameters in PyTorch's order at the end; NULL elsewhere. The caller's */
     int64_t param_count;
     char *trace;    /* rank 0, where one was asked for: see rank_trace.h. The caller's */
@@ -34,5 +34,8 @@ status rank_meet(const run_config *config, const rank_place *place, int members,
 
 /* Runs the rank to its end. A failure is also recorded on the board. */
 status rank_run(const run_config *config, const rank_place *place, rank_outcome *out);
+
+/* `place->rank` >= place->world. A failure is also recorded on the board. */
+status server_run(const run_config *config, const rank_place *place);
 
 #endif

@@ -1,8 +1,11 @@
 #include "harness/run/record.h"
 
+#include "ps/ps.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const phase_keys[RECORD_PHASES] = {
 #define RECORD_KEY(name, text) [RECORD_##name] = text,
@@ -144,4 +147,137 @@ json_t *ledger_to_json(const ledger *l)
     }
     return json_pack("{s:o, s:o, s:o, s:o}", "total", account_to_json(&l->total), "peak_classes",
                      classes_to_json(l->peak_classes), "classes", classes, "phases", phases);
+}
+
+/* ---- hidden communication --------------------------------------------------------------------- */
+
+status overlap_open(overlap *o, int params)
+{
+    *o = (overlap){.capacity = params + 1};
+    o->records = calloc((size_t)o->capacity, sizeof *o->records);
+    return o->records ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the lives of %d buckets", params);
+}
+
+void overlap_close(overlap *o)
+{
+    free(o->records);
+    *o = (overlap){0};
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* What was hidden cannot have been waited for. */
+static void hide(step_times *t, int64_t hidden)
+{
+    int64_t waited = t->exposed + t->waiting;
+    t->hidden = smaller(hidden, t->communication);
+    t->exposed = smaller(waited, t->communication - t->hidden);
+    t->waiting = waited - t->exposed;
+}
+
+void overlap_take(overlap *o, const sync_engine *engine, step_result *result)
+{
+    step_times *t = &result->times;
+    if (engine->type != &sync_ring) {
+        t->hidden = t->communication - t->exposed;
+        return;
+    }
+    int count = ring_bucket_records(engine, o->seen, o->records, o->capacity);
+    if (count == 0) return;
+    const ring_bucket_record *last = &o->records[count - 1];
+    ring_overlap figures = ring_overlap_of(o->records, count, result->backward_end_ns);
+    o->seen = last->id;
+    o->last_bucket_bytes = last->bytes;
+    hide(t, figures.hidden_ns);
+    t->first_to_backward_end = figures.pytorch_ns;
+    t->last_bucket = last->finished_ns - last->started_ns;
+}
+
+static json_t *positive_or_null(int64_t value)
+{
+    return value > 0 ? json_integer(value) : json_null();
+}
+
+void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank)
+{
+    int64_t bound = engine->type == &sync_ring ? ring_link_bound_ns(engine, o->last_bucket_bytes) : 0;
+    json_object_set_new(rank, "last_bucket_bytes", positive_or_null(o->last_bucket_bytes));
+    json_object_set_new(rank, "last_bucket_bound_s", bound > 0 ? record_seconds(bound) : json_null());
+}
+
+/* ---- parameter server ------------------------------------------------------------------------- */
+
+static bool is_ps(const sync_engine *e)
+{
+    return strcmp(e->type->name, sync_ps.name) == 0;
+}
+
+json_t *ps_result_staleness(sync_engine *e)
+{
+    if (!is_ps(e)) return json_null();
+    ps_report report;
+    ps_read_report(e, &report);
+    json_t *histogram = json_array();
+    int last = report.most < PS_STALENESS_BINS - 1 ? (int)report.most : PS_STALENESS_BINS - 1;
+    for (int i = 0; histogram && i <= last && report.reads > 0; i++)
+        json_array_append_new(histogram, json_integer(report.stale[i]));
+    return json_pack("{s:I, s:I, s:f, s:o}", "reads", (json_int_t)report.reads, "largest",
+                     (json_int_t)report.most, "mean", report.mean, "histogram", histogram);
+}
+
+json_t *ps_result_updates(const sync_engine *e)
+{
+    if (!is_ps(e)) return json_null();
+    return json_string(ps_updates_on_gpu(e) ? "gpu" : "host");
+}
+
+/* ---- memory by phase --------------------------------------------------------------------------- */
+
+/* At the end of a phase, workspace aside: libraries' scratch is no part of the formula. */
+static int64_t held(const json_t *rank, ps_dp_phase phase)
+{
+    const char *name = ledger_phase_name(ps_dp_phase_describe(phase)->phase);
+    const json_t *phases = json_object_get(json_object_get(rank, "memory"), "phases"),
+                 *p = json_object_get(phases, name);
+    json_t *scratch = json_object_get(json_object_get(p, "end_classes"), ledger_class_name(LEDGER_WORKSPACE));
+    return json_integer_value(json_object_get(p, "end_bytes")) - json_integer_value(scratch);
+}
+
+static json_t *phase_to_json(const json_t *ranks, const ps_dp_sizes *sizes, ps_dp_phase phase)
+{
+    const ps_dp_phase_info *info = ps_dp_phase_describe(phase);
+    json_int_t device0 = held(json_array_get(ranks, 0), phase), other = held(json_array_get(ranks, 1), phase);
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "phase", info->name, "formula",
+                     ps_dp_formula(sizes, phase), "formula_bytes",
+                     (json_int_t)ps_dp_difference(sizes, phase), "device0_bytes", device0, "other_bytes",
+                     other, "difference_bytes", device0 - other);
+}
+
+bool ps_result_sizes(sync_engine *e, ps_dp_sizes *out)
+{
+    return is_ps(e) && ps_dp_read_sizes(e, out);
+}
+
+status ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes *sizes)
+{
+    json_t *out = json_null();
+    if (sizes) {
+        const ps_dp_sizes s = *sizes;
+        json_t *phases = json_array();
+        for (int p = 0; phases && p < PS_DP_PHASE_COUNT; p++)
+            json_array_append_new(phases, phase_to_json(ranks, &s, (ps_dp_phase)p));
+        out = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "lifetimes",
+                        s.lean ? "lean" : "torch", "parameters_bytes", (json_int_t)s.parameters,
+                        "kept_gradients_bytes", (json_int_t)s.kept, "optimizer_state_bytes",
+                        (json_int_t)s.state, "outputs_bytes", (json_int_t)s.outputs, "loss_outputs_bytes",
+                        (json_int_t)s.wide_outputs, "other_output_bytes",
+                        (json_int_t)s.other_output, "buffers_bytes", (json_int_t)s.buffers, "batch_bytes",
+                        (json_int_t)s.batch, "ahead_bytes", (json_int_t)s.ahead, "phases", phases);
+    }
+    if (json_object_set_new(job, "dataparallel_memory", out) != 0)
+        return fail(STATUS_SYSTEM, "no memory for the results");
+    return STATUS_OK;
 }

@@ -1,8 +1,13 @@
-/* What a rank measures, step by step, in memory that is taken before the first step. */
+/* What a rank measures, step by step, in memory that is allocated before the first step: times, losses and traffic; how
+ * much communication was hidden, from the engine's records of its buckets; and what only the parameter server reports.
+ * docs/results.md describes every key. */
 #ifndef HARNESS_RUN_RECORD_H
 #define HARNESS_RUN_RECORD_H
 
+#include "common/sync/engine.h"
 #include "harness/train/trainer.h"
+#include "ps/dp/dp_memory.h"
+#include "ring/ring.h"
 
 #include <jansson.h>
 
@@ -60,5 +65,35 @@ status record_to_json(const record *r, json_t *rank);
 
 /* A ledger as JSON: totals and classes, current and peak, the phase of each peak, ends of phases. */
 json_t *ledger_to_json(const ledger *l);
+
+typedef struct overlap {
+    ring_bucket_record *records; /* [capacity] of one step */
+    int capacity;
+    int64_t seen;              /* id of the last record that was looked at */
+    int64_t last_bucket_bytes; /* of the last step; 0: none yet */
+} overlap;
+
+status overlap_open(overlap *o, int params);
+void overlap_close(overlap *o);
+
+/* Behind every step: fills in result->times what the train loop does not know. An engine without buckets
+ * hides what nobody waited for. */
+void overlap_take(overlap *o, const sync_engine *engine, step_result *result);
+
+/* "last_bucket_bytes" and "last_bucket_bound_s": how long it takes at least over an emulated link; both null
+ * where there is no such thing. */
+void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
+
+/* A rank's "staleness"; null under other engines. NULL without memory. In settled state. */
+json_t *ps_result_staleness(sync_engine *e);
+
+/* Of the job: who sums and updates, "gpu" or "host"; null under other engines. */
+json_t *ps_result_updates(const sync_engine *e);
+
+/* On rank 0: the sizes of `dp`; false under other policies and engines. */
+bool ps_result_sizes(sync_engine *e, ps_dp_sizes *out);
+
+/* The job's "dataparallel_memory" from the ranks' ledgers; null where `sizes` is NULL. */
+status ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes *sizes);
 
 #endif

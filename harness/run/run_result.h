@@ -1,10 +1,18 @@
-/* The result of a whole run: host, program, configuration, jobs. docs/results.md describes every key. */
+/* The result of a run: host, program, configuration and jobs, each put together from what its ranks measured. docs/results.md
+ * describes every key, docs/measuring.md every formula. */
 #ifndef HARNESS_RUN_RUN_RESULT_H
 #define HARNESS_RUN_RUN_RESULT_H
 
+#include "common/base/status.h"
 #include "harness/run/run_options.h"
 
 #include <jansson.h>
+
+#ifndef PROGRAM_VERSION
+#error "PROGRAM_VERSION comes from CMakeLists.txt"
+#endif
+
+enum { RESULT_SCHEMA_VERSION = 2 }; /* docs/results.md */
 
 /* What a job left: its result and, for the comparison of engines, its parameters. */
 typedef struct run_job {
@@ -35,5 +43,20 @@ status run_result_probe(const char *path);
 /* Writes JSON to a file, whole or not at all, or to stdout for "-". STATUS_CANNOT_CREATE, STATUS_IO. */
 status run_result_write(const json_t *result, const char *path);
 status run_result_write_text(const char *text, const char *path);
+
+/* `job` holds the members that describe the job; `ranks` an array of the ranks' objects (record_to_json()
+ * and "memory"), in rank order, which becomes part of it. Adds "step_time", "phases", "throughput",
+ * "traffic", "memory", "loss". */
+status job_result_finish(json_t *job, json_t *ranks);
+
+/* Adds "memory_imbalance": of the ranks' peaks, who holds most, when, and by how much more than the others. */
+void job_result_add_memory(json_t *job, const json_t *ranks);
+
+/* Adds to the result of a whole run, beside its "jobs", "comparison": speed-up and efficiency of every
+ * job against `none`, where that ran. `cores` are the processors of the host. */
+status job_result_compare(json_t *result, int cores);
+
+/* Writes what the jobs left, whole or not at all. STATUS_CANNOT_CREATE, STATUS_IO. */
+status trace_file_write(const char *path, const run_config *config, const run_job *jobs);
 
 #endif

@@ -1,4 +1,4 @@
-#include "harness/run/server.h"
+#include "harness/run/rank.h"
 
 #include "common/base/clock.h"
 #include "harness/run/job.h"

@@ -2,9 +2,7 @@
 
 #include "harness/launch/bind.h"
 #include "harness/report/statistics.h"
-#include "harness/run/job_result.h"
-#include "harness/run/overlap.h"
-#include "harness/run/ps_result.h"
+#include "harness/run/run_result.h"
 #include "harness/run/record.h"
 #include "harness/sim/calibrate.h"
 #include "harness/sim/virtual_job.h"

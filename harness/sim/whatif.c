@@ -1,6 +1,6 @@
 #include "harness/sim/whatif.h"
 
-#include "harness/run/version.h"
+#include "harness/run/run_result.h"
 
 #include <stdio.h>
 #include <stdlib.h>

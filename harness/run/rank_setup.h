@@ -1,10 +1,15 @@
-/* A rank's batches: what it trains and is evaluated on, in pages that its device can pin. */
-#ifndef HARNESS_RUN_RANK_BATCHES_H
-#define HARNESS_RUN_RANK_BATCHES_H
+/* What a rank opens from the run's configuration: its trainer, and its batches in pages that its device can pin. */
+#ifndef HARNESS_RUN_RANK_SETUP_H
+#define HARNESS_RUN_RANK_SETUP_H
 
 #include "common/data/loader.h"
 #include "harness/run/rank.h"
+#include "harness/run/run_options.h"
 #include "harness/train/trainer.h"
+
+/* Everything but where the rank runs: local_rank, job_token, cell and hub are left zero. */
+status trainer_setup(const run_config *config, const dataset *set, const nn_model *model, int engine, int rank, int world,
+                     trainer_config *out);
 
 typedef struct rank_batches {
     batch_source *training, *evaluation; /* NULL: nothing to evaluate */

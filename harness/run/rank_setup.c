@@ -1,0 +1,133 @@
+#include "harness/run/rank_setup.h"
+
+#include "common/data/batches.h"
+#include "common/data/sampler.h"
+#include "harness/run/engines.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Batches that an epoch's last step may have besides the full one. */
+static status odd_sizes(const sampler_config *c, int rank, int64_t sizes[TRAINER_MAX_SIZES])
+{
+    sampler sampler;
+    TRY(sampler_init(&sampler, c));
+    int64_t count = sampler_span_of(&sampler, rank, sampler.steps - 1).count;
+    if (count != c->batch && count != 0) sizes[0] = count;
+    return STATUS_OK;
+}
+
+/* Gradients smaller than this are exchanged by the compute thread itself: a wake-up of another thread
+ * would take longer than the exchange. */
+enum { INLINE_BYTES = 256 << 10 };
+
+static bool progress_inline(const run_config *c, const nn_model *m)
+{
+    if (c->run.inline_progress != 0) return c->run.inline_progress == 2;
+    return m->parameter_elements * 4 <= INLINE_BYTES;
+}
+
+status trainer_setup(const run_config *c, const dataset *set, const nn_model *model, int engine, int rank, int world,
+                     trainer_config *out)
+{
+    const data_description *data = dataset_describe(set);
+    sampler_config sampler = {.mode = (sampler_mode)c->data.sampler,
+                              .samples = data->samples[DATA_TRAIN],
+                              .batch = c->data.batch,
+                              .world = world,
+                              .drop_last = c->data.drop_last};
+    *out = (trainer_config){.rank = rank,
+                            .world = world,
+                            .device = c->run.device,
+                            .precision = run_config_precision(c),
+                            .share_gpu = c->run.share_gpu,
+                            .benchmark = c->run.cudnn_benchmark,
+                            .prefetch = c->run.prefetch != 0,
+                            .cuda_graph = c->run.cuda_graph,
+                            .threads = run_config_threads(c, engine),
+                            .model = model,
+                            .engine = engine_table[engine],
+                            .engine_options = c->engine_options[engine],
+                            .policy = c->policies[engine],
+                            .optimizer = &c->optimizer,
+                            .batch = c->data.batch,
+                            /* Gathering rows pays where most have no target. */
+                            .masked_loss = data->form.target == DATA_TARGET_MASKED,
+                            .sum_loss = c->run.loss_reduction == 1,
+                            .stall_timeout_ns = c->shared.stall_timeout_ns,
+                            .inline_progress = progress_inline(c, model),
+                            .accumulate = c->run.accumulate,
+                            .divide = c->shared.divide,
+                            .slow = run_config_slow(c, engine)};
+    TRY(net_link_parse(c->shared.link, &out->link));
+    return odd_sizes(&sampler, rank, out->sizes);
+}
+
+/* ---- batches ---------------------------------------------------------------------------------- */
+
+enum { PAGE = 4096 };
+
+static status allocate(void *context, size_t bytes, void **out)
+{
+    rank_batches *m = context;
+    size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
+    *out = aligned_alloc(PAGE, whole);
+    if (!*out) return fail(STATUS_SYSTEM, "loader: no memory for a buffer of %zu bytes", whole);
+    memset(*out, 0, whole); /* what is pinned has its pages */
+    if (m->buffer_count < TRAINER_MAX_BUFFERS) {
+        m->buffers[m->buffer_count].data = *out;
+        m->buffers[m->buffer_count++].bytes = whole;
+    }
+    return STATUS_OK;
+}
+
+static void release(void *context, void *data)
+{
+    (void)context;
+    free(data);
+}
+
+status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set, const nn_model *model,
+                         rank_batches *out)
+{
+    int engine = place->engine;
+    *out = (rank_batches){.loaders = {.context = out, .allocate = allocate, .release = release}};
+    sync_requirements needs = {0};
+    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], place->world, &needs));
+    bool elsewhere = needs.whole_batch && place->rank != 0; /* rank 0 loads this rank's batches */
+    batches_config b = {.set = set,
+                        .part = DATA_TRAIN,
+                        .purpose = BATCHES_TRAIN,
+                        .model = data_form_of_model(model),
+                        .seed = c->run.seed,
+                        .rank = place->rank,
+                        .world = place->world,
+                        .batch = c->data.batch,
+                        .sampler = (sampler_mode)c->data.sampler,
+                        .drop_last = c->data.drop_last,
+                        .whole = needs.whole_batch && !elsewhere,
+                        .threads = elsewhere ? 0 : (int)c->data.loader_threads,
+                        .memory = &out->loaders};
+    TRY(data_augment_parse(c->data.augment, &b.augment));
+    TRY(batches_open(&b, &out->training));
+    if (dataset_describe(set)->samples[DATA_TEST] < place->world) return STATUS_OK; /* nothing to evaluate */
+    b.part = DATA_TEST;
+    b.whole = false;
+    b.threads = (int)c->data.loader_threads;
+    b.purpose = BATCHES_EVALUATE;
+    b.sampler = SAMPLER_DISTRIBUTED;
+    b.drop_last = false;
+    b.augment = 0;
+    return batches_open(&b, &out->evaluation);
+}
+
+void rank_batches_pin(const rank_batches *b, trainer *t)
+{
+    for (int i = 0; i < b->buffer_count; i++) trainer_pin(t, b->buffers[i].data, b->buffers[i].bytes);
+}
+
+void rank_batches_close(rank_batches *b)
+{
+    if (b->training) batch_source_close(&b->training);
+    if (b->evaluation) batch_source_close(&b->evaluation);
+}
