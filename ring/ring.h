@@ -8,30 +8,30 @@
 
 extern const sync_engine_type sync_ring;
 
-/* The life of one bucket in one step, in ns on the device's clock. Written by the engine into a fixed ring of
- * records; to be read by the thread that calls the stages, behind finish(). */
+/* The times of one bucket in one step, in ns on the device's clock. Written by the engine into a fixed ring of
+ * records; to be read by the thread that calls the stages, after finish(). */
 typedef struct ring_bucket_record {
     int64_t id; /* counts records, from 1 */
     int64_t step;
     int bucket, tensors;
-    int64_t bytes;       /* as they travel */
+    int64_t bytes;       /* as they are sent */
     int64_t ready_ns;    /* its last gradient was ready */
     int64_t launched_ns; /* handed to the collectives */
-    int64_t started_ns;  /* all ranks had come: data began to move */
+    int64_t started_ns;  /* all ranks had arrived: data began to move */
     int64_t finished_ns;
-    int64_t wait_begin_ns, wait_end_ns; /* the compute stream waited for it; the same: it did not have to */
+    int64_t wait_begin_ns, wait_end_ns; /* the compute stream waited for it; equal: it did not wait */
 } ring_bucket_record;
 
 /* Copies up to `capacity` records with ids above `after`, oldest first; returns how many. Records that have
  * been overwritten are left out. */
 int ring_bucket_records(const sync_engine *e, int64_t after, ring_bucket_record *out, int capacity);
 
-/* What the bucket records of one step say. */
+/* Sums over the bucket records of one step. */
 typedef struct ring_overlap {
     int64_t communication_ns; /* buckets were moving: the union of [started, finished] */
     int64_t hidden_ns;        /* of it, before the end of the backward pass */
     int64_t exposed_ns;       /* the compute stream waited */
-    int64_t pytorch_ns; /* PyTorch's figure: from the start of the first to the end of the backward pass */
+    int64_t pytorch_ns;       /* PyTorch's figure: from the start of the first to the end of the backward pass */
 } ring_overlap;
 ring_overlap ring_overlap_of(const ring_bucket_record *records, int count, int64_t backward_end_ns);
 

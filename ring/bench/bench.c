@@ -10,95 +10,138 @@
 
 /* ---- options ---------------------------------------------------------------------------------- */
 
-static const char *const type_choices[] = {"float32", "float64", "float16", "bfloat16",
-                                           "int64",   "int32",   NULL};
+static const char *const type_choices[] = {"float32", "float64", "float16", "bfloat16", "int64", "int32", NULL};
 static const dtype types[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16, DTYPE_I64, DTYPE_I32};
 static const char *const op_choices[] = {"sum", "mean", "min", "max", "product", NULL}; /* REDUCE_OP_LIST */
 
 #define AT(field) offsetof(ring_bench_options, field)
 
 static const option options[] = {
-    {.name = "collective", .argument = "NAME,...", .type = OPTION_TEXT, .offset = AT(collectives), .initial = "auto",
-     .help = "implementations, measured by turns: auto, ring, two-shot, mpi"},
-    {.name = "operations", .argument = "NAME,...", .type = OPTION_TEXT, .offset = AT(operations),
+    {.name = "collective",
+     .argument = "NAME,...",
+     .type = OPTION_TEXT,
+     .offset = AT(collectives),
+     .initial = "auto",
+     .help = "implementations, measured in turn: auto, ring, two-shot, mpi"},
+    {.name = "operations",
+     .argument = "NAME,...",
+     .type = OPTION_TEXT,
+     .offset = AT(operations),
      .initial = "all_reduce",
      .help = "operations: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all"},
-    {.name = "begin", .alias = "minbytes", .letter = 'b', .argument = "BYTES", .type = OPTION_BYTES, .offset = AT(begin), .initial = "4KiB",
+    {.name = "begin",
+     .alias = "minbytes",
+     .letter = 'b',
+     .argument = "BYTES",
+     .type = OPTION_BYTES,
+     .offset = AT(begin),
+     .initial = "4KiB",
      .help = "smallest size"},
-    {.name = "end", .alias = "maxbytes", .letter = 'e', .argument = "BYTES", .type = OPTION_BYTES, .offset = AT(end), .initial = "100M",
+    {.name = "end",
+     .alias = "maxbytes",
+     .letter = 'e',
+     .argument = "BYTES",
+     .type = OPTION_BYTES,
+     .offset = AT(end),
+     .initial = "100M",
      .help = "largest size"},
-    {.name = "factor", .alias = "stepfactor", .letter = 'f', .argument = "N", .type = OPTION_INT, .offset = AT(factor), .initial = "4", .low = 2,
-     .high = 1024, .help = "from one size to the next"},
-    {.name = "iters", .letter = 'n', .argument = "N", .type = OPTION_INT, .offset = AT(iterations), .high = BENCH_MOST_ITERATIONS,
+    {.name = "factor",
+     .alias = "stepfactor",
+     .letter = 'f',
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = AT(factor),
+     .initial = "4",
+     .low = 2,
+     .high = 1024,
+     .help = "from one size to the next"},
+    {.name = "iters",
+     .letter = 'n',
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = AT(iterations),
+     .high = BENCH_MOST_ITERATIONS,
      .help = "measured calls of a size (0: by size)"},
-    {.name = "warmup-iters", .letter = 'w', .argument = "N", .type = OPTION_INT, .offset = AT(warmups), .initial = "-1",
-     .low = -1, .high = BENCH_MOST_ITERATIONS, .help = "calls of a size before those (-1: a fifth of them)"},
-    {.name = "type", .type = OPTION_CHOICE, .offset = AT(type), .initial = "float32", .choices = type_choices,
+    {.name = "warmup-iters",
+     .letter = 'w',
+     .argument = "N",
+     .type = OPTION_INT,
+     .offset = AT(warmups),
+     .initial = "-1",
+     .low = -1,
+     .high = BENCH_MOST_ITERATIONS,
+     .help = "calls of a size before those (-1: a fifth of them)"},
+    {.name = "type",
+     .type = OPTION_CHOICE,
+     .offset = AT(type),
+     .initial = "float32",
+     .choices = type_choices,
      .help = "of elements"},
-    {.name = "op", .type = OPTION_CHOICE, .offset = AT(op), .initial = "sum", .choices = op_choices,
+    {.name = "op",
+     .type = OPTION_CHOICE,
+     .offset = AT(op),
+     .initial = "sum",
+     .choices = op_choices,
      .help = "of reductions"},
     {.name = "root", .argument = "RANK", .type = OPTION_INT, .offset = AT(root), .help = "of rooted operations"},
-    {.name = "check", .type = OPTION_FLAG, .offset = AT(check), .initial = "yes",
+    {.name = "check",
+     .type = OPTION_FLAG,
+     .offset = AT(check),
+     .initial = "yes",
      .help = "compare results bit for bit"},
 };
 
 const option_table ring_bench_option_table = {"Bench", options, sizeof options / sizeof options[0]};
 
-static status find_kind(const char *name, size_t length, collective_kind *out)
+/* ---- lists ------------------------------------------------------------------------------------ */
+
+/* The indices of the words of a list "ring,two-shot" among `words`. */
+static status parse_list(const char *what, const char *list, const char *const *words, size_t word_count, int *out,
+                         int most, int *count)
 {
-    enum { KINDS = COLLECTIVE_SEND }; /* those with a size that every rank takes part in */
-    const char *names[KINDS];
-    char word[32];
-    int index;
-    for (int k = 0; k < KINDS; k++) names[k] = collective_kind_name((collective_kind)k);
-    snprintf(word, sizeof word, "%.*s", (int)length, name);
-    TRY(text_parse_choice("bench: operation", word, names, sizeof *names, KINDS, &index));
-    *out = (collective_kind)index;
+    for (*count = 0; *list; ++*count) {
+        char word[32];
+        size_t length = strcspn(list, ",");
+        snprintf(word, sizeof word, "%.*s", (int)length, list);
+        if (*count == most) return fail(STATUS_USAGE, "%s: expected at most %d names, got '%s' too", what, most, word);
+        const char *present = options_present_value(what, word, COLLECTIVE_RENAMED);
+        TRY(text_parse_choice(what, present, words, sizeof *words, word_count, &out[*count]));
+        list += length + (list[length] == ',');
+    }
+    return *count > 0 ? STATUS_OK : fail(STATUS_USAGE, "%s: expected a name, got none", what);
+}
+
+status bench_parse_collectives(const char *list, const char **out, int *count)
+{
+    static const char *const names[] = {"auto", "ring", "two-shot", "mpi"}; /* those between processors */
+    int indices[BENCH_MOST_COLLECTIVES];
+    TRY(parse_list("--collective", list, names, sizeof names / sizeof names[0], indices, BENCH_MOST_COLLECTIVES,
+                   count));
+    for (int i = 0; i < *count; i++) out[i] = names[indices[i]];
     return STATUS_OK;
 }
 
-int bench_split_collectives(const char *list, const char **out)
-{
-    int count = 0;
-    for (const char *at = list; *at; count++) {
-        size_t length = strcspn(at, ",");
-        char name[32];
-        snprintf(name, sizeof name, "%.*s", (int)length, at);
-        const char *present = options_present_value("--collective", name, COLLECTIVE_RENAMED);
-        for (int i = 0; count < BENCH_MOST_COLLECTIVES && i < collective_count(); i++)
-            if (strcmp(collective_get_info(i).name, present) == 0) out[count] = collective_get_info(i).name;
-        at += length + (at[length] == ',');
-    }
-    return count;
-}
+enum { KINDS = COLLECTIVE_SEND }; /* those with a size that all ranks contribute to */
 
-static status check_collective(const char *name, const char *list)
+static status parse_operations(const char *list, int *out, int *count)
 {
-    static const char *const names[] = {"auto", "ring", "two-shot", "mpi"}; /* those between processors */
-    int index;
-    return text_parse_choice("--collective", name ? name : list, names, sizeof *names, sizeof names / sizeof *names, &index);
+#define KIND_NAME(name, text) text,
+    static const char *const names[] = {COLLECTIVE_KIND_LIST(KIND_NAME)};
+#undef KIND_NAME
+    return parse_list("bench: operation", list, names, KINDS, out, KINDS, count);
 }
 
 status ring_bench_check(const ring_bench_options *o, int world)
 {
+    const char *names[BENCH_MOST_COLLECTIVES];
+    int kinds[KINDS], count;
     if (o->begin < 1 || o->end < o->begin)
-        return fail(STATUS_USAGE, "--begin, --end: found sizes from %lld to %lld bytes",
+        return fail(STATUS_USAGE, "--begin, --end: expected 1 byte or more in ascending order, got %lld and %lld",
                     (long long)o->begin, (long long)o->end);
     if (o->root >= world)
-        return fail(STATUS_USAGE, "--root: found %lld, there are %d ranks", (long long)o->root, world);
-    for (const char *at = o->operations; *at;) {
-        size_t length = strcspn(at, ",");
-        collective_kind kind;
-        TRY(find_kind(at, length, &kind));
-        at += length + (at[length] == ',');
-    }
-    const char *names[BENCH_MOST_COLLECTIVES] = {NULL};
-    int collectives = bench_split_collectives(o->collectives, names);
-    if (collectives < 1 || collectives > BENCH_MOST_COLLECTIVES)
-        return fail(STATUS_USAGE, "--collective: found %d names, allowed are 1 to %d", collectives,
-                    BENCH_MOST_COLLECTIVES);
-    for (int i = 0; i < collectives; i++) TRY(check_collective(names[i], o->collectives));
-    return STATUS_OK;
+        return fail(STATUS_USAGE, "--root: expected a rank from 0 to %d, got %lld", world - 1, (long long)o->root);
+    TRY(parse_operations(o->operations, kinds, &count));
+    return bench_parse_collectives(o->collectives, names, &count);
 }
 
 /* ---- one row ---------------------------------------------------------------------------------- */
@@ -148,7 +191,7 @@ static void summarize(const bench_case *c, int ranks, double *times, int count, 
     out->bus_gbs = out->algorithm_gbs * bus_factor(c->kind, ranks);
 }
 
-/* All implementations at one size, by turns. times: [count][BENCH_MOST_ITERATIONS] */
+/* All implementations at one size, in turn. times: [count][BENCH_MOST_ITERATIONS] */
 static status measure(bench_rank *b, const bench_case *c, double *times, ring_bench_times *out)
 {
     const ring_bench_options *o = b->config->options;
@@ -198,8 +241,7 @@ static status run_size(bench_rank *b, bench_case c, double *times, ring_bench_si
     return STATUS_OK;
 }
 
-static status run_operation(bench_rank *b, collective_kind kind, double *times, ring_bench_sink sink,
-                            void *context)
+static status run_operation(bench_rank *b, collective_kind kind, double *times, ring_bench_sink sink, void *context)
 {
     const ring_bench_options *o = b->config->options;
     bench_case c = {.kind = kind, .type = types[o->type], .op = (reduce_op)o->op, .root = (int)o->root};
@@ -214,18 +256,15 @@ status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *c
 {
     const ring_bench_options *o = config->options;
     bench_rank b = {0};
+    int kinds[KINDS], kind_count;
     status rc;
     TRY(ring_bench_check(o, config->world));
     double *times = calloc((size_t)BENCH_MOST_COLLECTIVES * BENCH_MOST_ITERATIONS, sizeof *times);
     if (!times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
     TRY_GOTO(rc, bench_rank_open(config, o->collectives, o->end, &b), out);
-    for (const char *at = o->operations; *at;) {
-        size_t length = strcspn(at, ",");
-        collective_kind kind = COLLECTIVE_ALL_REDUCE;
-        TRY_GOTO(rc, find_kind(at, length, &kind), out);
-        TRY_GOTO(rc, run_operation(&b, kind, times, sink, context), out);
-        at += length + (at[length] == ',');
-    }
+    TRY_GOTO(rc, parse_operations(o->operations, kinds, &kind_count), out);
+    for (int i = 0; i < kind_count; i++)
+        TRY_GOTO(rc, run_operation(&b, (collective_kind)kinds[i], times, sink, context), out);
 out:
     if (b.config) bench_rank_close(&b);
     free(times);

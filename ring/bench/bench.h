@@ -13,7 +13,7 @@
 #include <jansson.h>
 
 typedef struct ring_bench_options {
-    const char *collectives; /* "auto,two-shot": implementations, measured by turns */
+    const char *collectives; /* "auto,two-shot": implementations, measured in turn */
     const char *operations;  /* "all_reduce" */
     int64_t begin, end;      /* bytes */
     int64_t factor;          /* from one size to the next */
@@ -35,12 +35,12 @@ typedef struct ring_bench_config {
     const ring_bench_options *options;
 } ring_bench_config;
 
-/* Of one implementation, operation and size, out of place or in place; us. */
+/* Of one implementation, operation and size, out of place or in place; in microseconds. */
 typedef struct ring_bench_times {
     bool run; /* false: there is no such form (all_to_all in place) */
     int iterations;
     double median_us, mean_us, best_us, p90_us, p99_us, worst_us;
-    double algorithm_gbs, bus_gbs; /* of the median; 1e9 bytes a second */
+    double algorithm_gbs, bus_gbs; /* of the median; 1e9 bytes per second */
     int64_t wrong;                 /* elements, over all ranks; -1: not checked */
 } ring_bench_times;
 
@@ -56,18 +56,18 @@ typedef struct ring_bench_row {
 
 typedef void (*ring_bench_sink)(void *context, const ring_bench_row *row);
 
-/* STATUS_USAGE for options that make no sense with so many ranks: what a launcher asks before it starts them. */
+/* STATUS_USAGE for options that make no sense with `world` ranks. A launcher calls it before it starts the ranks. */
 status ring_bench_check(const ring_bench_options *options, int world);
 
 /* `sink` is called on rank 0, row by row. STATUS_USAGE as ring_bench_check(). */
 status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *context);
 
-/* The report as text: header with '#' lines, one line a row, a closing line with the average. */
+/* The report as text: header with '#' lines, one line per row, a closing line with the average. */
 void ring_bench_header(const ring_bench_config *config, text_buffer *out);
 void ring_bench_line(const ring_bench_row *row, text_buffer *out);
 void ring_bench_footer(const ring_bench_row *rows, int count, text_buffer *out);
 
-/* An object a row: new reference, NULL without memory. */
+/* One object per row: new reference, NULL without memory. */
 json_t *ring_bench_json(const ring_bench_row *row);
 
 /* Measures two-shot and ring for 2, 4, ... and `world` ranks at several sizes and makes a table of the faster

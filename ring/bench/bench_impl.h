@@ -29,12 +29,10 @@ typedef struct bench_rank {
     double *times; /* [BENCH_MOST_ITERATIONS] */
 } bench_rank;
 
-/* The names in a list "ring,two-shot": returns how many; those beyond BENCH_MOST_COLLECTIVES and unknown ones are not
- * in `out`. */
-int bench_split_collectives(const char *list, const char **out);
+/* The names in a list "ring,two-shot"; `out` has room for BENCH_MOST_COLLECTIVES. */
+status bench_parse_collectives(const char *list, const char **out, int *count);
 
-status bench_rank_open(const ring_bench_config *config, const char *collectives, int64_t most_bytes,
-                       bench_rank *out);
+status bench_rank_open(const ring_bench_config *config, const char *collectives, int64_t most_bytes, bench_rank *out);
 void bench_rank_close(bench_rank *b);
 
 /* Bytes that `most_bytes` of any operation need in one buffer. */
@@ -44,8 +42,8 @@ void bench_fill(const bench_rank *b, const bench_case *c, int rank, int ranks);
 int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, int ranks);
 
 /* Runs `iterations` calls on a group, and adds their times (of the slowest rank, us) to times[*used]. */
-status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,
-                  double *times, int *used);
+status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations, double *times,
+                  int *used);
 status bench_check(const bench_rank *b, collective_group *group, const bench_case *c, int64_t *wrong);
 
 #endif

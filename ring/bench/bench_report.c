@@ -10,23 +10,21 @@ void ring_bench_header(const ring_bench_config *config, text_buffer *out)
     const ring_bench_options *o = config->options;
     const char *names[BENCH_MOST_COLLECTIVES] = {NULL};
     char list[64];
+    int count = 0;
+    bench_parse_collectives(o->collectives, names, &count); /* has been checked */
     text_append(out, "# collectives %s, %d ranks on one machine, reductions with %s\n",
-                text_join(list, sizeof list, names, (size_t)bench_split_collectives(o->collectives, names)),
-                config->world, reduce_instruction_set());
-    text_append(out,
-                "# time: median of the slowest rank's; algbw = size / time; busbw = algbw * 2(n-1)/n for "
-                "all_reduce (doc/PERFORMANCE.md of nccl-tests)\n");
+                text_join(list, sizeof list, names, (size_t)count), config->world, reduce_instruction_set());
+    text_append(out, "# time: median of the slowest rank's; algbw = size / time; busbw = algbw * 2(n-1)/n for "
+                     "all_reduce (doc/PERFORMANCE.md of nccl-tests)\n");
     text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "", "", "", "", "", "", "");
     text_append(out, "%*s%*s", PLACE_WIDTH, "out-of-place", PLACE_WIDTH, "in-place");
     text_append(out, "%*s%*s\n", PERCENTILES_WIDTH, "out-of-place", PERCENTILES_WIDTH, "in-place");
-    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "collect.", "operation", "size", "count", "type",
-                "redop", "root");
-    for (int place = 0; place < 2; place++)
-        text_append(out, " %9s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
+    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "collect.", "operation", "size", "count", "type", "redop",
+                "root");
+    for (int place = 0; place < 2; place++) text_append(out, " %9s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
     for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "p90", "p99");
     text_append(out, "\n#%9s %14s %12s %10s %9s %7s %5s", "", "", "(B)", "(elements)", "", "", "");
-    for (int place = 0; place < 2; place++)
-        text_append(out, " %9s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
+    for (int place = 0; place < 2; place++) text_append(out, " %9s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
     for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "(us)", "(us)");
     text_append(out, "\n");
 }
@@ -65,8 +63,7 @@ void ring_bench_line(const ring_bench_row *row, text_buffer *out)
 {
     text_append(out, "%10s %14s %12lld %10lld %9s %7s %5d", row->collective, collective_kind_name(row->kind),
                 (long long)row->bytes, (long long)row->count, dtype_name(row->type),
-                is_reduction(row->kind) ? reduce_op_name(row->op) : "none",
-                is_rooted(row->kind) ? row->root : -1);
+                is_reduction(row->kind) ? reduce_op_name(row->op) : "none", is_rooted(row->kind) ? row->root : -1);
     append_times(&row->out_of_place, out);
     append_times(&row->in_place, out);
     append_percentiles(&row->out_of_place, out);
@@ -104,10 +101,10 @@ static json_t *times_json(const ring_bench_times *t)
 
 json_t *ring_bench_json(const ring_bench_row *row)
 {
-    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o}", "collective", row->collective,
-                     "operation", collective_kind_name(row->kind), "type", dtype_name(row->type), "reduction",
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o}", "collective", row->collective, "operation",
+                     collective_kind_name(row->kind), "type", dtype_name(row->type), "reduction",
                      is_reduction(row->kind) ? reduce_op_name(row->op) : "none", "root",
-                     is_rooted(row->kind) ? row->root : -1, "ranks", row->ranks, "size_bytes",
-                     (json_int_t)row->bytes, "count", (json_int_t)row->count, "out_of_place",
-                     times_json(&row->out_of_place), "in_place", times_json(&row->in_place));
+                     is_rooted(row->kind) ? row->root : -1, "ranks", row->ranks, "size_bytes", (json_int_t)row->bytes,
+                     "count", (json_int_t)row->count, "out_of_place", times_json(&row->out_of_place), "in_place",
+                     times_json(&row->in_place));
 }

@@ -27,15 +27,15 @@ static status open_world(bench_rank *b, const char *name, int index)
     if (!all) return fail(STATUS_SYSTEM, "no memory for a benchmark");
     for (int r = 0; r < c->world; r++) all[r] = r;
     status rc = collective_open(name, &config, &b->worlds[index]);
-    if (rc == STATUS_OK)
-        rc = collective_group_open(b->worlds[index], "all", all, c->world, &b->groups[index]);
+    if (rc == STATUS_OK) rc = collective_group_open(b->worlds[index], "all", all, c->world, &b->groups[index]);
     free(all);
     return rc;
 }
 
 static status open_worlds(bench_rank *b, const char *collectives)
 {
-    int count = bench_split_collectives(collectives, b->names);
+    int count;
+    TRY(bench_parse_collectives(collectives, b->names, &count));
     for (int i = 0; i < count; i++) {
         b->count++; /* closed with the others, even if it does not open */
         TRY(open_world(b, b->names[i], i));
@@ -43,12 +43,10 @@ static status open_worlds(bench_rank *b, const char *collectives)
     return STATUS_OK;
 }
 
-status bench_rank_open(const ring_bench_config *config, const char *collectives, int64_t most_bytes,
-                       bench_rank *out)
+status bench_rank_open(const ring_bench_config *config, const char *collectives, int64_t most_bytes, bench_rank *out)
 {
     *out = (bench_rank){.config = config};
-    out->half_bytes =
-        (most_bytes + 64 * 8 + 4095) / 4096 * 4096; /* all_to_all: up to an element more a rank */
+    out->half_bytes = (most_bytes + 64 * 8 + 4095) / 4096 * 4096; /* all_to_all: up to one element more per rank */
     status rc;
     out->times = calloc(BENCH_MOST_ITERATIONS, sizeof *out->times);
     if (!out->times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
@@ -80,13 +78,12 @@ static status barrier(collective_group *group)
 static status over_ranks(collective_group *group, reduce_op op, dtype type, void *values, int64_t count)
 {
     collective_buffer b = {.base = values};
-    collective_call call = {
-        .kind = COLLECTIVE_ALL_REDUCE, .op = op, .type = type, .count = count, .in = b, .out = b};
+    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE, .op = op, .type = type, .count = count, .in = b, .out = b};
     return collective_run(group, &call);
 }
 
-status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,
-                  double *times, int *used)
+status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations, double *times,
+                  int *used)
 {
     int rank = collective_group_rank(group), ranks = collective_group_size(group);
     collective_call call = bench_call(b, c, rank, ranks);

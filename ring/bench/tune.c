@@ -19,15 +19,11 @@ static double median(double *times, int count)
     return times[count / 2];
 }
 
-static status measure_size(bench_rank *b, collective_group *const *groups, int64_t bytes,
-                           collective_algorithm *faster)
+static status measure_size(bench_rank *b, collective_group *const *groups, int64_t bytes, collective_algorithm *faster)
 {
     static const collective_algorithm algorithms[] = {COLLECTIVE_ALGORITHM_TWO_SHOT, COLLECTIVE_ALGORITHM_RING};
-    bench_case c = {.kind = COLLECTIVE_ALL_REDUCE,
-                    .type = DTYPE_F32,
-                    .op = REDUCE_SUM,
-                    .count = bytes / 4,
-                    .in_place = true};
+    bench_case c = {
+        .kind = COLLECTIVE_ALL_REDUCE, .type = DTYPE_F32, .op = REDUCE_SUM, .count = bytes / 4, .in_place = true};
     int each = bytes <= 64 << 10 ? 60 : bytes <= 1 << 20 ? 20 : 4, used[2] = {0, 0};
     double *times[2] = {b->times, b->times + BENCH_MOST_ITERATIONS / 2};
     for (int turn = -1; turn < TUNE_TURNS; turn++) /* the first one warms up */
@@ -39,7 +35,7 @@ static status measure_size(bench_rank *b, collective_group *const *groups, int64
     return STATUS_OK;
 }
 
-/* Rows of `ranks` ranks: neighboring sizes with the same answer become one; the last holds for all above. */
+/* Rows of `ranks` ranks: neighboring sizes with the same result become one row; the last covers all larger sizes. */
 static void add_rows(collective_tuning *t, int ranks, const collective_algorithm *faster)
 {
     for (int s = 0; s < SIZES; s++) {
@@ -87,7 +83,7 @@ status ring_bench_tune(const ring_bench_config *config, collective_tuning *out)
         rc = measure_ranks(&b, ranks, out);
         if (rc == STATUS_OK) rc = collective_run(b.groups[0], &barrier);
     }
-    for (int i = 0; i < out->count; i++) /* the most ranks measured speak for more */
+    for (int i = 0; i < out->count; i++) /* beyond the most ranks measured: as for these */
         if (out->rows[i].most_ranks == config->world) out->rows[i].most_ranks = COLLECTIVE_TUNING_MOST_RANKS;
     bench_rank_close(&b);
     return rc;

@@ -1,4 +1,4 @@
-/* Operands whose reductions are exact in every type, and what becomes of them. */
+/* Operands whose reductions are exact in every type, and the expected results. */
 #include "common/reduce/half.h"
 #include "ring/bench/bench_impl.h"
 
@@ -41,8 +41,7 @@ static int owner_of(const bench_case *c, int ranks, int64_t i)
 /* Element i of what rank `me` ends up with. */
 static double result_at(const bench_case *c, int me, int ranks, int64_t i)
 {
-    int64_t begin = collective_part_begin(c->count, ranks, me),
-            part = collective_part_count(c->count, ranks, me);
+    int64_t begin = collective_part_begin(c->count, ranks, me), part = collective_part_count(c->count, ranks, me);
     switch (c->kind) {
     case COLLECTIVE_ALL_REDUCE:
     case COLLECTIVE_REDUCE:
@@ -96,8 +95,7 @@ typedef struct extents {
 
 static extents extents_of(const bench_case *c, int rank, int ranks)
 {
-    int64_t begin = collective_part_begin(c->count, ranks, rank),
-            part = collective_part_count(c->count, ranks, rank);
+    int64_t begin = collective_part_begin(c->count, ranks, rank), part = collective_part_count(c->count, ranks, rank);
     int64_t at_root = rank == c->root ? c->count : 0;
     switch (c->kind) {
     case COLLECTIVE_ALL_REDUCE:
@@ -141,8 +139,7 @@ void bench_fill(const bench_rank *b, const bench_case *c, int rank, int ranks)
 {
     extents e = extents_of(c, rank, ranks);
     collective_call call = bench_call(b, c, rank, ranks);
-    for (int64_t i = 0; i < e.in_count; i++)
-        store(c->type, call.in.base, i, operand(c, rank, e.in_first + i));
+    for (int64_t i = 0; i < e.in_count; i++) store(c->type, call.in.base, i, operand(c, rank, e.in_first + i));
 }
 
 int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, int ranks)

@@ -10,11 +10,11 @@
 #include <stdint.h>
 
 /* name, name in reports, what closes a bucket. A bucket holds one element type. */
-#define BUCKET_RULE_LIST(X)                                                                                  \
-    X(REACH_BYTES, "reach_bytes", "its bytes reach the limit: it may overshoot")                             \
-    X(REACH_ELEMENTS, "reach_elements", "its elements reach the limit: it may overshoot")                    \
-    X(WITHIN_BYTES, "within_bytes", "the next tensor would exceed the limit")                                \
-    X(ONE, "one", "nothing: one bucket per type")                                                            \
+#define BUCKET_RULE_LIST(X)                                                                                            \
+    X(REACH_BYTES, "reach_bytes", "its bytes reach the limit: it may overshoot")                                       \
+    X(REACH_ELEMENTS, "reach_elements", "its elements reach the limit: it may overshoot")                              \
+    X(WITHIN_BYTES, "within_bytes", "the next tensor would exceed the limit")                                          \
+    X(ONE, "one", "nothing: one bucket per type")                                                                      \
     X(EACH, "each", "every tensor: one bucket per tensor")
 
 #define BUCKET_RULE_ENUM(name, text, meaning) BUCKET_##name,
@@ -25,10 +25,10 @@ const char *bucket_rule_name(bucket_rule rule);
 const char *bucket_rule_meaning(bucket_rule rule);
 
 /* The order in which tensors are put into buckets, and in which these are launched. */
-#define BUCKET_ORDER_LIST(X)                                                                                 \
-    X(REGISTRATION, "registration") /* as the model registered them */                                       \
-    X(REVERSE, "reverse")           /* the other way round */                                                \
-    X(READY, "ready")               /* as gradients became ready on rank 0 in the first step */              \
+#define BUCKET_ORDER_LIST(X)                                                                                           \
+    X(REGISTRATION, "registration") /* as the model registered them */                                                 \
+    X(REVERSE, "reverse")           /* the other way round */                                                          \
+    X(READY, "ready")               /* as gradients became ready on rank 0 in the first step */                        \
     X(LAST_FIRST, "last_first")     /* put together in registration order, launched last to first */
 
 #define BUCKET_ORDER_ENUM(name, text) BUCKET_ORDER_##name,

@@ -95,8 +95,7 @@ void bucket_assign(const bucket_plan *plan, const bucket_tensor *tensors, int co
         out->bucket_of[i] = launch_position(plan, id, out->count, closed[id]);
         add(&out->buckets[out->bucket_of[i]], &tensors[i]);
     }
-    for (int k = 0, first = 0; k < out->count; first += out->buckets[k++].count)
-        out->buckets[k].first = first;
+    for (int k = 0, first = 0; k < out->count; first += out->buckets[k++].count) out->buckets[k].first = first;
     for (int i = 0; i < count; i++) {
         int tensor = tensor_at(plan, ready, count, i);
         bucket *b = &out->buckets[out->bucket_of[tensor]];

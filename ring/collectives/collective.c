@@ -7,9 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const collective_type *const implementations[] = {&collective_auto,     &collective_ring,
-                                                         &collective_two_shot, &collective_mpi,
-                                                         &collective_nccl,     &collective_sim};
+static const collective_type *const implementations[] = {&collective_auto, &collective_ring, &collective_two_shot,
+                                                         &collective_mpi,  &collective_nccl, &collective_sim};
 
 enum { IMPLEMENTATIONS = sizeof implementations / sizeof implementations[0] };
 
@@ -58,8 +57,8 @@ char *collective_call_format(const collective_call *call, char *buffer, size_t s
         snprintf(root, sizeof root, " from %d", call->root);
     else if (has_root(call->kind))
         snprintf(root, sizeof root, ", root %d", call->root);
-    snprintf(buffer, size, "%s%s of %lld %s%s, tag %d", collective_kind_name(call->kind), op,
-             (long long)call->count, dtype_name(call->type), root, call->tag);
+    snprintf(buffer, size, "%s%s of %lld %s%s, tag %d", collective_kind_name(call->kind), op, (long long)call->count,
+             dtype_name(call->type), root, call->tag);
     return buffer;
 }
 
@@ -69,8 +68,7 @@ int collective_find_window(const collective_window *windows, int count, const vo
     for (int i = 0; i < count; i++) {
         const char *begin = windows[i].data;
         int64_t at = (const char *)data - begin;
-        if ((uintptr_t)data < (uintptr_t)begin || at > windows[i].bytes || bytes > windows[i].bytes - at)
-            continue;
+        if ((uintptr_t)data < (uintptr_t)begin || at > windows[i].bytes || bytes > windows[i].bytes - at) continue;
         *offset = at;
         return i;
     }
@@ -82,23 +80,19 @@ int collective_find_window(const collective_window *windows, int count, const vo
 status collective_open(const char *implementation, const collective_config *config, collective_world **out)
 {
     const char *names[IMPLEMENTATIONS];
-    char allowed[64];
+    int index;
     *out = NULL;
-    for (int i = 0; i < IMPLEMENTATIONS; i++) {
-        names[i] = implementations[i]->name;
-        if (strcmp(names[i], implementation) != 0) continue;
-        if (strlen(config->name) >= COLLECTIVE_NAME_MAX)
-            return fail(STATUS_INTERNAL, "world '%s': the name is too long", config->name);
-        TRY(implementations[i]->open(config, out));
-        collective_world *world = *out;
-        world->type = implementations[i];
-        snprintf(world->name, sizeof world->name, "%s", config->name);
-        world->config.name = world->name;
-        world->config.windows = NULL;
-        return STATUS_OK;
-    }
-    return fail(STATUS_USAGE, "collectives: found '%s', allowed is one of %s", implementation,
-                text_join(allowed, sizeof allowed, names, IMPLEMENTATIONS));
+    for (int i = 0; i < IMPLEMENTATIONS; i++) names[i] = implementations[i]->name;
+    TRY(text_parse_choice("collectives", implementation, names, sizeof *names, IMPLEMENTATIONS, &index));
+    if (strlen(config->name) >= COLLECTIVE_NAME_MAX)
+        return fail(STATUS_INTERNAL, "world '%s': the name is too long", config->name);
+    TRY(implementations[index]->open(config, out));
+    collective_world *world = *out;
+    world->type = implementations[index];
+    snprintf(world->name, sizeof world->name, "%s", config->name);
+    world->config.name = world->name;
+    world->config.windows = NULL;
+    return STATUS_OK;
 }
 
 void collective_close(collective_world **world)
@@ -112,13 +106,12 @@ static status check_ranks(const collective_world *world, const char *name, const
     bool member = false;
     for (int i = 0; i < count; i++) {
         if (ranks[i] < 0 || ranks[i] >= world->config.world || (i > 0 && ranks[i] <= ranks[i - 1]))
-            return fail(STATUS_INTERNAL, "group '%s': found rank %d at place %d of %d ranks of a world of %d",
-                        name, ranks[i], i, count, world->config.world);
+            return fail(STATUS_INTERNAL, "group '%s': found rank %d at place %d of %d ranks of a world of %d", name,
+                        ranks[i], i, count, world->config.world);
         member = member || ranks[i] == world->config.rank;
     }
     if (!member) return fail(STATUS_INTERNAL, "group '%s': rank %d is not in it", name, world->config.rank);
-    if (strlen(name) >= COLLECTIVE_NAME_MAX)
-        return fail(STATUS_INTERNAL, "group '%s': the name is too long", name);
+    if (strlen(name) >= COLLECTIVE_NAME_MAX) return fail(STATUS_INTERNAL, "group '%s': the name is too long", name);
     return STATUS_OK;
 }
 
@@ -160,7 +153,7 @@ int collective_group_size(const collective_group *group)
 
 /* ---- calls ------------------------------------------------------------------------------------ */
 
-/* The elements that `in` and `out` hold on this rank, as the table at collective_call says. */
+/* The elements that `in` and `out` hold on this rank, by the table at collective_call. */
 static void buffer_counts(const collective_group *g, const collective_call *c, int64_t *in, int64_t *out)
 {
     int64_t part = collective_part_count(c->count, g->size, g->rank);
@@ -218,21 +211,18 @@ static bool has_elements(const collective_buffer *b, int64_t count)
 static status check_call(const collective_group *g, const collective_call *call)
 {
     int64_t in, out;
-    if (call->kind < 0 || call->kind >= COLLECTIVE_KIND_COUNT || call->op < 0 ||
-        call->op >= REDUCE_OP_COUNT || call->type < 0 || call->type >= DTYPE_COUNT || call->count < 0)
+    if (call->kind < 0 || call->kind >= COLLECTIVE_KIND_COUNT || call->op < 0 || call->op >= REDUCE_OP_COUNT ||
+        call->type < 0 || call->type >= DTYPE_COUNT || call->count < 0)
         return fail(STATUS_INTERNAL, "group '%s': kind %d, op %d, type %d, count %lld is no call", g->name,
                     (int)call->kind, (int)call->op, (int)call->type, (long long)call->count);
     if (has_root(call->kind) && (call->root < 0 || call->root >= g->size))
         return refuse(g, call, "there is no such rank");
     if ((call->kind == COLLECTIVE_SEND || call->kind == COLLECTIVE_RECEIVE) && call->root == g->rank)
         return refuse(g, call, "that is this rank");
-    if (reduces(call->kind) && !reduce_has_type(call->type))
-        return refuse(g, call, "the type cannot be reduced");
+    if (reduces(call->kind) && !reduce_has_type(call->type)) return refuse(g, call, "the type cannot be reduced");
     buffer_counts(g, call, &in, &out);
-    if (!has_elements(&call->in, in))
-        return refuse(g, call, "the pieces of `in` hold another number of elements");
-    if (!has_elements(&call->out, out))
-        return refuse(g, call, "the pieces of `out` hold another number of elements");
+    if (!has_elements(&call->in, in)) return refuse(g, call, "the pieces of `in` hold another number of elements");
+    if (!has_elements(&call->out, out)) return refuse(g, call, "the pieces of `out` hold another number of elements");
     return STATUS_OK;
 }
 

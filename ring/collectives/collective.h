@@ -1,19 +1,19 @@
-/* Collective operations between ranks, without blocking: post a call, progress the world, ask whether it
+/* Collective operations between ranks, without blocking: post a call, progress the world, check whether it
  * is done. One interface; the implementation is chosen by name.
  *
  *   ring      one machine, shared memory: rings of pipelined steps (shm/ring_all_reduce.c); reductions in ring order
  *   two-shot  one machine, shared memory: each rank reduces its n-th of all buffers and writes it to all
  *             (shm/shm_two_shot.c); reductions in rank order
  *   auto      one machine, shared memory: ring or two-shot, by ranks and size (tuning.h)
- *   mpi       Open MPI's MPI_Iallreduce and its sisters; the order is the library's
+ *   mpi       Open MPI's MPI_Iallreduce and the like; the order is the library's
  *   nccl      NCCL, on the memory of GPUs; the order is the library's
  *   sim       virtual devices: no bytes, and the time that NCCL's rings would take over a profile's links
  *
- * The same calls with the same counts give the same bits in every run: the order of a sum depends on
- * implementation, ranks and count alone. `mean` is the sum, then a true division by the number of ranks.
+ * The same calls with the same counts give bit-identical results in every run: the order of a sum depends only on
+ * implementation, ranks and count. `mean` is the sum, then a true division by the number of ranks.
  *
  * A world belongs to one rank and one thread: all functions but collective_wake() are called by the one
- * that drives it. Ranks may be processes or threads of one process. Nothing is allocated behind open.
+ * that drives it. Ranks may be processes or threads of one process. Nothing is allocated after open.
  *
  * Buffers are a base and a list of pieces, so that padding is skipped; an implementation that has no real
  * memory never reads them. Memory inside a window (collective_config.windows) is read and written by the
@@ -31,23 +31,21 @@
 #include <stdint.h>
 
 /* name, name in messages and reports */
-#define COLLECTIVE_KIND_LIST(X)                                                                              \
-    X(ALL_REDUCE, "all_reduce")                                                                              \
-    X(REDUCE, "reduce")                                                                                      \
-    X(BROADCAST, "broadcast")                                                                                \
-    X(ALL_GATHER, "all_gather")                                                                              \
-    X(REDUCE_SCATTER, "reduce_scatter")                                                                      \
-    X(GATHER, "gather")                                                                                      \
-    X(SCATTER, "scatter")                                                                                    \
-    X(ALL_TO_ALL, "all_to_all")                                                                              \
-    X(SEND, "send")                                                                                          \
-    X(RECEIVE, "receive")                                                                                    \
+#define COLLECTIVE_KIND_LIST(X)                                                                                        \
+    X(ALL_REDUCE, "all_reduce")                                                                                        \
+    X(REDUCE, "reduce")                                                                                                \
+    X(BROADCAST, "broadcast")                                                                                          \
+    X(ALL_GATHER, "all_gather")                                                                                        \
+    X(REDUCE_SCATTER, "reduce_scatter")                                                                                \
+    X(GATHER, "gather")                                                                                                \
+    X(SCATTER, "scatter")                                                                                              \
+    X(ALL_TO_ALL, "all_to_all")                                                                                        \
+    X(SEND, "send")                                                                                                    \
+    X(RECEIVE, "receive")                                                                                              \
     X(BARRIER, "barrier")
 
 #define COLLECTIVE_KIND_ENUM(name, text) COLLECTIVE_##name,
-typedef enum collective_kind {
-    COLLECTIVE_KIND_LIST(COLLECTIVE_KIND_ENUM) COLLECTIVE_KIND_COUNT
-} collective_kind;
+typedef enum collective_kind { COLLECTIVE_KIND_LIST(COLLECTIVE_KIND_ENUM) COLLECTIVE_KIND_COUNT } collective_kind;
 #undef COLLECTIVE_KIND_ENUM
 
 const char *collective_kind_name(collective_kind kind);
@@ -130,7 +128,7 @@ typedef struct collective_config {
     int threads_per_rank;         /* that compute or wait: beyond the processors, waiting does not spin */
     int64_t stall_timeout_ns;     /* without progress a call fails with STATUS_PEER */
     int64_t connect_timeout_ns;
-    bool (*canceled)(void *context); /* asked several times a second while connecting; NULL: never */
+    bool (*canceled)(void *context); /* called several times per second while connecting; NULL: never */
     void *canceled_context;
     const struct collective_tuning *tuning; /* of `auto`; NULL: the one compiled in. Borrowed */
     net_link link;                          /* between the ranks, emulated; mpi has none */
@@ -145,8 +143,8 @@ typedef struct collective_config {
 status collective_open(const char *implementation, const collective_config *config, collective_world **out);
 void collective_close(collective_world **world);
 
-/* Makes a group of `ranks` (of the world, ascending); called by its members alone, in an order of groups
- * that all members share. `name` tells it from other groups. Ranks in calls count within the group. */
+/* Makes a group of `ranks` (of the world, ascending); called only by its members, and for several groups in the same
+ * order on all of them. `name` distinguishes it from other groups. Ranks in calls count within the group. */
 status collective_group_open(collective_world *world, const char *name, const int *ranks, int count,
                              collective_group **out);
 void collective_group_close(collective_group **group);
@@ -170,7 +168,7 @@ status collective_post(collective_group *group, const collective_call *call, col
 /* Done: results are in `out`, and no peer uses this rank's buffers any more. */
 bool collective_done(const collective_group *group, collective_ticket ticket);
 
-/* When all members had come and data began to move, and when the call was done; ns, 0: not yet. */
+/* When all members had arrived and data began to move, and when the call was done; ns, 0: not yet. */
 typedef struct collective_times {
     int64_t started_ns, finished_ns;
 } collective_times;
@@ -187,7 +185,7 @@ void collective_wait(collective_world *world, int64_t deadline_ns);
 /* Ends a wait, present or next. Any thread. */
 void collective_wake(collective_world *world);
 
-/* Tells the peers that this rank gives up, and why. */
+/* Reports to the peers that this rank gives up, and why. */
 void collective_abort(collective_world *world, const error_record *why);
 
 /* Posts, and progresses until done: for set-up, tests and benchmarks. Blocks. */

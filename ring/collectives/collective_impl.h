@@ -28,7 +28,7 @@ enum { COLLECTIVE_NAME_MAX = 32 };
 
 struct collective_world {
     const collective_type *type;
-    collective_config config; /* name is `name`; windows is not to be used behind open */
+    collective_config config; /* name is `name`; windows is only for open */
     char name[COLLECTIVE_NAME_MAX];
     collective_traffic traffic;
     error_record failure; /* code STATUS_OK: none */
@@ -52,7 +52,7 @@ static inline int64_t collective_deadline(int64_t since_ns, int64_t timeout_ns)
 /* Every rank has a part of the elements of such a call. */
 bool collective_is_cut(collective_kind kind);
 
-extern const collective_type collective_ring, collective_two_shot, collective_auto, collective_mpi,
-    collective_sim, collective_nccl;
+extern const collective_type collective_ring, collective_two_shot, collective_auto, collective_mpi, collective_sim,
+    collective_nccl;
 
 #endif

@@ -1,7 +1,7 @@
-/* Walking buffers that are lists of pieces: for implementations of collectives.
+/* Buffers that are lists of pieces: for implementations of collectives.
  *
- * A layout says at which offset from its base element i of a buffer lies. Layouts are apart from bases,
- * because the same layout holds for the buffers of many ranks. */
+ * A layout gives the offset of element i from the buffer's base. It is separate from the base, because the buffers of
+ * all ranks share a layout. */
 #ifndef RING_COLLECTIVES_PIECES_H
 #define RING_COLLECTIVES_PIECES_H
 
@@ -11,7 +11,7 @@ enum { PIECES_MAX_OPERANDS = 64 };
 
 typedef struct piece_layout {
     piece_list pieces; /* without an array: contiguous */
-    int64_t origin;    /* contiguous: the element that lies at the base */
+    int64_t origin;    /* contiguous: the element at the base */
 } piece_layout;
 
 /* One buffer as seen from this process. */
@@ -34,8 +34,8 @@ void pieces_copy(dtype type, const piece_buffer *to, int64_t to_at, const piece_
                  int64_t count);
 
 /* out = a op b over elements [at, at + count) of all three; MEAN adds. */
-void pieces_reduce_pair(dtype type, reduce_op op, const piece_buffer *out, const piece_buffer *a,
-                        const piece_buffer *b, int64_t at, int64_t count);
+void pieces_reduce_pair(dtype type, reduce_op op, const piece_buffer *out, const piece_buffer *a, const piece_buffer *b,
+                        int64_t at, int64_t count);
 
 /* out /= n */
 void pieces_divide(dtype type, const piece_buffer *out, int64_t at, int64_t count, int n);

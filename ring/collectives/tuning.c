@@ -26,8 +26,18 @@ collective_algorithm collective_tuning_choose(const collective_tuning *t, int ra
 void collective_tuning_write(const collective_tuning *t, text_buffer *out)
 {
     for (int i = 0; i < t->count; i++)
-        text_append(out, "ranks<=%d bytes<=%lld %s\n", t->rows[i].most_ranks,
-                    (long long)t->rows[i].most_bytes, algorithm_names[t->rows[i].algorithm]);
+        text_append(out, "ranks<=%d bytes<=%lld %s\n", t->rows[i].most_ranks, (long long)t->rows[i].most_bytes,
+                    algorithm_names[t->rows[i].algorithm]);
+}
+
+/* The present error, in a file and not on the command line. */
+static status data_error(void)
+{
+    error_record record;
+    error_copy(&record);
+    record.code = STATUS_DATA;
+    error_clear();
+    return error_adopt(&record);
 }
 
 static status read_row(const char *line, int number, collective_tuning *out)
@@ -35,21 +45,20 @@ static status read_row(const char *line, int number, collective_tuning *out)
     int ranks, used = 0;
     long long bytes;
     char name[16];
-    if (sscanf(line, " ranks<=%d bytes<=%lld %15s %n", &ranks, &bytes, name, &used) != 3 ||
-        line[used] != '\0' || ranks < 1 || bytes < 0)
-        return fail(STATUS_DATA, "collective table, line %d: found '%s', expected 'ranks<=N bytes<=N NAME'",
-                    number, line);
+    if (sscanf(line, " ranks<=%d bytes<=%lld %15s %n", &ranks, &bytes, name, &used) != 3 || line[used] != '\0' ||
+        ranks < 1 || bytes < 0)
+        return fail(STATUS_DATA, "collective table, line %d: expected 'ranks<=N bytes<=N NAME', got '%s'", number,
+                    line);
     if (out->count == COLLECTIVE_TUNING_ROWS)
-        return fail(STATUS_DATA, "collective table, line %d: more than %d rows", number,
-                    COLLECTIVE_TUNING_ROWS);
-    const char *present = options_present_value("collective table", name, COLLECTIVE_RENAMED);
-    for (int i = 0; i < 2; i++) {
-        if (strcmp(present, algorithm_names[i]) != 0) continue;
-        out->rows[out->count++] = (collective_tuning_row){ranks, bytes, (collective_algorithm)i};
-        return STATUS_OK;
-    }
-    return fail(STATUS_DATA, "collective table, line %d: found '%s', allowed are two-shot and ring", number,
-                name);
+        return fail(STATUS_DATA, "collective table, line %d: expected at most %d rows", number, COLLECTIVE_TUNING_ROWS);
+    char what[48];
+    int algorithm;
+    snprintf(what, sizeof what, "collective table, line %d", number);
+    if (text_parse_choice(what, options_present_value(what, name, COLLECTIVE_RENAMED), algorithm_names,
+                          sizeof *algorithm_names, 2, &algorithm) != STATUS_OK)
+        return data_error();
+    out->rows[out->count++] = (collective_tuning_row){ranks, bytes, (collective_algorithm)algorithm};
+    return STATUS_OK;
 }
 
 status collective_tuning_read(const char *text, collective_tuning *out)

@@ -12,7 +12,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
     (void)world;
     *out = (sync_requirements){0};
     TRY(ring_settings_resolve(options, SHARED_DIVIDE_POLICY, policy, &s));
-    /* Sums are written where gradients lie; MPI makes no use of that. */
+    /* Sums are written to the gradients in place, except by MPI. */
     bool shared = s.bucket_view || strcmp(s.collective, "mpi") != 0;
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
     out->buffer_kind = DEVICE_MEMORY_SHARED;
@@ -23,8 +23,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
     out->shares_buffers = s.broadcast_buffers;
     if (s.join != RING_JOIN_NONE)
         out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
-    if (s.hook == RING_HOOK_POWERSGD)
-        out->unrecorded = "PowerSGD begins at a later step, and divides otherwise";
+    if (s.hook == RING_HOOK_POWERSGD) out->unrecorded = "PowerSGD begins at a later step, and divides otherwise";
     return STATUS_OK;
 }
 
@@ -105,13 +104,12 @@ static bool buckets_persist(const ring_engine *e)
 }
 
 /* Gradients; the buckets where they persist; PowerSGD's errors and factors. */
-static void enter_ledger(ring_engine *e,
-                         void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+static void enter_ledger(ring_engine *e, void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
     ledger *l = e->base.context.ledger;
     const ring_memory *m = &e->memory;
-    int64_t logical = e->base.context.params->logical_bytes / dtype_size(e->base.context.params->type) *
-                      dtype_size(e->wire);
+    int64_t logical =
+        e->base.context.params->logical_bytes / dtype_size(e->base.context.params->type) * dtype_size(e->wire);
     if (buckets_persist(e)) change(l, LEDGER_BUCKETS, logical, m->bucket_bytes);
     if (e->settings.hook == RING_HOOK_POWERSGD) {
         int64_t factors = m->factor_count * (int64_t)sizeof(float);
@@ -156,8 +154,8 @@ static void ring_close(sync_engine *base)
     free(e);
 }
 
-/* On devices that run behind the host jobs are handed over in stream order, and gradients are moved there. */
-static status open_behind_host(ring_engine *e)
+/* On asynchronous devices jobs are handed over in stream order, and gradients are packed there. */
+static status open_asynchronous(ring_engine *e)
 {
     device *d = e->base.context.device;
     if (device_get_info(d)->host_addressable) return STATUS_OK;
@@ -167,7 +165,8 @@ static status open_behind_host(ring_engine *e)
     bool chosen = strcmp(e->settings.collective, "nccl") == 0;
     if (!chosen && !collective_nccl_found(why, sizeof why))
         return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
-    e->settings.collective = "nccl"; /* `auto` too: with any other the engine works on a mirror */
+    e->settings.collective =
+        "nccl"; /* `auto` too: with any other collective the engine runs on a staging buffer in host memory */
     return device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &e->stream);
 }
 
@@ -181,14 +180,13 @@ static status ring_open(const sync_context *context, sync_engine **out)
     e->compute.active = context->world;
     e->compute.cycle_begins = true;
     status rc;
-    TRY_GOTO(rc, ring_settings_resolve(context->options, context->divide, context->policy, &e->settings),
-             failed);
+    TRY_GOTO(rc, ring_settings_resolve(context->options, context->divide, context->policy, &e->settings), failed);
     TRY_GOTO(rc, read_table(e), failed);
     e->wire = wire_type(&e->settings, context->params->type);
     e->compute.recording = e->settings.rebuilds;
     TRY_GOTO(rc, allocate(e), failed);
     TRY_GOTO(rc, device_fence_open(context->device, &e->shared.done), failed);
-    TRY_GOTO(rc, open_behind_host(e), failed);
+    TRY_GOTO(rc, open_asynchronous(e), failed);
     TRY_GOTO(rc, ring_memory_open(e), failed);
     sync_hold_gradients(&e->base);
     enter_ledger(e, ledger_acquire);
@@ -247,8 +245,7 @@ static status open_collectives(ring_engine *e)
     };
     bool virtual = device_get_info(c->device)->simulated;
     status rc = collective_open(virtual ? "sim" : e->settings.collective, &config, &e->agent_state.world);
-    if (rc == STATUS_OK)
-        rc = collective_group_open(e->agent_state.world, "data", all, c->world, &e->agent_state.group);
+    if (rc == STATUS_OK) rc = collective_group_open(e->agent_state.world, "data", all, c->world, &e->agent_state.group);
     free(all);
     return rc;
 }

@@ -1,11 +1,9 @@
 /* The ring engine from inside. For this folder only.
  *
  * Two threads (one where progress is inline): the compute thread calls the stages, the agent drives the
- * collectives. The compute thread packs gradients into buckets and posts jobs; the agent runs them one
- * after another in the order of posting, which is the same on all ranks, since it follows from the order of
- * the program. Job number t is done when the fence `done` has reached t; what the agent wrote before may
- * then be read. Everything in `compute` and the bucket table belongs to the compute thread, everything in
- * `agent` to the agent. */
+ * collectives. The compute thread packs gradients into buckets and posts jobs; the agent runs them one after another in
+ * the order of posting, which is the same on all ranks because all run the same program. Job t is done when the fence
+ * `done` has reached t; the compute thread may then read what the agent wrote before. */
 #ifndef RING_ENGINE_ENGINE_IMPL_H
 #define RING_ENGINE_ENGINE_IMPL_H
 
@@ -28,13 +26,13 @@ enum {
     RING_WAITS = (DEVICE_MARKS - SYNC_MARK_ENGINE) / 2,
 };
 
-/* name, what the board shows, tag of the collective (buckets: their index) */
-#define RING_JOB_LIST(X)                                                                                     \
-    X(BUCKET, ALL_REDUCE, 0)                                                                                 \
-    X(PARAMETERS, BROADCAST, -1) /* rank 0's, before the first step */                                       \
-    X(BUFFERS, BROADCAST, -2)                                                                                \
-    X(ORDER, BROADCAST, -3)     /* in which gradients became ready on rank 0 */                              \
-    X(ACTIVITY, ALL_GATHER, -4) /* which ranks have data */                                                  \
+/* name, operation in the status table, tag of the collective (buckets: their index) */
+#define RING_JOB_LIST(X)                                                                                               \
+    X(BUCKET, ALL_REDUCE, 0)                                                                                           \
+    X(PARAMETERS, BROADCAST, -1) /* rank 0's, before the first step */                                                 \
+    X(BUFFERS, BROADCAST, -2)                                                                                          \
+    X(ORDER, BROADCAST, -3)     /* in which gradients became ready on rank 0 */                                        \
+    X(ACTIVITY, ALL_GATHER, -4) /* which ranks have data */                                                            \
     X(GROUP_SUM, ALL_REDUCE, -5)
 
 #define RING_JOB_ENUM(name, operation, tag) RING_JOB_##name,
@@ -55,21 +53,21 @@ typedef struct ring_bucket_step {
     int64_t record; /* its id */
 } ring_bucket_step;
 
-/* Everything that collectives touch beside arenas, in one shared allocation; what the host reads and writes
- * in another where it cannot reach that one. */
+/* What collectives touch besides arenas, in one shared allocation. If the host cannot reach that, what it reads and
+ * writes is in `pinned` or `control`. */
 typedef struct ring_memory {
     device_memory shared, pinned;
     char *buckets;
     double *group;     /* [group_capacity] */
     int32_t *order;    /* [params] */
     int32_t *activity; /* [world] */
-    void *control;     /* of the three above, where the device's memory is not real; else NULL */
-    float *factors;    /* PowerSGD: what travels of every bucket */
+    void *control;     /* holds the three above on devices without memory; else NULL */
+    float *factors;    /* PowerSGD: what is all-reduced of every bucket */
     int64_t bucket_bytes, factor_count;
     int group_capacity;
 } ring_memory;
 
-/* What travels of a bucket under PowerSGD: P of its matrices and the tensors that do not pay; then Q. */
+/* What PowerSGD all-reduces of a bucket: P of its matrices with the tensors that are sent uncompressed; then Q. */
 typedef struct ring_factors {
     float *p, *q;
     int64_t p_count, q_count;
@@ -77,9 +75,9 @@ typedef struct ring_factors {
 
 typedef struct ring_engine ring_engine;
 
-/* Where PowerSGD computes. All but `open` and `close` are called by whoever launches the collectives. */
+/* Where PowerSGD computes. All but `open`, `close` and `start` are called by the agent. */
 typedef struct ring_powersgd_backend {
-    /* Makes `errors` and `scratch`, which close() gives back. `largest`: elements of the largest tensor. */
+    /* Allocates `errors` and `scratch`, which close() frees. `largest`: elements of the largest tensor. */
     status (*open)(ring_engine *e, int64_t largest);
     void (*close)(ring_engine *e);
     status (*start)(ring_engine *e, int param);
@@ -94,10 +92,10 @@ typedef struct ring_powersgd {
     const powersgd_module *gpu;
     device_memory gpu_errors;
     float *errors;             /* like the bucket memory; virtual: NULL */
-    powersgd_matrix *matrices; /* [params] by parameter; m NULL: travels as it is */
-    float **plain;             /* [params] the place of a tensor that travels as it is */
+    powersgd_matrix *matrices; /* [params] by parameter; m NULL: sent uncompressed */
+    float **plain;             /* [params] where a tensor is sent uncompressed from */
     ring_factors *factors;     /* [buckets] */
-    void *scratch; /* on the host: the largest gradient in the device's type; with a GPU three of them */
+    void *scratch;             /* on the host: the largest gradient in the device's type; with a GPU three of them */
 } ring_powersgd;
 
 typedef struct ring_job_times {
@@ -114,13 +112,7 @@ typedef struct ring_job {
     collective_ticket call;
 } ring_job;
 
-typedef enum ring_begin {
-    BEGIN_STEP,
-    BEGIN_PARAMETERS,
-    BEGIN_ORDER,
-    BEGIN_ACTIVITY,
-    BEGIN_BUFFERS
-} ring_begin;
+typedef enum ring_begin { BEGIN_STEP, BEGIN_PARAMETERS, BEGIN_ORDER, BEGIN_ACTIVITY, BEGIN_BUFFERS } ring_begin;
 typedef enum ring_finish { FINISH_MARK, FINISH_WAIT, FINISH_UPDATE } ring_finish;
 
 /* Only the compute thread reads and writes these. */
@@ -142,9 +134,8 @@ typedef struct ring_compute {
     bool *ready, *seen, *unused; /* [params] in this backward pass; in this step; never (static graph) */
     int *order;                  /* [params] in which gradients become ready */
     int order_count;
-    int64_t wait_begin_ns; /* 0: not waiting */
-    int64_t
-        wait_records[RING_WAITS]; /* of waits whose marks are still to be read: the bucket's record, or 0 */
+    int64_t wait_begin_ns;            /* 0: not waiting */
+    int64_t wait_records[RING_WAITS]; /* of waits whose marks are still to be read: the bucket's record, or 0 */
     int wait_count;
     int64_t last_finished_ns;
     double norm_scratch;
@@ -169,8 +160,8 @@ typedef struct ring_shared {
     device_fence *done;    /* job N is done: the agent will not touch its memory and its times again */
     ring_job_times *times; /* [times_mask + 1] by ticket */
     uint64_t times_mask;
-    error_record failure; /* written before given_up is set */
-    atomic_bool given_up; /* by the compute thread, once */
+    error_record failure;                                                         /* written before given_up is set */
+    atomic_bool given_up;                                                         /* by the compute thread, once */
     _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* by the agent */
 } ring_shared;
 
@@ -214,7 +205,7 @@ static inline int ring_params(const ring_engine *e)
     return e->base.context.params->model->param_count;
 }
 
-/* There are no peers, and nothing moves but the ledger. */
+/* No peers and no bytes: only the ledger is kept. */
 static inline bool ring_plans(const ring_engine *e)
 {
     return device_get_info(e->base.context.device)->plans;
@@ -225,17 +216,17 @@ status ring_memory_open(ring_engine *e);
 void ring_memory_close(ring_engine *e);
 /* Takes the buckets of `plan` (order: compute.order where it wants one) into use. */
 status ring_use_plan(ring_engine *e, const ring_step_plan *plan);
-/* A gradient from its arena to its bucket, and back; divided where the settings say so. */
+/* A gradient from its arena to its bucket, and a bucket's gradients back; divided as the settings require. */
 status ring_pack(ring_engine *e, int param);
 status ring_unpack(ring_engine *e, int bucket);
 status ring_zero_gradient(ring_engine *e, int param);
-/* The mean is taken by the collective. */
+/* The collective computes the mean. */
 bool ring_means_in_flight(const ring_engine *e);
-/* Results are written to the gradients by the collective: nothing is left to be copied back. */
+/* The collective writes its results to the gradients: there is nothing to copy back. */
 bool ring_copies_back_in_flight(const ring_engine *e);
 char *ring_bucket_data(const ring_engine *e, int bucket);
-/* On devices that run behind the host: the kernel that moves gradients; all buffers into one place, and each
- * back from there. Elsewhere nothing: collectives take pieces. */
+/* On virtual devices: the kernel whose time packing takes; all buffers into one, and each back from there. Elsewhere
+ * nothing: collectives take lists of pieces. */
 status ring_open_mover(ring_engine *e);
 status ring_flatten_buffers(ring_engine *e);
 status ring_unflatten_buffers(ring_engine *e);
@@ -251,7 +242,7 @@ extern const sync_agent_ops ring_agent_ops;
 
 /* ring_wait.c */
 int64_t ring_now(const ring_engine *e);
-/* Tells the peers, through the agent, that this rank ends; returns `code`, that of the present error. */
+/* Reports to the peers, through the agent, that this rank ends; returns `code`, that of the present error. */
 status ring_give_up(ring_engine *e, status code);
 /* Hands a job to the agent. */
 status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket);
@@ -262,9 +253,9 @@ void ring_collect_waits(ring_engine *e);
 /* Reads the times of the jobs that are done: into the counters and the records. */
 void ring_account(ring_engine *e);
 ring_bucket_record *ring_record(ring_engine *e, int64_t id);
-/* Posts a job, once, and waits for it. */
+/* Posts a job and waits for it; called again after STATUS_AGAIN, it only waits. */
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
-/* There are buffers, and ranks to share them with. */
+/* There are buffers, and other ranks. */
 bool ring_has_buffers(const ring_engine *e);
 
 /* ring_stages.c */
@@ -279,7 +270,7 @@ status ring_powersgd_open(ring_engine *e);
 void ring_powersgd_close(ring_engine *e);
 status ring_powersgd_use_buckets(ring_engine *e);
 bool ring_powersgd_active(const ring_engine *e, int64_t step);
-/* What travels in a phase of a bucket (0: P, 1: Q); computes it first. */
+/* Computes what is all-reduced in a phase of a bucket (0: P, 1: Q). */
 status ring_powersgd_call(ring_engine *e, int bucket, int phase, collective_call *out);
 status ring_powersgd_finish(ring_engine *e, int bucket);
 

@@ -1,4 +1,4 @@
-/* What ranks must have alike before the first step, as lines of text: the first that differs is named. */
+/* What must be equal on all ranks before the first step, as lines of text: an error names the first that differs. */
 #include "ring/engine/engine_impl.h"
 
 #include "common/net/shm.h"
@@ -16,7 +16,7 @@ static bool needs_one_host(const ring_engine *e)
 
 static const char BOOTSTRAP_KEY[] = "nccl=";
 
-/* Rank 0's is what NCCL begins with; the others' is zero. Behind what must be alike. */
+/* NCCL's id from rank 0, zeros from others. It follows the lines that must be equal. */
 static status append_bootstrap(ring_engine *e)
 {
     if (e->base.context.rank == 0) TRY(collective_nccl_bootstrap(e->bootstrap));
@@ -40,11 +40,10 @@ status ring_make_handshake(ring_engine *e)
     text_append(out, "model=%s\nparameters=%d\nbuffers=%d\n", m->name, m->param_count, m->buffer_count);
     for (int i = 0; i < m->param_count; i++)
         text_append(out, "parameter %d: %s %s %s at %" PRId64 "\n", i, m->params[i].name,
-                    shape_format(dims, sizeof dims, m->params[i].shape), dtype_name(set->type),
-                    set->pieces[i].offset);
+                    shape_format(dims, sizeof dims, m->params[i].shape), dtype_name(set->type), set->pieces[i].offset);
     for (int i = 0; i < m->buffer_count; i++)
-        text_append(out, "buffer %d: %s %" PRId64 " at %" PRId64 "\n", i, m->buffers[i].name,
-                    m->buffers[i].elements, set->buffer_pieces[i].offset);
+        text_append(out, "buffer %d: %s %" PRId64 " at %" PRId64 "\n", i, m->buffers[i].name, m->buffers[i].elements,
+                    set->buffer_pieces[i].offset);
     e->handshake_common = out->length;
     if (e->stream) TRY(append_bootstrap(e));
     return out->out_of_memory ? fail(STATUS_SYSTEM, "no memory for a handshake") : STATUS_OK;
@@ -55,8 +54,7 @@ status ring_take_bootstrap(ring_engine *e, const sync_blob *first)
     const char *hex = (const char *)first->data + e->handshake_common + strlen(BOOTSTRAP_KEY);
     for (int i = 0; i < COLLECTIVE_BOOTSTRAP_BYTES; i++) {
         unsigned byte;
-        if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
-            return fail(STATUS_PROTOCOL, "rank 0's handshake has no NCCL id");
+        if (sscanf(hex + 2 * i, "%2x", &byte) != 1) return fail(STATUS_PROTOCOL, "rank 0's handshake has no NCCL id");
         e->bootstrap[i] = (char)byte;
     }
     return STATUS_OK;
@@ -77,7 +75,7 @@ static status differ(int rank, const sync_blob *theirs, const sync_blob *ours, s
     if (expected_length > 5 && memcmp(expected, "host=", 5) == 0)
         return fail(STATUS_CONFIG,
                     "rank %d runs on another host than rank 0: collectives over shared memory need "
-                    "one host; take --collective mpi",
+                    "one host; use --collective mpi",
                     rank);
     return fail(STATUS_PROTOCOL, "ranks differ: rank %d has '%.*s', rank 0 has '%.*s'", rank,
                 found_length < 160 ? found_length : 160, found, expected_length < 160 ? expected_length : 160,
@@ -89,10 +87,8 @@ status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes
     const sync_blob *first = &handshakes[0];
     for (int r = 1; r < e->base.context.world; r++) {
         const sync_blob *other = &handshakes[r];
-        if (other->data == first->data && other->bytes == first->bytes)
-            continue; /* virtual ranks share one copy */
-        size_t shorter = other->bytes < e->handshake_common ? other->bytes : e->handshake_common, at = 0,
-               line = 0;
+        if (other->data == first->data && other->bytes == first->bytes) continue; /* virtual ranks share a copy */
+        size_t shorter = other->bytes < e->handshake_common ? other->bytes : e->handshake_common, at = 0, line = 0;
         const char *a = first->data, *b = other->data;
         while (at < shorter && a[at] == b[at]) {
             if (a[at] == '\n') line = at + 1;

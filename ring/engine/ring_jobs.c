@@ -1,5 +1,5 @@
-/* The agent's side: takes jobs in the order of posting, hands them to the collectives, and moves the fence
- * when they are done. */
+/* The agent's side: pops jobs in the order of posting, posts them to the collectives, and advances the fence when they
+ * are done. */
 #include "common/base/clock.h"
 #include "ring/engine/engine_impl.h"
 
@@ -101,8 +101,8 @@ static void show(ring_engine *e, int64_t now_ns)
     if (e->agent_state.head == e->agent_state.tail)
         board_cell_agent(cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
     else
-        board_cell_agent(cell, board_of(job->kind),
-                         job->kind == RING_JOB_BUCKET ? job->index : BOARD_NO_BUCKET, now_ns);
+        board_cell_agent(cell, board_of(job->kind), job->kind == RING_JOB_BUCKET ? job->index : BOARD_NO_BUCKET,
+                         now_ns);
 }
 
 static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
@@ -115,7 +115,7 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
                       .times.launched_ns = now_ns};
     collective_call call;
     if (e->stream)
-        TRY(device_stream_wait(e->stream, e->shared.posted, job->ticket)); /* the GPU waits, not the agent */
+        TRY(device_stream_wait(e->stream, e->shared.posted, job->ticket)); /* the GPU waits, the agent does not */
     TRY(call_of(e, job, &call));
     TRY(collective_post(e->agent_state.group, &call, &job->call));
     e->agent_state.tail++;
@@ -142,7 +142,7 @@ static void end_job(ring_engine *e, const ring_job *job, int64_t now_ns)
     publish_traffic(e);
     e->agent_state.head++;
     show(e, now_ns);
-    device_fence_reach(e->shared.done, ticket); /* the last: whoever waits sees all of the above */
+    device_fence_reach(e->shared.done, ticket); /* last: it publishes all of the above */
 }
 
 /* The oldest job's call is done: its next phase begins, or it ends. */
@@ -163,8 +163,8 @@ static status advance_job(ring_engine *e, int64_t now_ns)
     return STATUS_OK;
 }
 
-/* Whether another job may be handed over: behind one that has a phase to come, on no rank; nor before the
- * compute stream has come to it, unless the collectives run in stream order themselves. */
+/* Whether another job may be posted: not after a job with a second phase, on any rank; and not before the compute
+ * stream has passed it, unless the collectives run in stream order themselves. */
 static bool has_room(const ring_engine *e)
 {
     uint64_t head = e->agent_state.head, tail = e->agent_state.tail;
@@ -183,13 +183,11 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
     }
     TRY(collective_progress(e->agent_state.world, now_ns, deadline_ns, worked));
     while (e->agent_state.head != e->agent_state.tail &&
-           collective_done(e->agent_state.group,
-                           e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT].call)) {
+           collective_done(e->agent_state.group, e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT].call)) {
         *worked = true;
         TRY(advance_job(e, now_ns));
     }
-    while (has_room(e) &&
-           sync_queue_pop(&e->shared.jobs, &event)) { /* behind the progress: see collective_wait() */
+    while (has_room(e) && sync_queue_pop(&e->shared.jobs, &event)) { /* after the progress: see collective_wait() */
         *worked = true;
         TRY(begin_job(e, event, now_ns));
     }
@@ -213,5 +211,4 @@ static void failed(void *context, const error_record *error)
     device_fence_fail(e->shared.done, error);
 }
 
-const sync_agent_ops ring_agent_ops = {
-    .progress = progress, .wait = wait_for_work, .wake = wake, .failed = failed};
+const sync_agent_ops ring_agent_ops = {.progress = progress, .wait = wait_for_work, .wake = wake, .failed = failed};

@@ -1,4 +1,4 @@
-/* The memory of buckets, and the way of gradients in and out of it. */
+/* The memory of buckets, and how gradients are packed and unpacked. */
 #include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
 #include "common/reduce/reduce.h"
@@ -82,8 +82,7 @@ static void place_tensors(ring_engine *e)
             e->offsets[param] = offset;
             offset += e->tensors[param].elements;
         }
-        int64_t reserved =
-            (offset * size + RING_BUCKET_ALIGNMENT - 1) / RING_BUCKET_ALIGNMENT * RING_BUCKET_ALIGNMENT;
+        int64_t reserved = (offset * size + RING_BUCKET_ALIGNMENT - 1) / RING_BUCKET_ALIGNMENT * RING_BUCKET_ALIGNMENT;
         e->buckets[k] = (ring_bucket){.offset = at, .reserved = reserved};
         at += reserved;
     }
@@ -97,8 +96,8 @@ static void append_piece(piece_list *list, piece *pieces, piece p)
         pieces[list->count++] = p;
 }
 
-/* Where a bucket's gradients lie in their arena, neighbors merged: in the order of the arena where they are
- * reduced there, else in the order in which they are packed. */
+/* Where a bucket's gradients are in their arena, neighbors merged: in the order of the arena if they are reduced there,
+ * else in the order in which they are packed. */
 static void list_pieces(ring_engine *e)
 {
     const param_set *set = e->base.context.params;
@@ -149,14 +148,13 @@ bool ring_copies_back_in_flight(const ring_engine *e)
 {
     const ring_settings *s = &e->settings;
     bool divides_later = !s->divide_before && !ring_means_in_flight(e);
-    return !s->bucket_view && s->hook == RING_HOOK_NONE && e->wire == e->base.context.params->type &&
-           !divides_later &&
+    return !s->bucket_view && s->hook == RING_HOOK_NONE && e->wire == e->base.context.params->type && !divides_later &&
            (e->base.context.params->grads.fd >= 0 || sim_device_is_host(e->base.context.device));
 }
 
 static double divisor_before(const ring_engine *e)
 {
-    if (ring_powersgd_active(e, e->compute.step.index)) return 1; /* the hook takes the mean */
+    if (ring_powersgd_active(e, e->compute.step.index)) return 1; /* the hook computes the mean */
     return e->settings.divide_before ? e->compute.active : e->settings.predivide;
 }
 
@@ -168,13 +166,13 @@ static double divisor_after(const ring_engine *e)
     return e->compute.active / e->settings.predivide;
 }
 
-/* PowerSGD's matrices are PyTorch's, whatever layout the device has. */
+/* PowerSGD's matrices have PyTorch's layout, whatever the device's is. */
 static bool wants_plain(const ring_engine *e, int param)
 {
     return e->settings.hook == RING_HOOK_POWERSGD && !e->base.context.params->layouts[param].plain;
 }
 
-/* Device's layout and type -> PyTorch's layout -> the type that travels. */
+/* Device's layout and type -> PyTorch's layout -> the type in which gradients are sent. */
 static status pack_plain(ring_engine *e, int param, const void *from, void *to, double divisor)
 {
     const param_set *set = e->base.context.params;
@@ -192,7 +190,7 @@ static status unpack_plain(ring_engine *e, int param, const void *from, void *to
     return device_layout_pack(e->base.context.device, &set->layouts[param], plain, to);
 }
 
-/* ---- devices that run behind the host ---- */
+/* ---- virtual devices: the time of packing ---- */
 
 status ring_open_mover(ring_engine *e)
 {
@@ -205,7 +203,7 @@ status ring_open_mover(ring_engine *e)
     return device_prepare(e->base.context.device, &op, NULL, &e->mover);
 }
 
-/* One pass over a gradient, which takes in the division. */
+/* One pass over a gradient, which includes the division. */
 static status move(ring_engine *e, int param, double divisor)
 {
     const param_set *set = e->base.context.params;
@@ -235,8 +233,8 @@ status ring_unflatten_buffers(ring_engine *e)
     return STATUS_OK;
 }
 
-static status convert(ring_engine *e, dtype to_type, void *to, dtype from_type, const void *from,
-                      int64_t count, double divisor)
+static status convert(ring_engine *e, dtype to_type, void *to, dtype from_type, const void *from, int64_t count,
+                      double divisor)
 {
     return device_convert(e->base.context.compute, to, to_type, from, from_type, count, divisor);
 }
@@ -248,8 +246,7 @@ status ring_pack(ring_engine *e, int param)
     if (ring_plans(e)) return STATUS_OK;
     if (e->mover) return move(e, param, divisor_before(e));
     if (sync_replays(&e->base.context)) return STATUS_OK;
-    if (e->stream)
-        return convert(e, e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
+    if (e->stream) return convert(e, e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
     if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor_before(e));
     reduce_convert(e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
     return STATUS_OK;

@@ -82,8 +82,8 @@ static status gpu_start(ring_engine *e, int param)
     const param_set *set = e->base.context.params;
     ring_powersgd *h = &e->powersgd;
     return powersgd_start_on_device(set->device, e->base.context.compute, &h->matrices[param],
-                                    e->settings.powersgd_rank, set->model->params[param].name,
-                                    &set->layouts[param], h->scratch);
+                                    e->settings.powersgd_rank, set->model->params[param].name, &set->layouts[param],
+                                    h->scratch);
 }
 
 static status gpu_project(ring_engine *e, const powersgd_matrix *x, int phase)
@@ -151,8 +151,7 @@ static void spend_matmul(ring_engine *e, op_kind kind, int64_t m, int64_t in, in
     sim_device_spend_op(e->base.context.device, &op);
 }
 
-/* Of the second phase every column of P against those before it: a dot product and a sum, its norm, a
- * division. */
+/* Second phase: for every column of P, a dot product and a sum with each before it, its norm, a division. */
 static status virtual_project(ring_engine *e, const powersgd_matrix *x, int phase)
 {
     int rank = e->settings.powersgd_rank;
@@ -178,9 +177,8 @@ static status virtual_copy(ring_engine *e, float *to, const float *from, int64_t
     return STATUS_OK;
 }
 
-static const ring_powersgd_backend in_virtual_time = {virtual_open,       virtual_close,   virtual_start,
-                                                      virtual_project,    virtual_restore, virtual_copy,
-                                                      nothing_to_wait_for};
+static const ring_powersgd_backend in_virtual_time = {
+    virtual_open, virtual_close, virtual_start, virtual_project, virtual_restore, virtual_copy, nothing_to_wait_for};
 
 /* ---- buckets ---------------------------------------------------------------------------------- */
 
@@ -202,8 +200,7 @@ status ring_powersgd_open(ring_engine *e)
     h->matrices = calloc(params + 1, sizeof *h->matrices);
     h->plain = calloc(params + 1, sizeof *h->plain);
     h->factors = calloc(params + 1, sizeof *h->factors);
-    if (!h->matrices || !h->plain || !h->factors)
-        return fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
+    if (!h->matrices || !h->plain || !h->factors) return fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
     return h->backend->open(e, largest);
 }
 
@@ -220,7 +217,7 @@ bool ring_powersgd_active(const ring_engine *e, int64_t step)
     return e->settings.hook == RING_HOOK_POWERSGD && step >= e->settings.powersgd_start;
 }
 
-/* Lays a bucket's P and uncompressed tensors out from `*end`, its Q behind them, and moves the end. */
+/* Places a bucket's P and uncompressed tensors at `*end`, its Q after them, and advances `*end`. */
 static status lay_out(ring_engine *e, int k, float **end)
 {
     const nn_model *m = e->base.context.params->model;
@@ -265,12 +262,11 @@ status ring_powersgd_use_buckets(ring_engine *e)
     return STATUS_OK;
 }
 
-/* Between a bucket and what travels of it. */
+/* Between a bucket and the factors' memory, for a tensor that is sent uncompressed. */
 static status copy_plain(ring_engine *e, int param, bool out)
 {
     float *in_bucket = (float *)ring_bucket_data(e, e->schedule.bucket_of[param]) + e->offsets[param];
-    float *travels = e->powersgd.plain[param], *to = out ? travels : in_bucket,
-          *from = out ? in_bucket : travels;
+    float *sent = e->powersgd.plain[param], *to = out ? sent : in_bucket, *from = out ? in_bucket : sent;
     return e->powersgd.backend->copy(e, to, from, e->tensors[param].elements);
 }
 

@@ -7,7 +7,7 @@
 
 /* ---- gradients -------------------------------------------------------------------------------- */
 
-/* Gradients are flattened behind the backward pass, into a buffer that lives until they are copied back. */
+/* Gradients are flattened after the backward pass, into a buffer that is freed when they have been copied back. */
 static bool flattens_late(const ring_engine *e)
 {
     return e->plan->launch == RING_AFTER_BACKWARD && e->settings.life == RING_BUCKETS_PASS;
@@ -72,8 +72,8 @@ static status mark_without_gradient(ring_engine *e, int param)
 static status graph_changed(ring_engine *e, int param, const char *what)
 {
     return ring_give_up(e, fail(STATUS_CONFIG, "parameter '%s' %s in step %" PRId64 " of rank %d",
-                                e->base.context.params->model->params[param].name, what,
-                                e->compute.step.index, e->base.context.rank));
+                                e->base.context.params->model->params[param].name, what, e->compute.step.index,
+                                e->base.context.rank));
 }
 
 /* With a static graph, parameters that never have a gradient are ready at once. */
@@ -94,17 +94,17 @@ static void reset_step(ring_engine *e)
     if (e->compute.cycle_begins) memset(e->compute.seen, 0, params * sizeof *e->compute.seen);
 }
 
-/* What rank 0 has sent is every parameter once. */
-static status take_order(ring_engine *e)
+/* Checks that rank 0 sent every parameter once. */
+static status read_order(ring_engine *e)
 {
     int params = ring_params(e);
-    bool *taken = e->compute.ready; /* reset behind this */
+    bool *taken = e->compute.ready; /* reset afterwards */
     memset(taken, 0, (size_t)params * sizeof *taken);
     for (int i = 0; i < params; i++) {
         int param = e->memory.order[i];
         if (param < 0 || param >= params || taken[param])
             return ring_give_up(e, fail(STATUS_PROTOCOL,
-                                        "rank 0's order of gradients: found parameter %d at place "
+                                        "rank 0's order of gradients: found parameter %d at index "
                                         "%d of %d",
                                         param, i, params));
         taken[param] = true;
@@ -119,7 +119,7 @@ static status rebuild(ring_engine *e)
     if (e->compute.waiting == 0)
         for (int i = 0; i < ring_params(e); i++) e->memory.order[i] = e->compute.order[i];
     TRY(ring_run_job(e, RING_JOB_ORDER, 0));
-    TRY(take_order(e));
+    TRY(read_order(e));
     TRY(ring_use_plan(e, &e->settings.later));
     e->compute.rebuild = false;
     reset_step(e);
@@ -147,9 +147,9 @@ static status exchange_activity(ring_engine *e)
 static status check_data(ring_engine *e, const sync_step *step)
 {
     if (step->samples > 0 || e->settings.join != RING_JOIN_NONE) return STATUS_OK;
-    return ring_give_up(e, fail(STATUS_CONFIG,
-                                "rank %d has no data in step %" PRId64 ": --join lets it take part without",
-                                e->base.context.rank, step->index));
+    return ring_give_up(e,
+                        fail(STATUS_CONFIG, "rank %d has no data in step %" PRId64 ": --join lets it take part without",
+                             e->base.context.rank, step->index));
 }
 
 static status share_buffers(ring_engine *e)
@@ -204,10 +204,9 @@ status ring_ready(sync_engine *base, int param)
     if (!e->compute.step.synchronize) return STATUS_OK;
     if (e->compute.ready[param])
         return graph_changed(e, param,
-                             e->compute.unused[param]
-                                 ? "has a gradient, though the graph is static and the first "
-                                   "step had none,"
-                                 : "became ready twice");
+                             e->compute.unused[param] ? "has a gradient, though the graph is static and the first "
+                                                        "step had none,"
+                                                      : "became ready twice");
     if (e->compute.recording) e->compute.order[e->compute.order_count++] = param;
     return mark_ready(e, param);
 }
@@ -217,11 +216,10 @@ status ring_ready(sync_engine *base, int param)
 static status mark_missing(ring_engine *e)
 {
     bool first_of_static = e->settings.static_graph && !e->compute.first_done;
-    bool allowed = e->settings.find_unused || first_of_static || e->compute.step.samples == 0;
+    bool may_miss = e->settings.find_unused || first_of_static || e->compute.step.samples == 0;
     for (int i = 0; i < ring_params(e); i++) {
         if (e->compute.ready[i]) continue;
-        if (!allowed)
-            return graph_changed(e, i, "never became ready (see --find-unused-parameters, --static-graph)");
+        if (!may_miss) return graph_changed(e, i, "never became ready (see --find-unused-parameters, --static-graph)");
         if (first_of_static) e->compute.unused[i] = !e->compute.seen[i];
         TRY(mark_without_gradient(e, i));
     }
@@ -237,8 +235,8 @@ static void end_recording(ring_engine *e)
     e->compute.rebuild = true;
 }
 
-/* Waits for bucket after bucket and copies each back while the next one travels. */
-static status take_buckets(ring_engine *e)
+/* Waits for one bucket after another, and copies each back while the next is still being reduced. */
+static status wait_for_buckets(ring_engine *e)
 {
     for (int k; (k = bucket_to_wait_for(&e->schedule)) != BUCKET_NONE; bucket_arrived(&e->schedule)) {
         if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule))); /* one after another */
@@ -261,7 +259,7 @@ status ring_finish_step(sync_engine *base, const sync_step *step)
         e->compute.finish = FINISH_WAIT;
         /* fall through */
     case FINISH_WAIT:
-        TRY(take_buckets(e));
+        TRY(wait_for_buckets(e));
         e->compute.finish = FINISH_UPDATE;
         /* fall through */
     case FINISH_UPDATE:
@@ -290,8 +288,7 @@ status ring_group_sum(sync_engine *base, double *values, int count)
         return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
                     e->memory.group_capacity);
     device_stream *s = base->context.compute;
-    if (e->compute.waiting == 0)
-        TRY(device_convert(s, e->memory.group, DTYPE_F64, values, DTYPE_F64, count, 1));
+    if (e->compute.waiting == 0) TRY(device_convert(s, e->memory.group, DTYPE_F64, values, DTYPE_F64, count, 1));
     TRY(ring_run_job(e, RING_JOB_GROUP_SUM, count));
     return device_convert(s, values, DTYPE_F64, e->memory.group, DTYPE_F64, count, 1);
 }

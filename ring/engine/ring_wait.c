@@ -64,16 +64,14 @@ static void account_job(ring_engine *e, uint64_t ticket)
     int64_t id = c->record_of[ticket & e->shared.times_mask];
     if (id == 0) return;
     ring_bucket_record *r = ring_record(e, id);
-    r->launched_ns =
-        t->launched_ns > r->ready_ns ? t->launched_ns : r->ready_ns; /* the agent's clock may be older */
+    r->launched_ns = t->launched_ns > r->ready_ns ? t->launched_ns : r->ready_ns; /* the agent's clock may be older */
     r->started_ns = t->started_ns;
     r->finished_ns = t->finished_ns;
 }
 
 void ring_account(ring_engine *e)
 {
-    while (e->compute.accounted < e->compute.posted &&
-           device_fence_reached(e->shared.done, e->compute.accounted + 1))
+    while (e->compute.accounted < e->compute.posted && device_fence_reached(e->shared.done, e->compute.accounted + 1))
         account_job(e, ++e->compute.accounted);
 }
 
@@ -88,8 +86,7 @@ static void trace_bucket(const ring_engine *e, const ring_bucket_record *r)
     trace_slice(t, TRACE_COMMUNICATION, "all_reduce of bucket", r->bucket, r->started_ns, r->finished_ns);
     trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
     trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, r->started_ns);
-    trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id,
-               taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
+    trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id, taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
 }
 
 /* The compute thread or its stream has waited for a job; `record` is the bucket's, or 0. */
@@ -113,8 +110,7 @@ void ring_collect_waits(ring_engine *e)
 {
     device_stream *s = e->base.context.compute;
     for (int i = 0; i < e->compute.wait_count; i++)
-        end_wait(e, e->compute.wait_records[i], device_mark_ns(s, mark_of(i)),
-                 device_mark_ns(s, mark_of(i) + 1));
+        end_wait(e, e->compute.wait_records[i], device_mark_ns(s, mark_of(i)), device_mark_ns(s, mark_of(i) + 1));
     e->compute.wait_count = 0;
 }
 
@@ -123,8 +119,7 @@ void ring_collect_waits(ring_engine *e)
  * stream that waits for the agent at that moment would be a deadlock, so the host waits instead. */
 static bool agent_loads(const ring_engine *e)
 {
-    bool factors_begin =
-        e->settings.hook == RING_HOOK_POWERSGD && e->compute.step.index == e->settings.powersgd_start;
+    bool factors_begin = e->settings.hook == RING_HOOK_POWERSGD && e->compute.step.index == e->settings.powersgd_start;
     return !e->compute.first_done || factors_begin;
 }
 
@@ -135,8 +130,7 @@ static status await_in_stream(ring_engine *e, uint64_t ticket, int64_t record)
     if (e->compute.wait_count == RING_WAITS) ring_collect_waits(e);
     int wait = e->compute.wait_count;
     TRY(device_mark(s, mark_of(wait)));
-    TRY(agent_loads(e) ? sync_host_wait(s, e->shared.done, ticket)
-                       : device_stream_wait(s, e->shared.done, ticket));
+    TRY(agent_loads(e) ? sync_host_wait(s, e->shared.done, ticket) : device_stream_wait(s, e->shared.done, ticket));
     TRY(device_mark(s, mark_of(wait) + 1));
     e->compute.wait_records[e->compute.wait_count++] = record;
     return STATUS_OK;

@@ -46,8 +46,7 @@ void powersgd_project(const powersgd_matrix *x, int rank)
     }
 }
 
-/* Modified Gram and Schmidt. What is left of a column that depends on those before it is noise: it becomes
- * zero, and takes no part. */
+/* Modified Gram and Schmidt. The remainder of a column that depends on those before it is noise: it is set to zero. */
 static void orthonormalize(float *p, int rank, int64_t rows)
 {
     for (int k = 0; k < rank; k++) {

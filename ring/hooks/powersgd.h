@@ -1,7 +1,7 @@
-/* PowerSGD: a gradient matrix travels as two thin factors (Vogels, Karimireddy, Jaggi: "PowerSGD: Practical
+/* PowerSGD: a gradient matrix is sent as two thin factors (Vogels, Karimireddy, Jaggi: "PowerSGD: Practical
  * Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019, algorithm 1).
  *
- * For every matrix M (rows x cols) and rank r, with the error e that earlier steps left behind:
+ * For every matrix M (rows x cols) and rank r, with the error e of the step before:
  *
  *     M <- M + e
  *     P <- M Q            sum of P over the ranks
@@ -11,7 +11,7 @@
  *
  * Q is kept from step to step (warm start): the product is one step of a power iteration, hence the name.
  * The factors are stored transposed, so that all loops run over contiguous memory: p (r x rows), q (r x
- * cols). Sums are taken in a fixed order: ranks that have the same P and Q compute the same bits. */
+ * cols). Sums are computed in a fixed order: ranks with the same P and Q get bit-identical results. */
 #ifndef RING_HOOKS_POWERSGD_H
 #define RING_HOOKS_POWERSGD_H
 

@@ -14,40 +14,111 @@ static const char *const join_choices[] = {"none", "world", "active", NULL};
 #define AT(field) offsetof(ring_options, field)
 
 static const option options[] = {
-    {.name = "bucket-cap-mb", .argument = "MIB", .type = OPTION_DOUBLE, .offset = AT(bucket_cap_mb),
-     .help = "a bucket closes at so many MiB (0: the policy's)"},
-    {.name = "first-bucket-mb", .level = OPTION_KEY, .argument = "MIB", .type = OPTION_DOUBLE, .offset = AT(first_bucket_mb),
+    {.name = "bucket-cap-mb",
+     .argument = "MIB",
+     .type = OPTION_DOUBLE,
+     .offset = AT(bucket_cap_mb),
+     .help = "a bucket closes when it has reached this size (0: the policy's)"},
+    {.name = "first-bucket-mb",
+     .level = OPTION_KEY,
+     .argument = "MIB",
+     .type = OPTION_DOUBLE,
+     .offset = AT(first_bucket_mb),
      .help = "the first bucket's limit (0: the policy's)"},
-    {.name = "message-size", .level = OPTION_KEY, .argument = "ELEMENTS", .type = OPTION_INT, .offset = AT(message_size),
-     .help = "a bucket closes at so many elements, for policies that count them (0: the policy's)"},
-    {.name = "order", .level = OPTION_KEY, .type = OPTION_CHOICE, .offset = AT(order), .initial = "policy", .choices = order_choices,
+    {.name = "message-size",
+     .level = OPTION_KEY,
+     .argument = "ELEMENTS",
+     .type = OPTION_INT,
+     .offset = AT(message_size),
+     .help = "a bucket closes when it has reached this size, for policies that count elements (0: the policy's)"},
+    {.name = "order",
+     .level = OPTION_KEY,
+     .type = OPTION_CHOICE,
+     .offset = AT(order),
+     .initial = "policy",
+     .choices = order_choices,
      .help = "the order in which gradients are put into buckets"},
-    {.name = "launch", .level = OPTION_KEY, .type = OPTION_CHOICE, .offset = AT(launch), .initial = "policy", .choices = launch_choices,
+    {.name = "launch",
+     .level = OPTION_KEY,
+     .type = OPTION_CHOICE,
+     .offset = AT(launch),
+     .initial = "policy",
+     .choices = launch_choices,
      .help = "when buckets are launched"},
-    {.name = "broadcast-buffers", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = AT(broadcast_buffers), .initial = "policy",
-     .choices = yes_no_choices, .help = "every forward pass starts from rank 0's buffers"},
-    {.name = "bucket-view", .level = OPTION_RARE, .type = OPTION_FLAG, .offset = AT(bucket_view),
-     .help = "gradients are reduced where they lie: no copy, no bucket memory"},
-    {.name = "allreduce-fp32", .level = OPTION_RARE, .type = OPTION_FLAG, .offset = AT(allreduce_fp32),
-     .help = "sums are taken in float32 whatever the gradients' type"},
-    {.name = "predivide", .level = OPTION_KEY, .argument = "FACTOR", .type = OPTION_DOUBLE, .offset = AT(predivide),
+    {.name = "broadcast-buffers",
+     .level = OPTION_RARE,
+     .type = OPTION_CHOICE,
+     .offset = AT(broadcast_buffers),
+     .initial = "policy",
+     .choices = yes_no_choices,
+     .help = "every forward pass starts from rank 0's buffers"},
+    {.name = "bucket-view",
+     .level = OPTION_RARE,
+     .type = OPTION_FLAG,
+     .offset = AT(bucket_view),
+     .help = "gradients are reduced in place: no copy, no bucket memory"},
+    {.name = "allreduce-fp32",
+     .level = OPTION_RARE,
+     .type = OPTION_FLAG,
+     .offset = AT(allreduce_fp32),
+     .help = "sums are computed in float32 whatever the gradients' type"},
+    {.name = "predivide",
+     .level = OPTION_KEY,
+     .argument = "FACTOR",
+     .type = OPTION_DOUBLE,
+     .offset = AT(predivide),
      .help = "with --divide after: gradients are divided by FACTOR before the sum, by ranks/FACTOR after it (0: 1)"},
-    {.name = "collective", .type = OPTION_CHOICE, .offset = AT(collective), .initial = "auto",
-     .choices = collective_choices, .help = "the implementation of the collectives"},
-    {.name = "collective-table", .level = OPTION_RARE, .argument = "FILE", .type = OPTION_TEXT, .offset = AT(collective_table),
-     .help = "what auto takes for which size, as bench --tune writes it"},
-    {.name = "find-unused-parameters", .level = OPTION_RARE, .type = OPTION_FLAG, .offset = AT(find_unused),
+    {.name = "collective",
+     .type = OPTION_CHOICE,
+     .offset = AT(collective),
+     .initial = "auto",
+     .choices = collective_choices,
+     .help = "the implementation of the collectives"},
+    {.name = "collective-table",
+     .level = OPTION_RARE,
+     .argument = "FILE",
+     .type = OPTION_TEXT,
+     .offset = AT(collective_table),
+     .help = "the algorithm that auto chooses by size, as bench --tune writes it"},
+    {.name = "find-unused-parameters",
+     .level = OPTION_RARE,
+     .type = OPTION_FLAG,
+     .offset = AT(find_unused),
      .help = "parameters may have no gradient in a step: found at the end of every backward pass"},
-    {.name = "static-graph", .level = OPTION_RARE, .type = OPTION_FLAG, .offset = AT(static_graph),
+    {.name = "static-graph",
+     .level = OPTION_RARE,
+     .type = OPTION_FLAG,
+     .offset = AT(static_graph),
      .help = "parameters that have no gradient in the first step never have one"},
-    {.name = "comm-hook", .type = OPTION_CHOICE, .offset = AT(hook), .initial = "none", .choices = hook_choices,
-     .help = "how gradients are compressed for the way"},
-    {.name = "powersgd-rank", .level = OPTION_RARE, .argument = "RANK", .type = OPTION_INT, .offset = AT(powersgd_rank), .initial = "1",
-     .low = 1, .high = 64, .help = "columns of PowerSGD's factors"},
-    {.name = "powersgd-start", .level = OPTION_RARE, .argument = "STEP", .type = OPTION_INT, .offset = AT(powersgd_start), .initial = "10",
+    {.name = "comm-hook",
+     .type = OPTION_CHOICE,
+     .offset = AT(hook),
+     .initial = "none",
+     .choices = hook_choices,
+     .help = "how gradients are compressed before they are sent"},
+    {.name = "powersgd-rank",
+     .level = OPTION_RARE,
+     .argument = "RANK",
+     .type = OPTION_INT,
+     .offset = AT(powersgd_rank),
+     .initial = "1",
+     .low = 1,
+     .high = 64,
+     .help = "columns of PowerSGD's factors"},
+    {.name = "powersgd-start",
+     .level = OPTION_RARE,
+     .argument = "STEP",
+     .type = OPTION_INT,
+     .offset = AT(powersgd_start),
+     .initial = "10",
      .help = "the first step that PowerSGD compresses (PyTorch: 1000)"},
-    {.name = "join", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = AT(join), .initial = "none", .choices = join_choices,
-     .help = "a rank without data takes part with zeros; the mean is over the world or over the active ranks"},
+    {.name = "join",
+     .level = OPTION_RARE,
+     .type = OPTION_CHOICE,
+     .offset = AT(join),
+     .initial = "none",
+     .choices = join_choices,
+     .help = "a rank without data contributes zeros; the mean is over the world or over the ranks that have data"},
 };
 
 const option_table ring_option_table = {"Ring engine", options, sizeof options / sizeof options[0]};
@@ -98,12 +169,9 @@ static status resolve_buckets(const ring_options *o, const ring_policy *policy, 
     bool bytes = limit_bytes(o, &s->first.buckets), elements = limit_elements(o, &s->first.buckets);
     bytes = limit_bytes(o, &s->later.buckets) || bytes;
     elements = limit_elements(o, &s->later.buckets) || elements;
-    if (o->bucket_cap_mb > 0 && !bytes)
-        return refuse("bucket-cap-mb", "the policy's buckets are not cut by bytes");
-    if (o->first_bucket_mb > 0 && !bytes)
-        return refuse("first-bucket-mb", "the policy's buckets are not cut by bytes");
-    if (o->message_size > 0 && !elements)
-        return refuse("message-size", "the policy's buckets are not cut by elements");
+    if (o->bucket_cap_mb > 0 && !bytes) return refuse("bucket-cap-mb", "the policy's buckets are not cut by bytes");
+    if (o->first_bucket_mb > 0 && !bytes) return refuse("first-bucket-mb", "the policy's buckets are not cut by bytes");
+    if (o->message_size > 0 && !elements) return refuse("message-size", "the policy's buckets are not cut by elements");
     if (o->order > 0) {
         s->later.buckets.order = (bucket_order)(o->order - 1);
         s->rebuilds = s->later.buckets.order == BUCKET_ORDER_READY;
@@ -118,18 +186,17 @@ static status check(const ring_options *o, const ring_settings *s)
     if (o->bucket_view && s->hook != RING_HOOK_NONE)
         return refuse("bucket-view", "a communication hook needs buckets of its own");
     if (o->allreduce_fp32 && s->hook != RING_HOOK_NONE)
-        return refuse("allreduce-fp32", "a communication hook says what travels");
+        return refuse("allreduce-fp32", "a communication hook determines the type that is sent");
     if (o->bucket_view && o->allreduce_fp32)
         return refuse("bucket-view", "with --allreduce-fp32 gradients are converted");
     if (o->predivide > 0 && s->divide_before)
         return refuse("predivide", "it splits a division after the sum; add --divide after");
     if (s->join == RING_JOIN_ACTIVE && o->predivide > 0)
-        return refuse("predivide", "with --join active the divisor is known in the step only");
+        return refuse("predivide", "with --join active the divisor is known only during the step");
     return STATUS_OK;
 }
 
-status ring_settings_resolve(const ring_options *o, int divide, const char *policy,
-                             ring_settings *s)
+status ring_settings_resolve(const ring_options *o, int divide, const char *policy, ring_settings *s)
 {
     const ring_policy *row = NULL;
     TRY(ring_policy_find(policy, &row));
@@ -152,8 +219,7 @@ status ring_settings_resolve(const ring_options *o, int divide, const char *poli
         .collective_table = o->collective_table,
     };
     if (divide != SHARED_DIVIDE_POLICY) s->divide_before = divide == SHARED_DIVIDE_BEFORE;
-    if (o->broadcast_buffers != RING_CHOICE_POLICY)
-        s->broadcast_buffers = o->broadcast_buffers == RING_CHOICE_YES;
+    if (o->broadcast_buffers != RING_CHOICE_POLICY) s->broadcast_buffers = o->broadcast_buffers == RING_CHOICE_YES;
     TRY(resolve_buckets(o, row, s));
     if (s->first.launch == RING_WHEN_READY) s->serial = false;
     return check(o, s);
@@ -207,10 +273,9 @@ void ring_settings_write(const ring_settings *s, text_buffer *out)
     text_append(out, "policy=%s\n", s->policy->name);
     write_plan("first", &s->first, out);
     write_plan("later", &s->later, out);
-    text_append(out,
-                "rebuilds=%d\nserial=%d\ndivide=%s\npredivide=%.17g\nbroadcast_buffers=%d\nbucket_view=%d\n",
-                s->rebuilds, s->serial, s->divide_before ? "before" : "after", s->predivide,
-                s->broadcast_buffers, s->bucket_view);
+    text_append(out, "rebuilds=%d\nserial=%d\ndivide=%s\npredivide=%.17g\nbroadcast_buffers=%d\nbucket_view=%d\n",
+                s->rebuilds, s->serial, s->divide_before ? "before" : "after", s->predivide, s->broadcast_buffers,
+                s->bucket_view);
     text_append(out, "find_unused=%d\nstatic_graph=%d\ncomm_hook=%s\nallreduce_fp32=%d\npowersgd_rank=%d\n",
                 s->find_unused, s->static_graph, hook_choices[s->hook], s->wire_fp32, s->powersgd_rank);
     text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\n", (long long)s->powersgd_start,

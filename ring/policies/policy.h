@@ -1,5 +1,5 @@
-/* What the systems to be reproduced do with gradients, as rows of a table, and the options that change a
- * row. A policy is data: the engine knows no system by name. */
+/* What the reproduced systems do with gradients, as rows of a table, and the options that change a row. A policy is
+ * data: the engine has no case for a system. */
 #ifndef RING_POLICIES_POLICY_H
 #define RING_POLICIES_POLICY_H
 
@@ -9,7 +9,7 @@
 #include "ring/buckets/buckets.h"
 
 typedef enum ring_launch {
-    RING_AFTER_BACKWARD, /* all buckets behind the backward pass */
+    RING_AFTER_BACKWARD, /* all buckets after the backward pass */
     RING_WHEN_READY      /* a bucket as soon as its gradients, and the buckets before it, are */
 } ring_launch;
 
@@ -40,7 +40,7 @@ enum { RING_POLICIES = 8 };
 extern const ring_policy ring_policies[RING_POLICIES];
 extern const sync_policy_info ring_policy_infos[RING_POLICIES];
 
-/* STATUS_USAGE for an unknown name, naming those allowed. */
+/* STATUS_USAGE for an unknown name, naming the valid ones. */
 status ring_policy_find(const char *name, const ring_policy **out);
 
 /* ---- options ---------------------------------------------------------------------------------- */
@@ -50,11 +50,11 @@ typedef enum ring_hook { RING_HOOK_NONE, RING_HOOK_FP16, RING_HOOK_BF16, RING_HO
 
 typedef enum ring_join {
     RING_JOIN_NONE,  /* a rank without data ends the run */
-    RING_JOIN_WORLD, /* it takes part with zeros; the mean is over all ranks */
+    RING_JOIN_WORLD, /* it contributes zeros; the mean is over all ranks */
     RING_JOIN_ACTIVE /* the mean is over the ranks that have data */
 } ring_join;
 
-/* Zero and "policy": as the policy says. */
+/* Zero and "policy": the policy's value. */
 typedef struct ring_options {
     double bucket_cap_mb, first_bucket_mb; /* MiB */
     int64_t message_size;                  /* elements */
@@ -80,7 +80,7 @@ typedef struct ring_settings {
     double predivide; /* before the sum, where divide_before is false; the rest after it */
     bool bucket_view, find_unused, static_graph;
     ring_hook hook;
-    bool wire_fp32; /* sums of float64 gradients travel and are taken in float32 */
+    bool wire_fp32; /* gradients are sent and summed in float32, float64 ones too */
     int powersgd_rank;
     int64_t powersgd_start;
     ring_join join;
@@ -90,7 +90,7 @@ typedef struct ring_settings {
 /* STATUS_USAGE where options contradict each other or the policy. */
 status ring_settings_resolve(const ring_options *options, int divide, const char *policy, ring_settings *out);
 
-/* "key=value" lines: what all ranks must have alike. */
+/* "key=value" lines: what must be equal on all ranks. */
 void ring_settings_write(const ring_settings *s, text_buffer *out);
 
 /* The buckets that a program's gradients have in the first (`later` false) or in later steps, in launching

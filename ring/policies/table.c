@@ -14,7 +14,7 @@
 #define ONE(order) {BUCKET_ONE, BUCKET_ORDER_##order, 0, 0}
 #define EACH(order) {BUCKET_EACH, BUCKET_ORDER_##order, 0, 0}
 
-/* X(name, source, summary, fields): one row a policy. */
+/* X(name, source, summary, fields): one row per policy. */
 #define POLICY_LIST(X)                                                                               \
     X("ddp", "torch.nn.parallel.DistributedDataParallel since 2022 (pull requests 35137, 72843)",    \
       "25 MiB buckets in the order in which gradients became ready, overlapped from the second step on", \
@@ -35,7 +35,7 @@
       .later = {ELEMENTS(READY, 10000000), RING_WHEN_READY}, .rebuilds = true,                       \
       .life = RING_BUCKETS_PASS)                                                                     \
     X("torch-0.4.1", "torch.nn.parallel.DistributedDataParallel of torch 0.4.1, NCCL backend",       \
-      "behind the backward pass, chunks of up to 256 MiB one after another",                         \
+      "after the backward pass, chunks of up to 256 MiB one after another",                         \
       .first = {WITHIN(REGISTRATION, 256), RING_AFTER_BACKWARD}, .broadcast_buffers = true,          \
       .serial = true, .life = RING_BUCKETS_PASS)                                                     \
     X("torch-0.4.1-gloo", "torch.nn.parallel.DistributedDataParallel of torch 0.4.1, Gloo backend",  \
@@ -43,9 +43,9 @@
       .first = {{BUCKET_WITHIN_BYTES, BUCKET_ORDER_LAST_FIRST, MIB, MIB}, RING_WHEN_READY},          \
       .divide_before = true, .broadcast_buffers = true, .life = RING_BUCKETS_PASS)                   \
     X("flat", "the textbook's: gradients as one vector",                                             \
-      "one bucket, behind the backward pass", .first = {ONE(REGISTRATION), RING_AFTER_BACKWARD})     \
-    X("naive", "the textbook's first attempt: a collective a parameter",                             \
-      "every gradient alone, as soon as it is ready", .first = {EACH(REVERSE), RING_WHEN_READY})
+      "one bucket, after the backward pass", .first = {ONE(REGISTRATION), RING_AFTER_BACKWARD})     \
+    X("naive", "the textbook's first attempt: one collective per parameter",                             \
+      "every gradient by itself, as soon as it is ready", .first = {EACH(REVERSE), RING_WHEN_READY})
 
 #define POLICY_ROW(name_, source, summary, ...) {.name = name_, __VA_ARGS__},
 #define POLICY_INFO(name_, source, summary, ...) {name_, source, summary},
@@ -56,14 +56,8 @@ _Static_assert(sizeof ring_policies / sizeof ring_policies[0] == RING_POLICIES, 
 
 status ring_policy_find(const char *name, const ring_policy **out)
 {
-    const char *names[RING_POLICIES];
-    char allowed[160];
-    for (int i = 0; i < RING_POLICIES; i++) {
-        names[i] = ring_policies[i].name;
-        if (strcmp(names[i], name) != 0) continue;
-        *out = &ring_policies[i];
-        return STATUS_OK;
-    }
-    return fail(STATUS_USAGE, "ring policy: found '%s', allowed is one of %s", name,
-                text_join(allowed, sizeof allowed, names, RING_POLICIES));
+    int index;
+    TRY(text_parse_choice("ring policy", name, &ring_policies[0].name, sizeof *ring_policies, RING_POLICIES, &index));
+    *out = &ring_policies[index];
+    return STATUS_OK;
 }

@@ -15,13 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum {
-    STAGING_BYTES = 1 << 20,
-    PAIR_STAGING_BYTES = 64 << 10,
-    SLEEP_NS = 100000000,
-    POLL_NS = 20000,
-    YIELDS = 400
-};
+enum { STAGING_BYTES = 1 << 20, PAIR_STAGING_BYTES = 64 << 10, SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400 };
 
 status mpi_fail(const mpi_world *w, int code, const char *what)
 {
@@ -32,7 +26,7 @@ status mpi_fail(const mpi_world *w, int code, const char *what)
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
-/* Beside the program, in the installed place relative to it, then where it was built. */
+/* Next to the program, where it is installed relative to the program, then where it was built. */
 static void *open_module(void)
 {
     char program[PATH_MAX], path[PATH_MAX + 64];
@@ -72,7 +66,7 @@ static status check_launched(const collective_config *config)
 static status mpi_open(const collective_config *config, collective_world **out)
 {
     if (net_link_is_emulated(&config->link))
-        return fail(STATUS_CONFIG, "--link: found with --collective mpi, allowed are auto, ring, two-shot: "
+        return fail(STATUS_CONFIG, "--link: expected --collective auto, ring or two-shot, got mpi: "
                                    "what MPI sends cannot be paced");
     TRY(check_launched(config));
     mpi_world *w = calloc(1, sizeof *w);
@@ -212,11 +206,10 @@ static status stalled(const mpi_queue *q)
     char call[128], limit[32];
     const collective_config *c = &q->group->base.world->config;
     return fail(STATUS_PEER,
-                "%s (call %llu of group '%s'): no progress for %s in rank %d; MPI does not say whom it "
+                "%s (call %llu of group '%s'): no progress for %s in rank %d; MPI does not report whom it "
                 "waits for",
                 collective_call_format(q->call, call, sizeof call), (unsigned long long)q->completed + 1,
-                q->group->base.name, text_format_duration(limit, sizeof limit, (double)c->stall_timeout_ns),
-                c->rank);
+                q->group->base.name, text_format_duration(limit, sizeof limit, (double)c->stall_timeout_ns), c->rank);
 }
 
 static status advance(mpi_queue *q, int64_t now_ns, bool *worked)
@@ -272,8 +265,8 @@ static bool has_calls(const mpi_world *w)
     return false;
 }
 
-/* MPI cannot be waited for beside a bell: with calls in flight it is looked at again, first at once, after a
- * while between short sleeps. */
+/* There is no waiting for MPI and for a wake-up at the same time: with calls in flight MPI is polled, first without
+ * and later with short sleeps in between. */
 static void mpi_wait(collective_world *world, int64_t deadline_ns)
 {
     mpi_world *w = (mpi_world *)world;

@@ -1,4 +1,4 @@
-/* The module that knows MPI's header and links its library. It is opened at run time, so that the program
+/* The module that includes MPI's header and links its library. It is opened at run time, so that the program
  * starts without MPI, and it links nothing of ours: it exports one table of functions over plain types.
  *
  * MPI belongs to the process: one rank a process, one initialization, ended with the process. */
@@ -13,8 +13,7 @@
 #define MPI_MODULE_SYMBOL "psring_mpi_module"
 enum { MPI_MODULE_VERSION = 1 };
 
-typedef void (*mpi_module_reduce)(dtype type, reduce_op op, void *out, const void *a, const void *b,
-                                  int64_t count);
+typedef void (*mpi_module_reduce)(dtype type, reduce_op op, void *out, const void *a, const void *b, int64_t count);
 
 /* A call as MPI takes it: contiguous; NULL for MPI_IN_PLACE (scatter: as the root's `out`, else as `in`).
  * counts and places are each rank's part; out_counts and out_places what all_to_all receives. */

@@ -1,9 +1,9 @@
-/* What one call gives to MPI: first its description, then its rounds. */
+/* A call as operations of MPI: first its description, then its rounds. */
 #include "ring/collectives/mpi/collective_mpi_impl.h"
 
 #include <string.h>
 
-enum { MOST_COUNT = 1 << 30 }; /* elements a round: MPI counts in int */
+enum { MOST_COUNT = 1 << 30 }; /* elements per round: MPI counts in int */
 
 static mpi_world *world_of(const mpi_queue *q)
 {
@@ -37,8 +37,7 @@ static void print_of(const collective_call *c, int64_t *out)
 static status differ(const mpi_queue *q, int rank, const int64_t *p)
 {
     char theirs[128], ours[128];
-    collective_call other = {
-        (collective_kind)p[0], (reduce_op)p[1], (dtype)p[2], (int)p[3], (int)p[4], p[5], {0}, {0}};
+    collective_call other = {(collective_kind)p[0], (reduce_op)p[1], (dtype)p[2], (int)p[3], (int)p[4], p[5], {0}, {0}};
     return fail(STATUS_PROTOCOL, "call %llu of group '%s': its rank %d makes %s, rank %d makes %s",
                 (unsigned long long)q->completed + 1, q->group->base.name, rank,
                 collective_call_format(&other, theirs, sizeof theirs), q->group->base.rank,

@@ -1,6 +1,6 @@
-/* Collectives through NCCL, on device memory and on a stream of the device. The world's rank enqueues and looks;
- * it never waits for the GPU: calls of a group are enqueued one after another as the communicator takes them,
- * and a fence behind each says when it is done. */
+/* Collectives through NCCL, on device memory and on a stream of the device. The world's rank enqueues and polls; it
+ * never waits for the GPU: calls of a group are enqueued one after another as the communicator accepts them, and a
+ * fence after each is reached when it is done. */
 #include "ring/collectives/nccl/collective_nccl.h"
 
 #include "common/base/text.h"
@@ -29,8 +29,9 @@ static status find_module(const nccl_module **out)
     TRY(cuda_module_open(&cuda, &library));
     *out = dlsym(library, NCCL_MODULE_SYMBOL);
     if (*out && (*out)->version == NCCL_MODULE_VERSION) return STATUS_OK;
-    return fail(STATUS_UNAVAILABLE, "collectives nccl: this program was built without NCCL's headers; take ring, two-shot "
-                                    "or auto");
+    return fail(STATUS_UNAVAILABLE,
+                "collectives nccl: this program was built without NCCL's headers; take ring, two-shot "
+                "or auto");
 }
 
 bool collective_nccl_found(char *text, size_t size)
@@ -52,8 +53,8 @@ status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES])
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
-/* Waits until what was asked of a communicator is done: at set-up alone. */
-static status settle(nccl_world *w, nccl_comm *comm, const char *what)
+/* Waits until an operation on a communicator is done; only during set-up. */
+static status wait_until_idle(nccl_world *w, nccl_comm *comm, const char *what)
 {
     const collective_config *c = &w->base.config;
     int64_t deadline = collective_deadline(clock_now_ns(), c->connect_timeout_ns);
@@ -64,8 +65,8 @@ static status settle(nccl_world *w, nccl_comm *comm, const char *what)
         if (c->canceled && c->canceled(c->canceled_context)) return fail(STATUS_STOPPED, "%s: stopped", what);
         char limit[32];
         if (clock_now_ns() > deadline)
-            return fail(STATUS_PEER, "collectives nccl: %s: rank %d has waited for %s; NCCL does not say for whom", what,
-                        c->rank, text_format_duration(limit, sizeof limit, (double)c->connect_timeout_ns));
+            return fail(STATUS_PEER, "collectives nccl: %s: rank %d has waited for %s; NCCL does not report for whom",
+                        what, c->rank, text_format_duration(limit, sizeof limit, (double)c->connect_timeout_ns));
         usleep(1000);
     }
 }
@@ -81,7 +82,7 @@ static void nccl_close(collective_world *world)
 static status nccl_open(const collective_config *config, collective_world **out)
 {
     if (!config->device || !config->stream || !config->bootstrap)
-        return fail(STATUS_CONFIG, "collectives nccl: found no GPU's memory, allowed is --device cuda");
+        return fail(STATUS_CONFIG, "collectives nccl: expected --device cuda, got a device without GPU memory");
     nccl_world *w = calloc(1, sizeof *w);
     if (!w) return fail(STATUS_SYSTEM, "no memory for collectives");
     w->base.config = *config;
@@ -94,7 +95,7 @@ static status nccl_open(const collective_config *config, collective_world **out)
     rc = device_allocate(config->device, DEVICE_MEMORY_PRIVATE, SCRATCH_BYTES, &w->scratch);
     if (rc == STATUS_OK)
         rc = w->module->open(w->stream, config->bootstrap, config->rank, config->world, config->share_gpu, &w->comm);
-    if (rc == STATUS_OK) rc = settle(w, w->comm, "the start");
+    if (rc == STATUS_OK) rc = wait_until_idle(w, w->comm, "the start");
     if (rc != STATUS_OK) {
         if (w->comm) w->module->abort(w->comm); /* one that has not started cannot be destroyed */
         nccl_close(&w->base);
@@ -128,7 +129,7 @@ static status open_comm(nccl_world *w, nccl_group *g, const int *ranks, int coun
         return STATUS_OK;
     }
     TRY(w->module->split(w->comm, ranks[0], g->base.rank, &g->comm));
-    status rc = settle(w, g->comm, "ncclCommSplit");
+    status rc = wait_until_idle(w, g->comm, "ncclCommSplit");
     if (rc != STATUS_OK) w->module->abort(g->comm);
     return rc;
 }
@@ -161,7 +162,7 @@ static nccl_queued *queued(nccl_group *g, uint64_t number)
     return &g->queue[number % COLLECTIVE_QUEUE];
 }
 
-/* Marks on the stream: two a call, behind slot 0, at which the stream's clock is set anew. */
+/* Marks on the stream: slot 0 restarts the stream's clock, then two slots per call. */
 static int mark_of(uint64_t number)
 {
     return 2 + 2 * (int)(number % COLLECTIVE_QUEUE);
@@ -189,11 +190,11 @@ static status begin(nccl_world *w, nccl_group *g, int64_t now_ns)
     return w->module->run(g->comm, g->parts, g->part_count);
 }
 
-/* The true division by n that a mean is, on what this rank got. */
+/* Mean: a true division of this rank's result by n. */
 static status divide(nccl_world *w, nccl_group *g, const collective_call *call)
 {
-    bool mean = call->op == REDUCE_MEAN && (call->kind == COLLECTIVE_ALL_REDUCE || call->kind == COLLECTIVE_REDUCE_SCATTER ||
-                                            call->kind == COLLECTIVE_REDUCE);
+    bool mean = call->op == REDUCE_MEAN && (call->kind == COLLECTIVE_ALL_REDUCE ||
+                                            call->kind == COLLECTIVE_REDUCE_SCATTER || call->kind == COLLECTIVE_REDUCE);
     if (!mean || (call->kind == COLLECTIVE_REDUCE && call->root != g->base.rank)) return STATUS_OK;
     const piece_list *pieces = &call->out.pieces;
     int64_t count = call->kind == COLLECTIVE_REDUCE_SCATTER
@@ -208,7 +209,7 @@ static status divide(nccl_world *w, nccl_group *g, const collective_call *call)
     return STATUS_OK;
 }
 
-/* NCCL has taken the call: what comes behind it on the stream tells of its end. */
+/* NCCL has enqueued the call: a mark and a fence after it on the stream record its end. */
 static status end_enqueuing(nccl_world *w, nccl_group *g)
 {
     uint64_t number = g->launched + 1;
@@ -231,7 +232,7 @@ static void complete(nccl_world *w, nccl_group *g, int64_t now_ns)
     q->times.started_ns = device_mark_ns(w->stream, mark_of(g->completed));
     q->times.finished_ns = device_mark_ns(w->stream, mark_of(g->completed) + 1);
     g->since_ns = now_ns;
-    /* A ring's share; NCCL does not say what it has sent. */
+    /* A ring's share; NCCL does not report what it has sent. */
     int64_t bytes = g->base.size > 1 ? 2 * payload(&q->call) * (g->base.size - 1) / g->base.size : 0;
     if (q->call.kind != COLLECTIVE_ALL_REDUCE) bytes /= 2;
     w->base.traffic.bytes_sent += bytes;
@@ -245,7 +246,7 @@ static status stalled(nccl_group *g)
     char call[128], limit[32];
     const collective_config *c = &g->base.world->config;
     return fail(STATUS_PEER,
-                "%s (call %llu of group '%s'): no progress for %s in rank %d; NCCL does not say whom it waits for",
+                "%s (call %llu of group '%s'): no progress for %s in rank %d; NCCL does not report whom it waits for",
                 collective_call_format(&queued(g, g->completed + 1)->call, call, sizeof call),
                 (unsigned long long)g->completed + 1, g->base.name,
                 text_format_duration(limit, sizeof limit, (double)c->stall_timeout_ns), c->rank);
@@ -303,8 +304,8 @@ static bool has_calls(const nccl_world *w)
     return false;
 }
 
-/* A GPU cannot be waited for beside a bell: with calls in flight it is looked at again, first at once, after a
- * while between short sleeps. */
+/* There is no waiting for a GPU and for a wake-up at the same time: with calls in flight the GPU is polled, first
+ * without and later with short sleeps in between. */
 static void nccl_wait(collective_world *world, int64_t deadline_ns)
 {
     nccl_world *w = (nccl_world *)world;

@@ -1,4 +1,4 @@
-/* NCCL beside the interface of collectives: what engines ask before they open a world. */
+/* NCCL besides the interface of collectives: what engines need before they open a world. */
 #ifndef RING_COLLECTIVES_NCCL_COLLECTIVE_NCCL_H
 #define RING_COLLECTIVES_NCCL_COLLECTIVE_NCCL_H
 
@@ -12,7 +12,7 @@ enum { COLLECTIVE_BOOTSTRAP_BYTES = 128 };
 /* NCCL can be opened in this process; never fails. `text` gets its version, or what is missing. */
 bool collective_nccl_found(char *text, size_t size);
 
-/* What rank 0 makes and every rank passes on in collective_config.bootstrap. */
+/* Made by rank 0; every rank passes it to collective_config.bootstrap. */
 status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES]);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct nccl_group {
     collective_group base;
     struct nccl_group *next;
     nccl_comm *comm;
-    device_fence *done; /* the call of that number is */
+    device_fence *done; /* call N is done */
     nccl_queued queue[COLLECTIVE_QUEUE];
     uint64_t posted, launched, completed;
     bool enqueuing; /* the communicator still works on call number launched + 1 */

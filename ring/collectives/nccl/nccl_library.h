@@ -7,22 +7,22 @@
 #include <stddef.h>
 
 /* member, symbol */
-#define NCCL_FUNCTIONS(X)                                                                                    \
-    X(version, ncclGetVersion)                                                                               \
-    X(unique_id, ncclGetUniqueId)                                                                            \
-    X(init, ncclCommInitRankConfig)                                                                          \
-    X(split, ncclCommSplit)                                                                                  \
-    X(async_error, ncclCommGetAsyncError)                                                                    \
-    X(abort, ncclCommAbort)                                                                                  \
-    X(destroy, ncclCommDestroy)                                                                              \
-    X(error_text, ncclGetErrorString)                                                                        \
-    X(last_error, ncclGetLastError)                                                                          \
-    X(group_start, ncclGroupStart)                                                                           \
-    X(group_end, ncclGroupEnd)                                                                               \
-    X(all_reduce, ncclAllReduce)                                                                             \
-    X(reduce, ncclReduce)                                                                                    \
-    X(broadcast, ncclBroadcast)                                                                              \
-    X(send, ncclSend)                                                                                        \
+#define NCCL_FUNCTIONS(X)                                                                                              \
+    X(version, ncclGetVersion)                                                                                         \
+    X(unique_id, ncclGetUniqueId)                                                                                      \
+    X(init, ncclCommInitRankConfig)                                                                                    \
+    X(split, ncclCommSplit)                                                                                            \
+    X(async_error, ncclCommGetAsyncError)                                                                              \
+    X(abort, ncclCommAbort)                                                                                            \
+    X(destroy, ncclCommDestroy)                                                                                        \
+    X(error_text, ncclGetErrorString)                                                                                  \
+    X(last_error, ncclGetLastError)                                                                                    \
+    X(group_start, ncclGroupStart)                                                                                     \
+    X(group_end, ncclGroupEnd)                                                                                         \
+    X(all_reduce, ncclAllReduce)                                                                                       \
+    X(reduce, ncclReduce)                                                                                              \
+    X(broadcast, ncclBroadcast)                                                                                        \
+    X(send, ncclSend)                                                                                                  \
     X(receive, ncclRecv)
 
 #define NCCL_MEMBER(member, symbol) __typeof__(symbol) *member;

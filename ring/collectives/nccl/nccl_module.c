@@ -24,13 +24,20 @@ struct nccl_comm {
 static const char *name_of(ncclResult_t code)
 {
     switch (code) {
-    case ncclUnhandledCudaError: return "ncclUnhandledCudaError";
-    case ncclSystemError: return "ncclSystemError";
-    case ncclInternalError: return "ncclInternalError";
-    case ncclInvalidArgument: return "ncclInvalidArgument";
-    case ncclInvalidUsage: return "ncclInvalidUsage";
-    case ncclRemoteError: return "ncclRemoteError";
-    default: return "ncclResult_t of a later version";
+    case ncclUnhandledCudaError:
+        return "ncclUnhandledCudaError";
+    case ncclSystemError:
+        return "ncclSystemError";
+    case ncclInternalError:
+        return "ncclInternalError";
+    case ncclInvalidArgument:
+        return "ncclInvalidArgument";
+    case ncclInvalidUsage:
+        return "ncclInvalidUsage";
+    case ncclRemoteError:
+        return "ncclRemoteError";
+    default:
+        return "ncclResult_t of a later version";
     }
 }
 
@@ -42,11 +49,11 @@ static status check(const nccl_comm *c, ncclResult_t code, const char *what)
     gethostname(host, sizeof host - 1);
     const char *more = c->library.last_error(c->comm);
     return fail(code == ncclRemoteError ? STATUS_PEER : STATUS_SYSTEM, "rank %d on %s, GPU %d: NCCL, %s: %s (%s)%s%s",
-                c->rank, host, c->device->gpu, what, c->library.error_text(code), name_of(code), more && more[0] ? ": " : "",
-                more ? more : "");
+                c->rank, host, c->device->gpu, what, c->library.error_text(code), name_of(code),
+                more && more[0] ? ": " : "", more ? more : "");
 }
 
-/* ---- what is there ---------------------------------------------------------------------------- */
+/* ---- availability ----------------------------------------------------------------------------- */
 
 static bool module_available(char *text, size_t size)
 {
@@ -65,8 +72,7 @@ static status module_make_id(char id[NCCL_ID_BYTES])
     char why[192];
     if (!nccl_library_open(&library, why, sizeof why)) return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
     ncclResult_t code = library.unique_id(&made);
-    if (code != ncclSuccess)
-        return fail(STATUS_SYSTEM, "NCCL, ncclGetUniqueId: %s", library.error_text(code));
+    if (code != ncclSuccess) return fail(STATUS_SYSTEM, "NCCL, ncclGetUniqueId: %s", library.error_text(code));
     static_assert(sizeof made == NCCL_ID_BYTES, "an id is 128 bytes");
     memcpy(id, &made, sizeof made);
     return STATUS_OK;
@@ -83,8 +89,9 @@ static status new_comm(const nccl_library *library, const cuda_stream *s, int ra
     return STATUS_OK;
 }
 
-/* Several ranks of one communicator on a GPU: from 2.30 on NCCL is told so; before, it takes ranks of different
- * "hosts" for granted, and goes over the network's path. What the user has set stays. */
+/* Several ranks of one communicator on a GPU: from 2.30 on NCCL has an option for it; earlier versions are made to
+ * believe that the ranks are on different hosts, and use the network. Variables that the user has set keep their
+ * values. */
 static void allow_sharing(const nccl_library *library, int rank)
 {
     enum { KNOWS_SHARING = 23000 };
@@ -93,8 +100,10 @@ static void allow_sharing(const nccl_library *library, int rank)
     library->version(&version);
     gethostname(name, sizeof name - 1);
     snprintf(host, sizeof host, "%s-%d", name, rank);
-    if (version >= KNOWS_SHARING) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
-    else setenv("NCCL_HOSTID", host, 0);
+    if (version >= KNOWS_SHARING)
+        setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+    else
+        setenv("NCCL_HOSTID", host, 0);
 }
 
 static status module_open(device_stream *s, const char id[NCCL_ID_BYTES], int rank, int world, bool shared,
@@ -166,7 +175,7 @@ static ncclDataType_t datatype(dtype type)
     return types[type];
 }
 
-/* A mean is the sum, divided behind it: ncclAvg multiplies by 1/n before, which rounds otherwise. */
+/* A mean is the sum, divided afterwards: ncclAvg multiplies by 1/n first, which rounds differently. */
 static ncclRedOp_t operation(reduce_op op)
 {
     static const ncclRedOp_t ops[REDUCE_OP_COUNT] = {[REDUCE_SUM] = ncclSum,

@@ -1,8 +1,8 @@
 /* NCCL as the collectives use it, in libpsring_cuda.so: all that needs NCCL's and CUDA's headers. NCCL itself is
- * looked for when it is asked for.
+ * opened when it is first used.
  *
- * Communicators do not block: what has been asked of one may still be under way behind the return, and nothing
- * more may be asked of it until nccl_module.state() says that it is done. Every function but available() may
+ * Communicators do not block: an operation may still be in progress after its function returns, and the next one must
+ * wait until nccl_module.state() reports that it is done. Every function but available() may
  * fail with STATUS_PEER or STATUS_SYSTEM and NCCL's own words. */
 #ifndef RING_COLLECTIVES_NCCL_NCCL_MODULE_H
 #define RING_COLLECTIVES_NCCL_NCCL_MODULE_H
@@ -15,7 +15,7 @@ enum { NCCL_MODULE_VERSION = 1, NCCL_ID_BYTES = 128 };
 
 typedef struct nccl_comm nccl_comm;
 
-/* A part of a call: `count` elements that lie beside each other. */
+/* A part of a call: `count` contiguous elements. */
 typedef enum nccl_kind { NCCL_ALL_REDUCE, NCCL_REDUCE, NCCL_BROADCAST, NCCL_SEND, NCCL_RECEIVE } nccl_kind;
 typedef struct nccl_part {
     nccl_kind kind;
@@ -29,19 +29,19 @@ typedef struct nccl_part {
 
 typedef struct nccl_module {
     int version;
-    /* Whether NCCL is there, and of which version; else why not. */
+    /* Whether NCCL is available, and its version; else why not. */
     bool (*available)(char *text, size_t size);
-    /* What rank 0 makes and all ranks of a communicator are given. */
+    /* The id that rank 0 makes and all ranks of a communicator use. */
     status (*make_id)(char id[NCCL_ID_BYTES]);
-    /* Collective over the ranks of the id. `shared`: ranks share GPUs. Not done until state() says so. */
+    /* Collective over the ranks of the id. `shared`: ranks share GPUs. Not done until state() reports it. */
     status (*open)(device_stream *s, const char id[NCCL_ID_BYTES], int rank, int world, bool shared, nccl_comm **out);
-    /* Collective over the ranks of `parent`; those with the same color, which is not negative, are together, in
+    /* Collective over the ranks of `parent`; those with the same color, which is not negative, form a communicator, in
      * the order of their keys. */
     status (*split)(nccl_comm *parent, int color, int key, nccl_comm **out);
     status (*state)(nccl_comm *comm, bool *done);
     /* Enqueues the parts on the stream, as one group. */
     status (*run)(nccl_comm *comm, const nccl_part *parts, int count);
-    /* Ends what is in flight on this rank; peers find out by their own means. */
+    /* Ends what is in flight on this rank; peers detect it by themselves. */
     void (*abort)(nccl_comm *comm);
     void (*close)(nccl_comm **comm);
 } nccl_module;

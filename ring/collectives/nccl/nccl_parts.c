@@ -1,4 +1,4 @@
-/* What a call is in NCCL's terms: one operation or several, which run as a group. */
+/* A call as one or several operations of NCCL, which run as a group. */
 #include "ring/collectives/nccl/collective_nccl_impl.h"
 
 #include <stdlib.h>
@@ -48,12 +48,13 @@ static status add_whole(nccl_group *g, const collective_call *call, nccl_kind ki
         return fail(STATUS_INTERNAL, "collectives nccl: `in` and `out` lie in different pieces");
     if (!pieces->pieces) return add(g, call, kind, call->root, call->count, 0, 0);
     for (int i = 0; i < pieces->count; i++)
-        TRY(add(g, call, kind, call->root, pieces->pieces[i].count, pieces->pieces[i].offset, pieces->pieces[i].offset));
+        TRY(add(g, call, kind, call->root, pieces->pieces[i].count, pieces->pieces[i].offset,
+                pieces->pieces[i].offset));
     return STATUS_OK;
 }
 
 /* Parts may be of different sizes, so a gather is a broadcast from each rank, a scatter of a reduction a
- * reduction to each. A part alone lies at its buffer's base. */
+ * reduction to each. A single part is at its buffer's base. */
 static status add_parts(nccl_group *g, const collective_call *call)
 {
     int n = g->base.size, me = g->base.rank;

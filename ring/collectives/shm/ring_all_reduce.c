@@ -59,8 +59,7 @@ bool ring_all_reduce_advance(ring_channel *c)
         /* In step 0 the partial sum is the left neighbor's own values. */
         const piece_buffer *left = c->step == 0 ? &c->left_in : &c->left_out;
         pieces_reduce_pair(c->type, c->op, &c->out, left, &c->in, r.begin, r.count);
-        if (c->step == last_sum && c->op == REDUCE_MEAN)
-            pieces_divide(c->type, &c->out, r.begin, r.count, c->ranks);
+        if (c->step == last_sum && c->op == REDUCE_MEAN) pieces_divide(c->type, &c->out, r.begin, r.count, c->ranks);
     } else {
         pieces_copy(c->type, &c->out, r.begin, &c->left_out, r.begin, r.count);
     }

@@ -9,8 +9,8 @@ enum { MOST_SLICES = 1 << 16 }; /* of a chunk: a position counts steps in SHM_ST
 
 static bool ring_has_form(collective_kind kind)
 {
-    return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE_SCATTER ||
-           kind == COLLECTIVE_ALL_GATHER || kind == COLLECTIVE_BROADCAST;
+    return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE_SCATTER || kind == COLLECTIVE_ALL_GATHER ||
+           kind == COLLECTIVE_BROADCAST;
 }
 
 static int left_of(const shm_queue *q)
@@ -98,8 +98,8 @@ static bool other_advance(ring_channel *c)
     if (c->step == c->steps) return true;
     ring_range r = ring_channel_slice(c, chunk_of_step(c));
     if (c->queue->call->kind == COLLECTIVE_REDUCE_SCATTER) {
-        pieces_reduce_pair(c->type, c->op, &c->out, c->step == 0 ? &c->left_in : &c->left_out, &c->in,
-                           r.begin, r.count);
+        pieces_reduce_pair(c->type, c->op, &c->out, c->step == 0 ? &c->left_in : &c->left_out, &c->in, r.begin,
+                           r.count);
         if (c->step == c->ranks - 2 && c->op == REDUCE_MEAN)
             pieces_divide(c->type, &c->out, r.begin, r.count, c->ranks);
     } else {

@@ -6,7 +6,7 @@
  * only grows.
  *
  * Nothing here blocks. An algorithm is two functions: `begin` ends with what to wait for, and `advance` is
- * called each time that has happened; it works on one slice and says what to wait for next. */
+ * called each time that has happened; it works on one slice and sets what to wait for next. */
 #ifndef RING_COLLECTIVES_SHM_RING_CHANNEL_H
 #define RING_COLLECTIVES_SHM_RING_CHANNEL_H
 

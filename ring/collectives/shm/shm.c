@@ -1,4 +1,4 @@
-/* The three implementations over shared memory: they differ in who chooses the algorithm of a call. */
+/* The three implementations over shared memory: they differ in how the algorithm of a call is chosen. */
 #include "ring/collectives/shm/shm_internal.h"
 #include "ring/collectives/tuning.h"
 
@@ -19,8 +19,8 @@ static const shm_algorithm *choose_tuned(const shm_queue *q, const collective_ca
 {
     const collective_tuning *tuning = q->group->base.world->config.tuning;
     if (call->kind != COLLECTIVE_ALL_REDUCE) return &shm_algorithm_two_shot;
-    collective_algorithm best = collective_tuning_choose(tuning ? tuning : &collective_tuning_default,
-                                                         q->size, call->count * dtype_size(call->type));
+    collective_algorithm best = collective_tuning_choose(tuning ? tuning : &collective_tuning_default, q->size,
+                                                         call->count * dtype_size(call->type));
     return best == COLLECTIVE_ALGORITHM_RING ? choose_ring(q, call) : &shm_algorithm_two_shot;
 }
 
@@ -39,10 +39,10 @@ static status open_tuned(const collective_config *config, collective_world **out
     return shm_world_open(config, choose_tuned, out);
 }
 
-#define SHM_FUNCTIONS                                                                                        \
-    .close = shm_world_close, .group_open = shm_group_open, .group_close = shm_group_close,                  \
-    .post = shm_queue_post, .done = shm_queue_done, .times = shm_queue_times,                                \
-    .progress = shm_queue_progress, .wait = shm_world_wait, .wake = shm_world_wake, .abort = shm_world_abort
+#define SHM_FUNCTIONS                                                                                                  \
+    .close = shm_world_close, .group_open = shm_group_open, .group_close = shm_group_close, .post = shm_queue_post,    \
+    .done = shm_queue_done, .times = shm_queue_times, .progress = shm_queue_progress, .wait = shm_world_wait,          \
+    .wake = shm_world_wake, .abort = shm_world_abort
 
 const collective_type collective_ring = {
     .name = "ring",

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A member's segment: its slot of the queue of all, then one for each rank that it sends to, then one for
- * each that it receives from (which has no areas: receivers expose nothing). */
+/* A member's segment: its slot of queue 0, then one for each rank that it sends to, then one for each that it receives
+ * from (which has no areas: receivers expose nothing). */
 static int64_t main_bytes(void)
 {
     return (int64_t)sizeof(shm_slot) + 2 * SHM_INLINE_BYTES + SHM_STAGING_BYTES;
@@ -41,8 +41,7 @@ static char *send_slot(const shm_group *g, int owner, int to)
 
 static char *receive_slot(const shm_group *g, int owner, int from)
 {
-    return segment_of(g, owner) + main_bytes() + g->base.size * send_bytes() +
-           from * (int64_t)sizeof(shm_slot);
+    return segment_of(g, owner) + main_bytes() + g->base.size * send_bytes() + from * (int64_t)sizeof(shm_slot);
 }
 
 static int64_t limited(int64_t whole, int64_t limit)
@@ -127,8 +126,7 @@ static void unlink_queues(shm_world *w, const shm_group *g)
     }
 }
 
-status shm_group_open(collective_world *world, const char *name, const int *ranks, int count,
-                      collective_group **out)
+status shm_group_open(collective_world *world, const char *name, const int *ranks, int count, collective_group **out)
 {
     shm_group *g = calloc(1, sizeof *g);
     if (!g) return fail(STATUS_SYSTEM, "no memory for group '%s'", name);

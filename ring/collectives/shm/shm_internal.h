@@ -1,22 +1,22 @@
 /* The shared-memory implementation from inside. For this folder only.
  *
- * A world maps every peer's windows and its bell. A group adds a segment a rank with that rank's slots: one
- * for each lane that it takes part in. A lane is an ordered sequence of calls among its members: lane 0 of
- * a group carries the collectives of all, one queue per pair carries what one rank sends to another.
+ * A world maps every peer's windows and its doorbell. A group adds one segment per rank with that rank's slots: one for
+ * each call queue that it is a member of. A call queue is an ordered sequence of calls among its members: queue 0 of a
+ * group holds the collectives, one queue per pair holds what one rank sends to another.
  *
  * A slot is written by its owner and read by the queue's other members. Its position counts calls and the
- * steps within them; it only grows, and "wait until a member's position has come to p" is the only way in
- * which ranks wait for each other. A member publishes a step with a release of everything that it wrote
- * before; whoever sees it may read that.
+ * steps within them; it only grows, and "wait until a member's position has reached p" is the only way in which ranks
+ * wait for each other. A member publishes a step with a release of everything that it wrote before; whoever sees it may
+ * read that.
  *
- * A call begins as every member describes it in its slot and steps to "arrived". When all have arrived,
- * each compares the descriptions with its own, and all choose the same mode from them:
+ * A call begins when every member has described it in its slot and has published step "arrived". When all have arrived,
+ * each compares the descriptions with its own, and all derive the same mode from them:
  *
  *   INLINE     the operands fit in the slot and were copied there before the arrival: no further wait
- *   IN_PLACE   all operands that peers touch lie in windows, alike: one round over everything
+ *   IN_PLACE   all operands that peers touch are in windows with the same layout: one round over everything
  *   STAGED     rounds over a staging area in the slot: copy in, run, copy out
  *
- * Within a round the algorithm (two-shot or ring) decides who reads what. */
+ * Within a round the algorithm (two-shot or ring) determines which rank reads what. */
 #ifndef RING_COLLECTIVES_SHM_SHM_INTERNAL_H
 #define RING_COLLECTIVES_SHM_SHM_INTERNAL_H
 
@@ -40,28 +40,28 @@ enum {
 
 /* ---- shared ----------------------------------------------------------------------------------- */
 
-/* How a rank is woken and how it tells of its end: one a rank and world. */
+/* How a rank is woken, and how it reports that it gives up: one per rank and world. */
 typedef struct shm_bell {
-    _Alignas(64) atomic_uint word; /* futex: changes with every ring */
+    _Alignas(64) atomic_uint word; /* futex: changes each time the bell is rung */
     atomic_uint sleeping;
     atomic_int pid;
-    _Alignas(64) atomic_bool gave_up; /* set once, behind the lines below */
+    _Alignas(64) atomic_bool gave_up; /* set once, after `code` and `message` */
     int32_t code;
     char message[512];
 } shm_bell;
 
-/* Where an operand lies. */
+/* Where an operand is. */
 typedef struct shm_place {
     int64_t offset;  /* bytes into the window */
     uint64_t layout; /* piece_layout_hash() */
-    int32_t window;  /* SHM_NO_WINDOW: out of the peers' reach */
+    int32_t window;  /* SHM_NO_WINDOW: peers cannot reach it */
 } shm_place;
 
 typedef struct shm_description {
     int32_t kind, op, type, root, tag;
     int64_t count;
     shm_place in, out;
-    int64_t arrived_ns; /* when it was offered; all ranks share the machine's clock */
+    int64_t arrived_ns; /* all ranks share the machine's clock */
 } shm_description;
 
 /* A member's part of a call queue, followed by two inline areas and a staging area. */
@@ -79,11 +79,11 @@ typedef struct shm_queue shm_queue;
 /* What rings and two-shot have in common: a state machine over a round. */
 typedef struct shm_algorithm {
     bool (*has_form)(collective_kind kind);
-    /* All members' operands are exposed: does the first piece of work and says what to wait for. */
+    /* All members' operands are exposed: does the first piece of work and sets what to wait for. */
     void (*begin_round)(shm_queue *q);
-    /* What was waited for has come: goes on. Returns true when the round is done. */
+    /* What was waited for has happened: does the next piece. Returns true when the round is done. */
     bool (*advance)(shm_queue *q);
-    /* Staged: takes results from the own area to the own `out`. */
+    /* Staged: copies results from the rank's own area to its `out`. */
     void (*copy_out)(shm_queue *q);
 } shm_algorithm;
 
@@ -110,7 +110,7 @@ typedef enum shm_phase {
     SHM_ARRIVING,
     SHM_PREPARED,
     SHM_RUNNING,
-    SHM_LEAVING /* only over an emulated link: everything is done, and would still be on its way */
+    SHM_LEAVING /* only over an emulated link: everything is done, but would not have arrived yet */
 } shm_phase;
 
 struct shm_queue {
@@ -131,18 +131,18 @@ struct shm_queue {
     const collective_call *call;
     piece_buffer in, out;   /* this rank's buffers */
     uint64_t step;          /* published last */
-    uint64_t target, unmet; /* position waited for, and by which members it has not been reached */
+    uint64_t target, unmet; /* position waited for, and the members that have not reached it */
     int64_t since_ns;       /* of the last advance */
-    /* Over an emulated link, behind what is waited for: */
-    bool charged;         /* bytes come in with it: */
-    int64_t charge_bytes; /* so many, */
-    bool charge_latency;  /* in a message of their own, */
-    bool was_there;       /* which were on their way before this rank began to wait */
-    int64_t due_ns;       /* when they are in; 0: not known yet */
+    /* Over an emulated link: a transfer that must also have arrived. */
+    bool charged; /* there is one */
+    int64_t charge_bytes;
+    bool charge_latency; /* it is a message of its own */
+    bool was_there;      /* it had begun before this rank began to wait */
+    int64_t due_ns;      /* when it has arrived; 0: not known yet */
 
     /* The round: elements [at, at + count) of the whole, or of every part (collective_is_cut). */
     int64_t round_at, round_count, round_end;
-    /* What members expose, all alike; staged and inline: the areas. */
+    /* What members expose, with the same layout on all; staged and inline: the areas. */
     piece_layout in_layout, out_layout;
     char *exposed_in[SHM_MAX_RANKS], *exposed_out[SHM_MAX_RANKS];
     ring_channel ring; /* where a ring runs the call */
@@ -167,8 +167,8 @@ struct shm_world {
     shm_bell *bells[SHM_MAX_RANKS];
     int death_fds[SHM_MAX_RANKS]; /* pidfds; -1: same process or not available */
     shm_queue *queues;            /* of all groups */
-    unsigned seen;                /* own bell as the last progress began */
-    int64_t checked_ns;           /* when the peers were looked after last */
+    unsigned seen;                /* own bell when the last progress began */
+    int64_t checked_ns;           /* when the peers were last checked */
     bool spins;                   /* there is a processor for every thread */
     net_adapter adapter;          /* where a link is emulated */
 };
@@ -181,12 +181,11 @@ void shm_world_wake(collective_world *world);
 void shm_world_abort(collective_world *world, const error_record *why);
 /* Rings the bell of a rank if it sleeps. */
 void shm_ring_bell(shm_world *world, int rank);
-/* STATUS_PEER if one of the queue's members that it waits for has given up or is dead. */
+/* STATUS_PEER if a member that the queue waits for has given up or is dead. */
 status shm_check_peers(shm_world *world, shm_queue *q);
 
 /* shm_group.c */
-status shm_group_open(collective_world *world, const char *name, const int *ranks, int count,
-                      collective_group **out);
+status shm_group_open(collective_world *world, const char *name, const int *ranks, int count, collective_group **out);
 void shm_group_close(collective_group *group);
 
 /* shm_queue.c */
@@ -194,7 +193,7 @@ status shm_queue_post(collective_group *group, const collective_call *call, coll
 bool shm_queue_done(const collective_group *group, collective_ticket ticket);
 collective_times shm_queue_times(const collective_group *group, collective_ticket ticket);
 status shm_queue_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked);
-/* Whether what the queue waits for has come; forgets the members that have. */
+/* Whether all members that the queue waits for have reached its target; forgets those that have. */
 bool shm_queue_may_advance(shm_queue *q);
 
 /* Publishes the next steps and rings the members in `whom` (a mask). */
@@ -211,20 +210,20 @@ static inline uint64_t shm_everyone(const shm_queue *q)
     return all & ~(UINT64_C(1) << q->me);
 }
 
-/* shm_pace.c: an emulated link. What is waited for counts as come when the link has carried it too.
- * Announces that `bytes` come in with what is awaited: whether in a message of their own, and whether they
- * follow others of the same call. */
+/* shm_link.c: traffic, and an emulated link: what is waited for has arrived only when the link has carried it too.
+ * Announces that `bytes` arrive with what is awaited: whether as a message of their own, and whether they follow others
+ * of the same call. */
 void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows);
-/* What is waited for is there: whether the link has carried it. */
+/* What is waited for has happened: whether the link has carried it. */
 bool shm_is_due(shm_queue *q, int64_t now_ns);
-/* The same for the whole of a finished call for which all had arrived at `arrived_ns`, where its steps were
- * not charged; false: nothing is to be waited for. */
+/* The same for a finished call as a whole, if its steps were not charged; all had arrived at `arrived_ns`. False: there
+ * is nothing to wait for. */
 bool shm_charge_call(shm_queue *q, int64_t arrived_ns);
 
-/* shm_mode.c: what a call exposes to its peers, and round by round which part of it. */
+/* shm_mode.c: what a call exposes to its peers, and which part of it in each round. */
 shm_description shm_describe(const shm_queue *q, int64_t now_ns);
 bool shm_fits_inline(const shm_queue *q);
-/* Whether all that peers touch lies alike in windows: the same on every rank. */
+/* Whether all that peers touch is in windows with the same layout: the same result on every rank. */
 bool shm_can_be_in_place(const shm_queue *q);
 /* Sets the round and what is exposed, by q->mode. */
 void shm_first_round(shm_queue *q);
@@ -238,7 +237,7 @@ int64_t shm_exposed_index(const shm_queue *q, int part, int64_t at);
 piece_buffer shm_exposed_in(const shm_queue *q, int member);
 piece_buffer shm_exposed_out(const shm_queue *q, int member);
 /* shm_two_shot.c */
-/* What this rank's own part needs of no peer: from `in` to `out`. */
+/* Copies from `in` to `out` what this rank needs from no peer. */
 void shm_place_own_part(shm_queue *q);
 void shm_copy_in(shm_queue *q);
 void shm_run_inline(shm_queue *q);
@@ -250,8 +249,6 @@ static inline int64_t shm_share_begin(const shm_queue *q, int64_t count, int ran
     return (int64_t)((__int128)count * rank / q->size) / line * line;
 }
 
-/* shm_traffic.c: what a finished call has moved. */
 void shm_count_traffic(shm_queue *q);
-int64_t shm_busier_way_bytes(const shm_queue *q);
 
 #endif

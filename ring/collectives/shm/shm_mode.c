@@ -87,7 +87,7 @@ static bool exposes_out(const shm_queue *q, int member)
     }
 }
 
-/* Every rank has a list of pieces for all `count` elements, by which it can walk its peers' too. */
+/* Every rank has a list of pieces for all `count` elements, which is valid for its peers' buffers too. */
 static bool everyone_has_layout(collective_kind kind)
 {
     return kind != COLLECTIVE_GATHER && kind != COLLECTIVE_SCATTER && kind != COLLECTIVE_SEND &&
@@ -99,8 +99,8 @@ static const shm_description *description(const shm_queue *q, int member)
     return &q->members[member].slot->calls[(q->completed + 1) & 1];
 }
 
-/* Whether what `exposes` says is in windows, and in the same layout on all members, which is *layout; 0
- * where nothing is exposed. */
+/* Whether the exposed operands are in windows and have the same layout on all members. That is *layout; 0 if nothing is
+ * exposed. */
 static bool is_alike(const shm_queue *q, bool outs, uint64_t *layout)
 {
     bool first = true;
@@ -121,10 +121,9 @@ bool shm_can_be_in_place(const shm_queue *q)
     collective_kind kind = q->call->kind;
     uint64_t in, out;
     if (kind == COLLECTIVE_REDUCE_SCATTER && q->algorithm == &shm_algorithm_ring)
-        return false; /* partial sums need a place of their own */
+        return false; /* partial sums need a buffer of their own */
     if (!is_alike(q, false, &in) || !is_alike(q, true, &out)) return false;
-    if (kind == COLLECTIVE_REDUCE)
-        return out == 0 || out == in; /* others than the root know no layout of it */
+    if (kind == COLLECTIVE_REDUCE) return out == 0 || out == in; /* only the root has a layout of it */
     return (in == 0 && out == 0) || everyone_has_layout(kind);
 }
 

@@ -1,11 +1,11 @@
-/* The life of a call: queued, arriving, then round by round to its end. */
+/* A call from start to end: queued, arriving, then round by round. */
 #include "common/base/clock.h"
 #include "common/base/text.h"
 #include "ring/collectives/shm/shm_internal.h"
 
 #include <stdio.h>
 
-enum { PEER_CHECK_NS = 1000000 }; /* how often a blocked world looks after its peers */
+enum { PEER_CHECK_NS = 1000000 }; /* how often a blocked world checks its peers */
 
 static uint64_t position_of(uint64_t sequence, uint64_t step)
 {
@@ -60,8 +60,8 @@ static status check_same_call(const shm_queue *q)
     for (int m = 0; m < q->size; m++) {
         const shm_description *d = &q->members[m].slot->calls[(q->completed + 1) & 1];
         bool pair = q != &q->group->queues[0]; /* a send meets a receive */
-        if ((pair || (d->kind == own->kind && d->root == own->root)) && d->op == own->op &&
-            d->type == own->type && d->tag == own->tag && d->count == own->count)
+        if ((pair || (d->kind == own->kind && d->root == own->root)) && d->op == own->op && d->type == own->type &&
+            d->tag == own->tag && d->count == own->count)
             continue;
         char theirs[128], ours[128];
         collective_call other = {d->kind, d->op, d->type, d->root, d->tag, d->count, {0}, {0}};
@@ -73,7 +73,7 @@ static status check_same_call(const shm_queue *q)
     return STATUS_OK;
 }
 
-/* Those furthest behind: in a ring a rank may wait for one that itself waits. */
+/* The ranks that are furthest behind: in a ring a rank may wait for one that itself waits. */
 static void name_late_ranks(const shm_queue *q, char *text, size_t size)
 {
     uint64_t positions[SHM_MAX_RANKS], last = UINT64_MAX;
@@ -103,7 +103,7 @@ static status stalled(const shm_queue *q)
 
 static void begin_call(shm_queue *q)
 {
-    int64_t now_ns = clock_now_ns(); /* a call may have been posted since the caller looked */
+    int64_t now_ns = clock_now_ns(); /* a call may have been posted since the caller read its clock */
     uint64_t sequence = q->completed + 1;
     q->call = &queued(q, sequence)->call;
     q->in = piece_buffer_of(&q->call->in, q->call->type);
@@ -150,7 +150,7 @@ static void begin_round(shm_queue *q)
     shm_await(q, q->step, shm_everyone(q));
 }
 
-/* The same moment on all ranks, however late one of them gets a processor to notice it. */
+/* The same time on all ranks, however late one of them gets a processor to see it. */
 static int64_t last_arrival_ns(const shm_queue *q)
 {
     int64_t last = 0;
@@ -185,7 +185,7 @@ static void end_round(shm_queue *q, int64_t now_ns)
         end_call(q, now_ns);
 }
 
-/* The last wait is over: goes on to the next. */
+/* What was waited for has happened: continues up to the next wait. */
 static status advance(shm_queue *q, int64_t now_ns)
 {
     q->since_ns = now_ns;
@@ -240,8 +240,7 @@ collective_times shm_queue_times(const collective_group *group, collective_ticke
     return queued(&((const shm_group *)group)->queues[ticket.queue], ticket.sequence)->times;
 }
 
-static status progress_queue(shm_world *w, shm_queue *q, int64_t now_ns, bool look, int64_t *deadline_ns,
-                             bool *worked)
+static status progress_queue(shm_world *w, shm_queue *q, int64_t now_ns, bool look, int64_t *deadline_ns, bool *worked)
 {
     if (q->completed == q->posted) return STATUS_OK;
     if (q->phase == SHM_IDLE || shm_queue_may_advance(q)) {
@@ -268,7 +267,6 @@ status shm_queue_progress(collective_world *world, int64_t now_ns, int64_t *dead
     bool look = word != w->seen || now_ns - w->checked_ns >= PEER_CHECK_NS;
     w->seen = word;
     if (look) w->checked_ns = now_ns;
-    for (shm_queue *q = w->queues; q; q = q->next)
-        TRY(progress_queue(w, q, now_ns, look, deadline_ns, worked));
+    for (shm_queue *q = w->queues; q; q = q->next) TRY(progress_queue(w, q, now_ns, look, deadline_ns, worked));
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
-/* Two-shot: no rank passes on what it has received. Every operand is read where its owner exposed
- * it; results of an all-reduce are written to all ranks by the one that made them.
+/* Two-shot: each rank reduces its n-th of all buffers (shot one) and writes it to all ranks (shot two). No rank
+ * forwards what it has received.
  *
  *   all_reduce of three ranks over a = a0 a1 a2, b, c (share r is cut on cache lines):
  *
@@ -7,11 +7,11 @@
  *     rank 1 reads a1 b1 c1, writes s1 to all three
  *     rank 2 reads a2 b2 c2, writes s2 to all three
  *
- * Two waits (all have arrived, all have written), one pass over memory: each rank reads (n-1)/n of a
- * buffer from its peers and has as much written by them, as in a ring, but without the 2(n-1) steps
- * one behind the other. Sums are taken in rank order.
+ * Two waits (all have arrived, all have written) and one pass over memory: each rank reads (n-1)/n of a buffer from its
+ * peers and as much is written by them, as in a ring, but without its 2(n-1) consecutive steps. Sums are computed in
+ * rank order.
  *
- * Inline (operands in the slots): every rank makes the whole result by itself, behind a single wait. */
+ * Inline (operands in the slots): every rank computes the whole result itself, after a single wait. */
 #include "ring/collectives/shm/shm_internal.h"
 
 static bool two_shot_has_form(collective_kind kind)
@@ -81,8 +81,8 @@ void shm_copy_in(shm_queue *q)
 }
 
 /* All ranks' operands over [at, at + count) of what they expose, to `outs`. */
-static void reduce_exposed(shm_queue *q, int64_t in_at, char *const *outs, int out_count,
-                           piece_layout out_layout, int64_t out_at, int64_t count)
+static void reduce_exposed(shm_queue *q, int64_t in_at, char *const *outs, int out_count, piece_layout out_layout,
+                           int64_t out_at, int64_t count)
 {
     pieces_reduction r = {
         .type = q->call->type,
@@ -105,11 +105,11 @@ static void reduce_own_share(shm_queue *q)
     int64_t begin = shm_share_begin(q, q->round_count, q->me);
     int64_t end = shm_share_begin(q, q->round_count, q->me + 1), at = q->round_at + begin;
     bool all = q->call->kind == COLLECTIVE_ALL_REDUCE;
-    reduce_exposed(q, at, all ? q->exposed_out : &q->exposed_out[q->call->root], all ? q->size : 1,
-                   q->out_layout, at, end - begin);
+    reduce_exposed(q, at, all ? q->exposed_out : &q->exposed_out[q->call->root], all ? q->size : 1, q->out_layout, at,
+                   end - begin);
 }
 
-/* Takes what this rank's `out` needs of its peers, for all kinds whose results every rank writes itself. */
+/* Copies from the peers what this rank's `out` needs, for all kinds whose results every rank writes itself. */
 static void fetch(shm_queue *q)
 {
     const collective_call *c = q->call;
@@ -123,8 +123,8 @@ static void fetch(shm_queue *q)
             if (m == c->root) pieces_copy(c->type, &q->out, at, &out, at, q->round_count);
             break;
         case COLLECTIVE_ALL_GATHER:
-            pieces_copy(c->type, &q->out, collective_part_begin(c->count, n, m) + at, &out,
-                        shm_exposed_index(q, m, at), shm_round_part(q, m));
+            pieces_copy(c->type, &q->out, collective_part_begin(c->count, n, m) + at, &out, shm_exposed_index(q, m, at),
+                        shm_round_part(q, m));
             break;
         case COLLECTIVE_GATHER:
             if (me == c->root)
@@ -136,8 +136,7 @@ static void fetch(shm_queue *q)
                 pieces_copy(c->type, &q->out, at, &in, shm_exposed_index(q, me, at), shm_round_part(q, me));
             break;
         case COLLECTIVE_ALL_TO_ALL:
-            pieces_copy(c->type, &q->out, m * part + at, &in, shm_exposed_index(q, me, at),
-                        shm_round_part(q, me));
+            pieces_copy(c->type, &q->out, m * part + at, &in, shm_exposed_index(q, me, at), shm_round_part(q, me));
             break;
         case COLLECTIVE_RECEIVE:
             pieces_copy(c->type, &q->out, at, &in, at, q->round_count);

@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 enum {
-    SPIN_ROUNDS = 200, /* looks before the first yield where every thread has a processor: some 10 us */
-    CROWDED_SPIN_ROUNDS = 20, /* and where not: whom we wait for may need this one */
+    SPIN_ROUNDS = 200,        /* checks before the first yield if every thread has a processor: some 10 us */
+    CROWDED_SPIN_ROUNDS = 20, /* and if not: the rank that we wait for may need this processor */
     YIELD_NS = 100000,        /* then it sleeps */
-    SLEEP_NS = 100000000,     /* the longest sleep without a look at the peers */
+    SLEEP_NS = 100000000,     /* the longest sleep without checking the peers */
 };
 
 static int processors(void)
@@ -61,8 +61,8 @@ static void watch_processes(shm_world *w)
 status shm_world_open(const collective_config *config, shm_choice choose, collective_world **out)
 {
     if (config->world < 1 || config->world > SHM_MAX_RANKS)
-        return fail(STATUS_CONFIG, "collectives over shared memory: found %d ranks, allowed are 1 to %d",
-                    config->world, SHM_MAX_RANKS);
+        return fail(STATUS_CONFIG, "collectives over shared memory: expected 1 to %d ranks, got %d", SHM_MAX_RANKS,
+                    config->world);
     if (config->window_count > COLLECTIVE_MAX_WINDOWS)
         return fail(STATUS_INTERNAL, "collectives over shared memory: %d windows", config->window_count);
     shm_world *w = calloc(1, sizeof *w);
@@ -130,16 +130,15 @@ void shm_world_wake(collective_world *world)
         syscall(SYS_futex, &own->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Whether there is something to do: a wake since the last progress, or a step that a call waits for. A
- * world without calls only waits to be woken. */
+/* Whether there is something to do: a wake-up since the last progress, or a step that a call waits for. A world without
+ * calls waits only for a wake-up. */
 static bool something_happened(shm_world *w, bool *idle)
 {
     *idle = true;
-    if (atomic_load_explicit(&w->bells[w->base.config.rank]->word, memory_order_acquire) != w->seen)
-        return true;
+    if (atomic_load_explicit(&w->bells[w->base.config.rank]->word, memory_order_acquire) != w->seen) return true;
     for (shm_queue *q = w->queues; q; q = q->next) {
         if (q->completed == q->posted) continue;
-        if (q->charged && q->due_ns > 0) continue; /* there is nothing but its time to be waited for */
+        if (q->charged && q->due_ns > 0) continue; /* only its time is to be waited for */
         *idle = false;
         if (shm_queue_may_advance(q)) return true;
     }
@@ -211,7 +210,7 @@ status shm_check_peers(shm_world *w, shm_queue *q)
         shm_bell *bell = w->bells[rank];
         bool gave_up = atomic_load_explicit(&bell->gave_up, memory_order_acquire);
         if (!gave_up && !is_dead(w, rank)) continue;
-        if (shm_queue_may_advance(q)) return STATUS_OK; /* it had done its part before */
+        if (shm_queue_may_advance(q)) return STATUS_OK; /* it had finished its part before */
         if (!(q->unmet >> m & 1)) continue;
         if (gave_up) return peer_gave_up(bell, rank);
         char text[128];

@@ -1,6 +1,6 @@
 /* Collectives in virtual time: the calls of the ranks of one simulation meet in a group of
- * common/sim/group.h, which says when data move and when they have arrived. No tensor bytes exist; what lies
- * in host memory (an order, who has data) is small and really passed on, when all have come. */
+ * common/sim/group.h, which computes when data move and when they have arrived. Tensors have no bytes; what is in
+ * host memory (an order, which ranks have data) is small and is really copied, when all have joined. */
 #include "common/device/sim/device_sim.h"
 #include "common/sim/group.h"
 #include "ring/collectives/collective_impl.h"
@@ -24,7 +24,7 @@ typedef struct call_slot {
 typedef struct sim_world {
     collective_world base;
     device *device;
-    sim_actor *agent; /* who posted last, and is woken when a call is done */
+    sim_actor *agent; /* the last to post; woken when a call is done */
     bool moved;       /* since the last progress */
 } sim_world;
 
@@ -69,18 +69,16 @@ static void take_from(const sim_members_group *g, int member, int64_t first, int
     if (source != target) memmove(target, source, (size_t)count * size);
 }
 
-/* Members that are not present have what the first one has. */
+/* Members that are not present are copies of the first. */
 static void pass_on(const sim_members_group *g)
 {
     const collective_call *call = g->meeting->calls[g->member];
     int n = g->base.size;
     if (!in_host_memory(&call->out) || !in_host_memory(&call->in)) return;
-    if (call->kind == COLLECTIVE_BROADCAST && g->meeting->calls[call->root])
-        take_from(g, call->root, 0, call->count);
+    if (call->kind == COLLECTIVE_BROADCAST && g->meeting->calls[call->root]) take_from(g, call->root, 0, call->count);
     for (int r = 0; call->kind == COLLECTIVE_ALL_GATHER && r < n; r++) {
         int source = g->meeting->calls[r] ? r : 0;
-        take_from(g, source, collective_part_begin(call->count, n, r),
-                  collective_part_count(call->count, n, r));
+        take_from(g, source, collective_part_begin(call->count, n, r), collective_part_count(call->count, n, r));
     }
 }
 
@@ -164,8 +162,8 @@ static status sim_post(collective_group *base, const collective_call *call, coll
     case COLLECTIVE_SEND:
     case COLLECTIVE_RECEIVE:
         return fail(STATUS_UNAVAILABLE,
-                    "collectives in virtual time: found %s, allowed are reductions, broadcast, "
-                    "all_gather and barrier",
+                    "collectives in virtual time: expected a reduction, broadcast, all_gather or barrier, "
+                    "got %s",
                     collective_kind_name(call->kind));
     default:
         break;
@@ -288,7 +286,7 @@ static void sim_wake_nobody(collective_world *world)
     (void)world;
 }
 
-/* The others find out: nothing more will happen, and the simulation says who waits for whom. */
+/* The others detect it: nothing more will happen, and the simulation reports which rank waits for which. */
 static void sim_abort(collective_world *world, const error_record *why)
 {
     (void)world;

@@ -173,7 +173,7 @@ typedef struct refusal {
 } refusal;
 
 static const refusal refusals[] = {
-    {"pytorch", NULL, NULL, "ring policy: found 'pytorch', allowed is one of ddp, "},
+    {"pytorch", NULL, NULL, "ring policy: expected one of ddp, "},
     {"apex", "--bucket-cap-mb=3", NULL, "--bucket-cap-mb: "},
     {"flat", "--first-bucket-mb=3", NULL, "--first-bucket-mb: "},
     {"ddp", "--message-size=3", NULL, "--message-size: "},

@@ -1,6 +1,18 @@
-/* What a finished call has moved between this rank's memory and its peers', whoever did the copying: a
- * peer that writes into our memory counts as received. */
+/* The bytes that a call moves between ranks, and an emulated link that carries them. The link only delays: real runs on
+ * one machine show what a network would do to them.
+ *
+ * A step of a ring is a message from the left neighbor, which takes latency + bytes / bandwidth; its slices arrive one
+ * after another. 2(n-1) steps of bytes/n each make the textbook's
+ *
+ *     2 (n-1) latency + 2 (n-1)/n bytes / bandwidth
+ *
+ * Two-shot moves the same bytes in one message to and from every peer at once: reduce-scatter and all-gather, two
+ * latencies. It is charged as a whole, from the moment when all ranks have arrived: what the ranks read of each other's
+ * memory in the meantime stands for what the network carries, and sums are computed as it arrives. Every other call is
+ * charged in the same way. */
 #include "ring/collectives/shm/shm_internal.h"
+
+/* ---- bytes moved by a call, whichever rank copies: what a peer writes into our memory is received ---- */
 
 /* Sums over elements; turned into bytes at the end. */
 typedef struct moved {
@@ -94,7 +106,7 @@ static moved call_moved(const shm_queue *q)
     return q->algorithm == &shm_algorithm_ring ? ring_moved(q) : two_shot_moved(q);
 }
 
-int64_t shm_busier_way_bytes(const shm_queue *q)
+static int64_t busier_way_bytes(const shm_queue *q)
 {
     moved m = call_moved(q);
     return (m.sent > m.received ? m.sent : m.received) * dtype_size(q->call->type);
@@ -109,4 +121,63 @@ void shm_count_traffic(shm_queue *q)
     t->bytes_received += m.received * size;
     t->messages_sent += m.messages_sent;
     t->messages_received += m.messages_received;
+}
+
+/* ---- the emulated link ------------------------------------------------------------------------- */
+
+static net_adapter *adapter_of(const shm_queue *q)
+{
+    return &((shm_world *)q->group->base.world)->adapter;
+}
+
+static bool is_emulated(const shm_queue *q)
+{
+    return q->size > 1 && net_link_is_emulated(&adapter_of(q)->link);
+}
+
+void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows)
+{
+    if (!is_emulated(q)) return;
+    q->charged = true;
+    q->charge_bytes = bytes;
+    q->charge_latency = own_message;
+    q->was_there = follows && shm_queue_may_advance(q);
+    q->due_ns = 0;
+}
+
+/* The way in is free at in_ns; what is on its way already follows without a gap, whenever it was noticed. */
+static int64_t carry(shm_queue *q, int64_t ready_ns)
+{
+    net_adapter *a = adapter_of(q);
+    int64_t ns = net_link_occupied_ns(&a->link, q->charge_bytes);
+    int64_t begin = atomic_load_explicit(&a->in_ns, memory_order_relaxed);
+    if (!q->was_there && ready_ns > begin) begin = ready_ns;
+    if (q->charge_latency) begin += a->link.latency_ns;
+    atomic_store_explicit(&a->in_ns, begin + ns, memory_order_relaxed);
+    return begin + ns;
+}
+
+bool shm_is_due(shm_queue *q, int64_t now_ns)
+{
+    if (!q->charged) return true;
+    if (q->due_ns == 0) q->due_ns = carry(q, now_ns);
+    if (now_ns < q->due_ns) return false;
+    q->charged = false;
+    return true;
+}
+
+/* How many messages one after another two-shot would take on a network. */
+static int depth(const shm_queue *q)
+{
+    bool twice = q->call->kind == COLLECTIVE_ALL_REDUCE || q->call->kind == COLLECTIVE_REDUCE;
+    return twice && q->mode != SHM_INLINE ? 2 : 1;
+}
+
+bool shm_charge_call(shm_queue *q, int64_t arrived_ns)
+{
+    if (!is_emulated(q) || q->algorithm == &shm_algorithm_ring) return false;
+    shm_await(q, q->step, 0);
+    shm_charge(q, busier_way_bytes(q), true, false);
+    q->due_ns = carry(q, arrived_ns) + (depth(q) - 1) * adapter_of(q)->link.latency_ns;
+    return true;
 }
