@@ -7,6 +7,9 @@
 
 #include "common/device/device.h"
 
+/* A function behind an interface rarely needs all of its parameters. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 typedef struct device_backend {
     const char *name;
     status (*open)(const device_config *config, device **out);

@@ -415,7 +415,7 @@ static void what_cannot_be_is_refused_in_one_line(void **context)
                   .type = DTYPE_F32,
                   .u.attention = {.batch = 1, .sequence = 2, .heads = 1, .width = 129, .stride = 129}};
     assert_int_equal(device_prepare(d, &op, NULL, &kernel), STATUS_CONFIG);
-    assert_non_null(strstr(error_message(), "found 129, allowed on the cuda device is at most 128"));
+    assert_non_null(strstr(error_message(), "expected heads of a width of at most 128, got 129"));
     error_clear();
     device_close(&d);
     device_config beyond = {.name = "cuda", .world = 1024, .local_rank = 1000, .threads = 1};

@@ -20,7 +20,6 @@ static void run_elementwise(const host_kernel *kernel, cpu_part_function run, co
 
 static void activate_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const elementwise_job *job = context;
     job->kernels->activate[job->act](job->a + first, job->y + first, end - first);
 }
@@ -28,13 +27,11 @@ static void activate_part(const void *context, int part, int64_t first, int64_t 
 static void activation_forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                                void *workspace)
 {
-    (void)scalars, (void)workspace;
     run_elementwise(kernel, activate_part, operands[ACT_FWD_X], NULL, operands[ACT_FWD_Y]);
 }
 
 static void activate_backward_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const elementwise_job *job = context;
     job->kernels->activate_backward[job->act](job->a + first, job->b + first, job->y + first, end - first);
 }
@@ -42,21 +39,18 @@ static void activate_backward_part(const void *context, int part, int64_t first,
 static void activation_backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                                 void *workspace)
 {
-    (void)scalars, (void)workspace;
     run_elementwise(kernel, activate_backward_part, operands[ACT_BWD_X], operands[ACT_BWD_DY],
                     operands[ACT_BWD_DX]);
 }
 
 static void add_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const elementwise_job *job = context;
     job->kernels->add(job->a + first, job->b + first, job->y + first, end - first);
 }
 
 static void add(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
 {
-    (void)scalars, (void)workspace;
     run_elementwise(kernel, add_part, operands[ADD_A], operands[ADD_B], operands[ADD_Y]);
 }
 
@@ -69,7 +63,6 @@ typedef struct pieces_job {
 
 static void divide_piece(const void *context, int part, int64_t offset, int64_t count)
 {
-    (void)part;
     const pieces_job *job = context;
     job->kernels->divide(job->x + offset, job->divisor, count);
 }
@@ -77,21 +70,18 @@ static void divide_piece(const void *context, int part, int64_t offset, int64_t 
 static void divide(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                    void *workspace)
 {
-    (void)workspace;
     pieces_job job = {cpu_isa_of(kernel)->elementwise, operands[DIVIDE_X], (float)scalars->divisor};
     cpu_parallel_pieces(kernel->threads, scalars, divide_piece, &job);
 }
 
 static void fill_piece(const void *context, int part, int64_t offset, int64_t count)
 {
-    (void)part;
     const pieces_job *job = context;
     memset(job->x + offset, 0, (size_t)count * sizeof *job->x);
 }
 
 static void fill(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
 {
-    (void)workspace;
     pieces_job job = {.x = operands[FILL_X]};
     cpu_parallel_pieces(kernel->threads, scalars, fill_piece, &job);
 }

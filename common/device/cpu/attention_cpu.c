@@ -45,7 +45,6 @@ static attention_scratch scratch_of(const attention_job *job, int part)
 
 static status prepare(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     const attention_attributes *a = &kernel->base.op.u.attention;
     kernel->base.workspace = (size_t)kernel->threads * floats_of_part(a, rows_of_block(a)) * sizeof(float);
     return STATUS_OK;
@@ -152,7 +151,6 @@ static void forward_part(const void *context, int part, int64_t first, int64_t e
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
-    (void)scalars;
     run_heads(kernel, forward_part, operands, workspace);
 }
 
@@ -193,7 +191,6 @@ static void backward_part(const void *context, int part, int64_t first, int64_t 
 static void backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                      void *workspace)
 {
-    (void)scalars;
     run_heads(kernel, backward_part, operands, workspace);
 }
 

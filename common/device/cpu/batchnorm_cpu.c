@@ -20,7 +20,6 @@ typedef struct batchnorm_scratch {
 
 static status prepare(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     int64_t c = kernel->base.op.u.batchnorm.c;
     kernel->base.workspace = cpu_sums_bytes(kernel->threads, 2 * c) + 4 * (size_t)c * sizeof(float);
     return STATUS_OK;
@@ -95,7 +94,6 @@ static void scale_of(int64_t c, const float *gamma, const float *invstd, float *
 
 static void apply_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const pass_job *job = context;
     job->kernels->apply[job->act](job->data, first, end);
 }
@@ -108,7 +106,6 @@ static void apply_all(const host_kernel *kernel, const cpu_batchnorm_data *d)
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
-    (void)scalars;
     const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
     batchnorm_scratch scratch = scratch_of(kernel, workspace);
     sum_rows(kernel, operands[BN_FWD_X], scratch.sums);
@@ -128,7 +125,6 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
 static void inference(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                       void *workspace)
 {
-    (void)scalars;
     const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
     const float *running_var = operands[BN_INF_RUNNING_VAR], *gamma = operands[BN_INF_GAMMA];
     float *scale = scratch_of(kernel, workspace).array[0];
@@ -167,7 +163,6 @@ static void backward_sum(const host_kernel *kernel, const cpu_batchnorm_data *d,
 
 static void backward_apply_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const pass_job *job = context;
     job->kernels->backward_apply[job->act](job->data, job->gradient, first, end);
 }
@@ -219,7 +214,6 @@ static void backward(const host_kernel *kernel, void *const *operands, const op_
 static void sync_stats(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                   void *workspace)
 {
-    (void)scalars;
     const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
     batchnorm_scratch scratch = scratch_of(kernel, workspace);
     double *sums = operands[BN_STATS_SUMS];
@@ -231,7 +225,6 @@ static void sync_stats(const host_kernel *kernel, void *const *operands, const o
 static void sync_apply(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                   void *workspace)
 {
-    (void)scalars;
     const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
     const double *sums = operands[BN_APPLY_SUMS];
     float *scale = scratch_of(kernel, workspace).array[0];
@@ -273,7 +266,6 @@ static void sync_backward_stats(const host_kernel *kernel, void *const *operands
 static void sync_backward_apply(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                            void *workspace)
 {
-    (void)scalars;
     const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
     batchnorm_scratch scratch = scratch_of(kernel, workspace);
     const double *count = operands[BN_BAPPLY_COUNT];

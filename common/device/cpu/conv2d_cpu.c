@@ -113,7 +113,6 @@ static void run_algorithm(const host_kernel *kernel, const conv2d_operands *o, v
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
-    (void)scalars;
     bool bias = kernel->base.op.u.conv2d.bias;
     conv2d_operands o = {.x = operands[CONV_FWD_X],
                          .w = operands[CONV_FWD_W],
@@ -125,7 +124,6 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
 static void backward_data(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                           void *workspace)
 {
-    (void)scalars;
     conv2d_operands o = {
         .x = operands[CONV_BWD_DATA_DX], .w = operands[CONV_BWD_DATA_W], .y = operands[CONV_BWD_DATA_DY]};
     run_algorithm(kernel, &o, workspace);

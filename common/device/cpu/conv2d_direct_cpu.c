@@ -205,7 +205,6 @@ typedef struct add_job {
 
 static void add_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const add_job *job = context;
     job->kernels->add(job->w + first, job->gradient + first, job->w + first, end - first);
 }

@@ -24,7 +24,6 @@ static float *image_row(const pixel_job *job, int64_t image, int64_t h)
 /* Output rows [first, end) of n * p. */
 static void gather_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const pixel_job *job = context;
     const conv2d_attributes *a = job->attributes;
     size_t bytes = (size_t)a->c * sizeof(float);
@@ -38,7 +37,6 @@ static void gather_part(const void *context, int part, int64_t first, int64_t en
 /* Image rows [first, end) of n * h; pixels that no output meets are zero. */
 static void scatter_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const pixel_job *job = context;
     const conv2d_attributes *a = job->attributes;
     size_t bytes = (size_t)a->c * sizeof(float);

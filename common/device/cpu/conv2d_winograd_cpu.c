@@ -245,7 +245,6 @@ static int64_t m_floats(const weights_gradient *w)
 /* Tiles [first, end) of the batch. */
 static void transform_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const weights_gradient *w = context;
     const conv2d_attributes *a = w->attributes;
     int64_t columns = w->kernels->columns, panel_floats = winograd_u_floats(columns);

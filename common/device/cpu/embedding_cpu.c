@@ -15,7 +15,6 @@ typedef struct embedding_job {
 
 static void forward_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const embedding_job *job = context;
     const embedding_attributes *a = job->attributes;
     const int32_t *tokens = job->operands[EMB_FWD_TOKENS];
@@ -34,7 +33,6 @@ static void forward_part(const void *context, int part, int64_t first, int64_t e
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
-    (void)scalars, (void)workspace;
     const embedding_attributes *a = &kernel->base.op.u.embedding;
     embedding_job job = {.kernels = cpu_isa_of(kernel)->elementwise, .attributes = a, .operands = operands};
     cpu_parallel(kernel->threads, a->batch * a->sequence, cpu_row_grain(a->hidden), forward_part, &job);
@@ -51,7 +49,6 @@ static void clear_columns(float *x, int64_t rows, int64_t stride, int64_t column
 
 static status prepare_backward(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     kernel->base.workspace = (size_t)kernel->base.op.u.embedding.hidden * sizeof(double);
     return STATUS_OK;
 }
@@ -60,7 +57,6 @@ static status prepare_backward(host_kernel *kernel, const device_layout *layout)
  * whatever the number of threads. */
 static void backward_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const embedding_job *job = context;
     const embedding_attributes *a = job->attributes;
     int64_t hidden = a->hidden, columns = end - first, rows = a->batch * a->sequence;
@@ -114,7 +110,6 @@ static int64_t selected_row(const rows_attributes *a, const int32_t *index, int6
 static void gather(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                    void *workspace)
 {
-    (void)workspace;
     const rows_attributes *a = &kernel->base.op.u.rows;
     const float *x = operands[ROWS_GATHER_X];
     float *y = operands[ROWS_GATHER_Y];
@@ -127,7 +122,6 @@ static void gather(const host_kernel *kernel, void *const *operands, const op_sc
 static void scatter(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
-    (void)workspace;
     const rows_attributes *a = &kernel->base.op.u.rows;
     const float *dy = operands[ROWS_SCATTER_DY];
     float *dx = operands[ROWS_SCATTER_DX];

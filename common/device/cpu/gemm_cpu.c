@@ -108,7 +108,6 @@ typedef struct transpose_job {
 /* Rows [first, end) of c. */
 static void transpose_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const transpose_job *job = context;
     const cpu_gemm_shape *s = job->shape;
     job->isa->matrix->transpose(job->transposed + first, s->m, s->n, end - first, job->add, job->c + first * s->c_stride,
@@ -144,7 +143,6 @@ typedef struct convert_job {
 
 static void convert_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const convert_job *job = context;
     job->kernels->to_bf16(job->from + first, job->to + first, end - first);
 }
@@ -198,7 +196,6 @@ typedef struct epilogue_job {
 /* Rows [first, end) of c. */
 static void epilogue_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const epilogue_job *job = context;
     const cpu_epilogue *e = job->epilogue;
     int64_t at = first * job->shape->c_stride;

@@ -12,7 +12,6 @@ typedef struct layernorm_job {
 
 static void forward_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const layernorm_job *job = context;
     job->kernels->forward(job->attributes, job->operands, first, end);
 }
@@ -20,7 +19,6 @@ static void forward_part(const void *context, int part, int64_t first, int64_t e
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
-    (void)workspace;
     const layernorm_attributes *a = &kernel->base.op.u.layernorm;
     layernorm_job job = {cpu_isa_of(kernel)->layernorm, a, operands, NULL};
     cpu_parallel(kernel->threads, cpu_rows_used(a->m, scalars), cpu_row_grain(a->c), forward_part, &job);
@@ -28,7 +26,6 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
 
 static status prepare_backward(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     kernel->base.workspace = cpu_sums_bytes(kernel->threads, 2 * kernel->base.op.u.layernorm.c);
     return STATUS_OK;
 }

@@ -85,14 +85,12 @@ static void reorder(const device_layout *layout, layout_direction direction, con
 
 status cpu_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed)
 {
-    (void)d;
     reorder(layout, LAYOUT_PACK, plain, packed);
     return STATUS_OK;
 }
 
 status cpu_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain)
 {
-    (void)d;
     reorder(layout, LAYOUT_UNPACK, packed, plain);
     return STATUS_OK;
 }

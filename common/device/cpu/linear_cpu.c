@@ -14,7 +14,6 @@ static cpu_gemm_shape forward_shape(const linear_attributes *a, int64_t rows)
 
 static status prepare_forward(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     const linear_attributes *a = &kernel->base.op.u.linear;
     cpu_gemm_shape shape = forward_shape(a, a->m);
     kernel->base.workspace = cpu_matmul_scratch(kernel, &shape);
@@ -50,7 +49,6 @@ static cpu_gemm_shape weights_shape(const linear_attributes *a, int64_t rows)
 
 static status prepare_backward_weights(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     const linear_attributes *a = &kernel->base.op.u.linear;
     cpu_gemm_shape shape = weights_shape(a, a->m);
     size_t sums = cpu_sums_bytes(kernel->threads, a->out), product = cpu_matmul_scratch(kernel, &shape);
@@ -116,7 +114,6 @@ static cpu_gemm_shape data_shape(const linear_attributes *a, int64_t rows)
 
 static status prepare_backward_data(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     const linear_attributes *a = &kernel->base.op.u.linear;
     cpu_gemm_shape shape = data_shape(a, a->m);
     kernel->base.workspace = cpu_matmul_scratch(kernel, &shape);

@@ -15,7 +15,6 @@ typedef struct loss_job {
 
 static status prepare(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     kernel->base.workspace = cpu_sums_bytes(kernel->threads, 2);
     return STATUS_OK;
 }

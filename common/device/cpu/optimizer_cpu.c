@@ -30,7 +30,6 @@ static void note_nonfinite(const update_job *job)
 
 static void sgd_piece(const void *context, int part, int64_t offset, int64_t count)
 {
-    (void)part;
     const update_job *job = context;
     float *momentum = job->sgd.has_momentum ? job->state1 + offset : NULL;
     if (!job->kernels->sgd(&job->sgd, job->param + offset, job->grad + offset, momentum, count)) note_nonfinite(job);
@@ -38,7 +37,6 @@ static void sgd_piece(const void *context, int part, int64_t offset, int64_t cou
 
 static void sgd(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
 {
-    (void)workspace;
     const optimizer_attributes *a = &kernel->base.op.u.optimizer;
     update_job job = update_of(kernel, operands, scalars);
     job.sgd = (cpu_sgd_step){.learning_rate = (float)scalars->learning_rate,
@@ -54,7 +52,6 @@ static void sgd(const host_kernel *kernel, void *const *operands, const op_scala
 
 static void adam_piece(const void *context, int part, int64_t offset, int64_t count)
 {
-    (void)part;
     const update_job *job = context;
     if (!job->kernels->adam(&job->adam, job->param + offset, job->grad + offset, job->state1 + offset,
                             job->state2 + offset, count))
@@ -63,7 +60,6 @@ static void adam_piece(const void *context, int part, int64_t offset, int64_t co
 
 static void adam(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
 {
-    (void)workspace;
     const optimizer_attributes *a = &kernel->base.op.u.optimizer;
     double decay = scalars->weight_decay;
     update_job job = update_of(kernel, operands, scalars);
@@ -96,7 +92,6 @@ static void squares_piece(const void *context, int part, int64_t offset, int64_t
 
 static status prepare_sum_squares(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     kernel->base.workspace = (size_t)kernel->threads * sizeof(cpu_long_sum);
     return STATUS_OK;
 }

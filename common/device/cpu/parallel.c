@@ -27,8 +27,6 @@ static void publish(parallel_job *j)
 {
 #if defined(__SANITIZE_THREAD__)
     __tsan_release(j);
-#else
-    (void)j;
 #endif
 }
 
@@ -36,8 +34,6 @@ static void observe(parallel_job *j)
 {
 #if defined(__SANITIZE_THREAD__)
     __tsan_acquire(j);
-#else
-    (void)j;
 #endif
 }
 

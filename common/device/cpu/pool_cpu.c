@@ -18,7 +18,6 @@ static void run_pool(const host_kernel *kernel, cpu_part_function run, int64_t r
 
 static void max_forward_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const pool_job *job = context;
     job->kernels->max_forward(job->attributes, job->from, job->to, job->index, first, end);
 }
@@ -26,7 +25,6 @@ static void max_forward_part(const void *context, int part, int64_t first, int64
 static void max_forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                         void *workspace)
 {
-    (void)scalars, (void)workspace;
     const pool_attributes *a = &kernel->base.op.u.pool;
     run_pool(kernel, max_forward_part, a->n * a->p, a->q * a->c, operands[MAXPOOL_FWD_X],
              operands[MAXPOOL_FWD_INDEX], operands[MAXPOOL_FWD_Y]);
@@ -34,7 +32,6 @@ static void max_forward(const host_kernel *kernel, void *const *operands, const 
 
 static void max_backward_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const pool_job *job = context;
     job->kernels->max_backward(job->attributes, job->from, job->index, job->to, first, end);
 }
@@ -42,7 +39,6 @@ static void max_backward_part(const void *context, int part, int64_t first, int6
 static void max_backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                          void *workspace)
 {
-    (void)scalars, (void)workspace;
     const pool_attributes *a = &kernel->base.op.u.pool;
     run_pool(kernel, max_backward_part, a->n * a->h, a->w * a->c, operands[MAXPOOL_BWD_DY],
              operands[MAXPOOL_BWD_INDEX], operands[MAXPOOL_BWD_DX]);
@@ -50,7 +46,6 @@ static void max_backward(const host_kernel *kernel, void *const *operands, const
 
 static void average_forward_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const pool_job *job = context;
     job->kernels->average_forward(job->attributes, job->from, job->to, first, end);
 }
@@ -58,7 +53,6 @@ static void average_forward_part(const void *context, int part, int64_t first, i
 static void average_forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                             void *workspace)
 {
-    (void)scalars, (void)workspace;
     const pool_attributes *a = &kernel->base.op.u.pool;
     run_pool(kernel, average_forward_part, a->n * a->p, a->q * a->c * a->r * a->s, operands[AVGPOOL_FWD_X],
              NULL, operands[AVGPOOL_FWD_Y]);
@@ -66,7 +60,6 @@ static void average_forward(const host_kernel *kernel, void *const *operands, co
 
 static void average_backward_part(const void *context, int part, int64_t first, int64_t end)
 {
-    (void)part;
     const pool_job *job = context;
     job->kernels->average_backward(job->attributes, job->from, job->to, first, end);
 }
@@ -74,7 +67,6 @@ static void average_backward_part(const void *context, int part, int64_t first, 
 static void average_backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                              void *workspace)
 {
-    (void)scalars, (void)workspace;
     const pool_attributes *a = &kernel->base.op.u.pool;
     run_pool(kernel, average_backward_part, a->n * a->h, a->w * a->c, operands[AVGPOOL_BWD_DY], NULL,
              operands[AVGPOOL_BWD_DX]);

@@ -33,7 +33,6 @@ void host_release(device_kernel *base)
 status host_launch(device_stream *s, device_kernel *base, void *const *operands, const op_scalars *scalars,
                    void *workspace)
 {
-    (void)s;
     const host_kernel *kernel = (const host_kernel *)base;
     kernel->entry->run(kernel, operands, scalars, workspace);
     return STATUS_OK;

@@ -51,7 +51,6 @@ static void *map_private(size_t bytes)
 
 status host_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out)
 {
-    (void)d;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t rounded = (bytes + page - 1) / page * page;
     if (rounded == 0) rounded = page;
@@ -65,7 +64,6 @@ status host_allocate(device *d, device_memory_kind kind, size_t bytes, device_me
 
 void host_free(device *d, device_memory *memory)
 {
-    (void)d;
     munmap(memory->data, memory->bytes);
     if (memory->fd >= 0) close(memory->fd);
 }
@@ -91,25 +89,21 @@ static status convert(void *to, dtype to_type, const void *from, dtype from_type
 
 status host_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
 {
-    (void)s;
     return convert(to, type, host, host_type, count);
 }
 
 status host_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count)
 {
-    (void)s;
     return convert(host, host_type, from, type, count);
 }
 
 status host_pin(device *d, void *data, size_t bytes)
 {
-    (void)d, (void)data, (void)bytes;
     return STATUS_OK;
 }
 
 void host_unpin(device *d, void *data)
 {
-    (void)d, (void)data;
 }
 
 status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
@@ -136,7 +130,6 @@ status host_clear(device_stream *s, void *data, size_t bytes)
 
 status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes)
 {
-    (void)d;
     *used_bytes = *total_bytes = -1;
     return STATUS_OK;
 }
@@ -148,17 +141,14 @@ static status no_peers(const device *d)
 
 status host_share(device *d, const device_memory *memory, device_share *out)
 {
-    (void)memory, (void)out;
     return no_peers(d);
 }
 
 status host_peer_open(device *d, const device_share *share, device_peer *out)
 {
-    (void)share, (void)out;
     return no_peers(d);
 }
 
 void host_peer_close(device *d, device_peer *peer)
 {
-    (void)d, (void)peer;
 }

@@ -57,8 +57,6 @@ static status plan_open(const device_config *config, device **out)
 
 static status plan_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out)
 {
-    (void)d;
-    (void)kind;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t rounded = (bytes + page - 1) / page * page;
     if (rounded == 0) rounded = page;
@@ -71,19 +69,16 @@ static status plan_allocate(device *d, device_memory_kind kind, size_t bytes, de
 
 static void plan_free(device *d, device_memory *memory)
 {
-    (void)d;
     munmap(memory->data, memory->bytes);
 }
 
 static status plan_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
 {
-    (void)s, (void)to, (void)host, (void)host_type, (void)type, (void)count;
     return STATUS_OK;
 }
 
 static status plan_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count)
 {
-    (void)s, (void)from, (void)type;
     memset(host, 0, (size_t)(count * dtype_size(host_type)));
     return STATUS_OK;
 }
@@ -119,7 +114,6 @@ static void plan_release(device_kernel *kernel)
 static status plan_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
                           void *workspace)
 {
-    (void)s, (void)kernel, (void)operands, (void)scalars, (void)workspace;
     return STATUS_OK;
 }
 
@@ -141,13 +135,11 @@ static void plan_stream_close(device_stream *s)
 
 static status plan_pass(device_stream *s, device_fence *f, uint64_t value)
 {
-    (void)s, (void)f, (void)value;
     return STATUS_OK;
 }
 
 static status plan_synchronize(device_stream *s)
 {
-    (void)s;
     return STATUS_OK;
 }
 
@@ -167,37 +159,31 @@ static void plan_fence_close(device_fence *f)
 
 static void plan_fence_reach(device_fence *f, uint64_t value)
 {
-    (void)f, (void)value;
 }
 
 static bool plan_fence_reached(device_fence *f, uint64_t value)
 {
-    (void)f, (void)value;
     return true;
 }
 
 static void plan_fence_fail(device_fence *f, const error_record *error)
 {
-    (void)f, (void)error;
 }
 
 /* ---- time: none passes ------------------------------------------------------------------------ */
 
 static status plan_mark(device_stream *s, int slot)
 {
-    (void)s, (void)slot;
     return STATUS_OK;
 }
 
 static int64_t plan_mark_ns(device_stream *s, int slot)
 {
-    (void)s, (void)slot;
     return 0;
 }
 
 static int64_t plan_now_ns(device *d)
 {
-    (void)d;
     return 0;
 }
 

@@ -1,4 +1,3 @@
-#include "common/device/reference/activation.h"
 #include "common/device/reference/reference_kernels.h"
 
 #include <math.h>
@@ -68,7 +67,6 @@ double reference_activate_backward(activation act, double kept, double dy)
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
-    (void)scalars, (void)workspace;
     const elementwise_attributes *a = &kernel->base.op.u.elementwise;
     const double *x = operands[ACT_FWD_X];
     double *y = operands[ACT_FWD_Y];
@@ -78,7 +76,6 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
 static void backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                      void *workspace)
 {
-    (void)scalars, (void)workspace;
     const elementwise_attributes *a = &kernel->base.op.u.elementwise;
     const double *kept = operands[ACT_BWD_X], *dy = operands[ACT_BWD_DY];
     double *dx = operands[ACT_BWD_DX];
@@ -87,7 +84,6 @@ static void backward(const host_kernel *kernel, void *const *operands, const op_
 
 static void add(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
 {
-    (void)scalars, (void)workspace;
     const double *a = operands[ADD_A], *b = operands[ADD_B];
     double *y = operands[ADD_Y];
     for (int64_t i = 0; i < kernel->base.op.u.elementwise.count; i++) y[i] = a[i] + b[i];

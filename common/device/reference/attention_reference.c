@@ -41,7 +41,6 @@ static int64_t keys_seen(const attention_attributes *a, int64_t query)
 
 static status prepare_forward(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     kernel->base.workspace = (size_t)kernel->base.op.u.attention.sequence * sizeof(double);
     return STATUS_OK;
 }
@@ -68,7 +67,6 @@ static void head_forward(const attention_attributes *a, const double *q, const d
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
-    (void)scalars;
     const attention_attributes *a = &kernel->base.op.u.attention;
     const double *q = operands[ATT_FWD_Q], *k = operands[ATT_FWD_K], *v = operands[ATT_FWD_V];
     double *out = operands[ATT_FWD_OUT], *lse = operands[ATT_FWD_LSE];
@@ -110,7 +108,6 @@ static void head_backward(const attention_attributes *a, const head_gradients *h
 static void backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                      void *workspace)
 {
-    (void)scalars, (void)workspace;
     const attention_attributes *a = &kernel->base.op.u.attention;
     for (int64_t batch = 0; batch < a->batch; batch++)
         for (int64_t head = 0; head < a->heads; head++) {

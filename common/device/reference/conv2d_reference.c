@@ -4,7 +4,6 @@
  *
  * where x is zero outside the image. For fixed n, p, r, s that is a matrix product over a row of output
  * pixels; the gradients are the same product with its operands exchanged. */
-#include "common/device/reference/product.h"
 #include "common/device/reference/reference_kernels.h"
 
 #include <string.h>
@@ -33,7 +32,6 @@ static int64_t weight_count(const conv2d_attributes *a)
 
 static status prepare_weights(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     kernel->base.workspace = (size_t)weight_count(&kernel->base.op.u.conv2d) * sizeof(double);
     return STATUS_OK;
 }
@@ -60,7 +58,6 @@ static void reorder_weights(const conv2d_attributes *a, weight_order order, cons
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
-    (void)scalars;
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
     const double *x = operands[CONV_FWD_X], *b = operands[CONV_FWD_B];
     double *y = operands[CONV_FWD_Y], *w = workspace; /* (r, s, c, k) */
@@ -73,7 +70,7 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
                 for (int64_t s = 0; s < a->s; s++) {
                     pixel_row row = row_through(a, n, p, r, s);
                     matrix_view pixels = {x + row.input, a->stride * a->c, 1};
-                    reference_product(row.count, a->k, a->c, pixels, w + ordered(a, ORDER_RSCK, 0, 0, r, s),
+                    reference_matmul(row.count, a->k, a->c, pixels, w + ordered(a, ORDER_RSCK, 0, 0, r, s),
                                       a->k, y + row.output, a->k);
                 }
 }
@@ -83,7 +80,6 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
 static void backward_data(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                           void *workspace)
 {
-    (void)scalars;
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
     const double *dy = operands[CONV_BWD_DATA_DY];
     double *dx = operands[CONV_BWD_DATA_DX], *w = workspace; /* (r, s, k, c) */
@@ -95,7 +91,7 @@ static void backward_data(const host_kernel *kernel, void *const *operands, cons
                 for (int64_t s = 0; s < a->s; s++) {
                     pixel_row row = row_through(a, n, p, r, s);
                     matrix_view gradients = {dy + row.output, a->k, 1};
-                    reference_product(row.count, a->c, a->k, gradients,
+                    reference_matmul(row.count, a->c, a->k, gradients,
                                       w + ordered(a, ORDER_RSKC, 0, 0, r, s), a->c, dx + row.input,
                                       a->stride * a->c);
                 }
@@ -118,7 +114,7 @@ static void backward_weights(const host_kernel *kernel, void *const *operands, c
                 for (int64_t s = 0; s < a->s; s++) {
                     pixel_row row = row_through(a, n, p, r, s);
                     matrix_view pixels = {x + row.input, 1, a->stride * a->c}; /* transposed */
-                    reference_product(a->c, a->k, row.count, pixels, dy + row.output, a->k,
+                    reference_matmul(a->c, a->k, row.count, pixels, dy + row.output, a->k,
                                       sums + ordered(a, ORDER_RSCK, 0, 0, r, s), a->k);
                 }
     for (int64_t k = 0; k < a->k; k++)

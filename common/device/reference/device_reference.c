@@ -44,7 +44,6 @@ static void reference_close(device *d)
 static status reference_choose_layout(device *d, const op_desc *op, int slot, shape parameter,
                                       device_layout *out)
 {
-    (void)d;
     *out = (device_layout){.elements = shape_elements(parameter), .plain = true};
     if (op->kind != OP_linear_forward || slot != LINEAR_FWD_W || op->u.linear.flat_c == 0) return STATUS_OK;
     const linear_attributes *a = &op->u.linear;
@@ -79,14 +78,12 @@ static void reorder(const device_layout *layout, layout_direction direction, con
 
 static status reference_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed)
 {
-    (void)d;
     reorder(layout, LAYOUT_PACK, plain, packed);
     return STATUS_OK;
 }
 
 static status reference_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain)
 {
-    (void)d;
     reorder(layout, LAYOUT_UNPACK, packed, plain);
     return STATUS_OK;
 }
@@ -102,38 +99,12 @@ static status reference_prepare(device *d, const op_desc *op, const device_layou
 
 const device_backend device_reference = {
     .name = "reference",
+    HOST_BACKEND_SLOTS,
     .open = reference_open,
     .close = reference_close,
-    .allocate = host_allocate,
-    .free = host_free,
-    .upload = host_upload,
-    .download = host_download,
-    .pin = host_pin,
-    .unpin = host_unpin,
-    .convert = host_convert,
-    .add = host_add,
-    .clear = host_clear,
-    .usage = host_usage,
-    .share = host_share,
-    .peer_open = host_peer_open,
-    .peer_close = host_peer_close,
     .choose_layout = reference_choose_layout,
     .layout_pack = reference_layout_pack,
     .layout_unpack = reference_layout_unpack,
     .prepare = reference_prepare,
-    .release = host_release,
     .launch = host_launch,
-    .stream_open = host_stream_open,
-    .stream_close = host_stream_close,
-    .stream_signal = host_stream_signal,
-    .stream_wait = host_stream_wait,
-    .stream_synchronize = host_stream_synchronize,
-    .fence_open = host_fence_open,
-    .fence_close = host_fence_close,
-    .fence_reach = host_fence_reach,
-    .fence_reached = host_fence_reached,
-    .fence_fail = host_fence_fail,
-    .mark = host_mark,
-    .mark_ns = host_mark_ns,
-    .now_ns = host_now_ns,
 };

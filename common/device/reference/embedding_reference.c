@@ -16,7 +16,6 @@ static void clear_rows(double *to, int64_t rows, int64_t hidden)
 static void embedding_forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                               void *workspace)
 {
-    (void)scalars, (void)workspace;
     const embedding_attributes *a = &kernel->base.op.u.embedding;
     const int32_t *tokens = operands[EMB_FWD_TOKENS];
     const double *table = operands[EMB_FWD_TABLE], *position = operands[EMB_FWD_POSITION];
@@ -32,7 +31,6 @@ static void embedding_forward(const host_kernel *kernel, void *const *operands, 
 static void embedding_backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                                void *workspace)
 {
-    (void)workspace;
     const embedding_attributes *a = &kernel->base.op.u.embedding;
     const int32_t *tokens = operands[EMB_BWD_TOKENS];
     const double *dy = operands[EMB_BWD_DY];
@@ -58,7 +56,6 @@ static int64_t selected_row(const rows_attributes *a, const int32_t *index, int6
 static void gather(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                    void *workspace)
 {
-    (void)workspace;
     const rows_attributes *a = &kernel->base.op.u.rows;
     const double *x = operands[ROWS_GATHER_X];
     double *y = operands[ROWS_GATHER_Y];
@@ -70,7 +67,6 @@ static void gather(const host_kernel *kernel, void *const *operands, const op_sc
 static void scatter(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
-    (void)workspace;
     const rows_attributes *a = &kernel->base.op.u.rows;
     const double *dy = operands[ROWS_SCATTER_DY];
     double *dx = operands[ROWS_SCATTER_DX];

@@ -8,7 +8,6 @@
 static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                     void *workspace)
 {
-    (void)workspace;
     const layernorm_attributes *a = &kernel->base.op.u.layernorm;
     const double *x = operands[LN_FWD_X], *residual = operands[LN_FWD_RESIDUAL];
     const double *gamma = operands[LN_FWD_GAMMA], *beta = operands[LN_FWD_BETA];
@@ -33,7 +32,6 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
 
 static status prepare_backward(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     kernel->base.workspace = (size_t)(2 * kernel->base.op.u.layernorm.c) * sizeof(double);
     return STATUS_OK;
 }

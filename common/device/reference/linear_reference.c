@@ -1,7 +1,5 @@
 /* y = act(x w^T + b) with weights [out, in] (torch.nn.Linear) in the order in which the input's columns
  * run: for a flattened image the weights were permuted to h, w, c (device_reference.c). */
-#include "common/device/reference/activation.h"
-#include "common/device/reference/product.h"
 #include "common/device/reference/reference_kernels.h"
 
 #include <string.h>
@@ -10,7 +8,6 @@ enum { PANEL = 64 }; /* outputs whose weights are transposed at a time */
 
 static status prepare_forward(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     kernel->base.workspace = (size_t)(PANEL * kernel->base.op.u.linear.in) * sizeof(double);
     return STATUS_OK;
 }
@@ -25,7 +22,7 @@ static void multiply(const linear_attributes *a, int64_t m, const double *x, con
         int64_t width = a->out - first < PANEL ? a->out - first : PANEL;
         for (int64_t o = 0; o < width; o++)
             for (int64_t i = 0; i < a->in; i++) panel[i * width + o] = w[(first + o) * a->in + i];
-        reference_product(m, width, a->in, (matrix_view){x, a->in, 1}, panel, width, y + first, a->out);
+        reference_matmul(m, width, a->in, (matrix_view){x, a->in, 1}, panel, width, y + first, a->out);
     }
 }
 
@@ -48,13 +45,12 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
 static void backward_data(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                           void *workspace)
 {
-    (void)workspace;
     const linear_attributes *a = &kernel->base.op.u.linear;
     int64_t m = reference_rows(scalars, a->m);
     const double *dpre = operands[LINEAR_BWD_DATA_DY];
     double *dx = operands[LINEAR_BWD_DATA_DX];
     if (!kernel->base.op.accumulate) memset(dx, 0, (size_t)(m * a->in) * sizeof *dx);
-    reference_product(m, a->in, a->out, (matrix_view){dpre, a->out, 1}, operands[LINEAR_BWD_DATA_W], a->in,
+    reference_matmul(m, a->in, a->out, (matrix_view){dpre, a->out, 1}, operands[LINEAR_BWD_DATA_W], a->in,
                       dx, a->in);
 }
 
@@ -62,7 +58,6 @@ static void backward_data(const host_kernel *kernel, void *const *operands, cons
 static void backward_weights(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                              void *workspace)
 {
-    (void)workspace;
     const linear_attributes *a = &kernel->base.op.u.linear;
     int64_t m = reference_rows(scalars, a->m);
     const double *kept = operands[LINEAR_BWD_WEIGHTS_ACT];
@@ -75,7 +70,7 @@ static void backward_weights(const host_kernel *kernel, void *const *operands, c
                                                 : kept[i] * dpre[i];
     if (!add) memset(dw, 0, (size_t)(a->out * a->in) * sizeof *dw);
     matrix_view transposed = {dpre, 1, a->out};
-    reference_product(a->out, a->in, m, transposed, operands[LINEAR_BWD_WEIGHTS_X], a->in, dw, a->in);
+    reference_matmul(a->out, a->in, m, transposed, operands[LINEAR_BWD_WEIGHTS_X], a->in, dw, a->in);
     if (!a->bias) return;
     for (int64_t o = 0; o < a->out; o++) {
         double sum = 0;

@@ -25,7 +25,6 @@ static softmax_row softmax_of(const double *logits, int64_t classes)
 static void cross_entropy(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                           void *workspace)
 {
-    (void)workspace;
     const loss_attributes *a = &kernel->base.op.u.loss;
     const int32_t *targets = operands[LOSS_TARGETS];
     double *sums = operands[LOSS_SUMS];
@@ -50,7 +49,6 @@ static void cross_entropy(const host_kernel *kernel, void *const *operands, cons
 static void mean_squared_error(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                                void *workspace)
 {
-    (void)workspace;
     const loss_attributes *a = &kernel->base.op.u.loss;
     const double *y = operands[LOSS_LOGITS], *targets = operands[LOSS_TARGETS];
     double *dy = operands[LOSS_DLOGITS], *sums = operands[LOSS_SUMS];

@@ -14,7 +14,6 @@ static void check_gradient(const op_scalars *scalars, double scaled)
  * p -= lr (g + momentum b) with Nesterov, lr b without, lr g without momentum */
 static void sgd(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
 {
-    (void)workspace;
     const optimizer_attributes *a = &kernel->base.op.u.optimizer;
     const double *grad = operands[OPT_GRAD];
     double *param = operands[OPT_PARAM], *buffer = operands[OPT_STATE1];
@@ -39,7 +38,6 @@ static void sgd(const host_kernel *kernel, void *const *operands, const op_scala
  *   p -= lr (m / correction1) / (sqrt(v / correction2) + eps) */
 static void adam(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
 {
-    (void)workspace;
     const optimizer_attributes *a = &kernel->base.op.u.optimizer;
     const double *grad = operands[OPT_GRAD];
     double *param = operands[OPT_PARAM], *m = operands[OPT_STATE1], *v = operands[OPT_STATE2];
@@ -63,7 +61,6 @@ static void adam(const host_kernel *kernel, void *const *operands, const op_scal
 static void sum_squares(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                         void *workspace)
 {
-    (void)kernel, (void)workspace;
     const double *x = operands[SUMSQ_X];
     double *out = operands[SUMSQ_OUT];
     for (int p = 0; p < scalars->piece_count; p++) {
@@ -75,7 +72,6 @@ static void sum_squares(const host_kernel *kernel, void *const *operands, const 
 static void divide(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                    void *workspace)
 {
-    (void)kernel, (void)workspace;
     double *x = operands[DIVIDE_X];
     for (int p = 0; p < scalars->piece_count; p++) {
         piece part = scalars->pieces[p];
@@ -85,7 +81,6 @@ static void divide(const host_kernel *kernel, void *const *operands, const op_sc
 
 static void fill(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
 {
-    (void)kernel, (void)workspace;
     double *x = operands[FILL_X];
     for (int p = 0; p < scalars->piece_count; p++) {
         piece part = scalars->pieces[p];

@@ -22,10 +22,8 @@ static int64_t pixels(const pool_attributes *a)
 
 static status prepare_maximum(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     const pool_attributes *a = &kernel->base.op.u.pool;
     assert(a->r * a->s <= 256 && 2 * a->pad <= a->r && 2 * a->pad <= a->s);
-    (void)a;
     return STATUS_OK;
 }
 
@@ -33,7 +31,6 @@ static status prepare_maximum(host_kernel *kernel, const device_layout *layout)
 static void maximum_forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                             void *workspace)
 {
-    (void)scalars, (void)workspace;
     const pool_attributes *a = &kernel->base.op.u.pool;
     const double *x = operands[MAXPOOL_FWD_X];
     double *y = operands[MAXPOOL_FWD_Y];
@@ -57,7 +54,6 @@ static void maximum_forward(const host_kernel *kernel, void *const *operands, co
 static void maximum_backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                              void *workspace)
 {
-    (void)scalars, (void)workspace;
     const pool_attributes *a = &kernel->base.op.u.pool;
     const double *dy = operands[MAXPOOL_BWD_DY];
     const uint8_t *index = operands[MAXPOOL_BWD_INDEX];
@@ -73,7 +69,6 @@ static void maximum_backward(const host_kernel *kernel, void *const *operands, c
 static void average_forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                             void *workspace)
 {
-    (void)scalars, (void)workspace;
     const pool_attributes *a = &kernel->base.op.u.pool;
     const double *x = operands[AVGPOOL_FWD_X];
     double *y = operands[AVGPOOL_FWD_Y];
@@ -89,7 +84,6 @@ static void average_forward(const host_kernel *kernel, void *const *operands, co
 static void average_backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
                              void *workspace)
 {
-    (void)scalars, (void)workspace;
     const pool_attributes *a = &kernel->base.op.u.pool;
     const double *dy = operands[AVGPOOL_BWD_DY];
     double *dx = operands[AVGPOOL_BWD_DX];
@@ -103,9 +97,7 @@ static void average_backward(const host_kernel *kernel, void *const *operands, c
 
 static status prepare_average(host_kernel *kernel, const device_layout *layout)
 {
-    (void)layout;
     assert(kernel->base.op.u.pool.pad == 0);
-    (void)kernel;
     return STATUS_OK;
 }
 

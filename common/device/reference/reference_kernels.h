@@ -1,4 +1,5 @@
-/* What the reference kernels share. For this folder only. */
+/* What the reference kernels share. For this folder only: device_reference.c opens the device and holds the table of
+ * kernels; matmul.c has the loops of convolutions and linear layers; the *_reference.c hold one kind of layer each. */
 #ifndef COMMON_DEVICE_REFERENCE_REFERENCE_KERNELS_H
 #define COMMON_DEVICE_REFERENCE_REFERENCE_KERNELS_H
 
@@ -20,5 +21,25 @@ static inline int64_t reference_rows(const op_scalars *scalars, int64_t most)
 {
     return scalars && scalars->rows > 0 ? scalars->rows : most;
 }
+
+/* ---- activation functions of one value ----------------------------------------------------------- */
+
+double reference_activate(activation act, double x);
+
+/* dy * act'(x). `kept` is what backward operations are handed: y for RELU, x for the others. */
+double reference_activate_backward(activation act, double kept, double dy);
+
+/* ---- the loops that convolutions and linear layers share ------------------------------------------ */
+
+/* Element (i, k) lies at at[i * row + k * column]. */
+typedef struct matrix_view {
+    const double *at;
+    int64_t row, column;
+} matrix_view;
+
+/* c (m, n) += a (m, k) * b (k, n). Rows of b and c are contiguous and b_row and c_row apart; c shares
+ * memory with neither. Each element of c is summed in ascending k, as by the plain triple loop. */
+void reference_matmul(int64_t m, int64_t n, int64_t k, matrix_view a, const double *b, int64_t b_row,
+                      double *c, int64_t c_row);
 
 #endif

@@ -172,16 +172,12 @@ static void sim_free(device *base, device_memory *memory)
 
 static status sim_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out)
 {
-    (void)d;
-    (void)op;
-    (void)slot;
     *out = (device_layout){.elements = shape_elements(parameter), .plain = true};
     return STATUS_OK;
 }
 
 static status sim_layout_pack(device *d, const device_layout *layout, const void *from, void *to)
 {
-    (void)d;
     memcpy(to, from, (size_t)layout->elements * sizeof(float));
     return STATUS_OK;
 }

@@ -78,7 +78,6 @@ static double elements_of(const op_desc *op)
 
 status sim_prepare(device *base, const op_desc *op, const device_layout *layout, device_kernel **out)
 {
-    (void)layout;
     simulation *s = ((sim_device *)base)->simulation;
     kernel_table *table = NULL;
     if (op->type != DTYPE_F32)

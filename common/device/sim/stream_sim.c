@@ -78,8 +78,6 @@ static void work(sim_stream *s, sim_time duration)
 status sim_launch(device_stream *base, device_kernel *kernel, void *const *operands,
                   const op_scalars *scalars, void *workspace)
 {
-    (void)operands;
-    (void)workspace;
     sim_stream *s = (sim_stream *)base;
     sim_device *d = device_of(s);
     if (s->failed) return sim_device_failed(d);
@@ -107,16 +105,12 @@ static status copy(sim_stream *s, sim_route *route, dtype type, int64_t count)
 
 status sim_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
 {
-    (void)to;
-    (void)host;
-    (void)host_type;
     return copy((sim_stream *)s, &((sim_device *)s->device)->up, type, count);
 }
 
 status sim_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
                     int64_t count)
 {
-    (void)from;
     memset(host, 0, (size_t)count * (size_t)dtype_size(host_type));
     return copy((sim_stream *)s, &((sim_device *)s->device)->down, type, count);
 }

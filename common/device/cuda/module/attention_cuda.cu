@@ -190,8 +190,8 @@ static status check_width(cuda_kernel *k)
 {
     const attention_attributes *a = &k->base.op.u.attention;
     if (a->width <= MOST_WIDTH) return STATUS_OK;
-    return fail(STATUS_CONFIG, "width of a head: found %lld, allowed on the cuda device is at most %d",
-                (long long)a->width, (int)MOST_WIDTH);
+    return fail(STATUS_CONFIG, "device cuda: attention: expected heads of a width of at most %d, got %lld",
+                (int)MOST_WIDTH, (long long)a->width);
 }
 
 static status prepare_backward(cuda_kernel *k)

@@ -1,7 +1,7 @@
 /* Convolution in NHWC with weights k, r, s, c. cuDNN does it; where it is missing, or has no deterministic
  * algorithm for a shape, own implicit products do. */
 #include "common/device/cuda/module/columns.cuh"
-#include "common/device/cuda/module/product.cuh"
+#include "common/device/cuda/module/matmul.cuh"
 
 extern "C" {
 #include "common/device/cuda/module/cudnn_cuda.h"
@@ -98,7 +98,7 @@ template <typename X, typename T> static status forward_product(const cuda_kerne
     const conv2d_attributes *a = &k->base.op.u.conv2d;
     int64_t pixels = a->n * a->p * a->q, depth = a->r * a->s * a->c;
     const T *b = a->bias ? (const T *)o[CONV_FWD_B] : nullptr;
-    return product(k, s, windows<X>{(const X *)o[CONV_FWD_X], *a}, strided<T>{(const T *)o[CONV_FWD_W], 1, depth},
+    return matmul(k, s, windows<X>{(const X *)o[CONV_FWD_X], *a}, strided<T>{(const T *)o[CONV_FWD_W], 1, depth},
                    store_with_bias<T>{(T *)o[CONV_FWD_Y], b, a->k}, pixels, a->k, depth);
 }
 
@@ -121,7 +121,7 @@ static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o
     const T *dy = (const T *)o[CONV_BWD_DATA_DY], *w = (const T *)o[CONV_BWD_DATA_W];
     T *dx = (T *)o[CONV_BWD_DATA_DX];
     if (plan_of(k)) return cudnn_conv_run(plan_of(k), s, w, dy, dx, false, workspace);
-    return product(k, s, covering_windows<T>{dy, *a}, turned_weights<T>{w, a->k, a->c, a->r * a->s},
+    return matmul(k, s, covering_windows<T>{dy, *a}, turned_weights<T>{w, a->k, a->c, a->r * a->s},
                    store_plain<T>{dx, a->c, false}, a->n * a->h * a->w, a->c, a->r * a->s * a->k);
 }
 
@@ -130,7 +130,7 @@ static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const 
 {
     const conv2d_attributes *a = &k->base.op.u.conv2d;
     int64_t pixels = a->n * a->p * a->q, depth = a->r * a->s * a->c;
-    return product(k, s, strided<T>{(const T *)o[CONV_BWD_WEIGHTS_DY], 1, a->k},
+    return matmul(k, s, strided<T>{(const T *)o[CONV_BWD_WEIGHTS_DY], 1, a->k},
                    windows<X>{(const X *)o[CONV_BWD_WEIGHTS_X], *a},
                    store_plain<float>{(float *)o[CONV_BWD_WEIGHTS_DW], depth, add}, a->k, depth, pixels);
 }

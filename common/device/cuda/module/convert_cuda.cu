@@ -1,9 +1,64 @@
-/* Packing: copies of a range of elements that convert, and divide on the way; sums of two ranges. */
+/* Ranges of elements: copies that convert and divide, and sums of two ranges. */
 #include "common/device/cuda/module/kernel.cuh"
 
 #include <cuda_fp16.h>
 
 constexpr int THREADS = 256;
+
+static cudaLaunchConfig_t config_for(cudaStream_t s, int64_t count)
+{
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks_for(count, THREADS));
+    config.blockDim = dim3(THREADS);
+    config.stream = s;
+    return config;
+}
+
+/* ---- between float32 and bfloat16, before and after the libraries --------------------------------- */
+
+template <int V> __global__ static void round_kernel(int64_t count, const float *from, bf16 *to)
+{
+    for (int64_t i = global_thread() * V; i < count; i += grid_threads() * V) {
+        float values[V];
+        load_pack<V>(from + i, values);
+        store_pack<V>(to + i, values);
+    }
+}
+
+template <int V> __global__ static void widen_kernel(int64_t count, bool add, const bf16 *from, float *to)
+{
+    for (int64_t i = global_thread() * V; i < count; i += grid_threads() * V) {
+        float values[V], old[V];
+        load_pack<V>(from + i, values);
+        if (add) load_pack<V>(to + i, old);
+        for (int v = 0; v < V && add; v++) values[v] += old[v];
+        store_pack<V>(to + i, values);
+    }
+}
+
+static bool packs_of_four(int64_t count, const void *wide, const void *narrow)
+{
+    return count % 4 == 0 && (uintptr_t)wide % 16 == 0 && (uintptr_t)narrow % 8 == 0;
+}
+
+extern "C" status cuda_round(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to)
+{
+    bool packs = packs_of_four(count, from, to);
+    cudaLaunchConfig_t config = config_for(s, packs ? count / 4 : count);
+    return cuda_check(d, cudaLaunchKernelEx(&config, packs ? round_kernel<4> : round_kernel<1>, count, from, (bf16 *)to),
+                      "round to bfloat16");
+}
+
+extern "C" status cuda_widen(const cuda_device *d, cudaStream_t s, int64_t count, const void *from, float *to, bool add)
+{
+    bool packs = packs_of_four(count, to, from);
+    cudaLaunchConfig_t config = config_for(s, packs ? count / 4 : count);
+    return cuda_check(d, cudaLaunchKernelEx(&config, packs ? widen_kernel<4> : widen_kernel<1>, count, add,
+                                            (const bf16 *)from, to),
+                      "widen bfloat16");
+}
+
+/* ---- with a division -------------------------------------------------------------------------- */
 
 /* The quotient is taken in float32, then rounded to the type that is written. */
 template <typename To, typename From>
@@ -15,10 +70,7 @@ __global__ void convert_kernel(int64_t count, float divisor, const From *from, T
 template <typename To, typename From>
 static status convert(device_stream *base, void *to, const void *from, int64_t count, double divisor)
 {
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(blocks_for(count, THREADS));
-    config.blockDim = dim3(THREADS);
-    config.stream = ((cuda_stream *)base)->stream;
+    cudaLaunchConfig_t config = config_for(((cuda_stream *)base)->stream, count);
     cudaError_t code = cudaLaunchKernelEx(&config, convert_kernel<To, From>, count, (float)divisor, (const From *)from,
                                           (To *)to);
     return cuda_check((const cuda_device *)base->device, code, "convert");
@@ -56,14 +108,11 @@ extern "C" status cuda_add_ranges(device_stream *s, void *to, const void *a, con
 {
     const cuda_device *d = (const cuda_device *)s->device;
     if (type != DTYPE_F32)
-        return fail(STATUS_INTERNAL, "a sum on the cuda device: found %s, allowed is %s", dtype_name(type),
-                    dtype_name(DTYPE_F32));
+        return fail(STATUS_INTERNAL, "device cuda: sum: expected %s, got %s", dtype_name(DTYPE_F32),
+                    dtype_name(type));
     TRY(cuda_use(d));
     if (count == 0) return STATUS_OK;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(blocks_for(count, THREADS));
-    config.blockDim = dim3(THREADS);
-    config.stream = ((cuda_stream *)s)->stream;
+    cudaLaunchConfig_t config = config_for(((cuda_stream *)s)->stream, count);
     return cuda_check(d, cudaLaunchKernelEx(&config, add_kernel, count, (const float *)a, (const float *)b, (float *)to),
                       "add");
 }

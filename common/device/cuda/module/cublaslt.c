@@ -9,7 +9,7 @@
 
 enum { WORKSPACE_BYTES = 32 << 20, ALIGNMENT_BYTES = 16 };
 
-struct cublaslt_product {
+struct cublaslt_matmul {
     cuda_device *device;
     cublaslt_shape shape;
     cublasLtMatmulDesc_t desc;
@@ -85,20 +85,20 @@ static cublasLtEpilogue_t epilogue_of(const cublaslt_shape *s)
     return s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-static status set_desc(cublaslt_product *p, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
+static status set_desc(cublaslt_matmul *p, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
 {
     return check(p->device, table_of(p->device)->desc_set(p->desc, attribute, value, size),
                  "cublasLtMatmulDescSetAttribute");
 }
 
 /* The vector of biases, or of their gradients. The search for an algorithm takes its alignment from the address. */
-static status set_vector(cublaslt_product *p, const void *vector)
+static status set_vector(cublaslt_matmul *p, const void *vector)
 {
     if (!p->shape.bias && !p->shape.sums) return STATUS_OK;
     return set_desc(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
 }
 
-static status make_desc(cublaslt_product *p)
+static status make_desc(cublaslt_matmul *p)
 {
     const cublaslt_table *t = table_of(p->device);
     const cublaslt_shape *s = &p->shape;
@@ -139,7 +139,7 @@ static cublasStatus_t set_preferences(const cublaslt_table *t, cublasLtMatmulPre
 
 /* Heuristics are a function of shapes and of what is said of alignment, the last run's vector not: the same product gets
  * the same algorithm in every run, also in one that goes on from a checkpoint. */
-static status find_algorithm(cublaslt_product *p)
+static status find_algorithm(cublaslt_matmul *p)
 {
     const cublaslt_table *t = table_of(p->device);
     cublasLtMatmulPreference_t preference;
@@ -159,7 +159,7 @@ static status find_algorithm(cublaslt_product *p)
     return check(p->device, code, "cublasLtMatmulAlgoGetHeuristic");
 }
 
-static status use_rows(cublaslt_product *p, int64_t rows)
+static status use_rows(cublaslt_matmul *p, int64_t rows)
 {
     const cublaslt_shape *s = &p->shape;
     int64_t n = s->varying == CUBLASLT_N ? rows : s->n, k = s->varying == CUBLASLT_K ? rows : s->k;
@@ -170,11 +170,11 @@ static status use_rows(cublaslt_product *p, int64_t rows)
     return find_algorithm(p);
 }
 
-status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_product **out)
+status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_matmul **out)
 {
     *out = NULL;
     if (!d->cublaslt) return STATUS_OK;
-    cublaslt_product *p = calloc(1, sizeof *p);
+    cublaslt_matmul *p = calloc(1, sizeof *p);
     if (!p) return fail(STATUS_SYSTEM, "no memory for a matrix product");
     p->device = d;
     p->shape = *shape;
@@ -185,9 +185,9 @@ status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_pr
     return rc;
 }
 
-void cublaslt_release(cublaslt_product **pointer)
+void cublaslt_release(cublaslt_matmul **pointer)
 {
-    cublaslt_product *p = *pointer;
+    cublaslt_matmul *p = *pointer;
     if (!p) return;
     const cublaslt_table *t = table_of(p->device);
     if (p->a) t->layout_destroy(p->a);
@@ -198,19 +198,19 @@ void cublaslt_release(cublaslt_product **pointer)
     *pointer = NULL;
 }
 
-size_t cublaslt_workspace(const cublaslt_product *p)
+size_t cublaslt_workspace(const cublaslt_matmul *p)
 {
     return p ? WORKSPACE_BYTES : 0;
 }
 
-status cublaslt_set_rows(cublaslt_product *p, int64_t rows, bool *fits)
+status cublaslt_set_rows(cublaslt_matmul *p, int64_t rows, bool *fits)
 {
     if (rows != p->rows) TRY(use_rows(p, rows));
     *fits = p->found;
     return STATUS_OK;
 }
 
-status cublaslt_run(cublaslt_product *p, cudaStream_t s, const cublaslt_operands *o, int64_t rows, bool add,
+status cublaslt_run(cublaslt_matmul *p, cudaStream_t s, const cublaslt_operands *o, int64_t rows, bool add,
                     void *workspace)
 {
     float one = 1, beta = add ? 1 : 0;
@@ -228,50 +228,43 @@ status cublaslt_run(cublaslt_product *p, cudaStream_t s, const cublaslt_operands
 
 void cublaslt_describe(const cuda_libraries *libraries, char *out, size_t size)
 {
-    (void)libraries, (void)size;
     out[0] = '\0';
 }
 
 status cublaslt_open(cuda_device *d)
 {
-    (void)d;
     return STATUS_OK;
 }
 
 void cublaslt_close(cuda_device *d)
 {
-    (void)d;
 }
 
-status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_product **out)
+status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_matmul **out)
 {
-    (void)d, (void)shape;
     *out = NULL;
     return STATUS_OK;
 }
 
-void cublaslt_release(cublaslt_product **product)
+void cublaslt_release(cublaslt_matmul **product)
 {
     *product = NULL;
 }
 
-size_t cublaslt_workspace(const cublaslt_product *product)
+size_t cublaslt_workspace(const cublaslt_matmul *product)
 {
-    (void)product;
     return 0;
 }
 
-status cublaslt_set_rows(cublaslt_product *product, int64_t rows, bool *fits)
+status cublaslt_set_rows(cublaslt_matmul *product, int64_t rows, bool *fits)
 {
-    (void)product, (void)rows;
     *fits = false;
     return STATUS_OK;
 }
 
-status cublaslt_run(cublaslt_product *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows, bool add,
+status cublaslt_run(cublaslt_matmul *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows, bool add,
                     void *workspace)
 {
-    (void)product, (void)s, (void)operands, (void)rows, (void)add, (void)workspace;
     return fail(STATUS_INTERNAL, "this module was built without cuBLASLt");
 }
 

@@ -23,7 +23,7 @@ typedef struct cublaslt_operands {
     void *d, *sums;   /* at multiples of 16 bytes, all of them */
 } cublaslt_operands;
 
-typedef struct cublaslt_product cublaslt_product;
+typedef struct cublaslt_matmul cublaslt_matmul;
 
 status cublaslt_open(cuda_device *d);
 void cublaslt_close(cuda_device *d);
@@ -31,15 +31,15 @@ void cublaslt_close(cuda_device *d);
 void cublaslt_describe(const cuda_libraries *libraries, char *out, size_t size);
 
 /* *out is NULL where cuBLASLt is missing or knows no algorithm. */
-status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_product **out);
-void cublaslt_release(cublaslt_product **product);
-size_t cublaslt_workspace(const cublaslt_product *product);
+status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_matmul **out);
+void cublaslt_release(cublaslt_matmul **product);
+size_t cublaslt_workspace(const cublaslt_matmul *product);
 
 /* With `rows` in place of the varying dimension from now on; *fits: an algorithm is known for that many. */
-status cublaslt_set_rows(cublaslt_product *product, int64_t rows, bool *fits);
+status cublaslt_set_rows(cublaslt_matmul *product, int64_t rows, bool *fits);
 
 /* `add`: d = d + product; sums are written, never added to. */
-status cublaslt_run(cublaslt_product *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows, bool add,
+status cublaslt_run(cublaslt_matmul *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows, bool add,
                     void *workspace);
 
 #endif

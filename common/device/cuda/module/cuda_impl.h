@@ -141,7 +141,6 @@ status cuda_convert(device_stream *s, void *to, dtype to_type, const void *from,
 status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 status cuda_clear(device_stream *s, void *data, size_t bytes);
 
-/* cast_cuda.cu */
 status cuda_round(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to_bf16);
 /* to = from, or to += from. */
 status cuda_widen(const cuda_device *d, cudaStream_t s, int64_t count, const void *from_bf16, float *to, bool add);

@@ -220,24 +220,20 @@ status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const void *first, co
 
 void cudnn_describe(const cuda_libraries *libraries, char *out, size_t size)
 {
-    (void)libraries, (void)size;
     out[0] = '\0';
 }
 
 status cudnn_open(cuda_device *d)
 {
-    (void)d;
     return STATUS_OK;
 }
 
 void cudnn_close(cuda_device *d)
 {
-    (void)d;
 }
 
 status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out)
 {
-    (void)d, (void)op;
     *out = NULL;
     return STATUS_OK;
 }
@@ -249,14 +245,12 @@ void cudnn_conv_release(cudnn_conv **conv)
 
 size_t cudnn_conv_workspace(const cudnn_conv *conv)
 {
-    (void)conv;
     return 0;
 }
 
 status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const void *first, const void *second, void *out, bool add,
                       void *workspace)
 {
-    (void)conv, (void)s, (void)first, (void)second, (void)out, (void)add, (void)workspace;
     return fail(STATUS_INTERNAL, "this module was built without cuDNN");
 }
 

@@ -1,8 +1,10 @@
 /* The table of operations, and what is common to preparing and launching them. */
 #include "common/device/cuda/module/cuda_impl.h"
-#include "common/device/cuda/module/ranges.h"
 
 #include <stdlib.h>
+#if PSRING_HAVE_NVTX
+#include <nvtx3/nvToolsExt.h>
+#endif
 
 #define TABLE_ENTRY(name, class) [OP_##name] = &cuda_##name,
 static const cuda_kernel_entry *const entries[OP_COUNT] = {OP_LIST(TABLE_ENTRY)};
@@ -10,7 +12,6 @@ static const cuda_kernel_entry *const entries[OP_COUNT] = {OP_LIST(TABLE_ENTRY)}
 
 status cuda_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)
 {
-    (void)layout; /* an operation's shape gives it */
     if (op->type != DTYPE_F32)
         return fail(STATUS_INTERNAL, "device cuda: %s: expected %s, got %s", op_name(op->kind),
                     dtype_name(DTYPE_F32), dtype_name(op->type));
@@ -36,15 +37,30 @@ void cuda_release(device_kernel *base)
     free(k);
 }
 
+/* Named ranges for Nsight (NVTX), one for each operation; without a listening tool they cost almost nothing. */
+static void range_push(const char *name)
+{
+#if PSRING_HAVE_NVTX
+    nvtxRangePushA(name);
+#endif
+}
+
+static void range_pop(void)
+{
+#if PSRING_HAVE_NVTX
+    nvtxRangePop();
+#endif
+}
+
 status cuda_launch(device_stream *s, device_kernel *base, void *const *operands, const op_scalars *scalars,
                    void *workspace)
 {
     const cuda_kernel *k = (const cuda_kernel *)base;
     cuda_device *d = (cuda_device *)base->device;
     TRY(cuda_use(d));
-    cuda_range_push(op_name(base->op.kind));
+    range_push(op_name(base->op.kind));
     status rc = k->entry->run(k, ((cuda_stream *)s)->stream, operands, scalars, workspace);
-    cuda_range_pop();
+    range_pop();
     if (rc != STATUS_OK) return rc;
     return cuda_check(d, cudaGetLastError(), op_name(base->op.kind));
 }

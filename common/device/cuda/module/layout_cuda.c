@@ -12,7 +12,6 @@ typedef struct cuda_layout {
 
 status cuda_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out)
 {
-    (void)d;
     const conv2d_attributes *conv = &op->u.conv2d;
     const linear_attributes *linear = &op->u.linear;
     cuda_layout layout = {1, 1, shape_elements(parameter)};
@@ -51,14 +50,12 @@ static void reorder(const device_layout *layout, layout_direction direction, con
 
 status cuda_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed)
 {
-    (void)d;
     reorder(layout, LAYOUT_PACK, plain, packed);
     return STATUS_OK;
 }
 
 status cuda_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain)
 {
-    (void)d;
     reorder(layout, LAYOUT_UNPACK, packed, plain);
     return STATUS_OK;
 }

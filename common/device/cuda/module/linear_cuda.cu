@@ -3,7 +3,7 @@
  * their own, since its GELU is the tanh approximation. Without cuBLASLt own products take its place, and where it has no
  * such epilogue for a shape, or gradients are added to, a pass sums the bias's gradient. */
 #include "common/device/cuda/module/columns.cuh"
-#include "common/device/cuda/module/product.cuh"
+#include "common/device/cuda/module/matmul.cuh"
 
 #include <stdlib.h>
 
@@ -18,24 +18,24 @@ constexpr int THREADS = 256;
 #define PLAIN_PRODUCTS "PSRING_PLAIN_PRODUCTS"
 
 /* cuBLASLt's; NULL where there is none. */
-struct linear_products {
-    cublaslt_product *plain;
-    cublaslt_product *summing; /* linear_backward_weights: with the bias's gradient */
+struct linear_matmuls {
+    cublaslt_matmul *plain;
+    cublaslt_matmul *summing; /* linear_backward_weights: with the bias's gradient */
 };
 
-static linear_products *products_of(const cuda_kernel *k)
+static linear_matmuls *matmuls_of(const cuda_kernel *k)
 {
-    return (linear_products *)k->state;
+    return (linear_matmuls *)k->state;
 }
 
-static cublaslt_product *plan_of(const cuda_kernel *k)
+static cublaslt_matmul *plan_of(const cuda_kernel *k)
 {
-    return products_of(k)->plain;
+    return matmuls_of(k)->plain;
 }
 
 static void release(cuda_kernel *k)
 {
-    linear_products *products = products_of(k);
+    linear_matmuls *products = matmuls_of(k);
     if (!products) return;
     cublaslt_release(&products->plain);
     cublaslt_release(&products->summing);
@@ -52,7 +52,7 @@ static status prepare_product(cuda_kernel *k, cublaslt_shape shape)
 {
     const linear_attributes *a = &k->base.op.u.linear;
     bool narrow = k->base.op.narrow, weights = k->base.op.kind == OP_linear_backward_weights;
-    linear_products *products = (linear_products *)calloc(1, sizeof *products);
+    linear_matmuls *products = (linear_matmuls *)calloc(1, sizeof *products);
     if (!products) return fail(STATUS_SYSTEM, "no memory for a matrix product");
     k->state = products;
     shape.in = narrow ? DTYPE_BF16 : DTYPE_F32;
@@ -195,7 +195,7 @@ static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const 
     T *y = (T *)o[LINEAR_FWD_Y];
     const void *taken;
     if (!plan_of(k))
-        return product(k, s, strided<X>{x, a->in, 1}, strided<T>{w, 1, a->in},
+        return matmul(k, s, strided<X>{x, a->in, 1}, strided<T>{w, 1, a->in},
                        store_biased<T>{y, b, a->out, a->act == ACTIVATION_RELU}, m, a->out, a->in);
     TRY(take_x(k, s, x, m, workspace, &taken));
     cublaslt_operands operands = {w, taken, b, y, nullptr};
@@ -242,7 +242,7 @@ static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o
     cublaslt_operands operands = {w, dy, nullptr, dx, nullptr};
     bool add = k->base.op.accumulate;
     if (plan_of(k)) return cublaslt_run(plan_of(k), s, &operands, m, add, workspace);
-    return product(k, s, strided<T>{dy, a->out, 1}, strided<T>{w, a->in, 1}, store_plain<T>{dx, a->in, add}, m, a->in,
+    return matmul(k, s, strided<T>{dy, a->out, 1}, strided<T>{w, a->in, 1}, store_plain<T>{dx, a->in, add}, m, a->in,
                    a->out);
 }
 
@@ -257,11 +257,11 @@ static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const 
     float *dw = (float *)o[LINEAR_BWD_WEIGHTS_DW];
     const void *taken;
     if (!plan_of(k))
-        return product(k, s, strided<T>{dy, 1, a->out}, strided<X>{x, a->in, 1}, store_plain<float>{dw, a->in, add},
+        return matmul(k, s, strided<T>{dy, 1, a->out}, strided<X>{x, a->in, 1}, store_plain<float>{dw, a->in, add},
                        a->out, a->in, m);
     TRY(take_x(k, s, x, m, workspace, &taken));
     cublaslt_operands operands = {taken, dy, nullptr, dw, db};
-    return cublaslt_run(db ? products_of(k)->summing : plan_of(k), s, &operands, m, add, workspace);
+    return cublaslt_run(db ? matmuls_of(k)->summing : plan_of(k), s, &operands, m, add, workspace);
 }
 
 /* dy = dy act', and with `db` its columns' sums. */
@@ -282,7 +282,7 @@ static status multiply_slope(const cuda_kernel *k, cudaStream_t s, void *const *
 /* Sums are written by the epilogue: where they are to be added to, it does not serve. */
 static status can_sum_beside(const cuda_kernel *k, int64_t m, bool add, bool *out)
 {
-    cublaslt_product *summing = products_of(k)->summing;
+    cublaslt_matmul *summing = matmuls_of(k)->summing;
     *out = false;
     return summing && !add ? cublaslt_set_rows(summing, m, out) : STATUS_OK;
 }

@@ -1,11 +1,11 @@
-/* Matrix products without a library: what runs where cuBLASLt or cuDNN is missing, or has no
- * kernel for a shape. Where the operands lie is a matter of the loaders, so a convolution is the same
- * product with other loaders (implicit GEMM; Chetlur et al., "cuDNN: Efficient Primitives", 2014).
+/* Matrix multiplication without a library: used where cuBLASLt or cuDNN is missing, or has no kernel for a shape. Only
+ * the loaders know where operands are, so a convolution is the same multiplication with other loaders (implicit GEMM;
+ * Chetlur et al., "cuDNN: Efficient Primitives", 2014).
  *
- * A block makes TILE by TILE elements of the result, a thread EACH by EACH of them; the sum over k runs from
- * front to back in one thread. */
-#ifndef COMMON_DEVICE_CUDA_MODULE_PRODUCT_CUH
-#define COMMON_DEVICE_CUDA_MODULE_PRODUCT_CUH
+ * A block computes TILE by TILE elements of the result, a thread EACH by EACH of them; one thread sums over k in
+ * ascending order. */
+#ifndef COMMON_DEVICE_CUDA_MODULE_MATMUL_CUH
+#define COMMON_DEVICE_CUDA_MODULE_MATMUL_CUH
 
 #include "common/device/cuda/module/kernel.cuh"
 
@@ -13,7 +13,7 @@ constexpr int TILE = 64, TILE_K = 16, EACH = 4, TILE_LANES = TILE / EACH, TILE_T
 
 /* `a` has at(row, k), `b` at(k, column), `store` take(row, column, sum). */
 template <typename A, typename B, typename Store>
-__global__ void product_kernel(A a, B b, Store store, int64_t m, int64_t n, int64_t k)
+__global__ void matmul_kernel(A a, B b, Store store, int64_t m, int64_t n, int64_t k)
 {
     __shared__ float tile_a[TILE_K][TILE + 1], tile_b[TILE_K][TILE + 1];
     int64_t first_row = (int64_t)blockIdx.y * TILE, first_column = (int64_t)blockIdx.x * TILE;
@@ -41,13 +41,13 @@ __global__ void product_kernel(A a, B b, Store store, int64_t m, int64_t n, int6
 }
 
 template <typename A, typename B, typename Store>
-status product(const cuda_kernel *k, cudaStream_t s, A a, B b, Store store, int64_t m, int64_t n, int64_t depth)
+status matmul(const cuda_kernel *k, cudaStream_t s, A a, B b, Store store, int64_t m, int64_t n, int64_t depth)
 {
     int64_t rows = ceil_div(m, TILE);
     if (rows > MOST_BLOCKS_Y)
-        return fail(STATUS_CONFIG, "%s: found %lld rows, allowed without cuDNN and cuBLASLt are %lld",
-                    op_name(k->base.op.kind), (long long)m, (long long)MOST_BLOCKS_Y * TILE);
-    return launch(k, s, product_kernel<A, B, Store>, dim3((unsigned)ceil_div(n, TILE), (unsigned)rows),
+        return fail(STATUS_CONFIG, "%s: expected at most %lld rows without cuDNN and cuBLASLt, got %lld",
+                    op_name(k->base.op.kind), (long long)MOST_BLOCKS_Y * TILE, (long long)m);
+    return launch(k, s, matmul_kernel<A, B, Store>, dim3((unsigned)ceil_div(n, TILE), (unsigned)rows),
                   dim3(TILE_THREADS), a, b, store, m, n, depth);
 }
 

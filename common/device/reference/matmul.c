@@ -1,4 +1,4 @@
-#include "common/device/reference/product.h"
+#include "common/device/reference/reference_kernels.h"
 
 /* A block of b stays in the cache while all rows of a pass over it. */
 enum { BLOCK_K = 64, BLOCK_N = 512 };
@@ -23,7 +23,7 @@ static void add_rows(int64_t n, int64_t k, matrix_view a, const double *restrict
         for (int64_t j = 0; j < n; j++) c[j] += a.at[i * a.column] * b[i * b_row + j];
 }
 
-void reference_product(int64_t m, int64_t n, int64_t k, matrix_view a, const double *b, int64_t b_row,
+void reference_matmul(int64_t m, int64_t n, int64_t k, matrix_view a, const double *b, int64_t b_row,
                        double *c, int64_t c_row)
 {
     for (int64_t j = 0; j < n; j += BLOCK_N)
