@@ -1,7 +1,7 @@
 /* The engine as the harness uses it: a worker on every rank, a server on some. */
 #include "ps/engine_impl.h"
 
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "ps/dp/dp.h"
 
 #include <stdlib.h>
@@ -46,7 +46,7 @@ status ps_lead(const void *options, const char *policy, int world, int64_t *out)
 {
     ps_policy p;
     TRY(ps_policy_resolve(policy, options, world, &p));
-    *out = p.consistency == PS_ASYNC ? BOARD_UNBOUNDED : p.staleness;
+    *out = p.consistency == PS_ASYNC ? JOB_UNBOUNDED : p.staleness;
     return STATUS_OK;
 }
 

@@ -30,7 +30,7 @@ bool ps_dp_read_sizes(sync_engine *e, ps_dp_sizes *out);
 /* Whether gradients are summed and parameters updated by GPUs: device 0's under `dp`, else those of the servers' ranks. */
 bool ps_updates_on_gpu(const sync_engine *e);
 
-/* The number of steps by which a rank may lead another, for board_stop_here(); BOARD_UNBOUNDED
+/* The number of steps by which a rank may lead another, for job_stop_here(); JOB_UNBOUNDED
  * where nobody waits. STATUS_USAGE or STATUS_CONFIG as requirements(). */
 status ps_lead(const void *options, const char *policy, int world, int64_t *out);
 

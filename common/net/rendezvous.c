@@ -42,7 +42,7 @@ static status call(rendezvous *r, rendezvous_operation operation, const char *ta
     if (strlen(tag) >= STORE_TAG_BYTES || bytes > RENDEZVOUS_BLOB_MAX)
         return fail(STATUS_INTERNAL, "rendezvous: %s with %zu bytes, allowed are %d", what, bytes,
                     RENDEZVOUS_BLOB_MAX);
-    if (r->options.cell) board_cell_enter(r->options.cell, BOARD_RENDEZVOUS, clock_now_ns());
+    if (r->options.slot) rank_slot_enter(r->options.slot, RANK_RENDEZVOUS, clock_now_ns());
     int64_t left = deadline_ns - clock_now_ns();
     rendezvous_packet packet = {.kind = RENDEZVOUS_CALL,
                                 .sequence = r->sequence,
@@ -177,7 +177,7 @@ status rendezvous_open(const rendezvous_options *options, rendezvous **out)
     TRY_GOTO(result, take_key(r), failed);
     TRY_GOTO(result, allocate(r), failed);
     TRY_GOTO(result, open_context(r), failed);
-    if (options->cell) board_cell_enter(options->cell, BOARD_RENDEZVOUS, clock_now_ns());
+    if (options->slot) rank_slot_enter(options->slot, RANK_RENDEZVOUS, clock_now_ns());
     if (options->rank == 0) TRY_GOTO(result, start_store(r), failed);
     TRY_GOTO(result, rendezvous_reach(r, deadline_ns), failed);
     TRY_GOTO(result, join(r, deadline_ns), failed);

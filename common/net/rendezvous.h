@@ -15,7 +15,7 @@
 #ifndef COMMON_NET_RENDEZVOUS_H
 #define COMMON_NET_RENDEZVOUS_H
 
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/net/transport.h"
 
 #include <sys/types.h>
@@ -41,14 +41,14 @@ typedef struct rendezvous_options {
     int64_t connect_limit_ns; /* until all have come */
     const char *host;        /* for file://: under which name the others reach rank 0; NULL: found out */
     transport_hub *hub;      /* for inproc:// */
-    board_cell *cell;        /* shows what the rank waits for; NULL: none */
+    rank_slot *slot;        /* shows what the rank waits for; NULL: none */
     /* Asked several times a second until all are there; from then on ranks stop together or not at all.
      * NULL: never. */
     bool (*canceled)(void *context);
     void *context;
 } rendezvous_options;
 
-/* Returns when all ranks are there. Borrows cell, hub and context until rendezvous_close.
+/* Returns when all ranks are there. Borrows slot, hub and context until rendezvous_close.
  * STATUS_PEER at the connect limit, naming who is missing and the address; STATUS_PROTOCOL where protocol,
  * program, token or configuration differ; STATUS_PERMISSION where the key is missing or another one; STATUS_CONFIG where the rank is taken or out of range or world
  * sizes differ; STATUS_UNAVAILABLE where the address is taken; STATUS_USAGE for a malformed url;

@@ -99,7 +99,7 @@ status rendezvous_sleep(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
     /* Each wait has a deadline of its own, so it is no hang: it counts as progress. */
-    if (o->cell) board_cell_touch(o->cell, clock_now_ns());
+    if (o->slot) rank_slot_touch(o->slot, clock_now_ns());
     if (!r->joined && o->canceled && o->canceled(o->context))
         return fail(STATUS_STOPPED, "rendezvous: stopped on request");
     zmq_pollitem_t items[] = {{.socket = r->socket, .events = ZMQ_POLLIN},

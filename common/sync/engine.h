@@ -65,7 +65,7 @@ typedef struct sync_context {
     optimizer *optimizer;
     ledger *ledger;
     sync_exchange *exchange;   /* NULL where nobody moves batches: in tests */
-    struct board_cell *cell;   /* this rank's status cell; never NULL */
+    struct rank_slot *slot;   /* this rank's status slot; never NULL */
     const void *options;       /* the engine's own option struct (sync_engine_type.options) */
     const char *policy;        /* a name from the engine's policy table */
     int64_t stall_timeout_ns;

@@ -136,9 +136,9 @@ static status run_rank(bench_setup *s, const launch_environment *e)
     else if (e->rank == 0) rc = bench_rank0(s, &config);
     else rc = ring_bench(&config, take_row, s);
     if (rc == STATUS_OK) {
-        board_cell_finish(e->cell);
+        rank_slot_finish(e->slot);
     } else {
-        board_fail(e->board, e->rank, rc, error_message());
+        job_fail(e->table, e->rank, rc, error_message());
         if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* the launcher says it, once */
     }
     return rc;
@@ -162,7 +162,7 @@ static status run_launcher(const bench_setup *s, char *const *words, int *exit_c
     options.jobs = &job;
     options.job_count = 1;
     options.argv = words;
-    options.stall_timeout_ns = 10 * s->options.timeout_ns; /* a size may take long, and cells stand still meanwhile */
+    options.stall_timeout_ns = 10 * s->options.timeout_ns; /* a size may take long, and slots stand still meanwhile */
     log_info("%d CPU ranks %s %d processors", job.world,
              job.world > host_processors() ? "share" : "on", host_processors());
     /* Two ranks that happen to share a processor would measure the scheduler. */

@@ -190,7 +190,7 @@ static status run_server(const run_command *c, const rank_place *place)
     snprintf(prefix, sizeof prefix, "%s server %d", engine_table[place->engine]->name, place->rank - place->world);
     log_set_prefix(prefix);
     status rc = server_run(&c->config, place);
-    error_clear(); /* it stands on the board */
+    error_clear(); /* it stands on the status_table */
     return rc;
 }
 
@@ -213,7 +213,7 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
                         .token = e->token,
                         .key = e->key[0] ? e->key : NULL,
                         .rendezvous = e->origin == LAUNCH_BY_HARNESS ? e->rendezvous : c->config.run.rendezvous,
-                        .board = e->board};
+                        .table = e->table};
     rank_outcome outcome = {0};
     char prefix[48];
     TRY(engine_of(&c->config, e, &place.engine));
@@ -225,7 +225,7 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
     status rc = rank_run(&c->config, &place, &outcome);
     if (rc == STATUS_OK && e->origin == LAUNCH_BY_HARNESS) rc = run_jobs_deliver(&outcome);
     else if (rc == STATUS_OK && outcome.job) rc = report_alone(c, &outcome, place.engine);
-    if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* it stands on the board: the launcher says it, once */
+    if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* it is in the status table: the launcher says it, once */
     if (outcome.stopped && e->origin != LAUNCH_BY_HARNESS) *exit_code = status_exit_code(STATUS_STOPPED);
     json_decref(outcome.job);
     free(outcome.params);

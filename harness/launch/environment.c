@@ -54,20 +54,20 @@ static status read_key(char out[NET_KEY_TEXT])
     return STATUS_OK;
 }
 
-static status inherit_board(launch_environment *e)
+static status inherit_status_table(launch_environment *e)
 {
     int memory_fd, notify_fd;
-    TRY(read_number("HARNESS_BOARD_FD", 0, INT32_MAX, &memory_fd));
+    TRY(read_number("HARNESS_STATUS_FD", 0, INT32_MAX, &memory_fd));
     TRY(read_number("HARNESS_NOTIFY_FD", 0, INT32_MAX, &notify_fd));
     fcntl(memory_fd, F_SETFD, FD_CLOEXEC);
     fcntl(notify_fd, F_SETFD, FD_CLOEXEC);
-    return board_attach(memory_fd, notify_fd, e->token, e->world, &e->board);
+    return status_table_attach(memory_fd, notify_fd, e->token, e->world, &e->table);
 }
 
 static status from_harness(launch_environment *e)
 {
     static const char *const names[] = {"HARNESS_JOB", "HARNESS_TOKEN", "HARNESS_RENDEZVOUS",
-                                        "HARNESS_BOARD_FD", "HARNESS_NOTIFY_FD", "HARNESS_PROCESSORS"};
+                                        "HARNESS_STATUS_FD", "HARNESS_NOTIFY_FD", "HARNESS_PROCESSORS"};
     const char *job = getenv("HARNESS_JOB"), *rendezvous = getenv("HARNESS_RENDEZVOUS");
     e->origin = LAUNCH_BY_HARNESS;
     TRY(read_ranks(e, JOB_MOST_MEMBERS, "RANK", "WORLD_SIZE", "LOCAL_RANK"));
@@ -75,7 +75,7 @@ static status from_harness(launch_environment *e)
     if (getenv("HARNESS_PROCESSORS")) TRY(read_number("HARNESS_PROCESSORS", 1, CPU_SETSIZE, &e->processors));
     TRY(read_token(&e->token));
     TRY(read_key(e->key));
-    TRY(inherit_board(e));
+    TRY(inherit_status_table(e));
     snprintf(e->job, sizeof e->job, "%s", job ? job : "");
     snprintf(e->rendezvous, sizeof e->rendezvous, "%s", rendezvous ? rendezvous : "");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
@@ -114,7 +114,7 @@ static status from_manager(launch_environment *e)
         TRY(read_key(e->key));
         e->token = derive_token(m, e->key);
         snprintf(e->rendezvous, sizeof e->rendezvous, "env://");
-        return board_create(e->token, e->world, &e->board);
+        return status_table_create(e->token, e->world, &e->table);
     }
     return fail(STATUS_CONFIG, "environment: RANK is not set, nor what mpirun or srun set in its place");
 }
@@ -128,13 +128,13 @@ status launch_environment_open(bool manager_allowed, launch_environment *out)
         TRY(from_manager(out));
     else
         return STATUS_OK;
-    out->cell = board_cell_of(out->board, out->rank);
-    board_cell_begin(out->cell, out->rank);
+    out->slot = status_table_slot(out->table, out->rank);
+    rank_slot_begin(out->slot, out->rank);
     return STATUS_OK;
 }
 
 void launch_environment_close(launch_environment *e)
 {
-    board_close(&e->board);
-    e->cell = NULL;
+    status_table_close(&e->table);
+    e->slot = NULL;
 }

@@ -1,7 +1,7 @@
 /* What a rank's process knows about itself: who started it, which rank of which job it is, where the
  * others are. Three ways to be started:
  *
- *   by launch_run()      HARNESS_* and the board of the job are inherited
+ *   by launch_run()      HARNESS_* and the table of the job are inherited
  *   by a job manager     torchrun (RANK, WORLD_SIZE, LOCAL_RANK), mpirun (OMPI_COMM_WORLD_*) or srun
  *                        (SLURM_*), together with a rendezvous that the user names, as a rule env://
  *   by hand              none of these */
@@ -9,7 +9,7 @@
 #define HARNESS_LAUNCH_ENVIRONMENT_H
 
 #include "common/base/status.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/net/key.h"
 
 typedef enum launch_origin { LAUNCH_BY_HAND, LAUNCH_BY_HARNESS, LAUNCH_BY_MANAGER } launch_origin;
@@ -23,14 +23,14 @@ typedef struct launch_environment {
     uint64_t token;        /* of the job: the harness's, or derived from what the manager calls it */
     char key[NET_KEY_TEXT]; /* that admits processes to the job (common/net/key.h); "": none */
     char rendezvous[256];  /* "env://" under a manager, "" by hand */
-    board *board;          /* the job's, or one of this process alone; NULL by hand */
-    board_cell *cell;      /* of this rank; NULL by hand */
+    status_table *table;          /* the job's, or one of this process alone; NULL by hand */
+    rank_slot *slot;      /* of this rank; NULL by hand */
 } launch_environment;
 
 /* Was the process started by launch_run()? Does not look further; for the first lines of main. */
 bool launch_environment_is_rank(void);
 
-/* Finds out, attaches the board and marks the rank's cell as begun. A manager's variables count only where
+/* Finds out, attaches the table and marks the rank's slot as begun. A manager's variables count only where
  * `manager` allows it: a shell inside a batch job has them too. STATUS_CONFIG names what is missing or
  * malformed. The HARNESS_* variables are removed, so that a process which the rank starts is not taken for
  * the rank. */

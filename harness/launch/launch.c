@@ -1,4 +1,4 @@
-/* The launcher's loop: signals, ends of processes, notices of the boards, time. */
+/* The launcher's loop: signals, ends of processes, notices of the tables, time. */
 #include "harness/launch/launch_impl.h"
 
 #include "common/base/log.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum {
-    WATCH_NS = 100000000,  /* between looks at the boards */
+    WATCH_NS = 100000000,  /* between looks at the tables */
     SETTLE_NS = 100000000, /* between the first sign of a failure and the search for its cause */
 };
 
@@ -70,8 +70,8 @@ static void request_stop(launcher *l, int signal)
     bool again = l->stop_signal != 0;
     l->stop_signal = signal;
     for (int i = 0; i < l->options.job_count; i++) {
-        board_request_stop(l->jobs[i].board, again ? BOARD_STOP_NOW : BOARD_STOP_AFTER_STEP);
-        board_turn_grant_all(l->jobs[i].board);
+        job_stop_request(l->jobs[i].table, again ? JOB_STOP_NOW : JOB_STOP_AFTER_STEP);
+        job_turn_grant_all(l->jobs[i].table);
     }
     l->turn = -1;
     if (again) {
@@ -92,11 +92,11 @@ static void read_signals(launcher *l)
 
 static rank_end judge(const launcher *l, const job_run *j, int rank, const siginfo_t *info)
 {
-    board_status s;
-    board_read(j->board, rank, &s);
+    rank_status s;
+    status_table_read(j->table, rank, &s);
     if (info->si_code != CLD_EXITED) return END_SIGNAL;
     bool asked = l->stop_signal != 0;
-    if (info->si_status == 0) return asked || s.state == BOARD_FINISHED ? END_WELL : END_EARLY;
+    if (info->si_status == 0) return asked || s.state == RANK_FINISHED ? END_WELL : END_EARLY;
     return asked && info->si_status == status_exit_code(STATUS_STOPPED) ? END_STOPPED : END_CODE;
 }
 
@@ -121,9 +121,9 @@ static void note_end(launcher *l, job_run *j, int rank)
 /* A rank that only recorded its failure may hang before it ends. */
 static void note_records(launcher *l)
 {
-    board_failure failure;
+    job_failure failure;
     for (int i = 0; i < l->options.job_count && !l->failing && !l->ending; i++) {
-        if (!board_first_failure(l->jobs[i].board, &failure)) continue;
+        if (!job_first_failure(l->jobs[i].table, &failure)) continue;
         l->failing = true;
         l->settle_ns = clock_now_ns() + SETTLE_NS;
     }
@@ -134,7 +134,7 @@ static int fill_poll(launcher *l)
     int count = 0;
     l->polled[count++] = (struct pollfd){.fd = l->signal_fd, .events = POLLIN};
     for (int i = 0; i < l->options.job_count; i++) {
-        l->polled[count++] = (struct pollfd){.fd = board_notify_fd(l->jobs[i].board), .events = POLLIN};
+        l->polled[count++] = (struct pollfd){.fd = status_table_notify_fd(l->jobs[i].table), .events = POLLIN};
         for (int r = 0; r < l->jobs[i].job->world; r++)
             l->polled[count++] = (struct pollfd){.fd = l->jobs[i].ranks[r].pidfd, .events = POLLIN};
     }
@@ -163,7 +163,7 @@ static void read_events(launcher *l)
         job_run *j = &l->jobs[i];
         if (l->polled[count++].revents) {
             uint64_t notices;
-            ssize_t got = read(board_notify_fd(j->board), &notices, sizeof notices);
+            ssize_t got = read(status_table_notify_fd(j->table), &notices, sizeof notices);
             (void)got;
         }
         for (int r = 0; r < j->job->world; r++)
@@ -184,7 +184,7 @@ static void keep_time(launcher *l)
         l->watch_ns = now_ns + WATCH_NS;
     }
     if (l->options.progress && now_ns >= l->progress_ns && !l->ending) {
-        const launch_view view = {l->options.jobs, l->boards, l->options.job_count, l->turn,
+        const launch_view view = {l->options.jobs, l->tables, l->options.job_count, l->turn,
                                   now_ns - l->begin_ns};
         l->options.progress(l->options.context, &view);
         l->progress_ns = now_ns + l->options.progress_ns;
@@ -219,9 +219,9 @@ static status open_launcher(launcher *l)
     l->oom_kills = launch_count_oom_kills();
     gethostname(l->host, sizeof l->host - 1);
     l->jobs = calloc((size_t)o->job_count, sizeof *l->jobs);
-    l->boards = calloc((size_t)o->job_count, sizeof *l->boards);
+    l->tables = calloc((size_t)o->job_count, sizeof *l->tables);
     l->blocks = calloc((size_t)o->job_count, sizeof *l->blocks);
-    if (!l->jobs || !l->boards || !l->blocks) return fail(STATUS_SYSTEM, "launch: no memory");
+    if (!l->jobs || !l->tables || !l->blocks) return fail(STATUS_SYSTEM, "launch: no memory");
     for (int i = 0; i < o->job_count; i++) {
         job_run *j = &l->jobs[i];
         j->job = &o->jobs[i];
@@ -241,7 +241,7 @@ static void close_launcher(launcher *l)
 {
     for (int i = 0; l->jobs && i < l->options.job_count; i++) {
         launch_reap_job(&l->jobs[i]);
-        board_close(&l->jobs[i].board);
+        status_table_close(&l->jobs[i].table);
         free(l->jobs[i].ranks);
     }
     if (l->signal_fd >= 0) {
@@ -250,7 +250,7 @@ static void close_launcher(launcher *l)
         sigprocmask(SIG_SETMASK, &l->original_mask, NULL);
     }
     free(l->jobs);
-    free(l->boards);
+    free(l->tables);
     free(l->blocks);
     free(l->polled);
     free(l->sights);
@@ -264,7 +264,7 @@ status launch_run(const launch_options *options, launch_outcome *out)
     TRY_GOTO(result, open_launcher(&l), done);
     for (int i = 0; i < options->job_count; i++) {
         TRY_GOTO(result, launch_spawn_job(&l, &l.jobs[i]), done);
-        l.boards[i] = l.jobs[i].board;
+        l.tables[i] = l.jobs[i].table;
     }
     result = loop(&l);
 done:

@@ -1,7 +1,7 @@
 /* Starting the ranks of one or several jobs on this host, and seeing to it that they end well.
  *
  * A rank is this program again (/proc/self/exe), exec'ed with the same arguments, told who it is by its
- * environment (environment.h). Each job has a process group and a board of its own. Only the launcher
+ * environment (environment.h). Each job has a process group and a table of its own. Only the launcher
  * listens to the terminal:
  *
  *   SIGINT   ranks finish the step and end: exit code 130. A second one ends them at once
@@ -12,12 +12,12 @@
  * launcher itself is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). Nothing is left behind: no
  * process, socket, segment or file.
  *
- * Jobs that take turns alternate: see board.h. A job holds the turn until all its ranks are parked again
+ * Jobs that take turns alternate: see status_table.h. A job holds the turn until all its ranks are parked again
  * or have ended, so that measured blocks never overlap. */
 #ifndef HARNESS_LAUNCH_LAUNCH_H
 #define HARNESS_LAUNCH_LAUNCH_H
 
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 
 #include <sched.h>
 
@@ -30,10 +30,10 @@ typedef struct launch_job {
     const char *const *environment; /* further "NAME=value", NULL-terminated; NULL: none */
 } launch_job;
 
-/* What the progress callback sees. Read cells with board_read(). */
+/* What the progress callback sees. Read slots with status_table_read(). */
 typedef struct launch_view {
     const launch_job *jobs;
-    board *const *boards; /* [job_count] */
+    status_table *const *tables; /* [job_count] */
     int job_count;
     int turn;             /* the job whose turn it is; -1: all run, or none does yet */
     int64_t elapsed_ns;

@@ -40,7 +40,7 @@ static int rank_of_end(const rank_process *p)
 }
 
 /* "ring rank 1 (host a, process 71), at step 12 in backward: " */
-static int put_who(const launcher *l, int job, const board_status *s, int rank, char *out, size_t size)
+static int put_who(const launcher *l, int job, const rank_status *s, int rank, char *out, size_t size)
 {
     char where[128];
     const job_run *j = &l->jobs[job];
@@ -48,7 +48,7 @@ static int put_who(const launcher *l, int job, const board_status *s, int rank, 
     bool serves = rank >= ranks;
     return snprintf(out, size, "%s %s %d (host %s, process %d), %s: ", j->job->name, serves ? "server" : "rank",
                     serves ? rank - ranks : rank, l->host, (int)j->ranks[rank].pid,
-                    board_status_format(s, where, sizeof where));
+                    rank_status_format(s, where, sizeof where));
 }
 
 static void blame(launcher *l, int job, int rank, int exit_code)
@@ -58,7 +58,7 @@ static void blame(launcher *l, int job, int rank, int exit_code)
     l->outcome->exit_code = exit_code;
 }
 
-static void blame_record(launcher *l, int job, const board_failure *f)
+static void blame_record(launcher *l, int job, const job_failure *f)
 {
     launch_outcome *o = l->outcome;
     int used = put_who(l, job, &f->where, f->where.rank, o->cause, sizeof o->cause);
@@ -70,8 +70,8 @@ static void blame_end(launcher *l, int job, int rank)
 {
     const rank_process *p = &l->jobs[job].ranks[rank];
     launch_outcome *o = l->outcome;
-    board_status s;
-    board_read(l->jobs[job].board, rank, &s);
+    rank_status s;
+    status_table_read(l->jobs[job].table, rank, &s);
     int used = put_who(l, job, &s, rank, o->cause, sizeof o->cause);
     char *out = o->cause + used;
     size_t size = sizeof o->cause - (size_t)used;
@@ -90,10 +90,10 @@ static void blame_end(launcher *l, int job, int rank)
 bool launch_find_cause(launcher *l)
 {
     int best = NO_CAUSE, job = -1, rank = -1;
-    board_failure failure, chosen = {0};
+    job_failure failure, chosen = {0};
     for (int i = 0; i < l->options.job_count; i++) {
         const job_run *j = &l->jobs[i];
-        if (board_first_failure(j->board, &failure)) {
+        if (job_first_failure(j->table, &failure)) {
             int found = failure.code == STATUS_PEER ? LOST_PEER_RECORD : OTHER_RECORD;
             if (found > best) {
                 best = found;
@@ -121,10 +121,10 @@ bool launch_find_cause(launcher *l)
 
 void launch_blame_stall(launcher *l, int job, int rank, bool stopped)
 {
-    board_status s;
+    rank_status s;
     char limit[32];
     launch_outcome *o = l->outcome;
-    board_read(l->jobs[job].board, rank, &s);
+    status_table_read(l->jobs[job].table, rank, &s);
     int used = put_who(l, job, &s, rank, o->cause, sizeof o->cause);
     text_format_duration(limit, sizeof limit, (double)l->options.stall_timeout_ns);
     snprintf(o->cause + used, sizeof o->cause - (size_t)used, "no progress within the stall limit of %s%s",

@@ -18,14 +18,14 @@ typedef struct rank_process {
     rank_end end;
     int end_value;       /* exit code or signal */
     uint64_t progress;   /* as last seen */
-    board_state state;
+    rank_slot_state state;
     int64_t changed_ns;  /* when that was seen to change */
     bool warned;         /* as a straggler */
 } rank_process;
 
 typedef struct job_run {
     const launch_job *job;
-    board *board;
+    status_table *table;
     uint64_t token;
     char key[NET_KEY_TEXT];
     char rendezvous[128];
@@ -36,7 +36,7 @@ typedef struct job_run {
 
 /* A rank at one look of the watch. */
 typedef struct sight {
-    board_status status;
+    rank_status status;
     bool owes;      /* progress is due */
     bool stopped;   /* the process is stopped by a signal */
     int64_t age_ns; /* since its last progress */
@@ -45,7 +45,7 @@ typedef struct sight {
 typedef struct launcher {
     launch_options options;
     job_run *jobs;  /* [job_count] */
-    board **boards; /* [job_count], for the view */
+    status_table **tables; /* [job_count], for the view */
     int alive;      /* of all jobs */
     pid_t pid;
     char host[64];
@@ -87,7 +87,7 @@ void launch_watch(launcher *l, int64_t now_ns);
 /* launch_turn.c */
 void launch_turns_advance(launcher *l);
 /* The rank owes progress: it lives and is not parked while another job has the turn. */
-bool launch_owes_progress(const launcher *l, int job, int rank, const board_status *s);
+bool launch_owes_progress(const launcher *l, int job, int rank, const rank_status *s);
 
 /* launch.c */
 void launch_end_all(launcher *l); /* SIGTERM now, SIGKILL later */

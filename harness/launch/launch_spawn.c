@@ -66,8 +66,8 @@ static status environment_of(const job_run *j, int rank, rank_environment *out)
     snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_TOKEN=%016" PRIx64, j->token);
     snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_KEY=%s", j->key);
     snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_RENDEZVOUS=%s", j->rendezvous);
-    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_BOARD_FD=%d", board_memory_fd(j->board));
-    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_NOTIFY_FD=%d", board_notify_fd(j->board));
+    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_STATUS_FD=%d", status_table_memory_fd(j->table));
+    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_NOTIFY_FD=%d", status_table_notify_fd(j->table));
     if (j->job->processors) snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_PROCESSORS=%d", own_processors());
     for (int i = 0; i < inherited; i++) count = put(out->all, count, environ[i]);
     for (int i = 0; i < extra; i++) count = put(out->all, count, (char *)j->job->environment[i]);
@@ -88,8 +88,8 @@ static void become_rank(const launcher *l, const job_run *j, int rank, char **en
     int null = open("/dev/null", O_RDONLY);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) return;
     if (null != STDIN_FILENO) close(null);
-    fcntl(board_memory_fd(j->board), F_SETFD, 0);
-    fcntl(board_notify_fd(j->board), F_SETFD, 0);
+    fcntl(status_table_memory_fd(j->table), F_SETFD, 0);
+    fcntl(status_table_notify_fd(j->table), F_SETFD, 0);
     for (int i = 0; i < l->options.inherited_count; i++) fcntl(l->options.inherited_fds[i], F_SETFD, 0);
     sigprocmask(SIG_SETMASK, &l->original_mask, NULL);
     execve("/proc/self/exe", l->options.argv, environment);
@@ -154,8 +154,8 @@ status launch_spawn_job(launcher *l, job_run *j)
         snprintf(j->rendezvous, sizeof j->rendezvous, "%s", j->job->rendezvous);
     else
         snprintf(j->rendezvous, sizeof j->rendezvous, "ipc://@psring-%016" PRIx64, name);
-    TRY(board_create(j->token, j->job->world, &j->board));
-    if (l->options.take_turns) board_turns_enable(j->board);
+    TRY(status_table_create(j->token, j->job->world, &j->table));
+    if (l->options.take_turns) job_turns_enable(j->table);
     rank_environment *environment = calloc(1, sizeof *environment);
     if (!environment) return fail(STATUS_SYSTEM, "launch: no memory");
     status result = STATUS_OK;

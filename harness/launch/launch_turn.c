@@ -9,12 +9,12 @@ static bool has_ended(const launcher *l, int job, int rank)
 
 static bool all_parked(const launcher *l, int job, uint32_t blocks_done)
 {
-    board_status s;
+    rank_status s;
     const launch_job *j = l->jobs[job].job;
     for (int r = 0; r < j->world - j->servers; r++) {
-        board_read(l->jobs[job].board, r, &s);
+        status_table_read(l->jobs[job].table, r, &s);
         if (has_ended(l, job, r)) continue;
-        if (s.state != BOARD_SLEEPING || s.blocks_done < blocks_done) return false;
+        if (s.state != RANK_SLEEPING || s.blocks_done < blocks_done) return false;
     }
     return true;
 }
@@ -24,7 +24,7 @@ static void grant(launcher *l, int job)
     int64_t now_ns = clock_now_ns();
     l->turn = job;
     for (int r = 0; r < l->jobs[job].job->world; r++) l->jobs[job].ranks[r].changed_ns = now_ns;
-    board_turn_grant(l->jobs[job].board, ++l->blocks[job]);
+    job_turn_grant(l->jobs[job].table, ++l->blocks[job]);
 }
 
 void launch_turns_advance(launcher *l)
@@ -45,9 +45,9 @@ void launch_turns_advance(launcher *l)
     }
 }
 
-bool launch_owes_progress(const launcher *l, int job, int rank, const board_status *s)
+bool launch_owes_progress(const launcher *l, int job, int rank, const rank_status *s)
 {
     const launch_job *j = l->jobs[job].job;
     if (has_ended(l, job, rank) || rank >= j->world - j->servers) return false;
-    return s->state != BOARD_SLEEPING || l->turn == job;
+    return s->state != RANK_SLEEPING || l->turn == job;
 }

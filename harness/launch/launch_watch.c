@@ -1,4 +1,4 @@
-/* Who stands still: the launcher looks at the boards several times a second. */
+/* Who stands still: the launcher looks at the tables several times a second. */
 #include "harness/launch/launch_impl.h"
 
 #include "common/base/log.h"
@@ -26,7 +26,7 @@ static sight look(const launcher *l, int job, int rank, int64_t now_ns)
     const job_run *j = &l->jobs[job];
     rank_process *p = &j->ranks[rank];
     sight s = {0};
-    board_read(j->board, rank, &s.status);
+    status_table_read(j->table, rank, &s.status);
     s.owes = launch_owes_progress(l, job, rank, &s.status);
     if (!s.owes || s.status.progress != p->progress || s.status.state != p->state) {
         p->progress = s.status.progress;
@@ -40,7 +40,7 @@ static sight look(const launcher *l, int job, int rank, int64_t now_ns)
 
 static bool works(const sight *s)
 {
-    return s->stopped || !board_operation_waits(s->status.operation);
+    return s->stopped || !rank_operation_waits(s->status.operation);
 }
 
 /* Of two that stand still, the one that the other more likely waits for. */
@@ -91,7 +91,7 @@ static void warn(launcher *l, int job, int rank, const sight *s)
     p->warned = true;
     log_warn("%s rank %d (process %d) is behind: no progress for %s, %s%s", l->jobs[job].job->name, rank,
              (int)p->pid, text_format_duration(age, sizeof age, (double)s->age_ns),
-             board_status_format(&s->status, where, sizeof where), s->stopped ? ", stopped by a signal" : "");
+             rank_status_format(&s->status, where, sizeof where), s->stopped ? ", stopped by a signal" : "");
 }
 
 static void watch_job(launcher *l, int job, int64_t now_ns)

@@ -18,7 +18,7 @@ typedef struct measuring {
     const nn_model *model;
     const sync_engine_type *engine;
     const void *options;
-    board *board;
+    status_table *table;
     uint64_t token;
     double forward_ms[MOST_GPUS], backward_ms[MOST_GPUS];
 } measuring;
@@ -127,7 +127,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .optimizer = &row->optimizer,
                              .batch = row->batch,
                              .total_steps = row->warmup + row->steps,
-                             .cell = board_cell_of(m->board, rank),
+                             .slot = status_table_slot(m->table, rank),
                              .stall_timeout_ns = 60 * NS_PER_S,
                              .separate_phases = true};
     trainer *t = NULL;
@@ -158,14 +158,14 @@ status gpu_row_measure(const gpu_row *row, double *forward_ms, double *backward_
     if (binding.table) TRY(options_defaults(&binding, 1));
     status rc = model_build(&row->model, &model);
     m.model = model;
-    if (rc == STATUS_OK) rc = board_create(m.token, row->gpus, &m.board);
+    if (rc == STATUS_OK) rc = status_table_create(m.token, row->gpus, &m.table);
     if (rc == STATUS_OK) rc = local_ranks_run(row->gpus, run_rank, &m);
     *forward_ms = *backward_ms = 0;
     for (int r = 0; r < row->gpus && rc == STATUS_OK; r++) {
         if (m.forward_ms[r] > *forward_ms) *forward_ms = m.forward_ms[r];
         if (m.backward_ms[r] > *backward_ms) *backward_ms = m.backward_ms[r];
     }
-    board_close(&m.board);
+    status_table_close(&m.table);
     nn_model_free(&model);
     return rc;
 }

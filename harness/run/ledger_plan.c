@@ -74,13 +74,13 @@ static status plan_rank(const run_config *c, const run_plan *p, int engine, int 
     int world = run_config_world(c, engine);
     int64_t loaded = c->data.batch * (needs->whole_batch && rank == 0 ? world : 1);
     plan_source source = {0};
-    board_cell cell = {0};
+    rank_slot slot = {0};
     sync_blob nothing;
     char device[64];
     TRY(trainer_setup(c, p->set, p->model, engine, rank, world, &t));
     snprintf(device, sizeof device, "plan:%s", c->run.device);
     t.device = device;
-    t.cell = &cell;
+    t.slot = &slot;
     t.total_steps = 2;
     int64_t test = dataset_describe(p->set)->samples[DATA_TEST], share = (test + world - 1) / world;
     bool evaluates = test >= world && c->run.eval_every >= 0;

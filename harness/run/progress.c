@@ -17,15 +17,15 @@ bool run_progress_begin(run_progress *p)
 }
 
 /* "ring 12/35 backward": the job's slowest rank. */
-static int describe_job(char *buffer, size_t size, board *b, const launch_job *job, int64_t total, bool has_turn)
+static int describe_job(char *buffer, size_t size, status_table *b, const launch_job *job, int64_t total, bool has_turn)
 {
-    board_status slowest = {.step = INT64_MAX};
+    rank_status slowest = {.step = INT64_MAX};
     for (int r = 0; r < job->world - job->servers; r++) {
-        board_status s;
-        board_read(b, r, &s);
+        rank_status s;
+        status_table_read(b, r, &s);
         if (s.step < slowest.step) slowest = s;
     }
-    const char *what = slowest.state == BOARD_SLEEPING ? "parked" : board_operation_name(slowest.operation);
+    const char *what = slowest.state == RANK_SLEEPING ? "parked" : rank_operation_name(slowest.operation);
     return snprintf(buffer, size, "  %s%s %lld/%lld %s", has_turn ? "> " : "", job->name, (long long)(slowest.step + 1),
                     (long long)total, what);
 }
@@ -38,7 +38,7 @@ void run_progress_show(void *context, const launch_view *view)
     size_t width = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : 80;
     size_t used = (size_t)snprintf(line, sizeof line, "%4.0f s", (double)view->elapsed_ns * 1e-9);
     for (int j = 0; j < view->job_count && used < sizeof line; j++)
-        used += (size_t)describe_job(line + used, sizeof line - used, view->boards[j], &view->jobs[j],
+        used += (size_t)describe_job(line + used, sizeof line - used, view->tables[j], &view->jobs[j],
                                      p->plan->total_steps[p->engines[j]], view->turn == j);
     if (used >= sizeof line) used = sizeof line - 1;
     if (used >= width) used = width - 1;

@@ -22,7 +22,7 @@ enum { BLOCKS = 6 };
 typedef struct rank_state {
     const run_config *config;
     const rank_place *place;
-    board_cell *cell;
+    rank_slot *slot;
     dataset *set;
     nn_model *model;
     rendezvous *rendezvous;
@@ -72,7 +72,7 @@ static status plan_steps(rank_state *s)
     s->warmup = s->total_steps - s->first_step < r->warmup ? s->total_steps - s->first_step : r->warmup;
     s->next_step = s->first_step;
     int64_t rest = s->total_steps - s->first_step - s->warmup;
-    s->takes_turns = board_turn_granted(s->place->board) != UINT32_MAX;
+    s->takes_turns = job_turn_granted(s->place->table) != UINT32_MAX;
     s->block_steps = s->takes_turns ? (rest + BLOCKS - 1) / BLOCKS : rest;
     if (s->block_steps < 1) s->block_steps = 1;
     return STATUS_OK;
@@ -85,7 +85,7 @@ status rank_meet(const run_config *config, const rank_place *place, int members,
     text_buffer text = {0};
     run_config_text(config, &text);
     if (text.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the configuration");
-    board_cell *cell = board_cell_of(place->board, place->rank);
+    rank_slot *slot = status_table_slot(place->table, place->rank);
     rendezvous_options options = {.url = url,
                                   .rank = place->rank,
                                   .world = members,
@@ -95,8 +95,8 @@ status rank_meet(const run_config *config, const rank_place *place, int members,
                                   .config_hash = run_config_hash(config),
                                   .config_text = text.data,
                                   .connect_limit_ns = config->run.connect_timeout_ns,
-                                  .cell = cell};
-    board_cell_enter(cell, BOARD_RENDEZVOUS, clock_now_ns());
+                                  .slot = slot};
+    rank_slot_enter(slot, RANK_RENDEZVOUS, clock_now_ns());
     status rc = rendezvous_open(&options, out);
     text_free(&text);
     return rc;
@@ -141,7 +141,7 @@ static status open_trainer(rank_state *s)
     TRY(trainer_setup(s->config, s->set, s->model, p->engine, p->rank, p->world, &t));
     t.local_rank = p->local_rank;
     t.job_token = p->token;
-    t.cell = s->cell;
+    t.slot = s->slot;
     TRY(rank_trace_open(s->config, s->model, &s->trace));
     t.trace = s->trace.recorder;
     TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
@@ -174,11 +174,11 @@ static status resume(rank_state *s)
 static status set_up(rank_state *s)
 {
     const run_options *r = &s->config->run;
-    board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
+    rank_slot_enter(s->slot, RANK_SETUP, clock_now_ns());
     TRY(run_config_build(s->config, &s->set, &s->model, &s->checkpoint.model));
     TRY(rank_batches_open(s->config, s->place, s->set, s->model, &s->batches));
     TRY(rank_meet(s->config, s->place, s->place->world, &s->rendezvous));
-    board_cell_enter(s->cell, BOARD_SETUP, clock_now_ns());
+    rank_slot_enter(s->slot, RANK_SETUP, clock_now_ns());
     TRY(open_trainer(s));
     rank_batches_pin(&s->batches, s->trainer);
     TRY(resume(s));
@@ -195,7 +195,7 @@ static status set_up(rank_state *s)
 
 static bool stop_is_requested(void *context)
 {
-    return board_stop_requested(context) != BOARD_GO;
+    return job_stop_requested(context) != JOB_GO;
 }
 
 /* One that a rank stopped before its end has no result. */
@@ -204,7 +204,7 @@ static status evaluate(rank_state *s)
     if (!s->batches.evaluation || s->config->run.eval_every < 0) return STATUS_OK;
     evaluation_sums sums;
     TRY(trainer_flush(s->trainer));
-    TRY(trainer_evaluate(s->trainer, s->batches.evaluation, (evaluation_stop){stop_is_requested, s->place->board}, &sums));
+    TRY(trainer_evaluate(s->trainer, s->batches.evaluation, (evaluation_stop){stop_is_requested, s->place->table}, &sums));
     double values[4] = {sums.loss, sums.correct, sums.targets, sums.stopped};
     TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 4, collective_deadline(s)));
     if (values[3] > 0) return STATUS_OK;
@@ -229,7 +229,7 @@ static bool save_is_due(const rank_state *s, bool last)
 
 static status save(rank_state *s)
 {
-    board_cell_enter(s->cell, BOARD_CHECKPOINT, clock_now_ns());
+    rank_slot_enter(s->slot, RANK_CHECKPOINT, clock_now_ns());
     TRY(trainer_flush(s->trainer));
     s->saved_steps = s->next_step;
     return rank_checkpoint_save(&s->checkpoint, s->next_step,
@@ -277,7 +277,7 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
 {
     int64_t begin = 0, last = 0, paused = 0, pause = 0;
     while (s->next_step < end && !s->stopped) {
-        if (board_stop_here(s->place->board, s->place->rank, s->next_step, s->lead)) {
+        if (job_stop_here(s->place->table, s->place->rank, s->next_step, s->lead)) {
             s->stopped = true;
             break;
         }
@@ -310,10 +310,10 @@ static status run_turn(rank_state *s, int64_t end, bool measured)
 
 static status run_block(rank_state *s, int64_t end, bool measured)
 {
-    board *b = s->place->board;
-    board_turn_wait(b, s->place->rank, s->block);
+    status_table *b = s->place->table;
+    job_turn_wait(b, s->place->rank, s->block);
     status rc = run_turn(s, end, measured);
-    board_turn_done(b, s->place->rank, s->block);
+    job_turn_done(b, s->place->rank, s->block);
     s->block++;
     return rc;
 }
@@ -327,13 +327,13 @@ static status run_all_steps(rank_state *s)
         int64_t end = s->next_step + s->block_steps;
         TRY(run_block(s, end < s->total_steps ? end : s->total_steps, true));
     }
-    board_turn_wait(s->place->board, s->place->rank, s->block);
+    job_turn_wait(s->place->table, s->place->rank, s->block);
     status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
     if (rc == STATUS_OK) rc = trainer_flush(s->trainer);
     take_traffic(s, false);
     if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
-    board_turn_done(s->place->board, s->place->rank, s->block);
+    job_turn_done(s->place->table, s->place->rank, s->block);
     return rc;
 }
 
@@ -460,13 +460,13 @@ static void tear_down(rank_state *s)
 status rank_run(const run_config *config, const rank_place *place, rank_outcome *out)
 {
     *out = (rank_outcome){0};
-    rank_state s = {.config = config, .place = place, .cell = board_cell_of(place->board, place->rank)};
+    rank_state s = {.config = config, .place = place, .slot = status_table_slot(place->table, place->rank)};
     status rc = set_up(&s);
     if (rc == STATUS_OK) rc = run_all_steps(&s);
     if (rc == STATUS_OK) rc = share_results(&s, out);
     out->stopped = s.stopped;
-    if (rc != STATUS_OK) board_fail(place->board, place->rank, rc, error_message());
-    else board_cell_finish(s.cell);
+    if (rc != STATUS_OK) job_fail(place->table, place->rank, rc, error_message());
+    else rank_slot_finish(s.slot);
     tear_down(&s);
     return rc;
 }

@@ -2,7 +2,7 @@
 #ifndef HARNESS_RUN_RANK_H
 #define HARNESS_RUN_RANK_H
 
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/net/rendezvous.h"
 #include "harness/run/run_options.h"
 
@@ -16,7 +16,7 @@ typedef struct rank_place {
     uint64_t token;
     const char *key;        /* of the job; NULL: none */
     const char *rendezvous; /* URL */
-    board *board;
+    status_table *table;
 } rank_place;
 
 /* Rank 0's share of the outcome. */
@@ -32,10 +32,10 @@ typedef struct rank_outcome {
  * servers, who meet apart from the ranks: these go on to meet without them. */
 status rank_meet(const run_config *config, const rank_place *place, int members, rendezvous **out);
 
-/* Runs the rank to its end. A failure is also recorded on the board. */
+/* Runs the rank to its end. A failure is also recorded in the status table. */
 status rank_run(const run_config *config, const rank_place *place, rank_outcome *out);
 
-/* `place->rank` >= place->world. A failure is also recorded on the board. */
+/* `place->rank` >= place->world. A failure is also recorded in the status table. */
 status server_run(const run_config *config, const rank_place *place);
 
 #endif

@@ -7,7 +7,7 @@
 #include "harness/run/run_options.h"
 #include "harness/train/trainer.h"
 
-/* Everything but where the rank runs: local_rank, job_token, cell and hub are left zero. */
+/* Everything but where the rank runs: local_rank, job_token, slot and hub are left zero. */
 status trainer_setup(const run_config *config, const dataset *set, const nn_model *model, int engine, int rank, int world,
                      trainer_config *out);
 

@@ -4,7 +4,7 @@
 #include "common/base/text.h"
 #include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/net/link.h"
 #include "common/sim/profile.h"
 #include "common/sync/straggler.h"

@@ -68,7 +68,7 @@ static status exchange(void *context, sync_blob mine, const sync_blob **handshak
         s->handshakes[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
     *handshakes = s->handshakes;
     free(got);
-    board_cell_enter(board_cell_of(s->place->board, s->place->rank), BOARD_SERVE, clock_now_ns());
+    rank_slot_enter(status_table_slot(s->place->table, s->place->rank), RANK_SERVE, clock_now_ns());
     return rc;
 }
 
@@ -120,13 +120,13 @@ static void tear_down(server_state *s)
 status server_run(const run_config *config, const rank_place *place)
 {
     server_state s = {.config = config, .place = place};
-    board_cell *cell = board_cell_of(place->board, place->rank);
-    board_cell_enter(cell, BOARD_SETUP, clock_now_ns());
+    rank_slot *slot = status_table_slot(place->table, place->rank);
+    rank_slot_enter(slot, RANK_SETUP, clock_now_ns());
     status rc = serve(&s);
     if (rc != STATUS_OK)
-        board_fail(place->board, place->rank, rc, error_message());
+        job_fail(place->table, place->rank, rc, error_message());
     else
-        board_cell_finish(cell);
+        rank_slot_finish(slot);
     tear_down(&s);
     return rc;
 }

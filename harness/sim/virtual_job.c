@@ -18,7 +18,7 @@ typedef struct virtual_rank {
     int rank;
     trainer *trainer;
     batch_source *source;
-    board_cell *cell;
+    rank_slot *slot;
     sim_fiber *fiber; /* of engines whose stages block; else NULL */
     int64_t next;
     bool settled, done;
@@ -29,7 +29,7 @@ struct virtual_job {
     const virtual_job_observer *observer;
     simulation *simulation;
     virtual_rank *ranks; /* [present] */
-    board_cell *cells;   /* [present] */
+    rank_slot *slots;   /* [present] */
     sync_blob *handshakes;   /* [world + server_count] */
     virtual_server *servers; /* [server_count] of their own */
     int server_count;
@@ -90,7 +90,7 @@ static status open_rank(virtual_job *job, int rank)
 {
     const virtual_job_config *c = &job->config;
     virtual_rank *r = &job->ranks[rank];
-    *r = (virtual_rank){.job = job, .rank = rank, .cell = &job->cells[rank]};
+    *r = (virtual_rank){.job = job, .rank = rank, .slot = &job->slots[rank]};
     trainer_config t = {.rank = rank,
                         .world = c->machine.world,
                         .local_rank = rank,
@@ -106,7 +106,7 @@ static status open_rank(virtual_job *job, int rank)
                         .total_steps = c->steps,
                         .sum_loss = c->sum_loss,
                         .slow = c->slow,
-                        .cell = r->cell,
+                        .slot = r->slot,
                         .stall_timeout_ns = c->stall_timeout_ns,
                         .separate_phases = c->separate_phases,
                         .prefetch = c->prefetch,
@@ -180,13 +180,13 @@ static status open_all(virtual_job *job)
     if (blocks(job)) TRY(transport_sim_hub_open(job->simulation, &job->hub));
     job->present = simulation_present(job->simulation);
     job->ranks = calloc((size_t)job->present, sizeof *job->ranks);
-    job->cells = aligned_alloc(_Alignof(board_cell), (size_t)job->present * sizeof *job->cells);
+    job->slots = aligned_alloc(_Alignof(rank_slot), (size_t)job->present * sizeof *job->slots);
     if (blocks(job)) TRY(ps_server_processes(c->engine_options, c->policy, m->world, &job->server_count));
     job->servers = calloc((size_t)job->server_count + 1, sizeof *job->servers);
     job->handshakes = calloc((size_t)(m->world + job->server_count), sizeof *job->handshakes);
-    if (!job->ranks || !job->cells || !job->handshakes || !job->servers)
+    if (!job->ranks || !job->slots || !job->handshakes || !job->servers)
         return fail(STATUS_SYSTEM, "no memory for %d virtual ranks", job->present);
-    memset(job->cells, 0, (size_t)job->present * sizeof *job->cells);
+    memset(job->slots, 0, (size_t)job->present * sizeof *job->slots);
     for (int r = 0; r < job->present; r++) TRY(open_rank(job, r));
     TRY(open_servers(job));
     TRY(connect_all(job));
@@ -248,7 +248,7 @@ status virtual_job_run(const virtual_job_config *config, const virtual_job_obser
     transport_hub_close(&job.hub);
     simulation_close(&job.simulation);
     free(job.ranks);
-    free(job.cells);
+    free(job.slots);
     free(job.handshakes);
     free(job.servers);
     return rc;

@@ -164,7 +164,7 @@ static status open_engine(trainer *t)
                             .optimizer = t->optimizer,
                             .ledger = &t->ledger,
                             .exchange = &t->exchange,
-                            .cell = c->cell,
+                            .slot = c->slot,
                             .options = c->engine_options,
                             .policy = c->policy,
                             .stall_timeout_ns = c->stall_timeout_ns,

@@ -7,7 +7,7 @@
 #define HARNESS_TRAIN_TRAINER_H
 
 #include "common/data/batch_source.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/net/transport.h"
 #include "common/nn/instance.h"
 #include "common/sync/engine.h"
@@ -35,7 +35,7 @@ typedef struct trainer_config {
     int64_t total_steps;               /* of the run: for the learning-rate schedule */
     bool masked_loss;                  /* leave rows without targets out of the head */
     bool sum_loss;                     /* the loss is a sum over targets, not their mean */
-    board_cell *cell;
+    rank_slot *slot;
     int64_t stall_timeout_ns;
     bool inline_progress;
     bool separate_phases;              /* the device is waited for between phases, as by who times them apart */

@@ -10,9 +10,9 @@
 #include <math.h>
 #include <string.h>
 
-static void enter(trainer *t, board_operation operation)
+static void enter(trainer *t, rank_operation operation)
 {
-    board_cell_enter(t->config.cell, operation, device_now_ns(t->device));
+    rank_slot_enter(t->config.slot, operation, device_now_ns(t->device));
 }
 
 /* Takes what the engine's counters say since the last look; returns the time exposed since then. */
@@ -58,7 +58,7 @@ status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 
 static status stage_plan(trainer *t)
 {
-    enter(t, BOARD_LOAD_BATCH);
+    enter(t, RANK_LOAD_BATCH);
     TRY(device_mark(t->stream, t->micro > 0 ? MARK_MICRO : MARK_BEGIN));
     if (t->micro == 0) {
         take_counters(t);
@@ -115,7 +115,7 @@ static status stage_enter_forward(trainer *t)
     TRY(separate_phases(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
     t->exposed_rest += take_counters(t);
-    enter(t, BOARD_FORWARD);
+    enter(t, RANK_FORWARD);
     return device_mark(t->stream, MARK_FORWARD);
 }
 
@@ -190,7 +190,7 @@ static status stage_enter_backward(trainer *t)
     TRY(device_mark(t->stream, MARK_FORWARD_END));
     t->exposed_forward += take_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
-    enter(t, BOARD_BACKWARD);
+    enter(t, RANK_BACKWARD);
     return device_mark(t->stream, MARK_BACKWARD);
 }
 
@@ -205,7 +205,7 @@ static status stage_enter_finish(trainer *t)
     TRY(device_mark(t->stream, MARK_BACKWARD_END));
     t->exposed_backward += take_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_REDUCE);
-    enter(t, BOARD_WAIT);
+    enter(t, RANK_WAIT);
     return STATUS_OK;
 }
 
@@ -310,7 +310,7 @@ static void begin_step(trainer *t, int64_t index)
                           .learning_rate = optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
     t->scalars = (op_scalars){.accumulate = t->has_gradients};
     t->observer = (nn_observer){.context = t, .need = on_need, .ready = on_ready, .group_sum = on_group_sum};
-    board_cell_step(t->config.cell, index, device_now_ns(t->device));
+    rank_slot_step(t->config.slot, index, device_now_ns(t->device));
 }
 
 /* Between two marks, for how long the stream has waited for fences: engines know of waits that block the host
@@ -460,7 +460,7 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, 
     TRY(trainer_prefetch_settle(t));
     t->observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
     ledger_enter(&t->ledger, LEDGER_PHASE_EVALUATE);
-    enter(t, BOARD_EVALUATE);
+    enter(t, RANK_EVALUATE);
     for (int64_t step = 0; step < source->steps_per_epoch; step++) {
         batch_view b;
         out->stopped = stop.function && stop.function(stop.context);
@@ -469,7 +469,7 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, 
         status rc = evaluate_batch(t, &b, out);
         batch_source_return(source, &b);
         TRY(rc);
-        board_cell_touch(t->config.cell, clock_now_ns());
+        rank_slot_touch(t->config.slot, clock_now_ns());
     }
     ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
     return STATUS_OK;

@@ -1,7 +1,7 @@
 #include "harness/verify/golden.h"
 
 #include "common/base/random.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 
 #include <jansson.h>
 #include <math.h>

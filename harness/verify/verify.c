@@ -12,7 +12,7 @@
 typedef struct verification {
     const verify_config *config;
     nn_model *model;
-    board *board;
+    status_table *table;
     uint64_t token;
     bool shares_buffers, one_loss;
     bool first_holds_all; /* of the averages: rank 0 */
@@ -157,7 +157,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .masked_loss = true,
                              .total_steps = c->file->steps,
                              .prefetch = true,
-                             .cell = board_cell_of(v->board, rank),
+                             .slot = status_table_slot(v->table, rank),
                              .stall_timeout_ns = 60 * NS_PER_S,
                              .divide = c->divide};
     trainer *t = NULL;
@@ -210,7 +210,7 @@ static status run_and_compare(verification *v)
     TRY(c->engine->requirements(c->engine_options, c->policy, c->file->world, &needs));
     v->shares_buffers = needs.shares_buffers;
     v->one_loss = needs.one_loss;
-    TRY(board_create(v->token, c->file->world, &v->board));
+    TRY(status_table_create(v->token, c->file->world, &v->table));
     v->losses = calloc((size_t)(c->file->steps * c->file->world), sizeof *v->losses);
     v->buffers = calloc((size_t)(c->file->world * v->model->buffer_count + 1), sizeof *v->buffers);
     if (!v->losses || !v->buffers) return fail(STATUS_SYSTEM, "no memory to verify %s", c->file->path);
@@ -231,7 +231,7 @@ status verify_run(const verify_config *config, comparison *out)
     free(v.buffers);
     free(v.losses);
     free(v.gradients);
-    board_close(&v.board);
+    status_table_close(&v.table);
     nn_model_free(&v.model);
     return rc;
 }

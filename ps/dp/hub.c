@@ -3,7 +3,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/text.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/net/key.h"
 #include "common/trace/trace.h"
 
@@ -84,7 +84,7 @@ static void end_exchange(dp_hub *hub, int64_t now_ns, bool *worked)
     hub->finished++;
     trace_slice(hub->c.context->trace, TRACE_COMMUNICATION, "exchange", TRACE_NO_INDEX, hub->begun_ns, now_ns);
     atomic_fetch_add_explicit(&hub->total_ns, now_ns - hub->begun_ns, memory_order_relaxed);
-    board_cell_agent(hub->c.context->cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
+    rank_slot_agent(hub->c.context->slot, RANK_START, RANK_NO_BUCKET, now_ns);
     device_fence_reach(hub->done, (uint64_t)hub->finished);
 }
 
@@ -172,11 +172,11 @@ dp_transfer *dp_hub_add(dp_hub *hub, dp_direction direction, int peer, message_k
 }
 
 /* What the status table shows meanwhile: the rank waits for messages to arrive, or to leave. */
-static board_operation operation_of(const dp_hub *hub)
+static rank_operation operation_of(const dp_hub *hub)
 {
     for (int i = 0; i < hub->count; i++)
-        if (hub->transfers[i].direction != DP_SEND) return BOARD_PULL;
-    return BOARD_PUSH;
+        if (hub->transfers[i].direction != DP_SEND) return RANK_PULL;
+    return RANK_PUSH;
 }
 
 /* Here the host waits, not the GPU's stream: the host reads what has arrived and lists the next exchange. */
@@ -194,20 +194,20 @@ status dp_hub_run(dp_hub *hub, const dp_sum *sum)
 {
     const sync_context *c = hub->c.context;
     if (hub->count == 0 || device_get_info(c->device)->plans) return STATUS_OK;
-    board_operation before = (board_operation)atomic_load_explicit(&c->cell->operation, memory_order_relaxed);
-    board_operation during = operation_of(hub);
+    rank_operation before = (rank_operation)atomic_load_explicit(&c->slot->operation, memory_order_relaxed);
+    rank_operation during = operation_of(hub);
     if (hub->stream) TRY(device_stream_synchronize(c->compute)); /* tensors to be sent are complete */
     hub->sums = sum != NULL;
     if (sum) hub->sum = *sum;
     int64_t exchange = atomic_fetch_add_explicit(&hub->posted, 1, memory_order_release) + 1;
     sync_agent_wake(hub->agent);
     int64_t begin = device_now_ns(c->device);
-    board_cell_enter(c->cell, during, begin);
+    rank_slot_enter(c->slot, during, begin);
     status rc = hub->stream ? await_exchange(hub, exchange) : device_stream_wait(c->compute, hub->done, (uint64_t)exchange);
     int64_t end = device_now_ns(c->device);
     trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, begin, end);
     hub->exposed_ns += end - begin;
-    if (rc == STATUS_OK) board_cell_enter(c->cell, before, end);
+    if (rc == STATUS_OK) rank_slot_enter(c->slot, before, end);
     return rc;
 }
 

@@ -1,7 +1,7 @@
 /* Transfers of an exchange: sent, received, held where they arrive before their exchange, and summed in rank order. */
 #include "ps/dp/hub_impl.h"
 
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/reduce/reduce.h"
 
 #include <inttypes.h>
@@ -148,7 +148,7 @@ static status send_transfer(dp_hub *hub, dp_transfer *transfer, int64_t now_ns)
     if (transfer->shared && transfer->remote && !transfer->copied) TRY(copy_region(hub, r, transfer->remote, r->base));
     transfer->copied = true;
     TRY(ps_port_send(&hub->port, transfer->peer, &transfer->header, frames, count, &hub->ticket, dp_region_bytes(r)));
-    board_cell_agent(hub->c.context->cell, BOARD_PUSH, (int)transfer->header.key, now_ns);
+    rank_slot_agent(hub->c.context->slot, RANK_PUSH, (int)transfer->header.key, now_ns);
     transfer_done(hub, transfer, now_ns);
     return STATUS_OK;
 }

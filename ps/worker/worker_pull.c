@@ -3,7 +3,7 @@
 #include "ps/worker/worker_impl.h"
 
 #include "common/base/clock.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -33,7 +33,7 @@ static void end_reply(worker *w, int64_t now_ns)
     trace_slice(w->c->context->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX, w->waiting_since_ns,
                 now_ns);
     atomic_fetch_add_explicit(&w->shared->total_ns, now_ns - w->waiting_since_ns, memory_order_relaxed);
-    board_cell_agent(w->c->context->cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
+    rank_slot_agent(w->c->context->slot, RANK_START, RANK_NO_BUCKET, now_ns);
 }
 
 static bool was_requested(const worker *w, const ps_message *m)

@@ -2,7 +2,7 @@
 #include "ps/compute.h"
 #include "ps/worker/worker_impl.h"
 
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 
 #include <string.h>
 
@@ -121,7 +121,7 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
         w->left_ns[key] = now_ns;
         *worked = true;
         if (w->handing_over) continue;
-        board_cell_agent(c->cell, BOARD_PUSH, key, now_ns);
+        rank_slot_agent(c->slot, RANK_PUSH, key, now_ns);
         if (w->c->policy->consistency == PS_ASYNC) continue; /* the server reports it with a reply */
         worker_record_staleness(w, w->iteration_of[key] - w->updates_seen[key]);
         if (w->c->policy->consistency != PS_SYNC) continue;
@@ -155,7 +155,7 @@ static status send_pull(worker *w, int server, int64_t now_ns)
     if (server == 0 && w->shared->takes_buffers && (settles || s->pull_flags & PS_PULL_BUFFERS)) replies++;
     s->pull_flags = 0;
     worker_await(w, replies, now_ns);
-    board_cell_agent(w->c->context->cell, BOARD_PULL, BOARD_NO_BUCKET, now_ns);
+    rank_slot_agent(w->c->context->slot, RANK_PULL, RANK_NO_BUCKET, now_ns);
     return STATUS_OK;
 }
 

@@ -7,7 +7,7 @@
 #ifndef RING_ENGINE_ENGINE_IMPL_H
 #define RING_ENGINE_ENGINE_IMPL_H
 
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/sync/agent.h"
 #include "common/sync/queue.h"
 #include "common/trace/trace.h"

@@ -3,11 +3,11 @@
 #include "common/base/clock.h"
 #include "ring/engine/engine_impl.h"
 
-static board_operation board_of(ring_job_kind kind)
+static rank_operation table_of(ring_job_kind kind)
 {
-#define BOARD_OF(name, operation, tag) [RING_JOB_##name] = BOARD_##operation,
-    static const board_operation operations[] = {RING_JOB_LIST(BOARD_OF)};
-#undef BOARD_OF
+#define TABLE_OF(name, operation, tag) [RING_JOB_##name] = RANK_##operation,
+    static const rank_operation operations[] = {RING_JOB_LIST(TABLE_OF)};
+#undef TABLE_OF
     return operations[kind];
 }
 
@@ -97,11 +97,11 @@ static status call_of(ring_engine *e, const ring_job *job, collective_call *out)
 static void show(ring_engine *e, int64_t now_ns)
 {
     const ring_job *job = &e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT];
-    board_cell *cell = e->base.context.cell;
+    rank_slot *slot = e->base.context.slot;
     if (e->agent_state.head == e->agent_state.tail)
-        board_cell_agent(cell, BOARD_START, BOARD_NO_BUCKET, now_ns);
+        rank_slot_agent(slot, RANK_START, RANK_NO_BUCKET, now_ns);
     else
-        board_cell_agent(cell, board_of(job->kind), job->kind == RING_JOB_BUCKET ? job->index : BOARD_NO_BUCKET,
+        rank_slot_agent(slot, table_of(job->kind), job->kind == RING_JOB_BUCKET ? job->index : RANK_NO_BUCKET,
                          now_ns);
 }
 
@@ -137,7 +137,7 @@ static void end_job(ring_engine *e, const ring_job *job, int64_t now_ns)
     uint64_t ticket = job->ticket;
     e->shared.times[ticket & e->shared.times_mask] = job->times;
     if (job->kind != RING_JOB_BUCKET)
-        trace_slice(e->base.context.trace, TRACE_COMMUNICATION, board_operation_name(board_of(job->kind)),
+        trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(table_of(job->kind)),
                     TRACE_NO_INDEX, job->times.started_ns, job->times.finished_ns);
     publish_traffic(e);
     e->agent_state.head++;

@@ -4,7 +4,7 @@
  * steps of the slowest rank, and what went over links a step. */
 #include "common/base/clock.h"
 #include "common/base/random.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "models/models.h"
 #include "ps/policy.h"
 #include "ps/ps.h"
@@ -41,7 +41,7 @@ typedef struct bench {
     ps_options ps;
     nn_model *model;
     nn_program *program;
-    board *board;
+    status_table *table;
     uint64_t token;
     optimizer_options optimizer;
 } bench;
@@ -79,7 +79,7 @@ static status open_rank(const bench *b, int rank, bench_rank *r)
                             .program = b->program,
                             .optimizer = r->optimizer,
                             .ledger = &r->ledger,
-                            .cell = board_cell_of(b->board, rank),
+                            .slot = status_table_slot(b->table, rank),
                             .options = &b->ps,
                             .policy = "sync",
                             .stall_timeout_ns = 30 * NS_PER_S,
@@ -188,7 +188,7 @@ static status prepare(bench *b, int argc, char **argv)
     b->token = random_token();
     b->optimizer = optimizer_defaults(OPTIMIZER_SGD);
     b->optimizer.momentum = 0.9;
-    return board_create(b->token, (int)b->options.ranks, &b->board);
+    return status_table_create(b->token, (int)b->options.ranks, &b->table);
 }
 
 int main(int argc, char **argv)
@@ -202,7 +202,7 @@ int main(int argc, char **argv)
     if (!all) return 71;
     int code = report(&b, all);
     processes_free(all);
-    board_close(&b.board);
+    status_table_close(&b.table);
     nn_program_free(&b.program);
     nn_model_free(&b.model);
     return code;

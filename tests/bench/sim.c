@@ -70,7 +70,7 @@ static blank_source open_blank(const nn_model *m, int64_t batch)
 
 typedef struct rank_job {
     trainer *trainer;
-    board_cell cell;
+    rank_slot slot;
     blank_source *source;
     int steps, done;
     int64_t step_ns;
@@ -117,7 +117,7 @@ static void train(const char *name, int world, int steps)
                                  .batch = BATCH,
                                  .total_steps = steps,
                                  .masked_loss = true,
-                                 .cell = &jobs[r].cell,
+                                 .slot = &jobs[r].slot,
                                  .inline_progress = true};
         must(trainer_open(&config, &jobs[r].trainer));
         jobs[r].source = &source;

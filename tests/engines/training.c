@@ -1,7 +1,7 @@
 #include "tests/engines/training.h"
 
 #include "common/base/random.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "ps/ps.h"
 #include "ring/ring.h"
 
@@ -17,7 +17,7 @@ struct training {
     void *context;
     training_function function;
     nn_model *model;
-    board *board;
+    status_table *table;
     transport_hub *hub;
     uint64_t token;
     _Alignas(16) char options[OPTIONS_SIZE];
@@ -136,7 +136,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .optimizer = &c->optimizer,
                              .batch = c->batch,
                              .sum_loss = c->sum_loss,
-                             .cell = board_cell_of(t->board, rank),
+                             .slot = status_table_slot(t->table, rank),
                              .stall_timeout_ns = 60 * NS_PER_S,
                              .inline_progress = c->inline_progress,
                              .divide = c->divide,
@@ -175,7 +175,7 @@ static status run(training *t)
     model_options model = {.name = t->config.model, .image = t->config.image, .classes = t->config.classes};
     TRY(parse_options(t));
     TRY(model_build(&model, &t->model));
-    TRY(board_create(t->token, t->config.world, &t->board));
+    TRY(status_table_create(t->token, t->config.world, &t->table));
     if (!t->config.processes) TRY(transport_hub_open(&transport_zmq, &t->hub));
     return local_ranks_run(t->config.world, run_rank, t);
 }
@@ -192,7 +192,7 @@ status training_run(const training_config *config, void *context, training_funct
         error_context("%s through %s (%s %s), %d ranks", config->model, config->engine->name, t.config.policy,
                       config->options ? config->options : "", t.config.world);
     transport_hub_close(&t.hub);
-    board_close(&t.board);
+    status_table_close(&t.table);
     nn_model_free(&t.model);
     return rc;
 }

@@ -1,9 +1,9 @@
 /* at_operation PID OPERATION STEP SIGNAL: sends a rank a signal while it is in the midst of an operation.
  *
- * The rank is stopped as soon as its status cell shows the operation (the compute thread's or the agent's)
+ * The rank is stopped as soon as its status slot shows the operation (the compute thread's or the agent's)
  * at the step or later. If it is still there once it has stopped, it gets the signal: so a rank dies where
- * the test wants it to, and nowhere else. Prints what the cell said. */
-#include "common/net/board.h"
+ * the test wants it to, and nowhere else. Prints what the slot said. */
+#include "common/net/status_table.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -18,7 +18,7 @@ enum { LIMIT_S = 120, ENVIRONMENT_BYTES = 1 << 18 };
 
 typedef struct target {
     pid_t pid;
-    board *board;
+    status_table *table;
     int rank;
     const char *operation;
     long step;
@@ -32,7 +32,7 @@ static const char *variable(const char *environment, size_t bytes, const char *n
     return NULL;
 }
 
-/* The board of the rank's job, by what the launcher told the rank. */
+/* The table of the rank's job, by what the launcher told the rank. */
 static status attach(target *t)
 {
     static char environment[ENVIRONMENT_BYTES];
@@ -41,22 +41,22 @@ static status attach(target *t)
     FILE *file = fopen(path, "re");
     size_t bytes = file ? fread(environment, 1, sizeof environment - 1, file) : 0;
     if (file) fclose(file);
-    const char *fd = variable(environment, bytes, "HARNESS_BOARD_FD"), *token = variable(environment, bytes, "HARNESS_TOKEN");
+    const char *fd = variable(environment, bytes, "HARNESS_STATUS_FD"), *token = variable(environment, bytes, "HARNESS_TOKEN");
     const char *world = variable(environment, bytes, "WORLD_SIZE"), *rank = variable(environment, bytes, "RANK");
     if (!fd || !token || !world || !rank) return fail(STATUS_DATA, "process %d is no rank", (int)t->pid);
     t->rank = atoi(rank);
     snprintf(path, sizeof path, "/proc/%d/fd/%s", (int)t->pid, fd);
     int memory = open(path, O_RDWR | O_CLOEXEC);
     if (memory < 0) return fail_errno(STATUS_DATA, "%s", path);
-    return board_attach(memory, eventfd(0, EFD_CLOEXEC), strtoull(token, NULL, 16), atoi(world), &t->board);
+    return status_table_attach(memory, eventfd(0, EFD_CLOEXEC), strtoull(token, NULL, 16), atoi(world), &t->table);
 }
 
-static bool is_there(const target *t, board_status *s)
+static bool is_there(const target *t, rank_status *s)
 {
-    board_read(t->board, t->rank, s);
+    status_table_read(t->table, t->rank, s);
     if (s->pid != (int)t->pid || s->step < t->step) return false;
-    return strcmp(board_operation_name(s->operation), t->operation) == 0 ||
-           (s->agent != BOARD_START && strcmp(board_operation_name(s->agent), t->operation) == 0);
+    return strcmp(rank_operation_name(s->operation), t->operation) == 0 ||
+           (s->agent != RANK_START && strcmp(rank_operation_name(s->agent), t->operation) == 0);
 }
 
 /* The third field of /proc/PID/stat, behind a name in parentheses; '-' for a process that has gone. */
@@ -83,7 +83,7 @@ static bool stop(pid_t pid)
 
 static status strike(const target *t, int signal)
 {
-    board_status s;
+    rank_status s;
     char where[128];
     int64_t until = clock_now_ns() + LIMIT_S * NS_PER_S;
     while (clock_now_ns() < until) {
@@ -96,15 +96,15 @@ static status strike(const target *t, int signal)
         if (is_there(t, &s)) {
             kill(t->pid, signal);
             if (signal != SIGSTOP) kill(t->pid, SIGCONT);
-            printf("%s\n", board_status_format(&s, where, sizeof where));
+            printf("%s\n", rank_status_format(&s, where, sizeof where));
             return STATUS_OK;
         }
         kill(t->pid, SIGCONT);
         clock_sleep_ns(NS_PER_MS);
     }
-    board_read(t->board, t->rank, &s);
+    status_table_read(t->table, t->rank, &s);
     return fail(STATUS_PEER, "process %d never was in %s at step %ld; now %s", (int)t->pid, t->operation, t->step,
-                board_status_format(&s, where, sizeof where));
+                rank_status_format(&s, where, sizeof where));
 }
 
 int main(int argc, char *argv[])
@@ -115,6 +115,6 @@ int main(int argc, char *argv[])
     status rc = attach(&t);
     if (rc == STATUS_OK) rc = strike(&t, atoi(argv[4]));
     if (rc != STATUS_OK) fprintf(stderr, "at_operation: %s\n", error_message());
-    board_close(&t.board);
+    status_table_close(&t.table);
     return status_exit_code(rc);
 }

@@ -53,14 +53,14 @@ void job_open(const job_config *config, job *j)
     bool wide = strcmp(j->config.device, "reference") == 0;
     nn_program_config program = {.batch = 2, .mode = NN_TRAIN, .type = wide ? DTYPE_F64 : DTYPE_F32, .world = config->world};
     assert_ok(nn_program_compile(j->model, &program, &j->program));
-    assert_ok(board_create(j->token, config->world, &j->board));
+    assert_ok(status_table_create(j->token, config->world, &j->table));
     if (!config->processes) assert_ok(transport_hub_open(&transport_zmq, &j->hub));
 }
 
 void job_close(job *j)
 {
     transport_hub_close(&j->hub);
-    board_close(&j->board);
+    status_table_close(&j->table);
     nn_program_free(&j->program);
     nn_model_free(&j->model);
 }
@@ -179,7 +179,7 @@ status job_rank_open(job *j, int rank, job_rank *r)
                             .program = j->program,
                             .optimizer = r->optimizer,
                             .ledger = &r->ledger,
-                            .cell = board_cell_of(j->board, rank),
+                            .slot = status_table_slot(j->table, rank),
                             .options = &j->options,
                             .policy = c->policy,
                             .stall_timeout_ns = c->stall_timeout_ns,

@@ -4,7 +4,7 @@
 #define TESTS_PS_JOB_H
 
 #include "common/base/clock.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/net/transport.h"
 #include "common/sync/shared_options.h"
 #include "harness/train/local_ranks.h"
@@ -30,7 +30,7 @@ typedef struct job {
     ps_options options;
     nn_model *model;
     nn_program *program;
-    board *board;
+    status_table *table;
     transport_hub *hub;
     uint64_t token;
     void *context; /* the test's */

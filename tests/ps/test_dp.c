@@ -1,7 +1,7 @@
 /* The policy `dp`: torch's chunks, what one rank makes of the whole batch, the same bits however tensors
  * travel, and the memory of every phase beside the formula. */
 #include "common/base/random.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/net/transport_impl.h"
 #include "common/sync/shared_options.h"
 #include "harness/train/local_ranks.h"
@@ -30,7 +30,7 @@ typedef struct training {
 
     golden_file *golden;
     nn_model *model;
-    board *board;
+    status_table *table;
     transport_hub *hub;
     bool threads; /* ranks know that they are threads */
     uint64_t token, hash;
@@ -109,7 +109,7 @@ static status train(local_ranks *group, int rank, void *context)
                              .optimizer = t->optimizer ? t->optimizer : &f->optimizer,
                              .batch = whole ? f->batch * f->world : f->batch,
                              .total_steps = STEPS,
-                             .cell = board_cell_of(t->board, rank),
+                             .slot = status_table_slot(t->table, rank),
                              .stall_timeout_ns = (t->fault == TRANSPORT_DROP ? 5 : 60) * NS_PER_S,
                              .hub = t->hub};
     config.sizes[0] = whole ? t->samples : part(t->samples, t->world, rank);
@@ -158,11 +158,11 @@ static status try(training *t)
     if (t->engine != &sync_none) t->golden->world = t->world; /* its batches are functions of the rank */
     t->token = random_token();
     assert_ok(model_build(&t->golden->model, &t->model));
-    assert_ok(board_create(t->token, t->world, &t->board));
+    assert_ok(status_table_create(t->token, t->world, &t->table));
     if (t->threads) assert_ok(transport_hub_open(&transport_zmq, &t->hub));
     status rc = local_ranks_run(t->world, train, t);
     transport_hub_close(&t->hub);
-    board_close(&t->board);
+    status_table_close(&t->table);
     return rc;
 }
 

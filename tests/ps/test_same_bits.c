@@ -1,7 +1,7 @@
 /* A network trained for some steps ends with the same bits under sync with any number of servers, any
  * partition and any payload, under ssp without staleness, and through the ring engine's two-shot all-reduce. */
 #include "common/base/random.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/sync/shared_options.h"
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
@@ -36,7 +36,7 @@ typedef struct training {
     const engine_case *c;
     golden_file *file;
     nn_model *model;
-    board *board;
+    status_table *table;
     uint64_t token;
     int divide;
     _Alignas(16) char options[OPTIONS_SIZE];
@@ -59,7 +59,7 @@ static status train(local_ranks *group, int rank, void *context)
                              .optimizer = &f->optimizer,
                              .batch = f->batch,
                              .total_steps = STEPS,
-                             .cell = board_cell_of(t->board, rank),
+                             .slot = status_table_slot(t->table, rank),
                              .stall_timeout_ns = 60 * NS_PER_S,
                              .divide = t->divide};
     trainer *r = NULL;
@@ -99,12 +99,12 @@ static uint64_t run_case(const engine_case *c, const char *path, int divide)
     set_options(&t);
     assert_ok(golden_open(path, &t.file));
     assert_ok(model_build(&t.file->model, &t.model));
-    assert_ok(board_create(t.token, WORLD, &t.board));
+    assert_ok(status_table_create(t.token, WORLD, &t.table));
     status rc = local_ranks_run(WORLD, train, &t);
     if (rc != STATUS_OK) fail_msg("%s %s: %s: %s", c->policy, c->options, status_name(rc), error_message());
     for (int r = 1; r < WORLD; r++)
         if (t.hashes[r] != t.hashes[0]) fail_msg("%s %s: ranks 0 and %d end with different bits", c->policy, c->options, r);
-    board_close(&t.board);
+    status_table_close(&t.table);
     nn_model_free(&t.model);
     golden_close(&t.file);
     return t.hashes[0];

@@ -225,7 +225,7 @@ static void a_rank_is_told_how_far_it_may_be_ahead(void **state)
     static const struct {
         const char *policy, *options;
         int64_t lead;
-    } cases[] = {{"sync", NULL, 0}, {"ssp", NULL, 3}, {"ssp", "--staleness 7", 7}, {"async", NULL, BOARD_UNBOUNDED}};
+    } cases[] = {{"sync", NULL, 0}, {"ssp", NULL, 3}, {"ssp", "--staleness 7", 7}, {"async", NULL, JOB_UNBOUNDED}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         job j;
         int64_t lead = -2;

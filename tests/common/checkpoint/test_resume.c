@@ -71,7 +71,7 @@ enum { CASES = sizeof cases / sizeof cases[0] };
 
 typedef struct run {
     const resume_case *c;
-    board *board;
+    status_table *table;
     dataset *set;
     nn_model *model;
     trainer *trainer;
@@ -113,7 +113,7 @@ static status open_trainer(run *r, const char *device)
                              .optimizer = &r->c->optimizer,
                              .batch = r->c->batch,
                              .total_steps = r->c->steps,
-                             .cell = board_cell_of(r->board, 0),
+                             .slot = status_table_slot(r->table, 0),
                              .stall_timeout_ns = 60 * NS_PER_S};
     sync_blob handshake;
     TRY(trainer_open(&config, &r->trainer));
@@ -127,7 +127,7 @@ static void run_open(run *r, const resume_case *c, const char *device, uint64_t 
     *r = (run){.c = c};
     expect_ok(model_build(&c->model, &r->model));
     expect_ok(model_resolve(&c->model, &r->options));
-    expect_ok(board_create(1, 1, &r->board));
+    expect_ok(status_table_create(1, 1, &r->table));
     status rc = open_trainer(r, device);
     if (rc == STATUS_UNAVAILABLE) {
         error_clear();
@@ -151,7 +151,7 @@ static void run_close(run *r)
     batch_source_close(&r->source);
     trainer_close(&r->trainer);
     dataset_close(&r->set);
-    board_close(&r->board);
+    status_table_close(&r->table);
     nn_model_free(&r->model);
 }
 

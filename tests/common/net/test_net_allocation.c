@@ -2,7 +2,7 @@
  * place of those that the code under test calls (--wrap); libraries keep theirs. */
 #include "tests/common/net/net_test.h"
 
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "common/net/rendezvous.h"
 #include "common/net/shm.h"
 
@@ -46,13 +46,13 @@ char *__wrap_strdup(const char *text)
     return fails_now() ? NULL : __real_strdup(text);
 }
 
-static status use_board(void)
+static status use_status_table(void)
 {
-    board *b, *again;
-    TRY(board_create(1, 2, &b));
-    status result = board_attach(dup(board_memory_fd(b)), dup(board_notify_fd(b)), 1, 2, &again);
-    if (result == STATUS_OK) board_close(&again);
-    board_close(&b);
+    status_table *b, *again;
+    TRY(status_table_create(1, 2, &b));
+    status result = status_table_attach(dup(status_table_memory_fd(b)), dup(status_table_notify_fd(b)), 1, 2, &again);
+    if (result == STATUS_OK) status_table_close(&again);
+    status_table_close(&b);
     return result;
 }
 
@@ -143,7 +143,7 @@ static void every_allocation_may_fail(void **state)
         status (*use)(void);
         int at_least; /* allocations that there are to fail */
     } cases[] = {
-        {"board", use_board, 2},
+        {"table", use_status_table, 2},
         {"exchange", use_exchange, 5},
         {"transport", use_transport, 10},
         {"rendezvous", use_rendezvous, 10},

@@ -256,15 +256,15 @@ static void a_stop_request_ends_the_wait(void **state)
 static void the_status_cell_shows_the_wait_and_counts_as_progress(void **state)
 {
     (void)state;
-    static board_cell cell;
-    board_cell_begin(&cell, 0);
+    static rank_slot slot;
+    rank_slot_begin(&slot, 0);
     meeting m = {.options = meet_options("ipc://@psring-alone", 1, 2)};
-    m.options.cell = &cell;
+    m.options.slot = &slot;
     m.options.connect_limit_ns = NS_PER_S;
     meet(&m, 1);
-    board_status s;
-    board_cell_read(&cell, &s);
-    assert_int_equal(s.operation, BOARD_RENDEZVOUS);
+    rank_status s;
+    rank_slot_read(&slot, &s);
+    assert_int_equal(s.operation, RANK_RENDEZVOUS);
     assert_true(s.progress >= 3);
 }
 

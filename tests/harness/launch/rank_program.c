@@ -35,7 +35,7 @@ static void say(const char *format, ...)
 
 static bool stop_now(void *b)
 {
-    return board_stop_requested(b) != BOARD_GO;
+    return job_stop_requested(b) != JOB_GO;
 }
 
 /* Computes until it is killed, without progress. */
@@ -59,11 +59,11 @@ static status trouble(const char *scenario, const launch_environment *e)
     if (strcmp(scenario, "spin") == 0) spin();
     if (strcmp(scenario, "freeze") == 0) raise(SIGSTOP);
     if (strcmp(scenario, "data") == 0) {
-        board_fail(e->board, e->rank, STATUS_DATA, "train.bin: offset 4096: truncated");
+        job_fail(e->table, e->rank, STATUS_DATA, "train.bin: offset 4096: truncated");
         return STATUS_DATA;
     }
     if (strcmp(scenario, "record-and-hang") == 0) {
-        board_fail(e->board, e->rank, STATUS_IO, "disk on fire");
+        job_fail(e->table, e->rank, STATUS_IO, "disk on fire");
         spin();
     }
     return STATUS_OK;
@@ -71,16 +71,16 @@ static status trouble(const char *scenario, const launch_environment *e)
 
 static status step(const launch_environment *e, rendezvous *r, const char *scenario, int64_t s)
 {
-    board_cell_step(e->cell, s, clock_now_ns());
-    board_cell_enter(e->cell, BOARD_FORWARD, clock_now_ns());
+    rank_slot_step(e->slot, s, clock_now_ns());
+    rank_slot_enter(e->slot, RANK_FORWARD, clock_now_ns());
     clock_sleep_ns(2 * NS_PER_MS);
-    board_cell_enter(e->cell, BOARD_BACKWARD, clock_now_ns());
-    board_cell_agent(e->cell, BOARD_ALL_REDUCE, 3, clock_now_ns());
+    rank_slot_enter(e->slot, RANK_BACKWARD, clock_now_ns());
+    rank_slot_agent(e->slot, RANK_ALL_REDUCE, 3, clock_now_ns());
     if (s == STEP_OF_TROUBLE && e->rank == 1 && strcmp(e->job, "first") == 0) TRY(trouble(scenario, e));
     clock_sleep_ns(2 * NS_PER_MS);
-    board_cell_enter(e->cell, BOARD_WAIT, clock_now_ns());
+    rank_slot_enter(e->slot, RANK_WAIT, clock_now_ns());
     TRY(rendezvous_barrier(r, "step", clock_now_ns() + 60 * NS_PER_S));
-    board_cell_agent(e->cell, BOARD_START, BOARD_NO_BUCKET, clock_now_ns());
+    rank_slot_agent(e->slot, RANK_START, RANK_NO_BUCKET, clock_now_ns());
     return STATUS_OK;
 }
 
@@ -90,12 +90,12 @@ static status train(const launch_environment *e, rendezvous *r, const char *scen
     bool endless = strncmp(scenario, "endless", 7) == 0 || stubborn;
     int64_t began_ns = 0;
     for (int64_t s = 0; endless || s < STEPS; s++) {
-        if (!stubborn && board_stop_here(e->board, e->rank, s, 0)) {
+        if (!stubborn && job_stop_here(e->table, e->rank, s, 0)) {
             say("stopped %s %d %" PRId64 "\n", e->job, e->rank, s);
             return STATUS_STOPPED;
         }
         if (turns && s % BLOCK == 0) {
-            board_turn_wait(e->board, e->rank, (uint32_t)(s / BLOCK));
+            job_turn_wait(e->table, e->rank, (uint32_t)(s / BLOCK));
             began_ns = clock_now_ns();
         }
         if (s == STEP_OF_REPORT) say("trains %s %d\n", e->job, e->rank);
@@ -103,7 +103,7 @@ static status train(const launch_environment *e, rendezvous *r, const char *scen
         if (turns && s % BLOCK == BLOCK - 1) {
             say("block %s %d %" PRId64 " %" PRId64 " %" PRId64 "\n", e->job, e->rank, s / BLOCK, began_ns,
                 clock_now_ns());
-            board_turn_done(e->board, e->rank, (uint32_t)(s / BLOCK));
+            job_turn_done(e->table, e->rank, (uint32_t)(s / BLOCK));
         }
     }
     return STATUS_OK;
@@ -126,17 +126,17 @@ static status be_rank(const char *scenario, launch_environment *e)
         .key = e->key,
         .program = "test",
         .connect_limit_ns = 60 * NS_PER_S,
-        .cell = e->cell,
+        .slot = e->slot,
         .canceled = stop_now,
-        .context = e->board,
+        .context = e->table,
     };
     status result = rendezvous_open(&options, &r);
     if (result == STATUS_OK) result = train(e, r, scenario);
     rendezvous_close(&r);
     if (result == STATUS_OK)
-        board_cell_finish(e->cell);
+        rank_slot_finish(e->slot);
     else if (result != STATUS_STOPPED)
-        board_fail(e->board, e->rank, result, error_message());
+        job_fail(e->table, e->rank, result, error_message());
     return result;
 }
 

@@ -17,7 +17,7 @@ static const char *const names[] = {
     "HARNESS_JOB",
     "HARNESS_TOKEN",
     "HARNESS_RENDEZVOUS",
-    "HARNESS_BOARD_FD",
+    "HARNESS_STATUS_FD",
     "HARNESS_NOTIFY_FD",
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
@@ -63,7 +63,7 @@ static void a_process_started_by_hand_knows_nothing(void **state)
     assert_int_equal(e.origin, LAUNCH_BY_HAND);
     assert_int_equal(e.world, 1);
     assert_int_equal(e.rank, 0);
-    assert_null(e.board);
+    assert_null(e.table);
     launch_environment_close(&e);
 }
 
@@ -90,10 +90,10 @@ static void what_torchrun_mpirun_and_srun_set_is_understood(void **state)
         assert_int_equal(e.local_world, c < 2 ? 2 : 4); /* unknown: all may be here */
         assert_int_equal(e.processors, 0);
         assert_string_equal(e.rendezvous, "env://");
-        board_status s;
-        board_read(e.board, 3, &s);
+        rank_status s;
+        status_table_read(e.table, 3, &s);
         assert_int_equal(s.pid, getpid());
-        assert_ptr_equal(e.cell, board_cell_of(e.board, 3));
+        assert_ptr_equal(e.slot, status_table_slot(e.table, 3));
         if (c == 0) token = e.token;
         assert_true(e.token == token && token != 0); /* the same on every rank, from the same names */
         launch_environment_close(&e);
@@ -119,7 +119,7 @@ static void what_is_missing_or_malformed_is_named(void **state)
         {"RANK=0 WORLD_SIZE=0 LOCAL_RANK=0", "WORLD_SIZE: expected an integer from 1 to 1024, got '0'"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0", "LOCAL_WORLD_SIZE: expected an integer from 1 to 1024, got '0'"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=12", "HARNESS_TOKEN is not of 16 digits"},
-        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=0000000000000001", "HARNESS_BOARD_FD is not set"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=0000000000000001", "HARNESS_STATUS_FD is not set"},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         launch_environment e;
@@ -159,21 +159,21 @@ static void a_job_too_large_is_refused_before_memory_is_taken_for_it(void **stat
         assert_fails(launch_environment_open(true, &e), STATUS_CONFIG, cases[c].text);
         launch_environment_close(&e);
     }
-    board *b = NULL;
-    assert_fails(board_create(1, JOB_MOST_MEMBERS + 1, &b), STATUS_CONFIG, "board: expected 1 to 2048 members, got 2049");
+    status_table *b = NULL;
+    assert_fails(status_table_create(1, JOB_MOST_MEMBERS + 1, &b), STATUS_CONFIG, "table: expected 1 to 2048 members, got 2049");
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
 static void what_the_launcher_hands_down_is_taken_once(void **state)
 {
     (void)state;
-    board *b;
+    status_table *b;
     char text[512];
-    assert_ok(board_create(0x12, 2, &b));
-    int memory_fd = dup(board_memory_fd(b)), notify_fd = dup(board_notify_fd(b));
+    assert_ok(status_table_create(0x12, 2, &b));
+    int memory_fd = dup(status_table_memory_fd(b)), notify_fd = dup(status_table_notify_fd(b));
     snprintf(text, sizeof text,
              "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 HARNESS_JOB=ring HARNESS_TOKEN=0000000000000012 "
-             "HARNESS_RENDEZVOUS=ipc://@x HARNESS_BOARD_FD=%d HARNESS_NOTIFY_FD=%d HARNESS_PROCESSORS=6",
+             "HARNESS_RENDEZVOUS=ipc://@x HARNESS_STATUS_FD=%d HARNESS_NOTIFY_FD=%d HARNESS_PROCESSORS=6",
              memory_fd, notify_fd);
     set_all(text);
     launch_environment e;
@@ -185,15 +185,15 @@ static void what_the_launcher_hands_down_is_taken_once(void **state)
     assert_true(e.token == 0x12);
     assert_int_equal(e.processors, 6);
     assert_null(getenv("HARNESS_PROCESSORS"));
-    board_status s;
-    board_read(b, 1, &s);
-    assert_int_equal(s.state, BOARD_RUNNING);
+    rank_status s;
+    status_table_read(b, 1, &s);
+    assert_int_equal(s.state, RANK_RUNNING);
     assert_int_equal(s.pid, getpid());
     assert_false(launch_environment_is_rank()); /* for what this process starts in turn */
     assert_true(fcntl(memory_fd, F_GETFD) & FD_CLOEXEC && fcntl(notify_fd, F_GETFD) & FD_CLOEXEC);
     launch_environment_close(&e);
     assert_int_equal(fcntl(memory_fd, F_GETFD), -1);
-    board_close(&b);
+    status_table_close(&b);
 }
 
 int main(void)

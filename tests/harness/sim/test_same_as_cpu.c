@@ -42,7 +42,7 @@ typedef struct job {
     optimizer_options optimizer;
     data_options data;
     _Alignas(16) char options[ENGINE_OPTIONS_SIZE];
-    board *board;
+    status_table *table;
     ledger ledgers[2][MEMBERS_MOST]; /* on the CPU, virtual; behind the ranks' those of servers of their own */
     int members;                     /* ranks and such servers */
 } job;
@@ -173,7 +173,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .optimizer = &j->optimizer,
                              .batch = j->data.batch,
                              .total_steps = STEPS,
-                             .cell = board_cell_of(j->board, rank),
+                             .slot = status_table_slot(j->table, rank),
                              .stall_timeout_ns = 60 * NS_PER_S};
     trainer *t = NULL;
     batch_source *source = NULL;
@@ -196,9 +196,9 @@ out:
 
 static void run_on_cpu(job *j)
 {
-    must(board_create(77, j->world, &j->board));
+    must(status_table_create(77, j->world, &j->table));
     must(local_ranks_run(j->members, run_rank, j));
-    board_close(&j->board);
+    status_table_close(&j->table);
 }
 
 /* ---- in virtual time -------------------------------------------------------------------------- */

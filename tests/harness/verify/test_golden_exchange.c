@@ -33,7 +33,7 @@ typedef struct golden_rank {
     nn_model *model;
     trainer *trainer;
     batch_source *source;
-    board_cell cell;
+    rank_slot slot;
 } golden_rank;
 
 static void rank_start(golden_rank *r, const char *name)
@@ -53,7 +53,7 @@ static void rank_start(golden_rank *r, const char *name)
                              .batch = r->file->batch,
                              .masked_loss = true,
                              .total_steps = r->file->steps,
-                             .cell = &r->cell};
+                             .slot = &r->slot};
     expect_ok(trainer_open(&config, &r->trainer));
     expect_ok(trainer_connect(r->trainer, NULL));
     expect_ok(golden_source_open(r->file, r->model, 0, 1, &r->source));

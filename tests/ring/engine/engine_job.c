@@ -154,7 +154,7 @@ static status open_engine(engine_rank *r)
                             .program = job->program,
                             .optimizer = r->optimizer,
                             .ledger = &r->ledger,
-                            .cell = &r->cell,
+                            .slot = &r->slot,
                             .options = &r->options,
                             .policy = job->policy,
                             .stall_timeout_ns = job->stall_timeout_ns ? job->stall_timeout_ns : 20 * NS_PER_S,
@@ -172,7 +172,7 @@ static status open_rank(engine_rank *r)
                             .rank = r->context->rank,
                             .world = r->context->world,
                             .threads = 1};
-    board_cell_begin(&r->cell, r->context->rank);
+    rank_slot_begin(&r->slot, r->context->rank);
     TRY(device_open(&config, &r->device));
     TRY(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->stream));
     TRY(parse_options(r));

@@ -3,7 +3,7 @@
 #ifndef TESTS_RING_ENGINE_ENGINE_JOB_H
 #define TESTS_RING_ENGINE_ENGINE_JOB_H
 
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 #include "ring/ring.h"
 #include "tests/ring/ranks.h"
 
@@ -22,7 +22,7 @@ typedef struct engine_rank {
     param_set *params;
     optimizer *optimizer;
     ledger ledger;
-    board_cell cell;
+    rank_slot slot;
     ring_options options;
     char words[JOB_WORDS][64]; /* which `options` borrows */
     sync_engine *engine;

@@ -54,11 +54,11 @@ static status run_steps(engine_rank *r)
         TRY(job_check_gradients(r, s));
     }
     TRY(r->engine->type->flush(r->engine));
-    board_status now;
-    board_cell_read(&r->cell, &now);
-    if (now.agent != BOARD_START || now.bucket != BOARD_NO_BUCKET)
-        return rank_error(STATUS_MISMATCH, "the board shows %s of bucket %d in flight",
-                          board_operation_name(now.agent), now.bucket);
+    rank_status now;
+    rank_slot_read(&r->slot, &now);
+    if (now.agent != RANK_START || now.bucket != RANK_NO_BUCKET)
+        return rank_error(STATUS_MISMATCH, "the table shows %s of bucket %d in flight",
+                          rank_operation_name(now.agent), now.bucket);
     TRY(check_parameters(r, STEPS));
     return check_bytes(r);
 }

@@ -19,7 +19,7 @@ enum { STEPS = 3 };
 
 typedef struct job {
     trainer *trainer;
-    board_cell cell;
+    rank_slot slot;
     batch_source *source;
     step_result results[STEPS];
     int done;
@@ -56,7 +56,7 @@ static void open_job(job *j, const char *device, simulation *s, int rank, const 
                              .batch = batch,
                              .total_steps = STEPS,
                              .masked_loss = true,
-                             .cell = &j->cell,
+                             .slot = &j->slot,
                              .stall_timeout_ns = NS_PER_S,
                              .inline_progress = true};
     batches_config batches = {.set = set,

@@ -1,7 +1,7 @@
 #include "tests/common/net/net_test.h"
 
 #include "common/base/random.h"
-#include "common/net/board.h"
+#include "common/net/status_table.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -14,32 +14,32 @@ enum { TOKEN = 12 };
 static void a_cell_is_one_cache_line_and_says_what_was_written(void **state)
 {
     (void)state;
-    board *b;
-    board_status s;
-    assert_int_equal(sizeof(board_cell), 64);
-    assert_ok(board_create(TOKEN, 3, &b));
-    board_read(b, 2, &s);
-    assert_int_equal(s.state, BOARD_ABSENT);
+    status_table *b;
+    rank_status s;
+    assert_int_equal(sizeof(rank_slot), 64);
+    assert_ok(status_table_create(TOKEN, 3, &b));
+    status_table_read(b, 2, &s);
+    assert_int_equal(s.state, RANK_ABSENT);
     assert_int_equal(s.step, -1);
-    assert_int_equal(s.bucket, BOARD_NO_BUCKET);
-    board_cell *cell = board_cell_of(b, 2);
-    assert_int_equal((uintptr_t)cell % 64, 0);
-    board_cell_begin(cell, 2);
-    board_read(b, 2, &s);
-    assert_int_equal(s.state, BOARD_RUNNING);
+    assert_int_equal(s.bucket, RANK_NO_BUCKET);
+    rank_slot *slot = status_table_slot(b, 2);
+    assert_int_equal((uintptr_t)slot % 64, 0);
+    rank_slot_begin(slot, 2);
+    status_table_read(b, 2, &s);
+    assert_int_equal(s.state, RANK_RUNNING);
     assert_int_equal(s.pid, getpid());
     uint64_t before = s.progress;
-    board_cell_step(cell, 12, 1000);
-    board_cell_enter(cell, BOARD_BACKWARD, 1001);
-    board_cell_agent(cell, BOARD_ALL_REDUCE, 3, 1002);
-    board_read(b, 2, &s);
+    rank_slot_step(slot, 12, 1000);
+    rank_slot_enter(slot, RANK_BACKWARD, 1001);
+    rank_slot_agent(slot, RANK_ALL_REDUCE, 3, 1002);
+    status_table_read(b, 2, &s);
     assert_int_equal(s.progress - before, 3);
     assert_int_equal(s.time_ns, 1002);
-    assert_int_equal(s.operation, BOARD_BACKWARD);
-    board_cell_finish(cell);
-    board_read(b, 2, &s);
-    assert_int_equal(s.state, BOARD_FINISHED);
-    board_close(&b);
+    assert_int_equal(s.operation, RANK_BACKWARD);
+    rank_slot_finish(slot);
+    status_table_read(b, 2, &s);
+    assert_int_equal(s.state, RANK_FINISHED);
+    status_table_close(&b);
     assert_null(b);
 }
 
@@ -47,76 +47,76 @@ static void a_status_reads_like_a_sentence(void **state)
 {
     (void)state;
     static const struct {
-        board_status s;
+        rank_status s;
         const char *text;
     } cases[] = {
-        {{.step = -1, .operation = BOARD_SETUP, .bucket = -1}, "before step 0 in setup"},
-        {{.step = 0, .operation = BOARD_FORWARD, .bucket = -1}, "at step 0 in forward"},
-        {{.step = 12, .operation = BOARD_WAIT, .agent = BOARD_ALL_REDUCE, .bucket = 3},
+        {{.step = -1, .operation = RANK_SETUP, .bucket = -1}, "before step 0 in setup"},
+        {{.step = 0, .operation = RANK_FORWARD, .bucket = -1}, "at step 0 in forward"},
+        {{.step = 12, .operation = RANK_WAIT, .agent = RANK_ALL_REDUCE, .bucket = 3},
          "at step 12 in wait, all_reduce of bucket 3 in flight"},
-        {{.step = 12, .operation = BOARD_WAIT, .agent = BOARD_PULL, .bucket = -1},
+        {{.step = 12, .operation = RANK_WAIT, .agent = RANK_PULL, .bucket = -1},
          "at step 12 in wait, pull in flight"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[128];
-        assert_string_equal(board_status_format(&cases[i].s, text, sizeof text), cases[i].text);
+        assert_string_equal(rank_status_format(&cases[i].s, text, sizeof text), cases[i].text);
     }
-    for (int a = 0; a < BOARD_OPERATION_COUNT; a++)
+    for (int a = 0; a < RANK_OPERATION_COUNT; a++)
         for (int b = 0; b < a; b++)
-            assert_string_not_equal(board_operation_name((board_operation)a),
-                                    board_operation_name((board_operation)b));
+            assert_string_not_equal(rank_operation_name((rank_operation)a),
+                                    rank_operation_name((rank_operation)b));
 }
 
-static void another_process_sees_the_board_and_only_the_right_one_is_attached(void **state)
+static void another_process_sees_the_table_and_only_the_right_one_is_attached(void **state)
 {
     (void)state;
-    board *b, *other = NULL;
-    assert_ok(board_create(TOKEN, 2, &b));
+    status_table *b, *other = NULL;
+    assert_ok(status_table_create(TOKEN, 2, &b));
     pid_t pid = fork();
     if (pid == 0) {
-        board *mine;
-        if (board_attach(dup(board_memory_fd(b)), dup(board_notify_fd(b)), TOKEN, 2, &mine) != STATUS_OK)
+        status_table *mine;
+        if (status_table_attach(dup(status_table_memory_fd(b)), dup(status_table_notify_fd(b)), TOKEN, 2, &mine) != STATUS_OK)
             _exit(1);
-        board_cell_begin(board_cell_of(mine, 1), 1);
-        board_cell_enter(board_cell_of(mine, 1), BOARD_LOSS, 5);
-        board_close(&mine);
+        rank_slot_begin(status_table_slot(mine, 1), 1);
+        rank_slot_enter(status_table_slot(mine, 1), RANK_LOSS, 5);
+        status_table_close(&mine);
         _exit(0);
     }
     int result;
     waitpid(pid, &result, 0);
     assert_int_equal(result, 0);
-    board_status s;
-    board_read(b, 1, &s);
+    rank_status s;
+    status_table_read(b, 1, &s);
     assert_int_equal(s.pid, pid);
-    assert_int_equal(s.operation, BOARD_LOSS);
-    int m = board_memory_fd(b), n = board_notify_fd(b);
-    assert_fails(board_attach(dup(m), dup(n), TOKEN + 1, 2, &other), STATUS_PROTOCOL, "job token");
-    assert_fails(board_attach(dup(m), dup(n), TOKEN, 1, &other), STATUS_CONFIG,
+    assert_int_equal(s.operation, RANK_LOSS);
+    int m = status_table_memory_fd(b), n = status_table_notify_fd(b);
+    assert_fails(status_table_attach(dup(m), dup(n), TOKEN + 1, 2, &other), STATUS_PROTOCOL, "job token");
+    assert_fails(status_table_attach(dup(m), dup(n), TOKEN, 1, &other), STATUS_CONFIG,
                  "found a world size of 2, expected 1");
-    assert_fails(board_attach(dup(m), dup(n), TOKEN, 100000, &other), STATUS_PROTOCOL,
+    assert_fails(status_table_attach(dup(m), dup(n), TOKEN, 100000, &other), STATUS_PROTOCOL,
                  "shared memory of the launcher");
-    assert_fails(board_attach(dup(0), dup(n), TOKEN, 2, &other), STATUS_PROTOCOL, "the launcher");
-    assert_fails(board_attach(-1, dup(n), TOKEN, 2, &other), STATUS_SYSTEM, "the launcher");
-    board_close(&b);
+    assert_fails(status_table_attach(dup(0), dup(n), TOKEN, 2, &other), STATUS_PROTOCOL, "the launcher");
+    assert_fails(status_table_attach(-1, dup(n), TOKEN, 2, &other), STATUS_SYSTEM, "the launcher");
+    status_table_close(&b);
 }
 
 /* A rank may end step s only when rank 0 has begun step s - slack; ranks move in a random order. Returns the
  * step at which all stop, or fails the test where they disagree. */
 static int64_t simulate(uint64_t seed, int world, int64_t slack, int64_t request_at)
 {
-    board *b;
-    assert_ok(board_create(TOKEN, world, &b));
+    status_table *b;
+    assert_ok(status_table_create(TOKEN, world, &b));
     enum { WORLD_MAX = 6 };
     int64_t begun[WORLD_MAX], stopped[WORLD_MAX]; /* steps begun; the step at which a rank stopped */
     for (int r = 0; r < world; r++) begun[r] = 0, stopped[r] = -1;
     int left = world;
     for (uint64_t i = 0; left > 0; i++) {
-        if ((int64_t)i == request_at) board_request_stop(b, BOARD_STOP_AFTER_STEP);
+        if ((int64_t)i == request_at) job_stop_request(b, JOB_STOP_AFTER_STEP);
         int r = (int)random_below(seed, i, (uint64_t)world);
         /* It wants to begin step begun[r]; it must have ended the one before. */
         bool may_end = r == 0 || begun[r] == 0 || begun[0] > begun[r] - 1 - slack;
         if (stopped[r] >= 0 || !may_end) continue;
-        if (board_stop_here(b, r, begun[r], slack)) {
+        if (job_stop_here(b, r, begun[r], slack)) {
             stopped[r] = begun[r];
             left--;
         } else {
@@ -125,7 +125,7 @@ static int64_t simulate(uint64_t seed, int world, int64_t slack, int64_t request
         /* Rank 0 is ahead only as far as the others' contributions let it. */
         for (int other = 1; r == 0 && other < world; other++)
             while (stopped[other] < 0 && begun[other] + 1 < begun[0]) {
-                if (board_stop_here(b, other, begun[other], slack)) {
+                if (job_stop_here(b, other, begun[other], slack)) {
                     stopped[other] = begun[other];
                     left--;
                 } else {
@@ -137,7 +137,7 @@ static int64_t simulate(uint64_t seed, int world, int64_t slack, int64_t request
         if (stopped[r] != stopped[0])
             fail_msg("seed %d: rank %d stops before step %d, rank 0 before %d", (int)seed, r, (int)stopped[r],
                      (int)stopped[0]);
-    board_close(&b);
+    status_table_close(&b);
     return stopped[0];
 }
 
@@ -153,18 +153,18 @@ static void all_ranks_stop_behind_the_same_step(void **state)
 static void without_synchronous_steps_each_rank_stops_at_its_own_boundary(void **state)
 {
     (void)state;
-    board *b;
-    assert_ok(board_create(TOKEN, 2, &b));
-    assert_false(board_stop_here(b, 1, 8, BOARD_UNBOUNDED));
-    board_request_stop(b, BOARD_STOP_AFTER_STEP);
-    assert_int_equal(board_stop_requested(b), BOARD_STOP_AFTER_STEP);
-    assert_true(board_stop_here(b, 1, 9, BOARD_UNBOUNDED));
-    assert_true(board_stop_here(b, 0, 3, BOARD_UNBOUNDED));
-    board_close(&b);
+    status_table *b;
+    assert_ok(status_table_create(TOKEN, 2, &b));
+    assert_false(job_stop_here(b, 1, 8, JOB_UNBOUNDED));
+    job_stop_request(b, JOB_STOP_AFTER_STEP);
+    assert_int_equal(job_stop_requested(b), JOB_STOP_AFTER_STEP);
+    assert_true(job_stop_here(b, 1, 9, JOB_UNBOUNDED));
+    assert_true(job_stop_here(b, 0, 3, JOB_UNBOUNDED));
+    status_table_close(&b);
 }
 
 typedef struct player {
-    board *b;
+    status_table *b;
     int rank, blocks;
     atomic_int *running; /* ranks of any job that have the turn, by job */
     int job;
@@ -176,24 +176,24 @@ typedef struct player {
 static void *play(void *argument)
 {
     player *p = argument;
-    board_cell_begin(board_cell_of(p->b, p->rank), p->rank);
+    rank_slot_begin(status_table_slot(p->b, p->rank), p->rank);
     for (int block = 0; block < p->blocks; block++) {
-        board_turn_wait(p->b, p->rank, (uint32_t)block);
+        job_turn_wait(p->b, p->rank, (uint32_t)block);
         atomic_fetch_add(&p->running[p->job], 1);
         for (int i = 0; i < 20; i++)
             if (atomic_load(&p->running[1 - p->job]) > 0) atomic_store(p->together, true);
         atomic_fetch_sub(&p->running[p->job], 1);
-        board_turn_done(p->b, p->rank, (uint32_t)block);
+        job_turn_done(p->b, p->rank, (uint32_t)block);
     }
     p->cpu_ns = clock_thread_cpu_ns();
     return NULL;
 }
 
-static bool all_done(const board *b, uint32_t blocks)
+static bool all_done(const status_table *b, uint32_t blocks)
 {
-    board_status s;
-    for (int r = 0; r < board_world(b); r++) {
-        board_read(b, r, &s);
+    rank_status s;
+    for (int r = 0; r < status_table_world(b); r++) {
+        status_table_read(b, r, &s);
         if (s.blocks_done < blocks) return false;
     }
     return true;
@@ -203,13 +203,13 @@ static void granted_blocks_alternate_between_jobs(void **state)
 {
     (void)state;
     enum { RANKS = 2, BLOCKS = 50 };
-    board *b[2];
+    status_table *b[2];
     atomic_int running[2] = {0};
     atomic_bool together = false;
     player players[2][RANKS];
     for (int job = 0; job < 2; job++) {
-        assert_ok(board_create(TOKEN, RANKS, &b[job]));
-        board_turns_enable(b[job]);
+        assert_ok(status_table_create(TOKEN, RANKS, &b[job]));
+        job_turns_enable(b[job]);
         for (int r = 0; r < RANKS; r++) {
             players[job][r] = (player){.b = b[job],
                                        .rank = r,
@@ -223,17 +223,17 @@ static void granted_blocks_alternate_between_jobs(void **state)
     int64_t until = clock_now_ns() + TEST_LIMIT_NS;
     for (uint32_t block = 0; block < BLOCKS; block++)
         for (int job = 0; job < 2; job++) {
-            board_turn_grant(b[job], block + 1);
+            job_turn_grant(b[job], block + 1);
             while (!all_done(b[job], block + 1) && clock_now_ns() < until) {
                 uint64_t notices;
-                if (read(board_notify_fd(b[job]), &notices, sizeof notices) < 0) clock_sleep_ns(20000);
+                if (read(status_table_notify_fd(b[job]), &notices, sizeof notices) < 0) clock_sleep_ns(20000);
             }
             assert_true(all_done(b[job], block + 1));
             assert_false(all_done(b[job], block + 2));
         }
     for (int job = 0; job < 2; job++) {
         for (int r = 0; r < RANKS; r++) pthread_join(players[job][r].thread, NULL);
-        board_close(&b[job]);
+        status_table_close(&b[job]);
     }
     assert_false(together);
 }
@@ -241,57 +241,57 @@ static void granted_blocks_alternate_between_jobs(void **state)
 static void a_parked_rank_says_so_and_uses_no_processor(void **state)
 {
     (void)state;
-    board *b;
-    assert_ok(board_create(TOKEN, 1, &b));
-    board_turns_enable(b);
+    status_table *b;
+    assert_ok(status_table_create(TOKEN, 1, &b));
+    job_turns_enable(b);
     atomic_int running[2] = {0};
     atomic_bool together = false;
     player p = {.b = b, .blocks = 1, .running = running, .together = &together};
     pthread_create(&p.thread, NULL, play, &p);
-    board_status s = {0};
-    for (int64_t until = clock_now_ns() + TEST_LIMIT_NS; s.state != BOARD_SLEEPING && clock_now_ns() < until;)
-        board_read(b, 0, &s);
-    assert_int_equal(s.state, BOARD_SLEEPING);
-    assert_int_equal(s.operation, BOARD_PARKED);
+    rank_status s = {0};
+    for (int64_t until = clock_now_ns() + TEST_LIMIT_NS; s.state != RANK_SLEEPING && clock_now_ns() < until;)
+        status_table_read(b, 0, &s);
+    assert_int_equal(s.state, RANK_SLEEPING);
+    assert_int_equal(s.operation, RANK_PARKED);
     clock_sleep_ns(300 * NS_PER_MS);
-    board_turn_grant_all(b);
+    job_turn_grant_all(b);
     pthread_join(p.thread, NULL);
-    board_read(b, 0, &s);
-    assert_int_equal(s.state, BOARD_RUNNING);
-    assert_int_equal(s.operation, BOARD_START);
+    status_table_read(b, 0, &s);
+    assert_int_equal(s.state, RANK_RUNNING);
+    assert_int_equal(s.operation, RANK_START);
     assert_true(p.cpu_ns < 30 * NS_PER_MS);
-    board_close(&b);
+    status_table_close(&b);
 }
 
 static void without_turns_every_block_is_granted(void **state)
 {
     (void)state;
-    board *b;
-    assert_ok(board_create(TOKEN, 1, &b));
-    board_turn_wait(b, 0, 0);
-    board_turn_wait(b, 0, 1000000);
-    board_close(&b);
+    status_table *b;
+    assert_ok(status_table_create(TOKEN, 1, &b));
+    job_turn_wait(b, 0, 0);
+    job_turn_wait(b, 0, 1000000);
+    status_table_close(&b);
 }
 
-static board *contested;
+static status_table *contested;
 
 static void *claim(void *rank)
 {
     char text[64];
     int r = (int)(intptr_t)rank;
     snprintf(text, sizeof text, "I am %d", r);
-    return board_fail(contested, r, STATUS_DATA, text) ? rank : (void *)-1;
+    return job_fail(contested, r, STATUS_DATA, text) ? rank : (void *)-1;
 }
 
 static void only_the_first_failure_is_kept(void **state)
 {
     (void)state;
     enum { RANKS = 4 };
-    board_failure f;
-    assert_ok(board_create(TOKEN, RANKS, &contested));
-    assert_false(board_first_failure(contested, &f));
-    for (int r = 0; r < RANKS; r++) board_cell_begin(board_cell_of(contested, r), r);
-    for (int r = 0; r < RANKS; r++) board_cell_step(board_cell_of(contested, r), 100 + r, 1);
+    job_failure f;
+    assert_ok(status_table_create(TOKEN, RANKS, &contested));
+    assert_false(job_first_failure(contested, &f));
+    for (int r = 0; r < RANKS; r++) rank_slot_begin(status_table_slot(contested, r), r);
+    for (int r = 0; r < RANKS; r++) rank_slot_step(status_table_slot(contested, r), 100 + r, 1);
     pthread_t threads[RANKS];
     intptr_t winner = -1;
     for (intptr_t r = 0; r < RANKS; r++) pthread_create(&threads[r], NULL, claim, (void *)r);
@@ -302,21 +302,21 @@ static void only_the_first_failure_is_kept(void **state)
         assert_int_equal(winner, -1);
         winner = (intptr_t)result;
     }
-    assert_true(board_first_failure(contested, &f));
+    assert_true(job_first_failure(contested, &f));
     char text[64];
     snprintf(text, sizeof text, "I am %d", (int)winner);
     assert_string_equal(f.text, text);
     assert_int_equal(f.code, STATUS_DATA);
     assert_int_equal(f.where.rank, winner);
     assert_int_equal(f.where.step, 100 + winner);
-    board_close(&contested);
+    status_table_close(&contested);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
-            another_process_sees_the_board_and_only_the_right_one_is_attached), /* forks: first */
+            another_process_sees_the_table_and_only_the_right_one_is_attached), /* forks: first */
         cmocka_unit_test(a_cell_is_one_cache_line_and_says_what_was_written),
         cmocka_unit_test(a_status_reads_like_a_sentence),
         cmocka_unit_test(all_ranks_stop_behind_the_same_step),

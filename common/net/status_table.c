@@ -1,0 +1,316 @@
+#include "common/net/status_table.h"
+
+#include "common/net/shm.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define TABLE_MAGIC UINT32_C(0x42445031) /* layout version in the last digit */
+
+typedef struct status_table_header {
+    uint32_t magic;
+    int32_t world;
+    uint64_t token;
+    _Alignas(64) atomic_int stop;    /* job_stop */
+    _Atomic int64_t stop_step;       /* INT64_MAX: not agreed */
+    _Alignas(64) atomic_uint granted; /* the futex word: blocks that may run */
+    _Alignas(64) atomic_int failure_claimed;
+    atomic_int failure_ready; /* set behind `failure` */
+    job_failure failure;
+} status_table_header;
+
+struct status_table {
+    shm_segment memory;
+    status_table_header *header;
+    rank_slot *slots; /* [world] */
+    int notify_fd;
+};
+
+_Static_assert(sizeof(rank_slot) == 64, "a slot is one cache line");
+_Static_assert(sizeof(status_table_header) % 64 == 0, "the slots behind the header start on a cache line");
+
+const char *rank_operation_name(rank_operation operation)
+{
+#define OPERATION_NAME(name, text, waits) [RANK_##name] = text,
+    static const char *const names[RANK_OPERATION_COUNT] = {RANK_OPERATION_LIST(OPERATION_NAME)};
+#undef OPERATION_NAME
+    return (unsigned)operation < RANK_OPERATION_COUNT ? names[operation] : "unknown";
+}
+
+bool rank_operation_waits(rank_operation operation)
+{
+#define OPERATION_WAITS(name, text, waits) [RANK_##name] = (waits),
+    static const bool waiting[RANK_OPERATION_COUNT] = {RANK_OPERATION_LIST(OPERATION_WAITS)};
+#undef OPERATION_WAITS
+    return (unsigned)operation < RANK_OPERATION_COUNT && waiting[operation];
+}
+
+void rank_slot_begin(rank_slot *slot, int rank)
+{
+    atomic_store_explicit(&slot->rank, rank, memory_order_relaxed);
+    atomic_store_explicit(&slot->pid, getpid(), memory_order_relaxed);
+    atomic_store_explicit(&slot->step, -1, memory_order_relaxed);
+    atomic_store_explicit(&slot->state, RANK_RUNNING, memory_order_relaxed);
+    atomic_store_explicit(&slot->operation, RANK_START, memory_order_relaxed);
+    rank_slot_agent(slot, RANK_START, RANK_NO_BUCKET, clock_now_ns());
+}
+
+void rank_slot_finish(rank_slot *slot)
+{
+    rank_slot_enter(slot, RANK_DONE, clock_now_ns());
+    atomic_store_explicit(&slot->state, RANK_FINISHED, memory_order_release);
+}
+
+void rank_slot_read(const rank_slot *slot, rank_status *out)
+{
+    *out = (rank_status){
+        .pid = atomic_load_explicit(&slot->pid, memory_order_relaxed),
+        .rank = atomic_load_explicit(&slot->rank, memory_order_relaxed),
+        .state = (rank_slot_state)atomic_load_explicit(&slot->state, memory_order_acquire),
+        .operation = (rank_operation)atomic_load_explicit(&slot->operation, memory_order_relaxed),
+        .agent = (rank_operation)atomic_load_explicit(&slot->agent, memory_order_relaxed),
+        .bucket = atomic_load_explicit(&slot->bucket, memory_order_relaxed),
+        .blocks_done = atomic_load_explicit(&slot->blocks_done, memory_order_acquire),
+        .step = atomic_load_explicit(&slot->step, memory_order_relaxed),
+        .time_ns = atomic_load_explicit(&slot->time_ns, memory_order_relaxed),
+        .progress = atomic_load_explicit(&slot->progress, memory_order_relaxed),
+    };
+}
+
+char *rank_status_format(const rank_status *s, char *buffer, size_t size)
+{
+    char step[48] = "before step 0", agent[80] = "";
+    if (s->step >= 0) snprintf(step, sizeof step, "at step %" PRId64, s->step);
+    if (s->agent != RANK_START && s->bucket >= 0)
+        snprintf(agent, sizeof agent, ", %s of bucket %d in flight", rank_operation_name(s->agent),
+                 s->bucket);
+    else if (s->agent != RANK_START)
+        snprintf(agent, sizeof agent, ", %s in flight", rank_operation_name(s->agent));
+    snprintf(buffer, size, "%s in %s%s", step, rank_operation_name(s->operation), agent);
+    return buffer;
+}
+
+static size_t status_table_bytes(int world)
+{
+    return sizeof(status_table_header) + (size_t)world * sizeof(rank_slot);
+}
+
+static status_table *status_table_over(const shm_segment *memory, int notify_fd)
+{
+    status_table *b = calloc(1, sizeof *b);
+    if (!b) return NULL;
+    b->memory = *memory;
+    b->header = memory->data;
+    b->slots = (rank_slot *)((char *)memory->data + sizeof(status_table_header));
+    b->notify_fd = notify_fd;
+    return b;
+}
+
+status status_table_create(uint64_t token, int world, status_table **out)
+{
+    shm_segment memory = {0};
+    if (world < 1 || world > JOB_MOST_MEMBERS)
+        return fail(STATUS_CONFIG, "status table: expected 1 to %d members, got %d", JOB_MOST_MEMBERS, world);
+    TRY(shm_create("table", (int64_t)status_table_bytes(world), &memory));
+    int notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    status_table *b = notify_fd >= 0 ? status_table_over(&memory, notify_fd) : NULL;
+    if (!b) {
+        status result = fail_errno(STATUS_SYSTEM, "status table: an event descriptor and memory");
+        if (notify_fd >= 0) close(notify_fd);
+        shm_close(&memory);
+        return result;
+    }
+    b->header->magic = TABLE_MAGIC;
+    b->header->world = world;
+    b->header->token = token;
+    atomic_store(&b->header->stop_step, INT64_MAX);
+    atomic_store(&b->header->granted, UINT32_MAX);
+    for (int r = 0; r < world; r++) {
+        atomic_store(&b->slots[r].rank, r);
+        atomic_store(&b->slots[r].step, -1);
+        atomic_store(&b->slots[r].bucket, RANK_NO_BUCKET);
+        atomic_store(&b->slots[r].time_ns, clock_now_ns());
+    }
+    *out = b;
+    return STATUS_OK;
+}
+
+static status check_header(const status_table_header *header, uint64_t token, int world)
+{
+    if (header->magic != TABLE_MAGIC)
+        return fail(STATUS_PROTOCOL, "status table: found layout %08" PRIx32 ", expected %08" PRIx32, header->magic,
+                    TABLE_MAGIC);
+    if (header->token != token)
+        return fail(STATUS_PROTOCOL, "status table: found job token %016" PRIx64 ", expected %016" PRIx64,
+                    header->token, token);
+    if (header->world != world)
+        return fail(STATUS_CONFIG, "status table: found a world size of %d, expected %d", (int)header->world, world);
+    return STATUS_OK;
+}
+
+status status_table_attach(int memory_fd, int notify_fd, uint64_t token, int world, status_table **out)
+{
+    shm_segment memory = {0};
+    status_table *b = NULL;
+    status result;
+    TRY_GOTO(result, shm_map(memory_fd, (int64_t)status_table_bytes(world), "the launcher", &memory), failed);
+    TRY_GOTO(result, check_header(memory.data, token, world), failed);
+    b = status_table_over(&memory, notify_fd);
+    if (!b) {
+        result = fail(STATUS_SYSTEM, "status table: no memory");
+        goto failed;
+    }
+    *out = b;
+    return STATUS_OK;
+failed:
+    shm_close(&memory);
+    close(notify_fd);
+    return result;
+}
+
+void status_table_close(status_table **b)
+{
+    if (!*b) return;
+    shm_close(&(*b)->memory);
+    close((*b)->notify_fd);
+    free(*b);
+    *b = NULL;
+}
+
+int status_table_world(const status_table *b)
+{
+    return b->header->world;
+}
+
+int status_table_memory_fd(const status_table *b)
+{
+    return b->memory.fd;
+}
+
+int status_table_notify_fd(const status_table *b)
+{
+    return b->notify_fd;
+}
+
+rank_slot *status_table_slot(status_table *b, int rank)
+{
+    return &b->slots[rank];
+}
+
+void status_table_read(const status_table *b, int rank, rank_status *out)
+{
+    rank_slot_read(&b->slots[rank], out);
+}
+
+/* ---- stop, turns, first failure ---- */
+
+static void notify(const status_table *b)
+{
+    uint64_t one = 1;
+    ssize_t written = write(b->notify_fd, &one, sizeof one);
+    (void)written; /* a full counter is already a notice */
+}
+
+void job_stop_request(status_table *b, job_stop stop)
+{
+    atomic_store_explicit(&b->header->stop, (int)stop, memory_order_release);
+}
+
+job_stop job_stop_requested(const status_table *b)
+{
+    return (job_stop)atomic_load_explicit(&b->header->stop, memory_order_acquire);
+}
+
+bool job_stop_here(status_table *b, int rank, int64_t step, int64_t slack)
+{
+    status_table_header *h = b->header;
+    bool requested = atomic_load_explicit(&h->stop, memory_order_acquire) != JOB_GO;
+    if (slack == JOB_UNBOUNDED) return requested;
+    int64_t agreed = atomic_load_explicit(&h->stop_step, memory_order_acquire);
+    if (rank == 0 && requested && agreed == INT64_MAX) {
+        agreed = step + 1 + slack;
+        atomic_store_explicit(&h->stop_step, agreed, memory_order_release);
+    }
+    return step >= agreed;
+}
+
+/* Not FUTEX_PRIVATE: the word is shared between processes. */
+static void futex_wait(atomic_uint *word, unsigned seen)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, NULL, NULL, 0);
+}
+
+static void futex_wake_all(atomic_uint *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void job_turns_enable(status_table *b)
+{
+    atomic_store_explicit(&b->header->granted, 0, memory_order_release);
+}
+
+void job_turn_wait(status_table *b, int rank, uint32_t block)
+{
+    atomic_uint *granted = &b->header->granted;
+    unsigned seen = atomic_load_explicit(granted, memory_order_acquire);
+    if (seen > block) return;
+    rank_slot *slot = &b->slots[rank];
+    rank_operation before = (rank_operation)atomic_load_explicit(&slot->operation, memory_order_relaxed);
+    rank_slot_enter(slot, RANK_PARKED, clock_now_ns());
+    atomic_store_explicit(&slot->state, RANK_SLEEPING, memory_order_release);
+    notify(b);
+    while ((seen = atomic_load_explicit(granted, memory_order_acquire)) <= block) futex_wait(granted, seen);
+    rank_slot_enter(slot, before, clock_now_ns());
+    atomic_store_explicit(&slot->state, RANK_RUNNING, memory_order_release);
+}
+
+void job_turn_done(status_table *b, int rank, uint32_t block)
+{
+    atomic_store_explicit(&b->slots[rank].blocks_done, block + 1, memory_order_release);
+    notify(b);
+}
+
+void job_turn_grant(status_table *b, uint32_t blocks)
+{
+    atomic_store_explicit(&b->header->granted, blocks, memory_order_release);
+    futex_wake_all(&b->header->granted);
+}
+
+void job_turn_grant_all(status_table *b)
+{
+    job_turn_grant(b, UINT32_MAX);
+}
+
+uint32_t job_turn_granted(const status_table *b)
+{
+    return atomic_load_explicit(&b->header->granted, memory_order_acquire);
+}
+
+bool job_fail(status_table *b, int rank, status code, const char *text)
+{
+    status_table_header *h = b->header;
+    atomic_store_explicit(&b->slots[rank].state, RANK_FAILED, memory_order_release);
+    int unclaimed = 0;
+    if (!atomic_compare_exchange_strong(&h->failure_claimed, &unclaimed, 1)) return false;
+    h->failure.code = code;
+    rank_slot_read(&b->slots[rank], &h->failure.where);
+    snprintf(h->failure.text, sizeof h->failure.text, "%s", text);
+    atomic_store_explicit(&h->failure_ready, 1, memory_order_release);
+    notify(b);
+    return true;
+}
+
+bool job_first_failure(const status_table *b, job_failure *out)
+{
+    if (!atomic_load_explicit(&b->header->failure_ready, memory_order_acquire)) return false;
+    *out = b->header->failure;
+    return true;
+}
