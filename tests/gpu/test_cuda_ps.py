@@ -155,7 +155,7 @@ def refused(words, parts, env=None, code=78, policy="dp"):
 
 @cases([("dp", "dp"), ("sync", "sync")])
 def copies_between_gpus_are_refused_on_another_device(policy):
-    refused(["--device", "cpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "found device cpu"], policy=policy)
+    refused(["--device", "cpu", "--payload", "p2p"], ["--payload", "p2p", "shm or zmq", "expected --device cuda, got cpu"], policy=policy)
 
 
 @test

@@ -70,7 +70,7 @@ def _named_things():
     sockets = {line.split()[-1] for line in _read("/proc/net/unix").decode().splitlines()[1:]
                if re.search(r"/.*(psring|harness)", line)}  # abstract ones end with their process
     return {"shared memory": _names_in("/dev/shm", r"psring|harness|zmq|memfd"),
-            "file in /tmp": _names_in("/tmp", r"^(psring(?!-checkpoint)|harness)[-.]|\.partial$|^zmq"), "socket": sockets}
+            "file in /tmp": _names_in("/tmp", r"^(psring|harness)[-.]|\.partial$|^zmq"), "socket": sockets}
 
 
 class Run:

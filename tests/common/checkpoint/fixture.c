@@ -36,7 +36,7 @@ const checkpoint_progress some_progress = {.step = 1234567890123,
 
 int folder_open(void **state)
 {
-    char name[] = "/tmp/psring-checkpoint-XXXXXX";
+    char name[] = "/tmp/test-psring-checkpoint-XXXXXX";
     if (!mkdtemp(name)) return -1;
     *state = strdup(name);
     return 0;

@@ -22,7 +22,7 @@ enum { PLAIN_BYTES = 660 };
 static status load_and_log(rank_state *r, const char *path, char *log, size_t size)
 {
     checkpoint *c;
-    char name[] = "/tmp/psring-log-XXXXXX";
+    char name[] = "/tmp/test-psring-log-XXXXXX";
     checkpoint_sink sink = checkpoint_arenas_sink(&r->arenas);
     log[0] = '\0';
     TRY(checkpoint_open(path, &c));

@@ -11,7 +11,7 @@ enum { SIDE = 28, CIFAR_RECORD = 3073 };
 
 int folder_open(void **state)
 {
-    char name[] = "/tmp/psring-data-XXXXXX";
+    char name[] = "/tmp/test-psring-data-XXXXXX";
     if (!mkdtemp(name)) return -1;
     *state = strdup(name);
     return 0;

@@ -186,7 +186,7 @@ static status look_at_the_file(rendezvous *r, const rendezvous_options *o)
 static void a_file_with_a_key_is_for_its_user_only_and_that_of_another_user_counts_as_none(void **state)
 {
     (void)state;
-    char folder[] = "/tmp/psring-admission-XXXXXX", url[128];
+    char folder[] = "/tmp/test-psring-admission-XXXXXX", url[128];
     assert_non_null(mkdtemp(folder));
     snprintf(url, sizeof url, "file://%s/address", folder);
     meeting ranks[2];

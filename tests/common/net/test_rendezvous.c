@@ -85,7 +85,7 @@ static void ranks_meet_over_every_kind_of_url(void **state)
 static void a_file_holds_the_address_until_the_end_and_a_stale_one_does_no_harm(void **state)
 {
     (void)state;
-    char folder[] = "/tmp/psring-rendezvous-XXXXXX", url[128];
+    char folder[] = "/tmp/test-psring-rendezvous-XXXXXX", url[128];
     assert_non_null(mkdtemp(folder));
     snprintf(url, sizeof url, "file://%s/address", folder);
     const char *path = url + strlen("file://");

@@ -119,7 +119,7 @@ static char path[64];
 
 static void write_file(const char *text)
 {
-    snprintf(path, sizeof path, "/tmp/psring-profile-%d.json", (int)getpid());
+    snprintf(path, sizeof path, "/tmp/test-psring-profile-%d.json", (int)getpid());
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     fputs(text, file);
