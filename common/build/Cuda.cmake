@@ -1,10 +1,9 @@
-# The CUDA Toolkit, as far as it is here: nothing needs it. What was found and what its absence costs is said
-# once. PSRING_CUDA=OFF builds as if there were none; PSRING_CUDNN_ROOT and PSRING_NCCL_ROOT name folders that
-# hold include/ and lib/ of a package beside the toolkit's own; PSRING_CUDA_WHEELS names the folder `nvidia` of a
+# The CUDA Toolkit, which is optional. One line reports what was found, or what is left out without it. PSRING_CUDA=OFF builds as if there were none; PSRING_CUDNN_ROOT and PSRING_NCCL_ROOT name folders that
+# hold include/ and lib/ of a package outside the toolkit's own; PSRING_CUDA_WHEELS names the folder `nvidia` of a
 # Python environment, whose folders hold one package each.
 option(PSRING_CUDA "Build the CUDA device where the toolkit is found" ON)
-set(PSRING_CUDNN_ROOT "" CACHE PATH "Folder with cuDNN's include/ and lib/, beside the usual places")
-set(PSRING_NCCL_ROOT "" CACHE PATH "Folder with NCCL's include/ and lib/, beside the usual places")
+set(PSRING_CUDNN_ROOT "" CACHE PATH "Folder with cuDNN's include/ and lib/, in addition to the usual places")
+set(PSRING_NCCL_ROOT "" CACHE PATH "Folder with NCCL's include/ and lib/, in addition to the usual places")
 set(PSRING_CUDA_WHEELS "" CACHE PATH "The folder nvidia/ of a Python environment with CUDA's wheels")
 set(PSRING_CUDA_ARCHITECTURES "70;75;80;90" CACHE STRING "Compute capabilities to build code for, without the dot")
 set(PSRING_CUDA_FOUND FALSE)
@@ -51,7 +50,7 @@ endfunction()
 if(PSRING_CUDA AND NOT PSRING_SANITIZE AND NOT PSRING_FUZZ)
   include(CheckLanguage)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES OFF) # each target says its own
+    set(CMAKE_CUDA_ARCHITECTURES OFF) # each target sets its own
   endif()
   check_language(CUDA)
 endif()

@@ -1,4 +1,4 @@
-# External libraries, all from Debian; docs/dependencies.md says why each.
+# External libraries, all from Debian; docs/dependencies.md gives the reason for each.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
 find_package(PkgConfig REQUIRED)

@@ -10,7 +10,7 @@ def accuracies(result):
 
 
 @cases([(f"seed {seed}", seed) for seed in (1, 2, 3)])
-def a_perceptron_knows_the_cultivar_of_94_wines_in_100(seed):
+def a_perceptron_classifies_94_of_100_wines(seed):
     found = accuracies(harness("--mode", "both", "--gpus", "2", "--model", "wine_mlp", "--data", "wine", "--batch", "16",
                                "--epochs", "100", "--optimizer", "adam", "--lr", "0.001", "--seed", seed, "--json", "-"))
     expect_equal(set(found), {"none", "ps", "ring"}, "engines")
@@ -19,7 +19,7 @@ def a_perceptron_knows_the_cultivar_of_94_wines_in_100(seed):
 
 
 @test
-def lenet_learns_clothes_in_a_tenth_of_an_epoch():
+def lenet_learns_fashion_mnist_in_a_tenth_of_an_epoch():
     found = accuracies(harness("--mode", "both", "--model", "lenet", "--data", fashion_mnist(), "--gpus", "2", "--batch", "32",
                                "--steps", "90", "--optimizer", "adam", "--lr", "0.002", "--json", "-", limit=180))
     for engine, accuracy in found.items():
@@ -27,7 +27,7 @@ def lenet_learns_clothes_in_a_tenth_of_an_epoch():
 
 
 @long_test
-def lenet_knows_86_clothes_in_100_behind_3_epochs():
+def lenet_classifies_86_of_100_images_after_3_epochs():
     found = accuracies(harness("--model", "lenet", "--data", fashion_mnist(), "--gpus", "2", "--batch", "32", "--epochs", "3",
                                "--optimizer", "adam", "--lr", "0.001", "--json", "-", limit=1800))
     for engine, accuracy in found.items():

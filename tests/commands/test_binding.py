@@ -40,7 +40,7 @@ def masks(result, engine):
 
 
 @cases([(f"{engine}, {ranks} ranks", engine, ranks) for engine in ("ring", "ps") for ranks in (1, 2, 4)])
-def bound_ranks_of_one_thread_have_a_core_each_and_go_round(engine, ranks):
+def bound_ranks_of_one_thread_get_a_core_each_in_turn(engine, ranks):
     result = harness(*LENET, "--mode", engine, "--gpus", ranks, "--bind", "core", "--json", "-")
     expect_equal(result.code, 0, "exit code", result)
     binding, found = masks(result, engine)
@@ -55,13 +55,13 @@ def bound_ranks_of_one_thread_have_a_core_each_and_go_round(engine, ranks):
 
 
 @test
-def ranks_that_nobody_binds_may_use_every_processor():
+def unbound_ranks_may_use_every_processor():
     result = harness(*LENET, "--mode", "ring", "--gpus", 2, "--bind", "none", "--json", "-")
     expect_equal(masks(result, "ring"), ("none", [set(MINE)] * 2), "masks")
 
 
 @test
-def ranks_share_what_the_harness_itself_may_use():
+def ranks_share_the_processors_of_the_harness():
     taken = MINE[-1]
     result = harness(*LENET, "--mode", "ring", "--gpus", 2, "--bind", "core", "--json", "-",
                      preexec_fn=lambda: os.sched_setaffinity(0, {taken}))
@@ -94,7 +94,7 @@ def all_threads_of_a_rank_stay_on_its_processors(words):
 
 
 @cases([("true", "true", 1), ("close", "close", 1), ("false", "false", 0)])
-def where_openmp_binds_the_launcher_it_says_so(value, lines):
+def a_launcher_bound_by_openmp_prints_a_warning(value, lines):
     if len(cores()) < 2:
         raise Skip("one core")
     result = harness(*LENET, "--mode", "ring", "--gpus", 2, env={"OMP_PROC_BIND": value})
@@ -104,7 +104,7 @@ def where_openmp_binds_the_launcher_it_says_so(value, lines):
 
 
 @test
-def the_job_beside_it_and_default_threads_are_those_of_an_unbound_run():
+def binding_changes_neither_default_threads_nor_results():
     runs = {bind: harness(*[w for w in LENET if w not in ("--threads", "1")], "--mode", "both", "--gpus", 2, "--bind", bind,
                           "--json", "-") for bind in ("none", "core")}
     for engine in ("none", "ps", "ring"):
@@ -137,7 +137,7 @@ def by_hand(bind, processors):
 
 
 @test
-def ranks_that_something_else_starts_bind_themselves_by_local_rank():
+def ranks_of_other_starters_bind_themselves_by_local_rank():
     if len(cores()) < 2:
         raise Skip("one core")
     machine = cores()
@@ -145,7 +145,7 @@ def ranks_that_something_else_starts_bind_themselves_by_local_rank():
 
 
 @cases([("core", "core"), ("none", "none")])
-def a_binding_that_the_starter_made_is_left_as_it_is(bind):
+def a_binding_by_the_starter_is_kept(bind):
     if len(MINE) < 2:
         raise Skip("one processor")
     swapped = [{MINE[1]}, {MINE[0]}]
@@ -156,7 +156,7 @@ def a_binding_that_the_starter_made_is_left_as_it_is(bind):
         ("nothing", ["--bind"], 64, "--bind"),
         ("virtual time", ["--bind", "core", "--device", "sim", "--model", "resnet50"], 78,
          "--bind: expected a real device, got --device sim")])
-def what_cannot_be_bound_is_named(words, code, expected):
+def a_binding_that_is_impossible_is_refused(words, code, expected):
     result = harness("run", *words)
     expect_equal(result.code, code, "exit code", result)
     expect(len(result.lines()) == 1 and expected in result.err, result)
@@ -164,7 +164,7 @@ def what_cannot_be_bound_is_named(words, code, expected):
 
 @cases([(f"calibrated {'bound' if calibrated else 'unbound'}, run {bind}", calibrated, bind)
         for calibrated in (False, True) for bind in ("none", "core")])
-def a_prediction_for_ranks_that_are_bound_otherwise_says_so(calibrated, bind):
+def a_prediction_for_other_binding_is_marked(calibrated, bind):
     constant = {"value": 1, "unit": "1", "tag": "assumed", "source": "a test"}
     profile = {"profile": "this-machine", "summary": "a test", "base": "cpu", "constants": {}}
     if calibrated:
@@ -184,7 +184,7 @@ def a_prediction_for_ranks_that_are_bound_otherwise_says_so(calibrated, bind):
 
 
 @test
-def doctor_says_where_ranks_would_be_bound():
+def doctor_prints_where_ranks_would_be_bound():
     result = harness("doctor")
     expect(re.search(r"^cores +\d+ of \d+ hardware threads?, processors [\d,-]+", result.out, re.M), result)
     expect(re.search(r"^run --bind core +with 2 ranks of 1 thread: rank 0 on [\d,-]+, rank 1 on [\d,-]+$", result.out, re.M), result)

@@ -55,7 +55,7 @@ def idx(shape, data=None):
     ("models toy", ["models", "toy"], ["net1", "5x10", "165 parameters"]),
     ("policies", ["policies"], ["sync ", "ddp ", "apex ", "torch-0.4.1 "]),
 ])
-def asked_for_it_prints(words, parts):
+def commands_print_what_they_document(words, parts):
     result = harness(*words)
     expect_equal(result.code, 0, "exit code", result)
     expect_equal(result.err, "", "stderr", result)
@@ -74,7 +74,7 @@ def a_renamed_value_still_works_and_the_notice_names_the_new_one(words):
 
 
 @test
-def an_agreeing_golden_file_is_one_line():
+def a_golden_file_that_agrees_is_one_line():
     path = os.path.join(GOLDEN, "toy_w4.json")
     result = harness("verify", path)
     expect_equal(result.code, 0, "exit code", result)
@@ -84,7 +84,7 @@ def an_agreeing_golden_file_is_one_line():
 
 
 @test
-def a_golden_file_that_disagrees_ends_with_1_and_says_where():
+def a_golden_file_that_disagrees_ends_with_1_and_names_the_tensor():
     with open(os.path.join(GOLDEN, "toy_w1.json"), encoding="ascii") as file:
         text = file.read()
     at = text.index('"l2": ') + 6
@@ -307,7 +307,7 @@ TOO_LARGE = [
 
 
 @cases(TOO_LARGE)
-def what_no_machine_holds_is_refused_before_memory_is_taken_for_it(words, variables, code, bound):
+def sizes_that_no_machine_holds_are_refused_before_memory_is_allocated(words, variables, code, bound):
     result = harness(*words, env=variables, preexec_fn=with_little_memory)
     expect_equal(result.code, code, "exit code", result)
     expect_equal(len(result.lines()), 1, "lines on stderr", result)
@@ -319,7 +319,7 @@ def what_no_machine_holds_is_refused_before_memory_is_taken_for_it(words, variab
 @cases([("--help", ["--help"]), ("--version", ["--version"]), ("doctor", ["doctor"]), ("models", ["models"]),
         ("policies", ["policies"]), ("verify", ["verify", f"{GOLDEN}/toy_w1.json"]), ("report", QUICK),
         ("results", [*QUICK, "--json", "-"])])
-def a_closed_stdout_is_no_success(words):
+def a_closed_stdout_is_a_failure(words):
     watch = Watch()
     with Run(*words, preexec_fn=lambda: os.close(1)) as run:
         result = run.wait(60)
@@ -329,7 +329,7 @@ def a_closed_stdout_is_no_success(words):
 
 
 @test
-def a_full_disk_behind_stdout_is_no_success():
+def a_full_disk_under_stdout_is_a_failure():
     with open("/dev/full", "wb") as full:
         result = harness(*QUICK, stdout=full)
     expect_equal(result.code, 73, "exit code", result)
@@ -345,7 +345,7 @@ def a_limit_of_file_sizes_is_named():
 
 
 @test
-def a_slow_rank_concerns_the_jobs_that_have_it():
+def a_slow_rank_slows_only_jobs_that_have_that_rank():
     result = harness("--mode", "both", "--model", "toy", "--steps", "2", "--gpus", "2", "--slow", "1:2", "--json", "-")
     expect_equal(result.code, 0, "exit code", result)
     expect_equal(len(result.jobs()), 3, "jobs", result)
@@ -365,7 +365,7 @@ def a_reader_that_has_gone_ends_the_program_quietly():
 
 
 @test
-def results_replace_an_older_file_and_leave_nothing_beside_it():
+def results_replace_an_older_file_and_leave_no_other_file():
     path = file_of("results/run.json", b"old")
     result = harness(*QUICK, "--json", path)
     expect_equal(result.code, 0, "exit code", result)
@@ -396,7 +396,7 @@ def an_address_in_use_is_named(url, variables):
          ["MASTER_ADDR"]),
         ("port that is none", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
                                "MASTER_PORT": "x"}, ["MASTER_PORT", "x"])])
-def an_environment_that_says_too_little_is_named(variables, parts):
+def an_incomplete_environment_is_named(variables, parts):
     result = harness(*QUICK, "--mode", "ring", "--rendezvous", "env://", env=variables)
     expect(result.code in (64, 78), "exit code of usage or configuration", result)
     expect_equal(len(result.lines()), 1, "lines", result)
@@ -405,7 +405,7 @@ def an_environment_that_says_too_little_is_named(variables, parts):
 
 
 @test
-def ranks_that_others_start_belong_to_one_engine():
+def ranks_that_other_programs_start_belong_to_one_engine():
     result = harness(*QUICK, "--rendezvous", "env://", env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})
     expect_equal(result.code, 64, "exit code", result)
     expect("both" in result.err and "none, ps or ring" in result.err, result)

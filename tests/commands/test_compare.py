@@ -28,7 +28,7 @@ def the_runs_are_in_the_json():
     jobs = [run["jobs"] for run in result.json()["runs"]]
     expect_equal([[job["policy"] for job in run] for run in jobs], [["sync"], ["ssp"], ["ddp"]], "policies")
     hashes = {run[0]["parameter_hash"] for run in jobs}
-    expect_equal(len(hashes), 1, f"all end with the same bits: {hashes}")
+    expect_equal(len(hashes), 1, f"all end with bit-identical parameters: {hashes}")
 
 
 @cases([("unknown policy", ["--policies", "sync,lazy"], ["lazy", "async"]), ("wrong option", ["--stps", "3"], ["--stps"])])
@@ -40,7 +40,7 @@ def wrong_input_is_answered_with_one_line(words, parts):
 
 
 @test
-def async_still_knows_94_wines_in_100():
+def async_still_classifies_94_of_100_wines():
     result = harness("--mode", "ps", "--policy", "async", "--model", "wine_mlp", "--data", "wine", "--batch", "16", "--gpus", "2",
                      "--epochs", "100", "--optimizer", "adam", "--lr", "0.001", "--json", "-")
     expect_equal(result.code, 0, "exit code", result)

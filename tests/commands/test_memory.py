@@ -38,7 +38,7 @@ def memory_does_not_grow_from_step_10_to_step_1010(engine, words):
     limit = SPARE_KIB + STEP_KIB * (last - first)
     for rank in ranks:
         expect(late[rank] - early[rank] <= limit,
-               f"rank {rank}: {early[rank]} KiB at step {first}, {late[rank]} KiB at step {last}, allowed are {limit:.0f} more", result)
+               f"rank {rank}: {early[rank]} KiB at step {first}, {late[rank]} KiB at step {last}, expected at most {limit:.0f} KiB more", result)
 
 
 main()

@@ -39,7 +39,7 @@ def hash_of(words):
 
 @cases([(f"{engine}, {world} ranks, {kind}", engine, world, kind)
         for engine in ("ps", "ring") for world, kind in ((2, "env"), (3, "tcp"), (4, "file"))])
-def ranks_started_by_hand_train_as_the_harness_does(engine, world, kind):
+def ranks_started_by_hand_train_as_ranks_of_the_harness_do(engine, world, kind):
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         url = {"env": "env://", "tcp": f"tcp://127.0.0.1:{port}", "file": f"file://{folder}/meet"}[kind]
@@ -56,7 +56,7 @@ def ranks_started_by_hand_train_as_the_harness_does(engine, world, kind):
 
 
 @test
-def the_order_in_which_ranks_come_does_not_matter():
+def the_order_in_which_ranks_start_does_not_matter():
     port = free_port()
     words = [*LENET, "--mode", "ring", "--rendezvous", f"tcp://127.0.0.1:{port}"]
     watch = Watch()

@@ -79,7 +79,7 @@ def every_key_of_the_results_is_documented_and_every_documented_key_is_there(wor
 # ---- stdout and stderr -------------------------------------------------------------------------
 
 @test
-def with_results_on_stdout_there_is_nothing_else():
+def results_on_stdout_are_the_only_output():
     result = harness(*WINE, "--json", "-")
     expect_equal((result.out[0], result.out.rstrip()[-1]), ("{", "}"), "first and last character", result)
     expect_equal(result.json()["schema_version"], 2, "schema_version")
@@ -87,7 +87,7 @@ def with_results_on_stdout_there_is_nothing_else():
 
 
 @test
-def the_first_line_says_what_hardware_there_is():
+def the_first_line_names_the_hardware():
     result = harness("--mode", "ring", "--gpus", "8", "--model", "toy", "--steps", "3")
     first = result.err.splitlines()[0]
     for part in ("no CUDA device found", "8 cpu ranks", "processor"):
@@ -161,15 +161,15 @@ def the_parts_of_a_step_add_up(words):
                 shown = [in_ns(rank[key][i]) for key in ("hidden_communication_s", "exposed_communication_s", "communication_s")]
                 expect(min(shown) >= 0 and shown[0] + shown[1] <= shown[2],
                        f"{engine}: hidden, exposed, all: {shown} ns in step {i}")
-                beside = job["policy"] == "sync"  # the server's update is on a thread of its own
-                optimizer = 0 if beside else in_ns(rank["optimizer_s"][i])
+                on_thread = job["policy"] == "sync"  # the server's update is on a thread of its own
+                optimizer = 0 if on_thread else in_ns(rank["optimizer_s"][i])
                 expect_equal(parts + optimizer, total, f"{engine} rank {rank['rank']}, step {i}")
                 other = in_ns(rank["other_s"][i])
                 expect(other > -0.05 * total, f"{engine}: 'other' is {other} of {total} ns")
 
 
 @test
-def a_late_rank_is_waited_for_and_is_no_communication():
+def time_spent_on_a_late_rank_is_waiting_and_not_communication():
     job = harness("run", *BOTH, "--mode", "ring", "--slow", "1:8", "--json", "-").jobs()["ring"]
     first, late = (sum(rank["waiting_s"]) for rank in job["ranks"])
     exposed = sum(job["ranks"][0]["exposed_communication_s"])
@@ -177,7 +177,7 @@ def a_late_rank_is_waited_for_and_is_no_communication():
 
 
 @cases([("no evaluations", []), ("evaluations at the end of blocks", ["--eval-every", "3"])])
-def the_wall_time_holds_every_measured_step(words):
+def the_wall_time_includes_every_measured_step(words):
     for job in harness(*BOTH, *words, "--json", "-").jobs().values():
         for rank in job["ranks"]:
             wall, steps = in_ns(rank["wall_s"]), sum(in_ns(rank["step_s"]))
@@ -197,7 +197,7 @@ def the_first_step_of_a_turn_is_not_measured(words, expected):
 def traffic_is_what_the_algorithms_move(ranks):
     jobs = harness(*BOTH, "--steps", "60", "--gpus", ranks, "--policy", "ps=sync", "--json", "-").jobs()
     model = 4 * 61706
-    # The server beside rank 0: (n-1) P each way; a worker: P. Ring: 2 (n-1)/n P everywhere.
+    # The server in rank 0: (n-1) P each way; a worker: P. Ring: 2 (n-1)/n P everywhere.
     expected = {"none": [0] * ranks, "ps": [(ranks - 1) * model] + [model] * (ranks - 1),
                 "ring": [2 * (ranks - 1) / ranks * model] * ranks}
     for engine, job in jobs.items():
@@ -208,7 +208,7 @@ def traffic_is_what_the_algorithms_move(ranks):
 
 
 @cases([("2 ranks", 2), ("3 ranks", 3)])
-def with_a_server_a_rank_traffic_is_the_ring_s(ranks):
+def one_server_per_rank_has_the_traffic_of_the_ring(ranks):
     words = ["--model", "resnet18", "--data", few_clothes(), "--batch", "2", "--drop-last", "--threads", "1",
              "--gpus", ranks, "--steps", "60", "--json", "-"]  # 44.7 MB of parameters
     ring = harness(*words, "--mode", "ring", limit=180).jobs()["ring"]["traffic"]["per_rank"]
@@ -220,7 +220,7 @@ def with_a_server_a_rank_traffic_is_the_ring_s(ranks):
 
 
 @cases([("2 ranks", 2), ("4 ranks", 4)])
-def traffic_of_dp_is_a_star(ranks):
+def traffic_of_dp_goes_through_rank_0(ranks):
     job = harness(*BOTH, "--mode", "ps", "--gpus", ranks, "--json", "-").jobs()["ps"]
     model, inputs, outputs = 4 * 61706, 8 * 28 * 28 * 4, 8 * 10 * 4
     to_rank, to_root = model + inputs + outputs, model + outputs  # parameters, inputs, gradient; outputs, gradients
@@ -231,7 +231,7 @@ def traffic_of_dp_is_a_star(ranks):
 
 
 @test
-def the_memory_of_dp_is_what_the_formula_says():
+def the_memory_of_dp_follows_the_formula():
     result = harness(*BOTH, "--mode", "ps", "--gpus", "3", "--optimizer", "adam", "--json", "-")
     memory = result.jobs()["ps"]["dataparallel_memory"]
     expect_equal((memory["parameters_bytes"], memory["optimizer_state_bytes"]), (4 * 61706, 8 * 61706), "P and S")
@@ -252,7 +252,7 @@ def staleness_is_counted_where_reads_can_be_stale():
 
 
 @test
-def memory_is_what_the_model_needs():
+def memory_equals_the_need_of_the_model():
     jobs = harness(*BOTH, "--gpus", "4", "--optimizer", "adam", "--policy", "ps=sync", "--json", "-").jobs()
     model = 4 * 61706
     for engine, job in jobs.items():
@@ -283,7 +283,7 @@ def efficiency_follows_from_throughput():
 
 
 @test
-def evaluations_come_when_asked_for_and_at_the_end():
+def evaluations_run_at_the_given_steps_and_at_the_end():
     for job in harness(*WINE, "--eval-every", "10", "--json", "-").jobs().values():
         expect_equal([e["step"] for e in job["evaluations"]], [10, 20, 25], job["engine"])
         expect_equal({e["samples"] for e in job["evaluations"]}, {36}, job["engine"])

@@ -26,7 +26,7 @@ def buckets(*words):
 
 
 @cases([(f"{c['model']}, {c['order']}, {c['limits_bytes']}", c) for c in GOLDEN])
-def any_assignment_is_pytorch_s(case):
+def every_assignment_equals_that_of_pytorch(case):
     found = buckets("--model", case["model"], "--order", case["order"], "--limits", ",".join(map(str, case["limits_bytes"])))
     expect_equal(found, {"bytes": case["buckets_bytes"], "tensors": case["buckets_tensors"]}, case["model"])
 
@@ -37,14 +37,14 @@ def any_assignment_is_pytorch_s(case):
         ("ddp, unused", "ddp", [12410784, 31502336, 29669376, 27022336, 1623296], ["--find-unused-parameters"]),
         ("torch-0.4.1", "torch-0.4.1", [102228128], []),
         ("apex", "apex", [43896736, 40982528, 17348864], [])])
-def resnet50_s_buckets_are_those_of_the_systems(policy, sizes, words):
+def buckets_of_resnet50_are_those_of_the_published_systems(policy, sizes, words):
     """Derived from the systems' sources."""
     expect_equal(buckets("--model", "resnet50", "--policy", policy, *words)["bytes"], sizes, policy)
 
 
 @cases([(model, model, order) for model, order in (("resnet18", "exact reverse"), ("resnet50", "exact reverse"),
                                                     ("bert_base", "another than reverse"))])
-def the_order_of_readiness_is_said(model, order):
+def the_order_in_which_gradients_become_ready_is_printed(model, order):
     result = harness("buckets", "--model", model)
     expect(f"gradients become ready in {order} order of registration" in result.out, f"expected {order}", result)
 
@@ -72,21 +72,21 @@ def expect_same_bits(ranks, steps, divide):
     for policy in POLICIES:
         ends[policy] = trained([*base, *RING, "--policy", policy, "--collective", "two-shot"])
     for policy, end in ends.items():
-        expect_equal(end, ends["ps"], f"{policy} beside ps, divide {divide}")
+        expect_equal(end, ends["ps"], f"{policy} compared with ps, divide {divide}")
 
 
 @cases([("3 ranks, divide before", 3, 6, "before"), ("3 ranks, divide after", 3, 6, "after"), ("5 ranks", 5, 4, "after")])
-def every_policy_ends_with_the_same_bits_where_sums_are_in_rank_order(ranks, steps, divide):
+def every_policy_is_bit_identical_where_sums_are_in_rank_order(ranks, steps, divide):
     expect_same_bits(ranks, steps, divide)
 
 
 @long_cases([(f"{ranks} ranks, divide {divide}", ranks, divide) for ranks in (2, 3, 4, 5) for divide in ("before", "after")])
-def fifty_steps_on_real_data_end_with_the_same_bits(ranks, divide):
+def fifty_steps_on_real_data_are_bit_identical(ranks, divide):
     expect_same_bits(ranks, 50, divide)
 
 
 @cases([(policy, policy) for policy in POLICIES])
-def around_a_ring_sums_differ_by_rounding_alone(policy):
+def sums_around_a_ring_differ_only_by_rounding(policy):
     """Losses of a few steps: a wrong gradient would be far off."""
     base = [*LENET, "--data", few_clothes(), "--batch", "4", "--gpus", 3, "--steps", 4, "--warmup", "0"]
     _, right = trained([*base, *RING, "--policy", policy, "--collective", "two-shot"])
@@ -98,7 +98,7 @@ def around_a_ring_sums_differ_by_rounding_alone(policy):
 # ---- options -----------------------------------------------------------------------------------
 
 @cases([(f"{engine}, {k} batches of {8 // k}", engine, k) for engine in ("none", "ps=sync", "ring") for k in (2, 4)])
-def accumulated_batches_are_one_large_batch(engine, k):
+def accumulated_batches_equal_one_large_batch(engine, k):
     mode = engine.split("=")[0]
     base = ["--mode", mode, "--model", "wine_mlp", "--data", "wine", "--steps", 6, "--warmup", 0]
     base += ["--policy", engine] if "=" in engine else []
@@ -140,7 +140,7 @@ def a_rank_without_data_takes_part_with_zeros():
         ("message size", ["--policy", "apex", "--message-size", "1000"]), ("order", ["--order", "reverse"]),
         ("launch", ["--launch", "after-backward"]), ("buffers", ["--broadcast-buffers", "no"]), ("view", ["--bucket-view"]),
         ("fp32", ["--allreduce-fp32"]), ("unused", ["--find-unused-parameters"]), ("static", ["--static-graph"])])
-def what_only_moves_otherwise_keeps_the_bits(words):
+def options_that_change_only_communication_keep_the_results(words):
     base = [*RING, *LENET, "--data", few_clothes(), "--batch", "4", "--gpus", 3, "--steps", 4, "--warmup", "0", "--collective",
             "two-shot", "--divide", "after"]
     expect_equal(trained([*base, *words]), trained(base), " ".join(words))
@@ -149,7 +149,7 @@ def what_only_moves_otherwise_keeps_the_bits(words):
 @cases([("fp16", ["--comm-hook", "fp16"], 1e-3), ("bf16", ["--comm-hook", "bf16"], 1e-2),
         ("PowerSGD", ["--comm-hook", "powersgd", "--powersgd-rank", "4", "--powersgd-start", "0"], 0.5),
         ("predivide", ["--policy", "apex", "--predivide", "3"], 1e-5)])
-def what_changes_values_changes_them_little(words, bound):
+def compression_changes_values_only_a_little(words, bound):
     base = [*RING, *LENET, "--data", few_clothes(), "--batch", "4", "--gpus", 3, "--steps", 4, "--warmup", "0", "--divide", "after"]
     _, right = trained(base)
     _, found = trained([*base, *words])

@@ -1,4 +1,4 @@
-"""The same command twice gives the same bits, and so do both engines where they add in the same order."""
+"""The same command twice gives bit-identical results, and so do both engines where they add in the same order."""
 from images import few_clothes
 from program import harness
 from tap import cases, expect, expect_equal, main
@@ -28,7 +28,7 @@ def bits(*words, limit=120):
               "--sequence", "8", "--batch", "2", "--steps", "4"]),
     ("other policies", ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "20", "--policy", "ring=apex,ps=sync", "--servers", "2"]),
 ])
-def the_same_command_twice_gives_the_same_bits(words):
+def the_same_command_twice_gives_bit_identical_results(words):
     first, second = bits(*words), bits(*words)
     for engine in first:
         expect_equal(second[engine][0], first[engine][0], f"{engine}: hash of the second run")
@@ -36,7 +36,7 @@ def the_same_command_twice_gives_the_same_bits(words):
 
 
 @cases([("another seed", ["--seed", "2"]), ("another batch", ["--batch", "9"]), ("another rate", ["--lr", "0.02"])])
-def another_experiment_gives_other_bits(words):
+def another_experiment_gives_other_results(words):
     base = ["--model", "lenet", *REAL, "--mode", "ring", "--steps", "3"]
     expect(bits(*base)["ring"] != bits(*base, *words)["ring"], "the hashes are the same")
 
@@ -46,20 +46,20 @@ def another_experiment_gives_other_bits(words):
     ("shared memory and messages", ["--mode", "ps", "--payload", "shm"], ["--mode", "ps", "--payload", "zmq"], "ps"),
     ("ipc and tcp", ["--mode", "ps", "--transport", "ipc"], ["--mode", "ps", "--transport", "tcp"], "ps"),
     ("one server and three", ["--mode", "ps", "--policy", "sync"], ["--mode", "ps", "--policy", "sync", "--servers", "3"], "ps"),
-    ("servers beside ranks and of their own", ["--mode", "ps", "--policy", "sync"],
+    ("servers in ranks and in processes of their own", ["--mode", "ps", "--policy", "sync"],
      ["--mode", "ps", "--policy", "sync", "--servers", "2", "--server-placement", "own"], "ps"),
     ("sync and bounded staleness without any", ["--mode", "ps", "--policy", "sync"],
      ["--mode", "ps", "--policy", "ssp", "--staleness", "0"], "ps"),
     ("small buckets and large", ["--mode", "ring", "--collective", "two-shot", "--bucket-cap-mb", "0.01"],
      ["--mode", "ring", "--collective", "two-shot", "--bucket-cap-mb", "100"], "ring"),
 ])
-def how_it_travels_does_not_change_the_bits(one, other, engine):
+def transport_and_placement_do_not_change_the_results(one, other, engine):
     base = ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "10", "--threads", "1"]
     expect_equal(bits(*base, *one)[engine], bits(*base, *other)[engine], engine)
 
 
 @cases([(engine, engine) for engine in ("none", "ps", "ring")])
-def other_jobs_beside_it_do_not_change_the_bits(engine):
+def other_jobs_in_the_run_do_not_change_the_results(engine):
     words = ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "10", "--threads", "1"]
     alone = bits(*[word for word in words if engine != "none" or word not in ("--gpus", "3")], "--mode", engine)
     expect_equal(bits(*words)[engine][0], alone[engine][0], f"{engine} side by side, and alone")
@@ -69,14 +69,14 @@ def other_jobs_beside_it_do_not_change_the_bits(engine):
     ("resnet18 on real data, 50 steps", ["--model", "resnet18", *REAL, "--steps", "50", "--warmup", "0", "--momentum", "0.9"]),
     ("resnet18 with silu and adamw", ["--model", "resnet18", "--activation", "silu", *REAL, "--steps", "10", "--optimizer", "adamw"]),
 ])
-def two_ranks_end_with_the_same_bits_under_both_engines(words):
+def two_ranks_end_with_bit_identical_parameters_under_both_engines(words):
     ends = bits(*words, "--gpus", "2", "--threads", "1", "--policy", "ps=sync", limit=300)
     expect_equal(ends["ring"], ends["ps"], "ring, and ps")
     expect(all(loss == loss for loss in ends["ps"][1]), "losses are numbers", ends["ps"][1])
 
 
 @cases([("device 0", []), ("replicas", ["--dp-loss", "replica"]), ("messages", ["--payload", "zmq"]), ("sync", ["--policy", "sync"])])
-def accumulated_micro_batches_make_the_step_of_a_large_one(words):
+def accumulated_micro_batches_give_the_step_of_one_large_batch(words):
     base = ["--mode", "ps", "--model", "wine_mlp", "--data", "wine", "--gpus", "2", "--sampler", "global", "--steps", "1",
             "--warmup", "0", *words]
     losses = [bits(*base, "--batch", batch, "--accumulate", count)["ps"][1][0] for batch, count in ((8, 3), (24, 1))]
@@ -93,13 +93,13 @@ def two_shot(*words):
 def sync_with_any_number_of_servers_ends_bit_identical_to_the_two_shot_ring(ranks, servers):
     ps, ring = two_shot("--model", "wine_mlp", "--data", "wine", "--batch", "16", "--optimizer", "adam", "--gpus", ranks, "--policy",
                       "ps=sync", "--servers", servers)
-    expect_equal(ps, ring, "behind 50 steps")
+    expect_equal(ps, ring, "after 50 steps")
 
 
 @cases([(f"{ranks} ranks", ranks) for ranks in (3, 5)])
-def so_it_does_with_images(ranks):
+def sync_and_the_two_shot_ring_are_bit_identical_on_images(ranks):
     ps, ring = two_shot("--model", "lenet", *REAL, "--gpus", ranks, "--momentum", "0.9", "--policy", "ps=sync", "--servers", 2)
-    expect_equal(ps, ring, "behind 50 steps")
+    expect_equal(ps, ring, "after 50 steps")
 
 
 main()

@@ -85,7 +85,7 @@ def total(found):
 
 @cases([("ring", ["--mode", "ring"]), ("ring, inline", ["--mode", "ring", "--progress", "inline"]),
         ("ring, many buckets", ["--mode", "ring", "--bucket-cap-mb", "0.05", "--first-bucket-mb", "0.01"]),
-        ("ring behind the backward pass", ["--mode", "ring", "--policy", "torch-0.4.1"]), ("ps", ["--mode", "ps", "--policy", "sync"]),
+        ("ring after the backward pass", ["--mode", "ring", "--policy", "torch-0.4.1"]), ("ps", ["--mode", "ps", "--policy", "sync"]),
         ("ps, messages", ["--mode", "ps", "--policy", "sync", "--payload", "zmq"]), ("ps, ssp", ["--mode", "ps", "--policy", "ssp"]),
         ("dp", ["--mode", "ps", "--policy", "dp"]), ("side by side", ["--policy", "sync"])])
 def slices_nest_and_flows_arrive(words):
@@ -103,7 +103,7 @@ def slices_nest_and_flows_arrive(words):
 
 @cases([("ring", ["--mode", "ring"]), ("torch-0.4.1", ["--mode", "ring", "--policy", "torch-0.4.1"]),
         ("emulated link", ["--mode", "ring", "--link", "50MB/s,100us"])])
-def sums_of_slices_are_the_report_s(words):
+def sums_of_slices_equal_the_report(words):
     """Of every traced step and rank: the phases, the waits, the all-reduces, the update."""
     result, processes, names = traced(*LENET, "--steps", "5", "--trace-steps", "2:6", *words)
     ranks = result["jobs"][0]["ranks"]
@@ -130,7 +130,7 @@ def sums_of_slices_are_the_report_s(words):
 
 
 @test
-def only_the_steps_asked_for_are_traced():
+def only_the_given_steps_are_traced():
     _, processes, _ = traced("--mode", "ring", *LENET, "--steps", "6", "--trace-steps", "3:5")
     for events in processes.values():
         expect_equal([s[2] for s in slices(events, "compute") if s[2].startswith("step ")], ["step 3", "step 4"], "steps")

@@ -59,7 +59,7 @@ def run(*words):
     ("whatif of an unknown policy", ("whatif", "--policy", "dpp"), 64, "got 'dpp'; did you mean 'dp'?"),
     ("whatif of no link", ("whatif", "--gpus", "2", "--link", "1GB/s,1us"), 78, "which has no network"),
 ])
-def is_answered_with_one_line(words, code, line):
+def wrong_input_is_answered_with_one_line(words, code, line):
     result = harness(*words)
     expect_equal(result.code, code, "exit code", result)
     expect_equal(len(result.lines()), 1, "lines on stderr", result)
@@ -91,7 +91,7 @@ def the_same_command_gives_the_same_results():
 
 
 @cases([("a rank alone", "none", 1, ""), ("the ring", "ring", 2, "ring=ddp"), ("replicas", "ps", 2, "ps=dp")])
-def the_next_batch_is_copied_beside_a_step(mode, ranks, policy):
+def the_next_batch_is_copied_during_a_step(mode, ranks, policy):
     words = ["run", "--mode", mode, "--gpus", ranks, "--model", "resnet50", "--batch", "128", "--steps", "3", "--json", "-", "--quiet",
              "--device", "sim:dgx-h100", *(["--policy", policy] if policy else [])]
     jobs = [harness(*words, "--prefetch", value).jobs()[mode] for value in ("off", "on")]
@@ -104,7 +104,7 @@ def the_next_batch_is_copied_beside_a_step(mode, ranks, policy):
 
 
 @test
-def memory_is_that_of_the_cpu():
+def memory_equals_that_of_the_cpu():
     words = ("run", "--mode", "both", "--model", "lenet", "--steps", "2", "--gpus", "2", "--json", "-", "--quiet")
     sim, cpu = harness(*words, "--device", "sim", "--prefetch", "off").jobs(), harness(*words).jobs()
     for engine in ("none", "ps", "ring"):
@@ -119,7 +119,7 @@ def memory_is_that_of_the_cpu():
 
 
 @test
-def a_calibrated_machine_sets_predictions_beside_what_it_measures():
+def a_calibrated_machine_prints_predictions_next_to_measurements():
     words = ("run", "--mode", "both", "--policy", "ps=sync,ring=ddp", "--model", "lenet", "--steps", "6", "--gpus", "2",
              "--device", "cpu", "--quiet")
     with tempfile.TemporaryDirectory(prefix="home-") as home:
@@ -141,7 +141,7 @@ def a_calibrated_machine_sets_predictions_beside_what_it_measures():
 
 
 @test
-def what_slows_a_run_slows_a_virtual_one():
+def slow_ranks_and_transports_slow_a_virtual_run_too():
     def step_ns(*words):
         words = ("run", "--mode", "ps", "--gpus", "2", "--model", "vgg16", "--image", "32", "--steps", "3", "--quiet", *words)
         return harness(*words, "--device", "sim:cpu", "--json", "-").jobs()["ps"]["step_time"]["median_s"]
@@ -150,7 +150,7 @@ def what_slows_a_run_slows_a_virtual_one():
     expect_equal(shm, plain, "a step through shared memory, which is what ranks of one host take")
     expect(zmq > plain, f"through sockets {zmq} ns, through shared memory {plain} ns")
     slow = step_ns("--policy", "sync", "--slow", "1:3")
-    expect(slow > 2 * plain, f"beside a straggler {slow} ns, without one {plain} ns")
+    expect(slow > 2 * plain, f"with a slow rank {slow} ns, without one {plain} ns")
 
 
 # ---- published tables --------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def table(name):
     ("torch-vs-apex", {("2 to 8 GPUs, apex", "added to backward")}), ("ddp-benchmark", set()), ("throughput", set()),
     ("reducer-memory", set()),
     ("dp-vs-ddp", {("GPT-2, 2 TITAN RTX", "ddp-no-p2p"), ("GPT-2, 2 TITAN RTX", "ddp-no-p2p / ddp-nvlink")}))])
-def cells_are_within_their_limits_but_for_those_that_are_documented(name, misses):
+def cells_are_within_their_limits_except_documented_ones(name, misses):
     result = table(name)
     scored = [c for c in result["cells"] if c["verdict"]]
     expect(len(scored) > 0, "no cell is scored")
@@ -174,7 +174,7 @@ def cells_are_within_their_limits_but_for_those_that_are_documented(name, misses
 
 
 @test
-def the_committed_outcome_is_what_the_program_gives():
+def the_committed_tables_are_those_of_the_program():
     root = os.environ.get("SOURCE_DIR", os.getcwd())
     for name in ("torch-vs-apex", "ddp-benchmark", "throughput", "dp-vs-ddp", "reducer-memory"):
         with open(os.path.join(root, "results/reproduce", name + ".json")) as file:
@@ -182,7 +182,7 @@ def the_committed_outcome_is_what_the_program_gives():
 
 
 @test
-def the_lives_of_buckets_are_told_of_virtual_runs_too():
+def virtual_runs_report_the_times_of_buckets():
     def phases(policy):
         words = ("run", "--mode", "ring", "--policy", policy, "--gpus", "4", "--device", "sim", "--model", "resnet18",
                  "--image", "64", "--steps", "3", "--quiet", "--json", "-")
@@ -200,7 +200,7 @@ def the_lives_of_buckets_are_told_of_virtual_runs_too():
 # ---- what if -----------------------------------------------------------------------------------
 
 @test
-def four_thousand_gpus_take_seconds_and_a_tree_beats_the_ring():
+def four_thousand_gpus_take_seconds_to_simulate_and_a_tree_beats_the_ring():
     result = harness("whatif", "--model", "resnet50", "--profile", "dgx-a100-80g", "--gpus", "8,64,...,4096", "--json", "-")
     points = result.json()["points"]
     expect_equal([p["gpus"] for p in points], [8, 64, 512, 4096], "GPUs", result)
@@ -209,7 +209,7 @@ def four_thousand_gpus_take_seconds_and_a_tree_beats_the_ring():
 
 
 @test
-def whatif_says_in_csv_what_it_says_in_json():
+def whatif_writes_the_same_figures_to_csv_and_json():
     words = ("whatif", "--model", "lenet", "--profile", "dgx-a100-80g", "--gpus", "1,8,64", "--policy", "ddp,apex")
     points = harness(*words, "--json", "-").json()["points"]
     rows = list(csv.DictReader(io.StringIO(harness(*words, "--csv", "-").out)))
@@ -221,11 +221,11 @@ def whatif_says_in_csv_what_it_says_in_json():
         expect_equal(row["tree_step_s"] == "", point["tree_step_s"] is None, "a tree's step")
     path = FILES.name + "/points.csv"
     shown = harness(*words, "--csv", path).out
-    expect("efficiency" in shown and len(open(path).read().splitlines()) == 1 + len(points), "a file beside the table", shown)
+    expect("efficiency" in shown and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
 
 
 @test
-def precisions_have_their_names_on_every_device():
+def precision_options_work_on_virtual_devices():
     def step_ns(*words):
         words = ("run", "--mode", "none", "--model", "resnet50", "--batch", "64", "--steps", "1", "--quiet", *words)
         return harness(*words, "--device", "sim:dgx-a100-40g", "--json", "-").jobs()["none"]["step_time"]["median_s"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the ```c blocks of a Markdown file, one behind the other, as one C file."""
+"""Writes the ```c blocks of a Markdown file, one after another, to one C file."""
 import re
 import sys
 

@@ -1,5 +1,5 @@
-/* A steady step of the whole train loop allocates nothing: malloc and its kin are counted at link time. What
- * libraries allocate, the C library's heap tells: it does not grow from step 10 to step 1000. */
+/* A steady step of the whole train loop allocates nothing: malloc and its kin are counted at link time. Libraries
+ * count, too: the C library's heap does not grow from step 10 to step 1000. */
 #include "ps/ps.h"
 #include "ring/ring.h"
 #include "tests/common/data/allocations.h"

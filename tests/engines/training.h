@@ -18,7 +18,7 @@ typedef struct training_config {
     const char *policy;  /* unless set: none, sync, ddp */
     const char *options; /* "--servers 2 --payload zmq" */
     int world;           /* 1 unless set */
-    int64_t batch;       /* samples a rank */
+    int64_t batch;       /* samples per rank */
     int64_t first;       /* place of rank 0's first sample in the global batch */
     bool integers;       /* parameters, inputs and targets are small integers; else drawn from [-1, 1) */
     bool sum_loss;
@@ -40,7 +40,7 @@ typedef struct training_rank {
 
 typedef status (*training_function)(training_rank *r);
 
-/* Runs `function` on every rank; the message of a failure says what was run. */
+/* Runs `function` on every rank; the message of a failure names the run. */
 status training_run(const training_config *config, void *context, training_function function);
 void *training_context(const training_rank *r);
 
@@ -49,7 +49,7 @@ status training_step(training_rank *r);
 status training_barrier(training_rank *r);
 
 /* The averaged gradient of one step from the initial parameters: all parameters in PyTorch's layout, one
- * behind the other. The caller frees `values`. */
+ * after another. The caller frees `values`. */
 typedef struct training_average {
     float *values;
     int64_t elements;

@@ -1,4 +1,4 @@
-/* at_operation PID OPERATION STEP SIGNAL: sends a rank a signal while it is in the midst of an operation.
+/* at_operation PID OPERATION STEP SIGNAL: sends a rank a signal in the middle of an operation.
  *
  * The rank is stopped as soon as its status slot shows the operation (the compute thread's or the agent's)
  * at the step or later. If it is still there once it has stopped, it gets the signal: so a rank dies where
@@ -32,7 +32,7 @@ static const char *variable(const char *environment, size_t bytes, const char *n
     return NULL;
 }
 
-/* The table of the rank's job, by what the launcher told the rank. */
+/* The status table of the rank's job, found by the environment of the rank. */
 static status attach(target *t)
 {
     static char environment[ENVIRONMENT_BYTES];
@@ -59,7 +59,7 @@ static bool is_there(const target *t, rank_status *s)
            (s->agent != RANK_START && strcmp(rank_operation_name(s->agent), t->operation) == 0);
 }
 
-/* The third field of /proc/PID/stat, behind a name in parentheses; '-' for a process that has gone. */
+/* The third field of /proc/PID/stat, after a name in parentheses; '-' for a process that has gone. */
 static char state_of(pid_t pid)
 {
     char path[64], text[512];

@@ -26,7 +26,7 @@ def ends_in_order(run, watch, code, allowed=()):
         for name, words, engine in JOBS
         for what, number, code in (("Ctrl-C", signal.SIGINT, 130), ("SIGTERM", signal.SIGTERM, 143))] +
        [("ring (SIGHUP)", *JOBS[2][1:], signal.SIGHUP, 129)])
-def a_signal_ends_the_step_and_reports_what_there_is(words, engine, number, code):
+def a_signal_ends_the_run_after_the_step_and_prints_the_report(words, engine, number, code):
     watch = Watch()
     with Run(*words, "--json", "-") as run:
         reach(run, engine, 0, 30)
@@ -40,7 +40,7 @@ def a_signal_ends_the_step_and_reports_what_there_is(words, engine, number, code
 
 
 @test
-def the_report_says_that_the_run_was_stopped():
+def the_report_of_a_stopped_run_is_marked():
     watch = Watch()
     with Run("--mode", "ring", *BOTH) as run:
         reach(run, "ring", 0, 30)
@@ -51,7 +51,7 @@ def the_report_says_that_the_run_was_stopped():
 
 
 @cases([("ps", ["--mode", "ps", *BOTH], "ps"), ("ring", ["--mode", "ring", *BOTH], "ring"), ("side by side", BESIDE, "none")])
-def the_terminal_s_group_gets_the_signal_as_with_a_keyboard(words, engine):
+def a_signal_to_the_process_group_ends_the_run_in_order(words, engine):
     watch = Watch()
     with Run(*words) as run:
         reach(run, engine, 0, 10)
@@ -60,7 +60,7 @@ def the_terminal_s_group_gets_the_signal_as_with_a_keyboard(words, engine):
 
 
 @cases([("ps", ["--mode", "ps", *BOTH], "ps"), ("ring", ["--mode", "ring", *BOTH], "ring"), ("side by side", BESIDE, "ps")])
-def twice_stops_at_once(words, engine):
+def a_second_signal_stops_the_run_at_once(words, engine):
     watch = Watch()
     with Run(*words) as run:
         pid = strike(run, engine, 1, "forward", 10, signal.SIGSTOP)[0]  # so that no step ends
@@ -75,7 +75,7 @@ def twice_stops_at_once(words, engine):
 
 
 @cases([("none", ["--mode", "none", *LENET], "none"), ("ring", ["--mode", "ring", *BOTH], "ring"), ("side by side", BESIDE, "ring")])
-def a_signal_while_ranks_set_themselves_up_ends_the_run(words, engine):
+def a_signal_during_setup_ends_the_run(words, engine):
     watch = Watch()
     with Run(*words) as run:
         run.wait_for_rank(engine, 0)
@@ -86,7 +86,7 @@ def a_signal_while_ranks_set_themselves_up_ends_the_run(words, engine):
 
 
 @test
-def an_evaluation_is_left_where_it_is():
+def a_signal_ends_an_evaluation_without_a_result():
     watch = Watch()
     with Run("--mode", "ring", "--gpus", "2", *RESNET, "--data", "synthetic:3x96x96:10", "--steps", "3", "--json", "-") as run:
         strike(run, "ring", 0, "evaluate", 3, 0)

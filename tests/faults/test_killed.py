@@ -27,7 +27,7 @@ def expect_cause(result, engine, rank, pid, where, text):
 
 
 @cases(KILLS)
-def a_killed_rank_is_named_and_the_others_go(engine, workload, rank, operation, step):
+def a_killed_rank_is_named_and_the_others_end(engine, workload, rank, operation, step):
     watch = Watch()
     with Run("--mode", engine, "--gpus", "3", *workload) as run:
         pid, where = strike(run, engine, rank, operation, step, signal.SIGKILL)
@@ -61,9 +61,9 @@ def a_rank_killed_at_any_time_is_named(engine, trial):
         ("ps, ssp", ["--mode", "ps", "--policy", "ssp"], "ps", 1),
         ("ps, async", ["--mode", "ps", "--policy", "async"], "ps", 0),
         ("ring, inline", ["--mode", "ring", "--progress", "inline"], "ring", 1),
-        ("ring, behind the backward pass", ["--mode", "ring", "--policy", "torch-0.4.1"], "ring", 0),
+        ("ring, after the backward pass", ["--mode", "ring", "--policy", "torch-0.4.1"], "ring", 0),
         ("alone", ["--mode", "none"], "none", 0)])
-def a_killed_rank_is_named_however_the_engine_is_set(words, engine, rank):
+def a_killed_rank_is_named_under_every_setting_of_the_engine(words, engine, rank):
     watch = Watch()
     ranks = [] if engine == "none" else ["--gpus", "3"]
     with Run(*words, *ranks, *LENET) as run:
@@ -74,7 +74,7 @@ def a_killed_rank_is_named_however_the_engine_is_set(words, engine, rank):
 
 
 @cases([("sync", "sync"), ("async", "async")])
-def a_killed_server_of_its_own_is_named(policy):
+def a_killed_server_process_is_named(policy):
     watch = Watch()
     with Run("--mode", "ps", "--policy", policy, "--gpus", "2", "--servers", "2", "--server-placement", "own", *LENET) as run:
         reach(run, "ps", 0, 5)
@@ -134,7 +134,7 @@ def no_rank_outlives_the_launcher(words, engine):
 
 
 @test
-def no_rank_outlives_a_launcher_killed_while_ranks_still_meet():
+def no_rank_outlives_a_launcher_killed_during_the_rendezvous():
     watch = Watch()
     with Run("--mode", "ring", "--gpus", "4", *RESNET) as run:
         run.wait_for_rank("ring", 3)

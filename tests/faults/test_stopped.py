@@ -48,7 +48,7 @@ def a_rank_stopped_for_a_while_is_waited_for(engine, rank):
 
 
 @cases([("ps", "ps"), ("ring", "ring")])
-def a_rank_that_does_not_come_is_missed(engine):
+def a_rank_that_does_not_arrive_is_named(engine):
     watch = Watch()
     with Run("--mode", engine, *JOB, "--connect-timeout", "2s", env=held(engine, 2)) as run:
         result = run.wait(2 + GONE)
@@ -58,7 +58,7 @@ def a_rank_that_does_not_come_is_missed(engine):
 
 
 @long_test
-def ranks_that_wait_for_their_turn_do_not_stand_still():
+def ranks_that_wait_for_their_turn_are_not_stalled():
     result = harness("--gpus", "2", *LENET, "--steps", "24000", "--stall-timeout", "2s", "--quiet", limit=300)
     expect_equal(result.code, 0, "exit code", result)
 

@@ -52,12 +52,12 @@ SEVERAL = [name for name in RESNET18 if "_w1" not in name]
        rows(["wine_mlp_w2", "bert_tiny_w2", "gpt2_tiny_w2"], "reference", *sync(1)) +
        rows(["wine_mlp_w2", "bert_tiny_w2", "gpt2_tiny_w2"], "reference", *sync(2)) +
        rows(["bert_tiny_w2_global_loss"], "reference", "--mode", "ps") + rows(RESNET18, "cpu") + rows(RESNET18_REFERENCE, "reference"))
-def pytorch_s_figures_are_met(name, device, words):
+def runs_agree_with_pytorch(name, device, words):
     agrees(name, device, words, 120)
 
 
 @long_cases(rows(SEVERAL, "cpu", *sync(1)) + rows(SEVERAL, "cpu", *sync(2)) + rows(RESNET18 + LARGE, "reference") + rows(LARGE, "cpu"))
-def pytorch_s_figures_are_met_by_what_takes_longer(name, device, words):
+def long_runs_agree_with_pytorch(name, device, words):
     agrees(name, device, words, 1800)
 
 

@@ -1,5 +1,5 @@
 """Products in bfloat16: the golden trajectories are met within their own limits, training works, and a processor
-that cannot multiply bfloat16 says so."""
+that cannot multiply bfloat16 reports it."""
 import os
 
 from program import harness
@@ -18,7 +18,7 @@ def needs_bfloat16():
 
 @cases([(name, name) for name in ("toy_w1", "toy_w4", "wine_mlp_w1", "wine_mlp_w2", "bert_tiny_w1", "bert_tiny_w2",
                                   "gpt2_tiny_w2", "resnet18_32_w1", "resnet18_32_w1_silu", "resnet18_32_w2_syncbn_silu")])
-def pytorch_s_figures_are_met_in_bfloat16(name):
+def runs_in_bfloat16_agree_with_pytorch(name):
     needs_bfloat16()
     result = harness("verify", "--bf16", os.path.join(FOLDER, name + ".json"), limit=120)
     expect_equal(result.code, 0, "exit code", result)

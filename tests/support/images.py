@@ -1,4 +1,4 @@
-"""Real images in small numbers: networks that take long to evaluate are tested on few."""
+"""Real images, few of them where a network takes long to evaluate."""
 import atexit
 import functools
 import gzip

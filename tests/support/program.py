@@ -1,4 +1,4 @@
-"""The program as a user starts it: real processes, watched for what they leave behind."""
+"""Starts the program as a user does, in real processes, and checks that they leave nothing behind."""
 import json
 import os
 import re
@@ -33,7 +33,7 @@ class Result:
                 f"stdout:\n{self.out[-3000:]}\nstderr:\n{self.err[-3000:]}")
 
     def lines(self):
-        """Lines on stderr, but for the one that says what hardware was found and sanitizers' own."""
+        """Lines on stderr without the one that names the hardware and without those of sanitizers."""
         return [line for line in self.err.splitlines()
                 if line and ": no CUDA device found: " not in line and not line.startswith("==")]
 
@@ -65,8 +65,8 @@ def _names_in(folder, pattern):
 
 
 def _named_things():
-    """What a crashed program could leave behind with a name: segments, files, sockets. MPI's are not ours, nor
-    are the folders of other tests."""
+    """Named things that a crashed program could leave behind: shared memory, files, sockets. Those of MPI and the folders
+    of other tests do not count."""
     sockets = {line.split()[-1] for line in _read("/proc/net/unix").decode().splitlines()[1:]
                if re.search(r"/.*(psring|harness)", line)}  # abstract ones end with their process
     return {"shared memory": _names_in("/dev/shm", r"psring|harness|zmq|memfd"),
@@ -208,7 +208,7 @@ def harness(*words, limit=60, env=None, allowed=(), **popen):
 
 
 class Watch:
-    """Around whatever starts programs: nothing is left behind when it ends."""
+    """Checks that runs started after it leave nothing behind."""
 
     def __init__(self):
         self.before = _named_things()

@@ -1,4 +1,4 @@
-"""Runs that are struck: a rank gets a signal in the midst of an operation."""
+"""Faults of a run: a rank gets a signal in the middle of an operation."""
 import os
 import subprocess
 
@@ -7,7 +7,7 @@ from tap import expect
 
 AT_OPERATION = os.path.abspath(os.path.join(BUILD, "tests", "at_operation"))
 HOLD_RANK = os.path.abspath(os.path.join(BUILD, "tests", "hold_rank.so"))
-GONE = 15      # promised: 5 s behind a failure; promises of time are tested at three times their limit
+GONE = 15      # promised: 5 s after a failure; tests allow three times what is promised
 GONE_WITH_LAUNCHER = 6  # promised: 2 s
 
 LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--threads", "1", "--steps", "10000000"]
@@ -20,7 +20,7 @@ def held(job, rank):
 
 
 def strike(run, job, rank, operation, step, number):
-    """Signals the rank once it is in `operation` at `step` or later; returns its process and what it did."""
+    """Signals the rank once it is in `operation` at `step` or later; returns its process and what its status table shows."""
     pid = run.wait_for_rank(job, rank)
     done = subprocess.run([AT_OPERATION, str(pid), operation, str(step), str(int(number))], capture_output=True, text=True,
                           timeout=150 * SLOWER, check=False)
@@ -38,7 +38,7 @@ def errors(result):
 
 
 def cause(result):
-    """The one line that says what ended the run."""
+    """The only line of errors: the cause that ended the run."""
     lines = errors(result)
     expect(len(lines) == 1, f"{len(lines)} lines, expected one", result)
     return lines[0]

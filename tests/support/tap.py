@@ -13,7 +13,7 @@ _long_tests = []
 
 
 class Skip(Exception):
-    """The machine lacks what the test needs."""
+    """Skips a test: the machine lacks something that it needs."""
 
 
 class Failure(Exception):

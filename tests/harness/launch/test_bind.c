@@ -40,7 +40,7 @@ static void remove_machine(void)
     assert_int_equal(system(command), 0);
 }
 
-/* Numbered as Linux does: the second hardware threads behind all first ones. Odd packages have odd numbers. */
+/* Numbered as Linux does: the second hardware threads of all cores follow the first ones. Odd packages have odd numbers. */
 static void make_machine(int packages, int cores, int threads)
 {
     char text[64];
@@ -67,7 +67,7 @@ static cpu_set_t set_of(const char *list)
 
 /* ---- tests -------------------------------------------------------------------------------------- */
 
-static void ranks_get_cores_first_and_then_go_round(void **state)
+static void ranks_get_whole_cores_first_and_then_share_them(void **state)
 {
     (void)state;
     static const struct {
@@ -198,7 +198,7 @@ static void lists_are_read_and_written_as_the_kernel_does(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_get_cores_first_and_then_go_round),
+        cmocka_unit_test(ranks_get_whole_cores_first_and_then_share_them),
         cmocka_unit_test(without_a_topology_every_processor_is_a_core),
         cmocka_unit_test(no_more_cores_take_part_than_a_container_keeps_at_work),
         cmocka_unit_test(who_may_use_less_than_its_container_has_been_bound),

@@ -1,5 +1,5 @@
-/* Real processes: rank_program launches itself, goes wrong in every way, and must end well. Promises of
- * time are tested at three times their limit, as the machine may be busy. */
+/* Real processes: rank_program launches itself, goes wrong in every way, and must end well. Limits of
+ * time are tested at three times what is promised, as the machine may be busy. */
 #include "tests/common/net/net_test.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum { RANKS_MAX = 8, TEXT_BYTES = 65536 };
-#define GONE_NS (15 * NS_PER_S)              /* promised: 5 s behind a failure */
+#define GONE_NS (15 * NS_PER_S)              /* promised: 5 s after a failure */
 #define GONE_WITH_LAUNCHER_NS (6 * NS_PER_S) /* promised: 2 s */
 
 typedef struct run {
@@ -251,7 +251,7 @@ static void killing_the_launcher_ends_all_ranks(void **state)
     assert_int_equal(r.exit_code, 128 + SIGKILL);
 }
 
-/* Every rank says behind which step it stopped: the same one everywhere. */
+/* All ranks report that they stopped after the same step. */
 static void expect_same_stop(const run *r, int ranks)
 {
     int64_t first = -1, step;
@@ -268,7 +268,7 @@ static void expect_same_stop(const run *r, int ranks)
     assert_true(first > 0);
 }
 
-static void one_interrupt_or_termination_ends_all_ranks_behind_the_same_step(void **state)
+static void one_signal_ends_all_ranks_after_the_same_step(void **state)
 {
     (void)state;
     static const struct {
@@ -315,7 +315,7 @@ static void ranks_that_do_not_stop_are_ended_by_the_second_signal_or_by_the_grac
     }
 }
 
-static void an_interrupt_reaches_ranks_that_still_meet(void **state)
+static void an_interrupt_reaches_ranks_in_the_rendezvous(void **state)
 {
     (void)state;
     run r;
@@ -389,9 +389,9 @@ int main(void)
         cmocka_unit_test(a_rank_that_is_killed_from_outside_ends_the_run_in_time),
         cmocka_unit_test(a_paused_rank_is_named_once_and_goes_on),
         cmocka_unit_test(killing_the_launcher_ends_all_ranks),
-        cmocka_unit_test(one_interrupt_or_termination_ends_all_ranks_behind_the_same_step),
+        cmocka_unit_test(one_signal_ends_all_ranks_after_the_same_step),
         cmocka_unit_test(ranks_that_do_not_stop_are_ended_by_the_second_signal_or_by_the_grace_time),
-        cmocka_unit_test(an_interrupt_reaches_ranks_that_still_meet),
+        cmocka_unit_test(an_interrupt_reaches_ranks_in_the_rendezvous),
         cmocka_unit_test(blocks_of_jobs_that_take_turns_never_overlap),
         cmocka_unit_test(an_interrupt_during_turns_ends_every_job),
     };

@@ -34,7 +34,7 @@ def run(*words):
     ("parameter server", [*WINE, "--mode", "ps", "--policy", "ps=sync", "--servers", "2", "--gpus", "2", *ADAM]),
     ("DataParallel", [*WINE, "--mode", "ps", "--policy", "ps=dp", "--gpus", "2", *ADAM]),
 ])
-def a_resumed_run_has_the_bits_of_an_uninterrupted_one(words):
+def a_resumed_run_is_bit_identical_to_an_uninterrupted_one(words):
     run(*words, "--steps", "17", "--save", path("whole"))
     run(*words, "--steps", "7", "--save", path("part"))
     run(*words, "--steps", "10", "--load", path("part"), "--save", path("resumed"))
@@ -42,7 +42,7 @@ def a_resumed_run_has_the_bits_of_an_uninterrupted_one(words):
 
 
 @test
-def the_last_of_several_saves_is_the_end():
+def the_last_of_several_checkpoints_is_the_final_state():
     run(*ONE, "--steps", "9", "--save", path("end"))
     run(*ONE, "--steps", "9", "--save-every", "4", "--save", path("often"))
     expect(content("end") == content("often"), "the checkpoints differ")
@@ -68,7 +68,7 @@ def damaged(name, change):
     ("another seed", ["--load", path("good"), "--seed", "7"], 78, "--seed"),
     ("all engines at once", ["--save", path("x"), "--mode", "both"], 64, "--save"),
 ])
-def what_cannot_be_ends_with_one_line(words, code, text):
+def a_checkpoint_that_cannot_be_used_is_refused_in_one_line(words, code, text):
     result = harness("run", *ONE, "--steps", "1", *words)
     expect_equal(result.code, code, "exit code", result)
     expect_equal(len(result.lines()), 1, "lines on stderr", result)

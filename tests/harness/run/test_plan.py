@@ -50,7 +50,7 @@ def ledgers(words):
     ("an epoch with an odd end", ["--mode", "ring", "--model", "wine_mlp", "--data", "wine", "--batch", "32", "--gpus", "2"]),
     ("in float64", ["--mode", "ring", "--model", "toy", "--device", "reference", "--gpus", "2"]),
 ])
-def the_plan_is_the_ledger_of_the_run(words):
+def the_plan_equals_the_ledger_of_the_run(words):
     real, planned = ledgers([*words, *STEPS]), ledgers([*words, *STEPS, "--plan"])
     expect_equal(sorted(planned), sorted(real), "engines")
     for engine, ranks in real.items():

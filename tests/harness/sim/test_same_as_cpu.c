@@ -43,11 +43,11 @@ typedef struct job {
     data_options data;
     _Alignas(16) char options[ENGINE_OPTIONS_SIZE];
     status_table *table;
-    ledger ledgers[2][MEMBERS_MOST]; /* on the CPU, virtual; behind the ranks' those of servers of their own */
+    ledger ledgers[2][MEMBERS_MOST]; /* on the CPU, virtual; after those of the ranks come those of server processes */
     int members;                     /* ranks and such servers */
 } job;
 
-/* An option of the engine beside its policy. */
+/* An option of the engine in addition to its policy. */
 typedef struct setting {
     const char *name, *value;
 } setting;

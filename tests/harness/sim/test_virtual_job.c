@@ -149,7 +149,7 @@ static void a_single_servers_time_grows_with_the_workers(void **context)
     check_growth("server-placement=own");
 }
 
-/* k = n servers beside the ranks move what a ring moves: 2 (n - 1) / n P out of every rank. */
+/* n servers in the ranks move what a ring moves: 2 (n - 1) / n P out of every rank. */
 static void a_sharded_server_moves_the_bytes_of_a_ring(void **context)
 {
     (void)context;

@@ -3,7 +3,7 @@
 
     golden_exchange.py FOLDER NAME:STEPS ...    exits with 77 where torch is missing
 
-For every golden trajectory NAME: loads FOLDER/ours-NAME.safetensors, which this program has saved behind STEPS
+For every golden trajectory NAME: loads FOLDER/ours-NAME.safetensors, which this program has saved after STEPS
 steps, and computes the loss of the next batch; it must be the golden one to 1e-9. Then trains STEPS steps
 itself and saves FOLDER/theirs-NAME.safetensors. Prints "ok NAME" or "not ok NAME: why". Files are read and
 written with the safetensors package where it is installed, else by the few lines below.

@@ -92,7 +92,7 @@ static checkpoint_subject subject_of(const golden_rank *r)
     return (checkpoint_subject){.model = r->model, .type = DTYPE_F64, .optimizer = &r->file->optimizer};
 }
 
-static void save_behind(const setting *s, const char *name, int64_t steps)
+static void save_after(const setting *s, const char *name, int64_t steps)
 {
     golden_rank r;
     char file[64];
@@ -142,7 +142,7 @@ static void a_checkpoint_of_ours_gives_the_golden_loss_in_pytorch(void **state)
                         (char *)s->folder), lines = 0;
     if (s->skips) skip();
     for (int i = 0; i < CASES; i++) {
-        save_behind(s, cases[i].name, cases[i].steps);
+        save_after(s, cases[i].name, cases[i].steps);
         used += snprintf(command + used, sizeof command - (size_t)used, " %s:%d", cases[i].name, (int)cases[i].steps);
     }
     FILE *out = popen(command, "re");
