@@ -1,6 +1,7 @@
-# The CUDA Toolkit, which is optional. One line reports what was found, or what is left out without it. PSRING_CUDA=OFF builds as if there were none; PSRING_CUDNN_ROOT and PSRING_NCCL_ROOT name folders that
-# hold include/ and lib/ of a package outside the toolkit's own; PSRING_CUDA_WHEELS names the folder `nvidia` of a
-# Python environment, whose folders hold one package each.
+# The CUDA Toolkit, which is optional: one line reports what was found, or what is left out without it. PSRING_CUDA=OFF
+# builds as if there were none. PSRING_CUDNN_ROOT and PSRING_NCCL_ROOT name folders with include/ and lib/ of a package
+# outside the toolkit. PSRING_CUDA_WHEELS names the folder `nvidia` of a Python environment, which has a folder for each
+# package.
 option(PSRING_CUDA "Build the CUDA device where the toolkit is found" ON)
 set(PSRING_CUDNN_ROOT "" CACHE PATH "Folder with cuDNN's include/ and lib/, in addition to the usual places")
 set(PSRING_NCCL_ROOT "" CACHE PATH "Folder with NCCL's include/ and lib/, in addition to the usual places")
@@ -14,7 +15,7 @@ if(PSRING_CUDA_WHEELS)
   file(GLOB PSRING_WHEEL_LIBRARIES ${PSRING_CUDA_WHEELS}/*/lib ${PSRING_CUDA_WHEELS}/*/lib64)
 endif()
 
-# The architectures of `wanted` that nvcc knows, as real code, and PTX of the newest for what comes later.
+# The architectures of `wanted` that nvcc has, as real code, and PTX of the newest for later GPUs.
 function(psring_cuda_architectures wanted)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
   set(list)
@@ -27,7 +28,7 @@ function(psring_cuda_architectures wanted)
     endif()
   endforeach()
   if(NOT list)
-    message(FATAL_ERROR "PSRING_CUDA_ARCHITECTURES: found '${wanted}', and nvcc knows none of them")
+    message(FATAL_ERROR "PSRING_CUDA_ARCHITECTURES: expected compute capabilities that nvcc has, got '${wanted}'")
   endif()
   list(APPEND list ${newest}-virtual)
   list(GET list 0 least)
@@ -37,7 +38,7 @@ function(psring_cuda_architectures wanted)
   set(PSRING_CUDA_LEAST_ARCHITECTURE ${least} PARENT_SCOPE)
 endfunction()
 
-# A library that is opened at run time: headers now, its file's place as a last resort then.
+# A library that is opened at run time: needs its headers now; the path of its file is tried last.
 function(psring_cuda_library name header library root)
   find_path(PSRING_${name}_INCLUDE ${header} HINTS ${root}/include ${PSRING_WHEEL_INCLUDES} ${CUDAToolkit_INCLUDE_DIRS})
   find_library(PSRING_${name}_LIBRARY NAMES ${ARGN} HINTS ${root}/lib ${root}/lib64
@@ -56,7 +57,7 @@ if(PSRING_CUDA AND NOT PSRING_SANITIZE AND NOT PSRING_FUZZ)
 endif()
 if(CMAKE_CUDA_COMPILER)
   enable_language(CUDA)
-  # A wheel has no link without the version, which CMake's module asks for; the static one is what is used.
+  # A wheel has no file name without a version, which CMake's module needs; the program links the static library.
   get_filename_component(PSRING_CUDA_BIN ${CMAKE_CUDA_COMPILER} DIRECTORY)
   find_library(CUDA_CUDART NAMES cudart libcudart.so.13 libcudart.so.12
     HINTS ${PSRING_CUDA_BIN}/../lib64 ${PSRING_CUDA_BIN}/../lib ${PSRING_WHEEL_LIBRARIES})
@@ -69,5 +70,5 @@ if(CMAKE_CUDA_COMPILER)
   find_path(PSRING_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${PSRING_WHEEL_INCLUDES} ${CUDAToolkit_INCLUDE_DIRS})
   message(STATUS "CUDA: toolkit ${CUDAToolkit_VERSION}, code for ${PSRING_CUDA_ARCHITECTURES_TEXT}")
 elseif(PSRING_CUDA AND NOT PSRING_SANITIZE AND NOT PSRING_FUZZ)
-  message(STATUS "CUDA: no toolkit (nvcc): the device `cuda` is left out, everything else is as with it")
+  message(STATUS "CUDA: no toolkit (nvcc): the device `cuda` is left out")
 endif()

@@ -1,7 +1,7 @@
 # psring_library(NAME SOURCES file... [DEPENDS library...] [PRIVATE library...])
 #
-# One static library a folder. DEPENDS are the folders below that its headers and sources may use: the
-# link line is the layer. PRIVATE are external libraries.
+# One static library per folder. DEPENDS are the lower folders that its headers and sources may use, so the link line is
+# the layer. PRIVATE are external libraries.
 add_library(psring_flags INTERFACE)
 target_compile_features(psring_flags INTERFACE c_std_11)
 target_compile_definitions(psring_flags INTERFACE _GNU_SOURCE)
@@ -9,8 +9,8 @@ target_include_directories(psring_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BI
 target_compile_options(psring_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:C>,$<C_COMPILER_ID:GNU>>:-Wshadow=local;-Wno-format-truncation>
   $<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Wvla;-Wpointer-arith;-Wstrict-prototypes;-Wmissing-prototypes;-Wwrite-strings;-Wundef>
-  # A fused multiply-add only where it is written: vector body and tail must round alike however an
-  # arena is cut. errno and floating-point traps are not used by kernels.
+  # The compiler fuses no multiply and add by itself: the vector body and the tail of a loop must round alike, wherever
+  # an arena is cut. Kernels use neither errno nor floating-point traps.
   -ffp-contract=off -fno-math-errno -fno-trapping-math)
 if(PSRING_WERROR)
   target_compile_options(psring_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Werror>)
@@ -23,7 +23,7 @@ elseif(PSRING_SANITIZE STREQUAL "thread")
   target_compile_options(psring_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
   target_link_options(psring_flags INTERFACE -fsanitize=thread)
 elseif(PSRING_SANITIZE)
-  message(FATAL_ERROR "PSRING_SANITIZE: found '${PSRING_SANITIZE}', allowed are address and thread")
+  message(FATAL_ERROR "PSRING_SANITIZE: expected address or thread, got '${PSRING_SANITIZE}'")
 endif()
 
 function(psring_library name)
