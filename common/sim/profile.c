@@ -13,20 +13,20 @@ static status read_chain(const char *name, int depth, sim_profile *p)
     status rc = STATUS_OK;
     const char *base = json_string_value(json_object_get(f.root, "base"));
     if (base && depth == MOST_BASES) {
-        rc = profile_bad(&f, "base: found more than %d one behind the other", MOST_BASES);
+        rc = profile_bad(&f, "base: expected a chain of at most %d profiles, got more", MOST_BASES);
         goto out;
     }
     if (base) rc = read_chain(base, depth + 1, p);
     if (rc == STATUS_USAGE) {
         error_clear();
-        rc = profile_bad(&f, "base: found '%s', which is no profile", base);
+        rc = profile_bad(&f, "base: expected the name of a profile, got '%s'", base);
     }
     if (rc != STATUS_OK) goto out;
     TRY_GOTO(rc, profile_read_constants(&f, p), out);
     TRY_GOTO(rc, profile_read_wiring(&f, p), out);
     if (depth > 0) goto out;
     if (json_is_true(json_object_get(f.root, "abstract"))) {
-        rc = profile_bad(&f, "found a base of profiles, allowed is a profile");
+        rc = profile_bad(&f, "expected a profile, got a base of profiles");
         goto out;
     }
     if (p->wiring.gpus == 0) {

@@ -16,7 +16,7 @@ static status find_constant(const profile_file *f, const char *name, sim_constan
         return STATUS_OK;
     }
     const char *near = text_nearest(name, names, SIM_CONSTANT_COUNT);
-    return profile_bad(f, "constants: found '%s', which is none%s%s%s", name, near ? "; did you mean '" : "",
+    return profile_bad(f, "constants: expected the name of a constant, got '%s'%s%s%s", name, near ? "; did you mean '" : "",
                        near ? near : "", near ? "'?" : "");
 }
 
@@ -31,12 +31,12 @@ static status read_value(const profile_file *f, const sim_constant_info *info, c
                          double *out)
 {
     if (!json_is_number(json))
-        return profile_bad(f, "%s: found no number, allowed is %g to %g %s", info->name, info->least,
-                           info->most, info->unit);
+        return profile_bad(f, "%s: expected a number from %g to %g %s", info->name, info->least, info->most,
+                           info->unit);
     double value = json_number_value(json);
     if (!(value >= info->least && value <= info->most))
-        return profile_bad(f, "%s: found %g %s, allowed is %g to %g", info->name, value, info->unit,
-                           info->least, info->most);
+        return profile_bad(f, "%s: expected %g to %g %s, got %g", info->name, info->least, info->most, info->unit,
+                           value);
     *out = value;
     return STATUS_OK;
 }
@@ -47,8 +47,8 @@ static status read_values(const profile_file *f, sim_constant c, const json_t *e
     const json_t *value = json_object_get(entry, "value");
     if (info->count == 1) return read_value(f, info, value, out);
     if ((int)json_array_size(value) != info->count)
-        return profile_bad(f, "%s: found %zu values, allowed is an array of %d", info->name,
-                           json_array_size(value), info->count);
+        return profile_bad(f, "%s: expected an array of %d values, got %zu", info->name, info->count,
+                           json_array_size(value));
     for (int i = 0; i < info->count; i++) TRY(read_value(f, info, json_array_get(value, (size_t)i), &out[i]));
     return STATUS_OK;
 }
@@ -67,17 +67,17 @@ static status read_constant(const profile_file *f, const char *name, const json_
     sim_constant c;
     TRY(find_constant(f, name, &c));
     if (!json_is_object(entry))
-        return profile_bad(f, "%s: found no object, allowed is value, unit, tag, source", name);
+        return profile_bad(f, "%s: expected an object with value, unit, tag, source", name);
     TRY(profile_check_keys(f, name, entry, keys, sizeof keys / sizeof keys[0]));
     TRY(read_values(f, c, entry, &p->values[sim_constant_offset[c]]));
     const char *unit = json_string_value(json_object_get(entry, "unit"));
     if (!unit || strcmp(unit, sim_constant_table[c].unit) != 0)
-        return profile_bad(f, "%s: found unit '%s', allowed is '%s'", name, unit ? unit : "",
-                           sim_constant_table[c].unit);
+        return profile_bad(f, "%s: expected the unit '%s', got '%s'", name, sim_constant_table[c].unit,
+                           unit ? unit : "");
     const char *tag = json_string_value(json_object_get(entry, "tag"));
     if (!tag || !is_tag(tag))
         return profile_bad(
-            f, "%s: found tag '%s', allowed is datasheet, published, assumed or 'calibrated on ...'", name,
+            f, "%s: expected the tag datasheet, published, assumed or 'calibrated on ...', got '%s'", name,
             tag ? tag : "");
     const char *source = json_string_value(json_object_get(entry, "source"));
     if (!source || !*source) return profile_bad(f, "%s: the source is missing", name);

@@ -21,7 +21,7 @@ status sim_profile_user_folder(char *path, size_t size)
     const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
     if (data && data[0]) snprintf(path, size, "%s/psring/profiles", data);
     else if (home && home[0]) snprintf(path, size, "%s/.local/share/psring/profiles", home);
-    else return fail(STATUS_CONFIG, "profiles: found neither HOME nor XDG_DATA_HOME");
+    else return fail(STATUS_CONFIG, "profiles: expected HOME or XDG_DATA_HOME in the environment");
     return STATUS_OK;
 }
 
@@ -128,13 +128,11 @@ void sim_profile_free_names(char **names, size_t count)
 
 static status unknown_profile(const char *name)
 {
-    char **names, allowed[1024];
+    char **names;
     size_t count;
+    int index;
     TRY(sim_profile_list(&names, &count));
-    const char *near = count ? text_nearest(name, (const char *const *)names, count) : NULL;
-    status rc = fail(STATUS_USAGE, "profile: found '%s'%s%s%s, allowed is a file or one of %s", name,
-                     near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "",
-                     text_join(allowed, sizeof allowed, (const char *const *)names, count));
+    status rc = text_parse_choice("profile or its file", name, (const char *const *)names, sizeof *names, count, &index);
     sim_profile_free_names(names, count);
     return rc;
 }
@@ -160,8 +158,8 @@ status profile_check_keys(const profile_file *f, const char *where, const json_t
         while (k < count && strcmp(key, allowed[k]) != 0) k++;
         char list[256];
         if (k == count)
-            return profile_bad(f, "%s: found '%s', allowed is one of %s", where, key,
-                               text_join(list, sizeof list, allowed, count));
+            return profile_bad(f, "%s: expected one of %s, got '%s'", where,
+                               text_join(list, sizeof list, allowed, count), key);
     }
     return STATUS_OK;
 }
@@ -184,12 +182,12 @@ static status find_file(const char *name, char *path)
 static status check_top(const profile_file *f, const char *asked)
 {
     static const char *const keys[] = {"profile", "summary", "base", "abstract", "constants", "topology"};
-    if (!json_is_object(f->root)) return profile_bad(f, "found no object, allowed is an object");
+    if (!json_is_object(f->root)) return profile_bad(f, "expected an object");
     TRY(profile_check_keys(f, "top level", f->root, keys, sizeof keys / sizeof keys[0]));
     const char *name = json_string_value(json_object_get(f->root, "profile"));
     if (!name) return profile_bad(f, "profile: the name is missing");
     if (!is_path(asked) && strcmp(name, asked) != 0)
-        return profile_bad(f, "profile: found '%s', allowed is the file's name", name);
+        return profile_bad(f, "profile: expected the file's name, got '%s'", name);
     if (!json_is_string(json_object_get(f->root, "summary")))
         return profile_bad(f, "summary: the text is missing");
     if (!json_is_object(json_object_get(f->root, "constants")))
@@ -212,7 +210,7 @@ status profile_file_open(const char *name, profile_file *out)
     }
     struct stat st;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        rc = profile_bad(out, "found a folder, allowed is a file");
+        rc = profile_bad(out, "expected a file, got a folder");
         goto failed;
     }
     out->root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);

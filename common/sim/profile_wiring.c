@@ -44,7 +44,7 @@ static status find_node(const profile_file *f, sim_wiring *w, const char *name, 
     char *end = NULL;
     long index = kind < NODE_KINDS ? strtol(name + letters, &end, 10) : -1;
     if (index < 0 || index >= SIM_NODES_MOST || *end || !isdigit((unsigned char)name[letters]))
-        return profile_bad(f, "topology: found node '%s', allowed is gpuN, switchN, socketN, nvswitchN, nicN",
+        return profile_bad(f, "topology: expected gpuN, switchN, socketN, nvswitchN or nicN, got '%s'",
                            name ? name : "");
     for (int i = 0; i < w->node_count; i++) {
         if (w->nodes[i].kind != node_names[kind].kind || w->nodes[i].index != index) continue;
@@ -52,7 +52,7 @@ static status find_node(const profile_file *f, sim_wiring *w, const char *name, 
         return STATUS_OK;
     }
     if (w->node_count == SIM_NODES_MOST)
-        return profile_bad(f, "topology: found more than %d nodes", SIM_NODES_MOST);
+        return profile_bad(f, "topology: expected at most %d nodes", SIM_NODES_MOST);
     w->nodes[w->node_count] = (sim_node){node_names[kind].kind, (int)index};
     ++*counter_of(w, node_names[kind].kind);
     *out = w->node_count++;
@@ -65,24 +65,24 @@ static status read_link(const profile_file *f, sim_wiring *w, const json_t *json
     size_t size = json_array_size(json);
     if (size != 3 && size != 4)
         return profile_bad(
-            f, "topology: found a link of %zu parts, allowed is [from, to, kind] or [from, to, kind, count]",
+            f, "topology: expected [from, to, kind] or [from, to, kind, count], got a link of %zu parts",
             size);
     sim_link *link = &w->links[w->link_count];
     const char *kind = json_string_value(json_array_get(json, 2));
     int k = 0;
     while (k < LINK_KINDS && (!kind || strcmp(kind, link_names[k]) != 0)) k++;
     if (k == LINK_KINDS)
-        return profile_bad(f, "topology: found a link of kind '%s', allowed is pcie, nvlink, socket",
+        return profile_bad(f, "topology: expected a link of kind pcie, nvlink or socket, got '%s'",
                            kind ? kind : "");
     link->kind = (sim_link_kind)k;
     TRY(find_node(f, w, json_string_value(json_array_get(json, 0)), &link->a));
     TRY(find_node(f, w, json_string_value(json_array_get(json, 1)), &link->b));
-    if (link->a == link->b) return profile_bad(f, "topology: found a link from a node to itself");
+    if (link->a == link->b) return profile_bad(f, "topology: expected links between two nodes, got one from a node to itself");
     const json_t *count = json_array_get(json, 3);
     link->count = count ? (int)json_integer_value(count) : 1;
     if (link->count < 1 || link->count > MOST_PARALLEL)
-        return profile_bad(f, "topology: found %d parallel links, allowed is 1 to %d", link->count,
-                           MOST_PARALLEL);
+        return profile_bad(f, "topology: expected 1 to %d parallel links, got %d", MOST_PARALLEL,
+                           link->count);
     w->link_count++;
     return STATUS_OK;
 }
@@ -94,15 +94,15 @@ static status check_nodes(const profile_file *f, const sim_wiring *w)
         sim_wiring copy = *w;
         int count = *counter_of(&copy, w->nodes[i].kind);
         if (w->nodes[i].index >= count)
-            return profile_bad(f, "topology: found %s%d among %d of its kind, allowed is numbers from 0",
+            return profile_bad(f, "topology: expected nodes numbered from 0, got %s%d among %d of its kind",
                                node_names[w->nodes[i].kind].prefix, w->nodes[i].index, count);
     }
-    if (w->gpus == 0 || w->sockets == 0) return profile_bad(f, "topology: found no GPU or no socket");
+    if (w->gpus == 0 || w->sockets == 0) return profile_bad(f, "topology: expected a GPU and a socket at least");
     if (w->gpus > SIM_GPUS_MOST || w->nics > SIM_NICS_MOST)
-        return profile_bad(f, "topology: found %d GPUs and %d adapters, allowed is up to %d and %d", w->gpus,
-                           w->nics, SIM_GPUS_MOST, SIM_NICS_MOST);
+        return profile_bad(f, "topology: expected at most %d GPUs and %d adapters, got %d and %d",
+                           SIM_GPUS_MOST, SIM_NICS_MOST, w->gpus, w->nics);
     if (w->machines > 1 && w->nics == 0)
-        return profile_bad(f, "topology: found %d machines without a nic, allowed is 1", w->machines);
+        return profile_bad(f, "topology: expected 1 machine where there is no nic, got %d", w->machines);
     unsigned char reached[SIM_NODES_MOST] = {0};
     for (int i = 0; i < w->node_count; i++)
         reached[i] = w->nodes[i].kind == SIM_NODE_SOCKET && w->nodes[i].index == 0;
@@ -126,20 +126,20 @@ status profile_read_wiring(const profile_file *f, sim_profile *p)
     if (!json) return STATUS_OK;
     sim_wiring *w = &p->wiring;
     profile_free_wiring(w);
-    if (!json_is_object(json)) return profile_bad(f, "topology: found no object, allowed is an object");
+    if (!json_is_object(json)) return profile_bad(f, "topology: expected an object");
     TRY(profile_check_keys(f, "topology", json, keys, sizeof keys / sizeof keys[0]));
     const json_t *links = json_object_get(json, "links");
     const char *source = json_string_value(json_object_get(json, "source"));
     json_int_t machines = json_integer_value(json_object_get(json, "machines"));
     if (!source) return profile_bad(f, "topology: the source is missing");
     if (machines < 1 || machines > MOST_MACHINES)
-        return profile_bad(f, "topology: found %lld machines, allowed is 1 to %d", (long long)machines,
-                           MOST_MACHINES);
+        return profile_bad(f, "topology: expected 1 to %d machines, got %lld", MOST_MACHINES,
+                           (long long)machines);
     if (!json_is_boolean(json_object_get(json, "peer_access")))
-        return profile_bad(f, "topology: peer_access is missing, allowed is true or false");
+        return profile_bad(f, "topology: expected peer_access to be true or false");
     if (json_array_size(links) < 1 || json_array_size(links) > MOST_LINKS)
-        return profile_bad(f, "topology: found %zu links, allowed is 1 to %d", json_array_size(links),
-                           MOST_LINKS);
+        return profile_bad(f, "topology: expected 1 to %d links, got %zu", MOST_LINKS,
+                           json_array_size(links));
     *w = (sim_wiring){.machines = (int)machines,
                       .peer_access = json_is_true(json_object_get(json, "peer_access"))};
     w->nodes = calloc(SIM_NODES_MOST, sizeof *w->nodes);

@@ -135,7 +135,7 @@ status sim_ring_steps_start(sim_ring_steps *s, double bytes)
     sim_nccl_cost cost;
     sim_nccl_cost_of(r, SIM_ALL_REDUCE, SIM_RING, s->protocol, &cost);
     if (cost.bandwidth == 0)
-        return fail(STATUS_CONFIG, "a ring of %d ranks: found protocol %s, which this machine does not have",
+        return fail(STATUS_CONFIG, "a ring of %d ranks: expected a protocol of this machine, got %s",
                     r->ranks, sim_protocol_name(s->protocol));
     s->latency_factor = bytes >= cost.plateau_bytes ? cost.plateau : 1;
     s->chunk_bytes = bytes / (double)r->ranks / r->count;

@@ -20,8 +20,8 @@ static status replace(sim_profile *p, const char *what, sim_override o)
     for (int i = 0; i < info->count; i++) {
         double value = o.multiplies ? values[i] * o.value : o.value;
         if (value < info->least || value > info->most)
-            return fail(STATUS_CONFIG, "%s: found %g %s, allowed is %g to %g", what, value, info->unit,
-                        info->least, info->most);
+            return fail(STATUS_CONFIG, "%s: expected %g to %g %s, got %g", what, info->least, info->most, info->unit,
+                        value);
         values[i] = value;
     }
     sim_provenance *old = &p->provenance[c];
@@ -37,7 +37,7 @@ static status replace_link(sim_profile *p, sim_constant c, double value)
 {
     if (value <= 0) return STATUS_OK;
     if (p->wiring.nics == 0)
-        return fail(STATUS_CONFIG, "link: found one for profile %s, which has no network", p->name);
+        return fail(STATUS_CONFIG, "link: expected a profile with a network, got %s", p->name);
     return replace(p, "link", (sim_override){.constant = c, .value = value});
 }
 
@@ -49,9 +49,9 @@ static status place_ranks(simulation *s)
     int most = (c->machines ? c->machines : w->machines) * w->gpus;
     if (c->world > most)
         return fail(STATUS_CONFIG,
-                    "profile %s: found %d ranks, allowed is 1 to %d: %d GPU%s on each of %d machine%s",
-                    s->profile->name, c->world, most, w->gpus, w->gpus == 1 ? "" : "s", most / w->gpus,
-                    most / w->gpus == 1 ? "" : "s");
+                    "profile %s: expected 1 to %d ranks (%d GPU%s on each of %d machine%s), got %d",
+                    s->profile->name, most, w->gpus, w->gpus == 1 ? "" : "s", most / w->gpus,
+                    most / w->gpus == 1 ? "" : "s", c->world);
     s->ranks_per_machine = (c->world + machines - 1) / machines;
     return sim_topology_open(s->profile, machines, &s->topology);
 }
@@ -59,18 +59,17 @@ static status place_ranks(simulation *s)
 static status check(const simulation_config *c, const sim_profile *p)
 {
     if (c->world < 1 || c->world >= SIM_RANK_LIMIT)
-        return fail(STATUS_CONFIG, "simulation: found %d ranks, allowed is 1 to %d", c->world,
-                    SIM_RANK_LIMIT - 1);
+        return fail(STATUS_CONFIG, "simulation: expected 1 to %d ranks, got %d", SIM_RANK_LIMIT - 1, c->world);
     if (c->machines < 0)
-        return fail(STATUS_CONFIG, "simulation: found %d machines, allowed is 1 or more", c->machines);
+        return fail(STATUS_CONFIG, "simulation: expected 1 machine or more, got %d", c->machines);
     if (c->present < 0 || c->present > c->world)
         return fail(STATUS_INTERNAL, "simulation: found %d of %d ranks present", c->present, c->world);
     /* GPUs have TF32 and bfloat16 from the same generation on; half precision alone is float16. */
     if (c->precision != SIM_FP32 && !sim_profile_has(p, SIM_PEAK_TF32))
-        return fail(STATUS_CONFIG, "profile %s: found precision %s, allowed is fp32", p->name,
+        return fail(STATUS_CONFIG, "profile %s: expected precision fp32, got %s", p->name,
                     c->precision == SIM_TF32 ? "tf32" : "bf16");
     if (c->precision == SIM_BF16 && !sim_profile_has(p, SIM_PEAK_HALF))
-        return fail(STATUS_CONFIG, "profile %s: found precision bf16, allowed are fp32 and tf32", p->name);
+        return fail(STATUS_CONFIG, "profile %s: expected precision fp32 or tf32, got bf16", p->name);
     return STATUS_OK;
 }
 

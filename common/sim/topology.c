@@ -120,8 +120,8 @@ status sim_topology_open(const sim_profile *profile, int machines, sim_topology 
     *out = NULL;
     const sim_wiring *w = &profile->wiring;
     if (machines < 1 || machines > w->machines)
-        return fail(STATUS_CONFIG, "profile %s: found %d machines, allowed is %s%d", profile->name, machines,
-                    w->machines > 1 ? "1 to " : "", w->machines);
+        return fail(STATUS_CONFIG, "profile %s: expected %s%d machine%s, got %d", profile->name,
+                    w->machines > 1 ? "1 to " : "", w->machines, w->machines == 1 ? "" : "s", machines);
     sim_topology *t = calloc(1, sizeof *t);
     if (!t) return fail(STATUS_SYSTEM, "no memory for %d machines", machines);
     t->profile = profile;

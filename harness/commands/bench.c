@@ -59,7 +59,7 @@ static status name_operations(bench_setup *s, const char **words, int count)
     for (int i = 0; i < count; i++) {
         int more = snprintf(s->operations + used, sizeof s->operations - used, "%s%s", i ? "," : "", words[i]);
         used += (size_t)more;
-        if (used >= sizeof s->operations) return fail(STATUS_USAGE, "bench: found too many operations");
+        if (used >= sizeof s->operations) return fail(STATUS_USAGE, "bench: expected fewer operations");
     }
     for (char *c = s->operations; *c; c++)
         if (*c == '-') *c = '_';
@@ -147,7 +147,7 @@ static status run_rank(bench_setup *s, const launch_environment *e)
 static status check_started_right(const bench_setup *s)
 {
     if (!strstr(s->ring.collectives, "mpi")) return STATUS_OK;
-    return fail(STATUS_USAGE, "--collective: found 'mpi', whose ranks mpirun starts: mpirun -n %d harness bench ...",
+    return fail(STATUS_USAGE, "--collective: expected mpirun to start the ranks of 'mpi': mpirun -n %d harness bench ...",
                 (int)s->options.gpus);
 }
 

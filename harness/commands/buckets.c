@@ -157,7 +157,7 @@ static status run_buckets(int argc, char *argv[], int *exit_code)
         rc = options_defaults(s->bindings, 4);
     }
     if (rc == STATUS_OK) rc = options_parse(s->bindings, 4, argc, argv, words, &count);
-    if (rc == STATUS_OK && count > 0) rc = fail(STATUS_USAGE, "found '%s', allowed are options", words[0]);
+    if (rc == STATUS_OK && count > 0) rc = fail(STATUS_USAGE, "buckets: unexpected argument '%s'; see --help", words[0]);
     if (rc == STATUS_OK) rc = print_buckets(s);
     free(words);
     free(s);

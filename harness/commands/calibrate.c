@@ -102,7 +102,7 @@ static status check_gpu_options(const option_binding *b)
     static const char *const names[] = {"threads", "bind"};
     for (int i = 0; i < 2; i++)
         if (options_given(b, names[i]))
-            return fail(STATUS_USAGE, "--%s: found device cuda, allowed is cpu", names[i]);
+            return fail(STATUS_USAGE, "--%s: expected --device cpu, got cuda", names[i]);
     return STATUS_OK;
 }
 
@@ -117,7 +117,7 @@ static status run_calibrate(int argc, char *argv[], int *exit_code)
     status rc = options_defaults(&binding, 1);
     if (rc == STATUS_OK) rc = options_parse(&binding, 1, argc, argv, words, &count);
     if (rc == STATUS_OK && count > 0)
-        rc = fail(STATUS_USAGE, "found '%s', allowed are options; see --help", words[0]);
+        rc = fail(STATUS_USAGE, "calibrate: unexpected argument '%s'; see --help", words[0]);
     if (rc == STATUS_OK && options.device == CALIBRATE_CUDA) rc = check_gpu_options(&binding);
     if (rc == STATUS_OK) rc = options.device == CALIBRATE_CUDA ? calibrate_gpu_command(options.out) : run_all(&options);
     free(words);

@@ -28,11 +28,11 @@ typedef struct comparison_run {
 static status take_policies(comparison_run *c, const char *text)
 {
     if (strlen(text) >= sizeof c->names)
-        return fail(STATUS_USAGE, "option %s: found a list of %zu characters", option_name, strlen(text));
+        return fail(STATUS_USAGE, "%s: expected at most %zu characters, got %zu", option_name, sizeof c->names - 1, strlen(text));
     snprintf(c->names, sizeof c->names, "%s", text);
     for (char *name = strtok(c->names, ","); name; name = strtok(NULL, ",")) {
         if (c->policy_count == MOST_POLICIES)
-            return fail(STATUS_USAGE, "option %s: found more than %d names", option_name, MOST_POLICIES);
+            return fail(STATUS_USAGE, "%s: expected at most %d names", option_name, MOST_POLICIES);
         c->policies[c->policy_count++] = name;
     }
     return STATUS_OK;

@@ -217,7 +217,7 @@ static void data_sets(text_buffer *out)
 
 static status run_doctor(int argc, char *argv[], int *exit_code)
 {
-    if (argc > 0) return fail(STATUS_USAGE, "doctor: found '%s', allowed is nothing", argv[0]);
+    if (argc > 0) return fail(STATUS_USAGE, "doctor: unexpected argument '%s'", argv[0]);
     text_buffer out = {0};
     row(&out, "harness", "%s", PROGRAM_VERSION);
     machine(&out);

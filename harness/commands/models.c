@@ -120,7 +120,7 @@ static status run_models(int argc, char *argv[], int *exit_code)
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
     status rc = options_defaults(&binding, 1);
     if (rc == STATUS_OK) rc = options_parse(&binding, 1, argc, argv, words, &word_count);
-    if (rc == STATUS_OK && word_count > 1) rc = fail(STATUS_USAGE, "found '%s', allowed is one model", words[1]);
+    if (rc == STATUS_OK && word_count > 1) rc = fail(STATUS_USAGE, "models: unexpected argument '%s'", words[1]);
     if (rc == STATUS_OK && word_count == 1) {
         options.name = words[0];
         rc = print_layers(&options, &out);

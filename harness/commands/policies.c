@@ -69,7 +69,7 @@ static status describe_policy(int engine, int index, text_buffer *out)
 
 static status run_policies(int argc, char *argv[], int *exit_code)
 {
-    if (argc > 0) return fail(STATUS_USAGE, "policies: found '%s', allowed is nothing", argv[0]);
+    if (argc > 0) return fail(STATUS_USAGE, "policies: unexpected argument '%s'", argv[0]);
     text_buffer out = {0};
     status rc = STATUS_OK;
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)

@@ -89,9 +89,9 @@ static status run_profiles(int argc, char *argv[], int *exit_code)
 {
     text_buffer out = {0};
     *exit_code = 0;
-    if (argc > 1) return fail(STATUS_USAGE, "found '%s', allowed is one profile", argv[1]);
+    if (argc > 1) return fail(STATUS_USAGE, "profiles: unexpected argument '%s'", argv[1]);
     if (argc == 1 && argv[0][0] == '-')
-        return fail(STATUS_USAGE, "found '%s', allowed is a profile's name or file", argv[0]);
+        return fail(STATUS_USAGE, "profiles: expected a profile's name or file, got '%s'", argv[0]);
     status rc = argc == 1 ? show_profile(argv[0], &out) : list_profiles(&out);
     if (rc == STATUS_OK) return output_text(&out);
     text_free(&out);

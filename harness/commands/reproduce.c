@@ -54,15 +54,11 @@ static status find(const char *name, const reproduction **out)
 {
     enum { MOST = 8 };
     const char *names[MOST];
-    char allowed[256];
-    for (int i = 0; i < reproduction_count; i++) {
-        names[i] = reproduction_table[i]->name;
-        if (strcmp(names[i], name) != 0) continue;
-        *out = reproduction_table[i];
-        return STATUS_OK;
-    }
-    return fail(STATUS_USAGE, "reproduce: found '%s', allowed is one of %s", name,
-                text_join(allowed, sizeof allowed, names, (size_t)reproduction_count));
+    int index;
+    for (int i = 0; i < reproduction_count; i++) names[i] = reproduction_table[i]->name;
+    TRY(text_parse_choice("reproduce", name, names, sizeof *names, (size_t)reproduction_count, &index));
+    *out = reproduction_table[index];
+    return STATUS_OK;
 }
 
 static status profile_of(const char *device, const char **out)
@@ -71,7 +67,7 @@ static status profile_of(const char *device, const char **out)
     if (!device || strcmp(device, "sim") == 0) return STATUS_OK;
     if (strncmp(device, "sim:", 4) != 0 || !device[4])
         return fail(STATUS_USAGE,
-                    "--device: found '%s', allowed is sim:PROFILE, and cuda for torch-vs-apex",
+                    "--device: expected sim:PROFILE, or cuda for torch-vs-apex, got '%s'",
                     device);
     *out = device + 4;
     return STATUS_OK;
@@ -104,7 +100,7 @@ static status reproduce(const reproduce_options *o, const char *name)
     TRY(find(name, &what));
     options.cuda = o->device && strcmp(o->device, "cuda") == 0;
     if (options.cuda && what != &reproduce_torch_vs_apex)
-        return fail(STATUS_USAGE, "--device: found cuda for %s, allowed is sim:PROFILE: torch-vs-apex alone is measured",
+        return fail(STATUS_USAGE, "--device: expected sim:PROFILE for %s, got cuda: only torch-vs-apex is measured",
                     what->name);
     if (!options.cuda) TRY(profile_of(o->device, &options.profile));
     reproduction_report *report = calloc(1, sizeof *report);
@@ -129,7 +125,7 @@ static status run_reproduce(int argc, char *argv[], int *exit_code)
     if (rc == STATUS_OK && options.list)
         rc = list();
     else if (rc == STATUS_OK && count != 1)
-        rc = fail(STATUS_USAGE, "reproduce: found %d names, allowed is one; --list shows them", count);
+        rc = fail(STATUS_USAGE, "reproduce: expected one name, got %d; --list shows them", count);
     else if (rc == STATUS_OK)
         rc = reproduce(&options, words[0]);
     free(words);

@@ -157,7 +157,7 @@ static status engine_of(const run_config *c, const launch_environment *e, int *o
     }
     return fail(
         STATUS_USAGE,
-        "--mode: found both, allowed is none, ps or ring where something else starts the ranks");
+        "--mode: expected none, ps or ring where something else starts the ranks, got both");
 }
 
 /* Under a job manager rank 0 reports itself. */
@@ -179,7 +179,7 @@ static status find_servers(const run_command *c, const launch_environment *e, ra
     if (e->origin != LAUNCH_BY_HARNESS)
         return fail(
             STATUS_CONFIG,
-            "--server-placement: found own, allowed is rank where something else starts the ranks");
+            "--server-placement: expected rank where something else starts the ranks, got own");
     place->world -= place->servers;
     return STATUS_OK;
 }
@@ -243,9 +243,8 @@ static status refuse_unused_options(const run_config *c)
         const option_binding *b = &c->bindings[BINDING_COUNT - ENGINE_COUNT + e];
         for (size_t i = 0; i < b->table->count && !run_config_uses(c, e); i++)
             if (options_given(b, b->table->options[i].name))
-                return fail(STATUS_USAGE, "--%s: found with --mode %s, allowed is --mode %s or both",
-                            b->table->options[i].name, options_format(&c->bindings[0], 0, mode, sizeof mode),
-                            engine_table[e]->name);
+                return fail(STATUS_USAGE, "--%s: expected --mode %s or both, got --mode %s", b->table->options[i].name,
+                            engine_table[e]->name, options_format(&c->bindings[0], 0, mode, sizeof mode));
     }
     return STATUS_OK;
 }

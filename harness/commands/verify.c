@@ -107,7 +107,7 @@ static status verify_engine(const verify_setup *s, const golden_file *f, int eng
                             .policy = policy_for(s, f, engine),
                             .divide = s->shared.divide};
     if (config.cuda_graph && strcmp(config.device, "cuda") != 0)
-        return fail(STATUS_USAGE, "--cuda-graph: found device %s, allowed is cuda", config.device);
+        return fail(STATUS_USAGE, "--cuda-graph: expected --device cuda, got %s", config.device);
     if (!config.policy) {
         text_append(&v->line, "  %s not comparable: its loss is over the targets of all ranks, which takes ps=dp", name);
         return STATUS_OK;
@@ -152,7 +152,7 @@ static status verify_file(verify_setup *s, const char *path, bool *disagrees)
 static status verify_files(verify_setup *s, const char **paths, int count, int *exit_code)
 {
     int disagreeing = 0;
-    if (count == 0) return fail(STATUS_USAGE, "verify: no file found, allowed are one or more golden trajectories");
+    if (count == 0) return fail(STATUS_USAGE, "verify: expected one or more golden trajectories, got none");
     TRY(engine_parse_policies(s->options.policy, s->policies, NULL));
     s->loss_given = options_given(&s->bindings[2 + ENGINE_PS], "dp-loss");
     for (int i = 0; i < count; i++) {

@@ -131,9 +131,9 @@ static status ask(bound *b)
                          .optimizer = b->optimizer,
                          .batch = b->options.batch};
     if (b->options.tf32 && b->options.bf16)
-        return fail(STATUS_USAGE, "found both --tf32 and --bf16, allowed is one of them");
+        return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
     if (to_stdout(b->options.json) && to_stdout(b->options.csv))
-        return fail(STATUS_USAGE, "found both --json - and --csv -, allowed is one of them");
+        return fail(STATUS_USAGE, "--csv -: unexpected with --json -");
     TRY(parse_link(b->options.link, &q.machine));
     TRY(whatif_parse_gpus(b->options.gpus, &q));
     TRY(whatif_parse_policies(b->options.policy, &q));
@@ -164,7 +164,7 @@ static status run_whatif(int argc, char *argv[], int *exit_code)
     status rc = bind(&b);
     if (rc == STATUS_OK) rc = options_parse(b.bindings, BINDINGS, argc, argv, words, &count);
     if (rc == STATUS_OK && count > 0)
-        rc = fail(STATUS_USAGE, "found '%s', allowed are options; see --help", words[0]);
+        rc = fail(STATUS_USAGE, "whatif: unexpected argument '%s'; see --help", words[0]);
     if (rc == STATUS_OK) rc = optimizer_resolve(&b.bindings[2]);
     if (rc == STATUS_OK) rc = ask(&b);
     free(words);

@@ -175,7 +175,7 @@ static status run(const reproduction_options *o, reproduction_report *r)
     if (rc == STATUS_OK && o->profile)
         rc = fail(
             STATUS_USAGE,
-            "reproduce dp-vs-ddp: found --device sim:%s, allowed is none: its rows are of several machines",
+            "reproduce dp-vs-ddp: unexpected --device sim:%s: its rows are of several machines",
             o->profile);
     if (rc == STATUS_OK) rc = published_open("dp-vs-ddp", &t);
     if (rc == STATUS_OK) rc = run_all(o, &c);

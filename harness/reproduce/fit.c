@@ -29,6 +29,6 @@ status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual
         set_factor(out, out->factor * scratch->step_ms /
                             step_ms); /* time goes with 1 / factor, but for launches */
     }
-    return fail(STATUS_CONFIG, "profile %s: %.3f ms on one GPU cannot be had by its compute: found %.3f",
+    return fail(STATUS_CONFIG, "profile %s: expected a step of %.3f ms on one GPU, the nearest that its compute gives is %.3f",
                 w.machine.profile, step_ms, scratch->step_ms);
 }

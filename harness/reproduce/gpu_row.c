@@ -153,7 +153,7 @@ status gpu_row_measure(const gpu_row *row, double *forward_ms, double *backward_
     gpu_row named = *row;
     nn_model *model = NULL;
     measuring m = {.row = &named, .engine = engine_table[engine], .options = options, .token = random_token()};
-    if (row->gpus > MOST_GPUS) return fail(STATUS_INTERNAL, "found %d GPUs, allowed are %d", row->gpus, MOST_GPUS);
+    if (row->gpus > MOST_GPUS) return fail(STATUS_INTERNAL, "expected at most %d GPUs, got %d", MOST_GPUS, row->gpus);
     if (engine == ENGINE_NONE) named.policy = engine_table[engine]->policies[0].name;
     if (binding.table) TRY(options_defaults(&binding, 1));
     status rc = model_build(&row->model, &model);

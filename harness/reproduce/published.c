@@ -51,7 +51,7 @@ status published_open(const char *name, published_table *out)
             continue;
         }
         if (out->rows == PUBLISHED_ROWS)
-            return fail(STATUS_DATA, "published table %s: found more than %d rows", name, PUBLISHED_ROWS);
+            return fail(STATUS_DATA, "published table %s: expected at most %d rows", name, PUBLISHED_ROWS);
         const char **cells = out->cells[out->rows++];
         for (int c = cut(line, cells); c < PUBLISHED_COLUMNS; c++) cells[c] = "";
     }

@@ -138,10 +138,10 @@ static status check_virtual(const run_config *c)
     static const char *const names[] = {"jitter", "nodes"};
     for (int i = 0; i < 2; i++)
         if (options_given(&c->bindings[0], names[i]))
-            return fail(STATUS_USAGE, "--%s: found device %s, allowed is sim:PROFILE", names[i], c->run.device);
+            return fail(STATUS_USAGE, "--%s: expected --device sim:PROFILE, got %s", names[i], c->run.device);
     if (c->run.gpus > JOB_MOST_RANKS)
-        return fail(STATUS_USAGE, "--gpus: found %lld, allowed is 1 to %d but for virtual devices",
-                    (long long)c->run.gpus, JOB_MOST_RANKS);
+        return fail(STATUS_USAGE, "--gpus: expected 1 to %d (more only on virtual devices), got %lld", JOB_MOST_RANKS,
+                    (long long)c->run.gpus);
     return STATUS_OK;
 }
 
@@ -170,7 +170,7 @@ static status check_device(const run_config *c)
 {
     static const char *const devices[] = {"auto", "cpu", "cuda", "reference", "sim:PROFILE"};
     enum { COUNT = sizeof devices / sizeof devices[0] };
-    if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "found both --tf32 and --bf16, allowed is one of them");
+    if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
     if (run_config_is_virtual(c)) return refuse_on_virtual(c);
     TRY(check_virtual(c));
     int index;
@@ -185,7 +185,7 @@ static status refuse_cuda_options(const run_config *c)
                        : r->cuda_graph      ? "cuda-graph"
                                             : NULL;
     if (!name) return STATUS_OK;
-    return fail(STATUS_USAGE, "--%s: found device %s, allowed is cuda", name, c->run.device);
+    return fail(STATUS_USAGE, "--%s: expected --device cuda, got %s", name, c->run.device);
 }
 
 /* Settles what `auto` means here, and how many ranks there are where nobody said. */
@@ -200,9 +200,9 @@ static status choose_device(run_config *c)
     c->bound = c->run.bind == BIND_CORE ? BOUND_BY_HARNESS : BOUND_BY_NONE;
     if (!cuda) TRY(refuse_cuda_options(c));
     if (!cuda && !virtual && c->run.tf32)
-        return fail(STATUS_USAGE, "--tf32: found device %s, allowed is cuda or sim:PROFILE", c->run.device);
+        return fail(STATUS_USAGE, "--tf32: expected --device cuda or sim:PROFILE, got %s", c->run.device);
     if (c->run.bf16 && !cuda && !virtual && strcmp(c->run.device, "cpu") != 0)
-        return fail(STATUS_USAGE, "--bf16: found device %s, allowed is cuda or cpu, or sim:PROFILE", c->run.device);
+        return fail(STATUS_USAGE, "--bf16: expected --device cuda, cpu or sim:PROFILE, got %s", c->run.device);
     if (c->run.bf16 && !cuda && !virtual) { /* whether this processor can is known to the device */
         device_config cpu = {.name = "cpu", .world = 1, .threads = 1, .precision = DEVICE_PRECISION_BF16};
         device *d = NULL;
@@ -228,9 +228,8 @@ status run_config_check_gpus(const run_config *c)
     }
     if (ranks <= gpus || c->run.share_gpu) return STATUS_OK;
     return fail(STATUS_CONFIG,
-                "--gpus: found %d ranks and %d GPU%s, allowed is at most a rank a GPU: take --gpus %d, or "
-                "--share-gpu",
-                ranks, gpus, gpus == 1 ? "" : "s", gpus);
+                "--gpus: expected at most one rank per GPU, got %d ranks on %d GPU%s: take --gpus %d, or --share-gpu", ranks,
+                gpus, gpus == 1 ? "" : "s", gpus);
 }
 
 /* A run that goes on takes its seed from the checkpoint: initial values and the order of the data hang on
@@ -242,8 +241,8 @@ static status take_seed(run_config *c)
     const checkpoint_info *info = checkpoint_get_info(file);
     status rc = STATUS_OK;
     if (!info->foreign && options_given(&c->bindings[0], "seed") && c->run.seed != info->progress.seed)
-        rc = fail(STATUS_CONFIG, "--seed: found %llu, allowed is the seed %llu of %s, or none",
-                  (unsigned long long)c->run.seed, (unsigned long long)info->progress.seed, c->checkpoint.load);
+        rc = fail(STATUS_CONFIG, "--seed: expected %llu, the seed of %s, or none, got %llu",
+                  (unsigned long long)info->progress.seed, c->checkpoint.load, (unsigned long long)c->run.seed);
     else if (!info->foreign) c->run.seed = info->progress.seed;
     checkpoint_close(&file);
     return rc;
@@ -253,7 +252,7 @@ static status check_checkpoint(run_config *c)
 {
     TRY(checkpoint_options_check(&c->checkpoint));
     if (c->checkpoint.save && c->run.mode == ENGINE_BOTH)
-        return fail(STATUS_USAGE, "--save: found --mode both, allowed is one of none, ps, ring");
+        return fail(STATUS_USAGE, "--save: expected --mode none, ps or ring, got both");
     return c->checkpoint.load ? take_seed(c) : STATUS_OK;
 }
 
@@ -265,7 +264,7 @@ static status parse_trace_steps(run_config *c)
     if (!text) return STATUS_OK;
     size_t length = strcspn(text, ":");
     if (text[length] != ':' || length >= sizeof number)
-        return fail(STATUS_USAGE, "%s: found '%s', allowed is FIRST:END as in 5:15", what, text);
+        return fail(STATUS_USAGE, "%s: expected FIRST:END such as 5:15, got '%s'", what, text);
     snprintf(number, sizeof number, "%.*s", (int)length, text);
     TRY(text_parse_int(what, number, 0, INT64_MAX - 1, &c->trace_begin));
     return text_parse_int(what, text + length + 1, c->trace_begin + 1, INT64_MAX, &c->trace_end);
@@ -280,7 +279,7 @@ static status check_outputs(const run_config *c)
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < i; j++)
             if (outputs[i].path && outputs[j].path && strcmp(outputs[i].path, outputs[j].path) == 0)
-                return fail(STATUS_USAGE, "--%s and --%s: found '%s' for both, allowed are different files",
+                return fail(STATUS_USAGE, "--%s and --%s: expected different files, got '%s' for both",
                             outputs[j].name, outputs[i].name, outputs[i].path);
     return STATUS_OK;
 }
@@ -292,7 +291,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
     status rc = options_parse(c->bindings, BINDING_COUNT, argc, argv, words, &word_count);
     if (rc == STATUS_OK && word_count > 0)
-        rc = fail(STATUS_USAGE, "found '%s', allowed are options; see harness run --help", words[0]);
+        rc = fail(STATUS_USAGE, "run: unexpected argument '%s'; see harness run --help", words[0]);
     free(words);
     TRY(rc);
     TRY(engine_parse_policies(c->run.policy, c->policies, &c->bindings[BINDING_COUNT - ENGINE_COUNT]));
@@ -309,10 +308,10 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));
     bool steps = options_given(&c->bindings[0], "steps"), epochs = options_given(&c->bindings[0], "epochs");
-    if (steps && epochs) return fail(STATUS_USAGE, "found both --steps and --epochs, allowed is one of them");
+    if (steps && epochs) return fail(STATUS_USAGE, "--epochs: unexpected with --steps");
     if (!steps && !epochs) c->run.steps = 30;
     if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
-        return fail(STATUS_USAGE, "--gpus: found %lld, allowed is 1 with --mode none", (long long)c->run.gpus);
+        return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
     /* The experiment of who says nothing: a small network on small images. */
     if (!options_given(&c->bindings[1], "model") && !options_given(&c->bindings[2], "data"))
         c->data.data = "synthetic:3x32x32:10";

@@ -42,7 +42,7 @@ static status take_none(talk *t, int rank)
 {
     transport_message m;
     status rc = transport_receive(t->agents[rank], &m);
-    if (rc == STATUS_OK) return fail(STATUS_INTERNAL, "calibration: found a message out of turn");
+    if (rc == STATUS_OK) return fail(STATUS_INTERNAL, "calibration: expected no message yet, got one");
     return rc == STATUS_AGAIN ? STATUS_OK : rc;
 }
 

@@ -86,7 +86,7 @@ static status set_options(const virtual_workload *w, option_binding *binding)
     TRY(options_defaults(binding, 1));
     for (const char *const *at = w->engine_settings; at && *at; at++) {
         size_t length = strcspn(*at, "=");
-        if (length >= sizeof name) return fail(STATUS_INTERNAL, "an engine's setting: found %s", *at);
+        if (length >= sizeof name) return fail(STATUS_INTERNAL, "an engine's setting: expected a shorter word, got %s", *at);
         memcpy(name, *at, length);
         name[length] = '\0';
         TRY(options_set(binding, 1, name, *at + length + ((*at)[length] == '=')));

@@ -211,7 +211,7 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
 static status check(const run_config *c)
 {
     if (c->checkpoint.load || c->checkpoint.save)
-        return fail(STATUS_CONFIG, "--%s: found device %s, allowed are devices with real tensors",
+        return fail(STATUS_CONFIG, "--%s: expected a device with tensors, got --device %s",
                     c->checkpoint.load ? "load" : "save", c->run.device);
     return STATUS_OK;
 }

@@ -11,7 +11,7 @@
 static status add_size(whatif_question *q, int64_t gpus)
 {
     if (q->size_count == WHATIF_SIZES)
-        return fail(STATUS_USAGE, "--gpus: found more than %d numbers, allowed are as many",
+        return fail(STATUS_USAGE, "--gpus: expected at most %d numbers, got more",
                     WHATIF_SIZES);
     q->gpus[q->size_count++] = (int)gpus;
     return STATUS_OK;
@@ -35,7 +35,7 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
         size_t length = strcspn(at, ",");
         int64_t gpus;
         if (length >= sizeof word)
-            return fail(STATUS_USAGE, "--gpus: found '%s', allowed is 8,16,...,4096", text);
+            return fail(STATUS_USAGE, "--gpus: expected a list such as 8,16,...,4096, got '%s'", text);
         memcpy(word, at, length);
         word[length] = '\0';
         at += length + (at[length] == ',');
@@ -49,7 +49,7 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
         dots = false;
     }
     if (dots || q->size_count == 0)
-        return fail(STATUS_USAGE, "--gpus: found '%s', allowed is 8,16,...,4096", text);
+        return fail(STATUS_USAGE, "--gpus: expected a list such as 8,16,...,4096, got '%s'", text);
     return STATUS_OK;
 }
 
@@ -59,15 +59,14 @@ status whatif_parse_policies(const char *text, whatif_question *q)
         size_t length = strcspn(at, ",");
         const char *checked[ENGINE_COUNT];
         if (q->policy_count == WHATIF_POLICIES || length >= sizeof q->policies[0])
-            return fail(STATUS_USAGE, "--policy: found '%s', allowed are up to %d names", text,
-                        WHATIF_POLICIES);
+            return fail(STATUS_USAGE, "--policy: expected at most %d names, got '%s'", WHATIF_POLICIES, text);
         char *name = q->policies[q->policy_count++];
         memcpy(name, at, length);
         name[length] = '\0';
         TRY(engine_parse_policies(name, checked, NULL));
         at += length + (at[length] == ',');
     }
-    return q->policy_count ? STATUS_OK : fail(STATUS_USAGE, "--policy: found none, allowed is a name");
+    return q->policy_count ? STATUS_OK : fail(STATUS_USAGE, "--policy: expected a name, got none");
 }
 
 /* ---- asking ----------------------------------------------------------------------------------- */

@@ -164,7 +164,7 @@ WRONG = [
     ("comparison into no folder", ["compare", "--policies", "sync", *QUICK, "--json", "/no/such/x"], 73, ["/no/such/x"]),
     ("calibration into a folder", ["calibrate", "--out", FILES.name], 73, [FILES.name, "regular file"]),
     ("calibration of a GPU with threads", ["calibrate", "--device", "cuda", "--threads", "2"], 64, ["--threads", "cuda"]),
-    ("profile that is a folder", ["--device", f"sim:{FILES.name}", "--model", "resnet50"], 65, [FILES.name, "found a folder"]),
+    ("profile that is a folder", ["--device", f"sim:{FILES.name}", "--model", "resnet50"], 65, [FILES.name, "expected a file, got a folder"]),
     ("verify without a file", ["verify"], 64, ["verify", "golden"]),
     ("unknown model to list", ["models", "alexnet"], 64, ["alexnet", "lenet"]),
 

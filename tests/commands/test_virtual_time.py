@@ -29,20 +29,20 @@ def run(*words):
 # ---- wrong input -------------------------------------------------------------------------------
 
 @cases([
-    ("an unknown profile", run("--device", "sim:nowhere"), 64, "profile: found 'nowhere', allowed is a file or one of cpu,"),
+    ("an unknown profile", run("--device", "sim:nowhere"), 64, "profile or its file: expected one of cpu,"),
     ("profiles of an unknown name", ("profiles", "dgx1-v10"), 64, "did you mean 'dgx1-v100'?"),
-    ("more GPUs than there are", run("--device", "sim", "--gpus", "9"), 78, "found 9 ranks, allowed is 1 to 8"),
+    ("more GPUs than there are", run("--device", "sim", "--gpus", "9"), 78, "expected 1 to 8 ranks (8 GPUs on each of 1 machine), got 9"),
     ("a missing constant", run("--device", "sim:" + profile("missing", base="nccl", topology={
         "machines": 1, "peer_access": True, "source": "a test", "links": [["gpu0", "socket0", "pcie"]]})), 65, "missing"),
     ("an absurd constant", run("--device", "sim:" + profile("absurd", constants={"kappa": dict(CONSTANT, value=7)})), 65,
      "kappa"),
     ("a wrong unit", run("--device", "sim:" + profile("unit", constants={"kappa": dict(CONSTANT, unit="ms")})), 65, "kappa"),
     ("an unknown constant", run("--device", "sim:" + profile("unknown", constants={"kapa": CONSTANT})), 65, "kapa"),
-    ("a precision that GPUs lack", run("--device", "sim", "--tf32"), 78, "found precision tf32, allowed is fp32"),
-    ("bfloat16 on GPUs that lack it", run("--device", "sim", "--bf16"), 78, "found precision bf16, allowed is fp32"),
-    ("two precisions", run("--device", "sim:dgx-h100", "--tf32", "--bf16"), 64, "found both --tf32 and --bf16"),
-    ("two precisions of whatif", ("whatif", "--tf32", "--bf16"), 64, "found both --tf32 and --bf16"),
-    ("whatif twice to stdout", ("whatif", "--json", "-", "--csv", "-"), 64, "found both --json - and --csv -"),
+    ("a precision that GPUs lack", run("--device", "sim", "--tf32"), 78, "expected precision fp32, got tf32"),
+    ("bfloat16 on GPUs that lack it", run("--device", "sim", "--bf16"), 78, "expected precision fp32, got bf16"),
+    ("two precisions", run("--device", "sim:dgx-h100", "--tf32", "--bf16"), 64, "--bf16: unexpected with --tf32"),
+    ("two precisions of whatif", ("whatif", "--tf32", "--bf16"), 64, "--bf16: unexpected with --tf32"),
+    ("whatif twice to stdout", ("whatif", "--json", "-", "--csv", "-"), 64, "--csv -: unexpected with --json -"),
     ("micro-batches", run("--device", "sim", "--accumulate", "4"), 78, "--accumulate: expected a real device, got --device sim,"),
     ("the plan of micro-batches", run("--device", "sim", "--plan", "--accumulate", "4"), 78, "--accumulate: expected a real device"),
     ("micro-batches of whatif", ("whatif", "--accumulate", "4"), 64, "unknown option '--accumulate'"),
@@ -52,12 +52,12 @@ def run(*words):
     ("a rendezvous", run("--device", "sim", "--rendezvous", "env://"), 78, "--rendezvous: expected a real device"),
     ("a time line", run("--device", "sim", "--trace", FILES.name + "/x.json"), 78, "--trace: expected a real device"),
     ("whatif of bits or bytes", ("whatif", "--link", "10gb/s,1us"), 64, "expected a rate such as 10Gbit/s or 1.25GB/s"),
-    ("jitter on a CPU", run("--jitter", "3"), 64, "--jitter: found device auto, allowed is sim:PROFILE"),
+    ("jitter on a CPU", run("--jitter", "3"), 64, "--jitter: expected --device sim:PROFILE, got auto"),
     ("saving what is not there", run("--device", "sim", "--save", FILES.name + "/x.safetensors"), 78, "--save"),
-    ("an unknown table", ("reproduce", "torch"), 64, "allowed is one of torch-vs-apex"),
-    ("a table on a CPU", ("reproduce", "torch-vs-apex", "--device", "cpu"), 64, "allowed is sim:PROFILE"),
+    ("an unknown table", ("reproduce", "torch"), 64, "reproduce: expected one of torch-vs-apex"),
+    ("a table on a CPU", ("reproduce", "torch-vs-apex", "--device", "cpu"), 64, "--device: expected sim:PROFILE"),
     ("whatif of an unknown policy", ("whatif", "--policy", "dpp"), 64, "got 'dpp'; did you mean 'dp'?"),
-    ("whatif of no link", ("whatif", "--gpus", "2", "--link", "1GB/s,1us"), 78, "which has no network"),
+    ("whatif of no link", ("whatif", "--gpus", "2", "--link", "1GB/s,1us"), 78, "expected a profile with a network"),
 ])
 def wrong_input_is_answered_with_one_line(words, code, line):
     result = harness(*words)

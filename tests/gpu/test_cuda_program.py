@@ -315,7 +315,7 @@ def more_ranks_than_gpus_are_refused_with_what_would_run():
     result = run("--device", "cuda", "--mode", "ring", "--gpus", 64, "--model", "toy")
     expect_equal(result.code, 78, "exit code", result)
     lines = result.lines()
-    expect(len(lines) == 1 and "found 64 ranks" in lines[0] and "--share-gpu" in lines[0], "not one line", result)
+    expect(len(lines) == 1 and "got 64 ranks" in lines[0] and "--share-gpu" in lines[0], "not one line", result)
 
 
 @cases([("host memory", "two-shot"), ("NCCL", "nccl")])

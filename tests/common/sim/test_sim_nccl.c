@@ -244,7 +244,7 @@ static void a_walk_over_a_protocol_that_is_not_there_is_refused(void **context)
     must(sim_ring_steps_open(&j.s->network, j.rings, SIM_LL128, stop_clock, &done, &steps));
     assert_int_equal(sim_ring_steps_start(steps, 1e6), STATUS_CONFIG);
     assert_string_equal(error_message(),
-                        "a ring of 4 ranks: found protocol LL128, which this machine does not have");
+                        "a ring of 4 ranks: expected a protocol of this machine, got LL128");
     error_clear();
     sim_ring_steps_close(&steps);
     close_job(&j);

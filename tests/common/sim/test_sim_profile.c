@@ -178,48 +178,47 @@ static void a_file_that_is_none_has_one_clear_line(void **context)
         const char *text, *message; /* behind the name and the file */
     } cases[] = {
         {"{", "line 1: string or '}' expected near end of file"},
-        {"[]", "found no object, allowed is an object"},
+        {"[]", "expected an object"},
         {"{\"profile\": \"mine\", \"summary\": \"a\", \"constants\": {}, \"topolgy\": {}}",
-         "top level: found 'topolgy', allowed is one of profile, summary, base, abstract, constants, "
-         "topology"},
+         "top level: expected one of profile, summary, base, abstract, constants, topology, got 'topolgy'"},
         {"{\"summary\": \"a\", \"constants\": {}}", "profile: the name is missing"},
         {"{\"profile\": \"mine\", \"constants\": {}}", "summary: the text is missing"},
         {"{\"profile\": \"mine\", \"summary\": \"a\"}", "constants: the object is missing"},
         {"{\"profile\": \"mine\", \"summary\": \"a\", \"base\": \"v200\", \"constants\": {}}",
-         "base: found 'v200', which is no profile"},
+         "base: expected the name of a profile, got 'v200'"},
         {"{\"profile\": \"mine\", \"summary\": \"a\", \"base\": \"cuda\", \"constants\": {}}",
          "topology: the object is missing"},
-        {HEAD "\"kapa\": {\"value\": 1}}}", "constants: found 'kapa', which is none; did you mean 'kappa'?"},
-        {HEAD "\"kappa\": 1}}", "kappa: found no object, allowed is value, unit, tag, source"},
+        {HEAD "\"kapa\": {\"value\": 1}}}", "constants: expected the name of a constant, got 'kapa'; did you mean 'kappa'?"},
+        {HEAD "\"kappa\": 1}}", "kappa: expected an object with value, unit, tag, source"},
         {HEAD "\"kappa\": {\"value\": \"1\", \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\"}}}",
-         "kappa: found no number, allowed is 1 to 3 1"},
-        {HEAD KAPPA("0.5", "assumed") "}}", "kappa: found 0.5 1, allowed is 1 to 3"},
+         "kappa: expected a number from 1 to 3 1"},
+        {HEAD KAPPA("0.5", "assumed") "}}", "kappa: expected 1 to 3 1, got 0.5"},
         {HEAD KAPPA("1.5", "guessed") "}}",
-         "kappa: found tag 'guessed', allowed is datasheet, published, assumed or 'calibrated on ...'"},
-        {HEAD KAPPA("1.5", "calibrated on ") "}}", "kappa: found tag 'calibrated on ', allowed is datasheet, "
-                                                   "published, assumed or 'calibrated on ...'"},
+         "kappa: expected the tag datasheet, published, assumed or 'calibrated on ...', got 'guessed'"},
+        {HEAD KAPPA("1.5", "calibrated on ") "}}", "kappa: expected the tag datasheet, published, "
+                                                   "assumed or 'calibrated on ...', got 'calibrated on '"},
         {HEAD "\"kappa\": {\"value\": 1, \"unit\": \"%\", \"tag\": \"assumed\", \"source\": \"here\"}}}",
-         "kappa: found unit '%', allowed is '1'"},
+         "kappa: expected the unit '1', got '%'"},
         {HEAD "\"kappa\": {\"value\": 1, \"unit\": \"1\", \"tag\": \"assumed\"}}}",
          "kappa: the source is missing"},
         {HEAD "\"kappa\": {\"value\": 1, \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\", "
               "\"note\": 1}}}",
-         "kappa: found 'note', allowed is one of value, unit, tag, source"},
+         "kappa: expected one of value, unit, tag, source, got 'note'"},
         {HEAD "\"nccl_base_ring\": {\"value\": [1, 2], \"unit\": \"us\", \"tag\": \"assumed\", \"source\": "
               "\"here\"}}}",
-         "nccl_base_ring: found 2 values, allowed is an array of 3"},
-        {HEAD TOPOLOGY(""), "topology: found 0 links, allowed is 1 to 256"},
+         "nccl_base_ring: expected an array of 3 values, got 2"},
+        {HEAD TOPOLOGY(""), "topology: expected 1 to 256 links, got 0"},
         {HEAD TOPOLOGY("[\"gpu0\", \"socket0\"]"),
-         "topology: found a link of 2 parts, allowed is [from, to, kind] or [from, to, kind, count]"},
+         "topology: expected [from, to, kind] or [from, to, kind, count], got a link of 2 parts"},
         {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"wire\"]"),
-         "topology: found a link of kind 'wire', allowed is pcie, nvlink, socket"},
+         "topology: expected a link of kind pcie, nvlink or socket, got 'wire'"},
         {HEAD TOPOLOGY("[\"gpuA\", \"socket0\", \"pcie\"]"),
-         "topology: found node 'gpuA', allowed is gpuN, switchN, socketN, nvswitchN, nicN"},
+         "topology: expected gpuN, switchN, socketN, nvswitchN or nicN, got 'gpuA'"},
         {HEAD TOPOLOGY("[\"gpu1\", \"socket0\", \"pcie\"]"),
-         "topology: found gpu1 among 1 of its kind, allowed is numbers from 0"},
-        {HEAD TOPOLOGY("[\"gpu0\", \"gpu0\", \"pcie\"]"), "topology: found a link from a node to itself"},
+         "topology: expected nodes numbered from 0, got gpu1 among 1 of its kind"},
+        {HEAD TOPOLOGY("[\"gpu0\", \"gpu0\", \"pcie\"]"), "topology: expected links between two nodes, got one from a node to itself"},
         {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"pcie\", 99]"),
-         "topology: found 99 parallel links, allowed is 1 to 64"},
+         "topology: expected 1 to 64 parallel links, got 99"},
         {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"pcie\"], [\"gpu1\", \"gpu0\", \"nvlink\"]"),
          "topology: gpu1 has no way to socket0"},
         {HEAD TOPOLOGY("[\"gpu0\", \"socket0\", \"pcie\"], [\"nic0\", \"socket0\", \"pcie\"]"),
@@ -260,13 +259,13 @@ static void an_unknown_name_lists_those_there_are(void **context)
     assert_int_equal(status_exit_code(STATUS_USAGE), 64);
     assert_non_null(strstr(
         error_message(),
-        "profile: found 'v100-pcie' (did you mean 'v100-pcie-32g'?), allowed is a file or one of cpu,"));
+        "got 'v100-pcie'; did you mean 'v100-pcie-32g'?"));
     error_clear();
     assert_int_equal(sim_profile_load("./nowhere.json", &p), STATUS_USAGE);
     assert_string_equal(error_message(), "profile ./nowhere.json cannot be read: No such file or directory");
     error_clear();
     assert_int_equal(sim_profile_load("cuda", &p), STATUS_DATA);
-    assert_non_null(strstr(error_message(), "found a base of profiles, allowed is a profile"));
+    assert_non_null(strstr(error_message(), "expected a profile, got a base of profiles"));
     error_clear();
 }
 

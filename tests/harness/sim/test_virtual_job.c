@@ -175,7 +175,7 @@ static void more_gpus_than_the_topology_has_are_refused(void **context)
     assert_int_equal(virtual_measure(&w, f), STATUS_CONFIG);
     assert_string_equal(
         error_message(),
-        "profile v100-pcie-32g: found 9 ranks, allowed is 1 to 8: 8 GPUs on each of 1 machine");
+        "profile v100-pcie-32g: expected 1 to 8 ranks (8 GPUs on each of 1 machine), got 9");
     error_clear();
     w = workload("nowhere", 2, "ddp");
     assert_int_equal(virtual_measure(&w, f), STATUS_USAGE);
