@@ -5,7 +5,7 @@
 #include "common/base/options.h"
 #include "common/nn/model.h"
 
-/* What a model may be told; 0 or NONE: its own default. */
+/* Options of a model; 0 or NONE: the default of the model. */
 typedef struct model_options {
     const char *name;
     int64_t classes, image; /* outputs; height and width of its input */

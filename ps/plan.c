@@ -37,7 +37,7 @@ static void find_points(planning *g)
     for (int op = 0; op < p->op_count; op++) {
         for (int s = 0; s < OP_MAX_OPERANDS; s++) {
             const nn_operand *o = &p->ops[op].operands[s];
-            if (o->space == NN_SPACE_PARAM || o->space == NN_SPACE_NARROW || o->space == NN_SPACE_GRAD) g->point[o->index] = op;
+            if (o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD) g->point[o->index] = op;
         }
         if (p->ops[op].group_reduce > g->plan->largest_sum) g->plan->largest_sum = p->ops[op].group_reduce;
     }

@@ -1,12 +1,12 @@
 /* A file that appears whole or not at all: written as FILE.partial in the same folder, synchronized,
- * renamed over FILE, and the folder synchronized. Whatever interrupts it, FILE is the old one or the new.
+ * renamed over FILE, and the folder synchronized. After any interruption FILE is the old one or the new one.
  *
  * Symbolic links are followed: the file that the last one names is replaced, in its own folder. The new
  * file has the permissions that the umask leaves of rw-rw-rw-. FILE.partial is locked while it is written:
- * a second writer is refused, and what a killed one has left behind is replaced.
+ * a second writer is refused, and the partial file of a killed one is replaced.
  *
- * Errors: STATUS_CANNOT_CREATE where the place is not fit (missing or read-only folder, FILE is no regular
- * file, another writer), STATUS_IO where the system cannot store it (full disk, quota, device error). */
+ * Errors: STATUS_CANNOT_CREATE for a missing or read-only folder, a FILE that is no regular
+ * file, or another writer, STATUS_IO where the system cannot store it (full disk, quota, device error). */
 #ifndef COMMON_CHECKPOINT_ATOMIC_FILE_H
 #define COMMON_CHECKPOINT_ATOMIC_FILE_H
 

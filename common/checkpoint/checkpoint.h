@@ -18,10 +18,10 @@ enum { CHECKPOINT_SCHEMA_VERSION = 1 };
 /* ---- contents ------------------------------------------------------------------------------------ */
 
 /* What a checkpoint of a model holds: a list of tensors with names, shapes and places, known from model,
- * element type and optimizer alone. So every rank knows the order in which rank 0 will ask for them.
+ * element type and optimizer alone. So every rank can compute the order in which rank 0 reads them.
  *
  *   parameters and buffers   PyTorch's names, in the order of state_dict(): a BatchNorm's running_mean,
- *                            running_var and num_batches_tracked behind its parameters
+ *                            running_var and num_batches_tracked after its parameters
  *   optimizer state          optimizer.momentum_buffer.NAME (sgd with momentum), optimizer.exp_avg.NAME and
  *                            optimizer.exp_avg_sq.NAME (adam, adamw), in the order of the parameters
  *
@@ -67,14 +67,14 @@ typedef struct checkpoint_options {
 
 extern const option_table checkpoint_option_table;
 
-/* STATUS_USAGE for combinations that mean nothing. */
+/* STATUS_USAGE for invalid combinations. */
 status checkpoint_options_check(const checkpoint_options *options);
 
 /* Whether to save once `steps` steps of the run are done; `last`: it ends here. */
 bool checkpoint_due(const checkpoint_options *options, int64_t steps, bool last);
 
-/* Whether a checkpoint could be saved there, so that a run finds out before its first step. What is at
- * `path` stays as it is. Errors: atomic_file.h. */
+/* Checks before the first step that a checkpoint can be saved there. Leaves what is at `path` unchanged.
+ * Errors: atomic_file.h. */
 status checkpoint_probe(const char *path);
 
 /* ---- what is saved and loaded ----------------------------------------------------------------- */
@@ -86,7 +86,7 @@ typedef struct checkpoint_subject {
     /* A table bound to the *resolved* options of the model (no value left to a default that may change), or
      * NULL. A checkpoint of a model with other options is refused. */
     const option_binding *model_options;
-    const optimizer_options *optimizer; /* NULL: parameters and buffers alone */
+    const optimizer_options *optimizer; /* NULL: only parameters and buffers */
 } checkpoint_subject;
 
 /* Where a run stands. */
@@ -98,7 +98,7 @@ typedef struct checkpoint_progress {
     uint64_t seed;             /* of the run: parameters, order of the data, augmentation */
 } checkpoint_progress;
 
-/* Gives tensor `t` in PyTorch's order as t->elements values of t->type. Never asked for
+/* Gives tensor `t` in PyTorch's order as t->elements values of t->type. Not called for
  * CHECKPOINT_BATCHES. */
 typedef struct checkpoint_source {
     void *context;
@@ -135,13 +135,13 @@ status checkpoint_open(const char *path, checkpoint **out);
 void checkpoint_close(checkpoint **c);
 const checkpoint_info *checkpoint_get_info(const checkpoint *c);
 
-/* Checks the whole file against `subject`, and only then hands its tensors to `sink`. STATUS_DATA: another
+/* Checks the whole file against `subject` before it passes tensors to `sink`. STATUS_DATA: another
  * model or optimizer, tensors missing, unexpected, of another shape or of a type that is no floating point,
- * or a checksum that does not fit. */
+ * or a wrong checksum. */
 status checkpoint_load(checkpoint *c, const checkpoint_subject *subject, const checkpoint_sink *sink);
 
-/* Says in log lines what a load of `subject` means for the run: where it goes on, that an optimizer starts
- * fresh, values that were converted, options that differ from those saved. For one rank to call. */
+/* Logs the effects of a load: the step at which the run resumes, a fresh optimizer, converted values, options that
+ * differ from the saved ones. Call it on one rank. */
 void checkpoint_log_load(const checkpoint *c, const checkpoint_subject *subject);
 
 /* ---- a rank's arenas as source and sink ---------------------------------------------------------- */

@@ -16,7 +16,7 @@ enum { METADATA_HASH_DIGITS = 16 };
 /* The metadata as a JSON object, with zeros for the two hashes; NULL without memory. */
 struct json_t *metadata_encode(const checkpoint_subject *subject, const checkpoint_progress *progress);
 
-/* Where in a header's text the digits of a hash stand; NULL if they do not, as this program writes them. */
+/* Where in a header's text the digits of a hash stand; NULL if they are not where this program writes them. */
 char *metadata_hash_digits(char *text, int64_t bytes, const char *key);
 
 /* XXH3 of the header's text with zeros for the digits of the header's own hash. */
@@ -35,7 +35,7 @@ void metadata_differences(const safetensors_header *h, const checkpoint_subject 
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 
-/* The tensors of a file, told apart by what the model wants. */
+/* The tensors of a file, matched to those of the model. */
 /* One tensor under two names: a tied weight in a file of state_dict(). */
 typedef struct match_twin {
     const safetensors_tensor *one, *other;
@@ -51,8 +51,8 @@ typedef struct match {
 typedef struct match_request {
     const nn_model *model;
     const checkpoint_contents *contents;
-    bool foreign;     /* PyTorch's habits are met: see match.c */
-    bool skips_state; /* optimizer state in the file is left alone */
+    bool foreign;     /* PyTorch's variations are accepted: see match.c */
+    bool skips_state; /* optimizer state in the file is ignored */
 } match_request;
 
 /* Finds every tensor of the contents and checks its type and shape. STATUS_DATA names what is missing,

@@ -1,8 +1,8 @@
-/* What foreign files may do, and files of this program do not:
+/* What files of other programs may do, and files of this program do not:
  *
  *   - lack num_batches_tracked (PyTorch before 0.4.1)
  *   - hold a tied tensor under the name of the layer that shares it (lm_head.weight), instead of its own
- *     name (safetensors.torch.save_model keeps one of them) or besides it (state_dict())
+ *     name (safetensors.torch.save_model keeps one of them) or in addition to it (state_dict())
  *   - hold constants that Hugging Face's models register as buffers and ignore when they load
  *   - hold the matrices of Hugging Face's GPT-2 as Conv1D does, [in, out] */
 #include "common/checkpoint/checkpoint_impl.h"

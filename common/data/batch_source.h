@@ -2,7 +2,7 @@
  * tensors that are functions of (seed, name, index).
  *
  * A source belongs to one thread, the rank's. A batch is a pure function of the source's configuration
- * and the step, so a run that resumes at a step sees what the uninterrupted run saw. */
+ * and the step, so a resumed run gets the batches of an uninterrupted one. */
 #ifndef COMMON_DATA_BATCH_SOURCE_H
 #define COMMON_DATA_BATCH_SOURCE_H
 
@@ -38,13 +38,13 @@ struct batch_source {
     const batch_source_type *type;
     data_form form;          /* of the batches */
     int64_t largest_batch;   /* samples */
-    int64_t steps_per_epoch; /* 0: no epochs, steps count on for ever */
+    int64_t steps_per_epoch; /* 0: no epochs */
     int64_t buffer_bytes;    /* host memory that batches lie in */
 };
 
 /* Waits for the batch of `step` and lends it until batch_source_return(). Steps in order come from what
- * was prepared ahead; any other step is a jump, right but slower. A batch that cannot be made is an
- * error here, again and again. */
+ * was prepared ahead; any other step is correct but slower. A batch that cannot be made is an
+ * error in every call. */
 status batch_source_next(batch_source *s, int64_t step, batch_view *out);
 void batch_source_return(batch_source *s, const batch_view *b);
 
@@ -56,8 +56,7 @@ bool batch_source_always_ready(batch_source *s, int64_t step);
 /* Everything on loan becomes invalid. Sets the caller's pointer to NULL. */
 void batch_source_close(batch_source **s);
 
-/* Where a run stands, in the terms that stay valid when the number of ranks changes: what a checkpoint
- * keeps. */
+/* The position of a run, independent of the number of ranks; checkpoints store it. */
 typedef struct batch_position {
     int64_t epoch, epoch_step;
 } batch_position;

@@ -20,7 +20,7 @@ typedef struct batches_config {
     data_form model; /* what the model takes */
     uint64_t seed;
     int rank, world;
-    int64_t batch; /* samples a rank and step */
+    int64_t batch; /* samples per rank and step */
     sampler_mode sampler;
     bool drop_last;
     bool whole; /* TRAIN: the batches of all ranks, in rank order: for a rank that loads for the others */
@@ -37,7 +37,7 @@ status batches_open(const batches_config *config, batch_source **out);
 /* The data options of a run, as every program that trains declares them. */
 typedef struct data_options {
     const char *data; /* dataset.h */
-    int64_t batch;    /* samples a rank and step */
+    int64_t batch;    /* samples per rank and step */
     int sampler;      /* sampler_mode */
     bool drop_last;
     const char *augment; /* data_augment_parse() */

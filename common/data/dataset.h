@@ -1,10 +1,15 @@
-/* Data sets. One is opened once a process and then never changes: all ranks of the process, and all
- * their loader threads, read it at the same time. Storage is compact (images stay bytes); what a model
- * takes is made of it when a batch is assembled (transform.h, batches.h).
+/* Data sets. Each is opened once per process and is then immutable: all ranks of the process, and all their loader
+ * threads, read it concurrently. Storage is compact (images stay bytes); batches.h converts samples to a model's input.
+ *
+ * From a file to a step:   decoders.h  files to samples         dataset.h       all samples of a set
+ *                          sampler.h   which samples per rank   transform.h     augmentation, normalization
+ *                          loader.h    threads, buffers         batch_source.h  what the train loop sees
+ *                          batches.h   puts these together      form.h          shapes of samples
+ *
  *
  *   wine[:FILE]               178 samples, 13 features, 3 classes; a stratified fifth is held back
  *   fashion-mnist[:DIR]       60,000 + 10,000 images of 1x28x28, 10 classes (Xiao, Rasul, Vollgraf, 2017)
- *   mnist:DIR                 the same form (LeCun, Cortes, Burges)
+ *   mnist:DIR                 the same shapes (LeCun, Cortes, Burges)
  *   idx:IMAGES,LABELS         one pair of IDX files; a stratified fifth is held back
  *   cifar10:DIR               data_batch_1.bin ... data_batch_5.bin, test_batch.bin (Krizhevsky, 2009)
  *   synthetic[:SHAPE[:CLASSES]]  noise; SHAPE is CxHxW (3x32x32), features (13) or tokens (128)
@@ -48,8 +53,8 @@ typedef struct data_description {
 } data_description;
 
 /* STATUS_USAGE: the specification cannot be understood. STATUS_DATA: a file is missing, truncated, of the
- * wrong kind, or holds a value that is not allowed; the message names the file and the place.
- * STATUS_CONFIG: the form of synthetic data is known neither from specification nor model. */
+ * wrong kind, or holds an invalid value; the message names the file and the place.
+ * STATUS_CONFIG: neither specification nor model gives the form of synthetic data. */
 status dataset_open(const dataset_config *config, dataset **out);
 void dataset_close(dataset **set);
 

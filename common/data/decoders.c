@@ -181,7 +181,7 @@ static bool parse_number(const field *f, double *out)
     return *end == '\0' && isfinite(*out);
 }
 
-/* A whole number from 0, of at most nine digits. */
+/* An integer from 0, of at most nine digits. */
 static bool parse_whole(const field *f, int64_t *out)
 {
     if (f->length == 0 || f->length > 9) return false;

@@ -24,7 +24,7 @@ typedef struct data_form {
     data_target target;
     int64_t h, w, c;    /* images */
     int64_t features;   /* feature vectors */
-    int64_t sequence;   /* token sequences: tokens a sample */
+    int64_t sequence;   /* token sequences: tokens per sample */
     int64_t vocabulary; /* token sequences: tokens are in [0, vocabulary) */
     int64_t classes;    /* of a class or token target; columns of a regression target */
 } data_form;

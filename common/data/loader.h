@@ -1,9 +1,9 @@
 /* A batch source that prepares batches ahead of time, on threads of its own, in a fixed ring of buffers.
  *
- * What a batch holds is the maker's business (batches.h: a data set through sampler and transform). The
- * loader decides who makes which batch when: a thread takes the next step as soon as a buffer is free,
- * and the consumer gets the steps in order. Everything is allocated when it opens. Threads without a
- * free buffer, and a consumer without a batch, sleep. */
+ * The maker fills a batch (batches.h: a data set through sampler and transform). The loader assigns
+ * steps to threads: a thread takes the next step as soon as a buffer is free, and the consumer gets the
+ * steps in order. Everything is allocated when it opens. Threads without a free buffer, and a consumer
+ * without a batch, sleep. */
 #ifndef COMMON_DATA_LOADER_H
 #define COMMON_DATA_LOADER_H
 
@@ -40,8 +40,7 @@ typedef struct loader_config {
 int loader_depth(int threads);
 
 /* Closes the maker's context if it fails. STATUS_SYSTEM: no memory or no threads. The consumer may hold
- * all but one of the buffers and ask for the next batch; with all of them on loan that is
- * STATUS_INTERNAL. */
+ * all but one of the buffers when it requests the next batch; STATUS_INTERNAL if it holds all. */
 status loader_open(const loader_config *config, const batch_maker *maker, batch_source **out);
 
 #endif

@@ -44,7 +44,7 @@ static sampler_span distributed_span(const sampler *s, int rank, int64_t step)
     int64_t world = s->config.world, batch = s->config.batch, begin = step * batch;
     sampler_span span = {.first = begin * world + rank, .stride = world};
     span.count = smaller(batch, s->rank_samples - begin);
-    /* Less than `world` positions are padding, so it is a rank's last sample or none. */
+    /* Fewer than `world` positions are padding: at most the last sample of a rank. */
     int64_t last = span.first + (span.count - 1) * world;
     span.padding = last >= s->config.samples;
     return span;

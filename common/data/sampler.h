@@ -1,12 +1,12 @@
-/* Which samples a rank trains on in which step.
+/* The samples of each rank in each step.
  *
- * An epoch goes through an order of the samples: a permutation that is a function of (seed + epoch) alone,
- * as with PyTorch's DistributedSampler, or, for evaluation, the samples as they lie. The sampler cuts
+ * An epoch goes through an order of the samples: a permutation that is a function only of (seed + epoch),
+ * as with PyTorch's DistributedSampler, or, for evaluation, the samples in stored order. The sampler cuts
  * *positions* in that order into steps and ranks by arithmetic; it needs no memory.
  *
  * DISTRIBUTED, torch.utils.data.DistributedSampler with a DataLoader for each rank: the order is padded by
  * repeating its head until it divides by the ranks (drop_last: cut), rank r gets positions r, r + world,
- * r + 2 world, ..., and takes `batch` of them a step. For 7 samples, 2 ranks, batches of 3:
+ * r + 2 world, ..., and takes `batch` of them per step. For 7 samples, 2 ranks, batches of 3:
  *
  *   positions   0 1 2 3 4 5 6 (0)        rank 0: 0 2 4 | 6       rank 1: 1 3 5 | (0)
  *
@@ -29,7 +29,7 @@ typedef enum sampler_mode { SAMPLER_DISTRIBUTED, SAMPLER_GLOBAL } sampler_mode;
 typedef struct sampler_config {
     sampler_mode mode;
     int64_t samples; /* in the part of the data set; below 2^31 */
-    int64_t batch;   /* samples a rank and step */
+    int64_t batch;   /* samples per rank and step */
     int world;       /* ranks */
     bool drop_last;
 } sampler_config;

@@ -1,9 +1,9 @@
-/* From a stored sample to what a model takes: an image is padded, cropped, flipped, its gray repeated,
- * and normalized in one pass over the output.
+/* From a stored sample to what a model takes: an image is padded, cropped, flipped, its gray value
+ * repeated, and normalized, in one pass over the output.
  *
  * Black borders come before the normalization, as in torchvision where ToTensor and Normalize stand
  * last: a padded pixel has the value of a black one, (0 - mean) / deviation. The arithmetic is float32 in
- * torchvision's order, (x / 255 - mean) / deviation, so the values are the same bit for bit. */
+ * torchvision's order, (x / 255 - mean) / deviation, so the values are bit-identical. */
 #ifndef COMMON_DATA_TRANSFORM_H
 #define COMMON_DATA_TRANSFORM_H
 

@@ -9,7 +9,7 @@
 enum { STAGE_NEED, STAGE_LAUNCH, STAGE_GROUP, STAGE_READY };
 
 /* Padding between two parameters that are narrowed as one. */
-enum { NARROW_GAP = 64 };
+enum { COPY_GAP = 64 };
 
 typedef void *operand_row[OP_MAX_OPERANDS];
 
@@ -102,7 +102,7 @@ static void *resolve(const nn_instance *instance, const nn_bindings *bindings, c
         base = (char *)bindings->memory->activations.data + instance->program->values[o->index].offset;
         break;
     case NN_SPACE_PARAM: base = (char *)set->params.data + set->pieces[o->index].offset * size; break;
-    case NN_SPACE_NARROW: base = (char *)set->narrow.data + set->pieces[o->index].offset * dtype_size(DTYPE_BF16); break;
+    case NN_SPACE_BF16_COPY: base = (char *)set->bf16_copy.data + set->pieces[o->index].offset * dtype_size(DTYPE_BF16); break;
     case NN_SPACE_GRAD: base = (char *)set->grads.data + set->pieces[o->index].offset * size; break;
     case NN_SPACE_BUFFER: base = (char *)set->buffers.data + set->buffer_pieces[o->index].offset * size; break;
     case NN_SPACE_INPUT: base = bindings->input; break;
@@ -118,7 +118,7 @@ status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings)
     const nn_program *p = instance->program;
     if (bindings->memory->activation_bytes < p->activation_bytes ||
         bindings->memory->workspace_bytes < (int64_t)instance->workspace)
-        return fail(STATUS_INTERNAL, "model %s was given less memory than it planned", p->model->name);
+        return fail(STATUS_INTERNAL, "model %s: expected the memory that it planned, got less", p->model->name);
     instance->memory = bindings->memory;
     for (int i = 0; i < p->op_count; i++)
         for (int s = 0; s < OP_MAX_OPERANDS; s++)
@@ -126,7 +126,7 @@ status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings)
     return STATUS_OK;
 }
 
-static void begin_lives(const nn_program *p, const nn_op *op, ledger *l)
+static void acquire_values(const nn_program *p, const nn_op *op, ledger *l)
 {
     for (int i = 0; i < op->live_count; i++) {
         const nn_value *v = &p->values[p->births[op->live_first + i]];
@@ -134,7 +134,7 @@ static void begin_lives(const nn_program *p, const nn_op *op, ledger *l)
     }
 }
 
-static void end_lives(const nn_program *p, const nn_op *op, ledger *l)
+static void release_values(const nn_program *p, const nn_op *op, ledger *l)
 {
     for (int i = 0; i < op->dead_count; i++) {
         const nn_value *v = &p->values[p->deaths[op->dead_first + i]];
@@ -142,12 +142,12 @@ static void end_lives(const nn_program *p, const nn_op *op, ledger *l)
     }
 }
 
-/* The elements of the arenas that hold a forward operation's weights and bias, which lie side by side. */
-static piece narrow_range(const nn_instance *instance, const nn_op *op)
+/* The elements of the arenas that hold a forward operation's weights and bias, which are adjacent. */
+static piece bf16_copy_range(const nn_instance *instance, const nn_op *op)
 {
     piece range = {0};
     for (int s = 0; s < OP_MAX_OPERANDS; s++) {
-        if (op->operands[s].space != NN_SPACE_NARROW) continue;
+        if (op->operands[s].space != NN_SPACE_BF16_COPY) continue;
         piece p = instance->set->pieces[op->operands[s].index];
         int64_t begin = range.count && range.offset < p.offset ? range.offset : p.offset;
         int64_t end = range.offset + range.count > p.offset + p.count ? range.offset + range.count : p.offset + p.count;
@@ -156,7 +156,7 @@ static piece narrow_range(const nn_instance *instance, const nn_op *op)
     return range;
 }
 
-static status narrow_piece(const nn_instance *instance, piece p)
+static status copy_piece_to_bf16(const nn_instance *instance, piece p)
 {
     const param_set *set = instance->set;
     if (instance->rounder) {
@@ -164,26 +164,26 @@ static status narrow_piece(const nn_instance *instance, piece p)
         op_scalars scalars = {.divisor = 1, .pieces = &p, .piece_count = 1};
         return device_launch(instance->stream, instance->rounder, operands, &scalars, NULL);
     }
-    return device_convert(instance->stream, (char *)set->narrow.data + p.offset * dtype_size(DTYPE_BF16), DTYPE_BF16,
+    return device_convert(instance->stream, (char *)set->bf16_copy.data + p.offset * dtype_size(DTYPE_BF16), DTYPE_BF16,
                           (const char *)set->params.data + p.offset * dtype_size(set->type), set->type, p.count, 1);
 }
 
 /* In bfloat16, from what they are now, unless the last update has left them so. Parameters that lie apart, a bias behind a
  * tied weight, are copied one by one. */
-static status narrow_weights(const nn_instance *instance, int index)
+static status copy_weights_to_bf16(const nn_instance *instance, int index)
 {
     const nn_op *op = &instance->program->ops[index];
     const param_set *set = instance->set;
     int64_t elements = 0;
-    if (index >= instance->program->forward_end || set->narrow_current) return STATUS_OK;
+    if (index >= instance->program->forward_end || set->bf16_copy_current) return STATUS_OK;
     for (int s = 0; s < OP_MAX_OPERANDS; s++)
-        if (op->operands[s].space == NN_SPACE_NARROW) elements += set->pieces[op->operands[s].index].count;
-    piece all = narrow_range(instance, op);
+        if (op->operands[s].space == NN_SPACE_BF16_COPY) elements += set->pieces[op->operands[s].index].count;
+    piece all = bf16_copy_range(instance, op);
     if (elements == 0) return STATUS_OK;
-    if (all.count <= elements + NARROW_GAP) return narrow_piece(instance, all);
+    if (all.count <= elements + COPY_GAP) return copy_piece_to_bf16(instance, all);
     for (int s = 0; s < OP_MAX_OPERANDS; s++)
-        if (op->operands[s].space == NN_SPACE_NARROW)
-            TRY(narrow_piece(instance, set->pieces[op->operands[s].index]));
+        if (op->operands[s].space == NN_SPACE_BF16_COPY)
+            TRY(copy_piece_to_bf16(instance, set->pieces[op->operands[s].index]));
     return STATUS_OK;
 }
 
@@ -200,9 +200,9 @@ static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer
         cursor->stage = STAGE_LAUNCH;
         /* fall through */
     case STAGE_LAUNCH:
-        begin_lives(p, op, l);
+        acquire_values(p, op, l);
         if (!observer->recorded) {
-            TRY(narrow_weights(instance, cursor->op));
+            TRY(copy_weights_to_bf16(instance, cursor->op));
             TRY(device_launch(instance->stream, instance->kernels[cursor->op], operands,
                               op->rows_vary ? scalars : all_rows, instance->memory->workspace.data));
         }
@@ -218,7 +218,7 @@ static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer
         for (; cursor->index < op->ready_count; cursor->index++)
             TRY(observer->ready(observer->context, p->readies[op->ready_first + cursor->index]));
     }
-    end_lives(p, op, l);
+    release_values(p, op, l);
     if (observer->after_op) observer->after_op(observer->context, op);
     return STATUS_OK;
 }

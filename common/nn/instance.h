@@ -1,7 +1,7 @@
 /* A program on one rank's device: prepared kernels, activation memory, and a cursor that runs it.
  *
- * The owner of the cursor is told before an operation which parameters it is the first to need, and
- * behind it which gradients are complete; that is all that a model and an engine know of each other. */
+ * The observer is called before an operation for each parameter that it is the first to use, and after it for each
+ * gradient that it completes. Model and engine have no other connection. */
 #ifndef COMMON_NN_INSTANCE_H
 #define COMMON_NN_INSTANCE_H
 
@@ -11,7 +11,7 @@
 
 typedef struct nn_instance nn_instance;
 
-/* Told while the cursor runs; each may return STATUS_AGAIN, and is then called again with the same
+/* Called while the cursor runs. Each function may return STATUS_AGAIN; it is then called again with the same
  * arguments when the cursor is resumed. `after_op` is for profiles and may be NULL. */
 typedef struct nn_observer {
     void *context;
@@ -44,13 +44,13 @@ typedef struct nn_bindings {
 } nn_bindings;
 status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings);
 
-/* Where a run stands: an operation and a place within it (a parameter still to be waited for, a sum over
- * the ranks, a gradient still to be announced). Zero-initialized: at the start. */
+/* A position in a run: an operation and a place within it (a parameter to wait for, a sum over the ranks, a gradient
+ * to report). Zero-initialized: the start. */
 typedef struct nn_cursor {
     int op, stage, index;
 } nn_cursor;
 
-/* Runs operations [cursor->op, end) and moves the cursor; STATUS_AGAIN leaves it where to go on. */
+/* Runs operations [cursor->op, end) and moves the cursor; after STATUS_AGAIN it is where to continue. */
 status nn_instance_run(nn_instance *instance, nn_cursor *cursor, int end, const nn_observer *observer,
                        const op_scalars *scalars, ledger *l);
 

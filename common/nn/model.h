@@ -1,8 +1,8 @@
 /* A model is a list of layers, built once and then immutable: it can be shared by all ranks of a
- * process. It knows nothing of batch sizes, devices or engines.
+ * process. It has no batch size, device or engine.
  *
- * models/ calls the nn_... builders below. Errors stick: after the first one every builder returns
- * NN_NONE and nn_model_finish() reports it, so that a model reads as a list of layers. */
+ * models/ calls the nn_... builders below. After the first error every builder returns NN_NONE, and nn_model_finish()
+ * reports that error, so that a model reads as a list of layers. */
 #ifndef COMMON_NN_MODEL_H
 #define COMMON_NN_MODEL_H
 

@@ -34,7 +34,7 @@ static status choose_layouts(param_set *set, const nn_program *program)
     return STATUS_OK;
 }
 
-/* Lays tensors out one behind the other, each on a cache line of its own; returns the elements. */
+/* Lays tensors out in order, each aligned to a cache line; returns the total of elements. */
 static int64_t lay_out(piece *pieces, int count, const int64_t *elements, int element_size)
 {
     int64_t unit = PLAN_ALIGNMENT / element_size, at = 0;
@@ -73,7 +73,7 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     set->model = model;
     set->device = d;
     set->type = program->config.type;
-    set->params.fd = set->narrow.fd = set->grads.fd = set->buffers.fd = -1;
+    set->params.fd = set->bf16_copy.fd = set->grads.fd = set->buffers.fd = -1;
     set->pieces = calloc((size_t)model->param_count + 1, sizeof *set->pieces);
     set->layouts = calloc((size_t)model->param_count + 1, sizeof *set->layouts);
     set->buffer_pieces = calloc((size_t)model->buffer_count + 1, sizeof *set->buffer_pieces);
@@ -87,9 +87,9 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     size_t arena = (size_t)set->arena_elements * (size_t)dtype_size(set->type);
     size_t buffers = (size_t)set->buffer_elements * (size_t)dtype_size(set->type);
     TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, config->param_kind, arena, &set->params)), failed);
-    if (config->narrow && program->config.narrow)
+    if (config->bf16_copy && program->config.narrow)
         TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, DEVICE_MEMORY_PRIVATE,
-                                                                     param_set_narrow_reserved(set), &set->narrow)), failed);
+                                                                     param_set_bf16_copy_reserved(set), &set->bf16_copy)), failed);
     if (config->gradients)
         TRY_GOTO(rc, ledger_blame(LEDGER_GRADIENTS, device_allocate(d, config->grad_kind, arena, &set->grads)), failed);
     if (buffers)
@@ -107,7 +107,7 @@ void param_set_close(param_set **pointer)
     param_set *set = *pointer;
     if (!set) return;
     device_free(set->device, &set->params);
-    device_free(set->device, &set->narrow);
+    device_free(set->device, &set->bf16_copy);
     device_free(set->device, &set->grads);
     device_free(set->device, &set->buffers);
     free(set->pieces);
@@ -117,11 +117,11 @@ void param_set_close(param_set **pointer)
     *pointer = NULL;
 }
 
-status param_set_refresh_narrow(param_set *set, device_stream *s)
+status param_set_refresh_bf16_copy(param_set *set, device_stream *s)
 {
-    if (!set->narrow_kept || set->narrow_current) return STATUS_OK;
-    TRY(device_convert(s, set->narrow.data, DTYPE_BF16, set->params.data, set->type, set->arena_elements, 1));
-    set->narrow_current = true;
+    if (!set->bf16_copy_kept || set->bf16_copy_current) return STATUS_OK;
+    TRY(device_convert(s, set->bf16_copy.data, DTYPE_BF16, set->params.data, set->type, set->arena_elements, 1));
+    set->bf16_copy_current = true;
     return STATUS_OK;
 }
 
@@ -199,7 +199,7 @@ status param_set_import(param_set *set, device_stream *s, void *arena, int param
                         const void *plain)
 {
     piece p = set->pieces[param];
-    if (arena == set->params.data) param_set_forget_narrow(set);
+    if (arena == set->params.data) param_set_forget_bf16_copy(set);
     return import_tensor(set, s, &set->layouts[param], at(set, arena, p), host_type, plain, p.count);
 }
 

@@ -1,6 +1,6 @@
 /* The parameter set of one rank: arenas for parameters, gradients and buffers, allocated once, each
  * tensor aligned, in the layout that the device's kernels want. The order is the model's registration
- * order. Only imports, exports and checkpoints know PyTorch's layout. */
+ * order. Only imports, exports and checkpoints use PyTorch's layout. */
 #ifndef COMMON_NN_PARAMS_H
 #define COMMON_NN_PARAMS_H
 
@@ -18,11 +18,11 @@ typedef struct param_set {
     device_layout *layouts;
     int64_t arena_elements; /* of one arena, padding included */
     device_memory params, grads;
-    device_memory narrow;   /* bfloat16, laid out like params: what convolutions and linear layers read where the
-                             * program's activations are narrow */
-    bool narrow_current;    /* they are what the parameters are: an update has written both, and nobody params alone
-                             * since. Otherwise every forward pass makes them, layer by layer */
-    bool narrow_kept;       /* updates of this rank write them: parameters are there when a forward pass begins */
+    device_memory bf16_copy;  /* bfloat16, laid out like params; read by convolutions and linear layers if activations
+                              * are bfloat16 */
+    bool bf16_copy_current;  /* equals the parameters: the last update wrote both. Otherwise every forward pass writes the
+                              * copy, layer by layer */
+    bool bf16_copy_kept;     /* updates of this rank write the copy too */
     piece *buffer_pieces;   /* [buffer_count] */
     int64_t buffer_elements;
     device_memory buffers;
@@ -32,33 +32,33 @@ typedef struct param_set {
 typedef struct param_set_config {
     device_memory_kind param_kind, grad_kind, buffer_kind;
     bool gradients; /* false: none are allocated (a server that only keeps parameters) */
-    bool narrow;    /* with the bfloat16 copies, if the program reads any: where it is to run */
+    bool bf16_copy; /* with the bfloat16 copy, if the program reads it */
 } param_set_config;
 
 /* Layouts are chosen with the operations of `program`. Everything starts zero; nothing is in the ledger
- * yet: gradients come and go with an engine's policy. */
+ * yet: the lifetime of gradients depends on the engine. */
 status param_set_open(device *d, const nn_model *model, const nn_program *program,
                       const param_set_config *config, param_set **out);
 void param_set_close(param_set **set);
 
 /* Bytes of the bfloat16 copies, with and without padding. */
-static inline size_t param_set_narrow_reserved(const param_set *set)
+static inline size_t param_set_bf16_copy_reserved(const param_set *set)
 {
     return (size_t)(set->arena_elements * dtype_size(DTYPE_BF16));
 }
 
-static inline int64_t param_set_narrow_bytes(const param_set *set)
+static inline int64_t param_set_bf16_copy_bytes(const param_set *set)
 {
     return set->model->parameter_elements * dtype_size(DTYPE_BF16);
 }
 
-static inline bool param_set_has_narrow(const param_set *set)
+static inline bool param_set_has_bf16_copy(const param_set *set)
 {
-    return set->narrow.bytes > 0;
+    return set->bf16_copy.bytes > 0;
 }
 
 /* Makes them all at once, in stream order, where updates keep them and they are not current. */
-status param_set_refresh_narrow(param_set *set, device_stream *s);
+status param_set_refresh_bf16_copy(param_set *set, device_stream *s);
 
 /* Pieces of parameters [first, first + count), merged where they touch. */
 static inline piece_list param_set_pieces(const param_set *set, int first, int count)
@@ -67,9 +67,9 @@ static inline piece_list param_set_pieces(const param_set *set, int first, int c
 }
 
 /* Whoever writes params without its copies says so. Imports do. */
-static inline void param_set_forget_narrow(param_set *set)
+static inline void param_set_forget_bf16_copy(param_set *set)
 {
-    set->narrow_current = false;
+    set->bf16_copy_current = false;
 }
 
 /* One parameter, or its gradient, from or to PyTorch's order; `arena` is the one it lies in (params.data,

@@ -57,7 +57,7 @@ nn_operand build_param(int param)
 nn_operand build_weight(const build *b, int param)
 {
     nn_operand o = build_param(param);
-    if (param != NN_NONE && b->program->config.narrow) o.space = NN_SPACE_NARROW;
+    if (param != NN_NONE && b->program->config.narrow) o.space = NN_SPACE_BF16_COPY;
     return o;
 }
 

@@ -1,11 +1,15 @@
-/* A model compiled for one batch size: a flat list of operations with their operands, the parameters
- * that each needs first and makes ready last, and a plan of when every activation lives and where it
- * lies. Immutable after compilation and without device memory, so all ranks of a process share one.
+/* A model compiled for one batch size: a flat list of operations with their operands; for each operation the parameters
+ * that it is the first to use and the gradients that it completes; and the lifetime and place of every activation.
+ * Immutable after compilation and without device memory, so all ranks of a process share one.
  *
- * Compilation fuses (BatchNorm with the residual addition and the activation behind it, linear layers
- * with their activation, LayerNorm with the addition before it), derives the backward pass by walking
- * the fused layers in reverse, and orders gradients so that for ResNets they become ready in exact
- * reverse order of registration. */
+ * Compilation fuses layers (BatchNorm with the following residual addition and activation, linear layers with their
+ * activation, LayerNorm with the preceding addition), derives the backward pass by walking the fused layers in reverse,
+ * and orders gradients so that for ResNets they become ready in exact reverse order of registration.
+ *
+ *     model.h              the layers                          program_forward.c   forward operations
+ *     program_fuse.c       layers to nodes                     program_backward.c  backward operations
+ *     program_attributes.c shapes of operations                program_head.c      rows without a target
+ *     program_finish.c     readiness, lifetimes, memory        params.h, instance.h  parameters; running a program */
 #ifndef COMMON_NN_PROGRAM_H
 #define COMMON_NN_PROGRAM_H
 
@@ -17,7 +21,7 @@ typedef enum nn_space {
     NN_SPACE_NONE,
     NN_SPACE_VALUE,  /* program->values[index] */
     NN_SPACE_PARAM,  /* model->params[index], in the parameter arena */
-    NN_SPACE_NARROW, /* its bfloat16 copy, made by the forward operation that reads it */
+    NN_SPACE_BF16_COPY, /* its bfloat16 copy, made by the forward operation that reads it */
     NN_SPACE_GRAD,   /* its gradient */
     NN_SPACE_BUFFER, /* model->buffers[index] */
     NN_SPACE_INPUT,  /* the batch's samples */
@@ -38,7 +42,7 @@ typedef struct nn_value {
     dtype type;
     int64_t bytes;
     ledger_class ledger_class;
-    int first, last; /* operations in which it lives, inclusive; last == op_count: still needed after */
+    int first, last; /* operations of its lifetime, inclusive; last == op_count: still needed afterwards */
     int64_t offset;  /* into the activation memory */
 } nn_value;
 
@@ -52,14 +56,14 @@ typedef struct nn_op {
     int live_first, live_count;   /* program->births[]: values that begin to live before it */
     int dead_first, dead_count;   /* program->deaths[]: values that end behind it */
     bool rows_vary;               /* runs on the first op_scalars.rows rows; other operations take all */
-    int group_reduce;             /* > 0: bytes / 8 float64 of operand `group_slot` to be summed over all ranks behind it */
+    int group_reduce;             /* > 0: bytes / 8 float64 of operand `group_slot` to be summed over all ranks afterwards */
     int group_slot;
 } nn_op;
 
 typedef enum nn_mode { NN_TRAIN, NN_EVALUATE } nn_mode;
 
 typedef struct nn_program_config {
-    int64_t batch; /* samples a rank and step */
+    int64_t batch; /* samples per rank and step */
     nn_mode mode;
     dtype type;         /* the device's compute type */
     bool narrow;        /* activations and their gradients are stored as bfloat16 (op_desc.narrow) */

@@ -1,5 +1,5 @@
 /* The last passes of compilation: when each gradient is complete, which results may take the memory of
- * an operand, when every value lives, and where it lies. */
+ * an operand, and the lifetime and place of every value. */
 #include "common/nn/program_build.h"
 
 #include "common/memory/plan.h"
@@ -118,7 +118,7 @@ static status place_values(nn_program *p)
     return rc;
 }
 
-/* A gradient is ready behind the last operation that writes it; within an operation in reverse order of
+/* A gradient is ready after the last operation that writes it; within an operation in reverse order of
  * registration. Parameters that no operation reaches are not in the order. */
 static void order_readiness(nn_program *p)
 {

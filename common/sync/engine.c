@@ -68,11 +68,11 @@ static status update_all(const sync_context *c, const sync_step *step, const voi
     param_set *set = c->params;
     piece_list all = param_set_pieces(set, 0, set->model->param_count);
     int64_t update = step->index - step->skipped;
-    if (!param_set_has_narrow(set))
+    if (!param_set_has_bf16_copy(set))
         return optimizer_update(c->optimizer, c->compute, set->params.data, grads, all, update, step->learning_rate, scale);
-    TRY(optimizer_update_narrow(c->optimizer, c->compute, set->params.data, set->narrow.data, grads, all, update,
+    TRY(optimizer_update_narrow(c->optimizer, c->compute, set->params.data, set->bf16_copy.data, grads, all, update,
                                 step->learning_rate, scale));
-    set->narrow_kept = set->narrow_current = true;
+    set->bf16_copy_kept = set->bf16_copy_current = true;
     return STATUS_OK;
 }
 

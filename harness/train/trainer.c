@@ -132,13 +132,13 @@ static status open_params(trainer *t)
                                .grad_kind = t->needs.grad_kind,
                                .buffer_kind = t->needs.buffer_kind,
                                .gradients = true,
-                               .narrow = true};
+                               .bf16_copy = true};
     TRY(param_set_open(t->device, c->model, t->slots[0].program, &config, &t->params));
     int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
     if (t->slots[0].program->config.narrow)
-        ledger_acquire(&t->ledger, LEDGER_PARAMETERS, param_set_narrow_bytes(t->params),
-                       (int64_t)param_set_narrow_reserved(t->params));
+        ledger_acquire(&t->ledger, LEDGER_PARAMETERS, param_set_bf16_copy_bytes(t->params),
+                       (int64_t)param_set_bf16_copy_reserved(t->params));
     int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
     bool idle = t->needs.updaters > 0 && c->rank >= t->needs.updaters;
     return (idle ? optimizer_open_idle : optimizer_open)(t->device, c->optimizer, t->params->type,

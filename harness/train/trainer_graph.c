@@ -93,7 +93,7 @@ status trainer_run_pass(trainer *t, trainer_pass pass, int end)
     if (!t->config.cuda_graph) return run(t, end);
     trainer_record *r = &t->slot->records[t->scalars.accumulate][t->step.synchronize][pass];
     /* Where updates keep the copies of parameters in bfloat16, a record does not make them: they are there before it. */
-    if (r->seen && pass == TRAINER_FORWARD) TRY(param_set_refresh_narrow(t->params, t->stream));
+    if (r->seen && pass == TRAINER_FORWARD) TRY(param_set_refresh_bf16_copy(t->params, t->stream));
     if (r->count > 0) return same_scalars(&r->scalars, &t->scalars) ? run_recorded(t, r, true, end) : run(t, end);
     if (!r->seen) r->first_step = t->step.index;
     r->seen = true;

@@ -57,7 +57,7 @@ static status store_replica(dp_engine *e)
 {
     param_set *set = context_of(e)->params;
     const char *params = dp_mapped(e, PS_SEGMENT_PARAMS);
-    param_set_forget_narrow(set);
+    param_set_forget_bf16_copy(set);
     if (params) TRY(dp_copy_up(&e->staging, set->params.data, params, arena_bytes(e)));
     else TRY(dp_stage_up(&e->staging, DP_TENSOR_PARAMS, set->params.data, 0, arena_bytes(e)));
     return dp_stage_up(&e->staging, DP_TENSOR_BUFFERS, set->buffers.data, 0, buffer_bytes(e));
@@ -69,7 +69,7 @@ static status replicate(dp_engine *e, int64_t step, bool to_all)
     if (!dp_is_root(e)) {
         if (!to_all && !dp_takes_part(e)) return STATUS_OK;
         dp_account_replicate(e);
-        param_set_forget_narrow(context_of(e)->params);
+        param_set_forget_bf16_copy(context_of(e)->params);
         add_replica(e, 0, step);
     }
     int receivers = to_all ? context_of(e)->world : e->present;

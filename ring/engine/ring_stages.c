@@ -173,7 +173,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
         /* fall through */
     case BEGIN_PARAMETERS:
         if (!e->compute.started && base->context.world > 1) {
-            param_set_forget_narrow(base->context.params);
+            param_set_forget_bf16_copy(base->context.params);
             TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
         }
         e->compute.begin = BEGIN_ORDER;

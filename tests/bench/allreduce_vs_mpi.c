@@ -1,5 +1,5 @@
-/* All-reduce (sum of float32, in place) beside Open MPI's, in the same processes and by turns, so that
- * whatever else the machine does hits both alike. What counts is the ratio.
+/* All-reduce (sum of float32, in place) compared with Open MPI's, alternating in the same processes, so that
+ * other load on the machine affects both. Compare only the ratio.
  *
  *   python3 allreduce_vs_mpi.py, which runs it:     mpirun -np 4 allreduce_vs_mpi [bytes ...]
  *

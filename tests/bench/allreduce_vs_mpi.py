@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""All-reduce beside Open MPI: runs allreduce_vs_mpi for several numbers of ranks, with Open MPI's default settings and
+"""All-reduce compared with Open MPI: runs allreduce_vs_mpi for several numbers of ranks, with Open MPI's default settings and
 with tuned ones (copies through shared memory, malloc keeps what it frees), which win here and there. Of each size the
 run in which Open MPI is faster counts; within a run the implementations take turns.
 

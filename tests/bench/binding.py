@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What binding ranks to cores changes: --bind none and core by turns, with nothing beside them and beside a process
+"""The effect of binding ranks to cores: --bind none and core alternate, on a quiet machine and next to a process
 that keeps one core busy. usage: binding.py [--harness FILE] [--rounds N] [--cases PART;...]"""
 import argparse
 import json
@@ -47,7 +47,7 @@ def main():
             for model, data, batch, steps in MODELS:
                 for engine, policy in ENGINES:
                     for ranks in RANKS:
-                        name = f"{model}, {engine} {policy}, {ranks} ranks{', beside a load' if loaded else ''}"
+                        name = f"{model}, {engine} {policy}, {ranks} ranks{', next to a load' if loaded else ''}"
                         words = ["--mode", engine, "--policy", policy, "--gpus", str(ranks), "--model", model, "--data", data,
                                  "--batch", str(batch), "--steps", str(steps)]
                         if not wanted or any(word in name for word in wanted):

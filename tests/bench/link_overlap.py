@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What overlap saves on a slow network: ResNet-18 on 4 ranks over an emulated link, `ddp` beside `torch-0.4.1`, by turns.
+"""The gain from overlap on a slow network: ResNet-18 on 4 ranks over an emulated link, `ddp` and `torch-0.4.1` alternate.
 
     python3 link_overlap.py [--build build] [--results FOLDER] [--rounds 3] [--steps 10] [--data DATA] [--trace FOLDER]
 
 Prints exposed communication (the median over rounds of each run's median step), how much less ddp exposes, and the
-bound: the last bucket's bytes over the link, which no overlap can hide. Asked for are 40% less. Writes
+bound: the last bucket's bytes over the link, which no overlap can hide. The limit is 40% less. Writes
 FOLDER/link-overlap-DATE.json, with the data in its name where they are others; every figure is emulated. Exits 1
 where less was saved.
 """

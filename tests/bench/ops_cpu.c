@@ -170,7 +170,7 @@ static status bench_open(bench *b, const bench_model *model)
     nn_program_config program = {.batch = batch, .mode = NN_TRAIN, .type = type,
                                  .narrow = device_get_info(b->device)->narrow, .world = 1};
     TRY(nn_program_compile(b->model, &program, &b->program));
-    param_set_config params = {.gradients = true, .narrow = true};
+    param_set_config params = {.gradients = true, .bf16_copy = true};
     TRY(param_set_open(b->device, b->model, b->program, &params, &b->params));
     TRY(param_set_initialize(b->params, b->stream, 1));
     TRY(nn_instance_open(b->device, b->stream, b->program, b->params, &b->instance));
@@ -219,7 +219,7 @@ static status open_groups(bench *b)
     if (!b->groups || !b->order) return fail(STATUS_SYSTEM, "no memory");
     b->by_marks = !device_get_info(b->device)->host_addressable;
     if (b->by_marks && p->op_count + 2 > DEVICE_MARKS)
-        return fail(STATUS_CONFIG, "%s has %d operations, allowed are %d", b->model->name, p->op_count, DEVICE_MARKS - 2);
+        return fail(STATUS_CONFIG, "%s: expected at most %d operations, got %d", b->model->name, DEVICE_MARKS - 2, p->op_count);
     for (int i = 0; i < p->op_count; i++) group_of(b, &p->ops[i].desc)->count++;
     op_desc sgd = {.kind = OP_sgd,
                    .type = p->config.type,
@@ -400,20 +400,15 @@ static status bench_run(bench *b, const bench_model *model)
 static status parse(int argc, char **argv, bench_options *options, const bench_model **out)
 {
     option_binding binding = {.table = &bench_option_table, .storage = options};
-    const char *names[BENCH_MODELS], *positional[64];
-    char allowed[128];
-    int count = 0;
-    for (int i = 0; i < BENCH_MODELS; i++) names[i] = bench_models[i].options.name;
+    const char *positional[64];
+    int count = 0, index;
     if (argc > 64) return fail(STATUS_USAGE, "bench_ops: too many words");
     TRY(options_defaults(&binding, 1));
     TRY(options_parse(&binding, 1, argc - 1, argv + 1, positional, &count));
-    for (int i = 0; count == 1 && i < BENCH_MODELS; i++) {
-        if (strcmp(positional[0], names[i]) != 0) continue;
-        *out = &bench_models[i];
-        return STATUS_OK;
-    }
-    return fail(STATUS_USAGE, "model: found '%s', allowed is one of %s", count ? positional[0] : "",
-                text_join(allowed, sizeof allowed, names, BENCH_MODELS));
+    TRY(text_parse_choice("MODEL", count == 1 ? positional[0] : "", &bench_models[0].options.name, sizeof bench_models[0],
+                          BENCH_MODELS, &index));
+    *out = &bench_models[index];
+    return STATUS_OK;
 }
 
 static int help(void)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Calibrates this machine and sets predicted step times beside measured ones: ResNet-18 and a small BERT on one rank
+"""Calibrates this machine and compares predicted step times with measured ones: ResNet-18 and a small BERT on one rank
 and on two, under ps and ring, to within 15 %. A processor's clock and its neighbors change: every round calibrates
-before it measures and again behind, predicts by both, and takes the mean; what counts is the median over the rounds of
-a round's error. Measured is the median of a rank's own steps; the slowest rank's stands beside it. Rounds may be spread
+before and after it measures, predicts from both, and uses the mean; the result is the median over the rounds of
+a round's error. Measured is the median of a rank's own steps; that of the slowest rank is shown too. Rounds may be spread
 over time: --keep FILE adds a round to those that are there, --rounds 0 shows them. Needs a quiet machine.
 usage: predict_cpu.py [--harness FILE] [--rounds N] [--keep FILE]"""
 import argparse

@@ -165,7 +165,7 @@ static int report(const bench *b, const processes *all)
     }
     qsort(slowest, (size_t)steps, sizeof *slowest, ascending);
     printf("%s %d ranks  median %.2f ms  quartiles %.2f %.2f  minimum %.2f  largest rank sends %.2f MB, all %.1f messages, "
-           "updates %.2f ms a step\n", b->options.model, all->count, slowest[steps / 2] / 1e6, slowest[steps / 4] / 1e6,
+           "updates %.2f ms per step\n", b->options.model, all->count, slowest[steps / 2] / 1e6, slowest[steps / 4] / 1e6,
            slowest[steps * 3 / 4] / 1e6, slowest[0] / 1e6, sent / 1e6, messages, update / 1e6);
     return 0;
 }

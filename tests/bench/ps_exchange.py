@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A parameter server's exchange beside one written with torch.distributed, interleaved.
+"""A parameter server's exchange compared with one written with torch.distributed, interleaved.
 
     ps_exchange.py [--build build] [--rounds N] [--workers N] [--python PYTHON]
 

@@ -3,14 +3,14 @@
 #
 #   run.sh [--quick] [train|profile|allreduce|link|exchange|trace|sim|predict|binding ...] [-- words for train.py]
 #
-# train      training steps beside PyTorch (train.py): results/speed-DATE.json and .md
+# train      training steps compared with PyTorch (train.py): results/speed-DATE.json and .md
 # profile    a step operation by operation, against the floor (bench_ops): results/profile-DATE.txt
-# allreduce  collectives beside Open MPI's (allreduce_vs_mpi.py): results/allreduce-DATE.json
-# link       what overlap saves over an emulated network (link_overlap.py): results/link-overlap-DATE.json
-# exchange   the parameter server beside one over Gloo (ps_exchange.py), bulk messages beside a bare socket
+# allreduce  collectives compared with Open MPI's (allreduce_vs_mpi.py): results/allreduce-DATE.json
+# link       the gain from overlap over an emulated network (link_overlap.py): results/link-overlap-DATE.json
+# exchange   the parameter server and one over Gloo (ps_exchange.py), bulk messages and a plain socket
 #            (bench_zmq_bulk): results/exchange-DATE.txt
-# trace      what recording a trace costs (trace_cost.py): results/trace-DATE.txt
-# sim        what it costs to simulate a thousand ranks and more (sim_scale.py): results/sim-scale-DATE.txt
+# trace      the cost of recording a trace (trace_cost.py): results/trace-DATE.txt
+# sim        the cost of simulating a thousand ranks and more (sim_scale.py): results/sim-scale-DATE.txt
 # predict    step times of two ranks, predicted after a calibration with one (predict_cpu.py): results/predict-DATE.txt
 # binding    steps of ranks that are bound to cores, and that are not (binding.py): results/binding-DATE.txt
 #
@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
     --quick) quick=--quick ;;
     --) shift; break ;;
     train|profile|allreduce|link|exchange|trace|sim|predict|binding) groups="$groups $1" ;;
-    *) echo "run.sh: found '$1', allowed are --quick, train, profile, allreduce, link, exchange, trace, sim, predict, binding" >&2; exit 64 ;;
+    *) echo "run.sh: expected one of --quick, train, profile, allreduce, link, exchange, trace, sim, predict, binding, got '$1'" >&2; exit 64 ;;
     esac
     shift
 done

@@ -135,8 +135,8 @@ static void train(const char *name, int world, int steps)
     double kib = (double)(ledger_measure_process().resident - resident) / 1024 / world;
     printf("%s, %d ranks, %d steps of %.3f virtual ms, %d launches a step\n", name, world, steps,
            (double)jobs[0].step_ns / NS_PER_MS, launches);
-    printf("  open      %8.2f ms a rank, %.0f KiB a rank\n", opened * 1e3 / world, kib);
-    printf("  run       %8.2f s: %.2f us a rank and step, %.0f ns a launch, %lld events\n", ran,
+    printf("  open      %8.2f ms per rank, %.0f KiB per rank\n", opened * 1e3 / world, kib);
+    printf("  run       %8.2f s: %.2f us per rank and step, %.0f ns per launch, %lld events\n", ran,
            ran * 1e6 / world / steps, ran * 1e9 / world / steps / launches, (long long)s->queue.fired);
     for (int r = 0; r < world; r++) trainer_close(&jobs[r].trainer);
     free(jobs);

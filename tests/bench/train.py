@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training steps of this program beside PyTorch's, interleaved: ratios of step times.
+"""Training steps of this program compared with PyTorch's, interleaved: ratios of step times.
 
     train.py [--quick] [--cases a,b | --list] [--rounds N] [--harness build/bin/harness] [--python PYTHON ...]
              [--results FOLDER]
@@ -200,7 +200,7 @@ def table(rows):
 def render(results):
     where = results["circumstances"]
     return "\n".join([
-        "# Training steps beside PyTorch", "",
+        "# Training steps compared with PyTorch", "",
         "%s, %d processors, %s; gcc %s, oneDNN %s; %s, commit %s; %s." % (
             where["processor"], where["processors"], where["system"], where["compiler"], where["onednn"], where["program"],
             where["commit"], where["date"]), "",
@@ -244,7 +244,7 @@ def main():
     wanted = args.cases.split(",") if args.cases else [c["name"] for c in cases]
     for name in wanted:
         if name not in [c["name"] for c in cases]:
-            print("train.py: --cases: found '%s', allowed are those of --list" % name, file=sys.stderr)
+            print("train.py: --cases: expected a case of --list, got '%s'" % name, file=sys.stderr)
             return 64
     args.rounds = args.rounds or (2 if args.quick else 5)
     peers = find_peers(args.python or [p for p in ("python3", "/usr/bin/python3", os.environ.get("PSRING_PYTHON")) if p])

@@ -26,7 +26,7 @@ static const char *const device_names[] = {"reference", "cpu", NULL};
 
 static const option train_table_options[] = {
     {.name = "batch", .alias = "batch-size", .letter = 'b', .argument = "N", .type = OPTION_INT, .offset = offsetof(train_options, batch), .initial = "32",
-     .low = 1, .high = 4096, .help = "samples a rank"},
+     .low = 1, .high = 4096, .help = "samples per rank"},
     {.name = "epochs", .argument = "N", .type = OPTION_INT, .offset = offsetof(train_options, epochs),
      .help = "passes over the data"},
     {.name = "lr", .argument = "X", .type = OPTION_DOUBLE, .offset = offsetof(train_options, lr), .initial = "0.1",
@@ -41,7 +41,7 @@ static const option train_table_options[] = {
 };
 static const option link_table_options[] = {
     {.name = "bucket-cap", .argument = "SIZE", .type = OPTION_BYTES, .offset = offsetof(link_options, cap),
-     .initial = "25MiB", .help = "bytes a bucket"},
+     .initial = "25MiB", .help = "bytes per bucket"},
     {.name = "delay", .level = OPTION_RARE, .argument = "TIME", .type = OPTION_DURATION, .offset = offsetof(link_options, delay),
      .initial = "50us", .help = "delay of a link"},
     {.name = "drop", .level = OPTION_KEY, .argument = "P", .type = OPTION_DOUBLE, .offset = offsetof(link_options, drop), .initial = "0",
@@ -224,13 +224,13 @@ static void help_shows_what_people_use_in_80_columns_and_all_of_it_on_request(vo
     options_help(f.bindings, 2, true, &all);
     static const char *const lines[] = {
         "\nTraining:\n",
-        "  -b, --batch N           samples a rank [32]\n",
+        "  -b, --batch N           samples per rank [32]\n",
         "  --epochs N              passes over the data\n",
         "  --shuffle               shuffle samples\n",
         "  --device reference|cpu  what computes, which may be a processor or the\n"
         "                          reference, that is slow and in double precision [cpu]\n",
         "\nLinks:\n",
-        "  --bucket-cap SIZE       bytes a bucket [25MiB]\n",
+        "  --bucket-cap SIZE       bytes per bucket [25MiB]\n",
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         if (!strstr(help.data, lines[i]) || !strstr(all.data, lines[i])) fail_msg("help lacks '%s':\n%s", lines[i], help.data);

@@ -23,7 +23,7 @@ batch_source *open_source(const batches_config *config);
 size_t input_bytes(const batch_source *s, const batch_view *b);
 size_t target_bytes(const batch_source *s, const batch_view *b);
 
-/* Figures, inputs and targets of the batches of steps [first, end), one behind the other. */
+/* Figures, inputs and targets of the batches of steps [first, end), one after another. */
 typedef struct recording {
     uint8_t bytes[1 << 18];
     size_t size;

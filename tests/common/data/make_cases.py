@@ -10,7 +10,7 @@ from torch.utils.data.distributed import DistributedSampler
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
-# samples, ranks, samples a rank and step
+# samples, ranks, samples per rank and step
 SIZES = [(1, 1, 1), (7, 2, 3), (8, 2, 4), (10, 3, 2), (13, 4, 5), (16, 4, 2), (9, 8, 1), (5, 5, 4), (23, 4, 3),
          (17, 6, 2), (11, 2, 16)]
 

@@ -325,13 +325,13 @@ static void check_narrow_weights(const char *name, const nn_program *p)
         for (int s = 0; s < OP_MAX_OPERANDS; s++) {
             nn_space space = op->operands[s].space;
             bool data = op->desc.kind == OP_conv2d_backward_data || op->desc.kind == OP_linear_backward_data;
-            if ((product || data ? space == NN_SPACE_PARAM : space == NN_SPACE_NARROW))
+            if ((product || data ? space == NN_SPACE_PARAM : space == NN_SPACE_BF16_COPY))
                 fail_msg("%s: operation %d (%s) reads a parameter of the wrong type in slot %d", name, i,
                          op_name(op->desc.kind), s);
         }
         if (op->desc.wide_x) first_x++;
         if (op->desc.wide_x && op->operands[0].space != NN_SPACE_INPUT)
-            fail_msg("%s: operation %d (%s) is told that x is the input", name, i, op_name(op->desc.kind));
+            fail_msg("%s: operation %d (%s) has wide_x, but x is not the input", name, i, op_name(op->desc.kind));
     }
     bool tokens = p->model->input_kind == NN_INPUT_TOKENS;
     if (first_x != (tokens ? 0 : 2)) fail_msg("%s: %d operations read samples", name, first_x);
@@ -393,7 +393,7 @@ static int count_ops(const nn_program *p, op_kind kind)
     return count;
 }
 
-/* Query, key and value, and the residual beside them; the residual beside the wide layers. */
+/* Query, key and value, and their residual; the residual of the wide layers. */
 static void linear_layers_add_to_the_gradients_that_others_have_left(void **state)
 {
     (void)state;

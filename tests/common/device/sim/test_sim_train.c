@@ -187,7 +187,7 @@ static int64_t narrow_weights_of(const nn_program *p)
     int64_t elements = 0;
     for (int i = 0; i < p->forward_end; i++)
         for (int s = 0; s < OP_MAX_OPERANDS; s++)
-            if (p->ops[i].operands[s].space == NN_SPACE_NARROW)
+            if (p->ops[i].operands[s].space == NN_SPACE_BF16_COPY)
                 elements += p->model->params[p->ops[i].operands[s].index].elements;
     return elements;
 }
