@@ -88,7 +88,7 @@ void bucket_begin_step(bucket_schedule *s);
 bool bucket_gradient_ready(bucket_schedule *s, int tensor);
 /* The next bucket, if it is to be launched now; else BUCKET_NONE. */
 int bucket_launch(bucket_schedule *s);
-/* The next bucket to wait for, and: the wait is over. BUCKET_NONE after the last. */
+/* The next bucket to wait for, and: the wait has ended. BUCKET_NONE after the last. */
 int bucket_to_wait_for(const bucket_schedule *s);
 void bucket_arrived(bucket_schedule *s);
 
