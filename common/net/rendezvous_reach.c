@@ -71,10 +71,14 @@ status rendezvous_read(rendezvous *r, rendezvous_packet *out)
         zmq_msg_init(blob);
         if (zmq_msg_recv(blob, r->socket, ZMQ_DONTWAIT) < 0) break;
         more = zmq_msg_more(blob);
-        if (keep)
+        if (keep) {
             r->blob_count++;
-        else
+            status aligned = zsocket_align(blob);
+            if (aligned != STATUS_OK) return aligned;
+        }
+        else {
             zmq_msg_close(blob);
+        }
     }
     if (result == STATUS_OK && out->kind == RENDEZVOUS_RESULT && r->blob_count != out->blobs)
         return fail(STATUS_PROTOCOL, "rendezvous: found %d blobs in a result, expected %d", r->blob_count,

@@ -43,6 +43,7 @@ typedef struct offer {
 
 typedef struct exchange {
     const shm_exchange_options *options;
+    uint64_t number; /* in the names of the sockets */
     shm_segment *peers;
     int listener;
     int *outgoing;         /* [world] to the peer's listener, -1 while there is none */
@@ -55,11 +56,11 @@ typedef struct exchange {
 } exchange;
 
 /* Anybody may read the names of abstract sockets: they do not give the token away. */
-static socklen_t address_of(const shm_exchange_options *o, int rank, struct sockaddr_un *out)
+static socklen_t address_of(const exchange *x, int rank, struct sockaddr_un *out)
 {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
     int used = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "psring-%016" PRIx64 "-%d",
-                        net_public_number(o->token, o->name), rank);
+                        x->number, rank);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
 }
 
@@ -81,7 +82,7 @@ static void refuse(exchange *x, int *fd, const char *why)
 static status listen_for_peers(exchange *x)
 {
     struct sockaddr_un address;
-    socklen_t size = address_of(x->options, x->options->rank, &address);
+    socklen_t size = address_of(x, x->options->rank, &address);
     x->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (x->listener < 0)
         return fail_errno(STATUS_SYSTEM, "shared memory exchange '%s': no socket", x->options->name);
@@ -98,7 +99,7 @@ static status reach(exchange *x, int rank)
 {
     const shm_exchange_options *o = x->options;
     struct sockaddr_un address;
-    socklen_t size = address_of(o, rank, &address);
+    socklen_t size = address_of(x, rank, &address);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return fail_errno(STATUS_SYSTEM, "shared memory exchange '%s': no socket", o->name);
     if (connect(fd, (struct sockaddr *)&address, size) != 0) {
@@ -315,7 +316,8 @@ static void close_exchange(exchange *x)
 
 status shm_exchange(const shm_exchange_options *options, shm_segment *peers)
 {
-    exchange x = {.options = options, .peers = peers};
+    exchange x = {
+        .options = options, .number = net_public_number(options->token, options->name), .peers = peers};
     size_t segments = (size_t)options->world * (size_t)options->count;
     memset(peers, 0, segments * sizeof *peers);
     status result;

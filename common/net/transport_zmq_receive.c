@@ -10,7 +10,6 @@
 enum {
     MONITORS_EVERY = 64,       /* empty receives between two looks at the monitors */
     FIRST_PROBE_NS = 10000000, /* behind a disconnection; each later one takes five times as long */
-    TENSOR_ALIGNMENT = 8,
 };
 
 /* One allocation: the slot, its parts, its frames. */
@@ -58,20 +57,6 @@ void zmq_release(transport *t, transport_message *message)
     message->frames = NULL;
 }
 
-/* libzmq hands out small frames at any address inside its read buffer; elements need theirs aligned. */
-static status align_part(zmq_msg_t *part)
-{
-    size_t bytes = zmq_msg_size(part);
-    if ((uintptr_t)zmq_msg_data(part) % TENSOR_ALIGNMENT == 0) return STATUS_OK;
-    zmq_msg_t aligned;
-    if (zmq_msg_init_size(&aligned, bytes) != 0)
-        return fail(STATUS_SYSTEM, "transport: no memory for a frame of %zu bytes", bytes);
-    memcpy(zmq_msg_data(&aligned), zmq_msg_data(part), bytes);
-    zmq_msg_move(part, &aligned);
-    zmq_msg_close(&aligned);
-    return STATUS_OK;
-}
-
 /* The parts that follow are read and forgotten. */
 static void skip_rest(void *socket, bool more)
 {
@@ -94,7 +79,7 @@ static status read_frames(zmq_transport *z, void *socket, bool more, receive_slo
         slot->used++;
         if (zmq_msg_recv(part, socket, ZMQ_DONTWAIT) < 0) break;
         more = zmq_msg_more(part);
-        result = align_part(part);
+        result = zsocket_align(part);
         slot->frames[slot->used - 1] = (message_frame){zmq_msg_data(part), zmq_msg_size(part)};
     }
     if (more || slot->used != expected) *why = "its frames are not as many as its header says";

@@ -15,6 +15,7 @@ enum {
     RECONNECT_MS = 50,   /* first pause between attempts, doubled up to ... */
     RECONNECT_MAX_MS = 1000,
     BACKLOG = 1024,
+    ALIGNMENT = 8,
     KEEPALIVE_PROBES = 3,
     CURVE_BYTES = 33, /* command name, nonce, authenticator and flags of an encrypted frame (RFC 26) */
 };
@@ -166,6 +167,19 @@ status zsocket_connect(void *socket, const char *url)
 {
     allow_ipv6(socket, url);
     return zmq_connect(socket, url) == 0 ? STATUS_OK : address_failure("connect to", url);
+}
+
+status zsocket_align(zmq_msg_t *part)
+{
+    size_t bytes = zmq_msg_size(part);
+    if ((uintptr_t)zmq_msg_data(part) % ALIGNMENT == 0) return STATUS_OK;
+    zmq_msg_t aligned;
+    if (zmq_msg_init_size(&aligned, bytes) != 0)
+        return fail(STATUS_SYSTEM, "ZeroMQ: no memory for a frame of %zu bytes", bytes);
+    memcpy(zmq_msg_data(&aligned), zmq_msg_data(part), bytes);
+    zmq_msg_move(part, &aligned);
+    zmq_msg_close(&aligned);
+    return STATUS_OK;
 }
 
 void zsocket_close(void *socket, int flush_ms)

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <zmq.h>
 
 /* A ZeroMQ context, and the thread that answers for it who may connect with which key (zmq_admission.c). */
 typedef struct zsocket_context zsocket_context;
@@ -38,6 +39,9 @@ status zsocket_open(zsocket_context *context, const zsocket_options *options, vo
  * taken or not of this host, STATUS_USAGE where it is none. */
 status zsocket_bind(void *socket, const char *url, char *bound, size_t size);
 status zsocket_connect(void *socket, const char *url);
+
+/* libzmq returns small or decrypted frames at any address; the elements in them need an aligned one. */
+status zsocket_align(zmq_msg_t *part);
 
 /* Closes, giving what is queued `flush_ms` to leave. NULL is ignored. */
 void zsocket_close(void *socket, int flush_ms);
