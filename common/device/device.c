@@ -89,6 +89,12 @@ status device_convert(device_stream *s, void *to, dtype to_type, const void *fro
     return s->device->backend->convert(s, to, to_type, from, from_type, count, divisor);
 }
 
+status device_pack(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
+                   double divisor)
+{
+    return s->device->backend->pack(s, to, to_type, from, from_type, count, divisor);
+}
+
 status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)
 {
     return s->device->backend->add(s, to, a, b, type, count);

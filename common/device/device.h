@@ -96,6 +96,10 @@ status device_download(device_stream *s, void *host, const void *from, dtype typ
 status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                       double divisor);
 
+/* The same for a gradient on its way into or out of a bucket. Unlike device_convert(), it takes time on virtual devices. */
+status device_pack(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
+                   double divisor);
+
 /* In stream order: to[i] = a[i] + b[i]; `to` may be either. All are device memory. */
 status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 

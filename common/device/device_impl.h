@@ -24,6 +24,8 @@ typedef struct device_backend {
 
     status (*convert)(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                       double divisor);
+    status (*pack)(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
+                      double divisor);
     status (*add)(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
     status (*clear)(device_stream *s, void *data, size_t bytes);
     status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes);

@@ -129,7 +129,6 @@ static void ring_close(sync_engine *base)
     device_fence_close(&e->shared.done);
     device_fence_close(&e->shared.posted);
     device_stream_close(&e->stream);
-    device_release(&e->mover);
     ring_powersgd_close(e);
     if (e->memory.shared.data) {
         enter_ledger(e, ledger_release);
@@ -160,7 +159,7 @@ static status open_asynchronous(ring_engine *e)
     device *d = e->base.context.device;
     if (device_get_info(d)->host_addressable) return STATUS_OK;
     TRY(device_fence_open(d, &e->shared.posted));
-    if (!device_get_info(d)->real) return ring_open_mover(e);
+    if (!device_get_info(d)->real) return STATUS_OK;
     char why[192];
     bool chosen = strcmp(e->settings.collective, "nccl") == 0;
     if (!chosen && !collective_nccl_found(why, sizeof why))

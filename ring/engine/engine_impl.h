@@ -176,7 +176,6 @@ struct ring_engine {
     char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
     dtype wire;            /* the type in which gradients are all-reduced */
     device_stream *stream; /* GPUs: of the collectives, which are NCCL's; else NULL */
-    device_kernel *mover;  /* virtual devices: the time of packing and unpacking; else NULL */
     sync_agent *agent;
     ring_memory memory;
     ring_powersgd powersgd;
@@ -225,9 +224,7 @@ bool ring_means_in_flight(const ring_engine *e);
 /* The collective writes its results to the gradients: there is nothing to copy back. */
 bool ring_copies_back_in_flight(const ring_engine *e);
 char *ring_bucket_data(const ring_engine *e, int bucket);
-/* On virtual devices: the kernel whose time packing takes; all buffers into one, and each back from there. Elsewhere
- * nothing: collectives take lists of pieces. */
-status ring_open_mover(ring_engine *e);
+/* On virtual devices: all buffers into one, and each back from there. Elsewhere nothing. */
 status ring_flatten_buffers(ring_engine *e);
 status ring_unflatten_buffers(ring_engine *e);
 

@@ -166,10 +166,12 @@ static double divisor_after(const ring_engine *e)
     return e->compute.active / e->settings.predivide;
 }
 
-/* PowerSGD's matrices have PyTorch's layout, whatever the device's is. */
+/* On the host PowerSGD's matrices have PyTorch's layout, whatever the device's is. */
 static bool wants_plain(const ring_engine *e, int param)
 {
-    return e->settings.hook == RING_HOOK_POWERSGD && !e->base.context.params->layouts[param].plain;
+    const device_info *info = device_get_info(e->base.context.device);
+    return e->settings.hook == RING_HOOK_POWERSGD && !e->base.context.params->layouts[param].plain &&
+           info->host_addressable && info->real;
 }
 
 /* Device's layout and type -> PyTorch's layout -> the type in which gradients are sent. */
@@ -190,66 +192,15 @@ static status unpack_plain(ring_engine *e, int param, const void *from, void *to
     return device_layout_pack(e->base.context.device, &set->layouts[param], plain, to);
 }
 
-/* ---- virtual devices: the time of packing ---- */
-
-status ring_open_mover(ring_engine *e)
-{
-    const param_set *set = e->base.context.params;
-    op_desc op;
-    memset(&op, 0, sizeof op); /* padding included: descriptions are compared as bytes */
-    op.kind = OP_divide;
-    op.type = set->type;
-    op.u.elementwise.count = set->model->parameter_elements;
-    return device_prepare(e->base.context.device, &op, NULL, &e->mover);
-}
-
-/* One pass over a gradient, which includes the division. */
-static status move(ring_engine *e, int param, double divisor)
-{
-    const param_set *set = e->base.context.params;
-    void *operands[OP_MAX_OPERANDS] = {set->grads.data};
-    op_scalars scalars = {.divisor = divisor, .pieces = &set->pieces[param], .piece_count = 1};
-    if (e->settings.bucket_view && divisor == 1) return STATUS_OK;
-    return device_launch(e->base.context.compute, e->mover, operands, &scalars, NULL);
-}
-
-static status move_buffers(ring_engine *e, int first, int count)
-{
-    const param_set *set = e->base.context.params;
-    void *operands[OP_MAX_OPERANDS] = {set->buffers.data};
-    op_scalars scalars = {.divisor = 1, .pieces = &set->buffer_pieces[first], .piece_count = count};
-    return device_launch(e->base.context.compute, e->mover, operands, &scalars, NULL);
-}
-
-status ring_flatten_buffers(ring_engine *e)
-{
-    return e->mover ? move_buffers(e, 0, e->base.context.params->model->buffer_count) : STATUS_OK;
-}
-
-status ring_unflatten_buffers(ring_engine *e)
-{
-    int count = e->mover ? e->base.context.params->model->buffer_count : 0;
-    for (int i = 0; i < count; i++) TRY(move_buffers(e, i, 1));
-    return STATUS_OK;
-}
-
-static status convert(ring_engine *e, dtype to_type, void *to, dtype from_type, const void *from, int64_t count,
-                      double divisor)
-{
-    return device_convert(e->base.context.compute, to, to_type, from, from_type, count, divisor);
-}
-
 status ring_pack(ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
     char *from = gradient(e, param), *to = e->settings.bucket_view ? from : packed(e, param);
-    if (ring_plans(e)) return STATUS_OK;
-    if (e->mover) return move(e, param, divisor_before(e));
-    if (sync_replays(&e->base.context)) return STATUS_OK;
-    if (e->stream) return convert(e, e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
-    if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor_before(e));
-    reduce_convert(e->wire, to, set->type, from, set->pieces[param].count, divisor_before(e));
-    return STATUS_OK;
+    double divisor = divisor_before(e);
+    if (e->settings.bucket_view && divisor == 1) return STATUS_OK;
+    if (e->stream && sync_replays(&e->base.context)) return STATUS_OK; /* the recorded pass packs */
+    if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor);
+    return device_pack(e->base.context.compute, to, e->wire, from, set->type, set->pieces[param].count, divisor);
 }
 
 status ring_unpack(ring_engine *e, int k)
@@ -257,21 +208,37 @@ status ring_unpack(ring_engine *e, int k)
     const param_set *set = e->base.context.params;
     const bucket *b = &e->schedule.buckets[k];
     double divisor = divisor_after(e);
-    if (ring_plans(e) || ring_copies_back_in_flight(e)) return STATUS_OK;
+    if (ring_copies_back_in_flight(e) || (e->settings.bucket_view && divisor == 1)) return STATUS_OK;
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->schedule.tensors[i];
-        if (e->mover) {
-            TRY(move(e, param, divisor));
-            continue;
-        }
         char *to = gradient(e, param), *from = e->settings.bucket_view ? to : packed(e, param);
-        if (e->stream)
-            TRY(convert(e, set->type, to, e->wire, from, set->pieces[param].count, divisor));
-        else if (wants_plain(e, param))
-            TRY(unpack_plain(e, param, from, to, divisor));
-        else
-            reduce_convert(set->type, to, e->wire, from, set->pieces[param].count, divisor);
+        TRY(wants_plain(e, param) ? unpack_plain(e, param, from, to, divisor)
+                                  : device_pack(e->base.context.compute, to, set->type, from, e->wire,
+                                                set->pieces[param].count, divisor));
     }
+    return STATUS_OK;
+}
+
+/* Virtual devices flatten all buffers into one for a broadcast; real ones broadcast a list of pieces. */
+static status pack_buffers(ring_engine *e, const piece *pieces, int count)
+{
+    const param_set *set = e->base.context.params;
+    int64_t elements = piece_list_elements((piece_list){pieces, count});
+    return device_pack(e->base.context.compute, set->buffers.data, set->type, set->buffers.data, set->type, elements, 1);
+}
+
+status ring_flatten_buffers(ring_engine *e)
+{
+    const param_set *set = e->base.context.params;
+    if (!device_get_info(e->base.context.device)->simulated) return STATUS_OK;
+    return pack_buffers(e, set->buffer_pieces, set->model->buffer_count);
+}
+
+status ring_unflatten_buffers(ring_engine *e)
+{
+    const param_set *set = e->base.context.params;
+    if (!device_get_info(e->base.context.device)->simulated) return STATUS_OK;
+    for (int i = 0; i < set->model->buffer_count; i++) TRY(pack_buffers(e, &set->buffer_pieces[i], 1));
     return STATUS_OK;
 }
 

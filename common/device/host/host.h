@@ -74,7 +74,7 @@ status host_launch(device_stream *s, device_kernel *kernel, void *const *operand
 /* The slots of a back end whose memory is the host's. */
 #define HOST_BACKEND_SLOTS \
     .allocate = host_allocate, .free = host_free, .upload = host_upload, .download = host_download, .pin = host_pin, \
-    .unpin = host_unpin, .convert = host_convert, .add = host_add, .clear = host_clear, .usage = host_usage, \
+    .unpin = host_unpin, .convert = host_convert, .pack = host_convert, .add = host_add, .clear = host_clear, .usage = host_usage, \
     .share = host_share, .peer_open = host_peer_open, .peer_close = host_peer_close, .release = host_release, \
     .stream_open = host_stream_open, .stream_close = host_stream_close, .stream_signal = host_stream_signal, \
     .stream_wait = host_stream_wait, .stream_synchronize = host_stream_synchronize, .fence_open = host_fence_open, \

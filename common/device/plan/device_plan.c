@@ -198,6 +198,7 @@ const device_backend device_plan = {
     .pin = host_pin,
     .unpin = host_unpin,
     .convert = host_convert,
+    .pack = host_convert,
     .add = host_add,
     .clear = host_clear,
     .usage = host_usage,

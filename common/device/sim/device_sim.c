@@ -200,6 +200,7 @@ const device_backend device_sim = {
     .pin = host_pin,
     .unpin = host_unpin,
     .convert = host_convert,
+    .pack = sim_pack,
     .add = host_add,
     .clear = host_clear,
     .usage = host_usage,

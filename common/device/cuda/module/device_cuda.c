@@ -189,6 +189,7 @@ const device_backend cuda_backend = {
     .pin = cuda_pin,
     .unpin = cuda_unpin,
     .convert = cuda_convert,
+    .pack = cuda_convert,
     .add = cuda_add_ranges,
     .clear = cuda_clear,
     .usage = cuda_usage,
