@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Elements of a range; few enough for a device not to use threads of its own. */
 enum { RANGE = 8192 };
@@ -17,13 +16,6 @@ enum { RANGE = 8192 };
 bool ps_has_bytes(const device *d)
 {
     return device_get_info(d)->real;
-}
-
-void ps_copy(device *d, void *to, const void *from, size_t bytes)
-{
-    simulation *s = sim_device_simulation(d);
-    if (ps_has_bytes(d)) memcpy(to, from, bytes);
-    else if (s) sim_actor_spend(sim_device_actor(d), sim_price_copy(s->profile, (double)bytes));
 }
 
 void ps_charge_pass(device *d, double bytes, int threads)

@@ -1,15 +1,13 @@
-/* Work on tensor bytes: copies, threads that sum and update, and what both cost in virtual time. The virtual device
- * has no bytes: there nothing is touched, and whoever acts spends the time that the work would take. */
+/* Work on tensor bytes: threads that sum and update, and what that costs in virtual time. The virtual device has no
+ * bytes: there nothing is touched, and whoever acts spends the time that the work would take. */
 #ifndef PS_COMPUTE_H
 #define PS_COMPUTE_H
 
 #include "common/device/device.h"
 #include "common/memory/piece.h"
+#include "common/sync/staging.h"
 
 bool ps_has_bytes(const device *d);
-
-/* memcpy. */
-void ps_copy(device *d, void *to, const void *from, size_t bytes);
 
 /* In virtual time: one pass over `bytes` by that many threads of the host, or by the device itself (0). */
 void ps_charge_pass(device *d, double bytes, int threads);

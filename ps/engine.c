@@ -2,6 +2,7 @@
 #include "ps/engine_impl.h"
 
 #include "common/net/status_table.h"
+#include "common/sync/staging.h"
 #include "ps/dp/dp.h"
 
 #include <stdlib.h>
@@ -70,8 +71,7 @@ static void count_owned_params(const ps_engine *e)
 /* Tensors stay in memory of GPUs. */
 static bool works_among_gpus(const ps_engine *e)
 {
-    const device_info *info = device_get_info(e->base.context.device);
-    return e->options->payload == PS_PAYLOAD_P2P && info->real && !info->host_addressable;
+    return e->options->payload == PS_PAYLOAD_P2P && sync_memory_is_separate(e->base.context.device);
 }
 
 static status open_parts(ps_engine *e)
@@ -238,8 +238,7 @@ static void ps_counters(sync_engine *base, sync_counters *out)
 
 bool ps_updates_on_gpu(const sync_engine *e)
 {
-    const device_info *info = device_get_info(e->context.device);
-    if (e->type == &sync_ps_dp) return info->real && !info->host_addressable;
+    if (e->type == &sync_ps_dp) return sync_memory_is_separate(e->context.device);
     const ps_policy *p = &((const ps_engine *)e)->policy;
     if (works_among_gpus((const ps_engine *)e)) return true;
     return e->context.front && p->server_optimizer && p->placement == PS_PLACEMENT_RANK;

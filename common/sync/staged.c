@@ -1,6 +1,6 @@
 #include "common/sync/staged.h"
 
-#include "common/sync/handover.h"
+#include "common/sync/staging.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -230,7 +230,7 @@ static status take_item(staged_engine *e, int item)
 static status tell(staged_engine *e)
 {
     int item;
-    while (sync_handover_take(&e->arrived, &item)) TRY(take_item(e, item));
+    while (sync_handover_pop(&e->arrived, &item)) TRY(take_item(e, item));
     return STATUS_OK;
 }
 

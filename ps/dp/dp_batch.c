@@ -57,7 +57,7 @@ static int64_t count_targets(const sync_exchange *x, const dp_part *p, const voi
 static status cut_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
-    bool exist = ps_has_bytes(context_of(e)->device), gpu = e->staging.device;
+    bool exist = ps_has_bytes(context_of(e)->device), gpu = e->staging.copies.separate;
     const void *targets = gpu ? e->staging.buffers[DP_TENSOR_TARGET].data : x->target->data;
     int64_t bytes = x->loaded * x->target_bytes;
     if (gpu && bytes > 0) TRY(dp_copy_down(&e->staging, e->staging.buffers[DP_TENSOR_TARGET].data, x->target->data, bytes));
@@ -93,7 +93,7 @@ static status store_batch(dp_engine *e, const dp_part *p, int key)
     void *to = inputs ? x->input->data : x->target->data;
     int64_t each = inputs ? x->input_bytes : x->target_bytes;
     const char *from = dp_mapped(e, inputs ? PS_SEGMENT_INPUT : PS_SEGMENT_TARGET);
-    if (from) return dp_copy_up(&e->staging, to, from + p->first * each, p->samples * each);
+    if (from) return sync_copy_up(&e->staging.copies, to, from + p->first * each, p->samples * each);
     return dp_stage_up(&e->staging, inputs ? DP_TENSOR_INPUT : DP_TENSOR_TARGET, to, 0, p->samples * each);
 }
 

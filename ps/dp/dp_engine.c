@@ -160,7 +160,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
 static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
-    if (!e->staging.device) return STATUS_OK;
+    if (!e->staging.copies.separate) return STATUS_OK;
     if (!dp_is_root(e)) return ps_pin_segments(&e->group, d, 0, PS_SEGMENTS, 1, 0, pin);
     return ps_pin_segments(&e->group, d, PS_SEGMENTS, e->base.context.world * PS_SEGMENTS, PS_SEGMENTS,
                            PS_SEGMENT_GRADS, pin);

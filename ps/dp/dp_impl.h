@@ -125,7 +125,7 @@ static inline char *dp_segment(const dp_engine *e, int peer, int segment)
 /* Shared memory of rank 0 that this rank's GPU copies from or to itself, instead of its staging buffer; else NULL. */
 static inline char *dp_mapped(const dp_engine *e, int segment)
 {
-    return e->staging.device && e->group.segments ? dp_segment(e, 0, segment) : NULL;
+    return e->staging.copies.separate && e->group.segments ? dp_segment(e, 0, segment) : NULL;
 }
 
 /* The base of a tensor in a peer's memory from which an exchange copies, or NULL. */

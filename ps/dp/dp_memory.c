@@ -62,8 +62,7 @@ static status open_outputs(dp_engine *e)
 static status open_landing(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
-    const device_info *info = device_get_info(c->device);
-    if (info->host_addressable || !info->real) return STATUS_OK;
+    if (!sync_memory_is_separate(c->device)) return STATUS_OK;
     size_t chunk = (size_t)e->reduce.largest_bytes;
     return ledger_blame(LEDGER_BUCKETS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, chunk, &e->landing));
 }

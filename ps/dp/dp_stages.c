@@ -58,7 +58,7 @@ static status store_replica(dp_engine *e)
     param_set *set = context_of(e)->params;
     const char *params = dp_mapped(e, PS_SEGMENT_PARAMS);
     param_set_forget_bf16_copy(set);
-    if (params) TRY(dp_copy_up(&e->staging, set->params.data, params, arena_bytes(e)));
+    if (params) TRY(sync_copy_up(&e->staging.copies, set->params.data, params, arena_bytes(e)));
     else TRY(dp_stage_up(&e->staging, DP_TENSOR_PARAMS, set->params.data, 0, arena_bytes(e)));
     return dp_stage_up(&e->staging, DP_TENSOR_BUFFERS, set->buffers.data, 0, buffer_bytes(e));
 }
@@ -93,7 +93,7 @@ status dp_flush(sync_engine *base)
     TRY(ps_peers_open(&e->member, &e->group));
     TRY(replicate(e, DP_FLUSH + e->settles++, true));
     ps_peers_close(&e->member, &e->group); /* if this was the end, memory may go from now on */
-    return e->staging.device ? device_stream_synchronize(base->context.compute) : STATUS_OK;
+    return sync_staging_end(&e->staging.copies);
 }
 
 /* ---- outputs and loss -------------------------------------------------------------------------- */
@@ -144,7 +144,7 @@ status dp_place_outputs(sync_engine *base, const sync_step *step)
     dp_account_gather(e);
     dp_hub_begin(e->hub);
     if (dp_is_root(e)) {
-        TRY(dp_copy(&e->staging, base->context.device, x->all_outputs, x->output,
+        TRY(sync_copy_within(&e->staging.copies, x->all_outputs, x->output,
                     output_bytes(e, dp_mine(e)->samples)));
         char *outputs = dp_staged_address(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs);
         for (int r = 1; r < e->present; r++)
@@ -181,7 +181,7 @@ status dp_scatter_output_gradient(sync_engine *base, const sync_step *step)
     dp_account_end_loss(e);
     dp_hub_begin(e->hub);
     if (dp_is_root(e)) {
-        TRY(dp_copy(&e->staging, base->context.device, x->output_gradient, x->all_gradients,
+        TRY(sync_copy_within(&e->staging.copies, x->output_gradient, x->all_gradients,
                     output_bytes(e, dp_mine(e)->samples)));
         TRY(dp_stage_down(&e->staging, DP_TENSOR_OUTPUTS, x->all_outputs,
                      output_bytes(e, dp_mine(e)->samples), others_output(e)));
@@ -198,7 +198,7 @@ status dp_scatter_output_gradient(sync_engine *base, const sync_step *step)
     if (remote) transfer->remote = remote + at;
     TRY(dp_hub_run(e->hub, NULL));
     int64_t bytes = output_bytes(e, dp_mine(e)->samples);
-    if (scattered) return dp_copy_up(&e->staging, x->output_gradient, scattered + at, bytes);
+    if (scattered) return sync_copy_up(&e->staging.copies, x->output_gradient, scattered + at, bytes);
     return dp_stage_up(&e->staging, DP_TENSOR_PART, x->output_gradient, 0, bytes);
 }
 

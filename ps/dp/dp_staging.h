@@ -9,6 +9,7 @@
 
 #include "common/device/device.h"
 #include "common/sync/engine.h"
+#include "common/sync/staging.h"
 
 typedef enum dp_tensor {
     DP_TENSOR_PARAMS,  /* the first five are those that ranks map, in the order of PS_SEGMENT_... */
@@ -23,8 +24,7 @@ typedef enum dp_tensor {
 } dp_tensor;
 
 typedef struct dp_staging {
-    device *device;         /* NULL: nothing is staged */
-    device_stream *compute; /* the copies are its work */
+    sync_staging copies;    /* on the compute stream */
     bool peers;             /* p2p */
     device *host;
     device_memory buffers[DP_TENSORS];
@@ -46,11 +46,7 @@ char *dp_staged_address(const dp_staging *p, dp_tensor tensor, void *data);
 status dp_stage_down(dp_staging *p, dp_tensor tensor, const void *data, int64_t offset, int64_t bytes);
 status dp_stage_up(dp_staging *p, dp_tensor tensor, void *data, int64_t offset, int64_t bytes);
 
-/* The same with mapped host memory of another rank instead of the staging buffer. */
+/* To mapped host memory of another rank instead of the staging buffer. */
 status dp_copy_down(dp_staging *p, void *host, const void *data, int64_t bytes);
-status dp_copy_up(dp_staging *p, void *data, const void *host, int64_t bytes);
-
-/* Within the device, in the order of the compute stream; `d` is the device also where nothing is staged. */
-status dp_copy(const dp_staging *p, device *d, void *to, const void *from, int64_t bytes);
 
 #endif

@@ -8,7 +8,6 @@
 #include "common/trace/trace.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,7 +145,7 @@ status dp_hub_start(dp_hub *hub)
                                 .context = hub,
                                 .device = c->device,
                                 .name = "ps-hub",
-                                .inline_progress = c->inline_progress && !hub->stream};
+                                .inline_progress = c->inline_progress && !hub->staging.separate};
     return sync_agent_open(&config, &hub->agent);
 }
 
@@ -179,31 +178,20 @@ static rank_operation operation_of(const dp_hub *hub)
     return RANK_PUSH;
 }
 
-/* Here the host waits, not the GPU's stream: the host reads what has arrived and lists the next exchange. */
-static status await_exchange(dp_hub *hub, int64_t exchange)
-{
-    enum { LOOKS = 1000, NAP_NS = 20000 };
-    for (int looks = 0; !device_fence_reached(hub->done, (uint64_t)exchange); looks++) {
-        if (looks < LOOKS) sched_yield();
-        else clock_sleep_ns(NAP_NS);
-    }
-    return device_stream_wait(hub->c.context->compute, hub->done, (uint64_t)exchange);
-}
-
 status dp_hub_run(dp_hub *hub, const dp_sum *sum)
 {
     const sync_context *c = hub->c.context;
     if (hub->count == 0 || device_get_info(c->device)->plans) return STATUS_OK;
     rank_operation before = (rank_operation)atomic_load_explicit(&c->slot->operation, memory_order_relaxed);
     rank_operation during = operation_of(hub);
-    if (hub->stream) TRY(device_stream_synchronize(c->compute)); /* tensors to be sent are complete */
+    TRY(sync_staging_end(&hub->compute)); /* tensors to be sent are complete */
     hub->sums = sum != NULL;
     if (sum) hub->sum = *sum;
     int64_t exchange = atomic_fetch_add_explicit(&hub->posted, 1, memory_order_release) + 1;
     sync_agent_wake(hub->agent);
     int64_t begin = device_now_ns(c->device);
     rank_slot_enter(c->slot, during, begin);
-    status rc = hub->stream ? await_exchange(hub, exchange) : device_stream_wait(c->compute, hub->done, (uint64_t)exchange);
+    status rc = sync_staging_wait(&hub->compute, hub->done, (uint64_t)exchange);
     int64_t end = device_now_ns(c->device);
     trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, begin, end);
     hub->exposed_ns += end - begin;

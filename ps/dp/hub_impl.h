@@ -32,20 +32,16 @@ struct dp_hub {
     atomic_bool ended;    /* the agent has failed */
 
     const void **sources; /* [threads][world] */
-    device_stream *stream; /* on a GPU: sums, and copies between GPUs; else NULL */
+    sync_contribution *contributions; /* [world] the same on a GPU */
+    device_stream *stream; /* of sums and copies */
+    sync_staging staging;  /* on it */
 
     /* ---- of the compute thread ---- */
+    sync_staging compute; /* on the compute stream */
     device_fence *done;
     int64_t exposed_ns;
     _Atomic int64_t total_ns;
 };
-
-/* The host cannot access the device's memory. */
-static inline bool hub_has_gpu(const dp_hub *hub)
-{
-    const device_info *info = device_get_info(hub->c.context->device);
-    return info->real && !info->host_addressable;
-}
 
 /* hub_transfers.c: send and receive what is possible now. */
 status hub_send_transfers(dp_hub *hub, int64_t now_ns, bool *worked);

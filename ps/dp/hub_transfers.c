@@ -18,23 +18,26 @@ int64_t dp_region_bytes(const dp_region *r)
 static status copy_region(dp_hub *hub, const dp_region *r, char *to, const char *from)
 {
     for (int i = 0; i < r->count; i++) {
-        int64_t at = r->pieces[i].offset * r->element, bytes = r->pieces[i].count * r->element;
-        if (hub->c.peers) TRY(device_convert(hub->stream, to + at, DTYPE_U8, from + at, DTYPE_U8, bytes, 1));
-        else memcpy(to + at, from + at, (size_t)bytes);
+        int64_t at = r->pieces[i].offset * r->element;
+        TRY(sync_copy_within(&hub->staging, to + at, from + at, r->pieces[i].count * r->element));
     }
-    return hub->c.peers ? device_stream_synchronize(hub->stream) : STATUS_OK;
+    return sync_staging_end(&hub->staging);
 }
 
 /* ---- sums of gradients ------------------------------------------------------------------------- */
 
 status hub_sum_open(dp_hub *hub)
 {
-    size_t threads = (size_t)hub->c.threads, world = (size_t)hub->c.context->world;
+    const sync_context *c = hub->c.context;
+    size_t threads = (size_t)hub->c.threads, world = (size_t)c->world;
     hub->arrived = calloc((size_t)hub->c.keys + 1, sizeof *hub->arrived);
     hub->sources = calloc(threads * world, sizeof *hub->sources);
-    if (!hub->arrived || !hub->sources)
+    hub->contributions = calloc(world, sizeof *hub->contributions);
+    if (!hub->arrived || !hub->sources || !hub->contributions)
         return fail(STATUS_SYSTEM, "no memory for the sums of gradients");
-    if (hub_has_gpu(hub)) TRY(device_stream_open(hub->c.context->device, DEVICE_STREAM_COMMUNICATION, &hub->stream));
+    TRY(device_stream_open(c->device, DEVICE_STREAM_COMMUNICATION, &hub->stream));
+    hub->staging = sync_staging_on(c->device, hub->stream);
+    hub->compute = sync_staging_on(c->device, c->compute);
     return ps_thread_pool_open(hub->c.threads, &hub->pool);
 }
 
@@ -44,6 +47,7 @@ void hub_sum_close(dp_hub *hub)
     device_stream_close(&hub->stream);
     free(hub->arrived);
     free(hub->sources);
+    free(hub->contributions);
 }
 
 typedef struct sum_job {
@@ -75,51 +79,34 @@ static status sum_range(void *context, int thread, int index, int64_t at, int64_
     return STATUS_OK;
 }
 
-/* ---- on a GPU --------------------------------------------------------------------------------- */
-
-/* Brings piece `index` of a transfer to device memory, as it is to be added. */
-static status land(dp_hub *hub, const dp_transfer *transfer, int index)
-{
-    const dp_sum *sum = &hub->sum;
-    int64_t count = transfer->region.pieces[index].count;
-    const char *from = brought(transfer, index, 0);
-    if (transfer->shared && hub->c.peers)
-        TRY(device_convert(hub->stream, hub->c.landing, sum->type, from, sum->type, count, 1));
-    else
-        TRY(device_upload(hub->stream, hub->c.landing, from, sum->type, sum->type, count));
-    if (!sum->divides || !sum->divide_before) return STATUS_OK;
-    return device_convert(hub->stream, hub->c.landing, sum->type, hub->c.landing, sum->type, count, sum->present);
-}
-
-static status add_piece(const sum_job *j, int index)
+static status sum_piece_on_gpu(const sum_job *j, int index)
 {
     dp_hub *hub = j->hub;
     const dp_sum *sum = &hub->sum;
     const dp_region *r = &j->transfers[0].region;
-    int64_t count = r->pieces[index].count, offset = r->pieces[index].offset * r->element;
-    void *out = sum->grads + offset;
-    if (sum->divides && sum->divide_before)
-        TRY(device_convert(hub->stream, out, sum->type, out, sum->type, count, sum->present));
+    double divisor = sum->divides ? sum->present : 1;
+    char *own = sum->grads + r->pieces[index].offset * r->element;
+    hub->contributions[0] = (sync_contribution){own, true};
     for (int i = 1; i < sum->present; i++) {
-        TRY(land(hub, &j->transfers[i - 1], index));
-        TRY(device_add(hub->stream, out, out, hub->c.landing, sum->type, count));
+        const dp_transfer *transfer = &j->transfers[i - 1];
+        hub->contributions[i] = (sync_contribution){brought(transfer, index, 0), transfer->shared && hub->c.peers};
     }
-    if (!sum->divides || sum->divide_before) return STATUS_OK;
-    return device_convert(hub->stream, out, sum->type, out, sum->type, count, sum->present);
+    return sync_staging_sum(&hub->staging, sum->type, own, hub->contributions, sum->present, r->pieces[index].count,
+                            sum->divide_before ? divisor : 1, sum->divide_before ? 1 : divisor, hub->c.landing);
 }
 
-static status add_pieces(const sum_job *j)
+static status sum_on_gpu(const sum_job *j)
 {
-    for (int i = 0; i < j->transfers[0].region.count; i++) TRY(add_piece(j, i));
-    return device_stream_synchronize(j->hub->stream);
+    for (int i = 0; i < j->transfers[0].region.count; i++) TRY(sum_piece_on_gpu(j, i));
+    return sync_staging_end(&j->hub->staging);
 }
 
 status hub_sum(dp_hub *hub, int key)
 {
     sum_job j = {hub, &hub->transfers[key * (hub->sum.present - 1)]};
     device *d = hub->c.context->device;
-    if (hub->stream)
-        TRY(add_pieces(&j));
+    if (hub->staging.separate)
+        TRY(sum_on_gpu(&j));
     else if (ps_has_bytes(d))
         TRY(ps_thread_pool_run(hub->pool, (piece_list){j.transfers[0].region.pieces, j.transfers[0].region.count}, sum_range, &j));
     else
@@ -220,7 +207,7 @@ static status receive_transfer(dp_hub *hub, dp_transfer *transfer, ps_message *m
     } else {
         if (transfer->shared && transfer->remote) TRY(copy_region(hub, r, r->base, transfer->remote));
         for (int i = 0; i < m->header.frames; i++)
-            ps_copy(hub->c.context->device, r->base + r->pieces[i].offset * r->element,
+            sync_copy(hub->c.context->device, r->base + r->pieces[i].offset * r->element,
                     ps_message_frame(m, i).data, (size_t)(r->pieces[i].count * r->element));
         ps_port_release(&hub->port, m);
     }

@@ -65,7 +65,7 @@ static status receive_initial(server *s, ps_message *m)
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = pieces.pieces[i].offset * (int64_t)s->element;
         const void *from = m->header.frames > 0 ? ps_message_frame(m, i).data : s->workers[0].params + at;
-        ps_copy(s->c->device, s->params + at, from, (size_t)pieces.pieces[i].count * s->element);
+        sync_copy(s->c->device, s->params + at, from, (size_t)pieces.pieces[i].count * s->element);
     }
     ps_port_count_received(s->port, 0, server_key_bytes(s, key));
     ps_port_release(s->port, m);

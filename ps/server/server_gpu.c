@@ -49,6 +49,9 @@ status server_gpu_open(server *s)
     size_t landing = (size_t)server_bytes(s, largest_piece(s));
     TRY(ledger_blame(LEDGER_BUCKETS, device_allocate(g->device, DEVICE_MEMORY_PRIVATE, landing, &g->landing)));
     TRY(device_stream_open(g->device, DEVICE_STREAM_COMMUNICATION, &g->stream));
+    g->staging = sync_staging_on(g->device, g->stream);
+    g->contributions = calloc((size_t)s->c->world, sizeof *g->contributions);
+    if (!g->contributions) return fail(STATUS_SYSTEM, "no memory for parameter server %d", s->c->index);
     if (s->c->policy->consistency == PS_ASYNC) return STATUS_OK;
     TRY(ledger_blame(LEDGER_BUCKETS, device_allocate(g->device, DEVICE_MEMORY_PRIVATE, extent, &s->averages_memory)));
     s->averages = server_as_arena(s->averages_memory.data, s->shard->begin, s->element);
@@ -63,32 +66,32 @@ void server_gpu_close(server *s)
     device_free(g->device, &g->params_memory);
     device_free(g->device, &s->averages_memory);
     device_free(g->device, &g->landing);
+    free(g->contributions);
     free(g);
     s->gpu = NULL;
 }
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-/* What `worker` has pushed for a piece, divided by `divisor`, to device memory. */
-static status land(server *s, int key, int worker, int index, void *to, double divisor)
+/* What `worker` has pushed for a piece, and where it is. */
+static sync_contribution contribution(const server *s, int key, int worker, int piece_index)
 {
-    server_gpu *g = s->gpu;
-    dtype type = s->c->params->type;
-    piece p = server_pieces(s, key).pieces[index];
-    if (g->own_grads && worker == s->c->index)
-        return device_convert(g->stream, to, type, g->own_grads + server_bytes(s, p.offset), type, p.count, divisor);
-    const char *pushed = server_gradient(s, key, worker, index);
-    TRY(s->c->peers ? device_convert(g->stream, to, type, pushed, type, p.count, 1)
-                   : device_upload(g->stream, to, pushed, type, type, p.count));
-    return divisor == 1 ? STATUS_OK : device_convert(g->stream, to, type, to, type, p.count, divisor);
+    int64_t offset = server_bytes(s, server_pieces(s, key).pieces[piece_index].offset);
+    if (s->gpu->own_grads && worker == s->c->index) return (sync_contribution){s->gpu->own_grads + offset, true};
+    return (sync_contribution){server_gradient(s, key, worker, piece_index), s->c->peers};
+}
+
+static status land(server *s, int key, int worker, int piece_index)
+{
+    return sync_staging_bring(&s->gpu->staging, s->c->params->type, s->gpu->landing.data,
+                              contribution(s, key, worker, piece_index), server_pieces(s, key).pieces[piece_index].count, 1);
 }
 
 static status copy_down(server *s, piece_list pieces)
 {
-    dtype type = s->c->params->type;
     for (int i = 0; !s->c->peers && i < pieces.count; i++) {
-        int64_t at = server_bytes(s, pieces.pieces[i].offset);
-        TRY(device_download(s->gpu->stream, s->params + at, s->gpu->params + at, type, type, pieces.pieces[i].count));
+        int64_t at = server_bytes(s, pieces.pieces[i].offset), bytes = server_bytes(s, pieces.pieces[i].count);
+        TRY(sync_copy_down(&s->gpu->staging, s->params + at, s->gpu->params + at, bytes));
     }
     return STATUS_OK;
 }
@@ -96,35 +99,24 @@ static status copy_down(server *s, piece_list pieces)
 status server_gpu_start(server *s, int key)
 {
     piece_list pieces = server_pieces(s, key);
-    dtype type = s->c->params->type;
     if (s->c->peers || s->c->policy->consistency == PS_SYNC) return STATUS_OK; /* they are there */
     for (int i = 0; i < pieces.count; i++) {
-        int64_t at = server_bytes(s, pieces.pieces[i].offset);
-        TRY(device_upload(s->gpu->stream, s->gpu->params + at, s->params + at, type, type, pieces.pieces[i].count));
+        int64_t at = server_bytes(s, pieces.pieces[i].offset), bytes = server_bytes(s, pieces.pieces[i].count);
+        TRY(sync_copy_up(&s->gpu->staging, s->gpu->params + at, s->params + at, bytes));
     }
-    return device_stream_synchronize(s->gpu->stream);
-}
-
-static status copy_on_gpu(server *s, piece_list pieces, char *to, const char *from)
-{
-    for (int i = 0; i < pieces.count; i++) {
-        int64_t at = server_bytes(s, pieces.pieces[i].offset);
-        dtype type = s->c->params->type;
-        TRY(device_convert(s->gpu->stream, to + at, type, from + at, type, pieces.pieces[i].count, 1));
-    }
-    return device_stream_synchronize(s->gpu->stream);
+    return sync_staging_end(&s->gpu->staging);
 }
 
 status server_copy_pieces(server *s, int key, char *to, const char *from)
 {
     piece_list pieces = server_pieces(s, key);
+    sync_staging staging = s->c->peers ? s->gpu->staging : sync_staging_on(s->c->device, s->stream);
     if (to == from) return STATUS_OK;
-    if (s->c->peers) return copy_on_gpu(s, pieces, to, from);
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = server_bytes(s, pieces.pieces[i].offset);
-        ps_copy(s->c->device, to + at, from + at, (size_t)server_bytes(s, pieces.pieces[i].count));
+        TRY(sync_copy_within(&staging, to + at, from + at, server_bytes(s, pieces.pieces[i].count)));
     }
-    return STATUS_OK;
+    return sync_staging_end(&staging);
 }
 
 /* ---- one key ---------------------------------------------------------------------------------- */
@@ -132,16 +124,11 @@ status server_copy_pieces(server *s, int key, char *to, const char *from)
 static status sum_piece(server *s, int key, int index)
 {
     server_gpu *g = s->gpu;
-    dtype type = s->c->params->type;
     piece p = server_pieces(s, key).pieces[index];
-    char *out = s->averages + server_bytes(s, p.offset);
-    double before = s->c->policy->divide_before ? s->c->world : 1, after = s->c->policy->divide_before ? 1 : s->c->world;
-    TRY(land(s, key, 0, index, out, before));
-    for (int w = 1; w < s->c->world; w++) {
-        TRY(land(s, key, w, index, g->landing.data, before));
-        TRY(device_add(g->stream, out, out, g->landing.data, type, p.count));
-    }
-    return after == 1 ? STATUS_OK : device_convert(g->stream, out, type, out, type, p.count, after);
+    bool first = s->c->policy->divide_before;
+    for (int w = 0; w < s->c->world; w++) g->contributions[w] = contribution(s, key, w, index);
+    return sync_staging_sum(&g->staging, s->c->params->type, s->averages + server_bytes(s, p.offset), g->contributions,
+                            s->c->world, p.count, first ? s->c->world : 1, first ? 1 : s->c->world, g->landing.data);
 }
 
 static status update(const server_work *work, const char *grads, piece_list pieces)
@@ -156,7 +143,7 @@ static status update_from(const server_work *work, piece_list pieces)
 {
     server *s = work->server;
     for (int i = 0; i < pieces.count; i++) {
-        TRY(land(s, work->key, work->worker, i, s->gpu->landing.data, 1));
+        TRY(land(s, work->key, work->worker, i));
         const char *grads = server_as_arena(s->gpu->landing.data, pieces.pieces[i].offset, s->element);
         TRY(update(work, grads, (piece_list){&pieces.pieces[i], 1}));
     }
@@ -211,7 +198,7 @@ status server_gpu_squares(server *s, int worker, double *out)
     for (int key = 0; key < s->count; key++) {
         piece_list pieces = server_pieces(s, key);
         for (int i = 0; i < pieces.count; i++) {
-            TRY(land(s, key, worker, i, s->gpu->landing.data, 1));
+            TRY(land(s, key, worker, i));
             const char *grads = server_as_arena(s->gpu->landing.data, pieces.pieces[i].offset, s->element);
             TRY(optimizer_sum_squares(s->c->optimizer, s->gpu->stream, grads, (piece_list){&pieces.pieces[i], 1}, out));
         }

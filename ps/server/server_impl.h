@@ -55,6 +55,8 @@ typedef struct server_apply {
 typedef struct server_gpu {
     device *device;
     device_stream *stream;
+    sync_staging staging;
+    sync_contribution *contributions; /* [world] */
     char *params;
     const char *own_grads; /* sync: of the rank next to it; NULL: they are copied from the host */
     device_memory params_memory, landing; /* landing: one piece of what a rank has pushed */

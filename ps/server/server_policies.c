@@ -42,7 +42,7 @@ static status copy_push(server *s, int key, int worker, const ps_message *m)
     char *copies = copies_of(s, m->header.step, worker);
     if (!m->remote) return server_copy_pieces(s, key, copies, s->workers[worker].grads);
     for (int i = 0; i < pieces.count; i++)
-        ps_copy(s->c->device, copies + server_bytes(s, pieces.pieces[i].offset), ps_message_frame(m, i).data,
+        sync_copy(s->c->device, copies + server_bytes(s, pieces.pieces[i].offset), ps_message_frame(m, i).data,
                 (size_t)server_bytes(s, pieces.pieces[i].count));
     return STATUS_OK;
 }

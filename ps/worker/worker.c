@@ -178,7 +178,7 @@ status ps_worker_start(ps_worker *p)
                                 .context = &p->agent,
                                 .device = c->device,
                                 .name = "ps-worker",
-                                .inline_progress = c->inline_progress && !p->shared.gpu};
+                                .inline_progress = c->inline_progress && !p->config.peers};
     p->agent.last_message_ns = clock_now_ns();
     return sync_agent_open(&config, &p->handle);
 }

@@ -5,7 +5,6 @@
  *
  *   worker_open.c    memory, fences, connections and end
  *   worker_stages.c  the compute thread: a gradient is ready, parameters are needed
- *   worker_gpu.c     the same where tensors stay in memory of the GPU
  *   worker.c         the agent: its loop, stalls and departures
  *   worker_push.c    the agent's sending half: events become messages
  *   worker_pull.c    its receiving half: replies become parameters, and fences are reached */

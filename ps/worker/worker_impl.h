@@ -3,7 +3,7 @@
 #define PS_WORKER_IMPL_H
 
 #include "common/sync/queue.h"
-#include "common/sync/handover.h"
+#include "common/sync/staging.h"
 #include "common/trace/trace.h"
 #include "ps/protocol.h"
 #include "ps/worker/worker.h"
@@ -38,23 +38,20 @@ typedef struct worker_server {
     double norm_share;   /* the server's share of it; below 0: not received */
 } worker_server;
 
-/* Where tensors stay in memory of GPUs. */
-typedef struct worker_gpu {
-    sync_handover launched; /* of the compute thread: gradients and buffers that the compute stream is still to reach */
-    double *sums;           /* [largest_sum] a layer's, on the host */
-} worker_gpu;
-
 /* Of the compute thread, which calls the stages. */
 typedef struct worker_compute {
     int64_t iteration;     /* that runs, or is to begin */
     uint64_t pulls;        /* requested so far */
-    uint64_t packs, sums;  /* likewise */
+    uint64_t packs, summed; /* likewise */
     uint64_t unpacked;     /* the pull whose buffers are in place */
     bool begun;            /* the iteration; its first micro-batch does what is done once per iteration */
     bool entered;          /* the present stage's side effects are done: only its wait remains */
     bool synchronize;
     bool has_data;         /* a micro-batch of the iteration had samples */
     bool *pushed;          /* [param_count] in this iteration */
+    sync_staging staging;  /* on the compute stream */
+    sync_handover launched; /* gradients and buffers that the compute stream is still to reach */
+    double *sums;          /* [largest_sum] of a layer, on the host */
     int64_t wait_begin_ns; /* 0: no wait */
     int64_t exposed_ns;
 } worker_compute;
@@ -64,7 +61,6 @@ typedef struct worker_shared {
     size_t element;    /* bytes */
     bool lends_frames; /* frames are the server's until all ranks' have arrived: it waits for other keys meanwhile */
     bool gives_buffers, takes_buffers; /* this rank's buffers are everybody's; come from rank 0 */
-    worker_gpu *gpu;   /* NULL: tensors are in host memory */
 
     sync_queue events; /* from the compute thread to the agent; written before they are posted: */
     worker_iteration iterations[2]; /* by iteration modulo 2 */
@@ -106,6 +102,7 @@ typedef struct worker {
 
     /* ---- updates by the rank itself ---- */
     device_stream *stream;
+    sync_staging staging; /* on it */
     device_memory squares;
     int averages; /* that have arrived, where clipping waits for all */
 
@@ -141,26 +138,6 @@ static inline int64_t worker_key_bytes(const worker *w, int key)
 void worker_await(worker *w, int replies, int64_t now_ns);
 /* The parameters from which a push was computed lacked `late` updates. */
 void worker_record_staleness(worker *w, int64_t late);
-
-/* worker_stages.c: the stream has reached a gradient, or the end of rank 0's forward pass. */
-status worker_post_gradient(ps_worker *w, int param);
-status worker_post_buffers(ps_worker *w);
-
-/* worker_gpu.c: the same in memory of the GPU. */
-status worker_gpu_open(ps_worker *w);
-void worker_gpu_close(ps_worker *w);
-/* The compute thread: a gradient, or rank 0's buffers, are ready after what was launched. */
-status worker_gpu_ready(ps_worker *w, int param);
-status worker_gpu_pack(ps_worker *w);
-/* Waits until all that are ready have been posted. */
-status worker_gpu_finish(ps_worker *w);
-status worker_gpu_unpack_buffers(ps_worker *w);
-status worker_gpu_clear(ps_worker *w);
-status worker_gpu_download_sums(ps_worker *w, const double *values, int count);
-status worker_gpu_upload_sums(ps_worker *w, double *values, int count);
-/* The agent: copies pieces between arenas of GPUs, or rank 0's buffers to the host; has ended when it returns. */
-status worker_gpu_copy(worker *w, piece_list pieces, char *arena, const char *from);
-status worker_gpu_pack_buffers(worker *w);
 
 /* worker_push.c: events in, messages out. */
 void worker_pop_events(worker *w, bool *worked);

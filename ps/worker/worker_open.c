@@ -82,6 +82,19 @@ static status open_buffers(ps_worker *p)
     return STATUS_OK;
 }
 
+/* The stages launch work and return; items are pushed and packed when the compute stream has reached them. */
+static status open_staging(ps_worker *p)
+{
+    const sync_context *c = p->config.context;
+    const ps_plan *plan = p->config.plan;
+    p->compute.sums = calloc((size_t)plan->largest_sum + 1, sizeof *p->compute.sums);
+    if (!p->compute.sums) return no_memory();
+    TRY(device_stream_open(c->device, DEVICE_STREAM_COMMUNICATION, &p->agent.stream));
+    p->compute.staging = sync_staging_on(c->device, c->compute);
+    p->agent.staging = sync_staging_on(c->device, p->agent.stream);
+    return sync_handover_open(c->device, plan->param_count + 2, &p->compute.launched);
+}
+
 status ps_worker_open(const ps_worker_config *config, ps_worker **out)
 {
     *out = NULL;
@@ -99,8 +112,7 @@ status ps_worker_open(const ps_worker_config *config, ps_worker **out)
     TRY_GOTO(rc, open_keys(p), failed);
     TRY_GOTO(rc, open_servers(p), failed);
     TRY_GOTO(rc, open_buffers(p), failed);
-    if (config->peers) TRY_GOTO(rc, worker_gpu_open(p), failed);
-    TRY_GOTO(rc, device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &p->agent.stream), failed);
+    TRY_GOTO(rc, open_staging(p), failed);
     TRY_GOTO(rc, device_allocate(d, DEVICE_MEMORY_PRIVATE, sizeof(double), &p->agent.squares), failed);
     *out = p;
     return STATUS_OK;
@@ -166,7 +178,7 @@ void ps_worker_close(ps_worker **pointer)
     ps_worker_leave(p);
     ps_port_close(&s->port);
     for (int i = 0; s->arrived && i < p->config.plan->param_count; i++) device_fence_close(&s->arrived[i]);
-    worker_gpu_close(p);
+    sync_handover_close(&p->compute.launched);
     device_fence_close(&s->packed);
     device_fence_close(&s->buffers_arrived);
     device_fence_close(&s->summed);
@@ -175,6 +187,7 @@ void ps_worker_close(ps_worker **pointer)
     free(s->arrived);
     free(s->packed_buffers);
     free(p->compute.pushed);
+    free(p->compute.sums);
     free(p);
     *pointer = NULL;
 }

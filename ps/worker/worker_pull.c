@@ -45,7 +45,7 @@ static bool was_requested(const worker *w, const ps_message *m)
     if (key->server != m->peer || h->step != w->requested[h->key] || w->received[h->key] == h->step) return false;
     if (h->count != key->elements || h->dtype != (int)set->type) return false;
     if (h->frames == 0) return w->servers[m->peer].maps_us;
-    if (w->shared->gpu || h->frames != key->piece_count) return false;
+    if (w->c->peers || h->frames != key->piece_count) return false;
     piece_list pieces = ps_key_pieces(w->c->plan, (int)h->key);
     for (int i = 0; i < pieces.count; i++)
         if (ps_message_frame(m, i).bytes != (size_t)pieces.pieces[i].count * w->shared->element) return false;
@@ -53,18 +53,17 @@ static bool was_requested(const worker *w, const ps_message *m)
 }
 
 /* Copies the key's elements to `arena`, unless the server has written them there. */
-static status copy_key(worker *w, const ps_message *m, void *arena)
+static status copy_key(worker *w, const ps_message *m, char *arena)
 {
     const char *from = w->servers[m->peer].params;
     piece_list pieces = ps_key_pieces(w->c->plan, (int)m->header.key);
     if (m->header.frames == 0 && !from) return STATUS_OK;
-    if (w->shared->gpu) return worker_gpu_copy(w, pieces, arena, from);
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = pieces.pieces[i].offset * (int64_t)w->shared->element;
         const void *source = m->header.frames > 0 ? ps_message_frame(m, i).data : from + at;
-        ps_copy(w->c->context->device, (char *)arena + at, source, (size_t)pieces.pieces[i].count * w->shared->element);
+        TRY(sync_copy_within(&w->staging, arena + at, source, pieces.pieces[i].count * (int64_t)w->shared->element));
     }
-    return STATUS_OK;
+    return sync_staging_end(&w->staging);
 }
 
 static void key_arrived(worker *w, int key)
@@ -97,7 +96,7 @@ static status update_key(worker *w, int key, double scale)
     TRY(optimizer_update(c->optimizer, w->stream, c->params->params.data, c->params->grads.data,
                          ps_key_pieces(w->c->plan, key), w->shared->iterations[iteration % 2].optimizer_step, w->shared->iterations[iteration % 2].rate,
                          scale));
-    if (w->shared->gpu) TRY(device_stream_synchronize(w->stream));
+    TRY(sync_staging_end(&w->staging));
     if (optimizer_found_nonfinite(c->optimizer)) TRY(report_nonfinite(w, w->shared->iterations[iteration % 2].optimizer_step));
     int64_t end = clock_now_ns();
     trace_slice(c->trace, TRACE_OPTIMIZER, "update of key", key, begin, end);
@@ -115,7 +114,7 @@ static status receive_average(worker *w, int key)
     if (o->clip_norm <= 0 && !skips) return update_key(w, key, 1.0);
     if (++w->averages < w->c->plan->key_count) return STATUS_OK;
     w->averages = 0;
-    double none = 0, *squares = ps_has_bytes(c->device) && !w->shared->gpu ? w->squares.data : &none;
+    double none = 0, *squares = ps_has_bytes(c->device) && !w->c->peers ? w->squares.data : &none;
     *squares = 0;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     TRY(optimizer_sum_squares(c->optimizer, w->stream, c->params->grads.data, all, squares));
@@ -186,7 +185,7 @@ static status receive_sum(worker *w, const ps_message *m, int64_t now_ns)
     if (h->step != w->sum_number || h->count != w->sum_count || h->frames != 1 || ps_message_frame(m, 0).bytes != bytes)
         return malformed(m);
     ps_port_count_received(w->port, m->peer, (int64_t)bytes);
-    ps_copy(w->c->context->device, w->shared->sum_values, ps_message_frame(m, 0).data, bytes);
+    sync_copy(w->c->context->device, w->shared->sum_values, ps_message_frame(m, 0).data, bytes);
     device_fence_reach(w->shared->summed, (uint64_t)h->step);
     end_reply(w, now_ns);
     return STATUS_OK;

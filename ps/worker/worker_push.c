@@ -161,16 +161,14 @@ static status send_pull(worker *w, int server, int64_t now_ns)
 
 static status pack_buffers(worker *w)
 {
-    if (w->shared->gpu) return worker_gpu_pack_buffers(w);
     const param_set *set = w->c->context->params;
     char *to = w->shared->packed_buffers;
     for (int i = 0; i < set->model->buffer_count; i++) {
-        size_t bytes = (size_t)set->buffer_pieces[i].count * w->shared->element;
-        ps_copy(w->c->context->device, to,
-                (const char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->shared->element, bytes);
+        int64_t size = (int64_t)w->shared->element, bytes = set->buffer_pieces[i].count * size;
+        TRY(sync_copy_down(&w->staging, to, (const char *)set->buffers.data + set->buffer_pieces[i].offset * size, bytes));
         to += bytes;
     }
-    return STATUS_OK;
+    return sync_staging_end(&w->staging);
 }
 
 static status send_buffers(worker *w, bool *worked)

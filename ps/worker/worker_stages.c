@@ -2,7 +2,6 @@
 #include "ps/compute.h"
 #include "ps/worker/worker_impl.h"
 
-#include <string.h>
 
 static status post(ps_worker *w, worker_event kind, int index, int64_t value)
 {
@@ -18,7 +17,7 @@ static status wait_for(ps_worker *w, device_fence *fence, uint64_t value)
     const sync_context *c = w->config.context;
     if (device_fence_reached(fence, value)) return STATUS_OK;
     if (!w->compute.wait_begin_ns) w->compute.wait_begin_ns = device_now_ns(c->device);
-    status rc = w->shared.gpu ? sync_host_wait(c->compute, fence, value) : device_stream_wait(c->compute, fence, value);
+    status rc = sync_staging_wait(&w->compute.staging, fence, value);
     if (rc == STATUS_AGAIN) return rc;
     int64_t end_ns = device_now_ns(c->device);
     trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, w->compute.wait_begin_ns, end_ns);
@@ -44,7 +43,7 @@ static status post_pull(ps_worker *w, uint32_t flags, uint64_t pull, int64_t ite
 /* The first pull also initializes the servers. */
 static status pull_first(ps_worker *w)
 {
-    if (w->shared.gpu) TRY(device_stream_synchronize(w->config.context->compute));
+    TRY(sync_staging_end(&w->compute.staging));
     if (w->shared.gives_buffers) {
         w->compute.packs++;
         TRY(post(w, WORKER_BUFFERS, 0, 0));
@@ -72,12 +71,10 @@ static status wait_for_buffers(ps_worker *w)
     TRY(wait_for(w, w->shared.buffers_arrived, w->compute.pulls));
     if (w->compute.unpacked == w->compute.pulls) return STATUS_OK;
     w->compute.unpacked = w->compute.pulls;
-    if (w->shared.gpu) return worker_gpu_unpack_buffers(w);
     const char *from = w->shared.packed_buffers;
     for (int i = 0; i < set->model->buffer_count; i++) {
-        size_t bytes = (size_t)set->buffer_pieces[i].count * w->shared.element;
-        ps_copy(w->config.context->device, (char *)set->buffers.data + set->buffer_pieces[i].offset * (int64_t)w->shared.element,
-                from, bytes);
+        int64_t size = (int64_t)w->shared.element, bytes = set->buffer_pieces[i].count * size;
+        TRY(sync_copy_up(&w->compute.staging, (char *)set->buffers.data + set->buffer_pieces[i].offset * size, from, bytes));
         from += bytes;
     }
     return STATUS_OK;
@@ -90,10 +87,54 @@ static status clear_gradients(ps_worker *w)
     for (int i = 0; i < w->config.plan->param_count; i++) TRY(ps_worker_need(w, i));
     const param_set *set = w->config.context->params;
     if (!ps_has_bytes(w->config.context->device)) return STATUS_OK;
-    if (w->shared.gpu) return worker_gpu_clear(w);
-    memset(set->grads.data, 0, (size_t)set->arena_elements * w->shared.element);
+    TRY(device_clear(w->config.context->compute, set->grads.data, (size_t)set->arena_elements * w->shared.element));
+    return device_stream_synchronize(w->config.context->compute);
+}
+
+/* ---- gradients and buffers that the compute stream has reached ---------------------------------- */
+
+enum { ITEM_BUFFERS = -1 }; /* other items are parameters */
+
+static status push(ps_worker *w, int param)
+{
+    w->compute.pushed[param] = true;
+    return post(w, WORKER_PUSH, param, w->compute.iteration);
+}
+
+static status post_gradient(ps_worker *w, int param)
+{
+    const ps_plan *plan = w->config.plan;
+    for (int i = 0; i < plan->push_count[param]; i++) TRY(push(w, plan->pushable[plan->push_first[param] + i]));
+    sync_agent_wake(w->handle);
     return STATUS_OK;
 }
+
+static status post_item(ps_worker *w, int item)
+{
+    if (item != ITEM_BUFFERS) return post_gradient(w, item);
+    TRY(post(w, WORKER_BUFFERS, 0, w->compute.iteration + 1));
+    sync_agent_wake(w->handle);
+    return STATUS_OK;
+}
+
+static status add_item(ps_worker *w, int item)
+{
+    TRY(sync_handover_add(&w->compute.launched, w->config.context->compute, item));
+    while (sync_handover_pop(&w->compute.launched, &item)) TRY(post_item(w, item));
+    return STATUS_OK;
+}
+
+static status await_items(ps_worker *w)
+{
+    for (int item;;) {
+        bool found;
+        TRY(sync_handover_await(&w->compute.launched, w->config.context->compute, &item, &found));
+        if (!found) return STATUS_OK;
+        TRY(post_item(w, item));
+    }
+}
+
+/* ---- stages ------------------------------------------------------------------------------------ */
 
 status ps_worker_begin_forward(ps_worker *w, const sync_step *step)
 {
@@ -113,49 +154,28 @@ status ps_worker_need(ps_worker *w, int param)
     return wait_for(w, w->shared.arrived[param], w->compute.pulls);
 }
 
-status worker_post_buffers(ps_worker *w)
-{
-    TRY(post(w, WORKER_BUFFERS, 0, w->compute.iteration + 1));
-    sync_agent_wake(w->handle);
-    return STATUS_OK;
-}
-
 status ps_worker_end_forward(ps_worker *w, const sync_step *step)
 {
     if (!step->synchronize) return STATUS_OK;
     if (w->shared.gives_buffers) {
         w->compute.packs++;
-        TRY(w->shared.gpu ? worker_gpu_pack(w) : worker_post_buffers(w));
+        TRY(add_item(w, ITEM_BUFFERS));
     } else if (w->shared.takes_buffers && pulls_with_push(w)) {
         TRY(post_pull(w, PS_PULL_BUFFERS, w->compute.pulls + 1, w->compute.iteration + 1));
     }
     return STATUS_OK;
 }
 
-static status push(ps_worker *w, int param)
-{
-    w->compute.pushed[param] = true;
-    return post(w, WORKER_PUSH, param, w->compute.iteration);
-}
-
-status worker_post_gradient(ps_worker *w, int param)
-{
-    const ps_plan *plan = w->config.plan;
-    for (int i = 0; i < plan->push_count[param]; i++) TRY(push(w, plan->pushable[plan->push_first[param] + i]));
-    sync_agent_wake(w->handle);
-    return STATUS_OK;
-}
-
 status ps_worker_ready(ps_worker *w, int param)
 {
     if (!w->compute.synchronize || w->config.plan->push_count[param] == 0) return STATUS_OK;
-    return w->shared.gpu ? worker_gpu_ready(w, param) : worker_post_gradient(w, param);
+    return add_item(w, param);
 }
 
 status ps_worker_finish(ps_worker *w, const sync_step *step)
 {
     if (!step->synchronize) return STATUS_OK;
-    if (w->shared.gpu) TRY(worker_gpu_finish(w));
+    TRY(await_items(w));
     if (!w->compute.has_data) TRY(clear_gradients(w));
     for (int i = 0; i < w->config.plan->param_count; i++) {
         if (w->compute.pushed[i]) continue;
@@ -187,16 +207,22 @@ status ps_worker_flush(ps_worker *w)
 
 status ps_worker_group_sum(ps_worker *w, double *values, int count)
 {
+    const sync_staging *staging = &w->compute.staging;
+    int64_t bytes = count * (int64_t)sizeof *values;
     if (!w->compute.entered) {
-        if (w->shared.gpu) TRY(worker_gpu_download_sums(w, values, count));
-        w->shared.sum_values = w->shared.gpu ? w->shared.gpu->sums : values;
-        TRY(post(w, WORKER_SUM, count, (int64_t)++w->compute.sums));
+        if (count > w->config.plan->largest_sum)
+            return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
+                        (int)w->config.plan->largest_sum);
+        w->shared.sum_values = staging->separate ? w->compute.sums : values;
+        if (staging->separate) TRY(sync_copy_down(staging, w->compute.sums, values, bytes));
+        TRY(sync_staging_end(staging));
+        TRY(post(w, WORKER_SUM, count, (int64_t)++w->compute.summed));
         sync_agent_wake(w->handle);
         w->compute.entered = true;
     }
-    TRY(wait_for(w, w->shared.summed, w->compute.sums));
+    TRY(wait_for(w, w->shared.summed, w->compute.summed));
     w->compute.entered = false;
-    return w->shared.gpu ? worker_gpu_upload_sums(w, values, count) : STATUS_OK;
+    return staging->separate ? sync_copy_up(staging, values, w->compute.sums, bytes) : STATUS_OK;
 }
 
 void ps_worker_collect_times(ps_worker *w, sync_counters *out)

@@ -1,6 +1,6 @@
 /* The compute thread's side of jobs: posting them, waiting for them, and what their times add up to. */
 #include "common/base/clock.h"
-#include "common/sync/handover.h"
+#include "common/sync/staging.h"
 #include "ring/engine/engine_impl.h"
 
 #include <assert.h>

@@ -1,0 +1,135 @@
+#include "common/sync/staging.h"
+
+#include "common/base/clock.h"
+#include "common/device/sim/device_sim.h"
+#include "common/sim/price.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool sync_memory_is_separate(const device *d)
+{
+    const device_info *info = device_get_info(d);
+    return info->real && !info->host_addressable;
+}
+
+sync_staging sync_staging_on(device *d, device_stream *s)
+{
+    return (sync_staging){.device = d, .stream = s, .separate = sync_memory_is_separate(d)};
+}
+
+/* ---- copies ----------------------------------------------------------------------------------- */
+
+void sync_copy(device *d, void *to, const void *from, size_t bytes)
+{
+    simulation *s = sim_device_simulation(d);
+    if (device_get_info(d)->real) memcpy(to, from, bytes);
+    else if (s) sim_actor_spend(sim_device_actor(d), sim_price_copy(s->profile, (double)bytes));
+}
+
+status sync_copy_down(const sync_staging *s, void *host, const void *data, int64_t bytes)
+{
+    if (s->separate) return device_download(s->stream, host, data, DTYPE_U8, DTYPE_U8, bytes);
+    sync_copy(s->device, host, data, (size_t)bytes);
+    return STATUS_OK;
+}
+
+status sync_copy_up(const sync_staging *s, void *data, const void *host, int64_t bytes)
+{
+    if (s->separate) return device_upload(s->stream, data, host, DTYPE_U8, DTYPE_U8, bytes);
+    sync_copy(s->device, data, host, (size_t)bytes);
+    return STATUS_OK;
+}
+
+status sync_copy_within(const sync_staging *s, void *to, const void *from, int64_t bytes)
+{
+    if (s->separate) return device_convert(s->stream, to, DTYPE_U8, from, DTYPE_U8, bytes, 1);
+    sync_copy(s->device, to, from, (size_t)bytes);
+    return STATUS_OK;
+}
+
+status sync_staging_end(const sync_staging *s)
+{
+    return s->separate ? device_stream_synchronize(s->stream) : STATUS_OK;
+}
+
+status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t value)
+{
+    return s->separate ? sync_host_wait(s->stream, fence, value) : device_stream_wait(s->stream, fence, value);
+}
+
+/* ---- sums on a device ------------------------------------------------------------------------- */
+
+status sync_staging_bring(const sync_staging *s, dtype type, void *to, sync_contribution c, int64_t elements, double divisor)
+{
+    if (c.on_device && c.data == to && divisor == 1) return STATUS_OK;
+    if (c.on_device) return device_convert(s->stream, to, type, c.data, type, elements, divisor);
+    TRY(device_upload(s->stream, to, c.data, type, type, elements));
+    return divisor == 1 ? STATUS_OK : device_convert(s->stream, to, type, to, type, elements, divisor);
+}
+
+status sync_staging_sum(const sync_staging *s, dtype type, void *out, const sync_contribution *c, int count,
+                        int64_t elements, double before, double after, void *landing)
+{
+    TRY(sync_staging_bring(s, type, out, c[0], elements, before));
+    for (int i = 1; i < count; i++) {
+        TRY(sync_staging_bring(s, type, landing, c[i], elements, before));
+        TRY(device_add(s->stream, out, out, landing, type, elements));
+    }
+    return after == 1 ? STATUS_OK : device_convert(s->stream, out, type, out, type, elements, after);
+}
+
+/* ---- from launched to done --------------------------------------------------------------------- */
+
+status sync_handover_open(device *d, int capacity, sync_handover *out)
+{
+    *out = (sync_handover){.capacity = capacity};
+    out->items = calloc((size_t)capacity, sizeof *out->items);
+    if (!out->items) return fail(STATUS_SYSTEM, "no memory for a handover of %d items", capacity);
+    return sync_memory_is_separate(d) ? device_fence_open(d, &out->fence) : STATUS_OK;
+}
+
+void sync_handover_close(sync_handover *h)
+{
+    device_fence_close(&h->fence);
+    free(h->items);
+    h->items = NULL;
+}
+
+status sync_handover_add(sync_handover *h, device_stream *s, int item)
+{
+    if (h->added - h->popped == (uint64_t)h->capacity)
+        return fail(STATUS_INTERNAL, "more than %d items are to be handed over", h->capacity);
+    h->items[h->added++ % (uint64_t)h->capacity] = item;
+    return h->fence ? device_stream_signal(s, h->fence, h->added) : STATUS_OK;
+}
+
+bool sync_handover_pop(sync_handover *h, int *item)
+{
+    if (h->popped == h->added || (h->fence && !device_fence_reached(h->fence, h->popped + 1))) return false;
+    *item = h->items[h->popped++ % (uint64_t)h->capacity];
+    return true;
+}
+
+status sync_handover_await(sync_handover *h, device_stream *s, int *item, bool *found)
+{
+    enum { PATIENCE_NS = 1000000000 };
+    int64_t since = clock_now_ns();
+    *found = h->popped < h->added;
+    while (*found && !sync_handover_pop(h, item)) {
+        if (clock_now_ns() - since > PATIENCE_NS) TRY(device_stream_synchronize(s));
+        else sched_yield();
+    }
+    return STATUS_OK;
+}
+
+status sync_host_wait(device_stream *s, device_fence *fence, uint64_t value)
+{
+    enum { LOOKS = 1000, NAP_NS = 20000 };
+    for (int looks = 0; !device_fence_reached(fence, value); looks++) {
+        if (looks < LOOKS) sched_yield();
+        else clock_sleep_ns(NAP_NS);
+    }
+    return device_stream_wait(s, fence, value); /* it is reached, or has failed */
+}
