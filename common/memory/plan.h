@@ -11,7 +11,7 @@
 
 typedef struct plan_range {
     int64_t bytes;   /* in: logical size; 0 needs no place */
-    int first, last; /* in: the steps, inclusive, in which it lives */
+    int first, last; /* in: the steps of its lifetime, inclusive */
     int64_t offset;  /* out: multiple of PLAN_ALIGNMENT */
 } plan_range;
 

@@ -19,7 +19,7 @@ static bool finished(const search *s)
 }
 
 /* The next GPU from `at` in the order in which they are tried: the more links are left, the earlier; of
- * equals the lower. Returns -1 behind the last. `tried` is a set of bits. */
+ * equals the lower. Returns -1 after the last. `tried` is a set of bits. */
 static int next_choice(const search *s, int at, unsigned used, unsigned tried)
 {
     int best = -1;

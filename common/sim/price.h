@@ -19,7 +19,7 @@ int sim_contention_of(op_kind kind);
 double sim_price_contention(const sim_profile *p, op_kind kind);
 
 /* Cores of a machine that computes on its processor, where `ranks` run, each with its compute threads and an
- * agent. `crowding`: compute threads are slower by this factor, for want of cores; at least 1. Returned: the
+ * agent. `crowding`: compute threads are slower by this factor, for lack of cores; at least 1. Returned: the
  * share of an agent's time that its rank's compute loses to it, 0 to 1. */
 double sim_price_core_share(const sim_profile *p, int ranks, double *crowding);
 

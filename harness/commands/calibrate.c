@@ -32,7 +32,7 @@ static const option option_list[] = {
      .offset = FIELD(threads),
      .low = 1,
      .high = 1024,
-     .help = "compute threads a rank, as the runs to be predicted have [half of the processors, at least 1]"},
+     .help = "compute threads per rank, as the runs to be predicted have [half of the processors, at least 1]"},
     {.name = "device",
      .type = OPTION_CHOICE,
      .offset = FIELD(device),
@@ -60,7 +60,7 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     text_append(out, "most bytes moved         %10.2f GB/s\n", c->memory_gbs);
     text_append(out, "copies, two threads      %10.2f GB/s\n", c->host_memory_gbs);
     text_append(out, "shortest operation       %10.2f us\n", c->launch_us);
-    text_append(out, "cores, threads a rank    %10d %d%s\n", c->cores, c->threads,
+    text_append(out, "cores, threads per rank  %10d %d%s\n", c->cores, c->threads,
                 c->processors ? ", bound to cores" : "");
     text_append(out, "two ranks against one    %10.3f convolutions, %.3f products, %.3f the rest\n", c->contention[0],
                 c->contention[1], c->contention[2]);

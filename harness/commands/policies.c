@@ -48,7 +48,7 @@ static status describe_ps(const char *name, text_buffer *out)
     }
     text_append(out, "    consistency %s", consistency[p.consistency]);
     if (p.consistency == PS_SSP) text_append(out, " of %lld steps", (long long)p.staleness);
-    text_append(out, "; keys of at most %lld bytes, %s first; servers %lld, beside the ranks; optimizer on the %s; divide %s\n",
+    text_append(out, "; keys of at most %lld bytes, %s first; servers %lld, on the ranks; optimizer on the %s; divide %s\n",
                 (long long)p.partition_bytes, p.priority == PS_PRIORITY_REVERSE ? "what is needed first" : "what is ready",
                 (long long)p.servers, p.server_optimizer ? "server" : "workers", p.divide_before ? "before" : "after");
     return STATUS_OK;

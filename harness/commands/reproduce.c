@@ -140,5 +140,5 @@ static void help_reproduce(bool all, text_buffer *out)
 }
 
 const command command_reproduce = {"reproduce", "TABLE [options]",
-                                   "set published tables beside those of virtual devices", run_reproduce,
+                                   "compare published tables with those of virtual devices", run_reproduce,
                                    help_reproduce};

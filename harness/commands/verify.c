@@ -31,7 +31,7 @@ static const option verify_option_list[] = {
     {.name = "policy", .argument = "P|ps=P,ring=P", .type = OPTION_TEXT, .offset = FIELD(policy),
      .help = "how an engine behaves, see `harness policies`"},
     {.name = "threads", .argument = "N", .type = OPTION_INT, .offset = FIELD(threads), .initial = "1", .low = 1,
-     .high = 1024, .help = "compute threads a rank"},
+     .high = 1024, .help = "compute threads per rank"},
     {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
      .help = "products multiply in bfloat16; held to 1/128 of the losses and 5% of every tensor's l2"},
     {.name = "cuda-graph", .type = OPTION_FLAG, .offset = FIELD(cuda_graph),

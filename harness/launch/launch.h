@@ -5,7 +5,7 @@
  * listens to the terminal:
  *
  *   SIGINT   ranks finish the step and end: exit code 130. A second one ends them at once
- *   SIGTERM  likewise, at the latest when the grace time is over: 143. SIGHUP: 129
+ *   SIGTERM  likewise, at the latest after the grace time: 143. SIGHUP: 129
  *
  * A rank that dies, ends with an error, ends with 0 before it is done, or makes no progress for the stall
  * limit, ends the run: one line names it, every other rank of every job is gone within 5 s. When the
@@ -65,8 +65,8 @@ typedef struct launch_outcome {
     char cause[1024]; /* the root cause in one line, "" where there is none */
 } launch_outcome;
 
-/* Runs the jobs to their end. To be called on the main thread, before there are others: the ranks' lives
- * hang on it. STATUS_OK whenever the ranks could be started, however they ended: that says `out`. */
+/* Runs the jobs to their end. Call it on the main thread before others exist: the ranks end when that thread ends.
+ * STATUS_OK if the ranks could be started; `out` has how they ended. */
 status launch_run(const launch_options *options, launch_outcome *out);
 
 #endif

@@ -61,7 +61,7 @@ typedef struct launcher {
     bool ending;        /* ranks have been told to end */
     bool killed;        /* with SIGKILL */
     int64_t settle_ns;  /* when the cause is decided */
-    int64_t kill_ns;    /* when whoever still lives is killed; CLOCK_NEVER: not at all */
+    int64_t kill_ns;    /* when surviving ranks are killed; CLOCK_NEVER: not at all */
     int turn;           /* job, -1: none */
     uint32_t block;     /* of that job */
     uint32_t *blocks;   /* [job_count] blocks granted */
@@ -86,7 +86,7 @@ void launch_watch(launcher *l, int64_t now_ns);
 
 /* launch_turn.c */
 void launch_turns_advance(launcher *l);
-/* The rank owes progress: it lives and is not parked while another job has the turn. */
+/* The rank must make progress: it is alive and not parked while another job has the turn. */
 bool launch_owes_progress(const launcher *l, int job, int rank, const rank_status *s);
 
 /* launch.c */

@@ -1,6 +1,6 @@
 /* The processors that this process may use, as the cores that they belong to.
  *
- * Allowed is what sched_getaffinity(2) says: the part of the container's or batch job's set (cpuset) that nobody has
+ * The allowed processors are those of sched_getaffinity(2): the part of the container's or batch job's set (cpuset) that nobody has
  * taken away. Siblings, the hardware threads of one core, come from topology/thread_siblings_list of Linux's
  * Documentation/admin-guide/cputopology.rst; where that cannot be read every processor is a core. */
 #ifndef HARNESS_LAUNCH_PROCESSORS_H

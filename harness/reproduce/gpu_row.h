@@ -7,7 +7,7 @@
 
 typedef struct gpu_row {
     model_options model;
-    int64_t batch; /* samples a rank */
+    int64_t batch; /* samples per rank */
     int gpus;
     const char *policy; /* of the ring engine; without meaning for one GPU */
     optimizer_options optimizer;

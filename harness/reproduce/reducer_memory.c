@@ -112,7 +112,7 @@ static status run(const reproduction_options *o, reproduction_report *r)
 {
     published_table t = {0};
     virtual_figures *figures = calloc(1, sizeof *figures);
-    r->title = "The reducer's memory under DataParallel: BERT-large, 8 GPUs, batch 4 a GPU, sequence 128";
+    r->title = "The reducer's memory under DataParallel: BERT-large, 8 GPUs, batch 4 per GPU, sequence 128";
     r->source = "the table of phases in docs/ps.md (torch's source); results/published/reducer-memory.csv";
     r->how = "Logical bytes of the ledger, workspace aside, at the end of each phase; gradients are kept "
              "between steps. "

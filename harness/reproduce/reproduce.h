@@ -1,5 +1,5 @@
 /* Reproductions: every row of a published table that a virtual device can do, run by the engines' own code
- * and set beside the published figure. docs/reproduction.md has the protocol and the outcome. */
+ * and compared with the published figure. docs/reproduction.md has the protocol and the outcome. */
 #ifndef HARNESS_REPRODUCE_REPRODUCE_H
 #define HARNESS_REPRODUCE_REPRODUCE_H
 
@@ -27,7 +27,7 @@ typedef struct reproduction_cell {
     char note[160];
 } reproduction_cell;
 
-/* Something that must be so, beside single cells. */
+/* A condition that must hold, in addition to single cells. */
 typedef struct reproduction_claim {
     char text[200];
     bool holds;

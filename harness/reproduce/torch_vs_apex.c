@@ -1,4 +1,4 @@
-/* DistributedDataParallel of torch 0.4.1 against apex's: ResNet-50, batch 128 a GPU, V100-PCIE-32G. */
+/* DistributedDataParallel of torch 0.4.1 against apex's: ResNet-50, batch 128 per GPU, V100-PCIE-32G. */
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>
@@ -148,7 +148,7 @@ static status run(const reproduction_options *o, reproduction_report *r)
     published_table t = {0};
     virtual_figures *figures = calloc(1, sizeof *figures);
     r->title =
-        "torch 0.4.1 DistributedDataParallel against apex: ResNet-50, batch 128 a GPU, 8 V100-PCIE-32G";
+        "torch 0.4.1 DistributedDataParallel against apex: ResNet-50, batch 128 per GPU, 8 V100-PCIE-32G";
     r->source = "results/published/torch-vs-apex.csv, rounded to 1 ms";
     r->how = "Forward, then backward with zero_grad and the reduction, the device waited for in between; "
              "input, loss and "

@@ -88,7 +88,7 @@ status reproduce_torch_vs_apex_cuda(reproduction_report *r)
     published_table t = {0};
     cuda_probe *probe = calloc(1, sizeof *probe);
     if (!probe) return fail(STATUS_SYSTEM, "no memory to look for GPUs");
-    r->title = "torch 0.4.1 DistributedDataParallel against apex: ResNet-50, batch 128 a GPU; measured on the GPUs here";
+    r->title = "torch 0.4.1 DistributedDataParallel against apex: ResNet-50, batch 128 per GPU; measured on the GPUs here";
     r->source = "results/published/torch-vs-apex.csv, rounded to 1 ms, of V100-PCIE-32G";
     r->how = "Forward, then backward with the reduction, the device waited for in between; input, loss and optimizer not "
              "counted; medians of 20 steps, the slowest rank's, float32. The published GPUs are others, so deviations are "

@@ -32,7 +32,7 @@ typedef struct calibration {
     double allreduce_gbs; /* bytes that two ranks sum, half each, for both: per rank's own time */
 } calibration;
 
-/* `threads` compute threads a rank and a bind_mode, as a run will have. Takes some 10 seconds of a quiet machine. */
+/* `threads` compute threads per rank and a bind_mode, as a run will have. Takes some 10 seconds of a quiet machine. */
 status calibrate(int threads, int bind, calibration *out);
 
 /* A profile that sim_profile_load() takes. STATUS_CANNOT_CREATE, STATUS_IO. */

@@ -1,5 +1,5 @@
 /* What several GPUs cost each other: copies from each other's memory, as --payload p2p makes them, and NCCL's all-reduce,
- * as the ring does; a thread a GPU. */
+ * as the ring does; one thread per GPU. */
 #include "harness/sim/calibrate_gpu.h"
 
 #include "common/base/clock.h"

@@ -45,7 +45,7 @@ status calibration_bind(const calibration *c, int rank);
 /* calibrate_ops.c: fills peak, memory, efficiencies and launch. */
 status calibrate_operations(calibration *c);
 
-/* calibrate_pair.c: what becomes of a rank beside another, and what they pass to each other. */
+/* calibrate_pair.c: the slow-down of a rank by another, and what they pass to each other. */
 status calibrate_pair(calibration *c);
 
 /* calibrate_message.c: what a message and a wake-up cost. */

@@ -1,4 +1,4 @@
-/* Two ranks at a time: how much slower each computes beside the other, and what they pass to each other through
+/* Two ranks at a time: how much slower each computes with the other, and what they pass to each other through
  * memory. Passes are timed by the clock of the thread's own processor time and follow a training step on both
  * ranks, as they do in a run: memory is as cold then, and the other core holds what the other rank has written. */
 #include "common/base/clock.h"

@@ -54,9 +54,9 @@ static void write_pair(const calibration *c, text_buffer *out)
     double exchange = 4 * c->allreduce_gbs; /* its passes by two ranks */
     number(out, SIM_HOST_MEMORY, c->host_memory_gbs > exchange ? c->host_memory_gbs : exchange,
            "copies by two threads at a time, or the all-reduce's passes");
-    number(out, SIM_HOST_PACK, c->pack_gbs, "gradients of a ResNet-18 into a bucket, behind a step, by each of two ranks");
+    number(out, SIM_HOST_PACK, c->pack_gbs, "gradients of a ResNet-18 into a bucket, after a step, by each of two ranks");
     number(out, SIM_HOST_SUM, c->host_sum_gbs,
-           "half the gradients of two ranks summed, parameters updated, by each of two, behind a step");
+           "half the gradients of two ranks summed, parameters updated, by each of two, after a step");
     number(out, SIM_HOST_COPY, c->copy_gbs, "half the parameters of the other rank, copied by each of two");
     number(out, SIM_MESSAGE_TIME, c->message_us, "messages to and fro over ZeroMQ: processor time, half of it for each end");
     if (c->message_copy_gbs > 0)

@@ -11,7 +11,7 @@
 typedef struct virtual_workload {
     simulation_config machine; /* profile, world, ... */
     model_options model;
-    int64_t batch; /* samples a rank */
+    int64_t batch; /* samples per rank */
     optimizer_options optimizer;
     const char *policy;                 /* NULL: one GPU without an engine */
     const char *const *engine_settings; /* "name=value" of the engine's options; NULL ends; may be NULL */
@@ -35,7 +35,7 @@ typedef struct virtual_figures {
     bool has_dp;
     ps_dp_sizes dp;                  /* under policy dp: sizes of the last step's phases */
     int ranks;                       /* that were simulated */
-    ledger ledgers[VIRTUAL_LEDGERS]; /* [ranks, at most] behind the last step */
+    ledger ledgers[VIRTUAL_LEDGERS]; /* [ranks, at most] after the last step */
 } virtual_figures;
 
 /* `out` is large: not for the stack of a loop. */

@@ -14,13 +14,13 @@ static status open_memory(virtual_server *v, const virtual_job_config *c, const 
 }
 
 status virtual_server_open(virtual_server *v, const virtual_job_config *config, simulation *s, transport_hub *hub,
-                           int index, trainer *first, trainer *beside)
+                           int index, trainer *first, trainer *local)
 {
     int world = config->machine.world;
     device_config device = {.name = "sim", .rank = index % world, .world = world, .threads = 1, .simulation = s};
     *v = (virtual_server){0};
     TRY(device_open(&device, &v->device));
-    sim_device_share_core(v->device, trainer_device(beside));
+    sim_device_share_core(v->device, trainer_device(local));
     TRY(open_memory(v, config, trainer_program(first)));
     ps_server_context context = {.index = index,
                                  .world = world,
