@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Calibrates the GPU and sets predicted step times of one GPU beside measured ones, model by model, to within 10 %.
+"""Calibrates the GPU and compares predicted step times of one GPU with measured ones, model by model, to within 10 %.
 Needs a GPU that does nothing else.
 
     predict.py --out FILE [--harness build/bin/harness] [--profile FILE] [--emulated]

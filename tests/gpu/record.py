@@ -68,7 +68,7 @@ def main():
         json.dump({"schema_version": 1, "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": " ".join(named) or commit(),
                    "machine": machine(logs), "stages": rows}, file, indent=1)
         file.write("\n")
-    print(f"{sum(row['seconds'] for row in rows)} s in all: {out}")
+    print(f"{sum(row['seconds'] for row in rows)} s total: {out}")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@
 #
 #   --prefix DIR     libraries that are not installed (docs/cuda.md): a prefix, or Debian packages unpacked into DIR
 #   --python PYTHON  runs the tests; CUDA's wheels of its environment (nvidia/*) are used where the toolkit lacks a
-#                    piece, and cmake and ninja that are installed beside it
+#                    piece, and cmake and ninja that are installed next to it
 #   --build DIR      [build-gpu]; what an earlier call has built there is used
 #   --out DIR        [results/gpu]
 #   --commit NAME    what is tested, where git does not know it
 #   --only STAGES    these alone, in the order of --list, with what an earlier call has built; its record stays
-#   --speed          steps beside their predictions and beside PyTorch's (predict, speed) as well; PYTHON has torch.
+#   --speed          also compare steps with predictions and with PyTorch (predict, speed); PYTHON has torch.
 #                    `speed` ends in time and goes on where it was when it is called again
 #   --scale N        N times the limits: a slow machine
 #   --emulated       a rehearsal on the emulator, small sizes: every stage's commands run, figures mean nothing
@@ -32,8 +32,8 @@ while [ $# -gt 0 ]; do
     case $1 in
     --prefix) prefixes+=("$(cd "$2" && pwd)") || exit 64 ;;
     --python | --build | --out | --commit | --only | --scale) declare "${1#--}=$2" ;;
-    *) echo "run.sh: found '$1', allowed is one of --prefix, --python, --build, --out, --commit, --only, --speed," \
-        "--scale, --emulated, --list" >&2; exit 64 ;;
+    *) echo "run.sh: expected one of --prefix, --python, --build, --out, --commit, --only, --speed, --scale," \
+        "--emulated, --list, got '$1'" >&2; exit 64 ;;
     esac
     shift 2
 done
@@ -71,7 +71,7 @@ chosen=$(names_of "$stages")
 if [ -n "$only" ]; then
     chosen=
     for name in ${only//,/ }; do
-        [ -n "$(limit_of "$name")" ] || { echo "run.sh: found stage '$name', allowed are those of --list" >&2; exit 64; }
+        [ -n "$(limit_of "$name")" ] || { echo "run.sh: expected a stage of --list, got '$name'" >&2; exit 64; }
     done
     for name in $(names_of "$stages $speed_stages"); do
         case ",$only," in *,"$name",*) chosen="$chosen $name" ;; esac
@@ -304,7 +304,7 @@ into() { # file command...
     local file=$1; shift
     "$@" >"$file.part" && mv "$file.part" "$file" && cat "$file"
 }
-# Steps operation by operation, beside what the fastest product and the fastest sum would allow; a transformer's also with
+# Steps operation by operation, compared with what the fastest product and the fastest sum would allow; a transformer's also with
 # biases' gradients by sums of their own, not in cuBLASLt's epilogue.
 profile() { # images transformer
     local precision

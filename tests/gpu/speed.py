@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training steps of this program on one GPU beside PyTorch's on the same one, one after the other.
+"""Training steps of this program on one GPU compared with PyTorch's on the same one, alternating.
 
     speed.py --out FILE [--quick] [--seconds N] [--keep FILE] [--python PYTHON] [--harness build/bin/harness] [--emulated]
 
@@ -10,8 +10,8 @@
 
 The ratio of a case is ours / PyTorch's best of the settings of the same precision, eager and compiled apart. Targets:
 at most 0.9 of the best eager and 1.0 of the compiled. There PyTorch has its batch on the GPU before; ours comes anew in every
-step, copied beside the one before, and what the step waited for it (`load`: mostly the loader, which makes it) is taken off.
-Beside that stand whole steps, in which both copy their batches one step ahead. A peer that is not there is said, and ours is
+step, copied during the one before, and what the step waited for it (`load`: mostly the loader, which makes it) is taken off.
+In addition it shows whole steps, in which both copy their batches one step ahead. A peer that is not there is said, and ours is
 measured alone.
 Compiled peers, which take minutes, come last. Writes what was measured, with commands, versions and the commit, to FILE.
 """

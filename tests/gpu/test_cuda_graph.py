@@ -36,7 +36,7 @@ def recorded_micro_batches_in_the_middle_make_no_copies_of_weights_that_the_upda
                      "--log-level", "debug")
         expect_equal(result.code, 0, "exit code", result)
         nodes.append(sorted(line.split(" of ")[1] for line in result.err.splitlines() if "recorded a CUDA graph" in line))
-    expect_equal(nodes[1], nodes[0], "nodes recorded of four micro-batches beside those of three")
+    expect_equal(nodes[1], nodes[0], "nodes recorded of four micro-batches compared with three")
 
 
 BUCKETS = [("buckets, ddp", "wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002"),

@@ -1,4 +1,4 @@
-/* PowerSGD's kernels beside the CPU's, step after step with the error that is left behind. Runs on a GPU, and on the
+/* PowerSGD's kernels compared with the CPU's, step after step with the error that remains. Runs on a GPU, and on the
  * emulator. */
 #include "common/base/random.h"
 #include "ring/hooks/powersgd_module.h"

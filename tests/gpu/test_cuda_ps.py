@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The parameter server on the device `cuda`: DataParallel's step and the servers' sums and updates in device memory,
-whatever tensors travel through; the ledger beside the CPU's and the virtual device's; what is refused.
+whatever tensors travel through; the ledger compared with the CPU's and the virtual device's; what is refused.
 
     test_cuda_ps.py [--emulated]    on the emulator: small files, since its kernels run on the host
 """
@@ -35,9 +35,9 @@ def the_ledger_of_dataparallel_in_bfloat16_is_the_virtual_devices_and_the_plans(
     needs_gpu()
     words = ["--policy", "ps=dp", "--eval-every", -1, *options]
     wide, narrow = on_gpu(*words), on_gpu(*words, "--bf16")
-    expect_equal(classes(narrow), classes(train("--device", "sim:dgx-h100", "--bf16", *words)), "logical bytes beside the virtual device's")
+    expect_equal(classes(narrow), classes(train("--device", "sim:dgx-h100", "--bf16", *words)), "logical bytes compared with the virtual device's")
     planned = train("--device", "cuda", "--share-gpu", "--bf16", "--plan", *words)
-    expect_equal(classes(narrow), classes(planned), "logical bytes beside the plan's")
+    expect_equal(classes(narrow), classes(planned), "logical bytes compared with the plan's")
     for rank in (0, 1):
         was, is_now = (classes(result)["ps", rank, "activations"] for result in (wide, narrow))
         expect(0.5 <= is_now / was < 0.55, f"activations of {was} bytes take {is_now} on rank {rank}")
@@ -133,10 +133,10 @@ def the_ledger_is_the_cpus_and_the_virtual_devices(options):
     for device in ("cpu",) if "--accumulate" in options else ("cpu", "sim:v100-pcie-32g"):  # sim does not accumulate
         expected = classes(train("--device", device, "--prefetch", "off", *words))
         expect(len(expected) >= 8 and max(expected.values()) > 0, f"the ledger of {device} is empty")
-        expect_equal(found, expected, f"logical bytes on cuda beside {device}")
+        expect_equal(found, expected, f"logical bytes on cuda compared with {device}")
 
 
-@cases([("dp", "ps=dp", "gpu"), ("servers beside ranks", "ps=sync", "gpu"),
+@cases([("dp", "ps=dp", "gpu"), ("servers on the ranks", "ps=sync", "gpu"),
         ("servers of their own", "ps=sync --server-placement own", "host"),
         ("ranks that update", "ps=sync --server-optimizer off", "host"),
         ("ranks that update, from GPU to GPU", "ps=sync --server-optimizer off --payload p2p", "gpu")])

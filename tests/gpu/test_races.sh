@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_races.sh HARNESS: golden trajectories on the emulated GPU, built with the thread sanitizer, which fails a run with a
-# race. Ranks are threads of one process, and each has threads that copy, sum and update beside the one that computes.
+# race. Ranks are threads of one process, and each has threads that copy, sum and update while another one computes.
 number=0 failed=0
 echo "1..8"
 while read -r mode file options; do

@@ -27,7 +27,7 @@ static void run_case(const job_config *config, job_function function, void *cont
 
 /* ---- bytes over links -------------------------------------------------------------------------- */
 
-/* What a rank sends in `STEPS` steps behind the first pull, parameters and gradients of P bytes in K shards:
+/* What a rank sends in `STEPS` steps after the first pull, parameters and gradients of P bytes in K shards:
  * its gradients but for its own shard, and its shard's parameters to all others; rank 0 also the buffers. */
 static double expected_bytes_sent(const job_rank *r)
 {
@@ -221,7 +221,7 @@ static void sums_over_the_ranks_are_in_their_order(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i], add_up, NULL);
 }
 
-/* Two micro-batches a step: the first announces gradients that are not to be sent. */
+/* Two micro-batches per step: the first announces gradients that are not to be sent. */
 static status accumulate(local_ranks *group, job_rank *r)
 {
     (void)group;

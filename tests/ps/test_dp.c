@@ -1,5 +1,5 @@
-/* The policy `dp`: torch's chunks, what one rank makes of the whole batch, the same bits however tensors
- * travel, and the memory of every phase beside the formula. */
+/* The policy `dp`: torch's chunks, what one rank makes of the whole batch, bit-identical results for every
+ * transfer of tensors, and the memory of every phase compared with the formula. */
 #include "common/base/random.h"
 #include "common/net/status_table.h"
 #include "common/net/transport_impl.h"

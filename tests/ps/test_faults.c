@@ -29,7 +29,7 @@ typedef struct fault_case {
     act act;
     int member;               /* that does it */
     transport_fault_kind fault; /* of what it sends */
-    bool of_server;           /* not what the rank sends, but the server beside it */
+    bool of_server;           /* not what the rank sends, but its server */
     status code;              /* of all others */
     const char *text;         /* in their message */
     bool all;                 /* in all others'; else at least in one's */

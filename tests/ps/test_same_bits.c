@@ -1,4 +1,4 @@
-/* A network trained for some steps ends with the same bits under sync with any number of servers, any
+/* A network trained for some steps ends bit-identical under sync with any number of servers, any
  * partition and any payload, under ssp without staleness, and through the ring engine's two-shot all-reduce. */
 #include "common/base/random.h"
 #include "common/net/status_table.h"

@@ -194,7 +194,7 @@ static void a_job_goes_on_whatever_strangers_send_to_its_server(void **state)
         assert_true(atomic_load(&s.done));
         long grown = resident_kib() - before;
         if (grown > LARGEST_GROWTH_KIB)
-            fail_msg("%s: memory grew by %ld KiB, allowed are %d", options[i], grown, LARGEST_GROWTH_KIB);
+            fail_msg("%s: memory grew by %ld KiB, expected at most %d", options[i], grown, LARGEST_GROWTH_KIB);
         job_close(&j);
     }
 }

@@ -1,4 +1,4 @@
-/* Placement of buffers with known lifetimes: never overlapping, never below what lives at once. */
+/* Placement of buffers with known lifetimes: never overlapping, never below the largest sum of concurrent buffers. */
 #include "common/memory/plan.h"
 
 #include "common/base/random.h"
@@ -122,7 +122,7 @@ static void known_lifetimes_are_placed_as_expected(void **context)
     }
 }
 
-/* Activations of a network: made one after another, used again in reverse order. Each forward value lives
+/* Activations of a network: made one after another, used again in reverse order. Each forward value is needed
  * until its backward step; the peak is all of them, and greedy placement must reach it. */
 static void forward_and_backward_reach_the_lower_bound(void **context)
 {

@@ -174,7 +174,7 @@ static void incast_at_a_server_grows_with_the_workers(void **context)
     }
 }
 
-/* Sharded over n servers beside n workers: every port carries 2 (n-1)/n P a round trip, whatever n is. */
+/* Sharded over n servers on the ranks of n workers: every port carries 2 (n-1)/n P per round trip, whatever n is. */
 static void shards_beside_the_workers_move_the_bytes_of_a_ring(void **context)
 {
     (void)context;

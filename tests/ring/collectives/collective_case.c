@@ -270,7 +270,7 @@ static status compare(const collective_case *c, const operands *o, int n, int me
     bool alone = !c->in_place;
     for (int64_t i = end; alone && i < end + 64; i++)
         if ((unsigned char)o->out.area[i] != GUARD)
-            return fail(STATUS_MISMATCH, "%s: rank %d: written behind the end",
+            return fail(STATUS_MISMATCH, "%s: rank %d: written past the end",
                         case_format(c, text, sizeof text), me);
     for (int64_t i = 0; alone && i < o->in.count; i++) {
         char wanted[8];

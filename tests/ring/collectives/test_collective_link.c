@@ -17,7 +17,7 @@ typedef struct link_case {
     collective_kind kind;
     int ranks;
     int64_t count;
-    int messages;      /* one behind the other */
+    int messages;      /* one after another */
     double bytes_part; /* of a buffer's bytes, through the busier way of a rank */
 } link_case;
 

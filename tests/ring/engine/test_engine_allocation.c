@@ -97,7 +97,7 @@ static void an_allocation_is_counted(void **state)
 
 /* ---- failing allocations ---------------------------------------------------------------------- */
 
-/* Opens a second engine beside the first one, up to the connection; closes it. */
+/* Opens a second engine in addition to the first one, up to the connection; closes it. */
 static status open_another(engine_rank *r)
 {
     sync_context context = r->engine->context;

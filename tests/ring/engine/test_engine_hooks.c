@@ -203,7 +203,7 @@ static void powersgd_restores_gradients_of_rank_one(void **state)
     }
 }
 
-/* Ranks go on with the same bits, whatever their gradients are. */
+/* Ranks stay bit-identical, whatever their gradients are. */
 static status run_same_bits(engine_rank *r)
 {
     static uint64_t hashes[RANKS_MAX];

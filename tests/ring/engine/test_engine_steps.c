@@ -326,7 +326,7 @@ static void overlap_is_derived_from_the_records(void **state)
     assert_int_equal(o.pytorch_ns, 190);
     o = ring_overlap_of(records, 0, 290);
     assert_int_equal(o.communication_ns + o.hidden_ns + o.exposed_ns + o.pytorch_ns, 0);
-    o = ring_overlap_of(records, 4, 90); /* all behind the backward pass */
+    o = ring_overlap_of(records, 4, 90); /* all after the backward pass */
     assert_int_equal(o.hidden_ns, 0);
     assert_int_equal(o.pytorch_ns, 0);
 }
