@@ -95,16 +95,16 @@ finish() {
 gpu=10 # the tests skip
 [ -e /dev/nvidiactl ] && gpu=480
 mkdir -p "$logs"
-build_suite build 120 build all
+build_suite build 200 build all
 suite units 110 build units "$jobs"
 suite golden 100 build golden "$jobs"
 suite faults 120 build faults
 suite gpu "$gpu" build gpu
 suite commands 190 build commands
-build_suite build-address 140 build-asan suite_units -DPSRING_SANITIZE=address
-suite address 120 build-asan units "$jobs"
-build_suite build-thread 80 build-tsan suite_threads -DPSRING_SANITIZE=thread
-suite thread 120 build-tsan threads
+build_suite build-address 110 build-asan suite_units -DPSRING_SANITIZE=address
+suite address 110 build-asan units "$jobs"
+build_suite build-thread 50 build-tsan suite_threads -DPSRING_SANITIZE=thread
+suite thread 110 build-tsan threads
 build_suite build-fuzz 60 build-fuzz suite_fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
 suite fuzz 20 build-fuzz fuzz "$jobs"
 if [ "${1:-}" = --all ]; then

@@ -92,7 +92,7 @@ def a_killed_server_process_is_named(policy):
         ("a parked rank", "ring", 0, "parked")])
 def side_by_side_a_killed_rank_ends_all_three_jobs(engine, rank, operation):
     watch = Watch()
-    with Run("--gpus", "2", *LENET, "--steps", "100000") as run:
+    with Run("--gpus", "2", *LENET, "--steps", "3000") as run:  # a turn of 500, during which the others are parked
         pid, where = strike(run, engine, rank, operation, 3, signal.SIGKILL)
         result = run.wait(GONE)
         watch.check(run)
