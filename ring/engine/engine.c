@@ -177,7 +177,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     e->base = (sync_engine){.type = &sync_ring, .context = *context};
     e->memory.shared.fd = e->memory.pinned.fd = e->powersgd.gpu_errors.fd = -1;
     e->compute.active = context->world;
-    e->compute.cycle_begins = true;
+    e->compute.period_begins = true;
     status rc;
     TRY_GOTO(rc, ring_settings_resolve(context->options, context->divide, context->policy, &e->settings), failed);
     TRY_GOTO(rc, read_table(e), failed);

@@ -124,7 +124,7 @@ typedef struct ring_compute {
     uint64_t accounted;          /* jobs whose times have been read */
     uint64_t waiting;            /* the job that a stage waits for; 0: none */
     bool started;                /* parameters are alike on all ranks */
-    bool cycle_begins;           /* the next micro-batch is the first of its step */
+    bool period_begins;           /* the next micro-batch is the first of its step */
     bool has_data;               /* a micro-batch of this step had samples */
     bool recording, rebuild;     /* the order of readiness; rebuild before the next forward pass */
     bool first_done;             /* a synchronized step has ended */

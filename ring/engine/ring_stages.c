@@ -91,7 +91,7 @@ static void reset_step(ring_engine *e)
     size_t params = (size_t)ring_params(e);
     bucket_begin_step(&e->schedule);
     memset(e->compute.ready, 0, params * sizeof *e->compute.ready);
-    if (e->compute.cycle_begins) memset(e->compute.seen, 0, params * sizeof *e->compute.seen);
+    if (e->compute.period_begins) memset(e->compute.seen, 0, params * sizeof *e->compute.seen);
 }
 
 /* Checks that rank 0 sent every parameter once. */
@@ -162,12 +162,12 @@ static status share_buffers(ring_engine *e)
 status ring_begin_forward(sync_engine *base, const sync_step *step)
 {
     ring_engine *e = ring_of(base);
-    bool buffers = ring_has_buffers(e) && e->compute.cycle_begins;
+    bool buffers = ring_has_buffers(e) && e->compute.period_begins;
     switch (e->compute.begin) {
     case BEGIN_STEP:
         TRY(check_data(e, step));
         e->compute.step = *step;
-        e->compute.has_data = (e->compute.has_data && !e->compute.cycle_begins) || step->samples > 0;
+        e->compute.has_data = (e->compute.has_data && !e->compute.period_begins) || step->samples > 0;
         reset_step(e);
         e->compute.begin = BEGIN_PARAMETERS;
         /* fall through */
@@ -191,7 +191,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
     }
     e->compute.begin = BEGIN_STEP;
     e->compute.started = true;
-    e->compute.cycle_begins = false;
+    e->compute.period_begins = false;
     return step->synchronize ? mark_unused(e) : STATUS_OK;
 }
 
@@ -268,7 +268,7 @@ status ring_finish_step(sync_engine *base, const sync_step *step)
     }
     end_recording(e);
     e->compute.finish = FINISH_MARK;
-    e->compute.first_done = e->compute.cycle_begins = true;
+    e->compute.first_done = e->compute.period_begins = true;
     return STATUS_OK;
 }
 

@@ -166,7 +166,7 @@ static void json_holds_the_row(void **state)
     json_decref(object);
 }
 
-static void options_that_make_no_sense_are_refused(void **state)
+static void invalid_options_are_errors(void **state)
 {
     (void)state;
     static const struct {
@@ -240,7 +240,7 @@ int main(void)
         cmocka_unit_test(a_line_has_nccl_tests_columns),
         cmocka_unit_test(the_footer_averages_and_counts_wrong_elements),
         cmocka_unit_test(json_holds_the_row),
-        cmocka_unit_test(options_that_make_no_sense_are_refused),
+        cmocka_unit_test(invalid_options_are_errors),
         cmocka_unit_test(a_table_is_measured_for_all_numbers_of_ranks),
         cmocka_unit_test(a_table_is_written_and_read),
     };

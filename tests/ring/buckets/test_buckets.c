@@ -154,7 +154,7 @@ static void compare_with_golden(const json_t *c, const bucket_schedule *s)
     }
 }
 
-static void every_golden_case_has_pytorch_s_buckets(void **state)
+static void every_golden_case_has_the_buckets_of_pytorch(void **state)
 {
     (void)state;
     char path[512];
@@ -258,7 +258,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buckets_are_launched_in_order_when_all_their_gradients_are_ready),
         cmocka_unit_test(small_cases_are_assigned_as_written_down),
-        cmocka_unit_test(every_golden_case_has_pytorch_s_buckets),
+        cmocka_unit_test(every_golden_case_has_the_buckets_of_pytorch),
         cmocka_unit_test(every_tensor_is_in_one_bucket_of_its_type),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -243,7 +243,7 @@ static void fill(const collective_case *c, const operands *o, int me)
         store(c->type, o->in.area, spread(o->in.pieces, o->in.first + i), value_of(c, me, o->in.first + i));
 }
 
-/* What the areas hold when all is well: guard bytes, then inputs, then outputs over them. */
+/* The expected content of the areas: guard bytes, then inputs, then outputs over them. */
 static status compare(const collective_case *c, const operands *o, int n, int me)
 {
     char text[160];
@@ -282,7 +282,7 @@ static status compare(const collective_case *c, const operands *o, int n, int me
     return STATUS_OK;
 }
 
-/* From each rank to the next; the root of the receive is whom the values come from. */
+/* From each rank to the next; the root of the receive is the sender. */
 static status run_send(collective_group *group, case_arena *arena, collective_case sends)
 {
     int n = collective_group_size(group), me = collective_group_rank(group);

@@ -5,7 +5,7 @@
 #include "common/net/shm.h"
 #include "tests/ring/ranks.h"
 
-/* Where the operands lie. */
+/* Where the operands are. */
 typedef enum case_memory {
     CASE_WINDOW,  /* in a window, contiguous: peers reach them */
     CASE_PRIVATE, /* nowhere that peers reach */

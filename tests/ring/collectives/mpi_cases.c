@@ -1,4 +1,4 @@
-/* The collective cases through MPI, one process a rank: run under mpirun. Prints what went wrong. */
+/* The collective cases through MPI, one process per rank: run under mpirun. Prints what failed. */
 #include "common/base/random.h"
 #include "tests/ring/collectives/collective_case.h"
 
@@ -31,7 +31,7 @@ static status run_cases(collective_group *group, case_arena *arena, int n)
     return STATUS_OK;
 }
 
-/* Rank 1 makes another call than the others. */
+/* Rank 1 makes a different call. */
 static status run_difference(collective_group *group)
 {
     double x = 0;

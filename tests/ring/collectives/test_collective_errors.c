@@ -1,4 +1,4 @@
-/* What goes wrong between ranks, and what each of them says: ranks as threads. */
+/* Errors between ranks, and the message on each of them: ranks as threads. */
 #include "common/base/clock.h"
 #include "tests/ring/ranks.h"
 
@@ -238,13 +238,13 @@ static status rank_of_refusals(rank_context *context)
     return ranks_in_world(context, "two-shot", &config, run_refusals);
 }
 
-static void calls_that_make_no_sense_are_refused(void **state)
+static void invalid_calls_are_errors(void **state)
 {
     (void)state;
     ranks_run_well(2, rank_of_refusals, NULL);
 }
 
-static void implementations_that_cannot_run_say_why(void **state)
+static void implementations_that_cannot_run_give_the_reason(void **state)
 {
     (void)state;
     rank_context context = {.rank = 0, .world = 2, .token = 1};
@@ -278,8 +278,8 @@ int main(void)
         cmocka_unit_test(a_late_rank_is_named_at_the_stall_timeout),
         cmocka_unit_test(when_a_rank_gives_up_the_others_end_with_its_reason),
         cmocka_unit_test(a_wake_ends_a_wait_before_or_after_it_begins),
-        cmocka_unit_test(calls_that_make_no_sense_are_refused),
-        cmocka_unit_test(implementations_that_cannot_run_say_why),
+        cmocka_unit_test(invalid_calls_are_errors),
+        cmocka_unit_test(implementations_that_cannot_run_give_the_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

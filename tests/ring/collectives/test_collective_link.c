@@ -21,8 +21,8 @@ typedef struct link_case {
     double bytes_part; /* of a buffer's bytes, through the busier way of a rank */
 } link_case;
 
-/* A ring: 2(n-1) steps, 2(n-1)/n of the buffer. Direct: reduce-scatter and all-gather at once to all; below
- * 32 KiB everyone gets everything. */
+/* A ring: 2(n-1) steps, 2(n-1)/n of the buffer. Two-shot: reduce-scatter and all-gather with all peers at once; below
+ * 32 KiB every rank reads all operands. */
 static const link_case cases[] = {
     {"ring", COLLECTIVE_ALL_REDUCE, 2, MOST, 2, 1.0},  {"ring", COLLECTIVE_ALL_REDUCE, 4, MOST, 6, 1.5},
     {"ring", COLLECTIVE_ALL_REDUCE, 4, 400, 6, 1.5},   {"ring", COLLECTIVE_ALL_GATHER, 4, MOST, 3, 0.75},
@@ -87,7 +87,7 @@ static status rank_of_case(rank_context *context)
     return ranks_in_world(context, r->c->implementation, &config, run_case);
 }
 
-static void calls_take_what_the_link_takes_and_end_well(void **state)
+static void calls_take_at_least_the_time_of_the_link_and_give_right_results(void **state)
 {
     (void)state;
     static float values[4][MOST];
@@ -122,8 +122,8 @@ static status rank_that_notes(rank_context *context)
     return ranks_in_world(context, "two-shot", &config, note_when_calls_started);
 }
 
-/* The link begins to carry a call when the last rank has come, not when this rank got a processor to see it. */
-static void a_call_starts_at_the_same_moment_on_all_ranks(void **state)
+/* The link begins to carry a call when the last rank has arrived, not when this rank got a processor to see it. */
+static void a_call_starts_at_the_same_time_on_all_ranks(void **state)
 {
     (void)state;
     static int64_t started[4][2];
@@ -133,7 +133,7 @@ static void a_call_starts_at_the_same_moment_on_all_ranks(void **state)
     assert_true(started[0][1] >= started[0][0] + emulated.latency_ns);
 }
 
-static void mpi_cannot_be_paced_and_says_so(void **state)
+static void mpi_over_an_emulated_link_is_an_error(void **state)
 {
     (void)state;
     rank_context context = {.world = 1};
@@ -148,9 +148,9 @@ static void mpi_cannot_be_paced_and_says_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_take_what_the_link_takes_and_end_well),
-        cmocka_unit_test(a_call_starts_at_the_same_moment_on_all_ranks),
-        cmocka_unit_test(mpi_cannot_be_paced_and_says_so),
+        cmocka_unit_test(calls_take_at_least_the_time_of_the_link_and_give_right_results),
+        cmocka_unit_test(a_call_starts_at_the_same_time_on_all_ranks),
+        cmocka_unit_test(mpi_over_an_emulated_link_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Ranks as processes: the test starts its own program again, once a rank. */
+/* Ranks as processes: the test starts its own program again, once per rank. */
 #include "common/base/clock.h"
 #include "tests/ring/collectives/collective_case.h"
 
@@ -134,7 +134,7 @@ static void processes_agree_with_a_plain_loop(void **state)
             fail_msg("rank %d ended with 0x%x: %s", r, children[r].end, children[r].text);
 }
 
-/* The message of every rank that is left contains both texts. */
+/* The message of every remaining rank contains both texts. */
 static void expect_end(const char *mode, const char *text, const char *other_text)
 {
     child children[WORLD];

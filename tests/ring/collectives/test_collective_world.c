@@ -45,8 +45,8 @@ static bool is_member(int g, int rank)
     return false;
 }
 
-/* All calls are posted before the first is waited for; every rank begins its round with another group, and
- * waits in reverse. */
+/* All calls are posted before the first is waited for; every rank begins with a different group, and waits in
+ * reverse order. */
 static status interleave(rank_context *context, collective_group *const *groups)
 {
     static const int64_t counts[GROUPS] = {GROUP_COUNT, 1, 100, GROUP_COUNT};
@@ -199,7 +199,7 @@ static status rank_of_queue(rank_context *context)
     return ranks_in_world(context, "two-shot", &config, run_queue);
 }
 
-static void calls_run_in_the_order_of_posting_and_a_full_queue_says_so(void **state)
+static void calls_run_in_the_order_of_posting_and_a_full_queue_returns_again(void **state)
 {
     (void)state;
     ranks_run_well(2, rank_of_queue, NULL);
@@ -242,7 +242,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_run_side_by_side_in_any_order),
         cmocka_unit_test(sums_are_taken_in_the_documented_order),
-        cmocka_unit_test(calls_run_in_the_order_of_posting_and_a_full_queue_says_so),
+        cmocka_unit_test(calls_run_in_the_order_of_posting_and_a_full_queue_returns_again),
         cmocka_unit_test(an_all_reduce_moves_2_n_minus_1_nths_of_its_bytes_each_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,7 +108,7 @@ static const option_case option_cases[] = {
     {"ddp", {"--bucket-cap-mb=0.01", "--bucket-view"}, 0, "reference"},
 };
 
-static void options_change_how_and_not_what(void **state)
+static void options_that_only_change_the_way_keep_the_result(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof option_cases / sizeof option_cases[0]; i++) {
@@ -153,7 +153,7 @@ static status run_accumulation(engine_rank *r)
     return STATUS_OK;
 }
 
-static void micro_batches_that_only_accumulate_move_nothing(void **state)
+static void micro_batches_that_only_accumulate_send_nothing(void **state)
 {
     (void)state;
     static const char *const policies[] = {"ddp", "apex", "torch-0.4.1"};
@@ -203,7 +203,7 @@ static status run_hook(engine_rank *r)
     return STATUS_OK;
 }
 
-static void half_types_on_the_way_cost_their_rounding_and_no_more(void **state)
+static void sending_half_types_adds_only_their_rounding(void **state)
 {
     (void)state;
     static const hook_case cases[] = {{"--comm-hook=fp16", 2 * 0x1p-11},
@@ -225,9 +225,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_policy_averages_gradients_on_a_thread_and_inline),
-        cmocka_unit_test(options_change_how_and_not_what),
-        cmocka_unit_test(micro_batches_that_only_accumulate_move_nothing),
-        cmocka_unit_test(half_types_on_the_way_cost_their_rounding_and_no_more),
+        cmocka_unit_test(options_that_only_change_the_way_keep_the_result),
+        cmocka_unit_test(micro_batches_that_only_accumulate_send_nothing),
+        cmocka_unit_test(sending_half_types_adds_only_their_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

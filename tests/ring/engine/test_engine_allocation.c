@@ -1,4 +1,4 @@
-/* A steady step allocates nothing: malloc and its sisters are counted (linked with --wrap). */
+/* A steady step allocates nothing: malloc and the like are counted (linked with --wrap). */
 #include "tests/ring/engine/engine_job.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* What every rank says when something is wrong with one of them. */
+/* The error on every rank when one of them fails. */
 #include "tests/ring/engine/engine_job.h"
 
 #include "common/base/clock.h"
@@ -61,7 +61,7 @@ static status do_nothing(engine_rank *r)
     return STATUS_OK;
 }
 
-static void ranks_that_differ_are_refused_with_both_values(void **state)
+static void ranks_that_differ_are_an_error_with_both_values(void **state)
 {
     (void)state;
     static const struct {
@@ -174,7 +174,7 @@ static status run_late(engine_rank *r)
 }
 
 /* The compute thread waits for a fence, which fails. */
-static void a_late_rank_ends_the_others_with_its_name(void **state)
+static void a_late_rank_ends_the_others_and_is_named(void **state)
 {
     (void)state;
     static const char *const policies[] = {"ddp", "apex", "naive"};
@@ -229,11 +229,11 @@ static void a_collective_table_that_cannot_be_read_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_that_differ_are_refused_with_both_values),
+        cmocka_unit_test(ranks_that_differ_are_an_error_with_both_values),
         cmocka_unit_test(a_parameter_without_a_gradient_is_named_on_every_rank),
         cmocka_unit_test(a_rank_without_data_is_named_unless_ranks_may_join),
         cmocka_unit_test(a_static_graph_that_changes_is_named),
-        cmocka_unit_test(a_late_rank_ends_the_others_with_its_name),
+        cmocka_unit_test(a_late_rank_ends_the_others_and_is_named),
         cmocka_unit_test(collectives_in_different_orders_are_both_named),
         cmocka_unit_test(a_collective_table_that_cannot_be_read_is_named),
     };

@@ -1,4 +1,4 @@
-/* PowerSGD: the algorithm alone, then in the engine. */
+/* PowerSGD: first the algorithm by itself, then in the engine. */
 #include "ring/hooks/powersgd.h"
 #include "tests/ring/engine/engine_job.h"
 
@@ -68,7 +68,7 @@ static void a_matrix_of_low_rank_is_restored(void **state)
 }
 
 /* Repeated on the same matrix the warm start converges to the best approximation: its leading part. */
-static void warm_start_finds_the_leading_part(void **state)
+static void warm_start_converges_to_the_best_approximation(void **state)
 {
     (void)state;
     static matrix x, original;
@@ -89,8 +89,8 @@ static void warm_start_finds_the_leading_part(void **state)
 }
 
 /* What error feedback promises: the sum of what was applied differs from the sum of the gradients by the
- * error that is left, however rough each approximation is. */
-static void feedback_loses_nothing_over_the_steps(void **state)
+ * remaining error, however rough each approximation is. */
+static void error_feedback_loses_nothing_over_the_steps(void **state)
 {
     (void)state;
     static matrix x;
@@ -124,7 +124,7 @@ static void a_zero_matrix_stays_zero(void **state)
     for (int i = 0; i < ROWS * COLS; i++) assert_true(x.m[i] == 0 && x.error[i] == 0);
 }
 
-static void thin_and_small_tensors_travel_as_they_are(void **state)
+static void thin_and_small_tensors_are_sent_uncompressed(void **state)
 {
     (void)state;
     assert_true(powersgd_pays(512, 4608, 1));
@@ -226,7 +226,7 @@ static status run_same_bits(engine_rank *r)
     return STATUS_OK;
 }
 
-static void parameters_stay_alike_on_all_ranks(void **state)
+static void parameters_stay_identical_on_all_ranks(void **state)
 {
     (void)state;
     static const char *const words[][2] = {{"--comm-hook=powersgd", "--powersgd-start=1"},
@@ -275,12 +275,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_matrix_of_low_rank_is_restored),
-        cmocka_unit_test(warm_start_finds_the_leading_part),
-        cmocka_unit_test(feedback_loses_nothing_over_the_steps),
+        cmocka_unit_test(warm_start_converges_to_the_best_approximation),
+        cmocka_unit_test(error_feedback_loses_nothing_over_the_steps),
         cmocka_unit_test(a_zero_matrix_stays_zero),
-        cmocka_unit_test(thin_and_small_tensors_travel_as_they_are),
+        cmocka_unit_test(thin_and_small_tensors_are_sent_uncompressed),
         cmocka_unit_test(powersgd_restores_gradients_of_rank_one),
-        cmocka_unit_test(parameters_stay_alike_on_all_ranks),
+        cmocka_unit_test(parameters_stay_identical_on_all_ranks),
         cmocka_unit_test(powersgd_begins_at_its_step_and_sends_less),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* What happens around the sums: buffers, start, order, ranks without data, unused parameters, records,
+/* What the engine does besides sums: buffers, start, order, ranks without data, unused parameters, records,
  * ledger. */
 #include "tests/ring/engine/engine_job.h"
 
@@ -83,7 +83,7 @@ static status run_buffers(engine_rank *r)
     return expect_buffers(r, 200, "settled");
 }
 
-static void buffers_are_rank_0_s_where_the_policy_says_so(void **state)
+static void buffers_are_those_of_rank_0_if_the_policy_broadcasts_them(void **state)
 {
     (void)state;
     static const bool yes = true, no = false;
@@ -110,7 +110,7 @@ static void buffers_are_rank_0_s_where_the_policy_says_so(void **state)
 
 /* ---- order ------------------------------------------------------------------------------------ */
 
-/* In the first step every rank has another order; from the second on all have rank 0's buckets. */
+/* In the first step every rank has a different order; from the second on all have rank 0's buckets. */
 static status run_order(engine_rank *r)
 {
     const nn_program *p = r->job->program;
@@ -143,7 +143,7 @@ static void buckets_are_rebuilt_in_rank_0_s_order(void **state)
 
 /* ---- ranks without data ----------------------------------------------------------------------- */
 
-/* Rank 0 has data in step 0 alone, rank 1 always, rank 2 up to step 1. */
+/* Rank 0 has data only in step 0, rank 1 always, rank 2 up to step 1. */
 static bool has_data(int rank, int64_t step)
 {
     return rank == 1 || (rank == 0 && step == 0) || (rank == 2 && step <= 1);
@@ -173,7 +173,7 @@ static status run_join(engine_rank *r)
     return STATUS_OK;
 }
 
-static void a_rank_without_data_takes_part_with_zeros(void **state)
+static void a_rank_without_data_contributes_zeros(void **state)
 {
     (void)state;
     static const bool world = false, active = true;
@@ -303,7 +303,7 @@ static status run_records(engine_rank *r)
     return STATUS_OK;
 }
 
-static void every_bucket_s_life_is_recorded(void **state)
+static void the_times_of_every_bucket_are_recorded(void **state)
 {
     (void)state;
     engine_job job = {.policy = "ddp-2019", .words = {SMALL_BUCKETS}, .world = 2, .body = run_records};
@@ -364,7 +364,7 @@ static status run_ledger(engine_rank *r)
     return STATUS_OK;
 }
 
-static void the_ledger_knows_when_buckets_live(void **state)
+static void the_ledger_holds_buckets_only_while_they_are_allocated(void **state)
 {
     (void)state;
     static const ledger_case cases[] = {
@@ -388,14 +388,14 @@ static void the_ledger_knows_when_buckets_live(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buffers_are_rank_0_s_where_the_policy_says_so),
+        cmocka_unit_test(buffers_are_those_of_rank_0_if_the_policy_broadcasts_them),
         cmocka_unit_test(buckets_are_rebuilt_in_rank_0_s_order),
-        cmocka_unit_test(a_rank_without_data_takes_part_with_zeros),
+        cmocka_unit_test(a_rank_without_data_contributes_zeros),
         cmocka_unit_test(unused_parameters_count_as_zero),
         cmocka_unit_test(sums_over_the_ranks_run_between_buckets),
-        cmocka_unit_test(every_bucket_s_life_is_recorded),
+        cmocka_unit_test(the_times_of_every_bucket_are_recorded),
         cmocka_unit_test(overlap_is_derived_from_the_records),
-        cmocka_unit_test(the_ledger_knows_when_buckets_live),
+        cmocka_unit_test(the_ledger_holds_buckets_only_while_they_are_allocated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

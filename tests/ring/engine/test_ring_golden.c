@@ -66,7 +66,7 @@ static void run_case(const golden_case *c)
     golden_close(&file);
 }
 
-static void trajectories_agree_with_pytorch_s(void **state)
+static void trajectories_agree_with_those_of_pytorch(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i]);
@@ -80,7 +80,7 @@ static void run_under_every_policy(const char *const *files, size_t count, const
             run_case(&(golden_case){files[i], "cpu", ring_policies[p].name, {collective}});
 }
 
-static void every_policy_agrees_with_pytorch_s_trajectories(void **state)
+static void every_policy_agrees_with_the_trajectories_of_pytorch(void **state)
 {
     (void)state;
     static const char *const files[] = {"toy_w4", "wine_mlp_w2", "wine_mlp_w4", "bert_tiny_w2"};
@@ -113,8 +113,8 @@ int main(int argc, char **argv)
     };
     if (argc > 1 && strcmp(argv[1], "--long") == 0) return cmocka_run_group_tests(long_tests, NULL, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trajectories_agree_with_pytorch_s),
-        cmocka_unit_test(every_policy_agrees_with_pytorch_s_trajectories),
+        cmocka_unit_test(trajectories_agree_with_those_of_pytorch),
+        cmocka_unit_test(every_policy_agrees_with_the_trajectories_of_pytorch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

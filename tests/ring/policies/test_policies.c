@@ -61,7 +61,7 @@ static const bucket_case bucket_cases[] = {
     {"ddp", "--order=reverse", false, 5, {8196000, 31502336, 26255360, 26550272, 9724160}},
 };
 
-static void resnet50_has_the_buckets_of_the_systems(void **state)
+static void resnet50_has_the_buckets_of_the_reproduced_systems(void **state)
 {
     (void)state;
     nn_model *model = NULL;
@@ -87,7 +87,7 @@ static void resnet50_has_the_buckets_of_the_systems(void **state)
     nn_model_free(&model);
 }
 
-static void naive_has_a_bucket_a_parameter_last_registered_first(void **state)
+static void naive_has_one_bucket_per_parameter_last_registered_first(void **state)
 {
     (void)state;
     nn_model *model = NULL;
@@ -184,7 +184,7 @@ static const refusal refusals[] = {
     {"ddp", "--powersgd-rank=0", NULL, "--powersgd-rank: "},
 };
 
-static void contradictions_are_refused_by_name(void **state)
+static void contradicting_options_are_errors_that_name_them(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
@@ -213,11 +213,11 @@ static void an_order_is_completed_to_a_permutation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(resnet50_has_the_buckets_of_the_systems),
-        cmocka_unit_test(naive_has_a_bucket_a_parameter_last_registered_first),
+        cmocka_unit_test(resnet50_has_the_buckets_of_the_reproduced_systems),
+        cmocka_unit_test(naive_has_one_bucket_per_parameter_last_registered_first),
         cmocka_unit_test(every_policy_is_in_the_table_with_its_source),
         cmocka_unit_test(options_change_single_fields),
-        cmocka_unit_test(contradictions_are_refused_by_name),
+        cmocka_unit_test(contradicting_options_are_errors_that_name_them),
         cmocka_unit_test(an_order_is_completed_to_a_permutation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
