@@ -30,7 +30,8 @@ static void read_key(const char *text, uint8_t out[NET_KEY_BYTES])
     }
 }
 
-static void make_pair(const uint8_t bytes[NET_KEY_BYTES], char secret[NET_CURVE_TEXT], char public[NET_CURVE_TEXT])
+static void make_pair(const uint8_t bytes[NET_KEY_BYTES], char secret[NET_CURVE_TEXT],
+                      char public[NET_CURVE_TEXT])
 {
     zmq_z85_encode(secret, bytes, NET_KEY_BYTES);
     public[0] = '\0';

@@ -1,6 +1,6 @@
-/* The secret that admits a process to a job: 32 random bytes, written as 64 hexadecimal digits. A launcher draws
- * it and passes it to its ranks in the environment, which only the same user can read; it never goes to a
- * command line, a log or the name of a socket. docs/transport.md says which socket checks it. */
+/* The secret that admits a process to a job: 32 random bytes, written as 64 hexadecimal digits. A launcher
+ * draws it and passes it to its ranks in the environment, which only the same user can read; it never goes to
+ * a command line, a log or the name of a socket. docs/transport.md says which socket checks it. */
 #ifndef COMMON_NET_KEY_H
 #define COMMON_NET_KEY_H
 

@@ -10,21 +10,21 @@
 #include <stdint.h>
 
 /* name, name in messages */
-#define MESSAGE_KIND_LIST(X)                                                                         \
-    X(NONE, "none")                                                                                  \
-    X(HEARTBEAT, "heartbeat") /* I live: no frames, may come at any time, may be ignored */          \
-    X(BYE, "bye")             /* orderly end of a link; the transport's own */                       \
-    X(PUSH, "push")           /* gradients to a server */                                            \
-    X(PULL, "pull")           /* request for parameters */                                           \
-    X(PUSH_PULL, "push_pull")                                                                        \
-    X(PARAMETERS, "parameters") /* answer to a pull */                                               \
-    X(ACKNOWLEDGE, "acknowledge")                                                                    \
-    X(BUFFERS, "buffers")                                                                            \
-    X(INPUTS, "inputs")                                                                              \
-    X(OUTPUTS, "outputs")                                                                            \
-    X(OUTPUT_GRADIENT, "output_gradient")                                                            \
-    X(SUM, "sum") /* of a few numbers over the ranks */                                              \
-    X(CONTROL, "control")                                                                            \
+#define MESSAGE_KIND_LIST(X)                                                                                 \
+    X(NONE, "none")                                                                                          \
+    X(HEARTBEAT, "heartbeat") /* I live: no frames, may come at any time, may be ignored */                  \
+    X(BYE, "bye")             /* orderly end of a link; the transport's own */                               \
+    X(PUSH, "push")           /* gradients to a server */                                                    \
+    X(PULL, "pull")           /* request for parameters */                                                   \
+    X(PUSH_PULL, "push_pull")                                                                                \
+    X(PARAMETERS, "parameters") /* answer to a pull */                                                       \
+    X(ACKNOWLEDGE, "acknowledge")                                                                            \
+    X(BUFFERS, "buffers")                                                                                    \
+    X(INPUTS, "inputs")                                                                                      \
+    X(OUTPUTS, "outputs")                                                                                    \
+    X(OUTPUT_GRADIENT, "output_gradient")                                                                    \
+    X(SUM, "sum") /* of a few numbers over the ranks */                                                      \
+    X(CONTROL, "control")                                                                                    \
     X(FAILED, "failed") /* the sender gives up; its reason is on the status_table */
 
 #define MESSAGE_KIND_ENUM(name, text) MESSAGE_##name,
@@ -37,11 +37,11 @@ enum { MESSAGE_FRAMES_MAX = 1024 };
 
 typedef struct message_header {
     message_kind kind;
-    int sender;        /* filled in by the transport */
-    uint64_t sequence; /* filled in: from 0 on each direction of each link */
-    uint64_t token;    /* filled in: of the job */
-    int frames;        /* filled in */
-    int64_t step, key; /* key: parameter, bucket or shard */
+    int sender;            /* filled in by the transport */
+    uint64_t sequence;     /* filled in: from 0 on each direction of each link */
+    uint64_t token;        /* filled in: of the job */
+    int frames;            /* filled in */
+    int64_t step, key;     /* key: parameter, bucket or shard */
     int64_t offset, count; /* elements */
     int dtype;             /* common/ops/tensor.h */
     uint32_t flags;

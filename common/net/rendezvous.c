@@ -1,5 +1,7 @@
-/* The side of the ranks: joining, and calling the store. */
+/* A rank: joins the store, then makes collective calls. */
 #include "common/net/rendezvous_impl.h"
+
+#include "common/base/text.h"
 #include "common/net/shm.h"
 
 #include <stdio.h>
@@ -8,14 +10,260 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+struct rendezvous {
+    rendezvous_options options;
+    rendezvous_endpoints endpoints;
+    char address[ADDRESS_TEXT];
+    uint64_t token;
+    char key[NET_KEY_TEXT]; /* "": none, among threads */
+    zsocket_context *context;
+    bool own_context;
+    store *store; /* of rank 0 */
+    void *socket, *monitor;
+    bool refused_by_stranger, connected, lost;
+    bool denied;                /* the store wants another key */
+    int hang_ups;               /* of whoever listens there, during handshakes one after the other */
+    bool hello_due;             /* the connection has come up */
+    bool left;                  /* the store has said goodbye */
+    bool joined;                /* all ranks are there */
+    rendezvous_member *members; /* [world] */
+    zmq_msg_t *blobs;           /* [blob_count] of the last result */
+    int blob_count;
+    uint64_t sequence;
+    unsigned char *arena; /* [RENDEZVOUS_ARENA_BYTES] */
+    uint8_t *packet;      /* [RENDEZVOUS_PACKET_CAP] */
+};
+
+enum {
+    SLICE_MS = 50,         /* between looks at `canceled` */
+    FLUSH_MS = 200,        /* for a goodbye */
+    LOOKUP_NS = 200000000, /* between looks at the file of file:// */
+    QUEUE = 8,
+    HANG_UPS = 3, /* a store ends a handshake with another key without a word, so does one that ends */
+};
+#define PEER_TIMEOUT_NS (10 * NS_PER_S)
+
+static void release_blobs(rendezvous *r)
+{
+    for (int i = 0; i < r->blob_count; i++) zmq_msg_close(&r->blobs[i]);
+    r->blob_count = 0;
+}
+
+static status send_packet(rendezvous *r, const rendezvous_packet *packet, const void *data, size_t bytes,
+                          bool blob)
+{
+    size_t used = rendezvous_pack(packet, r->packet, RENDEZVOUS_PACKET_CAP);
+    if (used == 0) return fail(STATUS_INTERNAL, "rendezvous: a packet above %d bytes", RENDEZVOUS_PACKET_CAP);
+    if (zmq_send(r->socket, r->packet, used, ZMQ_DONTWAIT | (blob ? ZMQ_SNDMORE : 0)) < 0)
+        return STATUS_AGAIN;
+    if (blob) zmq_send(r->socket, data, bytes, ZMQ_DONTWAIT);
+    return STATUS_OK;
+}
+
+static status send_hello(rendezvous *r)
+{
+    const rendezvous_options *o = &r->options;
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    const rendezvous_packet hello = {
+        .kind = RENDEZVOUS_HELLO,
+        .protocol = RENDEZVOUS_PROTOCOL,
+        .program = o->program,
+        .token = r->token,
+        .config_hash = o->config_hash,
+        .config_text = o->config_text,
+        .rank = o->rank,
+        .world = o->world,
+        .host = host,
+        .pid = (uint32_t)getpid(),
+    };
+    return send_packet(r, &hello, NULL, 0, false);
+}
+
+static status receive_packet(rendezvous *r, rendezvous_packet *out)
+{
+    zmq_msg_t part;
+    zmq_msg_init(&part);
+    status result = STATUS_AGAIN;
+    while (result == STATUS_AGAIN && zmq_msg_recv(&part, r->socket, ZMQ_DONTWAIT) >= 0)
+        if (zmq_msg_size(&part) > 0)
+            result = rendezvous_unpack(zmq_msg_data(&part), zmq_msg_size(&part), r->arena, out);
+    bool more = zmq_msg_more(&part);
+    zmq_msg_close(&part);
+    if (result == STATUS_OK && out->kind == RENDEZVOUS_RESULT) release_blobs(r);
+    while (more) {
+        zmq_msg_t *blob = &r->blobs[r->blob_count];
+        bool keep = result == STATUS_OK && out->kind == RENDEZVOUS_RESULT && r->blob_count < r->options.world;
+        if (!keep) blob = &part;
+        zmq_msg_init(blob);
+        if (zmq_msg_recv(blob, r->socket, ZMQ_DONTWAIT) < 0) break;
+        more = zmq_msg_more(blob);
+        if (keep) {
+            r->blob_count++;
+            status aligned = zsocket_align(blob);
+            if (aligned != STATUS_OK) return aligned;
+        } else {
+            zmq_msg_close(blob);
+        }
+    }
+    if (result == STATUS_OK && out->kind == RENDEZVOUS_RESULT && r->blob_count != out->blobs)
+        return fail(STATUS_PROTOCOL, "rendezvous: found %d blobs in a result, expected %d", r->blob_count,
+                    out->blobs);
+    return result;
+}
+
+static void read_monitor(rendezvous *r)
+{
+    for (zsocket_event event; (event = zsocket_monitor_next(r->monitor)) != ZSOCKET_NO_EVENT;) {
+        if (event == ZSOCKET_UP) {
+            r->connected = r->hello_due = true;
+            r->hang_ups = 0;
+        }
+        if (event == ZSOCKET_DOWN && r->connected) r->lost = true;
+        if (event == ZSOCKET_REFUSED) r->refused_by_stranger = true;
+        if (event == ZSOCKET_DENIED || (event == ZSOCKET_HUNG_UP && ++r->hang_ups == HANG_UPS))
+            r->denied = true;
+    }
+}
+
+static status wait_briefly(rendezvous *r)
+{
+    const rendezvous_options *o = &r->options;
+    /* Each wait has a deadline of its own, so it is no hang: it counts as progress. */
+    if (o->slot) rank_slot_touch(o->slot, clock_now_ns());
+    if (!r->joined && o->canceled && o->canceled(o->context))
+        return fail(STATUS_STOPPED, "rendezvous: stopped on request");
+    zmq_pollitem_t items[] = {{.socket = r->socket, .events = ZMQ_POLLIN},
+                              {.socket = r->monitor, .events = ZMQ_POLLIN}};
+    if (r->socket)
+        zmq_poll(items, 2, SLICE_MS);
+    else
+        clock_sleep_ns(SLICE_MS * NS_PER_MS);
+    return STATUS_OK;
+}
+
+static void disconnect(rendezvous *r, int flush_ms)
+{
+    zsocket_monitor_close(r->socket, r->monitor);
+    zsocket_close(r->socket, flush_ms);
+    r->socket = r->monitor = NULL;
+    r->connected = r->lost = r->hello_due = r->denied = false;
+    r->hang_ups = 0;
+}
+
+static status connect_to(rendezvous *r, const char *url)
+{
+    zsocket_options options = {
+        .type = ZMQ_DEALER,
+        .frame_bytes = RENDEZVOUS_BLOB_MAX,
+        .queue = QUEUE + r->options.world,
+        .peer_timeout_ns = strncmp(url, "tcp:", 4) == 0 ? PEER_TIMEOUT_NS : 0,
+        .rank = r->options.rank,
+        .key = strncmp(url, "inproc:", 7) == 0 ? NULL : r->key,
+    };
+    /* Two processes that claim the same rank must look different to the store. */
+    if (getrandom(&options.token, sizeof options.token, 0) != (ssize_t)sizeof options.token)
+        return fail_errno(STATUS_SYSTEM, "rendezvous: no random number");
+    TRY(zsocket_open(r->context, &options, &r->socket));
+    TRY(zsocket_monitor_open(r->context, r->socket, &r->monitor));
+    TRY(zsocket_connect(r->socket, url));
+    r->connected = r->hello_due = strncmp(url, "inproc:", 7) == 0; /* the monitor does not report these */
+    return STATUS_OK;
+}
+
+/* For file://: reads the address, and connects anew where it has changed. */
+static status follow_file(rendezvous *r, int64_t *lookup_ns)
+{
+    char address[ADDRESS_TEXT], key[NET_KEY_TEXT];
+    uint64_t token;
+    if (!r->endpoints.path[0] || r->options.rank == 0 || clock_now_ns() < *lookup_ns) return STATUS_OK;
+    *lookup_ns = clock_now_ns() + LOOKUP_NS;
+    if (!rendezvous_address_lookup(&r->endpoints, address, &token, key)) return STATUS_OK;
+    if (r->options.token && token != r->options.token) return STATUS_OK; /* of an earlier job */
+    if (r->socket && strcmp(address, r->address) == 0 && token == r->token) return STATUS_OK;
+    if (r->socket) disconnect(r, 0);
+    snprintf(r->address, sizeof r->address, "%s", address);
+    snprintf(r->key, sizeof r->key, "%s", key);
+    r->token = token;
+    return connect_to(r, address);
+}
+
+static status denied(const rendezvous *r)
+{
+    return fail(STATUS_PERMISSION,
+                "rendezvous at %s: rank %d is refused: it has another key than rank 0 (HARNESS_KEY)",
+                r->address, r->options.rank);
+}
+
+static status too_late(const rendezvous *r)
+{
+    char why[ADDRESS_TEXT + 128], limit[32];
+    const char *where = r->address[0] ? r->address : r->options.url;
+    if (r->denied) return denied(r);
+    text_format_duration(limit, sizeof limit, (double)r->options.connect_limit_ns);
+    if (!r->socket)
+        snprintf(why, sizeof why, ": there is no such file of this job");
+    else if (r->refused_by_stranger)
+        snprintf(why, sizeof why, ": who listens there does not speak this protocol");
+    else if (r->connected)
+        snprintf(why, sizeof why, ": who listens there does not answer");
+    else
+        rendezvous_address_diagnose(where, why, sizeof why);
+    return fail(STATUS_PEER, "rendezvous at %s: rank %d did not reach rank 0 within %s%s", where,
+                r->options.rank, limit, why);
+}
+
+static status exchange_hello(rendezvous *r, bool *welcome)
+{
+    rendezvous_packet packet;
+    if (!r->socket) return STATUS_OK;
+    read_monitor(r);
+    if (r->denied && !r->endpoints.path[0]) return denied(r); /* a file may be of an earlier job */
+    r->lost = false; /* not greeted yet: the socket connects again by itself */
+    if (r->hello_due && send_hello(r) == STATUS_OK) r->hello_due = false;
+    status result = receive_packet(r, &packet);
+    if (result == STATUS_AGAIN) return STATUS_OK;
+    if (result != STATUS_OK) return result;
+    if (packet.kind == RENDEZVOUS_REFUSED || packet.kind == RENDEZVOUS_FAILED)
+        return fail(packet.code, "%s", packet.text);
+    *welcome = packet.kind == RENDEZVOUS_WELCOME;
+    return STATUS_OK;
+}
+
+static status join_store(rendezvous *r, int64_t deadline_ns)
+{
+    bool welcome = false;
+    int64_t lookup_ns = 0;
+    const char *url = r->store ? store_own_url(r->store) : r->endpoints.connect;
+    if (url[0]) TRY(connect_to(r, url));
+    for (;;) {
+        TRY(follow_file(r, &lookup_ns));
+        TRY(exchange_hello(r, &welcome));
+        if (welcome) return STATUS_OK;
+        if (clock_now_ns() >= deadline_ns) return too_late(r);
+        TRY(wait_briefly(r));
+    }
+}
+
+static void leave_store(rendezvous *r)
+{
+    rendezvous_packet packet;
+    if (!r->socket) return;
+    read_monitor(r);
+    while (!r->left && receive_packet(r, &packet) == STATUS_OK) r->left = packet.kind == RENDEZVOUS_BYE;
+    bool there = r->connected && !r->lost && !r->left; /* whoever is gone already is not waited for */
+    if (there) send_packet(r, &(rendezvous_packet){.kind = RENDEZVOUS_BYE}, NULL, 0, false);
+    disconnect(r, there ? FLUSH_MS : 0);
+}
+
 #define GRACE_NS (2 * NS_PER_S) /* the store itself reports a deadline; behind this it is taken for dead */
 
 static status wait_result(rendezvous *r, const char *what, int64_t deadline_ns)
 {
     rendezvous_packet packet;
     for (;;) {
-        rendezvous_notice(r);
-        status result = rendezvous_read(r, &packet);
+        read_monitor(r);
+        status result = receive_packet(r, &packet);
         if (result == STATUS_OK && packet.kind == RENDEZVOUS_RESULT && packet.sequence == r->sequence)
             return STATUS_OK;
         if (result == STATUS_OK && packet.kind == RENDEZVOUS_FAILED)
@@ -30,7 +278,7 @@ static status wait_result(rendezvous *r, const char *what, int64_t deadline_ns)
                         r->left ? "has left" : "is lost");
         if (clock_now_ns() >= deadline_ns)
             return fail(STATUS_PEER, "rendezvous at %s, %s: rank 0 does not answer", r->address, what);
-        TRY(rendezvous_sleep(r));
+        TRY(wait_briefly(r));
     }
 }
 
@@ -50,7 +298,7 @@ static status call(rendezvous *r, rendezvous_operation operation, const char *ta
                                 .tag = tag,
                                 .root = root,
                                 .timeout_ms = left > 0 ? (left + NS_PER_MS - 1) / NS_PER_MS : 0};
-    status sent = rendezvous_send(r, &packet, data, bytes, true);
+    status sent = send_packet(r, &packet, data, bytes, true);
     if (sent != STATUS_OK && sent != STATUS_AGAIN) return sent; /* AGAIN: the loss is about to be read */
     TRY(wait_result(r, what, deadline_ns < CLOCK_NEVER - GRACE_NS ? deadline_ns + GRACE_NS : CLOCK_NEVER));
     r->sequence++;
@@ -123,12 +371,14 @@ static status allocate(rendezvous *r)
 static status take_key(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
-    if (rendezvous_place_is_inproc(&r->place)) return STATUS_OK;
+    if (rendezvous_address_is_inproc(&r->endpoints)) return STATUS_OK;
     if (o->key && !net_key_is_valid(o->key))
-        return fail(STATUS_PERMISSION, "rendezvous: expected a key of %d hexadecimal digits", NET_KEY_TEXT - 1);
-    if (!o->key && !r->place.path[0])
+        return fail(STATUS_PERMISSION, "rendezvous: expected a key of %d hexadecimal digits",
+                    NET_KEY_TEXT - 1);
+    if (!o->key && !r->endpoints.path[0])
         return fail(STATUS_PERMISSION,
-                    "rendezvous %s: the ranks need a secret that they share: export HARNESS_KEY=$(openssl rand -hex 32)",
+                    "rendezvous %s: the ranks need a secret that they share: export HARNESS_KEY=$(openssl "
+                    "rand -hex 32)",
                     o->url);
     snprintf(r->key, sizeof r->key, "%s", o->key ? o->key : "");
     return STATUS_OK;
@@ -137,7 +387,7 @@ static status take_key(rendezvous *r)
 static status open_context(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
-    if (!rendezvous_place_is_inproc(&r->place)) {
+    if (!rendezvous_address_is_inproc(&r->endpoints)) {
         r->own_context = true;
         return zsocket_context_open(&r->context);
     }
@@ -149,20 +399,20 @@ static status open_context(rendezvous *r)
 static status start_store(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
-    if (r->place.path[0] && r->token == 0 &&
+    if (r->endpoints.path[0] && r->token == 0 &&
         getrandom(&r->token, sizeof r->token, 0) != (ssize_t)sizeof r->token)
         return fail_errno(STATUS_SYSTEM, "rendezvous: no random number");
-    if (r->place.path[0] && !r->key[0]) TRY(net_key_draw(r->key));
-    TRY(store_start(o, &r->place, r->token, r->key[0] ? r->key : NULL, r->context, &r->store));
-    rendezvous_place_reachable(&r->place, store_address(r->store), o->host, r->address);
-    return rendezvous_place_publish(&r->place, r->address, r->token, r->key);
+    if (r->endpoints.path[0] && !r->key[0]) TRY(net_key_draw(r->key));
+    TRY(store_start(o, &r->endpoints, r->token, r->key[0] ? r->key : NULL, r->context, &r->store));
+    rendezvous_address_reachable(&r->endpoints, store_address(r->store), o->host, r->address);
+    return rendezvous_address_publish(&r->endpoints, r->address, r->token, r->key);
 }
 
 status rendezvous_open(const rendezvous_options *options, rendezvous **out)
 {
     if (options->world < 1 || options->world > JOB_MOST_MEMBERS || options->rank < 0)
-        return fail(STATUS_CONFIG, "rendezvous: expected 1 to %d members, got rank %d of %d", JOB_MOST_MEMBERS,
-                    options->rank, options->world);
+        return fail(STATUS_CONFIG, "rendezvous: expected 1 to %d members, got rank %d of %d",
+                    JOB_MOST_MEMBERS, options->rank, options->world);
     if (options->config_text && strlen(options->config_text) > RENDEZVOUS_TEXT_MAX)
         return fail(STATUS_INTERNAL, "rendezvous: a configuration of %zu bytes, allowed are %d",
                     strlen(options->config_text), RENDEZVOUS_TEXT_MAX);
@@ -172,14 +422,14 @@ status rendezvous_open(const rendezvous_options *options, rendezvous **out)
     r->options = *options;
     r->token = options->token;
     status result;
-    TRY_GOTO(result, rendezvous_place_of(options->url, &r->place), failed);
-    snprintf(r->address, sizeof r->address, "%s", r->place.connect);
+    TRY_GOTO(result, rendezvous_address_parse(options->url, &r->endpoints), failed);
+    snprintf(r->address, sizeof r->address, "%s", r->endpoints.connect);
     TRY_GOTO(result, take_key(r), failed);
     TRY_GOTO(result, allocate(r), failed);
     TRY_GOTO(result, open_context(r), failed);
     if (options->slot) rank_slot_enter(options->slot, RANK_RENDEZVOUS, clock_now_ns());
     if (options->rank == 0) TRY_GOTO(result, start_store(r), failed);
-    TRY_GOTO(result, rendezvous_reach(r, deadline_ns), failed);
+    TRY_GOTO(result, join_store(r, deadline_ns), failed);
     TRY_GOTO(result, join(r, deadline_ns), failed);
     r->joined = true;
     *out = r;
@@ -193,10 +443,10 @@ void rendezvous_close(rendezvous **pointer)
 {
     rendezvous *r = *pointer;
     if (!r) return;
-    rendezvous_leave(r);
-    if (r->store) rendezvous_place_withdraw(&r->place, r->token);
+    leave_store(r);
+    if (r->store) rendezvous_address_withdraw(&r->endpoints, r->token);
     store_stop(&r->store);
-    rendezvous_forget_blobs(r);
+    release_blobs(r);
     if (r->own_context) zsocket_context_close(&r->context);
     free(r->members);
     free(r->blobs);

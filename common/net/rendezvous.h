@@ -32,16 +32,16 @@ enum {
 typedef struct rendezvous_options {
     const char *url;
     int rank, world;
-    uint64_t token;          /* of the job; 0: none, or for file:// the one that rank 0 writes down */
-    const char *key;         /* of the job (key.h): ranks without it are refused. Needed for tcp://, ipc:// and
-                              * env://; for file:// NULL is one that rank 0 draws and writes down */
-    const char *program;     /* version of the program: must be the same everywhere */
-    uint64_t config_hash;    /* likewise */
+    uint64_t token;       /* of the job; 0: none, or for file:// the one that rank 0 writes down */
+    const char *key;      /* of the job (key.h): ranks without it are refused. Needed for tcp://, ipc:// and
+                           * env://; for file:// NULL is one that rank 0 draws and writes down */
+    const char *program;  /* version of the program: must be the same everywhere */
+    uint64_t config_hash; /* likewise */
     const char *config_text; /* lines "name = value", so that a difference is named; NULL: the hash says it */
     int64_t connect_limit_ns; /* until all have come */
-    const char *host;        /* for file://: under which name the others reach rank 0; NULL: found out */
-    transport_hub *hub;      /* for inproc:// */
-    rank_slot *slot;        /* shows what the rank waits for; NULL: none */
+    const char *host;         /* for file://: under which name the others reach rank 0; NULL: found out */
+    transport_hub *hub;       /* for inproc:// */
+    rank_slot *slot;          /* shows what the rank waits for; NULL: none */
     /* Asked several times a second until all are there; from then on ranks stop together or not at all.
      * NULL: never. */
     bool (*canceled)(void *context);
@@ -50,9 +50,9 @@ typedef struct rendezvous_options {
 
 /* Returns when all ranks are there. Borrows slot, hub and context until rendezvous_close.
  * STATUS_PEER at the connect limit, naming who is missing and the address; STATUS_PROTOCOL where protocol,
- * program, token or configuration differ; STATUS_PERMISSION where the key is missing or another one; STATUS_CONFIG where the rank is taken or out of range or world
- * sizes differ; STATUS_UNAVAILABLE where the address is taken; STATUS_USAGE for a malformed url;
- * STATUS_STOPPED where `canceled` says so. */
+ * program, token or configuration differ; STATUS_PERMISSION where the key is missing or another one;
+ * STATUS_CONFIG where the rank is taken or out of range or world sizes differ; STATUS_UNAVAILABLE where the
+ * address is taken; STATUS_USAGE for a malformed url; STATUS_STOPPED where `canceled` says so. */
 status rendezvous_open(const rendezvous_options *options, rendezvous **out);
 void rendezvous_close(rendezvous **r);
 
@@ -63,7 +63,7 @@ typedef struct rendezvous_member {
     uint64_t host_id; /* shm_host_id() */
 } rendezvous_member;
 const rendezvous_member *rendezvous_members(const rendezvous *r); /* [world] */
-const char *rendezvous_address(const rendezvous *r);               /* where the store listens */
+const char *rendezvous_address(const rendezvous *r);              /* where the store listens */
 uint64_t rendezvous_token(const rendezvous *r);
 
 /* A rank's contribution as others see it: valid until the next call. */

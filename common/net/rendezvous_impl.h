@@ -1,54 +1,129 @@
-/* Shared by rendezvous.c, which calls, and rendezvous_reach.c, which connects. */
+/* Shared by the files of the rendezvous, in the order of the flow: an address (rendezvous_address.c), a rank
+ * that joins and calls (rendezvous.c), the store that accepts ranks and sends results (rendezvous_store.c),
+ * and what it does with hellos and calls (rendezvous_store_calls.c). */
 #ifndef COMMON_NET_RENDEZVOUS_IMPL_H
 #define COMMON_NET_RENDEZVOUS_IMPL_H
 
 #include "common/net/key.h"
 #include "common/net/rendezvous.h"
-#include "common/net/rendezvous_place.h"
-#include "common/net/rendezvous_store.h"
 #include "common/net/rendezvous_wire.h"
 #include "common/net/zmq_socket.h"
 
+#include <pthread.h>
 #include <zmq.h>
 
-struct rendezvous {
-    rendezvous_options options;
-    rendezvous_place place;
-    char address[PLACE_TEXT];
-    uint64_t token;
-    char key[NET_KEY_TEXT]; /* "": none, among threads */
-    zsocket_context *context;
-    bool own_context;
-    store *store; /* of rank 0 */
-    void *socket, *monitor;
-    bool refused_by_stranger, connected, lost;
-    bool denied;    /* the store wants another key */
-    int hang_ups;   /* of whoever listens there, during handshakes one after the other */
-    bool hello_due; /* the connection has come up */
-    bool left;      /* the store has said goodbye */
-    bool joined;    /* all ranks are there */
-    rendezvous_member *members; /* [world] */
-    zmq_msg_t *blobs;           /* [blob_count] of the last result */
-    int blob_count;
+/* ---- addresses: what a URL means for rank 0 and for the others ---- */
+
+enum { ADDRESS_TEXT = 256 };
+
+typedef struct rendezvous_endpoints {
+    char listen[ADDRESS_TEXT];  /* for rank 0 */
+    char connect[ADDRESS_TEXT]; /* for the others; "" for file://, whose rank 0 writes it down */
+    char path[ADDRESS_TEXT];    /* of file://, else "" */
+} rendezvous_endpoints;
+
+/* STATUS_USAGE where the url is malformed, STATUS_CONFIG where env:// lacks a variable. */
+status rendezvous_address_parse(const char *url, rendezvous_endpoints *out);
+
+bool rendezvous_address_is_inproc(const rendezvous_endpoints *endpoints);
+
+/* The address under which the other ranks reach a store that listens at `bound`: for file:// a name or
+ * number of this host in place of the wildcard. `host` NULL: the first interface that is not loopback. */
+void rendezvous_address_reachable(const rendezvous_endpoints *endpoints, const char *bound, const char *host,
+                                  char out[ADDRESS_TEXT]);
+
+/* Writes address, token and key to a file that only this user can read, whole or not at all.
+ * STATUS_CANNOT_CREATE. */
+status rendezvous_address_publish(const rendezvous_endpoints *endpoints, const char *address, uint64_t token,
+                                  const char *key);
+/* Removes the file if it is still the one that was written with this token. */
+void rendezvous_address_withdraw(const rendezvous_endpoints *endpoints, uint64_t token);
+/* Whether there is a file to read address[ADDRESS_TEXT], token and key[NET_KEY_TEXT] from. A torn or foreign
+ * file counts as none, and one of another user. */
+bool rendezvous_address_lookup(const rendezvous_endpoints *endpoints, char *address, uint64_t *token,
+                               char *key);
+
+/* Why nothing can be reached at a tcp:// address: "the name 'x' is not known", or "". Returns `buffer`. */
+char *rendezvous_address_diagnose(const char *address, char *buffer, size_t size);
+
+/* ---- the store: a thread of rank 0 that accepts ranks and carries out their calls ---- */
+
+typedef struct store store;
+
+enum { STORE_TAG_BYTES = 64 };
+
+/* Listens, then starts the thread. `context` outlives the store; `token` and `key` are the job's; no key:
+ * NULL. */
+status store_start(const rendezvous_options *options, const rendezvous_endpoints *endpoints, uint64_t token,
+                   const char *key, zsocket_context *context, store **out);
+/* Says goodbye to the ranks, sends out what is left, ends the thread. */
+void store_stop(store **s);
+
+const char *store_address(const store *s); /* as bound */
+const char *store_own_url(const store *s); /* for the client of rank 0 itself: inproc:// */
+
+/* Who sent a message: what the ROUTER put in front of it. */
+typedef struct store_identity {
+    unsigned char bytes[ZSOCKET_IDENTITY_BYTES];
+} store_identity;
+
+typedef struct store_member {
+    bool joined, ended, lost;
+    store_identity identity;
+    char host[64];
+    uint32_t pid;
+    bool called; /* in the present call, with `blob` */
+    int64_t deadline_ns;
+    zmq_msg_t blob;
+} store_member;
+
+/* The collective call under way; calls run one after the other. */
+typedef struct store_call {
     uint64_t sequence;
+    int callers, first; /* rank that called first */
+    rendezvous_operation operation;
+    char tag[STORE_TAG_BYTES];
+    int root;
+} store_call;
+
+struct store {
+    int world;
+    uint64_t token, config_hash;
+    char *program, *config_text; /* own copies */
+    char address[ADDRESS_TEXT], own_url[64];
+    zsocket_context *context;
+    void *router, *monitor;
+    int stop_fd;
+    pthread_t thread;
+    bool running;
+    store_member *members; /* [world] */
+    int joined;
+    store_call call;
+    status failed; /* other than STATUS_OK: every rank is told, nothing is carried out any more */
+    char failure[1024];
+    int64_t strangers; /* connections and messages ignored */
+    int probe_rounds;
+    int64_t probe_ns;
     unsigned char *arena; /* [RENDEZVOUS_ARENA_BYTES] */
     uint8_t *packet;      /* [RENDEZVOUS_PACKET_CAP] */
 };
 
-/* The store greets this rank, or else says why not. For file:// the address is read anew until then. */
-status rendezvous_reach(rendezvous *r, int64_t deadline_ns);
-/* Says goodbye, so that the store does not take the rank for lost. */
-void rendezvous_leave(rendezvous *r);
+/* rendezvous_store.c */
+/* The packet and, behind it, the blobs of `count` members from `first` on. */
+void store_send(store *s, const store_identity *to, const rendezvous_packet *packet, store_member *first,
+                int count);
+void store_fail(store *s, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void store_release_blobs(store *s); /* of the call that is under way, which thereby ends */
+void store_lost(store *s, int rank);
+void store_reject(store *s, const char *what);
+/* "rank 2 (HOST, process 71)". Returns `buffer`; 128 bytes are enough. */
+char *store_name(const store *s, int rank, char *buffer, size_t size);
 
-/* STATUS_AGAIN where there is no connection. `data` is the blob behind the packet where `blob` says so. */
-status rendezvous_send(rendezvous *r, const rendezvous_packet *packet, const void *data, size_t bytes,
-                       bool blob);
-/* Reads one packet and takes its blobs. STATUS_AGAIN: there is none. Probes are passed over. */
-status rendezvous_read(rendezvous *r, rendezvous_packet *out);
-/* Notices whether the store comes or goes. */
-void rendezvous_notice(rendezvous *r);
-/* Until there may be news, for a short while at most. Shows life, and asks first whether to stop. */
-status rendezvous_sleep(rendezvous *r);
-void rendezvous_forget_blobs(rendezvous *r);
+/* rendezvous_store_calls.c: accepts or refuses a rank; carries out a call. */
+void store_receive_hello(store *s, const store_identity *from, const rendezvous_packet *hello);
+/* Takes the content of `blob`. */
+void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_msg_t *blob);
+int64_t store_next_deadline(const store *s); /* CLOCK_NEVER: no call is under way */
+void store_check_deadline(store *s, int64_t now_ns);
 
 #endif

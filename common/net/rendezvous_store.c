@@ -1,14 +1,86 @@
-/* The store: its thread, its sockets, who comes and goes. */
-#include "common/net/rendezvous_store_impl.h"
+/* The store: its thread and sockets, ranks that come and go, and what it sends them. */
+#include "common/net/rendezvous_impl.h"
 
 #include "common/base/log.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+char *store_name(const store *s, int rank, char *buffer, size_t size)
+{
+    const store_member *m = &s->members[rank];
+    snprintf(buffer, size, "rank %d (%s, process %" PRIu32 ")", rank, m->host, m->pid);
+    return buffer;
+}
+
+void store_reject(store *s, const char *what)
+{
+    int64_t count = ++s->strangers;
+    if ((count & (count - 1)) == 0)
+        log_warn("rendezvous at %s: ignored %s (%" PRId64 " so far)", s->address, what, count);
+}
+
+void store_send(store *s, const store_identity *to, const rendezvous_packet *packet, store_member *first,
+                int count)
+{
+    size_t bytes = rendezvous_pack(packet, s->packet, RENDEZVOUS_PACKET_CAP);
+    int more = ZMQ_DONTWAIT | ZMQ_SNDMORE;
+    if (zmq_send(s->router, to->bytes, sizeof to->bytes, more) < 0) return; /* gone: noticed by a probe */
+    zmq_send(s->router, s->packet, bytes, count > 0 ? more : ZMQ_DONTWAIT);
+    for (int i = 0; i < count; i++) {
+        zmq_msg_t copy;
+        zmq_msg_init(&copy);
+        zmq_msg_copy(&copy, &first[i].blob); /* shares the content */
+        if (zmq_msg_send(&copy, s->router, i + 1 < count ? more : ZMQ_DONTWAIT) < 0) zmq_msg_close(&copy);
+    }
+}
+
+void store_release_blobs(store *s)
+{
+    for (int r = 0; r < s->world; r++) {
+        store_member *m = &s->members[r];
+        if (!m->called) continue;
+        zmq_msg_close(&m->blob);
+        m->called = false;
+    }
+    s->call.callers = 0;
+}
+
+void store_fail(store *s, status code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(s->failure, sizeof s->failure, format, args);
+    va_end(args);
+    s->failed = code;
+    store_release_blobs(s);
+    const rendezvous_packet packet = {.kind = RENDEZVOUS_FAILED, .code = code, .text = s->failure};
+    for (int r = 0; r < s->world; r++) {
+        const store_member *m = &s->members[r];
+        if (m->joined && !m->ended && !m->lost) store_send(s, &m->identity, &packet, NULL, 0);
+    }
+}
+
+void store_lost(store *s, int rank)
+{
+    char name[128];
+    store_member *m = &s->members[rank];
+    if (m->lost || m->ended) return;
+    m->lost = true;
+    store_name(s, rank, name, sizeof name);
+    if (s->failed != STATUS_OK) return;
+    if (s->call.callers > 0)
+        store_fail(s, STATUS_PEER, "%s was lost during rendezvous, %s '%s'", name,
+                   rendezvous_operation_name(s->call.operation), s->call.tag);
+    else
+        store_fail(s, STATUS_PEER, "%s was lost", name);
+}
 
 enum {
     QUEUE = 8,                 /* messages held of one peer */
@@ -40,32 +112,32 @@ static bool unpack_quietly(store *s, zmq_msg_t *part, rendezvous_packet *out)
 }
 
 /* `part` holds the identity of the sender. */
-static void take_message(store *s, zmq_msg_t *part)
+static void receive_message(store *s, zmq_msg_t *part)
 {
     store_identity from;
     rendezvous_packet packet;
     bool known_size = zmq_msg_size(part) == sizeof from.bytes;
     if (known_size) memcpy(from.bytes, zmq_msg_data(part), sizeof from.bytes);
     if (!known_size || !next_part(s, part)) {
-        store_ignore(s, "a message of a stranger");
+        store_reject(s, "a message of a stranger");
     } else if (zmq_msg_size(part) == 0) {
         /* a probe: the connection stands */
     } else if (!unpack_quietly(s, part, &packet)) {
-        store_ignore(s, "a message that is not a rendezvous packet");
+        store_reject(s, "a message that is not a rendezvous packet");
     } else if (packet.kind == RENDEZVOUS_HELLO) {
-        store_greet(s, &from, &packet);
+        store_receive_hello(s, &from, &packet);
     } else {
         int rank = member_of(s, &from);
         if (rank < 0 && packet.kind == RENDEZVOUS_BYE)
             log_debug("a rank that was refused leaves");
         else if (rank < 0)
-            store_ignore(s, "a message of somebody who has not been greeted");
+            store_reject(s, "a message of somebody who has not been greeted");
         else if (packet.kind == RENDEZVOUS_CALL && next_part(s, part))
-            store_take_call(s, rank, &packet, part);
+            store_receive_call(s, rank, &packet, part);
         else if (packet.kind == RENDEZVOUS_BYE)
             s->members[rank].ended = true;
         else
-            store_ignore(s, "a message of the wrong kind");
+            store_reject(s, "a message of the wrong kind");
     }
     while (next_part(s, part)) {
     }
@@ -75,7 +147,7 @@ static void read_messages(store *s)
 {
     zmq_msg_t part;
     zmq_msg_init(&part);
-    while (zmq_msg_recv(&part, s->router, ZMQ_DONTWAIT) >= 0) take_message(s, &part);
+    while (zmq_msg_recv(&part, s->router, ZMQ_DONTWAIT) >= 0) receive_message(s, &part);
     zmq_msg_close(&part);
 }
 
@@ -83,8 +155,8 @@ static void read_monitor(store *s)
 {
     for (zsocket_event event; (event = zsocket_monitor_next(s->monitor)) != ZSOCKET_NO_EVENT;) {
         if (event == ZSOCKET_REFUSED || event == ZSOCKET_HUNG_UP)
-            store_ignore(s, "a connection that does not speak ZMTP");
-        if (event == ZSOCKET_DENIED) store_ignore(s, "a connection without the key of this job");
+            store_reject(s, "a connection that does not speak ZMTP");
+        if (event == ZSOCKET_DENIED) store_reject(s, "a connection without the key of this job");
         if (event != ZSOCKET_DOWN || s->probe_rounds == PROBE_ROUNDS) continue;
         s->probe_rounds = PROBE_ROUNDS;
         s->probe_ns = clock_now_ns() + FIRST_PROBE_NS;
@@ -146,7 +218,7 @@ static void destroy(store *s)
 {
     zsocket_monitor_close(s->router, s->monitor);
     zsocket_close(s->router, FLUSH_MS);
-    if (s->members) store_forget_blobs(s);
+    if (s->members) store_release_blobs(s);
     if (s->stop_fd >= 0) close(s->stop_fd);
     free(s->members);
     free(s->program);
@@ -170,23 +242,23 @@ static status allocate(store *s, const rendezvous_options *o)
     return STATUS_OK;
 }
 
-static status listen_at(store *s, const rendezvous_place *place, const char *key)
+static status listen_at(store *s, const rendezvous_endpoints *endpoints, const char *key)
 {
     const zsocket_options options = {
         .type = ZMQ_ROUTER,
         .frame_bytes = RENDEZVOUS_BLOB_MAX,
         .queue = QUEUE,
-        .peer_timeout_ns = strncmp(place->listen, "tcp:", 4) == 0 ? PEER_TIMEOUT_NS : 0,
+        .peer_timeout_ns = strncmp(endpoints->listen, "tcp:", 4) == 0 ? PEER_TIMEOUT_NS : 0,
         .key = key,
     };
     TRY(zsocket_open(s->context, &options, &s->router));
     TRY(zsocket_monitor_open(s->context, s->router, &s->monitor));
-    TRY(zsocket_bind(s->router, place->listen, s->address, sizeof s->address));
+    TRY(zsocket_bind(s->router, endpoints->listen, s->address, sizeof s->address));
     snprintf(s->own_url, sizeof s->own_url, "inproc://store-%p", (void *)s);
     return zsocket_bind(s->router, s->own_url, NULL, 0);
 }
 
-status store_start(const rendezvous_options *options, const rendezvous_place *place, uint64_t token,
+status store_start(const rendezvous_options *options, const rendezvous_endpoints *endpoints, uint64_t token,
                    const char *key, zsocket_context *context, store **out)
 {
     store *s = calloc(1, sizeof *s);
@@ -197,7 +269,7 @@ status store_start(const rendezvous_options *options, const rendezvous_place *pl
     s->context = context;
     status result;
     TRY_GOTO(result, allocate(s, options), failed);
-    TRY_GOTO(result, listen_at(s, place, key), failed);
+    TRY_GOTO(result, listen_at(s, endpoints, key), failed);
     errno = pthread_create(&s->thread, NULL, run, s);
     if (errno != 0) {
         result = fail_errno(STATUS_SYSTEM, "rendezvous: a thread");

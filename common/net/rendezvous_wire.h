@@ -7,14 +7,14 @@
 #include <stdint.h>
 
 /* name, name in messages */
-#define RENDEZVOUS_KIND_LIST(X)                                                                      \
-    X(NONE, "none")                                                                                  \
-    X(HELLO, "hello")     /* rank to store */                                                        \
-    X(WELCOME, "welcome") /* the answer, or: */                                                      \
-    X(REFUSED, "refused") /* code, text */                                                           \
-    X(CALL, "call")       /* rank to store, one blob behind it */                                    \
-    X(RESULT, "result")   /* the answer with its blobs, or: */                                       \
-    X(FAILED, "failed")   /* code, text; to every rank */                                            \
+#define RENDEZVOUS_KIND_LIST(X)                                                                              \
+    X(NONE, "none")                                                                                          \
+    X(HELLO, "hello")     /* rank to store */                                                                \
+    X(WELCOME, "welcome") /* the answer, or: */                                                              \
+    X(REFUSED, "refused") /* code, text */                                                                   \
+    X(CALL, "call")       /* rank to store, one blob behind it */                                            \
+    X(RESULT, "result")   /* the answer with its blobs, or: */                                               \
+    X(FAILED, "failed")   /* code, text; to every rank */                                                    \
     X(BYE, "bye")         /* either way: orderly end */
 
 #define RENDEZVOUS_KIND_ENUM(name, text) RENDEZVOUS_##name,
@@ -23,10 +23,10 @@ typedef enum rendezvous_kind {
 } rendezvous_kind;
 #undef RENDEZVOUS_KIND_ENUM
 
-#define RENDEZVOUS_OPERATION_LIST(X)                                                                 \
-    X(ALLGATHER, "allgather")                                                                        \
-    X(BROADCAST, "broadcast")                                                                        \
-    X(BARRIER, "barrier")                                                                            \
+#define RENDEZVOUS_OPERATION_LIST(X)                                                                         \
+    X(ALLGATHER, "allgather")                                                                                \
+    X(BROADCAST, "broadcast")                                                                                \
+    X(BARRIER, "barrier")                                                                                    \
     X(SUM, "sum")
 
 #define RENDEZVOUS_OPERATION_ENUM(name, text) RENDEZVOUS_##name,

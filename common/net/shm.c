@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* More than the machine has would be taken until the kernel kills processes. A file size limit would kill this one with
- * SIGXFSZ instead of failing the call. */
+/* More than the machine has would be taken until the kernel kills processes. A file size limit would kill
+ * this one with SIGXFSZ instead of failing the call. */
 static status check_size(const char *name, int64_t bytes)
 {
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -22,7 +22,8 @@ static status check_size(const char *name, int64_t bytes)
     char size[32], allowed[32];
     if (bytes < 1 || (double)bytes > memory)
         return fail(STATUS_SYSTEM, "shared memory '%s': expected at most the machine's %s, got %s", name,
-                    text_format_bytes(allowed, sizeof allowed, memory), text_format_bytes(size, sizeof size, (double)bytes));
+                    text_format_bytes(allowed, sizeof allowed, memory),
+                    text_format_bytes(size, sizeof size, (double)bytes));
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
         limit.rlim_cur >= (rlim_t)bytes)
         return STATUS_OK;

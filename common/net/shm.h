@@ -36,12 +36,12 @@ uint64_t shm_host_id(void);
 enum { SHM_EXCHANGE_MAX = 8 }; /* segments a rank may offer in one exchange */
 
 typedef struct shm_exchange_options {
-    const char *name;        /* of this exchange, unique among those of the job at a time: "ring" */
-    uint64_t token;          /* of the job */
+    const char *name; /* of this exchange, unique among those of the job at a time: "ring" */
+    uint64_t token;   /* of the job */
     int rank, world;
-    const shm_segment *own;  /* [count], offered to every peer */
-    int count;               /* the same on every rank, at least 1 */
-    int64_t deadline_ns;     /* clock_now_ns() at which to give up */
+    const shm_segment *own;          /* [count], offered to every peer */
+    int count;                       /* the same on every rank, at least 1 */
+    int64_t deadline_ns;             /* clock_now_ns() at which to give up */
     bool (*canceled)(void *context); /* asked several times a second; NULL: never */
     void *context;
 } shm_exchange_options;

@@ -59,8 +59,8 @@ typedef struct exchange {
 static socklen_t address_of(const exchange *x, int rank, struct sockaddr_un *out)
 {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int used = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "psring-%016" PRIx64 "-%d",
-                        x->number, rank);
+    int used =
+        snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "psring-%016" PRIx64 "-%d", x->number, rank);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
 }
 

@@ -18,8 +18,8 @@ typedef struct status_table_header {
     uint32_t magic;
     int32_t world;
     uint64_t token;
-    _Alignas(64) atomic_int stop;    /* job_stop */
-    _Atomic int64_t stop_step;       /* INT64_MAX: not agreed */
+    _Alignas(64) atomic_int stop;     /* job_stop */
+    _Atomic int64_t stop_step;        /* INT64_MAX: not agreed */
     _Alignas(64) atomic_uint granted; /* the futex word: blocks that may run */
     _Alignas(64) atomic_int failure_claimed;
     atomic_int failure_ready; /* set behind `failure` */
@@ -145,13 +145,14 @@ status status_table_create(uint64_t token, int world, status_table **out)
 static status check_header(const status_table_header *header, uint64_t token, int world)
 {
     if (header->magic != TABLE_MAGIC)
-        return fail(STATUS_PROTOCOL, "status table: found layout %08" PRIx32 ", expected %08" PRIx32, header->magic,
-                    TABLE_MAGIC);
+        return fail(STATUS_PROTOCOL, "status table: found layout %08" PRIx32 ", expected %08" PRIx32,
+                    header->magic, TABLE_MAGIC);
     if (header->token != token)
         return fail(STATUS_PROTOCOL, "status table: found job token %016" PRIx64 ", expected %016" PRIx64,
                     header->token, token);
     if (header->world != world)
-        return fail(STATUS_CONFIG, "status table: found a world size of %d, expected %d", (int)header->world, world);
+        return fail(STATUS_CONFIG, "status table: found a world size of %d, expected %d", (int)header->world,
+                    world);
     return STATUS_OK;
 }
 

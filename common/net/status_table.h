@@ -17,32 +17,30 @@
 #include <stdint.h>
 
 /* name, name in messages, whether a rank in it waits for others rather than works */
-#define RANK_OPERATION_LIST(X)                                                                      \
-    X(START, "start", 0)                                                                             \
-    X(SETUP, "setup", 0)                                                                             \
-    X(RENDEZVOUS, "rendezvous", 1)                                                                   \
-    X(LOAD_BATCH, "load_batch", 0)                                                                   \
-    X(FORWARD, "forward", 0)                                                                         \
-    X(LOSS, "loss", 0)                                                                               \
-    X(BACKWARD, "backward", 0)                                                                       \
-    X(WAIT, "wait", 1)                                                                               \
-    X(ALL_REDUCE, "all_reduce", 1)                                                                   \
-    X(REDUCE_SCATTER, "reduce_scatter", 1)                                                           \
-    X(ALL_GATHER, "all_gather", 1)                                                                   \
-    X(BROADCAST, "broadcast", 1)                                                                     \
-    X(PUSH, "push", 1)                                                                               \
-    X(PULL, "pull", 1)                                                                               \
-    X(SERVE, "serve", 1)                                                                             \
-    X(OPTIMIZER, "optimizer", 0)                                                                     \
-    X(EVALUATE, "evaluate", 0)                                                                       \
-    X(CHECKPOINT, "checkpoint", 0)                                                                   \
-    X(PARKED, "parked", 1)                                                                           \
+#define RANK_OPERATION_LIST(X)                                                                               \
+    X(START, "start", 0)                                                                                     \
+    X(SETUP, "setup", 0)                                                                                     \
+    X(RENDEZVOUS, "rendezvous", 1)                                                                           \
+    X(LOAD_BATCH, "load_batch", 0)                                                                           \
+    X(FORWARD, "forward", 0)                                                                                 \
+    X(LOSS, "loss", 0)                                                                                       \
+    X(BACKWARD, "backward", 0)                                                                               \
+    X(WAIT, "wait", 1)                                                                                       \
+    X(ALL_REDUCE, "all_reduce", 1)                                                                           \
+    X(REDUCE_SCATTER, "reduce_scatter", 1)                                                                   \
+    X(ALL_GATHER, "all_gather", 1)                                                                           \
+    X(BROADCAST, "broadcast", 1)                                                                             \
+    X(PUSH, "push", 1)                                                                                       \
+    X(PULL, "pull", 1)                                                                                       \
+    X(SERVE, "serve", 1)                                                                                     \
+    X(OPTIMIZER, "optimizer", 0)                                                                             \
+    X(EVALUATE, "evaluate", 0)                                                                               \
+    X(CHECKPOINT, "checkpoint", 0)                                                                           \
+    X(PARKED, "parked", 1)                                                                                   \
     X(DONE, "done", 1)
 
 #define RANK_OPERATION_ENUM(name, text, waits) RANK_##name,
-typedef enum rank_operation {
-    RANK_OPERATION_LIST(RANK_OPERATION_ENUM) RANK_OPERATION_COUNT
-} rank_operation;
+typedef enum rank_operation { RANK_OPERATION_LIST(RANK_OPERATION_ENUM) RANK_OPERATION_COUNT } rank_operation;
 #undef RANK_OPERATION_ENUM
 
 const char *rank_operation_name(rank_operation operation);
@@ -121,8 +119,8 @@ char *rank_status_format(const rank_status *s, char *buffer, size_t size);
 
 /* ---- The table ---- */
 
-/* The ranks of a job on real devices, and with servers in processes of their own. A number from outside is checked
- * against these before memory is taken for it. */
+/* The ranks of a job on real devices, and with servers in processes of their own. A number from outside is
+ * checked against these before memory is taken for it. */
 enum { JOB_MOST_RANKS = 1024, JOB_MOST_MEMBERS = 2 * JOB_MOST_RANKS };
 
 typedef struct status_table status_table;
@@ -176,7 +174,7 @@ uint32_t job_turn_granted(const status_table *b);
 typedef struct job_failure {
     status code;
     rank_status where; /* the rank's slot as it failed */
-    char text[512];     /* one line */
+    char text[512];    /* one line */
 } job_failure;
 
 /* Records the failure unless one is recorded; returns whether it was the first. Marks the slot failed. */

@@ -48,9 +48,9 @@ static inline bool transport_sent(const transport_ticket *ticket)
     return atomic_load_explicit(&ticket->pending, memory_order_acquire) == 0;
 }
 
-/* An emulated link: when a message of `bytes` to `peer`, handed over at `now_ns`, may leave; and when one from
- * `peer`, come at `now_ns`, may be received. Each called once a message, in order; the transport keeps it back
- * until then. */
+/* An emulated link: when a message of `bytes` to `peer`, handed over at `now_ns`, may leave; and when one
+ * from `peer`, come at `now_ns`, may be received. Each called once a message, in order; the transport keeps
+ * it back until then. */
 typedef struct transport_pacer {
     int64_t (*release_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* NULL: none */
     int64_t (*deliver_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* NULL: none */
@@ -99,9 +99,9 @@ status transport_reserve(transport *t, int messages);
  * at once, and peers see a lost rank. Messages received must have been released. */
 void transport_close(transport **t, int64_t flush_ns);
 
-/* Accepts clients at `url`; once a transport. The address in full goes to bound[size] unless NULL: with a port
- * chosen for tcp://HOST:*, and with the key that clients over tcp need, tcp://HOST:PORT/KEY. It is a secret: only
- * members of the job may see it. The links of clients are their ranks: 0 .. peers - 1.
+/* Accepts clients at `url`; once a transport. The address in full goes to bound[size] unless NULL: with a
+ * port chosen for tcp://HOST:*, and with the key that clients over tcp need, tcp://HOST:PORT/KEY. It is a
+ * secret: only members of the job may see it. The links of clients are their ranks: 0 .. peers - 1.
  * STATUS_UNAVAILABLE where the address is taken. */
 status transport_listen(transport *t, const char *url, char *bound, size_t size);
 

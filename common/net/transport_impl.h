@@ -59,9 +59,9 @@ typedef struct transport_held {
  * the servers it connects to. */
 typedef struct transport_link {
     bool open;
-    bool ended;        /* the peer has said goodbye */
-    status broken;     /* other than STATUS_OK: of no more use */
-    uint64_t sent, received; /* next sequence numbers */
+    bool ended;                   /* the peer has said goodbye */
+    status broken;                /* other than STATUS_OK: of no more use */
+    uint64_t sent, received;      /* next sequence numbers */
     transport_deferred *deferred; /* ring of options.window, only with a pacer */
     message_frame *frames;        /* of all entries of the ring */
     int deferred_first, deferred_count;
@@ -78,12 +78,12 @@ struct transport {
     transport_link *links; /* [2 * peers] */
     transport_counters counters;
     bool listening;
-    int64_t attempts;    /* messages sent, for the fault */
-    int deferred;        /* messages kept back on all links */
+    int64_t attempts;     /* messages sent, for the fault */
+    int deferred;         /* messages kept back on all links */
     transport_held *held; /* ring of held_size messages that have come, only with a pacer */
     int held_size, held_first, held_count;
-    void *spoiled;       /* copy of a frame with one bit flipped */
-    atomic_int in_use;   /* frames whose release is outstanding */
+    void *spoiled;     /* copy of a frame with one bit flipped */
+    atomic_int in_use; /* frames whose release is outstanding */
 };
 
 void transport_free(transport *t);
@@ -101,10 +101,11 @@ status transport_defer(transport *t, int link, const message_header *header, con
 status transport_forward_due(transport *t);
 int64_t transport_next_due(const transport *t); /* CLOCK_NEVER: nothing is kept back */
 void transport_drop_deferred(transport *t, transport_link *l);
-/* The next message of any link whatever a pacer says (transport_take.c); of those kept back the first, once due. */
-status transport_take(transport *t, transport_message *out);
-status transport_take_due(transport *t, transport_message *out);
-status transport_open_held(transport *t);
+/* The next message of any link whatever a pacer says (transport_receive_now.c); of those kept back the first,
+ * once due. */
+status transport_receive_now(transport *t, transport_message *out);
+status transport_receive_due(transport *t, transport_message *out);
+status transport_open_delayed(transport *t);
 void transport_drop_held(transport *t);
 int64_t transport_total_bytes(const message_frame *frames, int count);
 

@@ -96,7 +96,7 @@ void transport_drop_deferred(transport *t, transport_link *l)
 
 /* ---- the way in -------------------------------------------------------------------------------- */
 
-status transport_open_held(transport *t)
+status transport_open_delayed(transport *t)
 {
     t->held_size = 2 * t->options.peers * t->options.window;
     t->held = calloc((size_t)t->held_size, sizeof *t->held);
@@ -110,7 +110,7 @@ static status hold(transport *t)
     const transport_pacer *pacer = &t->options.pacer;
     while (t->held_count < t->held_size) {
         transport_held *h = &t->held[(t->held_first + t->held_count) % t->held_size];
-        status result = transport_take(t, &h->message);
+        status result = transport_receive_now(t, &h->message);
         if (result == STATUS_AGAIN) return STATUS_OK;
         if (result != STATUS_OK) return result;
         int64_t bytes = transport_total_bytes(h->message.frames, h->message.header.frames);
@@ -121,7 +121,7 @@ static status hold(transport *t)
     return STATUS_OK;
 }
 
-status transport_take_due(transport *t, transport_message *out)
+status transport_receive_due(transport *t, transport_message *out)
 {
     TRY(hold(t));
     if (t->held_count == 0 || t->held[t->held_first].deliver_ns > clock_now_ns()) return STATUS_AGAIN;

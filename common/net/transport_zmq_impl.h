@@ -20,7 +20,7 @@ typedef struct header_slot {
 } header_slot;
 
 typedef struct zmq_link {
-    void *socket;  /* DEALER; NULL for a client's link, which goes through the ROUTER */
+    void *socket; /* DEALER; NULL for a client's link, which goes through the ROUTER */
     void *monitor;
     char *url;
     unsigned char identity[ZSOCKET_IDENTITY_BYTES]; /* of the client */
@@ -46,19 +46,19 @@ struct zmq_transport {
     zsocket_context *context;
     transport_hub *hub; /* NULL: the context is our own */
     void *router, *router_monitor;
-    zmq_link *links;    /* [2 * peers] */
+    zmq_link *links; /* [2 * peers] */
     int wake_fd;
     atomic_bool waits_for_room;
     atomic_int headers_in_use;
     receive_slot *free_slots;
-    int next_socket;    /* fairness: whom to ask first, 0: the ROUTER */
+    int next_socket; /* fairness: whom to ask first, 0: the ROUTER */
     unsigned idle_receives;
-    bool loss_pending;  /* a link is lost and not yet reported */
-    bool came_up;       /* a link did since the last wait: who was told AGAIN may try again */
-    int probe_rounds;   /* still to be done */
-    int64_t probe_ns;   /* when the next is due */
-    struct pollfd *polled;  /* [1 + 2 * (1 + peers)]: wake_fd, then of each socket itself and its monitor */
-    void **sockets;         /* [1 + peers], in that order */
+    bool loss_pending;     /* a link is lost and not yet reported */
+    bool came_up;          /* a link did since the last wait: who was told AGAIN may try again */
+    int probe_rounds;      /* still to be done */
+    int64_t probe_ns;      /* when the next is due */
+    struct pollfd *polled; /* [1 + 2 * (1 + peers)]: wake_fd, then of each socket itself and its monitor */
+    void **sockets;        /* [1 + peers], in that order */
     int socket_count;
     /* Every socket has said that it has nothing, and has not been used since: then, and only then, do their
      * descriptors become readable when there is something (zmq_getsockopt(3), ZMQ_FD). */

@@ -210,7 +210,8 @@ static void read_router_monitor(zmq_transport *z)
     for (zsocket_event event; (event = zsocket_monitor_next(z->router_monitor)) != ZSOCKET_NO_EVENT;) {
         if (event == ZSOCKET_REFUSED || event == ZSOCKET_HUNG_UP)
             transport_reject(&z->base, "a stranger", "it does not speak ZMTP");
-        if (event == ZSOCKET_DENIED) transport_reject(&z->base, "a stranger", "it does not have the key of this job");
+        if (event == ZSOCKET_DENIED)
+            transport_reject(&z->base, "a stranger", "it does not have the key of this job");
         if (event != ZSOCKET_DOWN || z->probe_rounds == PROBE_ROUNDS) continue;
         z->probe_rounds = PROBE_ROUNDS;
         z->probe_ns = clock_now_ns() + FIRST_PROBE_NS;

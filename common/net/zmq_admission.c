@@ -1,5 +1,5 @@
-/* Contexts, and who may connect to their sockets: libzmq asks a handler (ZAP, RFC 27) for each connection to a
- * socket with a key. The handler is a thread that sleeps until then; it ends with the context. */
+/* Contexts, and who may connect to their sockets: libzmq asks a handler (ZAP, RFC 27) for each connection to
+ * a socket with a key. The handler is a thread that sleeps until then; it ends with the context. */
 #include "common/net/zmq_socket.h"
 
 #include "common/net/key.h"

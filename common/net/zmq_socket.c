@@ -39,7 +39,8 @@ static status set_text(void *socket, int option, const char *text)
     return fail(STATUS_INTERNAL, "ZeroMQ: option %d: %s", option, zmq_strerror(errno));
 }
 
-/* CurveZMQ (RFC 26). All processes of a job have the same pair of keys, each proves to the other that it does. */
+/* CurveZMQ (RFC 26). All processes of a job have the same pair of keys, each proves to the other that it
+ * does. */
 static status set_key(zsocket_context *context, void *socket, const zsocket_options *o)
 {
     char secret[NET_CURVE_TEXT], public[NET_CURVE_TEXT];
@@ -61,8 +62,8 @@ static status set_role(void *socket, const zsocket_options *o)
 {
     if (o->type == ZMQ_ROUTER) {
         const int_option router[] = {
-            {ZMQ_ROUTER_MANDATORY, 1}, /* a message to nobody is an error, not silence */
-            {ZMQ_ROUTER_HANDOVER, 1},  /* a peer that comes back takes over its identity */
+            {ZMQ_ROUTER_MANDATORY, 1},            /* a message to nobody is an error, not silence */
+            {ZMQ_ROUTER_HANDOVER, 1},             /* a peer that comes back takes over its identity */
             {ZMQ_IPC_FILTER_UID, (int)geteuid()}, /* the kernel says who connects (SO_PEERCRED) */
         };
         return set_options(socket, router, sizeof router / sizeof router[0]);
@@ -234,8 +235,10 @@ status zsocket_monitor_open(zsocket_context *context, void *socket, void **out)
 static zsocket_event failed_handshake(uint16_t kind, uint32_t detail)
 {
     if (kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return ZSOCKET_DENIED;
-    if (kind == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return detail == EPIPE ? ZSOCKET_HUNG_UP : ZSOCKET_REFUSED;
-    bool key = detail == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC || detail == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
+    if (kind == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+        return detail == EPIPE ? ZSOCKET_HUNG_UP : ZSOCKET_REFUSED;
+    bool key = detail == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC ||
+               detail == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
     return key ? ZSOCKET_DENIED : ZSOCKET_REFUSED;
 }
 

@@ -29,7 +29,7 @@ typedef struct zsocket_options {
     int64_t peer_timeout_ns; /* of tcp://: a silent host is lost; 0: after the kernel's own limits */
     uint64_t token;          /* of the job: goes into a DEALER's identity */
     int rank;
-    const char *key;         /* net_key: both sides prove that they have it, all bytes are encrypted; NULL: none */
+    const char *key; /* net_key: both sides prove that they have it, all bytes are encrypted; NULL: none */
 } zsocket_options;
 
 /* A ROUTER admits over ipc:// processes of the same user only, with and without a key. */

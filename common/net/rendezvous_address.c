@@ -1,4 +1,4 @@
-#include "common/net/rendezvous_place.h"
+#include "common/net/rendezvous_impl.h"
 
 #include "common/base/text.h"
 #include "common/net/key.h"
@@ -27,11 +27,11 @@ static bool is_number(const char *host)
 }
 
 /* "HOST:PORT" or "[V6]:PORT" into its parts. */
-static status split_host(const char *url, const char *at, char host[PLACE_TEXT], int64_t *port)
+static status split_host(const char *url, const char *at, char host[ADDRESS_TEXT], int64_t *port)
 {
     const char *colon = strrchr(at, ':');
     size_t length = colon ? (size_t)(colon - at) : 0;
-    if (length == 0 || length >= PLACE_TEXT)
+    if (length == 0 || length >= ADDRESS_TEXT)
         return fail(STATUS_USAGE, "rendezvous: found '%s', allowed is tcp://HOST:PORT", url);
     memcpy(host, at, length);
     host[length] = '\0';
@@ -44,20 +44,20 @@ static status split_host(const char *url, const char *at, char host[PLACE_TEXT],
 
 static void write_tcp(char *out, const char *host, int64_t port)
 {
-    snprintf(out, PLACE_TEXT, strchr(host, ':') ? "tcp://[%.200s]:%" PRId64 : "tcp://%.200s:%" PRId64, host,
+    snprintf(out, ADDRESS_TEXT, strchr(host, ':') ? "tcp://[%.200s]:%" PRId64 : "tcp://%.200s:%" PRId64, host,
              port);
 }
 
 /* A number is listened at as it stands; a name may mean another address on its own host than on the
  * others, so rank 0 then listens at all. */
-static void place_tcp(rendezvous_place *out, const char *host, int64_t port)
+static void endpoints_of_tcp(rendezvous_endpoints *out, const char *host, int64_t port)
 {
     bool local = strcmp(host, "localhost") == 0;
     write_tcp(out->listen, is_number(host) ? host : local ? "127.0.0.1" : "*", port);
     write_tcp(out->connect, strcmp(host, "*") == 0 || local ? "127.0.0.1" : host, port);
 }
 
-static status place_environment(rendezvous_place *out)
+static status endpoints_of_environment(rendezvous_endpoints *out)
 {
     const char *host = getenv("MASTER_ADDR"), *text = getenv("MASTER_PORT");
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -72,17 +72,17 @@ static status place_environment(rendezvous_place *out)
     return STATUS_OK;
 }
 
-status rendezvous_place_of(const char *url, rendezvous_place *out)
+status rendezvous_address_parse(const char *url, rendezvous_endpoints *out)
 {
-    *out = (rendezvous_place){0};
-    if (strlen(url) >= PLACE_TEXT - 16)
+    *out = (rendezvous_endpoints){0};
+    if (strlen(url) >= ADDRESS_TEXT - 16)
         return fail(STATUS_USAGE, "rendezvous: a url of %zu bytes", strlen(url));
-    if (starts(url, "env://")) return place_environment(out);
+    if (starts(url, "env://")) return endpoints_of_environment(out);
     if (starts(url, "tcp://")) {
-        char host[PLACE_TEXT];
+        char host[ADDRESS_TEXT];
         int64_t port;
         TRY(split_host(url, url + 6, host, &port));
-        place_tcp(out, host, port);
+        endpoints_of_tcp(out, host, port);
         return STATUS_OK;
     }
     if (starts(url, "file://") && url[7]) {
@@ -99,9 +99,9 @@ status rendezvous_place_of(const char *url, rendezvous_place *out)
                 "rendezvous: found '%s', allowed are tcp://HOST:PORT, ipc://@NAME, file://PATH, env://", url);
 }
 
-bool rendezvous_place_is_inproc(const rendezvous_place *place)
+bool rendezvous_address_is_inproc(const rendezvous_endpoints *endpoints)
 {
-    return starts(place->listen, "inproc:");
+    return starts(endpoints->listen, "inproc:");
 }
 
 static void own_address(char *out, size_t size)
@@ -118,40 +118,42 @@ static void own_address(char *out, size_t size)
     freeifaddrs(all);
 }
 
-void rendezvous_place_reachable(const rendezvous_place *place, const char *bound, const char *host,
-                                char out[PLACE_TEXT])
+void rendezvous_address_reachable(const rendezvous_endpoints *endpoints, const char *bound, const char *host,
+                                  char out[ADDRESS_TEXT])
 {
     char own[64];
     const char *colon = strrchr(bound, ':');
-    if (!place->path[0] || !colon) {
-        snprintf(out, PLACE_TEXT, "%s", bound);
+    if (!endpoints->path[0] || !colon) {
+        snprintf(out, ADDRESS_TEXT, "%s", bound);
         return;
     }
     own_address(own, sizeof own);
     write_tcp(out, host ? host : own, strtol(colon + 1, NULL, 10));
 }
 
-status rendezvous_place_publish(const rendezvous_place *place, const char *address, uint64_t token, const char *key)
+status rendezvous_address_publish(const rendezvous_endpoints *endpoints, const char *address, uint64_t token,
+                                  const char *key)
 {
-    if (!place->path[0]) return STATUS_OK;
-    char temporary[PLACE_TEXT + 32];
-    snprintf(temporary, sizeof temporary, "%s.%d", place->path, (int)getpid());
+    if (!endpoints->path[0]) return STATUS_OK;
+    char temporary[ADDRESS_TEXT + 32];
+    snprintf(temporary, sizeof temporary, "%s.%d", endpoints->path, (int)getpid());
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!file) return fail_errno(STATUS_CANNOT_CREATE, "rendezvous: %s", temporary);
     bool written = fprintf(file, "%s %016" PRIx64 " %s\n", address, token, key) > 0;
     written = fclose(file) == 0 && written;
-    if (written && rename(temporary, place->path) == 0) return STATUS_OK;
-    status result = fail_errno(STATUS_CANNOT_CREATE, "rendezvous: %s", place->path);
+    if (written && rename(temporary, endpoints->path) == 0) return STATUS_OK;
+    status result = fail_errno(STATUS_CANNOT_CREATE, "rendezvous: %s", endpoints->path);
     unlink(temporary);
     return result;
 }
 
-bool rendezvous_place_lookup(const rendezvous_place *place, char *address, uint64_t *token, char *key)
+bool rendezvous_address_lookup(const rendezvous_endpoints *endpoints, char *address, uint64_t *token,
+                               char *key)
 {
-    FILE *file = fopen(place->path, "re");
+    FILE *file = fopen(endpoints->path, "re");
     if (!file) return false;
-    char line[PLACE_TEXT + 128] = "", end;
+    char line[ADDRESS_TEXT + 128] = "", end;
     struct stat who;
     bool read = fstat(fileno(file), &who) == 0 && who.st_uid == geteuid() && fgets(line, sizeof line, file) &&
                 sscanf(line, "%239s %" SCNx64 " %64s%c", address, token, key, &end) == 4;
@@ -159,17 +161,17 @@ bool rendezvous_place_lookup(const rendezvous_place *place, char *address, uint6
     return read && end == '\n' && starts(address, "tcp://") && net_key_is_valid(key);
 }
 
-void rendezvous_place_withdraw(const rendezvous_place *place, uint64_t token)
+void rendezvous_address_withdraw(const rendezvous_endpoints *endpoints, uint64_t token)
 {
-    char address[PLACE_TEXT], key[NET_KEY_TEXT];
+    char address[ADDRESS_TEXT], key[NET_KEY_TEXT];
     uint64_t found;
-    if (place->path[0] && rendezvous_place_lookup(place, address, &found, key) && found == token)
-        unlink(place->path);
+    if (endpoints->path[0] && rendezvous_address_lookup(endpoints, address, &found, key) && found == token)
+        unlink(endpoints->path);
 }
 
-char *rendezvous_place_diagnose(const char *address, char *buffer, size_t size)
+char *rendezvous_address_diagnose(const char *address, char *buffer, size_t size)
 {
-    char host[PLACE_TEXT];
+    char host[ADDRESS_TEXT];
     int64_t port;
     buffer[0] = '\0';
     if (!starts(address, "tcp://") || split_host(address, address + 6, host, &port) != STATUS_OK)

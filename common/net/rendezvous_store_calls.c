@@ -1,7 +1,9 @@
-/* Who may join: the checks of a hello, each refused with both values. */
-#include "common/net/rendezvous_store_impl.h"
+/* What the store does with a hello, which it accepts or refuses, and with collective calls, one after the
+ * other. */
+#include "common/net/rendezvous_impl.h"
 
 #include "common/base/log.h"
+#include "common/base/text.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -109,7 +111,7 @@ static void welcome(store *s, const store_identity *from, const rendezvous_packe
     store_send(s, from, &(rendezvous_packet){.kind = RENDEZVOUS_WELCOME}, NULL, 0);
 }
 
-void store_greet(store *s, const store_identity *from, const rendezvous_packet *hello)
+void store_receive_hello(store *s, const store_identity *from, const rendezvous_packet *hello)
 {
     verdict v = {.code = STATUS_OK};
     if (hello->rank >= 0 && hello->rank < s->world && s->members[hello->rank].joined &&
@@ -132,4 +134,120 @@ void store_greet(store *s, const store_identity *from, const rendezvous_packet *
     bool taken = hello->rank >= 0 && hello->rank < s->world && s->members[hello->rank].joined;
     if (v.of_this_job && !taken && s->joined < s->world && s->failed == STATUS_OK)
         store_fail(s, v.code, "%s", v.text);
+}
+
+static void begin(store_call *c, int rank, const rendezvous_packet *call)
+{
+    c->first = rank;
+    c->operation = call->operation;
+    c->root = call->root;
+    snprintf(c->tag, sizeof c->tag, "%s", call->tag);
+}
+
+/* Whether the rank makes the call that the others make; fails the store where it does not. */
+static bool agrees(store *s, int rank, const rendezvous_packet *call, size_t bytes)
+{
+    const store_call *c = &s->call;
+    if (call->operation != c->operation || strcmp(call->tag, c->tag) != 0 || call->root != c->root) {
+        store_fail(s, STATUS_PROTOCOL,
+                   "rendezvous: rank %d calls %s '%s' (root %d), rank %d calls %s '%s' (root %d)", rank,
+                   rendezvous_operation_name(call->operation), call->tag, call->root, c->first,
+                   rendezvous_operation_name(c->operation), c->tag, c->root);
+        return false;
+    }
+    size_t first = c->callers ? zmq_msg_size(&s->members[c->first].blob) : bytes;
+    if (call->operation == RENDEZVOUS_SUM && (bytes != first || bytes % sizeof(double) != 0)) {
+        store_fail(s, STATUS_PROTOCOL, "rendezvous: sum '%s': rank %d has %zu bytes, rank %d has %zu", c->tag,
+                   rank, bytes, c->first, first);
+        return false;
+    }
+    return true;
+}
+
+/* Adds in rank order, into the blob of rank 0. */
+static void sum_blobs(store *s)
+{
+    size_t bytes = zmq_msg_size(&s->members[0].blob);
+    for (size_t at = 0; at < bytes; at += sizeof(double)) {
+        double sum = 0, term;
+        for (int r = 0; r < s->world; r++) {
+            memcpy(&term, (const char *)zmq_msg_data(&s->members[r].blob) + at, sizeof term);
+            sum = r == 0 ? term : sum + term;
+        }
+        memcpy((char *)zmq_msg_data(&s->members[0].blob) + at, &sum, sizeof sum);
+    }
+}
+
+static void complete(store *s)
+{
+    const store_call *c = &s->call;
+    int first = 0, count = 0;
+    if (c->operation == RENDEZVOUS_ALLGATHER) {
+        count = s->world;
+    } else if (c->operation == RENDEZVOUS_BROADCAST) {
+        first = c->root;
+        count = 1;
+    } else if (c->operation == RENDEZVOUS_SUM) {
+        sum_blobs(s);
+        count = 1;
+    }
+    const rendezvous_packet result = {.kind = RENDEZVOUS_RESULT, .sequence = c->sequence, .blobs = count};
+    for (int r = 0; r < s->world; r++)
+        store_send(s, &s->members[r].identity, &result, &s->members[first], count);
+    store_release_blobs(s);
+    s->call.sequence++;
+}
+
+/* A rank that has left can take part in no call any more. */
+static bool fail_if_a_rank_left(store *s)
+{
+    char name[128];
+    for (int r = 0; r < s->world; r++) {
+        if (!s->members[r].ended) continue;
+        store_fail(s, STATUS_PEER, "rendezvous: %s '%s': %s has left",
+                   rendezvous_operation_name(s->call.operation), s->call.tag,
+                   store_name(s, r, name, sizeof name));
+        return true;
+    }
+    return false;
+}
+
+void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_msg_t *blob)
+{
+    store_member *m = &s->members[rank];
+    store_call *c = &s->call;
+    if (s->failed != STATUS_OK) return; /* the rank has been told */
+    if (call->sequence != c->sequence || m->called || call->root < 0 || call->root >= s->world) {
+        store_fail(s, STATUS_PROTOCOL, "rendezvous: rank %d makes call %" PRIu64 ", due is call %" PRIu64,
+                   rank, call->sequence, c->sequence);
+        return;
+    }
+    if (c->callers == 0) begin(c, rank, call);
+    if (!agrees(s, rank, call, zmq_msg_size(blob)) || fail_if_a_rank_left(s)) return;
+    zmq_msg_init(&m->blob);
+    zmq_msg_move(&m->blob, blob);
+    m->called = true;
+    m->deadline_ns = clock_now_ns() + call->timeout_ms * NS_PER_MS;
+    if (++c->callers == s->world) complete(s);
+}
+
+int64_t store_next_deadline(const store *s)
+{
+    int64_t next = CLOCK_NEVER;
+    for (int r = 0; r < s->world && s->failed == STATUS_OK; r++)
+        if (s->members[r].called && s->members[r].deadline_ns < next) next = s->members[r].deadline_ns;
+    return next;
+}
+
+void store_check_deadline(store *s, int64_t now_ns)
+{
+    if (now_ns < store_next_deadline(s)) return;
+    text_buffer missing = {0};
+    int count = 0;
+    for (int r = 0; r < s->world; r++)
+        if (!s->members[r].called) text_append(&missing, "%s%d", count++ ? ", " : "", r);
+    store_fail(s, STATUS_PEER, "rendezvous at %s: %s '%s': in time no call from rank%s %s", s->address,
+               rendezvous_operation_name(s->call.operation), s->call.tag, count == 1 ? "" : "s",
+               missing.data ? missing.data : "?");
+    text_free(&missing);
 }
