@@ -21,7 +21,7 @@ typedef struct delivery {
     const char *environment[6];
 } delivery;
 
-/* GNU OpenMP's threads spin for 15 ms behind a parallel region: in a rank of several threads they take the
+/* GNU OpenMP's threads spin for 15 ms after a parallel region: in a rank of several threads they take the
  * processors from loader, communication and other ranks, and steps take many times as long. */
 static const char short_spin[] = "GOMP_SPINCOUNT=1000";
 
@@ -62,8 +62,8 @@ static int64_t size_of(int fd)
     return fstat(fd, &s) == 0 ? (int64_t)s.st_size : 0;
 }
 
-/* With a byte behind it that ends the text. */
-static status take_trace(const delivery *d, run_job *job)
+/* With a terminating zero. */
+static status read_trace(const delivery *d, run_job *job)
 {
     int64_t bytes = size_of(d->trace);
     if (bytes == 0) return STATUS_OK;
@@ -76,7 +76,7 @@ static status take_trace(const delivery *d, run_job *job)
 }
 
 /* One object after the other. */
-static status take_servers(const delivery *d, json_t *result)
+static status read_servers(const delivery *d, json_t *result)
 {
     int64_t bytes = size_of(d->servers);
     char *text = bytes > 0 ? malloc((size_t)bytes) : NULL;
@@ -95,16 +95,16 @@ static status take_servers(const delivery *d, json_t *result)
     return STATUS_OK;
 }
 
-static status take_in(delivery *d, run_job *job)
+static status read_outcome(delivery *d, run_job *job)
 {
     json_error_t error;
     if (size_of(d->result) > 0) {
         lseek(d->result, 0, SEEK_SET);
         job->result = json_loadfd(d->result, 0, &error);
         if (!job->result) return fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
-        TRY(take_servers(d, job->result));
+        TRY(read_servers(d, job->result));
     }
-    TRY(take_trace(d, job));
+    TRY(read_trace(d, job));
     int64_t bytes = size_of(d->params);
     if (bytes == 0) return STATUS_OK;
     void *data = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, d->params, 0);
@@ -125,7 +125,7 @@ void run_jobs_free(run_jobs *jobs)
     }
 }
 
-/* The jobs' descriptions; `processors` are theirs, to be freed. */
+/* The jobs' descriptions; the caller frees `processors`. */
 static status describe_jobs(const run_config *c, const int *engines, int count, const delivery *deliveries,
                             launch_job *jobs, cpu_set_t **processors)
 {
@@ -201,7 +201,7 @@ status run_jobs_run(const run_config *config, const run_plan *plan, char *const 
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(config, e)) rc = open_delivery(&deliveries[e]);
     if (rc == STATUS_OK) rc = launch_all(config, plan, argv, deliveries, out);
-    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++) rc = take_in(&deliveries[e], &out->jobs[e]);
+    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++) rc = read_outcome(&deliveries[e], &out->jobs[e]);
     for (int e = 0; e < ENGINE_COUNT; e++) close_delivery(&deliveries[e]);
     if (rc != STATUS_OK) run_jobs_free(out);
     return rc;

@@ -21,9 +21,9 @@
 #include "harness/run/run_result.h"
 
 typedef struct run_jobs {
-    run_job jobs[ENGINE_COUNT]; /* results of the jobs that got that far; the caller's, see run_jobs_free */
+    run_job jobs[ENGINE_COUNT]; /* of the jobs that have a result; the caller's, see run_jobs_free */
     int exit_code;              /* 0, or what the program is to exit with */
-    char cause[1024];           /* why, "" where there is nothing to say */
+    char cause[1024];           /* why; "": no failure */
 } run_jobs;
 
 /* Starts the ranks of all jobs, in turns or one job after the other as the plan says, and waits for them.
@@ -33,7 +33,7 @@ void run_jobs_free(run_jobs *jobs);
 
 /* The rank side: hands a job's outcome to the launcher; rank 0 does. */
 status run_jobs_deliver(const rank_outcome *outcome);
-/* What a server of its own has to tell. */
+/* The result of a server in its own process. */
 status run_jobs_deliver_server(const json_t *server);
 
 typedef struct run_progress {
@@ -43,7 +43,7 @@ typedef struct run_progress {
     bool shown;
 } run_progress;
 
-/* Whether there is a terminal to draw on, and nobody asked for quiet. */
+/* Whether stderr is a terminal, without --quiet. */
 bool run_progress_begin(run_progress *p);
 
 /* A launch_options.progress. */

@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- batches of the right size, and of nothing else ------------------------------------------- */
+/* ---- batches that have a size only ------------------------------------------- */
 
 typedef struct plan_source {
     batch_source base;
     int64_t count;
-    int32_t *targets; /* of class 0: rows without targets are listed on the host */
+    int32_t *targets; /* of class 0 */
 } plan_source;
 
 static status source_next(batch_source *base, int64_t step, batch_view *out)
@@ -44,8 +44,7 @@ static status source_init(const nn_model *m, int64_t largest, plan_source *out)
 
 /* ---- one rank --------------------------------------------------------------------------------- */
 
-/* A step to warm up, another, and an evaluation, if there are samples for every rank: then the ledger stands
- * where that of a run ends. */
+/* Two steps, and an evaluation if there are samples for every rank: the ledger then is as at the end of a run. */
 static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
 {
     step_result step;
@@ -59,7 +58,7 @@ static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
     return trainer_evaluate(t, &source->base, (evaluation_stop){0}, &sums);
 }
 
-/* What a job's ranks are planned to hold. */
+/* The planned memory of a job's ranks. */
 typedef struct planned_job {
     ledger memory; /* of the rank planned last */
     bool has_sizes;
@@ -175,14 +174,14 @@ static status describe(const run_config *c, const run_plan *plan, int engine, ch
     out[0] = '\0';
     if (another == 0 || first.total.peak <= other.total.peak) return STATUS_OK;
     list_classes(&first, table, sizeof table);
-    snprintf(out, size, "under %s rank 0 is to hold %s in %s (%s), rank %d %s: %s more on rank 0", c->policies[engine],
+    snprintf(out, size, "under %s rank 0 would hold %s in %s (%s), rank %d %s: %s more on rank 0", c->policies[engine],
              text_format_bytes(most, sizeof most, (double)first.total.peak), ledger_phase_name(first.total.peak_phase), table,
              another, text_format_bytes(least, sizeof least, (double)other.total.peak),
              text_format_bytes(more, sizeof more, (double)(first.total.peak - other.total.peak)));
     return STATUS_OK;
 }
 
-void imbalance_tell(const run_config *c, const run_plan *plan, int engine)
+void plan_explain_memory(const run_config *c, const run_plan *plan, int engine)
 {
     char text[600] = "";
     error_record failure;

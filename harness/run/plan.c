@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of a process before it holds any tensor: program, libraries, generated code. */
+/* Of a process without tensors: program, libraries, generated code. */
 enum { PROCESS_BYTES = 60 << 20 };
 
 static status plan_steps(const run_config *c, run_plan *p)
@@ -65,7 +65,7 @@ static void note_hardware(const run_config *c, run_plan *p)
     }
     int engine = c->run.mode == ENGINE_NONE ? ENGINE_NONE : ENGINE_RING;
     int ranks = run_config_world(c, engine), threads = run_config_threads(c, engine), processors = c->processors;
-    char on[80] = ", bound by what started them"; /* a rank knows its own processors only */
+    char on[80] = ", bound by what started them"; /* a rank sees only its own processors */
     if (c->bound != BOUND_BY_STARTER)
         snprintf(on, sizeof on, " %s %d processor%s%s", ranks * threads > processors ? "share" : "on", processors,
                  processors == 1 ? "" : "s", c->bound == BOUND_BY_HARNESS ? ", bound to cores" : "");
@@ -80,7 +80,7 @@ static status drop_tensor(void *context, const checkpoint_tensor *t, dtype type,
     return STATUS_OK;
 }
 
-/* A checkpoint that does not fit is found out here, once, and not by every rank. */
+/* A checkpoint that does not fit fails here, once, instead of on every rank. */
 static status check_load(const run_config *c, const run_plan *p, model_options *resolved)
 {
     if (!c->checkpoint.load) return STATUS_OK;

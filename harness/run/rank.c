@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many blocks a job's steps behind the warm-up are cut into, so that jobs side by side alternate often
- * enough for a drift of the machine to hit all of them. */
+/* Blocks of a job's measured steps: jobs that run side by side alternate often enough for a drift of the machine to
+ * affect all of them. */
 enum { BLOCKS = 6 };
 
 typedef struct rank_state {
@@ -33,10 +33,10 @@ typedef struct rank_state {
     rank_trace trace;
     int64_t total_steps, warmup, block_steps;
     int64_t next_step;
-    bool takes_turns;     /* other jobs run beside this one */
+    bool takes_turns;     /* other jobs run at the same time: blocks alternate */
     uint32_t block;
-    bool stopped;        /* ended before the last step */
-    bool stop_is_agreed; /* all ranks know */
+    bool stopped;        /* before the last step */
+    bool stop_is_agreed; /* by all ranks */
     sync_counters seen;
     rank_checkpoint checkpoint;
     int64_t first_step, saved_steps;
@@ -57,14 +57,14 @@ static int64_t collective_deadline(const rank_state *s)
 
 /* ---- set-up ----------------------------------------------------------------------------------- */
 
-/* Steps count from the beginning of the run, also where it goes on from a checkpoint; epochs do, too. */
+/* Steps and epochs count from the beginning of the run, also after a checkpoint. */
 static status plan_steps(rank_state *s)
 {
     const run_options *r = &s->config->run;
     if (r->epochs) {
         s->total_steps = r->epochs * s->batches.training->steps_per_epoch / r->accumulate;
         if (s->total_steps < s->first_step)
-            return fail(STATUS_CONFIG, "--epochs: found %lld, allowed is more than the checkpoint has done",
+            return fail(STATUS_CONFIG, "--epochs: expected more than the checkpoint has completed, got %lld",
                         (long long)r->epochs);
     } else {
         s->total_steps = s->first_step + r->warmup + r->steps;
@@ -78,7 +78,7 @@ static status plan_steps(rank_state *s)
     return STATUS_OK;
 }
 
-status rank_meet(const run_config *config, const rank_place *place, int members, rendezvous **out)
+status rank_open_rendezvous(const run_config *config, const rank_place *place, int members, rendezvous **out)
 {
     char url[288];
     snprintf(url, sizeof url, "%s%s", place->rendezvous, members > place->world ? "-members" : "");
@@ -128,7 +128,7 @@ static status exchange_handshakes(rank_state *s)
     rendezvous *members = NULL;
     int count = s->place->world + s->place->servers;
     if (s->place->servers == 0) return connect_with(s, s->rendezvous, count);
-    TRY(rank_meet(s->config, s->place, count, &members));
+    TRY(rank_open_rendezvous(s->config, s->place, count, &members));
     status rc = connect_with(s, members, count);
     rendezvous_close(&members);
     return rc;
@@ -149,12 +149,12 @@ static status open_trainer(rank_state *s)
     t.refused = &refused;
     status rc = trainer_open(&t, &s->trainer);
     if (refused && p->engine == ENGINE_PS)
-        imbalance_tell(s->config, &(run_plan){.set = s->set, .model = s->model}, p->engine);
+        plan_explain_memory(s->config, &(run_plan){.set = s->set, .model = s->model}, p->engine);
     if (rc != STATUS_OK) return rc;
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
 }
 
-/* Where a run that goes on stands in the data; the number of ranks may have changed. */
+/* The position of a resumed run in the data; the number of ranks may have changed. */
 static status resume(rank_state *s)
 {
     checkpoint_progress progress;
@@ -177,7 +177,7 @@ static status set_up(rank_state *s)
     rank_slot_enter(s->slot, RANK_SETUP, clock_now_ns());
     TRY(run_config_build(s->config, &s->set, &s->model, &s->checkpoint.model));
     TRY(rank_batches_open(s->config, s->place, s->set, s->model, &s->batches));
-    TRY(rank_meet(s->config, s->place, s->place->world, &s->rendezvous));
+    TRY(rank_open_rendezvous(s->config, s->place, s->place->world, &s->rendezvous));
     rank_slot_enter(s->slot, RANK_SETUP, clock_now_ns());
     TRY(open_trainer(s));
     rank_batches_pin(&s->batches, s->trainer);
@@ -198,7 +198,7 @@ static bool stop_is_requested(void *context)
     return job_stop_requested(context) != JOB_GO;
 }
 
-/* One that a rank stopped before its end has no result. */
+/* An evaluation that a rank stopped before its end has no result. */
 static status evaluate(rank_state *s)
 {
     if (!s->batches.evaluation || s->config->run.eval_every < 0) return STATUS_OK;
@@ -236,8 +236,8 @@ static status save(rank_state *s)
                                 batch_position_of_step(s->batches.training, batch_of_step(s, s->next_step)));
 }
 
-/* What went over links since the last look; kept where the steps are measured. */
-static void take_traffic(rank_state *s, bool keep)
+/* Traffic since the last call; recorded if the steps are measured. */
+static void count_traffic(rank_state *s, bool keep)
 {
     sync_engine *e = trainer_engine(s->trainer);
     sync_counters now;
@@ -252,8 +252,7 @@ static void take_traffic(rank_state *s, bool keep)
     s->seen = now;
 }
 
-/* Where nobody waits for anybody, ranks stop at different steps: at the next point where all meet, those
- * that have not stopped learn of it. */
+/* Under async ranks stop at different steps: the next collective between steps stops the others. */
 static status agree_to_stop(rank_state *s)
 {
     double stopped = s->stopped;
@@ -262,8 +261,8 @@ static status agree_to_stop(rank_state *s)
     return STATUS_OK;
 }
 
-/* What all ranks do together between two steps. */
-static status meet_between_steps(rank_state *s)
+/* Evaluation and checkpoint, by all ranks between two steps. */
+static status run_between_steps(rank_state *s)
 {
     if (!evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
     TRY(agree_to_stop(s));
@@ -288,20 +287,20 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
         s->next_step++;
         if (!begin) begin = result.begin_ns;
         last = result.end_ns;
-        paused += pause; /* before this step: what comes behind the last one is in no block's time */
-        overlap_take(&s->overlap, trainer_engine(s->trainer), &result);
+        paused += pause; /* before this step: a pause after the last step is in no block's time */
+        overlap_measure(&s->overlap, trainer_engine(s->trainer), &result);
         if (measured) record_step(&s->record, &result);
         pause = -clock_now_ns();
-        TRY(meet_between_steps(s));
+        TRY(run_between_steps(s));
         pause += clock_now_ns();
     }
     if (measured) s->record.wall_ns += last - begin - paused;
-    take_traffic(s, measured);
+    count_traffic(s, measured);
     return STATUS_OK;
 }
 
-/* Between two turns an engine ends what it had in flight for nothing, and caches go to the other jobs: the
- * first step of a turn is not measured. */
+/* Between two turns engines finish what was in flight and other jobs use the caches: the first step of a turn is not
+ * measured. */
 static status run_turn(rank_state *s, int64_t end, bool measured)
 {
     if (measured && s->takes_turns && s->next_step + 1 < end) TRY(run_steps(s, s->next_step + 1, false));
@@ -330,7 +329,7 @@ static status run_all_steps(rank_state *s)
     job_turn_wait(s->place->table, s->place->rank, s->block);
     status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
     if (rc == STATUS_OK) rc = trainer_flush(s->trainer);
-    take_traffic(s, false);
+    count_traffic(s, false);
     if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
     job_turn_done(s->place->table, s->place->rank, s->block);
@@ -339,7 +338,7 @@ static status run_all_steps(rank_state *s)
 
 /* ---- results ---------------------------------------------------------------------------------- */
 
-/* What system and driver say, beside the ledger. */
+/* Memory as the system and the driver report it. */
 static json_t *measured_to_json(device *d)
 {
     ledger_external process = ledger_measure_process();
@@ -434,7 +433,7 @@ static status share_results(rank_state *s, rank_outcome *out)
         rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->engine, s->place->rank, collective_deadline(s),
                                s->place->world, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", collective_deadline(s));
-    if (rc == STATUS_OK) { /* a GPU's memory is freed when no other process has it open */
+    if (rc == STATUS_OK) { /* a GPU's memory is freed once no other process has it open */
         trainer_leave(s->trainer);
         rc = rendezvous_barrier(s->rendezvous, "left", collective_deadline(s));
     }

@@ -1,4 +1,5 @@
-/* A process of a job: a rank (set-up, blocks of steps, evaluation, results), or a parameter server in its own process. */
+/* A process of a job: a rank (set-up, blocks of steps, evaluation, results), or a parameter server in its own
+ * process. */
 #ifndef HARNESS_RUN_RANK_H
 #define HARNESS_RUN_RANK_H
 
@@ -8,11 +9,11 @@
 
 #include <jansson.h>
 
-/* Where a rank finds itself: told by the launcher, or by what else started it. */
+/* A rank's place in its job, from the launcher or whatever else started it. */
 typedef struct rank_place {
     int engine; /* ENGINE_... */
     int rank, world, local_rank;
-    int servers; /* that have processes of their own, numbered behind the ranks */
+    int servers; /* in their own processes, numbered after the ranks */
     uint64_t token;
     const char *key;        /* of the job; NULL: none */
     const char *rendezvous; /* URL */
@@ -24,13 +25,13 @@ typedef struct rank_outcome {
     json_t *job;    /* rank 0: the job's result (run_result.h); NULL elsewhere. The caller's */
     float *params;  /* rank 0: all parameters in PyTorch's order at the end; NULL elsewhere. The caller's */
     int64_t param_count;
-    char *trace;    /* rank 0, where one was asked for: see rank_trace.h. The caller's */
+    char *trace;    /* rank 0, with --trace: see rank_trace.h. The caller's */
     bool stopped;   /* ended early on request */
 } rank_outcome;
 
-/* What every rank and server of a job needs of the job's rendezvous; `members` is ranks, or ranks and
- * servers, who meet apart from the ranks: these go on to meet without them. */
-status rank_meet(const run_config *config, const rank_place *place, int members, rendezvous **out);
+/* Opens the job's rendezvous. `members`: the ranks, or ranks and servers, which have a rendezvous of their own for the
+ * handshake. */
+status rank_open_rendezvous(const run_config *config, const rank_place *place, int members, rendezvous **out);
 
 /* Runs the rank to its end. A failure is also recorded in the status table. */
 status rank_run(const run_config *config, const rank_place *place, rank_outcome *out);

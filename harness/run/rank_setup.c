@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Batches that an epoch's last step may have besides the full one. */
+/* Batch sizes of an epoch's last step, other than the full one. */
 static status odd_sizes(const sampler_config *c, int rank, int64_t sizes[TRAINER_MAX_SIZES])
 {
     sampler sampler;
@@ -17,8 +17,8 @@ static status odd_sizes(const sampler_config *c, int rank, int64_t sizes[TRAINER
     return STATUS_OK;
 }
 
-/* Gradients smaller than this are exchanged by the compute thread itself: a wake-up of another thread
- * would take longer than the exchange. */
+/* Gradients smaller than this are exchanged by the compute thread itself: waking another thread would
+ * take longer than the exchange. */
 enum { INLINE_BYTES = 256 << 10 };
 
 static bool progress_inline(const run_config *c, const nn_model *m)
@@ -51,7 +51,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .policy = c->policies[engine],
                             .optimizer = &c->optimizer,
                             .batch = c->data.batch,
-                            /* Gathering rows pays where most have no target. */
+                            /* Gathering rows is faster where most have no target. */
                             .masked_loss = data->form.target == DATA_TARGET_MASKED,
                             .sum_loss = c->run.loss_reduction == 1,
                             .stall_timeout_ns = c->shared.stall_timeout_ns,
@@ -73,7 +73,7 @@ static status allocate(void *context, size_t bytes, void **out)
     size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
     *out = aligned_alloc(PAGE, whole);
     if (!*out) return fail(STATUS_SYSTEM, "loader: no memory for a buffer of %zu bytes", whole);
-    memset(*out, 0, whole); /* what is pinned has its pages */
+    memset(*out, 0, whole); /* pages must exist before they are pinned */
     if (m->buffer_count < TRAINER_MAX_BUFFERS) {
         m->buffers[m->buffer_count].data = *out;
         m->buffers[m->buffer_count++].bytes = whole;

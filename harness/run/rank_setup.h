@@ -21,13 +21,13 @@ typedef struct rank_batches {
     int buffer_count;
 } rank_batches;
 
-_Static_assert(2 * 2 * LOADER_MAX_DEPTH <= TRAINER_MAX_BUFFERS, "the trainer knows every buffer of a rank");
+_Static_assert(2 * 2 * LOADER_MAX_DEPTH <= TRAINER_MAX_BUFFERS, "the trainer can pin every buffer of a rank");
 
 /* `out` stays where it is until it is closed, also where this fails. */
 status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set, const nn_model *model,
                          rank_batches *out);
 
-/* Tells the trainer, which is closed before the batches are. */
+/* Pins the buffers for the trainer's device; the trainer must be closed before the batches. */
 void rank_batches_pin(const rank_batches *b, trainer *t);
 
 void rank_batches_close(rank_batches *b);

@@ -9,8 +9,8 @@
 
 enum {
     DEFAULT_STEPS = 10,
-    EVENTS_A_PARAMETER = 8, /* as a bucket or key of its own: its life, its waits, its flow */
-    EVENTS_A_STEP = 100,
+    EVENTS_PER_PARAMETER = 8, /* as a bucket or key of its own: transfer, waits, flow */
+    EVENTS_PER_STEP = 100,
     MOST_EVENTS = 1 << 20,
     MOST_RANKS = 4096, /* of a job, in the numbers of processes */
 };
@@ -19,7 +19,7 @@ status rank_trace_open(const run_config *c, const nn_model *model, rank_trace *o
 {
     *out = (rank_trace){.begin = c->trace_begin, .end = c->trace_end};
     if (!c->run.trace) return STATUS_OK;
-    int64_t a_step = EVENTS_A_STEP + EVENTS_A_PARAMETER * (int64_t)model->param_count;
+    int64_t a_step = EVENTS_PER_STEP + EVENTS_PER_PARAMETER * (int64_t)model->param_count;
     int64_t steps = out->end > 0 ? out->end - out->begin : DEFAULT_STEPS;
     return trace_open(steps < MOST_EVENTS / a_step ? steps * a_step : MOST_EVENTS, &out->recorder);
 }
@@ -88,8 +88,8 @@ status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int
         rc = fail(STATUS_SYSTEM, "no memory for a trace");
     else if (events.length > RENDEZVOUS_BLOB_MAX)
         rc = fail(STATUS_CONFIG,
-                  "--trace-steps: found a trace of %zu bytes a rank, allowed are %d: take fewer steps",
-                  events.length, RENDEZVOUS_BLOB_MAX);
+                  "--trace-steps: expected a trace of at most %d bytes per rank, got %zu: trace fewer steps",
+                  RENDEZVOUS_BLOB_MAX, events.length);
     if (rc == STATUS_OK)
         rc = rendezvous_allgather(r, "trace", events.data, events.length, deadline_ns, blobs);
     if (rc == STATUS_OK && rank == 0) rc = join(blobs, world, text);

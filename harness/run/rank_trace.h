@@ -8,7 +8,7 @@
 #include "harness/train/trainer.h"
 
 typedef struct rank_trace {
-    trace *recorder;    /* NULL: no trace was asked for */
+    trace *recorder;    /* NULL: no --trace */
     int64_t begin, end; /* steps [begin, end) of the run; end 0: not chosen yet */
 } rank_trace;
 
@@ -18,12 +18,12 @@ status rank_trace_open(const run_config *config, const nn_model *model, rank_tra
 void rank_trace_choose(rank_trace *t, int64_t first_measured);
 void rank_trace_close(rank_trace *t);
 
-/* Before and behind every step. */
+/* Before and after each step. */
 void rank_trace_begin_step(rank_trace *t, int64_t step);
 void rank_trace_end_step(rank_trace *t, const step_result *result, const ledger *ledger);
 
-/* All ranks call it where a trace was asked for. *text on rank 0, the caller's: all ranks' events, each with
- * a comma behind it; NULL elsewhere. */
+/* With --trace all ranks call it. *text on rank 0, the caller's: all ranks' events, each followed by
+ * a comma; NULL elsewhere. */
 status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int64_t deadline_ns, int world,
                          char **text);
 

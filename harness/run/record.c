@@ -77,7 +77,7 @@ static json_t *times(const int64_t *values, int64_t count)
     return array;
 }
 
-/* JSON has no NaN: a loss that is none becomes null. */
+/* JSON has no NaN: it becomes null. */
 static json_t *real_or_null(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
@@ -155,7 +155,7 @@ status overlap_open(overlap *o, int params)
 {
     *o = (overlap){.capacity = params + 1};
     o->records = calloc((size_t)o->capacity, sizeof *o->records);
-    return o->records ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the lives of %d buckets", params);
+    return o->records ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the records of %d buckets", params);
 }
 
 void overlap_close(overlap *o)
@@ -169,7 +169,7 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* What was hidden cannot have been waited for. */
+/* Hidden communication was not waited for. */
 static void hide(step_times *t, int64_t hidden)
 {
     int64_t waited = t->exposed + t->waiting;
@@ -178,7 +178,7 @@ static void hide(step_times *t, int64_t hidden)
     t->waiting = waited - t->exposed;
 }
 
-void overlap_take(overlap *o, const sync_engine *engine, step_result *result)
+void overlap_measure(overlap *o, const sync_engine *engine, step_result *result)
 {
     step_times *t = &result->times;
     if (engine->type != &sync_ring) {
@@ -236,7 +236,7 @@ json_t *ps_result_updates(const sync_engine *e)
 
 /* ---- memory by phase --------------------------------------------------------------------------- */
 
-/* At the end of a phase, workspace aside: libraries' scratch is no part of the formula. */
+/* At the end of a phase, without workspace: libraries' scratch memory is not in the formula. */
 static int64_t held(const json_t *rank, ps_dp_phase phase)
 {
     const char *name = ledger_phase_name(ps_dp_phase_describe(phase)->phase);

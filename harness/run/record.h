@@ -32,7 +32,7 @@ enum { RECORD_PHASE_LIST(RECORD_ENUM) RECORD_PHASES };
 #undef RECORD_ENUM
 
 typedef struct record_evaluation {
-    int64_t step; /* behind which it ran, counted from the first step */
+    int64_t step; /* steps completed before it */
     double loss, accuracy;
     int64_t samples;
 } record_evaluation;
@@ -43,7 +43,7 @@ typedef struct record {
     double *losses;                /* [capacity] */
     int64_t *steps;                /* [capacity] their indices in the run */
     int64_t samples;               /* of this rank in measured steps */
-    int64_t wall_ns;               /* of the measured blocks: from the first begin to the last end in each */
+    int64_t wall_ns;               /* of the measured blocks, each from its first begin to its last end */
     int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* in measured steps */
     int64_t updates_skipped;       /* in all steps */
     record_evaluation *evaluations;
@@ -53,7 +53,7 @@ typedef struct record {
 status record_init(record *r, int64_t steps, int64_t evaluations);
 void record_deinit(record *r);
 
-/* A measured step; never allocates. Steps beyond the capacity are our own mistake. */
+/* A measured step; never allocates. More steps than the capacity are a defect. */
 void record_step(record *r, const step_result *result);
 void record_evaluation_result(record *r, record_evaluation e);
 
@@ -69,16 +69,16 @@ json_t *ledger_to_json(const ledger *l);
 typedef struct overlap {
     ring_bucket_record *records; /* [capacity] of one step */
     int capacity;
-    int64_t seen;              /* id of the last record that was looked at */
+    int64_t seen;              /* id of the last record that was read */
     int64_t last_bucket_bytes; /* of the last step; 0: none yet */
 } overlap;
 
 status overlap_open(overlap *o, int params);
 void overlap_close(overlap *o);
 
-/* Behind every step: fills in result->times what the train loop does not know. An engine without buckets
- * hides what nobody waited for. */
-void overlap_take(overlap *o, const sync_engine *engine, step_result *result);
+/* After each step: completes result->times from the engine's records. Without buckets all communication that was not
+ * exposed was hidden. */
+void overlap_measure(overlap *o, const sync_engine *engine, step_result *result);
 
 /* "last_bucket_bytes" and "last_bucket_bound_s": how long it takes at least over an emulated link; both null
  * where there is no such thing. */

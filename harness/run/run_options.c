@@ -44,7 +44,7 @@ static const option run_option_list[] = {
     {.name = "cuda-graph", .level = OPTION_RARE, .type = OPTION_FLAG, .offset = FIELD(cuda_graph),
      .help = "cuda: record the passes of a step once and launch them as a whole"},
     {.name = "prefetch", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = FIELD(prefetch), .initial = "on", .choices = switch_names,
-     .help = "cuda, sim: copy the next step's batch to the GPU beside the step, into memory of its own; elsewhere nothing"
+     .help = "cuda, sim: copy the next step's batch to the GPU during a step, to memory of its own; elsewhere nothing"
              " is copied"},
     {.name = "share-gpu", .level = OPTION_RARE, .type = OPTION_FLAG, .offset = FIELD(share_gpu),
      .help = "cuda: ranks may share a GPU: right for correctness, wrong for bandwidth"},
@@ -132,7 +132,7 @@ const char *run_config_profile(const run_config *c)
     return c->run.device[3] == ':' && c->run.device[4] ? c->run.device + 4 : SIM_DEFAULT_PROFILE;
 }
 
-/* What only virtual devices know. */
+/* Options of virtual devices only. */
 static status check_virtual(const run_config *c)
 {
     static const char *const names[] = {"jitter", "nodes"};
@@ -188,7 +188,7 @@ static status refuse_cuda_options(const run_config *c)
     return fail(STATUS_USAGE, "--%s: expected --device cuda, got %s", name, c->run.device);
 }
 
-/* Settles what `auto` means here, and how many ranks there are where nobody said. */
+/* Resolves --device auto, and the number of ranks without --gpus. */
 static status choose_device(run_config *c)
 {
     bool automatic = strcmp(c->run.device, "auto") == 0;
@@ -203,7 +203,7 @@ static status choose_device(run_config *c)
         return fail(STATUS_USAGE, "--tf32: expected --device cuda or sim:PROFILE, got %s", c->run.device);
     if (c->run.bf16 && !cuda && !virtual && strcmp(c->run.device, "cpu") != 0)
         return fail(STATUS_USAGE, "--bf16: expected --device cuda, cpu or sim:PROFILE, got %s", c->run.device);
-    if (c->run.bf16 && !cuda && !virtual) { /* whether this processor can is known to the device */
+    if (c->run.bf16 && !cuda && !virtual) { /* the device checks whether the processor has it */
         device_config cpu = {.name = "cpu", .world = 1, .threads = 1, .precision = DEVICE_PRECISION_BF16};
         device *d = NULL;
         TRY(device_open(&cpu, &d));
@@ -222,7 +222,7 @@ status run_config_check_gpus(const run_config *c)
     if (strcmp(c->run.device, "cuda") != 0) return STATUS_OK;
     int gpus = cuda_count_gpus(), ranks = run_config_world(c, c->run.mode == ENGINE_NONE ? ENGINE_NONE : ENGINE_RING);
     if (gpus == 0) {
-        device *d = NULL; /* opening says what is missing */
+        device *d = NULL; /* opening it reports what is missing */
         TRY(device_open(&(device_config){.name = "cuda", .world = 1, .threads = 1}, &d));
         device_close(&d);
     }
@@ -232,9 +232,8 @@ status run_config_check_gpus(const run_config *c)
                 gpus, gpus == 1 ? "" : "s", gpus);
 }
 
-/* A run that goes on takes its seed from the checkpoint: initial values and the order of the data hang on
- * it. */
-static status take_seed(run_config *c)
+/* A resumed run has the seed of its checkpoint: initial values and the order of the data depend on it. */
+static status load_seed(run_config *c)
 {
     checkpoint *file = NULL;
     TRY(checkpoint_open(c->checkpoint.load, &file));
@@ -253,7 +252,7 @@ static status check_checkpoint(run_config *c)
     TRY(checkpoint_options_check(&c->checkpoint));
     if (c->checkpoint.save && c->run.mode == ENGINE_BOTH)
         return fail(STATUS_USAGE, "--save: expected --mode none, ps or ring, got both");
-    return c->checkpoint.load ? take_seed(c) : STATUS_OK;
+    return c->checkpoint.load ? load_seed(c) : STATUS_OK;
 }
 
 static status parse_trace_steps(run_config *c)
@@ -270,7 +269,7 @@ static status parse_trace_steps(run_config *c)
     return text_parse_int(what, text + length + 1, c->trace_begin + 1, INT64_MAX, &c->trace_end);
 }
 
-/* Two outputs in one file: the one that is written last would be all there is. */
+/* Of two outputs in one file only the last written would remain. */
 static status check_outputs(const run_config *c)
 {
     const struct {
@@ -332,7 +331,7 @@ int run_config_world(const run_config *c, int engine)
 int run_config_threads(const run_config *c, int engine)
 {
     if (c->run.threads) return (int)c->run.threads;
-    /* Every engine's ranks get the same threads, so that they are compared at equal terms. */
+    /* All engines' ranks have the same number of threads, so that the comparison is fair. */
     (void)engine;
     int world = run_config_world(c, c->run.mode == ENGINE_NONE ? ENGINE_NONE : ENGINE_RING);
     int threads = c->processors / world;
@@ -367,7 +366,7 @@ uint64_t run_config_hash(const run_config *c)
 
 /* ---- model and data ---------------------------------------------------------------------------- */
 
-/* Whether synthetic data have yet to learn their form from the model. */
+/* Whether synthetic data take their shape from the model. */
 static bool data_follow_model(const char *spec)
 {
     return strcmp(spec, "synthetic") == 0;
@@ -388,7 +387,7 @@ static void fit_model(model_options *m, const data_form *form)
     }
 }
 
-/* Synthetic data have so many samples unless more are asked for. */
+/* The number of synthetic samples by default. */
 enum { VIRTUAL_SAMPLES = 50000 };
 
 status run_config_build(const run_config *c, dataset **set, nn_model **model, model_options *resolved)

@@ -71,10 +71,10 @@ status run_config_build(const run_config *config, dataset **set, nn_model **mode
 /* In what products multiply: a device_precision. */
 int run_config_precision(const run_config *config);
 
-/* Whether this machine has a GPU for every rank that is started here, or they may share. */
+/* STATUS_CONFIG unless this machine has a GPU for each rank started here, or ranks may share. */
 status run_config_check_gpus(const run_config *config);
 
-/* Ranks and threads a rank of engine `e`, from options and machine. */
+/* Ranks and threads per rank of engine `e`, from options and machine. */
 int run_config_world(const run_config *config, int engine);
 int run_config_threads(const run_config *config, int engine);
 
@@ -82,14 +82,13 @@ int run_config_threads(const run_config *config, int engine);
 bool run_config_is_virtual(const run_config *config);
 const char *run_config_profile(const run_config *config);
 
-/* --slow as it concerns engine `e`: NULL where it has no such rank, as the one of `none` beside others. */
+/* --slow for engine `e`: NULL where it has no such rank, as `none` with its one rank. */
 const char *run_config_slow(const run_config *config, int engine);
 
-/* Whether engine `e` takes part. */
+/* Whether the run has engine `e`. */
 bool run_config_uses(const run_config *config, int engine);
 
-/* A number that is equal on two ranks only if their configurations are; options that say only where
- * output goes do not count. */
+/* Equal on two ranks only if their configurations are; without options of output. */
 uint64_t run_config_hash(const run_config *config);
 /* The same as lines "name = value". */
 void run_config_text(const run_config *config, text_buffer *out);

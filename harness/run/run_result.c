@@ -216,7 +216,7 @@ status trace_file_write(const char *path, const run_config *config, const run_jo
     TRY(append_header(config, &out));
     for (int e = 0; e < ENGINE_COUNT; e++)
         if (jobs[e].trace) text_append(&out, "%s", jobs[e].trace);
-    /* Every event has a comma behind it; JSON allows none behind the last. */
+    /* Every event ends with a comma; in JSON the last must not. */
     char *last = out.out_of_memory ? NULL : strrchr(out.data, ',');
     if (last && last[1] == '\n' && last[2] == '\0') *last = ' ';
     text_append(&out, "]}");

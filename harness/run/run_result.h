@@ -1,5 +1,5 @@
-/* The result of a run: host, program, configuration and jobs, each put together from what its ranks measured. docs/results.md
- * describes every key, docs/measuring.md every formula. */
+/* The result of a run: host, program, configuration and jobs, each put together from what its ranks measured.
+ * docs/results.md describes every key, docs/measuring.md every formula. */
 #ifndef HARNESS_RUN_RUN_RESULT_H
 #define HARNESS_RUN_RUN_RESULT_H
 
@@ -14,7 +14,7 @@
 
 enum { RESULT_SCHEMA_VERSION = 2 }; /* docs/results.md */
 
-/* What a job left: its result and, for the comparison of engines, its parameters. */
+/* The outcome of a job: its result and, for the comparison of engines, its parameters. */
 typedef struct run_job {
     json_t *result;      /* NULL if the job did not get that far */
     const float *params; /* [param_count] in PyTorch's order, or NULL */
@@ -26,7 +26,7 @@ typedef struct run_job {
 typedef struct run_result_input {
     const run_config *config;
     int argc;
-    char *const *argv; /* behind the program's name */
+    char *const *argv; /* without the program's name */
     const run_job *jobs; /* [ENGINE_COUNT] */
     const dataset *set;
     const nn_model *model;
@@ -37,7 +37,7 @@ typedef struct run_result_input {
 /* STATUS_SYSTEM without memory. */
 status run_result_build(const run_result_input *input, json_t **out);
 
-/* Whether the results could be written there: before a run that would be for nothing. */
+/* Whether the results could be written there: checked before the run. */
 status run_result_probe(const char *path);
 
 /* Writes JSON to a file, whole or not at all, or to stdout for "-". STATUS_CANNOT_CREATE, STATUS_IO. */
@@ -52,11 +52,11 @@ status job_result_finish(json_t *job, json_t *ranks);
 /* Adds "memory_imbalance": of the ranks' peaks, who holds most, when, and by how much more than the others. */
 void job_result_add_memory(json_t *job, const json_t *ranks);
 
-/* Adds to the result of a whole run, beside its "jobs", "comparison": speed-up and efficiency of every
+/* Adds "comparison" to the result of a run: speed-up and efficiency of every
  * job against `none`, where that ran. `cores` are the processors of the host. */
 status job_result_compare(json_t *result, int cores);
 
-/* Writes what the jobs left, whole or not at all. STATUS_CANNOT_CREATE, STATUS_IO. */
+/* Writes the events of all jobs, whole or not at all. STATUS_CANNOT_CREATE, STATUS_IO. */
 status trace_file_write(const char *path, const run_config *config, const run_job *jobs);
 
 #endif

@@ -28,7 +28,7 @@ static int member_count(const server_state *s)
     return s->place->world + s->place->servers;
 }
 
-/* A server of its own has no GPU: where ranks compute on GPUs it works on the host, as their mirrors do. */
+/* A server in its own process has no GPU: where ranks compute on GPUs it uses the host. */
 static const char *device_name(const run_config *c)
 {
     return strcmp(c->run.device, "cuda") == 0 ? "cpu" : c->run.device;
@@ -81,7 +81,7 @@ static status serve(server_state *s)
     s->handshakes = calloc((size_t)member_count(s), sizeof *s->handshakes);
     if (!s->handshakes) return fail(STATUS_SYSTEM, "no memory for a parameter server");
     TRY(open_parts(s));
-    TRY(rank_meet(c, s->place, member_count(s), &s->members));
+    TRY(rank_open_rendezvous(c, s->place, member_count(s), &s->members));
     ps_server_context context = {.index = s->place->rank - s->place->world,
                                  .world = s->place->world,
                                  .job_token = s->place->token,

@@ -65,14 +65,14 @@ static void on_measures(void *context, int rank, trainer *t)
     step_result before = {0};
     ledger_reset_peaks(trainer_ledger(t));
     e->type->counters(e, &r->before);
-    overlap_take(&r->overlap, e, &before);
+    overlap_measure(&r->overlap, e, &before);
 }
 
 static void on_step(void *context, int rank, trainer *t, const step_result *result)
 {
     rank_record *r = &((job_record *)context)->ranks[rank];
     step_result step = *result;
-    overlap_take(&r->overlap, trainer_engine(t), &step);
+    overlap_measure(&r->overlap, trainer_engine(t), &step);
     step.loss = NAN; /* there are no tensors to compute it from */
     if (r->record.count == 0) r->begin_ns = step.begin_ns;
     r->end_ns = step.end_ns;

@@ -13,7 +13,7 @@
 static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_program_slot *slot)
 {
     const trainer_config *c = &t->config;
-    /* Which rows have targets is known to the rank that loads them. */
+    /* Only the rank that loads a batch has the rows with targets. */
     nn_program_config config = {.batch = batch,
                                 .mode = mode,
                                 .type = device_get_info(t->device)->compute_type,
@@ -217,8 +217,8 @@ static status open_all(trainer *t)
     return open_engine(t);
 }
 
-/* In front of a refusal of the device: the rank, and what its ledger holds by then. */
-static void tell_memory(const trainer *t)
+/* Adds the rank and its ledger to the device's out-of-memory error. */
+static void describe_memory(const trainer *t)
 {
     char table[512] = "", size[32];
     size_t length = 0;
@@ -241,7 +241,7 @@ status trainer_open(const trainer_config *config, trainer **out)
     t->memory.activations.fd = t->memory.workspace.fd = t->memory.loss.fd = -1;
     t->tensors = t->prefetch.tensors = none;
     status rc = open_all(t);
-    if (rc == STATUS_SYSTEM && t->device && !device_get_info(t->device)->host_addressable) tell_memory(t);
+    if (rc == STATUS_SYSTEM && t->device && !device_get_info(t->device)->host_addressable) describe_memory(t);
     if (config->refused) *config->refused = t->device && device_has_refused(t->device);
     if (rc != STATUS_OK) trainer_close(&t);
     *out = t;

@@ -22,7 +22,7 @@ typedef struct trainer_config {
     bool share_gpu;     /* ranks beyond the GPUs share them */
     bool benchmark;     /* times the algorithms of cuDNN */
     bool prefetch;      /* a batch is copied to the device ahead of its step, where that has a copy engine */
-    bool cuda_graph;    /* records each pass and launches it as a whole; the engine launches nothing within one */
+    bool cuda_graph;    /* records each pass and launches it as a whole */
     int threads;
     void *simulation;       /* NULL but for sim devices */
     const nn_model *model;  /* borrowed, as everything below */
@@ -30,16 +30,16 @@ typedef struct trainer_config {
     const void *engine_options;
     const char *policy;
     const optimizer_options *optimizer;
-    int64_t batch;                     /* samples a rank and step */
-    int64_t sizes[TRAINER_MAX_SIZES];  /* further batch sizes that occur: an epoch's last; 0 ends the list */
+    int64_t batch;                     /* samples per rank and step */
+    int64_t sizes[TRAINER_MAX_SIZES];  /* further batch sizes, of an epoch's last step; 0 ends the list */
     int64_t total_steps;               /* of the run: for the learning-rate schedule */
     bool masked_loss;                  /* leave rows without targets out of the head */
     bool sum_loss;                     /* the loss is a sum over targets, not their mean */
     rank_slot *slot;
     int64_t stall_timeout_ns;
     bool inline_progress;
-    bool separate_phases;              /* the device is waited for between phases, as by who times them apart */
-    int64_t accumulate;                /* micro-batches a step; 0 counts as 1 */
+    bool separate_phases;              /* synchronizes the device between phases, to time them separately */
+    int64_t accumulate;                /* micro-batches per step; 0 counts as 1 */
     int divide;                        /* shared_divide */
     const char *slow;                  /* straggler.h: "RANK:FACTOR", or NULL */
     net_link link;                     /* emulated between the ranks, or zero */
@@ -50,15 +50,15 @@ typedef struct trainer_config {
 
 enum { STEP_NOT_MEASURED = -1 };
 
-/* What a step took, in ns; STEP_NOT_MEASURED where nobody looks. The compute thread's waits are in `exposed` and
- * `waiting` and in no other phase: as far as communication was in flight and not hidden it was exposed, and the rest
- * was waiting for ranks that come later. So exposed + hidden <= communication. An update on a
- * server's thread is in `optimizer`, beside the others, which add up to the total without it. */
+/* The time of a step, in ns; STEP_NOT_MEASURED if it was not measured. Waits of the compute thread are in `exposed`
+ * or `waiting` and in no other phase: `exposed` while communication was in flight, `waiting` while other ranks had
+ * not come that far. So exposed + hidden <= communication. An update on a server's thread is in `optimizer`, but not
+ * in the total. */
 typedef struct step_times {
     int64_t total, load, forward, backward, exposed, waiting, optimizer, other;
-    int64_t copy;          /* of the batch to the device, ahead of its step: what is not in `load` was hidden */
-    int64_t communication; /* in flight, whatever computation did meanwhile */
-    int64_t hidden;        /* of it, behind computation */
+    int64_t copy;          /* of the batch to the device, during the step before: what is not in `load` was hidden */
+    int64_t communication; /* in flight, overlapped or not */
+    int64_t hidden;        /* of it, overlapped with computation */
     int64_t first_to_backward_end; /* PyTorch's overlap: from the start of the first all-reduce */
     int64_t last_bucket;   /* from its start to its end */
 } step_times;
@@ -79,16 +79,16 @@ status trainer_open(const trainer_config *config, trainer **out);
 /* What the peers must know; and what all ranks offered. */
 status trainer_handshake(trainer *t, sync_blob *out);
 status trainer_connect(trainer *t, const sync_blob *handshakes);
-/* Ends the engine alone: memory that peers have open stays. */
+/* Closes only the engine: memory that peers have mapped stays. */
 void trainer_leave(trainer *t);
 void trainer_close(trainer **t);
 
-/* Batches will come from this memory, which stays until the trainer is closed: a GPU copies straight from it, behind the
- * host. Where it cannot be pinned the log says why, and batches pass through the device's own pinned buffers. */
+/* Pins memory that batches will come from, until the trainer is closed: a GPU copies directly and asynchronously from
+ * it. If that fails the log has the reason, and batches pass through the device's own pinned buffers. */
 enum { TRAINER_MAX_BUFFERS = 16 };
 void trainer_pin(trainer *t, void *data, size_t bytes);
 
-/* The length of the run, where it is known later than the rest of the configuration. */
+/* The length of the run, if it is known after trainer_open(). */
 void trainer_set_total_steps(trainer *t, int64_t total_steps);
 /* Updates that the run has left out so far (--on-nonfinite skip), those before a checkpoint included. */
 void trainer_set_skipped(trainer *t, int64_t updates);
@@ -98,7 +98,7 @@ int64_t trainer_skipped(const trainer *t);
 typedef enum trainer_load { TRAINER_LOADS_OWN, TRAINER_LOADS_ALL, TRAINER_LOADS_NOTHING } trainer_load;
 trainer_load trainer_loads(const trainer *t);
 
-/* Whether losses are computed on rank 0 alone, over the outputs of all ranks. */
+/* Whether rank 0 computes one loss over the outputs of all ranks. */
 bool trainer_has_one_loss(const trainer *t);
 
 /* Runs step `index` on the source's batches from `batch_step` on: one, or as many as are accumulated. Gradients
@@ -113,7 +113,7 @@ typedef struct evaluation_sums {
     double loss, correct, targets;
     bool stopped; /* early: the sums are of some batches only */
 } evaluation_sums;
-/* Asked before every batch whether to stop there; `function` NULL: never. */
+/* Called before each batch: whether to stop there; `function` NULL: never. */
 typedef struct evaluation_stop {
     bool (*function)(void *context);
     void *context;

@@ -1,4 +1,4 @@
-/* A batch's way from its source to the device. */
+/* Batches from their source to the device. */
 #include "harness/train/trainer_impl.h"
 
 /* ---- memory ----------------------------------------------------------------------------------- */
@@ -37,8 +37,7 @@ void trainer_close_tensors(trainer *t, trainer_tensors *tensors)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-/* Lists the rows that have targets, and returns their number. With none at all the head runs on one row that does not
- * count. */
+/* Lists the rows that have targets; returns their number. Without any the head runs on one row that does not count. */
 static int64_t list_rows(trainer *t, const int32_t *targets, int64_t count)
 {
     int64_t used = 0;
@@ -102,7 +101,7 @@ status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool
     return STATUS_OK;
 }
 
-/* What is on loan was copied by the call that copies it, unless the device does so behind the host. */
+/* The copy has ended when the call returns, except on asynchronous devices. */
 status trainer_return_batch(trainer *t, batch_source *source, bool ended)
 {
     const device_info *info = device_get_info(t->device);

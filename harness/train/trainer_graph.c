@@ -1,8 +1,7 @@
-/* Passes of a step that are recorded once and launched as a whole (--cuda-graph). In the first step that has a pass it
- * runs as always, so that libraries settle what they choose lazily and the ring settles its buckets; in the next it is
- * recorded; from then on the record is launched while the scalars are those it was made with, and else the pass runs as
- * always. Where an engine works within a pass (the ring launches a bucket) the record is cut: it is as many graphs as
- * there are stretches between. */
+/* Passes of a step that are recorded once and launched as a whole (--cuda-graph). The first time a pass runs without
+ * a record, so that libraries can choose algorithms and the ring its buckets; the second time it is recorded; later
+ * its record is launched as long as the scalars are the recorded ones. Where the ring launches a bucket within a pass
+ * the record is cut: one graph per stretch. */
 #include "harness/train/trainer_impl.h"
 
 #include <stdlib.h>
@@ -69,7 +68,7 @@ static status run(trainer *t, int end)
     return nn_instance_run(t->slot->instance, &t->cursor, end, &t->observer, &t->scalars, &t->ledger);
 }
 
-/* Behind a failure the stream is left as it was found. */
+/* After a failure the stream is no longer recording. */
 static status run_recorded(trainer *t, trainer_record *r, bool replaying, int end)
 {
     trainer_recorder *recorder = &t->recorder;

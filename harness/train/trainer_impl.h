@@ -20,7 +20,7 @@ typedef struct trainer_record {
 typedef struct trainer_recorder {
     sync_recorder base;
     device_stream *stream;
-    trainer_record *record; /* NULL: none is */
+    trainer_record *record; /* NULL: none */
     bool replaying, within; /* a stretch has begun */
     int at;                 /* replaying: the next stretch */
 } trainer_recorder;
@@ -42,19 +42,19 @@ typedef struct trainer_tensors {
 typedef struct trainer_prefetch {
     bool on;
     device_stream *stream;
-    device_fence *copied, *taken; /* so many batches have come to the device, and have been taken */
+    device_fence *copied, *taken; /* batches copied to the device, and taken by the compute stream */
     trainer_tensors tensors;
     batch_source *source;
-    batch_view batch;       /* copied last */
+    batch_view batch;       /* the last one copied */
     int64_t step, rows;     /* its step; masked: its rows with targets */
     int64_t next;           /* the step to copy next; -1: none */
     uint64_t number, timed; /* batches copied; the one taken last */
-    bool ahead, lent;       /* nobody has taken the last one; its buffer has not gone back */
+    bool ahead, lent;       /* the last one has not been used; its buffer has not been returned */
 } trainer_prefetch;
 
 /* The marks that a step leaves on the compute stream. */
 enum { MARK_BEGIN, MARK_LOADED, MARK_FORWARD, MARK_FORWARD_END, MARK_BACKWARD, MARK_BACKWARD_END, MARK_END,
-       MARK_MICRO /* begin of a micro-batch behind the first */ };
+       MARK_MICRO /* begin of a later micro-batch */ };
 
 struct trainer {
     trainer_config config;
@@ -74,7 +74,7 @@ struct trainer {
     int pinned_count;
     int32_t *rows, *row_targets; /* masked: which rows have targets, and those; host memory */
     int64_t row_count;           /* masked: of the batch, at least 1; else 0 */
-    int64_t input_sample, target_sample; /* elements a sample */
+    int64_t input_sample, target_sample; /* elements per sample */
     dtype input_type, target_type;
     sync_requirements needs;
     sync_exchange exchange;
@@ -111,7 +111,7 @@ struct trainer {
 /* Samples that the memory of a batch must hold; bytes of so many. */
 int64_t trainer_largest_batch(const trainer *t);
 int64_t trainer_batch_bytes(const trainer *t, int64_t samples);
-/* `out` has no memory before; what was allocated is closed by the caller, also behind a failure. */
+/* `out` has no memory before; the caller closes it, also after a failure. */
 status trainer_open_tensors(trainer *t, device_memory_kind kind, trainer_tensors *out);
 void trainer_close_tensors(trainer *t, trainer_tensors *tensors);
 
@@ -121,23 +121,24 @@ status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, con
 status trainer_upload(trainer *t, const batch_view *b);
 void trainer_hold_batch(trainer *t, int64_t samples);
 void trainer_drop_batch(trainer *t);
-/* t->batch becomes that of `step`; `last`: of the run. */
+/* Sets t->batch to that of `step`; `last`: of the run. */
 status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool last);
-/* Gives back the batch on loan, if there is one, as soon as the device has it: at the step's end at the latest. */
+/* Returns the batch to its source as soon as the device has it: at the end of the step at the latest. */
 status trainer_return_batch(trainer *t, batch_source *source, bool ended);
 
 /* trainer_prefetch.c. open() leaves it off where nothing can be copied ahead. */
 status trainer_prefetch_open(trainer *t);
 void trainer_prefetch_close(trainer *t);
-/* t->batch becomes that of `step`: what was copied ahead, or it is copied now. */
+/* Sets t->batch to that of `step`: prefetched, or copied now. */
 status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bool last);
-/* The compute stream takes it to where programs read it; it is entered in the ledger. */
+/* The compute stream copies it to where programs read it; it is entered in the ledger. */
 status trainer_prefetch_take(trainer *t);
-/* If the next step's batch is made and there is room for it, its copy is begun; a buffer goes back whose copy has ended. */
+/* Begins the copy of the next step's batch if that is ready and there is room; returns a buffer whose copy has ended.
+ * */
 status trainer_prefetch_next(trainer *t);
-/* Nothing is read from the host any more. */
-status trainer_prefetch_settle(trainer *t);
-/* For how long the batch taken last was copied, in ns; once it has been taken. */
+/* Waits until nothing is read from the host any more. */
+status trainer_prefetch_flush(trainer *t);
+/* How long the last batch was copied, in ns. */
 int64_t trainer_prefetch_time(const trainer *t);
 
 /* Runs t->slot's operations from the cursor up to `end`: one by one, or as they were recorded. */

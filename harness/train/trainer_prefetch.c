@@ -10,7 +10,7 @@
 
 #include "common/trace/trace.h"
 
-/* Marks on the copy stream, of two batches in turn: one is measured when the next may be under way. */
+/* Marks on the copy stream, alternating: one batch is measured while the next may be in flight. */
 static int mark_of(uint64_t number)
 {
     return (int)(number % 2) * 2;
@@ -23,7 +23,7 @@ static bool is_real(const trainer *t)
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
-/* The memory is the rank's from the first step to the last, whatever is ahead when. */
+/* The memory is allocated once, for the whole run. */
 status trainer_prefetch_open(trainer *t)
 {
     trainer_prefetch *p = &t->prefetch;
@@ -39,12 +39,12 @@ status trainer_prefetch_open(trainer *t)
     return STATUS_OK;
 }
 
-/* Behind a failure the compute stream may never come to take a batch: the copy is let go all the same. */
+/* After a failure the compute stream may never use the batch: the copy must not wait for it. */
 void trainer_prefetch_close(trainer *t)
 {
     trainer_prefetch *p = &t->prefetch;
     if (p->taken && is_real(t)) device_fence_reach(p->taken, p->number);
-    error_record why; /* of what ended the job, if anything did */
+    error_record why; /* of the job's failure, if there was one */
     error_copy(&why);
     if (p->stream && is_real(t) && device_stream_synchronize(p->stream) != STATUS_OK) {
         error_clear();
@@ -58,7 +58,7 @@ void trainer_prefetch_close(trainer *t)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-/* The loader gets its buffer back when the copy out of it has ended; devices without bytes read none. */
+/* Returns the loader's buffer once its copy has ended; devices without bytes read none. */
 static void give_back(trainer *t)
 {
     trainer_prefetch *p = &t->prefetch;
@@ -92,7 +92,7 @@ static status copy(trainer *t, int64_t step)
     return STATUS_OK;
 }
 
-/* After a jump: what is ahead is of another step. */
+/* The prefetched batch is that of another step. */
 static status drop(trainer *t)
 {
     trainer_prefetch *p = &t->prefetch;
@@ -144,7 +144,7 @@ status trainer_prefetch_next(trainer *t)
     return copy(t, p->next);
 }
 
-status trainer_prefetch_settle(trainer *t)
+status trainer_prefetch_flush(trainer *t)
 {
     return t->prefetch.on ? give_back_now(t) : STATUS_OK;
 }

@@ -1,5 +1,5 @@
-/* The train loop: one step as a sequence of stages. A stage that cannot go on returns STATUS_AGAIN, and
- * the step goes on there when it is called again. */
+/* The train loop: one step as a sequence of stages. A stage that has to wait on a virtual device returns
+ * STATUS_AGAIN, and the next call of the step continues there. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/base/clock.h"
@@ -15,8 +15,8 @@ static void enter(trainer *t, rank_operation operation)
     rank_slot_enter(t->config.slot, operation, device_now_ns(t->device));
 }
 
-/* Takes what the engine's counters say since the last look; returns the time exposed since then. */
-static int64_t take_counters(trainer *t)
+/* Adds the engine's counters since the last call; returns the time exposed since then. */
+static int64_t add_counters(trainer *t)
 {
     sync_counters now;
     t->engine->type->counters(t->engine, &now);
@@ -61,7 +61,7 @@ static status stage_plan(trainer *t)
     enter(t, RANK_LOAD_BATCH);
     TRY(device_mark(t->stream, t->micro > 0 ? MARK_MICRO : MARK_BEGIN));
     if (t->micro == 0) {
-        take_counters(t);
+        add_counters(t);
         t->counters = (sync_counters){0};
         t->exposed_rest = t->exposed_forward = t->exposed_backward = 0;
     }
@@ -92,8 +92,8 @@ static status separate_phases(trainer *t)
     return t->config.separate_phases ? device_stream_synchronize(t->stream) : STATUS_OK;
 }
 
-/* What the rank trains on: what it has loaded, or been handed. */
-static status stage_take_part(trainer *t)
+/* The samples that the rank trains on: loaded, or scattered by rank 0. */
+static status stage_choose_program(trainer *t)
 {
     sync_exchange *x = &t->exchange;
     t->step.samples = x->samples;
@@ -114,7 +114,7 @@ static status stage_enter_forward(trainer *t)
 {
     TRY(separate_phases(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
-    t->exposed_rest += take_counters(t);
+    t->exposed_rest += add_counters(t);
     enter(t, RANK_FORWARD);
     return device_mark(t->stream, MARK_FORWARD);
 }
@@ -151,7 +151,7 @@ static status launch_one_loss(trainer *t)
     return device_launch(t->stream, t->loss_kernel, operands, &scalars, t->memory.workspace.data);
 }
 
-/* What --on-nonfinite stop ends is the rank whose loss it is: others' gradients are averages. */
+/* Stops the rank whose loss it is: afterwards the average would hide the rank. */
 static status check_loss(trainer *t, const double *sums)
 {
     if (isfinite(sums[0]) || !device_get_info(t->device)->real) return STATUS_OK;
@@ -188,7 +188,7 @@ static status stage_enter_backward(trainer *t)
 {
     TRY(separate_phases(t));
     TRY(device_mark(t->stream, MARK_FORWARD_END));
-    t->exposed_forward += take_counters(t);
+    t->exposed_forward += add_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
     enter(t, RANK_BACKWARD);
     return device_mark(t->stream, MARK_BACKWARD);
@@ -203,7 +203,7 @@ static status stage_backward(trainer *t)
 static status stage_enter_finish(trainer *t)
 {
     TRY(device_mark(t->stream, MARK_BACKWARD_END));
-    t->exposed_backward += take_counters(t);
+    t->exposed_backward += add_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_REDUCE);
     enter(t, RANK_WAIT);
     return STATUS_OK;
@@ -239,7 +239,7 @@ static status stage_await_loss(trainer *t)
     return t->step.synchronize ? sync_check_update(trainer_engine(t), &t->step) : STATUS_OK;
 }
 
-/* Behind a micro-batch that only accumulates. */
+/* After a micro-batch that only accumulates. */
 static status stage_end_micro(trainer *t)
 {
     TRY(device_stream_synchronize(t->stream));
@@ -247,14 +247,14 @@ static status stage_end_micro(trainer *t)
     return STATUS_OK;
 }
 
-/* What computes is stretched on a rank that is to be slow; engines' stages wait for others. */
+/* --slow stretches stages that compute; engines' stages wait for other ranks. */
 typedef struct stage {
     status (*run)(trainer *);
     bool computes;
 } stage;
 
 #define STAGES_TO_BACKWARD                                                                                         \
-    {stage_plan, false}, {stage_upload, true}, {stage_scatter_inputs, false}, {stage_take_part, false},             \
+    {stage_plan, false}, {stage_upload, true}, {stage_scatter_inputs, false}, {stage_choose_program, false},        \
         {trainer_prefetch_next, false}, {stage_enter_forward, false}, {stage_begin_forward, false},                 \
         {stage_forward, true}, {trainer_prefetch_next, false}, {stage_place, false}, {stage_loss, true},            \
         {stage_scatter_gradient, false}, {stage_enter_backward, false}, {stage_backward, true},                     \
@@ -313,16 +313,15 @@ static void begin_step(trainer *t, int64_t index)
     rank_slot_step(t->config.slot, index, device_now_ns(t->device));
 }
 
-/* Between two marks, for how long the stream has waited for fences: engines know of waits that block the host
- * alone. */
+/* How long the stream has waited for fences between two marks: engines count only waits that block the host. */
 static int64_t stalled(const trainer *t, int from, int to)
 {
     if (!sim_device_simulation(t->device)) return 0;
     return sim_mark_stalled_ns(t->stream, to) - sim_mark_stalled_ns(t->stream, from);
 }
 
-/* Where the device runs behind the host, marks tell what the host's clock cannot. */
-static void take_marks(trainer *t, int64_t begin)
+/* On a device that runs asynchronously the times are those of marks on the stream. */
+static void add_marks(trainer *t, int64_t begin)
 {
     device_stream *s = t->stream;
     t->exposed_rest += stalled(t, MARK_LOADED, MARK_FORWARD); /* before it, for the batch */
@@ -333,7 +332,7 @@ static void take_marks(trainer *t, int64_t begin)
     t->counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATED) - device_mark_ns(s, SYNC_MARK_UPDATE);
 }
 
-/* Between two marks; told to the trace, too. */
+/* The time between two marks; also an event of the trace. */
 static int64_t phase(const trainer *t, const char *name, int begin, int end)
 {
     int64_t from = device_mark_ns(t->stream, begin), to = device_mark_ns(t->stream, end);
@@ -341,7 +340,7 @@ static int64_t phase(const trainer *t, const char *name, int begin, int end)
     return to - from;
 }
 
-/* What the micro-batch that has ended adds to the step. */
+/* Adds the completed micro-batch to the step. */
 static void add_batch(trainer *t)
 {
     t->sums.load += phase(t, "load", t->micro > 0 ? MARK_MICRO : MARK_BEGIN, MARK_LOADED);
@@ -360,8 +359,8 @@ static void report_step(trainer *t, step_result *out)
 {
     device_stream *s = t->stream;
     int64_t begin = device_mark_ns(s, MARK_BEGIN), end = device_mark_ns(s, MARK_END);
-    int64_t after = take_counters(t);
-    take_marks(t, begin);
+    int64_t after = add_counters(t);
+    add_marks(t, begin);
     int64_t waited = t->exposed_rest + t->exposed_forward + t->exposed_backward + after;
     step_times times = {.total = end - begin,
                         .load = t->sums.load,
@@ -457,7 +456,7 @@ static status no_param(void *context, int param)
 status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, evaluation_sums *out)
 {
     *out = (evaluation_sums){0};
-    TRY(trainer_prefetch_settle(t));
+    TRY(trainer_prefetch_flush(t));
     t->observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
     ledger_enter(&t->ledger, LEDGER_PHASE_EVALUATE);
     enter(t, RANK_EVALUATE);

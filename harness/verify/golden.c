@@ -43,7 +43,7 @@ static status read_optimizer(golden_file *f, const json_t *c)
     if (strcmp(name, "adam") == 0) kind = OPTIMIZER_ADAM;
     else if (strcmp(name, "adamw") == 0) kind = OPTIMIZER_ADAMW;
     else if (strcmp(name, "sgd") != 0)
-        return fail(STATUS_DATA, "%s: case.optimizer.name: found '%s', allowed is one of sgd, adam, adamw", f->path, name);
+        return fail(STATUS_DATA, "%s: case.optimizer.name: expected one of sgd, adam, adamw, got '%s'", f->path, name);
     optimizer_options d = optimizer_defaults(kind);
     d.lr = number_or(o, "lr", d.lr);
     d.momentum = number_or(o, "momentum", 0);
@@ -164,7 +164,7 @@ static status read_file(golden_file *f, const json_t *root)
         !json_is_object(json_object_get(root, "gradients_first_step")))
         return fail(STATUS_DATA, "%s: not a golden trajectory: it has no case and no gradients_first_step", f->path);
     int64_t format = integer_or(root, "format", 0);
-    if (format != 1) return fail(STATUS_DATA, "%s: format: found %lld, allowed is 1", f->path, (long long)format);
+    if (format != 1) return fail(STATUS_DATA, "%s: format: expected 1, got %lld", f->path, (long long)format);
     f->parameters = integer_or(root, "parameters", 0);
     TRY(read_case(f, json_object_get(root, "case")));
     TRY(read_losses(f, root));

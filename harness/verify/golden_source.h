@@ -5,7 +5,7 @@
 #include "common/data/batch_source.h"
 #include "harness/verify/golden.h"
 
-/* The batches of ranks first .. first + ranks - 1, one behind the other. */
+/* The batches of ranks first .. first + ranks - 1, one after another. */
 status golden_source_open(const golden_file *file, const nn_model *model, int first, int ranks, batch_source **out);
 
 #endif

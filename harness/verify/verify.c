@@ -99,7 +99,7 @@ static status compare_params(verification *v, trainer *t, const golden_tensors *
     const golden_file *f = v->config->file;
     param_set *set = trainer_params(t);
     if (golden->count != m->param_count)
-        return fail(STATUS_DATA, "found %d tensors, the model %s has %d", golden->count, m->name, m->param_count);
+        return fail(STATUS_DATA, "expected %d tensors, as the model %s has, got %d", m->param_count, m->name, golden->count);
     bool kinks = v->precision != COMPARE_FLOAT64 && f->kinks;
     for (int i = 0; i < m->param_count; i++) {
         const golden_tensor *g = find_tensor(golden, m->params[i].name);
@@ -205,8 +205,8 @@ static status run_and_compare(verification *v)
     sync_requirements needs = {0};
     TRY(model_build(&c->file->model, &v->model));
     if (c->file->parameters != v->model->parameter_elements)
-        return fail(STATUS_DATA, "found %lld parameters, the model %s has %lld",
-                    (long long)c->file->parameters, v->model->name, (long long)v->model->parameter_elements);
+        return fail(STATUS_DATA, "expected %lld parameters, as the model %s has, got %lld",
+                    (long long)v->model->parameter_elements, v->model->name, (long long)c->file->parameters);
     TRY(c->engine->requirements(c->engine_options, c->policy, c->file->world, &needs));
     v->shares_buffers = needs.shares_buffers;
     v->one_loss = needs.one_loss;

@@ -296,7 +296,7 @@ def gradients_that_are_not_finite_stop_the_run_or_are_skipped_or_warned_of(words
 def on_the_cpu_it_is_refused(option):
     result = run("--device", "cpu", *CONVOLUTIONS, option)
     expect_equal(result.code, 64, "exit code", result)
-    expect("allowed is cuda" in result.err, "what is allowed is not said", result)
+    expect("expected --device cuda" in result.err, "what is expected is not named", result)
 
 
 @test
