@@ -4,7 +4,7 @@
 #include "common/base/log.h"
 #include "common/device/host/host.h"
 #include "harness/commands/output.h"
-#include "harness/launch/bind.h"
+#include "harness/launch/processors.h"
 #include "harness/launch/environment.h"
 #include "harness/launch/launch.h"
 #include "harness/run/run_result.h"

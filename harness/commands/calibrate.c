@@ -6,10 +6,9 @@
 #include "common/device/host/host.h"
 #include "harness/commands/calibrate_gpu.h"
 #include "harness/commands/output.h"
-#include "harness/launch/bind.h"
+#include "harness/launch/processors.h"
 #include "harness/run/run_result.h"
 #include "harness/sim/calibrate.h"
-#include "harness/sim/calibrate_program.h"
 
 #include <limits.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
 #include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
 #include "harness/commands/output.h"
-#include "harness/launch/bind.h"
+#include "harness/launch/processors.h"
 #include "harness/run/run_result.h"
 #include "ring/collectives/nccl/collective_nccl.h"
 

@@ -1,7 +1,7 @@
 /* harness [run]: trains, side by side or with one engine, and reports. */
 #include "harness/commands/commands.h"
 
-#include "harness/launch/bind.h"
+#include "harness/launch/processors.h"
 #include "harness/launch/environment.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"

@@ -1,4 +1,8 @@
-/* Starting the ranks of one or several jobs on this host, and seeing to it that they end well.
+/* Starts the ranks of one or several jobs on this host, and makes sure that they end.
+ *
+ * In the order of a run: processors.c (which processors each rank gets), launch.c (the loop and its signals),
+ * launch_spawn.c (starts the processes), environment.c (what a started process reads), launch_watch.c (who stalls, whose
+ * turn it is), launch_cause.c (which rank failed first, and why).
  *
  * A rank is this program again (/proc/self/exe), exec'ed with the same arguments, told who it is by its
  * environment (environment.h). Each job has a process group and a table of its own. Only the launcher

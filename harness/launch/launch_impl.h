@@ -84,7 +84,7 @@ void launch_blame_stall(launcher *l, int job, int rank, bool stopped);
 bool launch_blame_stalled(launcher *l, int64_t now_ns);
 void launch_watch(launcher *l, int64_t now_ns);
 
-/* launch_turn.c */
+/* launch_watch.c: whose turn it is. */
 void launch_turns_advance(launcher *l);
 /* The rank must make progress: it is alive and not parked while another job has the turn. */
 bool launch_owes_progress(const launcher *l, int job, int rank, const rank_status *s);

@@ -1,5 +1,4 @@
 /* PyTorch's own benchmark of DistributedDataParallel: DGX-1 V100 with four adapters, torch 1.4. */
-#include "harness/reproduce/fit.h"
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
 /* DataParallel against DistributedDataParallel: absolute figures differ by work, ratios are compared. */
-#include "harness/reproduce/fit.h"
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>

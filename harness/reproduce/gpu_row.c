@@ -1,4 +1,4 @@
-#include "harness/reproduce/gpu_row.h"
+#include "harness/reproduce/reproduce.h"
 
 #include "common/base/clock.h"
 #include "common/base/options.h"

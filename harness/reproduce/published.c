@@ -1,4 +1,4 @@
-#include "harness/reproduce/published.h"
+#include "harness/reproduce/reproduce.h"
 
 #include <limits.h>
 #include <stdbool.h>

@@ -3,11 +3,32 @@
 #ifndef HARNESS_REPRODUCE_REPRODUCE_H
 #define HARNESS_REPRODUCE_REPRODUCE_H
 
+#include "common/base/status.h"
 #include "common/base/text.h"
-#include "harness/reproduce/published.h"
+#include "common/optim/optimizer.h"
 #include "harness/sim/virtual_measure.h"
+#include "models/models.h"
 
 #include <jansson.h>
+
+/* ---- Published tables: CSV files with `#` comments and a header line, in results/published ---- */
+
+enum { PUBLISHED_COLUMNS = 12, PUBLISHED_ROWS = 64 };
+
+typedef struct published_table {
+    char *text; /* of the file, cut at its commas and lines */
+    const char *header[PUBLISHED_COLUMNS];
+    const char *cells[PUBLISHED_ROWS][PUBLISHED_COLUMNS]; /* "" where a row is short */
+    int columns, rows;
+} published_table;
+
+/* `name` without suffix, from where the build or the installation keeps them. STATUS_DATA. */
+status published_open(const char *name, published_table *out);
+void published_close(published_table *t);
+
+/* The cell of a column; "" where there is no such column. */
+const char *published_text(const published_table *t, int row, const char *column);
+double published_number(const published_table *t, int row, const char *column);
 
 typedef enum cell_kind {
     CELL_CALIBRATED, /* the profile was fitted to it */
@@ -91,5 +112,37 @@ void reproduction_note(reproduction_report *r, const char *format, ...) __attrib
 void reproduction_markdown(const reproduction_report *r, text_buffer *out);
 void reproduction_csv(const reproduction_report *r, text_buffer *out);
 json_t *reproduction_json(const reproduction_report *r);
+
+/* A profile's compute is fitted to a published row of one GPU: all efficiencies by one factor. */
+
+enum { FIT_CONSTANTS = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1 };
+
+typedef struct compute_fit {
+    double factor;
+    sim_override overrides[FIT_CONSTANTS];
+} compute_fit;
+
+/* Finds the factor with which the workload's step takes `step_ms`, to 0.01 %. STATUS_CONFIG where none does.
+ */
+status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
+                        compute_fit *out);
+
+/* Puts the fit in force. The fit must stay. */
+void compute_fit_apply(const compute_fit *fit, virtual_workload *w);
+
+/* Measures one row of a published table on GPUs: ranks are threads of this process, a GPU each. */
+
+typedef struct gpu_row {
+    model_options model;
+    int64_t batch; /* samples per rank */
+    int gpus;
+    const char *policy; /* of the ring engine; without meaning for one GPU */
+    optimizer_options optimizer;
+    int64_t steps, warmup; /* measured; before them */
+} gpu_row;
+
+/* Medians over the measured steps, the slowest rank's, in ms; the device is waited for between the phases. Inputs are
+ * the same random numbers in every step. */
+status gpu_row_measure(const gpu_row *row, double *forward_ms, double *backward_ms);
 
 #endif

@@ -1,6 +1,5 @@
 /* Training throughput as published by NVIDIA, OneFlow and TensorFlow, each scaled from its own row of one
  * GPU. */
-#include "harness/reproduce/fit.h"
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>

@@ -1,6 +1,5 @@
 /* torch-vs-apex on the GPUs that are here: another GPU than the published, so directions alone. */
 #include "common/device/cuda/cuda_module.h"
-#include "harness/reproduce/gpu_row.h"
 #include "harness/reproduce/reproduce.h"
 
 #include <stdio.h>

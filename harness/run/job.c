@@ -1,6 +1,6 @@
 #include "harness/run/job.h"
 
-#include "harness/launch/bind.h"
+#include "harness/launch/processors.h"
 #include "harness/launch/launch.h"
 
 #include <errno.h>

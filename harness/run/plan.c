@@ -2,7 +2,7 @@
 
 #include "common/data/sampler.h"
 #include "common/data/transform.h"
-#include "harness/launch/bind.h"
+#include "harness/launch/processors.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 
 #include "common/data/batches.h"
 #include "common/net/rendezvous.h"
-#include "harness/launch/bind.h"
+#include "harness/launch/processors.h"
 #include "harness/run/plan.h"
 #include "harness/run/run_result.h"
 #include "harness/run/record.h"

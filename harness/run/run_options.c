@@ -8,7 +8,7 @@
 #include "common/net/link.h"
 #include "common/sim/profile.h"
 #include "common/sync/straggler.h"
-#include "harness/launch/bind.h"
+#include "harness/launch/processors.h"
 
 #include <stddef.h>
 #include <stdio.h>

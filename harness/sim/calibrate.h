@@ -5,6 +5,7 @@
 #define HARNESS_SIM_CALIBRATE_H
 
 #include "common/base/status.h"
+#include "common/base/text.h"
 #include "common/sim/constants.h"
 
 #include <sched.h>
@@ -41,5 +42,17 @@ status calibration_write(const calibration *c, const char *path);
 /* Where `harness calibrate` writes and `harness run` looks: $XDG_DATA_HOME/psring/profiles/this-machine.json,
  * or below ~/.local/share. `size` as PATH_MAX. STATUS_CONFIG without a home. */
 status calibration_path(char *path, unsigned long size);
+
+/* ---- for all calibrations ---- */
+
+/* `file` where harness looks for a user's profiles. STATUS_CONFIG without a home. */
+status calibration_file_path(const char *file, char *path, size_t size);
+
+/* Makes the folders that lead to a file; whether they are there shows when it is opened. */
+void calibration_make_folders(const char *path);
+
+/* The whole file or none of it, and frees the text. STATUS_SYSTEM if it ran out of memory; STATUS_CANNOT_CREATE,
+ * STATUS_IO. */
+status calibration_file_write(text_buffer *text, const char *path);
 
 #endif

@@ -4,7 +4,7 @@
 #include "common/optim/optimizer.h"
 #include "common/sim/price.h"
 #include "harness/sim/calibrate_gpu.h"
-#include "harness/sim/calibrate_program.h"
+#include "harness/sim/calibrate_impl.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,10 @@
 /* Operations within training steps against a roofline: what each class of them gets of the machine. */
+#include "common/base/clock.h"
 #include "common/sim/price.h"
 #include "harness/sim/calibrate_impl.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 
 enum { WARM = 3 };
 #define SHORTEST_S 50e-6
@@ -72,4 +74,173 @@ status calibrate_operations(calibration *c)
         if (all.measured_s[k] > 0) c->efficiency[k] = all.roofline_s[k] / all.measured_s[k];
     for (int i = 0; i < opened; i++) calibration_close(&runs[i]);
     return rc;
+}
+
+/* ---- Training steps of a ResNet-18 and a small BERT on one rank, every operation timed ---- */
+
+static const calibration_workload workloads[CALIBRATION_MODELS] = {
+    {{.name = "resnet18", .image = 32, .classes = 10}, 32},
+    {{.name = "bert", .head = MODEL_HEAD_CLS}, 8},
+};
+
+static int64_t *times_of(const calibration_run *r, calibration_setting setting, int op)
+{
+    return &r->times[((int64_t)op * CALIBRATION_SETTINGS + setting) * CALIBRATION_REPEATS];
+}
+
+static void after_op(void *context, const nn_op *op)
+{
+    calibration_run *r = context;
+    int64_t now = clock_now_ns();
+    if (r->repeat >= 0) times_of(r, r->setting, (int)(op - r->work.program->ops))[r->repeat] = now - r->since;
+    r->since = clock_now_ns();
+}
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+status calibration_model(int model, nn_model **out)
+{
+    return model_build(&workloads[model].model, out);
+}
+
+void calibration_close(calibration_run *r)
+{
+    optimizer_close(&r->optimizer);
+    calibration_program_close(&r->work);
+    device_stream_close(&r->stream);
+    device_close(&r->device);
+    free(r->times);
+}
+
+status calibration_open(calibration_run *r, int model, int threads)
+{
+    device_config device = {.name = "cpu", .world = 1, .threads = threads};
+    *r = (calibration_run){.repeat = -1};
+    TRY(device_open(&device, &r->device));
+    TRY(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->stream));
+    TRY(calibration_program_open(&r->work, r->device, r->stream, &workloads[model], DEVICE_MEMORY_SHARED));
+    const param_set *set = r->work.params;
+    optimizer_options options = optimizer_defaults(OPTIMIZER_SGD);
+    TRY(optimizer_open(r->device, &options, set->type, set->arena_elements, set->model->parameter_elements, &r->ledger,
+                       &r->optimizer));
+    r->times = calloc((size_t)r->work.program->op_count * CALIBRATION_SETTINGS * CALIBRATION_REPEATS, sizeof *r->times);
+    return r->times ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for times");
+}
+
+/* ---- steps ------------------------------------------------------------------------------------ */
+
+static status update(calibration_run *r)
+{
+    param_set *set = r->work.params;
+    piece_list all = param_set_pieces(set, 0, set->model->param_count);
+    int64_t begin = clock_now_ns();
+    TRY(optimizer_update(r->optimizer, r->stream, set->params.data, set->grads.data, all, 0, 0.0, 1.0));
+    if (r->repeat >= 0) r->updates[r->setting][r->repeat] = clock_now_ns() - begin;
+    return STATUS_OK;
+}
+
+status calibration_step(calibration_run *r, calibration_setting setting, int repeat)
+{
+    r->setting = setting;
+    r->repeat = repeat;
+    r->since = clock_now_ns();
+    TRY(calibration_program_run(&r->work, after_op, r, &r->ledger));
+    return update(r);
+}
+
+double calibration_op_ns(calibration_run *r, calibration_setting setting, int op)
+{
+    return calibration_median(times_of(r, setting, op), CALIBRATION_REPEATS);
+}
+
+double calibration_update_ns(calibration_run *r, calibration_setting setting)
+{
+    return calibration_median(r->updates[setting], CALIBRATION_REPEATS);
+}
+
+static status ignore_param(void *context, int param)
+{
+    (void)context;
+    (void)param;
+    return STATUS_OK;
+}
+
+static status ignore_sum(void *context, double *values, int count)
+{
+    (void)context;
+    (void)values;
+    (void)count;
+    return STATUS_OK;
+}
+
+static status open_memory(calibration_program *p, int64_t batch)
+{
+    const nn_model *m = p->model;
+    device *d = p->device;
+    nn_memory *memory = &p->memory;
+    memory->activation_bytes = p->program->activation_bytes;
+    memory->workspace_bytes = (int64_t)nn_instance_workspace(p->instance);
+    size_t input = (size_t)(batch * shape_elements(m->layers[0].sample)) * sizeof(float);
+    size_t target = (size_t)(batch * m->rows_per_sample) * sizeof(int32_t);
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)memory->activation_bytes, &memory->activations));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)memory->workspace_bytes, &memory->workspace));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &memory->loss));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, input, &p->input));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, target, &p->target));
+    nn_bindings bindings = {.memory = memory, .input = p->input.data, .target = p->target.data};
+    return nn_instance_bind(p->instance, &bindings);
+}
+
+status calibration_program_open(calibration_program *p, device *d, device_stream *s, const calibration_workload *w,
+                                device_memory_kind kind)
+{
+    nn_program_config program = {.batch = w->batch, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
+    param_set_config params = {.param_kind = kind, .grad_kind = kind, .gradients = true};
+    *p = (calibration_program){.device = d, .stream = s};
+    p->memory.activations.fd = p->memory.workspace.fd = p->memory.loss.fd = p->input.fd = p->target.fd = -1;
+    TRY(model_build(&w->model, &p->model));
+    TRY(nn_program_compile(p->model, &program, &p->program));
+    TRY(param_set_open(d, p->model, p->program, &params, &p->params));
+    TRY(param_set_initialize(p->params, s, 1));
+    TRY(nn_instance_open(d, s, p->program, p->params, &p->instance));
+    return open_memory(p, w->batch);
+}
+
+void calibration_program_close(calibration_program *p)
+{
+    if (!p->device) return;
+    nn_instance_close(&p->instance);
+    param_set_close(&p->params);
+    nn_program_free(&p->program);
+    nn_model_free(&p->model);
+    device_free(p->device, &p->memory.activations);
+    device_free(p->device, &p->memory.workspace);
+    device_free(p->device, &p->memory.loss);
+    device_free(p->device, &p->input);
+    device_free(p->device, &p->target);
+}
+
+status calibration_program_run(calibration_program *p, void (*after_op)(void *context, const nn_op *op), void *context,
+                               ledger *l)
+{
+    nn_observer observer = {.context = context,
+                            .need = ignore_param,
+                            .ready = ignore_param,
+                            .group_sum = ignore_sum,
+                            .after_op = after_op};
+    op_scalars scalars = {.loss_normalizer = 1};
+    nn_cursor cursor = {0};
+    return nn_instance_run(p->instance, &cursor, p->program->op_count, &observer, &scalars, l);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+double calibration_median(int64_t *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, by_value);
+    return (double)values[count / 2];
 }

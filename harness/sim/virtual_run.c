@@ -1,6 +1,6 @@
 #include "harness/sim/virtual_run.h"
 
-#include "harness/launch/bind.h"
+#include "harness/launch/processors.h"
 #include "harness/report/statistics.h"
 #include "harness/run/run_result.h"
 #include "harness/run/record.h"

@@ -1,6 +1,6 @@
 #include "tests/common/net/net_test.h"
 
-#include "harness/launch/bind.h"
+#include "harness/launch/processors.h"
 
 #include <errno.h>
 #include <stdio.h>
