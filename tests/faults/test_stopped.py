@@ -38,12 +38,12 @@ def a_rank_stopped_for_a_while_is_waited_for(engine, rank):
         pid, _ = strike(run, engine, rank, "backward", 20, signal.SIGSTOP)
         run.wait_for_line(f"{engine} rank {rank} (process {pid}) is behind")
         run.kill(pid, signal.SIGCONT)
-        result = run.wait(60)
+        result = run.wait(300)
         watch.check(run)
     expect_equal(result.code, 0, "exit code", result)
     warnings = [line for line in result.lines() if " warning: " in line]
     expect(len(warnings) == 1 and "stopped by a signal" in warnings[0], "one warning that names the rank", result)
-    expect_equal(result.jobs()[engine]["parameter_hash"], harness(*words).jobs()[engine]["parameter_hash"],
+    expect_equal(result.jobs()[engine]["parameter_hash"], harness(*words, limit=300).jobs()[engine]["parameter_hash"],
                  "parameters, and those of a run that was not stopped")
 
 
