@@ -50,7 +50,7 @@ typedef struct message_header {
     uint64_t checksum; /* filled in: message_digest() over header and frames; 0 where switched off */
 } message_header;
 
-/* Raw bytes beside a header. Whoever names them owns them. */
+/* Raw bytes that follow a header. Whoever sends them owns them. */
 typedef struct message_frame {
     const void *data;
     size_t bytes;

@@ -45,20 +45,20 @@ enum { ARENA_BYTES = 8192 }; /* a header has 17 fields; what needs more is not o
 status message_unpack(const void *bytes, size_t count, message_header *out)
 {
     if (count > MESSAGE_HEADER_CAP)
-        return fail(STATUS_PROTOCOL, "header frame: found %zu bytes, allowed are %d", count,
-                    MESSAGE_HEADER_CAP);
+        return fail(STATUS_PROTOCOL, "header frame: expected at most %d bytes, got %zu", MESSAGE_HEADER_CAP,
+                    count);
     _Alignas(16) unsigned char block[ARENA_BYTES];
     arena space = {.bytes = block, .size = sizeof block};
     ProtobufCAllocator allocator = arena_allocator(&space);
     Net__MessageHeader *wire = net__message_header__unpack(&allocator, count, bytes);
     if (!wire) return fail(STATUS_PROTOCOL, "header frame of %zu bytes: not a message header", count);
     if (wire->base.n_unknown_fields)
-        return fail(STATUS_PROTOCOL, "header frame: found %u unknown fields", wire->base.n_unknown_fields);
+        return fail(STATUS_PROTOCOL, "header frame: got %u unknown fields", wire->base.n_unknown_fields);
     if (wire->kind == MESSAGE_NONE || wire->kind >= MESSAGE_KIND_COUNT)
-        return fail(STATUS_PROTOCOL, "header frame: found kind %u, allowed is 1 to %d", wire->kind,
-                    MESSAGE_KIND_COUNT - 1);
+        return fail(STATUS_PROTOCOL, "header frame: expected a kind from 1 to %d, got %u",
+                    MESSAGE_KIND_COUNT - 1, wire->kind);
     if (wire->sender > INT32_MAX || wire->dtype > INT32_MAX || wire->frames > MESSAGE_FRAMES_MAX)
-        return fail(STATUS_PROTOCOL, "header frame: found sender %u, dtype %u, %u frames: out of range",
+        return fail(STATUS_PROTOCOL, "header frame: got sender %u, dtype %u, %u frames: out of range",
                     wire->sender, wire->dtype, wire->frames);
     *out = (message_header){
         .kind = (message_kind)wire->kind,

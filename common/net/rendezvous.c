@@ -107,8 +107,8 @@ static status receive_packet(rendezvous *r, rendezvous_packet *out)
         }
     }
     if (result == STATUS_OK && out->kind == RENDEZVOUS_RESULT && r->blob_count != out->blobs)
-        return fail(STATUS_PROTOCOL, "rendezvous: found %d blobs in a result, expected %d", r->blob_count,
-                    out->blobs);
+        return fail(STATUS_PROTOCOL, "rendezvous: expected %d blobs in a result, got %d", out->blobs,
+                    r->blob_count);
     return result;
 }
 
@@ -288,8 +288,8 @@ static status call(rendezvous *r, rendezvous_operation operation, const char *ta
     char what[128];
     snprintf(what, sizeof what, "%s '%s'", rendezvous_operation_name(operation), tag);
     if (strlen(tag) >= STORE_TAG_BYTES || bytes > RENDEZVOUS_BLOB_MAX)
-        return fail(STATUS_INTERNAL, "rendezvous: %s with %zu bytes, allowed are %d", what, bytes,
-                    RENDEZVOUS_BLOB_MAX);
+        return fail(STATUS_INTERNAL, "rendezvous: %s: expected at most %d bytes, got %zu", what,
+                    RENDEZVOUS_BLOB_MAX, bytes);
     if (r->options.slot) rank_slot_enter(r->options.slot, RANK_RENDEZVOUS, clock_now_ns());
     int64_t left = deadline_ns - clock_now_ns();
     rendezvous_packet packet = {.kind = RENDEZVOUS_CALL,
@@ -414,8 +414,8 @@ status rendezvous_open(const rendezvous_options *options, rendezvous **out)
         return fail(STATUS_CONFIG, "rendezvous: expected 1 to %d members, got rank %d of %d",
                     JOB_MOST_MEMBERS, options->rank, options->world);
     if (options->config_text && strlen(options->config_text) > RENDEZVOUS_TEXT_MAX)
-        return fail(STATUS_INTERNAL, "rendezvous: a configuration of %zu bytes, allowed are %d",
-                    strlen(options->config_text), RENDEZVOUS_TEXT_MAX);
+        return fail(STATUS_INTERNAL, "rendezvous: configuration: expected at most %d bytes, got %zu",
+                    RENDEZVOUS_TEXT_MAX, strlen(options->config_text));
     int64_t deadline_ns = clock_now_ns() + options->connect_limit_ns;
     rendezvous *r = calloc(1, sizeof *r);
     if (!r) return fail(STATUS_SYSTEM, "rendezvous: no memory");

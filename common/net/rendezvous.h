@@ -82,7 +82,7 @@ status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, si
 status rendezvous_broadcast(rendezvous *r, const char *tag, int root, const void *data, size_t bytes,
                             int64_t deadline_ns, rendezvous_blob *out);
 status rendezvous_barrier(rendezvous *r, const char *tag, int64_t deadline_ns);
-/* values[count] becomes the sum over the ranks, added in rank order: the same bits everywhere. */
+/* values[count] becomes the sum over the ranks, added in rank order: bit-identical on all ranks. */
 status rendezvous_sum(rendezvous *r, const char *tag, double *values, int count, int64_t deadline_ns);
 
 #endif

@@ -32,7 +32,7 @@ static status split_host(const char *url, const char *at, char host[ADDRESS_TEXT
     const char *colon = strrchr(at, ':');
     size_t length = colon ? (size_t)(colon - at) : 0;
     if (length == 0 || length >= ADDRESS_TEXT)
-        return fail(STATUS_USAGE, "rendezvous: found '%s', allowed is tcp://HOST:PORT", url);
+        return fail(STATUS_USAGE, "rendezvous: expected tcp://HOST:PORT, got '%s'", url);
     memcpy(host, at, length);
     host[length] = '\0';
     if (host[0] == '[' && host[length - 1] == ']') {
@@ -96,7 +96,7 @@ status rendezvous_address_parse(const char *url, rendezvous_endpoints *out)
         return STATUS_OK;
     }
     return fail(STATUS_USAGE,
-                "rendezvous: found '%s', allowed are tcp://HOST:PORT, ipc://@NAME, file://PATH, env://", url);
+                "rendezvous: expected tcp://HOST:PORT, ipc://@NAME, file://PATH or env://, got '%s'", url);
 }
 
 bool rendezvous_address_is_inproc(const rendezvous_endpoints *endpoints)

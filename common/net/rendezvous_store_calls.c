@@ -92,7 +92,7 @@ static void check(const store *s, const rendezvous_packet *h, verdict *v)
     else if (h->world != s->world)
         refuse(v, STATUS_CONFIG, "world size: rank %d has %d, rank 0 has %d", h->rank, h->world, s->world);
     else if (h->rank < 0 || h->rank >= s->world)
-        refuse(v, STATUS_CONFIG, "rank: found %d, allowed is 0 to %d", h->rank, s->world - 1);
+        refuse(v, STATUS_CONFIG, "rank: expected 0 to %d, got %d", s->world - 1, h->rank);
     else if (s->members[h->rank].joined)
         refuse(v, STATUS_CONFIG, "rank %d is taken twice: by %s, and by process %" PRIu32, h->rank,
                store_name(s, h->rank, name, sizeof name), h->pid);

@@ -47,18 +47,18 @@ size_t rendezvous_pack(const rendezvous_packet *p, uint8_t *out, size_t size)
 status rendezvous_unpack(const void *bytes, size_t count, void *block, rendezvous_packet *out)
 {
     if (count > RENDEZVOUS_PACKET_CAP)
-        return fail(STATUS_PROTOCOL, "rendezvous packet: found %zu bytes, allowed are %d", count,
-                    RENDEZVOUS_PACKET_CAP);
+        return fail(STATUS_PROTOCOL, "rendezvous packet: expected at most %d bytes, got %zu",
+                    RENDEZVOUS_PACKET_CAP, count);
     arena space = {.bytes = block, .size = RENDEZVOUS_ARENA_BYTES};
     ProtobufCAllocator allocator = arena_allocator(&space);
     Net__RendezvousPacket *wire = net__rendezvous_packet__unpack(&allocator, count, bytes);
     if (!wire) return fail(STATUS_PROTOCOL, "rendezvous packet of %zu bytes: not one", count);
     if (wire->kind == RENDEZVOUS_NONE || wire->kind >= RENDEZVOUS_KIND_COUNT)
-        return fail(STATUS_PROTOCOL, "rendezvous packet: found kind %u, allowed is 1 to %d", wire->kind,
-                    RENDEZVOUS_KIND_COUNT - 1);
+        return fail(STATUS_PROTOCOL, "rendezvous packet: expected a kind from 1 to %d, got %u",
+                    RENDEZVOUS_KIND_COUNT - 1, wire->kind);
     if (wire->operation >= RENDEZVOUS_OPERATION_COUNT || wire->code >= STATUS_COUNT ||
         wire->blobs > INT32_MAX)
-        return fail(STATUS_PROTOCOL, "rendezvous packet: found operation %u, code %u, %u blobs: out of range",
+        return fail(STATUS_PROTOCOL, "rendezvous packet: got operation %u, code %u, %u blobs: out of range",
                     wire->operation, wire->code, wire->blobs);
     *out = (rendezvous_packet){
         .kind = (rendezvous_kind)wire->kind,

@@ -90,8 +90,8 @@ status shm_map(int fd, int64_t bytes, const char *whose, shm_segment *out)
     if (fstat(fd, &file) != 0)
         result = fail_errno(STATUS_SYSTEM, "shared memory of %s: its size cannot be read", whose);
     else if (file.st_size < bytes)
-        result = fail(STATUS_PROTOCOL, "shared memory of %s: found %" PRId64 " bytes, expected %" PRId64,
-                      whose, (int64_t)file.st_size, bytes);
+        result = fail(STATUS_PROTOCOL, "shared memory of %s: got %" PRId64 " bytes, expected %" PRId64, whose,
+                      (int64_t)file.st_size, bytes);
     else if (!(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK)) /* else a peer could make us fault by shrinking it */
         result = fail(STATUS_PROTOCOL, "shared memory of %s: not a sealed memfd", whose);
     else

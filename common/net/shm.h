@@ -26,7 +26,7 @@ status shm_create(const char *name, int64_t bytes, shm_segment *out);
  * Takes over `fd`, also when it fails. STATUS_PROTOCOL where the memory is shorter than `bytes`. */
 status shm_map(int fd, int64_t bytes, const char *whose, shm_segment *out);
 
-/* Unmaps and closes. The memory lives on while another process maps it. Empty segments are ignored. */
+/* Unmaps and closes. The memory remains while another process maps it. Empty segments are ignored. */
 void shm_close(shm_segment *segment);
 
 /* The same number on every process that can exchange segments with this one (same kernel, same network

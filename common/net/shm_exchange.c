@@ -24,7 +24,7 @@
 
 enum {
     RETRY_NS = 5000000,  /* between attempts to reach a peer that does not listen yet */
-    EXTRA_INCOMING = 16, /* connections held beside one a peer */
+    EXTRA_INCOMING = 16, /* connections held besides one per peer */
 };
 
 typedef struct hello {

@@ -145,13 +145,13 @@ status status_table_create(uint64_t token, int world, status_table **out)
 static status check_header(const status_table_header *header, uint64_t token, int world)
 {
     if (header->magic != TABLE_MAGIC)
-        return fail(STATUS_PROTOCOL, "status table: found layout %08" PRIx32 ", expected %08" PRIx32,
+        return fail(STATUS_PROTOCOL, "status table: got layout %08" PRIx32 ", expected %08" PRIx32,
                     header->magic, TABLE_MAGIC);
     if (header->token != token)
-        return fail(STATUS_PROTOCOL, "status table: found job token %016" PRIx64 ", expected %016" PRIx64,
+        return fail(STATUS_PROTOCOL, "status table: got job token %016" PRIx64 ", expected %016" PRIx64,
                     header->token, token);
     if (header->world != world)
-        return fail(STATUS_CONFIG, "status table: found a world size of %d, expected %d", (int)header->world,
+        return fail(STATUS_CONFIG, "status table: got a world size of %d, expected %d", (int)header->world,
                     world);
     return STATUS_OK;
 }

@@ -1,8 +1,8 @@
-/* The table of a job: what every rank of a host is doing, in anonymous shared memory.
+/* The status table of a job: what every rank of a host is doing, in anonymous shared memory.
  *
- * One cache line a rank, the slot, is written by that rank with relaxed atomics and read by whoever
- * draws a progress line, looks for a rank that hangs, or has to say where one died. Beside the slots
- * stand the control words: stop, turn, first failure.
+ * One cache line per rank, the slot, is written by that rank with relaxed atomics and read by whoever
+ * draws a progress line, looks for a rank that hangs, or has to say where one died. The control
+ * words follow: stop, turn, first failure.
  *
  * The table is a memfd and an eventfd, inherited by the ranks or made locally where there is no
  * launcher; neither has a name in a file system. */

@@ -62,7 +62,7 @@ static verdict examine(transport *t, const transport_message *m, transport_link 
         return DROP_SILENTLY;
     }
     if (h->sequence > l->received) {
-        *error = fail(STATUS_PEER, "message %" PRIu64 " from rank %d is missing: found %" PRIu64 " (%s) next",
+        *error = fail(STATUS_PEER, "message %" PRIu64 " from rank %d is missing: got %" PRIu64 " (%s) next",
                       l->received, peer, h->sequence, message_kind_name(h->kind));
         return BROKEN;
     }
@@ -148,7 +148,7 @@ status transport_open(const transport_type *type, const transport_options *optio
 {
     if (options->frames < 1 || options->frames > MESSAGE_FRAMES_MAX || options->window < 1 ||
         options->peers < 1 || options->rank < 0 || options->rank >= options->peers)
-        return fail(STATUS_INTERNAL, "transport: found %d frames, window %d, rank %d of %d", options->frames,
+        return fail(STATUS_INTERNAL, "transport: got %d frames, window %d, rank %d of %d", options->frames,
                     options->window, options->rank, options->peers);
     transport *t;
     TRY(type->open(options, &t));
@@ -248,12 +248,12 @@ static status check_send(transport *t, int link, const message_frame *frames, in
     if (l->ended) return fail(STATUS_PEER, "rank %d has ended its connection", peer);
     if (l->broken != STATUS_OK) return fail(l->broken, "rank %d: its connection is of no more use", peer);
     if (count > t->options.frames || (count > 0 && !ticket))
-        return fail(STATUS_INTERNAL, "transport: found %d frames, allowed are %d, with a ticket", count,
-                    t->options.frames);
+        return fail(STATUS_INTERNAL, "transport: expected at most %d frames and a ticket, got %d",
+                    t->options.frames, count);
     for (int i = 0; i < count; i++)
         if ((int64_t)frames[i].bytes > t->options.frame_bytes)
-            return fail(STATUS_INTERNAL, "transport: found a frame of %zu bytes, agreed are at most %" PRId64,
-                        frames[i].bytes, t->options.frame_bytes);
+            return fail(STATUS_INTERNAL, "transport: expected a frame of at most %" PRId64 " bytes, got %zu",
+                        t->options.frame_bytes, frames[i].bytes);
     return STATUS_OK;
 }
 

@@ -67,7 +67,7 @@ typedef enum transport_fault_kind {
 
 typedef struct transport_fault {
     transport_fault_kind kind;
-    int64_t message; /* the how-manieth that this transport sends, from 0 */
+    int64_t message; /* index among those that this transport sends, from 0 */
 } transport_fault;
 
 typedef struct transport_options {

@@ -32,7 +32,7 @@ struct transport_type {
     status (*send)(transport *t, int link, const message_header *header, const message_frame *frames,
                    int count, transport_ticket *ticket);
     /* Fills in all of `out`; header.sender is what the peer claims. STATUS_PEER, once, for a link
-     * that is lost and has not `ended`, behind the last of its messages; marks it `broken`. */
+     * that is lost and has not `ended`, after the last of its messages; marks it `broken`. */
     status (*receive)(transport *t, transport_message *out);
     void (*release)(transport *t, transport_message *message);
     status (*reserve)(transport *t, int messages);
@@ -91,10 +91,10 @@ void transport_free(transport *t);
 /* The frame's memory is no longer needed. From any thread; the last thing done with the transport. */
 void transport_frame_released(transport_ticket *ticket);
 
-/* Drops a message that is none: counts it and says so, the more seldom the more there are. */
+/* Drops a message that is none: counts it and logs the 1st, 2nd, 4th, 8th .... */
 void transport_reject(transport *t, const char *who, const char *why);
 
-/* transport_pace.c: room beside what is kept back, keeping back, sending what is due. */
+/* transport_pace.c: delays messages and sends them when they are due. */
 status transport_room(transport *t, int link);
 status transport_defer(transport *t, int link, const message_header *header, const message_frame *frames,
                        int count, transport_ticket *ticket, int64_t bytes);

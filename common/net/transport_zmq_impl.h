@@ -70,8 +70,8 @@ typedef struct zmq_hub {
     transport_hub base;
     zsocket_context *context;
     _Atomic(zmq_transport *) closed; /* whose frames were still in use */
-    /* Messages over inproc:// are the sender's memory: the sender counts up behind its last write, the
-     * receiver looks before its first read. */
+    /* Messages over inproc:// are the sender's memory: the sender counts up after its last write, the
+     * receiver loads the count before its first read. */
     atomic_ullong sends;
 } zmq_hub;
 

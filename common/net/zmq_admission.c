@@ -26,7 +26,7 @@ struct zsocket_context {
     pthread_t admission;
 };
 
-/* Lives until the gate opens. */
+/* Runs until the gate opens. */
 static void *wait_at(void *gate)
 {
     pthread_mutex_lock(gate);

@@ -62,7 +62,7 @@ void sync_drop_gradients(sync_engine *e)
     ledger_release(e->context.ledger, LEDGER_GRADIENTS, set->logical_bytes, arena_bytes(set));
 }
 
-/* Copies in bfloat16 are written beside their parameters, so that the next forward pass need not make them. */
+/* Copies in bfloat16 are written together with their parameters, so that the next forward pass need not make them. */
 static status update_all(const sync_context *c, const sync_step *step, const void *grads, double scale)
 {
     param_set *set = c->params;

@@ -2,7 +2,7 @@
  *
  *   plan batch -> scatter inputs -> begin forward -> forward, asking need(i) before the first use of
  *   parameter i -> place outputs -> loss -> scatter the output gradient -> backward, announcing ready(i)
- *   behind the last use of gradient i -> finish
+ *   after the last use of gradient i -> finish
  *
  * An engine owns the reduction, the averaging, the loss's normalizer, and who runs the optimizer. One
  * train loop drives `none`, `ring` and `ps` alike; models stay ignorant of all three.

@@ -18,7 +18,7 @@ static status none_requirements(const void *options, const char *policy, int wor
     (void)options;
     (void)policy;
     *out = (sync_requirements){.reach = SYNC_REACH_DEVICE};
-    if (world != 1) return fail(STATUS_CONFIG, "mode none: found %d ranks, allowed is one", world);
+    if (world != 1) return fail(STATUS_CONFIG, "mode none: expected 1 rank, got %d", world);
     return STATUS_OK;
 }
 

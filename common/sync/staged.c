@@ -234,7 +234,7 @@ static status tell(staged_engine *e)
     return STATUS_OK;
 }
 
-/* What the compute stream has done by then comes down beside what it does next. */
+/* Copies to the host what the compute stream has done by then, while the stream goes on. */
 static status bring_down(staged_engine *e, int item, device_memory *to, const device_memory *from, piece p)
 {
     uint64_t number = e->arrived.added + 1;
@@ -355,8 +355,8 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
     *out = NULL;
     if (needs->whole_batch || needs->one_loss)
         return fail(STATUS_CONFIG,
-                    "policy %s of engine %s: found device %s, allowed are those whose memory the host "
-                    "can read; take another policy (ps=sync)",
+                    "policy %s of engine %s: expected a device whose memory the host can read, got "
+                    "%s; use another policy (ps=sync)",
                     context->policy, type->name, device_get_info(context->device)->name);
     staged_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");

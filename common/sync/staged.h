@@ -2,8 +2,8 @@
  *
  * The engine behind it (any: it notices nothing) gets a device of the host, `cpu`, with parameters,
  * gradients, buffers and an optimizer of its own there: the mirror. Gradients come down as they become
- * ready, and buffers behind the forward pass, on a stream of their own beside the backward pass; the engine is
- * told when they are there. Parameters go up before their first use, buffers before every forward pass. Reduction
+ * ready, and buffers after the forward pass, on a stream of their own during the backward pass; the engine
+ * learns when they have arrived. Parameters go up before their first use, buffers before every forward pass. Reduction
  * and optimizer run on the host, unless the engine's requirements say that it updates in front of the mirror, with
  * sync_context.front: then there is one optimizer, the device's.
  *

@@ -18,12 +18,12 @@ status straggler_init(straggler *s, const char *text, int rank, int world)
     double factor = 1;
     const char *colon = strchr(text, ':');
     if (!colon || (size_t)(colon - text) >= sizeof number)
-        return fail(STATUS_USAGE, "--slow: found '%s', allowed is RANK:FACTOR, as in 1:2.5", text);
+        return fail(STATUS_USAGE, "--slow: expected RANK:FACTOR, as in 1:2.5, got '%s'", text);
     snprintf(number, sizeof number, "%.*s", (int)(colon - text), text);
     TRY(text_parse_int("--slow, rank", number, 0, INT32_MAX, &slow));
     TRY(text_parse_double("--slow, factor", colon + 1, 1, 1000, &factor));
     if (slow >= world)
-        return fail(STATUS_CONFIG, "--slow: found rank %d, allowed is 0 to %d", (int)slow, world - 1);
+        return fail(STATUS_CONFIG, "--slow: expected a rank from 0 to %d, got %d", world - 1, (int)slow);
     if (slow == rank) s->stretch = factor - 1;
     return STATUS_OK;
 }

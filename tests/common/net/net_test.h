@@ -49,7 +49,7 @@ typedef struct net_pair {
     transport *server, *client;
     int link; /* of the client, to the server */
     char url[128];
-    transport_ticket ticket; /* of the client's sends: lives until all is closed */
+    transport_ticket ticket; /* of the client's sends: needed until all is closed */
 } net_pair;
 
 /* `scheme` is "inproc", "ipc" or "tcp". The options' hub is set here where it is needed. */

@@ -67,12 +67,12 @@ static void malformed_headers_are_refused(void **state)
          "\x08\x00\x10\x00\x18\x00\x21"
          "12345678"
          "\x28\x00",
-         17, "found kind 0"},
+         17, "got 0"},
         {"kind 99",
          "\x08\x63\x10\x00\x18\x00\x21"
          "12345678"
          "\x28\x00",
-         17, "found kind 99"},
+         17, "got 99"},
         {"2^20 frames",
          "\x08\x01\x10\x00\x18\x00\x21"
          "12345678"

@@ -58,7 +58,7 @@ static void ranks_that_differ_are_refused_with_both_values_on_both_sides(void **
         {"seed", other_seed, STATUS_PROTOCOL, {"rank 1 has 'seed = 2'", "rank 0 has 'seed = 1'"}},
         {"text", less_text, STATUS_PROTOCOL, {"rank 1 has ''", "rank 0 has 'seed = 1'"}},
         {"world", other_world, STATUS_CONFIG, {"rank 1 has 3", "rank 0 has 2"}},
-        {"rank", high_rank, STATUS_CONFIG, {"found 2", "allowed is 0 to 1"}},
+        {"rank", high_rank, STATUS_CONFIG, {"got 2", "expected 0 to 1"}},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         char url[128];

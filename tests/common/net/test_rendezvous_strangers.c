@@ -113,7 +113,7 @@ static void a_thousand_half_open_connections_do_not_hinder_a_job(void **state)
     meet_despite(open_halfway, fds);
     long grown = resident_kib() - before;
     for (int i = 0; i < half_open_count(); i++) close(fds[i]);
-    if (grown > 300 * 1024) fail_msg("memory grew by %ld KiB, allowed are 300 MiB", grown);
+    if (grown > 300 * 1024) fail_msg("memory grew by %ld KiB, expected at most 300 MiB", grown);
 }
 
 /* A peer that speaks ZMTP, but not our packets. */

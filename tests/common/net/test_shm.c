@@ -41,7 +41,7 @@ static void memory_that_is_short_or_not_sealed_is_refused(void **state)
     shm_segment a = {0}, b = {0};
     assert_ok(shm_create("test", 4096, &a));
     assert_fails(shm_map(dup(a.fd), 4097, "rank 3", &b), STATUS_PROTOCOL,
-                 "rank 3: found 4096 bytes, expected 4097");
+                 "rank 3: got 4096 bytes, expected 4097");
     assert_int_not_equal(ftruncate(a.fd, 100), 0);
     shm_close(&a);
     int fd = memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -92,7 +92,7 @@ static void another_process_sees_the_table_and_only_the_right_one_is_attached(vo
     int m = status_table_memory_fd(b), n = status_table_notify_fd(b);
     assert_fails(status_table_attach(dup(m), dup(n), TOKEN + 1, 2, &other), STATUS_PROTOCOL, "job token");
     assert_fails(status_table_attach(dup(m), dup(n), TOKEN, 1, &other), STATUS_CONFIG,
-                 "found a world size of 2, expected 1");
+                 "got a world size of 2, expected 1");
     assert_fails(status_table_attach(dup(m), dup(n), TOKEN, 100000, &other), STATUS_PROTOCOL,
                  "shared memory of the launcher");
     assert_fails(status_table_attach(dup(0), dup(n), TOKEN, 2, &other), STATUS_PROTOCOL, "the launcher");

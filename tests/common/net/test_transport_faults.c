@@ -58,8 +58,8 @@ static void a_spoiled_message_is_never_applied(void **state)
         int duplicates;
     } cases[] = {
         {TRANSPORT_NO_FAULT, 0, MESSAGES, STATUS_OK, "", 0},
-        {TRANSPORT_DROP, 0, 0, STATUS_PEER, "message 0 from rank 1 is missing: found 1", 0},
-        {TRANSPORT_DROP, 3, 3, STATUS_PEER, "message 3 from rank 1 is missing: found 4", 0},
+        {TRANSPORT_DROP, 0, 0, STATUS_PEER, "message 0 from rank 1 is missing: got 1", 0},
+        {TRANSPORT_DROP, 3, 3, STATUS_PEER, "message 3 from rank 1 is missing: got 4", 0},
         {TRANSPORT_DOUBLE, 2, MESSAGES, STATUS_OK, "", 1},
         {TRANSPORT_FLIP, 0, 0, STATUS_IO, "message 0 from rank 1 (push", 0},
         {TRANSPORT_FLIP, 4, 4, STATUS_IO, "message 4 from rank 1", 0},
@@ -114,9 +114,9 @@ static void frames_beyond_what_was_agreed_are_not_sent(void **state)
     const message_header header = {.kind = MESSAGE_PUSH};
     assert_fails(
         transport_send(pair.client, pair.link, &header, &(message_frame){big, sizeof big}, 1, &ticket),
-        STATUS_INTERNAL, "1048577 bytes, agreed are at most 1048576");
+        STATUS_INTERNAL, "expected a frame of at most 1048576 bytes, got 1048577");
     assert_fails(transport_send(pair.client, pair.link, &header, frames, 17, &ticket), STATUS_INTERNAL,
-                 "17 frames");
+                 "at most 16 frames and a ticket, got 17");
     assert_fails(transport_send(pair.client, pair.link, &header, frames, 1, NULL), STATUS_INTERNAL, "ticket");
     assert_true(transport_sent(&ticket));
     status failure;
@@ -308,7 +308,7 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
             assert_ok(transport_wait(pair.server, clock_now_ns() + 50 * NS_PER_MS));
             transport_read_counters(pair.server, &counters);
         }
-        /* Beside the nine: the probes with which the two strangers of other jobs and the one without a rank
+        /* Besides the nine: the probes with which the two strangers of other jobs and the one without a rank
          * introduce themselves, one of which may still be missing. */
         assert_true(counters.rejected >= 11 && counters.rejected <= 12);
         assert_int_equal(counters.messages_received, 0);

@@ -17,11 +17,11 @@ static void malformed_texts_are_refused_with_what_is_allowed(void **state)
         status code;
         const char *says;
     } cases[] = {
-        {"1", STATUS_USAGE, "found '1', allowed is RANK:FACTOR"},
+        {"1", STATUS_USAGE, "expected RANK:FACTOR, as in 1:2.5, got '1'"},
         {"x:2", STATUS_USAGE, "--slow, rank: expected an integer"},
         {"1:fast", STATUS_USAGE, "--slow, factor: expected a number from 1 to 1000, got 'fast'"},
         {"1:0.5", STATUS_USAGE, "--slow, factor: expected a number from 1 to 1000, got '0.5'"},
-        {"4:2", STATUS_CONFIG, "found rank 4, allowed is 0 to 3"},
+        {"4:2", STATUS_CONFIG, "expected a rank from 0 to 3, got 4"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         straggler s;
