@@ -1,16 +1,19 @@
 /* Devices: where operations run and time passes.
  *
- * Five back ends stand behind these functions: `reference` (double precision, plain loops), `cpu`,
+ * There are five back ends: `reference` (double precision, plain loops), `cpu`,
  * `cuda` (a module opened at run time), `sim:PROFILE` (no bytes; an operation advances virtual time) and
- * `plan:NAME` (no bytes and no time: what NAME would hold). The shape is CUDA's: work is launched on streams,
- * and a stream waits for fences. On the CPU a stream is the calling thread: a launch is a call, and a wait
- * blocks. On the virtual device a wait that cannot be met yet returns STATUS_AGAIN, and the caller's cursor
- * stays where it is.
+ * `plan:NAME` (no bytes and no time: the memory that NAME would use). The model is CUDA's: work is launched on
+ * streams, and a stream waits for fences. On the CPU a stream is the calling thread: a launch is a call, and a wait
+ * blocks. On the virtual device a wait that cannot complete yet returns STATUS_AGAIN, and the caller repeats the
+ * call.
  *
- * A fence is a timeline: a number that only grows. Work behind device_stream_wait(stream, fence, v)
- * begins when the fence has reached v. There is nothing to reset, and one fence serves every step.
+ * A fence is a timeline: a number that only grows. Work after device_stream_wait(stream, fence, v)
+ * begins when the fence has reached v. Fences are never reset: one serves every step.
  *
- * A device belongs to one rank; its functions are called by that rank's thread, except where said. */
+ * A device belongs to one rank; its functions are called by that rank's thread, unless stated otherwise.
+ *
+ * device_impl.h is the interface of a back end, device.c the table of back ends; host/ is what back ends in host memory
+ * share, and reference/, cpu/, cuda/, sim/ and plan/ are the back ends. */
 #ifndef COMMON_DEVICE_DEVICE_H
 #define COMMON_DEVICE_DEVICE_H
 
@@ -27,30 +30,30 @@ typedef struct device_fence device_fence;
 typedef struct device_kernel device_kernel;
 typedef struct device_graph device_graph;
 
-/* In what matrix products multiply where storage is float32. */
+/* The type in which matrix multiplications multiply where storage is float32. */
 typedef enum device_precision { DEVICE_PRECISION_F32, DEVICE_PRECISION_TF32, DEVICE_PRECISION_BF16 } device_precision;
 
 typedef struct device_config {
     const char *name;   /* "cpu", "reference", "cuda", "sim:PROFILE", "plan:NAME" */
-    int rank, world;    /* the rank that the device serves */
+    int rank, world;    /* the device's rank */
     int local_rank;     /* picks the GPU */
     int threads;        /* compute threads of this rank; at least 1 */
     void *simulation;   /* sim: the simulation that all ranks share; NULL otherwise */
-    int precision;      /* device_precision; all but cuda: float32 alone */
+    int precision;      /* device_precision */
     bool share_gpu;     /* cuda: ranks beyond the GPUs share them */
-    bool benchmark;     /* cuda: times cuDNN's algorithms and takes the fastest */
+    bool benchmark;     /* cuda: times cuDNN's algorithms and uses the fastest */
 } device_config;
 
 typedef struct device_info {
     const char *name;        /* "cpu" */
     char description[128];   /* "2 threads, AVX-512, oneDNN 2.6.3" */
     dtype compute_type;      /* of parameters, activations and gradients */
-    bool narrow;             /* activations and their gradients may be stored as bfloat16, and ought to be */
+    bool bf16;             /* activations and their gradients are to be stored as bfloat16 */
     bool host_addressable;   /* the host may read and write device memory */
-    bool copy_engine;        /* copies from the host may run beside the compute stream */
+    bool copy_engine;        /* copies from the host may overlap with the compute stream */
     bool real;               /* tensor bytes exist */
     bool simulated;          /* figures come from a model: reports must mark them */
-    bool plans;              /* nothing runs and nothing is stored: only the ledger moves (plan/plan.h) */
+    bool plans;              /* nothing runs or is stored: only the ledger counts (plan/device_plan.c) */
 } device_info;
 
 status device_open(const device_config *config, device **out);
@@ -66,27 +69,27 @@ typedef enum device_memory_kind {
 } device_memory_kind;
 
 typedef struct device_memory {
-    void *data;      /* zeroed; on a GPU a device pointer; on the virtual device never to be read */
+    void *data;      /* zeroed; on a GPU a device pointer; on the virtual device not accessible */
     size_t bytes;
     int fd;          /* SHARED on a host-addressable device: the memfd; else -1 */
     device_memory_kind kind;
 } device_memory;
 
-/* Aligned to 64 bytes at least, to 2 MiB where large. STATUS_SYSTEM: says how much was asked for. */
+/* Aligned to 64 bytes at least, to 2 MiB where large. STATUS_SYSTEM: the message has the size. */
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void device_free(device *d, device_memory *memory);
 
 /* Whether an allocation has failed. */
 bool device_has_refused(const device *d);
 
-/* Lets the device copy from and to this host memory fast, and behind the host; costs nothing elsewhere.
- * Undone before the memory goes. */
+/* Lets the device copy from and to this host memory fast and asynchronously; does nothing on other devices. Unpin
+ * before the memory is freed. */
 status device_pin(device *d, void *data, size_t bytes);
 void device_unpin(device *d, void *data);
 
 /* Copies in stream order. `count` elements; host elements are float32 (or int32 for targets and tokens),
  * device elements of `type`; converts where the device computes in another type. The host side must
- * stay until the stream has passed. */
+ * stay valid until the stream has completed the copy. */
 status device_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
 status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
 
@@ -106,8 +109,7 @@ status device_add(device_stream *s, void *to, const void *a, const void *b, dtyp
 /* In stream order: bytes become zero. */
 status device_clear(device_stream *s, void *data, size_t bytes);
 
-/* What the driver says is in use on the device, by all processes, and what there is; -1 where there is no
- * driver to ask. */
+/* Memory in use on the device by all processes, and its total, from the driver; -1 where there is no driver. */
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
 /* ---- one rank's memory for another's --------------------------------------------------------------
@@ -123,28 +125,27 @@ typedef struct device_share {
 /* STATUS_CONFIG where the device's memory cannot be opened by others. */
 status device_share_memory(device *d, const device_memory *memory, device_share *out);
 
-/* What was opened: `data` can stand in device_convert(), on either side, as long as the owner keeps it. */
+/* `data` may be an operand of device_convert(), on either side, until the owner frees it. */
 typedef struct device_peer {
     void *data;
     bool mapped; /* the back end's */
 } device_peer;
 
-/* STATUS_CONFIG with the reason where this device cannot reach the owner's. Closed before the owner frees. */
+/* STATUS_CONFIG with the reason where this device cannot access the owner's. Close before the owner frees. */
 status device_peer_open(device *d, const device_share *share, device_peer *out);
 void device_peer_close(device *d, device_peer *peer);
 
 /* ---- parameter layouts ------------------------------------------------------------------------ */
 
-/* How a device wants one parameter to lie in the arenas: PyTorch's order and layout is known to imports
- * and exports alone. `elements` is the parameter's element count: layouts have no padding inside. */
+/* The device's layout of one parameter in the arenas; only imports and exports use PyTorch's order. `elements` is the
+ * parameter's element count: layouts have no padding inside. */
 typedef struct device_layout {
     int64_t elements;
     bool plain;       /* PyTorch's order */
     uint8_t opaque[768]; /* the back end's */
 } device_layout;
 
-/* The layout that operation `op` (a forward operation that takes the parameter in `slot`) wants for a
- * parameter of PyTorch's shape `shape`. */
+/* The best layout for operation `op`, a forward operation with the parameter in `slot`; `shape` is PyTorch's. */
 status device_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
 
 /* From PyTorch's order to the device's and back; both in host memory, `type` is the device's. Where the
@@ -155,11 +156,11 @@ status device_layout_unpack(device *d, const device_layout *layout, const void *
 /* ---- operations ------------------------------------------------------------------------------- */
 
 /* Prepares an operation: chooses the algorithm, creates library objects. `layout` is the layout of the
- * operation's weights where it has any, else NULL. Everything that allocates happens here. */
+ * operation's weights where it has any, else NULL. All allocation happens here. */
 status device_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
 void device_release(device_kernel **kernel);
 
-/* Scratch memory that a launch needs, in bytes. */
+/* Bytes of scratch memory that a launch needs. */
 size_t device_kernel_workspace(const device_kernel *kernel);
 
 /* Runs (cpu), enqueues (cuda) or prices (sim). `operands` has OP_MAX_OPERANDS slots (op.h); `scalars`
@@ -172,7 +173,7 @@ status device_launch(device_stream *s, device_kernel *kernel, void *const *opera
 typedef enum device_stream_role {
     DEVICE_STREAM_COMPUTE,
     DEVICE_STREAM_COMMUNICATION,
-    DEVICE_STREAM_COPY /* from the host, beside both */
+    DEVICE_STREAM_COPY /* copies from the host */
 } device_stream_role;
 
 status device_stream_open(device *d, device_stream_role role, device_stream **out);
@@ -185,10 +186,10 @@ void device_fence_close(device_fence **f);
 status device_stream_signal(device_stream *s, device_fence *f, uint64_t value);
 
 /* Work launched on the stream from now on begins when the fence has reached `value`. On a CPU it blocks
- * the caller, which drives `idle` meanwhile (see device_set_idle). STATUS_AGAIN on the virtual device. */
+ * the caller, which calls `idle` meanwhile (device_set_idle). STATUS_AGAIN on the virtual device. */
 status device_stream_wait(device_stream *s, device_fence *f, uint64_t value);
 
-/* The host says that the fence has reached `value`. Any thread. */
+/* The host advances the fence to `value`. Any thread. */
 void device_fence_reach(device_fence *f, uint64_t value);
 bool device_fence_reached(device_fence *f, uint64_t value);
 
@@ -200,17 +201,17 @@ status device_stream_synchronize(device_stream *s);
 
 /* ---- recorded work ---------------------------------------------------------------------------- */
 
-/* From begin to end, what this thread launches on the stream is recorded and does not run; `out` is then launched as
- * often as wanted, with the operands and scalars of the record. Operations alone may be recorded: no copies from or
- * to the host, no marks, no fences. Where an operation fails meanwhile the recording is ended all the same.
- * STATUS_CONFIG on a device that records nothing: all but cuda. */
+/* From begin to end, what this thread launches on the stream is recorded and does not run; `out` may then be
+ * launched repeatedly, with the recorded operands and scalars. Only operations may be recorded: no copies from or
+ * to the host, no marks, no fences. End the recording even if an operation failed. STATUS_CONFIG on all devices but
+ * cuda. */
 status device_capture_begin(device_stream *s);
 status device_capture_end(device_stream *s, device_graph **out);
 status device_graph_launch(device_stream *s, device_graph *graph);
 void device_graph_close(device_graph **graph);
 
-/* What a blocking wait calls over and over on a CPU: an engine that is progressed inline. It returns
- * true if it did anything. NULL: the wait spins shortly, then sleeps until the fence moves. */
+/* What a blocking wait calls repeatedly on a CPU: an engine that progresses inline. *worked is set to whether it did
+ * anything. NULL: the wait spins briefly, then sleeps until the fence moves. */
 typedef status (*device_idle_function)(void *context, bool *worked);
 void device_set_idle(device *d, device_idle_function idle, void *context);
 
@@ -218,7 +219,7 @@ void device_set_idle(device *d, device_idle_function idle, void *context);
 
 /* The time at which the stream's work so far is done, in ns, on the clock that all ranks of the device's
  * kind share: CLOCK_MONOTONIC on a CPU. On a GPU a mark is an event whose time is known later, so marks
- * are taken by slot and read after the step. */
+ * are recorded by slot and read after the step. */
 enum { DEVICE_MARKS = 4096 };
 status device_mark(device_stream *s, int slot);
 int64_t device_mark_ns(device_stream *s, int slot);

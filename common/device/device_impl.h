@@ -1,7 +1,6 @@
-/* What a back end provides. For implementers of devices only: everyone else includes device.h.
+/* The interface of a back end, for implementers of devices only; everyone else includes device.h.
  *
- * A back end is one const struct, every slot set. The structs below are embedded first in the back
- * end's own. */
+ * A back end is one const struct with every slot set. The structs below are the first members of the back end's own. */
 #ifndef COMMON_DEVICE_DEVICE_IMPL_H
 #define COMMON_DEVICE_DEVICE_IMPL_H
 
@@ -55,7 +54,7 @@ typedef struct device_backend {
     bool (*fence_reached)(device_fence *f, uint64_t value);
     void (*fence_fail)(device_fence *f, const error_record *error);
 
-    /* All four NULL on a device that records nothing. */
+    /* All four NULL on a device that cannot record. */
     status (*capture_begin)(device_stream *s);
     status (*capture_end)(device_stream *s, device_graph **out);
     status (*graph_launch)(device_stream *s, device_graph *graph);
@@ -72,7 +71,7 @@ struct device {
     device_info info;
     device_idle_function idle;
     void *idle_context;
-    bool refused; /* an allocation */
+    bool refused; /* an allocation failed */
 };
 
 struct device_stream {

@@ -1,9 +1,9 @@
-/* The memory ledger of one rank: how many bytes of each class live, now and at the peak.
+/* The memory ledger of one rank: how many bytes of each class are allocated, now and at the peak.
  *
- * It counts lifetimes, not mallocs: acquiring and releasing a planned range are its events, so the
- * same configuration gives the same logical ledger on every device. Logical bytes are shape times
- * element size; reserved bytes add alignment and what a planner leaves between ranges. Buffers inside
- * libraries and transports are not in it: they are measured (see ledger_external).
+ * It counts lifetimes, not calls of malloc: its events are the acquisition and release of planned ranges, so
+ * the same configuration gives the same logical ledger on every device. Logical bytes are shape times
+ * element size; reserved bytes add alignment and a planner's gaps between ranges. Buffers inside
+ * libraries and transports are not included: they are measured (see ledger_external).
  *
  * One thread writes a ledger: the one that runs the rank's stages. */
 #ifndef COMMON_MEMORY_LEDGER_H
@@ -29,7 +29,7 @@
 typedef enum ledger_class { LEDGER_CLASS_LIST(LEDGER_CLASS_ENUM) LEDGER_CLASS_COUNT } ledger_class;
 #undef LEDGER_CLASS_ENUM
 
-/* The stages of a step, in order; the ledger names the one in which a peak stood. */
+/* The stages of a step, in order; the ledger records the one with the peak. */
 #define LEDGER_PHASE_LIST(X)                                                                         \
     X(SETUP, "setup")                                                                                \
     X(SCATTER, "scatter_inputs")                                                                     \
@@ -62,29 +62,29 @@ typedef struct ledger {
     ledger_phase phase;
     int64_t peak_classes[LEDGER_CLASS_COUNT];                       /* each class when `total` peaked */
     int64_t phase_peak[LEDGER_PHASE_COUNT];                         /* of the total */
-    int64_t phase_peak_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT]; /* when it stood */
-    int64_t phase_end[LEDGER_PHASE_COUNT];                          /* of the total, as the phase was left */
+    int64_t phase_peak_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT]; /* each class at that time */
+    int64_t phase_end[LEDGER_PHASE_COUNT];                          /* of the total, at the end of the phase */
     int64_t phase_end_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT];
 } ledger;
 
 const char *ledger_class_name(ledger_class c);
 const char *ledger_phase_name(ledger_phase phase);
 
-/* Hands `rc` on; where it is a failure, what failed was an allocation of class `c`, and the message says so. */
+/* Returns `rc`; if it is a failure, adds to the message that an allocation of class `c` failed. */
 status ledger_blame(ledger_class c, status rc);
 
-/* Leaves the present phase and enters `phase`. */
+/* Leaves the current phase and enters `phase`. */
 void ledger_enter(ledger *l, ledger_phase phase);
 
-/* `logical` bytes of class `c` begin or end to live; `reserved` >= logical is what they occupy. */
+/* Begins or ends the lifetime of `logical` bytes of class `c`, which occupy `reserved` >= logical bytes. */
 void ledger_acquire(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
 void ledger_release(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
 
-/* Forgets the peaks, so that only what follows is seen: after warm-up. */
+/* Resets the peaks: after warm-up. */
 void ledger_reset_peaks(ledger *l);
 
-/* What the system says this process occupies, in bytes: resident, and proportional set size (shared
- * pages divided by those who map them; /proc/self/smaps_rollup). -1 where it cannot be read. */
+/* Memory of this process in bytes: resident set size, and proportional set size (shared pages divided by the number of
+ * processes that map them; /proc/self/smaps_rollup). -1 where it cannot be read. */
 typedef struct ledger_external {
     int64_t resident, proportional;
 } ledger_external;

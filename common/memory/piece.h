@@ -1,5 +1,5 @@
 /* A range of an arena as a list of pieces. Tensors in an arena are aligned, so a bucket, a message or
- * a hash over several of them skips the padding between: it takes the pieces that hold elements.
+ * a hash over several of them skips the padding between them: it uses the pieces that hold elements.
  * Padding is zero, stays zero, and is never counted. */
 #ifndef COMMON_MEMORY_PIECE_H
 #define COMMON_MEMORY_PIECE_H
@@ -23,7 +23,7 @@ static inline int64_t piece_list_elements(piece_list list)
     return total;
 }
 
-/* The part [begin, begin + count) of the elements that `list` names, in its order, written to `out`.
+/* Writes the part [begin, begin + count) of the elements of `list` to `out`, in order.
  * Returns the number of pieces; `capacity` must be at least list.count. */
 int piece_list_slice(piece_list list, int64_t begin, int64_t count, piece *out, int capacity);
 

@@ -1,4 +1,4 @@
-/* Placing buffers whose lifetimes are known into one range of memory.
+/* Places buffers with known lifetimes in one range of memory.
  *
  * Greedy by size, lowest fitting gap (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
  * Net Inference", 2020, algorithm "greedy by size for offset calculation"). */
@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 typedef struct plan_range {
-    int64_t bytes;   /* in: logical size; 0 needs no place */
-    int first, last; /* in: the steps of its lifetime, inclusive */
+    int64_t bytes;   /* in: logical size; 0 takes no memory */
+    int first, last; /* in: first and last step of its lifetime, inclusive */
     int64_t offset;  /* out: multiple of PLAN_ALIGNMENT */
 } plan_range;
 
@@ -22,8 +22,8 @@ static inline int64_t plan_align(int64_t bytes)
     return (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
 }
 
-/* Sets every offset such that no two ranges that live in the same step overlap; *total becomes the
- * bytes needed. STATUS_SYSTEM without memory. */
+/* Sets every offset such that ranges with overlapping lifetimes do not overlap; *total becomes the number of
+ * bytes needed. STATUS_SYSTEM: out of memory. */
 status plan_place(plan_range *ranges, int count, int64_t *total);
 
 #endif

@@ -8,7 +8,7 @@
 /* Places within an operation at which a run may be suspended. */
 enum { STAGE_NEED, STAGE_LAUNCH, STAGE_GROUP, STAGE_READY };
 
-/* Padding between two parameters that are narrowed as one. */
+/* Padding between two parameters that are converted as one. */
 enum { COPY_GAP = 64 };
 
 typedef void *operand_row[OP_MAX_OPERANDS];
@@ -25,16 +25,16 @@ struct nn_instance {
     size_t workspace;
 };
 
-/* A division whose result is narrow reads and writes what a copy does. */
+/* A division whose result is bf16 reads and writes what a copy does. */
 static status open_rounder(nn_instance *instance)
 {
     const nn_program *p = instance->program;
     op_desc op;
-    if (!p->config.narrow || !device_get_info(instance->device)->simulated) return STATUS_OK;
+    if (!p->config.bf16 || !device_get_info(instance->device)->simulated) return STATUS_OK;
     memset(&op, 0, sizeof op); /* padding included: descriptions are compared as bytes */
     op.kind = OP_divide;
     op.type = p->config.type;
-    op.narrow = true;
+    op.bf16 = true;
     op.u.elementwise.count = p->model->parameter_elements;
     return device_prepare(instance->device, &op, NULL, &instance->rounder);
 }

@@ -87,7 +87,7 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     size_t arena = (size_t)set->arena_elements * (size_t)dtype_size(set->type);
     size_t buffers = (size_t)set->buffer_elements * (size_t)dtype_size(set->type);
     TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, config->param_kind, arena, &set->params)), failed);
-    if (config->bf16_copy && program->config.narrow)
+    if (config->bf16_copy && program->config.bf16)
         TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, DEVICE_MEMORY_PRIVATE,
                                                                      param_set_bf16_copy_reserved(set), &set->bf16_copy)), failed);
     if (config->gradients)

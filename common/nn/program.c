@@ -26,7 +26,7 @@ nn_op *build_op(build *b, op_kind kind, const build_node *node)
     p->ops = grown(p->ops, p->op_count, &b->op_capacity, sizeof *p->ops, b);
     if (b->failure != STATUS_OK) return &dropped_op;
     nn_op *op = &p->ops[p->op_count++];
-    *op = (nn_op){.desc = {.kind = kind, .type = p->config.type, .narrow = p->config.narrow},
+    *op = (nn_op){.desc = {.kind = kind, .type = p->config.type, .bf16 = p->config.bf16},
                   .layer = node ? node->layer_index : b->model->output,
                   .weight_param = NN_NONE};
     return op;
@@ -57,13 +57,13 @@ nn_operand build_param(int param)
 nn_operand build_weight(const build *b, int param)
 {
     nn_operand o = build_param(param);
-    if (param != NN_NONE && b->program->config.narrow) o.space = NN_SPACE_BF16_COPY;
+    if (param != NN_NONE && b->program->config.bf16) o.space = NN_SPACE_BF16_COPY;
     return o;
 }
 
 dtype build_storage(const build *b)
 {
-    return b->program->config.narrow ? DTYPE_BF16 : b->program->config.type;
+    return b->program->config.bf16 ? DTYPE_BF16 : b->program->config.type;
 }
 
 nn_operand build_grad(build *b, int param, op_desc *desc)

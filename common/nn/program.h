@@ -66,7 +66,7 @@ typedef struct nn_program_config {
     int64_t batch; /* samples per rank and step */
     nn_mode mode;
     dtype type;         /* the device's compute type */
-    bool narrow;        /* activations and their gradients are stored as bfloat16 (op_desc.narrow) */
+    bool bf16;        /* activations and their gradients are stored as bfloat16 (op_desc.bf16) */
     /* Rows without a target are left out of the head, the layers at the end that work row by row: they are
      * gathered before it, targets are handed over without those that do not count, and op_scalars.rows
      * says how many there are. */

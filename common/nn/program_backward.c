@@ -100,7 +100,7 @@ static void backward_conv2d(build *b, const build_node *node, nn_operand dy)
     op->operands[CONV_BWD_WEIGHTS_DY] = dy;
     op->operands[CONV_BWD_WEIGHTS_DW] = build_grad(b, l->param[0], &op->desc);
     op->operands[CONV_BWD_WEIGHTS_DB] = build_grad(b, l->param[1], &op->desc);
-    op->desc.wide_x = op->desc.narrow && is_input(b, node->x);
+    op->desc.x_f32 = op->desc.bf16 && is_input(b, node->x);
     if (is_input(b, node->x)) return;
     op = build_op(b, OP_conv2d_backward_data, node);
     op->desc.u.conv2d = build_conv2d(b, node);
@@ -124,7 +124,7 @@ static void backward_linear(build *b, const build_node *node, nn_operand dy)
     op->operands[LINEAR_BWD_WEIGHTS_DB] = build_grad(b, l->param[1], &op->desc);
     if (node->act != ACTIVATION_NONE)
         op->operands[LINEAR_BWD_WEIGHTS_ACT] = node->act == ACTIVATION_RELU ? node->y : node->slope;
-    op->desc.wide_x = op->desc.narrow && is_input(b, node->x);
+    op->desc.x_f32 = op->desc.bf16 && is_input(b, node->x);
     if (is_input(b, node->x)) return;
     bool accumulate;
     nn_operand dx = input_gradient(b, node, dy, &accumulate);

@@ -57,7 +57,7 @@ status build_finish(build *b);
 nn_op *build_op(build *b, op_kind kind, const build_node *node);
 nn_operand build_value(build *b, shape s, dtype type, ledger_class c);
 nn_operand build_param(int param);
-/* W or B of a convolution or linear layer: the copy where activations are narrow. */
+/* W or B of a convolution or linear layer: the copy where activations are bf16. */
 nn_operand build_weight(const build *b, int param);
 /* The type in which activations and their gradients are stored. */
 dtype build_storage(const build *b);

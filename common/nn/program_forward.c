@@ -33,7 +33,7 @@ static nn_operand saved_vector(build *b, int64_t count)
 
 static bool reads_input(const nn_op *op, int slot)
 {
-    return op->desc.narrow && op->operands[slot].space == NN_SPACE_INPUT;
+    return op->desc.bf16 && op->operands[slot].space == NN_SPACE_INPUT;
 }
 
 static void forward_conv2d(build *b, build_node *node)
@@ -45,7 +45,7 @@ static void forward_conv2d(build *b, build_node *node)
     op->operands[CONV_FWD_X] = b->out[node->x];
     op->operands[CONV_FWD_W] = build_weight(b, l->param[0]);
     op->operands[CONV_FWD_B] = build_weight(b, l->param[1]);
-    op->desc.wide_x = reads_input(op, CONV_FWD_X);
+    op->desc.x_f32 = reads_input(op, CONV_FWD_X);
     op->operands[CONV_FWD_Y] = node->y = output_value(b, node);
 }
 
@@ -58,7 +58,7 @@ static void forward_linear(build *b, build_node *node)
     op->operands[LINEAR_FWD_X] = b->out[node->x];
     op->operands[LINEAR_FWD_W] = build_weight(b, l->param[0]);
     op->operands[LINEAR_FWD_B] = build_weight(b, l->param[1]);
-    op->desc.wide_x = reads_input(op, LINEAR_FWD_X);
+    op->desc.x_f32 = reads_input(op, LINEAR_FWD_X);
     op->operands[LINEAR_FWD_Y] = node->y = output_value(b, node);
     if (training(b) && node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU)
         op->operands[LINEAR_FWD_SLOPE] = node->slope =
@@ -223,11 +223,11 @@ static void resolve_flatten(build *b)
 }
 
 /* Samples are of the computation's type: what reads them is told so, or reads tokens. */
-static void refuse_wide_input(build *b, const build_node *node)
+static void refuse_f32_input(build *b, const build_node *node)
 {
     if (b->failure != STATUS_OK) return;
     const nn_op *op = &b->program->ops[b->program->op_count - 1];
-    if (!op->desc.narrow || op->desc.wide_x || op->desc.kind == OP_embedding_forward) return;
+    if (!op->desc.bf16 || op->desc.x_f32 || op->desc.kind == OP_embedding_forward) return;
     for (int i = 0; i < OP_MAX_OPERANDS; i++)
         if (op->operands[i].space == NN_SPACE_INPUT)
             b->failure = fail(STATUS_CONFIG,
@@ -253,7 +253,7 @@ static void forward_node(build *b, build_node *node)
     case NN_INPUT:
     case NN_FLATTEN: break;
     }
-    refuse_wide_input(b, node);
+    refuse_f32_input(b, node);
     for (int i = 0; i < NN_MAX_LAYER_PARAMS && b->failure == STATUS_OK; i++)
         build_need(b, &b->program->ops[b->program->op_count - 1], node->layer->param[i]);
     b->out[node->output] = node->y;

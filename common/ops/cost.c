@@ -23,22 +23,22 @@ static double slope_flops(activation act)
 typedef struct traffic {
     double flops;
     double in, out;
-    double wide_in, wide_out;
+    double f32_in, f32_out;
     double other_in, other_out;
 } traffic;
 
 /* The gradient of a parameter: read as well where it is added to. */
 static void write_gradient(traffic *t, const op_desc *op, double elements)
 {
-    t->wide_out += elements;
-    if (op->accumulate) t->wide_in += elements;
+    t->f32_out += elements;
+    if (op->accumulate) t->f32_in += elements;
 }
 
 /* Multiply-adds: n p q k c r s, in each direction; the bias adds n p q k. */
 /* X of a product, which is a model's first layer where it is wide. */
 static void read_x(traffic *t, const op_desc *op, double elements)
 {
-    *(op->wide_x ? &t->wide_in : &t->in) += elements;
+    *(op->x_f32 ? &t->f32_in : &t->in) += elements;
 }
 
 static traffic conv2d_cost(const op_desc *op)
@@ -103,14 +103,14 @@ static traffic batchnorm_forward_cost(const op_desc *op)
     const batchnorm_attributes *a = &op->u.batchnorm;
     double x = (double)(a->n * a->h * a->w * a->c), c = (double)a->c, residual = a->residual ? x : 0;
     double normalize = 3 * x + residual + x * activation_flops(a->act);
-    traffic t = {.flops = normalize, .in = x + residual, .out = x, .wide_in = 4 * c};
+    traffic t = {.flops = normalize, .in = x + residual, .out = x, .f32_in = 4 * c};
     switch (op->kind) {
     case OP_batchnorm_forward: /* running statistics are read and written; mean, invstd */
         t.flops += 4 * x;
-        t.wide_out += 4 * c;
+        t.f32_out += 4 * c;
         break;
     case OP_batchnorm_apply:
-        t.wide_out += 4 * c;
+        t.f32_out += 4 * c;
         t.other_in = 8 * (2 * c + 1);
         break;
     case OP_batchnorm_stats: /* sums of x and x^2 */
@@ -128,12 +128,12 @@ static traffic batchnorm_backward_cost(const op_desc *op)
     const batchnorm_attributes *a = &op->u.batchnorm;
     double x = (double)(a->n * a->h * a->w * a->c), c = (double)a->c;
     if (op->kind == OP_batchnorm_backward_apply)
-        return (traffic){.flops = 5 * x, .in = 2 * x, .out = x, .wide_in = 3 * c, .other_in = 8 * (2 * c + 1)};
+        return (traffic){.flops = 5 * x, .in = 2 * x, .out = x, .f32_in = 3 * c, .other_in = 8 * (2 * c + 1)};
     bool relu = a->act == ACTIVATION_RELU, recomputes = a->act != ACTIVATION_NONE && !relu;
     bool residual_read = a->residual && recomputes;
     traffic t = {.flops = 5 * x + x * slope_flops(a->act) + (a->dy2 ? x : 0),
                  .in = 2 * x + (a->dy2 ? x : 0) + (relu ? x : 0),
-                 .wide_in = 4 * c};
+                 .f32_in = 4 * c};
     t.flops += (recomputes ? 3 * x : 0) + (residual_read ? x : 0);
     t.in += residual_read ? x : 0;
     write_gradient(&t, op, 2 * c);
@@ -157,8 +157,8 @@ static traffic layernorm_cost(const op_desc *op)
     double residual = a->residual ? x : 0, dsum = a->dsum ? x : 0;
     if (op->kind == OP_layernorm_forward)
         return (traffic){.flops = 8 * x + residual, .in = x + residual, .out = x + residual,
-                         .wide_in = 2 * c, .wide_out = 2 * m};
-    traffic t = {.flops = 14 * x + dsum, .in = 2 * x + dsum, .out = x, .wide_in = c + 2 * m};
+                         .f32_in = 2 * c, .f32_out = 2 * m};
+    traffic t = {.flops = 14 * x + dsum, .in = 2 * x + dsum, .out = x, .f32_in = c + 2 * m};
     write_gradient(&t, op, 2 * c);
     return t;
 }
@@ -175,7 +175,7 @@ static traffic elementwise_cost(const op_desc *op)
     case OP_add:
         return (traffic){.flops = count, .in = 2 * count, .out = count};
     case OP_divide:
-        return (traffic){.flops = count, .wide_in = count, .out = count};
+        return (traffic){.flops = count, .f32_in = count, .out = count};
     default: /* fill */
         return (traffic){.out = count};
     }
@@ -210,15 +210,15 @@ static traffic embedding_cost(const op_desc *op)
     traffic t = {.other_in = 4 * rows};
     if (op->kind == OP_embedding_forward) {
         t.flops = (tables - 1) * y;
-        t.wide_in = y + (a->position_table ? (double)a->sequence * hidden : 0) + (a->type_table ? hidden : 0);
+        t.f32_in = y + (a->position_table ? (double)a->sequence * hidden : 0) + (a->type_table ? hidden : 0);
         t.out = y;
         return t;
     }
     t.flops = tables * y;
     t.in = y;
-    t.wide_in = op->accumulate ? y : 0;
-    t.wide_out = op->accumulate ? y : (double)a->vocabulary * hidden;
-    t.wide_out += (a->position_table ? (double)a->positions * hidden : 0) + (a->type_table ? 2 * hidden : 0);
+    t.f32_in = op->accumulate ? y : 0;
+    t.f32_out = op->accumulate ? y : (double)a->vocabulary * hidden;
+    t.f32_out += (a->position_table ? (double)a->positions * hidden : 0) + (a->type_table ? 2 * hidden : 0);
     return t;
 }
 
@@ -233,8 +233,8 @@ static traffic attention_cost(const op_desc *op)
     double scores = (double)(a->batch * a->heads) * pairs, lse = (double)(a->batch * a->heads) * sequence;
     double x = lse * width;
     if (op->kind == OP_attention_forward)
-        return (traffic){.flops = scores * (4 * width + 6), .in = 3 * x, .out = x, .wide_out = lse};
-    return (traffic){.flops = scores * (10 * width + 6) + 2 * x, .in = 5 * x, .out = 3 * x, .wide_in = lse};
+        return (traffic){.flops = scores * (4 * width + 6), .in = 3 * x, .out = x, .f32_out = lse};
+    return (traffic){.flops = scores * (10 * width + 6) + 2 * x, .in = 5 * x, .out = 3 * x, .f32_in = lse};
 }
 
 static traffic rows_cost(const op_desc *op)
@@ -256,7 +256,7 @@ static traffic loss_cost(const op_desc *op)
     if (cross_entropy)
         t.other_in = 4 * (double)a->rows;
     else
-        t.wide_in = logits;
+        t.f32_in = logits;
     if (a->gradient) {
         t.flops += 2 * logits;
         t.out = logits;
@@ -270,7 +270,7 @@ static traffic optimizer_cost(const op_desc *op)
 {
     const optimizer_attributes *a = &op->u.optimizer;
     double count = (double)a->count;
-    double rounded = a->narrow ? count * dtype_size(DTYPE_BF16) : 0;
+    double rounded = a->bf16 ? count * dtype_size(DTYPE_BF16) : 0;
     bool momentum = a->momentum != 0;
     switch (op->kind) {
     case OP_sgd:
@@ -344,7 +344,7 @@ static traffic traffic_of(const op_desc *op)
 op_cost op_cost_of(const op_desc *op)
 {
     traffic t = traffic_of(op);
-    double size = dtype_size(op->type), stored = op->narrow ? dtype_size(DTYPE_BF16) : size;
-    return (op_cost){t.flops, t.in * stored + t.wide_in * size + t.other_in,
-                     t.out * stored + t.wide_out * size + t.other_out};
+    double size = dtype_size(op->type), stored = op->bf16 ? dtype_size(DTYPE_BF16) : size;
+    return (op_cost){t.flops, t.in * stored + t.f32_in * size + t.other_in,
+                     t.out * stored + t.f32_out * size + t.other_out};
 }

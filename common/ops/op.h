@@ -1,8 +1,8 @@
 /* Operations are data. OP_LIST gives the enum, the names and every device's kernel table (a missing
  * kernel is a link error): the CPU runs a call, CUDA launches it, the virtual device prices it.
  *
- * An op_desc says everything about an operation but where its operands lie: kind, sizes, attributes.
- * Operands are handed over at launch as an array of pointers, indexed by the slots below; a slot whose
+ * An op_desc describes an operation except for the addresses of its operands: kind, sizes, attributes.
+ * A launch passes operands as an array of pointers, indexed by the slots below; a slot whose
  * operand is absent (no bias, no residual) is NULL. Shapes are in comments; N images, H and W input
  * height and width, P and Q output height and width, C input and K output channels, R and S kernel
  * height and width; M rows; all activations NHWC or row-major. "d" before a name is the gradient of
@@ -95,7 +95,7 @@ typedef struct linear_attributes {
     int64_t m;       /* rows */
     int64_t in, out; /* weights [out, in] */
     bool bias;
-    activation act; /* fused behind the bias in forward */
+    activation act; /* fused after the bias in forward */
     /* The input is an image [m, h, w, c] flattened: PyTorch's weight columns run c, h, w, ours h, w, c.
      * c == 0: the input was a vector. */
     int64_t flat_c, flat_h, flat_w;
@@ -148,20 +148,20 @@ typedef struct loss_attributes {
 } loss_attributes;
 
 typedef struct optimizer_attributes {
-    int64_t count; /* most elements a launch takes */
+    int64_t count; /* most elements of a launch */
     double momentum, dampening, beta1, beta2, eps;
     bool nesterov, decoupled; /* decoupled: AdamW's weight decay */
-    bool narrow;              /* NARROW is written; on devices that store bfloat16 (device_info.narrow) */
+    bool bf16;              /* BF16 is written: on devices that store bfloat16 (device_info.bf16) */
 } optimizer_attributes;
 
 typedef struct op_desc {
     op_kind kind;
-    dtype type;      /* of the computation and of every operand that is not said to be otherwise */
-    bool narrow;     /* activations and their gradients lie in bfloat16, and so do W and B of convolutions and
+    dtype type;      /* of the computation and, unless stated otherwise, of operands */
+    bool bf16;     /* activations and their gradients are stored as bfloat16, and so are W and B of convolutions and
                       * linear layers; arithmetic, statistics and parameters' gradients stay of `type` */
-    bool wide_x;     /* narrow convolutions and linear layers: X is a batch's samples, of `type` */
-    bool accumulate; /* operations that write a parameter's gradient: add to what is there, always (a table
-                      * used twice); see also op_scalars.accumulate. linear_backward_data: dx is added to */
+    bool x_f32;     /* with bf16, convolutions and linear layers: X holds a batch's samples, of `type` */
+    bool accumulate; /* operations that write a parameter's gradient always add to it (a table used
+                      * twice); see also op_scalars.accumulate. linear_backward_data adds to dx */
     union {
         conv2d_attributes conv2d;
         linear_attributes linear;
@@ -199,12 +199,12 @@ enum { LINEAR_BWD_WEIGHTS_X, LINEAR_BWD_WEIGHTS_DY, LINEAR_BWD_WEIGHTS_DW, LINEA
  *   y = act((x - mean) * invstd * gamma + beta + residual)        all tensors [n,h,w,c] or [c] */
 enum { BN_FWD_X, BN_FWD_GAMMA, BN_FWD_BETA, BN_FWD_RESIDUAL, BN_FWD_RUNNING_MEAN, BN_FWD_RUNNING_VAR,
        BN_FWD_Y, BN_FWD_MEAN, BN_FWD_INVSTD };
-/* Evaluation: with the running statistics. */
+/* Evaluation, with the running statistics. */
 enum { BN_INF_X, BN_INF_GAMMA, BN_INF_BETA, BN_INF_RESIDUAL, BN_INF_RUNNING_MEAN, BN_INF_RUNNING_VAR, BN_INF_Y };
 /* g = (dy + dy2) * act'; dresidual = g; dgamma, dbeta, dx as usual.  RELU takes its mask from y (or, without
  * a residual, from x, gamma and beta, which give the same); other activations recompute their argument from
- * x (and residual).  DRESIDUAL may be DY's memory, and must
- * be given where the residual is used (it also serves as the place of g). With act NONE and no dy2,
+ * x (and residual).  DRESIDUAL may be DY's memory. It is
+ * required where the residual is used, and then holds g. With act NONE and no dy2,
  * dresidual is dy itself and the slot is NULL. DX may be DY's memory unless DRESIDUAL is. */
 enum { BN_BWD_X, BN_BWD_Y, BN_BWD_GAMMA, BN_BWD_BETA, BN_BWD_RESIDUAL, BN_BWD_MEAN, BN_BWD_INVSTD, BN_BWD_DY,
        BN_BWD_DY2, BN_BWD_DX, BN_BWD_DGAMMA, BN_BWD_DBETA, BN_BWD_DRESIDUAL };
@@ -229,7 +229,7 @@ enum { LN_FWD_X, LN_FWD_RESIDUAL, LN_FWD_GAMMA, LN_FWD_BETA, LN_FWD_Y, LN_FWD_SU
 enum { LN_BWD_X, LN_BWD_GAMMA, LN_BWD_MEAN, LN_BWD_INVSTD, LN_BWD_DY, LN_BWD_DSUM, LN_BWD_DX, LN_BWD_DGAMMA, LN_BWD_DBETA };
 
 /* [count]; Y may be X's memory.  Backward: X is y for RELU, the argument otherwise; DX may be DY's. NaN
- * passes RELU, here and fused, and wins a maximum, as in PyTorch: a run that diverged must show it. */
+ * passes RELU, here and fused, and wins a maximum, as in PyTorch, so that a diverged run is visible. */
 enum { ACT_FWD_X, ACT_FWD_Y };
 enum { ACT_BWD_X, ACT_BWD_DY, ACT_BWD_DX };
 /* y = a + b; Y may be A's or B's memory. */
@@ -244,8 +244,8 @@ enum { AVGPOOL_BWD_DY, AVGPOOL_BWD_DX };
 
 /* y [batch*sequence, hidden] = table[token] + position[index in sequence] + type[0]; TOKENS int32. */
 enum { EMB_FWD_TOKENS, EMB_FWD_TABLE, EMB_FWD_POSITION, EMB_FWD_TYPE, EMB_FWD_Y };
-/* Writes all rows of the gradients (zero where unused) unless op_desc.accumulate, which holds for the
- * token table alone, or op_scalars.accumulate, which holds for all three. */
+/* Writes all rows of the gradients (zero where unused), unless op_desc.accumulate (token table only) or
+ * op_scalars.accumulate (all three) is set. */
 enum { EMB_BWD_TOKENS, EMB_BWD_DY, EMB_BWD_DTABLE, EMB_BWD_DPOSITION, EMB_BWD_DTYPE };
 
 /* Per head: P = softmax(Q K^T / sqrt(width)), out = P V. q, k, v rows are `stride` apart, out rows hidden.
@@ -267,14 +267,14 @@ enum { ROWS_SCATTER_DY, ROWS_SCATTER_INDEX, ROWS_SCATTER_DX };
 enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
 #define LOSS_IGNORE (-100)
 
-/* PyTorch's torch.optim.SGD, Adam and AdamW, one pass; the launch names its pieces in op_scalars. STATE1
- * is the momentum buffer or exp_avg, STATE2 exp_avg_sq. NARROW, laid out like PARAM, gets its new values as bfloat16. */
-enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2, OPT_NARROW };
+/* PyTorch's torch.optim.SGD, Adam and AdamW, in one pass; op_scalars lists the pieces of the arena. STATE1
+ * is the momentum buffer or exp_avg, STATE2 exp_avg_sq. BF16, laid out like PARAM, gets its new values as bfloat16. */
+enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2, OPT_BF16 };
 /* OUT [1] float64 += sum of squares over the pieces. */
 enum { SUMSQ_X, SUMSQ_OUT };
-/* x[i] = x[i] / op_scalars.divisor (true division) over the pieces; x[i] = 0. A narrow division stands for a copy that
- * rounds, for the virtual device alone: others have device_convert(). At most
- * elementwise_attributes.count elements a launch. */
+/* x[i] = x[i] / op_scalars.divisor (true division) over the pieces; x[i] = 0. With op_desc.bf16 a division
+ * represents a rounding copy, only on the virtual device: others have device_convert(). At most
+ * elementwise_attributes.count elements per launch. */
 enum { DIVIDE_X };
 enum { FILL_X };
 
@@ -287,7 +287,7 @@ typedef struct op_scalars {
     int32_t *nonfinite;    /* the optimizer sets it to 1 where a gradient is not finite; NULL: no check */
     double bias_correction1, bias_correction2; /* 1 - beta^step */
     bool first_step;                           /* SGD: the momentum buffer starts as the gradient */
-    bool accumulate; /* gradients are added to what is there: micro-batches behind the first */
+    bool accumulate; /* gradients are added to the existing ones: micro-batches after the first */
     double divisor;
     /* Rows in use of linear, layernorm, gather and scatter (of `selected`) and loss operations, where a
      * count varies from batch to batch; 0: all. Rows behind are not read; what is written there is not
@@ -299,9 +299,9 @@ typedef struct op_scalars {
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* What an operation takes: floating-point operations (a multiply-add is two; a comparison, exponential,
- * root or hyperbolic tangent is one) and bytes that it must read and write once each if nothing stays in
- * a cache. Counts are those of full rows and whole windows, padding included; cost.c has the formulas. */
+/* What an operation costs: floating-point operations (a multiply-add is two; a comparison, exponential,
+ * root or hyperbolic tangent is one) and the bytes that it must read and write once each if no cache holds
+ * them. Counts are those of full rows and whole windows, padding included; cost.c has the formulas. */
 typedef struct op_cost {
     double flops, bytes_read, bytes_written;
 } op_cost;

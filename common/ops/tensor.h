@@ -1,4 +1,4 @@
-/* Element types and shapes. Images are NHWC everywhere inside the program (files and checkpoints know
+/* Element types and shapes. Images are NHWC everywhere inside the program (files and checkpoints use
  * PyTorch's NCHW), matrices are row-major, tokens are [batch, sequence]. */
 #ifndef COMMON_OPS_TENSOR_H
 #define COMMON_OPS_TENSOR_H

@@ -102,7 +102,7 @@ struct optimizer {
     device *device;
     optimizer_options options;
     device_kernel *update, *sum_squares;
-    device_kernel *update_narrow; /* NULL where the device stores no bfloat16 */
+    device_kernel *update_bf16; /* NULL where the device stores no bfloat16 */
     device_memory state[2];
     device_memory workspace; /* of sum_squares */
     device_memory sum;       /* [1] float64: its result, where the host cannot reach the device's memory */
@@ -133,9 +133,9 @@ static status prepare_kernels(optimizer *o, dtype type)
                                   .decoupled = p->kind == OPTIMIZER_ADAMW}};
     TRY(device_prepare(o->device, &op, NULL, &o->update));
     const device_info *info = device_get_info(o->device);
-    op.u.optimizer.narrow = true;
-    if (info->narrow) TRY(device_prepare(o->device, &op, NULL, &o->update_narrow));
-    op.u.optimizer.narrow = false;
+    op.u.optimizer.bf16 = true;
+    if (info->bf16) TRY(device_prepare(o->device, &op, NULL, &o->update_bf16));
+    op.u.optimizer.bf16 = false;
     op.kind = OP_sum_squares;
     TRY(device_prepare(o->device, &op, NULL, &o->sum_squares));
     o->real = info->real;
@@ -194,7 +194,7 @@ void optimizer_close(optimizer **pointer)
     optimizer *o = *pointer;
     if (!o) return;
     device_release(&o->update);
-    device_release(&o->update_narrow);
+    device_release(&o->update_bf16);
     device_release(&o->sum_squares);
     for (int i = 0; i < 2; i++) device_free(o->device, &o->state[i]);
     device_free(o->device, &o->workspace);
@@ -252,15 +252,15 @@ status optimizer_update(optimizer *o, device_stream *s, void *params, const void
     return update(o, s, o->update, operands, pieces, step, lr, scale);
 }
 
-status optimizer_update_narrow(optimizer *o, device_stream *s, void *params, void *narrow, const void *grads,
+status optimizer_update_bf16(optimizer *o, device_stream *s, void *params, void *bf16, const void *grads,
                                piece_list pieces, int64_t step, double lr, double scale)
 {
     void *operands[OP_MAX_OPERANDS] = {[OPT_PARAM] = params,
                                        [OPT_GRAD] = (void *)grads,
                                        [OPT_STATE1] = o->state[0].data,
                                        [OPT_STATE2] = o->state[1].data,
-                                       [OPT_NARROW] = narrow};
-    return update(o, s, o->update_narrow, operands, pieces, step, lr, scale);
+                                       [OPT_BF16] = bf16};
+    return update(o, s, o->update_bf16, operands, pieces, step, lr, scale);
 }
 
 status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces, double *sum)

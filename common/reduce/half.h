@@ -1,8 +1,8 @@
 /* float16 (IEEE 754 binary16) and bfloat16 as 16-bit patterns, to and from float32. Branch-free, so that
  * loops over them become vector code on every instruction set.
  *
- * To float32 is exact. From float32 rounds to nearest, ties to even; what is too large becomes infinity,
- * what is too small a subnormal or zero of the same sign; every NaN becomes the quiet NaN of its sign. */
+ * To float32 is exact. From float32 rounds to nearest, ties to even; values that are too large become
+ * infinity, too small ones a subnormal or zero of the same sign; every NaN becomes the quiet NaN of its sign. */
 #ifndef COMMON_REDUCE_HALF_H
 #define COMMON_REDUCE_HALF_H
 
@@ -45,7 +45,7 @@ static inline float f16_to_float(uint16_t h)
     uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13; /* exponent and mantissa where float32 has them */
     uint32_t normal = magnitude + ((127u - 15u) << 23);
     uint32_t special = magnitude + ((255u - 31u) << 23);
-    /* A subnormal is mantissa * 2^-24: placed behind 2^-14's leading one, which is then taken away. */
+    /* A subnormal is mantissa * 2^-24: placed after 2^-14's leading one, which is then subtracted. */
     float subnormal = half_bits_as_float(magnitude + (113u << 23)) - 0x1p-14f;
     uint32_t bits = magnitude >= 0x0f800000u ? special : normal;
     bits = magnitude < 0x00800000u ? half_float_as_bits(subnormal) : bits;

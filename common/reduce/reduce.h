@@ -1,6 +1,6 @@
 /* Element-wise reductions over plain memory, for the ring's collectives and the parameter server's sum.
  * Compiled once per instruction set; every call runs the best set that the processor has. All sets round
- * alike: an element's result depends on its operands and their order alone.
+ * alike: an element's result depends only on its operands and their order.
  *
  * Types: float64, float32, float16, bfloat16, int64, int32. The two half types are computed in float32,
  * element by element: reduce_pair() rounds its result to the half type (to nearest, ties to even), so a
@@ -47,7 +47,7 @@ void reduce_average(dtype type, void *out, const void *const *ins, int in_count,
  * float32. A divisor of 1 converts. Nothing overlaps. */
 void reduce_convert(dtype to, void *out, dtype from, const void *in, int64_t count, double divisor);
 
-/* The instruction set that calls run: "baseline", "avx2" or "avx512". */
+/* The instruction set in use: "baseline", "avx2" or "avx512". */
 const char *reduce_instruction_set(void);
 
 #endif

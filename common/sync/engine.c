@@ -70,7 +70,7 @@ static status update_all(const sync_context *c, const sync_step *step, const voi
     int64_t update = step->index - step->skipped;
     if (!param_set_has_bf16_copy(set))
         return optimizer_update(c->optimizer, c->compute, set->params.data, grads, all, update, step->learning_rate, scale);
-    TRY(optimizer_update_narrow(c->optimizer, c->compute, set->params.data, set->bf16_copy.data, grads, all, update,
+    TRY(optimizer_update_bf16(c->optimizer, c->compute, set->params.data, set->bf16_copy.data, grads, all, update,
                                 step->learning_rate, scale));
     set->bf16_copy_kept = set->bf16_copy_current = true;
     return STATUS_OK;

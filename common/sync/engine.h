@@ -31,7 +31,7 @@ typedef struct sync_engine sync_engine;
 typedef struct sync_exchange {
     device_memory *input, *target; /* the batch; where a rank loads for all: of all ranks, in rank order */
     int64_t input_bytes, target_bytes, output_bytes;
-    int64_t wide_output_bytes; /* as the loss computes with it: more than output_bytes where activations are narrow */
+    int64_t loss_output_bytes; /* in the loss's type: more than output_bytes where activations are bfloat16 */
     int64_t ahead_bytes;       /* all: of the next batch, which this rank has ahead; 0: none */
     dtype target_type;
     int64_t targets_each; /* targets of a sample */

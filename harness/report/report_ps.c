@@ -79,9 +79,9 @@ static void list_sizes(const json_t *m, double unit, text_buffer *out)
                                           {"S", "optimizer_state_bytes"}, {"O", "outputs_bytes"},
                                           {"L", "loss_outputs_bytes"},    {"O/n", "other_output_bytes"},
                                           {"batch", "batch_bytes"},       {"ahead", "ahead_bytes"}};
-    bool narrow = report_number_at(m, "loss_outputs_bytes") != report_number_at(m, "outputs_bytes");
+    bool bf16 = report_number_at(m, "loss_outputs_bytes") != report_number_at(m, "outputs_bytes");
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        bool told = (narrow || strcmp(keys[i][0], "L") != 0) &&
+        bool told = (bf16 || strcmp(keys[i][0], "L") != 0) &&
                     (strcmp(keys[i][0], "ahead") != 0 || report_number_at(m, "ahead_bytes") > 0);
         if (told) text_append(out, "%s%s = %.2f", i ? ", " : "", keys[i][0], report_number_at(m, keys[i][1]) / unit);
     }

@@ -273,7 +273,7 @@ status ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes 
                         s.lean ? "lean" : "torch", "parameters_bytes", (json_int_t)s.parameters,
                         "kept_gradients_bytes", (json_int_t)s.kept, "optimizer_state_bytes",
                         (json_int_t)s.state, "outputs_bytes", (json_int_t)s.outputs, "loss_outputs_bytes",
-                        (json_int_t)s.wide_outputs, "other_output_bytes",
+                        (json_int_t)s.loss_outputs, "other_output_bytes",
                         (json_int_t)s.other_output, "buffers_bytes", (json_int_t)s.buffers, "batch_bytes",
                         (json_int_t)s.batch, "ahead_bytes", (json_int_t)s.ahead, "phases", phases);
     }

@@ -17,7 +17,7 @@ static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_prog
     nn_program_config config = {.batch = batch,
                                 .mode = mode,
                                 .type = device_get_info(t->device)->compute_type,
-                                .narrow = device_get_info(t->device)->narrow,
+                                .bf16 = device_get_info(t->device)->bf16,
                                 .masked_loss = c->masked_loss && !t->needs.whole_batch,
                                 .external_loss = t->needs.one_loss && mode == NN_TRAIN,
                                 .world = c->world};
@@ -51,7 +51,7 @@ static status open_loss(trainer *t)
     if (!t->needs.one_loss || t->config.rank != 0) return STATUS_OK;
     op_desc op = {.kind = m->loss == NN_LOSS_MSE ? OP_mean_squared_error : OP_cross_entropy,
                   .type = device_get_info(t->device)->compute_type,
-                  .narrow = device_get_info(t->device)->narrow,
+                  .bf16 = device_get_info(t->device)->bf16,
                   .u.loss = {.rows = trainer_largest_batch(t) * m->rows_per_sample,
                              .classes = m->classes,
                              .gradient = true}};
@@ -117,8 +117,8 @@ static void describe_exchange(trainer *t)
                                   .target = &t->tensors.target,
                                   .input_bytes = t->input_sample * dtype_size(t->input_type),
                                   .target_bytes = t->target_sample * dtype_size(t->target_type),
-                                  .output_bytes = outputs * dtype_size(info->narrow ? DTYPE_BF16 : info->compute_type),
-                                  .wide_output_bytes = outputs * dtype_size(info->compute_type),
+                                  .output_bytes = outputs * dtype_size(info->bf16 ? DTYPE_BF16 : info->compute_type),
+                                  .loss_output_bytes = outputs * dtype_size(info->compute_type),
                                   .ahead_bytes = t->prefetch.on ? trainer_batch_bytes(t, trainer_largest_batch(t)) : 0,
                                   .target_type = t->target_type,
                                   .targets_each = t->target_sample,
@@ -136,7 +136,7 @@ static status open_params(trainer *t)
     TRY(param_set_open(t->device, c->model, t->slots[0].program, &config, &t->params));
     int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
-    if (t->slots[0].program->config.narrow)
+    if (t->slots[0].program->config.bf16)
         ledger_acquire(&t->ledger, LEDGER_PARAMETERS, param_set_bf16_copy_bytes(t->params),
                        (int64_t)param_set_bf16_copy_reserved(t->params));
     int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);

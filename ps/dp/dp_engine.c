@@ -253,7 +253,7 @@ bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)
                          .state = optimizer_state_count(optimizer_get_options(c->optimizer)) *
                                   c->params->logical_bytes,
                          .outputs = dp_one_loss(e) ? e->loaded * x->output_bytes : 0,
-                         .wide_outputs = dp_one_loss(e) ? e->loaded * x->wide_output_bytes : 0,
+                         .loss_outputs = dp_one_loss(e) ? e->loaded * x->loss_output_bytes : 0,
                          .other_output = dp_one_loss(e) ? other * x->output_bytes : 0,
                          .buffers = c->params->buffer_bytes,
                          .batch = e->loaded * (x->input_bytes + x->target_bytes) - other * sent,

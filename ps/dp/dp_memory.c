@@ -119,9 +119,9 @@ static int64_t all_outputs(const dp_engine *e)
     return e->loaded * e->base.context.exchange->output_bytes;
 }
 
-static int64_t all_wide_outputs(const dp_engine *e)
+static int64_t all_loss_outputs(const dp_engine *e)
 {
-    return e->loaded * e->base.context.exchange->wide_output_bytes;
+    return e->loaded * e->base.context.exchange->loss_output_bytes;
 }
 
 static int64_t own_output(const dp_engine *e)
@@ -159,13 +159,13 @@ void dp_account_gather(dp_engine *e)
 void dp_account_log_softmax(dp_engine *e)
 {
     if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e))
-        hold(e, LEDGER_OUTPUTS, &e->outputs_held, all_outputs(e) + all_wide_outputs(e));
+        hold(e, LEDGER_OUTPUTS, &e->outputs_held, all_outputs(e) + all_loss_outputs(e));
 }
 
 void dp_account_loss_gradients(dp_engine *e)
 {
     if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e))
-        hold(e, LEDGER_OUTPUTS, &e->outputs_held, all_outputs(e) + 3 * all_wide_outputs(e));
+        hold(e, LEDGER_OUTPUTS, &e->outputs_held, all_outputs(e) + 3 * all_loss_outputs(e));
 }
 
 /* The gradient of this rank's part is freed with the program's value for it: the program reports that. */
@@ -245,7 +245,7 @@ const char *ps_dp_formula(const ps_dp_sizes *s, ps_dp_phase p)
 {
     const ps_dp_phase_info *info = ps_dp_phase_describe(p);
     if (s->lean) return info->lean;
-    return s->wide_outputs == s->outputs ? info->torch : info->autocast;
+    return s->loss_outputs == s->outputs ? info->torch : info->autocast;
 }
 
 int64_t ps_dp_difference(const ps_dp_sizes *s, ps_dp_phase p)
@@ -257,9 +257,9 @@ int64_t ps_dp_difference(const ps_dp_sizes *s, ps_dp_phase p)
     case PS_DP_REPLICATED:
         return rest;
     case PS_DP_FORWARD_END:
-        return rest + s->outputs + (s->lean ? 0 : s->wide_outputs);
+        return rest + s->outputs + (s->lean ? 0 : s->loss_outputs);
     case PS_DP_LOSS_BACKWARD:
-        return rest + s->outputs + (s->lean ? 0 : 3 * s->wide_outputs);
+        return rest + s->outputs + (s->lean ? 0 : 3 * s->loss_outputs);
     case PS_DP_BACKWARD:
         return rest + (s->lean ? 1 : 2) * s->outputs - s->other_output;
     case PS_DP_REDUCE_BEGINS:

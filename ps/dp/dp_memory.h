@@ -14,7 +14,7 @@ typedef struct ps_dp_sizes {
     int64_t kept;         /* G: gradients between steps, P with --keep-grads, else 0 */
     int64_t state;        /* S: of the optimizer */
     int64_t outputs;      /* O: of the whole batch; 0 where the replicas compute their losses */
-    int64_t wide_outputs; /* L: as the loss computes with them; O, or twice that where activations are bfloat16 */
+    int64_t loss_outputs; /* L: as the loss computes with them; O, or twice that where activations are bfloat16 */
     int64_t other_output; /* O/n: of another device's part */
     int64_t buffers;      /* of the model: device 0's are there always, replicas come with the parameters */
     int64_t batch;        /* of the batch, that device 0 holds more: the others' inputs, and targets */

@@ -168,7 +168,7 @@ static status bench_open(bench *b, const bench_model *model)
     int64_t batch = b->options.batch ? b->options.batch : model->batch;
     TRY(bench_floor_measure(b->device, b->stream, &b->floor));
     nn_program_config program = {.batch = batch, .mode = NN_TRAIN, .type = type,
-                                 .narrow = device_get_info(b->device)->narrow, .world = 1};
+                                 .bf16 = device_get_info(b->device)->bf16, .world = 1};
     TRY(nn_program_compile(b->model, &program, &b->program));
     param_set_config params = {.gradients = true, .bf16_copy = true};
     TRY(param_set_open(b->device, b->model, b->program, &params, &b->params));

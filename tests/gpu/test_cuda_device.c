@@ -162,12 +162,12 @@ static void updates_leave_what_they_wrote_in_bfloat16_beside_it(void **context)
     (void)context;
     enum { PIECES = 200, STEP = 24, COUNT = PIECES * STEP, UNTOUCHED = 0x1234 };
     static const op_desc updates[] = {
-        {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = COUNT, .momentum = 0.9, .narrow = true}},
-        {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = COUNT, .narrow = true}},
+        {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = COUNT, .momentum = 0.9, .bf16 = true}},
+        {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = COUNT, .bf16 = true}},
         {.kind = OP_adam, .type = DTYPE_F32,
-         .u.optimizer = {.count = COUNT, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .narrow = true}}};
+         .u.optimizer = {.count = COUNT, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .bf16 = true}}};
     static float values[COUNT], found[2][COUNT];
-    static uint16_t narrow[COUNT];
+    static uint16_t bf16[COUNT];
     device *d = device_setting_open(cuda);
     device_stream *s;
     device_memory memory[5];
@@ -183,24 +183,24 @@ static void updates_leave_what_they_wrote_in_bfloat16_beside_it(void **context)
                                                with ? memory[4].data : NULL};
             op_desc op = updates[u];
             device_kernel *kernel;
-            op.u.optimizer.narrow = with;
-            for (int i = 0; i < COUNT; i++) values[i] = (float)sin(i), narrow[i] = UNTOUCHED;
+            op.u.optimizer.bf16 = with;
+            for (int i = 0; i < COUNT; i++) values[i] = (float)sin(i), bf16[i] = UNTOUCHED;
             must(device_prepare(d, &op, NULL, &kernel));
             must(device_upload(s, memory[0].data, values, DTYPE_F32, DTYPE_F32, COUNT));
             for (int i = 0; i < COUNT; i++) values[i] = (float)cos(3 * i);
             must(device_upload(s, memory[1].data, values, DTYPE_F32, DTYPE_F32, COUNT));
             for (int i = 2; i < 4; i++) must(device_clear(s, memory[i].data, sizeof values));
-            must(device_upload(s, memory[4].data, narrow, DTYPE_U8, DTYPE_U8, sizeof narrow));
+            must(device_upload(s, memory[4].data, bf16, DTYPE_U8, DTYPE_U8, sizeof bf16));
             must(device_launch(s, kernel, operands, &scalars, NULL));
             must(device_download(s, found[with], memory[0].data, DTYPE_F32, DTYPE_F32, COUNT));
-            must(device_download(s, narrow, memory[4].data, DTYPE_U8, DTYPE_U8, sizeof narrow));
+            must(device_download(s, bf16, memory[4].data, DTYPE_U8, DTYPE_U8, sizeof bf16));
             must(device_stream_synchronize(s));
             device_release(&kernel);
             for (int i = 0; i < COUNT; i++) {
                 bool written = with && i % STEP < pieces[i / STEP].count;
                 uint16_t expected = written ? bf16_from_float(found[1][i]) : UNTOUCHED;
-                if (narrow[i] != expected)
-                    fail_msg("%s, element %d: %04x, expected %04x", op_name(op.kind), i, narrow[i], expected);
+                if (bf16[i] != expected)
+                    fail_msg("%s, element %d: %04x, expected %04x", op_name(op.kind), i, bf16[i], expected);
                 if (with && found[1][i] != found[0][i])
                     fail_msg("%s, element %d: %.9g with a copy beside, %.9g without", op_name(op.kind), i,
                              found[1][i], found[0][i]);

@@ -1,12 +1,12 @@
-/* What the back ends whose memory is the host's (cpu, reference) share: memory, streams that are the
- * calling thread, fences on a futex, the clock. For those back ends only. */
+/* What back ends in host memory (cpu, reference) share, and for them only: memory (host_memory.c), streams that are the
+ * calling thread, fences on a futex, the clock (host_stream.c), kernel tables (host_kernel.c). */
 #ifndef COMMON_DEVICE_HOST_HOST_H
 #define COMMON_DEVICE_HOST_HOST_H
 
 #include "common/device/device_impl.h"
 
-/* Private memory comes from mmap, zeroed and touched (no page fault is left for a step), with huge
- * pages asked for where large; shared memory from a memfd. */
+/* Private memory comes from mmap, zeroed and touched, so that a step has no page faults, with huge pages requested
+ * where it is large; shared memory from a memfd. */
 status host_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void host_free(device *d, device_memory *memory);
 
@@ -18,14 +18,14 @@ status host_download(device_stream *s, void *host, const void *from, dtype type,
 status host_pin(device *d, void *data, size_t bytes);
 void host_unpin(device *d, void *data);
 
-/* By common/reduce's kernels; nothing happens where the device has no bytes. */
+/* By common/reduce's kernels; no effect on a device without bytes. */
 status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                     double divisor);
 status host_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 status host_clear(device_stream *s, void *data, size_t bytes);
 status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
-/* Refused: memory of the host is shared by its descriptor. */
+/* Not supported: host memory is shared by its descriptor. */
 status host_share(device *d, const device_memory *memory, device_share *out);
 status host_peer_open(device *d, const device_share *share, device_peer *out);
 void host_peer_close(device *d, device_peer *peer);
@@ -49,8 +49,8 @@ int64_t host_now_ns(device *d);
 /* Processors on which this process may run. */
 int host_processors(void);
 
-/* A kernel table entry: one per operation. `prepare` may be NULL where there is nothing to prepare; it
- * fills the kernel (whose base is set) and says how much workspace a run needs. */
+/* A kernel table entry: one per operation. `prepare` fills the kernel, whose base is set, and its
+ * workspace size; it may be NULL. */
 typedef struct host_kernel host_kernel;
 typedef struct host_kernel_entry {
     status (*prepare)(host_kernel *kernel, const device_layout *layout);

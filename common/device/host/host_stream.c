@@ -22,13 +22,13 @@ typedef struct host_fence {
     _Atomic uint64_t value;
     atomic_uint moves;    /* the futex word: changes whenever the fence does */
     atomic_uint sleepers;
-    atomic_bool failing;  /* the first failure has it and writes `error` */
-    atomic_bool failed;   /* set once, behind `error` */
+    atomic_bool failing;  /* set by the first failure, which writes `error` */
+    atomic_bool failed;   /* set once, after `error` */
     error_record error;
 } host_fence;
 
-/* How long a wait spins before it sleeps: a wake-up costs some 50 us, but where ranks share cores a
- * spinning thread takes them from the one it waits for. */
+/* How long a wait spins before it sleeps: a wake-up costs some 50 us, but where ranks share cores a spinning thread
+ * takes the core from the thread it waits for. */
 enum { SPIN_NS = 30000 };
 
 int host_processors(void)
@@ -109,7 +109,7 @@ status host_stream_signal(device_stream *s, device_fence *f, uint64_t value)
     return STATUS_OK;
 }
 
-/* The fence has been reached or has failed; `*result` says which. */
+/* Whether the fence has been reached or has failed; *result is the status. */
 static bool settled(host_fence *f, uint64_t value, status *result)
 {
     if (atomic_load_explicit(&f->value, memory_order_acquire) >= value) {

@@ -1,8 +1,7 @@
-/* The planning device: where only the ledger moves.
+/* The planning device, for memory accounting without a run.
  *
- * "plan:NAME" takes layouts and kernels from the device NAME, so that arenas and workspace have the sizes that
- * they have there. Memory is address space without pages, an operation and a copy do nothing, and whoever
- * waits goes on at once. */
+ * "plan:NAME" uses the layouts and kernels of device NAME, so that arenas and workspace have the same sizes. Memory is
+ * address space without pages, operations and copies do nothing, and waits return at once. */
 #include "common/device/host/host.h"
 
 #include <stdio.h>
@@ -13,7 +12,7 @@
 
 typedef struct plan_device {
     device base;
-    device *planned; /* for which this one plans */
+    device *planned; /* NAME's device */
 } plan_device;
 
 static device *planned_by(device *d)
@@ -34,7 +33,7 @@ static status plan_open(const device_config *config, device **out)
     device_config planned = *config;
     planned.name = colon ? colon + 1 : "cpu";
     planned.rank = 0;
-    planned.world = 1; /* it is asked for layouts and kernels alone */
+    planned.world = 1; /* only its layouts and kernels are used */
     plan_device *d = calloc(1, sizeof *d);
     if (!d) return fail(STATUS_SYSTEM, "no memory for the planning device");
     d->base.backend = &device_plan;
@@ -46,7 +45,7 @@ static status plan_open(const device_config *config, device **out)
     }
     const device_info *info = device_get_info(d->planned);
     d->base.info =
-        (device_info){.name = device_plan.name, .compute_type = info->compute_type, .narrow = info->narrow,
+        (device_info){.name = device_plan.name, .compute_type = info->compute_type, .bf16 = info->bf16,
                       .host_addressable = true, .copy_engine = info->copy_engine, .plans = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "plans for %s", info->name);
     *out = &d->base;

@@ -208,18 +208,18 @@ static void the_checkpoint_of_another_run_is_refused_with_both_named(void **stat
 
 static void float64_loads_into_float32_and_back(void **state)
 {
-    rank_state wide, narrow, again;
-    rank_open(&narrow, "cpu", &lenet_model, &adam);
-    rank_open(&wide, "reference", &lenet_model, &adam);
+    rank_state f64, f32, again;
+    rank_open(&f32, "cpu", &lenet_model, &adam);
+    rank_open(&f64, "reference", &lenet_model, &adam);
     rank_open(&again, "cpu", &lenet_model, &adam);
-    rank_fill(&narrow, 5);
-    expect_ok(rank_save(&narrow, path_in(*state, "f32"), &some_progress));
-    expect_ok(rank_load(&wide, path_in(*state, "f32"), NULL));
-    expect_ok(rank_save(&wide, path_in(*state, "f64"), &some_progress));
+    rank_fill(&f32, 5);
+    expect_ok(rank_save(&f32, path_in(*state, "f32"), &some_progress));
+    expect_ok(rank_load(&f64, path_in(*state, "f32"), NULL));
+    expect_ok(rank_save(&f64, path_in(*state, "f64"), &some_progress));
     expect_ok(rank_load(&again, path_in(*state, "f64"), NULL));
-    expect_same_rank(&again, &narrow);
-    rank_close(&wide);
-    rank_close(&narrow);
+    expect_same_rank(&again, &f32);
+    rank_close(&f64);
+    rank_close(&f32);
     rank_close(&again);
 }
 

@@ -17,7 +17,7 @@ void must(status rc)
     if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
 }
 
-/* Updates and what passes over arenas know no narrow tensors. */
+/* Updates and operations over arenas have no bf16 tensors. */
 static bool has_activations(const op_case *c)
 {
     op_kind kind = c->steps[0].op.kind;
@@ -25,11 +25,11 @@ static bool has_activations(const op_case *c)
 }
 
 /* All but W and B, and the gradients of parameters, statistics and regression's targets. */
-bool op_runner_is_narrow(const op_runner *r, int tensor)
+bool op_runner_is_bf16(const op_runner *r, int tensor)
 {
     static const char *const wide[] = {"mean", "invstd", "running_mean", "running_var", "lse", "targets"};
     const case_tensor *t = &r->c->tensors[tensor];
-    if (!device_get_info(r->device)->narrow || t->type != CASE_COMPUTE || !has_activations(r->c)) return false;
+    if (!device_get_info(r->device)->bf16 || t->type != CASE_COMPUTE || !has_activations(r->c)) return false;
     if (t->parameter) return strcmp(t->name, "w") == 0 || strcmp(t->name, "b") == 0;
     for (size_t i = 0; i < sizeof wide / sizeof wide[0]; i++)
         if (strcmp(t->name, wide[i]) == 0) return false;
@@ -40,13 +40,13 @@ void op_runner_round(const op_runner *r, case_state *state)
 {
     case_state_round(state, device_get_info(r->device)->compute_type);
     for (int i = 1; i <= r->c->tensor_count; i++)
-        for (int64_t j = 0; state->values[i] && op_runner_is_narrow(r, i) && j < r->c->tensors[i].count; j++)
+        for (int64_t j = 0; state->values[i] && op_runner_is_bf16(r, i) && j < r->c->tensors[i].count; j++)
             state->values[i][j] = bf16_to_float(bf16_from_float((float)state->values[i][j]));
 }
 
 static dtype type_on(const op_runner *r, int tensor)
 {
-    if (op_runner_is_narrow(r, tensor)) return DTYPE_BF16;
+    if (op_runner_is_bf16(r, tensor)) return DTYPE_BF16;
     switch (r->c->tensors[tensor].type) {
     case CASE_F64:
         return DTYPE_F64;
@@ -91,7 +91,7 @@ void op_runner_open(device *d, const op_case *c, op_runner *r)
     for (int i = 0; i < c->step_count; i++) {
         op_desc op = c->steps[i].op;
         op.type = device_get_info(d)->compute_type;
-        op.narrow = device_get_info(d)->narrow && has_activations(c);
+        op.bf16 = device_get_info(d)->bf16 && has_activations(c);
         int layout = c->steps[i].layout;
         must(device_prepare(d, &op, layout ? &r->layouts[layout] : NULL, &r->kernels[i]));
         size_t workspace = device_kernel_workspace(r->kernels[i]);
@@ -147,7 +147,7 @@ static const device_layout *layout_of(const op_runner *r, int tensor)
     return parameter && !r->layouts[parameter].plain ? &r->layouts[parameter] : NULL;
 }
 
-/* Layouts are of the device's compute type; a narrow copy is laid out like what it copies. */
+/* Layouts are of the device's compute type; a bf16 copy is laid out like what it copies. */
 static void pack(const op_runner *r, int tensor, const double *values, void *to)
 {
     dtype type = device_get_info(r->device)->compute_type;

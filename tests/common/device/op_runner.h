@@ -28,7 +28,7 @@ void op_runner_run(op_runner *r, int first_step, int end_step);
 void op_runner_store(op_runner *r, case_state *state);
 
 /* Whether the device stores the tensor as bfloat16. */
-bool op_runner_is_narrow(const op_runner *r, int tensor);
+bool op_runner_is_bf16(const op_runner *r, int tensor);
 
 /* Rounds a state to what the device stores. */
 void op_runner_round(const op_runner *r, case_state *state);

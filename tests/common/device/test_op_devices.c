@@ -53,9 +53,9 @@ static void compare_written(const op_runner *r, int step, int tensor, const case
     const op_desc *op = &c->steps[step].op;
     const case_tensor *t = &c->tensors[tensor];
     double tolerance = t->type == CASE_I32 || t->type == CASE_U8 ? 0 : op_tolerance_in(op, type, (device_precision)precision);
-    if (device_get_info(r->device)->narrow && t->type == CASE_COMPUTE) tolerance += op_tolerance_of_storage(op);
+    if (device_get_info(r->device)->bf16 && t->type == CASE_COMPUTE) tolerance += op_tolerance_of_storage(op);
     int64_t i = op_first_difference_stored(found->values[tensor], expected->values[tensor], t->used, tolerance,
-                                           op_runner_is_narrow(r, tensor) ? 0x1p-8 : 0);
+                                           op_runner_is_bf16(r, tensor) ? 0x1p-8 : 0);
     if (i >= 0)
         fail_msg("%s of %s: %s[%lld] is %.9g, the reference has %.9g", op_name(op->kind), c->name, t->name,
                  (long long)i, found->values[tensor][i], expected->values[tensor][i]);

@@ -303,11 +303,11 @@ static void batchnorm_of_one_value_a_channel_is_refused(void **state)
 }
 
 /* Tensors have two dimensions or four; statistics have one. */
-static void check_narrow_values(const char *name, const nn_program *wide, const nn_program *narrow)
+static void check_bf16_values(const char *name, const nn_program *full, const nn_program *bf16)
 {
-    assert_int_equal(narrow->value_count, wide->value_count);
-    for (int v = 0; v < wide->value_count; v++) {
-        const nn_value *was = &wide->values[v], *is = &narrow->values[v];
+    assert_int_equal(bf16->value_count, full->value_count);
+    for (int v = 0; v < full->value_count; v++) {
+        const nn_value *was = &full->values[v], *is = &bf16->values[v];
         bool tensor = was->type == DTYPE_F32 && was->shape.rank > 1;
         if (is->type != (tensor ? DTYPE_BF16 : was->type) || is->bytes != (tensor ? was->bytes / 2 : was->bytes))
             fail_msg("%s: value %d of %lld bytes of %s has become %lld of %s", name, v, (long long)was->bytes,
@@ -315,12 +315,12 @@ static void check_narrow_values(const char *name, const nn_program *wide, const 
     }
 }
 
-static void check_narrow_weights(const char *name, const nn_program *p)
+static void check_bf16_weights(const char *name, const nn_program *p)
 {
     int first_x = 0;
     for (int i = 0; i < p->op_count; i++) {
         const nn_op *op = &p->ops[i];
-        if (!op->desc.narrow) fail_msg("%s: operation %d (%s) is not narrow", name, i, op_name(op->desc.kind));
+        if (!op->desc.bf16) fail_msg("%s: operation %d (%s) is not bf16", name, i, op_name(op->desc.kind));
         bool product = op->desc.kind == OP_conv2d_forward || op->desc.kind == OP_linear_forward;
         for (int s = 0; s < OP_MAX_OPERANDS; s++) {
             nn_space space = op->operands[s].space;
@@ -329,29 +329,29 @@ static void check_narrow_weights(const char *name, const nn_program *p)
                 fail_msg("%s: operation %d (%s) reads a parameter of the wrong type in slot %d", name, i,
                          op_name(op->desc.kind), s);
         }
-        if (op->desc.wide_x) first_x++;
-        if (op->desc.wide_x && op->operands[0].space != NN_SPACE_INPUT)
-            fail_msg("%s: operation %d (%s) has wide_x, but x is not the input", name, i, op_name(op->desc.kind));
+        if (op->desc.x_f32) first_x++;
+        if (op->desc.x_f32 && op->operands[0].space != NN_SPACE_INPUT)
+            fail_msg("%s: operation %d (%s) has x_f32, but x is not the input", name, i, op_name(op->desc.kind));
     }
     bool tokens = p->model->input_kind == NN_INPUT_TOKENS;
     if (first_x != (tokens ? 0 : 2)) fail_msg("%s: %d operations read samples", name, first_x);
 }
 
-static void narrow_programs_store_tensors_in_half_and_statistics_in_full(void **state)
+static void bf16_programs_store_tensors_in_half_and_statistics_in_full(void **state)
 {
     (void)state;
     _Static_assert((int)CONV_FWD_X == 0 && (int)LINEAR_FWD_X == 0 && (int)CONV_BWD_WEIGHTS_X == 0,
                    "x is the first slot");
     for (int i = 0; i < CASES; i++) {
         nn_model *m = NULL;
-        nn_program *wide = compile(&cases[i], NN_TRAIN, &m), *narrow = NULL;
-        nn_program_config config = wide->config;
-        config.narrow = true;
-        assert_int_equal(nn_program_compile(m, &config, &narrow), STATUS_OK);
-        check_narrow_values(cases[i].name, wide, narrow);
-        check_narrow_weights(cases[i].name, narrow);
-        nn_program_free(&wide);
-        nn_program_free(&narrow);
+        nn_program *full = compile(&cases[i], NN_TRAIN, &m), *bf16 = NULL;
+        nn_program_config config = full->config;
+        config.bf16 = true;
+        assert_int_equal(nn_program_compile(m, &config, &bf16), STATUS_OK);
+        check_bf16_values(cases[i].name, full, bf16);
+        check_bf16_weights(cases[i].name, bf16);
+        nn_program_free(&full);
+        nn_program_free(&bf16);
         nn_model_free(&m);
     }
 }
@@ -464,7 +464,7 @@ int main(void)
         cmocka_unit_test(a_batch_of_nothing_is_refused),
         cmocka_unit_test(the_masked_head_runs_on_gathered_rows_and_the_rest_on_all),
         cmocka_unit_test(batchnorm_of_one_value_a_channel_is_refused),
-        cmocka_unit_test(narrow_programs_store_tensors_in_half_and_statistics_in_full),
+        cmocka_unit_test(bf16_programs_store_tensors_in_half_and_statistics_in_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

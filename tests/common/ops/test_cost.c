@@ -162,17 +162,17 @@ static const worked_cost worked[] = {
      16000,
      12000},
     {"and the parameter once more in two bytes, for what multiplies bfloat16",
-     {.kind = OP_adam, .type = DTYPE_F32, .u.optimizer = {.count = 1000, .narrow = true}},
+     {.kind = OP_adam, .type = DTYPE_F32, .u.optimizer = {.count = 1000, .bf16 = true}},
      17000,
      16000,
      14000},
     {"the same of SGD with momentum",
-     {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = 1000, .momentum = 0.9, .narrow = true}},
+     {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = 1000, .momentum = 0.9, .bf16 = true}},
      8000,
      12000,
      10000},
     {"a copy that rounds: four bytes read, two written",
-     {.kind = OP_divide, .type = DTYPE_F32, .narrow = true, .u.elementwise = {.count = 1000}},
+     {.kind = OP_divide, .type = DTYPE_F32, .bf16 = true, .u.elementwise = {.count = 1000}},
      1000,
      4000,
      2000},
@@ -205,7 +205,7 @@ static void every_operation_has_a_name_and_a_class(void **context)
 
 /* A convolution of 2x4x4x8 to 16 (x 256, w 128, b 16, y 512), a linear layer of 3 by 8 to 16 (x 24, w 128, y 48), and
  * BatchNorm over 2x4x4x8 (x 256, c 8), in elements: how many are of bfloat16, how many of float32. */
-static void narrow_activations_and_weights_are_of_two_bytes(void **state)
+static void bf16_activations_and_weights_are_of_two_bytes(void **state)
 {
     (void)state;
     const conv2d_attributes conv = {.n = 2, .h = 4, .w = 4, .c = 8, .k = 16, .r = 1, .s = 1, .stride = 1, .p = 4, .q = 4,
@@ -214,10 +214,10 @@ static void narrow_activations_and_weights_are_of_two_bytes(void **state)
     const batchnorm_attributes norm = {.n = 2, .h = 4, .w = 4, .c = 8, .act = ACTIVATION_RELU};
     const struct {
         op_desc op;
-        double narrow_read, wide_read, narrow_written, wide_written;
+        double bf16_read, f32_read, bf16_written, f32_written;
     } rows[] = {
         {{.kind = OP_conv2d_forward, .u.conv2d = conv}, 256 + 128 + 16, 0, 512, 0},
-        {{.kind = OP_conv2d_forward, .wide_x = true, .u.conv2d = conv}, 128 + 16, 256, 512, 0},
+        {{.kind = OP_conv2d_forward, .x_f32 = true, .u.conv2d = conv}, 128 + 16, 256, 512, 0},
         {{.kind = OP_conv2d_backward_data, .u.conv2d = conv}, 512 + 128, 0, 256, 0},
         {{.kind = OP_conv2d_backward_weights, .u.conv2d = conv}, 256 + 512, 0, 0, 128 + 16},
         {{.kind = OP_linear_backward_weights, .accumulate = true, .u.linear = linear}, 24 + 48, 128, 0, 128},
@@ -227,10 +227,10 @@ static void narrow_activations_and_weights_are_of_two_bytes(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         op_desc op = rows[i].op;
         op.type = DTYPE_F32;
-        op.narrow = true;
+        op.bf16 = true;
         op_cost cost = op_cost_of(&op);
-        double read = 2 * rows[i].narrow_read + 4 * rows[i].wide_read;
-        double written = 2 * rows[i].narrow_written + 4 * rows[i].wide_written;
+        double read = 2 * rows[i].bf16_read + 4 * rows[i].f32_read;
+        double written = 2 * rows[i].bf16_written + 4 * rows[i].f32_written;
         if (cost.bytes_read != read || cost.bytes_written != written)
             fail_msg("row %zu, %s: %g bytes read, %g written, expected are %g and %g", i, op_name(op.kind),
                      cost.bytes_read, cost.bytes_written, read, written);
@@ -244,7 +244,7 @@ int main(void)
         cmocka_unit_test(all_directions_of_a_convolution_multiply_alike),
         cmocka_unit_test(costs_are_those_worked_out_by_hand),
         cmocka_unit_test(every_operation_has_a_name_and_a_class),
-        cmocka_unit_test(narrow_activations_and_weights_are_of_two_bytes),
+        cmocka_unit_test(bf16_activations_and_weights_are_of_two_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

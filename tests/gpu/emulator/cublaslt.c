@@ -192,10 +192,10 @@ static cublasStatus_t check(const work *k)
     const struct emulated_matrix *a = &k->matrix[A], *b = &k->matrix[B], *c = &k->matrix[C], *d = &k->matrix[D];
     bool fits = rows_of(k, A) == d->rows && columns_of(k, B) == d->columns && columns_of(k, A) == rows_of(k, B) &&
                 c->rows == d->rows && c->columns == d->columns && c->type == d->type;
-    bool narrow = a->type == CUDA_R_16BF, fast = k->desc.compute != CUBLAS_COMPUTE_32F;
+    bool bf16 = a->type == CUDA_R_16BF, fast = k->desc.compute != CUBLAS_COMPUTE_32F;
     if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
-    if (a->type != b->type || (!narrow && d->type != CUDA_R_32F) || (narrow && fast)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (narrow && d->rows % 2) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (a->type != b->type || (!bf16 && d->type != CUDA_R_32F) || (bf16 && fast)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (bf16 && d->rows % 2) return CUBLAS_STATUS_NOT_SUPPORTED;
     return k->desc.epilogue == CUBLASLT_EPILOGUE_BGRADB && rows_of(k, B) % 2 ? CUBLAS_STATUS_NOT_SUPPORTED
                                                                              : CUBLAS_STATUS_SUCCESS;
 }

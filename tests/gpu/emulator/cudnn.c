@@ -144,8 +144,8 @@ static cudnnStatus_t check(const struct emulated_tensor *x, const struct emulate
                 y->h == outputs(x->h, conv->pad_h, w->h, conv->stride_h) &&
                 y->w == outputs(x->w, conv->pad_w, w->w, conv->stride_w);
     if (!fits || x->type != w->type || x->type != y->type || conv->compute != CUDNN_DATA_FLOAT) return CUDNN_STATUS_BAD_PARAM;
-    bool narrow = x->type == CUDNN_DATA_BFLOAT16, tensor_cores = conv->math == CUDNN_TENSOR_OP_MATH;
-    return narrow && (x->c % 2 || !tensor_cores) ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
+    bool bf16 = x->type == CUDNN_DATA_BFLOAT16, tensor_cores = conv->math == CUDNN_TENSOR_OP_MATH;
+    return bf16 && (x->c % 2 || !tensor_cores) ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
 }
 
 static cudnnStatus_t list(const struct emulated_tensor *x, const struct emulated_tensor *w, const struct emulated_tensor *y,

@@ -53,9 +53,9 @@ constexpr int MOST_TF32_WIDTH = 64;
 
 extern "C" {
 /* attention_tensor_cuda.cu: by tensor cores */
-status cuda_attention_forward_narrow(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+status cuda_attention_forward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
                                      void *workspace);
-status cuda_attention_backward_narrow(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
+status cuda_attention_backward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
                                       void *workspace);
 /* In float32 of heads of at most MOST_TF32_WIDTH, on a device of compute capability 8.0 or later. */
 status cuda_attention_forward_tf32(const cuda_kernel *k, cudaStream_t s, void *const *o);

@@ -207,7 +207,7 @@ template <int WIDTH> static dim3 grid_of(const attention_attributes *a)
     return dim3((unsigned)ceil_div(a->sequence, tile_sizes<WIDTH>::TILE), (unsigned)a->heads, (unsigned)a->batch);
 }
 
-template <int WIDTH> static status forward_wide(const cuda_kernel *k, cudaStream_t s, void *const *o)
+template <int WIDTH> static status forward_f32(const cuda_kernel *k, cudaStream_t s, void *const *o)
 {
     const attention_attributes *a = &k->base.op.u.attention;
     return launch(k, s, forward_kernel<WIDTH>, grid_of<WIDTH>(a), dim3(tile_sizes<WIDTH>::THREADS), *a,
@@ -225,12 +225,12 @@ static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
 {
     int64_t width = k->base.op.u.attention.width;
     if (multiplies_tf32(k)) return cuda_attention_forward_tf32(k, s, o);
-    if (width <= 32) return forward_wide<32>(k, s, o);
-    return width <= 64 ? forward_wide<64>(k, s, o) : forward_wide<128>(k, s, o);
+    if (width <= 32) return forward_f32<32>(k, s, o);
+    return width <= 64 ? forward_f32<64>(k, s, o) : forward_f32<128>(k, s, o);
 }
 
 template <int WIDTH>
-static status backward_wide(const cuda_kernel *k, cudaStream_t s, const attention_gradient &g, void *const *o)
+static status backward_f32(const cuda_kernel *k, cudaStream_t s, const attention_gradient &g, void *const *o)
 {
     dim3 threads(tile_sizes<WIDTH>::THREADS);
     TRY(launch(k, s, query_gradient<WIDTH>, grid_of<WIDTH>(&g.a), threads, g, (float *)o[ATT_BWD_DQ]));
@@ -247,12 +247,13 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
     attention_gradient g = {*a, 1.0f / sqrtf((float)a->width), (const float *)o[ATT_BWD_Q], (const float *)o[ATT_BWD_K],
                             (const float *)o[ATT_BWD_V], (const float *)o[ATT_BWD_DOUT],
                             (const float *)o[ATT_BWD_LSE], delta};
-    if (a->width <= 32) return backward_wide<32>(k, s, g, o);
-    return a->width <= 64 ? backward_wide<64>(k, s, g, o) : backward_wide<128>(k, s, g, o);
+    if (a->width <= 32) return backward_f32<32>(k, s, g, o);
+    return a->width <= 64 ? backward_f32<64>(k, s, g, o) : backward_f32<128>(k, s, g, o);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_attention_forward = {check_width, by_storage<forward, cuda_attention_forward_narrow>, nullptr};
+const cuda_kernel_entry cuda_attention_forward = {check_width, by_storage<forward, cuda_attention_forward_bf16>,
+                                                   nullptr};
 const cuda_kernel_entry cuda_attention_backward = {
-    prepare_backward, by_storage<backward, cuda_attention_backward_narrow>, nullptr};
+    prepare_backward, by_storage<backward, cuda_attention_backward_bf16>, nullptr};
 }

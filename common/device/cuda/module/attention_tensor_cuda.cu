@@ -372,13 +372,13 @@ static_assert((int)ATT_FWD_Q == (int)ATT_BWD_Q && (int)ATT_FWD_LSE == (int)ATT_B
               "forward and backward share their first slots");
 
 template <typename T, int WIDTH>
-static status forward_wide(const cuda_kernel *k, cudaStream_t s, const problem<T> &p, void *const *o)
+static status forward_f32(const cuda_kernel *k, cudaStream_t s, const problem<T> &p, void *const *o)
 {
     return launch(k, s, forward_kernel<T, WIDTH>, grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_FWD_OUT]);
 }
 
 template <typename T, int WIDTH>
-static status backward_wide(const cuda_kernel *k, cudaStream_t s, const problem<T> &p, void *const *o)
+static status backward_f32(const cuda_kernel *k, cudaStream_t s, const problem<T> &p, void *const *o)
 {
     TRY(launch(k, s, query_gradient<T, WIDTH>, grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_BWD_DQ]));
     return launch(k, s, key_gradient<T, WIDTH>, grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_BWD_DK], (T *)o[ATT_BWD_DV]);
@@ -392,31 +392,31 @@ template <typename T> static problem<T> backward_problem(const cuda_kernel *k, v
     return p;
 }
 
-extern "C" status cuda_attention_forward_narrow(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
+extern "C" status cuda_attention_forward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
                                                 void *)
 {
     problem<bf16> p = problem_of<bf16>(k, o);
-    if (p.a.width <= 32) return forward_wide<bf16, 32>(k, s, p, o);
-    return p.a.width <= 64 ? forward_wide<bf16, 64>(k, s, p, o) : forward_wide<bf16, 128>(k, s, p, o);
+    if (p.a.width <= 32) return forward_f32<bf16, 32>(k, s, p, o);
+    return p.a.width <= 64 ? forward_f32<bf16, 64>(k, s, p, o) : forward_f32<bf16, 128>(k, s, p, o);
 }
 
-extern "C" status cuda_attention_backward_narrow(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
+extern "C" status cuda_attention_backward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
                                                  void *workspace)
 {
     problem<bf16> p = backward_problem<bf16>(k, o, (const float *)workspace);
     TRY(launch_delta<bf16>(k, s, o, (float *)workspace));
-    if (p.a.width <= 32) return backward_wide<bf16, 32>(k, s, p, o);
-    return p.a.width <= 64 ? backward_wide<bf16, 64>(k, s, p, o) : backward_wide<bf16, 128>(k, s, p, o);
+    if (p.a.width <= 32) return backward_f32<bf16, 32>(k, s, p, o);
+    return p.a.width <= 64 ? backward_f32<bf16, 64>(k, s, p, o) : backward_f32<bf16, 128>(k, s, p, o);
 }
 
 extern "C" status cuda_attention_forward_tf32(const cuda_kernel *k, cudaStream_t s, void *const *o)
 {
     problem<float> p = problem_of<float>(k, o);
-    return p.a.width <= 32 ? forward_wide<float, 32>(k, s, p, o) : forward_wide<float, 64>(k, s, p, o);
+    return p.a.width <= 32 ? forward_f32<float, 32>(k, s, p, o) : forward_f32<float, 64>(k, s, p, o);
 }
 
 extern "C" status cuda_attention_backward_tf32(const cuda_kernel *k, cudaStream_t s, void *const *o, float *delta)
 {
     problem<float> p = backward_problem<float>(k, o, delta);
-    return p.a.width <= 32 ? backward_wide<float, 32>(k, s, p, o) : backward_wide<float, 64>(k, s, p, o);
+    return p.a.width <= 32 ? backward_f32<float, 32>(k, s, p, o) : backward_f32<float, 64>(k, s, p, o);
 }

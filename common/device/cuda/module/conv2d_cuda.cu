@@ -107,7 +107,7 @@ static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
 {
     const conv2d_attributes *a = &k->base.op.u.conv2d;
     int64_t count = a->n * a->p * a->q * a->k;
-    if (!plan_of(k)) return k->base.op.wide_x ? forward_product<float, T>(k, s, o) : forward_product<T, T>(k, s, o);
+    if (!plan_of(k)) return k->base.op.x_f32 ? forward_product<float, T>(k, s, o) : forward_product<T, T>(k, s, o);
     TRY(cudnn_conv_run(plan_of(k), s, o[CONV_FWD_X], o[CONV_FWD_W], o[CONV_FWD_Y], false, workspace));
     if (!a->bias) return STATUS_OK;
     return launch(k, s, add_bias<T>, dim3(blocks_for(count, THREADS)), dim3(THREADS), count, a->k,
@@ -145,7 +145,7 @@ static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const
         TRY(cudnn_conv_run(plan_of(k), s, o[CONV_BWD_WEIGHTS_X], o[CONV_BWD_WEIGHTS_DY], o[CONV_BWD_WEIGHTS_DW], add,
                            workspace));
     else
-        TRY(k->base.op.wide_x ? (weights_product<float, T>(k, s, o, add)) : (weights_product<T, T>(k, s, o, add)));
+        TRY(k->base.op.x_f32 ? (weights_product<float, T>(k, s, o, add)) : (weights_product<T, T>(k, s, o, add)));
     if (!a->bias) return STATUS_OK;
     return sum_columns(k, s, (const T *)o[CONV_BWD_WEIGHTS_DY], (float *)o[CONV_BWD_WEIGHTS_DB], add,
                        a->n * a->p * a->q, a->k, workspace);

@@ -16,7 +16,7 @@ static cudaLaunchConfig_t config_for(cudaStream_t s, int64_t count)
 
 /* ---- between float32 and bfloat16, before and after the libraries --------------------------------- */
 
-template <int V> __global__ static void round_kernel(int64_t count, const float *from, bf16 *to)
+template <int V> __global__ static void to_bf16_kernel(int64_t count, const float *from, bf16 *to)
 {
     for (int64_t i = global_thread() * V; i < count; i += grid_threads() * V) {
         float values[V];
@@ -25,7 +25,7 @@ template <int V> __global__ static void round_kernel(int64_t count, const float 
     }
 }
 
-template <int V> __global__ static void widen_kernel(int64_t count, bool add, const bf16 *from, float *to)
+template <int V> __global__ static void to_f32_kernel(int64_t count, bool add, const bf16 *from, float *to)
 {
     for (int64_t i = global_thread() * V; i < count; i += grid_threads() * V) {
         float values[V], old[V];
@@ -36,26 +36,28 @@ template <int V> __global__ static void widen_kernel(int64_t count, bool add, co
     }
 }
 
-static bool packs_of_four(int64_t count, const void *wide, const void *narrow)
+static bool packs_of_four(int64_t count, const void *full, const void *half)
 {
-    return count % 4 == 0 && (uintptr_t)wide % 16 == 0 && (uintptr_t)narrow % 8 == 0;
+    return count % 4 == 0 && (uintptr_t)full % 16 == 0 && (uintptr_t)half % 8 == 0;
 }
 
-extern "C" status cuda_round(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to)
+extern "C" status cuda_f32_to_bf16(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to)
 {
     bool packs = packs_of_four(count, from, to);
     cudaLaunchConfig_t config = config_for(s, packs ? count / 4 : count);
-    return cuda_check(d, cudaLaunchKernelEx(&config, packs ? round_kernel<4> : round_kernel<1>, count, from, (bf16 *)to),
-                      "round to bfloat16");
+    return cuda_check(d, cudaLaunchKernelEx(&config, packs ? to_bf16_kernel<4> : to_bf16_kernel<1>, count, from,
+                                            (bf16 *)to),
+                      "convert to bfloat16");
 }
 
-extern "C" status cuda_widen(const cuda_device *d, cudaStream_t s, int64_t count, const void *from, float *to, bool add)
+extern "C" status cuda_bf16_to_f32(const cuda_device *d, cudaStream_t s, int64_t count, const void *from, float *to,
+                                   bool add)
 {
     bool packs = packs_of_four(count, to, from);
     cudaLaunchConfig_t config = config_for(s, packs ? count / 4 : count);
-    return cuda_check(d, cudaLaunchKernelEx(&config, packs ? widen_kernel<4> : widen_kernel<1>, count, add,
+    return cuda_check(d, cudaLaunchKernelEx(&config, packs ? to_f32_kernel<4> : to_f32_kernel<1>, count, add,
                                             (const bf16 *)from, to),
-                      "widen bfloat16");
+                      "convert from bfloat16");
 }
 
 /* ---- with a division -------------------------------------------------------------------------- */
@@ -89,7 +91,7 @@ extern "C" status cuda_convert(device_stream *s, void *to, dtype to_type, const 
     if (from_type == DTYPE_F32 && to_type == DTYPE_F32) return convert<float, float>(s, to, from, count, divisor);
     if (from_type == DTYPE_F32 && to_type == DTYPE_F16) return convert<__half, float>(s, to, from, count, divisor);
     if (from_type == DTYPE_F32 && to_type == DTYPE_BF16 && divisor == 1)
-        return cuda_round(d, ((cuda_stream *)s)->stream, count, (const float *)from, to);
+        return cuda_f32_to_bf16(d, ((cuda_stream *)s)->stream, count, (const float *)from, to);
     if (from_type == DTYPE_F32 && to_type == DTYPE_BF16)
         return convert<__nv_bfloat16, float>(s, to, from, count, divisor);
     if (from_type == DTYPE_F16 && to_type == DTYPE_F32) return convert<float, __half>(s, to, from, count, divisor);

@@ -1,8 +1,8 @@
-/* The inside of the module. For this folder, and for ring/collectives/nccl, which is part of the module.
+/* The internals of the module, for this folder and for ring/collectives/nccl, which is part of the module.
  *
- * Storage is float32, but for activations and weights of products where op_desc.narrow; `precision` says in
- * what matrix products multiply. Threads: a device belongs to its rank's thread; streams and fences may be
- * used by another one (the agent), each stream by one thread at a time. Every entry from outside makes the
+ * Storage is float32, except activations and weights of matrix multiplications where op_desc.bf16; `precision` is the
+ * type in which matrix multiplications multiply. Threads: a device belongs to its rank's thread; streams and fences may
+ * be used by another one (the agent), each stream by one thread at a time. Every entry from outside makes the
  * GPU current for the calling thread. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
@@ -19,11 +19,11 @@ typedef struct cuda_device {
     device base;
     int gpu;
     cuda_libraries *libraries;
-    void *cublaslt, *cudnn;     /* handles; NULL: own kernels take their place */
+    void *cublaslt, *cudnn;     /* handles; NULL: own kernels are used instead */
     struct cudnn_chosen *chosen; /* cudnn_search.c's */
     cuda_staging *staging;
     int64_t allocated_bytes;    /* by device_allocate */
-    cudaStream_t anchor_stream; /* nothing waits on it: for streams' anchors, clearing and timing */
+    cudaStream_t anchor_stream; /* never waits: for streams' anchors, clearing and timing */
     bool failing, failed;       /* atomic: the first failed fence has `failure`; it is there */
     error_record failure;
 } cuda_device;
@@ -141,9 +141,10 @@ status cuda_convert(device_stream *s, void *to, dtype to_type, const void *from,
 status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 status cuda_clear(device_stream *s, void *data, size_t bytes);
 
-status cuda_round(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to_bf16);
+status cuda_f32_to_bf16(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to_bf16);
 /* to = from, or to += from. */
-status cuda_widen(const cuda_device *d, cudaStream_t s, int64_t count, const void *from_bf16, float *to, bool add);
+status cuda_bf16_to_f32(const cuda_device *d, cudaStream_t s, int64_t count, const void *from_bf16, float *to,
+                        bool add);
 
 #define CUDA_ENTRY(name, class) extern const cuda_kernel_entry cuda_##name;
 OP_LIST(CUDA_ENTRY)

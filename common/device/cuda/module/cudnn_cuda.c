@@ -100,9 +100,9 @@ static void count_elements(cudnn_conv *p)
 
 static void describe_outside(cudnn_conv *p, const op_desc *op)
 {
-    dtype stored = op->narrow ? DTYPE_BF16 : DTYPE_F32;
+    dtype stored = op->bf16 ? DTYPE_BF16 : DTYPE_F32;
     for (int i = 0; i < CUDNN_OPERANDS; i++) p->outside[i] = stored;
-    if (op->wide_x) p->outside[CUDNN_FIRST] = DTYPE_F32;
+    if (op->x_f32) p->outside[CUDNN_FIRST] = DTYPE_F32;
     if (op->kind == OP_conv2d_backward_weights) p->outside[CUDNN_OUT] = DTYPE_F32;
 }
 
@@ -197,8 +197,8 @@ static status run_chosen(const cudnn_conv *p, cudaStream_t s, const void *first,
 /* One operand into or out of the workspace. */
 static status cast(const cudnn_conv *p, cudaStream_t s, int operand, dtype from_type, const void *from, void *to, bool add)
 {
-    if (from_type == DTYPE_F32) return cuda_round(p->device, s, p->elements[operand], from, to);
-    return cuda_widen(p->device, s, p->elements[operand], from, to, add);
+    if (from_type == DTYPE_F32) return cuda_f32_to_bf16(p->device, s, p->elements[operand], from, to);
+    return cuda_bf16_to_f32(p->device, s, p->elements[operand], from, to, add);
 }
 
 /* cuDNN takes and gives bfloat16 (its PSEUDO_BFLOAT16_CONFIG), so what it gives is rounded once; sums over

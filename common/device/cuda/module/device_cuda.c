@@ -106,7 +106,7 @@ static void describe(cuda_device *d, const struct cudaDeviceProp *p)
 {
     d->base.info = (device_info){.name = "cuda",
                                  .compute_type = DTYPE_F32,
-                                 .narrow = d->base.config.precision == DEVICE_PRECISION_BF16,
+                                 .bf16 = d->base.config.precision == DEVICE_PRECISION_BF16,
                                  .copy_engine = true,
                                  .real = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "GPU %d, %.60s, %s%s%s%s", d->gpu,

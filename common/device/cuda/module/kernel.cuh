@@ -57,10 +57,10 @@ typedef __nv_bfloat16 bf16;
 
 /* An operation's run function for the way in which its activations are stored. */
 typedef status run_function(const cuda_kernel *, cudaStream_t, void *const *, const op_scalars *, void *);
-template <run_function *WIDE, run_function *NARROW>
+template <run_function *F32, run_function *BF16>
 static status by_storage(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
 {
-    return k->base.op.narrow ? NARROW(k, s, o, scalars, workspace) : WIDE(k, s, o, scalars, workspace);
+    return k->base.op.bf16 ? BF16(k, s, o, scalars, workspace) : F32(k, s, o, scalars, workspace);
 }
 
 __device__ static inline float load(const float *p)

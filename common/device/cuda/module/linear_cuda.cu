@@ -45,18 +45,18 @@ static void release(cuda_kernel *k)
 /* Where cuBLASLt multiplies bfloat16 and x is a batch's samples, they are rounded into the workspace, behind its own. */
 static bool rounds_x(const cuda_kernel *k)
 {
-    return plan_of(k) && k->base.op.wide_x && k->base.op.kind != OP_linear_backward_data;
+    return plan_of(k) && k->base.op.x_f32 && k->base.op.kind != OP_linear_backward_data;
 }
 
 static status prepare_product(cuda_kernel *k, cublaslt_shape shape)
 {
     const linear_attributes *a = &k->base.op.u.linear;
-    bool narrow = k->base.op.narrow, weights = k->base.op.kind == OP_linear_backward_weights;
+    bool in_bf16 = k->base.op.bf16, weights = k->base.op.kind == OP_linear_backward_weights;
     linear_matmuls *products = (linear_matmuls *)calloc(1, sizeof *products);
     if (!products) return fail(STATUS_SYSTEM, "no memory for a matrix product");
     k->state = products;
-    shape.in = narrow ? DTYPE_BF16 : DTYPE_F32;
-    shape.out = narrow && !weights ? DTYPE_BF16 : DTYPE_F32;
+    shape.in = in_bf16 ? DTYPE_BF16 : DTYPE_F32;
+    shape.out = in_bf16 && !weights ? DTYPE_BF16 : DTYPE_F32;
     TRY(cublaslt_prepare(cuda_device_of(k), &shape, &products->plain));
     shape.sums = true;
     if (products->plain && weights && a->bias && !getenv(PLAIN_PRODUCTS))
@@ -180,7 +180,7 @@ static status take_x(const cuda_kernel *k, cudaStream_t s, const void *x, int64_
     *out = x;
     if (!rounds_x(k)) return STATUS_OK;
     *out = (char *)workspace + cublaslt_workspace(plan_of(k));
-    return cuda_round(cuda_device_of(k), s, m * a->in, (const float *)x, (void *)*out);
+    return cuda_f32_to_bf16(cuda_device_of(k), s, m * a->in, (const float *)x, (void *)*out);
 }
 
 /* ---- the operations --------------------------------------------------------------------------- */
@@ -217,7 +217,7 @@ static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
 {
     const linear_attributes *a = &k->base.op.u.linear;
     int64_t m = cuda_rows(scalars, a->m), count = m * a->out;
-    TRY(k->base.op.wide_x ? (forward_product<float, T>(k, s, o, m, workspace))
+    TRY(k->base.op.x_f32 ? (forward_product<float, T>(k, s, o, m, workspace))
                           : (forward_product<T, T>(k, s, o, m, workspace)));
     switch (a->act) {
     case ACTIVATION_SILU:
@@ -301,7 +301,7 @@ static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const
                                 : (multiply_slope<T, 1>(k, s, o, m, own, add, workspace)));
     else if (own)
         TRY(sum_columns(k, s, (const T *)o[LINEAR_BWD_WEIGHTS_DY], own, add, m, a->out, workspace));
-    return k->base.op.wide_x ? weights_product<float, T>(k, s, o, m, add, beside ? db : nullptr, workspace)
+    return k->base.op.x_f32 ? weights_product<float, T>(k, s, o, m, add, beside ? db : nullptr, workspace)
                              : weights_product<T, T>(k, s, o, m, add, beside ? db : nullptr, workspace);
 }
 

@@ -39,10 +39,10 @@ __device__ static range chunk_of(const span_table &table, int64_t chunk)
 /* ---- the rules, element by element: what is read of it, and what is written ------------------- */
 
 /* Beside the value what products read of it. */
-__device__ static inline void put_parameter(float *param, bf16 *narrow, int64_t i, float value)
+__device__ static inline void put_parameter(float *param, bf16 *rounded, int64_t i, float value)
 {
     param[i] = value;
-    if (narrow) store(narrow + i, value);
+    if (rounded) store(rounded + i, value);
 }
 
 /* `nonfinite` may be NULL. */
@@ -55,7 +55,7 @@ __device__ static inline void check_gradient(float scaled, int32_t *nonfinite)
  * p -= lr (g + momentum b) with Nesterov, lr b without, lr g without momentum */
 struct sgd_rule {
     float *param, *buffer;
-    bf16 *narrow; /* may be NULL */
+    bf16 *rounded; /* may be NULL */
     const float *grad;
     float scale, decay, lr, momentum, undamped;
     bool first_step, nesterov;
@@ -76,7 +76,7 @@ struct sgd_rule {
             buffer[i] = b;
             g = nesterov ? g + momentum * b : b;
         }
-        put_parameter(param, narrow, i, p - lr * g);
+        put_parameter(param, rounded, i, p - lr * g);
     }
 };
 
@@ -85,7 +85,7 @@ struct sgd_rule {
  *   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + eps) */
 struct adam_rule {
     float *param, *m, *v;
-    bf16 *narrow; /* may be NULL */
+    bf16 *rounded; /* may be NULL */
     const float *grad;
     float scale, decay, lr_decay, beta1, rest1, beta2, rest2, step, root_correction2, eps;
     bool decoupled;
@@ -108,7 +108,7 @@ struct adam_rule {
         float first = beta1 * e.m + rest1 * g, second = beta2 * e.v + rest2 * g * g;
         m[i] = first;
         v[i] = second;
-        put_parameter(param, narrow, i, p - step * first / (sqrtf(second) / root_correction2 + eps));
+        put_parameter(param, rounded, i, p - step * first / (sqrtf(second) / root_correction2 + eps));
     }
 };
 
@@ -201,7 +201,7 @@ static status update(const cuda_kernel *k, cudaStream_t s, const op_scalars *sca
 static status sgd(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *)
 {
     const optimizer_attributes *a = &k->base.op.u.optimizer;
-    sgd_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (bf16 *)o[OPT_NARROW], (const float *)o[OPT_GRAD],
+    sgd_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (bf16 *)o[OPT_BF16], (const float *)o[OPT_GRAD],
                      (float)scalars->gradient_scale, (float)scalars->weight_decay, (float)scalars->learning_rate,
                      (float)a->momentum, (float)(1 - a->dampening), scalars->first_step, a->nesterov,
                      scalars->nonfinite};
@@ -212,7 +212,7 @@ static status adam(const cuda_kernel *k, cudaStream_t s, void *const *o, const o
 {
     const optimizer_attributes *a = &k->base.op.u.optimizer;
     adam_rule rule = {(float *)o[OPT_PARAM], (float *)o[OPT_STATE1], (float *)o[OPT_STATE2],
-                      (bf16 *)o[OPT_NARROW], (const float *)o[OPT_GRAD], (float)scalars->gradient_scale,
+                      (bf16 *)o[OPT_BF16], (const float *)o[OPT_GRAD], (float)scalars->gradient_scale,
                       (float)scalars->weight_decay,
                       (float)(scalars->learning_rate * scalars->weight_decay), (float)a->beta1, (float)(1 - a->beta1),
                       (float)a->beta2, (float)(1 - a->beta2),

@@ -182,7 +182,7 @@ static void a_step_is_the_sum_of_its_prices(void **context)
     nn_model_free(&model);
 }
 
-static int64_t narrow_weights_of(const nn_program *p)
+static int64_t bf16_weights_of(const nn_program *p)
 {
     int64_t elements = 0;
     for (int i = 0; i < p->forward_end; i++)
@@ -206,14 +206,14 @@ static void copies_of_weights_in_bfloat16_have_their_price(void **context)
     open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
     drive_alone(&j, s);
     const nn_program *p = trainer_program(j.trainer);
-    op_desc copies = {.kind = OP_divide, .type = DTYPE_F32, .narrow = true, .u.elementwise.count = narrow_weights_of(p)};
+    op_desc copies = {.kind = OP_divide, .type = DTYPE_F32, .bf16 = true, .u.elementwise.count = bf16_weights_of(p)};
     op_desc update = {.kind = OP_sgd,
                       .type = DTYPE_F32,
-                      .u.optimizer = {.count = model->parameter_elements, .narrow = true}};
+                      .u.optimizer = {.count = model->parameter_elements, .bf16 = true}};
     double copy_ns = sim_price_op(s->profile, SIM_BF16, &copies) / (double)SIM_NS;
     double update_ns = sim_price_op(s->profile, SIM_BF16, &update) / (double)SIM_NS, forward_ns = 0;
     for (int i = 0; i < p->loss_end; i++) forward_ns += sim_price_op(s->profile, SIM_BF16, &p->ops[i].desc) / (double)SIM_NS;
-    assert_true(p->config.narrow && copy_ns > 1000);
+    assert_true(p->config.bf16 && copy_ns > 1000);
     for (int i = 0; i < STEPS; i++) {
         check_ns("forward", (double)j.results[i].times.forward, forward_ns + (i == 0 ? copy_ns : 0), 100);
         check_ns("update", (double)j.results[i].times.optimizer, update_ns, 10);
