@@ -21,7 +21,7 @@ def machine(logs):
 
 
 def git(*words):
-    """What it says; "" where it or its repository is not there."""
+    """Its output; "" where it or its repository is missing."""
     try:
         return subprocess.run(["git", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
                               universal_newlines=True).stdout.strip()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What goes wrong with GPUs, drivers and NCCL, on the device `cuda`: each named in one line with rank, host and operation,
-with the exit code that says whose fault it is. The faults are emulated: on a GPU every test skips.
+with the exit code of its cause. The faults are emulated: on a GPU every test skips.
 
     test_cuda_faults.py [--emulated]
 """

@@ -1,6 +1,6 @@
 #!/bin/bash
 # What run.sh does around its stages, with programs that only say that they were called in place of the real ones: all
-# stages are there and fit into 8 minutes, each command is found, a stage that fails says so and keeps no other from
+# stages are there and fit into 8 minutes, each command is found, a stage that fails is reported and keeps no other from
 # running, and what came of it is written down.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -22,7 +22,7 @@ check() { # name, then a command that must succeed
 mkdir -p "$work/repo/tests/gpu" "$work/repo/tests/support" "$work/build/bin" "$work/build/tests" "$work/bin" "$work/results"
 cp "$root"/tests/gpu/run.sh "$root"/tests/gpu/record.py "$work/repo/tests/gpu/"
 run="$work/repo/tests/gpu/run.sh"
-stand_in() { # file, then what it does behind noting its call
+stand_in() { # file, then what it does after noting its call
     local file=$1; shift
     { echo '#!/bin/sh'; echo "echo \"\$(basename \"\$0\") \$*\" >>'$work/calls'"; printf '%s\n' "$@"; } >"$file"
     chmod +x "$file"
@@ -86,7 +86,7 @@ others_ran() {
     [ $code -eq 1 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 14 ] && grep -q '^FAILED   tf32: exit code 1 ' "$work/out" &&
         grep -q '1 instead of 2' "$work/out" && grep -q 'alone: .*--only tf32' "$work/out" && grep -q 'bandwidth: exit code 124, out of time' "$work/out"
 }
-check "a stage that fails or hangs says what to look at, and the others run" others_ran
+check "a stage that fails or hangs prints what to look at, and the others run" others_ran
 check "a failure is written down" record "s['tf32']['exit_code'] == 1 and s['tf32']['tests']['failed'] == 1 and s['bandwidth']['exit_code'] == 124"
 
 stand_in "$work/build/tests/test_cuda_operations_tf32" 'echo "ok 1 - a product"'

@@ -30,7 +30,7 @@ typedef struct case_tensor {
     case_type type;
     case_fill fill;
     int64_t count, bound;
-    int64_t used;    /* elements that count; those behind are NaN (or 0) and never compared */
+    int64_t used;    /* elements that count; later ones are NaN (or 0) and never compared */
     int64_t columns; /* of the last dimension */
     bool parameter;  /* its layout is the device's choice */
     int layout_of;   /* the parameter whose layout it shares: itself, or that whose gradient it is */

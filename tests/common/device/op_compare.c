@@ -6,7 +6,7 @@
  * measured against their inputs' magnitude, about 0.6. */
 static const double SCALE_FLOOR = 0.05;
 
-/* Terms of the sum behind one element of the result. */
+/* Terms of the sum for one element of the result. */
 static double terms_of(const op_desc *op)
 {
     const conv2d_attributes *conv = &op->u.conv2d;

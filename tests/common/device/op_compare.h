@@ -8,7 +8,7 @@
  * rounding errors of a sum grow with the magnitude of what was summed, not with what is left of it. */
 double op_tolerance(const op_desc *op, dtype type);
 
-/* The same where products of `type` float32 multiply in `precision`: matrix products and convolutions get eight
+/* The same where matrix multiplications of `type` float32 multiply in `precision`: matrix products and convolutions get eight
  * rounding units of TF32 (2^-10: it may cut off) or sixteen of bfloat16 (2^-9: factors are rounded, and with them
  * what cuDNN writes), all other operations what they have in float32. */
 double op_tolerance_in(const op_desc *op, dtype type, device_precision precision);

@@ -1,4 +1,4 @@
-/* The devices that operation tests run on beside the reference. */
+/* The devices on which operation tests run, besides the reference. */
 #ifndef TESTS_COMMON_DEVICE_OP_DEVICES_H
 #define TESTS_COMMON_DEVICE_OP_DEVICES_H
 

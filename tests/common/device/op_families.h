@@ -7,8 +7,8 @@
 
 typedef enum case_alias {
     ALIAS_NONE,
-    ALIAS_IN_PLACE,       /* forward writes over an input where op.h allows it, dx lies in dy's memory */
-    ALIAS_RESIDUAL_IN_DY, /* BatchNorm: dresidual lies in dy's memory */
+    ALIAS_IN_PLACE,       /* forward writes over an input where op.h allows it, dx is in dy's memory */
+    ALIAS_RESIDUAL_IN_DY, /* BatchNorm: dresidual is in dy's memory */
 } case_alias;
 
 typedef struct case_options {
@@ -26,7 +26,7 @@ void case_conv2d(op_case *c, conv2d_attributes a, case_options o);
 void case_linear(op_case *c, linear_attributes a, case_options o);
 void case_batchnorm(op_case *c, batchnorm_attributes a, case_options o);
 void case_batchnorm_inference(op_case *c, batchnorm_attributes a);
-/* One of a.world ranks'; run as it stands, its sums are its own alone. */
+/* For one of a.world ranks; unmodified, its sums are only that rank's. */
 void case_syncbatchnorm(op_case *c, batchnorm_attributes a, case_options o);
 void case_layernorm(op_case *c, layernorm_attributes a, case_options o);
 void case_activation(op_case *c, elementwise_attributes a, case_options o);

@@ -98,7 +98,7 @@ static void batchnorm_backward_tensors(op_case *c, const batchnorm_attributes *a
     if (a->residual && t->dresidual) case_gradient(c, t->residual, t->dresidual, false);
 }
 
-/* Backward is handed y, or the residual, only where op.h says that it is read. */
+/* Backward receives y, or the residual, only where op.h reads it. */
 static int mask_of(const batchnorm_attributes *a, const batchnorm_tensors *t)
 {
     return a->act == ACTIVATION_RELU ? t->y : CASE_NONE;
@@ -142,7 +142,7 @@ void case_batchnorm_inference(op_case *c, batchnorm_attributes a)
     c->forward_steps = c->step_count;
 }
 
-/* g and dx share a tensor where dx lies in dy's memory. */
+/* g and dx share a tensor where dx is in dy's memory. */
 void case_syncbatchnorm(op_case *c, batchnorm_attributes a, case_options o)
 {
     name_batchnorm(c, "syncbatchnorm", &a, o);

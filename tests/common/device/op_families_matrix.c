@@ -20,7 +20,7 @@ static void name_rows(op_case *c, int64_t rows)
 void case_linear(op_case *c, linear_attributes a, case_options o)
 {
     case_begin(c, "linear %" PRId64 "x%" PRId64 " to %" PRId64 " %s%s%s%s", a.m, a.in, a.out,
-               activation_name(a.act), a.bias ? " bias" : "", a.flat_c ? " behind an image" : "",
+               activation_name(a.act), a.bias ? " bias" : "", a.flat_c ? " after an image" : "",
                case_options_text(o));
     name_rows(c, o.rows);
     c->scalars.accumulate = o.micro_batch;

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* Two pieces with gaps before, between and behind, as padding leaves them; everything where it is short. */
+/* Two pieces with gaps before, between and after them, like padding; everything if it is short. */
 static void cut_pieces(op_case *c, int64_t count)
 {
     c->pieces[0] = (piece){0, count};

@@ -230,7 +230,7 @@ void op_runner_store(op_runner *r, case_state *state)
         must(device_download(r->stream, image, r->memory[i].data, DTYPE_U8, DTYPE_U8, (int64_t)whole));
         must(device_stream_synchronize(r->stream));
         check_guard(r, i, image, "before");
-        check_guard(r, i, image + GUARD_BYTES + bytes, "behind");
+        check_guard(r, i, image + GUARD_BYTES + bytes, "after");
         if (layout_of(r, i))
             unpack(r, i, image + GUARD_BYTES, state->values[i]);
         else

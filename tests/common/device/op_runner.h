@@ -21,7 +21,7 @@ void must(status rc);
 void op_runner_open(device *d, const op_case *c, op_runner *out);
 void op_runner_close(op_runner *r);
 
-/* Host to device, all tensors, with guards before and behind each. */
+/* Host to device, all tensors, with guards before and after each. */
 void op_runner_load(op_runner *r, const case_state *state);
 void op_runner_run(op_runner *r, int first_step, int end_step);
 /* Device to host, all tensors; fails where a guard was overwritten. */

@@ -77,7 +77,7 @@ static void private_memory_has_no_descriptor(void **context)
     device_free(*context, &memory);
 }
 
-static void refused_memory_says_how_much_was_asked_for(void **context)
+static void an_allocation_that_fails_names_its_size(void **context)
 {
     for (int k = 0; k < 2; k++) {
         device_memory memory;
@@ -109,7 +109,7 @@ static void copies_convert_between_float_types(void **context)
     device_stream_close(&s);
 }
 
-static void unknown_device_is_refused_with_those_allowed(void **context)
+static void an_unknown_device_is_refused_with_the_known_ones(void **context)
 {
     (void)context;
     static const char *const wrong[] = {"gpu", "", "ref", "references", "referenc:e"};
@@ -124,7 +124,7 @@ static void unknown_device_is_refused_with_those_allowed(void **context)
     }
 }
 
-static void reference_tells_what_it_is(void **context)
+static void the_reference_describes_itself(void **context)
 {
     const device_info *info = device_get_info(*context);
     assert_string_equal(info->name, "reference");
@@ -140,10 +140,10 @@ int main(void)
         DEVICE_TEST(memory_is_zeroed_and_aligned),
         DEVICE_TEST(shared_memory_is_seen_through_its_descriptor),
         DEVICE_TEST(private_memory_has_no_descriptor),
-        DEVICE_TEST(refused_memory_says_how_much_was_asked_for),
+        DEVICE_TEST(an_allocation_that_fails_names_its_size),
         DEVICE_TEST(copies_convert_between_float_types),
-        DEVICE_TEST(unknown_device_is_refused_with_those_allowed),
-        DEVICE_TEST(reference_tells_what_it_is),
+        DEVICE_TEST(an_unknown_device_is_refused_with_the_known_ones),
+        DEVICE_TEST(the_reference_describes_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

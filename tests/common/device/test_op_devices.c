@@ -22,7 +22,7 @@ typedef struct setting_test {
 
 static device *devices[DEVICE_SETTINGS];
 
-/* Opened when first used, for all tests: opening a GPU takes its time. */
+/* Opened when first used, for all tests: opening a GPU is slow. */
 static device *device_at(int setting)
 {
     if (!devices[setting]) devices[setting] = device_setting_open(device_settings[setting]);

@@ -145,7 +145,7 @@ static void large_scores_do_not_overflow(void **context)
     case_state_close(&state);
 }
 
-static void weights_behind_an_image_follow_its_columns(void **context)
+static void weights_after_an_image_follow_its_columns(void **context)
 {
     op_case c;
     case_state state;
@@ -310,7 +310,7 @@ static const semantics_test semantics[] = {
     {"large logits do not overflow", large_logits_do_not_overflow},
     {"causal attention sees no later token", causal_attention_sees_no_later_token},
     {"large scores do not overflow", large_scores_do_not_overflow},
-    {"weights behind an image follow its columns", weights_behind_an_image_follow_its_columns},
+    {"weights after an image follow its columns", weights_after_an_image_follow_its_columns},
     {"repeated tokens add their gradients", repeated_tokens_add_their_gradients},
     {"selected rows come and go by index", selected_rows_come_and_go_by_index},
     {"tensors are added", tensors_are_added},

@@ -57,7 +57,7 @@ static void check_step(const op_case *c, const case_step *step)
     }
     op_cost cost = op_cost_of(&step->op);
     if (cost.bytes_read != read || cost.bytes_written != written)
-        fail_msg("%s of %s: cost says %.0f bytes read and %.0f written, the operands have %.0f and %.0f",
+        fail_msg("%s of %s: cost has %.0f bytes read and %.0f written, the operands %.0f and %.0f",
                  op_name(step->op.kind), c->name, cost.bytes_read, cost.bytes_written, read, written);
 }
 

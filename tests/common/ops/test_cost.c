@@ -161,7 +161,7 @@ static const worked_cost worked[] = {
      17000,
      16000,
      12000},
-    {"and the parameter once more in two bytes, for what multiplies bfloat16",
+    {"and writes the parameter once more as bfloat16",
      {.kind = OP_adam, .type = DTYPE_F32, .u.optimizer = {.count = 1000, .bf16 = true}},
      17000,
      16000,

@@ -307,7 +307,7 @@ static void nan_wins_min_and_max_from_either_side(void **state)
 
 /* Clang has the type only where the processor computes in it, up to version 14. */
 #if !defined(__clang__) || __clang_major__ > 14
-static void every_float16_goes_to_float32_as_the_compiler_says(void **state)
+static void every_float16_converts_to_float32_as_by_the_compiler(void **state)
 {
     (void)state;
     for (uint32_t bits = 0; bits < 0x10000; bits++) {
@@ -323,7 +323,7 @@ static void every_float16_goes_to_float32_as_the_compiler_says(void **state)
 }
 
 /* Every float16, every value half way between two of them and both its neighbors in float32. */
-static void float32_goes_to_float16_as_the_compiler_says(void **state)
+static void float32_converts_to_float16_as_by_the_compiler(void **state)
 {
     (void)state;
     for (uint32_t bits = 0; bits < 0x10000; bits++) {
@@ -352,16 +352,16 @@ static void float32_goes_to_float16_as_the_compiler_says(void **state)
     }
 }
 #else
-static void every_float16_goes_to_float32_as_the_compiler_says(void **state)
+static void every_float16_converts_to_float32_as_by_the_compiler(void **state)
 {
     (void)state;
     print_message("skipped: this compiler has no _Float16\n");
     skip();
 }
 
-static void float32_goes_to_float16_as_the_compiler_says(void **state)
+static void float32_converts_to_float16_as_by_the_compiler(void **state)
 {
-    every_float16_goes_to_float32_as_the_compiler_says(state);
+    every_float16_converts_to_float32_as_by_the_compiler(state);
 }
 #endif
 
@@ -413,8 +413,8 @@ int main(void)
         cmocka_unit_test(nothing_is_written_behind_the_last_element),
         cmocka_unit_test(a_division_is_a_true_one),
         cmocka_unit_test(nan_wins_min_and_max_from_either_side),
-        cmocka_unit_test(every_float16_goes_to_float32_as_the_compiler_says),
-        cmocka_unit_test(float32_goes_to_float16_as_the_compiler_says),
+        cmocka_unit_test(every_float16_converts_to_float32_as_by_the_compiler),
+        cmocka_unit_test(float32_converts_to_float16_as_by_the_compiler),
         cmocka_unit_test(float32_goes_to_the_nearest_bfloat16_even_on_ties),
         cmocka_unit_test(conversions_divide_first_and_round_once),
     };

@@ -98,7 +98,7 @@ static void build_points_convolution(op_case *c)
         plain);
 }
 
-static void build_product_convolution(op_case *c)
+static void build_gemm_convolution(op_case *c)
 {
     case_conv2d(c,
                 (conv2d_attributes){.n = 4, .h = 15, .w = 15, .c = 64, .k = 128, .r = 1, .s = 1, .stride = 2},
@@ -164,7 +164,7 @@ const cpu_case cpu_cases[CPU_CASES] = {
     {"direct convolution", build_direct_convolution, false},
     {"convolution by Winograd's filtering", build_filtered_convolution, true},
     {"convolution by points", build_points_convolution, false},
-    {"convolution by products", build_product_convolution, false},
+    {"convolution by a GEMM", build_gemm_convolution, false},
     {"linear", build_linear, false},
     {"batchnorm", build_batchnorm, false},
     {"layernorm", build_layernorm, false},

@@ -8,7 +8,7 @@
 typedef struct cpu_case {
     const char *name;
     void (*build)(op_case *c);
-    bool any_threads; /* the bits do not depend on the number of threads */
+    bool any_threads; /* bit-identical with any number of threads */
 } cpu_case;
 
 enum { CPU_CASES = 21 };

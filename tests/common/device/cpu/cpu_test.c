@@ -82,7 +82,7 @@ float *cpu_test_copy(const float *from, int64_t count)
     return x;
 }
 
-void cpu_test_same_bits(const char *what, const float *found, const float *expected, int64_t count)
+void cpu_test_identical(const char *what, const float *found, const float *expected, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         if (memcmp(&found[i], &expected[i], sizeof found[i]) != 0)

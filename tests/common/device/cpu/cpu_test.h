@@ -22,7 +22,7 @@ float *cpu_test_blank(int64_t count);
 float *cpu_test_copy(const float *from, int64_t count);
 
 /* Fails with both values at the first element whose bits differ. */
-void cpu_test_same_bits(const char *what, const float *found, const float *expected, int64_t count);
+void cpu_test_identical(const char *what, const float *found, const float *expected, int64_t count);
 
 /* As above where +0 and -0 are alike: for exact sums. */
 void cpu_test_equal(const char *what, const float *found, const float *expected, int64_t count);

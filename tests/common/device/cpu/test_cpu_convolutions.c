@@ -1,5 +1,5 @@
 /* Convolutions over whole numbers, whose sums are exact in float32 in any order, against seven plain loops:
- * every bit must agree, whichever way the device computes a shape. Only Winograd's filtering multiplies by
+ * every bit must agree, whichever algorithm the device uses for a shape. Only Winograd's filtering multiplies by
  * fractions; it must agree in the nearest whole number, and come close to it. */
 #include "tests/common/device/cpu/cpu_test.h"
 #include "tests/common/device/op_runner.h"
@@ -15,7 +15,7 @@
 
 static const conv2d_attributes shapes[] = {
     /* n h w c k r s stride pad p q bias */
-    {2, 9, 7, 16, 32, 1, 1, 1, 0, 0, 0, false},   /* products */
+    {2, 9, 7, 16, 32, 1, 1, 1, 0, 0, 0, false},   /* GEMM */
     {2, 9, 7, 5, 10, 1, 1, 2, 0, 0, 0, true},     /* with pixels between */
     {3, 8, 8, 24, 120, 1, 1, 3, 0, 0, 0, false},  /* pixels at the edge that no output meets */
     {40, 7, 7, 6, 84, 1, 1, 1, 0, 0, 0, false},   /* */

@@ -53,10 +53,10 @@ static void check_cuts(const char *what, cut_function run)
             arrays x = fresh_arrays();
             for (int begin = 0, j = 0; begin < COUNT; begin = cuts[cut][j++])
                 run(cpu_isas[i], x, begin, cuts[cut][j]);
-            cpu_test_same_bits(what, x.a, whole.a, COUNT);
-            cpu_test_same_bits(what, x.b, whole.b, COUNT);
-            cpu_test_same_bits(what, x.c, whole.c, COUNT);
-            cpu_test_same_bits(what, x.d, whole.d, COUNT);
+            cpu_test_identical(what, x.a, whole.a, COUNT);
+            cpu_test_identical(what, x.b, whole.b, COUNT);
+            cpu_test_identical(what, x.c, whole.c, COUNT);
+            cpu_test_identical(what, x.d, whole.d, COUNT);
             free_arrays(x);
         }
         free_arrays(whole);
@@ -194,7 +194,7 @@ static void sums_of_squares_can_be_cut_anywhere(void **context)
     free(x);
 }
 
-static void batchnorm_sums_are_those_of_each_channel_alone(void **context)
+static void batchnorm_sums_each_channel_separately(void **context)
 {
     (void)context;
     enum { ROWS = 29, CHANNELS = 7 };
@@ -226,7 +226,7 @@ int main(void)
         cmocka_unit_test(elementwise_operations_can_be_cut_anywhere),
         cmocka_unit_test(channels_of_batchnorm_can_be_cut_anywhere),
         cmocka_unit_test(sums_of_squares_can_be_cut_anywhere),
-        cmocka_unit_test(batchnorm_sums_are_those_of_each_channel_alone),
+        cmocka_unit_test(batchnorm_sums_each_channel_separately),
     };
     return cmocka_run_group_tests_name("kernels of the cpu device, cut anywhere", tests, NULL, NULL);
 }

@@ -85,7 +85,7 @@ static void fill_range(float *x, double low, double high)
     for (int i = 0; i < POINTS; i++) x[i] = (float)(low + (high - low) * i / (POINTS - 1));
 }
 
-/* y = act(x), by itself or beside its slope. */
+/* y = act(x), with or without its slope. */
 static void evaluate(const cpu_isa *isa, activation act, const float *x, float *y, float *slope)
 {
     if (!slope) {
@@ -197,12 +197,12 @@ static void arithmetic_is_that_of_ieee_754(void **context)
         const float sums[] = {3e-40f, INFINITY, -0.0f, INFINITY};
         float y[6], thirds[] = {1, 2, 5, 7, 1e-40f, -0.0f};
         isa->elementwise->add(a, b, y, 6);
-        cpu_test_same_bits(isa->name, y, sums, 4);
+        cpu_test_identical(isa->name, y, sums, 4);
         if (!isnan(y[4]) || !isnan(y[5]))
             fail_msg("%s: infinity - infinity is %g, NaN + 1 is %g", isa->name, y[4], y[5]);
         const float expected[] = {1 / 3.0f, 2 / 3.0f, 5 / 3.0f, 7 / 3.0f, 1e-40f / 3.0f, -0.0f};
         isa->elementwise->divide(thirds, 3, 6);
-        cpu_test_same_bits(isa->name, thirds, expected, 6);
+        cpu_test_identical(isa->name, thirds, expected, 6);
         float relu[] = {NAN, -1, -0.0f, 1e-40f};
         isa->elementwise->activate[ACTIVATION_RELU](relu, relu, 4);
         if (!isnan(relu[0]) || relu[1] != 0 || relu[3] != 1e-40f)
@@ -215,9 +215,9 @@ int main(void)
     static bool apart = false, together = true;
     const struct CMUnitTest tests[] = {
         {"activations are within ulps", activations_are_within_ulps, NULL, NULL, &apart},
-        {"activations are within ulps beside their slopes", activations_are_within_ulps, NULL, NULL, &together},
+        {"activations computed with their slopes are within ulps", activations_are_within_ulps, NULL, NULL, &together},
         {"slopes are exact to float precision", slopes_are_exact_to_float_precision, NULL, NULL, &apart},
-        {"slopes are exact to float precision beside values", slopes_are_exact_to_float_precision, NULL, NULL,
+        {"slopes computed with values are exact to float precision", slopes_are_exact_to_float_precision, NULL, NULL,
          &together},
         cmocka_unit_test(exponentials_are_within_an_ulp),
         cmocka_unit_test(exponentials_of_the_extremes_are_zero_infinite_or_not_a_number),

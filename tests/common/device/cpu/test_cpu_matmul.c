@@ -1,5 +1,5 @@
 /* Products over whole numbers, whose sums are exact in float32 in any order, against plain loops: linear
- * layers, with one shape at least for each way of computing a product and row counts below the prepared one;
+ * layers, with at least one shape for each GEMM and row counts below the prepared one;
  * and the kernels of every instruction set. */
 #include "tests/common/device/cpu/cpu_test.h"
 
@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
-typedef struct product_case {
+typedef struct matmul_case {
     int64_t m, in, out, rows; /* rows 0: all m */
-} product_case;
+} matmul_case;
 
-static const product_case cases[] = {
+static const matmul_case cases[] = {
     {1, 1, 1, 0},      {32, 13, 64, 0},    {32, 64, 3, 0},    {7, 17, 33, 0},     {16, 16, 16, 0},
     {64, 64, 64, 0},   {5, 120, 84, 0},    {32, 400, 120, 0}, {32, 512, 10, 0},   {512, 256, 2, 0},
     {40, 300, 300, 0}, {130, 64, 128, 0},  {131, 67, 129, 0}, {200, 200, 200, 0}, {300, 100, 12, 0},
@@ -27,15 +27,15 @@ static const product_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof cases[0], BOUND = 5 };
 
-typedef struct product_test {
-    product_case c;
+typedef struct matmul_test {
+    matmul_case c;
     int threads;
     char name[96];
-} product_test;
+} matmul_test;
 
-static void products_of_whole_numbers_are_exact(void **context)
+static void multiplications_of_whole_numbers_are_exact(void **context)
 {
-    const product_test *test = *context;
+    const matmul_test *test = *context;
     int64_t m = test->c.m, in = test->c.in, out = test->c.out, rows = test->c.rows ? test->c.rows : m;
     linear_attributes a = {.m = m, .in = in, .out = out, .bias = true};
     op_scalars scalars = {.rows = test->c.rows}, adding = {.rows = test->c.rows, .accumulate = true};
@@ -143,18 +143,18 @@ static void transposition_exchanges_rows_and_columns(void **context)
 
 int main(void)
 {
-    static product_test contexts[2 * CASES];
+    static matmul_test contexts[2 * CASES];
     static struct CMUnitTest tests[2 * CASES + 2];
     for (int i = 0; i < 2 * CASES; i++) {
-        product_test *t = &contexts[i];
+        matmul_test *t = &contexts[i];
         t->c = cases[i / 2];
         t->threads = i % 2 + 1;
         snprintf(t->name, sizeof t->name, "%d threads: %lldx%lld to %lld, %lld rows", t->threads,
                  (long long)t->c.m, (long long)t->c.in, (long long)t->c.out,
                  (long long)(t->c.rows ? t->c.rows : t->c.m));
-        tests[i] = (struct CMUnitTest){t->name, products_of_whole_numbers_are_exact, NULL, NULL, t};
+        tests[i] = (struct CMUnitTest){t->name, multiplications_of_whole_numbers_are_exact, NULL, NULL, t};
     }
     tests[2 * CASES] = (struct CMUnitTest)cmocka_unit_test(kernels_of_every_instruction_set_are_exact);
     tests[2 * CASES + 1] = (struct CMUnitTest)cmocka_unit_test(transposition_exchanges_rows_and_columns);
-    return _cmocka_run_group_tests("products of whole numbers are exact", tests, 2 * CASES + 2, NULL, NULL);
+    return _cmocka_run_group_tests("matrix multiplications of whole numbers are exact", tests, 2 * CASES + 2, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Same command, same threads, same bits; and operations that sum nothing across rows give the same bits
+/* The same command with the same threads gives bit-identical results; operations that sum nothing across rows do so
  * whatever the number of threads. */
 #include "tests/common/device/cpu/cpu_cases.h"
 #include "tests/common/device/cpu/cpu_test.h"

@@ -1,5 +1,5 @@
 /* Virtual devices with round numbers, for the tests of this folder: a launch takes the host 10 us, a kernel
- * takes what it is asked to, and nothing else takes any time. */
+ * takes a given time, and nothing else takes any. */
 #ifndef TESTS_COMMON_DEVICE_SIM_BENCH_H
 #define TESTS_COMMON_DEVICE_SIM_BENCH_H
 
@@ -35,7 +35,7 @@ void bench_launch(bench *b, device_stream *s, int64_t us);
 /* Waits as an actor's run does: STATUS_AGAIN, until the clock has come. Returns the number of tries. */
 int bench_synchronize(bench *b, int rank, device_stream *s);
 
-/* Takes the mark `slot` and gives its time, in us, once the stream has run dry. */
+/* Takes the mark `slot` and gives its time, in us, once the stream is empty. */
 double bench_mark_us(bench *b, int rank, device_stream *s, int slot);
 
 /* The host's time in us. */

@@ -23,7 +23,7 @@ typedef struct engine {
     sim_agent *agent;
     sync_queue posted;
     device_fence *ready, *done;
-    sim_group_member told;
+    sim_group_member member;
     uint64_t taken, finished;
     bool busy, over;     /* a call runs; it has ended and the agent has not seen it */
     int64_t work_us;     /* of the agent, before a call */
@@ -55,7 +55,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
 {
     engine *e = context;
     sync_event event;
-    if (e->fails_with != STATUS_OK) return (fail)(e->fails_with, "rank %d was told to fail", e->rank);
+    if (e->fails_with != STATUS_OK) return (fail)(e->fails_with, "rank %d fails on purpose", e->rank);
     if (e->over) {
         e->busy = e->over = false;
         *worked = true;
@@ -65,7 +65,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         sim_actor *actor = sim_agent_actor(e->agent);
         assert_int_equal(event.value, ++e->taken);
         sim_actor_spend(actor, e->work_us * SIM_US);
-        TRY(sim_group_join(e->job->group, e->rank, actor->time, SIM_ALL_REDUCE, e->job->bytes, &e->told));
+        TRY(sim_group_join(e->job->group, e->rank, actor->time, SIM_ALL_REDUCE, e->job->bytes, &e->member));
         e->busy = *worked = true;
     }
     if (e->deadline_ns && now_ns >= e->deadline_ns) {
@@ -105,7 +105,7 @@ static void open_job_that_sleeps(job *j, double bytes, double wake_us)
     must(sim_group_open(j->b.s, all, RANKS, &j->group));
     for (int r = 0; r < RANKS; r++) {
         engine *e = &j->engines[r];
-        *e = (engine){.job = j, .rank = r, .told = {on_moving, on_finished, e}};
+        *e = (engine){.job = j, .rank = r, .member = {on_moving, on_finished, e}};
         must(sync_queue_init(&e->posted, BUCKETS, sizeof(sync_event)));
         must(device_fence_open(j->b.devices[r], &e->ready));
         must(device_fence_open(j->b.devices[r], &e->done));
@@ -209,7 +209,7 @@ static void an_agent_that_fails_ends_the_waits_of_its_rank(void **context)
     assert_int_equal(device_stream_synchronize(s), STATUS_AGAIN);
     must(simulation_run_until_woken(j.b.s, sim_device_host(j.b.devices[2])));
     assert_int_equal(device_stream_synchronize(s), STATUS_PEER);
-    assert_string_equal(error_message(), "rank 2 was told to fail");
+    assert_string_equal(error_message(), "rank 2 fails on purpose");
     error_clear();
     assert_int_equal(sim_agent_error(j.engines[2].agent), STATUS_PEER);
     error_clear();

@@ -1,5 +1,5 @@
 /* Gradients in buckets, as an engine would exchange them: each bucket's all-reduce is a task on a second
- * stream, behind a fence that the compute stream signals. Four GPUs over PCIe; the timelines are written by
+ * stream, after a fence that the compute stream signals. Four GPUs over PCIe; the timelines are written by
  * hand. */
 #include "common/sim/group.h"
 #include "tests/common/device/sim/bench.h"
@@ -25,7 +25,7 @@ typedef struct rank_state {
     device_stream *communication;
     device_fence *ready, *reduced;
     bucket buckets[BUCKETS];
-    sim_group_member told;
+    sim_group_member member;
     int running; /* bucket */
 } rank_state;
 
@@ -52,7 +52,7 @@ static void on_finished(void *context)
 static void start_bucket(sim_task *task)
 {
     rank_state *r = ((bucket *)task->context)->owner;
-    must(sim_group_join(r->job->group, r->rank, 0, SIM_ALL_REDUCE, r->job->bytes, &r->told));
+    must(sim_group_join(r->job->group, r->rank, 0, SIM_ALL_REDUCE, r->job->bytes, &r->member));
 }
 
 /* Backward: a kernel a bucket; then the compute stream waits for all of them. `late_us` more for rank 0's
@@ -75,7 +75,7 @@ static void open_rank(job *j, int rank)
 {
     rank_state *r = &j->ranks[rank];
     device *d = j->b.devices[rank];
-    *r = (rank_state){.job = j, .rank = rank, .told = {on_moving, on_finished, r}};
+    *r = (rank_state){.job = j, .rank = rank, .member = {on_moving, on_finished, r}};
     must(device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &r->communication));
     must(device_fence_open(d, &r->ready));
     must(device_fence_open(d, &r->reduced));
@@ -157,7 +157,7 @@ static void all_wait_for_the_slowest(void **context)
     (void)context;
     double end[RANKS], stalled[RANKS], t;
     run(2e6, 0, 40, end, stalled, &t);
-    for (int r = 0; r < RANKS; r++) check_us("beside a straggler", end[r], 140 + 3 * t);
+    for (int r = 0; r < RANKS; r++) check_us("next to a straggler", end[r], 140 + 3 * t);
     check_us("a punctual rank's waiting", stalled[1], 140 + 3 * t - 300);
     check_us("the straggler's", stalled[0], 140 + 3 * t - 340);
 }

@@ -1,4 +1,4 @@
-/* The virtual device as device.h sees it: what it says it is, memory, kernels, what it shares and whom it
+/* The virtual device as device.h sees it: description, memory, kernels, what it shares and whom it
  * charges. */
 #include "common/memory/piece.h"
 #include "common/sim/price.h"
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-static void it_says_that_its_figures_come_from_a_model(void **context)
+static void its_figures_are_marked_as_a_model_s(void **context)
 {
     (void)context;
     device_config config = {.name = "sim:dgx1-p100", .world = 1, .threads = 1};
@@ -118,7 +118,7 @@ static void ranks_share_their_kernels(void **context)
     error_clear();
     device_release(&first);
     must(device_launch(b.streams[1], third, NULL, NULL,
-                       NULL)); /* releasing one rank's takes nothing from others */
+                       NULL)); /* releasing one rank's kernel leaves the others' */
     bench_synchronize(&b, 1, b.streams[1]);
     bench_close(&b);
 }
@@ -265,7 +265,7 @@ static void an_agent_is_woken_when_a_fence_of_its_device_moves(void **context)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_says_that_its_figures_come_from_a_model),
+        cmocka_unit_test(its_figures_are_marked_as_a_model_s),
         cmocka_unit_test(names_that_are_wrong_are_refused),
         cmocka_unit_test(memory_has_addresses_and_an_end),
         cmocka_unit_test(memory_may_be_without_end),

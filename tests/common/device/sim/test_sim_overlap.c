@@ -1,4 +1,4 @@
-/* What runs beside what: communication slows compute by rho, copies share links, processes cost kappa. Times
+/* What overlaps with what: communication slows compute by rho, copies share links, processes cost kappa. Times
  * in microseconds; a launch takes the host 10. */
 #include "tests/common/device/sim/bench.h"
 
@@ -61,7 +61,7 @@ static void communication_adds_rho_of_its_time_to_the_compute_beside_it(void **c
     }
 }
 
-/* Two talks, 50 to 90 and 70 to 130, are one from 50 to 130. Kernels a (10 .. 60 alone) and b (behind it,
+/* Two transfers, 50 to 90 and 70 to 130, count as one from 50 to 130. Kernels a (10 .. 60 alone) and b (after it,
  * 40), rho 0.5: a has done 40 at 50, needs 20 more: 70. b: 30 done at 130, 10 left: 140. */
 static void overlapping_communication_slows_once(void **context)
 {
@@ -83,7 +83,7 @@ static void overlapping_communication_slows_once(void **context)
     bench_close(&b);
 }
 
-/* What others notice is noticed later, too: a signal behind a slowed kernel. */
+/* Effects on others are delayed, too: a signal after a slowed kernel. */
 static void a_signal_behind_a_slowed_kernel_comes_later(void **context)
 {
     (void)context;

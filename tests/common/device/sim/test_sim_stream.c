@@ -23,9 +23,9 @@ static void the_host_runs_ahead_and_waits_only_where_it_synchronizes(void **cont
     bench_open(&b, NULL, 1);
     bench_start(&b);
     for (int i = 0; i < 3; i++) bench_launch(&b, b.streams[0], 100);
-    check_us("the host behind three launches", bench_host_us(&b, 0), 30);
+    check_us("the host after three launches", bench_host_us(&b, 0), 30);
     assert_int_equal(bench_synchronize(&b, 0, b.streams[0]), 2);
-    check_us("the host behind synchronize", bench_host_us(&b, 0), 310);
+    check_us("the host after synchronize", bench_host_us(&b, 0), 310);
     assert_int_equal(bench_synchronize(&b, 0, b.streams[0]), 1);
     bench_close(&b);
 }
@@ -191,12 +191,12 @@ static void one_fence_serves_every_step(void **context)
     /* Values reached long ago do not hold anybody up. */
     must(device_stream_wait(s, f, 1));
     bench_launch(&b, s, 1);
-    check_us("behind an old value", bench_mark_us(&b, 0, s, 0), 621);
+    check_us("after an old value", bench_mark_us(&b, 0, s, 0), 621);
     device_fence_close(&f);
     bench_close(&b);
 }
 
-/* The host reaches values at 10, 20, 30; a stream that asks for the second begins at 20 at the earliest. */
+/* The host reaches values at 10, 20, 30; a stream that waits for the second begins at 20 at the earliest. */
 static void a_wait_for_an_older_value_knows_when_that_was(void **context)
 {
     (void)context;
@@ -343,14 +343,14 @@ static void where_a_launch_is_a_call_the_host_does_the_work_and_the_waiting(void
     sim_actor_set_run(&a.actor, reach, &a);
     sim_actor_wake(&a.actor, 480 * SIM_US);
     bench_launch(&b, b.streams[0], 100);
-    check_us("the host behind a call", bench_host_us(&b, 0), 110);
+    check_us("the host after a call", bench_host_us(&b, 0), 110);
     assert_int_equal(bench_synchronize(&b, 0, b.streams[0]), 1);
     assert_int_equal(device_stream_wait(b.streams[0], a.fence, 1), STATUS_AGAIN);
     must(simulation_run_until_woken(b.s, sim_device_host(b.devices[0])));
     must(device_stream_wait(b.streams[0], a.fence, 1));
-    check_us("the host behind a wait", bench_host_us(&b, 0), 500);
+    check_us("the host after a wait", bench_host_us(&b, 0), 500);
     must(device_stream_wait(b.streams[0], a.fence, 1));
-    check_us("the host behind a wait for what was", bench_host_us(&b, 0), 500);
+    check_us("the host after a wait for what was", bench_host_us(&b, 0), 500);
     must(device_stream_signal(b.streams[0], a.fence, 2));
     assert_true(device_fence_reached(a.fence, 2));
     sim_actor_close(&a.actor);

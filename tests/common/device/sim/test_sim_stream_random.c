@@ -27,7 +27,7 @@ typedef struct program {
     bool deadlock;
 } program;
 
-/* Each fence is signaled once. It is waited for behind the signal, and now and then before it. */
+/* Each fence is signaled once. Waits for it come after the signal, and sometimes before it. */
 static void make_program(uint64_t seed, program *p)
 {
     bool signaled[FENCES] = {false};

@@ -1,4 +1,4 @@
-/* The train loop, unmodified, on virtual devices with engine `none`: what a step takes, many ranks in one
+/* The train loop, unmodified, on virtual devices with engine `none`: the time of a step, many ranks in one
  * thread, and a ledger that is that of the CPU. */
 #include "common/data/batches.h"
 #include "common/data/dataset.h"
@@ -90,7 +90,7 @@ static status drive(void *context)
 }
 
 /* Calls again while there is something to wait for, as a driver without actors does. */
-static void drive_alone(job *j, simulation *s)
+static void drive_one(job *j, simulation *s)
 {
     for (status rc = drive(j); rc != STATUS_OK; rc = drive(j)) {
         if (rc != STATUS_AGAIN) must(rc);
@@ -113,7 +113,7 @@ static simulation *open_simulation(const char *profile, int world)
     return s;
 }
 
-/* ---- what a step takes ------------------------------------------------------------------------ */
+/* ---- the time of a step ----------------------------------------------------------------------- */
 
 typedef struct sums {
     double forward_ns, backward_ns, update_ns;
@@ -152,7 +152,7 @@ static void take_no_time_to_launch(simulation *s)
     for (int i = 0; i < 4; i++) bench_set(s, free_of_charge[i], 0);
 }
 
-/* With a host that takes no time a step is the copy of its batch and the prices of its operations. */
+/* With a host that needs no time a step is the copy of its batch and the prices of its operations. */
 static void a_step_is_the_sum_of_its_prices(void **context)
 {
     (void)context;
@@ -163,7 +163,7 @@ static void a_step_is_the_sum_of_its_prices(void **context)
     take_no_time_to_launch(s);
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
-    drive_alone(&j, s);
+    drive_one(&j, s);
     sums expected = prices_of(s, &j);
     double load = (32.0 * 3 * 64 * 64 * 4 + 32 * 4) / 12; /* bytes over PCIe at 12 GB/s */
     for (int i = 0; i < STEPS; i++) {
@@ -204,7 +204,7 @@ static void copies_of_weights_in_bfloat16_have_their_price(void **context)
     take_no_time_to_launch(s);
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
-    drive_alone(&j, s);
+    drive_one(&j, s);
     const nn_program *p = trainer_program(j.trainer);
     op_desc copies = {.kind = OP_divide, .type = DTYPE_F32, .bf16 = true, .u.elementwise.count = bf16_weights_of(p)};
     op_desc update = {.kind = OP_sgd,
@@ -235,7 +235,7 @@ static void small_operations_are_bound_by_launches(void **context)
     bench_set(s, SIM_LAUNCH_TIME, 1000);
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 2);
-    drive_alone(&j, s);
+    drive_one(&j, s);
     int launches = prices_of(s, &j).launches + 2; /* and the two copies of the batch */
     for (int i = 0; i < STEPS; i++) {
         double ms = (double)j.results[i].times.total / NS_PER_MS;
@@ -248,7 +248,7 @@ static void small_operations_are_bound_by_launches(void **context)
     nn_model_free(&model);
 }
 
-/* Eight ranks in one thread: each has the step of one alone, but for the links that batches come over. */
+/* Eight ranks in one thread: each has the step of a single rank, except for the links on which batches arrive. */
 static void ranks_take_turns_and_share_the_links(void **context)
 {
     (void)context;
@@ -281,11 +281,11 @@ static void ranks_take_turns_and_share_the_links(void **context)
         simulation_close(&s);
     }
     for (int r = 1; r < RANKS; r++) assert_int_equal(begin[1][r], begin[1][0]); /* alike: none is ahead */
-    check_ns("forward beside others", (double)forward[1], (double)forward[0],
+    check_ns("forward next to others", (double)forward[1], (double)forward[0],
              1); /* a nanosecond is a mark's */
     /* Two GPUs share a switch's way up: its bytes take twice as long; the latencies do not. */
     double bytes_ns = 16.0 * 3 * 64 * 64 * 4 / 12;
-    check_ns("load beside others", (double)load[1], (double)load[0] + bytes_ns, 20);
+    check_ns("load next to others", (double)load[1], (double)load[0] + bytes_ns, 20);
     dataset_close(&set);
     nn_model_free(&model);
 }
@@ -302,7 +302,7 @@ static void the_same_run_takes_the_same_time(void **context)
         s->config.jitter_seed = 7;
         job j;
         open_job(&j, "sim", s, 0, model, set, &optimizer, 8);
-        drive_alone(&j, s);
+        drive_one(&j, s);
         ends[round] = j.results[STEPS - 1].end_ns;
         close_job(&j);
         simulation_close(&s);
@@ -408,7 +408,7 @@ static void the_ledger_is_that_of_the_cpu(void **context)
         job sim, cpu;
         open_job(&sim, "sim", s, 0, model, set, &optimizer, 2);
         open_job(&cpu, "cpu", NULL, 0, model, set, &optimizer, 2);
-        drive_alone(&sim, s);
+        drive_one(&sim, s);
         must(drive(&cpu));
         check_ledgers(models[i].name, trainer_ledger(sim.trainer), trainer_ledger(cpu.trainer));
         for (int step = 0; step < STEPS; step++) {
