@@ -35,7 +35,7 @@ static void write_gradient(traffic *t, const op_desc *op, double elements)
 }
 
 /* Multiply-adds: n p q k c r s, in each direction; the bias adds n p q k. */
-/* X of a product, which is a model's first layer where it is wide. */
+/* X of a convolution or linear layer, float32 in a model's first layer. */
 static void read_x(traffic *t, const op_desc *op, double elements)
 {
     *(op->x_f32 ? &t->f32_in : &t->in) += elements;
@@ -67,7 +67,7 @@ static traffic conv2d_cost(const op_desc *op)
     return t;
 }
 
-/* Multiply-adds: m in out; the bias adds m out. An activation reads or writes its slope (m, out) beside. */
+/* Multiply-adds: m in out; the bias adds m out. An activation also reads or writes its slope (m, out). */
 static traffic linear_cost(const op_desc *op)
 {
     const linear_attributes *a = &op->u.linear;

@@ -278,7 +278,7 @@ enum { SUMSQ_X, SUMSQ_OUT };
 enum { DIVIDE_X };
 enum { FILL_X };
 
-/* What changes from step to step. On a GPU it lies in device memory. */
+/* What changes from step to step. On a GPU it is in device memory. */
 struct piece;
 typedef struct op_scalars {
     double loss_normalizer; /* dlogits are divided by it */
@@ -290,7 +290,7 @@ typedef struct op_scalars {
     bool accumulate; /* gradients are added to the existing ones: micro-batches after the first */
     double divisor;
     /* Rows in use of linear, layernorm, gather and scatter (of `selected`) and loss operations, where a
-     * count varies from batch to batch; 0: all. Rows behind are not read; what is written there is not
+     * count varies from batch to batch; 0: all. Later rows are not read; what is written there is not
      * specified. */
     int64_t rows;
     const struct piece *pieces;

@@ -182,7 +182,7 @@ def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
 def gradients_of_biases_beside_the_weights_train_as_sums_of_their_own(words):
     needs_gpu()
     losses = []
-    for env, said in ({}, "beside the weights'"), ({"PSRING_PLAIN_PRODUCTS": "1"}, "by a sum of its own"):
+    for env, said in ({}, "with the weights'"), ({"PSRING_PLAIN_PRODUCTS": "1"}, "by a separate sum"):
         result = run(*CONVOLUTIONS, *TRANSFORMER, "--device", "cuda", *words, "--steps", "4", "--log-level", "debug",
                      env={"EMULATED_CUBLASLT": "1", **env})
         expect_equal(result.code, 0, "exit code", result)

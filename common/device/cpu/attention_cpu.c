@@ -1,5 +1,5 @@
-/* Attention head by head, in blocks of rows whose scores stay in the cache. Backward computes the
- * probabilities anew from the log-sum-exp (Dao et al., "FlashAttention", 2022). */
+/* Attention head by head, in blocks of rows whose scores stay in the cache. Backward recomputes the
+ * probabilities from the log-sum-exp (Dao et al., "FlashAttention", 2022). */
 #include "common/device/cpu/gemm.h"
 
 #include <math.h>
@@ -80,8 +80,7 @@ static attention_block block_at(const attention_job *job, int64_t first, const a
     return (attention_block){first, rows, columns, scores};
 }
 
-/* c [rows, columns] = a b^T over the width of a head; a's and b's rows are `a_stride` and `b_stride` apart.
- */
+/* c [rows, columns] = a b^T over the width of a head. */
 static void rows_by_rows(const attention_job *job, const attention_block *b, const float *left,
                          int64_t left_stride, const float *right, float *c, float *scratch)
 {
@@ -155,7 +154,7 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
 }
 
 /* With dP = dout V^T and delta the rows' sums of dout out: dS = P (dP - delta) / sqrt(width),
- * dQ = dS K, dK = dS^T Q, dV = P^T dout. The last block goes first, since it alone surely has every key. */
+ * dQ = dS K, dK = dS^T Q, dV = P^T dout. The last block is first, since only it always has every key. */
 static void backward_part(const void *context, int part, int64_t first, int64_t end)
 {
     const attention_job *job = context;

@@ -1,7 +1,7 @@
 /* Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's conventions: the biased variance normalizes,
  * the unbiased one moves the running variance. Two passes over memory each way: sums, then the result. Where
- * nothing else needs the activation's gradient g, the second pass computes it anew from x and dy, which is
- * cheaper than to write and read it. */
+ * nothing else needs the activation's gradient g, the second pass recomputes it from x and dy, which is cheaper
+ * than writing and reading it. */
 #include "common/device/cpu/kernel.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* oneDNN's convolutions on NHWC images. Each pass may want the weights in another layout than the arena's;
+/* oneDNN's convolutions on NHWC images. A pass may need the weights in another layout than the arena's;
  * then they are reordered, in the workspace, before or after the pass. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
@@ -56,7 +56,7 @@ static status forward_desc(const conv2d_descs *m, const dnnl_memory_desc_t *w, d
     return onednn_check(dnnl_primitive_desc_create(out, &desc, attributes, engine, NULL), "convolution");
 }
 
-/* oneDNN wants a forward primitive as a hint for the backward passes. */
+/* oneDNN needs a forward primitive as a hint for the backward passes. */
 static status pass_desc(conv2d_pass pass, const conv2d_descs *m, const dnnl_memory_desc_t *w,
                         dnnl_engine_t engine, dnnl_primitive_attr_t attributes, dnnl_primitive_desc_t *out)
 {

@@ -1,4 +1,4 @@
-/* 1x1 convolutions: y [n p q, k] = x [n p q, c] w [c, k] over the pixels that the stride meets. */
+/* 1x1 convolutions: y [n p q, k] = x [n p q, c] w [c, k] over the pixels at multiples of the stride. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 
@@ -34,7 +34,7 @@ static void gather_part(const void *context, int part, int64_t first, int64_t en
     }
 }
 
-/* Image rows [first, end) of n * h; pixels that no output meets are zero. */
+/* Image rows [first, end) of n * h; pixels without an output are zero. */
 static void scatter_part(const void *context, int part, int64_t first, int64_t end)
 {
     const pixel_job *job = context;

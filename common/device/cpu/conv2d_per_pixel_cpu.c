@@ -1,10 +1,10 @@
-/* Convolutions with outputs of few points, where most taps of a padded kernel meet no pixel at all.
+/* Convolutions with outputs of few pixels, where most taps of a padded kernel are outside the image.
  *
- * Every output point (p, q) sees a rectangle of taps. For one row r of it the pixels lie side by side in
- * x and the weights [s, c, k] one behind the other, so that over all images it is one product
+ * Every output pixel (p, q) has a rectangle of taps inside the image. For one row r of it the pixels of x and the
+ * weights [s, c, k] are contiguous, so that over all images it is one matrix multiplication
  *     y[:, p, q, :] += x[:, h, first s.., :] [n, taps c]  w[r, first s.., :, :] [taps c, k]
- * whose rows are an image apart. Gradients with respect to x are products of one point with one tap; those
- * of a tap's weights are one product over all points that it meets, gathered one behind the other. */
+ * whose rows are an image apart. Gradients with respect to x multiply one output pixel with one tap; the gradient of a
+ * tap's weights is one multiplication over all its output pixels, which are gathered first. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 
@@ -35,7 +35,7 @@ static taps outputs_at(int64_t t, const conv2d_attributes *a, int64_t size, int6
 
 /* ---- forward ---------------------------------------------------------------------------------- */
 
-static void start_point(const conv2d_attributes *a, const float *bias, float *y)
+static void start_pixel(const conv2d_attributes *a, const float *bias, float *y)
 {
     for (int64_t i = 0; i < a->n; i++, y += a->p * a->q * a->k) {
         if (bias)
@@ -52,7 +52,7 @@ static void forward(const cpu_isa *isa, const conv2d_attributes *a, const conv2d
         taps rows = taps_at(p, a, a->r, a->h), columns = taps_at(q, a, a->s, a->w);
         float *y = o->y + point * a->k;
         bool meets = rows.first < rows.end && columns.first < columns.end, add = o->b || !meets;
-        if (add) start_point(a, o->b, y);
+        if (add) start_pixel(a, o->b, y);
         for (int64_t r = rows.first; meets && r < rows.end; r++) {
             int64_t h = p * a->stride - a->pad + r, w = q * a->stride - a->pad + columns.first;
             cpu_gemm_shape shape = {.m = a->n,
@@ -106,7 +106,7 @@ static void backward_data(const cpu_isa *isa, const conv2d_attributes *a, const 
 
 /* Rows of `columns` floats: those of the points ps x qs of images [n, height, width], in steps of `step`
  * from (h, w) on. */
-static float *gather_points(const float *images, int64_t n, int64_t height, int64_t width, int64_t columns,
+static float *gather_pixels(const float *images, int64_t n, int64_t height, int64_t width, int64_t columns,
                             taps ps, taps qs, int64_t h, int64_t w, int64_t step, float *to)
 {
     for (int64_t i = 0; i < n; i++)
@@ -137,11 +137,11 @@ static void tap_gradient(const cpu_isa *isa, const conv2d_attributes *a, const c
     float *next = scratch;
     if (a->stride > 1 || points < a->h * a->w) {
         x = next;
-        next = gather_points(o->x, a->n, a->h, a->w, a->c, ps, qs, h, w, a->stride, next);
+        next = gather_pixels(o->x, a->n, a->h, a->w, a->c, ps, qs, h, w, a->stride, next);
     }
     if (points < a->p * a->q) {
         y = next;
-        gather_points(o->y, a->n, a->p, a->q, a->k, ps, qs, ps.first, qs.first, 1, next);
+        gather_pixels(o->y, a->n, a->p, a->q, a->k, ps, qs, ps.first, qs.first, 1, next);
     }
     cpu_gemm(isa, &shape, x, y, o->add, dw, NULL);
 }

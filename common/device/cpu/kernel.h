@@ -2,7 +2,7 @@
  *
  * The files in the order in which a training step uses them:
  *   cpu.c                     opens the device, picks the instruction set, holds the table of kernels
- *   layout_cpu.c              how weights lie in the arenas
+ *   layout_cpu.c              the order of weights in the arenas
  *   conv2d_cpu.c              convolutions: picks one of conv2d_{gemm,per_pixel,winograd,direct}_cpu.c
  *   batchnorm_cpu.c, activation_cpu.c, pool_cpu.c, embedding_cpu.c, layernorm_cpu.c, attention_cpu.c
  *   linear_cpu.c              fully connected layers

@@ -1,4 +1,4 @@
-/* Where a parameter's elements lie in the arenas. No layout has padding. */
+/* The order of a parameter's elements in the arenas. No layout has padding. */
 #ifndef COMMON_DEVICE_CPU_LAYOUT_H
 #define COMMON_DEVICE_CPU_LAYOUT_H
 
@@ -8,7 +8,7 @@ typedef enum cpu_layout_kind {
     CPU_LAYOUT_PLAIN,
     CPU_LAYOUT_HWIO,    /* convolution weights [r, s, c, k] */
     CPU_LAYOUT_BLOCKED, /* convolution weights [k/b, c/b, r, s, b of c, b of k], b dividing both */
-    CPU_LAYOUT_FLAT     /* linear weights [out, h, w, c] behind an image; PyTorch's are [out, c, h, w] */
+    CPU_LAYOUT_FLAT     /* linear weights [out, h, w, c] after an image; PyTorch's are [out, c, h, w] */
 } cpu_layout_kind;
 
 typedef struct cpu_layout {
@@ -16,7 +16,7 @@ typedef struct cpu_layout {
     int64_t k, c, r, s, block; /* FLAT: out, c, h, w */
 } cpu_layout;
 
-/* The layout that the kernels of an operation want for the parameter in `slot`. */
+/* The best layout for the kernels of an operation with the parameter in `slot`. */
 status cpu_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
 
 /* What choose_layout wrote; CPU_LAYOUT_PLAIN for NULL. */

@@ -12,7 +12,7 @@ cpu_layout cpu_layout_of(const device_layout *layout)
     return l;
 }
 
-/* The block of channels that oneDNN's kernels want in both directions of a direct convolution. */
+/* The block of channels in oneDNN's kernels for both directions of a direct convolution. */
 static int64_t preferred_block(const cpu_device *d)
 {
     return d->isa == cpu_isas[CPU_ISA_COUNT - 1] ? 16 : 8;
@@ -45,7 +45,7 @@ status cpu_choose_layout(device *base, const op_desc *op, int slot, shape parame
     return STATUS_OK;
 }
 
-/* The place of element (k, c, r, s). */
+/* The index of element (k, c, r, s). */
 static int64_t place(const cpu_layout *l, int64_t k, int64_t c, int64_t r, int64_t s)
 {
     int64_t b = l->block;

@@ -52,7 +52,7 @@ static status prepare_backward_weights(host_kernel *kernel, const device_layout 
     const linear_attributes *a = &kernel->base.op.u.linear;
     cpu_gemm_shape shape = weights_shape(a, a->m);
     size_t sums = cpu_sums_bytes(kernel->threads, a->out), product = cpu_matmul_scratch(kernel, &shape);
-    kernel->base.workspace = sums > product ? sums : product; /* one behind the other */
+    kernel->base.workspace = sums > product ? sums : product; /* one after the other */
     return STATUS_OK;
 }
 

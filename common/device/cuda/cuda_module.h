@@ -2,8 +2,8 @@
  * it at run time, so one installation starts with and without driver, cuDNN, cuBLASLt and NCCL: the module
  * itself needs none of them to be opened, and looks for each at run time.
  *
- * The module shares no global state with the program: what it needs of it (its error record, its log) it is
- * handed as functions. */
+ * The module shares no global state with the program: the error record and the log are passed
+ * to it as functions. */
 #ifndef COMMON_DEVICE_CUDA_CUDA_MODULE_H
 #define COMMON_DEVICE_CUDA_CUDA_MODULE_H
 
@@ -14,7 +14,7 @@
 enum { CUDA_MODULE_VERSION = 1, CUDA_MOST_GPUS = 16 };
 #define CUDA_MODULE_SYMBOL "psring_cuda_module"
 
-/* What the program lends the module. */
+/* Functions of the program for the module. */
 typedef struct cuda_host {
     status (*fail)(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
     void (*error_context)(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -30,7 +30,7 @@ typedef struct cuda_gpu {
     bool runs; /* the module holds code for it */
 } cuda_gpu;
 
-/* What is there; texts are "" where a piece is missing and the reason stands in `why`. */
+/* What was found; a text is "" where a piece is missing, with the reason in `why_*`. */
 typedef struct cuda_probe {
     char toolkit[32];       /* "13.0": built with */
     char architectures[96]; /* "75 80 90 and PTX" */
@@ -44,18 +44,18 @@ typedef struct cuda_probe {
 typedef struct cuda_module {
     int version;
     size_t layout; /* CUDA_MODULE_LAYOUT: program and module were built from the same headers */
-    void (*attach)(const cuda_host *host); /* first of all */
+    void (*attach)(const cuda_host *host); /* must be called first */
     int (*count_gpus)(void);         /* 0 where none can be used */
-    void (*probe)(cuda_probe *out);  /* opens every library: takes a while */
+    void (*probe)(cuda_probe *out);  /* opens every library: slow */
     const device_backend *backend;
 } cuda_module;
 
-/* Opens the module, looked for beside the program, in the installed place relative to it and where it was
- * built; the environment's PSRING_CUDA_MODULE names another file. STATUS_UNAVAILABLE says what is missing.
+/* Opens the module from the program's folder, the installed folder relative to it, or the build folder;
+ * PSRING_CUDA_MODULE in the environment names another file. The message of STATUS_UNAVAILABLE has the reason.
  * `library` (may be NULL) is dlopen's handle; it stays open for the life of the process. */
 status cuda_module_open(const cuda_module **out, void **library);
 
-/* GPUs that can be used, 0 where there is none for any reason: never fails. */
+/* The number of usable GPUs; never fails. */
 int cuda_count_gpus(void);
 
 #endif

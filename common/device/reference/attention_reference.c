@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A head of one sequence: where its first rows lie. Rows of q, k, v are `stride` apart. */
+/* A head of one sequence: its first rows. Rows of q, k, v are `stride` apart. */
 typedef struct head_offsets {
     int64_t packed; /* in q, k, v and their gradients */
     int64_t out;    /* in out and dout, whose rows are hidden apart */

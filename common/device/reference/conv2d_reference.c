@@ -2,8 +2,8 @@
  *
  *   y[n,p,q,k] = b[k] + sum over r, s, c of x[n, p stride + r - pad, q stride + s - pad, c] * w[k,c,r,s]
  *
- * where x is zero outside the image. For fixed n, p, r, s that is a matrix product over a row of output
- * pixels; the gradients are the same product with its operands exchanged. */
+ * where x is zero outside the image. For fixed n, p, r, s that is a matrix multiplication over a row of
+ * output pixels; the gradients are the same with the operands exchanged. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <string.h>
@@ -11,8 +11,8 @@
 /* A row of output pixels through one position of the kernel: `count` pixels from column q on. */
 typedef struct pixel_row {
     int64_t count;
-    int64_t input;  /* element of x that the first reads; the next is stride * c behind it */
-    int64_t output; /* element of y of the first; the next is k behind it */
+    int64_t input;  /* element of x that the first reads; the next is stride * c further */
+    int64_t output; /* element of y of the first; the next is k further */
 } pixel_row;
 
 static pixel_row row_through(const conv2d_attributes *a, int64_t n, int64_t p, int64_t r, int64_t s)

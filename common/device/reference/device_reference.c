@@ -1,5 +1,5 @@
 /* The reference back end: double precision, plain loops, one thread, parameters in PyTorch's layout.
- * Obviously right and slow: the oracle of every other back end. */
+ * Simple and slow: every other back end is compared with it. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <assert.h>
@@ -16,7 +16,7 @@ typedef struct reference_device {
     host_kernel_entry table[OP_COUNT];
 } reference_device;
 
-/* Weights [out, in] behind a flattened image: PyTorch's columns run c, h, w and ours h, w, c. */
+/* Weights [out, in] after a flattened image: PyTorch's columns run c, h, w, ours h, w, c. */
 typedef struct flattened_weights {
     int64_t out, c, h, w;
 } flattened_weights;

@@ -1,5 +1,5 @@
 /* torch.optim.SGD, Adam and AdamW as their documentation's algorithms state them, and what passes over
- * arenas beside them. Every one visits the elements that the launch's pieces name. */
+ * related operations. Each visits the elements of the launch's pieces. */
 #include "common/device/reference/reference_kernels.h"
 #include "common/memory/piece.h"
 

@@ -10,7 +10,7 @@
 OP_LIST(REFERENCE_ENTRY)
 #undef REFERENCE_ENTRY
 
-/* Whether gradients of parameters are added to what is there. */
+/* Whether gradients of parameters are added to the existing ones. */
 static inline bool reference_accumulates(const op_desc *op, const op_scalars *scalars)
 {
     return op->accumulate || (scalars && scalars->accumulate);
@@ -31,7 +31,7 @@ double reference_activate_backward(activation act, double kept, double dy);
 
 /* ---- the loops that convolutions and linear layers share ------------------------------------------ */
 
-/* Element (i, k) lies at at[i * row + k * column]. */
+/* Element (i, k) is at[i * row + k * column]. */
 typedef struct matrix_view {
     const double *at;
     int64_t row, column;

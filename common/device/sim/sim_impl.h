@@ -29,12 +29,12 @@ typedef struct sim_device {
     uint64_t jitter, launches;                      /* start of the random stream, or 0; kernels so far */
     uint64_t memory_used, memory_most, memory_next; /* bytes; the next address */
     sim_route up, down;                             /* host to device and back */
-    double copy_rate;                               /* alone on that route, bytes a picosecond */
+    double copy_rate;                               /* without other traffic, bytes per picosecond */
     error_record *failure;                          /* of a fence for which a stream waited */
 } sim_device;
 
 typedef enum command_kind {
-    COMMAND_KERNEL, /* value: picoseconds alone */
+    COMMAND_KERNEL, /* value: picoseconds without contention */
     COMMAND_COPY,   /* value: bytes; object: the route */
     COMMAND_MARK,   /* slot */
     COMMAND_SIGNAL, /* value; object: the fence */
@@ -108,7 +108,7 @@ status sim_device_failed(const sim_device *d);
 /* ---- kernel_sim.c ---- */
 status sim_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
 void sim_release(device_kernel *kernel);
-/* How long a launch takes on this device, alone. */
+/* How long a launch takes on this device without contention. */
 sim_time sim_kernel_time(sim_device *d, const device_kernel *kernel, const op_scalars *scalars);
 
 /* ---- stream_sim.c: the back end's functions ---- */

@@ -55,7 +55,7 @@ typedef struct cpu_batchnorm {
     /* sums [2c]: += sum g, sum g (x - mean). Where y is NULL, RELU's mask is computed from x. */
     void (*backward_stats[ACTIVATION_COUNT])(const cpu_batchnorm_data *d, int64_t first, int64_t end,
                                              double *sums);
-    /* g is computed anew from dy: backward_apply[NONE] with dy = g takes it from memory. */
+    /* g is computed again from dy: backward_apply[NONE] with dy = g reads it from memory. */
     void (*backward_apply[ACTIVATION_COUNT])(const cpu_batchnorm_data *d,
                                              const cpu_batchnorm_gradient *gradient, int64_t first,
                                              int64_t end);
@@ -139,10 +139,10 @@ typedef struct cpu_optimizer {
     void (*sum_squares)(const float *x, int64_t count, cpu_long_sum *sum);
 } cpu_optimizer;
 
-/* ---- small matrix products -------------------------------------------------------------------- */
+/* ---- small matrix multiplications -------------------------------------------------------------- */
 
 typedef struct cpu_matrix {
-    /* c [m,n] = a b + beta c, beta 0 or 1; element (i, j) of a lies at a[i row_stride + j column_stride];
+    /* c [m,n] = a b + beta c, beta 0 or 1; element (i, j) of a is a[i row_stride + j column_stride];
      * b [k,n] and c have rows of stride b_stride, c_stride. Blocks for registers, not for caches. */
     void (*multiply)(int64_t m, int64_t n, int64_t k, const float *a, int64_t row_stride,
                      int64_t column_stride, const float *b, int64_t b_stride, bool add, float *c,
@@ -156,16 +156,16 @@ typedef struct cpu_matrix {
 
 /* F(4x4, 3x3) of Lavin and Gray, "Fast algorithms for convolutional neural networks" (2016): a 3x3
  * convolution's outputs in tiles of 4x4, each from a patch of 6x6 pixels, as 36 products of transforms of
- * patch and kernel, one for each pair of six points; summed over channels they are 36 matrix products. The
- * gradient with respect to weights has patch and tile for factors, 3x3 results, and is summed over tiles. The
- * points are 0, +-5/8, +-3/2 and infinity, which err a third to a half as much as the usual 0, +-1, +-2.
+ * patch and kernel, one for each pair of six interpolation points; summed over channels they are 36 matrix
+ * multiplications. The gradient with respect to weights multiplies patch and tile, has 3x3 results, and is summed over
+ * tiles. The points are 0, +-5/8, +-3/2 and infinity, which err a third to a half as much as the usual 0, +-1, +-2.
  *
- * A matrix product is done for WINOGRAD_DEPTH of its depth and a panel of `columns` columns at a time:
+ * A matrix multiplication processes WINOGRAD_DEPTH of its depth and a panel of `columns` columns at a time:
  *     v  transforms of patches, of so many channels: [tiles][36][WINOGRAD_DEPTH], and
  *     u  of what they are multiplied with: [36][WINOGRAD_DEPTH][columns], both
  *     m  their products: [rows][36][columns],
- * where a tile of v, a point of u and a row of m end with a cache line of padding, lest those of equal place
- * push each other out of the cache. The sizes stand below, in floats. */
+ * where a tile of v, a point of u and a row of m end with a cache line of padding, so that they map to different cache
+ * sets. The sizes below are in floats. */
 enum {
     WINOGRAD_TILE = 4,
     WINOGRAD_PATCH = 6,
@@ -188,14 +188,14 @@ static inline int64_t winograd_m_row(int64_t columns)
 /* A square of pixels of an NHWC image, of which only rows [top, bottom) and columns [left, right) exist;
  * others are zero where read, and not written. */
 typedef struct cpu_patch {
-    int64_t origin; /* of its first pixel in the image, in floats; may lie outside */
+    int64_t origin; /* of its first pixel in the image, in floats; may be outside */
     int64_t row_stride, pixel_stride;
     int top, bottom, left, right;
 } cpu_patch;
 
 typedef enum cpu_winograd_rows {
-    WINOGRAD_ROWS_TILES,   /* the product's rows are tiles, its depth channels */
-    WINOGRAD_ROWS_CHANNELS /* and the other way round: the gradient with respect to weights */
+    WINOGRAD_ROWS_TILES,   /* rows are tiles, depth is channels */
+    WINOGRAD_ROWS_CHANNELS /* the other way round: the gradient with respect to weights */
 } cpu_winograd_rows;
 
 typedef struct cpu_winograd {
@@ -208,11 +208,11 @@ typedef struct cpu_winograd {
     /* m = (or += where `add`) v u */
     void (*gemm)(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u,
                     bool add, float *m);
-    /* y, a 4x4 patch of a panel's channels = the transform back of a row of m, + bias unless NULL. */
+    /* y, a 4x4 patch of a panel's channels = the inverse transform of a row of m, + bias unless NULL. */
     void (*output_transform)(const float *m, const float *bias, float *y, const cpu_patch *patch);
     /* A row of u: the transform of a 4x4 patch of a panel's channels of y's gradient. */
     void (*output_gradient_transform)(const float *dy, const cpu_patch *patch, float *u);
-    /* Weights' gradient dw [3x3][block][block] = (or += where `add`) a square of m, transformed back. */
+    /* Weights' gradient dw [3x3][block][block] = (or += where `add`) the inverse transform of a square of m. */
     void (*weights_gradient_transform)(const float *m, int64_t block, bool add, float *dw);
 } cpu_winograd;
 

@@ -7,15 +7,15 @@ enum { ROWS = 6, VECTORS = 4 };
 enum { ROWS = 6, VECTORS = 2 };
 #endif
 
-typedef struct product {
+typedef struct small_gemm {
     const float *a, *b;
     float *c;
     int64_t k, row_stride, column_stride, b_stride, c_stride;
     bool add;
-} product;
+} small_gemm;
 
 /* `rows` by `vectors` vectors, of which the last has `count` columns. */
-ALWAYS_INLINE void multiply_tile(const product *p, int rows, int vectors, int64_t count)
+ALWAYS_INLINE void multiply_tile(const small_gemm *p, int rows, int vectors, int64_t count)
 {
     vf sum[ROWS][VECTORS] = {{{0}}};
     const float *a = p->a, *b = p->b;
@@ -36,10 +36,10 @@ ALWAYS_INLINE void multiply_tile(const product *p, int rows, int vectors, int64_
 }
 
 /* All rows of a strip of columns. */
-ALWAYS_INLINE void multiply_strip(product p, int64_t m, int vectors, int64_t count)
+ALWAYS_INLINE void multiply_strip(small_gemm p, int64_t m, int vectors, int64_t count)
 {
     for (int64_t i = 0; i < m;) {
-        product tile = p;
+        small_gemm tile = p;
         tile.a += i * p.row_stride;
         tile.c += i * p.c_stride;
         if (m - i >= ROWS) {
@@ -58,8 +58,8 @@ ALWAYS_INLINE void multiply_strip(product p, int64_t m, int vectors, int64_t cou
     }
 }
 
-/* Strips of b are copied where its rows lie so far apart that they push each other out of the L1 cache, and
- * enough tiles use them. */
+/* Strips of b are copied where its rows are so far apart that they evict each other from the L1 cache, and enough tiles
+ * use them. */
 enum { STRIP_ROWS = 256, FAR_STRIDE = 256, ENOUGH_ROWS = 4 * ROWS };
 
 ALWAYS_INLINE void copy_strip(const float *b, int64_t stride, int64_t rows, int vectors, float *to)
@@ -69,10 +69,10 @@ ALWAYS_INLINE void copy_strip(const float *b, int64_t stride, int64_t rows, int 
             vf_store(to + (i * vectors + v) * VF, vf_load(b + i * stride + v * VF));
 }
 
-ALWAYS_INLINE void multiply_strip_copied(product p, int64_t m, int vectors)
+ALWAYS_INLINE void multiply_strip_copied(small_gemm p, int64_t m, int vectors)
 {
     _Alignas(64) float strip[STRIP_ROWS * VECTORS * VF];
-    product part = p;
+    small_gemm part = p;
     part.b = strip;
     part.b_stride = vectors * VF;
     for (int64_t k = 0; k < p.k; k += STRIP_ROWS) {
@@ -88,7 +88,7 @@ static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t ro
                      int64_t column_stride, const float *b, int64_t b_stride, bool add, float *c,
                      int64_t c_stride)
 {
-    product p = {.a = a,
+    small_gemm p = {.a = a,
                  .k = k,
                  .row_stride = row_stride,
                  .column_stride = column_stride,

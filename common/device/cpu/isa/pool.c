@@ -7,7 +7,7 @@ typedef struct range {
     int64_t first, end;
 } range;
 
-/* The positions of a window of `kernel` at output `o` that lie inside an input of `size`. */
+/* The positions of a window of `kernel` at output `o` inside an input of `size`. */
 static range window(int64_t o, int64_t stride, int64_t pad, int64_t kernel, int64_t size)
 {
     int64_t start = o * stride - pad;
@@ -23,7 +23,7 @@ static range windows_over(int64_t i, int64_t stride, int64_t pad, int64_t kernel
 
 /* ---- maximum ---------------------------------------------------------------------------------- */
 
-/* `corner` is the input at the window's position (0, 0), which may lie outside. */
+/* `corner` is the input at the window's position (0, 0), which may be outside. */
 ALWAYS_INLINE void max_pixel(const pool_attributes *a, const float *corner, range rows, range columns,
                              float *y, uint8_t *index, int64_t count)
 {
@@ -57,7 +57,7 @@ static void max_forward(const pool_attributes *a, const float *x, float *y, uint
     }
 }
 
-/* A window over an input pixel: where its output lies, and the pixel's position in it. */
+/* A window over an input pixel: its output, and the pixel's position in the window. */
 typedef struct covering {
     int64_t offset;
     int32_t position;

@@ -2,8 +2,8 @@
  *
  * Kernels are written once, for whole vectors; the last, incomplete vector of a row or an array goes
  * through the same instructions (vf_load_part fills it up with zeros), so that an element's result does not
- * depend on where an array was cut. A fused multiply-add is asked for by name; the baseline has none and
- * rounds twice. */
+ * depend on where an array was cut. A fused multiply-add is written explicitly (vf_fma); the baseline has none
+ * and rounds twice. */
 #ifndef COMMON_DEVICE_CPU_ISA_VECTOR_H
 #define COMMON_DEVICE_CPU_ISA_VECTOR_H
 
@@ -96,7 +96,7 @@ ALWAYS_INLINE vi vi_lanes(void)
 #endif
 }
 
-/* The first `count` floats, 0 < count <= VF, zeros behind them; nothing behind them is touched. */
+/* The first `count` floats, 0 < count <= VF, then zeros; no memory after them is accessed. */
 ALWAYS_INLINE vf vf_load_part(const float *p, int64_t count)
 {
 #if VF == 16
@@ -293,7 +293,7 @@ ALWAYS_INLINE vi vi_select(vmask m, vi a, vi b)
 #endif
 }
 
-/* a where the mask says so, else b. */
+/* a where the mask is set, else b. */
 ALWAYS_INLINE vf vf_select(vmask m, vf a, vf b)
 {
     return (vf)vi_select(m, (vi)a, (vi)b);

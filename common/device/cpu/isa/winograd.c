@@ -1,6 +1,6 @@
 #include "common/device/cpu/isa/transpose.h"
 
-/* The points 0, +-a, +-b and infinity. With N_p the product of p's differences from the other points, a
+/* The interpolation points 0, +-a, +-b and infinity. With N_p the product of p's differences from the other points, a
  * polynomial's value at p is divided by N_p in the transform of weights. */
 #define A 0.625f
 #define A2 (A * A)
@@ -257,8 +257,7 @@ static void weights_gradient_transform(const float *m, int64_t block, bool add, 
 
 /* ---- the matrix products ------------------------------------------------------------------- */
 
-/* A tile of m is kept in registers. The strides are constants, so that all of a step's addresses are one
- * register's. */
+/* A tile of m is kept in registers. The strides are constants, so that one register serves all addresses of a step. */
 ALWAYS_INLINE void gemm_tile(int rows, int row_stride, int depth_stride, int64_t depth, const float *v,
                                 const float *u, bool add, float *m)
 {
@@ -313,7 +312,7 @@ ALWAYS_INLINE void gemm_rows(int64_t rows, int row_stride, int depth_stride, int
 }
 #undef CASE
 
-/* Rows in groups of like size. */
+/* Rows in groups of similar size. */
 ALWAYS_INLINE void gemm_matrix(int64_t rows, int row_stride, int depth_stride, int64_t depth,
                                   const float *v, const float *u, bool add, float *m)
 {

@@ -12,7 +12,7 @@ template <int WIDTH> struct tile_sizes {
     static constexpr int TILE = WIDTH <= 64 ? 32 : 16, THREADS = TILE * LANES, OWN = WIDTH / LANES, SCORES = TILE / LANES;
 };
 
-/* Rows [first, first + TILE) into shared memory, zero behind the last row and column. */
+/* Rows [first, first + TILE) into shared memory, zero after the last row and column. */
 template <int WIDTH, int TILE>
 __device__ void load_tile(float (*tile)[WIDTH + 1], head_rows<const float> rows, int64_t first,
                           const attention_attributes &a)

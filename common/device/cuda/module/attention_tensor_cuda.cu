@@ -18,7 +18,7 @@
 #define HAS_FRAGMENTS 1
 #endif
 
-/* Rows in shared memory are 16 bytes longer than what they hold, so that neighbors lie in other banks; fragments begin
+/* Rows in shared memory are 16 bytes longer than what they hold, so that neighbors are in other banks; fragments begin
  * at multiples of 32 bytes all the same. */
 constexpr int PART = 16, WARPS = 2, TILE = PART * WARPS, THREADS = WARP * WARPS, SCORE_ROW = TILE + 4;
 
@@ -104,7 +104,7 @@ template <typename T> __device__ void put(T *to, float value)
     *to = as_factor(rounded);
 }
 
-/* Rows [first, first + TILE), zero behind the last row and column. */
+/* Rows [first, first + TILE), zero after the last row and column. */
 template <typename T, int WIDTH>
 __device__ void load_tile(tile<T, WIDTH> &to, head_rows<const T> rows, int64_t first, const problem<T> &p)
 {
@@ -207,7 +207,7 @@ __device__ static void take_scores(const attention_attributes &a, float scale, c
     *largest = most;
 }
 
-/* The first key behind those that a tile of queries sees. */
+/* The end of the keys that a tile of queries sees. */
 __device__ static int64_t keys_end(const attention_attributes &a, int64_t first)
 {
     return a.causal && first + TILE < a.sequence ? first + TILE : a.sequence;

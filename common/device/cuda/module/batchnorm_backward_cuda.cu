@@ -9,14 +9,14 @@
 /* Where g comes from. */
 template <typename T> struct gradient {
     const T *x, *dy, *dy2; /* dy2 may be NULL */
-    const T *y, *residual; /* of the activation's argument: y for RELU behind a residual, else the residual; or NULL */
+    const T *y, *residual; /* of the activation's argument: y for RELU after a residual, else the residual; or NULL */
     channel_vectors f;
     int act;
 };
 
 /* Which kernels there are: a thread of the first two has registers for more loads at a time.
  *   ALONE   no activation or ReLU, x and dy
- *   JOINED  ReLU behind a residual: y, and dy2 where it is given
+ *   JOINED  ReLU after a residual: y, and dy2 where it is given
  *   ANY     everything else */
 enum variant { ALONE, JOINED, ANY };
 
@@ -33,7 +33,7 @@ template <typename T> static variant variant_of(const gradient<T> &b)
 
 /* What a thread takes of a row. */
 template <typename T, int V, variant KIND> struct backward_row {
-    pack<T, V> x, dy, dy2, behind; /* behind: of y or of the residual */
+    pack<T, V> x, dy, dy2, joined; /* joined: of y or of the residual */
 };
 
 template <typename T, int V> struct backward_row<T, V, ALONE> {
@@ -46,32 +46,32 @@ template <int V, variant KIND, typename T> __device__ backward_row<T, V, KIND> r
     taken.x = take_pack<V>(b.x + i);
     taken.dy = take_pack<V>(b.dy + i);
     if constexpr (KIND != ALONE) {
-        const T *behind = KIND == JOINED || b.y ? b.y : b.residual;
+        const T *joined = KIND == JOINED || b.y ? b.y : b.residual;
         if (b.dy2) taken.dy2 = take_pack<V>(b.dy2 + i);
-        if (behind) taken.behind = take_pack<V>(behind + i);
+        if (joined) taken.joined = take_pack<V>(joined + i);
     }
     return taken;
 }
 
-/* What the activation's derivative is taken of: y for ReLU behind a residual, else the argument. */
+/* The argument of the activation's derivative: y for ReLU after a residual, else the argument. */
 template <int V, variant KIND, typename T>
 __device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V, KIND> &taken, const float *x,
                         float *kept)
 {
     if constexpr (KIND == JOINED) {
-        unpack<V>(taken.behind, kept);
+        unpack<V>(taken.joined, kept);
     } else {
         for (int v = 0; v < V; v++) kept[v] = argument(f, v, x[v]);
     }
     if constexpr (KIND == ANY) {
-        float behind[V];
+        float joined[V];
         if (!b.y && !b.residual) return;
-        unpack<V>(taken.behind, behind);
-        for (int v = 0; v < V; v++) kept[v] = b.y ? behind[v] : kept[v] + behind[v];
+        unpack<V>(taken.joined, joined);
+        for (int v = 0; v < V; v++) kept[v] = b.y ? joined[v] : kept[v] + joined[v];
     }
 }
 
-/* g, and x beside it. */
+/* g and x. */
 template <int V, variant KIND, typename T>
 __device__ void gradients_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V, KIND> &taken, float *x,
                              float *g)

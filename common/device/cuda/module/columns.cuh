@@ -1,9 +1,9 @@
 /* Sums over the rows of a matrix [rows, c], for each column: biases' gradients, statistics of channels.
  *
  * Two passes. Blocks of COLUMN_THREADS threads walk through a part of the rows each: a thread owns V neighboring
- * columns, as many threads as the columns need (a warp at most) lie beside each other, and the rest go down the rows;
+ * columns, as many threads as the columns need (a warp at most) are adjacent, and the rest go down the rows;
  * a partial sum a column and part is left in the workspace. Then a block a warp of columns adds the parts. A thread
- * adds in float32, everything behind it in float64, and every order follows from the shape. */
+ * adds in float32, everything after it in float64, and every order depends only on the shape. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 #define COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 
@@ -24,8 +24,8 @@ static inline int column_width(int64_t c, int v)
 static inline int64_t column_parts(int64_t rows, int64_t c, int v)
 {
     int width = column_width(c, v);
-    int64_t beside = ceil_div(c, (int64_t)width * v), down = COLUMN_THREADS / width;
-    int64_t parts = ceil_div(rows, down * COLUMN_LEAST_ROWS), most = COLUMN_MOST_BLOCKS / beside;
+    int64_t across = ceil_div(c, (int64_t)width * v), down = COLUMN_THREADS / width;
+    int64_t parts = ceil_div(rows, down * COLUMN_LEAST_ROWS), most = COLUMN_MOST_BLOCKS / across;
     if (most < 1) most = 1;
     return parts < 1 ? 1 : parts < most ? parts : most;
 }

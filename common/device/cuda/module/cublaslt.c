@@ -43,7 +43,7 @@ status cublaslt_open(cuda_device *d)
 {
     cublasLtHandle_t handle;
     if (d->libraries->why_cublaslt[0]) {
-        log_warn("cuBLASLt: %s; own matrix products run in its place, many times slower", d->libraries->why_cublaslt);
+        log_warn("cuBLASLt: %s; using own matrix multiplications, many times slower", d->libraries->why_cublaslt);
         return STATUS_OK;
     }
     TRY(check(d, table_of(d)->create(&handle), "cublasLtCreate"));

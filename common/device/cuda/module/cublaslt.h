@@ -1,4 +1,4 @@
-/* Matrix products through cuBLASLt. Where the library is missing a product is NULL: callers have their own. */
+/* Matrix multiplication through cuBLASLt. Without the library cublaslt_prepare() gives NULL: callers use their own. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUBLASLT_H
 #define COMMON_DEVICE_CUDA_MODULE_CUBLASLT_H
 
@@ -13,7 +13,7 @@ typedef struct cublaslt_shape {
     bool transpose_a, transpose_b;
     cublaslt_varying varying;
     bool bias, relu; /* added to each column, [m], of d's type; then max(0, x) */
-    bool sums;       /* and not bias: the sums over k of op(b) are written beside, [n], of d's type */
+    bool sums;       /* without bias: the sums over k of op(b), [n], of d's type, are also written */
     dtype in, out;   /* of a and b, of d: float32, or bfloat16; sums are of float32 */
 } cublaslt_shape;
 
@@ -30,12 +30,12 @@ void cublaslt_close(cuda_device *d);
 /* The version found, "" where there is none. */
 void cublaslt_describe(const cuda_libraries *libraries, char *out, size_t size);
 
-/* *out is NULL where cuBLASLt is missing or knows no algorithm. */
+/* *out is NULL where cuBLASLt is missing or has no algorithm. */
 status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_matmul **out);
 void cublaslt_release(cublaslt_matmul **product);
 size_t cublaslt_workspace(const cublaslt_matmul *product);
 
-/* With `rows` in place of the varying dimension from now on; *fits: an algorithm is known for that many. */
+/* Sets the varying dimension to `rows`; *fits: whether there is an algorithm for that many. */
 status cublaslt_set_rows(cublaslt_matmul *product, int64_t rows, bool *fits);
 
 /* `add`: d = d + product; sums are written, never added to. */

@@ -61,7 +61,7 @@ static status set_tensor(const cudnn_conv *p, cudnnTensorDescriptor_t *out, int6
 }
 
 /* CUDNN_DEFAULT_MATH lets float32 be multiplied as TF32, CUDNN_FMA_MATH does not, and bfloat16 meets tensor cores with
- * CUDNN_TENSOR_OP_MATH alone. */
+ * only CUDNN_TENSOR_OP_MATH. */
 static cudnnMathType_t math_of(const cudnn_conv *p)
 {
     if (p->type == DTYPE_BF16) return CUDNN_TENSOR_OP_MATH;

@@ -25,7 +25,7 @@ struct cudnn_conv {
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t w;
     cudnnConvolutionDescriptor_t conv;
-    cudnnMathType_t math; /* what algorithms are asked for */
+    cudnnMathType_t math; /* required of algorithms */
     cudnn_choice choice;
     int64_t elements[CUDNN_OPERANDS];
 };

@@ -1,4 +1,4 @@
-/* Which of cuDNN's algorithms a convolution takes: of those that give the same bits in every run the one that
+/* Which of cuDNN's algorithms a convolution uses: of the deterministic ones the one that
  * the heuristics put first, or with --cudnn-benchmark the one that was fastest when each ran a few times. */
 #include "common/device/cuda/module/cudnn_impl.h"
 
@@ -19,7 +19,7 @@ struct cudnn_chosen {
     struct cudnn_chosen *next;
 };
 
-/* Whether an algorithm may be taken that cuDNN says works with `found`. Without TF32 the convolution stays
+/* Whether an algorithm that works with `found` may be used. Without TF32 the convolution stays
  * restricted to plain multiply-adds, which algorithms of tensor cores do not have. */
 static bool allowed(const cudnn_conv *p, cudnnMathType_t found)
 {
@@ -113,7 +113,7 @@ static status open_trial(const cudnn_conv *p, const cudnn_choice *list, int coun
     return cuda_check(d, cudaEventCreate(&t->end), "cudaEventCreate");
 }
 
-/* The least of a few runs behind one that does not count; *works is false where cuDNN refuses. */
+/* The shortest of a few runs after an untimed one; *works is false where cuDNN refuses. */
 static status time_one(const cudnn_conv *p, const cudnn_choice *choice, const trial *t, float *best, bool *works)
 {
     const cuda_device *d = p->device;

@@ -1,4 +1,4 @@
-/* Activations and sums of tensors, element by element, 16 bytes a thread and turn where that fits. */
+/* Activations and sums of tensors, element by element, 16 bytes per thread and iteration where possible. */
 #include "common/device/cuda/module/kernel.cuh"
 
 constexpr int THREADS = 256;

@@ -1,7 +1,7 @@
 /* What the kernels share: launching, reductions within a block, activation functions.
  *
- * Every sum is taken in an order that follows from shapes alone, so the same call gives the same bits; fused
- * multiply-adds stand only where fmaf() is written (the build says --fmad=false). No kernel uses atomics. */
+ * The order of every sum depends only on shapes, so the same call gives bit-identical results; fused
+ * multiply-adds are only where fmaf() is written (built with --fmad=false). No kernel uses atomics. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
 #define COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
 

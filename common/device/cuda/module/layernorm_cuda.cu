@@ -79,14 +79,14 @@ struct write_parameters {
     }
 };
 
-/* The last pass over the parameters' gradients: blocks behind those of the rows do it beside them. */
+/* The last pass over the parameters' gradients: the blocks after those of the rows run it at the same time. */
 struct parameter_parts {
     write_parameters finish;
     int64_t count;
     const double *parts;
 };
 
-/* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum. dx may lie in dy's memory. A thread keeps what
+/* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum. dx may be in dy's memory. A thread keeps what
  * it has read of the row, at most KEPT packs, for the second turn; with 0 it reads them again. */
 template <typename T, int V, int KEPT>
 __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c, int64_t rows, parameter_parts p)

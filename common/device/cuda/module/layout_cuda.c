@@ -1,5 +1,5 @@
-/* Where a parameter's elements lie in the arenas: convolution weights k, r, s, c (cuDNN's filters in NHWC),
- * the weights behind a flattened image out, h, w, c; everything else in PyTorch's order. */
+/* The order of a parameter's elements in the arenas: convolution weights k, r, s, c (cuDNN's filters in NHWC),
+ * the weights after a flattened image out, h, w, c; everything else in PyTorch's order. */
 #include "common/device/cuda/module/cuda_impl.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
 /* y = act(x w^T + b) with weights [out, in] (torch.nn.Linear). cuBLASLt multiplies and adds the bias, applies ReLU where
- * that is the activation, and leaves a bias's gradient beside the weights'; the other activations follow in a pass of
+ * that is the activation, and computes a bias's gradient with the weights'; the other activations follow in a pass of
  * their own, since its GELU is the tanh approximation. Without cuBLASLt own products take its place, and where it has no
  * such epilogue for a shape, or gradients are added to, a pass sums the bias's gradient. */
 #include "common/device/cuda/module/columns.cuh"
@@ -42,7 +42,7 @@ static void release(cuda_kernel *k)
     free(products);
 }
 
-/* Where cuBLASLt multiplies bfloat16 and x is a batch's samples, they are rounded into the workspace, behind its own. */
+/* Where cuBLASLt multiplies bfloat16 and x is a batch's samples, x is rounded into the workspace, after cuBLASLt's. */
 static bool rounds_x(const cuda_kernel *k)
 {
     return plan_of(k) && k->base.op.x_f32 && k->base.op.kind != OP_linear_backward_data;
@@ -63,7 +63,7 @@ static status prepare_product(cuda_kernel *k, cublaslt_shape shape)
         TRY(cublaslt_prepare(cuda_device_of(k), &shape, &products->summing));
     if (weights && a->bias)
         log_debug("linear %lldx%lld to %lld: the bias's gradient %s", (long long)a->m, (long long)a->in, (long long)a->out,
-                  products->summing ? "beside the weights'" : "by a sum of its own");
+                  products->summing ? "with the weights'" : "by a separate sum");
     k->base.workspace = cublaslt_workspace(products->plain);
     if (rounds_x(k)) k->base.workspace += (size_t)(a->m * a->in) * sizeof(bf16);
     return STATUS_OK;
@@ -280,7 +280,7 @@ static status multiply_slope(const cuda_kernel *k, cudaStream_t s, void *const *
 }
 
 /* Sums are written by the epilogue: where they are to be added to, it does not serve. */
-static status can_sum_beside(const cuda_kernel *k, int64_t m, bool add, bool *out)
+static status can_sum_with_weights(const cuda_kernel *k, int64_t m, bool add, bool *out)
 {
     cublaslt_matmul *summing = matmuls_of(k)->summing;
     *out = false;
@@ -293,16 +293,16 @@ static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const
 {
     const linear_attributes *a = &k->base.op.u.linear;
     int64_t m = cuda_rows(scalars, a->m);
-    bool add = cuda_accumulates(k, scalars), beside;
-    TRY(can_sum_beside(k, m, add, &beside));
-    float *db = a->bias ? (float *)o[LINEAR_BWD_WEIGHTS_DB] : nullptr, *own = beside ? nullptr : db;
+    bool add = cuda_accumulates(k, scalars), summed;
+    TRY(can_sum_with_weights(k, m, add, &summed));
+    float *db = a->bias ? (float *)o[LINEAR_BWD_WEIGHTS_DB] : nullptr, *own = summed ? nullptr : db;
     if (a->act != ACTIVATION_NONE)
         TRY(packs<T>(a->out, o) ? (multiply_slope<T, wide_pack<T>()>(k, s, o, m, own, add, workspace))
                                 : (multiply_slope<T, 1>(k, s, o, m, own, add, workspace)));
     else if (own)
         TRY(sum_columns(k, s, (const T *)o[LINEAR_BWD_WEIGHTS_DY], own, add, m, a->out, workspace));
-    return k->base.op.x_f32 ? weights_product<float, T>(k, s, o, m, add, beside ? db : nullptr, workspace)
-                             : weights_product<T, T>(k, s, o, m, add, beside ? db : nullptr, workspace);
+    return k->base.op.x_f32 ? weights_product<float, T>(k, s, o, m, add, summed ? db : nullptr, workspace)
+                             : weights_product<T, T>(k, s, o, m, add, summed ? db : nullptr, workspace);
 }
 
 extern "C" {

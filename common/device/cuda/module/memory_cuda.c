@@ -64,19 +64,19 @@ status cuda_usage(device *base, int64_t *used_bytes, int64_t *total_bytes)
 
 static status no_memory(cuda_device *d, size_t bytes)
 {
-    char asked[32], ours[32], used[32], whole[32];
+    char wanted[32], ours[32], used[32], whole[32];
     size_t available = 0, total = 0;
     cudaGetLastError();
     cudaMemGetInfo(&available, &total);
     return fail(STATUS_SYSTEM,
                 "rank %d, GPU %d: no memory for %s: %s of %s are in use, %s of them by this rank's arenas",
-                d->base.config.rank, d->gpu, text_format_bytes(asked, sizeof asked, (double)bytes),
+                d->base.config.rank, d->gpu, text_format_bytes(wanted, sizeof wanted, (double)bytes),
                 text_format_bytes(used, sizeof used, (double)(total - available)),
                 text_format_bytes(whole, sizeof whole, (double)total),
                 text_format_bytes(ours, sizeof ours, (double)d->allocated_bytes));
 }
 
-/* Through a stream of its own, which alone is waited for: another rank of the process may have streams on this GPU that
+/* On a stream of its own, the only one that is waited for: another rank of the process may have streams on this GPU that
  * wait for this rank. */
 status cuda_zero(const cuda_device *d, void *data, size_t bytes)
 {

@@ -1,4 +1,4 @@
-/* torch.optim.SGD, Adam and AdamW as one pass over the arena, and what passes over arenas beside them.
+/* torch.optim.SGD, Adam and AdamW as one pass over the arena, and other passes over arenas.
  *
  * A launch names its pieces. They travel as arguments of the kernel (4 KiB at most), up to SPANS at a time,
  * cut into chunks of a block each; a block finds its piece by bisection. */
@@ -38,7 +38,7 @@ __device__ static range chunk_of(const span_table &table, int64_t chunk)
 
 /* ---- the rules, element by element: what is read of it, and what is written ------------------- */
 
-/* Beside the value what products read of it. */
+/* The value, and its bfloat16 copy. */
 __device__ static inline void put_parameter(float *param, bf16 *rounded, int64_t i, float value)
 {
     param[i] = value;
@@ -138,22 +138,22 @@ struct fill_rule {
     }
 };
 
-/* A thread takes every THREADS-th element, so that neighbors lie beside each other, and reads all of its own before it
- * writes the first: a compiler cannot move a load over a store that might hit it. */
+/* A thread takes every THREADS-th element, so that neighboring threads have neighboring elements, and reads all of them before
+ * it writes the first: a compiler cannot move a load over a store that might hit it. */
 template <typename Rule> __global__ void update_kernel(span_table table, Rule rule)
 {
-    constexpr int TURNS = CHUNK / THREADS;
+    constexpr int ITERATIONS = CHUNK / THREADS;
     range r = chunk_of(table, blockIdx.x);
-    decltype(rule.read(0)) taken[TURNS];
+    decltype(rule.read(0)) taken[ITERATIONS];
     if (r.end - r.begin < CHUNK) {
         for (int64_t i = r.begin + threadIdx.x; i < r.end; i += THREADS) rule.write(rule.read(i), i);
         return;
     }
     int64_t first = r.begin + threadIdx.x;
 #pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) taken[turn] = rule.read(first + turn * THREADS);
+    for (int i = 0; i < ITERATIONS; i++) taken[i] = rule.read(first + i * THREADS);
 #pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) rule.write(taken[turn], first + turn * THREADS);
+    for (int i = 0; i < ITERATIONS; i++) rule.write(taken[i], first + i * THREADS);
 }
 
 __global__ static void square_kernel(span_table table, const float *x, double *parts)
@@ -175,7 +175,7 @@ __global__ static void add_parts(int64_t count, const double *parts, double *out
 
 /* ---- launching -------------------------------------------------------------------------------- */
 
-/* The next pieces of the launch, from *next on; false behind the last. */
+/* The next pieces of the launch, from *next on; false after the last. */
 static bool next_table(const op_scalars *scalars, int *next, span_table *out)
 {
     out->count = out->chunks = 0;
