@@ -143,7 +143,7 @@ def engines_agree_side_by_side(ranks, same_bits):
     ps, ring = result.jobs()["ps"], result.jobs()["ring"]
     agreement = data["agreement"]
     if same_bits:
-        expect(agreement["parameters_equal"], "2 ranks have the same bits", agreement)
+        expect(agreement["parameters_equal"], "2 ranks are bit-identical", agreement)
     expect(agreement["parameters_equal"] == (ps["parameter_hash"] == ring["parameter_hash"]), agreement)
     expect(agreement["largest_difference"] < 1e-5, "differences are of rounding", agreement)
     expect(abs(ps["losses"][0] - ring["losses"][0]) < 1e-6, "first losses", ps["losses"][0], ring["losses"][0])
