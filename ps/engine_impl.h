@@ -2,7 +2,7 @@
 #ifndef PS_ENGINE_IMPL_H
 #define PS_ENGINE_IMPL_H
 
-#include "common/sync/shared_options.h"
+#include "common/sync/engine.h"
 #include "ps/handshake.h"
 #include "ps/server/server.h"
 #include "ps/worker/worker.h"

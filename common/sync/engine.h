@@ -1,19 +1,22 @@
-/* The sync interface: what makes data-parallel ranks agree, behind one set of named stages.
+/* The sync interface: what makes data-parallel ranks agree, as one set of named stages.
  *
- *   plan batch -> scatter inputs -> begin forward -> forward, asking need(i) before the first use of
- *   parameter i -> place outputs -> loss -> scatter the output gradient -> backward, announcing ready(i)
+ *   plan batch -> scatter inputs -> begin forward -> forward, with need(i) before the first use of
+ *   parameter i -> place outputs -> loss -> scatter the output gradient -> backward, with ready(i)
  *   after the last use of gradient i -> finish
  *
  * An engine owns the reduction, the averaging, the loss's normalizer, and who runs the optimizer. One
- * train loop drives `none`, `ring` and `ps` alike; models stay ignorant of all three.
+ * train loop drives `none`, `ring` and `ps` alike; models do not know any of them.
  *
  * Threads: the rank's compute thread calls the stages. They post events and wait on fences, nothing
- * else. An engine is a state machine, progressed by one agent (agent.h), which owns its sockets and
- * its collectives. A stage may return STATUS_AGAIN on the virtual device: the loop calls it again with
- * the same arguments; it must do its side effects once.
+ * else. An engine is a state machine that one agent (agent.h) drives; the agent owns its sockets and
+ * collectives. A stage may return STATUS_AGAIN on the virtual device: the loop calls it again with
+ * the same arguments; its side effects must happen once.
  *
- * On a device that plans (device_info.plans) an engine is alone: it reaches for no peer and waits for none,
- * and its stages do to the ledger what they do elsewhere. */
+ * On a device that plans (device_info.plans) an engine is alone: it has no peers and waits for none,
+ * and its stages do to the ledger what they do elsewhere.
+ *
+ * The files of this folder, in the order of the flow: straggler.h (a slow rank), engine.h, queue.h (from the compute
+ * thread to the agent), agent.h, staging.h (between a GPU and the host), staged.h, none.c. */
 #ifndef COMMON_SYNC_ENGINE_H
 #define COMMON_SYNC_ENGINE_H
 
@@ -23,6 +26,26 @@
 #include "common/net/link.h"
 #include "common/nn/params.h"
 #include "common/optim/optimizer.h"
+
+/* ---- options that every engine reads alike ---- */
+
+/* Where the mean over the ranks is taken: a true division by their number. */
+typedef enum shared_divide {
+    SHARED_DIVIDE_POLICY, /* as the policy has it */
+    SHARED_DIVIDE_BEFORE, /* each rank's gradient, before the sum */
+    SHARED_DIVIDE_AFTER   /* the sum */
+} shared_divide;
+
+typedef struct shared_options {
+    int divide; /* shared_divide */
+    int64_t stall_timeout_ns;
+    const char *link; /* net_link_parse(), or NULL */
+    const char *slow; /* straggler.h: "RANK:FACTOR", or NULL */
+} shared_options;
+
+extern const option_table shared_option_table;
+
+/* ---- an engine ---- */
 
 typedef struct sync_engine sync_engine;
 

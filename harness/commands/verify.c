@@ -1,7 +1,7 @@
 /* harness verify FILE.json ...: golden trajectories against this program's engines. */
 #include "harness/commands/commands.h"
 
-#include "common/sync/shared_options.h"
+#include "common/sync/engine.h"
 #include "harness/run/engines.h"
 #include "harness/verify/verify.h"
 #include "ps/policy.h"

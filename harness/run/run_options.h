@@ -8,7 +8,7 @@
 #include "common/data/batches.h"
 #include "common/data/dataset.h"
 #include "common/optim/optimizer.h"
-#include "common/sync/shared_options.h"
+#include "common/sync/engine.h"
 #include "harness/run/engines.h"
 #include "models/models.h"
 

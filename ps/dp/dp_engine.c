@@ -1,7 +1,7 @@
 /* The engine of `dp` from open to close, and its table of stages. */
 #include "ps/dp/dp_impl.h"
 
-#include "common/sync/shared_options.h"
+#include "common/sync/engine.h"
 #include "ps/ps.h"
 
 #include <stdlib.h>

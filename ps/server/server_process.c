@@ -1,7 +1,7 @@
 /* A server in a process of its own: opens it, joins the job and serves. */
 #include "ps/ps.h"
 
-#include "common/sync/shared_options.h"
+#include "common/sync/engine.h"
 #include "ps/handshake.h"
 #include "ps/server/server.h"
 

@@ -5,7 +5,6 @@
 
 #include "common/nn/program.h"
 #include "common/sync/engine.h"
-#include "common/sync/shared_options.h"
 #include "ring/buckets/buckets.h"
 
 typedef enum ring_launch {

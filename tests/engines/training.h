@@ -4,7 +4,7 @@
 #ifndef TESTS_ENGINES_TRAINING_H
 #define TESTS_ENGINES_TRAINING_H
 
-#include "common/sync/shared_options.h"
+#include "common/sync/engine.h"
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
 #include "models/models.h"

@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/net/status_table.h"
 #include "common/net/transport.h"
-#include "common/sync/shared_options.h"
+#include "common/sync/engine.h"
 #include "harness/train/local_ranks.h"
 #include "ps/policy.h"
 #include "ps/ps.h"

@@ -3,7 +3,7 @@
 #include "common/base/random.h"
 #include "common/net/status_table.h"
 #include "common/net/transport_impl.h"
-#include "common/sync/shared_options.h"
+#include "common/sync/engine.h"
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
 #include "harness/verify/golden_source.h"

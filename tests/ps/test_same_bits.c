@@ -2,7 +2,7 @@
  * partition and any payload, under ssp without staleness, and through the ring engine's two-shot all-reduce. */
 #include "common/base/random.h"
 #include "common/net/status_table.h"
-#include "common/sync/shared_options.h"
+#include "common/sync/engine.h"
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
 #include "harness/verify/golden_source.h"
