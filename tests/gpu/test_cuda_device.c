@@ -202,7 +202,7 @@ static void updates_leave_what_they_wrote_in_bfloat16_beside_it(void **context)
                 if (bf16[i] != expected)
                     fail_msg("%s, element %d: %04x, expected %04x", op_name(op.kind), i, bf16[i], expected);
                 if (with && found[1][i] != found[0][i])
-                    fail_msg("%s, element %d: %.9g with a copy beside, %.9g without", op_name(op.kind), i,
+                    fail_msg("%s, element %d: %.9g with a copy, %.9g without", op_name(op.kind), i,
                              found[1][i], found[0][i]);
             }
         }

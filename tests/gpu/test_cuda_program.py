@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The program on the device `cuda`: golden trajectories through every engine, the ledger beside the CPU's, what is
+"""The program on the device `cuda`: golden trajectories through every engine, the ledger compared with the CPU's, what is
 refused, and a rank that is killed inside a collective.
 
     test_cuda_program.py [--emulated]    on the emulator: small files, since its kernels run on the host
@@ -82,8 +82,8 @@ def the_ledger_is_that_of_the_cpu_and_of_the_virtual_device(mode, ranks):
     virtual = run("--device", "sim:v100-pcie-32g", "--prefetch", "off", *[word for word in words if word not in ("--data", "wine")])
     expect_equal(on_gpu.code, 0, "exit code", on_gpu)
     expect(len(classes(on_cpu)) >= 8 and max(classes(on_cpu).values()) > 0, "the ledger is empty", on_cpu)
-    expect_equal(classes(on_gpu), classes(on_cpu), "logical bytes beside the CPU's")
-    expect_equal(classes(on_gpu), classes(virtual), "logical bytes beside the virtual device's")
+    expect_equal(classes(on_gpu), classes(on_cpu), "logical bytes compared with the CPU's")
+    expect_equal(classes(on_gpu), classes(virtual), "logical bytes compared with the virtual device's")
 
 
 @cases([("none", "none", 1, "ps=sync"), ("ring", "ring", 2, "ring=ddp"), ("ps", "ps", 2, "ps=sync"), ("dp", "ps", 2, "ps=dp")])
@@ -97,11 +97,11 @@ def a_batch_that_is_copied_ahead_is_in_the_ledger(mode, ranks, policy):
     planned = run("--device", "cuda", "--share-gpu", "--data", "wine", "--plan", *words)
     for result in (on_gpu, without, virtual, planned):
         expect_equal(result.code, 0, "exit code", result)
-    expect_equal(classes(on_gpu), classes(virtual), "logical bytes beside the virtual device's")
-    expect_equal(classes(on_gpu), classes(planned), "logical bytes beside the plan's")
+    expect_equal(classes(on_gpu), classes(virtual), "logical bytes compared with the virtual device's")
+    expect_equal(classes(on_gpu), classes(planned), "logical bytes compared with the plan's")
     loads = range(1 if policy == "ps=dp" else ranks)  # under dp the first loads for all
     twice = {key: 2 * held if key[2] == "batch" and key[1] in loads else held for key, held in classes(without).items()}
-    expect_equal(classes(on_gpu), twice, "logical bytes beside those without")
+    expect_equal(classes(on_gpu), twice, "logical bytes compared with those without")
 
 
 AHEAD = [("an epoch's last batch is smaller", ["--model", "wine_mlp", "--data", "wine", "--batch", "50"]),
@@ -139,9 +139,9 @@ def the_ledger_in_bfloat16_is_that_of_the_virtual_device_and_of_the_plan(model, 
     virtual = run("--device", "sim:dgx-h100", "--bf16", *words)
     expect_equal(wide.code, 0, "exit code", wide)
     expect_equal(narrow.code, 0, "exit code", narrow)
-    expect_equal(classes(narrow), classes(virtual), "logical bytes beside the virtual device's")
+    expect_equal(classes(narrow), classes(virtual), "logical bytes compared with the virtual device's")
     planned = run("--device", "cuda", "--bf16", "--plan", *data, *words, env=env)
-    expect_equal(classes(planned), classes(narrow), "logical bytes beside the plan's")
+    expect_equal(classes(planned), classes(narrow), "logical bytes compared with the plan's")
     was, is_now = classes(wide)["none", 0, "activations"], classes(narrow)["none", 0, "activations"]
     expect(0.5 <= is_now / was < 0.55, f"activations of {was} bytes take {is_now} in bfloat16")
 

@@ -318,7 +318,7 @@ static const semantics_test semantics[] = {
     {"division is true division", division_is_true_division},
     {"updates leave what no piece names", updates_leave_what_no_piece_names},
     {"an operation of a foreign type is refused", operation_of_a_foreign_type_is_refused},
-    {"not a number is not hidden by ReLU and maxpool", not_a_number_is_not_hidden},
+    {"ReLU and maxpool pass on what is not a number", not_a_number_is_not_hidden},
 };
 enum { SEMANTICS = sizeof semantics / sizeof semantics[0] };
 

@@ -5,7 +5,7 @@
  * types that go together, pointers as aligned as the search was told (for the vector of biases by its address
  * then: NULL counts as 256), a workspace at a multiple of 256 bytes, an algorithm that was found for this
  * very product. Where the search was told of a vector at more than 16 bytes its algorithm sums in two parts:
- * runs that are to have the same bits must ask for the same. Two things are not supported, so that callers
+ * runs that are to be bit-identical must request the same. Two things are not supported, so that callers
  * must know what to do then: the gradient of a bias over an odd number of rows, and factors of bfloat16 with
  * an odd number of rows of the result. */
 #include "common/device/cuda/module/libraries.h"

@@ -14,7 +14,7 @@ device_layout cpu_test_layout(device *d, const op_desc *op, int slot, shape para
 void cpu_test_run(device *d, op_desc op, const device_layout *layout, void *const *operands,
                   const op_scalars *scalars);
 
-/* Arrays on the heap, of `count` floats: uniform in [-1, 1); whole numbers from -bound to bound, so that
+/* Arrays on the heap, of `count` floats: uniform in [-1, 1); integers from -bound to bound, so that
  * sums of products are exact; 0; a value that must be overwritten. All but `copy` are functions of `name`. */
 float *cpu_test_uniform(const char *name, int64_t count);
 float *cpu_test_whole(const char *name, int64_t count, int bound);

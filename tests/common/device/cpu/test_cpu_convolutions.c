@@ -1,6 +1,6 @@
-/* Convolutions over whole numbers, whose sums are exact in float32 in any order, against seven plain loops:
+/* Convolutions over integers, whose sums are exact in float32 in any order, against seven plain loops:
  * every bit must agree, whichever algorithm the device uses for a shape. Only Winograd's filtering multiplies by
- * fractions; it must agree in the nearest whole number, and come close to it. */
+ * fractions; it must agree in the nearest integer, and come close to it. */
 #include "tests/common/device/cpu/cpu_test.h"
 #include "tests/common/device/op_runner.h"
 
@@ -51,7 +51,7 @@ static const conv2d_attributes shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], BOUND = 4 };
 
-/* Of a filtered result from the whole number: errors of 1e-5 of sums below 1000 stay far below it. */
+/* Of a filtered result from the integer: errors of 1e-5 of sums below 1000 stay far below it. */
 static const float CLOSE = 1.0f / 16;
 
 static bool is_filtered(const conv2d_attributes *a)
@@ -245,6 +245,6 @@ int main(void)
         tests[i] = (struct CMUnitTest){t->name, convolutions_of_whole_numbers_are_exact, NULL, NULL, t};
     }
     tests[2 * SHAPES] = (struct CMUnitTest)cmocka_unit_test(a_layout_serves_every_batch_size);
-    return _cmocka_run_group_tests("convolutions of whole numbers are exact", tests, 2 * SHAPES + 1, NULL,
+    return _cmocka_run_group_tests("convolutions of integers are exact", tests, 2 * SHAPES + 1, NULL,
                                    NULL);
 }

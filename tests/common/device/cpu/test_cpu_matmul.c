@@ -1,4 +1,4 @@
-/* Products over whole numbers, whose sums are exact in float32 in any order, against plain loops: linear
+/* Products over integers, whose sums are exact in float32 in any order, against plain loops: linear
  * layers, with at least one shape for each GEMM and row counts below the prepared one;
  * and the kernels of every instruction set. */
 #include "tests/common/device/cpu/cpu_test.h"
@@ -156,5 +156,5 @@ int main(void)
     }
     tests[2 * CASES] = (struct CMUnitTest)cmocka_unit_test(kernels_of_every_instruction_set_are_exact);
     tests[2 * CASES + 1] = (struct CMUnitTest)cmocka_unit_test(transposition_exchanges_rows_and_columns);
-    return _cmocka_run_group_tests("matrix multiplications of whole numbers are exact", tests, 2 * CASES + 2, NULL, NULL);
+    return _cmocka_run_group_tests("matrix multiplications of integers are exact", tests, 2 * CASES + 2, NULL, NULL);
 }

@@ -55,7 +55,7 @@ static void start_bucket(sim_task *task)
     must(sim_group_join(r->job->group, r->rank, 0, SIM_ALL_REDUCE, r->job->bytes, &r->member));
 }
 
-/* Backward: a kernel a bucket; then the compute stream waits for all of them. `late_us` more for rank 0's
+/* Backward: one kernel per bucket; then the compute stream waits for all of them. `late_us` more for rank 0's
  * first. */
 static void enqueue_backward(rank_state *r, int64_t late_us)
 {

@@ -140,7 +140,7 @@ static void check_us(const char *what, double found, double expected)
     if (fabs(found - expected) > 0.0011) fail_msg("%s: found %.3f us, expected %.3f", what, found, expected);
 }
 
-/* SGD without momentum: 12 bytes an element at 4 GB/s: 3 ns. */
+/* SGD without momentum: 12 bytes per element at 4 GB/s: 3 ns. */
 static void a_launch_over_pieces_takes_what_they_hold(void **context)
 {
     (void)context;
