@@ -102,7 +102,7 @@ suite faults 120 build faults
 suite gpu "$gpu" build gpu
 suite commands 190 build commands
 build_suite build-address 110 build-asan suite_units -DPSRING_SANITIZE=address
-suite address 110 build-asan units "$jobs"
+suite address 120 build-asan units "$jobs"
 build_suite build-thread 50 build-tsan suite_threads -DPSRING_SANITIZE=thread
 suite thread 110 build-tsan threads
 build_suite build-fuzz 60 build-fuzz suite_fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
