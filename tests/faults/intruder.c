@@ -1,6 +1,7 @@
 /* intruder TOKEN RANK NAME...: a stranger at a job's sockets. It becomes the user nobody, connects to each abstract
  * socket NAME as rank RANK of the job with this token would, says that the rank has ended, and reads what is meant
- * for the rank. Prints what it received; exits with 0 if that was nothing. */
+ * for the rank. Prints "there" once it has tried for a while, then what it received; exits with 0 if that was
+ * nothing. */
 #include "common/base/clock.h"
 #include "common/net/message_wire.h"
 #include "common/net/zmq_socket.h"
@@ -11,7 +12,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { NOBODY = 65534, MOST_NAMES = 16, QUEUE = 64 };
+enum { NOBODY = 65534, MOST_NAMES = 16, QUEUE = 64, SETTLED = 50 };
 
 static bool become_nobody(void)
 {
@@ -43,6 +44,9 @@ static int disturb(void **sockets, int count, uint64_t token, int rank)
             while (zmq_recv(sockets[i], NULL, 0, ZMQ_DONTWAIT) >= 0) received++;
         }
         clock_sleep_ns(2 * NS_PER_MS);
+        if (round != SETTLED) continue;
+        printf("there\n");
+        fflush(stdout);
     }
     return received;
 }
