@@ -28,19 +28,19 @@ static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_prog
 static status compile_programs(trainer *t)
 {
     const trainer_config *c = &t->config;
-    TRY(compile_slot(t, c->batch, NN_TRAIN, &t->slots[t->slot_count++]));
+    TRY(compile_slot(t, c->batch, NN_TRAIN, &t->programs.slots[t->programs.slot_count++]));
     for (int i = 0; i < TRAINER_MAX_SIZES && c->sizes[i]; i++)
-        TRY(compile_slot(t, c->sizes[i], NN_TRAIN, &t->slots[t->slot_count++]));
-    return compile_slot(t, c->batch, NN_EVALUATE, &t->evaluation);
+        TRY(compile_slot(t, c->sizes[i], NN_TRAIN, &t->programs.slots[t->programs.slot_count++]));
+    return compile_slot(t, c->batch, NN_EVALUATE, &t->programs.evaluation);
 }
 
 static status open_instance(trainer *t, trainer_program_slot *slot)
 {
     TRY(nn_instance_open(t->device, t->stream, slot->program, t->params, &slot->instance));
     int64_t workspace = (int64_t)nn_instance_workspace(slot->instance);
-    if (slot->program->activation_bytes > t->memory.activation_bytes)
-        t->memory.activation_bytes = slot->program->activation_bytes;
-    if (workspace > t->memory.workspace_bytes) t->memory.workspace_bytes = workspace;
+    if (slot->program->activation_bytes > t->programs.memory.activation_bytes)
+        t->programs.memory.activation_bytes = slot->program->activation_bytes;
+    if (workspace > t->programs.memory.workspace_bytes) t->programs.memory.workspace_bytes = workspace;
     return STATUS_OK;
 }
 
@@ -55,9 +55,9 @@ static status open_loss(trainer *t)
                   .u.loss = {.rows = trainer_largest_batch(t) * m->rows_per_sample,
                              .classes = m->classes,
                              .gradient = true}};
-    TRY(device_prepare(t->device, &op, NULL, &t->loss_kernel));
-    int64_t workspace = (int64_t)device_kernel_workspace(t->loss_kernel);
-    if (workspace > t->memory.workspace_bytes) t->memory.workspace_bytes = workspace;
+    TRY(device_prepare(t->device, &op, NULL, &t->programs.loss_kernel));
+    int64_t workspace = (int64_t)device_kernel_workspace(t->programs.loss_kernel);
+    if (workspace > t->programs.memory.workspace_bytes) t->programs.memory.workspace_bytes = workspace;
     return STATUS_OK;
 }
 
@@ -68,33 +68,34 @@ static status allocate(trainer *t, ledger_class class, device_memory_kind kind, 
 
 static status open_memory(trainer *t)
 {
-    TRY(allocate(t, LEDGER_ACTIVATIONS, DEVICE_MEMORY_PRIVATE, t->memory.activation_bytes, &t->memory.activations));
-    TRY(allocate(t, LEDGER_WORKSPACE, DEVICE_MEMORY_PRIVATE, t->memory.workspace_bytes, &t->memory.workspace));
-    TRY(allocate(t, LEDGER_OUTPUTS, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &t->memory.loss));
-    TRY(trainer_open_tensors(t, t->needs.batch_kind, &t->tensors));
+    nn_memory *m = &t->programs.memory;
+    TRY(allocate(t, LEDGER_ACTIVATIONS, DEVICE_MEMORY_PRIVATE, m->activation_bytes, &m->activations));
+    TRY(allocate(t, LEDGER_WORKSPACE, DEVICE_MEMORY_PRIVATE, m->workspace_bytes, &m->workspace));
+    TRY(allocate(t, LEDGER_OUTPUTS, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &t->programs.memory.loss));
+    TRY(trainer_open_tensors(t, t->needs.batch_kind, &t->data.tensors));
     TRY(trainer_prefetch_open(t));
-    if (t->slots[0].program->masked) {
-        size_t bytes = t->tensors.index.bytes;
-        t->rows = calloc(1, bytes);
-        t->row_targets = calloc(1, bytes);
-        if (!t->rows || !t->row_targets) return fail(STATUS_SYSTEM, "no memory for the targets of a batch");
+    if (t->programs.slots[0].program->masked) {
+        size_t bytes = t->data.tensors.index.bytes;
+        t->data.rows = calloc(1, bytes);
+        t->data.row_targets = calloc(1, bytes);
+        if (!t->data.rows || !t->data.row_targets) return fail(STATUS_SYSTEM, "no memory for the targets of a batch");
     }
-    ledger_acquire(&t->ledger, LEDGER_WORKSPACE, t->memory.workspace_bytes, t->memory.workspace_bytes);
+    ledger_acquire(&t->ledger, LEDGER_WORKSPACE, m->workspace_bytes, m->workspace_bytes);
     return STATUS_OK;
 }
 
 static status open_instances(trainer *t)
 {
-    for (int i = 0; i < t->slot_count; i++) TRY(open_instance(t, &t->slots[i]));
-    TRY(open_instance(t, &t->evaluation));
+    for (int i = 0; i < t->programs.slot_count; i++) TRY(open_instance(t, &t->programs.slots[i]));
+    TRY(open_instance(t, &t->programs.evaluation));
     TRY(open_loss(t));
     TRY(open_memory(t));
-    nn_bindings bindings = {.memory = &t->memory,
-                            .input = t->tensors.input.data,
-                            .target = t->tensors.target.data,
-                            .index = t->tensors.index.data};
-    for (int i = 0; i < t->slot_count; i++) TRY(nn_instance_bind(t->slots[i].instance, &bindings));
-    return nn_instance_bind(t->evaluation.instance, &bindings);
+    nn_bindings bindings = {.memory = &t->programs.memory,
+                            .input = t->data.tensors.input.data,
+                            .target = t->data.tensors.target.data,
+                            .index = t->data.tensors.index.data};
+    for (int i = 0; i < t->programs.slot_count; i++) TRY(nn_instance_bind(t->programs.slots[i].instance, &bindings));
+    return nn_instance_bind(t->programs.evaluation.instance, &bindings);
 }
 
 static void describe_batch(trainer *t)
@@ -102,27 +103,27 @@ static void describe_batch(trainer *t)
     const nn_model *m = t->config.model;
     dtype compute = device_get_info(t->device)->compute_type;
     bool tokens = m->input_kind == NN_INPUT_TOKENS, values = m->loss == NN_LOSS_MSE;
-    t->input_sample = shape_elements(m->layers[0].sample);
-    t->target_sample = m->rows_per_sample * (values ? m->classes : 1);
-    t->input_type = tokens ? DTYPE_I32 : compute;
-    t->target_type = values ? compute : DTYPE_I32;
+    t->data.input_sample = shape_elements(m->layers[0].sample);
+    t->data.target_sample = m->rows_per_sample * (values ? m->classes : 1);
+    t->data.input_type = tokens ? DTYPE_I32 : compute;
+    t->data.target_type = values ? compute : DTYPE_I32;
 }
 
 static void describe_exchange(trainer *t)
 {
     const nn_model *m = t->config.model;
     const device_info *info = device_get_info(t->device);
-    int64_t outputs = m->rows_per_sample * m->classes;
-    t->exchange = (sync_exchange){.input = &t->tensors.input,
-                                  .target = &t->tensors.target,
-                                  .input_bytes = t->input_sample * dtype_size(t->input_type),
-                                  .target_bytes = t->target_sample * dtype_size(t->target_type),
+    int64_t outputs = m->rows_per_sample * m->classes, largest = trainer_largest_batch(t);
+    t->exchange = (sync_exchange){.input = &t->data.tensors.input,
+                                  .target = &t->data.tensors.target,
+                                  .input_bytes = t->data.input_sample * dtype_size(t->data.input_type),
+                                  .target_bytes = t->data.target_sample * dtype_size(t->data.target_type),
                                   .output_bytes = outputs * dtype_size(info->bf16 ? DTYPE_BF16 : info->compute_type),
                                   .loss_output_bytes = outputs * dtype_size(info->compute_type),
-                                  .ahead_bytes = t->prefetch.on ? trainer_batch_bytes(t, trainer_largest_batch(t)) : 0,
-                                  .target_type = t->target_type,
-                                  .targets_each = t->target_sample,
-                                  .largest = trainer_largest_batch(t)};
+                                  .ahead_bytes = t->data.prefetch.on ? trainer_batch_bytes(t, largest) : 0,
+                                  .target_type = t->data.target_type,
+                                  .targets_each = t->data.target_sample,
+                                  .largest = largest};
 }
 
 static status open_params(trainer *t)
@@ -133,10 +134,10 @@ static status open_params(trainer *t)
                                .buffer_kind = t->needs.buffer_kind,
                                .gradients = true,
                                .bf16_copy = true};
-    TRY(param_set_open(t->device, c->model, t->slots[0].program, &config, &t->params));
+    TRY(param_set_open(t->device, c->model, t->programs.slots[0].program, &config, &t->params));
     int64_t reserved = (t->params->arena_elements + t->params->buffer_elements) * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, t->needs.param_class, t->params->logical_bytes + t->params->buffer_bytes, reserved);
-    if (t->slots[0].program->config.bf16)
+    if (t->programs.slots[0].program->config.bf16)
         ledger_acquire(&t->ledger, LEDGER_PARAMETERS, param_set_bf16_copy_bytes(t->params),
                        (int64_t)param_set_bf16_copy_reserved(t->params));
     int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
@@ -160,7 +161,7 @@ static status open_engine(trainer *t)
                             .device = t->device,
                             .compute = t->stream,
                             .params = t->params,
-                            .program = t->slots[0].program,
+                            .program = t->programs.slots[0].program,
                             .optimizer = t->optimizer,
                             .ledger = &t->ledger,
                             .exchange = &t->exchange,
@@ -172,7 +173,7 @@ static status open_engine(trainer *t)
                             .inline_progress = c->inline_progress,
                             .divide = c->divide,
                             .link = c->link,
-                            .recorder = c->cuda_graph ? &t->recorder.base : NULL,
+                            .recorder = c->cuda_graph ? &t->programs.recorder.base : NULL,
                             .trace = c->trace,
                             .hub = c->hub};
     const device_info *info = device_get_info(t->device);
@@ -238,8 +239,8 @@ status trainer_open(const trainer_config *config, trainer **out)
     if (!t) return fail(STATUS_SYSTEM, "no memory for a rank");
     t->config = *config;
     trainer_tensors none = {.input.fd = -1, .target.fd = -1, .index.fd = -1};
-    t->memory.activations.fd = t->memory.workspace.fd = t->memory.loss.fd = -1;
-    t->tensors = t->prefetch.tensors = none;
+    t->programs.memory.activations.fd = t->programs.memory.workspace.fd = t->programs.memory.loss.fd = -1;
+    t->data.tensors = t->data.prefetch.tensors = none;
     status rc = open_all(t);
     if (rc == STATUS_SYSTEM && t->device && !device_get_info(t->device)->host_addressable) describe_memory(t);
     if (config->refused) *config->refused = t->device && device_has_refused(t->device);
@@ -263,9 +264,9 @@ void trainer_leave(trainer *t)
 
 void trainer_pin(trainer *t, void *data, size_t bytes)
 {
-    if (t->pinned_count == TRAINER_MAX_BUFFERS || device_get_info(t->device)->host_addressable) return;
+    if (t->data.pinned_count == TRAINER_MAX_BUFFERS || device_get_info(t->device)->host_addressable) return;
     if (device_pin(t->device, data, bytes) == STATUS_OK) {
-        t->pinned[t->pinned_count++] = data;
+        t->data.pinned[t->data.pinned_count++] = data;
         return;
     }
     log_warn("batches stay in ordinary memory: %s", error_message());
@@ -278,22 +279,22 @@ void trainer_close(trainer **pointer)
     if (!t) return;
     trainer_leave(t);
     trainer_prefetch_close(t);
-    for (int i = 0; i < t->pinned_count; i++) device_unpin(t->device, t->pinned[i]);
-    for (int i = 0; i < t->slot_count; i++) close_slot(&t->slots[i]);
-    close_slot(&t->evaluation);
-    if (t->loss_kernel) device_release(&t->loss_kernel);
+    for (int i = 0; i < t->data.pinned_count; i++) device_unpin(t->device, t->data.pinned[i]);
+    for (int i = 0; i < t->programs.slot_count; i++) close_slot(&t->programs.slots[i]);
+    close_slot(&t->programs.evaluation);
+    if (t->programs.loss_kernel) device_release(&t->programs.loss_kernel);
     optimizer_close(&t->optimizer);
     param_set_close(&t->params);
     if (t->device) {
-        device_free(t->device, &t->memory.activations);
-        device_free(t->device, &t->memory.workspace);
-        device_free(t->device, &t->memory.loss);
-        trainer_close_tensors(t, &t->tensors);
+        device_free(t->device, &t->programs.memory.activations);
+        device_free(t->device, &t->programs.memory.workspace);
+        device_free(t->device, &t->programs.memory.loss);
+        trainer_close_tensors(t, &t->data.tensors);
     }
     device_stream_close(&t->stream);
     device_close(&t->device);
-    free(t->rows);
-    free(t->row_targets);
+    free(t->data.rows);
+    free(t->data.row_targets);
     free(t);
     *pointer = NULL;
 }
@@ -374,5 +375,5 @@ optimizer *trainer_optimizer(trainer *t)
 
 const nn_program *trainer_program(const trainer *t)
 {
-    return t->slots[0].program;
+    return t->programs.slots[0].program;
 }

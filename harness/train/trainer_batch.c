@@ -6,25 +6,26 @@
 int64_t trainer_largest_batch(const trainer *t)
 {
     int64_t batch = t->config.batch;
-    for (int i = 0; i < t->slot_count; i++)
-        if (t->slots[i].batch > batch) batch = t->slots[i].batch;
+    for (int i = 0; i < t->programs.slot_count; i++)
+        if (t->programs.slots[i].batch > batch) batch = t->programs.slots[i].batch;
     return trainer_loads(t) == TRAINER_LOADS_ALL ? batch * t->config.world : batch;
 }
 
 int64_t trainer_batch_bytes(const trainer *t, int64_t samples)
 {
-    return samples * (t->input_sample * dtype_size(t->input_type) + t->target_sample * dtype_size(t->target_type));
+    const trainer_data *d = &t->data;
+    return samples * (d->input_sample * dtype_size(d->input_type) + d->target_sample * dtype_size(d->target_type));
 }
 
 status trainer_open_tensors(trainer *t, device_memory_kind kind, trainer_tensors *out)
 {
     int64_t batch = trainer_largest_batch(t);
-    size_t inputs = (size_t)(batch * t->input_sample * dtype_size(t->input_type));
-    size_t targets = (size_t)(batch * t->target_sample * dtype_size(t->target_type));
+    size_t inputs = (size_t)(batch * t->data.input_sample * dtype_size(t->data.input_type));
+    size_t targets = (size_t)(batch * t->data.target_sample * dtype_size(t->data.target_type));
     TRY(ledger_blame(LEDGER_BATCH, device_allocate(t->device, kind, inputs, &out->input)));
     TRY(ledger_blame(LEDGER_BATCH, device_allocate(t->device, kind, targets, &out->target)));
-    if (!t->slots[0].program->masked) return STATUS_OK;
-    size_t rows = (size_t)(batch * t->target_sample) * sizeof(int32_t);
+    if (!t->programs.slots[0].program->masked) return STATUS_OK;
+    size_t rows = (size_t)(batch * t->data.target_sample) * sizeof(int32_t);
     return ledger_blame(LEDGER_BATCH, device_allocate(t->device, DEVICE_MEMORY_PRIVATE, rows, &out->index));
 }
 
@@ -43,61 +44,62 @@ static int64_t list_rows(trainer *t, const int32_t *targets, int64_t count)
     int64_t used = 0;
     for (int64_t i = 0; i < count; i++) {
         if (targets[i] == LOSS_IGNORE) continue;
-        t->rows[used] = (int32_t)i;
-        t->row_targets[used++] = targets[i];
+        t->data.rows[used] = (int32_t)i;
+        t->data.row_targets[used++] = targets[i];
     }
     if (used == 0) {
-        t->rows[used] = 0;
-        t->row_targets[used++] = LOSS_IGNORE;
+        t->data.rows[used] = 0;
+        t->data.row_targets[used++] = LOSS_IGNORE;
     }
     return used;
 }
 
 static status copy_targets(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to, int64_t *rows)
 {
-    int64_t targets = b->count * t->target_sample;
+    int64_t targets = b->count * t->data.target_sample;
     *rows = 0;
-    if (!t->slots[0].program->masked) {
-        dtype host_target = t->target_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
-        return device_upload(s, to->target.data, b->targets, host_target, t->target_type, targets);
+    if (!t->programs.slots[0].program->masked) {
+        dtype host_target = t->data.target_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
+        return device_upload(s, to->target.data, b->targets, host_target, t->data.target_type, targets);
     }
     *rows = list_rows(t, b->targets, targets);
-    TRY(device_upload(s, to->index.data, t->rows, DTYPE_I32, DTYPE_I32, *rows));
-    return device_upload(s, to->target.data, t->row_targets, DTYPE_I32, DTYPE_I32, *rows);
+    TRY(device_upload(s, to->index.data, t->data.rows, DTYPE_I32, DTYPE_I32, *rows));
+    return device_upload(s, to->target.data, t->data.row_targets, DTYPE_I32, DTYPE_I32, *rows);
 }
 
 status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to, int64_t *rows)
 {
-    dtype host_input = t->input_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
-    TRY(device_upload(s, to->input.data, b->inputs, host_input, t->input_type, b->count * t->input_sample));
+    dtype host_input = t->data.input_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
+    TRY(device_upload(s, to->input.data, b->inputs, host_input, t->data.input_type, b->count * t->data.input_sample));
     return copy_targets(t, s, b, to, rows);
 }
 
 void trainer_hold_batch(trainer *t, int64_t samples)
 {
-    t->batch_bytes = trainer_batch_bytes(t, samples);
-    ledger_acquire(&t->ledger, LEDGER_BATCH, t->batch_bytes, t->batch_bytes);
+    t->now.batch_bytes = trainer_batch_bytes(t, samples);
+    ledger_acquire(&t->ledger, LEDGER_BATCH, t->now.batch_bytes, t->now.batch_bytes);
 }
 
 status trainer_upload(trainer *t, const batch_view *b)
 {
     trainer_hold_batch(t, b->count);
-    return trainer_copy_batch(t, t->stream, b, &t->tensors, &t->row_count);
+    return trainer_copy_batch(t, t->stream, b, &t->data.tensors, &t->data.row_count);
 }
 
 void trainer_drop_batch(trainer *t)
 {
-    ledger_release(&t->ledger, LEDGER_BATCH, t->batch_bytes, t->batch_bytes);
-    t->batch_bytes = 0;
+    ledger_release(&t->ledger, LEDGER_BATCH, t->now.batch_bytes, t->now.batch_bytes);
+    t->now.batch_bytes = 0;
 }
 
 /* ---- the source ------------------------------------------------------------------------------- */
 
 status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool last)
 {
-    if (t->has_batch) return STATUS_OK;
-    TRY(t->prefetch.on ? trainer_prefetch_fetch(t, source, step, last) : batch_source_next(source, step, &t->batch));
-    t->has_batch = true;
+    if (t->now.has_batch) return STATUS_OK;
+    if (t->data.prefetch.on) TRY(trainer_prefetch_fetch(t, source, step, last));
+    else TRY(batch_source_next(source, step, &t->now.batch));
+    t->now.has_batch = true;
     return STATUS_OK;
 }
 
@@ -106,10 +108,10 @@ status trainer_return_batch(trainer *t, batch_source *source, bool ended)
 {
     const device_info *info = device_get_info(t->device);
     bool behind = info->real && !info->host_addressable;
-    if (!t->has_batch || ((behind || t->prefetch.on) && !ended)) return STATUS_OK;
-    t->has_batch = false;
-    if (t->prefetch.on) return trainer_prefetch_next(t);
-    if (behind && !t->loss_here) TRY(device_stream_synchronize(t->stream));
-    batch_source_return(source, &t->batch);
+    if (!t->now.has_batch || ((behind || t->data.prefetch.on) && !ended)) return STATUS_OK;
+    t->now.has_batch = false;
+    if (t->data.prefetch.on) return trainer_prefetch_next(t);
+    if (behind && !t->now.loss_here) TRY(device_stream_synchronize(t->stream));
+    batch_source_return(source, &t->now.batch);
     return STATUS_OK;
 }

@@ -58,28 +58,28 @@ static status enter(sync_recorder *base)
 
 void trainer_recorder_init(trainer *t)
 {
-    t->recorder = (trainer_recorder){.base = {.leave = leave, .enter = enter}, .stream = t->stream};
+    t->programs.recorder = (trainer_recorder){.base = {.leave = leave, .enter = enter}, .stream = t->stream};
 }
 
 /* ---- passes ----------------------------------------------------------------------------------- */
 
 static status run(trainer *t, int end)
 {
-    return nn_instance_run(t->slot->instance, &t->cursor, end, &t->observer, &t->scalars, &t->ledger);
+    return nn_instance_run(t->now.slot->instance, &t->now.cursor, end, &t->now.observer, &t->now.scalars, &t->ledger);
 }
 
 /* After a failure the stream is no longer recording. */
 static status run_recorded(trainer *t, trainer_record *r, bool replaying, int end)
 {
-    trainer_recorder *recorder = &t->recorder;
+    trainer_recorder *recorder = &t->programs.recorder;
     recorder->record = r;
-    recorder->replaying = t->observer.recorded = replaying;
+    recorder->replaying = t->now.observer.recorded = replaying;
     recorder->at = 0;
     status rc = enter(&recorder->base);
     if (rc == STATUS_OK) rc = run(t, end);
     status ended = leave(&recorder->base);
     recorder->record = NULL;
-    t->observer.recorded = false;
+    t->now.observer.recorded = false;
     TRY(rc);
     TRY(ended);
     if (replaying && recorder->at < r->count)
@@ -90,14 +90,14 @@ static status run_recorded(trainer *t, trainer_record *r, bool replaying, int en
 status trainer_run_pass(trainer *t, trainer_pass pass, int end)
 {
     if (!t->config.cuda_graph) return run(t, end);
-    trainer_record *r = &t->slot->records[t->scalars.accumulate][t->step.synchronize][pass];
+    trainer_record *r = &t->now.slot->records[t->now.scalars.accumulate][t->now.step.synchronize][pass];
     /* Where updates keep the copies of parameters in bfloat16, a record does not make them: they are there before it. */
     if (r->seen && pass == TRAINER_FORWARD) TRY(param_set_refresh_bf16_copy(t->params, t->stream));
-    if (r->count > 0) return same_scalars(&r->scalars, &t->scalars) ? run_recorded(t, r, true, end) : run(t, end);
-    if (!r->seen) r->first_step = t->step.index;
+    if (r->count > 0) return same_scalars(&r->scalars, &t->now.scalars) ? run_recorded(t, r, true, end) : run(t, end);
+    if (!r->seen) r->first_step = t->now.step.index;
     r->seen = true;
-    if (r->first_step == t->step.index) return run(t, end);
-    r->scalars = t->scalars;
+    if (r->first_step == t->now.step.index) return run(t, end);
+    r->scalars = t->now.scalars;
     return run_recorded(t, r, false, end);
 }
 

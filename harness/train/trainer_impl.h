@@ -56,18 +56,18 @@ typedef struct trainer_prefetch {
 enum { MARK_BEGIN, MARK_LOADED, MARK_FORWARD, MARK_FORWARD_END, MARK_BACKWARD, MARK_BACKWARD_END, MARK_END,
        MARK_MICRO /* begin of a later micro-batch */ };
 
-struct trainer {
-    trainer_config config;
-    device *device;
-    device_stream *stream;
-    param_set *params;
-    optimizer *optimizer;
-    sync_engine *engine;
-    ledger ledger;
+/* Programs for each batch size, and the memory that they share. */
+typedef struct trainer_programs {
     trainer_program_slot slots[TRAINER_MAX_SIZES + 1]; /* training; the first is the full batch */
     int slot_count;
     trainer_program_slot evaluation;
     nn_memory memory;
+    device_kernel *loss_kernel; /* over the outputs of all ranks; NULL: the program has the loss */
+    trainer_recorder recorder;  /* --cuda-graph */
+} trainer_programs;
+
+/* What a batch is copied to, and its shape. */
+typedef struct trainer_data {
     trainer_tensors tensors; /* one batch */
     trainer_prefetch prefetch;
     void *pinned[TRAINER_MAX_BUFFERS];
@@ -76,13 +76,10 @@ struct trainer {
     int64_t row_count;           /* masked: of the batch, at least 1; else 0 */
     int64_t input_sample, target_sample; /* elements per sample */
     dtype input_type, target_type;
-    sync_requirements needs;
-    sync_exchange exchange;
-    device_kernel *loss_kernel; /* over the outputs of all ranks; NULL: the program has the loss */
-    straggler straggler;
-    trainer_recorder recorder; /* --cuda-graph */
+} trainer_data;
 
-    /* The step that is under way. */
+/* The step that is running. */
+typedef struct trainer_running {
     int stage;
     trainer_program_slot *slot; /* NULL: no samples for this rank */
     nn_cursor cursor;
@@ -92,20 +89,37 @@ struct trainer {
     sync_batch plan;
     batch_view batch;
     bool has_batch, loss_here;
-    bool loss_reported; /* that it is not finite */
-    int64_t skipped;    /* updates that the run left out before this process started */
     int64_t batch_bytes;
     int64_t exposed_forward, exposed_backward, exposed_rest;
     double loss_sums[2]; /* LOSS_SUMS of the batch */
-    int64_t micro;       /* the micro-batch under way */
+    int64_t micro;       /* the present micro-batch */
     bool has_gradients;  /* an earlier micro-batch of the step has written them */
     struct {
-        int64_t load, copy, forward, backward; /* ns, waits counted with them */
+        int64_t load, copy, forward, backward; /* ns, including waits */
         int64_t samples, targets, correct;
         bool has_loss;
         double loss;
     } sums; /* over the micro-batches of the step */
     sync_counters counters;
+} trainer_running;
+
+/* Only the rank's compute thread uses it. */
+struct trainer {
+    trainer_config config;
+    device *device;
+    device_stream *stream;
+    param_set *params;
+    optimizer *optimizer;
+    sync_engine *engine;
+    sync_requirements needs;
+    sync_exchange exchange;
+    ledger ledger;
+    straggler straggler;
+    int64_t skipped;    /* updates that the run skipped before this process started */
+    bool loss_reported; /* that it is not finite */
+    trainer_programs programs;
+    trainer_data data;
+    trainer_running now;
 };
 
 /* Samples that the memory of a batch must hold; bytes of so many. */

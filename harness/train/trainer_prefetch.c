@@ -26,7 +26,7 @@ static bool is_real(const trainer *t)
 /* The memory is allocated once, for the whole run. */
 status trainer_prefetch_open(trainer *t)
 {
-    trainer_prefetch *p = &t->prefetch;
+    trainer_prefetch *p = &t->data.prefetch;
     bool loads = trainer_loads(t) != TRAINER_LOADS_NOTHING;
     if (!t->config.prefetch || !loads || !device_get_info(t->device)->copy_engine) return STATUS_OK;
     TRY(trainer_open_tensors(t, DEVICE_MEMORY_PRIVATE, &p->tensors));
@@ -42,7 +42,7 @@ status trainer_prefetch_open(trainer *t)
 /* After a failure the compute stream may never use the batch: the copy must not wait for it. */
 void trainer_prefetch_close(trainer *t)
 {
-    trainer_prefetch *p = &t->prefetch;
+    trainer_prefetch *p = &t->data.prefetch;
     if (p->taken && is_real(t)) device_fence_reach(p->taken, p->number);
     error_record why; /* of the job's failure, if there was one */
     error_copy(&why);
@@ -61,7 +61,7 @@ void trainer_prefetch_close(trainer *t)
 /* Returns the loader's buffer once its copy has ended; devices without bytes read none. */
 static void give_back(trainer *t)
 {
-    trainer_prefetch *p = &t->prefetch;
+    trainer_prefetch *p = &t->data.prefetch;
     if (!p->lent || (is_real(t) && !device_fence_reached(p->copied, p->number))) return;
     batch_source_return(p->source, &p->batch);
     p->lent = false;
@@ -69,7 +69,7 @@ static void give_back(trainer *t)
 
 static status give_back_now(trainer *t)
 {
-    trainer_prefetch *p = &t->prefetch;
+    trainer_prefetch *p = &t->data.prefetch;
     if (p->lent && is_real(t)) TRY(device_stream_synchronize(p->stream));
     give_back(t);
     return STATUS_OK;
@@ -77,7 +77,7 @@ static status give_back_now(trainer *t)
 
 static status copy(trainer *t, int64_t step)
 {
-    trainer_prefetch *p = &t->prefetch;
+    trainer_prefetch *p = &t->data.prefetch;
     TRY(batch_source_next(p->source, step, &p->batch));
     p->lent = true;
     p->step = step;
@@ -95,14 +95,14 @@ static status copy(trainer *t, int64_t step)
 /* The prefetched batch is that of another step. */
 static status drop(trainer *t)
 {
-    trainer_prefetch *p = &t->prefetch;
+    trainer_prefetch *p = &t->data.prefetch;
     p->ahead = false;
     return device_stream_signal(t->stream, p->taken, p->number);
 }
 
 status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bool last)
 {
-    trainer_prefetch *p = &t->prefetch;
+    trainer_prefetch *p = &t->data.prefetch;
     if (p->ahead && (p->step != step || p->source != source)) TRY(drop(t));
     if (!p->ahead) {
         TRY(give_back_now(t));
@@ -110,7 +110,7 @@ status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bo
         TRY(copy(t, step));
     }
     p->next = last ? -1 : step + 1;
-    t->batch = p->batch;
+    t->now.batch = p->batch;
     return STATUS_OK;
 }
 
@@ -121,15 +121,15 @@ static status move(trainer *t, const device_memory *to, const device_memory *fro
 
 status trainer_prefetch_take(trainer *t)
 {
-    trainer_prefetch *p = &t->prefetch;
-    const trainer_tensors *to = &t->tensors, *from = &p->tensors;
-    int64_t targets = p->rows > 0 ? p->rows : p->batch.count * t->target_sample;
+    trainer_prefetch *p = &t->data.prefetch;
+    const trainer_tensors *to = &t->data.tensors, *from = &p->tensors;
+    int64_t targets = p->rows > 0 ? p->rows : p->batch.count * t->data.target_sample;
     TRY(device_stream_wait(t->stream, p->copied, p->number));
-    TRY(move(t, &to->input, &from->input, t->input_type, p->batch.count * t->input_sample));
-    TRY(move(t, &to->target, &from->target, t->target_type, targets));
+    TRY(move(t, &to->input, &from->input, t->data.input_type, p->batch.count * t->data.input_sample));
+    TRY(move(t, &to->target, &from->target, t->data.target_type, targets));
     TRY(move(t, &to->index, &from->index, DTYPE_I32, p->rows));
     trainer_hold_batch(t, p->batch.count);
-    t->row_count = p->rows;
+    t->data.row_count = p->rows;
     p->ahead = false;
     p->timed = p->number;
     return device_stream_signal(t->stream, p->taken, p->number);
@@ -137,7 +137,7 @@ status trainer_prefetch_take(trainer *t)
 
 status trainer_prefetch_next(trainer *t)
 {
-    trainer_prefetch *p = &t->prefetch;
+    trainer_prefetch *p = &t->data.prefetch;
     if (!p->on) return STATUS_OK;
     give_back(t);
     if (p->ahead || p->lent || p->next < 0 || !batch_source_ready(p->source, p->next)) return STATUS_OK;
@@ -146,12 +146,12 @@ status trainer_prefetch_next(trainer *t)
 
 status trainer_prefetch_flush(trainer *t)
 {
-    return t->prefetch.on ? give_back_now(t) : STATUS_OK;
+    return t->data.prefetch.on ? give_back_now(t) : STATUS_OK;
 }
 
 int64_t trainer_prefetch_time(const trainer *t)
 {
-    const trainer_prefetch *p = &t->prefetch;
+    const trainer_prefetch *p = &t->data.prefetch;
     int64_t begin = device_mark_ns(p->stream, mark_of(p->timed));
     int64_t end = device_mark_ns(p->stream, mark_of(p->timed) + 1);
     trace_async(t->config.trace, "batch to the device", TRACE_NO_INDEX, (int64_t)p->timed, begin, end);

@@ -20,10 +20,10 @@ static int64_t add_counters(trainer *t)
 {
     sync_counters now;
     t->engine->type->counters(t->engine, &now);
-    t->counters.total_ns += now.total_ns;
-    t->counters.exposed_ns += now.exposed_ns;
-    t->counters.optimizer_ns += now.optimizer_ns;
-    t->counters.optimizer_aside_ns += now.optimizer_aside_ns;
+    t->now.counters.total_ns += now.total_ns;
+    t->now.counters.exposed_ns += now.exposed_ns;
+    t->now.counters.optimizer_ns += now.optimizer_ns;
+    t->now.counters.optimizer_aside_ns += now.optimizer_aside_ns;
     return now.exposed_ns;
 }
 
@@ -34,21 +34,21 @@ static int64_t micro_batches(const trainer *t)
 
 static bool is_last_micro_batch(const trainer *t)
 {
-    return t->micro + 1 >= micro_batches(t);
+    return t->now.micro + 1 >= micro_batches(t);
 }
 
 static bool is_last_batch(const trainer *t)
 {
-    return is_last_micro_batch(t) && t->step.index + 1 >= t->config.total_steps;
+    return is_last_micro_batch(t) && t->now.step.index + 1 >= t->config.total_steps;
 }
 
 /* ---- batch ------------------------------------------------------------------------------------ */
 
 status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 {
-    for (int i = 0; i < t->slot_count; i++) {
-        if (t->slots[i].batch != batch) continue;
-        *out = &t->slots[i];
+    for (int i = 0; i < t->programs.slot_count; i++) {
+        if (t->programs.slots[i].batch != batch) continue;
+        *out = &t->programs.slots[i];
         return STATUS_OK;
     }
     return fail(STATUS_INTERNAL, "a batch of %lld samples was not announced", (long long)batch);
@@ -59,32 +59,32 @@ status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 static status stage_plan(trainer *t)
 {
     enter(t, RANK_LOAD_BATCH);
-    TRY(device_mark(t->stream, t->micro > 0 ? MARK_MICRO : MARK_BEGIN));
-    if (t->micro == 0) {
+    TRY(device_mark(t->stream, t->now.micro > 0 ? MARK_MICRO : MARK_BEGIN));
+    if (t->now.micro == 0) {
         add_counters(t);
-        t->counters = (sync_counters){0};
-        t->exposed_rest = t->exposed_forward = t->exposed_backward = 0;
+        t->now.counters = (sync_counters){0};
+        t->now.exposed_rest = t->now.exposed_forward = t->now.exposed_backward = 0;
     }
-    return t->engine->type->plan_batch(t->engine, &t->step, t->config.batch, &t->plan);
+    return t->engine->type->plan_batch(t->engine, &t->now.step, t->config.batch, &t->now.plan);
 }
 
 static status stage_upload(trainer *t)
 {
     ledger_enter(&t->ledger, LEDGER_PHASE_SCATTER);
     sync_exchange *x = &t->exchange;
-    x->loaded = x->samples = t->plan.load > 0 ? t->batch.count : 0;
-    x->targets = t->plan.load > 0 ? t->batch.targets_counted : 0;
-    t->step.samples = x->samples;
-    t->step.targets = x->targets;
-    if (t->prefetch.on && t->plan.load > 0) TRY(trainer_prefetch_take(t));
-    else if (x->loaded > 0) TRY(trainer_upload(t, &t->batch));
-    t->scalars.rows = t->row_count;
+    x->loaded = x->samples = t->now.plan.load > 0 ? t->now.batch.count : 0;
+    x->targets = t->now.plan.load > 0 ? t->now.batch.targets_counted : 0;
+    t->now.step.samples = x->samples;
+    t->now.step.targets = x->targets;
+    if (t->data.prefetch.on && t->now.plan.load > 0) TRY(trainer_prefetch_take(t));
+    else if (x->loaded > 0) TRY(trainer_upload(t, &t->now.batch));
+    t->now.scalars.rows = t->data.row_count;
     return device_mark(t->stream, MARK_LOADED);
 }
 
 static status stage_scatter_inputs(trainer *t)
 {
-    return t->engine->type->scatter_inputs(t->engine, &t->step);
+    return t->engine->type->scatter_inputs(t->engine, &t->now.step);
 }
 
 static status separate_phases(trainer *t)
@@ -96,17 +96,17 @@ static status separate_phases(trainer *t)
 static status stage_choose_program(trainer *t)
 {
     sync_exchange *x = &t->exchange;
-    t->step.samples = x->samples;
-    t->step.targets = x->targets;
-    t->slot = NULL;
+    t->now.step.samples = x->samples;
+    t->now.step.targets = x->targets;
+    t->now.slot = NULL;
     if (x->samples == 0) return STATUS_OK;
-    TRY(trainer_find_slot(t, x->samples, &t->slot));
-    const nn_program *p = t->slot->program;
-    x->output = nn_instance_value(t->slot->instance, p->output_value);
-    x->output_gradient = nn_instance_value(t->slot->instance, p->output_gradient_value);
+    TRY(trainer_find_slot(t, x->samples, &t->now.slot));
+    const nn_program *p = t->now.slot->program;
+    x->output = nn_instance_value(t->now.slot->instance, p->output_value);
+    x->output_gradient = nn_instance_value(t->now.slot->instance, p->output_gradient_value);
     if (x->loaded > 0) return STATUS_OK;
-    t->batch_bytes = x->samples * (x->input_bytes + (t->needs.one_loss ? 0 : x->target_bytes));
-    ledger_acquire(&t->ledger, LEDGER_BATCH, t->batch_bytes, t->batch_bytes);
+    t->now.batch_bytes = x->samples * (x->input_bytes + (t->needs.one_loss ? 0 : x->target_bytes));
+    ledger_acquire(&t->ledger, LEDGER_BATCH, t->now.batch_bytes, t->now.batch_bytes);
     return STATUS_OK;
 }
 
@@ -114,48 +114,48 @@ static status stage_enter_forward(trainer *t)
 {
     TRY(separate_phases(t));
     ledger_enter(&t->ledger, LEDGER_PHASE_BEGIN);
-    t->exposed_rest += add_counters(t);
+    t->now.exposed_rest += add_counters(t);
     enter(t, RANK_FORWARD);
     return device_mark(t->stream, MARK_FORWARD);
 }
 
 static status stage_begin_forward(trainer *t)
 {
-    TRY(t->engine->type->begin_forward(t->engine, &t->step));
+    TRY(t->engine->type->begin_forward(t->engine, &t->now.step));
     ledger_enter(&t->ledger, LEDGER_PHASE_FORWARD);
-    t->cursor = (nn_cursor){0};
+    t->now.cursor = (nn_cursor){0};
     return STATUS_OK;
 }
 
 static status stage_forward(trainer *t)
 {
-    if (!t->slot) return STATUS_OK;
-    return trainer_run_pass(t, TRAINER_FORWARD, t->slot->program->forward_end);
+    if (!t->now.slot) return STATUS_OK;
+    return trainer_run_pass(t, TRAINER_FORWARD, t->now.slot->program->forward_end);
 }
 
 static status stage_place(trainer *t)
 {
     ledger_enter(&t->ledger, LEDGER_PHASE_PLACE);
-    return t->engine->type->place_outputs(t->engine, &t->step);
+    return t->engine->type->place_outputs(t->engine, &t->now.step);
 }
 
 static status launch_one_loss(trainer *t)
 {
     const sync_exchange *x = &t->exchange;
     void *operands[OP_MAX_OPERANDS] = {[LOSS_LOGITS] = x->all_outputs,
-                                       [LOSS_TARGETS] = t->tensors.target.data,
+                                       [LOSS_TARGETS] = t->data.tensors.target.data,
                                        [LOSS_DLOGITS] = x->all_gradients,
-                                       [LOSS_SUMS] = t->memory.loss.data};
+                                       [LOSS_SUMS] = t->programs.memory.loss.data};
     op_scalars scalars = {.rows = x->loaded * t->config.model->rows_per_sample,
-                          .loss_normalizer = t->scalars.loss_normalizer};
-    return device_launch(t->stream, t->loss_kernel, operands, &scalars, t->memory.workspace.data);
+                          .loss_normalizer = t->now.scalars.loss_normalizer};
+    return device_launch(t->stream, t->programs.loss_kernel, operands, &scalars, t->programs.memory.workspace.data);
 }
 
 /* Stops the rank whose loss it is: afterwards the average would hide the rank. */
 static status check_loss(trainer *t, const double *sums)
 {
     if (isfinite(sums[0]) || !device_get_info(t->device)->real) return STATUS_OK;
-    long long step = t->step.index;
+    long long step = t->now.step.index;
     if (t->config.optimizer->on_nonfinite == NONFINITE_STOP)
         return fail(STATUS_NONFINITE, "step %lld: rank %d: the loss is not finite", step, t->config.rank);
     if (!t->loss_reported)
@@ -168,27 +168,27 @@ static status stage_loss(trainer *t)
 {
     if (t->ledger.phase != LEDGER_PHASE_LOSS) ledger_enter(&t->ledger, LEDGER_PHASE_LOSS);
     double normalizer = 1;
-    TRY(t->engine->type->loss(t->engine, &t->step, &normalizer, &t->loss_here));
-    t->scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)micro_batches(t);
-    t->loss_here = t->loss_here && (t->slot || t->loss_kernel);
-    if (!t->loss_here) return STATUS_OK;
-    if (t->loss_kernel) TRY(launch_one_loss(t));
-    else TRY(trainer_run_pass(t, TRAINER_LOSS, t->slot->program->loss_end));
+    TRY(t->engine->type->loss(t->engine, &t->now.step, &normalizer, &t->now.loss_here));
+    t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)micro_batches(t);
+    t->now.loss_here = t->now.loss_here && (t->now.slot || t->programs.loss_kernel);
+    if (!t->now.loss_here) return STATUS_OK;
+    if (t->programs.loss_kernel) TRY(launch_one_loss(t));
+    else TRY(trainer_run_pass(t, TRAINER_LOSS, t->now.slot->program->loss_end));
     const device_info *info = device_get_info(t->device);
-    return info->real && info->host_addressable ? check_loss(t, t->memory.loss.data) : STATUS_OK;
+    return info->real && info->host_addressable ? check_loss(t, t->programs.memory.loss.data) : STATUS_OK;
 }
 
 static status stage_scatter_gradient(trainer *t)
 {
     ledger_enter(&t->ledger, LEDGER_PHASE_SCATTER_GRADIENT);
-    return t->engine->type->scatter_output_gradient(t->engine, &t->step);
+    return t->engine->type->scatter_output_gradient(t->engine, &t->now.step);
 }
 
 static status stage_enter_backward(trainer *t)
 {
     TRY(separate_phases(t));
     TRY(device_mark(t->stream, MARK_FORWARD_END));
-    t->exposed_forward += add_counters(t);
+    t->now.exposed_forward += add_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_BACKWARD);
     enter(t, RANK_BACKWARD);
     return device_mark(t->stream, MARK_BACKWARD);
@@ -196,14 +196,14 @@ static status stage_enter_backward(trainer *t)
 
 static status stage_backward(trainer *t)
 {
-    if (!t->slot) return STATUS_OK;
-    return trainer_run_pass(t, TRAINER_BACKWARD, t->slot->program->op_count);
+    if (!t->now.slot) return STATUS_OK;
+    return trainer_run_pass(t, TRAINER_BACKWARD, t->now.slot->program->op_count);
 }
 
 static status stage_enter_finish(trainer *t)
 {
     TRY(device_mark(t->stream, MARK_BACKWARD_END));
-    t->exposed_backward += add_counters(t);
+    t->now.exposed_backward += add_counters(t);
     ledger_enter(&t->ledger, LEDGER_PHASE_REDUCE);
     enter(t, RANK_WAIT);
     return STATUS_OK;
@@ -211,7 +211,7 @@ static status stage_enter_finish(trainer *t)
 
 static status stage_finish(trainer *t)
 {
-    return t->engine->type->finish(t->engine, &t->step);
+    return t->engine->type->finish(t->engine, &t->now.step);
 }
 
 static status stage_end(trainer *t)
@@ -225,18 +225,18 @@ static status stage_end(trainer *t)
 
 static status stage_download_loss(trainer *t)
 {
-    t->loss_sums[0] = t->loss_sums[1] = 0;
-    if (!t->loss_here) return STATUS_OK;
-    return device_download(t->stream, t->loss_sums, t->memory.loss.data, DTYPE_F64, DTYPE_F64, 2);
+    t->now.loss_sums[0] = t->now.loss_sums[1] = 0;
+    if (!t->now.loss_here) return STATUS_OK;
+    return device_download(t->stream, t->now.loss_sums, t->programs.memory.loss.data, DTYPE_F64, DTYPE_F64, 2);
 }
 
 static status stage_await_loss(trainer *t)
 {
-    if (t->loss_here) {
+    if (t->now.loss_here) {
         TRY(device_stream_synchronize(t->stream));
-        TRY(check_loss(t, t->loss_sums));
+        TRY(check_loss(t, t->now.loss_sums));
     }
-    return t->step.synchronize ? sync_check_update(trainer_engine(t), &t->step) : STATUS_OK;
+    return t->now.step.synchronize ? sync_check_update(trainer_engine(t), &t->now.step) : STATUS_OK;
 }
 
 /* After a micro-batch that only accumulates. */
@@ -300,16 +300,16 @@ static status on_group_sum(void *context, double *values, int count)
 
 static void begin_step(trainer *t, int64_t index)
 {
-    if (t->micro == 0) {
-        memset(&t->sums, 0, sizeof t->sums);
-        t->has_gradients = false;
+    if (t->now.micro == 0) {
+        memset(&t->now.sums, 0, sizeof t->now.sums);
+        t->now.has_gradients = false;
     }
-    t->step = (sync_step){.index = index,
+    t->now.step = (sync_step){.index = index,
                           .skipped = t->skipped,
                           .synchronize = is_last_micro_batch(t),
                           .learning_rate = optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
-    t->scalars = (op_scalars){.accumulate = t->has_gradients};
-    t->observer = (nn_observer){.context = t, .need = on_need, .ready = on_ready, .group_sum = on_group_sum};
+    t->now.scalars = (op_scalars){.accumulate = t->now.has_gradients};
+    t->now.observer = (nn_observer){.context = t, .need = on_need, .ready = on_ready, .group_sum = on_group_sum};
     rank_slot_step(t->config.slot, index, device_now_ns(t->device));
 }
 
@@ -324,12 +324,12 @@ static int64_t stalled(const trainer *t, int from, int to)
 static void add_marks(trainer *t, int64_t begin)
 {
     device_stream *s = t->stream;
-    t->exposed_rest += stalled(t, MARK_LOADED, MARK_FORWARD); /* before it, for the batch */
-    t->exposed_forward += stalled(t, MARK_FORWARD, MARK_FORWARD_END);
-    t->exposed_backward += stalled(t, MARK_BACKWARD, MARK_BACKWARD_END);
-    t->exposed_rest += stalled(t, MARK_BACKWARD_END, MARK_END);
+    t->now.exposed_rest += stalled(t, MARK_LOADED, MARK_FORWARD); /* before it, for the batch */
+    t->now.exposed_forward += stalled(t, MARK_FORWARD, MARK_FORWARD_END);
+    t->now.exposed_backward += stalled(t, MARK_BACKWARD, MARK_BACKWARD_END);
+    t->now.exposed_rest += stalled(t, MARK_BACKWARD_END, MARK_END);
     if (device_get_info(t->device)->host_addressable || device_mark_ns(s, SYNC_MARK_UPDATE) < begin) return;
-    t->counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATED) - device_mark_ns(s, SYNC_MARK_UPDATE);
+    t->now.counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATED) - device_mark_ns(s, SYNC_MARK_UPDATE);
 }
 
 /* The time between two marks; also an event of the trace. */
@@ -343,16 +343,16 @@ static int64_t phase(const trainer *t, const char *name, int begin, int end)
 /* Adds the completed micro-batch to the step. */
 static void add_batch(trainer *t)
 {
-    t->sums.load += phase(t, "load", t->micro > 0 ? MARK_MICRO : MARK_BEGIN, MARK_LOADED);
-    if (t->prefetch.on && t->plan.load > 0) t->sums.copy += trainer_prefetch_time(t);
-    t->sums.forward += phase(t, "forward", MARK_FORWARD, MARK_FORWARD_END);
-    t->sums.backward += phase(t, "backward", MARK_BACKWARD, MARK_BACKWARD_END);
-    t->sums.samples += t->step.samples;
-    t->sums.targets += t->step.targets;
-    t->sums.correct += (int64_t)t->loss_sums[1];
-    t->sums.has_loss = t->sums.has_loss || t->loss_here;
-    t->sums.loss += t->loss_here ? t->loss_sums[0] / t->scalars.loss_normalizer : 0;
-    t->has_gradients = t->has_gradients || t->slot;
+    t->now.sums.load += phase(t, "load", t->now.micro > 0 ? MARK_MICRO : MARK_BEGIN, MARK_LOADED);
+    if (t->data.prefetch.on && t->now.plan.load > 0) t->now.sums.copy += trainer_prefetch_time(t);
+    t->now.sums.forward += phase(t, "forward", MARK_FORWARD, MARK_FORWARD_END);
+    t->now.sums.backward += phase(t, "backward", MARK_BACKWARD, MARK_BACKWARD_END);
+    t->now.sums.samples += t->now.step.samples;
+    t->now.sums.targets += t->now.step.targets;
+    t->now.sums.correct += (int64_t)t->now.loss_sums[1];
+    t->now.sums.has_loss = t->now.sums.has_loss || t->now.loss_here;
+    t->now.sums.loss += t->now.loss_here ? t->now.loss_sums[0] / t->now.scalars.loss_normalizer : 0;
+    t->now.has_gradients = t->now.has_gradients || t->now.slot;
 }
 
 static void report_step(trainer *t, step_result *out)
@@ -361,22 +361,22 @@ static void report_step(trainer *t, step_result *out)
     int64_t begin = device_mark_ns(s, MARK_BEGIN), end = device_mark_ns(s, MARK_END);
     int64_t after = add_counters(t);
     add_marks(t, begin);
-    int64_t waited = t->exposed_rest + t->exposed_forward + t->exposed_backward + after;
+    int64_t waited = t->now.exposed_rest + t->now.exposed_forward + t->now.exposed_backward + after;
     step_times times = {.total = end - begin,
-                        .load = t->sums.load,
-                        .copy = t->prefetch.on ? t->sums.copy : STEP_NOT_MEASURED,
-                        .forward = t->sums.forward - t->exposed_forward,
-                        .backward = t->sums.backward - t->exposed_backward,
-                        .exposed = waited < t->counters.total_ns ? waited : t->counters.total_ns,
-                        .optimizer = t->counters.optimizer_ns,
-                        .communication = t->counters.total_ns,
+                        .load = t->now.sums.load,
+                        .copy = t->data.prefetch.on ? t->now.sums.copy : STEP_NOT_MEASURED,
+                        .forward = t->now.sums.forward - t->now.exposed_forward,
+                        .backward = t->now.sums.backward - t->now.exposed_backward,
+                        .exposed = waited < t->now.counters.total_ns ? waited : t->now.counters.total_ns,
+                        .optimizer = t->now.counters.optimizer_ns,
+                        .communication = t->now.counters.total_ns,
                         .hidden = STEP_NOT_MEASURED,
                         .first_to_backward_end = STEP_NOT_MEASURED,
                         .last_bucket = STEP_NOT_MEASURED};
     times.waiting = waited - times.exposed;
     times.other = times.total - times.load - times.forward - times.backward - waited -
-                  (times.optimizer - t->counters.optimizer_aside_ns);
-    *out = (step_result){.index = t->step.index,
+                  (times.optimizer - t->now.counters.optimizer_aside_ns);
+    *out = (step_result){.index = t->now.step.index,
                          .begin_ns = begin,
                          .end_ns = end,
                          .times = times,
@@ -385,15 +385,15 @@ static void report_step(trainer *t, step_result *out)
                          .backward_end_ns = device_mark_ns(s, MARK_BACKWARD_END),
                          .forward_end_ns = device_mark_ns(s, MARK_FORWARD_END),
                          .reduced_ns = device_mark_ns(s, SYNC_MARK_UPDATE),
-                         .samples = t->sums.samples,
-                         .targets = t->sums.targets,
-                         .correct = t->sums.correct,
-                         .loss = t->sums.has_loss ? t->sums.loss : (double)NAN};
+                         .samples = t->now.sums.samples,
+                         .targets = t->now.sums.targets,
+                         .correct = t->now.sums.correct,
+                         .loss = t->now.sums.has_loss ? t->now.sums.loss : (double)NAN};
 }
 
 static status run_stage(trainer *t)
 {
-    const stage *now = is_last_micro_batch(t) ? &stages[t->stage] : &micro_stages[t->stage];
+    const stage *now = is_last_micro_batch(t) ? &stages[t->now.stage] : &micro_stages[t->now.stage];
     if (!now->computes) return now->run(t);
     straggler_resume(&t->straggler);
     status rc = now->run(t);
@@ -403,25 +403,25 @@ static status run_stage(trainer *t)
 
 static status run_batch(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    if (t->stage == 0) begin_step(t, index);
-    for (; t->stage < STAGE_COUNT; t->stage++) {
-        if (t->stage == STAGE_LOAD && t->plan.load > 0)
+    if (t->now.stage == 0) begin_step(t, index);
+    for (; t->now.stage < STAGE_COUNT; t->now.stage++) {
+        if (t->now.stage == STAGE_LOAD && t->now.plan.load > 0)
             TRY(trainer_borrow_batch(t, source, batch_step, is_last_batch(t)));
         TRY(run_stage(t));
-        if (t->stage == STAGE_LOAD) TRY(trainer_return_batch(t, source, false));
+        if (t->now.stage == STAGE_LOAD) TRY(trainer_return_batch(t, source, false));
     }
     TRY(trainer_return_batch(t, source, true));
-    t->stage = 0;
+    t->now.stage = 0;
     return STATUS_OK;
 }
 
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out)
 {
-    for (; t->micro < micro_batches(t); t->micro++) {
-        TRY(run_batch(t, source, index, batch_step + t->micro));
+    for (; t->now.micro < micro_batches(t); t->now.micro++) {
+        TRY(run_batch(t, source, index, batch_step + t->now.micro));
         add_batch(t);
     }
-    t->micro = 0;
+    t->now.micro = 0;
     report_step(t, out);
     return STATUS_OK;
 }
@@ -430,14 +430,15 @@ status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t bat
 
 static status evaluate_batch(trainer *t, const batch_view *b, evaluation_sums *out)
 {
-    const nn_program *p = t->evaluation.program;
+    const nn_program *p = t->programs.evaluation.program;
     op_scalars scalars = {.loss_normalizer = 1.0};
     nn_cursor cursor = {0};
     double sums[2];
     TRY(trainer_upload(t, b));
-    scalars.rows = p->masked ? t->row_count : b->count * p->model->rows_per_sample;
-    TRY(nn_instance_run(t->evaluation.instance, &cursor, p->op_count, &t->observer, &scalars, &t->ledger));
-    TRY(device_download(t->stream, sums, nn_instance_loss_sums(t->evaluation.instance), DTYPE_F64, DTYPE_F64, 2));
+    scalars.rows = p->masked ? t->data.row_count : b->count * p->model->rows_per_sample;
+    TRY(nn_instance_run(t->programs.evaluation.instance, &cursor, p->op_count, &t->now.observer, &scalars, &t->ledger));
+    const double *found = nn_instance_loss_sums(t->programs.evaluation.instance);
+    TRY(device_download(t->stream, sums, found, DTYPE_F64, DTYPE_F64, 2));
     TRY(device_stream_synchronize(t->stream));
     trainer_drop_batch(t);
     out->loss += sums[0];
@@ -457,7 +458,7 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, 
 {
     *out = (evaluation_sums){0};
     TRY(trainer_prefetch_flush(t));
-    t->observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
+    t->now.observer = (nn_observer){.context = t, .need = no_param, .ready = no_param, .group_sum = on_group_sum};
     ledger_enter(&t->ledger, LEDGER_PHASE_EVALUATE);
     enter(t, RANK_EVALUATE);
     for (int64_t step = 0; step < source->steps_per_epoch; step++) {
