@@ -156,7 +156,7 @@ WRONG = [
     ("option of the parameter server for the ring", [*QUICK, "--mode", "ring", "--servers", "2"], 64,
      ["--servers", "--mode ring", "--mode ps or both"]),
     ("option of the ring for none", [*QUICK, "--mode", "none", "--bucket-view"], 64, ["--bucket-view", "--mode none"]),
-    ("slow rank that is not there", ["--slow", "9:2"], 78, ["--slow", "rank 9"]),
+    ("slow rank that is not there", ["--slow", "9:2"], 78, ["--slow", "a rank from 0 to 1, got 9"]),
     ("slow rank that is none", ["--slow", "x"], 64, ["--slow", "'x'", "RANK:FACTOR"]),
     ("no patience", ["--stall-timeout", "0s"], 64, ["--stall-timeout", "0s", "at least 1.00 ms"]),
     ("no patience at the start", ["--connect-timeout", "0s"], 64, ["--connect-timeout", "at least"]),
@@ -209,7 +209,7 @@ WRONG = [
     ("more ranks than samples", ["--data", "wine", "--model", "wine_mlp", "--gpus", "200", "--quiet"], 78,
      ["142", "200", "one sample per rank"]),
     ("data that the model cannot take", ["--data", "wine", "--model", "lenet"], 78, ["13 features", "images"]),
-    ("ranks for mode none", ["verify", "--mode", "none", f"{GOLDEN}/toy_w4.json"], 78, ["none", "4 ranks"]),
+    ("ranks for mode none", ["verify", "--mode", "none", f"{GOLDEN}/toy_w4.json"], 78, ["none", "expected 1 rank, got 4"]),
 ]
 
 
