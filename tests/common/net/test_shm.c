@@ -313,7 +313,7 @@ static void another_user_is_refused(void **state)
     if (pid == 0) {
         if (setresuid(65534, 65534, 65534) != 0 || write(ready[1], &byte, 1) != 1) _exit(3);
         exchanger x = exchanger_of(1, 2, 1);
-        x.options.deadline_ns = clock_now_ns() + 5 * NS_PER_S;
+        x.options.deadline_ns = clock_now_ns() + 10 * NS_PER_S;
         run(&x);
         _exit(names_other_user(&x, 0) ? 0 : x.result == STATUS_PEER ? 1 : 2);
     }
@@ -321,7 +321,7 @@ static void another_user_is_refused(void **state)
     assert_int_equal(read(ready[0], &byte, 1), 1);
     close(ready[0]);
     exchanger x = exchanger_of(0, 2, 1);
-    x.options.deadline_ns = clock_now_ns() + 5 * NS_PER_S;
+    x.options.deadline_ns = clock_now_ns() + 10 * NS_PER_S;
     run(&x);
     int end;
     waitpid(pid, &end, 0);
