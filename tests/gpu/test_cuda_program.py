@@ -221,7 +221,7 @@ def a_published_table_is_measured_as_far_as_there_are_gpus(gpus):
         expect(said != (gpus in measured), f"{gpus} GPUs: neither measured nor named, or both", result)
     other = run("reproduce", "dp-vs-ddp", "--device", "cuda")
     expect_equal(other.code, 64, "exit code", other)
-    expect("torch-vs-apex alone is measured" in other.err, "what is measured is not said", other)
+    expect("only torch-vs-apex is measured" in other.err, "what is measured is not said", other)
 
 
 @cases([("one", 1), ("three", 3)])
