@@ -180,7 +180,7 @@ def a_device_0_without_memory_for_it_all_is_named_with_what_it_holds_more_than_o
     if not EMULATED:
         raise Skip("a GPU with little memory is emulated")
     refused(["--device", "cuda", "--share-gpu"],
-            ["rank 0, which holds parameters", "allocating outputs_and_loss", "no memory for", "under dp rank 0 is to hold",
+            ["rank 0, which holds parameters", "allocating outputs_and_loss", "no memory for", "under dp rank 0 would hold",
              "gradients 8.5 KiB", "rank 1", "more on rank 0"], env={"EMULATED_BYTES": "9000000"}, code=71)
 
 
