@@ -151,11 +151,12 @@ status rendezvous_address_publish(const rendezvous_endpoints *endpoints, const c
 bool rendezvous_address_lookup(const rendezvous_endpoints *endpoints, char *address, uint64_t *token,
                                char *key)
 {
-    FILE *file = fopen(endpoints->path, "re");
+    int fd = open(endpoints->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would block */
+    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     if (!file) return false;
     char line[ADDRESS_TEXT + 128] = "", end;
     struct stat who;
-    bool read = fstat(fileno(file), &who) == 0 && who.st_uid == geteuid() && fgets(line, sizeof line, file) &&
+    bool read = fstat(fd, &who) == 0 && S_ISREG(who.st_mode) && who.st_uid == geteuid() && fgets(line, sizeof line, file) &&
                 sscanf(line, "%239s %" SCNx64 " %64s%c", address, token, key, &end) == 4;
     fclose(file);
     return read && end == '\n' && starts(address, "tcp://") && net_key_is_valid(key);

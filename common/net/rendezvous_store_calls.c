@@ -81,8 +81,7 @@ static void check(const store *s, const rendezvous_packet *h, verdict *v)
     }
     if (!v->of_this_job) { /* whose own token stays its secret */
         refuse(v, STATUS_PROTOCOL,
-               "job token: rank %d has %016" PRIx64 ", the job at %s has another: two jobs use one address",
-               h->rank, h->token, s->address);
+               "job token: rank %d has another than the job at %s: two jobs use one address", h->rank, s->address);
         return;
     }
     printable(program, sizeof program, h->program);

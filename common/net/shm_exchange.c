@@ -43,7 +43,6 @@ typedef struct offer {
 
 typedef struct exchange {
     const shm_exchange_options *options;
-    uint64_t number; /* in the names of the sockets */
     shm_segment *peers;
     int listener;
     int *outgoing;         /* [world] to the peer's listener, -1 while there is none */
@@ -55,12 +54,14 @@ typedef struct exchange {
     int64_t retry_ns; /* when to try the unreached peers again */
 } exchange;
 
-/* Anybody may read the names of abstract sockets: they do not give the token away. */
+/* Anybody may read the names of abstract sockets. One gives away neither the token nor the name of another rank. */
 static socklen_t address_of(const exchange *x, int rank, struct sockaddr_un *out)
 {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int used =
-        snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "psring-%016" PRIx64 "-%d", x->number, rank);
+    char text[64];
+    snprintf(text, sizeof text, "%s %d", x->options->name, rank);
+    int used = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "psring-%016" PRIx64,
+                        net_public_number(x->options->token, text));
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
 }
 
@@ -122,8 +123,9 @@ static status reach(exchange *x, int rank)
 
 static void accept_peers(exchange *x)
 {
-    int fd;
-    while ((fd = accept4(x->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+    for (int i = 0; i < x->incoming_max; i++) { /* at most, so that a flood cannot keep us here */
+        int fd = accept4(x->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) return;
         int slot = 0;
         while (slot < x->incoming_max && x->incoming[slot] >= 0) slot++;
         if (!same_user(fd))
@@ -316,8 +318,7 @@ static void close_exchange(exchange *x)
 
 status shm_exchange(const shm_exchange_options *options, shm_segment *peers)
 {
-    exchange x = {
-        .options = options, .number = net_public_number(options->token, options->name), .peers = peers};
+    exchange x = {.options = options, .peers = peers};
     size_t segments = (size_t)options->world * (size_t)options->count;
     memset(peers, 0, segments * sizeof *peers);
     status result;

@@ -1,6 +1,7 @@
 #include "harness/run/rank.h"
 
 #include "common/data/batches.h"
+#include "common/net/key.h"
 #include "common/net/rendezvous.h"
 #include "harness/launch/processors.h"
 #include "harness/run/plan.h"
@@ -10,10 +11,12 @@
 #include "harness/run/rank_checkpoint.h"
 #include "harness/run/rank_trace.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 /* Blocks of a job's measured steps: jobs that run side by side alternate often enough for a drift of the machine to
  * affect all of them. */
@@ -26,6 +29,7 @@ typedef struct rank_state {
     dataset *set;
     nn_model *model;
     rendezvous *rendezvous;
+    uint64_t token; /* of the job, drawn for this run */
     trainer *trainer;
     rank_batches batches;
     record record;
@@ -81,7 +85,9 @@ static status plan_steps(rank_state *s)
 status rank_open_rendezvous(const run_config *config, const rank_place *place, int members, rendezvous **out)
 {
     char url[288];
-    snprintf(url, sizeof url, "%s%s", place->rendezvous, members > place->world ? "-members" : "");
+    snprintf(url, sizeof url, "%s", place->rendezvous);
+    if (members > place->world && place->key) /* no other user can take this name in advance: it depends on the key */
+        snprintf(url, sizeof url, "%s-%016" PRIx64, place->rendezvous, net_key_number(place->key, "members"));
     text_buffer text = {0};
     run_config_text(config, &text);
     if (text.out_of_memory) return fail(STATUS_SYSTEM, "no memory for the configuration");
@@ -100,6 +106,22 @@ status rank_open_rendezvous(const run_config *config, const rank_place *place, i
     status rc = rendezvous_open(&options, out);
     text_free(&text);
     return rc;
+}
+
+/* Replaces a token that other starters' variables give away: names of sockets follow from it. */
+static status draw_token(rank_state *s)
+{
+    uint64_t drawn = 0;
+    rendezvous_blob got;
+    s->token = s->place->token;
+    if (s->place->servers > 0) return STATUS_OK; /* the launcher drew it, for servers too */
+    if (s->place->rank == 0 && getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
+        return fail_errno(STATUS_SYSTEM, "no random bytes for the token of a job");
+    TRY(rendezvous_broadcast(s->rendezvous, "token", 0, &drawn, sizeof drawn,
+                             clock_now_ns() + s->config->run.connect_timeout_ns, &got));
+    if (got.bytes != sizeof s->token) return fail(STATUS_PROTOCOL, "rank 0 sent a token of %zu bytes", got.bytes);
+    memcpy(&s->token, got.data, sizeof s->token);
+    return STATUS_OK;
 }
 
 /* Connects the engine with the handshakes of all members; servers with processes of their own meet only for this. */
@@ -140,7 +162,7 @@ static status open_trainer(rank_state *s)
     trainer_config t;
     TRY(trainer_setup(s->config, s->set, s->model, p->engine, p->rank, p->world, &t));
     t.local_rank = p->local_rank;
-    t.job_token = p->token;
+    t.job_token = s->token;
     t.slot = s->slot;
     TRY(rank_trace_open(s->config, s->model, &s->trace));
     t.trace = s->trace.recorder;
@@ -178,6 +200,7 @@ static status set_up(rank_state *s)
     TRY(run_config_build(s->config, &s->set, &s->model, &s->checkpoint.model));
     TRY(rank_batches_open(s->config, s->place, s->set, s->model, &s->batches));
     TRY(rank_open_rendezvous(s->config, s->place, s->place->world, &s->rendezvous));
+    TRY(draw_token(s));
     rank_slot_enter(s->slot, RANK_SETUP, clock_now_ns());
     TRY(open_trainer(s));
     rank_batches_pin(&s->batches, s->trainer);

@@ -102,6 +102,8 @@ static void a_file_holds_the_address_until_the_end_and_a_stale_one_does_no_harm(
             all_ranks_meet_and_call(ranks, url, NULL, token);
             assert_int_not_equal(access(path, F_OK), 0);
         }
+    assert_int_equal(mkfifo(path, 0600), 0); /* what somebody else may put there: to open it must not block */
+    all_ranks_meet_and_call(ranks, url, NULL, 42);
     assert_int_equal(rmdir(folder), 0); /* nothing temporary is left either */
 }
 

@@ -248,8 +248,10 @@ static void a_stop_request_ends_the_exchange(void **state)
 static int connect_to_rank(int rank)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int used = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "psring-%016" PRIx64 "-%d",
-                        net_public_number(TOKEN, "test"), rank);
+    char text[16];
+    snprintf(text, sizeof text, "test %d", rank); /* so that a rank's name does not follow from another's */
+    int used = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "psring-%016" PRIx64,
+                        net_public_number(TOKEN, text));
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
     for (int64_t until = clock_now_ns() + TEST_LIMIT_NS; clock_now_ns() < until; clock_sleep_ns(NS_PER_MS))
         if (connect(fd, (struct sockaddr *)&address,
