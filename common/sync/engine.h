@@ -2,15 +2,16 @@
  *
  *   plan batch -> scatter inputs -> begin forward -> forward, with need(i) before the first use of
  *   parameter i -> place outputs -> loss -> scatter the output gradient -> backward, with ready(i)
- *   after the last use of gradient i -> finish
+ *   after the last operation that writes gradient i -> finish
  *
  * An engine owns the reduction, the averaging, the loss's normalizer, and who runs the optimizer. One
  * train loop drives `none`, `ring` and `ps` alike; models do not know any of them.
  *
- * Threads: the rank's compute thread calls the stages. They post events and wait on fences, nothing
- * else. An engine is a state machine that one agent (agent.h) drives; the agent owns its sockets and
- * collectives. A stage may return STATUS_AGAIN on the virtual device: the loop calls it again with
- * the same arguments; its side effects must happen once.
+ * Threads: the rank's compute thread calls the stages. It computes, packs, copies, and (none, ring, dp)
+ * updates; for communication it posts work to the agent (agent.h) and waits for a fence. The agent drives
+ * the engine's state machine and owns its sockets and collectives; each server has an agent of its own. A
+ * stage may return STATUS_AGAIN on the virtual device: the loop calls it again with the same arguments;
+ * its side effects must happen once.
  *
  * On a device that plans (device_info.plans) an engine is alone: it has no peers and waits for none,
  * and its stages do to the ledger what they do elsewhere.
@@ -146,7 +147,8 @@ typedef struct sync_requirements {
     sync_reach reach;
     device_memory_kind param_kind, grad_kind, buffer_kind;
     ledger_class param_class; /* PARAMETERS, or REPLICAS where this rank holds a copy of another's */
-    bool shares_buffers;      /* every forward starts from rank 0's buffers, on every rank */
+    bool shares_buffers;      /* the first forward pass of a step starts from the buffers of rank 0 on every rank (with
+                               * --join, of the lowest rank that has data) */
     bool whole_batch;         /* rank 0 loads the batches of all ranks, and scatter_inputs hands them out */
     bool one_loss;            /* rank 0 computes one loss over the outputs of all ranks: programs end before it */
     device_memory_kind batch_kind;

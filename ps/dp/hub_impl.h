@@ -38,9 +38,9 @@ struct dp_hub {
 
     /* ---- of the compute thread ---- */
     sync_staging compute; /* on the compute stream */
-    device_fence *done;
+    device_fence *done;       /* of both threads: the agent counts exchanges, the compute thread waits */
     int64_t exposed_ns;
-    _Atomic int64_t total_ns;
+    _Atomic int64_t total_ns; /* of both threads: the agent adds, the compute thread collects */
 };
 
 /* hub_transfers.c: send and receive what is possible now. */

@@ -55,7 +55,7 @@ typedef struct sum_job {
     dp_transfer *transfers; /* of the key, present - 1 */
 } sum_job;
 
-/* Element `at` of piece `index` of what an transfer has brought. */
+/* Element `at` of piece `index` of what a transfer has brought. */
 static const char *brought(const dp_transfer *transfer, int index, int64_t at)
 {
     const dp_region *r = &transfer->region;

@@ -1,9 +1,9 @@
 /* DDP's bucket schedule: which gradients share an all-reduce, when it is launched, and when it is waited for.
  *
  * The backward pass produces the last layer's gradients first. So gradients are put into buckets in reverse
- * order of registration, or in the order in which they became ready in the first step; a bucket closes when
- * it reaches its limit. Six parameters of 10 MiB each, limits as in DistributedDataParallel, 1 MiB for the
- * first bucket and 25 MiB for others:
+ * order of registration, or in the order in which they became ready in the first step (some older policies fill
+ * them in registration order); a bucket closes when it reaches its limit. Six parameters of 10 MiB each,
+ * limits as in DistributedDataParallel, 1 MiB for the first bucket and 25 MiB for others:
  *
  *     ready in the order     5   4  3  2   1  0
  *     buckets               [0] [   1   ] [ 2  ]

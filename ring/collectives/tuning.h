@@ -1,7 +1,7 @@
 /* Which algorithm `auto` chooses for an all-reduce: a table by ranks and bytes.
  *
- * The first row that covers the call applies. The table compiled in was measured on two cores with 2 to 8
- * ranks (tests/bench); `harness bench --tune` measures one for the machine at hand. */
+ * The first row that covers the call applies. The table compiled in has one row, two-shot for every size, as measured
+ * on two cores with 2 to 8 ranks (tests/bench); `harness bench --tune` measures one for the machine at hand. */
 #ifndef RING_COLLECTIVES_TUNING_H
 #define RING_COLLECTIVES_TUNING_H
 
@@ -27,7 +27,7 @@ typedef struct collective_tuning {
 
 extern const collective_tuning collective_tuning_default;
 
-/* DIRECT where no row covers the call. */
+/* Two-shot where no row covers the call. */
 collective_algorithm collective_tuning_choose(const collective_tuning *t, int ranks, int64_t bytes);
 
 /* One row per line: "ranks<=8 bytes<=1048576 two-shot"; '#' begins a comment. Reading fails with STATUS_DATA

@@ -30,7 +30,8 @@ typedef struct ring_policy {
     bool rebuilds;
     ring_step_plan unused; /* all steps with find-unused-parameters and without static-graph; limit 0: as without */
     bool divide_before;
-    bool broadcast_buffers; /* from rank 0 before every forward pass */
+    bool broadcast_buffers; /* before the first forward pass of a step, from rank 0 (with --join, the lowest rank that
+                             * has data) */
     bool serial;            /* a bucket is launched when the one before it has been copied back */
     ring_bucket_life life;
 } ring_policy;
@@ -61,7 +62,7 @@ typedef struct ring_options {
     int broadcast_buffers;                 /* ring_choice */
     bool bucket_view, allreduce_fp32, find_unused, static_graph;
     double predivide;
-    int collective; /* index into ring_collectives */
+    int collective; /* index into collective_choices (options.c) */
     const char *collective_table;
     int hook; /* ring_hook */
     int64_t powersgd_rank, powersgd_start;

@@ -10,7 +10,8 @@
  * read that.
  *
  * A call begins when every member has described it in its slot and has published step "arrived". When all have arrived,
- * each compares the descriptions with its own, and all derive the same mode from them:
+ * each compares the descriptions with its own. All choose the same mode: INLINE is chosen before the arrival, and only
+ * by two-shot; the rest from the descriptions.
  *
  *   INLINE     the operands fit in the slot and were copied there before the arrival: no further wait
  *   IN_PLACE   all operands that peers touch are in windows with the same layout: one round over everything
