@@ -1,10 +1,9 @@
 #include "common/net/message_wire.h"
 
-#include "common/net/arena.h"
-#include "common/net/checksum.h"
 #include "common/net/message.pb-c.h"
 
 #include <string.h>
+#include <xxh_x86dispatch.h>
 
 const char *message_kind_name(message_kind kind)
 {
@@ -14,6 +13,40 @@ const char *message_kind_name(message_kind kind)
     return (unsigned)kind < MESSAGE_KIND_COUNT ? names[kind] : "unknown";
 }
 
+typedef struct arena {
+    unsigned char *bytes;
+    size_t size, used;
+} arena;
+
+static void *arena_allocate(void *context, size_t bytes)
+{
+    arena *a = context;
+    size_t rounded = (bytes + 15) / 16 * 16;
+    if (rounded < bytes || rounded > a->size - a->used) return NULL;
+    void *out = a->bytes + a->used;
+    a->used += rounded;
+    return out;
+}
+
+static void arena_free(void *context, void *pointer)
+{
+    (void)context;
+    (void)pointer;
+}
+
+void *wire_unpack(const ProtobufCMessageDescriptor *type, const void *bytes, size_t count, void *block,
+                  size_t size)
+{
+    arena space = {.bytes = block, .size = size};
+    ProtobufCAllocator allocator = {.alloc = arena_allocate, .free = arena_free, .allocator_data = &space};
+    return protobuf_c_message_unpack(type, &allocator, count, bytes);
+}
+
+/* name in message.proto, field: the numbers that are sent only where they are not zero */
+#define OPTIONAL_LIST(X)                                                                                     \
+    X(step, step) X(key, key) X(offset, offset) X(count, count) X(dtype, dtype) X(flags, flags)              \
+    X(int0, integers[0]) X(int1, integers[1]) X(int2, integers[2])
+
 size_t message_pack(const message_header *h, uint8_t out[MESSAGE_HEADER_BYTES])
 {
     Net__MessageHeader wire = NET__MESSAGE_HEADER__INIT;
@@ -22,18 +55,10 @@ size_t message_pack(const message_header *h, uint8_t out[MESSAGE_HEADER_BYTES])
     wire.sequence = h->sequence;
     wire.token = h->token;
     wire.frames = (uint32_t)h->frames;
-#define OPTIONAL(field, value) wire.has_##field = (wire.field = (value)) != 0
-    OPTIONAL(step, h->step);
-    OPTIONAL(key, h->key);
-    OPTIONAL(offset, h->offset);
-    OPTIONAL(count, h->count);
-    OPTIONAL(dtype, (uint32_t)h->dtype);
-    OPTIONAL(flags, h->flags);
-    OPTIONAL(int0, h->integers[0]);
-    OPTIONAL(int1, h->integers[1]);
-    OPTIONAL(int2, h->integers[2]);
-    OPTIONAL(checksum, h->checksum);
-#undef OPTIONAL
+#define PACK(name, field) wire.has_##name = (wire.name = h->field) != 0;
+    OPTIONAL_LIST(PACK)
+    PACK(checksum, checksum)
+#undef PACK
     wire.has_double0 = wire.has_double1 = 1; /* -0.0 equals 0.0: always sent */
     wire.double0 = h->doubles[0];
     wire.double1 = h->doubles[1];
@@ -48,9 +73,8 @@ status message_unpack(const void *bytes, size_t count, message_header *out)
         return fail(STATUS_PROTOCOL, "header frame: expected at most %d bytes, got %zu", MESSAGE_HEADER_CAP,
                     count);
     _Alignas(16) unsigned char block[ARENA_BYTES];
-    arena space = {.bytes = block, .size = sizeof block};
-    ProtobufCAllocator allocator = arena_allocator(&space);
-    Net__MessageHeader *wire = net__message_header__unpack(&allocator, count, bytes);
+    const Net__MessageHeader *wire =
+        wire_unpack(&net__message_header__descriptor, bytes, count, block, sizeof block);
     if (!wire) return fail(STATUS_PROTOCOL, "header frame of %zu bytes: not a message header", count);
     if (wire->base.n_unknown_fields)
         return fail(STATUS_PROTOCOL, "header frame: got %u unknown fields", wire->base.n_unknown_fields);
@@ -60,53 +84,30 @@ status message_unpack(const void *bytes, size_t count, message_header *out)
     if (wire->sender > INT32_MAX || wire->dtype > INT32_MAX || wire->frames > MESSAGE_FRAMES_MAX)
         return fail(STATUS_PROTOCOL, "header frame: got sender %u, dtype %u, %u frames: out of range",
                     wire->sender, wire->dtype, wire->frames);
+#define UNPACK(name, field) .field = wire->name,
     *out = (message_header){
         .kind = (message_kind)wire->kind,
         .sender = (int)wire->sender,
         .sequence = wire->sequence,
         .token = wire->token,
         .frames = (int)wire->frames,
-        .step = wire->step,
-        .key = wire->key,
-        .offset = wire->offset,
-        .count = wire->count,
-        .dtype = (int)wire->dtype,
-        .flags = wire->flags,
-        .integers = {wire->int0, wire->int1, wire->int2},
         .doubles = {wire->double0, wire->double1},
         .checksum = wire->checksum,
-    };
+        OPTIONAL_LIST(UNPACK)};
+#undef UNPACK
     return STATUS_OK;
-}
-
-static uint64_t bits_of(double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
 }
 
 uint64_t message_digest(const message_header *h, const message_frame *frames, int count)
 {
-    uint64_t words[] = {
-        (uint64_t)h->kind,
-        (uint64_t)h->sender,
-        h->sequence,
-        h->token,
-        (uint64_t)h->frames,
-        (uint64_t)h->step,
-        (uint64_t)h->key,
-        (uint64_t)h->offset,
-        (uint64_t)h->count,
-        (uint64_t)h->dtype,
-        h->flags,
-        (uint64_t)h->integers[0],
-        (uint64_t)h->integers[1],
-        (uint64_t)h->integers[2],
-        bits_of(h->doubles[0]),
-        bits_of(h->doubles[1]),
-    };
-    uint64_t digest = checksum_xxh3(words, sizeof words, 0);
-    for (int i = 0; i < count; i++) digest = checksum_xxh3(frames[i].data, frames[i].bytes, digest);
+    uint64_t doubles[2];
+    memcpy(doubles, h->doubles, sizeof doubles);
+#define WORD(name, field) (uint64_t)h->field,
+    uint64_t words[] = {(uint64_t)h->kind,   (uint64_t)h->sender, h->sequence, h->token,
+                        (uint64_t)h->frames, doubles[0],          doubles[1],  OPTIONAL_LIST(WORD)};
+#undef WORD
+    uint64_t digest = XXH3_64bits_withSeed_dispatch(words, sizeof words, 0);
+    for (int i = 0; i < count; i++)
+        digest = XXH3_64bits_withSeed_dispatch(frames[i].data, frames[i].bytes, digest);
     return digest ? digest : 1;
 }

@@ -8,10 +8,17 @@
 #include "common/base/status.h"
 #include "common/net/message.h"
 
+#include <protobuf-c/protobuf-c.h>
+
 enum {
     MESSAGE_HEADER_BYTES = 256,     /* a packed header of ours is never longer */
     MESSAGE_HEADER_CAP = 64 * 1024, /* a longer header frame is not looked into */
 };
+
+/* Unpacks a message of `type` into block[size], aligned to 16, so what a hostile packet makes of memory is
+ * bounded by it. NULL where the bytes are none. The block is forgotten as a whole. */
+void *wire_unpack(const ProtobufCMessageDescriptor *type, const void *bytes, size_t count, void *block,
+                  size_t size);
 
 /* Returns the number of bytes written to `out`, at most MESSAGE_HEADER_BYTES. */
 size_t message_pack(const message_header *header, uint8_t out[MESSAGE_HEADER_BYTES]);

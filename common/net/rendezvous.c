@@ -19,7 +19,7 @@ struct rendezvous {
     zsocket_context *context;
     bool own_context;
     store *store; /* of rank 0 */
-    void *socket, *monitor;
+    zsocket socket;
     bool refused_by_stranger, connected, lost;
     bool denied;                /* the store wants another key */
     int hang_ups;               /* of whoever listens there, during handshakes one after the other */
@@ -54,9 +54,9 @@ static status send_packet(rendezvous *r, const rendezvous_packet *packet, const 
 {
     size_t used = rendezvous_pack(packet, r->packet, RENDEZVOUS_PACKET_CAP);
     if (used == 0) return fail(STATUS_INTERNAL, "rendezvous: a packet above %d bytes", RENDEZVOUS_PACKET_CAP);
-    if (zmq_send(r->socket, r->packet, used, ZMQ_DONTWAIT | (blob ? ZMQ_SNDMORE : 0)) < 0)
+    if (zmq_send(r->socket.zmq, r->packet, used, ZMQ_DONTWAIT | (blob ? ZMQ_SNDMORE : 0)) < 0)
         return STATUS_AGAIN;
-    if (blob) zmq_send(r->socket, data, bytes, ZMQ_DONTWAIT);
+    if (blob) zmq_send(r->socket.zmq, data, bytes, ZMQ_DONTWAIT);
     return STATUS_OK;
 }
 
@@ -85,7 +85,7 @@ static status receive_packet(rendezvous *r, rendezvous_packet *out)
     zmq_msg_t part;
     zmq_msg_init(&part);
     status result = STATUS_AGAIN;
-    while (result == STATUS_AGAIN && zmq_msg_recv(&part, r->socket, ZMQ_DONTWAIT) >= 0)
+    while (result == STATUS_AGAIN && zmq_msg_recv(&part, r->socket.zmq, ZMQ_DONTWAIT) >= 0)
         if (zmq_msg_size(&part) > 0)
             result = rendezvous_unpack(zmq_msg_data(&part), zmq_msg_size(&part), r->arena, out);
     bool more = zmq_msg_more(&part);
@@ -96,7 +96,7 @@ static status receive_packet(rendezvous *r, rendezvous_packet *out)
         bool keep = result == STATUS_OK && out->kind == RENDEZVOUS_RESULT && r->blob_count < r->options.world;
         if (!keep) blob = &part;
         zmq_msg_init(blob);
-        if (zmq_msg_recv(blob, r->socket, ZMQ_DONTWAIT) < 0) break;
+        if (zmq_msg_recv(blob, r->socket.zmq, ZMQ_DONTWAIT) < 0) break;
         more = zmq_msg_more(blob);
         if (keep) {
             r->blob_count++;
@@ -114,7 +114,7 @@ static status receive_packet(rendezvous *r, rendezvous_packet *out)
 
 static void read_monitor(rendezvous *r)
 {
-    for (zsocket_event event; (event = zsocket_monitor_next(r->monitor)) != ZSOCKET_NO_EVENT;) {
+    for (zsocket_event event; (event = zsocket_next_event(&r->socket)) != ZSOCKET_NO_EVENT;) {
         if (event == ZSOCKET_UP) {
             r->connected = r->hello_due = true;
             r->hang_ups = 0;
@@ -133,9 +133,9 @@ static status wait_briefly(rendezvous *r)
     if (o->slot) rank_slot_touch(o->slot, clock_now_ns());
     if (!r->joined && o->canceled && o->canceled(o->context))
         return fail(STATUS_STOPPED, "rendezvous: stopped on request");
-    zmq_pollitem_t items[] = {{.socket = r->socket, .events = ZMQ_POLLIN},
-                              {.socket = r->monitor, .events = ZMQ_POLLIN}};
-    if (r->socket)
+    zmq_pollitem_t items[] = {{.socket = r->socket.zmq, .events = ZMQ_POLLIN},
+                              {.socket = r->socket.monitor, .events = ZMQ_POLLIN}};
+    if (r->socket.zmq)
         zmq_poll(items, 2, SLICE_MS);
     else
         clock_sleep_ns(SLICE_MS * NS_PER_MS);
@@ -144,9 +144,7 @@ static status wait_briefly(rendezvous *r)
 
 static void disconnect(rendezvous *r, int flush_ms)
 {
-    zsocket_monitor_close(r->socket, r->monitor);
-    zsocket_close(r->socket, flush_ms);
-    r->socket = r->monitor = NULL;
+    zsocket_close(&r->socket, flush_ms);
     r->connected = r->lost = r->hello_due = r->denied = false;
     r->hang_ups = 0;
 }
@@ -165,8 +163,7 @@ static status connect_to(rendezvous *r, const char *url)
     if (getrandom(&options.token, sizeof options.token, 0) != (ssize_t)sizeof options.token)
         return fail_errno(STATUS_SYSTEM, "rendezvous: no random number");
     TRY(zsocket_open(r->context, &options, &r->socket));
-    TRY(zsocket_monitor_open(r->context, r->socket, &r->monitor));
-    TRY(zsocket_connect(r->socket, url));
+    TRY(zsocket_connect(&r->socket, url));
     r->connected = r->hello_due = strncmp(url, "inproc:", 7) == 0; /* the monitor does not report these */
     return STATUS_OK;
 }
@@ -180,8 +177,8 @@ static status follow_file(rendezvous *r, int64_t *lookup_ns)
     *lookup_ns = clock_now_ns() + LOOKUP_NS;
     if (!rendezvous_address_lookup(&r->endpoints, address, &token, key)) return STATUS_OK;
     if (r->options.token && token != r->options.token) return STATUS_OK; /* of an earlier job */
-    if (r->socket && strcmp(address, r->address) == 0 && token == r->token) return STATUS_OK;
-    if (r->socket) disconnect(r, 0);
+    if (r->socket.zmq && strcmp(address, r->address) == 0 && token == r->token) return STATUS_OK;
+    if (r->socket.zmq) disconnect(r, 0);
     snprintf(r->address, sizeof r->address, "%s", address);
     snprintf(r->key, sizeof r->key, "%s", key);
     r->token = token;
@@ -201,7 +198,7 @@ static status too_late(const rendezvous *r)
     const char *where = r->address[0] ? r->address : r->options.url;
     if (r->denied) return denied(r);
     text_format_duration(limit, sizeof limit, (double)r->options.connect_limit_ns);
-    if (!r->socket)
+    if (!r->socket.zmq)
         snprintf(why, sizeof why, ": there is no such file of this job");
     else if (r->refused_by_stranger)
         snprintf(why, sizeof why, ": who listens there does not speak this protocol");
@@ -216,7 +213,7 @@ static status too_late(const rendezvous *r)
 static status exchange_hello(rendezvous *r, bool *welcome)
 {
     rendezvous_packet packet;
-    if (!r->socket) return STATUS_OK;
+    if (!r->socket.zmq) return STATUS_OK;
     read_monitor(r);
     if (r->denied && !r->endpoints.path[0]) return denied(r); /* a file may be of an earlier job */
     r->lost = false; /* not greeted yet: the socket connects again by itself */
@@ -248,7 +245,7 @@ static status join_store(rendezvous *r, int64_t deadline_ns)
 static void leave_store(rendezvous *r)
 {
     rendezvous_packet packet;
-    if (!r->socket) return;
+    if (!r->socket.zmq) return;
     read_monitor(r);
     while (!r->left && receive_packet(r, &packet) == STATUS_OK) r->left = packet.kind == RENDEZVOUS_BYE;
     bool there = r->connected && !r->lost && !r->left; /* whoever is gone already is not waited for */
@@ -332,7 +329,13 @@ status rendezvous_sum(rendezvous *r, const char *tag, double *values, int count,
 {
     size_t bytes = (size_t)count * sizeof *values;
     TRY(call(r, RENDEZVOUS_SUM, tag, 0, values, bytes, deadline_ns));
-    memcpy(values, zmq_msg_data(&r->blobs[0]), bytes);
+    for (int rank = 0; rank < r->options.world; rank++) {
+        const double *terms = zmq_msg_data(&r->blobs[rank]);
+        if (zmq_msg_size(&r->blobs[rank]) != bytes)
+            return fail(STATUS_PROTOCOL, "rendezvous: sum '%s': rank %d has %zu bytes, rank %d has %zu", tag,
+                        rank, zmq_msg_size(&r->blobs[rank]), r->options.rank, bytes);
+        for (int i = 0; i < count; i++) values[i] = rank == 0 ? terms[i] : values[i] + terms[i];
+    }
     return STATUS_OK;
 }
 

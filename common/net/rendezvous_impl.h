@@ -62,14 +62,9 @@ void store_stop(store **s);
 const char *store_address(const store *s); /* as bound */
 const char *store_own_url(const store *s); /* for the client of rank 0 itself: inproc:// */
 
-/* Who sent a message: what the ROUTER put in front of it. */
-typedef struct store_identity {
-    unsigned char bytes[ZSOCKET_IDENTITY_BYTES];
-} store_identity;
-
 typedef struct store_member {
     bool joined, ended, lost;
-    store_identity identity;
+    zsocket_identity identity; /* what the ROUTER puts in front of its messages */
     char host[64];
     uint32_t pid;
     bool called; /* in the present call, with `blob` */
@@ -92,25 +87,22 @@ struct store {
     char *program, *config_text; /* own copies */
     char address[ADDRESS_TEXT], own_url[64];
     zsocket_context *context;
-    void *router, *monitor;
+    zsocket router;
     int stop_fd;
     pthread_t thread;
-    bool running;
     store_member *members; /* [world] */
     int joined;
     store_call call;
     status failed; /* other than STATUS_OK: every rank is told, nothing is carried out any more */
     char failure[1024];
-    int64_t strangers; /* connections and messages ignored */
-    int probe_rounds;
-    int64_t probe_ns;
+    int64_t strangers;    /* connections and messages ignored */
     unsigned char *arena; /* [RENDEZVOUS_ARENA_BYTES] */
     uint8_t *packet;      /* [RENDEZVOUS_PACKET_CAP] */
 };
 
 /* rendezvous_store.c */
 /* The packet and, behind it, the blobs of `count` members from `first` on. */
-void store_send(store *s, const store_identity *to, const rendezvous_packet *packet, store_member *first,
+void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *packet, store_member *first,
                 int count);
 void store_fail(store *s, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void store_release_blobs(store *s); /* of the call that is under way, which thereby ends */
@@ -120,7 +112,7 @@ void store_reject(store *s, const char *what);
 char *store_name(const store *s, int rank, char *buffer, size_t size);
 
 /* rendezvous_store_calls.c: accepts or refuses a rank; carries out a call. */
-void store_receive_hello(store *s, const store_identity *from, const rendezvous_packet *hello);
+void store_receive_hello(store *s, const zsocket_identity *from, const rendezvous_packet *hello);
 /* Takes the content of `blob`. */
 void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_msg_t *blob);
 int64_t store_next_deadline(const store *s); /* CLOCK_NEVER: no call is under way */

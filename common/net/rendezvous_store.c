@@ -23,21 +23,21 @@ void store_reject(store *s, const char *what)
 {
     int64_t count = ++s->strangers;
     if ((count & (count - 1)) == 0)
-        log_warn("rendezvous at %s: ignored %s (%" PRId64 " so far)", s->address, what, count);
+        log_warn("rendezvous at %s: ignored a stranger: %s (%" PRId64 " so far)", s->address, what, count);
 }
 
-void store_send(store *s, const store_identity *to, const rendezvous_packet *packet, store_member *first,
+void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *packet, store_member *first,
                 int count)
 {
     size_t bytes = rendezvous_pack(packet, s->packet, RENDEZVOUS_PACKET_CAP);
     int more = ZMQ_DONTWAIT | ZMQ_SNDMORE;
-    if (zmq_send(s->router, to->bytes, sizeof to->bytes, more) < 0) return; /* gone: noticed by a probe */
-    zmq_send(s->router, s->packet, bytes, count > 0 ? more : ZMQ_DONTWAIT);
+    if (zmq_send(s->router.zmq, to->bytes, sizeof to->bytes, more) < 0) return; /* gone: noticed by a probe */
+    zmq_send(s->router.zmq, s->packet, bytes, count > 0 ? more : ZMQ_DONTWAIT);
     for (int i = 0; i < count; i++) {
         zmq_msg_t copy;
         zmq_msg_init(&copy);
         zmq_msg_copy(&copy, &first[i].blob); /* shares the content */
-        if (zmq_msg_send(&copy, s->router, i + 1 < count ? more : ZMQ_DONTWAIT) < 0) zmq_msg_close(&copy);
+        if (zmq_msg_send(&copy, s->router.zmq, i + 1 < count ? more : ZMQ_DONTWAIT) < 0) zmq_msg_close(&copy);
     }
 }
 
@@ -83,14 +83,12 @@ void store_lost(store *s, int rank)
 }
 
 enum {
-    QUEUE = 8,                 /* messages held of one peer */
-    FLUSH_MS = 2000,           /* for what is left to send at the end */
-    PROBE_ROUNDS = 4,          /* behind a disconnection, see transport_zmq_receive.c */
-    FIRST_PROBE_NS = 10000000, /* each later one takes five times as long */
+    QUEUE = 8,       /* messages held of one peer */
+    FLUSH_MS = 2000, /* for what is left to send at the end */
 };
 #define PEER_TIMEOUT_NS (10 * NS_PER_S)
 
-static int member_of(const store *s, const store_identity *identity)
+static int member_of(const store *s, const zsocket_identity *identity)
 {
     for (int r = 0; r < s->world; r++)
         if (s->members[r].joined && memcmp(&s->members[r].identity, identity, sizeof *identity) == 0)
@@ -101,7 +99,7 @@ static int member_of(const store *s, const store_identity *identity)
 /* Reads the next part into `part`; false where the message has ended. */
 static bool next_part(const store *s, zmq_msg_t *part)
 {
-    return zmq_msg_more(part) && zmq_msg_recv(part, s->router, ZMQ_DONTWAIT) >= 0;
+    return zmq_msg_more(part) && zmq_msg_recv(part, s->router.zmq, ZMQ_DONTWAIT) >= 0;
 }
 
 static bool unpack_quietly(store *s, zmq_msg_t *part, rendezvous_packet *out)
@@ -114,16 +112,16 @@ static bool unpack_quietly(store *s, zmq_msg_t *part, rendezvous_packet *out)
 /* `part` holds the identity of the sender. */
 static void receive_message(store *s, zmq_msg_t *part)
 {
-    store_identity from;
+    zsocket_identity from;
     rendezvous_packet packet;
     bool known_size = zmq_msg_size(part) == sizeof from.bytes;
     if (known_size) memcpy(from.bytes, zmq_msg_data(part), sizeof from.bytes);
     if (!known_size || !next_part(s, part)) {
-        store_reject(s, "a message of a stranger");
+        store_reject(s, "it does not name itself as ranks do");
     } else if (zmq_msg_size(part) == 0) {
         /* a probe: the connection stands */
     } else if (!unpack_quietly(s, part, &packet)) {
-        store_reject(s, "a message that is not a rendezvous packet");
+        store_reject(s, "its message is not a rendezvous packet");
     } else if (packet.kind == RENDEZVOUS_HELLO) {
         store_receive_hello(s, &from, &packet);
     } else {
@@ -131,13 +129,13 @@ static void receive_message(store *s, zmq_msg_t *part)
         if (rank < 0 && packet.kind == RENDEZVOUS_BYE)
             log_debug("a rank that was refused leaves");
         else if (rank < 0)
-            store_reject(s, "a message of somebody who has not been greeted");
+            store_reject(s, "it has not joined");
         else if (packet.kind == RENDEZVOUS_CALL && next_part(s, part))
             store_receive_call(s, rank, &packet, part);
         else if (packet.kind == RENDEZVOUS_BYE)
             s->members[rank].ended = true;
         else
-            store_reject(s, "a message of the wrong kind");
+            store_reject(s, "its message is of the wrong kind");
     }
     while (next_part(s, part)) {
     }
@@ -147,44 +145,28 @@ static void read_messages(store *s)
 {
     zmq_msg_t part;
     zmq_msg_init(&part);
-    while (zmq_msg_recv(&part, s->router, ZMQ_DONTWAIT) >= 0) receive_message(s, &part);
+    while (zmq_msg_recv(&part, s->router.zmq, ZMQ_DONTWAIT) >= 0) receive_message(s, &part);
     zmq_msg_close(&part);
 }
 
 static void read_monitor(store *s)
 {
-    for (zsocket_event event; (event = zsocket_monitor_next(s->monitor)) != ZSOCKET_NO_EVENT;) {
-        if (event == ZSOCKET_REFUSED || event == ZSOCKET_HUNG_UP)
-            store_reject(s, "a connection that does not speak ZMTP");
-        if (event == ZSOCKET_DENIED) store_reject(s, "a connection without the key of this job");
-        if (event != ZSOCKET_DOWN || s->probe_rounds == PROBE_ROUNDS) continue;
-        s->probe_rounds = PROBE_ROUNDS;
-        s->probe_ns = clock_now_ns() + FIRST_PROBE_NS;
-    }
+    for (const char *why; (why = zsocket_next_refusal(&s->router)) != NULL;) store_reject(s, why);
 }
 
-static void probe_members(store *s, int64_t now_ns)
+static void probe_members(store *s)
 {
-    if (s->probe_rounds == 0 || now_ns < s->probe_ns) return;
-    int64_t pause = FIRST_PROBE_NS;
-    for (int round = s->probe_rounds--; round <= PROBE_ROUNDS; round++) pause *= 5;
-    s->probe_ns = now_ns + pause;
+    if (!zsocket_begin_probes(&s->router)) return;
     for (int r = 0; r < s->world; r++) {
         const store_member *m = &s->members[r];
-        if (!m->joined || m->ended || m->lost) continue;
-        int sent =
-            zmq_send(s->router, m->identity.bytes, sizeof m->identity.bytes, ZMQ_DONTWAIT | ZMQ_SNDMORE);
-        if (sent >= 0)
-            zmq_send(s->router, "", 0, ZMQ_DONTWAIT);
-        else if (errno == EHOSTUNREACH)
-            store_lost(s, r);
+        if (m->joined && !m->ended && !m->lost && !zsocket_probe(&s->router, &m->identity)) store_lost(s, r);
     }
 }
 
 static long sleep_ms(const store *s)
 {
     int64_t next = store_next_deadline(s);
-    if (s->probe_rounds > 0 && s->probe_ns < next) next = s->probe_ns;
+    if (s->router.probe_rounds > 0 && s->router.probe_ns < next) next = s->router.probe_ns;
     if (next == CLOCK_NEVER) return -1;
     int64_t left = next - clock_now_ns();
     return left > 0 ? (long)((left + NS_PER_MS - 1) / NS_PER_MS) : 0;
@@ -196,15 +178,14 @@ static void *run(void *argument)
     log_set_prefix("rank 0");
     zmq_pollitem_t items[] = {
         {.fd = s->stop_fd, .events = ZMQ_POLLIN},
-        {.socket = s->router, .events = ZMQ_POLLIN},
-        {.socket = s->monitor, .events = ZMQ_POLLIN},
+        {.socket = s->router.zmq, .events = ZMQ_POLLIN},
+        {.socket = s->router.monitor, .events = ZMQ_POLLIN},
     };
     while (zmq_poll(items, 3, sleep_ms(s)) >= 0 || errno == EINTR) {
         read_messages(s);
         read_monitor(s);
-        int64_t now_ns = clock_now_ns();
-        probe_members(s, now_ns);
-        store_check_deadline(s, now_ns);
+        probe_members(s);
+        store_check_deadline(s, clock_now_ns());
         if (items[0].revents) break;
     }
     const rendezvous_packet bye = {.kind = RENDEZVOUS_BYE};
@@ -216,8 +197,7 @@ static void *run(void *argument)
 
 static void destroy(store *s)
 {
-    zsocket_monitor_close(s->router, s->monitor);
-    zsocket_close(s->router, FLUSH_MS);
+    zsocket_close(&s->router, FLUSH_MS);
     if (s->members) store_release_blobs(s);
     if (s->stop_fd >= 0) close(s->stop_fd);
     free(s->members);
@@ -252,10 +232,9 @@ static status listen_at(store *s, const rendezvous_endpoints *endpoints, const c
         .key = key,
     };
     TRY(zsocket_open(s->context, &options, &s->router));
-    TRY(zsocket_monitor_open(s->context, s->router, &s->monitor));
-    TRY(zsocket_bind(s->router, endpoints->listen, s->address, sizeof s->address));
+    TRY(zsocket_bind(&s->router, endpoints->listen, s->address, sizeof s->address));
     snprintf(s->own_url, sizeof s->own_url, "inproc://store-%p", (void *)s);
-    return zsocket_bind(s->router, s->own_url, NULL, 0);
+    return zsocket_bind(&s->router, s->own_url, NULL, 0);
 }
 
 status store_start(const rendezvous_options *options, const rendezvous_endpoints *endpoints, uint64_t token,

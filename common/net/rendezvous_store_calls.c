@@ -99,7 +99,7 @@ static void check(const store *s, const rendezvous_packet *h, verdict *v)
         check_config(s, h, v);
 }
 
-static void welcome(store *s, const store_identity *from, const rendezvous_packet *hello)
+static void welcome(store *s, const zsocket_identity *from, const rendezvous_packet *hello)
 {
     store_member *m = &s->members[hello->rank];
     m->joined = true;
@@ -110,7 +110,7 @@ static void welcome(store *s, const store_identity *from, const rendezvous_packe
     store_send(s, from, &(rendezvous_packet){.kind = RENDEZVOUS_WELCOME}, NULL, 0);
 }
 
-void store_receive_hello(store *s, const store_identity *from, const rendezvous_packet *hello)
+void store_receive_hello(store *s, const zsocket_identity *from, const rendezvous_packet *hello)
 {
     verdict v = {.code = STATUS_OK};
     if (hello->rank >= 0 && hello->rank < s->world && s->members[hello->rank].joined &&
@@ -144,7 +144,7 @@ static void begin(store_call *c, int rank, const rendezvous_packet *call)
 }
 
 /* Whether the rank makes the call that the others make; fails the store where it does not. */
-static bool agrees(store *s, int rank, const rendezvous_packet *call, size_t bytes)
+static bool agrees(store *s, int rank, const rendezvous_packet *call)
 {
     const store_call *c = &s->call;
     if (call->operation != c->operation || strcmp(call->tag, c->tag) != 0 || call->root != c->root) {
@@ -154,42 +154,15 @@ static bool agrees(store *s, int rank, const rendezvous_packet *call, size_t byt
                    rendezvous_operation_name(c->operation), c->tag, c->root);
         return false;
     }
-    size_t first = c->callers ? zmq_msg_size(&s->members[c->first].blob) : bytes;
-    if (call->operation == RENDEZVOUS_SUM && (bytes != first || bytes % sizeof(double) != 0)) {
-        store_fail(s, STATUS_PROTOCOL, "rendezvous: sum '%s': rank %d has %zu bytes, rank %d has %zu", c->tag,
-                   rank, bytes, c->first, first);
-        return false;
-    }
     return true;
 }
 
-/* Adds in rank order, into the blob of rank 0. */
-static void sum_blobs(store *s)
-{
-    size_t bytes = zmq_msg_size(&s->members[0].blob);
-    for (size_t at = 0; at < bytes; at += sizeof(double)) {
-        double sum = 0, term;
-        for (int r = 0; r < s->world; r++) {
-            memcpy(&term, (const char *)zmq_msg_data(&s->members[r].blob) + at, sizeof term);
-            sum = r == 0 ? term : sum + term;
-        }
-        memcpy((char *)zmq_msg_data(&s->members[0].blob) + at, &sum, sizeof sum);
-    }
-}
-
+/* Sends every rank the blobs of all, of the root, or none. */
 static void complete(store *s)
 {
     const store_call *c = &s->call;
-    int first = 0, count = 0;
-    if (c->operation == RENDEZVOUS_ALLGATHER) {
-        count = s->world;
-    } else if (c->operation == RENDEZVOUS_BROADCAST) {
-        first = c->root;
-        count = 1;
-    } else if (c->operation == RENDEZVOUS_SUM) {
-        sum_blobs(s);
-        count = 1;
-    }
+    bool broadcast = c->operation == RENDEZVOUS_BROADCAST, barrier = c->operation == RENDEZVOUS_BARRIER;
+    int first = broadcast ? c->root : 0, count = broadcast ? 1 : barrier ? 0 : s->world;
     const rendezvous_packet result = {.kind = RENDEZVOUS_RESULT, .sequence = c->sequence, .blobs = count};
     for (int r = 0; r < s->world; r++)
         store_send(s, &s->members[r].identity, &result, &s->members[first], count);
@@ -222,7 +195,7 @@ void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_m
         return;
     }
     if (c->callers == 0) begin(c, rank, call);
-    if (!agrees(s, rank, call, zmq_msg_size(blob)) || fail_if_a_rank_left(s)) return;
+    if (!agrees(s, rank, call) || fail_if_a_rank_left(s)) return;
     zmq_msg_init(&m->blob);
     zmq_msg_move(&m->blob, blob);
     m->called = true;

@@ -103,13 +103,6 @@ void transport_release(transport *t, transport_message *message)
 enum { DEFAULT_FRAMES = 16, DEFAULT_WINDOW = 32 };
 #define DEFAULT_PEER_TIMEOUT_NS INT64_C(10000000000)
 
-status transport_hub_open(const transport_type *type, transport_hub **out)
-{
-    TRY(type->hub_open(out));
-    (*out)->type = type;
-    return STATUS_OK;
-}
-
 void transport_hub_close(transport_hub **hub)
 {
     if (!*hub) return;

@@ -28,7 +28,7 @@ extern const transport_type transport_zmq;
 
 /* What agents that are threads of one process share, so that inproc:// reaches between them. Closed
  * behind all its transports. Frames sent over inproc:// are the sender's memory at the receiver. */
-status transport_hub_open(const transport_type *type, transport_hub **out);
+status transport_hub_open(transport_hub **out);
 void transport_hub_close(transport_hub **hub);
 
 /* The type of a hub's transports; without one libzmq's. */

@@ -13,7 +13,6 @@ struct transport_type {
     const char *name;
     bool bytes_do_not_exist; /* frames must not be read: no checksums */
 
-    status (*hub_open)(transport_hub **out);
     void (*hub_close)(transport_hub *hub);
 
     /* Allocates `*out`, zeroed but for the implementation's own part; transport_open fills in the rest. */

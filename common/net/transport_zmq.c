@@ -15,7 +15,7 @@ static bool has_free_slot(const zmq_link *l)
     return !atomic_load_explicit(&l->slots[l->next_slot].busy, memory_order_seq_cst);
 }
 
-status zmq_room(transport *t, int link)
+static status room_zmq(transport *t, int link)
 {
     zmq_transport *z = (zmq_transport *)t;
     const zmq_link *l = &z->links[link];
@@ -23,6 +23,11 @@ status zmq_room(transport *t, int link)
     if (has_free_slot(l)) return STATUS_OK;
     atomic_store_explicit(&z->waits_for_room, true, memory_order_seq_cst);
     return has_free_slot(l) ? STATUS_OK : STATUS_AGAIN;
+}
+
+static void wake_zmq(transport *t)
+{
+    eventfd_write(((zmq_transport *)t)->wake_fd, 1); /* a full counter is already a wake-up */
 }
 
 /* Both run on libzmq's I/O thread, or on the receiver's over inproc://. */
@@ -33,7 +38,7 @@ static void header_released(void *data, void *hint)
     atomic_load_explicit(&slot->busy, memory_order_acquire); /* orders the sender's writes before this */
     zmq_transport *z = slot->owner;
     atomic_store_explicit(&slot->busy, false, memory_order_seq_cst);
-    if (atomic_exchange_explicit(&z->waits_for_room, false, memory_order_seq_cst)) zmq_wake(&z->base);
+    if (atomic_exchange_explicit(&z->waits_for_room, false, memory_order_seq_cst)) wake_zmq(&z->base);
     atomic_fetch_sub_explicit(&z->headers_in_use, 1, memory_order_release);
 }
 
@@ -61,53 +66,49 @@ static status send_part(void *socket, void *data, size_t bytes, zmq_free_fn *rel
 /* Names the client to the ROUTER. */
 static status send_identity(zmq_transport *z, zmq_link *l)
 {
-    if (zmq_send(z->router, l->identity, sizeof l->identity, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0)
+    const zsocket_identity *to = &l->identity;
+    if (zmq_send(z->router.zmq, to->bytes, sizeof to->bytes, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0)
         return STATUS_OK;
-    if (errno == EAGAIN) return STATUS_AGAIN;
-    zmq_link_lost(z, l);
+    if (errno != EAGAIN) zmq_link_lost(z, l);
     return STATUS_AGAIN;
 }
 
-status zmq_send_message(transport *t, int link, const message_header *header, const message_frame *frames,
-                        int count, transport_ticket *ticket)
+static status send_zmq(transport *t, int link, const message_header *header, const message_frame *frames,
+                       int count, transport_ticket *ticket)
 {
     zmq_transport *z = (zmq_transport *)t;
     zmq_link *l = &z->links[link];
-    status room = zmq_room(t, link);
-    if (room != STATUS_OK) return room;
+    TRY(room_zmq(t, link));
     header_slot *slot = &l->slots[l->next_slot];
     size_t bytes = message_pack(header, slot->bytes);
-    void *socket = l->socket ? l->socket : z->router;
+    void *socket = l->dealer.zmq ? l->dealer.zmq : z->router.zmq;
     z->drained = false;
-    if (!l->socket) {
-        status named = send_identity(z, l);
-        if (named != STATUS_OK) return named;
-    }
+    if (!l->dealer.zmq) TRY(send_identity(z, l));
     atomic_store_explicit(&slot->busy, true, memory_order_release);
-    if (z->hub) atomic_fetch_add_explicit(&((zmq_hub *)z->hub)->sends, 1, memory_order_release);
+    if (z->hub) atomic_fetch_add_explicit(&z->hub->sends, 1, memory_order_release);
     atomic_fetch_add_explicit(&z->headers_in_use, 1, memory_order_relaxed);
-    status result = send_part(socket, slot->bytes, bytes, header_released, slot, count > 0);
-    if (result != STATUS_OK) return result;
+    TRY(send_part(socket, slot->bytes, bytes, header_released, slot, count > 0));
+    status result = STATUS_OK;
     l->next_slot = (l->next_slot + 1) % t->options.window;
     for (int i = 0; i < count; i++) {
         /* Behind an accepted first part only a broken socket can refuse; the link is then of no use. */
+        bool more = i + 1 < count;
         status rest =
-            send_part(socket, (void *)frames[i].data, frames[i].bytes, frame_released, ticket, i + 1 < count);
-        if (rest != STATUS_OK && result == STATUS_OK) result = rest;
+            send_part(socket, (void *)frames[i].data, frames[i].bytes, frame_released, ticket, more);
+        if (rest != STATUS_OK) result = rest;
     }
     if (result != STATUS_OK) zmq_link_lost(z, l);
     return STATUS_OK;
 }
 
-static status hub_open(transport_hub **out)
+status transport_hub_open(transport_hub **out)
 {
     zmq_hub *hub = calloc(1, sizeof *hub);
     if (!hub) return fail(STATUS_SYSTEM, "transport: no memory for a hub");
+    hub->base.type = &transport_zmq;
+    *out = &hub->base;
     status result = zsocket_context_open(&hub->context);
-    if (result == STATUS_OK)
-        *out = &hub->base;
-    else
-        free(hub);
+    if (result != STATUS_OK) transport_hub_close(out);
     return result;
 }
 
@@ -154,7 +155,7 @@ static status allocate(zmq_transport *z, const transport_options *o)
     if (z->wake_fd < 0) return fail_errno(STATUS_SYSTEM, "transport: a descriptor");
     if (!z->links || !z->polled || !z->sockets)
         return fail(STATUS_SYSTEM, "transport: no memory for the links of %d peers", o->peers);
-    for (int i = 0; i < o->peers; i++) zsocket_identity(o->token, i, z->links[i].identity);
+    for (int i = 0; i < o->peers; i++) z->links[i].identity = zsocket_identity_of(o->token, i);
     z->polled[0] = (struct pollfd){.fd = z->wake_fd, .events = POLLIN};
     return STATUS_OK;
 }
@@ -164,16 +165,14 @@ static status open_zmq(const transport_options *o, transport **out)
     zmq_transport *z = calloc(1, sizeof *z);
     if (!z) return fail(STATUS_SYSTEM, "transport: no memory");
     z->base.options = *o;
-    z->hub = o->hub;
+    z->hub = (zmq_hub *)o->hub;
+    *out = &z->base;
     status result = allocate(z, o);
-    if (result == STATUS_OK && o->hub)
-        z->context = transport_hub_context(o->hub);
+    if (z->hub)
+        z->context = z->hub->context;
     else if (result == STATUS_OK)
         result = zsocket_context_open(&z->context);
-    if (result == STATUS_OK)
-        *out = &z->base;
-    else
-        destroy(z);
+    if (result != STATUS_OK) destroy(z);
     return result;
 }
 
@@ -190,13 +189,11 @@ static void close_zmq(transport *t, int64_t flush_ns)
     int64_t until = clock_now_ns() + flush_ns;
     int flush_ms = (int)((flush_ns + NS_PER_MS - 1) / NS_PER_MS);
     zmq_read_monitors(z);
-    zsocket_monitor_close(z->router, z->router_monitor);
-    zsocket_close(z->router, flush_ms);
+    zsocket_close(&z->router, flush_ms);
     for (int i = 0; i < 2 * t->options.peers; i++) {
         zmq_link *l = &z->links[i];
         bool gone = l->lost || (t->links && t->links[i].ended);
-        zsocket_monitor_close(l->socket, l->monitor);
-        zsocket_close(l->socket, gone ? 0 : flush_ms);
+        zsocket_close(&l->dealer, gone ? 0 : flush_ms);
     }
     if (!z->hub) {
         zsocket_context_close(&z->context);
@@ -210,9 +207,8 @@ static void close_zmq(transport *t, int64_t flush_ns)
         destroy(z);
         return;
     }
-    zmq_hub *hub = (zmq_hub *)z->hub;
-    z->next_closed = atomic_load(&hub->closed);
-    while (!atomic_compare_exchange_weak(&hub->closed, &z->next_closed, z)) {
+    z->next_closed = atomic_load(&z->hub->closed);
+    while (!atomic_compare_exchange_weak(&z->hub->closed, &z->next_closed, z)) {
     }
 }
 
@@ -224,8 +220,7 @@ static struct pollfd polled_of(void *socket)
     return p;
 }
 
-static status open_socket(zmq_transport *z, int type, const char *url, const char *key, void **socket,
-                          void **monitor)
+static status open_socket(zmq_transport *z, int type, const char *url, const char *key, zsocket *out)
 {
     const transport_options *o = &z->base.options;
     zsocket_options options = {
@@ -237,17 +232,11 @@ static status open_socket(zmq_transport *z, int type, const char *url, const cha
         .rank = o->rank,
         .key = key,
     };
-    TRY(zsocket_open(z->context, &options, socket));
-    status result = zsocket_monitor_open(z->context, *socket, monitor);
-    if (result != STATUS_OK) {
-        zsocket_close(*socket, 0);
-        *socket = NULL;
-        return result;
-    }
-    zsocket_monitor_next(*monitor); /* nothing yet; from now on its descriptor tells */
-    z->polled[1 + 2 * z->socket_count] = polled_of(*socket);
-    z->polled[2 + 2 * z->socket_count] = polled_of(*monitor);
-    z->sockets[z->socket_count++] = *socket;
+    TRY(zsocket_open(z->context, &options, out));
+    zsocket_next_event(out); /* none yet; from now on its descriptor becomes readable */
+    z->polled[1 + 2 * z->socket_count] = polled_of(out->zmq);
+    z->polled[2 + 2 * z->socket_count] = polled_of(out->monitor);
+    z->sockets[z->socket_count++] = out->zmq;
     z->drained = false;
     return STATUS_OK;
 }
@@ -281,13 +270,11 @@ static status listen_zmq(transport *t, const char *url, char *bound, size_t size
     char *address = net_address_without_key(url);
     if (!address) return fail(STATUS_SYSTEM, "transport: no memory for an address");
     status result;
-    TRY_GOTO(result, open_socket(z, ZMQ_ROUTER, address, key, &z->router, &z->router_monitor), out);
-    result = zsocket_bind(z->router, address, bound, size);
+    TRY_GOTO(result, open_socket(z, ZMQ_ROUTER, address, key, &z->router), out);
+    result = zsocket_bind(&z->router, address, bound, size);
     if (result == STATUS_OK && key && bound) result = add_key(bound, size, key);
     if (result == STATUS_OK) goto out;
-    zsocket_monitor_close(z->router, z->router_monitor);
-    zsocket_close(z->router, 0);
-    z->router = z->router_monitor = NULL;
+    zsocket_close(&z->router, 0);
     z->socket_count--;
 out:
     free(address);
@@ -302,8 +289,8 @@ static status connect_zmq(transport *t, int link, const char *url)
     TRY(find_key(url, NULL, &key));
     l->url = net_address_without_key(url);
     if (!l->url) return fail(STATUS_SYSTEM, "transport: no memory for an address");
-    TRY(open_socket(z, ZMQ_DEALER, l->url, key, &l->socket, &l->monitor));
-    TRY(zsocket_connect(l->socket, l->url));
+    TRY(open_socket(z, ZMQ_DEALER, l->url, key, &l->dealer));
+    TRY(zsocket_connect(&l->dealer, l->url));
     /* A monitor says nothing about inproc://, whose pipe takes messages at once. */
     return strncmp(url, "inproc:", 7) == 0 ? zmq_link_prepare(z, l) : STATUS_OK;
 }
@@ -329,20 +316,6 @@ static bool up_zmq(const transport *t, int link)
 {
     const zmq_link *l = &((const zmq_transport *)t)->links[link];
     return l->up && !l->lost;
-}
-
-void zmq_wake(transport *t)
-{
-    uint64_t one = 1;
-    ssize_t written = write(((zmq_transport *)t)->wake_fd, &one, sizeof one);
-    (void)written; /* a full counter is already a wake-up */
-}
-
-static void drain(int fd)
-{
-    uint64_t count;
-    ssize_t got = read(fd, &count, sizeof count);
-    (void)got; /* nothing to drain is fine */
 }
 
 /* Whether a socket has something to receive; else all are drained. */
@@ -378,8 +351,9 @@ static status wait_zmq(transport *t, int64_t deadline_ns)
     z->came_up = false;
     zmq_probe_clients(z);
     if (news || something_there(z)) return STATUS_OK;
-    TRY(sleep_until(z, z->probe_rounds > 0 && z->probe_ns < deadline_ns ? z->probe_ns : deadline_ns));
-    if (z->polled[0].revents) drain(z->wake_fd);
+    bool probe_first = z->router.probe_rounds > 0 && z->router.probe_ns < deadline_ns;
+    TRY(sleep_until(z, probe_first ? z->router.probe_ns : deadline_ns));
+    if (z->polled[0].revents) eventfd_read(z->wake_fd, &(eventfd_t){0});
     for (int i = 0; i < z->socket_count; i++)
         if (z->polled[2 + 2 * i].revents) return zmq_read_monitors(z);
     return STATUS_OK;
@@ -387,18 +361,17 @@ static status wait_zmq(transport *t, int64_t deadline_ns)
 
 const transport_type transport_zmq = {
     .name = "zmq",
-    .hub_open = hub_open,
     .hub_close = hub_close,
     .open = open_zmq,
     .close = close_zmq,
     .listen = listen_zmq,
     .connect = connect_zmq,
     .up = up_zmq,
-    .room = zmq_room,
-    .send = zmq_send_message,
+    .room = room_zmq,
+    .send = send_zmq,
     .receive = zmq_receive,
     .release = zmq_release,
     .reserve = zmq_reserve,
     .wait = wait_zmq,
-    .wake = zmq_wake,
+    .wake = wake_zmq,
 };

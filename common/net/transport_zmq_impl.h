@@ -11,6 +11,7 @@
 #include <zmq.h>
 
 typedef struct zmq_transport zmq_transport;
+typedef struct zmq_hub zmq_hub;
 
 /* A packed header on its way: libzmq sends it in place. */
 typedef struct header_slot {
@@ -20,10 +21,9 @@ typedef struct header_slot {
 } header_slot;
 
 typedef struct zmq_link {
-    void *socket; /* DEALER; NULL for a client's link, which goes through the ROUTER */
-    void *monitor;
+    zsocket dealer; /* closed for a client's link, which goes through the ROUTER */
     char *url;
-    unsigned char identity[ZSOCKET_IDENTITY_BYTES]; /* of the client */
+    zsocket_identity identity; /* of the client */
     bool up;
     bool lost;          /* its connection is gone; what it sent before may still be readable */
     header_slot *slots; /* [window], made when the link is opened or first heard of */
@@ -38,14 +38,11 @@ typedef struct receive_slot {
     message_frame *frames;     /* [options.frames] */
 } receive_slot;
 
-/* After a disconnection the ROUTER does not say of whom: all known clients are probed a few times. */
-enum { PROBE_ROUNDS = 4 };
-
 struct zmq_transport {
     transport base;
     zsocket_context *context;
-    transport_hub *hub; /* NULL: the context is our own */
-    void *router, *router_monitor;
+    zmq_hub *hub; /* NULL: the context is our own */
+    zsocket router;
     zmq_link *links; /* [2 * peers] */
     int wake_fd;
     atomic_bool waits_for_room;
@@ -55,8 +52,6 @@ struct zmq_transport {
     unsigned idle_receives;
     bool loss_pending;     /* a link is lost and not yet reported */
     bool came_up;          /* a link did since the last wait: who was told AGAIN may try again */
-    int probe_rounds;      /* still to be done */
-    int64_t probe_ns;      /* when the next is due */
     struct pollfd *polled; /* [1 + 2 * (1 + peers)]: wake_fd, then of each socket itself and its monitor */
     void **sockets;        /* [1 + peers], in that order */
     int socket_count;
@@ -66,25 +61,18 @@ struct zmq_transport {
     struct zmq_transport *next_closed; /* in the hub's list */
 };
 
-typedef struct zmq_hub {
+struct zmq_hub {
     transport_hub base;
     zsocket_context *context;
     _Atomic(zmq_transport *) closed; /* whose frames were still in use */
     /* Messages over inproc:// are the sender's memory: the sender counts up after its last write, the
      * receiver loads the count before its first read. */
     atomic_ullong sends;
-} zmq_hub;
+};
 
 /* The link's peer is there. */
 status zmq_link_prepare(zmq_transport *z, zmq_link *l);
 void zmq_link_lost(zmq_transport *z, zmq_link *l);
-
-void zmq_wake(transport *t);
-
-/* transport_zmq_send.c */
-status zmq_room(transport *t, int link);
-status zmq_send_message(transport *t, int link, const message_header *header, const message_frame *frames,
-                        int count, transport_ticket *ticket);
 
 /* transport_zmq_receive.c */
 status zmq_receive(transport *t, transport_message *out);

@@ -7,10 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum {
-    MONITORS_EVERY = 64,       /* empty receives between two looks at the monitors */
-    FIRST_PROBE_NS = 10000000, /* behind a disconnection; each later one takes five times as long */
-};
+enum { MONITORS_EVERY = 64 }; /* empty receives between two looks at the monitors */
 
 /* One allocation: the slot, its parts, its frames. */
 static receive_slot *make_slot(const zmq_transport *z)
@@ -107,7 +104,7 @@ static int read_identity(zmq_transport *z, zmq_msg_t *part, bool *more)
     int rank = zsocket_rank_of(zmq_msg_data(part), zmq_msg_size(part), z->base.options.token);
     *more = zmq_msg_more(part);
     if (rank < 0 || rank >= z->base.options.peers || !*more) return -1;
-    if (zmq_msg_recv(part, z->router, ZMQ_DONTWAIT) < 0) return -1;
+    if (zmq_msg_recv(part, z->router.zmq, ZMQ_DONTWAIT) < 0) return -1;
     *more = zmq_msg_more(part);
     return rank;
 }
@@ -125,7 +122,7 @@ static status read_message(zmq_transport *z, void *socket, int link, transport_m
         return fail(STATUS_SYSTEM, "transport: receiving failed: %s", zmq_strerror(reason));
     }
     *what = GOT_OTHER;
-    if (z->hub) atomic_load_explicit(&((zmq_hub *)z->hub)->sends, memory_order_acquire);
+    if (z->hub) atomic_load_explicit(&z->hub->sends, memory_order_acquire);
     bool more = zmq_msg_more(&part);
     if (link < 0) link = read_identity(z, &part, &more);
     const char *why = link < 0 ? "not a rank of this job" : NULL;
@@ -163,7 +160,7 @@ static status read_any(zmq_transport *z, transport_message *out, bool *got)
 {
     int peers = z->base.options.peers;
     for (int i = 0, s = z->next_socket; i <= peers; i++, s = s == peers ? 0 : s + 1) {
-        void *socket = s == 0 ? z->router : z->links[peers + s - 1].socket;
+        void *socket = s == 0 ? z->router.zmq : z->links[peers + s - 1].dealer.zmq;
         outcome what = socket ? GOT_OTHER : GOT_NOTHING;
         while (what == GOT_OTHER) TRY(read_message(z, socket, s == 0 ? -1 : peers + s - 1, out, &what));
         if (what == GOT_MESSAGE) {
@@ -205,26 +202,15 @@ status zmq_receive(transport *t, transport_message *out)
     return got ? STATUS_OK : report_loss(z);
 }
 
-static void read_router_monitor(zmq_transport *z)
-{
-    for (zsocket_event event; (event = zsocket_monitor_next(z->router_monitor)) != ZSOCKET_NO_EVENT;) {
-        if (event == ZSOCKET_REFUSED || event == ZSOCKET_HUNG_UP)
-            transport_reject(&z->base, "a stranger", "it does not speak ZMTP");
-        if (event == ZSOCKET_DENIED)
-            transport_reject(&z->base, "a stranger", "it does not have the key of this job");
-        if (event != ZSOCKET_DOWN || z->probe_rounds == PROBE_ROUNDS) continue;
-        z->probe_rounds = PROBE_ROUNDS;
-        z->probe_ns = clock_now_ns() + FIRST_PROBE_NS;
-    }
-}
-
 status zmq_read_monitors(zmq_transport *z)
 {
-    if (z->router) read_router_monitor(z);
+    const char *why;
+    while (z->router.zmq && (why = zsocket_next_refusal(&z->router)) != NULL)
+        transport_reject(&z->base, "a stranger", why);
     for (int i = z->base.options.peers; i < 2 * z->base.options.peers; i++) {
         zmq_link *l = &z->links[i];
-        if (!l->monitor) continue;
-        for (zsocket_event event; (event = zsocket_monitor_next(l->monitor)) != ZSOCKET_NO_EVENT;) {
+        if (!l->dealer.zmq) continue;
+        for (zsocket_event event; (event = zsocket_next_event(&l->dealer)) != ZSOCKET_NO_EVENT;) {
             if (event == ZSOCKET_UP && !l->up) TRY(zmq_link_prepare(z, l));
             if (event == ZSOCKET_DOWN) zmq_link_lost(z, l);
         }
@@ -232,21 +218,13 @@ status zmq_read_monitors(zmq_transport *z)
     return STATUS_OK;
 }
 
-/* Sends clients an empty message: the ROUTER knows at once which of them it can no longer reach. It learns
- * of a disconnection a little after its monitor does, hence several rounds. */
 void zmq_probe_clients(zmq_transport *z)
 {
-    if (z->probe_rounds == 0 || clock_now_ns() < z->probe_ns) return;
-    int64_t pause = FIRST_PROBE_NS;
-    for (int round = z->probe_rounds--; round <= PROBE_ROUNDS; round++) pause *= 5;
-    z->probe_ns = clock_now_ns() + pause;
+    if (!zsocket_begin_probes(&z->router)) return;
+    z->drained = false;
     for (int i = 0; i < z->base.options.peers; i++) {
         zmq_link *l = &z->links[i];
-        if (!l->up || l->lost || z->base.links[i].ended) continue;
-        z->drained = false;
-        if (zmq_send(z->router, l->identity, sizeof l->identity, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0)
-            zmq_send(z->router, "", 0, ZMQ_DONTWAIT);
-        else if (errno == EHOSTUNREACH)
-            zmq_link_lost(z, l);
+        bool there = l->up && !l->lost && !z->base.links[i].ended;
+        if (there && !zsocket_probe(&z->router, &l->identity)) zmq_link_lost(z, l);
     }
 }

@@ -4,7 +4,6 @@
 #include "common/net/key.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,25 +17,27 @@ enum {
     ALIGNMENT = 8,
     KEEPALIVE_PROBES = 3,
     CURVE_BYTES = 33, /* command name, nonce, authenticator and flags of an encrypted frame (RFC 26) */
+    PROBE_ROUNDS = 4, /* a ROUTER learns of a disconnection a little after its monitor does */
+    FIRST_PROBE_NS = 10000000, /* after a disconnection; each later pause is five times as long */
+    EVENTS = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+             ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
 };
 
 typedef struct int_option {
     int name, value;
 } int_option;
 
+static status set_option(void *socket, int option, const void *value, size_t bytes)
+{
+    if (zmq_setsockopt(socket, option, value, bytes) == 0) return STATUS_OK;
+    return fail(STATUS_INTERNAL, "ZeroMQ: option %d: %s", option, zmq_strerror(errno));
+}
+
 static status set_options(void *socket, const int_option *options, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (zmq_setsockopt(socket, options[i].name, &options[i].value, sizeof(int)) != 0)
-            return fail(STATUS_INTERNAL, "ZeroMQ: option %d = %d: %s", options[i].name, options[i].value,
-                        zmq_strerror(errno));
+        TRY(set_option(socket, options[i].name, &options[i].value, sizeof options[i].value));
     return STATUS_OK;
-}
-
-static status set_text(void *socket, int option, const char *text)
-{
-    if (zmq_setsockopt(socket, option, text, strlen(text)) == 0) return STATUS_OK;
-    return fail(STATUS_INTERNAL, "ZeroMQ: option %d: %s", option, zmq_strerror(errno));
 }
 
 /* CurveZMQ (RFC 26). All processes of a job have the same pair of keys, each proves to the other that it
@@ -47,15 +48,15 @@ static status set_key(zsocket_context *context, void *socket, const zsocket_opti
     if (!o->key) return STATUS_OK;
     if (!zmq_has("curve")) return fail(STATUS_UNAVAILABLE, "ZeroMQ: this libzmq is built without CURVE");
     net_key_pair(o->key, secret, public);
-    TRY(set_text(socket, ZMQ_CURVE_SECRETKEY, secret));
+    TRY(set_option(socket, ZMQ_CURVE_SECRETKEY, secret, strlen(secret)));
     if (o->type == ZMQ_ROUTER) {
-        const int_option server = {ZMQ_CURVE_SERVER, 1};
-        TRY(set_options(socket, &server, 1));
-        TRY(set_text(socket, ZMQ_ZAP_DOMAIN, public)); /* what zmq_admission.c compares a client's key with */
+        TRY(set_option(socket, ZMQ_CURVE_SERVER, &(int){1}, sizeof(int)));
+        /* What zmq_admission.c compares a client's key with. */
+        TRY(set_option(socket, ZMQ_ZAP_DOMAIN, public, strlen(public)));
         return zsocket_admission_start(context);
     }
-    TRY(set_text(socket, ZMQ_CURVE_PUBLICKEY, public));
-    return set_text(socket, ZMQ_CURVE_SERVERKEY, public);
+    TRY(set_option(socket, ZMQ_CURVE_PUBLICKEY, public, strlen(public)));
+    return set_option(socket, ZMQ_CURVE_SERVERKEY, public, strlen(public));
 }
 
 static status set_role(void *socket, const zsocket_options *o)
@@ -79,11 +80,8 @@ static status set_role(void *socket, const zsocket_options *o)
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
     };
     TRY(set_options(socket, dealer, sizeof dealer / sizeof dealer[0]));
-    unsigned char identity[ZSOCKET_IDENTITY_BYTES];
-    zsocket_identity(o->token, o->rank, identity);
-    if (zmq_setsockopt(socket, ZMQ_ROUTING_ID, identity, sizeof identity) != 0)
-        return fail(STATUS_INTERNAL, "ZeroMQ: routing id: %s", zmq_strerror(errno));
-    return STATUS_OK;
+    zsocket_identity identity = zsocket_identity_of(o->token, o->rank);
+    return set_option(socket, ZMQ_ROUTING_ID, identity.bytes, sizeof identity.bytes);
 }
 
 /* For tcp://, where a peer may vanish without a word. ZeroMQ's own heartbeats wait in line behind a large
@@ -117,23 +115,44 @@ static status configure(zsocket_context *context, void *socket, const zsocket_op
     };
     TRY(set_options(socket, common, sizeof common / sizeof common[0]));
     int64_t largest = o->frame_bytes + (o->key ? CURVE_BYTES : 0);
-    if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest) != 0)
-        return fail(STATUS_INTERNAL, "ZeroMQ: largest frame %" PRId64 ": %s", largest, zmq_strerror(errno));
+    TRY(set_option(socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest));
     TRY(set_timeouts(socket, o->peer_timeout_ns));
     TRY(set_key(context, socket, o));
     return set_role(socket, o);
 }
 
-status zsocket_open(zsocket_context *context, const zsocket_options *options, void **out)
+static status open_monitor(zsocket_context *context, zsocket *s)
 {
-    void *socket = zmq_socket(zsocket_context_zmq(context), options->type);
-    if (!socket) return fail(STATUS_SYSTEM, "ZeroMQ: no socket: %s", zmq_strerror(errno));
-    status result = configure(context, socket, options);
-    if (result == STATUS_OK)
-        *out = socket;
-    else
-        zmq_close(socket);
+    char url[64];
+    snprintf(url, sizeof url, "inproc://monitor-%p", s->zmq);
+    if (zmq_socket_monitor(s->zmq, url, EVENTS) == 0 &&
+        (s->monitor = zmq_socket(zsocket_context_zmq(context), ZMQ_PAIR)) != NULL &&
+        zmq_connect(s->monitor, url) == 0)
+        return STATUS_OK;
+    return fail(STATUS_SYSTEM, "ZeroMQ: no monitor: %s", zmq_strerror(errno));
+}
+
+status zsocket_open(zsocket_context *context, const zsocket_options *options, zsocket *out)
+{
+    *out = (zsocket){.zmq = zmq_socket(zsocket_context_zmq(context), options->type)};
+    if (!out->zmq) return fail(STATUS_SYSTEM, "ZeroMQ: no socket: %s", zmq_strerror(errno));
+    status result = configure(context, out->zmq, options);
+    if (result == STATUS_OK) result = open_monitor(context, out);
+    if (result != STATUS_OK) zsocket_close(out, 0);
     return result;
+}
+
+void zsocket_close(zsocket *s, int flush_ms)
+{
+    if (!s->zmq) return;
+    zmq_socket_monitor(s->zmq, NULL, 0);
+    if (s->monitor) {
+        zmq_setsockopt(s->monitor, ZMQ_LINGER, &(int){0}, sizeof(int));
+        zmq_close(s->monitor);
+    }
+    zmq_setsockopt(s->zmq, ZMQ_LINGER, &flush_ms, sizeof flush_ms);
+    zmq_close(s->zmq);
+    *s = (zsocket){0};
 }
 
 /* What errno says about an address. */
@@ -151,25 +170,24 @@ static status address_failure(const char *verb, const char *url)
 }
 
 /* "[::1]" */
-static void allow_ipv6(void *socket, const char *url)
+static void allow_ipv6(zsocket *s, const char *url)
 {
-    int yes = 1;
-    if (strchr(url, '[')) zmq_setsockopt(socket, ZMQ_IPV6, &yes, sizeof yes);
+    if (strchr(url, '[')) zmq_setsockopt(s->zmq, ZMQ_IPV6, &(int){1}, sizeof(int));
 }
 
-status zsocket_bind(void *socket, const char *url, char *bound, size_t size)
+status zsocket_bind(zsocket *s, const char *url, char *bound, size_t size)
 {
-    allow_ipv6(socket, url);
-    if (zmq_bind(socket, url) != 0) return address_failure("listen at", url);
-    if (bound && zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
+    allow_ipv6(s, url);
+    if (zmq_bind(s->zmq, url) != 0) return address_failure("listen at", url);
+    if (bound && zmq_getsockopt(s->zmq, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
         return fail(STATUS_INTERNAL, "%s: its endpoint cannot be read: %s", url, zmq_strerror(errno));
     return STATUS_OK;
 }
 
-status zsocket_connect(void *socket, const char *url)
+status zsocket_connect(zsocket *s, const char *url)
 {
-    allow_ipv6(socket, url);
-    return zmq_connect(socket, url) == 0 ? STATUS_OK : address_failure("connect to", url);
+    allow_ipv6(s, url);
+    return zmq_connect(s->zmq, url) == 0 ? STATUS_OK : address_failure("connect to", url);
 }
 
 status zsocket_align(zmq_msg_t *part)
@@ -185,53 +203,24 @@ status zsocket_align(zmq_msg_t *part)
     return STATUS_OK;
 }
 
-void zsocket_close(void *socket, int flush_ms)
-{
-    if (!socket) return;
-    zmq_setsockopt(socket, ZMQ_LINGER, &flush_ms, sizeof flush_ms);
-    zmq_close(socket);
-}
-
 static const char identity_mark[4] = {'P', 'S', 'R', '1'};
 
-void zsocket_identity(uint64_t token, int rank, unsigned char out[ZSOCKET_IDENTITY_BYTES])
+zsocket_identity zsocket_identity_of(uint64_t token, int rank)
 {
-    uint32_t id = (uint32_t)rank;
-    memcpy(out, identity_mark, 4);
-    memcpy(out + 4, &id, 4);
-    memcpy(out + 8, &token, 8);
+    zsocket_identity out;
+    memcpy(out.bytes, identity_mark, 4);
+    memcpy(out.bytes + 4, &rank, 4);
+    memcpy(out.bytes + 8, &token, 8);
+    return out;
 }
 
 int zsocket_rank_of(const void *identity, size_t bytes, uint64_t token)
 {
-    const unsigned char *at = identity;
-    uint32_t rank;
-    uint64_t found;
-    if (bytes != ZSOCKET_IDENTITY_BYTES || memcmp(at, identity_mark, 4) != 0) return -1;
-    memcpy(&rank, at + 4, 4);
-    memcpy(&found, at + 8, 8);
-    return found == token && rank <= INT32_MAX ? (int)rank : -1;
-}
-
-enum {
-    WATCHED = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
-};
-
-status zsocket_monitor_open(zsocket_context *context, void *socket, void **out)
-{
-    char url[64];
-    snprintf(url, sizeof url, "inproc://monitor-%p", socket);
-    if (zmq_socket_monitor(socket, url, WATCHED) != 0)
-        return fail(STATUS_SYSTEM, "ZeroMQ: no monitor: %s", zmq_strerror(errno));
-    void *monitor = zmq_socket(zsocket_context_zmq(context), ZMQ_PAIR);
-    if (!monitor || zmq_connect(monitor, url) != 0) {
-        if (monitor) zmq_close(monitor);
-        zmq_socket_monitor(socket, NULL, 0);
-        return fail(STATUS_SYSTEM, "ZeroMQ: no monitor: %s", zmq_strerror(errno));
-    }
-    *out = monitor;
-    return STATUS_OK;
+    int rank;
+    if (bytes != sizeof(zsocket_identity)) return -1;
+    memcpy(&rank, (const char *)identity + 4, sizeof rank);
+    zsocket_identity expected = zsocket_identity_of(token, rank);
+    return rank >= 0 && memcmp(identity, expected.bytes, bytes) == 0 ? rank : -1;
 }
 
 static zsocket_event failed_handshake(uint16_t kind, uint32_t detail)
@@ -244,35 +233,44 @@ static zsocket_event failed_handshake(uint16_t kind, uint32_t detail)
     return key ? ZSOCKET_DENIED : ZSOCKET_REFUSED;
 }
 
-zsocket_event zsocket_monitor_next(void *monitor)
+zsocket_event zsocket_next_event(zsocket *s)
 {
     unsigned char event[6];
-    if (zmq_recv(monitor, event, sizeof event, ZMQ_DONTWAIT) < 0) return ZSOCKET_NO_EVENT;
-    char address[8];
-    zmq_recv(monitor, address, sizeof address, ZMQ_DONTWAIT);
+    if (zmq_recv(s->monitor, event, sizeof event, ZMQ_DONTWAIT) < 0) return ZSOCKET_NO_EVENT;
+    zmq_recv(s->monitor, NULL, 0, ZMQ_DONTWAIT); /* the address */
     uint16_t kind;
     uint32_t detail;
     memcpy(&kind, event, sizeof kind);
     memcpy(&detail, event + 2, sizeof detail);
-    switch (kind) {
-    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
-        return ZSOCKET_UP;
-    case ZMQ_EVENT_DISCONNECTED:
-        return ZSOCKET_DOWN;
-    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
-        return failed_handshake(kind, detail);
-    default:
-        return ZSOCKET_OTHER;
-    }
+    if (kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) return ZSOCKET_UP;
+    return kind == ZMQ_EVENT_DISCONNECTED ? ZSOCKET_DOWN : failed_handshake(kind, detail);
 }
 
-void zsocket_monitor_close(void *socket, void *monitor)
+const char *zsocket_next_refusal(zsocket *router)
 {
-    if (!monitor) return;
-    zmq_socket_monitor(socket, NULL, 0);
-    int none = 0;
-    zmq_setsockopt(monitor, ZMQ_LINGER, &none, sizeof none);
-    zmq_close(monitor);
+    for (zsocket_event event; (event = zsocket_next_event(router)) != ZSOCKET_NO_EVENT;) {
+        if (event == ZSOCKET_REFUSED || event == ZSOCKET_HUNG_UP) return "it does not speak ZMTP";
+        if (event == ZSOCKET_DENIED) return "it does not have the key of this job";
+        if (event != ZSOCKET_DOWN || router->probe_rounds == PROBE_ROUNDS) continue;
+        router->probe_rounds = PROBE_ROUNDS;
+        router->probe_ns = clock_now_ns() + FIRST_PROBE_NS;
+    }
+    return NULL;
+}
+
+bool zsocket_begin_probes(zsocket *router)
+{
+    if (router->probe_rounds == 0 || clock_now_ns() < router->probe_ns) return false;
+    int64_t pause = FIRST_PROBE_NS;
+    for (int round = router->probe_rounds--; round <= PROBE_ROUNDS; round++) pause *= 5;
+    router->probe_ns = clock_now_ns() + pause;
+    return true;
+}
+
+bool zsocket_probe(zsocket *router, const zsocket_identity *client)
+{
+    if (zmq_send(router->zmq, client->bytes, sizeof client->bytes, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0)
+        return errno != EHOSTUNREACH;
+    zmq_send(router->zmq, "", 0, ZMQ_DONTWAIT);
+    return true;
 }

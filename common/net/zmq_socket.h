@@ -32,25 +32,35 @@ typedef struct zsocket_options {
     const char *key; /* net_key: both sides prove that they have it, all bytes are encrypted; NULL: none */
 } zsocket_options;
 
+/* A socket and the monitor of its connections. */
+typedef struct zsocket {
+    void *zmq, *monitor;
+    int probe_rounds; /* of a ROUTER: still to be done */
+    int64_t probe_ns; /* when the next is due */
+} zsocket;
+
 /* A ROUTER admits over ipc:// processes of the same user only, with and without a key. */
-status zsocket_open(zsocket_context *context, const zsocket_options *options, void **out);
+status zsocket_open(zsocket_context *context, const zsocket_options *options, zsocket *out);
 
 /* Binds and writes the endpoint, with the port chosen, to `bound`. STATUS_UNAVAILABLE where the address is
  * taken or not of this host, STATUS_USAGE where it is none. */
-status zsocket_bind(void *socket, const char *url, char *bound, size_t size);
-status zsocket_connect(void *socket, const char *url);
+status zsocket_bind(zsocket *s, const char *url, char *bound, size_t size);
+status zsocket_connect(zsocket *s, const char *url);
+
+/* Closes, giving what is queued `flush_ms` to leave. A closed socket is ignored. */
+void zsocket_close(zsocket *s, int flush_ms);
 
 /* libzmq returns small or decrypted frames at any address; the elements in them need an aligned one. */
 status zsocket_align(zmq_msg_t *part);
 
-/* Closes, giving what is queued `flush_ms` to leave. NULL is ignored. */
-void zsocket_close(void *socket, int flush_ms);
-
-enum { ZSOCKET_IDENTITY_BYTES = 16 };
 /* A DEALER's routing id holds its job token and rank, so that a ROUTER knows whom it talks to before it
- * looks into anything. Returns the rank, or -1 where the bytes are not of a rank of this job. */
+ * looks into anything. */
+typedef struct zsocket_identity {
+    unsigned char bytes[16];
+} zsocket_identity;
+zsocket_identity zsocket_identity_of(uint64_t token, int rank);
+/* The rank, or -1 where the bytes are not of a rank of this job. */
 int zsocket_rank_of(const void *identity, size_t bytes, uint64_t token);
-void zsocket_identity(uint64_t token, int rank, unsigned char out[ZSOCKET_IDENTITY_BYTES]);
 
 /* Connection events of a socket. */
 typedef enum zsocket_event {
@@ -60,12 +70,16 @@ typedef enum zsocket_event {
     ZSOCKET_REFUSED, /* a connection that does not speak the protocol has been dropped */
     ZSOCKET_DENIED,  /* one without a key, or with another one, has been dropped */
     ZSOCKET_HUNG_UP, /* the peer has ended a connection during the handshake: as a rule it has another key */
-    ZSOCKET_OTHER,
 } zsocket_event;
+zsocket_event zsocket_next_event(zsocket *s); /* does not block */
 
-status zsocket_monitor_open(zsocket_context *context, void *socket, void **out);
-zsocket_event zsocket_monitor_next(void *monitor); /* does not block */
-/* Before the socket itself is closed. */
-void zsocket_monitor_close(void *socket, void *monitor);
+/* After a disconnection a ROUTER does not report who has left: all its clients are probed a few times. This
+ * reads the events of a ROUTER and schedules the probes. Returns why a stranger was turned away, or NULL
+ * after the last event. */
+const char *zsocket_next_refusal(zsocket *router);
+/* Whether a round of probes is due, which thereby begins; the next one is scheduled. */
+bool zsocket_begin_probes(zsocket *router);
+/* Sends an empty message to a client; false if the ROUTER cannot reach it any more. */
+bool zsocket_probe(zsocket *router, const zsocket_identity *client);
 
 #endif

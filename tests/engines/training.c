@@ -176,7 +176,7 @@ static status run(training *t)
     TRY(parse_options(t));
     TRY(model_build(&model, &t->model));
     TRY(status_table_create(t->token, t->config.world, &t->table));
-    if (!t->config.processes) TRY(transport_hub_open(&transport_zmq, &t->hub));
+    if (!t->config.processes) TRY(transport_hub_open(&t->hub));
     return local_ranks_run(t->config.world, run_rank, t);
 }
 

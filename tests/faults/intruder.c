@@ -19,7 +19,8 @@ static bool become_nobody(void)
     return setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 && setuid(NOBODY) == 0;
 }
 
-static status connect_all(zsocket_context *context, uint64_t token, int rank, char *names[], int count, void **sockets)
+static status connect_all(zsocket_context *context, uint64_t token, int rank, char *names[], int count,
+                          zsocket *sockets)
 {
     for (int i = 0; i < count; i++) {
         char url[160];
@@ -27,12 +28,12 @@ static status connect_all(zsocket_context *context, uint64_t token, int rank, ch
             .type = ZMQ_DEALER, .frame_bytes = 64 << 20, .queue = QUEUE, .token = token, .rank = rank};
         snprintf(url, sizeof url, "ipc://%s", names[i]);
         TRY(zsocket_open(context, &options, &sockets[i]));
-        TRY(zsocket_connect(sockets[i], url));
+        TRY(zsocket_connect(&sockets[i], url));
     }
     return STATUS_OK;
 }
 
-static int disturb(void **sockets, int count, uint64_t token, int rank)
+static int disturb(const zsocket *sockets, int count, uint64_t token, int rank)
 {
     uint8_t header[MESSAGE_HEADER_BYTES];
     const message_header bye = {.kind = MESSAGE_BYE, .sender = rank, .token = token};
@@ -40,8 +41,8 @@ static int disturb(void **sockets, int count, uint64_t token, int rank)
     int received = 0;
     for (int round = 0; round < 300; round++) {
         for (int i = 0; i < count; i++) {
-            zmq_send(sockets[i], header, used, ZMQ_DONTWAIT);
-            while (zmq_recv(sockets[i], NULL, 0, ZMQ_DONTWAIT) >= 0) received++;
+            zmq_send(sockets[i].zmq, header, used, ZMQ_DONTWAIT);
+            while (zmq_recv(sockets[i].zmq, NULL, 0, ZMQ_DONTWAIT) >= 0) received++;
         }
         clock_sleep_ns(2 * NS_PER_MS);
         if (round != SETTLED) continue;
@@ -53,7 +54,7 @@ static int disturb(void **sockets, int count, uint64_t token, int rank)
 
 int main(int argc, char *argv[])
 {
-    void *sockets[MOST_NAMES] = {NULL};
+    zsocket sockets[MOST_NAMES] = {0};
     zsocket_context *context = NULL;
     int count = argc - 3;
     if (count < 1 || count > MOST_NAMES || !become_nobody()) return status_exit_code(STATUS_USAGE);
@@ -64,7 +65,7 @@ int main(int argc, char *argv[])
     int received = rc == STATUS_OK ? disturb(sockets, count, token, rank) : 0;
     if (rc != STATUS_OK) fprintf(stderr, "intruder: %s\n", error_message());
     printf("received %d\n", received);
-    for (int i = 0; i < count; i++) zsocket_close(sockets[i], 0);
+    for (int i = 0; i < count; i++) zsocket_close(&sockets[i], 0);
     zsocket_context_close(&context);
     return rc != STATUS_OK ? status_exit_code(rc) : received > 0;
 }

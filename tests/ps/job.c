@@ -54,7 +54,7 @@ void job_open(const job_config *config, job *j)
     nn_program_config program = {.batch = 2, .mode = NN_TRAIN, .type = wide ? DTYPE_F64 : DTYPE_F32, .world = config->world};
     assert_ok(nn_program_compile(j->model, &program, &j->program));
     assert_ok(status_table_create(j->token, config->world, &j->table));
-    if (!config->processes) assert_ok(transport_hub_open(&transport_zmq, &j->hub));
+    if (!config->processes) assert_ok(transport_hub_open(&j->hub));
 }
 
 void job_close(job *j)

@@ -159,7 +159,7 @@ static status try(training *t)
     t->token = random_token();
     assert_ok(model_build(&t->golden->model, &t->model));
     assert_ok(status_table_create(t->token, t->world, &t->table));
-    if (t->threads) assert_ok(transport_hub_open(&transport_zmq, &t->hub));
+    if (t->threads) assert_ok(transport_hub_open(&t->hub));
     status rc = local_ranks_run(t->world, train, t);
     transport_hub_close(&t->hub);
     status_table_close(&t->table);

@@ -68,14 +68,15 @@ static void speak_no_zmtp(const char *url)
 /* ---- above it ----------------------------------------------------------------------------------- */
 
 /* One that has the key, as a member that is broken would. */
-static void *open_peer(zsocket_context *context, const stranger *s, uint64_t token, int rank)
+static zsocket open_peer(zsocket_context *context, const stranger *s, uint64_t token, int rank)
 {
-    void *socket = NULL;
+    zsocket socket = {0};
     char *address = net_address_without_key(s->url);
     const zsocket_options options = {
         .type = ZMQ_DEALER, .frame_bytes = 64 << 20, .queue = 64, .token = token, .rank = rank, .key = net_address_key(s->url)};
-    if (zsocket_open(context, &options, &socket) == STATUS_OK && zsocket_connect(socket, address) != STATUS_OK)
-        zsocket_close(socket, 0), socket = NULL;
+    if (zsocket_open(context, &options, &socket) == STATUS_OK &&
+        zsocket_connect(&socket, address) != STATUS_OK)
+        zsocket_close(&socket, 0);
     free(address);
     return socket;
 }
@@ -101,11 +102,12 @@ static size_t nest(uint8_t *out, size_t size, int depth)
 static void speak_garbage(const stranger *s, uint64_t token, int rank)
 {
     zsocket_context *context = NULL;
-    void *socket = NULL;
+    zsocket peer = {0};
     enum { BIG = 20 << 20 };
     uint8_t *big = calloc(1, BIG);
     if (!big || zsocket_context_open(&context) != STATUS_OK) goto out;
-    socket = open_peer(context, s, token, rank);
+    peer = open_peer(context, s, token, rank);
+    void *socket = peer.zmq;
     if (!socket) goto out;
     uint8_t header[MESSAGE_HEADER_BYTES];
     message_header push = {.kind = MESSAGE_PUSH, .sender = rank, .token = token, .count = 1000, .key = 3};
@@ -127,7 +129,7 @@ static void speak_garbage(const stranger *s, uint64_t token, int rank)
     zmq_send(socket, big, BIG, 0); /* a frame above what was agreed */
     clock_sleep_ns(50 * NS_PER_MS);
 out:
-    if (socket) zsocket_close(socket, 0);
+    zsocket_close(&peer, 0);
     zsocket_context_close(&context);
     free(big);
 }

@@ -71,12 +71,6 @@ void transport_sim_hub_stop(transport_hub *hub)
     ((sim_hub *)hub)->stopped = true;
 }
 
-static status hub_open(transport_hub **out)
-{
-    *out = NULL;
-    return fail(STATUS_INTERNAL, "virtual messages need a simulation");
-}
-
 static void hub_close(transport_hub *base)
 {
     sim_hub *hub = (sim_hub *)base;
@@ -377,7 +371,6 @@ static bool up(const transport *base, int link)
 const transport_type transport_sim = {
     .name = "sim",
     .bytes_do_not_exist = true,
-    .hub_open = hub_open,
     .hub_close = hub_close,
     .open = open_transport,
     .close = close_transport,

@@ -34,7 +34,7 @@ void net_pair_open(net_pair *pair, const char *scheme, transport_options server,
 {
     *pair = (net_pair){0};
     char url[128];
-    if (strcmp(scheme, "inproc") == 0) assert_ok(transport_hub_open(&transport_zmq, &pair->hub));
+    if (strcmp(scheme, "inproc") == 0) assert_ok(transport_hub_open(&pair->hub));
     server.hub = client.hub = pair->hub;
     net_url(scheme, url, sizeof url);
     assert_ok(transport_open(&transport_zmq, &server, &pair->server));

@@ -33,26 +33,26 @@ static bool become_nobody(void)
 static int intrude(const secret_of_others *s)
 {
     zsocket_context *context = NULL;
-    void *socket = NULL, *monitor = NULL;
+    zsocket socket;
     if (s->other_user && !become_nobody()) return UNFIT;
     const zsocket_options options = {
         .type = ZMQ_DEALER, .frame_bytes = FRAME_BYTES, .queue = 64, .token = TOKEN, .rank = 1, .key = s->key};
-    if (zsocket_context_open(&context) != STATUS_OK || zsocket_open(context, &options, &socket) != STATUS_OK ||
-        zsocket_monitor_open(context, socket, &monitor) != STATUS_OK || zsocket_connect(socket, s->address) != STATUS_OK)
+    if (zsocket_context_open(&context) != STATUS_OK ||
+        zsocket_open(context, &options, &socket) != STATUS_OK ||
+        zsocket_connect(&socket, s->address) != STATUS_OK)
         return UNFIT;
     int result = REFUSED;
     uint8_t header[MESSAGE_HEADER_BYTES], got[256];
     const message_header bye = {.kind = MESSAGE_BYE, .sender = 1, .token = TOKEN};
     size_t used = message_pack(&bye, header);
     for (int64_t until = clock_now_ns() + NS_PER_S / 2; clock_now_ns() < until;) {
-        zmq_send(socket, header, used, ZMQ_DONTWAIT);
-        if (zmq_recv(socket, got, sizeof got, ZMQ_DONTWAIT) >= 0) result = ADMITTED;
-        for (zsocket_event event; (event = zsocket_monitor_next(monitor)) != ZSOCKET_NO_EVENT;)
+        zmq_send(socket.zmq, header, used, ZMQ_DONTWAIT);
+        if (zmq_recv(socket.zmq, got, sizeof got, ZMQ_DONTWAIT) >= 0) result = ADMITTED;
+        for (zsocket_event event; (event = zsocket_next_event(&socket)) != ZSOCKET_NO_EVENT;)
             if (event == ZSOCKET_UP && s->key) result = ADMITTED; /* over ipc libzmq accepts, then looks */
         clock_sleep_ns(2 * NS_PER_MS);
     }
-    zsocket_monitor_close(socket, monitor);
-    zsocket_close(socket, 0);
+    zsocket_close(&socket, 0);
     zsocket_context_close(&context);
     return result;
 }

@@ -1,7 +1,6 @@
 #include "tests/common/net/net_test.h"
 
 #include "common/base/random.h"
-#include "common/net/checksum.h"
 #include "common/net/message_wire.h"
 #include "common/net/rendezvous_wire.h"
 
@@ -168,18 +167,20 @@ static void the_digest_sees_every_bit_of_header_and_frames(void **state)
     assert_true(message_digest(&full, frames, 2) == original);
 }
 
+/* The digest of a message is the same on every processor: the value that the portable code of xxHash gives.
+ */
 static void every_instruction_set_sums_alike(void **state)
 {
     (void)state;
     static unsigned char data[5000];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)random_bits(3, i);
     static const size_t sizes[] = {0, 1, 3, 8, 16, 17, 128, 129, 240, 241, 1024, 4999};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        for (uint64_t seed = 0; seed < 3; seed++) {
-            uint64_t expected = XXH3_64bits_withSeed(data + 1, sizes[i], seed); /* the shared library's */
-            assert_true(checksum_xxh3(data + 1, sizes[i], seed) == expected);
-            assert_true(checksum_xxh3_baseline(data + 1, sizes[i], seed) == expected);
-        }
+    const message_header header = {.kind = MESSAGE_PUSH};
+    uint64_t seed = message_digest(&header, NULL, 0);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        const message_frame frame = {data + 1, sizes[i]};
+        assert_true(message_digest(&header, &frame, 1) == XXH3_64bits_withSeed(data + 1, sizes[i], seed));
+    }
 }
 
 static void a_rendezvous_packet_survives_packing(void **state)

@@ -121,11 +121,12 @@ static void send_foreign_messages(const char *url, int *fds)
 {
     (void)fds;
     zsocket_context *context;
-    void *socket;
+    zsocket peer;
     assert_ok(zsocket_context_open(&context));
     const zsocket_options options = {.type = ZMQ_DEALER, .frame_bytes = 1 << 20, .queue = 8, .rank = 1, .key = TEST_KEY};
-    assert_ok(zsocket_open(context, &options, &socket));
-    assert_ok(zsocket_connect(socket, url));
+    assert_ok(zsocket_open(context, &options, &peer));
+    assert_ok(zsocket_connect(&peer, url));
+    void *socket = peer.zmq;
     static unsigned char big[RENDEZVOUS_BLOB_MAX + 1];
     for (int i = 0; i < 200; i++) zmq_send(socket, "\x08\x04", 2, 0); /* a call, ungreeted */
     zmq_send(socket, "garbage", 7, 0);
@@ -135,7 +136,7 @@ static void send_foreign_messages(const char *url, int *fds)
     zmq_send(socket, "x", 1, 0);
     zmq_send(socket, big, sizeof big, 0); /* above the largest frame: ends the connection */
     clock_sleep_ns(100 * NS_PER_MS);
-    zsocket_close(socket, 0);
+    zsocket_close(&peer, 0);
     zsocket_context_close(&context);
 }
 

@@ -177,7 +177,7 @@ static void agents_converse_and_no_wake_up_is_lost(void **state)
             char url[128];
             agent agents[PEERS];
             net_url(schemes[s], url, sizeof url);
-            if (s == 0) assert_ok(transport_hub_open(&transport_zmq, &hub));
+            if (s == 0) assert_ok(transport_hub_open(&hub));
             if (s == 2) { /* all must know the port */
                 transport_options options = transport_defaults(0, 1, 1, 1);
                 transport *t;

@@ -248,25 +248,25 @@ static void closing_releases_what_a_pacer_still_keeps_back(void **state)
 /* ---- Strangers ---- */
 
 /* One that has the key, as a member that is broken would. */
-static void *stranger(zsocket_context *context, const char *url, uint64_t token, int rank)
+static zsocket stranger(zsocket_context *context, const char *url, uint64_t token, int rank)
 {
-    void *socket;
+    zsocket socket;
     char *address = net_address_without_key(url);
     const zsocket_options options = {
         .type = ZMQ_DEALER, .frame_bytes = FRAME_BYTES, .queue = 100, .token = token, .rank = rank, .key = net_address_key(url)};
     assert_ok(zsocket_open(context, &options, &socket));
-    assert_ok(zsocket_connect(socket, address));
+    assert_ok(zsocket_connect(&socket, address));
     free(address);
     return socket;
 }
 
-static void pack_and_send(void *socket, message_header header, bool digest, int frames)
+static void pack_and_send(zsocket to, message_header header, bool digest, int frames)
 {
     uint8_t bytes[MESSAGE_HEADER_BYTES];
     if (digest) header.checksum = message_digest(&header, NULL, 0);
     size_t used = message_pack(&header, bytes);
-    zmq_send(socket, bytes, used, frames ? ZMQ_SNDMORE : 0);
-    for (int i = 0; i < frames; i++) zmq_send(socket, "frame", 5, i + 1 < frames ? ZMQ_SNDMORE : 0);
+    zmq_send(to.zmq, bytes, used, frames ? ZMQ_SNDMORE : 0);
+    for (int i = 0; i < frames; i++) zmq_send(to.zmq, "frame", 5, i + 1 < frames ? ZMQ_SNDMORE : 0);
 }
 
 static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(void **state)
@@ -278,15 +278,15 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
         net_pair_open(&pair, schemes[s], options_of(0), options_of(1));
         zsocket_context *context;
         assert_ok(zsocket_context_open(&context));
-        void *other_job = stranger(context, pair.url, TOKEN + 1, 1),
-             *no_rank = stranger(context, pair.url, TOKEN, 3);
-        void *clumsy = stranger(context, pair.url, TOKEN, 2),
-             *huge = stranger(context, pair.url, TOKEN + 2, 0);
+        zsocket other_job = stranger(context, pair.url, TOKEN + 1, 1),
+                no_rank = stranger(context, pair.url, TOKEN, 3);
+        zsocket clumsy = stranger(context, pair.url, TOKEN, 2),
+                huge = stranger(context, pair.url, TOKEN + 2, 0);
         const message_header push = {.kind = MESSAGE_PUSH, .sender = 2, .token = TOKEN};
         pack_and_send(other_job, push, true, 0);          /* 1: unknown identity */
         pack_and_send(no_rank, push, true, 0);            /* 2: out of range */
-        zmq_send(clumsy, big, MESSAGE_HEADER_CAP + 1, 0); /* 3: header above the cap */
-        zmq_send(clumsy, "garbage", 7, 0);                /* 4 */
+        zmq_send(clumsy.zmq, big, MESSAGE_HEADER_CAP + 1, 0); /* 3: header above the cap */
+        zmq_send(clumsy.zmq, "garbage", 7, 0);                /* 4 */
         pack_and_send(clumsy, push, true, 1);             /* 5: a frame too many */
         message_header lies = push;
         lies.frames = 3;
@@ -299,7 +299,7 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
         lies.sender = 2;
         lies.token = TOKEN + 3;
         pack_and_send(clumsy, lies, true, 0); /* 9: of another job */
-        zmq_send(huge, big, sizeof big, 0);   /* ends the connection */
+        zmq_send(huge.zmq, big, sizeof big, 0); /* ends the connection */
         transport_counters counters = {0};
         transport_message m;
         for (int64_t until = clock_now_ns() + TEST_LIMIT_NS;
@@ -318,7 +318,7 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
         net_receive(pair.server, &m);
         assert_int_equal(m.link, 2);
         transport_release(pair.server, &m);
-        void *const sockets[] = {other_job, no_rank, clumsy, huge};
+        zsocket *const sockets[] = {&other_job, &no_rank, &clumsy, &huge};
         for (int i = 0; i < 4; i++) zsocket_close(sockets[i], 0);
         zsocket_context_close(&context);
         net_pair_close(&pair, 50 * NS_PER_MS);
