@@ -93,20 +93,20 @@ static status print(const reproduction_report *r, const reproduce_options *o)
     return output_text(&text);
 }
 
-static status reproduce(const reproduce_options *o, const char *name)
+static status reproduce_table(const reproduce_options *o, const char *name)
 {
     const reproduction *what = NULL;
-    reproduction_options options = {.calibration_only = o->calibration_only};
+    const char *profile = NULL;
     TRY(find(name, &what));
-    options.cuda = o->device && strcmp(o->device, "cuda") == 0;
-    if (options.cuda && what != &reproduce_torch_vs_apex)
+    bool cuda = o->device && strcmp(o->device, "cuda") == 0;
+    if (cuda && what != &reproduce_torch_vs_apex)
         return fail(STATUS_USAGE, "--device: expected sim:PROFILE for %s, got cuda: only torch-vs-apex is measured",
                     what->name);
-    if (!options.cuda) TRY(profile_of(o->device, &options.profile));
+    if (cuda) what = &reproduce_torch_vs_apex_cuda;
+    if (!cuda) TRY(profile_of(o->device, &profile));
     reproduction_report *report = calloc(1, sizeof *report);
     if (!report) return fail(STATUS_SYSTEM, "no memory for the report");
-    report->name = what->name;
-    status rc = what->run(&options, report);
+    status rc = reproduce(what, profile, o->calibration_only, report);
     if (rc == STATUS_OK) rc = print(report, o);
     free(report);
     return rc;
@@ -127,7 +127,7 @@ static status run_reproduce(int argc, char *argv[], int *exit_code)
     else if (rc == STATUS_OK && count != 1)
         rc = fail(STATUS_USAGE, "reproduce: expected one name, got %d; --list shows them", count);
     else if (rc == STATUS_OK)
-        rc = reproduce(&options, words[0]);
+        rc = reproduce_table(&options, words[0]);
     free(words);
     return rc;
 }

@@ -4,6 +4,7 @@
 #include "common/base/options.h"
 #include "common/base/random.h"
 #include "common/data/batch_source.h"
+#include "harness/report/statistics.h"
 #include "harness/run/engines.h"
 #include "harness/run/run_options.h"
 #include "harness/train/local_ranks.h"
@@ -52,7 +53,8 @@ static void close_source(batch_source *base)
     free(s);
 }
 
-static const batch_source_type fixed = {"fixed", next_batch, batch_source_always_ready, give_back, close_source};
+static const batch_source_type fixed = {"fixed", next_batch, batch_source_always_ready, give_back,
+                                        close_source};
 
 /* Images of random numbers, all of class 0. */
 static status open_source(const nn_model *model, int64_t batch, batch_source **out)
@@ -70,43 +72,40 @@ static status open_source(const nn_model *model, int64_t batch, batch_source **o
         return fail(STATUS_SYSTEM, "no memory for a batch");
     }
     for (int64_t i = 0; i < inputs; i++) ((float *)s->inputs)[i] = (float)random_signed(1, (uint64_t)i);
-    s->batch = (batch_view){.inputs = s->inputs, .targets = s->targets, .count = batch, .targets_counted = targets};
+    s->batch =
+        (batch_view){.inputs = s->inputs, .targets = s->targets, .count = batch, .targets_counted = targets};
     *out = &s->base;
     return STATUS_OK;
 }
 
 /* ---- ranks ------------------------------------------------------------------------------------ */
 
-static int by_value(const void *a, const void *b)
+static status median_ms(const int64_t *ns, int64_t count, double *ms)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int64_t count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return values[count / 2];
+    statistics s;
+    TRY(statistics_of(ns, count, &s));
+    *ms = s.median / NS_PER_MS;
+    return STATUS_OK;
 }
 
 static status run_steps(measuring *m, int rank, trainer *t, batch_source *source)
 {
     const gpu_row *row = m->row;
-    double *times = calloc((size_t)row->steps * 2, sizeof *times), *backward = times + row->steps;
-    if (!times) return fail(STATUS_SYSTEM, "no memory for times");
+    int64_t *forward = calloc((size_t)row->steps * 2, sizeof *forward), *backward = forward + row->steps;
+    if (!forward) return fail(STATUS_SYSTEM, "no memory for times");
     status rc = STATUS_OK;
     for (int64_t s = 0; s < row->warmup + row->steps && rc == STATUS_OK; s++) {
         step_result r;
         rc = trainer_step(t, source, s, s, &r);
         if (rc != STATUS_OK || s < row->warmup) continue;
         int64_t reduced = r.reduced_ns > r.backward_end_ns ? r.reduced_ns : r.backward_end_ns;
-        times[s - row->warmup] = (double)(r.forward_end_ns - r.forward_begin_ns) / (double)NS_PER_MS;
-        backward[s - row->warmup] = (double)(reduced - r.backward_begin_ns) / (double)NS_PER_MS;
+        forward[s - row->warmup] = r.forward_end_ns - r.forward_begin_ns;
+        backward[s - row->warmup] = reduced - r.backward_begin_ns;
     }
     if (rc == STATUS_OK) rc = trainer_flush(t);
-    if (rc == STATUS_OK) m->forward_ms[rank] = median(times, row->steps);
-    if (rc == STATUS_OK) m->backward_ms[rank] = median(backward, row->steps);
-    free(times);
+    if (rc == STATUS_OK) rc = median_ms(forward, row->steps, &m->forward_ms[rank]);
+    if (rc == STATUS_OK) rc = median_ms(backward, row->steps, &m->backward_ms[rank]);
+    free(forward);
     return rc;
 }
 
@@ -152,8 +151,10 @@ status gpu_row_measure(const gpu_row *row, double *forward_ms, double *backward_
     option_binding binding = {.table = engine_table[engine]->options, .storage = options};
     gpu_row named = *row;
     nn_model *model = NULL;
-    measuring m = {.row = &named, .engine = engine_table[engine], .options = options, .token = random_token()};
-    if (row->gpus > MOST_GPUS) return fail(STATUS_INTERNAL, "expected at most %d GPUs, got %d", MOST_GPUS, row->gpus);
+    measuring m = {
+        .row = &named, .engine = engine_table[engine], .options = options, .token = random_token()};
+    if (row->gpus > MOST_GPUS)
+        return fail(STATUS_INTERNAL, "expected at most %d GPUs, got %d", MOST_GPUS, row->gpus);
     if (engine == ENGINE_NONE) named.policy = engine_table[engine]->policies[0].name;
     if (binding.table) TRY(options_defaults(&binding, 1));
     status rc = model_build(&row->model, &model);

@@ -81,9 +81,11 @@ static void add_published(reproduction_report *r, const published_table *t, doub
 
 /* ---- the runs --------------------------------------------------------------------------------- */
 
-static status run_all(const char *profile, const published_table *t, virtual_figures *f,
-                      reproduction_report *r)
+static status run(reproduction_run *run)
 {
+    const char *profile = run->report->profiles;
+    virtual_figures *f = &run->figures;
+    reproduction_report *r = run->report;
     char detail[200];
     TRY(measure(profile, "dp", OPTIMIZER_ADAM, f));
     if (!f->has_dp) return fail(STATUS_INTERNAL, "reducer-memory: the policy dp told no sizes");
@@ -104,28 +106,17 @@ static status run_all(const char *profile, const published_table *t, virtual_fig
              (long long)f->least_bytes);
     reproduction_claim_that(r, f->most_bytes == f->least_bytes, detail,
                             "Adam under ring (ddp): balanced to the byte");
-    add_published(r, t, adam);
+    add_published(r, &run->table, adam);
     return STATUS_OK;
 }
 
-static status run(const reproduction_options *o, reproduction_report *r)
-{
-    published_table t = {0};
-    virtual_figures *figures = calloc(1, sizeof *figures);
-    r->title = "The reducer's memory under DataParallel: BERT-large, 8 GPUs, batch 4 per GPU, sequence 128";
-    r->source = "the table of phases in docs/ps.md (torch's source); results/published/reducer-memory.csv";
-    r->how = "Logical bytes of the ledger, workspace aside, at the end of each phase; gradients are kept "
-             "between steps. "
-             "Nothing was calibrated: memory does not depend on the profile.";
-    snprintf(r->profiles, sizeof r->profiles, "%s", o->profile ? o->profile : SIM_DEFAULT_PROFILE);
-    status rc =
-        figures ? published_open("reducer-memory", &t) : fail(STATUS_SYSTEM, "no memory for the figures");
-    if (rc == STATUS_OK) rc = run_all(r->profiles, &t, figures, r);
-    published_close(&t);
-    free(figures);
-    return rc;
-}
-
 const reproduction reproduce_reducer_memory = {
-    "reducer-memory",
-    "memory of device 0 against the others under DataParallel, BERT-large with Adam and SGD", run};
+    .name = "reducer-memory",
+    .summary = "memory of device 0 against the others under DataParallel, BERT-large with Adam and SGD",
+    .title = "The reducer's memory under DataParallel: BERT-large, 8 GPUs, batch 4 per GPU, sequence 128",
+    .source = "the table of phases in docs/ps.md (torch's source); results/published/reducer-memory.csv",
+    .how = "Logical bytes of the ledger, workspace aside, at the end of each phase; gradients are kept "
+           "between steps. "
+           "Nothing was calibrated: memory does not depend on the profile.",
+    .profiles = SIM_DEFAULT_PROFILE,
+    .run = run};

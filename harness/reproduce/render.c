@@ -38,7 +38,7 @@ static const char *verdict(const reproduction_cell *c)
 static int baseline_count(const reproduction_report *r)
 {
     int count = 0;
-    while (count < CELL_BASELINES && r->baselines[count]) count++;
+    while (count < CELL_BASELINES && r->of->baselines[count]) count++;
     return count;
 }
 
@@ -64,7 +64,7 @@ static void cell_row(const reproduction_report *r, const reproduction_cell *c, t
 static void cell_table(const reproduction_report *r, text_buffer *out)
 {
     text_append(out, "| row | quantity | published | ours | obtained | deviation | limit | verdict ");
-    for (int i = 0; i < baseline_count(r); i++) text_append(out, "| %s ", r->baselines[i]);
+    for (int i = 0; i < baseline_count(r); i++) text_append(out, "| %s ", r->of->baselines[i]);
     text_append(out, "| note |\n| --- | --- | ---: | ---: | --- | ---: | ---: | --- ");
     for (int i = 0; i < baseline_count(r); i++) text_append(out, "| ---: ");
     text_append(out, "| --- |\n");
@@ -100,15 +100,16 @@ static void score(const reproduction_report *r, text_buffer *out)
     if (scored > 0) text_append(out, "Mean error of scored cells: %.1f %%", 100 * mean_error(r, -1));
     for (int i = 0; scored > 0 && i < baseline_count(r); i++) {
         double error = mean_error(r, i);
-        if (!isnan(error)) text_append(out, "; %s: %.1f %%", r->baselines[i], 100 * error);
+        if (!isnan(error)) text_append(out, "; %s: %.1f %%", r->of->baselines[i], 100 * error);
     }
     text_append(out, scored > 0 ? ".\n" : "");
 }
 
 void reproduction_markdown(const reproduction_report *r, text_buffer *out)
 {
-    text_append(out, "# %s\n\n%s %s. %s\nPublished: %s\n\n", r->title,
-                r->measured ? "MEASURED on" : "SIMULATED by profile", r->profiles, r->how, r->source);
+    text_append(out, "# %s\n\n%s %s. %s\nPublished: %s\n\n", r->of->title,
+                r->of->measured ? "MEASURED on" : "SIMULATED by profile", r->profiles, r->of->how,
+                r->of->source);
     cell_table(r, out);
     if (r->claim_count > 0) text_append(out, "\n| claim | holds | |\n| --- | --- | --- |\n");
     for (int i = 0; i < r->claim_count; i++)
@@ -132,11 +133,11 @@ static void csv_number(double value, text_buffer *out)
 void reproduction_csv(const reproduction_report *r, text_buffer *out)
 {
     text_append(out, "table,row,quantity,unit,obtained,published,ours,deviation,limit,verdict");
-    for (int i = 0; i < baseline_count(r); i++) text_append(out, ",\"%s\"", r->baselines[i]);
+    for (int i = 0; i < baseline_count(r); i++) text_append(out, ",\"%s\"", r->of->baselines[i]);
     text_append(out, ",profiles\n");
     for (int i = 0; i < r->cell_count; i++) {
         const reproduction_cell *c = &r->cells[i];
-        text_append(out, "%s,\"%s\",\"%s\",%s,%s", r->name, c->row, c->quantity, c->unit,
+        text_append(out, "%s,\"%s\",\"%s\",%s,%s", r->of->name, c->row, c->quantity, c->unit,
                     kind_names[c->kind]);
         csv_number(c->published, out);
         csv_number(c->ours, out);
@@ -159,7 +160,7 @@ static json_t *cell_to_json(const reproduction_report *r, const reproduction_cel
 {
     json_t *baselines = json_object();
     for (int i = 0; baselines && i < baseline_count(r); i++)
-        json_object_set_new(baselines, r->baselines[i], number_or_null(c->baselines[i]));
+        json_object_set_new(baselines, r->of->baselines[i], number_or_null(c->baselines[i]));
     return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:o, s:s}", "row", c->row, "quantity",
                      c->quantity, "unit", c->unit, "obtained", kind_names[c->kind], "published",
                      number_or_null(c->published), "ours", number_or_null(c->ours), "deviation",
@@ -176,7 +177,8 @@ json_t *reproduction_json(const reproduction_report *r)
         json_array_append_new(claims, json_pack("{s:s, s:b, s:s}", "claim", r->claims[i].text, "holds",
                                                 (int)r->claims[i].holds, "detail", r->claims[i].detail));
     for (int i = 0; i < r->note_count; i++) json_array_append_new(notes, json_string(r->notes[i]));
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "table", r->name,
-                     "published", r->source, "profiles", r->profiles, "how", r->how, "simulated",
-                     (int)!r->measured, "cells", cells, "claims", claims, "notes", notes);
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "schema_version", RESULT_SCHEMA_VERSION,
+                     "table", r->of->name, "published", r->of->source, "profiles", r->profiles, "how",
+                     r->of->how, "simulated", (int)!r->of->measured, "cells", cells, "claims", claims,
+                     "notes", notes);
 }

@@ -4,12 +4,30 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const reproduction *const reproduction_table[] = {&reproduce_torch_vs_apex, &reproduce_dp_vs_ddp,
                                                   &reproduce_ddp_benchmark, &reproduce_throughput,
                                                   &reproduce_reducer_memory};
 const int reproduction_count = sizeof reproduction_table / sizeof reproduction_table[0];
+
+status reproduce(const reproduction *what, const char *profile, bool calibration_only,
+                 reproduction_report *out)
+{
+    reproduction_run *r = calloc(1, sizeof *r);
+    if (!r) return fail(STATUS_SYSTEM, "no memory for the figures");
+    r->profile = profile;
+    r->calibration_only = calibration_only;
+    r->report = out;
+    out->of = what;
+    snprintf(out->profiles, sizeof out->profiles, "%s", profile ? profile : what->profiles);
+    status rc = published_open(what->name, &r->table);
+    if (rc == STATUS_OK) rc = what->run(r);
+    published_close(&r->table);
+    free(r);
+    return rc;
+}
 
 double reproduction_deviation(const reproduction_cell *c)
 {
@@ -97,6 +115,8 @@ status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual
         set_factor(out, out->factor * scratch->step_ms /
                             step_ms); /* time goes with 1 / factor, but for launches */
     }
-    return fail(STATUS_CONFIG, "profile %s: expected a step of %.3f ms on one GPU, the nearest that its compute gives is %.3f",
-                w.machine.profile, step_ms, scratch->step_ms);
+    return fail(
+        STATUS_CONFIG,
+        "profile %s: expected a step of %.3f ms on one GPU, the nearest that its compute gives is %.3f",
+        w.machine.profile, step_ms, scratch->step_ms);
 }

@@ -1,5 +1,12 @@
 /* Reproductions: every row of a published table that a virtual device can do, run by the engines' own code
- * and compared with the published figure. docs/reproduction.md has the protocol and the outcome. */
+ * and compared with the published figure. docs/reproduction.md has the protocol and the outcome.
+ *
+ * The files in the order in which data flow through them:
+ *   published.c        the published table
+ *   torch_vs_apex.c, dp_vs_ddp.c, ddp_benchmark.c, throughput.c, reducer_memory.c: the tables' rows
+ *   gpu_row.c          a row measured on GPUs instead of virtual ones
+ *   reproduce.c        cells, claims, notes; the fit of a profile's compute
+ *   render.c           the report as Markdown, CSV and JSON */
 #ifndef HARNESS_REPRODUCE_REPRODUCE_H
 #define HARNESS_REPRODUCE_REPRODUCE_H
 
@@ -58,10 +65,8 @@ typedef struct reproduction_claim {
 enum { REPRODUCTION_CELLS = 128, REPRODUCTION_CLAIMS = 32, REPRODUCTION_NOTES = 8 };
 
 typedef struct reproduction_report {
-    const char *name, *title, *source, *how;
-    char profiles[256];                    /* that predicted; measured: what it was measured on */
-    bool measured;                         /* on real devices, none of it simulated */
-    const char *baselines[CELL_BASELINES]; /* what they are; NULL: none */
+    const struct reproduction *of;
+    char profiles[256]; /* that predicted; measured: what it was measured on */
     reproduction_cell cells[REPRODUCTION_CELLS];
     int cell_count;
     reproduction_claim claims[REPRODUCTION_CLAIMS];
@@ -70,15 +75,21 @@ typedef struct reproduction_report {
     int note_count;
 } reproduction_report;
 
-typedef struct reproduction_options {
+/* What a reproduction is run with. */
+typedef struct reproduction_run {
     const char *profile;   /* NULL: each row's own */
     bool calibration_only; /* no held-out row is run */
-    bool cuda;             /* on the GPUs here, where the table can be measured */
-} reproduction_options;
+    published_table table; /* of the reproduction's name */
+    virtual_figures figures;
+    reproduction_report *report;
+} reproduction_run;
 
 typedef struct reproduction {
-    const char *name, *summary;
-    status (*run)(const reproduction_options *options, reproduction_report *out);
+    const char *name, *summary, *title, *source, *how;
+    const char *profiles;                  /* where the rows' own predict */
+    const char *baselines[CELL_BASELINES]; /* what they are; NULL: none */
+    bool measured;                         /* on real devices, none of it simulated */
+    status (*run)(reproduction_run *run);
 } reproduction;
 
 extern const reproduction *const reproduction_table[];
@@ -87,8 +98,12 @@ extern const int reproduction_count;
 extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduce_ddp_benchmark,
     reproduce_throughput, reproduce_reducer_memory;
 
-/* torch-vs-apex with `cuda`: the rows that the GPUs here can do; notes name those that they cannot. */
-status reproduce_torch_vs_apex_cuda(reproduction_report *out);
+/* torch-vs-apex on the GPUs here: the rows that they can do; notes name those that they cannot. */
+extern const reproduction reproduce_torch_vs_apex_cuda;
+
+/* `profile` as in reproduction_run; `out` is zero. */
+status reproduce(const reproduction *what, const char *profile, bool calibration_only,
+                 reproduction_report *out);
 
 /* ---- for the reproductions ---- */
 
@@ -141,8 +156,8 @@ typedef struct gpu_row {
     int64_t steps, warmup; /* measured; before them */
 } gpu_row;
 
-/* Medians over the measured steps, the slowest rank's, in ms; the device is waited for between the phases. Inputs are
- * the same random numbers in every step. */
+/* Medians over the measured steps, the slowest rank's, in ms; the device is waited for between the phases.
+ * Inputs are the same random numbers in every step. */
 status gpu_row_measure(const gpu_row *row, double *forward_ms, double *backward_ms);
 
 #endif

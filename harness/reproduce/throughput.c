@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const double limit = 0.10;
@@ -70,27 +69,27 @@ static virtual_workload workload_of(const published_table *t, int row, int s, co
     return w;
 }
 
-static status run_row(const reproduction_options *o, const published_table *t, int row, compute_fit *fit,
-                      double *one_gpu_rate, virtual_figures *figures, reproduction_report *r)
+static status run_row(reproduction_run *r, int row, compute_fit *fit, double *one_gpu_rate)
 {
+    const published_table *t = &r->table;
     int s = setup_of(t, row), gpus = (int)published_number(t, row, "gpus");
     char label[64];
     double published = published_number(t, row, "value");
     snprintf(label, sizeof label, "%.24s, %s, %d GPU%s", published_text(t, row, "hardware"),
              published_text(t, row, "model"), gpus, gpus == 1 ? "" : "s");
     if (s < 0) return fail(STATUS_INTERNAL, "no setup for the published row %s", label);
-    virtual_workload w = workload_of(t, row, s, o->profile);
+    virtual_workload w = workload_of(t, row, s, r->profile);
     if (gpus == 1) {
         *one_gpu_rate = published;
-        TRY(compute_fit_find(&w, 1000 * (double)w.batch / published, figures, fit));
+        TRY(compute_fit_find(&w, 1000 * (double)w.batch / published, &r->figures, fit));
     }
-    if (gpus > 1 && o->calibration_only) return STATUS_OK;
+    if (gpus > 1 && r->calibration_only) return STATUS_OK;
     compute_fit_apply(fit, &w);
-    status rc = virtual_measure(&w, figures);
+    status rc = virtual_measure(&w, &r->figures);
     bool cannot = rc == STATUS_CONFIG; /* the device cannot do this row: shown without a figure */
     if (rc != STATUS_OK && !cannot) return rc;
-    double ours = cannot ? NAN : (double)(w.batch * gpus) / figures->step_ms * 1000;
-    reproduction_cell *c = reproduction_add(r, label, "throughput", published_text(t, row, "unit"),
+    double ours = cannot ? NAN : (double)(w.batch * gpus) / r->figures.step_ms * 1000;
+    reproduction_cell *c = reproduction_add(r->report, label, "throughput", published_text(t, row, "unit"),
                                             gpus == 1 ? CELL_CALIBRATED : CELL_PREDICTED, published, ours,
                                             gpus == 1 ? 0 : limit);
     c->baselines[0] = *one_gpu_rate * gpus;
@@ -103,37 +102,22 @@ static status run_row(const reproduction_options *o, const published_table *t, i
     return STATUS_OK;
 }
 
-static void name_profiles(const reproduction_options *o, reproduction_report *r)
+static status run(reproduction_run *r)
 {
-    size_t used = 0;
-    for (int s = 0; s < SETUPS; s++) {
-        if (o->profile || strstr(r->profiles, setups[s].profile)) continue;
-        used += (size_t)snprintf(r->profiles + used, sizeof r->profiles - used, "%s%s", used ? ", " : "",
-                                 setups[s].profile);
-    }
-    if (o->profile) snprintf(r->profiles, sizeof r->profiles, "%s", o->profile);
-}
-
-static status run(const reproduction_options *o, reproduction_report *r)
-{
-    published_table t = {0};
     compute_fit fit = {0};
     double one_gpu_rate = NAN;
-    virtual_figures *figures = calloc(1, sizeof *figures);
-    r->title = "Training throughput: ResNet-50 and BERT-base, 1 to 32 GPUs";
-    r->source = "results/published/throughput.csv";
-    r->how = "A whole step. For each source and hardware all efficiencies are multiplied by the factor that "
-             "gives its row of "
-             "one GPU, before its other rows are run.";
-    r->baselines[0] = "1 GPU times GPUs";
-    name_profiles(o, r);
-    status rc = figures ? published_open("throughput", &t) : fail(STATUS_SYSTEM, "no memory for the figures");
-    for (int row = 0; rc == STATUS_OK && row < t.rows; row++)
-        rc = run_row(o, &t, row, &fit, &one_gpu_rate, figures, r);
-    published_close(&t);
-    free(figures);
-    return rc;
+    for (int row = 0; row < r->table.rows; row++) TRY(run_row(r, row, &fit, &one_gpu_rate));
+    return STATUS_OK;
 }
 
 const reproduction reproduce_throughput = {
-    "throughput", "images and sequences a second on V100, A100 and P100 machines, 1 to 32 GPUs", run};
+    .name = "throughput",
+    .summary = "images and sequences a second on V100, A100 and P100 machines, 1 to 32 GPUs",
+    .title = "Training throughput: ResNet-50 and BERT-base, 1 to 32 GPUs",
+    .source = "results/published/throughput.csv",
+    .how = "A whole step. For each source and hardware all efficiencies are multiplied by the factor that "
+           "gives its "
+           "row of one GPU, before its other rows are run.",
+    .profiles = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100, dgx1-p100",
+    .baselines = {"1 GPU times GPUs"},
+    .run = run};
