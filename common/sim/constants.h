@@ -78,9 +78,7 @@
 typedef enum sim_constant { SIM_CONSTANT_LIST(SIM_CONSTANT_ENUM) SIM_CONSTANT_COUNT } sim_constant;
 #undef SIM_CONSTANT_ENUM
 
-#define SIM_CONSTANT_VALUES(NAME, name, unit, count, least, most, needed, meaning) +count
-enum { SIM_VALUE_COUNT = 0 SIM_CONSTANT_LIST(SIM_CONSTANT_VALUES) };
-#undef SIM_CONSTANT_VALUES
+enum { SIM_VALUES_MOST = 24 }; /* of a constant */
 
 typedef struct sim_constant_info {
     const char *name, *unit;
@@ -91,6 +89,5 @@ typedef struct sim_constant_info {
 } sim_constant_info;
 
 extern const sim_constant_info sim_constant_table[SIM_CONSTANT_COUNT];
-extern const int sim_constant_offset[SIM_CONSTANT_COUNT]; /* of the first value in sim_profile.values */
 
 #endif

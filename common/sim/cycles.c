@@ -1,4 +1,4 @@
-#include "common/sim/cycles.h"
+#include "common/sim/rings.h"
 
 #include <assert.h>
 #include <stdbool.h>

@@ -4,7 +4,7 @@
 #ifndef COMMON_SIM_FIBER_H
 #define COMMON_SIM_FIBER_H
 
-#include "common/sim/actor.h"
+#include "common/sim/simulation.h"
 
 typedef struct sim_fiber sim_fiber;
 

@@ -11,22 +11,9 @@ static const sim_constant corrections[] = {[SIM_LL] = SIM_NCCL_CORRECTION_LL,
                                            [SIM_SIMPLE] = SIM_NCCL_CORRECTION_SIMPLE};
 enum { CORRECTIONS = 24, CORRECTION_FIRST = 64 };
 
-const char *sim_protocol_name(sim_protocol p)
-{
-#define PROTOCOL_NAME(name, text) [SIM_##name] = text,
-    static const char *const names[] = {SIM_PROTOCOL_LIST(PROTOCOL_NAME)};
-#undef PROTOCOL_NAME
-    return names[p];
-}
-
-const char *sim_algorithm_name(sim_algorithm a)
-{
-    return a == SIM_RING ? "ring" : "tree";
-}
-
 static double constant(const sim_rings *r, sim_constant c, int index)
 {
-    return sim_profile_at(sim_topology_profile(r->topology), c, index);
+    return sim_profile_at(r->topology->profile, c, index);
 }
 
 static double smaller(double a, double b)
@@ -192,14 +179,4 @@ sim_protocol sim_nccl_choose(const sim_rings *r, sim_collective c, sim_algorithm
 sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses)
 {
     return sim_from_us(crosses ? outer_hop(r, SIM_RING, p) : ring_inner_hop(r, p));
-}
-
-sim_time sim_nccl_base(const sim_rings *r, sim_protocol p)
-{
-    return sim_from_us(constant(r, SIM_NCCL_BASE_RING, p));
-}
-
-double sim_nccl_wire(const sim_rings *r, sim_protocol p)
-{
-    return r->bus / ring_bus(r, p);
 }

@@ -11,14 +11,8 @@
 
 #include "common/sim/rings.h"
 
-#define SIM_PROTOCOL_LIST(X) X(LL, "LL") X(LL128, "LL128") X(SIMPLE, "Simple")
-#define SIM_PROTOCOL_ENUM(name, text) SIM_##name,
-typedef enum sim_protocol { SIM_PROTOCOL_LIST(SIM_PROTOCOL_ENUM) SIM_PROTOCOL_COUNT } sim_protocol;
-#undef SIM_PROTOCOL_ENUM
-const char *sim_protocol_name(sim_protocol p);
-
+typedef enum sim_protocol { SIM_LL, SIM_LL128, SIM_SIMPLE, SIM_PROTOCOL_COUNT } sim_protocol;
 typedef enum sim_algorithm { SIM_RING, SIM_TREE, SIM_ALGORITHM_COUNT } sim_algorithm;
-const char *sim_algorithm_name(sim_algorithm a);
 
 /* The collectives that differ in their steps. */
 typedef enum sim_collective {
@@ -52,9 +46,5 @@ sim_protocol sim_nccl_choose(const sim_rings *r, sim_collective c, sim_algorithm
 /* The latency of such a call, and the time of one hop of a ring beyond what the base takes. */
 sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes);
 sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses);
-sim_time sim_nccl_base(const sim_rings *r, sim_protocol p);
-
-/* Bytes on the wire per byte of payload. */
-double sim_nccl_wire(const sim_rings *r, sim_protocol p);
 
 #endif

@@ -1,4 +1,4 @@
-#include "common/sim/network_impl.h"
+#include "common/sim/network.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -125,6 +125,9 @@ void sim_flow_deinit(sim_flow *f);
 void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t hops, double bytes,
                     double limit, sim_time latency);
 
+/* network_solve.c: gives every flow that is connected with a dirty resource its new rate and the time of its end. */
+void sim_network_solve(void *network);
+
 static inline bool sim_flow_busy(const sim_flow *f)
 {
     return f->waiting || f->active || f->on_the_way;

@@ -5,7 +5,7 @@
  * left, is solved with the others' rates as they are. The rest still is as it should be, unless a resource that it
  * shares with the region was full and rates on it have changed, or is full now and holds back a flow of the region
  * for a faster one outside: such a resource joins the region, and that is solved again. */
-#include "common/sim/network_impl.h"
+#include "common/sim/network.h"
 
 /* A part: how many of n->links, of n->part, of n->flows and n->hops are its, how many flows have a limit of their own. */
 typedef struct part {

@@ -1,56 +1,242 @@
+/* Where profiles lie, and the top level of their files. */
+#include "common/base/text.h"
 #include "common/sim/profile_impl.h"
 
+#include <dirent.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-enum { MOST_BASES = 4 };
+#define ROW(NAME, name, unit, count, least, most, needed, meaning)                                           \
+    [SIM_##NAME] = {name, unit, count, least, most, needed, meaning},
+const sim_constant_info sim_constant_table[SIM_CONSTANT_COUNT] = {SIM_CONSTANT_LIST(ROW)};
+#undef ROW
+
+/* Set by the build: the source tree's folder, and where `install` puts its files. */
+static const char *const folders[] = {PSRING_SOURCE_PROFILES, PSRING_INSTALLED_PROFILES};
+enum { FOLDERS = 3 }; /* the third is the user's */
+
+status sim_profile_user_folder(char *path, size_t size)
+{
+    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    if (data && data[0])
+        snprintf(path, size, "%s/psring/profiles", data);
+    else if (home && home[0])
+        snprintf(path, size, "%s/.local/share/psring/profiles", home);
+    else
+        return fail(STATUS_CONFIG, "profiles: expected HOME or XDG_DATA_HOME in the environment");
+    return STATUS_OK;
+}
+
+/* "" where there is no such folder. */
+static const char *folder_number(int index, char *buffer, size_t size)
+{
+    if (index < FOLDERS - 1) return folders[index];
+    if (sim_profile_user_folder(buffer, size) == STATUS_OK) return buffer;
+    error_clear();
+    return "";
+}
+
+static const char suffix[] = ".json";
+
+/* The length of `file` without its suffix; 0: it has none. */
+static size_t stem(const char *file)
+{
+    size_t length = strlen(file), end = sizeof suffix - 1;
+    if (length <= end || strcmp(file + length - end, suffix) != 0) return 0;
+    return length - end;
+}
+
+static bool is_path(const char *name)
+{
+    return strchr(name, '/') || stem(name);
+}
+
+/* ---- the names there are ---------------------------------------------------------------------- */
+
+static status add_name(char ***names, size_t *count, const char *file, size_t length)
+{
+    for (size_t i = 0; i < *count; i++)
+        if (strlen((*names)[i]) == length && strncmp((*names)[i], file, length) == 0) return STATUS_OK;
+    char **grown = realloc(*names, (*count + 1) * sizeof *grown), *name = strndup(file, length);
+    if (grown) *names = grown;
+    if (!grown || !name) {
+        free(name);
+        return fail(STATUS_SYSTEM, "no memory for the names of profiles");
+    }
+    (*names)[(*count)++] = name;
+    return STATUS_OK;
+}
+
+static bool is_abstract(const char *folder, const char *file)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    json_t *root = json_load_file(path, 0, NULL);
+    bool abstract = json_is_true(json_object_get(root, "abstract"));
+    json_decref(root);
+    return abstract;
+}
+
+static status add_folder(const char *folder, char ***names, size_t *count)
+{
+    DIR *dir = opendir(folder);
+    if (!dir) return STATUS_OK;
+    status rc = STATUS_OK;
+    for (struct dirent *entry = readdir(dir); entry && rc == STATUS_OK; entry = readdir(dir)) {
+        size_t length = stem(entry->d_name);
+        if (length && !is_abstract(folder, entry->d_name)) rc = add_name(names, count, entry->d_name, length);
+    }
+    closedir(dir);
+    return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+status sim_profile_list(char ***names, size_t *count)
+{
+    status rc = STATUS_OK;
+    *names = NULL;
+    *count = 0;
+    for (int i = 0; i < FOLDERS && rc == STATUS_OK; i++) {
+        char folder[PATH_MAX];
+        rc = add_folder(folder_number(i, folder, sizeof folder), names, count);
+    }
+    if (rc == STATUS_OK && *count) qsort(*names, *count, sizeof **names, by_name);
+    if (rc != STATUS_OK) sim_profile_free_names(*names, *count);
+    return rc;
+}
+
+void sim_profile_free_names(char **names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) free(names[i]);
+    free(names);
+}
+
+static status unknown_profile(const char *name)
+{
+    char **names;
+    size_t count;
+    int index;
+    TRY(sim_profile_list(&names, &count));
+    status rc = text_parse_choice("profile or its file", name, (const char *const *)names, sizeof *names,
+                                  count, &index);
+    sim_profile_free_names(names, count);
+    return rc;
+}
+
+/* ---- a file ----------------------------------------------------------------------------------- */
+
+status profile_bad(const profile_file *f, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return fail(STATUS_DATA, "profile %s (%s): %s", f->name, f->path, text);
+}
+
+status profile_check_keys(const profile_file *f, const char *where, const json_t *object,
+                          const char *const *allowed, size_t count)
+{
+    for (void *i = json_object_iter((json_t *)object); i; i = json_object_iter_next((json_t *)object, i)) {
+        const char *key = json_object_iter_key(i);
+        size_t k = 0;
+        while (k < count && strcmp(key, allowed[k]) != 0) k++;
+        char list[256];
+        if (k == count)
+            return profile_bad(f, "%s: expected one of %s, got '%s'", where,
+                               text_join(list, sizeof list, allowed, count), key);
+    }
+    return STATUS_OK;
+}
+
+static status find_file(const char *name, char *path)
+{
+    if (is_path(name)) {
+        snprintf(path, PATH_MAX, "%s", name);
+        return access(path, R_OK) == 0 ? STATUS_OK
+                                       : fail_errno(STATUS_USAGE, "profile %s cannot be read", name);
+    }
+    for (int i = 0; i < FOLDERS; i++) {
+        char folder[PATH_MAX];
+        snprintf(path, PATH_MAX, "%s/%s%s", folder_number(i, folder, sizeof folder), name, suffix);
+        if (access(path, R_OK) == 0) return STATUS_OK;
+    }
+    return unknown_profile(name);
+}
+
+static status check_top(const profile_file *f, const char *asked)
+{
+    static const char *const keys[] = {"profile", "summary", "base", "abstract", "constants", "topology"};
+    if (!json_is_object(f->root)) return profile_bad(f, "expected an object");
+    TRY(profile_check_keys(f, "top level", f->root, keys, sizeof keys / sizeof keys[0]));
+    const char *name = json_string_value(json_object_get(f->root, "profile"));
+    if (!name) return profile_bad(f, "profile: the name is missing");
+    if (!is_path(asked) && strcmp(name, asked) != 0)
+        return profile_bad(f, "profile: expected the file's name, got '%s'", name);
+    if (!json_is_string(json_object_get(f->root, "summary")))
+        return profile_bad(f, "summary: the text is missing");
+    if (!json_is_object(json_object_get(f->root, "constants")))
+        return profile_bad(f, "constants: the object is missing");
+    return STATUS_OK;
+}
+
+/* The JSON is the profile's. */
+static status open_file(const char *name, int depth, profile_file *f, sim_profile *p)
+{
+    json_error_t error;
+    struct stat st;
+    f->name = name;
+    TRY(find_file(name, f->path));
+    if (stat(f->path, &st) == 0 && S_ISDIR(st.st_mode))
+        return profile_bad(f, "expected a file, got a folder");
+    f->root = p->files[depth] = json_load_file(f->path, JSON_REJECT_DUPLICATES, &error);
+    if (!f->root) return profile_bad(f, "line %d: %s", error.line, error.text);
+    return check_top(f, name);
+}
 
 /* Bases first, so that what extends them replaces. */
 static status read_chain(const char *name, int depth, sim_profile *p)
 {
     profile_file f;
-    TRY(profile_file_open(name, &f));
-    status rc = STATUS_OK;
+    TRY(open_file(name, depth, &f, p));
     const char *base = json_string_value(json_object_get(f.root, "base"));
-    if (base && depth == MOST_BASES) {
-        rc = profile_bad(&f, "base: expected a chain of at most %d profiles, got more", MOST_BASES);
-        goto out;
-    }
-    if (base) rc = read_chain(base, depth + 1, p);
+    if (base && depth == SIM_BASES_MOST)
+        return profile_bad(&f, "base: expected a chain of at most %d profiles, got more", SIM_BASES_MOST);
+    status rc = base ? read_chain(base, depth + 1, p) : STATUS_OK;
     if (rc == STATUS_USAGE) {
         error_clear();
-        rc = profile_bad(&f, "base: expected the name of a profile, got '%s'", base);
+        return profile_bad(&f, "base: expected the name of a profile, got '%s'", base);
     }
-    if (rc != STATUS_OK) goto out;
-    TRY_GOTO(rc, profile_read_constants(&f, p), out);
-    TRY_GOTO(rc, profile_read_wiring(&f, p), out);
-    if (depth > 0) goto out;
-    if (json_is_true(json_object_get(f.root, "abstract"))) {
-        rc = profile_bad(&f, "expected a profile, got a base of profiles");
-        goto out;
-    }
-    if (p->wiring.gpus == 0) {
-        rc = profile_bad(&f, "topology: the object is missing");
-        goto out;
-    }
-    TRY_GOTO(rc, profile_check_constants(&f, p), out);
-    p->name = strdup(json_string_value(json_object_get(f.root, "profile")));
-    p->summary = strdup(json_string_value(json_object_get(f.root, "summary")));
+    TRY(rc);
+    TRY(profile_read_constants(&f, p));
+    TRY(profile_read_wiring(&f, p));
+    if (depth > 0) return STATUS_OK;
+    if (json_is_true(json_object_get(f.root, "abstract")))
+        return profile_bad(&f, "expected a profile, got a base of profiles");
+    if (p->wiring.gpus == 0) return profile_bad(&f, "topology: the object is missing");
+    p->name = json_string_value(json_object_get(f.root, "profile"));
+    p->summary = json_string_value(json_object_get(f.root, "summary"));
     p->file = strdup(f.path);
-    if (!p->name || !p->summary || !p->file) rc = fail(STATUS_SYSTEM, "no memory for profile %s", name);
-out:
-    profile_file_close(&f);
-    return rc;
+    if (!p->file) return fail(STATUS_SYSTEM, "no memory for profile %s", name);
+    return profile_check_constants(&f, p);
 }
 
 status sim_profile_load(const char *name, sim_profile **out)
 {
-    *out = NULL;
-    sim_profile *p = calloc(1, sizeof *p);
-    if (!p) return fail(STATUS_SYSTEM, "no memory for profile %s", name);
-    status rc = read_chain(name, 0, p);
-    if (rc != STATUS_OK) sim_profile_free(&p);
-    *out = p;
+    sim_profile *p = *out = calloc(1, sizeof *p);
+    if (p) p->asked = strdup(name);
+    status rc =
+        p && p->asked ? read_chain(p->asked, 0, p) : fail(STATUS_SYSTEM, "no memory for profile %s", name);
+    if (rc != STATUS_OK) sim_profile_free(out);
     return rc;
 }
 
@@ -58,14 +244,8 @@ void sim_profile_free(sim_profile **profile)
 {
     sim_profile *p = *profile;
     if (!p) return;
-    for (int c = 0; c < SIM_CONSTANT_COUNT; c++) {
-        free(p->provenance[c].tag);
-        free(p->provenance[c].source);
-        free(p->provenance[c].from);
-    }
-    profile_free_wiring(&p->wiring);
-    free(p->name);
-    free(p->summary);
+    for (int i = 0; i <= SIM_BASES_MOST; i++) json_decref(p->files[i]);
+    free(p->asked);
     free(p->file);
     free(p);
     *profile = NULL;

@@ -20,18 +20,20 @@
 #define SIM_DEFAULT_PROFILE "v100-pcie-32g"
 
 typedef struct sim_provenance {
-    char *tag, *source; /* NULL: the constant is absent */
-    char *from;         /* the profile in whose file it stands */
+    const char *tag, *source; /* NULL: the constant is absent */
+    const char *from;         /* the profile in whose file it stands */
 } sim_provenance;
 
-enum { SIM_NODES_MOST = 64, SIM_GPUS_MOST = 16, SIM_NICS_MOST = 32 }; /* of a machine */
+enum { SIM_NODES_MOST = 64, SIM_GPUS_MOST = 16, SIM_NICS_MOST = 32, SIM_LINKS_MOST = 256 }; /* of a machine */
+enum { SIM_BASES_MOST = 4 };
 
 typedef enum sim_node_kind {
     SIM_NODE_GPU,
     SIM_NODE_SWITCH,
     SIM_NODE_SOCKET,
     SIM_NODE_NVSWITCH,
-    SIM_NODE_NIC
+    SIM_NODE_NIC,
+    SIM_NODE_KINDS
 } sim_node_kind;
 
 typedef struct sim_node {
@@ -51,18 +53,26 @@ typedef struct sim_link {
 /* One machine, and how many of them there can be. Socket s has a memory of its own. */
 typedef struct sim_wiring {
     int machines; /* at most */
-    int gpus, switches, sockets, nvswitches, nics;
+    union {
+        struct {
+            int gpus, switches, sockets, nvswitches, nics;
+        };
+        int counts[SIM_NODE_KINDS];
+    };
     bool peer_access; /* GPUs copy to each other; else by way of the host's memory */
-    sim_node *nodes;
+    sim_node nodes[SIM_NODES_MOST];
     int node_count;
-    sim_link *links;
+    sim_link links[SIM_LINKS_MOST];
     int link_count;
-    char *source;
+    const char *source;
 } sim_wiring;
 
+/* Its texts are those of its files, which it keeps. */
 typedef struct sim_profile {
-    char *name, *summary, *file;
-    double values[SIM_VALUE_COUNT];
+    const char *name, *summary;
+    char *asked, *file; /* the name or file by which it was loaded; the file */
+    struct json_t *files[SIM_BASES_MOST + 1]; /* its own and its bases' */
+    double values[SIM_CONSTANT_COUNT][SIM_VALUES_MOST];
     sim_provenance provenance[SIM_CONSTANT_COUNT];
     sim_wiring wiring;
 } sim_profile;
@@ -72,8 +82,8 @@ typedef struct sim_profile {
 status sim_profile_load(const char *name, sim_profile **out);
 void sim_profile_free(sim_profile **profile);
 
-/* Where a user's own profiles lie: $XDG_DATA_HOME/psring/profiles, or below ~/.local/share. STATUS_CONFIG where
- * there is no home. */
+/* Where a user's own profiles lie: $XDG_DATA_HOME/psring/profiles, or below ~/.local/share. STATUS_CONFIG
+ * where there is no home. */
 status sim_profile_user_folder(char *path, size_t size);
 
 /* Names of all profiles that can be opened, sorted; free with sim_profile_free_names. */
@@ -87,7 +97,7 @@ static inline bool sim_profile_has(const sim_profile *p, sim_constant c)
 
 static inline double sim_profile_at(const sim_profile *p, sim_constant c, int index)
 {
-    return p->values[sim_constant_offset[c] + index];
+    return p->values[c][index];
 }
 
 static inline double sim_profile_get(const sim_profile *p, sim_constant c)

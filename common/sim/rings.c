@@ -1,7 +1,5 @@
 #include "common/sim/rings.h"
 
-#include "common/sim/cycles.h"
-
 #include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -43,7 +41,7 @@ static void find_local_rings(const sim_topology *t, const sim_place *gpus, local
     for (int i = 0; i < g->count; i++) g->cycles.order[0][i] = (int8_t)i;
     if (g->count == 1) return;
     bool all = all_linked(t, gpus + g->first, g->count, links);
-    if (sim_topology_has_nvswitch(t)) {
+    if (t->w->nvswitches > 0) {
         g->nvlink = all;
         if (all) g->links = links[0][1];
         return;
@@ -141,7 +139,7 @@ static status lay_rings(sim_rings *r)
     if (!groups) return fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", r->ranks);
     r->machines = split_by_machine(r->places, r->ranks, groups);
     r->nvlink = true;
-    int nics = sim_topology_profile(r->topology)->wiring.nics;
+    int nics = r->topology->w->nics;
     for (int m = 0; m < r->machines; m++) {
         int first = groups[m].first;
         if (m > 0 && same_places(r->places, &groups[m], &groups[m - 1])) {
@@ -166,8 +164,8 @@ static status lay_rings(sim_rings *r)
 /* Adds up what all edges take of every link, and finds the link that is full first. */
 static status measure(sim_rings *r)
 {
-    int32_t resources;
-    const double *capacities = sim_topology_capacities(r->topology, &resources);
+    int32_t resources = r->topology->resource_count;
+    const double *capacities = r->topology->capacities;
     double *load = calloc((size_t)resources, sizeof *load);
     if (!load) return fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", r->ranks);
     for (int ring = 0; ring < r->count; ring++)
@@ -238,8 +236,8 @@ bool sim_rings_crosses(const sim_rings *r, int ring, int i)
 void sim_rings_edge(const sim_rings *r, int ring, int i, sim_route *out)
 {
     sim_place from = *member(r, ring, i), to = *member(r, ring, i + 1);
-    if (from.machine == to.machine)
-        sim_topology_route(r->topology, from, to, out);
-    else
+    if (sim_rings_crosses(r, ring, i))
         sim_topology_route_over(r->topology, from, to, ring, out);
+    else
+        sim_topology_route(r->topology, from, to, out);
 }

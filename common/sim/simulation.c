@@ -6,6 +6,62 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- actors ----------------------------------------------------------------------------------- */
+
+static void on_wake(void *context)
+{
+    sim_actor *a = context;
+    simulation *s = a->simulation;
+    a->time = sim_later(a->time, s->queue.now);
+    a->woken = true;
+    a->waits_for = NULL;
+    if (!a->run || s->failure != STATUS_OK) return;
+    s->current = a;
+    status rc = a->run(a->context);
+    s->current = NULL;
+    if (rc != STATUS_OK && rc != STATUS_AGAIN) s->failure = rc;
+}
+
+status sim_actor_open(simulation *s, sim_actor *a, int rank, const char *name)
+{
+    *a = (sim_actor){.simulation = NULL, .name = name, .rank = rank, .woken = true};
+    TRY(sim_event_init(&s->queue, &a->event, rank, on_wake, a));
+    a->simulation = s;
+    a->time = s->queue.now;
+    a->next = s->actors;
+    if (s->actors) s->actors->previous = a;
+    s->actors = a;
+    return STATUS_OK;
+}
+
+void sim_actor_close(sim_actor *a)
+{
+    simulation *s = a->simulation;
+    if (!s) return;
+    sim_event_deinit(&s->queue, &a->event);
+    if (a->next) a->next->previous = a->previous;
+    if (a->previous)
+        a->previous->next = a->next;
+    else
+        s->actors = a->next;
+    *a = (sim_actor){0};
+}
+
+void sim_actor_set_run(sim_actor *a, status (*run)(void *context), void *context)
+{
+    a->run = run;
+    a->context = context;
+}
+
+void sim_actor_wake(sim_actor *a, sim_time at)
+{
+    sim_queue *q = &a->simulation->queue;
+    at = sim_later(at, a->time);
+    if (at < sim_event_time(q, &a->event)) sim_event_schedule(q, &a->event, at);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------- */
+
 static status no_memory(void)
 {
     return fail(STATUS_SYSTEM, "no memory for a simulation");
@@ -16,20 +72,15 @@ static status replace(sim_profile *p, const char *what, sim_override o)
 {
     sim_constant c = o.constant;
     const sim_constant_info *info = &sim_constant_table[c];
-    double *values = p->values + sim_constant_offset[c];
+    double *values = p->values[c];
     for (int i = 0; i < info->count; i++) {
         double value = o.multiplies ? values[i] * o.value : o.value;
         if (value < info->least || value > info->most)
-            return fail(STATUS_CONFIG, "%s: expected %g to %g %s, got %g", what, info->least, info->most, info->unit,
-                        value);
+            return fail(STATUS_CONFIG, "%s: expected %g to %g %s, got %g", what, info->least, info->most,
+                        info->unit, value);
         values[i] = value;
     }
-    sim_provenance *old = &p->provenance[c];
-    free(old->tag);
-    free(old->source);
-    free(old->from);
-    *old = (sim_provenance){strdup("assumed"), strdup("the command line"), strdup("command line")};
-    if (!old->tag || !old->source || !old->from) return no_memory();
+    p->provenance[c] = (sim_provenance){"assumed", "the command line", "command line"};
     return STATUS_OK;
 }
 
@@ -59,7 +110,8 @@ static status place_ranks(simulation *s)
 static status check(const simulation_config *c, const sim_profile *p)
 {
     if (c->world < 1 || c->world >= SIM_RANK_LIMIT)
-        return fail(STATUS_CONFIG, "simulation: expected 1 to %d ranks, got %d", SIM_RANK_LIMIT - 1, c->world);
+        return fail(STATUS_CONFIG, "simulation: expected 1 to %d ranks, got %d", SIM_RANK_LIMIT - 1,
+                    c->world);
     if (c->machines < 0)
         return fail(STATUS_CONFIG, "simulation: expected 1 machine or more, got %d", c->machines);
     if (c->present < 0 || c->present > c->world)
@@ -85,9 +137,7 @@ static status open_all(simulation *s)
         TRY(replace(s->profile, name, c->overrides[i]));
     }
     TRY(place_ranks(s));
-    int32_t resources;
-    const double *capacities = sim_topology_capacities(s->topology, &resources);
-    return sim_network_init(&s->network, &s->queue, capacities, resources);
+    return sim_network_init(&s->network, &s->queue, s->topology->capacities, s->topology->resource_count);
 }
 
 status simulation_open(const simulation_config *config, simulation **out)
@@ -126,7 +176,8 @@ typedef struct sim_shared {
     char name[64];
 } sim_shared;
 
-status simulation_share(simulation *s, const char *name, const sim_shared_type *type, void *context, void **out)
+status simulation_share(simulation *s, const char *name, const sim_shared_type *type, void *context,
+                        void **out)
 {
     sim_shared *entry = s->shared;
     while (entry && strcmp(entry->name, name) != 0) entry = entry->next;
@@ -167,8 +218,7 @@ sim_place simulation_gpu(const simulation *s, int rank)
 sim_place simulation_host(const simulation *s, int rank)
 {
     sim_place gpu = simulation_gpu(s, rank);
-    return (sim_place){
-        .machine = gpu.machine, .host = true, .index = sim_topology_socket_of(s->topology, gpu.index)};
+    return (sim_place){.machine = gpu.machine, .host = true, .index = s->topology->gpu_socket[gpu.index]};
 }
 
 static bool step(simulation *s)

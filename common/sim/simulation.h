@@ -1,12 +1,83 @@
 /* A simulation: the virtual clock, the machines and the ranks on them. One thread drives it; all ranks of a
  * job are in it, and nothing of it is global.
  *
- * Where ranks lie: rank r on machine r / ranks_per_machine, GPU r % ranks_per_machine. */
+ * Where ranks lie: rank r on machine r / ranks_per_machine, GPU r % ranks_per_machine.
+ *
+ * The files in the order in which data flow through them:
+ *   constants.h       the constants of a profile
+ *   profile.c         where profiles lie, the top level of their files; profile_read.c: constants and topology
+ *   topology.c        machines as links, and the routes between places
+ *   cycles.c          rings over point-to-point links
+ *   rings.c           the rings of a group of GPUs
+ *   nccl.c            what NCCL's collectives take over these rings
+ *   price.c           what work takes on devices and hosts
+ *   simulation.c      actors (virtual host threads), and the loop that runs them
+ *   fiber.c           actors that block
+ *   group.c           collectives of a group of ranks
+ *   network.c         flows that share links; network_solve.c: their rates
+ *   queue.c           events in the order of virtual time */
 #ifndef COMMON_SIM_SIMULATION_H
 #define COMMON_SIM_SIMULATION_H
 
-#include "common/sim/actor.h"
-#include "common/sim/rings.h"
+#include "common/sim/topology.h"
+
+#include <assert.h>
+
+struct simulation;
+
+/* An actor is a virtual host thread: a rank's compute thread, an agent, a server. It has a time of its own,
+ * to which it has come by what it did, and it may be ahead of the clock: a launch costs it host time and
+ * nothing else, so it runs on until it must wait for something that the clock has not reached.
+ *
+ * The event queue wakes an actor: its time moves to the clock's, and `run` is called, which does what can be
+ * done now. Where it must wait it says so with sim_actor_block, has itself woken by whatever it waits for,
+ * and returns STATUS_AGAIN. What an actor does while it is ahead of the clock carries its own time; whoever
+ * it tells must be woken at that time (sim_actor_wake with sim_actor_now), not at the clock's. */
+typedef struct sim_actor {
+    struct simulation *simulation;
+    sim_event event;
+    sim_time time;         /* that it has come to */
+    const char *name;      /* "compute", for messages; not copied */
+    const char *waits_for; /* NULL: for nothing */
+    int rank;
+    bool woken;                   /* since it blocked last */
+    status (*run)(void *context); /* NULL: whoever drives it looks at `woken` */
+    void *context;
+    struct sim_fiber *fiber; /* fiber.h; NULL: none */
+    struct sim_actor *core;  /* the compute thread on whose core it works; NULL: has one of its own */
+    double core_share;       /* of its work, which that thread loses */
+    sim_time lost;           /* a compute thread: to such actors, since it looked last */
+    struct sim_actor *next, *previous; /* all actors of the simulation */
+    struct sim_actor *next_waiting;    /* on the same stream or fence */
+} sim_actor;
+
+status sim_actor_open(struct simulation *simulation, sim_actor *a, int rank, const char *name);
+/* Zeroed storage is left alone. */
+void sim_actor_close(sim_actor *a);
+
+/* What the actor does when it is woken; it may be set or changed while the actor sleeps. */
+void sim_actor_set_run(sim_actor *a, status (*run)(void *context), void *context);
+
+/* Has it woken at `at`, or at its own time where that is later; the earliest of several calls counts. */
+void sim_actor_wake(sim_actor *a, sim_time at);
+
+/* It works for so long. */
+static inline void sim_actor_spend(sim_actor *a, sim_time duration)
+{
+    a->time += duration;
+    if (a->core) a->core->lost += (sim_time)((double)duration * a->core_share);
+}
+
+/* It must wait, for `what` ("synchronize"; not copied). Returns STATUS_AGAIN. */
+static inline status sim_actor_block(sim_actor *a, const char *what)
+{
+    assert(a->simulation); /* the clock itself cannot wait */
+    a->waits_for = what;
+    a->woken = false;
+    return STATUS_AGAIN;
+}
+
+/* ---- the simulation ---- */
 
 /* Of matrix products and convolutions; storage is float32. */
 typedef enum sim_precision { SIM_FP32, SIM_TF32, SIM_BF16 } sim_precision;
@@ -24,13 +95,13 @@ typedef struct simulation_config {
     int machines;        /* 0: as many as the ranks fill */
     int processes;       /* that a machine's ranks are; 0: a process a rank. More than one: kappa applies */
     sim_precision precision;
-    int present;           /* ranks that are simulated, the first ones; 0: all. See simulation_present() */
+    int present;             /* ranks that are simulated, the first ones; 0: all. See simulation_present() */
     bool launches_are_calls; /* whatever the profile says: for hosts that read what devices write */
-    bool unlimited_memory; /* GPUs never run out of memory */
-    uint64_t jitter_seed;  /* 0: all GPUs are alike and every kernel takes what it should */
+    bool unlimited_memory;   /* GPUs never run out of memory */
+    uint64_t jitter_seed;    /* 0: all GPUs are alike and every kernel takes what it should */
     double link_rate,
         link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
-    bool trees; /* calls for which NCCL's model says that a tree is faster take one; else rings alone */
+    bool trees;       /* calls for which NCCL's model says that a tree is faster take one; else rings alone */
     const sim_override *overrides; /* [override_count], borrowed */
     int override_count;
 } simulation_config;
@@ -76,13 +147,14 @@ static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
     return &s->clock;
 }
 
-/* An object that several ranks share: the first who asks for `name` has it opened, the last who lets it go has
- * it closed. What is opened is told `context`. */
+/* An object that several ranks share: the first who asks for `name` has it opened, the last who lets it go
+ * has it closed. What is opened is told `context`. */
 typedef struct sim_shared_type {
     status (*open)(simulation *s, void *context, void **out);
     void (*close)(void *object);
 } sim_shared_type;
-status simulation_share(simulation *s, const char *name, const sim_shared_type *type, void *context, void **out);
+status simulation_share(simulation *s, const char *name, const sim_shared_type *type, void *context,
+                        void **out);
 void simulation_unshare(simulation *s, void *object);
 
 /* How many of the ranks are really there: the first ones. The others do what these do, at the same time. */

@@ -1,5 +1,6 @@
-#include "common/sim/topology_impl.h"
+#include "common/sim/topology.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* Costs of a link, so that the cheapest path is the one that is taken: NVLink before PCIe, PCIe before the
@@ -11,6 +12,16 @@ enum { UNREACHED = 1 << 28 };
 
 /* ---- resources -------------------------------------------------------------------------------- */
 
+static int memory_of(const sim_topology *t, int socket)
+{
+    return 2 * t->w->link_count + socket;
+}
+
+static int adapter_of(const sim_topology *t, int nic, bool receives)
+{
+    return 2 * t->w->link_count + t->w->sockets + 2 * nic + receives;
+}
+
 static void set_capacities(sim_topology *t)
 {
     const sim_profile *p = t->profile;
@@ -21,13 +32,18 @@ static void set_capacities(sim_topology *t)
             c[2 * l] = c[2 * l + 1] = link->count * sim_profile_get(p, link_rates[link->kind]) * SIM_GB_PER_S;
         }
         for (int s = 0; s < t->w->sockets; s++)
-            c[topology_memory(t, s)] = sim_profile_get(p, SIM_HOST_MEMORY) * SIM_GB_PER_S;
+            c[memory_of(t, s)] = sim_profile_get(p, SIM_HOST_MEMORY) * SIM_GB_PER_S;
         for (int n = 0; n < 2 * t->w->nics; n++)
-            c[topology_nic(t, n / 2, n % 2)] = sim_profile_get(p, SIM_NIC) * SIM_GB_PER_S;
+            c[adapter_of(t, n / 2, n % 2)] = sim_profile_get(p, SIM_NIC) * SIM_GB_PER_S;
     }
 }
 
 /* ---- paths in a machine ----------------------------------------------------------------------- */
+
+static const sim_path_step *path(const sim_topology *t, int from, int to)
+{
+    return &t->steps[from * t->w->node_count + to];
+}
 
 static bool passes_through(const sim_wiring *w, int node)
 {
@@ -39,10 +55,10 @@ static bool passes_through(const sim_wiring *w, int node)
 static void find_paths(sim_topology *t, int start)
 {
     const sim_wiring *w = t->w;
-    topology_step *s = t->steps + (size_t)start * (size_t)w->node_count;
+    sim_path_step *s = t->steps + start * w->node_count;
     bool done[SIM_NODES_MOST] = {false};
     for (int i = 0; i < w->node_count; i++)
-        s[i] = (topology_step){.cost = i == start ? 0 : UNREACHED, .link = -1, .before = -1};
+        s[i] = (sim_path_step){.cost = i == start ? 0 : UNREACHED, .link = -1, .before = -1};
     for (int round = 0; round < w->node_count; round++) {
         int at = -1;
         for (int i = 0; i < w->node_count; i++)
@@ -53,7 +69,7 @@ static void find_paths(sim_topology *t, int start)
             const sim_link *link = &w->links[l];
             if (link->a != at && link->b != at) continue;
             int next = link->a == at ? link->b : link->a, cost = s[at].cost + link_costs[link->kind];
-            if (cost < s[next].cost) s[next] = (topology_step){.cost = cost, .link = l, .before = at};
+            if (cost < s[next].cost) s[next] = (sim_path_step){.cost = cost, .link = l, .before = at};
         }
     }
 }
@@ -63,7 +79,7 @@ static int nearest(const sim_topology *t, int from, const int *to, int count, in
 {
     int best = UNREACHED, equals = 0;
     for (int i = 0; i < count; i++) {
-        int cost = topology_path(t, from, to[i])->cost;
+        int cost = path(t, from, to[i])->cost;
         if (cost < best) {
             best = cost;
             equals = 0;
@@ -71,7 +87,7 @@ static int nearest(const sim_topology *t, int from, const int *to, int count, in
         equals += cost == best;
     }
     for (int i = 0, seen = 0; i < count; i++)
-        if (topology_path(t, from, to[i])->cost == best && seen++ == turn % equals) return i;
+        if (path(t, from, to[i])->cost == best && seen++ == turn % equals) return i;
     return 0;
 }
 
@@ -90,30 +106,9 @@ static void find_neighbors(sim_topology *t)
     }
     for (int s = 0; s < w->sockets; s++)
         if (w->nics) t->socket_nic[s] = nearest(t, t->socket_node[s], t->nic_node, w->nics, 0);
-    for (int n = 0; n < w->nics; n++) t->nic_gpu[n] = nearest(t, t->nic_node[n], t->gpu_node, w->gpus, n);
 }
 
-/* ---- life ----------------------------------------------------------------------- */
-
-static status allocate(sim_topology *t)
-{
-    const sim_wiring *w = t->w;
-    size_t nodes = (size_t)w->node_count, nics = (size_t)w->nics + 1;
-    t->per_machine = 2 * w->link_count + w->sockets + 2 * w->nics;
-    t->capacities = calloc((size_t)t->machines * (size_t)t->per_machine, sizeof *t->capacities);
-    t->steps = calloc(nodes * nodes, sizeof *t->steps);
-    t->gpu_node = calloc((size_t)w->gpus, sizeof(int));
-    t->gpu_socket = calloc((size_t)w->gpus, sizeof(int));
-    t->gpu_nic = calloc((size_t)w->gpus, sizeof(int));
-    t->socket_node = calloc((size_t)w->sockets, sizeof(int));
-    t->socket_nic = calloc((size_t)w->sockets, sizeof(int));
-    t->nic_node = calloc(nics, sizeof(int));
-    t->nic_gpu = calloc(nics, sizeof(int));
-    if (t->capacities && t->steps && t->gpu_node && t->gpu_socket && t->gpu_nic && t->socket_node &&
-        t->socket_nic && t->nic_node && t->nic_gpu)
-        return STATUS_OK;
-    return fail(STATUS_SYSTEM, "no memory for %d machines", t->machines);
-}
+/* ---- opening ---------------------------------------------------------------------------------- */
 
 status sim_topology_open(const sim_profile *profile, int machines, sim_topology **out)
 {
@@ -124,13 +119,16 @@ status sim_topology_open(const sim_profile *profile, int machines, sim_topology 
                     w->machines > 1 ? "1 to " : "", w->machines, w->machines == 1 ? "" : "s", machines);
     sim_topology *t = calloc(1, sizeof *t);
     if (!t) return fail(STATUS_SYSTEM, "no memory for %d machines", machines);
-    t->profile = profile;
-    t->w = w;
-    t->machines = machines;
-    status rc = allocate(t);
-    if (rc != STATUS_OK) {
+    *t = (sim_topology){.profile = profile,
+                        .w = w,
+                        .machines = machines,
+                        .per_machine = 2 * w->link_count + w->sockets + 2 * w->nics};
+    t->resource_count = machines * t->per_machine;
+    t->capacities = calloc((size_t)t->resource_count, sizeof *t->capacities);
+    t->steps = calloc((size_t)(w->node_count * w->node_count), sizeof *t->steps);
+    if (!t->capacities || !t->steps) {
         sim_topology_close(&t);
-        return rc;
+        return fail(STATUS_SYSTEM, "no memory for %d machines", machines);
     }
     set_capacities(t);
     for (int i = 0; i < w->node_count; i++) find_paths(t, i);
@@ -145,39 +143,158 @@ void sim_topology_close(sim_topology **topology)
     if (!t) return;
     free(t->capacities);
     free(t->steps);
-    free(t->gpu_node);
-    free(t->gpu_socket);
-    free(t->gpu_nic);
-    free(t->socket_node);
-    free(t->socket_nic);
-    free(t->nic_node);
-    free(t->nic_gpu);
     free(t);
     *topology = NULL;
 }
 
-const sim_profile *sim_topology_profile(const sim_topology *t)
+/* ---- routes ----------------------------------------------------------------------------------- */
+
+static void add_hop(const sim_topology *t, sim_route *r, int machine, int resource, double weight)
 {
-    return t->profile;
+    assert(r->count < SIM_ROUTE_MAX);
+    r->hops[r->count++] = (sim_hop_use){.resource = machine * t->per_machine + resource, .weight = weight};
 }
 
-int sim_topology_machines(const sim_topology *t)
+static int sockets_between(const sim_topology *t, int from, int to)
 {
-    return t->machines;
+    int sockets = 0;
+    for (int at = to; at != from; at = path(t, from, at)->before)
+        sockets += t->w->nodes[at].kind == SIM_NODE_SOCKET;
+    return sockets;
 }
 
-const double *sim_topology_capacities(const sim_topology *t, int32_t *count)
+/* `pcie` is the weight of PCIe links. */
+static void add_path(const sim_topology *t, sim_route *r, int machine, int from, int to, double pcie)
 {
-    *count = t->machines * t->per_machine;
-    return t->capacities;
+    for (int at = to; at != from;) {
+        const sim_path_step *s = path(t, from, at);
+        assert(s->link >= 0);
+        double weight = t->w->links[s->link].kind == SIM_LINK_PCIE ? pcie : 1;
+        add_hop(t, r, machine, 2 * s->link + (t->w->links[s->link].b == s->before), weight);
+        at = s->before;
+    }
 }
 
-int sim_topology_socket_of(const sim_topology *t, int gpu)
+/* NCCL counts wire bytes for the packets into which a host bridge cuts traffic between its GPUs on the PCIe
+ * links of paths through one bridge alone (src/graph/search.cc, followPath: PATH_PHB). */
+static double peer_weight(const sim_topology *t, int from, int to)
 {
-    return t->gpu_socket[gpu];
+    return sockets_between(t, from, to) == 1 ? sim_profile_get(t->profile, SIM_PEER_OVERHEAD) : 1;
 }
 
-int sim_topology_gpu_of(const sim_topology *t, int nic)
+static void route_gpus(const sim_topology *t, sim_route *r, int machine, int from, int to)
 {
-    return t->nic_gpu[nic];
+    int a = t->gpu_node[from], b = t->gpu_node[to];
+    if (from == to) return;
+    if (sim_topology_nvlinks(t, from, to)) {
+        add_path(t, r, machine, a, b, 1);
+    } else if (t->w->peer_access) {
+        add_path(t, r, machine, a, b, peer_weight(t, a, b));
+    } else {
+        int socket = t->gpu_socket[from], s = t->socket_node[socket];
+        add_path(t, r, machine, a, s, 1);
+        add_hop(t, r, machine, memory_of(t, socket), 2);
+        add_path(t, r, machine, s, b, 1);
+    }
+}
+
+static void route_hosts(const sim_topology *t, sim_route *r, int machine, int from, int to)
+{
+    if (from == to) {
+        add_hop(t, r, machine, memory_of(t, from), 2);
+        return;
+    }
+    add_hop(t, r, machine, memory_of(t, from), 1);
+    add_path(t, r, machine, t->socket_node[from], t->socket_node[to], 1);
+    add_hop(t, r, machine, memory_of(t, to), 1);
+}
+
+static void route_within(const sim_topology *t, sim_route *r, sim_place from, sim_place to)
+{
+    int machine = from.machine;
+    if (!from.host && !to.host) {
+        route_gpus(t, r, machine, from.index, to.index);
+    } else if (from.host && to.host) {
+        route_hosts(t, r, machine, from.index, to.index);
+    } else {
+        int gpu = from.host ? to.index : from.index, socket = from.host ? from.index : to.index;
+        int g = t->gpu_node[gpu], s = t->socket_node[socket];
+        if (from.host)
+            add_path(t, r, machine, s, g, 1);
+        else
+            add_path(t, r, machine, g, s, 1);
+        add_hop(t, r, machine, memory_of(t, socket), 1);
+    }
+    if (!from.host || !to.host) r->latency += sim_from_us(sim_profile_get(t->profile, SIM_COPY_LATENCY));
+}
+
+/* A link that leads to the adapter alone carries nothing but the adapter's traffic: where it is no narrower,
+ * it never holds a flow back, and is left out. */
+static void drop_link_of_nic(const sim_topology *t, sim_route *r, int first, int nic, int way)
+{
+    int links = 0;
+    for (int i = 0; i < t->w->link_count; i++)
+        links += t->w->links[i].a == t->nic_node[nic] || t->w->links[i].b == t->nic_node[nic];
+    for (int i = first; i < r->count && links == 1; i++) {
+        int link = r->hops[i].resource % t->per_machine / 2;
+        bool its = link < t->w->link_count &&
+                   (t->w->links[link].a == t->nic_node[nic] || t->w->links[link].b == t->nic_node[nic]);
+        if (its && t->capacities[r->hops[i].resource] >= t->capacities[way])
+            r->hops[i--] = r->hops[--r->count];
+    }
+}
+
+/* The part of a route that lies in one machine: between a place and an adapter. */
+static void route_to_nic(const sim_topology *t, sim_route *r, sim_place place, int nic, bool receives)
+{
+    int node = place.host ? t->socket_node[place.index] : t->gpu_node[place.index], n = t->nic_node[nic];
+    int first = r->count;
+    if (place.host) add_hop(t, r, place.machine, memory_of(t, place.index), 1);
+    if (receives)
+        add_path(t, r, place.machine, n, node, 1);
+    else
+        add_path(t, r, place.machine, node, n, 1);
+    drop_link_of_nic(t, r, first, nic, adapter_of(t, nic, receives));
+    add_hop(t, r, place.machine, adapter_of(t, nic, receives), 1);
+}
+
+static int nic_of(const sim_topology *t, sim_place p)
+{
+    return p.host ? t->socket_nic[p.index] : t->gpu_nic[p.index];
+}
+
+static void route_between(const sim_topology *t, sim_route *r, sim_place from, sim_place to, int nic_from,
+                          int nic_to)
+{
+    assert(t->w->nics > 0);
+    route_to_nic(t, r, from, nic_from, false);
+    route_to_nic(t, r, to, nic_to, true);
+    r->latency += sim_from_us(sim_profile_get(t->profile, SIM_NETWORK_LATENCY));
+}
+
+void sim_topology_route(const sim_topology *t, sim_place from, sim_place to, sim_route *out)
+{
+    out->count = 0;
+    out->latency = 0;
+    if (from.machine == to.machine)
+        route_within(t, out, from, to);
+    else
+        route_between(t, out, from, to, nic_of(t, from), nic_of(t, to));
+}
+
+void sim_topology_route_over(const sim_topology *t, sim_place from, sim_place to, int nic, sim_route *out)
+{
+    out->count = 0;
+    out->latency = 0;
+    route_between(t, out, from, to, nic, nic);
+}
+
+int sim_topology_nvlinks(const sim_topology *t, int from, int to)
+{
+    int a = t->gpu_node[from], b = t->gpu_node[to];
+    const sim_path_step *last = path(t, a, b);
+    if (last->link < 0 || t->w->links[last->link].kind != SIM_LINK_NVLINK) return 0;
+    int first = b; /* the node behind the start */
+    while (path(t, a, first)->before != a) first = path(t, a, first)->before;
+    return t->w->links[path(t, a, first)->link].count;
 }

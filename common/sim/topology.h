@@ -24,20 +24,29 @@ typedef struct sim_route {
     sim_time latency;
 } sim_route;
 
-typedef struct sim_topology sim_topology;
+/* How a node is reached from another on the cheapest path. */
+typedef struct sim_path_step {
+    int cost;
+    int link, before; /* the last link and the node before it; -1: the start */
+} sim_path_step;
+
+typedef struct sim_topology {
+    const sim_profile *profile;
+    const sim_wiring *w; /* the profile's */
+    int machines;
+    double *capacities; /* [resource_count] of all machines, for sim_network_init */
+    int32_t resource_count;
+    int per_machine; /* resources: of link l, 2 l from a to b and 2 l + 1 back; memories; adapters both ways
+                      */
+    sim_path_step *steps; /* [node_count * node_count], from, to */
+    int gpu_node[SIM_GPUS_MOST], socket_node[SIM_NODES_MOST], nic_node[SIM_NICS_MOST];
+    int gpu_socket[SIM_GPUS_MOST]; /* the nearest, as below */
+    int gpu_nic[SIM_GPUS_MOST], socket_nic[SIM_NODES_MOST];
+} sim_topology;
 
 /* `machines` of them. STATUS_CONFIG: more than the profile has. */
 status sim_topology_open(const sim_profile *profile, int machines, sim_topology **out);
 void sim_topology_close(sim_topology **topology);
-
-const sim_profile *sim_topology_profile(const sim_topology *t);
-int sim_topology_machines(const sim_topology *t);
-
-/* Resources of all machines, for sim_network_init; borrowed. */
-const double *sim_topology_capacities(const sim_topology *t, int32_t *count);
-
-/* The socket nearest to a GPU. */
-int sim_topology_socket_of(const sim_topology *t, int gpu);
 
 /* From one place to another, the way that a copy takes: over NVLink where there is one, else over PCIe,
  * through the host's memory where GPUs have no access to each other, over the nearest adapters between
@@ -47,11 +56,7 @@ void sim_topology_route(const sim_topology *t, sim_place from, sim_place to, sim
 /* As above between GPUs of two machines, over adapter `nic` of each. */
 void sim_topology_route_over(const sim_topology *t, sim_place from, sim_place to, int nic, sim_route *out);
 
-/* The GPU nearest to an adapter. */
-int sim_topology_gpu_of(const sim_topology *t, int nic);
-
 /* NVLinks from one GPU to another; to an NVSwitch, where both are on one, those of the first. 0: none. */
 int sim_topology_nvlinks(const sim_topology *t, int from, int to);
-bool sim_topology_has_nvswitch(const sim_topology *t);
 
 #endif

@@ -48,7 +48,7 @@ static status on_opened(void *context, const simulation *s)
         TRY(record_init(&j->ranks[r].record, j->steps, 0));
         TRY(overlap_open(&j->ranks[r].overlap, j->model->param_count));
     }
-    int machines = sim_topology_machines(s->topology);
+    int machines = s->topology->machines;
     int used = snprintf(j->note, j->note_size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d",
                         s->profile->name, j->world, j->world == 1 ? "" : "s", machines,
                         machines == 1 ? "" : "s", w->gpus);

@@ -3,7 +3,7 @@
 #include "common/base/clock.h"
 #include "common/device/sim/device_sim.h"
 #include "common/sim/nccl.h"
-#include "common/sim/ring_steps.h"
+#include "tests/common/sim/ring_steps.h"
 #include "harness/train/trainer.h"
 #include "models/models.h"
 

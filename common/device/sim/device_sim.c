@@ -56,11 +56,9 @@ static double rank_speed(const sim_device *d)
 
 static double narrowest(const simulation *s, const sim_route *route)
 {
-    int32_t count;
-    const double *capacities = sim_topology_capacities(s->topology, &count);
     double least = INFINITY;
     for (int i = 0; i < route->count; i++) {
-        double rate = capacities[route->hops[i].resource] / route->hops[i].weight;
+        double rate = s->topology->capacities[route->hops[i].resource] / route->hops[i].weight;
         if (rate < least) least = rate;
     }
     return least;

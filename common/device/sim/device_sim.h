@@ -10,7 +10,7 @@
  * STATUS_AGAIN until the fence has been reached. rho has no effect there.
  *
  * One thread drives a simulation and calls all its devices. Time spent within an actor's run is charged to the actor
- * (actor.h), within any other event to nobody, otherwise to the device's compute thread, sim_device_host.
+ * (common/sim/simulation.h), within any other event to nobody, otherwise to the device's compute thread, sim_device_host.
  *
  * The files in the order in which data flow through them:
  *   device_sim.c   opening, memory, layouts, time

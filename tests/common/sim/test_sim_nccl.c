@@ -1,7 +1,7 @@
 /* NCCL's model: figures derived elsewhere from the same constants, and the closed form against a simulation
  * step by step through the links. */
 #include "common/sim/nccl.h"
-#include "common/sim/ring_steps.h"
+#include "tests/common/sim/ring_steps.h"
 #include "common/sim/simulation.h"
 
 #include <setjmp.h>

@@ -25,8 +25,8 @@ static sim_profile *load(const char *name)
 
 static void set(sim_profile *p, sim_constant c, double first, double second)
 {
-    p->values[sim_constant_offset[c]] = first;
-    if (sim_constant_table[c].count > 1) p->values[sim_constant_offset[c] + 1] = second;
+    p->values[c][0] = first;
+    if (sim_constant_table[c].count > 1) p->values[c][1] = second;
 }
 
 static void an_operation_takes_the_longer_of_arithmetic_and_traffic(void **context)
@@ -114,8 +114,8 @@ static void resnet50_takes_about_what_was_published(void **context)
 
 static void tag(sim_profile *p, sim_constant c, double value)
 {
-    p->values[sim_constant_offset[c]] = value;
-    if (!p->provenance[c].tag) p->provenance[c].tag = strdup("assumed");
+    p->values[c][0] = value;
+    if (!p->provenance[c].tag) p->provenance[c].tag = "assumed";
 }
 
 static void operations_contend_by_class_where_the_profile_says_how(void **context)
@@ -130,8 +130,8 @@ static void operations_contend_by_class_where_the_profile_says_how(void **contex
     set(p, SIM_KAPPA, 1.125, 0);
     assert_true(sim_price_contention(p, OP_conv2d_forward) == 1.125);
     tag(p, SIM_CONTENTION, 1.5);
-    p->values[sim_constant_offset[SIM_CONTENTION] + 1] = 1.25;
-    p->values[sim_constant_offset[SIM_CONTENTION] + 2] = 1.75;
+    p->values[SIM_CONTENTION][1] = 1.25;
+    p->values[SIM_CONTENTION][2] = 1.75;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         double found = sim_price_contention(p, cases[i].kind);
         if (found != cases[i].expected)

@@ -1,5 +1,5 @@
 /* Routes, the capacities that they leave, and the rings of every profile. */
-#include "common/sim/cycles.h"
+#include "common/sim/rings.h"
 #include "common/sim/simulation.h"
 
 #include <setjmp.h>
@@ -25,8 +25,7 @@ static simulation *open_simulation(const char *profile, int world)
 /* What a flow on this route alone gets, in GB/s. */
 static double bandwidth_of(const simulation *s, const sim_route *route)
 {
-    int32_t count;
-    const double *capacities = sim_topology_capacities(s->topology, &count);
+    const double *capacities = s->topology->capacities;
     double least = INFINITY;
     for (int i = 0; i < route->count; i++) {
         double rate = capacities[route->hops[i].resource] / route->hops[i].weight / SIM_GB_PER_S;
@@ -98,7 +97,7 @@ static void ranks_fill_the_machines_in_order(void **context)
 {
     (void)context;
     simulation *s = open_simulation("dgx1-v100-4xib100", 12);
-    assert_int_equal(sim_topology_machines(s->topology), 2);
+    assert_int_equal(s->topology->machines, 2);
     assert_int_equal(s->ranks_per_machine, 6);
     sim_place gpu = simulation_gpu(s, 7), host = simulation_host(s, 5);
     assert_true(gpu.machine == 1 && gpu.index == 1 && !gpu.host);

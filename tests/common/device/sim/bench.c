@@ -15,7 +15,7 @@ void must(status rc)
 void bench_set(simulation *s, sim_constant c, double value)
 {
     for (int i = 0; i < sim_constant_table[c].count; i++)
-        s->profile->values[sim_constant_offset[c] + i] = value;
+        s->profile->values[c][i] = value;
 }
 
 void bench_open(bench *b, const char *profile, int world)

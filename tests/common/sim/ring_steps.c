@@ -1,4 +1,4 @@
-#include "common/sim/ring_steps.h"
+#include "tests/common/sim/ring_steps.h"
 
 #include <stdlib.h>
 
@@ -26,6 +26,25 @@ struct sim_ring_steps {
     int chunks; /* that each member sends */
     double chunk_bytes, latency_factor;
 };
+
+const char *sim_protocol_name(sim_protocol p)
+{
+    static const char *const names[] = {[SIM_LL] = "LL", [SIM_LL128] = "LL128", [SIM_SIMPLE] = "Simple"};
+    return names[p];
+}
+
+sim_time sim_nccl_base(const sim_rings *r, sim_protocol p)
+{
+    return sim_from_us(sim_profile_at(r->topology->profile, SIM_NCCL_BASE_RING, p));
+}
+
+/* Bytes on the wire per byte of payload. */
+static double wire_bytes(const sim_rings *r, sim_protocol p)
+{
+    sim_nccl_cost cost;
+    sim_nccl_cost_of(r, SIM_ALL_REDUCE, SIM_RING, p, &cost);
+    return r->bus / cost.bus;
+}
 
 static int member_count(const sim_rings *r)
 {
@@ -82,7 +101,7 @@ static status init_member(sim_ring_steps *s, int ring, int i)
     m->next = first + (i + 1) % r->ranks;
     m->hop = sim_nccl_hop(r, s->protocol, sim_rings_crosses(r, ring, i));
     sim_rings_edge(r, ring, i, &m->edge);
-    for (int h = 0; h < m->edge.count; h++) m->edge.hops[h].weight *= sim_nccl_wire(r, s->protocol);
+    for (int h = 0; h < m->edge.count; h++) m->edge.hops[h].weight *= wire_bytes(r, s->protocol);
     for (int f = 0; f < 2; f++)
         TRY(sim_flow_init(s->network, &m->flows[f], i, m->edge.count, on_left, on_arrived, m));
     return STATUS_OK;

@@ -3,12 +3,18 @@
  *
  * It costs O(n^2) events and memory for 2 n flows: for small groups, and to check the closed form (nccl.h)
  * with. */
-#ifndef COMMON_SIM_RING_STEPS_H
-#define COMMON_SIM_RING_STEPS_H
+#ifndef TESTS_COMMON_SIM_RING_STEPS_H
+#define TESTS_COMMON_SIM_RING_STEPS_H
 
 #include "common/sim/nccl.h"
 
 typedef struct sim_ring_steps sim_ring_steps;
+
+/* "LL", "LL128", "Simple". */
+const char *sim_protocol_name(sim_protocol p);
+
+/* The time of a call of the ring without its hops. */
+sim_time sim_nccl_base(const sim_rings *r, sim_protocol p);
 
 /* `done` is called when the last member has its last chunk. `network` holds the links of the rings'
  * topology. Borrows both. */

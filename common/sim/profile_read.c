@@ -1,0 +1,237 @@
+/* The constants and the topology of a profile: reading, and what is possible. */
+#include "common/base/text.h"
+#include "common/sim/profile_impl.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- topology: nodes are named in its links --------------------------------------------------- */
+
+enum { MOST_PARALLEL = 64, MOST_MACHINES = 65536 };
+
+static const char *const node_names[SIM_NODE_KINDS] = {[SIM_NODE_GPU] = "gpu",
+                                                       [SIM_NODE_SWITCH] = "switch",
+                                                       [SIM_NODE_SOCKET] = "socket",
+                                                       [SIM_NODE_NVSWITCH] = "nvswitch",
+                                                       [SIM_NODE_NIC] = "nic"};
+static const char *const link_names[] = {
+    [SIM_LINK_PCIE] = "pcie", [SIM_LINK_NVLINK] = "nvlink", [SIM_LINK_SOCKET] = "socket"};
+enum { LINK_KINDS = sizeof link_names / sizeof link_names[0] };
+
+/* "gpu3": the node of that name, which is made if it is new. */
+static status find_node(const profile_file *f, sim_wiring *w, const char *name, int *out)
+{
+    size_t letters = 0;
+    while (name && isalpha((unsigned char)name[letters])) letters++;
+    int kind = 0;
+    while (kind < SIM_NODE_KINDS &&
+           (!name || strlen(node_names[kind]) != letters || strncmp(node_names[kind], name, letters) != 0))
+        kind++;
+    char *end = NULL;
+    long index = kind < SIM_NODE_KINDS ? strtol(name + letters, &end, 10) : -1;
+    if (index < 0 || index >= SIM_NODES_MOST || *end || !isdigit((unsigned char)name[letters]))
+        return profile_bad(f, "topology: expected gpuN, switchN, socketN, nvswitchN or nicN, got '%s'",
+                           name ? name : "");
+    for (int i = 0; i < w->node_count; i++) {
+        if (w->nodes[i].kind != (sim_node_kind)kind || w->nodes[i].index != index) continue;
+        *out = i;
+        return STATUS_OK;
+    }
+    if (w->node_count == SIM_NODES_MOST)
+        return profile_bad(f, "topology: expected at most %d nodes", SIM_NODES_MOST);
+    w->nodes[w->node_count] = (sim_node){(sim_node_kind)kind, (int)index};
+    w->counts[kind]++;
+    *out = w->node_count++;
+    return STATUS_OK;
+}
+
+/* ["gpu0", "switch0", "pcie"], or with a number of parallel links behind it. */
+static status read_link(const profile_file *f, sim_wiring *w, const json_t *json)
+{
+    size_t size = json_array_size(json);
+    if (size != 3 && size != 4)
+        return profile_bad(
+            f, "topology: expected [from, to, kind] or [from, to, kind, count], got a link of %zu parts",
+            size);
+    sim_link *link = &w->links[w->link_count];
+    const char *kind = json_string_value(json_array_get(json, 2));
+    int k = 0;
+    while (k < LINK_KINDS && (!kind || strcmp(kind, link_names[k]) != 0)) k++;
+    if (k == LINK_KINDS)
+        return profile_bad(f, "topology: expected a link of kind pcie, nvlink or socket, got '%s'",
+                           kind ? kind : "");
+    link->kind = (sim_link_kind)k;
+    TRY(find_node(f, w, json_string_value(json_array_get(json, 0)), &link->a));
+    TRY(find_node(f, w, json_string_value(json_array_get(json, 1)), &link->b));
+    if (link->a == link->b)
+        return profile_bad(f, "topology: expected links between two nodes, got one from a node to itself");
+    const json_t *count = json_array_get(json, 3);
+    link->count = count ? (int)json_integer_value(count) : 1;
+    if (link->count < 1 || link->count > MOST_PARALLEL)
+        return profile_bad(f, "topology: expected 1 to %d parallel links, got %d", MOST_PARALLEL,
+                           link->count);
+    w->link_count++;
+    return STATUS_OK;
+}
+
+/* Names of each kind count from 0, and every GPU and adapter reaches a socket. */
+static status check_nodes(const profile_file *f, const sim_wiring *w)
+{
+    for (int i = 0; i < w->node_count; i++) {
+        int count = w->counts[w->nodes[i].kind];
+        if (w->nodes[i].index >= count)
+            return profile_bad(f, "topology: expected nodes numbered from 0, got %s%d among %d of its kind",
+                               node_names[w->nodes[i].kind], w->nodes[i].index, count);
+    }
+    if (w->gpus == 0 || w->sockets == 0)
+        return profile_bad(f, "topology: expected a GPU and a socket at least");
+    if (w->gpus > SIM_GPUS_MOST || w->nics > SIM_NICS_MOST)
+        return profile_bad(f, "topology: expected at most %d GPUs and %d adapters, got %d and %d",
+                           SIM_GPUS_MOST, SIM_NICS_MOST, w->gpus, w->nics);
+    if (w->machines > 1 && w->nics == 0)
+        return profile_bad(f, "topology: expected 1 machine where there is no nic, got %d", w->machines);
+    unsigned char reached[SIM_NODES_MOST] = {0};
+    for (int i = 0; i < w->node_count; i++)
+        reached[i] = w->nodes[i].kind == SIM_NODE_SOCKET && w->nodes[i].index == 0;
+    for (int round = 0; round < w->node_count; round++)
+        for (int l = 0; l < w->link_count; l++) {
+            const sim_link *link = &w->links[l];
+            if (link->kind != SIM_LINK_NVLINK && (reached[link->a] || reached[link->b]))
+                reached[link->a] = reached[link->b] = 1;
+        }
+    for (int i = 0; i < w->node_count; i++)
+        if (!reached[i] && w->nodes[i].kind != SIM_NODE_NVSWITCH)
+            return profile_bad(f, "topology: %s%d has no way to socket0", node_names[w->nodes[i].kind],
+                               w->nodes[i].index);
+    return STATUS_OK;
+}
+
+status profile_read_wiring(const profile_file *f, sim_profile *p)
+{
+    static const char *const keys[] = {"machines", "peer_access", "links", "source"};
+    const json_t *json = json_object_get(f->root, "topology");
+    if (!json) return STATUS_OK;
+    sim_wiring *w = &p->wiring;
+    if (!json_is_object(json)) return profile_bad(f, "topology: expected an object");
+    TRY(profile_check_keys(f, "topology", json, keys, sizeof keys / sizeof keys[0]));
+    const json_t *links = json_object_get(json, "links");
+    const char *source = json_string_value(json_object_get(json, "source"));
+    json_int_t machines = json_integer_value(json_object_get(json, "machines"));
+    if (!source) return profile_bad(f, "topology: the source is missing");
+    if (machines < 1 || machines > MOST_MACHINES)
+        return profile_bad(f, "topology: expected 1 to %d machines, got %lld", MOST_MACHINES,
+                           (long long)machines);
+    if (!json_is_boolean(json_object_get(json, "peer_access")))
+        return profile_bad(f, "topology: expected peer_access to be true or false");
+    if (json_array_size(links) < 1 || json_array_size(links) > SIM_LINKS_MOST)
+        return profile_bad(f, "topology: expected 1 to %d links, got %zu", SIM_LINKS_MOST,
+                           json_array_size(links));
+    *w = (sim_wiring){.machines = (int)machines,
+                      .peer_access = json_is_true(json_object_get(json, "peer_access")),
+                      .source = source};
+    for (size_t i = 0; i < json_array_size(links); i++) TRY(read_link(f, w, json_array_get(links, i)));
+    return check_nodes(f, w);
+}
+
+/* ---- constants -------------------------------------------------------------------------------- */
+
+static status find_constant(const profile_file *f, const char *name, sim_constant *out)
+{
+    const char *names[SIM_CONSTANT_COUNT];
+    for (int c = 0; c < SIM_CONSTANT_COUNT; c++) {
+        names[c] = sim_constant_table[c].name;
+        if (strcmp(name, names[c]) != 0) continue;
+        *out = (sim_constant)c;
+        return STATUS_OK;
+    }
+    const char *near = text_nearest(name, names, SIM_CONSTANT_COUNT);
+    return profile_bad(f, "constants: expected the name of a constant, got '%s'%s%s%s", name,
+                       near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static bool is_tag(const char *tag)
+{
+    static const char calibrated[] = "calibrated on ";
+    return strcmp(tag, "datasheet") == 0 || strcmp(tag, "published") == 0 || strcmp(tag, "assumed") == 0 ||
+           (strncmp(tag, calibrated, sizeof calibrated - 1) == 0 && tag[sizeof calibrated - 1]);
+}
+
+static status read_value(const profile_file *f, const sim_constant_info *info, const json_t *json,
+                         double *out)
+{
+    if (!json_is_number(json))
+        return profile_bad(f, "%s: expected a number from %g to %g %s", info->name, info->least, info->most,
+                           info->unit);
+    double value = json_number_value(json);
+    if (!(value >= info->least && value <= info->most))
+        return profile_bad(f, "%s: expected %g to %g %s, got %g", info->name, info->least, info->most,
+                           info->unit, value);
+    *out = value;
+    return STATUS_OK;
+}
+
+static status read_values(const profile_file *f, sim_constant c, const json_t *entry, double *out)
+{
+    const sim_constant_info *info = &sim_constant_table[c];
+    const json_t *value = json_object_get(entry, "value");
+    if (info->count == 1) return read_value(f, info, value, out);
+    if ((int)json_array_size(value) != info->count)
+        return profile_bad(f, "%s: expected an array of %d values, got %zu", info->name, info->count,
+                           json_array_size(value));
+    for (int i = 0; i < info->count; i++) TRY(read_value(f, info, json_array_get(value, (size_t)i), &out[i]));
+    return STATUS_OK;
+}
+
+static status read_constant(const profile_file *f, const char *name, const json_t *entry, sim_profile *p)
+{
+    static const char *const keys[] = {"value", "unit", "tag", "source"};
+    sim_constant c;
+    TRY(find_constant(f, name, &c));
+    if (!json_is_object(entry))
+        return profile_bad(f, "%s: expected an object with value, unit, tag, source", name);
+    TRY(profile_check_keys(f, name, entry, keys, sizeof keys / sizeof keys[0]));
+    TRY(read_values(f, c, entry, p->values[c]));
+    const char *unit = json_string_value(json_object_get(entry, "unit"));
+    if (!unit || strcmp(unit, sim_constant_table[c].unit) != 0)
+        return profile_bad(f, "%s: expected the unit '%s', got '%s'", name, sim_constant_table[c].unit,
+                           unit ? unit : "");
+    const char *tag = json_string_value(json_object_get(entry, "tag"));
+    if (!tag || !is_tag(tag))
+        return profile_bad(
+            f, "%s: expected the tag datasheet, published, assumed or 'calibrated on ...', got '%s'", name,
+            tag ? tag : "");
+    const char *source = json_string_value(json_object_get(entry, "source"));
+    if (!source || !*source) return profile_bad(f, "%s: the source is missing", name);
+    p->provenance[c] = (sim_provenance){tag, source, f->name};
+    return STATUS_OK;
+}
+
+status profile_read_constants(const profile_file *f, sim_profile *p)
+{
+    json_t *constants = json_object_get(f->root, "constants");
+    for (void *i = json_object_iter(constants); i; i = json_object_iter_next(constants, i))
+        TRY(read_constant(f, json_object_iter_key(i), json_object_iter_value(i), p));
+    return STATUS_OK;
+}
+
+static status need(const profile_file *f, const sim_profile *p, sim_constant c, const char *why)
+{
+    if (sim_profile_has(p, c)) return STATUS_OK;
+    return profile_bad(f, "%s (%s) is missing%s", sim_constant_table[c].name, sim_constant_table[c].meaning,
+                       why);
+}
+
+status profile_check_constants(const profile_file *f, const sim_profile *p)
+{
+    static const sim_constant rates[] = {
+        [SIM_LINK_PCIE] = SIM_PCIE, [SIM_LINK_NVLINK] = SIM_NVLINK, [SIM_LINK_SOCKET] = SIM_SOCKET_LINK};
+    for (int c = 0; c < SIM_CONSTANT_COUNT; c++)
+        if (sim_constant_table[c].needed) TRY(need(f, p, (sim_constant)c, ""));
+    const sim_wiring *w = &p->wiring;
+    for (int i = 0; i < w->link_count; i++)
+        TRY(need(f, p, rates[w->links[i].kind], ", and the topology has such links"));
+    if (w->nics == 0) return STATUS_OK;
+    TRY(need(f, p, SIM_NIC, ", and the topology has network adapters"));
+    return need(f, p, SIM_NETWORK_LATENCY, ", and the topology has network adapters");
+}
