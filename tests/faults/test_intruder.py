@@ -1,12 +1,15 @@
 """Another user of the machine at a job's sockets: he is refused, and the run ends as if he had not been there."""
 import os
 import signal
+import socket
 import subprocess
+import tempfile
 
-from program import BUILD, Run, Watch, _variables, harness
+from program import BUILD, SANITIZED, Run, Watch, _variables, harness
 from struck import LENET, reach
 from tap import Skip, cases, expect, expect_equal, main
 
+RECORD_NAMES = os.path.abspath(os.path.join(BUILD, "tests", "record_names.so"))
 INTRUDER = os.path.abspath(os.path.join(BUILD, "tests", "intruder"))
 
 
@@ -75,6 +78,54 @@ def names_that_anybody_can_read_hold_no_secret(engine, words):
     for secret in (variables["HARNESS_TOKEN"], variables["HARNESS_KEY"]):
         for name in names:
             expect(secret[:8] not in name and secret[-8:] not in name, f"{name} holds a part of {secret}")
+
+
+def names_bound(start):
+    """[(rank, name)] of the abstract sockets that the processes bind which `start(variables)` runs to their end."""
+    if SANITIZED:
+        raise Skip("sanitizers want to be loaded before other libraries")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "names")
+        for result in start({"LD_PRELOAD": RECORD_NAMES, "RECORD_NAMES": path}):
+            expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            return [tuple(line.split(maxsplit=1)) for line in file]
+
+
+def started_by_another_program(engine):
+    """Two ranks whose variables are the same in every run, as torchrun with a fixed job id sets them."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+
+    def start(variables):
+        runs = [Run("--mode", engine, "--rendezvous", "env://", *LENET[:-2], "--steps", "3",
+                    env={**variables, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                         "TORCHELASTIC_RUN_ID": "known to all", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                         "HARNESS_KEY": "0123456789abcdef" * 4}) for rank in ("0", "1")]
+        results = [run.wait(60) for run in runs]
+        for run in runs:
+            run.__exit__()
+        return results
+    return start
+
+
+@cases([("ps", "ps"), ("ring", "ring")])
+def names_of_one_run_do_not_give_away_those_of_the_next(engine):
+    start = started_by_another_program(engine)
+    first, second = ({name for _, name in names_bound(start)} for _ in range(2))
+    expect(first and second, f"no names: {first}, {second}")
+    expect_equal(first & second, set(), "names in both runs")
+
+
+@cases([("ring", "ring", []), ("ps", "ps", []), ("ps with own servers", "ps", ["--policy", "sync", "--servers", "2"])])
+def the_name_of_one_process_does_not_give_away_that_of_another(engine, words):
+    def start(variables):
+        return [harness("--mode", engine, "--gpus", "3", *words, *LENET[:-2], "--steps", "3", env=variables)]
+    bound = names_bound(start)
+    expect(len({rank for rank, _ in bound}) > 1, f"one process alone binds names: {bound}")
+    unique = {(rank, name.removeprefix("psring-")[:12]) for rank, name in bound}
+    starts = [text for _, text in unique]
+    expect_equal(len(set(starts)), len(starts), f"starts of names in {bound}")
 
 
 main()
