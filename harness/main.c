@@ -1,13 +1,13 @@
 /* harness [COMMAND] [options]: the first word names the command; without one it is `run`. */
 #include "common/base/log.h"
 #include "harness/commands/commands.h"
-#include "harness/commands/output.h"
 #include "harness/launch/environment.h"
+#include "harness/run/output.h"
 #include "harness/run/run_result.h"
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -45,10 +45,52 @@ static status print_help(void)
 
 static status print_command_help(const command *c, bool all)
 {
+    option_binding bindings[COMMAND_MOST_BINDINGS] = {{0}};
+    void *options = calloc(1, c->options_size + 1);
     text_buffer out = {0};
+    if (!options) return fail(STATUS_SYSTEM, "no memory for the options of %s", c->name);
     text_append(&out, "usage: harness %s %s\n%s\n", c->name, c->usage, c->summary);
     if (c->help) c->help(all, &out);
+    else if (c->bind) options_help(bindings, c->bind(options, bindings), all, &out);
+    free(options);
     return output_text(&out);
+}
+
+static status read_and_run(const command *c, command_line *l)
+{
+    size_t count = c->bind ? c->bind(l->options, l->bindings) : 0;
+    l->argv[0] = (char *)"harness";
+    l->argv[1] = (char *)c->name;
+    if (c->most_words != COMMAND_READS_ITSELF) {
+        TRY(options_defaults(l->bindings, count));
+        TRY(options_parse(l->bindings, count, l->argc, l->argv + 2, l->words, &l->word_count));
+        if (l->word_count > c->most_words)
+            return fail(STATUS_USAGE, "%s: unexpected argument '%s'; see harness %s --help", c->name,
+                        l->words[c->most_words], c->name);
+    }
+    return c->run(l);
+}
+
+static status run_command(const command *c, int argc, char *argv[], int *exit_code)
+{
+    option_binding bindings[COMMAND_MOST_BINDINGS] = {{0}};
+    command_line l = {.argc = argc,
+                      .argv = calloc((size_t)argc + 3, sizeof *l.argv),
+                      .options = calloc(1, c->options_size + 1),
+                      .bindings = bindings,
+                      .words = calloc((size_t)argc + 1, sizeof *l.words)};
+    status rc;
+    if (!l.argv || !l.options || !l.words) {
+        rc = fail(STATUS_SYSTEM, "no memory for the command line");
+    } else {
+        memcpy(l.argv + 2, argv, (size_t)argc * sizeof *argv);
+        rc = read_and_run(c, &l);
+    }
+    *exit_code = l.exit_code;
+    free(l.argv);
+    free(l.options);
+    free(l.words);
+    return rc;
 }
 
 static bool is_word(const char *argument, const char *word)
@@ -76,7 +118,7 @@ static status dispatch(int argc, char *argv[], int *exit_code)
     if (first && argv[skip][0] != '-') TRY(find_command(argv[skip++], &c));
     for (int i = skip; i < argc; i++)
         if (is_help(argv[i])) return print_command_help(c, is_word(argv[i], "--help=all"));
-    return asks ? print_command_help(c, false) : c->run(argc - skip, argv + skip, exit_code);
+    return asks ? print_command_help(c, false) : run_command(c, argc - skip, argv + skip, exit_code);
 }
 
 /* A standard stream that was closed would be the next file that is opened, and what is meant for it would

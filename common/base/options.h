@@ -26,11 +26,12 @@ typedef enum option_level {
     OPTION_KEY,    /* a key of a policy, "--policy ring=ddp:order=ready"; "--order ready" works, with a notice */
 } option_level;
 
+/* A row of a table: {"bucket-cap-mb", OPTION_INT, offsetof(options, bucket_cap), .argument = "MIB", .help = "..."}. */
 typedef struct option {
-    const char *name;     /* without the dashes: "bucket-cap-mb" */
-    const char *argument; /* how --help names the value: "MIB"; NULL for a flag */
+    const char *name; /* without the dashes: "bucket-cap-mb" */
     option_type type;
-    size_t offset;           /* of the field in the component's struct */
+    size_t offset;        /* of the field in the component's struct */
+    const char *argument; /* how --help names the value: "MIB"; NULL for a flag */
     const char *initial;     /* default, as on the command line; NULL: zero, false, no text */
     double low, high;        /* for INT and DOUBLE; both 0: any value from 0 */
     const char *const *choices; /* for CHOICE; NULL-terminated; last, and not shown: "OLD=NEW" for a renamed value */

@@ -13,17 +13,17 @@
 static const char *const divide_names[] = {"policy", "before", "after", NULL};
 
 static const option option_list[] = {
-    {.name = "divide", .level = OPTION_RARE, .type = OPTION_CHOICE, .offset = offsetof(shared_options, divide), .initial = "policy",
-     .choices = divide_names, .help = "gradients by the number of ranks, before or after they are summed"},
-    {.name = "stall-timeout", .argument = "TIME", .type = OPTION_DURATION,
-     .offset = offsetof(shared_options, stall_timeout_ns), .initial = "60s", .low = 1e6,
-     .help = "how long ranks wait for one of them within a step"},
-    {.name = "link", .argument = "RATE,LATENCY", .type = OPTION_TEXT, .offset = offsetof(shared_options, link),
+    {"divide", OPTION_CHOICE, offsetof(shared_options, divide), .initial = "policy", .choices = divide_names,
+     .level = OPTION_RARE, .help = "gradients by the number of ranks, before or after they are summed"},
+    {"stall-timeout", OPTION_DURATION, offsetof(shared_options, stall_timeout_ns), .argument = "TIME",
+     .initial = "60s", .low = 1e6, .help = "how long ranks wait for one of them within a step"},
+    {"link", OPTION_TEXT, offsetof(shared_options, link), .argument = "RATE,LATENCY",
      .help = "emulate a slower network between the ranks, as in 10Gbit/s,50us"},
-    {.name = "slow", .argument = "RANK:FACTOR", .type = OPTION_TEXT, .offset = offsetof(shared_options, slow),
+    {"slow", OPTION_TEXT, offsetof(shared_options, slow), .argument = "RANK:FACTOR",
      .help = "stretch the computation of one rank"},
 };
-const option_table shared_option_table = {"Synchronization", option_list, sizeof option_list / sizeof option_list[0]};
+const option_table shared_option_table = {"Synchronization", option_list,
+                                          sizeof option_list / sizeof option_list[0]};
 
 status sync_default_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out)
 {

@@ -3,13 +3,14 @@
 
 #include "common/base/log.h"
 #include "common/device/host/host.h"
-#include "harness/commands/output.h"
 #include "harness/launch/processors.h"
 #include "harness/launch/environment.h"
 #include "harness/launch/launch.h"
+#include "harness/run/output.h"
 #include "harness/run/run_result.h"
 #include "ring/bench/bench.h"
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,13 +25,14 @@ typedef struct bench_options {
 
 #define FIELD(name) offsetof(bench_options, name)
 static const option bench_option_list[] = {
-    {.name = "gpus", .alias = "ngpus", .letter = 'g', .argument = "N", .type = OPTION_INT, .offset = FIELD(gpus), .initial = "2", .low = 1, .high = 64,
-     .help = "ranks: CPU processes"},
-    {.name = "tune", .type = OPTION_FLAG, .offset = FIELD(tune),
-     .help = "measure what is fastest for which size and up to N ranks, and print the table for --collective-table"},
-    {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
+    {"gpus", OPTION_INT, FIELD(gpus), .letter = 'g', .alias = "ngpus", .argument = "N", .initial = "2",
+     .low = 1, .high = 64, .help = "ranks: CPU processes"},
+    {"tune", OPTION_FLAG, FIELD(tune),
+     .help = "measure what is fastest for which size and up to N ranks, and print the table for "
+             "--collective-table"},
+    {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write the rows there; -: to stdout, instead of the table"},
-    {.name = "timeout", .argument = "TIME", .type = OPTION_DURATION, .offset = FIELD(timeout_ns), .initial = "60s",
+    {"timeout", OPTION_DURATION, FIELD(timeout_ns), .argument = "TIME", .initial = "60s",
      .help = "to connect, and of a call"},
 };
 static const option_table bench_option_table = {"Benchmark", bench_option_list,
@@ -39,17 +41,18 @@ static const option_table bench_option_table = {"Benchmark", bench_option_list,
 typedef struct bench_setup {
     bench_options options;
     ring_bench_options ring;
-    option_binding bindings[2];
     char operations[256];
     ring_bench_row *rows;
     int row_count, row_capacity;
     bool only_json, out_of_memory, wrong;
 } bench_setup;
 
-static void bind_all(bench_setup *s)
+static size_t bind_bench(void *options, option_binding *bindings)
 {
-    s->bindings[0] = (option_binding){.table = &bench_option_table, .storage = &s->options};
-    s->bindings[1] = (option_binding){.table = &ring_bench_option_table, .storage = &s->ring};
+    bench_setup *s = options;
+    bindings[0] = (option_binding){.table = &bench_option_table, .storage = &s->options};
+    bindings[1] = (option_binding){.table = &ring_bench_option_table, .storage = &s->ring};
+    return 2;
 }
 
 /* "all-reduce broadcast" -> "all_reduce,broadcast" */
@@ -151,17 +154,17 @@ static status check_started_right(const bench_setup *s)
                 (int)s->options.gpus);
 }
 
-static status run_launcher(const bench_setup *s, char *const *words, int *exit_code)
+static status run_launcher(const bench_setup *s, command_line *line)
 {
     TRY(ring_bench_check(&s->ring, (int)s->options.gpus));
     TRY(check_started_right(s));
-    if (s->options.json) TRY(run_result_probe(s->options.json));
+    if (s->options.json) TRY(output_probe(s->options.json));
     launch_job job = {.name = "bench", .world = (int)s->options.gpus};
     launch_options options = launch_defaults();
     launch_outcome outcome;
     options.jobs = &job;
     options.job_count = 1;
-    options.argv = words;
+    options.argv = line->argv;
     options.stall_timeout_ns = 10 * s->options.timeout_ns; /* a size may take long, and slots stand still meanwhile */
     log_info("%d CPU ranks %s %d processors", job.world,
              job.world > host_processors() ? "share" : "on", host_processors());
@@ -174,55 +177,27 @@ static status run_launcher(const bench_setup *s, char *const *words, int *exit_c
     free(sets);
     TRY(rc);
     if (outcome.cause[0]) log_error("%s", outcome.cause);
-    *exit_code = outcome.exit_code;
+    line->exit_code = outcome.exit_code;
     return STATUS_OK;
 }
 
-static status start(bench_setup *s, int argc, char *argv[], const char **positional, char *const *words, int *exit_code)
+static status run_bench(command_line *line)
 {
-    int count = 0;
+    bench_setup *s = line->options;
     launch_environment e;
-    TRY(options_defaults(s->bindings, 2));
-    TRY(options_parse(s->bindings, 2, argc, argv, positional, &count));
-    TRY(name_operations(s, positional, count));
+    TRY(name_operations(s, line->words, line->word_count));
     s->only_json = s->options.json && strcmp(s->options.json, "-") == 0;
     TRY(launch_environment_open(getenv("OMPI_COMM_WORLD_RANK") != NULL, &e));
-    status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(s, words, exit_code) : run_rank(s, &e);
+    status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(s, line) : run_rank(s, &e);
     launch_environment_close(&e);
+    free(s->rows);
     return rc;
 }
 
-static status run_bench(int argc, char *argv[], int *exit_code)
-{
-    bench_setup *s = calloc(1, sizeof *s);
-    const char **positional = calloc((size_t)argc + 1, sizeof *positional);
-    char **words = calloc((size_t)argc + 3, sizeof *words);
-    status rc = STATUS_OK;
-    *exit_code = 0;
-    if (!s || !positional || !words) {
-        rc = fail(STATUS_SYSTEM, "no memory for the command line");
-    } else {
-        words[0] = (char *)"harness";
-        words[1] = (char *)"bench";
-        memcpy(words + 2, argv, (size_t)argc * sizeof *words);
-        bind_all(s);
-        rc = start(s, argc, argv, positional, words, exit_code);
-        free(s->rows);
-    }
-    free(words);
-    free(positional);
-    free(s);
-    return rc;
-}
-
-static void help_bench(bool all, text_buffer *out)
-{
-    bench_setup *s = calloc(1, sizeof *s);
-    if (!s) return;
-    bind_all(s);
-    options_help(s->bindings, 2, all, out);
-    free(s);
-}
-
-const command command_bench = {"bench", "[all-reduce|broadcast|...] [options]",
-                               "time collectives between processes, with nccl-tests' columns", run_bench, help_bench};
+const command command_bench = {.name = "bench",
+                               .usage = "[all-reduce|broadcast|...] [options]",
+                               .summary = "time collectives between processes, with nccl-tests' columns",
+                               .options_size = sizeof(bench_setup),
+                               .bind = bind_bench,
+                               .most_words = INT_MAX,
+                               .run = run_bench};

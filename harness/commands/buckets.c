@@ -1,7 +1,7 @@
 /* harness buckets: how a policy, or any limits, put a model's gradients together. */
 #include "harness/commands/commands.h"
 
-#include "harness/commands/output.h"
+#include "harness/run/output.h"
 #include "models/models.h"
 #include "ring/policies/policy.h"
 
@@ -17,13 +17,14 @@ typedef struct buckets_options {
 
 #define FIELD(name) offsetof(buckets_options, name)
 static const option buckets_option_list[] = {
-    {.name = "policy", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(policy), .initial = "ddp",
+    {"policy", OPTION_TEXT, FIELD(policy), .argument = "NAME", .initial = "ddp",
      .help = "see `harness policies`"},
-    {.name = "limits", .argument = "BYTES[,BYTES]", .type = OPTION_TEXT, .offset = FIELD(limits),
-     .help = "instead of a policy: the first bucket's limit, and the others'; a bucket closes when it reaches it"},
-    {.name = "first-step", .type = OPTION_FLAG, .offset = FIELD(first_step),
+    {"limits", OPTION_TEXT, FIELD(limits), .argument = "BYTES[,BYTES]",
+     .help = "instead of a policy: the first bucket's limit, and the others'; a bucket closes when it "
+             "reaches it"},
+    {"first-step", OPTION_FLAG, FIELD(first_step),
      .help = "the buckets of the first step, where the policy builds others behind it"},
-    {.name = "json", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(json),
+    {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "{\"bytes\": [...], \"tensors\": [...]} instead; -: to stdout"},
 };
 static const option_table buckets_option_table = {"Buckets", buckets_option_list,
@@ -34,15 +35,16 @@ typedef struct buckets_setup {
     model_options model;
     ring_options ring;
     shared_options shared;
-    option_binding bindings[4];
 } buckets_setup;
 
-static void bind_all(buckets_setup *s)
+static size_t bind_buckets(void *options, option_binding *bindings)
 {
-    s->bindings[0] = (option_binding){.table = &buckets_option_table, .storage = &s->options};
-    s->bindings[1] = (option_binding){.table = &model_option_table, .storage = &s->model};
-    s->bindings[2] = (option_binding){.table = &ring_option_table, .storage = &s->ring};
-    s->bindings[3] = (option_binding){.table = &shared_option_table, .storage = &s->shared};
+    buckets_setup *s = options;
+    bindings[0] = (option_binding){.table = &buckets_option_table, .storage = &s->options};
+    bindings[1] = (option_binding){.table = &model_option_table, .storage = &s->model};
+    bindings[2] = (option_binding){.table = &ring_option_table, .storage = &s->ring};
+    bindings[3] = (option_binding){.table = &shared_option_table, .storage = &s->shared};
+    return 4;
 }
 
 static status parse_limits(const char *text, bucket_plan *plan)
@@ -122,8 +124,9 @@ static void to_text(const nn_program *p, const bucket_schedule *list, text_buffe
                 m->param_count, reversed ? "exact reverse" : "another than reverse");
 }
 
-static status print_buckets(buckets_setup *s)
+static status run_buckets(command_line *line)
 {
+    const buckets_setup *s = line->options;
     nn_model *m = NULL;
     nn_program *p = NULL;
     bucket_schedule list = {0};
@@ -146,33 +149,9 @@ out:
     return rc;
 }
 
-static status run_buckets(int argc, char *argv[], int *exit_code)
-{
-    buckets_setup *s = calloc(1, sizeof *s);
-    const char **words = calloc((size_t)argc + 1, sizeof *words);
-    int count = 0;
-    status rc = s && words ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the command line");
-    if (rc == STATUS_OK) {
-        bind_all(s);
-        rc = options_defaults(s->bindings, 4);
-    }
-    if (rc == STATUS_OK) rc = options_parse(s->bindings, 4, argc, argv, words, &count);
-    if (rc == STATUS_OK && count > 0) rc = fail(STATUS_USAGE, "buckets: unexpected argument '%s'; see --help", words[0]);
-    if (rc == STATUS_OK) rc = print_buckets(s);
-    free(words);
-    free(s);
-    *exit_code = 0;
-    return rc;
-}
-
-static void help_buckets(bool all, text_buffer *out)
-{
-    buckets_setup *s = calloc(1, sizeof *s);
-    if (!s) return;
-    bind_all(s);
-    options_help(s->bindings, 4, all, out);
-    free(s);
-}
-
-const command command_buckets = {"buckets", "[options]", "show how a policy puts a model's gradients into buckets", run_buckets,
-                                 help_buckets};
+const command command_buckets = {.name = "buckets",
+                                 .usage = "[options]",
+                                 .summary = "show how a policy puts a model's gradients into buckets",
+                                 .options_size = sizeof(buckets_setup),
+                                 .bind = bind_buckets,
+                                 .run = run_buckets};

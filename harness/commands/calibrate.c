@@ -2,12 +2,10 @@
  */
 #include "harness/commands/commands.h"
 
-#include "common/base/options.h"
 #include "common/device/host/host.h"
 #include "harness/commands/calibrate_gpu.h"
-#include "harness/commands/output.h"
+#include "harness/run/output.h"
 #include "harness/launch/processors.h"
-#include "harness/run/run_result.h"
 #include "harness/sim/calibrate.h"
 
 #include <limits.h>
@@ -25,29 +23,14 @@ static const char *const device_names[] = {"cpu", "cuda", NULL};
 
 #define FIELD(name) offsetof(calibrate_options, name)
 static const option option_list[] = {
-    {.name = "threads",
-     .argument = "N",
-     .type = OPTION_INT,
-     .offset = FIELD(threads),
-     .low = 1,
-     .high = 1024,
-     .help = "compute threads per rank, as the runs to be predicted have [half of the processors, at least 1]"},
-    {.name = "device",
-     .type = OPTION_CHOICE,
-     .offset = FIELD(device),
-     .initial = "cpu",
-     .choices = device_names,
+    {"threads", OPTION_INT, FIELD(threads), .argument = "N", .low = 1, .high = 1024,
+     .help =
+         "compute threads per rank, as the runs to be predicted have [half of the processors, at least 1]"},
+    {"device", OPTION_CHOICE, FIELD(device), .initial = "cpu", .choices = device_names,
      .help = "cuda: the first GPU, alone"},
-    {.name = "bind",
-     .type = OPTION_CHOICE,
-     .offset = FIELD(bind),
-     .initial = "none",
-     .choices = bind_names,
+    {"bind", OPTION_CHOICE, FIELD(bind), .initial = "none", .choices = bind_names,
      .help = "as the runs to be predicted: core gives each of two ranks cores of its own"},
-    {.name = "out",
-     .argument = "FILE",
-     .type = OPTION_TEXT,
-     .offset = FIELD(out),
+    {"out", OPTION_TEXT, FIELD(out), .argument = "FILE",
      .help = "the profile [this-machine.json, cuda: this-gpu.json, where harness looks for it]"},
 };
 static const option_table calibrate_option_table = {"Calibrate", option_list,
@@ -88,7 +71,7 @@ static status run_all(const calibrate_options *o)
     else
         TRY(calibration_path(path, sizeof path));
     calibration_make_folders(path);
-    TRY(run_result_probe(path)); /* lest what takes so long be for nothing */
+    TRY(output_probe(path)); /* lest what takes so long be for nothing */
     TRY(calibrate(o->threads ? (int)o->threads : half > 0 ? half : 1, o->bind, &c));
     TRY(calibration_write(&c, path));
     show(&c, path, &out);
@@ -105,30 +88,23 @@ static status check_gpu_options(const option_binding *b)
     return STATUS_OK;
 }
 
-static status run_calibrate(int argc, char *argv[], int *exit_code)
+static size_t bind_calibrate(void *options, option_binding *bindings)
 {
-    calibrate_options options;
-    option_binding binding = {.table = &calibrate_option_table, .storage = &options};
-    const char **words = calloc((size_t)argc + 1, sizeof *words);
-    int count = 0;
-    *exit_code = 0;
-    if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
-    status rc = options_defaults(&binding, 1);
-    if (rc == STATUS_OK) rc = options_parse(&binding, 1, argc, argv, words, &count);
-    if (rc == STATUS_OK && count > 0)
-        rc = fail(STATUS_USAGE, "calibrate: unexpected argument '%s'; see --help", words[0]);
-    if (rc == STATUS_OK && options.device == CALIBRATE_CUDA) rc = check_gpu_options(&binding);
-    if (rc == STATUS_OK) rc = options.device == CALIBRATE_CUDA ? calibrate_gpu_command(options.out) : run_all(&options);
-    free(words);
-    return rc;
+    *bindings = (option_binding){.table = &calibrate_option_table, .storage = options};
+    return 1;
 }
 
-static void help_calibrate(bool all, text_buffer *out)
+static status run_calibrate(command_line *line)
 {
-    calibrate_options options;
-    option_binding binding = {.table = &calibrate_option_table, .storage = &options};
-    options_help(&binding, 1, all, out);
+    const calibrate_options *o = line->options;
+    if (o->device != CALIBRATE_CUDA) return run_all(o);
+    TRY(check_gpu_options(line->bindings));
+    return calibrate_gpu_command(o->out);
 }
 
-const command command_calibrate = {"calibrate", "[options]", "measure this machine and write a profile of it",
-                                   run_calibrate, help_calibrate};
+const command command_calibrate = {.name = "calibrate",
+                                   .usage = "[options]",
+                                   .summary = "measure this machine and write a profile of it",
+                                   .options_size = sizeof(calibrate_options),
+                                   .bind = bind_calibrate,
+                                   .run = run_calibrate};

@@ -1,7 +1,7 @@
 /* harness calibrate --device cuda. */
 #include "harness/commands/calibrate_gpu.h"
 
-#include "harness/commands/output.h"
+#include "harness/run/output.h"
 #include "harness/sim/calibrate_gpu.h"
 
 #include <limits.h>

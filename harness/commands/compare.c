@@ -1,9 +1,9 @@
 /* harness compare: one workload under several policies of one engine, one run behind the other. */
 #include "harness/commands/commands.h"
 
-#include "harness/commands/output.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"
+#include "harness/run/output.h"
 #include "harness/run/run_result.h"
 
 #include <stdio.h>
@@ -39,8 +39,10 @@ static status take_policies(comparison_run *c, const char *text)
 }
 
 /* The option of this command, and the words that are every run's. */
-static status read_words(comparison_run *c, int argc, char *argv[])
+static status read_words(comparison_run *c, const command_line *line)
 {
+    int argc = line->argc;
+    char **argv = line->argv + 2;
     size_t length = sizeof option_name - 1;
     c->words = calloc((size_t)argc + 7, sizeof *c->words);
     if (!c->words) return fail(STATUS_SYSTEM, "no memory for the command line");
@@ -85,12 +87,10 @@ static status run_one(run_config *config, run_plan *plan, int argc, char *const 
     *exit_code = jobs.exit_code;
     if (jobs.cause[0]) rc = fail(STATUS_PEER, "%s", jobs.cause);
     run_result_input input = {.config = config,
+                              .plan = plan,
+                              .jobs = jobs.jobs,
                               .argc = argc,
                               .argv = words + 2,
-                              .jobs = jobs.jobs,
-                              .set = plan->set,
-                              .model = plan->model,
-                              .hardware_note = plan->hardware_note,
                               .started_at_s = started};
     if (rc == STATUS_OK && *exit_code == 0) rc = run_result_build(&input, out);
     run_jobs_free(&jobs);
@@ -145,18 +145,18 @@ static status finish(const comparison_run *c, json_t *runs)
     return output_text(&text);
 }
 
-static status run_compare(int argc, char *argv[], int *exit_code)
+static status run_compare(command_line *line)
 {
-    comparison_run c = {0};
+    comparison_run *c = line->options;
     json_t *runs = json_array();
-    status rc = runs ? read_words(&c, argc, argv) : fail(STATUS_SYSTEM, "no memory for the results");
-    for (int i = 0; i < c.policy_count && rc == STATUS_OK; i++) rc = check_policy(&c, c.policies[i]);
-    if (rc == STATUS_OK && c.json) rc = run_result_probe(c.json);
-    for (int i = 0; i < c.policy_count && rc == STATUS_OK && *exit_code == 0; i++)
-        rc = run_policy(&c, c.policies[i], runs, exit_code);
-    if (rc == STATUS_OK && json_array_size(runs) > 0) rc = finish(&c, runs);
+    status rc = runs ? read_words(c, line) : fail(STATUS_SYSTEM, "no memory for the results");
+    for (int i = 0; i < c->policy_count && rc == STATUS_OK; i++) rc = check_policy(c, c->policies[i]);
+    if (rc == STATUS_OK && c->json) rc = output_probe(c->json);
+    for (int i = 0; i < c->policy_count && rc == STATUS_OK && line->exit_code == 0; i++)
+        rc = run_policy(c, c->policies[i], runs, &line->exit_code);
+    if (rc == STATUS_OK && json_array_size(runs) > 0) rc = finish(c, runs);
     json_decref(runs);
-    free(c.words);
+    free(c->words);
     return rc;
 }
 
@@ -167,6 +167,10 @@ static void help_compare(bool all, text_buffer *out)
                      "\nAll other options are those of harness run, but --mode and --policy.\n");
 }
 
-const command command_compare = {"compare", "[--policies P,P,...] [options of run]",
-                                 "train under several policies, and show their loss against time",
-                                 run_compare, help_compare};
+const command command_compare = {.name = "compare",
+                                 .usage = "[--policies P,P,...] [options of run]",
+                                 .summary = "train under several policies, and show their loss against time",
+                                 .options_size = sizeof(comparison_run),
+                                 .most_words = COMMAND_READS_ITSELF,
+                                 .run = run_compare,
+                                 .help = help_compare};

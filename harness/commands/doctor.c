@@ -3,7 +3,7 @@
 
 #include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
-#include "harness/commands/output.h"
+#include "harness/run/output.h"
 #include "harness/launch/processors.h"
 #include "harness/run/run_result.h"
 #include "ring/collectives/nccl/collective_nccl.h"
@@ -215,9 +215,9 @@ static void data_sets(text_buffer *out)
         access(file, R_OK) == 0 ? "installed" : "not installed: Debian's package is dataset-fashion-mnist");
 }
 
-static status run_doctor(int argc, char *argv[], int *exit_code)
+static status run_doctor(command_line *line)
 {
-    if (argc > 0) return fail(STATUS_USAGE, "doctor: unexpected argument '%s'", argv[0]);
+    (void)line;
     text_buffer out = {0};
     row(&out, "harness", "%s", PROGRAM_VERSION);
     machine(&out);
@@ -228,8 +228,8 @@ static status run_doctor(int argc, char *argv[], int *exit_code)
     libraries(&out);
     openmp(&out);
     data_sets(&out);
-    *exit_code = 0;
     return output_text(&out);
 }
 
-const command command_doctor = {"doctor", "", "show devices, libraries and limits of this machine", run_doctor, NULL};
+const command command_doctor = {
+    .name = "doctor", .usage = "", .summary = "show devices, libraries and limits of this machine", .run = run_doctor};

@@ -2,15 +2,16 @@
 #include "harness/commands/commands.h"
 
 #include "common/nn/program.h"
-#include "harness/commands/output.h"
+#include "harness/run/output.h"
 #include "models/models.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static option_binding bind(model_options *options)
+static size_t bind_models(void *options, option_binding *bindings)
 {
-    return (option_binding){.table = &model_option_table, .storage = options};
+    *bindings = (option_binding){.table = &model_option_table, .storage = options};
+    return 1;
 }
 
 static status compile_one(const model_options *options, nn_model **model, nn_program **program)
@@ -110,35 +111,26 @@ static status print_layers(const model_options *options, text_buffer *out)
     return STATUS_OK;
 }
 
-static status run_models(int argc, char *argv[], int *exit_code)
+static status run_models(command_line *line)
 {
-    model_options options;
-    option_binding binding = bind(&options);
-    const char **words = calloc((size_t)argc + 1, sizeof *words);
-    int word_count = 0;
+    model_options *options = line->options;
     text_buffer out = {0};
-    if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
-    status rc = options_defaults(&binding, 1);
-    if (rc == STATUS_OK) rc = options_parse(&binding, 1, argc, argv, words, &word_count);
-    if (rc == STATUS_OK && word_count > 1) rc = fail(STATUS_USAGE, "models: unexpected argument '%s'", words[1]);
-    if (rc == STATUS_OK && word_count == 1) {
-        options.name = words[0];
-        rc = print_layers(&options, &out);
-    } else if (rc == STATUS_OK) {
-        rc = list_models(&options, &out);
+    status rc;
+    if (line->word_count == 0) {
+        rc = list_models(options, &out);
+    } else {
+        options->name = line->words[0];
+        rc = print_layers(options, &out);
     }
     if (rc == STATUS_OK) rc = output_text(&out);
     text_free(&out);
-    free(words);
-    *exit_code = 0;
     return rc;
 }
 
-static void help_models(bool all, text_buffer *out)
-{
-    model_options options;
-    option_binding binding = bind(&options);
-    options_help(&binding, 1, all, out);
-}
-
-const command command_models = {"models", "[NAME] [options]", "list the models, or the layers of one", run_models, help_models};
+const command command_models = {.name = "models",
+                                .usage = "[NAME] [options]",
+                                .summary = "list the models, or the layers of one",
+                                .options_size = sizeof(model_options),
+                                .bind = bind_models,
+                                .most_words = 1,
+                                .run = run_models};

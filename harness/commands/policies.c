@@ -1,8 +1,8 @@
 /* harness policies: how the engines can behave, and whose behavior that is. */
 #include "harness/commands/commands.h"
 
-#include "harness/commands/output.h"
 #include "harness/run/engines.h"
+#include "harness/run/output.h"
 #include "ps/policy.h"
 #include "ring/policies/policy.h"
 
@@ -67,19 +67,21 @@ static status describe_policy(int engine, int index, text_buffer *out)
     return engine == ENGINE_PS ? describe_ps(info->name, out) : STATUS_OK;
 }
 
-static status run_policies(int argc, char *argv[], int *exit_code)
+static status run_policies(command_line *line)
 {
-    if (argc > 0) return fail(STATUS_USAGE, "policies: unexpected argument '%s'", argv[0]);
+    (void)line;
     text_buffer out = {0};
     status rc = STATUS_OK;
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         for (int i = 0; i < engine_table[e]->policy_count && rc == STATUS_OK; i++) rc = describe_policy(e, i, &out);
     text_append(&out, "\nEvery field is an option, or a key as in --policy ring=ddp:order=ready: see harness run --help=all.\nA bucket "
                       "closes when it reaches its limit (reach_...), or before it would exceed it (within_...).\n");
-    *exit_code = 0;
     if (rc == STATUS_OK) return output_text(&out);
     text_free(&out);
     return rc;
 }
 
-const command command_policies = {"policies", "", "list the policies of the engines, with the source of each", run_policies, NULL};
+const command command_policies = {.name = "policies",
+                                  .usage = "",
+                                  .summary = "list the policies of the engines, with the source of each",
+                                  .run = run_policies};

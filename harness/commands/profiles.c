@@ -3,7 +3,7 @@
 #include "harness/commands/commands.h"
 
 #include "common/sim/profile.h"
-#include "harness/commands/output.h"
+#include "harness/run/output.h"
 
 #include <string.h>
 
@@ -85,19 +85,17 @@ static status show_profile(const char *name, text_buffer *out)
     return STATUS_OK;
 }
 
-static status run_profiles(int argc, char *argv[], int *exit_code)
+static status run_profiles(command_line *line)
 {
     text_buffer out = {0};
-    *exit_code = 0;
-    if (argc > 1) return fail(STATUS_USAGE, "profiles: unexpected argument '%s'", argv[1]);
-    if (argc == 1 && argv[0][0] == '-')
-        return fail(STATUS_USAGE, "profiles: expected a profile's name or file, got '%s'", argv[0]);
-    status rc = argc == 1 ? show_profile(argv[0], &out) : list_profiles(&out);
+    status rc = line->word_count == 1 ? show_profile(line->words[0], &out) : list_profiles(&out);
     if (rc == STATUS_OK) return output_text(&out);
     text_free(&out);
     return rc;
 }
 
-const command command_profiles = {"profiles", "[NAME|FILE]",
-                                  "list the machines of device sim, or one's constants and sources",
-                                  run_profiles, NULL};
+const command command_profiles = {.name = "profiles",
+                                  .usage = "[NAME|FILE]",
+                                  .summary = "list the machines of device sim, or one's constants and sources",
+                                  .most_words = 1,
+                                  .run = run_profiles};

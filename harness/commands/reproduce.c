@@ -1,10 +1,10 @@
 /* harness reproduce TABLE: published tables, by virtual devices. */
 #include "harness/commands/commands.h"
 
-#include "harness/commands/output.h"
+#include "harness/run/output.h"
 #include "harness/reproduce/reproduce.h"
-#include "harness/run/run_result.h"
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,27 +17,16 @@ typedef struct reproduce_options {
 
 #define FIELD(name) offsetof(reproduce_options, name)
 static const option option_list[] = {
-    {.name = "list", .type = OPTION_FLAG, .offset = FIELD(list), .help = "what can be reproduced"},
-    {.name = "device",
-     .argument = "sim:PROFILE",
-     .type = OPTION_TEXT,
-     .offset = FIELD(device),
-     .help = "another profile than the rows' own, see `harness profiles`; torch-vs-apex: cuda, the GPUs here"},
-    {.name = "calibration-only",
-     .type = OPTION_FLAG,
-     .offset = FIELD(calibration_only),
+    {"list", OPTION_FLAG, FIELD(list), .help = "what can be reproduced"},
+    {"device", OPTION_TEXT, FIELD(device), .argument = "sim:PROFILE",
+     .help =
+         "another profile than the rows' own, see `harness profiles`; torch-vs-apex: cuda, the GPUs here"},
+    {"calibration-only", OPTION_FLAG, FIELD(calibration_only),
      .help = "only the rows that profiles are fitted to: held-out rows are not run"},
-    {.name = "json",
-     .argument = "FILE",
-     .type = OPTION_TEXT,
-     .offset = FIELD(json),
+    {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there; -: to stdout, without the table"},
-    {.name = "csv", .argument = "FILE", .type = OPTION_TEXT, .offset = FIELD(csv), .help = "write CSV there"},
-    {.name = "markdown",
-     .argument = "FILE",
-     .type = OPTION_TEXT,
-     .offset = FIELD(markdown),
-     .help = "write Markdown there"},
+    {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE", .help = "write CSV there"},
+    {"markdown", OPTION_TEXT, FIELD(markdown), .argument = "FILE", .help = "write Markdown there"},
 };
 static const option_table reproduce_option_table = {"Reproduce", option_list,
                                                     sizeof option_list / sizeof option_list[0]};
@@ -112,33 +101,24 @@ static status reproduce_table(const reproduce_options *o, const char *name)
     return rc;
 }
 
-static status run_reproduce(int argc, char *argv[], int *exit_code)
+static size_t bind_reproduce(void *options, option_binding *bindings)
 {
-    reproduce_options options;
-    option_binding binding = {.table = &reproduce_option_table, .storage = &options};
-    const char **words = calloc((size_t)argc + 1, sizeof *words);
-    int count = 0;
-    *exit_code = 0;
-    if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
-    status rc = options_defaults(&binding, 1);
-    if (rc == STATUS_OK) rc = options_parse(&binding, 1, argc, argv, words, &count);
-    if (rc == STATUS_OK && options.list)
-        rc = list();
-    else if (rc == STATUS_OK && count != 1)
-        rc = fail(STATUS_USAGE, "reproduce: expected one name, got %d; --list shows them", count);
-    else if (rc == STATUS_OK)
-        rc = reproduce_table(&options, words[0]);
-    free(words);
-    return rc;
+    *bindings = (option_binding){.table = &reproduce_option_table, .storage = options};
+    return 1;
 }
 
-static void help_reproduce(bool all, text_buffer *out)
+static status run_reproduce(command_line *line)
 {
-    reproduce_options options;
-    option_binding binding = {.table = &reproduce_option_table, .storage = &options};
-    options_help(&binding, 1, all, out);
+    const reproduce_options *o = line->options;
+    if (o->list) return list();
+    if (line->word_count == 1) return reproduce_table(o, line->words[0]);
+    return fail(STATUS_USAGE, "reproduce: expected one name, got %d; --list shows them", line->word_count);
 }
 
-const command command_reproduce = {"reproduce", "TABLE [options]",
-                                   "compare published tables with those of virtual devices", run_reproduce,
-                                   help_reproduce};
+const command command_reproduce = {.name = "reproduce",
+                                   .usage = "TABLE [options]",
+                                   .summary = "compare published tables with those of virtual devices",
+                                   .options_size = sizeof(reproduce_options),
+                                   .bind = bind_reproduce,
+                                   .most_words = INT_MAX,
+                                   .run = run_reproduce};

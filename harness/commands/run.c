@@ -5,6 +5,7 @@
 #include "harness/launch/environment.h"
 #include "harness/report/report.h"
 #include "harness/run/job.h"
+#include "harness/run/output.h"
 #include "harness/run/plan.h"
 #include "harness/run/run_result.h"
 #include "harness/run/rank.h"
@@ -25,26 +26,16 @@ typedef struct run_command {
     int64_t started_at_s;
 } run_command;
 
-static status print_report(const json_t *result, void (*render)(const json_t *result, text_buffer *out))
-{
-    text_buffer text = {0};
-    status rc = STATUS_OK;
-    render(result, &text);
-    if (text.out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for the report");
-    else if (fputs(text.data, stdout) < 0 || fflush(stdout) != 0) rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
-    text_free(&text);
-    return rc;
-}
-
 /* Writes the JSON and prints the report, as the options want it. Takes over `result`. */
 static status deliver(const run_command *c, json_t *result, void (*render)(const json_t *result, text_buffer *out))
 {
     const char *json = c->config.run.json;
     bool only_json = json && strcmp(json, "-") == 0;
-    status written = json ? run_result_write(result, json) : STATUS_OK;
-    /* Also where the file failed: what was measured is not lost. */
-    status printed = only_json ? STATUS_OK : print_report(result, render);
-    json_decref(result);
+    text_buffer text = {0};
+    if (!only_json) render(result, &text);
+    status written = json ? output_json(result, json) : STATUS_OK;
+    if (!json) json_decref(result);
+    status printed = output_text(&text); /* also where the file failed: what was measured is not lost */
     return written != STATUS_OK ? written : printed;
 }
 
@@ -52,12 +43,10 @@ static status report(const run_command *c, const run_job *jobs)
 {
     json_t *result = NULL;
     run_result_input input = {.config = &c->config,
+                              .plan = &c->plan,
+                              .jobs = jobs,
                               .argc = c->argc,
                               .argv = c->argv,
-                              .jobs = jobs,
-                              .set = c->plan.set,
-                              .model = c->plan.model,
-                              .hardware_note = c->plan.hardware_note,
                               .started_at_s = c->started_at_s};
     status traced = c->config.run.trace ? trace_file_write(c->config.run.trace, &c->config, jobs) : STATUS_OK;
     TRY(run_result_build(&input, &result));
@@ -87,7 +76,7 @@ static status report_the_plan(run_command *c)
 static status run_virtual(run_command *c)
 {
     run_job jobs[ENGINE_COUNT] = {{0}};
-    if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
+    if (c->config.run.json) TRY(output_probe(c->config.run.json));
     TRY(run_plan_make(&c->config, &c->plan));
     status rc = virtual_run(&c->config, &c->plan, jobs, c->plan.hardware_note, sizeof c->plan.hardware_note);
     if (rc == STATUS_OK) rc = report(c, jobs);
@@ -124,10 +113,10 @@ static status check_memory(const run_plan *p)
                 text_format_bytes(needed, sizeof needed, (double)p->largest_job_bytes));
 }
 
-static status run_launcher(run_command *c, char *const *argv, int *exit_code)
+static status run_launcher(run_command *c, command_line *line)
 {
-    if (c->config.run.json) TRY(run_result_probe(c->config.run.json));
-    if (c->config.run.trace) TRY(run_result_probe(c->config.run.trace));
+    if (c->config.run.json) TRY(output_probe(c->config.run.json));
+    if (c->config.run.trace) TRY(output_probe(c->config.run.trace));
     TRY(run_config_check_gpus(&c->config));
     TRY(run_plan_make(&c->config, &c->plan));
     bool cuda = strcmp(c->config.run.device, "cuda") == 0;
@@ -135,9 +124,9 @@ static status run_launcher(run_command *c, char *const *argv, int *exit_code)
     if (!c->config.run.quiet) log_info("%s%s", cuda ? "" : "no CUDA device found: ", c->plan.hardware_note);
     warn_of_openmp();
     run_jobs jobs;
-    TRY(run_jobs_run(&c->config, &c->plan, argv, &jobs));
+    TRY(run_jobs_run(&c->config, &c->plan, line->argv, &jobs));
     if (jobs.cause[0]) log_error("%s", jobs.cause);
-    *exit_code = jobs.exit_code;
+    line->exit_code = jobs.exit_code;
     status rc = any_result(&jobs) ? virtual_predict_jobs(&c->config, &c->plan, jobs.jobs) : STATUS_OK;
     if (rc == STATUS_OK && any_result(&jobs)) rc = report(c, jobs.jobs);
     run_jobs_free(&jobs);
@@ -161,10 +150,10 @@ static status engine_of(const run_config *c, const launch_environment *e, int *o
 }
 
 /* Under a job manager rank 0 reports itself. */
-static status report_alone(run_command *c, const rank_outcome *outcome, int engine)
+static status report_alone(run_command *c, const run_job *outcome, int engine)
 {
     run_job jobs[ENGINE_COUNT] = {{0}};
-    jobs[engine] = (run_job){outcome->job, outcome->params, outcome->param_count, outcome->trace, 0};
+    jobs[engine] = *outcome;
     TRY(run_plan_make(&c->config, &c->plan));
     return report(c, jobs);
 }
@@ -205,7 +194,7 @@ static status bind_rank(run_config *c, const launch_environment *e, int engine)
     return STATUS_OK;
 }
 
-static status run_rank(run_command *c, const launch_environment *e, int *exit_code)
+static status run_rank(run_command *c, const launch_environment *e, command_line *line)
 {
     rank_place place = {.rank = e->rank,
                         .world = e->world,
@@ -214,7 +203,8 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
                         .key = e->key[0] ? e->key : NULL,
                         .rendezvous = e->origin == LAUNCH_BY_HARNESS ? e->rendezvous : c->config.run.rendezvous,
                         .table = e->table};
-    rank_outcome outcome = {0};
+    run_job outcome;
+    bool stopped = false;
     char prefix[48];
     TRY(engine_of(&c->config, e, &place.engine));
     TRY(bind_rank(&c->config, e, place.engine));
@@ -222,12 +212,12 @@ static status run_rank(run_command *c, const launch_environment *e, int *exit_co
     if (place.rank >= place.world) return run_server(c, &place);
     snprintf(prefix, sizeof prefix, "%s rank %d", engine_table[place.engine]->name, place.rank);
     log_set_prefix(prefix);
-    status rc = rank_run(&c->config, &place, &outcome);
+    status rc = rank_run(&c->config, &place, &outcome, &stopped);
     if (rc == STATUS_OK && e->origin == LAUNCH_BY_HARNESS) rc = run_jobs_deliver(&outcome);
-    else if (rc == STATUS_OK && outcome.job) rc = report_alone(c, &outcome, place.engine);
+    else if (rc == STATUS_OK && outcome.result) rc = report_alone(c, &outcome, place.engine);
     if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* it is in the status table: the launcher says it, once */
-    if (outcome.stopped && e->origin != LAUNCH_BY_HARNESS) *exit_code = status_exit_code(STATUS_STOPPED);
-    json_decref(outcome.job);
+    if (stopped && e->origin != LAUNCH_BY_HARNESS) line->exit_code = status_exit_code(STATUS_STOPPED);
+    json_decref(outcome.result);
     free(outcome.params);
     free(outcome.trace);
     return rc;
@@ -249,10 +239,10 @@ static status refuse_unused_options(const run_config *c)
     return STATUS_OK;
 }
 
-static status start(run_command *c, int argc, char *argv[], char *const *words, int *exit_code)
+static status start(run_command *c, command_line *line)
 {
     TRY(run_config_init(&c->config));
-    TRY(run_config_parse(&c->config, argc, argv));
+    TRY(run_config_parse(&c->config, c->argc, c->argv));
     if (!launch_environment_is_rank()) {
         TRY(refuse_unused_options(&c->config)); /* compare's are of several engines */
         if (!c->config.run.quiet) options_notices(c->config.bindings, BINDING_COUNT);
@@ -262,30 +252,19 @@ static status start(run_command *c, int argc, char *argv[], char *const *words, 
     if (run_config_is_virtual(&c->config)) return run_virtual(c);
     launch_environment e;
     TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));
-    status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(c, words, exit_code) : run_rank(c, &e, exit_code);
+    status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(c, line) : run_rank(c, &e, line);
     launch_environment_close(&e);
     return rc;
 }
 
-static status run_run(int argc, char *argv[], int *exit_code)
+static status run_run(command_line *line)
 {
-    run_command *c = calloc(1, sizeof *c);
-    char **words = calloc((size_t)argc + 3, sizeof *words);
-    status rc;
-    if (!c || !words) {
-        rc = fail(STATUS_SYSTEM, "no memory for the command line");
-    } else {
-        words[0] = (char *)"harness";
-        words[1] = (char *)"run";
-        memcpy(words + 2, argv, (size_t)argc * sizeof *words);
-        c->argc = argc;
-        c->argv = argv;
-        c->started_at_s = (int64_t)time(NULL);
-        rc = start(c, argc, argv, words, exit_code);
-        run_plan_free(&c->plan);
-    }
-    free(words);
-    free(c);
+    run_command *c = line->options;
+    c->argc = line->argc;
+    c->argv = line->argv + 2;
+    c->started_at_s = (int64_t)time(NULL);
+    status rc = start(c, line);
+    run_plan_free(&c->plan);
     return rc;
 }
 
@@ -303,6 +282,10 @@ static void help_run(bool all, text_buffer *out)
     free(c);
 }
 
-const command command_run = {"run", "[options]",
-                             "train with none, ps and ring; report where time and memory went",
-                             run_run, help_run};
+const command command_run = {.name = "run",
+                             .usage = "[options]",
+                             .summary = "train with none, ps and ring; report where time and memory went",
+                             .options_size = sizeof(run_command),
+                             .most_words = COMMAND_READS_ITSELF,
+                             .run = run_run,
+                             .help = help_run};

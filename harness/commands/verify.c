@@ -6,9 +6,9 @@
 #include "harness/verify/verify.h"
 #include "ps/policy.h"
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct verify_options {
@@ -24,23 +24,23 @@ static const char *const mode_names[] = {"auto", ENGINE_LIST(ENGINE_MODE) "both"
 
 #define FIELD(name) offsetof(verify_options, name)
 static const option verify_option_list[] = {
-    {.name = "device", .argument = "NAME", .type = OPTION_TEXT, .offset = FIELD(device), .initial = "cpu",
+    {"device", OPTION_TEXT, FIELD(device), .argument = "NAME", .initial = "cpu",
      .help = "cpu, cuda (all ranks on one GPU), or reference: in float64, to 1e-9"},
-    {.name = "mode", .type = OPTION_CHOICE, .offset = FIELD(mode), .initial = "auto", .choices = mode_names,
+    {"mode", OPTION_CHOICE, FIELD(mode), .initial = "auto", .choices = mode_names,
      .help = "auto: none for files of one rank, ps and ring for files of several"},
-    {.name = "policy", .argument = "P|ps=P,ring=P", .type = OPTION_TEXT, .offset = FIELD(policy),
+    {"policy", OPTION_TEXT, FIELD(policy), .argument = "P|ps=P,ring=P",
      .help = "how an engine behaves, see `harness policies`"},
-    {.name = "threads", .argument = "N", .type = OPTION_INT, .offset = FIELD(threads), .initial = "1", .low = 1,
-     .high = 1024, .help = "compute threads per rank"},
-    {.name = "bf16", .type = OPTION_FLAG, .offset = FIELD(bf16),
+    {"threads", OPTION_INT, FIELD(threads), .argument = "N", .initial = "1", .low = 1, .high = 1024,
+     .help = "compute threads per rank"},
+    {"bf16", OPTION_FLAG, FIELD(bf16),
      .help = "products multiply in bfloat16; held to 1/128 of the losses and 5% of every tensor's l2"},
-    {.name = "cuda-graph", .type = OPTION_FLAG, .offset = FIELD(cuda_graph),
+    {"cuda-graph", OPTION_FLAG, FIELD(cuda_graph),
      .help = "cuda: from the second step on passes are recorded, from the third on launched as a whole"},
 };
 static const option_table verify_option_table = {"Verify", verify_option_list,
                                                  sizeof verify_option_list / sizeof verify_option_list[0]};
 
-enum { OPTIONS_SIZE = 512, BINDINGS = 2 + ENGINE_COUNT };
+enum { OPTIONS_SIZE = 512 };
 
 typedef struct verify_setup {
     verify_options options;
@@ -48,15 +48,16 @@ typedef struct verify_setup {
     _Alignas(16) char engines[ENGINE_COUNT][OPTIONS_SIZE];
     const char *policies[ENGINE_COUNT];
     bool loss_given; /* --dp-loss */
-    option_binding bindings[BINDINGS];
 } verify_setup;
 
-static void bind_all(verify_setup *s)
+static size_t bind_verify(void *options, option_binding *bindings)
 {
-    s->bindings[0] = (option_binding){.table = &verify_option_table, .storage = &s->options};
-    s->bindings[1] = (option_binding){.table = &shared_option_table, .storage = &s->shared};
+    verify_setup *s = options;
+    bindings[0] = (option_binding){.table = &verify_option_table, .storage = &s->options};
+    bindings[1] = (option_binding){.table = &shared_option_table, .storage = &s->shared};
     for (int e = 0; e < ENGINE_COUNT; e++)
-        s->bindings[2 + e] = (option_binding){.table = engine_table[e]->options, .storage = s->engines[e]};
+        bindings[2 + e] = (option_binding){.table = engine_table[e]->options, .storage = s->engines[e]};
+    return 2 + ENGINE_COUNT;
 }
 
 static bool engine_takes_part(const verify_setup *s, const golden_file *f, int engine)
@@ -149,51 +150,28 @@ static status verify_file(verify_setup *s, const char *path, bool *disagrees)
     return rc;
 }
 
-static status verify_files(verify_setup *s, const char **paths, int count, int *exit_code)
+static status run_verify(command_line *line)
 {
+    verify_setup *s = line->options;
     int disagreeing = 0;
-    if (count == 0) return fail(STATUS_USAGE, "verify: expected one or more golden trajectories, got none");
+    if (line->word_count == 0) return fail(STATUS_USAGE, "verify: expected one or more golden trajectories, got none");
     TRY(engine_parse_policies(s->options.policy, s->policies, NULL));
-    s->loss_given = options_given(&s->bindings[2 + ENGINE_PS], "dp-loss");
-    for (int i = 0; i < count; i++) {
+    s->loss_given = options_given(&line->bindings[2 + ENGINE_PS], "dp-loss");
+    for (int i = 0; i < line->word_count; i++) {
         bool disagrees = false;
-        TRY(verify_file(s, paths[i], &disagrees));
+        TRY(verify_file(s, line->words[i], &disagrees));
         disagreeing += disagrees;
     }
-    if (disagreeing) printf("%d of %d files disagree\n", disagreeing, count);
+    if (disagreeing) printf("%d of %d files disagree\n", disagreeing, line->word_count);
     if (fflush(stdout) != 0) return fail_errno(STATUS_CANNOT_CREATE, "stdout");
-    *exit_code = disagreeing ? status_exit_code(STATUS_MISMATCH) : 0;
+    line->exit_code = disagreeing ? status_exit_code(STATUS_MISMATCH) : 0;
     return STATUS_OK;
 }
 
-static status run_verify(int argc, char *argv[], int *exit_code)
-{
-    verify_setup *s = calloc(1, sizeof *s);
-    const char **paths = calloc((size_t)argc + 1, sizeof *paths);
-    int count = 0;
-    status rc;
-    if (!s || !paths) {
-        rc = fail(STATUS_SYSTEM, "no memory for the command line");
-        goto out;
-    }
-    bind_all(s);
-    TRY_GOTO(rc, options_defaults(s->bindings, BINDINGS), out);
-    TRY_GOTO(rc, options_parse(s->bindings, BINDINGS, argc, argv, paths, &count), out);
-    rc = verify_files(s, paths, count, exit_code);
-out:
-    free(paths);
-    free(s);
-    return rc;
-}
-
-static void help_verify(bool all, text_buffer *out)
-{
-    verify_setup *s = calloc(1, sizeof *s);
-    if (!s) return;
-    bind_all(s);
-    options_help(s->bindings, BINDINGS, all, out);
-    free(s);
-}
-
-const command command_verify = {"verify", "[options] FILE.json ...", "compare with golden trajectories computed by PyTorch",
-                                run_verify, help_verify};
+const command command_verify = {.name = "verify",
+                                .usage = "[options] FILE.json ...",
+                                .summary = "compare with golden trajectories computed by PyTorch",
+                                .options_size = sizeof(verify_setup),
+                                .bind = bind_verify,
+                                .most_words = INT_MAX,
+                                .run = run_verify};

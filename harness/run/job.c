@@ -14,104 +14,86 @@
 /* Files in memory for every job, inherited by its ranks: rank 0 writes the result as JSON into one, the
  * parameters as float32 into another, and the trace into the third. Servers of their own add a line of JSON each
  * to the fourth. */
-enum { FILES = 4 };
+enum { RESULT_FILE, PARAMS_FILE, TRACE_FILE, SERVERS_FILE, FILES };
+static const char *const variables[FILES] = {"HARNESS_RESULT_FD", "HARNESS_PARAMS_FD", "HARNESS_TRACE_FD",
+                                             "HARNESS_SERVERS_FD"};
 typedef struct delivery {
-    int result, params, trace, servers;
-    char result_variable[48], params_variable[48], trace_variable[48], servers_variable[48];
-    const char *environment[6];
+    int fds[FILES];
+    char settings[FILES][48];
+    const char *environment[FILES + 2];
 } delivery;
 
 /* GNU OpenMP's threads spin for 15 ms after a parallel region: in a rank of several threads they take the
  * processors from loader, communication and other ranks, and steps take many times as long. */
 static const char short_spin[] = "GOMP_SPINCOUNT=1000";
 
-static const char result_name[] = "HARNESS_RESULT_FD", params_name[] = "HARNESS_PARAMS_FD",
-                  trace_name[] = "HARNESS_TRACE_FD", servers_name[] = "HARNESS_SERVERS_FD";
-
 static status open_delivery(delivery *d)
 {
-    d->result = memfd_create("harness-result", 0);
-    d->params = memfd_create("harness-params", 0);
-    d->trace = memfd_create("harness-trace", 0);
-    d->servers = memfd_create("harness-servers", 0);
-    if (d->result < 0 || d->params < 0 || d->trace < 0 || d->servers < 0)
-        return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
-    snprintf(d->result_variable, sizeof d->result_variable, "%s=%d", result_name, d->result);
-    snprintf(d->params_variable, sizeof d->params_variable, "%s=%d", params_name, d->params);
-    snprintf(d->trace_variable, sizeof d->trace_variable, "%s=%d", trace_name, d->trace);
-    snprintf(d->servers_variable, sizeof d->servers_variable, "%s=%d", servers_name, d->servers);
-    d->environment[0] = d->result_variable;
-    d->environment[1] = d->params_variable;
-    d->environment[2] = d->trace_variable;
-    d->environment[3] = d->servers_variable;
-    if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY")) d->environment[4] = short_spin;
+    for (int i = 0; i < FILES; i++) {
+        d->fds[i] = memfd_create("harness-result", 0);
+        if (d->fds[i] < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
+        snprintf(d->settings[i], sizeof d->settings[i], "%s=%d", variables[i], d->fds[i]);
+        d->environment[i] = d->settings[i];
+    }
+    if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY")) d->environment[FILES] = short_spin;
     return STATUS_OK;
 }
 
-static void close_delivery(delivery *d)
-{
-    if (d->result >= 0) close(d->result);
-    if (d->params >= 0) close(d->params);
-    if (d->trace >= 0) close(d->trace);
-    if (d->servers >= 0) close(d->servers);
-}
-
-static int64_t size_of(int fd)
+/* *data: the file with a zero after its `bytes`, to be unmapped; NULL: it is empty. */
+static status map_file(int fd, char **data, size_t *bytes)
 {
     struct stat s;
-    return fstat(fd, &s) == 0 ? (int64_t)s.st_size : 0;
+    *data = NULL;
+    *bytes = 0;
+    if (fstat(fd, &s) != 0 || s.st_size == 0) return STATUS_OK;
+    *bytes = (size_t)s.st_size;
+    if (ftruncate(fd, s.st_size + 1) == 0) *data = mmap(NULL, *bytes + 1, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (*data && *data != MAP_FAILED) return STATUS_OK;
+    *data = NULL;
+    return fail_errno(STATUS_SYSTEM, "no memory for the results of a job");
 }
 
-/* With a terminating zero. */
-static status read_trace(const delivery *d, run_job *job)
+static void unmap(char *data, size_t bytes)
 {
-    int64_t bytes = size_of(d->trace);
-    if (bytes == 0) return STATUS_OK;
-    if (ftruncate(d->trace, bytes + 1) != 0) return fail_errno(STATUS_SYSTEM, "no memory for the trace of a job");
-    void *data = mmap(NULL, (size_t)bytes + 1, PROT_READ, MAP_PRIVATE, d->trace, 0);
-    if (data == MAP_FAILED) return fail_errno(STATUS_SYSTEM, "no memory for the trace of a job");
-    job->trace = data;
-    job->trace_bytes = (size_t)bytes + 1;
-    return STATUS_OK;
+    if (data) munmap(data, bytes + 1);
+}
+
+static status read_result(const char *text, size_t bytes, json_t **out)
+{
+    json_error_t error;
+    *out = text ? json_loadb(text, bytes, 0, &error) : NULL;
+    return *out || !text ? STATUS_OK : fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
 }
 
 /* One object after the other. */
-static status read_servers(const delivery *d, json_t *result)
+static status read_servers(const char *text, size_t bytes, json_t *result)
 {
-    int64_t bytes = size_of(d->servers);
-    char *text = bytes > 0 ? malloc((size_t)bytes) : NULL;
     json_t *servers = json_array();
-    if (text && pread(d->servers, text, (size_t)bytes, 0) == bytes) {
-        for (size_t at = 0; at < (size_t)bytes;) {
-            json_error_t error;
-            json_t *server = json_loadb(text + at, (size_t)bytes - at, JSON_DISABLE_EOF_CHECK, &error);
-            if (!server) break;
-            json_array_append_new(servers, server);
-            at += (size_t)error.position;
-        }
+    for (size_t at = 0; at < bytes;) {
+        json_error_t error;
+        json_t *server = json_loadb(text + at, bytes - at, JSON_DISABLE_EOF_CHECK, &error);
+        if (!server) break;
+        json_array_append_new(servers, server);
+        at += (size_t)error.position;
     }
-    free(text);
     if (json_object_set_new(result, "servers", servers) != 0) return fail(STATUS_SYSTEM, "no memory for the results");
     return STATUS_OK;
 }
 
-static status read_outcome(delivery *d, run_job *job)
+static status read_outcome(const delivery *d, run_job *job)
 {
-    json_error_t error;
-    if (size_of(d->result) > 0) {
-        lseek(d->result, 0, SEEK_SET);
-        job->result = json_loadfd(d->result, 0, &error);
-        if (!job->result) return fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
-        TRY(read_servers(d, job->result));
-    }
-    TRY(read_trace(d, job));
-    int64_t bytes = size_of(d->params);
-    if (bytes == 0) return STATUS_OK;
-    void *data = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, d->params, 0);
-    if (data == MAP_FAILED) return fail_errno(STATUS_SYSTEM, "no memory for the parameters of a job");
-    job->params = data;
-    job->param_count = bytes / (int64_t)sizeof(float);
-    return STATUS_OK;
+    char *text[FILES] = {NULL};
+    size_t bytes[FILES] = {0};
+    status rc = STATUS_OK;
+    for (int i = 0; i < FILES && rc == STATUS_OK; i++) rc = map_file(d->fds[i], &text[i], &bytes[i]);
+    if (rc == STATUS_OK) rc = read_result(text[RESULT_FILE], bytes[RESULT_FILE], &job->result);
+    if (rc == STATUS_OK && job->result) rc = read_servers(text[SERVERS_FILE], bytes[SERVERS_FILE], job->result);
+    unmap(text[RESULT_FILE], bytes[RESULT_FILE]);
+    unmap(text[SERVERS_FILE], bytes[SERVERS_FILE]);
+    job->trace = text[TRACE_FILE];
+    job->params = (float *)text[PARAMS_FILE];
+    job->param_count = (int64_t)(bytes[PARAMS_FILE] / sizeof(float));
+    return rc;
 }
 
 void run_jobs_free(run_jobs *jobs)
@@ -119,8 +101,8 @@ void run_jobs_free(run_jobs *jobs)
     for (int e = 0; e < ENGINE_COUNT; e++) {
         run_job *job = &jobs->jobs[e];
         json_decref(job->result);
-        if (job->trace) munmap((void *)job->trace, job->trace_bytes);
-        if (job->params) munmap((void *)job->params, (size_t)job->param_count * sizeof(float));
+        if (job->trace) unmap(job->trace, strlen(job->trace));
+        unmap((char *)job->params, (size_t)job->param_count * sizeof(float));
         *job = (run_job){0};
     }
 }
@@ -154,10 +136,7 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
     launch_outcome outcome;
     status rc;
     TRY_GOTO(rc, describe_jobs(c, engines, count, deliveries, jobs, processors), out);
-    for (int i = 0; i < count; i++) {
-        const delivery *d = &deliveries[engines[i]];
-        memcpy(fds + FILES * i, (const int[]){d->result, d->params, d->trace, d->servers}, FILES * sizeof *fds);
-    }
+    for (int i = 0; i < count; i++) memcpy(fds + FILES * i, deliveries[engines[i]].fds, FILES * sizeof *fds);
     options.jobs = jobs;
     options.job_count = count;
     options.argv = argv;
@@ -196,24 +175,25 @@ status run_jobs_run(const run_config *config, const run_plan *plan, char *const 
     *out = (run_jobs){0};
     delivery deliveries[ENGINE_COUNT];
     status rc = STATUS_OK;
-    for (int e = 0; e < ENGINE_COUNT; e++)
-        deliveries[e] = (delivery){.result = -1, .params = -1, .trace = -1, .servers = -1};
+    for (int e = 0; e < ENGINE_COUNT; e++) deliveries[e] = (delivery){.fds = {-1, -1, -1, -1}};
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(config, e)) rc = open_delivery(&deliveries[e]);
     if (rc == STATUS_OK) rc = launch_all(config, plan, argv, deliveries, out);
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++) rc = read_outcome(&deliveries[e], &out->jobs[e]);
-    for (int e = 0; e < ENGINE_COUNT; e++) close_delivery(&deliveries[e]);
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        for (int i = 0; i < FILES; i++)
+            if (deliveries[e].fds[i] >= 0) close(deliveries[e].fds[i]);
     if (rc != STATUS_OK) run_jobs_free(out);
     return rc;
 }
 
 /* ---- the rank side ----------------------------------------------------------------------------- */
 
-static status write_all(int fd, const void *data, size_t bytes)
+static status write_file(int file, const void *data, size_t bytes)
 {
-    const char *at = data;
-    while (bytes > 0) {
-        ssize_t written = write(fd, at, bytes);
+    const char *at = data, *fd = getenv(variables[file]);
+    while (fd && bytes > 0) {
+        ssize_t written = write(atoi(fd), at, bytes);
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) return fail_errno(STATUS_SYSTEM, "the results cannot be handed over");
         at += written;
@@ -222,31 +202,24 @@ static status write_all(int fd, const void *data, size_t bytes)
     return STATUS_OK;
 }
 
-static int inherited(const char *name)
+static status write_json(int file, const json_t *value)
 {
-    const char *text = getenv(name);
-    return text ? atoi(text) : -1;
-}
-
-status run_jobs_deliver(const rank_outcome *outcome)
-{
-    int result = inherited(result_name), params = inherited(params_name), trace = inherited(trace_name);
-    if (!outcome->job || result < 0 || params < 0) return STATUS_OK;
-    char *text = json_dumps(outcome->job, JSON_COMPACT);
+    char *text = json_dumps(value, JSON_COMPACT);
     if (!text) return fail(STATUS_SYSTEM, "no memory for the results");
-    status rc = write_all(result, text, strlen(text));
-    if (rc == STATUS_OK) rc = write_all(params, outcome->params, (size_t)outcome->param_count * sizeof(float));
-    if (rc == STATUS_OK && outcome->trace && trace >= 0) rc = write_all(trace, outcome->trace, strlen(outcome->trace));
+    status rc = write_file(file, text, strlen(text));
     free(text);
     return rc;
+}
+
+status run_jobs_deliver(const run_job *job)
+{
+    if (!job->result) return STATUS_OK;
+    TRY(write_json(RESULT_FILE, job->result));
+    TRY(write_file(PARAMS_FILE, job->params, (size_t)job->param_count * sizeof(float)));
+    return job->trace ? write_file(TRACE_FILE, job->trace, strlen(job->trace)) : STATUS_OK;
 }
 
 status run_jobs_deliver_server(const json_t *server)
 {
-    int servers = inherited(servers_name);
-    char *text = json_dumps(server, JSON_COMPACT);
-    if (!text) return fail(STATUS_SYSTEM, "no memory for the results");
-    status rc = servers >= 0 ? write_all(servers, text, strlen(text)) : STATUS_OK;
-    free(text);
-    return rc;
+    return write_json(SERVERS_FILE, server);
 }

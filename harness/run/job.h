@@ -32,7 +32,7 @@ status run_jobs_run(const run_config *config, const run_plan *plan, char *const 
 void run_jobs_free(run_jobs *jobs);
 
 /* The rank side: hands a job's outcome to the launcher; rank 0 does. */
-status run_jobs_deliver(const rank_outcome *outcome);
+status run_jobs_deliver(const run_job *job);
 /* The result of a server in its own process. */
 status run_jobs_deliver_server(const json_t *server);
 

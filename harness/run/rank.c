@@ -408,27 +408,27 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
                      ps_result_updates(trainer_engine(s->trainer)), "servers", json_array());
 }
 
-static status merge_results(rank_state *s, const rendezvous_blob *blobs, rank_outcome *out)
+static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job *out)
 {
     uint64_t hash = 0;
     TRY(param_set_hash(trainer_params(s->trainer), trainer_stream(s->trainer), &hash));
     json_t *ranks = json_array();
-    out->job = job_to_json(s, hash);
+    out->result = job_to_json(s, hash);
     status rc = STATUS_OK;
     for (int r = 0; r < s->place->world && rc == STATUS_OK; r++) {
         json_t *rank = json_loadb(blobs[r].data, blobs[r].bytes, 0, NULL);
         if (json_array_append_new(ranks, rank) != 0) rc = fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", r);
     }
-    if (rc == STATUS_OK && !out->job) rc = fail(STATUS_SYSTEM, "no memory for the results");
-    if (rc == STATUS_OK) rc = job_result_finish(out->job, ranks);
+    if (rc == STATUS_OK && !out->result) rc = fail(STATUS_SYSTEM, "no memory for the results");
+    if (rc == STATUS_OK) rc = job_result_finish(out->result, ranks);
     ps_dp_sizes sizes;
     bool has_sizes = ps_result_sizes(trainer_engine(s->trainer), &sizes);
-    if (rc == STATUS_OK) rc = ps_result_add_memory(out->job, ranks, has_sizes ? &sizes : NULL);
+    if (rc == STATUS_OK) rc = ps_result_add_memory(out->result, ranks, has_sizes ? &sizes : NULL);
     json_decref(ranks);
     return rc;
 }
 
-static status keep_params(rank_state *s, rank_outcome *out)
+static status keep_params(rank_state *s, run_job *out)
 {
     out->param_count = s->model->parameter_elements;
     out->params = malloc((size_t)out->param_count * sizeof *out->params);
@@ -442,7 +442,7 @@ static status keep_params(rank_state *s, rank_outcome *out)
     return STATUS_OK;
 }
 
-static status share_results(rank_state *s, rank_outcome *out)
+static status share_results(rank_state *s, run_job *out)
 {
     rendezvous_blob *blobs = calloc((size_t)s->place->world, sizeof *blobs);
     json_t *mine = rank_to_json(s);
@@ -479,14 +479,14 @@ static void tear_down(rank_state *s)
     dataset_close(&s->set);
 }
 
-status rank_run(const run_config *config, const rank_place *place, rank_outcome *out)
+status rank_run(const run_config *config, const rank_place *place, run_job *out, bool *stopped)
 {
-    *out = (rank_outcome){0};
+    *out = (run_job){0};
     rank_state s = {.config = config, .place = place, .slot = status_table_slot(place->table, place->rank)};
     status rc = set_up(&s);
     if (rc == STATUS_OK) rc = run_all_steps(&s);
     if (rc == STATUS_OK) rc = share_results(&s, out);
-    out->stopped = s.stopped;
+    *stopped = s.stopped;
     if (rc != STATUS_OK) job_fail(place->table, place->rank, rc, error_message());
     else rank_slot_finish(s.slot);
     tear_down(&s);

@@ -1,8 +1,8 @@
 #include "harness/run/run_result.h"
 
 #include "common/base/text.h"
-#include "common/checkpoint/atomic_file.h"
 #include "common/net/link.h"
+#include "harness/run/output.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -71,12 +71,12 @@ static json_t *configuration_to_json(const run_config *c)
 
 static json_t *workload_to_json(const run_result_input *in)
 {
-    const data_description *d = dataset_describe(in->set);
+    const data_description *d = dataset_describe(in->plan->set);
     const run_config *c = in->config;
     char optimizer[32];
     options_format(&c->bindings[3], 0, optimizer, sizeof optimizer);
-    return json_pack("{s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:I}", "model", in->model->name, "parameters",
-                     (json_int_t)in->model->parameter_elements, "data", d->name, "training_samples",
+    return json_pack("{s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:I}", "model", in->plan->model->name, "parameters",
+                     (json_int_t)in->plan->model->parameter_elements, "data", d->name, "training_samples",
                      (json_int_t)d->samples[DATA_TRAIN], "test_samples", (json_int_t)d->samples[DATA_TEST],
                      "batch_per_rank", (json_int_t)c->data.batch, "optimizer", optimizer, "seed", (json_int_t)c->run.seed);
 }
@@ -108,7 +108,7 @@ static json_t *agreement_to_json(const run_result_input *in)
     return json_pack("{s:b, s:O, s:O, s:f, s:s}", "parameters_equal", (int)equal, "hash_ps",
                      json_object_get(ps->result, "parameter_hash"), "hash_ring",
                      json_object_get(ring->result, "parameter_hash"), "largest_difference", largest,
-                     "largest_difference_in", equal ? "" : param_of_element(in->model, at));
+                     "largest_difference_in", equal ? "" : param_of_element(in->plan->model, at));
 }
 
 static void utc(int64_t seconds, char *buffer, size_t size)
@@ -139,7 +139,7 @@ status run_result_build(const run_result_input *in, json_t **out)
         "{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:b, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "program",
         program, "started_at", started, "command", command, "host", host_to_json(in->config->processors),
         "libraries", libraries_to_json(), "workload", workload_to_json(in), "hardware_note",
-        in->hardware_note, "emulated", in->config->shared.link != NULL, "simulated", (int)simulated,
+        in->plan->hardware_note, "emulated", in->config->shared.link != NULL, "simulated", (int)simulated,
         "configuration", configuration_to_json(in->config), "stopped_early", (int)stopped, "jobs", jobs);
     if (!result) return fail(STATUS_SYSTEM, "no memory for the results");
     status rc = job_result_compare(result, in->config->processors);
@@ -150,78 +150,24 @@ status run_result_build(const run_result_input *in, json_t **out)
     return rc;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------- */
-
-enum { JSON_LAYOUT = JSON_INDENT(1) | JSON_REAL_PRECISION(17) };
-
-static bool is_stdout(const char *path)
-{
-    return strcmp(path, "-") == 0;
-}
-
-status run_result_probe(const char *path)
-{
-    atomic_file file;
-    if (is_stdout(path)) return STATUS_OK;
-    TRY(atomic_file_open(path, &file));
-    atomic_file_abandon(&file);
-    return STATUS_OK;
-}
-
-static status write_file(const char *path, const char *text)
-{
-    atomic_file file;
-    TRY(atomic_file_open(path, &file));
-    status rc = atomic_file_append(&file, text, strlen(text));
-    if (rc == STATUS_OK) rc = atomic_file_append(&file, "\n", 1);
-    if (rc == STATUS_OK) return atomic_file_commit(&file);
-    atomic_file_abandon(&file);
-    return rc;
-}
-
-status run_result_write_text(const char *text, const char *path)
-{
-    if (!is_stdout(path)) return write_file(path, text);
-    return puts(text) < 0 || fflush(stdout) != 0 ? fail_errno(STATUS_CANNOT_CREATE, "stdout") : STATUS_OK;
-}
-
-status run_result_write(const json_t *result, const char *path)
-{
-    char *text = json_dumps(result, JSON_LAYOUT);
-    if (!text) return fail(STATUS_SYSTEM, "no memory for the results");
-    status rc = run_result_write_text(text, path);
-    free(text);
-    return rc;
-}
-
 /* ---- the file of --trace ---------------------------------------------------------------------- */
-
-static status append_header(const run_config *c, text_buffer *out)
-{
-    net_link link;
-    char shown[80] = "none";
-    TRY(net_link_parse(c->shared.link, &link));
-    if (net_link_is_emulated(&link)) net_link_format(&link, shown, sizeof shown);
-    text_append(
-        out,
-        "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"harness %s\",\"emulated_link\":\"%s\"},\n",
-        PROGRAM_VERSION, shown);
-    text_append(out, "\"traceEvents\":[\n");
-    return STATUS_OK;
-}
 
 status trace_file_write(const char *path, const run_config *config, const run_job *jobs)
 {
     text_buffer out = {0};
-    TRY(append_header(config, &out));
+    net_link link;
+    char shown[80] = "none";
+    TRY(net_link_parse(config->shared.link, &link));
+    if (net_link_is_emulated(&link)) net_link_format(&link, shown, sizeof shown);
+    text_append(&out,
+                "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"harness %s\",\"emulated_link\":\"%s\"},\n"
+                "\"traceEvents\":[\n",
+                PROGRAM_VERSION, shown);
     for (int e = 0; e < ENGINE_COUNT; e++)
         if (jobs[e].trace) text_append(&out, "%s", jobs[e].trace);
     /* Every event ends with a comma; in JSON the last must not. */
     char *last = out.out_of_memory ? NULL : strrchr(out.data, ',');
     if (last && last[1] == '\n' && last[2] == '\0') *last = ' ';
-    text_append(&out, "]}");
-    status rc = out.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a trace")
-                                  : run_result_write_text(out.data, path);
-    text_free(&out);
-    return rc;
+    text_append(&out, "]}\n");
+    return output_file(&out, path);
 }

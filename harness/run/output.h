@@ -1,0 +1,20 @@
+/* Writing what a command has to say: a file is written whole or not at all, "-" is stdout. STATUS_CANNOT_CREATE,
+ * STATUS_IO. */
+#ifndef HARNESS_RUN_OUTPUT_H
+#define HARNESS_RUN_OUTPUT_H
+
+#include "common/base/text.h"
+
+#include <jansson.h>
+
+/* Whether the file could be written: checked before what takes long. */
+status output_probe(const char *path);
+
+/* To stdout; frees the text. */
+status output_text(text_buffer *text);
+/* To a file; frees the text. */
+status output_file(text_buffer *text, const char *path);
+/* As indented JSON to a file; drops the reference. */
+status output_json(json_t *value, const char *path);
+
+#endif
