@@ -57,7 +57,7 @@ static void list_pushable(planning *g)
     for (int op = 0; op < p->op_count; op++) {
         const nn_op *o = &p->ops[op];
         if (o->ready_count == 0) continue;
-        int last = p->readies[o->ready_first + o->ready_count - 1];
+        int last = p->ready_order[o->ready_first + o->ready_count - 1];
         plan->push_first[last] = used;
         for (int i = plan->param_count - 1; i >= 0; i--)
             if (g->point[i] == op) plan->pushable[used++] = i;

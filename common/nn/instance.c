@@ -216,7 +216,7 @@ static status run_op(nn_instance *instance, nn_cursor *cursor, const nn_observer
         /* fall through */
     default:
         for (; cursor->index < op->ready_count; cursor->index++)
-            TRY(observer->ready(observer->context, p->readies[op->ready_first + cursor->index]));
+            TRY(observer->ready(observer->context, p->ready_order[op->ready_first + cursor->index]));
     }
     release_values(p, op, l);
     if (observer->after_op) observer->after_op(observer->context, op);

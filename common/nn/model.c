@@ -55,41 +55,34 @@ static bool grow(nn_model *m, void **array, int count, int *capacity, size_t siz
     return true;
 }
 
-static nn_layer *new_layer(nn_model *m, nn_layer_kind kind, const char *name, nn_ref a, nn_ref b, nn_ref c)
+/* A new layer that reads `count` layers, each of `rank` dimensions (-1: any). Its output has the first one's shape
+ * until its builder says otherwise. NULL after a failure. */
+static nn_layer *add_layer(nn_model *m, nn_layer_kind kind, const char *name, int rank, int count, const nn_ref *inputs)
 {
     if (m->failed) return NULL;
-    if (!grow(m, (void **)&m->layers, m->layer_count, &m->layer_capacity, sizeof *m->layers)) return NULL;
+    for (int i = 0; i < count; i++) {
+        char text[64];
+        bool exists = inputs[i] >= 0 && inputs[i] < m->layer_count;
+        if (!exists) broken(m, STATUS_INTERNAL, "layer %s has no input", name);
+        else if (rank >= 0 && m->layers[inputs[i]].sample.rank != rank)
+            broken(m, STATUS_CONFIG, "layer %s: expected an input of %d dimensions, got shape %s", name, rank,
+                   shape_format(text, sizeof text, m->layers[inputs[i]].sample));
+    }
+    if (m->failed || !grow(m, (void **)&m->layers, m->layer_count, &m->layer_capacity, sizeof *m->layers)) return NULL;
     nn_layer *l = &m->layers[m->layer_count++];
-    *l = (nn_layer){.kind = kind,
-                    .input = {a, b, c},
-                    .param = {NN_NONE, NN_NONE, NN_NONE},
-                    .buffer = {NN_NONE, NN_NONE}};
+    memset(l, 0, sizeof *l); /* padding included: descriptions of operations are compared as bytes */
+    l->kind = kind;
     snprintf(l->name, sizeof l->name, "%s", name);
+    for (int i = 0; i < NN_MAX_INPUTS; i++) l->input[i] = i < count ? inputs[i] : NN_NONE;
+    for (int i = 0; i < NN_MAX_LAYER_PARAMS; i++) l->param[i] = NN_NONE;
+    l->buffer[0] = l->buffer[1] = NN_NONE;
+    if (count) l->sample = m->layers[inputs[0]].sample;
     return l;
 }
 
 static nn_ref ref_of(const nn_model *m, const nn_layer *l)
 {
     return (nn_ref)(l - m->layers);
-}
-
-/* The sample shape of an input, or a rank of -1 if the reference is not usable. */
-static shape sample_of(nn_model *m, nn_ref x, int rank, const char *name)
-{
-    shape none = {-1, {0}};
-    if (m->failed) return none;
-    if (x < 0 || x >= m->layer_count) {
-        broken(m, STATUS_INTERNAL, "layer %s has no input", name);
-        return none;
-    }
-    shape s = m->layers[x].sample;
-    if (rank >= 0 && s.rank != rank) {
-        char text[64];
-        broken(m, STATUS_CONFIG, "layer %s: expected an input of %d dimensions, got shape %s", name, rank,
-               shape_format(text, sizeof text, s));
-        return none;
-    }
-    return s;
 }
 
 static int add_param(nn_model *m, nn_layer *l, int slot, const char *name, shape s, nn_init init)
@@ -170,31 +163,35 @@ static nn_init constant(double value)
 
 /* ---- layers ----------------------------------------------------------------------------------- */
 
-static nn_ref add_input(nn_model *m, nn_input_kind kind, shape sample)
+static nn_ref add_input(nn_model *m, nn_input_kind kind, shape sample, int64_t vocabulary)
 {
-    nn_layer *l = new_layer(m, NN_INPUT, "input", NN_NONE, NN_NONE, NN_NONE);
+    nn_layer *l = add_layer(m, NN_INPUT, "input", -1, 0, NULL);
     if (!l) return NN_NONE;
     if (ref_of(m, l) != 0) return broken(m, STATUS_INTERNAL, "its input must be its first layer");
     m->input_kind = kind;
     l->sample = sample;
-    return ref_of(m, l);
+    l->vocabulary = vocabulary;
+    return 0;
 }
 
 nn_ref nn_input_image(nn_model *m, int64_t h, int64_t w, int64_t c)
 {
-    return add_input(m, NN_INPUT_IMAGE, (shape){3, {h, w, c}});
+    return add_input(m, NN_INPUT_IMAGE, (shape){3, {h, w, c}}, 0);
 }
 
 nn_ref nn_input_features(nn_model *m, int64_t features)
 {
-    return add_input(m, NN_INPUT_FEATURES, shape_1d(features));
+    return add_input(m, NN_INPUT_FEATURES, shape_1d(features), 0);
 }
 
 nn_ref nn_input_tokens(nn_model *m, int64_t sequence, int64_t vocabulary)
 {
-    nn_ref ref = add_input(m, NN_INPUT_TOKENS, shape_1d(sequence));
-    if (ref != NN_NONE) m->layers[ref].vocabulary = vocabulary;
-    return ref;
+    return add_input(m, NN_INPUT_TOKENS, shape_1d(sequence), vocabulary);
+}
+
+static int64_t columns(shape s)
+{
+    return s.dims[s.rank - 1];
 }
 
 /* Output extent of a window of `r` that moves by `stride` over `extent` padded by `pad`; 0 if none fits. */
@@ -206,50 +203,46 @@ static int64_t windows(int64_t extent, int64_t r, int64_t stride, int64_t pad)
 nn_ref nn_conv2d(nn_model *m, nn_ref x, const char *name, int64_t out, int64_t kernel, int64_t stride,
                  int64_t pad, bool bias, nn_init init)
 {
-    shape in = sample_of(m, x, 3, name);
-    nn_layer *l = new_layer(m, NN_CONV2D, name, x, NN_NONE, NN_NONE);
+    nn_layer *l = add_layer(m, NN_CONV2D, name, 3, 1, &x);
     if (!l) return NN_NONE;
-    int64_t p = windows(in.dims[0], kernel, stride, pad), q = windows(in.dims[1], kernel, stride, pad);
+    int64_t h = l->sample.dims[0], w = l->sample.dims[1], c = l->sample.dims[2];
+    int64_t p = windows(h, kernel, stride, pad), q = windows(w, kernel, stride, pad);
     if (p <= 0 || q <= 0) return broken(m, STATUS_CONFIG, "layer %s: its input is smaller than its kernel", name);
-    l->k = out;
-    l->r = kernel;
-    l->stride = stride;
-    l->pad = pad;
     l->sample = (shape){3, {p, q, out}};
-    double fan_in = (double)(in.dims[2] * kernel * kernel), fan_out = (double)(out * kernel * kernel);
-    add_named_param(m, l, 0, "weight", shape_4d(out, in.dims[2], kernel, kernel),
-                    resolve_init(init, fan_in, fan_out));
+    l->attributes.conv2d =
+        (conv2d_attributes){1, h, w, c, out, kernel, kernel, stride, pad, p, q, bias};
+    double fan_in = (double)(c * kernel * kernel), fan_out = (double)(out * kernel * kernel);
+    add_named_param(m, l, 0, "weight", shape_4d(out, c, kernel, kernel), resolve_init(init, fan_in, fan_out));
     if (bias) add_named_param(m, l, 1, "bias", shape_1d(out), bias_init(init, fan_in));
     return ref_of(m, l);
 }
 
-static nn_layer *linear_layer(nn_model *m, nn_ref x, const char *name, int64_t out, int64_t *in)
+static nn_layer *linear_layer(nn_model *m, nn_ref x, const char *name, int64_t out, bool bias)
 {
-    shape s = sample_of(m, x, -1, name);
-    if (!m->failed && s.rank == 3) broken(m, STATUS_INTERNAL, "layer %s: flatten its input first", name);
-    nn_layer *l = new_layer(m, NN_LINEAR, name, x, NN_NONE, NN_NONE);
-    if (!l) return NULL;
-    *in = s.dims[s.rank - 1];
-    l->k = out;
-    l->sample = s;
-    l->sample.dims[s.rank - 1] = out;
+    nn_layer *l = add_layer(m, NN_LINEAR, name, -1, 1, &x);
+    if (l && l->sample.rank == 3) broken(m, STATUS_INTERNAL, "layer %s: flatten its input first", name);
+    if (m->failed) return NULL;
+    linear_attributes *a = &l->attributes.linear;
+    *a = (linear_attributes){
+        .m = shape_elements(l->sample) / columns(l->sample), .in = columns(l->sample), .out = out, .bias = bias};
+    if (m->layers[x].kind == NN_FLATTEN) {
+        shape image = m->layers[m->layers[x].input[0]].sample;
+        if (image.rank == 3) {
+            a->flat_h = image.dims[0];
+            a->flat_w = image.dims[1];
+            a->flat_c = image.dims[2];
+        }
+    }
+    l->sample.dims[l->sample.rank - 1] = out;
     return l;
 }
 
 nn_ref nn_linear(nn_model *m, nn_ref x, const char *name, int64_t out, bool bias, nn_init init)
 {
-    int64_t in = 0;
-    nn_layer *l = linear_layer(m, x, name, out, &in);
+    nn_layer *l = linear_layer(m, x, name, out, bias);
     if (!l) return NN_NONE;
-    int w = add_named_param(m, l, 0, "weight", shape_2d(out, in), resolve_init(init, (double)in, (double)out));
-    if (w != NN_NONE && m->layers[x].kind == NN_FLATTEN) {
-        shape image = m->layers[m->layers[x].input[0]].sample;
-        if (image.rank == 3) {
-            m->params[w].flat_h = image.dims[0];
-            m->params[w].flat_w = image.dims[1];
-            m->params[w].flat_c = image.dims[2];
-        }
-    }
+    int64_t in = l->attributes.linear.in;
+    add_named_param(m, l, 0, "weight", shape_2d(out, in), resolve_init(init, (double)in, (double)out));
     if (bias) add_named_param(m, l, 1, "bias", shape_1d(out), bias_init(init, (double)in));
     return ref_of(m, l);
 }
@@ -264,10 +257,9 @@ nn_ref nn_linear_tied(nn_model *m, nn_ref x, const char *name, int weight, int b
     if (m->failed) return NN_NONE;
     if (weight < 0 || weight >= m->param_count || m->params[weight].shape.rank != 2)
         return broken(m, STATUS_INTERNAL, "layer %s: there is no matrix to tie it to", name);
-    int64_t in = 0, out = m->params[weight].shape.dims[0];
-    nn_layer *l = linear_layer(m, x, name, out, &in);
+    nn_layer *l = linear_layer(m, x, name, m->params[weight].shape.dims[0], bias != NN_NONE);
     if (!l) return NN_NONE;
-    if (m->params[weight].shape.dims[1] != in)
+    if (m->params[weight].shape.dims[1] != l->attributes.linear.in)
         return broken(m, STATUS_CONFIG, "layer %s: tied to a table of another width", name);
     l->param[0] = weight;
     l->param[1] = bias;
@@ -275,67 +267,67 @@ nn_ref nn_linear_tied(nn_model *m, nn_ref x, const char *name, int weight, int b
     return ref_of(m, l);
 }
 
-nn_ref nn_batchnorm(nn_model *m, nn_ref x, const char *name, bool sync)
+/* Weight and bias of a normalization over `c` channels or columns. */
+static void add_norm_params(nn_model *m, nn_layer *l, int64_t c)
 {
-    shape in = sample_of(m, x, 3, name);
-    nn_layer *l = new_layer(m, NN_BATCHNORM, name, x, NN_NONE, NN_NONE);
-    if (!l) return NN_NONE;
-    int64_t c = in.dims[2];
-    l->sample = in;
-    l->eps = 1e-5;
-    l->momentum = 0.1;
-    l->sync = sync;
     add_named_param(m, l, 0, "weight", shape_1d(c), constant(1));
     add_named_param(m, l, 1, "bias", shape_1d(c), constant(0));
-    l->buffer[0] = add_buffer(m, l, "running_mean", c, 0);
-    l->buffer[1] = add_buffer(m, l, "running_var", c, 1);
+}
+
+nn_ref nn_batchnorm(nn_model *m, nn_ref x, const char *name, bool sync)
+{
+    nn_layer *l = add_layer(m, NN_BATCHNORM, name, 3, 1, &x);
+    if (!l) return NN_NONE;
+    const int64_t *d = l->sample.dims;
+    l->attributes.batchnorm =
+        (batchnorm_attributes){.n = 1, .h = d[0], .w = d[1], .c = d[2], .eps = 1e-5, .momentum = 0.1, .world = 1};
+    l->sync = sync;
+    add_norm_params(m, l, d[2]);
+    l->buffer[0] = add_buffer(m, l, "running_mean", d[2], 0);
+    l->buffer[1] = add_buffer(m, l, "running_var", d[2], 1);
     return ref_of(m, l);
 }
 
 nn_ref nn_layernorm(nn_model *m, nn_ref x, const char *name, double eps)
 {
-    shape in = sample_of(m, x, -1, name);
-    nn_layer *l = new_layer(m, NN_LAYERNORM, name, x, NN_NONE, NN_NONE);
+    nn_layer *l = add_layer(m, NN_LAYERNORM, name, -1, 1, &x);
     if (!l) return NN_NONE;
-    l->sample = in;
-    l->eps = eps;
-    add_named_param(m, l, 0, "weight", shape_1d(in.dims[in.rank - 1]), constant(1));
-    add_named_param(m, l, 1, "bias", shape_1d(in.dims[in.rank - 1]), constant(0));
+    int64_t c = columns(l->sample);
+    l->attributes.layernorm = (layernorm_attributes){.m = shape_elements(l->sample) / c, .c = c, .eps = eps};
+    add_norm_params(m, l, c);
     return ref_of(m, l);
 }
 
 nn_ref nn_activation(nn_model *m, nn_ref x, activation act)
 {
-    shape in = sample_of(m, x, -1, activation_name(act));
-    nn_layer *l = new_layer(m, NN_ACTIVATION, activation_name(act), x, NN_NONE, NN_NONE);
+    nn_layer *l = add_layer(m, NN_ACTIVATION, activation_name(act), -1, 1, &x);
     if (!l) return NN_NONE;
-    l->sample = in;
-    l->act = act;
+    l->attributes.elementwise = (elementwise_attributes){shape_elements(l->sample), act};
     return ref_of(m, l);
 }
 
 nn_ref nn_add(nn_model *m, nn_ref a, nn_ref b)
 {
-    shape s = sample_of(m, a, -1, "add"), t = sample_of(m, b, -1, "add");
-    nn_layer *l = new_layer(m, NN_ADD, "add", a, b, NN_NONE);
+    nn_layer *l = add_layer(m, NN_ADD, "add", -1, 2, (const nn_ref[]){a, b});
     if (!l) return NN_NONE;
-    if (!shape_equal(s, t)) return broken(m, STATUS_CONFIG, "an addition of two shapes");
-    l->sample = s;
+    if (!shape_equal(l->sample, m->layers[b].sample)) return broken(m, STATUS_CONFIG, "an addition of two shapes");
+    l->attributes.elementwise.count = shape_elements(l->sample);
     return ref_of(m, l);
 }
 
+/* kernel 0: the whole image. */
 static nn_ref add_pool(nn_model *m, nn_layer_kind kind, const char *name, nn_ref x, int64_t kernel, int64_t stride,
                        int64_t pad)
 {
-    shape in = sample_of(m, x, 3, name);
-    nn_layer *l = new_layer(m, kind, name, x, NN_NONE, NN_NONE);
+    nn_layer *l = add_layer(m, kind, name, 3, 1, &x);
     if (!l) return NN_NONE;
-    int64_t p = windows(in.dims[0], kernel, stride, pad), q = windows(in.dims[1], kernel, stride, pad);
+    int64_t h = l->sample.dims[0], w = l->sample.dims[1], c = l->sample.dims[2];
+    if (!kernel && h != w) return broken(m, STATUS_CONFIG, "global pooling wants square images");
+    if (!kernel) kernel = h;
+    int64_t p = windows(h, kernel, stride, pad), q = windows(w, kernel, stride, pad);
     if (p <= 0 || q <= 0) return broken(m, STATUS_CONFIG, "%s: its input is smaller than its window", name);
-    l->r = kernel;
-    l->stride = stride;
-    l->pad = pad;
-    l->sample = (shape){3, {p, q, in.dims[2]}};
+    l->sample = (shape){3, {p, q, c}};
+    l->attributes.pool = (pool_attributes){1, h, w, c, kernel, kernel, stride, pad, p, q};
     return ref_of(m, l);
 }
 
@@ -351,32 +343,30 @@ nn_ref nn_avgpool(nn_model *m, nn_ref x, int64_t kernel, int64_t stride)
 
 nn_ref nn_global_avgpool(nn_model *m, nn_ref x)
 {
-    shape in = sample_of(m, x, 3, "avgpool");
-    if (!m->failed && in.dims[0] != in.dims[1]) return broken(m, STATUS_CONFIG, "global pooling wants square images");
-    return nn_flatten(m, add_pool(m, NN_AVGPOOL, "avgpool", x, in.dims[0], 1, 0));
+    return nn_flatten(m, add_pool(m, NN_AVGPOOL, "avgpool", x, 0, 1, 0));
 }
 
 nn_ref nn_flatten(nn_model *m, nn_ref x)
 {
-    shape in = sample_of(m, x, -1, "flatten");
-    nn_layer *l = new_layer(m, NN_FLATTEN, "flatten", x, NN_NONE, NN_NONE);
+    nn_layer *l = add_layer(m, NN_FLATTEN, "flatten", -1, 1, &x);
     if (!l) return NN_NONE;
-    l->sample = shape_1d(shape_elements(in));
+    l->sample = shape_1d(shape_elements(l->sample));
     return ref_of(m, l);
 }
 
 nn_ref nn_embedding(nn_model *m, nn_ref tokens, const char *table, const char *position, int64_t positions,
                     const char *type, int64_t hidden, nn_init init)
 {
-    shape in = sample_of(m, tokens, 1, table);
-    nn_layer *l = new_layer(m, NN_EMBEDDING, table, tokens, NN_NONE, NN_NONE);
+    nn_layer *l = add_layer(m, NN_EMBEDDING, table, 1, 1, &tokens);
     if (!l) return NN_NONE;
-    if (position && in.dims[0] > positions)
+    int64_t sequence = l->sample.dims[0], vocabulary = m->layers[tokens].vocabulary;
+    if (position && sequence > positions)
         return broken(m, STATUS_CONFIG, "expected a sequence of at most %lld tokens (positions), got %lld",
-                      (long long)positions, (long long)in.dims[0]);
-    l->vocabulary = m->layers[tokens].vocabulary;
-    l->sample = shape_2d(in.dims[0], hidden);
-    add_param(m, l, 0, table, shape_2d(l->vocabulary, hidden), init);
+                      (long long)positions, (long long)sequence);
+    l->sample = shape_2d(sequence, hidden);
+    l->attributes.embedding = (embedding_attributes){1, sequence, hidden, vocabulary, position ? positions : 0,
+                                                     position != NULL, type != NULL};
+    add_param(m, l, 0, table, shape_2d(vocabulary, hidden), init);
     if (position) add_param(m, l, 1, position, shape_2d(positions, hidden), init);
     if (type) add_param(m, l, 2, type, shape_2d(2, hidden), init);
     return ref_of(m, l);
@@ -384,28 +374,26 @@ nn_ref nn_embedding(nn_model *m, nn_ref tokens, const char *table, const char *p
 
 nn_ref nn_attention(nn_model *m, nn_ref q, nn_ref k, nn_ref v, const char *name, int64_t heads, bool causal)
 {
-    shape s = sample_of(m, q, 2, name);
-    sample_of(m, k, 2, name);
-    sample_of(m, v, 2, name);
-    bool packed = q == k && k == v;
-    nn_layer *l = new_layer(m, NN_ATTENTION, name, q, k, v);
+    nn_layer *l = add_layer(m, NN_ATTENTION, name, 2, 3, (const nn_ref[]){q, k, v});
     if (!l) return NN_NONE;
-    int64_t hidden = packed ? s.dims[1] / 3 : s.dims[1];
+    bool packed = q == k && k == v;
+    int64_t sequence = l->sample.dims[0], hidden = packed ? l->sample.dims[1] / 3 : l->sample.dims[1];
     if (hidden % heads != 0)
         return broken(m, STATUS_CONFIG, "expected a number of heads that divides the hidden size %lld, got %lld",
                       (long long)hidden, (long long)heads);
-    l->heads = heads;
-    l->causal = causal;
-    l->sample = shape_2d(s.dims[0], hidden);
+    l->sample = shape_2d(sequence, hidden);
+    l->attributes.attention = (attention_attributes){1, sequence, heads, hidden / heads, causal,
+                                                     packed ? 3 * hidden : hidden};
     return ref_of(m, l);
 }
 
 nn_ref nn_take_first(nn_model *m, nn_ref x)
 {
-    shape in = sample_of(m, x, 2, "take_first");
-    nn_layer *l = new_layer(m, NN_TAKE_FIRST, "take_first", x, NN_NONE, NN_NONE);
+    nn_layer *l = add_layer(m, NN_TAKE_FIRST, "take_first", 2, 1, &x);
     if (!l) return NN_NONE;
-    l->sample = shape_1d(in.dims[1]);
+    int64_t sequence = l->sample.dims[0], hidden = l->sample.dims[1];
+    l->sample = shape_1d(hidden);
+    l->attributes.rows = (rows_attributes){sequence, hidden, 1, sequence};
     return ref_of(m, l);
 }
 
@@ -418,12 +406,12 @@ int nn_find_param(const nn_model *m, const char *name)
 
 status nn_model_finish(nn_model *m, nn_ref output, nn_loss_kind loss)
 {
-    shape s = sample_of(m, output, -1, "output");
+    if (!m->failed && (output < 0 || output >= m->layer_count)) broken(m, STATUS_INTERNAL, "layer output has no input");
     if (!m->failed && m->layers[output].kind == NN_INPUT) broken(m, STATUS_INTERNAL, "it has no layers");
     if (m->failed) return error_code() != STATUS_OK ? error_code() : fail(STATUS_INTERNAL, "model %s failed", m->name);
     m->output = output;
     m->loss = loss;
-    m->classes = s.dims[s.rank - 1];
-    m->rows_per_sample = shape_elements(s) / m->classes;
+    m->classes = columns(m->layers[output].sample);
+    m->rows_per_sample = shape_elements(m->layers[output].sample) / m->classes;
     return STATUS_OK;
 }

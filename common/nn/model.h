@@ -34,8 +34,6 @@ typedef struct nn_param {
     int64_t elements;
     nn_init init;
     int layer; /* that uses it first */
-    /* linear weights behind a flattened image: see linear_attributes */
-    int64_t flat_c, flat_h, flat_w;
 } nn_param;
 
 /* A tensor of state that is not trained: BatchNorm's running statistics. */
@@ -75,12 +73,9 @@ typedef struct nn_layer {
     int param[NN_MAX_LAYER_PARAMS]; /* weight, bias (gamma, beta; token, position, type table) or NN_NONE */
     int buffer[2];                  /* running mean, running variance or NN_NONE */
     shape sample;                   /* of its output without the batch: [h,w,c], [features], [sequence,hidden] */
-    int64_t k, r, stride, pad;      /* convolution, pooling */
-    double eps, momentum;
-    activation act;
-    int64_t heads, vocabulary;
-    bool causal;
-    bool sync; /* BatchNorm over all ranks */
+    op_attributes attributes;       /* of its operation, for a batch of one sample */
+    int64_t vocabulary;             /* of an input of tokens */
+    bool sync;                      /* BatchNorm over all ranks */
 } nn_layer;
 
 typedef enum nn_input_kind { NN_INPUT_IMAGE, NN_INPUT_FEATURES, NN_INPUT_TOKENS } nn_input_kind;

@@ -2,63 +2,126 @@
 
 #include "common/nn/program_build.h"
 
+#include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
-static nn_op dropped_op; /* where writes go after memory ran out */
+enum { MOST_PER_NODE = 16 }; /* operations, and values, that come of one node, additions of gradients included */
 
-static void *grown(void *array, int count, int *capacity, size_t size, build *b)
-{
-    if (count < *capacity) return array;
-    int more = *capacity ? *capacity * 2 : 64;
-    void *bigger = realloc(array, (size_t)more * size);
-    if (!bigger) {
-        b->failure = fail(STATUS_SYSTEM, "no memory to compile model %s", b->model->name);
-        return array;
-    }
-    *capacity = more;
-    return bigger;
-}
+/* The operands of each operation, in the order of its slots (op.h). */
+static const uint8_t operand_names[OP_COUNT][OP_MAX_OPERANDS] = {
+    [OP_conv2d_forward] = {X, WEIGHT, BIAS, Y},
+    [OP_conv2d_backward_data] = {DY, WEIGHT, DX},
+    [OP_conv2d_backward_weights] = {X, DY, DPARAM0, DPARAM1},
+    [OP_linear_forward] = {X, WEIGHT, BIAS, Y, SLOPE},
+    [OP_linear_backward_data] = {DY, WEIGHT, DX},
+    [OP_linear_backward_weights] = {X, DY, DPARAM0, DPARAM1, SLOPE},
+    [OP_batchnorm_forward] = {X, PARAM0, PARAM1, RESIDUAL, BUFFER0, BUFFER1, Y, MEAN, INVSTD},
+    [OP_batchnorm_inference] = {X, PARAM0, PARAM1, RESIDUAL, BUFFER0, BUFFER1, Y},
+    [OP_batchnorm_backward] = {X, Y, PARAM0, PARAM1, RESIDUAL, MEAN, INVSTD, DY, DY2, DX, DPARAM0, DPARAM1, DRESIDUAL},
+    [OP_batchnorm_stats] = {X, SUMS},
+    [OP_batchnorm_apply] = {X, PARAM0, PARAM1, RESIDUAL, BUFFER0, BUFFER1, Y, MEAN, INVSTD, SUMS},
+    [OP_batchnorm_backward_stats] = {X, Y, PARAM0, PARAM1, RESIDUAL, MEAN, INVSTD, DY, DY2, DRESIDUAL, DPARAM0, DPARAM1,
+                                     DSUMS},
+    [OP_batchnorm_backward_apply] = {X, PARAM0, MEAN, INVSTD, DRESIDUAL, DX, DSUMS, COUNT},
+    [OP_layernorm_forward] = {X, RESIDUAL, PARAM0, PARAM1, Y, SUM, MEAN, INVSTD},
+    [OP_layernorm_backward] = {SUM, PARAM0, MEAN, INVSTD, DY, DSUM, DX, DPARAM0, DPARAM1},
+    [OP_activation_forward] = {X, Y},
+    [OP_activation_backward] = {X, DY, DX},
+    [OP_add] = {X, RESIDUAL, Y},
+    [OP_maxpool_forward] = {X, Y, INDEX},
+    [OP_maxpool_backward] = {DY, INDEX, DX},
+    [OP_avgpool_forward] = {X, Y},
+    [OP_avgpool_backward] = {DY, DX},
+    [OP_embedding_forward] = {X, PARAM0, PARAM1, PARAM2, Y},
+    [OP_embedding_backward] = {X, DY, DPARAM0, DPARAM1, DPARAM2},
+    [OP_attention_forward] = {X, K, V, Y, LSE},
+    [OP_attention_backward] = {X, K, V, Y, LSE, DY, DX, DK, DV},
+    [OP_gather_rows] = {X, NONE, Y},
+    [OP_scatter_rows] = {DY, NONE, DX},
+};
 
 nn_op *build_op(build *b, op_kind kind, const build_node *node)
 {
     nn_program *p = b->program;
-    p->ops = grown(p->ops, p->op_count, &b->op_capacity, sizeof *p->ops, b);
-    if (b->failure != STATUS_OK) return &dropped_op;
     nn_op *op = &p->ops[p->op_count++];
+    assert(p->op_count <= b->node_count * MOST_PER_NODE + 1);
     *op = (nn_op){.desc = {.kind = kind, .type = p->config.type, .bf16 = p->config.bf16},
-                  .layer = node ? node->layer_index : b->model->output,
-                  .weight_param = NN_NONE};
+                  .layer = node ? (int)(node->layer - b->model->layers) : b->model->output,
+                  .weight_param = NN_NONE,
+                  .rows_vary = !node || (b->head_node >= 0 && node >= &b->nodes[b->head_node])};
     return op;
+}
+
+/* Notes what an operand means for its operation: a parameter's first use, a gradient's second, samples. */
+static void bind(build *b, nn_op *op, const nn_operand *o)
+{
+    bool weights = op->weight_param != NN_NONE;
+    bool tokens = op->desc.kind == OP_embedding_forward || op->desc.kind == OP_embedding_backward;
+    switch (o->space) {
+    case NN_SPACE_PARAM:
+    case NN_SPACE_BF16_COPY:
+        if (b->needed[o->index]) break;
+        b->needed[o->index] = true;
+        if (op->need_count++ == 0) op->need_first = b->need_count;
+        b->program->needs[b->need_count++] = o->index; /* holds every parameter once */
+        break;
+    case NN_SPACE_GRAD:
+        if (b->written[o->index]) op->desc.accumulate = true;
+        b->written[o->index] = true;
+        break;
+    case NN_SPACE_INPUT: /* samples are of the computation's type: what reads them is told so, or reads tokens */
+        op->desc.x_f32 = op->desc.bf16 && weights;
+        if (op->desc.bf16 && !weights && !tokens)
+            b->failure = fail(STATUS_CONFIG,
+                              "layer %s: expected a convolution, linear layer or embedding to read bfloat16 "
+                              "samples, got %s",
+                              b->model->layers[op->layer].name, op_name(op->desc.kind));
+        break;
+    default: break;
+    }
+}
+
+nn_op *build_emit(build *b, op_kind kind, const build_node *node)
+{
+    nn_op *op = build_op(b, kind, node);
+    op_class class = op_class_of(kind);
+    op->desc.u = node->attributes;
+    if (class == OP_CLASS_CONVOLUTION || class == OP_CLASS_GEMM) op->weight_param = node->layer->param[0];
+    for (int s = 0; s < OP_MAX_OPERANDS; s++) {
+        op->operands[s] = node->at[operand_names[kind][s]];
+        bind(b, op, &op->operands[s]);
+    }
+    return op;
+}
+
+nn_operand build_move_rows(build *b, op_kind kind, nn_operand rows)
+{
+    const build_node *head = &b->nodes[b->head_node];
+    shape s = build_shape(b, b->model->layers[head->x].sample);
+    nn_operand moved = build_value(b, s, build_storage(b), LEDGER_ACTIVATIONS);
+    nn_op *op = build_op(b, kind, head);
+    op->desc.u.rows = (rows_attributes){.rows = s.dims[0], .hidden = s.dims[1], .selected = s.dims[0]};
+    op->operands[0] = rows; /* gather and scatter have the same slots */
+    op->operands[1] = (nn_operand){NN_SPACE_INDEX, 0, 0};
+    op->operands[2] = moved;
+    return moved;
 }
 
 nn_operand build_value(build *b, shape s, dtype type, ledger_class c)
 {
     nn_program *p = b->program;
-    p->values = grown(p->values, p->value_count, &b->value_capacity, sizeof *p->values, b);
-    if (b->failure != STATUS_OK) return (nn_operand){0};
     int64_t elements = shape_elements(s);
+    if (b->failure != STATUS_OK) return (nn_operand){0};
     if (elements > SHAPE_MOST_ELEMENTS) {
         char text[96];
         b->failure = fail(STATUS_CONFIG, "model %s: expected tensors of at most %lld elements, got shape %s", b->model->name,
                           (long long)SHAPE_MOST_ELEMENTS, shape_format(text, sizeof text, s));
         return (nn_operand){0};
     }
+    assert(p->value_count < b->node_count * MOST_PER_NODE + 1);
     p->values[p->value_count] = (nn_value){
         .shape = s, .type = type, .bytes = elements * dtype_size(type), .ledger_class = c, .first = -1};
     return (nn_operand){NN_SPACE_VALUE, p->value_count++, 0};
-}
-
-nn_operand build_param(int param)
-{
-    return param == NN_NONE ? (nn_operand){0} : (nn_operand){NN_SPACE_PARAM, param, 0};
-}
-
-nn_operand build_weight(const build *b, int param)
-{
-    nn_operand o = build_param(param);
-    if (param != NN_NONE && b->program->config.bf16) o.space = NN_SPACE_BF16_COPY;
-    return o;
 }
 
 dtype build_storage(const build *b)
@@ -66,61 +129,39 @@ dtype build_storage(const build *b)
     return b->program->config.bf16 ? DTYPE_BF16 : b->program->config.type;
 }
 
-nn_operand build_grad(build *b, int param, op_desc *desc)
+shape build_shape(const build *b, shape sample)
 {
-    if (param == NN_NONE) return (nn_operand){0};
-    if (b->written[param]) desc->accumulate = true;
-    b->written[param] = true;
-    return (nn_operand){NN_SPACE_GRAD, param, 0};
-}
-
-void build_need(build *b, nn_op *op, int param)
-{
-    nn_program *p = b->program;
-    if (param == NN_NONE || b->needed[param]) return;
-    b->needed[param] = true;
-    if (op->need_count == 0) op->need_first = b->need_capacity;
-    p->needs[b->need_capacity++] = param; /* holds every parameter once */
-    op->need_count++;
-}
-
-int64_t build_batch(const build *b)
-{
-    return b->program->config.batch;
-}
-
-int64_t build_rows(const build *b, shape sample)
-{
-    int64_t rows = build_batch(b);
-    for (int i = 0; i + 1 < sample.rank; i++) rows *= sample.dims[i];
-    return rows;
+    const int64_t *d = sample.dims, batch = b->program->config.batch;
+    if (sample.rank == 3) return shape_4d(batch, d[0], d[1], d[2]);
+    return sample.rank == 2 ? shape_2d(batch * d[0], d[1]) : shape_2d(batch, d[0]);
 }
 
 static status allocate_tables(build *b)
 {
-    const nn_model *m = b->model;
-    size_t layers = (size_t)m->layer_count, params = (size_t)m->param_count + 1;
+    nn_program *p = b->program;
+    size_t layers = (size_t)b->model->layer_count, params = (size_t)b->model->param_count + 1;
     b->nodes = calloc(layers, sizeof *b->nodes);
     b->consumers = calloc(layers, sizeof *b->consumers);
-    b->fused_into = calloc(layers, sizeof *b->fused_into);
+    b->fused = calloc(layers, sizeof *b->fused);
     b->out = calloc(layers, sizeof *b->out);
     b->gradients = calloc(layers, sizeof *b->gradients);
     b->needed = calloc(params, sizeof *b->needed);
     b->written = calloc(params, sizeof *b->written);
-    b->program->needs = calloc(params, sizeof *b->program->needs);
-    b->program->readies = calloc(params, sizeof *b->program->readies);
-    b->program->ready_order = calloc(params, sizeof *b->program->ready_order);
-    if (b->nodes && b->consumers && b->fused_into && b->out && b->gradients && b->needed && b->written &&
-        b->program->needs && b->program->readies && b->program->ready_order)
+    p->needs = calloc(params, sizeof *p->needs);
+    p->ready_order = calloc(params, sizeof *p->ready_order);
+    p->ops = calloc(layers * MOST_PER_NODE, sizeof *p->ops);
+    p->values = calloc(layers * MOST_PER_NODE, sizeof *p->values);
+    if (b->nodes && b->consumers && b->fused && b->out && b->gradients && b->needed && b->written && p->needs &&
+        p->ready_order && p->ops && p->values)
         return STATUS_OK;
-    return fail(STATUS_SYSTEM, "no memory to compile model %s", m->name);
+    return fail(STATUS_SYSTEM, "no memory to compile model %s", b->model->name);
 }
 
 static void free_tables(build *b)
 {
     free(b->nodes);
     free(b->consumers);
-    free(b->fused_into);
+    free(b->fused);
     free(b->out);
     free(b->gradients);
     free(b->needed);
@@ -130,14 +171,12 @@ static void free_tables(build *b)
 static status compile(build *b)
 {
     TRY(allocate_tables(b));
-    TRY(build_fuse(b));
-    build_find_head(b);
+    build_fuse(b);
     TRY(build_forward(b));
     b->program->forward_end = b->program->op_count;
     TRY(build_loss(b));
     b->program->loss_end = b->program->op_count;
     if (b->program->config.mode == NN_TRAIN) TRY(build_backward(b));
-    TRY(b->failure);
     return build_finish(b);
 }
 
@@ -150,7 +189,7 @@ status nn_program_compile(const nn_model *model, const nn_program_config *config
     if (!p) return fail(STATUS_SYSTEM, "no memory to compile model %s", model->name);
     p->model = model;
     p->config = *config;
-    build b = {.model = model, .program = p};
+    build b = {.model = model, .program = p, .head_node = -1};
     status rc = compile(&b);
     free_tables(&b);
     if (rc != STATUS_OK) nn_program_free(&p);
@@ -165,7 +204,6 @@ void nn_program_free(nn_program **program)
     free(p->ops);
     free(p->values);
     free(p->needs);
-    free(p->readies);
     free(p->births);
     free(p->deaths);
     free(p->ready_order);

@@ -6,10 +6,11 @@
  * activation, LayerNorm with the preceding addition), derives the backward pass by walking the fused layers in reverse,
  * and orders gradients so that for ResNets they become ready in exact reverse order of registration.
  *
- *     model.h              the layers                          program_forward.c   forward operations
- *     program_fuse.c       layers to nodes                     program_backward.c  backward operations
- *     program_attributes.c shapes of operations                program_head.c      rows without a target
- *     program_finish.c     readiness, lifetimes, memory        params.h, instance.h  parameters; running a program */
+ *     program_fuse.c       layers to nodes; the head that leaves out rows without a target
+ *     program_forward.c    a node's forward operation, the loss
+ *     program_backward.c   a node's backward operations
+ *     program.c            the operands of each kind of operation
+ *     program_finish.c     readiness, lifetimes, memory */
 #ifndef COMMON_NN_PROGRAM_H
 #define COMMON_NN_PROGRAM_H
 
@@ -52,7 +53,7 @@ typedef struct nn_op {
     int layer;        /* of the model, for traces and profiles */
     int weight_param; /* whose layout the kernel is prepared with, or NN_NONE */
     int need_first, need_count;   /* program->needs[]: parameters used here for the first time */
-    int ready_first, ready_count; /* program->readies[]: gradients complete behind this operation */
+    int ready_first, ready_count; /* program->ready_order[]: gradients complete behind this operation */
     int live_first, live_count;   /* program->births[]: values that begin to live before it */
     int dead_first, dead_count;   /* program->deaths[]: values that end behind it */
     bool rows_vary;               /* runs on the first op_scalars.rows rows; other operations take all */
@@ -84,7 +85,7 @@ typedef struct nn_program {
     int loss_end;       /* ops [forward_end, loss_end) the loss; the rest is the backward pass */
     nn_value *values;
     int value_count;
-    int *needs, *readies, *births, *deaths;
+    int *needs, *births, *deaths;
     int output_value;   /* the model's output, until the loss is computed */
     int output_gradient_value; /* the loss's gradient with respect to it (may be the same) */
     int64_t activation_bytes;  /* of the planned memory, gaps included */

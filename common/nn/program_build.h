@@ -4,16 +4,33 @@
 
 #include "common/nn/program.h"
 
+/* What the operands of a node's operations are; "d" in front of a name is its gradient. program.c lists them by
+ * operation. */
+typedef enum build_name {
+    NONE,
+    X, Y, RESIDUAL, /* X: the input, or the query, or q, k and v in one */
+    K, V,
+    PARAM0, PARAM1, PARAM2,    /* the layer's parameters */
+    WEIGHT, BIAS,              /* the first two, as bfloat16 copies where activations are bf16 */
+    BUFFER0, BUFFER1,          /* running mean and variance */
+    MEAN, INVSTD, LSE, SLOPE, INDEX,
+    SUM,                       /* LayerNorm: what it normalizes */
+    SUMS, COUNT,               /* SyncBatchNorm: over all ranks */
+    DY, DY2, DX, DRESIDUAL, DK, DV, DSUM, DSUMS,
+    DPARAM0, DPARAM1, DPARAM2, /* the parameters' gradients */
+    NAMES
+} build_name;
+
 /* A layer after fusion: what becomes one forward operation and its backward operations. */
 typedef struct build_node {
     const nn_layer *layer; /* the one that names it and owns its parameters */
-    int layer_index;
-    nn_ref x, residual; /* inputs, by the layer that produces them; residual NN_NONE */
-    nn_ref q, k, v;
+    nn_ref x, residual;    /* inputs, by the layer that produces them; residual NN_NONE */
+    nn_ref k, v;
+    nn_ref output;            /* the last layer fused into it: its consumers refer to that one */
+    nn_ref sum_output;        /* LayerNorm with an addition: the addition's layer, else NN_NONE */
+    op_attributes attributes; /* the layer's, for the program's batch and with what is fused into it */
     activation act;
-    nn_ref output;      /* the last layer fused into it: its consumers refer to that one */
-    nn_ref sum_output;  /* LayerNorm with an addition: the addition's layer, else NN_NONE */
-    nn_operand y, slope, mean, invstd, index, lse, sum, sums;
+    nn_operand at[NAMES];
 } build_node;
 
 /* The gradients that have reached a layer's output during the backward walk. */
@@ -28,22 +45,19 @@ typedef struct build {
     build_node *nodes;
     int node_count;
     int *consumers;            /* per layer: how many layers read it */
-    int *fused_into;           /* per layer: the layer whose node computes it, or itself */
+    bool *fused;               /* per layer: another layer's node computes it */
     nn_operand *out;           /* per layer: where its output lies */
     build_gradient *gradients; /* per layer */
     int head_node;             /* first node of the masked head, or -1 */
     bool *needed, *written;    /* per parameter: used by an earlier operation; gradient already written */
-    int op_capacity, value_capacity, need_capacity;
-    status failure;
+    int need_count;
+    status failure; /* the first one; what is built after it is discarded */
 } build;
 
-/* program_fuse.c: fills nodes, consumers, fused_into. */
-status build_fuse(build *b);
-
-/* program_head.c: finds the head (head_node), and moves rows in front of and behind it. */
-void build_find_head(build *b);
-void build_gather(build *b);
-void build_scatter(build *b);
+/* program_fuse.c: fills nodes, and finds the masked head. */
+void build_fuse(build *b);
+/* The layer whose output really is read: flatten computes nothing. */
+nn_ref build_through_flatten(const nn_model *m, nn_ref r);
 
 /* program_forward.c, program_backward.c: emit operations. */
 status build_forward(build *b);
@@ -53,30 +67,17 @@ status build_backward(build *b);
 /* program_finish.c: readiness, in-place results, lifetimes, placement. */
 status build_finish(build *b);
 
-/* Helpers of program.c. Failures stick in b->failure; the returned op is then a dummy. */
+/* Helpers of program.c. An operation of `node`, or of the loss (NULL), without attributes and operands. */
 nn_op *build_op(build *b, op_kind kind, const build_node *node);
+/* An operation with the node's attributes, and the operands that program.c lists for its kind. */
+nn_op *build_emit(build *b, op_kind kind, const build_node *node);
+/* Between the head and the layers in front of it: OP_gather_rows or OP_scatter_rows. Returns the result. */
+nn_operand build_move_rows(build *b, op_kind kind, nn_operand rows);
 nn_operand build_value(build *b, shape s, dtype type, ledger_class c);
-nn_operand build_param(int param);
-/* W or B of a convolution or linear layer: the copy where activations are bf16. */
-nn_operand build_weight(const build *b, int param);
 /* The type in which activations and their gradients are stored. */
 dtype build_storage(const build *b);
-nn_operand build_grad(build *b, int param, op_desc *desc);
-void build_need(build *b, nn_op *op, int param);
-int64_t build_batch(const build *b);
 
-/* Rows of a layer's output: batch, or batch * sequence for token models. */
-int64_t build_rows(const build *b, shape sample);
-
-/* program_attributes.c: what a node's forward and backward operations have in common. */
-conv2d_attributes build_conv2d(const build *b, const build_node *node);
-linear_attributes build_linear(const build *b, const build_node *node);
-batchnorm_attributes build_batchnorm(const build *b, const build_node *node);
-layernorm_attributes build_layernorm(const build *b, const build_node *node);
-pool_attributes build_pool(const build *b, const build_node *node);
-elementwise_attributes build_elementwise(const build *b, const build_node *node);
-embedding_attributes build_embedding(const build *b, const build_node *node);
-attention_attributes build_attention(const build *b, const build_node *node);
-rows_attributes build_take_first(const build *b, const build_node *node);
+/* Of a layer's output: [n,h,w,c], or [batch, or batch * sequence, by the last dimension]. */
+shape build_shape(const build *b, shape sample);
 
 #endif

@@ -25,6 +25,11 @@ static const in_place_rule in_place_rules[] = {
     {OP_mean_squared_error, LOSS_DLOGITS, LOSS_LOGITS},
 };
 
+static status no_memory(const nn_program *p)
+{
+    return fail(STATUS_SYSTEM, "no memory to compile model %s", p->model->name);
+}
+
 static void find_lifetimes(nn_program *p)
 {
     for (int v = 0; v < p->value_count; v++) p->values[v].first = p->values[v].last = -1;
@@ -88,7 +93,7 @@ static status list_events(nn_program *p)
 {
     p->births = calloc((size_t)p->value_count + 1, sizeof *p->births);
     p->deaths = calloc((size_t)p->value_count + 1, sizeof *p->deaths);
-    if (!p->births || !p->deaths) return fail(STATUS_SYSTEM, "no memory to compile model %s", p->model->name);
+    if (!p->births || !p->deaths) return no_memory(p);
     int born = 0, dead = 0;
     for (int i = 0; i < p->op_count; i++) {
         nn_op *op = &p->ops[i];
@@ -107,7 +112,7 @@ static status list_events(nn_program *p)
 static status place_values(nn_program *p)
 {
     plan_range *ranges = calloc((size_t)p->value_count + 1, sizeof *ranges);
-    if (!ranges) return fail(STATUS_SYSTEM, "no memory to compile model %s", p->model->name);
+    if (!ranges) return no_memory(p);
     for (int v = 0; v < p->value_count; v++) {
         const nn_value *value = &p->values[v];
         ranges[v] = (plan_range){.bytes = value->first < 0 ? 0 : value->bytes, .first = value->first, .last = value->last};
@@ -120,37 +125,28 @@ static status place_values(nn_program *p)
 
 /* A gradient is ready after the last operation that writes it; within an operation in reverse order of
  * registration. Parameters that no operation reaches are not in the order. */
-static void order_readiness(nn_program *p)
+static status order_readiness(nn_program *p)
 {
-    int used = 0;
+    int params = p->model->param_count;
+    int *last = calloc((size_t)params + 1, sizeof *last); /* writer of each gradient, from 1 */
+    if (!last) return no_memory(p);
+    for (int i = 0; i < p->op_count; i++)
+        for (int s = 0; s < OP_MAX_OPERANDS; s++)
+            if (p->ops[i].operands[s].space == NN_SPACE_GRAD) last[p->ops[i].operands[s].index] = i + 1;
     for (int i = 0; i < p->op_count; i++) {
-        nn_op *op = &p->ops[i];
-        op->ready_first = used;
-        for (int s = OP_MAX_OPERANDS - 1; s >= 0; s--) {
-            if (op->operands[s].space != NN_SPACE_GRAD) continue;
-            int param = op->operands[s].index;
-            bool later = false;
-            for (int j = i + 1; j < p->op_count && !later; j++)
-                for (int t = 0; t < OP_MAX_OPERANDS && !later; t++)
-                    later = p->ops[j].operands[t].space == NN_SPACE_GRAD && p->ops[j].operands[t].index == param;
-            if (later) continue;
-            int at = used++;
-            while (at > op->ready_first && p->readies[at - 1] < param) {
-                p->readies[at] = p->readies[at - 1];
-                at--;
-            }
-            p->readies[at] = param;
-        }
-        op->ready_count = used - op->ready_first;
+        p->ops[i].ready_first = p->ready_count;
+        for (int param = params - 1; param >= 0; param--)
+            if (last[param] == i + 1) p->ready_order[p->ready_count++] = param;
+        p->ops[i].ready_count = p->ready_count - p->ops[i].ready_first;
     }
-    for (int i = 0; i < used; i++) p->ready_order[i] = p->readies[i];
-    p->ready_count = used;
+    free(last);
+    return STATUS_OK;
 }
 
 status build_finish(build *b)
 {
     nn_program *p = b->program;
-    order_readiness(p);
+    TRY(order_readiness(p));
     find_lifetimes(p);
     share_in_place(p);
     TRY(list_events(p));

@@ -154,6 +154,20 @@ typedef struct optimizer_attributes {
     bool bf16;              /* BF16 is written: on devices that store bfloat16 (device_info.bf16) */
 } optimizer_attributes;
 
+typedef union op_attributes {
+    conv2d_attributes conv2d;
+    linear_attributes linear;
+    batchnorm_attributes batchnorm;
+    layernorm_attributes layernorm;
+    elementwise_attributes elementwise;
+    pool_attributes pool;
+    embedding_attributes embedding;
+    attention_attributes attention;
+    rows_attributes rows;
+    loss_attributes loss;
+    optimizer_attributes optimizer;
+} op_attributes;
+
 typedef struct op_desc {
     op_kind kind;
     dtype type;      /* of the computation and, unless stated otherwise, of operands */
@@ -162,19 +176,7 @@ typedef struct op_desc {
     bool x_f32;     /* with bf16, convolutions and linear layers: X holds a batch's samples, of `type` */
     bool accumulate; /* operations that write a parameter's gradient always add to it (a table used
                       * twice); see also op_scalars.accumulate. linear_backward_data adds to dx */
-    union {
-        conv2d_attributes conv2d;
-        linear_attributes linear;
-        batchnorm_attributes batchnorm;
-        layernorm_attributes layernorm;
-        elementwise_attributes elementwise;
-        pool_attributes pool;
-        embedding_attributes embedding;
-        attention_attributes attention;
-        rows_attributes rows;
-        loss_attributes loss;
-        optimizer_attributes optimizer;
-    } u;
+    op_attributes u;
 } op_desc;
 
 /* ---- operand slots ---------------------------------------------------------------------------- */

@@ -161,7 +161,7 @@ static void check_pushes(const planned *m, const ps_plan *plan)
                 fail_msg("%s is used by operation %d, though it was pushed before", m->model->params[o->index].name, op);
         }
         for (int i = 0; i < p->ops[op].ready_count; i++) {
-            int ready = p->readies[p->ops[op].ready_first + i];
+            int ready = p->ready_order[p->ops[op].ready_first + i];
             for (int q = 0; q < plan->push_count[ready]; q++) pushed[plan->pushable[plan->push_first[ready] + q]]++;
         }
     }

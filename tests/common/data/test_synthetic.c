@@ -194,7 +194,7 @@ static void a_models_form_is_that_of_its_input_and_loss(void **state)
         data_form form = data_form_of_model(&models[i]);
         assert_string_equal(data_form_format(found, sizeof found, &form), wanted[i]);
     }
-    text[1].causal = true;
+    text[1].attributes.attention.causal = true;
     data_form form = data_form_of_model(&models[1]);
     assert_int_equal(form.target, DATA_TARGET_NEXT);
 }

@@ -125,7 +125,7 @@ static void every_parameter_is_needed_once_and_becomes_ready_once(void **state)
         for (int o = 0; o < p->op_count; o++) {
             const nn_op *op = &p->ops[o];
             for (int j = 0; j < op->need_count; j++) needed[p->needs[op->need_first + j]]++;
-            for (int j = 0; j < op->ready_count; j++) ready[p->readies[op->ready_first + j]]++;
+            for (int j = 0; j < op->ready_count; j++) ready[p->ready_order[op->ready_first + j]]++;
         }
         for (int j = 0; j < m->param_count; j++)
             if (needed[j] != 1 || ready[j] != 1)
@@ -182,7 +182,7 @@ static void a_tied_table_is_ready_only_behind_its_second_use(void **state)
         assert_true(p->ops[last].desc.accumulate);
         bool announced = false;
         for (int j = 0; j < p->ops[last].ready_count; j++)
-            announced = announced || p->readies[p->ops[last].ready_first + j] == table;
+            announced = announced || p->ready_order[p->ops[last].ready_first + j] == table;
         assert_true(announced);
         nn_program_free(&p);
         nn_model_free(&m);
