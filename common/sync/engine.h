@@ -100,7 +100,7 @@ typedef struct sync_context {
     sync_recorder *recorder;   /* NULL: nothing is recorded */
     struct trace *trace;       /* of this rank; NULL: nothing is recorded */
     struct transport_hub *hub; /* of ranks that are threads of one process; NULL: every rank has a process */
-    const struct sync_context *front; /* behind a mirror (staged.h): the device in front of it; NULL: there is none */
+    const struct sync_context *front; /* on a staged copy (staged.h): the device in front of it; NULL: there is none */
 } sync_context;
 
 /* One step as the train loop sees it. */
@@ -137,7 +137,7 @@ typedef struct sync_blob {
 
 /* Which memory an engine works on, where the host cannot reach the device's. */
 typedef enum sync_reach {
-    SYNC_REACH_HOST,   /* host memory: it is put behind a mirror (staged.h) */
+    SYNC_REACH_HOST,   /* host memory: it gets a staged copy there (staged.h) */
     SYNC_REACH_DEVICE, /* the device's own */
     SYNC_REACH_EITHER  /* the device's own, unless ranks share one or open() says STATUS_UNAVAILABLE */
 } sync_reach;
@@ -154,7 +154,7 @@ typedef struct sync_requirements {
     device_memory_kind batch_kind;
     int alike_from;           /* ranks from this one on hold the same memory */
     int updaters;             /* ranks 0 .. updaters - 1 update parameters; 0: all may */
-    bool updates_in_front;    /* behind a mirror: parameters are updated by the device in front of it */
+    bool updates_in_front;    /* on a staged copy: parameters are updated by the device in front of it */
     const char *unrecorded;   /* why its passes cannot be recorded (sync_recorder); NULL: in device memory they can */
 } sync_requirements;
 
@@ -211,6 +211,7 @@ typedef struct sync_engine_type {
 struct sync_engine {
     const sync_engine_type *type;
     sync_context context;
+    struct sync_staged *staged; /* staged.h; NULL: the engine works on the rank's own device */
     const void *unchecked; /* gradients of an update whose check is due: sync_check_update() */
 };
 

@@ -1,27 +1,34 @@
-/* An engine that works on host memory, for a device whose memory the host cannot reach.
+/* A staged copy on the host, for an engine that works on host memory while its rank computes on a device
+ * whose memory the host cannot reach.
  *
- * The engine behind it (any: it notices nothing) gets a device of the host, `cpu`, with parameters,
- * gradients, buffers and an optimizer of its own there: the mirror. Gradients come down as they become
- * ready, and buffers after the forward pass, on a stream of their own during the backward pass; the engine
- * learns when they have arrived. Parameters go up before their first use, buffers before every forward pass. Reduction
- * and optimizer run on the host, unless the engine's requirements say that it updates in front of the mirror, with
- * sync_context.front: then there is one optimizer, the device's.
+ * The engine gets a device of the host, `cpu`, with parameters, gradients, buffers and an optimizer of its
+ * own there; it does not know of the other device. The stages below stand between the train loop and the
+ * engine: gradients come down as they become ready, and buffers after the forward pass, on a stream of their
+ * own during the backward pass, and the engine's stage runs when they have arrived. Parameters go up before
+ * their first use, buffers before every forward pass. Reduction and optimizer run on the host, unless the
+ * engine's requirements say that it updates in front of the staged copy, with sync_context.front: then there
+ * is one optimizer, the device's.
  *
- * Where passes are recorded need() and ready() stand between two records.
- *
- * The mirror is in no ledger: it is what a transport's buffers are. */
+ * The staged copy is in no ledger: it is what a transport's buffers are. */
 #ifndef COMMON_SYNC_STAGED_H
 #define COMMON_SYNC_STAGED_H
 
 #include "common/sync/engine.h"
 
-/* Opens an engine of `type` behind the mirror; `needs` are its requirements, `threads` those that its optimizer
- * computes with. The result's type is the wrapper's, and sync_staged_inner() the engine itself. STATUS_CONFIG
- * for engines that also move batches. */
-status sync_staged_open(const sync_context *context, const sync_engine_type *type, const sync_requirements *needs,
-                        int threads, sync_engine **out);
+/* Opens an engine of `type` on a staged copy; `needs` are its requirements, `threads` those that its
+ * optimizer computes with. STATUS_CONFIG for engines that also move batches. */
+status sync_staged_open(const sync_context *context, const sync_engine_type *type,
+                        const sync_requirements *needs, int threads, sync_engine **out);
 
-/* The engine behind the mirror; `e` itself where it is none. For figures, and for reduced_gradients(). */
-sync_engine *sync_staged_inner(sync_engine *e);
+/* The stages that a staged copy takes part in; without one they are the engine's (sync_engine_type). */
+status sync_connect(sync_engine *e, const sync_blob *handshakes);
+status sync_begin_forward(sync_engine *e, const sync_step *step);
+status sync_need(sync_engine *e, int param);
+status sync_place_outputs(sync_engine *e, const sync_step *step);
+status sync_ready(sync_engine *e, int param);
+status sync_finish(sync_engine *e, const sync_step *step);
+status sync_flush(sync_engine *e);
+status sync_group_sum(sync_engine *e, double *values, int count);
+void sync_close(sync_engine *e);
 
 #endif

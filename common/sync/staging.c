@@ -24,8 +24,10 @@ sync_staging sync_staging_on(device *d, device_stream *s)
 void sync_copy(device *d, void *to, const void *from, size_t bytes)
 {
     simulation *s = sim_device_simulation(d);
-    if (device_get_info(d)->real) memcpy(to, from, bytes);
-    else if (s) sim_actor_spend(sim_device_actor(d), sim_price_copy(s->profile, (double)bytes));
+    if (device_get_info(d)->real)
+        memcpy(to, from, bytes);
+    else if (s)
+        sim_actor_spend(sim_device_actor(d), sim_price_copy(s->profile, (double)bytes));
 }
 
 status sync_copy_down(const sync_staging *s, void *host, const void *data, int64_t bytes)
@@ -56,12 +58,14 @@ status sync_staging_end(const sync_staging *s)
 
 status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t value)
 {
-    return s->separate ? sync_host_wait(s->stream, fence, value) : device_stream_wait(s->stream, fence, value);
+    return s->separate ? sync_host_wait(s->stream, fence, value)
+                       : device_stream_wait(s->stream, fence, value);
 }
 
 /* ---- sums on a device ------------------------------------------------------------------------- */
 
-status sync_staging_bring(const sync_staging *s, dtype type, void *to, sync_contribution c, int64_t elements, double divisor)
+status sync_staging_bring(const sync_staging *s, dtype type, void *to, sync_contribution c, int64_t elements,
+                          double divisor)
 {
     if (c.on_device && c.data == to && divisor == 1) return STATUS_OK;
     if (c.on_device) return device_convert(s->stream, to, type, c.data, type, elements, divisor);
@@ -82,12 +86,13 @@ status sync_staging_sum(const sync_staging *s, dtype type, void *out, const sync
 
 /* ---- from launched to done --------------------------------------------------------------------- */
 
-status sync_handover_open(device *d, int capacity, sync_handover *out)
+status sync_handover_open(const sync_staging *s, int capacity, status (*take)(void *context, int item),
+                          void *context, sync_handover *out)
 {
-    *out = (sync_handover){.capacity = capacity};
+    *out = (sync_handover){.stream = s->stream, .capacity = capacity, .take = take, .context = context};
     out->items = calloc((size_t)capacity, sizeof *out->items);
     if (!out->items) return fail(STATUS_SYSTEM, "no memory for a handover of %d items", capacity);
-    return sync_memory_is_separate(d) ? device_fence_open(d, &out->fence) : STATUS_OK;
+    return s->separate ? device_fence_open(s->device, &out->fence) : STATUS_OK;
 }
 
 void sync_handover_close(sync_handover *h)
@@ -97,29 +102,35 @@ void sync_handover_close(sync_handover *h)
     h->items = NULL;
 }
 
-status sync_handover_add(sync_handover *h, device_stream *s, int item)
+/* What the stream has reached. */
+static status take_items(sync_handover *h)
 {
-    if (h->added - h->popped == (uint64_t)h->capacity)
+    while (h->taken < h->added && (!h->fence || device_fence_reached(h->fence, h->taken + 1)))
+        TRY(h->take(h->context, h->items[h->taken++ % (uint64_t)h->capacity]));
+    return STATUS_OK;
+}
+
+status sync_handover_add(sync_handover *h, int item)
+{
+    if (h->added - h->taken == (uint64_t)h->capacity)
         return fail(STATUS_INTERNAL, "more than %d items are to be handed over", h->capacity);
     h->items[h->added++ % (uint64_t)h->capacity] = item;
-    return h->fence ? device_stream_signal(s, h->fence, h->added) : STATUS_OK;
+    if (h->fence) TRY(device_stream_signal(h->stream, h->fence, h->added));
+    return take_items(h);
 }
 
-bool sync_handover_pop(sync_handover *h, int *item)
-{
-    if (h->popped == h->added || (h->fence && !device_fence_reached(h->fence, h->popped + 1))) return false;
-    *item = h->items[h->popped++ % (uint64_t)h->capacity];
-    return true;
-}
-
-status sync_handover_await(sync_handover *h, device_stream *s, int *item, bool *found)
+status sync_handover_end(sync_handover *h)
 {
     enum { PATIENCE_NS = 1000000000 };
     int64_t since = clock_now_ns();
-    *found = h->popped < h->added;
-    while (*found && !sync_handover_pop(h, item)) {
-        if (clock_now_ns() - since > PATIENCE_NS) TRY(device_stream_synchronize(s));
-        else sched_yield();
+    for (uint64_t taken = h->taken; h->taken < h->added; taken = h->taken) {
+        TRY(take_items(h));
+        if (h->taken > taken)
+            since = clock_now_ns();
+        else if (clock_now_ns() - since > PATIENCE_NS)
+            TRY(device_stream_synchronize(h->stream));
+        else
+            sched_yield();
     }
     return STATUS_OK;
 }
@@ -128,8 +139,10 @@ status sync_host_wait(device_stream *s, device_fence *fence, uint64_t value)
 {
     enum { LOOKS = 1000, NAP_NS = 20000 };
     for (int looks = 0; !device_fence_reached(fence, value); looks++) {
-        if (looks < LOOKS) sched_yield();
-        else clock_sleep_ns(NAP_NS);
+        if (looks < LOOKS)
+            sched_yield();
+        else
+            clock_sleep_ns(NAP_NS);
     }
     return device_stream_wait(s, fence, value); /* it is reached, or has failed */
 }

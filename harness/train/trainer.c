@@ -4,7 +4,6 @@
 #include "common/base/text.h"
 #include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
-#include "common/sync/staged.h"
 #include "harness/train/trainer_impl.h"
 
 #include <stdio.h>
@@ -258,7 +257,7 @@ static void close_slot(trainer_program_slot *slot)
 
 void trainer_leave(trainer *t)
 {
-    if (t->engine) t->engine->type->close(t->engine);
+    if (t->engine) sync_close(t->engine);
     t->engine = NULL;
 }
 
@@ -306,7 +305,7 @@ status trainer_handshake(trainer *t, sync_blob *out)
 
 status trainer_connect(trainer *t, const sync_blob *handshakes)
 {
-    return t->engine->type->connect(t->engine, handshakes);
+    return sync_connect(t->engine, handshakes);
 }
 
 void trainer_set_total_steps(trainer *t, int64_t total_steps)
@@ -322,8 +321,7 @@ void trainer_set_skipped(trainer *t, int64_t updates)
 int64_t trainer_skipped(const trainer *t)
 {
     sync_counters now;
-    sync_engine *e = sync_staged_inner(t->engine);
-    e->type->counters(e, &now);
+    t->engine->type->counters(t->engine, &now);
     return t->skipped + now.updates_skipped;
 }
 
@@ -340,7 +338,7 @@ bool trainer_has_one_loss(const trainer *t)
 
 status trainer_flush(trainer *t)
 {
-    return t->engine->type->flush(t->engine);
+    return sync_flush(t->engine);
 }
 
 device *trainer_device(trainer *t)
@@ -365,7 +363,7 @@ ledger *trainer_ledger(trainer *t)
 
 sync_engine *trainer_engine(trainer *t)
 {
-    return sync_staged_inner(t->engine);
+    return t->engine;
 }
 
 optimizer *trainer_optimizer(trainer *t)

@@ -121,7 +121,7 @@ static status stage_enter_forward(trainer *t)
 
 static status stage_begin_forward(trainer *t)
 {
-    TRY(t->engine->type->begin_forward(t->engine, &t->now.step));
+    TRY(sync_begin_forward(t->engine, &t->now.step));
     ledger_enter(&t->ledger, LEDGER_PHASE_FORWARD);
     t->now.cursor = (nn_cursor){0};
     return STATUS_OK;
@@ -136,7 +136,7 @@ static status stage_forward(trainer *t)
 static status stage_place(trainer *t)
 {
     ledger_enter(&t->ledger, LEDGER_PHASE_PLACE);
-    return t->engine->type->place_outputs(t->engine, &t->now.step);
+    return sync_place_outputs(t->engine, &t->now.step);
 }
 
 static status launch_one_loss(trainer *t)
@@ -211,7 +211,7 @@ static status stage_enter_finish(trainer *t)
 
 static status stage_finish(trainer *t)
 {
-    return t->engine->type->finish(t->engine, &t->now.step);
+    return sync_finish(t->engine, &t->now.step);
 }
 
 static status stage_end(trainer *t)
@@ -236,7 +236,7 @@ static status stage_await_loss(trainer *t)
         TRY(device_stream_synchronize(t->stream));
         TRY(check_loss(t, t->now.loss_sums));
     }
-    return t->now.step.synchronize ? sync_check_update(trainer_engine(t), &t->now.step) : STATUS_OK;
+    return t->now.step.synchronize ? sync_check_update(t->engine, &t->now.step) : STATUS_OK;
 }
 
 /* After a micro-batch that only accumulates. */
@@ -273,7 +273,7 @@ static status on_need(void *context, int param)
 {
     trainer *t = context;
     straggler_pause(&t->straggler);
-    status rc = t->engine->type->need(t->engine, param);
+    status rc = sync_need(t->engine, param);
     straggler_resume(&t->straggler);
     return rc;
 }
@@ -282,7 +282,7 @@ static status on_ready(void *context, int param)
 {
     trainer *t = context;
     straggler_pause(&t->straggler);
-    status rc = t->engine->type->ready(t->engine, param);
+    status rc = sync_ready(t->engine, param);
     straggler_resume(&t->straggler);
     return rc;
 }
@@ -292,7 +292,7 @@ static status on_group_sum(void *context, double *values, int count)
     trainer *t = context;
     straggler_pause(&t->straggler);
     status rc = sync_leave_record(&t->engine->context);
-    if (rc == STATUS_OK) rc = t->engine->type->group_sum(t->engine, values, count);
+    if (rc == STATUS_OK) rc = sync_group_sum(t->engine, values, count);
     if (rc == STATUS_OK) rc = sync_enter_record(&t->engine->context);
     straggler_resume(&t->straggler);
     return rc;

@@ -139,6 +139,9 @@ void worker_await(worker *w, int replies, int64_t now_ns);
 /* The parameters from which a push was computed lacked `late` updates. */
 void worker_record_staleness(worker *w, int64_t late);
 
+/* worker_stages.c: the compute stream has reached a parameter's gradient, or the buffers. */
+status ps_worker_post_item(void *worker, int item);
+
 /* worker_push.c: events in, messages out. */
 void worker_pop_events(worker *w, bool *worked);
 status worker_send(worker *w, int64_t now_ns, bool *worked);

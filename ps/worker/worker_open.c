@@ -92,7 +92,7 @@ static status open_staging(ps_worker *p)
     TRY(device_stream_open(c->device, DEVICE_STREAM_COMMUNICATION, &p->agent.stream));
     p->compute.staging = sync_staging_on(c->device, c->compute);
     p->agent.staging = sync_staging_on(c->device, p->agent.stream);
-    return sync_handover_open(c->device, plan->param_count + 2, &p->compute.launched);
+    return sync_handover_open(&p->compute.staging, plan->param_count + 2, ps_worker_post_item, p, &p->compute.launched);
 }
 
 status ps_worker_open(const ps_worker_config *config, ps_worker **out)

@@ -109,29 +109,13 @@ static status post_gradient(ps_worker *w, int param)
     return STATUS_OK;
 }
 
-static status post_item(ps_worker *w, int item)
+status ps_worker_post_item(void *context, int item)
 {
+    ps_worker *w = context;
     if (item != ITEM_BUFFERS) return post_gradient(w, item);
     TRY(post(w, WORKER_BUFFERS, 0, w->compute.iteration + 1));
     sync_agent_wake(w->handle);
     return STATUS_OK;
-}
-
-static status add_item(ps_worker *w, int item)
-{
-    TRY(sync_handover_add(&w->compute.launched, w->config.context->compute, item));
-    while (sync_handover_pop(&w->compute.launched, &item)) TRY(post_item(w, item));
-    return STATUS_OK;
-}
-
-static status await_items(ps_worker *w)
-{
-    for (int item;;) {
-        bool found;
-        TRY(sync_handover_await(&w->compute.launched, w->config.context->compute, &item, &found));
-        if (!found) return STATUS_OK;
-        TRY(post_item(w, item));
-    }
 }
 
 /* ---- stages ------------------------------------------------------------------------------------ */
@@ -159,7 +143,7 @@ status ps_worker_end_forward(ps_worker *w, const sync_step *step)
     if (!step->synchronize) return STATUS_OK;
     if (w->shared.gives_buffers) {
         w->compute.packs++;
-        TRY(add_item(w, ITEM_BUFFERS));
+        TRY(sync_handover_add(&w->compute.launched, ITEM_BUFFERS));
     } else if (w->shared.takes_buffers && pulls_with_push(w)) {
         TRY(post_pull(w, PS_PULL_BUFFERS, w->compute.pulls + 1, w->compute.iteration + 1));
     }
@@ -169,13 +153,13 @@ status ps_worker_end_forward(ps_worker *w, const sync_step *step)
 status ps_worker_ready(ps_worker *w, int param)
 {
     if (!w->compute.synchronize || w->config.plan->push_count[param] == 0) return STATUS_OK;
-    return add_item(w, param);
+    return sync_handover_add(&w->compute.launched, param);
 }
 
 status ps_worker_finish(ps_worker *w, const sync_step *step)
 {
     if (!step->synchronize) return STATUS_OK;
-    TRY(await_items(w));
+    TRY(sync_handover_end(&w->compute.launched));
     if (!w->compute.has_data) TRY(clear_gradients(w));
     for (int i = 0; i < w->config.plan->param_count; i++) {
         if (w->compute.pushed[i]) continue;
