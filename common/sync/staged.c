@@ -7,7 +7,7 @@
 
 enum { ITEM_BUFFERS = -1 }; /* of what comes down; others are parameters, whose gradients do */
 
-struct sync_staged {
+typedef struct sync_staged {
     sync_engine *engine;
     sync_context front; /* the device's */
     device *host;
@@ -22,7 +22,7 @@ struct sync_staged {
     double *sums;   /* [sum_capacity] a layer's sums over the ranks */
     int sum_capacity;
     sync_step step;
-};
+} sync_staged;
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 

@@ -184,7 +184,7 @@ static void cuda(text_buffer *out)
 {
     const cuda_module *module;
     cuda_probe p;
-    if (cuda_module_open(&module, NULL) != STATUS_OK) {
+    if (cuda_module_open(&module) != STATUS_OK) {
         row(out, "device cuda", "not usable: %s", error_message());
         error_clear();
         return;
@@ -200,9 +200,9 @@ static void cuda(text_buffer *out)
             text_format_bytes(memory, sizeof memory, (double)p.gpus[i].memory_bytes),
             p.gpus[i].runs ? "" : ": too old for this build");
     }
-    cuda_piece(out, "CUDA driver", p.driver, p.why_driver, "no GPU can be used");
-    cuda_piece(out, "cuBLASLt", p.cublaslt, p.why_cublaslt, "own matrix products, many times slower, no TF32");
-    cuda_piece(out, "cuDNN", p.cudnn, p.why_cudnn, "own convolutions, many times slower, no TF32");
+    cuda_piece(out, "CUDA driver", p.driver.version, p.driver.why, "no GPU can be used");
+    cuda_piece(out, "cuBLASLt", p.cublaslt.version, p.cublaslt.why, "own matrix products, many times slower, no TF32");
+    cuda_piece(out, "cuDNN", p.cudnn.version, p.cudnn.why, "own convolutions, many times slower, no TF32");
     char nccl[192];
     bool found = collective_nccl_found(nccl, sizeof nccl);
     cuda_piece(out, "NCCL", found ? nccl : "", found ? "" : nccl, "the ring goes through host memory, on one machine");

@@ -195,7 +195,7 @@ static status measure_table(reproduction_run *r, const cuda_probe *probe)
 static status run_on_gpus(reproduction_run *r)
 {
     const cuda_module *module;
-    TRY(cuda_module_open(&module, NULL));
+    TRY(cuda_module_open(&module));
     cuda_probe *probe = calloc(1, sizeof *probe);
     if (!probe) return fail(STATUS_SYSTEM, "no memory to look for GPUs");
     module->probe(probe);
@@ -203,7 +203,7 @@ static status run_on_gpus(reproduction_run *r)
         probe->gpu_count > 0
             ? measure_table(r, probe)
             : fail(STATUS_UNAVAILABLE, "reproduce on cuda: no GPU can be used: %s; take --device sim:PROFILE",
-                   probe->why_driver[0] ? probe->why_driver : "none was found");
+                   probe->driver.why[0] ? probe->driver.why : "none was found");
     free(probe);
     return rc;
 }

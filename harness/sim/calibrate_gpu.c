@@ -222,7 +222,7 @@ static status describe(gpu_calibration *c)
     const cuda_module *module;
     cuda_probe *probe = calloc(1, sizeof *probe);
     if (!probe) return fail(STATUS_SYSTEM, "no memory to look for GPUs");
-    status rc = cuda_module_open(&module, NULL);
+    status rc = cuda_module_open(&module);
     if (rc == STATUS_OK) module->probe(probe);
     c->emulated = probe->emulated;
     c->gpus = probe->gpu_count < GPU_MOST ? probe->gpu_count : GPU_MOST;

@@ -2,14 +2,9 @@
 
 #include "common/device/cuda/cuda_module.h"
 
-#include <dlfcn.h>
-
 status powersgd_module_open(const powersgd_module **out)
 {
-    const cuda_module *cuda;
-    void *library;
-    TRY(cuda_module_open(&cuda, &library));
-    *out = dlsym(library, POWERSGD_MODULE_SYMBOL);
+    TRY(cuda_module_find(POWERSGD_MODULE_SYMBOL, (const void **)out));
     if (*out && (*out)->version == POWERSGD_MODULE_VERSION) return STATUS_OK;
     return fail(STATUS_UNAVAILABLE, "--comm-hook: powersgd is not in the module of the device cuda");
 }

@@ -9,74 +9,74 @@
 
 static const char file_name[] = "libpsring_cuda.so";
 
-static const cuda_host host = {.fail = fail,
-                               .error_context = error_context,
-                               .error_copy = error_copy,
-                               .error_adopt = error_adopt,
-                               .log_line = log_line};
-
-static void folder_of_program(char *out, size_t size)
+/* The first of the places where the file is; false if it is nowhere. */
+static bool find_file(char *path, size_t size)
 {
-    ssize_t length = readlink("/proc/self/exe", out, size - 1);
-    out[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(out, '/');
-    if (slash) *slash = '\0';
-}
-
-/* The first of the places where the file is; NULL if it is nowhere. */
-static const char *find(char *path, size_t size)
-{
-    char folder[PATH_MAX];
+    static const char *const folders[] = {"", "/../lib/psring"};
     const char *named = getenv("PSRING_CUDA_MODULE");
+    char program[PATH_MAX];
     if (named) {
         snprintf(path, size, "%s", named);
-        return path;
+        return true;
     }
-    folder_of_program(folder, sizeof folder);
-    snprintf(path, size, "%s/%s", folder, file_name);
-    if (access(path, R_OK) == 0) return path;
-    snprintf(path, size, "%s/../lib/psring/%s", folder, file_name);
-    if (access(path, R_OK) == 0) return path;
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(program, '/');
+    if (slash) *slash = '\0';
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, size, "%s%s/%s", program, folders[i], file_name);
+        if (access(path, R_OK) == 0) return true;
+    }
     snprintf(path, size, "%s/%s", PSRING_MODULE_DIR, file_name);
-    return access(path, R_OK) == 0 ? path : NULL;
+    return access(path, R_OK) == 0;
 }
 
-status cuda_module_open(const cuda_module **out, void **library)
+static status open_module(void **library, const cuda_module **out)
 {
     char path[PATH_MAX + 64];
-    *out = NULL;
-    if (!find(path, sizeof path))
+    if (!find_file(path, sizeof path))
         return fail(STATUS_UNAVAILABLE,
                     "device cuda: the module %s is not installed: this program was built without the CUDA "
                     "Toolkit; use --device cpu",
                     file_name);
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) return fail(STATUS_UNAVAILABLE, "device cuda: the module cannot be opened: %s", dlerror());
-    const cuda_module *module = dlsym(handle, CUDA_MODULE_SYMBOL);
+    *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!*library) return fail(STATUS_UNAVAILABLE, "device cuda: the module cannot be opened: %s", dlerror());
+    const cuda_module *module = dlsym(*library, CUDA_MODULE_SYMBOL);
     if (!module || module->version != CUDA_MODULE_VERSION || module->layout != CUDA_MODULE_LAYOUT)
         return fail(STATUS_UNAVAILABLE, "device cuda: %s was built from another version of this program", path);
-    module->attach(&host);
-    if (library) *library = handle;
     *out = module;
+    return STATUS_OK;
+}
+
+status cuda_module_open(const cuda_module **out)
+{
+    void *library;
+    *out = NULL;
+    return open_module(&library, out);
+}
+
+status cuda_module_find(const char *symbol, const void **out)
+{
+    void *library;
+    const cuda_module *module;
+    TRY(open_module(&library, &module));
+    *out = dlsym(library, symbol);
     return STATUS_OK;
 }
 
 int cuda_count_gpus(void)
 {
     const cuda_module *module;
-    char path[PATH_MAX + 64];
-    if (!find(path, sizeof path) || cuda_module_open(&module, NULL) != STATUS_OK) {
-        error_clear();
-        return 0;
-    }
-    return module->count_gpus();
+    if (cuda_module_open(&module) == STATUS_OK) return module->count_gpus();
+    error_clear();
+    return 0;
 }
 
 /* A device that the module opened has the module's back end: nothing but open comes here. */
 static status open_through_module(const device_config *config, device **out)
 {
     const cuda_module *module;
-    TRY(cuda_module_open(&module, NULL));
+    TRY(cuda_module_open(&module));
     return module->backend->open(config, out);
 }
 

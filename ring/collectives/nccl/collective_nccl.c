@@ -5,13 +5,14 @@
 
 #include "common/base/text.h"
 #include "common/device/cuda/cuda_module.h"
-#include "ring/collectives/nccl/collective_nccl_impl.h"
+#include "ring/collectives/collective_impl.h"
+#include "ring/collectives/nccl/nccl_module.h"
 
 #include <assert.h>
-#include <dlfcn.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,14 +21,39 @@
 
 enum { SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400, SCRATCH_BYTES = 256 };
 
+typedef struct nccl_queued {
+    collective_call call;
+    collective_times times;
+} nccl_queued;
+
+typedef struct nccl_world {
+    collective_world base;
+    const nccl_module *module;
+    nccl_comm *comm;
+    device_stream *stream; /* borrowed */
+    device_memory scratch; /* of barriers */
+    struct nccl_group *groups;
+    atomic_uint bell;
+    unsigned seen;
+    int fruitless; /* waits since something was done */
+} nccl_world;
+
+typedef struct nccl_group {
+    collective_group base;
+    struct nccl_group *next;
+    nccl_comm *comm;
+    device_fence *done; /* call N is done */
+    nccl_queued queue[COLLECTIVE_QUEUE];
+    uint64_t posted, launched, completed;
+    bool enqueuing; /* the communicator still works on call number launched + 1 */
+    int64_t since_ns;
+} nccl_group;
+
 /* ---- the module ------------------------------------------------------------------------------- */
 
 static status find_module(const nccl_module **out)
 {
-    const cuda_module *cuda;
-    void *library;
-    TRY(cuda_module_open(&cuda, &library));
-    *out = dlsym(library, NCCL_MODULE_SYMBOL);
+    TRY(cuda_module_find(NCCL_MODULE_SYMBOL, (const void **)out));
     if (*out && (*out)->version == NCCL_MODULE_VERSION) return STATUS_OK;
     return fail(STATUS_UNAVAILABLE,
                 "collectives nccl: this program was built without NCCL's headers; take ring, two-shot "
@@ -116,7 +142,6 @@ static void nccl_group_close(collective_group *group)
     }
     if (g->comm != w->comm) w->module->close(&g->comm);
     device_fence_close(&g->done);
-    free(g->parts);
     free(g);
 }
 
@@ -155,6 +180,93 @@ static status nccl_group_open(collective_world *world, const char *name, const i
     return STATUS_OK;
 }
 
+/* ---- a call as one or several operations of NCCL, which run as a group ------------------------- */
+
+static char *element(const collective_buffer *b, dtype type, int64_t i)
+{
+    return b->base ? (char *)b->base + i * dtype_size(type) : NULL;
+}
+
+/* A part over the elements from `in_at` of `in` and `out_at` of `out`, both without pieces. */
+static status add(const nccl_group *g, const collective_call *call, nccl_kind kind, int peer, int64_t count,
+                  int64_t in_at, int64_t out_at)
+{
+    nccl_part part = {.kind = kind,
+                      .op = call->op,
+                      .type = call->type,
+                      .peer = peer,
+                      .count = count,
+                      .in = element(&call->in, call->type, in_at),
+                      .out = element(&call->out, call->type, out_at)};
+    return count > 0 ? ((nccl_world *)g->base.world)->module->add(g->comm, &part) : STATUS_OK;
+}
+
+/* The same elements of both buffers: a part for each piece, where there are pieces. */
+static status add_whole(const nccl_group *g, const collective_call *call, nccl_kind kind)
+{
+    const piece_list *list = &call->out.pieces;
+    if (call->in.pieces.pieces != list->pieces)
+        return fail(STATUS_INTERNAL, "collectives nccl: `in` and `out` lie in different pieces");
+    if (!list->pieces) return add(g, call, kind, call->root, call->count, 0, 0);
+    for (int i = 0; i < list->count; i++)
+        TRY(add(g, call, kind, call->root, list->pieces[i].count, list->pieces[i].offset, list->pieces[i].offset));
+    return STATUS_OK;
+}
+
+/* Parts may be of different sizes, so a gather is a broadcast from each rank, a scatter of a reduction a
+ * reduction to each. A single part is at its buffer's base. */
+static status add_parts(const nccl_group *g, const collective_call *call)
+{
+    int n = g->base.size, me = g->base.rank;
+    int64_t mine = collective_part_count(call->count, n, me);
+    for (int r = 0; r < n; r++) {
+        int64_t at = collective_part_begin(call->count, n, r), count = collective_part_count(call->count, n, r);
+        switch (call->kind) {
+        case COLLECTIVE_ALL_GATHER:
+            TRY(add(g, call, NCCL_BROADCAST, r, count, 0, at));
+            break;
+        case COLLECTIVE_REDUCE_SCATTER:
+            TRY(add(g, call, NCCL_REDUCE, r, count, at, 0));
+            break;
+        case COLLECTIVE_GATHER:
+            if (me == call->root) TRY(add(g, call, NCCL_RECEIVE, r, count, 0, at));
+            if (r == call->root) TRY(add(g, call, NCCL_SEND, r, mine, 0, 0));
+            break;
+        case COLLECTIVE_SCATTER:
+            if (me == call->root) TRY(add(g, call, NCCL_SEND, r, count, at, 0));
+            if (r == call->root) TRY(add(g, call, NCCL_RECEIVE, r, mine, 0, 0));
+            break;
+        default: /* all_to_all */
+            TRY(add(g, call, NCCL_SEND, r, count, at, 0));
+            TRY(add(g, call, NCCL_RECEIVE, r, mine, 0, r * mine));
+            break;
+        }
+    }
+    return STATUS_OK;
+}
+
+static status add_call(const nccl_group *g, const collective_call *call)
+{
+    collective_call barrier = {.kind = COLLECTIVE_ALL_REDUCE, .type = DTYPE_I32, .count = 1};
+    switch (call->kind) {
+    case COLLECTIVE_ALL_REDUCE:
+        return add_whole(g, call, NCCL_ALL_REDUCE);
+    case COLLECTIVE_REDUCE:
+        return add_whole(g, call, NCCL_REDUCE);
+    case COLLECTIVE_BROADCAST:
+        return add_whole(g, call, NCCL_BROADCAST);
+    case COLLECTIVE_SEND:
+        return add(g, call, NCCL_SEND, call->root, call->count, 0, 0);
+    case COLLECTIVE_RECEIVE:
+        return add(g, call, NCCL_RECEIVE, call->root, call->count, 0, 0);
+    case COLLECTIVE_BARRIER:
+        barrier.in.base = barrier.out.base = ((nccl_world *)g->base.world)->scratch.data;
+        return add_whole(g, &barrier, NCCL_ALL_REDUCE);
+    default:
+        return add_parts(g, call);
+    }
+}
+
 /* ---- progress --------------------------------------------------------------------------------- */
 
 static nccl_queued *queued(nccl_group *g, uint64_t number)
@@ -180,14 +292,16 @@ static status nccl_post(collective_group *group, const collective_call *call, co
 static status begin(nccl_world *w, nccl_group *g, int64_t now_ns)
 {
     uint64_t number = g->launched + 1;
-    TRY(nccl_make_parts(g, &queued(g, number)->call));
     if (g->launched == g->completed) {
         g->since_ns = now_ns;
         TRY(device_mark(w->stream, 0));
     }
     TRY(device_mark(w->stream, mark_of(number)));
     g->enqueuing = true;
-    return w->module->run(g->comm, g->parts, g->part_count);
+    TRY(w->module->begin(g->comm));
+    status rc = add_call(g, &queued(g, number)->call);
+    status ended = w->module->end(g->comm);
+    return rc != STATUS_OK ? rc : ended;
 }
 
 /* Mean: a true division of this rank's result by n. */

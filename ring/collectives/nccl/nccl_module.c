@@ -1,15 +1,37 @@
 #include "ring/collectives/nccl/nccl_module.h"
 
 #include "common/device/cuda/module/cuda_impl.h"
-#include "ring/collectives/nccl/nccl_library.h"
+#include "common/device/cuda/module/libraries.h"
 
 #include <assert.h>
+#include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-extern const nccl_module psring_nccl_module;
+/* member, symbol */
+#define NCCL_FUNCTIONS(X)                                                                                    \
+    X(version, ncclGetVersion)                                                                               \
+    X(unique_id, ncclGetUniqueId)                                                                            \
+    X(init, ncclCommInitRankConfig)                                                                          \
+    X(split, ncclCommSplit)                                                                                  \
+    X(async_error, ncclCommGetAsyncError)                                                                    \
+    X(abort, ncclCommAbort)                                                                                  \
+    X(destroy, ncclCommDestroy)                                                                              \
+    X(error_text, ncclGetErrorString)                                                                        \
+    X(last_error, ncclGetLastError)                                                                          \
+    X(group_start, ncclGroupStart)                                                                           \
+    X(group_end, ncclGroupEnd)                                                                               \
+    X(all_reduce, ncclAllReduce)                                                                             \
+    X(reduce, ncclReduce)                                                                                    \
+    X(broadcast, ncclBroadcast)                                                                              \
+    X(send, ncclSend)                                                                                        \
+    X(receive, ncclRecv)
+
+typedef struct nccl_library {
+    NCCL_FUNCTIONS(LIBRARY_MEMBER)
+} nccl_library;
 
 struct nccl_comm {
     nccl_library library;
@@ -23,22 +45,12 @@ struct nccl_comm {
 
 static const char *name_of(ncclResult_t code)
 {
-    switch (code) {
-    case ncclUnhandledCudaError:
-        return "ncclUnhandledCudaError";
-    case ncclSystemError:
-        return "ncclSystemError";
-    case ncclInternalError:
-        return "ncclInternalError";
-    case ncclInvalidArgument:
-        return "ncclInvalidArgument";
-    case ncclInvalidUsage:
-        return "ncclInvalidUsage";
-    case ncclRemoteError:
-        return "ncclRemoteError";
-    default:
-        return "ncclResult_t of a later version";
-    }
+#define NAME(code) [code] = #code
+    static const char *const names[] = {NAME(ncclUnhandledCudaError), NAME(ncclSystemError),
+                                        NAME(ncclInternalError),      NAME(ncclInvalidArgument),
+                                        NAME(ncclInvalidUsage),       NAME(ncclRemoteError)};
+    bool known = (size_t)code < sizeof names / sizeof names[0] && names[code];
+    return known ? names[code] : "ncclResult_t of a later version";
 }
 
 /* A remote error is another rank's; the rest is this machine's. */
@@ -55,11 +67,29 @@ static status check(const nccl_comm *c, ncclResult_t code, const char *what)
 
 /* ---- availability ----------------------------------------------------------------------------- */
 
+static bool find_library(nccl_library *out, char *why, size_t size)
+{
+    enum { LEAST_VERSION = 21900 };
+    static const char *const names[] = {"libnccl.so.2", PSRING_NCCL_PATH, NULL};
+    static const char *const symbols[] = {NCCL_FUNCTIONS(LIBRARY_SYMBOL) NULL};
+    int version = 0;
+    if (!cuda_library_open(names, symbols, out, why, size)) return false;
+    if (out->version(&version) == ncclSuccess && version >= LEAST_VERSION) return true;
+    snprintf(why, size, "found version %d.%d, 2.19 or later is needed", version / 10000, version / 100 % 100);
+    return false;
+}
+
+static status open_library(nccl_library *out)
+{
+    char why[192];
+    return find_library(out, why, sizeof why) ? STATUS_OK : fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
+}
+
 static bool module_available(char *text, size_t size)
 {
     nccl_library library;
     int version = 0;
-    if (!nccl_library_open(&library, text, size)) return false;
+    if (!find_library(&library, text, size)) return false;
     library.version(&version);
     snprintf(text, size, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     return true;
@@ -69,8 +99,7 @@ static status module_make_id(char id[NCCL_ID_BYTES])
 {
     nccl_library library;
     ncclUniqueId made;
-    char why[192];
-    if (!nccl_library_open(&library, why, sizeof why)) return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
+    TRY(open_library(&library));
     ncclResult_t code = library.unique_id(&made);
     if (code != ncclSuccess) return fail(STATUS_SYSTEM, "NCCL, ncclGetUniqueId: %s", library.error_text(code));
     static_assert(sizeof made == NCCL_ID_BYTES, "an id is 128 bytes");
@@ -79,15 +108,6 @@ static status module_make_id(char id[NCCL_ID_BYTES])
 }
 
 /* ---- communicators ---------------------------------------------------------------------------- */
-
-static status new_comm(const nccl_library *library, const cuda_stream *s, int rank, nccl_comm **out)
-{
-    nccl_comm *c = calloc(1, sizeof *c);
-    if (!c) return fail(STATUS_SYSTEM, "no memory for a communicator");
-    *c = (nccl_comm){*library, NULL, (const cuda_device *)s->base.device, s->stream, rank};
-    *out = c;
-    return STATUS_OK;
-}
 
 /* Several ranks of one communicator on a GPU: from 2.30 on NCCL has an option for it; earlier versions are made to
  * believe that the ranks are on different hosts, and use the network. Variables that the user has set keep their
@@ -106,36 +126,37 @@ static void allow_sharing(const nccl_library *library, int rank)
         setenv("NCCL_HOSTID", host, 0);
 }
 
+static status new_comm(nccl_comm from, nccl_comm **out)
+{
+    *out = malloc(sizeof **out);
+    if (!*out) return fail(STATUS_SYSTEM, "no memory for a communicator");
+    **out = from;
+    return cuda_use(from.device);
+}
+
 static status module_open(device_stream *s, const char id[NCCL_ID_BYTES], int rank, int world, bool shared,
                           nccl_comm **out)
 {
-    nccl_library library;
+    nccl_comm c = {.device = (const cuda_device *)s->device, .stream = ((const cuda_stream *)s)->stream, .rank = rank};
     ncclUniqueId given;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    char why[192];
     *out = NULL;
-    if (!nccl_library_open(&library, why, sizeof why)) return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
-    if (shared) allow_sharing(&library, rank);
-    nccl_comm *c = NULL;
-    TRY(new_comm(&library, (const cuda_stream *)s, rank, &c));
-    *out = c;
-    TRY(cuda_use(c->device));
+    TRY(open_library(&c.library));
+    if (shared) allow_sharing(&c.library, rank);
+    TRY(new_comm(c, out));
     memcpy(&given, id, sizeof given);
     config.blocking = 0;
-    return check(c, library.init(&c->comm, world, given, rank, &config), "ncclCommInitRankConfig");
+    return check(*out, c.library.init(&(*out)->comm, world, given, rank, &config), "ncclCommInitRankConfig");
 }
 
 static status module_split(nccl_comm *parent, int color, int key, nccl_comm **out)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    nccl_comm *c = calloc(1, sizeof *c);
-    *out = c;
-    if (!c) return fail(STATUS_SYSTEM, "no memory for a communicator");
-    *c = *parent;
-    c->comm = NULL;
+    nccl_comm c = *parent;
+    c.comm = NULL;
     config.blocking = 0;
-    TRY(cuda_use(c->device));
-    return check(parent, parent->library.split(parent->comm, color, key, &c->comm, &config), "ncclCommSplit");
+    TRY(new_comm(c, out));
+    return check(parent, c.library.split(parent->comm, color, key, &(*out)->comm, &config), "ncclCommSplit");
 }
 
 static status module_state(nccl_comm *c, bool *done)
@@ -186,35 +207,35 @@ static ncclRedOp_t operation(reduce_op op)
     return ops[op];
 }
 
-static ncclResult_t enqueue(const nccl_comm *c, const nccl_part *p)
+static status module_begin(nccl_comm *c)
+{
+    TRY(cuda_use(c->device));
+    return check(c, c->library.group_start(), "ncclGroupStart");
+}
+
+static status module_add(nccl_comm *c, const nccl_part *p)
 {
     const nccl_library *l = &c->library;
     size_t count = (size_t)p->count;
     ncclDataType_t type = datatype(p->type);
+    ncclRedOp_t op = operation(p->op);
     switch (p->kind) {
     case NCCL_ALL_REDUCE:
-        return l->all_reduce(p->in, p->out, count, type, operation(p->op), c->comm, c->stream);
+        return check(c, l->all_reduce(p->in, p->out, count, type, op, c->comm, c->stream), "ncclAllReduce");
     case NCCL_REDUCE:
-        return l->reduce(p->in, p->out, count, type, operation(p->op), p->peer, c->comm, c->stream);
+        return check(c, l->reduce(p->in, p->out, count, type, op, p->peer, c->comm, c->stream), "ncclReduce");
     case NCCL_BROADCAST:
-        return l->broadcast(p->in, p->out, count, type, p->peer, c->comm, c->stream);
+        return check(c, l->broadcast(p->in, p->out, count, type, p->peer, c->comm, c->stream), "ncclBroadcast");
     case NCCL_SEND:
-        return l->send(p->in, count, type, p->peer, c->comm, c->stream);
-    case NCCL_RECEIVE:
-        return l->receive(p->out, count, type, p->peer, c->comm, c->stream);
+        return check(c, l->send(p->in, count, type, p->peer, c->comm, c->stream), "ncclSend");
+    default:
+        return check(c, l->receive(p->out, count, type, p->peer, c->comm, c->stream), "ncclRecv");
     }
-    return ncclInvalidArgument;
 }
 
-static status module_run(nccl_comm *c, const nccl_part *parts, int count)
+static status module_end(nccl_comm *c)
 {
-    static const char *const names[] = {"ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclSend", "ncclRecv"};
-    status rc = STATUS_OK;
-    TRY(cuda_use(c->device));
-    TRY(check(c, c->library.group_start(), "ncclGroupStart"));
-    for (int i = 0; i < count && rc == STATUS_OK; i++) rc = check(c, enqueue(c, &parts[i]), names[parts[i].kind]);
-    ncclResult_t code = c->library.group_end();
-    return rc != STATUS_OK ? rc : check(c, code, "ncclGroupEnd");
+    return check(c, c->library.group_end(), "ncclGroupEnd");
 }
 
 const nccl_module psring_nccl_module = {
@@ -224,7 +245,9 @@ const nccl_module psring_nccl_module = {
     .open = module_open,
     .split = module_split,
     .state = module_state,
-    .run = module_run,
+    .begin = module_begin,
+    .add = module_add,
+    .end = module_end,
     .abort = module_abort,
     .close = module_close,
 };

@@ -39,8 +39,11 @@ typedef struct nccl_module {
      * the order of their keys. */
     status (*split)(nccl_comm *parent, int color, int key, nccl_comm **out);
     status (*state)(nccl_comm *comm, bool *done);
-    /* Enqueues the parts on the stream, as one group. */
-    status (*run)(nccl_comm *comm, const nccl_part *parts, int count);
+    /* The parts between begin() and end(), which is called even if add() has failed, are enqueued on the stream as one
+     * group. */
+    status (*begin)(nccl_comm *comm);
+    status (*add)(nccl_comm *comm, const nccl_part *part);
+    status (*end)(nccl_comm *comm);
     /* Ends what is in flight on this rank; peers detect it by themselves. */
     void (*abort)(nccl_comm *comm);
     void (*close)(nccl_comm **comm);

@@ -2,8 +2,9 @@
  * same. Communicators begin in progress, as non-blocking ones do. */
 #include "common/ops/tensor.h"
 #include "common/reduce/half.h"
-#include "ring/collectives/nccl/nccl_library.h"
 #include "tests/gpu/emulator/memory.h"
+
+#include <nccl.h>
 
 #include <pthread.h>
 #include <stdio.h>
@@ -303,12 +304,4 @@ ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, nc
 {
     (void)out, (void)count, (void)type, (void)peer, (void)comm, (void)s;
     return ncclInvalidUsage;
-}
-
-bool nccl_library_open(nccl_library *out, char *why, size_t size)
-{
-#define NCCL_POINTER(member, symbol) .member = symbol,
-    *out = (nccl_library){NCCL_FUNCTIONS(NCCL_POINTER)};
-    if (size) why[0] = '\0';
-    return true;
 }

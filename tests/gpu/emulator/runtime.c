@@ -4,6 +4,7 @@
 #include "tests/gpu/emulator/memory.h"
 #include "tests/gpu/emulator/stream.h"
 
+#include <dlfcn.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -248,12 +249,23 @@ CUresult cuStreamWriteValue64_v2(CUstream s, CUdeviceptr address, uint64_t value
     return CUDA_SUCCESS;
 }
 
+/* NCCL's functions, which this module has itself. */
+bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why, size_t size)
+{
+    (void)names, (void)size;
+    Dl_info info;
+    void *self = dladdr(symbols, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    why[0] = '\0';
+    for (int i = 0; symbols[i]; i++) ((void **)table)[i] = dlsym(self, symbols[i]);
+    return true;
+}
+
 void cuda_libraries_open(cuda_libraries *out)
 {
     static const char why[] = "left out of the emulator";
     *out = (cuda_libraries){.driver = {cuStreamWaitValue64_v2, cuStreamWriteValue64_v2}};
     if (getenv("EMULATED_CUBLASLT")) emulator_fill_cublaslt(&out->cublaslt);
-    else memcpy(out->why_cublaslt, why, sizeof why);
+    else memcpy(out->cublaslt_found.why, why, sizeof why);
     if (getenv("EMULATED_CUDNN")) emulator_fill_cudnn(&out->cudnn);
-    else memcpy(out->why_cudnn, why, sizeof why);
+    else memcpy(out->cudnn_found.why, why, sizeof why);
 }

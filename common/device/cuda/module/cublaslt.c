@@ -31,19 +31,11 @@ static status check(const cuda_device *d, cublasStatus_t code, const char *what)
                 table_of(d)->status_text(code));
 }
 
-void cublaslt_describe(const cuda_libraries *libraries, char *out, size_t size)
-{
-    out[0] = '\0';
-    if (libraries->why_cublaslt[0]) return;
-    size_t v = libraries->cublaslt.version();
-    snprintf(out, size, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
-}
-
 status cublaslt_open(cuda_device *d)
 {
     cublasLtHandle_t handle;
-    if (d->libraries->why_cublaslt[0]) {
-        log_warn("cuBLASLt: %s; using own matrix multiplications, many times slower", d->libraries->why_cublaslt);
+    if (d->libraries->cublaslt_found.why[0]) {
+        log_warn("cuBLASLt: %s; using own matrix multiplications, many times slower", d->libraries->cublaslt_found.why);
         return STATUS_OK;
     }
     TRY(check(d, table_of(d)->create(&handle), "cublasLtCreate"));
@@ -225,11 +217,6 @@ status cublaslt_run(cublaslt_matmul *p, cudaStream_t s, const cublaslt_operands 
 }
 
 #else /* built without cuBLASLt: no product is ever made */
-
-void cublaslt_describe(const cuda_libraries *libraries, char *out, size_t size)
-{
-    out[0] = '\0';
-}
 
 status cublaslt_open(cuda_device *d)
 {

@@ -27,8 +27,6 @@ typedef struct cublaslt_matmul cublaslt_matmul;
 
 status cublaslt_open(cuda_device *d);
 void cublaslt_close(cuda_device *d);
-/* The version found, "" where there is none. */
-void cublaslt_describe(const cuda_libraries *libraries, char *out, size_t size);
 
 /* *out is NULL where cuBLASLt is missing or has no algorithm. */
 status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_matmul **out);

@@ -7,6 +7,7 @@
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
 
+#include "common/base/log.h"
 #include "common/device/cuda/cuda_module.h"
 #include "common/memory/piece.h"
 
@@ -76,8 +77,6 @@ static inline int64_t cuda_rows(const op_scalars *scalars, int64_t most)
 }
 
 /* device_cuda.c */
-int cuda_count(void);
-void cuda_probe_machine(cuda_probe *out);
 /* STATUS_SYSTEM with "rank R on HOST, GPU G: WHAT: the error's text"; clears CUDA's record. */
 status cuda_check(const cuda_device *d, cudaError_t code, const char *what);
 status cuda_use(const cuda_device *d);

@@ -17,19 +17,11 @@ status cudnn_check(const cuda_device *d, cudnnStatus_t code, const char *what)
                 table_of(d)->status_text(code));
 }
 
-void cudnn_describe(const cuda_libraries *libraries, char *out, size_t size)
-{
-    out[0] = '\0';
-    if (libraries->why_cudnn[0]) return;
-    size_t v = libraries->cudnn.version();
-    snprintf(out, size, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
-}
-
 status cudnn_open(cuda_device *d)
 {
     cudnnHandle_t handle;
-    if (d->libraries->why_cudnn[0]) {
-        log_warn("cuDNN: %s; own convolutions run in its place, many times slower", d->libraries->why_cudnn);
+    if (d->libraries->cudnn_found.why[0]) {
+        log_warn("cuDNN: %s; own convolutions run in its place, many times slower", d->libraries->cudnn_found.why);
         return STATUS_OK;
     }
     TRY(cudnn_check(d, table_of(d)->create(&handle), "cudnnCreate"));
@@ -217,11 +209,6 @@ status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const void *first, co
 }
 
 #else /* built without cuDNN: no convolution is ever made */
-
-void cudnn_describe(const cuda_libraries *libraries, char *out, size_t size)
-{
-    out[0] = '\0';
-}
 
 status cudnn_open(cuda_device *d)
 {

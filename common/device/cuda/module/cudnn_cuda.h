@@ -8,8 +8,6 @@ typedef struct cudnn_conv cudnn_conv;
 
 status cudnn_open(cuda_device *d);
 void cudnn_close(cuda_device *d);
-/* The version found, "" where there is none. */
-void cudnn_describe(const cuda_libraries *libraries, char *out, size_t size);
 
 /* Chooses the first deterministic algorithm of cuDNN's heuristics, or the fastest one where the device was opened with
  * `benchmark`; *out is NULL where cuDNN is missing or has none. With bfloat16, factors and results are rounded to it and

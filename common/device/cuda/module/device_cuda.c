@@ -34,7 +34,7 @@ status cuda_use(const cuda_device *d)
 
 /* ---- what is there ---------------------------------------------------------------------------- */
 
-int cuda_count(void)
+static int count_gpus(void)
 {
     int count = 0;
     if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
@@ -48,9 +48,9 @@ static void probe_gpus(cuda_probe *out)
     cudaError_t code = cudaGetDeviceCount(&count);
     cudaDriverGetVersion(&version);
     if (version)
-        snprintf(out->driver, sizeof out->driver, "for CUDA %d.%d", version / 1000, version % 1000 / 10);
+        snprintf(out->driver.version, sizeof out->driver.version, "for CUDA %d.%d", version / 1000, version % 1000 / 10);
     if (code != cudaSuccess) {
-        snprintf(out->why_driver, sizeof out->why_driver, "%s", cudaGetErrorString(code));
+        snprintf(out->driver.why, sizeof out->driver.why, "%s", cudaGetErrorString(code));
         cudaGetLastError();
         return;
     }
@@ -67,7 +67,14 @@ static void probe_gpus(cuda_probe *out)
     }
 }
 
-void cuda_probe_machine(cuda_probe *out)
+#if PSRING_HAVE_CUBLASLT || PSRING_HAVE_CUDNN
+static void set_version(cuda_found *library, size_t v)
+{
+    snprintf(library->version, sizeof library->version, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
+}
+#endif
+
+static void probe(cuda_probe *out)
 {
     cuda_libraries libraries;
     *out = (cuda_probe){0};
@@ -76,10 +83,14 @@ void cuda_probe_machine(cuda_probe *out)
     out->emulated = PSRING_CUDA_EMULATED;
     probe_gpus(out);
     cuda_libraries_open(&libraries);
-    cudnn_describe(&libraries, out->cudnn, sizeof out->cudnn);
-    cublaslt_describe(&libraries, out->cublaslt, sizeof out->cublaslt);
-    snprintf(out->why_cudnn, sizeof out->why_cudnn, "%s", libraries.why_cudnn);
-    snprintf(out->why_cublaslt, sizeof out->why_cublaslt, "%s", libraries.why_cublaslt);
+    out->cudnn = libraries.cudnn_found;
+    out->cublaslt = libraries.cublaslt_found;
+#if PSRING_HAVE_CUDNN
+    if (!out->cudnn.why[0]) set_version(&out->cudnn, libraries.cudnn.version());
+#endif
+#if PSRING_HAVE_CUBLASLT
+    if (!out->cublaslt.why[0]) set_version(&out->cublaslt, libraries.cublaslt.version());
+#endif
 }
 
 /* ---- open ------------------------------------------------------------------------------------- */
@@ -153,8 +164,8 @@ static status open_gpu(cuda_device *d)
     d->libraries = calloc(1, sizeof *d->libraries);
     if (!d->libraries) return fail(STATUS_SYSTEM, "no memory for the cuda device");
     cuda_libraries_open(d->libraries);
-    if (d->libraries->why_driver[0])
-        return fail(STATUS_UNAVAILABLE, "device cuda: the driver cannot be used: %s", d->libraries->why_driver);
+    if (d->libraries->driver_found.why[0])
+        return fail(STATUS_UNAVAILABLE, "device cuda: the driver cannot be used: %s", d->libraries->driver_found.why);
     TRY(cublaslt_open(d));
     TRY(cudnn_open(d));
     TRY(cuda_staging_open(d));
@@ -220,3 +231,19 @@ const device_backend cuda_backend = {
     .mark_ns = cuda_mark_ns,
     .now_ns = cuda_now_ns,
 };
+
+/* ---- the module ------------------------------------------------------------------------------- */
+
+/* Streams that share one of the GPU's queues wait for each other. With several ranks of one process on a GPU that could
+ * be a deadlock, so the module requests as many queues as CUDA has, before any call of CUDA. */
+__attribute__((constructor)) static void request_queues(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
+extern const cuda_module psring_cuda_module;
+const cuda_module psring_cuda_module = {.version = CUDA_MODULE_VERSION,
+                                        .layout = CUDA_MODULE_LAYOUT,
+                                        .count_gpus = count_gpus,
+                                        .probe = probe,
+                                        .backend = &cuda_backend};

@@ -80,14 +80,16 @@ struct cuda_libraries {
 #if PSRING_HAVE_CUDNN
     cudnn_table cudnn;
 #endif
-    /* Why a piece cannot be used; "" where it can. */
-    char why_driver[192], why_cublaslt[192], why_cudnn[192];
+    cuda_found driver_found, cublaslt_found, cudnn_found; /* without versions */
 };
 
 /* Finds what is there. A library once found stays loaded. */
 void cuda_libraries_open(cuda_libraries *out);
 
-/* Opens the first of the NULL-terminated `names`; NULL and the reason where there is none. */
-void *cuda_library_find(const char *const *names, char *why, size_t size);
+/* Opens the first of the libraries `names` that there is and fills `table`, which consists of pointers to the functions
+ * `symbols`, in their order; both lists end with NULL. False, and the reason, where there is no library or a symbol is
+ * missing. */
+bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why, size_t size);
+#define LIBRARY_SYMBOL(member, symbol) #symbol,
 
 #endif
