@@ -1,15 +1,13 @@
 #include "common/net/status_table.h"
 
+#include "common/base/doorbell.h"
 #include "common/net/shm.h"
 
 #include <inttypes.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define TABLE_MAGIC UINT32_C(0x42445031) /* layout version in the last digit */
@@ -20,7 +18,8 @@ typedef struct status_table_header {
     uint64_t token;
     _Alignas(64) atomic_int stop;     /* job_stop */
     _Atomic int64_t stop_step;        /* INT64_MAX: not agreed */
-    _Alignas(64) atomic_uint granted; /* the futex word: blocks that may run */
+    _Alignas(64) atomic_uint granted; /* blocks that may run */
+    doorbell granting;
     _Alignas(64) atomic_int failure_claimed;
     atomic_int failure_ready; /* set behind `failure` */
     job_failure failure;
@@ -242,17 +241,6 @@ bool job_stop_here(status_table *b, int rank, int64_t step, int64_t slack)
     return step >= agreed;
 }
 
-/* Not FUTEX_PRIVATE: the word is shared between processes. */
-static void futex_wait(atomic_uint *word, unsigned seen)
-{
-    syscall(SYS_futex, word, FUTEX_WAIT, seen, NULL, NULL, 0);
-}
-
-static void futex_wake_all(atomic_uint *word)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
 void job_turns_enable(status_table *b)
 {
     atomic_store_explicit(&b->header->granted, 0, memory_order_release);
@@ -260,15 +248,16 @@ void job_turns_enable(status_table *b)
 
 void job_turn_wait(status_table *b, int rank, uint32_t block)
 {
-    atomic_uint *granted = &b->header->granted;
-    unsigned seen = atomic_load_explicit(granted, memory_order_acquire);
-    if (seen > block) return;
+    status_table_header *h = b->header;
+    if (job_turn_granted(b) > block) return;
     rank_slot *slot = &b->slots[rank];
     rank_operation before = (rank_operation)atomic_load_explicit(&slot->operation, memory_order_relaxed);
     rank_slot_enter(slot, RANK_PARKED, clock_now_ns());
     atomic_store_explicit(&slot->state, RANK_SLEEPING, memory_order_release);
     notify(b);
-    while ((seen = atomic_load_explicit(granted, memory_order_acquire)) <= block) futex_wait(granted, seen);
+    for (unsigned seen = doorbell_enter(&h->granting); job_turn_granted(b) <= block; seen = doorbell_rings(&h->granting))
+        doorbell_sleep(&h->granting, seen, CLOCK_NEVER);
+    doorbell_leave(&h->granting);
     rank_slot_enter(slot, before, clock_now_ns());
     atomic_store_explicit(&slot->state, RANK_RUNNING, memory_order_release);
 }
@@ -282,7 +271,7 @@ void job_turn_done(status_table *b, int rank, uint32_t block)
 void job_turn_grant(status_table *b, uint32_t blocks)
 {
     atomic_store_explicit(&b->header->granted, blocks, memory_order_release);
-    futex_wake_all(&b->header->granted);
+    doorbell_ring(&b->header->granting);
 }
 
 void job_turn_grant_all(status_table *b)

@@ -1,16 +1,13 @@
 #include "common/device/host/host.h"
 
 #include "common/base/clock.h"
+#include "common/base/doorbell.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 typedef struct host_stream {
     device_stream base;
@@ -20,8 +17,7 @@ typedef struct host_stream {
 typedef struct host_fence {
     device_fence base;
     _Atomic uint64_t value;
-    atomic_uint moves;    /* the futex word: changes whenever the fence does */
-    atomic_uint sleepers;
+    doorbell moved;
     atomic_bool failing;  /* set by the first failure, which writes `error` */
     atomic_bool failed;   /* set once, after `error` */
     error_record error;
@@ -67,17 +63,6 @@ void host_fence_close(device_fence *f)
     free(f);
 }
 
-static void futex_wake_all(atomic_uint *word)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
-
-static void moved(host_fence *f)
-{
-    atomic_fetch_add_explicit(&f->moves, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&f->sleepers, memory_order_seq_cst)) futex_wake_all(&f->moves);
-}
-
 void host_fence_reach(device_fence *base, uint64_t value)
 {
     host_fence *f = (host_fence *)base;
@@ -85,7 +70,7 @@ void host_fence_reach(device_fence *base, uint64_t value)
     while (now < value && !atomic_compare_exchange_weak_explicit(&f->value, &now, value, memory_order_seq_cst,
                                                                  memory_order_relaxed)) {
     }
-    moved(f);
+    doorbell_ring(&f->moved);
 }
 
 bool host_fence_reached(device_fence *base, uint64_t value)
@@ -100,7 +85,7 @@ void host_fence_fail(device_fence *base, const error_record *error)
     if (atomic_exchange_explicit(&f->failing, true, memory_order_relaxed)) return;
     f->error = *error;
     atomic_store_explicit(&f->failed, true, memory_order_release);
-    moved(f);
+    doorbell_ring(&f->moved);
 }
 
 status host_stream_signal(device_stream *s, device_fence *f, uint64_t value)
@@ -133,13 +118,9 @@ static void pause_briefly(void)
 static status sleep_until_moved(host_fence *f, uint64_t value)
 {
     status result;
-    atomic_fetch_add_explicit(&f->sleepers, 1, memory_order_seq_cst);
-    for (;;) {
-        unsigned seen = atomic_load_explicit(&f->moves, memory_order_seq_cst);
-        if (settled(f, value, &result)) break;
-        syscall(SYS_futex, &f->moves, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-    }
-    atomic_fetch_sub_explicit(&f->sleepers, 1, memory_order_relaxed);
+    for (unsigned seen = doorbell_enter(&f->moved); !settled(f, value, &result); seen = doorbell_rings(&f->moved))
+        doorbell_sleep(&f->moved, seen, CLOCK_NEVER);
+    doorbell_leave(&f->moved);
     return result;
 }
 

@@ -7,12 +7,10 @@
 
 #include <dlfcn.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { STAGING_BYTES = 1 << 20, PAIR_STAGING_BYTES = 64 << 10, SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400 };
@@ -242,7 +240,7 @@ static status advance(mpi_queue *q, int64_t now_ns, bool *worked)
 static status mpi_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
     mpi_world *w = (mpi_world *)world;
-    w->seen = atomic_load_explicit(&w->bell, memory_order_seq_cst);
+    w->seen = doorbell_rings(&w->bell);
     for (mpi_group *g = w->groups; g; g = g->next) {
         for (int i = 0; i < g->queue_count; i++) {
             mpi_queue *q = &g->queues[i];
@@ -275,19 +273,15 @@ static void mpi_wait(collective_world *world, int64_t deadline_ns)
         sched_yield();
         return;
     }
-    int64_t most = busy ? POLL_NS : SLEEP_NS;
-    int64_t left = deadline_ns == CLOCK_NEVER ? most : deadline_ns - clock_now_ns();
-    if (left > most) left = most;
-    if (left <= 0) return;
-    struct timespec limit = {0, left};
-    syscall(SYS_futex, &w->bell, FUTEX_WAIT_PRIVATE, w->seen, &limit, NULL, 0);
+    int64_t poll_ns = clock_now_ns() + (busy ? POLL_NS : SLEEP_NS);
+    doorbell_enter(&w->bell);
+    doorbell_sleep(&w->bell, w->seen, deadline_ns < poll_ns ? deadline_ns : poll_ns);
+    doorbell_leave(&w->bell);
 }
 
 static void mpi_wake(collective_world *world)
 {
-    mpi_world *w = (mpi_world *)world;
-    atomic_fetch_add_explicit(&w->bell, 1, memory_order_seq_cst);
-    syscall(SYS_futex, &w->bell, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    doorbell_ring(&((mpi_world *)world)->bell);
 }
 
 static void mpi_abort(collective_world *world, const error_record *why)

@@ -2,6 +2,7 @@
 #ifndef RING_COLLECTIVES_MPI_COLLECTIVE_MPI_IMPL_H
 #define RING_COLLECTIVES_MPI_COLLECTIVE_MPI_IMPL_H
 
+#include "common/base/doorbell.h"
 #include "ring/collectives/collective_impl.h"
 #include "ring/collectives/mpi/mpi_module.h"
 #include "ring/collectives/pieces.h"
@@ -43,7 +44,7 @@ typedef struct mpi_world {
     void *library;
     const mpi_module *module;
     mpi_group *groups;
-    atomic_uint bell;
+    doorbell bell;
     unsigned seen;
     int fruitless; /* waits since something was done */
 } mpi_world;

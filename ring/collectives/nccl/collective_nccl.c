@@ -3,20 +3,17 @@
  * fence after each is reached when it is done. */
 #include "ring/collectives/nccl/collective_nccl.h"
 
+#include "common/base/doorbell.h"
 #include "common/base/text.h"
 #include "common/device/cuda/cuda_module.h"
 #include "ring/collectives/collective_impl.h"
 #include "ring/collectives/nccl/nccl_module.h"
 
 #include <assert.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400, SCRATCH_BYTES = 256 };
@@ -33,7 +30,7 @@ typedef struct nccl_world {
     device_stream *stream; /* borrowed */
     device_memory scratch; /* of barriers */
     struct nccl_group *groups;
-    atomic_uint bell;
+    doorbell bell;
     unsigned seen;
     int fruitless; /* waits since something was done */
 } nccl_world;
@@ -388,7 +385,7 @@ static status advance(nccl_world *w, nccl_group *g, int64_t now_ns, bool *worked
 static status nccl_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
     nccl_world *w = (nccl_world *)world;
-    w->seen = atomic_load_explicit(&w->bell, memory_order_seq_cst);
+    w->seen = doorbell_rings(&w->bell);
     for (nccl_group *g = w->groups; g; g = g->next) {
         if (g->completed == g->posted) continue;
         TRY(advance(w, g, now_ns, worked));
@@ -428,18 +425,15 @@ static void nccl_wait(collective_world *world, int64_t deadline_ns)
         sched_yield();
         return;
     }
-    int64_t most = busy ? POLL_NS : SLEEP_NS, left = deadline_ns == CLOCK_NEVER ? most : deadline_ns - clock_now_ns();
-    if (left > most) left = most;
-    if (left <= 0) return;
-    struct timespec limit = {0, left};
-    syscall(SYS_futex, &w->bell, FUTEX_WAIT_PRIVATE, w->seen, &limit, NULL, 0);
+    int64_t poll_ns = clock_now_ns() + (busy ? POLL_NS : SLEEP_NS);
+    doorbell_enter(&w->bell);
+    doorbell_sleep(&w->bell, w->seen, deadline_ns < poll_ns ? deadline_ns : poll_ns);
+    doorbell_leave(&w->bell);
 }
 
 static void nccl_wake(collective_world *world)
 {
-    nccl_world *w = (nccl_world *)world;
-    atomic_fetch_add_explicit(&w->bell, 1, memory_order_seq_cst);
-    syscall(SYS_futex, &w->bell, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    doorbell_ring(&((nccl_world *)world)->bell);
 }
 
 /* Kernels that wait for a rank that is gone would never end: the communicators are ended with them. */

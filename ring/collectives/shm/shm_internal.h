@@ -21,6 +21,7 @@
 #ifndef RING_COLLECTIVES_SHM_SHM_INTERNAL_H
 #define RING_COLLECTIVES_SHM_SHM_INTERNAL_H
 
+#include "common/base/doorbell.h"
 #include "common/net/shm.h"
 #include "ring/collectives/collective_impl.h"
 #include "ring/collectives/shm/ring_channel.h"
@@ -43,8 +44,7 @@ enum {
 
 /* How a rank is woken, and how it reports that it gives up: one per rank and world. */
 typedef struct shm_bell {
-    _Alignas(64) atomic_uint word; /* futex: changes each time the bell is rung */
-    atomic_uint sleeping;
+    _Alignas(64) doorbell bell;
     atomic_int pid;
     _Alignas(64) atomic_bool gave_up; /* set once, after `code` and `message` */
     int32_t code;

@@ -263,9 +263,9 @@ static status progress_queue(shm_world *w, shm_queue *q, int64_t now_ns, bool lo
 status shm_queue_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
     shm_world *w = (shm_world *)world;
-    unsigned word = atomic_load_explicit(&w->bells[world->config.rank]->word, memory_order_seq_cst);
-    bool look = word != w->seen || now_ns - w->checked_ns >= PEER_CHECK_NS;
-    w->seen = word;
+    unsigned rings = doorbell_rings(&w->bells[world->config.rank]->bell);
+    bool look = rings != w->seen || now_ns - w->checked_ns >= PEER_CHECK_NS;
+    w->seen = rings;
     if (look) w->checked_ns = now_ns;
     for (shm_queue *q = w->queues; q; q = q->next) TRY(progress_queue(w, q, now_ns, look, deadline_ns, worked));
     return STATUS_OK;

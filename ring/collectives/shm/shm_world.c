@@ -2,8 +2,6 @@
 #include "ring/collectives/shm/shm_internal.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
@@ -109,25 +107,15 @@ void shm_world_close(collective_world *world)
 
 /* ---- bells ------------------------------------------------------------------------------------ */
 
-static void ring_bell(shm_bell *bell)
-{
-    atomic_fetch_add_explicit(&bell->word, 1, memory_order_seq_cst);
-    syscall(SYS_futex, &bell->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
 void shm_ring_bell(shm_world *world, int rank)
 {
-    shm_bell *bell = world->bells[rank];
-    if (atomic_load_explicit(&bell->sleeping, memory_order_seq_cst)) ring_bell(bell);
+    doorbell *bell = &world->bells[rank]->bell;
+    if (doorbell_has_sleepers(bell)) doorbell_ring(bell);
 }
 
 void shm_world_wake(collective_world *world)
 {
-    shm_world *w = (shm_world *)world;
-    shm_bell *own = w->bells[world->config.rank];
-    atomic_fetch_add_explicit(&own->word, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&own->sleeping, memory_order_seq_cst))
-        syscall(SYS_futex, &own->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    doorbell_ring(&((shm_world *)world)->bells[world->config.rank]->bell);
 }
 
 /* Whether there is something to do: a wake-up since the last progress, or a step that a call waits for. A world without
@@ -135,7 +123,7 @@ void shm_world_wake(collective_world *world)
 static bool something_happened(shm_world *w, bool *idle)
 {
     *idle = true;
-    if (atomic_load_explicit(&w->bells[w->base.config.rank]->word, memory_order_acquire) != w->seen) return true;
+    if (doorbell_rings(&w->bells[w->base.config.rank]->bell) != w->seen) return true;
     for (shm_queue *q = w->queues; q; q = q->next) {
         if (q->completed == q->posted) continue;
         if (q->charged && q->due_ns > 0) continue; /* only its time is to be waited for */
@@ -147,16 +135,14 @@ static bool something_happened(shm_world *w, bool *idle)
 
 static void sleep_on_bell(shm_world *w, int64_t deadline_ns)
 {
-    shm_bell *own = w->bells[w->base.config.rank];
+    doorbell *own = &w->bells[w->base.config.rank]->bell;
     bool idle;
-    atomic_store_explicit(&own->sleeping, 1, memory_order_seq_cst);
+    doorbell_enter(own);
     if (!something_happened(w, &idle)) {
-        int64_t left = deadline_ns == CLOCK_NEVER ? SLEEP_NS : deadline_ns - clock_now_ns();
-        if (left > SLEEP_NS) left = SLEEP_NS;
-        struct timespec limit = {0, left > 0 ? left : 0};
-        syscall(SYS_futex, &own->word, FUTEX_WAIT, w->seen, &limit, NULL, 0);
+        int64_t check_ns = clock_now_ns() + SLEEP_NS;
+        doorbell_sleep(own, w->seen, deadline_ns < check_ns ? deadline_ns : check_ns);
     }
-    atomic_store_explicit(&own->sleeping, 0, memory_order_seq_cst);
+    doorbell_leave(own);
 }
 
 void shm_world_wait(collective_world *world, int64_t deadline_ns)
@@ -186,7 +172,7 @@ void shm_world_abort(collective_world *world, const error_record *why)
     snprintf(own->message, sizeof own->message, "%s", why->message);
     atomic_store_explicit(&own->gave_up, true, memory_order_release);
     for (int r = 0; r < world->config.world; r++)
-        if (r != world->config.rank) ring_bell(w->bells[r]);
+        if (r != world->config.rank) doorbell_ring(&w->bells[r]->bell);
 }
 
 static bool is_dead(const shm_world *w, int rank)

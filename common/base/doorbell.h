@@ -1,0 +1,51 @@
+/* The one way to sleep until another thread or process has done something. Works in memory that processes share, and
+ * needs no clean-up: all zero is a doorbell that has not been rung.
+ *
+ *     unsigned seen = doorbell_enter(&bell);                        the other side
+ *     if (!condition) doorbell_sleep(&bell, seen, CLOCK_NEVER);         makes the condition true
+ *     doorbell_leave(&bell);                                            doorbell_ring(&bell);
+ *
+ * A ring between doorbell_enter() and doorbell_sleep() is not lost: the sleep returns at once. */
+#ifndef COMMON_BASE_DOORBELL_H
+#define COMMON_BASE_DOORBELL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct doorbell {
+    atomic_uint rings;    /* the futex word */
+    atomic_uint sleepers; /* threads between doorbell_enter() and doorbell_leave() */
+} doorbell;
+
+/* Rings so far. */
+static inline unsigned doorbell_rings(const doorbell *bell)
+{
+    return atomic_load_explicit(&bell->rings, memory_order_seq_cst);
+}
+
+/* Whether anybody may sleep: if not, one who enters from now on sees what was done before this call. */
+static inline bool doorbell_has_sleepers(const doorbell *bell)
+{
+    return atomic_load_explicit(&bell->sleepers, memory_order_seq_cst) != 0;
+}
+
+static inline unsigned doorbell_enter(doorbell *bell)
+{
+    atomic_fetch_add_explicit(&bell->sleepers, 1, memory_order_seq_cst);
+    return doorbell_rings(bell);
+}
+
+static inline void doorbell_leave(doorbell *bell)
+{
+    atomic_fetch_sub_explicit(&bell->sleepers, 1, memory_order_relaxed);
+}
+
+/* Sleeps until the doorbell has been rung more than `seen` times, at most until `deadline_ns` (CLOCK_NEVER: without
+ * limit). May return early. */
+void doorbell_sleep(doorbell *bell, unsigned seen, int64_t deadline_ns);
+
+/* Wakes all who sleep. */
+void doorbell_ring(doorbell *bell);
+
+#endif
