@@ -53,7 +53,7 @@ endfunction()
 # KERNEL_ISA defined to the set's name, for a run-time choice.
 set(PSRING_ISAS baseline avx2 avx512)
 set(PSRING_KERNEL_OPTIMIZATION -O3)
-if(PSRING_SANITIZE OR PSRING_FUZZ)
+if(PSRING_SANITIZE OR PSRING_FUZZ OR CMAKE_BUILD_TYPE STREQUAL "Debug")
   set(PSRING_KERNEL_OPTIMIZATION)
 endif()
 set(PSRING_ISA_FLAGS_baseline "")

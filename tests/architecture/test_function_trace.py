@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Counts the files through which a gradient passes on its way to the update, in a trace of all functions that are called.
+
+The build in BUILD_DIR/traced has every function instrumented (gcc -finstrument-functions); function_trace.c records which
+ones are entered. The stretch is that from on_ready() of a step's last gradient to the call of optimizer_update(), on all
+threads of all ranks; on ranks that do not update, to the return of the engine's last stage.
+
+Two limits: of all files; and of the path, in which a layer behind one interface (INTERFACES) counts as that one file, since
+what is behind it can be exchanged and the path stays the same, and what only observes (OBSERVERS) does not count.
+
+    python3 test_function_trace.py [--list]    also lists files and functions
+"""
+import collections
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+
+import tap
+from tap import expect
+
+ROOT = os.environ.get("SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(os.path.abspath(os.environ.get("BUILD_DIR", "build")), "traced")
+PROGRAM = os.path.join(BUILD, "bin", "harness")
+RECORDER = os.path.join(BUILD, "function_trace.so")
+STEP = 4  # of the job: set-up is over
+LIST = "--list" in sys.argv
+
+INTERFACES = {"common/net": "common/net/transport.c", "common/device": "common/device/device.c",
+              "common/reduce": "common/reduce/reduce.c"}
+OBSERVERS = ("common/base/", "common/trace/", "common/memory/ledger.c", "common/net/status_table.")
+
+
+def run(*words, **more):
+    return subprocess.run(words, check=True, capture_output=True, text=True, **more).stdout
+
+
+def addresses():
+    """Of functions by name."""
+    found = collections.defaultdict(list)
+    for line in run("nm", PROGRAM).splitlines():
+        words = line.split()
+        if len(words) == 3 and words[1] in "tT":
+            found[words[2]].append(words[0])
+    return found
+
+
+def one(known, name):
+    expect(len(known[name]) == 1, f"expected one function {name}(), got {len(known[name])}")
+    return known[name][0]
+
+
+def trace(call, returns, *options):
+    """{file: {(rank, thread, function)}}; ranks are numbered in the order of their processes."""
+    known = addresses()
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "trace")
+        env = dict(os.environ, LD_PRELOAD=RECORDER, FUNCTION_TRACE_OUT=out, FUNCTION_TRACE_COUNT=str(STEP),
+                   FUNCTION_TRACE_BEGIN=one(known, "on_ready"), FUNCTION_TRACE_CALL=one(known, call),
+                   FUNCTION_TRACE_RETURN=one(known, returns))
+        run(PROGRAM, "--gpus", "2", "--model", "toy", "--data", "synthetic", "--batch", "4", "--steps", str(STEP + 2),
+            *options, env=env, timeout=120)
+        files = collections.defaultdict(set)
+        traces = sorted(glob.glob(out + ".*"), key=lambda name: int(name.rsplit(".", 1)[1]))
+        expect(len(traces) == 2, f"expected traces of 2 ranks, got {len(traces)}")
+        for rank, name in enumerate(traces):
+            with open(name, encoding="ascii") as stream:
+                entries = [line.split() for line in stream]
+            places = run("addr2line", "-f", "-e", PROGRAM, input="\n".join(at for _, at in entries)).splitlines()
+            for (thread, _), function, place in zip(entries, places[0::2], places[1::2]):
+                files[os.path.relpath(place.rsplit(":", 1)[0], ROOT)].add((rank, int(thread), function))
+    return files
+
+
+def on_path(name):
+    for folder, interface in INTERFACES.items():
+        if name.startswith(folder + "/"):
+            return interface
+    return name
+
+
+@tap.cases([
+    ("policy ps=dp", 22, 36, "optimizer_update", "dp_finish", "--mode", "ps", "--policy", "ps=dp"),
+])
+def a_gradient_passes_through_few_files(most, most_of_all, call, returns, *options):
+    files = trace(call, returns, *options)
+    for name in sorted(files) if LIST else ():
+        print(f"# {name}: {', '.join(sorted({function for _, _, function in files[name]}))}")
+    every = {name for name in files if not name.startswith(("..", os.path.relpath(BUILD, ROOT)))}
+    path = {on_path(name) for name in every if not name.startswith(OBSERVERS)}
+    print(f"# {len(path)} files on the path, {len(every)} total")
+    expect(len(path) <= most, f"expected at most {most} files on the path, got {len(path)}:", *sorted(path))
+    expect(len(every) <= most_of_all, f"expected at most {most_of_all} files, got {len(every)}:", *sorted(every))
+
+
+if __name__ == "__main__":
+    sys.argv = [word for word in sys.argv if word != "--list"]
+    sys.exit(tap.main())
