@@ -136,7 +136,7 @@ static void ps_close(sync_engine *base)
 {
     ps_engine *e = engine_of(base);
     if (e->worker) ps_worker_leave(e->worker);
-    if (e->server && e->connected && !ps_worker_has_failed(e->worker)) ps_server_linger(e->server, LINGER_NS);
+    if (e->server && e->connected && !ps_port_has_failed(ps_worker_port(e->worker))) ps_server_linger(e->server, LINGER_NS);
     bool pinned = e->server && base->context.front;
     ps_server_close(&e->server);
     ps_worker_close(&e->worker);
@@ -215,25 +215,17 @@ static const void *ps_reduced_gradients(sync_engine *base, piece_list *owned)
     return c->params->grads.data;
 }
 
-static void add_port(const ps_port *p, sync_counters *out)
-{
-    out->bytes_sent += atomic_load_explicit(&p->bytes_sent, memory_order_relaxed);
-    out->bytes_received += atomic_load_explicit(&p->bytes_received, memory_order_relaxed);
-    out->messages_sent += atomic_load_explicit(&p->messages_sent, memory_order_relaxed);
-    out->messages_received += atomic_load_explicit(&p->messages_received, memory_order_relaxed);
-}
-
 static void ps_counters(sync_engine *base, sync_counters *out)
 {
     ps_engine *e = engine_of(base);
     *out = (sync_counters){.updates_skipped = ps_worker_updates_skipped(e->worker)};
     ps_worker_collect_times(e->worker, out);
-    add_port(ps_worker_port(e->worker), out);
+    ps_port_collect(ps_worker_port(e->worker), out);
     if (!e->server) return;
     int64_t update_ns = ps_server_collect_update_ns(e->server);
     out->optimizer_ns += update_ns;
     out->optimizer_aside_ns += update_ns;
-    add_port(ps_server_port(e->server), out);
+    ps_port_collect(ps_server_port(e->server), out);
 }
 
 bool ps_updates_on_gpu(const sync_engine *e)

@@ -1,5 +1,7 @@
 #include "ps/port.h"
 
+#include "common/base/clock.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,12 +11,15 @@ typedef struct from_partner {
     message_frame frame; /* data NULL: none */
 } from_partner;
 
-status ps_port_open(ps_port *p, const transport_options *options, int peers, int held, int partner, uint32_t capacity)
+status ps_port_open(ps_port *p, const transport_options *options, int peers, int held, int partner,
+                    uint32_t capacity)
 {
     p->peers = peers;
     p->partner = partner;
     p->links = malloc((size_t)peers * sizeof *p->links);
-    if (!p->links) return fail(STATUS_SYSTEM, "no memory for the links of %d peers", peers);
+    p->was_connected = calloc((size_t)peers, sizeof *p->was_connected);
+    if (!p->links || !p->was_connected)
+        return fail(STATUS_SYSTEM, "no memory for the links of %d peers", peers);
     for (int i = 0; i < peers; i++) p->links[i] = PS_NO_PEER;
     if (partner != PS_NO_PEER) TRY(sync_queue_init(&p->in, capacity, sizeof(from_partner)));
     const transport_type *type = transport_hub_type(options->hub);
@@ -23,9 +28,10 @@ status ps_port_open(ps_port *p, const transport_options *options, int peers, int
     return transport_reserve(p->transport, held);
 }
 
-void ps_port_disconnect(ps_port *p, int64_t flush_ns)
+void ps_port_disconnect(ps_port *p)
 {
-    transport_close(&p->transport, flush_ns);
+    sync_agent_close(&p->agent);
+    transport_close(&p->transport, NS_PER_S);
 }
 
 void ps_port_close(ps_port *p)
@@ -33,10 +39,15 @@ void ps_port_close(ps_port *p)
     transport_close(&p->transport, 0);
     sync_queue_deinit(&p->in);
     free(p->links);
+    free(p->was_connected);
     p->links = NULL;
+    p->was_connected = NULL;
 }
 
-static status send_to_partner(ps_port *p, const message_header *header, const message_frame *frames, int count)
+/* ---- messages --------------------------------------------------------------------------------- */
+
+static status send_to_partner(ps_port *p, const message_header *header, const message_frame *frames,
+                              int count)
 {
     from_partner entry = {*header, count > 0 ? frames[0] : (message_frame){0}};
     entry.header.frames = count;
@@ -51,8 +62,8 @@ static void count_sent(ps_port *p, int64_t messages, int64_t payload)
     atomic_fetch_add_explicit(&p->bytes_sent, payload, memory_order_relaxed);
 }
 
-status ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames, int count,
-                    transport_ticket *ticket, int64_t payload)
+status ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames,
+                    int count, transport_ticket *ticket, int64_t payload)
 {
     if (peer == p->partner) return send_to_partner(p, header, frames, count);
     if (p->links[peer] == PS_NO_PEER) return STATUS_AGAIN;
@@ -63,7 +74,7 @@ status ps_port_send(ps_port *p, int peer, const message_header *header, const me
     return rc;
 }
 
-status ps_port_receive(ps_port *p, ps_message *out)
+static status receive_one(ps_port *p, ps_message *out)
 {
     from_partner entry;
     if (p->partner != PS_NO_PEER && sync_queue_pop(&p->in, &entry)) {
@@ -74,7 +85,22 @@ status ps_port_receive(ps_port *p, ps_message *out)
     out->header = out->message.header;
     out->peer = transport_link_peer(p->transport, out->message.link);
     out->remote = true;
+    p->was_connected[out->peer] = true;
     atomic_fetch_add_explicit(&p->messages_received, 1, memory_order_relaxed);
+    return STATUS_OK;
+}
+
+status ps_port_receive(ps_port *p, int64_t now_ns, bool *worked)
+{
+    enum { MESSAGES_AT_ONCE = 64 };
+    for (int i = 0; i < MESSAGES_AT_ONCE; i++) {
+        ps_message m;
+        status rc = receive_one(p, &m);
+        if (rc == STATUS_AGAIN) return STATUS_OK;
+        if (rc != STATUS_OK) return rc;
+        *worked = true;
+        TRY(p->ops->handle(p->context, &m, now_ns));
+    }
     return STATUS_OK;
 }
 
@@ -99,23 +125,108 @@ void ps_port_count_received(ps_port *p, int peer, int64_t payload)
     if (peer != p->partner) atomic_fetch_add_explicit(&p->bytes_received, payload, memory_order_relaxed);
 }
 
-typedef enum port_attention { PORT_AWAKE, PORT_ASLEEP, PORT_WOKEN } port_attention;
-
-void ps_port_wait(ps_port *p, int64_t deadline_ns)
+void ps_port_collect(const ps_port *p, sync_counters *out)
 {
-    int before = atomic_exchange_explicit(&p->attention, PORT_ASLEEP, memory_order_acq_rel);
-    if (before != PORT_WOKEN) transport_wait(p->transport, deadline_ns);
-    atomic_exchange_explicit(&p->attention, PORT_AWAKE, memory_order_acq_rel);
-}
-
-void ps_port_wake(ps_port *p)
-{
-    int before = atomic_exchange_explicit(&p->attention, PORT_WOKEN, memory_order_acq_rel);
-    if (before == PORT_ASLEEP || p->in_events) transport_wake(p->transport);
+    out->bytes_sent += atomic_load_explicit(&p->bytes_sent, memory_order_relaxed);
+    out->bytes_received += atomic_load_explicit(&p->bytes_received, memory_order_relaxed);
+    out->messages_sent += atomic_load_explicit(&p->messages_sent, memory_order_relaxed);
+    out->messages_received += atomic_load_explicit(&p->messages_received, memory_order_relaxed);
 }
 
 bool ps_port_is_connected(const ps_port *p, int peer)
 {
     if (peer == p->partner) return true;
     return p->links[peer] != PS_NO_PEER && transport_link_up(p->transport, p->links[peer]);
+}
+
+bool ps_port_has_left(ps_port *p, int peer)
+{
+    bool connected = ps_port_is_connected(p, peer);
+    p->was_connected[peer] = p->was_connected[peer] || connected;
+    return p->was_connected[peer] && !connected;
+}
+
+bool ps_is_late(int64_t since_ns, int64_t patience_ns, int64_t now_ns, int64_t *deadline_ns)
+{
+    int64_t limit = since_ns + patience_ns;
+    if (now_ns < limit && limit < *deadline_ns) *deadline_ns = limit;
+    return now_ns >= limit;
+}
+
+/* ---- the agent -------------------------------------------------------------------------------- */
+
+typedef enum port_attention { PORT_AWAKE, PORT_ASLEEP, PORT_WOKEN } port_attention;
+
+/* Sleeps until there may be something to do; returns at once if the port was woken since the last wait. */
+static void wait_for_more(void *context, int64_t deadline_ns)
+{
+    ps_port *p = context;
+    int before = atomic_exchange_explicit(&p->attention, PORT_ASLEEP, memory_order_acq_rel);
+    if (before != PORT_WOKEN) transport_wait(p->transport, deadline_ns);
+    atomic_exchange_explicit(&p->attention, PORT_AWAKE, memory_order_acq_rel);
+}
+
+static void wake(void *context)
+{
+    ps_port *p = context;
+    int before = atomic_exchange_explicit(&p->attention, PORT_WOKEN, memory_order_acq_rel);
+    if (before == PORT_ASLEEP || p->in_events) transport_wake(p->transport);
+}
+
+void ps_port_wake(ps_port *p)
+{
+    wake(p);
+}
+
+static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+{
+    ps_port *p = context;
+    status rc = p->ops->progress(p->context, now_ns, deadline_ns, worked);
+    if (rc == STATUS_OK) return rc;
+    error_copy(&p->failure);
+    message_header h = {.kind = MESSAGE_FAILED, .flags = (uint32_t)p->failure.code};
+    message_frame text = {p->failure.message, strlen(p->failure.message)};
+    error_clear();
+    for (int i = 0; i < p->peers; i++) ps_port_send(p, i, &h, &text, 1, &p->failure_ticket, 0);
+    error_clear();
+    return error_adopt(&p->failure);
+}
+
+static void failed(void *context, const error_record *error)
+{
+    ps_port *p = context;
+    atomic_store_explicit(&p->ended, true, memory_order_release);
+    p->ops->failed(p->context, error);
+}
+
+status ps_port_start(ps_port *p, const ps_port_ops *ops, void *context, device *d, const char *name,
+                     bool inline_progress)
+{
+    static const sync_agent_ops agent_ops = {progress, wait_for_more, wake, failed};
+    p->ops = ops;
+    p->context = context;
+    sync_agent_config config = {&agent_ops, p, d, name, inline_progress};
+    return sync_agent_open(&config, &p->agent);
+}
+
+status ps_port_serve(ps_port *p, const ps_port_ops *ops, void *context, const atomic_int *until, int count)
+{
+    enum { IDLE_LOOPS = 64 };
+    p->ops = ops;
+    p->context = context;
+    for (int idle = 0; atomic_load_explicit(until, memory_order_relaxed) < count;) {
+        int64_t deadline = CLOCK_NEVER;
+        bool worked = false;
+        TRY(progress(p, clock_now_ns(), &deadline, &worked));
+        if (worked)
+            idle = 0;
+        else if (++idle >= IDLE_LOOPS)
+            wait_for_more(p, deadline);
+    }
+    return STATUS_OK;
+}
+
+bool ps_port_has_failed(const ps_port *p)
+{
+    return atomic_load_explicit(&p->ended, memory_order_acquire);
 }

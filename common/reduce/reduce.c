@@ -49,23 +49,24 @@ void reduce_divide(dtype type, void *out, const void *in, int64_t count, double 
         memcpy(out, in, (size_t)(count * dtype_size(type)));
 }
 
-void reduce_average(dtype type, void *out, const void *const *ins, int in_count, int64_t count, bool divide_first)
+void reduce_average(dtype type, void *out, const void *const *ins, int in_count, int64_t count, double before, double after)
 {
     enum { BLOCK_BYTES = 4096 };
     _Alignas(64) char divided[BLOCK_BYTES];
     int64_t size = dtype_size(type), block = BLOCK_BYTES / size;
-    if (!divide_first) {
-        reduce_many(type, REDUCE_MEAN, &out, 1, ins, in_count, count);
+    if (before == 1) {
+        kernels()->many[type][REDUCE_MEAN](&out, 1, ins, in_count, count, (int64_t)after);
         return;
     }
     for (int64_t at = 0; at < count; at += block) {
         int64_t some = count - at < block ? count - at : block;
         char *to = (char *)out + at * size;
-        reduce_divide(type, to, (const char *)ins[0] + at * size, some, in_count);
+        reduce_divide(type, to, (const char *)ins[0] + at * size, some, before);
         for (int k = 1; k < in_count; k++) {
-            reduce_divide(type, divided, (const char *)ins[k] + at * size, some, in_count);
+            reduce_divide(type, divided, (const char *)ins[k] + at * size, some, before);
             reduce_pair(type, REDUCE_SUM, to, to, divided, some);
         }
+        reduce_divide(type, to, to, some, after);
     }
 }
 

@@ -38,9 +38,9 @@ void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, con
  * integers: toward zero, by an integer). `out` may be `in`. */
 void reduce_divide(dtype type, void *out, const void *in, int64_t count, double divisor);
 
-/* out[i] = the average of ins[k][i], added in the order of k. `divide_first`: every ins[k][i] is divided by in_count
- * before it is added, instead of the sum. `out` may be ins[0]; otherwise nothing overlaps. */
-void reduce_average(dtype type, void *out, const void *const *ins, int in_count, int64_t count, bool divide_first);
+/* out[i] = (ins[0][i] + ins[1][i] + ...), every ins[k][i] divided by `before` first, the sum by `after`: the average over
+ * contributions in their order. `out` may be ins[0]; otherwise nothing overlaps. */
+void reduce_average(dtype type, void *out, const void *const *ins, int in_count, int64_t count, double before, double after);
 
 /* out[i] = in[i] / divisor, between floating-point types; the quotient is taken in the wider of the two
  * (at least float32), then rounded to `to`. Between float64 and a half type the value passes through

@@ -229,16 +229,9 @@ static const void *dp_reduced_gradients(sync_engine *base, piece_list *owned)
 static void dp_counters(sync_engine *base, sync_counters *out)
 {
     dp_engine *e = dp_engine_of(base);
-    const ps_port *p = dp_hub_port(e->hub);
-    *out = (sync_counters){.optimizer_ns = e->optimizer_ns,
-                           .bytes_sent = atomic_load_explicit(&p->bytes_sent, memory_order_relaxed),
-                           .bytes_received = atomic_load_explicit(&p->bytes_received, memory_order_relaxed),
-                           .messages_sent = atomic_load_explicit(&p->messages_sent, memory_order_relaxed),
-                           .messages_received =
-                               atomic_load_explicit(&p->messages_received, memory_order_relaxed),
-                           .updates_skipped = optimizer_skipped(base->context.optimizer)};
+    *out = (sync_counters){.optimizer_ns = e->optimizer_ns, .updates_skipped = optimizer_skipped(base->context.optimizer)};
     e->optimizer_ns = 0;
-    dp_hub_collect_times(e->hub, out);
+    dp_hub_collect(e->hub, out);
 }
 
 bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)

@@ -218,8 +218,8 @@ static status reduce(dp_engine *e, const sync_step *step)
                   .grads = set->grads.data,
                   .keys = e->reduce.count,
                   .present = e->contributors,
-                  .divides = !dp_one_loss(e),
-                  .divide_before = e->policy.divide_before};
+                  .before = dp_one_loss(e) || !e->policy.divide_before ? 1 : e->contributors,
+                  .after = dp_one_loss(e) || e->policy.divide_before ? 1 : e->contributors};
     if (!dp_is_root(e)) TRY(dp_stage_down(&e->staging, DP_TENSOR_GRADS, set->grads.data, 0, arena_bytes(e)));
     dp_hub_begin(e->hub);
     for (int k = 0; k < e->reduce.count; k++) {

@@ -62,7 +62,7 @@ typedef struct dp_sum {
     dtype type;
     char *grads;       /* arena of this rank's gradients */
     int keys, present; /* transfers are listed key by key, `present` - 1 to a key */
-    bool divides, divide_before; /* by `present` */
+    double before, after; /* gradients are divided by `before`, the sum by `after` */
 } dp_sum;
 
 typedef struct dp_hub_config {
@@ -79,12 +79,9 @@ status dp_hub_open_port(dp_hub *hub, const transport_options *options);
 /* Ranks other than 0: connects to rank 0 at `url`. */
 status dp_hub_connect(dp_hub *hub, const char *url);
 status dp_hub_start(dp_hub *hub);
-/* Ends the agent and disconnects. */
-void dp_hub_leave(dp_hub *hub);
 void dp_hub_close(dp_hub **hub);
 
 ps_port *dp_hub_port(dp_hub *hub);
-bool dp_hub_has_failed(const dp_hub *hub);
 
 /* The compute thread: begins the list of an exchange, adds a transfer (valid until the next begin), and runs the exchange. */
 void dp_hub_begin(dp_hub *hub);
@@ -93,7 +90,7 @@ status dp_hub_run(dp_hub *hub, const dp_sum *sum);
 
 int64_t dp_region_bytes(const dp_region *r);
 
-/* Time waited and time in flight since the last call; adds to *out. */
-void dp_hub_collect_times(dp_hub *hub, sync_counters *out);
+/* Times since the last call, and what has passed the port; adds to *out. */
+void dp_hub_collect(dp_hub *hub, sync_counters *out);
 
 #endif

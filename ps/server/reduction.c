@@ -51,7 +51,7 @@ static status reduce_range(void *context, int thread, int piece_index, int64_t a
         for (int w = 0; w < s->c->world; w++)
             gradients[w] = server_gradient(s, work->key, w, piece_index) + server_bytes(s, at);
         char *average = s->averages + server_bytes(s, range.offset);
-        reduce_average(type, average, gradients, s->c->world, count, s->c->policy->divide_before);
+        reduce_average(type, average, gradients, s->c->world, count, s->before, s->after);
     }
     if (!work->updates) return STATUS_OK;
     const char *gradient = s->averages;

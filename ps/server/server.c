@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MESSAGES_AT_ONCE = 64 };
-
 status server_send(server *s, int worker, const message_header *h, const message_frame *frames, int count,
                    transport_ticket *ticket, int64_t payload)
 {
@@ -74,12 +72,13 @@ static status receive_initial(server *s, ps_message *m)
     return STATUS_OK;
 }
 
-static status handle(server *s, ps_message *m)
+static status handle(void *context, ps_message *m, int64_t now_ns)
 {
+    server *s = context;
     const message_header *h = &m->header;
-    status rc = STATUS_OK;
+    status rc;
+    (void)now_ns; /* virtual time has no stalls */
     s->last_message_ns = clock_now_ns();
-    s->workers[m->peer].was_connected = true;
     switch (h->kind) {
     case MESSAGE_PUSH:
     case MESSAGE_PUSH_PULL:
@@ -102,19 +101,6 @@ static status handle(server *s, ps_message *m)
     }
     ps_port_release(s->port, m);
     return rc;
-}
-
-static status receive_messages(server *s, bool *worked)
-{
-    for (int i = 0; i < MESSAGES_AT_ONCE; i++) {
-        ps_message m;
-        status rc = ps_port_receive(s->port, &m);
-        if (rc == STATUS_AGAIN) break;
-        if (rc != STATUS_OK) return rc;
-        *worked = true;
-        TRY(handle(s, &m));
-    }
-    return STATUS_OK;
 }
 
 /* ---- ranks that others wait for --------------------------------------------------------------- */
@@ -147,34 +133,21 @@ static const char *owes(const server *s, int worker, char *text, size_t size)
 static status check_departures(server *s, bool *worked)
 {
     char text[NN_NAME_MAX + 64];
-    for (int i = 0; i < s->c->world; i++) {
-        server_worker *w = &s->workers[i];
-        if (i == s->port->partner) continue;
-        bool connected = ps_port_is_connected(s->port, i);
-        w->was_connected = w->was_connected || connected;
-        if (connected || !w->was_connected) continue;
-        if (!w->gone) {
+    for (int w = 0; w < s->c->world; w++) {
+        if (!ps_port_has_left(s->port, w)) continue;
+        if (!s->workers[w].gone) {
             atomic_fetch_add_explicit(&s->shared->gone, 1, memory_order_release);
-            w->gone = *worked = true;
+            s->workers[w].gone = *worked = true;
         }
-        if (owes(s, i, text, sizeof text)) return fail(STATUS_PEER, "rank %d has left: it %s", i, text);
+        if (owes(s, w, text, sizeof text)) return fail(STATUS_PEER, "rank %d has left: it %s", w, text);
     }
     return STATUS_OK;
 }
 
-static bool others_wait(const server *s)
-{
-    return s->incomplete > 0 || s->flushing > 0 || s->layer.shares > 0;
-}
-
 static status check_stall(server *s, int64_t now_ns, int64_t *deadline_ns)
 {
-    int64_t limit = s->last_message_ns + s->c->stall_timeout_ns;
-    if (!others_wait(s)) return STATUS_OK;
-    if (now_ns < limit) {
-        if (limit < *deadline_ns) *deadline_ns = limit;
-        return STATUS_OK;
-    }
+    bool others_wait = s->incomplete > 0 || s->flushing > 0 || s->layer.shares > 0;
+    if (!others_wait || !ps_is_late(s->last_message_ns, s->c->stall_timeout_ns, now_ns, deadline_ns)) return STATUS_OK;
     char waited[32], text[NN_NAME_MAX + 64];
     text_format_duration(waited, sizeof waited, (double)s->c->stall_timeout_ns);
     for (int w = 0; w < s->c->world; w++)
@@ -185,9 +158,10 @@ static status check_stall(server *s, int64_t now_ns, int64_t *deadline_ns)
 
 /* ---- the agent -------------------------------------------------------------------------------- */
 
-static status advance(server *s, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
-    TRY(receive_messages(s, worked));
+    server *s = context;
+    TRY(ps_port_receive(s->port, now_ns, worked));
     TRY(server_update(s, worked));
     TRY(server_send_replies(s, worked));
     TRY(server_send_shared(s, worked));
@@ -196,63 +170,22 @@ static status advance(server *s, int64_t now_ns, int64_t *deadline_ns, bool *wor
     return check_stall(s, now_ns, deadline_ns);
 }
 
-/* Workers receive the reason why the server ends. */
-static void report_failure(server *s)
-{
-    error_copy(&s->failure);
-    message_header h = {.kind = MESSAGE_FAILED, .flags = (uint32_t)s->failure.code};
-    message_frame text = {s->failure.message, strlen(s->failure.message)};
-    error_clear();
-    for (int w = 0; w < s->c->world; w++) ps_port_send(s->port, w, &h, &text, 1, &s->failure_ticket, 0);
-    error_clear();
-    error_adopt(&s->failure);
-}
-
-static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
-{
-    server *s = context;
-    status rc = advance(s, now_ns, deadline_ns, worked);
-    if (rc != STATUS_OK) report_failure(s);
-    return rc;
-}
-
-static void wait_for_more(void *context, int64_t deadline_ns)
-{
-    ps_port_wait(((server *)context)->port, deadline_ns);
-}
-
-static void wake(void *context)
-{
-    ps_port_wake(((server *)context)->port);
-}
-
-/* The workers have received the reason. */
+/* The workers have received the reason, and nothing else waits. */
 static void failed(void *context, const error_record *error)
 {
-    (void)error;
-    atomic_store_explicit(&((server *)context)->shared->ended, true, memory_order_release);
+    (void)context, (void)error;
 }
 
-static const sync_agent_ops agent_ops = {progress, wait_for_more, wake, failed};
+static const ps_port_ops port_ops = {progress, handle, failed};
 
 status ps_server_start(ps_server *p)
 {
-    sync_agent_config config = {.ops = &agent_ops, .context = &p->agent, .device = p->config.device, .name = "ps-server"};
     p->agent.last_message_ns = clock_now_ns();
-    return sync_agent_open(&config, &p->handle);
+    return ps_port_start(p->agent.port, &port_ops, &p->agent, p->config.device, "ps-server", false);
 }
 
 status ps_server_serve(ps_server *p)
 {
-    enum { IDLE_LOOPS = 64 };
-    server *s = &p->agent;
-    s->last_message_ns = clock_now_ns();
-    for (int idle = 0; atomic_load_explicit(&p->shared.gone, memory_order_relaxed) < p->config.world;) {
-        int64_t deadline = CLOCK_NEVER;
-        bool worked = false;
-        TRY(progress(s, clock_now_ns(), &deadline, &worked));
-        if (worked) idle = 0;
-        else if (++idle >= IDLE_LOOPS) wait_for_more(s, deadline);
-    }
-    return STATUS_OK;
+    p->agent.last_message_ns = clock_now_ns();
+    return ps_port_serve(p->agent.port, &port_ops, &p->agent, &p->shared.gone, p->config.world);
 }

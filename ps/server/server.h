@@ -56,9 +56,6 @@ status ps_server_serve(ps_server *s);
 /* Waits until all workers have disconnected, at most `limit_ns`; returns at once where the server has failed. */
 void ps_server_linger(ps_server *s, int64_t limit_ns);
 
-/* What the agent failed with; STATUS_OK if it has not. */
-status ps_server_error(ps_server *s);
-
 /* The averaged gradients of the last iteration, laid out like the parameters where the shard's pieces are. */
 const void *ps_server_averages(const ps_server *s);
 

@@ -125,10 +125,9 @@ static status sum_piece(server *s, int key, int index)
 {
     server_gpu *g = s->gpu;
     piece p = server_pieces(s, key).pieces[index];
-    bool first = s->c->policy->divide_before;
     for (int w = 0; w < s->c->world; w++) g->contributions[w] = contribution(s, key, w, index);
     return sync_staging_sum(&g->staging, s->c->params->type, s->averages + server_bytes(s, p.offset), g->contributions,
-                            s->c->world, p.count, first ? s->c->world : 1, first ? 1 : s->c->world, g->landing.data);
+                            s->c->world, p.count, s->before, s->after, g->landing.data);
 }
 
 static status update(const server_work *work, const char *grads, piece_list pieces)

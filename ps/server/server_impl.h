@@ -37,7 +37,7 @@ typedef struct server_worker {
     int64_t flush_pull, flush_iteration;     /* a flush that waits for the other ranks; pull 0: none */
     int64_t buffers_pull, buffers_iteration; /* a pull for buffers that is due, and for which iteration */
     bool had_buffers;
-    bool was_connected, gone;
+    bool gone;              /* has disconnected */
     ps_message layer_share; /* its share of a layer's sum; kind NONE: not received */
     bool norm_due;          /* `norm` is to be sent to it */
     double norm;            /* the shard's share of a squared norm */
@@ -66,8 +66,7 @@ typedef struct server_gpu {
 typedef struct server_shared {
     ps_port port;
     _Atomic int64_t update_ns;
-    atomic_int gone;   /* workers that have disconnected */
-    atomic_bool ended; /* the agent has failed */
+    atomic_int gone; /* workers that have disconnected */
 } server_shared;
 
 /* Of the agent's thread; while it waits for the thread pool, the pool's threads read it. */
@@ -81,6 +80,7 @@ typedef struct server {
     int first, count;   /* keys of the shard */
     int64_t window;     /* iterations that are collected at the same time */
     size_t element;     /* bytes */
+    double before, after; /* gradients are divided by `before`, their sum by `after` */
     bool needs_norm;    /* updates wait for the norm over all servers: clipping, --on-nonfinite skip */
     bool writes;        /* replies are written into the workers' arenas where these are mapped */
     server_gpu *gpu;    /* NULL: the host's threads sum and update */
@@ -133,13 +133,10 @@ typedef struct server {
     } layer;
 
     int64_t last_message_ns; /* when something that others wait for came last */
-    error_record failure;    /* its text is the frame of FAILED */
-    transport_ticket failure_ticket;
 } server;
 
 struct ps_server {
     ps_server_config config; /* never changes */
-    sync_agent *handle;      /* of the compute thread; `agent` is the state that it drives */
     server_shared shared;
     server agent;
 };

@@ -86,6 +86,8 @@ status ps_server_open(const ps_server_config *config, ps_server **out)
     s->count = s->shard->key_count;
     s->window = config->policy->staleness + 1;
     s->element = (size_t)dtype_size(config->params->type);
+    s->before = config->policy->divide_before ? config->world : 1;
+    s->after = config->policy->divide_before ? 1 : config->world;
     s->writes = config->policy->consistency != PS_SYNC || !config->policy->server_optimizer;
     const optimizer_options *o = optimizer_get_options(config->optimizer);
     bool skips = o->on_nonfinite == NONFINITE_SKIP && ps_has_bytes(config->device);
@@ -138,9 +140,9 @@ void ps_server_close(ps_server **pointer)
     ps_server *p = *pointer;
     if (!p) return;
     server *s = &p->agent;
-    sync_agent_close(&p->handle);
+    sync_agent_close(&s->port->agent); /* before its messages are released */
     release_messages(s);
-    ps_port_disconnect(s->port, NS_PER_S);
+    ps_port_disconnect(s->port);
     ps_port_close(s->port);
     server_shared_close(s);
     close_reduction(s);
@@ -173,15 +175,10 @@ void ps_server_linger(ps_server *p, int64_t limit_ns)
     if (!ps_has_bytes(p->config.device)) return; /* virtual ranks end together */
     for (int64_t until = clock_now_ns() + limit_ns; clock_now_ns() < until;) {
         if (atomic_load_explicit(&p->shared.gone, memory_order_acquire) == others) return;
-        if (atomic_load_explicit(&p->shared.ended, memory_order_acquire)) return;
-        sync_agent_wake(p->handle);
+        if (ps_port_has_failed(&p->shared.port)) return;
+        sync_agent_wake(p->shared.port.agent);
         clock_sleep_ns(NS_PER_MS);
     }
-}
-
-status ps_server_error(ps_server *p)
-{
-    return sync_agent_error(p->handle);
 }
 
 const void *ps_server_averages(const ps_server *p)

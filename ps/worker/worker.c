@@ -6,7 +6,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 void worker_await(worker *w, int replies, int64_t now_ns)
 {
@@ -50,14 +49,10 @@ static int owing_server(const worker *w, int *key)
 static status check_departures(worker *w)
 {
     char name[192];
-    for (int j = 0; j < w->c->plan->server_count; j++) {
-        worker_server *s = &w->servers[j];
-        bool connected = ps_port_is_connected(w->port, j);
-        s->was_connected = s->was_connected || connected;
-        if (s->was_connected && !connected && w->replies_due > 0)
+    for (int j = 0; j < w->c->plan->server_count; j++)
+        if (ps_port_has_left(w->port, j) && w->replies_due > 0)
             return fail(STATUS_PEER, "%s has left while rank %d waits for it", name_server(w, j, name, sizeof name),
                         w->c->context->rank);
-    }
     return STATUS_OK;
 }
 
@@ -73,7 +68,7 @@ static status stalled(worker *w)
     char name[192], waited[32];
     text_format_duration(waited, sizeof waited, (double)patience(w));
     for (int j = 0; j < w->c->plan->server_count; j++)
-        if (!w->servers[j].was_connected)
+        if (!w->port->was_connected[j])
             return fail(STATUS_PEER, "%s was not reached within %s", name_server(w, j, name, sizeof name), waited);
     int key, server = owing_server(w, &key);
     if (server < 0) return fail(STATUS_PEER, "no reply from the parameter servers within %s", waited);
@@ -96,23 +91,10 @@ static status check_stall(worker *w, int64_t now_ns, int64_t *deadline_ns)
         w->last_message_ns = now_ns;
         return STATUS_OK;
     }
-    int64_t limit = w->last_message_ns + patience(w);
-    if (now_ns >= limit) return stalled(w);
-    if (limit < *deadline_ns) *deadline_ns = limit;
-    return STATUS_OK;
+    return ps_is_late(w->last_message_ns, patience(w), now_ns, deadline_ns) ? stalled(w) : STATUS_OK;
 }
 
 /* ---- the agent -------------------------------------------------------------------------------- */
-
-static status advance(worker *w, int64_t now_ns, int64_t *deadline_ns, bool *worked)
-{
-    worker_pop_events(w, worked);
-    TRY(worker_receive(w, now_ns, worked));
-    TRY(worker_send(w, now_ns, worked));
-    if (*worked) return STATUS_OK;
-    TRY(check_departures(w));
-    return check_stall(w, now_ns, deadline_ns);
-}
 
 /* The transport names peers by number; a worker's peers are servers. */
 static void name_lost_server(worker *w)
@@ -120,70 +102,43 @@ static void name_lost_server(worker *w)
     char name[192];
     if (error_code() != STATUS_PEER || w->c->policy->placement != PS_PLACEMENT_OWN) return;
     for (int j = 0; j < w->c->plan->server_count; j++) {
-        if (!w->servers[j].was_connected || ps_port_is_connected(w->port, j)) continue;
+        if (!w->port->was_connected[j] || ps_port_is_connected(w->port, j)) continue;
         error_clear();
         fail(STATUS_PEER, "%s is lost: its connection has ended", name_server(w, j, name, sizeof name));
         return;
     }
 }
 
-/* Servers receive the reason why the rank ends, and forward it to the other ranks. */
-static void report_failure(worker *w)
+static status advance(worker *w, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
-    error_copy(&w->failure);
-    message_header h = {.kind = MESSAGE_FAILED, .flags = (uint32_t)w->failure.code};
-    message_frame text = {w->failure.message, strlen(w->failure.message)};
-    error_clear();
-    for (int j = 0; j < w->c->plan->server_count; j++) ps_port_send(w->port, j, &h, &text, 1, &w->failure_ticket, 0);
-    error_clear();
-    error_adopt(&w->failure);
+    worker_pop_events(w, worked);
+    TRY(ps_port_receive(w->port, now_ns, worked));
+    TRY(worker_send(w, now_ns, worked));
+    if (*worked) return STATUS_OK;
+    TRY(check_departures(w));
+    return check_stall(w, now_ns, deadline_ns);
 }
 
 static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
-    worker *w = context;
-    status rc = advance(w, now_ns, deadline_ns, worked);
-    if (rc == STATUS_OK) return rc;
-    name_lost_server(w);
-    report_failure(w);
+    status rc = advance(context, now_ns, deadline_ns, worked);
+    if (rc != STATUS_OK) name_lost_server(context);
     return rc;
-}
-
-static void wait_for_more(void *context, int64_t deadline_ns)
-{
-    ps_port_wait(((worker *)context)->port, deadline_ns);
-}
-
-static void wake(void *context)
-{
-    ps_port_wake(((worker *)context)->port);
 }
 
 static void failed(void *context, const error_record *error)
 {
     worker *w = context;
-    atomic_store_explicit(&w->shared->ended, true, memory_order_release);
     for (int i = 0; i < w->c->plan->param_count; i++) device_fence_fail(w->shared->arrived[i], error);
     device_fence_fail(w->shared->packed, error);
     device_fence_fail(w->shared->buffers_arrived, error);
     device_fence_fail(w->shared->summed, error);
 }
 
-static const sync_agent_ops agent_ops = {progress, wait_for_more, wake, failed};
-
 status ps_worker_start(ps_worker *p)
 {
+    static const ps_port_ops ops = {progress, worker_handle, failed};
     const sync_context *c = p->config.context;
-    sync_agent_config config = {.ops = &agent_ops,
-                                .context = &p->agent,
-                                .device = c->device,
-                                .name = "ps-worker",
-                                .inline_progress = c->inline_progress && !p->config.peers};
     p->agent.last_message_ns = clock_now_ns();
-    return sync_agent_open(&config, &p->handle);
-}
-
-bool ps_worker_has_failed(const ps_worker *p)
-{
-    return atomic_load_explicit(&p->shared.ended, memory_order_acquire);
+    return ps_port_start(p->agent.port, &ops, &p->agent, c->device, "ps-worker", c->inline_progress && !p->config.peers);
 }

@@ -42,7 +42,6 @@ void ps_worker_leave(ps_worker *w);
 void ps_worker_close(ps_worker **worker);
 
 ps_port *ps_worker_port(ps_worker *w);
-bool ps_worker_has_failed(const ps_worker *w);
 
 /* The stages; sync_engine_type says what each must do. */
 status ps_worker_begin_forward(ps_worker *w, const sync_step *step);

@@ -27,7 +27,6 @@ typedef struct worker_iteration {
 typedef struct worker_server {
     const char *params; /* its arena, from which the worker copies; NULL: replies are in frames or in place */
     bool maps_us;       /* pushes need no frames */
-    bool was_connected;
     char *url;          /* for messages */
     ps_key_queue queue; /* keys to be pushed */
     int *on_the_way;    /* keys whose frames are being sent, oldest first: a ring */
@@ -72,7 +71,6 @@ typedef struct worker_shared {
     device_fence **arrived; /* [param_count] number of the pull whose parameters have arrived */
     device_fence *packed, *buffers_arrived, *summed;
 
-    atomic_bool ended; /* the agent has failed */
     _Atomic int64_t total_ns, update_ns;
     _Atomic int64_t skipped; /* updates that servers have skipped */
 } worker_shared;
@@ -113,17 +111,15 @@ typedef struct worker {
     bool sum_due;
     int sum_count;
     int64_t sum_number;
-    transport_ticket packed_ticket, sum_ticket, failure_ticket;
+    transport_ticket packed_ticket, sum_ticket;
     double norm;
 
-    error_record failure;
     ps_report report;
     double staleness_total;
 } worker;
 
 struct ps_worker {
     ps_worker_config config; /* never changes */
-    sync_agent *handle;      /* of the compute thread; `agent` is the state that it drives */
     worker_compute compute;
     worker_shared shared;
     worker agent;
@@ -146,7 +142,7 @@ status ps_worker_post_item(void *worker, int item);
 void worker_pop_events(worker *w, bool *worked);
 status worker_send(worker *w, int64_t now_ns, bool *worked);
 
-/* worker_pull.c: messages in. */
-status worker_receive(worker *w, int64_t now_ns, bool *worked);
+/* worker_pull.c: messages in; for ps_port_ops. */
+status worker_handle(void *context, ps_message *m, int64_t now_ns);
 
 #endif

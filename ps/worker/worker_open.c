@@ -144,8 +144,7 @@ void ps_worker_map_server(ps_worker *p, int server, const void *params, bool map
 
 void ps_worker_leave(ps_worker *p)
 {
-    sync_agent_close(&p->handle);
-    ps_port_disconnect(&p->shared.port, NS_PER_S);
+    ps_port_disconnect(&p->shared.port);
 }
 
 static void close_agent(ps_worker *p)

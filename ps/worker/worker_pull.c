@@ -9,8 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { MESSAGES_AT_ONCE = 64 };
-
 static bool updates_itself(const worker *w)
 {
     return !w->c->policy->server_optimizer;
@@ -207,10 +205,10 @@ static void receive_norm_share(worker *w, const ps_message *m)
     }
 }
 
-static status handle(worker *w, ps_message *m, int64_t now_ns)
+status worker_handle(void *context, ps_message *m, int64_t now_ns)
 {
+    worker *w = context;
     status rc;
-    w->servers[m->peer].was_connected = true;
     switch (m->header.kind) {
     case MESSAGE_PARAMETERS: rc = receive_parameters(w, m, now_ns); break;
     case MESSAGE_BUFFERS: rc = receive_buffers(w, m, now_ns); break;
@@ -228,17 +226,4 @@ static status handle(worker *w, ps_message *m, int64_t now_ns)
     }
     ps_port_release(w->port, m);
     return rc;
-}
-
-status worker_receive(worker *w, int64_t now_ns, bool *worked)
-{
-    for (int i = 0; i < MESSAGES_AT_ONCE; i++) {
-        ps_message m;
-        status rc = ps_port_receive(w->port, &m);
-        if (rc == STATUS_AGAIN) return STATUS_OK;
-        if (rc != STATUS_OK) return rc;
-        *worked = true;
-        TRY(handle(w, &m, now_ns));
-    }
-    return STATUS_OK;
 }

@@ -2,7 +2,6 @@
 #include "ps/compute.h"
 #include "ps/worker/worker_impl.h"
 
-
 static status post(ps_worker *w, worker_event kind, int index, int64_t value)
 {
     sync_event event = {.kind = kind, .index = index, .value = value};
@@ -36,7 +35,7 @@ static status post_pull(ps_worker *w, uint32_t flags, uint64_t pull, int64_t ite
 {
     w->shared.pull_iteration = iteration;
     TRY(post(w, WORKER_PULL, (int)flags, (int64_t)pull));
-    sync_agent_wake(w->handle);
+    sync_agent_wake(w->shared.port.agent);
     return STATUS_OK;
 }
 
@@ -105,7 +104,7 @@ static status post_gradient(ps_worker *w, int param)
 {
     const ps_plan *plan = w->config.plan;
     for (int i = 0; i < plan->push_count[param]; i++) TRY(push(w, plan->pushable[plan->push_first[param] + i]));
-    sync_agent_wake(w->handle);
+    sync_agent_wake(w->shared.port.agent);
     return STATUS_OK;
 }
 
@@ -114,7 +113,7 @@ status ps_worker_post_item(void *context, int item)
     ps_worker *w = context;
     if (item != ITEM_BUFFERS) return post_gradient(w, item);
     TRY(post(w, WORKER_BUFFERS, 0, w->compute.iteration + 1));
-    sync_agent_wake(w->handle);
+    sync_agent_wake(w->shared.port.agent);
     return STATUS_OK;
 }
 
@@ -166,7 +165,7 @@ status ps_worker_finish(ps_worker *w, const sync_step *step)
         TRY(ps_worker_need(w, i)); /* the forward pass may not have used it */
         TRY(push(w, i));
     }
-    sync_agent_wake(w->handle);
+    sync_agent_wake(w->shared.port.agent);
     w->compute.iteration++;
     w->compute.begun = false;
     if (pulls_with_push(w)) w->compute.pulls++;
@@ -201,7 +200,7 @@ status ps_worker_group_sum(ps_worker *w, double *values, int count)
         if (staging->separate) TRY(sync_copy_down(staging, w->compute.sums, values, bytes));
         TRY(sync_staging_end(staging));
         TRY(post(w, WORKER_SUM, count, (int64_t)++w->compute.summed));
-        sync_agent_wake(w->handle);
+        sync_agent_wake(w->shared.port.agent);
         w->compute.entered = true;
     }
     TRY(wait_for(w, w->shared.summed, w->compute.summed));
