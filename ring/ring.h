@@ -40,6 +40,5 @@ int64_t ring_link_bound_ns(const sync_engine *e, int64_t bytes);
 
 /* The buckets in use: of the first step until the second begins, then of the later ones. Borrowed. */
 const bucket_schedule *ring_buckets(const sync_engine *e);
-const ring_settings *ring_engine_settings(const sync_engine *e);
 
 #endif

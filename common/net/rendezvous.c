@@ -468,8 +468,3 @@ const char *rendezvous_address(const rendezvous *r)
 {
     return r->address;
 }
-
-uint64_t rendezvous_token(const rendezvous *r)
-{
-    return r->token;
-}

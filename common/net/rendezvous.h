@@ -64,7 +64,6 @@ typedef struct rendezvous_member {
 } rendezvous_member;
 const rendezvous_member *rendezvous_members(const rendezvous *r); /* [world] */
 const char *rendezvous_address(const rendezvous *r);              /* where the store listens */
-uint64_t rendezvous_token(const rendezvous *r);
 
 /* A rank's contribution as others see it: valid until the next call. */
 typedef struct rendezvous_blob {

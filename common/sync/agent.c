@@ -130,10 +130,3 @@ void sync_agent_wake(sync_agent *agent)
     if (agent->virtual_agent) sim_agent_wake(agent->virtual_agent);
     else if (agent->has_thread) agent->config.ops->wake(agent->config.context);
 }
-
-status sync_agent_error(sync_agent *agent)
-{
-    if (agent->virtual_agent) return sim_agent_error(agent->virtual_agent);
-    if (!atomic_load_explicit(&agent->failed, memory_order_acquire)) return STATUS_OK;
-    return error_adopt(&agent->error);
-}

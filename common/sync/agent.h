@@ -42,7 +42,4 @@ void sync_agent_close(sync_agent **agent);
 /* Something was posted: progress() is to be called soon. Any thread. */
 void sync_agent_wake(sync_agent *agent);
 
-/* The failure of progress(), STATUS_OK if there was none; adopted into the caller's record. */
-status sync_agent_error(sync_agent *agent);
-
 #endif

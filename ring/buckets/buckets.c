@@ -4,18 +4,10 @@
 
 const char *bucket_rule_name(bucket_rule rule)
 {
-#define RULE_NAME(name, text, meaning) [BUCKET_##name] = text,
+#define RULE_NAME(name, text) [BUCKET_##name] = text,
     static const char *const names[] = {BUCKET_RULE_LIST(RULE_NAME)};
 #undef RULE_NAME
     return names[rule];
-}
-
-const char *bucket_rule_meaning(bucket_rule rule)
-{
-#define RULE_MEANING(name, text, meaning) [BUCKET_##name] = meaning,
-    static const char *const meanings[] = {BUCKET_RULE_LIST(RULE_MEANING)};
-#undef RULE_MEANING
-    return meanings[rule];
 }
 
 const char *bucket_order_name(bucket_order order)

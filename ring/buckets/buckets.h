@@ -9,20 +9,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* name, name in reports, what closes a bucket. A bucket holds one element type. */
-#define BUCKET_RULE_LIST(X)                                                                                            \
-    X(REACH_BYTES, "reach_bytes", "its bytes reach the limit: it may overshoot")                                       \
-    X(REACH_ELEMENTS, "reach_elements", "its elements reach the limit: it may overshoot")                              \
-    X(WITHIN_BYTES, "within_bytes", "the next tensor would exceed the limit")                                          \
-    X(ONE, "one", "nothing: one bucket per type")                                                                      \
-    X(EACH, "each", "every tensor: one bucket per tensor")
+/* When a bucket is closed: name, name in reports. A bucket holds one element type. */
+#define BUCKET_RULE_LIST(X)                                                                            \
+    X(REACH_BYTES, "reach_bytes")       /* its bytes reach the limit: it may overshoot */              \
+    X(REACH_ELEMENTS, "reach_elements") /* its elements reach the limit: it may overshoot */           \
+    X(WITHIN_BYTES, "within_bytes")     /* the next tensor would exceed the limit */                   \
+    X(ONE, "one")                       /* never: one bucket per type */                               \
+    X(EACH, "each")                     /* after every tensor */
 
-#define BUCKET_RULE_ENUM(name, text, meaning) BUCKET_##name,
+#define BUCKET_RULE_ENUM(name, text) BUCKET_##name,
 typedef enum bucket_rule { BUCKET_RULE_LIST(BUCKET_RULE_ENUM) BUCKET_RULE_COUNT } bucket_rule;
 #undef BUCKET_RULE_ENUM
 
 const char *bucket_rule_name(bucket_rule rule);
-const char *bucket_rule_meaning(bucket_rule rule);
 
 /* The order in which tensors are put into buckets, and in which these are launched. */
 #define BUCKET_ORDER_LIST(X)                                                                                           \

@@ -12,16 +12,6 @@ static const collective_type *const implementations[] = {&collective_auto, &coll
 
 enum { IMPLEMENTATIONS = sizeof implementations / sizeof implementations[0] };
 
-int collective_count(void)
-{
-    return IMPLEMENTATIONS;
-}
-
-collective_info collective_get_info(int index)
-{
-    return (collective_info){implementations[index]->name, implementations[index]->summary};
-}
-
 const char *collective_kind_name(collective_kind kind)
 {
 #define KIND_NAME(name, text) [COLLECTIVE_##name] = text,

@@ -199,13 +199,6 @@ collective_traffic collective_get_traffic(const collective_world *world);
 
 /* ---- implementations -------------------------------------------------------------------------- */
 
-typedef struct collective_info {
-    const char *name, *summary;
-} collective_info;
-
 #define COLLECTIVE_RENAMED "direct=two-shot" /* for options_present_value() */
-
-int collective_count(void);
-collective_info collective_get_info(int index);
 
 #endif

@@ -9,7 +9,7 @@
 #include "ring/collectives/collective.h"
 
 typedef struct collective_type {
-    const char *name, *summary;
+    const char *name;
     status (*open)(const collective_config *config, collective_world **out);
     void (*close)(collective_world *world);
     status (*group_open)(collective_world *world, const char *name, const int *ranks, int count,

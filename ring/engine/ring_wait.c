@@ -205,11 +205,6 @@ const bucket_schedule *ring_buckets(const sync_engine *base)
     return &((const ring_engine *)base)->schedule;
 }
 
-const ring_settings *ring_engine_settings(const sync_engine *base)
-{
-    return &((const ring_engine *)base)->settings;
-}
-
 /* 2(n-1)/n of the bytes through every rank's adapter, in 2(n-1) steps around a ring, in two otherwise. */
 int64_t ring_link_bound_ns(const sync_engine *base, int64_t bytes)
 {

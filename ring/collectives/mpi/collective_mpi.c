@@ -292,7 +292,6 @@ static void mpi_abort(collective_world *world, const error_record *why)
 
 const collective_type collective_mpi = {
     .name = "mpi",
-    .summary = "Open MPI's non-blocking collectives, for processes that mpirun has started",
     .open = mpi_open,
     .close = mpi_close,
     .group_open = mpi_group_open,

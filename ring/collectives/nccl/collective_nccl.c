@@ -448,7 +448,6 @@ static void nccl_abort(collective_world *world, const error_record *why)
 
 const collective_type collective_nccl = {
     .name = "nccl",
-    .summary = "NCCL, on the memory of GPUs; on one machine or several",
     .open = nccl_open,
     .close = nccl_close,
     .group_open = nccl_group_open,

@@ -46,21 +46,18 @@ static status open_tuned(const collective_config *config, collective_world **out
 
 const collective_type collective_ring = {
     .name = "ring",
-    .summary = "shared memory: 2(n-1) pipelined steps around a ring, sums in ring order",
     .open = open_ring,
     SHM_FUNCTIONS,
 };
 
 const collective_type collective_two_shot = {
     .name = "two-shot",
-    .summary = "shared memory: every rank reduces its share of all buffers in one pass, sums in rank order",
     .open = open_two_shot,
     SHM_FUNCTIONS,
 };
 
 const collective_type collective_auto = {
     .name = "auto",
-    .summary = "shared memory: ring or two-shot, whichever was measured to be faster for ranks and size",
     .open = open_tuned,
     SHM_FUNCTIONS,
 };

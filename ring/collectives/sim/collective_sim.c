@@ -295,7 +295,6 @@ static void sim_abort(collective_world *world, const error_record *why)
 
 const collective_type collective_sim = {
     .name = "sim",
-    .summary = "virtual devices: NCCL's rings over a profile's links, in virtual time",
     .open = sim_world_open,
     .close = sim_world_close,
     .group_open = sim_group_of_ranks,
