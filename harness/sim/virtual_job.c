@@ -4,8 +4,8 @@
 #include "common/device/sim/device_sim.h"
 #include "common/net/sim/transport_sim.h"
 #include "common/sim/fiber.h"
-#include "harness/sim/virtual_server.h"
 #include "harness/sim/virtual_source.h"
+#include "ps/ps.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,22 +18,32 @@ typedef struct virtual_rank {
     int rank;
     trainer *trainer;
     batch_source *source;
-    rank_slot *slot;
+    rank_slot slot;
     sim_fiber *fiber; /* of engines whose stages block; else NULL */
     int64_t next;
     bool settled, done;
 } virtual_rank;
 
+/* A parameter server of its own (--server-placement own). Server j is in the memory of the machine of rank j
+ * (of as many ranks as there are, counted round), as a server on that rank would be; it has no GPU. Where
+ * machines compute on their processors and cores are scarce its work takes that rank's. */
+typedef struct virtual_server {
+    device *device;
+    param_set *params;
+    optimizer *optimizer;
+    ledger ledger;
+    ps_server_process *server;
+} virtual_server;
+
 struct virtual_job {
     virtual_job_config config;
     const virtual_job_observer *observer;
     simulation *simulation;
-    virtual_rank *ranks; /* [present] */
-    rank_slot *slots;   /* [present] */
+    virtual_rank *ranks;     /* [present] */
     sync_blob *handshakes;   /* [world + server_count] */
-    virtual_server *servers; /* [server_count] of their own */
+    virtual_server *servers; /* [server_count] */
     int server_count;
-    transport_hub *hub;  /* of engines that send messages; else NULL */
+    transport_hub *hub; /* of engines that send messages; else NULL */
     sync_requirements needs;
     int present, running;
 };
@@ -55,7 +65,7 @@ static status drive(void *context)
     virtual_rank *r = context;
     const virtual_job *job = r->job;
     const virtual_job_observer *o = job->observer;
-    while (r->next < job->config.steps) {
+    while (r->next < job->config.trainer.total_steps) {
         step_result result;
         TRY(trainer_step(r->trainer, r->source, r->next, r->next, &result));
         if (r->next >= job->config.warmup && o->step) o->step(o->context, r->rank, r->trainer, &result);
@@ -90,28 +100,17 @@ static status open_rank(virtual_job *job, int rank)
 {
     const virtual_job_config *c = &job->config;
     virtual_rank *r = &job->ranks[rank];
-    *r = (virtual_rank){.job = job, .rank = rank, .slot = &job->slots[rank]};
-    trainer_config t = {.rank = rank,
-                        .world = c->machine.world,
-                        .local_rank = rank,
-                        .device = "sim",
-                        .threads = 1,
-                        .simulation = job->simulation,
-                        .model = c->model,
-                        .engine = c->engine,
-                        .engine_options = c->engine_options,
-                        .policy = c->policy,
-                        .optimizer = c->optimizer,
-                        .batch = c->data->batch,
-                        .total_steps = c->steps,
-                        .sum_loss = c->sum_loss,
-                        .slow = c->slow,
-                        .slot = r->slot,
-                        .stall_timeout_ns = c->stall_timeout_ns,
-                        .separate_phases = c->separate_phases,
-                        .prefetch = c->prefetch,
-                        .divide = c->divide,
-                        .hub = job->hub};
+    r->job = job;
+    r->rank = rank;
+    trainer_config t = c->trainer;
+    t.rank = t.local_rank = rank;
+    t.world = c->machine.world;
+    t.device = "sim";
+    t.threads = 1;
+    t.simulation = job->simulation;
+    t.batch = c->data->batch;
+    t.slot = &r->slot;
+    t.hub = job->hub;
     sampler_config sampling = sampler_of(c);
     sampler sampler;
     TRY(sampler_init(&sampler, &sampling));
@@ -121,8 +120,8 @@ static status open_rank(virtual_job *job, int rank)
     return trainer_open(&t, &r->trainer);
 }
 
-/* Ranks with equal handshakes share one copy: comparing then takes no time. Those that are not present get a copy of
- * the first. */
+/* Ranks with equal handshakes share one copy: comparing then takes no time. Those that are not present get a
+ * copy of the first. */
 static status collect_handshakes(virtual_job *job)
 {
     for (int r = 0; r < job->config.machine.world; r++) {
@@ -135,60 +134,100 @@ static status collect_handshakes(virtual_job *job)
         if (!same) job->handshakes[r] = mine;
     }
     for (int j = 0; j < job->server_count; j++)
-        TRY(ps_server_process_handshake(job->servers[j].server, &job->handshakes[job->config.machine.world + j]));
+        TRY(ps_server_process_handshake(job->servers[j].server,
+                                        &job->handshakes[job->config.machine.world + j]));
     return STATUS_OK;
 }
 
 /* The parameter server's hosts read what devices write, and its stages block. */
 static bool blocks(const virtual_job *job)
 {
-    return strcmp(job->config.engine->name, "ps") == 0;
+    return strcmp(job->config.trainer.engine->name, "ps") == 0;
 }
 
-/* Compute threads that must never be ahead of the clock: those that block, and those that do the work themselves
- * and lose time to agents. */
+/* Compute threads that must never be ahead of the clock: those that block, and those that do the work
+ * themselves and lose time to agents. */
 static bool on_fibers(const virtual_job *job)
 {
     return blocks(job) || sim_profile_get(job->simulation->profile, SIM_SYNCHRONOUS) > 0;
 }
 
-static status open_servers(virtual_job *job)
+static status open_server_memory(virtual_server *v, const trainer_config *t, int world,
+                                 const nn_program *program)
 {
-    const virtual_job_config *c = &job->config;
-    for (int j = 0; j < job->server_count; j++)
-        TRY(virtual_server_open(&job->servers[j], c, job->simulation, job->hub, j, job->ranks[0].trainer,
-                                job->ranks[j % c->machine.world].trainer));
-    return STATUS_OK;
+    sync_requirements needs = {0};
+    TRY(t->engine->requirements(t->engine_options, t->policy, world, &needs));
+    param_set_config params = {.param_kind = needs.param_kind};
+    TRY(param_set_open(v->device, t->model, program, &params, &v->params));
+    dtype type = device_get_info(v->device)->compute_type;
+    return optimizer_open(v->device, t->optimizer, type, v->params->arena_elements,
+                          v->params->logical_bytes / dtype_size(type), &v->ledger, &v->optimizer);
+}
+
+static status open_server(virtual_job *job, int index)
+{
+    const trainer_config *t = &job->config.trainer;
+    virtual_server *v = &job->servers[index];
+    int world = job->config.machine.world;
+    const nn_program *program = trainer_program(job->ranks[0].trainer);
+    device_config device = {
+        .name = "sim", .rank = index % world, .world = world, .threads = 1, .simulation = job->simulation};
+    TRY(device_open(&device, &v->device));
+    sim_device_share_core(v->device, trainer_device(job->ranks[index % world].trainer));
+    TRY(open_server_memory(v, t, world, program));
+    ps_server_context context = {.index = index,
+                                 .world = world,
+                                 .device = v->device,
+                                 .params = v->params,
+                                 .program = program,
+                                 .optimizer = v->optimizer,
+                                 .ledger = &v->ledger,
+                                 .options = t->engine_options,
+                                 .policy = t->policy,
+                                 .stall_timeout_ns = t->stall_timeout_ns,
+                                 .divide = t->divide,
+                                 .hub = job->hub};
+    return ps_server_process_open(&context, &v->server);
+}
+
+static void close_server(virtual_server *v)
+{
+    ps_server_process_close(&v->server);
+    optimizer_close(&v->optimizer);
+    param_set_close(&v->params);
+    device_close(&v->device);
 }
 
 static status connect_all(virtual_job *job)
 {
     TRY(collect_handshakes(job));
     for (int r = 0; r < job->present; r++) TRY(trainer_connect(job->ranks[r].trainer, job->handshakes));
-    for (int j = 0; j < job->server_count; j++) TRY(virtual_server_start(&job->servers[j], job->handshakes));
+    for (int j = 0; j < job->server_count; j++) {
+        TRY(ps_server_process_join(job->servers[j].server, job->handshakes));
+        TRY(ps_server_process_start(job->servers[j].server));
+    }
     return STATUS_OK;
 }
 
 static status open_all(virtual_job *job)
 {
     simulation_config *m = &job->config.machine;
-    const virtual_job_config *c = &job->config;
-    TRY(c->engine->requirements(c->engine_options, c->policy, m->world, &job->needs));
+    const trainer_config *t = &job->config.trainer;
+    TRY(t->engine->requirements(t->engine_options, t->policy, m->world, &job->needs));
     m->launches_are_calls = blocks(job);
     if (job->needs.whole_batch) m->processes = 1; /* DataParallel's replicas are threads of one */
     TRY(simulation_open(m, &job->simulation));
     if (blocks(job)) TRY(transport_sim_hub_open(job->simulation, &job->hub));
     job->present = simulation_present(job->simulation);
-    job->ranks = calloc((size_t)job->present, sizeof *job->ranks);
-    job->slots = aligned_alloc(_Alignof(rank_slot), (size_t)job->present * sizeof *job->slots);
-    if (blocks(job)) TRY(ps_server_processes(c->engine_options, c->policy, m->world, &job->server_count));
+    job->ranks = aligned_alloc(_Alignof(virtual_rank), (size_t)job->present * sizeof *job->ranks);
+    if (job->ranks) memset(job->ranks, 0, (size_t)job->present * sizeof *job->ranks);
+    if (blocks(job)) TRY(ps_server_processes(t->engine_options, t->policy, m->world, &job->server_count));
     job->servers = calloc((size_t)job->server_count + 1, sizeof *job->servers);
     job->handshakes = calloc((size_t)(m->world + job->server_count), sizeof *job->handshakes);
-    if (!job->ranks || !job->slots || !job->handshakes || !job->servers)
+    if (!job->ranks || !job->handshakes || !job->servers)
         return fail(STATUS_SYSTEM, "no memory for %d virtual ranks", job->present);
-    memset(job->slots, 0, (size_t)job->present * sizeof *job->slots);
     for (int r = 0; r < job->present; r++) TRY(open_rank(job, r));
-    TRY(open_servers(job));
+    for (int j = 0; j < job->server_count; j++) TRY(open_server(job, j));
     TRY(connect_all(job));
     const virtual_job_observer *o = job->observer;
     return o->opened ? o->opened(o->context, job->simulation) : STATUS_OK;
@@ -222,7 +261,8 @@ static int ranks_to_simulate(const virtual_job_config *c)
 {
     const simulation_config *m = &c->machine;
     bool wanted = c->by_symmetry || m->world > VIRTUAL_JOB_ALL_RANKS;
-    if (!wanted || m->jitter_seed || c->slow || strcmp(c->engine->name, "ring") != 0) return 0;
+    if (!wanted || m->jitter_seed || c->trainer.slow || strcmp(c->trainer.engine->name, "ring") != 0)
+        return 0;
     sim_profile *profile = NULL;
     if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
         error_clear(); /* whoever opens the simulation says it */
@@ -242,13 +282,12 @@ status virtual_job_run(const virtual_job_config *config, const virtual_job_obser
     if (rc == STATUS_OK) rc = run_all(&job);
     for (int r = 0; job.ranks && r < job.present; r++) sim_fiber_close(&job.ranks[r].fiber);
     if (job.hub) transport_sim_hub_stop(job.hub);
-    for (int j = 0; job.servers && j < job.server_count; j++) virtual_server_close(&job.servers[j]);
+    for (int j = 0; job.servers && j < job.server_count; j++) close_server(&job.servers[j]);
     for (int r = 0; job.ranks && r < job.present; r++) trainer_close(&job.ranks[r].trainer);
     for (int r = 0; job.ranks && r < job.present; r++) batch_source_close(&job.ranks[r].source);
     transport_hub_close(&job.hub);
     simulation_close(&job.simulation);
     free(job.ranks);
-    free(job.slots);
     free(job.handshakes);
     free(job.servers);
     return rc;

@@ -11,22 +11,11 @@
 /* Everything is borrowed. */
 typedef struct virtual_job_config {
     simulation_config machine; /* profile, ranks, what is overridden */
-    const nn_model *model;
+    trainer_config trainer; /* of every rank: model, engine, policy, optimizer, steps; the rest is set here */
     const dataset *set;
     const data_options *data; /* batch, sampler, drop_last */
-    const sync_engine_type *engine;
-    const void *engine_options;
-    const char *policy;
-    const optimizer_options *optimizer;
-    int divide; /* shared_divide */
-    const char *slow; /* --slow, or NULL */
-    bool sum_loss;
-    bool separate_phases; /* trainer.h */
-    bool prefetch;        /* likewise */
-    bool by_symmetry;     /* ranks of one machine stand for all where nothing makes them differ */
-    int64_t stall_timeout_ns;
-    int64_t steps; /* of which the first `warmup` are not reported */
-    int64_t warmup;
+    bool by_symmetry;         /* ranks of one machine stand for all where nothing makes them differ */
+    int64_t warmup;           /* steps that are not reported */
 } virtual_job_config;
 
 /* Who is told. Any slot may be NULL; a failure ends the job. */

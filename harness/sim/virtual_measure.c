@@ -6,9 +6,7 @@
 
 typedef struct measuring {
     virtual_figures *figures;
-    const virtual_workload *workload;
     sync_counters before[VIRTUAL_LEDGERS];
-    int64_t steps;
 } measuring;
 
 static double ms(int64_t ns)
@@ -86,7 +84,8 @@ static status set_options(const virtual_workload *w, option_binding *binding)
     TRY(options_defaults(binding, 1));
     for (const char *const *at = w->engine_settings; at && *at; at++) {
         size_t length = strcspn(*at, "=");
-        if (length >= sizeof name) return fail(STATUS_INTERNAL, "an engine's setting: expected a shorter word, got %s", *at);
+        if (length >= sizeof name)
+            return fail(STATUS_INTERNAL, "an engine's setting: expected a shorter word, got %s", *at);
         memcpy(name, *at, length);
         name[length] = '\0';
         TRY(options_set(binding, 1, name, *at + length + ((*at)[length] == '=')));
@@ -110,20 +109,21 @@ static status run(const virtual_workload *w, const nn_model *model, virtual_figu
     TRY(dataset_open(&data, &set));
     int64_t steps = w->steps ? w->steps : STEPS;
     data_options batches = {.batch = w->batch};
-    measuring m = {.figures = out, .workload = w, .steps = steps};
-    virtual_job_config config = {.machine = w->machine,
-                                 .model = model,
-                                 .set = set,
-                                 .data = &batches,
-                                 .engine = engine_table[engine],
-                                 .engine_options = options,
-                                 .policy = w->policy ? w->policy : engine_table[engine]->policies[0].name,
-                                 .optimizer = &w->optimizer,
-                                 .separate_phases = w->separate_phases,
-                                 .by_symmetry = w->by_symmetry,
-                                 .stall_timeout_ns = 60 * NS_PER_S,
-                                 .steps = steps,
-                                 .warmup = steps - 1};
+    measuring m = {.figures = out};
+    virtual_job_config config = {
+        .machine = w->machine,
+        .trainer = {.model = model,
+                    .engine = engine_table[engine],
+                    .engine_options = options,
+                    .policy = w->policy ? w->policy : engine_table[engine]->policies[0].name,
+                    .optimizer = &w->optimizer,
+                    .separate_phases = w->separate_phases,
+                    .stall_timeout_ns = 60 * NS_PER_S,
+                    .total_steps = steps},
+        .set = set,
+        .data = &batches,
+        .by_symmetry = w->by_symmetry,
+        .warmup = steps - 1};
     virtual_job_observer observer = {.context = &m,
                                      .opened = on_opened,
                                      .measures = on_measures,

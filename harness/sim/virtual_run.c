@@ -2,8 +2,8 @@
 
 #include "harness/launch/processors.h"
 #include "harness/report/statistics.h"
-#include "harness/run/run_result.h"
 #include "harness/run/record.h"
+#include "harness/run/run_result.h"
 #include "harness/sim/calibrate.h"
 #include "harness/sim/virtual_job.h"
 
@@ -37,6 +37,11 @@ typedef struct job_record {
 
 /* ---- what a job tells ------------------------------------------------------------------------- */
 
+static status no_memory(void)
+{
+    return fail(STATUS_SYSTEM, "no memory for the results");
+}
+
 static status on_opened(void *context, const simulation *s)
 {
     job_record *j = context;
@@ -47,6 +52,7 @@ static status on_opened(void *context, const simulation *s)
     for (int r = 0; r < j->present; r++) {
         TRY(record_init(&j->ranks[r].record, j->steps, 0));
         TRY(overlap_open(&j->ranks[r].overlap, j->model->param_count));
+        if (json_array_append_new(j->rank_list, json_null()) != 0) return no_memory();
     }
     int machines = s->topology->machines;
     int used = snprintf(j->note, j->note_size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d",
@@ -117,12 +123,11 @@ static status on_finished(void *context, int rank, trainer *t)
     r->record.messages_sent = now.messages_sent - r->before.messages_sent;
     r->record.messages_received = now.messages_received - r->before.messages_received;
     json_t *object = rank_to_json(j, rank, t);
-    if (!object || json_array_set_new(j->rank_list, (size_t)rank, object) != 0)
-        return fail(STATUS_SYSTEM, "no memory for the results");
+    if (!object || json_array_set_new(j->rank_list, (size_t)rank, object) != 0) return no_memory();
     if (rank == 0) j->first = t;
     if (++j->finished < j->present) return STATUS_OK;
     j->job = job_to_json(j, j->first);
-    if (!j->job) return fail(STATUS_SYSTEM, "no memory for the results");
+    if (!j->job) return no_memory();
     ps_dp_sizes sizes;
     bool has_sizes = ps_result_sizes(trainer_engine(j->first), &sizes);
     return ps_result_add_memory(j->job, j->rank_list, has_sizes ? &sizes : NULL);
@@ -134,7 +139,7 @@ static status on_served(void *context, int server, const ledger *l)
     if (!json_object_get(j->job, "servers")) json_object_set_new(j->job, "servers", json_array());
     json_t *row = json_pack("{s:i, s:o}", "server", server, "memory", ledger_to_json(l));
     bool added = json_array_append_new(json_object_get(j->job, "servers"), row) == 0;
-    return added ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+    return added ? STATUS_OK : no_memory();
 }
 
 /* ---- a job ------------------------------------------------------------------------------------ */
@@ -144,21 +149,23 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
     virtual_job_config config = {.machine = {.profile = j->profile,
                                              .world = j->world,
                                              .machines = (int)c->run.nodes,
-                                             .precision = c->run.tf32 ? SIM_TF32 : c->run.bf16 ? SIM_BF16 : SIM_FP32,
+                                             .precision = c->run.tf32   ? SIM_TF32
+                                                          : c->run.bf16 ? SIM_BF16
+                                                                        : SIM_FP32,
                                              .jitter_seed = c->run.jitter},
-                                 .model = plan->model,
+                                 .trainer = {.model = plan->model,
+                                             .engine = engine_table[j->engine],
+                                             .engine_options = c->engine_options[j->engine],
+                                             .policy = c->policies[j->engine],
+                                             .optimizer = &c->optimizer,
+                                             .divide = c->shared.divide,
+                                             .slow = run_config_slow(c, j->engine),
+                                             .prefetch = c->run.prefetch != 0,
+                                             .sum_loss = c->run.loss_reduction == 1,
+                                             .stall_timeout_ns = c->shared.stall_timeout_ns,
+                                             .total_steps = j->warmup + j->steps},
                                  .set = plan->set,
                                  .data = &c->data,
-                                 .engine = engine_table[j->engine],
-                                 .engine_options = c->engine_options[j->engine],
-                                 .policy = c->policies[j->engine],
-                                 .optimizer = &c->optimizer,
-                                 .divide = c->shared.divide,
-                                 .slow = run_config_slow(c, j->engine),
-                                 .prefetch = c->run.prefetch != 0,
-                                 .sum_loss = c->run.loss_reduction == 1,
-                                 .stall_timeout_ns = c->shared.stall_timeout_ns,
-                                 .steps = j->warmup + j->steps,
                                  .warmup = j->warmup};
     virtual_job_observer observer = {.context = j,
                                      .opened = on_opened,
@@ -167,13 +174,6 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                      .finished = on_finished,
                                      .served = on_served};
     return virtual_job_run(&config, &observer);
-}
-
-static status fill_ranks(json_t *list, int count)
-{
-    int bad = 0;
-    for (int r = 0; list && r < count; r++) bad |= json_array_append_new(list, json_null());
-    return list && !bad ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
 }
 
 static status run_one(const run_config *c, const run_plan *plan, int engine, const char *profile,
@@ -189,11 +189,8 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
                     .note = note,
                     .note_size = size};
     j.rank_list = json_array();
-    status rc = fill_ranks(j.rank_list, j.world < VIRTUAL_JOB_ALL_RANKS ? j.world : VIRTUAL_JOB_ALL_RANKS);
-    if (rc == STATUS_OK) rc = run_job_in_virtual_time(c, plan, &j);
-    while (rc == STATUS_OK && json_array_size(j.rank_list) > (size_t)j.present)
-        json_array_remove(j.rank_list, json_array_size(j.rank_list) - 1);
-    if (rc == STATUS_OK && !j.job) rc = fail(STATUS_SYSTEM, "no memory for the results");
+    status rc = run_job_in_virtual_time(c, plan, &j);
+    if (rc == STATUS_OK && !j.job) rc = no_memory();
     if (rc == STATUS_OK) rc = job_result_finish(j.job, j.rank_list);
     for (int r = 0; j.ranks && r < j.present; r++) {
         record_deinit(&j.ranks[r].record);
@@ -242,8 +239,8 @@ status virtual_predict(const run_config *config, const run_plan *plan, int engin
     return STATUS_OK;
 }
 
-/* The median of each rank's own steps, and their mean: virtual ranks keep step. Real ones take turns in being late,
- * and the slowest of every step is slower than any of them is in the long run. */
+/* The median of each rank's own steps, and their mean: virtual ranks keep step. Real ones take turns in being
+ * late, and the slowest of every step is slower than any of them is in the long run. */
 static status measured_step(const json_t *job, double *ns)
 {
     const json_t *ranks = json_object_get(job, "ranks"), *rank;
@@ -255,7 +252,7 @@ static status measured_step(const json_t *job, double *ns)
         size_t n = json_array_size(steps);
         int64_t *values = calloc(n + 1, sizeof *values);
         statistics s;
-        if (!values) return fail(STATUS_SYSTEM, "no memory for the results");
+        if (!values) return no_memory();
         for (size_t i = 0; i < n; i++) values[i] = llround(1e9 * json_number_value(json_array_get(steps, i)));
         status rc = statistics_of(values, (int64_t)n, &s);
         free(values);
@@ -292,14 +289,14 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
     json_t *p = json_pack("{s:s, s:f, s:f, s:f, s:b}", "profile", profile, "step_median_s", predicted / 1e9,
                           "measured_s", measured / 1e9, "error", predicted / measured - 1, "other_binding",
                           (int)(bound != (c->bound != BOUND_BY_NONE)));
-    return json_object_set_new(job, "prediction", p) == 0 ? STATUS_OK
-                                                          : fail(STATUS_SYSTEM, "no memory for the results");
+    return json_object_set_new(job, "prediction", p) == 0 ? STATUS_OK : no_memory();
 }
 
 status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_job *jobs)
 {
     char path[PATH_MAX];
-    bool has_virtual_twin = strcmp(config->run.device, "cpu") == 0 && !config->shared.link && config->run.accumulate == 1;
+    bool has_virtual_twin =
+        strcmp(config->run.device, "cpu") == 0 && !config->shared.link && config->run.accumulate == 1;
     if (!has_virtual_twin) return STATUS_OK;
     bool calibrated = calibration_path(path, sizeof path) == STATUS_OK && access(path, R_OK) == 0;
     error_clear();

@@ -8,11 +8,26 @@
 
 /* ---- parsing ---------------------------------------------------------------------------------- */
 
+/* Copies the word before the next comma, and moves behind it; false: it is longer than `size`. */
+static bool next_word(const char **at, char *word, size_t size)
+{
+    size_t length = strcspn(*at, ",");
+    if (length >= size) return false;
+    memcpy(word, *at, length);
+    word[length] = '\0';
+    *at += length + ((*at)[length] == ',');
+    return true;
+}
+
+static status not_a_list(const char *text)
+{
+    return fail(STATUS_USAGE, "--gpus: expected a list such as 8,16,...,4096, got '%s'", text);
+}
+
 static status add_size(whatif_question *q, int64_t gpus)
 {
     if (q->size_count == WHATIF_SIZES)
-        return fail(STATUS_USAGE, "--gpus: expected at most %d numbers, got more",
-                    WHATIF_SIZES);
+        return fail(STATUS_USAGE, "--gpus: expected at most %d numbers, got more", WHATIF_SIZES);
     q->gpus[q->size_count++] = (int)gpus;
     return STATUS_OK;
 }
@@ -32,13 +47,8 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
     bool dots = false;
     for (const char *at = text; *at;) {
         char word[24];
-        size_t length = strcspn(at, ",");
         int64_t gpus;
-        if (length >= sizeof word)
-            return fail(STATUS_USAGE, "--gpus: expected a list such as 8,16,...,4096, got '%s'", text);
-        memcpy(word, at, length);
-        word[length] = '\0';
-        at += length + (at[length] == ',');
+        if (!next_word(&at, word, sizeof word)) return not_a_list(text);
         if (strcmp(word, "...") == 0) {
             dots = true;
             continue;
@@ -48,23 +58,18 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
         TRY(add_size(q, gpus));
         dots = false;
     }
-    if (dots || q->size_count == 0)
-        return fail(STATUS_USAGE, "--gpus: expected a list such as 8,16,...,4096, got '%s'", text);
-    return STATUS_OK;
+    return dots || q->size_count == 0 ? not_a_list(text) : STATUS_OK;
 }
 
 status whatif_parse_policies(const char *text, whatif_question *q)
 {
     for (const char *at = text; *at;) {
-        size_t length = strcspn(at, ",");
         const char *checked[ENGINE_COUNT];
-        if (q->policy_count == WHATIF_POLICIES || length >= sizeof q->policies[0])
+        char *name = q->policies[q->policy_count];
+        if (q->policy_count == WHATIF_POLICIES || !next_word(&at, name, sizeof q->policies[0]))
             return fail(STATUS_USAGE, "--policy: expected at most %d names, got '%s'", WHATIF_POLICIES, text);
-        char *name = q->policies[q->policy_count++];
-        memcpy(name, at, length);
-        name[length] = '\0';
+        q->policy_count++;
         TRY(engine_parse_policies(name, checked, NULL));
-        at += length + (at[length] == ',');
     }
     return q->policy_count ? STATUS_OK : fail(STATUS_USAGE, "--policy: expected a name, got none");
 }
@@ -129,10 +134,8 @@ static void bar(double part, text_buffer *out)
     int filled = (int)(part * WIDTH + 0.5);
     if (filled > WIDTH) filled = WIDTH;
     char text[WIDTH + 1];
-    memset(text, ' ', WIDTH);
-    memset(text, '#', (size_t)filled);
-    text[WIDTH] = '\0';
-    text_append(out, "|%s|", text);
+    memset(text, '#', sizeof text);
+    text_append(out, "|%-*.*s|", WIDTH, filled, text);
 }
 
 static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
@@ -159,8 +162,8 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     if (q->machine.machines) text_append(out, ", %d machines", q->machine.machines);
     char rate[48];
     if (q->machine.link_rate > 0)
-        text_append(out, ", links of %s, %g us", text_format_rate(rate, sizeof rate, q->machine.link_rate * 1e9),
-                    q->machine.link_latency);
+        text_append(out, ", links of %s, %g us",
+                    text_format_rate(rate, sizeof rate, q->machine.link_rate * 1e9), q->machine.link_latency);
     text_append(out, "; one GPU takes %.3f ms\n", a->one_gpu_ms);
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
     text_append(out, "\nefficiency: the step of one GPU over this step\n");
@@ -176,14 +179,16 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
 
 void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
-    text_append(out, "profile,model,batch_per_rank,policy,gpus,step_s,exposed_communication_s,efficiency,samples_per_s,"
-                     "memory_peak_bytes,tree_step_s\n");
+    text_append(
+        out,
+        "profile,model,batch_per_rank,policy,gpus,step_s,exposed_communication_s,efficiency,samples_per_s,"
+        "memory_peak_bytes,tree_step_s\n");
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
-            text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%lld,", q->machine.profile, q->model.name,
-                        (long long)q->batch, q->policies[p], q->gpus[i], x->step_ms / 1e3, x->exposed_ms / 1e3, x->efficiency,
-                        x->samples_per_s, (long long)x->most_bytes);
+            text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%lld,", q->machine.profile,
+                        q->model.name, (long long)q->batch, q->policies[p], q->gpus[i], x->step_ms / 1e3,
+                        x->exposed_ms / 1e3, x->efficiency, x->samples_per_s, (long long)x->most_bytes);
             if (x->tree_ms > 0) text_append(out, "%.9g", x->tree_ms / 1e3);
             text_append(out, "\n");
         }
@@ -195,14 +200,14 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
-            json_array_append_new(rows, json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "policy",
-                                                  q->policies[p], "gpus", q->gpus[i], "step_s", x->step_ms / 1e3,
-                                                  "exposed_communication_s", x->exposed_ms / 1e3, "efficiency", x->efficiency,
-                                                  "samples_per_s", x->samples_per_s, "memory_peak_bytes",
-                                                  (json_int_t)x->most_bytes, "tree_step_s",
-                                                  x->tree_ms > 0 ? json_real(x->tree_ms / 1e3) : json_null()));
+            json_array_append_new(
+                rows, json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "policy", q->policies[p], "gpus",
+                                q->gpus[i], "step_s", x->step_ms / 1e3, "exposed_communication_s",
+                                x->exposed_ms / 1e3, "efficiency", x->efficiency, "samples_per_s",
+                                x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
+                                "tree_step_s", x->tree_ms > 0 ? json_real(x->tree_ms / 1e3) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:s, s:I, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "simulated", 1, "profile",
-                     q->machine.profile, "model", q->model.name, "batch_per_rank", (json_int_t)q->batch,
-                     "one_gpu_step_s", a->one_gpu_ms / 1e3, "points", rows);
+    return json_pack("{s:i, s:b, s:s, s:s, s:I, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION,
+                     "simulated", 1, "profile", q->machine.profile, "model", q->model.name, "batch_per_rank",
+                     (json_int_t)q->batch, "one_gpu_step_s", a->one_gpu_ms / 1e3, "points", rows);
 }

@@ -219,15 +219,15 @@ static status keep_server(void *context, int server, const ledger *l)
 static void run_virtually(job *j, const char *profile)
 {
     virtual_job_config config = {.machine = {.profile = profile, .world = j->world},
-                                 .model = j->model,
+                                 .trainer = {.model = j->model,
+                                             .engine = engine_table[j->engine],
+                                             .engine_options = j->options,
+                                             .policy = j->policy,
+                                             .optimizer = &j->optimizer,
+                                             .stall_timeout_ns = 60 * NS_PER_S,
+                                             .total_steps = STEPS},
                                  .set = j->set,
-                                 .data = &j->data,
-                                 .engine = engine_table[j->engine],
-                                 .engine_options = j->options,
-                                 .policy = j->policy,
-                                 .optimizer = &j->optimizer,
-                                 .stall_timeout_ns = 60 * NS_PER_S,
-                                 .steps = STEPS};
+                                 .data = &j->data};
     virtual_job_observer observer = {.context = j, .finished = keep_ledger, .served = keep_server};
     must(virtual_job_run(&config, &observer));
 }
