@@ -79,6 +79,7 @@ typedef enum sim_constant { SIM_CONSTANT_LIST(SIM_CONSTANT_ENUM) SIM_CONSTANT_CO
 #undef SIM_CONSTANT_ENUM
 
 enum { SIM_VALUES_MOST = 24 }; /* of a constant */
+enum { SIM_EFFICIENCIES = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1 }; /* constants from the latter on */
 
 typedef struct sim_constant_info {
     const char *name, *unit;

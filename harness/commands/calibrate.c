@@ -53,7 +53,7 @@ static void show(const calibration *c, const char *path, text_buffer *out)
     text_append(out, "an agent's wake-up       %10.2f us\n", c->wake_us);
     text_append(out, "a server's sum           %10.2f GB/s\n", c->host_sum_gbs);
     text_append(out, "copies between ranks     %10.2f GB/s\n", c->copy_gbs);
-    for (int k = 0; k < CALIBRATED_CLASSES; k++)
+    for (int k = 0; k < SIM_EFFICIENCIES; k++)
         if (c->efficiency[k] > 0)
             text_append(out, "%-32s %5.3f of the roofline\n",
                         sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k]);
@@ -69,7 +69,7 @@ static status run_all(const calibrate_options *o)
     if (o->out)
         snprintf(path, sizeof path, "%s", o->out);
     else
-        TRY(calibration_path(path, sizeof path));
+        TRY(calibration_path("this-machine.json", path, sizeof path));
     calibration_make_folders(path);
     TRY(output_probe(path)); /* lest what takes so long be for nothing */
     TRY(calibrate(o->threads ? (int)o->threads : half > 0 ? half : 1, o->bind, &c));

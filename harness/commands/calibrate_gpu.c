@@ -2,6 +2,7 @@
 #include "harness/commands/calibrate_gpu.h"
 
 #include "harness/run/output.h"
+#include "harness/sim/calibrate.h"
 #include "harness/sim/calibrate_gpu.h"
 
 #include <limits.h>
@@ -19,7 +20,7 @@ static void show(const gpu_calibration *c, const char *path, text_buffer *out)
     text_append(out, "launch, the host's time  %10.2f us\n", c->launch_us);
     text_append(out, "launch, the GPU's time   %10.2f us\n", c->kernel_us);
     text_append(out, "return from a wait       %10.2f us\n", c->synchronize_us);
-    for (int k = 0; k < GPU_CLASSES; k++)
+    for (int k = 0; k < SIM_EFFICIENCIES; k++)
         if (c->efficiency[k][0] > 0)
             text_append(out, "%-32s %5.3f of the peak, %5.3f of the memory\n",
                         sim_constant_table[SIM_CONVOLUTION_FORWARD + k].name, c->efficiency[k][0], c->efficiency[k][1]);
@@ -42,7 +43,7 @@ status calibrate_gpu_command(const char *out)
     gpu_calibration c;
     text_buffer text = {0};
     if (out) snprintf(path, sizeof path, "%s", out);
-    else TRY(gpu_calibration_path(path, sizeof path));
+    else TRY(calibration_path("this-gpu.json", path, sizeof path));
     TRY(calibrate_gpu(&c));
     TRY(gpu_calibration_write(&c, path));
     show(&c, path, &text);

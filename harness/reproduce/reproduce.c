@@ -91,7 +91,7 @@ void reproduction_note(reproduction_report *r, const char *format, ...)
 static void set_factor(compute_fit *fit, double factor)
 {
     fit->factor = factor;
-    for (int i = 0; i < FIT_CONSTANTS; i++)
+    for (int i = 0; i < SIM_EFFICIENCIES; i++)
         fit->overrides[i] = (sim_override){
             .constant = (sim_constant)(SIM_CONVOLUTION_FORWARD + i), .value = factor, .multiplies = true};
 }
@@ -99,7 +99,7 @@ static void set_factor(compute_fit *fit, double factor)
 void compute_fit_apply(const compute_fit *fit, virtual_workload *w)
 {
     w->machine.overrides = fit->overrides;
-    w->machine.override_count = FIT_CONSTANTS;
+    w->machine.override_count = SIM_EFFICIENCIES;
 }
 
 status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,

@@ -130,11 +130,9 @@ json_t *reproduction_json(const reproduction_report *r);
 
 /* A profile's compute is fitted to a published row of one GPU: all efficiencies by one factor. */
 
-enum { FIT_CONSTANTS = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1 };
-
 typedef struct compute_fit {
     double factor;
-    sim_override overrides[FIT_CONSTANTS];
+    sim_override overrides[SIM_EFFICIENCIES];
 } compute_fit;
 
 /* Finds the factor with which the workload's step takes `step_ms`, to 0.01 %. STATUS_CONFIG where none does.

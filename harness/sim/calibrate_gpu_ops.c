@@ -1,8 +1,7 @@
-/* Operations, timed one by one by the GPU's own clock within training steps of a ResNet-50 and a BERT-base. An efficiency
- * is what a roofline gives, summed over the operations of a class, over what they took: once over those that the roofline
- * has bound by arithmetic, once over those bound by memory. */
+/* Operations, timed one by one by the GPU's own clock within training steps of a ResNet-50 and a BERT-base.
+ * An efficiency is what a roofline gives, summed over the operations of a class, over what they took: once
+ * over those that the roofline has bound by arithmetic, once over those bound by memory. */
 #include "common/optim/optimizer.h"
-#include "common/sim/price.h"
 #include "harness/sim/calibrate_gpu.h"
 #include "harness/sim/calibrate_impl.h"
 
@@ -10,23 +9,24 @@
 
 enum { REPEATS = 7, WARM = 3, FIRST_MARK = 16, OF_PEAK = 0, OF_MEMORY = 1 };
 
-static const calibration_workload on_gpu[] = {{{.name = "resnet50"}, 64},
-                                  {{.name = "bert_base", .head = MODEL_HEAD_CLS, .sequence = 128}, 16}};
+static const calibration_workload on_gpu[] = {
+    {{.name = "resnet50"}, 64}, {{.name = "bert_base", .head = MODEL_HEAD_CLS, .sequence = 128}, 16}};
 /* What the emulator does in seconds. */
-static const calibration_workload on_emulator[] = {
-    {{.name = "lenet"}, 2},
-    {{.name = "bert", .head = MODEL_HEAD_CLS, .layers = 1, .hidden = 32, .heads = 2, .vocabulary = 64, .sequence = 8}, 2}};
+static const calibration_workload on_emulator[] = {{{.name = "lenet"}, 2},
+                                                   {{.name = "bert",
+                                                     .head = MODEL_HEAD_CLS,
+                                                     .layers = 1,
+                                                     .hidden = 32,
+                                                     .heads = 2,
+                                                     .vocabulary = 64,
+                                                     .sequence = 8},
+                                                    2}};
 enum { WORKLOADS = sizeof on_gpu / sizeof on_gpu[0] };
 
 typedef struct run {
     calibration_program work;
     int64_t *times; /* [op_count][REPEATS] ns */
 } run;
-
-/* What is added up over a class: [class][side]. */
-typedef struct sums {
-    double measured_s[GPU_CLASSES][2], roofline_s[GPU_CLASSES][2];
-} sums;
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
@@ -42,7 +42,8 @@ static status open_run(run *r, device *d, device_stream *s, const calibration_wo
     TRY(calibration_program_open(&r->work, d, s, w, DEVICE_MEMORY_PRIVATE));
     int count = r->work.program->op_count;
     if (count + FIRST_MARK >= DEVICE_MARKS)
-        return fail(STATUS_INTERNAL, "%s has %d operations, more than there are marks", r->work.model->name, count);
+        return fail(STATUS_INTERNAL, "%s has %d operations, more than there are marks", r->work.model->name,
+                    count);
     r->times = calloc((size_t)count * REPEATS, sizeof *r->times);
     return r->times ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for times");
 }
@@ -70,25 +71,15 @@ static status run_step(run *r, int repeat)
     return STATUS_OK;
 }
 
-static double median_s(int64_t *values)
+static void add_op(const gpu_calibration *c, const op_desc *op, int64_t *times, calibration_sums *out)
 {
-    return calibration_median(values, REPEATS) * 1e-9;
-}
-
-static void add_op(const gpu_calibration *c, const op_desc *op, double s, sums *out)
-{
-    op_cost cost = op_cost_of(op);
-    int class = (int)sim_efficiency_of(op->kind) - SIM_CONVOLUTION_FORWARD;
-    double arithmetic = cost.flops / (c->peak_tflops * 1e12);
-    double traffic = (cost.bytes_read + cost.bytes_written) / (c->memory_gbs * 1e9);
-    int side = arithmetic > traffic ? OF_PEAK : OF_MEMORY;
-    double net = s - c->kernel_us * 1e-6;
-    out->measured_s[class][side] += net > 0 ? net : 0;
-    out->roofline_s[class][side] += side == OF_PEAK ? arithmetic : traffic;
+    calibration_add_op(op, calibration_median(times, REPEATS) * 1e-9, c->peak_tflops, c->memory_gbs,
+                       c->kernel_us, out);
 }
 
 /* The optimizer's pass over all parameters. */
-static status add_update(calibration_program *p, const gpu_calibration *c, optimizer_kind kind, sums *out)
+static status add_update(calibration_program *p, const gpu_calibration *c, optimizer_kind kind,
+                         calibration_sums *out)
 {
     optimizer_options options = optimizer_defaults(kind);
     const param_set *set = p->params;
@@ -104,23 +95,26 @@ static status add_update(calibration_program *p, const gpu_calibration *c, optim
             rc = optimizer_update(o, p->stream, set->params.data, set->grads.data, all, i + 1, 0.0, 1.0);
         if (rc == STATUS_OK) rc = device_mark(p->stream, FIRST_MARK + 1);
         if (rc == STATUS_OK) rc = device_stream_synchronize(p->stream);
-        if (i >= 0) times[i] = device_mark_ns(p->stream, FIRST_MARK + 1) - device_mark_ns(p->stream, FIRST_MARK);
+        if (i >= 0)
+            times[i] = device_mark_ns(p->stream, FIRST_MARK + 1) - device_mark_ns(p->stream, FIRST_MARK);
     }
-    op_desc update = {.kind = kind == OPTIMIZER_SGD ? OP_sgd : OP_adam, .type = DTYPE_F32, .u.optimizer = {.count = logical}};
-    if (rc == STATUS_OK) add_op(c, &update, median_s(times), out);
+    op_desc update = {.kind = kind == OPTIMIZER_SGD ? OP_sgd : OP_adam,
+                      .type = DTYPE_F32,
+                      .u.optimizer = {.count = logical}};
+    if (rc == STATUS_OK) add_op(c, &update, times, out);
     optimizer_close(&o);
     return rc;
 }
 
-static status add_workload(device *d, device_stream *s, const calibration_workload *w, const gpu_calibration *c,
-                           sums *out)
+static status add_workload(device *d, device_stream *s, const calibration_workload *w,
+                           const gpu_calibration *c, calibration_sums *out)
 {
     run r;
     status rc = open_run(&r, d, s, w);
     const nn_program *program = r.work.program;
     for (int i = -WARM; i < REPEATS && rc == STATUS_OK; i++) rc = run_step(&r, i < 0 ? -1 : i);
     for (int i = 0; rc == STATUS_OK && i < program->op_count; i++)
-        add_op(c, &program->ops[i].desc, median_s(&r.times[(int64_t)i * REPEATS]), out);
+        add_op(c, &program->ops[i].desc, &r.times[(int64_t)i * REPEATS], out);
     if (rc == STATUS_OK) rc = add_update(&r.work, c, OPTIMIZER_SGD, out);
     if (rc == STATUS_OK) rc = add_update(&r.work, c, OPTIMIZER_ADAM, out);
     close_run(&r);
@@ -129,14 +123,15 @@ static status add_workload(device *d, device_stream *s, const calibration_worklo
 
 status calibrate_gpu_operations(device *d, device_stream *s, gpu_calibration *c)
 {
-    sums all = {0};
+    calibration_sums all = {0};
     for (int i = 0; i < WORKLOADS; i++)
         TRY(add_workload(d, s, c->emulated ? &on_emulator[i] : &on_gpu[i], c, &all));
-    for (int k = 0; k < GPU_CLASSES; k++) {
+    for (int k = 0; k < SIM_EFFICIENCIES; k++) {
         double *e = c->efficiency[k];
         for (int side = 0; side < 2; side++)
             if (all.measured_s[k][side] > 0) e[side] = all.roofline_s[k][side] / all.measured_s[k][side];
-        if (e[OF_PEAK] == 0) e[OF_PEAK] = e[OF_MEMORY]; /* a side that no operation was bound by takes the other's */
+        if (e[OF_PEAK] == 0)
+            e[OF_PEAK] = e[OF_MEMORY]; /* a side that no operation was bound by takes the other's */
         if (e[OF_MEMORY] == 0) e[OF_MEMORY] = e[OF_PEAK];
     }
     return STATUS_OK;

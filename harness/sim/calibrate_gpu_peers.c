@@ -1,5 +1,5 @@
-/* What several GPUs cost each other: copies from each other's memory, as --payload p2p makes them, and NCCL's all-reduce,
- * as the ring does; one thread per GPU. */
+/* What several GPUs cost each other: copies from each other's memory, as --payload p2p makes them, and NCCL's
+ * all-reduce, as the ring does; one thread per GPU. */
 #include "harness/sim/calibrate_gpu.h"
 
 #include "common/base/clock.h"
@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { TURNS = 9, SMALL = 2, MARK_BEGIN = 1, MARK_END = 2, LARGE_ON_GPU = 64 << 20, LARGE_ON_EMULATOR = 1 << 14 };
+enum { SMALL = 2, LARGE_ON_GPU = 64 << 20, LARGE_ON_EMULATOR = 1 << 14 };
 
 typedef struct together {
     gpu_calibration *result;
@@ -28,21 +28,14 @@ typedef struct gpu_rank {
     collective_group *group;
 } gpu_rank;
 
-static void keep_least(int64_t *best, int64_t ns)
-{
-    if (ns > 0 && (*best == 0 || ns < *best)) *best = ns;
-}
-
 /* ---- copies ----------------------------------------------------------------------------------- */
 
 static status time_copy(gpu_rank *g, const device_peer *peer, int64_t count, int64_t *best)
 {
-    for (int i = 0; i < TURNS; i++) {
-        TRY(device_mark(g->stream, MARK_BEGIN));
+    for (int i = 0; i < GPU_TURNS; i++) {
+        TRY(device_mark(g->stream, GPU_BEGIN));
         TRY(device_convert(g->stream, g->landing.data, DTYPE_F32, peer->data, DTYPE_F32, count, 1));
-        TRY(device_mark(g->stream, MARK_END));
-        TRY(device_stream_synchronize(g->stream));
-        keep_least(best, device_mark_ns(g->stream, MARK_END) - device_mark_ns(g->stream, MARK_BEGIN));
+        TRY(gpu_take_time(g->stream, best));
     }
     return STATUS_OK;
 }
@@ -90,8 +83,13 @@ static status open_nccl(together *t, int rank, gpu_rank *g)
 static status time_all_reduce(gpu_rank *g, int64_t count, int64_t *best)
 {
     collective_buffer all = {.base = g->memory.data};
-    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE, .op = REDUCE_SUM, .type = DTYPE_F32, .count = count, .in = all, .out = all};
-    for (int i = 0; i < TURNS; i++) {
+    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE,
+                            .op = REDUCE_SUM,
+                            .type = DTYPE_F32,
+                            .count = count,
+                            .in = all,
+                            .out = all};
+    for (int i = 0; i < GPU_TURNS; i++) {
         collective_ticket ticket;
         TRY(collective_post(g->group, &call, &ticket));
         while (!collective_done(g->group, ticket)) {
@@ -101,7 +99,8 @@ static status time_all_reduce(gpu_rank *g, int64_t count, int64_t *best)
             if (!worked) collective_wait(g->world, deadline);
         }
         collective_times times = collective_get_times(g->group, ticket);
-        keep_least(best, times.finished_ns - times.started_ns);
+        int64_t ns = times.finished_ns - times.started_ns;
+        if (ns > 0 && (*best == 0 || ns < *best)) *best = ns;
     }
     return STATUS_OK;
 }
@@ -124,7 +123,8 @@ static status all_reduce(together *t, int rank, gpu_rank *g)
 
 static status measure(local_ranks *group, int rank, together *t, gpu_rank *g)
 {
-    device_config config = {.name = "cuda", .rank = rank, .world = t->result->gpus, .local_rank = rank, .threads = 1};
+    device_config config = {
+        .name = "cuda", .rank = rank, .world = t->result->gpus, .local_rank = rank, .threads = 1};
     size_t bytes = (size_t)t->elements * sizeof(float);
     device_share share;
     const sync_blob *shares;
@@ -156,7 +156,8 @@ static status run(local_ranks *group, int rank, void *context)
 status calibrate_gpu_peers(gpu_calibration *c)
 {
     if (c->gpus < 2) return STATUS_OK;
-    together t = {.result = c, .elements = c->emulated ? LARGE_ON_EMULATOR : LARGE_ON_GPU, .token = random_token()};
+    together t = {
+        .result = c, .elements = c->emulated ? LARGE_ON_EMULATOR : LARGE_ON_GPU, .token = random_token()};
     char text[192];
     t.nccl = collective_nccl_found(text, sizeof text);
     if (t.nccl) TRY(collective_nccl_bootstrap(t.bootstrap));

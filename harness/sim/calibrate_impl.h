@@ -25,14 +25,25 @@ typedef struct calibration_program {
     device_memory input, target;
 } calibration_program;
 
-/* `kind` is that of parameters and gradients. Close it whatever comes back; what was never opened is all zero. */
-status calibration_program_open(calibration_program *p, device *d, device_stream *s, const calibration_workload *w,
-                                device_memory_kind kind);
+/* `kind` is that of parameters and gradients. Close it whatever comes back; what was never opened is all
+ * zero. */
+status calibration_program_open(calibration_program *p, device *d, device_stream *s,
+                                const calibration_workload *w, device_memory_kind kind);
 void calibration_program_close(calibration_program *p);
 
 /* Forward and backward on the stream; `after_op` is told of every operation that was launched. */
-status calibration_program_run(calibration_program *p, void (*after_op)(void *context, const nn_op *op), void *context,
-                               ledger *l);
+status calibration_program_run(calibration_program *p, void (*after_op)(void *context, const nn_op *op),
+                               void *context, ledger *l);
+
+/* Over the operations of a class, by what binds them, the peak (0) or the memory (1): measured time, and what
+ * a roofline of efficiency 1 gives. */
+typedef struct calibration_sums {
+    double measured_s[SIM_EFFICIENCIES][2], roofline_s[SIM_EFFICIENCIES][2];
+} calibration_sums;
+
+/* Adds an operation that took `s` seconds, of which `launch_us` are its launch. */
+void calibration_add_op(const op_desc *op, double s, double peak_tflops, double memory_gbs, double launch_us,
+                        calibration_sums *sums);
 
 /* The median of times, which it sorts. */
 double calibration_median(int64_t *values, int count);
@@ -40,7 +51,11 @@ double calibration_median(int64_t *values, int count);
 /* Measured steps come in blocks, each behind one that warms up: between blocks others take their turns. */
 enum { CALIBRATION_MODELS = 2, CALIBRATION_BLOCK = 3, CALIBRATION_REPEATS = 3 * CALIBRATION_BLOCK };
 
-typedef enum calibration_setting { CALIBRATION_ALONE, CALIBRATION_BESIDE, CALIBRATION_SETTINGS } calibration_setting;
+typedef enum calibration_setting {
+    CALIBRATION_ALONE,
+    CALIBRATION_BESIDE,
+    CALIBRATION_SETTINGS
+} calibration_setting;
 
 /* A model with all that its steps need, on a CPU device of its own. */
 typedef struct calibration_run {
@@ -50,7 +65,8 @@ typedef struct calibration_run {
     optimizer *optimizer;
     ledger ledger;
     int64_t *times; /* [op_count][CALIBRATION_SETTINGS][CALIBRATION_REPEATS] ns */
-    int64_t updates[CALIBRATION_SETTINGS][CALIBRATION_REPEATS]; /* ns, of the optimizer's pass over all parameters */
+    int64_t updates[CALIBRATION_SETTINGS]
+                   [CALIBRATION_REPEATS]; /* ns, of the optimizer's pass over all parameters */
     calibration_setting setting;
     int repeat; /* < 0: warming up */
     int64_t since;

@@ -1,6 +1,6 @@
-/* What messages between agents cost a processor, over the transport that runs use: two agents that sleep until they
- * hear of each other, as a worker and a server do. Processor time of the whole process is counted, the transport's own
- * threads among it. */
+/* What messages between agents cost a processor, over the transport that runs use: two agents that sleep
+ * until they hear of each other, as a worker and a server do. Processor time of the whole process is counted,
+ * the transport's own threads among it. */
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/net/transport.h"
@@ -34,7 +34,8 @@ static int64_t process_ns(void)
 
 static status too_late(int64_t deadline_ns)
 {
-    return clock_now_ns() < deadline_ns ? STATUS_OK : fail(STATUS_PEER, "calibration: messages do not arrive");
+    return clock_now_ns() < deadline_ns ? STATUS_OK
+                                        : fail(STATUS_PEER, "calibration: messages do not arrive");
 }
 
 /* Receiving is how a transport meets its peer. */
@@ -54,7 +55,8 @@ static status send_one(talk *t, int rank, int64_t bytes)
     message_frame frame = {t->data[rank], (size_t)bytes};
     int64_t deadline = clock_now_ns() + PATIENCE_NS;
     for (;;) {
-        status rc = transport_send(t->agents[rank], t->links[rank], &header, &frame, bytes > 0, &t->tickets[rank]);
+        status rc =
+            transport_send(t->agents[rank], t->links[rank], &header, &frame, bytes > 0, &t->tickets[rank]);
         if (rc != STATUS_AGAIN) return rc;
         TRY(take_none(t, rank));
         TRY(too_late(deadline));

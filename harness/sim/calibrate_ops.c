@@ -9,12 +9,6 @@
 enum { WARM = 3 };
 #define SHORTEST_S 50e-6
 
-/* What is added up over the operations of a class: measured time, and what a roofline of efficiency 1 gives.
- */
-typedef struct sums {
-    double measured_s[CALIBRATED_CLASSES], roofline_s[CALIBRATED_CLASSES];
-} sums;
-
 static void take_peak(calibration_run *r, calibration *c)
 {
     for (int i = 0; i < r->work.program->op_count; i++) {
@@ -28,24 +22,31 @@ static void take_peak(calibration_run *r, calibration *c)
     }
 }
 
-static void add_op(const calibration *c, const op_desc *op, double s, sums *out)
+void calibration_add_op(const op_desc *op, double s, double peak_tflops, double memory_gbs, double launch_us,
+                        calibration_sums *sums)
 {
     op_cost cost = op_cost_of(op);
     int class = (int)sim_efficiency_of(op->kind) - SIM_CONVOLUTION_FORWARD;
-    double arithmetic = cost.flops / (c->peak_tflops * 1e12);
-    double traffic = (cost.bytes_read + cost.bytes_written) / (c->memory_gbs * 1e9);
-    double net = s - c->launch_us * 1e-6;
-    out->measured_s[class] += net > 0 ? net : 0;
-    out->roofline_s[class] += arithmetic > traffic ? arithmetic : traffic;
+    double arithmetic = cost.flops / (peak_tflops * 1e12);
+    double traffic = (cost.bytes_read + cost.bytes_written) / (memory_gbs * 1e9);
+    int side = arithmetic > traffic ? 0 : 1;
+    double net = s - launch_us * 1e-6;
+    sums->measured_s[class][side] += net > 0 ? net : 0;
+    sums->roofline_s[class][side] += side == 0 ? arithmetic : traffic;
 }
 
-static void add_run(calibration_run *r, const calibration *c, sums *out)
+static void add_op(const calibration *c, const op_desc *op, double ns, calibration_sums *out)
+{
+    calibration_add_op(op, ns * 1e-9, c->peak_tflops, c->memory_gbs, c->launch_us, out);
+}
+
+static void add_run(calibration_run *r, const calibration *c, calibration_sums *out)
 {
     int64_t logical = r->work.params->model->parameter_elements;
     op_desc update = {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = logical}};
     for (int i = 0; i < r->work.program->op_count; i++)
-        add_op(c, &r->work.program->ops[i].desc, calibration_op_ns(r, CALIBRATION_ALONE, i) * 1e-9, out);
-    add_op(c, &update, calibration_update_ns(r, CALIBRATION_ALONE) * 1e-9, out);
+        add_op(c, &r->work.program->ops[i].desc, calibration_op_ns(r, CALIBRATION_ALONE, i), out);
+    add_op(c, &update, calibration_update_ns(r, CALIBRATION_ALONE), out);
 }
 
 /* The models take turns, so that both meet what the processor's clock does meanwhile. */
@@ -54,7 +55,8 @@ static status run_steps(calibration_run runs[CALIBRATION_MODELS])
     for (int begin = 0; begin < CALIBRATION_REPEATS; begin += CALIBRATION_BLOCK)
         for (int m = 0; m < CALIBRATION_MODELS; m++) {
             for (int i = -WARM; i < 0; i++) TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i));
-            for (int i = begin; i < begin + CALIBRATION_BLOCK; i++) TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i));
+            for (int i = begin; i < begin + CALIBRATION_BLOCK; i++)
+                TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i));
         }
     return STATUS_OK;
 }
@@ -62,7 +64,7 @@ static status run_steps(calibration_run runs[CALIBRATION_MODELS])
 status calibrate_operations(calibration *c)
 {
     calibration_run runs[CALIBRATION_MODELS];
-    sums all = {{0}, {0}};
+    calibration_sums all = {0};
     status rc = STATUS_OK;
     int opened = 0;
     for (; opened < CALIBRATION_MODELS && rc == STATUS_OK; opened++)
@@ -70,8 +72,10 @@ status calibrate_operations(calibration *c)
     if (rc == STATUS_OK) rc = run_steps(runs);
     for (int i = 0; i < CALIBRATION_MODELS && rc == STATUS_OK; i++) take_peak(&runs[i], c);
     for (int i = 0; i < CALIBRATION_MODELS && rc == STATUS_OK; i++) add_run(&runs[i], c, &all);
-    for (int k = 0; k < CALIBRATED_CLASSES && rc == STATUS_OK; k++)
-        if (all.measured_s[k] > 0) c->efficiency[k] = all.roofline_s[k] / all.measured_s[k];
+    for (int k = 0; k < SIM_EFFICIENCIES && rc == STATUS_OK; k++) {
+        double measured = all.measured_s[k][0] + all.measured_s[k][1];
+        if (measured > 0) c->efficiency[k] = (all.roofline_s[k][0] + all.roofline_s[k][1]) / measured;
+    }
     for (int i = 0; i < opened; i++) calibration_close(&runs[i]);
     return rc;
 }
@@ -121,9 +125,10 @@ status calibration_open(calibration_run *r, int model, int threads)
     TRY(calibration_program_open(&r->work, r->device, r->stream, &workloads[model], DEVICE_MEMORY_SHARED));
     const param_set *set = r->work.params;
     optimizer_options options = optimizer_defaults(OPTIMIZER_SGD);
-    TRY(optimizer_open(r->device, &options, set->type, set->arena_elements, set->model->parameter_elements, &r->ledger,
-                       &r->optimizer));
-    r->times = calloc((size_t)r->work.program->op_count * CALIBRATION_SETTINGS * CALIBRATION_REPEATS, sizeof *r->times);
+    TRY(optimizer_open(r->device, &options, set->type, set->arena_elements, set->model->parameter_elements,
+                       &r->ledger, &r->optimizer));
+    r->times = calloc((size_t)r->work.program->op_count * CALIBRATION_SETTINGS * CALIBRATION_REPEATS,
+                      sizeof *r->times);
     return r->times ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for times");
 }
 
@@ -191,8 +196,8 @@ static status open_memory(calibration_program *p, int64_t batch)
     return nn_instance_bind(p->instance, &bindings);
 }
 
-status calibration_program_open(calibration_program *p, device *d, device_stream *s, const calibration_workload *w,
-                                device_memory_kind kind)
+status calibration_program_open(calibration_program *p, device *d, device_stream *s,
+                                const calibration_workload *w, device_memory_kind kind)
 {
     nn_program_config program = {.batch = w->batch, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     param_set_config params = {.param_kind = kind, .grad_kind = kind, .gradients = true};
@@ -220,8 +225,8 @@ void calibration_program_close(calibration_program *p)
     device_free(p->device, &p->target);
 }
 
-status calibration_program_run(calibration_program *p, void (*after_op)(void *context, const nn_op *op), void *context,
-                               ledger *l)
+status calibration_program_run(calibration_program *p, void (*after_op)(void *context, const nn_op *op),
+                               void *context, ledger *l)
 {
     nn_observer observer = {.context = context,
                             .need = ignore_param,

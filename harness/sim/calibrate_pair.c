@@ -1,6 +1,7 @@
 /* Two ranks at a time: how much slower each computes with the other, and what they pass to each other through
  * memory. Passes are timed by the clock of the thread's own processor time and follow a training step on both
- * ranks, as they do in a run: memory is as cold then, and the other core holds what the other rank has written. */
+ * ranks, as they do in a run: memory is as cold then, and the other core holds what the other rank has
+ * written. */
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"
 #include "common/sim/price.h"
@@ -63,14 +64,16 @@ static halves halves_of(const pair *p, int rank)
     return rank == 0 ? first : second;
 }
 
-/* As a server does it: a chunk of the ranks' gradients is summed and then updated, while it is in the cache. */
+/* As a server does it: a chunk of the ranks' gradients is summed and then updated, while it is in the cache.
+ */
 static status serve(pair *p, int rank, halves h)
 {
     calibration_run *own = &p->runs[rank];
     for (int64_t i = h.begin; i < h.begin + h.count; i += SERVER_CHUNK) {
         int64_t left = h.begin + h.count - i;
         piece chunk = {i, left < SERVER_CHUNK ? left : SERVER_CHUNK};
-        const void *grads[] = {at(p->runs[0].work.params->grads.data, i), at(p->runs[1].work.params->grads.data, i)};
+        const void *grads[] = {at(p->runs[0].work.params->grads.data, i),
+                               at(p->runs[1].work.params->grads.data, i)};
         void *sums[] = {at(p->sums[rank].data, i)};
         reduce_many(DTYPE_F32, REDUCE_MEAN, sums, 1, grads, PAIR, chunk.count);
         TRY(optimizer_update(own->optimizer, own->stream, own->work.params->params.data, p->sums[rank].data,
@@ -233,8 +236,9 @@ static void take_result(pair *p, double bytes)
         double alone = sums[CALIBRATION_ALONE], together = sums[CALIBRATION_BESIDE];
         c->contention[k] = alone > 0 && together > alone ? together / alone : 1;
     }
-    c->pack_gbs = rate_of(p, PASS_PACK, 2 * bytes);                /* reads and writes */
-    c->host_sum_gbs = rate_of(p, PASS_SERVE, SERVER_ARENAS * bytes / 2); /* of a half: 2 read, 1 written; 2 and 1 */
+    c->pack_gbs = rate_of(p, PASS_PACK, 2 * bytes); /* reads and writes */
+    c->host_sum_gbs =
+        rate_of(p, PASS_SERVE, SERVER_ARENAS * bytes / 2); /* of a half: 2 read, 1 written; 2 and 1 */
     c->allreduce_gbs = rate_of(p, PASS_EXCHANGE, bytes);
     c->copy_gbs = rate_of(p, PASS_COPY, bytes / 2);
 }

@@ -298,7 +298,7 @@ status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_
     bool has_virtual_twin =
         strcmp(config->run.device, "cpu") == 0 && !config->shared.link && config->run.accumulate == 1;
     if (!has_virtual_twin) return STATUS_OK;
-    bool calibrated = calibration_path(path, sizeof path) == STATUS_OK && access(path, R_OK) == 0;
+    bool calibrated = calibration_path("this-machine.json", path, sizeof path) == STATUS_OK && access(path, R_OK) == 0;
     error_clear();
     for (int e = 0; calibrated && e < ENGINE_COUNT; e++)
         if (jobs[e].result) TRY(add_prediction(config, plan, e, path, jobs[e].result));
