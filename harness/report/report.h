@@ -1,4 +1,11 @@
-/* Reports rendered from a run's JSON (docs/results.md), which is the only source of their figures. */
+/* Reports rendered from a run's JSON (docs/results.md), which is the only source of their figures.
+ *
+ * The files of this folder, in the order in which data flow through them:
+ *   statistics        a phase's times to a median and its like, for the JSON
+ *   report_table      values by their path in the JSON, and tables with a column per job
+ *   report_text       a run: steps, communication, agreement of the engines
+ *   report_memory     where a job's memory is
+ *   report_compare    several runs, and how stale reads were */
 #ifndef HARNESS_REPORT_REPORT_H
 #define HARNESS_REPORT_REPORT_H
 

@@ -1,18 +1,12 @@
-/* Several runs of one workload under different policies: figures side by side, and the loss against time. */
+/* Several runs of one workload under different policies: figures side by side, the loss against time, and how
+ * stale reads were. */
 #include "harness/report/report_impl.h"
-
-#include "harness/report/report.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { ROWS = 12, FIRST_COLUMN = 12, COLUMN = 14 };
-
-/* The one job of a run. */
-static const json_t *job_of(const json_t *runs, size_t run)
-{
-    return json_array_get(json_object_get(json_array_get(runs, run), "jobs"), 0);
-}
+enum { ROWS = 12, COLUMN = 14 };
+static const report_layout figures = {24, COLUMN}, over_time = {12, COLUMN};
 
 /* Seconds that the measured steps of a job's slowest rank took together. */
 static double duration(const json_t *job)
@@ -53,79 +47,108 @@ static double loss_between(const json_t *job, double from, double until)
     return count ? sum / count : NAN;
 }
 
-static void cell(double value, int decimals, text_buffer *out)
-{
-    if (isnan(value))
-        text_append(out, "%*s", COLUMN, "-");
-    else
-        text_append(out, "%*.*f", COLUMN, decimals, value);
-}
+typedef struct staleness {
+    double reads, largest, mean;
+    double bins[64]; /* of the ranks' histograms */
+    int used;
+} staleness;
 
-static void row(const json_t *runs, const char *label, const char *path, double scale, int decimals,
-                text_buffer *out)
+static staleness staleness_of(const json_t *job)
 {
-    text_append(out, "%-24s", label);
-    for (size_t i = 0; i < json_array_size(runs); i++)
-        cell(scale * report_number_at(job_of(runs, i), path), decimals, out);
-    text_append(out, "\n");
-}
-
-static double mean_staleness(const json_t *job)
-{
-    double reads = 0, weighted = 0;
-    size_t r;
-    json_t *rank;
+    enum { MOST_BINS = 64 };
+    staleness all = {0};
+    size_t r, i;
+    json_t *rank, *count;
     json_array_foreach(json_object_get(job, "ranks"), r, rank)
     {
         const json_t *s = json_object_get(rank, "staleness");
-        double own = json_number_value(json_object_get(s, "reads"));
-        reads += own;
-        weighted += own * json_number_value(json_object_get(s, "mean"));
+        double reads = json_number_value(json_object_get(s, "reads"));
+        all.reads += reads;
+        all.mean += reads * json_number_value(json_object_get(s, "mean"));
+        all.largest = fmax(all.largest, json_number_value(json_object_get(s, "largest")));
+        json_array_foreach(json_object_get(s, "histogram"), i, count)
+        {
+            if (i >= MOST_BINS) break;
+            all.bins[i] += json_number_value(count);
+            if ((int)i + 1 > all.used) all.used = (int)i + 1;
+        }
     }
-    return reads > 0 ? weighted / reads : NAN;
+    all.mean /= all.reads; /* NaN: no reads */
+    return all;
 }
 
-static void heads(const json_t *runs, int width, const char *label, text_buffer *out)
+static double mean_staleness(const json_t *job, const char *path)
+{
+    (void)path;
+    return staleness_of(job).mean;
+}
+
+void report_staleness(const json_t *job, text_buffer *out)
+{
+    enum { SHOWN_BINS = 10 };
+    staleness s = staleness_of(job);
+    if (s.reads == 0) return;
+    text_append(
+        out,
+        "\nStaleness under %s: updates that parameters got between their read and the update made from it;\n"
+        "%.0f reads, mean %.2f, largest %.0f\n",
+        report_text_at(job, "policy"), s.reads, s.mean, s.largest);
+    double rest = 0;
+    for (int i = 0; i < s.used; i++) {
+        if (i >= SHOWN_BINS)
+            rest += s.bins[i];
+        else
+            text_append(out, "  %2d  %5.1f %%  %.*s\n", i, 100 * s.bins[i] / s.reads,
+                        (int)lround(40 * s.bins[i] / s.reads), "########################################");
+    }
+    if (rest > 0) text_append(out, "  more %4.1f %%\n", 100 * rest / s.reads);
+}
+
+static void heads(const json_t *jobs, int width, const char *label, text_buffer *out)
 {
     text_append(out, "%-*s", width, label);
-    for (size_t i = 0; i < json_array_size(runs); i++)
-        text_append(out, "%*s", COLUMN, report_text_at(job_of(runs, i), "policy"));
+    for (size_t i = 0; i < json_array_size(jobs); i++)
+        text_append(out, "%*s", COLUMN, report_text_at(json_array_get(jobs, i), "policy"));
     text_append(out, "\n");
 }
 
-static void loss_against_time(const json_t *runs, text_buffer *out)
+static void loss_against_time(const json_t *jobs, text_buffer *out)
 {
     double end = 0;
-    for (size_t i = 0; i < json_array_size(runs); i++) end = fmax(end, duration(job_of(runs, i)));
+    for (size_t i = 0; i < json_array_size(jobs); i++) end = fmax(end, duration(json_array_get(jobs, i)));
     text_append(out,
                 "\nTraining loss against time: the mean over the steps that ended since the row above\n");
-    heads(runs, FIRST_COLUMN, "seconds", out);
-    for (int row_number = 1; row_number <= ROWS; row_number++) {
-        double from = end * (row_number - 1) / ROWS, until = end * row_number / ROWS;
-        text_append(out, "%-*.3f", FIRST_COLUMN, until);
-        for (size_t i = 0; i < json_array_size(runs); i++)
-            cell(loss_between(job_of(runs, i), from, until), 4, out);
+    heads(jobs, over_time.label_width, "seconds", out);
+    for (int row = 1; row <= ROWS; row++) {
+        double from = end * (row - 1) / ROWS, until = end * row / ROWS;
+        text_append(out, "%-*.3f", over_time.label_width, until);
+        for (size_t i = 0; i < json_array_size(jobs); i++)
+            report_cell(over_time, CELL_LOSS, loss_between(json_array_get(jobs, i), from, until), out);
         text_append(out, "\n");
     }
 }
 
 void report_compare(const json_t *runs, text_buffer *out)
 {
+    static const report_row rows[] = {
+        {"ranks", CELL_COUNT, .path = "world_size"},
+        {"measured steps per rank", CELL_COUNT, .path = "step_time.count"},
+        {"step time, median, ms", CELL_MILLISECONDS, .path = "step_time.median_s"},
+        {"samples/s, all ranks", CELL_COUNT, .path = "throughput.samples_per_s"},
+        {"loss, last step", CELL_LOSS, .path = "loss_last"},
+        {"accuracy, test data, %", CELL_HUNDREDTHS, .path = "accuracy"},
+        {"staleness, mean", CELL_MEAN, .value = mean_staleness}};
     const json_t *first = json_array_get(runs, 0), *w = json_object_get(first, "workload");
+    json_t *jobs = json_array();
+    for (size_t i = 0; i < json_array_size(runs); i++)
+        json_array_append(jobs, (json_t *)report_at(json_array_get(runs, i), "jobs.0"));
     text_append(out, "%s, %s, batch %.0f per rank, %s, seed %.0f; %s\n\n", report_text_at(w, "model"),
                 report_text_at(w, "data"), report_number_at(w, "batch_per_rank"),
                 report_text_at(w, "optimizer"), report_number_at(w, "seed"),
                 report_text_at(first, "hardware_note"));
-    heads(runs, 24, "", out);
-    row(runs, "ranks", "world_size", 1, 0, out);
-    row(runs, "measured steps per rank", "step_time.count", 1, 0, out);
-    row(runs, "step time, median, ms", "step_time.median_s", 1e3, 3, out);
-    row(runs, "samples/s, all ranks", "throughput.samples_per_s", 1, 0, out);
-    row(runs, "loss, last step", "loss_last", 1, 4, out);
-    row(runs, "accuracy, test data, %", "accuracy", 100, 1, out);
-    text_append(out, "%-24s", "staleness, mean");
-    for (size_t i = 0; i < json_array_size(runs); i++) cell(mean_staleness(job_of(runs, i)), 2, out);
-    text_append(out, "\n");
-    loss_against_time(runs, out);
-    for (size_t i = 0; i < json_array_size(runs); i++) report_staleness(job_of(runs, i), out);
+    heads(jobs, figures.label_width, "", out);
+    report_rows(figures, jobs, rows, sizeof rows / sizeof rows[0], out);
+    loss_against_time(jobs, out);
+    for (size_t i = 0; i < json_array_size(jobs); i++) report_staleness(json_array_get(jobs, i), out);
+    json_decref(jobs);
 }

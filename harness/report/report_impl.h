@@ -2,19 +2,54 @@
 #ifndef HARNESS_REPORT_REPORT_IMPL_H
 #define HARNESS_REPORT_REPORT_IMPL_H
 
-#include "common/base/text.h"
+#include "harness/report/report.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 
-/* report_values.c: what stands at "phases.forward_s.median_s" of an object: NULL, NaN, or "", where there is none. */
+/* What stands at "ranks.0.memory.total" of an object (a number indexes an array); NULL, NaN or "" where
+ * nothing does. */
 const json_t *report_at(const json_t *object, const char *path);
 double report_number_at(const json_t *object, const char *path);
 const char *report_text_at(const json_t *object, const char *path);
 
-/* report_ps.c: nothing where the job has none of it. */
-void report_staleness(const json_t *job, text_buffer *out);
-void report_updates(const json_t *job, text_buffer *out);
+/* How a figure is written; NaN is "-". */
+typedef enum cell_format {
+    CELL_TIME,
+    CELL_BYTES,
+    CELL_RATE,
+    CELL_COUNT,
+    CELL_RATIO,
+    CELL_LOSS,
+    CELL_PERCENT,
+    CELL_MEAN,
+    CELL_MILLISECONDS, /* without the unit, as the next one */
+    CELL_HUNDREDTHS
+} cell_format;
+
+/* A row of a table that has a column for each element of an array. */
+typedef struct report_row {
+    const char *label;
+    cell_format format;
+    const char *path;
+    double (*value)(const json_t *column, const char *path); /* NULL: the number at the path */
+    bool optional;                                           /* left out where no column has it */
+} report_row;
+
+typedef struct report_layout {
+    int label_width, column_width;
+} report_layout;
+
+void report_cell(report_layout layout, cell_format format, double value, text_buffer *out);
+void report_rows(report_layout layout, const json_t *columns, const report_row *rows, size_t count,
+                 text_buffer *out);
+/* The head of a table of jobs: engine and policy. */
+void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out);
+
+/* report_memory.c: of one job; the second writes nothing where the policy is another than dp. */
+void report_memory(const json_t *job, text_buffer *out);
 void report_dataparallel_memory(const json_t *job, text_buffer *out);
+
+/* report_compare.c: nothing where the job has no stale reads. */
+void report_staleness(const json_t *job, text_buffer *out);
 
 #endif

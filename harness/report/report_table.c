@@ -1,0 +1,91 @@
+#include "harness/report/report_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const json_t *report_at(const json_t *object, const char *path)
+{
+    char key[64];
+    while (object && *path) {
+        size_t length = strcspn(path, ".");
+        snprintf(key, sizeof key, "%.*s", (int)length, path);
+        object =
+            json_is_array(object) ? json_array_get(object, (size_t)atoi(key)) : json_object_get(object, key);
+        path += length + (path[length] == '.');
+    }
+    return object;
+}
+
+double report_number_at(const json_t *object, const char *path)
+{
+    const json_t *value = report_at(object, path);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+const char *report_text_at(const json_t *object, const char *path)
+{
+    const char *text = json_string_value(report_at(object, path));
+    return text ? text : "";
+}
+
+void report_cell(report_layout layout, cell_format format, double value, text_buffer *out)
+{
+    static const struct {
+        double scale;
+        int decimals;
+        const char *unit;
+    } formats[] = {
+        [CELL_COUNT] = {1, 0, ""},       [CELL_RATIO] = {1, 3, ""}, [CELL_LOSS] = {1, 4, ""},
+        [CELL_PERCENT] = {100, 1, " %"}, [CELL_MEAN] = {1, 2, ""},  [CELL_MILLISECONDS] = {1e3, 3, ""},
+        [CELL_HUNDREDTHS] = {100, 1, ""}};
+    char cell[48];
+    if (format == CELL_RATE) format = value < 100 ? CELL_MEAN : CELL_COUNT;
+    if (isnan(value))
+        snprintf(cell, sizeof cell, "-");
+    else if (format == CELL_TIME)
+        text_format_duration(cell, sizeof cell, 1e9 * value);
+    else if (format == CELL_BYTES)
+        text_format_bytes(cell, sizeof cell, value);
+    else
+        snprintf(cell, sizeof cell, "%.*f%s", formats[format].decimals, formats[format].scale * value,
+                 formats[format].unit);
+    text_append(out, "%*s", layout.column_width, cell);
+}
+
+static double value_of(const report_row *row, const json_t *column)
+{
+    return (row->value ? row->value : report_number_at)(column, row->path);
+}
+
+void report_rows(report_layout layout, const json_t *columns, const report_row *rows, size_t count,
+                 text_buffer *out)
+{
+    size_t width = json_array_size(columns);
+    for (const report_row *row = rows; row < rows + count; row++) {
+        bool any = !row->optional;
+        for (size_t i = 0; i < width; i++) any = any || !isnan(value_of(row, json_array_get(columns, i)));
+        if (!any) continue;
+        text_append(out, "%-*s", layout.label_width, row->label);
+        for (size_t i = 0; i < width; i++)
+            report_cell(layout, row->format, value_of(row, json_array_get(columns, i)), out);
+        text_append(out, "\n");
+    }
+}
+
+void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out)
+{
+    text_append(out, "%-*s", layout.label_width, label);
+    for (size_t i = 0; i < json_array_size(jobs); i++) {
+        const json_t *job = json_array_get(jobs, i);
+        const char *engine = report_text_at(job, "engine"), *policy = report_text_at(job, "policy");
+        char name[64];
+        if (strcmp(engine, policy) == 0)
+            snprintf(name, sizeof name, "%s", engine);
+        else
+            snprintf(name, sizeof name, "%s (%s)", engine, policy);
+        text_append(out, "%*s", layout.column_width, name);
+    }
+    text_append(out, "\n");
+}
