@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/sync/staged.h"
 
 #include <stddef.h>
 #include <inttypes.h>
@@ -60,6 +61,66 @@ status sync_default_flush(sync_engine *e)
     (void)e;
     return STATUS_OK;
 }
+
+/* ---- calls (those in which a staged copy takes a larger part are in staged.c) ------------------ */
+
+status sync_open(const sync_engine_type *type, const sync_context *context, sync_engine **out)
+{
+    *out = NULL;
+    return type->open(context, out);
+}
+
+status sync_handshake(sync_engine *e, sync_blob *out)
+{
+    *out = (sync_blob){NULL, 0};
+    return e->type->handshake(e, out);
+}
+
+status sync_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out)
+{
+    *out = (sync_batch){0};
+    return e->type->plan_batch(e, step, batch, out);
+}
+
+status sync_scatter_inputs(sync_engine *e, const sync_step *step)
+{
+    return e->type->scatter_inputs(e, step);
+}
+
+status sync_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here)
+{
+    return e->type->loss(e, step, normalizer, here);
+}
+
+status sync_scatter_output_gradient(sync_engine *e, const sync_step *step)
+{
+    return e->type->scatter_output_gradient(e, step);
+}
+
+status sync_ready(sync_engine *e, int param)
+{
+    return e->staged ? sync_staged_ready(e->staged, param) : e->type->ready(e, param);
+}
+
+status sync_finish(sync_engine *e, const sync_step *step)
+{
+    if (e->staged) TRY(sync_staged_finish(e->staged));
+    return e->type->finish(e, step);
+}
+
+const void *sync_reduced_gradients(sync_engine *e, piece_list *owned)
+{
+    const void *arena = e->type->reduced_gradients(e, owned);
+    if (!arena) owned->count = 0;
+    return arena;
+}
+
+void sync_read_counters(sync_engine *e, sync_counters *out)
+{
+    e->type->counters(e, out);
+}
+
+/* ---- gradients in the ledger ------------------------------------------------------------------ */
 
 static int64_t arena_bytes(const param_set *set)
 {

@@ -215,6 +215,26 @@ struct sync_engine {
     const void *unchecked; /* gradients of an update whose check is due: sync_check_update() */
 };
 
+/* How an engine is called: the functions of its type, above. Where it has a staged copy (staged.h), that is kept in
+ * step. */
+status sync_open(const sync_engine_type *type, const sync_context *context, sync_engine **out);
+status sync_handshake(sync_engine *e, sync_blob *out);
+status sync_connect(sync_engine *e, const sync_blob *handshakes);
+void sync_close(sync_engine **e);
+status sync_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
+status sync_scatter_inputs(sync_engine *e, const sync_step *step);
+status sync_begin_forward(sync_engine *e, const sync_step *step);
+status sync_need(sync_engine *e, int param);
+status sync_place_outputs(sync_engine *e, const sync_step *step);
+status sync_loss(sync_engine *e, const sync_step *step, double *normalizer, bool *here);
+status sync_scatter_output_gradient(sync_engine *e, const sync_step *step);
+status sync_ready(sync_engine *e, int param);
+status sync_finish(sync_engine *e, const sync_step *step);
+status sync_flush(sync_engine *e);
+status sync_group_sum(sync_engine *e, double *values, int count);
+const void *sync_reduced_gradients(sync_engine *e, piece_list *owned);
+void sync_read_counters(sync_engine *e, sync_counters *out);
+
 /* Defaults for engines that override little: own batch, own loss, nothing to scatter. */
 status sync_default_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
 status sync_default_stage(sync_engine *e, const sync_step *step);

@@ -169,7 +169,7 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
     inner.optimizer = g->optimizer ? g->optimizer : context->optimizer;
     inner.front = &g->front;
     inner.recorder = NULL; /* what is recorded is the device's */
-    TRY_GOTO(rc, type->open(&inner, out), failed);
+    TRY_GOTO(rc, sync_open(type, &inner, out), failed);
     (*out)->staged = g;
     g->engine = *out;
     return STATUS_OK;
@@ -178,15 +178,17 @@ failed:
     return rc;
 }
 
-void sync_close(sync_engine *e)
+void sync_close(sync_engine **e)
 {
-    sync_staged *g = e->staged;
+    if (!*e) return;
+    sync_staged *g = (*e)->staged;
     if (g) device_stream_synchronize(g->copies.stream);
-    e->type->close(e);
+    (*e)->type->close(*e);
     if (g) close_staged(g);
+    *e = NULL;
 }
 
-/* ---- stages ----------------------------------------------------------------------------------- */
+/* ---- calls of engines (engine.h) in which a copy takes part ------------------------------------- */
 
 status sync_connect(sync_engine *e, const sync_blob *handshakes)
 {
@@ -223,16 +225,14 @@ status sync_place_outputs(sync_engine *e, const sync_step *step)
     return bring_down(g, ITEM_BUFFERS);
 }
 
-status sync_ready(sync_engine *e, int param)
+status sync_staged_ready(sync_staged *g, int param)
 {
-    sync_staged *g = e->staged;
-    return g && g->step.synchronize ? bring_down(g, param) : e->type->ready(e, param);
+    return g->step.synchronize ? bring_down(g, param) : g->engine->type->ready(g->engine, param);
 }
 
-status sync_finish(sync_engine *e, const sync_step *step)
+status sync_staged_finish(sync_staged *g)
 {
-    if (e->staged) TRY(sync_handover_end(&e->staged->arrived));
-    return e->type->finish(e, step);
+    return sync_handover_end(&g->arrived);
 }
 
 status sync_flush(sync_engine *e)

@@ -20,15 +20,8 @@
 status sync_staged_open(const sync_context *context, const sync_engine_type *type,
                         const sync_requirements *needs, int threads, sync_engine **out);
 
-/* The stages that a staged copy takes part in; without one they are the engine's (sync_engine_type). */
-status sync_connect(sync_engine *e, const sync_blob *handshakes);
-status sync_begin_forward(sync_engine *e, const sync_step *step);
-status sync_need(sync_engine *e, int param);
-status sync_place_outputs(sync_engine *e, const sync_step *step);
-status sync_ready(sync_engine *e, int param);
-status sync_finish(sync_engine *e, const sync_step *step);
-status sync_flush(sync_engine *e);
-status sync_group_sum(sync_engine *e, double *values, int count);
-void sync_close(sync_engine *e);
+/* Instead of the engine's ready(): the gradient comes down first. Before its finish(): all have come down. */
+status sync_staged_ready(struct sync_staged *g, int param);
+status sync_staged_finish(struct sync_staged *g);
 
 #endif

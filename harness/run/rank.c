@@ -264,7 +264,7 @@ static void count_traffic(rank_state *s, bool keep)
 {
     sync_engine *e = trainer_engine(s->trainer);
     sync_counters now;
-    e->type->counters(e, &now);
+    sync_read_counters(e, &now);
     if (keep) {
         s->record.bytes_sent += now.bytes_sent - s->seen.bytes_sent;
         s->record.bytes_received += now.bytes_received - s->seen.bytes_received;

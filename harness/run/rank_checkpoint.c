@@ -130,7 +130,7 @@ static status gather_states(rank_checkpoint *c)
     piece_list owned = {0};
     bool spread = false;
     int states = optimizer_state_count(&c->config->optimizer);
-    if (!e->type->reduced_gradients(e, &owned)) owned.count = 0;
+    sync_reduced_gradients(e, &owned);
     if (states == 0 || c->world == 1) return STATUS_OK;
     TRY(state_is_spread(c, owned, &spread));
     if (!spread) return STATUS_OK;

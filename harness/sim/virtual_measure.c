@@ -31,7 +31,7 @@ static void on_measures(void *context, int rank, trainer *t)
     ledger_reset_peaks(trainer_ledger(t));
     if (rank >= VIRTUAL_LEDGERS) return;
     sync_engine *e = trainer_engine(t);
-    e->type->counters(e, &m->before[rank]);
+    sync_read_counters(e, &m->before[rank]);
 }
 
 static void on_step(void *context, int rank, trainer *t, const step_result *r)
@@ -58,7 +58,7 @@ static status on_finished(void *context, int rank, trainer *t)
     sync_engine *e = trainer_engine(t);
     if (rank == 0) f->has_dp = ps_dp_read_sizes(e, &f->dp);
     sync_counters now;
-    e->type->counters(e, &now);
+    sync_read_counters(e, &now);
     if (rank == 0) f->all_bytes_sent = now.bytes_sent;
     int64_t sent = now.bytes_sent - m->before[rank].bytes_sent;
     int64_t messages = now.messages_sent - m->before[rank].messages_sent;

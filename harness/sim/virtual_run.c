@@ -70,7 +70,7 @@ static void on_measures(void *context, int rank, trainer *t)
     sync_engine *e = trainer_engine(t);
     step_result before = {0};
     ledger_reset_peaks(trainer_ledger(t));
-    e->type->counters(e, &r->before);
+    sync_read_counters(e, &r->before);
     overlap_measure(&r->overlap, e, &before);
 }
 
@@ -116,7 +116,7 @@ static status on_finished(void *context, int rank, trainer *t)
     rank_record *r = &j->ranks[rank];
     sync_engine *e = trainer_engine(t);
     sync_counters now;
-    e->type->counters(e, &now);
+    sync_read_counters(e, &now);
     r->record.wall_ns = r->end_ns - r->begin_ns;
     r->record.bytes_sent = now.bytes_sent - r->before.bytes_sent;
     r->record.bytes_received = now.bytes_received - r->before.bytes_received;

@@ -4,6 +4,7 @@
 #include "common/base/text.h"
 #include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
+#include "common/sync/staged.h"
 #include "harness/train/trainer_impl.h"
 
 #include <stdio.h>
@@ -179,7 +180,7 @@ static status open_engine(trainer *t)
     bool either = t->needs.reach == SYNC_REACH_EITHER && !c->share_gpu;
     if (c->cuda_graph && t->needs.unrecorded) return refuse_graph(c, t->needs.unrecorded);
     if (info->host_addressable || !info->real || t->needs.reach == SYNC_REACH_DEVICE || either) {
-        status rc = c->engine->open(&context, &t->engine);
+        status rc = sync_open(c->engine, &context, &t->engine);
         if (rc != STATUS_UNAVAILABLE || !either) return rc;
         log_warn("%s: the engine %s works on host memory", error_message(), c->engine->name);
         error_clear();
@@ -257,8 +258,7 @@ static void close_slot(trainer_program_slot *slot)
 
 void trainer_leave(trainer *t)
 {
-    if (t->engine) sync_close(t->engine);
-    t->engine = NULL;
+    sync_close(&t->engine);
 }
 
 void trainer_pin(trainer *t, void *data, size_t bytes)
@@ -300,7 +300,7 @@ void trainer_close(trainer **pointer)
 
 status trainer_handshake(trainer *t, sync_blob *out)
 {
-    return t->engine->type->handshake(t->engine, out);
+    return sync_handshake(t->engine, out);
 }
 
 status trainer_connect(trainer *t, const sync_blob *handshakes)
@@ -321,7 +321,7 @@ void trainer_set_skipped(trainer *t, int64_t updates)
 int64_t trainer_skipped(const trainer *t)
 {
     sync_counters now;
-    t->engine->type->counters(t->engine, &now);
+    sync_read_counters(t->engine, &now);
     return t->skipped + now.updates_skipped;
 }
 

@@ -2,7 +2,6 @@
 #ifndef HARNESS_TRAIN_TRAINER_IMPL_H
 #define HARNESS_TRAIN_TRAINER_IMPL_H
 
-#include "common/sync/staged.h"
 #include "common/sync/straggler.h"
 #include "harness/train/trainer.h"
 

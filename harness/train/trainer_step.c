@@ -19,7 +19,7 @@ static void enter(trainer *t, rank_operation operation)
 static int64_t add_counters(trainer *t)
 {
     sync_counters now;
-    t->engine->type->counters(t->engine, &now);
+    sync_read_counters(t->engine, &now);
     t->now.counters.total_ns += now.total_ns;
     t->now.counters.exposed_ns += now.exposed_ns;
     t->now.counters.optimizer_ns += now.optimizer_ns;
@@ -65,7 +65,7 @@ static status stage_plan(trainer *t)
         t->now.counters = (sync_counters){0};
         t->now.exposed_rest = t->now.exposed_forward = t->now.exposed_backward = 0;
     }
-    return t->engine->type->plan_batch(t->engine, &t->now.step, t->config.batch, &t->now.plan);
+    return sync_plan_batch(t->engine, &t->now.step, t->config.batch, &t->now.plan);
 }
 
 static status stage_upload(trainer *t)
@@ -80,11 +80,6 @@ static status stage_upload(trainer *t)
     else if (x->loaded > 0) TRY(trainer_upload(t, &t->now.batch));
     t->now.scalars.rows = t->data.row_count;
     return device_mark(t->stream, MARK_LOADED);
-}
-
-static status stage_scatter_inputs(trainer *t)
-{
-    return t->engine->type->scatter_inputs(t->engine, &t->now.step);
 }
 
 static status separate_phases(trainer *t)
@@ -168,7 +163,7 @@ static status stage_loss(trainer *t)
 {
     if (t->ledger.phase != LEDGER_PHASE_LOSS) ledger_enter(&t->ledger, LEDGER_PHASE_LOSS);
     double normalizer = 1;
-    TRY(t->engine->type->loss(t->engine, &t->now.step, &normalizer, &t->now.loss_here));
+    TRY(sync_loss(t->engine, &t->now.step, &normalizer, &t->now.loss_here));
     t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)micro_batches(t);
     t->now.loss_here = t->now.loss_here && (t->now.slot || t->programs.loss_kernel);
     if (!t->now.loss_here) return STATUS_OK;
@@ -181,7 +176,7 @@ static status stage_loss(trainer *t)
 static status stage_scatter_gradient(trainer *t)
 {
     ledger_enter(&t->ledger, LEDGER_PHASE_SCATTER_GRADIENT);
-    return t->engine->type->scatter_output_gradient(t->engine, &t->now.step);
+    return sync_scatter_output_gradient(t->engine, &t->now.step);
 }
 
 static status stage_enter_backward(trainer *t)
@@ -209,16 +204,12 @@ static status stage_enter_finish(trainer *t)
     return STATUS_OK;
 }
 
-static status stage_finish(trainer *t)
-{
-    return sync_finish(t->engine, &t->now.step);
-}
-
 static status stage_end(trainer *t)
 {
     TRY(device_stream_synchronize(t->stream));
-    TRY(device_mark(t->stream, MARK_END));
     trainer_drop_batch(t);
+    if (!is_last_micro_batch(t)) return STATUS_OK;
+    TRY(device_mark(t->stream, MARK_END));
     ledger_enter(&t->ledger, LEDGER_PHASE_AFTER);
     return STATUS_OK;
 }
@@ -239,33 +230,34 @@ static status stage_await_loss(trainer *t)
     return t->now.step.synchronize ? sync_check_update(t->engine, &t->now.step) : STATUS_OK;
 }
 
-/* After a micro-batch that only accumulates. */
-static status stage_end_micro(trainer *t)
-{
-    TRY(device_stream_synchronize(t->stream));
-    trainer_drop_batch(t);
-    return STATUS_OK;
-}
-
 /* --slow stretches stages that compute; engines' stages wait for other ranks. */
 typedef struct stage {
     status (*run)(trainer *);
+    status (*engine)(sync_engine *, const sync_step *); /* instead of `run` */
     bool computes;
 } stage;
 
-#define STAGES_TO_BACKWARD                                                                                         \
-    {stage_plan, false}, {stage_upload, true}, {stage_scatter_inputs, false}, {stage_choose_program, false},        \
-        {trainer_prefetch_next, false}, {stage_enter_forward, false}, {stage_begin_forward, false},                 \
-        {stage_forward, true}, {trainer_prefetch_next, false}, {stage_place, false}, {stage_loss, true},            \
-        {stage_scatter_gradient, false}, {stage_enter_backward, false}, {stage_backward, true},                     \
-        {trainer_prefetch_next, false}, {stage_enter_finish, false}, {stage_finish, false}
-
-static const stage stages[] = {
-    STAGES_TO_BACKWARD, {stage_end, false}, {stage_download_loss, false}, {stage_await_loss, false}};
-static const stage micro_stages[] = {
-    STAGES_TO_BACKWARD, {stage_end_micro, false}, {stage_download_loss, false}, {stage_await_loss, false}};
+static const stage stages[] = {{.run = stage_plan},
+                               {.run = stage_upload, .computes = true},
+                               {.engine = sync_scatter_inputs},
+                               {.run = stage_choose_program},
+                               {.run = trainer_prefetch_next},
+                               {.run = stage_enter_forward},
+                               {.run = stage_begin_forward},
+                               {.run = stage_forward, .computes = true},
+                               {.run = trainer_prefetch_next},
+                               {.run = stage_place},
+                               {.run = stage_loss, .computes = true},
+                               {.run = stage_scatter_gradient},
+                               {.run = stage_enter_backward},
+                               {.run = stage_backward, .computes = true},
+                               {.run = trainer_prefetch_next},
+                               {.run = stage_enter_finish},
+                               {.engine = sync_finish},
+                               {.run = stage_end},
+                               {.run = stage_download_loss},
+                               {.run = stage_await_loss}};
 enum { STAGE_COUNT = sizeof stages / sizeof stages[0], STAGE_LOAD = 1 };
-_Static_assert(sizeof stages == sizeof micro_stages, "a micro-batch has as many stages as a step");
 
 /* ---- the step --------------------------------------------------------------------------------- */
 
@@ -393,7 +385,8 @@ static void report_step(trainer *t, step_result *out)
 
 static status run_stage(trainer *t)
 {
-    const stage *now = is_last_micro_batch(t) ? &stages[t->now.stage] : &micro_stages[t->now.stage];
+    const stage *now = &stages[t->now.stage];
+    if (now->engine) return now->engine(t->engine, &t->now.step);
     if (!now->computes) return now->run(t);
     straggler_resume(&t->straggler);
     status rc = now->run(t);

@@ -54,7 +54,7 @@ static status collect_gradients(verification *v, local_ranks *group, int rank, t
     size_t size = (size_t)dtype_size(set->type);
     piece_list owned = {0};
     TRY(trainer_flush(t));
-    const char *arena = trainer_engine(t)->type->reduced_gradients(trainer_engine(t), &owned);
+    const char *arena = sync_reduced_gradients(trainer_engine(t), &owned);
     if (rank == 0) {
         v->gradients = calloc((size_t)set->arena_elements, size);
         if (!v->gradients) return fail(STATUS_SYSTEM, "no memory for the gradients of %s", v->config->file->path);

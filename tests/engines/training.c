@@ -239,7 +239,7 @@ static status take_gradient(training_rank *r)
         if (!g->arena || !g->plain) return fail(STATUS_SYSTEM, "no memory for the gradient");
     }
     TRY(training_barrier(r));
-    const float *arena = trainer_engine(r->trainer)->type->reduced_gradients(trainer_engine(r->trainer), &owned);
+    const float *arena = sync_reduced_gradients(trainer_engine(r->trainer), &owned);
     for (int i = 0; arena && i < owned.count; i++)
         memcpy(g->arena + owned.pieces[i].offset, arena + owned.pieces[i].offset,
                (size_t)owned.pieces[i].count * sizeof *arena);

@@ -92,7 +92,7 @@ status job_backward(engine_rank *r, const sync_step *step, const bool *skip, int
         for (int64_t i = 0; i < r->params->pieces[param].count; i++)
             job_set_element(r, &r->params->grads, param, i,
                             r->context->world * job_value(r->context->rank, step->index, param, i));
-        TRY(r->engine->type->ready(r->engine, param));
+        TRY(sync_ready(r->engine, param));
     }
     return STATUS_OK;
 }
@@ -100,7 +100,7 @@ status job_backward(engine_rank *r, const sync_step *step, const bool *skip, int
 status job_finish(engine_rank *r, const sync_step *step)
 {
     ledger_enter(&r->ledger, LEDGER_PHASE_REDUCE);
-    return r->engine->type->finish(r->engine, step);
+    return sync_finish(r->engine, step);
 }
 
 status job_whole_step(engine_rank *r, int64_t index)
@@ -190,7 +190,7 @@ static status open_rank(engine_rank *r)
 
 static void close_rank(engine_rank *r)
 {
-    if (r->engine) r->engine->type->close(r->engine);
+    sync_close(&r->engine);
     optimizer_close(&r->optimizer);
     param_set_close(&r->params);
     device_stream_close(&r->stream);
@@ -202,9 +202,9 @@ static status rank_of_job(rank_context *context)
     engine_job *job = (engine_job *)context->shared;
     engine_rank rank = {.context = context, .job = job};
     status rc = open_rank(&rank);
-    if (rc == STATUS_OK) rc = rank.engine->type->handshake(rank.engine, &job->handshakes[context->rank]);
+    if (rc == STATUS_OK) rc = sync_handshake(rank.engine, &job->handshakes[context->rank]);
     pthread_barrier_wait(&job->barrier);
-    if (rc == STATUS_OK) rc = rank.engine->type->connect(rank.engine, job->handshakes);
+    if (rc == STATUS_OK) rc = sync_connect(rank.engine, job->handshakes);
     pthread_barrier_wait(&job->barrier); /* handshakes are borrowed */
     if (rc == STATUS_OK) rc = job->body(&rank);
     close_rank(&rank);

@@ -34,7 +34,7 @@ static status check_parameters(const engine_rank *r, int64_t steps)
 static status check_bytes(engine_rank *r)
 {
     sync_counters c;
-    r->engine->type->counters(r->engine, &c);
+    sync_read_counters(r->engine, &c);
     int64_t n = r->context->world, elements = r->params->logical_bytes / dtype_size(r->params->type);
     int64_t least = STEPS * 2 * (n - 1) * elements * 2 / n; /* of two bytes, the narrowest that travels */
     if (c.bytes_sent < least || c.bytes_received < least || (n == 1 && c.bytes_sent != 0))
@@ -53,7 +53,7 @@ static status run_steps(engine_rank *r)
         TRY(job_whole_step(r, s));
         TRY(job_check_gradients(r, s));
     }
-    TRY(r->engine->type->flush(r->engine));
+    TRY(sync_flush(r->engine));
     rank_status now;
     rank_slot_read(&r->slot, &now);
     if (now.agent != RANK_START || now.bucket != RANK_NO_BUCKET)
@@ -187,7 +187,7 @@ static status run_hook(engine_rank *r)
             int p = r->job->program->ready_order[k];
             for (int64_t i = 0; i < set->pieces[p].count; i++)
                 job_set_element(r, &set->grads, p, i, fraction(r->context->rank, p, i));
-            TRY(r->engine->type->ready(r->engine, p));
+            TRY(sync_ready(r->engine, p));
         }
         TRY(job_finish(r, &step));
         for (int p = 0; p < set->model->param_count; p++)

@@ -52,7 +52,7 @@ static status run_steady(engine_rank *r)
         sync_counters counters;
         ring_bucket_record records[32];
         TRY(job_whole_step(r, s));
-        r->engine->type->counters(r->engine, &counters);
+        sync_read_counters(r->engine, &counters);
         ring_bucket_records(r->engine, 0, records, 32);
     }
     pthread_barrier_wait(&r->job->barrier);

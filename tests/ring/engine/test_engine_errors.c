@@ -197,7 +197,7 @@ static status run_other_order(engine_rank *r)
     double values[4] = {0};
     sync_step step = job_step_of(r, 0);
     TRY(job_begin(r, &step));
-    if (r->context->rank == ODD) TRY(r->engine->type->group_sum(r->engine, values, 4));
+    if (r->context->rank == ODD) TRY(sync_group_sum(r->engine, values, 4));
     TRY(job_backward(r, &step, NULL, 0));
     return job_finish(r, &step);
 }

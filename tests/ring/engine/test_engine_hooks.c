@@ -177,13 +177,13 @@ static status run_rank_one(engine_rank *r)
         TRY(job_begin(r, &step));
         for (int k = 0; k < r->job->program->ready_count; k++) {
             TRY(put_gradient(r, s, r->job->program->ready_order[k]));
-            TRY(r->engine->type->ready(r->engine, r->job->program->ready_order[k]));
+            TRY(sync_ready(r->engine, r->job->program->ready_order[k]));
         }
         TRY(job_finish(r, &step));
         for (int p = 0; p < r->params->model->param_count; p++) TRY(check_gradient(r, s, p, 2e-5));
     }
     sync_counters c;
-    r->engine->type->counters(r->engine, &c);
+    sync_read_counters(r->engine, &c);
     return STATUS_OK;
 }
 
@@ -215,7 +215,7 @@ static status run_same_bits(engine_rank *r)
             for (int64_t i = 0; i < r->params->pieces[p].count; i++)
                 job_set_element(r, &r->params->grads, p, i,
                                 sin((double)(i * (r->context->rank + 2) + s * 3 + p)));
-            TRY(r->engine->type->ready(r->engine, p));
+            TRY(sync_ready(r->engine, p));
         }
         TRY(job_finish(r, &step));
     }
@@ -247,14 +247,14 @@ static status run_fewer_bytes(engine_rank *r)
 {
     sync_counters c;
     for (int64_t s = 0; s < 2; s++) TRY(job_whole_step(r, s));
-    r->engine->type->counters(r->engine, &c);
+    sync_read_counters(r->engine, &c);
     int64_t before = c.bytes_sent;
     TRY(job_whole_step(r, 2));
-    r->engine->type->counters(r->engine, &c);
+    sync_read_counters(r->engine, &c);
     int64_t plain = c.bytes_sent - before;
     before = c.bytes_sent;
     TRY(job_whole_step(r, 3));
-    r->engine->type->counters(r->engine, &c);
+    sync_read_counters(r->engine, &c);
     if ((c.bytes_sent - before) * 3 > plain * 2)
         return rank_error(STATUS_MISMATCH, "a compressed step sent %lld bytes, a plain one %lld",
                           (long long)(c.bytes_sent - before), (long long)plain);

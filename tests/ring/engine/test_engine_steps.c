@@ -79,7 +79,7 @@ static status run_buffers(engine_rank *r)
         TRY(job_finish(r, &step));
     }
     TRY(expect_buffers(r, 200 + (float)r->context->rank, "before settling"));
-    TRY(r->engine->type->flush(r->engine));
+    TRY(sync_flush(r->engine));
     return expect_buffers(r, 200, "settled");
 }
 
@@ -239,13 +239,13 @@ static status run_group_sum(engine_rank *r)
     TRY(job_begin(r, &step));
     for (int k = 0; k < 3; k++) {
         for (int i = 0; i < 16; i++) values[i] = (r->context->rank + 1) * 0.125 * (i + k);
-        TRY(r->engine->type->group_sum(r->engine, values, 16));
+        TRY(sync_group_sum(r->engine, values, 16));
         for (int i = 0; i < 16; i++)
             if (values[i] != 6 * 0.125 * (i + k))
                 return rank_error(STATUS_MISMATCH, "sum %d of %d: %g", i, k, values[i]);
-        TRY(r->engine->type->ready(r->engine, r->job->program->ready_order[k]));
+        TRY(sync_ready(r->engine, r->job->program->ready_order[k]));
     }
-    if (r->engine->type->group_sum(r->engine, values, 4000) != STATUS_INTERNAL)
+    if (sync_group_sum(r->engine, values, 4000) != STATUS_INTERNAL)
         return rank_error(STATUS_MISMATCH, "4000 values were taken");
     error_clear();
     TRY(job_backward(r, &step, (bool[32]){[0] = false}, 0) == STATUS_CONFIG ? STATUS_OK : STATUS_MISMATCH);
