@@ -78,7 +78,7 @@ static void binding(text_buffer *out)
         error_clear();
         return;
     }
-    int threads = CPU_COUNT(&p.cores[0].processors);
+    int threads = CPU_COUNT(&p.cores[0]);
     row(out, "cores", "%d of %d hardware thread%s, processors %s%s", p.core_count, threads, threads == 1 ? "" : "s",
         processors_format(&p.allowed, own, sizeof own), p.restricted ? ": bound by what started this" : "");
     bind_choose(&p, (bind_group){2, 1}, 0, &set);

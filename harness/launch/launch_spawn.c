@@ -1,11 +1,10 @@
 /* Starting processes, and ending them. */
 #include "harness/launch/launch_impl.h"
 
-#include "common/base/random.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,33 +14,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
-
-enum { OWN_VARIABLES = 11, VARIABLE_BYTES = 320 };
-
-/* The environment of a rank: the present one, the job's, and who it is. Built before the fork, behind
- * which nothing may allocate. */
-typedef struct rank_environment {
-    char own[OWN_VARIABLES][VARIABLE_BYTES];
-    char **all; /* NULL-terminated, borrows */
-} rank_environment;
-
-static bool same_name(const char *a, const char *b)
+/* Sets a variable of this process's environment. */
+static bool put(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static bool put(const char *format, ...)
 {
-    size_t length = strcspn(a, "=");
-    return strncmp(a, b, length + 1) == 0;
-}
-
-/* Later ones replace earlier ones of the same name. */
-static int put(char **all, int count, char *variable)
-{
-    for (int i = 0; i < count; i++)
-        if (same_name(all[i], variable)) {
-            all[i] = variable;
-            return count;
-        }
-    all[count] = variable;
-    return count + 1;
+    char *variable;
+    va_list args;
+    va_start(args, format);
+    int length = vasprintf(&variable, format, args);
+    va_end(args);
+    return length >= 0 && putenv(variable) == 0;
 }
 
 /* That the ranks share, before each is bound to its part of them. */
@@ -51,38 +33,28 @@ static int own_processors(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-static status environment_of(const job_run *j, int rank, rank_environment *out)
+static bool set_environment(const job_run *j, int rank)
 {
-    int inherited = 0, extra = 0, count = 0, v = 0;
-    while (environ[inherited]) inherited++;
-    while (j->job->environment && j->job->environment[extra]) extra++;
-    out->all = calloc((size_t)(inherited + extra + OWN_VARIABLES + 1), sizeof *out->all);
-    if (!out->all) return fail(STATUS_SYSTEM, "launch: no memory for the environment of a rank");
-    snprintf(out->own[v++], VARIABLE_BYTES, "RANK=%d", rank);
-    snprintf(out->own[v++], VARIABLE_BYTES, "LOCAL_RANK=%d", rank);
-    snprintf(out->own[v++], VARIABLE_BYTES, "WORLD_SIZE=%d", j->job->world);
-    snprintf(out->own[v++], VARIABLE_BYTES, "LOCAL_WORLD_SIZE=%d", j->job->world);
-    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_JOB=%s", j->job->name);
-    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_TOKEN=%016" PRIx64, j->token);
-    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_KEY=%s", j->key);
-    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_RENDEZVOUS=%s", j->rendezvous);
-    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_STATUS_FD=%d", status_table_memory_fd(j->table));
-    snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_NOTIFY_FD=%d", status_table_notify_fd(j->table));
-    if (j->job->processors) snprintf(out->own[v++], VARIABLE_BYTES, "HARNESS_PROCESSORS=%d", own_processors());
-    for (int i = 0; i < inherited; i++) count = put(out->all, count, environ[i]);
-    for (int i = 0; i < extra; i++) count = put(out->all, count, (char *)j->job->environment[i]);
-    for (int i = 0; i < v; i++) count = put(out->all, count, out->own[i]);
-    return STATUS_OK;
+    for (const char *const *v = j->job->environment; v && *v; v++) putenv((char *)*v);
+    return put("RANK=%d", rank) && put("LOCAL_RANK=%d", rank) && put("WORLD_SIZE=%d", j->job->world) &&
+           put("LOCAL_WORLD_SIZE=%d", j->job->world) && put("HARNESS_JOB=%s", j->job->name) &&
+           put("HARNESS_TOKEN=%016" PRIx64, j->token) && put("HARNESS_KEY=%s", j->key) &&
+           put("HARNESS_RENDEZVOUS=%s", j->rendezvous) &&
+           put("HARNESS_STATUS_FD=%d", status_table_memory_fd(j->table)) &&
+           put("HARNESS_NOTIFY_FD=%d", status_table_notify_fd(j->table)) &&
+           (!j->job->processors || put("HARNESS_PROCESSORS=%d", own_processors()));
 }
 
-/* In the child, between fork and exec: only calls that are safe there. Returns on failure, with errno. */
-static void become_rank(const launcher *l, const job_run *j, int rank, char **environment)
+/* In the child, between fork and exec. The launcher has one thread, so the child may allocate. Returns on failure, with
+ * errno. */
+static void become_rank(const launcher *l, const job_run *j, int rank)
 {
     const cpu_set_t *processors = j->job->processors;
     setpgid(0, j->group);
     /* The parent may have died before the request: then nobody would send the signal. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
     if (getppid() != l->pid) _exit(1);
+    if (!set_environment(j, rank)) return;
     /* Before libraries are loaded: OpenMP lays its places when it begins. */
     if (processors && sched_setaffinity(0, sizeof *processors, &processors[rank]) != 0) return;
     int null = open("/dev/null", O_RDONLY);
@@ -92,7 +64,7 @@ static void become_rank(const launcher *l, const job_run *j, int rank, char **en
     fcntl(status_table_notify_fd(j->table), F_SETFD, 0);
     for (int i = 0; i < l->options.inherited_count; i++) fcntl(l->options.inherited_fds[i], F_SETFD, 0);
     sigprocmask(SIG_SETMASK, &l->original_mask, NULL);
-    execve("/proc/self/exe", l->options.argv, environment);
+    execv("/proc/self/exe", l->options.argv);
 }
 
 /* The pipe closes at exec; what comes through it is the errno of a child that did not get there. */
@@ -107,7 +79,7 @@ static status wait_for_exec(const char *what, int report)
     return fail_errno(STATUS_SYSTEM, "launch: %s cannot be started", what);
 }
 
-static status spawn(launcher *l, job_run *j, int rank, char **environment)
+static status spawn(launcher *l, job_run *j, int rank)
 {
     char what[64];
     int report[2];
@@ -116,7 +88,7 @@ static status spawn(launcher *l, job_run *j, int rank, char **environment)
     if (pipe2(report, O_CLOEXEC) != 0) return fail_errno(STATUS_SYSTEM, "launch: %s: a pipe", what);
     pid_t pid = fork();
     if (pid == 0) {
-        become_rank(l, j, rank, environment);
+        become_rank(l, j, rank);
         int reason = errno;
         ssize_t written = write(report[1], &reason, sizeof reason);
         _exit(written == (ssize_t)sizeof reason ? 126 : 127);
@@ -156,17 +128,8 @@ status launch_spawn_job(launcher *l, job_run *j)
         snprintf(j->rendezvous, sizeof j->rendezvous, "ipc://@psring-%016" PRIx64, name);
     TRY(status_table_create(j->token, j->job->world, &j->table));
     if (l->options.take_turns) job_turns_enable(j->table);
-    rank_environment *environment = calloc(1, sizeof *environment);
-    if (!environment) return fail(STATUS_SYSTEM, "launch: no memory");
-    status result = STATUS_OK;
-    for (int rank = 0; rank < j->job->world && result == STATUS_OK; rank++) {
-        result = environment_of(j, rank, environment);
-        if (result == STATUS_OK) result = spawn(l, j, rank, environment->all);
-        free(environment->all);
-        environment->all = NULL;
-    }
-    free(environment);
-    return result;
+    for (int rank = 0; rank < j->job->world; rank++) TRY(spawn(l, j, rank));
+    return STATUS_OK;
 }
 
 void launch_kill_job(const job_run *j, int signal)

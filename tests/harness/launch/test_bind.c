@@ -3,6 +3,8 @@
 #include "harness/launch/processors.h"
 
 #include <errno.h>
+#include <hwloc.h>
+#include <hwloc/glibc-sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +38,7 @@ static void write_file(const char *text, const char *format, ...)
 static void remove_machine(void)
 {
     char command[64];
+    unsetenv("HWLOC_FSROOT");
     snprintf(command, sizeof command, "rm -rf %s", root);
     assert_int_equal(system(command), 0);
 }
@@ -46,13 +49,21 @@ static void make_machine(int packages, int cores, int threads)
     char text[64];
     snprintf(root, sizeof root, "machine-XXXXXX");
     assert_non_null(mkdtemp(root));
+    setenv("HWLOC_FSROOT", root, 1);
     for (int i = 0; i < cores * threads; i++) {
-        int length = 0;
-        for (int t = 0; t < threads; t++)
-            length += snprintf(text + length, sizeof text - (size_t)length, "%s%d", t ? "," : "", i % cores + t * cores);
-        write_file(text, "sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", i);
-        snprintf(text, sizeof text, "%d\n", i % packages);
+        unsigned siblings = 0, package = 0;
+        for (int k = 0; k < cores * threads; k++) {
+            if (k % cores == i % cores) siblings |= 1U << k;
+            if (k % cores % packages == i % cores % packages) package |= 1U << k;
+        }
+        snprintf(text, sizeof text, "%x\n", siblings);
+        write_file(text, "sys/devices/system/cpu/cpu%d/topology/thread_siblings", i);
+        snprintf(text, sizeof text, "%x\n", package);
+        write_file(text, "sys/devices/system/cpu/cpu%d/topology/core_siblings", i);
+        snprintf(text, sizeof text, "%d\n", i % cores % packages);
         write_file(text, "sys/devices/system/cpu/cpu%d/topology/physical_package_id", i);
+        snprintf(text, sizeof text, "%d\n", i % cores);
+        write_file(text, "sys/devices/system/cpu/cpu%d/topology/core_id", i);
     }
     snprintf(text, sizeof text, "0-%d\n", cores * threads - 1);
     write_file(text, "sys/devices/system/cpu/online");
@@ -61,7 +72,10 @@ static void make_machine(int packages, int cores, int threads)
 static cpu_set_t set_of(const char *list)
 {
     cpu_set_t set;
-    assert_true(processors_parse(list, &set));
+    hwloc_bitmap_t bits = hwloc_bitmap_alloc();
+    assert_int_equal(hwloc_bitmap_list_sscanf(bits, list), 0);
+    hwloc_cpuset_to_glibc_sched_affinity(NULL, bits, &set, sizeof set);
+    hwloc_bitmap_free(bits);
     return set;
 }
 
@@ -114,9 +128,11 @@ static void without_a_topology_every_processor_is_a_core(void **state)
     (void)state;
     processors p;
     cpu_set_t allowed = set_of("1,3");
+    setenv("HWLOC_FSROOT", "/nowhere", 1);
     assert_ok(processors_open("/nowhere", &allowed, &p));
+    unsetenv("HWLOC_FSROOT");
     assert_int_equal(p.core_count, 2);
-    assert_int_equal(p.cores[1].first, 3);
+    assert_true(CPU_ISSET(3, &p.cores[1]));
     assert_false(p.restricted); /* nobody knows */
     processors_close(&p);
 }
@@ -154,23 +170,28 @@ static void no_more_cores_take_part_than_a_container_keeps_at_work(void **state)
     }
 }
 
+#define VERSION_1 "cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n"
+#define VERSION_2 "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"
+
 static void who_may_use_less_than_its_container_has_been_bound(void **state)
 {
     (void)state;
     static const struct {
-        const char *group, *cpuset, *allowed;
+        const char *group, *mounts, *cpuset, *allowed;
         bool restricted;
-    } cases[] = {{"0::/\n", NULL, "0-3", false},
-                 {"0::/\n", NULL, "2", true},
-                 {"0::/job\n", "job/cpuset.cpus.effective", "2-3", false},
-                 {"0::/job\n", "job/cpuset.cpus.effective", "2", true},
-                 {"4:cpuset:/job\n", "cpuset/job/cpuset.effective_cpus", "2-3", false},
-                 {"4:cpuset:/job\n", "cpuset/job/cpuset.effective_cpus", "3", true}};
+    } cases[] = {{"0::/\n", VERSION_2, NULL, "0-3", false},
+                 {"0::/\n", VERSION_2, NULL, "2", true},
+                 {"0::/job\n", VERSION_2, "job/cpuset.cpus.effective", "2-3", false},
+                 {"0::/job\n", VERSION_2, "job/cpuset.cpus.effective", "2", true},
+                 {"4:cpuset:/job\n", VERSION_1, "cpuset/job/cpuset.cpus", "2-3", false},
+                 {"4:cpuset:/job\n", VERSION_1, "cpuset/job/cpuset.cpus", "3", true}};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         processors p;
         cpu_set_t allowed = set_of(cases[c].allowed);
         make_machine(1, 4, 1);
         write_file(cases[c].group, "proc/self/cgroup");
+        write_file(cases[c].mounts, "proc/mounts");
+        write_file("cpuset cpu\n", "sys/fs/cgroup/cgroup.controllers");
         if (cases[c].cpuset) write_file("2-3\n", "sys/fs/cgroup/%s", cases[c].cpuset);
         assert_ok(processors_open(root, &allowed, &p));
         if (p.restricted != cases[c].restricted) fail_msg("case %zu: found %d", c, p.restricted);
@@ -179,19 +200,14 @@ static void who_may_use_less_than_its_container_has_been_bound(void **state)
     }
 }
 
-static void lists_are_read_and_written_as_the_kernel_does(void **state)
+static void lists_are_written_as_the_kernel_does(void **state)
 {
     (void)state;
-    static const char *const good[] = {"0", "0-1", "0,2-3", "1-2,5,9-10", ""};
-    static const char *const bad[] = {"a", "1-", "3-2", "1;2", "99999", "-1"};
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+    static const char *const lists[] = {"0", "0-1", "0,2-3", "1-2,5,9-10", ""};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
         char text[64];
-        cpu_set_t set = set_of(good[i]);
-        assert_string_equal(processors_format(&set, text, sizeof text), good[i]);
-    }
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        cpu_set_t set;
-        if (processors_parse(bad[i], &set)) fail_msg("'%s' was taken", bad[i]);
+        cpu_set_t set = set_of(lists[i]);
+        assert_string_equal(processors_format(&set, text, sizeof text), lists[i]);
     }
 }
 
@@ -202,7 +218,7 @@ int main(void)
         cmocka_unit_test(without_a_topology_every_processor_is_a_core),
         cmocka_unit_test(no_more_cores_take_part_than_a_container_keeps_at_work),
         cmocka_unit_test(who_may_use_less_than_its_container_has_been_bound),
-        cmocka_unit_test(lists_are_read_and_written_as_the_kernel_does),
+        cmocka_unit_test(lists_are_written_as_the_kernel_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

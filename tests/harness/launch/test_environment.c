@@ -105,12 +105,25 @@ static void what_torchrun_mpirun_and_srun_set_is_understood(void **state)
     }
 }
 
+typedef struct refusal {
+    const char *variables, *text;
+} refusal;
+
+static void expect_refusals(const refusal *cases, size_t count)
+{
+    for (size_t c = 0; c < count; c++) {
+        launch_environment e;
+        forget_all(NULL);
+        set_all(cases[c].variables);
+        assert_fails(launch_environment_open(true, &e), STATUS_CONFIG, cases[c].text);
+        launch_environment_close(&e);
+    }
+}
+
 static void what_is_missing_or_malformed_is_named(void **state)
 {
     (void)state;
-    static const struct {
-        const char *variables, *text;
-    } cases[] = {
+    static const refusal cases[] = {
         {"", "RANK is not set"},
         {"RANK=0 LOCAL_RANK=0", "WORLD_SIZE is not set"},
         {"RANK=0 WORLD_SIZE=2", "LOCAL_RANK is not set"},
@@ -121,21 +134,13 @@ static void what_is_missing_or_malformed_is_named(void **state)
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=12", "HARNESS_TOKEN is not of 16 digits"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=0000000000000001", "HARNESS_STATUS_FD is not set"},
     };
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        launch_environment e;
-        forget_all(NULL);
-        set_all(cases[c].variables);
-        assert_fails(launch_environment_open(true, &e), STATUS_CONFIG, cases[c].text);
-        launch_environment_close(&e);
-    }
+    expect_refusals(cases, sizeof cases / sizeof cases[0]);
 }
 
 static void a_job_too_large_is_refused_before_memory_is_taken_for_it(void **state)
 {
     (void)state;
-    static const struct {
-        const char *variables, *text;
-    } cases[] = {
+    static const refusal cases[] = {
         {"RANK=0 WORLD_SIZE=1000000000 LOCAL_RANK=0", "WORLD_SIZE: expected an integer from 1 to 1024, got '1000000000'"},
         {"RANK=0 WORLD_SIZE=1025 LOCAL_RANK=0", "WORLD_SIZE: expected an integer from 1 to 1024, got '1025'"},
         {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2147483647 OMPI_COMM_WORLD_LOCAL_RANK=0",
@@ -152,13 +157,7 @@ static void a_job_too_large_is_refused_before_memory_is_taken_for_it(void **stat
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
     small = (struct rlimit){.rlim_cur = 16 << 20, .rlim_max = limit.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        launch_environment e;
-        forget_all(NULL);
-        set_all(cases[c].variables);
-        assert_fails(launch_environment_open(true, &e), STATUS_CONFIG, cases[c].text);
-        launch_environment_close(&e);
-    }
+    expect_refusals(cases, sizeof cases / sizeof cases[0]);
     status_table *b = NULL;
     assert_fails(status_table_create(1, JOB_MOST_MEMBERS + 1, &b), STATUS_CONFIG, "table: expected 1 to 2048 members, got 2049");
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
