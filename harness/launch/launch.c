@@ -11,19 +11,15 @@
 #include <unistd.h>
 
 enum {
-    WATCH_NS = 100000000,  /* between looks at the tables */
-    SETTLE_NS = 100000000, /* between the first sign of a failure and the search for its cause */
+    WATCH_NS = 100000000,    /* between looks at the tables */
+    SETTLE_NS = 100000000,   /* between the first sign of a failure and the search for its cause */
+    PROGRESS_NS = 250000000, /* between calls of `progress` */
+    END_NS = 2000000000,     /* after a failure: between SIGTERM and SIGKILL */
 };
 
 launch_options launch_defaults(void)
 {
-    return (launch_options){
-        .stall_timeout_ns = 60 * NS_PER_S,
-        .straggler_ns = 3 * NS_PER_S / 2,
-        .grace_ns = 30 * NS_PER_S,
-        .end_ns = 2 * NS_PER_S,
-        .progress_ns = NS_PER_S / 4,
-    };
+    return (launch_options){.stall_timeout_ns = 60 * NS_PER_S, .grace_ns = 30 * NS_PER_S};
 }
 
 static void kill_all(launcher *l)
@@ -37,7 +33,7 @@ void launch_end_all(launcher *l)
 {
     if (l->ending) return;
     l->ending = true;
-    l->kill_ns = clock_now_ns() + l->options.end_ns;
+    l->kill_ns = clock_now_ns() + END_NS;
     for (int i = 0; i < l->options.job_count; i++) {
         launch_kill_job(&l->jobs[i], SIGTERM);
         launch_kill_job(&l->jobs[i], SIGCONT); /* a stopped process takes no other signal but SIGKILL */
@@ -100,6 +96,13 @@ static rank_end judge(const launcher *l, const job_run *j, int rank, const sigin
     return asked && info->si_status == status_exit_code(STATUS_STOPPED) ? END_STOPPED : END_CODE;
 }
 
+static void begin_to_fail(launcher *l)
+{
+    if (l->failing || l->ending) return;
+    l->failing = true;
+    l->settle_ns = clock_now_ns() + SETTLE_NS;
+}
+
 /* The process is left unreaped, so that neither its number nor its group's is given to another. */
 static void note_end(launcher *l, job_run *j, int rank)
 {
@@ -112,21 +115,15 @@ static void note_end(launcher *l, job_run *j, int rank)
     p->end_value = info.si_status;
     j->alive--;
     l->alive--;
-    bool our_doing = l->ending || l->killed;
-    if (p->end == END_WELL || p->end == END_STOPPED || our_doing || l->failing) return;
-    l->failing = true;
-    l->settle_ns = clock_now_ns() + SETTLE_NS;
+    if (p->end != END_WELL && p->end != END_STOPPED && !l->killed) begin_to_fail(l);
 }
 
 /* A rank that only recorded its failure may hang before it ends. */
 static void note_records(launcher *l)
 {
     job_failure failure;
-    for (int i = 0; i < l->options.job_count && !l->failing && !l->ending; i++) {
-        if (!job_first_failure(l->jobs[i].table, &failure)) continue;
-        l->failing = true;
-        l->settle_ns = clock_now_ns() + SETTLE_NS;
-    }
+    for (int i = 0; i < l->options.job_count; i++)
+        if (job_first_failure(l->jobs[i].table, &failure)) begin_to_fail(l);
 }
 
 static int fill_poll(launcher *l)
@@ -187,7 +184,7 @@ static void keep_time(launcher *l)
         const launch_view view = {l->options.jobs, l->tables, l->options.job_count, l->turn,
                                   now_ns - l->begin_ns};
         l->options.progress(l->options.context, &view);
-        l->progress_ns = now_ns + l->options.progress_ns;
+        l->progress_ns = now_ns + PROGRESS_NS;
     }
 }
 
@@ -210,7 +207,7 @@ static status loop(launcher *l)
 static status open_launcher(launcher *l)
 {
     const launch_options *o = &l->options;
-    int ranks = 0, largest = 1;
+    int ranks = 0;
     l->pid = getpid();
     l->signal_fd = -1;
     l->turn = -1;
@@ -220,8 +217,7 @@ static status open_launcher(launcher *l)
     gethostname(l->host, sizeof l->host - 1);
     l->jobs = calloc((size_t)o->job_count, sizeof *l->jobs);
     l->tables = calloc((size_t)o->job_count, sizeof *l->tables);
-    l->blocks = calloc((size_t)o->job_count, sizeof *l->blocks);
-    if (!l->jobs || !l->tables || !l->blocks) return fail(STATUS_SYSTEM, "launch: no memory");
+    if (!l->jobs || !l->tables) return fail(STATUS_SYSTEM, "launch: no memory");
     for (int i = 0; i < o->job_count; i++) {
         job_run *j = &l->jobs[i];
         j->job = &o->jobs[i];
@@ -229,11 +225,9 @@ static status open_launcher(launcher *l)
         if (!j->ranks) return fail(STATUS_SYSTEM, "launch: no memory for %d ranks", j->job->world);
         for (int r = 0; r < j->job->world; r++) j->ranks[r].pidfd = -1;
         ranks += j->job->world;
-        if (j->job->world > largest) largest = j->job->world;
     }
     l->polled = calloc(1 + (size_t)o->job_count + (size_t)ranks, sizeof *l->polled);
-    l->sights = calloc((size_t)largest, sizeof *l->sights);
-    if (!l->polled || !l->sights) return fail(STATUS_SYSTEM, "launch: no memory for %d ranks", ranks);
+    if (!l->polled) return fail(STATUS_SYSTEM, "launch: no memory for %d ranks", ranks);
     return take_signals(l);
 }
 
@@ -251,9 +245,7 @@ static void close_launcher(launcher *l)
     }
     free(l->jobs);
     free(l->tables);
-    free(l->blocks);
     free(l->polled);
-    free(l->sights);
 }
 
 status launch_run(const launch_options *options, launch_outcome *out)

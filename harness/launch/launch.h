@@ -51,16 +51,12 @@ typedef struct launch_options {
     int inherited_count;
     bool take_turns;
     int64_t stall_timeout_ns;    /* no progress for so long ends the run */
-    int64_t straggler_ns;        /* no progress for so long while the others have some is a warning */
-    int64_t grace_ns;            /* behind SIGTERM */
-    int64_t end_ns;              /* behind a failure: between SIGTERM and SIGKILL */
-    int64_t progress_ns;         /* between calls of `progress` */
-    void (*progress)(void *context, const launch_view *view); /* NULL: none */
+    int64_t grace_ns;            /* after SIGTERM */
+    void (*progress)(void *context, const launch_view *view); /* four times a second; NULL: none */
     void *context;
 } launch_options;
 
-/* No jobs yet; stall limit 60 s, stragglers after 1.5 s (so that a pause of 2 s, which a run survives, is
- * named), 30 s of grace, 2 s to end, four calls of progress a second. */
+/* No jobs yet; stall limit 60 s, 30 s of grace. */
 launch_options launch_defaults(void);
 
 typedef struct launch_outcome {

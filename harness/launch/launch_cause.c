@@ -6,6 +6,7 @@
 #include "common/base/text.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,52 +40,44 @@ static int rank_of_end(const rank_process *p)
     }
 }
 
-/* "ring rank 1 (host a, process 71), at step 12 in backward: " */
-static int put_who(const launcher *l, int job, const rank_status *s, int rank, char *out, size_t size)
+/* "ring rank 1 (host a, process 71), at step 12 in backward: REASON" */
+static void blame(launcher *l, int job, int rank, const rank_status *s, int exit_code, const char *format,
+                  ...) __attribute__((format(printf, 6, 7)));
+static void blame(launcher *l, int job, int rank, const rank_status *s, int exit_code, const char *format,
+                  ...)
 {
     char where[128];
     const job_run *j = &l->jobs[job];
+    launch_outcome *o = l->outcome;
     int ranks = j->job->world - j->job->servers;
     bool serves = rank >= ranks;
-    return snprintf(out, size, "%s %s %d (host %s, process %d), %s: ", j->job->name, serves ? "server" : "rank",
-                    serves ? rank - ranks : rank, l->host, (int)j->ranks[rank].pid,
-                    rank_status_format(s, where, sizeof where));
-}
-
-static void blame(launcher *l, int job, int rank, int exit_code)
-{
-    l->outcome->job = job;
-    l->outcome->rank = rank;
-    l->outcome->exit_code = exit_code;
-}
-
-static void blame_record(launcher *l, int job, const job_failure *f)
-{
-    launch_outcome *o = l->outcome;
-    int used = put_who(l, job, &f->where, f->where.rank, o->cause, sizeof o->cause);
-    snprintf(o->cause + used, sizeof o->cause - (size_t)used, "%s", f->text);
-    blame(l, job, f->where.rank, status_exit_code(f->code));
+    o->job = job;
+    o->rank = rank;
+    o->exit_code = exit_code;
+    int used = snprintf(o->cause, sizeof o->cause, "%s %s %d (host %s, process %d), %s: ", j->job->name,
+                        serves ? "server" : "rank", serves ? rank - ranks : rank, l->host,
+                        (int)j->ranks[rank].pid, rank_status_format(s, where, sizeof where));
+    va_list args;
+    va_start(args, format);
+    vsnprintf(o->cause + used, sizeof o->cause - (size_t)used, format, args);
+    va_end(args);
 }
 
 static void blame_end(launcher *l, int job, int rank)
 {
     const rank_process *p = &l->jobs[job].ranks[rank];
-    launch_outcome *o = l->outcome;
     rank_status s;
     status_table_read(l->jobs[job].table, rank, &s);
-    int used = put_who(l, job, &s, rank, o->cause, sizeof o->cause);
-    char *out = o->cause + used;
-    size_t size = sizeof o->cause - (size_t)used;
     if (p->end == END_SIGNAL) {
         bool oom = p->end_value == SIGKILL && launch_count_oom_kills() > l->oom_kills;
-        snprintf(out, size, "killed by signal %d (%s)%s", p->end_value, strsignal(p->end_value),
-                 oom ? " as the kernel ran out of memory: fewer ranks or a smaller batch need less" : "");
+        blame(l, job, rank, &s, EXIT_PEER, "killed by signal %d (%s)%s", p->end_value,
+              strsignal(p->end_value),
+              oom ? " as the kernel ran out of memory: fewer ranks or a smaller batch need less" : "");
     } else if (p->end == END_EARLY) {
-        snprintf(out, size, "ended with exit code 0 before its work was done");
+        blame(l, job, rank, &s, EXIT_PEER, "ended with exit code 0 before its work was done");
     } else {
-        snprintf(out, size, "ended with exit code %d", p->end_value);
+        blame(l, job, rank, &s, p->end_value, "ended with exit code %d", p->end_value);
     }
-    blame(l, job, rank, p->end == END_CODE ? p->end_value : EXIT_PEER);
 }
 
 bool launch_find_cause(launcher *l)
@@ -113,21 +106,17 @@ bool launch_find_cause(launcher *l)
     if (best == NO_CAUSE || (l->stop_signal && best <= LOST_PEER_RECORD)) return false;
     if (best <= LOST_PEER_RECORD && launch_blame_stalled(l, clock_now_ns())) return true;
     if (best == LOST_PEER_RECORD || best == OTHER_RECORD)
-        blame_record(l, job, &chosen);
+        blame(l, job, chosen.where.rank, &chosen.where, status_exit_code(chosen.code), "%s", chosen.text);
     else
         blame_end(l, job, rank);
     return true;
 }
 
-void launch_blame_stall(launcher *l, int job, int rank, bool stopped)
+void launch_blame_stall(launcher *l, int job, int rank)
 {
-    rank_status s;
     char limit[32];
-    launch_outcome *o = l->outcome;
-    status_table_read(l->jobs[job].table, rank, &s);
-    int used = put_who(l, job, &s, rank, o->cause, sizeof o->cause);
-    text_format_duration(limit, sizeof limit, (double)l->options.stall_timeout_ns);
-    snprintf(o->cause + used, sizeof o->cause - (size_t)used, "no progress within the stall limit of %s%s",
-             limit, stopped ? ": stopped by a signal" : "");
-    blame(l, job, rank, EXIT_PEER);
+    const sight *s = &l->jobs[job].ranks[rank].sight;
+    blame(l, job, rank, &s->status, EXIT_PEER, "no progress within the stall limit of %s%s",
+          text_format_duration(limit, sizeof limit, (double)l->options.stall_timeout_ns),
+          s->stopped ? ": stopped by a signal" : "");
 }

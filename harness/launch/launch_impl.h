@@ -9,8 +9,20 @@
 #include <signal.h>
 #include <sys/types.h>
 
+/* No progress for so long while the others have some is a warning; a pause of 2 s, which a run survives, is
+ * named. */
+#define STRAGGLER_NS (3 * NS_PER_S / 2)
+
 /* How a process ended. */
 typedef enum rank_end { END_NOT_YET, END_WELL, END_STOPPED, END_EARLY, END_CODE, END_SIGNAL } rank_end;
+
+/* A rank at one look of the watch. */
+typedef struct sight {
+    rank_status status;
+    bool owes;      /* progress is due */
+    bool stopped;   /* the process is stopped by a signal */
+    int64_t age_ns; /* since its last progress */
+} sight;
 
 typedef struct rank_process {
     pid_t pid;
@@ -21,6 +33,7 @@ typedef struct rank_process {
     rank_slot_state state;
     int64_t changed_ns;  /* when that was seen to change */
     bool warned;         /* as a straggler */
+    sight sight;         /* the last one */
 } rank_process;
 
 typedef struct job_run {
@@ -32,15 +45,8 @@ typedef struct job_run {
     pid_t group;
     rank_process *ranks; /* [job->world] */
     int alive;
+    uint32_t blocks; /* granted */
 } job_run;
-
-/* A rank at one look of the watch. */
-typedef struct sight {
-    rank_status status;
-    bool owes;      /* progress is due */
-    bool stopped;   /* the process is stopped by a signal */
-    int64_t age_ns; /* since its last progress */
-} sight;
 
 typedef struct launcher {
     launch_options options;
@@ -53,8 +59,7 @@ typedef struct launcher {
     sigset_t original_mask;
     struct pollfd *polled; /* [1 + jobs + all ranks] */
     int64_t begin_ns, watch_ns, progress_ns; /* the latter two: when next due */
-    int64_t oom_kills;  /* of the kernel, as the run began */
-    sight *sights;      /* [largest world] */
+    int64_t oom_kills;                       /* of the kernel, as the run began */
     struct sigaction original_child_action;
     int stop_signal;    /* 0: no stop was asked for */
     bool failing;       /* a rank has failed: the cause is being looked for */
@@ -63,8 +68,6 @@ typedef struct launcher {
     int64_t settle_ns;  /* when the cause is decided */
     int64_t kill_ns;    /* when surviving ranks are killed; CLOCK_NEVER: not at all */
     int turn;           /* job, -1: none */
-    uint32_t block;     /* of that job */
-    uint32_t *blocks;   /* [job_count] blocks granted */
     launch_outcome *outcome;
 } launcher;
 
@@ -77,7 +80,7 @@ void launch_reap_job(job_run *j); /* kills what is left of the group */
 int64_t launch_count_oom_kills(void);
 /* Looks at all that is known now; true once the outcome names the first cause. */
 bool launch_find_cause(launcher *l);
-void launch_blame_stall(launcher *l, int job, int rank, bool stopped);
+void launch_blame_stall(launcher *l, int job, int rank);
 
 /* launch_watch.c: who stands still. */
 /* Some rank lost patience with another: true once the outcome names the one that stands still. */

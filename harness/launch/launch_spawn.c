@@ -45,8 +45,8 @@ static bool set_environment(const job_run *j, int rank)
            (!j->job->processors || put("HARNESS_PROCESSORS=%d", own_processors()));
 }
 
-/* In the child, between fork and exec. The launcher has one thread, so the child may allocate. Returns on failure, with
- * errno. */
+/* In the child, between fork and exec. The launcher has one thread, so the child may allocate. Returns on
+ * failure, with errno. */
 static void become_rank(const launcher *l, const job_run *j, int rank)
 {
     const cpu_set_t *processors = j->job->processors;

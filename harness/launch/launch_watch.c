@@ -20,21 +20,23 @@ static bool is_stopped(pid_t pid)
     return end && end[1] == ' ' && (end[2] == 'T' || end[2] == 't');
 }
 
-static sight look(const launcher *l, int job, int rank, int64_t now_ns)
+/* Looks at every rank of a job. */
+static void look(launcher *l, int job, int64_t now_ns)
 {
-    const job_run *j = &l->jobs[job];
-    rank_process *p = &j->ranks[rank];
-    sight s = {0};
-    status_table_read(j->table, rank, &s.status);
-    s.owes = launch_owes_progress(l, job, rank, &s.status);
-    if (!s.owes || s.status.progress != p->progress || s.status.state != p->state) {
-        p->progress = s.status.progress;
-        p->state = s.status.state;
-        p->changed_ns = now_ns;
+    job_run *j = &l->jobs[job];
+    for (int r = 0; r < j->job->world; r++) {
+        rank_process *p = &j->ranks[r];
+        sight *s = &p->sight;
+        status_table_read(j->table, r, &s->status);
+        s->owes = launch_owes_progress(l, job, r, &s->status);
+        if (!s->owes || s->status.progress != p->progress || s->status.state != p->state) {
+            p->progress = s->status.progress;
+            p->state = s->status.state;
+            p->changed_ns = now_ns;
+        }
+        s->age_ns = now_ns - p->changed_ns;
+        s->stopped = s->owes && s->age_ns >= STRAGGLER_NS && is_stopped(p->pid);
     }
-    s.age_ns = now_ns - p->changed_ns;
-    s.stopped = s.owes && s.age_ns >= l->options.straggler_ns && is_stopped(p->pid);
-    return s;
 }
 
 static bool works(const sight *s)
@@ -51,80 +53,73 @@ static bool more_likely(const sight *a, const sight *b)
     return a->status.time_ns < b->status.time_ns;
 }
 
-/* A rank that waits stands still rightly as long as anybody else moves. */
-static int find_stalled(const sight *sights, int world, int64_t limit)
+/* Looks at the job and names the rank that has stood still for `limit`: false if there is none. A rank that
+ * waits stands still rightly as long as anybody else moves. */
+static bool blame_stalled(launcher *l, int job, int64_t now_ns, int64_t limit)
 {
+    const job_run *j = &l->jobs[job];
+    const sight *found = NULL;
     bool all = true;
-    for (int r = 0; r < world; r++)
-        if (sights[r].owes && sights[r].age_ns < limit) all = false;
-    int found = -1;
-    for (int r = 0; r < world; r++) {
-        const sight *s = &sights[r];
-        if (!s->owes || s->age_ns < limit || (!all && !works(s))) continue;
-        if (found < 0 || more_likely(s, &sights[found])) found = r;
+    int rank = -1;
+    look(l, job, now_ns);
+    for (int r = 0; r < j->job->world; r++)
+        if (j->ranks[r].sight.owes && j->ranks[r].sight.age_ns < limit) all = false;
+    for (int r = 0; r < j->job->world; r++) {
+        const sight *s = &j->ranks[r].sight;
+        if (!s->owes || s->age_ns < limit || (!all && !works(s)) || (found && !more_likely(s, found)))
+            continue;
+        found = s;
+        rank = r;
     }
-    return found;
+    if (found) launch_blame_stall(l, job, rank);
+    return found != NULL;
 }
 
 /* Everybody else waits, or has moved since: this one is behind. Before the first step ranks have unequal
  * work: only one that was stopped is. */
-static bool is_behind(const launcher *l, const sight *sights, int world, int rank)
+static bool is_behind(const job_run *j, int rank)
 {
-    const sight *s = &sights[rank];
+    const sight *s = &j->ranks[rank].sight;
     bool others = false;
-    if (!s->owes || s->age_ns < l->options.straggler_ns || !works(s)) return false;
+    if (!s->owes || s->age_ns < STRAGGLER_NS || !works(s)) return false;
     if (s->status.step < 0 && !s->stopped) return false;
-    for (int r = 0; r < world; r++) {
-        if (r == rank || !sights[r].owes) continue;
+    for (int r = 0; r < j->job->world; r++) {
+        const sight *other = &j->ranks[r].sight;
+        if (r == rank || !other->owes) continue;
         others = true;
-        if (!s->stopped && works(&sights[r]) && sights[r].age_ns > s->age_ns - l->options.straggler_ns / 2)
-            return false;
+        if (!s->stopped && works(other) && other->age_ns > s->age_ns - STRAGGLER_NS / 2) return false;
     }
     return others;
 }
 
-static void warn(launcher *l, int job, int rank, const sight *s)
+static void warn_once(const job_run *j, int rank)
 {
     char where[128], age[32];
-    rank_process *p = &l->jobs[job].ranks[rank];
+    rank_process *p = &j->ranks[rank];
+    const sight *s = &p->sight;
+    if (p->warned) return;
     p->warned = true;
-    log_warn("%s rank %d (process %d) is behind: no progress for %s, %s%s", l->jobs[job].job->name, rank,
-             (int)p->pid, text_format_duration(age, sizeof age, (double)s->age_ns),
+    log_warn("%s rank %d (process %d) is behind: no progress for %s, %s%s", j->job->name, rank, (int)p->pid,
+             text_format_duration(age, sizeof age, (double)s->age_ns),
              rank_status_format(&s->status, where, sizeof where), s->stopped ? ", stopped by a signal" : "");
-}
-
-static void watch_job(launcher *l, int job, int64_t now_ns)
-{
-    int world = l->jobs[job].job->world;
-    sight *sights = l->sights;
-    for (int r = 0; r < world; r++) sights[r] = look(l, job, r, now_ns);
-    int stalled = find_stalled(sights, world, l->options.stall_timeout_ns);
-    if (stalled >= 0) {
-        launch_blame_stall(l, job, stalled, sights[stalled].stopped);
-        launch_end_all(l);
-        return;
-    }
-    for (int r = 0; r < world; r++)
-        if (!l->jobs[job].ranks[r].warned && is_behind(l, sights, world, r)) warn(l, job, r, &sights[r]);
 }
 
 bool launch_blame_stalled(launcher *l, int64_t now_ns)
 {
     int64_t limit = l->options.stall_timeout_ns / 4 * 3; /* ranks began to count a little before or after us */
-    for (int job = 0; job < l->options.job_count; job++) {
-        int world = l->jobs[job].job->world;
-        for (int r = 0; r < world; r++) l->sights[r] = look(l, job, r, now_ns);
-        int stalled = find_stalled(l->sights, world, limit);
-        if (stalled < 0) continue;
-        launch_blame_stall(l, job, stalled, l->sights[stalled].stopped);
-        return true;
-    }
+    for (int job = 0; job < l->options.job_count; job++)
+        if (blame_stalled(l, job, now_ns, limit)) return true;
     return false;
 }
 
 void launch_watch(launcher *l, int64_t now_ns)
 {
-    for (int job = 0; job < l->options.job_count && !l->ending; job++) watch_job(l, job, now_ns);
+    for (int job = 0; job < l->options.job_count && !l->ending; job++) {
+        const job_run *j = &l->jobs[job];
+        if (blame_stalled(l, job, now_ns, l->options.stall_timeout_ns)) launch_end_all(l);
+        for (int r = 0; r < j->job->world && !l->ending; r++)
+            if (is_behind(j, r)) warn_once(j, r);
+    }
 }
 
 /* Whose turn it is. The turn goes on when every rank of the job that has it is parked again or has ended,
@@ -152,7 +147,7 @@ static void grant(launcher *l, int job)
     int64_t now_ns = clock_now_ns();
     l->turn = job;
     for (int r = 0; r < l->jobs[job].job->world; r++) l->jobs[job].ranks[r].changed_ns = now_ns;
-    job_turn_grant(l->jobs[job].table, ++l->blocks[job]);
+    job_turn_grant(l->jobs[job].table, ++l->jobs[job].blocks);
 }
 
 void launch_turns_advance(launcher *l)
@@ -162,7 +157,7 @@ void launch_turns_advance(launcher *l)
     if (l->turn < 0) { /* the first block waits until all have set themselves up */
         for (int job = 0; job < jobs; job++)
             if (!all_parked(l, job, 0)) return;
-    } else if (!all_parked(l, l->turn, l->blocks[l->turn])) {
+    } else if (!all_parked(l, l->turn, l->jobs[l->turn].blocks)) {
         return;
     }
     for (int i = 1; i <= jobs; i++) {

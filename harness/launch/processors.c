@@ -37,7 +37,8 @@ char *processors_own(char *buffer, size_t size)
 static void list_cores(hwloc_topology_t topology, processors *p)
 {
     cpu_set_t left = p->allowed;
-    for (hwloc_obj_t o = NULL; topology && (o = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, o)) != NULL;) {
+    for (hwloc_obj_t o = NULL;
+         topology && (o = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, o)) != NULL;) {
         cpu_set_t *core = &p->cores[p->core_count++];
         hwloc_cpuset_to_glibc_sched_affinity(topology, o->cpuset, core, sizeof *core);
         CPU_XOR(&left, &left, core);
@@ -46,7 +47,8 @@ static void list_cores(hwloc_topology_t topology, processors *p)
         if (CPU_ISSET(i, &left)) CPU_SET(i, &p->cores[p->core_count++]);
 }
 
-/* hwloc's topology holds the container's processors; what is left after it is restricted to the allowed ones is ours. */
+/* hwloc's topology holds the container's processors; what is left after it is restricted to the allowed ones
+ * is ours. */
 static status find_cores(processors *p)
 {
     hwloc_topology_t topology = NULL;
@@ -59,7 +61,8 @@ static status find_cores(processors *p)
         rc = fail_errno(STATUS_SYSTEM, "the cores of %d processors", p->count);
     } else {
         bool knows_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;
-        p->restricted = knows_cores && !hwloc_bitmap_isincluded(hwloc_topology_get_topology_cpuset(topology), allowed);
+        p->restricted =
+            knows_cores && !hwloc_bitmap_isincluded(hwloc_topology_get_topology_cpuset(topology), allowed);
         list_cores(hwloc_topology_restrict(topology, allowed, 0) == 0 ? topology : NULL, p);
     }
     if (topology) hwloc_topology_destroy(topology);
@@ -95,8 +98,8 @@ static double limit_in(const char *folder)
     return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-/* Lowers *least to the limits of a group and of those it lies in. Within a container the path may be one of the host's,
- * of which only the root can be seen. */
+/* Lowers *least to the limits of a group and of those it lies in. Within a container the path may be one of
+ * the host's, of which only the root can be seen. */
 static void lower_limit(const char *root, const char *mount, char *group, double *least)
 {
     for (char folder[PATH_BYTES];;) {
@@ -125,7 +128,8 @@ static double find_limit(const char *root)
         strsep(&group, ":");
         const char *controllers = strsep(&group, ":");
         for (size_t i = 0; group && i < sizeof mounts / sizeof mounts[0]; i++)
-            if (strcmp(controllers, mounts[i].controllers) == 0) lower_limit(root, mounts[i].mount, group, &least);
+            if (strcmp(controllers, mounts[i].controllers) == 0)
+                lower_limit(root, mounts[i].mount, group, &least);
     }
     if (file) fclose(file);
     return least;
@@ -168,8 +172,7 @@ void bind_choose(const processors *p, bind_group g, int member, cpu_set_t *out)
     int64_t each = wanted <= cores ? g.threads : ((int64_t)g.threads * cores + count - 1) / count;
     if (each > cores) each = cores;
     CPU_ZERO(out);
-    for (int64_t i = 0; i < each; i++)
-        CPU_OR(out, out, &p->cores[((int64_t)member * each + i) % cores]);
+    for (int64_t i = 0; i < each; i++) CPU_OR(out, out, &p->cores[((int64_t)member * each + i) % cores]);
 }
 
 status bind_plan(bind_mode mode, bind_group g, cpu_set_t **sets)

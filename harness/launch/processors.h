@@ -1,8 +1,8 @@
 /* The processors that this process may use, as the cores that they belong to.
  *
- * The allowed processors are those of sched_getaffinity(2): the part of the container's or batch job's set (cpuset) that
- * nobody has taken away. Which of them are the hardware threads of one core, and what the container's set is, comes from
- * hwloc. */
+ * The allowed processors are those of sched_getaffinity(2): the part of the container's or batch job's set
+ * (cpuset) that nobody has taken away. Which of them are the hardware threads of one core, and what the
+ * container's set is, comes from hwloc. */
 #ifndef HARNESS_LAUNCH_PROCESSORS_H
 #define HARNESS_LAUNCH_PROCESSORS_H
 
@@ -15,15 +15,16 @@
 typedef struct processors {
     cpu_set_t allowed;
     int count;             /* of allowed processors */
-    cpu_set_t *cores; /* [core_count] their allowed processors, socket by socket, in each by number: neighbors are near */
+    cpu_set_t *cores; /* [core_count] their allowed processors, socket by socket, in each by number: neighbors
+                         are near */
     int core_count;
     double limit;     /* processors' worth of time that the container has (cgroup's cpu.max); 0: no limit */
     bool restricted;  /* somebody has bound this process: it may use less than its container's set */
 } processors;
 
-/* `root` is "" but in tests: the folder in which the files of control groups lie, "/sys" and "/proc"; hwloc reads
- * HWLOC_FSROOT. `allowed`: NULL, or what to take instead of this process's own. STATUS_SYSTEM where the kernel has more
- * processors than cpu_set_t holds, or there is no memory. */
+/* `root` is "" but in tests: the folder in which the files of control groups lie, "/sys" and "/proc"; hwloc
+ * reads HWLOC_FSROOT. `allowed`: NULL, or what to take instead of this process's own. STATUS_SYSTEM where the
+ * kernel has more processors than cpu_set_t holds, or there is no memory. */
 status processors_open(const char *root, const cpu_set_t *allowed, processors *out);
 void processors_close(processors *p);
 

@@ -130,7 +130,8 @@ static void what_is_missing_or_malformed_is_named(void **state)
         {"RANK=2 WORLD_SIZE=2 LOCAL_RANK=0", "RANK: expected an integer from 0 to 1, got '2'"},
         {"RANK=x WORLD_SIZE=2 LOCAL_RANK=0", "RANK: expected an integer from 0 to 1, got 'x'"},
         {"RANK=0 WORLD_SIZE=0 LOCAL_RANK=0", "WORLD_SIZE: expected an integer from 1 to 1024, got '0'"},
-        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0", "LOCAL_WORLD_SIZE: expected an integer from 1 to 1024, got '0'"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0",
+         "LOCAL_WORLD_SIZE: expected an integer from 1 to 1024, got '0'"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=12", "HARNESS_TOKEN is not of 16 digits"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 HARNESS_TOKEN=0000000000000001", "HARNESS_STATUS_FD is not set"},
     };
@@ -141,7 +142,8 @@ static void a_job_too_large_is_refused_before_memory_is_taken_for_it(void **stat
 {
     (void)state;
     static const refusal cases[] = {
-        {"RANK=0 WORLD_SIZE=1000000000 LOCAL_RANK=0", "WORLD_SIZE: expected an integer from 1 to 1024, got '1000000000'"},
+        {"RANK=0 WORLD_SIZE=1000000000 LOCAL_RANK=0",
+         "WORLD_SIZE: expected an integer from 1 to 1024, got '1000000000'"},
         {"RANK=0 WORLD_SIZE=1025 LOCAL_RANK=0", "WORLD_SIZE: expected an integer from 1 to 1024, got '1025'"},
         {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2147483647 OMPI_COMM_WORLD_LOCAL_RANK=0",
          "OMPI_COMM_WORLD_SIZE: expected an integer from 1 to 1024, got '2147483647'"},
