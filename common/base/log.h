@@ -7,12 +7,11 @@
 
 #define LOG_LEVELS(X) X(error) X(warn) X(info) X(debug)
 #define LOG_ENUM(name) LOG_##name,
-typedef enum log_level { LOG_LEVELS(LOG_ENUM) LOG_LEVEL_COUNT } log_level;
+typedef enum log_level { LOG_LEVELS(LOG_ENUM) } log_level;
 #undef LOG_ENUM
 
-const char *log_level_name(log_level level);
+/* Lines of a higher level are not written. */
 void log_set_level(log_level level);
-log_level log_get_level(void);
 
 /* The prefix after "harness: ", for instance "rank 3"; "" for none. Per thread, since ranks may be threads of one
  * process; new threads start without one. Copied. */

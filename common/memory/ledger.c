@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,69 +28,63 @@ status ledger_blame(ledger_class c, status rc)
     return rc;
 }
 
+/* Copies the bytes of each class; returns their total. */
+static int64_t copy_classes(const ledger *l, int64_t out[LEDGER_CLASS_COUNT])
+{
+    for (int c = 0; c < LEDGER_CLASS_COUNT; c++) out[c] = l->classes[c].current;
+    return l->total.current;
+}
+
 static void note_phase_peak(ledger *l)
 {
-    if (l->total.current <= l->phase_peak[l->phase]) return;
-    l->phase_peak[l->phase] = l->total.current;
-    for (int c = 0; c < LEDGER_CLASS_COUNT; c++)
-        l->phase_peak_classes[l->phase][c] = l->classes[c].current;
+    if (l->total.current > l->phase_peak[l->phase])
+        l->phase_peak[l->phase] = copy_classes(l, l->phase_peak_classes[l->phase]);
 }
 
 void ledger_enter(ledger *l, ledger_phase phase)
 {
-    l->phase_end[l->phase] = l->total.current;
-    for (int c = 0; c < LEDGER_CLASS_COUNT; c++)
-        l->phase_end_classes[l->phase][c] = l->classes[c].current;
+    l->phase_end[l->phase] = copy_classes(l, l->phase_end_classes[l->phase]);
     l->phase = phase;
     note_phase_peak(l);
 }
 
-static int raise_peak(ledger_account *account, ledger_phase phase)
+/* Returns whether the logical bytes have a new peak. */
+static bool change(ledger_account *account, ledger_phase phase, int64_t logical, int64_t reserved)
 {
+    account->current += logical;
+    account->reserved_current += reserved;
     if (account->reserved_current > account->reserved_peak)
         account->reserved_peak = account->reserved_current;
-    if (account->current <= account->peak) return 0;
+    if (account->current <= account->peak) return false;
     account->peak = account->current;
     account->peak_phase = phase;
-    return 1;
+    return true;
 }
 
 void ledger_acquire(ledger *l, ledger_class c, int64_t logical, int64_t reserved)
 {
     assert(logical >= 0 && reserved >= logical);
-    l->classes[c].current += logical;
-    l->classes[c].reserved_current += reserved;
-    l->total.current += logical;
-    l->total.reserved_current += reserved;
-    raise_peak(&l->classes[c], l->phase);
-    if (raise_peak(&l->total, l->phase))
-        for (int i = 0; i < LEDGER_CLASS_COUNT; i++) l->peak_classes[i] = l->classes[i].current;
+    change(&l->classes[c], l->phase, logical, reserved);
+    if (change(&l->total, l->phase, logical, reserved)) copy_classes(l, l->peak_classes);
     note_phase_peak(l);
 }
 
 void ledger_release(ledger *l, ledger_class c, int64_t logical, int64_t reserved)
 {
     assert(l->classes[c].current >= logical && l->classes[c].reserved_current >= reserved);
-    l->classes[c].current -= logical;
-    l->classes[c].reserved_current -= reserved;
-    l->total.current -= logical;
-    l->total.reserved_current -= reserved;
-}
-
-static void reset_account(ledger_account *account, ledger_phase phase)
-{
-    account->peak = account->current;
-    account->reserved_peak = account->reserved_current;
-    account->peak_phase = phase;
+    change(&l->classes[c], l->phase, -logical, -reserved);
+    change(&l->total, l->phase, -logical, -reserved);
 }
 
 void ledger_reset_peaks(ledger *l)
 {
-    for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {
-        reset_account(&l->classes[c], l->phase);
-        l->peak_classes[c] = l->classes[c].current;
+    for (int c = 0; c <= LEDGER_CLASS_COUNT; c++) {
+        ledger_account *account = c < LEDGER_CLASS_COUNT ? &l->classes[c] : &l->total;
+        account->peak = account->current;
+        account->reserved_peak = account->reserved_current;
+        account->peak_phase = l->phase;
     }
-    reset_account(&l->total, l->phase);
+    copy_classes(l, l->peak_classes);
     memset(l->phase_peak, 0, sizeof l->phase_peak);
     memset(l->phase_peak_classes, 0, sizeof l->phase_peak_classes);
     note_phase_peak(l);
