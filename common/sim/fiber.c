@@ -30,8 +30,7 @@
 
 enum { STACK_BYTES = 1 << 20 }; /* of address space: pages come as they are used */
 
-struct sim_fiber {
-    sim_actor *actor;
+typedef struct sim_fiber {
     status (*main)(void *context);
     void *context;
     ucontext_t self, caller;
@@ -42,7 +41,7 @@ struct sim_fiber {
     void *thread, *caller_thread;
     status result;
     bool running, done;
-};
+} sim_fiber;
 
 static void leave(sim_fiber *f)
 {
@@ -78,9 +77,8 @@ static status resume(void *context)
     return f->done ? f->result : STATUS_AGAIN;
 }
 
-status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context, sim_fiber **out)
+status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context)
 {
-    *out = NULL;
     sim_fiber *f = calloc(1, sizeof *f);
     if (!f) return fail(STATUS_SYSTEM, "no memory for a virtual thread");
     f->stack =
@@ -89,7 +87,6 @@ status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context
         free(f);
         return fail_errno(STATUS_SYSTEM, "no memory for the stack of a virtual thread");
     }
-    f->actor = a;
     f->main = main;
     f->context = context;
     f->thread = FIBER_THREAD_OPEN();
@@ -100,19 +97,17 @@ status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context
     makecontext(&f->self, (void (*)(void))enter, 2, (unsigned)((uintptr_t)f >> 32), (unsigned)(uintptr_t)f);
     a->fiber = f;
     sim_actor_set_run(a, resume, f);
-    *out = f;
     return STATUS_OK;
 }
 
-void sim_fiber_close(sim_fiber **fiber)
+void sim_fiber_close(sim_actor *a)
 {
-    sim_fiber *f = *fiber;
+    sim_fiber *f = a->fiber;
     if (!f) return;
-    f->actor->fiber = NULL;
+    a->fiber = NULL;
     FIBER_THREAD_CLOSE(f->thread);
     munmap(f->stack, STACK_BYTES);
     free(f);
-    *fiber = NULL;
 }
 
 bool sim_fiber_runs(const sim_actor *a)

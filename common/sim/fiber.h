@@ -6,13 +6,11 @@
 
 #include "common/sim/simulation.h"
 
-typedef struct sim_fiber sim_fiber;
-
 /* `main` runs when the actor is woken for the first time, which is the caller's to do; its failure is the
  * simulation's. STATUS_SYSTEM without memory. */
-status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context, sim_fiber **out);
-/* A fiber that has not come to its end is abandoned where it stands. */
-void sim_fiber_close(sim_fiber **fiber);
+status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context);
+/* A fiber that has not come to its end is abandoned where it stands; an actor that is none is left alone. */
+void sim_fiber_close(sim_actor *a);
 
 /* Whether the actor is a fiber that runs now. */
 bool sim_fiber_runs(const sim_actor *a);

@@ -1,33 +1,15 @@
 #include "common/sim/group.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const kind_names[] = {[SIM_ALL_REDUCE] = "all_reduce",
                                          [SIM_REDUCE_SCATTER] = "reduce_scatter",
                                          [SIM_ALL_GATHER] = "all_gather",
                                          [SIM_BROADCAST] = "broadcast",
                                          [SIM_REDUCE] = "reduce"};
-
-typedef struct member_state {
-    sim_group_member told;
-    bool joined; /* the call that runs or gathers */
-} member_state;
-
-struct sim_group {
-    simulation *simulation;
-    sim_rings *rings;
-    sim_event begin; /* when the last has come */
-    sim_flow flow;
-    member_state *members; /* [count] */
-    int *ranks;
-    int count, present, joined; /* members; those that join; those that have */
-    sim_collective kind; /* of the call that gathers or runs */
-    sim_time at;         /* when the last of those who joined comes */
-    double bytes, sent;
-    int64_t calls;
-    double bytes_sent;
-};
 
 /* Members may join the next call while the others are still told of the end of this one. */
 static void on_finished(void *context)
@@ -101,51 +83,44 @@ out:
     return rc;
 }
 
-status sim_group_open(simulation *s, const int *ranks, int count, sim_group **out)
+status sim_group_open(simulation *s, const char *name, const int *ranks, int count, sim_group **out)
 {
-    *out = NULL;
-    sim_group *g = calloc(1, sizeof *g);
+    *out = s->groups;
+    while (name && *out && strcmp((*out)->name, name) != 0) *out = (*out)->next;
+    if (name && *out) {
+        (*out)->holders++;
+        return STATUS_OK;
+    }
+    sim_group *g = *out = calloc(1, sizeof *g);
     if (!g) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", count);
-    g->simulation = s;
-    g->count = count;
+    *g = (sim_group){.simulation = s, .count = count, .holders = 1, .next = s->groups};
+    snprintf(g->name, sizeof g->name, "%s", name ? name : "");
+    s->groups = g;
     status rc = open_all(g, ranks);
-    if (rc != STATUS_OK) sim_group_close(&g);
-    *out = g;
+    if (rc != STATUS_OK) sim_group_close(out);
     return rc;
 }
 
 void sim_group_close(sim_group **group)
 {
     sim_group *g = *group;
-    if (!g) return;
+    *group = NULL;
+    if (!g || --g->holders > 0) return;
+    sim_group **at = &g->simulation->groups;
+    while (*at != g) at = &(*at)->next;
+    *at = g->next;
     sim_flow_deinit(&g->flow);
     sim_event_deinit(&g->simulation->queue, &g->begin);
     sim_rings_close(&g->rings);
     free(g->members);
     free(g->ranks);
     free(g);
-    *group = NULL;
-}
-
-const sim_rings *sim_group_rings(const sim_group *g)
-{
-    return g->rings;
-}
-
-int64_t sim_group_calls(const sim_group *g)
-{
-    return g->calls;
-}
-
-double sim_group_bytes_sent(const sim_group *g)
-{
-    return g->bytes_sent;
 }
 
 status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, double bytes,
                       const sim_group_member *told)
 {
-    member_state *m = &g->members[member];
+    struct sim_joined *m = &g->members[member];
     if (m->joined)
         return fail(STATUS_PROTOCOL, "rank %d makes a call (%s) before its last one is done",
                     g->ranks[member], kind_names[kind]);

@@ -10,8 +10,6 @@
 #include "common/sim/nccl.h"
 #include "common/sim/simulation.h"
 
-typedef struct sim_group sim_group;
-
 /* What a member is told, in virtual time as it happens. */
 typedef struct sim_group_member {
     void (*moving)(void *context);   /* all have come: data begin to move */
@@ -19,12 +17,32 @@ typedef struct sim_group_member {
     void *context;
 } sim_group_member;
 
-/* The group of `ranks` [count], ascending. Members whose ranks are not present (simulation_present) never
- * join: they are taken to come with the others. */
-status sim_group_open(simulation *s, const int *ranks, int count, sim_group **out);
-void sim_group_close(sim_group **group);
+typedef struct sim_group {
+    simulation *simulation;
+    char name[64];
+    struct sim_group *next; /* of the simulation */
+    int holders;
+    sim_rings *rings;
+    sim_event begin; /* when the last has come */
+    sim_flow flow;
+    struct sim_joined {
+        sim_group_member told;
+        bool joined; /* the call that runs or gathers */
+    } * members;     /* [count] */
+    int *ranks;
+    int count, present, joined; /* members; those that join; those that have */
+    sim_collective kind;        /* of the call that gathers or runs */
+    sim_time at;                /* when the last of those who joined comes */
+    double bytes, sent;
+    int64_t calls; /* that were done, and their bytes as every member sent them */
+    double bytes_sent;
+} sim_group;
 
-const sim_rings *sim_group_rings(const sim_group *g);
+/* The group of `ranks` [count], ascending. The first rank that asks for `name` opens it, the last that closes
+ * it frees it; NULL: a group of its own. Members whose ranks are not present (simulation_present) never join:
+ * they are taken to come with the others. */
+status sim_group_open(simulation *s, const char *name, const int *ranks, int count, sim_group **out);
+void sim_group_close(sim_group **group);
 
 /* Member number `member` of the group comes to its next call at `at` (now, where that is later); `bytes` of
  * the whole buffer. Data begin to move when the last has come. STATUS_PROTOCOL: the others make another call,
@@ -34,9 +52,5 @@ status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind
 
 /* Bytes that every member sends in such a call. */
 double sim_group_share(const sim_group *g, sim_collective kind, double bytes);
-
-/* Calls that were done, and their bytes as every member sent them. */
-int64_t sim_group_calls(const sim_group *g);
-double sim_group_bytes_sent(const sim_group *g);
 
 #endif

@@ -16,16 +16,6 @@ static double constant(const sim_rings *r, sim_constant c, int index)
     return sim_profile_at(r->topology->profile, c, index);
 }
 
-static double smaller(double a, double b)
-{
-    return a < b ? a : b;
-}
-
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 /* Constants by machines are for one, two, more. */
 static int scale(const sim_rings *r)
 {
@@ -64,7 +54,7 @@ static double outer_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
 static double ring_inner_hop(const sim_rings *r, sim_protocol p)
 {
     double overhead = r->machines > 1 ? constant(r, SIM_NCCL_OVERHEAD, 0) * (p == SIM_SIMPLE ? 3 : 1) : 0;
-    return larger(inner_hop(r, SIM_RING, p), overhead);
+    return fmax(inner_hop(r, SIM_RING, p), overhead);
 }
 
 static double ring_latency(const sim_rings *r, sim_collective c, sim_protocol p)
@@ -102,9 +92,9 @@ static double ring_bus(const sim_rings *r, sim_protocol p)
 {
     switch (p) {
     case SIM_LL:
-        return smaller(r->bus * 0.5, most(r, SIM_NCCL_LL_MOST, 1));
+        return fmin(r->bus * 0.5, most(r, SIM_NCCL_LL_MOST, 1));
     case SIM_LL128:
-        return smaller(r->bus * 0.92, most(r, SIM_NCCL_RING_LL128_MOST, r->channels));
+        return fmin(r->bus * 0.92, most(r, SIM_NCCL_RING_LL128_MOST, r->channels));
     default:
         return r->bus;
     }
@@ -112,10 +102,10 @@ static double ring_bus(const sim_rings *r, sim_protocol p)
 
 static double tree_bus(const sim_rings *r, sim_protocol p)
 {
-    double bus = smaller(r->bus * 0.92, most(r, SIM_NCCL_TREE_MOST, r->channels));
-    if (p == SIM_LL) bus = smaller(bus / 3.8, most(r, SIM_NCCL_LL_MOST, 1));
+    double bus = fmin(r->bus * 0.92, most(r, SIM_NCCL_TREE_MOST, r->channels));
+    if (p == SIM_LL) bus = fmin(bus / 3.8, most(r, SIM_NCCL_LL_MOST, 1));
     if (p == SIM_LL128)
-        bus = smaller(bus * (r->machines == 1 ? 7.0 / 9.0 : 120.0 / 128.0),
+        bus = fmin(bus * (r->machines == 1 ? 7.0 / 9.0 : 120.0 / 128.0),
                       most(r, SIM_NCCL_TREE_LL128_MOST, r->channels));
     return bus * constant(r, SIM_NCCL_TREE_PATTERN, 0);
 }

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Which cycle a ring follows in a machine, and where it cuts it to pass to the next one: it enters at `start`
  * and goes round. */
@@ -19,6 +20,11 @@ typedef struct local_group {
     int links;                 /* parallel ones: as many rings as NCCL would lay */
     cut cuts[SIM_CYCLES_MOST]; /* by ring */
 } local_group;
+
+static status no_memory(int ranks)
+{
+    return fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", ranks);
+}
 
 static bool all_linked(const sim_topology *t, const sim_place *gpus, int count,
                        int8_t links[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS])
@@ -136,7 +142,7 @@ static bool same_places(const sim_place *gpus, const local_group *a, const local
 static status lay_rings(sim_rings *r)
 {
     local_group *groups = calloc((size_t)r->ranks, sizeof *groups);
-    if (!groups) return fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", r->ranks);
+    if (!groups) return no_memory(r->ranks);
     r->machines = split_by_machine(r->places, r->ranks, groups);
     r->nvlink = true;
     int nics = r->topology->w->nics;
@@ -155,7 +161,7 @@ static status lay_rings(sim_rings *r)
     r->count = r->machines > 1 ? nics : groups[0].cycles.count;
     r->channels = r->machines > 1 ? nics : groups[0].links;
     r->order = calloc((size_t)r->count * (size_t)r->ranks, sizeof *r->order);
-    status rc = r->order ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", r->ranks);
+    status rc = r->order ? STATUS_OK : no_memory(r->ranks);
     for (int ring = 0; rc == STATUS_OK && ring < r->count; ring++) lay_ring(r, groups, ring);
     free(groups);
     return rc;
@@ -167,7 +173,7 @@ static status measure(sim_rings *r)
     int32_t resources = r->topology->resource_count;
     const double *capacities = r->topology->capacities;
     double *load = calloc((size_t)resources, sizeof *load);
-    if (!load) return fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", r->ranks);
+    if (!load) return no_memory(r->ranks);
     for (int ring = 0; ring < r->count; ring++)
         for (int i = 0; i < r->ranks; i++) {
             sim_route route;
@@ -182,7 +188,7 @@ static status measure(sim_rings *r)
         if (capacities[i] / load[i] < r->bus) r->bus = capacities[i] / load[i];
     }
     r->uses = calloc((size_t)r->use_count + 1, sizeof *r->uses);
-    status rc = r->uses ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", r->ranks);
+    status rc = r->uses ? STATUS_OK : no_memory(r->ranks);
     for (int32_t i = 0, at = 0; rc == STATUS_OK && i < resources; i++)
         if (load[i] > 0) r->uses[at++] = (sim_hop_use){.resource = i, .weight = load[i]};
     free(load);
@@ -191,24 +197,15 @@ static status measure(sim_rings *r)
 
 status sim_rings_open(const sim_topology *t, const sim_place *gpus, int ranks, sim_rings **out)
 {
-    *out = NULL;
-    sim_rings *r = calloc(1, sizeof *r);
-    if (!r) return fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", ranks);
+    sim_rings *r = *out = calloc(1, sizeof *r);
+    if (!r) return no_memory(ranks);
     r->topology = t;
     r->ranks = ranks;
     r->places = calloc((size_t)ranks, sizeof *r->places);
-    status rc;
-    if (!r->places) {
-        rc = fail(STATUS_SYSTEM, "no memory for the rings of %d ranks", ranks);
-        goto failed;
-    }
-    for (int i = 0; i < ranks; i++) r->places[i] = gpus[i];
-    TRY_GOTO(rc, lay_rings(r), failed);
-    TRY_GOTO(rc, measure(r), failed);
-    *out = r;
-    return STATUS_OK;
-failed:
-    sim_rings_close(&r);
+    if (r->places) memcpy(r->places, gpus, (size_t)ranks * sizeof *gpus);
+    status rc = r->places ? lay_rings(r) : no_memory(ranks);
+    if (rc == STATUS_OK) rc = measure(r);
+    if (rc != STATUS_OK) sim_rings_close(out);
     return rc;
 }
 

@@ -31,8 +31,8 @@ void sim_rings_edge(const sim_rings *r, int ring, int i, sim_route *out);
 /* Whether that edge lies between machines. */
 bool sim_rings_crosses(const sim_rings *r, int ring, int i);
 
-/* ---- cycles.c: rings over point-to-point links, as many cycles through all GPUs as the links carry side by side, each
- * link of a direction used by one cycle (the search of NCCL's channels, in the small) ---- */
+/* ---- cycles.c: rings over point-to-point links, as many cycles through all GPUs as the links carry side by
+ * side, each link of a direction used by one cycle (the search of NCCL's channels, in the small) ---- */
 
 enum { SIM_CYCLE_GPUS = SIM_GPUS_MOST, SIM_CYCLES_MOST = SIM_NICS_MOST };
 

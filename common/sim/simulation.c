@@ -2,9 +2,7 @@
 
 #include "common/base/text.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- actors ----------------------------------------------------------------------------------- */
 
@@ -166,49 +164,7 @@ void simulation_close(simulation **pointer)
     *pointer = NULL;
 }
 
-/* ---- what ranks share ------------------------------------------------------------------------- */
-
-typedef struct sim_shared {
-    struct sim_shared *next;
-    const sim_shared_type *type;
-    void *object;
-    int holders;
-    char name[64];
-} sim_shared;
-
-status simulation_share(simulation *s, const char *name, const sim_shared_type *type, void *context,
-                        void **out)
-{
-    sim_shared *entry = s->shared;
-    while (entry && strcmp(entry->name, name) != 0) entry = entry->next;
-    if (!entry) {
-        entry = calloc(1, sizeof *entry);
-        if (!entry) return no_memory();
-        snprintf(entry->name, sizeof entry->name, "%s", name);
-        entry->type = type;
-        status rc = type->open(s, context, &entry->object);
-        if (rc != STATUS_OK) {
-            free(entry);
-            return rc;
-        }
-        entry->next = s->shared;
-        s->shared = entry;
-    }
-    entry->holders++;
-    *out = entry->object;
-    return STATUS_OK;
-}
-
-void simulation_unshare(simulation *s, void *object)
-{
-    sim_shared **at = &s->shared;
-    while (*at && (*at)->object != object) at = &(*at)->next;
-    sim_shared *entry = *at;
-    if (!entry || --entry->holders > 0) return;
-    *at = entry->next;
-    entry->type->close(entry->object);
-    free(entry);
-}
+/* ---- running ---------------------------------------------------------------------------------- */
 
 sim_place simulation_gpu(const simulation *s, int rank)
 {

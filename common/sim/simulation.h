@@ -121,7 +121,7 @@ typedef struct simulation {
     bool stopping;
     void *devices; /* the device back end's, shared by all ranks */
     void (*free_devices)(void *devices);
-    struct sim_shared *shared; /* objects that ranks share by name */
+    struct sim_group *groups; /* group.h: of all ranks */
 } simulation;
 
 /* STATUS_USAGE: no such profile. STATUS_DATA: a profile that is none. STATUS_CONFIG: more ranks than the
@@ -146,16 +146,6 @@ static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
     s->clock.time = s->queue.now;
     return &s->clock;
 }
-
-/* An object that several ranks share: the first who asks for `name` has it opened, the last who lets it go
- * has it closed. What is opened is told `context`. */
-typedef struct sim_shared_type {
-    status (*open)(simulation *s, void *context, void **out);
-    void (*close)(void *object);
-} sim_shared_type;
-status simulation_share(simulation *s, const char *name, const sim_shared_type *type, void *context,
-                        void **out);
-void simulation_unshare(simulation *s, void *object);
 
 /* How many of the ranks are really there: the first ones. The others do what these do, at the same time. */
 static inline int simulation_present(const simulation *s)

@@ -21,9 +21,7 @@ static const struct {
     {                                                                                                        \
         "message-size=250000000", NULL                                                                       \
     }
-    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100 16G", "ResNet-50", "dgx1-v100", "resnet50", "apex",
-     NULL, 128, 0, "batch not stated: 128"},
-    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100 32G", "ResNet-50", "dgx1-v100", "resnet50", "apex",
+    {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100", "ResNet-50", "dgx1-v100", "resnet50", "apex",
      NULL, 128, 0, "batch not stated: 128"},
     {"NVIDIA DeepLearningExamples 21.03", "DGX A100 80G", "ResNet-50", "dgx-a100-80g", "resnet50", "ddp",
      NULL, 256, 0, "batch not stated: 256"},

@@ -19,7 +19,6 @@ typedef struct virtual_rank {
     trainer *trainer;
     batch_source *source;
     rank_slot slot;
-    sim_fiber *fiber; /* of engines whose stages block; else NULL */
     int64_t next;
     bool settled, done;
 } virtual_rank;
@@ -244,7 +243,7 @@ static status run_all(virtual_job *job)
     for (int r = 0; r < job->present; r++) {
         sim_actor *host = sim_device_host(trainer_device(job->ranks[r].trainer));
         sim_actor_set_run(host, drive, &job->ranks[r]);
-        if (on_fibers(job)) TRY(sim_fiber_open(host, drive, &job->ranks[r], &job->ranks[r].fiber));
+        if (on_fibers(job)) TRY(sim_fiber_open(host, drive, &job->ranks[r]));
         sim_actor_wake(host, begin);
         if (job->config.warmup == 0 && job->observer->measures)
             job->observer->measures(job->observer->context, r, job->ranks[r].trainer);
@@ -280,7 +279,8 @@ status virtual_job_run(const virtual_job_config *config, const virtual_job_obser
     job.config.machine.present = ranks_to_simulate(config);
     status rc = open_all(&job);
     if (rc == STATUS_OK) rc = run_all(&job);
-    for (int r = 0; job.ranks && r < job.present; r++) sim_fiber_close(&job.ranks[r].fiber);
+    for (int r = 0; job.ranks && r < job.present; r++)
+        if (job.ranks[r].trainer) sim_fiber_close(sim_device_host(trainer_device(job.ranks[r].trainer)));
     if (job.hub) transport_sim_hub_stop(job.hub);
     for (int j = 0; job.servers && j < job.server_count; j++) close_server(&job.servers[j]);
     for (int r = 0; job.ranks && r < job.present; r++) trainer_close(&job.ranks[r].trainer);

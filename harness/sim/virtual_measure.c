@@ -43,8 +43,6 @@ static void on_step(void *context, int rank, trainer *t, const step_result *r)
     raise(&f->forward_ms, ms(r->forward_end_ns - r->forward_begin_ns));
     raise(&f->backward_ms, ms(reduced - r->backward_begin_ns));
     raise(&f->exposed_ms, ms(r->times.exposed + r->times.waiting));
-    raise(&f->optimizer_ms, ms(r->times.optimizer));
-    raise(&f->load_ms, ms(r->times.load));
 }
 
 static status on_finished(void *context, int rank, trainer *t)
@@ -61,9 +59,7 @@ static status on_finished(void *context, int rank, trainer *t)
     sync_read_counters(e, &now);
     if (rank == 0) f->all_bytes_sent = now.bytes_sent;
     int64_t sent = now.bytes_sent - m->before[rank].bytes_sent;
-    int64_t messages = now.messages_sent - m->before[rank].messages_sent;
     if (sent > f->bytes_sent) f->bytes_sent = sent;
-    if (messages > f->messages_sent) f->messages_sent = messages;
     f->ledgers[rank] = *l;
     return STATUS_OK;
 }

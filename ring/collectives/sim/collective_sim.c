@@ -1,6 +1,6 @@
 /* Collectives in virtual time: the calls of the ranks of one simulation meet in a group of
- * common/sim/group.h, which computes when data move and when they have arrived. Tensors have no bytes; what is in
- * host memory (an order, which ranks have data) is small and is really copied, when all have joined. */
+ * common/sim/group.h, which computes when data move and when they have arrived. Tensors have no bytes; what
+ * is in host memory (an order, which ranks have data) is small and is really copied, when all have joined. */
 #include "common/device/sim/device_sim.h"
 #include "common/sim/group.h"
 #include "ring/collectives/collective_impl.h"
@@ -8,13 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What the members of a group share. */
-typedef struct meeting {
-    sim_group *group;
-    const collective_call **calls; /* [count] that each member has joined */
-    int count;
-} meeting;
 
 typedef struct call_slot {
     collective_call call;
@@ -30,7 +23,7 @@ typedef struct sim_world {
 
 typedef struct sim_members_group {
     collective_group base;
-    meeting *meeting;
+    sim_group *shared; /* by all members */
     int member;
     call_slot slots[COLLECTIVE_QUEUE];
     uint64_t done, posted; /* calls */
@@ -60,9 +53,15 @@ static bool in_host_memory(const collective_buffer *b)
     return b->base && !b->pieces.pieces && !sim_address(b->base);
 }
 
-static void take_from(const sim_members_group *g, int member, int64_t first, int64_t count)
+/* The running call of a member; NULL: its rank is not present. */
+static const collective_call *call_of(const sim_members_group *g, int member)
 {
-    const collective_call *to = g->meeting->calls[g->member], *from = g->meeting->calls[member];
+    sim_members_group *other = g->shared->members[member].told.context;
+    return other ? &slot_of(other, other->done)->call : NULL;
+}
+
+static void take_from(const collective_call *to, const collective_call *from, int64_t first, int64_t count)
+{
     size_t size = (size_t)dtype_size(to->type);
     const char *source = from->in.base;
     char *target = (char *)to->out.base + (size_t)first * size;
@@ -72,13 +71,15 @@ static void take_from(const sim_members_group *g, int member, int64_t first, int
 /* Members that are not present are copies of the first. */
 static void pass_on(const sim_members_group *g)
 {
-    const collective_call *call = g->meeting->calls[g->member];
+    const collective_call *call = call_of(g, g->member), *from;
     int n = g->base.size;
     if (!in_host_memory(&call->out) || !in_host_memory(&call->in)) return;
-    if (call->kind == COLLECTIVE_BROADCAST && g->meeting->calls[call->root]) take_from(g, call->root, 0, call->count);
+    if (call->kind == COLLECTIVE_BROADCAST && (from = call_of(g, call->root)))
+        take_from(call, from, 0, call->count);
     for (int r = 0; call->kind == COLLECTIVE_ALL_GATHER && r < n; r++) {
-        int source = g->meeting->calls[r] ? r : 0;
-        take_from(g, source, collective_part_begin(call->count, n, r), collective_part_count(call->count, n, r));
+        from = call_of(g, r);
+        take_from(call, from ? from : call_of(g, 0), collective_part_begin(call->count, n, r),
+                  collective_part_count(call->count, n, r));
     }
 }
 
@@ -132,7 +133,7 @@ static void on_finished(void *context)
     sim_device_end_communication(w->device);
     slot->times.finished_ns = sim_to_ns(now);
     sim_collective kind = kind_of(&slot->call);
-    count_traffic(&w->base.traffic, kind, sim_group_share(g->meeting->group, kind, bytes_of(&slot->call)),
+    count_traffic(&w->base.traffic, kind, sim_group_share(g->shared, kind, bytes_of(&slot->call)),
                   g->base.size);
     g->done++;
     g->joined = false;
@@ -146,9 +147,8 @@ static status join_next(sim_members_group *g, sim_time at)
     if (g->joined || g->done == g->posted) return STATUS_OK;
     sim_group_member told = {.moving = on_moving, .finished = on_finished, .context = g};
     const collective_call *call = &slot_of(g, g->done)->call;
-    g->meeting->calls[g->member] = call;
     g->joined = true;
-    return sim_group_join(g->meeting->group, g->member, at, kind_of(call), bytes_of(call), &told);
+    return sim_group_join(g->shared, g->member, at, kind_of(call), bytes_of(call), &told);
 }
 
 static status sim_post(collective_group *base, const collective_call *call, collective_ticket *out)
@@ -188,51 +188,19 @@ static collective_times sim_times(const collective_group *base, collective_ticke
 
 /* ---- groups ----------------------------------------------------------------------------------- */
 
-typedef struct meeting_request {
-    const int *ranks;
-    int count;
-} meeting_request;
-
-static void close_meeting(void *object)
-{
-    meeting *m = object;
-    sim_group_close(&m->group);
-    free(m->calls);
-    free(m);
-}
-
-static status open_meeting(simulation *s, void *context, void **out)
-{
-    const meeting_request *request = context;
-    meeting *m = calloc(1, sizeof *m);
-    if (!m) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", request->count);
-    m->count = request->count;
-    m->calls = calloc((size_t)m->count, sizeof *m->calls);
-    status rc = m->calls ? sim_group_open(s, request->ranks, request->count, &m->group)
-                         : fail(STATUS_SYSTEM, "no memory for a group of %d ranks", request->count);
-    if (rc != STATUS_OK) close_meeting(m);
-    *out = m;
-    return rc;
-}
-
-static const sim_shared_type meeting_type = {open_meeting, close_meeting};
-
 static status sim_group_of_ranks(collective_world *world, const char *name, const int *ranks, int count,
                                  collective_group **out)
 {
-    sim_world *w = (sim_world *)world;
-    meeting_request request = {ranks, count};
+    simulation *s = sim_device_simulation(((sim_world *)world)->device);
     char key[2 * COLLECTIVE_NAME_MAX + 8];
-    void *shared = NULL;
     sim_members_group *g = calloc(1, sizeof *g);
     if (!g) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", count);
     snprintf(key, sizeof key, "%s/%s", world->name, name);
-    status rc = simulation_share(sim_device_simulation(w->device), key, &meeting_type, &request, &shared);
+    status rc = sim_group_open(s, key, ranks, count, &g->shared);
     if (rc != STATUS_OK) {
         free(g);
         return rc;
     }
-    g->meeting = shared;
     while (ranks[g->member] != world->config.rank) g->member++;
     *out = &g->base;
     return STATUS_OK;
@@ -241,7 +209,7 @@ static status sim_group_of_ranks(collective_world *world, const char *name, cons
 static void sim_group_leave(collective_group *base)
 {
     sim_members_group *g = (sim_members_group *)base;
-    simulation_unshare(simulation_of(g), g->meeting);
+    sim_group_close(&g->shared);
     free(g);
 }
 

@@ -57,7 +57,7 @@ static void join(player *p)
 static void open_stage(stage *st, simulation *s, const int *ranks, int count, double bytes, int calls)
 {
     *st = (stage){.s = s, .count = count, .bytes = bytes};
-    must(sim_group_open(s, ranks, count, &st->group));
+    must(sim_group_open(s, NULL, ranks, count, &st->group));
     for (int i = 0; i < count; i++) st->players[i] = (player){.stage = st, .number = i, .calls_left = calls};
 }
 
@@ -89,15 +89,15 @@ static void alone_a_call_takes_the_time_of_the_model(void **context)
         for (int k = 0; k < st.count; k++) join(&st.players[k]);
         must(simulation_run(s));
         sim_time expected;
-        sim_nccl_choose(sim_group_rings(st.group), SIM_ALL_REDUCE, SIM_RING, cases[i].bytes, &expected);
+        sim_nccl_choose(st.group->rings, SIM_ALL_REDUCE, SIM_RING, cases[i].bytes, &expected);
         for (int k = 0; k < st.count; k++)
             if (llabs(st.players[k].finished - 3 * expected) > 10)
                 fail_msg("%s, %d ranks, %.0f bytes, member %d: found %.6f ms, expected %.6f",
                          cases[i].profile, cases[i].ranks, cases[i].bytes, k,
                          sim_to_ms(st.players[k].finished), sim_to_ms(3 * expected));
-        assert_int_equal(sim_group_calls(st.group), 3);
+        assert_int_equal(st.group->calls, 3);
         double sent = 3 * cases[i].bytes * 2 * (cases[i].ranks - 1) / cases[i].ranks;
-        assert_true(fabs(sim_group_bytes_sent(st.group) - sent) < 1e-6 * sent);
+        assert_true(fabs(st.group->bytes_sent - sent) < 1e-6 * sent);
         sim_group_close(&st.group);
         simulation_close(&s);
     }
@@ -153,7 +153,7 @@ static void groups_share_the_links_that_they_have_in_common(void **context)
     }
     must(simulation_run(s));
     sim_nccl_cost cost;
-    sim_nccl_cost_of(sim_group_rings(first.group), SIM_ALL_REDUCE, SIM_RING, SIM_SIMPLE, &cost);
+    sim_nccl_cost_of(first.group->rings, SIM_ALL_REDUCE, SIM_RING, SIM_SIMPLE, &cost);
     double expected = 2 * bytes / cost.bandwidth + cost.latency;
     assert_true(fabs((double)first.players[0].finished - expected) < 10);
     assert_true(fabs((double)second.players[5].finished - expected) < 10);
@@ -213,7 +213,7 @@ static void a_group_of_one_has_nothing_to_wait_for(void **context)
     open_stage(&st, s, all_ranks, 1, 1e9, 4);
     join(&st.players[0]);
     must(simulation_run(s));
-    assert_int_equal(sim_group_calls(st.group), 4);
+    assert_int_equal(st.group->calls, 4);
     assert_int_equal(simulation_now(s), 0);
     sim_group_close(&st.group);
     simulation_close(&s);

@@ -102,7 +102,7 @@ static void open_job_that_sleeps(job *j, double bytes, double wake_us)
     bench_set(j->b.s, SIM_LAUNCH_TIME, 0);
     if (wake_us > 0) bench_set(j->b.s, SIM_WAKE_TIME, wake_us);
     bench_start(&j->b);
-    must(sim_group_open(j->b.s, all, RANKS, &j->group));
+    must(sim_group_open(j->b.s, NULL, all, RANKS, &j->group));
     for (int r = 0; r < RANKS; r++) {
         engine *e = &j->engines[r];
         *e = (engine){.job = j, .rank = r, .member = {on_moving, on_finished, e}};
@@ -145,7 +145,7 @@ static void backward(job *j)
 static double reduce_us(const job *j)
 {
     sim_time time;
-    sim_nccl_choose(sim_group_rings(j->group), SIM_ALL_REDUCE, SIM_RING, j->bytes, &time);
+    sim_nccl_choose(j->group->rings, SIM_ALL_REDUCE, SIM_RING, j->bytes, &time);
     return (double)time / (double)SIM_US;
 }
 

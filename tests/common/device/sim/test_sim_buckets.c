@@ -103,7 +103,7 @@ static void run(double bytes, double rho, int64_t late_us, double *end_us, doubl
     bench_set(j.b.s, SIM_RHO, rho);
     bench_set(j.b.s, SIM_LAUNCH_TIME, 0);
     bench_start(&j.b);
-    must(sim_group_open(j.b.s, all, RANKS, &j.group));
+    must(sim_group_open(j.b.s, NULL, all, RANKS, &j.group));
     for (int r = 0; r < RANKS; r++) open_rank(&j, r);
     for (int r = 0; r < RANKS; r++) enqueue_backward(&j.ranks[r], late_us);
     for (int r = 0; r < RANKS; r++) {
@@ -111,7 +111,7 @@ static void run(double bytes, double rho, int64_t late_us, double *end_us, doubl
         stalled_us[r] = (double)sim_stream_stalled_ns(j.b.streams[r]) / 1000;
     }
     sim_time time;
-    sim_nccl_choose(sim_group_rings(j.group), SIM_ALL_REDUCE, SIM_RING, bytes, &time);
+    sim_nccl_choose(j.group->rings, SIM_ALL_REDUCE, SIM_RING, bytes, &time);
     *reduce_us = (double)time / (double)SIM_US;
     for (int r = 0; r < RANKS; r++) close_rank(&j.ranks[r]);
     sim_group_close(&j.group);

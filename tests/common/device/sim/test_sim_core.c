@@ -79,7 +79,6 @@ static int64_t run(const core_case *c)
 {
     static const sim_agent_ops ops = {progress, failed};
     machine m = {.c = c};
-    sim_fiber *fiber;
     bench_open(&m.b, "cpu", c->ranks);
     bench_set(m.b.s, SIM_LAUNCH_TIME, 0);
     if (c->cores) set_cores(&m.b, c->cores);
@@ -91,10 +90,10 @@ static int64_t run(const core_case *c)
         sim_event_schedule(&m.b.s->queue, &m.begin, c->from_us * SIM_US);
         sim_event_schedule(&m.b.s->queue, &m.end, c->to_us * SIM_US);
     }
-    must(sim_fiber_open(sim_device_host(m.b.devices[0]), compute, &m, &fiber));
+    must(sim_fiber_open(sim_device_host(m.b.devices[0]), compute, &m));
     sim_actor_wake(sim_device_host(m.b.devices[0]), 0);
     must(simulation_run(m.b.s));
-    sim_fiber_close(&fiber);
+    sim_fiber_close(sim_device_host(m.b.devices[0]));
     sim_event_deinit(&m.b.s->queue, &m.begin);
     sim_event_deinit(&m.b.s->queue, &m.end);
     sim_agent_close(&m.agent);
