@@ -1,7 +1,7 @@
 /* BERT (Devlin et al., 2018): post-LayerNorm encoder with exact GELU, no dropout, no attention mask; the
  * names and order of Hugging Face's BertForMaskedLM without its pooler. Heads: masked language model, tied
  * to the token table, or a classifier on the first token. */
-#include "models/build.h"
+#include "models/models.h"
 
 #include <stdio.h>
 

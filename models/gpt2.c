@@ -1,7 +1,7 @@
 /* GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019): pre-LayerNorm
  * decoder with causal attention and tanh GELU, learned positions, no dropout, head tied to the token
  * table; Hugging Face's names, linear weights [out, in]. */
-#include "models/build.h"
+#include "models/models.h"
 
 #include <math.h>
 #include <stdio.h>

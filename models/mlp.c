@@ -1,5 +1,5 @@
 /* Multi-layer perceptrons: linear layers with ReLU between. */
-#include "models/build.h"
+#include "models/models.h"
 
 /* 10-10-5 with a mean squared error: small enough to check by hand. */
 status build_toy(const model_options *options, nn_model *m)

@@ -20,6 +20,32 @@ typedef enum model_head { MODEL_HEAD_MLM, MODEL_HEAD_CLS } model_head;
 
 extern const option_table model_option_table;
 
+/* X(NAME, BUILDER, INPUT, SUMMARY, defaults): a row adds a model, in the order in which `harness models` lists them. The
+ * builder is build_BUILDER() in a file of this folder. */
+#define MODEL_LIST(X)                                                                                          \
+    X(toy, toy, FEATURES, "10-10-5 perceptron, mean squared error", .classes = 5)                              \
+    X(wine_mlp, wine_mlp, FEATURES, "13-64-3 perceptron", .classes = 3)                                        \
+    X(lenet, lenet, IMAGE, "LeNet-5 with ReLU and max-pooling", .image = 28, .channels = 1, .classes = 10)     \
+    X(resnet18, resnet, IMAGE, "ResNet-18 v1.5 as in torchvision", MODEL_IMAGENET)                             \
+    X(resnet34, resnet, IMAGE, "ResNet-34 v1.5 as in torchvision", MODEL_IMAGENET)                             \
+    X(resnet50, resnet, IMAGE, "ResNet-50 v1.5 as in torchvision", MODEL_IMAGENET)                             \
+    X(resnet101, resnet, IMAGE, "ResNet-101 v1.5 as in torchvision", MODEL_IMAGENET)                           \
+    X(resnet152, resnet, IMAGE, "ResNet-152 v1.5 as in torchvision", MODEL_IMAGENET)                           \
+    X(vgg16, vgg16, IMAGE, "VGG-16 as in torchvision, without dropout", MODEL_IMAGENET)                        \
+    X(bert_base, bert, TOKENS, "BERT, 12 layers of 768", MODEL_BERT(12, 768, 12, 30522))                       \
+    X(bert_large, bert, TOKENS, "BERT, 24 layers of 1024", MODEL_BERT(24, 1024, 16, 30522))                    \
+    X(bert, bert, TOKENS, "BERT of a given size", MODEL_BERT(4, 256, 4, 8192))                                 \
+    X(gpt2, gpt2, TOKENS, "GPT-2, by default 12 layers of 768", .layers = 12, .hidden = 768, .heads = 12,      \
+      .vocabulary = 50257, .positions = 1024, .sequence = 128)
+#define MODEL_IMAGENET .image = 224, .channels = 3, .classes = 1000
+#define MODEL_BERT(layers_, hidden_, heads_, vocabulary_)                                                      \
+    .layers = layers_, .hidden = hidden_, .heads = heads_, .vocabulary = vocabulary_, .positions = 512,        \
+    .sequence = 128, .classes = 2
+
+#define MODEL_BUILDER(name, builder, ...) status build_##builder(const model_options *options, nn_model *m);
+MODEL_LIST(MODEL_BUILDER)
+#undef MODEL_BUILDER
+
 typedef struct model_entry {
     const char *name;
     const char *summary; /* one line, with the source */
@@ -28,7 +54,6 @@ typedef struct model_entry {
     status (*build)(const model_options *options, nn_model *m);
 } model_entry;
 
-/* All models, in the order in which `harness models` lists them. */
 extern const model_entry model_table[];
 extern const int model_count;
 

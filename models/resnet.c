@@ -1,13 +1,18 @@
 /* ResNet v1.5 with torchvision's layers, order and names (He et al., "Deep Residual Learning for Image
  * Recognition", 2015; v1.5 puts the stride of a bottleneck on its 3x3 convolution). */
-#include "models/build.h"
+#include "models/models.h"
 
 #include <stdio.h>
+#include <string.h>
 
-typedef struct resnet_plan {
+static const struct resnet_plan {
+    const char *name;
     int blocks[4];
     bool bottleneck;
-} resnet_plan;
+} plans[] = {
+    {"resnet18", {2, 2, 2, 2}, false},  {"resnet34", {3, 4, 6, 3}, false},   {"resnet50", {3, 4, 6, 3}, true},
+    {"resnet101", {3, 4, 23, 3}, true}, {"resnet152", {3, 8, 36, 3}, true},
+};
 
 typedef struct resnet_builder {
     nn_model *m;
@@ -45,8 +50,10 @@ static nn_ref residual_block(const resnet_builder *r, nn_ref x, const char *bloc
     return nn_activation(r->m, nn_add(r->m, y, x), r->act);
 }
 
-static status build_resnet(const resnet_plan *plan, const model_options *options, nn_model *m)
+status build_resnet(const model_options *options, nn_model *m)
 {
+    const struct resnet_plan *plan = plans;
+    while (strcmp(plan->name, options->name) != 0) plan++; /* the rows of MODEL_LIST */
     resnet_builder r = {m, (activation)options->activation, options->sync_batchnorm};
     nn_ref x = nn_input_image(m, options->image, options->image, 3);
     x = conv_bn(&r, x, "", "conv1", "bn1", 64, 7, 2, true);
@@ -65,34 +72,4 @@ static status build_resnet(const resnet_plan *plan, const model_options *options
     x = nn_global_avgpool(m, x);
     x = nn_linear(m, x, "fc", options->classes, true, nn_init_default());
     return nn_model_finish(m, x, NN_LOSS_CROSS_ENTROPY);
-}
-
-status build_resnet18(const model_options *options, nn_model *m)
-{
-    static const resnet_plan plan = {{2, 2, 2, 2}, false};
-    return build_resnet(&plan, options, m);
-}
-
-status build_resnet34(const model_options *options, nn_model *m)
-{
-    static const resnet_plan plan = {{3, 4, 6, 3}, false};
-    return build_resnet(&plan, options, m);
-}
-
-status build_resnet50(const model_options *options, nn_model *m)
-{
-    static const resnet_plan plan = {{3, 4, 6, 3}, true};
-    return build_resnet(&plan, options, m);
-}
-
-status build_resnet101(const model_options *options, nn_model *m)
-{
-    static const resnet_plan plan = {{3, 4, 23, 3}, true};
-    return build_resnet(&plan, options, m);
-}
-
-status build_resnet152(const model_options *options, nn_model *m)
-{
-    static const resnet_plan plan = {{3, 8, 36, 3}, true};
-    return build_resnet(&plan, options, m);
 }

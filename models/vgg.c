@@ -1,7 +1,7 @@
 /* VGG-16 (Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition",
  * 2014), configuration D, torchvision's names; no dropout. torchvision pools its features to 7x7, which is
  * what an image of 224 gives; smaller images keep what they have. */
-#include "models/build.h"
+#include "models/models.h"
 
 #include <stdio.h>
 
