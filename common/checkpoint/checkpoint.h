@@ -105,7 +105,7 @@ typedef struct checkpoint_source {
     status (*read)(void *context, const checkpoint_tensor *t, void *values);
 } checkpoint_source;
 
-/* Takes tensor `t` in PyTorch's order as values of `type`, float32 or float64. */
+/* Takes tensor `t` in PyTorch's order as values of `type`, a floating-point type: that of the file. */
 typedef struct checkpoint_sink {
     void *context;
     status (*write)(void *context, const checkpoint_tensor *t, dtype type, const void *values);

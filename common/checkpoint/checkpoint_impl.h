@@ -1,4 +1,4 @@
-/* Inside this folder: a file's metadata, its tensors matched to the model's, conversion of values. */
+/* Inside this folder: a file's metadata, and its tensors matched to the model's. */
 #ifndef COMMON_CHECKPOINT_CHECKPOINT_IMPL_H
 #define COMMON_CHECKPOINT_CHECKPOINT_IMPL_H
 
@@ -35,12 +35,12 @@ void metadata_differences(const safetensors_header *h, const checkpoint_subject 
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 
-/* The tensors of a file, matched to those of the model. */
 /* One tensor under two names: a tied weight in a file of state_dict(). */
 typedef struct match_twin {
     const safetensors_tensor *one, *other;
 } match_twin;
 
+/* The tensors of a file, matched to those of the model. */
 typedef struct match {
     const safetensors_tensor **found; /* [contents->count]; NULL: a num_batches_tracked that is missing */
     bool transposed;                  /* the matrices of match_is_conv1d() are [in, out] */
@@ -60,20 +60,10 @@ typedef struct match_request {
 status match_make(const safetensors_header *h, const match_request *request, match *out);
 void match_free(match *m);
 
+/* Whether parameters and buffers can be read from values of `type`. */
+bool match_is_floating(dtype type);
+
 /* Whether `name` is of a matrix that Hugging Face's GPT-2 keeps in a Conv1D. */
 bool match_is_conv1d(const char *name);
-
-/* ---- values -------------------------------------------------------------------------------------- */
-
-/* Floating-point tensors of files as host values. */
-/* The host type that holds every value of `type`: float64 for F64, float32 for F32, F16 and BF16;
- * DTYPE_COUNT for types that are no floating point. */
-dtype convert_host_type(dtype type);
-
-/* `count` elements of `type` as convert_host_type(type): exact. */
-void convert_to_host(void *to, const void *from, dtype type, int64_t count);
-
-/* A matrix [rows, columns] of elements of 4 or 8 bytes as [columns, rows]. */
-void convert_transpose(void *to, const void *from, int64_t rows, int64_t columns, int bytes);
 
 #endif

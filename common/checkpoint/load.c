@@ -159,36 +159,35 @@ static status check_data(const checkpoint *c, const match *m)
 
 /* ---- loading ---------------------------------------------------------------------------------- */
 
-typedef struct staging {
-    char *raw, *host, *turned; /* one tensor each: as in the file, converted, transposed */
-} staging;
-
-static status load_tensor(const checkpoint *c, const match *m, const checkpoint_tensor *wanted,
-                          const safetensors_tensor *t, const staging *s, const checkpoint_sink *sink)
+/* A matrix [rows, columns] of elements of 2, 4 or 8 bytes as [columns, rows]. */
+static void transpose(char *to, const char *from, int64_t rows, int64_t columns, int bytes)
 {
-    dtype type = t->dtype->type, host = convert_host_type(type);
-    const void *values = s->host;
-    TRY(read_at(c, place_of(c, t), s->raw, t->end - t->begin));
-    convert_to_host(s->host, s->raw, type, t->elements);
-    if (m->transposed && match_is_conv1d(wanted->name)) {
-        convert_transpose(s->turned, s->host, t->dims[0], t->dims[1], dtype_size(host));
-        values = s->turned;
-    }
-    return sink->write(sink->context, wanted, host, values);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++)
+            memcpy(to + (c * rows + r) * bytes, from + (r * columns + c) * bytes, (size_t)bytes);
+}
+
+/* `values` and `transposed` hold one tensor each. */
+static status load_tensor(const checkpoint *c, const match *m, const checkpoint_tensor *wanted,
+                          const safetensors_tensor *t, char *values, char *transposed, const checkpoint_sink *sink)
+{
+    bool turn = m->transposed && match_is_conv1d(wanted->name);
+    TRY(read_at(c, place_of(c, t), values, t->end - t->begin));
+    if (turn) transpose(transposed, values, t->dims[0], t->dims[1], t->dtype->bytes);
+    return sink->write(sink->context, wanted, t->dtype->type, turn ? transposed : values);
 }
 
 static status load_all(const checkpoint *c, const checkpoint_contents *contents, const match *m,
                        const checkpoint_sink *sink)
 {
     size_t size = (size_t)contents->largest_elements * sizeof(double);
-    staging s = {malloc(size), malloc(size), m->transposed ? malloc(size) : NULL};
-    status rc = s.raw && s.host && (s.turned || !m->transposed) ? STATUS_OK : no_memory(c);
+    char *values = malloc(size), *transposed = m->transposed ? malloc(size) : NULL;
+    status rc = values && (transposed || !m->transposed) ? STATUS_OK : no_memory(c);
     for (int i = 0; i < contents->count && rc == STATUS_OK; i++)
         if (contents->tensors[i].kind != CHECKPOINT_BATCHES)
-            rc = load_tensor(c, m, &contents->tensors[i], m->found[i], &s, sink);
-    free(s.raw);
-    free(s.host);
-    free(s.turned);
+            rc = load_tensor(c, m, &contents->tensors[i], m->found[i], values, transposed, sink);
+    free(values);
+    free(transposed);
     return rc;
 }
 
@@ -220,7 +219,7 @@ void checkpoint_log_load(const checkpoint *c, const checkpoint_subject *subject)
     int converted = 0;
     for (int i = 0; i < c->header.count; i++) {
         dtype type = c->header.tensors[i].dtype->type;
-        converted += convert_host_type(type) != DTYPE_COUNT && type != subject->type;
+        converted += match_is_floating(type) && type != subject->type;
     }
     if (c->info.foreign)
         log_info("%s: parameters and buffers loaded; another program wrote it, so %s starts fresh, at step 0",

@@ -41,6 +41,11 @@ bool match_is_conv1d(const char *name)
     return ends_with_any(name, matrices);
 }
 
+bool match_is_floating(dtype type)
+{
+    return type == DTYPE_F64 || type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
+}
+
 static bool is_constant(const char *name)
 {
     static const char *const constants[] = {".attn.bias", ".attn.masked_bias", ".position_ids", NULL};
@@ -160,8 +165,7 @@ static status check_tensor(const matcher *m, const checkpoint_tensor *wanted, co
     if (wanted->kind == CHECKPOINT_BATCHES && type != DTYPE_I64)
         return safetensors_refuse(m->header->file, offset, "tensor %.100s: expected dtype I64, got %s",
                                   t->name, t->dtype->name);
-    if (wanted->kind != CHECKPOINT_BATCHES && type != DTYPE_F64 && type != DTYPE_F32 && type != DTYPE_F16 &&
-        type != DTYPE_BF16)
+    if (wanted->kind != CHECKPOINT_BATCHES && !match_is_floating(type))
         return safetensors_refuse(m->header->file, offset,
                                   "tensor %.100s: expected dtype F64, F32, F16 or BF16, got %s", t->name,
                                   t->dtype->name);

@@ -219,17 +219,28 @@ static bool may_differ(const char *group, const option *o)
     return false;
 }
 
+/* The first option from *index on whose saved value is not the current one; its key, saved and current value. */
+static const option *next_difference(const safetensors_header *h, const char *group, const option_binding *binding,
+                                     size_t *index, char *key, const char **saved, char *value)
+{
+    for (; *index < binding->table->count; ++*index) {
+        const option *o = &binding->table->options[*index];
+        *saved = is_name(o) ? NULL : safetensors_metadata(h, option_key(key, group, o));
+        options_format(binding, *index, value, VALUE_MAX);
+        if (*saved && strcmp(*saved, value) != 0) return o;
+    }
+    return NULL;
+}
+
 static status compare_model_options(const safetensors_header *h, const option_binding *binding)
 {
     char key[KEY_MAX], value[VALUE_MAX];
-    for (size_t i = 0; i < binding->table->count; i++) {
-        const option *o = &binding->table->options[i];
-        const char *saved = is_name(o) ? NULL : safetensors_metadata(h, option_key(key, "model", o));
-        options_format(binding, i, value, sizeof value);
-        if (saved && !may_differ("model", o) && strcmp(saved, value) != 0)
+    const char *saved;
+    const option *o;
+    for (size_t i = 0; (o = next_difference(h, "model", binding, &i, key, &saved, value)); i++)
+        if (!may_differ("model", o))
             return safetensors_refuse(h->file, safetensors_offset_of(h, key),
                                       "expected a model with %s %s, got %.40s", o->name, value, saved);
-    }
     return STATUS_OK;
 }
 
@@ -253,13 +264,11 @@ static void differences_of(const safetensors_header *h, const char *group, const
                            text_buffer *out)
 {
     char key[KEY_MAX], value[VALUE_MAX];
-    for (size_t i = 0; i < binding->table->count; i++) {
-        const option *o = &binding->table->options[i];
-        const char *saved = is_name(o) ? NULL : safetensors_metadata(h, option_key(key, group, o));
-        options_format(binding, i, value, sizeof value);
-        if (saved && may_differ(group, o) && strcmp(saved, value) != 0)
+    const char *saved;
+    const option *o;
+    for (size_t i = 0; (o = next_difference(h, group, binding, &i, key, &saved, value)); i++)
+        if (may_differ(group, o))
             text_append(out, "%s%s was %.40s, is %s", out->length ? "; " : "", o->name, saved, value);
-    }
 }
 
 void metadata_differences(const safetensors_header *h, const checkpoint_subject *subject, text_buffer *out)

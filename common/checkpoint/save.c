@@ -167,22 +167,11 @@ status checkpoint_probe(const char *path)
 
 #define FIELD(name) offsetof(checkpoint_options, name)
 static const option checkpoint_option_list[] = {
-    {.name = "save",
-     .argument = "FILE",
-     .type = OPTION_TEXT,
-     .offset = FIELD(save),
+    {"save", OPTION_TEXT, FIELD(save), .argument = "FILE",
      .help = "write a checkpoint at the end (safetensors, with PyTorch's names)"},
-    {.name = "save-every",
-     .argument = "STEPS",
-     .type = OPTION_INT,
-     .offset = FIELD(save_every),
-     .initial = "0",
-     .high = 1e12,
+    {"save-every", OPTION_INT, FIELD(save_every), .argument = "STEPS", .initial = "0", .high = 1e12,
      .help = "with --save: also every STEPS steps; 0: only at the end"},
-    {.name = "load",
-     .argument = "FILE",
-     .type = OPTION_TEXT,
-     .offset = FIELD(load),
+    {"load", OPTION_TEXT, FIELD(load), .argument = "FILE",
      .help = "resume from a checkpoint, or start from parameters that PyTorch saved"},
 };
 const option_table checkpoint_option_table = {

@@ -168,48 +168,22 @@ status batches_open(const batches_config *config, batch_source **out)
 static const char *const sampler_names[] = {
     [SAMPLER_DISTRIBUTED] = "distributed", [SAMPLER_GLOBAL] = "global", [SAMPLER_GLOBAL + 1] = NULL};
 
+#define FIELD(name) offsetof(data_options, name)
 static const option options[] = {
-    {.name = "data",
-     .argument = "SET",
-     .type = OPTION_TEXT,
-     .offset = offsetof(data_options, data),
-     .initial = "synthetic",
+    {"data", OPTION_TEXT, FIELD(data), .argument = "SET", .initial = "synthetic",
      .help = "wine[:FILE], fashion-mnist[:DIR], mnist:DIR, idx:IMAGES,LABELS, cifar10:DIR or "
              "synthetic[:SHAPE[:CLASSES]]"},
-    {.name = "batch",
-     .alias = "batch-size",
-     .argument = "N",
-     .type = OPTION_INT,
-     .offset = offsetof(data_options, batch),
-     .initial = "32",
-     .low = 1,
-     .high = 1 << 20,
-     .help = "samples per rank and step"},
-    {.name = "sampler", .level = OPTION_RARE,
-     .type = OPTION_CHOICE,
-     .offset = offsetof(data_options, sampler),
-     .initial = "distributed",
+    {"batch", OPTION_INT, FIELD(batch), .alias = "batch-size", .argument = "N", .initial = "32", .low = 1,
+     .high = 1 << 20, .help = "samples per rank and step"},
+    {"sampler", OPTION_CHOICE, FIELD(sampler), .level = OPTION_RARE, .initial = "distributed",
      .choices = sampler_names,
      .help = "distributed: as DistributedSampler; global: batches of all ranks, cut in chunks as DataParallel"},
-    {.name = "drop-last", .level = OPTION_RARE,
-     .type = OPTION_FLAG,
-     .offset = offsetof(data_options, drop_last),
+    {"drop-last", OPTION_FLAG, FIELD(drop_last), .level = OPTION_RARE,
      .help = "drop incomplete batches instead of repeating samples"},
-    {.name = "augment",
-     .argument = "none|crop|flip|crop,flip",
-     .type = OPTION_TEXT,
-     .offset = offsetof(data_options, augment),
-     .initial = "none",
+    {"augment", OPTION_TEXT, FIELD(augment), .argument = "none|crop|flip|crop,flip", .initial = "none",
      .help = "of training images: random crop with 4 pixels of padding, random horizontal flip"},
-    {.name = "loader-threads", .level = OPTION_RARE,
-     .argument = "N",
-     .type = OPTION_INT,
-     .offset = offsetof(data_options, loader_threads),
-     .initial = "1",
-     .low = 0,
-     .high = LOADER_MAX_THREADS,
-     .help = "threads that prepare batches ahead of time; 0: none"},
+    {"loader-threads", OPTION_INT, FIELD(loader_threads), .level = OPTION_RARE, .argument = "N", .initial = "1",
+     .high = LOADER_MAX_THREADS, .help = "threads that prepare batches ahead of time; 0: none"},
 };
 
-const option_table data_option_table = {
-    .title = "Data", .options = options, .count = sizeof options / sizeof options[0]};
+const option_table data_option_table = {"Data", options, sizeof options / sizeof options[0]};

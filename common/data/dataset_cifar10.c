@@ -48,12 +48,8 @@ static status open_cifar10(dataset *set, const dataset_config *config, const cha
     status result = load_part(set, DATA_TRAIN, argument, files, 0, TRAIN_FILES);
     if (result == STATUS_OK) result = load_part(set, DATA_TEST, argument, files, TRAIN_FILES, FILES);
     for (int i = 0; i < FILES; i++) file_free(&files[i]);
-    set->description.form = (data_form){.kind = DATA_IMAGE,
-                                        .h = CIFAR10_SIDE,
-                                        .w = CIFAR10_SIDE,
-                                        .c = CIFAR10_CHANNELS,
-                                        .target = DATA_TARGET_CLASS,
-                                        .classes = CIFAR10_CLASSES};
+    set->description.form = (data_form){DATA_IMAGE,   DATA_TARGET_CLASS, CIFAR10_SIDE,
+                                        CIFAR10_SIDE, CIFAR10_CHANNELS,  .classes = CIFAR10_CLASSES};
     for (int c = 0; c < CIFAR10_CHANNELS; c++) {
         set->description.mean[c] = mean[c];
         set->description.deviation[c] = deviation[c];
@@ -61,10 +57,5 @@ static status open_cifar10(dataset *set, const dataset_config *config, const cha
     return result;
 }
 
-const dataset_type dataset_cifar10 = {
-    .name = "cifar10",
-    .usage = "cifar10:DIR",
-    .open = open_cifar10,
-    .input = dataset_stored_input,
-    .target = dataset_stored_target,
-};
+const dataset_type dataset_cifar10 = {"cifar10", "cifar10:DIR", open_cifar10, dataset_stored_input,
+                                    dataset_stored_target};

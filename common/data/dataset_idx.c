@@ -13,42 +13,40 @@
 
 enum { MNIST_SIDE = 28, MNIST_CLASSES = 10 };
 
+/* The set keeps the bytes; *path becomes its copy of the path. */
+static status read_file(dataset *set, const char **path, file_bytes *file)
+{
+    TRY(dataset_add_file(set, *path, path));
+    TRY(file_read(*path, file));
+    dataset_own(set, file->data);
+    set->description.stored_bytes += (int64_t)file->size;
+    return STATUS_OK;
+}
+
 /* Reads a pair of files into `rows`; they must agree. Images of another size than h x w are refused,
  * unless those are 0. */
 static status read_pair(dataset *set, const char *image_path, const char *label_path, int classes, int64_t h,
                         int64_t w, stored_part *rows, idx_images *images, idx_labels *labels)
 {
     file_bytes file;
-    TRY(dataset_add_file(set, image_path, &image_path));
-    TRY(file_read(image_path, &file));
-    dataset_own(set, file.data);
+    TRY(read_file(set, &image_path, &file));
     TRY(idx_decode_images(image_path, file.data, file.size, images));
     if (h && (images->h != h || images->w != w))
         return fail(STATUS_DATA,
                     "%s: offset 8: expected images of %" PRId64 "x%" PRId64 ", got %" PRId64 "x%" PRId64,
                     image_path, h, w, images->h, images->w);
-    set->description.stored_bytes += (int64_t)file.size;
-
-    TRY(dataset_add_file(set, label_path, &label_path));
-    TRY(file_read(label_path, &file));
-    dataset_own(set, file.data);
+    TRY(read_file(set, &label_path, &file));
     TRY(idx_decode_labels(label_path, file.data, file.size, classes, labels));
     if (labels->count != images->count)
         return fail(STATUS_DATA, "%s: offset 4: expected %" PRId64 " labels, one per image in %s, got %" PRId64,
                     label_path, images->count, image_path, labels->count);
-    set->description.stored_bytes += (int64_t)file.size;
     *rows = (stored_part){.pixels = images->pixels, .labels = labels->labels};
     return STATUS_OK;
 }
 
 static data_form image_form(const idx_images *images, int classes)
 {
-    return (data_form){.kind = DATA_IMAGE,
-                       .h = images->h,
-                       .w = images->w,
-                       .c = 1,
-                       .target = DATA_TARGET_CLASS,
-                       .classes = classes};
+    return (data_form){DATA_IMAGE, DATA_TARGET_CLASS, images->h, images->w, 1, .classes = classes};
 }
 
 /* FOLDER/NAME, or FOLDER/NAME.gz where only that is there. */
@@ -135,26 +133,9 @@ static status open_pair(dataset *set, const dataset_config *config, const char *
     return STATUS_OK;
 }
 
-const dataset_type dataset_fashion_mnist = {
-    .name = "fashion-mnist",
-    .usage = "fashion-mnist[:DIR]",
-    .open = open_fashion_mnist,
-    .input = dataset_stored_input,
-    .target = dataset_stored_target,
-};
-
-const dataset_type dataset_mnist = {
-    .name = "mnist",
-    .usage = "mnist:DIR",
-    .open = open_mnist,
-    .input = dataset_stored_input,
-    .target = dataset_stored_target,
-};
-
-const dataset_type dataset_idx = {
-    .name = "idx",
-    .usage = "idx:IMAGES,LABELS",
-    .open = open_pair,
-    .input = dataset_stored_input,
-    .target = dataset_stored_target,
-};
+const dataset_type dataset_fashion_mnist = {"fashion-mnist", "fashion-mnist[:DIR]", open_fashion_mnist, dataset_stored_input,
+                                    dataset_stored_target};
+const dataset_type dataset_mnist = {"mnist", "mnist:DIR", open_mnist, dataset_stored_input,
+                                    dataset_stored_target};
+const dataset_type dataset_idx = {"idx", "idx:IMAGES,LABELS", open_pair, dataset_stored_input,
+                                    dataset_stored_target};

@@ -47,9 +47,7 @@ static status load(dataset *set, const csv_table *table, uint64_t seed)
     stored_part rows = {.features = features, .labels = table->labels};
     TRY(dataset_hold_back(set, &rows, table->samples, seed));
     standardize(table, set->stored[DATA_TRAIN].picks, set->description.samples[DATA_TRAIN], features);
-    set->description.form = (data_form){.kind = DATA_FEATURES,
-                                        .features = table->features,
-                                        .target = DATA_TARGET_CLASS,
+    set->description.form = (data_form){DATA_FEATURES, DATA_TARGET_CLASS, .features = table->features,
                                         .classes = table->classes};
     set->description.stored_bytes = (int64_t)(values * sizeof(float)) + table->samples;
     return STATUS_OK;
@@ -76,10 +74,5 @@ static status open_wine(dataset *set, const dataset_config *config, const char *
     return result;
 }
 
-const dataset_type dataset_wine = {
-    .name = "wine",
-    .usage = "wine[:FILE]",
-    .open = open_wine,
-    .input = dataset_stored_input,
-    .target = dataset_stored_target,
-};
+const dataset_type dataset_wine = {"wine", "wine[:FILE]", open_wine, dataset_stored_input,
+                                    dataset_stored_target};

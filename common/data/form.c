@@ -7,61 +7,33 @@
 
 int64_t data_form_input_elements(const data_form *form)
 {
-    switch (form->kind) {
-    case DATA_IMAGE:
-        return form->h * form->w * form->c;
-    case DATA_FEATURES:
-        return form->features;
-    case DATA_TOKENS:
-        return form->sequence;
-    }
-    return 0;
+    const int64_t elements[] = {[DATA_IMAGE] = form->h * form->w * form->c,
+                                [DATA_FEATURES] = form->features,
+                                [DATA_TOKENS] = form->sequence};
+    return elements[form->kind];
 }
 
 int64_t data_form_target_elements(const data_form *form)
 {
-    switch (form->target) {
-    case DATA_TARGET_CLASS:
-        return 1;
-    case DATA_TARGET_VALUES:
-        return form->classes;
-    case DATA_TARGET_MASKED:
-    case DATA_TARGET_NEXT:
-        return form->sequence;
-    }
-    return 0;
+    if (form->target == DATA_TARGET_CLASS) return 1;
+    return form->target == DATA_TARGET_VALUES ? form->classes : form->sequence;
 }
 
 char *data_form_format(char *buffer, size_t size, const data_form *form)
 {
     char input[80], target[40];
-    switch (form->kind) {
-    case DATA_IMAGE:
-        snprintf(input, sizeof input, "images of %" PRId64 "x%" PRId64 "x%" PRId64, form->c, form->h,
-                 form->w);
-        break;
-    case DATA_FEATURES:
+    if (form->kind == DATA_IMAGE)
+        snprintf(input, sizeof input, "images of %" PRId64 "x%" PRId64 "x%" PRId64, form->c, form->h, form->w);
+    else if (form->kind == DATA_FEATURES)
         snprintf(input, sizeof input, "%" PRId64 " features", form->features);
-        break;
-    case DATA_TOKENS:
+    else
         snprintf(input, sizeof input, "sequences of %" PRId64 " tokens out of %" PRId64, form->sequence,
                  form->vocabulary);
-        break;
-    }
-    switch (form->target) {
-    case DATA_TARGET_CLASS:
-        snprintf(target, sizeof target, "%" PRId64 " classes", form->classes);
-        break;
-    case DATA_TARGET_VALUES:
-        snprintf(target, sizeof target, "%" PRId64 " values", form->classes);
-        break;
-    case DATA_TARGET_MASKED:
-        snprintf(target, sizeof target, "masked targets");
-        break;
-    case DATA_TARGET_NEXT:
-        snprintf(target, sizeof target, "next-token targets");
-        break;
-    }
+    if (form->target == DATA_TARGET_CLASS || form->target == DATA_TARGET_VALUES)
+        snprintf(target, sizeof target, "%" PRId64 " %s", form->classes,
+                 form->target == DATA_TARGET_CLASS ? "classes" : "values");
+    else
+        snprintf(target, sizeof target, "%s targets", form->target == DATA_TARGET_MASKED ? "masked" : "next-token");
     snprintf(buffer, size, "%s with %s", input, target);
     return buffer;
 }
@@ -75,27 +47,22 @@ static data_target target_of_model(const nn_model *model, const data_form *form)
     return DATA_TARGET_MASKED;
 }
 
+_Static_assert((int)DATA_IMAGE == (int)NN_INPUT_IMAGE && (int)DATA_FEATURES == (int)NN_INPUT_FEATURES &&
+                   (int)DATA_TOKENS == (int)NN_INPUT_TOKENS,
+               "samples are of the kind that the model reads");
+
 data_form data_form_of_model(const nn_model *model)
 {
     const nn_layer *input = &model->layers[0];
-    data_form form = {.classes = model->classes};
-    switch (model->input_kind) {
-    case NN_INPUT_IMAGE:
-        form.kind = DATA_IMAGE;
-        form.h = input->sample.dims[0];
-        form.w = input->sample.dims[1];
-        form.c = input->sample.dims[2];
-        break;
-    case NN_INPUT_FEATURES:
-        form.kind = DATA_FEATURES;
-        form.features = input->sample.dims[0];
-        break;
-    case NN_INPUT_TOKENS:
-        form.kind = DATA_TOKENS;
-        form.sequence = input->sample.dims[0];
-        form.vocabulary = input->vocabulary;
-        break;
+    const int64_t *dims = input->sample.dims;
+    data_form form = {.kind = (data_kind)model->input_kind, .classes = model->classes, .vocabulary = input->vocabulary};
+    if (form.kind == DATA_IMAGE) {
+        form.h = dims[0];
+        form.w = dims[1];
+        form.c = dims[2];
     }
+    if (form.kind == DATA_FEATURES) form.features = dims[0];
+    if (form.kind == DATA_TOKENS) form.sequence = dims[0];
     form.target = target_of_model(model, &form);
     return form;
 }

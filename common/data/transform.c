@@ -47,17 +47,11 @@ static bool fits(const data_form *from, const data_form *to, data_transform *out
 {
     if (from->target != to->target || from->classes > to->classes) return false;
     if (from->target == DATA_TARGET_VALUES && from->classes != to->classes) return false;
-    switch (to->kind) {
-    case DATA_IMAGE:
-        return from->kind == DATA_IMAGE && fits_image(from, to, &out->padding);
-    case DATA_FEATURES:
-        out->channel_first = from->kind == DATA_IMAGE;
-        return from->kind != DATA_TOKENS && data_form_input_elements(from) == to->features;
-    case DATA_TOKENS:
-        return from->kind == DATA_TOKENS && from->sequence == to->sequence &&
-               from->vocabulary <= to->vocabulary;
-    }
-    return false;
+    if (to->kind == DATA_IMAGE) return from->kind == DATA_IMAGE && fits_image(from, to, &out->padding);
+    if (to->kind == DATA_TOKENS)
+        return from->kind == DATA_TOKENS && from->sequence == to->sequence && from->vocabulary <= to->vocabulary;
+    out->channel_first = from->kind == DATA_IMAGE;
+    return from->kind != DATA_TOKENS && data_form_input_elements(from) == to->features;
 }
 
 status data_transform_plan(const data_description *set, const data_form *model, unsigned augment,

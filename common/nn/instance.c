@@ -94,23 +94,22 @@ size_t nn_instance_workspace(const nn_instance *instance)
 static void *resolve(const nn_instance *instance, const nn_bindings *bindings, const nn_operand *o)
 {
     const param_set *set = instance->set;
-    int size = dtype_size(set->type);
-    char *base = NULL;
-    switch (o->space) {
-    case NN_SPACE_NONE: return NULL;
-    case NN_SPACE_VALUE:
-        base = (char *)bindings->memory->activations.data + instance->program->values[o->index].offset;
-        break;
-    case NN_SPACE_PARAM: base = (char *)set->params.data + set->pieces[o->index].offset * size; break;
-    case NN_SPACE_BF16_COPY: base = (char *)set->bf16_copy.data + set->pieces[o->index].offset * dtype_size(DTYPE_BF16); break;
-    case NN_SPACE_GRAD: base = (char *)set->grads.data + set->pieces[o->index].offset * size; break;
-    case NN_SPACE_BUFFER: base = (char *)set->buffers.data + set->buffer_pieces[o->index].offset * size; break;
-    case NN_SPACE_INPUT: base = bindings->input; break;
-    case NN_SPACE_TARGET: base = bindings->target; break;
-    case NN_SPACE_INDEX: base = bindings->index; break;
-    case NN_SPACE_LOSS: base = bindings->memory->loss.data; break;
-    }
-    return base + o->offset_bytes;
+    char *const bases[] = {[NN_SPACE_VALUE] = bindings->memory->activations.data,
+                           [NN_SPACE_PARAM] = set->params.data,
+                           [NN_SPACE_BF16_COPY] = set->bf16_copy.data,
+                           [NN_SPACE_GRAD] = set->grads.data,
+                           [NN_SPACE_BUFFER] = set->buffers.data,
+                           [NN_SPACE_INPUT] = bindings->input,
+                           [NN_SPACE_TARGET] = bindings->target,
+                           [NN_SPACE_INDEX] = bindings->index,
+                           [NN_SPACE_LOSS] = bindings->memory->loss.data};
+    bool parameter = o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD;
+    int64_t size = dtype_size(o->space == NN_SPACE_BF16_COPY ? DTYPE_BF16 : set->type), offset = o->offset_bytes;
+    if (o->space == NN_SPACE_NONE) return NULL;
+    if (o->space == NN_SPACE_VALUE) offset += instance->program->values[o->index].offset;
+    if (parameter) offset += set->pieces[o->index].offset * size;
+    if (o->space == NN_SPACE_BUFFER) offset += set->buffer_pieces[o->index].offset * size;
+    return bases[o->space] + offset;
 }
 
 status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings)

@@ -2,6 +2,7 @@
 
 #include "common/base/random.h"
 #include "common/memory/plan.h"
+#include "common/reduce/half.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,34 +35,31 @@ static status choose_layouts(param_set *set, const nn_program *program)
     return STATUS_OK;
 }
 
-/* Lays tensors out in order, each aligned to a cache line; returns the total of elements. */
-static int64_t lay_out(piece *pieces, int count, const int64_t *elements, int element_size)
+/* The next tensor of an arena that ends at *end: aligned to a cache line. */
+static piece append(int64_t *end, int64_t elements, int element_size)
 {
-    int64_t unit = PLAN_ALIGNMENT / element_size, at = 0;
-    for (int i = 0; i < count; i++) {
-        pieces[i] = (piece){at, elements[i]};
-        at += (elements[i] + unit - 1) / unit * unit;
-    }
-    return at;
+    int64_t unit = PLAN_ALIGNMENT / element_size;
+    piece p = {*end, elements};
+    *end += (elements + unit - 1) / unit * unit;
+    return p;
 }
 
-static status place_tensors(param_set *set)
+static void place_tensors(param_set *set)
 {
     const nn_model *m = set->model;
-    int most = m->param_count > m->buffer_count ? m->param_count : m->buffer_count;
-    int64_t *elements = calloc((size_t)most + 1, sizeof *elements);
-    if (!elements) return fail(STATUS_SYSTEM, "no memory for the parameters of model %s", m->name);
     int size = dtype_size(set->type);
-    for (int i = 0; i < m->param_count; i++) elements[i] = m->params[i].elements;
-    set->arena_elements = lay_out(set->pieces, m->param_count, elements, size);
     set->logical_bytes = m->parameter_elements * size;
+    for (int i = 0; i < m->param_count; i++) set->pieces[i] = append(&set->arena_elements, m->params[i].elements, size);
     for (int i = 0; i < m->buffer_count; i++) {
-        elements[i] = m->buffers[i].elements;
-        set->buffer_bytes += elements[i] * size;
+        set->buffer_pieces[i] = append(&set->buffer_elements, m->buffers[i].elements, size);
+        set->buffer_bytes += m->buffers[i].elements * size;
     }
-    set->buffer_elements = lay_out(set->buffer_pieces, m->buffer_count, elements, size);
-    free(elements);
-    return STATUS_OK;
+}
+
+/* Memory of `bytes`, or none. */
+static status allocate(param_set *set, ledger_class class, device_memory_kind kind, size_t bytes, device_memory *out)
+{
+    return bytes ? ledger_blame(class, device_allocate(set->device, kind, bytes, out)) : STATUS_OK;
 }
 
 status param_set_open(device *d, const nn_model *model, const nn_program *program, const param_set_config *config,
@@ -83,18 +81,14 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
         goto failed;
     }
     TRY_GOTO(rc, choose_layouts(set, program), failed);
-    TRY_GOTO(rc, place_tensors(set), failed);
+    place_tensors(set);
     size_t arena = (size_t)set->arena_elements * (size_t)dtype_size(set->type);
     size_t buffers = (size_t)set->buffer_elements * (size_t)dtype_size(set->type);
-    TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, config->param_kind, arena, &set->params)), failed);
-    if (config->bf16_copy && program->config.bf16)
-        TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, DEVICE_MEMORY_PRIVATE,
-                                                                     param_set_bf16_copy_reserved(set), &set->bf16_copy)), failed);
-    if (config->gradients)
-        TRY_GOTO(rc, ledger_blame(LEDGER_GRADIENTS, device_allocate(d, config->grad_kind, arena, &set->grads)), failed);
-    if (buffers)
-        TRY_GOTO(rc, ledger_blame(LEDGER_PARAMETERS, device_allocate(d, config->buffer_kind, buffers, &set->buffers)),
-                 failed);
+    size_t copy = config->bf16_copy && program->config.bf16 ? param_set_bf16_copy_reserved(set) : 0;
+    TRY_GOTO(rc, allocate(set, LEDGER_PARAMETERS, config->param_kind, arena, &set->params), failed);
+    TRY_GOTO(rc, allocate(set, LEDGER_PARAMETERS, DEVICE_MEMORY_PRIVATE, copy, &set->bf16_copy), failed);
+    TRY_GOTO(rc, allocate(set, LEDGER_GRADIENTS, config->grad_kind, config->gradients ? arena : 0, &set->grads), failed);
+    TRY_GOTO(rc, allocate(set, LEDGER_PARAMETERS, config->buffer_kind, buffers, &set->buffers), failed);
     *out = set;
     return STATUS_OK;
 failed:
@@ -135,13 +129,23 @@ static status no_staging(int64_t bytes)
     return fail(STATUS_SYSTEM, "no memory for a copy of %lld bytes", (long long)bytes);
 }
 
-static void widen(void *to, dtype to_type, const void *from, dtype from_type, int64_t count)
+static double value_at(const void *values, dtype type, int64_t i)
 {
-    for (int64_t i = 0; i < count; i++) {
-        double value = from_type == DTYPE_F64 ? ((const double *)from)[i] : ((const float *)from)[i];
-        if (to_type == DTYPE_F64) ((double *)to)[i] = value;
-        else ((float *)to)[i] = (float)value;
-    }
+    if (type == DTYPE_F64) return ((const double *)values)[i];
+    if (type == DTYPE_F32) return ((const float *)values)[i];
+    uint16_t half = ((const uint16_t *)values)[i];
+    return type == DTYPE_F16 ? f16_to_float(half) : bf16_to_float(half);
+}
+
+/* From any floating-point type to float32 or float64. */
+static void convert(void *to, dtype to_type, const void *from, dtype from_type, int64_t count)
+{
+    if (to_type == from_type)
+        memcpy(to, from, (size_t)(count * dtype_size(to_type)));
+    else if (to_type == DTYPE_F64)
+        for (int64_t i = 0; i < count; i++) ((double *)to)[i] = value_at(from, from_type, i);
+    else
+        for (int64_t i = 0; i < count; i++) ((float *)to)[i] = (float)value_at(from, from_type, i);
 }
 
 /* Host tensor in PyTorch's order -> device's type -> device's layout -> arena. */
@@ -154,7 +158,7 @@ static status import_tensor(param_set *set, device_stream *s, const device_layou
     if (!typed) return no_staging(bytes);
     status rc = STATUS_OK;
     void *packed = typed;
-    widen(typed, set->type, plain, host_type, count);
+    convert(typed, set->type, plain, host_type, count);
     if (layout && !layout->plain) {
         packed = typed + bytes;
         TRY_GOTO(rc, device_layout_pack(set->device, layout, typed, packed), out);
@@ -189,7 +193,7 @@ static status export_tensor(const param_set *set, device_stream *s, const device
         typed = packed + bytes;
         TRY_GOTO(rc, device_layout_unpack(set->device, layout, packed, typed), out);
     }
-    widen(plain, host_type, typed, set->type, count);
+    convert(plain, host_type, typed, set->type, count);
 out:
     free(packed);
     return rc;

@@ -73,7 +73,8 @@ static inline void param_set_forget_bf16_copy(param_set *set)
 }
 
 /* One parameter, or its gradient, from or to PyTorch's order; `arena` is the one it lies in (params.data,
- * grads.data, or any laid out like them) and `plain` host memory of `host_type`, float32 or float64. An
+ * grads.data, or any laid out like them) and `plain` host memory of `host_type`: float32 or float64, and for an
+ * import also float16 or bfloat16. An
  * export without a stream takes an arena that is a copy in host memory. */
 status param_set_import(param_set *set, device_stream *s, void *arena, int param, dtype host_type,
                         const void *plain);

@@ -73,12 +73,18 @@ static void take_gradient(build *b, const build_node *node, nn_ref r, int most, 
     for (int i = 0; i < most; i++) parts[i] = i < g->count ? g->parts[i] : (nn_operand){0};
 }
 
-/* An operation that turns DY into the gradient of its input. Samples need none. */
-static void backward_input(build *b, build_node *node, op_kind kind)
+/* The layers with one operation that turns DY into the gradient of their input; samples need none. */
+static void backward_input(build *b, build_node *node)
 {
+    static const op_kind kinds[] = {[NN_CONV2D] = OP_conv2d_backward_data, [NN_ACTIVATION] = OP_activation_backward,
+                                    [NN_MAXPOOL] = OP_maxpool_backward, [NN_AVGPOOL] = OP_avgpool_backward,
+                                    [NN_TAKE_FIRST] = OP_scatter_rows};
+    nn_layer_kind kind = node->layer->kind;
+    if (kind == NN_CONV2D) build_emit(b, OP_conv2d_backward_weights, node);
+    if (kind == NN_ACTIVATION && node->act == ACTIVATION_RELU) node->at[X] = node->at[Y];
     if (reads_input(b, node)) return;
     node->at[DX] = gradient_value(b, node->at[X]);
-    build_emit(b, kind, node);
+    build_emit(b, kinds[kind], node);
     contribute(b, node->x, node->at[DX]);
 }
 
@@ -165,28 +171,16 @@ static void backward_node(build *b, build_node *node)
     if (node->at[DY].space == NN_SPACE_NONE) return; /* its output reaches no loss */
     b->gradients[node->output].count = 0;
     switch (node->layer->kind) {
-    case NN_CONV2D:
-        build_emit(b, OP_conv2d_backward_weights, node);
-        backward_input(b, node, OP_conv2d_backward_data);
-        break;
     case NN_LINEAR: backward_linear(b, node); break;
     case NN_BATCHNORM: backward_batchnorm(b, node); break;
     case NN_LAYERNORM: backward_layernorm(b, node); break;
+    case NN_ATTENTION: backward_attention(b, node); break;
+    case NN_EMBEDDING: build_emit(b, OP_embedding_backward, node); break;
     case NN_ADD:
         contribute(b, node->x, node->at[DY]);
         contribute(b, node->residual, node->at[DY]);
         break;
-    case NN_ACTIVATION:
-        if (node->act == ACTIVATION_RELU) node->at[X] = node->at[Y];
-        backward_input(b, node, OP_activation_backward);
-        break;
-    case NN_MAXPOOL: backward_input(b, node, OP_maxpool_backward); break;
-    case NN_AVGPOOL: backward_input(b, node, OP_avgpool_backward); break;
-    case NN_EMBEDDING: build_emit(b, OP_embedding_backward, node); break;
-    case NN_ATTENTION: backward_attention(b, node); break;
-    case NN_TAKE_FIRST: backward_input(b, node, OP_scatter_rows); break;
-    case NN_INPUT:
-    case NN_FLATTEN: break;
+    default: backward_input(b, node);
     }
 }
 

@@ -68,33 +68,23 @@ static void forward_attention(build *b, build_node *node)
 
 static void forward_node(build *b, build_node *node)
 {
-    dtype storage = build_storage(b);
+    static const op_kind kinds[] = {[NN_CONV2D] = OP_conv2d_forward,       [NN_LINEAR] = OP_linear_forward,
+                                    [NN_ACTIVATION] = OP_activation_forward, [NN_ADD] = OP_add,
+                                    [NN_MAXPOOL] = OP_maxpool_forward,     [NN_AVGPOOL] = OP_avgpool_forward,
+                                    [NN_EMBEDDING] = OP_embedding_forward, [NN_TAKE_FIRST] = OP_gather_rows};
+    nn_layer_kind kind = node->layer->kind;
+    bool slope = node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU;
     ledger_class class = node->output == b->model->output ? LEDGER_OUTPUTS : LEDGER_ACTIVATIONS;
     node->at[X] = b->out[node->x];
     if (node->residual != NN_NONE) node->at[RESIDUAL] = b->out[node->residual];
-    node->at[Y] = output_like(b, node, storage, class);
-    switch (node->layer->kind) {
-    case NN_CONV2D: build_emit(b, OP_conv2d_forward, node); break;
-    case NN_LINEAR:
-        if (training(b) && node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU)
-            node->at[SLOPE] = output_like(b, node, storage, LEDGER_ACTIVATIONS);
-        build_emit(b, OP_linear_forward, node);
-        break;
-    case NN_BATCHNORM: forward_batchnorm(b, node); break;
-    case NN_LAYERNORM: forward_layernorm(b, node); break;
-    case NN_ACTIVATION: build_emit(b, OP_activation_forward, node); break;
-    case NN_ADD: build_emit(b, OP_add, node); break;
-    case NN_MAXPOOL:
-        node->at[INDEX] = output_like(b, node, DTYPE_U8, LEDGER_ACTIVATIONS);
-        build_emit(b, OP_maxpool_forward, node);
-        break;
-    case NN_AVGPOOL: build_emit(b, OP_avgpool_forward, node); break;
-    case NN_EMBEDDING: build_emit(b, OP_embedding_forward, node); break;
-    case NN_ATTENTION: forward_attention(b, node); break;
-    case NN_TAKE_FIRST: build_emit(b, OP_gather_rows, node); break;
-    case NN_INPUT:
-    case NN_FLATTEN: break;
-    }
+    node->at[Y] = output_like(b, node, build_storage(b), class);
+    if (kind == NN_LINEAR && training(b) && slope)
+        node->at[SLOPE] = output_like(b, node, build_storage(b), LEDGER_ACTIVATIONS);
+    if (kind == NN_MAXPOOL) node->at[INDEX] = output_like(b, node, DTYPE_U8, LEDGER_ACTIVATIONS);
+    if (kind == NN_BATCHNORM) forward_batchnorm(b, node);
+    else if (kind == NN_LAYERNORM) forward_layernorm(b, node);
+    else if (kind == NN_ATTENTION) forward_attention(b, node);
+    else build_emit(b, kinds[kind], node);
     b->out[node->output] = node->at[Y];
 }
 

@@ -98,37 +98,16 @@ static void fuse_sum(build *b, build_node *node)
 /* The layer's attributes for the program's batch, and what is fused into it. */
 static op_attributes attributes_of(const build *b, const build_node *node)
 {
+    nn_layer_kind kind = node->layer->kind;
     op_attributes a = node->layer->attributes;
-    int64_t batch = b->program->config.batch;
-    bool residual = node->residual != NN_NONE;
-    switch (node->layer->kind) {
-    case NN_CONV2D: a.conv2d.n = batch; break;
-    case NN_LINEAR:
-        a.linear.m *= batch;
-        a.linear.act = node->act;
-        break;
-    case NN_BATCHNORM:
-        a.batchnorm.n = batch;
+    a.batch *= b->program->config.batch;
+    if (kind == NN_TAKE_FIRST) a.rows.selected = b->program->config.batch;
+    if (kind == NN_LINEAR) a.linear.act = node->act;
+    if (kind == NN_LAYERNORM) a.layernorm.residual = node->residual != NN_NONE;
+    if (kind == NN_BATCHNORM) {
         a.batchnorm.act = node->act;
-        a.batchnorm.residual = residual;
+        a.batchnorm.residual = node->residual != NN_NONE;
         if (node->layer->sync) a.batchnorm.world = b->program->config.world;
-        break;
-    case NN_LAYERNORM:
-        a.layernorm.m *= batch;
-        a.layernorm.residual = residual;
-        break;
-    case NN_ACTIVATION:
-    case NN_ADD: a.elementwise.count *= batch; break;
-    case NN_MAXPOOL:
-    case NN_AVGPOOL: a.pool.n = batch; break;
-    case NN_EMBEDDING: a.embedding.batch = batch; break;
-    case NN_ATTENTION: a.attention.batch = batch; break;
-    case NN_TAKE_FIRST:
-        a.rows.rows *= batch;
-        a.rows.selected = batch;
-        break;
-    case NN_INPUT:
-    case NN_FLATTEN: break;
     }
     return a;
 }
@@ -173,12 +152,8 @@ static void make_node(build *b, int i)
 
 static bool works_row_by_row(const build_node *node)
 {
-    switch (node->layer->kind) {
-    case NN_LINEAR:
-    case NN_ACTIVATION: return true;
-    case NN_LAYERNORM: return node->residual == NN_NONE;
-    default: return false;
-    }
+    nn_layer_kind kind = node->layer->kind;
+    return kind == NN_LINEAR || kind == NN_ACTIVATION || (kind == NN_LAYERNORM && node->residual == NN_NONE);
 }
 
 /* The head of a token model on the rows that have targets alone: with masked-language-model targets that is

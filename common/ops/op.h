@@ -155,6 +155,7 @@ typedef struct optimizer_attributes {
 } optimizer_attributes;
 
 typedef union op_attributes {
+    int64_t batch; /* the first field of each: images, rows, sequences or elements, in proportion to the batch */
     conv2d_attributes conv2d;
     linear_attributes linear;
     batchnorm_attributes batchnorm;

@@ -21,7 +21,7 @@ ALLOWED = {
     "common/device": ["common/base", "common/memory", "common/ops", "common/reduce", "common/device"],
     "common/device/sim": ["common/base", "common/memory", "common/ops", "common/sim", "common/device"],
     "common/optim": ["common/base", "common/memory", "common/ops", "common/device"],
-    "common/nn": ["common/base", "common/memory", "common/ops", "common/device"],
+    "common/nn": ["common/base", "common/memory", "common/ops", "common/reduce", "common/device"],
     "common/data": ["common/base", "common/ops", "common/nn"],
     "common/net": ["common/base", "common/ops"],
     "common/net/sim": ["common/base", "common/ops", "common/sim", "common/net"],
