@@ -3,7 +3,14 @@
  *
  * One rank saves, at a time at which all ranks agree (sync_engine_type.flush): tensor by tensor from a
  * source, so that what other ranks hold can be gathered one tensor at a time. The memory needed is that of
- * the largest tensor. Every rank loads. */
+ * the largest tensor. Every rank loads.
+ *
+ *     save.c  contents.c     the list of tensors; a rank's arenas as their source and sink
+ *             metadata.c     progress, options and checksums as texts of the header
+ *             atomic_file.h  the file, which appears whole or not at all
+ *     load.c  safetensors.h  decodes the header
+ *             metadata.c     checks model, optimizer and checksums
+ *             match.c        finds the model's tensors, also in files of PyTorch and Hugging Face */
 #ifndef COMMON_CHECKPOINT_CHECKPOINT_H
 #define COMMON_CHECKPOINT_CHECKPOINT_H
 

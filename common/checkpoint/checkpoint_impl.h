@@ -36,16 +36,16 @@ void metadata_differences(const safetensors_header *h, const checkpoint_subject 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 
 /* One tensor under two names: a tied weight in a file of state_dict(). */
-typedef struct match_twin {
+typedef struct match_tied {
     const safetensors_tensor *one, *other;
-} match_twin;
+} match_tied;
 
 /* The tensors of a file, matched to those of the model. */
 typedef struct match {
     const safetensors_tensor **found; /* [contents->count]; NULL: a num_batches_tracked that is missing */
     bool transposed;                  /* the matrices of match_is_conv1d() are [in, out] */
-    match_twin *twins;
-    int twin_count;
+    match_tied *tied;
+    int tied_count;
 } match;
 
 typedef struct match_request {

@@ -131,18 +131,18 @@ static status check_data_hash(const checkpoint *c, void *chunk)
                               c->data_hash, computed);
 }
 
-static status check_twin(const checkpoint *c, const match_twin *twin, void *chunk)
+static status check_tie(const checkpoint *c, const match_tied *pair, void *chunk)
 {
     char *one = chunk, *other = one + CHUNK / 2;
-    int64_t bytes = twin->one->end - twin->one->begin;
+    int64_t bytes = pair->one->end - pair->one->begin;
     for (int64_t at = 0; at < bytes; at += CHUNK / 2) {
         int64_t size = bytes - at < CHUNK / 2 ? bytes - at : CHUNK / 2;
-        TRY(read_at(c, place_of(c, twin->one) + at, one, size));
-        TRY(read_at(c, place_of(c, twin->other) + at, other, size));
+        TRY(read_at(c, place_of(c, pair->one) + at, one, size));
+        TRY(read_at(c, place_of(c, pair->other) + at, other, size));
         if (memcmp(one, other, (size_t)size) != 0)
-            return safetensors_refuse(c->path, place_of(c, twin->other),
+            return safetensors_refuse(c->path, place_of(c, pair->other),
                                       "tensor %.100s: expected the values of %.100s, since the model ties them",
-                                      twin->other->name, twin->one->name);
+                                      pair->other->name, pair->one->name);
     }
     return STATUS_OK;
 }
@@ -152,7 +152,7 @@ static status check_data(const checkpoint *c, const match *m)
     void *chunk = malloc(CHUNK);
     if (!chunk) return no_memory(c);
     status rc = c->info.foreign ? STATUS_OK : check_data_hash(c, chunk);
-    for (int i = 0; i < m->twin_count && rc == STATUS_OK; i++) rc = check_twin(c, &m->twins[i], chunk);
+    for (int i = 0; i < m->tied_count && rc == STATUS_OK; i++) rc = check_tie(c, &m->tied[i], chunk);
     free(chunk);
     return rc;
 }
@@ -171,10 +171,10 @@ static void transpose(char *to, const char *from, int64_t rows, int64_t columns,
 static status load_tensor(const checkpoint *c, const match *m, const checkpoint_tensor *wanted,
                           const safetensors_tensor *t, char *values, char *transposed, const checkpoint_sink *sink)
 {
-    bool turn = m->transposed && match_is_conv1d(wanted->name);
+    bool swap = m->transposed && match_is_conv1d(wanted->name);
     TRY(read_at(c, place_of(c, t), values, t->end - t->begin));
-    if (turn) transpose(transposed, values, t->dims[0], t->dims[1], t->dtype->bytes);
-    return sink->write(sink->context, wanted, t->dtype->type, turn ? transposed : values);
+    if (swap) transpose(transposed, values, t->dims[0], t->dims[1], t->dtype->bytes);
+    return sink->write(sink->context, wanted, t->dtype->type, swap ? transposed : values);
 }
 
 static status load_all(const checkpoint *c, const checkpoint_contents *contents, const match *m,

@@ -77,7 +77,7 @@ static void find_tied(matcher *m, const nn_layer *l)
             const safetensors_tensor **found = &m->out->found[i];
             if (wanted->kind != CHECKPOINT_PARAM || wanted->index != l->param[s]) continue;
             if (*found)
-                m->out->twins[m->out->twin_count++] = (match_twin){*found, t};
+                m->out->tied[m->out->tied_count++] = (match_tied){*found, t};
             else
                 *found = t;
         }
@@ -178,10 +178,10 @@ static status check_tensor(const matcher *m, const checkpoint_tensor *wanted, co
                               safetensors_format_shape(got, sizeof got, t->rank, t->dims));
 }
 
-static status check_twins(const matcher *m)
+static status check_ties(const matcher *m)
 {
-    for (int i = 0; i < m->out->twin_count; i++) {
-        const safetensors_tensor *a = m->out->twins[i].one, *b = m->out->twins[i].other;
+    for (int i = 0; i < m->out->tied_count; i++) {
+        const safetensors_tensor *a = m->out->tied[i].one, *b = m->out->tied[i].other;
         if (a->dtype == b->dtype && a->elements == b->elements) continue;
         return safetensors_refuse(m->header->file, safetensors_offset_of(m->header, b->name),
                                   "tensor %.100s: expected the dtype and size of %.100s, since model %s ties them",
@@ -197,16 +197,16 @@ static status match_all(matcher *m)
     m->out->transposed = are_transposed(m);
     for (int i = 0; i < m->request->contents->count; i++)
         if (m->out->found[i]) TRY(check_tensor(m, &m->request->contents->tensors[i], m->out->found[i]));
-    return check_twins(m);
+    return check_ties(m);
 }
 
 status match_make(const safetensors_header *h, const match_request *request, match *out)
 {
     *out = (match){.found = calloc((size_t)request->contents->count + 1, sizeof *out->found),
-                   .twins = calloc((size_t)request->model->layer_count * 2 + 1, sizeof *out->twins)};
+                   .tied = calloc((size_t)request->model->layer_count * 2 + 1, sizeof *out->tied)};
     matcher m = {
         .header = h, .request = request, .out = out, .used = calloc((size_t)h->count + 1, sizeof *m.used)};
-    status rc = out->found && out->twins && m.used
+    status rc = out->found && out->tied && m.used
                     ? match_all(&m)
                     : fail(STATUS_SYSTEM, "%s: no memory for its tensors", h->file);
     free(m.used);
@@ -217,6 +217,6 @@ status match_make(const safetensors_header *h, const match_request *request, mat
 void match_free(match *m)
 {
     free(m->found);
-    free(m->twins);
+    free(m->tied);
     *m = (match){0};
 }

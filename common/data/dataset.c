@@ -108,15 +108,15 @@ status dataset_add_file(dataset *set, const char *path, const char **out)
     return STATUS_OK;
 }
 
-status dataset_hold_back(dataset *set, const stored_part *rows, int64_t count, uint64_t seed)
+status dataset_split(dataset *set, const stored_part *rows, int64_t count, uint64_t seed)
 {
     void *picks;
     int64_t train_count;
     if (count < 2)
-        return fail(STATUS_DATA, "%s: expected at least 2 samples, since a fifth is held back, got %" PRId64,
+        return fail(STATUS_DATA, "%s: expected at least 2 samples, since a fifth is held out, got %" PRId64,
                     set->description.files[0], count);
     TRY(dataset_allocate(set, (size_t)count * sizeof(int32_t), &picks));
-    TRY(permutation_split(rows->labels, count, seed, picks, &train_count));
+    TRY(stratified_split(rows->labels, count, seed, picks, &train_count));
     for (int part = 0; part < DATA_PARTS; part++) set->stored[part] = *rows;
     set->stored[DATA_TRAIN].picks = picks;
     set->stored[DATA_TEST].picks = (const int32_t *)picks + train_count;

@@ -1,16 +1,18 @@
 /* Data sets. Each is opened once per process and is then immutable: all ranks of the process, and all their loader
  * threads, read it concurrently. Storage is compact (images stay bytes); batches.h converts samples to a model's input.
  *
- * From a file to a step:   decoders.h  files to samples         dataset.h       all samples of a set
- *                          sampler.h   which samples per rank   transform.h     augmentation, normalization
- *                          loader.h    threads, buffers         batch_source.h  what the train loop sees
- *                          batches.h   puts these together      form.h          shapes of samples
+ * From a file to a step:
  *
+ *     form.h       shapes of samples and targets           sampler.h       samples per rank and step
+ *     decoders.h   the bytes of a file to samples          transform.h     augmentation, normalization
+ *     dataset.h    all samples of a set                    batches.h       puts sampler, transform and loader together
+ *     dataset_impl.h, dataset_NAME.c  one set each         loader.h        threads that fill buffers ahead of time
+ *                                                          batch_source.h  what the train loop sees
  *
- *   wine[:FILE]               178 samples, 13 features, 3 classes; a stratified fifth is held back
+ *   wine[:FILE]               178 samples, 13 features, 3 classes; a stratified fifth is held out
  *   fashion-mnist[:DIR]       60,000 + 10,000 images of 1x28x28, 10 classes (Xiao, Rasul, Vollgraf, 2017)
  *   mnist:DIR                 the same shapes (LeCun, Cortes, Burges)
- *   idx:IMAGES,LABELS         one pair of IDX files; a stratified fifth is held back
+ *   idx:IMAGES,LABELS         one pair of IDX files; a stratified fifth is held out
  *   cifar10:DIR               data_batch_1.bin ... data_batch_5.bin, test_batch.bin (Krizhevsky, 2009)
  *   synthetic[:SHAPE[:CLASSES]]  noise; SHAPE is CxHxW (3x32x32), features (13) or tokens (128)
  *
@@ -35,7 +37,7 @@ enum { DATA_PARTS = 2, DATA_MAX_FILES = 6 };
 
 typedef struct dataset_config {
     const char *spec; /* as above */
-    uint64_t seed;    /* of the held-back part, and of synthetic data */
+    uint64_t seed;    /* of the held-out part, and of synthetic data */
     /* What the model takes: synthetic data have its form where the specification leaves it open. NULL
      * where not known. */
     const data_form *model;

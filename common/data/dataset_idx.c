@@ -127,7 +127,7 @@ static status open_pair(dataset *set, const dataset_config *config, const char *
     idx_images images;
     idx_labels labels;
     TRY(read_pair(set, image_path, comma + 1, 256, 0, 0, &rows, &images, &labels));
-    TRY(dataset_hold_back(set, &rows, images.count, config->seed));
+    TRY(dataset_split(set, &rows, images.count, config->seed));
     set->description.form = image_form(&images, labels.highest + 1);
     measure(set);
     return STATUS_OK;

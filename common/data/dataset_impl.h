@@ -65,7 +65,7 @@ status dataset_allocate(dataset *set, size_t bytes, void **out);
 status dataset_add_file(dataset *set, const char *path, const char **out);
 
 /* Both parts are the same rows; a stratified fifth becomes the test part. */
-status dataset_hold_back(dataset *set, const stored_part *rows, int64_t count, uint64_t seed);
+status dataset_split(dataset *set, const stored_part *rows, int64_t count, uint64_t seed);
 
 const void *dataset_stored_input(const dataset *set, data_part part, int64_t index, void *scratch);
 void dataset_stored_target(const dataset *set, data_part part, int64_t index, void *target);

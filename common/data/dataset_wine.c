@@ -45,7 +45,7 @@ static status load(dataset *set, const csv_table *table, uint64_t seed)
     void *features;
     TRY(dataset_allocate(set, values * sizeof(float), &features));
     stored_part rows = {.features = features, .labels = table->labels};
-    TRY(dataset_hold_back(set, &rows, table->samples, seed));
+    TRY(dataset_split(set, &rows, table->samples, seed));
     standardize(table, set->stored[DATA_TRAIN].picks, set->description.samples[DATA_TRAIN], features);
     set->description.form = (data_form){DATA_FEATURES, DATA_TARGET_CLASS, .features = table->features,
                                         .classes = table->classes};

@@ -72,7 +72,7 @@ void sampler_shuffle(const sampler *s, uint64_t seed, int64_t epoch, int32_t *or
 
 /* ---- permutations ------------------------------------------------------------------------------- */
 
-enum { CLASSES = 256, HELD_BACK = 5 /* one in five */ };
+enum { CLASSES = 256, HELD_OUT = 5 /* one in five */ };
 
 void permutation_fill(int32_t *out, int64_t count, uint64_t start)
 {
@@ -103,25 +103,25 @@ static void share_out(const int64_t *class_counts, int64_t count, int64_t total,
     }
 }
 
-status permutation_split(const uint8_t *labels, int64_t count, uint64_t seed, int32_t *picks,
+status stratified_split(const uint8_t *labels, int64_t count, uint64_t seed, int32_t *picks,
                          int64_t *train_count)
 {
     int64_t class_counts[CLASSES] = {0}, quota[CLASSES];
     for (int64_t i = 0; i < count; i++) class_counts[labels[i]]++;
-    int64_t test_count = (count + HELD_BACK - 1) / HELD_BACK;
+    int64_t test_count = (count + HELD_OUT - 1) / HELD_OUT;
     share_out(class_counts, count, test_count, quota);
 
-    bool *held_back = calloc((size_t)count, sizeof *held_back);
-    if (!held_back) return fail(STATUS_SYSTEM, "no memory to split %" PRId64 " samples", count);
+    bool *held_out = calloc((size_t)count, sizeof *held_out);
+    if (!held_out) return fail(STATUS_SYSTEM, "no memory to split %" PRId64 " samples", count);
     permutation_fill(picks, count, random_start(seed, random_fnv1a64("data.split")));
     for (int64_t i = 0; i < count; i++) {
         if (quota[labels[picks[i]]] == 0) continue;
         quota[labels[picks[i]]]--;
-        held_back[picks[i]] = true;
+        held_out[picks[i]] = true;
     }
     *train_count = count - test_count;
     int64_t train = 0, test = *train_count;
-    for (int64_t i = 0; i < count; i++) picks[held_back[i] ? test++ : train++] = (int32_t)i;
-    free(held_back);
+    for (int64_t i = 0; i < count; i++) picks[held_out[i] ? test++ : train++] = (int32_t)i;
+    free(held_out);
     return STATUS_OK;
 }

@@ -70,12 +70,12 @@ void sampler_shuffle(const sampler *s, uint64_t seed, int64_t epoch, int32_t *or
  * of a stream of random.h. */
 void permutation_fill(int32_t *out, int64_t count, uint64_t start);
 
-/* Holds back a fifth of the samples, rounded up, for evaluation, with the classes in proportion: each
+/* Holds out a fifth of the samples, rounded up, for evaluation, with the classes in proportion: each
  * gets the whole part of its share, and the largest fractions (of equal ones the lower class) the rest,
  * as scikit-learn's train_test_split(test_size=0.2, stratify=labels) does. Which samples of a class is a
  * function of `seed`. picks [count] becomes the training samples in ascending order, then the samples
- * held back in ascending order. STATUS_SYSTEM without memory for `count` bytes. */
-status permutation_split(const uint8_t *labels, int64_t count, uint64_t seed, int32_t *picks,
+ * held out in ascending order. STATUS_SYSTEM without memory for `count` bytes. */
+status stratified_split(const uint8_t *labels, int64_t count, uint64_t seed, int32_t *picks,
                          int64_t *train_count);
 
 #endif

@@ -2,7 +2,11 @@
  * process. It has no batch size, device or engine.
  *
  * models/ calls the nn_... builders below. After the first error every builder returns NN_NONE, and nn_model_finish()
- * reports that error, so that a model reads as a list of layers. */
+ * reports that error, so that a model reads as a list of layers.
+ *
+ * From layers to a step:   model.h    layers and parameters    params.h    a rank's arenas of parameters and gradients
+ *                          program.h  operations, compiled     instance.h  a program on a device: runs it and calls
+ *                                     for a batch size                     the observer, need(i) and ready(i) */
 #ifndef COMMON_NN_MODEL_H
 #define COMMON_NN_MODEL_H
 

@@ -58,7 +58,7 @@ static const option run_option_list[] = {
     {"accumulate", OPTION_INT, FIELD(accumulate), .argument = "K", .initial = "1", .low = 1, .high = 1e6,
      .help = "batches per step: gradients are averaged over them, and exchanged only after the last"},
     {"seed", OPTION_INT, FIELD(seed), .argument = "N", .initial = "1", .high = 0x1p62,
-     .help = "seed of parameters, data order, augmentation and held-back data"},
+     .help = "seed of parameters, data order, augmentation and held-out data"},
     {"policy", OPTION_TEXT, FIELD(policy), .argument = "P|ps=P,ring=P",
      .help = "how an engine behaves, see `harness policies`; with keys: ring=ddp:order=ready"},
     {"threads", OPTION_INT, FIELD(threads), .argument = "N", .low = 1, .high = 1024,

@@ -1,4 +1,4 @@
-"""Training learns: accuracy on held-back data. With --long the larger network, too."""
+"""Training learns: accuracy on held-out data. With --long the larger network, too."""
 from images import fashion_mnist
 from program import harness
 from tap import cases, expect, expect_equal, long_test, main, test

@@ -57,7 +57,7 @@ static void expect_standardized(const char *path, const dataset *set)
         assert_int_equal(fscanf(file, "%hhu", &labels[i]), 1);
     }
     fclose(file);
-    expect_ok(permutation_split(labels, rows, 5, picks, &train));
+    expect_ok(stratified_split(labels, rows, 5, picks, &train));
     for (int f = 0; f < features; f++) {
         double sum = 0, squares = 0;
         for (int i = 0; i < train; i++) sum += raw[picks[i]][f];
@@ -100,7 +100,7 @@ static void wine_files_that_cannot_be_used_are_named(void **state)
     expect_refusal(spec_of("wine", *state, "/bad.csv"), STATUS_DATA,
                    "/bad.csv: line 3, column 3: expected a decimal number, got 'oops'");
     expect_refusal(spec_of("wine", *state, "/one.csv"), STATUS_DATA,
-                   "/one.csv: expected at least 2 samples, since a fifth is held back, got 1");
+                   "/one.csv: expected at least 2 samples, since a fifth is held out, got 1");
     expect_refusal(spec_of("wine", *state, "/none.csv"), STATUS_DATA,
                    "/none.csv: cannot be opened: No such file");
     expect_refusal(spec_of("wine", *state, ""), STATUS_DATA, "cannot be read: Is a directory");

@@ -152,10 +152,10 @@ static void all_places_are_equally_likely(void **state)
 static void a_split_is_stratified_and_complete(void **state)
 {
     (void)state;
-    /* The first line is Wine: scikit-learn's train_test_split(test_size=0.2, stratify=y) holds back as many.
+    /* The first line is Wine: scikit-learn's train_test_split(test_size=0.2, stratify=y) holds out as many.
      */
     static const struct {
-        int counts[3], held_back[3];
+        int counts[3], held_out[3];
     } cases[] = {{{59, 71, 48}, {12, 14, 10}},
                  {{50, 50, 50}, {10, 10, 10}},
                  {{1, 1, 0}, {1, 0, 0}},
@@ -164,18 +164,18 @@ static void a_split_is_stratified_and_complete(void **state)
         uint8_t labels[200];
         int32_t picks[200];
         int64_t train;
-        int count = 0, held_back[3] = {0};
+        int count = 0, held_out[3] = {0};
         for (int c = 0; c < 3; c++)
             for (int j = 0; j < cases[i].counts[c]; j++) labels[count++] = (uint8_t)c;
-        expect_ok(permutation_split(labels, count, 9, picks, &train));
+        expect_ok(stratified_split(labels, count, 9, picks, &train));
         bool seen[200] = {false};
         for (int j = 0; j < count; j++) {
             assert_false(seen[picks[j]]);
             seen[picks[j]] = true;
-            if (j >= train) held_back[labels[picks[j]]]++;
+            if (j >= train) held_out[labels[picks[j]]]++;
             if (j != 0 && j != train) assert_true(picks[j] > picks[j - 1]);
         }
-        for (int c = 0; c < 3; c++) assert_int_equal(held_back[c], cases[i].held_back[c]);
+        for (int c = 0; c < 3; c++) assert_int_equal(held_out[c], cases[i].held_out[c]);
     }
 }
 
@@ -185,10 +185,10 @@ static void a_split_depends_on_the_seed(void **state)
     uint8_t labels[100] = {0};
     int32_t one[100], other[100];
     int64_t train;
-    expect_ok(permutation_split(labels, 100, 1, one, &train));
-    expect_ok(permutation_split(labels, 100, 2, other, &train));
+    expect_ok(stratified_split(labels, 100, 1, one, &train));
+    expect_ok(stratified_split(labels, 100, 2, other, &train));
     assert_memory_not_equal(one, other, sizeof one);
-    expect_ok(permutation_split(labels, 100, 1, other, &train));
+    expect_ok(stratified_split(labels, 100, 1, other, &train));
     assert_memory_equal(one, other, sizeof one);
 }
 
