@@ -181,12 +181,13 @@ status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set,
 
 status sync_report_nonfinite(optimizer *o, int64_t step, int rank, const char *name)
 {
-    char who[32] = "average over the ranks";
-    if (rank >= 0) snprintf(who, sizeof who, "rank %d", rank);
+    char who[32] = "";
+    if (rank == SYNC_AVERAGE) snprintf(who, sizeof who, "average over the ranks: ");
+    if (rank >= 0) snprintf(who, sizeof who, "rank %d: ", rank);
     if (!name) name = "a parameter";
     if (optimizer_get_options(o)->on_nonfinite == NONFINITE_STOP)
-        return fail(STATUS_NONFINITE, "step %" PRId64 ": %s: gradient of %s is not finite", step, who, name);
-    log_warn("step %" PRId64 ": %s: gradient of %s is not finite; further ones are not reported", step, who, name);
+        return fail(STATUS_NONFINITE, "step %" PRId64 ": %sgradient of %s is not finite", step, who, name);
+    log_warn("step %" PRId64 ": %sgradient of %s is not finite; further ones are not reported", step, who, name);
     return STATUS_OK;
 }
 
@@ -199,7 +200,7 @@ static status report(sync_engine *e, const sync_step *step, const void *grads)
     if (!optimizer_reports_nonfinite(c->optimizer)) return STATUS_OK;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     TRY(sync_find_nonfinite(c->optimizer, c->compute, c->params, grads, all, &name));
-    return sync_report_nonfinite(c->optimizer, step->index, c->rank, name);
+    return sync_report_nonfinite(c->optimizer, step->index, SYNC_THIS_RANK, name);
 }
 
 status sync_check_update(sync_engine *e, const sync_step *step)

@@ -271,8 +271,9 @@ status sync_check_update(sync_engine *e, const sync_step *step);
  * time, of those who use the optimizer. */
 status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set, const void *grads, piece_list pieces,
                            const char **name);
-/* STATUS_NONFINITE, or a warning: "step 7: rank 1: gradient of conv1.weight is not finite". `rank` -1: of the average over
- * ranks; `name` NULL: of a parameter that is not known here. */
+/* STATUS_NONFINITE, or a warning: "step 7: rank 1: gradient of conv1.weight is not finite". `rank`: whose gradient it is,
+ * where another finds it; `name` NULL: of a parameter that is not known here. */
+enum { SYNC_AVERAGE = -1, SYNC_THIS_RANK = -2 /* it is named by what shows the message */ };
 status sync_report_nonfinite(optimizer *o, int64_t step, int rank, const char *name);
 
 #endif

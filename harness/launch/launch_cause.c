@@ -80,6 +80,14 @@ static void blame_end(launcher *l, int job, int rank)
     }
 }
 
+/* What a rank recorded, less the step that its place has named. */
+static const char *text_of(const job_failure *f)
+{
+    char step[32];
+    size_t length = (size_t)snprintf(step, sizeof step, "step %" PRId64 ": ", f->where.step);
+    return strncmp(f->text, step, length) == 0 ? f->text + length : f->text;
+}
+
 bool launch_find_cause(launcher *l)
 {
     int best = NO_CAUSE, job = -1, rank = -1;
@@ -106,7 +114,7 @@ bool launch_find_cause(launcher *l)
     if (best == NO_CAUSE || (l->stop_signal && best <= LOST_PEER_RECORD)) return false;
     if (best <= LOST_PEER_RECORD && launch_blame_stalled(l, clock_now_ns())) return true;
     if (best == LOST_PEER_RECORD || best == OTHER_RECORD)
-        blame(l, job, chosen.where.rank, &chosen.where, status_exit_code(chosen.code), "%s", chosen.text);
+        blame(l, job, chosen.where.rank, &chosen.where, status_exit_code(chosen.code), "%s", text_of(&chosen));
     else
         blame_end(l, job, rank);
     return true;

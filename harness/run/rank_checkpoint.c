@@ -183,9 +183,9 @@ static status check_values(rank_checkpoint *c, int64_t steps, bool *finite)
     TRY(sync_find_nonfinite(o, s, set, set->params.data, params, &name));
     if (!name) name = "a buffer";
     if (c->config->optimizer.on_nonfinite == NONFINITE_STOP)
-        return fail(STATUS_NONFINITE, "step %" PRId64 ": rank 0: %s is not finite: %s is not written", steps, name,
+        return fail(STATUS_NONFINITE, "step %" PRId64 ": %s is not finite: %s is not written", steps, name,
                     c->config->checkpoint.save);
-    log_warn("step %" PRId64 ": rank 0: %s is not finite: %s is not written", steps, name, c->config->checkpoint.save);
+    log_warn("step %" PRId64 ": %s is not finite: %s is not written", steps, name, c->config->checkpoint.save);
     return STATUS_OK;
 }
 

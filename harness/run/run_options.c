@@ -153,7 +153,7 @@ static status check_virtual(const run_config *c)
 static status refuse_on_virtual(const run_config *c)
 {
     static const char *const names[] = {"accumulate", "threads", "augment", "rendezvous", "progress", "bind", "trace", "link",
-                                        "on-nonfinite"};
+                                        "on-nonfinite", "eval-every", "connect-timeout", "loader-threads"};
     char value[256];
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
@@ -162,6 +162,7 @@ static status refuse_on_virtual(const run_config *c)
             bool refused = false;
             for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) refused = refused || strcmp(o->name, names[n]) == 0;
             if (!refused || !options_given(&c->bindings[b], o->name)) continue;
+            if (strcmp(o->name, "eval-every") == 0 && c->run.eval_every < 0) continue; /* nothing is evaluated */
             if (o->initial && strcmp(options_format(&c->bindings[b], i, value, sizeof value), o->initial) == 0) continue;
             return fail(STATUS_CONFIG, "--%s: expected a real device, got --device %s, where it has no effect", o->name,
                         c->run.device);

@@ -152,9 +152,8 @@ static status check_loss(trainer *t, const double *sums)
     if (isfinite(sums[0]) || !device_get_info(t->device)->real) return STATUS_OK;
     long long step = t->now.step.index;
     if (t->config.optimizer->on_nonfinite == NONFINITE_STOP)
-        return fail(STATUS_NONFINITE, "step %lld: rank %d: the loss is not finite", step, t->config.rank);
-    if (!t->loss_reported)
-        log_warn("step %lld: rank %d: the loss is not finite; further ones are not reported", step, t->config.rank);
+        return fail(STATUS_NONFINITE, "step %lld: the loss is not finite", step);
+    if (!t->loss_reported) log_warn("step %lld: the loss is not finite; further ones are not reported", step);
     t->loss_reported = true;
     return STATUS_OK;
 }

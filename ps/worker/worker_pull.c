@@ -83,7 +83,7 @@ static status report_nonfinite(worker *w, int64_t step)
     const char *name;
     if ((!stops && c->rank != 0) || !optimizer_reports_nonfinite(c->optimizer)) return STATUS_OK;
     TRY(sync_find_nonfinite(c->optimizer, w->stream, c->params, c->params->grads.data, all, &name));
-    return sync_report_nonfinite(c->optimizer, step, c->rank, name);
+    return sync_report_nonfinite(c->optimizer, step, SYNC_THIS_RANK, name);
 }
 
 static status update_key(worker *w, int key, double scale)
