@@ -137,12 +137,21 @@ void device_peer_close(device *d, device_peer *peer);
 
 /* ---- parameter layouts ------------------------------------------------------------------------ */
 
-/* The device's layout of one parameter in the arenas; only imports and exports use PyTorch's order. `elements` is the
- * parameter's element count: layouts have no padding inside. */
+/* The order of a parameter's elements in the arenas; only imports and exports use PyTorch's. No order has
+ * padding. */
+typedef enum device_order {
+    DEVICE_ORDER_PLAIN, /* PyTorch's: convolution weights [k, c, r, s], linear weights after an image [out, c,
+                           h, w] */
+    DEVICE_ORDER_KRSC,  /* the same with channels last */
+    DEVICE_ORDER_RSCK,
+    DEVICE_ORDER_BLOCKED /* [k/b, c/b, r, s, b of c, b of k], the block b dividing both */
+} device_order;
+
 typedef struct device_layout {
     int64_t elements;
-    bool plain;       /* PyTorch's order */
-    uint8_t opaque[768]; /* the back end's */
+    int64_t k, c, r, s, block; /* not of PLAIN */
+    device_order order;
+    bool plain; /* equal to PyTorch's order */
 } device_layout;
 
 /* The best layout for operation `op`, a forward operation with the parameter in `slot`; `shape` is PyTorch's. */

@@ -33,9 +33,8 @@ typedef struct device_backend {
     status (*peer_open)(device *d, const device_share *share, device_peer *out);
     void (*peer_close)(device *d, device_peer *peer);
 
-    status (*choose_layout)(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
-    status (*layout_pack)(device *d, const device_layout *layout, const void *plain, void *packed);
-    status (*layout_unpack)(device *d, const device_layout *layout, const void *packed, void *plain);
+    /* Replaces PyTorch's order in `out` where the kernels want another for a convolution's weights. */
+    void (*choose_layout)(device *d, const conv2d_attributes *a, device_layout *out);
 
     status (*prepare)(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
     void (*release)(device_kernel *kernel);

@@ -1,79 +1,109 @@
 /* Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's conventions: the biased variance normalizes,
  * the unbiased one moves the running variance. Two passes over memory each way: sums, then the result. Where
- * nothing else needs the activation's gradient g, the second pass recomputes it from x and dy, which is cheaper
- * than writing and reading it. */
+ * nothing else needs the activation's gradient g, the second pass recomputes it from x and dy, which is
+ * cheaper than writing and reading it.
+ *
+ * The operations forward, inference and apply have their operands in the same slots, and so have backward and
+ * backward_stats, as far as they have them at all. */
 #include "common/device/cpu/kernel.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
+
+static_assert((int)BN_FWD_Y == BN_INF_Y && (int)BN_FWD_INVSTD == BN_APPLY_INVSTD,
+              "slots of the forward operations");
+static_assert((int)BN_BWD_DY2 == BN_BSTATS_DY2 && (int)BN_BWD_DBETA == BN_BSTATS_DBETA,
+              "slots of the backward operations");
 
 static int64_t row_count(const batchnorm_attributes *a)
 {
     return a->n * a->h * a->w;
 }
 
-/* The workspace: double sums [threads][2c], then four arrays of c floats. */
-typedef struct batchnorm_scratch {
-    double *sums;
-    float *array[4];
-} batchnorm_scratch;
-
-static status prepare(host_kernel *kernel, const device_layout *layout)
+/* The workspace: double sums [threads][2c], then three arrays of c floats. */
+static size_t workspace_bytes(const host_kernel *kernel)
 {
     int64_t c = kernel->base.op.u.batchnorm.c;
-    kernel->base.workspace = cpu_sums_bytes(kernel->threads, 2 * c) + 4 * (size_t)c * sizeof(float);
-    return STATUS_OK;
+    return cpu_sums_bytes(kernel->threads, 2 * c) + 3 * (size_t)c * sizeof(float);
 }
 
-static batchnorm_scratch scratch_of(const host_kernel *kernel, void *workspace)
+static float *array_of(const host_call *call, int index)
 {
-    int64_t c = kernel->base.op.u.batchnorm.c;
-    batchnorm_scratch scratch = {.sums = workspace};
-    float *arrays = (float *)(scratch.sums + kernel->threads * 2 * c);
-    for (int i = 0; i < 4; i++) scratch.array[i] = arrays + i * c;
-    return scratch;
+    int64_t c = call->op->u.batchnorm.c;
+    return (float *)((double *)call->workspace + call->kernel->threads * 2 * c) + index * c;
 }
-
-/* ---- sums ------------------------------------------------------------------------------------- */
 
 typedef struct pass_job {
     const cpu_batchnorm *kernels;
     activation act;
-    const cpu_batchnorm_data *data;
-    const cpu_batchnorm_gradient *gradient;
+    cpu_batchnorm_data data;
+    cpu_batchnorm_gradient gradient;
     double *sums; /* [parts][2c] */
 } pass_job;
+
+static double *part_sums(const pass_job *job, int part)
+{
+    double *sums = job->sums + part * 2 * job->data.c;
+    return memset(sums, 0, (size_t)(2 * job->data.c) * sizeof *sums);
+}
+
+/* Runs a pass over all rows; returns the number of parts. */
+static int run_pass(const host_call *call, cpu_part_function run, pass_job *job)
+{
+    const batchnorm_attributes *a = &call->op->u.batchnorm;
+    job->kernels = cpu_isa_of(call->kernel)->batchnorm;
+    job->data.c = a->c;
+    job->sums = call->workspace;
+    return cpu_parallel(call->kernel->threads, row_count(a), cpu_row_grain(a->c), run, job);
+}
+
+/* ---- forward ---------------------------------------------------------------------------------- */
 
 static void stats_part(const void *context, int part, int64_t first, int64_t end)
 {
     const pass_job *job = context;
-    int64_t c = job->data->c;
-    double *sums = job->sums + part * 2 * c;
-    memset(sums, 0, (size_t)(2 * c) * sizeof *sums);
-    job->kernels->stats(job->data->x + first * c, end - first, c, sums);
+    job->kernels->stats(job->data.x + first * job->data.c, end - first, job->data.c, part_sums(job, part));
 }
 
-/* Runs a pass over all rows; returns the number of parts. */
-static int run_pass(const host_kernel *kernel, cpu_part_function run, activation act,
-                    const cpu_batchnorm_data *data, const cpu_batchnorm_gradient *gradient, double *sums)
+/* The workspace's sums [2c] = sum x, sum x^2 */
+static const double *sum_rows(const host_call *call, const float *x)
 {
-    const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
-    pass_job job = {cpu_isa_of(kernel)->batchnorm, act, data, gradient, sums};
-    return cpu_parallel(kernel->threads, row_count(a), cpu_row_grain(a->c), run, &job);
+    pass_job job = {.data.x = x};
+    int parts = run_pass(call, stats_part, &job);
+    cpu_sums_reduce(job.sums, parts, 2 * job.data.c);
+    return job.sums;
 }
 
-/* sums [2c] = sum x, sum x^2 */
-static void sum_rows(const host_kernel *kernel, const float *x, double *sums)
+static void apply_part(const void *context, int part, int64_t first, int64_t end)
 {
-    cpu_batchnorm_data data = {.c = kernel->base.op.u.batchnorm.c, .x = x};
-    int parts = run_pass(kernel, stats_part, ACTIVATION_NONE, &data, NULL, sums);
-    cpu_sums_reduce(sums, parts, 2 * data.c);
+    const pass_job *job = context;
+    job->kernels->apply[job->act](&job->data, first, end);
 }
 
-/* mean, invstd and the running statistics from sums over `count` rows. */
-static void moments(const batchnorm_attributes *a, const double *sums, double count, float *mean,
-                       float *invstd, float *running_mean, float *running_var)
+/* With the scale, gamma invstd, in array 0. */
+static void apply(const host_call *call, const float *mean)
 {
+    const batchnorm_attributes *a = &call->op->u.batchnorm;
+    pass_job job = {.act = a->act,
+                    .data = {.x = call->operands[BN_FWD_X],
+                             .residual = a->residual ? call->operands[BN_FWD_RESIDUAL] : NULL,
+                             .mean = mean,
+                             .scale = array_of(call, 0),
+                             .beta = call->operands[BN_FWD_BETA],
+                             .y = call->operands[BN_FWD_Y]}};
+    run_pass(call, apply_part, &job);
+}
+
+/* mean, invstd and the running statistics from sums over `count` rows; then y. */
+static void apply_sums(const host_call *call, const double *sums, double count)
+{
+    const batchnorm_attributes *a = &call->op->u.batchnorm;
+    const float *gamma = call->operands[BN_FWD_GAMMA];
+    float *mean = call->operands[BN_FWD_MEAN], *invstd = call->operands[BN_FWD_INVSTD],
+          *scale = array_of(call, 0);
+    float *running_mean = call->operands[BN_FWD_RUNNING_MEAN],
+          *running_var = call->operands[BN_FWD_RUNNING_VAR];
     for (int64_t i = 0; i < a->c; i++) {
         double m = sums[i] / count, variance = fmax(sums[a->c + i] / count - m * m, 0);
         double unbiased = variance * count / fmax(count - 1, 1);
@@ -81,62 +111,23 @@ static void moments(const batchnorm_attributes *a, const double *sums, double co
         invstd[i] = (float)(1 / sqrt(variance + a->eps));
         running_mean[i] = (float)((1 - a->momentum) * running_mean[i] + a->momentum * m);
         running_var[i] = (float)((1 - a->momentum) * running_var[i] + a->momentum * unbiased);
+        scale[i] = gamma[i] * invstd[i];
     }
+    apply(call, mean);
 }
 
-/* ---- forward ---------------------------------------------------------------------------------- */
-
-/* scale = gamma invstd */
-static void scale_of(int64_t c, const float *gamma, const float *invstd, float *scale)
+static void forward(const host_call *call)
 {
-    for (int64_t i = 0; i < c; i++) scale[i] = gamma[i] * invstd[i];
+    apply_sums(call, sum_rows(call, call->operands[BN_FWD_X]), (double)row_count(&call->op->u.batchnorm));
 }
 
-static void apply_part(const void *context, int part, int64_t first, int64_t end)
+static void inference(const host_call *call)
 {
-    const pass_job *job = context;
-    job->kernels->apply[job->act](job->data, first, end);
-}
-
-static void apply_all(const host_kernel *kernel, const cpu_batchnorm_data *d)
-{
-    run_pass(kernel, apply_part, kernel->base.op.u.batchnorm.act, d, NULL, NULL);
-}
-
-static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                    void *workspace)
-{
-    const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
-    batchnorm_scratch scratch = scratch_of(kernel, workspace);
-    sum_rows(kernel, operands[BN_FWD_X], scratch.sums);
-    moments(a, scratch.sums, (double)row_count(a), operands[BN_FWD_MEAN],
-                      operands[BN_FWD_INVSTD], operands[BN_FWD_RUNNING_MEAN], operands[BN_FWD_RUNNING_VAR]);
-    scale_of(a->c, operands[BN_FWD_GAMMA], operands[BN_FWD_INVSTD], scratch.array[0]);
-    cpu_batchnorm_data data = {.c = a->c,
-                               .x = operands[BN_FWD_X],
-                               .residual = a->residual ? operands[BN_FWD_RESIDUAL] : NULL,
-                               .mean = operands[BN_FWD_MEAN],
-                               .scale = scratch.array[0],
-                               .beta = operands[BN_FWD_BETA],
-                               .y = operands[BN_FWD_Y]};
-    apply_all(kernel, &data);
-}
-
-static void inference(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                      void *workspace)
-{
-    const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
-    const float *running_var = operands[BN_INF_RUNNING_VAR], *gamma = operands[BN_INF_GAMMA];
-    float *scale = scratch_of(kernel, workspace).array[0];
+    const batchnorm_attributes *a = &call->op->u.batchnorm;
+    const float *running_var = call->operands[BN_INF_RUNNING_VAR], *gamma = call->operands[BN_INF_GAMMA];
+    float *scale = array_of(call, 0);
     for (int64_t i = 0; i < a->c; i++) scale[i] = (float)(gamma[i] / sqrt(running_var[i] + a->eps));
-    cpu_batchnorm_data data = {.c = a->c,
-                               .x = operands[BN_INF_X],
-                               .residual = a->residual ? operands[BN_INF_RESIDUAL] : NULL,
-                               .mean = operands[BN_INF_RUNNING_MEAN],
-                               .scale = scale,
-                               .beta = operands[BN_INF_BETA],
-                               .y = operands[BN_INF_Y]};
-    apply_all(kernel, &data);
+    apply(call, call->operands[BN_INF_RUNNING_MEAN]);
 }
 
 /* ---- backward --------------------------------------------------------------------------------- */
@@ -144,145 +135,113 @@ static void inference(const host_kernel *kernel, void *const *operands, const op
 static void backward_stats_part(const void *context, int part, int64_t first, int64_t end)
 {
     const pass_job *job = context;
-    double *sums = job->sums + part * 2 * job->data->c;
-    memset(sums, 0, (size_t)(2 * job->data->c) * sizeof *sums);
-    job->kernels->backward_stats[job->act](job->data, first, end, sums);
+    job->kernels->backward_stats[job->act](&job->data, first, end, part_sums(job, part));
 }
 
-/* sums [2c] = sum g, sum g xhat; adds to or replaces dgamma and dbeta. */
-static void backward_sum(const host_kernel *kernel, const cpu_batchnorm_data *d, const float *invstd,
-                            const op_scalars *scalars, double *sums, float *dgamma, float *dbeta)
+/* scale = gamma invstd */
+static const float *scale_of(const host_call *call, const float *gamma, const float *invstd)
 {
-    bool add = cpu_accumulates(kernel, scalars);
-    int parts = run_pass(kernel, backward_stats_part, kernel->base.op.u.batchnorm.act, d, NULL, sums);
-    cpu_sums_reduce(sums, parts, 2 * d->c);
-    for (int64_t i = 0; i < d->c; i++) sums[d->c + i] *= invstd[i];
-    cpu_sums_store(sums, d->c, add, dbeta);
-    cpu_sums_store(sums + d->c, d->c, add, dgamma);
+    float *scale = array_of(call, 0);
+    for (int64_t i = 0; i < call->op->u.batchnorm.c; i++) scale[i] = gamma[i] * invstd[i];
+    return scale;
+}
+
+/* The job's sums [2c] = sum g, sum g xhat; adds to or replaces dgamma and dbeta. Writes `g` unless NULL. */
+static pass_job sum_gradients(const host_call *call, float *g)
+{
+    const batchnorm_attributes *a = &call->op->u.batchnorm;
+    const float *invstd = call->operands[BN_BWD_INVSTD];
+    pass_job job = {.act = a->act,
+                    .data = {.x = call->operands[BN_BWD_X],
+                             .residual = a->residual ? call->operands[BN_BWD_RESIDUAL] : NULL,
+                             .mean = call->operands[BN_BWD_MEAN],
+                             .scale = scale_of(call, call->operands[BN_BWD_GAMMA], invstd),
+                             .beta = call->operands[BN_BWD_BETA],
+                             .y = a->residual ? call->operands[BN_BWD_Y] : NULL,
+                             .dy = call->operands[BN_BWD_DY],
+                             .dy2 = a->dy2 ? call->operands[BN_BWD_DY2] : NULL,
+                             .g = g}};
+    int parts = run_pass(call, backward_stats_part, &job);
+    cpu_sums_reduce(job.sums, parts, 2 * a->c);
+    for (int64_t i = 0; i < a->c; i++) job.sums[a->c + i] *= invstd[i];
+    cpu_sums_store(job.sums, a->c, host_accumulates(call), call->operands[BN_BWD_DBETA]);
+    cpu_sums_store(job.sums + a->c, a->c, host_accumulates(call), call->operands[BN_BWD_DGAMMA]);
+    return job;
 }
 
 static void backward_apply_part(const void *context, int part, int64_t first, int64_t end)
 {
     const pass_job *job = context;
-    job->kernels->backward_apply[job->act](job->data, job->gradient, first, end);
+    job->kernels->backward_apply[job->act](&job->data, &job->gradient, first, end);
 }
 
-/* dx = gamma invstd (g - mean(g) - xhat mean(g xhat)), from sums over `count` rows. `act` is the layer's, or NONE
- * where d->dy is g. */
-static void backward_apply_all(const host_kernel *kernel, activation act, const cpu_batchnorm_data *d,
-                                  const float *invstd, const double *sums, double count,
-                                  batchnorm_scratch scratch, float *dx)
+/* dx = gamma invstd (g - mean(g) - xhat mean(g xhat)), from sums over `count` rows. */
+static void backward_apply(const host_call *call, pass_job *job, const float *invstd, const double *sums,
+                           double count, float *dx)
 {
-    cpu_batchnorm_gradient gradient = {d->scale, scratch.array[1], scratch.array[2], dx};
-    for (int64_t i = 0; i < d->c; i++) {
-        scratch.array[1][i] = (float)(-(double)d->scale[i] * invstd[i] * (sums[d->c + i] / count));
-        scratch.array[2][i] = (float)(-(double)d->scale[i] * (sums[i] / count));
+    int64_t c = call->op->u.batchnorm.c;
+    const float *scale = job->data.scale;
+    float *b = array_of(call, 1), *e = array_of(call, 2);
+    for (int64_t i = 0; i < c; i++) {
+        b[i] = (float)(-(double)scale[i] * invstd[i] * (sums[c + i] / count));
+        e[i] = (float)(-(double)scale[i] * (sums[i] / count));
     }
-    run_pass(kernel, backward_apply_part, act, d, &gradient, NULL);
+    job->gradient = (cpu_batchnorm_gradient){scale, b, e, dx};
+    run_pass(call, backward_apply_part, job);
 }
 
-static void backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                     void *workspace)
+static void backward(const host_call *call)
 {
-    const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
-    batchnorm_scratch scratch = scratch_of(kernel, workspace);
-    scale_of(a->c, operands[BN_BWD_GAMMA], operands[BN_BWD_INVSTD], scratch.array[0]);
-    cpu_batchnorm_data data = {.c = a->c,
-                               .x = operands[BN_BWD_X],
-                               .residual = a->residual ? operands[BN_BWD_RESIDUAL] : NULL,
-                               .mean = operands[BN_BWD_MEAN],
-                               .scale = scratch.array[0],
-                               .beta = operands[BN_BWD_BETA],
-                               .y = a->residual ? operands[BN_BWD_Y] : NULL,
-                               .dy = operands[BN_BWD_DY],
-                               .dy2 = a->dy2 ? operands[BN_BWD_DY2] : NULL,
-                               .g = operands[BN_BWD_DRESIDUAL]};
-    backward_sum(kernel, &data, operands[BN_BWD_INVSTD], scalars, scratch.sums,
-                           operands[BN_BWD_DGAMMA], operands[BN_BWD_DBETA]);
-    activation act = a->act;
-    if (data.g) {
-        data.dy = data.g;
-        data.dy2 = NULL;
-        act = ACTIVATION_NONE;
+    pass_job job = sum_gradients(call, call->operands[BN_BWD_DRESIDUAL]);
+    if (job.data.g) {
+        job.data.dy = job.data.g;
+        job.data.dy2 = NULL;
+        job.act = ACTIVATION_NONE;
     }
-    backward_apply_all(kernel, act, &data, operands[BN_BWD_INVSTD], scratch.sums,
-                                 (double)row_count(a), scratch, operands[BN_BWD_DX]);
+    backward_apply(call, &job, call->operands[BN_BWD_INVSTD], job.sums,
+                   (double)row_count(&call->op->u.batchnorm), call->operands[BN_BWD_DX]);
 }
 
 /* ---- over all ranks: the two halves of each pass, between which the engine all-reduces the sums ---- */
 
-static void sync_stats(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                  void *workspace)
+static void sync_stats(const host_call *call)
 {
-    const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
-    batchnorm_scratch scratch = scratch_of(kernel, workspace);
-    double *sums = operands[BN_STATS_SUMS];
-    sum_rows(kernel, operands[BN_STATS_X], scratch.sums);
-    memcpy(sums, scratch.sums, (size_t)(2 * a->c) * sizeof *sums);
+    const batchnorm_attributes *a = &call->op->u.batchnorm;
+    double *sums = call->operands[BN_STATS_SUMS];
+    memcpy(sums, sum_rows(call, call->operands[BN_STATS_X]), (size_t)(2 * a->c) * sizeof *sums);
     sums[2 * a->c] = (double)row_count(a);
 }
 
-static void sync_apply(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                  void *workspace)
+static void sync_apply(const host_call *call)
 {
-    const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
-    const double *sums = operands[BN_APPLY_SUMS];
-    float *scale = scratch_of(kernel, workspace).array[0];
-    moments(a, sums, sums[2 * a->c], operands[BN_APPLY_MEAN], operands[BN_APPLY_INVSTD],
-                      operands[BN_APPLY_RUNNING_MEAN], operands[BN_APPLY_RUNNING_VAR]);
-    scale_of(a->c, operands[BN_APPLY_GAMMA], operands[BN_APPLY_INVSTD], scale);
-    cpu_batchnorm_data data = {.c = a->c,
-                               .x = operands[BN_APPLY_X],
-                               .residual = a->residual ? operands[BN_APPLY_RESIDUAL] : NULL,
-                               .mean = operands[BN_APPLY_MEAN],
-                               .scale = scale,
-                               .beta = operands[BN_APPLY_BETA],
-                               .y = operands[BN_APPLY_Y]};
-    apply_all(kernel, &data);
+    const double *sums = call->operands[BN_APPLY_SUMS];
+    apply_sums(call, sums, sums[2 * call->op->u.batchnorm.c]);
 }
 
-static void sync_backward_stats(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                           void *workspace)
+static void sync_backward_stats(const host_call *call)
 {
-    const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
-    batchnorm_scratch scratch = scratch_of(kernel, workspace);
-    double *sums = operands[BN_BSTATS_SUMS];
-    scale_of(a->c, operands[BN_BSTATS_GAMMA], operands[BN_BSTATS_INVSTD], scratch.array[0]);
-    cpu_batchnorm_data data = {.c = a->c,
-                               .x = operands[BN_BSTATS_X],
-                               .residual = a->residual ? operands[BN_BSTATS_RESIDUAL] : NULL,
-                               .mean = operands[BN_BSTATS_MEAN],
-                               .scale = scratch.array[0],
-                               .beta = operands[BN_BSTATS_BETA],
-                               .y = a->residual ? operands[BN_BSTATS_Y] : NULL,
-                               .dy = operands[BN_BSTATS_DY],
-                               .dy2 = a->dy2 ? operands[BN_BSTATS_DY2] : NULL,
-                               .g = operands[BN_BSTATS_G]};
-    backward_sum(kernel, &data, operands[BN_BSTATS_INVSTD], scalars, scratch.sums,
-                           operands[BN_BSTATS_DGAMMA], operands[BN_BSTATS_DBETA]);
-    memcpy(sums, scratch.sums, (size_t)(2 * a->c) * sizeof *sums);
+    pass_job job = sum_gradients(call, call->operands[BN_BSTATS_G]);
+    memcpy(call->operands[BN_BSTATS_SUMS], job.sums, (size_t)(2 * job.data.c) * sizeof *job.sums);
 }
 
-static void sync_backward_apply(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                           void *workspace)
+static void sync_backward_apply(const host_call *call)
 {
-    const batchnorm_attributes *a = &kernel->base.op.u.batchnorm;
-    batchnorm_scratch scratch = scratch_of(kernel, workspace);
-    const double *count = operands[BN_BAPPLY_COUNT];
-    scale_of(a->c, operands[BN_BAPPLY_GAMMA], operands[BN_BAPPLY_INVSTD], scratch.array[0]);
-    cpu_batchnorm_data data = {.c = a->c,
-                               .x = operands[BN_BAPPLY_X],
-                               .mean = operands[BN_BAPPLY_MEAN],
-                               .scale = scratch.array[0],
-                               .dy = operands[BN_BAPPLY_G]};
-    backward_apply_all(kernel, ACTIVATION_NONE, &data, operands[BN_BAPPLY_INVSTD],
-                                 operands[BN_BAPPLY_SUMS], *count, scratch, operands[BN_BAPPLY_DX]);
+    const float *invstd = call->operands[BN_BAPPLY_INVSTD];
+    pass_job job = {.act = ACTIVATION_NONE,
+                    .data = {.x = call->operands[BN_BAPPLY_X],
+                             .mean = call->operands[BN_BAPPLY_MEAN],
+                             .scale = scale_of(call, call->operands[BN_BAPPLY_GAMMA], invstd),
+                             .dy = call->operands[BN_BAPPLY_G]}};
+    backward_apply(call, &job, invstd, call->operands[BN_BAPPLY_SUMS],
+                   *(const double *)call->operands[BN_BAPPLY_COUNT], call->operands[BN_BAPPLY_DX]);
 }
 
-const host_kernel_entry cpu_batchnorm_forward = {prepare, forward, NULL};
-const host_kernel_entry cpu_batchnorm_inference = {prepare, inference, NULL};
-const host_kernel_entry cpu_batchnorm_backward = {prepare, backward, NULL};
-const host_kernel_entry cpu_batchnorm_stats = {prepare, sync_stats, NULL};
-const host_kernel_entry cpu_batchnorm_apply = {prepare, sync_apply, NULL};
-const host_kernel_entry cpu_batchnorm_backward_stats = {prepare, sync_backward_stats, NULL};
-const host_kernel_entry cpu_batchnorm_backward_apply = {prepare, sync_backward_apply, NULL};
+const host_kernel_entry cpu_batchnorm_forward = {.run = forward, .workspace = workspace_bytes};
+const host_kernel_entry cpu_batchnorm_inference = {.run = inference, .workspace = workspace_bytes};
+const host_kernel_entry cpu_batchnorm_backward = {.run = backward, .workspace = workspace_bytes};
+const host_kernel_entry cpu_batchnorm_stats = {.run = sync_stats, .workspace = workspace_bytes};
+const host_kernel_entry cpu_batchnorm_apply = {.run = sync_apply, .workspace = workspace_bytes};
+const host_kernel_entry cpu_batchnorm_backward_stats = {.run = sync_backward_stats,
+                                                        .workspace = workspace_bytes};
+const host_kernel_entry cpu_batchnorm_backward_apply = {.run = sync_backward_apply,
+                                                        .workspace = workspace_bytes};

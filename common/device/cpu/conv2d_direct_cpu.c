@@ -9,7 +9,7 @@
 
 enum { MAX_ARGS = 5 };
 
-struct conv2d_direct {
+struct conv2d_primitive {
     dnnl_primitive_t primitive;
     dnnl_memory_t x, w, b, y, scratchpad;
     onednn_reorder reorder; /* of the weights: before forward and backward_data, after backward_weights */
@@ -27,15 +27,20 @@ typedef struct conv2d_descs {
 } conv2d_descs;
 
 /* The factors of a product may be bfloat16; what a pass writes is float32. */
-static status describe(const conv2d_attributes *a, const cpu_layout *layout, conv2d_pass pass, bool bf16, conv2d_descs *out)
+static status describe(const host_kernel *kernel, conv2d_descs *out)
 {
+    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
+    const conv2d_state *state = kernel->state;
+    conv2d_pass pass = state->pass;
+    bool bf16 = cpu_device_of(kernel)->bf16;
     dnnl_data_type_t factor = bf16 ? dnnl_bf16 : dnnl_f32, x_type = pass == CONV2D_BACKWARD_DATA ? dnnl_f32 : factor,
                      w_type = pass == CONV2D_BACKWARD_WEIGHTS ? dnnl_f32 : factor,
                      y_type = pass == CONV2D_FORWARD ? dnnl_f32 : factor;
     dnnl_dims_t x = {a->n, a->c, a->h, a->w}, w = {a->k, a->c, a->r, a->s}, y = {a->n, a->k, a->p, a->q},
                 b = {a->k};
-    dnnl_format_tag_t blocked = layout->block == 16 ? dnnl_OIhw16i16o : dnnl_OIhw8i8o;
-    dnnl_format_tag_t tag = layout->kind == CPU_LAYOUT_HWIO ? dnnl_hwio : blocked;
+    dnnl_format_tag_t tag = state->block == 16  ? dnnl_OIhw16i16o
+                            : state->block == 8 ? dnnl_OIhw8i8o
+                                                : dnnl_hwio;
     *out = (conv2d_descs){.strides = {a->stride, a->stride}, .padding = {a->pad, a->pad}, .bias = a->bias, .bf16 = bf16};
     TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->x, 4, x, x_type, dnnl_nhwc), "source"));
     TRY(onednn_check(dnnl_memory_desc_init_by_tag(&out->y, 4, y, y_type, dnnl_nhwc), "destination"));
@@ -101,7 +106,7 @@ static status choose_desc(conv2d_pass pass, const conv2d_descs *m, dnnl_engine_t
     return pass_desc(pass, m, &m->any, engine, attributes, out);
 }
 
-static status create(conv2d_direct *d, const conv2d_descs *m, dnnl_engine_t engine,
+static status create(conv2d_primitive *d, const conv2d_descs *m, dnnl_engine_t engine,
                      const_dnnl_primitive_desc_t desc)
 {
     dnnl_query_t query =
@@ -128,12 +133,13 @@ static status create(conv2d_direct *d, const conv2d_descs *m, dnnl_engine_t engi
     return STATUS_OK;
 }
 
-status conv2d_direct_open(cpu_device *device, const conv2d_attributes *a, conv2d_pass pass,
-                          const cpu_layout *layout, conv2d_direct **out)
+status conv2d_primitive_open(const host_kernel *kernel, conv2d_primitive **out)
 {
-    conv2d_direct *d = calloc(1, sizeof *d);
+    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
+    dnnl_engine_t engine = cpu_device_of(kernel)->engine;
+    conv2d_primitive *d = calloc(1, sizeof *d);
     if (!d) return fail(STATUS_SYSTEM, "no memory");
-    d->pass = pass;
+    d->pass = conv2d_state_of(kernel)->pass;
     d->weights = a->k * a->c * a->r * a->s;
     d->inputs = a->n * a->h * a->w * a->c;
     d->outputs = a->n * a->p * a->q * a->k;
@@ -142,20 +148,20 @@ status conv2d_direct_open(cpu_device *device, const conv2d_attributes *a, conv2d
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t desc = NULL;
     status rc;
-    TRY_GOTO(rc, describe(a, layout, pass, device->bf16, &descs), done);
+    TRY_GOTO(rc, describe(kernel, &descs), done);
     TRY_GOTO(rc, onednn_attributes(&attributes), done);
-    TRY_GOTO(rc, choose_desc(pass, &descs, device->engine, attributes, &desc), done);
-    TRY_GOTO(rc, create(d, &descs, device->engine, desc), done);
+    TRY_GOTO(rc, choose_desc(d->pass, &descs, engine, attributes, &desc), done);
+    TRY_GOTO(rc, create(d, &descs, engine, desc), done);
 done:
     dnnl_primitive_desc_destroy(desc);
     dnnl_primitive_attr_destroy(attributes);
     return rc;
 }
 
-void conv2d_direct_close(conv2d_direct **direct)
+void conv2d_primitive_close(conv2d_primitive **primitive)
 {
-    conv2d_direct *d = *direct;
-    *direct = NULL;
+    conv2d_primitive *d = *primitive;
+    *primitive = NULL;
     if (!d) return;
     onednn_reorder_close(&d->reorder);
     dnnl_primitive_destroy(d->primitive);
@@ -164,8 +170,9 @@ void conv2d_direct_close(conv2d_direct **direct)
     free(d);
 }
 
-size_t conv2d_direct_workspace(const conv2d_direct *d)
+static size_t workspace_bytes(const host_kernel *kernel)
 {
+    const conv2d_primitive *d = conv2d_state_of(kernel)->primitive;
     return d->scratchpad_bytes + d->weights_bytes + d->gradient_bytes + d->x_bytes + d->y_bytes;
 }
 
@@ -177,8 +184,8 @@ static const void *bf16_copy(const host_kernel *kernel, const float *tensor, int
     return copy;
 }
 
-static void execute(const host_kernel *kernel, const conv2d_direct *d, const conv2d_operands *o, const float *w,
-                    void *scratchpad)
+static void execute(const host_kernel *kernel, const conv2d_primitive *d, const conv2d_operands *o,
+                    const float *w, void *scratchpad)
 {
     static const int arg[][3] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
                                  {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
@@ -209,27 +216,24 @@ static void add_part(const void *context, int part, int64_t first, int64_t end)
     job->kernels->add(job->w + first, job->gradient + first, job->w + first, end - first);
 }
 
-static void run_backward_weights(const host_kernel *kernel, const conv2d_direct *d, const conv2d_operands *o,
-                                 void *scratchpad, float *weights, float *gradient)
+static void run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)
 {
+    const conv2d_primitive *d = conv2d_state_of(kernel)->primitive;
     dnnl_stream_t stream = cpu_device_of(kernel)->stream;
+    float *weights = (float *)((char *)workspace + d->scratchpad_bytes);
+    float *gradient = (float *)((char *)weights + d->weights_bytes);
+    bool reorders = d->reorder.primitive != NULL;
+    if (d->pass != CONV2D_BACKWARD_WEIGHTS) {
+        if (reorders) onednn_reorder_run(&d->reorder, stream, o->w, weights, workspace);
+        execute(kernel, d, o, reorders ? weights : o->w, workspace);
+        return;
+    }
     float *to = o->add ? gradient : o->w;
-    execute(kernel, d, o, d->reorder.primitive ? weights : to, scratchpad);
-    if (d->reorder.primitive) onednn_reorder_run(&d->reorder, stream, weights, to, scratchpad);
+    execute(kernel, d, o, reorders ? weights : to, workspace);
+    if (reorders) onednn_reorder_run(&d->reorder, stream, weights, to, workspace);
     if (!o->add) return;
     add_job job = {cpu_isa_of(kernel)->elementwise, gradient, o->w};
     cpu_parallel(kernel->threads, d->weights, CPU_GRAIN, add_part, &job);
 }
 
-void conv2d_direct_run(const host_kernel *kernel, conv2d_direct *d, const conv2d_operands *o, void *workspace)
-{
-    dnnl_stream_t stream = cpu_device_of(kernel)->stream;
-    float *weights = (float *)((char *)workspace + d->scratchpad_bytes);
-    float *gradient = (float *)((char *)workspace + d->scratchpad_bytes + d->weights_bytes);
-    if (d->pass == CONV2D_BACKWARD_WEIGHTS) {
-        run_backward_weights(kernel, d, o, workspace, weights, gradient);
-        return;
-    }
-    if (d->reorder.primitive) onednn_reorder_run(&d->reorder, stream, o->w, weights, workspace);
-    execute(kernel, d, o, d->reorder.primitive ? weights : o->w, workspace);
-}
+const conv2d_algorithm conv2d_direct = {workspace_bytes, run};

@@ -50,29 +50,16 @@ static void scatter_part(const void *context, int part, int64_t first, int64_t e
     }
 }
 
-static cpu_gemm_shape shape_of(const conv2d_attributes *a, conv2d_pass pass)
+static cpu_gemm_shape shape_of(const host_kernel *kernel)
 {
-    int64_t m = pixels(a);
-    switch (pass) {
+    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
+    switch (conv2d_state_of(kernel)->pass) {
     case CONV2D_FORWARD:
-        return (cpu_gemm_shape){
-            .m = m, .n = a->k, .k = a->c, .a_stride = a->c, .b_stride = a->k, .c_stride = a->k};
+        return cpu_gemm_dense(false, false, pixels(a), a->k, a->c);
     case CONV2D_BACKWARD_DATA:
-        return (cpu_gemm_shape){.transpose_b = true,
-                                .m = m,
-                                .n = a->c,
-                                .k = a->k,
-                                .a_stride = a->k,
-                                .b_stride = a->k,
-                                .c_stride = a->c};
+        return cpu_gemm_dense(false, true, pixels(a), a->c, a->k);
     default:
-        return (cpu_gemm_shape){.transpose_a = true,
-                                .m = a->c,
-                                .n = a->k,
-                                .k = m,
-                                .a_stride = a->c,
-                                .b_stride = a->k,
-                                .c_stride = a->k};
+        return cpu_gemm_dense(true, false, a->c, a->k, pixels(a));
     }
 }
 
@@ -83,34 +70,28 @@ static size_t packed_bytes(const conv2d_attributes *a)
     return ((size_t)(pixels(a) * a->c) * sizeof(float) + 63) / 64 * 64;
 }
 
-size_t conv2d_gemm_workspace(const host_kernel *kernel, conv2d_pass pass)
+static size_t workspace_bytes(const host_kernel *kernel)
 {
-    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
-    cpu_gemm_shape shape = shape_of(a, pass);
-    return packed_bytes(a) + cpu_matmul_scratch(kernel, &shape);
+    cpu_gemm_shape shape = shape_of(kernel);
+    return packed_bytes(&kernel->base.op.u.conv2d) + cpu_matmul_scratch(kernel, &shape);
 }
 
-void conv2d_gemm_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o,
-                        void *workspace)
+static void run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
-    cpu_gemm_shape shape = shape_of(a, pass);
-    void *scratch = (char *)workspace + packed_bytes(a);
+    conv2d_pass pass = conv2d_state_of(kernel)->pass;
+    cpu_gemm_shape shape = shape_of(kernel);
     pixel_job job = {a, o->x, workspace};
     float *x = a->stride == 1 ? o->x : job.packed;
     if (a->stride != 1 && pass != CONV2D_BACKWARD_DATA)
         cpu_parallel(kernel->threads, a->n * a->p, cpu_row_grain(a->q * a->c), gather_part, &job);
-    switch (pass) {
-    case CONV2D_FORWARD:
-        cpu_matmul(kernel, &shape, x, o->w, false, o->y, &(cpu_epilogue){.act = ACTIVATION_NONE, .bias = o->b}, scratch);
-        break;
-    case CONV2D_BACKWARD_DATA:
-        cpu_matmul(kernel, &shape, o->y, o->w, false, x, NULL, scratch);
-        break;
-    case CONV2D_BACKWARD_WEIGHTS:
-        cpu_matmul(kernel, &shape, x, o->y, o->add, o->w, NULL, scratch);
-        break;
-    }
+    float *left = pass == CONV2D_BACKWARD_DATA ? o->y : x,
+          *right = pass == CONV2D_BACKWARD_WEIGHTS ? o->y : o->w;
+    float *to[] = {[CONV2D_FORWARD] = o->y, [CONV2D_BACKWARD_DATA] = x, [CONV2D_BACKWARD_WEIGHTS] = o->w};
+    cpu_matmul(kernel, &shape, left, right, o->add, to[pass], &(cpu_epilogue){.bias = o->b},
+               (char *)workspace + packed_bytes(a));
     if (a->stride != 1 && pass == CONV2D_BACKWARD_DATA)
         cpu_parallel(kernel->threads, a->n * a->h, cpu_row_grain(a->w * a->c), scatter_part, &job);
 }
+
+const conv2d_algorithm conv2d_gemm = {workspace_bytes, run};

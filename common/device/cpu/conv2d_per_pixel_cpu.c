@@ -45,7 +45,7 @@ static void start_pixel(const conv2d_attributes *a, const float *bias, float *y)
     }
 }
 
-static void forward(const cpu_isa *isa, const conv2d_attributes *a, const conv2d_operands *o)
+static void forward(const cpu_isa *isa, const conv2d_attributes *a, const conv2d_operands *o, float *scratch)
 {
     for (int64_t point = 0; point < a->p * a->q; point++) {
         int64_t p = point / a->q, q = point % a->q;
@@ -55,12 +55,10 @@ static void forward(const cpu_isa *isa, const conv2d_attributes *a, const conv2d
         if (add) start_pixel(a, o->b, y);
         for (int64_t r = rows.first; meets && r < rows.end; r++) {
             int64_t h = p * a->stride - a->pad + r, w = q * a->stride - a->pad + columns.first;
-            cpu_gemm_shape shape = {.m = a->n,
-                                    .n = a->k,
-                                    .k = (columns.end - columns.first) * a->c,
-                                    .a_stride = a->h * a->w * a->c,
-                                    .b_stride = a->k,
-                                    .c_stride = a->p * a->q * a->k};
+            cpu_gemm_shape shape =
+                cpu_gemm_dense(false, false, a->n, a->k, (columns.end - columns.first) * a->c);
+            shape.a_stride = a->h * a->w * a->c;
+            shape.c_stride = a->p * a->q * a->k;
             cpu_gemm(isa, &shape, o->x + (h * a->w + w) * a->c,
                      o->w + (r * a->s + columns.first) * a->c * a->k, add, y, NULL);
             add = true;
@@ -72,13 +70,10 @@ static void forward(const cpu_isa *isa, const conv2d_attributes *a, const conv2d
 
 static cpu_gemm_shape data_shape(const conv2d_attributes *a)
 {
-    return (cpu_gemm_shape){.transpose_b = true,
-                            .m = a->n,
-                            .n = a->c,
-                            .k = a->k,
-                            .a_stride = a->p * a->q * a->k,
-                            .b_stride = a->k,
-                            .c_stride = a->h * a->w * a->c};
+    cpu_gemm_shape shape = cpu_gemm_dense(false, true, a->n, a->c, a->k);
+    shape.a_stride = a->p * a->q * a->k;
+    shape.c_stride = a->h * a->w * a->c;
+    return shape;
 }
 
 static void backward_data(const cpu_isa *isa, const conv2d_attributes *a, const conv2d_operands *o,
@@ -123,7 +118,7 @@ static void tap_gradient(const cpu_isa *isa, const conv2d_attributes *a, const c
     int64_t points = (ps.end - ps.first) * (qs.end - qs.first);
     int64_t h = ps.first * a->stride - a->pad + r, w = qs.first * a->stride - a->pad + s;
     float *dw = o->w + (r * a->s + s) * a->c * a->k;
-    cpu_gemm_shape shape = {.transpose_a = true, .m = a->c, .n = a->k, .k = a->n * points, .c_stride = a->k};
+    cpu_gemm_shape shape = cpu_gemm_dense(true, false, a->c, a->k, a->n * points);
     if (points == 1) {
         shape.a_stride = a->h * a->w * a->c;
         shape.b_stride = a->p * a->q * a->k;
@@ -131,8 +126,6 @@ static void tap_gradient(const cpu_isa *isa, const conv2d_attributes *a, const c
                  o->add, dw, NULL);
         return;
     }
-    shape.a_stride = a->c;
-    shape.b_stride = a->k;
     const float *x = o->x, *y = o->y;
     float *next = scratch;
     if (a->stride > 1 || points < a->h * a->w) {
@@ -161,25 +154,20 @@ static void backward_weights(const cpu_isa *isa, const conv2d_attributes *a, con
 
 /* ----------------------------------------------------------------------------------------------- */
 
-size_t conv2d_per_pixel_workspace(const conv2d_attributes *a, conv2d_pass pass)
+static size_t workspace_bytes(const host_kernel *kernel)
 {
+    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
+    conv2d_pass pass = conv2d_state_of(kernel)->pass;
     if (pass == CONV2D_BACKWARD_WEIGHTS) return (size_t)(a->n * a->p * a->q * (a->c + a->k)) * sizeof(float);
     cpu_gemm_shape shape = data_shape(a);
     return pass == CONV2D_BACKWARD_DATA ? cpu_gemm_scratch(&shape) : 0;
 }
 
-void conv2d_per_pixel_run(const host_kernel *kernel, conv2d_pass pass, const conv2d_operands *o, void *workspace)
+static void run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)
 {
-    const conv2d_attributes *a = &kernel->base.op.u.conv2d;
-    switch (pass) {
-    case CONV2D_FORWARD:
-        forward(cpu_isa_of(kernel), a, o);
-        break;
-    case CONV2D_BACKWARD_DATA:
-        backward_data(cpu_isa_of(kernel), a, o, workspace);
-        break;
-    case CONV2D_BACKWARD_WEIGHTS:
-        backward_weights(cpu_isa_of(kernel), a, o, workspace);
-        break;
-    }
+    static void (*const passes[])(const cpu_isa *, const conv2d_attributes *, const conv2d_operands *,
+                                  float *) = {forward, backward_data, backward_weights};
+    passes[conv2d_state_of(kernel)->pass](cpu_isa_of(kernel), &kernel->base.op.u.conv2d, o, workspace);
 }
+
+const conv2d_algorithm conv2d_per_pixel = {workspace_bytes, run};

@@ -80,11 +80,12 @@ typedef struct winograd_conv {
     bool by_panels;     /* parts are ranges of panels, not of tiles */
 } winograd_conv;
 
-static winograd_conv winograd_conv_of(const host_kernel *kernel, conv2d_pass pass)
+static winograd_conv winograd_conv_of(const host_kernel *kernel)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;
     const cpu_winograd *kernels = cpu_isa_of(kernel)->winograd;
-    winograd_conv f = {.kernels = kernels, .attributes = a, .flip = pass == CONV2D_BACKWARD_DATA};
+    winograd_conv f = {.kernels = kernels, .attributes = a, .weights_block = conv2d_state_of(kernel)->block};
+    f.flip = conv2d_state_of(kernel)->pass == CONV2D_BACKWARD_DATA;
     if (f.flip) {
         f.h = a->p, f.w = a->q, f.depth = a->k;
         f.p = a->h, f.q = a->w, f.columns = a->c;
@@ -174,17 +175,15 @@ static void filter_part(const void *context, int part, int64_t first, int64_t en
     }
 }
 
-static size_t conv_workspace(const host_kernel *kernel, conv2d_pass pass)
+static size_t conv_workspace(const host_kernel *kernel)
 {
-    winograd_conv f = winograd_conv_of(kernel, pass);
+    winograd_conv f = winograd_conv_of(kernel);
     return (size_t)(kernel->threads * scratch_floats(&f)) * sizeof(float);
 }
 
-static void conv_run(const host_kernel *kernel, conv2d_pass pass, const cpu_layout *layout, const conv2d_operands *o,
-                     void *workspace)
+static void conv_run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)
 {
-    winograd_conv f = winograd_conv_of(kernel, pass);
-    f.weights_block = layout->block;
+    winograd_conv f = winograd_conv_of(kernel);
     f.weights = o->w;
     f.bias = o->b;
     f.x = f.flip ? o->y : o->x;
@@ -294,11 +293,10 @@ static size_t weights_gradient_workspace(const host_kernel *kernel)
     return (size_t)(v_floats(&w) + u_floats(&w) + sums * m_floats(&w)) * sizeof(float);
 }
 
-static void weights_gradient_run(const host_kernel *kernel, const cpu_layout *layout, const conv2d_operands *o,
-                                 void *workspace)
+static void weights_gradient_run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)
 {
     weights_gradient w = weights_gradient_of(kernel);
-    w.weights_block = layout->block;
+    w.weights_block = conv2d_state_of(kernel)->block;
     w.add = o->add;
     w.x = o->x;
     w.dy = o->y;
@@ -316,16 +314,16 @@ static void weights_gradient_run(const host_kernel *kernel, const cpu_layout *la
 
 /* ----------------------------------------------------------------------------------------------- */
 
-size_t conv2d_winograd_workspace(const host_kernel *kernel, conv2d_pass pass)
+static size_t workspace_bytes(const host_kernel *kernel)
 {
-    return pass == CONV2D_BACKWARD_WEIGHTS ? weights_gradient_workspace(kernel) : conv_workspace(kernel, pass);
+    bool weights = conv2d_state_of(kernel)->pass == CONV2D_BACKWARD_WEIGHTS;
+    return weights ? weights_gradient_workspace(kernel) : conv_workspace(kernel);
 }
 
-void conv2d_winograd_run(const host_kernel *kernel, conv2d_pass pass, const cpu_layout *layout, const conv2d_operands *o,
-                         void *workspace)
+static void run(const host_kernel *kernel, const conv2d_operands *o, void *workspace)
 {
-    if (pass == CONV2D_BACKWARD_WEIGHTS)
-        weights_gradient_run(kernel, layout, o, workspace);
-    else
-        conv_run(kernel, pass, layout, o, workspace);
+    bool weights = conv2d_state_of(kernel)->pass == CONV2D_BACKWARD_WEIGHTS;
+    (weights ? weights_gradient_run : conv_run)(kernel, o, workspace);
 }
+
+const conv2d_algorithm conv2d_winograd = {workspace_bytes, run};

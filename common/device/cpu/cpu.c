@@ -8,8 +8,8 @@
  * A rank's threads are OpenMP's. GNU OpenMP's threads spin for some 15 ms when they wait, unless the environment sets
  * GOMP_SPINCOUNT=1000 or OMP_WAIT_POLICY=passive before the program starts: do so where threads outnumber cores.
  * docs/kernels-cpu.md explains which kernel is used when. */
+#include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
-#include "common/device/cpu/layout.h"
 #include "common/device/cpu/onednn.h"
 
 #include <omp.h>
@@ -105,7 +105,6 @@ static status cpu_open(const device_config *config, device **out)
     d->isa = choose_isa();
     d->bf16 = config->precision == DEVICE_PRECISION_BF16;
     describe(d);
-    for (int i = 0; i < OP_COUNT; i++) d->table[i] = *entries[i];
     use_threads(&d->base);
     status rc;
     TRY_GOTO(rc, onednn_check(dnnl_engine_create(&d->engine, dnnl_cpu, 0), "engine"), failed);
@@ -120,11 +119,8 @@ failed:
 
 static status cpu_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)
 {
-    if (op->type != DTYPE_F32)
-        return fail(STATUS_INTERNAL, "device cpu: %s: expected %s, got %s", op_name(op->kind),
-                    dtype_name(DTYPE_F32), dtype_name(op->type));
     use_threads(d);
-    return host_prepare(d, op, layout, ((cpu_device *)d)->table, out);
+    return host_prepare(d, op, layout, entries[op->kind], out);
 }
 
 static status cpu_launch(device_stream *s, device_kernel *kernel, void *const *operands,
@@ -139,9 +135,7 @@ const device_backend device_cpu = {
     HOST_BACKEND_SLOTS,
     .open = cpu_open,
     .close = cpu_close,
-    .choose_layout = cpu_choose_layout,
-    .layout_pack = cpu_layout_pack,
-    .layout_unpack = cpu_layout_unpack,
+    .choose_layout = conv2d_choose_layout,
     .prepare = cpu_prepare,
     .launch = cpu_launch,
 };

@@ -2,7 +2,6 @@
  *
  * The files in the order in which a training step uses them:
  *   cpu.c                     opens the device, picks the instruction set, holds the table of kernels
- *   layout_cpu.c              the order of weights in the arenas
  *   conv2d_cpu.c              convolutions: picks one of conv2d_{gemm,per_pixel,winograd,direct}_cpu.c
  *   batchnorm_cpu.c, activation_cpu.c, pool_cpu.c, embedding_cpu.c, layernorm_cpu.c, attention_cpu.c
  *   linear_cpu.c              fully connected layers
@@ -10,8 +9,8 @@
  *   loss_cpu.c, optimizer_cpu.c
  *   parallel.c                cuts the work of a kernel into parts for OpenMP's threads
  *   onednn.c                  oneDNN's C interface with our errors
- *   isa/                      the arithmetic: functions over ranges of memory, without threads, compiled once for
- *                             each instruction set (isa/isa.h) */
+ *   isa/                      the arithmetic: functions over ranges of memory, without threads, compiled once
+ * for each instruction set (isa/isa.h) */
 #ifndef COMMON_DEVICE_CPU_KERNEL_H
 #define COMMON_DEVICE_CPU_KERNEL_H
 
@@ -27,7 +26,6 @@ typedef struct cpu_device {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     bool bf16; /* --bf16: gemm.h */
-    host_kernel_entry table[OP_COUNT];
 } cpu_device;
 
 static inline cpu_device *cpu_device_of(const host_kernel *kernel)
@@ -40,16 +38,10 @@ static inline const cpu_isa *cpu_isa_of(const host_kernel *kernel)
     return cpu_device_of(kernel)->isa;
 }
 
-/* Whether gradients of parameters are added to the existing ones. */
-static inline bool cpu_accumulates(const host_kernel *kernel, const op_scalars *scalars)
+/* Element `offset` of an operand. */
+static inline float *cpu_at(const host_call *call, int slot, int64_t offset)
 {
-    return kernel->base.op.accumulate || (scalars && scalars->accumulate);
-}
-
-/* How many of `all` rows a launch uses. */
-static inline int64_t cpu_rows_used(int64_t all, const op_scalars *scalars)
-{
-    return scalars && scalars->rows > 0 ? scalars->rows : all;
+    return (float *)call->operands[slot] + offset;
 }
 
 /* ---- threads ---------------------------------------------------------------------------------- */
@@ -74,7 +66,7 @@ static inline int64_t cpu_row_grain(int64_t columns)
 typedef void (*cpu_piece_function)(const void *job, int part, int64_t offset, int64_t count);
 
 /* The same over the pieces of an arena that a launch names. */
-int cpu_parallel_pieces(int threads, const op_scalars *scalars, cpu_piece_function run, const void *job);
+int cpu_parallel_pieces(const host_call *call, cpu_piece_function run, const void *job);
 
 /* ---- sums in double precision, one array for each part of a job ---------------------------------- */
 

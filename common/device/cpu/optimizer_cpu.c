@@ -5,112 +5,87 @@
 #include <string.h>
 
 typedef struct update_job {
-    const cpu_optimizer *kernels;
+    const host_call *call;
     cpu_sgd_step sgd;
     cpu_adam_step adam;
-    float *param, *state1, *state2;
-    const float *grad;
-    int32_t *nonfinite;
 } update_job;
 
-static update_job update_of(const host_kernel *kernel, void *const *operands, const op_scalars *scalars)
-{
-    return (update_job){.kernels = cpu_isa_of(kernel)->optimizer,
-                        .param = operands[OPT_PARAM],
-                        .state1 = operands[OPT_STATE1],
-                        .state2 = operands[OPT_STATE2],
-                        .grad = operands[OPT_GRAD],
-                        .nonfinite = scalars->nonfinite};
-}
-
-static void note_nonfinite(const update_job *job)
-{
-    if (job->nonfinite) __atomic_store_n(job->nonfinite, 1, __ATOMIC_RELAXED);
-}
-
-static void sgd_piece(const void *context, int part, int64_t offset, int64_t count)
+static void update_piece(const void *context, int part, int64_t offset, int64_t count)
 {
     const update_job *job = context;
-    float *momentum = job->sgd.has_momentum ? job->state1 + offset : NULL;
-    if (!job->kernels->sgd(&job->sgd, job->param + offset, job->grad + offset, momentum, count)) note_nonfinite(job);
+    const host_call *call = job->call;
+    const cpu_optimizer *kernels = cpu_isa_of(call->kernel)->optimizer;
+    float *param = cpu_at(call, OPT_PARAM, offset), *state1 = cpu_at(call, OPT_STATE1, offset);
+    const float *grad = cpu_at(call, OPT_GRAD, offset);
+    bool finite =
+        call->op->kind == OP_sgd
+            ? kernels->sgd(&job->sgd, param, grad, job->sgd.has_momentum ? state1 : NULL, count)
+            : kernels->adam(&job->adam, param, grad, state1, cpu_at(call, OPT_STATE2, offset), count);
+    if (!finite && call->scalars->nonfinite) __atomic_store_n(call->scalars->nonfinite, 1, __ATOMIC_RELAXED);
 }
 
-static void sgd(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
+static void sgd(const host_call *call)
 {
-    const optimizer_attributes *a = &kernel->base.op.u.optimizer;
-    update_job job = update_of(kernel, operands, scalars);
-    job.sgd = (cpu_sgd_step){.learning_rate = (float)scalars->learning_rate,
-                             .weight_decay = (float)scalars->weight_decay,
-                             .gradient_scale = (float)scalars->gradient_scale,
-                             .momentum = (float)a->momentum,
-                             .undamped = (float)(1 - a->dampening),
-                             .has_momentum = a->momentum != 0,
-                             .nesterov = a->nesterov,
-                             .first_step = scalars->first_step};
-    cpu_parallel_pieces(kernel->threads, scalars, sgd_piece, &job);
+    const optimizer_attributes *a = &call->op->u.optimizer;
+    const op_scalars *s = call->scalars;
+    update_job job = {.call = call,
+                      .sgd = {.learning_rate = (float)s->learning_rate,
+                              .weight_decay = (float)s->weight_decay,
+                              .gradient_scale = (float)s->gradient_scale,
+                              .momentum = (float)a->momentum,
+                              .undamped = (float)(1 - a->dampening),
+                              .has_momentum = a->momentum != 0,
+                              .nesterov = a->nesterov,
+                              .first_step = s->first_step}};
+    cpu_parallel_pieces(call, update_piece, &job);
 }
 
-static void adam_piece(const void *context, int part, int64_t offset, int64_t count)
+static void adam(const host_call *call)
 {
-    const update_job *job = context;
-    if (!job->kernels->adam(&job->adam, job->param + offset, job->grad + offset, job->state1 + offset,
-                            job->state2 + offset, count))
-        note_nonfinite(job);
-}
-
-static void adam(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
-{
-    const optimizer_attributes *a = &kernel->base.op.u.optimizer;
-    double decay = scalars->weight_decay;
-    update_job job = update_of(kernel, operands, scalars);
-    job.adam = (cpu_adam_step){.decay = (float)(a->decoupled ? 1 - scalars->learning_rate * decay : 1),
-                               .weight_decay = (float)(a->decoupled ? 0 : decay),
-                               .gradient_scale = (float)scalars->gradient_scale,
+    const optimizer_attributes *a = &call->op->u.optimizer;
+    const op_scalars *s = call->scalars;
+    update_job job = {.call = call,
+                      .adam = {.decay = (float)(a->decoupled ? 1 - s->learning_rate * s->weight_decay : 1),
+                               .weight_decay = (float)(a->decoupled ? 0 : s->weight_decay),
+                               .gradient_scale = (float)s->gradient_scale,
                                .beta1 = (float)a->beta1,
                                .beta1_rest = (float)(1 - a->beta1),
                                .beta2 = (float)a->beta2,
                                .beta2_rest = (float)(1 - a->beta2),
                                .eps = (float)a->eps,
-                               .step_size = (float)(scalars->learning_rate / scalars->bias_correction1),
-                               .root_correction2 = (float)sqrt(scalars->bias_correction2)};
-    cpu_parallel_pieces(kernel->threads, scalars, adam_piece, &job);
+                               .step_size = (float)(s->learning_rate / s->bias_correction1),
+                               .root_correction2 = (float)sqrt(s->bias_correction2)}};
+    cpu_parallel_pieces(call, update_piece, &job);
 }
 
-/* ---- sum of squares --------------------------------------------------------------------------- */
+/* ---- sum of squares: one a part --------------------------------------------------------------- */
 
-typedef struct squares_job {
-    const cpu_optimizer *kernels;
-    const float *x;
-    cpu_long_sum *sums; /* one a part */
-} squares_job;
+static size_t long_sums(const host_kernel *kernel)
+{
+    return (size_t)kernel->threads * sizeof(cpu_long_sum);
+}
 
 static void squares_piece(const void *context, int part, int64_t offset, int64_t count)
 {
-    const squares_job *job = context;
-    job->kernels->sum_squares(job->x + offset, count, &job->sums[part]);
+    const host_call *call = context;
+    cpu_long_sum *sums = call->workspace;
+    cpu_isa_of(call->kernel)->optimizer->sum_squares(cpu_at(call, SUMSQ_X, offset), count, &sums[part]);
 }
 
-static status prepare_sum_squares(host_kernel *kernel, const device_layout *layout)
+static void sum_squares(const host_call *call)
 {
-    kernel->base.workspace = (size_t)kernel->threads * sizeof(cpu_long_sum);
-    return STATUS_OK;
-}
-
-static void sum_squares(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                        void *workspace)
-{
-    squares_job job = {cpu_isa_of(kernel)->optimizer, operands[SUMSQ_X], workspace};
-    memset(job.sums, 0, kernel->base.workspace);
-    int parts = cpu_parallel_pieces(kernel->threads, scalars, squares_piece, &job);
-    cpu_long_sum total = job.sums[0];
+    cpu_long_sum *sums = call->workspace;
+    memset(sums, 0, call->kernel->base.workspace);
+    int parts = cpu_parallel_pieces(call, squares_piece, call);
+    cpu_long_sum total = sums[0];
     for (int i = 1; i < parts; i++) {
-        double high = total.high + job.sums[i].high, added = high - total.high;
-        total.low += (total.high - (high - added)) + (job.sums[i].high - added) + job.sums[i].low;
+        double high = total.high + sums[i].high, added = high - total.high;
+        total.low += (total.high - (high - added)) + (sums[i].high - added) + sums[i].low;
         total.high = high;
     }
-    *(double *)operands[SUMSQ_OUT] += total.high + total.low;
+    *(double *)call->operands[SUMSQ_OUT] += total.high + total.low;
 }
 
-const host_kernel_entry cpu_sgd = {NULL, sgd, NULL};
-const host_kernel_entry cpu_adam = {NULL, adam, NULL};
-const host_kernel_entry cpu_sum_squares = {prepare_sum_squares, sum_squares, NULL};
+const host_kernel_entry cpu_sgd = {.run = sgd};
+const host_kernel_entry cpu_adam = {.run = adam};
+const host_kernel_entry cpu_sum_squares = {.run = sum_squares, .workspace = long_sums};

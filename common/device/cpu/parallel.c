@@ -93,10 +93,10 @@ static void run_part(const void *context, int part, int64_t first, int64_t end)
     }
 }
 
-int cpu_parallel_pieces(int threads, const op_scalars *scalars, cpu_piece_function run, const void *job)
+int cpu_parallel_pieces(const host_call *call, cpu_piece_function run, const void *job)
 {
-    pieces_job all = {{scalars->pieces, scalars->piece_count}, run, job};
-    return cpu_parallel(threads, piece_list_elements(all.list), CPU_GRAIN, run_part, &all);
+    pieces_job all = {{call->scalars->pieces, call->scalars->piece_count}, run, job};
+    return cpu_parallel(call->kernel->threads, piece_list_elements(all.list), CPU_GRAIN, run_part, &all);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------- */

@@ -9,7 +9,9 @@
 
 #include "common/device/device_impl.h"
 
-#define CUDA_MODULE_LAYOUT (sizeof(device_backend) * 4096 + sizeof(op_desc) + sizeof(device_config) + sizeof(op_scalars))
+#define CUDA_MODULE_LAYOUT                                                                                   \
+    (sizeof(device_backend) * 4096 + sizeof(op_desc) + sizeof(device_config) + sizeof(op_scalars) +          \
+     sizeof(device_layout))
 enum { CUDA_MODULE_VERSION = 1, CUDA_MOST_GPUS = 16 };
 #define CUDA_MODULE_SYMBOL "psring_cuda_module"
 

@@ -1,5 +1,5 @@
-/* What back ends in host memory (cpu, reference) share, and for them only: memory (host_memory.c), streams that are the
- * calling thread, fences on a futex, the clock (host_stream.c), kernel tables (host_kernel.c). */
+/* What back ends in host memory (cpu, reference) share, and for them only: memory (host_memory.c), streams
+ * that are the calling thread, fences on a futex, the clock (host_stream.c), kernels (host_kernel.c). */
 #ifndef COMMON_DEVICE_HOST_HOST_H
 #define COMMON_DEVICE_HOST_HOST_H
 
@@ -25,6 +25,9 @@ status host_add(device_stream *s, void *to, const void *a, const void *b, dtype 
 status host_clear(device_stream *s, void *data, size_t bytes);
 status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
+/* For kernels that want PyTorch's order. */
+void host_keep_layout(device *d, const conv2d_attributes *a, device_layout *out);
+
 /* Not supported: host memory is shared by its descriptor. */
 status host_share(device *d, const device_memory *memory, device_share *out);
 status host_peer_open(device *d, const device_share *share, device_peer *out);
@@ -49,36 +52,72 @@ int64_t host_now_ns(device *d);
 /* Processors on which this process may run. */
 int host_processors(void);
 
-/* A kernel table entry: one per operation. `prepare` fills the kernel, whose base is set, and its
- * workspace size; it may be NULL. */
 typedef struct host_kernel host_kernel;
+
+/* One launch of a kernel. */
+typedef struct host_call {
+    const host_kernel *kernel;
+    const op_desc *op; /* the kernel's */
+    void *const *operands;
+    const op_scalars *scalars; /* or NULL */
+    void *workspace;
+} host_call;
+
+/* What a back end has for an operation. */
 typedef struct host_kernel_entry {
-    status (*prepare)(host_kernel *kernel, const device_layout *layout);
-    void (*run)(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace);
-    void (*release)(host_kernel *kernel);
+    void (*run)(const host_call *call);
+    /* These may be NULL. `open` may set the kernel's state; `workspace` returns bytes. */
+    status (*open)(host_kernel *kernel, const device_layout *layout);
+    void (*close)(host_kernel *kernel);
+    size_t (*workspace)(const host_kernel *kernel);
 } host_kernel_entry;
 
 struct host_kernel {
     device_kernel base;
     const host_kernel_entry *entry;
     int threads;
-    void *state; /* the entry's own */
+    void *state;
 };
 
-status host_prepare(device *d, const op_desc *op, const device_layout *layout, const host_kernel_entry *table,
+status host_prepare(device *d, const op_desc *op, const device_layout *layout, const host_kernel_entry *entry,
                     device_kernel **out);
 void host_release(device_kernel *kernel);
 status host_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
                    void *workspace);
 
-/* The slots of a back end whose memory is the host's. */
-#define HOST_BACKEND_SLOTS \
-    .allocate = host_allocate, .free = host_free, .upload = host_upload, .download = host_download, .pin = host_pin, \
-    .unpin = host_unpin, .convert = host_convert, .pack = host_convert, .add = host_add, .clear = host_clear, .usage = host_usage, \
-    .share = host_share, .peer_open = host_peer_open, .peer_close = host_peer_close, .release = host_release, \
+/* Whether gradients of parameters are added to the existing ones. */
+static inline bool host_accumulates(const host_call *call)
+{
+    return call->op->accumulate || (call->scalars && call->scalars->accumulate);
+}
+
+/* How many of `all` rows a launch uses. */
+static inline int64_t host_rows(const host_call *call, int64_t all)
+{
+    return call->scalars && call->scalars->rows > 0 ? call->scalars->rows : all;
+}
+
+/* Kernels of the operations of these names: one thread, any type. */
+void host_gather_rows(const host_call *call);
+void host_scatter_rows(const host_call *call);
+
+/* Slots of any back end in whose memory the host computes, or nobody. */
+#define HOST_SHARED_SLOTS                                                                                    \
+    .pin = host_pin, .unpin = host_unpin, .convert = host_convert, .add = host_add, .clear = host_clear,     \
+    .usage = host_usage, .share = host_share, .peer_open = host_peer_open, .peer_close = host_peer_close
+
+/* Streams and fences. */
+#define HOST_STREAM_SLOTS                                                                                    \
     .stream_open = host_stream_open, .stream_close = host_stream_close, .stream_signal = host_stream_signal, \
-    .stream_wait = host_stream_wait, .stream_synchronize = host_stream_synchronize, .fence_open = host_fence_open, \
-    .fence_close = host_fence_close, .fence_reach = host_fence_reach, .fence_reached = host_fence_reached, \
-    .fence_fail = host_fence_fail, .mark = host_mark, .mark_ns = host_mark_ns, .now_ns = host_now_ns
+    .stream_synchronize = host_stream_synchronize, .fence_open = host_fence_open,                            \
+    .fence_close = host_fence_close, .fence_reach = host_fence_reach, .fence_fail = host_fence_fail,         \
+    .mark = host_mark
+
+/* All slots but those of opening, layouts and kernels. */
+#define HOST_BACKEND_SLOTS                                                                                   \
+    HOST_SHARED_SLOTS, HOST_STREAM_SLOTS,                                                                    \
+        .allocate = host_allocate, .free = host_free, .upload = host_upload, .download = host_download,      \
+        .pack = host_convert, .stream_wait = host_stream_wait, .fence_reached = host_fence_reached,          \
+        .mark_ns = host_mark_ns, .now_ns = host_now_ns, .release = host_release
 
 #endif

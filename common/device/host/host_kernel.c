@@ -1,24 +1,21 @@
 #include "common/device/host/host.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-status host_prepare(device *d, const op_desc *op, const device_layout *layout, const host_kernel_entry *table,
+status host_prepare(device *d, const op_desc *op, const device_layout *layout, const host_kernel_entry *entry,
                     device_kernel **out)
 {
     host_kernel *kernel = calloc(1, sizeof *kernel);
     if (!kernel) return fail(STATUS_SYSTEM, "no memory for a kernel of %s", op_name(op->kind));
-    kernel->base.device = d;
-    kernel->base.op = *op;
-    kernel->entry = &table[op->kind];
-    kernel->threads = d->config.threads;
-    if (kernel->entry->prepare) {
-        status rc = kernel->entry->prepare(kernel, layout);
-        if (rc != STATUS_OK) {
-            error_context("%s", op_name(op->kind));
-            host_release(&kernel->base);
-            return rc;
-        }
+    *kernel = (host_kernel){.base = {.device = d, .op = *op}, .entry = entry, .threads = d->config.threads};
+    status rc = entry->open ? entry->open(kernel, layout) : STATUS_OK;
+    if (rc != STATUS_OK) {
+        error_context("%s", op_name(op->kind));
+        host_release(&kernel->base);
+        return rc;
     }
+    if (entry->workspace) kernel->base.workspace = entry->workspace(kernel);
     *out = &kernel->base;
     return STATUS_OK;
 }
@@ -26,7 +23,7 @@ status host_prepare(device *d, const op_desc *op, const device_layout *layout, c
 void host_release(device_kernel *base)
 {
     host_kernel *kernel = (host_kernel *)base;
-    if (kernel->entry->release) kernel->entry->release(kernel);
+    if (kernel->entry->close) kernel->entry->close(kernel);
     free(kernel);
 }
 
@@ -34,6 +31,40 @@ status host_launch(device_stream *s, device_kernel *base, void *const *operands,
                    void *workspace)
 {
     const host_kernel *kernel = (const host_kernel *)base;
-    kernel->entry->run(kernel, operands, scalars, workspace);
+    kernel->entry->run(&(host_call){kernel, &base->op, operands, scalars, workspace});
     return STATUS_OK;
+}
+
+void host_keep_layout(device *d, const conv2d_attributes *a, device_layout *out)
+{
+}
+
+/* ---- rows ------------------------------------------------------------------------------------- */
+
+static int64_t selected_row(const rows_attributes *a, const int32_t *index, int64_t i)
+{
+    return a->every > 0 ? i * a->every : index[i];
+}
+
+void host_gather_rows(const host_call *call)
+{
+    const rows_attributes *a = &call->op->u.rows;
+    const char *x = call->operands[ROWS_GATHER_X];
+    char *y = call->operands[ROWS_GATHER_Y];
+    int64_t bytes = a->hidden * dtype_size(call->op->type);
+    for (int64_t i = 0; i < host_rows(call, a->selected); i++)
+        memcpy(y + i * bytes, x + selected_row(a, call->operands[ROWS_GATHER_INDEX], i) * bytes,
+               (size_t)bytes);
+}
+
+void host_scatter_rows(const host_call *call)
+{
+    const rows_attributes *a = &call->op->u.rows;
+    const char *dy = call->operands[ROWS_SCATTER_DY];
+    char *dx = call->operands[ROWS_SCATTER_DX];
+    int64_t bytes = a->hidden * dtype_size(call->op->type);
+    memset(dx, 0, (size_t)(a->rows * bytes));
+    for (int64_t i = 0; i < host_rows(call, a->selected); i++)
+        memcpy(dx + selected_row(a, call->operands[ROWS_SCATTER_INDEX], i) * bytes, dy + i * bytes,
+               (size_t)bytes);
 }

@@ -66,11 +66,6 @@ static status plan_allocate(device *d, device_memory_kind kind, size_t bytes, de
     return STATUS_OK;
 }
 
-static void plan_free(device *d, device_memory *memory)
-{
-    munmap(memory->data, memory->bytes);
-}
-
 static status plan_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
 {
     return STATUS_OK;
@@ -84,19 +79,9 @@ static status plan_download(device_stream *s, void *host, const void *from, dtyp
 
 /* ---- layouts and kernels: those of the other device ------------------------------------------- */
 
-static status plan_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out)
+static void plan_choose_layout(device *d, const conv2d_attributes *a, device_layout *out)
 {
-    return device_choose_layout(planned_by(d), op, slot, parameter, out);
-}
-
-static status plan_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed)
-{
-    return device_layout_pack(planned_by(d), layout, plain, packed);
-}
-
-static status plan_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain)
-{
-    return device_layout_unpack(planned_by(d), layout, packed, plain);
+    planned_by(d)->backend->choose_layout(planned_by(d), a, out);
 }
 
 /* The kernel belongs to the planned device, which releases it. */
@@ -105,75 +90,22 @@ static status plan_prepare(device *d, const op_desc *op, const device_layout *la
     return device_prepare(planned_by(d), op, layout, out);
 }
 
-static void plan_release(device_kernel *kernel)
-{
-    device_release(&kernel);
-}
-
 static status plan_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
                           void *workspace)
 {
     return STATUS_OK;
 }
 
-/* ---- streams and fences ----------------------------------------------------------------------- */
+/* ---- time: none passes ------------------------------------------------------------------------ */
 
-static status plan_stream_open(device *d, device_stream_role role, device_stream **out)
-{
-    device_stream *s = calloc(1, sizeof *s);
-    if (!s) return fail(STATUS_SYSTEM, "no memory for a stream");
-    *s = (device_stream){d, role};
-    *out = s;
-    return STATUS_OK;
-}
-
-static void plan_stream_close(device_stream *s)
-{
-    free(s);
-}
-
-static status plan_pass(device_stream *s, device_fence *f, uint64_t value)
+static status plan_wait(device_stream *s, device_fence *f, uint64_t value)
 {
     return STATUS_OK;
-}
-
-static status plan_synchronize(device_stream *s)
-{
-    return STATUS_OK;
-}
-
-static status plan_fence_open(device *d, device_fence **out)
-{
-    device_fence *f = calloc(1, sizeof *f);
-    if (!f) return fail(STATUS_SYSTEM, "no memory for a fence");
-    f->device = d;
-    *out = f;
-    return STATUS_OK;
-}
-
-static void plan_fence_close(device_fence *f)
-{
-    free(f);
-}
-
-static void plan_fence_reach(device_fence *f, uint64_t value)
-{
 }
 
 static bool plan_fence_reached(device_fence *f, uint64_t value)
 {
     return true;
-}
-
-static void plan_fence_fail(device_fence *f, const error_record *error)
-{
-}
-
-/* ---- time: none passes ------------------------------------------------------------------------ */
-
-static status plan_mark(device_stream *s, int slot)
-{
-    return STATUS_OK;
 }
 
 static int64_t plan_mark_ns(device_stream *s, int slot)
@@ -188,39 +120,21 @@ static int64_t plan_now_ns(device *d)
 
 const device_backend device_plan = {
     .name = "plan",
+    HOST_SHARED_SLOTS,
+    HOST_STREAM_SLOTS,
     .open = plan_open,
     .close = plan_close,
     .allocate = plan_allocate,
-    .free = plan_free,
+    .free = host_free,
     .upload = plan_upload,
     .download = plan_download,
-    .pin = host_pin,
-    .unpin = host_unpin,
-    .convert = host_convert,
     .pack = host_convert,
-    .add = host_add,
-    .clear = host_clear,
-    .usage = host_usage,
-    .share = host_share,
-    .peer_open = host_peer_open,
-    .peer_close = host_peer_close,
     .choose_layout = plan_choose_layout,
-    .layout_pack = plan_layout_pack,
-    .layout_unpack = plan_layout_unpack,
     .prepare = plan_prepare,
-    .release = plan_release,
+    .release = host_release,
     .launch = plan_launch,
-    .stream_open = plan_stream_open,
-    .stream_close = plan_stream_close,
-    .stream_signal = plan_pass,
-    .stream_wait = plan_pass,
-    .stream_synchronize = plan_synchronize,
-    .fence_open = plan_fence_open,
-    .fence_close = plan_fence_close,
-    .fence_reach = plan_fence_reach,
+    .stream_wait = plan_wait,
     .fence_reached = plan_fence_reached,
-    .fence_fail = plan_fence_fail,
-    .mark = plan_mark,
     .mark_ns = plan_mark_ns,
     .now_ns = plan_now_ns,
 };

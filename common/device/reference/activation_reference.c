@@ -64,31 +64,25 @@ double reference_activate_backward(activation act, double kept, double dy)
     }
 }
 
-static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                    void *workspace)
+void reference_activation_forward(const host_call *call)
 {
-    const elementwise_attributes *a = &kernel->base.op.u.elementwise;
-    const double *x = operands[ACT_FWD_X];
-    double *y = operands[ACT_FWD_Y];
+    const elementwise_attributes *a = &call->op->u.elementwise;
+    const double *x = call->operands[ACT_FWD_X];
+    double *y = call->operands[ACT_FWD_Y];
     for (int64_t i = 0; i < a->count; i++) y[i] = reference_activate(a->act, x[i]);
 }
 
-static void backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                     void *workspace)
+void reference_activation_backward(const host_call *call)
 {
-    const elementwise_attributes *a = &kernel->base.op.u.elementwise;
-    const double *kept = operands[ACT_BWD_X], *dy = operands[ACT_BWD_DY];
-    double *dx = operands[ACT_BWD_DX];
+    const elementwise_attributes *a = &call->op->u.elementwise;
+    const double *kept = call->operands[ACT_BWD_X], *dy = call->operands[ACT_BWD_DY];
+    double *dx = call->operands[ACT_BWD_DX];
     for (int64_t i = 0; i < a->count; i++) dx[i] = reference_activate_backward(a->act, kept[i], dy[i]);
 }
 
-static void add(const host_kernel *kernel, void *const *operands, const op_scalars *scalars, void *workspace)
+void reference_add(const host_call *call)
 {
-    const double *a = operands[ADD_A], *b = operands[ADD_B];
-    double *y = operands[ADD_Y];
-    for (int64_t i = 0; i < kernel->base.op.u.elementwise.count; i++) y[i] = a[i] + b[i];
+    const double *a = call->operands[ADD_A], *b = call->operands[ADD_B];
+    double *y = call->operands[ADD_Y];
+    for (int64_t i = 0; i < call->op->u.elementwise.count; i++) y[i] = a[i] + b[i];
 }
-
-const host_kernel_entry reference_activation_forward = {NULL, forward, NULL};
-const host_kernel_entry reference_activation_backward = {NULL, backward, NULL};
-const host_kernel_entry reference_add = {NULL, add, NULL};

@@ -5,20 +5,19 @@
 #include <math.h>
 #include <string.h>
 
-static void forward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                    void *workspace)
+void reference_layernorm_forward(const host_call *call)
 {
-    const layernorm_attributes *a = &kernel->base.op.u.layernorm;
-    const double *x = operands[LN_FWD_X], *residual = operands[LN_FWD_RESIDUAL];
-    const double *gamma = operands[LN_FWD_GAMMA], *beta = operands[LN_FWD_BETA];
-    double *y = operands[LN_FWD_Y], *sum = operands[LN_FWD_SUM];
-    double *mean = operands[LN_FWD_MEAN], *invstd = operands[LN_FWD_INVSTD];
+    const layernorm_attributes *a = &call->op->u.layernorm;
+    const double *x = call->operands[LN_FWD_X], *residual = call->operands[LN_FWD_RESIDUAL];
+    const double *gamma = call->operands[LN_FWD_GAMMA], *beta = call->operands[LN_FWD_BETA];
+    double *y = call->operands[LN_FWD_Y], *sum = call->operands[LN_FWD_SUM];
+    double *mean = call->operands[LN_FWD_MEAN], *invstd = call->operands[LN_FWD_INVSTD];
     double columns = (double)a->c;
     if (a->residual) {
-        for (int64_t i = 0; i < reference_rows(scalars, a->m) * a->c; i++) sum[i] = x[i] + residual[i];
+        for (int64_t i = 0; i < host_rows(call, a->m) * a->c; i++) sum[i] = x[i] + residual[i];
         x = sum;
     }
-    for (int64_t row = 0; row < reference_rows(scalars, a->m); row++) {
+    for (int64_t row = 0; row < host_rows(call, a->m); row++) {
         const double *in = x + row * a->c;
         double total = 0, squares = 0;
         for (int64_t c = 0; c < a->c; c++) total += in[c];
@@ -30,26 +29,19 @@ static void forward(const host_kernel *kernel, void *const *operands, const op_s
     }
 }
 
-static status prepare_backward(host_kernel *kernel, const device_layout *layout)
-{
-    kernel->base.workspace = (size_t)(2 * kernel->base.op.u.layernorm.c) * sizeof(double);
-    return STATUS_OK;
-}
-
 /* With h = dy gamma: dx = invstd (h - mean(h) - xhat mean(h xhat)) + dsum, means over the row;
  * dgamma = sum dy xhat and dbeta = sum dy over the rows. */
-static void backward(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                     void *workspace)
+void reference_layernorm_backward(const host_call *call)
 {
-    const layernorm_attributes *a = &kernel->base.op.u.layernorm;
-    const double *x = operands[LN_BWD_X], *gamma = operands[LN_BWD_GAMMA], *dy = operands[LN_BWD_DY];
-    const double *mean = operands[LN_BWD_MEAN], *invstd = operands[LN_BWD_INVSTD];
-    const double *dsum = a->dsum ? operands[LN_BWD_DSUM] : NULL;
-    double *dx = operands[LN_BWD_DX], *dgamma = operands[LN_BWD_DGAMMA], *dbeta = operands[LN_BWD_DBETA];
-    double *sum_gx = workspace, *sum_g = sum_gx + a->c;
+    const layernorm_attributes *a = &call->op->u.layernorm;
+    const double *x = call->operands[LN_BWD_X], *gamma = call->operands[LN_BWD_GAMMA],
+                 *dy = call->operands[LN_BWD_DY];
+    const double *mean = call->operands[LN_BWD_MEAN], *invstd = call->operands[LN_BWD_INVSTD];
+    const double *dsum = a->dsum ? call->operands[LN_BWD_DSUM] : NULL;
+    double *dx = call->operands[LN_BWD_DX], *sum_gx = call->workspace, *sum_g = sum_gx + a->c;
     double columns = (double)a->c;
-    memset(workspace, 0, (size_t)(2 * a->c) * sizeof(double));
-    for (int64_t row = 0; row < reference_rows(scalars, a->m); row++) {
+    memset(sum_gx, 0, (size_t)(2 * a->c) * sizeof(double));
+    for (int64_t row = 0; row < host_rows(call, a->m); row++) {
         double sum_h = 0, sum_hx = 0;
         for (int64_t c = 0, i = row * a->c; c < a->c; c++, i++) {
             double xhat = (x[i] - mean[row]) * invstd[row];
@@ -64,12 +56,7 @@ static void backward(const host_kernel *kernel, void *const *operands, const op_
             dx[i] = through + (dsum ? dsum[i] : 0);
         }
     }
-    bool add = reference_accumulates(&kernel->base.op, scalars);
-    for (int64_t c = 0; c < a->c; c++) {
-        dgamma[c] = (add ? dgamma[c] : 0) + sum_gx[c];
-        dbeta[c] = (add ? dbeta[c] : 0) + sum_g[c];
-    }
+    bool add = host_accumulates(call);
+    reference_store_sums(sum_gx, a->c, add, call->operands[LN_BWD_DGAMMA]);
+    reference_store_sums(sum_g, a->c, add, call->operands[LN_BWD_DBETA]);
 }
-
-const host_kernel_entry reference_layernorm_forward = {NULL, forward, NULL};
-const host_kernel_entry reference_layernorm_backward = {prepare_backward, backward, NULL};

@@ -22,16 +22,15 @@ static softmax_row softmax_of(const double *logits, int64_t classes)
 }
 
 /* loss = log sum_i exp(l_i) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normalizer */
-static void cross_entropy(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                          void *workspace)
+void reference_cross_entropy(const host_call *call)
 {
-    const loss_attributes *a = &kernel->base.op.u.loss;
-    const int32_t *targets = operands[LOSS_TARGETS];
-    double *sums = operands[LOSS_SUMS];
+    const loss_attributes *a = &call->op->u.loss;
+    const int32_t *targets = call->operands[LOSS_TARGETS];
+    double *sums = call->operands[LOSS_SUMS];
     sums[0] = sums[1] = 0;
-    for (int64_t row = 0; row < reference_rows(scalars, a->rows); row++) {
-        const double *logits = (const double *)operands[LOSS_LOGITS] + row * a->classes;
-        double *dlogits = a->gradient ? (double *)operands[LOSS_DLOGITS] + row * a->classes : NULL;
+    for (int64_t row = 0; row < host_rows(call, a->rows); row++) {
+        const double *logits = (const double *)call->operands[LOSS_LOGITS] + row * a->classes;
+        double *dlogits = a->gradient ? (double *)call->operands[LOSS_DLOGITS] + row * a->classes : NULL;
         bool counts = targets[row] != LOSS_IGNORE;
         softmax_row s = softmax_of(logits, a->classes);
         if (counts) {
@@ -40,25 +39,21 @@ static void cross_entropy(const host_kernel *kernel, void *const *operands, cons
         }
         for (int64_t i = 0; dlogits && i < a->classes; i++) {
             double probability = exp(logits[i] - s.largest) / s.sum;
-            dlogits[i] = counts ? (probability - (i == targets[row])) / scalars->loss_normalizer : 0;
+            dlogits[i] = counts ? (probability - (i == targets[row])) / call->scalars->loss_normalizer : 0;
         }
     }
 }
 
 /* loss = sum (y - t)^2;  dy = 2 (y - t) / normalizer */
-static void mean_squared_error(const host_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                               void *workspace)
+void reference_mean_squared_error(const host_call *call)
 {
-    const loss_attributes *a = &kernel->base.op.u.loss;
-    const double *y = operands[LOSS_LOGITS], *targets = operands[LOSS_TARGETS];
-    double *dy = operands[LOSS_DLOGITS], *sums = operands[LOSS_SUMS];
+    const loss_attributes *a = &call->op->u.loss;
+    const double *y = call->operands[LOSS_LOGITS], *targets = call->operands[LOSS_TARGETS];
+    double *dy = call->operands[LOSS_DLOGITS], *sums = call->operands[LOSS_SUMS];
     sums[0] = sums[1] = 0;
-    for (int64_t i = 0; i < reference_rows(scalars, a->rows) * a->classes; i++) {
+    for (int64_t i = 0; i < host_rows(call, a->rows) * a->classes; i++) {
         double difference = y[i] - targets[i];
         sums[0] += difference * difference;
-        if (a->gradient) dy[i] = 2 * difference / scalars->loss_normalizer;
+        if (a->gradient) dy[i] = 2 * difference / call->scalars->loss_normalizer;
     }
 }
-
-const host_kernel_entry reference_cross_entropy = {NULL, cross_entropy, NULL};
-const host_kernel_entry reference_mean_squared_error = {NULL, mean_squared_error, NULL};

@@ -34,3 +34,17 @@ void reference_matmul(int64_t m, int64_t n, int64_t k, matrix_view a, const doub
                          c + i * c_row + j);
             }
 }
+
+void reference_store_sums(const double *sums, int64_t count, bool add, double *gradient)
+{
+    for (int64_t i = 0; i < count; i++) gradient[i] = (add ? gradient[i] : 0) + sums[i];
+}
+
+void reference_column_sums(const double *x, int64_t rows, int64_t columns, bool add, double *gradient)
+{
+    for (int64_t j = 0; j < columns; j++) {
+        double sum = 0;
+        for (int64_t i = 0; i < rows; i++) sum += x[i * columns + j];
+        reference_store_sums(&sum, 1, add, gradient + j);
+    }
+}

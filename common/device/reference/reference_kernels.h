@@ -5,22 +5,21 @@
 
 #include "common/device/host/host.h"
 
-/* One entry per operation, in OP_LIST's order in the table: reference_conv2d_forward, ... */
-#define REFERENCE_ENTRY(name, class) extern const host_kernel_entry reference_##name;
-OP_LIST(REFERENCE_ENTRY)
-#undef REFERENCE_ENTRY
+/* One function per operation: reference_conv2d_forward(), ... */
+#define DECLARE_KERNEL(name, class) void reference_##name(const host_call *call);
+OP_LIST(DECLARE_KERNEL)
+#undef DECLARE_KERNEL
+#define reference_gather_rows host_gather_rows
+#define reference_scatter_rows host_scatter_rows
 
-/* Whether gradients of parameters are added to the existing ones. */
-static inline bool reference_accumulates(const op_desc *op, const op_scalars *scalars)
-{
-    return op->accumulate || (scalars && scalars->accumulate);
-}
+/* reference_linear_forward() transposes the weights of so many outputs at a time, in the workspace. */
+enum { REFERENCE_PANEL = 64 };
 
-/* The rows in use of `most`. */
-static inline int64_t reference_rows(const op_scalars *scalars, int64_t most)
-{
-    return scalars && scalars->rows > 0 ? scalars->rows : most;
-}
+/* gradient [count] = or += sums */
+void reference_store_sums(const double *sums, int64_t count, bool add, double *gradient);
+
+/* gradient [columns] = or += columns of x [rows, columns] */
+void reference_column_sums(const double *x, int64_t rows, int64_t columns, bool add, double *gradient);
 
 /* ---- activation functions of one value ----------------------------------------------------------- */
 

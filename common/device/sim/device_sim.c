@@ -166,20 +166,6 @@ static void sim_free(device *base, device_memory *memory)
     if (memory->kind != DEVICE_MEMORY_STAGING) ((sim_device *)base)->memory_used -= memory->bytes;
 }
 
-/* ---- layouts: PyTorch's order, no bytes to move ------------------------------------------------ */
-
-static status sim_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out)
-{
-    *out = (device_layout){.elements = shape_elements(parameter), .plain = true};
-    return STATUS_OK;
-}
-
-static status sim_layout_pack(device *d, const device_layout *layout, const void *from, void *to)
-{
-    memcpy(to, from, (size_t)layout->elements * sizeof(float));
-    return STATUS_OK;
-}
-
 /* ---- time ------------------------------------------------------------------------------------- */
 
 static int64_t sim_now_ns(device *d)
@@ -189,25 +175,15 @@ static int64_t sim_now_ns(device *d)
 
 const device_backend device_sim = {
     .name = "sim",
+    HOST_SHARED_SLOTS,
     .open = sim_open,
     .close = sim_close,
     .allocate = sim_allocate,
     .free = sim_free,
     .upload = sim_upload,
     .download = sim_download,
-    .pin = host_pin,
-    .unpin = host_unpin,
-    .convert = host_convert,
     .pack = sim_pack,
-    .add = host_add,
-    .clear = host_clear,
-    .usage = host_usage,
-    .share = host_share,
-    .peer_open = host_peer_open,
-    .peer_close = host_peer_close,
-    .choose_layout = sim_choose_layout,
-    .layout_pack = sim_layout_pack,
-    .layout_unpack = sim_layout_pack,
+    .choose_layout = host_keep_layout,
     .prepare = sim_prepare,
     .release = sim_release,
     .launch = sim_launch,

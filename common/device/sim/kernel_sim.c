@@ -80,9 +80,6 @@ status sim_prepare(device *base, const op_desc *op, const device_layout *layout,
 {
     simulation *s = ((sim_device *)base)->simulation;
     kernel_table *table = NULL;
-    if (op->type != DTYPE_F32)
-        return fail(STATUS_INTERNAL, "device sim: %s: expected %s, got %s", op_name(op->kind),
-                    dtype_name(DTYPE_F32), dtype_name(op->type));
     TRY(find_table(s, &table));
     uint32_t hash = hash_of(op);
     sim_kernel *k = table->buckets[hash];

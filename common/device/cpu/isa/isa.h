@@ -73,14 +73,9 @@ typedef struct cpu_layernorm {
 
 /* ---- pooling: rows [first, end) of n*p (forward) or n*h (backward) image rows ------------------ */
 
+/* In the order of the operations, from OP_maxpool_forward on; the operands are those of op.h. */
 typedef struct cpu_pool {
-    void (*max_forward)(const pool_attributes *a, const float *x, float *y, uint8_t *index, int64_t first,
-                        int64_t end);
-    void (*max_backward)(const pool_attributes *a, const float *dy, const uint8_t *index, float *dx,
-                         int64_t first, int64_t end);
-    void (*average_forward)(const pool_attributes *a, const float *x, float *y, int64_t first, int64_t end);
-    void (*average_backward)(const pool_attributes *a, const float *dy, float *dx, int64_t first,
-                             int64_t end);
+    void (*run[4])(const pool_attributes *a, void *const *operands, int64_t first, int64_t end);
 } cpu_pool;
 
 /* ---- softmax ---------------------------------------------------------------------------------- */

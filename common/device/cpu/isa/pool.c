@@ -40,9 +40,11 @@ ALWAYS_INLINE void max_pixel(const pool_attributes *a, const float *corner, rang
     vi_store_some_bytes(index, where, count);
 }
 
-static void max_forward(const pool_attributes *a, const float *x, float *y, uint8_t *index, int64_t first,
-                        int64_t end)
+static void max_forward(const pool_attributes *a, void *const *operands, int64_t first, int64_t end)
 {
+    const float *x = operands[MAXPOOL_FWD_X];
+    float *y = operands[MAXPOOL_FWD_Y];
+    uint8_t *index = operands[MAXPOOL_FWD_INDEX];
     for (int64_t row = first; row < end; row++) {
         int64_t image = row / a->p, p = row % a->p, c = a->c;
         range rows = window(p, a->stride, a->pad, a->r, a->h);
@@ -89,9 +91,11 @@ ALWAYS_INLINE vf max_gradient(const float *dy, const uint8_t *index, const cover
     return sum;
 }
 
-static void max_backward(const pool_attributes *a, const float *dy, const uint8_t *index, float *dx,
-                         int64_t first, int64_t end)
+static void max_backward(const pool_attributes *a, void *const *operands, int64_t first, int64_t end)
 {
+    const float *dy = operands[MAXPOOL_BWD_DY];
+    const uint8_t *index = operands[MAXPOOL_BWD_INDEX];
+    float *dx = operands[MAXPOOL_BWD_DX];
     covering windows[MAX_COVERING];
     for (int64_t row = first; row < end; row++) {
         int64_t h = row % a->h, c = a->c, image = row / a->h * a->p * a->q * c;
@@ -121,8 +125,10 @@ ALWAYS_INLINE vf pixel_sum(const float *x, int64_t rows, int64_t columns, int64_
     return sum;
 }
 
-static void average_forward(const pool_attributes *a, const float *x, float *y, int64_t first, int64_t end)
+static void average_forward(const pool_attributes *a, void *const *operands, int64_t first, int64_t end)
 {
+    const float *x = operands[AVGPOOL_FWD_X];
+    float *y = operands[AVGPOOL_FWD_Y];
     float divisor = (float)(a->r * a->s);
     for (int64_t row = first; row < end; row++) {
         int64_t image = row / a->p, p = row % a->p, c = a->c;
@@ -136,8 +142,10 @@ static void average_forward(const pool_attributes *a, const float *x, float *y, 
     }
 }
 
-static void average_backward(const pool_attributes *a, const float *dy, float *dx, int64_t first, int64_t end)
+static void average_backward(const pool_attributes *a, void *const *operands, int64_t first, int64_t end)
 {
+    const float *dy = operands[AVGPOOL_BWD_DY];
+    float *dx = operands[AVGPOOL_BWD_DX];
     float divisor = (float)(a->r * a->s);
     for (int64_t row = first; row < end; row++) {
         int64_t image = row / a->h, h = row % a->h, c = a->c;
@@ -154,9 +162,4 @@ static void average_backward(const pool_attributes *a, const float *dy, float *d
     }
 }
 
-const cpu_pool KERNEL(cpu_pool) = {
-    .max_forward = max_forward,
-    .max_backward = max_backward,
-    .average_forward = average_forward,
-    .average_backward = average_backward,
-};
+const cpu_pool KERNEL(cpu_pool) = {.run = {max_forward, max_backward, average_forward, average_backward}};

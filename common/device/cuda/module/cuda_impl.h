@@ -100,11 +100,6 @@ status cuda_share(device *d, const device_memory *memory, device_share *out);
 status cuda_peer_open(device *d, const device_share *share, device_peer *out);
 void cuda_peer_close(device *d, device_peer *peer);
 
-/* layout_cuda.c */
-status cuda_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
-status cuda_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed);
-status cuda_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain);
-
 /* stream_cuda.c */
 status cuda_stream_open(device *d, device_stream_role role, device_stream **out);
 void cuda_stream_close(device_stream *s);

@@ -189,6 +189,12 @@ static status cuda_open(const device_config *config, device **out)
     return STATUS_OK;
 }
 
+/* cuDNN's filters of NHWC images. */
+static void choose_layout(device *d, const conv2d_attributes *a, device_layout *out)
+{
+    *out = (device_layout){out->elements, a->k, a->c, a->r, a->s, 1, DEVICE_ORDER_KRSC, false};
+}
+
 const device_backend cuda_backend = {
     .name = "cuda",
     .open = cuda_open,
@@ -207,9 +213,7 @@ const device_backend cuda_backend = {
     .share = cuda_share,
     .peer_open = cuda_peer_open,
     .peer_close = cuda_peer_close,
-    .choose_layout = cuda_choose_layout,
-    .layout_pack = cuda_layout_pack,
-    .layout_unpack = cuda_layout_unpack,
+    .choose_layout = choose_layout,
     .prepare = cuda_prepare,
     .release = cuda_release,
     .launch = cuda_launch,

@@ -12,9 +12,6 @@ static const cuda_kernel_entry *const entries[OP_COUNT] = {OP_LIST(TABLE_ENTRY)}
 
 status cuda_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)
 {
-    if (op->type != DTYPE_F32)
-        return fail(STATUS_INTERNAL, "device cuda: %s: expected %s, got %s", op_name(op->kind),
-                    dtype_name(DTYPE_F32), dtype_name(op->type));
     cuda_kernel *k = calloc(1, sizeof *k);
     if (!k) return fail(STATUS_SYSTEM, "no memory for a kernel of %s", op_name(op->kind));
     k->base = (device_kernel){.device = d, .op = *op};
