@@ -72,7 +72,7 @@ static void end_communication(void *context)
 static void set_cores(bench *b, int cores)
 {
     bench_set(b->s, SIM_HOST_CORES, cores);
-    b->s->profile->provenance[SIM_HOST_CORES].tag = strdup("assumed");
+    b->s->profile->provenance[SIM_HOST_CORES].tag = "assumed";
 }
 
 static int64_t run(const core_case *c)
