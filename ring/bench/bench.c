@@ -10,7 +10,8 @@
 
 /* ---- options ---------------------------------------------------------------------------------- */
 
-static const char *const type_choices[] = {"float32", "float64", "float16", "bfloat16", "int64", "int32", NULL};
+static const char *const type_choices[] = {"float32", "float64", "float16", "bfloat16",
+                                           "int64",   "int32",   NULL};
 static const dtype types[] = {DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16, DTYPE_I64, DTYPE_I32};
 static const char *const op_choices[] = {"sum", "mean", "min", "max", "product", NULL}; /* REDUCE_OP_LIST */
 
@@ -28,7 +29,8 @@ static const option options[] = {
      .type = OPTION_TEXT,
      .offset = AT(operations),
      .initial = "all_reduce",
-     .help = "operations: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all"},
+     .help = "operations: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, "
+             "all_to_all"},
     {.name = "begin",
      .alias = "minbytes",
      .letter = 'b',
@@ -83,7 +85,11 @@ static const option options[] = {
      .initial = "sum",
      .choices = op_choices,
      .help = "of reductions"},
-    {.name = "root", .argument = "RANK", .type = OPTION_INT, .offset = AT(root), .help = "of rooted operations"},
+    {.name = "root",
+     .argument = "RANK",
+     .type = OPTION_INT,
+     .offset = AT(root),
+     .help = "of rooted operations"},
     {.name = "check",
      .type = OPTION_FLAG,
      .offset = AT(check),
@@ -96,14 +102,15 @@ const option_table ring_bench_option_table = {"Bench", options, sizeof options /
 /* ---- lists ------------------------------------------------------------------------------------ */
 
 /* The indices of the words of a list "ring,two-shot" among `words`. */
-static status parse_list(const char *what, const char *list, const char *const *words, size_t word_count, int *out,
-                         int most, int *count)
+static status parse_list(const char *what, const char *list, const char *const *words, size_t word_count,
+                         int *out, int most, int *count)
 {
     for (*count = 0; *list; ++*count) {
         char word[32];
         size_t length = strcspn(list, ",");
         snprintf(word, sizeof word, "%.*s", (int)length, list);
-        if (*count == most) return fail(STATUS_USAGE, "%s: expected at most %d names, got '%s' too", what, most, word);
+        if (*count == most)
+            return fail(STATUS_USAGE, "%s: expected at most %d names, got '%s' too", what, most, word);
         const char *present = options_present_value(what, word, COLLECTIVE_RENAMED);
         TRY(text_parse_choice(what, present, words, sizeof *words, word_count, &out[*count]));
         list += length + (list[length] == ',');
@@ -113,10 +120,12 @@ static status parse_list(const char *what, const char *list, const char *const *
 
 status bench_parse_collectives(const char *list, const char **out, int *count)
 {
-    static const char *const names[] = {"auto", "ring", "two-shot", "mpi"}; /* those between processors */
+#define NAME(id, name) name,
+    static const char *const names[] = {COLLECTIVE_HOST_LIST(NAME)};
+#undef NAME
     int indices[BENCH_MOST_COLLECTIVES];
-    TRY(parse_list("--collective", list, names, sizeof names / sizeof names[0], indices, BENCH_MOST_COLLECTIVES,
-                   count));
+    TRY(parse_list("--collective", list, names, sizeof names / sizeof names[0], indices,
+                   BENCH_MOST_COLLECTIVES, count));
     for (int i = 0; i < *count; i++) out[i] = names[indices[i]];
     return STATUS_OK;
 }
@@ -125,7 +134,7 @@ enum { KINDS = COLLECTIVE_SEND }; /* those with a size that all ranks contribute
 
 static status parse_operations(const char *list, int *out, int *count)
 {
-#define KIND_NAME(name, text) text,
+#define KIND_NAME(name, text, ...) text,
     static const char *const names[] = {COLLECTIVE_KIND_LIST(KIND_NAME)};
 #undef KIND_NAME
     return parse_list("bench: operation", list, names, KINDS, out, KINDS, count);
@@ -136,10 +145,12 @@ status ring_bench_check(const ring_bench_options *o, int world)
     const char *names[BENCH_MOST_COLLECTIVES];
     int kinds[KINDS], count;
     if (o->begin < 1 || o->end < o->begin)
-        return fail(STATUS_USAGE, "--begin, --end: expected 1 byte or more in ascending order, got %lld and %lld",
+        return fail(STATUS_USAGE,
+                    "--begin, --end: expected 1 byte or more in ascending order, got %lld and %lld",
                     (long long)o->begin, (long long)o->end);
     if (o->root >= world)
-        return fail(STATUS_USAGE, "--root: expected a rank from 0 to %d, got %lld", world - 1, (long long)o->root);
+        return fail(STATUS_USAGE, "--root: expected a rank from 0 to %d, got %lld", world - 1,
+                    (long long)o->root);
     TRY(parse_operations(o->operations, kinds, &count));
     return bench_parse_collectives(o->collectives, names, &count);
 }
@@ -160,18 +171,8 @@ static int by_value(const void *a, const void *b)
 /* Factor from algorithm to bus bandwidth. */
 static double bus_factor(collective_kind kind, int ranks)
 {
-    switch (kind) {
-    case COLLECTIVE_ALL_REDUCE:
-        return 2.0 * (ranks - 1) / ranks;
-    case COLLECTIVE_ALL_GATHER:
-    case COLLECTIVE_REDUCE_SCATTER:
-    case COLLECTIVE_GATHER:
-    case COLLECTIVE_SCATTER:
-    case COLLECTIVE_ALL_TO_ALL:
-        return (double)(ranks - 1) / ranks;
-    default:
-        return 1;
-    }
+    bool all_reduce = kind == COLLECTIVE_ALL_REDUCE;
+    return all_reduce || collective_is_cut(kind) ? (all_reduce ? 2.0 : 1.0) * (ranks - 1) / ranks : 1;
 }
 
 static void summarize(const bench_case *c, int ranks, double *times, int count, ring_bench_times *out)
@@ -203,7 +204,8 @@ static status measure(bench_rank *b, const bench_case *c, double *times, ring_be
     }
     for (int turn = 0; turn < BENCH_TURNS; turn++) {
         int part = (int)collective_part_count(total, BENCH_TURNS, turn);
-        int warmups = o->warmups < 0 ? 1 + part / 5 : (int)collective_part_count(o->warmups, BENCH_TURNS, turn);
+        int warmups =
+            o->warmups < 0 ? 1 + part / 5 : (int)collective_part_count(o->warmups, BENCH_TURNS, turn);
         for (int i = 0; i < b->count; i++) {
             int warm = 0;
             double *of = times + (ptrdiff_t)i * BENCH_MOST_ITERATIONS;
@@ -241,7 +243,8 @@ static status run_size(bench_rank *b, bench_case c, double *times, ring_bench_si
     return STATUS_OK;
 }
 
-static status run_operation(bench_rank *b, collective_kind kind, double *times, ring_bench_sink sink, void *context)
+static status run_operation(bench_rank *b, collective_kind kind, double *times, ring_bench_sink sink,
+                            void *context)
 {
     const ring_bench_options *o = b->config->options;
     bench_case c = {.kind = kind, .type = types[o->type], .op = (reduce_op)o->op, .root = (int)o->root};

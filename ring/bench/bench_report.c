@@ -14,17 +14,20 @@ void ring_bench_header(const ring_bench_config *config, text_buffer *out)
     bench_parse_collectives(o->collectives, names, &count); /* has been checked */
     text_append(out, "# collectives %s, %d ranks on one machine, reductions with %s\n",
                 text_join(list, sizeof list, names, (size_t)count), config->world, reduce_instruction_set());
-    text_append(out, "# time: median of the slowest rank's; algbw = size / time; busbw = algbw * 2(n-1)/n for "
-                     "all_reduce (doc/PERFORMANCE.md of nccl-tests)\n");
+    text_append(out,
+                "# time: median of the slowest rank's; algbw = size / time; busbw = algbw * 2(n-1)/n for "
+                "all_reduce (doc/PERFORMANCE.md of nccl-tests)\n");
     text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "", "", "", "", "", "", "");
     text_append(out, "%*s%*s", PLACE_WIDTH, "out-of-place", PLACE_WIDTH, "in-place");
     text_append(out, "%*s%*s\n", PERCENTILES_WIDTH, "out-of-place", PERCENTILES_WIDTH, "in-place");
-    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "collect.", "operation", "size", "count", "type", "redop",
-                "root");
-    for (int place = 0; place < 2; place++) text_append(out, " %9s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
+    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "collect.", "operation", "size", "count", "type",
+                "redop", "root");
+    for (int place = 0; place < 2; place++)
+        text_append(out, " %9s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
     for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "p90", "p99");
     text_append(out, "\n#%9s %14s %12s %10s %9s %7s %5s", "", "", "(B)", "(elements)", "", "", "");
-    for (int place = 0; place < 2; place++) text_append(out, " %9s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
+    for (int place = 0; place < 2; place++)
+        text_append(out, " %9s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
     for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "(us)", "(us)");
     text_append(out, "\n");
 }
@@ -48,22 +51,12 @@ static void append_percentiles(const ring_bench_times *t, text_buffer *out)
         text_append(out, " %9s %9s", "-", "-");
 }
 
-static bool is_reduction(collective_kind kind)
-{
-    return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE || kind == COLLECTIVE_REDUCE_SCATTER;
-}
-
-static bool is_rooted(collective_kind kind)
-{
-    return kind == COLLECTIVE_REDUCE || kind == COLLECTIVE_BROADCAST || kind == COLLECTIVE_GATHER ||
-           kind == COLLECTIVE_SCATTER;
-}
-
 void ring_bench_line(const ring_bench_row *row, text_buffer *out)
 {
     text_append(out, "%10s %14s %12lld %10lld %9s %7s %5d", row->collective, collective_kind_name(row->kind),
                 (long long)row->bytes, (long long)row->count, dtype_name(row->type),
-                is_reduction(row->kind) ? reduce_op_name(row->op) : "none", is_rooted(row->kind) ? row->root : -1);
+                collective_reduces(row->kind) ? reduce_op_name(row->op) : "none",
+                collective_has_root(row->kind) ? row->root : -1);
     append_times(&row->out_of_place, out);
     append_times(&row->in_place, out);
     append_percentiles(&row->out_of_place, out);
@@ -93,18 +86,18 @@ static json_t *times_json(const ring_bench_times *t)
 {
     if (!t->run) return json_null();
     return json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "iterations", t->iterations,
-                     "median_s", t->median_us / 1e6, "mean_s", t->mean_us / 1e6, "best_s", t->best_us / 1e6, "p90_s",
-                     t->p90_us / 1e6, "p99_s", t->p99_us / 1e6, "worst_s", t->worst_us / 1e6, "algorithm_bandwidth_bytes_per_s",
-                     t->algorithm_gbs * 1e9, "bus_bandwidth_bytes_per_s", t->bus_gbs * 1e9, "wrong_elements",
-                     (json_int_t)t->wrong);
+                     "median_s", t->median_us / 1e6, "mean_s", t->mean_us / 1e6, "best_s", t->best_us / 1e6,
+                     "p90_s", t->p90_us / 1e6, "p99_s", t->p99_us / 1e6, "worst_s", t->worst_us / 1e6,
+                     "algorithm_bandwidth_bytes_per_s", t->algorithm_gbs * 1e9, "bus_bandwidth_bytes_per_s",
+                     t->bus_gbs * 1e9, "wrong_elements", (json_int_t)t->wrong);
 }
 
 json_t *ring_bench_json(const ring_bench_row *row)
 {
-    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o}", "collective", row->collective, "operation",
-                     collective_kind_name(row->kind), "type", dtype_name(row->type), "reduction",
-                     is_reduction(row->kind) ? reduce_op_name(row->op) : "none", "root",
-                     is_rooted(row->kind) ? row->root : -1, "ranks", row->ranks, "size_bytes", (json_int_t)row->bytes,
-                     "count", (json_int_t)row->count, "out_of_place", times_json(&row->out_of_place), "in_place",
-                     times_json(&row->in_place));
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o}", "collective", row->collective,
+                     "operation", collective_kind_name(row->kind), "type", dtype_name(row->type), "reduction",
+                     collective_reduces(row->kind) ? reduce_op_name(row->op) : "none", "root",
+                     collective_has_root(row->kind) ? row->root : -1, "ranks", row->ranks, "size_bytes",
+                     (json_int_t)row->bytes, "count", (json_int_t)row->count, "out_of_place",
+                     times_json(&row->out_of_place), "in_place", times_json(&row->in_place));
 }

@@ -38,28 +38,14 @@ static int owner_of(const bench_case *c, int ranks, int64_t i)
     return rank;
 }
 
-/* Element i of what rank `me` ends up with. */
+/* Element i of the whole as rank `me` ends up with it; all_to_all: element i of what it receives. */
 static double result_at(const bench_case *c, int me, int ranks, int64_t i)
 {
-    int64_t begin = collective_part_begin(c->count, ranks, me), part = collective_part_count(c->count, ranks, me);
-    switch (c->kind) {
-    case COLLECTIVE_ALL_REDUCE:
-    case COLLECTIVE_REDUCE:
-        return reduced(c, ranks, i);
-    case COLLECTIVE_REDUCE_SCATTER:
-        return reduced(c, ranks, begin + i);
-    case COLLECTIVE_BROADCAST:
-        return operand(c, c->root, i);
-    case COLLECTIVE_ALL_GATHER:
-    case COLLECTIVE_GATHER:
-        return operand(c, owner_of(c, ranks, i), i);
-    case COLLECTIVE_SCATTER:
-        return operand(c, c->root, begin + i);
-    case COLLECTIVE_ALL_TO_ALL:
-        return operand(c, (int)(i / part), begin + i % part);
-    default:
-        return 0;
-    }
+    int64_t part = collective_part_count(c->count, ranks, me);
+    if (collective_reduces(c->kind)) return reduced(c, ranks, i);
+    if (collective_has_root(c->kind) && c->kind != COLLECTIVE_GATHER) return operand(c, c->root, i);
+    if (c->kind != COLLECTIVE_ALL_TO_ALL) return operand(c, owner_of(c, ranks, i), i);
+    return operand(c, (int)(i / part), collective_part_begin(c->count, ranks, me) + i % part);
 }
 
 static void store(dtype type, void *base, int64_t i, double v)
@@ -88,69 +74,33 @@ static void store(dtype type, void *base, int64_t i, double v)
     }
 }
 
-/* Elements of `in` and `out` on this rank, and which element of the whole each begins with. */
-typedef struct extents {
-    int64_t in_count, in_first, out_count, out_first;
-} extents;
-
-static extents extents_of(const bench_case *c, int rank, int ranks)
-{
-    int64_t begin = collective_part_begin(c->count, ranks, rank), part = collective_part_count(c->count, ranks, rank);
-    int64_t at_root = rank == c->root ? c->count : 0;
-    switch (c->kind) {
-    case COLLECTIVE_ALL_REDUCE:
-        return (extents){c->count, 0, c->count, 0};
-    case COLLECTIVE_REDUCE:
-        return (extents){c->count, 0, at_root, 0};
-    case COLLECTIVE_BROADCAST:
-        return (extents){at_root, 0, c->count, 0};
-    case COLLECTIVE_ALL_GATHER:
-        return (extents){part, begin, c->count, 0};
-    case COLLECTIVE_REDUCE_SCATTER:
-        return (extents){c->count, 0, part, begin};
-    case COLLECTIVE_GATHER:
-        return (extents){part, begin, at_root, 0};
-    case COLLECTIVE_SCATTER:
-        return (extents){at_root, 0, part, begin};
-    case COLLECTIVE_ALL_TO_ALL:
-        return (extents){c->count, 0, ranks * part, 0};
-    default:
-        return (extents){0};
-    }
-}
-
 collective_call bench_call(const bench_rank *b, const bench_case *c, int rank, int ranks)
 {
-    extents e = extents_of(c, rank, ranks);
     int size = dtype_size(c->type);
     char *in = b->memory.data, *out = in + (c->in_place ? 0 : b->half_bytes);
-    return (collective_call){
-        .kind = c->kind,
-        .op = c->op,
-        .type = c->type,
-        .root = c->root,
-        .count = c->count,
-        .in.base = in + e.in_first * size,
-        .out.base = out + e.out_first * size,
-    };
+    collective_call call = {
+        .kind = c->kind, .op = c->op, .type = c->type, .root = c->root, .count = c->count};
+    call.in.base = in + collective_in_extent(&call, ranks, rank).begin * size;
+    call.out.base = out + collective_out_extent(&call, ranks, rank).begin * size;
+    return call;
 }
 
 void bench_fill(const bench_rank *b, const bench_case *c, int rank, int ranks)
 {
-    extents e = extents_of(c, rank, ranks);
     collective_call call = bench_call(b, c, rank, ranks);
-    for (int64_t i = 0; i < e.in_count; i++) store(c->type, call.in.base, i, operand(c, rank, e.in_first + i));
+    collective_extent in = collective_in_extent(&call, ranks, rank);
+    for (int64_t i = 0; i < in.count; i++) store(c->type, call.in.base, i, operand(c, rank, in.begin + i));
 }
 
 int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, int ranks)
 {
-    extents e = extents_of(c, rank, ranks);
     collective_call call = bench_call(b, c, rank, ranks);
+    collective_extent out = collective_out_extent(&call, ranks, rank);
     size_t size = (size_t)dtype_size(c->type);
     int64_t wrong = 0;
-    for (int64_t i = 0; i < e.out_count; i++) {
+    for (int64_t i = 0; i < out.count; i++) {
         char right[8];
-        store(c->type, right, 0, result_at(c, rank, ranks, i));
+        store(c->type, right, 0, result_at(c, rank, ranks, out.begin + i));
         wrong += memcmp((const char *)call.out.base + (size_t)i * size, right, size) != 0;
     }
     return wrong;

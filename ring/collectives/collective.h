@@ -1,16 +1,15 @@
 /* Collective operations between ranks, without blocking: post a call, progress the world, check whether it
  * is done. One interface; the implementation is chosen by name.
  *
- *   ring      one machine, shared memory: rings of pipelined steps (shm/ring_all_reduce.c); reductions in ring order
- *   two-shot  one machine, shared memory: each rank reduces its n-th of all buffers and writes it to all
- *             (shm/shm_two_shot.c); reductions in rank order
- *   auto      one machine, shared memory: ring or two-shot, by ranks and size (tuning.h)
- *   mpi       Open MPI's MPI_Iallreduce and the like; the order is the library's
+ *   ring      one machine, shared memory: rings of pipelined steps (shm/ring_all_reduce.c); reductions in
+ * ring order two-shot  one machine, shared memory: each rank reduces its n-th of all buffers and writes it to
+ * all (shm/shm_two_shot.c); reductions in rank order auto      one machine, shared memory: ring or two-shot,
+ * by ranks and size (tuning.h) mpi       Open MPI's MPI_Iallreduce and the like; the order is the library's
  *   nccl      NCCL, on the memory of GPUs; the order is the library's
  *   sim       virtual devices: no bytes, and the time that NCCL's rings would take over a profile's links
  *
- * The same calls with the same counts give bit-identical results in every run: the order of a sum depends only on
- * implementation, ranks and count. `mean` is the sum, then a true division by the number of ranks.
+ * The same calls with the same counts give bit-identical results in every run: the order of a sum depends
+ * only on implementation, ranks and count. `mean` is the sum, then a true division by the number of ranks.
  *
  * A world belongs to one rank and one thread: all functions but collective_wake() are called by the one
  * that drives it. Ranks may be processes or threads of one process. Nothing is allocated after open.
@@ -30,25 +29,32 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* name, name in messages and reports */
-#define COLLECTIVE_KIND_LIST(X)                                                                                        \
-    X(ALL_REDUCE, "all_reduce")                                                                                        \
-    X(REDUCE, "reduce")                                                                                                \
-    X(BROADCAST, "broadcast")                                                                                          \
-    X(ALL_GATHER, "all_gather")                                                                                        \
-    X(REDUCE_SCATTER, "reduce_scatter")                                                                                \
-    X(GATHER, "gather")                                                                                                \
-    X(SCATTER, "scatter")                                                                                              \
-    X(ALL_TO_ALL, "all_to_all")                                                                                        \
-    X(SEND, "send")                                                                                                    \
-    X(RECEIVE, "receive")                                                                                              \
-    X(BARRIER, "barrier")
+/* name, name in messages and reports, what `in` and `out` hold on a rank (COLLECTIVE_HOLDS_...), whether it
+ * reduces */
+#define COLLECTIVE_KIND_LIST(X)                                                                              \
+    X(ALL_REDUCE, "all_reduce", WHOLE, WHOLE, true)                                                          \
+    X(REDUCE, "reduce", WHOLE, WHOLE_AT_ROOT, true)                                                          \
+    X(BROADCAST, "broadcast", WHOLE_AT_ROOT, WHOLE, false)                                                   \
+    X(ALL_GATHER, "all_gather", PART, WHOLE, false)                                                          \
+    X(REDUCE_SCATTER, "reduce_scatter", WHOLE, PART, true)                                                   \
+    X(GATHER, "gather", PART, WHOLE_AT_ROOT, false)                                                          \
+    X(SCATTER, "scatter", WHOLE_AT_ROOT, PART, false)                                                        \
+    X(ALL_TO_ALL, "all_to_all", WHOLE, PART_OF_EACH, false)                                                  \
+    X(SEND, "send", WHOLE, NOTHING, false)                                                                   \
+    X(RECEIVE, "receive", NOTHING, WHOLE, false)                                                             \
+    X(BARRIER, "barrier", NOTHING, NOTHING, false)
 
-#define COLLECTIVE_KIND_ENUM(name, text) COLLECTIVE_##name,
-typedef enum collective_kind { COLLECTIVE_KIND_LIST(COLLECTIVE_KIND_ENUM) COLLECTIVE_KIND_COUNT } collective_kind;
+#define COLLECTIVE_KIND_ENUM(name, ...) COLLECTIVE_##name,
+typedef enum collective_kind {
+    COLLECTIVE_KIND_LIST(COLLECTIVE_KIND_ENUM) COLLECTIVE_KIND_COUNT
+} collective_kind;
 #undef COLLECTIVE_KIND_ENUM
 
 const char *collective_kind_name(collective_kind kind);
+bool collective_reduces(collective_kind kind);
+bool collective_has_root(collective_kind kind);
+/* Every rank has a part of the elements of such a call. */
+bool collective_is_cut(collective_kind kind);
 
 /* Element i of the buffer is element i of the pieces, whose offsets count from `base`. Without pieces it
  * lies at base[i]. The array of pieces is borrowed until the call is done. */
@@ -72,8 +78,8 @@ typedef struct collective_buffer {
  *   receive         -                          count             (root: the rank received from)
  *   barrier         -                          -
  *
- * Parts are cut by collective_part(): any count can be shared out, zero too. `in` and `out` are the same
- * buffer (for parts: the part lies where it belongs in the whole) or do not overlap; all_to_all is never
+ * Parts are cut by collective_part_begin(): any count can be shared out, zero too. `in` and `out` are the
+ * same buffer (for parts: the part lies where it belongs in the whole) or do not overlap; all_to_all is never
  * in place. Sends and receives between two ranks match in the order in which they are posted and are
  * independent of everything else. Reductions take the types of reduce_has_type(), the rest any. */
 typedef struct collective_call {
@@ -97,6 +103,14 @@ static inline int64_t collective_part_count(int64_t count, int n, int rank)
 {
     return count / n + (rank < count % n ? 1 : 0);
 }
+
+/* The elements of the whole that `in` and `out` hold on a rank of n. What all_to_all receives has an order of
+ * its own and begins at 0. */
+typedef struct collective_extent {
+    int64_t begin, count;
+} collective_extent;
+collective_extent collective_in_extent(const collective_call *call, int n, int rank);
+collective_extent collective_out_extent(const collective_call *call, int n, int rank);
 
 /* "all_reduce (sum) of 1024 float32, tag 3". Returns `buffer`; 128 bytes are enough. */
 char *collective_call_format(const collective_call *call, char *buffer, size_t size);
@@ -143,8 +157,9 @@ typedef struct collective_config {
 status collective_open(const char *implementation, const collective_config *config, collective_world **out);
 void collective_close(collective_world **world);
 
-/* Makes a group of `ranks` (of the world, ascending); called only by its members, and for several groups in the same
- * order on all of them. `name` distinguishes it from other groups. Ranks in calls count within the group. */
+/* Makes a group of `ranks` (of the world, ascending); called only by its members, and for several groups in
+ * the same order on all of them. `name` distinguishes it from other groups. Ranks in calls count within the
+ * group. */
 status collective_group_open(collective_world *world, const char *name, const int *ranks, int count,
                              collective_group **out);
 void collective_group_close(collective_group **group);
@@ -198,6 +213,11 @@ typedef struct collective_traffic {
 collective_traffic collective_get_traffic(const collective_world *world);
 
 /* ---- implementations -------------------------------------------------------------------------- */
+
+/* Part of the C name (collective_NAME), name; first those between processors. A new implementation is a line
+ * here. Virtual devices have one of their own, sim. */
+#define COLLECTIVE_HOST_LIST(X) X(auto, "auto") X(ring, "ring") X(two_shot, "two-shot") X(mpi, "mpi")
+#define COLLECTIVE_LIST(X) COLLECTIVE_HOST_LIST(X) X(nccl, "nccl")
 
 #define COLLECTIVE_RENAMED "direct=two-shot" /* for options_present_value() */
 

@@ -7,7 +7,9 @@
 static const char *const order_choices[] = {"policy", "registration", "reverse", "ready", "last_first", NULL};
 static const char *const launch_choices[] = {"policy", "after-backward", "when-ready", NULL};
 static const char *const yes_no_choices[] = {"policy", "yes", "no", NULL};
-static const char *const collective_choices[] = {"auto", "ring", "two-shot", "mpi", "nccl", COLLECTIVE_RENAMED, NULL};
+#define NAME(id, name) name,
+static const char *const collective_choices[] = {COLLECTIVE_LIST(NAME) COLLECTIVE_RENAMED, NULL};
+#undef NAME
 static const char *const hook_choices[] = {"none", "fp16", "bf16", "powersgd", NULL};
 static const char *const join_choices[] = {"none", "world", "active", NULL};
 
@@ -30,7 +32,8 @@ static const option options[] = {
      .argument = "ELEMENTS",
      .type = OPTION_INT,
      .offset = AT(message_size),
-     .help = "a bucket closes when it has reached this size, for policies that count elements (0: the policy's)"},
+     .help =
+         "a bucket closes when it has reached this size, for policies that count elements (0: the policy's)"},
     {.name = "order",
      .level = OPTION_KEY,
      .type = OPTION_CHOICE,
@@ -67,7 +70,8 @@ static const option options[] = {
      .argument = "FACTOR",
      .type = OPTION_DOUBLE,
      .offset = AT(predivide),
-     .help = "with --divide after: gradients are divided by FACTOR before the sum, by ranks/FACTOR after it (0: 1)"},
+     .help = "with --divide after: gradients are divided by FACTOR before the sum, by ranks/FACTOR after it "
+             "(0: 1)"},
     {.name = "collective",
      .type = OPTION_CHOICE,
      .offset = AT(collective),
@@ -118,7 +122,8 @@ static const option options[] = {
      .offset = AT(join),
      .initial = "none",
      .choices = join_choices,
-     .help = "a rank without data contributes zeros; the mean is over the world or over the ranks that have data"},
+     .help = "a rank without data contributes zeros; the mean is over the world or over the ranks that have "
+             "data"},
 };
 
 const option_table ring_option_table = {"Ring engine", options, sizeof options / sizeof options[0]};
@@ -169,9 +174,12 @@ static status resolve_buckets(const ring_options *o, const ring_policy *policy, 
     bool bytes = limit_bytes(o, &s->first.buckets), elements = limit_elements(o, &s->first.buckets);
     bytes = limit_bytes(o, &s->later.buckets) || bytes;
     elements = limit_elements(o, &s->later.buckets) || elements;
-    if (o->bucket_cap_mb > 0 && !bytes) return refuse("bucket-cap-mb", "the policy's buckets are not cut by bytes");
-    if (o->first_bucket_mb > 0 && !bytes) return refuse("first-bucket-mb", "the policy's buckets are not cut by bytes");
-    if (o->message_size > 0 && !elements) return refuse("message-size", "the policy's buckets are not cut by elements");
+    if (o->bucket_cap_mb > 0 && !bytes)
+        return refuse("bucket-cap-mb", "the policy's buckets are not cut by bytes");
+    if (o->first_bucket_mb > 0 && !bytes)
+        return refuse("first-bucket-mb", "the policy's buckets are not cut by bytes");
+    if (o->message_size > 0 && !elements)
+        return refuse("message-size", "the policy's buckets are not cut by elements");
     if (o->order > 0) {
         s->later.buckets.order = (bucket_order)(o->order - 1);
         s->rebuilds = s->later.buckets.order == BUCKET_ORDER_READY;
@@ -219,7 +227,8 @@ status ring_settings_resolve(const ring_options *o, int divide, const char *poli
         .collective_table = o->collective_table,
     };
     if (divide != SHARED_DIVIDE_POLICY) s->divide_before = divide == SHARED_DIVIDE_BEFORE;
-    if (o->broadcast_buffers != RING_CHOICE_POLICY) s->broadcast_buffers = o->broadcast_buffers == RING_CHOICE_YES;
+    if (o->broadcast_buffers != RING_CHOICE_POLICY)
+        s->broadcast_buffers = o->broadcast_buffers == RING_CHOICE_YES;
     TRY(resolve_buckets(o, row, s));
     if (s->first.launch == RING_WHEN_READY) s->serial = false;
     return check(o, s);
@@ -238,7 +247,8 @@ void ring_complete_order(const int *ready, int count, int params, int *out)
     }
 }
 
-status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later, bucket_schedule *out)
+status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later,
+                            bucket_schedule *out)
 {
     const nn_model *m = program->model;
     int count = m->param_count;
@@ -273,9 +283,10 @@ void ring_settings_write(const ring_settings *s, text_buffer *out)
     text_append(out, "policy=%s\n", s->policy->name);
     write_plan("first", &s->first, out);
     write_plan("later", &s->later, out);
-    text_append(out, "rebuilds=%d\nserial=%d\ndivide=%s\npredivide=%.17g\nbroadcast_buffers=%d\nbucket_view=%d\n",
-                s->rebuilds, s->serial, s->divide_before ? "before" : "after", s->predivide, s->broadcast_buffers,
-                s->bucket_view);
+    text_append(out,
+                "rebuilds=%d\nserial=%d\ndivide=%s\npredivide=%.17g\nbroadcast_buffers=%d\nbucket_view=%d\n",
+                s->rebuilds, s->serial, s->divide_before ? "before" : "after", s->predivide,
+                s->broadcast_buffers, s->bucket_view);
     text_append(out, "find_unused=%d\nstatic_graph=%d\ncomm_hook=%s\nallreduce_fp32=%d\npowersgd_rank=%d\n",
                 s->find_unused, s->static_graph, hook_choices[s->hook], s->wire_fp32, s->powersgd_rank);
     text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\n", (long long)s->powersgd_start,

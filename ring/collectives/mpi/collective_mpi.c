@@ -1,25 +1,379 @@
-/* Collectives through Open MPI. MPI takes contiguous operands and int counts, so a call runs in rounds: the
- * whole at once where it is contiguous, else through a staging buffer. Before its rounds every call
+/* Collectives through Open MPI. MPI takes contiguous operands and int counts, so a call runs in segments: the
+ * whole at once where it is contiguous, else through a staging buffer. Before its segments every call
  * gathers the members' descriptions, since MPI itself may hang or mix data where ranks disagree. */
-#include "common/base/clock.h"
-#include "common/base/text.h"
-#include "ring/collectives/mpi/collective_mpi_impl.h"
+#include "ring/collectives/collective_impl.h"
+#include "ring/collectives/mpi/mpi_module.h"
+#include "ring/collectives/pieces.h"
 
 #include <dlfcn.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { STAGING_BYTES = 1 << 20, PAIR_STAGING_BYTES = 64 << 10, SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400 };
+enum {
+    STAGING_BYTES = 1 << 20,
+    PAIR_STAGING_BYTES = 64 << 10,
+    MOST_COUNT = 1 << 30,  /* elements per segment: MPI counts in int */
+    DESCRIPTION_WORDS = 6, /* kind, op, type, root, tag, count */
+};
 
-status mpi_fail(const mpi_world *w, int code, const char *what)
+typedef enum mpi_phase { QUEUE_IDLE, QUEUE_CHECKING, QUEUE_RUNNING } mpi_phase;
+
+typedef struct mpi_queue {
+    collective_queue base;
+    bool pair;
+    void *request;
+    char *staging;
+    int64_t staging_bytes;
+    /* the call in progress */
+    mpi_phase phase;
+    const collective_call *call;
+    int64_t description[DESCRIPTION_WORDS], peer_description[DESCRIPTION_WORDS]; /* of a pair */
+    piece_buffer in, out;
+    bool staged;
+    /* The segment: elements [at, at + count) of the whole, or of every part (collective_is_cut). */
+    int64_t segment_at, segment_count, segment_end;
+} mpi_queue;
+
+typedef struct mpi_world {
+    collective_world base;
+    const mpi_module *module;
+} mpi_world;
+
+typedef struct mpi_group {
+    collective_group base;
+    void *comm;
+    int64_t *descriptions; /* [size + 1][DESCRIPTION_WORDS]: of all members, then the own */
+    int *counts;           /* [4][size]: counts, places, out_counts, out_places */
+} mpi_group;
+
+static mpi_group *group_of(const mpi_queue *q)
+{
+    return (mpi_group *)q->base.group;
+}
+
+static const mpi_module *module_of(const mpi_queue *q)
+{
+    return ((const mpi_world *)q->base.group->world)->module;
+}
+
+/* The error of MPI, if `code` is one. */
+static status check(const mpi_module *module, int code, const char *what)
 {
     char text[160];
-    w->module->error_text(code, text, sizeof text);
+    if (!code) return STATUS_OK;
+    module->error_text(code, text, sizeof text);
     return fail(STATUS_UNAVAILABLE, "collectives mpi: %s: %s", what, text);
+}
+
+/* ---- descriptions ----------------------------------------------------------------------------- */
+
+static status start(mpi_queue *q, const mpi_module_call *call)
+{
+    return check(module_of(q), module_of(q)->start(group_of(q)->comm, call, q->request),
+                 collective_kind_name((collective_kind)call->kind));
+}
+
+static void describe(const collective_call *c, int64_t *out)
+{
+    int64_t words[DESCRIPTION_WORDS] = {c->kind, c->op, c->type, c->root, c->tag, c->count};
+    memcpy(out, words, sizeof words);
+}
+
+static status differ(const mpi_queue *q, int rank, const int64_t *p)
+{
+    char theirs[128], ours[128];
+    collective_call other = {
+        (collective_kind)p[0], (reduce_op)p[1], (dtype)p[2], (int)p[3], (int)p[4], p[5], {0}, {0}};
+    return fail(STATUS_PROTOCOL, "call %llu of group '%s': its rank %d makes %s, rank %d makes %s",
+                (unsigned long long)q->base.completed + 1, q->base.group->name, rank,
+                collective_call_format(&other, theirs, sizeof theirs), q->base.group->rank,
+                collective_call_format(q->call, ours, sizeof ours));
+}
+
+static status begin_check(mpi_queue *q)
+{
+    mpi_group *g = group_of(q);
+    const collective_call *c = q->call;
+    q->phase = QUEUE_CHECKING;
+    if (q->pair) { /* the sender describes, the receiver compares */
+        describe(c, q->description);
+        bool sends = c->kind == COLLECTIVE_SEND;
+        return start(q, &(mpi_module_call){.kind = c->kind,
+                                           .type = DTYPE_I64,
+                                           .root = c->root,
+                                           .tag = 1,
+                                           .count = DESCRIPTION_WORDS,
+                                           .in = sends ? q->description : NULL,
+                                           .out = sends ? NULL : q->peer_description});
+    }
+    int n = g->base.size;
+    int64_t *own = g->descriptions + n * DESCRIPTION_WORDS;
+    describe(c, own);
+    for (int r = 0; r < n; r++) {
+        g->counts[r] = DESCRIPTION_WORDS;
+        g->counts[n + r] = r * DESCRIPTION_WORDS;
+    }
+    return start(q, &(mpi_module_call){.kind = COLLECTIVE_ALL_GATHER,
+                                       .type = DTYPE_I64,
+                                       .counts = g->counts,
+                                       .places = g->counts + n,
+                                       .in = own,
+                                       .out = g->descriptions});
+}
+
+static status end_check(mpi_queue *q)
+{
+    const mpi_group *g = group_of(q);
+    if (q->call->kind == COLLECTIVE_SEND) return STATUS_OK;
+    if (q->pair) { /* a send to us has our rank where the receive has the sender's */
+        bool same = memcmp(q->description + 1, q->peer_description + 1, 2 * sizeof(int64_t)) == 0 &&
+                    memcmp(q->description + 4, q->peer_description + 4, 2 * sizeof(int64_t)) == 0;
+        return same ? STATUS_OK : differ(q, q->call->root, q->peer_description);
+    }
+    const int64_t *own = g->descriptions + g->base.size * DESCRIPTION_WORDS;
+    for (int r = 0; r < g->base.size; r++) {
+        const int64_t *theirs = g->descriptions + r * DESCRIPTION_WORDS;
+        if (memcmp(theirs, own, DESCRIPTION_WORDS * sizeof *own) != 0) return differ(q, r, theirs);
+    }
+    return STATUS_OK;
+}
+
+/* ---- segments --------------------------------------------------------------------------------- */
+
+static int64_t segment_limit(const mpi_queue *q)
+{
+    int64_t elements = q->staging_bytes / dtype_size(q->call->type);
+    if (!q->staged) return MOST_COUNT;
+    if (q->call->kind == COLLECTIVE_ALL_TO_ALL) elements /= 2;
+    return collective_is_cut(q->call->kind) ? elements / q->base.group->size : elements;
+}
+
+/* Sets counts and places of this segment's parts in the staging buffer. */
+static void cut_segment(mpi_queue *q)
+{
+    mpi_group *g = group_of(q);
+    int n = g->base.size, *counts = g->counts, *places = counts + n, *out_counts = counts + 2 * n,
+        *out_places = counts + 3 * n, at = 0;
+    for (int r = 0; r < n; r++) {
+        int64_t left = collective_part_count(q->call->count, n, r) - q->segment_at;
+        counts[r] = (int)(left < 0 ? 0 : left < q->segment_count ? left : q->segment_count);
+        places[r] = at;
+        at += counts[r];
+    }
+    for (int r = 0; r < n; r++) {
+        out_counts[r] = counts[g->base.rank];
+        out_places[r] = r * out_counts[r];
+    }
+}
+
+static piece_buffer staging(const mpi_queue *q, int64_t element)
+{
+    return (piece_buffer){.base = q->staging + element * dtype_size(q->call->type)};
+}
+
+/* Where all_to_all receives. */
+static int64_t second_half(const mpi_queue *q)
+{
+    return q->base.group->size * segment_limit(q);
+}
+
+static void copy_in(mpi_queue *q, int64_t place, int64_t count, int64_t from)
+{
+    piece_buffer area = staging(q, place);
+    pieces_copy(q->call->type, &area, 0, &q->in, from + q->segment_at, count);
+}
+
+static void copy_out(mpi_queue *q, int64_t place, int64_t count, int64_t to)
+{
+    piece_buffer area = staging(q, place);
+    pieces_copy(q->call->type, &q->out, to + q->segment_at, &area, 0, count);
+}
+
+static status start_cut(mpi_queue *q)
+{
+    const collective_call *c = q->call;
+    const mpi_group *g = group_of(q);
+    int n = g->base.size, me = g->base.rank;
+    bool root = me == c->root;
+    cut_segment(q);
+    for (int r = 0; r < n; r++) {
+        int64_t at = collective_part_at(c, collective_in_extent(c, n, me), n, r);
+        if (at >= 0) copy_in(q, g->counts[n + r], g->counts[r], at);
+    }
+    char *own = staging(q, g->counts[n + me]).base;
+    mpi_module_call call = {.kind = c->kind,
+                            .op = c->op,
+                            .type = c->type,
+                            .root = c->root,
+                            .counts = g->counts,
+                            .places = g->counts + n,
+                            .out_counts = g->counts + 2 * n,
+                            .out_places = g->counts + 3 * n,
+                            .out = q->staging};
+    if (c->kind == COLLECTIVE_GATHER && !root) call.in = own;
+    if (c->kind == COLLECTIVE_SCATTER || c->kind == COLLECTIVE_ALL_TO_ALL) call.in = q->staging;
+    if (c->kind == COLLECTIVE_SCATTER) call.out = root ? NULL : own;
+    if (c->kind == COLLECTIVE_ALL_TO_ALL) call.out = staging(q, second_half(q)).base;
+    return start(q, &call);
+}
+
+static void end_cut(mpi_queue *q)
+{
+    const collective_call *c = q->call;
+    const int *counts = group_of(q)->counts;
+    int n = q->base.group->size, me = q->base.group->rank;
+    for (int r = 0; r < n; r++) {
+        int64_t at = collective_part_at(c, collective_out_extent(c, n, me), n, r);
+        if (c->kind == COLLECTIVE_ALL_TO_ALL)
+            copy_out(q, second_half(q) + counts[3 * n + r], counts[me],
+                     r * collective_part_count(c->count, n, me));
+        else if (at >= 0) /* MPI reduces to the beginning of the staging buffer */
+            copy_out(q, collective_reduces(c->kind) ? 0 : counts[n + r], counts[r], at);
+    }
+    if (collective_reduces(c->kind) && c->op == REDUCE_MEAN)
+        pieces_divide(c->type, &q->out, q->segment_at, counts[me], n);
+}
+
+static status start_whole(mpi_queue *q)
+{
+    const collective_call *c = q->call;
+    int n = q->base.group->size, me = q->base.group->rank;
+    bool has_in = collective_in_extent(c, n, me).count > 0,
+         has_out = collective_out_extent(c, n, me).count > 0;
+    int64_t bytes = q->segment_at * dtype_size(c->type);
+    mpi_module_call call = {.kind = c->kind,
+                            .op = c->op,
+                            .type = c->type,
+                            .root = c->root,
+                            .count = (int)q->segment_count,
+                            .in = q->in.base + bytes,
+                            .out = q->out.base + bytes};
+    if (c->kind == COLLECTIVE_BROADCAST && has_in)
+        pieces_copy(c->type, &q->out, q->segment_at, &q->in, q->segment_at, q->segment_count);
+    if (q->staged) {
+        if (has_in) copy_in(q, 0, q->segment_count, 0);
+        call.in = call.out = q->staging;
+    }
+    if (collective_reduces(c->kind) && has_out && call.in == call.out) call.in = NULL;
+    return start(q, &call);
+}
+
+static void end_whole(mpi_queue *q)
+{
+    const collective_call *c = q->call;
+    int n = q->base.group->size;
+    if (collective_out_extent(c, n, q->base.group->rank).count == 0) return;
+    if (q->staged) copy_out(q, 0, q->segment_count, 0);
+    if (collective_reduces(c->kind) && c->op == REDUCE_MEAN)
+        pieces_divide(c->type, &q->out, q->segment_at, q->segment_count, n);
+}
+
+static status start_segment(mpi_queue *q)
+{
+    int64_t left = q->segment_end - q->segment_at, most = segment_limit(q);
+    q->segment_count = left < most ? left : most;
+    return collective_is_cut(q->call->kind) ? start_cut(q) : start_whole(q);
+}
+
+static status first_segment(mpi_queue *q)
+{
+    const collective_call *c = q->call;
+    bool cut = collective_is_cut(c->kind);
+    q->in = piece_buffer_of(&c->in, c->type);
+    q->out = piece_buffer_of(&c->out, c->type);
+    q->staged = cut || q->in.layout.pieces.pieces || q->out.layout.pieces.pieces;
+    q->segment_at = 0;
+    q->segment_end = cut ? collective_part_count(c->count, q->base.group->size, 0) : c->count;
+    q->phase = QUEUE_RUNNING;
+    return start_segment(q);
+}
+
+/* Every member sends and receives alike in MPI's rings; counted as an all-reduce's share of the bytes. */
+static void count_traffic(mpi_queue *q)
+{
+    collective_traffic *t = &q->base.group->world->traffic;
+    int64_t n = q->base.group->size, bytes = q->call->count * dtype_size(q->call->type);
+    int64_t share = bytes * (n - 1) / n * (q->call->kind == COLLECTIVE_ALL_REDUCE ? 2 : 1);
+    bool sends = q->call->kind != COLLECTIVE_RECEIVE, receives = q->call->kind != COLLECTIVE_SEND;
+    t->bytes_sent += sends ? (receives ? share : bytes) : 0;
+    t->bytes_received += receives ? (sends ? share : bytes) : 0;
+    t->messages_sent += sends;
+    t->messages_received += receives;
+}
+
+static status advance(collective_queue *base, int64_t now_ns, bool *worked)
+{
+    mpi_queue *q = (mpi_queue *)base;
+    collective_queued *queued = collective_queued_at(base, base->completed + 1);
+    bool done = false;
+    if (q->phase == QUEUE_IDLE) {
+        q->call = &queued->call;
+        base->since_ns = now_ns;
+        *worked = true;
+        return begin_check(q);
+    }
+    TRY(check(module_of(q), module_of(q)->test(q->request, &done), collective_kind_name(q->call->kind)));
+    if (!done) return STATUS_OK;
+    *worked = true;
+    base->since_ns = now_ns;
+    if (q->phase == QUEUE_CHECKING) {
+        TRY(end_check(q));
+        queued->times.started_ns = now_ns;
+        return first_segment(q);
+    }
+    (collective_is_cut(q->call->kind) ? end_cut : end_whole)(q);
+    q->segment_at += q->segment_count;
+    if (q->segment_at < q->segment_end) return start_segment(q);
+    count_traffic(q);
+    queued->times.finished_ns = now_ns;
+    q->phase = QUEUE_IDLE;
+    base->completed++;
+    return STATUS_OK;
+}
+
+static status mpi_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
+{
+    return collective_poll(world, "MPI", advance, now_ns, deadline_ns, worked);
+}
+
+/* ---- groups ----------------------------------------------------------------------------------- */
+
+static status mpi_group_open(collective_group *group, const int *ranks)
+{
+    const mpi_module *module = ((mpi_world *)group->world)->module;
+    const collective_config *c = &group->world->config;
+    mpi_group *g = (mpi_group *)group;
+    size_t count = (size_t)group->size;
+    g->descriptions = calloc((count + 1) * DESCRIPTION_WORDS, sizeof *g->descriptions);
+    g->counts = calloc(4 * count, sizeof *g->counts);
+    bool whole = g->descriptions && g->counts;
+    for (int i = 0; whole && i < group->queue_count; i++) {
+        mpi_queue *q = (mpi_queue *)collective_queue_at(group, i);
+        q->pair = i > 0;
+        q->request = malloc((size_t)module->request_bytes);
+        q->staging_bytes = i > 0 ? PAIR_STAGING_BYTES : STAGING_BYTES;
+        if (c->staging_bytes > 0) q->staging_bytes = c->staging_bytes;
+        q->staging = malloc((size_t)q->staging_bytes);
+        whole = q->request && q->staging;
+    }
+    if (!whole) return fail(STATUS_SYSTEM, "no memory for group '%s'", group->name);
+    return check(module, module->group_open(ranks, group->size, &g->comm), "MPI_Comm_create_group");
+}
+
+static void mpi_group_close(collective_group *group)
+{
+    mpi_group *g = (mpi_group *)group;
+    for (int i = 0; i < group->queue_count; i++) {
+        mpi_queue *q = (mpi_queue *)collective_queue_at(group, i);
+        free(q->request);
+        free(q->staging);
+    }
+    if (g->comm) ((mpi_world *)group->world)->module->group_close(g->comm);
+    free(g->descriptions);
+    free(g->counts);
 }
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
@@ -43,13 +397,13 @@ static void *open_module(void)
 
 static status load(mpi_world *w)
 {
-    w->library = open_module();
-    if (!w->library)
+    void *library = open_module();
+    if (!library)
         return fail(STATUS_UNAVAILABLE,
                     "collectives mpi: the module libpsring_mpi.so cannot be opened: %s; "
                     "without Open MPI take ring, two-shot or auto",
                     dlerror());
-    w->module = dlsym(w->library, MPI_MODULE_SYMBOL);
+    w->module = dlsym(library, MPI_MODULE_SYMBOL);
     if (!w->module || w->module->version != MPI_MODULE_VERSION)
         return fail(STATUS_UNAVAILABLE, "collectives mpi: libpsring_mpi.so is of another version");
     return STATUS_OK;
@@ -61,246 +415,46 @@ static status check_launched(const collective_config *config)
     return fail(STATUS_UNAVAILABLE, "collectives mpi: this process was not started by mpirun");
 }
 
-static status mpi_open(const collective_config *config, collective_world **out)
+static status mpi_open(collective_world *world)
 {
-    if (net_link_is_emulated(&config->link))
+    mpi_world *w = (mpi_world *)world;
+    const collective_config *c = &world->config;
+    int rank = -1, size = 0;
+    if (net_link_is_emulated(&c->link))
         return fail(STATUS_CONFIG, "--link: expected --collective auto, ring or two-shot, got mpi: "
                                    "what MPI sends cannot be paced");
-    TRY(check_launched(config));
-    mpi_world *w = calloc(1, sizeof *w);
-    if (!w) return fail(STATUS_SYSTEM, "no memory for collectives");
-    status rc;
-    int rank = -1, size = 0;
-    w->base.config = *config;
-    TRY_GOTO(rc, load(w), failed);
-    int code = w->module->open(reduce_pair, &rank, &size);
-    if (code)
-        rc = mpi_fail(w, code, "MPI_Init");
-    else if (rank != config->rank || size != config->world)
-        rc = fail(STATUS_CONFIG, "collectives mpi: found rank %d of %d in MPI, expected %d of %d", rank, size,
-                  config->rank, config->world);
-    if (rc != STATUS_OK) goto failed;
-    *out = &w->base;
-    return STATUS_OK;
-failed:
-    free(w);
-    return rc;
+    TRY(check_launched(c));
+    TRY(load(w));
+    TRY(check(w->module, w->module->open(reduce_pair, &rank, &size), "MPI_Init"));
+    if (rank == c->rank && size == c->world) return STATUS_OK;
+    return fail(STATUS_CONFIG, "collectives mpi: found rank %d of %d in MPI, expected %d of %d", rank, size,
+                c->rank, c->world);
 }
 
 static void mpi_close(collective_world *world)
 {
-    free(world); /* the library stays: MPI cannot be unloaded */
-}
-
-static void mpi_group_close(collective_group *group)
-{
-    mpi_group *g = (mpi_group *)group;
-    mpi_world *w = (mpi_world *)group->world;
-    for (mpi_group **at = &w->groups; *at; at = &(*at)->next) {
-        if (*at != g) continue;
-        *at = g->next;
-        break;
-    }
-    for (int i = 0; g->queues && i < g->queue_count; i++) {
-        free(g->queues[i].calls);
-        free(g->queues[i].request);
-        free(g->queues[i].staging);
-    }
-    if (g->comm) w->module->group_close(g->comm);
-    free(g->queues);
-    free(g->prints);
-    free(g->counts);
-    free(g);
-}
-
-static status init_queues(const mpi_world *w, mpi_group *g)
-{
-    for (int i = 0; i < g->queue_count; i++) {
-        mpi_queue *q = &g->queues[i];
-        q->group = g;
-        q->pair = i > 0;
-        q->capacity = i > 0 ? 8 : COLLECTIVE_QUEUE;
-        q->calls = calloc((size_t)q->capacity, sizeof *q->calls);
-        q->request = malloc((size_t)w->module->request_bytes);
-        q->staging_bytes = i > 0 ? PAIR_STAGING_BYTES : STAGING_BYTES;
-        if (w->base.config.staging_bytes > 0) q->staging_bytes = w->base.config.staging_bytes;
-        q->staging = malloc((size_t)q->staging_bytes);
-        if (!q->calls || !q->request || !q->staging)
-            return fail(STATUS_SYSTEM, "no memory for group '%s'", g->base.name);
-    }
-    return STATUS_OK;
-}
-
-static status mpi_group_open(collective_world *world, const char *name, const int *ranks, int count,
-                             collective_group **out)
-{
-    mpi_world *w = (mpi_world *)world;
-    mpi_group *g = calloc(1, sizeof *g);
-    if (!g) return fail(STATUS_SYSTEM, "no memory for group '%s'", name);
-    g->base = (collective_group){.world = world, .size = count};
-    for (int i = 0; i < count; i++)
-        if (ranks[i] == world->config.rank) g->base.rank = i;
-    g->queue_count = 1 + 2 * count; /* all; to each rank; from each rank */
-    g->queues = calloc((size_t)g->queue_count, sizeof *g->queues);
-    g->prints = calloc(((size_t)count + 1) * PRINT_WORDS, sizeof *g->prints);
-    g->counts = calloc(4 * (size_t)count, sizeof *g->counts);
-    status rc = STATUS_OK;
-    if (!g->queues || !g->prints || !g->counts) {
-        rc = fail(STATUS_SYSTEM, "no memory for group '%s'", name);
-        goto failed;
-    }
-    TRY_GOTO(rc, init_queues(w, g), failed);
-    int code = w->module->group_open(ranks, count, &g->comm);
-    if (code) {
-        rc = mpi_fail(w, code, "MPI_Comm_create_group");
-        goto failed;
-    }
-    g->next = w->groups;
-    w->groups = g;
-    *out = &g->base;
-    return STATUS_OK;
-failed:
-    mpi_group_close(&g->base);
-    return rc;
-}
-
-/* ---- calls ------------------------------------------------------------------------------------ */
-
-static mpi_queue *queue_of(const mpi_group *g, const collective_call *call, int *index)
-{
-    *index = call->kind == COLLECTIVE_SEND      ? 1 + call->root
-             : call->kind == COLLECTIVE_RECEIVE ? 1 + g->base.size + call->root
-                                                : 0;
-    return &g->queues[*index];
-}
-
-static mpi_queued *queued(const mpi_queue *q, uint64_t sequence)
-{
-    return &q->calls[sequence % (uint64_t)q->capacity];
-}
-
-static status mpi_post(collective_group *group, const collective_call *call, collective_ticket *out)
-{
-    int index;
-    mpi_queue *q = queue_of((mpi_group *)group, call, &index);
-    if (q->posted - q->completed == (uint64_t)q->capacity) return STATUS_AGAIN;
-    *queued(q, ++q->posted) = (mpi_queued){.call = *call};
-    *out = (collective_ticket){index, q->posted};
-    return STATUS_OK;
-}
-
-static bool mpi_done(const collective_group *group, collective_ticket ticket)
-{
-    return ((const mpi_group *)group)->queues[ticket.queue].completed >= ticket.sequence;
-}
-
-static collective_times mpi_times(const collective_group *group, collective_ticket ticket)
-{
-    return queued(&((const mpi_group *)group)->queues[ticket.queue], ticket.sequence)->times;
-}
-
-static status stalled(const mpi_queue *q)
-{
-    char call[128], limit[32];
-    const collective_config *c = &q->group->base.world->config;
-    return fail(STATUS_PEER,
-                "%s (call %llu of group '%s'): no progress for %s in rank %d; MPI does not report whom it "
-                "waits for",
-                collective_call_format(q->call, call, sizeof call), (unsigned long long)q->completed + 1,
-                q->group->base.name, text_format_duration(limit, sizeof limit, (double)c->stall_timeout_ns), c->rank);
-}
-
-static status advance(mpi_queue *q, int64_t now_ns, bool *worked)
-{
-    bool done = false;
-    if (q->phase == QUEUE_IDLE) {
-        q->call = &queued(q, q->completed + 1)->call;
-        q->since_ns = now_ns;
-        *worked = true;
-        return mpi_begin_check(q);
-    }
-    TRY(mpi_test(q, &done));
-    if (!done) return STATUS_OK;
-    *worked = true;
-    q->since_ns = now_ns;
-    if (q->phase == QUEUE_CHECKING) {
-        TRY(mpi_end_check(q));
-        queued(q, q->completed + 1)->times.started_ns = now_ns;
-        return mpi_first_round(q);
-    }
-    bool more = false;
-    TRY(mpi_end_round(q, &more));
-    if (more) return STATUS_OK;
-    queued(q, q->completed + 1)->times.finished_ns = now_ns;
-    q->phase = QUEUE_IDLE;
-    q->completed++;
-    return STATUS_OK;
-}
-
-static status mpi_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
-{
-    mpi_world *w = (mpi_world *)world;
-    w->seen = doorbell_rings(&w->bell);
-    for (mpi_group *g = w->groups; g; g = g->next) {
-        for (int i = 0; i < g->queue_count; i++) {
-            mpi_queue *q = &g->queues[i];
-            if (q->completed == q->posted) continue;
-            TRY(advance(q, now_ns, worked));
-            int64_t deadline = collective_deadline(q->since_ns, world->config.stall_timeout_ns);
-            if (now_ns >= deadline) return stalled(q);
-            if (deadline < *deadline_ns) *deadline_ns = deadline;
-        }
-    }
-    if (*worked) w->fruitless = 0;
-    return STATUS_OK;
-}
-
-static bool has_calls(const mpi_world *w)
-{
-    for (const mpi_group *g = w->groups; g; g = g->next)
-        for (int i = 0; i < g->queue_count; i++)
-            if (g->queues[i].completed != g->queues[i].posted) return true;
-    return false;
-}
-
-/* There is no waiting for MPI and for a wake-up at the same time: with calls in flight MPI is polled, first without
- * and later with short sleeps in between. */
-static void mpi_wait(collective_world *world, int64_t deadline_ns)
-{
-    mpi_world *w = (mpi_world *)world;
-    bool busy = has_calls(w);
-    if (busy && w->fruitless++ < YIELDS) {
-        sched_yield();
-        return;
-    }
-    int64_t poll_ns = clock_now_ns() + (busy ? POLL_NS : SLEEP_NS);
-    doorbell_enter(&w->bell);
-    doorbell_sleep(&w->bell, w->seen, deadline_ns < poll_ns ? deadline_ns : poll_ns);
-    doorbell_leave(&w->bell);
-}
-
-static void mpi_wake(collective_world *world)
-{
-    doorbell_ring(&((mpi_world *)world)->bell);
+    (void)world; /* the library stays: MPI cannot be unloaded */
 }
 
 static void mpi_abort(collective_world *world, const error_record *why)
 {
-    mpi_world *w = (mpi_world *)world;
-    w->module->give_up(status_exit_code(why->code));
+    ((mpi_world *)world)->module->give_up(status_exit_code(why->code));
 }
 
+/* Open MPI's non-blocking collectives, for processes that mpirun has started. */
 const collective_type collective_mpi = {
     .name = "mpi",
+    .world_bytes = sizeof(mpi_world),
+    .group_bytes = sizeof(mpi_group),
+    .queue_bytes = sizeof(mpi_queue),
+    .pairs = true,
     .open = mpi_open,
     .close = mpi_close,
     .group_open = mpi_group_open,
     .group_close = mpi_group_close,
-    .post = mpi_post,
-    .done = mpi_done,
-    .times = mpi_times,
+    .post = collective_default_post,
     .progress = mpi_progress,
-    .wait = mpi_wait,
-    .wake = mpi_wake,
+    .wait = collective_poll_wait,
+    .wake = collective_poll_wake,
     .abort = mpi_abort,
 };

@@ -1,27 +1,20 @@
-/* Collectives through NCCL, on device memory and on a stream of the device. The world's rank enqueues and polls; it
- * never waits for the GPU: calls of a group are enqueued one after another as the communicator accepts them, and a
- * fence after each is reached when it is done. */
+/* Collectives through NCCL, on device memory and on a stream of the device. The world's rank enqueues and
+ * polls; it never waits for the GPU: calls of a group are enqueued one after another as the communicator
+ * accepts them, and a fence after each is reached when it is done. */
 #include "ring/collectives/nccl/collective_nccl.h"
 
-#include "common/base/doorbell.h"
 #include "common/base/text.h"
 #include "common/device/cuda/cuda_module.h"
 #include "ring/collectives/collective_impl.h"
 #include "ring/collectives/nccl/nccl_module.h"
 
 #include <assert.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400, SCRATCH_BYTES = 256 };
-
-typedef struct nccl_queued {
-    collective_call call;
-    collective_times times;
-} nccl_queued;
+enum { SCRATCH_BYTES = 256 };
 
 typedef struct nccl_world {
     collective_world base;
@@ -29,21 +22,14 @@ typedef struct nccl_world {
     nccl_comm *comm;
     device_stream *stream; /* borrowed */
     device_memory scratch; /* of barriers */
-    struct nccl_group *groups;
-    doorbell bell;
-    unsigned seen;
-    int fruitless; /* waits since something was done */
 } nccl_world;
 
 typedef struct nccl_group {
     collective_group base;
-    struct nccl_group *next;
     nccl_comm *comm;
     device_fence *done; /* call N is done */
-    nccl_queued queue[COLLECTIVE_QUEUE];
-    uint64_t posted, launched, completed;
+    uint64_t launched;
     bool enqueuing; /* the communicator still works on call number launched + 1 */
-    int64_t since_ns;
 } nccl_group;
 
 /* ---- the module ------------------------------------------------------------------------------- */
@@ -88,65 +74,50 @@ static status wait_until_idle(nccl_world *w, nccl_comm *comm, const char *what)
         if (c->canceled && c->canceled(c->canceled_context)) return fail(STATUS_STOPPED, "%s: stopped", what);
         char limit[32];
         if (clock_now_ns() > deadline)
-            return fail(STATUS_PEER, "collectives nccl: %s: rank %d has waited for %s; NCCL does not report for whom",
-                        what, c->rank, text_format_duration(limit, sizeof limit, (double)c->connect_timeout_ns));
+            return fail(
+                STATUS_PEER, "collectives nccl: %s: rank %d has waited for %s; NCCL does not report for whom",
+                what, c->rank, text_format_duration(limit, sizeof limit, (double)c->connect_timeout_ns));
         usleep(1000);
     }
+}
+
+static status nccl_open(collective_world *world)
+{
+    nccl_world *w = (nccl_world *)world;
+    const collective_config *c = &world->config;
+    if (!c->device || !c->stream || !c->bootstrap)
+        return fail(STATUS_CONFIG,
+                    "collectives nccl: expected --device cuda, got a device without GPU memory");
+    w->stream = c->stream;
+    TRY(find_module(&w->module));
+    TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, SCRATCH_BYTES, &w->scratch));
+    status rc = w->module->open(w->stream, c->bootstrap, c->rank, c->world, c->share_gpu, &w->comm);
+    if (rc == STATUS_OK) rc = wait_until_idle(w, w->comm, "the start");
+    if (rc != STATUS_OK && w->comm)
+        w->module->abort(w->comm); /* one that has not started cannot be destroyed */
+    return rc;
 }
 
 static void nccl_close(collective_world *world)
 {
     nccl_world *w = (nccl_world *)world;
-    w->module->close(&w->comm);
-    if (w->scratch.data) device_free(w->base.config.device, &w->scratch);
-    free(w);
-}
-
-static status nccl_open(const collective_config *config, collective_world **out)
-{
-    if (!config->device || !config->stream || !config->bootstrap)
-        return fail(STATUS_CONFIG, "collectives nccl: expected --device cuda, got a device without GPU memory");
-    nccl_world *w = calloc(1, sizeof *w);
-    if (!w) return fail(STATUS_SYSTEM, "no memory for collectives");
-    w->base.config = *config;
-    w->stream = config->stream;
-    status rc = find_module(&w->module);
-    if (rc != STATUS_OK) {
-        free(w);
-        return rc;
-    }
-    rc = device_allocate(config->device, DEVICE_MEMORY_PRIVATE, SCRATCH_BYTES, &w->scratch);
-    if (rc == STATUS_OK)
-        rc = w->module->open(w->stream, config->bootstrap, config->rank, config->world, config->share_gpu, &w->comm);
-    if (rc == STATUS_OK) rc = wait_until_idle(w, w->comm, "the start");
-    if (rc != STATUS_OK) {
-        if (w->comm) w->module->abort(w->comm); /* one that has not started cannot be destroyed */
-        nccl_close(&w->base);
-        return rc;
-    }
-    *out = &w->base;
-    return STATUS_OK;
+    if (w->module) w->module->close(&w->comm);
+    if (w->scratch.data) device_free(world->config.device, &w->scratch);
 }
 
 static void nccl_group_close(collective_group *group)
 {
     nccl_group *g = (nccl_group *)group;
     nccl_world *w = (nccl_world *)group->world;
-    for (nccl_group **at = &w->groups; *at; at = &(*at)->next) {
-        if (*at != g) continue;
-        *at = g->next;
-        break;
-    }
     if (g->comm != w->comm) w->module->close(&g->comm);
     device_fence_close(&g->done);
-    free(g);
 }
 
-/* A group of the whole world is the world's communicator; smaller ones are split off. ncclCommSplit is called by
- * all ranks of the world: such groups are opened as a partition of it, every rank in one of them. */
-static status open_comm(nccl_world *w, nccl_group *g, const int *ranks, int count)
+/* A group of the whole world is the world's communicator; smaller ones are split off. ncclCommSplit is called
+ * by all ranks of the world: such groups are opened as a partition of it, every rank in one of them. */
+static status open_comm(nccl_world *w, nccl_group *g, const int *ranks)
 {
-    if (count == w->base.config.world) {
+    if (g->base.size == w->base.config.world) {
         g->comm = w->comm;
         return STATUS_OK;
     }
@@ -156,25 +127,11 @@ static status open_comm(nccl_world *w, nccl_group *g, const int *ranks, int coun
     return rc;
 }
 
-static status nccl_group_open(collective_world *world, const char *name, const int *ranks, int count,
-                              collective_group **out)
+static status nccl_group_open(collective_group *group, const int *ranks)
 {
-    nccl_world *w = (nccl_world *)world;
-    nccl_group *g = calloc(1, sizeof *g);
-    if (!g) return fail(STATUS_SYSTEM, "no memory for group '%s'", name);
-    g->base = (collective_group){.world = world, .size = count};
-    for (int i = 0; i < count; i++)
-        if (ranks[i] == world->config.rank) g->base.rank = i;
-    status rc = device_fence_open(world->config.device, &g->done);
-    if (rc == STATUS_OK) rc = open_comm(w, g, ranks, count);
-    if (rc != STATUS_OK) {
-        nccl_group_close(&g->base);
-        return rc;
-    }
-    g->next = w->groups;
-    w->groups = g;
-    *out = &g->base;
-    return STATUS_OK;
+    nccl_group *g = (nccl_group *)group;
+    TRY(device_fence_open(group->world->config.device, &g->done));
+    return open_comm((nccl_world *)group->world, g, ranks);
 }
 
 /* ---- a call as one or several operations of NCCL, which run as a group ------------------------- */
@@ -206,7 +163,8 @@ static status add_whole(const nccl_group *g, const collective_call *call, nccl_k
         return fail(STATUS_INTERNAL, "collectives nccl: `in` and `out` lie in different pieces");
     if (!list->pieces) return add(g, call, kind, call->root, call->count, 0, 0);
     for (int i = 0; i < list->count; i++)
-        TRY(add(g, call, kind, call->root, list->pieces[i].count, list->pieces[i].offset, list->pieces[i].offset));
+        TRY(add(g, call, kind, call->root, list->pieces[i].count, list->pieces[i].offset,
+                list->pieces[i].offset));
     return STATUS_OK;
 }
 
@@ -217,7 +175,8 @@ static status add_parts(const nccl_group *g, const collective_call *call)
     int n = g->base.size, me = g->base.rank;
     int64_t mine = collective_part_count(call->count, n, me);
     for (int r = 0; r < n; r++) {
-        int64_t at = collective_part_begin(call->count, n, r), count = collective_part_count(call->count, n, r);
+        int64_t at = collective_part_begin(call->count, n, r),
+                count = collective_part_count(call->count, n, r);
         switch (call->kind) {
         case COLLECTIVE_ALL_GATHER:
             TRY(add(g, call, NCCL_BROADCAST, r, count, 0, at));
@@ -266,37 +225,23 @@ static status add_call(const nccl_group *g, const collective_call *call)
 
 /* ---- progress --------------------------------------------------------------------------------- */
 
-static nccl_queued *queued(nccl_group *g, uint64_t number)
-{
-    return &g->queue[number % COLLECTIVE_QUEUE];
-}
-
 /* Marks on the stream: slot 0 restarts the stream's clock, then two slots per call. */
 static int mark_of(uint64_t number)
 {
     return 2 + 2 * (int)(number % COLLECTIVE_QUEUE);
 }
 
-static status nccl_post(collective_group *group, const collective_call *call, collective_ticket *out)
-{
-    nccl_group *g = (nccl_group *)group;
-    if (g->posted - g->completed == COLLECTIVE_QUEUE) return STATUS_AGAIN;
-    *queued(g, ++g->posted) = (nccl_queued){.call = *call};
-    *out = (collective_ticket){0, g->posted};
-    return STATUS_OK;
-}
-
-static status begin(nccl_world *w, nccl_group *g, int64_t now_ns)
+static status begin(nccl_world *w, nccl_group *g, collective_queue *q, int64_t now_ns)
 {
     uint64_t number = g->launched + 1;
-    if (g->launched == g->completed) {
-        g->since_ns = now_ns;
+    if (g->launched == q->completed) {
+        q->since_ns = now_ns;
         TRY(device_mark(w->stream, 0));
     }
     TRY(device_mark(w->stream, mark_of(number)));
     g->enqueuing = true;
     TRY(w->module->begin(g->comm));
-    status rc = add_call(g, &queued(g, number)->call);
+    status rc = add_call(g, &collective_queued_at(q, number)->call);
     status ended = w->module->end(g->comm);
     return rc != STATUS_OK ? rc : ended;
 }
@@ -304,14 +249,10 @@ static status begin(nccl_world *w, nccl_group *g, int64_t now_ns)
 /* Mean: a true division of this rank's result by n. */
 static status divide(nccl_world *w, nccl_group *g, const collective_call *call)
 {
-    bool mean = call->op == REDUCE_MEAN && (call->kind == COLLECTIVE_ALL_REDUCE ||
-                                            call->kind == COLLECTIVE_REDUCE_SCATTER || call->kind == COLLECTIVE_REDUCE);
+    bool mean = call->op == REDUCE_MEAN && collective_reduces(call->kind);
     if (!mean || (call->kind == COLLECTIVE_REDUCE && call->root != g->base.rank)) return STATUS_OK;
     const piece_list *pieces = &call->out.pieces;
-    int64_t count = call->kind == COLLECTIVE_REDUCE_SCATTER
-                        ? collective_part_count(call->count, g->base.size, g->base.rank)
-                        : call->count;
-    piece whole = {0, count};
+    piece whole = {0, collective_out_extent(call, g->base.size, g->base.rank).count};
     const piece *list = pieces->pieces ? pieces->pieces : &whole;
     for (int i = 0; i < (pieces->pieces ? pieces->count : 1); i++) {
         char *at = (char *)call->out.base + list[i].offset * dtype_size(call->type);
@@ -321,10 +262,10 @@ static status divide(nccl_world *w, nccl_group *g, const collective_call *call)
 }
 
 /* NCCL has enqueued the call: a mark and a fence after it on the stream record its end. */
-static status end_enqueuing(nccl_world *w, nccl_group *g)
+static status end_enqueuing(nccl_world *w, nccl_group *g, collective_queue *q)
 {
     uint64_t number = g->launched + 1;
-    TRY(divide(w, g, &queued(g, number)->call));
+    TRY(divide(w, g, &collective_queued_at(q, number)->call));
     TRY(device_mark(w->stream, mark_of(number) + 1));
     TRY(device_stream_signal(w->stream, g->done, number));
     g->launched = number;
@@ -337,12 +278,12 @@ static int64_t payload(const collective_call *call)
     return call->count * dtype_size(call->type);
 }
 
-static void complete(nccl_world *w, nccl_group *g, int64_t now_ns)
+static void complete(nccl_world *w, nccl_group *g, collective_queue *queue, int64_t now_ns)
 {
-    nccl_queued *q = queued(g, ++g->completed);
-    q->times.started_ns = device_mark_ns(w->stream, mark_of(g->completed));
-    q->times.finished_ns = device_mark_ns(w->stream, mark_of(g->completed) + 1);
-    g->since_ns = now_ns;
+    collective_queued *q = collective_queued_at(queue, ++queue->completed);
+    q->times.started_ns = device_mark_ns(w->stream, mark_of(queue->completed));
+    q->times.finished_ns = device_mark_ns(w->stream, mark_of(queue->completed) + 1);
+    queue->since_ns = now_ns;
     /* A ring's share; NCCL does not report what it has sent. */
     int64_t bytes = g->base.size > 1 ? 2 * payload(&q->call) * (g->base.size - 1) / g->base.size : 0;
     if (q->call.kind != COLLECTIVE_ALL_REDUCE) bytes /= 2;
@@ -352,88 +293,30 @@ static void complete(nccl_world *w, nccl_group *g, int64_t now_ns)
     w->base.traffic.messages_received++;
 }
 
-static status stalled(nccl_group *g)
+static status advance(collective_queue *q, int64_t now_ns, bool *worked)
 {
-    char call[128], limit[32];
-    const collective_config *c = &g->base.world->config;
-    return fail(STATUS_PEER,
-                "%s (call %llu of group '%s'): no progress for %s in rank %d; NCCL does not report whom it waits for",
-                collective_call_format(&queued(g, g->completed + 1)->call, call, sizeof call),
-                (unsigned long long)g->completed + 1, g->base.name,
-                text_format_duration(limit, sizeof limit, (double)c->stall_timeout_ns), c->rank);
-}
-
-static status advance(nccl_world *w, nccl_group *g, int64_t now_ns, bool *worked)
-{
+    nccl_group *g = (nccl_group *)q->group;
+    nccl_world *w = (nccl_world *)g->base.world;
     bool free = false;
     TRY(w->module->state(g->comm, &free));
     if (g->enqueuing && free) {
-        TRY(end_enqueuing(w, g));
+        TRY(end_enqueuing(w, g, q));
         *worked = true;
     }
-    while (free && !g->enqueuing && g->launched < g->posted) {
+    while (free && !g->enqueuing && g->launched < q->posted) {
         *worked = true;
-        TRY(begin(w, g, now_ns));
+        TRY(begin(w, g, q, now_ns));
         TRY(w->module->state(g->comm, &free));
-        if (free) TRY(end_enqueuing(w, g));
+        if (free) TRY(end_enqueuing(w, g, q));
     }
-    for (; g->completed < g->launched && device_fence_reached(g->done, g->completed + 1); *worked = true)
-        complete(w, g, now_ns);
+    for (; q->completed < g->launched && device_fence_reached(g->done, q->completed + 1); *worked = true)
+        complete(w, g, q, now_ns);
     return STATUS_OK;
 }
 
 static status nccl_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
-    nccl_world *w = (nccl_world *)world;
-    w->seen = doorbell_rings(&w->bell);
-    for (nccl_group *g = w->groups; g; g = g->next) {
-        if (g->completed == g->posted) continue;
-        TRY(advance(w, g, now_ns, worked));
-        if (g->completed == g->posted) continue;
-        int64_t deadline = collective_deadline(g->since_ns ? g->since_ns : now_ns, world->config.stall_timeout_ns);
-        if (now_ns >= deadline) return stalled(g);
-        if (deadline < *deadline_ns) *deadline_ns = deadline;
-    }
-    if (*worked) w->fruitless = 0;
-    return STATUS_OK;
-}
-
-static bool nccl_done(const collective_group *group, collective_ticket ticket)
-{
-    return ((const nccl_group *)group)->completed >= ticket.sequence;
-}
-
-static collective_times nccl_times(const collective_group *group, collective_ticket ticket)
-{
-    return queued((nccl_group *)group, ticket.sequence)->times;
-}
-
-static bool has_calls(const nccl_world *w)
-{
-    for (const nccl_group *g = w->groups; g; g = g->next)
-        if (g->completed != g->posted) return true;
-    return false;
-}
-
-/* There is no waiting for a GPU and for a wake-up at the same time: with calls in flight the GPU is polled, first
- * without and later with short sleeps in between. */
-static void nccl_wait(collective_world *world, int64_t deadline_ns)
-{
-    nccl_world *w = (nccl_world *)world;
-    bool busy = has_calls(w);
-    if (busy && w->fruitless++ < YIELDS) {
-        sched_yield();
-        return;
-    }
-    int64_t poll_ns = clock_now_ns() + (busy ? POLL_NS : SLEEP_NS);
-    doorbell_enter(&w->bell);
-    doorbell_sleep(&w->bell, w->seen, deadline_ns < poll_ns ? deadline_ns : poll_ns);
-    doorbell_leave(&w->bell);
-}
-
-static void nccl_wake(collective_world *world)
-{
-    doorbell_ring(&((nccl_world *)world)->bell);
+    return collective_poll(world, "NCCL", advance, now_ns, deadline_ns, worked);
 }
 
 /* Kernels that wait for a rank that is gone would never end: the communicators are ended with them. */
@@ -441,22 +324,23 @@ static void nccl_abort(collective_world *world, const error_record *why)
 {
     nccl_world *w = (nccl_world *)world;
     (void)why;
-    for (nccl_group *g = w->groups; g; g = g->next)
-        if (g->comm != w->comm) w->module->abort(g->comm);
+    for (collective_group *g = world->groups; g; g = g->next)
+        if (((nccl_group *)g)->comm != w->comm) w->module->abort(((nccl_group *)g)->comm);
     w->module->abort(w->comm);
 }
 
 const collective_type collective_nccl = {
     .name = "nccl",
+    .world_bytes = sizeof(nccl_world),
+    .group_bytes = sizeof(nccl_group),
+    .queue_bytes = sizeof(collective_queue),
     .open = nccl_open,
     .close = nccl_close,
     .group_open = nccl_group_open,
     .group_close = nccl_group_close,
-    .post = nccl_post,
-    .done = nccl_done,
-    .times = nccl_times,
+    .post = collective_default_post,
     .progress = nccl_progress,
-    .wait = nccl_wait,
-    .wake = nccl_wake,
+    .wait = collective_poll_wait,
+    .wake = collective_poll_wake,
     .abort = nccl_abort,
 };

@@ -7,10 +7,10 @@
 
 enum { MOST_SLICES = 1 << 16 }; /* of a chunk: a position counts steps in SHM_STEP_BITS */
 
-static bool ring_has_form(collective_kind kind)
+bool shm_ring_serves(collective_kind kind)
 {
-    return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE_SCATTER || kind == COLLECTIVE_ALL_GATHER ||
-           kind == COLLECTIVE_BROADCAST;
+    return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE_SCATTER ||
+           kind == COLLECTIVE_ALL_GATHER || kind == COLLECTIVE_BROADCAST;
 }
 
 static int left_of(const shm_queue *q)
@@ -60,7 +60,8 @@ void ring_channel_await_left(ring_channel *c, int steps, ring_range r)
     shm_queue *q = c->queue;
     int64_t slices = steps == 0 ? 0 : (int64_t)(steps - 1) * c->slices + c->slice + 1;
     shm_await(q, c->base + (uint64_t)slices, shm_bit(left_of(q)));
-    shm_charge(q, r.count * dtype_size(c->type), c->slice == 0, c->step + c->slice > 0);
+    if (shm_link_is_emulated(q))
+        shm_charge(q, r.count * dtype_size(c->type), c->slice == 0, c->step + c->slice > 0);
 }
 
 void ring_channel_await_right(ring_channel *c)
@@ -98,8 +99,8 @@ static bool other_advance(ring_channel *c)
     if (c->step == c->steps) return true;
     ring_range r = ring_channel_slice(c, chunk_of_step(c));
     if (c->queue->call->kind == COLLECTIVE_REDUCE_SCATTER) {
-        pieces_reduce_pair(c->type, c->op, &c->out, c->step == 0 ? &c->left_in : &c->left_out, &c->in, r.begin,
-                           r.count);
+        pieces_reduce_pair(c->type, c->op, &c->out, c->step == 0 ? &c->left_in : &c->left_out, &c->in,
+                           r.begin, r.count);
         if (c->step == c->ranks - 2 && c->op == REDUCE_MEAN)
             pieces_divide(c->type, &c->out, r.begin, r.count, c->ranks);
     } else {
@@ -135,41 +136,5 @@ static bool ring_advance(shm_queue *q)
     return (q->call->kind == COLLECTIVE_ALL_REDUCE ? ring_all_reduce_advance : other_advance)(&q->ring);
 }
 
-/* ---- staged ----------------------------------------------------------------------------------- */
-
-static void take_part(shm_queue *q, int part, int64_t out_at)
-{
-    piece_buffer area = shm_exposed_out(q, q->me);
-    pieces_copy(q->call->type, &q->out, out_at, &area, shm_exposed_index(q, part, q->round_at),
-                shm_round_part(q, part));
-}
-
-static void ring_copy_out(shm_queue *q)
-{
-    const collective_call *c = q->call;
-    int64_t at = q->round_at;
-    switch (c->kind) {
-    case COLLECTIVE_ALL_REDUCE:
-        take_part(q, 0, at);
-        break;
-    case COLLECTIVE_BROADCAST:
-        if (q->me != c->root) take_part(q, 0, at);
-        break;
-    case COLLECTIVE_REDUCE_SCATTER:
-        take_part(q, q->me, at);
-        break;
-    case COLLECTIVE_ALL_GATHER:
-        for (int m = 0; m < q->size; m++)
-            if (m != q->me) take_part(q, m, collective_part_begin(c->count, q->size, m) + at);
-        break;
-    default:
-        break;
-    }
-}
-
 const shm_algorithm shm_algorithm_ring = {
-    .has_form = ring_has_form,
-    .begin_round = ring_begin_round,
-    .advance = ring_advance,
-    .copy_out = ring_copy_out,
-};
+    .begin_round = ring_begin_round, .advance = ring_advance, .copy_out = shm_copy_out};

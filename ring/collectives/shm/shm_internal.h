@@ -1,17 +1,18 @@
 /* The shared-memory implementation from inside. For this folder only.
  *
- * A world maps every peer's windows and its doorbell. A group adds one segment per rank with that rank's slots: one for
- * each call queue that it is a member of. A call queue is an ordered sequence of calls among its members: queue 0 of a
- * group holds the collectives, one queue per pair holds what one rank sends to another.
+ * A world maps every peer's windows and its doorbell. A group adds one segment per rank with that rank's
+ * slots: one for each call queue that it is a member of. A call queue is an ordered sequence of calls among
+ * its members: queue 0 of a group holds the collectives, one queue per pair holds what one rank sends to
+ * another.
  *
  * A slot is written by its owner and read by the queue's other members. Its position counts calls and the
- * steps within them; it only grows, and "wait until a member's position has reached p" is the only way in which ranks
- * wait for each other. A member publishes a step with a release of everything that it wrote before; whoever sees it may
- * read that.
+ * steps within them; it only grows, and "wait until a member's position has reached p" is the only way in
+ * which ranks wait for each other. A member publishes a step with a release of everything that it wrote
+ * before; whoever sees it may read that.
  *
- * A call begins when every member has described it in its slot and has published step "arrived". When all have arrived,
- * each compares the descriptions with its own. All choose the same mode: INLINE is chosen before the arrival, and only
- * by two-shot; the rest from the descriptions.
+ * A call begins when every member has described it in its slot and has published step "arrived". When all
+ * have arrived, each compares the descriptions with its own. All choose the same mode: INLINE is chosen
+ * before the arrival, and only by two-shot; the rest from the descriptions.
  *
  *   INLINE     the operands fit in the slot and were copied there before the arrival: no further wait
  *   IN_PLACE   all operands that peers touch are in windows with the same layout: one round over everything
@@ -35,7 +36,6 @@ enum {
     SHM_STAGING_BYTES = 512 << 10,
     SHM_PAIR_INLINE_BYTES = 2 << 10,
     SHM_PAIR_STAGING_BYTES = 32 << 10,
-    SHM_PAIR_QUEUE = 8,
     SHM_RING_SLICE_BYTES = 256 << 10, /* what a ring hands on at a time */
     SHM_NO_WINDOW = -1,
 };
@@ -73,13 +73,10 @@ typedef struct shm_slot {
 
 /* ---- private ---------------------------------------------------------------------------------- */
 
-typedef struct shm_world shm_world;
-typedef struct shm_group shm_group;
 typedef struct shm_queue shm_queue;
 
 /* What rings and two-shot have in common: a state machine over a round. */
 typedef struct shm_algorithm {
-    bool (*has_form)(collective_kind kind);
     /* All members' operands are exposed: does the first piece of work and sets what to wait for. */
     void (*begin_round)(shm_queue *q);
     /* What was waited for has happened: does the next piece. Returns true when the round is done. */
@@ -100,11 +97,6 @@ typedef struct shm_member {
     char *staging;
 } shm_member;
 
-typedef struct shm_queued {
-    collective_call call;
-    collective_times times;
-} shm_queued;
-
 typedef enum shm_mode { SHM_INLINE, SHM_IN_PLACE, SHM_STAGED } shm_mode;
 typedef enum shm_phase {
     SHM_IDLE,
@@ -115,15 +107,11 @@ typedef enum shm_phase {
 } shm_phase;
 
 struct shm_queue {
-    shm_group *group;
-    shm_queue *next; /* of the world */
+    collective_queue base;
     int size, me;
     shm_member *members;                 /* [size] */
     int64_t area_bytes;                  /* of an inline area */
     int64_t inline_bytes, staging_bytes; /* as much of the areas as is used */
-    shm_queued *calls;                   /* [capacity], by sequence */
-    int capacity;
-    uint64_t posted, completed; /* sequences; the first call is 1 */
 
     /* The call in progress: completed + 1. */
     shm_phase phase;
@@ -133,7 +121,6 @@ struct shm_queue {
     piece_buffer in, out;   /* this rank's buffers */
     uint64_t step;          /* published last */
     uint64_t target, unmet; /* position waited for, and the members that have not reached it */
-    int64_t since_ns;       /* of the last advance */
     /* Over an emulated link: a transfer that must also have arrived. */
     bool charged; /* there is one */
     int64_t charge_bytes;
@@ -149,33 +136,28 @@ struct shm_queue {
     ring_channel ring; /* where a ring runs the call */
 };
 
-struct shm_group {
+typedef struct shm_group {
     collective_group base;
     shm_segment own;
-    shm_segment *peers; /* [size] */
-    shm_queue *queues;  /* [1 + 2 size]: all; to each rank; from each rank */
-    int queue_count;
+    shm_segment *peers;  /* [size] */
     shm_member *members; /* of all queues */
-};
+} shm_group;
 
-struct shm_world {
-    collective_world base;
+typedef struct shm_world {
+    collective_world base; /* `seen` is the own bell's word */
     shm_choice choose;
     collective_window windows[COLLECTIVE_MAX_WINDOWS];
-    int window_count;
     shm_segment bell_segment;
     shm_segment *peers; /* [world * (1 + window_count)]: bell, windows */
     shm_bell *bells[SHM_MAX_RANKS];
     int death_fds[SHM_MAX_RANKS]; /* pidfds; -1: same process or not available */
-    shm_queue *queues;            /* of all groups */
-    unsigned seen;                /* own bell when the last progress began */
     int64_t checked_ns;           /* when the peers were last checked */
     bool spins;                   /* there is a processor for every thread */
     net_adapter adapter;          /* where a link is emulated */
-};
+} shm_world;
 
-/* shm_world.c */
-status shm_world_open(const collective_config *config, shm_choice choose, collective_world **out);
+/* shm.c */
+status shm_world_open(collective_world *world, shm_choice choose);
 void shm_world_close(collective_world *world);
 void shm_world_wait(collective_world *world, int64_t deadline_ns);
 void shm_world_wake(collective_world *world);
@@ -185,15 +167,20 @@ void shm_ring_bell(shm_world *world, int rank);
 /* STATUS_PEER if a member that the queue waits for has given up or is dead. */
 status shm_check_peers(shm_world *world, shm_queue *q);
 
-/* shm_group.c */
-status shm_group_open(collective_world *world, const char *name, const int *ranks, int count, collective_group **out);
+status shm_group_open(collective_group *group, const int *ranks);
 void shm_group_close(collective_group *group);
 
 /* shm_queue.c */
-status shm_queue_post(collective_group *group, const collective_call *call, collective_ticket *out);
-bool shm_queue_done(const collective_group *group, collective_ticket ticket);
-collective_times shm_queue_times(const collective_group *group, collective_ticket ticket);
+status shm_queue_post(collective_queue *queue);
 status shm_queue_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked);
+
+/* All slots of an implementation but its name and open(). */
+#define SHM_FUNCTIONS                                                                                        \
+    .world_bytes = sizeof(shm_world), .group_bytes = sizeof(shm_group), .queue_bytes = sizeof(shm_queue),    \
+    .pairs = true, .close = shm_world_close, .group_open = shm_group_open, .group_close = shm_group_close,   \
+    .post = shm_queue_post, .progress = shm_queue_progress, .wait = shm_world_wait, .wake = shm_world_wake,  \
+    .abort = shm_world_abort
+
 /* Whether all members that the queue waits for have reached its target; forgets those that have. */
 bool shm_queue_may_advance(shm_queue *q);
 
@@ -211,17 +198,25 @@ static inline uint64_t shm_everyone(const shm_queue *q)
     return all & ~(UINT64_C(1) << q->me);
 }
 
-/* shm_link.c: traffic, and an emulated link: what is waited for has arrived only when the link has carried it too.
- * Announces that `bytes` arrive with what is awaited: whether as a message of their own, and whether they follow others
- * of the same call. */
+static inline shm_world *shm_world_of(const shm_queue *q)
+{
+    return (shm_world *)q->base.group->world;
+}
+
+/* shm_link.c: an emulated link: what is waited for has arrived only when the link has carried it too. */
+static inline bool shm_link_is_emulated(const shm_queue *q)
+{
+    return q->size > 1 && net_link_is_emulated(&shm_world_of(q)->adapter.link);
+}
+/* Announces that `bytes` arrive with what is awaited: whether as a message of their own, and whether they
+ * follow others of the same call. */
 void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows);
 /* What is waited for has happened: whether the link has carried it. */
 bool shm_is_due(shm_queue *q, int64_t now_ns);
-/* The same for a finished call as a whole, if its steps were not charged; all had arrived at `arrived_ns`. False: there
- * is nothing to wait for. */
-bool shm_charge_call(shm_queue *q, int64_t arrived_ns);
+/* The same for a finished call as a whole, whose steps were not charged; all had arrived at `arrived_ns`. */
+void shm_charge_call(shm_queue *q, int64_t arrived_ns);
 
-/* shm_mode.c: what a call exposes to its peers, and which part of it in each round. */
+/* shm_operands.c: what a call exposes to its peers, which part of it in each round, and what is copied. */
 shm_description shm_describe(const shm_queue *q, int64_t now_ns);
 bool shm_fits_inline(const shm_queue *q);
 /* Whether all that peers touch is in windows with the same layout: the same result on every rank. */
@@ -237,11 +232,6 @@ int64_t shm_round_part(const shm_queue *q, int part);
 int64_t shm_exposed_index(const shm_queue *q, int part, int64_t at);
 piece_buffer shm_exposed_in(const shm_queue *q, int member);
 piece_buffer shm_exposed_out(const shm_queue *q, int member);
-/* shm_two_shot.c */
-/* Copies from `in` to `out` what this rank needs from no peer. */
-void shm_place_own_part(shm_queue *q);
-void shm_copy_in(shm_queue *q);
-void shm_run_inline(shm_queue *q);
 /* Share `rank` of `count` elements, cut on cache lines: its begin. */
 static inline int64_t shm_share_begin(const shm_queue *q, int64_t count, int rank)
 {
@@ -249,7 +239,26 @@ static inline int64_t shm_share_begin(const shm_queue *q, int64_t count, int ran
     if (rank >= q->size) return count;
     return (int64_t)((__int128)count * rank / q->size) / line * line;
 }
+/* Copies from `in` to `out` what this rank needs from no peer. */
+void shm_place_own_part(shm_queue *q);
+/* Staged and inline: copies this rank's part of the round from `in` to its own area. */
+void shm_copy_in(shm_queue *q);
+/* Copies the results of the round from the own area to `out`, but not what was placed there before. */
+void shm_copy_out(shm_queue *q);
+/* Copies from the peers what this rank's `out` needs, for kinds that do not reduce. */
+void shm_fetch(shm_queue *q);
 
-void shm_count_traffic(shm_queue *q);
+/* What a call moves between this rank and its peers, whichever rank copies: what a peer writes into our
+ * memory is received. Elements. */
+typedef struct shm_moved {
+    int64_t sent, received, messages_sent, messages_received;
+} shm_moved;
+shm_moved shm_call_moved(const shm_queue *q);
+
+/* shm_two_shot.c */
+void shm_run_inline(shm_queue *q);
+
+/* ring_channel.c */
+bool shm_ring_serves(collective_kind kind);
 
 #endif

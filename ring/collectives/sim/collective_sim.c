@@ -9,14 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct call_slot {
-    collective_call call;
-    collective_times times;
-} call_slot;
-
 typedef struct sim_world {
     collective_world base;
-    device *device;
     sim_actor *agent; /* the last to post; woken when a call is done */
     bool moved;       /* since the last progress */
 } sim_world;
@@ -25,10 +19,8 @@ typedef struct sim_members_group {
     collective_group base;
     sim_group *shared; /* by all members */
     int member;
-    call_slot slots[COLLECTIVE_QUEUE];
-    uint64_t done, posted; /* calls */
-    bool joined;           /* call number done + 1 */
-    status failure;        /* of a join */
+    bool joined;    /* call number completed + 1 */
+    status failure; /* of a join */
 } sim_members_group;
 
 static sim_world *world_of(const sim_members_group *g)
@@ -36,14 +28,20 @@ static sim_world *world_of(const sim_members_group *g)
     return (sim_world *)g->base.world;
 }
 
-static call_slot *slot_of(sim_members_group *g, uint64_t number)
+static device *device_of(const sim_members_group *g)
 {
-    return &g->slots[number % COLLECTIVE_QUEUE];
+    return g->base.world->config.device;
+}
+
+static collective_queued *present(const sim_members_group *g)
+{
+    const collective_queue *q = collective_queue_at(&g->base, 0);
+    return collective_queued_at(q, q->completed + 1);
 }
 
 static simulation *simulation_of(const sim_members_group *g)
 {
-    return sim_device_simulation(world_of(g)->device);
+    return sim_device_simulation(device_of(g));
 }
 
 /* ---- a call ----------------------------------------------------------------------------------- */
@@ -57,7 +55,7 @@ static bool in_host_memory(const collective_buffer *b)
 static const collective_call *call_of(const sim_members_group *g, int member)
 {
     sim_members_group *other = g->shared->members[member].told.context;
-    return other ? &slot_of(other, other->done)->call : NULL;
+    return other ? &present(other)->call : NULL;
 }
 
 static void take_from(const collective_call *to, const collective_call *from, int64_t first, int64_t count)
@@ -86,9 +84,9 @@ static void pass_on(const sim_members_group *g)
 static void on_moving(void *context)
 {
     sim_members_group *g = context;
-    slot_of(g, g->done)->times.started_ns = sim_to_ns(simulation_now(simulation_of(g)));
+    present(g)->times.started_ns = sim_to_ns(simulation_now(simulation_of(g)));
     pass_on(g);
-    sim_device_begin_communication(world_of(g)->device);
+    sim_device_begin_communication(device_of(g));
 }
 
 static status join_next(sim_members_group *g, sim_time at);
@@ -129,13 +127,13 @@ static void on_finished(void *context)
     sim_members_group *g = context;
     sim_world *w = world_of(g);
     sim_time now = simulation_now(simulation_of(g));
-    call_slot *slot = slot_of(g, g->done);
-    sim_device_end_communication(w->device);
+    collective_queued *slot = present(g);
+    sim_device_end_communication(device_of(g));
     slot->times.finished_ns = sim_to_ns(now);
     sim_collective kind = kind_of(&slot->call);
     count_traffic(&w->base.traffic, kind, sim_group_share(g->shared, kind, bytes_of(&slot->call)),
                   g->base.size);
-    g->done++;
+    collective_queue_at(&g->base, 0)->completed++;
     g->joined = false;
     w->moved = true;
     g->failure = join_next(g, now);
@@ -144,18 +142,20 @@ static void on_finished(void *context)
 
 static status join_next(sim_members_group *g, sim_time at)
 {
-    if (g->joined || g->done == g->posted) return STATUS_OK;
+    const collective_queue *q = collective_queue_at(&g->base, 0);
+    if (g->joined || q->completed == q->posted) return STATUS_OK;
     sim_group_member told = {.moving = on_moving, .finished = on_finished, .context = g};
-    const collective_call *call = &slot_of(g, g->done)->call;
+    const collective_call *call = &present(g)->call;
     g->joined = true;
     return sim_group_join(g->shared, g->member, at, kind_of(call), bytes_of(call), &told);
 }
 
-static status sim_post(collective_group *base, const collective_call *call, collective_ticket *out)
+static status sim_post(collective_queue *q)
 {
-    sim_members_group *g = (sim_members_group *)base;
+    sim_members_group *g = (sim_members_group *)q->group;
     sim_world *w = world_of(g);
-    switch (call->kind) {
+    collective_kind kind = collective_queued_at(q, q->posted)->call.kind;
+    switch (kind) {
     case COLLECTIVE_GATHER:
     case COLLECTIVE_SCATTER:
     case COLLECTIVE_ALL_TO_ALL:
@@ -164,72 +164,43 @@ static status sim_post(collective_group *base, const collective_call *call, coll
         return fail(STATUS_UNAVAILABLE,
                     "collectives in virtual time: expected a reduction, broadcast, all_gather or barrier, "
                     "got %s",
-                    collective_kind_name(call->kind));
+                    collective_kind_name(kind));
     default:
         break;
     }
-    if (g->posted - g->done == COLLECTIVE_QUEUE) return STATUS_AGAIN;
-    sim_device_spend_launch(w->device);
-    w->agent = sim_device_actor(w->device);
-    *slot_of(g, g->posted) = (call_slot){.call = *call};
-    *out = (collective_ticket){.sequence = g->posted++};
+    sim_device_spend_launch(device_of(g));
+    w->agent = sim_device_actor(device_of(g));
     return join_next(g, w->agent->time);
-}
-
-static bool sim_done(const collective_group *base, collective_ticket ticket)
-{
-    return ((const sim_members_group *)base)->done > ticket.sequence;
-}
-
-static collective_times sim_times(const collective_group *base, collective_ticket ticket)
-{
-    return ((const sim_members_group *)base)->slots[ticket.sequence % COLLECTIVE_QUEUE].times;
 }
 
 /* ---- groups ----------------------------------------------------------------------------------- */
 
-static status sim_group_of_ranks(collective_world *world, const char *name, const int *ranks, int count,
-                                 collective_group **out)
+static status sim_group_of_ranks(collective_group *group, const int *ranks)
 {
-    simulation *s = sim_device_simulation(((sim_world *)world)->device);
+    sim_members_group *g = (sim_members_group *)group;
     char key[2 * COLLECTIVE_NAME_MAX + 8];
-    sim_members_group *g = calloc(1, sizeof *g);
-    if (!g) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", count);
-    snprintf(key, sizeof key, "%s/%s", world->name, name);
-    status rc = sim_group_open(s, key, ranks, count, &g->shared);
-    if (rc != STATUS_OK) {
-        free(g);
-        return rc;
-    }
-    while (ranks[g->member] != world->config.rank) g->member++;
-    *out = &g->base;
-    return STATUS_OK;
+    snprintf(key, sizeof key, "%s/%s", group->world->name, group->name);
+    g->member = group->rank;
+    return sim_group_open(simulation_of(g), key, ranks, group->size, &g->shared);
 }
 
-static void sim_group_leave(collective_group *base)
+static void sim_group_leave(collective_group *group)
 {
-    sim_members_group *g = (sim_members_group *)base;
-    sim_group_close(&g->shared);
-    free(g);
+    sim_members_group *g = (sim_members_group *)group;
+    if (g->shared) sim_group_close(&g->shared);
 }
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
-static status sim_world_open(const collective_config *config, collective_world **out)
+static status sim_world_open(collective_world *world)
 {
-    if (!config->device || !sim_device_simulation(config->device))
-        return fail(STATUS_UNAVAILABLE, "collectives: sim is for virtual devices");
-    sim_world *w = calloc(1, sizeof *w);
-    if (!w) return fail(STATUS_SYSTEM, "no memory for collectives");
-    w->base.config = *config;
-    w->device = config->device;
-    *out = &w->base;
-    return STATUS_OK;
+    bool virtual = world->config.device && sim_device_simulation(world->config.device);
+    return virtual ? STATUS_OK : fail(STATUS_UNAVAILABLE, "collectives: sim is for virtual devices");
 }
 
 static void sim_world_close(collective_world *world)
 {
-    free(world);
+    (void)world;
 }
 
 static status sim_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
@@ -242,36 +213,20 @@ static status sim_progress(collective_world *world, int64_t now_ns, int64_t *dea
     return STATUS_OK;
 }
 
-/* Virtual agents neither sleep nor are they woken here: events do that. */
-static void sim_wait_for_event(collective_world *world, int64_t deadline_ns)
-{
-    (void)world;
-    (void)deadline_ns;
-}
-
-static void sim_wake_nobody(collective_world *world)
-{
-    (void)world;
-}
-
-/* The others detect it: nothing more will happen, and the simulation reports which rank waits for which. */
-static void sim_abort(collective_world *world, const error_record *why)
-{
-    (void)world;
-    (void)why;
-}
-
+/* Virtual agents neither sleep nor are they woken here: events do that. An end is detected by the others: nothing more
+ * will happen, and the simulation reports which rank waits for which. */
 const collective_type collective_sim = {
     .name = "sim",
+    .world_bytes = sizeof(sim_world),
+    .group_bytes = sizeof(sim_members_group),
+    .queue_bytes = sizeof(collective_queue),
     .open = sim_world_open,
     .close = sim_world_close,
     .group_open = sim_group_of_ranks,
     .group_close = sim_group_leave,
     .post = sim_post,
-    .done = sim_done,
-    .times = sim_times,
     .progress = sim_progress,
-    .wait = sim_wait_for_event,
-    .wake = sim_wake_nobody,
-    .abort = sim_abort,
+    .wait = collective_default_wait,
+    .wake = collective_default_wake,
+    .abort = collective_default_abort,
 };
