@@ -7,8 +7,6 @@
 
 #include <stdlib.h>
 
-static const sync_engine_type planning_engine;
-
 static ps_engine *engine_of(sync_engine *e)
 {
     return (ps_engine *)e;
@@ -19,7 +17,8 @@ static ps_engine *engine_of(sync_engine *e)
 /* Ranks compute on copies of what the servers own, unless they update it themselves. */
 static ledger_class class_of_params(const ps_policy *p, int world)
 {
-    bool theirs = !p->server_optimizer || (world == 1 && p->placement == PS_PLACEMENT_RANK && p->consistency == PS_SYNC);
+    bool theirs = !p->server_optimizer ||
+                  (world == 1 && p->placement == PS_PLACEMENT_RANK && p->consistency == PS_SYNC);
     return theirs ? LEDGER_PARAMETERS : LEDGER_REPLICAS;
 }
 
@@ -30,16 +29,17 @@ static status ps_requirements(const void *options, const char *policy, int world
     TRY(ps_policy_resolve(policy, o, world, &p));
     if (p.consistency == PS_DATA_PARALLEL) return ps_dp_requirements(options, policy, world, out);
     device_memory_kind kind = o->payload == PS_PAYLOAD_ZMQ ? DEVICE_MEMORY_PRIVATE : DEVICE_MEMORY_SHARED;
-    *out = (sync_requirements){.reach = o->payload == PS_PAYLOAD_P2P ? SYNC_REACH_DEVICE : SYNC_REACH_HOST,
-                               .param_kind = kind,
-                               .grad_kind = kind,
-                               .buffer_kind = DEVICE_MEMORY_PRIVATE,
-                               .param_class = class_of_params(&p, world),
-                               .shares_buffers = true,
-                               .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1,
-                               .updaters = p.placement == PS_PLACEMENT_RANK && p.server_optimizer ? (int)p.servers : 0,
-                               .updates_in_front = p.placement == PS_PLACEMENT_RANK && p.server_optimizer,
-                               .unrecorded = "ranks wait for parameters and push gradients in the middle of a pass"};
+    *out = (sync_requirements){
+        .reach = o->payload == PS_PAYLOAD_P2P ? SYNC_REACH_DEVICE : SYNC_REACH_HOST,
+        .param_kind = kind,
+        .grad_kind = kind,
+        .buffer_kind = DEVICE_MEMORY_PRIVATE,
+        .param_class = class_of_params(&p, world),
+        .shares_buffers = true,
+        .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1,
+        .updaters = p.placement == PS_PLACEMENT_RANK && p.server_optimizer ? (int)p.servers : 0,
+        .updates_in_front = p.placement == PS_PLACEMENT_RANK && p.server_optimizer,
+        .unrecorded = "ranks wait for parameters and push gradients in the middle of a pass"};
     return STATUS_OK;
 }
 
@@ -51,19 +51,21 @@ status ps_lead(const void *options, const char *policy, int world, int64_t *out)
     return STATUS_OK;
 }
 
-/* ---- open and close ------------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------------------
+ */
 
 /* A server works in its rank's parameters: the shard is no copy. */
 static void count_owned_params(const ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     ledger_class class = class_of_params(&e->policy, c->world);
-    if (!e->server || e->policy.consistency != PS_SYNC || class == LEDGER_PARAMETERS) return;
-    const ps_shard *shard = &e->plan->shards[c->rank];
+    if (!e->server || !e->worker || e->policy.consistency != PS_SYNC || class == LEDGER_PARAMETERS) return;
+    const ps_shard *shard = &e->plan->shards[e->index];
     int64_t size = dtype_size(c->params->type);
     int64_t buffers = c->rank == 0 ? c->params->buffer_bytes : 0;
     int64_t padded = c->rank == 0 ? c->params->buffer_elements * size : 0;
-    int64_t logical = shard->elements * size + buffers, reserved = (shard->end - shard->begin) * size + padded;
+    int64_t logical = shard->elements * size + buffers,
+            reserved = (shard->end - shard->begin) * size + padded;
     ledger_release(c->ledger, class, logical, reserved);
     ledger_acquire(c->ledger, LEDGER_PARAMETERS, logical, reserved);
 }
@@ -74,36 +76,87 @@ static bool works_among_gpus(const ps_engine *e)
     return e->options->payload == PS_PAYLOAD_P2P && sync_memory_is_separate(e->base.context.device);
 }
 
-static status open_parts(ps_engine *e)
+static status open_worker(ps_engine *e)
+{
+    ps_worker_config config = {.context = &e->base.context,
+                               .policy = &e->policy,
+                               .plan = e->plan,
+                               .colocated = e->index < e->plan->server_count &&
+                                            e->policy.placement == PS_PLACEMENT_RANK,
+                               .peers = works_among_gpus(e)};
+    return ps_worker_open(&config, &e->worker);
+}
+
+static status open_server(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
-    const device_info *info = device_get_info(c->device);
+    const ps_shard *shard = &e->plan->shards[e->index];
+    int64_t size = dtype_size(c->params->type);
     bool peers = works_among_gpus(e);
-    if (!info->simulated && !info->plans && !peers && (!info->host_addressable || !info->real))
-        return fail(STATUS_CONFIG, "parameter server: expected a device whose memory the host can read, got %s",
-                    info->name);
-    TRY(ps_policy_resolve(c->policy, e->options, c->world, &e->policy));
-    if (c->divide != SHARED_DIVIDE_POLICY) e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
-    TRY(ps_plan_make(c->program, c->params, (int)e->policy.servers, e->policy.partition_bytes, &e->plan));
-    bool colocated = e->policy.placement == PS_PLACEMENT_RANK && c->rank < e->policy.servers;
-    ps_worker_config worker = {.context = c, .policy = &e->policy, .plan = e->plan, .colocated = colocated, .peers = peers};
-    TRY(ps_worker_open(&worker, &e->worker));
-    if (!colocated) return STATUS_OK;
-    ps_server_config server = {.index = c->rank,
+    ps_server_config config = {.index = e->index,
                                .world = c->world,
                                .policy = &e->policy,
                                .plan = e->plan,
                                .device = c->device,
                                .params = c->params,
-                               .front = peers ? c : e->policy.server_optimizer ? c->front : NULL,
+                               .front = peers                        ? c
+                                        : e->policy.server_optimizer ? c->front
+                                                                     : NULL,
                                .peers = peers,
                                .optimizer = c->optimizer,
                                .ledger = c->ledger,
-                               .colocated = true,
+                               .colocated = e->worker != NULL,
                                .threads = (int)e->options->server_threads,
                                .stall_timeout_ns = c->stall_timeout_ns,
                                .trace = c->trace};
-    return ps_server_open(&server, &e->server);
+    if (!e->worker)
+        ledger_acquire(c->ledger, LEDGER_PARAMETERS, shard->elements * size,
+                       (shard->end - shard->begin) * size);
+    return ps_server_open(&config, &e->server);
+}
+
+static status open_ports(ps_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    e->member.servers = e->plan->server_count;
+    e->member.frames = PS_KEY_PIECES;
+    e->member.frame_bytes = ps_plan_largest_frame(e->plan, c->params);
+    e->member.exported[PS_SEGMENT_PARAMS] = &c->params->params;
+    if (e->worker) e->member.exported[PS_SEGMENT_GRADS] = &c->params->grads;
+    e->member.export_count = 2;
+    transport_options options;
+    TRY(ps_transport_options(&e->member, e->index, &options));
+    if (e->worker) {
+        options.device_memory = true;
+        TRY(ps_worker_open_port(e->worker, &options));
+        options.device_memory = false; /* servers work in the host's memory */
+    }
+    if (!e->server) return STATUS_OK;
+    TRY(ps_server_open_port(e->server, &options));
+    if (e->worker) {
+        ps_server_port(e->server)->other = ps_worker_port(e->worker);
+        ps_worker_port(e->worker)->other = ps_server_port(e->server);
+    }
+    return ps_listen(&e->member, e->index, ps_server_port(e->server));
+}
+
+static status open_parts(ps_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    const device_info *info = device_get_info(c->device);
+    bool own = c->rank >= c->world; /* a server in a process of its own */
+    if (!info->simulated && !info->plans && !works_among_gpus(e) && (!info->host_addressable || !info->real))
+        return fail(STATUS_CONFIG,
+                    "parameter server: expected a device whose memory the host can read, got %s", info->name);
+    if (c->divide != SHARED_DIVIDE_POLICY) e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
+    e->index = own ? c->rank - c->world : c->rank;
+    if (own && c->rank >= ps_member_count(&e->policy, c->world))
+        return fail(STATUS_CONFIG, "parameter server: expected an index below %d, got %d",
+                    ps_member_count(&e->policy, c->world) - c->world, e->index);
+    TRY(ps_plan_make(c->program, c->params, (int)e->policy.servers, e->policy.partition_bytes, &e->plan));
+    if (!own) TRY(open_worker(e));
+    if (own || (e->policy.placement == PS_PLACEMENT_RANK && c->rank < e->policy.servers)) TRY(open_server(e));
+    return info->plans ? STATUS_OK : open_ports(e);
 }
 
 static status ps_open(const sync_context *context, sync_engine **out)
@@ -114,12 +167,14 @@ static status ps_open(const sync_context *context, sync_engine **out)
     if (p.consistency == PS_DATA_PARALLEL) return ps_dp_open(context, out);
     ps_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    bool plans = device_get_info(context->device)->plans;
-    e->base = (sync_engine){.type = plans ? &planning_engine : &sync_ps, .context = *context};
+    e->base = (sync_engine){.type = &sync_ps, .context = *context};
     e->options = context->options;
-    sync_hold_gradients(&e->base);
+    e->policy = p;
+    e->member.context = &e->base.context;
+    e->member.options = e->options;
+    e->member.policy = &e->policy;
+    if (context->rank < context->world) sync_hold_gradients(&e->base);
     status rc = open_parts(e);
-    if (rc == STATUS_OK && !plans) rc = ps_engine_open_ports(e);
     if (rc == STATUS_OK) {
         count_owned_params(e);
         *out = &e->base;
@@ -129,75 +184,142 @@ static status ps_open(const sync_context *context, sync_engine **out)
     return rc;
 }
 
+/* Shared memory that a GPU copies from: the others' gradients, as far as they are mapped. */
+static status pin_gradients(ps_engine *e, bool pin)
+{
+    const sync_context *c = &e->base.context;
+    int each = e->member.export_count;
+    if (!e->server || !c->front) return STATUS_OK;
+    return ps_pin_segments(&e->member, c->front->device, PS_SEGMENT_GRADS, c->world * each, each, pin);
+}
+
 /* Servers stay connected for ranks that have not received the last step's parameters yet. */
 #define LINGER_NS (5 * NS_PER_S)
 
 static void ps_close(sync_engine *base)
 {
     ps_engine *e = engine_of(base);
-    if (e->worker) ps_worker_leave(e->worker);
-    if (e->server && e->connected && !ps_port_has_failed(ps_worker_port(e->worker))) ps_server_linger(e->server, LINGER_NS);
-    bool pinned = e->server && base->context.front;
+    if (e->worker) {
+        ps_worker_leave(e->worker);
+        if (e->server && e->connected && !ps_port_has_failed(ps_worker_port(e->worker)))
+            ps_server_linger(e->server, LINGER_NS);
+    }
     ps_server_close(&e->server);
     ps_worker_close(&e->worker);
-    if (pinned) ps_engine_pin_gradients(e, false);
-    ps_leave(&e->member, &e->group);
-    free(e->handshake.data);
+    pin_gradients(e, false);
+    ps_leave(&e->member);
     ps_plan_free(&e->plan);
-    sync_drop_gradients(base);
+    if (base->context.rank < base->context.world) sync_drop_gradients(base);
     free(e);
 }
 
-/* ---- stages ----------------------------------------------------------------------------------- */
+/* ---- connect ---------------------------------------------------------------------------------- */
 
-static status ps_begin_forward(sync_engine *e, const sync_step *step)
+static status ps_handshake(sync_engine *base, sync_blob *out)
 {
-    return ps_worker_begin_forward(engine_of(e)->worker, step);
+    return ps_make_handshake(&engine_of(base)->member, out);
 }
 
-static status ps_need(sync_engine *e, int param)
-{
-    return ps_worker_need(engine_of(e)->worker, param);
-}
-
-static status ps_place_outputs(sync_engine *e, const sync_step *step)
-{
-    return ps_worker_end_forward(engine_of(e)->worker, step);
-}
-
-static status ps_ready(sync_engine *e, int param)
-{
-    return ps_worker_ready(engine_of(e)->worker, param);
-}
-
-static void count_optimizer_state(const ps_engine *e)
+static void map_workers(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
-    ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
-    if (!e->policy.server_optimizer) {
-        optimizer_begin_state(c->optimizer);
-    } else if (e->server) {
-        const ps_shard *shard = &e->plan->shards[c->rank];
-        optimizer_begin_shard(c->optimizer, shard->elements, shard->end - shard->begin);
+    for (int w = 0; w < c->world; w++) {
+        void *params = ps_segment(&e->member, w, PS_SEGMENT_PARAMS),
+             *grads = ps_segment(&e->member, w, PS_SEGMENT_GRADS);
+        if (w == c->rank)
+            ps_server_map_worker(e->server, w, c->params->params.data, c->params->grads.data);
+        else if (params)
+            ps_server_map_worker(e->server, w, params, grads);
     }
 }
+
+/* Under sync a worker copies parameters out of the arena of a server that updates; else what it gets is put
+ * in place, or comes in frames. */
+static status connect_servers(ps_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    bool copies = e->policy.consistency == PS_SYNC && e->policy.server_optimizer;
+    int first = ps_member_count(&e->policy, c->world) > c->world ? c->world : 0; /* member that is server 0 */
+    for (int j = 0; j < e->plan->server_count; j++) {
+        if (e->server && j == c->rank) {
+            ps_worker_map_server(e->worker, j, NULL, true);
+            continue;
+        }
+        TRY(ps_worker_connect(e->worker, j, e->member.group.urls[j]));
+        if (ps_shares_memory(&e->member))
+            ps_worker_map_server(e->worker, j,
+                                 copies ? ps_segment(&e->member, first + j, PS_SEGMENT_PARAMS) : NULL, true);
+    }
+    return STATUS_OK;
+}
+
+static void begin_shard(const ps_engine *e)
+{
+    const ps_shard *shard = &e->plan->shards[e->index];
+    if (e->policy.server_optimizer)
+        optimizer_begin_shard(e->base.context.optimizer, shard->elements, shard->end - shard->begin);
+}
+
+/* A server in a process of its own runs in ps_server_main(); in virtual time it has an agent as every server.
+ */
+static status ps_connect(sync_engine *base, const sync_blob *handshakes)
+{
+    ps_engine *e = engine_of(base);
+    const device_info *info = device_get_info(base->context.device);
+    if (info->plans) return STATUS_OK;
+    TRY(ps_join(&e->member, handshakes));
+    TRY(pin_gradients(e, true));
+    if (e->server) map_workers(e);
+    if (!e->worker) begin_shard(e);
+    if (e->server && (e->worker || info->simulated)) TRY(ps_server_start(e->server));
+    if (!e->worker) return STATUS_OK;
+    TRY(connect_servers(e));
+    TRY(ps_worker_start(e->worker));
+    e->connected = true;
+    return STATUS_OK;
+}
+
+status ps_server_processes(const void *options, const char *policy, int world, int *out)
+{
+    ps_policy p;
+    TRY(ps_policy_resolve(policy, options, world, &p));
+    *out = ps_member_count(&p, world) - world;
+    return STATUS_OK;
+}
+
+status ps_server_main(const sync_context *context,
+                      status (*exchange)(void *exchange_context, sync_blob mine,
+                                         const sync_blob **handshakes),
+                      void *exchange_context)
+{
+    sync_engine *e;
+    sync_blob mine;
+    const sync_blob *handshakes;
+    status rc;
+    TRY(sync_open(&sync_ps, context, &e));
+    TRY_GOTO(rc, sync_handshake(e, &mine), out);
+    TRY_GOTO(rc, exchange(exchange_context, mine, &handshakes), out);
+    TRY_GOTO(rc, sync_connect(e, handshakes), out);
+    rc = ps_server_serve(engine_of(e)->server);
+out:
+    sync_close(&e);
+    return rc;
+}
+
+/* ---- stages: the rest are the worker's ---------------------------------------------------------- */
 
 static status ps_finish(sync_engine *base, const sync_step *step)
 {
     ps_engine *e = engine_of(base);
+    const sync_context *c = &base->context;
     TRY(ps_worker_finish(e->worker, step));
-    if (step->synchronize) count_optimizer_state(e);
+    if (!step->synchronize) return STATUS_OK;
+    ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
+    if (!e->policy.server_optimizer)
+        optimizer_begin_state(c->optimizer);
+    else if (e->server)
+        begin_shard(e);
     return STATUS_OK;
-}
-
-static status ps_flush(sync_engine *e)
-{
-    return ps_worker_flush(engine_of(e)->worker);
-}
-
-static status ps_group_sum(sync_engine *e, double *values, int count)
-{
-    return e->context.world == 1 ? STATUS_OK : ps_worker_group_sum(engine_of(e)->worker, values, count);
 }
 
 static const void *ps_reduced_gradients(sync_engine *base, piece_list *owned)
@@ -250,81 +372,20 @@ const sync_engine_type sync_ps = {
     .policy_count = PS_POLICY_COUNT,
     .requirements = ps_requirements,
     .open = ps_open,
-    .handshake = ps_engine_handshake,
-    .connect = ps_engine_connect,
+    .handshake = ps_handshake,
+    .connect = ps_connect,
     .close = ps_close,
     .plan_batch = sync_default_plan_batch,
     .scatter_inputs = sync_default_stage,
-    .begin_forward = ps_begin_forward,
-    .need = ps_need,
-    .place_outputs = ps_place_outputs,
+    .begin_forward = ps_worker_begin_forward,
+    .need = ps_worker_need,
+    .place_outputs = ps_worker_end_forward,
     .loss = sync_default_loss,
     .scatter_output_gradient = sync_default_stage,
-    .ready = ps_ready,
+    .ready = ps_worker_ready,
     .finish = ps_finish,
-    .flush = ps_flush,
-    .group_sum = ps_group_sum,
+    .flush = ps_worker_flush,
+    .group_sum = ps_worker_group_sum,
     .reduced_gradients = ps_reduced_gradients,
     .counters = ps_counters,
-};
-
-/* ---- memory is planned ------------------------------------------------------------------------- */
-
-/* Nothing runs: worker and server are opened for what they count in the ledger, without ports and peers. */
-static status plan_handshake(sync_engine *e, sync_blob *out)
-{
-    (void)e;
-    *out = (sync_blob){0};
-    return STATUS_OK;
-}
-
-static status plan_connect(sync_engine *e, const sync_blob *handshakes)
-{
-    (void)e, (void)handshakes;
-    return STATUS_OK;
-}
-
-static status plan_finish(sync_engine *e, const sync_step *step)
-{
-    if (step->synchronize) count_optimizer_state((ps_engine *)e);
-    return STATUS_OK;
-}
-
-static status plan_group_sum(sync_engine *e, double *values, int count)
-{
-    (void)e, (void)values, (void)count;
-    return STATUS_OK;
-}
-
-static const void *plan_reduced_gradients(sync_engine *e, piece_list *owned)
-{
-    (void)e;
-    *owned = (piece_list){NULL, 0};
-    return NULL;
-}
-
-static void plan_counters(sync_engine *e, sync_counters *out)
-{
-    (void)e;
-    *out = (sync_counters){0};
-}
-
-static const sync_engine_type planning_engine = {
-    .name = "ps",
-    .close = ps_close,
-    .handshake = plan_handshake,
-    .connect = plan_connect,
-    .plan_batch = sync_default_plan_batch,
-    .scatter_inputs = sync_default_stage,
-    .begin_forward = sync_default_stage,
-    .need = sync_default_param,
-    .place_outputs = sync_default_stage,
-    .loss = sync_default_loss,
-    .scatter_output_gradient = sync_default_stage,
-    .ready = sync_default_param,
-    .finish = plan_finish,
-    .flush = sync_default_flush,
-    .group_sum = plan_group_sum,
-    .reduced_gradients = plan_reduced_gradients,
-    .counters = plan_counters,
 };

@@ -1,4 +1,4 @@
-/* The inside of the engine, for engine*.c. */
+/* The inside of the engine, for engine.c and the worker's stages. */
 #ifndef PS_ENGINE_IMPL_H
 #define PS_ENGINE_IMPL_H
 
@@ -13,20 +13,10 @@ typedef struct ps_engine {
     ps_policy policy;
     ps_plan *plan;
     ps_member member;
-    ps_worker *worker;
+    ps_worker *worker; /* NULL: this is a server in a process of its own */
     ps_server *server; /* of this rank, or NULL */
-    char url[PS_URL_MAX]; /* its address */
-    sync_blob handshake;
-    ps_group group;
-    net_adapter adapter; /* where a link is emulated */
+    int index;         /* of the server */
     bool connected;
 } ps_engine;
-
-/* engine_connect.c */
-/* Where a GPU sums: the others' gradients, as far as they are mapped. */
-status ps_engine_pin_gradients(ps_engine *e, bool pin);
-status ps_engine_open_ports(ps_engine *e);
-status ps_engine_handshake(sync_engine *e, sync_blob *out);
-status ps_engine_connect(sync_engine *e, const sync_blob *handshakes);
 
 #endif

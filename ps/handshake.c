@@ -35,16 +35,17 @@ static void describe_policy(text_buffer *t, const char *name, const ps_policy *p
     text_append(t, "server-optimizer %s\n", p->server_optimizer ? "on" : "off");
     text_append(t, "divide %s\n", p->divide_before ? "before" : "after");
     if (p->consistency == PS_DATA_PARALLEL)
-        text_append(t, "chunks %" PRId64 " and %" PRId64 ", loss %d\n", p->replicate_bytes, p->reduce_bytes, (int)p->loss);
+        text_append(t, "chunks %" PRId64 " and %" PRId64 ", loss %d\n", p->replicate_bytes, p->reduce_bytes,
+                    (int)p->loss);
     text_append(t, "payload %d, transport %d\n", o->payload, o->transport);
 }
 
 static void describe_optimizer(text_buffer *t, const optimizer_options *o)
 {
-    text_append(t, "optimizer %d, momentum %.17g, dampening %.17g, nesterov %d, weight-decay %.17g\n", o->kind, o->momentum,
-                o->dampening, o->nesterov, o->weight_decay);
-    text_append(t, "optimizer beta1 %.17g, beta2 %.17g, eps %.17g, clip-norm %.17g\n", o->beta1, o->beta2, o->eps,
-                o->clip_norm);
+    text_append(t, "optimizer %d, momentum %.17g, dampening %.17g, nesterov %d, weight-decay %.17g\n",
+                o->kind, o->momentum, o->dampening, o->nesterov, o->weight_decay);
+    text_append(t, "optimizer beta1 %.17g, beta2 %.17g, eps %.17g, clip-norm %.17g\n", o->beta1, o->beta2,
+                o->eps, o->clip_norm);
 }
 
 static void describe_params(text_buffer *t, const param_set *set)
@@ -57,14 +58,17 @@ static void describe_params(text_buffer *t, const param_set *set)
                     dtype_name(set->type), set->layouts[i].plain ? "" : ", in the device's layout");
     }
     for (int i = 0; i < set->model->buffer_count; i++)
-        text_append(t, "buffer %d: %s %" PRId64 "\n", i, set->model->buffers[i].name, set->model->buffers[i].elements);
+        text_append(t, "buffer %d: %s %" PRId64 "\n", i, set->model->buffers[i].name,
+                    set->model->buffers[i].elements);
 }
 
-status ps_handshake_make(const ps_handshake_own *own, int world, const char *policy_name, const ps_policy *policy,
-                     const ps_options *options, const param_set *params, const optimizer *optimizer, sync_blob *out)
+status ps_handshake_make(const ps_handshake_own *own, int world, const char *policy_name,
+                         const ps_policy *policy, const ps_options *options, const param_set *params,
+                         const optimizer *optimizer, sync_blob *out)
 {
     text_buffer t = {0};
-    text_append(&t, FIRST_LINE "\nhost %016" PRIx64 "\nshared %d\nurl %s\n", own->host, own->shared, own->url);
+    text_append(&t, FIRST_LINE "\nhost %016" PRIx64 "\nshared %d\nurl %s\n", own->host, own->shared,
+                own->url);
     describe_shares(&t, own);
     text_append(&t, "ranks %d\n", world);
     describe_policy(&t, policy_name, policy, options);
@@ -107,7 +111,8 @@ static bool read_shares(const char *line, ps_handshake_own *own)
     return true;
 }
 
-status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own, char *url, size_t size)
+status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own, char *url,
+                         size_t size)
 {
     char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX], shares[LINE_MAX];
     size_t at = read_line(handshake, 0, first);
@@ -134,8 +139,8 @@ status ps_handshake_compare(const sync_blob *mine, const char *me, const sync_bl
         at = read_line(mine, at, a);
         there = read_line(other, there, b);
         if (line < OWN_LINES || strcmp(a, b) == 0) continue;
-        return fail(STATUS_PROTOCOL, "%s and %s do not fit together: found '%s' and '%s'", me, who, *a ? a : "nothing more",
-                    *b ? b : "nothing more");
+        return fail(STATUS_PROTOCOL, "%s and %s do not fit together: found '%s' and '%s'", me, who,
+                    *a ? a : "nothing more", *b ? b : "nothing more");
     }
     return STATUS_OK;
 }
@@ -147,10 +152,23 @@ int ps_member_count(const ps_policy *policy, int world)
     return world + (policy->placement == PS_PLACEMENT_OWN ? (int)policy->servers : 0);
 }
 
+static int members(const ps_member *m)
+{
+    return ps_member_count(m->policy, m->context->world);
+}
+
+static int segments(const ps_member *m)
+{
+    return members(m) * m->export_count;
+}
+
 static const char *name_member(const ps_member *m, int member, char *text, size_t size)
 {
-    if (member < m->world) snprintf(text, size, "rank %d", member);
-    else snprintf(text, size, "parameter server %d", member - m->world);
+    int world = m->context->world;
+    if (member < world)
+        snprintf(text, size, "rank %d", member);
+    else
+        snprintf(text, size, "parameter server %d", member - world);
     return text;
 }
 
@@ -160,7 +178,7 @@ static ps_transport transport_kind(const ps_member *m)
 {
     ps_transport asked = (ps_transport)m->options->transport;
     if (asked != PS_TRANSPORT_AUTO) return asked;
-    return m->hub ? PS_TRANSPORT_INPROC : PS_TRANSPORT_IPC;
+    return m->context->hub ? PS_TRANSPORT_INPROC : PS_TRANSPORT_IPC;
 }
 
 static int64_t leave_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
@@ -175,29 +193,39 @@ static int64_t come_in_ns(void *context, int peer, int64_t bytes, int64_t now_ns
     return net_adapter_receive(context, bytes, now_ns);
 }
 
-status ps_transport_options(const ps_member *m, int number, transport_options *out)
+status ps_transport_options(ps_member *m, int number, transport_options *out)
 {
-    if (transport_kind(m) == PS_TRANSPORT_INPROC && !m->hub)
-        return fail(STATUS_CONFIG, "--transport: expected ipc or tcp where every rank has a process, got inproc");
-    int peers = m->world > m->servers ? m->world : m->servers;
-    *out = transport_defaults(number, peers, m->token, m->frame_bytes > LONGEST_TEXT ? m->frame_bytes : LONGEST_TEXT);
+    const sync_context *c = m->context;
+    if (transport_kind(m) == PS_TRANSPORT_INPROC && !c->hub)
+        return fail(STATUS_CONFIG,
+                    "--transport: expected ipc or tcp where every rank has a process, got inproc");
+    int peers = c->world > m->servers ? c->world : m->servers;
+    *out = transport_defaults(number, peers, c->job_token,
+                              m->frame_bytes > LONGEST_TEXT ? m->frame_bytes : LONGEST_TEXT);
     out->frames = m->frames;
     out->window = WINDOW;
-    out->hub = m->hub;
+    out->hub = c->hub;
     out->in_sight = m->options->payload != PS_PAYLOAD_ZMQ;
-    if (m->adapter) out->pacer = (transport_pacer){leave_ns, come_in_ns, m->adapter};
+    m->adapter.link = c->link;
+    if (net_link_is_emulated(&c->link)) out->pacer = (transport_pacer){leave_ns, come_in_ns, &m->adapter};
     return STATUS_OK;
 }
 
-status ps_listen(const ps_member *m, int server, ps_port *port, char *url)
+status ps_listen(ps_member *m, int server, ps_port *port)
 {
     char asked[PS_URL_MAX];
     switch (transport_kind(m)) {
-    case PS_TRANSPORT_TCP: snprintf(asked, sizeof asked, "tcp://%s:*", m->options->interface); break;
-    case PS_TRANSPORT_INPROC: snprintf(asked, sizeof asked, "inproc://psring-%016" PRIx64 "-%d", random_token(), server); break;
-    default: snprintf(asked, sizeof asked, "ipc://@psring-%016" PRIx64 "-%d", random_token(), server); break;
+    case PS_TRANSPORT_TCP:
+        snprintf(asked, sizeof asked, "tcp://%s:*", m->options->interface);
+        break;
+    case PS_TRANSPORT_INPROC:
+        snprintf(asked, sizeof asked, "inproc://psring-%016" PRIx64 "-%d", random_token(), server);
+        break;
+    default:
+        snprintf(asked, sizeof asked, "ipc://@psring-%016" PRIx64 "-%d", random_token(), server);
+        break;
     }
-    TRY(transport_listen(port->transport, asked, url, PS_URL_MAX));
+    TRY(transport_listen(port->transport, asked, m->url, PS_URL_MAX));
     for (int w = 0; w < port->peers; w++)
         if (w != port->partner) port->links[w] = w;
     return STATUS_OK;
@@ -222,29 +250,32 @@ static status refuse_peers(status rc)
     return rc;
 }
 
-status ps_describe_member(const ps_member *m, bool shared, const char *url, ps_handshake_own *out)
+static status describe(const ps_member *m, ps_handshake_own *out)
 {
-    *out = (ps_handshake_own){.host = shm_host_id(), .shared = shared, .url = url};
+    *out = (ps_handshake_own){.host = shm_host_id(), .shared = true, .url = m->url};
+    for (int i = 0; i < m->export_count; i++)
+        out->shared = out->shared && (!m->exported[i] || m->exported[i]->fd >= 0);
     if (!uses_peers(m)) return STATUS_OK;
     for (int i = 0; i < m->export_count; i++)
-        TRY(refuse_peers(device_share_memory(m->device, exported(m, i), &out->shares[i])));
+        TRY(refuse_peers(device_share_memory(m->context->device, exported(m, i), &out->shares[i])));
     out->share_count = m->export_count;
     return STATUS_OK;
 }
 
-status ps_peers_open(const ps_member *m, ps_group *group)
+status ps_peers_open(ps_member *m)
 {
-    for (int i = 0; group->peers && i < ps_member_count(m->policy, m->world) * m->export_count; i++) {
-        if (i / m->export_count == m->member || group->peers[i].data) continue;
-        TRY(refuse_peers(device_peer_open(m->device, &group->shares[i], &group->peers[i])));
+    ps_group *group = &m->group;
+    for (int i = 0; group->peers && i < segments(m); i++) {
+        if (i / m->export_count == m->context->rank || group->peers[i].data) continue;
+        TRY(refuse_peers(device_peer_open(m->context->device, &group->shares[i], &group->peers[i])));
     }
     return STATUS_OK;
 }
 
-void ps_peers_close(const ps_member *m, ps_group *group)
+void ps_peers_close(ps_member *m)
 {
-    for (int i = 0; group->peers && i < ps_member_count(m->policy, m->world) * m->export_count; i++)
-        device_peer_close(m->device, &group->peers[i]);
+    for (int i = 0; m->group.peers && i < segments(m); i++)
+        device_peer_close(m->context->device, &m->group.peers[i]);
 }
 
 /* ---- joining ------------------------------------------------------------------------------ */
@@ -255,25 +286,27 @@ typedef struct circumstances {
     uint64_t host;
 } circumstances;
 
-static status read_handshakes(const ps_member *m, const sync_blob *mine, const sync_blob *handshakes, ps_group *out,
-                          circumstances *all)
+static status read_handshakes(ps_member *m, const sync_blob *handshakes, circumstances *all)
 {
     char me[32], who[32], url[PS_URL_MAX];
-    name_member(m, m->member, me, sizeof me);
+    ps_group *out = &m->group;
+    name_member(m, m->context->rank, me, sizeof me);
     bool own_servers = m->policy->placement == PS_PLACEMENT_OWN;
     *all = (circumstances){.one_host = true, .all_shared = true};
-    for (int i = 0; i < ps_member_count(m->policy, m->world); i++) {
+    for (int i = 0; i < members(m); i++) {
         ps_handshake_own own = {0};
         name_member(m, i, who, sizeof who);
         TRY(ps_handshake_read(&handshakes[i], who, &own, url, sizeof url));
-        TRY(ps_handshake_compare(mine, me, &handshakes[i], who));
+        TRY(ps_handshake_compare(&m->handshake, me, &handshakes[i], who));
         if (out->shares && own.share_count != m->export_count)
-            return fail(STATUS_CONFIG, "--payload: expected shm or zmq, got p2p: %s shares no memory of a GPU", who);
-        for (int s = 0; out->shares && s < m->export_count; s++) out->shares[i * m->export_count + s] = own.shares[s];
+            return fail(STATUS_CONFIG,
+                        "--payload: expected shm or zmq, got p2p: %s shares no memory of a GPU", who);
+        for (int s = 0; out->shares && s < m->export_count; s++)
+            out->shares[i * m->export_count + s] = own.shares[s];
         if (i == 0) all->host = own.host;
         all->one_host = all->one_host && own.host == all->host;
         all->all_shared = all->all_shared && own.shared;
-        int server = own_servers ? i - m->world : i;
+        int server = own_servers ? i - m->context->world : i;
         if (server < 0 || server >= m->servers) continue;
         if (url[0] == '\0') return fail(STATUS_PROTOCOL, "%s sent no address of its parameter server", who);
         memcpy(out->urls[server], url, sizeof url);
@@ -284,21 +317,24 @@ static status read_handshakes(const ps_member *m, const sync_blob *mine, const s
 static status decide_sharing(const ps_member *m, const circumstances *all, bool *shares)
 {
     ps_payload payload = (ps_payload)m->options->payload;
-    bool possible = all->one_host && all->all_shared;
-    if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->device)) payload = PS_PAYLOAD_AUTO; /* who needs no segments */
-    if (payload == PS_PAYLOAD_P2P && (m->adapter || !all->one_host))
+    bool possible = all->one_host && all->all_shared, paced = net_link_is_emulated(&m->context->link);
+    if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->context->device))
+        payload = PS_PAYLOAD_AUTO; /* who needs no segments */
+    if (payload == PS_PAYLOAD_P2P && (paced || !all->one_host))
         return fail(STATUS_CONFIG, "--payload: expected zmq, got p2p: %s",
-                    m->adapter ? "only messages can be paced (--link)" : "ranks run on several hosts");
+                    paced ? "only messages can be paced (--link)" : "ranks run on several hosts");
     if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
         return fail(STATUS_CONFIG, "--transport: expected tcp with ranks on several hosts, got %s",
-                    m->hub ? "inproc" : "ipc");
-    if (payload == PS_PAYLOAD_SHM && m->adapter)
-        return fail(STATUS_CONFIG, "--payload: expected zmq with --link, got shm: only messages can be paced");
+                    m->context->hub ? "inproc" : "ipc");
+    if (payload == PS_PAYLOAD_SHM && paced)
+        return fail(STATUS_CONFIG,
+                    "--payload: expected zmq with --link, got shm: only messages can be paced");
     if (payload == PS_PAYLOAD_SHM && !possible)
         return fail(STATUS_CONFIG, "--payload: expected zmq, got shm: %s",
                     all->one_host ? "the device's memory cannot be shared" : "ranks run on several hosts");
     /* Among threads a frame is the sender's memory already. */
-    *shares = possible && !m->adapter && (payload == PS_PAYLOAD_AUTO || payload == PS_PAYLOAD_SHM) && (payload == PS_PAYLOAD_SHM || !m->hub);
+    *shares = possible && !paced && (payload == PS_PAYLOAD_AUTO || payload == PS_PAYLOAD_SHM) &&
+              (payload == PS_PAYLOAD_SHM || !m->context->hub);
     return STATUS_OK;
 }
 
@@ -308,76 +344,91 @@ static shm_segment segment_of(const ps_member *m, int index)
     return (shm_segment){.fd = memory->fd, .data = memory->data, .bytes = (int64_t)memory->bytes};
 }
 
-static status exchange_arenas(const ps_member *m, ps_group *out)
+static status exchange_arenas(ps_member *m)
 {
-    int members = ps_member_count(m->policy, m->world);
     shm_segment own[PS_SEGMENTS];
     for (int i = 0; i < m->export_count; i++) own[i] = segment_of(m, i);
     shm_exchange_options options = {.name = "ps",
-                                    .token = m->token,
-                                    .rank = m->member,
-                                    .world = members,
+                                    .token = m->context->job_token,
+                                    .rank = m->context->rank,
+                                    .world = members(m),
                                     .own = own,
                                     .count = m->export_count,
-                                    .deadline_ns = clock_now_ns() + m->stall_timeout_ns};
-    out->segments = calloc((size_t)(members * m->export_count), sizeof *out->segments);
-    if (!out->segments) return fail(STATUS_SYSTEM, "no memory for the arenas of %d ranks", members);
-    return shm_exchange(&options, out->segments);
+                                    .deadline_ns = clock_now_ns() + m->context->stall_timeout_ns};
+    m->group.segments = calloc((size_t)segments(m), sizeof *m->group.segments);
+    if (!m->group.segments) return fail(STATUS_SYSTEM, "no memory for the arenas of %d ranks", members(m));
+    return shm_exchange(&options, m->group.segments);
 }
 
-static status open_peer_tables(const ps_member *m, ps_group *out)
+static status open_tables(ps_member *m)
 {
-    size_t count = (size_t)(ps_member_count(m->policy, m->world) * m->export_count);
-    if (!uses_peers(m)) return STATUS_OK;
-    out->shares = calloc(count, sizeof *out->shares);
-    out->peers = calloc(count, sizeof *out->peers);
-    return out->shares && out->peers ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the exported memory of %d ranks", m->world);
+    ps_group *group = &m->group;
+    size_t count = (size_t)segments(m);
+    group->urls = calloc((size_t)m->servers, sizeof *group->urls);
+    if (uses_peers(m)) {
+        group->shares = calloc(count, sizeof *group->shares);
+        group->peers = calloc(count, sizeof *group->peers);
+    }
+    bool all = group->urls && (!uses_peers(m) || (group->shares && group->peers));
+    return all ? STATUS_OK
+               : fail(STATUS_SYSTEM, "no memory for the addresses of %d ranks", m->context->world);
 }
 
-status ps_join(const ps_member *m, const sync_blob *mine, const sync_blob *handshakes, ps_group *out)
+static bool plans(const ps_member *m)
 {
-    *out = (ps_group){.urls = calloc((size_t)m->servers, sizeof *out->urls)};
-    if (!out->urls) return fail(STATUS_SYSTEM, "no memory for %d addresses", m->servers);
+    return device_get_info(m->context->device)->plans;
+}
+
+status ps_make_handshake(ps_member *m, sync_blob *out)
+{
+    const sync_context *c = m->context;
+    ps_handshake_own own;
+    *out = (sync_blob){0};
+    if (plans(m)) return STATUS_OK;
+    TRY(describe(m, &own));
+    free(m->handshake.data);
+    m->handshake = (sync_blob){0};
+    TRY(ps_handshake_make(&own, c->world, c->policy, m->policy, m->options, c->params, c->optimizer,
+                          &m->handshake));
+    *out = m->handshake;
+    return STATUS_OK;
+}
+
+status ps_join(ps_member *m, const sync_blob *handshakes)
+{
     circumstances all;
     bool shares = false;
-    status rc;
-    TRY_GOTO(rc, open_peer_tables(m, out), failed);
-    TRY_GOTO(rc, read_handshakes(m, mine, handshakes, out, &all), failed);
-    TRY_GOTO(rc, decide_sharing(m, &all, &shares), failed);
-    if (shares && ps_member_count(m->policy, m->world) > 1) TRY_GOTO(rc, exchange_arenas(m, out), failed);
-    TRY_GOTO(rc, ps_peers_open(m, out), failed);
-    return STATUS_OK;
-failed:
-    ps_leave(m, out);
-    return rc;
+    if (plans(m)) return STATUS_OK;
+    TRY(open_tables(m));
+    TRY(read_handshakes(m, handshakes, &all));
+    TRY(decide_sharing(m, &all, &shares));
+    if (shares && members(m) > 1) TRY(exchange_arenas(m));
+    return ps_peers_open(m);
 }
 
-void ps_leave(const ps_member *m, ps_group *group)
+void ps_leave(ps_member *m)
 {
-    for (int i = 0; group->segments && i < ps_member_count(m->policy, m->world) * m->export_count; i++)
-        shm_close(&group->segments[i]);
-    ps_peers_close(m, group);
+    ps_group *group = &m->group;
+    for (int i = 0; group->segments && i < segments(m); i++) shm_close(&group->segments[i]);
+    ps_peers_close(m);
     free(group->segments);
     free(group->shares);
     free(group->peers);
     free(group->urls);
+    free(m->handshake.data);
     *group = (ps_group){0};
+    m->handshake = (sync_blob){0};
 }
 
-status ps_pin_segments(const ps_group *group, device *d, int first, int end, int stride, int index, bool pin)
+status ps_pin_segments(const ps_member *m, device *d, int first, int end, int stride, bool pin)
 {
-    for (int i = first + index; group->segments && i < end; i += stride) {
-        const shm_segment *s = &group->segments[i];
+    for (int i = first; m->group.segments && i < end; i += stride) {
+        const shm_segment *s = &m->group.segments[i];
         if (!s->data) continue;
-        if (pin) TRY(device_pin(d, s->data, (size_t)s->bytes));
-        else device_unpin(d, s->data);
+        if (pin)
+            TRY(device_pin(d, s->data, (size_t)s->bytes));
+        else
+            device_unpin(d, s->data);
     }
     return STATUS_OK;
-}
-
-void *ps_group_segment(const ps_member *m, const ps_group *group, int member, int segment)
-{
-    int index = member * m->export_count + segment;
-    if (group->peers) return group->peers[index].data;
-    return group->segments ? group->segments[index].data : NULL;
 }

@@ -37,35 +37,6 @@ status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handsha
 /* STATUS_PROTOCOL names the first line in which the two differ. */
 status ps_handshake_compare(const sync_blob *mine, const char *me, const sync_blob *other, const char *who);
 
-/* A member's configuration. Everything is borrowed. */
-typedef struct ps_member {
-    int member, world;
-    uint64_t token;     /* of the job */
-    transport_hub *hub; /* NULL: every member has a process */
-    const ps_options *options;
-    const ps_policy *policy;
-    int servers;
-    int frames;          /* of a message, at most */
-    int64_t frame_bytes; /* of a frame, at most */
-    const device_memory *exported[PS_SEGMENTS]; /* that others may map; NULL: none, the parameters instead */
-    int export_count;     /* the same for every member */
-    device *device;      /* of the exported memory; it opens the others' (p2p) */
-    int64_t stall_timeout_ns;
-    net_adapter *adapter; /* that its transports share; NULL: nothing is emulated */
-} ps_member;
-
-/* The sender's own lines. STATUS_CONFIG where p2p is requested and the memory cannot be exported for it. */
-status ps_describe_member(const ps_member *m, bool shared, const char *url, ps_handshake_own *out);
-
-int ps_member_count(const ps_policy *policy, int world);
-
-/* For a port; `number` is the server's or the rank's. STATUS_CONFIG for inproc among
- * processes. */
-status ps_transport_options(const ps_member *m, int number, transport_options *out);
-
-/* Listens as server `server`; url[PS_URL_MAX] becomes its address. */
-status ps_listen(const ps_member *m, int server, ps_port *port, char *url);
-
 /* The result of all members' handshakes. */
 typedef struct ps_group {
     char (*urls)[PS_URL_MAX]; /* [servers] */
@@ -74,21 +45,62 @@ typedef struct ps_group {
     device_peer *peers;       /* [members][export_count] the same, opened */
 } ps_group;
 
-/* Compares all handshakes with `mine`, and exchanges arenas where tensors go through shared memory. Members may start in
- * any order: returns when all have joined, or fails at the stall limit. STATUS_PROTOCOL names what differs,
+/* A member of a job. What the owner sets is borrowed. */
+typedef struct ps_member {
+    const sync_context *context; /* rank: the member's number; world: the number of ranks */
+    const ps_options *options;
+    const ps_policy *policy;
+    int servers;
+    int frames;          /* of a message, at most */
+    int64_t frame_bytes; /* of a frame, at most */
+    const device_memory *exported[PS_SEGMENTS]; /* that others may map; NULL: none, the parameters instead */
+    int export_count;     /* the same for every member */
+    /* The member's own. */
+    net_adapter adapter;  /* that its transports share where a link is emulated */
+    char url[PS_URL_MAX]; /* of its server */
+    sync_blob handshake;
+    ps_group group;
+} ps_member;
+
+int ps_member_count(const ps_policy *policy, int world);
+
+/* For a port; `number` is the server's or the rank's. STATUS_CONFIG for inproc among
+ * processes. */
+status ps_transport_options(ps_member *m, int number, transport_options *out);
+
+/* Listens as server `server`. */
+status ps_listen(ps_member *m, int server, ps_port *port);
+
+/* What the member sends the others; borrowed. STATUS_CONFIG where p2p is requested and the memory cannot be exported for
+ * it. Where memory is only planned this and ps_join() do nothing: there are no others. */
+status ps_make_handshake(ps_member *m, sync_blob *out);
+
+/* Compares all handshakes with the own one, and exchanges arenas where tensors go through shared memory. Members may start
+ * in any order: returns when all have joined, or fails at the stall limit. STATUS_PROTOCOL names what differs,
  * STATUS_CONFIG what cannot be reached. */
-status ps_join(const ps_member *m, const sync_blob *mine, const sync_blob *handshakes, ps_group *out);
-void ps_leave(const ps_member *m, ps_group *group);
+status ps_join(ps_member *m, const sync_blob *handshakes);
+void ps_leave(ps_member *m);
 
 /* p2p: ends the use of the others' memory, and begins it again; both may be called at any time. A member frees its
  * exported memory when all others have closed it. */
-void ps_peers_close(const ps_member *m, ps_group *group);
-status ps_peers_open(const ps_member *m, ps_group *group);
+void ps_peers_close(ps_member *m);
+status ps_peers_open(ps_member *m);
 
-/* Pins for `d`, or unpins, mapped segments first + index, first + stride + index, ... below `end`. */
-status ps_pin_segments(const ps_group *group, device *d, int first, int end, int stride, int index, bool pin);
+/* Pins for `d`, or unpins, mapped segments first, first + stride, ... below `end`. */
+status ps_pin_segments(const ps_member *m, device *d, int first, int end, int stride, bool pin);
+
+/* Tensors go through shared memory, or from GPU to GPU. */
+static inline bool ps_shares_memory(const ps_member *m)
+{
+    return m->group.segments || m->group.peers;
+}
 
 /* Memory that another member exports, shared or of its GPU; NULL where tensors travel in frames. */
-void *ps_group_segment(const ps_member *m, const ps_group *group, int member, int segment);
+static inline void *ps_segment(const ps_member *m, int member, int segment)
+{
+    int index = member * m->export_count + segment;
+    if (m->group.peers) return m->group.peers[index].data;
+    return m->group.segments ? m->group.segments[index].data : NULL;
+}
 
 #endif

@@ -40,42 +40,17 @@ status ps_lead(const void *options, const char *policy, int world, int64_t *out)
  * engine's requirements(). */
 status ps_server_processes(const void *options, const char *policy, int world, int *out);
 
-/* The configuration of a parameter server in a process of its own (--server-placement own): no rank, no data, no
- * gradients. Everything is borrowed. Fields that sync_context has too must have the values that they have on the ranks.
- * Parameters are opened with the param_kind of requirements() and without gradients; their values do not matter: rank 0
- * sends those that the run starts from. */
-typedef struct ps_server_context {
-    int index;  /* 0 .. ps_server_processes() - 1 */
-    int world;  /* ranks */
-    uint64_t job_token;
-    device *device;
-    param_set *params;
-    const nn_program *program;
-    optimizer *optimizer;
-    ledger *ledger;
-    const void *options;
-    const char *policy;
-    int64_t stall_timeout_ns;
-    int divide;
-    net_link link;
-    struct transport_hub *hub;
-
-    /* For ps_server_main(): sends this server's handshake to all members and returns theirs: those of the ranks, then
-     * those of the servers. sync_engine_type.connect() on the ranks must receive the same. */
-    status (*exchange)(void *context, sync_blob mine, const sync_blob **handshakes);
-    void *exchange_context;
-} ps_server_context;
-
-/* Serves until all ranks have ended their connections. Fails, on all ranks alike, where one is lost. */
-status ps_server_main(const ps_server_context *context);
-
-/* The same step by step, for servers that share a thread with others, as virtual ones do: open and send, join with all
- * members' handshakes, start; an agent of the device then serves until the server is closed. */
-typedef struct ps_server_process ps_server_process;
-status ps_server_process_open(const ps_server_context *context, ps_server_process **out);
-status ps_server_process_handshake(ps_server_process *p, sync_blob *out);
-status ps_server_process_join(ps_server_process *p, const sync_blob *handshakes);
-status ps_server_process_start(ps_server_process *p);
-void ps_server_process_close(ps_server_process **p);
+/* A parameter server in a process of its own (--server-placement own) is a sync_ps with `rank` = world + the server's index:
+ * no rank, no data, no gradients. open(), handshake() and connect() are called as on the ranks; in virtual time it then
+ * serves until it is closed. The context's fields must have the values that they have on the ranks, except for device,
+ * params, optimizer, ledger. Parameters are opened with the param_kind of requirements() and without gradients; their values
+ * do not matter: rank 0 sends those that the run starts from.
+ *
+ * ps_server_main() does all of it, and serves until all ranks have ended their connections. Fails, on all ranks alike,
+ * where one is lost. `exchange` sends this server's handshake to all members and returns theirs: those of the ranks, then
+ * those of the servers. */
+status ps_server_main(const sync_context *context,
+                      status (*exchange)(void *exchange_context, sync_blob mine, const sync_blob **handshakes),
+                      void *exchange_context);
 
 #endif

@@ -20,3 +20,11 @@ int piece_list_slice(piece_list list, int64_t begin, int64_t count, piece *out, 
     (void)capacity;
     return used;
 }
+
+void list_cut_add(list_cut *c, int64_t size, bool *before, bool *after)
+{
+    *before = c->within && c->size > 0 && c->size + size > c->limit;
+    c->size = (*before ? 0 : c->size) + size;
+    *after = !c->within && c->size >= c->limit;
+    if (*after) c->size = 0;
+}

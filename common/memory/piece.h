@@ -4,6 +4,7 @@
 #ifndef COMMON_MEMORY_PIECE_H
 #define COMMON_MEMORY_PIECE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct piece {
@@ -26,5 +27,15 @@ static inline int64_t piece_list_elements(piece_list list)
 /* Writes the part [begin, begin + count) of the elements of `list` to `out`, in order.
  * Returns the number of pieces; `capacity` must be at least list.count. */
 int piece_list_slice(piece_list list, int64_t begin, int64_t count, piece *out, int capacity);
+
+/* Cuts a list of items into groups (buckets, chunks) at a limit, in bytes or elements. */
+typedef struct list_cut {
+    int64_t limit;
+    bool within;  /* a group ends before it would have more than the limit; else when it has reached it, and may overshoot */
+    int64_t size; /* of the group so far; 0: it is empty */
+} list_cut;
+
+/* Adds an item. *before: a group ended before it, *after: one ends with it. */
+void list_cut_add(list_cut *c, int64_t size, bool *before, bool *after);
 
 #endif

@@ -82,23 +82,21 @@ static status serve(server_state *s)
     if (!s->handshakes) return fail(STATUS_SYSTEM, "no memory for a parameter server");
     TRY(open_parts(s));
     TRY(rank_open_rendezvous(c, s->place, member_count(s), &s->members));
-    ps_server_context context = {.index = s->place->rank - s->place->world,
-                                 .world = s->place->world,
-                                 .job_token = s->place->token,
-                                 .device = s->device,
-                                 .params = s->params,
-                                 .program = s->program,
-                                 .optimizer = s->optimizer,
-                                 .ledger = &s->ledger,
-                                 .options = c->engine_options[engine],
-                                 .policy = c->policies[engine],
-                                 .stall_timeout_ns = c->shared.stall_timeout_ns,
-                                 .divide = c->shared.divide,
-                                 .link = link,
-                                 .exchange = exchange,
-                                 .exchange_context = s};
-    TRY(ps_server_main(&context));
-    json_t *result = json_pack("{s:i, s:i, s:o}", "server", context.index, "pid", (int)getpid(), "memory",
+    sync_context context = {.rank = s->place->rank,
+                            .world = s->place->world,
+                            .job_token = s->place->token,
+                            .device = s->device,
+                            .params = s->params,
+                            .program = s->program,
+                            .optimizer = s->optimizer,
+                            .ledger = &s->ledger,
+                            .options = c->engine_options[engine],
+                            .policy = c->policies[engine],
+                            .stall_timeout_ns = c->shared.stall_timeout_ns,
+                            .divide = c->shared.divide,
+                            .link = link};
+    TRY(ps_server_main(&context, exchange, s));
+    json_t *result = json_pack("{s:i, s:i, s:o}", "server", context.rank - context.world, "pid", (int)getpid(), "memory",
                                ledger_to_json(&s->ledger));
     status rc = result ? run_jobs_deliver_server(result) : fail(STATUS_SYSTEM, "no memory for the results");
     json_decref(result);

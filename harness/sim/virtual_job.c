@@ -31,7 +31,7 @@ typedef struct virtual_server {
     param_set *params;
     optimizer *optimizer;
     ledger ledger;
-    ps_server_process *server;
+    sync_engine *engine; /* serves once it is connected */
 } virtual_server;
 
 struct virtual_job {
@@ -133,8 +133,7 @@ static status collect_handshakes(virtual_job *job)
         if (!same) job->handshakes[r] = mine;
     }
     for (int j = 0; j < job->server_count; j++)
-        TRY(ps_server_process_handshake(job->servers[j].server,
-                                        &job->handshakes[job->config.machine.world + j]));
+        TRY(sync_handshake(job->servers[j].engine, &job->handshakes[job->config.machine.world + j]));
     return STATUS_OK;
 }
 
@@ -174,24 +173,24 @@ static status open_server(virtual_job *job, int index)
     TRY(device_open(&device, &v->device));
     sim_device_share_core(v->device, trainer_device(job->ranks[index % world].trainer));
     TRY(open_server_memory(v, t, world, program));
-    ps_server_context context = {.index = index,
-                                 .world = world,
-                                 .device = v->device,
-                                 .params = v->params,
-                                 .program = program,
-                                 .optimizer = v->optimizer,
-                                 .ledger = &v->ledger,
-                                 .options = t->engine_options,
-                                 .policy = t->policy,
-                                 .stall_timeout_ns = t->stall_timeout_ns,
-                                 .divide = t->divide,
-                                 .hub = job->hub};
-    return ps_server_process_open(&context, &v->server);
+    sync_context context = {.rank = world + index,
+                            .world = world,
+                            .device = v->device,
+                            .params = v->params,
+                            .program = program,
+                            .optimizer = v->optimizer,
+                            .ledger = &v->ledger,
+                            .options = t->engine_options,
+                            .policy = t->policy,
+                            .stall_timeout_ns = t->stall_timeout_ns,
+                            .divide = t->divide,
+                            .hub = job->hub};
+    return sync_open(&sync_ps, &context, &v->engine);
 }
 
 static void close_server(virtual_server *v)
 {
-    ps_server_process_close(&v->server);
+    sync_close(&v->engine);
     optimizer_close(&v->optimizer);
     param_set_close(&v->params);
     device_close(&v->device);
@@ -201,10 +200,7 @@ static status connect_all(virtual_job *job)
 {
     TRY(collect_handshakes(job));
     for (int r = 0; r < job->present; r++) TRY(trainer_connect(job->ranks[r].trainer, job->handshakes));
-    for (int j = 0; j < job->server_count; j++) {
-        TRY(ps_server_process_join(job->servers[j].server, job->handshakes));
-        TRY(ps_server_process_start(job->servers[j].server));
-    }
+    for (int j = 0; j < job->server_count; j++) TRY(sync_connect(job->servers[j].engine, job->handshakes));
     return STATUS_OK;
 }
 

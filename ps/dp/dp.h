@@ -13,10 +13,8 @@
  *   dp_engine.c      open, connect and close; the table of stages
  *   dp_batch.c       the batch: planned, cut, scattered
  *   dp_stages.c      replicate, gather outputs, loss, scatter its gradient, reduce
- *   dp_staging.c     tensors of a GPU that pass through host memory
- *   hub.c            exchanges of tensors with rank 0: the compute thread's side, and the agent
- *   hub_transfers.c  their messages, and the sum of gradients
- *   dp_memory.c      chunks, arenas, the ledger, the formula for its phases */
+ *   hub.c            exchanges of tensors with rank 0, and the sum of gradients
+ *   dp_memory.c      chunks, arenas, staging buffers of a GPU, the ledger, the formula for its phases */
 #ifndef PS_DP_DP_H
 #define PS_DP_DP_H
 

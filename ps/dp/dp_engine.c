@@ -85,11 +85,7 @@ static status open_hub(dp_engine *e)
                              .landing = e->landing.data,
                              .peers = e->options->payload == PS_PAYLOAD_P2P};
     TRY(dp_hub_open(&config, &e->hub));
-    if (dp_plans(e)) return STATUS_OK;
-    e->member = (ps_member){.member = c->rank,
-                            .world = c->world,
-                            .token = c->job_token,
-                            .hub = c->hub,
+    e->member = (ps_member){.context = c,
                             .options = e->options,
                             .policy = &e->policy,
                             .servers = 1,
@@ -97,14 +93,11 @@ static status open_hub(dp_engine *e)
                                              larger(c->params->model->buffer_count, 1)),
                             .frame_bytes = largest_frame(e),
                             .exported = {exported(e, DP_TENSOR_PARAMS, &set->params), exported(e, DP_TENSOR_GRADS, &set->grads),
-                                      exported(e, DP_TENSOR_INPUT, c->exchange->input),
-                                      exported(e, DP_TENSOR_TARGET, c->exchange->target),
-                                      exported(e, DP_TENSOR_OUTPUTS, &e->outputs)},
-                            .export_count = PS_SEGMENTS,
-                            .device = c->device,
-                            .stall_timeout_ns = c->stall_timeout_ns,
-                            .adapter = net_link_is_emulated(&c->link) ? &e->adapter : NULL};
-    e->adapter.link = c->link;
+                                         exported(e, DP_TENSOR_INPUT, c->exchange->input),
+                                         exported(e, DP_TENSOR_TARGET, c->exchange->target),
+                                         exported(e, DP_TENSOR_OUTPUTS, &e->outputs)},
+                            .export_count = PS_SEGMENTS};
+    if (dp_plans(e)) return STATUS_OK;
     if (e->member.frames > MESSAGE_FRAMES_MAX)
         return fail(STATUS_CONFIG, "policy dp: expected at most %d tensors in a chunk, got %d", MESSAGE_FRAMES_MAX,
                     e->member.frames);
@@ -112,7 +105,7 @@ static status open_hub(dp_engine *e)
     TRY(ps_transport_options(&e->member, c->rank, &options));
     options.device_memory = true; /* from device to device */
     TRY(dp_hub_open_port(e->hub, &options));
-    return dp_is_root(e) ? ps_listen(&e->member, 0, dp_hub_port(e->hub), e->url) : STATUS_OK;
+    return dp_is_root(e) ? ps_listen(&e->member, 0, dp_hub_port(e->hub)) : STATUS_OK;
 }
 
 static status open_parts(dp_engine *e)
@@ -128,8 +121,8 @@ static status open_parts(dp_engine *e)
             c->divide == SHARED_DIVIDE_BEFORE ? "before" : "after");
     e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
     find_largest_sum(e);
-    TRY(dp_chunks_make(c->params, DP_CHUNK_REACHES, e->policy.replicate_bytes, &e->replicate));
-    TRY(dp_chunks_make(c->params, DP_CHUNK_WITHIN, e->policy.reduce_bytes, &e->reduce));
+    TRY(dp_chunks_make(c->params, false, e->policy.replicate_bytes, &e->replicate));
+    TRY(dp_chunks_make(c->params, true, e->policy.reduce_bytes, &e->reduce));
     e->parts = calloc((size_t)c->world, sizeof *e->parts);
     e->pieces = calloc((size_t)c->world * DP_PIECES, sizeof *e->pieces);
     if (!e->parts || !e->pieces) return fail(STATUS_SYSTEM, "no memory for the parts of %d ranks", c->world);
@@ -161,9 +154,8 @@ static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
     if (!e->staging.copies.separate) return STATUS_OK;
-    if (!dp_is_root(e)) return ps_pin_segments(&e->group, d, 0, PS_SEGMENTS, 1, 0, pin);
-    return ps_pin_segments(&e->group, d, PS_SEGMENTS, e->base.context.world * PS_SEGMENTS, PS_SEGMENTS,
-                           PS_SEGMENT_GRADS, pin);
+    if (!dp_is_root(e)) return ps_pin_segments(&e->member, d, 0, PS_SEGMENTS, 1, pin);
+    return ps_pin_segments(&e->member, d, PS_SEGMENTS + PS_SEGMENT_GRADS, e->base.context.world * PS_SEGMENTS, PS_SEGMENTS, pin);
 }
 
 static void dp_close(sync_engine *base)
@@ -172,13 +164,12 @@ static void dp_close(sync_engine *base)
     device *d = base->context.device;
     dp_hub_close(&e->hub);
     pin_segments(e, false);
-    ps_leave(&e->member, &e->group);
+    ps_leave(&e->member);
     dp_staging_close(&e->staging);
     device_free(d, &e->landing);
     device_free(d, &e->outputs);
     dp_chunks_free(&e->replicate);
     dp_chunks_free(&e->reduce);
-    free(e->handshake.data);
     free(e->shares);
     free(e->parts);
     free(e->pieces);
@@ -189,28 +180,16 @@ static void dp_close(sync_engine *base)
 
 static status dp_handshake(sync_engine *base, sync_blob *out)
 {
-    dp_engine *e = dp_engine_of(base);
-    const sync_context *c = &base->context;
-    *out = (sync_blob){0};
-    if (dp_plans(e)) return STATUS_OK;
-    bool shared = true;
-    for (int i = 0; i < PS_SEGMENTS; i++) shared = shared && (!e->member.exported[i] || e->member.exported[i]->fd >= 0);
-    ps_handshake_own own;
-    TRY(ps_describe_member(&e->member, shared, e->url, &own));
-    free(e->handshake.data);
-    e->handshake = (sync_blob){0};
-    TRY(ps_handshake_make(&own, c->world, c->policy, &e->policy, e->options, c->params, c->optimizer, &e->handshake));
-    *out = e->handshake;
-    return STATUS_OK;
+    return ps_make_handshake(&dp_engine_of(base)->member, out);
 }
 
 static status dp_connect(sync_engine *base, const sync_blob *handshakes)
 {
     dp_engine *e = dp_engine_of(base);
     if (dp_plans(e)) return STATUS_OK;
-    TRY(ps_join(&e->member, &e->handshake, handshakes, &e->group));
+    TRY(ps_join(&e->member, handshakes));
     TRY(pin_segments(e, true));
-    if (!dp_is_root(e)) TRY(dp_hub_connect(e->hub, e->group.urls[0]));
+    if (!dp_is_root(e)) TRY(dp_hub_connect(e->hub, e->member.group.urls[0]));
     return dp_hub_start(e->hub);
 }
 
@@ -224,14 +203,6 @@ static const void *dp_reduced_gradients(sync_engine *base, piece_list *owned)
     if (!dp_is_root(e)) return NULL;
     *owned = param_set_pieces(set, 0, set->model->param_count);
     return set->grads.data;
-}
-
-static void dp_counters(sync_engine *base, sync_counters *out)
-{
-    dp_engine *e = dp_engine_of(base);
-    *out = (sync_counters){.optimizer_ns = e->optimizer_ns, .updates_skipped = optimizer_skipped(base->context.optimizer)};
-    e->optimizer_ns = 0;
-    dp_hub_collect(e->hub, out);
 }
 
 bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)

@@ -4,16 +4,8 @@
 
 #include "ps/handshake.h"
 #include "ps/dp/dp.h"
-#include "ps/dp/dp_staging.h"
 #include "ps/dp/hub.h"
 #include "ps/dp/dp_memory.h"
-
-/* torch's coalescing: parameters in the order of registration, in chunks of a size
- * (torch/csrc/cuda/comm.cpp and torch/csrc/utils/tensor_flatten.h). */
-typedef enum dp_chunk_rule {
-    DP_CHUNK_REACHES, /* a chunk closes when it has `limit` bytes or more: broadcast_coalesced */
-    DP_CHUNK_WITHIN   /* a chunk closes before it would have more: reduce_add_coalesced */
-} dp_chunk_rule;
 
 /* Parameters first .. first + count - 1. */
 typedef struct dp_chunk {
@@ -28,8 +20,52 @@ typedef struct dp_chunks {
     int64_t largest_bytes; /* of a chunk */
 } dp_chunks;
 
-status dp_chunks_make(const param_set *set, dp_chunk_rule rule, int64_t limit, dp_chunks *out);
+/* torch's coalescing: parameters in the order of registration, in chunks that end when they have `limit` bytes or more
+ * (broadcast_coalesced) or, `within`, before they would have more (reduce_add_coalesced): torch/csrc/cuda/comm.cpp and
+ * torch/csrc/utils/tensor_flatten.h. */
+status dp_chunks_make(const param_set *set, bool within, int64_t limit, dp_chunks *out);
 void dp_chunks_free(dp_chunks *chunks);
+
+/* Staging buffers of tensors that ranks exchange under `dp`.
+ *
+ * Where the host can access the device's memory, and on devices without bytes, tensors are exchanged where they are.
+ * A GPU's pass through staging buffers in pinned host memory: copied down before an exchange sends them, copied up after
+ * an exchange has received them. With `--payload p2p` tensors go from device memory to device memory, and only what
+ * always travels in frames is staged. Staging buffers are in no ledger: they are buffers of the transport. */
+typedef enum dp_tensor {
+    DP_TENSOR_PARAMS,  /* the first five are those that ranks map, in the order of PS_SEGMENT_... */
+    DP_TENSOR_GRADS,
+    DP_TENSOR_INPUT,
+    DP_TENSOR_TARGET,
+    DP_TENSOR_OUTPUTS, /* rank 0: of all ranks, then their gradients */
+    DP_TENSOR_PART,    /* other ranks: outputs of the own part, or their gradient */
+    DP_TENSOR_BUFFERS,
+    DP_TENSOR_SUMS,    /* numbers that a layer sums over the ranks */
+    DP_TENSORS
+} dp_tensor;
+
+typedef struct dp_staging {
+    sync_staging copies;    /* on the compute stream */
+    bool peers;             /* p2p */
+    device *host;
+    device_memory buffers[DP_TENSORS];
+} dp_staging;
+
+void dp_staging_close(dp_staging *p);
+
+/* Whether the tensor passes through a staging buffer. */
+bool dp_is_staged(const dp_staging *p, dp_tensor tensor);
+
+/* The address that an exchange uses for the tensor at `data`. */
+char *dp_staged_address(const dp_staging *p, dp_tensor tensor, void *data);
+
+/* Copies bytes [offset, offset + bytes) between `data` and its staging buffer, if it has one. Down: has ended when it
+ * returns. Up: in the order of the compute stream. */
+status dp_stage_down(dp_staging *p, dp_tensor tensor, const void *data, int64_t offset, int64_t bytes);
+status dp_stage_up(dp_staging *p, dp_tensor tensor, void *data, int64_t offset, int64_t bytes);
+
+/* To mapped host memory of another rank instead of the staging buffer. */
+status dp_copy_down(dp_staging *p, void *host, const void *data, int64_t bytes);
 
 enum { DP_PIECE_INPUTS, DP_PIECE_TARGETS, DP_PIECE_OUTPUTS, DP_PIECE_SUMS, DP_PIECES };
 
@@ -43,10 +79,6 @@ typedef struct dp_engine {
     const ps_options *options;
     ps_policy policy;
     ps_member member;
-    ps_group group;
-    net_adapter adapter; /* where a link is emulated */
-    sync_blob handshake;
-    char url[PS_URL_MAX]; /* rank 0's */
     dp_hub *hub;
     dp_staging staging;
     dp_chunks replicate, reduce;
@@ -114,18 +146,18 @@ static inline bool dp_takes_part(const dp_engine *e)
 /* Tensors pass through shared memory, or from device to device. */
 static inline bool dp_shares(const dp_engine *e)
 {
-    return e->group.segments != NULL || e->group.peers != NULL;
+    return ps_shares_memory(&e->member);
 }
 
 static inline char *dp_segment(const dp_engine *e, int peer, int segment)
 {
-    return ps_group_segment(&e->member, &e->group, peer, segment);
+    return ps_segment(&e->member, peer, segment);
 }
 
 /* Shared memory of rank 0 that this rank's GPU copies from or to itself, instead of its staging buffer; else NULL. */
 static inline char *dp_mapped(const dp_engine *e, int segment)
 {
-    return e->staging.copies.separate && e->group.segments ? dp_segment(e, 0, segment) : NULL;
+    return e->staging.copies.separate && e->member.group.segments ? dp_segment(e, 0, segment) : NULL;
 }
 
 /* The base of a tensor in a peer's memory from which an exchange copies, or NULL. */
@@ -156,6 +188,7 @@ status dp_ready(sync_engine *e, int param);
 status dp_finish(sync_engine *e, const sync_step *step);
 status dp_flush(sync_engine *e);
 status dp_group_sum(sync_engine *e, double *values, int count);
+void dp_counters(sync_engine *e, sync_counters *out);
 
 /* dp_memory.c: allocations and frees of a step, as the ledger counts them. */
 void dp_account_begin_batch(dp_engine *e);      /* zero_grad(), before a step's first */

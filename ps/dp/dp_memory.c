@@ -1,5 +1,5 @@
-/* The memory of a rank under `dp`: chunks of parameters, arenas, what the ledger counts from when to when, and the
- * formula that it is compared with. */
+/* The memory of a rank under `dp`: chunks of parameters, arenas, what the ledger counts from when to when,
+ * and the formula that it is compared with. */
 #include "ps/dp/dp_impl.h"
 
 #include "common/memory/plan.h"
@@ -17,17 +17,20 @@ static void close_chunk(dp_chunks *c, int next)
     c->list[++c->count] = (dp_chunk){.first = next};
 }
 
-status dp_chunks_make(const param_set *set, dp_chunk_rule rule, int64_t limit, dp_chunks *out)
+status dp_chunks_make(const param_set *set, bool within, int64_t limit, dp_chunks *out)
 {
     int params = set->model->param_count;
+    list_cut cut = {.limit = limit, .within = within};
+    bool before, after;
     *out = (dp_chunks){.list = calloc((size_t)params + 1, sizeof *out->list)};
     if (!out->list) return fail(STATUS_SYSTEM, "no memory for the chunks of %d parameters", params);
     for (int i = 0; i < params; i++) {
         int64_t bytes = set->pieces[i].count * dtype_size(set->type);
-        if (rule == DP_CHUNK_WITHIN && out->list[out->count].bytes + bytes > limit) close_chunk(out, i);
+        list_cut_add(&cut, bytes, &before, &after);
+        if (before) close_chunk(out, i);
         out->list[out->count].count++;
         out->list[out->count].bytes += bytes;
-        if (rule == DP_CHUNK_REACHES && out->list[out->count].bytes >= limit) close_chunk(out, i + 1);
+        if (after) close_chunk(out, i + 1);
     }
     close_chunk(out, params);
     return STATUS_OK;
@@ -52,8 +55,8 @@ static int64_t largest_output(const dp_engine *e)
 static status open_outputs(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
-    TRY(ledger_blame(LEDGER_OUTPUTS,
-                     device_allocate(c->device, c->params->params.kind, (size_t)largest_output(e), &e->outputs)));
+    TRY(ledger_blame(LEDGER_OUTPUTS, device_allocate(c->device, c->params->params.kind,
+                                                     (size_t)largest_output(e), &e->outputs)));
     c->exchange->all_outputs = c->exchange->all_gradients = e->outputs.data;
     return STATUS_OK;
 }
@@ -64,25 +67,45 @@ static status open_landing(dp_engine *e)
     const sync_context *c = &e->base.context;
     if (!sync_memory_is_separate(c->device)) return STATUS_OK;
     size_t chunk = (size_t)e->reduce.largest_bytes;
-    return ledger_blame(LEDGER_BUCKETS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE, chunk, &e->landing));
+    return ledger_blame(LEDGER_BUCKETS,
+                        device_allocate(c->device, DEVICE_MEMORY_PRIVATE, chunk, &e->landing));
+}
+
+static status open_buffer(dp_engine *e, dp_tensor tensor, size_t bytes)
+{
+    dp_staging *p = &e->staging;
+    bool shared = e->options->payload != PS_PAYLOAD_ZMQ && tensor <= DP_TENSOR_OUTPUTS;
+    TRY(device_allocate(p->host, shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE, bytes,
+                        &p->buffers[tensor]));
+    return device_pin(p->copies.device, p->buffers[tensor].data, p->buffers[tensor].bytes);
 }
 
 static status open_staging(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
     const sync_exchange *x = c->exchange;
+    dp_staging *p = &e->staging;
+    for (int i = 0; i < DP_TENSORS; i++) p->buffers[i].fd = -1;
+    p->copies = sync_staging_on(c->device, c->compute);
+    if (!p->copies.separate) return STATUS_OK;
+    device_config host = {.name = "cpu", .rank = c->rank, .world = c->world, .threads = 1};
+    TRY(device_open(&host, &p->host));
+    p->peers = e->options->payload == PS_PAYLOAD_P2P;
     size_t arena = (size_t)c->params->arena_elements * e->element;
-    bool root = dp_is_root(e), peers = e->options->payload == PS_PAYLOAD_P2P;
+    bool root = dp_is_root(e);
     size_t bytes[DP_TENSORS] = {[DP_TENSOR_INPUT] = x->input->bytes,
-                               [DP_TENSOR_TARGET] = x->target->bytes,
-                               [DP_TENSOR_BUFFERS] = c->params->buffers.bytes,
-                               [DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
-    if (!peers) {
-        bytes[DP_TENSOR_PARAMS] = arena; /* elsewhere what comes in frames, and what is shown where nothing else is */
+                                [DP_TENSOR_TARGET] = x->target->bytes,
+                                [DP_TENSOR_BUFFERS] = c->params->buffers.bytes,
+                                [DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
+    if (!p->peers) {
+        bytes[DP_TENSOR_PARAMS] =
+            arena; /* elsewhere what comes in frames, and what is shown where nothing else is */
         bytes[root ? DP_TENSOR_OUTPUTS : DP_TENSOR_GRADS] = root ? e->outputs.bytes : arena;
         bytes[DP_TENSOR_PART] = root ? 0 : (size_t)largest_output(e);
     }
-    return dp_staging_open(&e->staging, c, peers, e->options->payload != PS_PAYLOAD_ZMQ, bytes);
+    for (int i = 0; i < DP_TENSORS; i++)
+        if (bytes[i] > 0) TRY(open_buffer(e, (dp_tensor)i, bytes[i]));
+    return STATUS_OK;
 }
 
 status dp_open_memory(dp_engine *e)
@@ -96,6 +119,47 @@ status dp_open_memory(dp_engine *e)
     return open_staging(e);
 }
 
+/* ---- staging buffers -------------------------------------------------------------------------- */
+
+void dp_staging_close(dp_staging *p)
+{
+    for (int i = 0; i < DP_TENSORS; i++) {
+        if (!p->buffers[i].data) continue;
+        device_unpin(p->copies.device, p->buffers[i].data);
+        device_free(p->host, &p->buffers[i]);
+    }
+    device_close(&p->host);
+}
+
+bool dp_is_staged(const dp_staging *p, dp_tensor tensor)
+{
+    return p->copies.separate && (!p->peers || tensor == DP_TENSOR_BUFFERS || tensor == DP_TENSOR_SUMS);
+}
+
+char *dp_staged_address(const dp_staging *p, dp_tensor tensor, void *data)
+{
+    return dp_is_staged(p, tensor) ? p->buffers[tensor].data : data;
+}
+
+status dp_copy_down(dp_staging *p, void *host, const void *data, int64_t bytes)
+{
+    TRY(sync_copy_down(&p->copies, host, data, bytes));
+    return sync_staging_end(&p->copies);
+}
+
+status dp_stage_down(dp_staging *p, dp_tensor tensor, const void *data, int64_t offset, int64_t bytes)
+{
+    if (!dp_is_staged(p, tensor) || bytes == 0) return STATUS_OK;
+    return dp_copy_down(p, (char *)p->buffers[tensor].data + offset, (const char *)data + offset, bytes);
+}
+
+status dp_stage_up(dp_staging *p, dp_tensor tensor, void *data, int64_t offset, int64_t bytes)
+{
+    if (!dp_is_staged(p, tensor) || bytes == 0) return STATUS_OK;
+    return sync_copy_up(&p->copies, (char *)data + offset, (const char *)p->buffers[tensor].data + offset,
+                        bytes);
+}
+
 /* ---- the ledger -------------------------------------------------------------------------------- */
 
 static ledger *ledger_of(const dp_engine *e)
@@ -103,8 +167,9 @@ static ledger *ledger_of(const dp_engine *e)
     return e->base.context.ledger;
 }
 
-/* Sets what the ledger counts of `class` on this account to `bytes`. With PyTorch's lifetimes that is more than this
- * program allocates: what PyTorch would hold is counted by formula, from when to when PyTorch would hold it. */
+/* Sets what the ledger counts of `class` on this account to `bytes`. With PyTorch's lifetimes that is more
+ * than this program allocates: what PyTorch would hold is counted by formula, from when to when PyTorch would
+ * hold it. */
 static void hold(const dp_engine *e, ledger_class class, int64_t *account, int64_t bytes)
 {
     if (bytes > *account)
@@ -234,7 +299,8 @@ void dp_account_end_reduce(dp_engine *e)
 const ps_dp_phase_info *ps_dp_phase_describe(ps_dp_phase p)
 {
     static const ps_dp_phase_info phases[] = {
-#define PHASE_INFO(name, text, torch, autocast, lean, phase) {text, torch, autocast, lean, LEDGER_PHASE_##phase},
+#define PHASE_INFO(name, text, torch, autocast, lean, phase)                                                 \
+    {text, torch, autocast, lean, LEDGER_PHASE_##phase},
         PS_DP_PHASE_LIST(PHASE_INFO)
 #undef PHASE_INFO
     };

@@ -90,9 +90,9 @@ status dp_begin_forward(sync_engine *base, const sync_step *step)
 status dp_flush(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
-    TRY(ps_peers_open(&e->member, &e->group));
+    TRY(ps_peers_open(&e->member));
     TRY(replicate(e, DP_FLUSH + e->settles++, true));
-    ps_peers_close(&e->member, &e->group); /* if this was the end, memory may go from now on */
+    ps_peers_close(&e->member); /* if this was the end, memory may go from now on */
     return sync_staging_end(&e->staging.copies);
 }
 
@@ -309,4 +309,12 @@ status dp_group_sum(sync_engine *base, double *values, int count)
     TRY(dp_stage_down(&e->staging, DP_TENSOR_SUMS, values, 0, bytes));
     TRY(sum_over_ranks(e, (double *)(void *)dp_staged_address(&e->staging, DP_TENSOR_SUMS, values), count));
     return dp_stage_up(&e->staging, DP_TENSOR_SUMS, values, 0, bytes);
+}
+
+void dp_counters(sync_engine *base, sync_counters *out)
+{
+    dp_engine *e = dp_engine_of(base);
+    *out = (sync_counters){.optimizer_ns = e->optimizer_ns, .updates_skipped = optimizer_skipped(base->context.optimizer)};
+    e->optimizer_ns = 0;
+    dp_hub_collect(e->hub, out);
 }

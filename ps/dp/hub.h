@@ -1,7 +1,7 @@
 /* The hub: rank 0 exchanges tensors with every other rank.
  *
  * An exchange is a list of transfers, each of which is one message to or from a peer. The compute thread lists them and
- * waits until they are done; the agent sends, receives and sums (hub_transfers.c). A message that arrives before its
+ * waits until they are done; the agent sends, receives and sums. A message that arrives before its
  * exchange has begun is held until then. An exchange ends when every message has arrived and every frame has left.
  *
  *   rank 0 to rank r   CONTROL          count = samples of r's part, DP_INT_...
@@ -87,8 +87,6 @@ ps_port *dp_hub_port(dp_hub *hub);
 void dp_hub_begin(dp_hub *hub);
 dp_transfer *dp_hub_add(dp_hub *hub, dp_direction direction, int peer, message_kind kind, int64_t step, int64_t key);
 status dp_hub_run(dp_hub *hub, const dp_sum *sum);
-
-int64_t dp_region_bytes(const dp_region *r);
 
 /* Times since the last call, and what has passed the port; adds to *out. */
 void dp_hub_collect(dp_hub *hub, sync_counters *out);

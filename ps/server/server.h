@@ -4,7 +4,7 @@
  *
  * In the order in which a gradient passes through them:
  *
- *   server_open.c      memory, port, start and end; server_process.c: the same for a process that is only a server
+ *   server_open.c      memory, port, start and end
  *   server.c           the agent: messages come in, stalls and departures are noticed
  *   reduction.c        one key: receive pushes, sum in rank order, average, update, reply
  *   server_policies.c  when a key is reduced: clipping, ssp, async; when a pull is due; flushes

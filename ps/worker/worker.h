@@ -43,14 +43,14 @@ void ps_worker_close(ps_worker **worker);
 
 ps_port *ps_worker_port(ps_worker *w);
 
-/* The stages; sync_engine_type says what each must do. */
-status ps_worker_begin_forward(ps_worker *w, const sync_step *step);
-status ps_worker_need(ps_worker *w, int param);
-status ps_worker_end_forward(ps_worker *w, const sync_step *step);
-status ps_worker_ready(ps_worker *w, int param);
+/* The stages of the engine; sync_engine_type says what each must do. */
+status ps_worker_begin_forward(sync_engine *e, const sync_step *step);
+status ps_worker_need(sync_engine *e, int param);
+status ps_worker_end_forward(sync_engine *e, const sync_step *step);
+status ps_worker_ready(sync_engine *e, int param);
 status ps_worker_finish(ps_worker *w, const sync_step *step);
-status ps_worker_flush(ps_worker *w);
-status ps_worker_group_sum(ps_worker *w, double *values, int count);
+status ps_worker_flush(sync_engine *e);
+status ps_worker_group_sum(sync_engine *e, double *values, int count);
 
 /* Times since the last call; adds to *out. */
 void ps_worker_collect_times(ps_worker *w, sync_counters *out);

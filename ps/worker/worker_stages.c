@@ -1,9 +1,27 @@
 /* A worker's stages: what the compute thread does. It posts events and waits on fences. */
 #include "ps/compute.h"
+#include "ps/engine_impl.h"
 #include "ps/worker/worker_impl.h"
+
+static ps_worker *worker_of(sync_engine *e)
+{
+    return ((ps_engine *)e)->worker;
+}
+
+/* Where memory is only planned nothing is posted, and nothing is waited for. */
+static bool plans(const ps_worker *w)
+{
+    return device_get_info(w->config.context->device)->plans;
+}
+
+static void wake(ps_worker *w)
+{
+    if (!plans(w)) sync_agent_wake(w->shared.port.agent);
+}
 
 static status post(ps_worker *w, worker_event kind, int index, int64_t value)
 {
+    if (plans(w)) return STATUS_OK;
     sync_event event = {.kind = kind, .index = index, .value = value};
     if (!sync_queue_push(&w->shared.events, &event))
         return fail(STATUS_INTERNAL, "parameter server: the queue of %u events is full", w->shared.events.capacity);
@@ -14,7 +32,7 @@ static status post(ps_worker *w, worker_event kind, int index, int64_t value)
 static status wait_for(ps_worker *w, device_fence *fence, uint64_t value)
 {
     const sync_context *c = w->config.context;
-    if (device_fence_reached(fence, value)) return STATUS_OK;
+    if (plans(w) || device_fence_reached(fence, value)) return STATUS_OK;
     if (!w->compute.wait_begin_ns) w->compute.wait_begin_ns = device_now_ns(c->device);
     status rc = sync_staging_wait(&w->compute.staging, fence, value);
     if (rc == STATUS_AGAIN) return rc;
@@ -23,6 +41,11 @@ static status wait_for(ps_worker *w, device_fence *fence, uint64_t value)
     w->compute.exposed_ns += end_ns - w->compute.wait_begin_ns;
     w->compute.wait_begin_ns = 0;
     return rc;
+}
+
+static status wait_for_param(ps_worker *w, int param)
+{
+    return wait_for(w, w->shared.arrived[param], w->compute.pulls);
 }
 
 static bool pulls_with_push(const ps_worker *w)
@@ -35,7 +58,7 @@ static status post_pull(ps_worker *w, uint32_t flags, uint64_t pull, int64_t ite
 {
     w->shared.pull_iteration = iteration;
     TRY(post(w, WORKER_PULL, (int)flags, (int64_t)pull));
-    sync_agent_wake(w->shared.port.agent);
+    wake(w);
     return STATUS_OK;
 }
 
@@ -83,7 +106,7 @@ static status wait_for_buffers(ps_worker *w)
  * iteration's parameters have arrived, and no forward pass has waited for them. */
 static status clear_gradients(ps_worker *w)
 {
-    for (int i = 0; i < w->config.plan->param_count; i++) TRY(ps_worker_need(w, i));
+    for (int i = 0; i < w->config.plan->param_count; i++) TRY(wait_for_param(w, i));
     const param_set *set = w->config.context->params;
     if (!ps_has_bytes(w->config.context->device)) return STATUS_OK;
     TRY(device_clear(w->config.context->compute, set->grads.data, (size_t)set->arena_elements * w->shared.element));
@@ -104,7 +127,7 @@ static status post_gradient(ps_worker *w, int param)
 {
     const ps_plan *plan = w->config.plan;
     for (int i = 0; i < plan->push_count[param]; i++) TRY(push(w, plan->pushable[plan->push_first[param] + i]));
-    sync_agent_wake(w->shared.port.agent);
+    wake(w);
     return STATUS_OK;
 }
 
@@ -113,14 +136,15 @@ status ps_worker_post_item(void *context, int item)
     ps_worker *w = context;
     if (item != ITEM_BUFFERS) return post_gradient(w, item);
     TRY(post(w, WORKER_BUFFERS, 0, w->compute.iteration + 1));
-    sync_agent_wake(w->shared.port.agent);
+    wake(w);
     return STATUS_OK;
 }
 
 /* ---- stages ------------------------------------------------------------------------------------ */
 
-status ps_worker_begin_forward(ps_worker *w, const sync_step *step)
+status ps_worker_begin_forward(sync_engine *e, const sync_step *step)
 {
+    ps_worker *w = worker_of(e);
     if (!w->compute.entered) {
         w->compute.synchronize = step->synchronize;
         w->compute.has_data = (w->compute.has_data && w->compute.begun) || step->samples > 0;
@@ -132,13 +156,14 @@ status ps_worker_begin_forward(ps_worker *w, const sync_step *step)
     return STATUS_OK;
 }
 
-status ps_worker_need(ps_worker *w, int param)
+status ps_worker_need(sync_engine *e, int param)
 {
-    return wait_for(w, w->shared.arrived[param], w->compute.pulls);
+    return wait_for_param(worker_of(e), param);
 }
 
-status ps_worker_end_forward(ps_worker *w, const sync_step *step)
+status ps_worker_end_forward(sync_engine *e, const sync_step *step)
 {
+    ps_worker *w = worker_of(e);
     if (!step->synchronize) return STATUS_OK;
     if (w->shared.gives_buffers) {
         w->compute.packs++;
@@ -149,8 +174,9 @@ status ps_worker_end_forward(ps_worker *w, const sync_step *step)
     return STATUS_OK;
 }
 
-status ps_worker_ready(ps_worker *w, int param)
+status ps_worker_ready(sync_engine *e, int param)
 {
+    ps_worker *w = worker_of(e);
     if (!w->compute.synchronize || w->config.plan->push_count[param] == 0) return STATUS_OK;
     return sync_handover_add(&w->compute.launched, param);
 }
@@ -162,18 +188,19 @@ status ps_worker_finish(ps_worker *w, const sync_step *step)
     if (!w->compute.has_data) TRY(clear_gradients(w));
     for (int i = 0; i < w->config.plan->param_count; i++) {
         if (w->compute.pushed[i]) continue;
-        TRY(ps_worker_need(w, i)); /* the forward pass may not have used it */
+        TRY(wait_for_param(w, i)); /* the forward pass may not have used it */
         TRY(push(w, i));
     }
-    sync_agent_wake(w->shared.port.agent);
+    wake(w);
     w->compute.iteration++;
     w->compute.begun = false;
     if (pulls_with_push(w)) w->compute.pulls++;
     return STATUS_OK;
 }
 
-status ps_worker_flush(ps_worker *w)
+status ps_worker_flush(sync_engine *e)
 {
+    ps_worker *w = worker_of(e);
     if (!w->compute.entered) {
         if (w->compute.pulls == 0) {
             TRY(pull_first(w));
@@ -182,16 +209,18 @@ status ps_worker_flush(ps_worker *w)
         }
         w->compute.entered = true;
     }
-    for (int i = 0; i < w->config.plan->param_count; i++) TRY(wait_for(w, w->shared.arrived[i], w->compute.pulls));
+    for (int i = 0; i < w->config.plan->param_count; i++) TRY(wait_for_param(w, i));
     TRY(wait_for_buffers(w));
     w->compute.entered = false;
     return STATUS_OK;
 }
 
-status ps_worker_group_sum(ps_worker *w, double *values, int count)
+status ps_worker_group_sum(sync_engine *e, double *values, int count)
 {
+    ps_worker *w = worker_of(e);
     const sync_staging *staging = &w->compute.staging;
     int64_t bytes = count * (int64_t)sizeof *values;
+    if (e->context.world == 1) return STATUS_OK;
     if (!w->compute.entered) {
         if (count > w->config.plan->largest_sum)
             return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
@@ -200,7 +229,7 @@ status ps_worker_group_sum(ps_worker *w, double *values, int count)
         if (staging->separate) TRY(sync_copy_down(staging, w->compute.sums, values, bytes));
         TRY(sync_staging_end(staging));
         TRY(post(w, WORKER_SUM, count, (int64_t)++w->compute.summed));
-        sync_agent_wake(w->shared.port.agent);
+        wake(w);
         w->compute.entered = true;
     }
     TRY(wait_for(w, w->shared.summed, w->compute.summed));

@@ -37,26 +37,3 @@ void bucket_schedule_close(bucket_schedule *s)
     free(s->bucket_of);
     *s = (bucket_schedule){0};
 }
-
-/* ---- what closes a bucket ---------------------------------------------------------------------- */
-
-bool bucket_is_full(const bucket_plan *plan, const bucket *b, bool is_first)
-{
-    int64_t limit = is_first ? plan->first_limit : plan->limit;
-    switch (plan->rule) {
-    case BUCKET_REACH_BYTES:
-        return b->bytes >= limit;
-    case BUCKET_REACH_ELEMENTS:
-        return b->elements >= limit;
-    case BUCKET_EACH:
-        return true;
-    default:
-        return false;
-    }
-}
-
-bool bucket_would_exceed(const bucket_plan *plan, const bucket *b, const bucket_tensor *next)
-{
-    return plan->rule == BUCKET_WITHIN_BYTES && b->bytes > 0 &&
-           b->bytes + next->elements * dtype_size(next->type) > plan->limit;
-}

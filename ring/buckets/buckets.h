@@ -91,10 +91,4 @@ int bucket_launch(bucket_schedule *s);
 int bucket_to_wait_for(const bucket_schedule *s);
 void bucket_arrived(bucket_schedule *s);
 
-/* buckets.c */
-/* The bucket has reached its limit. `is_first`: none of its type has before. */
-bool bucket_is_full(const bucket_plan *plan, const bucket *b, bool is_first);
-/* The bucket would exceed its limit with one more tensor. */
-bool bucket_would_exceed(const bucket_plan *plan, const bucket *b, const bucket_tensor *next);
-
 #endif

@@ -1,8 +1,8 @@
 /* DDP's bucket schedule: which gradients share an all-reduce, when it is launched, and when it is waited for.
  *
  * The backward pass produces the last layer's gradients first. So gradients are put into buckets in reverse
- * order of registration, or in the order in which they became ready in the first step (some older policies fill
- * them in registration order); a bucket closes when it reaches its limit. Six parameters of 10 MiB each,
+ * order of registration, or in the order in which they became ready in the first step (some older policies
+ * fill them in registration order); a bucket closes when it reaches its limit. Six parameters of 10 MiB each,
  * limits as in DistributedDataParallel, 1 MiB for the first bucket and 25 MiB for others:
  *
  *     ready in the order     5   4  3  2   1  0
@@ -18,16 +18,26 @@
  *     buckets are waited for in that same order, each while the ones after it are still on their way. */
 #include "ring/buckets/buckets.h"
 
+#include "common/memory/piece.h"
+
 #include <assert.h>
 
 /* ---- assignment ------------------------------------------------------------------------------- */
 
-/* The bucket of one element type that is being filled. */
+/* The bucket of one element type that is being filled, and what closes it. */
 typedef struct open_bucket {
-    int id;         /* counts buckets as they open; BUCKET_NONE: none is open */
-    bucket content; /* so far */
-    bool is_first;  /* no bucket of this type has reached its limit */
+    int id; /* counts buckets as they open; BUCKET_NONE: none is open */
+    list_cut cut;
 } open_bucket;
+
+static list_cut first_cut(const bucket_plan *plan)
+{
+    const int64_t limits[BUCKET_RULE_COUNT] = {[BUCKET_REACH_BYTES] = plan->first_limit,
+                                               [BUCKET_REACH_ELEMENTS] = plan->first_limit,
+                                               [BUCKET_WITHIN_BYTES] = plan->limit,
+                                               [BUCKET_ONE] = INT64_MAX};
+    return (list_cut){.limit = limits[plan->rule], .within = plan->rule == BUCKET_WITHIN_BYTES};
+}
 
 /* The i-th tensor to be put into a bucket. */
 static int tensor_at(const bucket_plan *plan, const int *ready, int count, int i)
@@ -52,31 +62,34 @@ static int launch_position(const bucket_plan *plan, int id, int opened, int clos
     return plan->order == BUCKET_ORDER_LAST_FIRST ? opened - 1 - id : closed;
 }
 
-/* Sets bucket_of[tensor] to the number with which the tensor's bucket opened and closed[number] to that with
- * which it closed; returns how many there are. */
+/* Sets bucket_of[tensor] to the number with which its bucket opened and closed[number] to that with which it
+ * closed; returns how many there are. */
 static int fill_buckets(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
                         int *bucket_of, int *closed)
 {
     open_bucket open[DTYPE_COUNT];
     int opened = 0, closings = 0;
-    for (int t = 0; t < DTYPE_COUNT; t++) open[t] = (open_bucket){.id = BUCKET_NONE, .is_first = true};
+    bool before, after;
+    for (int t = 0; t < DTYPE_COUNT; t++) open[t] = (open_bucket){.id = BUCKET_NONE, .cut = first_cut(plan)};
     for (int i = 0; i < count; i++) {
         int tensor = tensor_at(plan, ready, count, i);
-        open_bucket *o = &open[tensors[tensor].type];
-        if (o->id != BUCKET_NONE && bucket_would_exceed(plan, &o->content, &tensors[tensor])) {
+        const bucket_tensor *added = &tensors[tensor];
+        open_bucket *o = &open[added->type];
+        int64_t each = plan->rule == BUCKET_REACH_ELEMENTS ? 1 : dtype_size(added->type);
+        list_cut_add(&o->cut, added->elements * each, &before, &after);
+        if (before) {
             closed[o->id] = closings++;
             o->id = BUCKET_NONE;
         }
         if (o->id == BUCKET_NONE) {
             o->id = opened++;
-            o->content = (bucket){0};
             closed[o->id] = BUCKET_NONE;
         }
-        add(&o->content, &tensors[tensor]);
         bucket_of[tensor] = o->id;
-        if (!bucket_is_full(plan, &o->content, o->is_first)) continue;
+        if (!after) continue;
         closed[o->id] = closings++;
-        *o = (open_bucket){.id = BUCKET_NONE};
+        o->id = BUCKET_NONE;
+        if (plan->rule != BUCKET_EACH) o->cut.limit = plan->limit;
     }
     for (int id = 0; id < opened; id++)
         if (closed[id] == BUCKET_NONE) closed[id] = closings++; /* what never reached its limit comes last */
@@ -95,7 +108,8 @@ void bucket_assign(const bucket_plan *plan, const bucket_tensor *tensors, int co
         out->bucket_of[i] = launch_position(plan, id, out->count, closed[id]);
         add(&out->buckets[out->bucket_of[i]], &tensors[i]);
     }
-    for (int k = 0, first = 0; k < out->count; first += out->buckets[k++].count) out->buckets[k].first = first;
+    for (int k = 0, first = 0; k < out->count; first += out->buckets[k++].count)
+        out->buckets[k].first = first;
     for (int i = 0; i < count; i++) {
         int tensor = tensor_at(plan, ready, count, i);
         bucket *b = &out->buckets[out->bucket_of[tensor]];

@@ -229,22 +229,20 @@ status job_serve(job *j, int member, status (*exchange_handshakes)(void *context
     TRY_GOTO(rc, param_set_open(r.device, j->model, j->program, &arenas, &r.params), out);
     TRY_GOTO(rc, optimizer_open(r.device, &c->optimizer, r.params->type, r.params->arena_elements,
                                 j->model->parameter_elements, &r.ledger, &r.optimizer), out);
-    ps_server_context server = {.index = member - c->world,
-                                .world = c->world,
-                                .job_token = j->token,
-                                .device = r.device,
-                                .params = r.params,
-                                .program = j->program,
-                                .optimizer = r.optimizer,
-                                .ledger = &r.ledger,
-                                .options = &j->options,
-                                .policy = c->policy,
-                                .stall_timeout_ns = c->stall_timeout_ns,
-                                .divide = c->divide,
-                                .hub = j->hub,
-                                .exchange = exchange_handshakes,
-                                .exchange_context = exchange_context};
-    rc = ps_server_main(&server);
+    sync_context server = {.rank = member,
+                           .world = c->world,
+                           .job_token = j->token,
+                           .device = r.device,
+                           .params = r.params,
+                           .program = j->program,
+                           .optimizer = r.optimizer,
+                           .ledger = &r.ledger,
+                           .options = &j->options,
+                           .policy = c->policy,
+                           .stall_timeout_ns = c->stall_timeout_ns,
+                           .divide = c->divide,
+                           .hub = j->hub};
+    rc = ps_server_main(&server, exchange_handshakes, exchange_context);
 out:
     optimizer_close(&r.optimizer);
     param_set_close(&r.params);

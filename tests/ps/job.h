@@ -63,7 +63,7 @@ void job_rank_close(job_rank *r);
 typedef status (*job_function)(local_ranks *group, job_rank *rank);
 status job_run(job *j, job_function function);
 
-/* A server of its own: member `member` >= world. `exchange` as in ps_server_context. */
+/* A server of its own: member `member` >= world. `exchange` as in ps_server_main(). */
 status job_serve(job *j, int member, status (*exchange)(void *context, sync_blob mine, const sync_blob **handshakes),
                  void *exchange_context);
 

@@ -162,7 +162,7 @@ static status train(local_ranks *group, job_rank *r)
     job_reference expected;
     status rc = STATUS_OK;
     if (r->rank == 0) {
-        snprintf(s->url, sizeof s->url, "%s", ((const ps_engine *)r->engine)->url);
+        snprintf(s->url, sizeof s->url, "%s", ((const ps_engine *)r->engine)->member.url);
         s->token = r->job->token;
         if (pthread_create(&s->thread, NULL, disturb, s) != 0) return STATUS_SYSTEM;
     }

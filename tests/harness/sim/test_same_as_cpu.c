@@ -128,15 +128,13 @@ static status serve(local_ranks *group, int member, job *j)
     device_config device_of = {.name = "cpu", .rank = member, .world = j->world, .threads = 1};
     nn_program_config program_of = {.batch = j->data.batch, .mode = NN_TRAIN, .type = DTYPE_F32, .world = j->world};
     server_exchange x = {group, member};
-    ps_server_context c = {.index = member - j->world,
-                           .world = j->world,
-                           .job_token = (uint64_t)getpid(), /* tests of two builds may run at once */
-                           .ledger = &j->ledgers[0][member],
-                           .options = j->options,
-                           .policy = j->policy,
-                           .stall_timeout_ns = 60 * NS_PER_S,
-                           .exchange = exchange_handshakes,
-                           .exchange_context = &x};
+    sync_context c = {.rank = member,
+                      .world = j->world,
+                      .job_token = (uint64_t)getpid(), /* tests of two builds may run at once */
+                      .ledger = &j->ledgers[0][member],
+                      .options = j->options,
+                      .policy = j->policy,
+                      .stall_timeout_ns = 60 * NS_PER_S};
     sync_requirements needs = {0};
     nn_program *program = NULL;
     status rc;
@@ -148,7 +146,7 @@ static status serve(local_ranks *group, int member, job *j)
     TRY_GOTO(rc, param_set_open(c.device, j->model, program, &params_of, &c.params), out);
     TRY_GOTO(rc, optimizer_open(c.device, &j->optimizer, DTYPE_F32, c.params->arena_elements, j->model->parameter_elements,
                                 c.ledger, &c.optimizer), out);
-    rc = ps_server_main(&c);
+    rc = ps_server_main(&c, exchange_handshakes, &x);
 out:
     optimizer_close(&c.optimizer);
     param_set_close(&c.params);
