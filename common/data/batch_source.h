@@ -48,10 +48,20 @@ struct batch_source {
 status batch_source_next(batch_source *s, int64_t step, batch_view *out);
 void batch_source_return(batch_source *s, const batch_view *b);
 
-/* Whether batch_source_next() would lend the batch of `step` at once: it is made, and a buffer more may be on loan. */
+/* Whether batch_source_next() would lend the batch of `step` at once: it is made, and a buffer more may be on
+ * loan. */
 bool batch_source_ready(batch_source *s, int64_t step);
 /* The same of a source that never waits. */
 bool batch_source_always_ready(batch_source *s, int64_t step);
+/* Returns a batch to a source that lends all in the same memory. */
+void batch_source_ignore_return(batch_source *s, const batch_view *b);
+
+/* A source without epochs whose batches, of `samples` samples each, `fill` writes when they are asked for,
+ * always to the same memory; it returns how many targets count. `context` [context_bytes] is copied.
+ * STATUS_SYSTEM without memory. */
+typedef int64_t (*batch_fill)(const void *context, int64_t step, void *inputs, void *targets);
+status batch_source_open_filled(const data_form *form, int64_t samples, batch_fill fill, const void *context,
+                                size_t context_bytes, batch_source **out);
 
 /* Everything on loan becomes invalid. Sets the caller's pointer to NULL. */
 void batch_source_close(batch_source **s);

@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_GPUS = 16, ELEMENT = 4 /* bytes: float32 or int32 */ };
+enum { MOST_GPUS = 16 };
 
 typedef struct measuring {
     const gpu_row *row;
@@ -24,58 +24,26 @@ typedef struct measuring {
     double forward_ms[MOST_GPUS], backward_ms[MOST_GPUS];
 } measuring;
 
-/* ---- one batch, again and again --------------------------------------------------------------- */
+/* ---- one batch, again and again: images of random numbers, all of class 0 --------------------- */
 
-typedef struct fixed_source {
-    batch_source base;
-    batch_view batch;
-    void *inputs, *targets;
-} fixed_source;
+typedef struct fixed_batch {
+    int64_t inputs, targets; /* elements */
+} fixed_batch;
 
-static status next_batch(batch_source *base, int64_t step, batch_view *out)
+static int64_t fill(const void *context, int64_t step, void *inputs, void *targets)
 {
-    *out = ((fixed_source *)base)->batch;
-    out->step = out->epoch_step = step;
-    return STATUS_OK;
+    const fixed_batch *b = context;
+    (void)targets;
+    for (int64_t i = 0; i < b->inputs && step == 0; i++)
+        ((float *)inputs)[i] = (float)random_signed(1, (uint64_t)i);
+    return b->targets;
 }
 
-static void give_back(batch_source *base, const batch_view *b)
-{
-    (void)base;
-    (void)b;
-}
-
-static void close_source(batch_source *base)
-{
-    fixed_source *s = (fixed_source *)base;
-    free(s->inputs);
-    free(s->targets);
-    free(s);
-}
-
-static const batch_source_type fixed = {"fixed", next_batch, batch_source_always_ready, give_back,
-                                        close_source};
-
-/* Images of random numbers, all of class 0. */
 static status open_source(const nn_model *model, int64_t batch, batch_source **out)
 {
-    *out = NULL;
-    fixed_source *s = calloc(1, sizeof *s);
-    if (!s) return fail(STATUS_SYSTEM, "no memory for a batch");
-    s->base = (batch_source){.type = &fixed, .form = data_form_of_model(model), .largest_batch = batch};
-    int64_t inputs = batch * data_form_input_elements(&s->base.form);
-    int64_t targets = batch * data_form_target_elements(&s->base.form);
-    s->inputs = malloc((size_t)inputs * ELEMENT);
-    s->targets = calloc((size_t)targets, ELEMENT);
-    if (!s->inputs || !s->targets) {
-        close_source(&s->base);
-        return fail(STATUS_SYSTEM, "no memory for a batch");
-    }
-    for (int64_t i = 0; i < inputs; i++) ((float *)s->inputs)[i] = (float)random_signed(1, (uint64_t)i);
-    s->batch =
-        (batch_view){.inputs = s->inputs, .targets = s->targets, .count = batch, .targets_counted = targets};
-    *out = &s->base;
-    return STATUS_OK;
+    data_form form = data_form_of_model(model);
+    fixed_batch b = {batch * data_form_input_elements(&form), batch * data_form_target_elements(&form)};
+    return batch_source_open_filled(&form, batch, fill, &b, sizeof b, out);
 }
 
 /* ---- ranks ------------------------------------------------------------------------------------ */

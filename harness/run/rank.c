@@ -259,22 +259,6 @@ static status save(rank_state *s)
                                 batch_position_of_step(s->batches.training, batch_of_step(s, s->next_step)));
 }
 
-/* Traffic since the last call; recorded if the steps are measured. */
-static void count_traffic(rank_state *s, bool keep)
-{
-    sync_engine *e = trainer_engine(s->trainer);
-    sync_counters now;
-    sync_read_counters(e, &now);
-    if (keep) {
-        s->record.bytes_sent += now.bytes_sent - s->seen.bytes_sent;
-        s->record.bytes_received += now.bytes_received - s->seen.bytes_received;
-        s->record.messages_sent += now.messages_sent - s->seen.messages_sent;
-        s->record.messages_received += now.messages_received - s->seen.messages_received;
-    }
-    s->record.updates_skipped = now.updates_skipped;
-    s->seen = now;
-}
-
 /* Under async ranks stop at different steps: the next collective between steps stops the others. */
 static status agree_to_stop(rank_state *s)
 {
@@ -318,7 +302,7 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
         pause += clock_now_ns();
     }
     if (measured) s->record.wall_ns += last - begin - paused;
-    count_traffic(s, measured);
+    record_traffic(&s->record, trainer_engine(s->trainer), &s->seen, measured);
     return STATUS_OK;
 }
 
@@ -352,7 +336,7 @@ static status run_all_steps(rank_state *s)
     job_turn_wait(s->place->table, s->place->rank, s->block);
     status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
     if (rc == STATUS_OK) rc = trainer_flush(s->trainer);
-    count_traffic(s, false);
+    record_traffic(&s->record, trainer_engine(s->trainer), &s->seen, false);
     if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
     job_turn_done(s->place->table, s->place->rank, s->block);

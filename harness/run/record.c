@@ -51,6 +51,20 @@ void record_step(record *r, const step_result *result)
     r->samples += result->samples;
 }
 
+void record_traffic(record *r, sync_engine *e, sync_counters *seen, bool keep)
+{
+    sync_counters now;
+    sync_read_counters(e, &now);
+    if (keep) {
+        r->bytes_sent += now.bytes_sent - seen->bytes_sent;
+        r->bytes_received += now.bytes_received - seen->bytes_received;
+        r->messages_sent += now.messages_sent - seen->messages_sent;
+        r->messages_received += now.messages_received - seen->messages_received;
+    }
+    r->updates_skipped = now.updates_skipped;
+    *seen = now;
+}
+
 void record_evaluation_result(record *r, record_evaluation e)
 {
     assert(r->evaluation_count < r->evaluation_capacity);

@@ -55,6 +55,8 @@ void record_deinit(record *r);
 
 /* A measured step; never allocates. More steps than the capacity are a defect. */
 void record_step(record *r, const step_result *result);
+/* The engine's traffic since `seen`, which becomes what it is now; added to the record if `keep`. */
+void record_traffic(record *r, sync_engine *e, sync_counters *seen, bool keep);
 void record_evaluation_result(record *r, record_evaluation e);
 
 /* A time in JSON: in seconds, from which the nanoseconds can be read back exactly. */

@@ -114,14 +114,8 @@ static status on_finished(void *context, int rank, trainer *t)
 {
     job_record *j = context;
     rank_record *r = &j->ranks[rank];
-    sync_engine *e = trainer_engine(t);
-    sync_counters now;
-    sync_read_counters(e, &now);
     r->record.wall_ns = r->end_ns - r->begin_ns;
-    r->record.bytes_sent = now.bytes_sent - r->before.bytes_sent;
-    r->record.bytes_received = now.bytes_received - r->before.bytes_received;
-    r->record.messages_sent = now.messages_sent - r->before.messages_sent;
-    r->record.messages_received = now.messages_received - r->before.messages_received;
+    record_traffic(&r->record, trainer_engine(t), &r->before, true);
     json_t *object = rank_to_json(j, rank, t);
     if (!object || json_array_set_new(j->rank_list, (size_t)rank, object) != 0) return no_memory();
     if (rank == 0) j->first = t;
@@ -205,17 +199,11 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
     return rc;
 }
 
-static status check(const run_config *c)
-{
-    if (c->checkpoint.load || c->checkpoint.save)
-        return fail(STATUS_CONFIG, "--%s: expected a device with tensors, got --device %s",
-                    c->checkpoint.load ? "load" : "save", c->run.device);
-    return STATUS_OK;
-}
-
 status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size)
 {
-    TRY(check(config));
+    if (config->checkpoint.load || config->checkpoint.save)
+        return fail(STATUS_CONFIG, "--%s: expected a device with tensors, got --device %s",
+                    config->checkpoint.load ? "load" : "save", config->run.device);
     for (int e = 0; e < ENGINE_COUNT; e++)
         if (run_config_uses(config, e)) {
             int64_t steps = plan->total_steps[e] - config->run.warmup;
@@ -227,8 +215,9 @@ status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs
 
 /* ---- prediction of real runs ------------------------------------------------------------------ */
 
-status virtual_predict(const run_config *config, const run_plan *plan, int engine, const char *profile,
-                       double *median_ns)
+/* What the median step is to take on the machine of `profile`; ns. A few steps are run. */
+static status predict(const run_config *config, const run_plan *plan, int engine, const char *profile,
+                      double *median_ns)
 {
     enum { WARM_UP = 2, STEPS = 3 };
     json_t *job = NULL;
@@ -276,7 +265,7 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
                              json_t *job)
 {
     double predicted = 0, measured = 0;
-    status rc = virtual_predict(c, plan, engine, profile, &predicted);
+    status rc = predict(c, plan, engine, profile, &predicted);
     if (rc == STATUS_CONFIG) { /* more ranks than the profile has, a policy that virtual devices do not run */
         error_clear();
         return STATUS_OK;
@@ -298,7 +287,8 @@ status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_
     bool has_virtual_twin =
         strcmp(config->run.device, "cpu") == 0 && !config->shared.link && config->run.accumulate == 1;
     if (!has_virtual_twin) return STATUS_OK;
-    bool calibrated = calibration_path("this-machine.json", path, sizeof path) == STATUS_OK && access(path, R_OK) == 0;
+    bool calibrated =
+        calibration_path("this-machine.json", path, sizeof path) == STATUS_OK && access(path, R_OK) == 0;
     error_clear();
     for (int e = 0; calibrated && e < ENGINE_COUNT; e++)
         if (jobs[e].result) TRY(add_prediction(config, plan, e, path, jobs[e].result));

@@ -10,10 +10,6 @@
  * virtual devices cannot do. */
 status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size);
 
-/* What the median step of engine `engine` is to take on the machine of `profile`; ns. A few steps are run. */
-status virtual_predict(const run_config *config, const run_plan *plan, int engine, const char *profile,
-                       double *median_ns);
-
 /* Where this machine has been calibrated (harness calibrate), and the run was on its CPU, without an emulated
  * link: adds "prediction" to the jobs' results: `profile`, `step_median_ns`, `measured_ns` (the ranks' own
  * median steps, their mean) and `error`, which is prediction over measurement less 1. */

@@ -42,12 +42,6 @@ static status next_batch(batch_source *base, int64_t step, batch_view *out)
     return STATUS_OK;
 }
 
-static void give_back(batch_source *base, const batch_view *b)
-{
-    (void)base;
-    (void)b;
-}
-
 static void close_source(batch_source *base)
 {
     free(((virtual_source *)base)->targets);
@@ -57,7 +51,7 @@ static void close_source(batch_source *base)
 static const batch_source_type type = {.name = "virtual",
                                        .next = next_batch,
                                        .ready = batch_source_always_ready,
-                                       .give_back = give_back,
+                                       .give_back = batch_source_ignore_return,
                                        .close = close_source};
 
 status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, bool whole,

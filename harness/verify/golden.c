@@ -247,7 +247,9 @@ static void fill_images(uint64_t start, shape s, int64_t batch, float *out)
                 out[(n * h * w + at) * c + i] = (float)random_signed(start, (uint64_t)((n * c + i) * h * w + at));
 }
 
-int64_t golden_fill_batch(const golden_file *file, const nn_model *model, int64_t step, int rank, void *input,
+/* Inputs and targets of one rank at one step, in this program's order (images NHWC). `input` float32 or
+ * int32 tokens; `target` int32, or float32 for the mean squared error. Returns the targets that count. */
+static int64_t fill_batch(const golden_file *file, const nn_model *model, int64_t step, int rank, void *input,
                           void *target)
 {
     const nn_layer *in = &model->layers[0];
@@ -278,4 +280,36 @@ int64_t golden_fill_batch(const golden_file *file, const nn_model *model, int64_
         used -= ignored;
     }
     return used;
+}
+
+/* ---- batches ---------------------------------------------------------------------------------- */
+
+enum { ELEMENT = 4 }; /* bytes: float32 or int32 */
+
+typedef struct golden_ranks {
+    const golden_file *file;
+    const nn_model *model;
+    int first, ranks;
+} golden_ranks;
+
+static int64_t fill(const void *context, int64_t step, void *inputs, void *targets)
+{
+    const golden_ranks *g = context;
+    data_form form = data_form_of_model(g->model);
+    size_t input_bytes = (size_t)(g->file->batch * data_form_input_elements(&form)) * ELEMENT;
+    size_t target_bytes = (size_t)(g->file->batch * data_form_target_elements(&form)) * ELEMENT;
+    int64_t counted = 0;
+    for (int i = 0; i < g->ranks; i++)
+        counted +=
+            fill_batch(g->file, g->model, step, g->first + i, (char *)inputs + (size_t)i * input_bytes,
+                              (char *)targets + (size_t)i * target_bytes);
+    return counted;
+}
+
+status golden_source_open(const golden_file *file, const nn_model *model, int first, int ranks,
+                          batch_source **out)
+{
+    golden_ranks g = {.file = file, .model = model, .first = first, .ranks = ranks};
+    data_form form = data_form_of_model(model);
+    return batch_source_open_filled(&form, file->batch * ranks, fill, &g, sizeof g, out);
 }

@@ -6,6 +6,7 @@
 #define HARNESS_VERIFY_GOLDEN_H
 
 #include "common/base/status.h"
+#include "common/data/batch_source.h"
 #include "common/nn/model.h"
 #include "common/optim/optimizer.h"
 #include "models/models.h"
@@ -50,9 +51,8 @@ void golden_close(golden_file **file);
 /* Parameter `p` of the case at PyTorch's index i; rounded to float32. */
 void golden_fill_param(const golden_file *file, const nn_param *p, float *out);
 
-/* Inputs and targets of one rank at one step, in this program's order (images NHWC). `input` float32 or
- * int32 tokens; `target` int32, or float32 for the mean squared error. Returns the targets that count. */
-int64_t golden_fill_batch(const golden_file *file, const nn_model *model, int64_t step, int rank, void *input,
-                          void *target);
+/* The batches of ranks first .. first + ranks - 1, one after another. */
+status golden_source_open(const golden_file *file, const nn_model *model, int first, int ranks,
+                          batch_source **out);
 
 #endif

@@ -3,7 +3,7 @@
 #include "common/base/random.h"
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
-#include "harness/verify/golden_source.h"
+#include "harness/verify/golden.h"
 
 #include <stdio.h>
 #include <stdlib.h>

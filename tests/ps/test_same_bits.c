@@ -5,7 +5,7 @@
 #include "common/sync/engine.h"
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
-#include "harness/verify/golden_source.h"
+#include "harness/verify/golden.h"
 #include "ps/policy.h"
 #include "ps/ps.h"
 #include "ring/ring.h"

@@ -3,7 +3,7 @@
  * without one the tests are skipped. */
 #include "common/base/random.h"
 #include "harness/train/trainer.h"
-#include "harness/verify/golden_source.h"
+#include "harness/verify/golden.h"
 #include "tests/common/checkpoint/fixture.h"
 
 #include <math.h>
