@@ -6,8 +6,9 @@
 #include <assert.h>
 #include <string.h>
 
-static const device_backend *const backends[] = {&device_cpu, &device_reference, &device_cuda, &device_sim,
-                                                 &device_plan};
+#define DEVICE_ENTRY(name, option) &device_##name,
+static const device_backend *const backends[] = {DEVICE_LIST(DEVICE_ENTRY) &device_plan};
+#undef DEVICE_ENTRY
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 
 status device_find_backend(const char *name, const device_backend **out)

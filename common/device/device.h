@@ -12,7 +12,7 @@
  *
  * A device belongs to one rank; its functions are called by that rank's thread, unless stated otherwise.
  *
- * device_impl.h is the interface of a back end, device.c the table of back ends; host/ is what back ends in host memory
+ * device_impl.h is the interface of a back end; device.c finds one in the list below; host/ is what back ends in host memory
  * share, and reference/, cpu/, cuda/, sim/ and plan/ are the back ends. */
 #ifndef COMMON_DEVICE_DEVICE_H
 #define COMMON_DEVICE_DEVICE_H
@@ -23,6 +23,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* A line adds a device: X(name, option) is device_name in the folder common/device/name and library device_name, and
+ * --device option. The build reads this list, too. `plan` is no device to train on. */
+#define DEVICE_LIST(X)         \
+    X(cpu, "cpu")              \
+    X(cuda, "cuda")            \
+    X(reference, "reference")  \
+    X(sim, "sim:PROFILE")
 
 typedef struct device device;
 typedef struct device_stream device_stream;

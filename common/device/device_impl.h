@@ -92,8 +92,10 @@ struct device_kernel {
     size_t workspace;
 };
 
-/* The back ends; device.c holds their table. */
-extern const device_backend device_cpu, device_reference, device_cuda, device_sim, device_plan;
+#define DEVICE_DECLARE(name, option) extern const device_backend device_##name;
+DEVICE_LIST(DEVICE_DECLARE)
+#undef DEVICE_DECLARE
+extern const device_backend device_plan;
 
 /* Finds a back end by name; of "sim:PROFILE" only the part before the colon counts. STATUS_USAGE lists the names. */
 status device_find_backend(const char *name, const device_backend **out);

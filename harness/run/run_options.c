@@ -173,7 +173,9 @@ static status refuse_on_virtual(const run_config *c)
 
 static status check_device(const run_config *c)
 {
-    static const char *const devices[] = {"auto", "cpu", "cuda", "reference", "sim:PROFILE"};
+#define DEVICE_OPTION(name, option) option,
+    static const char *const devices[] = {"auto", DEVICE_LIST(DEVICE_OPTION)};
+#undef DEVICE_OPTION
     enum { COUNT = sizeof devices / sizeof devices[0] };
     if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
     if (run_config_is_virtual(c)) return refuse_on_virtual(c);
