@@ -18,8 +18,8 @@ static double slope_flops(activation act)
     return flops[act];
 }
 
-/* Elements that are read and written: of activations, and of what is of the operation's type in any case; and bytes of
- * other types. */
+/* Elements that are read and written: of activations, and of what is of the operation's type in any case; and
+ * bytes of other types. */
 typedef struct traffic {
     double flops;
     double in, out;
@@ -34,13 +34,13 @@ static void write_gradient(traffic *t, const op_desc *op, double elements)
     if (op->accumulate) t->f32_in += elements;
 }
 
-/* Multiply-adds: n p q k c r s, in each direction; the bias adds n p q k. */
 /* X of a convolution or linear layer, float32 in a model's first layer. */
 static void read_x(traffic *t, const op_desc *op, double elements)
 {
     *(op->x_f32 ? &t->f32_in : &t->in) += elements;
 }
 
+/* Multiply-adds: n p q k c r s, in each direction; the bias adds n p q k. */
 static traffic conv2d_cost(const op_desc *op)
 {
     const conv2d_attributes *a = &op->u.conv2d;
@@ -156,8 +156,11 @@ static traffic layernorm_cost(const op_desc *op)
     double x = (double)(a->m * a->c), c = (double)a->c, m = (double)a->m;
     double residual = a->residual ? x : 0, dsum = a->dsum ? x : 0;
     if (op->kind == OP_layernorm_forward)
-        return (traffic){.flops = 8 * x + residual, .in = x + residual, .out = x + residual,
-                         .f32_in = 2 * c, .f32_out = 2 * m};
+        return (traffic){.flops = 8 * x + residual,
+                         .in = x + residual,
+                         .out = x + residual,
+                         .f32_in = 2 * c,
+                         .f32_out = 2 * m};
     traffic t = {.flops = 14 * x + dsum, .in = 2 * x + dsum, .out = x, .f32_in = c + 2 * m};
     write_gradient(&t, op, 2 * c);
     return t;
@@ -200,10 +203,19 @@ static traffic pool_cost(const op_desc *op)
     }
 }
 
+static traffic rows_cost(const op_desc *op)
+{
+    const rows_attributes *a = &op->u.rows;
+    double selected = (double)(a->selected * a->hidden), rows = (double)(a->rows * a->hidden);
+    double index = a->every > 0 ? 0 : 4 * (double)a->selected;
+    return (traffic){.in = selected, .out = op->kind == OP_gather_rows ? selected : rows, .other_in = index};
+}
+
 /* Every token reads, or adds to, one row of the table; position rows are read once a batch. */
 static traffic embedding_cost(const op_desc *op)
 {
     const embedding_attributes *a = &op->u.embedding;
+    if (op->kind == OP_gather_rows || op->kind == OP_scatter_rows) return rows_cost(op);
     double rows = (double)(a->batch * a->sequence), y = rows * (double)a->hidden;
     double hidden = (double)a->hidden;
     double tables = 1 + (a->position_table ? 1 : 0) + (a->type_table ? 1 : 0);
@@ -235,14 +247,6 @@ static traffic attention_cost(const op_desc *op)
     if (op->kind == OP_attention_forward)
         return (traffic){.flops = scores * (4 * width + 6), .in = 3 * x, .out = x, .f32_out = lse};
     return (traffic){.flops = scores * (10 * width + 6) + 2 * x, .in = 5 * x, .out = 3 * x, .f32_in = lse};
-}
-
-static traffic rows_cost(const op_desc *op)
-{
-    const rows_attributes *a = &op->u.rows;
-    double selected = (double)(a->selected * a->hidden), rows = (double)(a->rows * a->hidden);
-    double index = a->every > 0 ? 0 : 4 * (double)a->selected;
-    return (traffic){.in = selected, .out = op->kind == OP_gather_rows ? selected : rows, .other_in = index};
 }
 
 /* Cross entropy, per logit: maximum, subtraction, exponential, sum; the gradient two divisions. Mean
@@ -285,65 +289,32 @@ static traffic optimizer_cost(const op_desc *op)
     }
 }
 
-static traffic traffic_of(const op_desc *op)
+static traffic normalization_cost(const op_desc *op)
 {
     switch (op->kind) {
-    case OP_conv2d_forward:
-    case OP_conv2d_backward_data:
-    case OP_conv2d_backward_weights:
-        return conv2d_cost(op);
-    case OP_linear_forward:
-    case OP_linear_backward_data:
-    case OP_linear_backward_weights:
-        return linear_cost(op);
-    case OP_batchnorm_forward:
-    case OP_batchnorm_inference:
-    case OP_batchnorm_stats:
-    case OP_batchnorm_apply:
-        return batchnorm_forward_cost(op);
+    case OP_layernorm_forward:
+    case OP_layernorm_backward:
+        return layernorm_cost(op);
     case OP_batchnorm_backward:
     case OP_batchnorm_backward_stats:
     case OP_batchnorm_backward_apply:
         return batchnorm_backward_cost(op);
-    case OP_layernorm_forward:
-    case OP_layernorm_backward:
-        return layernorm_cost(op);
-    case OP_activation_forward:
-    case OP_activation_backward:
-    case OP_add:
-    case OP_divide:
-    case OP_fill:
-        return elementwise_cost(op);
-    case OP_maxpool_forward:
-    case OP_maxpool_backward:
-    case OP_avgpool_forward:
-    case OP_avgpool_backward:
-        return pool_cost(op);
-    case OP_embedding_forward:
-    case OP_embedding_backward:
-        return embedding_cost(op);
-    case OP_attention_forward:
-    case OP_attention_backward:
-        return attention_cost(op);
-    case OP_gather_rows:
-    case OP_scatter_rows:
-        return rows_cost(op);
-    case OP_cross_entropy:
-    case OP_mean_squared_error:
-        return loss_cost(op);
-    case OP_sgd:
-    case OP_adam:
-    case OP_sum_squares:
-        return optimizer_cost(op);
-    case OP_COUNT:
-        break;
+    default:
+        return batchnorm_forward_cost(op);
     }
-    return (traffic){0};
 }
+
+static traffic (*const cost_of_class[OP_CLASS_COUNT])(const op_desc *op) = {
+    [OP_CLASS_CONVOLUTION] = conv2d_cost,      [OP_CLASS_GEMM] = linear_cost,
+    [OP_CLASS_ATTENTION] = attention_cost,     [OP_CLASS_NORMALIZATION] = normalization_cost,
+    [OP_CLASS_ELEMENTWISE] = elementwise_cost, [OP_CLASS_POOLING] = pool_cost,
+    [OP_CLASS_EMBEDDING] = embedding_cost,     [OP_CLASS_LOSS] = loss_cost,
+    [OP_CLASS_OPTIMIZER] = optimizer_cost,
+};
 
 op_cost op_cost_of(const op_desc *op)
 {
-    traffic t = traffic_of(op);
+    traffic t = cost_of_class[op_class_of(op->kind)](op);
     double size = dtype_size(op->type), stored = op->bf16 ? dtype_size(DTYPE_BF16) : size;
     return (op_cost){t.flops, t.in * stored + t.f32_in * size + t.other_in,
                      t.out * stored + t.f32_out * size + t.other_out};

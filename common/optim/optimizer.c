@@ -222,12 +222,17 @@ void optimizer_begin_state(optimizer *o)
     optimizer_begin_shard(o, o->logical, o->elements);
 }
 
-static status update(optimizer *o, device_stream *s, device_kernel *kernel, void *const *operands, piece_list pieces,
-                     int64_t step, double lr, double scale)
+status optimizer_update_bf16(optimizer *o, device_stream *s, void *params, void *bf16, const void *grads,
+                             piece_list pieces, int64_t step, double lr, double scale)
 {
     const optimizer_options *p = &o->options;
     int64_t made = step - optimizer_skipped(o);
     double t = (double)(made + 1);
+    void *operands[OP_MAX_OPERANDS] = {[OPT_PARAM] = params,
+                                       [OPT_GRAD] = (void *)grads,
+                                       [OPT_STATE1] = o->state[0].data,
+                                       [OPT_STATE2] = o->state[1].data,
+                                       [OPT_BF16] = bf16};
     op_scalars scalars = {.learning_rate = lr,
                           .weight_decay = p->weight_decay,
                           .gradient_scale = scale,
@@ -237,7 +242,7 @@ static status update(optimizer *o, device_stream *s, device_kernel *kernel, void
                           .first_step = made == 0,
                           .pieces = pieces.pieces,
                           .piece_count = pieces.count};
-    TRY(device_launch(s, kernel, operands, &scalars, NULL));
+    TRY(device_launch(s, bf16 ? o->update_bf16 : o->update, operands, &scalars, NULL));
     if (!o->flag.data) return STATUS_OK;
     return device_download(s, &o->nonfinite, o->flag.data, DTYPE_I32, DTYPE_I32, 1);
 }
@@ -245,22 +250,7 @@ static status update(optimizer *o, device_stream *s, device_kernel *kernel, void
 status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
                         int64_t step, double lr, double scale)
 {
-    void *operands[OP_MAX_OPERANDS] = {[OPT_PARAM] = params,
-                                       [OPT_GRAD] = (void *)grads,
-                                       [OPT_STATE1] = o->state[0].data,
-                                       [OPT_STATE2] = o->state[1].data};
-    return update(o, s, o->update, operands, pieces, step, lr, scale);
-}
-
-status optimizer_update_bf16(optimizer *o, device_stream *s, void *params, void *bf16, const void *grads,
-                               piece_list pieces, int64_t step, double lr, double scale)
-{
-    void *operands[OP_MAX_OPERANDS] = {[OPT_PARAM] = params,
-                                       [OPT_GRAD] = (void *)grads,
-                                       [OPT_STATE1] = o->state[0].data,
-                                       [OPT_STATE2] = o->state[1].data,
-                                       [OPT_BF16] = bf16};
-    return update(o, s, o->update_bf16, operands, pieces, step, lr, scale);
+    return optimizer_update_bf16(o, s, params, NULL, grads, pieces, step, lr, scale);
 }
 
 status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces, double *sum)

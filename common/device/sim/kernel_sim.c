@@ -5,6 +5,7 @@
 #include "common/sim/price.h"
 
 #include <math.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,26 +14,22 @@ typedef struct sim_kernel {
     double price;    /* picoseconds, without contention, at full speed */
     double contention;
     double elements; /* priced, where a launch names pieces; else 0 */
-    struct sim_kernel *next;
 } sim_kernel;
-
-enum { BUCKETS = 4096 };
 
 typedef struct kernel_table {
     device owner; /* the device of all kernels */
-    sim_kernel *buckets[BUCKETS];
+    void *tree;   /* of sim_kernel, by operation */
 } kernel_table;
 
 static void free_table(void *table)
 {
-    kernel_table *t = table;
-    for (int b = 0; b < BUCKETS; b++)
-        while (t->buckets[b]) {
-            sim_kernel *k = t->buckets[b];
-            t->buckets[b] = k->next;
-            free(k);
-        }
-    free(t);
+    tdestroy(((kernel_table *)table)->tree, free);
+    free(table);
+}
+
+static int compare_ops(const void *a, const void *b)
+{
+    return memcmp(&((const sim_kernel *)a)->base.op, &((const sim_kernel *)b)->base.op, sizeof(op_desc));
 }
 
 static status find_table(simulation *s, kernel_table **out)
@@ -46,18 +43,6 @@ static status find_table(simulation *s, kernel_table **out)
     }
     *out = s->devices;
     return STATUS_OK;
-}
-
-static uint32_t hash_of(const op_desc *op)
-{
-    const unsigned char *bytes = (const unsigned char *)op;
-    uint64_t hash = 0;
-    for (size_t i = 0; i + sizeof hash <= sizeof *op; i += sizeof hash) {
-        uint64_t word;
-        memcpy(&word, bytes + i, sizeof word);
-        hash = random_mix(hash ^ word);
-    }
-    return (uint32_t)(hash % BUCKETS);
 }
 
 /* Elements of an operation that runs over pieces. */
@@ -81,19 +66,20 @@ status sim_prepare(device *base, const op_desc *op, const device_layout *layout,
     simulation *s = ((sim_device *)base)->simulation;
     kernel_table *table = NULL;
     TRY(find_table(s, &table));
-    uint32_t hash = hash_of(op);
-    sim_kernel *k = table->buckets[hash];
-    while (k && memcmp(&k->base.op, op, sizeof *op) != 0) k = k->next;
+    sim_kernel wanted;
+    memcpy(&wanted.base.op, op, sizeof *op);
+    sim_kernel **found = tfind(&wanted, &table->tree, compare_ops), *k = found ? *found : NULL;
     if (!k) {
         k = calloc(1, sizeof *k);
-        if (!k) return fail(STATUS_SYSTEM, "no memory for a kernel of %s", op_name(op->kind));
+        if (k) memcpy(&k->base.op, op, sizeof *op);
+        if (!k || !tsearch(k, &table->tree, compare_ops)) {
+            free(k);
+            return fail(STATUS_SYSTEM, "no memory for a kernel of %s", op_name(op->kind));
+        }
         k->base.device = &table->owner;
-        memcpy(&k->base.op, op, sizeof *op);
         k->price = sim_price_op(s->profile, s->config.precision, op);
         k->contention = sim_price_contention(s->profile, op->kind);
         k->elements = elements_of(op);
-        k->next = table->buckets[hash];
-        table->buckets[hash] = k;
     }
     *out = &k->base;
     return STATUS_OK;
