@@ -5,21 +5,11 @@
 #include <time.h>
 #include <unistd.h>
 
-static int64_t read_clock(clockid_t id)
-{
-    struct timespec now;
-    clock_gettime(id, &now);
-    return (int64_t)now.tv_sec * NS_PER_S + now.tv_nsec;
-}
-
 int64_t clock_now_ns(void)
 {
-    return read_clock(CLOCK_MONOTONIC);
-}
-
-int64_t clock_thread_cpu_ns(void)
-{
-    return read_clock(CLOCK_THREAD_CPUTIME_ID);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * NS_PER_S + now.tv_nsec;
 }
 
 void clock_sleep_ns(int64_t duration_ns)

@@ -13,9 +13,6 @@
 /* CLOCK_MONOTONIC in nanoseconds: one origin for all processes of a machine; setting the date does not change it. */
 int64_t clock_now_ns(void);
 
-/* CLOCK_THREAD_CPUTIME_ID of the calling thread in nanoseconds. */
-int64_t clock_thread_cpu_ns(void);
-
 void clock_sleep_ns(int64_t duration_ns);
 
 /* Requests the shortest time slices for the calling thread, which works little and should not wait for threads that

@@ -24,10 +24,6 @@ static inline int64_t piece_list_elements(piece_list list)
     return total;
 }
 
-/* Writes the part [begin, begin + count) of the elements of `list` to `out`, in order.
- * Returns the number of pieces; `capacity` must be at least list.count. */
-int piece_list_slice(piece_list list, int64_t begin, int64_t count, piece *out, int capacity);
-
 /* Cuts a list of items into groups (buckets, chunks) at a limit, in bytes or elements. */
 typedef struct list_cut {
     int64_t limit;

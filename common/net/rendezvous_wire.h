@@ -6,23 +6,19 @@
 
 #include <stdint.h>
 
-/* name, name in messages */
-#define RENDEZVOUS_KIND_LIST(X)                                                                              \
-    X(NONE, "none")                                                                                          \
-    X(HELLO, "hello")     /* rank to store */                                                                \
-    X(WELCOME, "welcome") /* the answer, or: */                                                              \
-    X(REFUSED, "refused") /* code, text */                                                                   \
-    X(CALL, "call")       /* rank to store, one blob behind it */                                            \
-    X(RESULT, "result")   /* the answer with its blobs, or: */                                               \
-    X(FAILED, "failed")   /* code, text; to every rank */                                                    \
-    X(BYE, "bye")         /* either way: orderly end */
-
-#define RENDEZVOUS_KIND_ENUM(name, text) RENDEZVOUS_##name,
 typedef enum rendezvous_kind {
-    RENDEZVOUS_KIND_LIST(RENDEZVOUS_KIND_ENUM) RENDEZVOUS_KIND_COUNT
+    RENDEZVOUS_NONE,
+    RENDEZVOUS_HELLO,   /* rank to store */
+    RENDEZVOUS_WELCOME, /* the answer, or: */
+    RENDEZVOUS_REFUSED, /* code, text */
+    RENDEZVOUS_CALL,    /* rank to store, one blob behind it */
+    RENDEZVOUS_RESULT,  /* the answer with its blobs, or: */
+    RENDEZVOUS_FAILED,  /* code, text; to every rank */
+    RENDEZVOUS_BYE,     /* either way: orderly end */
+    RENDEZVOUS_KIND_COUNT
 } rendezvous_kind;
-#undef RENDEZVOUS_KIND_ENUM
 
+/* name, name in messages */
 #define RENDEZVOUS_OPERATION_LIST(X)                                                                         \
     X(ALLGATHER, "allgather")                                                                                \
     X(BROADCAST, "broadcast")                                                                                \

@@ -33,13 +33,13 @@ void shm_close(shm_segment *segment);
  * namespace), different ones elsewhere. */
 uint64_t shm_host_id(void);
 
-enum { SHM_EXCHANGE_MAX = 8 }; /* segments a rank may offer in one exchange */
+enum { SHM_EXCHANGE_MAX = 8 }; /* segments of a rank in one exchange */
 
 typedef struct shm_exchange_options {
     const char *name; /* of this exchange, unique among those of the job at a time: "ring" */
     uint64_t token;   /* of the job */
     int rank, world;
-    const shm_segment *own;          /* [count], offered to every peer */
+    const shm_segment *own;          /* [count], for every peer */
     int count;                       /* the same on every rank, at least 1 */
     int64_t deadline_ns;             /* clock_now_ns() at which to give up */
     bool (*canceled)(void *context); /* asked several times a second; NULL: never */
@@ -51,7 +51,7 @@ typedef struct shm_exchange_options {
  * i of `rank`, to be closed by the caller; the own row is left empty.
  *
  * A connection from another user, with another job token or of garbage is refused with one log line.
- * STATUS_PEER at the deadline, naming the ranks that are missing; STATUS_PROTOCOL where a peer offers
+ * STATUS_PEER at the deadline, naming the ranks that are missing; STATUS_PROTOCOL where a peer has
  * another number of segments; STATUS_UNAVAILABLE where the address is taken; STATUS_STOPPED. */
 status shm_exchange(const shm_exchange_options *options, shm_segment *peers);
 

@@ -1,6 +1,6 @@
 /* The exchange of segments: every rank listens on an abstract address derived from the job token, the
- * name and its rank, and connects to every peer's. A connection carries one hello from the fetching
- * side and one offer with the descriptors back; SOCK_SEQPACKET keeps both whole. */
+ * name and its rank, and connects to every peer's. A connection carries one request from the fetching
+ * side and one reply with the descriptors back; SOCK_SEQPACKET keeps both whole. */
 #include "common/net/shm.h"
 
 #include "common/base/clock.h"
@@ -27,29 +27,34 @@ enum {
     EXTRA_INCOMING = 16, /* connections held besides one per peer */
 };
 
-typedef struct hello {
+typedef struct segment_request {
     uint32_t magic;
     int32_t rank;
     uint64_t token, name_hash;
-} hello;
+} segment_request;
 
-typedef struct offer {
+/* Followed by the descriptors of `count` segments. */
+typedef struct segment_reply {
     uint32_t magic;
     int32_t rank;
     uint64_t token;
     int32_t count, reserved;
     int64_t bytes[SHM_EXCHANGE_MAX];
-} offer;
+} segment_reply;
+
+/* The descriptors of a message, as sendmsg(2) and recvmsg(2) pass them. */
+typedef union descriptors {
+    struct cmsghdr header;
+    char bytes[CMSG_SPACE(SHM_EXCHANGE_MAX * sizeof(int))];
+} descriptors;
 
 typedef struct exchange {
     const shm_exchange_options *options;
     shm_segment *peers;
-    int listener;
-    int *outgoing;         /* [world] to the peer's listener, -1 while there is none */
-    int *incoming;         /* [incoming_max] accepted, the hello not yet read; -1: free */
-    bool *fetched;         /* [world] */
-    bool *served;          /* [world] */
-    struct pollfd *polled; /* [1 + world + incoming_max] */
+    struct pollfd *polled;   /* [1 + world + incoming_max] the listener, and: */
+    struct pollfd *outgoing; /* [world] to the peer's listener; fd -1: none */
+    struct pollfd *incoming; /* [incoming_max] accepted, the request not yet read; fd -1: free */
+    bool *fetched, *served;  /* [world] */
     int incoming_max, refusals;
     int64_t retry_ns; /* when to try the unreached peers again */
 } exchange;
@@ -80,70 +85,67 @@ static void refuse(exchange *x, int *fd, const char *why)
     *fd = -1;
 }
 
+static status open_socket(const exchange *x, int *out)
+{
+    *out = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*out >= 0) return STATUS_OK;
+    return fail_errno(STATUS_SYSTEM, "shared memory exchange '%s': no socket", x->options->name);
+}
+
 static status listen_for_peers(exchange *x)
 {
     struct sockaddr_un address;
     socklen_t size = address_of(x, x->options->rank, &address);
-    x->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (x->listener < 0)
-        return fail_errno(STATUS_SYSTEM, "shared memory exchange '%s': no socket", x->options->name);
-    if (bind(x->listener, (struct sockaddr *)&address, size) != 0)
+    int *fd = &x->polled[0].fd;
+    TRY(open_socket(x, fd));
+    if (bind(*fd, (struct sockaddr *)&address, size) != 0)
         return fail_errno(errno == EADDRINUSE ? STATUS_UNAVAILABLE : STATUS_SYSTEM,
                           "shared memory exchange '%s': address @%s", x->options->name, address.sun_path + 1);
-    if (listen(x->listener, x->options->world + EXTRA_INCOMING) != 0)
+    if (listen(*fd, x->options->world + EXTRA_INCOMING) != 0)
         return fail_errno(STATUS_SYSTEM, "shared memory exchange '%s': cannot listen", x->options->name);
     return STATUS_OK;
 }
 
 /* A peer that does not listen yet, or whose queue is full, is tried again later. */
-static status reach(exchange *x, int rank)
+static status request_segments(exchange *x, int rank)
 {
     const shm_exchange_options *o = x->options;
+    const segment_request request = {EXCHANGE_MAGIC, o->rank, o->token, random_fnv1a64(o->name)};
     struct sockaddr_un address;
     socklen_t size = address_of(x, rank, &address);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return fail_errno(STATUS_SYSTEM, "shared memory exchange '%s': no socket", o->name);
-    if (connect(fd, (struct sockaddr *)&address, size) != 0) {
-        close(fd);
-        return STATUS_OK;
-    }
-    if (!same_user(fd)) {
-        close(fd);
-        return fail(STATUS_PERMISSION, "shared memory exchange '%s': rank %d is run by another user", o->name,
-                    rank);
-    }
-    hello greeting = {EXCHANGE_MAGIC, o->rank, o->token, random_fnv1a64(o->name)};
-    if (send(fd, &greeting, sizeof greeting, MSG_NOSIGNAL) != (ssize_t)sizeof greeting) {
-        close(fd);
-        return STATUS_OK;
-    }
-    x->outgoing[rank] = fd;
-    return STATUS_OK;
+    status result = STATUS_OK;
+    int fd;
+    TRY(open_socket(x, &fd));
+    bool connected = connect(fd, (struct sockaddr *)&address, size) == 0;
+    if (connected && !same_user(fd))
+        result = fail(STATUS_PERMISSION, "shared memory exchange '%s': rank %d is run by another user", o->name,
+                      rank);
+    else if (connected && send(fd, &request, sizeof request, MSG_NOSIGNAL) == (ssize_t)sizeof request)
+        x->outgoing[rank].fd = fd;
+    if (x->outgoing[rank].fd != fd) close(fd);
+    return result;
 }
 
 static void accept_peers(exchange *x)
 {
     for (int i = 0; i < x->incoming_max; i++) { /* at most, so that a flood cannot keep us here */
-        int fd = accept4(x->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(x->polled[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) return;
         int slot = 0;
-        while (slot < x->incoming_max && x->incoming[slot] >= 0) slot++;
+        while (slot < x->incoming_max && x->incoming[slot].fd >= 0) slot++;
         if (!same_user(fd))
             refuse(x, &fd, "another user");
         else if (slot == x->incoming_max)
             refuse(x, &fd, "too many at once");
         else
-            x->incoming[slot] = fd;
+            x->incoming[slot].fd = fd;
     }
 }
 
-static bool send_offer(const shm_exchange_options *o, int fd)
+static bool send_segments(const shm_exchange_options *o, int fd)
 {
-    offer out = {.magic = EXCHANGE_MAGIC, .rank = o->rank, .token = o->token, .count = o->count};
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(SHM_EXCHANGE_MAX * sizeof(int))];
-    } control = {0};
+    segment_reply out = {.magic = EXCHANGE_MAGIC, .rank = o->rank, .token = o->token, .count = o->count};
+    descriptors control = {0};
     struct iovec part = {&out, sizeof out};
     struct msghdr message = {.msg_iov = &part,
                              .msg_iovlen = 1,
@@ -163,17 +165,17 @@ static bool send_offer(const shm_exchange_options *o, int fd)
 static void serve(exchange *x, int *fd)
 {
     const shm_exchange_options *o = x->options;
-    hello greeting;
-    ssize_t got = recv(*fd, &greeting, sizeof greeting, MSG_TRUNC);
+    segment_request request;
+    ssize_t got = recv(*fd, &request, sizeof request, MSG_TRUNC);
     if (got < 0 && errno == EAGAIN) return;
-    if (got != (ssize_t)sizeof greeting || greeting.magic != EXCHANGE_MAGIC) {
-        refuse(x, fd, "not a hello of this version");
-    } else if (greeting.token != o->token || greeting.name_hash != random_fnv1a64(o->name)) {
+    if (got != (ssize_t)sizeof request || request.magic != EXCHANGE_MAGIC) {
+        refuse(x, fd, "not a request of this version");
+    } else if (request.token != o->token || request.name_hash != random_fnv1a64(o->name)) {
         refuse(x, fd, "of another job");
-    } else if (greeting.rank < 0 || greeting.rank >= o->world || greeting.rank == o->rank) {
+    } else if (request.rank < 0 || request.rank >= o->world || request.rank == o->rank) {
         refuse(x, fd, "its rank is out of range");
     } else {
-        if (send_offer(o, *fd)) x->served[greeting.rank] = true;
+        if (send_segments(o, *fd)) x->served[request.rank] = true;
         close(*fd);
         *fd = -1;
     }
@@ -192,7 +194,7 @@ static int received_descriptors(struct msghdr *message, int *fds)
     return count;
 }
 
-static status take_offer(exchange *x, int rank, const offer *in, const int *fds, int count)
+static status map_segments(exchange *x, int rank, const segment_reply *in, const int *fds, int count)
 {
     const shm_exchange_options *o = x->options;
     char whose[32];
@@ -204,7 +206,7 @@ static status take_offer(exchange *x, int rank, const offer *in, const int *fds,
                       o->name, whose);
     else if (in->count != o->count || count != o->count)
         result =
-            fail(STATUS_PROTOCOL, "shared memory exchange '%s': %s offers %d segments, rank %d offers %d",
+            fail(STATUS_PROTOCOL, "shared memory exchange '%s': %s has %d segments, rank %d has %d",
                  o->name, whose, (int)in->count, o->rank, o->count);
     for (; result == STATUS_OK && taken < count; taken++)
         result = shm_map(fds[taken], in->bytes[taken], whose, &x->peers[rank * o->count + taken]);
@@ -215,28 +217,30 @@ static status take_offer(exchange *x, int rank, const offer *in, const int *fds,
 
 static status fetch(exchange *x, int rank)
 {
-    offer in;
-    int fds[SHM_EXCHANGE_MAX];
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(SHM_EXCHANGE_MAX * sizeof(int))];
-    } control;
+    segment_reply in;
+    int fds[SHM_EXCHANGE_MAX], *fd = &x->outgoing[rank].fd;
+    descriptors control;
     struct iovec part = {&in, sizeof in};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    ssize_t got = recvmsg(x->outgoing[rank], &message, MSG_CMSG_CLOEXEC);
+    ssize_t got = recvmsg(*fd, &message, MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EAGAIN) return STATUS_OK;
-    close(x->outgoing[rank]);
-    x->outgoing[rank] = -1;
+    close(*fd);
+    *fd = -1;
     if (got != (ssize_t)sizeof in) return STATUS_OK; /* turned away: tried again */
     int count = received_descriptors(&message, fds);
-    return take_offer(x, rank, &in, fds, count);
+    return map_segments(x, rank, &in, fds, count);
 }
 
-static bool complete(const exchange *x)
+static bool is_missing(const exchange *x, int rank)
+{
+    return rank != x->options->rank && !(x->fetched[rank] && x->served[rank]);
+}
+
+static bool is_complete(const exchange *x)
 {
     for (int r = 0; r < x->options->world; r++)
-        if (r != x->options->rank && !(x->fetched[r] && x->served[r])) return false;
+        if (is_missing(x, r)) return false;
     return true;
 }
 
@@ -244,26 +248,15 @@ static status late(const exchange *x)
 {
     text_buffer missing = {0};
     for (int r = 0; r < x->options->world; r++)
-        if (r != x->options->rank && !(x->fetched[r] && x->served[r]))
-            text_append(&missing, "%s%d", missing.length ? ", " : "", r);
+        if (is_missing(x, r)) text_append(&missing, "%s%d", missing.length ? ", " : "", r);
     status result = fail(STATUS_PEER, "shared memory exchange '%s': in time no answer from rank %s",
                          x->options->name, missing.data ? missing.data : "?");
     text_free(&missing);
     return result;
 }
 
-static int fill_poll(const exchange *x)
-{
-    int count = 0;
-    x->polled[count++] = (struct pollfd){.fd = x->listener, .events = POLLIN};
-    for (int r = 0; r < x->options->world; r++)
-        x->polled[count++] = (struct pollfd){.fd = x->outgoing[r], .events = POLLIN};
-    for (int i = 0; i < x->incoming_max; i++)
-        x->polled[count++] = (struct pollfd){.fd = x->incoming[i], .events = POLLIN};
-    return count;
-}
-
-static status turn(exchange *x)
+/* Waits for events and handles them. */
+static status advance(exchange *x)
 {
     const shm_exchange_options *o = x->options;
     int64_t now = clock_now_ns();
@@ -272,16 +265,15 @@ static status turn(exchange *x)
         return fail(STATUS_STOPPED, "shared memory exchange '%s': stopped on request", o->name);
     if (now >= x->retry_ns) {
         for (int r = 0; r < o->world; r++)
-            if (r != o->rank && !x->fetched[r] && x->outgoing[r] < 0) TRY(reach(x, r));
+            if (r != o->rank && !x->fetched[r] && x->outgoing[r].fd < 0) TRY(request_segments(x, r));
         x->retry_ns = now + RETRY_NS;
     }
-    int count = fill_poll(x);
-    poll(x->polled, (nfds_t)count, RETRY_NS / 1000000);
+    if (poll(x->polled, (nfds_t)(1 + o->world + x->incoming_max), RETRY_NS / 1000000) <= 0) return STATUS_OK;
     if (x->polled[0].revents) accept_peers(x);
     for (int r = 0; r < o->world; r++)
-        if (x->polled[1 + r].revents) TRY(fetch(x, r));
+        if (x->outgoing[r].revents) TRY(fetch(x, r));
     for (int i = 0; i < x->incoming_max; i++)
-        if (x->polled[1 + o->world + i].revents) serve(x, &x->incoming[i]);
+        if (x->incoming[i].revents) serve(x, &x->incoming[i].fd);
     return STATUS_OK;
 }
 
@@ -289,30 +281,23 @@ static status open_exchange(exchange *x)
 {
     size_t world = (size_t)x->options->world;
     x->incoming_max = x->options->world + EXTRA_INCOMING;
-    x->listener = -1;
-    x->outgoing = malloc(world * sizeof *x->outgoing);
-    x->incoming = malloc((size_t)x->incoming_max * sizeof *x->incoming);
-    x->fetched = calloc(world, sizeof *x->fetched);
-    x->served = calloc(world, sizeof *x->served);
+    x->fetched = calloc(2 * world, sizeof *x->fetched);
     x->polled = calloc(1 + world + (size_t)x->incoming_max, sizeof *x->polled);
-    if (x->outgoing) memset(x->outgoing, -1, world * sizeof *x->outgoing);
-    if (x->incoming) memset(x->incoming, -1, (size_t)x->incoming_max * sizeof *x->incoming);
-    if (!x->outgoing || !x->incoming || !x->fetched || !x->served || !x->polled)
+    if (!x->fetched || !x->polled)
         return fail(STATUS_SYSTEM, "shared memory exchange '%s': no memory", x->options->name);
+    x->served = x->fetched + world;
+    x->outgoing = x->polled + 1;
+    x->incoming = x->outgoing + world;
+    for (size_t i = 0; i < 1 + world + (size_t)x->incoming_max; i++)
+        x->polled[i] = (struct pollfd){.fd = -1, .events = POLLIN};
     return listen_for_peers(x);
 }
 
 static void close_exchange(exchange *x)
 {
-    for (int r = 0; x->outgoing && r < x->options->world; r++)
-        if (x->outgoing[r] >= 0) close(x->outgoing[r]);
-    for (int i = 0; x->incoming && i < x->incoming_max; i++)
-        if (x->incoming[i] >= 0) close(x->incoming[i]);
-    if (x->listener >= 0) close(x->listener);
-    free(x->outgoing);
-    free(x->incoming);
+    for (int i = 0; x->outgoing && i < 1 + x->options->world + x->incoming_max; i++)
+        if (x->polled[i].fd >= 0) close(x->polled[i].fd);
     free(x->fetched);
-    free(x->served);
     free(x->polled);
 }
 
@@ -323,7 +308,7 @@ status shm_exchange(const shm_exchange_options *options, shm_segment *peers)
     memset(peers, 0, segments * sizeof *peers);
     status result;
     TRY_GOTO(result, open_exchange(&x), done);
-    while (!complete(&x)) TRY_GOTO(result, turn(&x), done);
+    while (!is_complete(&x)) TRY_GOTO(result, advance(&x), done);
 done:
     close_exchange(&x);
     for (size_t i = 0; result != STATUS_OK && i < segments; i++) shm_close(&peers[i]);

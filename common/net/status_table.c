@@ -103,13 +103,13 @@ static size_t status_table_bytes(int world)
 
 static status_table *status_table_over(const shm_segment *memory, int notify_fd)
 {
-    status_table *b = calloc(1, sizeof *b);
-    if (!b) return NULL;
-    b->memory = *memory;
-    b->header = memory->data;
-    b->slots = (rank_slot *)((char *)memory->data + sizeof(status_table_header));
-    b->notify_fd = notify_fd;
-    return b;
+    status_table *t = calloc(1, sizeof *t);
+    if (!t) return NULL;
+    t->memory = *memory;
+    t->header = memory->data;
+    t->slots = (rank_slot *)((char *)memory->data + sizeof(status_table_header));
+    t->notify_fd = notify_fd;
+    return t;
 }
 
 status status_table_create(uint64_t token, int world, status_table **out)
@@ -119,25 +119,25 @@ status status_table_create(uint64_t token, int world, status_table **out)
         return fail(STATUS_CONFIG, "status table: expected 1 to %d members, got %d", JOB_MOST_MEMBERS, world);
     TRY(shm_create("table", (int64_t)status_table_bytes(world), &memory));
     int notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    status_table *b = notify_fd >= 0 ? status_table_over(&memory, notify_fd) : NULL;
-    if (!b) {
+    status_table *t = notify_fd >= 0 ? status_table_over(&memory, notify_fd) : NULL;
+    if (!t) {
         status result = fail_errno(STATUS_SYSTEM, "status table: an event descriptor and memory");
         if (notify_fd >= 0) close(notify_fd);
         shm_close(&memory);
         return result;
     }
-    b->header->magic = TABLE_MAGIC;
-    b->header->world = world;
-    b->header->token = token;
-    atomic_store(&b->header->stop_step, INT64_MAX);
-    atomic_store(&b->header->granted, UINT32_MAX);
+    t->header->magic = TABLE_MAGIC;
+    t->header->world = world;
+    t->header->token = token;
+    atomic_store(&t->header->stop_step, INT64_MAX);
+    atomic_store(&t->header->granted, UINT32_MAX);
     for (int r = 0; r < world; r++) {
-        atomic_store(&b->slots[r].rank, r);
-        atomic_store(&b->slots[r].step, -1);
-        atomic_store(&b->slots[r].bucket, RANK_NO_BUCKET);
-        atomic_store(&b->slots[r].time_ns, clock_now_ns());
+        atomic_store(&t->slots[r].rank, r);
+        atomic_store(&t->slots[r].step, -1);
+        atomic_store(&t->slots[r].bucket, RANK_NO_BUCKET);
+        atomic_store(&t->slots[r].time_ns, clock_now_ns());
     }
-    *out = b;
+    *out = t;
     return STATUS_OK;
 }
 
@@ -158,16 +158,16 @@ static status check_header(const status_table_header *header, uint64_t token, in
 status status_table_attach(int memory_fd, int notify_fd, uint64_t token, int world, status_table **out)
 {
     shm_segment memory = {0};
-    status_table *b = NULL;
+    status_table *t = NULL;
     status result;
     TRY_GOTO(result, shm_map(memory_fd, (int64_t)status_table_bytes(world), "the launcher", &memory), failed);
     TRY_GOTO(result, check_header(memory.data, token, world), failed);
-    b = status_table_over(&memory, notify_fd);
-    if (!b) {
+    t = status_table_over(&memory, notify_fd);
+    if (!t) {
         result = fail(STATUS_SYSTEM, "status table: no memory");
         goto failed;
     }
-    *out = b;
+    *out = t;
     return STATUS_OK;
 failed:
     shm_close(&memory);
@@ -175,62 +175,55 @@ failed:
     return result;
 }
 
-void status_table_close(status_table **b)
+void status_table_close(status_table **t)
 {
-    if (!*b) return;
-    shm_close(&(*b)->memory);
-    close((*b)->notify_fd);
-    free(*b);
-    *b = NULL;
+    if (!*t) return;
+    shm_close(&(*t)->memory);
+    close((*t)->notify_fd);
+    free(*t);
+    *t = NULL;
 }
 
-int status_table_world(const status_table *b)
+int status_table_memory_fd(const status_table *t)
 {
-    return b->header->world;
+    return t->memory.fd;
 }
 
-int status_table_memory_fd(const status_table *b)
+int status_table_notify_fd(const status_table *t)
 {
-    return b->memory.fd;
+    return t->notify_fd;
 }
 
-int status_table_notify_fd(const status_table *b)
+rank_slot *status_table_slot(status_table *t, int rank)
 {
-    return b->notify_fd;
+    return &t->slots[rank];
 }
 
-rank_slot *status_table_slot(status_table *b, int rank)
+void status_table_read(const status_table *t, int rank, rank_status *out)
 {
-    return &b->slots[rank];
-}
-
-void status_table_read(const status_table *b, int rank, rank_status *out)
-{
-    rank_slot_read(&b->slots[rank], out);
+    rank_slot_read(&t->slots[rank], out);
 }
 
 /* ---- stop, turns, first failure ---- */
 
-static void notify(const status_table *b)
+static void notify(const status_table *t)
 {
-    uint64_t one = 1;
-    ssize_t written = write(b->notify_fd, &one, sizeof one);
-    (void)written; /* a full counter is already a notice */
+    eventfd_write(t->notify_fd, 1); /* a full counter is already a notice */
 }
 
-void job_stop_request(status_table *b, job_stop stop)
+void job_stop_request(status_table *t, job_stop stop)
 {
-    atomic_store_explicit(&b->header->stop, (int)stop, memory_order_release);
+    atomic_store_explicit(&t->header->stop, (int)stop, memory_order_release);
 }
 
-job_stop job_stop_requested(const status_table *b)
+job_stop job_stop_requested(const status_table *t)
 {
-    return (job_stop)atomic_load_explicit(&b->header->stop, memory_order_acquire);
+    return (job_stop)atomic_load_explicit(&t->header->stop, memory_order_acquire);
 }
 
-bool job_stop_here(status_table *b, int rank, int64_t step, int64_t slack)
+bool job_stop_here(status_table *t, int rank, int64_t step, int64_t slack)
 {
-    status_table_header *h = b->header;
+    status_table_header *h = t->header;
     bool requested = atomic_load_explicit(&h->stop, memory_order_acquire) != JOB_GO;
     if (slack == JOB_UNBOUNDED) return requested;
     int64_t agreed = atomic_load_explicit(&h->stop_step, memory_order_acquire);
@@ -241,66 +234,66 @@ bool job_stop_here(status_table *b, int rank, int64_t step, int64_t slack)
     return step >= agreed;
 }
 
-void job_turns_enable(status_table *b)
+void job_turns_enable(status_table *t)
 {
-    atomic_store_explicit(&b->header->granted, 0, memory_order_release);
+    atomic_store_explicit(&t->header->granted, 0, memory_order_release);
 }
 
-void job_turn_wait(status_table *b, int rank, uint32_t block)
+void job_turn_wait(status_table *t, int rank, uint32_t block)
 {
-    status_table_header *h = b->header;
-    if (job_turn_granted(b) > block) return;
-    rank_slot *slot = &b->slots[rank];
+    status_table_header *h = t->header;
+    if (job_turn_granted(t) > block) return;
+    rank_slot *slot = &t->slots[rank];
     rank_operation before = (rank_operation)atomic_load_explicit(&slot->operation, memory_order_relaxed);
     rank_slot_enter(slot, RANK_PARKED, clock_now_ns());
     atomic_store_explicit(&slot->state, RANK_SLEEPING, memory_order_release);
-    notify(b);
-    for (unsigned seen = doorbell_enter(&h->granting); job_turn_granted(b) <= block; seen = doorbell_rings(&h->granting))
+    notify(t);
+    for (unsigned seen = doorbell_enter(&h->granting); job_turn_granted(t) <= block; seen = doorbell_rings(&h->granting))
         doorbell_sleep(&h->granting, seen, CLOCK_NEVER);
     doorbell_leave(&h->granting);
     rank_slot_enter(slot, before, clock_now_ns());
     atomic_store_explicit(&slot->state, RANK_RUNNING, memory_order_release);
 }
 
-void job_turn_done(status_table *b, int rank, uint32_t block)
+void job_turn_done(status_table *t, int rank, uint32_t block)
 {
-    atomic_store_explicit(&b->slots[rank].blocks_done, block + 1, memory_order_release);
-    notify(b);
+    atomic_store_explicit(&t->slots[rank].blocks_done, block + 1, memory_order_release);
+    notify(t);
 }
 
-void job_turn_grant(status_table *b, uint32_t blocks)
+void job_turn_grant(status_table *t, uint32_t blocks)
 {
-    atomic_store_explicit(&b->header->granted, blocks, memory_order_release);
-    doorbell_ring(&b->header->granting);
+    atomic_store_explicit(&t->header->granted, blocks, memory_order_release);
+    doorbell_ring(&t->header->granting);
 }
 
-void job_turn_grant_all(status_table *b)
+void job_turn_grant_all(status_table *t)
 {
-    job_turn_grant(b, UINT32_MAX);
+    job_turn_grant(t, UINT32_MAX);
 }
 
-uint32_t job_turn_granted(const status_table *b)
+uint32_t job_turn_granted(const status_table *t)
 {
-    return atomic_load_explicit(&b->header->granted, memory_order_acquire);
+    return atomic_load_explicit(&t->header->granted, memory_order_acquire);
 }
 
-bool job_fail(status_table *b, int rank, status code, const char *text)
+bool job_fail(status_table *t, int rank, status code, const char *text)
 {
-    status_table_header *h = b->header;
-    atomic_store_explicit(&b->slots[rank].state, RANK_FAILED, memory_order_release);
+    status_table_header *h = t->header;
+    atomic_store_explicit(&t->slots[rank].state, RANK_FAILED, memory_order_release);
     int unclaimed = 0;
     if (!atomic_compare_exchange_strong(&h->failure_claimed, &unclaimed, 1)) return false;
     h->failure.code = code;
-    rank_slot_read(&b->slots[rank], &h->failure.where);
+    rank_slot_read(&t->slots[rank], &h->failure.where);
     snprintf(h->failure.text, sizeof h->failure.text, "%s", text);
     atomic_store_explicit(&h->failure_ready, 1, memory_order_release);
-    notify(b);
+    notify(t);
     return true;
 }
 
-bool job_first_failure(const status_table *b, job_failure *out)
+bool job_first_failure(const status_table *t, job_failure *out)
 {
-    if (!atomic_load_explicit(&b->header->failure_ready, memory_order_acquire)) return false;
-    *out = b->header->failure;
+    if (!atomic_load_explicit(&t->header->failure_ready, memory_order_acquire)) return false;
+    *out = t->header->failure;
     return true;
 }

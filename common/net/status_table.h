@@ -130,14 +130,13 @@ status status_table_create(uint64_t token, int world, status_table **out);
 /* Maps an inherited table; takes over both descriptors, also when it fails. STATUS_PROTOCOL where it is
  * not a table of this version, job and size. */
 status status_table_attach(int memory_fd, int notify_fd, uint64_t token, int world, status_table **out);
-void status_table_close(status_table **b);
+void status_table_close(status_table **t);
 
-int status_table_world(const status_table *b);
-int status_table_memory_fd(const status_table *b);
+int status_table_memory_fd(const status_table *t);
 /* An eventfd that the ranks write to when they park or end a block, for the launcher's poll. */
-int status_table_notify_fd(const status_table *b);
-rank_slot *status_table_slot(status_table *b, int rank);
-void status_table_read(const status_table *b, int rank, rank_status *out);
+int status_table_notify_fd(const status_table *t);
+rank_slot *status_table_slot(status_table *t, int rank);
+void status_table_read(const status_table *t, int rank, rank_status *out);
 
 /* ---- Stop ----
  *
@@ -151,23 +150,23 @@ void status_table_read(const status_table *b, int rank, rank_status *out);
 enum { JOB_UNBOUNDED = -1 };
 typedef enum job_stop { JOB_GO, JOB_STOP_AFTER_STEP, JOB_STOP_NOW } job_stop;
 
-void job_stop_request(status_table *b, job_stop stop);
-job_stop job_stop_requested(const status_table *b);
+void job_stop_request(status_table *t, job_stop stop);
+job_stop job_stop_requested(const status_table *t);
 /* Whether `step` is not to be run any more. */
-bool job_stop_here(status_table *b, int rank, int64_t step, int64_t slack);
+bool job_stop_here(status_table *t, int rank, int64_t step, int64_t slack);
 
 /* ---- Turns ----
  *
  * Jobs that run side by side alternate in blocks of steps. A rank calls job_turn_wait() before a
  * block and job_turn_done() behind it; while the block is not granted it sleeps in the kernel (futex)
  * and its slot says so. Without job_turns_enable() every block is granted. */
-void job_turns_enable(status_table *b);
-void job_turn_wait(status_table *b, int rank, uint32_t block);
-void job_turn_done(status_table *b, int rank, uint32_t block);
+void job_turns_enable(status_table *t);
+void job_turn_wait(status_table *t, int rank, uint32_t block);
+void job_turn_done(status_table *t, int rank, uint32_t block);
 /* The launcher lets blocks [0, blocks) run. */
-void job_turn_grant(status_table *b, uint32_t blocks);
-void job_turn_grant_all(status_table *b);
-uint32_t job_turn_granted(const status_table *b);
+void job_turn_grant(status_table *t, uint32_t blocks);
+void job_turn_grant_all(status_table *t);
+uint32_t job_turn_granted(const status_table *t);
 
 /* ---- First failure ---- */
 
@@ -178,7 +177,7 @@ typedef struct job_failure {
 } job_failure;
 
 /* Records the failure unless one is recorded; returns whether it was the first. Marks the slot failed. */
-bool job_fail(status_table *b, int rank, status code, const char *text);
-bool job_first_failure(const status_table *b, job_failure *out);
+bool job_fail(status_table *t, int rank, status code, const char *text);
+bool job_first_failure(const status_table *t, job_failure *out);
 
 #endif

@@ -11,7 +11,7 @@ typedef struct trace_event {
     trace_kind kind;
     int32_t track; /* of slices and flows */
     const char *name;
-    int64_t index, id, begin_ns, end_ns; /* flows: index is the point; memory: end_ns is bytes */
+    int64_t index, id, begin_ns, end_ns; /* flows: end_ns is the point; memory: the bytes */
 } trace_event;
 
 struct trace {
@@ -73,12 +73,12 @@ void trace_slice(trace *t, trace_track track, const char *name, int64_t index, i
 
 void trace_async(trace *t, const char *name, int64_t index, int64_t id, int64_t begin_ns, int64_t end_ns)
 {
-    add(t, &(trace_event){TRACE_ASYNC, 0, name, index, id, begin_ns, end_ns}, 1);
+    add(t, &(trace_event){TRACE_ASYNC, TRACE_COMMUNICATION, name, index, id, begin_ns, end_ns}, 1);
 }
 
 void trace_flow(trace *t, trace_flow_point point, trace_track track, int64_t id, int64_t ns)
 {
-    add(t, &(trace_event){TRACE_FLOW, (int32_t)track, NULL, (int64_t)point, id, ns, ns}, 1);
+    add(t, &(trace_event){TRACE_FLOW, (int32_t)track, "gradient", TRACE_NO_INDEX, id, ns, (int64_t)point}, 1);
 }
 
 void trace_memory(trace *t, int64_t ns, const int64_t bytes[LEDGER_CLASS_COUNT])
@@ -89,7 +89,7 @@ void trace_memory(trace *t, int64_t ns, const int64_t bytes[LEDGER_CLASS_COUNT])
     add(t, events, LEDGER_CLASS_COUNT);
 }
 
-/* ---- as JSON: times in microseconds, with three decimals for the nanoseconds --------------------- */
+/* ---- as JSON ------------------------------------------------------------------------------------ */
 
 static const char *const track_names[TRACE_TRACKS] = {
 #define TRACK_NAME(name, text) [TRACE_##name] = text,
@@ -97,86 +97,58 @@ static const char *const track_names[TRACE_TRACKS] = {
 #undef TRACK_NAME
 };
 
-/* "1234.567" */
-static const char *microseconds(int64_t ns, char *buffer, size_t size)
+/* What all events have. Times are microseconds, with three decimals for the nanoseconds. */
+static void begin_event(char phase, const char *name, int track, int process, int64_t ns, text_buffer *out)
 {
-    snprintf(buffer, size, "%" PRId64 ".%03d", ns / 1000, (int)(ns % 1000));
-    return buffer;
+    text_append(out, "{\"ph\":\"%c\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d", phase, name,
+                process, track + 1, ns / 1000, (int)(ns % 1000));
 }
 
-static const char *name_of(const trace_event *e, char *buffer, size_t size)
+/* Returns the index of the next event. */
+static int64_t write_event(const trace *t, int64_t i, int64_t count, int process, text_buffer *out)
 {
+    const trace_event *e = &t->events[i++];
+    char name[64];
     if (e->index == TRACE_NO_INDEX)
-        snprintf(buffer, size, "%s", e->name);
+        snprintf(name, sizeof name, "%s", e->name);
     else
-        snprintf(buffer, size, "%s %" PRId64, e->name, e->index);
-    return buffer;
-}
-
-static void write_slice(const trace_event *e, int process, text_buffer *out)
-{
-    char name[64], begin[32], length[32];
+        snprintf(name, sizeof name, "%s %" PRId64, e->name, e->index);
     int64_t ns = e->end_ns > e->begin_ns ? e->end_ns - e->begin_ns : 0;
-    text_append(out,
-                "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%s,\"dur\":%s},\n",
-                name_of(e, name, sizeof name), track_names[e->track], process, e->track + 1,
-                microseconds(e->begin_ns, begin, sizeof begin), microseconds(ns, length, sizeof length));
-}
-
-static void write_async(const trace_event *e, int process, text_buffer *out)
-{
-    char name[64], at[32];
-    name_of(e, name, sizeof name);
-    for (int end = 0; end < 2; end++)
-        text_append(out,
-                    "{\"ph\":\"%s\",\"name\":\"%s\",\"cat\":\"in flight\",\"id2\":{\"local\":\"%" PRId64
-                    "\"},\"pid\":%d,\"tid\":%d,\"ts\":%s},\n",
-                    end ? "e" : "b", name, e->id, process, TRACE_COMMUNICATION + 1,
-                    microseconds(end ? e->end_ns : e->begin_ns, at, sizeof at));
-}
-
-static void write_flow(const trace_event *e, int process, text_buffer *out)
-{
-    static const char *const phases[] = {
-        [TRACE_FLOW_BEGIN] = "s", [TRACE_FLOW_STEP] = "t", [TRACE_FLOW_END] = "f"};
-    char at[32];
-    text_append(out,
-                "{\"ph\":\"%s\",\"bp\":\"e\",\"name\":\"gradient\",\"cat\":\"gradient\",\"id\":\"%d.%" PRId64
-                "\",\"pid\":%d,\"tid\":%d,\"ts\":%s},\n",
-                phases[e->index], process, e->id, process, e->track + 1,
-                microseconds(e->begin_ns, at, sizeof at));
-}
-
-/* One counter with a series per class: the events of one moment are adjacent. */
-static int64_t write_memory(const trace *t, int64_t first, int64_t count, int process, text_buffer *out)
-{
-    char at[32];
-    int64_t i = first;
-    text_append(out, "{\"ph\":\"C\",\"name\":\"memory\",\"pid\":%d,\"ts\":%s,\"args\":{", process,
-                microseconds(t->events[first].begin_ns, at, sizeof at));
-    for (; i < count && i < first + LEDGER_CLASS_COUNT; i++)
-        text_append(out, "%s\"%s\":%" PRId64, i > first ? "," : "", t->events[i].name, t->events[i].end_ns);
-    text_append(out, "}},\n");
+    switch (e->kind) {
+    case TRACE_SLICE:
+        begin_event('X', name, e->track, process, e->begin_ns, out);
+        text_append(out, ",\"cat\":\"%s\",\"dur\":%" PRId64 ".%03d},\n", track_names[e->track], ns / 1000,
+                    (int)(ns % 1000));
+        break;
+    case TRACE_ASYNC:
+        for (int end = 0; end < 2; end++) {
+            begin_event(end ? 'e' : 'b', name, e->track, process, end ? e->end_ns : e->begin_ns, out);
+            text_append(out, ",\"cat\":\"in flight\",\"id2\":{\"local\":\"%" PRId64 "\"}},\n", e->id);
+        }
+        break;
+    case TRACE_FLOW:
+        begin_event("stf"[e->end_ns], name, e->track, process, e->begin_ns, out); /* start, step, finish */
+        text_append(out, ",\"cat\":\"gradient\",\"bp\":\"e\",\"id\":\"%d.%" PRId64 "\"},\n", process, e->id);
+        break;
+    case TRACE_MEMORY: /* one counter with a series per class: the events of one moment are adjacent */
+        begin_event('C', "memory", e->track, process, e->begin_ns, out);
+        text_append(out, ",\"args\":{\"%s\":%" PRId64, e->name, e->end_ns);
+        for (int c = 1; c < LEDGER_CLASS_COUNT && i < count; c++, i++)
+            text_append(out, ",\"%s\":%" PRId64, t->events[i].name, t->events[i].end_ns);
+        text_append(out, "}},\n");
+        break;
+    }
     return i;
 }
 
-static void write_names(int process, const char *name, text_buffer *out)
+/* Of a process (`thread` 0) or one of its threads: the name that the viewer shows, and its place among the others. */
+static void write_name(int process, int thread, const char *name, int place, text_buffer *out)
 {
-    text_append(out, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"%s\"}},\n",
-                process, name);
-    text_append(out,
-                "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n",
-                process, process);
-    for (int k = 0; k < TRACE_TRACKS; k++) {
-        text_append(
-            out,
-            "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n",
-            process, k + 1, track_names[k]);
-        text_append(out,
-                    "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_"
-                    "index\":%d}},\n",
-                    process, k + 1, k);
-    }
+    const char *what = thread ? "thread" : "process", *begin = "{\"ph\":\"M\",\"name\":\"";
+    text_append(out, "%s%s_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", begin, what, process, thread,
+                name);
+    text_append(out, "%s%s_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n", begin, what, process,
+                thread, place);
 }
 
 void trace_write(const trace *t, int process, const char *name, text_buffer *out)
@@ -184,22 +156,7 @@ void trace_write(const trace *t, int process, const char *name, text_buffer *out
     if (!t) return;
     int64_t count = atomic_load_explicit(&t->count, memory_order_acquire);
     if (count > t->capacity) count = t->capacity;
-    write_names(process, name, out);
-    for (int64_t i = 0; i < count;) {
-        const trace_event *e = &t->events[i++];
-        switch (e->kind) {
-        case TRACE_SLICE:
-            write_slice(e, process, out);
-            break;
-        case TRACE_ASYNC:
-            write_async(e, process, out);
-            break;
-        case TRACE_FLOW:
-            write_flow(e, process, out);
-            break;
-        case TRACE_MEMORY:
-            i = write_memory(t, i - 1, count, process, out);
-            break;
-        }
-    }
+    write_name(process, 0, name, process, out);
+    for (int k = 0; k < TRACE_TRACKS; k++) write_name(process, k + 1, track_names[k], k, out);
+    for (int64_t i = 0; i < count;) i = write_event(t, i, count, process, out);
 }

@@ -144,7 +144,7 @@ static void every_allocation_may_fail(void **state)
         int at_least; /* allocations that there are to fail */
     } cases[] = {
         {"table", use_status_table, 2},
-        {"exchange", use_exchange, 5},
+        {"exchange", use_exchange, 2},
         {"transport", use_transport, 10},
         {"rendezvous", use_rendezvous, 10},
     };

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { TOKEN = 12 };
@@ -185,14 +186,18 @@ static void *play(void *argument)
         atomic_fetch_sub(&p->running[p->job], 1);
         job_turn_done(p->b, p->rank, (uint32_t)block);
     }
-    p->cpu_ns = clock_thread_cpu_ns();
+    struct timespec cpu;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+    p->cpu_ns = cpu.tv_sec * NS_PER_S + cpu.tv_nsec;
     return NULL;
 }
+
+enum { RANKS = 2, BLOCKS = 50 };
 
 static bool all_done(const status_table *b, uint32_t blocks)
 {
     rank_status s;
-    for (int r = 0; r < status_table_world(b); r++) {
+    for (int r = 0; r < RANKS; r++) {
         status_table_read(b, r, &s);
         if (s.blocks_done < blocks) return false;
     }
@@ -202,7 +207,6 @@ static bool all_done(const status_table *b, uint32_t blocks)
 static void granted_blocks_alternate_between_jobs(void **state)
 {
     (void)state;
-    enum { RANKS = 2, BLOCKS = 50 };
     status_table *b[2];
     atomic_int running[2] = {0};
     atomic_bool together = false;
