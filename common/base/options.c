@@ -96,28 +96,19 @@ static bool is_name(const char *known, const char *name, size_t length)
     return true;
 }
 
+/* By name or alias, or where `name` is NULL by letter. */
 static const option *find(option_binding *bindings, size_t count, const char *name, size_t length,
-                          option_binding **binding)
+                          char letter, option_binding **binding)
 {
-    for (size_t b = 0; b < count; b++) {
+    for (size_t b = 0; b < count; b++)
         for (size_t i = 0; i < bindings[b].table->count; i++) {
             const option *o = &bindings[b].table->options[i];
-            if (!is_name(o->name, name, length) && !is_name(o->alias, name, length)) continue;
+            if (name ? !is_name(o->name, name, length) && !is_name(o->alias, name, length)
+                     : o->letter != letter)
+                continue;
             *binding = &bindings[b];
             return o;
         }
-    }
-    return NULL;
-}
-
-static const option *find_letter(option_binding *bindings, size_t count, char letter, option_binding **binding)
-{
-    for (size_t b = 0; b < count; b++)
-        for (size_t i = 0; i < bindings[b].table->count; i++)
-            if (bindings[b].table->options[i].letter == letter) {
-                *binding = &bindings[b];
-                return &bindings[b].table->options[i];
-            }
     return NULL;
 }
 
@@ -138,33 +129,33 @@ static uint64_t bit_of(const option_binding *binding, const option *o)
     return UINT64_C(1) << (o - binding->table->options);
 }
 
-/* Sets the option from `value`, or from the next word where that is NULL. */
-static status parse_value(option_binding *binding, const option *o, const char *value, const char *next, bool *took_next)
+/* "--name", "--no-name" or "--name=value": the option, and whether "no-" stands before its name. */
+static status find_by_name(option_binding *bindings, size_t count, const char *name, size_t length,
+                           const option **o, bool *negated, option_binding **binding)
 {
-    *took_next = !value;
-    if (!value) value = next;
-    if (!value)
-        return fail(STATUS_USAGE, "--%s: expected %s, got nothing", o->name, o->argument ? o->argument : "a value");
-    return set_value(binding, o, value);
+    char unknown[80];
+    *o = find(bindings, count, name, length, 0, binding);
+    *negated = !*o && length > 3 && memcmp(name, "no-", 3) == 0;
+    if (*negated) *o = find(bindings, count, name + 3, length - 3, 0, binding);
+    if (*o && (!*negated || (*o)->type == OPTION_FLAG)) return STATUS_OK;
+    snprintf(unknown, sizeof unknown, "%.*s", (int)length, name);
+    return unknown_option(bindings, count, unknown);
 }
 
-static status parse_word(option_binding *bindings, size_t count, const char *word, const char *next,
-                         bool *took_next)
+/* Parses argv[*at] and, if the value is the next word, moves *at there. */
+static status parse_option(option_binding *bindings, size_t count, int argc, char *const argv[], int *at)
 {
-    const char *equals = strchr(word, '=');
-    size_t length = equals ? (size_t)(equals - word) : strlen(word);
+    const char *word = argv[*at], *equals = NULL;
     option_binding *binding = NULL;
     bool negated = false;
-    const option *o = find(bindings, count, word, length, &binding);
-    if (!o && length > 3 && memcmp(word, "no-", 3) == 0) {
-        o = find(bindings, count, word + 3, length - 3, &binding);
-        negated = o && o->type == OPTION_FLAG;
-        if (!negated) o = NULL;
-    }
-    if (!o) {
-        char name[80];
-        snprintf(name, sizeof name, "%.*s", (int)length, word);
-        return unknown_option(bindings, count, name);
+    const option *o = NULL;
+    if (word[1] == '-') {
+        equals = strchr(word, '=');
+        size_t length = equals ? (size_t)(equals - word) : strlen(word);
+        TRY(find_by_name(bindings, count, word + 2, length - 2, &o, &negated, &binding));
+    } else {
+        o = word[2] ? NULL : find(bindings, count, NULL, 0, word[1], &binding);
+        if (!o) return fail(STATUS_USAGE, "unknown option '%s'; options start with two dashes", word);
     }
     binding->given |= bit_of(binding, o);
     if (o->level == OPTION_KEY) binding->moved |= bit_of(binding, o);
@@ -172,17 +163,10 @@ static status parse_word(option_binding *bindings, size_t count, const char *wor
         if (equals) return fail(STATUS_USAGE, "--%s: expected no value, got '%s'", o->name, equals + 1);
         return set_value(binding, o, negated ? "no" : "yes");
     }
-    return parse_value(binding, o, equals ? equals + 1 : NULL, next, took_next);
-}
-
-/* "-b": one letter, and the value is the next word. */
-static status parse_letter(option_binding *bindings, size_t count, const char *word, const char *next, bool *took_next)
-{
-    option_binding *binding = NULL;
-    const option *o = word[2] ? NULL : find_letter(bindings, count, word[1], &binding);
-    if (!o) return fail(STATUS_USAGE, "unknown option '%s'; options start with two dashes", word);
-    binding->given |= bit_of(binding, o);
-    return parse_value(binding, o, NULL, next, took_next);
+    const char *value = equals ? equals + 1 : *at + 1 < argc ? argv[++*at] : NULL;
+    if (value) return set_value(binding, o, value);
+    return fail(STATUS_USAGE, "--%s: expected %s, got nothing", o->name,
+                o->argument ? o->argument : "a value");
 }
 
 status options_parse(option_binding *bindings, size_t count, int argc, char *const argv[],
@@ -191,19 +175,12 @@ status options_parse(option_binding *bindings, size_t count, int argc, char *con
     bool only_positional = false;
     *positional_count = 0;
     for (int i = 0; i < argc; i++) {
-        if (!only_positional && strcmp(argv[i], "--") == 0) {
-            only_positional = true;
-        } else if (!only_positional && strncmp(argv[i], "--", 2) == 0) {
-            bool took_next = false;
-            TRY(parse_word(bindings, count, argv[i] + 2, i + 1 < argc ? argv[i + 1] : NULL, &took_next));
-            i += took_next;
-        } else if (!only_positional && argv[i][0] == '-' && argv[i][1]) {
-            bool took_next = false;
-            TRY(parse_letter(bindings, count, argv[i], i + 1 < argc ? argv[i + 1] : NULL, &took_next));
-            i += took_next;
-        } else {
+        if (only_positional || argv[i][0] != '-' || !argv[i][1])
             positional[(*positional_count)++] = argv[i];
-        }
+        else if (strcmp(argv[i], "--") == 0)
+            only_positional = true;
+        else
+            TRY(parse_option(bindings, count, argc, argv, &i));
     }
     return STATUS_OK;
 }
@@ -211,7 +188,7 @@ status options_parse(option_binding *bindings, size_t count, int argc, char *con
 status options_set(option_binding *bindings, size_t count, const char *name, const char *text)
 {
     option_binding *binding = NULL;
-    const option *o = find(bindings, count, name, strlen(name), &binding);
+    const option *o = find(bindings, count, name, strlen(name), 0, &binding);
     if (!o) return unknown_option(bindings, count, name);
     binding->given |= bit_of(binding, o);
     return set_value(binding, o, text);
@@ -221,13 +198,9 @@ status options_set_keys(option_binding *binding, const char *policy, const char 
 {
     const option_table *t = binding->table;
     const char *names[MOST_NAMES];
-    const option *options[MOST_NAMES];
     size_t known = 0;
     for (size_t i = 0; i < t->count; i++)
-        if (t->options[i].level == OPTION_KEY) {
-            names[known] = t->options[i].name;
-            options[known++] = &t->options[i];
-        }
+        if (t->options[i].level == OPTION_KEY) names[known++] = t->options[i].name;
     for (const char *at = keys; *at; at += *at == ':') {
         char what[80], key[40], value[64];
         size_t length = strcspn(at, ":"), name = strcspn(at, "=:");
@@ -239,8 +212,7 @@ status options_set_keys(option_binding *binding, const char *policy, const char 
         if (name == length || length - name > sizeof value)
             return fail(STATUS_USAGE, "%s: expected %s=VALUE, got '%.*s'", what, key, (int)length, at);
         snprintf(value, sizeof value, "%.*s", (int)(length - name - 1), at + name + 1);
-        binding->given |= bit_of(binding, options[index]);
-        if (set_value(binding, options[index], value) != STATUS_OK) return STATUS_USAGE;
+        TRY(options_set(binding, 1, names[index], value));
         at += length;
     }
     return STATUS_OK;

@@ -97,16 +97,18 @@ status text_parse_rate(const char *what, const char *text, int64_t *out)
                 text);
 }
 
+/* Divides by `base` until the number is below it; returns how often, at most count - 1 times. */
+static size_t scale(double *value, double base, size_t count)
+{
+    size_t i = 0;
+    for (; fabs(*value) >= base && i + 1 < count; i++) *value /= base;
+    return i;
+}
+
 char *text_format_bytes(char *buffer, size_t size, double bytes)
 {
     static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double magnitude = fabs(bytes);
-    size_t i = 0;
-    while (magnitude >= 1024 && i + 1 < sizeof names / sizeof names[0]) {
-        magnitude /= 1024;
-        bytes /= 1024;
-        i++;
-    }
+    size_t i = scale(&bytes, 1024, sizeof names / sizeof names[0]);
     snprintf(buffer, size, i == 0 ? "%.0f %s" : "%.1f %s", bytes, names[i]);
     return buffer;
 }
@@ -114,15 +116,9 @@ char *text_format_bytes(char *buffer, size_t size, double bytes)
 char *text_format_duration(char *buffer, size_t size, double ns)
 {
     static const char *const names[] = {"ns", "us", "ms", "s"};
-    double magnitude = fabs(ns);
-    size_t i = 0;
-    while (magnitude >= 1000 && i + 1 < sizeof names / sizeof names[0]) {
-        magnitude /= 1000;
-        ns /= 1000;
-        i++;
-    }
-    const char *format = i == 0 ? "%.0f %s" : magnitude < 10 ? "%.2f %s" : magnitude < 100 ? "%.1f %s" : "%.0f %s";
-    snprintf(buffer, size, format, ns, names[i]);
+    size_t i = scale(&ns, 1000, sizeof names / sizeof names[0]);
+    int decimals = i == 0 || fabs(ns) >= 100 ? 0 : fabs(ns) >= 10 ? 1 : 2;
+    snprintf(buffer, size, "%.*f %s", decimals, ns, names[i]);
     return buffer;
 }
 
@@ -131,10 +127,9 @@ char *text_format_rate(char *buffer, size_t size, double bytes_per_second)
     static const char *const prefixes[] = {"", "k", "M", "G", "T"};
     enum { COUNT = sizeof prefixes / sizeof prefixes[0] };
     double bits = 8 * bytes_per_second, bytes = bytes_per_second;
-    size_t b = 0, B = 0;
-    for (; bits >= 1000 && b + 1 < COUNT; b++) bits /= 1000;
-    for (; bytes >= 1000 && B + 1 < COUNT; B++) bytes /= 1000;
-    snprintf(buffer, size, "%.4g %sbit/s (%.4g %sB/s)", bits, prefixes[b], bytes, prefixes[B]);
+    const char *of_bits = prefixes[scale(&bits, 1000, COUNT)],
+               *of_bytes = prefixes[scale(&bytes, 1000, COUNT)];
+    snprintf(buffer, size, "%.4g %sbit/s (%.4g %sB/s)", bits, of_bits, bytes, of_bytes);
     return buffer;
 }
 
@@ -206,29 +201,27 @@ status text_parse_choice(const char *what, const char *text, const char *const *
 
 void text_append(text_buffer *buffer, const char *format, ...)
 {
-    va_list args, again;
-    va_start(args, format);
-    va_copy(again, args);
-    int more = vsnprintf(NULL, 0, format, args);
-    va_end(args);
-    if (more >= 0 && !buffer->out_of_memory) {
-        size_t wanted = buffer->length + (size_t)more + 1;
-        if (wanted > buffer->capacity) {
-            size_t capacity = wanted * 2;
+    while (!buffer->out_of_memory) {
+        size_t room = buffer->capacity - buffer->length;
+        va_list args;
+        va_start(args, format);
+        int more = vsnprintf(room ? buffer->data + buffer->length : NULL, room, format, args);
+        va_end(args);
+        if (more >= 0 && (size_t)more >= room) {
+            size_t capacity = 2 * (buffer->length + (size_t)more + 1);
             char *data = realloc(buffer->data, capacity);
             if (data) {
                 buffer->data = data;
                 buffer->capacity = capacity;
-            } else {
-                buffer->out_of_memory = true;
+                continue;
             }
-        }
-        if (!buffer->out_of_memory) {
-            vsnprintf(buffer->data + buffer->length, (size_t)more + 1, format, again);
+            buffer->out_of_memory = true;
+            if (room) buffer->data[buffer->length] = '\0';
+        } else if (more > 0) {
             buffer->length += (size_t)more;
         }
+        return;
     }
-    va_end(again);
 }
 
 void text_free(text_buffer *buffer)

@@ -30,8 +30,8 @@ struct rendezvous {
     zmq_msg_t *blobs;           /* [blob_count] of the last result */
     int blob_count;
     uint64_t sequence;
-    unsigned char *arena; /* [RENDEZVOUS_ARENA_BYTES] */
-    uint8_t *packet;      /* [RENDEZVOUS_PACKET_CAP] */
+    _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
+    uint8_t packet[RENDEZVOUS_PACKET_CAP];
 };
 
 enum {
@@ -231,7 +231,7 @@ static status join_store(rendezvous *r, int64_t deadline_ns)
 {
     bool welcome = false;
     int64_t lookup_ns = 0;
-    const char *url = r->store ? store_own_url(r->store) : r->endpoints.connect;
+    const char *url = r->store ? r->store->own_url : r->endpoints.connect;
     if (url[0]) TRY(connect_to(r, url));
     for (;;) {
         TRY(follow_file(r, &lookup_ns));
@@ -363,11 +363,8 @@ static status allocate(rendezvous *r)
     size_t world = (size_t)r->options.world;
     r->members = calloc(world, sizeof *r->members);
     r->blobs = calloc(world, sizeof *r->blobs);
-    r->arena = aligned_alloc(16, RENDEZVOUS_ARENA_BYTES);
-    r->packet = malloc(RENDEZVOUS_PACKET_CAP);
-    if (!r->members || !r->blobs || !r->arena || !r->packet)
-        return fail(STATUS_SYSTEM, "rendezvous: no memory for %zu ranks", world);
-    return STATUS_OK;
+    bool enough = r->members && r->blobs;
+    return enough ? STATUS_OK : fail(STATUS_SYSTEM, "rendezvous: no memory for %zu ranks", world);
 }
 
 /* Nobody can tell ranks from strangers without a secret; threads of one process need none. */
@@ -407,7 +404,7 @@ static status start_store(rendezvous *r)
         return fail_errno(STATUS_SYSTEM, "rendezvous: no random number");
     if (r->endpoints.path[0] && !r->key[0]) TRY(net_key_draw(r->key));
     TRY(store_start(o, &r->endpoints, r->token, r->key[0] ? r->key : NULL, r->context, &r->store));
-    rendezvous_address_reachable(&r->endpoints, store_address(r->store), o->host, r->address);
+    rendezvous_address_reachable(&r->endpoints, r->store->address, o->host, r->address);
     return rendezvous_address_publish(&r->endpoints, r->address, r->token, r->key);
 }
 
@@ -453,8 +450,6 @@ void rendezvous_close(rendezvous **pointer)
     if (r->own_context) zsocket_context_close(&r->context);
     free(r->members);
     free(r->blobs);
-    free(r->arena);
-    free(r->packet);
     free(r);
     *pointer = NULL;
 }

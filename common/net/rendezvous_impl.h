@@ -59,9 +59,6 @@ status store_start(const rendezvous_options *options, const rendezvous_endpoints
 /* Says goodbye to the ranks, sends out what is left, ends the thread. */
 void store_stop(store **s);
 
-const char *store_address(const store *s); /* as bound */
-const char *store_own_url(const store *s); /* for the client of rank 0 itself: inproc:// */
-
 typedef struct store_member {
     bool joined, ended, lost;
     zsocket_identity identity; /* what the ROUTER puts in front of its messages */
@@ -85,7 +82,8 @@ struct store {
     int world;
     uint64_t token, config_hash;
     char *program, *config_text; /* own copies */
-    char address[ADDRESS_TEXT], own_url[64];
+    char address[ADDRESS_TEXT];  /* as bound */
+    char own_url[64];            /* for the client of rank 0 itself: inproc:// */
     zsocket_context *context;
     zsocket router;
     int stop_fd;
@@ -96,8 +94,8 @@ struct store {
     status failed; /* other than STATUS_OK: every rank is told, nothing is carried out any more */
     char failure[1024];
     int64_t strangers;    /* connections and messages ignored */
-    unsigned char *arena; /* [RENDEZVOUS_ARENA_BYTES] */
-    uint8_t *packet;      /* [RENDEZVOUS_PACKET_CAP] */
+    _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
+    uint8_t packet[RENDEZVOUS_PACKET_CAP];
 };
 
 /* rendezvous_store.c */

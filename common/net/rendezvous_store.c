@@ -203,8 +203,6 @@ static void destroy(store *s)
     free(s->members);
     free(s->program);
     free(s->config_text);
-    free(s->arena);
-    free(s->packet);
     free(s);
 }
 
@@ -215,9 +213,7 @@ static status allocate(store *s, const rendezvous_options *o)
     s->members = calloc((size_t)o->world, sizeof *s->members);
     s->program = strdup(o->program ? o->program : "");
     s->config_text = strdup(o->config_text ? o->config_text : "");
-    s->arena = aligned_alloc(16, RENDEZVOUS_ARENA_BYTES);
-    s->packet = malloc(RENDEZVOUS_PACKET_CAP);
-    if (!s->members || !s->program || !s->config_text || !s->arena || !s->packet)
+    if (!s->members || !s->program || !s->config_text)
         return fail(STATUS_SYSTEM, "rendezvous: no memory for a store of %d ranks", o->world);
     return STATUS_OK;
 }
@@ -264,20 +260,8 @@ failed:
 void store_stop(store **s)
 {
     if (!*s) return;
-    uint64_t one = 1;
-    ssize_t written = write((*s)->stop_fd, &one, sizeof one);
-    (void)written;
+    eventfd_write((*s)->stop_fd, 1);
     pthread_join((*s)->thread, NULL);
     destroy(*s);
     *s = NULL;
-}
-
-const char *store_address(const store *s)
-{
-    return s->address;
-}
-
-const char *store_own_url(const store *s)
-{
-    return s->own_url;
 }

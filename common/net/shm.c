@@ -15,27 +15,23 @@
 
 /* More than the machine has would be taken until the kernel kills processes. A file size limit would kill
  * this one with SIGXFSZ instead of failing the call. */
-static status check_size(const char *name, int64_t bytes)
+static status check_size(const char *name, int64_t bytes, const char *size)
 {
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     struct rlimit limit;
-    char size[32], allowed[32];
+    char allowed[32];
     if (bytes < 1 || (double)bytes > memory)
         return fail(STATUS_SYSTEM, "shared memory '%s': expected at most the machine's %s, got %s", name,
-                    text_format_bytes(allowed, sizeof allowed, memory),
-                    text_format_bytes(size, sizeof size, (double)bytes));
+                    text_format_bytes(allowed, sizeof allowed, memory), size);
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
         limit.rlim_cur >= (rlim_t)bytes)
         return STATUS_OK;
     return fail(STATUS_SYSTEM, "shared memory '%s' needs %s, the file size limit is %s: raise it (ulimit -f)",
-                name, text_format_bytes(size, sizeof size, (double)bytes),
-                text_format_bytes(allowed, sizeof allowed, (double)limit.rlim_cur));
+                name, size, text_format_bytes(allowed, sizeof allowed, (double)limit.rlim_cur));
 }
 
-static status allocate(const char *name, int64_t bytes, int fd)
+static status allocate(const char *name, int64_t bytes, const char *size, int fd)
 {
-    char size[32];
-    text_format_bytes(size, sizeof size, (double)bytes);
     int result;
     do result = fallocate(fd, 0, 0, bytes);
     while (result != 0 && errno == EINTR);
@@ -61,25 +57,22 @@ static status map(int fd, int64_t bytes, const char *whose, shm_segment *out)
 status shm_create(const char *name, int64_t bytes, shm_segment *out)
 {
     char size[32];
-    status result = check_size(name, bytes);
-    if (result != STATUS_OK) return result;
+    text_format_bytes(size, sizeof size, (double)bytes);
+    TRY(check_size(name, bytes, size));
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
-        return fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s and a file descriptor", name,
-                          text_format_bytes(size, sizeof size, (double)bytes));
-    if (ftruncate(fd, bytes) != 0) {
-        result = fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, it cannot be sized", name,
-                            text_format_bytes(size, sizeof size, (double)bytes));
-        goto failed;
+        return fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s and a file descriptor", name, size);
+    status result = STATUS_OK;
+    if (ftruncate(fd, bytes) != 0)
+        result = fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, it cannot be sized", name, size);
+    if (result == STATUS_OK)
+        result = map(fd, bytes, name, out); /* before memory is taken: it obeys ulimit -v */
+    if (result != STATUS_OK) {
+        close(fd);
+        return result;
     }
-    TRY_GOTO(result, map(fd, bytes, name, out), failed); /* before memory is taken: it obeys ulimit -v */
-    TRY_GOTO(result, allocate(name, bytes, fd), unmap);
-    return STATUS_OK;
-unmap:
-    munmap(out->data, (size_t)bytes);
-    *out = (shm_segment){.fd = -1};
-failed:
-    close(fd);
+    result = allocate(name, bytes, size, fd);
+    if (result != STATUS_OK) shm_close(out);
     return result;
 }
 

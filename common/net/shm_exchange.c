@@ -118,8 +118,8 @@ static status request_segments(exchange *x, int rank)
     TRY(open_socket(x, &fd));
     bool connected = connect(fd, (struct sockaddr *)&address, size) == 0;
     if (connected && !same_user(fd))
-        result = fail(STATUS_PERMISSION, "shared memory exchange '%s': rank %d is run by another user", o->name,
-                      rank);
+        result = fail(STATUS_PERMISSION, "shared memory exchange '%s': rank %d is run by another user",
+                      o->name, rank);
     else if (connected && send(fd, &request, sizeof request, MSG_NOSIGNAL) == (ssize_t)sizeof request)
         x->outgoing[rank].fd = fd;
     if (x->outgoing[rank].fd != fd) close(fd);
@@ -205,9 +205,8 @@ static status map_segments(exchange *x, int rank, const segment_reply *in, const
         result = fail(STATUS_PROTOCOL, "shared memory exchange '%s': %s answers with another job or version",
                       o->name, whose);
     else if (in->count != o->count || count != o->count)
-        result =
-            fail(STATUS_PROTOCOL, "shared memory exchange '%s': %s has %d segments, rank %d has %d",
-                 o->name, whose, (int)in->count, o->rank, o->count);
+        result = fail(STATUS_PROTOCOL, "shared memory exchange '%s': %s has %d segments, rank %d has %d",
+                      o->name, whose, (int)in->count, o->rank, o->count);
     for (; result == STATUS_OK && taken < count; taken++)
         result = shm_map(fds[taken], in->bytes[taken], whose, &x->peers[rank * o->count + taken]);
     for (; taken < count; taken++) close(fds[taken]);

@@ -248,7 +248,8 @@ void job_turn_wait(status_table *t, int rank, uint32_t block)
     rank_slot_enter(slot, RANK_PARKED, clock_now_ns());
     atomic_store_explicit(&slot->state, RANK_SLEEPING, memory_order_release);
     notify(t);
-    for (unsigned seen = doorbell_enter(&h->granting); job_turn_granted(t) <= block; seen = doorbell_rings(&h->granting))
+    for (unsigned seen = doorbell_enter(&h->granting); job_turn_granted(t) <= block;
+         seen = doorbell_rings(&h->granting))
         doorbell_sleep(&h->granting, seen, CLOCK_NEVER);
     doorbell_leave(&h->granting);
     rank_slot_enter(slot, before, clock_now_ns());

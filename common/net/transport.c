@@ -37,61 +37,52 @@ void transport_reject(transport *t, const char *who, const char *why)
         log_warn("dropped a message from %s: %s (%" PRId64 " so far)", who, why, count);
 }
 
-typedef enum verdict { ACCEPT, DROP_SILENTLY, BROKEN } verdict;
-
-static verdict examine(transport *t, const transport_message *m, transport_link *l, status *error)
+/* STATUS_OK: accepted. STATUS_AGAIN: to be dropped. Else the link is of no more use. */
+static status examine(transport *t, const transport_message *m, const transport_link *l)
 {
     const message_header *h = &m->header;
     int peer = transport_link_peer(t, m->link);
+    if (l->broken != STATUS_OK) return STATUS_AGAIN;
     if (h->token != t->options.token || h->sender != peer) {
         transport_reject(t, "a peer", h->sender != peer ? "its sender is another rank" : "of another job");
-        return DROP_SILENTLY;
+        return STATUS_AGAIN;
     }
     uint64_t digest = t->options.checksum ? message_digest(h, m->frames, h->frames) : 0;
-    if (digest != h->checksum) {
-        *error = fail(STATUS_IO,
-                      "message %" PRIu64 " from rank %d (%s, step %" PRId64 "): checksum %016" PRIx64
-                      " found, %016" PRIx64 " sent: damaged on the way",
-                      h->sequence, peer, message_kind_name(h->kind), h->step, digest, h->checksum);
-        return BROKEN;
-    }
+    if (digest != h->checksum)
+        return fail(STATUS_IO,
+                    "message %" PRIu64 " from rank %d (%s, step %" PRId64 "): checksum %016" PRIx64
+                    " found, %016" PRIx64 " sent: damaged on the way",
+                    h->sequence, peer, message_kind_name(h->kind), h->step, digest, h->checksum);
     if (h->sequence < l->received) {
         t->counters.duplicates++;
         log_warn("dropped a duplicate of message %" PRIu64 " from rank %d (%s)", h->sequence, peer,
                  message_kind_name(h->kind));
-        return DROP_SILENTLY;
+        return STATUS_AGAIN;
     }
-    if (h->sequence > l->received) {
-        *error = fail(STATUS_PEER, "message %" PRIu64 " from rank %d is missing: got %" PRIu64 " (%s) next",
-                      l->received, peer, h->sequence, message_kind_name(h->kind));
-        return BROKEN;
-    }
-    return ACCEPT;
-}
-
-static status count_received(transport *t, const transport_message *m)
-{
-    t->counters.messages_received++;
-    t->counters.bytes_received += transport_total_bytes(m->frames, m->header.frames);
+    if (h->sequence > l->received)
+        return fail(STATUS_PEER, "message %" PRIu64 " from rank %d is missing: got %" PRIu64 " (%s) next",
+                    l->received, peer, h->sequence, message_kind_name(h->kind));
     return STATUS_OK;
 }
 
 status transport_receive_now(transport *t, transport_message *out)
 {
     for (;;) {
-        status result = t->type->receive(t, out);
-        if (result != STATUS_OK) return result;
+        TRY(t->type->receive(t, out));
         transport_link *l = &t->links[out->link];
-        status error = STATUS_OK;
-        verdict v = l->broken == STATUS_OK ? examine(t, out, l, &error) : DROP_SILENTLY;
-        if (v == ACCEPT) {
+        status verdict = examine(t, out, l);
+        if (verdict == STATUS_OK) {
             l->received++;
             l->ended = out->header.kind == MESSAGE_BYE;
             if (l->ended) log_debug("rank %d has ended its connection", transport_link_peer(t, out->link));
-            if (!l->ended) return count_received(t, out);
+        }
+        if (verdict == STATUS_OK && !l->ended) {
+            t->counters.messages_received++;
+            t->counters.bytes_received += transport_total_bytes(out->frames, out->header.frames);
+            return STATUS_OK;
         }
         t->type->release(t, out);
-        if (v == BROKEN) return l->broken = error;
+        if (verdict != STATUS_OK && verdict != STATUS_AGAIN) return l->broken = verdict;
     }
 }
 
@@ -129,14 +120,6 @@ transport_options transport_defaults(int rank, int peers, uint64_t token, int64_
     };
 }
 
-static status allocate_links(transport *t)
-{
-    const transport_options *o = &t->options;
-    t->links = calloc(2 * (size_t)o->peers, sizeof *t->links);
-    if (!t->links) return fail(STATUS_SYSTEM, "transport: no memory for the links of %d peers", o->peers);
-    return STATUS_OK;
-}
-
 status transport_open(const transport_type *type, const transport_options *options, transport **out)
 {
     if (options->frames < 1 || options->frames > MESSAGE_FRAMES_MAX || options->window < 1 ||
@@ -148,8 +131,12 @@ status transport_open(const transport_type *type, const transport_options *optio
     t->type = type;
     t->options = *options;
     t->options.checksum = options->checksum && !type->bytes_do_not_exist;
-    status result = allocate_links(t);
-    if (result == STATUS_OK && options->pacer.deliver_ns) result = transport_open_delayed(t);
+    status result = STATUS_OK;
+    t->links = calloc(2 * (size_t)options->peers, sizeof *t->links);
+    if (!t->links)
+        result = fail(STATUS_SYSTEM, "transport: no memory for the links of %d peers", options->peers);
+    else if (options->pacer.deliver_ns)
+        result = transport_open_delayed(t);
     if (result == STATUS_OK)
         *out = t;
     else

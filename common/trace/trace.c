@@ -97,11 +97,13 @@ static const char *const track_names[TRACE_TRACKS] = {
 #undef TRACK_NAME
 };
 
+static const char flow_phases[] = {[TRACE_FLOW_BEGIN] = 's', [TRACE_FLOW_STEP] = 't', [TRACE_FLOW_END] = 'f'};
+
 /* What all events have. Times are microseconds, with three decimals for the nanoseconds. */
 static void begin_event(char phase, const char *name, int track, int process, int64_t ns, text_buffer *out)
 {
-    text_append(out, "{\"ph\":\"%c\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d", phase, name,
-                process, track + 1, ns / 1000, (int)(ns % 1000));
+    text_append(out, "{\"ph\":\"%c\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d", phase,
+                name, process, track + 1, ns / 1000, (int)(ns % 1000));
 }
 
 /* Returns the index of the next event. */
@@ -127,7 +129,7 @@ static int64_t write_event(const trace *t, int64_t i, int64_t count, int process
         }
         break;
     case TRACE_FLOW:
-        begin_event("stf"[e->end_ns], name, e->track, process, e->begin_ns, out); /* start, step, finish */
+        begin_event(flow_phases[e->end_ns], name, e->track, process, e->begin_ns, out);
         text_append(out, ",\"cat\":\"gradient\",\"bp\":\"e\",\"id\":\"%d.%" PRId64 "\"},\n", process, e->id);
         break;
     case TRACE_MEMORY: /* one counter with a series per class: the events of one moment are adjacent */
@@ -141,14 +143,15 @@ static int64_t write_event(const trace *t, int64_t i, int64_t count, int process
     return i;
 }
 
-/* Of a process (`thread` 0) or one of its threads: the name that the viewer shows, and its place among the others. */
+/* Of a process (`thread` 0) or one of its threads: the name that the viewer shows, and its place among the
+ * others. */
 static void write_name(int process, int thread, const char *name, int place, text_buffer *out)
 {
     const char *what = thread ? "thread" : "process", *begin = "{\"ph\":\"M\",\"name\":\"";
-    text_append(out, "%s%s_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", begin, what, process, thread,
-                name);
-    text_append(out, "%s%s_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n", begin, what, process,
-                thread, place);
+    text_append(out, "%s%s_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", begin, what, process,
+                thread, name);
+    text_append(out, "%s%s_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n", begin, what,
+                process, thread, place);
 }
 
 void trace_write(const trace *t, int process, const char *name, text_buffer *out)

@@ -146,7 +146,7 @@ static void every_allocation_may_fail(void **state)
         {"table", use_status_table, 2},
         {"exchange", use_exchange, 2},
         {"transport", use_transport, 10},
-        {"rendezvous", use_rendezvous, 10},
+        {"rendezvous", use_rendezvous, 8},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         int failures = 0;
