@@ -37,7 +37,7 @@ static status ps_requirements(const void *options, const char *policy, int world
         .param_class = class_of_params(&p, world),
         .shares_buffers = true,
         .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1,
-        .updaters = p.placement == PS_PLACEMENT_RANK && p.server_optimizer ? (int)p.servers : 0,
+        .optimizer_ranks = p.placement == PS_PLACEMENT_RANK && p.server_optimizer ? (int)p.servers : 0,
         .updates_in_front = p.placement == PS_PLACEMENT_RANK && p.server_optimizer,
         .unrecorded = "ranks wait for parameters and push gradients in the middle of a pass"};
     return STATUS_OK;

@@ -6,25 +6,8 @@
 #include "common/base/text.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-typedef struct verdict {
-    status code; /* STATUS_OK: welcome */
-    bool of_this_job;
-    char text[768];
-} verdict;
-
-static void refuse(verdict *v, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void refuse(verdict *v, status code, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(v->text, sizeof v->text, format, args);
-    va_end(args);
-    v->code = code;
-}
 
 /* What comes from the network goes to a terminal: printable, and not too long. */
 static void printable(char *out, size_t size, const char *text)
@@ -59,44 +42,40 @@ static bool first_difference(const char *ours, const char *theirs, char a[128], 
     return false;
 }
 
-static void check_config(const store *s, const rendezvous_packet *h, verdict *v)
+static status check_config(const store *s, const rendezvous_packet *h)
 {
     char ours[128], theirs[128];
-    if (h->config_hash == s->config_hash) return;
-    if (first_difference(s->config_text ? s->config_text : "", h->config_text, ours, theirs))
-        refuse(v, STATUS_PROTOCOL, "configuration: rank %d has '%s', rank 0 has '%s'", h->rank, theirs, ours);
-    else
-        refuse(v, STATUS_PROTOCOL, "configuration: rank %d has hash %016" PRIx64 ", rank 0 has %016" PRIx64,
-               h->rank, h->config_hash, s->config_hash);
+    if (h->config_hash == s->config_hash) return STATUS_OK;
+    if (first_difference(s->config_text, h->config_text, ours, theirs))
+        return fail(STATUS_PROTOCOL, "configuration: rank %d has '%s', rank 0 has '%s'", h->rank, theirs,
+                    ours);
+    return fail(STATUS_PROTOCOL, "configuration: rank %d has hash %016" PRIx64 ", rank 0 has %016" PRIx64,
+                h->rank, h->config_hash, s->config_hash);
 }
 
-static void check(const store *s, const rendezvous_packet *h, verdict *v)
+/* Whether the rank may join. */
+static status check(const store *s, const rendezvous_packet *h)
 {
     char program[64], name[128];
-    v->of_this_job = h->token == s->token;
-    if (h->protocol != RENDEZVOUS_PROTOCOL) {
-        refuse(v, STATUS_PROTOCOL, "rendezvous protocol: rank %d has version %" PRIu32 ", rank 0 has %d",
-               h->rank, h->protocol, RENDEZVOUS_PROTOCOL);
-        return;
-    }
-    if (!v->of_this_job) { /* whose own token stays its secret */
-        refuse(v, STATUS_PROTOCOL,
-               "job token: rank %d has another than the job at %s: two jobs use one address", h->rank, s->address);
-        return;
-    }
+    if (h->protocol != RENDEZVOUS_PROTOCOL)
+        return fail(STATUS_PROTOCOL, "rendezvous protocol: rank %d has version %" PRIu32 ", rank 0 has %d",
+                    h->rank, h->protocol, RENDEZVOUS_PROTOCOL);
+    if (h->token != s->token) /* whose own token stays its secret */
+        return fail(STATUS_PROTOCOL,
+                    "job token: rank %d has another than the job at %s: two jobs use one address", h->rank,
+                    s->address);
     printable(program, sizeof program, h->program);
     if (strcmp(h->program, s->program) != 0)
-        refuse(v, STATUS_PROTOCOL, "program version: rank %d has '%s', rank 0 has '%s'", h->rank, program,
-               s->program);
-    else if (h->world != s->world)
-        refuse(v, STATUS_CONFIG, "world size: rank %d has %d, rank 0 has %d", h->rank, h->world, s->world);
-    else if (h->rank < 0 || h->rank >= s->world)
-        refuse(v, STATUS_CONFIG, "rank: expected 0 to %d, got %d", s->world - 1, h->rank);
-    else if (s->members[h->rank].joined)
-        refuse(v, STATUS_CONFIG, "rank %d is taken twice: by %s, and by process %" PRIu32, h->rank,
-               store_name(s, h->rank, name, sizeof name), h->pid);
-    else
-        check_config(s, h, v);
+        return fail(STATUS_PROTOCOL, "program version: rank %d has '%s', rank 0 has '%s'", h->rank, program,
+                    s->program);
+    if (h->world != s->world)
+        return fail(STATUS_CONFIG, "world size: rank %d has %d, rank 0 has %d", h->rank, h->world, s->world);
+    if (h->rank < 0 || h->rank >= s->world)
+        return fail(STATUS_CONFIG, "rank: expected 0 to %d, got %d", s->world - 1, h->rank);
+    if (s->members[h->rank].joined)
+        return fail(STATUS_CONFIG, "rank %d is taken twice: by %s, and by process %" PRIu32, h->rank,
+                    store_name(s, h->rank, name, sizeof name), h->pid);
+    return check_config(s, h);
 }
 
 static void welcome(store *s, const zsocket_identity *from, const rendezvous_packet *hello)
@@ -112,27 +91,28 @@ static void welcome(store *s, const zsocket_identity *from, const rendezvous_pac
 
 void store_receive_hello(store *s, const zsocket_identity *from, const rendezvous_packet *hello)
 {
-    verdict v = {.code = STATUS_OK};
-    if (hello->rank >= 0 && hello->rank < s->world && s->members[hello->rank].joined &&
-        memcmp(&s->members[hello->rank].identity, from, sizeof *from) == 0)
-        return; /* said again behind a reconnection */
-    check(s, hello, &v);
-    if (v.code == STATUS_OK && s->failed != STATUS_OK) {
-        v.code = s->failed;
-        snprintf(v.text, sizeof v.text, "%s", s->failure);
-    } else if (v.code != STATUS_OK) {
-        log_warn("rendezvous: refused a rank: %s", v.text);
-    }
-    if (v.code == STATUS_OK) {
+    const store_member *m = hello->rank >= 0 && hello->rank < s->world ? &s->members[hello->rank]
+                                                                       : NULL; /* whom it claims to be */
+    bool taken = m && m->joined;
+    if (taken && memcmp(&m->identity, from, sizeof *from) == 0) return; /* said again after a reconnection */
+    error_record refusal;
+    error_clear();
+    if (check(s, hello) != STATUS_OK)
+        log_warn("rendezvous: refused a rank: %s", error_message());
+    else if (s->failed != STATUS_OK)
+        fail(s->failed, "%s", s->failure);
+    error_copy(&refusal);
+    error_clear();
+    if (refusal.code == STATUS_OK) {
         welcome(s, from, hello);
         return;
     }
-    store_send(s, from, &(rendezvous_packet){.kind = RENDEZVOUS_REFUSED, .code = v.code, .text = v.text},
-               NULL, 0);
+    const rendezvous_packet refused = {
+        .kind = RENDEZVOUS_REFUSED, .code = refusal.code, .text = refusal.message};
+    store_send(s, from, &refused, NULL, 0);
     /* The job waits for a rank that cannot join it; a second claim to a rank takes nothing from the first. */
-    bool taken = hello->rank >= 0 && hello->rank < s->world && s->members[hello->rank].joined;
-    if (v.of_this_job && !taken && s->joined < s->world && s->failed == STATUS_OK)
-        store_fail(s, v.code, "%s", v.text);
+    if (hello->token == s->token && !taken && s->joined < s->world && s->failed == STATUS_OK)
+        store_fail(s, refusal.code, "%s", refusal.message);
 }
 
 static void begin(store_call *c, int rank, const rendezvous_packet *call)

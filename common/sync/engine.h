@@ -153,7 +153,7 @@ typedef struct sync_requirements {
     bool one_loss;            /* rank 0 computes one loss over the outputs of all ranks: programs end before it */
     device_memory_kind batch_kind;
     int alike_from;           /* ranks from this one on hold the same memory */
-    int updaters;             /* ranks 0 .. updaters - 1 update parameters; 0: all may */
+    int optimizer_ranks;             /* ranks 0 .. optimizer_ranks - 1 update parameters; 0: all may */
     bool updates_in_front;    /* on a staged copy: parameters are updated by the device in front of it */
     const char *unrecorded;   /* why its passes cannot be recorded (sync_recorder); NULL: in device memory they can */
 } sync_requirements;

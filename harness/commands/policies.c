@@ -30,7 +30,7 @@ static void describe_ring(const ring_policy *p, text_buffer *out)
     text_append(out, "\n    divide %s; buffers %s%s%s\n", p->divide_before ? "before" : "after",
                 p->broadcast_buffers ? "broadcast from rank 0 before every forward pass" : "never synchronized",
                 p->serial ? "; one bucket after another" : "",
-                p->life == RING_BUCKETS_PASS ? "; bucket memory only while in flight" : "");
+                p->lifetime == RING_BUCKETS_PASS ? "; bucket memory only while in flight" : "");
 }
 
 static status describe_ps(const char *name, text_buffer *out)

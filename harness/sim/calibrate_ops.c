@@ -100,7 +100,7 @@ static void after_op(void *context, const nn_op *op)
     r->since = clock_now_ns();
 }
 
-/* ---- life ------------------------------------------------------------------------------------- */
+/* ---- open and close ------------------------------------------------------------------------------------- */
 
 status calibration_model(int model, nn_model **out)
 {

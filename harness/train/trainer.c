@@ -141,7 +141,7 @@ static status open_params(trainer *t)
         ledger_acquire(&t->ledger, LEDGER_PARAMETERS, param_set_bf16_copy_bytes(t->params),
                        (int64_t)param_set_bf16_copy_reserved(t->params));
     int64_t logical = t->params->logical_bytes / dtype_size(t->params->type);
-    bool idle = t->needs.updaters > 0 && c->rank >= t->needs.updaters;
+    bool idle = t->needs.optimizer_ranks > 0 && c->rank >= t->needs.optimizer_ranks;
     return (idle ? optimizer_open_idle : optimizer_open)(t->device, c->optimizer, t->params->type,
                                                          t->params->arena_elements, logical, &t->ledger, &t->optimizer);
 }

@@ -21,7 +21,7 @@ static bool is_real(const trainer *t)
     return device_get_info(t->device)->real;
 }
 
-/* ---- life ------------------------------------------------------------------------------------- */
+/* ---- open and close ------------------------------------------------------------------------------------- */
 
 /* The memory is allocated once, for the whole run. */
 status trainer_prefetch_open(trainer *t)

@@ -22,7 +22,7 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
                                .whole_batch = true,
                                .one_loss = p.loss == PS_DP_LOSS_DEVICE0,
                                .alike_from = 1,
-                               .updaters = 1};
+                               .optimizer_ranks = 1};
     return STATUS_OK;
 }
 

@@ -100,7 +100,7 @@ static void describe_tensors(ring_engine *e)
 
 static bool buckets_persist(const ring_engine *e)
 {
-    return e->settings.life == RING_BUCKETS_PERSIST && !e->settings.bucket_view;
+    return e->settings.lifetime == RING_BUCKETS_PERSIST && !e->settings.bucket_view;
 }
 
 /* Gradients; the buckets where they persist; PowerSGD's errors and factors. */

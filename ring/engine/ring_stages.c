@@ -10,12 +10,12 @@
 /* Gradients are flattened after the backward pass, into a buffer that is freed when they have been copied back. */
 static bool flattens_late(const ring_engine *e)
 {
-    return e->plan->launch == RING_AFTER_BACKWARD && e->settings.life == RING_BUCKETS_PASS;
+    return e->plan->launch == RING_AFTER_BACKWARD && e->settings.lifetime == RING_BUCKETS_PASS;
 }
 
 static bool bucket_passes(const ring_engine *e)
 {
-    return e->settings.life == RING_BUCKETS_PASS && !e->settings.bucket_view;
+    return e->settings.lifetime == RING_BUCKETS_PASS && !e->settings.bucket_view;
 }
 
 static status pack_bucket(ring_engine *e, int k)

@@ -213,7 +213,7 @@ status ring_settings_resolve(const ring_options *o, int divide, const char *poli
         .serial = row->serial,
         .divide_before = row->divide_before,
         .broadcast_buffers = row->broadcast_buffers,
-        .life = row->life,
+        .lifetime = row->lifetime,
         .predivide = o->predivide > 0 ? o->predivide : 1,
         .bucket_view = o->bucket_view,
         .find_unused = o->find_unused,

@@ -12,10 +12,10 @@ typedef enum ring_launch {
     RING_WHEN_READY      /* a bucket as soon as its gradients, and the buckets before it, are */
 } ring_launch;
 
-typedef enum ring_bucket_life {
+typedef enum ring_bucket_lifetime {
     RING_BUCKETS_PERSIST, /* allocated once */
     RING_BUCKETS_PASS     /* from launch to the copy back: gradients are flattened into a new buffer */
-} ring_bucket_life;
+} ring_bucket_lifetime;
 
 /* How one step reduces its gradients. */
 typedef struct ring_step_plan {
@@ -33,7 +33,7 @@ typedef struct ring_policy {
     bool broadcast_buffers; /* before the first forward pass of a step, from rank 0 (with --join, the lowest rank that
                              * has data) */
     bool serial;            /* a bucket is launched when the one before it has been copied back */
-    ring_bucket_life life;
+    ring_bucket_lifetime lifetime;
 } ring_policy;
 
 enum { RING_POLICIES = 8 };
@@ -76,7 +76,7 @@ typedef struct ring_settings {
     const ring_policy *policy;
     ring_step_plan first, later;
     bool rebuilds, serial, divide_before, broadcast_buffers;
-    ring_bucket_life life;
+    ring_bucket_lifetime lifetime;
     double predivide; /* before the sum, where divide_before is false; the rest after it */
     bool bucket_view, find_unused, static_graph;
     ring_hook hook;

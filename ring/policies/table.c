@@ -33,15 +33,15 @@
       "messages of 10,000,000 elements in ready order, overlapped from the second step on",          \
       .first = {ONE(REGISTRATION), RING_AFTER_BACKWARD},                                             \
       .later = {ELEMENTS(READY, 10000000), RING_WHEN_READY}, .rebuilds = true,                       \
-      .life = RING_BUCKETS_PASS)                                                                     \
+      .lifetime = RING_BUCKETS_PASS)                                                                     \
     X("torch-0.4.1", "torch.nn.parallel.DistributedDataParallel of torch 0.4.1, NCCL backend",       \
       "after the backward pass, chunks of up to 256 MiB one after another",                         \
       .first = {WITHIN(REGISTRATION, 256), RING_AFTER_BACKWARD}, .broadcast_buffers = true,          \
-      .serial = true, .life = RING_BUCKETS_PASS)                                                     \
+      .serial = true, .lifetime = RING_BUCKETS_PASS)                                                     \
     X("torch-0.4.1-gloo", "torch.nn.parallel.DistributedDataParallel of torch 0.4.1, Gloo backend",  \
       "buckets of up to 1 MiB in registration order, each when its gradients are ready",             \
       .first = {{BUCKET_WITHIN_BYTES, BUCKET_ORDER_LAST_FIRST, MIB, MIB}, RING_WHEN_READY},          \
-      .divide_before = true, .broadcast_buffers = true, .life = RING_BUCKETS_PASS)                   \
+      .divide_before = true, .broadcast_buffers = true, .lifetime = RING_BUCKETS_PASS)                   \
     X("flat", "the textbook's: gradients as one vector",                                             \
       "one bucket, after the backward pass", .first = {ONE(REGISTRATION), RING_AFTER_BACKWARD})     \
     X("naive", "the textbook's first attempt: one collective per parameter",                             \

@@ -109,7 +109,7 @@ typedef struct field_case {
     const char *policy;
     bool divide_before, broadcast_buffers, rebuilds, serial;
     ring_launch first, later;
-    ring_bucket_life life;
+    ring_bucket_lifetime lifetime;
 } field_case;
 
 static const field_case field_cases[] = {
@@ -137,7 +137,7 @@ static void every_policy_is_in_the_table_with_its_source(void **state)
         assert_true(strlen(ring_policy_infos[i].summary) > 10);
         bool same = s.divide_before == c->divide_before && s.broadcast_buffers == c->broadcast_buffers &&
                     s.rebuilds == c->rebuilds && s.serial == c->serial && s.first.launch == c->first &&
-                    s.later.launch == c->later && s.life == c->life;
+                    s.later.launch == c->later && s.lifetime == c->lifetime;
         if (!same) fail_msg("%s differs from its expected row", c->policy);
     }
 }
