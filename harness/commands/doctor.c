@@ -8,7 +8,6 @@
 #include "harness/run/run_result.h"
 #include "ring/collectives/nccl/collective_nccl.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <link.h>
@@ -34,25 +33,6 @@ static void row(text_buffer *out, const char *what, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     text_append(out, "%-22s %s\n", what, text);
-}
-
-/* The value behind "key   : value" in a file of /proc, or "". */
-static char *proc_value(const char *path, const char *key, char *buffer, size_t size)
-{
-    buffer[0] = '\0';
-    FILE *file = fopen(path, "re");
-    if (!file) return buffer;
-    char line[512];
-    while (!buffer[0] && fgets(line, sizeof line, file)) {
-        size_t length = strlen(key);
-        if (strncmp(line, key, length) != 0) continue;
-        const char *at = line + length;
-        while (*at == ':' || isspace((unsigned char)*at)) at++;
-        snprintf(buffer, size, "%s", at);
-        buffer[strcspn(buffer, "\n")] = '\0';
-    }
-    fclose(file);
-    return buffer;
 }
 
 static void machine(text_buffer *out)

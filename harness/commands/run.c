@@ -184,12 +184,12 @@ static status run_server(const run_command *c, const rank_place *place)
 }
 
 /* Before there is a second thread. The launcher has bound its ranks before they began. */
-static status bind_rank(run_config *c, const launch_environment *e, int engine)
+static status bind_rank(run_config *c, const launch_environment *e)
 {
     if (e->processors) c->processors = e->processors;
     if (e->origin != LAUNCH_BY_MANAGER) return STATUS_OK;
     bound_by by;
-    TRY(bind_self((bind_mode)c->run.bind, (bind_group){e->local_world, run_config_threads(c, engine)}, e->local_rank, &by));
+    TRY(bind_self((bind_mode)c->run.bind, (bind_group){e->local_world, run_config_threads(c)}, e->local_rank, &by));
     c->bound = (int)by;
     return STATUS_OK;
 }
@@ -207,7 +207,7 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
     bool stopped = false;
     char prefix[48];
     TRY(engine_of(&c->config, e, &place.engine));
-    TRY(bind_rank(&c->config, e, place.engine));
+    TRY(bind_rank(&c->config, e));
     TRY(find_servers(c, e, &place));
     if (place.rank >= place.world) return run_server(c, &place);
     snprintf(prefix, sizeof prefix, "%s rank %d", engine_table[place.engine]->name, place.rank);

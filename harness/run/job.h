@@ -3,15 +3,16 @@
  * The files of this folder, in the order in which data flow through them:
  *   run_options       command line to run_config; model and data set
  *   engines           the table of engines, and what every engine is asked before it opens
- *   plan, ledger_plan what the run is going to do and hold
- *   job, progress     the launcher's side: starts ranks and servers, shows progress, collects results
+ *   plan              what the run is going to do and hold
+ *   job               the launcher's side: starts ranks and servers, shows progress, collects results
  *   rank, server      a process of a job: set-up, blocks of steps, results
  *   rank_setup        what a rank opens from the configuration: its trainer and its batches
  *   rank_checkpoint   --save and --load
  *   rank_trace        --trace: events of a rank, gathered on rank 0
  *   record            what a rank measures
  *   job_result        a job's result from its ranks' records
- *   run_result        the result of the run, and its files */
+ *   run_result        the result of the run
+ *   output            files and stdout */
 #ifndef HARNESS_RUN_JOB_H
 #define HARNESS_RUN_JOB_H
 
@@ -35,21 +36,5 @@ void run_jobs_free(run_jobs *jobs);
 status run_jobs_deliver(const run_job *job);
 /* The result of a server in its own process. */
 status run_jobs_deliver_server(const json_t *server);
-
-typedef struct run_progress {
-    const run_config *config;
-    const run_plan *plan;
-    const int *engines; /* of the jobs, in their order */
-    bool shown;
-} run_progress;
-
-/* Whether stderr is a terminal, without --quiet. */
-bool run_progress_begin(run_progress *p);
-
-/* A launch_options.progress. */
-void run_progress_show(void *context, const launch_view *view);
-
-/* Clears the line. */
-void run_progress_end(run_progress *p);
 
 #endif

@@ -68,17 +68,16 @@ static status phase_statistics(const json_t *ranks, const char *key, across how,
 
 static status add_times(json_t *job, const json_t *ranks)
 {
-    static const char *const keys[] = {"load_s",      "forward_s", "backward_s", "exposed_communication_s",
-                                       "waiting_s",   "optimizer_s", "other_s", "communication_s",
-                                       "hidden_communication_s",    "first_to_backward_end_s",
-                                       "last_bucket_s",            "batch_copy_s"};
+#define KEY(name, text) text,
+    static const char *const keys[] = {RECORD_PHASE_LIST(KEY)};
+#undef KEY
     statistics s;
-    TRY(phase_statistics(ranks, "step_s", ACROSS_MAXIMUM, &s));
+    TRY(phase_statistics(ranks, keys[0], ACROSS_MAXIMUM, &s)); /* the step as a whole */
     json_object_set_new(job, "step_time", statistics_to_json(&s));
     json_t *phases = json_object();
     double rest = 0;
     bool measured = s.count > 0;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    for (size_t i = 1; i < sizeof keys / sizeof keys[0]; i++) {
         TRY(phase_statistics(ranks, keys[i], ACROSS_MEAN, &s));
         json_object_set_new(phases, keys[i], statistics_to_json(&s));
         if (strcmp(keys[i], "load_s") == 0 || strcmp(keys[i], "other_s") == 0) rest += s.median;

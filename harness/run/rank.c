@@ -7,9 +7,6 @@
 #include "harness/run/plan.h"
 #include "harness/run/run_result.h"
 #include "harness/run/record.h"
-#include "harness/run/rank_setup.h"
-#include "harness/run/rank_checkpoint.h"
-#include "harness/run/rank_trace.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -384,7 +381,7 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
     return json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:b, s:I, s:I, s:b, s:s, s:b, s:o, s:o}", "engine",
                      engine_table[engine]->name, "policy", s->config->policies[engine], "world_size",
-                     s->place->world, "threads_per_rank", run_config_threads(s->config, engine), "binding",
+                     s->place->world, "threads_per_rank", run_config_threads(s->config), "binding",
                      bound_names[s->config->bound], "device", info->name, "simulated", (int)info->simulated,
                      "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step,
                      "stopped_early", (int)s->stopped, "parameter_hash", text, "one_loss",

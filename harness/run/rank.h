@@ -3,9 +3,13 @@
 #ifndef HARNESS_RUN_RANK_H
 #define HARNESS_RUN_RANK_H
 
+#include "common/checkpoint/checkpoint.h"
+#include "common/data/loader.h"
 #include "common/net/rendezvous.h"
 #include "common/net/status_table.h"
+#include "common/trace/trace.h"
 #include "harness/run/run_result.h"
+#include "harness/train/trainer.h"
 
 /* A rank's place in its job, from the launcher or whatever else started it. */
 typedef struct rank_place {
@@ -28,5 +32,76 @@ status rank_run(const run_config *config, const rank_place *place, run_job *out,
 
 /* `place->rank` >= place->world. A failure is also recorded in the status table. */
 status server_run(const run_config *config, const rank_place *place);
+
+/* ---- rank_setup.c: what a rank opens from the configuration: its trainer, and its batches in pages that its device can
+ * pin ---- */
+
+/* Everything but where the rank runs: local_rank, job_token, slot and hub are left zero. */
+status trainer_setup(const run_config *config, const dataset *set, const nn_model *model, int engine, int rank, int world,
+                     trainer_config *out);
+
+typedef struct rank_batches {
+    batch_source *training, *evaluation; /* NULL: nothing to evaluate */
+    loader_memory loaders;               /* where their buffers come from */
+    struct {
+        void *data;
+        size_t bytes;
+    } buffers[TRAINER_MAX_BUFFERS]; /* of two loaders, inputs and targets */
+    int buffer_count;
+} rank_batches;
+
+_Static_assert(2 * 2 * LOADER_MAX_DEPTH <= TRAINER_MAX_BUFFERS, "the trainer can pin every buffer of a rank");
+
+/* `out` stays where it is until it is closed, also where this fails. */
+status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set, const nn_model *model,
+                         rank_batches *out);
+
+/* Pins the buffers for the trainer's device; the trainer must be closed before the batches. */
+void rank_batches_pin(const rank_batches *b, trainer *t);
+
+void rank_batches_close(rank_batches *b);
+
+/* ---- rank_checkpoint.c: saving and loading (docs/checkpoints.md) ---- */
+
+typedef struct rank_checkpoint {
+    const run_config *config;
+    model_options model; /* resolved */
+    option_binding model_binding;
+    trainer *trainer;
+    rendezvous *rendezvous;
+    int rank, world;
+    void *states[2]; /* rank 0: host copies of optimizer state that other ranks hold; else NULL */
+    int64_t batches_tracked;
+} rank_checkpoint;
+
+/* Loads what --load names into parameters, buffers and optimizer state, before the engine connects.
+ * *progress is where the run goes on: all zero without --load or where the file is PyTorch's. */
+status rank_checkpoint_open(rank_checkpoint *c, checkpoint_progress *progress);
+void rank_checkpoint_close(rank_checkpoint *c);
+
+/* Saves the run as it stands behind `steps` steps. All ranks call it, settled; rank 0 writes. */
+status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position next);
+
+/* ---- rank_trace.c: the time line of some steps (--trace), recorded by engine and train loop, gathered on rank 0 ---- */
+
+typedef struct rank_trace {
+    trace *recorder;    /* NULL: no --trace */
+    int64_t begin, end; /* steps [begin, end) of the run; end 0: not chosen yet */
+} rank_trace;
+
+/* Room for the steps of --trace-steps. */
+status rank_trace_open(const run_config *config, const nn_model *model, rank_trace *out);
+/* Where no steps were chosen, the first measured ones are. */
+void rank_trace_choose(rank_trace *t, int64_t first_measured);
+void rank_trace_close(rank_trace *t);
+
+/* Before and after each step. */
+void rank_trace_begin_step(rank_trace *t, int64_t step);
+void rank_trace_end_step(rank_trace *t, const step_result *result, const ledger *ledger);
+
+/* With --trace all ranks call it. *text on rank 0, the caller's: all ranks' events, each followed by
+ * a comma; NULL elsewhere. */
+status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int64_t deadline_ns, int world,
+                         char **text);
 
 #endif

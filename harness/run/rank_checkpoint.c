@@ -1,4 +1,4 @@
-#include "harness/run/rank_checkpoint.h"
+#include "harness/run/rank.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"

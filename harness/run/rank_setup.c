@@ -1,4 +1,4 @@
-#include "harness/run/rank_setup.h"
+#include "harness/run/rank.h"
 
 #include "common/data/batches.h"
 #include "common/data/sampler.h"
@@ -44,7 +44,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .benchmark = c->run.cudnn_benchmark,
                             .prefetch = c->run.prefetch != 0,
                             .cuda_graph = c->run.cuda_graph,
-                            .threads = run_config_threads(c, engine),
+                            .threads = run_config_threads(c),
                             .model = model,
                             .engine = engine_table[engine],
                             .engine_options = c->engine_options[engine],

@@ -1,4 +1,4 @@
-#include "harness/run/rank_trace.h"
+#include "harness/run/rank.h"
 
 #include "common/base/log.h"
 #include "harness/run/engines.h"

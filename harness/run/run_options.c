@@ -227,7 +227,7 @@ int run_config_precision(const run_config *c)
 status run_config_check_gpus(const run_config *c)
 {
     if (strcmp(c->run.device, "cuda") != 0) return STATUS_OK;
-    int gpus = cuda_count_gpus(), ranks = run_config_world(c, c->run.mode == ENGINE_NONE ? ENGINE_NONE : ENGINE_RING);
+    int gpus = cuda_count_gpus(), ranks = run_config_world(c, c->run.mode);
     if (gpus == 0) {
         device *d = NULL; /* opening it reports what is missing */
         TRY(device_open(&(device_config){.name = "cuda", .world = 1, .threads = 1}, &d));
@@ -310,7 +310,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(parse_trace_steps(c));
     TRY(choose_device(c));
     straggler unused_straggler;
-    TRY(straggler_init(&unused_straggler, c->shared.slow, 0, run_config_world(c, c->run.mode == ENGINE_NONE ? ENGINE_NONE : ENGINE_RING)));
+    TRY(straggler_init(&unused_straggler, c->shared.slow, 0, run_config_world(c, c->run.mode)));
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));
     bool steps = options_given(&c->bindings[0], "steps"), epochs = options_given(&c->bindings[0], "epochs");
@@ -335,12 +335,11 @@ int run_config_world(const run_config *c, int engine)
     return c->run.gpus ? (int)c->run.gpus : 2;
 }
 
-int run_config_threads(const run_config *c, int engine)
+int run_config_threads(const run_config *c)
 {
     if (c->run.threads) return (int)c->run.threads;
     /* All engines' ranks have the same number of threads, so that the comparison is fair. */
-    (void)engine;
-    int world = run_config_world(c, c->run.mode == ENGINE_NONE ? ENGINE_NONE : ENGINE_RING);
+    int world = run_config_world(c, c->run.mode);
     int threads = c->processors / world;
     return threads > 0 ? threads : 1;
 }

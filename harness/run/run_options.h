@@ -74,9 +74,9 @@ int run_config_precision(const run_config *config);
 /* STATUS_CONFIG unless this machine has a GPU for each rank started here, or ranks may share. */
 status run_config_check_gpus(const run_config *config);
 
-/* Ranks and threads per rank of engine `e`, from options and machine. */
+/* Ranks of `engine` (of a --mode: the most that one has), and threads per rank, from options and machine. */
 int run_config_world(const run_config *config, int engine);
-int run_config_threads(const run_config *config, int engine);
+int run_config_threads(const run_config *config);
 
 /* The devices are virtual, and their profile. */
 bool run_config_is_virtual(const run_config *config);

@@ -4,7 +4,6 @@
 #include "common/net/link.h"
 #include "harness/run/output.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <protobuf-c/protobuf-c.h>
@@ -16,20 +15,19 @@
 #include <unistd.h>
 #include <zmq.h>
 
-static void processor_name(char *buffer, size_t size)
+char *proc_value(const char *path, const char *key, char *buffer, size_t size)
 {
-    snprintf(buffer, size, "unknown processor");
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    char line[256];
-    while (file && fgets(line, sizeof line, file)) {
-        const char *at = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !at) continue;
-        do at++;
-        while (isspace((unsigned char)*at));
+    char line[512];
+    size_t length = strlen(key);
+    FILE *file = fopen(path, "re");
+    buffer[0] = '\0';
+    while (file && !buffer[0] && fgets(line, sizeof line, file)) {
+        if (strncmp(line, key, length) != 0) continue;
+        const char *at = line + length + strspn(line + length, ": \t");
         snprintf(buffer, size, "%.*s", (int)strcspn(at, "\n"), at);
-        break;
     }
     if (file) fclose(file);
+    return buffer;
 }
 
 static json_t *host_to_json(int processors)
@@ -37,7 +35,8 @@ static json_t *host_to_json(int processors)
     struct utsname u;
     char processor[160], system[160];
     uname(&u);
-    processor_name(processor, sizeof processor);
+    if (!proc_value("/proc/cpuinfo", "model name", processor, sizeof processor)[0])
+        snprintf(processor, sizeof processor, "unknown processor");
     snprintf(system, sizeof system, "%s %s %s", u.sysname, u.release, u.machine);
     json_int_t memory = (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE);
     return json_pack("{s:s, s:s, s:s, s:i, s:I}", "name", u.nodename, "system", system, "processor", processor,

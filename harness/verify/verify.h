@@ -1,9 +1,24 @@
-/* Runs a golden trajectory through an engine and compares every figure. */
+/* Runs a golden trajectory through an engine and compares every figure.
+ *
+ * The files of this folder, in the order in which data flow through them:
+ *   golden            the file, and what follows from it: parameters, batches
+ *   verify            ranks that train on it, and when two figures agree */
 #ifndef HARNESS_VERIFY_VERIFY_H
 #define HARNESS_VERIFY_VERIFY_H
 
 #include "common/sync/engine.h"
-#include "harness/verify/compare.h"
+#include "harness/verify/golden.h"
+
+typedef enum comparison_precision { COMPARE_FLOAT64, COMPARE_FLOAT32, COMPARE_BFLOAT16 } comparison_precision;
+
+/* The worst figure so far, as a share of its limit: above 1 something disagrees. */
+typedef struct comparison {
+    comparison_precision precision;
+    double share;
+    char what[GOLDEN_NAME_MAX + 64];
+    double found, expected;
+    int tensors, unchecked; /* unchecked: PyTorch's own float32 strays too far */
+} comparison;
 
 typedef struct verify_config {
     const golden_file *file;
