@@ -66,12 +66,12 @@ void device_free(device *d, device_memory *memory)
 
 status device_pin(device *d, void *data, size_t bytes)
 {
-    return d->backend->pin(d, data, bytes);
+    return d->backend->pin ? d->backend->pin(d, data, bytes) : STATUS_OK;
 }
 
 void device_unpin(device *d, void *data)
 {
-    d->backend->unpin(d, data);
+    if (d->backend->unpin) d->backend->unpin(d, data);
 }
 
 status device_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
@@ -114,13 +114,15 @@ status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes)
 status device_share_memory(device *d, const device_memory *memory, device_share *out)
 {
     *out = (device_share){0};
-    return d->backend->share(d, memory, out);
+    if (d->backend->share) return d->backend->share(d, memory, out);
+    return fail(STATUS_CONFIG, "expected --device cuda, got %s: only GPUs map each other's memory", d->info.name);
 }
 
 status device_peer_open(device *d, const device_share *share, device_peer *out)
 {
     *out = (device_peer){0};
-    return d->backend->peer_open(d, share, out);
+    if (d->backend->peer_open) return d->backend->peer_open(d, share, out);
+    return fail(STATUS_CONFIG, "expected --device cuda, got %s: only GPUs map each other's memory", d->info.name);
 }
 
 void device_peer_close(device *d, device_peer *peer)

@@ -16,6 +16,7 @@ typedef struct device_backend {
 
     status (*allocate)(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
     void (*free)(device *d, device_memory *memory);
+    /* Both NULL where the host's memory is as good as any. */
     status (*pin)(device *d, void *data, size_t bytes);
     void (*unpin)(device *d, void *data);
     status (*upload)(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
@@ -29,6 +30,7 @@ typedef struct device_backend {
     status (*clear)(device_stream *s, void *data, size_t bytes);
     status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
+    /* All three NULL on a device whose memory peers cannot open. */
     status (*share)(device *d, const device_memory *memory, device_share *out);
     status (*peer_open)(device *d, const device_share *share, device_peer *out);
     void (*peer_close)(device *d, device_peer *peer);

@@ -18,7 +18,7 @@ struct sync_agent {
     atomic_bool stop;
     atomic_bool failed; /* set once, behind `error` */
     error_record error;
-    int idle_rounds; /* inline: of the compute thread */
+    int idle_rounds; /* since something was done */
     sim_agent *virtual_agent; /* on a virtual device: neither thread nor inline */
     sim_agent_ops virtual_ops;
 };
@@ -30,28 +30,8 @@ static void give_up(sync_agent *agent)
     agent->config.ops->failed(agent->config.context, &agent->error);
 }
 
-static void *run(void *argument)
-{
-    sync_agent *agent = argument;
-    const sync_agent_ops *ops = agent->config.ops;
-    void *context = agent->config.context;
-    int idle = 0;
-    clock_request_short_slices();
-    while (!atomic_load_explicit(&agent->stop, memory_order_acquire)) {
-        int64_t deadline = CLOCK_NEVER;
-        bool worked = false;
-        if (ops->progress(context, clock_now_ns(), &deadline, &worked) != STATUS_OK) {
-            give_up(agent);
-            break;
-        }
-        if (worked) idle = 0;
-        else if (++idle >= IDLE_ROUNDS) ops->wait(context, deadline);
-    }
-    return NULL;
-}
-
-/* The idle function of a compute thread that waits for a fence. */
-static status idle_progress(void *context, bool *worked)
+/* A round of a thread of its own; the idle function of a compute thread that waits for a fence. */
+static status progress(void *context, bool *worked)
 {
     sync_agent *agent = context;
     const sync_agent_ops *ops = agent->config.ops;
@@ -68,6 +48,16 @@ static status idle_progress(void *context, bool *worked)
         *worked = true;
     }
     return STATUS_OK;
+}
+
+static void *run(void *argument)
+{
+    sync_agent *agent = argument;
+    bool worked = false;
+    clock_request_short_slices();
+    while (!atomic_load_explicit(&agent->stop, memory_order_acquire) && progress(agent, &worked) == STATUS_OK)
+        worked = false;
+    return NULL;
 }
 
 /* Signals are for the thread that reads them. */
@@ -96,7 +86,7 @@ status sync_agent_open(const sync_agent_config *config, sync_agent **out)
         rc = sim_agent_open(config->device, config->name, &agent->virtual_ops, config->context,
                             &agent->virtual_agent);
     } else if (config->inline_progress) {
-        device_set_idle(config->device, idle_progress, agent);
+        device_set_idle(config->device, progress, agent);
     } else {
         rc = start_thread(agent);
     }

@@ -15,11 +15,7 @@ static status enqueue(device_stream *base, const char *what, void (*kernel)(Para
 {
     const cuda_device *d = (const cuda_device *)base->device;
     TRY(cuda_use(d));
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = block;
-    config.stream = ((cuda_stream *)base)->stream;
-    return cuda_check(d, cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), what);
+    return launch_on(d, what, ((cuda_stream *)base)->stream, kernel, grid, block, arguments...);
 }
 
 /* A row a block: m += error; p = m q. A thread reads again only what it has written itself. */

@@ -14,10 +14,6 @@ void host_free(device *d, device_memory *memory);
 status host_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
 status host_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type, int64_t count);
 
-/* Nothing to do. */
-status host_pin(device *d, void *data, size_t bytes);
-void host_unpin(device *d, void *data);
-
 /* By common/reduce's kernels; no effect on a device without bytes. */
 status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                     double divisor);
@@ -27,11 +23,6 @@ status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
 /* For kernels that want PyTorch's order. */
 void host_keep_layout(device *d, const conv2d_attributes *a, device_layout *out);
-
-/* Not supported: host memory is shared by its descriptor. */
-status host_share(device *d, const device_memory *memory, device_share *out);
-status host_peer_open(device *d, const device_share *share, device_peer *out);
-void host_peer_close(device *d, device_peer *peer);
 
 status host_stream_open(device *d, device_stream_role role, device_stream **out);
 void host_stream_close(device_stream *s);
@@ -103,8 +94,7 @@ void host_scatter_rows(const host_call *call);
 
 /* Slots of any back end in whose memory the host computes, or nobody. */
 #define HOST_SHARED_SLOTS                                                                                    \
-    .pin = host_pin, .unpin = host_unpin, .convert = host_convert, .add = host_add, .clear = host_clear,     \
-    .usage = host_usage, .share = host_share, .peer_open = host_peer_open, .peer_close = host_peer_close
+    .convert = host_convert, .add = host_add, .clear = host_clear, .usage = host_usage
 
 /* Streams and fences. */
 #define HOST_STREAM_SLOTS                                                                                    \

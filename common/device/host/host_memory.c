@@ -97,15 +97,6 @@ status host_download(device_stream *s, void *host, const void *from, dtype type,
     return convert(host, host_type, from, type, count);
 }
 
-status host_pin(device *d, void *data, size_t bytes)
-{
-    return STATUS_OK;
-}
-
-void host_unpin(device *d, void *data)
-{
-}
-
 status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                     double divisor)
 {
@@ -132,23 +123,4 @@ status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes)
 {
     *used_bytes = *total_bytes = -1;
     return STATUS_OK;
-}
-
-static status no_peers(const device *d)
-{
-    return fail(STATUS_CONFIG, "expected --device cuda, got %s: only GPUs map each other's memory", d->info.name);
-}
-
-status host_share(device *d, const device_memory *memory, device_share *out)
-{
-    return no_peers(d);
-}
-
-status host_peer_open(device *d, const device_share *share, device_peer *out)
-{
-    return no_peers(d);
-}
-
-void host_peer_close(device *d, device_peer *peer)
-{
 }

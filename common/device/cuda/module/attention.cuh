@@ -48,18 +48,12 @@ template <typename T> status launch_delta(const cuda_kernel *k, cudaStream_t s, 
                   (const T *)o[ATT_BWD_OUT], (const T *)o[ATT_BWD_DOUT], delta);
 }
 
-/* Four tiles of wider heads in float32 do not fit into a block's static shared memory of 48 KiB. */
+/* attention_tensor_cuda.cu: by tensor cores, on bfloat16, and on float32 whose products are TF32, of heads of at most
+ * MOST_TF32_WIDTH: four tiles of wider heads in float32 do not fit into a block's static shared memory of 48 KiB. */
 constexpr int MOST_TF32_WIDTH = 64;
-
-extern "C" {
-/* attention_tensor_cuda.cu: by tensor cores */
-status cuda_attention_forward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                                     void *workspace);
-status cuda_attention_backward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                                      void *workspace);
-/* In float32 of heads of at most MOST_TF32_WIDTH, on a device of compute capability 8.0 or later. */
-status cuda_attention_forward_tf32(const cuda_kernel *k, cudaStream_t s, void *const *o);
-status cuda_attention_backward_tf32(const cuda_kernel *k, cudaStream_t s, void *const *o, float *delta);
-}
+template <typename T>
+status tensor_forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace);
+template <typename T>
+status tensor_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace);
 
 #endif

@@ -9,7 +9,7 @@ constexpr int LANES = 8, MOST_WIDTH = 128;
 
 /* WIDTH: columns that there is room for; TILE: rows of queries, and of keys. */
 template <int WIDTH> struct tile_sizes {
-    static constexpr int TILE = WIDTH <= 64 ? 32 : 16, THREADS = TILE * LANES, OWN = WIDTH / LANES, SCORES = TILE / LANES;
+    static constexpr int TILE = WIDTH <= 64 ? 32 : 16, OWN = WIDTH / LANES, SCORES = TILE / LANES;
 };
 
 /* Rows [first, first + TILE) into shared memory, zero after the last row and column. */
@@ -202,17 +202,17 @@ static status prepare_backward(cuda_kernel *k)
     return STATUS_OK;
 }
 
-template <int WIDTH> static dim3 grid_of(const attention_attributes *a)
+/* The kernel for heads of that width, and how it is launched. */
+#define BY_WIDTH(kernel, width) ((width) <= 32 ? kernel<32> : (width) <= 64 ? kernel<64> : kernel<MOST_WIDTH>)
+
+static int tile_of(const attention_attributes *a)
 {
-    return dim3((unsigned)ceil_div(a->sequence, tile_sizes<WIDTH>::TILE), (unsigned)a->heads, (unsigned)a->batch);
+    return a->width <= 64 ? tile_sizes<64>::TILE : tile_sizes<MOST_WIDTH>::TILE;
 }
 
-template <int WIDTH> static status forward_f32(const cuda_kernel *k, cudaStream_t s, void *const *o)
+static dim3 grid_of(const attention_attributes *a)
 {
-    const attention_attributes *a = &k->base.op.u.attention;
-    return launch(k, s, forward_kernel<WIDTH>, grid_of<WIDTH>(a), dim3(tile_sizes<WIDTH>::THREADS), *a,
-                  1.0f / sqrtf((float)a->width), (const float *)o[ATT_FWD_Q], (const float *)o[ATT_FWD_K],
-                  (const float *)o[ATT_FWD_V], (float *)o[ATT_FWD_OUT], (float *)o[ATT_FWD_LSE]);
+    return dim3((unsigned)ceil_div(a->sequence, tile_of(a)), (unsigned)a->heads, (unsigned)a->batch);
 }
 
 static bool multiplies_tf32(const cuda_kernel *k)
@@ -221,39 +221,31 @@ static bool multiplies_tf32(const cuda_kernel *k)
            k->base.op.u.attention.width <= MOST_TF32_WIDTH;
 }
 
-static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
+static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
 {
-    int64_t width = k->base.op.u.attention.width;
-    if (multiplies_tf32(k)) return cuda_attention_forward_tf32(k, s, o);
-    if (width <= 32) return forward_f32<32>(k, s, o);
-    return width <= 64 ? forward_f32<64>(k, s, o) : forward_f32<128>(k, s, o);
+    const attention_attributes *a = &k->base.op.u.attention;
+    if (multiplies_tf32(k)) return tensor_forward<float>(k, s, o, scalars, workspace);
+    return launch(k, s, BY_WIDTH(forward_kernel, a->width), grid_of(a), dim3((unsigned)(tile_of(a) * LANES)), *a,
+                  1.0f / sqrtf((float)a->width), (const float *)o[ATT_FWD_Q], (const float *)o[ATT_FWD_K],
+                  (const float *)o[ATT_FWD_V], (float *)o[ATT_FWD_OUT], (float *)o[ATT_FWD_LSE]);
 }
 
-template <int WIDTH>
-static status backward_f32(const cuda_kernel *k, cudaStream_t s, const attention_gradient &g, void *const *o)
-{
-    dim3 threads(tile_sizes<WIDTH>::THREADS);
-    TRY(launch(k, s, query_gradient<WIDTH>, grid_of<WIDTH>(&g.a), threads, g, (float *)o[ATT_BWD_DQ]));
-    return launch(k, s, key_gradient<WIDTH>, grid_of<WIDTH>(&g.a), threads, g, (float *)o[ATT_BWD_DK],
-                  (float *)o[ATT_BWD_DV]);
-}
-
-static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
+static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
 {
     const attention_attributes *a = &k->base.op.u.attention;
     float *delta = (float *)workspace;
+    dim3 threads((unsigned)(tile_of(a) * LANES));
+    if (multiplies_tf32(k)) return tensor_backward<float>(k, s, o, scalars, workspace);
     TRY(launch_delta<float>(k, s, o, delta));
-    if (multiplies_tf32(k)) return cuda_attention_backward_tf32(k, s, o, delta);
     attention_gradient g = {*a, 1.0f / sqrtf((float)a->width), (const float *)o[ATT_BWD_Q], (const float *)o[ATT_BWD_K],
                             (const float *)o[ATT_BWD_V], (const float *)o[ATT_BWD_DOUT],
                             (const float *)o[ATT_BWD_LSE], delta};
-    if (a->width <= 32) return backward_f32<32>(k, s, g, o);
-    return a->width <= 64 ? backward_f32<64>(k, s, g, o) : backward_f32<128>(k, s, g, o);
+    TRY(launch(k, s, BY_WIDTH(query_gradient, a->width), grid_of(a), threads, g, (float *)o[ATT_BWD_DQ]));
+    return launch(k, s, BY_WIDTH(key_gradient, a->width), grid_of(a), threads, g, (float *)o[ATT_BWD_DK],
+                  (float *)o[ATT_BWD_DV]);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_attention_forward = {check_width, by_storage<forward, cuda_attention_forward_bf16>,
-                                                   nullptr};
-const cuda_kernel_entry cuda_attention_backward = {
-    prepare_backward, by_storage<backward, cuda_attention_backward_bf16>, nullptr};
+const cuda_kernel_entry cuda_attention_forward = {check_width, by_storage<forward, tensor_forward<bf16>>, nullptr};
+const cuda_kernel_entry cuda_attention_backward = {prepare_backward, by_storage<backward, tensor_backward<bf16>>, nullptr};
 }

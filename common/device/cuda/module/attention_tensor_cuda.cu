@@ -56,7 +56,7 @@ template <typename T> struct problem {
     attention_attributes a;
     float scale;
     bool packed; /* rows can be read in packs of 16 bytes */
-    const T *q, *k, *v, *out, *dout;
+    const T *q, *k, *v, *dout;
     const float *delta;
     float *lse;
 };
@@ -353,70 +353,41 @@ static dim3 grid_of(const attention_attributes &a)
     return dim3((unsigned)ceil_div(a.sequence, TILE), (unsigned)a.heads, (unsigned)a.batch);
 }
 
-template <typename T> static problem<T> problem_of(const cuda_kernel *k, void *const *o)
+template <typename T>
+static problem<T> problem_of(const cuda_kernel *k, void *const *o, const void *dout, const void *delta)
 {
     const attention_attributes *a = &k->base.op.u.attention;
-    problem<T> p = {};
-    p.a = *a;
-    p.scale = 1.0f / sqrtf((float)a->width);
-    p.packed = packs<T>(a->width, o) && a->stride % PACK<T> == 0;
-    p.q = (const T *)o[ATT_FWD_Q];
-    p.k = (const T *)o[ATT_FWD_K];
-    p.v = (const T *)o[ATT_FWD_V];
-    p.out = (const T *)o[ATT_FWD_OUT];
-    p.lse = (float *)o[ATT_FWD_LSE];
-    return p;
+    bool packed = packs<T>(a->width, o) && a->stride % PACK<T> == 0;
+    return {*a, 1.0f / sqrtf((float)a->width), packed, (const T *)o[ATT_FWD_Q], (const T *)o[ATT_FWD_K],
+            (const T *)o[ATT_FWD_V], (const T *)dout, (const float *)delta, (float *)o[ATT_FWD_LSE]};
 }
 
 static_assert((int)ATT_FWD_Q == (int)ATT_BWD_Q && (int)ATT_FWD_LSE == (int)ATT_BWD_LSE,
               "forward and backward share their first slots");
 
-template <typename T, int WIDTH>
-static status forward_f32(const cuda_kernel *k, cudaStream_t s, const problem<T> &p, void *const *o)
+/* The kernel for heads of that width. */
+template <typename T> constexpr int WIDEST = sizeof(T) == 2 ? 128 : MOST_TF32_WIDTH;
+#define BY_WIDTH(kernel, T, width)                                                                           \
+    ((width) <= 32 ? kernel<T, 32> : (width) <= 64 ? kernel<T, 64> : kernel<T, WIDEST<T>>)
+
+template <typename T>
+status tensor_forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {
-    return launch(k, s, forward_kernel<T, WIDTH>, grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_FWD_OUT]);
+    problem<T> p = problem_of<T>(k, o, nullptr, nullptr);
+    return launch(k, s, BY_WIDTH(forward_kernel, T, p.a.width), grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_FWD_OUT]);
 }
 
-template <typename T, int WIDTH>
-static status backward_f32(const cuda_kernel *k, cudaStream_t s, const problem<T> &p, void *const *o)
+template <typename T>
+status tensor_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *workspace)
 {
-    TRY(launch(k, s, query_gradient<T, WIDTH>, grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_BWD_DQ]));
-    return launch(k, s, key_gradient<T, WIDTH>, grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_BWD_DK], (T *)o[ATT_BWD_DV]);
+    problem<T> p = problem_of<T>(k, o, o[ATT_BWD_DOUT], workspace);
+    TRY(launch_delta<T>(k, s, o, (float *)workspace));
+    TRY(launch(k, s, BY_WIDTH(query_gradient, T, p.a.width), grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_BWD_DQ]));
+    return launch(k, s, BY_WIDTH(key_gradient, T, p.a.width), grid_of(p.a), dim3(THREADS), p, (T *)o[ATT_BWD_DK],
+                  (T *)o[ATT_BWD_DV]);
 }
 
-template <typename T> static problem<T> backward_problem(const cuda_kernel *k, void *const *o, const float *delta)
-{
-    problem<T> p = problem_of<T>(k, o);
-    p.dout = (const T *)o[ATT_BWD_DOUT];
-    p.delta = delta;
-    return p;
-}
-
-extern "C" status cuda_attention_forward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
-                                                void *)
-{
-    problem<bf16> p = problem_of<bf16>(k, o);
-    if (p.a.width <= 32) return forward_f32<bf16, 32>(k, s, p, o);
-    return p.a.width <= 64 ? forward_f32<bf16, 64>(k, s, p, o) : forward_f32<bf16, 128>(k, s, p, o);
-}
-
-extern "C" status cuda_attention_backward_bf16(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *,
-                                                 void *workspace)
-{
-    problem<bf16> p = backward_problem<bf16>(k, o, (const float *)workspace);
-    TRY(launch_delta<bf16>(k, s, o, (float *)workspace));
-    if (p.a.width <= 32) return backward_f32<bf16, 32>(k, s, p, o);
-    return p.a.width <= 64 ? backward_f32<bf16, 64>(k, s, p, o) : backward_f32<bf16, 128>(k, s, p, o);
-}
-
-extern "C" status cuda_attention_forward_tf32(const cuda_kernel *k, cudaStream_t s, void *const *o)
-{
-    problem<float> p = problem_of<float>(k, o);
-    return p.a.width <= 32 ? forward_f32<float, 32>(k, s, p, o) : forward_f32<float, 64>(k, s, p, o);
-}
-
-extern "C" status cuda_attention_backward_tf32(const cuda_kernel *k, cudaStream_t s, void *const *o, float *delta)
-{
-    problem<float> p = backward_problem<float>(k, o, delta);
-    return p.a.width <= 32 ? backward_f32<float, 32>(k, s, p, o) : backward_f32<float, 64>(k, s, p, o);
-}
+template run_function tensor_forward<bf16>;
+template run_function tensor_forward<float>;
+template run_function tensor_backward<bf16>;
+template run_function tensor_backward<float>;

@@ -70,9 +70,12 @@ template <typename Rule> status apply_to(const cuda_kernel *k, cudaStream_t s, R
     return launch(k, s, apply_kernel<Rule>, grid, dim3((unsigned)width, (unsigned)down), rule, rows_of(a), a->c);
 }
 
-/* What is over a batch of `run`<T, V>, with packs where they fit. */
-#define WITH_PACKS(run, T, k, s, o, ...)                                                                     \
-    (packs<T>((k)->base.op.u.batchnorm.c, (o)) ? run<T, wide_pack<T>()>((k), (s), (o), __VA_ARGS__)          \
-                                               : run<T, 1>((k), (s), (o), __VA_ARGS__))
+/* A kernel of a thread per channel. */
+template <typename... Parameters, typename... Arguments>
+status per_channel(const cuda_kernel *k, cudaStream_t s, void (*kernel)(Parameters...), Arguments... arguments)
+{
+    int64_t c = k->base.op.u.batchnorm.c;
+    return launch(k, s, kernel, dim3((unsigned)ceil_div(c, CHANNEL_THREADS)), dim3(CHANNEL_THREADS), c, arguments...);
+}
 
 #endif

@@ -209,16 +209,15 @@ template <typename T, int PACK, variant KIND> struct backward_rule {
 template <typename T> static gradient<T> gradient_of(const batchnorm_attributes *a, void *const *o)
 {
     bool masked_by_y = a->act == ACTIVATION_RELU && a->residual;
-    gradient<T> b = {};
-    b.x = (const T *)o[BN_BWD_X];
-    b.dy = (const T *)o[BN_BWD_DY];
-    b.dy2 = a->dy2 ? (const T *)o[BN_BWD_DY2] : nullptr;
-    b.y = masked_by_y ? (const T *)o[BN_BWD_Y] : nullptr;
-    b.residual = a->residual && !is_plain(a->act) ? (const T *)o[BN_BWD_RESIDUAL] : nullptr;
-    b.f = channel_vectors{(const float *)o[BN_BWD_MEAN], (const float *)o[BN_BWD_INVSTD],
-                          (const float *)o[BN_BWD_GAMMA], (const float *)o[BN_BWD_BETA]};
-    b.act = a->act;
-    return b;
+    channel_vectors f = {(const float *)o[BN_BWD_MEAN], (const float *)o[BN_BWD_INVSTD],
+                         (const float *)o[BN_BWD_GAMMA], (const float *)o[BN_BWD_BETA]};
+    return {(const T *)o[BN_BWD_X],
+            (const T *)o[BN_BWD_DY],
+            a->dy2 ? (const T *)o[BN_BWD_DY2] : nullptr,
+            masked_by_y ? (const T *)o[BN_BWD_Y] : nullptr,
+            a->residual && !is_plain(a->act) ? (const T *)o[BN_BWD_RESIDUAL] : nullptr,
+            f,
+            a->act};
 }
 
 /* g as the first pass wrote it. */
@@ -245,36 +244,40 @@ static gradient_means means_in(const batchnorm_attributes *a, void *workspace)
     return {(float *)workspace, (float *)workspace + a->c};
 }
 
+/* What is run<T, V, KIND>, for the kernels that `b` takes. */
+#define BY_VARIANT(run, T, V, b, ...)                                                                        \
+    (variant_of(b) == ALONE    ? run<T, V, ALONE>(b, __VA_ARGS__)                                            \
+     : variant_of(b) == JOINED ? run<T, V, JOINED>(b, __VA_ARGS__)                                           \
+                               : run<T, V, ANY>(b, __VA_ARGS__))
+
+template <typename T, int V, variant KIND>
+static status sums_with(const gradient<T> &b, const cuda_kernel *k, cudaStream_t s, T *g_out, gradient_sums finish,
+                        double *parts)
+{
+    const batchnorm_attributes *a = &k->base.op.u.batchnorm;
+    return column_sums(k, s, gradient_terms<T, V, KIND>{b, g_out, a->c}, finish, rows_of(a), a->c, parts);
+}
+
 template <typename T, int V>
 static status sums_of(const cuda_kernel *k, cudaStream_t s, void *const *o, T *g_out, gradient_sums finish, void *workspace)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     double *parts = (double *)((char *)workspace + means_bytes(a));
     gradient<T> b = gradient_of<T>(a, o);
-    int64_t rows = rows_of(a), c = a->c;
-    switch (variant_of(b)) {
-    case ALONE:
-        return column_sums(k, s, gradient_terms<T, V, ALONE>{b, g_out, c}, finish, rows, c, parts);
-    case JOINED:
-        return column_sums(k, s, gradient_terms<T, V, JOINED>{b, g_out, c}, finish, rows, c, parts);
-    default:
-        return column_sums(k, s, gradient_terms<T, V, ANY>{b, g_out, c}, finish, rows, c, parts);
-    }
+    return BY_VARIANT(sums_with, T, V, b, k, s, g_out, finish, parts);
+}
+
+template <typename T, int V, variant KIND>
+static status apply_with(const gradient<T> &b, const cuda_kernel *k, cudaStream_t s, gradient_means means, T *dx)
+{
+    return apply_to(k, s, backward_rule<T, V, KIND>{b, means, dx});
 }
 
 template <typename T, int V>
-static status apply_backward(const cuda_kernel *k, cudaStream_t s, void *const *o, gradient<T> b, gradient_means means,
-                             T *dx)
+static status apply_backward(const cuda_kernel *k, cudaStream_t s, void *const *, const gradient<T> &b,
+                             gradient_means means, T *dx)
 {
-    (void)o;
-    switch (variant_of(b)) {
-    case ALONE:
-        return apply_to(k, s, backward_rule<T, V, ALONE>{b, means, dx});
-    case JOINED:
-        return apply_to(k, s, backward_rule<T, V, JOINED>{b, means, dx});
-    default:
-        return apply_to(k, s, backward_rule<T, V, ANY>{b, means, dx});
-    }
+    return BY_VARIANT(apply_with, T, V, b, k, s, means, dx);
 }
 
 template <typename T>
@@ -286,9 +289,9 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
     T *dresidual = (T *)o[BN_BWD_DRESIDUAL];
     gradient_sums finish = {a->c, b.f.invstd, nullptr, means, (double)rows_of(a), (float *)o[BN_BWD_DGAMMA],
                             (float *)o[BN_BWD_DBETA], cuda_accumulates(k, scalars)};
-    TRY(WITH_PACKS(sums_of, T, k, s, o, dresidual, finish, workspace));
+    TRY(WITH_PACKS(sums_of, T, a->c, k, s, o, dresidual, finish, workspace));
     if (dresidual) b = gradient_written<T>(b.x, dresidual, b.f);
-    return WITH_PACKS(apply_backward, T, k, s, o, b, means, (T *)o[BN_BWD_DX]);
+    return WITH_PACKS(apply_backward, T, a->c, k, s, o, b, means, (T *)o[BN_BWD_DX]);
 }
 
 /* ---- over all ranks, in two halves ------------------------------------------------------------ */
@@ -303,7 +306,7 @@ static status backward_stats(const cuda_kernel *k, cudaStream_t s, void *const *
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     gradient_sums finish = {a->c, (const float *)o[BN_BSTATS_INVSTD], (double *)o[BN_BSTATS_SUMS], {}, 0,
                             (float *)o[BN_BSTATS_DGAMMA], (float *)o[BN_BSTATS_DBETA], cuda_accumulates(k, scalars)};
-    return WITH_PACKS(sums_of, T, k, s, o, (T *)o[BN_BSTATS_G], finish, workspace);
+    return WITH_PACKS(sums_of, T, a->c, k, s, o, (T *)o[BN_BSTATS_G], finish, workspace);
 }
 
 static status prepare_means(cuda_kernel *k)
@@ -320,15 +323,14 @@ static status backward_apply(const cuda_kernel *k, cudaStream_t s, void *const *
     channel_vectors f = {(const float *)o[BN_BAPPLY_MEAN], invstd, gamma, gamma}; /* beta takes no part */
     gradient<T> b = gradient_written<T>((const T *)o[BN_BAPPLY_X], (const T *)o[BN_BAPPLY_G], f);
     gradient_means means = means_in(a, workspace);
-    TRY(launch(k, s, means_of_sums, dim3((unsigned)ceil_div(a->c, CHANNEL_THREADS)), dim3(CHANNEL_THREADS), a->c,
-               (const double *)o[BN_BAPPLY_SUMS], (const double *)o[BN_BAPPLY_COUNT], invstd, means));
-    return WITH_PACKS(apply_backward, T, k, s, o, b, means, (T *)o[BN_BAPPLY_DX]);
+    TRY(per_channel(k, s, means_of_sums, (const double *)o[BN_BAPPLY_SUMS], (const double *)o[BN_BAPPLY_COUNT], invstd, means));
+    return WITH_PACKS(apply_backward, T, a->c, k, s, o, b, means, (T *)o[BN_BAPPLY_DX]);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_batchnorm_backward = {prepare_sums, by_storage<backward<float>, backward<bf16>>, nullptr};
+const cuda_kernel_entry cuda_batchnorm_backward = {prepare_sums, BY_STORAGE(backward), nullptr};
 const cuda_kernel_entry cuda_batchnorm_backward_stats = {
-    prepare_sums, by_storage<backward_stats<float>, backward_stats<bf16>>, nullptr};
+    prepare_sums, BY_STORAGE(backward_stats), nullptr};
 const cuda_kernel_entry cuda_batchnorm_backward_apply = {
-    prepare_means, by_storage<backward_apply<float>, backward_apply<bf16>>, nullptr};
+    prepare_means, BY_STORAGE(backward_apply), nullptr};
 }

@@ -39,29 +39,29 @@ template <typename T, int PACK> struct moment_terms {
     }
 };
 
-struct running_statistics {
-    float *mean, *var;
-    double momentum;
-    __device__ void move(int64_t column, double new_mean, double new_var, double count) const
+/* Of each channel: what a batch leaves. [c] each. */
+struct statistics_out {
+    float *mean, *invstd, *running_mean, *running_var;
+    double momentum, eps;
+    __device__ void set(int64_t column, double m, double var, double count) const
     {
-        mean[column] = (float)((1 - momentum) * mean[column] + momentum * new_mean);
-        var[column] = (float)((1 - momentum) * var[column] + momentum * (new_var * count / (count - 1)));
+        if (var < 0) var = 0;
+        mean[column] = (float)m;
+        invstd[column] = (float)(1 / sqrt(var + eps));
+        running_mean[column] = (float)((1 - momentum) * running_mean[column] + momentum * m);
+        running_var[column] = (float)((1 - momentum) * running_var[column] + momentum * (var * count / (count - 1)));
     }
 };
 
 template <typename T> struct batch_statistics {
     static constexpr int SUMS = 2;
     const T *x;
-    double count, eps;
-    running_statistics running;
-    float *mean, *invstd;
+    double count;
+    statistics_out out;
     __device__ void take(int64_t column, const double *sums) const
     {
-        double d = sums[0] / count, var = sums[1] / count - d * d, first = load(x + column);
-        if (var < 0) var = 0;
-        mean[column] = (float)(first + d);
-        invstd[column] = (float)(1 / sqrt(var + eps));
-        running.move(column, first + d, var, count);
+        double d = sums[0] / count;
+        out.set(column, load(x + column) + d, sums[1] / count - d * d, count);
     }
 };
 
@@ -81,16 +81,12 @@ template <typename T> struct write_raw_sums {
     }
 };
 
-__global__ static void statistics_from_sums(int64_t c, const double *sums, double eps, running_statistics running,
-                                            float *mean, float *invstd)
+__global__ static void statistics_from_sums(int64_t c, const double *sums, statistics_out out)
 {
     int64_t column = global_thread();
     if (column >= c) return;
-    double count = sums[2 * c], m = sums[column] / count, var = sums[c + column] / count - m * m;
-    if (var < 0) var = 0;
-    mean[column] = (float)m;
-    invstd[column] = (float)(1 / sqrt(var + eps));
-    running.move(column, m, var, count);
+    double count = sums[2 * c], m = sums[column] / count;
+    out.set(column, m, sums[c + column] / count - m * m, count);
 }
 
 __global__ static void invstd_of(int64_t c, const float *var, double eps, float *invstd)
@@ -173,10 +169,11 @@ static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     float *mean = (float *)o[BN_FWD_MEAN], *invstd = (float *)o[BN_FWD_INVSTD];
-    running_statistics running = {(float *)o[BN_FWD_RUNNING_MEAN], (float *)o[BN_FWD_RUNNING_VAR], a->momentum};
-    batch_statistics<T> finish = {(const T *)o[BN_FWD_X], (double)rows_of(a), a->eps, running, mean, invstd};
-    TRY(WITH_PACKS(moments, T, k, s, o, finish, workspace));
-    return WITH_PACKS(normalize, T, k, s, o, mean, invstd);
+    statistics_out statistics = {mean, invstd, (float *)o[BN_FWD_RUNNING_MEAN], (float *)o[BN_FWD_RUNNING_VAR],
+                                 a->momentum, a->eps};
+    batch_statistics<T> finish = {(const T *)o[BN_FWD_X], (double)rows_of(a), statistics};
+    TRY(WITH_PACKS(moments, T, a->c, k, s, o, finish, workspace));
+    return WITH_PACKS(normalize, T, a->c, k, s, o, mean, invstd);
 }
 
 static status prepare_inference(cuda_kernel *k)
@@ -190,9 +187,8 @@ static status inference(const cuda_kernel *k, cudaStream_t s, void *const *o, co
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     float *invstd = (float *)workspace;
-    TRY(launch(k, s, invstd_of, dim3((unsigned)ceil_div(a->c, CHANNEL_THREADS)), dim3(CHANNEL_THREADS), a->c,
-               (const float *)o[BN_INF_RUNNING_VAR], a->eps, invstd));
-    return WITH_PACKS(normalize, T, k, s, o, (const float *)o[BN_INF_RUNNING_MEAN], invstd);
+    TRY(per_channel(k, s, invstd_of, (const float *)o[BN_INF_RUNNING_VAR], a->eps, invstd));
+    return WITH_PACKS(normalize, T, a->c, k, s, o, (const float *)o[BN_INF_RUNNING_MEAN], invstd);
 }
 
 /* ---- over all ranks, in two halves ------------------------------------------------------------ */
@@ -202,7 +198,7 @@ static status stats(const cuda_kernel *k, cudaStream_t s, void *const *o, const 
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     write_raw_sums<T> finish = {(const T *)o[BN_STATS_X], (double)rows_of(a), a->c, (double *)o[BN_STATS_SUMS]};
-    return WITH_PACKS(moments, T, k, s, o, finish, workspace);
+    return WITH_PACKS(moments, T, a->c, k, s, o, finish, workspace);
 }
 
 template <typename T>
@@ -210,16 +206,16 @@ static status apply(const cuda_kernel *k, cudaStream_t s, void *const *o, const 
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;
     float *mean = (float *)o[BN_APPLY_MEAN], *invstd = (float *)o[BN_APPLY_INVSTD];
-    running_statistics running = {(float *)o[BN_APPLY_RUNNING_MEAN], (float *)o[BN_APPLY_RUNNING_VAR], a->momentum};
-    TRY(launch(k, s, statistics_from_sums, dim3((unsigned)ceil_div(a->c, CHANNEL_THREADS)), dim3(CHANNEL_THREADS), a->c,
-               (const double *)o[BN_APPLY_SUMS], a->eps, running, mean, invstd));
-    return WITH_PACKS(normalize, T, k, s, o, (const float *)mean, (const float *)invstd);
+    statistics_out statistics = {mean, invstd, (float *)o[BN_APPLY_RUNNING_MEAN], (float *)o[BN_APPLY_RUNNING_VAR],
+                                 a->momentum, a->eps};
+    TRY(per_channel(k, s, statistics_from_sums, (const double *)o[BN_APPLY_SUMS], statistics));
+    return WITH_PACKS(normalize, T, a->c, k, s, o, (const float *)mean, (const float *)invstd);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_batchnorm_forward = {prepare_sums, by_storage<forward<float>, forward<bf16>>, nullptr};
-const cuda_kernel_entry cuda_batchnorm_inference = {prepare_inference, by_storage<inference<float>, inference<bf16>>,
+const cuda_kernel_entry cuda_batchnorm_forward = {prepare_sums, BY_STORAGE(forward), nullptr};
+const cuda_kernel_entry cuda_batchnorm_inference = {prepare_inference, BY_STORAGE(inference),
                                                     nullptr};
-const cuda_kernel_entry cuda_batchnorm_stats = {prepare_sums, by_storage<stats<float>, stats<bf16>>, nullptr};
-const cuda_kernel_entry cuda_batchnorm_apply = {nullptr, by_storage<apply<float>, apply<bf16>>, nullptr};
+const cuda_kernel_entry cuda_batchnorm_stats = {prepare_sums, BY_STORAGE(stats), nullptr};
+const cuda_kernel_entry cuda_batchnorm_apply = {nullptr, BY_STORAGE(apply), nullptr};
 }

@@ -141,17 +141,20 @@ status column_sums(const cuda_kernel *k, cudaStream_t s, Terms terms, Finish fin
                   count, workspace);
 }
 
+/* The base of terms that keep nothing of a column. */
 struct nothing_kept {};
-
-/* Sums of the columns of x, for a bias's gradient. */
-template <typename T, int PACK> struct plain_terms {
-    static constexpr int SUMS = 1, V = PACK, AT_ONCE = 4;
-    const T *x;
-    int64_t c;
+struct keeps_nothing {
     __device__ nothing_kept at_column(int64_t) const
     {
         return {};
     }
+};
+
+/* Sums of the columns of x, for a bias's gradient. */
+template <typename T, int PACK> struct plain_terms : keeps_nothing {
+    static constexpr int SUMS = 1, V = PACK, AT_ONCE = 4;
+    const T *x;
+    int64_t c;
     __device__ pack<T, V> read(int64_t row, int64_t column) const
     {
         return take_pack<V>(x + row * c + column);
@@ -181,8 +184,8 @@ status sum_columns(const cuda_kernel *k, cudaStream_t s, const T *x, float *out,
 {
     constexpr int V = wide_pack<T>();
     if (c % V == 0 && (uintptr_t)x % 16 == 0)
-        return column_sums(k, s, plain_terms<T, V>{x, c}, write_sum{out, add}, rows, c, (double *)workspace);
-    return column_sums(k, s, plain_terms<T, 1>{x, c}, write_sum{out, add}, rows, c, (double *)workspace);
+        return column_sums(k, s, plain_terms<T, V>{{}, x, c}, write_sum{out, add}, rows, c, (double *)workspace);
+    return column_sums(k, s, plain_terms<T, 1>{{}, x, c}, write_sum{out, add}, rows, c, (double *)workspace);
 }
 
 #endif

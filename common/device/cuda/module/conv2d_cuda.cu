@@ -7,8 +7,6 @@ extern "C" {
 #include "common/device/cuda/module/cudnn_cuda.h"
 }
 
-constexpr int THREADS = 256;
-
 static cudnn_conv *plan_of(const cuda_kernel *k)
 {
     return (cudnn_conv *)k->state;
@@ -85,10 +83,15 @@ template <typename T> struct store_with_bias {
     }
 };
 
-template <typename T> __global__ static void add_bias(int64_t count, int64_t k, const T *bias, T *y)
-{
-    for (int64_t i = global_thread(); i < count; i += grid_threads()) store(y + i, load(y + i) + load(bias + i % k));
-}
+template <typename T> struct add_bias_rule {
+    int64_t k;
+    const T *bias;
+    T *y;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        store(y + i, load(y + i) + load(bias + i % k));
+    }
+};
 
 /* ---- the operations --------------------------------------------------------------------------- */
 
@@ -110,8 +113,8 @@ static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
     if (!plan_of(k)) return k->base.op.x_f32 ? forward_product<float, T>(k, s, o) : forward_product<T, T>(k, s, o);
     TRY(cudnn_conv_run(plan_of(k), s, o[CONV_FWD_X], o[CONV_FWD_W], o[CONV_FWD_Y], false, workspace));
     if (!a->bias) return STATUS_OK;
-    return launch(k, s, add_bias<T>, dim3(blocks_for(count, THREADS)), dim3(THREADS), count, a->k,
-                  (const T *)o[CONV_FWD_B], (T *)o[CONV_FWD_Y]);
+    return over<1>(cuda_device_of(k), op_name(k->base.op.kind), s, count,
+                   add_bias_rule<T>{a->k, (const T *)o[CONV_FWD_B], (T *)o[CONV_FWD_Y]});
 }
 
 template <typename T>
@@ -152,9 +155,9 @@ static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_conv2d_forward = {prepare, by_storage<forward<float>, forward<bf16>>, release};
-const cuda_kernel_entry cuda_conv2d_backward_data = {prepare, by_storage<backward_data<float>, backward_data<bf16>>,
+const cuda_kernel_entry cuda_conv2d_forward = {prepare, BY_STORAGE(forward), release};
+const cuda_kernel_entry cuda_conv2d_backward_data = {prepare, BY_STORAGE(backward_data),
                                                      release};
 const cuda_kernel_entry cuda_conv2d_backward_weights = {
-    prepare, by_storage<backward_weights<float>, backward_weights<bf16>>, release};
+    prepare, BY_STORAGE(backward_weights), release};
 }

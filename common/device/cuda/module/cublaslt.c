@@ -216,43 +216,4 @@ status cublaslt_run(cublaslt_matmul *p, cudaStream_t s, const cublaslt_operands 
                  "cublasLtMatmul");
 }
 
-#else /* built without cuBLASLt: no product is ever made */
-
-status cublaslt_open(cuda_device *d)
-{
-    return STATUS_OK;
-}
-
-void cublaslt_close(cuda_device *d)
-{
-}
-
-status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_matmul **out)
-{
-    *out = NULL;
-    return STATUS_OK;
-}
-
-void cublaslt_release(cublaslt_matmul **product)
-{
-    *product = NULL;
-}
-
-size_t cublaslt_workspace(const cublaslt_matmul *product)
-{
-    return 0;
-}
-
-status cublaslt_set_rows(cublaslt_matmul *product, int64_t rows, bool *fits)
-{
-    *fits = false;
-    return STATUS_OK;
-}
-
-status cublaslt_run(cublaslt_matmul *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows, bool add,
-                    void *workspace)
-{
-    return fail(STATUS_INTERNAL, "this module was built without cuBLASLt");
-}
-
 #endif

@@ -25,6 +25,8 @@ typedef struct cublaslt_operands {
 
 typedef struct cublaslt_matmul cublaslt_matmul;
 
+#if PSRING_HAVE_CUBLASLT
+
 status cublaslt_open(cuda_device *d);
 void cublaslt_close(cuda_device *d);
 
@@ -40,4 +42,16 @@ status cublaslt_set_rows(cublaslt_matmul *product, int64_t rows, bool *fits);
 status cublaslt_run(cublaslt_matmul *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows, bool add,
                     void *workspace);
 
+#else /* no product is ever made */
+
+#define cublaslt_open(d) STATUS_OK
+#define cublaslt_close(d)
+#define cublaslt_prepare(d, shape, out) ((void)(shape), *(out) = NULL, STATUS_OK)
+#define cublaslt_release(product)
+#define cublaslt_workspace(product) 0
+#define cublaslt_set_rows(product, rows, fits) (*(fits) = false, STATUS_OK)
+#define cublaslt_run(product, s, operands, rows, add, workspace)                                             \
+    ((void)(operands), fail(STATUS_INTERNAL, "this module was built without cuBLASLt"))
+
+#endif
 #endif

@@ -86,55 +86,24 @@ status cuda_staging_open(cuda_device *d);
 void cuda_staging_close(cuda_device *d);
 /* The bytes are zero when it returns. */
 status cuda_zero(const cuda_device *d, void *data, size_t bytes);
-status cuda_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
-void cuda_free(device *d, device_memory *memory);
-status cuda_pin(device *d, void *data, size_t bytes);
-void cuda_unpin(device *d, void *data);
-status cuda_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
-status cuda_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
-                     int64_t count);
-status cuda_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
-/* peer_cuda.c */
-status cuda_share(device *d, const device_memory *memory, device_share *out);
-status cuda_peer_open(device *d, const device_share *share, device_peer *out);
-void cuda_peer_close(device *d, device_peer *peer);
-
-/* stream_cuda.c */
-status cuda_stream_open(device *d, device_stream_role role, device_stream **out);
-void cuda_stream_close(device_stream *s);
-status cuda_stream_synchronize(device_stream *s);
-status cuda_mark(device_stream *s, int slot);
-int64_t cuda_mark_ns(device_stream *s, int slot);
-int64_t cuda_now_ns(device *d);
-
-/* fence_cuda.c */
-status cuda_stream_signal(device_stream *s, device_fence *f, uint64_t value);
-status cuda_stream_wait(device_stream *s, device_fence *f, uint64_t value);
-status cuda_fence_open(device *d, device_fence **out);
-void cuda_fence_close(device_fence *f);
-void cuda_fence_reach(device_fence *f, uint64_t value);
-bool cuda_fence_reached(device_fence *f, uint64_t value);
-void cuda_fence_fail(device_fence *f, const error_record *error);
-
-/* graph_cuda.c */
-status cuda_capture_begin(device_stream *s);
-status cuda_capture_end(device_stream *s, device_graph **out);
-status cuda_graph_launch(device_stream *s, device_graph *graph);
-void cuda_graph_close(device_graph *graph);
-
-/* kernel_cuda.c */
-status cuda_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
-void cuda_release(device_kernel *kernel);
-status cuda_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
-                   void *workspace);
+/* The functions of the back end (device_impl.h), in memory_cuda.c, kernel_cuda.c and stream_cuda.c: cuda_NAME is in the
+ * slot NAME. */
+#define CUDA_FUNCTIONS(X)                                                                                    \
+    X(allocate) X(free) X(pin) X(unpin) X(upload) X(download) X(usage) X(share) X(peer_open) X(peer_close)   \
+    X(prepare) X(release) X(launch) X(stream_open) X(stream_close) X(stream_signal) X(stream_wait)           \
+    X(stream_synchronize) X(fence_open) X(fence_close) X(fence_reach) X(fence_reached) X(fence_fail)         \
+    X(capture_begin) X(capture_end) X(graph_launch) X(graph_close) X(mark) X(mark_ns) X(now_ns)
+#define CUDA_FUNCTION(name) __typeof__(*((const device_backend *)0)->name) cuda_##name;
+#ifndef __cplusplus
+CUDA_FUNCTIONS(CUDA_FUNCTION)
+#endif
 
 /* convert_cuda.cu */
 status cuda_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                     int64_t count, double divisor);
 status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 status cuda_clear(device_stream *s, void *data, size_t bytes);
-
 status cuda_f32_to_bf16(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to_bf16);
 /* to = from, or to += from. */
 status cuda_bf16_to_f32(const cuda_device *d, cudaStream_t s, int64_t count, const void *from_bf16, float *to,

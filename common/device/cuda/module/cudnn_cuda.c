@@ -208,37 +208,4 @@ status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const void *first, co
     return cast_c ? cast(p, s, CUDNN_OUT, p->type, c, out, add) : STATUS_OK;
 }
 
-#else /* built without cuDNN: no convolution is ever made */
-
-status cudnn_open(cuda_device *d)
-{
-    return STATUS_OK;
-}
-
-void cudnn_close(cuda_device *d)
-{
-}
-
-status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out)
-{
-    *out = NULL;
-    return STATUS_OK;
-}
-
-void cudnn_conv_release(cudnn_conv **conv)
-{
-    *conv = NULL;
-}
-
-size_t cudnn_conv_workspace(const cudnn_conv *conv)
-{
-    return 0;
-}
-
-status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const void *first, const void *second, void *out, bool add,
-                      void *workspace)
-{
-    return fail(STATUS_INTERNAL, "this module was built without cuDNN");
-}
-
 #endif

@@ -6,6 +6,8 @@
 
 typedef struct cudnn_conv cudnn_conv;
 
+#if PSRING_HAVE_CUDNN
+
 status cudnn_open(cuda_device *d);
 void cudnn_close(cuda_device *d);
 
@@ -21,4 +23,15 @@ size_t cudnn_conv_workspace(const cudnn_conv *conv);
 status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const void *first, const void *second, void *out, bool add,
                       void *workspace);
 
+#else /* no convolution is ever made */
+
+#define cudnn_open(d) STATUS_OK
+#define cudnn_close(d)
+#define cudnn_conv_prepare(d, op, out) (*(out) = NULL, STATUS_OK)
+#define cudnn_conv_release(conv) (void)(conv)
+#define cudnn_conv_workspace(conv) 0
+#define cudnn_conv_run(conv, s, first, second, out, add, workspace)                                          \
+    ((void)(workspace), fail(STATUS_INTERNAL, "this module was built without cuDNN"))
+
+#endif
 #endif

@@ -119,21 +119,13 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
 
 /* ---- gathered rows ---------------------------------------------------------------------------- */
 
-__device__ static inline int64_t selected_row(int64_t every, const int32_t *index, int64_t i)
-{
-    return every > 0 ? i * every : index[i];
-}
-
 template <bool SCATTER, typename T>
 __global__ static void move_rows(int64_t every, const int32_t *index, int64_t hidden, const T *from, T *to)
 {
-    int64_t packed = blockIdx.x, row = selected_row(every, index, packed);
-    for (int64_t c = threadIdx.x; c < hidden; c += THREADS) {
-        if (SCATTER)
-            to[row * hidden + c] = from[packed * hidden + c];
-        else
-            to[packed * hidden + c] = from[row * hidden + c];
-    }
+    int64_t packed = blockIdx.x, row = every > 0 ? packed * every : index[packed];
+    const T *in = from + (SCATTER ? packed : row) * hidden;
+    T *out = to + (SCATTER ? row : packed) * hidden;
+    for (int64_t c = threadIdx.x; c < hidden; c += THREADS) out[c] = in[c];
 }
 
 template <typename T>
@@ -156,9 +148,9 @@ static status scatter(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_embedding_forward = {nullptr, by_storage<forward<float>, forward<bf16>>, nullptr};
-const cuda_kernel_entry cuda_embedding_backward = {prepare_backward, by_storage<backward<float>, backward<bf16>>,
+const cuda_kernel_entry cuda_embedding_forward = {nullptr, BY_STORAGE(forward), nullptr};
+const cuda_kernel_entry cuda_embedding_backward = {prepare_backward, BY_STORAGE(backward),
                                                    nullptr};
-const cuda_kernel_entry cuda_gather_rows = {nullptr, by_storage<gather<float>, gather<bf16>>, nullptr};
-const cuda_kernel_entry cuda_scatter_rows = {nullptr, by_storage<scatter<float>, scatter<bf16>>, nullptr};
+const cuda_kernel_entry cuda_gather_rows = {nullptr, BY_STORAGE(gather), nullptr};
+const cuda_kernel_entry cuda_scatter_rows = {nullptr, BY_STORAGE(scatter), nullptr};
 }

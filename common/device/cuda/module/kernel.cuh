@@ -15,17 +15,23 @@ extern "C" {
 
 constexpr int WARP = 32, MOST_BLOCKS_Y = 65535;
 
+/* `what` is named in the message of a failure. */
 template <typename... Parameters, typename... Arguments>
-status launch(const cuda_kernel *k, cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-              Arguments... arguments)
+status launch_on(const cuda_device *d, const char *what, cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid,
+                 dim3 block, Arguments... arguments)
 {
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.stream = stream;
-    cudaError_t code = cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
-    if (code == cudaSuccess) return STATUS_OK;
-    return cuda_check(cuda_device_of(k), code, op_name(k->base.op.kind));
+    return cuda_check(d, cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), what);
+}
+
+template <typename... Parameters, typename... Arguments>
+status launch(const cuda_kernel *k, cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+              Arguments... arguments)
+{
+    return launch_on(cuda_device_of(k), op_name(k->base.op.kind), stream, kernel, grid, block, arguments...);
 }
 
 static inline int64_t ceil_div(int64_t a, int64_t b)
@@ -62,6 +68,9 @@ static status by_storage(const cuda_kernel *k, cudaStream_t s, void *const *o, c
 {
     return k->base.op.bf16 ? BF16(k, s, o, scalars, workspace) : F32(k, s, o, scalars, workspace);
 }
+
+/* The same of a template run<T>. */
+#define BY_STORAGE(run) by_storage<run<float>, run<bf16>>
 
 __device__ static inline float load(const float *p)
 {
@@ -131,6 +140,36 @@ template <typename T> static bool packs(int64_t count, void *const *operands)
     for (int i = 0; i < OP_MAX_OPERANDS; i++)
         if ((uintptr_t)operands[i] % 16) return false;
     return true;
+}
+
+/* What is run<T, V>, with packs where they fit rows of `count` elements. */
+#define WITH_PACKS(run, T, count, k, s, o, ...)                                                              \
+    (packs<T>((count), (o)) ? run<T, wide_pack<T>()>((k), (s), (o), __VA_ARGS__)                             \
+                            : run<T, 1>((k), (s), (o), __VA_ARGS__))
+
+/* ---- element by element ------------------------------------------------------------------------- */
+
+/* `rule` has at<V>(i): the elements [i, i + V). */
+template <int V, typename Rule> __global__ void elementwise_kernel(int64_t count, Rule rule)
+{
+    for (int64_t i = global_thread() * V; i < count; i += grid_threads() * V) rule.template at<V>(i);
+}
+
+template <int V, typename Rule>
+status over(const cuda_device *d, const char *what, cudaStream_t s, int64_t count, Rule rule)
+{
+    constexpr int THREADS_OF_BLOCK = 256;
+    return launch_on(d, what, s, elementwise_kernel<V, Rule>, dim3(blocks_for(ceil_div(count, V), THREADS_OF_BLOCK)),
+                     dim3(THREADS_OF_BLOCK), count, rule);
+}
+
+/* 16 bytes of T per thread and iteration, where rows of `row` elements and the operands allow it. */
+template <typename T, typename Rule>
+status over_packs(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t row, int64_t count, Rule rule)
+{
+    const cuda_device *d = cuda_device_of(k);
+    const char *what = op_name(k->base.op.kind);
+    return packs<T>(row, o) ? over<wide_pack<T>()>(d, what, s, count, rule) : over<1>(d, what, s, count, rule);
 }
 
 /* ---- sums over a block: THREADS threads in x, all of which take part and get the result --------- */

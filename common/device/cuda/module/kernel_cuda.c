@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #if PSRING_HAVE_NVTX
 #include <nvtx3/nvToolsExt.h>
+#else
+#define nvtxRangePushA(name)
+#define nvtxRangePop()
 #endif
 
 #define TABLE_ENTRY(name, class) [OP_##name] = &cuda_##name,
@@ -34,30 +37,16 @@ void cuda_release(device_kernel *base)
     free(k);
 }
 
-/* Named ranges for Nsight (NVTX), one for each operation; without a listening tool they cost almost nothing. */
-static void range_push(const char *name)
-{
-#if PSRING_HAVE_NVTX
-    nvtxRangePushA(name);
-#endif
-}
-
-static void range_pop(void)
-{
-#if PSRING_HAVE_NVTX
-    nvtxRangePop();
-#endif
-}
-
+/* With a named range for Nsight (NVTX); without a listening tool it costs almost nothing. */
 status cuda_launch(device_stream *s, device_kernel *base, void *const *operands, const op_scalars *scalars,
                    void *workspace)
 {
     const cuda_kernel *k = (const cuda_kernel *)base;
     cuda_device *d = (cuda_device *)base->device;
     TRY(cuda_use(d));
-    range_push(op_name(base->op.kind));
+    nvtxRangePushA(op_name(base->op.kind));
     status rc = k->entry->run(k, ((cuda_stream *)s)->stream, operands, scalars, workspace);
-    range_pop();
+    nvtxRangePop();
     if (rc != STATUS_OK) return rc;
     return cuda_check(d, cudaGetLastError(), op_name(base->op.kind));
 }

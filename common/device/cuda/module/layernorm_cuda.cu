@@ -24,39 +24,41 @@ template <typename T, int V> __device__ static inline pack<T, V> take_row(const 
     return taken;
 }
 
-/* A thread keeps what it has read of the row, at most KEPT packs, for the later turns; with 0 it reads them again. */
+/* A thread's packs of a row of c elements: use(n, i), n counted from 0, the elements [i, i + V). A thread keeps what it
+ * has read of the row, at most KEPT packs, for the later turns; with 0 it reads them again, and n is always 0. */
+template <int V, int KEPT, typename Use> __device__ void walk_row(int64_t c, Use use)
+{
+#pragma unroll
+    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
+        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
+        if (i >= c) break;
+        use(KEPT ? n : 0, i);
+    }
+}
+
 template <typename T, int V, int KEPT> __global__ void forward_kernel(row_operands<T> o, int64_t c, float eps)
 {
     int64_t row = blockIdx.x, first = row * c;
     const T *in = o.residual ? o.sum + first : o.x + first;
     pack<T, V> kept[KEPT ? KEPT : 1] = {};
     float total = 0, squares = 0, values[V];
-#pragma unroll
-    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
-        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
-        if (i >= c) break;
+    walk_row<V, KEPT>(c, [&](int n, int64_t i) {
         pack<T, V> taken = take_row<T, V>(o, first + i);
-        if (KEPT) kept[KEPT ? n : 0] = taken;
+        if (KEPT) kept[n] = taken;
         unpack<V>(taken, values);
         for (int v = 0; v < V; v++) total += values[v];
-    }
+    });
     float m = block_sum<THREADS>(total) / (float)c;
-#pragma unroll
-    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
-        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
-        if (i >= c) break;
-        unpack<V>(KEPT ? kept[KEPT ? n : 0] : take_pack<V>(in + i), values);
+    walk_row<V, KEPT>(c, [&](int n, int64_t i) {
+        unpack<V>(KEPT ? kept[n] : take_pack<V>(in + i), values);
         for (int v = 0; v < V; v++) squares = fmaf(values[v] - m, values[v] - m, squares);
-    }
+    });
     float inverse = 1.0f / sqrtf(block_sum<THREADS>(squares) / (float)c + eps);
-#pragma unroll
-    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
-        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
-        if (i >= c) break;
-        unpack<V>(KEPT ? kept[KEPT ? n : 0] : take_pack<V>(in + i), values);
+    walk_row<V, KEPT>(c, [&](int n, int64_t i) {
+        unpack<V>(KEPT ? kept[n] : take_pack<V>(in + i), values);
         for (int v = 0; v < V; v++) values[v] = (values[v] - m) * inverse * o.gamma[i + v] + o.beta[i + v];
         store_pack<V>(o.y + first + i, values);
-    }
+    });
     if (threadIdx.x == 0) {
         o.mean[row] = m;
         o.invstd[row] = inverse;
@@ -99,27 +101,21 @@ __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c, int64_t row
     int64_t row = blockIdx.x, first = row * c;
     pack<T, V> kept_x[KEPT ? KEPT : 1] = {}, kept_dy[KEPT ? KEPT : 1] = {};
     float mean = g.mean[row], invstd = g.invstd[row], sum_h = 0, sum_hx = 0, x[V], dy[V], dsum[V];
-#pragma unroll
-    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
-        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
-        if (i >= c) break;
+    walk_row<V, KEPT>(c, [&](int n, int64_t i) {
         pack<T, V> of_x = take_pack<V>(g.x + first + i), of_dy = take_pack<V>(g.dy + first + i);
         unpack<V>(of_x, x);
         unpack<V>(of_dy, dy);
-        if (KEPT) kept_x[KEPT ? n : 0] = of_x, kept_dy[KEPT ? n : 0] = of_dy;
+        if (KEPT) kept_x[n] = of_x, kept_dy[n] = of_dy;
         for (int v = 0; v < V; v++) {
             float h = dy[v] * g.gamma[i + v];
             sum_h += h;
             sum_hx = fmaf(h, (x[v] - mean) * invstd, sum_hx);
         }
-    }
+    });
     float mean_h = block_sum<THREADS>(sum_h) / (float)c, mean_hx = block_sum<THREADS>(sum_hx) / (float)c;
-#pragma unroll
-    for (int n = 0; KEPT == 0 || n < KEPT; n++) {
-        int64_t i = ((int64_t)n * THREADS + threadIdx.x) * V;
-        if (i >= c) break;
-        unpack<V>(KEPT ? kept_x[KEPT ? n : 0] : take_pack<V>(g.x + first + i), x);
-        unpack<V>(KEPT ? kept_dy[KEPT ? n : 0] : take_pack<V>(g.dy + first + i), dy);
+    walk_row<V, KEPT>(c, [&](int n, int64_t i) {
+        unpack<V>(KEPT ? kept_x[n] : take_pack<V>(g.x + first + i), x);
+        unpack<V>(KEPT ? kept_dy[n] : take_pack<V>(g.dy + first + i), dy);
         if (g.dsum) load_pack<V>(g.dsum + first + i, dsum);
         for (int v = 0; v < V; v++) {
             float xhat = (x[v] - mean) * invstd;
@@ -127,11 +123,11 @@ __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c, int64_t row
             x[v] = g.dsum ? through + dsum[v] : through;
         }
         store_pack<V>(dx + first + i, x);
-    }
+    });
 }
 
 /* dgamma = sum dy xhat, dbeta = sum dy over the rows */
-template <typename T, int PACK> struct parameter_terms {
+template <typename T, int PACK> struct parameter_terms : keeps_nothing {
     static constexpr int SUMS = 2, V = PACK, AT_ONCE = 4;
     struct row_taken {
         pack<T, V> x, dy;
@@ -139,10 +135,6 @@ template <typename T, int PACK> struct parameter_terms {
     };
     row_gradient<T> g;
     int64_t c;
-    __device__ nothing_kept at_column(int64_t) const
-    {
-        return {};
-    }
     __device__ row_taken read(int64_t row, int64_t column) const
     {
         int64_t i = row * c + column;
@@ -161,15 +153,14 @@ template <typename T, int PACK> struct parameter_terms {
 };
 
 template <typename T, int V>
-static status forward_with(const cuda_kernel *k, cudaStream_t s, row_operands<T> r, int64_t m)
+static status forward_with(const cuda_kernel *k, cudaStream_t s, void *const *, row_operands<T> r, int64_t m)
 {
     const layernorm_attributes *a = &k->base.op.u.layernorm;
     int64_t packs_a_thread = ceil_div(a->c, THREADS * V);
-    dim3 rows((unsigned)m), threads(THREADS);
-    float eps = (float)a->eps;
-    if (packs_a_thread == 1) return launch(k, s, forward_kernel<T, V, 1>, rows, threads, r, a->c, eps);
-    if (packs_a_thread == 2) return launch(k, s, forward_kernel<T, V, 2>, rows, threads, r, a->c, eps);
-    return launch(k, s, forward_kernel<T, V, 0>, rows, threads, r, a->c, eps);
+    auto kernel = packs_a_thread == 1   ? forward_kernel<T, V, 1>
+                  : packs_a_thread == 2 ? forward_kernel<T, V, 2>
+                                        : forward_kernel<T, V, 0>;
+    return launch(k, s, kernel, dim3((unsigned)m), dim3(THREADS), r, a->c, (float)a->eps);
 }
 
 template <typename T>
@@ -180,7 +171,7 @@ static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
                          (const float *)o[LN_FWD_GAMMA], (const float *)o[LN_FWD_BETA], (T *)o[LN_FWD_Y],
                          (T *)o[LN_FWD_SUM], (float *)o[LN_FWD_MEAN], (float *)o[LN_FWD_INVSTD]};
     int64_t m = cuda_rows(scalars, a->m);
-    return packs<T>(a->c, o) ? forward_with<T, wide_pack<T>()>(k, s, r, m) : forward_with<T, 1>(k, s, r, m);
+    return WITH_PACKS(forward_with, T, a->c, k, s, o, r, m);
 }
 
 static status prepare_backward(cuda_kernel *k)
@@ -192,16 +183,17 @@ static status prepare_backward(cuda_kernel *k)
 
 /* Parts of the parameters' gradients first: dx may be written over dy. */
 template <typename T, int V>
-static status backward_with(const cuda_kernel *k, cudaStream_t s, row_gradient<T> g, write_parameters finish, int64_t m,
-                            T *dx, void *workspace)
+static status backward_with(const cuda_kernel *k, cudaStream_t s, void *const *o, row_gradient<T> g,
+                            write_parameters finish, int64_t m, void *workspace)
 {
     int64_t c = k->base.op.u.layernorm.c, packs_a_thread = ceil_div(c, THREADS * V);
+    T *dx = (T *)o[LN_BWD_DX];
     parameter_parts p = {finish, 0, (const double *)workspace};
-    TRY(column_parts_of(k, s, parameter_terms<T, V>{g, c}, m, c, (double *)workspace, &p.count));
-    dim3 grid((unsigned)(m + ceil_div(c, WARP)));
-    if (packs_a_thread == 1) return launch(k, s, backward_kernel<T, V, 1>, grid, dim3(THREADS), g, dx, c, m, p);
-    if (packs_a_thread == 2) return launch(k, s, backward_kernel<T, V, 2>, grid, dim3(THREADS), g, dx, c, m, p);
-    return launch(k, s, backward_kernel<T, V, 0>, grid, dim3(THREADS), g, dx, c, m, p);
+    TRY(column_parts_of(k, s, parameter_terms<T, V>{{}, g, c}, m, c, (double *)workspace, &p.count));
+    auto kernel = packs_a_thread == 1   ? backward_kernel<T, V, 1>
+                  : packs_a_thread == 2 ? backward_kernel<T, V, 2>
+                                        : backward_kernel<T, V, 0>;
+    return launch(k, s, kernel, dim3((unsigned)(m + ceil_div(c, WARP))), dim3(THREADS), g, dx, c, m, p);
 }
 
 template <typename T>
@@ -209,17 +201,15 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
 {
     const layernorm_attributes *a = &k->base.op.u.layernorm;
     int64_t m = cuda_rows(scalars, a->m);
-    T *dx = (T *)o[LN_BWD_DX];
     row_gradient<T> g = {(const T *)o[LN_BWD_X], (const T *)o[LN_BWD_DY], a->dsum ? (const T *)o[LN_BWD_DSUM] : nullptr,
                          (const float *)o[LN_BWD_GAMMA], (const float *)o[LN_BWD_MEAN],
                          (const float *)o[LN_BWD_INVSTD]};
     write_parameters finish = {(float *)o[LN_BWD_DGAMMA], (float *)o[LN_BWD_DBETA], cuda_accumulates(k, scalars)};
-    if (packs<T>(a->c, o)) return backward_with<T, wide_pack<T>()>(k, s, g, finish, m, dx, workspace);
-    return backward_with<T, 1>(k, s, g, finish, m, dx, workspace);
+    return WITH_PACKS(backward_with, T, a->c, k, s, o, g, finish, m, workspace);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_layernorm_forward = {nullptr, by_storage<forward<float>, forward<bf16>>, nullptr};
-const cuda_kernel_entry cuda_layernorm_backward = {prepare_backward, by_storage<backward<float>, backward<bf16>>,
+const cuda_kernel_entry cuda_layernorm_forward = {nullptr, BY_STORAGE(forward), nullptr};
+const cuda_kernel_entry cuda_layernorm_backward = {prepare_backward, BY_STORAGE(backward),
                                                    nullptr};
 }

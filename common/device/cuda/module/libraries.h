@@ -25,7 +25,6 @@
     X(matmul, cublasLtMatmul)                                                                                \
     X(layout_create, cublasLtMatrixLayoutCreate)                                                             \
     X(layout_destroy, cublasLtMatrixLayoutDestroy)                                                           \
-    X(layout_set, cublasLtMatrixLayoutSetAttribute)                                                          \
     X(desc_create, cublasLtMatmulDescCreate)                                                                 \
     X(desc_destroy, cublasLtMatmulDescDestroy)                                                               \
     X(desc_set, cublasLtMatmulDescSetAttribute)                                                              \

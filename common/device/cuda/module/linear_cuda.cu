@@ -8,11 +8,8 @@
 #include <stdlib.h>
 
 extern "C" {
-#include "common/base/log.h"
 #include "common/device/cuda/module/cublaslt.h"
 }
-
-constexpr int THREADS = 256;
 
 /* For comparisons of the two ways: biases' gradients by sums of their own. */
 #define PLAIN_PRODUCTS "PSRING_PLAIN_PRODUCTS"
@@ -48,49 +45,37 @@ static bool rounds_x(const cuda_kernel *k)
     return plan_of(k) && k->base.op.x_f32 && k->base.op.kind != OP_linear_backward_data;
 }
 
-static status prepare_product(cuda_kernel *k, cublaslt_shape shape)
+/* cuBLASLt's matrices run down columns: ours, read so, are their transposes. dw^T = x^T dy: the columns of dy, whose sums
+ * the bias's gradient is, are those of the result. */
+static cublaslt_shape shape_of(const op_desc *op)
+{
+    const linear_attributes *a = &op->u.linear;
+    dtype in = op->bf16 ? DTYPE_BF16 : DTYPE_F32;
+    if (op->kind == OP_linear_forward)
+        return {a->out, a->m, a->in, true, false, CUBLASLT_N, a->bias, a->act == ACTIVATION_RELU, false, in, in};
+    if (op->kind == OP_linear_backward_data)
+        return {a->in, a->m, a->out, false, false, CUBLASLT_N, false, false, false, in, in};
+    return {a->in, a->out, a->m, false, true, CUBLASLT_K, false, false, false, in, DTYPE_F32};
+}
+
+static status prepare(cuda_kernel *k)
 {
     const linear_attributes *a = &k->base.op.u.linear;
-    bool in_bf16 = k->base.op.bf16, weights = k->base.op.kind == OP_linear_backward_weights;
+    bool sums_bias = k->base.op.kind == OP_linear_backward_weights && a->bias;
+    cublaslt_shape shape = shape_of(&k->base.op);
     linear_matmuls *products = (linear_matmuls *)calloc(1, sizeof *products);
     if (!products) return fail(STATUS_SYSTEM, "no memory for a matrix product");
     k->state = products;
-    shape.in = in_bf16 ? DTYPE_BF16 : DTYPE_F32;
-    shape.out = in_bf16 && !weights ? DTYPE_BF16 : DTYPE_F32;
     TRY(cublaslt_prepare(cuda_device_of(k), &shape, &products->plain));
-    shape.sums = true;
-    if (products->plain && weights && a->bias && !getenv(PLAIN_PRODUCTS))
-        TRY(cublaslt_prepare(cuda_device_of(k), &shape, &products->summing));
-    if (weights && a->bias)
-        log_debug("linear %lldx%lld to %lld: the bias's gradient %s", (long long)a->m, (long long)a->in, (long long)a->out,
-                  products->summing ? "with the weights'" : "by a separate sum");
     k->base.workspace = cublaslt_workspace(products->plain);
     if (rounds_x(k)) k->base.workspace += (size_t)(a->m * a->in) * sizeof(bf16);
-    return STATUS_OK;
-}
-
-/* cuBLASLt's matrices run down columns: ours, read so, are their transposes. */
-static status prepare_forward(cuda_kernel *k)
-{
-    const linear_attributes *a = &k->base.op.u.linear;
-    cublaslt_shape shape = {a->out, a->m, a->in, true, false, CUBLASLT_N, a->bias, a->act == ACTIVATION_RELU, false, {}, {}};
-    return prepare_product(k, shape);
-}
-
-static status prepare_backward_data(cuda_kernel *k)
-{
-    const linear_attributes *a = &k->base.op.u.linear;
-    cublaslt_shape shape = {a->in, a->m, a->out, false, false, CUBLASLT_N, false, false, false, {}, {}};
-    return prepare_product(k, shape);
-}
-
-/* dw^T = x^T dy: the columns of dy, whose sums the bias's gradient is, are those of the result. */
-static status prepare_backward_weights(cuda_kernel *k)
-{
-    const linear_attributes *a = &k->base.op.u.linear;
-    cublaslt_shape shape = {a->in, a->out, a->m, false, true, CUBLASLT_K, false, false, false, {}, {}};
-    TRY(prepare_product(k, shape));
-    size_t columns = a->bias ? column_workspace(a->m, a->out, write_sum::SUMS) : 0;
+    if (!sums_bias) return STATUS_OK;
+    shape.sums = true;
+    if (products->plain && !getenv(PLAIN_PRODUCTS))
+        TRY(cublaslt_prepare(cuda_device_of(k), &shape, &products->summing));
+    log_debug("linear %lldx%lld to %lld: the bias's gradient %s", (long long)a->m, (long long)a->in, (long long)a->out,
+              products->summing ? "with the weights'" : "by a separate sum");
+    size_t columns = column_workspace(a->m, a->out, write_sum::SUMS);
     if (columns > k->base.workspace) k->base.workspace = columns;
     return STATUS_OK;
 }
@@ -98,16 +83,17 @@ static status prepare_backward_weights(cuda_kernel *k)
 /* ---- passes around the product ---------------------------------------------------------------- */
 
 /* y = act(y), and its slope there where `slope` is given. */
-template <typename T, int V, int ACT> __global__ static void activate_in_place(int64_t count, T *y, T *slope)
-{
-    for (int64_t i = global_thread() * V; i < count; i += grid_threads() * V) {
+template <typename T, int ACT> struct activate_rule {
+    T *y, *slope; /* slope may be NULL */
+    template <int V> __device__ void at(int64_t i) const
+    {
         float values[V], slopes[V];
         load_pack<V>(y + i, values);
         for (int v = 0; v < V; v++) activate_with_slope<ACT>(values[v], &values[v], &slopes[v]);
         store_pack<V>(y + i, values);
         if (slope) store_pack<V>(slope + i, slopes);
     }
-}
+};
 
 /* dy act', where `kept` is y for RELU, the slope for the others. */
 template <int V> __device__ static inline void apply_slope(int act, const float *kept, float *dy)
@@ -115,19 +101,22 @@ template <int V> __device__ static inline void apply_slope(int act, const float 
     for (int v = 0; v < V; v++) dy[v] = act == ACTIVATION_RELU ? activate_backward(act, kept[v], dy[v]) : kept[v] * dy[v];
 }
 
-template <typename T, int V> __global__ static void gradient_in_place(int act, int64_t count, const T *kept, T *dy)
-{
-    for (int64_t i = global_thread() * V; i < count; i += grid_threads() * V) {
+template <typename T> struct slope_rule {
+    int act;
+    const T *kept;
+    T *dy;
+    template <int V> __device__ void at(int64_t i) const
+    {
         float values[V], gradient[V];
         load_pack<V>(kept + i, values);
         load_pack<V>(dy + i, gradient);
         apply_slope<V>(act, values, gradient);
         store_pack<V>(dy + i, gradient);
     }
-}
+};
 
 /* The same on the way to the sums of the columns, of what is stored. */
-template <typename T, int PACK> struct slope_terms {
+template <typename T, int PACK> struct slope_terms : keeps_nothing {
     static constexpr int SUMS = 1, V = PACK, AT_ONCE = 4;
     struct row_taken {
         pack<T, V> kept, dy;
@@ -136,10 +125,6 @@ template <typename T, int PACK> struct slope_terms {
     const T *kept;
     T *dy;
     int64_t c;
-    __device__ nothing_kept at_column(int64_t) const
-    {
-        return {};
-    }
     __device__ row_taken read(int64_t row, int64_t column) const
     {
         int64_t i = row * c + column;
@@ -155,11 +140,6 @@ template <typename T, int PACK> struct slope_terms {
         for (int v = 0; v < V; v++) sums[0][v] += as_stored<T>(gradient[v]);
     }
 };
-
-template <int V> static dim3 grid_for(int64_t count)
-{
-    return dim3(blocks_for(ceil_div(count, V), THREADS));
-}
 
 template <typename T> struct store_biased {
     T *y;
@@ -202,16 +182,6 @@ static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const 
     return cublaslt_run(plan_of(k), s, &operands, m, false, workspace);
 }
 
-template <typename T, int ACT>
-static status activate_output(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t count)
-{
-    constexpr int V = wide_pack<T>();
-    T *y = (T *)o[LINEAR_FWD_Y], *slope = (T *)o[LINEAR_FWD_SLOPE];
-    if (packs<T>(count, o))
-        return launch(k, s, activate_in_place<T, V, ACT>, grid_for<V>(count), dim3(THREADS), count, y, slope);
-    return launch(k, s, activate_in_place<T, 1, ACT>, grid_for<1>(count), dim3(THREADS), count, y, slope);
-}
-
 template <typename T>
 static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
 {
@@ -219,13 +189,14 @@ static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
     int64_t m = cuda_rows(scalars, a->m), count = m * a->out;
     TRY(k->base.op.x_f32 ? (forward_product<float, T>(k, s, o, m, workspace))
                           : (forward_product<T, T>(k, s, o, m, workspace)));
+    T *y = (T *)o[LINEAR_FWD_Y], *slope = (T *)o[LINEAR_FWD_SLOPE];
     switch (a->act) {
     case ACTIVATION_SILU:
-        return activate_output<T, ACTIVATION_SILU>(k, s, o, count);
+        return over_packs<T>(k, s, o, count, count, activate_rule<T, ACTIVATION_SILU>{y, slope});
     case ACTIVATION_GELU:
-        return activate_output<T, ACTIVATION_GELU>(k, s, o, count);
+        return over_packs<T>(k, s, o, count, count, activate_rule<T, ACTIVATION_GELU>{y, slope});
     case ACTIVATION_GELU_TANH:
-        return activate_output<T, ACTIVATION_GELU_TANH>(k, s, o, count);
+        return over_packs<T>(k, s, o, count, count, activate_rule<T, ACTIVATION_GELU_TANH>{y, slope});
     default:
         return STATUS_OK;
     }
@@ -264,19 +235,14 @@ static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const 
     return cublaslt_run(db ? matmuls_of(k)->summing : plan_of(k), s, &operands, m, add, workspace);
 }
 
-/* dy = dy act', and with `db` its columns' sums. */
+/* dy = dy act', and the sums of its columns. */
 template <typename T, int V>
-static status multiply_slope(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, float *db, bool add,
+static status multiply_slope(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, write_sum finish,
                              void *workspace)
 {
     const linear_attributes *a = &k->base.op.u.linear;
-    const T *kept = (const T *)o[LINEAR_BWD_WEIGHTS_ACT];
-    T *dy = (T *)o[LINEAR_BWD_WEIGHTS_DY];
-    int64_t count = m * a->out;
-    if (db)
-        return column_sums(k, s, slope_terms<T, V>{a->act, kept, dy, a->out}, write_sum{db, add}, m, a->out,
-                           (double *)workspace);
-    return launch(k, s, gradient_in_place<T, V>, grid_for<V>(count), dim3(THREADS), a->act, count, kept, dy);
+    slope_terms<T, V> terms = {{}, a->act, (const T *)o[LINEAR_BWD_WEIGHTS_ACT], (T *)o[LINEAR_BWD_WEIGHTS_DY], a->out};
+    return column_sums(k, s, terms, finish, m, a->out, (double *)workspace);
 }
 
 /* Sums are written by the epilogue: where they are to be added to, it does not serve. */
@@ -296,19 +262,22 @@ static status backward_weights(const cuda_kernel *k, cudaStream_t s, void *const
     bool add = cuda_accumulates(k, scalars), summed;
     TRY(can_sum_with_weights(k, m, add, &summed));
     float *db = a->bias ? (float *)o[LINEAR_BWD_WEIGHTS_DB] : nullptr, *own = summed ? nullptr : db;
-    if (a->act != ACTIVATION_NONE)
-        TRY(packs<T>(a->out, o) ? (multiply_slope<T, wide_pack<T>()>(k, s, o, m, own, add, workspace))
-                                : (multiply_slope<T, 1>(k, s, o, m, own, add, workspace)));
+    T *dy = (T *)o[LINEAR_BWD_WEIGHTS_DY];
+    if (a->act != ACTIVATION_NONE && own)
+        TRY(WITH_PACKS(multiply_slope, T, a->out, k, s, o, m, (write_sum{own, add}), workspace));
+    else if (a->act != ACTIVATION_NONE)
+        TRY(over_packs<T>(k, s, o, a->out, m * a->out,
+                          slope_rule<T>{a->act, (const T *)o[LINEAR_BWD_WEIGHTS_ACT], dy}));
     else if (own)
-        TRY(sum_columns(k, s, (const T *)o[LINEAR_BWD_WEIGHTS_DY], own, add, m, a->out, workspace));
+        TRY(sum_columns(k, s, dy, own, add, m, a->out, workspace));
     return k->base.op.x_f32 ? weights_product<float, T>(k, s, o, m, add, summed ? db : nullptr, workspace)
                              : weights_product<T, T>(k, s, o, m, add, summed ? db : nullptr, workspace);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_linear_forward = {prepare_forward, by_storage<forward<float>, forward<bf16>>, release};
-const cuda_kernel_entry cuda_linear_backward_data = {prepare_backward_data,
-                                                     by_storage<backward_data<float>, backward_data<bf16>>, release};
+const cuda_kernel_entry cuda_linear_forward = {prepare, BY_STORAGE(forward), release};
+const cuda_kernel_entry cuda_linear_backward_data = {prepare,
+                                                     BY_STORAGE(backward_data), release};
 const cuda_kernel_entry cuda_linear_backward_weights = {
-    prepare_backward_weights, by_storage<backward_weights<float>, backward_weights<bf16>>, release};
+    prepare, BY_STORAGE(backward_weights), release};
 }

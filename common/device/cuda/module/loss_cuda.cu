@@ -2,7 +2,7 @@
  * normalizer. A block a row leaves the row's loss in the workspace; one block adds the rows in order. */
 #include "common/device/cuda/module/kernel.cuh"
 
-constexpr int THREADS = 256, SUM_THREADS = 256;
+constexpr int THREADS = 256;
 
 /* Of equals the first, as far as a thread or a pair of threads can tell. */
 struct largest {
@@ -37,12 +37,12 @@ template <typename T> __device__ static largest row_maximum(const T *logits, int
 /* loss = log sum exp(l) - l_target;  dl_i = (softmax(l)_i - [i = target]) / normalizer. dlogits may lie in
  * the logits' memory: every element is read before it is written, by the same thread. */
 template <typename T>
-__global__ static void cross_entropy_kernel(int64_t classes, float normalizer, const T *all, const int32_t *targets,
-                                            T *all_gradients, double *losses, double *hits)
+__global__ void cross_entropy_kernel(int64_t classes, double normalizer, const T *all, const void *targets,
+                                     T *all_gradients, double *losses, double *hits)
 {
     int64_t row = blockIdx.x;
     const T *logits = all + row * classes;
-    int32_t target = targets[row];
+    int32_t target = ((const int32_t *)targets)[row];
     bool counts = target != LOSS_IGNORE;
     largest best = row_maximum(logits, classes);
     float of_target = counts ? load(logits + target) : 0, part = 0;
@@ -51,7 +51,7 @@ __global__ static void cross_entropy_kernel(int64_t classes, float normalizer, c
     for (int64_t i = threadIdx.x; all_gradients && i < classes; i += THREADS) {
         float probability = expf(load(logits + i) - best.value) / sum;
         store(all_gradients + row * classes + i,
-              counts ? (probability - (i == target ? 1.0f : 0.0f)) / normalizer : 0);
+              counts ? (probability - (i == target ? 1.0f : 0.0f)) / (float)normalizer : 0);
     }
     if (threadIdx.x > 0) return;
     losses[row] = counts ? (double)best.value + log((double)sum) - (double)of_target : 0;
@@ -59,13 +59,13 @@ __global__ static void cross_entropy_kernel(int64_t classes, float normalizer, c
 }
 
 template <typename T>
-__global__ static void squared_error_kernel(int64_t classes, double normalizer, const T *y, const float *targets, T *dy,
-                                            double *losses, double *hits)
+__global__ void squared_error_kernel(int64_t classes, double normalizer, const T *y, const void *targets, T *dy,
+                                     double *losses, double *hits)
 {
     int64_t row = blockIdx.x;
     double part = 0;
     for (int64_t i = row * classes + threadIdx.x; i < (row + 1) * classes; i += THREADS) {
-        float difference = load(y + i) - targets[i];
+        float difference = load(y + i) - ((const float *)targets)[i];
         part += (double)difference * difference;
         if (dy) store(dy + i, (float)(2 * difference / normalizer));
     }
@@ -78,12 +78,12 @@ __global__ static void squared_error_kernel(int64_t classes, double normalizer, 
 __global__ static void sum_rows(int64_t rows, const double *losses, const double *hits, double *sums)
 {
     double loss = 0, hit = 0;
-    for (int64_t i = threadIdx.x; i < rows; i += SUM_THREADS) {
+    for (int64_t i = threadIdx.x; i < rows; i += THREADS) {
         loss += losses[i];
         hit += hits[i];
     }
-    loss = block_sum<SUM_THREADS>(loss);
-    hit = block_sum<SUM_THREADS>(hit);
+    loss = block_sum<THREADS>(loss);
+    hit = block_sum<THREADS>(hit);
     if (threadIdx.x > 0) return;
     sums[0] = loss;
     sums[1] = hit;
@@ -95,40 +95,24 @@ static status prepare(cuda_kernel *k)
     return STATUS_OK;
 }
 
-static status finish(const cuda_kernel *k, cudaStream_t s, int64_t rows, const double *losses, const double *hits,
-                     double *sums)
-{
-    return launch(k, s, sum_rows, dim3(1), dim3(SUM_THREADS), rows, losses, hits, sums);
-}
-
 template <typename T>
-static status cross_entropy(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                            void *workspace)
+using row_kernel = void(int64_t classes, double normalizer, const T *, const void *, T *, double *, double *);
+
+template <typename T, row_kernel<T> *KERNEL>
+static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars, void *workspace)
 {
     const loss_attributes *a = &k->base.op.u.loss;
     int64_t rows = cuda_rows(scalars, a->rows);
     double *losses = (double *)workspace, *hits = losses + a->rows;
-    TRY(launch(k, s, cross_entropy_kernel<T>, dim3((unsigned)rows), dim3(THREADS), a->classes,
-               (float)scalars->loss_normalizer, (const T *)o[LOSS_LOGITS], (const int32_t *)o[LOSS_TARGETS],
-               a->gradient ? (T *)o[LOSS_DLOGITS] : nullptr, losses, hits));
-    return finish(k, s, rows, losses, hits, (double *)o[LOSS_SUMS]);
-}
-
-template <typename T>
-static status mean_squared_error(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *scalars,
-                                 void *workspace)
-{
-    const loss_attributes *a = &k->base.op.u.loss;
-    int64_t rows = cuda_rows(scalars, a->rows);
-    double *losses = (double *)workspace, *hits = losses + a->rows;
-    TRY(launch(k, s, squared_error_kernel<T>, dim3((unsigned)rows), dim3(THREADS), a->classes, scalars->loss_normalizer,
-               (const T *)o[LOSS_LOGITS], (const float *)o[LOSS_TARGETS],
-               a->gradient ? (T *)o[LOSS_DLOGITS] : nullptr, losses, hits));
-    return finish(k, s, rows, losses, hits, (double *)o[LOSS_SUMS]);
+    T *gradients = a->gradient ? (T *)o[LOSS_DLOGITS] : nullptr;
+    TRY(launch(k, s, KERNEL, dim3((unsigned)rows), dim3(THREADS), a->classes, scalars->loss_normalizer,
+               (const T *)o[LOSS_LOGITS], o[LOSS_TARGETS], gradients, losses, hits));
+    return launch(k, s, sum_rows, dim3(1), dim3(THREADS), rows, losses, hits, (double *)o[LOSS_SUMS]);
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_cross_entropy = {prepare, by_storage<cross_entropy<float>, cross_entropy<bf16>>, nullptr};
+const cuda_kernel_entry cuda_cross_entropy = {
+    prepare, by_storage<run<float, cross_entropy_kernel<float>>, run<bf16, cross_entropy_kernel<bf16>>>, nullptr};
 const cuda_kernel_entry cuda_mean_squared_error = {
-    prepare, by_storage<mean_squared_error<float>, mean_squared_error<bf16>>, nullptr};
+    prepare, by_storage<run<float, squared_error_kernel<float>>, run<bf16, squared_error_kernel<bf16>>>, nullptr};
 }

@@ -1,4 +1,4 @@
-/* Memory of the GPU and pinned memory of the host, and copies between them.
+/* Memory of the GPU and pinned memory of the host, copies between them, and memory that ranks open of each other.
  *
  * Arenas are allocated once and freed at the end, so nothing is kept for reuse. An upload goes through two
  * pinned buffers in turn: the host's memory is free when it returns, and the host waits only while the copy
@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { CHUNK_BYTES = 8 << 20, CHUNKS = 2 };
 /* cudaMalloc cuts small allocations out of blocks of 2 MiB, and a peer that opens one sees its whole block:
@@ -190,4 +192,82 @@ status cuda_download(device_stream *base, void *host, const void *from, dtype ty
     return cuda_check(d,
                       cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDefault, stream),
                       "download");
+}
+
+/* ---- one rank's memory for another's ----------------------------------------------------------
+ *
+ * CUDA Runtime API, "cudaIpcGetMemHandle", "cudaIpcOpenMemHandle". A handle cannot be opened in the process that made it;
+ * ranks that are threads of one process use the pointer as it is, which is valid on every GPU (unified addressing);
+ * copies between GPUs go straight where peer access is enabled ("cudaDeviceEnablePeerAccess"), else through the host. */
+
+typedef struct cuda_share_record {
+    cudaIpcMemHandle_t handle;
+    uint64_t process, processes; /* the owner: its number, and the numbering that it is of */
+    void *data;
+    int32_t exported, rank, gpu;
+} cuda_share_record;
+
+_Static_assert(sizeof(cuda_share_record) <= DEVICE_SHARE_BYTES, "a description of memory must fit");
+
+static uint64_t numbering_of_processes(void)
+{
+    struct stat s;
+    return stat("/proc/self/ns/pid", &s) == 0 ? (uint64_t)s.st_ino : 0;
+}
+
+status cuda_share(device *base, const device_memory *memory, device_share *out)
+{
+    cuda_device *d = (cuda_device *)base;
+    cuda_share_record record = {.process = (uint64_t)getpid(),
+                                .processes = numbering_of_processes(),
+                                .data = memory->data,
+                                .rank = base->config.rank,
+                                .gpu = d->gpu};
+    TRY(cuda_use(d));
+    cudaError_t code = cudaIpcGetMemHandle(&record.handle, memory->data);
+    if (code != cudaSuccess) cudaGetLastError();
+    record.exported = code == cudaSuccess;
+    memcpy(out->bytes, &record, sizeof record);
+    return STATUS_OK;
+}
+
+/* Without it copies are slower, and right. */
+static status enable_access(const cuda_device *d, int gpu)
+{
+    int possible = 0;
+    if (gpu == d->gpu) return STATUS_OK;
+    TRY(cuda_use(d));
+    if (cudaDeviceCanAccessPeer(&possible, d->gpu, gpu) == cudaSuccess && possible) cudaDeviceEnablePeerAccess(gpu, 0);
+    cudaGetLastError(); /* it may have been enabled before */
+    return STATUS_OK;
+}
+
+status cuda_peer_open(device *base, const device_share *share, device_peer *out)
+{
+    cuda_device *d = (cuda_device *)base;
+    cuda_share_record record;
+    memcpy(&record, share->bytes, sizeof record);
+    if (record.process == (uint64_t)getpid() && record.processes == numbering_of_processes()) {
+        *out = (device_peer){.data = record.data};
+        return enable_access(d, record.gpu);
+    }
+    if (!record.exported)
+        return fail(STATUS_CONFIG, "the driver does not export memory of rank %d's GPU to other processes (CUDA IPC)",
+                    record.rank);
+    TRY(cuda_use(d));
+    cudaError_t code = cudaIpcOpenMemHandle(&out->data, record.handle, cudaIpcMemLazyEnablePeerAccess);
+    if (code != cudaSuccess) {
+        cudaGetLastError();
+        return fail(STATUS_CONFIG, "rank %d, GPU %d cannot open memory of rank %d's GPU: %s (%s)", base->config.rank,
+                    d->gpu, record.rank, cudaGetErrorString(code), cudaGetErrorName(code));
+    }
+    out->mapped = true;
+    return STATUS_OK;
+}
+
+void cuda_peer_close(device *base, device_peer *peer)
+{
+    if (!peer->mapped) return;
+    cudaSetDevice(((cuda_device *)base)->gpu);
+    cudaIpcCloseMemHandle(peer->data);
 }

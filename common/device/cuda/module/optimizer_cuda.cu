@@ -127,14 +127,13 @@ struct divide_rule {
 
 struct fill_rule {
     float *x;
-    struct element {};
-    __device__ element read(int64_t) const
+    __device__ float read(int64_t) const
     {
-        return {};
+        return 0;
     }
-    __device__ void write(element, int64_t i) const
+    __device__ void write(float zero, int64_t i) const
     {
-        x[i] = 0;
+        x[i] = zero;
     }
 };
 

@@ -2,8 +2,6 @@
  * Backward gathers: every input element visits the windows that contain it, in the order of their pixels. */
 #include "common/device/cuda/module/kernel.cuh"
 
-constexpr int THREADS = 256;
-
 /* A pixel and its first channel in a tensor [n, height, width, c]. */
 struct place {
     int n, y, x, c;
@@ -21,11 +19,14 @@ template <int V> __device__ static inline place place_of(int64_t i, const pool_a
 }
 
 /* The first of equals wins; a NaN wins over all. */
-template <typename T, int V>
-__global__ static void maximum_forward(pool_attributes a, int64_t count, const T *x, T *y, uint8_t *index)
-{
-    for (int64_t i = global_thread(); i < count; i += grid_threads()) {
-        place o = place_of<V>(i, a, (int)a.p, (int)a.q);
+template <typename T> struct maximum_rule {
+    pool_attributes a;
+    const T *x;
+    T *y;
+    uint8_t *index;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        place o = place_of<V>(i / V, a, (int)a.p, (int)a.q);
         float best[V] = {}, values[V];
         int position[V];
         for (int v = 0; v < V; v++) position[v] = -1;
@@ -40,12 +41,30 @@ __global__ static void maximum_forward(pool_attributes a, int64_t count, const T
                     position[v] = r * (int)a.s + s;
                 }
             }
-        pack<uint8_t, V> at;
-        for (int v = 0; v < V; v++) at.at[v] = (uint8_t)position[v];
-        store_pack<V>(y + i * V, best);
-        *reinterpret_cast<pack<uint8_t, V> *>(index + i * V) = at;
+        pack<uint8_t, V> from;
+        for (int v = 0; v < V; v++) from.at[v] = (uint8_t)position[v];
+        store_pack<V>(y + i, best);
+        *reinterpret_cast<pack<uint8_t, V> *>(index + i) = from;
     }
-}
+};
+
+template <typename T> struct average_rule {
+    pool_attributes a;
+    const T *x;
+    T *y;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        place o = place_of<V>(i / V, a, (int)a.p, (int)a.q);
+        float sum[V] = {}, values[V];
+        for (int64_t r = 0; r < a.r; r++)
+            for (int64_t s = 0; s < a.s; s++) {
+                load_pack<V>(x + ((o.n * a.h + o.y * a.stride + r) * a.w + o.x * a.stride + s) * a.c + o.c, values);
+                for (int v = 0; v < V; v++) sum[v] += values[v];
+            }
+        for (int v = 0; v < V; v++) sum[v] /= (float)(a.r * a.s);
+        store_pack<V>(y + i, sum);
+    }
+};
 
 /* Windows along one side that cover `at`: those from first to last. */
 __device__ static inline int first_window(int at, int64_t pad, int64_t size, int64_t stride)
@@ -60,17 +79,20 @@ __device__ static inline int last_window(int at, int64_t pad, int64_t stride, in
     return last < windows ? last : (int)windows - 1;
 }
 
-template <bool MAXIMUM, typename T, int V>
-__global__ static void pool_backward(pool_attributes a, int64_t count, const T *dy, const uint8_t *index, T *dx)
-{
-    for (int64_t i = global_thread(); i < count; i += grid_threads()) {
-        place at = place_of<V>(i, a, (int)a.h, (int)a.w);
-        int last_p = last_window(at.y, a.pad, a.stride, a.p), last_q = last_window(at.x, a.pad, a.stride, a.q);
+template <bool MAXIMUM, typename T> struct backward_rule {
+    pool_attributes a;
+    const T *dy;
+    const uint8_t *index; /* of a maximum */
+    T *dx;
+    template <int V> __device__ void at(int64_t i) const
+    {
+        place to = place_of<V>(i / V, a, (int)a.h, (int)a.w);
+        int last_p = last_window(to.y, a.pad, a.stride, a.p), last_q = last_window(to.x, a.pad, a.stride, a.q);
         float sum[V] = {}, values[V];
-        for (int p = first_window(at.y, a.pad, a.r, a.stride); p <= last_p; p++)
-            for (int q = first_window(at.x, a.pad, a.s, a.stride); q <= last_q; q++) {
-                int64_t o = ((at.n * a.p + p) * a.q + q) * a.c + at.c;
-                int64_t position = (at.y + a.pad - p * a.stride) * a.s + at.x + a.pad - q * a.stride;
+        for (int p = first_window(to.y, a.pad, a.r, a.stride); p <= last_p; p++)
+            for (int q = first_window(to.x, a.pad, a.s, a.stride); q <= last_q; q++) {
+                int64_t o = ((to.n * a.p + p) * a.q + q) * a.c + to.c;
+                int64_t position = (to.y + a.pad - p * a.stride) * a.s + to.x + a.pad - q * a.stride;
                 load_pack<V>(dy + o, values);
                 if (!MAXIMUM) {
                     for (int v = 0; v < V; v++) sum[v] += values[v] / (float)(a.r * a.s);
@@ -80,66 +102,36 @@ __global__ static void pool_backward(pool_attributes a, int64_t count, const T *
                 for (int v = 0; v < V; v++)
                     if (from.at[v] == position) sum[v] += values[v];
             }
-        store_pack<V>(dx + i * V, sum);
+        store_pack<V>(dx + i, sum);
     }
-}
-
-template <typename T, int V> __global__ static void average_forward(pool_attributes a, int64_t count, const T *x, T *y)
-{
-    for (int64_t i = global_thread(); i < count; i += grid_threads()) {
-        place o = place_of<V>(i, a, (int)a.p, (int)a.q);
-        float sum[V] = {}, values[V];
-        for (int64_t r = 0; r < a.r; r++)
-            for (int64_t s = 0; s < a.s; s++) {
-                load_pack<V>(x + ((o.n * a.h + o.y * a.stride + r) * a.w + o.x * a.stride + s) * a.c + o.c, values);
-                for (int v = 0; v < V; v++) sum[v] += values[v];
-            }
-        for (int v = 0; v < V; v++) sum[v] /= (float)(a.r * a.s);
-        store_pack<V>(y + i * V, sum);
-    }
-}
-
-/* ---- the operations --------------------------------------------------------------------------- */
-
-/* Packs of outputs forward, of inputs backward. */
-template <int V> static int64_t packs_of(const cuda_kernel *k)
-{
-    const pool_attributes *a = &k->base.op.u.pool;
-    bool forward = k->base.op.kind == OP_maxpool_forward || k->base.op.kind == OP_avgpool_forward;
-    return (forward ? a->n * a->p * a->q : a->n * a->h * a->w) * (a->c / V);
-}
-
-template <typename T, int V> static status run_packs(const cuda_kernel *k, cudaStream_t s, void *const *o)
-{
-    const pool_attributes *a = &k->base.op.u.pool;
-    int64_t count = packs_of<V>(k);
-    dim3 grid(blocks_for(count, THREADS)), block(THREADS);
-    switch (k->base.op.kind) {
-    case OP_maxpool_forward:
-        return launch(k, s, maximum_forward<T, V>, grid, block, *a, count, (const T *)o[MAXPOOL_FWD_X],
-                      (T *)o[MAXPOOL_FWD_Y], (uint8_t *)o[MAXPOOL_FWD_INDEX]);
-    case OP_maxpool_backward:
-        return launch(k, s, pool_backward<true, T, V>, grid, block, *a, count, (const T *)o[MAXPOOL_BWD_DY],
-                      (const uint8_t *)o[MAXPOOL_BWD_INDEX], (T *)o[MAXPOOL_BWD_DX]);
-    case OP_avgpool_forward:
-        return launch(k, s, average_forward<T, V>, grid, block, *a, count, (const T *)o[AVGPOOL_FWD_X],
-                      (T *)o[AVGPOOL_FWD_Y]);
-    default:
-        return launch(k, s, pool_backward<false, T, V>, grid, block, *a, count, (const T *)o[AVGPOOL_BWD_DY],
-                      (const uint8_t *)nullptr, (T *)o[AVGPOOL_BWD_DX]);
-    }
-}
+};
 
 template <typename T>
 static status run(const cuda_kernel *k, cudaStream_t s, void *const *o, const op_scalars *, void *)
 {
-    if (packs<T>(k->base.op.u.pool.c, o)) return run_packs<T, wide_pack<T>()>(k, s, o);
-    return run_packs<T, 1>(k, s, o);
+    const pool_attributes *a = &k->base.op.u.pool;
+    int64_t outputs = a->n * a->p * a->q * a->c, inputs = a->n * a->h * a->w * a->c;
+    switch (k->base.op.kind) {
+    case OP_maxpool_forward:
+        return over_packs<T>(k, s, o, a->c, outputs,
+                             maximum_rule<T>{*a, (const T *)o[MAXPOOL_FWD_X], (T *)o[MAXPOOL_FWD_Y],
+                                             (uint8_t *)o[MAXPOOL_FWD_INDEX]});
+    case OP_maxpool_backward:
+        return over_packs<T>(k, s, o, a->c, inputs,
+                             backward_rule<true, T>{*a, (const T *)o[MAXPOOL_BWD_DY],
+                                                    (const uint8_t *)o[MAXPOOL_BWD_INDEX], (T *)o[MAXPOOL_BWD_DX]});
+    case OP_avgpool_forward:
+        return over_packs<T>(k, s, o, a->c, outputs,
+                             average_rule<T>{*a, (const T *)o[AVGPOOL_FWD_X], (T *)o[AVGPOOL_FWD_Y]});
+    default:
+        return over_packs<T>(k, s, o, a->c, inputs,
+                             backward_rule<false, T>{*a, (const T *)o[AVGPOOL_BWD_DY], nullptr, (T *)o[AVGPOOL_BWD_DX]});
+    }
 }
 
 extern "C" {
-const cuda_kernel_entry cuda_maxpool_forward = {nullptr, by_storage<run<float>, run<bf16>>, nullptr};
-const cuda_kernel_entry cuda_maxpool_backward = {nullptr, by_storage<run<float>, run<bf16>>, nullptr};
-const cuda_kernel_entry cuda_avgpool_forward = {nullptr, by_storage<run<float>, run<bf16>>, nullptr};
-const cuda_kernel_entry cuda_avgpool_backward = {nullptr, by_storage<run<float>, run<bf16>>, nullptr};
+const cuda_kernel_entry cuda_maxpool_forward = {nullptr, BY_STORAGE(run), nullptr};
+const cuda_kernel_entry cuda_maxpool_backward = {nullptr, BY_STORAGE(run), nullptr};
+const cuda_kernel_entry cuda_avgpool_forward = {nullptr, BY_STORAGE(run), nullptr};
+const cuda_kernel_entry cuda_avgpool_backward = {nullptr, BY_STORAGE(run), nullptr};
 }
