@@ -1,4 +1,4 @@
-#include "common/net/rendezvous_wire.h"
+#include "common/net/rendezvous_impl.h"
 
 #include "common/net/message_wire.h"
 #include "common/net/rendezvous.pb-c.h"

@@ -35,20 +35,23 @@ struct status_table {
 _Static_assert(sizeof(rank_slot) == 64, "a slot is one cache line");
 _Static_assert(sizeof(status_table_header) % 64 == 0, "the slots behind the header start on a cache line");
 
+static const struct {
+    const char *name;
+    bool waits;
+} operations[RANK_OPERATION_COUNT] = {
+#define OPERATION_ROW(name, text, waits) [RANK_##name] = {text, waits},
+    RANK_OPERATION_LIST(OPERATION_ROW)
+#undef OPERATION_ROW
+};
+
 const char *rank_operation_name(rank_operation operation)
 {
-#define OPERATION_NAME(name, text, waits) [RANK_##name] = text,
-    static const char *const names[RANK_OPERATION_COUNT] = {RANK_OPERATION_LIST(OPERATION_NAME)};
-#undef OPERATION_NAME
-    return (unsigned)operation < RANK_OPERATION_COUNT ? names[operation] : "unknown";
+    return (unsigned)operation < RANK_OPERATION_COUNT ? operations[operation].name : "unknown";
 }
 
 bool rank_operation_waits(rank_operation operation)
 {
-#define OPERATION_WAITS(name, text, waits) [RANK_##name] = (waits),
-    static const bool waiting[RANK_OPERATION_COUNT] = {RANK_OPERATION_LIST(OPERATION_WAITS)};
-#undef OPERATION_WAITS
-    return (unsigned)operation < RANK_OPERATION_COUNT && waiting[operation];
+    return (unsigned)operation < RANK_OPERATION_COUNT && operations[operation].waits;
 }
 
 void rank_slot_begin(rank_slot *slot, int rank)

@@ -2,7 +2,7 @@
 
 #include "common/base/random.h"
 #include "common/net/message_wire.h"
-#include "common/net/rendezvous_wire.h"
+#include "common/net/rendezvous_impl.h"
 
 #include <stdlib.h>
 #include <xxhash.h>

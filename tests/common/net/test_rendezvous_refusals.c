@@ -1,6 +1,6 @@
 #include "tests/common/net/rendezvous_test.h"
 
-#include "common/net/rendezvous_wire.h"
+#include "common/net/rendezvous_impl.h"
 #include "common/net/zmq_socket.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* libFuzzer: a rendezvous packet of any bytes is refused, or survives packing unchanged. */
-#include "common/net/rendezvous_wire.h"
+#include "common/net/rendezvous_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
