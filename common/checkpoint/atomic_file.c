@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,20 +20,10 @@ enum {
 
 static status cannot(const atomic_file *f, const char *what)
 {
-    switch (errno) {
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-        return fail_errno(STATUS_SYSTEM, "%.512s: %s", f->path, what);
-    case ENOSPC:
-    case EDQUOT:
-    case EIO:
-    case EFBIG:
-    case EINTR:
-        return fail_errno(STATUS_IO, "%.512s: %s", f->path, what);
-    default:
-        return fail_errno(STATUS_CANNOT_CREATE, "%.512s: %s", f->path, what);
-    }
+    int e = errno;
+    bool shortage = e == EMFILE || e == ENFILE || e == ENOMEM;
+    bool storage = e == ENOSPC || e == EDQUOT || e == EIO || e == EFBIG || e == EINTR;
+    return fail_errno(shortage ? STATUS_SYSTEM : storage ? STATUS_IO : STATUS_CANNOT_CREATE, "%.512s: %s", f->path, what);
 }
 
 /* ---- the place -------------------------------------------------------------------------------- */

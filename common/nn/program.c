@@ -57,28 +57,23 @@ static void bind(build *b, nn_op *op, const nn_operand *o)
 {
     bool weights = op->weight_param != NN_NONE;
     bool tokens = op->desc.kind == OP_embedding_forward || op->desc.kind == OP_embedding_backward;
-    switch (o->space) {
-    case NN_SPACE_PARAM:
-    case NN_SPACE_BF16_COPY:
-        if (b->needed[o->index]) break;
+    if ((o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY) && !b->needed[o->index]) {
         b->needed[o->index] = true;
         if (op->need_count++ == 0) op->need_first = b->need_count;
         b->program->needs[b->need_count++] = o->index; /* holds every parameter once */
-        break;
-    case NN_SPACE_GRAD:
-        if (b->written[o->index]) op->desc.accumulate = true;
-        b->written[o->index] = true;
-        break;
-    case NN_SPACE_INPUT: /* samples are of the computation's type: what reads them is told so, or reads tokens */
-        op->desc.x_f32 = op->desc.bf16 && weights;
-        if (op->desc.bf16 && !weights && !tokens)
-            b->failure = fail(STATUS_CONFIG,
-                              "layer %s: expected a convolution, linear layer or embedding to read bfloat16 "
-                              "samples, got %s",
-                              b->model->layers[op->layer].name, op_name(op->desc.kind));
-        break;
-    default: break;
     }
+    if (o->space == NN_SPACE_GRAD) {
+        op->desc.accumulate |= b->written[o->index];
+        b->written[o->index] = true;
+    }
+    if (o->space != NN_SPACE_INPUT || !op->desc.bf16) return;
+    /* Samples are of the computation's type: what reads them is told so, or reads tokens. */
+    op->desc.x_f32 = weights;
+    if (!weights && !tokens)
+        b->failure = fail(STATUS_CONFIG,
+                          "layer %s: expected a convolution, linear layer or embedding to read bfloat16 "
+                          "samples, got %s",
+                          b->model->layers[op->layer].name, op_name(op->desc.kind));
 }
 
 nn_op *build_emit(build *b, op_kind kind, const build_node *node)

@@ -170,18 +170,16 @@ static void backward_node(build *b, build_node *node)
     take_gradient(b, node, node->output, node->layer->kind == NN_BATCHNORM ? 2 : 1, &node->at[DY]); /* DY, DY2 */
     if (node->at[DY].space == NN_SPACE_NONE) return; /* its output reaches no loss */
     b->gradients[node->output].count = 0;
-    switch (node->layer->kind) {
-    case NN_LINEAR: backward_linear(b, node); break;
-    case NN_BATCHNORM: backward_batchnorm(b, node); break;
-    case NN_LAYERNORM: backward_layernorm(b, node); break;
-    case NN_ATTENTION: backward_attention(b, node); break;
-    case NN_EMBEDDING: build_emit(b, OP_embedding_backward, node); break;
-    case NN_ADD:
-        contribute(b, node->x, node->at[DY]);
-        contribute(b, node->residual, node->at[DY]);
-        break;
-    default: backward_input(b, node);
-    }
+    nn_layer_kind kind = node->layer->kind;
+    if (kind == NN_LINEAR) backward_linear(b, node);
+    else if (kind == NN_BATCHNORM) backward_batchnorm(b, node);
+    else if (kind == NN_LAYERNORM) backward_layernorm(b, node);
+    else if (kind == NN_ATTENTION) backward_attention(b, node);
+    else if (kind == NN_EMBEDDING) build_emit(b, OP_embedding_backward, node);
+    else if (kind != NN_ADD) backward_input(b, node);
+    if (kind != NN_ADD) return;
+    contribute(b, node->x, node->at[DY]);
+    contribute(b, node->residual, node->at[DY]);
 }
 
 status build_backward(build *b)
