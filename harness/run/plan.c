@@ -134,18 +134,13 @@ static status source_next(batch_source *base, int64_t step, batch_view *out)
     return STATUS_OK;
 }
 
-static void source_give_back(batch_source *s, const batch_view *b)
-{
-    (void)s, (void)b;
-}
-
 static void source_close(batch_source *s)
 {
     (void)s;
 }
 
 static const batch_source_type source_type = {"plan", source_next, batch_source_always_ready,
-                                              source_give_back, source_close};
+                                              batch_source_ignore_return, source_close};
 
 static status source_init(const nn_model *m, int64_t largest, plan_source *out)
 {

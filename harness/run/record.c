@@ -4,35 +4,38 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const phase_keys[RECORD_PHASES] = {
-#define RECORD_KEY(name, text) [RECORD_##name] = text,
-    RECORD_PHASE_LIST(RECORD_KEY)
-#undef RECORD_KEY
+const record_phase record_phases[RECORD_PHASES] = {
+    {"step_s", offsetof(step_times, total)},
+    {"load_s", offsetof(step_times, load)},
+    {"batch_copy_s", offsetof(step_times, copy)},
+    {"forward_s", offsetof(step_times, forward)},
+    {"backward_s", offsetof(step_times, backward)},
+    {"exposed_communication_s", offsetof(step_times, exposed)},
+    {"waiting_s", offsetof(step_times, waiting)},
+    {"optimizer_s", offsetof(step_times, optimizer)},
+    {"other_s", offsetof(step_times, other)},
+    {"communication_s", offsetof(step_times, communication)},
+    {"hidden_communication_s", offsetof(step_times, hidden)},
+    {"first_to_backward_end_s", offsetof(step_times, first_to_backward_end)},
+    {"last_bucket_s", offsetof(step_times, last_bucket)},
 };
 
 status record_init(record *r, int64_t steps, int64_t evaluations)
 {
     *r = (record){.capacity = steps, .evaluation_capacity = evaluations};
-    bool complete = true;
-    for (int p = 0; p < RECORD_PHASES; p++) {
-        r->phases[p] = calloc((size_t)steps + 1, sizeof *r->phases[p]);
-        complete = complete && r->phases[p];
-    }
-    r->losses = calloc((size_t)steps + 1, sizeof *r->losses);
     r->steps = calloc((size_t)steps + 1, sizeof *r->steps);
     r->evaluations = calloc((size_t)evaluations + 1, sizeof *r->evaluations);
-    if (complete && r->losses && r->steps && r->evaluations) return STATUS_OK;
+    if (r->steps && r->evaluations) return STATUS_OK;
     record_deinit(r);
     return fail(STATUS_SYSTEM, "no memory to record %lld steps", (long long)steps);
 }
 
 void record_deinit(record *r)
 {
-    for (int p = 0; p < RECORD_PHASES; p++) free(r->phases[p]);
-    free(r->losses);
     free(r->steps);
     free(r->evaluations);
     *r = (record){0};
@@ -41,13 +44,9 @@ void record_deinit(record *r)
 void record_step(record *r, const step_result *result)
 {
     assert(r->count < r->capacity);
-    const step_times *t = &result->times;
-    int64_t at = r->count++;
-    r->steps[at] = result->index;
-#define RECORD_STORE(name, text) r->phases[RECORD_##name][at] = t->name;
-    RECORD_PHASE_LIST(RECORD_STORE)
-#undef RECORD_STORE
-    r->losses[at] = result->loss;
+    r->steps[r->count].index = result->index;
+    r->steps[r->count].loss = result->loss;
+    r->steps[r->count++].times = result->times;
     r->samples += result->samples;
 }
 
@@ -71,24 +70,9 @@ void record_evaluation_result(record *r, record_evaluation e)
     r->evaluations[r->evaluation_count++] = e;
 }
 
-static json_t *integers(const int64_t *values, int64_t count)
-{
-    json_t *array = json_array();
-    for (int64_t i = 0; array && i < count; i++) json_array_append_new(array, json_integer(values[i]));
-    return array;
-}
-
 json_t *record_seconds(int64_t ns)
 {
     return json_real((double)ns / 1e9);
-}
-
-static json_t *times(const int64_t *values, int64_t count)
-{
-    json_t *array = json_array();
-    for (int64_t i = 0; array && i < count; i++)
-        json_array_append_new(array, values[i] == STEP_NOT_MEASURED ? json_null() : record_seconds(values[i]));
-    return array;
 }
 
 /* JSON has no NaN: it becomes null. */
@@ -97,10 +81,13 @@ static json_t *real_or_null(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static json_t *reals(const double *values, int64_t count)
+static json_t *times_to_json(const record *r, const record_phase *phase)
 {
     json_t *array = json_array();
-    for (int64_t i = 0; array && i < count; i++) json_array_append_new(array, real_or_null(values[i]));
+    for (int64_t i = 0; array && i < r->count; i++) {
+        int64_t ns = *(const int64_t *)((const char *)&r->steps[i].times + phase->offset);
+        json_array_append_new(array, ns == STEP_NOT_MEASURED ? json_null() : record_seconds(ns));
+    }
     return array;
 }
 
@@ -108,10 +95,15 @@ status record_to_json(const record *r, json_t *rank)
 {
     int bad = 0;
     for (int p = 0; p < RECORD_PHASES; p++)
-        bad |= json_object_set_new(rank, phase_keys[p], times(r->phases[p], r->count));
-    bad |= json_object_set_new(rank, "losses", reals(r->losses, r->count));
+        bad |= json_object_set_new(rank, record_phases[p].key, times_to_json(r, &record_phases[p]));
+    json_t *losses = json_array(), *indices = json_array();
+    for (int64_t i = 0; i < r->count; i++) {
+        bad |= json_array_append_new(losses, real_or_null(r->steps[i].loss));
+        bad |= json_array_append_new(indices, json_integer(r->steps[i].index));
+    }
+    bad |= json_object_set_new(rank, "losses", losses);
     bad |= json_object_set_new(rank, "measured_steps", json_integer(r->count));
-    bad |= json_object_set_new(rank, "step_index", integers(r->steps, r->count));
+    bad |= json_object_set_new(rank, "step_index", indices);
     bad |= json_object_set_new(rank, "samples", json_integer(r->samples));
     bad |= json_object_set_new(rank, "wall_s", record_seconds(r->wall_ns));
     bad |= json_object_set_new(rank, "bytes_sent", json_integer(r->bytes_sent));

@@ -11,25 +11,14 @@
 
 #include <jansson.h>
 
-/* name in step_times, in JSON */
-#define RECORD_PHASE_LIST(X)                                                                         \
-    X(total, "step_s")                                                                              \
-    X(load, "load_s")                                                                               \
-    X(copy, "batch_copy_s")                                                                         \
-    X(forward, "forward_s")                                                                         \
-    X(backward, "backward_s")                                                                       \
-    X(exposed, "exposed_communication_s")                                                           \
-    X(waiting, "waiting_s")                                                                         \
-    X(optimizer, "optimizer_s")                                                                     \
-    X(other, "other_s")                                                                             \
-    X(communication, "communication_s")                                                             \
-    X(hidden, "hidden_communication_s")                                                             \
-    X(first_to_backward_end, "first_to_backward_end_s")                                             \
-    X(last_bucket, "last_bucket_s")
+/* The times of a step, by their keys in JSON; the first is the step as a whole. */
+typedef struct record_phase {
+    const char *key;
+    size_t offset; /* in step_times */
+} record_phase;
 
-#define RECORD_ENUM(name, text) RECORD_##name,
-enum { RECORD_PHASE_LIST(RECORD_ENUM) RECORD_PHASES };
-#undef RECORD_ENUM
+enum { RECORD_PHASES = 13 };
+extern const record_phase record_phases[RECORD_PHASES];
 
 typedef struct record_evaluation {
     int64_t step; /* steps completed before it */
@@ -39,9 +28,11 @@ typedef struct record_evaluation {
 
 typedef struct record {
     int64_t capacity, count;       /* measured steps */
-    int64_t *phases[RECORD_PHASES]; /* [capacity] each */
-    double *losses;                /* [capacity] */
-    int64_t *steps;                /* [capacity] their indices in the run */
+    struct {
+        int64_t index; /* in the run */
+        double loss;
+        step_times times;
+    } *steps;                      /* [capacity] */
     int64_t samples;               /* of this rank in measured steps */
     int64_t wall_ns;               /* of the measured blocks, each from its first begin to its last end */
     int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* in measured steps */

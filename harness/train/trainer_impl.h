@@ -160,7 +160,4 @@ status trainer_run_pass(trainer *t, trainer_pass pass, int end);
 void trainer_recorder_init(trainer *t);
 void trainer_close_records(trainer_program_slot *slot);
 
-/* The slot of a batch size; STATUS_INTERNAL if it was not announced. */
-status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out);
-
 #endif

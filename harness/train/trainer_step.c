@@ -44,7 +44,8 @@ static bool is_last_batch(const trainer *t)
 
 /* ---- batch ------------------------------------------------------------------------------------ */
 
-status trainer_find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
+/* The program of a batch size. */
+static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 {
     for (int i = 0; i < t->programs.slot_count; i++) {
         if (t->programs.slots[i].batch != batch) continue;
@@ -95,7 +96,7 @@ static status stage_choose_program(trainer *t)
     t->now.step.targets = x->targets;
     t->now.slot = NULL;
     if (x->samples == 0) return STATUS_OK;
-    TRY(trainer_find_slot(t, x->samples, &t->now.slot));
+    TRY(find_slot(t, x->samples, &t->now.slot));
     const nn_program *p = t->now.slot->program;
     x->output = nn_instance_value(t->now.slot->instance, p->output_value);
     x->output_gradient = nn_instance_value(t->now.slot->instance, p->output_gradient_value);
