@@ -79,9 +79,6 @@ void calibration_close(calibration_run *r);
 /* Forward, backward, update; the times go to `repeat` of the setting. */
 status calibration_step(calibration_run *r, calibration_setting setting, int repeat);
 
-/* The model alone; nn_model_free it. */
-status calibration_model(int model, nn_model **out);
-
 /* ns, the median of an operation's times, or of the update's, which are sorted. */
 double calibration_op_ns(calibration_run *r, calibration_setting setting, int op);
 double calibration_update_ns(calibration_run *r, calibration_setting setting);

@@ -102,11 +102,6 @@ static void after_op(void *context, const nn_op *op)
 
 /* ---- open and close ------------------------------------------------------------------------------------- */
 
-status calibration_model(int model, nn_model **out)
-{
-    return model_build(&workloads[model].model, out);
-}
-
 void calibration_close(calibration_run *r)
 {
     optimizer_close(&r->optimizer);

@@ -26,6 +26,7 @@ typedef struct pair {
     calibration_run runs[PAIR];
     device_memory buckets[PAIR], sums[PAIR]; /* of the ranks' gradients */
     rank_times times[PAIR];
+    double bytes; /* of the parameters that the passes work on */
 } pair;
 
 static int64_t processor_ns(void)
@@ -176,6 +177,8 @@ static status measure_model(local_ranks *group, pair *p, int rank, int model)
     status rc = calibration_open(&p->runs[rank], model, p->result->threads);
     bool passes = model == 0;
     if (rc == STATUS_OK && passes) rc = open_passes(p, rank);
+    if (rc == STATUS_OK && passes && rank == 0)
+        p->bytes = (double)p->runs[rank].work.model->parameter_elements * sizeof(float);
     if (rc == STATUS_OK) rc = compute_all(group, p, rank, passes);
     if (rc == STATUS_OK) rc = local_ranks_barrier(group);
     close_passes(p, rank);
@@ -225,9 +228,10 @@ static double rate_of(pair *p, pass which, double bytes)
     return ns > 0 ? bytes / ns : 0;
 }
 
-static void take_result(pair *p, double bytes)
+static void take_result(pair *p)
 {
     calibration *c = p->result;
+    double bytes = p->bytes;
     for (int k = 0; k < CALIBRATED_CONTENTIONS; k++) {
         double sums[CALIBRATION_SETTINGS] = {0};
         for (int r = 0; r < PAIR; r++)
@@ -246,11 +250,8 @@ static void take_result(pair *p, double bytes)
 status calibrate_pair(calibration *c)
 {
     pair p = {.result = c, .token = (uint64_t)clock_now_ns()};
-    nn_model *model = NULL;
     for (int r = 0; r < PAIR; r++) p.buckets[r].fd = p.sums[r].fd = -1;
     TRY(local_ranks_run(PAIR, run_rank, &p));
-    TRY(calibration_model(0, &model));
-    take_result(&p, (double)model->parameter_elements * sizeof(float));
-    nn_model_free(&model);
+    take_result(&p);
     return STATUS_OK;
 }

@@ -1,5 +1,12 @@
 /* A job on virtual devices: all ranks in this thread, their trainers driven by the event queue. The train
- * loop, the models and the engines are those of a real run. */
+ * loop, the models and the engines are those of a real run.
+ *
+ * The files in the order in which data flow through them (calibrate.h lists those of calibrations):
+ *   virtual_run.c        the jobs of `harness run`, and predictions of real runs
+ *   whatif.c             a workload on many numbers of GPUs
+ *   virtual_measure.c    what a workload takes, in a few figures
+ *   virtual_job.c        the ranks and servers of a job
+ *   virtual_source.c     their batches */
 #ifndef HARNESS_SIM_VIRTUAL_JOB_H
 #define HARNESS_SIM_VIRTUAL_JOB_H
 
