@@ -11,34 +11,33 @@ static const char *const schedule_names[] = {"constant", "step", "cosine", "line
 
 #define FIELD(name) offsetof(optimizer_options, name)
 static const option optimizer_option_list[] = {
-    {.name = "optimizer", .type = OPTION_CHOICE, .offset = FIELD(kind), .initial = "sgd", .choices = kind_names,
+    {"optimizer", OPTION_CHOICE, FIELD(kind), .initial = "sgd", .choices = kind_names,
      .help = "update rule, with PyTorch's semantics and defaults"},
-    {.name = "lr", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(lr),
-     .help = "learning rate [PyTorch's: 0.001; sgd 0.01]"},
-    {.name = "momentum", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(momentum), .help = "sgd [0]"},
-    {.name = "dampening", .level = OPTION_RARE, .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(dampening), .low = -1e9, .high = 1e9,
-     .help = "sgd [0]"},
-    {.name = "nesterov", .level = OPTION_RARE, .type = OPTION_FLAG, .offset = FIELD(nesterov), .help = "sgd with Nesterov's momentum"},
-    {.name = "weight-decay", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(weight_decay),
+    {"lr", OPTION_DOUBLE, FIELD(lr), .argument = "X", .help = "learning rate [PyTorch's: 0.001; sgd 0.01]"},
+    {"momentum", OPTION_DOUBLE, FIELD(momentum), .argument = "X", .help = "sgd [0]"},
+    {"dampening", OPTION_DOUBLE, FIELD(dampening), .argument = "X", .low = -1e9, .high = 1e9,
+     .help = "sgd [0]", .level = OPTION_RARE},
+    {"nesterov", OPTION_FLAG, FIELD(nesterov), .help = "sgd with Nesterov's momentum", .level = OPTION_RARE},
+    {"weight-decay", OPTION_DOUBLE, FIELD(weight_decay), .argument = "X",
      .help = "L2 penalty; adamw: decoupled [0; adamw 0.01]"},
-    {.name = "beta1", .level = OPTION_RARE, .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(beta1), .low = 0, .high = 0.999999999,
-     .help = "adam, adamw [0.9]"},
-    {.name = "beta2", .level = OPTION_RARE, .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(beta2), .low = 0, .high = 0.999999999,
-     .help = "adam, adamw [0.999]"},
-    {.name = "eps", .level = OPTION_RARE, .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(eps), .help = "adam, adamw [1e-8]"},
-    {.name = "lr-schedule", .type = OPTION_CHOICE, .offset = FIELD(schedule), .initial = "constant",
-     .choices = schedule_names, .help = "learning rate over the steps"},
-    {.name = "lr-warmup", .argument = "STEPS", .type = OPTION_INT, .offset = FIELD(warmup_steps), .initial = "0",
+    {"beta1", OPTION_DOUBLE, FIELD(beta1), .argument = "X", .high = 0.999999999, .help = "adam, adamw [0.9]",
+     .level = OPTION_RARE},
+    {"beta2", OPTION_DOUBLE, FIELD(beta2), .argument = "X", .high = 0.999999999,
+     .help = "adam, adamw [0.999]", .level = OPTION_RARE},
+    {"eps", OPTION_DOUBLE, FIELD(eps), .argument = "X", .help = "adam, adamw [1e-8]", .level = OPTION_RARE},
+    {"lr-schedule", OPTION_CHOICE, FIELD(schedule), .initial = "constant", .choices = schedule_names,
+     .help = "learning rate over the steps"},
+    {"lr-warmup", OPTION_INT, FIELD(warmup_steps), .argument = "STEPS", .initial = "0",
      .help = "steps of linear warm-up before the schedule"},
-    {.name = "lr-steps", .level = OPTION_RARE, .argument = "STEPS", .type = OPTION_INT, .offset = FIELD(schedule_steps), .initial = "0",
+    {"lr-steps", OPTION_INT, FIELD(schedule_steps), .argument = "STEPS", .initial = "0", .level = OPTION_RARE,
      .help = "step: steps between decays; cosine, linear: length (0: the run's)"},
-    {.name = "lr-gamma", .level = OPTION_RARE, .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(gamma), .initial = "0.1",
-     .help = "step: factor of a decay"},
-    {.name = "clip-norm", .argument = "X", .type = OPTION_DOUBLE, .offset = FIELD(clip_norm), .initial = "0",
+    {"lr-gamma", OPTION_DOUBLE, FIELD(gamma), .argument = "X", .initial = "0.1",
+     .help = "step: factor of a decay", .level = OPTION_RARE},
+    {"clip-norm", OPTION_DOUBLE, FIELD(clip_norm), .argument = "X", .initial = "0",
      .help = "scale gradients so that their norm is at most X (0: off)"},
-    {.name = "on-nonfinite", .type = OPTION_CHOICE, .offset = FIELD(on_nonfinite), .initial = "stop",
-     .choices = nonfinite_names, .help = "gradient or loss infinite or NaN: stop with exit code 79, skip the update on all"
-     " ranks, or warn once"},
+    {"on-nonfinite", OPTION_CHOICE, FIELD(on_nonfinite), .initial = "stop", .choices = nonfinite_names,
+     .help = "gradient or loss infinite or NaN: stop with exit code 79, skip the update on all ranks, or "
+             "warn once"},
 };
 
 const option_table optimizer_option_table = {"Optimizer", optimizer_option_list,
@@ -65,7 +64,8 @@ status optimizer_resolve(const option_binding *binding)
     if (!options_given(binding, "beta2")) o->beta2 = initial.beta2;
     if (!options_given(binding, "eps")) o->eps = initial.eps;
     if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
-        return fail(STATUS_USAGE, "--nesterov: expected --momentum above 0 and --dampening 0, got %g and %g", o->momentum, o->dampening);
+        return fail(STATUS_USAGE, "--nesterov: expected --momentum above 0 and --dampening 0, got %g and %g",
+                    o->momentum, o->dampening);
     static const char *const of_sgd[] = {"momentum", "dampening", "nesterov"};
     static const char *const of_adam[] = {"beta1", "beta2", "eps"};
     for (int i = 0; i < 3; i++) {
@@ -84,10 +84,14 @@ double optimizer_learning_rate(const optimizer_options *o, int64_t step, int64_t
     if (length < 1) length = 1;
     double part = at < (double)length ? at / (double)length : 1.0;
     switch ((lr_schedule)o->schedule) {
-    case LR_CONSTANT: return o->lr;
-    case LR_STEP: return o->lr * pow(o->gamma, floor(at / (double)length));
-    case LR_COSINE: return o->lr * 0.5 * (1.0 + cos(3.14159265358979323846 * part));
-    case LR_LINEAR: return o->lr * (1.0 - part);
+    case LR_CONSTANT:
+        return o->lr;
+    case LR_STEP:
+        return o->lr * pow(o->gamma, floor(at / (double)length));
+    case LR_COSINE:
+        return o->lr * 0.5 * (1.0 + cos(3.14159265358979323846 * part));
+    case LR_LINEAR:
+        return o->lr * (1.0 - part);
     }
     return o->lr;
 }
@@ -144,11 +148,12 @@ static status prepare_kernels(optimizer *o, dtype type)
         TRY(device_allocate(o->device, DEVICE_MEMORY_PRIVATE, sizeof(int32_t), &o->flag));
     }
     size_t workspace = device_kernel_workspace(o->sum_squares);
-    return workspace ? device_allocate(o->device, DEVICE_MEMORY_PRIVATE, workspace, &o->workspace) : STATUS_OK;
+    return workspace ? device_allocate(o->device, DEVICE_MEMORY_PRIVATE, workspace, &o->workspace)
+                     : STATUS_OK;
 }
 
-static status open_with(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
-                        ledger *l, bool idle, optimizer **out)
+static status open_with(device *d, const optimizer_options *options, dtype type, int64_t elements,
+                        int64_t logical, ledger *l, bool idle, optimizer **out)
 {
     *out = NULL;
     optimizer *o = calloc(1, sizeof *o);
@@ -167,8 +172,10 @@ static status open_with(device *d, const optimizer_options *options, dtype type,
     status rc;
     TRY_GOTO(rc, prepare_kernels(o, type), failed);
     for (int i = 0; i < o->state_count && !idle; i++)
-        TRY_GOTO(rc, ledger_blame(LEDGER_OPTIMIZER, device_allocate(d, DEVICE_MEMORY_PRIVATE,
-                                                                    (size_t)(elements * o->element_size), &o->state[i])),
+        TRY_GOTO(rc,
+                 ledger_blame(LEDGER_OPTIMIZER,
+                              device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)(elements * o->element_size),
+                                              &o->state[i])),
                  failed);
     *out = o;
     return STATUS_OK;
@@ -177,14 +184,14 @@ failed:
     return rc;
 }
 
-status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
-                      ledger *l, optimizer **out)
+status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements,
+                      int64_t logical, ledger *l, optimizer **out)
 {
     return open_with(d, options, type, elements, logical, l, false, out);
 }
 
-status optimizer_open_idle(device *d, const optimizer_options *options, dtype type, int64_t elements, int64_t logical,
-                           ledger *l, optimizer **out)
+status optimizer_open_idle(device *d, const optimizer_options *options, dtype type, int64_t elements,
+                           int64_t logical, ledger *l, optimizer **out)
 {
     return open_with(d, options, type, elements, logical, l, true, out);
 }
@@ -238,7 +245,9 @@ status optimizer_update_bf16(optimizer *o, device_stream *s, void *params, void 
                           .gradient_scale = scale,
                           .bias_correction1 = 1.0 - pow(p->beta1, t),
                           .bias_correction2 = 1.0 - pow(p->beta2, t),
-                          .nonfinite = o->flag.data ? o->flag.data : o->real ? &o->nonfinite : NULL,
+                          .nonfinite = o->flag.data ? o->flag.data
+                                       : o->real    ? &o->nonfinite
+                                                    : NULL,
                           .first_step = made == 0,
                           .pieces = pieces.pieces,
                           .piece_count = pieces.count};
@@ -253,10 +262,12 @@ status optimizer_update(optimizer *o, device_stream *s, void *params, const void
     return optimizer_update_bf16(o, s, params, NULL, grads, pieces, step, lr, scale);
 }
 
-status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces, double *sum)
+status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces,
+                             double *sum)
 {
     op_scalars scalars = {.pieces = pieces.pieces, .piece_count = pieces.count};
-    void *operands[OP_MAX_OPERANDS] = {[SUMSQ_X] = (void *)grads, [SUMSQ_OUT] = o->sum.data ? o->sum.data : sum};
+    void *operands[OP_MAX_OPERANDS] = {
+        [SUMSQ_X] = (void *)grads, [SUMSQ_OUT] = o->sum.data ? o->sum.data : sum};
     if (!o->sum.data) return device_launch(s, o->sum_squares, operands, &scalars, o->workspace.data);
     double found = 0;
     TRY(device_clear(s, o->sum.data, sizeof found));

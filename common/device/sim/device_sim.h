@@ -15,11 +15,10 @@
  * The files in the order in which data flow through them:
  *   device_sim.c   opening, memory, layouts, time
  *   kernel_sim.c   prices of operations
- *   stream_sim.c   streams as the host sees them: enqueueing, waiting, marks
+ *   stream_sim.c   streams as the host sees them: enqueueing, waiting, marks; CPU cores shared with agents
  *   stream_run.c   streams as the clock advances
  *   fence_sim.c    fences and their history
  *   agent_sim.c    engines' agents
- *   core_sim.c     CPU cores that compute threads share with agents
  *
  * Below is what engines' virtual parts and the harness use beyond device.h. */
 #ifndef COMMON_DEVICE_SIM_DEVICE_SIM_H

@@ -23,7 +23,7 @@ typedef struct sim_device {
     double slowdown;                        /* and by this factor: this GPU's speed, too few cores */
     sim_actor *core;                        /* that its agents share with the host */
     double host_share;                      /* of its agents' work that the compute thread loses where cores are scarce */
-    bool at_work;                           /* the compute thread, within sim_core_work */
+    bool at_work;                           /* the compute thread, in stream_sim.c's core_work() */
     double overlap_rate;                    /* of compute during communication: 1 - rho */
     int communicating;
     uint64_t jitter, launches;                      /* start of the random stream, or 0; kernels so far */
@@ -126,6 +126,8 @@ status sim_wait(device_stream *s, device_fence *f, uint64_t value);
 status sim_synchronize(device_stream *s);
 status sim_mark(device_stream *s, int slot);
 int64_t sim_mark_ns(device_stream *s, int slot);
+/* Communication has begun or ended: it shares the compute thread's core. */
+void sim_core_changed(sim_device *d);
 
 /* ---- stream_run.c: streams as the clock advances ---- */
 status sim_stream_push(sim_stream *s, sim_command command);
@@ -137,12 +139,6 @@ void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached);
 void sim_stream_head_ended(sim_stream *s);
 /* A fence that the head waits for has been reached or has failed. */
 void sim_stream_resume(sim_stream *s, bool failed);
-
-/* ---- core_sim.c ---- */
-/* The compute thread, a fiber, computes for `duration` on its own core. */
-void sim_core_work(sim_device *d, sim_time duration);
-/* Communication has begun or ended. */
-void sim_core_changed(sim_device *d);
 
 /* ---- fence_sim.c ---- */
 status sim_fence_open(device *d, device_fence **out);
