@@ -85,7 +85,7 @@ status sync_agent_open(const sync_agent_config *config, sync_agent **out)
         agent->virtual_ops = (sim_agent_ops){config->ops->progress, config->ops->failed};
         rc = sim_agent_open(config->device, config->name, &agent->virtual_ops, config->context,
                             &agent->virtual_agent);
-    } else if (config->inline_progress) {
+    } else if (config->inline_progress || device_get_info(config->device)->plans) {
         device_set_idle(config->device, progress, agent);
     } else {
         rc = start_thread(agent);
@@ -117,6 +117,8 @@ void sync_agent_close(sync_agent **pointer)
 
 void sync_agent_wake(sync_agent *agent)
 {
+    bool worked = false;
     if (agent->virtual_agent) sim_agent_wake(agent->virtual_agent);
     else if (agent->has_thread) agent->config.ops->wake(agent->config.context);
+    else if (device_get_info(agent->config.device)->plans) progress(agent, &worked); /* nobody waits there */
 }

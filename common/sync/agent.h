@@ -1,7 +1,7 @@
 /* The agent drives an engine's state machine: it hands over the time, learns whether anything was done
  * and by when it must be called again, and sleeps in between. On a CPU that is a communication thread a
- * rank, or, for small models, the compute thread itself while it waits for a fence; on the virtual
- * device the event queue (common/device/sim/agent_sim.h). Compute may block its thread; the agent never
+ * rank, or, for small models, the compute thread itself while it waits for a fence (on a device that plans: when
+ * it wakes the agent); on the virtual device the event queue (common/device/sim/agent_sim.h). Compute may block its thread; the agent never
  * blocks in progress(). */
 #ifndef COMMON_SYNC_AGENT_H
 #define COMMON_SYNC_AGENT_H

@@ -181,26 +181,28 @@ static status plan_rank(const run_config *c, const run_plan *p, int engine, int 
     int64_t loaded = c->data.batch * (needs->whole_batch && rank == 0 ? world : 1);
     plan_source source = {0};
     rank_slot slot = {0};
-    sync_blob nothing;
+    sync_blob *all = calloc((size_t)world, sizeof *all); /* of peers like this rank */
     char device[64];
-    TRY(trainer_setup(c, p->set, p->model, engine, rank, world, &t));
+    status rc;
+    TRY_GOTO(rc, trainer_setup(c, p->set, p->model, engine, rank, world, &t), out);
     snprintf(device, sizeof device, "plan:%s", c->run.device);
     t.device = device;
     t.slot = &slot;
     t.total_steps = 2;
     int64_t test = dataset_describe(p->set)->samples[DATA_TEST], share = (test + world - 1) / world;
     bool evaluates = test >= world && c->run.eval_every >= 0;
-    status rc;
     TRY_GOTO(rc, source_init(p->model, loaded, &source), out);
     TRY_GOTO(rc, trainer_open(&t, &planned), out);
-    TRY_GOTO(rc, trainer_handshake(planned, &nothing), out);
-    TRY_GOTO(rc, trainer_connect(planned, &nothing), out);
+    TRY_GOTO(rc, all ? trainer_handshake(planned, all) : fail(STATUS_SYSTEM, "no memory for a plan"), out);
+    for (int r = 1; r < world; r++) all[r] = all[0];
+    TRY_GOTO(rc, trainer_connect(planned, all), out);
     TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < c->data.batch ? share : c->data.batch), out);
     out->memory = *trainer_ledger(planned);
     if (rank == 0) out->has_sizes = ps_result_sizes(trainer_engine(planned), &out->sizes);
 out:
     trainer_close(&planned);
     free(source.targets);
+    free(all);
     return rc;
 }
 

@@ -13,13 +13,14 @@ enum { SLEEP_NS = 100000000, POLL_NS = 20000, YIELDS = 400 }; /* of a world that
 #define DECLARE(id, name) extern const collective_type collective_##id;
 COLLECTIVE_LIST(DECLARE)
 DECLARE(sim, "sim")
+DECLARE(plan, "plan")
 #undef DECLARE
 
 #define IMPLEMENTATION(id, name) {name, &collective_##id},
 static const struct {
     const char *name;
     const collective_type *type;
-} implementations[] = {COLLECTIVE_LIST(IMPLEMENTATION) IMPLEMENTATION(sim, "sim")};
+} implementations[] = {COLLECTIVE_LIST(IMPLEMENTATION) IMPLEMENTATION(sim, "sim") IMPLEMENTATION(plan, "plan")};
 #undef IMPLEMENTATION
 
 enum { IMPLEMENTATIONS = sizeof implementations / sizeof implementations[0] };
@@ -392,6 +393,28 @@ void collective_poll_wait(collective_world *world, int64_t deadline_ns)
 void collective_poll_wake(collective_world *world)
 {
     doorbell_ring(&world->bell);
+}
+
+status collective_default_open(collective_world *world)
+{
+    (void)world;
+    return STATUS_OK;
+}
+
+void collective_default_close(collective_world *world)
+{
+    (void)world;
+}
+
+status collective_default_group_open(collective_group *group, const int *ranks)
+{
+    (void)group, (void)ranks;
+    return STATUS_OK;
+}
+
+void collective_default_group_close(collective_group *group)
+{
+    (void)group;
 }
 
 status collective_default_post(collective_queue *queue)

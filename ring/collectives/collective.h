@@ -6,6 +6,7 @@
  * all (shm/shm_two_shot.c); reductions in rank order auto      one machine, shared memory: ring or two-shot,
  * by ranks and size (tuning.h) mpi       Open MPI's MPI_Iallreduce and the like; the order is the library's
  *   nccl      NCCL, on the memory of GPUs; the order is the library's
+ *   plan      devices that plan: a call is done when it is posted
  *   sim       virtual devices: no bytes, and the time that NCCL's rings would take over a profile's links
  *
  * The same calls with the same counts give bit-identical results in every run: the order of a sum depends
@@ -215,7 +216,8 @@ collective_traffic collective_get_traffic(const collective_world *world);
 /* ---- implementations -------------------------------------------------------------------------- */
 
 /* Part of the C name (collective_NAME), name; first those between processors. A new implementation is a line
- * here. Virtual devices have one of their own, sim. */
+ * here. Devices in virtual time and
+ * devices that plan have their own: sim, plan. */
 #define COLLECTIVE_HOST_LIST(X) X(auto, "auto") X(ring, "ring") X(two_shot, "two-shot") X(mpi, "mpi")
 #define COLLECTIVE_LIST(X) COLLECTIVE_HOST_LIST(X) X(nccl, "nccl")
 

@@ -106,6 +106,10 @@ void collective_poll_wait(collective_world *world, int64_t deadline_ns);
 void collective_poll_wake(collective_world *world);
 
 /* Slots of implementations for which there is nothing to do. */
+status collective_default_open(collective_world *world);
+void collective_default_close(collective_world *world);
+status collective_default_group_open(collective_group *group, const int *ranks);
+void collective_default_group_close(collective_group *group);
 status collective_default_post(collective_queue *queue);
 void collective_default_wait(collective_world *world, int64_t deadline_ns);
 void collective_default_wake(collective_world *world);

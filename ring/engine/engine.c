@@ -242,8 +242,9 @@ static status open_collectives(ring_engine *e)
         .link = c->link,
         .tuning = e->settings.collective_table ? &e->tuning : NULL,
     };
-    bool virtual = device_get_info(c->device)->simulated;
-    status rc = collective_open(virtual ? "sim" : e->settings.collective, &config, &e->agent_state.world);
+    const device_info *info = device_get_info(c->device);
+    const char *implementation = info->simulated ? "sim" : info->plans ? "plan" : e->settings.collective;
+    status rc = collective_open(implementation, &config, &e->agent_state.world);
     if (rc == STATUS_OK) rc = collective_group_open(e->agent_state.world, "data", all, c->world, &e->agent_state.group);
     free(all);
     return rc;
@@ -252,7 +253,6 @@ static status open_collectives(ring_engine *e)
 static status ring_connect(sync_engine *base, const sync_blob *handshakes)
 {
     ring_engine *e = ring_of(base);
-    if (ring_plans(e)) return STATUS_OK;
     TRY(ring_compare_handshakes(e, handshakes));
     if (e->stream) TRY(ring_take_bootstrap(e, &handshakes[0]));
     TRY(open_collectives(e));

@@ -204,12 +204,6 @@ static inline int ring_params(const ring_engine *e)
     return e->base.context.params->model->param_count;
 }
 
-/* No peers and no bytes: only the ledger is kept. */
-static inline bool ring_plans(const ring_engine *e)
-{
-    return device_get_info(e->base.context.device)->plans;
-}
-
 /* ring_memory.c */
 status ring_memory_open(ring_engine *e);
 void ring_memory_close(ring_engine *e);

@@ -110,7 +110,7 @@ static status gpu_synchronize(ring_engine *e)
 static const ring_powersgd_backend on_gpu = {gpu_open,    gpu_close, gpu_start,      gpu_project,
                                              gpu_restore, gpu_copy,  gpu_synchronize};
 
-/* ---- in virtual time: no tensors, whoever calls spends the time -------------------------------- */
+/* ---- without tensors: in virtual time whoever calls spends the time ----------------------------- */
 
 static status virtual_open(ring_engine *e, int64_t largest)
 {
@@ -129,6 +129,11 @@ static status virtual_start(ring_engine *e, int param)
     return STATUS_OK;
 }
 
+static void spend(ring_engine *e, const op_desc *op)
+{
+    if (sim_device_simulation(e->base.context.device)) sim_device_spend_op(e->base.context.device, op);
+}
+
 static void spend_pass(ring_engine *e, op_kind kind, int64_t elements)
 {
     op_desc op;
@@ -136,7 +141,7 @@ static void spend_pass(ring_engine *e, op_kind kind, int64_t elements)
     op.kind = kind;
     op.type = DTYPE_F32;
     op.u.elementwise.count = elements;
-    sim_device_spend_op(e->base.context.device, &op);
+    spend(e, &op);
 }
 
 static void spend_matmul(ring_engine *e, op_kind kind, int64_t m, int64_t in, int64_t out)
@@ -148,7 +153,7 @@ static void spend_matmul(ring_engine *e, op_kind kind, int64_t m, int64_t in, in
     op.u.linear.m = m;
     op.u.linear.in = in;
     op.u.linear.out = out;
-    sim_device_spend_op(e->base.context.device, &op);
+    spend(e, &op);
 }
 
 /* Second phase: for every column of P, a dot product and a sum with each before it, its norm, a division. */
@@ -177,14 +182,14 @@ static status virtual_copy(ring_engine *e, float *to, const float *from, int64_t
     return STATUS_OK;
 }
 
-static const ring_powersgd_backend in_virtual_time = {
+static const ring_powersgd_backend without_tensors = {
     virtual_open, virtual_close, virtual_start, virtual_project, virtual_restore, virtual_copy, nothing_to_wait_for};
 
 /* ---- buckets ---------------------------------------------------------------------------------- */
 
 static const ring_powersgd_backend *backend_of(const ring_engine *e)
 {
-    if (sim_device_simulation(e->base.context.device)) return &in_virtual_time;
+    if (!device_get_info(e->base.context.device)->real) return &without_tensors;
     return e->stream ? &on_gpu : &on_host;
 }
 

@@ -43,7 +43,6 @@ static status signal_job(ring_engine *e, uint64_t ticket)
 status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket)
 {
     *ticket = ++e->compute.posted;
-    if (ring_plans(e)) return STATUS_OK;
     e->compute.record_of[*ticket & e->shared.times_mask] = record;
     if (e->shared.posted) TRY(signal_job(e, *ticket)); /* before the agent lets its stream wait for it */
     bool taken = sync_queue_push(&e->shared.jobs, &(sync_event){(int32_t)kind, index, e->compute.step.index});
@@ -139,7 +138,6 @@ static status await_in_stream(ring_engine *e, uint64_t ticket, int64_t record)
 status ring_await(ring_engine *e, uint64_t ticket, int64_t record)
 {
     ring_compute *c = &e->compute;
-    if (ring_plans(e)) return STATUS_OK;
     if (e->stream) return await_in_stream(e, ticket, record);
     if (c->wait_begin_ns == 0) c->wait_begin_ns = ring_now(e);
     TRY(device_stream_wait(e->base.context.compute, e->shared.done, ticket));

@@ -431,11 +431,6 @@ static status mpi_open(collective_world *world)
                 c->rank, c->world);
 }
 
-static void mpi_close(collective_world *world)
-{
-    (void)world; /* the library stays: MPI cannot be unloaded */
-}
-
 static void mpi_abort(collective_world *world, const error_record *why)
 {
     ((mpi_world *)world)->module->give_up(status_exit_code(why->code));
@@ -449,7 +444,7 @@ const collective_type collective_mpi = {
     .queue_bytes = sizeof(mpi_queue),
     .pairs = true,
     .open = mpi_open,
-    .close = mpi_close,
+    .close = collective_default_close, /* the library stays: MPI cannot be unloaded */
     .group_open = mpi_group_open,
     .group_close = mpi_group_close,
     .post = collective_default_post,

@@ -188,11 +188,6 @@ static status sim_world_open(collective_world *world)
     return virtual ? STATUS_OK : fail(STATUS_UNAVAILABLE, "collectives: sim is for virtual devices");
 }
 
-static void sim_world_close(collective_world *world)
-{
-    (void)world;
-}
-
 static status sim_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
     sim_world *w = (sim_world *)world;
@@ -211,7 +206,7 @@ const collective_type collective_sim = {
     .group_bytes = sizeof(sim_members_group),
     .queue_bytes = sizeof(collective_queue),
     .open = sim_world_open,
-    .close = sim_world_close,
+    .close = collective_default_close,
     .group_open = sim_group_of_ranks,
     .group_close = sim_group_leave,
     .post = sim_post,
