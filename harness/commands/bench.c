@@ -142,7 +142,7 @@ static status run_rank(bench_setup *s, const launch_environment *e)
         rank_slot_finish(e->slot);
     } else {
         job_fail(e->table, e->rank, rc, error_message());
-        if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* the launcher says it, once */
+        if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* the launcher prints it, once */
     }
     return rc;
 }

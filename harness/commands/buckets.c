@@ -23,7 +23,7 @@ static const option buckets_option_list[] = {
      .help = "instead of a policy: the first bucket's limit, and the others'; a bucket closes when it "
              "reaches it"},
     {"first-step", OPTION_FLAG, FIELD(first_step),
-     .help = "the buckets of the first step, where the policy builds others behind it"},
+     .help = "the buckets of the first step, where the policy builds others after it"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "{\"bytes\": [...], \"tensors\": [...]} instead; -: to stdout"},
 };

@@ -72,7 +72,7 @@ static status run_all(const calibrate_options *o)
     else
         TRY(calibration_path("this-machine.json", path, sizeof path));
     calibration_make_folders(path);
-    TRY(output_probe(path)); /* lest what takes so long be for nothing */
+    TRY(output_probe(path)); /* before what takes long */
     TRY(calibrate(o->threads ? (int)o->threads : half > 0 ? half : 1, o->bind, &c));
     TRY(calibration_write(&c, path));
     show(&c, path, &out);

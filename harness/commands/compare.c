@@ -1,4 +1,4 @@
-/* harness compare: one workload under several policies of one engine, one run behind the other. */
+/* harness compare: one workload under several policies of one engine, one run after the other. */
 #include "harness/commands/commands.h"
 
 #include "harness/report/report.h"

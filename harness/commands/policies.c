@@ -43,7 +43,7 @@ static status describe_ps(const char *name, text_buffer *out)
     TRY(ps_policy_resolve(name, binding.storage, 2, &p));
     if (p.consistency == PS_DATA_PARALLEL) {
         text_append(out, "    parameters in chunks that reach %lld bytes, gradients in chunks within %lld; loss and optimizer "
-                         "on rank 0;\n    a star over ZeroMQ\n", (long long)p.replicate_bytes, (long long)p.reduce_bytes);
+                         "on rank 0;\n    all traffic through rank 0, over ZeroMQ\n", (long long)p.replicate_bytes, (long long)p.reduce_bytes);
         return STATUS_OK;
     }
     text_append(out, "    consistency %s", consistency[p.consistency]);

@@ -9,7 +9,7 @@
 
 static void append_wiring(const sim_wiring *w, text_buffer *out)
 {
-    text_append(out, "%d GPU%s a machine", w->gpus, w->gpus == 1 ? "" : "s");
+    text_append(out, "%d GPU%s per machine", w->gpus, w->gpus == 1 ? "" : "s");
     if (w->nics > 0)
         text_append(out, ", %d adapter%s, up to %d machines", w->nics, w->nics == 1 ? "" : "s", w->machines);
 }

@@ -158,7 +158,7 @@ static status report_alone(run_command *c, const run_job *outcome, int engine)
     return report(c, jobs);
 }
 
-/* Members behind the ranks are servers of their own. */
+/* Members after the ranks are servers of their own. */
 static status find_servers(const run_command *c, const launch_environment *e, rank_place *place)
 {
     const run_config *config = &c->config;
@@ -215,7 +215,7 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
     status rc = rank_run(&c->config, &place, &outcome, &stopped);
     if (rc == STATUS_OK && e->origin == LAUNCH_BY_HARNESS) rc = run_jobs_deliver(&outcome);
     else if (rc == STATUS_OK && outcome.result) rc = report_alone(c, &outcome, place.engine);
-    if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* it is in the status table: the launcher says it, once */
+    if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* it is in the status table: the launcher prints it, once */
     if (stopped && e->origin != LAUNCH_BY_HARNESS) line->exit_code = status_exit_code(STATUS_STOPPED);
     json_decref(outcome.result);
     free(outcome.params);

@@ -79,7 +79,7 @@ static const char *policy_for(const verify_setup *s, const golden_file *f, int e
 }
 
 /* The other files of token models hold a loss for each rank, whose numbers of targets differ: DataParallel
- * has them where each replica computes its own loss. Again unless the user says how. */
+ * has them where each replica computes its own loss. Again unless the user chooses. */
 static void fit_options(verify_setup *s, const golden_file *f)
 {
     ps_options *ps = (ps_options *)s->engines[ENGINE_PS];

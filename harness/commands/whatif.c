@@ -38,7 +38,7 @@ static const option option_list[] = {
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there; -: to stdout, without the table"},
     {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE",
-     .help = "write CSV there, a line a point; -: likewise"},
+     .help = "write CSV there, a line per point; -: to stdout, without the table"},
 };
 static const option_table whatif_option_table = {"What if", option_list,
                                                  sizeof option_list / sizeof option_list[0]};

@@ -100,7 +100,7 @@ void report_memory(const json_t *job, text_buffer *out)
         text_append(out, " Process of rank 0, measured: %.1f MiB, shared pages counted by share.",
                     pss / 1048576);
     double used = report_number_at(json_array_get(ranks, 0), "process.device_used_bytes");
-    if (!isnan(used)) text_append(out, " Its GPU, says the driver: %.1f MiB in use by all.", used / 1048576);
+    if (!isnan(used)) text_append(out, " Its GPU, as the driver reports: %.1f MiB in use by all.", used / 1048576);
     text_append(out, "\n");
 }
 
@@ -114,9 +114,9 @@ static void list_sizes(const json_t *m, double unit, text_buffer *out)
                                           {"batch", "batch_bytes"},       {"ahead", "ahead_bytes"}};
     bool bf16 = report_number_at(m, "loss_outputs_bytes") != report_number_at(m, "outputs_bytes");
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        bool told = (bf16 || strcmp(keys[i][0], "L") != 0) &&
+        bool shown = (bf16 || strcmp(keys[i][0], "L") != 0) &&
                     (strcmp(keys[i][0], "ahead") != 0 || report_number_at(m, "ahead_bytes") > 0);
-        if (told)
+        if (shown)
             text_append(out, "%s%s = %.2f", i ? ", " : "", keys[i][0],
                         report_number_at(m, keys[i][1]) / unit);
     }
@@ -176,6 +176,6 @@ void report_dataparallel_memory(const json_t *job, text_buffer *out)
     }
     explain(m, unit, out);
     text_append(
-        out, "Traffic is a star over ZeroMQ through rank 0; DataParallel over NCCL replicates and reduces in "
+        out, "All traffic goes through rank 0, over ZeroMQ; DataParallel over NCCL replicates and reduces in "
              "pipelined rings.\n");
 }

@@ -188,7 +188,7 @@ void report_text(const json_t *result, text_buffer *out)
 
 void report_plan(const json_t *plan, text_buffer *out)
 {
-    text_append(out, "%s: %.0f parameters, batch %.0f a rank; planned, nothing has run\n",
+    text_append(out, "%s: %.0f parameters, batch %.0f per rank; planned, nothing has run\n",
                 report_text_at(plan, "model"), report_number_at(plan, "parameters"),
                 report_number_at(plan, "batch_per_rank"));
     size_t i;

@@ -70,7 +70,7 @@ static status run_steps(measuring *m, int rank, trainer *t, batch_source *source
         forward[s - row->warmup] = r.forward_end_ns - r.forward_begin_ns;
         backward[s - row->warmup] = reduced - r.backward_begin_ns;
     }
-    if (rc == STATUS_OK) rc = trainer_flush(t);
+    if (rc == STATUS_OK) rc = sync_flush(trainer_engine(t));
     if (rc == STATUS_OK) rc = median_ms(forward, row->steps, &m->forward_ms[rank]);
     if (rc == STATUS_OK) rc = median_ms(backward, row->steps, &m->backward_ms[rank]);
     free(forward);

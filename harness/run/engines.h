@@ -30,7 +30,7 @@ status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT
 /* Processes that a job of `engine` needs besides its ranks: servers of their own. */
 status engine_servers(int engine, const void *options, const char *policy, int world, int *out);
 
-/* How many steps a rank of `engine` may be ahead of another: what job_stop_here() is to be told. */
+/* How many steps a rank of `engine` may be ahead of another: for job_stop_here(). */
 status engine_lead(int engine, const void *options, const char *policy, int world, int64_t *out);
 
 #endif

@@ -175,7 +175,7 @@ static void add_losses(json_t *job, const json_t *ranks)
     json_object_set(job, "accuracy", accuracy ? accuracy : json_null());
 }
 
-/* Servers count what they skip; a rank that hears of it late has a smaller count. */
+/* Servers count what they skip; a rank that receives the count late has a smaller count. */
 static void add_skipped(json_t *job, const json_t *ranks)
 {
     int64_t most = 0;

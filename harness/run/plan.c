@@ -159,7 +159,7 @@ static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
     TRY(trainer_step(t, &source->base, 0, 0, &step));
     ledger_reset_peaks(trainer_ledger(t));
     TRY(trainer_step(t, &source->base, 1, 1, &step));
-    TRY(trainer_flush(t));
+    TRY(sync_flush(trainer_engine(t)));
     if (evaluated == 0) return STATUS_OK;
     source->count = evaluated;
     return trainer_evaluate(t, &source->base, (evaluation_stop){0}, &sums);
@@ -193,9 +193,9 @@ static status plan_rank(const run_config *c, const run_plan *p, int engine, int 
     bool evaluates = test >= world && c->run.eval_every >= 0;
     TRY_GOTO(rc, source_init(p->model, loaded, &source), out);
     TRY_GOTO(rc, trainer_open(&t, &planned), out);
-    TRY_GOTO(rc, all ? trainer_handshake(planned, all) : fail(STATUS_SYSTEM, "no memory for a plan"), out);
+    TRY_GOTO(rc, all ? sync_handshake(trainer_engine(planned), all) : fail(STATUS_SYSTEM, "no memory for a plan"), out);
     for (int r = 1; r < world; r++) all[r] = all[0];
-    TRY_GOTO(rc, trainer_connect(planned, all), out);
+    TRY_GOTO(rc, sync_connect(trainer_engine(planned), all), out);
     TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < c->data.batch ? share : c->data.batch), out);
     out->memory = *trainer_ledger(planned);
     if (rank == 0) out->has_sizes = ps_result_sizes(trainer_engine(planned), &out->sizes);

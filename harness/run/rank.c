@@ -131,11 +131,11 @@ static status connect_with(rank_state *s, rendezvous *r, int members)
         rc = fail(STATUS_SYSTEM, "no memory for the handshakes of %d ranks", members);
         goto out;
     }
-    TRY_GOTO(rc, trainer_handshake(s->trainer, &mine), out);
+    TRY_GOTO(rc, sync_handshake(trainer_engine(s->trainer), &mine), out);
     TRY_GOTO(rc, rendezvous_allgather(r, "handshakes", mine.data, mine.bytes,
                                       clock_now_ns() + s->config->run.connect_timeout_ns, got), out);
     for (int m = 0; m < members; m++) all[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
-    rc = trainer_connect(s->trainer, all);
+    rc = sync_connect(trainer_engine(s->trainer), all);
 out:
     free(all);
     free(got);
@@ -223,7 +223,7 @@ static status evaluate(rank_state *s)
 {
     if (!s->batches.evaluation || s->config->run.eval_every < 0) return STATUS_OK;
     evaluation_sums sums;
-    TRY(trainer_flush(s->trainer));
+    TRY(sync_flush(trainer_engine(s->trainer)));
     TRY(trainer_evaluate(s->trainer, s->batches.evaluation, (evaluation_stop){stop_is_requested, s->place->table}, &sums));
     double values[4] = {sums.loss, sums.correct, sums.targets, sums.stopped};
     TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 4, collective_deadline(s)));
@@ -250,7 +250,7 @@ static bool save_is_due(const rank_state *s, bool last)
 static status save(rank_state *s)
 {
     rank_slot_enter(s->slot, RANK_CHECKPOINT, clock_now_ns());
-    TRY(trainer_flush(s->trainer));
+    TRY(sync_flush(trainer_engine(s->trainer)));
     s->saved_steps = s->next_step;
     return rank_checkpoint_save(&s->checkpoint, s->next_step,
                                 batch_position_of_step(s->batches.training, batch_of_step(s, s->next_step)));
@@ -332,7 +332,7 @@ static status run_all_steps(rank_state *s)
     }
     job_turn_wait(s->place->table, s->place->rank, s->block);
     status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
-    if (rc == STATUS_OK) rc = trainer_flush(s->trainer);
+    if (rc == STATUS_OK) rc = sync_flush(trainer_engine(s->trainer));
     record_traffic(&s->record, trainer_engine(s->trainer), &s->seen, false);
     if (rc == STATUS_OK && save_is_due(s, true)) rc = save(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);

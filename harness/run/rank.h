@@ -79,7 +79,7 @@ typedef struct rank_checkpoint {
 status rank_checkpoint_open(rank_checkpoint *c, checkpoint_progress *progress);
 void rank_checkpoint_close(rank_checkpoint *c);
 
-/* Saves the run as it stands behind `steps` steps. All ranks call it, settled; rank 0 writes. */
+/* Saves the run after `steps` steps. All ranks call it, flushed; rank 0 writes. */
 status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position next);
 
 /* ---- rank_trace.c: the time line of some steps (--trace), recorded by engine and train loop, gathered on rank 0 ---- */

@@ -77,7 +77,7 @@ void overlap_measure(overlap *o, const sync_engine *engine, step_result *result)
  * where there is no such thing. */
 void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
 
-/* A rank's "staleness"; null under other engines. NULL without memory. In settled state. */
+/* A rank's "staleness"; null under other engines. NULL without memory. After a flush. */
 json_t *ps_result_staleness(sync_engine *e);
 
 /* Of the job: who sums and updates, "gpu" or "host"; null under other engines. */

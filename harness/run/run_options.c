@@ -318,7 +318,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     if (!steps && !epochs) c->run.steps = 30;
     if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
         return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
-    /* The experiment of who says nothing: a small network on small images. */
+    /* By default: a small network on small images. */
     if (!options_given(&c->bindings[1], "model") && !options_given(&c->bindings[2], "data"))
         c->data.data = "synthetic:3x32x32:10";
     for (int e = 0; e < ENGINE_COUNT; e++) {

@@ -16,7 +16,7 @@
 typedef struct run_options {
     int mode;
     int64_t gpus; /* ranks; 0: what the machine suggests */
-    const char *device; /* behind run_config_parse() never "auto" */
+    const char *device; /* after run_config_parse() never "auto" */
     bool tf32, bf16, share_gpu, cudnn_benchmark, cuda_graph;
     int prefetch; /* 0 off, 1 on */
     int64_t steps, epochs, warmup, accumulate;
@@ -63,7 +63,7 @@ status run_config_init(run_config *config);
 /* Parses argv (without program and command) and checks what can be checked without data or peers. */
 status run_config_parse(run_config *config, int argc, char *const argv[]);
 
-/* Opens the data and builds the model that fit each other: where the user said nothing, a model takes
+/* Opens the data and builds the model that fit each other: where the user gave none, a model takes
  * its classes and image size from the data, and synthetic data their form from the model. `resolved` is
  * the model's options without a default left open. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);

@@ -71,7 +71,7 @@ static status drive(void *context)
         if (++r->next == job->config.warmup && o->measures) o->measures(o->context, r->rank, r->trainer);
     }
     if (r->done) return STATUS_OK;
-    if (!r->settled) TRY(trainer_flush(r->trainer));
+    if (!r->settled) TRY(sync_flush(trainer_engine(r->trainer)));
     r->settled = true;
     TRY(device_stream_synchronize(trainer_stream(r->trainer)));
     return finish(r);
@@ -127,7 +127,7 @@ static status collect_handshakes(virtual_job *job)
         job->handshakes[r] = job->handshakes[0];
         if (r >= job->present) continue;
         sync_blob mine;
-        TRY(trainer_handshake(job->ranks[r].trainer, &mine));
+        TRY(sync_handshake(trainer_engine(job->ranks[r].trainer), &mine));
         bool same = r > 0 && mine.bytes == job->handshakes[0].bytes &&
                     memcmp(mine.data, job->handshakes[0].data, mine.bytes) == 0;
         if (!same) job->handshakes[r] = mine;
@@ -199,7 +199,7 @@ static void close_server(virtual_server *v)
 static status connect_all(virtual_job *job)
 {
     TRY(collect_handshakes(job));
-    for (int r = 0; r < job->present; r++) TRY(trainer_connect(job->ranks[r].trainer, job->handshakes));
+    for (int r = 0; r < job->present; r++) TRY(sync_connect(trainer_engine(job->ranks[r].trainer), job->handshakes));
     for (int j = 0; j < job->server_count; j++) TRY(sync_connect(job->servers[j].engine, job->handshakes));
     return STATUS_OK;
 }

@@ -94,9 +94,9 @@ status local_ranks_connect(local_ranks *g, int rank, trainer *t)
 {
     sync_blob mine;
     const sync_blob *handshakes;
-    TRY(trainer_handshake(t, &mine));
+    TRY(sync_handshake(trainer_engine(t), &mine));
     TRY(local_ranks_exchange(g, rank, mine, &handshakes));
-    return trainer_connect(t, handshakes);
+    return sync_connect(trainer_engine(t), handshakes);
 }
 
 status local_ranks_run(int world, local_rank_function function, void *context)

@@ -298,16 +298,6 @@ void trainer_close(trainer **pointer)
     *pointer = NULL;
 }
 
-status trainer_handshake(trainer *t, sync_blob *out)
-{
-    return sync_handshake(t->engine, out);
-}
-
-status trainer_connect(trainer *t, const sync_blob *handshakes)
-{
-    return sync_connect(t->engine, handshakes);
-}
-
 void trainer_set_total_steps(trainer *t, int64_t total_steps)
 {
     t->config.total_steps = total_steps;
@@ -334,11 +324,6 @@ trainer_load trainer_loads(const trainer *t)
 bool trainer_has_one_loss(const trainer *t)
 {
     return t->needs.one_loss;
-}
-
-status trainer_flush(trainer *t)
-{
-    return sync_flush(t->engine);
 }
 
 device *trainer_device(trainer *t)

@@ -74,11 +74,9 @@ typedef struct step_result {
 
 typedef struct trainer trainer;
 
-/* Opens everything up to the engine's handshake. Parameters are zero: see trainer_params(). */
+/* Opens everything up to the engine's handshake (sync_handshake(), sync_connect()). Parameters are zero: see
+ * trainer_params(). */
 status trainer_open(const trainer_config *config, trainer **out);
-/* What the peers must know; and what all ranks offered. */
-status trainer_handshake(trainer *t, sync_blob *out);
-status trainer_connect(trainer *t, const sync_blob *handshakes);
 /* Closes only the engine: memory that peers have mapped stays. */
 void trainer_leave(trainer *t);
 void trainer_close(trainer **t);
@@ -104,9 +102,6 @@ bool trainer_has_one_loss(const trainer *t);
 /* Runs step `index` on the source's batches from `batch_step` on: one, or as many as are accumulated. Gradients
  * are the mean over the micro-batches (a loss that is a sum: their sum), and so is the loss. */
 status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out);
-
-/* All ranks' parameters and buffers are those of the stated consistency. */
-status trainer_flush(trainer *t);
 
 /* Runs the evaluation program over every batch of `source`; sums over this rank's samples. */
 typedef struct evaluation_sums {

@@ -59,7 +59,7 @@ void trainer_prefetch_close(trainer *t)
 /* ---- copies ----------------------------------------------------------------------------------- */
 
 /* Returns the loader's buffer once its copy has ended; devices without bytes read none. */
-static void give_back(trainer *t)
+static void return_buffer(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
     if (!p->lent || (is_real(t) && !device_fence_reached(p->copied, p->number))) return;
@@ -67,11 +67,11 @@ static void give_back(trainer *t)
     p->lent = false;
 }
 
-static status give_back_now(trainer *t)
+static status return_buffer_now(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
     if (p->lent && is_real(t)) TRY(device_stream_synchronize(p->stream));
-    give_back(t);
+    return_buffer(t);
     return STATUS_OK;
 }
 
@@ -88,7 +88,7 @@ static status copy(trainer *t, int64_t step)
     TRY(device_mark(p->stream, mark_of(p->number) + 1));
     TRY(device_stream_signal(p->stream, p->copied, p->number));
     p->ahead = true;
-    give_back(t);
+    return_buffer(t);
     return STATUS_OK;
 }
 
@@ -105,7 +105,7 @@ status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bo
     trainer_prefetch *p = &t->data.prefetch;
     if (p->ahead && (p->step != step || p->source != source)) TRY(drop(t));
     if (!p->ahead) {
-        TRY(give_back_now(t));
+        TRY(return_buffer_now(t));
         p->source = source;
         TRY(copy(t, step));
     }
@@ -139,14 +139,14 @@ status trainer_prefetch_next(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
     if (!p->on) return STATUS_OK;
-    give_back(t);
+    return_buffer(t);
     if (p->ahead || p->lent || p->next < 0 || !batch_source_ready(p->source, p->next)) return STATUS_OK;
     return copy(t, p->next);
 }
 
 status trainer_prefetch_flush(trainer *t)
 {
-    return t->data.prefetch.on ? give_back_now(t) : STATUS_OK;
+    return t->data.prefetch.on ? return_buffer_now(t) : STATUS_OK;
 }
 
 int64_t trainer_prefetch_time(const trainer *t)

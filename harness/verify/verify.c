@@ -169,7 +169,7 @@ static status collect_gradients(verification *v, local_ranks *group, int rank, t
     param_set *set = trainer_params(t);
     size_t size = (size_t)dtype_size(set->type);
     piece_list owned = {0};
-    TRY(trainer_flush(t));
+    TRY(sync_flush(trainer_engine(t)));
     const char *arena = sync_reduced_gradients(trainer_engine(t), &owned);
     if (rank == 0) {
         v->gradients = calloc((size_t)set->arena_elements, size);
@@ -243,7 +243,7 @@ static status run_steps(verification *v, local_ranks *group, int rank, trainer *
         TRY(collect_gradients(v, group, rank, t));
         if (rank == 0) TRY(compare_params(v, t, &f->gradients, "gradient", v->gradients));
     }
-    TRY(trainer_flush(t));
+    TRY(sync_flush(trainer_engine(t)));
     TRY(local_ranks_barrier(group));
     if (rank == 0 && !v->kinks) TRY(compare_params(v, t, &f->parameters_final, "parameter", NULL));
     return local_ranks_barrier(group); /* nobody leaves while a peer may need it */

@@ -38,7 +38,7 @@ static status train(training_rank *r)
     if (trainer_params(r->trainer)->model->parameter_elements > MOST) return STATUS_INTERNAL;
     for (int i = 0; i < STEPS; i++) TRY(training_step(r));
     TRY(export_params(r, o->trained[r->rank], &count));
-    TRY(trainer_flush(r->trainer));
+    TRY(sync_flush(trainer_engine(r->trainer)));
     TRY(export_params(r, o->flushed[r->rank], &count));
     if (r->rank == 0) o->count = count;
     return STATUS_OK;

@@ -88,7 +88,7 @@ static status train(training_rank *r)
         spoiled.spoils = r->rank == bad_rank && step == x->bad_step;
         rc = trainer_step(r->trainer, r->source, step++, batch, &result);
     }
-    if (rc == STATUS_OK) rc = trainer_flush(r->trainer);
+    if (rc == STATUS_OK) rc = sync_flush(trainer_engine(r->trainer));
     e->type = spoiled.original;
     TRY(rc);
     look(r, x);

@@ -36,7 +36,7 @@ typedef struct figures {
 
 static status look(training_rank *r, sight *out)
 {
-    TRY(trainer_flush(r->trainer));
+    TRY(sync_flush(trainer_engine(r->trainer)));
     TRY(training_barrier(r));
     struct mallinfo2 heap = mallinfo2();
     if (r->rank == 0) *out = (sight){allocations_so_far(), heap.uordblks + heap.hblkhd};

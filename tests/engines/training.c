@@ -148,7 +148,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, source_open(t, rank, trainer_loads(r.trainer) == TRAINER_LOADS_ALL, &r.source), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, r.trainer), out);
     TRY_GOTO(rc, t->function(&r), out);
-    TRY_GOTO(rc, trainer_flush(r.trainer), out);
+    TRY_GOTO(rc, sync_flush(trainer_engine(r.trainer)), out);
     rc = local_ranks_barrier(group); /* nobody leaves while a peer may need it */
 out:
     if (r.source) batch_source_close(&r.source);
@@ -231,7 +231,7 @@ static status take_gradient(training_rank *r)
     const nn_model *m = r->training->model;
     piece_list owned = {0};
     TRY(training_step(r));
-    TRY(trainer_flush(r->trainer));
+    TRY(sync_flush(trainer_engine(r->trainer)));
     if (r->rank == 0) {
         g->elements = m->parameter_elements;
         g->arena = calloc((size_t)set->arena_elements, sizeof *g->arena);

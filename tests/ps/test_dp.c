@@ -133,7 +133,7 @@ static status train(local_ranks *group, int rank, void *context)
     }
     t->ledgers[rank] = *trainer_ledger(r);
     if (rank == 0 && !whole) t->has_sizes = ps_dp_read_sizes(trainer_engine(r), &t->sizes);
-    TRY_GOTO(rc, trainer_flush(r), out);
+    TRY_GOTO(rc, sync_flush(trainer_engine(r)), out);
     if (rank == t->world - 1) TRY_GOTO(rc, export_params(t, r), out);
     rc = local_ranks_barrier(group);
 out:

@@ -71,7 +71,7 @@ static status train(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, golden_source_open(f, t->model, rank, 1, &source), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, r), out);
     for (int64_t step = 0; step < STEPS; step++) TRY_GOTO(rc, trainer_step(r, source, step, step, &result), out);
-    TRY_GOTO(rc, trainer_flush(r), out);
+    TRY_GOTO(rc, sync_flush(trainer_engine(r)), out);
     TRY_GOTO(rc, param_set_hash(trainer_params(r), trainer_stream(r), &t->hashes[rank]), out);
     rc = local_ranks_barrier(group);
 out:

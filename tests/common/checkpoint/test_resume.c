@@ -117,8 +117,8 @@ static status open_trainer(run *r, const char *device)
                              .stall_timeout_ns = 60 * NS_PER_S};
     sync_blob handshake;
     TRY(trainer_open(&config, &r->trainer));
-    TRY(trainer_handshake(r->trainer, &handshake));
-    return trainer_connect(r->trainer, &handshake);
+    TRY(sync_handshake(trainer_engine(r->trainer), &handshake));
+    return sync_connect(trainer_engine(r->trainer), &handshake);
 }
 
 /* Skips the test where the device is not there. */
@@ -162,7 +162,7 @@ static void run_steps(run *r, int64_t first, int64_t end, double *losses)
         expect_ok(trainer_step(r->trainer, r->source, s, s, &result));
         losses[s] = result.loss;
     }
-    expect_ok(trainer_flush(r->trainer));
+    expect_ok(sync_flush(trainer_engine(r->trainer)));
 }
 
 static void save(run *r, const char *path, int64_t step)

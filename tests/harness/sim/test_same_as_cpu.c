@@ -183,7 +183,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
         step_result result;
         TRY_GOTO(rc, trainer_step(t, source, s, s, &result), out);
     }
-    TRY_GOTO(rc, trainer_flush(t), out);
+    TRY_GOTO(rc, sync_flush(trainer_engine(t)), out);
     j->ledgers[0][rank] = *trainer_ledger(t);
     rc = j->members == j->world ? local_ranks_barrier(group) : STATUS_OK; /* servers wait for its end */
 out:

@@ -55,7 +55,7 @@ static void rank_start(golden_rank *r, const char *name)
                              .total_steps = r->file->steps,
                              .slot = &r->slot};
     expect_ok(trainer_open(&config, &r->trainer));
-    expect_ok(trainer_connect(r->trainer, NULL));
+    expect_ok(sync_connect(trainer_engine(r->trainer), NULL));
     expect_ok(golden_source_open(r->file, r->model, 0, 1, &r->source));
 }
 
