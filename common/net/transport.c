@@ -1,4 +1,4 @@
-/* The part of a transport that does not depend on what moves the bytes: numbers, checksums, faults. */
+/* The part of a transport that does not depend on what moves the bytes: numbers and checksums. */
 #include "common/net/transport_impl.h"
 
 #include "common/base/log.h"
@@ -129,6 +129,7 @@ status transport_open(const transport_type *type, const transport_options *optio
     transport *t;
     TRY(type->open(options, &t));
     t->type = type;
+    t->send = type->send;
     t->options = *options;
     t->options.checksum = options->checksum && !type->bytes_do_not_exist;
     status result = STATUS_OK;
@@ -148,7 +149,6 @@ void transport_free(transport *t)
 {
     free(t->links);
     free(t->held);
-    free(t->spoiled);
     free(t);
 }
 
@@ -237,23 +237,6 @@ static status check_send(transport *t, int link, const message_frame *frames, in
     return STATUS_OK;
 }
 
-/* Flips the lowest bit of the first frame, in a copy, or of the step where there is none. */
-static status spoil(transport *t, message_header *header, message_frame *first, int count)
-{
-    if (count == 0 || first->bytes == 0) {
-        header->step ^= 1;
-        return STATUS_OK;
-    }
-    unsigned char *copy = malloc(first->bytes);
-    if (!copy) return fail(STATUS_SYSTEM, "transport: no memory to spoil a frame of %zu bytes", first->bytes);
-    memcpy(copy, first->data, first->bytes);
-    copy[0] ^= 1;
-    free(t->spoiled);
-    t->spoiled = copy;
-    first->data = copy;
-    return STATUS_OK;
-}
-
 /* Gives tickets their count, and takes it back where nothing was sent. */
 static status send_counted(transport *t, int link, const message_header *header, const message_frame *frames,
                            int count, transport_ticket *ticket, int64_t bytes)
@@ -265,7 +248,7 @@ static status send_counted(transport *t, int link, const message_header *header,
     }
     status result = t->options.pacer.release_ns
                         ? transport_defer(t, link, header, frames, count, ticket, bytes)
-                        : t->type->send(t, link, header, frames, count, ticket);
+                        : t->send(t, link, header, frames, count, ticket);
     if (result != STATUS_OK && count > 0) {
         atomic_fetch_sub_explicit(&t->in_use, count, memory_order_relaxed);
         bool last = atomic_fetch_sub_explicit(&ticket->pending, count, memory_order_acq_rel) == count;
@@ -274,33 +257,12 @@ static status send_counted(transport *t, int link, const message_header *header,
     return result;
 }
 
-static status send_spoiled(transport *t, int link, message_header *header, const message_frame *frames,
-                           int count, transport_ticket *ticket, int64_t bytes)
-{
-    message_frame changed[MESSAGE_FRAMES_MAX];
-    switch (t->options.fault.kind) {
-    case TRANSPORT_DROP:
-        return STATUS_OK;
-    case TRANSPORT_DOUBLE:
-        TRY(send_counted(t, link, header, frames, count, ticket, bytes));
-        send_counted(t, link, header, frames, count, ticket, bytes); /* no room for it: then not doubled */
-        return STATUS_OK;
-    case TRANSPORT_FLIP:
-        if (count > 0) memcpy(changed, frames, (size_t)count * sizeof *frames);
-        TRY(spoil(t, header, changed, count));
-        return send_counted(t, link, header, changed, count, ticket, bytes);
-    default:
-        return fail(STATUS_INTERNAL, "transport: fault %d", (int)t->options.fault.kind);
-    }
-}
-
 status transport_send(transport *t, int link, const message_header *header, const message_frame *frames,
                       int count, transport_ticket *ticket)
 {
     TRY(check_send(t, link, frames, count, ticket));
     TRY(transport_forward_due(t));
-    status room = transport_room(t, link);
-    if (room != STATUS_OK) return room;
+    TRY(transport_room(t, link));
     transport_link *l = &t->links[link];
     message_header h = *header;
     h.sender = t->options.rank;
@@ -309,12 +271,8 @@ status transport_send(transport *t, int link, const message_header *header, cons
     h.frames = count;
     h.checksum = t->options.checksum ? message_digest(&h, frames, count) : 0;
     int64_t bytes = transport_total_bytes(frames, count);
-    bool faulty = t->options.fault.kind != TRANSPORT_NO_FAULT && t->attempts == t->options.fault.message;
-    status result = faulty ? send_spoiled(t, link, &h, frames, count, ticket, bytes)
-                           : send_counted(t, link, &h, frames, count, ticket, bytes);
-    if (result != STATUS_OK) return result;
+    TRY(send_counted(t, link, &h, frames, count, ticket, bytes));
     l->sent++;
-    t->attempts++;
     t->counters.messages_sent++;
     t->counters.bytes_sent += bytes;
     return transport_forward_due(t);

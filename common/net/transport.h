@@ -57,19 +57,6 @@ typedef struct transport_pacer {
     void *context;
 } transport_pacer;
 
-/* Spoils one message, for tests of what must be survived. */
-typedef enum transport_fault_kind {
-    TRANSPORT_NO_FAULT,
-    TRANSPORT_DROP,
-    TRANSPORT_DOUBLE,
-    TRANSPORT_FLIP, /* one bit, of the first frame or else of the header's step */
-} transport_fault_kind;
-
-typedef struct transport_fault {
-    transport_fault_kind kind;
-    int64_t message; /* index among those that this transport sends, from 0 */
-} transport_fault;
-
 typedef struct transport_options {
     int rank;            /* own number among the peers */
     int peers;           /* all agents are numbered 0 .. peers - 1 */
@@ -83,10 +70,9 @@ typedef struct transport_options {
     int64_t peer_timeout_ns; /* tcp: a host that is silent so long is lost; 0: the kernel's limits */
     transport_hub *hub;      /* NULL: no inproc:// */
     transport_pacer pacer;
-    transport_fault fault;
 } transport_options;
 
-/* 16 frames, window 32, checksums, 10 s; no hub, no pacer, no fault. */
+/* 16 frames, window 32, checksums, 10 s; no hub, no pacer. */
 transport_options transport_defaults(int rank, int peers, uint64_t token, int64_t frame_bytes);
 
 /* STATUS_SYSTEM where memory, descriptors or threads are short. Options are copied. */

@@ -1,7 +1,7 @@
 /* What a transport provides. For implementers only: everyone else includes transport.h.
  *
  * A transport is one const struct, every slot set; `struct transport` is embedded first in its own. The
- * checked functions around it (transport.c) number, sum, pace and spoil messages, so an implementation
+ * checked functions around it (transport.c) number, sum and pace messages, so an implementation
  * only moves headers and frames in order. */
 #ifndef COMMON_NET_TRANSPORT_IMPL_H
 #define COMMON_NET_TRANSPORT_IMPL_H
@@ -77,11 +77,12 @@ struct transport {
     transport_link *links; /* [2 * peers] */
     transport_counters counters;
     bool listening;
-    int64_t attempts;     /* messages sent, for the fault */
+    /* The type's; tests put one in its place that drops, doubles or damages a message. */
+    status (*send)(transport *t, int link, const message_header *header, const message_frame *frames,
+                   int count, transport_ticket *ticket);
     int deferred;         /* messages kept back on all links */
     transport_held *held; /* ring of held_size messages that have come, only with a pacer */
     int held_size, held_first, held_count;
-    void *spoiled;     /* copy of a frame with one bit flipped */
     atomic_int in_use; /* frames whose release is outstanding */
 };
 

@@ -50,7 +50,7 @@ static status forward_link(transport *t, int link, int64_t now_ns)
     l->blocked = false;
     while (l->deferred_count > 0 && l->deferred[l->deferred_first].release_ns <= now_ns) {
         transport_deferred *d = &l->deferred[l->deferred_first];
-        status result = t->type->send(t, link, &d->header, d->frames, d->count, d->ticket);
+        status result = t->send(t, link, &d->header, d->frames, d->count, d->ticket);
         l->blocked = result == STATUS_AGAIN;
         if (l->blocked) return STATUS_OK;
         if (result != STATUS_OK) return result;

@@ -3,6 +3,7 @@
 #include "common/base/random.h"
 #include "common/net/status_table.h"
 #include "common/net/transport_impl.h"
+#include "tests/common/net/transport_fault.h"
 #include "common/sync/engine.h"
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
@@ -125,7 +126,7 @@ static status train(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, local_ranks_connect(group, rank, r), out);
     if (t->fault && rank == 1) {
         transport *sender = dp_hub_port(dp_engine_of(trainer_engine(r))->hub)->transport;
-        sender->options.fault = (transport_fault){.kind = t->fault, .message = 2};
+        transport_inject(sender, t->fault, 2);
     }
     for (int64_t step = 0; step < STEPS; step++) {
         TRY_GOTO(rc, trainer_step(r, &source.base, step, step, &result), out);

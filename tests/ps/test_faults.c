@@ -1,6 +1,7 @@
 /* What goes wrong in one member of a job ends it on all others, soon, with a line that names the cause. Members
  * are processes. */
 #include "common/net/transport_impl.h"
+#include "tests/common/net/transport_fault.h"
 #include "ps/engine_impl.h"
 #include "tests/ps/job.h"
 #include "tests/ps/processes.h"
@@ -111,7 +112,7 @@ static void set_fault(const fault_case *c, job_rank *r)
 {
     ps_engine *e = (ps_engine *)r->engine;
     ps_port *port = c->of_server ? ps_server_port(e->server) : ps_worker_port(e->worker);
-    port->transport->options.fault = (transport_fault){.kind = c->fault, .message = 2}; /* others follow, by which it is missed */
+    transport_inject(port->transport, c->fault, 2); /* others follow, by which it is missed */
 }
 
 static status run_steps(const fault_case *c, processes *all, job_rank *r)

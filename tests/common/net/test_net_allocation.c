@@ -1,6 +1,7 @@
 /* The k-th allocation fails, for every k: no crash, no leak, "no memory". The linker puts our functions in
  * place of those that the code under test calls (--wrap); libraries keep theirs. */
 #include "tests/common/net/net_test.h"
+#include "tests/common/net/transport_fault.h"
 
 #include "common/net/status_table.h"
 #include "common/net/rendezvous.h"
@@ -109,10 +110,10 @@ static status use_transport(void)
     char url[128];
     int link;
     options[1].pacer.release_ns = at_once;
-    options[1].fault = (transport_fault){TRANSPORT_DOUBLE, 0};
     net_url("ipc", url, sizeof url);
     status result = transport_open(&transport_zmq, &options[0], &server);
     if (result == STATUS_OK) result = transport_open(&transport_zmq, &options[1], &client);
+    if (result == STATUS_OK) transport_inject(client, TRANSPORT_DOUBLE, 0);
     if (result == STATUS_OK) result = transport_listen(server, url, NULL, 0);
     if (result == STATUS_OK) result = transport_connect(client, 0, url, &link);
     if (result == STATUS_OK) result = converse(server, client, link, &ticket);

@@ -4,6 +4,7 @@
 #include "common/net/key.h"
 #include "common/net/message_wire.h"
 #include "common/net/zmq_socket.h"
+#include "tests/common/net/transport_fault.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,9 +69,8 @@ static void a_spoiled_message_is_never_applied(void **state)
         for (int s = 0; s < 3; s++)
             for (int frames = 0; frames < 2; frames++) {
                 net_pair pair;
-                transport_options client = options_of(1);
-                client.fault = (transport_fault){cases[c].kind, cases[c].message};
-                net_pair_open(&pair, schemes[s], options_of(0), client);
+                net_pair_open(&pair, schemes[s], options_of(0), options_of(1));
+                transport_inject(pair.client, cases[c].kind, cases[c].message);
                 status failure;
                 int received = exchange(&pair, frames, &failure);
                 transport_counters counters;
