@@ -1,4 +1,4 @@
-/* Policies of the parameter server: one table of data, every field of which an option can override. */
+/* Policies of the parameter server: one table of data (policies.h), every field of which an option can override. */
 #ifndef PS_POLICY_H
 #define PS_POLICY_H
 
@@ -70,8 +70,13 @@ typedef struct ps_options {
 
 extern const option_table ps_option_table;
 
-/* The table as `harness policies` prints it. */
-enum { PS_POLICY_COUNT = 4 };
+/* The table (ps/policies.h) as `harness policies` prints it. */
+enum {
+    PS_POLICY_COUNT = 0
+#define POLICY(...) +1
+#include "ps/policies.h"
+#undef POLICY
+};
 extern const sync_policy_info ps_policy_infos[PS_POLICY_COUNT];
 
 /* STATUS_USAGE for an unknown name, STATUS_CONFIG where policy and options do not fit together. */
