@@ -12,12 +12,20 @@ typedef struct planning {
     int64_t partition;  /* elements */
     int64_t total;      /* elements, padding not counted */
     int *point;         /* [param_count] the operation behind which it can be pushed; INT_MAX: behind all */
-    int piece_capacity, key_capacity;
+    int most_keys;
 } planning;
 
 static status no_memory(void)
 {
     return fail(STATUS_SYSTEM, "no memory for the plan of the parameter server");
+}
+
+int ps_largest_sum(const nn_program *program)
+{
+    int largest = 0;
+    for (int op = 0; op < program->op_count; op++)
+        if (program->ops[op].group_reduce > largest) largest = program->ops[op].group_reduce;
+    return largest;
 }
 
 /* ---- when a parameter can be pushed ----------------------------------------------------------- */
@@ -39,7 +47,6 @@ static void find_points(planning *g)
             const nn_operand *o = &p->ops[op].operands[s];
             if (o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD) g->point[o->index] = op;
         }
-        if (p->ops[op].group_reduce > g->plan->largest_sum) g->plan->largest_sum = p->ops[op].group_reduce;
     }
     bool announced;
     for (int i = 0; i < g->plan->param_count; i++) {
@@ -67,17 +74,6 @@ static void list_pushable(planning *g)
 
 /* ---- keys ------------------------------------------------------------------------------------- */
 
-static status grow(void **array, int *capacity, int needed, size_t size)
-{
-    if (needed <= *capacity) return STATUS_OK;
-    int wanted = *capacity * 2 + needed + 64;
-    void *grown = realloc(*array, (size_t)wanted * size);
-    if (!grown) return no_memory();
-    *array = grown;
-    *capacity = wanted;
-    return STATUS_OK;
-}
-
 /* Elements [begin, end) of the whole model, which lie in parameters [first, first + count). */
 static status add_key(planning *g, int server, int first, int count, int64_t first_begin, int64_t begin, int64_t *end)
 {
@@ -97,12 +93,10 @@ static status add_key(planning *g, int server, int first, int count, int64_t fir
         at += whole.count;
     }
     *end = taken;
-    if (plan->key_count == PS_MOST_KEYS)
+    if (plan->key_count == g->most_keys)
         return fail(STATUS_CONFIG, "--partition-bytes: expected a size that cuts the model into at most %d parts", PS_MOST_KEYS);
-    TRY(grow((void **)&plan->keys, &g->key_capacity, plan->key_count + 1, sizeof *plan->keys));
     ps_key *key = &plan->keys[plan->key_count];
     int first_piece = plan->key_count ? key[-1].first_piece + key[-1].piece_count : 0;
-    TRY(grow((void **)&plan->pieces, &g->piece_capacity, first_piece + used, sizeof *plan->pieces));
     for (int i = 0; i < used; i++) plan->pieces[first_piece + i] = pieces[i];
     *key = (ps_key){.server = server,
                     .first_piece = first_piece,
@@ -165,6 +159,11 @@ static status allocate(planning *g, int servers)
 {
     ps_plan *plan = g->plan;
     size_t params = (size_t)plan->param_count + 1;
+    /* A key ends at a partition, at a server's end, after PS_KEY_PIECES parameters, or with its point of the pass. */
+    int64_t keys = g->total / g->partition + servers + 2 * plan->param_count + 1;
+    g->most_keys = keys < PS_MOST_KEYS ? (int)keys : PS_MOST_KEYS;
+    plan->keys = calloc((size_t)g->most_keys, sizeof *plan->keys);
+    plan->pieces = calloc((size_t)g->most_keys + params, sizeof *plan->pieces);
     plan->shards = calloc((size_t)servers, sizeof *plan->shards);
     plan->first_key = calloc(params, sizeof *plan->first_key);
     plan->keys_of = calloc(params, sizeof *plan->keys_of);
@@ -172,7 +171,7 @@ static status allocate(planning *g, int servers)
     plan->push_count = calloc(params, sizeof *plan->push_count);
     plan->pushable = calloc(params, sizeof *plan->pushable);
     g->point = calloc(params, sizeof *g->point);
-    bool all = plan->shards && plan->first_key && plan->keys_of && plan->push_first && plan->push_count &&
+    bool all = plan->keys && plan->pieces && plan->shards && plan->first_key && plan->keys_of && plan->push_first && plan->push_count &&
                plan->pushable && g->point;
     return all ? STATUS_OK : no_memory();
 }
@@ -193,6 +192,7 @@ status ps_plan_make(const nn_program *program, const param_set *set, int servers
     if (!g.plan) return no_memory();
     g.plan->param_count = set->model->param_count;
     g.plan->server_count = servers;
+    g.plan->largest_sum = ps_largest_sum(program);
     status rc;
     TRY_GOTO(rc, allocate(&g, servers), out);
     find_points(&g);

@@ -44,6 +44,9 @@ typedef struct ps_plan {
     int largest_sum;  /* numbers that a layer adds up over the ranks at once (group_sum); 0: none */
 } ps_plan;
 
+/* The most numbers that a layer adds up over the ranks at once; 0: none. */
+int ps_largest_sum(const nn_program *program);
+
 status ps_plan_make(const nn_program *program, const param_set *set, int servers, int64_t partition_bytes,
                     ps_plan **out);
 void ps_plan_free(ps_plan **plan);

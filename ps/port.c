@@ -110,6 +110,38 @@ void ps_port_release(ps_port *p, ps_message *m)
     m->remote = false;
 }
 
+int ps_frames_of(message_frame *frames, const void *arena, piece_list pieces, int64_t size)
+{
+    for (int i = 0; i < pieces.count; i++)
+        frames[i] = (message_frame){(const char *)arena + pieces.pieces[i].offset * size,
+                                    (size_t)(pieces.pieces[i].count * size)};
+    return pieces.count;
+}
+
+bool ps_has_frames_of(const ps_message *m, piece_list pieces, int64_t size)
+{
+    if (m->header.frames != pieces.count) return false;
+    for (int i = 0; i < pieces.count; i++)
+        if (ps_message_frame(m, i).bytes != (size_t)(pieces.pieces[i].count * size)) return false;
+    return true;
+}
+
+void ps_take_frames(device *d, const ps_message *m, void *arena, piece_list pieces, int64_t size)
+{
+    for (int i = 0; i < pieces.count; i++)
+        sync_copy(d, (char *)arena + pieces.pieces[i].offset * size, ps_message_frame(m, i).data,
+                  (size_t)(pieces.pieces[i].count * size));
+}
+
+status ps_copy_pieces(const sync_staging *s, void *to, const void *from, piece_list pieces, int64_t size)
+{
+    for (int i = 0; i < pieces.count; i++) {
+        int64_t at = pieces.pieces[i].offset * size;
+        TRY(sync_copy_within(s, (char *)to + at, (const char *)from + at, pieces.pieces[i].count * size));
+    }
+    return sync_staging_end(s);
+}
+
 status ps_message_failure(const ps_message *m)
 {
     error_record record = {.code = (status)m->header.flags};

@@ -10,6 +10,7 @@
 #include "common/sync/agent.h"
 #include "common/sync/engine.h"
 #include "common/sync/queue.h"
+#include "common/sync/staging.h"
 
 #include <stdatomic.h>
 
@@ -84,6 +85,15 @@ static inline message_frame ps_message_frame(const ps_message *m, int index)
 {
     return m->remote ? m->message.frames[index] : m->frame;
 }
+
+/* Tensors: pieces of an arena of elements of `size` bytes, in frames or in memory that both sides see. */
+int ps_frames_of(message_frame *frames, const void *arena, piece_list pieces, int64_t size);
+/* The message has the frames of these pieces. */
+bool ps_has_frames_of(const ps_message *m, piece_list pieces, int64_t size);
+/* Copies what is in the message's frames to an arena of the host. */
+void ps_take_frames(device *d, const ps_message *m, void *arena, piece_list pieces, int64_t size);
+/* Copies between arenas; has ended when it returns. */
+status ps_copy_pieces(const sync_staging *s, void *to, const void *from, piece_list pieces, int64_t size);
 
 /* Makes the reason in a FAILED message this thread's failure. */
 status ps_message_failure(const ps_message *m);

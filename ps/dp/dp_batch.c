@@ -5,11 +5,6 @@
 
 enum { KEY_INPUTS = DP_PIECE_INPUTS, KEY_TARGETS = DP_PIECE_TARGETS };
 
-static const sync_context *context_of(const dp_engine *e)
-{
-    return &e->base.context;
-}
-
 status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sync_batch *out)
 {
     dp_engine *e = dp_engine_of(base);
@@ -114,7 +109,6 @@ static void add_parts(dp_engine *e, int peer, const dp_part *p, int64_t step)
 static status scatter(dp_engine *e, const sync_step *step)
 {
     TRY(cut_batch(e));
-    dp_hub_begin(e->hub);
     for (int r = 1; r < context_of(e)->world; r++) {
         dp_transfer *transfer = dp_hub_add(e->hub, DP_SEND, r, MESSAGE_CONTROL, step->index, 0);
         transfer->header.count = e->parts[r].samples;
@@ -129,7 +123,6 @@ static status scatter(dp_engine *e, const sync_step *step)
 static status receive_part(dp_engine *e, const sync_step *step, dp_part *mine)
 {
     const sync_context *c = context_of(e);
-    dp_hub_begin(e->hub);
     const dp_transfer *transfer = dp_hub_add(e->hub, DP_RECEIVE, 0, MESSAGE_CONTROL, step->index, 0);
     TRY(dp_hub_run(e->hub, NULL));
     message_header h = transfer->header;
@@ -162,7 +155,6 @@ static status join_batch(dp_engine *e, const sync_step *step)
         assume_part(e, mine);
     else
         TRY(receive_part(e, step, mine));
-    dp_hub_begin(e->hub);
     add_parts(e, 0, mine, step->index);
     TRY(dp_hub_run(e->hub, NULL));
     return store_parts(e, mine);

@@ -2,6 +2,7 @@
 #include "ps/dp/dp_impl.h"
 
 #include "common/sync/engine.h"
+#include "ps/plan.h"
 #include "ps/ps.h"
 
 #include <stdlib.h>
@@ -36,13 +37,6 @@ static void count_owned_params(const dp_engine *e)
     int64_t reserved = (set->arena_elements + set->buffer_elements) * (int64_t)e->element;
     if (!dp_is_root(e))
         ledger_release(c->ledger, LEDGER_PARAMETERS, set->logical_bytes + set->buffer_bytes, reserved);
-}
-
-static void find_largest_sum(dp_engine *e)
-{
-    const nn_program *p = e->base.context.program;
-    for (int i = 0; i < p->op_count; i++)
-        if (p->ops[i].group_reduce > e->largest_sum) e->largest_sum = p->ops[i].group_reduce;
 }
 
 static int larger(int a, int b)
@@ -120,7 +114,7 @@ static status open_parts(dp_engine *e)
             "nothing to divide",
             c->divide == SHARED_DIVIDE_BEFORE ? "before" : "after");
     e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
-    find_largest_sum(e);
+    e->largest_sum = ps_largest_sum(c->program);
     TRY(dp_chunks_make(c->params, false, e->policy.replicate_bytes, &e->replicate));
     TRY(dp_chunks_make(c->params, true, e->policy.reduce_bytes, &e->reduce));
     e->parts = calloc((size_t)c->world, sizeof *e->parts);

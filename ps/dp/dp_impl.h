@@ -112,6 +112,11 @@ static inline dp_engine *dp_engine_of(sync_engine *e)
     return (dp_engine *)e;
 }
 
+static inline const sync_context *context_of(const dp_engine *e)
+{
+    return &e->base.context;
+}
+
 static inline bool dp_is_root(const dp_engine *e)
 {
     return e->base.context.rank == 0;
@@ -171,7 +176,7 @@ static inline dp_region dp_plain_region(dp_engine *e, int peer, int kind, void *
 {
     piece *p = &e->pieces[peer * DP_PIECES + kind];
     *p = (piece){offset, bytes};
-    return (dp_region){base, p, 1, 1};
+    return (dp_region){base, {p, 1}, 1};
 }
 
 /* dp_memory.c: allocates; the engine's close() frees. */

@@ -5,17 +5,12 @@
 
 #include <string.h>
 
-static const sync_context *context_of(const dp_engine *e)
-{
-    return &e->base.context;
-}
-
 /* ---- parameters and buffers -------------------------------------------------------------------- */
 
 static dp_region chunk_region(const dp_engine *e, const dp_chunk *chunk, void *arena)
 {
     const param_set *set = context_of(e)->params;
-    return (dp_region){arena, set->pieces + chunk->first, chunk->count, (int64_t)e->element};
+    return (dp_region){arena, {set->pieces + chunk->first, chunk->count}, (int64_t)e->element};
 }
 
 static int64_t arena_bytes(const dp_engine *e)
@@ -43,7 +38,7 @@ static void add_replica(dp_engine *e, int peer, int64_t step)
     }
     if (set->model->buffer_count == 0) return;
     dp_transfer *transfer = dp_hub_add(e->hub, direction, peer, MESSAGE_BUFFERS, step, 0);
-    transfer->region = (dp_region){buffers, set->buffer_pieces, set->model->buffer_count, (int64_t)e->element};
+    transfer->region = (dp_region){buffers, {set->buffer_pieces, set->model->buffer_count}, (int64_t)e->element};
 }
 
 static status fetch_replica(dp_engine *e)
@@ -65,7 +60,6 @@ static status store_replica(dp_engine *e)
 
 static status replicate(dp_engine *e, int64_t step, bool to_all)
 {
-    dp_hub_begin(e->hub);
     if (!dp_is_root(e)) {
         if (!to_all && !dp_takes_part(e)) return STATUS_OK;
         dp_account_replicate(e);
@@ -142,7 +136,6 @@ status dp_place_outputs(sync_engine *base, const sync_step *step)
     ps_share_interpreter(base->context.device, 1);
     if (!dp_one_loss(e) || !dp_takes_part(e)) return STATUS_OK;
     dp_account_gather(e);
-    dp_hub_begin(e->hub);
     if (dp_is_root(e)) {
         TRY(sync_copy_within(&e->staging.copies, x->all_outputs, x->output,
                     output_bytes(e, dp_mine(e)->samples)));
@@ -179,7 +172,6 @@ status dp_scatter_output_gradient(sync_engine *base, const sync_step *step)
     const sync_exchange *x = base->context.exchange;
     if (!dp_one_loss(e) || !dp_takes_part(e)) return STATUS_OK;
     dp_account_end_loss(e);
-    dp_hub_begin(e->hub);
     if (dp_is_root(e)) {
         TRY(sync_copy_within(&e->staging.copies, x->output_gradient, x->all_gradients,
                     output_bytes(e, dp_mine(e)->samples)));
@@ -221,7 +213,6 @@ static status reduce(dp_engine *e, const sync_step *step)
                   .before = dp_one_loss(e) || !e->policy.divide_before ? 1 : e->contributors,
                   .after = dp_one_loss(e) || e->policy.divide_before ? 1 : e->contributors};
     if (!dp_is_root(e)) TRY(dp_stage_down(&e->staging, DP_TENSOR_GRADS, set->grads.data, 0, arena_bytes(e)));
-    dp_hub_begin(e->hub);
     for (int k = 0; k < e->reduce.count; k++) {
         for (int r = 1; dp_is_root(e) && r < e->contributors; r++) {
             dp_transfer *transfer = dp_hub_add(e->hub, DP_REDUCE, r, MESSAGE_PUSH, step->index, k);
@@ -240,7 +231,6 @@ static status reduce(dp_engine *e, const sync_step *step)
 /* After a micro-batch that only accumulates: nobody reads rank 0's parameters any more. */
 static status acknowledge(dp_engine *e, const sync_step *step)
 {
-    dp_hub_begin(e->hub);
     for (int r = 1; dp_is_root(e) && r < e->present; r++)
         dp_hub_add(e->hub, DP_RECEIVE, r, MESSAGE_ACKNOWLEDGE, step->index, 0);
     if (!dp_is_root(e) && dp_takes_part(e))
@@ -279,11 +269,9 @@ static void add_sum(dp_engine *e, dp_direction direction, int peer, int64_t numb
 static status sum_over_ranks(dp_engine *e, double *values, int count)
 {
     int64_t number = e->sums++, step = e->step;
-    dp_hub_begin(e->hub);
     if (!dp_is_root(e)) {
         add_sum(e, DP_SEND, 0, number, values, count, step);
         TRY(dp_hub_run(e->hub, NULL));
-        dp_hub_begin(e->hub);
         add_sum(e, DP_RECEIVE, 0, number, values, count, step);
         return dp_hub_run(e->hub, NULL);
     }
@@ -293,7 +281,6 @@ static status sum_over_ranks(dp_engine *e, double *values, int count)
     bool exist = ps_has_bytes(e->base.context.device);
     for (int r = 1; exist && r < e->present; r++)
         for (int i = 0; i < count; i++) values[i] += e->shares[(int64_t)r * e->largest_sum + i];
-    dp_hub_begin(e->hub);
     for (int r = 1; r < e->present; r++) add_sum(e, DP_SEND, r, number, values, count, step);
     return dp_hub_run(e->hub, NULL);
 }

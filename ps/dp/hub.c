@@ -64,16 +64,7 @@ struct dp_hub {
 
 static int64_t region_bytes(const dp_region *r)
 {
-    return piece_list_elements((piece_list){r->pieces, r->count}) * r->element;
-}
-
-static status copy_region(hub *h, const dp_region *r, char *to, const char *from)
-{
-    for (int i = 0; i < r->count; i++) {
-        int64_t at = r->pieces[i].offset * r->element;
-        TRY(sync_copy_within(&h->staging, to + at, from + at, r->pieces[i].count * r->element));
-    }
-    return sync_staging_end(&h->staging);
+    return piece_list_elements(r->pieces) * r->element;
 }
 
 /* ---- sums of gradients ------------------------------------------------------------------------- */
@@ -89,7 +80,7 @@ static const char *brought(const dp_transfer *transfer, int index, int64_t at)
     const dp_region *r = &transfer->region;
     if (!transfer->shared)
         return (const char *)ps_message_frame(&transfer->message, index).data + at * r->element;
-    return transfer->remote + (r->pieces[index].offset + at) * r->element;
+    return transfer->remote + (r->pieces.pieces[index].offset + at) * r->element;
 }
 
 static status sum_range(void *context, int thread, int index, int64_t at, int64_t count)
@@ -98,7 +89,7 @@ static status sum_range(void *context, int thread, int index, int64_t at, int64_
     hub *h = j->hub;
     const dp_sum *sum = &h->shared->sum;
     const dp_region *r = &j->transfers[0].region;
-    int64_t offset = (r->pieces[index].offset + at) * r->element;
+    int64_t offset = (r->pieces.pieces[index].offset + at) * r->element;
     const void **sources = h->sources + (int64_t)thread * h->c->context->world;
     void *out = sum->grads + offset;
     sources[0] = out;
@@ -112,7 +103,7 @@ static status sum_piece_on_gpu(const sum_job *j, int index)
     hub *h = j->hub;
     const dp_sum *sum = &h->shared->sum;
     const dp_region *r = &j->transfers[0].region;
-    char *own = sum->grads + r->pieces[index].offset * r->element;
+    char *own = sum->grads + r->pieces.pieces[index].offset * r->element;
     h->contributions[0] = (sync_contribution){own, true};
     for (int i = 1; i < sum->present; i++) {
         const dp_transfer *transfer = &j->transfers[i - 1];
@@ -120,12 +111,12 @@ static status sum_piece_on_gpu(const sum_job *j, int index)
             (sync_contribution){brought(transfer, index, 0), transfer->shared && h->c->peers};
     }
     return sync_staging_sum(&h->staging, sum->type, own, h->contributions, sum->present,
-                            r->pieces[index].count, sum->before, sum->after, h->c->landing);
+                            r->pieces.pieces[index].count, sum->before, sum->after, h->c->landing);
 }
 
 static status sum_on_gpu(const sum_job *j)
 {
-    for (int i = 0; i < j->transfers[0].region.count; i++) TRY(sum_piece_on_gpu(j, i));
+    for (int i = 0; i < j->transfers[0].region.pieces.count; i++) TRY(sum_piece_on_gpu(j, i));
     return sync_staging_end(&j->hub->staging);
 }
 
@@ -136,8 +127,7 @@ static status sum_key(hub *h, int key)
     if (h->staging.separate)
         TRY(sum_on_gpu(&j));
     else if (ps_has_bytes(d))
-        TRY(ps_thread_pool_run(
-            h->pool, (piece_list){j.transfers[0].region.pieces, j.transfers[0].region.count}, sum_range, &j));
+        TRY(ps_thread_pool_run(h->pool, j.transfers[0].region.pieces, sum_range, &j));
     else
         ps_charge_pass(d, (double)(region_bytes(&j.transfers[0].region) * (h->shared->sum.present + 1)), 0);
     for (int i = 0; i < h->shared->sum.present - 1; i++) ps_port_release(h->port, &j.transfers[i].message);
@@ -157,12 +147,9 @@ static status send_transfer(hub *h, dp_transfer *transfer, int64_t now_ns)
 {
     const dp_region *r = &transfer->region;
     message_frame frames[MESSAGE_FRAMES_MAX];
-    int count = transfer->shared ? 0 : r->count;
-    for (int i = 0; i < count; i++)
-        frames[i] = (message_frame){r->base + r->pieces[i].offset * r->element,
-                                    (size_t)(r->pieces[i].count * r->element)};
+    int count = transfer->shared ? 0 : ps_frames_of(frames, r->base, r->pieces, r->element);
     if (transfer->shared && transfer->remote && !transfer->copied)
-        TRY(copy_region(h, r, transfer->remote, r->base));
+        TRY(ps_copy_pieces(&h->staging, transfer->remote, r->base, r->pieces, r->element));
     transfer->copied = true;
     TRY(ps_port_send(h->port, transfer->peer, &transfer->header, frames, count, &h->ticket, region_bytes(r)));
     rank_slot_agent(h->c->context->slot, RANK_PUSH, (int)transfer->header.key, now_ns);
@@ -210,20 +197,11 @@ static dp_transfer *find_transfer(hub *h, const ps_message *m)
     return NULL;
 }
 
-static bool fits(const dp_transfer *transfer, const ps_message *m)
-{
-    const dp_region *r = &transfer->region;
-    if (m->header.frames != (transfer->shared ? 0 : r->count)) return false;
-    for (int i = 0; i < m->header.frames; i++)
-        if (ps_message_frame(m, i).bytes != (size_t)(r->pieces[i].count * r->element)) return false;
-    return true;
-}
-
 /* Takes over the message. */
 static status receive_transfer(hub *h, dp_transfer *transfer, ps_message *m, int64_t now_ns)
 {
     const dp_region *r = &transfer->region;
-    if (!fits(transfer, m)) {
+    if (transfer->shared ? m->header.frames > 0 : !ps_has_frames_of(m, r->pieces, r->element)) {
         status rc = malformed(h, m);
         ps_port_release(h->port, m);
         return rc;
@@ -235,10 +213,10 @@ static status receive_transfer(hub *h, dp_transfer *transfer, ps_message *m, int
         transfer->message = *m;
         if (++h->arrived[key] == h->shared->sum.present - 1) TRY(sum_key(h, key));
     } else {
-        if (transfer->shared && transfer->remote) TRY(copy_region(h, r, r->base, transfer->remote));
-        for (int i = 0; i < m->header.frames; i++)
-            sync_copy(h->c->context->device, r->base + r->pieces[i].offset * r->element,
-                      ps_message_frame(m, i).data, (size_t)(r->pieces[i].count * r->element));
+        if (!transfer->shared)
+            ps_take_frames(h->c->context->device, m, r->base, r->pieces, r->element);
+        else if (transfer->remote)
+            TRY(ps_copy_pieces(&h->staging, r->base, transfer->remote, r->pieces, r->element));
         ps_port_release(h->port, m);
     }
     transfer_done(h, transfer, now_ns);
@@ -370,11 +348,6 @@ status dp_hub_start(dp_hub *p)
 
 /* ---- the compute thread ------------------------------------------------------------------------ */
 
-void dp_hub_begin(dp_hub *p)
-{
-    p->shared.count = 0;
-}
-
 dp_transfer *dp_hub_add(dp_hub *p, dp_direction direction, int peer, message_kind kind, int64_t step,
                         int64_t key)
 {
@@ -396,7 +369,8 @@ status dp_hub_run(dp_hub *p, const dp_sum *sum)
 {
     const sync_context *c = p->config.context;
     hub_shared *s = &p->shared;
-    if (s->count == 0 || device_get_info(c->device)->plans) return STATUS_OK;
+    if (device_get_info(c->device)->plans) s->count = 0;
+    if (s->count == 0) return STATUS_OK;
     rank_operation before = (rank_operation)atomic_load_explicit(&c->slot->operation, memory_order_relaxed);
     rank_operation during = operation_of(s);
     TRY(sync_staging_end(&p->compute.staging)); /* tensors to be sent are complete */
@@ -410,8 +384,10 @@ status dp_hub_run(dp_hub *p, const dp_sum *sum)
     int64_t end = device_now_ns(c->device);
     trace_slice(c->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, begin, end);
     p->compute.exposed_ns += end - begin;
-    if (rc == STATUS_OK) rank_slot_enter(c->slot, before, end);
-    return rc;
+    if (rc != STATUS_OK) return rc;
+    rank_slot_enter(c->slot, before, end);
+    s->count = 0;
+    return STATUS_OK;
 }
 
 void dp_hub_collect(dp_hub *p, sync_counters *out)

@@ -32,8 +32,7 @@ typedef struct dp_hub dp_hub;
 /* Pieces of an arena, in bytes at base + offset * element. */
 typedef struct dp_region {
     char *base;
-    const piece *pieces;
-    int count;
+    piece_list pieces;
     int64_t element;
 } dp_region;
 
@@ -83,8 +82,8 @@ void dp_hub_close(dp_hub **hub);
 
 ps_port *dp_hub_port(dp_hub *hub);
 
-/* The compute thread: begins the list of an exchange, adds a transfer (valid until the next begin), and runs the exchange. */
-void dp_hub_begin(dp_hub *hub);
+/* The compute thread: adds a transfer to the list of an exchange (valid until the next one is added after the exchange), and
+ * runs the exchange. */
 dp_transfer *dp_hub_add(dp_hub *hub, dp_direction direction, int peer, message_kind kind, int64_t step, int64_t key);
 status dp_hub_run(dp_hub *hub, const dp_sum *sum);
 

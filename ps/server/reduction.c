@@ -109,12 +109,8 @@ static status reply(server *s, int key, int worker)
     bool average = !s->c->policy->server_optimizer && s->keys[key].updates > 0;
     const char *from = average ? s->averages : s->params;
     if (s->writes && w->params) TRY(server_copy_pieces(s, key, average ? w->grads : w->params, from));
-    piece_list pieces = server_pieces(s, key);
     message_frame frames[PS_KEY_PIECES];
-    int count = w->params ? 0 : pieces.count; /* mapped memory needs no frames */
-    for (int i = 0; i < count; i++)
-        frames[i] = (message_frame){from + server_bytes(s, pieces.pieces[i].offset),
-                                    (size_t)server_bytes(s, pieces.pieces[i].count)};
+    int count = w->params ? 0 : ps_frames_of(frames, from, server_pieces(s, key), (int64_t)s->element); /* mapped: none */
     message_header h = {.kind = MESSAGE_PARAMETERS,
                         .step = slot->pull,
                         .key = s->first + key,

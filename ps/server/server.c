@@ -36,11 +36,7 @@ static bool carries_key(const server *s, const ps_message *m)
     const ps_key *key = &s->c->plan->keys[h->key];
     if (h->count != key->elements || h->dtype != (int)s->c->params->type) return false;
     if (h->frames == 0) return s->workers[m->peer].params != NULL;
-    if (s->c->peers || h->frames != key->piece_count) return false;
-    piece_list pieces = ps_key_pieces(s->c->plan, (int)h->key);
-    for (int i = 0; i < pieces.count; i++)
-        if (ps_message_frame(m, i).bytes != (size_t)pieces.pieces[i].count * s->element) return false;
-    return true;
+    return !s->c->peers && ps_has_frames_of(m, ps_key_pieces(s->c->plan, (int)h->key), (int64_t)s->element);
 }
 
 static status receive_push(server *s, ps_message *m)
@@ -59,12 +55,8 @@ static status receive_push(server *s, ps_message *m)
 static status receive_initial(server *s, ps_message *m)
 {
     int key = (int)m->header.key - s->first;
-    piece_list pieces = ps_key_pieces(s->c->plan, (int)m->header.key);
-    for (int i = 0; i < pieces.count; i++) {
-        int64_t at = pieces.pieces[i].offset * (int64_t)s->element;
-        const void *from = m->header.frames > 0 ? ps_message_frame(m, i).data : s->workers[0].params + at;
-        sync_copy(s->c->device, s->params + at, from, (size_t)pieces.pieces[i].count * s->element);
-    }
+    if (m->header.frames > 0) ps_take_frames(s->c->device, m, s->params, server_pieces(s, key), (int64_t)s->element);
+    else TRY(server_copy_pieces(s, key, s->params, s->workers[0].params));
     ps_port_count_received(s->port, 0, server_key_bytes(s, key));
     ps_port_release(s->port, m);
     s->initialized = ++s->initial_keys == s->count;

@@ -81,7 +81,7 @@ static sync_contribution contribution(const server *s, int key, int worker, int 
     return (sync_contribution){server_gradient(s, key, worker, piece_index), s->c->peers};
 }
 
-static status land(server *s, int key, int worker, int piece_index)
+status server_land(server *s, int key, int worker, int piece_index)
 {
     return sync_staging_bring(&s->gpu->staging, s->c->params->type, s->gpu->landing.data,
                               contribution(s, key, worker, piece_index), server_pieces(s, key).pieces[piece_index].count, 1);
@@ -109,14 +109,8 @@ status server_gpu_start(server *s, int key)
 
 status server_copy_pieces(server *s, int key, char *to, const char *from)
 {
-    piece_list pieces = server_pieces(s, key);
     sync_staging staging = s->c->peers ? s->gpu->staging : sync_staging_on(s->c->device, s->stream);
-    if (to == from) return STATUS_OK;
-    for (int i = 0; i < pieces.count; i++) {
-        int64_t at = server_bytes(s, pieces.pieces[i].offset);
-        TRY(sync_copy_within(&staging, to + at, from + at, server_bytes(s, pieces.pieces[i].count)));
-    }
-    return sync_staging_end(&staging);
+    return to == from ? STATUS_OK : ps_copy_pieces(&staging, to, from, server_pieces(s, key), (int64_t)s->element);
 }
 
 /* ---- one key ---------------------------------------------------------------------------------- */
@@ -140,10 +134,9 @@ static status update(const server_work *work, const char *grads, piece_list piec
 /* With what one rank has pushed, piece by piece, as it lands. */
 static status update_from(const server_work *work, piece_list pieces)
 {
-    server *s = work->server;
+    const char *grads;
     for (int i = 0; i < pieces.count; i++) {
-        TRY(land(s, work->key, work->worker, i));
-        const char *grads = server_as_arena(s->gpu->landing.data, pieces.pieces[i].offset, s->element);
+        TRY(server_pushed(work->server, work->key, work->worker, i, &grads));
         TRY(update(work, grads, (piece_list){&pieces.pieces[i], 1}));
     }
     return STATUS_OK;
@@ -187,20 +180,5 @@ status server_reduce_elsewhere(server_work *work)
 {
     if (work->server->gpu) return reduce_on_gpu(work);
     charge(work);
-    return STATUS_OK;
-}
-
-status server_gpu_squares(server *s, int worker, double *out)
-{
-    *out = 0;
-    if (worker < 0) return optimizer_sum_squares(s->c->optimizer, s->gpu->stream, s->averages, s->shard->pieces, out);
-    for (int key = 0; key < s->count; key++) {
-        piece_list pieces = server_pieces(s, key);
-        for (int i = 0; i < pieces.count; i++) {
-            TRY(land(s, key, worker, i));
-            const char *grads = server_as_arena(s->gpu->landing.data, pieces.pieces[i].offset, s->element);
-            TRY(optimizer_sum_squares(s->c->optimizer, s->gpu->stream, grads, (piece_list){&pieces.pieces[i], 1}, out));
-        }
-    }
     return STATUS_OK;
 }

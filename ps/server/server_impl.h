@@ -203,6 +203,8 @@ status server_check_push(server *s, int key, int worker, ps_message *m);
 status server_keep_push(server *s, int key, int worker, ps_message *m);
 /* Element 0 of piece `piece` of what `worker` has pushed for the key's present iteration; host memory. */
 const char *server_gradient(const server *s, int key, int worker, int piece);
+/* The same for the device that updates, as an arena; a GPU's next call overwrites it. */
+status server_pushed(server *s, int key, int worker, int piece, const char **grads);
 status server_receive_async(server *s, int key, int worker, server_step step);
 void server_end_iteration(server *s, int key);
 /* The squared norm over all servers, of worker `worker`'s push (async) or of the iteration. */
@@ -223,7 +225,8 @@ status server_reduce_elsewhere(server_work *work);
 status server_copy_pieces(server *s, int key, char *to, const char *from);
 status server_gpu_open(server *s);
 void server_gpu_close(server *s);
-status server_gpu_squares(server *s, int worker, double *out);
+/* Copies what `worker` has pushed for a piece to `landing`. */
+status server_land(server *s, int key, int worker, int piece);
 /* Copies a key's parameters from `params` to the GPU. */
 status server_gpu_start(server *s, int key);
 

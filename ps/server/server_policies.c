@@ -38,12 +38,9 @@ static char *copies_of(const server *s, int64_t iteration, int worker)
 
 static status copy_push(server *s, int key, int worker, const ps_message *m)
 {
-    piece_list pieces = server_pieces(s, key);
     char *copies = copies_of(s, m->header.step, worker);
     if (!m->remote) return server_copy_pieces(s, key, copies, s->workers[worker].grads);
-    for (int i = 0; i < pieces.count; i++)
-        sync_copy(s->c->device, copies + server_bytes(s, pieces.pieces[i].offset), ps_message_frame(m, i).data,
-                (size_t)server_bytes(s, pieces.pieces[i].count));
+    ps_take_frames(s->c->device, m, copies, server_pieces(s, key), (int64_t)s->element);
     return STATUS_OK;
 }
 
@@ -67,16 +64,28 @@ const char *server_gradient(const server *s, int key, int worker, int piece)
     return arena + server_bytes(s, server_pieces(s, key).pieces[piece].offset);
 }
 
+status server_pushed(server *s, int key, int worker, int piece, const char **grads)
+{
+    const void *data = s->gpu ? s->gpu->landing.data : server_gradient(s, key, worker, piece);
+    *grads = server_as_arena(data, server_pieces(s, key).pieces[piece].offset, s->element);
+    return s->gpu ? server_land(s, key, worker, piece) : STATUS_OK;
+}
+
+static device_stream *updates_on(const server *s)
+{
+    return s->gpu ? s->gpu->stream : s->stream;
+}
+
 /* ---- gradients that are not finite -------------------------------------------------------------- */
 
-/* What `worker` has pushed is an arena of its own for every piece. */
 static status find_in_push(server *s, int worker, int key, const char **name)
 {
     piece_list pieces = server_pieces(s, key);
+    const char *grads;
     *name = NULL;
     for (int i = 0; i < pieces.count && !*name; i++) {
-        const char *grads = server_as_arena(server_gradient(s, key, worker, i), pieces.pieces[i].offset, s->element);
-        TRY(sync_find_nonfinite(s->c->optimizer, s->stream, s->c->params, grads, (piece_list){&pieces.pieces[i], 1}, name));
+        TRY(server_pushed(s, key, worker, i, &grads));
+        TRY(sync_find_nonfinite(s->c->optimizer, updates_on(s), s->c->params, grads, (piece_list){&pieces.pieces[i], 1}, name));
     }
     return STATUS_OK;
 }
@@ -90,8 +99,7 @@ static status report_nonfinite(server *s, int worker, int first, int count, int6
     if ((!stops && s->c->index != 0) || !optimizer_reports_nonfinite(o)) return STATUS_OK;
     for (int key = first; key < first + count && !name; key++) {
         if (worker < 0)
-            TRY(sync_find_nonfinite(o, s->gpu ? s->gpu->stream : s->stream, s->c->params, s->averages, server_pieces(s, key),
-                                    &name));
+            TRY(sync_find_nonfinite(o, updates_on(s), s->c->params, s->averages, server_pieces(s, key), &name));
         else if (!s->gpu) TRY(find_in_push(s, worker, key, &name));
         else if (count == 1) name = ps_key_name(s->c->plan, s->c->params->model, s->first + key);
     }
@@ -111,15 +119,15 @@ status server_check_update(const server_work *work)
 /* The shard's squared norm: of the averages, or of what `worker` has pushed (>= 0). */
 static status sum_squares(server *s, int worker, double *out)
 {
-    if (s->gpu) return server_gpu_squares(s, worker, out);
-    double none = 0, *sum = ps_has_bytes(s->c->device) ? s->squares_memory.data : &none;
+    double none = 0, *sum = ps_has_bytes(s->c->device) && !s->gpu ? s->squares_memory.data : &none;
+    const char *grads;
     *sum = 0;
-    if (worker < 0) TRY(optimizer_sum_squares(s->c->optimizer, s->stream, s->averages, s->shard->pieces, sum));
+    if (worker < 0) TRY(optimizer_sum_squares(s->c->optimizer, updates_on(s), s->averages, s->shard->pieces, sum));
     for (int key = 0; worker >= 0 && key < s->count; key++) {
         piece_list pieces = server_pieces(s, key);
         for (int i = 0; i < pieces.count; i++) {
-            const char *grads = server_as_arena(server_gradient(s, key, worker, i), pieces.pieces[i].offset, s->element);
-            TRY(optimizer_sum_squares(s->c->optimizer, s->stream, grads, (piece_list){&pieces.pieces[i], 1}, sum));
+            TRY(server_pushed(s, key, worker, i, &grads));
+            TRY(optimizer_sum_squares(s->c->optimizer, updates_on(s), grads, (piece_list){&pieces.pieces[i], 1}, sum));
         }
     }
     *out = *sum;

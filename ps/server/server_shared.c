@@ -30,6 +30,16 @@ static status unexpected(const server *s, const ps_message *m, const char *expec
                 s->c->index, m->peer, message_kind_name(m->header.kind), m->header.step, m->header.frames, expected);
 }
 
+/* Sends if there is room. */
+static status try_send(server *s, int worker, const message_header *h, const message_frame *frame, transport_ticket *ticket,
+                       bool *sent, bool *worked)
+{
+    status rc = server_send(s, worker, h, frame, frame ? 1 : 0, ticket, frame ? (int64_t)frame->bytes : 0);
+    *sent = rc == STATUS_OK;
+    *worked = *worked || *sent;
+    return rc == STATUS_AGAIN ? STATUS_OK : rc;
+}
+
 /* ---- buffers ---------------------------------------------------------------------------------- */
 
 status server_receive_buffers(server *s, ps_message *m)
@@ -77,28 +87,26 @@ static void accept_buffers(server *s, bool *worked)
 
 static status acknowledge_buffers(server *s, bool *worked)
 {
-    if (!s->buffers.acknowledge) return STATUS_OK;
+    bool sent;
     message_header taken = {.kind = MESSAGE_ACKNOWLEDGE, .step = s->buffers.iteration};
-    status rc = server_send(s, 0, &taken, NULL, 0, NULL, 0);
-    if (rc != STATUS_OK) return rc == STATUS_AGAIN ? STATUS_OK : rc;
-    s->buffers.acknowledge = false;
-    *worked = true;
+    if (!s->buffers.acknowledge) return STATUS_OK;
+    TRY(try_send(s, 0, &taken, NULL, NULL, &sent, worked));
+    s->buffers.acknowledge = !sent;
     return STATUS_OK;
 }
 
 static status send_buffers(server *s, bool *worked)
 {
+    bool sent;
     for (int i = 0; i < s->c->world; i++) {
         server_worker *w = &s->workers[i];
         if (!buffers_due(s, i)) continue;
         message_header h = {.kind = MESSAGE_BUFFERS, .step = w->buffers_pull, .integers = {0, s->buffers.iteration}};
         message_frame frame = {s->buffers.data, (size_t)s->buffers.bytes};
-        status rc = server_send(s, i, &h, &frame, 1, &s->buffers.ticket, s->buffers.bytes);
-        if (rc == STATUS_AGAIN) continue;
-        if (rc != STATUS_OK) return rc;
+        TRY(try_send(s, i, &h, &frame, &s->buffers.ticket, &sent, worked));
+        if (!sent) continue;
         w->buffers_pull = 0;
         w->had_buffers = true;
-        *worked = true;
     }
     return STATUS_OK;
 }
@@ -144,13 +152,8 @@ static void add_layer_shares(server *s)
 static status send_layer_sums(server *s, bool *worked)
 {
     message_frame frame = {s->layer.sums, (size_t)s->layer.reply.count * sizeof(double)};
-    while (s->layer.replies > 0) {
-        status rc = server_send(s, s->c->world - s->layer.replies, &s->layer.reply, &frame, 1, &s->layer.ticket,
-                                 (int64_t)frame.bytes);
-        if (rc != STATUS_OK) return rc == STATUS_AGAIN ? STATUS_OK : rc;
-        s->layer.replies--;
-        *worked = true;
-    }
+    for (bool sent = true; s->layer.replies > 0 && sent; s->layer.replies -= sent)
+        TRY(try_send(s, s->c->world - s->layer.replies, &s->layer.reply, &frame, &s->layer.ticket, &sent, worked));
     return STATUS_OK;
 }
 
@@ -158,16 +161,12 @@ static status send_layer_sums(server *s, bool *worked)
 
 static status send_norms(server *s, bool *worked)
 {
-    if (!s->needs_norm) return STATUS_OK;
-    for (int i = 0; i < s->c->world; i++) {
-        server_worker *w = &s->workers[i];
-        if (!w->norm_due) continue;
-        message_header h = {.kind = MESSAGE_CONTROL, .doubles = {w->norm}};
-        status rc = server_send(s, i, &h, NULL, 0, NULL, 0);
-        if (rc == STATUS_AGAIN) continue;
-        if (rc != STATUS_OK) return rc;
-        w->norm_due = false;
-        *worked = true;
+    for (int i = 0; s->needs_norm && i < s->c->world; i++) {
+        bool sent;
+        message_header h = {.kind = MESSAGE_CONTROL, .doubles = {s->workers[i].norm}};
+        if (!s->workers[i].norm_due) continue;
+        TRY(try_send(s, i, &h, NULL, NULL, &sent, worked));
+        s->workers[i].norm_due = !sent;
     }
     return STATUS_OK;
 }

@@ -40,7 +40,7 @@ static int owing_server(const worker *w, int *key)
 {
     for (int k = 0; k < w->c->plan->key_count; k++) {
         *key = k;
-        if (w->requested[k] != w->received[k]) return w->c->plan->keys[k].server;
+        if (w->keys[k].requested != w->keys[k].received) return w->c->plan->keys[k].server;
     }
     *key = -1;
     return -1;

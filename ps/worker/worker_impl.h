@@ -37,6 +37,16 @@ typedef struct worker_server {
     double norm_share;   /* the server's share of it; below 0: not received */
 } worker_server;
 
+/* A key on its way to its server and back. */
+typedef struct worker_key {
+    int missing;                 /* parameters that cannot be pushed yet */
+    transport_ticket ticket;
+    int64_t iteration;           /* that is pushed, or was last */
+    int64_t ready_ns, left_ns;   /* its gradient was ready; its push, or the pull for it, left */
+    int64_t requested, received; /* numbers of pulls */
+    int64_t updates_seen;        /* updates that the parameters had */
+} worker_key;
+
 /* Of the compute thread, which calls the stages. */
 typedef struct worker_compute {
     int64_t iteration;     /* that runs, or is to begin */
@@ -83,16 +93,11 @@ typedef struct worker {
 
     /* ---- pushes ---- */
     worker_server *servers;    /* [server_count] */
-    int *missing;              /* [key_count] parameters that cannot be pushed yet */
-    transport_ticket *tickets; /* [key_count] */
-    int64_t *iteration_of;     /* [key_count] that is pushed, or was last */
-    int64_t *ready_ns, *left_ns; /* [key_count] its gradient was ready; its push, or the pull for it, left */
+    worker_key *keys;          /* [key_count] */
     bool handing_over;         /* the queues hold the parameters that servers in their own processes start from */
     int64_t pull, buffers_pull; /* numbers of the last pulls for keys and buffers */
 
     /* ---- pulls ---- */
-    int64_t *requested, *received; /* [key_count] numbers of pulls */
-    int64_t *updates_seen;    /* [key_count] updates that the parameters had */
     int *missing_keys;        /* [param_count] of the pull that arrives */
     int replies_due;
     int64_t waiting_since_ns; /* since when replies are due */

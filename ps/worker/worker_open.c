@@ -30,22 +30,13 @@ static status open_keys(ps_worker *p)
     const ps_plan *plan = p->config.plan;
     worker *w = &p->agent;
     size_t keys = (size_t)plan->key_count + 1, params = (size_t)plan->param_count + 1;
-    w->missing = calloc(keys, sizeof *w->missing);
-    w->tickets = calloc(keys, sizeof *w->tickets);
-    w->iteration_of = calloc(keys, sizeof *w->iteration_of);
-    w->ready_ns = calloc(keys, sizeof *w->ready_ns);
-    w->left_ns = calloc(keys, sizeof *w->left_ns);
-    w->requested = calloc(keys, sizeof *w->requested);
-    w->received = calloc(keys, sizeof *w->received);
-    w->updates_seen = calloc(keys, sizeof *w->updates_seen);
+    w->keys = calloc(keys, sizeof *w->keys);
     w->missing_keys = calloc(params, sizeof *w->missing_keys);
     p->compute.pushed = calloc(params, sizeof *p->compute.pushed);
-    if (!w->missing || !w->tickets || !w->iteration_of || !w->ready_ns || !w->left_ns || !w->requested || !w->received ||
-        !w->updates_seen || !w->missing_keys || !p->compute.pushed)
-        return no_memory();
+    if (!w->keys || !w->missing_keys || !p->compute.pushed) return no_memory();
     for (int k = 0; k < plan->key_count; k++) {
-        w->missing[k] = plan->keys[k].param_count;
-        w->tickets[k].wake = true;
+        w->keys[k].missing = plan->keys[k].param_count;
+        w->keys[k].ticket.wake = true;
     }
     for (int i = 0; i < plan->param_count; i++) w->missing_keys[i] = plan->keys_of[i];
     /* An iteration's pushes, and the few other events of a step. */
@@ -158,14 +149,7 @@ static void close_agent(ps_worker *p)
     device_stream_close(&w->stream);
     device_free(p->config.context->device, &w->squares);
     free(w->servers);
-    free(w->missing);
-    free(w->tickets);
-    free(w->iteration_of);
-    free(w->ready_ns);
-    free(w->left_ns);
-    free(w->requested);
-    free(w->received);
-    free(w->updates_seen);
+    free(w->keys);
     free(w->missing_keys);
 }
 

@@ -17,9 +17,10 @@ static bool updates_itself(const worker *w)
 static status malformed(const ps_message *m)
 {
     const message_header *h = &m->header;
-    return fail(STATUS_PROTOCOL, "parameter server %d sent %s of step %" PRId64 ", key %" PRId64 ", %" PRId64
-                " elements in %d frames: not requested, or not of this plan", m->peer, message_kind_name(h->kind), h->step,
-                h->key, h->count, h->frames);
+    return fail(STATUS_PROTOCOL,
+                "parameter server %d sent %s of step %" PRId64 ", key %" PRId64 ", %" PRId64
+                " elements in %d frames: not requested, or not of this plan",
+                m->peer, message_kind_name(h->kind), h->step, h->key, h->count, h->frames);
 }
 
 /* ---- replies ---------------------------------------------------------------------------------- */
@@ -28,8 +29,8 @@ static void end_reply(worker *w, int64_t now_ns)
 {
     w->last_message_ns = now_ns;
     if (--w->replies_due > 0) return;
-    trace_slice(w->c->context->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX, w->waiting_since_ns,
-                now_ns);
+    trace_slice(w->c->context->trace, TRACE_COMMUNICATION, "push and pull", TRACE_NO_INDEX,
+                w->waiting_since_ns, now_ns);
     atomic_fetch_add_explicit(&w->shared->total_ns, now_ns - w->waiting_since_ns, memory_order_relaxed);
     rank_slot_agent(w->c->context->slot, RANK_START, RANK_NO_BUCKET, now_ns);
 }
@@ -40,14 +41,12 @@ static bool was_requested(const worker *w, const ps_message *m)
     const param_set *set = w->c->context->params;
     if (h->key < 0 || h->key >= w->c->plan->key_count) return false;
     const ps_key *key = &w->c->plan->keys[h->key];
-    if (key->server != m->peer || h->step != w->requested[h->key] || w->received[h->key] == h->step) return false;
+    if (key->server != m->peer || h->step != w->keys[h->key].requested || w->keys[h->key].received == h->step)
+        return false;
     if (h->count != key->elements || h->dtype != (int)set->type) return false;
     if (h->frames == 0) return w->servers[m->peer].maps_us;
-    if (w->c->peers || h->frames != key->piece_count) return false;
-    piece_list pieces = ps_key_pieces(w->c->plan, (int)h->key);
-    for (int i = 0; i < pieces.count; i++)
-        if (ps_message_frame(m, i).bytes != (size_t)pieces.pieces[i].count * w->shared->element) return false;
-    return true;
+    if (w->c->peers) return false;
+    return ps_has_frames_of(m, ps_key_pieces(w->c->plan, (int)h->key), (int64_t)w->shared->element);
 }
 
 /* Copies the key's elements to `arena`, unless the server has written them there. */
@@ -55,13 +54,12 @@ static status copy_key(worker *w, const ps_message *m, char *arena)
 {
     const char *from = w->servers[m->peer].params;
     piece_list pieces = ps_key_pieces(w->c->plan, (int)m->header.key);
-    if (m->header.frames == 0 && !from) return STATUS_OK;
-    for (int i = 0; i < pieces.count; i++) {
-        int64_t at = pieces.pieces[i].offset * (int64_t)w->shared->element;
-        const void *source = m->header.frames > 0 ? ps_message_frame(m, i).data : from + at;
-        TRY(sync_copy_within(&w->staging, arena + at, source, pieces.pieces[i].count * (int64_t)w->shared->element));
-    }
-    return sync_staging_end(&w->staging);
+    int64_t size = (int64_t)w->shared->element;
+    if (m->header.frames > 0)
+        ps_take_frames(w->c->context->device, m, arena, pieces, size);
+    else if (from)
+        return ps_copy_pieces(&w->staging, arena, from, pieces, size);
+    return STATUS_OK;
 }
 
 static void key_arrived(worker *w, int key)
@@ -70,7 +68,7 @@ static void key_arrived(worker *w, int key)
     for (int p = k->first_param; p < k->first_param + k->param_count; p++) {
         if (--w->missing_keys[p] > 0) continue;
         w->missing_keys[p] = w->c->plan->keys_of[p];
-        device_fence_reach(w->shared->arrived[p], (uint64_t)w->received[key]);
+        device_fence_reach(w->shared->arrived[p], (uint64_t)w->keys[key].received);
     }
 }
 
@@ -89,13 +87,14 @@ static status report_nonfinite(worker *w, int64_t step)
 static status update_key(worker *w, int key, double scale)
 {
     const sync_context *c = w->c->context;
-    int64_t iteration = w->received[key] - 2; /* whose average it is */
+    int64_t iteration = w->keys[key].received - 2; /* whose average it is */
     int64_t begin = clock_now_ns();
     TRY(optimizer_update(c->optimizer, w->stream, c->params->params.data, c->params->grads.data,
-                         ps_key_pieces(w->c->plan, key), w->shared->iterations[iteration % 2].optimizer_step, w->shared->iterations[iteration % 2].rate,
-                         scale));
+                         ps_key_pieces(w->c->plan, key), w->shared->iterations[iteration % 2].optimizer_step,
+                         w->shared->iterations[iteration % 2].rate, scale));
     TRY(sync_staging_end(&w->staging));
-    if (optimizer_found_nonfinite(c->optimizer)) TRY(report_nonfinite(w, w->shared->iterations[iteration % 2].optimizer_step));
+    if (optimizer_found_nonfinite(c->optimizer))
+        TRY(report_nonfinite(w, w->shared->iterations[iteration % 2].optimizer_step));
     int64_t end = clock_now_ns();
     trace_slice(c->trace, TRACE_OPTIMIZER, "update of key", key, begin, end);
     atomic_fetch_add_explicit(&w->shared->update_ns, end - begin, memory_order_relaxed);
@@ -119,7 +118,7 @@ static status receive_average(worker *w, int key)
     if (skips && !isfinite(*squares)) {
         optimizer_skip(c->optimizer);
         for (int k = 0; k < w->c->plan->key_count; k++) key_arrived(w, k);
-        return report_nonfinite(w, w->shared->iterations[(w->received[key] - 2) % 2].optimizer_step);
+        return report_nonfinite(w, w->shared->iterations[(w->keys[key].received - 2) % 2].optimizer_step);
     }
     double scale = o->clip_norm > 0 ? optimizer_clip_scale(o->clip_norm, *squares) : 1.0;
     for (int k = 0; k < w->c->plan->key_count; k++) TRY(update_key(w, k, scale));
@@ -130,16 +129,16 @@ static status receive_average(worker *w, int key)
 static void trace_key(const worker *w, int key, int64_t now_ns)
 {
     trace *t = w->c->context->trace;
-    bool pushed = w->c->policy->consistency == PS_SYNC && w->ready_ns[key] > 0;
+    bool pushed = w->c->policy->consistency == PS_SYNC && w->keys[key].ready_ns > 0;
     if (!trace_is_on(t)) return;
-    int64_t id = w->received[key] * w->c->plan->key_count + key;
-    trace_async(t, pushed ? "push and pull of key" : "pull of key", key, id, w->left_ns[key], now_ns);
+    int64_t id = w->keys[key].received * w->c->plan->key_count + key;
+    trace_async(t, pushed ? "push and pull of key" : "pull of key", key, id, w->keys[key].left_ns, now_ns);
     if (!pushed) return;
-    int64_t ready_ns = w->ready_ns[key] < w->left_ns[key] ? w->ready_ns[key] : w->left_ns[key];
+    int64_t ready_ns = w->keys[key].ready_ns < w->keys[key].left_ns ? w->keys[key].ready_ns : w->keys[key].left_ns;
     trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, id, ready_ns);
-    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, id, w->left_ns[key]);
+    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, id, w->keys[key].left_ns);
     trace_flow(t, TRACE_FLOW_END, TRACE_COMMUNICATION, id, now_ns);
-    w->ready_ns[key] = 0;
+    w->keys[key].ready_ns = 0;
 }
 
 static status receive_parameters(worker *w, const ps_message *m, int64_t now_ns)
@@ -151,14 +150,16 @@ static status receive_parameters(worker *w, const ps_message *m, int64_t now_ns)
     bool average = updates_itself(w) && h->step > 1;
     ps_port_count_received(w->port, m->peer, worker_key_bytes(w, key));
     TRY(copy_key(w, m, average ? set->grads.data : set->params.data));
-    w->received[key] = h->step;
-    w->updates_seen[key] = h->integers[PS_INT_UPDATES];
+    w->keys[key].received = h->step;
+    w->keys[key].updates_seen = h->integers[PS_INT_UPDATES];
     if (h->integers[PS_INT_SKIPPED] > atomic_load_explicit(&w->shared->skipped, memory_order_relaxed))
         atomic_store_explicit(&w->shared->skipped, h->integers[PS_INT_SKIPPED], memory_order_relaxed);
     trace_key(w, key, now_ns);
     if (h->integers[PS_INT_STALENESS] >= 0) worker_record_staleness(w, h->integers[PS_INT_STALENESS]);
-    if (average) TRY(receive_average(w, key));
-    else key_arrived(w, key);
+    if (average)
+        TRY(receive_average(w, key));
+    else
+        key_arrived(w, key);
     end_reply(w, now_ns);
     return STATUS_OK;
 }
@@ -167,7 +168,8 @@ static status receive_buffers(worker *w, const ps_message *m, int64_t now_ns)
 {
     const param_set *set = w->c->context->params;
     message_frame frame = m->header.frames == 1 ? ps_message_frame(m, 0) : (message_frame){0};
-    if (!w->shared->takes_buffers || (int64_t)frame.bytes != set->buffer_bytes || m->header.step != w->buffers_pull)
+    if (!w->shared->takes_buffers || (int64_t)frame.bytes != set->buffer_bytes ||
+        m->header.step != w->buffers_pull)
         return malformed(m);
     ps_port_count_received(w->port, m->peer, set->buffer_bytes);
     memcpy(w->shared->packed_buffers, frame.data, frame.bytes);
@@ -180,7 +182,8 @@ static status receive_sum(worker *w, const ps_message *m, int64_t now_ns)
 {
     const message_header *h = &m->header;
     size_t bytes = (size_t)w->sum_count * sizeof(double);
-    if (h->step != w->sum_number || h->count != w->sum_count || h->frames != 1 || ps_message_frame(m, 0).bytes != bytes)
+    if (h->step != w->sum_number || h->count != w->sum_count || h->frames != 1 ||
+        ps_message_frame(m, 0).bytes != bytes)
         return malformed(m);
     ps_port_count_received(w->port, m->peer, (int64_t)bytes);
     sync_copy(w->c->context->device, w->shared->sum_values, ps_message_frame(m, 0).data, bytes);
@@ -189,8 +192,8 @@ static status receive_sum(worker *w, const ps_message *m, int64_t now_ns)
     return STATUS_OK;
 }
 
-/* A server's share of the squared norm. When all have arrived they are added in the order of the servers, and every
- * server receives the total. */
+/* A server's share of the squared norm. When all have arrived they are added in the order of the servers, and
+ * every server receives the total. */
 static void receive_norm_share(worker *w, const ps_message *m)
 {
     w->servers[m->peer].norm_share = m->header.doubles[PS_DOUBLE_NORM];
@@ -210,10 +213,18 @@ status worker_handle(void *context, ps_message *m, int64_t now_ns)
     worker *w = context;
     status rc;
     switch (m->header.kind) {
-    case MESSAGE_PARAMETERS: rc = receive_parameters(w, m, now_ns); break;
-    case MESSAGE_BUFFERS: rc = receive_buffers(w, m, now_ns); break;
-    case MESSAGE_SUM: rc = receive_sum(w, m, now_ns); break;
-    case MESSAGE_FAILED: rc = ps_message_failure(m); break;
+    case MESSAGE_PARAMETERS:
+        rc = receive_parameters(w, m, now_ns);
+        break;
+    case MESSAGE_BUFFERS:
+        rc = receive_buffers(w, m, now_ns);
+        break;
+    case MESSAGE_SUM:
+        rc = receive_sum(w, m, now_ns);
+        break;
+    case MESSAGE_FAILED:
+        rc = ps_message_failure(m);
+        break;
     case MESSAGE_ACKNOWLEDGE:
         w->packed_out = false;
         rc = STATUS_OK;
@@ -222,7 +233,9 @@ status worker_handle(void *context, ps_message *m, int64_t now_ns)
         receive_norm_share(w, m);
         rc = STATUS_OK;
         break;
-    default: rc = malformed(m); break;
+    default:
+        rc = malformed(m);
+        break;
     }
     ps_port_release(w->port, m);
     return rc;

@@ -17,10 +17,10 @@ static void queue_push(worker *w, int param, int64_t iteration)
 {
     const ps_plan *plan = w->c->plan;
     for (int key = plan->first_key[param]; key < plan->first_key[param] + plan->keys_of[param]; key++) {
-        if (--w->missing[key] > 0) continue;
-        w->missing[key] = plan->keys[key].param_count;
-        w->iteration_of[key] = iteration;
-        w->ready_ns[key] = trace_is_on(w->c->context->trace) ? device_now_ns(w->c->context->device) : 0;
+        if (--w->keys[key].missing > 0) continue;
+        w->keys[key].missing = plan->keys[key].param_count;
+        w->keys[key].iteration = iteration;
+        w->keys[key].ready_ns = trace_is_on(w->c->context->trace) ? device_now_ns(w->c->context->device) : 0;
         queue_key(w, key);
     }
 }
@@ -62,7 +62,7 @@ void worker_pop_events(worker *w, bool *worked)
 /* Whether bytes that are still being sent to the server leave room for another key. */
 static bool has_credit(worker *w, worker_server *s)
 {
-    while (s->count_on_the_way > 0 && transport_sent(&w->tickets[s->on_the_way[s->first_on_the_way]])) {
+    while (s->count_on_the_way > 0 && transport_sent(&w->keys[s->on_the_way[s->first_on_the_way]].ticket)) {
         s->bytes_on_the_way -= worker_key_bytes(w, s->on_the_way[s->first_on_the_way]);
         s->first_on_the_way = (s->first_on_the_way + 1) % w->c->plan->key_count;
         s->count_on_the_way--;
@@ -78,7 +78,7 @@ static void spend_credit(worker *w, worker_server *s, int key)
 
 static message_header push_header(const worker *w, int key)
 {
-    const worker_iteration *iteration = &w->shared->iterations[w->iteration_of[key] % 2];
+    const worker_iteration *iteration = &w->shared->iterations[w->keys[key].iteration % 2];
     message_header h = {.key = key,
                         .count = w->c->plan->keys[key].elements,
                         .dtype = w->c->context->params->type};
@@ -86,9 +86,9 @@ static message_header push_header(const worker *w, int key)
              : w->c->policy->consistency == PS_SYNC      ? MESSAGE_PUSH_PULL
                                                         : MESSAGE_PUSH;
     if (w->handing_over) return h;
-    h.step = w->iteration_of[key];
+    h.step = w->keys[key].iteration;
     h.integers[PS_INT_STEP] = iteration->optimizer_step;
-    h.integers[PS_INT_UPDATES] = w->updates_seen[key];
+    h.integers[PS_INT_UPDATES] = w->keys[key].updates_seen;
     h.doubles[PS_DOUBLE_RATE] = iteration->rate;
     return h;
 }
@@ -98,14 +98,10 @@ static status send_key(worker *w, int server, int key)
     worker_server *s = &w->servers[server];
     const param_set *set = w->c->context->params;
     const char *arena = w->handing_over ? set->params.data : set->grads.data;
-    piece_list pieces = ps_key_pieces(w->c->plan, key);
     message_frame frames[PS_KEY_PIECES];
-    int count = s->maps_us ? 0 : pieces.count;
-    for (int i = 0; i < count; i++)
-        frames[i] = (message_frame){arena + pieces.pieces[i].offset * (int64_t)w->shared->element,
-                                    (size_t)pieces.pieces[i].count * w->shared->element};
+    int count = s->maps_us ? 0 : ps_frames_of(frames, arena, ps_key_pieces(w->c->plan, key), (int64_t)w->shared->element);
     message_header h = push_header(w, key);
-    TRY(ps_port_send(w->port, server, &h, frames, count, &w->tickets[key], worker_key_bytes(w, key)));
+    TRY(ps_port_send(w->port, server, &h, frames, count, &w->keys[key].ticket, worker_key_bytes(w, key)));
     if (count > 0 && !w->shared->lends_frames) spend_credit(w, s, key);
     return STATUS_OK;
 }
@@ -118,14 +114,14 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
         int key = ps_key_queue_first(&s->queue);
         TRY(send_key(w, server, key));
         ps_key_queue_drop(&s->queue);
-        w->left_ns[key] = now_ns;
+        w->keys[key].left_ns = now_ns;
         *worked = true;
         if (w->handing_over) continue;
         rank_slot_agent(c->slot, RANK_PUSH, key, now_ns);
         if (w->c->policy->consistency == PS_ASYNC) continue; /* the server reports it with a reply */
-        worker_record_staleness(w, w->iteration_of[key] - w->updates_seen[key]);
+        worker_record_staleness(w, w->keys[key].iteration - w->keys[key].updates_seen);
         if (w->c->policy->consistency != PS_SYNC) continue;
-        w->requested[key] = w->iteration_of[key] + 2;
+        w->keys[key].requested = w->keys[key].iteration + 2;
         worker_await(w, 1, now_ns);
     }
     return STATUS_OK;
@@ -149,8 +145,8 @@ static status send_pull(worker *w, int server, int64_t now_ns)
     bool settles = s->pull_flags & PS_PULL_FLUSH;
     int replies = for_keys ? shard->key_count : 0;
     for (int i = 0; i < replies; i++) {
-        w->requested[shard->first_key + i] = w->pull;
-        w->left_ns[shard->first_key + i] = now_ns;
+        w->keys[shard->first_key + i].requested = w->pull;
+        w->keys[shard->first_key + i].left_ns = now_ns;
     }
     if (server == 0 && w->shared->takes_buffers && (settles || s->pull_flags & PS_PULL_BUFFERS)) replies++;
     s->pull_flags = 0;
