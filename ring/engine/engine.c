@@ -23,7 +23,8 @@ static status ring_requirements(const void *options, const char *policy, int wor
     out->shares_buffers = s.broadcast_buffers;
     if (s.join != RING_JOIN_NONE)
         out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
-    if (s.hook == RING_HOOK_POWERSGD) out->unrecorded = "PowerSGD begins at a later step, and divides otherwise";
+    if (s.hook == RING_HOOK_POWERSGD)
+        out->unrecorded = "PowerSGD begins at a later step, and divides otherwise";
     return STATUS_OK;
 }
 
@@ -104,12 +105,13 @@ static bool buckets_persist(const ring_engine *e)
 }
 
 /* Gradients; the buckets where they persist; PowerSGD's errors and factors. */
-static void enter_ledger(ring_engine *e, void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+static void enter_ledger(ring_engine *e,
+                         void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
     ledger *l = e->base.context.ledger;
     const ring_memory *m = &e->memory;
-    int64_t logical =
-        e->base.context.params->logical_bytes / dtype_size(e->base.context.params->type) * dtype_size(e->wire);
+    int64_t logical = e->base.context.params->logical_bytes / dtype_size(e->base.context.params->type) *
+                      dtype_size(e->wire);
     if (buckets_persist(e)) change(l, LEDGER_BUCKETS, logical, m->bucket_bytes);
     if (e->settings.hook == RING_HOOK_POWERSGD) {
         int64_t factors = m->factor_count * (int64_t)sizeof(float);
@@ -179,7 +181,8 @@ static status ring_open(const sync_context *context, sync_engine **out)
     e->compute.active = context->world;
     e->compute.period_begins = true;
     status rc;
-    TRY_GOTO(rc, ring_settings_resolve(context->options, context->divide, context->policy, &e->settings), failed);
+    TRY_GOTO(rc, ring_settings_resolve(context->options, context->divide, context->policy, &e->settings),
+             failed);
     TRY_GOTO(rc, read_table(e), failed);
     e->wire = wire_type(&e->settings, context->params->type);
     e->compute.recording = e->settings.rebuilds;
@@ -245,7 +248,8 @@ static status open_collectives(ring_engine *e)
     const device_info *info = device_get_info(c->device);
     const char *implementation = info->simulated ? "sim" : info->plans ? "plan" : e->settings.collective;
     status rc = collective_open(implementation, &config, &e->agent_state.world);
-    if (rc == STATUS_OK) rc = collective_group_open(e->agent_state.world, "data", all, c->world, &e->agent_state.group);
+    if (rc == STATUS_OK)
+        rc = collective_group_open(e->agent_state.world, "data", all, c->world, &e->agent_state.group);
     free(all);
     return rc;
 }
@@ -273,18 +277,53 @@ static const void *ring_reduced_gradients(sync_engine *base, piece_list *owned)
     return set->grads.data;
 }
 
-static void ring_counters(sync_engine *base, sync_counters *out)
+int ring_bucket_records(const sync_engine *base, int64_t after, ring_bucket_record *out, int capacity)
 {
-    ring_engine *e = ring_of(base);
-    ring_collect_waits(e);
-    ring_account(e);
-    *out = e->compute.counters;
-    e->compute.counters = (sync_counters){0};
-    out->bytes_sent = atomic_load_explicit(&e->shared.bytes_sent, memory_order_relaxed);
-    out->bytes_received = atomic_load_explicit(&e->shared.bytes_received, memory_order_relaxed);
-    out->messages_sent = atomic_load_explicit(&e->shared.messages_sent, memory_order_relaxed);
-    out->messages_received = atomic_load_explicit(&e->shared.messages_received, memory_order_relaxed);
-    out->updates_skipped = optimizer_skipped(base->context.optimizer);
+    const ring_engine *e = (const ring_engine *)base;
+    int64_t last = e->compute.record_count, oldest = last > RING_RECORDS ? last - RING_RECORDS + 1 : 1;
+    int count = 0;
+    for (int64_t id = after + 1 > oldest ? after + 1 : oldest; id <= last && count < capacity; id++)
+        out[count++] = e->compute.records[(id - 1) % RING_RECORDS];
+    return count;
+}
+
+/* Of [begin, end), what lies before `limit`. */
+static int64_t part_before(int64_t begin, int64_t end, int64_t limit)
+{
+    if (end > limit) end = limit;
+    return end > begin ? end - begin : 0;
+}
+
+ring_overlap ring_overlap_of(const ring_bucket_record *records, int count, int64_t backward_end_ns)
+{
+    ring_overlap o = {0};
+    int64_t covered = 0; /* up to here time has been counted */
+    for (int i = 0; i < count; i++) {
+        const ring_bucket_record *r = &records[i];
+        int64_t begin = r->started_ns > covered ? r->started_ns : covered;
+        o.communication_ns += part_before(begin, r->finished_ns, INT64_MAX);
+        o.hidden_ns += part_before(begin, r->finished_ns, backward_end_ns);
+        o.exposed_ns += r->wait_end_ns - r->wait_begin_ns;
+        if (r->finished_ns > covered) covered = r->finished_ns;
+    }
+    if (count > 0) o.pytorch_ns = part_before(records[0].started_ns, backward_end_ns, INT64_MAX);
+    return o;
+}
+
+const bucket_schedule *ring_buckets(const sync_engine *base)
+{
+    return &((const ring_engine *)base)->schedule;
+}
+
+/* 2(n-1)/n of the bytes through every rank's adapter, in 2(n-1) steps around a ring, in two otherwise. */
+int64_t ring_link_bound_ns(const sync_engine *base, int64_t bytes)
+{
+    const ring_engine *e = (const ring_engine *)base;
+    const net_link *link = &base->context.link;
+    int n = base->context.world;
+    if (n == 1 || !net_link_is_emulated(link)) return 0;
+    int steps = strcmp(e->settings.collective, "ring") == 0 ? 2 * (n - 1) : 2;
+    return steps * link->latency_ns + net_link_occupied_ns(link, 2 * (n - 1) * bytes / n);
 }
 
 const sync_engine_type sync_ring = {

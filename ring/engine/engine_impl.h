@@ -204,6 +204,11 @@ static inline int ring_params(const ring_engine *e)
     return e->base.context.params->model->param_count;
 }
 
+static inline bool ring_powersgd_active(const ring_engine *e, int64_t step)
+{
+    return e->settings.hook == RING_HOOK_POWERSGD && step >= e->settings.powersgd_start;
+}
+
 /* ring_memory.c */
 status ring_memory_open(ring_engine *e);
 void ring_memory_close(ring_engine *e);
@@ -230,8 +235,7 @@ status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 
 /* ring_jobs.c */
 extern const sync_agent_ops ring_agent_ops;
-
-/* ring_wait.c */
+void ring_counters(sync_engine *base, sync_counters *out);
 int64_t ring_now(const ring_engine *e);
 /* Reports to the peers, through the agent, that this rank ends; returns `code`, that of the present error. */
 status ring_give_up(ring_engine *e, status code);
@@ -260,7 +264,6 @@ status ring_group_sum(sync_engine *base, double *values, int count);
 status ring_powersgd_open(ring_engine *e);
 void ring_powersgd_close(ring_engine *e);
 status ring_powersgd_use_buckets(ring_engine *e);
-bool ring_powersgd_active(const ring_engine *e, int64_t step);
 /* Computes what is all-reduced in a phase of a bucket (0: P, 1: Q). */
 status ring_powersgd_call(ring_engine *e, int bucket, int phase, collective_call *out);
 status ring_powersgd_finish(ring_engine *e, int bucket);

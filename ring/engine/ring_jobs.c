@@ -1,7 +1,189 @@
-/* The agent's side: pops jobs in the order of posting, posts them to the collectives, and advances the fence when they
- * are done. */
+/* Jobs. The compute thread posts them, waits for them, and adds up their times. The agent pops them in the
+ * order of posting, posts them to the collectives, and advances the fence when they are done. */
 #include "common/base/clock.h"
+#include "common/sync/staging.h"
 #include "ring/engine/engine_impl.h"
+
+#include <assert.h>
+
+int64_t ring_now(const ring_engine *e)
+{
+    return device_now_ns(e->base.context.device);
+}
+
+status ring_give_up(ring_engine *e, status code)
+{
+    error_copy(&e->shared.failure);
+    atomic_store_explicit(&e->shared.given_up, true, memory_order_release);
+    sync_agent_wake(e->agent);
+    return code;
+}
+
+bool ring_has_buffers(const ring_engine *e)
+{
+    return e->base.context.params->model->buffer_count > 0 && e->base.context.world > 1;
+}
+
+ring_bucket_record *ring_record(ring_engine *e, int64_t id)
+{
+    return &e->compute.records[(id - 1) % RING_RECORDS];
+}
+
+/* ---- the compute thread posts -------------------------------------------------------------------- */
+
+/* The number differs from step to step, so the signal is not part of a recorded pass; it follows what was
+ * recorded before. */
+static status signal_job(ring_engine *e, uint64_t ticket)
+{
+    TRY(sync_leave_record(&e->base.context));
+    TRY(device_stream_signal(e->base.context.compute, e->shared.posted, ticket));
+    return sync_enter_record(&e->base.context);
+}
+
+status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, uint64_t *ticket)
+{
+    *ticket = ++e->compute.posted;
+    e->compute.record_of[*ticket & e->shared.times_mask] = record;
+    if (e->shared.posted) TRY(signal_job(e, *ticket)); /* before the agent lets its stream wait for it */
+    bool taken = sync_queue_push(&e->shared.jobs, &(sync_event){(int32_t)kind, index, e->compute.step.index});
+    assert(taken);
+    (void)taken;
+    sync_agent_wake(e->agent);
+    return STATUS_OK;
+}
+
+/* Intervals may overlap, but they begin in order. */
+static void account_job(ring_engine *e, uint64_t ticket)
+{
+    ring_compute *c = &e->compute;
+    const ring_job_times *t = &e->shared.times[ticket & e->shared.times_mask];
+    int64_t begin = t->started_ns > c->last_finished_ns ? t->started_ns : c->last_finished_ns;
+    if (t->finished_ns > begin) c->counters.total_ns += t->finished_ns - begin;
+    if (t->finished_ns > c->last_finished_ns) c->last_finished_ns = t->finished_ns;
+    int64_t id = c->record_of[ticket & e->shared.times_mask];
+    if (id == 0) return;
+    ring_bucket_record *r = ring_record(e, id);
+    r->launched_ns =
+        t->launched_ns > r->ready_ns ? t->launched_ns : r->ready_ns; /* the agent's clock may be older */
+    r->started_ns = t->started_ns;
+    r->finished_ns = t->finished_ns;
+}
+
+void ring_account(ring_engine *e)
+{
+    while (e->compute.accounted < e->compute.posted &&
+           device_fence_reached(e->shared.done, e->compute.accounted + 1))
+        account_job(e, ++e->compute.accounted);
+}
+
+/* ---- the compute thread waits ------------------------------------------------------------------ */
+
+static void trace_bucket(const ring_engine *e, const ring_bucket_record *r)
+{
+    trace *t = e->base.context.trace;
+    if (!trace_is_on(t)) return;
+    int64_t taken_ns = r->finished_ns > r->wait_begin_ns ? r->finished_ns : r->wait_begin_ns;
+    trace_async(t, "bucket", r->bucket, r->id, r->launched_ns, r->finished_ns);
+    trace_slice(t, TRACE_COMMUNICATION, "all_reduce of bucket", r->bucket, r->started_ns, r->finished_ns);
+    trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
+    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, r->started_ns);
+    trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id,
+               taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
+}
+
+/* The compute thread or its stream has waited for a job; `record` is the bucket's, or 0. */
+static void end_wait(ring_engine *e, int64_t record, int64_t begin_ns, int64_t end_ns)
+{
+    e->compute.counters.exposed_ns += end_ns - begin_ns;
+    if (record == 0) return;
+    ring_account(e);
+    ring_bucket_record *r = ring_record(e, record);
+    r->wait_begin_ns = begin_ns;
+    r->wait_end_ns = end_ns;
+    trace_bucket(e, r);
+}
+
+static int mark_of(int wait)
+{
+    return SYNC_MARK_ENGINE + 2 * wait;
+}
+
+void ring_collect_waits(ring_engine *e)
+{
+    device_stream *s = e->base.context.compute;
+    for (int i = 0; i < e->compute.wait_count; i++)
+        end_wait(e, e->compute.wait_records[i], device_mark_ns(s, mark_of(i)),
+                 device_mark_ns(s, mark_of(i) + 1));
+    e->compute.wait_count = 0;
+}
+
+/* Whether the agent may launch kernels for the first time in this step. A kernel is loaded when it is first
+ * launched, and loading may wait for all streams of the GPU (CUDA C++ Programming Guide, "Lazy Loading"). A
+ * stream that waits for the agent at that moment would be a deadlock, so the host waits instead. */
+static bool agent_loads(const ring_engine *e)
+{
+    bool factors_begin =
+        e->settings.hook == RING_HOOK_POWERSGD && e->compute.step.index == e->settings.powersgd_start;
+    return !e->compute.first_done || factors_begin;
+}
+
+/* Only the stream waits, between two marks. */
+static status await_in_stream(ring_engine *e, uint64_t ticket, int64_t record)
+{
+    device_stream *s = e->base.context.compute;
+    if (e->compute.wait_count == RING_WAITS) ring_collect_waits(e);
+    int wait = e->compute.wait_count;
+    TRY(device_mark(s, mark_of(wait)));
+    TRY(agent_loads(e) ? sync_host_wait(s, e->shared.done, ticket)
+                       : device_stream_wait(s, e->shared.done, ticket));
+    TRY(device_mark(s, mark_of(wait) + 1));
+    e->compute.wait_records[e->compute.wait_count++] = record;
+    return STATUS_OK;
+}
+
+status ring_await(ring_engine *e, uint64_t ticket, int64_t record)
+{
+    ring_compute *c = &e->compute;
+    if (e->stream) return await_in_stream(e, ticket, record);
+    if (c->wait_begin_ns == 0) c->wait_begin_ns = ring_now(e);
+    TRY(device_stream_wait(e->base.context.compute, e->shared.done, ticket));
+    int64_t end_ns = ring_now(e);
+    trace_slice(e->base.context.trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, c->wait_begin_ns, end_ns);
+    end_wait(e, record, c->wait_begin_ns, end_ns);
+    c->wait_begin_ns = 0;
+    return STATUS_OK;
+}
+
+/* The host reads the result of such a job. */
+static bool is_read_by_host(ring_job_kind kind)
+{
+    return kind == RING_JOB_ORDER || kind == RING_JOB_ACTIVITY;
+}
+
+status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
+{
+    if (e->compute.waiting == 0) TRY(ring_post(e, kind, index, 0, &e->compute.waiting));
+    TRY(ring_await(e, e->compute.waiting, 0));
+    if (e->shared.posted && is_read_by_host(kind)) TRY(device_stream_synchronize(e->base.context.compute));
+    e->compute.waiting = 0;
+    return STATUS_OK;
+}
+
+void ring_counters(sync_engine *base, sync_counters *out)
+{
+    ring_engine *e = ring_of(base);
+    ring_collect_waits(e);
+    ring_account(e);
+    *out = e->compute.counters;
+    e->compute.counters = (sync_counters){0};
+    out->bytes_sent = atomic_load_explicit(&e->shared.bytes_sent, memory_order_relaxed);
+    out->bytes_received = atomic_load_explicit(&e->shared.bytes_received, memory_order_relaxed);
+    out->messages_sent = atomic_load_explicit(&e->shared.messages_sent, memory_order_relaxed);
+    out->messages_received = atomic_load_explicit(&e->shared.messages_received, memory_order_relaxed);
+    out->updates_skipped = optimizer_skipped(base->context.optimizer);
+}
+
+/* ---- the agent: what a job is to the status table and the collectives ------------------------- */
 
 static rank_operation table_of(ring_job_kind kind)
 {
@@ -19,7 +201,7 @@ static int tag_of(ring_job_kind kind)
     return tags[kind];
 }
 
-/* ---- calls ------------------------------------------------------------------------------------ */
+/* ---- the agent's calls ------------------------------------------------------------------------- */
 
 static collective_call in_place(collective_kind kind, dtype type, int64_t count, void *base)
 {
@@ -92,7 +274,7 @@ static status call_of(ring_engine *e, const ring_job *job, collective_call *out)
     return STATUS_OK;
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------- */
+/* ---- the agent's jobs -------------------------------------------------------------------------- */
 
 static void show(ring_engine *e, int64_t now_ns)
 {
@@ -102,7 +284,7 @@ static void show(ring_engine *e, int64_t now_ns)
         rank_slot_agent(slot, RANK_START, RANK_NO_BUCKET, now_ns);
     else
         rank_slot_agent(slot, table_of(job->kind), job->kind == RING_JOB_BUCKET ? job->index : RANK_NO_BUCKET,
-                         now_ns);
+                        now_ns);
 }
 
 static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
@@ -115,7 +297,8 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
                       .times.launched_ns = now_ns};
     collective_call call;
     if (e->stream)
-        TRY(device_stream_wait(e->stream, e->shared.posted, job->ticket)); /* the GPU waits, the agent does not */
+        TRY(device_stream_wait(e->stream, e->shared.posted,
+                               job->ticket)); /* the GPU waits, the agent does not */
     TRY(call_of(e, job, &call));
     TRY(collective_post(e->agent_state.group, &call, &job->call));
     e->agent_state.tail++;
@@ -163,8 +346,8 @@ static status advance_job(ring_engine *e, int64_t now_ns)
     return STATUS_OK;
 }
 
-/* Whether another job may be posted: not after a job with a second phase, on any rank; and not before the compute
- * stream has passed it, unless the collectives run in stream order themselves. */
+/* Whether another job may be posted: not after a job with a second phase, on any rank; and not before the
+ * compute stream has passed it, unless the collectives run in stream order themselves. */
 static bool has_room(const ring_engine *e)
 {
     uint64_t head = e->agent_state.head, tail = e->agent_state.tail;
@@ -183,11 +366,13 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
     }
     TRY(collective_progress(e->agent_state.world, now_ns, deadline_ns, worked));
     while (e->agent_state.head != e->agent_state.tail &&
-           collective_done(e->agent_state.group, e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT].call)) {
+           collective_done(e->agent_state.group,
+                           e->agent_state.in_flight[e->agent_state.head % RING_IN_FLIGHT].call)) {
         *worked = true;
         TRY(advance_job(e, now_ns));
     }
-    while (has_room(e) && sync_queue_pop(&e->shared.jobs, &event)) { /* after the progress: see collective_wait() */
+    while (has_room(e) &&
+           sync_queue_pop(&e->shared.jobs, &event)) { /* after the progress: see collective_wait() */
         *worked = true;
         TRY(begin_job(e, event, now_ns));
     }
@@ -211,4 +396,5 @@ static void failed(void *context, const error_record *error)
     device_fence_fail(e->shared.done, error);
 }
 
-const sync_agent_ops ring_agent_ops = {.progress = progress, .wait = wait_for_work, .wake = wake, .failed = failed};
+const sync_agent_ops ring_agent_ops = {
+    .progress = progress, .wait = wait_for_work, .wake = wake, .failed = failed};

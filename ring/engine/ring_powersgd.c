@@ -217,11 +217,6 @@ void ring_powersgd_close(ring_engine *e)
     free(e->powersgd.factors);
 }
 
-bool ring_powersgd_active(const ring_engine *e, int64_t step)
-{
-    return e->settings.hook == RING_HOOK_POWERSGD && step >= e->settings.powersgd_start;
-}
-
 /* Places a bucket's P and uncompressed tensors at `*end`, its Q after them, and advances `*end`. */
 static status lay_out(ring_engine *e, int k, float **end)
 {
