@@ -29,7 +29,7 @@ STEP = 4  # of the job: set-up is over
 LIST = "--list" in sys.argv
 
 INTERFACES = {"common/net": "common/net/transport.c", "common/device": "common/device/device.c",
-              "common/reduce": "common/reduce/reduce.c"}
+              "common/reduce": "common/reduce/reduce.c", "ring/collectives": "ring/collectives/collective.c"}
 ENGINES = ("ps/", "ring/")
 OBSERVERS = ("common/base/", "common/trace/", "common/memory/ledger.c", "common/net/status_table.")
 
@@ -88,6 +88,8 @@ def on_path(name):
 
 @tap.cases([
     ("policy ps=dp", 18, 34, "optimizer_update", "dp_finish", "--mode", "ps", "--policy", "ps=dp"),
+    ("collective ring", 16, 34, "optimizer_update", "ring_finish_step", "--mode", "ring", "--collective", "ring",
+     "--progress", "thread"),
 ])
 def a_gradient_passes_through_few_files(most, most_of_all, call, returns, *options):
     files = trace(call, returns, *options)
