@@ -11,7 +11,7 @@ from tap import expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 PROGRAM = "build/bin/harness"
-SHORT = ["--steps", "2", "--warmup", "1", "--eval-every", "-1"]
+SHORT = ["--warmup", "1", "--eval-every", "-1"]
 
 with open(os.path.join(ROOT, "docs/tutorial.md"), encoding="utf-8") as file:
     TEXT = file.read()
@@ -35,9 +35,9 @@ def demo():
     return shlex.split(line)
 
 
-def run(words, folder):
+def run(words, folder, steps=2):
     expect_equal(words[0], PROGRAM, "program of a command")
-    result = harness(*words[1:], *SHORT, cwd=folder, allowed=("trace.json", "result.json"), limit=120)
+    result = harness(*words[1:], *SHORT, "--steps", steps, cwd=folder, allowed=("trace.json", "result.json"), limit=120)
     expect_equal(result.code, 0, "exit code", result)
     return result
 
@@ -66,8 +66,9 @@ def every_command_works_and_servers_on_all_ranks_send_less_than_one():
         for words in commands():
             if words[0] == "make":
                 continue
-            result = run(words, folder)
-            if "--servers" in words:
+            servers = "--servers" in words
+            result = run(words, folder, 10 if servers else 2)  # messages of the last step may leave after its end
+            if servers:
                 row = row_of(result, "bytes sent per step, max over ranks")
                 sent[words[words.index("--servers") + 1]] = float(re.search(r"([\d.]+) MiB", row)[1])
         expect_equal(sorted(os.listdir(folder)), ["result.json", "trace.json"], "files")
