@@ -214,18 +214,6 @@ status ring_memory_open(ring_engine *e);
 void ring_memory_close(ring_engine *e);
 /* Takes the buckets of `plan` (order: compute.order where it wants one) into use. */
 status ring_use_plan(ring_engine *e, const ring_step_plan *plan);
-/* A gradient from its arena to its bucket, and a bucket's gradients back; divided as the settings require. */
-status ring_pack(ring_engine *e, int param);
-status ring_unpack(ring_engine *e, int bucket);
-status ring_zero_gradient(ring_engine *e, int param);
-/* The collective computes the mean. */
-bool ring_means_in_flight(const ring_engine *e);
-/* The collective writes its results to the gradients: there is nothing to copy back. */
-bool ring_copies_back_in_flight(const ring_engine *e);
-char *ring_bucket_data(const ring_engine *e, int bucket);
-/* On virtual devices: all buffers into one, and each back from there. Elsewhere nothing. */
-status ring_flatten_buffers(ring_engine *e);
-status ring_unflatten_buffers(ring_engine *e);
 
 /* ring_handshake.c */
 status ring_make_handshake(ring_engine *e);
@@ -254,6 +242,11 @@ status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
 bool ring_has_buffers(const ring_engine *e);
 
 /* ring_stages.c */
+/* The collective computes the mean. */
+bool ring_means_in_flight(const ring_engine *e);
+/* The collective writes its results to the gradients: there is nothing to copy back. */
+bool ring_copies_back_in_flight(const ring_engine *e);
+char *ring_bucket_data(const ring_engine *e, int bucket);
 status ring_begin_forward(sync_engine *base, const sync_step *step);
 status ring_ready(sync_engine *base, int param);
 status ring_finish_step(sync_engine *base, const sync_step *step);

@@ -1,11 +1,144 @@
 /* The stages of a step, on the compute thread. A stage that returned STATUS_AGAIN is called again, and
  * continues where it stopped. */
+#include "common/device/sim/device_sim.h"
+#include "common/reduce/reduce.h"
 #include "ring/engine/engine_impl.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- gradients -------------------------------------------------------------------------------- */
+/* ---- gradients and their places in buckets ---------------------------------------------------- */
+
+char *ring_bucket_data(const ring_engine *e, int k)
+{
+    return e->memory.buckets + e->buckets[k].offset;
+}
+
+static char *gradient(const ring_engine *e, int param)
+{
+    const param_set *set = e->base.context.params;
+    return (char *)set->grads.data + set->pieces[param].offset * dtype_size(set->type);
+}
+
+static char *packed(const ring_engine *e, int param)
+{
+    return ring_bucket_data(e, e->schedule.bucket_of[param]) + e->offsets[param] * dtype_size(e->wire);
+}
+
+bool ring_means_in_flight(const ring_engine *e)
+{
+    const ring_settings *s = &e->settings;
+    return !s->divide_before && s->predivide == 1 && s->join != RING_JOIN_ACTIVE;
+}
+
+bool ring_copies_back_in_flight(const ring_engine *e)
+{
+    const ring_settings *s = &e->settings;
+    bool divides_later = !s->divide_before && !ring_means_in_flight(e);
+    return !s->bucket_view && s->hook == RING_HOOK_NONE && e->wire == e->base.context.params->type && !divides_later &&
+           (e->base.context.params->grads.fd >= 0 || sim_device_is_host(e->base.context.device));
+}
+
+static double divisor_before(const ring_engine *e)
+{
+    if (ring_powersgd_active(e, e->compute.step.index)) return 1; /* the hook computes the mean */
+    return e->settings.divide_before ? e->compute.active : e->settings.predivide;
+}
+
+static double divisor_after(const ring_engine *e)
+{
+    if (ring_powersgd_active(e, e->compute.step.index)) /* its mean is over the world */
+        return (double)e->compute.active / e->base.context.world;
+    if (e->settings.divide_before || ring_means_in_flight(e)) return 1;
+    return e->compute.active / e->settings.predivide;
+}
+
+/* On the host PowerSGD's matrices have PyTorch's layout, whatever the device's is. */
+static bool wants_plain(const ring_engine *e, int param)
+{
+    const device_info *info = device_get_info(e->base.context.device);
+    return e->settings.hook == RING_HOOK_POWERSGD && !e->base.context.params->layouts[param].plain &&
+           info->host_addressable && info->real;
+}
+
+/* Device's layout and type -> PyTorch's layout -> the type in which gradients are sent. */
+static status pack_plain(ring_engine *e, int param, const void *from, void *to, double divisor)
+{
+    const param_set *set = e->base.context.params;
+    void *plain = e->powersgd.scratch;
+    TRY(device_layout_unpack(e->base.context.device, &set->layouts[param], from, plain));
+    reduce_convert(e->wire, to, set->type, plain, set->pieces[param].count, divisor);
+    return STATUS_OK;
+}
+
+static status unpack_plain(ring_engine *e, int param, const void *from, void *to, double divisor)
+{
+    const param_set *set = e->base.context.params;
+    void *plain = e->powersgd.scratch;
+    reduce_convert(set->type, plain, e->wire, from, set->pieces[param].count, divisor);
+    return device_layout_pack(e->base.context.device, &set->layouts[param], plain, to);
+}
+
+/* A gradient from its arena to its bucket; divided as the settings require. */
+static status ring_pack(ring_engine *e, int param)
+{
+    const param_set *set = e->base.context.params;
+    char *from = gradient(e, param), *to = e->settings.bucket_view ? from : packed(e, param);
+    double divisor = divisor_before(e);
+    if (e->settings.bucket_view && divisor == 1) return STATUS_OK;
+    if (e->stream && sync_replays(&e->base.context)) return STATUS_OK; /* the recorded pass packs */
+    if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor);
+    return device_pack(e->base.context.compute, to, e->wire, from, set->type, set->pieces[param].count, divisor);
+}
+
+/* A bucket's gradients back to their arena; divided as the settings require. */
+static status ring_unpack(ring_engine *e, int k)
+{
+    const param_set *set = e->base.context.params;
+    const bucket *b = &e->schedule.buckets[k];
+    double divisor = divisor_after(e);
+    if (ring_copies_back_in_flight(e) || (e->settings.bucket_view && divisor == 1)) return STATUS_OK;
+    for (int i = b->first; i < b->first + b->count; i++) {
+        int param = e->schedule.tensors[i];
+        char *to = gradient(e, param), *from = e->settings.bucket_view ? to : packed(e, param);
+        TRY(wants_plain(e, param) ? unpack_plain(e, param, from, to, divisor)
+                                  : device_pack(e->base.context.compute, to, set->type, from, e->wire,
+                                                set->pieces[param].count, divisor));
+    }
+    return STATUS_OK;
+}
+
+/* Virtual devices flatten all buffers into one for a broadcast; real ones broadcast a list of pieces. */
+static status pack_buffers(ring_engine *e, const piece *pieces, int count)
+{
+    const param_set *set = e->base.context.params;
+    int64_t elements = piece_list_elements((piece_list){pieces, count});
+    return device_pack(e->base.context.compute, set->buffers.data, set->type, set->buffers.data, set->type, elements, 1);
+}
+
+static status ring_flatten_buffers(ring_engine *e)
+{
+    const param_set *set = e->base.context.params;
+    if (!device_get_info(e->base.context.device)->simulated) return STATUS_OK;
+    return pack_buffers(e, set->buffer_pieces, set->model->buffer_count);
+}
+
+static status ring_unflatten_buffers(ring_engine *e)
+{
+    const param_set *set = e->base.context.params;
+    if (!device_get_info(e->base.context.device)->simulated) return STATUS_OK;
+    for (int i = 0; i < set->model->buffer_count; i++) TRY(pack_buffers(e, &set->buffer_pieces[i], 1));
+    return STATUS_OK;
+}
+
+static status ring_zero_gradient(ring_engine *e, int param)
+{
+    const param_set *set = e->base.context.params;
+    return device_clear(e->base.context.compute, gradient(e, param),
+                        (size_t)(set->pieces[param].count * dtype_size(set->type)));
+}
+
+/* ---- buckets ---------------------------------------------------------------------------------- */
 
 /* Gradients are flattened after the backward pass, into a buffer that is freed when they have been copied back. */
 static bool flattens_late(const ring_engine *e)
