@@ -91,8 +91,9 @@ ALWAYS_INLINE vf max_gradient(const float *dy, const uint8_t *index, const cover
     return sum;
 }
 
-static void max_backward(const pool_attributes *a, void *const *operands, int64_t first, int64_t end)
+static void max_backward(const pool_attributes *attributes, void *const *operands, int64_t first, int64_t end)
 {
+    const pool_attributes copy = *attributes, *a = &copy; /* which the stores to dx cannot change */
     const float *dy = operands[MAXPOOL_BWD_DY];
     const uint8_t *index = operands[MAXPOOL_BWD_INDEX];
     float *dx = operands[MAXPOOL_BWD_DX];
