@@ -3,14 +3,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-int dtype_size(dtype type)
-{
-#define DTYPE_SIZE(name, size, text) [DTYPE_##name] = size,
-    static const int sizes[] = {DTYPE_LIST(DTYPE_SIZE)};
-#undef DTYPE_SIZE
-    return sizes[type];
-}
-
 const char *dtype_name(dtype type)
 {
 #define DTYPE_NAME(name, size, text) [DTYPE_##name] = text,

@@ -19,7 +19,15 @@
 typedef enum dtype { DTYPE_LIST(DTYPE_ENUM) DTYPE_COUNT } dtype;
 #undef DTYPE_ENUM
 
-int dtype_size(dtype type);
+/* Bytes of an element. */
+static inline int dtype_size(dtype type)
+{
+#define DTYPE_SIZE(name, size, text) [DTYPE_##name] = size,
+    static const int sizes[] = {DTYPE_LIST(DTYPE_SIZE)};
+#undef DTYPE_SIZE
+    return sizes[type];
+}
+
 const char *dtype_name(dtype type);
 
 enum { SHAPE_MAX_RANK = 4 };

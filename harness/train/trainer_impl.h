@@ -147,8 +147,8 @@ void trainer_prefetch_close(trainer *t);
 status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bool last);
 /* The compute stream copies it to where programs read it; it is entered in the ledger. */
 status trainer_prefetch_take(trainer *t);
-/* Begins the copy of the next step's batch if that is ready and there is room; returns a buffer whose copy has ended.
- * */
+/* With prefetching on: begins the copy of the next step's batch if that is ready and there is room, and returns a buffer
+ * whose copy has ended. */
 status trainer_prefetch_next(trainer *t);
 /* Waits until nothing is read from the host any more. */
 status trainer_prefetch_flush(trainer *t);

@@ -138,7 +138,6 @@ status trainer_prefetch_take(trainer *t)
 status trainer_prefetch_next(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
-    if (!p->on) return STATUS_OK;
     return_buffer(t);
     if (p->ahead || p->lent || p->next < 0 || !batch_source_ready(p->source, p->next)) return STATUS_OK;
     return copy(t, p->next);

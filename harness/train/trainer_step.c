@@ -237,21 +237,27 @@ typedef struct stage {
     bool computes;
 } stage;
 
+/* Copies the next step's batch as soon as its buffer is free. */
+static status stage_prefetch(trainer *t)
+{
+    return t->data.prefetch.on ? trainer_prefetch_next(t) : STATUS_OK;
+}
+
 static const stage stages[] = {{.run = stage_plan},
                                {.run = stage_upload, .computes = true},
                                {.engine = sync_scatter_inputs},
                                {.run = stage_choose_program},
-                               {.run = trainer_prefetch_next},
+                               {.run = stage_prefetch},
                                {.run = stage_enter_forward},
                                {.run = stage_begin_forward},
                                {.run = stage_forward, .computes = true},
-                               {.run = trainer_prefetch_next},
+                               {.run = stage_prefetch},
                                {.run = stage_place},
                                {.run = stage_loss, .computes = true},
                                {.run = stage_scatter_gradient},
                                {.run = stage_enter_backward},
                                {.run = stage_backward, .computes = true},
-                               {.run = trainer_prefetch_next},
+                               {.run = stage_prefetch},
                                {.run = stage_enter_finish},
                                {.engine = sync_finish},
                                {.run = stage_end},
