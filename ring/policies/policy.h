@@ -36,7 +36,13 @@ typedef struct ring_policy {
     ring_bucket_lifetime lifetime;
 } ring_policy;
 
-enum { RING_POLICIES = 8 };
+/* The table, ring/policies/policies.h. */
+enum {
+    RING_POLICIES = 0
+#define POLICY(...) +1
+#include "ring/policies/policies.h"
+#undef POLICY
+};
 extern const ring_policy ring_policies[RING_POLICIES];
 extern const sync_policy_info ring_policy_infos[RING_POLICIES];
 

@@ -1,0 +1,59 @@
+/* The ring's policy of docs/add-a-policy.md is a row like the others: its buckets, and exact averages of gradients. */
+#include "models/models.h"
+#include "ring/policies/policy.h"
+#include "tests/ring/engine/engine_job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 3, STEPS = 4 };
+
+static void its_buckets_hold_up_to_64_mib(void **state)
+{
+    (void)state;
+    ring_options options = {0};
+    option_binding binding = {.table = &ring_option_table, .storage = &options};
+    ring_settings settings;
+    bucket_schedule buckets;
+    nn_model *model = NULL;
+    nn_program *program = NULL;
+    assert_int_equal(options_defaults(&binding, 1), STATUS_OK);
+    assert_int_equal(ring_settings_resolve(&options, 0, "horovod", &settings), STATUS_OK);
+    assert_int_equal(model_build(&(model_options){.name = "resnet50"}, &model), STATUS_OK);
+    const nn_program_config config = {.batch = 1, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
+    assert_int_equal(nn_program_compile(model, &config, &program), STATUS_OK);
+    assert_int_equal(ring_program_buckets(&settings, program, false, &buckets), STATUS_OK);
+    assert_int_equal(buckets.count, 2); /* of 102,228,128 bytes */
+    for (int b = 0; b < buckets.count; b++) assert_true(buckets.buckets[b].bytes <= 64 << 20);
+    bucket_schedule_close(&buckets);
+    nn_program_free(&program);
+    nn_model_free(&model);
+}
+
+static status run_steps(engine_rank *r)
+{
+    for (int64_t s = 0; s < STEPS; s++) {
+        TRY(job_whole_step(r, s));
+        TRY(job_check_gradients(r, s));
+    }
+    return sync_flush(r->engine);
+}
+
+static void ranks_average_gradients(void **state)
+{
+    (void)state;
+    engine_job job = {.policy = "horovod", .words = {NULL}, .world = RANKS, .body = run_steps};
+    engine_job_run_well(&job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(its_buckets_hold_up_to_64_mib),
+        cmocka_unit_test(ranks_average_gradients),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
