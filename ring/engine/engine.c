@@ -6,6 +6,11 @@
 
 enum { SPARE_JOBS = 64, MOST_TABLE_BYTES = 65536 };
 
+static bool has_function(const ring_settings *s)
+{
+    return ring_hooks[s->hook].compress != ring_send_as_packed;
+}
+
 static status ring_requirements(const void *options, const char *policy, int world, sync_requirements *out)
 {
     ring_settings s;
@@ -23,6 +28,12 @@ static status ring_requirements(const void *options, const char *policy, int wor
     out->shares_buffers = s.broadcast_buffers;
     if (s.join != RING_JOIN_NONE)
         out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
+    if (has_function(&s)) {
+        if (out->reach == SYNC_REACH_DEVICE)
+            return fail(STATUS_CONFIG, "--comm-hook: %s works in host memory, not with --collective nccl",
+                        ring_hooks[s.hook].name);
+        out->reach = SYNC_REACH_HOST;
+    }
     if (s.hook == RING_HOOK_POWERSGD)
         out->unrecorded = "PowerSGD begins at a later step, and divides otherwise";
     return STATUS_OK;
@@ -50,16 +61,8 @@ static status read_table(ring_engine *e)
 
 static dtype wire_type(const ring_settings *s, dtype type)
 {
-    switch (s->hook) {
-    case RING_HOOK_FP16:
-        return DTYPE_F16;
-    case RING_HOOK_BF16:
-        return DTYPE_BF16;
-    case RING_HOOK_POWERSGD:
-        return DTYPE_F32;
-    case RING_HOOK_NONE:
-        break;
-    }
+    dtype wire = ring_hooks[s->hook].wire;
+    if (wire != DTYPE_COUNT) return wire;
     return s->wire_fp32 ? DTYPE_F32 : type;
 }
 
@@ -183,6 +186,10 @@ static status ring_open(const sync_context *context, sync_engine **out)
     status rc;
     TRY_GOTO(rc, ring_settings_resolve(context->options, context->divide, context->policy, &e->settings),
              failed);
+    if (has_function(&e->settings) && device_get_info(context->device)->simulated) {
+        rc = fail(STATUS_CONFIG, "--comm-hook: %s has no price in virtual time", ring_hooks[e->settings.hook].name);
+        goto failed;
+    }
     TRY_GOTO(rc, read_table(e), failed);
     e->wire = wire_type(&e->settings, context->params->type);
     e->compute.recording = e->settings.rebuilds;

@@ -10,7 +10,11 @@ static const char *const yes_no_choices[] = {"policy", "yes", "no", NULL};
 #define NAME(id, name) name,
 static const char *const collective_choices[] = {COLLECTIVE_LIST(NAME) COLLECTIVE_RENAMED, NULL};
 #undef NAME
-static const char *const hook_choices[] = {"none", "fp16", "bf16", "powersgd", NULL};
+static const char *const hook_choices[] = {
+#define HOOK(NAME, name, wire, compress) name,
+#include "ring/hooks/hooks.h"
+#undef HOOK
+    NULL};
 static const char *const join_choices[] = {"none", "world", "active", NULL};
 
 #define AT(field) offsetof(ring_options, field)
@@ -288,7 +292,7 @@ void ring_settings_write(const ring_settings *s, text_buffer *out)
                 s->rebuilds, s->serial, s->divide_before ? "before" : "after", s->predivide,
                 s->broadcast_buffers, s->bucket_view);
     text_append(out, "find_unused=%d\nstatic_graph=%d\ncomm_hook=%s\nallreduce_fp32=%d\npowersgd_rank=%d\n",
-                s->find_unused, s->static_graph, hook_choices[s->hook], s->wire_fp32, s->powersgd_rank);
+                s->find_unused, s->static_graph, ring_hooks[s->hook].name, s->wire_fp32, s->powersgd_rank);
     text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\n", (long long)s->powersgd_start,
                 join_choices[s->join], s->collective);
 }

@@ -6,6 +6,7 @@
 #include "common/nn/program.h"
 #include "common/sync/engine.h"
 #include "ring/buckets/buckets.h"
+#include "ring/hooks/hook.h"
 
 typedef enum ring_launch {
     RING_AFTER_BACKWARD, /* all buckets after the backward pass */
@@ -52,7 +53,6 @@ status ring_policy_find(const char *name, const ring_policy **out);
 /* ---- options ---------------------------------------------------------------------------------- */
 
 typedef enum ring_choice { RING_CHOICE_POLICY, RING_CHOICE_YES, RING_CHOICE_NO } ring_choice;
-typedef enum ring_hook { RING_HOOK_NONE, RING_HOOK_FP16, RING_HOOK_BF16, RING_HOOK_POWERSGD } ring_hook;
 
 typedef enum ring_join {
     RING_JOIN_NONE,  /* a rank without data ends the run */

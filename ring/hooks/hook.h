@@ -1,0 +1,31 @@
+/* Communication hooks: how gradients are compressed before they are sent (PyTorch: torch.distributed.algorithms
+ * .ddp_comm_hooks). A hook is a row of hooks.h. */
+#ifndef RING_HOOKS_HOOK_H
+#define RING_HOOKS_HOOK_H
+
+#include "common/ops/tensor.h"
+
+/* Changes the `count` values of a bucket in host memory, which are of the hook's type and packed and divided as the policy
+ * says; then they are summed over the ranks. Called on the communication thread, bucket after bucket. */
+typedef void ring_hook_function(dtype type, void *values, int64_t count);
+
+#define HOOK(NAME, name, wire, compress) ring_hook_function compress;
+#include "ring/hooks/hooks.h"
+#undef HOOK
+
+typedef enum ring_hook {
+#define HOOK(NAME, name, wire, compress) RING_HOOK_##NAME,
+#include "ring/hooks/hooks.h"
+#undef HOOK
+    RING_HOOKS
+} ring_hook;
+
+typedef struct ring_hook_info {
+    const char *name;
+    dtype wire;                   /* DTYPE_COUNT: the gradients' own type */
+    ring_hook_function *compress; /* ring_send_as_packed: none */
+} ring_hook_info;
+
+extern const ring_hook_info ring_hooks[RING_HOOKS];
+
+#endif
