@@ -253,7 +253,7 @@ static void implementations_that_cannot_run_give_the_reason(void **state)
     error_clear();
     assert_int_equal(collective_open("tree", &config, &world), STATUS_USAGE);
     assert_string_equal(error_message(),
-                        "collectives: expected one of auto, ring, two-shot, mpi, nccl, sim, got 'tree'");
+                        "collectives: expected one of auto, ring, two-shot, mpi, nccl, sim, plan, got 'tree'");
     error_clear();
     assert_int_equal(collective_open("mpi", &config, &world), STATUS_UNAVAILABLE);
     assert_string_equal(error_message(), "collectives mpi: this process was not started by mpirun");
