@@ -6,11 +6,6 @@
 
 enum { SPARE_JOBS = 64, MOST_TABLE_BYTES = 65536 };
 
-static bool has_function(const ring_settings *s)
-{
-    return ring_hooks[s->hook].compress != ring_send_as_packed;
-}
-
 static status ring_requirements(const void *options, const char *policy, int world, sync_requirements *out)
 {
     ring_settings s;
@@ -28,7 +23,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
     out->shares_buffers = s.broadcast_buffers;
     if (s.join != RING_JOIN_NONE)
         out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
-    if (has_function(&s)) {
+    if (ring_hook_has_function(s.hook)) {
         if (out->reach == SYNC_REACH_DEVICE)
             return fail(STATUS_CONFIG, "--comm-hook: %s works in host memory, not with --collective nccl",
                         ring_hooks[s.hook].name);
@@ -186,7 +181,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     status rc;
     TRY_GOTO(rc, ring_settings_resolve(context->options, context->divide, context->policy, &e->settings),
              failed);
-    if (has_function(&e->settings) && device_get_info(context->device)->simulated) {
+    if (ring_hook_has_function(e->settings.hook) && device_get_info(context->device)->simulated) {
         rc = fail(STATUS_CONFIG, "--comm-hook: %s has no price in virtual time", ring_hooks[e->settings.hook].name);
         goto failed;
     }

@@ -299,7 +299,8 @@ static status begin_job(ring_engine *e, sync_event event, int64_t now_ns)
     if (e->stream)
         TRY(device_stream_wait(e->stream, e->shared.posted,
                                job->ticket)); /* the GPU waits, the agent does not */
-    if (job->kind == RING_JOB_BUCKET && device_get_info(e->base.context.device)->real)
+    if (job->kind == RING_JOB_BUCKET && ring_hook_has_function(e->settings.hook) &&
+        device_get_info(e->base.context.device)->real)
         ring_hooks[e->settings.hook].compress(e->wire, ring_bucket_data(e, job->index),
                                               e->schedule.buckets[job->index].elements);
     TRY(call_of(e, job, &call));

@@ -5,6 +5,8 @@
 
 #include "common/ops/tensor.h"
 
+#include <stdbool.h>
+
 /* Changes the `count` values of a bucket in host memory, which are of the hook's type and packed and divided as the policy
  * says; then they are summed over the ranks. Called on the communication thread, bucket after bucket. */
 typedef void ring_hook_function(dtype type, void *values, int64_t count);
@@ -27,5 +29,10 @@ typedef struct ring_hook_info {
 } ring_hook_info;
 
 extern const ring_hook_info ring_hooks[RING_HOOKS];
+
+static inline bool ring_hook_has_function(ring_hook hook)
+{
+    return ring_hooks[hook].compress != ring_send_as_packed;
+}
 
 #endif
