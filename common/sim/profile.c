@@ -10,11 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ROW(NAME, name, unit, count, least, most, needed, meaning)                                           \
-    [SIM_##NAME] = {name, unit, count, least, most, needed, meaning},
-const sim_constant_info sim_constant_table[SIM_CONSTANT_COUNT] = {SIM_CONSTANT_LIST(ROW)};
-#undef ROW
-
 /* Set by the build: the source tree's folder, and where `install` puts its files. */
 static const char *const folders[] = {PSRING_SOURCE_PROFILES, PSRING_INSTALLED_PROFILES};
 enum { FOLDERS = 3 }; /* the third is the user's */

@@ -6,6 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ROW(NAME, name, unit, count, least, most, needed, meaning)                                           \
+    [SIM_##NAME] = {name, unit, count, least, most, needed, meaning},
+const sim_constant_info sim_constant_table[SIM_CONSTANT_COUNT] = {SIM_CONSTANT_LIST(ROW)};
+#undef ROW
+
 /* ---- topology: nodes are named in its links --------------------------------------------------- */
 
 enum { MOST_PARALLEL = 64, MOST_MACHINES = 65536 };

@@ -16,12 +16,6 @@ typedef struct copy_test {
     double gbs[PAIR];
 } copy_test;
 
-status calibration_bind(const calibration *c, int rank)
-{
-    if (!c->sets || sched_setaffinity(0, sizeof *c->sets, &c->sets[rank]) == 0) return STATUS_OK;
-    return fail_errno(STATUS_SYSTEM, "calibration: rank %d cannot be bound", rank);
-}
-
 static status copy_on_rank(local_ranks *group, int rank, void *context)
 {
     copy_test *test = context;

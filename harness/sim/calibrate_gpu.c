@@ -57,19 +57,6 @@ static void close_bench(bench *b)
     device_close(&b->device);
 }
 
-static void keep_least(int64_t *best, int64_t ns)
-{
-    if (ns > 0 && (*best == 0 || ns < *best)) *best = ns;
-}
-
-status gpu_take_time(device_stream *s, int64_t *best)
-{
-    TRY(device_mark(s, GPU_END));
-    TRY(device_stream_synchronize(s));
-    keep_least(best, device_mark_ns(s, GPU_END) - device_mark_ns(s, GPU_BEGIN));
-    return STATUS_OK;
-}
-
 /* ---- memory and the bus ----------------------------------------------------------------------- */
 
 static status measure_memory(bench *b, gpu_calibration *c)

@@ -83,8 +83,12 @@ status calibration_step(calibration_run *r, calibration_setting setting, int rep
 double calibration_op_ns(calibration_run *r, calibration_setting setting, int op);
 double calibration_update_ns(calibration_run *r, calibration_setting setting);
 
-/* To be called by a rank's thread before it works: binds it where ranks are to be bound. calibrate.c. */
-status calibration_bind(const calibration *c, int rank);
+/* To be called by a rank's thread before it works: binds it where ranks are to be bound. */
+static inline status calibration_bind(const calibration *c, int rank)
+{
+    if (!c->sets || sched_setaffinity(0, sizeof *c->sets, &c->sets[rank]) == 0) return STATUS_OK;
+    return fail_errno(STATUS_SYSTEM, "calibration: rank %d cannot be bound", rank);
+}
 
 /* calibrate_ops.c: fills peak, memory, efficiencies and launch. */
 status calibrate_operations(calibration *c);

@@ -315,12 +315,6 @@ int64_t trainer_skipped(const trainer *t)
     return t->skipped + now.updates_skipped;
 }
 
-trainer_load trainer_loads(const trainer *t)
-{
-    if (!t->needs.whole_batch) return TRAINER_LOADS_OWN;
-    return t->config.rank == 0 ? TRAINER_LOADS_ALL : TRAINER_LOADS_NOTHING;
-}
-
 bool trainer_has_one_loss(const trainer *t)
 {
     return t->needs.one_loss;

@@ -3,6 +3,12 @@
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
+trainer_load trainer_loads(const trainer *t)
+{
+    if (!t->needs.whole_batch) return TRAINER_LOADS_OWN;
+    return t->config.rank == 0 ? TRAINER_LOADS_ALL : TRAINER_LOADS_NOTHING;
+}
+
 int64_t trainer_largest_batch(const trainer *t)
 {
     int64_t batch = t->config.batch;

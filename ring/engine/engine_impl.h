@@ -194,6 +194,11 @@ struct ring_engine {
     ring_shared shared;
 };
 
+static inline char *ring_bucket_data(const ring_engine *e, int bucket)
+{
+    return e->memory.buckets + e->buckets[bucket].offset;
+}
+
 static inline ring_engine *ring_of(const sync_engine *e)
 {
     return (ring_engine *)e;
@@ -246,7 +251,6 @@ bool ring_has_buffers(const ring_engine *e);
 bool ring_means_in_flight(const ring_engine *e);
 /* The collective writes its results to the gradients: there is nothing to copy back. */
 bool ring_copies_back_in_flight(const ring_engine *e);
-char *ring_bucket_data(const ring_engine *e, int bucket);
 status ring_begin_forward(sync_engine *base, const sync_step *step);
 status ring_ready(sync_engine *base, int param);
 status ring_finish_step(sync_engine *base, const sync_step *step);

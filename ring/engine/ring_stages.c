@@ -9,11 +9,6 @@
 
 /* ---- gradients and their places in buckets ---------------------------------------------------- */
 
-char *ring_bucket_data(const ring_engine *e, int k)
-{
-    return e->memory.buckets + e->buckets[k].offset;
-}
-
 static char *gradient(const ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;

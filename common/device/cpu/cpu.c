@@ -16,8 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-extern const cpu_isa cpu_isa_baseline, cpu_isa_avx2, cpu_isa_avx512;
-
 const cpu_isa *const cpu_isas[CPU_ISA_COUNT] = {&cpu_isa_baseline, &cpu_isa_avx2, &cpu_isa_avx512};
 
 /* x86-64-v3 and x86-64-v4, as far as our kernels use them. */

@@ -227,6 +227,7 @@ typedef struct cpu_isa {
 
 /* All sets, from the least to the most capable; whether this machine has one. */
 enum { CPU_ISA_COUNT = 3 };
+extern const cpu_isa cpu_isa_baseline, cpu_isa_avx2, cpu_isa_avx512;
 extern const cpu_isa *const cpu_isas[CPU_ISA_COUNT];
 bool cpu_isa_supported(const cpu_isa *isa);
 
