@@ -94,6 +94,8 @@ void transport_frame_released(transport_ticket *ticket);
 /* Drops a message that is none: counts it and logs the 1st, 2nd, 4th, 8th .... */
 void transport_reject(transport *t, const char *who, const char *why);
 
+/* transport.c: the next message of any link, due or not. */
+status transport_receive_now(transport *t, transport_message *out);
 /* transport_pace.c: delays messages and sends them when they are due. */
 status transport_room(transport *t, int link);
 status transport_defer(transport *t, int link, const message_header *header, const message_frame *frames,
@@ -101,9 +103,7 @@ status transport_defer(transport *t, int link, const message_header *header, con
 status transport_forward_due(transport *t);
 int64_t transport_next_due(const transport *t); /* CLOCK_NEVER: nothing is kept back */
 void transport_drop_deferred(transport *t, transport_link *l);
-/* The next message of any link whatever a pacer says (transport_receive_now.c); of those kept back the first,
- * once due. */
-status transport_receive_now(transport *t, transport_message *out);
+/* The first of the messages that are kept back, once it is due. */
 status transport_receive_due(transport *t, transport_message *out);
 status transport_open_delayed(transport *t);
 void transport_drop_held(transport *t);

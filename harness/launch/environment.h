@@ -18,7 +18,7 @@ typedef struct launch_environment {
     launch_origin origin;
     int rank, world, local_rank;
     int local_world;       /* ranks of the job on this host, as far as is known: else world */
-    int processors;        /* that they share, where launch_run() bound each to its part (bind.h); else 0 */
+    int processors;        /* that they share, where launch_run() bound each to its part (processors.h); else 0 */
     char job[32];          /* "ring"; "" unless the harness started it */
     uint64_t token;        /* of the job: the harness's, or derived from what the manager calls it */
     char key[NET_KEY_TEXT]; /* that admits processes to the job (common/net/key.h); "": none */

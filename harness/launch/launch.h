@@ -30,7 +30,7 @@ typedef struct launch_job {
     int world;              /* ranks, and behind them servers */
     int servers;            /* of these: they answer the ranks, never park, and owe no progress */
     const char *rendezvous; /* NULL: an abstract unix socket of a random name */
-    const cpu_set_t *processors; /* [world] that each may run on (bind.h); NULL: not bound */
+    const cpu_set_t *processors; /* [world] that each may run on (processors.h); NULL: not bound */
     const char *const *environment; /* further "NAME=value", NULL-terminated; NULL: none */
 } launch_job;
 
