@@ -11,7 +11,7 @@ typedef struct planning {
     ps_plan *plan;
     int64_t partition;  /* elements */
     int64_t total;      /* elements, padding not counted */
-    int *point;         /* [param_count] the operation behind which it can be pushed; INT_MAX: behind all */
+    int *point;         /* [param_count] the operation after which it can be pushed; INT_MAX: after all */
     int most_keys;
 } planning;
 
@@ -30,7 +30,7 @@ int ps_largest_sum(const nn_program *program)
 
 /* ---- when a parameter can be pushed ----------------------------------------------------------- */
 
-/* The first operation from `op` on behind which gradients are announced. */
+/* The first operation from `op` on after which gradients are announced. */
 static int next_announcement(const nn_program *p, int op)
 {
     for (; op < p->op_count; op++)

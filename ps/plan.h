@@ -38,7 +38,7 @@ typedef struct ps_plan {
     ps_shard *shards; /* [server_count] */
     int *first_key;   /* [param_count] the keys of a parameter follow each other */
     int *keys_of;     /* [param_count] their number */
-    /* pushable[push_first[p] .. + push_count[p]): what can be pushed behind ready(p); the rest behind the
+    /* pushable[push_first[p] .. + push_count[p]): what can be pushed after ready(p); the rest after the
      * whole backward pass. */
     int *push_first, *push_count, *pushable;
     int largest_sum;  /* numbers that a layer adds up over the ranks at once (group_sum); 0: none */

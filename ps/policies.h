@@ -14,7 +14,7 @@ POLICY("dp", "torch.nn.DataParallel: torch/nn/parallel/{data_parallel,replicate,
 POLICY("sync",
        "Li et al., \"Scaling Distributed Machine Learning with the Parameter Server\", OSDI 2014; MXNet's dist_sync; "
        "partitions as in BytePS, priorities as in P3 (Jayarajan et al., MLSys 2019)",
-       "one update a step from the average over all ranks; the next forward pulls layer by layer",
+       "one update per step from the average over all ranks; the next forward pulls layer by layer",
        .consistency = PS_SYNC, PARTITIONED)
 POLICY("ssp",
        "Ho et al., \"More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server\", NIPS 2013",

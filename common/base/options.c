@@ -288,7 +288,7 @@ static void format_usage(const option *o, char *out, size_t size)
         used += snprintf(out + used, size - (size_t)used, "%s%s", i ? "|" : "", o->choices[i]);
 }
 
-/* Appends `text` in lines that end before HELP_COLUMNS, each but the first behind HELP_INDENT blanks. */
+/* Appends `text` in lines that end before HELP_COLUMNS, each but the first indented by HELP_INDENT blanks. */
 static void append_wrapped(const char *text, text_buffer *out)
 {
     enum { HELP_INDENT = 26, HELP_COLUMNS = 80, WIDTH = HELP_COLUMNS - HELP_INDENT };

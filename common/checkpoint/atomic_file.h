@@ -23,14 +23,14 @@ typedef struct atomic_file {
 /* After a failure nothing needs closing. */
 status atomic_file_open(const char *path, atomic_file *out);
 
-/* Behind what is written so far; at an offset in it. */
+/* Append to what is written so far; write at an offset in it. */
 status atomic_file_append(atomic_file *f, const void *data, size_t bytes);
 status atomic_file_overwrite(atomic_file *f, int64_t offset, const void *data, size_t bytes);
 
 /* Puts the file in its place. Closes it, and on failure removes the partial one. */
 status atomic_file_commit(atomic_file *f);
 
-/* Closes and removes it; does nothing behind a commit. */
+/* Closes and removes it; does nothing after a commit. */
 void atomic_file_abandon(atomic_file *f);
 
 #endif

@@ -32,7 +32,7 @@ static void add_buffers(checkpoint_contents *c, const nn_model *m, int layer, dt
     snprintf(t->name, sizeof t->name, "%s.num_batches_tracked", l->name);
 }
 
-/* Whether `param` is the last parameter of a BatchNorm, behind which its buffers stand. */
+/* Whether `param` is the last parameter of a BatchNorm, which its buffers follow. */
 static bool ends_batchnorm(const nn_model *m, int param)
 {
     int layer = m->params[param].layer;

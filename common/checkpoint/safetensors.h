@@ -4,7 +4,7 @@
  *   {"__metadata__": {"key": "text", ...},
  *    "fc.weight": {"dtype": "F32", "shape": [10, 512], "data_offsets": [0, 20480]}, ...}
  *
- * Offsets count from the first byte behind the header. Rules are those of the format's own description
+ * Offsets count from the first byte after the header. Rules are those of the format's own description
  * and reference implementation (github.com/huggingface/safetensors): at most 100 MB of header, no name
  * twice, tensors that cover the data exactly. The decoder reads memory, whatever its content. */
 #ifndef COMMON_CHECKPOINT_SAFETENSORS_H

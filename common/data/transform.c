@@ -120,7 +120,7 @@ static void apply_row(const data_transform *t, const uint8_t *row, int64_t shift
     black_run(t, width - end, step, first + end * step);
 }
 
-/* Flipping comes behind cropping, as in torchvision's usual sequence. */
+/* Flipping comes after cropping, as in torchvision's usual sequence. */
 static void apply_image(const data_transform *t, const uint8_t *stored, const augment_draw *draw, float *out)
 {
     static const augment_draw none = {0};

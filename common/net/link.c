@@ -34,7 +34,7 @@ int64_t net_link_occupied_ns(const net_link *link, int64_t bytes)
     return (int64_t)((double)bytes / (double)link->bytes_per_second * (double)NS_PER_S);
 }
 
-/* Occupies a way for `ns` from `now_ns` on, behind what it is occupied by; returns the end. */
+/* Occupies a way for `ns` from `now_ns` on, after what it is occupied by; returns the end. */
 static int64_t occupy(_Atomic int64_t *way, int64_t ns, int64_t now_ns)
 {
     int64_t free_ns = atomic_load_explicit(way, memory_order_relaxed), end;

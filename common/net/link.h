@@ -40,7 +40,7 @@ typedef struct net_adapter {
 /* `bytes` that are ready at `now_ns` enter the way out: when the last of them has reached the switch's other
  * side, latency included. */
 int64_t net_adapter_send(net_adapter *a, int64_t bytes, int64_t now_ns);
-/* `bytes` whose last one reached this rank at `now_ns`: when they are in, behind what came at the same time.
+/* `bytes` whose last one reached this rank at `now_ns`: when they are in, after what came at the same time.
  */
 int64_t net_adapter_receive(net_adapter *a, int64_t bytes, int64_t now_ns);
 

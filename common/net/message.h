@@ -25,7 +25,7 @@
     X(OUTPUT_GRADIENT, "output_gradient")                                                                    \
     X(SUM, "sum") /* of a few numbers over the ranks */                                                      \
     X(CONTROL, "control")                                                                                    \
-    X(FAILED, "failed") /* the sender gives up; its reason is on the status_table */
+    X(FAILED, "failed") /* the sender gives up; its reason is in the status table */
 
 #define MESSAGE_KIND_ENUM(name, text) MESSAGE_##name,
 typedef enum message_kind { MESSAGE_KIND_LIST(MESSAGE_KIND_ENUM) MESSAGE_KIND_COUNT } message_kind;

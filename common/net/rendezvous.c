@@ -253,7 +253,7 @@ static void leave_store(rendezvous *r)
     disconnect(r, there ? FLUSH_MS : 0);
 }
 
-#define GRACE_NS (2 * NS_PER_S) /* the store itself reports a deadline; behind this it is taken for dead */
+#define GRACE_NS (2 * NS_PER_S) /* the store itself reports a deadline; after this it is taken for dead */
 
 static status wait_result(rendezvous *r, const char *what, int64_t deadline_ns)
 {

@@ -1,10 +1,10 @@
 /* Rendezvous: how ranks find each other, agree that they run the same thing, and exchange small data
  * outside of training steps.
  *
- * Rank 0 keeps a store, a thread that sleeps while nothing is asked of it. Every rank, rank 0 included,
+ * Rank 0 keeps a store, a thread that sleeps until a request comes. Every rank, rank 0 included,
  * says hello to it: protocol, program version, job token, configuration, rank, world size. What differs is
  * refused on both sides with both values. Then come collective calls: every rank makes the same calls in
- * the same order, each with a tag that says what for.
+ * the same order, each with a tag that names its purpose.
  *
  * URLs: tcp://HOST:PORT     rank 0 listens there
  *       ipc://@NAME         abstract unix socket, one host: the default of locally launched jobs

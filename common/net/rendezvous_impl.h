@@ -18,7 +18,7 @@ typedef enum rendezvous_kind {
     RENDEZVOUS_HELLO,   /* rank to store */
     RENDEZVOUS_WELCOME, /* the answer, or: */
     RENDEZVOUS_REFUSED, /* code, text */
-    RENDEZVOUS_CALL,    /* rank to store, one blob behind it */
+    RENDEZVOUS_CALL,    /* rank to store, followed by one blob */
     RENDEZVOUS_RESULT,  /* the answer with its blobs, or: */
     RENDEZVOUS_FAILED,  /* code, text; to every rank */
     RENDEZVOUS_BYE,     /* either way: orderly end */
@@ -152,7 +152,7 @@ struct store {
     store_member *members; /* [world] */
     int joined;
     store_call call;
-    status failed; /* other than STATUS_OK: every rank is told, nothing is carried out any more */
+    status failed; /* other than STATUS_OK: every rank receives it, nothing is carried out any more */
     char failure[1024];
     int64_t strangers;    /* connections and messages ignored */
     _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
@@ -160,7 +160,7 @@ struct store {
 };
 
 /* rendezvous_store.c */
-/* The packet and, behind it, the blobs of `count` members from `first` on. */
+/* The packet and, after it, the blobs of `count` members from `first` on. */
 void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *packet, store_member *first,
                 int count);
 void store_fail(store *s, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -94,7 +94,7 @@ void store_receive_hello(store *s, const zsocket_identity *from, const rendezvou
     const store_member *m = hello->rank >= 0 && hello->rank < s->world ? &s->members[hello->rank]
                                                                        : NULL; /* whom it claims to be */
     bool taken = m && m->joined;
-    if (taken && memcmp(&m->identity, from, sizeof *from) == 0) return; /* said again after a reconnection */
+    if (taken && memcmp(&m->identity, from, sizeof *from) == 0) return; /* sent again after a reconnection */
     error_record refusal;
     error_clear();
     if (check(s, hello) != STATUS_OK)
@@ -168,7 +168,7 @@ void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_m
 {
     store_member *m = &s->members[rank];
     store_call *c = &s->call;
-    if (s->failed != STATUS_OK) return; /* the rank has been told */
+    if (s->failed != STATUS_OK) return; /* the rank has received the reason */
     if (call->sequence != c->sequence || m->called || call->root < 0 || call->root >= s->world) {
         store_fail(s, STATUS_PROTOCOL, "rendezvous: rank %d makes call %" PRIu64 ", due is call %" PRIu64,
                    rank, call->sequence, c->sequence);

@@ -21,7 +21,7 @@ typedef struct status_table_header {
     _Alignas(64) atomic_uint granted; /* blocks that may run */
     doorbell granting;
     _Alignas(64) atomic_int failure_claimed;
-    atomic_int failure_ready; /* set behind `failure` */
+    atomic_int failure_ready; /* set after `failure` */
     job_failure failure;
 } status_table_header;
 
@@ -33,7 +33,7 @@ struct status_table {
 };
 
 _Static_assert(sizeof(rank_slot) == 64, "a slot is one cache line");
-_Static_assert(sizeof(status_table_header) % 64 == 0, "the slots behind the header start on a cache line");
+_Static_assert(sizeof(status_table_header) % 64 == 0, "the slots after the header start on a cache line");
 
 static const struct {
     const char *name;

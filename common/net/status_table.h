@@ -140,7 +140,7 @@ void status_table_read(const status_table *t, int rank, rank_status *out);
 
 /* ---- Stop ----
  *
- * The launcher asks, rank 0 decides which step is the last, all end behind the same one:
+ * The launcher asks, rank 0 decides which step is the last, all end after the same one:
  * job_stop_here() is called by every rank before each step. Rank 0, before it begins step s, sees the
  * request and writes down s + 1 + slack as the first step not to be run. No rank can have begun that
  * step: to end step s + slack a rank needs rank 0's contribution to step s, and rank 0 writes before it
@@ -158,7 +158,7 @@ bool job_stop_here(status_table *t, int rank, int64_t step, int64_t slack);
 /* ---- Turns ----
  *
  * Jobs that run side by side alternate in blocks of steps. A rank calls job_turn_wait() before a
- * block and job_turn_done() behind it; while the block is not granted it sleeps in the kernel (futex)
+ * block and job_turn_done() after it; while the block is not granted it sleeps in the kernel (futex)
  * and its slot says so. Without job_turns_enable() every block is granted. */
 void job_turns_enable(status_table *t);
 void job_turn_wait(status_table *t, int rank, uint32_t block);

@@ -157,7 +157,7 @@ status transport_reserve(transport *t, int messages)
     return t->type->reserve(t, messages);
 }
 
-/* One goodbye a link; the window may have to empty first. */
+/* One goodbye per link; the window may have to empty first. */
 static void say_goodbye(transport *t, int64_t until_ns)
 {
     const message_header bye = {.kind = MESSAGE_BYE};

@@ -27,7 +27,7 @@ typedef struct transport_hub transport_hub;
 extern const transport_type transport_zmq;
 
 /* What agents that are threads of one process share, so that inproc:// reaches between them. Closed
- * behind all its transports. Frames sent over inproc:// are the sender's memory at the receiver. */
+ * after all its transports. Frames sent over inproc:// are the sender's memory at the receiver. */
 status transport_hub_open(transport_hub **out);
 void transport_hub_close(transport_hub **hub);
 
@@ -49,7 +49,7 @@ static inline bool transport_sent(const transport_ticket *ticket)
 }
 
 /* An emulated link: when a message of `bytes` to `peer`, handed over at `now_ns`, may leave; and when one
- * from `peer`, come at `now_ns`, may be received. Each called once a message, in order; the transport keeps
+ * from `peer`, come at `now_ns`, may be received. Each called once per message, in order; the transport keeps
  * it back until then. */
 typedef struct transport_pacer {
     int64_t (*release_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* NULL: none */
@@ -85,7 +85,7 @@ status transport_reserve(transport *t, int messages);
  * at once, and peers see a lost rank. Messages received must have been released. */
 void transport_close(transport **t, int64_t flush_ns);
 
-/* Accepts clients at `url`; once a transport. The address in full goes to bound[size] unless NULL: with a
+/* Accepts clients at `url`; once per transport. The address in full goes to bound[size] unless NULL: with a
  * port chosen for tcp://HOST:*, and with the key that clients over tcp need, tcp://HOST:PORT/KEY. It is a
  * secret: only members of the job may see it. The links of clients are their ranks: 0 .. peers - 1.
  * STATUS_UNAVAILABLE where the address is taken. */

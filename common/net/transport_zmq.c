@@ -91,7 +91,7 @@ static status send_zmq(transport *t, int link, const message_header *header, con
     status result = STATUS_OK;
     l->next_slot = (l->next_slot + 1) % t->options.window;
     for (int i = 0; i < count; i++) {
-        /* Behind an accepted first part only a broken socket can refuse; the link is then of no use. */
+        /* After an accepted first part only a broken socket can refuse; the link is then of no use. */
         bool more = i + 1 < count;
         status rest =
             send_part(socket, (void *)frames[i].data, frames[i].bytes, frame_released, ticket, more);
@@ -291,7 +291,7 @@ static status connect_zmq(transport *t, int link, const char *url)
     if (!l->url) return fail(STATUS_SYSTEM, "transport: no memory for an address");
     TRY(open_socket(z, ZMQ_DEALER, l->url, key, &l->dealer));
     TRY(zsocket_connect(&l->dealer, l->url));
-    /* A monitor says nothing about inproc://, whose pipe takes messages at once. */
+    /* A monitor reports nothing about inproc://, whose pipe takes messages at once. */
     return strncmp(url, "inproc:", 7) == 0 ? zmq_link_prepare(z, l) : STATUS_OK;
 }
 

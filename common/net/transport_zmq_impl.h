@@ -51,11 +51,11 @@ struct zmq_transport {
     int next_socket; /* fairness: whom to ask first, 0: the ROUTER */
     unsigned idle_receives;
     bool loss_pending;     /* a link is lost and not yet reported */
-    bool came_up;          /* a link did since the last wait: who was told AGAIN may try again */
+    bool came_up;          /* a link did since the last wait: whoever got AGAIN may try again */
     struct pollfd *polled; /* [1 + 2 * (1 + peers)]: wake_fd, then of each socket itself and its monitor */
     void **sockets;        /* [1 + peers], in that order */
     int socket_count;
-    /* Every socket has said that it has nothing, and has not been used since: then, and only then, do their
+    /* Every socket was found empty and has not been used since: then, and only then, do their
      * descriptors become readable when there is something (zmq_getsockopt(3), ZMQ_FD). */
     bool drained;
     struct zmq_transport *next_closed; /* in the hub's list */

@@ -154,7 +154,7 @@ static status read_message(zmq_transport *z, void *socket, int link, transport_m
     return STATUS_OK;
 }
 
-/* Asks every socket once, beginning behind the one that had something last. Socket 0 is the ROUTER, socket
+/* Asks every socket once, beginning after the one that had something last. Socket 0 is the ROUTER, socket
  * 1 + p the DEALER to peer p. */
 static status read_any(zmq_transport *z, transport_message *out, bool *got)
 {

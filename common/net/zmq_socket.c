@@ -65,7 +65,7 @@ static status set_role(void *socket, const zsocket_options *o)
         const int_option router[] = {
             {ZMQ_ROUTER_MANDATORY, 1},            /* a message to nobody is an error, not silence */
             {ZMQ_ROUTER_HANDOVER, 1},             /* a peer that comes back takes over its identity */
-            {ZMQ_IPC_FILTER_UID, (int)geteuid()}, /* the kernel says who connects (SO_PEERCRED) */
+            {ZMQ_IPC_FILTER_UID, (int)geteuid()}, /* the kernel reports who connects (SO_PEERCRED) */
         };
         return set_options(socket, router, sizeof router / sizeof router[0]);
     }
@@ -84,7 +84,7 @@ static status set_role(void *socket, const zsocket_options *o)
     return set_option(socket, ZMQ_ROUTING_ID, identity.bytes, sizeof identity.bytes);
 }
 
-/* For tcp://, where a peer may vanish without a word. ZeroMQ's own heartbeats wait in line behind a large
+/* For tcp://, where a peer may vanish without a word. ZeroMQ's own heartbeats wait in line after a large
  * message, so a slow link would look dead; the kernel's do not. They count in whole seconds. */
 static status set_timeouts(void *socket, int64_t peer_timeout_ns)
 {
@@ -108,7 +108,7 @@ static status configure(zsocket_context *context, void *socket, const zsocket_op
 {
     const int_option common[] = {
         {ZMQ_LINGER, 0},
-        {ZMQ_SNDHWM, 0}, /* the caller counts what is under way, and is told when there is room */
+        {ZMQ_SNDHWM, 0}, /* the caller counts what is under way, and is notified when there is room */
         {ZMQ_RCVHWM, o->queue},
         {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
         {ZMQ_BACKLOG, BACKLOG},
@@ -155,7 +155,7 @@ void zsocket_close(zsocket *s, int flush_ms)
     *s = (zsocket){0};
 }
 
-/* What errno says about an address. */
+/* The error of an address, from errno. */
 static status address_failure(const char *verb, const char *url)
 {
     int reason = errno;

@@ -1,5 +1,5 @@
 /* ZeroMQ sockets as the transport and the rendezvous use them: one set of options, chosen on purpose
- * (docs/transport.md says why each), identities, and monitors. For the files of this folder alone. */
+ * (docs/transport.md says why each), identities, and monitors. Only for the files of this folder. */
 #ifndef COMMON_NET_ZMQ_SOCKET_H
 #define COMMON_NET_ZMQ_SOCKET_H
 
@@ -25,7 +25,7 @@ zsocket_context *transport_hub_context(struct transport_hub *hub);
 typedef struct zsocket_options {
     int type;                /* ZMQ_ROUTER or ZMQ_DEALER */
     int64_t frame_bytes;     /* largest frame that a peer may send */
-    int queue;               /* messages held for the receiver, a peer; then the sender is held up */
+    int queue;               /* messages held for the receiver, per peer; then the sender is held up */
     int64_t peer_timeout_ns; /* of tcp://: a silent host is lost; 0: after the kernel's own limits */
     uint64_t token;          /* of the job: goes into a DEALER's identity */
     int rank;

@@ -167,7 +167,7 @@ static status copy_piece_to_bf16(const nn_instance *instance, piece p)
                           (const char *)set->params.data + p.offset * dtype_size(set->type), set->type, p.count, 1);
 }
 
-/* In bfloat16, from what they are now, unless the last update has left them so. Parameters that lie apart, a bias behind a
+/* In bfloat16, from what they are now, unless the last update has left them so. Parameters that lie apart, a bias after a
  * tied weight, are copied one by one. */
 static status copy_weights_to_bf16(const nn_instance *instance, int index)
 {

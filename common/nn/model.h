@@ -97,7 +97,7 @@ typedef struct nn_model {
     nn_loss_kind loss;
     nn_ref output;
     int64_t classes;          /* columns of the output */
-    int64_t rows_per_sample;  /* rows of the output a sample: 1, or the sequence */
+    int64_t rows_per_sample;  /* rows of the output per sample: 1, or the sequence */
     int64_t parameter_elements;
     bool failed;
 } nn_model;

@@ -67,7 +67,7 @@ static void bind(build *b, nn_op *op, const nn_operand *o)
         b->written[o->index] = true;
     }
     if (o->space != NN_SPACE_INPUT || !op->desc.bf16) return;
-    /* Samples are of the computation's type: what reads them is told so, or reads tokens. */
+    /* Samples are of the computation's type: what reads them gets that type, or reads tokens. */
     op->desc.x_f32 = weights;
     if (!weights && !tokens)
         b->failure = fail(STATUS_CONFIG,

@@ -53,9 +53,9 @@ typedef struct nn_op {
     int layer;        /* of the model, for traces and profiles */
     int weight_param; /* whose layout the kernel is prepared with, or NN_NONE */
     int need_first, need_count;   /* program->needs[]: parameters used here for the first time */
-    int ready_first, ready_count; /* program->ready_order[]: gradients complete behind this operation */
+    int ready_first, ready_count; /* program->ready_order[]: gradients complete after this operation */
     int live_first, live_count;   /* program->births[]: values that begin to live before it */
-    int dead_first, dead_count;   /* program->deaths[]: values that end behind it */
+    int dead_first, dead_count;   /* program->deaths[]: values that end after it */
     bool rows_vary;               /* runs on the first op_scalars.rows rows; other operations take all */
     int group_reduce;             /* > 0: bytes / 8 float64 of operand `group_slot` to be summed over all ranks afterwards */
     int group_slot;

@@ -29,7 +29,7 @@ static bool same_value(nn_operand x, nn_operand y)
     return x.space == NN_SPACE_VALUE && y.space == NN_SPACE_VALUE && x.index == y.index;
 }
 
-/* A sum's gradient goes to two layers, or twice to one: whether it is to be read besides as the last part of `r`'s. */
+/* A sum's gradient goes to two layers, or twice to one: whether it is also to be read as the last part of `r`'s. */
 static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
 {
     for (nn_ref layer = 0; layer < b->model->layer_count; layer++) {

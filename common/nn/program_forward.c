@@ -1,4 +1,4 @@
-/* The forward pass and the loss: one operation a node. */
+/* The forward pass and the loss: one operation per node. */
 #include "common/nn/program_build.h"
 
 static bool training(const build *b)

@@ -26,7 +26,7 @@ static void count_consumers(build *b)
     b->consumers[m->output]++; /* the loss */
 }
 
-/* The first layer behind `after` that reads `r`, or NN_NONE. */
+/* The first layer after `after` that reads `r`, or NN_NONE. */
 static nn_ref next_reader(const build *b, nn_ref r, nn_ref after)
 {
     for (int i = after + 1; i < b->model->layer_count; i++)

@@ -185,7 +185,7 @@ static traffic elementwise_cost(const op_desc *op)
 }
 
 /* Maximum: a comparison for every position of a window, and backward an addition for every output.
- * Average: an addition for every position of a window and a division. INDEX is a byte an output. */
+ * Average: an addition for every position of a window and a division. INDEX is one byte per output. */
 static traffic pool_cost(const op_desc *op)
 {
     const pool_attributes *a = &op->u.pool;
@@ -211,7 +211,7 @@ static traffic rows_cost(const op_desc *op)
     return (traffic){.in = selected, .out = op->kind == OP_gather_rows ? selected : rows, .other_in = index};
 }
 
-/* Every token reads, or adds to, one row of the table; position rows are read once a batch. */
+/* Every token reads, or adds to, one row of the table; position rows are read once per batch. */
 static traffic embedding_cost(const op_desc *op)
 {
     const embedding_attributes *a = &op->u.embedding;

@@ -11,7 +11,7 @@ static const char *const kind_names[] = {[SIM_ALL_REDUCE] = "all_reduce",
                                          [SIM_BROADCAST] = "broadcast",
                                          [SIM_REDUCE] = "reduce"};
 
-/* Members may join the next call while the others are still told of the end of this one. */
+/* Members may join the next call while the others are still being notified of the end of this one. */
 static void on_finished(void *context)
 {
     sim_group *g = context;

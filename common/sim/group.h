@@ -10,7 +10,7 @@
 #include "common/sim/nccl.h"
 #include "common/sim/simulation.h"
 
-/* What a member is told, in virtual time as it happens. */
+/* What a member is notified of, in virtual time as it happens. */
 typedef struct sim_group_member {
     void (*moving)(void *context);   /* all have come: data begin to move */
     void (*finished)(void *context); /* the call is done; the member may join the next */

@@ -42,7 +42,7 @@ static double inner_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
     return constant(r, hops[a][r->nvlink ? MEDIUM_NVLINK : MEDIUM_PCI], p);
 }
 
-/* With one rank a machine nothing hides a hop between machines: it takes the tree's. */
+/* With one rank per machine nothing hides a hop between machines: it takes the tree's. */
 static double outer_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
 {
     bool exposed = a == SIM_RING && r->ranks == r->machines;
@@ -76,7 +76,7 @@ static double tree_latency(const sim_rings *r, sim_protocol p)
     return constant(r, bases[SIM_TREE], p) + 2 * (inside * inner_hop(r, SIM_TREE, p) + levels * between);
 }
 
-/* ---- bandwidth, in bytes a picosecond --------------------------------------------------------- */
+/* ---- bandwidth, in bytes per picosecond --------------------------------------------------------- */
 
 static bool possible(const sim_rings *r, sim_protocol p)
 {

@@ -1,4 +1,4 @@
-/* What NCCL says that its collectives take: the model with which it chooses algorithm and protocol itself
+/* The time that NCCL expects its collectives to take: the model with which it chooses algorithm and protocol itself
  * (NCCL 2.2x, src/graph/tuning.cc), with the constants of the profile.
  *
  *   time = latency + bytes / algorithm bandwidth
@@ -28,8 +28,8 @@ typedef struct sim_nccl_cost {
     double latency; /* picoseconds, for small calls */
     double plateau; /* its factor from plateau_bytes on */
     double plateau_bytes;
-    double bandwidth; /* of the algorithm, bytes a picosecond; 0: not possible here */
-    double bus;       /* bytes a picosecond that every rank sends */
+    double bandwidth; /* of the algorithm, bytes per picosecond; 0: not possible here */
+    double bus;       /* bytes per picosecond that every rank sends */
 } sim_nccl_cost;
 
 void sim_nccl_cost_of(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p,

@@ -7,7 +7,7 @@
  * section 6.5.2: progressive filling). They change only when flows start or end, and then are computed anew only
  * where that may have changed them (network_solve.c).
  *
- * The last byte of a flow arrives `latency` behind its leaving; latency takes no capacity. */
+ * The last byte of a flow arrives `latency` after it leaves; latency takes no capacity. */
 #ifndef COMMON_SIM_NETWORK_H
 #define COMMON_SIM_NETWORK_H
 
@@ -31,7 +31,7 @@ typedef struct sim_resource {
     int32_t flow_count;
     bool dirty;  /* flows have left that it had held back */
     bool full;   /* it holds flows back: none of its flows is faster than they */
-    double used; /* by its flows, bytes a picosecond */
+    double used; /* by its flows, bytes per picosecond */
     double fastest; /* none of its flows has a higher rate, but for those that are being solved */
     uint64_t visit; /* the last solution that reached it */
     int32_t place;  /* there: in n->links */
@@ -67,7 +67,7 @@ typedef struct sim_network {
     sim_queue *queue;
     sim_resource *resources; /* [resource_count] */
     int32_t resource_count;
-    sim_event solve; /* behind all other events of the instant */
+    sim_event solve; /* after all other events of the instant */
     int32_t *dirty;  /* [resource_count] */
     int32_t dirty_count;
     struct sim_flow **fresh; /* [flow_capacity] that have no rate yet */
@@ -91,7 +91,7 @@ typedef struct sim_network {
     int32_t left_dirty;    /* dirty resources before */
 } sim_network;
 
-/* capacities [count], in bytes a picosecond (SIM_GB_PER_S). */
+/* capacities [count], in bytes per picosecond (SIM_GB_PER_S). */
 status sim_network_init(sim_network *n, sim_queue *queue, const double *capacities, int32_t count);
 void sim_network_deinit(sim_network *n);
 

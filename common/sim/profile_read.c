@@ -51,7 +51,7 @@ static status find_node(const profile_file *f, sim_wiring *w, const char *name, 
     return STATUS_OK;
 }
 
-/* ["gpu0", "switch0", "pcie"], or with a number of parallel links behind it. */
+/* ["gpu0", "switch0", "pcie"], or followed by a number of parallel links. */
 static status read_link(const profile_file *f, sim_wiring *w, const json_t *json)
 {
     size_t size = json_array_size(json);

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* A heap with four children a node: flatter than a binary one, and siblings share cache lines. */
+/* A heap with four children per node: flatter than a binary one, and siblings share cache lines. */
 enum { CHILDREN = 4, SEQUENCE_BITS = 43 };
 
 void sim_queue_init(sim_queue *q)

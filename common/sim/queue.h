@@ -46,7 +46,7 @@ static inline double sim_to_ms(sim_time t)
     return (double)t / (double)SIM_MS;
 }
 
-/* Rates inside the simulation are bytes a picosecond. */
+/* Rates inside the simulation are bytes per picosecond. */
 #define SIM_GB_PER_S 1e-3
 
 /* The time that `amount` takes at `rate`, rounded up; SIM_NEVER at rate 0. */
@@ -68,7 +68,7 @@ enum { SIM_RANK_LIMIT = 1 << 20, SIM_RANK_LAST = SIM_RANK_LIMIT };
 typedef struct sim_event {
     void (*fire)(void *context);
     void *context;
-    int32_t rank; /* whose it is; SIM_RANK_LAST: behind all others of its instant */
+    int32_t rank; /* whose it is; SIM_RANK_LAST: after all others of its instant */
     int32_t slot; /* in the heap; -1: not scheduled */
 } sim_event;
 

@@ -60,7 +60,7 @@ static void find_local_rings(const sim_topology *t, const sim_place *gpus, local
     g->nvlink = g->mesh = true;
 }
 
-/* Member number i behind a cut, counted from `first`. */
+/* Member number i after a cut, counted from `first`. */
 static int at_place(const local_group *g, cut c, int i)
 {
     return g->cycles.order[c.cycle][(c.start + (c.reversed ? g->count - i : i)) % g->count];

@@ -16,7 +16,7 @@ typedef struct sim_rings {
     int32_t *order;      /* [count * ranks] members, ring by ring */
     int channels;        /* NCCL's: parallel links in a machine, adapters between machines */
     bool nvlink;         /* inside the machines */
-    double bus;          /* bytes a picosecond that every rank sends when nothing else uses the links */
+    double bus;          /* bytes per picosecond that every rank sends when nothing else uses the links */
     sim_hop_use *uses;   /* [use_count] of the links, per byte that every rank sends */
     int use_count;
 } sim_rings;

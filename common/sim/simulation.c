@@ -65,7 +65,7 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for a simulation");
 }
 
-/* What replaces a constant of the profile says so. */
+/* What replaces a constant of the profile is logged. */
 static status replace(sim_profile *p, const char *what, sim_override o)
 {
     sim_constant c = o.constant;

@@ -93,7 +93,7 @@ typedef struct simulation_config {
     const char *profile; /* name or file; NULL: SIM_DEFAULT_PROFILE */
     int world;           /* ranks, at least 1 */
     int machines;        /* 0: as many as the ranks fill */
-    int processes;       /* that a machine's ranks are; 0: a process a rank. More than one: kappa applies */
+    int processes;       /* that a machine's ranks are; 0: one process per rank. More than one: kappa applies */
     sim_precision precision;
     int present;             /* ranks that are simulated, the first ones; 0: all. See simulation_present() */
     bool launches_are_calls; /* whatever the profile says: for hosts that read what devices write */
@@ -101,7 +101,7 @@ typedef struct simulation_config {
     uint64_t jitter_seed;    /* 0: all GPUs are alike and every kernel takes what it should */
     double link_rate,
         link_latency; /* GB/s and us of the network instead of the profile's; 0: the profile's */
-    bool trees;       /* calls for which NCCL's model says that a tree is faster take one; else rings alone */
+    bool trees;       /* calls for which NCCL's model says that a tree is faster take one; else only rings */
     const sim_override *overrides; /* [override_count], borrowed */
     int override_count;
 } simulation_config;
@@ -127,7 +127,7 @@ typedef struct simulation {
 /* STATUS_USAGE: no such profile. STATUS_DATA: a profile that is none. STATUS_CONFIG: more ranks than the
  * machines have GPUs, or a precision that they do not have. */
 status simulation_open(const simulation_config *config, simulation **out);
-/* Behind all its actors, flows and devices. */
+/* Close it after all its actors, flows and devices. */
 void simulation_close(simulation **s);
 
 /* Where a rank is. */
@@ -156,7 +156,7 @@ static inline int simulation_present(const simulation *s)
 /* Runs events until none are left or simulation_stop is called; the failure of the first actor that fails. */
 status simulation_run(simulation *s);
 
-/* Ends simulation_run behind the present event: for the actor that knows that the job is done, where others
+/* Ends simulation_run after the present event: for the actor that knows that the job is done, where others
  * have deadlines for ever. */
 void simulation_stop(simulation *s);
 

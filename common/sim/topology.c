@@ -294,7 +294,7 @@ int sim_topology_nvlinks(const sim_topology *t, int from, int to)
     int a = t->gpu_node[from], b = t->gpu_node[to];
     const sim_path_step *last = path(t, a, b);
     if (last->link < 0 || t->w->links[last->link].kind != SIM_LINK_NVLINK) return 0;
-    int first = b; /* the node behind the start */
+    int first = b; /* the node after the start */
     while (path(t, a, first)->before != a) first = path(t, a, first)->before;
     return t->w->links[path(t, a, first)->link].count;
 }

@@ -1,6 +1,6 @@
 /* The machines of a simulation as resources of its network, and the routes between places.
  *
- * Per machine: both directions of every link of the profile's topology, a memory a socket (one resource for
+ * Per machine: both directions of every link of the profile's topology, one memory per socket (one resource for
  * reading and writing), both directions of every network adapter. The network between the adapters never
  * blocks. Machines are alike: routes are found once, in one machine. */
 #ifndef COMMON_SIM_TOPOLOGY_H

@@ -16,7 +16,7 @@ struct sync_agent {
     pthread_t thread;
     bool has_thread;
     atomic_bool stop;
-    atomic_bool failed; /* set once, behind `error` */
+    atomic_bool failed; /* set once, after `error` */
     error_record error;
     int idle_rounds; /* since something was done */
     sim_agent *virtual_agent; /* on a virtual device: neither thread nor inline */

@@ -215,7 +215,7 @@ status sync_need(sync_engine *e, int param)
     return copy(g, &g->compute, UP, &g->front.params->params, &g->params->params, g->params->pieces[param]);
 }
 
-/* Engines send rank 0's buffers when they are told of the outputs: the buffers are down then, as this forward
+/* Engines send rank 0's buffers when they are given the outputs: the buffers are down then, as this forward
  * pass has left them, and before any gradient. */
 status sync_place_outputs(sync_engine *e, const sync_step *step)
 {

@@ -32,7 +32,7 @@ void sync_copy(device *d, void *to, const void *from, size_t bytes);
 status sync_staging_end(const sync_staging *s);
 
 /* The stream waits until the fence has reached `value`; for separate memory the host does: a GPU has few
- * queues, and work behind a wait in one of them may be what the wait is for. A failed fence ends the wait
+ * queues, and work after a wait in one of them may be what the wait is for. A failed fence ends the wait
  * with its error. */
 status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t value);
 

@@ -1,7 +1,7 @@
 /* A rank that computes slower than it could (--slow RANK:FACTOR): what it computes is stretched by sleeping,
  * so that a laptop shows what one slow machine does to everybody else under a policy.
  *
- * The train loop tells when computation pauses and resumes: around every call of the engine's stages. What
+ * The train loop reports when computation pauses and resumes: around every call of the engine's stages. What
  * is computed between resume and pause takes `factor` times as long; waiting and communication do not. */
 #ifndef COMMON_SYNC_STRAGGLER_H
 #define COMMON_SYNC_STRAGGLER_H

@@ -165,7 +165,7 @@ static status run_launcher(const bench_setup *s, command_line *line)
     options.jobs = &job;
     options.job_count = 1;
     options.argv = line->argv;
-    options.stall_timeout_ns = 10 * s->options.timeout_ns; /* a size may take long, and slots stand still meanwhile */
+    options.stall_timeout_ns = 10 * s->options.timeout_ns; /* a size may take long, and slots do not change meanwhile */
     log_info("%d CPU ranks %s %d processors", job.world,
              job.world > host_processors() ? "share" : "on", host_processors());
     /* Two ranks that happen to share a processor would measure the scheduler. */

@@ -179,7 +179,7 @@ static status run_server(const run_command *c, const rank_place *place)
     snprintf(prefix, sizeof prefix, "%s server %d", engine_table[place->engine]->name, place->rank - place->world);
     log_set_prefix(prefix);
     status rc = server_run(&c->config, place);
-    error_clear(); /* it stands on the status_table */
+    error_clear(); /* it is in the status table */
     return rc;
 }
 

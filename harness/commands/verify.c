@@ -123,7 +123,7 @@ static status verify_engine(const verify_setup *s, const golden_file *f, int eng
     return STATUS_OK;
 }
 
-/* One line a file. */
+/* One line per file. */
 static void print_verdict(const char *path, const verdict *v)
 {
     const char *word = v->ran == 0 ? "skipped" : v->worst <= 1 ? "agrees" : "DISAGREES";

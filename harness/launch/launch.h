@@ -27,7 +27,7 @@
 
 typedef struct launch_job {
     const char *name;       /* becomes HARNESS_JOB */
-    int world;              /* ranks, and behind them servers */
+    int world;              /* ranks, then servers */
     int servers;            /* of these: they answer the ranks, never park, and owe no progress */
     const char *rendezvous; /* NULL: an abstract unix socket of a random name */
     const cpu_set_t *processors; /* [world] that each may run on (processors.h); NULL: not bound */

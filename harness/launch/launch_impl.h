@@ -82,8 +82,8 @@ int64_t launch_count_oom_kills(void);
 bool launch_find_cause(launcher *l);
 void launch_blame_stall(launcher *l, int job, int rank);
 
-/* launch_watch.c: who stands still. */
-/* Some rank lost patience with another: true once the outcome names the one that stands still. */
+/* launch_watch.c: which ranks make no progress. */
+/* Some rank gave up waiting for another: true once the outcome names the one without progress. */
 bool launch_blame_stalled(launcher *l, int64_t now_ns);
 void launch_watch(launcher *l, int64_t now_ns);
 

@@ -1,4 +1,4 @@
-/* Who stands still: the launcher looks at the tables several times a second. */
+/* Which ranks make no progress: the launcher looks at the tables several times a second. */
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "harness/launch/launch_impl.h"
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The state letter of /proc/PID/stat, behind the name, which may hold anything. */
+/* The state letter of /proc/PID/stat, after the name, which may hold anything. */
 static bool is_stopped(pid_t pid)
 {
     char path[64], text[512];
@@ -44,7 +44,7 @@ static bool works(const sight *s)
     return s->stopped || !rank_operation_waits(s->status.operation);
 }
 
-/* Of two that stand still, the one that the other more likely waits for. */
+/* Of two without progress, the one that the other more likely waits for. */
 static bool more_likely(const sight *a, const sight *b)
 {
     if (a->stopped != b->stopped) return a->stopped;

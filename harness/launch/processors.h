@@ -34,7 +34,7 @@ char *processors_format(const cpu_set_t *set, char *buffer, size_t size);
 /* Of the calling thread, as processors_format has it; "" where the kernel does not say. */
 char *processors_own(char *buffer, size_t size);
 
-/* Binding: which processors a rank may run on, all its threads together.
+/* Binding: which processors a rank may run on, with all its threads.
  *
  * `none` leaves it to the kernel. `core` gives every rank cores of its own, as mpirun --bind-to core does: as many as it
  * has compute threads, with all their hardware threads, socket by socket. Where there are fewer cores than threads of
@@ -51,7 +51,7 @@ extern const char *const bind_names[]; /* of bind_mode, NULL-terminated */
 typedef enum bound_by { BOUND_BY_NONE, BOUND_BY_HARNESS, BOUND_BY_STARTER } bound_by;
 extern const char *const bound_names[]; /* "none", "core", "starter" */
 
-/* Who shares the machine: ranks, and servers behind them, each with `threads` that compute. */
+/* Who shares the machine: ranks, then servers, each with `threads` that compute. */
 typedef struct bind_group {
     int members, threads;
 } bind_group;

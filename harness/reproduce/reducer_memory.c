@@ -42,7 +42,7 @@ static void add_phases(reproduction_report *r, const char *row, const virtual_fi
     }
 }
 
-/* Behind the replication, where G + S is what device 0 holds more. */
+/* After the replication, where device 0 holds G + S more. */
 static void add_classes(reproduction_report *r, const char *row, const virtual_figures *f)
 {
     ledger_phase phase = ps_dp_phase_describe(PS_DP_REPLICATED)->phase;

@@ -28,7 +28,7 @@ static const struct {
     {"OneFlow DLPerf", "V100-SXM2 16G", "ResNet-50", "v100-sxm2-ib100", "resnet50", "apex", NULL, 128, 0, ""},
     {"OneFlow DLPerf", "V100-SXM2 16G", "BERT-base", "v100-sxm2-ib100", "bert_base", "apex", LARGE_MESSAGES,
      32, 128,
-     "one message behind backward, as the example's message_size of 250,000,000 makes it; sequence 128"},
+     "one message after backward, as the example's message_size of 250,000,000 makes it; sequence 128"},
     {"TensorFlow benchmarks", "DGX-1 P100", "ResNet-50", "dgx1-p100", "resnet50", "sync", NULL, 64, 0,
      "server on the host"},
 };

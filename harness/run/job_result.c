@@ -150,7 +150,7 @@ void job_result_add_memory(json_t *job, const json_t *ranks)
 }
 
 /* The mean over the ranks of each step's loss: of those that have one, for a rank may be without samples, and under
- * some policies rank 0 computes one for all. First and last of the measured steps apart. */
+ * some policies rank 0 computes one for all. Also of the first and of the last measured step. */
 static void add_losses(json_t *job, const json_t *ranks)
 {
     json_t *losses = json_array();

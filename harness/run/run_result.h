@@ -28,7 +28,7 @@ typedef struct run_result_input {
     int64_t started_at_s; /* CLOCK_REALTIME */
 } run_result_input;
 
-/* The value behind "key   : value" in a file of /proc, or "". Returns `buffer`. */
+/* The value in "key   : value" in a file of /proc, or "". Returns `buffer`. */
 char *proc_value(const char *path, const char *key, char *buffer, size_t size);
 
 /* STATUS_SYSTEM without memory. */

@@ -20,7 +20,7 @@
 
 enum { CALIBRATED_CONTENTIONS = 3 };
 
-/* Rates in 1e9 bytes a second. */
+/* Rates in 1e9 bytes per second. */
 typedef struct calibration {
     int threads, cores;                        /* of a rank, that compute; of the machine */
     int processors;                            /* that a rank is bound to; 0: it is not */

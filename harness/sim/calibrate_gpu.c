@@ -167,7 +167,7 @@ static status launch_many(device_stream *s, const tiny *t)
     return STATUS_OK;
 }
 
-/* The host's time of a launch; and the GPU's where launches wait behind a fence, so that it finds them all
+/* The host's time of a launch; and the GPU's where launches wait for a fence, so that it finds them all
  * there: fewer than a stream holds, and of a kernel that is loaded, since loading waits for all streams. The
  * emulator's streams run at once and must not wait. */
 static status time_launches(device_stream *s, device_fence *fence, const tiny *t, gpu_calibration *c)

@@ -10,7 +10,7 @@
 
 enum { GPU_MOST = 16 };
 
-/* Rates in 1e9 bytes a second; times in us. */
+/* Rates in 1e9 bytes per second; times in us. */
 typedef struct gpu_calibration {
     char name[128];
     bool emulated;   /* kernels ran on the host: figures mean nothing */

@@ -31,7 +31,7 @@ status calibration_program_open(calibration_program *p, device *d, device_stream
                                 const calibration_workload *w, device_memory_kind kind);
 void calibration_program_close(calibration_program *p);
 
-/* Forward and backward on the stream; `after_op` is told of every operation that was launched. */
+/* Forward and backward on the stream; `after_op` is called for every operation that was launched. */
 status calibration_program_run(calibration_program *p, void (*after_op)(void *context, const nn_op *op),
                                void *context, ledger *l);
 
@@ -48,7 +48,7 @@ void calibration_add_op(const op_desc *op, double s, double peak_tflops, double 
 /* The median of times, which it sorts. */
 double calibration_median(int64_t *values, int count);
 
-/* Measured steps come in blocks, each behind one that warms up: between blocks others take their turns. */
+/* Measured steps come in blocks, each after one that warms up: between blocks others take their turns. */
 enum { CALIBRATION_MODELS = 2, CALIBRATION_BLOCK = 3, CALIBRATION_REPEATS = 3 * CALIBRATION_BLOCK };
 
 typedef enum calibration_setting {

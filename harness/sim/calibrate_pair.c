@@ -219,7 +219,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
 
 /* ---- result ----------------------------------------------------------------------------------- */
 
-/* Bytes a second of a pass that takes `bytes`, the mean of both ranks. */
+/* Bytes per second of a pass that takes `bytes`, the mean of both ranks. */
 static double rate_of(pair *p, pass which, double bytes)
 {
     double ns = 0;

@@ -25,7 +25,7 @@ typedef struct virtual_job_config {
     int64_t warmup;           /* steps that are not reported */
 } virtual_job_config;
 
-/* Who is told. Any slot may be NULL; a failure ends the job. */
+/* Callbacks. Any slot may be NULL; a failure ends the job. */
 typedef struct virtual_job_observer {
     void *context;
     /* All ranks are set up, nothing has run. */
@@ -35,7 +35,7 @@ typedef struct virtual_job_observer {
     void (*step)(void *context, int rank, trainer *t, const step_result *result);
     /* The rank has done all its steps and settled. */
     status (*finished)(void *context, int rank, trainer *t);
-    /* Behind all ranks, for every server of its own: what it holds. */
+    /* After all ranks, for every server in its own process: what it holds. */
     status (*served)(void *context, int server, const ledger *l);
 } virtual_job_observer;
 

@@ -29,7 +29,7 @@ typedef struct virtual_figures {
     double backward_ms; /* from the begin of the backward pass until gradients are reduced */
     double exposed_ms;  /* compute waited for communication */
     int64_t most_bytes, least_bytes;   /* peaks of the ranks' ledgers */
-    int64_t bytes_sent;                /* a step, of the busiest rank */
+    int64_t bytes_sent;                /* per step, of the busiest rank */
     int64_t all_bytes_sent;            /* from the start, of rank 0 */
     bool has_dp;
     ps_dp_sizes dp;                  /* under policy dp: sizes of the last step's phases */

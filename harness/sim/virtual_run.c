@@ -35,7 +35,7 @@ typedef struct job_record {
     size_t note_size;
 } job_record;
 
-/* ---- what a job tells ------------------------------------------------------------------------- */
+/* ---- what a job reports ------------------------------------------------------------------------- */
 
 static status no_memory(void)
 {

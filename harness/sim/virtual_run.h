@@ -6,7 +6,7 @@
 #include "harness/run/run_result.h"
 
 /* Runs every job that the configuration uses; jobs[ENGINE_COUNT] get their results, which are the caller's.
- * `note` [size] says what stood for what. STATUS_CONFIG: more ranks than the profile has GPUs, or what
+ * `note` [size] lists what was represented by what. STATUS_CONFIG: more ranks than the profile has GPUs, or what
  * virtual devices cannot do. */
 status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size);
 

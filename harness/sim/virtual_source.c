@@ -12,7 +12,7 @@ typedef struct virtual_source {
     int32_t *targets; /* [batch][sequence] where targets are masked; else NULL */
 } virtual_source;
 
-/* Writes the targets of a span behind `before` samples; returns how many count. */
+/* Writes the targets of a span that follows `before` samples; returns how many count. */
 static int64_t draw_targets(virtual_source *s, const sampler_span *span, int64_t before)
 {
     int64_t sequence = s->base.form.sequence, counted = 0;

@@ -8,7 +8,7 @@
 
 /* ---- parsing ---------------------------------------------------------------------------------- */
 
-/* Copies the word before the next comma, and moves behind it; false: it is longer than `size`. */
+/* Copies the word before the next comma, and moves past it; false: it is longer than `size`. */
 static bool next_word(const char **at, char *word, size_t size)
 {
     size_t length = strcspn(*at, ",");

@@ -39,7 +39,7 @@ status whatif_parse_policies(const char *text, whatif_question *q);
 status whatif_ask(const whatif_question *q, whatif_answer *out);
 
 void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *out);
-/* A header and a line a point. */
+/* A header and one line per point. */
 void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *out);
 json_t *whatif_json(const whatif_question *q, const whatif_answer *a);
 

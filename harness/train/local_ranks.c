@@ -26,7 +26,7 @@ typedef struct local_rank {
     pthread_t thread;
 } local_rank;
 
-/* That another rank has gone tells nothing of why it went. */
+/* The loss of another rank does not show why it was lost. */
 static bool is_consequence(const error_record *e)
 {
     return e->code == STATUS_PEER || e->code == STATUS_STOPPED;

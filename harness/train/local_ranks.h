@@ -1,5 +1,5 @@
 /* Ranks as threads of this process, over in-process transport: for verification and small tests. Real
- * jobs run a process a rank (harness/launch). */
+ * jobs run one process per rank (harness/launch). */
 #ifndef HARNESS_TRAIN_LOCAL_RANKS_H
 #define HARNESS_TRAIN_LOCAL_RANKS_H
 

@@ -64,7 +64,7 @@ static status cut_batch(dp_engine *e)
                     (x->loaded - e->parts[0].samples) * x->input_bytes);
 }
 
-/* One memory of the batch from rank 0 to `peer`, or here from rank 0. */
+/* One tensor of the batch from rank 0 to `peer`, or here from rank 0. */
 static void add_batch(dp_engine *e, int peer, const dp_part *p, int key, int64_t step)
 {
     const sync_exchange *x = context_of(e)->exchange;

@@ -18,7 +18,7 @@ static status enqueue(device_stream *base, const char *what, void (*kernel)(Para
     return launch_on(d, what, ((cuda_stream *)base)->stream, kernel, grid, block, arguments...);
 }
 
-/* A row a block: m += error; p = m q. A thread reads again only what it has written itself. */
+/* One block per row: m += error; p = m q. A thread reads again only what it has written itself. */
 __global__ void project_kernel(int64_t rows, int64_t cols, int rank, float *m, const float *error, const float *q, float *p)
 {
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {

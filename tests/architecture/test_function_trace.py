@@ -6,7 +6,7 @@ ones are entered. The stretch is that from on_ready() of a step's last gradient 
 threads of all ranks that run the engine; on ranks that do not update, to the return of the engine's last stage.
 
 Two limits: of all files; and of the path, in which a layer behind one interface (INTERFACES) counts as that one file, since
-what is behind it can be exchanged and the path stays the same, and what only observes (OBSERVERS) does not count. An inline
+the files under it can be exchanged and the path stays the same, and what only observes (OBSERVERS) does not count. An inline
 function of a header belongs to the files that include it.
 
     python3 test_function_trace.py [--list]    also lists files and functions

@@ -69,7 +69,7 @@ static const option bench_option_list[] = {
      .initial = "7",
      .low = 1,
      .high = 100000,
-     .help = "steps to time, behind two to warm up"},
+     .help = "steps to time, after two to warm up"},
     {.name = "batch",
      .argument = "N",
      .type = OPTION_INT,
@@ -232,7 +232,7 @@ static status open_groups(bench *b)
     return STATUS_OK;
 }
 
-/* Mark i stands behind operation i - 1 of the step. */
+/* Mark i is after operation i - 1 of the step. */
 static status take_marks(bench *b)
 {
     TRY(device_stream_synchronize(b->stream));

@@ -34,7 +34,7 @@ def run_round(program):
     """What the calibration said; and for every model and engine measured and predicted ms."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        profiles = [os.path.join(folder, name) for name in ("before.json", "behind.json")]
+        profiles = [os.path.join(folder, name) for name in ("before.json", "after.json")]
         calibration = harness(program, folder, "calibrate", "--threads", "1", "--out", profiles[0])
         for model, words, steps in MODELS:
             for engine, mode in ENGINES:

@@ -5,7 +5,7 @@
 
 The peer: a process more than there are workers holds ResNet-18's parameters; it receives every worker's
 flattened gradients over Gloo, averages them, runs SGD with momentum, and sends the parameters back. Its time
-is a worker's, from flattening the gradients to parameters in place, the median over the steps behind the
+is a worker's, from flattening the gradients to parameters in place, the median over the steps after the
 first three. Ours is tests/bench/ps_exchange.c. In every round each runs once, in turn; printed is the ratio of
 a round, ours / the peer's, for ZeroMQ carrying all (target: at most 0.6) and for shared memory (0.18).
 Exits with 1 where the median ratio misses its target.

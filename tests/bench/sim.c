@@ -133,7 +133,7 @@ static void train(const char *name, int world, int steps)
     double ran = seconds_since(begin);
     int launches = trainer_program(jobs[0].trainer)->op_count + 1;
     double kib = (double)(ledger_measure_process().resident - resident) / 1024 / world;
-    printf("%s, %d ranks, %d steps of %.3f virtual ms, %d launches a step\n", name, world, steps,
+    printf("%s, %d ranks, %d steps of %.3f virtual ms, %d launches per step\n", name, world, steps,
            (double)jobs[0].step_ns / NS_PER_MS, launches);
     printf("  open      %8.2f ms per rank, %.0f KiB per rank\n", opened * 1e3 / world, kib);
     printf("  run       %8.2f s: %.2f us per rank and step, %.0f ns per launch, %lld events\n", ran,

@@ -20,7 +20,7 @@ def run(*words, limit=120, env=None):
 
 
 def rows(text, name):
-    """What `harness doctor` says behind a name."""
+    """What `harness doctor` prints after a name."""
     return [line[len(name):].strip() for line in text.splitlines() if line.startswith(name + " ")]
 
 

@@ -41,7 +41,7 @@ def recorded_micro_batches_in_the_middle_make_no_copies_of_weights_that_the_upda
 
 BUCKETS = [("buckets, ddp", "wine_mlp_w2", "ddp", "--bucket-cap-mb 0.002"),
            ("four ranks, small buckets", "toy_w4", "ddp", "--bucket-cap-mb 0.001"),
-           ("one bucket behind backward", "wine_mlp_w2", "torch-0.4.1", ""),
+           ("one bucket after backward", "wine_mlp_w2", "torch-0.4.1", ""),
            ("in the gradients' own memory", "wine_mlp_w2", "apex", "--bucket-view"),
            ("divided first", "toy_w4", "ddp", "--divide before")]
 

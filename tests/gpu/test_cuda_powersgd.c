@@ -93,7 +93,7 @@ static void compare(sides *x, const char *what, const float *expected, const flo
         difference += pow((double)x->plain[i] - expected[i], 2);
         size += pow(x->host.m[i], 2);
     }
-    /* Columns behind the leading ones stand on noise, which amplifies what sums in another order differ by: from step
+    /* Columns after the leading ones consist of noise, which amplifies what sums in another order differ by: from step
      * to step more, since the warm start turns all columns towards the leading ones. */
     if (!(sqrt(difference) <= 1e-3 * sqrt(size)))
         fail_msg("%s of %lld x %lld: found a difference of %g, expected at most 1e-3 of the gradient's norm of %g", what, (long long)x->rows,

@@ -42,7 +42,7 @@ def ranks_that_share_a_gpu_follow_pytorch(name, mode):
 
 
 # On the emulator NCCL's ranks are threads, as `verify` has them; on a GPU they must be processes (below).
-NCCL_POLICIES = [("buckets, ddp", "ddp", []), ("one bucket behind backward", "torch-0.4.1", []),
+NCCL_POLICIES = [("buckets, ddp", "ddp", []), ("one bucket after backward", "torch-0.4.1", []),
                  ("in the gradients' own memory", "apex", ["--bucket-view"]), ("in bfloat16", "ddp", ["--comm-hook", "bf16"]),
                  ("with bfloat16 activations", "ddp", ["--bf16"])]
 

@@ -129,7 +129,7 @@ void job_expect_params(job_rank *r, const param_set *expected)
             double found = job_param(set, set->params.data, p, i);
             double wanted = job_param(expected, expected->params.data, p, i);
             if (found != wanted)
-                snprintf(r->error, sizeof r->error, "rank %d, behind %d steps, %s[%d]: found %.17g, expected %.17g", r->rank,
+                snprintf(r->error, sizeof r->error, "rank %d, after %d steps, %s[%d]: found %.17g, expected %.17g", r->rank,
                          (int)r->next, set->model->params[p].name, (int)i, found, wanted);
         }
     }

@@ -1,5 +1,5 @@
 /* Members of a job as processes, forked before there are threads: they exchange handshakes, meet at barriers,
- * and leave behind what became of them. */
+ * and leave a record of what became of them. */
 #ifndef TESTS_PS_PROCESSES_H
 #define TESTS_PS_PROCESSES_H
 

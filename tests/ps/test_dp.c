@@ -43,7 +43,7 @@ typedef struct training {
     float *params; /* [parameters] in PyTorch's order */
 } training;
 
-/* A source whose batches are cut off behind so many samples: an epoch's last. */
+/* A source whose batches are cut off after so many samples: an epoch's last. */
 typedef struct short_source {
     batch_source base;
     batch_source *whole;

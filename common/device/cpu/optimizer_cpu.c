@@ -58,7 +58,7 @@ static void adam(const host_call *call)
     cpu_parallel_pieces(call, update_piece, &job);
 }
 
-/* ---- sum of squares: one a part --------------------------------------------------------------- */
+/* ---- sum of squares: one per part --------------------------------------------------------------- */
 
 static size_t long_sums(const host_kernel *kernel)
 {

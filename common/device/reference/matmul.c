@@ -8,7 +8,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* c (n) += a (k) * b (k, n), four rows of b a pass so that c is loaded and stored a quarter as often. */
+/* c (n) += a (k) * b (k, n), four rows of b per pass so that c is loaded and stored a quarter as often. */
 static void add_rows(int64_t n, int64_t k, matrix_view a, const double *restrict b, int64_t b_row,
                      double *restrict c)
 {

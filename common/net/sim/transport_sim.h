@@ -8,7 +8,7 @@
 
 extern const transport_type transport_sim;
 
-/* The hub of the ranks of `s`. Close it behind all transports. */
+/* The hub of the ranks of `s`. Close it after all transports. */
 status transport_sim_hub_open(simulation *s, transport_hub **out);
 
 /* The simulation has ended: nobody can be reached any more, and goodbyes are not said. */

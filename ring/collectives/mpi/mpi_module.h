@@ -1,7 +1,7 @@
 /* The module that includes MPI's header and links its library. It is opened at run time, so that the program
  * starts without MPI, and it links nothing of ours: it exports one table of functions over plain types.
  *
- * MPI belongs to the process: one rank a process, one initialization, ended with the process. */
+ * MPI belongs to the process: one rank per process, one initialization, ended with the process. */
 #ifndef RING_COLLECTIVES_MPI_MPI_MODULE_H
 #define RING_COLLECTIVES_MPI_MPI_MODULE_H
 

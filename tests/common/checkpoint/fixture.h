@@ -19,7 +19,7 @@
 int folder_open(void **state);
 int folder_close(void **state);
 
-/* "FOLDER/NAME", valid until the eighth call behind this one. */
+/* "FOLDER/NAME", valid until the eighth call after this one. */
 const char *path_in(const char *folder, const char *name);
 int files_in(const char *folder);
 
@@ -27,7 +27,7 @@ void write_file(const char *path, const void *bytes, size_t size);
 /* NULL if it is not there; else from malloc. */
 uint8_t *read_file(const char *path, size_t *size);
 
-/* Writes a safetensors file with `header` and `data_bytes` bytes 0, 1, 2, ... behind it. */
+/* Writes a safetensors file with `header` and `data_bytes` bytes 0, 1, 2, ... after it. */
 void write_safetensors(const char *path, const char *header, size_t data_bytes);
 
 /* Checks status and text (all of `text` must be in the message), and clears the record. */

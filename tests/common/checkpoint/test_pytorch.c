@@ -101,7 +101,7 @@ static void write_ours(const char *folder)
     }
 }
 
-/* A checkpoint, and another behind one more update with gradients that PyTorch will use too. */
+/* A checkpoint, and another after one more update with gradients that PyTorch will use too. */
 static void write_step(const char *folder, const char *kind, const optimizer_options *o)
 {
     rank_state r, gradients;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A copy on the heap without a terminator, so that the address sanitizer sees what is read behind it. */
+/* A copy on the heap without a terminator, so that the address sanitizer sees reads beyond its end. */
 static status decode(const char *text, int64_t data_bytes, safetensors_header *h)
 {
     static char *copy;

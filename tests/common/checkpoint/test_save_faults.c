@@ -103,7 +103,7 @@ static void a_save_killed_at_any_call_leaves_the_old_file_or_the_new(void **stat
 {
     int old, new;
     kill_everywhere(*state, false, false, &old, &new);
-    assert_true(old > TENSORS + 2); /* behind the calls that open: a write a tensor, the header twice */
+    assert_true(old > TENSORS + 2); /* after the calls that open: one write per tensor, the header twice */
     assert_true(new >= 2);
 }
 

@@ -19,7 +19,7 @@
 int folder_open(void **state);
 int folder_close(void **state);
 
-/* "FOLDER/NAME", valid until the eighth call behind this one. */
+/* "FOLDER/NAME", valid until the eighth call after this one. */
 const char *path_in(const char *folder, const char *name);
 
 void write_file(const char *path, const void *bytes, size_t size);

@@ -124,7 +124,7 @@ static void frames_beyond_what_was_agreed_are_not_sent(void **state)
     net_pair_close(&pair, NS_PER_S);
 }
 
-/* Releases message k no sooner than `pause_ns` behind message k - 1. */
+/* Releases message k no sooner than `pause_ns` after message k - 1. */
 typedef struct metronome {
     int64_t pause_ns, last_ns, bytes;
     int calls;

@@ -361,7 +361,7 @@ static bool same_operand(const nn_operand *a, const nn_operand *b)
     return a->space == b->space && a->index == b->index;
 }
 
-/* The operation behind `from` that adds to the value next; op_count: none. */
+/* The operation after `from` that adds to the value next; op_count: none. */
 static int next_addition(const nn_program *p, int from, int value)
 {
     for (int i = from; i < p->op_count; i++) {

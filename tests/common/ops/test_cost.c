@@ -156,7 +156,7 @@ static const worked_cost worked[] = {
      1806336,
      4 * 802816,
      4 * 200704 + 200704},
-    {"Adam: 17 operations an element; parameter, gradient and two moments; all but the gradient",
+    {"Adam: 17 operations per element; parameter, gradient and two moments; all but the gradient",
      {.kind = OP_adam, .type = DTYPE_F32, .u.optimizer = {.count = 1000}},
      17000,
      16000,

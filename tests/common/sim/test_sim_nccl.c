@@ -188,7 +188,7 @@ static void a_ring_on_alike_links_takes_what_the_formula_says(void **context)
 }
 
 /* Where one link is slower than the others, a chunk passes most links faster than the formula says, and while
- * the slow link is busy the others' latencies hide behind it: the formula adds both. That shows in calls
+ * the slow link is busy the others' latencies are hidden by it: the formula adds both. That shows in calls
  * whose latency is not small compared with their bandwidth's part. */
 static void the_closed_form_agrees_with_the_walk(void **context)
 {

@@ -205,7 +205,7 @@ static void what_is_not_connected_is_not_solved_again(void **context)
     assert_int_equal(b->network.solved, 10);
     add_flow(b, second, 1, 10, INFINITY, 0);
     run(b);
-    /* The second link's flow alone; then the ten end together, behind which nothing is left to solve. */
+    /* The second link's flow alone; then the ten end at once, after which nothing is left to solve. */
     assert_int_equal(b->network.solved, 11);
     close_bench(b);
 }

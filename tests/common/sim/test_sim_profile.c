@@ -175,7 +175,7 @@ static void a_file_that_is_none_has_one_clear_line(void **context)
 {
     (void)context;
     static const struct {
-        const char *text, *message; /* behind the name and the file */
+        const char *text, *message; /* after the name and the file */
     } cases[] = {
         {"{", "line 1: string or '}' expected near end of file"},
         {"[]", "expected an object"},

@@ -30,7 +30,7 @@ static nn_model *tied_model(void)
     return m;
 }
 
-/* A wrong checksum must not hide what stands behind it. */
+/* A wrong checksum must not hide what follows it. */
 static void seal(char *text, int64_t length)
 {
     uint64_t hash;

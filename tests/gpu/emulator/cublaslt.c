@@ -211,7 +211,7 @@ static void put(const struct emulated_matrix *m, void *data, int64_t i, double v
     else ((uint16_t *)data)[i] = bf16_from_float((float)value);
 }
 
-/* TF32 has ten bits behind the leading one. */
+/* TF32 has ten bits after the leading one. */
 static double rounded(const work *k, double value)
 {
     if (k->desc.compute == CUBLAS_COMPUTE_32F_FAST_16BF) return bf16_to_float(bf16_from_float((float)value));

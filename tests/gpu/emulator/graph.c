@@ -14,7 +14,7 @@ struct emulated_graph {
     int count, capacity;
 };
 
-/* Work that never waits, with a copy of its context behind it. */
+/* Work that never waits, followed by a copy of its context. */
 typedef struct plain_work {
     void (*run)(void *context);
     void *context;

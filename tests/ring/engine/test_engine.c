@@ -172,7 +172,7 @@ static double fraction(int rank, int param, int64_t i)
 
 typedef struct hook_case {
     const char *word;
-    double relative; /* of the largest gradient: a rounding a rank and one of the sum */
+    double relative; /* of the largest gradient: one rounding per rank and one of the sum */
 } hook_case;
 
 static status run_hook(engine_rank *r)

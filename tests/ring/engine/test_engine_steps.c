@@ -73,7 +73,7 @@ static status run_buffers(engine_rank *r)
             return rank_error(STATUS_MISMATCH, "rank %d does not start from rank 0's parameters",
                               r->context->rank);
         int owner = s == 0 || shared ? 0 : r->context->rank;
-        TRY(expect_buffers(r, (float)(s == 0 ? 700 : 100 * (s - 1)) + (float)owner, "behind begin_forward"));
+        TRY(expect_buffers(r, (float)(s == 0 ? 700 : 100 * (s - 1)) + (float)owner, "after begin_forward"));
         write_buffers(r, s);
         TRY(job_backward(r, &step, NULL, 0));
         TRY(job_finish(r, &step));

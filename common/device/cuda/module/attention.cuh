@@ -25,7 +25,7 @@ __device__ static inline bool sees(const attention_attributes &a, int64_t query,
     return query < a.sequence && key < a.sequence && (!a.causal || key <= query);
 }
 
-/* delta = dout . out, a warp a row of a head */
+/* delta = dout . out, one warp per row of a head */
 template <typename T>
 __global__ void delta_kernel(attention_attributes a, int64_t rows, const T *out, const T *dout, float *delta)
 {

@@ -231,7 +231,7 @@ static size_t means_bytes(const batchnorm_attributes *a)
     return (size_t)(2 * a->c) * sizeof(float);
 }
 
-/* Behind the means of the channels, whose bytes are a multiple of eight, the sums of the parts. */
+/* After the means of the channels, whose bytes are a multiple of eight, come the sums of the parts. */
 static status prepare_sums(cuda_kernel *k)
 {
     const batchnorm_attributes *a = &k->base.op.u.batchnorm;

@@ -2,7 +2,7 @@
  *
  * Two passes. Blocks of COLUMN_THREADS threads walk through a part of the rows each: a thread owns V neighboring
  * columns, as many threads as the columns need (a warp at most) are adjacent, and the rest go down the rows;
- * a partial sum a column and part is left in the workspace. Then a block a warp of columns adds the parts. A thread
+ * one partial sum per column and part is left in the workspace. Then one block per warp of columns adds the parts. A thread
  * adds in float32, everything after it in float64, and every order depends only on the shape. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 #define COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
@@ -30,7 +30,7 @@ static inline int64_t column_parts(int64_t rows, int64_t c, int v)
     return parts < 1 ? 1 : parts < most ? parts : most;
 }
 
-/* Bytes that `sums` sums a column need, whatever V a launch takes. */
+/* Bytes that `sums` sums per column need, whatever V a launch takes. */
 static inline size_t column_workspace(int64_t rows, int64_t c, int sums)
 {
     int64_t most = 1;
@@ -40,7 +40,7 @@ static inline size_t column_workspace(int64_t rows, int64_t c, int sums)
 }
 
 /* Rows `row`, `row` + step, ... below `end`: use(read(row), row), in their order. AT_ONCE rows are read before the first
- * is used: the compiler cannot move a load over a store that might hit it, and one load a thread leaves memory idle. */
+ * is used: the compiler cannot move a load over a store that might hit it, and one load per thread leaves memory idle. */
 template <int AT_ONCE, typename Read, typename Use>
 __device__ void walk_rows(int64_t row, int64_t end, int64_t step, Read read, Use use)
 {

@@ -33,7 +33,7 @@ static status prepare(cuda_kernel *k)
 
 /* ---- own products ----------------------------------------------------------------------------- */
 
-/* x as a matrix: a row an output pixel (n, p, q), a column a position (r, s, c) of its window. */
+/* x as a matrix: one row per output pixel (n, p, q), one column per position (r, s, c) of its window. */
 template <typename T> struct windows {
     const T *x;
     conv2d_attributes a;
@@ -46,7 +46,7 @@ template <typename T> struct windows {
     }
 };
 
-/* dy as a matrix: a row an input pixel (n, h, w), a column (r, s, k); zero where no window has the pixel at
+/* dy as a matrix: one row per input pixel (n, h, w), one column per (r, s, k); zero where no window has the pixel at
  * that position. */
 template <typename T> struct covering_windows {
     const T *dy;

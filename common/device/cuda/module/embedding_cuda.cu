@@ -1,4 +1,4 @@
-/* Rows looked up in tables, and rows taken from and put back into a matrix: a block a row. */
+/* Rows looked up in tables, and rows taken from and put back into a matrix: one block per row. */
 #include "common/device/cuda/module/columns.cuh"
 
 constexpr int THREADS = 128;

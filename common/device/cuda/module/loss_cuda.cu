@@ -1,5 +1,5 @@
 /* torch.nn.CrossEntropyLoss and MSELoss with reduction "sum"; gradients are divided by the launch's
- * normalizer. A block a row leaves the row's loss in the workspace; one block adds the rows in order. */
+ * normalizer. One block per row leaves the row's loss in the workspace; one block adds the rows in order. */
 #include "common/device/cuda/module/kernel.cuh"
 
 constexpr int THREADS = 256;

@@ -36,7 +36,7 @@ __device__ static range chunk_of(const span_table &table, int64_t chunk)
     return {begin, begin + CHUNK < end ? begin + CHUNK : end};
 }
 
-/* ---- the rules, element by element: what is read of it, and what is written ------------------- */
+/* ---- the rules: what is read and written per element ------------------------------------------ */
 
 /* The value, and its bfloat16 copy. */
 __device__ static inline void put_parameter(float *param, bf16 *rounded, int64_t i, float value)

@@ -1,4 +1,4 @@
-/* Maximum and average over windows (torch.nn.MaxPool2d, AvgPool2d), a thread a pixel and V neighboring channels.
+/* Maximum and average over windows (torch.nn.MaxPool2d, AvgPool2d), one thread per pixel and V neighboring channels.
  * Backward gathers: every input element visits the windows that contain it, in the order of their pixels. */
 #include "common/device/cuda/module/kernel.cuh"
 
