@@ -109,7 +109,12 @@ def a_gradient_passes_through_few_files(most, most_of_all, call, returns, *optio
     every = {name for name in files if threads(files[name]) & ours and
              not name.startswith(("..", os.path.relpath(BUILD, ROOT)))}
     path = {on_path(name) for name in every if name.endswith(".c") and not name.startswith(OBSERVERS)}
+    ranks = collections.defaultdict(set)
+    for rank, thread in ours:
+        ranks[rank].add(thread)
     print(f"# {len(path)} files on the path, {len(every)} total")
+    expect(all(len(found) == 2 for found in ranks.values()),
+           f"expected one hand-over per rank, from the compute thread to the agent: two threads that run the engine, got {dict(ranks)}")
     expect(len(path) <= most, f"expected at most {most} files on the path, got {len(path)}:", *sorted(path))
     expect(len(every) <= most_of_all, f"expected at most {most_of_all} files, got {len(every)}:", *sorted(every))
 

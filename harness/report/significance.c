@@ -1,0 +1,289 @@
+#include "harness/report/significance.h"
+
+#include "common/base/random.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BOOTSTRAP_DRAWS 2000
+#define EXACT_ROUNDS 200 /* up to so many the distribution is counted, beyond it is taken for normal */
+#define EXACT_RUNS 60    /* of both sides */
+#define ROUNDING 1e-12   /* equal statistics differ by no more */
+#define Z_VERDICT 2.5758 /* normal quantile at 1 - SIGNIFICANCE_ALPHA / 2 */
+#define Z_POWER 1.6449   /* at SIGNIFICANCE_POWER */
+
+static status no_memory(void)
+{
+    return fail(STATUS_SYSTEM, "no memory for the statistics of the runs");
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts the values. */
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, ascending);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+/* ---- bootstrap --------------------------------------------------------------------------------------- */
+
+static double copied_median(const double *values, int count, double *scratch)
+{
+    memcpy(scratch, values, (size_t)count * sizeof *values);
+    return median(scratch, count);
+}
+
+/* The median of `count` values drawn with replacement: random numbers from *index on. */
+static double drawn_median(const double *values, int count, uint64_t start, uint64_t *index, double *scratch)
+{
+    for (int i = 0; i < count; i++) scratch[i] = values[random_below(start, (*index)++, (uint64_t)count)];
+    return median(scratch, count);
+}
+
+static interval percentiles(double *draws)
+{
+    qsort(draws, BOOTSTRAP_DRAWS, sizeof *draws, ascending);
+    return (interval){draws[BOOTSTRAP_DRAWS / 40], draws[BOOTSTRAP_DRAWS - 1 - BOOTSTRAP_DRAWS / 40]};
+}
+
+status bootstrap_median(const double *values, int count, uint64_t seed, interval *out)
+{
+    double *draws = malloc((size_t)(BOOTSTRAP_DRAWS + count) * sizeof *draws);
+    if (!draws) return no_memory();
+    uint64_t start = random_start(seed, random_fnv1a64("bootstrap")), index = 0;
+    for (int d = 0; d < BOOTSTRAP_DRAWS; d++)
+        draws[d] = drawn_median(values, count, start, &index, draws + BOOTSTRAP_DRAWS);
+    *out = percentiles(draws);
+    free(draws);
+    return STATUS_OK;
+}
+
+status bootstrap_ratio(const double *a, int a_count, const double *b, int b_count, bool rounds, uint64_t seed,
+                       interval *out)
+{
+    int most = a_count > b_count ? a_count : b_count;
+    double *draws = malloc((size_t)(BOOTSTRAP_DRAWS + most) * sizeof *draws);
+    if (!draws) return no_memory();
+    double *scratch = draws + BOOTSTRAP_DRAWS;
+    uint64_t start = random_start(seed, random_fnv1a64("bootstrap")), index = 0;
+    for (int d = 0; d < BOOTSTRAP_DRAWS; d++) {
+        uint64_t first = index;
+        double of_a = drawn_median(a, a_count, start, &index, scratch);
+        if (rounds) index = first; /* the same rounds */
+        draws[d] = drawn_median(b, b_count, start, &index, scratch) / of_a;
+    }
+    *out = percentiles(draws);
+    free(draws);
+    return STATUS_OK;
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------- */
+
+typedef struct ranked {
+    double value;
+    int at;
+} ranked;
+
+/* Twice the mid-ranks of values[count], from 2: integers, also where values are equal. STATUS_SYSTEM without
+ * memory. */
+static status double_ranks(const double *values, int count, int *ranks)
+{
+    ranked *sorted = malloc((size_t)count * sizeof *sorted);
+    if (!sorted) return no_memory();
+    for (int i = 0; i < count; i++) sorted[i] = (ranked){values[i], i};
+    qsort(sorted, (size_t)count, sizeof *sorted, ascending); /* `value` is the first member */
+    for (int i = 0, end; i < count; i = end) {
+        for (end = i; end < count && sorted[end].value == sorted[i].value; end++) {
+        }
+        for (int j = i; j < end; j++) ranks[sorted[j].at] = i + 1 + end;
+    }
+    free(sorted);
+    return STATUS_OK;
+}
+
+/* The share of all choices of `chosen` of ranks[count] (-1: of any number) whose sum is at least as far from
+ * the mean of all choices as `observed` is. Counts choices by their size and sum, rank by rank. */
+static status share_as_extreme(const int *ranks, int count, int chosen, int observed, double *out)
+{
+    int largest = 0, sizes = chosen < 0 ? 1 : chosen + 1;
+    for (int i = 0; i < count; i++) largest += ranks[i];
+    size_t row = (size_t)largest + 1;
+    double *choices = calloc(row * (size_t)sizes, sizeof *choices); /* [sizes][row] */
+    if (!choices) return no_memory();
+    choices[0] = 1;
+    for (int i = 0, sum = 0; i < count; i++) {
+        sum += ranks[i];
+        for (int k = sizes - 1; k >= (chosen < 0 ? 0 : 1); k--) {
+            double *to = choices + row * (size_t)k;
+            const double *from = chosen < 0 ? to : to - row;
+            for (int s = sum; s >= ranks[i]; s--) to[s] += from[s - ranks[i]];
+        }
+    }
+    const double *last = choices + row * (size_t)(sizes - 1);
+    double mean = chosen < 0 ? largest / 2.0 : (double)largest * chosen / count, all = 0, extreme = 0;
+    double least = fabs(observed - mean) * (1 - ROUNDING);
+    for (int s = 0; s <= largest; s++) {
+        all += last[s];
+        if (fabs(s - mean) >= least) extreme += last[s];
+    }
+    free(choices);
+    *out = extreme / all;
+    return STATUS_OK;
+}
+
+/* Two-sided p of a sum that is approximately normal, in steps of 2 (ranks are doubled). */
+static double normal_p(double distance, double variance)
+{
+    return variance > 0 ? erfc(fmax(0, distance - 1) / sqrt(2 * variance)) : 1;
+}
+
+/* When each sign of logs[count] is as likely as the other: of the sum of the ranks of those above 0, by size.
+ */
+static status signed_rank_p(const double *logs, int count, double *out)
+{
+    double *sizes = calloc((size_t)count, sizeof *sizes + sizeof(int));
+    if (!sizes) return no_memory();
+    int *ranks = (int *)(sizes + count), used = 0, observed = 0;
+    for (int i = 0; i < count; i++)
+        if (logs[i] != 0) sizes[used++] = fabs(logs[i]);
+    status rc = double_ranks(sizes, used, ranks);
+    double mean = 0, variance = 0;
+    for (int i = 0, at = 0; rc == STATUS_OK && i < count; i++) {
+        if (logs[i] == 0) continue;
+        if (logs[i] > 0) observed += ranks[at];
+        mean += ranks[at] / 2.0;
+        variance += (double)ranks[at] * ranks[at] / 4;
+        at++;
+    }
+    if (rc == STATUS_OK) {
+        if (used <= EXACT_ROUNDS)
+            rc = share_as_extreme(ranks, used, -1, observed, out);
+        else
+            *out = normal_p(fabs(observed - mean), variance);
+    }
+    free(sizes);
+    return rc;
+}
+
+/* When every choice of b_count runs of logs[a_count + b_count] is as likely as any other: of the sum of b's
+ * ranks, those from a_count on. *direction: above 0 where b's are the larger. */
+static status rank_sum_p(const double *logs, int a_count, int b_count, double *direction, double *out)
+{
+    int n = a_count + b_count, observed = 0;
+    int *ranks = malloc((size_t)n * sizeof *ranks);
+    if (!ranks) return no_memory();
+    status rc = double_ranks(logs, n, ranks);
+    if (rc == STATUS_OK) {
+        double squares = 0; /* of the distances from the mean rank */
+        for (int i = 0; i < n; i++) {
+            if (i >= a_count) observed += ranks[i];
+            squares += (double)(ranks[i] - n - 1) * (ranks[i] - n - 1);
+        }
+        *direction = observed - (double)b_count * (n + 1);
+        if (n <= EXACT_RUNS)
+            rc = share_as_extreme(ranks, n, b_count, observed, out);
+        else
+            *out = normal_p(fabs(*direction), (double)a_count * b_count / ((double)n * (n - 1)) * squares);
+    }
+    free(ranks);
+    return rc;
+}
+
+/* ---- what could have been found ---------------------------------------------------------------------- */
+
+static double deviation(const double *values, int count)
+{
+    double mean = 0, squares = 0;
+    for (int i = 0; i < count; i++) mean += values[i] / count;
+    for (int i = 0; i < count; i++) squares += (values[i] - mean) * (values[i] - mean);
+    return count > 1 ? sqrt(squares / (count - 1)) : NAN;
+}
+
+/* Student's t at the quantile of the normal z (Abramowitz and Stegun, 26.7.5). */
+static double student(double z, double freedom)
+{
+    double z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
+    return z + (z3 + z) / (4 * freedom) + (5 * z5 + 16 * z3 + 3 * z) / (96 * freedom * freedom) +
+           (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * freedom * freedom * freedom);
+}
+
+/* The change of a log that would be found: `error` is its standard error. Tests by ranks need 1 / 0.955 times
+ * the runs that a t-test of normal values does (Hodges and Lehmann, 1956). */
+static double detectable_log(double error, double freedom)
+{
+    return (student(Z_VERDICT, freedom) + Z_POWER) * error / sqrt(0.955);
+}
+
+/* Sets what could have been found from the deviation of one run's (or round's) log; `sides`: 1 of rounds, 2
+ * of runs. */
+static void set_power(significance *s, double of_one, int count, int sides)
+{
+    s->detectable = expm1(detectable_log(of_one * sqrt((double)sides / count), sides * (count - 1)));
+    int least = sides == 1 ? SIGNIFICANCE_LEAST_ROUNDS : SIGNIFICANCE_LEAST_RUNS;
+    for (s->runs_for_5 = least; s->runs_for_5 < 1000000; s->runs_for_5 += 1 + s->runs_for_5 / 100) {
+        double error = of_one * sqrt((double)sides / s->runs_for_5);
+        if (!(detectable_log(error, sides * (s->runs_for_5 - 1)) > log(1.05))) break;
+    }
+}
+
+static void set_verdict(significance *s, bool enough, double direction)
+{
+    if (!enough)
+        s->verdict = SIGNIFICANCE_TOO_FEW;
+    else if (s->p >= SIGNIFICANCE_ALPHA)
+        s->verdict = SIGNIFICANCE_NOT_SHOWN;
+    else
+        s->verdict = direction < 0 ? SIGNIFICANCE_LESS : SIGNIFICANCE_GREATER;
+}
+
+status significance_of_rounds(const double *a, const double *b, int rounds, significance *out)
+{
+    double *logs = malloc((size_t)rounds * 2 * sizeof *logs), *scratch = logs + rounds;
+    if (!logs) return no_memory();
+    *out = (significance){0};
+    for (int i = 0; i < rounds; i++) logs[i] = log(b[i] / a[i]);
+    status rc = signed_rank_p(logs, rounds, &out->p);
+    set_power(out, deviation(logs, rounds), rounds, 1);
+    set_verdict(out, rounds >= SIGNIFICANCE_LEAST_ROUNDS, copied_median(logs, rounds, scratch));
+    out->ratio = copied_median(b, rounds, scratch) / copied_median(a, rounds, scratch);
+    free(logs);
+    return rc;
+}
+
+status significance_of_runs(const double *a, int a_count, const double *b, int b_count, significance *out)
+{
+    int n = a_count + b_count;
+    double *logs = malloc((size_t)n * 2 * sizeof *logs), *scratch = logs + n, direction = 0;
+    if (!logs) return no_memory();
+    *out = (significance){0};
+    for (int i = 0; i < n; i++) logs[i] = log(i < a_count ? a[i] : b[i - a_count]);
+    status rc = rank_sum_p(logs, a_count, b_count, &direction, &out->p);
+    double of_a = deviation(logs, a_count), of_b = deviation(logs + a_count, b_count);
+    set_power(out, sqrt((of_a * of_a + of_b * of_b) / 2), a_count < b_count ? a_count : b_count, 2);
+    set_verdict(out, a_count >= SIGNIFICANCE_LEAST_RUNS && b_count >= SIGNIFICANCE_LEAST_RUNS, direction);
+    out->ratio = copied_median(b, b_count, scratch) / copied_median(a, a_count, scratch);
+    free(logs);
+    return rc;
+}
+
+status holm_adjust(double *p, int count)
+{
+    ranked *sorted = malloc((size_t)count * sizeof *sorted);
+    if (count && !sorted) return no_memory();
+    for (int i = 0; i < count; i++) sorted[i] = (ranked){p[i], i};
+    if (count) qsort(sorted, (size_t)count, sizeof *sorted, ascending);
+    double least = 0;
+    for (int i = 0; i < count; i++) {
+        double adjusted = fmin(1, (count - i) * sorted[i].value);
+        least = fmax(least, adjusted);
+        p[sorted[i].at] = least;
+    }
+    free(sorted);
+    return STATUS_OK;
+}

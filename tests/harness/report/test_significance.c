@@ -1,0 +1,270 @@
+/* Verdicts on differences: p values that can be counted by hand, corrections from the literature, and how
+ * often recorded samples lead to a wrong verdict or hide a change. */
+#include "harness/report/significance.h"
+
+#include "common/base/random.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void expect_near(double found, double expected, double within)
+{
+    if (!(fabs(found - expected) <= within)) fail_msg("expected %.9g, got %.9g", expected, found);
+}
+
+static void eight_rounds_that_agree_have_two_sign_patterns_of_256(void **context)
+{
+    (void)context;
+    double a[] = {1, 1, 1, 1, 1, 1, 1, 1}, b[] = {1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8};
+    significance s;
+    assert_int_equal(significance_of_rounds(a, b, 8, &s), STATUS_OK);
+    expect_near(s.p, 2.0 / 256, 0);
+    assert_int_equal(s.verdict, SIGNIFICANCE_GREATER);
+    expect_near(s.ratio, 1.45, 1e-12);
+    assert_int_equal(significance_of_rounds(b, a, 8, &s), STATUS_OK);
+    assert_int_equal(s.verdict, SIGNIFICANCE_LESS);
+}
+
+static void one_round_of_four_that_disagrees_least_leaves_four_patterns_of_sixteen(void **context)
+{
+    (void)context;
+    /* Ranks 2, 3, 4 above 0 and 1 below: sums at least 4 from their mean of 5 are 0, 1, 9 and 10. */
+    double a[] = {1, 1, 1, 1}, b[] = {exp(1), exp(2), exp(4), exp(-0.5)};
+    significance s;
+    assert_int_equal(significance_of_rounds(a, b, 4, &s), STATUS_OK);
+    expect_near(s.p, 4.0 / 16, 0);
+    assert_int_equal(s.verdict, SIGNIFICANCE_TOO_FEW);
+}
+
+static void many_rounds_have_the_p_of_the_normal_distribution_nearly(void **context)
+{
+    (void)context;
+    /* 200 rounds are counted, 201 approximated: nearly the same values must have nearly the same p. */
+    double a[201], b[201];
+    for (int i = 0; i < 201; i++) {
+        a[i] = 1;
+        b[i] = exp((i % 5 < 2 ? -1 : 1) * (0.3 - i * 0.001));
+    }
+    significance exact, normal;
+    assert_int_equal(significance_of_rounds(a, b, 200, &exact), STATUS_OK);
+    assert_int_equal(significance_of_rounds(a, b, 201, &normal), STATUS_OK);
+    expect_near(normal.p / exact.p, 1, 0.2);
+}
+
+static void equal_rounds_have_p_1(void **context)
+{
+    (void)context;
+    double a[20];
+    for (int i = 0; i < 20; i++) a[i] = 1 + i;
+    significance s;
+    assert_int_equal(significance_of_rounds(a, a, 20, &s), STATUS_OK);
+    expect_near(s.p, 1, 0);
+    assert_int_equal(s.verdict, SIGNIFICANCE_NOT_SHOWN);
+    interval of;
+    assert_int_equal(bootstrap_ratio(a, 20, a, 20, true, 1, &of), STATUS_OK);
+    expect_near(of.low, 1, 0);
+    expect_near(of.high, 1, 0);
+}
+
+static void five_runs_above_five_others_are_one_choice_of_252_on_each_side(void **context)
+{
+    (void)context;
+    double a[] = {5, 1, 4, 2, 3}, b[] = {9, 7, 6, 8, 10};
+    significance s;
+    assert_int_equal(significance_of_runs(a, 5, b, 5, &s), STATUS_OK);
+    expect_near(s.p, 2.0 / 252, 1e-12);
+    assert_int_equal(s.verdict, SIGNIFICANCE_GREATER);
+    assert_int_equal(significance_of_runs(b, 5, a, 5, &s), STATUS_OK);
+    assert_int_equal(s.verdict, SIGNIFICANCE_LESS);
+    assert_int_equal(significance_of_runs(a, 4, b, 5, &s), STATUS_OK);
+    assert_int_equal(s.verdict, SIGNIFICANCE_TOO_FEW);
+}
+
+static void equal_values_share_their_mean_rank(void **context)
+{
+    (void)context;
+    /* All equal: every choice has the same rank sum. With one tie across the sides, 5 and 5: ranks 1 to
+     * 4, 5.5, 5.5, 7 to 10; b's sum differs from its mean by 12. Choices of five ranks that differ as much: 2
+     * + 2 of 252. */
+    double same[] = {3, 3, 3, 3, 3}, a[] = {1, 2, 3, 4, 5}, b[] = {5, 7, 8, 9, 10};
+    significance s;
+    assert_int_equal(significance_of_runs(same, 5, same, 5, &s), STATUS_OK);
+    expect_near(s.p, 1, 0);
+    assert_int_equal(significance_of_runs(a, 5, b, 5, &s), STATUS_OK);
+    expect_near(s.p, 4.0 / 252, 1e-12);
+}
+
+static void holm_multiplies_by_what_is_left_and_never_decreases(void **context)
+{
+    (void)context;
+    double p[] = {0.01, 0.04, 0.03, 0.005};
+    assert_int_equal(holm_adjust(p, 4), STATUS_OK);
+    static const double expected[] = {0.03, 0.06, 0.06,
+                                      0.02}; /* R: p.adjust(c(.01, .04, .03, .005), "holm") */
+    for (int i = 0; i < 4; i++) expect_near(p[i], expected[i], 1e-15);
+    assert_int_equal(holm_adjust(p, 0), STATUS_OK);
+}
+
+static void bootstrap_interval_covers_the_median_in_19_of_20_samples(void **context)
+{
+    (void)context;
+    uint64_t start = random_start(7, random_fnv1a64("test.coverage"));
+    int covered = 0;
+    for (int k = 0; k < 400; k++) {
+        double values[25];
+        for (int i = 0; i < 25; i++) values[i] = exp(0.05 * random_normal(start, (uint64_t)(25 * k + i)));
+        interval of;
+        assert_int_equal(bootstrap_median(values, 25, (uint64_t)k, &of), STATUS_OK);
+        covered += of.low <= 1 && 1 <= of.high;
+    }
+    if (covered < 366 || covered > 396)
+        fail_msg("expected about 380 of 400 intervals to hold the median, got %d", covered);
+}
+
+/* ---- recorded samples ------------------------------------------------------------------------------ */
+
+typedef struct samples {
+    double logs[256]; /* of step times, less their group's mean, divided by its deviation */
+    int count;
+} samples;
+
+/* Column 2 of results/samples/step-times.csv: milliseconds, in groups of equal runs named by column 1. */
+static samples recorded(void)
+{
+    char path[512];
+    const char *source = getenv("SOURCE_DIR");
+    snprintf(path, sizeof path, "%s/results/samples/step-times.csv", source ? source : ".");
+    FILE *file = fopen(path, "r");
+    if (!file) fail_msg("%s cannot be opened", path);
+    samples s = {.count = 0};
+    char line[256], group[64] = "", name[64];
+    int first = 0;
+    double sum = 0, squares = 0;
+    for (bool more = true; more;) {
+        more = fgets(line, sizeof line, file);
+        double ms = 0;
+        bool row = more && line[0] != '#' && sscanf(line, "%63[^,],%lf", name, &ms) == 2;
+        if (more && !row) continue;
+        if (!more || strcmp(name, group) != 0) { /* the group ends */
+            double count = s.count - first, mean = sum / count,
+                   deviation = sqrt(squares / count - mean * mean);
+            for (int i = first; i < s.count; i++) s.logs[i] = (s.logs[i] - mean) / deviation;
+            snprintf(group, sizeof group, "%s", name);
+            first = s.count;
+            sum = squares = 0;
+        }
+        if (row && s.count < 256) {
+            s.logs[s.count] = log(ms);
+            sum += s.logs[s.count];
+            squares += s.logs[s.count] * s.logs[s.count];
+            s.count++;
+        }
+    }
+    fclose(file);
+    assert_true(s.count >= 100);
+    return s;
+}
+
+/* How many of `draws` comparisons of `n` drawn rounds, or of `n` runs per side, end with a verdict, where
+ * ratios of rounds, or runs, have that coefficient of variation and b takes `factor` times as long. */
+static int verdicts(const samples *s, double variation, bool rounds, int n, double factor, int draws)
+{
+    uint64_t start = random_start(3, random_fnv1a64(rounds ? "test.rounds" : "test.runs"));
+    int found = 0;
+    for (int d = 0; d < draws; d++) {
+        double a[64], b[64];
+        for (int i = 0; i < n; i++) {
+            uint64_t at = (uint64_t)2 * ((uint64_t)d * 64 + (uint64_t)i);
+            a[i] = exp(variation * s->logs[random_below(start, at, (uint64_t)s->count)]);
+            b[i] = exp(variation * s->logs[random_below(start, at + 1, (uint64_t)s->count)]) * factor;
+            if (rounds) b[i] *= a[i];
+        }
+        significance of;
+        assert_int_equal(
+            rounds ? significance_of_rounds(a, b, n, &of) : significance_of_runs(a, n, b, n, &of), STATUS_OK);
+        if (factor > 1 ? of.verdict == SIGNIFICANCE_GREATER : of.verdict >= SIGNIFICANCE_LESS) found++;
+    }
+    return found;
+}
+
+static void equal_runs_get_a_false_verdict_in_at_most_15_of_1000_draws(void **context)
+{
+    (void)context;
+    samples s = recorded();
+    for (int rounds = 0; rounds < 2; rounds++) {
+        int found = verdicts(&s, 0.02, rounds, 10, 1, 10000);
+        if (found > 150)
+            fail_msg("expected at most 150 false verdicts of 10000, got %d (rounds: %d)", found, rounds);
+    }
+}
+
+static void a_change_of_5_percent_is_found_in_95_of_100_draws(void **context)
+{
+    (void)context;
+    samples s = recorded();
+    for (int rounds = 0; rounds < 2; rounds++) {
+        int found = verdicts(&s, 0.02, rounds, 10, 1.05, 1000);
+        if (found < 950)
+            fail_msg("n = 10, variation 2%%: expected 950 of 1000, got %d (rounds: %d)", found, rounds);
+        found = verdicts(&s, 0.05, rounds, 50, 1.05, 1000);
+        if (found < 950)
+            fail_msg("n = 50, variation 5%%: expected 950 of 1000, got %d (rounds: %d)", found, rounds);
+    }
+}
+
+static void what_is_said_to_be_detectable_is_found(void **context)
+{
+    (void)context;
+    samples s = recorded();
+    uint64_t start = random_start(9, random_fnv1a64("test.detectable"));
+    for (int rounds = 0; rounds < 2; rounds++) {
+        double detectable = 0;
+        for (int d = 0; d < 200; d++) {
+            double a[20], b[20];
+            for (int i = 0; i < 20; i++) {
+                uint64_t at = (uint64_t)(2 * (20 * d + i));
+                a[i] = exp(0.04 * s.logs[random_below(start, at, (uint64_t)s.count)]);
+                b[i] =
+                    exp(0.04 * s.logs[random_below(start, at + 1, (uint64_t)s.count)]) * (rounds ? a[i] : 1);
+            }
+            significance of;
+            assert_int_equal(rounds ? significance_of_rounds(a, b, 20, &of)
+                                    : significance_of_runs(a, 20, b, 20, &of),
+                             STATUS_OK);
+            detectable += of.detectable / 200;
+        }
+        int found = verdicts(&s, 0.04, rounds, 20, 1 + detectable, 1000);
+        if (found < 900)
+            fail_msg("expected a change of %.3f to be found in about 950 of 1000 draws, got %d", detectable,
+                     found);
+        found = verdicts(&s, 0.04, rounds, 20, 1 + detectable / 4, 1000);
+        if (found > 500)
+            fail_msg("expected a change of %.3f to be missed mostly, found in %d of 1000", detectable / 4,
+                     found);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(eight_rounds_that_agree_have_two_sign_patterns_of_256),
+        cmocka_unit_test(one_round_of_four_that_disagrees_least_leaves_four_patterns_of_sixteen),
+        cmocka_unit_test(many_rounds_have_the_p_of_the_normal_distribution_nearly),
+        cmocka_unit_test(equal_rounds_have_p_1),
+        cmocka_unit_test(five_runs_above_five_others_are_one_choice_of_252_on_each_side),
+        cmocka_unit_test(equal_values_share_their_mean_rank),
+        cmocka_unit_test(holm_multiplies_by_what_is_left_and_never_decreases),
+        cmocka_unit_test(bootstrap_interval_covers_the_median_in_19_of_20_samples),
+        cmocka_unit_test(equal_runs_get_a_false_verdict_in_at_most_15_of_1000_draws),
+        cmocka_unit_test(a_change_of_5_percent_is_found_in_95_of_100_draws),
+        cmocka_unit_test(what_is_said_to_be_detectable_is_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
