@@ -97,7 +97,8 @@ def on_path(name):
 
 
 @tap.cases([
-    ("policy ps=dp", 18, 36, "optimizer_update", "dp_finish", "--mode", "ps", "--policy", "ps=dp"),
+    ("policy ps=dp", 18, 36, "optimizer_update", "dp_finish", "--mode", "ps", "--policy", "ps=dp",
+     "--progress", "thread"),
     ("collective ring", 13, 36, "optimizer_update", "ring_finish_step", "--mode", "ring", "--collective", "ring",
      "--progress", "thread"),
 ])
