@@ -1,24 +1,35 @@
 #!/usr/bin/env bash
-# Builds and runs the test suites. Prints for each suite its budget and the time that it took, and ends with
-# "N passed, N failed, N skipped" over all single tests. --all adds the suites that take longer.
+# Builds and runs the test suites. Prints for each suite what it protects, the time that it took, its budget and its
+# cases, and ends with "N passed, N failed, N skipped". --all adds the suites that take longer.
 #
-# A suite is a set of CTest tests (psring_test(... SUITE name)) in one of the builds. Tests print TAP. A program
-# that ends badly without a "not ok" counts as one failure, and so does a suite that exceeds its budget.
+# A suite is a set of CTest tests (psring_test(... SUITE name)) in one of the builds. Tests print TAP: a case is a line
+# of it, under the name of its test; a test that prints none is one case. A case that runs in several builds counts once,
+# and has failed if it failed in any of them. A test that ends badly without a "not ok" counts as one failure, and so do
+# a suite that exceeds its budget, two cases of a test that have one name, and a test that ends before its plan.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 jobs=$(nproc)
-passed=0 failed=0 skipped=0
 logs=build/logs
 summary=()
 
-# Notes the time of a suite that began at second `started` of this shell.
-report() { # name budget_s started
-    local used=$((SECONDS - $3)) over=
+# Adds a case to those of this check.
+note() { # build outcome case
+    printf '%s\t%s\t%s\n' "$@" >>"$logs/cases.tsv"
+}
+
+# Ends a suite that began at second `started` of this shell. Of its cases, those that an earlier build ran, too, count
+# there.
+report() { # name budget_s started build cases protects
+    local used=$((SECONDS - $3)) cases again line
     if [ "$used" -gt "$2" ]; then
-        failed=$((failed + 1))
-        over='   over budget: counts as a failure'
+        note "$4" failed "$1 stays within its budget"
+        echo "   over budget: counts as a failure"
     fi
-    summary+=("$(printf '%-22s budget %5d s   used %5d s%s' "$1" "$2" "$used" "$over")")
+    read -r cases again <<<"$(awk -F'\t' -v first="$5" 'FNR <= first { before[$3] } FNR > first && !seen[$3]++ { all++; again += $3 in before }
+        END { print all + 0, again + 0 }' "$logs/cases.tsv")"
+    line=$(printf '%-14s %4d s of %4d   %5d cases' "$1" "$used" "$2" "$cases")
+    [ "$again" -gt 0 ] && line+=", $again of them again"
+    summary+=("$line" "    $6")
 }
 
 build() { # folder target options...
@@ -27,56 +38,73 @@ build() { # folder target options...
         cmake --build "$folder" -j "$jobs" --target "$target" >"$logs/$folder-build.log" 2>&1
 }
 
-build_suite() { # name budget_s folder target options...
-    local name=$1 budget=$2 started=$SECONDS; shift 2
+build_suite() { # name budget_s protects folder target options...
+    local name=$1 budget=$2 protects=$3 started=$SECONDS first outcome=passed; shift 3
+    first=$(wc -l <"$logs/cases.tsv")
     echo "== $name"
-    if build "$@"; then
-        passed=$((passed + 1))
-    else
+    if ! build "$@"; then
         tail -n 40 "$logs/$1-configure.log" "$logs/$1-build.log"
-        failed=$((failed + 1))
+        outcome=failed
     fi
-    report "$name" "$budget" "$started"
+    note "$1" "$outcome" "$name compiles without a warning"
+    report "$name" "$budget" "$started" "$1" "$first" "$protects"
 }
 
-# Counts "passed failed skipped" from a log of `ctest -V`. A test that prints no TAP counts as one. A test that was
-# killed, timed out or ended badly without a "not ok" counts as one failure. cmocka prints "not ok N # SKIP name" for
-# a test that is skipped.
-count() { # log
+# The cases in a log of `ctest -V`: "passed", "failed" or "skipped", a tab, and "test: case". cmocka prints
+# "not ok N # SKIP name" for a case that is skipped.
+cases() { # log
     awk '
+        /^[0-9]+: 1\.\.[0-9]+$/ { plan[substr($1, 1, length($1) - 1)] += substr($2, 4) }
         /^[0-9]+: (not )?ok [0-9]+/ {
-            split($1, number, ":")
-            if (tolower($0) ~ /# *skip/) skipped++
-            else if ($2 == "not") { failed++; bad[number[1]]++ }
-            else passed++
-            tap[number[1]] = 1
+            number = substr($1, 1, length($1) - 1)
+            outcome = $2 == "not" ? "failed" : "passed"
+            if (tolower($0) ~ /# *skip/) outcome = "skipped"
+            name = $0
+            sub(/^[0-9]+: (not )?ok [0-9]+( -)? */, "", name)
+            if (outcome == "skipped" && !sub(/^# *[Ss][Kk][Ii][Pp] */, "", name)) sub(/ *# *[Ss][Kk][Ii][Pp].*/, "", name)
+            count[number]++
+            outcomes[number, count[number]] = outcome
+            names[number, count[number]] = name
+            if (outcome == "failed") bad[number]++
         }
         /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / {
-            match($0, /#[0-9]+:/); test = substr($0, RSTART + 1, RLENGTH - 2)
-            if ($0 ~ /\*\*\*Skipped/) skipped++
-            else if ($0 ~ /\*\*\*Failed/) failed += !bad[test]
-            else if ($0 ~ /\*\*\*/) failed++
-            else passed += !tap[test]
-        }
-        END { print passed + 0, failed + 0, skipped + 0 }' "$1"
+            match($0, /#[0-9]+:/); number = substr($0, RSTART + 1, RLENGTH - 2)
+            test = substr($0, RSTART + RLENGTH + 1)
+            sub(/ .*/, "", test); sub(/\.*\**$/, "", test)
+            for (i = 1; i <= count[number]; i++) {
+                print outcomes[number, i] "\t" test ": " names[number, i]
+                if (seen[number, names[number, i]]++) print "failed\t" test ": two cases are called \"" names[number, i] "\""
+            }
+            if (number in plan && plan[number] != count[number] && $0 ~ / Passed /)
+                print "failed\t" test ": " plan[number] " cases were planned, " count[number] + 0 " ran"
+            if ($0 ~ /\*\*\*Skipped/) print "skipped\t" test
+            else if ($0 ~ /\*\*\*Failed/) { if (!bad[number]) print "failed\t" test }
+            else if ($0 ~ /\*\*\*/) print "failed\t" test
+            else if (!count[number]) print "passed\t" test
+        }' "$1"
 }
 
-suite() { # name budget_s folder label [concurrent tests]
-    local name=$1 budget=$2 folder=$3 label=$4 concurrent=${5:-1} started=$SECONDS log status ok not_ok skip
+suite() { # name budget_s protects folder label [concurrent tests]
+    local name=$1 budget=$2 protects=$3 folder=$4 label=$5 concurrent=${6:-1} started=$SECONDS first log status found
     log=$logs/$name.log
+    found=$logs/$name.tsv
+    first=$(wc -l <"$logs/cases.tsv")
     echo "== $name"
     ctest --test-dir "$folder" -j "$concurrent" -L "^($label)\$" -V --no-tests=error >"$log" 2>&1
     status=$?
-    read -r ok not_ok skip <<<"$(count "$log")"
-    if [ "$status" -ne 0 ]; then
-        [ "$not_ok" -eq 0 ] && not_ok=1
+    cases "$log" >"$found"
+    if [ "$status" -ne 0 ] && ! grep -q '^failed' "$found"; then
+        printf 'failed\t%s runs to its end\n' "$name" >>"$found"
+    fi
+    awk -v build="$folder" '{ print build "\t" $0 }' "$found" >>"$logs/cases.tsv"
+    if grep -q '^failed' "$found"; then
+        grep '^failed' "$found"
         grep -E '^[0-9]+: (not ok|#|.*(ERROR|error:))|\*\*\*' "$log" | grep -Eiv 'not ok.*# *skip|# [0-9.]+ s$|: # ok - ' | head -n 60
         echo "   (full log: $log)"
     fi
-    passed=$((passed + ok)); failed=$((failed + not_ok)); skipped=$((skipped + skip))
-    printf '   %d passed, %d failed, %d skipped\n' "$ok" "$not_ok" "$skip"
+    awk -F'\t' '{ n[$1]++ } END { printf "   %d passed, %d failed, %d skipped\n", n["passed"], n["failed"], n["skipped"] }' "$found"
     grep -Ei '^[0-9]+: (not )?ok .*# *skip' "$log" | sed -E 's/^[0-9]+: (not )?ok [0-9]+ -? */   skipped: /' | sort | uniq -c | sort -rn | head -n 20
-    report "$name" "$budget" "$started"
+    report "$name" "$budget" "$started" "$folder" "$first" "$protects"
 }
 
 # Prints the summary and succeeds if nothing failed.
@@ -84,8 +112,17 @@ finish() {
     echo
     printf '%s\n' "${summary[@]}"
     echo
-    printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
-    [ "$failed" -eq 0 ]
+    awk -F'\t' '
+        BEGIN { worse["skipped"] = 1; worse["passed"] = 2; worse["failed"] = 3 }
+        worse[$2] > worse[outcome[$3]] { outcome[$3] = $2 }
+        $2 != "skipped" && !seen[$1, $3]++ { builds[$3]++ }
+        END {
+            for (name in outcome) n[outcome[name]]++
+            for (name in builds) { ran[builds[name]]++; if (builds[name] > most) most = builds[name] }
+            for (b = 1; b <= most; b++) printf "%d cases ran in %d build%s\n", ran[b], b, b == 1 ? "" : "s"
+            printf "%d passed, %d failed, %d skipped\n", n["passed"], n["failed"], n["skipped"]
+            exit n["failed"] > 0
+        }' "$logs/cases.tsv"
 }
 
 [ "${BASH_SOURCE[0]}" = "$0" ] || return 0 # tests/architecture/test_check.sh tests the functions above
@@ -95,23 +132,25 @@ finish() {
 gpu=10 # the tests skip
 [ -e /dev/nvidiactl ] && gpu=480
 mkdir -p "$logs"
-build_suite build 280 build all
-suite units 240 build units "$jobs"
-suite golden 120 build golden "$jobs"
-suite faults 240 build faults
-suite gpu "$gpu" build gpu
-suite commands 400 build commands
-build_suite build-address 120 build-asan suite_units -DPSRING_SANITIZE=address
-suite address 260 build-asan units "$jobs"
-build_suite build-thread 80 build-tsan suite_threads -DPSRING_SANITIZE=thread
-suite thread 220 build-tsan threads
-build_suite build-fuzz 60 build-fuzz suite_fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
-suite fuzz 20 build-fuzz fuzz "$jobs"
+: >"$logs/cases.tsv"
+build_suite build 280 "The sources compile with gcc." build all
+suite sources 30 "Includes, documents, scripts and recorded results agree with one another." build sources "$jobs"
+suite units 240 "Each folder keeps the promises of its headers, also on input and failures that are rare." build units "$jobs"
+suite golden 120 "Models and engines compute what PyTorch computes." build golden "$jobs"
+suite faults 240 "A rank that dies, stops or is attacked ends the run with its name, and nothing is left behind." build faults
+suite gpu "$gpu" "Devices, engines and program do on a real GPU what they do elsewhere." build gpu
+suite commands 400 "The program prints, refuses and trains as its documents say." build commands
+build_suite build-address 120 "The sources compile with the address sanitizer." build-asan suite_units -DPSRING_SANITIZE=address
+suite address 260 "No unit reads or writes memory that is not its own, loses any, or relies on undefined behavior." build-asan units "$jobs"
+build_suite build-thread 80 "The sources compile with the thread sanitizer." build-tsan suite_threads -DPSRING_SANITIZE=thread
+suite thread 220 "No two threads race for a field." build-tsan threads
+build_suite build-fuzz 60 "The decoders compile with clang and libFuzzer." build-fuzz suite_fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
+suite fuzz 20 "No bytes from a file or a socket crash a decoder." build-fuzz fuzz "$jobs"
 if [ "${1:-}" = --all ]; then
-    suite golden-large 3600 build golden-large
-    suite units-long 3600 build units-long
-    suite faults-long 1800 build faults-long
-    suite commands-long 1800 build commands-long
-    suite fuzz-long 1800 build-fuzz fuzz-long
+    suite golden-large 3600 "Large models compute what PyTorch computes." build golden-large
+    suite units-long 3600 "Collectives are right for every count, alignment and number of ranks." build units-long
+    suite faults-long 1800 "A rank may die or stop at any operation of any engine." build faults-long
+    suite commands-long 1800 "Accuracy after whole trainings, and the gain from overlap, are as documented." build commands-long
+    suite fuzz-long 1800 "No bytes crash a decoder in five minutes of search." build-fuzz fuzz-long
 fi
 finish

@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 logs=$work
 
 number=0 bad=0
-echo "1..10"
+echo "1..17"
 expect() { # name found expected
     number=$((number + 1))
     if [ "$2" = "$3" ]; then
@@ -20,8 +20,14 @@ expect() { # name found expected
     bad=1
 }
 
-output='' exit_code=0 takes_s=0
+output='' exit_code=0 takes_s=0 fails_in=
 ctest() {
+    local text=$output
+    if [ "$2" = "$fails_in" ]; then
+        text=${text/ok 1/not ok 1}
+        printf '%s\n' "${text/ Passed/***Failed}"
+        return 8
+    fi
     printf '%s\n' "$output"
     SECONDS=$((SECONDS + takes_s))
     return "$exit_code"
@@ -30,49 +36,70 @@ cmake() {
     SECONDS=$((SECONDS + takes_s))
     return "$exit_code"
 }
-outcome() { # a suite; prints the last line of the check and its result
-    passed=0 failed=0 skipped=0 summary=()
+outcome() { # suites; prints the last line of the check and its result
+    summary=()
+    : >"$logs/cases.tsv"
     "$@" >"$work/out" 2>&1
     local result=red
     finish >>"$work/out" && result=green
     echo "$(tail -n 1 "$work/out"), $result"
 }
+units() { suite units 1000 "Units work." build units; }
+build_all() { build_suite build 1000 "The sources compile." build all; }
+both() {
+    units
+    suite address 1000 "Memory is in order." build-asan units
+}
+line() { outcome "$1" >/dev/null; grep -Eo "$2" "$work/out"; }
 
 output='1: ok 1 - adds
 1: ok 2 - subtracts
 1/2 Test #1: numbers ....   Passed    0.01 sec
 2/2 Test #2: silent .....   Passed    0.01 sec'
 expect "TAP lines count, and a program that prints none counts as one" \
-    "$(outcome suite units 1000 build units)" "3 passed, 0 failed, 0 skipped, green"
+    "$(outcome units)" "3 passed, 0 failed, 0 skipped, green"
+expect "a case that runs in two builds counts once" "$(outcome both)" "3 passed, 0 failed, 0 skipped, green"
+expect "the summary says in how many builds cases ran" "$(line both '[0-9]+ cases ran in 2 builds')" \
+    "3 cases ran in 2 builds"
+expect "a suite shows how many of its cases an earlier build ran" "$(line both '3 cases, 3 of them again')" \
+    "3 cases, 3 of them again"
+expect "a suite shows what it protects" "$(line units '^ +Units work\.')" "    Units work."
+fails_in=build-asan
+expect "a case that fails in the second build has failed" "$(outcome both)" "2 passed, 1 failed, 0 skipped, red"
+fails_in=build
+expect "a case that fails in the first build has failed" "$(outcome both)" "2 passed, 1 failed, 0 skipped, red"
+fails_in=
+output='1: ok 1 - adds
+1: ok 2 - adds
+1/1 Test #1: numbers ....   Passed    0.01 sec'
+expect "two cases of a test that have one name fail the check" "$(outcome units)" "1 passed, 1 failed, 0 skipped, red"
+output='1: 1..2
+1: ok 1 - adds
+1/1 Test #1: numbers ....   Passed    0.01 sec'
+expect "a test that runs fewer cases than it planned fails the check" "$(outcome units)" "1 passed, 1 failed, 0 skipped, red"
 exit_code=8
 output='1: ok 1 - adds
 1: not ok 2 - subtracts
 1/1 Test #1: numbers ....***Failed    0.01 sec'
-expect "a test that fails counts once" "$(outcome suite units 1000 build units)" "1 passed, 1 failed, 0 skipped, red"
+expect "a test that fails counts once" "$(outcome units)" "1 passed, 1 failed, 0 skipped, red"
 output='1: ok 1 - adds
 1/1 Test #1: numbers ....***Exception: SegFault  0.01 sec'
-expect "a program that crashes counts as one failure" \
-    "$(outcome suite units 1000 build units)" "1 passed, 1 failed, 0 skipped, red"
+expect "a program that crashes counts as one failure" "$(outcome units)" "1 passed, 1 failed, 0 skipped, red"
 output='1/1 Test #1: numbers ....***Timeout 600.00 sec'
-expect "a program that times out counts as one failure" \
-    "$(outcome suite units 1000 build units)" "0 passed, 1 failed, 0 skipped, red"
+expect "a program that times out counts as one failure" "$(outcome units)" "0 passed, 1 failed, 0 skipped, red"
 output='No tests were found!!!'
-expect "a suite without tests fails" "$(outcome suite units 1000 build units)" "0 passed, 1 failed, 0 skipped, red"
+expect "a suite without tests fails" "$(outcome units)" "0 passed, 1 failed, 0 skipped, red"
 exit_code=0
 output='1: not ok 1 # SKIP by cmocka
 1: ok 2 - by TAP # SKIP no GPU
 1/1 Test #1: numbers ....   Passed    0.01 sec'
-expect "a skipped test has neither passed nor failed" \
-    "$(outcome suite units 1000 build units)" "0 passed, 0 failed, 2 skipped, green"
+expect "a skipped test has neither passed nor failed" "$(outcome units)" "0 passed, 0 failed, 2 skipped, green"
 takes_s=1001
 output='1: ok 1 - adds
 1/1 Test #1: numbers ....   Passed 1001.00 sec'
-expect "a suite over its budget fails the check" \
-    "$(outcome suite units 1000 build units)" "1 passed, 1 failed, 0 skipped, red"
-expect "a build over its budget fails the check" \
-    "$(outcome build_suite build 1000 build all)" "1 passed, 1 failed, 0 skipped, red"
+expect "a suite over its budget fails the check" "$(outcome units)" "1 passed, 1 failed, 0 skipped, red"
+expect "a build over its budget fails the check" "$(outcome build_all)" "1 passed, 1 failed, 0 skipped, red"
 takes_s=0
-expect "a suite within its budget passes" "$(outcome suite units 1000 build units)" "1 passed, 0 failed, 0 skipped, green"
 
 sum=$(awk '/^if \[ .*--all/ { exit } /^(build_suite|suite) / { sum += $3 } END { print sum }' tests/check.sh)
 result="$sum s"

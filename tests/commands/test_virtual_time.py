@@ -177,7 +177,7 @@ def cells_are_within_their_limits_except_documented_ones(name, misses):
 
 
 @test
-def the_committed_tables_are_those_of_the_program():
+def the_program_still_prints_the_snapshots_in_results_reproduce():
     root = os.environ.get("SOURCE_DIR", os.getcwd())
     for name in ("torch-vs-apex", "ddp-benchmark", "throughput", "dp-vs-ddp", "reducer-memory"):
         with open(os.path.join(root, "results/reproduce", name + ".json")) as file:

@@ -2,4 +2,4 @@
 
 const device_setting device_settings[DEVICE_SETTINGS] = {{"reference", 1, DEVICE_PRECISION_F32},
                                                          {"cuda", 1, DEVICE_PRECISION_BF16}};
-const int device_setting_count = 2;
+const int device_setting_first = 1, device_setting_count = 2;

@@ -73,7 +73,7 @@ def gradients_that_travel_as_factors_come_out_as_on_the_cpu(options):
     expect(abs(found[0] - found[1]) <= 1e-5 * abs(found[0]), "other numbers than on the CPU", found)
 
 
-@cases([("none", "none", 1), ("ps", "ps", 2), ("ring", "ring", 2), ("ring", "ring", 4), ("ps", "ps", 4)])
+@cases([(f"{mode} on {ranks}", mode, ranks) for mode, ranks in (("none", 1), ("ps", 2), ("ring", 2), ("ring", 4), ("ps", 4))])
 def the_ledger_is_that_of_the_cpu_and_of_the_virtual_device(mode, ranks):
     needs_gpu()
     words = [*TRAINING, "--mode", mode, "--gpus", ranks, "--policy", "ps=sync,ring=ddp"]

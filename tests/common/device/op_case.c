@@ -99,6 +99,13 @@ int case_owner(const op_case *c, int tensor)
     return c->tensors[tensor].base ? c->tensors[tensor].base : tensor;
 }
 
+bool case_writes(const op_case *c, int step, int tensor)
+{
+    for (int slot = 0; slot < OP_MAX_OPERANDS; slot++)
+        if (c->steps[step].written >> slot & 1 && case_owner(c, c->steps[step].operand[slot]) == tensor) return true;
+    return false;
+}
+
 int case_find(const op_case *c, const char *name)
 {
     for (int i = 1; i <= c->tensor_count; i++)

@@ -104,6 +104,9 @@ void case_state_round(case_state *state, dtype type);
 /* The tensor that holds a tensor's elements: its base, or itself. */
 int case_owner(const op_case *c, int tensor);
 
+/* Whether the step writes to the tensor, or to a view of it. */
+bool case_writes(const op_case *c, int step, int tensor);
+
 /* The tensor of that name, CASE_NONE if there is none. */
 int case_find(const op_case *c, const char *name);
 

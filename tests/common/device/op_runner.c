@@ -238,3 +238,10 @@ void op_runner_store(op_runner *r, case_state *state)
         free(image);
     }
 }
+
+void op_runner_step(op_runner *r, int step, const case_state *from, case_state *to)
+{
+    op_runner_load(r, from);
+    op_runner_run(r, step, step + 1);
+    op_runner_store(r, to);
+}

@@ -27,6 +27,9 @@ void op_runner_run(op_runner *r, int first_step, int end_step);
 /* Device to host, all tensors; fails where a guard was overwritten. */
 void op_runner_store(op_runner *r, case_state *state);
 
+/* Loads `from`, runs one step, and stores to `to`. */
+void op_runner_step(op_runner *r, int step, const case_state *from, case_state *to);
+
 /* Whether the device stores the tensor as bfloat16. */
 bool op_runner_is_bf16(const op_runner *r, int tensor);
 

@@ -99,13 +99,16 @@ static void gradients_match_finite_differences(void **context)
 int main(void)
 {
     static struct CMUnitTest tests[OP_TABLE_CAPACITY];
+    static char names[OP_TABLE_CAPACITY][sizeof((op_case *)0)->name + 40];
     op_case *cases = calloc(OP_TABLE_CAPACITY, sizeof *cases);
     if (!cases) return 1;
     int count = op_table_build(cases), used = 0;
     for (int i = 0; i < count; i++)
-        if (cases[i].gradient_count)
-            tests[used++] =
-                (struct CMUnitTest){cases[i].name, gradients_match_finite_differences, NULL, NULL, &cases[i]};
+        if (cases[i].gradient_count) {
+            snprintf(names[used], sizeof names[used], "gradients match finite differences: %s", cases[i].name);
+            tests[used] = (struct CMUnitTest){names[used], gradients_match_finite_differences, NULL, NULL, &cases[i]};
+            used++;
+        }
     int failed = _cmocka_run_group_tests("gradients of the reference match finite differences", tests,
                                          (size_t)used, NULL, NULL);
     free(cases);

@@ -327,12 +327,12 @@ int main(void)
     struct CMUnitTest tests[DEVICE_SETTINGS * SEMANTICS];
     static char names[DEVICE_SETTINGS * SEMANTICS][128];
     int used = 0;
-    for (int d = 0; d < device_setting_count; d++)
+    for (int d = device_setting_first; d < device_setting_count; d++)
         for (int i = 0; i < SEMANTICS; i++, used++) {
             snprintf(names[used], sizeof names[used], "%s with %d threads: %s", device_settings[d].name,
                      device_settings[d].threads, semantics[i].name);
             tests[used] = (struct CMUnitTest){names[used], semantics[i].function, NULL, NULL,
                                               (void *)&device_settings[d]};
         }
-    return _cmocka_run_group_tests("semantics of operations", tests, (size_t)device_setting_count * SEMANTICS, NULL, NULL);
+    return _cmocka_run_group_tests("semantics of operations", tests, (size_t)used, NULL, NULL);
 }

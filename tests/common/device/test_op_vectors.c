@@ -224,7 +224,7 @@ int main(void)
             if (strcmp(json_string_value(json_object_get(vector, "family")), families[f].name) != 0) continue;
             char attributes[224];
             contexts[used] = (vector_test){.family = &families[f], .vector = vector};
-            snprintf(contexts[used].name, sizeof contexts[used].name, "%s %s", families[f].text,
+            snprintf(contexts[used].name, sizeof contexts[used].name, "the reference gives PyTorch's figures: %s %s", families[f].text,
                      vector_name(vector, attributes, sizeof attributes));
             tests[used] = (struct CMUnitTest){contexts[used].name, results_are_those_of_pytorch, NULL, NULL,
                                               &contexts[used]};

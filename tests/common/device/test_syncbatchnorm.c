@@ -176,11 +176,12 @@ int main(void)
 {
     struct CMUnitTest tests[DEVICE_SETTINGS];
     static char names[DEVICE_SETTINGS][96];
-    for (int i = 0; i < device_setting_count; i++) {
+    int used = 0;
+    for (int i = device_setting_first; i < device_setting_count; i++) {
         snprintf(names[i], sizeof names[i], "ranks on %s with %d threads together are one batchnorm",
                  device_settings[i].name, device_settings[i].threads);
-        tests[i] = (struct CMUnitTest){names[i], ranks_together_are_one_batchnorm, NULL, NULL,
+        tests[used++] = (struct CMUnitTest){names[i], ranks_together_are_one_batchnorm, NULL, NULL,
                                        (void *)&device_settings[i]};
     }
-    return _cmocka_run_group_tests("synchronized batchnorm", tests, (size_t)device_setting_count, NULL, NULL);
+    return _cmocka_run_group_tests("synchronized batchnorm", tests, (size_t)used, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The collective cases through MPI, one process per rank: run under mpirun. Prints what failed. */
+/* The collective cases through MPI, one process per rank: run under mpirun. Prints TAP, and what failed. */
 #include "common/base/random.h"
 #include "tests/ring/collectives/collective_case.h"
 
@@ -68,6 +68,8 @@ static status run(bool differ)
 int main(int argc, char **argv)
 {
     status rc = run(argc > 1 && strcmp(argv[1], "differ") == 0);
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     if (rc != STATUS_OK) fprintf(stderr, "%s: %s\n", status_name(rc), error_message());
+    else if (!rank || atoi(rank) == 0) printf("1..1\nok 1 - collectives through MPI give every rank what they promise\n");
     return status_exit_code(rc);
 }

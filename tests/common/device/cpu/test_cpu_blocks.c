@@ -87,7 +87,7 @@ static void blocks_join_without_a_seam(void **context)
 int main(void)
 {
     static struct CMUnitTest tests[CPU_CASES];
-    static char names[CPU_CASES][64];
+    static char names[CPU_CASES][128];
     for (int i = 0; i < CPU_CASES; i++) {
         snprintf(names[i], sizeof names[i], "%s agrees with the reference", cpu_cases[i].name);
         tests[i] = (struct CMUnitTest){names[i], blocks_join_without_a_seam, NULL, NULL,

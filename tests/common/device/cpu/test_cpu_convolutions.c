@@ -238,13 +238,13 @@ int main(void)
         t->a.q = (t->a.w + 2 * t->a.pad - t->a.s) / t->a.stride + 1;
         t->threads = i % 2 + 1;
         snprintf(t->name, sizeof t->name,
-                 "%d threads: %lldx%lldx%lldx%lld to %lld, kernel %lldx%lld, stride %lld, pad %lld",
+                 "a convolution of integers is exact with %d threads: %lldx%lldx%lldx%lld to %lld, kernel %lldx%lld, stride %lld, pad %lld",
                  t->threads, (long long)t->a.n, (long long)t->a.h, (long long)t->a.w, (long long)t->a.c,
                  (long long)t->a.k, (long long)t->a.r, (long long)t->a.s, (long long)t->a.stride,
                  (long long)t->a.pad);
         tests[i] = (struct CMUnitTest){t->name, convolutions_of_whole_numbers_are_exact, NULL, NULL, t};
     }
     tests[2 * SHAPES] = (struct CMUnitTest)cmocka_unit_test(a_layout_serves_every_batch_size);
-    return _cmocka_run_group_tests("convolutions of integers are exact", tests, 2 * SHAPES + 1, NULL,
+    return _cmocka_run_group_tests("convolutions", tests, 2 * SHAPES + 1, NULL,
                                    NULL);
 }

@@ -149,12 +149,13 @@ int main(void)
         matmul_test *t = &contexts[i];
         t->c = cases[i / 2];
         t->threads = i % 2 + 1;
-        snprintf(t->name, sizeof t->name, "%d threads: %lldx%lld to %lld, %lld rows", t->threads,
+        snprintf(t->name, sizeof t->name, "a product of integers is exact with %d threads: %lldx%lld to %lld, %lld rows", t->threads,
                  (long long)t->c.m, (long long)t->c.in, (long long)t->c.out,
                  (long long)(t->c.rows ? t->c.rows : t->c.m));
         tests[i] = (struct CMUnitTest){t->name, multiplications_of_whole_numbers_are_exact, NULL, NULL, t};
     }
     tests[2 * CASES] = (struct CMUnitTest)cmocka_unit_test(kernels_of_every_instruction_set_are_exact);
     tests[2 * CASES + 1] = (struct CMUnitTest)cmocka_unit_test(transposition_exchanges_rows_and_columns);
-    return _cmocka_run_group_tests("matrix multiplications of integers are exact", tests, 2 * CASES + 2, NULL, NULL);
+    bool one_set = getenv("ONEDNN_MAX_CPU_ISA"); /* the last two visit all of them */
+    return _cmocka_run_group_tests("matrix multiplications", tests, 2 * CASES + (one_set ? 0 : 2), NULL, NULL);
 }

@@ -62,7 +62,7 @@ static void results_repeat_bit_for_bit(void **context)
 int main(void)
 {
     static struct CMUnitTest tests[CPU_CASES];
-    static char names[CPU_CASES][64];
+    static char names[CPU_CASES][128];
     for (int i = 0; i < CPU_CASES; i++) {
         snprintf(names[i], sizeof names[i], "%s repeats bit for bit%s", cpu_cases[i].name,
                  cpu_cases[i].any_threads ? " with any number of threads" : "");
