@@ -1,0 +1,67 @@
+/* harness report FILE: the report of a run, a comparison or a plan, from the JSON that it wrote. */
+#include "harness/commands/commands.h"
+
+#include "common/base/log.h"
+#include "harness/report/report.h"
+#include "harness/run/output.h"
+#include "harness/run/run_result.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static status load(const char *path, json_t **out)
+{
+    json_error_t error;
+    bool is_stdin = strcmp(path, "-") == 0;
+    FILE *file = is_stdin ? stdin : fopen(path, "re");
+    if (!file) return fail_errno(STATUS_DATA, "%s", path);
+    *out = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    if (!is_stdin) fclose(file);
+    if (*out) return STATUS_OK;
+    return fail(STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+}
+
+/* An older file is shown as far as its keys have the names of today. */
+static status render(const char *path, const json_t *result, text_buffer *out)
+{
+    const json_t *runs = json_object_get(result, "runs"),
+                 *version = json_object_get(result, "schema_version");
+    json_int_t found = json_integer_value(version);
+    if (found > RESULT_SCHEMA_VERSION)
+        return fail(STATUS_DATA,
+                    "%s: schema_version: expected at most %d, got %lld: a newer program wrote it", path,
+                    RESULT_SCHEMA_VERSION, (long long)found);
+    if (json_array_size(runs) > 0)
+        report_compare(runs, out);
+    else if (json_object_get(result, "workload"))
+        report_text(result, out);
+    else if (json_object_get(result, "jobs"))
+        report_plan(result, out);
+    else
+        return fail(STATUS_DATA, "%s: expected the JSON of harness run or compare", path);
+    if (version && found < RESULT_SCHEMA_VERSION)
+        log_warn("%s: schema_version %lld, this program writes %d: figures that are not there are shown as -",
+                 path, (long long)found, RESULT_SCHEMA_VERSION);
+    return STATUS_OK;
+}
+
+static status run_report(command_line *line)
+{
+    json_t *result = NULL;
+    text_buffer out = {0};
+    if (line->word_count != 1)
+        return fail(STATUS_USAGE, "report: expected one file, got %d", line->word_count);
+    TRY(load(line->words[0], &result));
+    status rc = render(line->words[0], result, &out);
+    json_decref(result);
+    if (rc == STATUS_OK) return output_text(&out);
+    text_free(&out);
+    return rc;
+}
+
+const command command_report = {.name = "report",
+                                .usage = "FILE",
+                                .summary = "print the report of a run from its JSON (--json FILE)",
+                                .most_words = 1,
+                                .run = run_report};
