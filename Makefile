@@ -7,7 +7,7 @@ FOLDERS = $(filter-out bench support,$(patsubst tests/%/,%,$(wildcard tests/*/))
 CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_OPTIONS) >/dev/null
 COMPILE = cmake --build $(BUILD) -j $(JOBS) --target
 
-.PHONY: help deps deps-data deps-check build demo check check-all bench format install clean
+.PHONY: help deps deps-data deps-check build demo check check-all bench readme-example format install clean
 
 help:
 	@echo "make demo         install what is missing, build the program, train ResNet-18 on Fashion-MNIST with both engines"
@@ -15,7 +15,8 @@ help:
 	@echo "make check-all    run every test: those of make check, and the longer ones"
 	@echo "make test-FOLDER  build and run the tests of one folder: $(FOLDERS)"
 	@echo "make build        build $(HARNESS) and the modules that it opens (CUDA, MPI)"
-	@echo "make bench        compare with other programs that are installed"
+	@echo "make bench        compare with other programs that are installed; results/README.md lists what it records"
+	@echo "make readme-example  run README's example again and record it"
 	@echo "make deps         install the Debian packages that the build needs"
 	@echo "make format       run clang-format over all sources"
 	@echo "make install      install into PREFIX ($(PREFIX))"
@@ -54,6 +55,11 @@ check: deps-check
 
 check-all: deps-check
 	@bash tests/check.sh --all
+
+readme-example: deps-data
+	@$(CONFIGURE)
+	@$(COMPILE) harness
+	@python3 tests/bench/readme.py --harness $(HARNESS)
 
 bench: deps-check
 	@$(CONFIGURE)

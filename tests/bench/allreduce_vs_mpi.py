@@ -5,16 +5,17 @@ run in which Open MPI is faster counts; within a run the implementations take tu
 
     python3 allreduce_vs_mpi.py [--build build] [--results FOLDER] [--ranks 2,4,8] [--sizes 4096,...] [--rounds 1]
 
-Prints the times and ratios, and the ratios asked for with what was found; writes them to
-FOLDER/allreduce-DATE.json. Exits 1 where a ratio was missed.
+Prints the times and ratios, and the ratios asked for with what was found; writes them to FOLDER/allreduce.json with their
+provenance. A ratio is met if that of every round is. Exits 1 where one is not.
 """
 import argparse
-import datetime
-import json
 import os
-import platform
+import shlex
 import subprocess
 import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import provenance  # noqa: E402
 
 SETTINGS = {
     "default": ([], {}),
@@ -57,26 +58,13 @@ def better(runs):
     return chosen
 
 
-def version_of(command):
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        return "unknown"
-
-
-def processor():
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build")
     parser.add_argument("--results")
     parser.add_argument("--ranks", default="2,4,8")
     parser.add_argument("--sizes", default=f"4096,65536,1048576,{MB25},{MB100}")
-    parser.add_argument("--rounds", type=int, default=1, help="of all runs; the best of every implementation's ratio counts")
+    parser.add_argument("--rounds", type=int, default=3, help="of all runs")
     a = parser.parse_args()
     program = os.path.join(a.build, "bin", "allreduce_vs_mpi")
     sizes = [int(size) for size in a.sizes.split(",")]
@@ -97,25 +85,20 @@ def main():
         ratios = [r[ranks, size]["times"]["MPI"] / r[ranks, size]["times"][name] for r in rounds if (ranks, size) in r]
         if not ratios:
             continue
-        met = max(ratios) >= least
+        outcome = provenance.verdict(ratios, least, at_least=True)
         targets.append({"implementation": name, "ranks": ranks, "size_bytes": size, "least_ratio": least,
-                        "ratios": ratios, "met": met})
-        print(f"  {name:<6} {ranks} ranks {size:>10} bytes: {max(ratios):6.2f}, at least {least:.2f}: {'yes' if met else 'NO'}")
+                        "ratios": ratios, "verdict": outcome})
+        print(f"  {name:<8} {ranks} ranks {size:>10} bytes: {min(ratios):.2f} to {max(ratios):.2f}, at least {least:.2f}: {outcome}")
+    largest = provenance.largest_spread([t["ratios"] for t in targets])
+    print(provenance.closing_line(a.rounds, largest))
     if a.results:
-        os.makedirs(a.results, exist_ok=True)
-        path = os.path.join(a.results, f"allreduce-{datetime.date.today()}.json")
         rows = [{"round": i, "ranks": ranks, "size_bytes": size, "open_mpi_setting": row["setting"],
                  "median_us": row["times"]} for i, r in enumerate(rounds) for (ranks, size), row in sorted(r.items())]
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"schema_version": 1, "date": str(datetime.date.today()),
-                       "host": {"processor": processor(), "processors": len(os.sched_getaffinity(0)), "system": platform.platform()},
-                       "versions": {"open_mpi": version_of(["mpirun", "--version"]),
-                                    "harness": version_of([os.path.join(a.build, "bin", "harness"), "--version"])},
-                       "commit": version_of(["git", "rev-parse", "--short=12", "HEAD"]), "rows": rows, "targets": targets}, file,
-                      indent=1)
-            file.write("\n")
-        print(f"written to {path}")
-    return 0 if all(t["met"] for t in targets) else 1
+        versions = {**provenance.versions_of(os.path.join(a.build, "bin", "harness")),
+                    "Open MPI": provenance.first_line("mpirun", "--version").split()[-1]}
+        where = provenance.here(shlex.join(["python3", *sys.argv]), versions, a.rounds, largest)
+        provenance.write(os.path.join(a.results, "allreduce.json"), {"provenance": where, "rows": rows, "targets": targets})
+    return 0 if all(provenance.is_met(t["verdict"]) for t in targets) else 1
 
 
 sys.exit(main())

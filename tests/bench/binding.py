@@ -8,6 +8,9 @@ import statistics
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import provenance  # noqa: E402
+
 # model, data, batch, steps
 MODELS = [("lenet", "synthetic:1x28x28:10", 16, 120), ("resnet18", "synthetic:3x32x32:10", 16, 12)]
 ENGINES = [("ring", "ddp"), ("ps", "sync")]
@@ -31,6 +34,7 @@ def compare(a, name, words):
     median, best = ({bind: of(steps[bind]) for bind in steps} for of in (statistics.median, min))
     print("%-40s %9.2f %9.2f %7.2f %7.2f %9.2f %9.2f" % (name, median["none"], median["core"], median["core"] / median["none"],
                                                       best["core"] / best["none"], waits["none"], waits["core"]), flush=True)
+    return [core / none for core, none in zip(steps["core"], steps["none"])]
 
 
 def main():
@@ -39,6 +43,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cases", default="", help="parts of names, with ; between: cases that hold one of them")
     a = parser.parse_args()
+    ratios = []
     wanted = [word for word in a.cases.split(";") if word]
     print("%-40s %9s %9s %7s %7s %9s %9s" % ("step, ms", "none", "core", "ratio", "of best", "waits", "waits"))
     for loaded in (False, True):
@@ -51,12 +56,12 @@ def main():
                         words = ["--mode", engine, "--policy", policy, "--gpus", str(ranks), "--model", model, "--data", data,
                                  "--batch", str(batch), "--steps", str(steps)]
                         if not wanted or any(word in name for word in wanted):
-                            compare(a, name, words)
+                            ratios.append(compare(a, name, words))
         finally:
             if load:
                 load.kill()
                 load.wait()
-    print(f"{os.cpu_count()} processors")
+    print(provenance.closing_line(a.rounds, provenance.largest_spread(ratios)))
 
 
 main()

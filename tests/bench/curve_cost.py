@@ -12,6 +12,10 @@ import json
 import os
 import statistics
 import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import provenance  # noqa: E402
 
 POLICIES = ("sync", "dp")
 
@@ -32,8 +36,10 @@ def main():
     parser.add_argument("--curve-program")
     a = parser.parse_args()
     program = os.path.join(a.build, "bin", "harness")
+    found_of = []
     for policy in POLICIES:
         ratios, plain = [], []
+        found_of.append(ratios)
         for turn in range(a.rounds):
             runs = [("plain", program, "ipc"), ("curve", a.curve_program or program, "ipc" if a.curve_program else "tcp")]
             found = {name: step_s(a, path, policy, transport)
@@ -43,6 +49,7 @@ def main():
         low, median, high = statistics.quantiles(ratios, n=4)
         print(f"resnet18, ps={policy}, 2 ranks: step {statistics.median(plain) * 1e3:.1f} ms without CURVE; with it "
               f"{median:.3f} times as long (quartiles {low:.3f} to {high:.3f}, {a.rounds} rounds)", flush=True)
+    print(provenance.closing_line(a.rounds, provenance.largest_spread(found_of)))
 
 
 main()

@@ -375,6 +375,10 @@ static void report(const bench *b, const int64_t *step_times)
            (double)step_times[0] * 1e-6);
     printf("floor: %.3f ms, at %.1f GFLOP/s in matrix products and %.1f GB/s through memory; a step takes %.2f times as long\n",
            floor * 1e-6, b->floor.flops_per_ns, b->floor.bytes_per_ns, step / floor);
+    int64_t last = b->options.steps - 1;
+    if (last > 0)
+        printf("%" PRId64 " rounds, spread %.1f %%\n", b->options.steps, 100 * (double)(step_times[last] - step_times[0]) / step);
+    else printf("a single measurement\n");
 }
 
 static status bench_run(bench *b, const bench_model *model)

@@ -1,35 +1,49 @@
 #!/bin/sh
 # Comparisons with peers, as far as they are installed; `make bench` runs all of them.
 #
-#   run.sh [--quick] [train|profile|allreduce|link|exchange|trace|sim|predict|binding ...] [-- words for train.py]
+#   run.sh [--quick] [train|profile|allreduce|link|exchange|messages|curve|trace|sim|predict|binding|reproduce ...]
+#          [-- words for train.py]
 #
-# train      training steps compared with PyTorch (train.py): results/speed-DATE.json and .md
-# profile    a step operation by operation, against the floor (bench_ops): results/profile-DATE.txt
-# allreduce  collectives compared with Open MPI's (allreduce_vs_mpi.py): results/allreduce-DATE.json
-# link       the gain from overlap over an emulated network (link_overlap.py): results/link-overlap-DATE.json
-# exchange   the parameter server and one over Gloo (ps_exchange.py), bulk messages and a plain socket
-#            (bench_zmq_bulk): results/exchange-DATE.txt
-# trace      the cost of recording a trace (trace_cost.py): results/trace-DATE.txt
-# sim        the cost of simulating a thousand ranks and more (sim_scale.py): results/sim-scale-DATE.txt
-# predict    step times of two ranks, predicted after a calibration with one (predict_cpu.py): results/predict-DATE.txt
-# binding    steps of ranks that are bound to cores, and that are not (binding.py): results/binding-DATE.txt
+# train      training steps compared with PyTorch (train.py): results/speed.json
+# profile    a step operation by operation, against the floor (bench_ops): results/profile.json
+# allreduce  collectives compared with Open MPI's (allreduce_vs_mpi.py): results/allreduce.json
+# link       the gain from overlap over an emulated network (link_overlap.py): results/link-overlap.json
+# exchange   the parameter server and one over Gloo (ps_exchange.py): results/exchange.json
+# messages   bulk messages and a plain socket (bench_zmq_bulk): results/messages.json
+# curve      the cost of CURVE in a step (curve_cost.py): results/curve.json
+# trace      the cost of recording a trace (trace_cost.py): results/trace.json
+# sim        the cost of simulating a thousand ranks and more (sim_scale.py): results/sim-scale.json
+# predict    step times of two ranks, predicted after a calibration with one (predict_cpu.py): results/predict.json
+# binding    steps of ranks that are bound to cores, and that are not (binding.py): results/binding.json
+# reproduce  published tables in virtual time (harness reproduce): results/reproduce/*.json, snapshots that a test holds
 #
 # BUILD is the build folder (build), RESULTS where results go (results), PSRING_PYTHON a Python with a newer
 # torch. In pieces: `run.sh train -- --cases resnet18,resnet50`; names: `run.sh train -- --list`.
 set -eu
 cd "$(dirname "$0")/../.."
-build=${BUILD:-build} results=${RESULTS:-results} quick= groups=
+export BUILD="${BUILD:-build}"
+build=$BUILD quick= groups=
+all="train profile allreduce link exchange messages curve trace sim predict binding reproduce"
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=--quick ;;
     --) shift; break ;;
-    train|profile|allreduce|link|exchange|trace|sim|predict|binding) groups="$groups $1" ;;
-    *) echo "run.sh: expected one of --quick, train, profile, allreduce, link, exchange, trace, sim, predict, binding, got '$1'" >&2; exit 64 ;;
+    *)
+        case " $all " in
+        *" $1 "*) groups="$groups $1" ;;
+        *) echo "run.sh: expected one of --quick, $all, got '$1'" >&2; exit 64 ;;
+        esac ;;
     esac
     shift
 done
-date=$(date +%Y-%m-%d)
+results=${RESULTS:-${quick:+$build/}results}
 mkdir -p "$results"
+
+# Keeps what a command prints, with its provenance. Benchmarks say themselves what they missed.
+record() { # name command...
+    name=$1; shift
+    python3 -B tests/support/provenance.py "$results/$name.json" -- "$@" || true
+}
 
 train() {
     python3 tests/bench/train.py --harness "$build/bin/harness" --results "$results" $quick "$@"
@@ -37,11 +51,9 @@ train() {
 
 profile() {
     cmake --build "$build" --target bench_ops >/dev/null
-    steps=${quick:+2}
-    for model in resnet18 resnet50 bert_base bert gpt2; do
-        "$build/bin/bench_ops" "$model" --steps "${steps:-7}"
-        echo
-    done | tee "$results/profile-$date.txt"
+    # shellcheck disable=SC2016
+    record profile sh -c 'for model in resnet18 resnet50 bert_base bert gpt2; do "$@" "$model"; echo; done' - \
+        "$build/bin/bench_ops" ${quick:+--steps 2}
 }
 
 allreduce() {
@@ -50,7 +62,7 @@ allreduce() {
         return
     fi
     cmake --build "$build" --target allreduce_vs_mpi >/dev/null
-    python3 tests/bench/allreduce_vs_mpi.py --build "$build" --results "$results" || true # says what it missed
+    python3 tests/bench/allreduce_vs_mpi.py --build "$build" --results "$results" ${quick:+--rounds 1} || true # says what it missed
 }
 
 link() {
@@ -58,14 +70,10 @@ link() {
 }
 
 exchange() {
-    cmake --build "$build" --target ps_exchange bench_zmq_bulk >/dev/null
-    { servers; "$build/bin/bench_zmq_bulk"; } | tee "$results/exchange-$date.txt" || true # says what it missed
-}
-
-servers() {
+    cmake --build "$build" --target ps_exchange >/dev/null
     for python in python3 /usr/bin/python3 "${PSRING_PYTHON:-}"; do
         if [ -n "$python" ] && "$python" -c 'import torch, torchvision' 2>/dev/null; then
-            python3 tests/bench/ps_exchange.py --build "$build" --python "$python" || true
+            record exchange python3 tests/bench/ps_exchange.py --build "$build" --python "$python" ${quick:+--rounds 1}
             return
         fi
     done
@@ -73,23 +81,40 @@ servers() {
     "$build/bin/ps_exchange"
 }
 
+messages() {
+    cmake --build "$build" --target bench_zmq_bulk >/dev/null
+    record messages "$build/bin/bench_zmq_bulk" ${quick:+1}
+}
+
+curve() {
+    record curve python3 tests/bench/curve_cost.py --build "$build" ${quick:+--rounds 2}
+}
+
 trace() {
-    python3 tests/bench/trace_cost.py --build "$build" | tee "$results/trace-$date.txt" || true # likewise
+    record trace python3 tests/bench/trace_cost.py --build "$build" ${quick:+--rounds 1}
 }
 
 sim() {
-    python3 tests/bench/sim_scale.py "$build/bin/harness" | tee "$results/sim-scale-$date.txt" || true # says what it missed
+    record sim-scale python3 tests/bench/sim_scale.py "$build/bin/harness"
 }
 
 predict() {
-    python3 tests/bench/predict_cpu.py --harness "$build/bin/harness" | tee "$results/predict-$date.txt" || true # likewise
+    record predict python3 tests/bench/predict_cpu.py --harness "$build/bin/harness" ${quick:+--rounds 1}
 }
 
 binding() {
-    python3 tests/bench/binding.py --harness "$build/bin/harness" ${quick:+--rounds 1} | tee "$results/binding-$date.txt"
+    record binding python3 tests/bench/binding.py --harness "$build/bin/harness" ${quick:+--rounds 1}
 }
 
-for group in ${groups:-train profile allreduce link exchange trace sim predict binding}; do
+reproduce() {
+    mkdir -p "$results/reproduce"
+    for table in $("$build/bin/harness" reproduce --list | cut -d ' ' -f 1); do
+        python3 -B tests/support/provenance.py "$results/reproduce/$table.json" --virtual -- \
+            "$build/bin/harness" reproduce "$table" --json -
+    done
+}
+
+for group in ${groups:-$all}; do
     echo "== $group"
     if [ "$group" = train ]; then train "$@"; else "$group"; fi
 done

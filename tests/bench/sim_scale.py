@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """What it costs to simulate: the sizes that virtual time is to handle, their limits, and the cost a rank and
 step. usage: sim_scale.py [HARNESS]"""
+import os
 import resource
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import provenance  # noqa: E402
 
 HARNESS = sys.argv[1] if len(sys.argv) > 1 else "build/bin/harness"
 MODEL = ["--model", "resnet50", "--batch", "32", "--steps", "10", "--warmup", "0", "--json", "-"]
@@ -33,4 +37,5 @@ for what, words, ranks, seconds, gib in CASES:
     late = took > seconds or peak > gib
     over += late
     print("%-34s %9.2f %9.2f %9d %9.2f %s%s" % (what, took, used, seconds, peak, each, "   OVER" if late else ""), flush=True)
+print(provenance.closing_line(1, None))
 sys.exit(over > 0)

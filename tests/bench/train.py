@@ -2,7 +2,7 @@
 """Training steps of this program compared with PyTorch's, interleaved: ratios of step times.
 
     train.py [--quick] [--cases a,b | --list] [--rounds N] [--harness build/bin/harness] [--python PYTHON ...]
-             [--results FOLDER]
+             [--results FOLDER | --show FILE]
 
 Peers are every Python given (else python3, /usr/bin/python3 and $PSRING_PYTHON) that has torch and torchvision, each
 in the settings that make it fast: Debian's torch takes its matrix products from OpenBLAS, which needs
@@ -11,20 +11,22 @@ sleep; convolutional networks also run with channels_last; newer versions have a
 after the first round if it takes more than 1.3 times as long as the best one.
 
 In every round ours and each setting run once, in turn. A round's ratio is ours / the setting that is best over all
-rounds; reported are the median ratio and the smallest and largest one. Results are added to FOLDER/speed-DATE.json,
-case by case, so that a long comparison can be run in pieces, and FOLDER/speed-DATE.md is rendered from it.
+rounds; reported are the median ratio and the smallest and largest one, and a target is met if all of them are. Results are
+added to FOLDER/speed.json with their provenance, case by case, so that a long comparison can be run in pieces; --show prints
+the table of such a file.
 """
 import argparse
 import json
 import os
-import platform
-import re
+import shlex
 import statistics
 import subprocess
 import sys
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "support"))
+import provenance  # noqa: E402
+
 ROOT = os.path.dirname(os.path.dirname(HERE))
 SMALL_IMAGES = ["--data", "synthetic:3x32x32:10"]
 CLASSIFIER = ["--head", "cls"]
@@ -53,15 +55,6 @@ def list_cases():
     return found
 
 
-def first_line(*command):
-    try:
-        out = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True,
-                             timeout=120, cwd=ROOT, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return out.stdout.strip().splitlines()[0] if out.returncode == 0 and out.stdout.strip() else ""
-
-
 # ---- ours ---------------------------------------------------------------------------------------
 
 def ours(harness, case, steps):
@@ -86,7 +79,7 @@ def ours(harness, case, steps):
 def find_peers(candidates):
     peers = {}
     for python in candidates:
-        version = first_line(python, "-c", "import torch, torchvision; print(torch.__version__)")
+        version = provenance.first_line(python, "-c", "import torch, torchvision; print(torch.__version__)")
         if version:
             peers.setdefault(version, python)
     return peers
@@ -144,7 +137,7 @@ def measure(args, case, peers):
               "".join(", %s %.3f" % (k, v[-1]) for k, v in theirs.items() if len(v) > round_)), file=sys.stderr, flush=True)
     row = {k: case[k] for k in ("name", "model", "batch", "ranks", "threads", "target")}
     row.update(rounds=args.rounds, steps_a_run=steps, ours_ms=[m["step_ms"] for m in mine],
-               proportional_mib=max(m["proportional_mib"] for m in mine), peers_ms=theirs)
+               proportional_mib=[m["proportional_mib"] for m in mine], peers_ms=theirs)
     whole = {k: v for k, v in theirs.items() if len(v) == args.rounds}
     if whole:
         best = min(whole, key=lambda k: statistics.median(whole[k]))
@@ -155,76 +148,64 @@ def measure(args, case, peers):
 
 # ---- results ------------------------------------------------------------------------------------
 
-def processor():
-    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as stream:
-        for line in stream:
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.machine()
+def ratios_of(row):
+    """Of each round; none where there is no peer."""
+    return [ours / theirs for ours, theirs in zip(row["ours_ms"], row["peers_ms"].get(row.get("best_peer"), []))]
 
 
-def circumstances(args, peers):
-    doctor = subprocess.run([args.harness, "doctor"], stdout=subprocess.PIPE, universal_newlines=True, check=False).stdout
-    onednn = re.search(r"oneDNN\s+([0-9.]+)", doctor)
-    return {"processor": processor(), "processors": os.cpu_count(), "system": platform.platform(),
-            "compiler": first_line("gcc", "-dumpfullversion"), "program": first_line(args.harness, "--version"),
-            "commit": first_line("git", "rev-parse", "--short=12", "HEAD"),
-            "onednn": onednn.group(1) if onednn else "", "peers": sorted(peers), "date": time.strftime("%Y-%m-%d %H:%M:%S%z")}
+def add_provenance(results, versions):
+    results["provenance"] = provenance.here(shlex.join(["python3", *sys.argv]), versions, min(r["rounds"] for r in results["rows"]),
+                                            provenance.largest_spread([ratios_of(r) or r["ours_ms"] for r in results["rows"]]))
 
 
 def milliseconds(values):
     return "%.3f" % statistics.median(values)
 
 
-def verdict(value, target):
-    return "-" if target is None else "%.2f %s" % (target, "met" if value <= target else "missed")
-
-
 def table(rows):
     yield "| case | ranks x threads | ours, ms | PyTorch's best, ms | ratio (smallest to largest) | target | PSS a rank, MiB | PyTorch's best setting |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for r in rows:
-        pss = "%.0f" % r["proportional_mib"]
+        pss = "%.0f" % max(r["proportional_mib"])
         if r["name"] in PSS_TARGET_MIB:
             limit = PSS_TARGET_MIB[r["name"]]
-            pss += " (at most %d: %s)" % (limit, "met" if r["proportional_mib"] <= limit else "missed")
+            pss += " (at most %d: %s)" % (limit, provenance.verdict(r["proportional_mib"], limit))
         theirs, ratio, target, best = "-", "-", "-", "none found"
         if "ratio" in r:
             theirs = milliseconds(r["peers_ms"][r["best_peer"]])
             ratio = "%.3f (%.3f to %.3f)" % (r["ratio"], r["ratio_smallest"], r["ratio_largest"])
-            target, best = verdict(r["ratio"], r["target"]), r["best_peer"]
+            if r["rounds"] == 1:
+                ratio = "%.3f" % r["ratio"]
+            best = r["best_peer"]
+            if r["target"] is not None:
+                target = "%.2f: %s" % (r["target"], provenance.verdict(ratios_of(r), r["target"]))
         yield "| %s, batch %d | %d x %d | %s | %s | %s | %s | %s | %s |" % (
             r["model"], r["batch"], r["ranks"], r["threads"], milliseconds(r["ours_ms"]), theirs, ratio, target, pss, best)
 
 
 def render(results):
-    where = results["circumstances"]
+    where = results["provenance"]
     return "\n".join([
         "# Training steps compared with PyTorch", "",
-        "%s, %d processors, %s; gcc %s, oneDNN %s; %s, commit %s; %s." % (
-            where["processor"], where["processors"], where["system"], where["compiler"], where["onednn"], where["program"],
-            where["commit"], where["date"]), "",
+        "%s, %d processors, %s; %s; commit %s; %s." % (
+            where["host"]["processor"], where["host"]["processors"], where["host"]["system"],
+            ", ".join("%s %s" % item for item in where["versions"].items()), where["commit"], where["date"]), "",
         "Interleaved rounds (%s); ratio = our step time / that of PyTorch in the best of its settings, median of the rounds."
         % ", ".join(sorted({"%d x %d steps" % (r["rounds"], r["steps_a_run"]) for r in results["rows"]})),
         "PSS: proportional set size, shared pages counted by share. Made by `make bench` (tests/bench/train.py).", "",
         *table(results["rows"]), ""])
 
 
-def add_results(path, where, row):
-    results = {"schema_version": 1, "rows": []}
+def add_results(path, versions, row):
+    results = {"rows": []}
     if os.path.exists(path):
         with open(path, encoding="utf-8") as stream:
             results = json.load(stream)
-    results["circumstances"] = where
     order = [c["name"] for c in list_cases()]
     results["rows"] = sorted([r for r in results["rows"] if r["name"] != row["name"]] + [row],
                              key=lambda r: order.index(r["name"]))
-    with open(path, "w", encoding="utf-8") as stream:
-        json.dump(results, stream, indent=1)
-        stream.write("\n")
-    with open(path[:-len(".json")] + ".md", "w", encoding="utf-8") as stream:
-        stream.write(render(results))
-    return results
+    add_provenance(results, versions)
+    provenance.write(path, results)
 
 
 def main():
@@ -236,7 +217,12 @@ def main():
     parser.add_argument("--harness", default=os.path.join(ROOT, "build", "bin", "harness"))
     parser.add_argument("--python", action="append", default=[])
     parser.add_argument("--results", help="folder; none: nothing is written")
+    parser.add_argument("--show", help="a file of results: print its table, measure nothing")
     args = parser.parse_args()
+    if args.show:
+        with open(args.show, encoding="utf-8") as stream:
+            print(render(json.load(stream)))
+        return 0
     cases = list_cases()
     if args.list:
         print("\n".join(c["name"] for c in cases))
@@ -251,17 +237,17 @@ def main():
     if not peers:
         print("no Python with torch and torchvision found (Debian's packages: python3-torch, python3-torchvision): "
               "ours alone", file=sys.stderr)
-    where = circumstances(args, peers)
+    versions = {**provenance.versions_of(args.harness), **{"torch of " + python: version for version, python in peers.items()}}
     rows = []
     for case in cases:
         if case["name"] not in wanted:
             continue
         rows.append(measure(args, case, peers))
         if args.results:
-            os.makedirs(args.results, exist_ok=True)
-            name = "speed-%s%s.json" % (time.strftime("%Y-%m-%d"), "-quick" if args.quick else "")
-            add_results(os.path.join(args.results, name), where, rows[-1])
-    print(render({"circumstances": where, "rows": rows}))
+            add_results(os.path.join(args.results, "speed-quick.json" if args.quick else "speed.json"), versions, rows[-1])
+    results = {"rows": rows}
+    add_provenance(results, versions)
+    print(render(results))
     return 0
 
 

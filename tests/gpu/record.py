@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""record.py LOGS OUT [COMMIT]: what the stages of run.sh did, as one JSON file: the machine, the commit (git's, where
-none is named), and for each stage its seconds and how many of its tests passed, failed and were skipped."""
+"""record.py LOGS OUT [COMMIT]: what the stages of run.sh did, as one JSON file: the machine, and for each stage its seconds
+and how many of its tests passed, failed and were skipped. OUT is FOLDER/checks-STAMP.json; every file of that stamp gets its
+provenance, with the commit that is named or git's, and text becomes JSON (results/README.md)."""
+import glob
 import json
 import os
 import re
-import subprocess
 import sys
-import time
+
+import provenance
 
 
 def machine(logs):
@@ -20,18 +22,16 @@ def machine(logs):
     return found
 
 
-def git(*words):
-    """Its output; "" where it or its repository is missing."""
-    try:
-        return subprocess.run(["git", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
-                              universal_newlines=True).stdout.strip()
-    except OSError:
-        return ""
+def where(found, commit):
+    """The provenance of single measurements on the machine that `harness doctor` found."""
+    here = provenance.here("tests/gpu/run.sh", {"harness": found.pop("harness", "unknown"), **found}, 1, None)
+    here["host"]["processor"] += " with " + found.get("GPU 0", "no GPU")
+    return {**here, "commit": commit or here["commit"] or "unknown"}
 
 
-def commit():
-    name = git("rev-parse", "HEAD")
-    return (name or "unknown") + (" with changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file) if path.endswith(".json") else {"output": file.read().rstrip("\n").split("\n")}
 
 
 def counts(path):
@@ -63,11 +63,13 @@ def stages(logs):
 
 def main():
     logs, out, *named = sys.argv[1:]
-    rows = list(stages(logs))
-    with open(out, "w", encoding="utf-8") as file:
-        json.dump({"schema_version": 1, "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": " ".join(named) or commit(),
-                   "machine": machine(logs), "stages": rows}, file, indent=1)
-        file.write("\n")
+    rows, found = list(stages(logs)), machine(logs)
+    about = where(dict(found), " ".join(named))
+    for path in glob.glob(out.replace("checks-", "*-").replace(".json", ".*")):
+        content = {k: v for k, v in read(path).items() if k != "provenance"}
+        os.remove(path)
+        provenance.write(os.path.splitext(path)[0] + ".json", {"provenance": about, **content})
+    provenance.write(out, {"provenance": about, "machine": found, "stages": rows})
     print(f"{sum(row['seconds'] for row in rows)} s total: {out}")
 
 

@@ -171,7 +171,7 @@ def main():
     with open(args.out, "w", encoding="utf-8") as file:
         json.dump({"schema_version": 1, "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "cases": rows}, file,
                   indent=1)
-    print(f"{missed} of the ratios miss their targets; all of it: {args.out}")
+    print(f"single measurements, {missed} of the ratios beyond their targets; all of it: {args.out}")
     if measured.left:
         print(f"{measured.left} commands did not fit into the time: call again with the same --keep")
     return 0 if all("step_ms" in row["ours"] for row in rows) or measured.left else 1

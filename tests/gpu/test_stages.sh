@@ -21,6 +21,7 @@ check() { # name, then a command that must succeed
 
 mkdir -p "$work/repo/tests/gpu" "$work/repo/tests/support" "$work/build/bin" "$work/build/tests" "$work/bin" "$work/results"
 cp "$root"/tests/gpu/run.sh "$root"/tests/gpu/record.py "$work/repo/tests/gpu/"
+cp "$root"/tests/support/provenance.py "$work/repo/tests/support/"
 run="$work/repo/tests/gpu/run.sh"
 stand_in() { # file, then what it does after noting its call
     local file=$1; shift
@@ -39,7 +40,7 @@ stand_in "$work/bin/compute-sanitizer" 'while [ "$1" != "${1#--}" ]; do shift 2;
 stand_in "$work/bin/cmake" ''
 # Tests are called and not run; the other scripts leave their file, record.py is the real one.
 # shellcheck disable=SC2016
-stand_in "$work/bin/python" 'for word in "$@"; do case $out in --out) touch "$word" ;; esac; out=$word; done' \
+stand_in "$work/bin/python" 'for word in "$@"; do case $out in --out) echo "{}" >"$word" ;; esac; out=$word; done' \
     'case "$*" in *tests/gpu/test_cuda_*) echo "ok 1 - $*" ;; *record.py*) exec python3 "$@" ;; esac'
 call() { # words of run.sh
     PATH="$work/bin:$PATH" bash "$run" --python python --build "$work/build" --out "$work/results" --commit abc123 "$@" >"$work/out" 2>&1
@@ -73,14 +74,17 @@ all_ran() { # each once, and all that they call
         [ "$(grep -c "^bench_ops bert_large --batch 16 --device cuda --precision bf16" "$work/calls")" -eq 2 ]
 }
 check "every stage runs what belongs to it" all_ran
-check "results are there, and name the commit" record "r['commit'] == 'abc123' and len(s) == 18 and s['float32']['tests']['passed'] == 1 and s['golden']['tests']['passed'] == 6"
-files() { local name; for name in checks bandwidth step profile operations predictions speed; do ls "$work/results/$name-Test-GPU"-*; done; }
-check "a file for each measurement" files
+check "results are there, and name the commit" record "r['provenance']['commit'] == 'abc123' and len(s) == 18 and s['float32']['tests']['passed'] == 1 and s['golden']['tests']['passed'] == 6"
+files() {
+    local name
+    for name in checks bandwidth step profile operations predictions speed; do grep -q '"provenance"' "$work/results/$name-Test-GPU"-*.json || return 1; done
+}
+check "each measurement is a file with its provenance" files
 
 stand_in "$work/build/tests/test_cuda_operations_tf32" 'echo "not ok 1 - a product"; echo "# 1 instead of 2"; exit 1'
 stand_in "$work/build/tests/bench_cuda" 'sleep 60'
 rm "$work"/results/*
-sed -i 's/bandwidth:5/bandwidth:1/' "$run"
+sed -i 's/bandwidth:10/bandwidth:1/' "$run"
 call # 16 stages
 others_ran() {
     [ $code -eq 1 ] && [ "$(grep -c '^ok ' "$work/out")" -eq 14 ] && grep -q '^FAILED   tf32: exit code 1 ' "$work/out" &&

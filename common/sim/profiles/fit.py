@@ -75,7 +75,7 @@ class Fit:
             entry = self.profile["constants"][name]
             c = cells(self.harness, self.path, self.table)[(row, quantity)]
             entry["tag"] = "calibrated on results/published/%s.csv" % self.table
-            entry["source"] = "fitted by results/calibration/fit.py to %s, %s: published %g %s, ours %.4g" % (
+            entry["source"] = "fitted by common/sim/profiles/fit.py to %s, %s: published %g %s, ours %.4g" % (
                 row, quantity, c["published"], c["unit"], c["ours"])
         with open(self.path, "w") as file:
             json.dump(self.profile, file, indent=2)

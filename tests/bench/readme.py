@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""The example in README.md is a recorded run: its JSON is results/readme.json, its text what `harness report` renders from
+it. `make readme-example` runs it again; after a change of the report alone --render is enough.
+
+    readme.py [--harness build/bin/harness] [--render]
+"""
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import textwrap
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
+import provenance  # noqa: E402
+
+RESULT, README = os.path.join(ROOT, "results", "readme.json"), os.path.join(ROOT, "README.md")
+BEGIN, END = "<!-- rendered from results/readme.json by tests/bench/readme.py -->\n", "<!-- end of the example -->\n"
+COMMAND = ["--gpus", "4", "--model", "resnet18", "--data", "fashion-mnist", "--batch", "16", "--steps", "40", "--optimizer",
+           "sgd", "--lr", "0.01", "--momentum", "0.5", "--policy", "ps=sync"]
+
+
+def record(harness):
+    done = subprocess.run([harness, *COMMAND, "--quiet", "--json", "-"], check=True, stdout=subprocess.PIPE)
+    result = json.loads(done.stdout)
+    where = {**provenance.of_run(result, 1, None), "command": shlex.join(["build/bin/harness", *COMMAND])}
+    provenance.write(RESULT, {"provenance": where, **result})
+
+
+def rendered(harness):
+    """README's example: the command, and the report without the table of memory."""
+    with open(RESULT, encoding="utf-8") as file:
+        where = json.load(file)["provenance"]
+    out = subprocess.run([harness, "report", RESULT], check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout
+    command = textwrap.wrap(where["command"], 100, subsequent_indent="    ", break_on_hyphens=False)
+    lines = [*" \\\n".join(command).split("\n"), "", *out.split("\nMemory of ")[0].rstrip("\n").split("\n"), "..."]
+    return BEGIN + "\n" + "".join("    " + line + "\n" if line else "\n" for line in lines) + textwrap.dedent(f"""
+        A single measurement of {where["date"][:10]}, commit {where["commit"]}; `make readme-example` makes it again.
+
+        """) + END
+
+
+def parts():
+    """README before the example, the example, and what follows it."""
+    with open(README, encoding="utf-8") as file:
+        text = file.read()
+    before, rest = text.split(BEGIN)
+    example, after = rest.split(END)
+    return before, BEGIN + example + END, after
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--harness", default=os.path.join(ROOT, "build", "bin", "harness"))
+    parser.add_argument("--render", action="store_true", help="do not run: render results/readme.json again")
+    options = parser.parse_args()
+    if not options.render:
+        record(options.harness)
+    before, _, after = parts()
+    text = before + rendered(options.harness) + after
+    with open(README, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    main()
