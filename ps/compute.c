@@ -29,6 +29,11 @@ void ps_charge_pass(device *d, double bytes, int threads)
     sim_actor_spend(sim_device_actor(d), duration);
 }
 
+bool ps_sums_on_host(device *d)
+{
+    return sim_device_is_host(d);
+}
+
 void ps_share_interpreter(device *d, int threads)
 {
     if (sim_device_simulation(d)) sim_device_share_interpreter(d, threads);

@@ -12,6 +12,9 @@ bool ps_has_bytes(const device *d);
 /* In virtual time: one pass over `bytes` by that many threads of the host, or by the device itself (0). */
 void ps_charge_pass(device *d, double bytes, int threads);
 
+/* In virtual time: the device computes on its host's processor, whose threads sum. */
+bool ps_sums_on_host(device *d);
+
 /* In virtual time: that many host threads launch under one interpreter's lock from now on. */
 void ps_share_interpreter(device *d, int threads);
 

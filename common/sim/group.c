@@ -11,10 +11,21 @@ static const char *const kind_names[] = {[SIM_ALL_REDUCE] = "all_reduce",
                                          [SIM_BROADCAST] = "broadcast",
                                          [SIM_REDUCE] = "reduce"};
 
+static void start_phase(sim_group *g)
+{
+    const sim_phase *f = &g->plans[g->algorithm].phases[g->phase];
+    const sim_phase_cost *c = &g->costs[g->phase];
+    sim_flow_start(&g->flow, 0, f->uses, f->use_count, c->sent, c->limit, c->latency);
+}
+
 /* Members may join the next call while the others are still being notified of the end of this one. */
-static void on_finished(void *context)
+static void on_arrived(void *context)
 {
     sim_group *g = context;
+    if (++g->phase < g->plans[g->algorithm].count) {
+        start_phase(g);
+        return;
+    }
     g->joined = 0;
     g->at = 0;
     g->calls++;
@@ -31,19 +42,23 @@ double sim_group_share(const sim_group *g, sim_collective kind, double bytes)
     return bytes * (cost.bus / cost.bandwidth);
 }
 
-/* With trees: whether this call takes one, and how. A tree's flow is its own: which links it loads is not
- * modeled, only how long it takes. */
-static bool takes_tree(sim_group *g, sim_time ring)
+int64_t sim_group_messages(const sim_group *g, sim_collective kind, sim_algorithm algorithm)
 {
-    sim_time tree = SIM_NEVER;
-    if (!g->simulation->config.trees || g->kind != SIM_ALL_REDUCE || g->count < 2) return false;
-    sim_nccl_choose(g->rings, g->kind, SIM_TREE, g->bytes, &tree);
-    if (tree >= ring) return false;
-    sim_flow_start(&g->flow, 0, NULL, 0, g->bytes, INFINITY, tree);
-    return true;
+    if (g->count < 2) return 0;
+    if (kind != SIM_ALL_REDUCE) return g->count - 1;
+    return algorithm == SIM_RING ? 2 * (g->count - 1) : sim_plan_messages(&g->plans[algorithm]);
 }
 
-/* All have come. Every rank sends (bus bandwidth) * (time) = bytes * bus bandwidth / algorithm bandwidth. */
+/* With trees: NCCL's own choice, what its model says is faster. */
+static void choose_algorithm(sim_group *g, sim_time ring)
+{
+    sim_time tree = SIM_NEVER;
+    if (!g->simulation->config.trees || g->kind != SIM_ALL_REDUCE || g->algorithm != SIM_RING) return;
+    sim_nccl_choose(g->rings, g->kind, SIM_TREE, g->bytes, &tree);
+    if (tree < ring) g->algorithm = SIM_TREE;
+}
+
+/* All have come. Over the rings every rank sends (bus bandwidth) * (time) = bytes * bus bandwidth / algorithm bandwidth. */
 static void on_begin(void *context)
 {
     sim_group *g = context;
@@ -52,10 +67,32 @@ static void on_begin(void *context)
     sim_protocol protocol = sim_nccl_choose(g->rings, g->kind, SIM_RING, g->bytes, &alone);
     sim_nccl_cost_of(g->rings, g->kind, SIM_RING, protocol, &cost);
     g->sent = sim_group_share(g, g->kind, g->bytes);
+    g->phase = 0;
+    choose_algorithm(g, alone);
+    g->flow.what = kind_names[g->kind];
     for (int i = 0; i < g->present; i++) g->members[i].told.moving(g->members[i].told.context);
-    if (takes_tree(g, alone)) return;
+    if (g->plans[g->algorithm].count > 0) {
+        sim_plan_cost(&g->plans[g->algorithm], g->bytes, g->costs);
+        start_phase(g);
+        return;
+    }
     sim_flow_start(&g->flow, 0, g->rings->uses, g->rings->use_count, g->sent, cost.bus,
                    sim_nccl_latency(&cost, g->bytes));
+}
+
+/* Before the first call by an algorithm: its plan, and room for its links in the flow. */
+static status prepare(sim_group *g, sim_algorithm algorithm)
+{
+    sim_plan *p = &g->plans[algorithm];
+    if (p->rings || algorithm == SIM_RING || g->count < 2) return STATUS_OK;
+    TRY(sim_plan_open(g->rings, algorithm, p));
+    int hops = g->hops;
+    for (int i = 0; i < p->count; i++)
+        if (p->phases[i].use_count > hops) hops = p->phases[i].use_count;
+    if (hops == g->hops) return STATUS_OK;
+    sim_flow_deinit(&g->flow);
+    g->hops = hops;
+    return sim_flow_init(&g->simulation->network, &g->flow, g->ranks[0], hops, NULL, on_arrived, g);
 }
 
 static status open_all(sim_group *g, const int *ranks)
@@ -76,8 +113,9 @@ static status open_all(sim_group *g, const int *ranks)
     }
     TRY_GOTO(rc, sim_rings_open(g->simulation->topology, gpus, g->count, &g->rings), out);
     TRY_GOTO(rc, sim_event_init(&g->simulation->queue, &g->begin, ranks[0], on_begin, g), out);
-    int hops = g->rings->use_count;
-    rc = sim_flow_init(&g->simulation->network, &g->flow, ranks[0], hops, NULL, on_finished, g);
+    g->hops = g->rings->use_count;
+    rc = sim_flow_init(&g->simulation->network, &g->flow, ranks[0], g->hops, NULL, on_arrived, g);
+    if (rc == STATUS_OK && g->simulation->config.trees) rc = prepare(g, SIM_TREE);
 out:
     free(gpus);
     return rc;
@@ -111,13 +149,14 @@ void sim_group_close(sim_group **group)
     *at = g->next;
     sim_flow_deinit(&g->flow);
     sim_event_deinit(&g->simulation->queue, &g->begin);
+    for (int a = 0; a < SIM_ALGORITHM_COUNT; a++) sim_plan_close(&g->plans[a]);
     sim_rings_close(&g->rings);
     free(g->members);
     free(g->ranks);
     free(g);
 }
 
-status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, double bytes,
+status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, sim_algorithm algorithm, double bytes,
                       const sim_group_member *told)
 {
     struct sim_joined *m = &g->members[member];
@@ -127,6 +166,10 @@ status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind
     if (g->joined > 0 && (kind != g->kind || bytes != g->bytes))
         return fail(STATUS_PROTOCOL, "rank %d makes %s of %.0f bytes, others %s of %.0f", g->ranks[member],
                     kind_names[kind], bytes, kind_names[g->kind], g->bytes);
+    if (g->joined == 0) {
+        TRY(prepare(g, algorithm));
+        g->algorithm = algorithm;
+    }
     m->told = *told;
     m->joined = true;
     g->kind = kind;

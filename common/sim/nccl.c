@@ -88,15 +88,15 @@ static double most(const sim_rings *r, sim_constant c, double channels)
     return channels * constant(r, c, scale(r)) * SIM_GB_PER_S;
 }
 
-static double ring_bus(const sim_rings *r, sim_protocol p)
+double sim_nccl_bus(const sim_rings *r, sim_protocol p, double bus)
 {
     switch (p) {
     case SIM_LL:
-        return fmin(r->bus * 0.5, most(r, SIM_NCCL_LL_MOST, 1));
+        return fmin(bus * 0.5, most(r, SIM_NCCL_LL_MOST, 1));
     case SIM_LL128:
-        return fmin(r->bus * 0.92, most(r, SIM_NCCL_RING_LL128_MOST, r->channels));
+        return fmin(bus * 0.92, most(r, SIM_NCCL_RING_LL128_MOST, r->channels));
     default:
-        return r->bus;
+        return bus;
     }
 }
 
@@ -121,7 +121,7 @@ void sim_nccl_cost_of(const sim_rings *r, sim_collective c, sim_algorithm a, sim
         return;
     }
     if (!possible(r, p) || (a == SIM_TREE && c != SIM_ALL_REDUCE)) return;
-    out->bus = a == SIM_RING ? ring_bus(r, p) : tree_bus(r, p);
+    out->bus = a == SIM_RING ? sim_nccl_bus(r, p, r->bus) : tree_bus(r, p);
     out->bandwidth = a == SIM_RING ? out->bus * r->ranks / steps_of(r, c) : out->bus / 2;
     out->latency = (a == SIM_RING ? ring_latency(r, c, p) : tree_latency(r, p)) * (double)SIM_US;
     if (a == SIM_RING && p == SIM_SIMPLE && r->machines > 1 && c == SIM_ALL_REDUCE) {
@@ -169,4 +169,10 @@ sim_protocol sim_nccl_choose(const sim_rings *r, sim_collective c, sim_algorithm
 sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses)
 {
     return sim_from_us(crosses ? outer_hop(r, SIM_RING, p) : ring_inner_hop(r, p));
+}
+
+bool sim_nccl_link_of(const sim_rings *r, sim_protocol p, sim_nccl_link *out)
+{
+    *out = (sim_nccl_link){constant(r, bases[SIM_RING], p), inner_hop(r, SIM_RING, p), outer_hop(r, SIM_TREE, p)};
+    return possible(r, p);
 }

@@ -12,7 +12,14 @@
 #include "common/sim/rings.h"
 
 typedef enum sim_protocol { SIM_LL, SIM_LL128, SIM_SIMPLE, SIM_PROTOCOL_COUNT } sim_protocol;
-typedef enum sim_algorithm { SIM_RING, SIM_TREE, SIM_ALGORITHM_COUNT } sim_algorithm;
+/* NCCL has the first two. */
+typedef enum sim_algorithm {
+    SIM_RING,
+    SIM_TREE,
+    SIM_TWO_SHOT,
+    SIM_HIERARCHICAL,
+    SIM_ALGORITHM_COUNT
+} sim_algorithm;
 
 /* The collectives that differ in their steps. */
 typedef enum sim_collective {
@@ -46,5 +53,14 @@ sim_protocol sim_nccl_choose(const sim_rings *r, sim_collective c, sim_algorithm
 /* The latency of such a call, and the time of one hop of a ring beyond what the base takes. */
 sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes);
 sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses);
+
+/* What other algorithms (algorithms.h) take from the model: the latencies of a call, of a hop in a machine, and of one
+ * between machines that nothing hides, in us; false: the GPUs do not have the protocol. */
+typedef struct sim_nccl_link {
+    double base_us, hop_us, outer_hop_us;
+} sim_nccl_link;
+bool sim_nccl_link_of(const sim_rings *r, sim_protocol p, sim_nccl_link *out);
+/* What the protocol leaves of `bus`, bytes a picosecond that every rank sends. */
+double sim_nccl_bus(const sim_rings *r, sim_protocol p, double bus);
 
 #endif

@@ -137,7 +137,7 @@ static void begin(sim_flow *f)
     sim_queue *q = f->network->queue;
     f->waiting = false;
     f->active = true;
-    f->since = q->now;
+    f->since = f->begun = q->now;
     if (f->hop_count)
         enter(f);
     else
@@ -145,11 +145,20 @@ static void begin(sim_flow *f)
                            q->now + (isinf(f->limit) ? 0 : sim_duration(f->remaining, f->limit)));
 }
 
+static void measure(const sim_flow *f)
+{
+    const sim_meter *m = &f->network->meter;
+    for (int32_t i = 0; m->passed && i < f->hop_count; i++)
+        m->passed(m->context, f->hops[i].resource, f->what ? f->what : "transfer", f->begun, f->network->queue->now,
+                  f->bytes * f->hops[i].weight);
+}
+
 static void end(sim_flow *f)
 {
     sim_queue *q = f->network->queue;
     f->active = false;
     f->on_the_way = true;
+    measure(f);
     if (f->hop_count) leave(f);
     if (f->latency > 0) sim_event_schedule(q, &f->event, q->now + f->latency);
     if (f->left) f->left(f->context);
@@ -246,7 +255,7 @@ void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t 
     assert(!sim_flow_busy(f) && bytes >= 0 && limit > 0 && latency >= 0 && hops <= f->hop_capacity);
     f->waiting = true;
     f->latency = latency;
-    f->remaining = bytes;
+    f->remaining = f->bytes = bytes;
     f->limit = limit;
     f->rate = 0;
     f->hop_count = bytes > 0 ? hops : 0;

@@ -63,8 +63,15 @@ typedef struct sim_filling {
     int32_t unfixed, first_member; /* in n->members: the flows inside, the one visited last first */
 } sim_filling;
 
+/* Receives the bytes that a flow has put on a resource between two times; `what` is the flow's. */
+typedef struct sim_meter {
+    void (*passed)(void *context, int32_t resource, const char *what, sim_time begin, sim_time end, double bytes);
+    void *context;
+} sim_meter;
+
 typedef struct sim_network {
     sim_queue *queue;
+    sim_meter meter; /* `passed` NULL: nobody measures */
     sim_resource *resources; /* [resource_count] */
     int32_t resource_count;
     sim_event solve; /* after all other events of the instant */
@@ -108,6 +115,9 @@ typedef struct sim_flow {
     sim_time latency;
     double remaining; /* bytes at `since` */
     sim_time since;
+    const char *what; /* "copy", for a meter; the owner's, not copied; may be NULL */
+    double bytes;     /* of the whole transfer */
+    sim_time begun;
     sim_hop *hops; /* [hop_capacity] */
     int32_t hop_capacity;
     bool waiting, active, on_the_way; /* to begin; moving; all has left, not all has arrived */

@@ -68,7 +68,9 @@ double sim_price_core_share(const sim_profile *p, int ranks, double *crowding)
 sim_time sim_price_sum(const sim_profile *p, double bytes, int threads)
 {
     double most = sim_profile_get(p, SIM_HOST_MEMORY), each = sim_profile_get(p, SIM_HOST_SUM);
-    double rate = each * (threads ? threads : sim_profile_get(p, SIM_HOST_THREADS));
+    double count = threads ? threads : sim_profile_get(p, SIM_HOST_THREADS);
+    if (sim_profile_has(p, SIM_HOST_CORES)) count = fmin(count, sim_profile_get(p, SIM_HOST_CORES));
+    double rate = each * count;
     return sim_duration(bytes, (rate < most ? rate : most) * SIM_GB_PER_S);
 }
 

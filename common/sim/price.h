@@ -23,7 +23,8 @@ double sim_price_contention(const sim_profile *p, op_kind kind);
  * share of an agent's time that its rank's compute loses to it, 0 to 1. */
 double sim_price_core_share(const sim_profile *p, int ranks, double *crowding);
 
-/* A server's sum: `bytes` of operands read, by `threads` threads (0: as many as the profile gives). */
+/* A server's sum: `bytes` of operands read, by `threads` threads (0: as many as the profile gives), which have at most the
+ * machine's cores, where these are scarce, and its memory. */
 sim_time sim_price_sum(const sim_profile *p, double bytes, int threads);
 
 /* An agent's copy of `bytes` between the memories of two ranks. */

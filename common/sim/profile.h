@@ -36,6 +36,8 @@ typedef enum sim_node_kind {
     SIM_NODE_KINDS
 } sim_node_kind;
 
+extern const char *const sim_node_names[SIM_NODE_KINDS]; /* "gpu" */
+
 typedef struct sim_node {
     sim_node_kind kind;
     int index; /* among those of its kind */

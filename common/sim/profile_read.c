@@ -15,7 +15,7 @@ const sim_constant_info sim_constant_table[SIM_CONSTANT_COUNT] = {SIM_CONSTANT_L
 
 enum { MOST_PARALLEL = 64, MOST_MACHINES = 65536 };
 
-static const char *const node_names[SIM_NODE_KINDS] = {[SIM_NODE_GPU] = "gpu",
+const char *const sim_node_names[SIM_NODE_KINDS] = {[SIM_NODE_GPU] = "gpu",
                                                        [SIM_NODE_SWITCH] = "switch",
                                                        [SIM_NODE_SOCKET] = "socket",
                                                        [SIM_NODE_NVSWITCH] = "nvswitch",
@@ -31,7 +31,7 @@ static status find_node(const profile_file *f, sim_wiring *w, const char *name, 
     while (name && isalpha((unsigned char)name[letters])) letters++;
     int kind = 0;
     while (kind < SIM_NODE_KINDS &&
-           (!name || strlen(node_names[kind]) != letters || strncmp(node_names[kind], name, letters) != 0))
+           (!name || strlen(sim_node_names[kind]) != letters || strncmp(sim_node_names[kind], name, letters) != 0))
         kind++;
     char *end = NULL;
     long index = kind < SIM_NODE_KINDS ? strtol(name + letters, &end, 10) : -1;
@@ -87,7 +87,7 @@ static status check_nodes(const profile_file *f, const sim_wiring *w)
         int count = w->counts[w->nodes[i].kind];
         if (w->nodes[i].index >= count)
             return profile_bad(f, "topology: expected nodes numbered from 0, got %s%d among %d of its kind",
-                               node_names[w->nodes[i].kind], w->nodes[i].index, count);
+                               sim_node_names[w->nodes[i].kind], w->nodes[i].index, count);
     }
     if (w->gpus == 0 || w->sockets == 0)
         return profile_bad(f, "topology: expected a GPU and a socket at least");
@@ -107,7 +107,7 @@ static status check_nodes(const profile_file *f, const sim_wiring *w)
         }
     for (int i = 0; i < w->node_count; i++)
         if (!reached[i] && w->nodes[i].kind != SIM_NODE_NVSWITCH)
-            return profile_bad(f, "topology: %s%d has no way to socket0", node_names[w->nodes[i].kind],
+            return profile_bad(f, "topology: %s%d has no way to socket0", sim_node_names[w->nodes[i].kind],
                                w->nodes[i].index);
     return STATUS_OK;
 }

@@ -167,11 +167,26 @@ static status lay_rings(sim_rings *r)
     return rc;
 }
 
+status sim_rings_uses(const sim_topology *t, const double *load, sim_hop_use **uses, int *count, double *bus)
+{
+    *bus = INFINITY;
+    *count = 0;
+    for (int32_t i = 0; i < t->resource_count; i++) {
+        if (load[i] == 0) continue;
+        ++*count;
+        if (t->capacities[i] / load[i] < *bus) *bus = t->capacities[i] / load[i];
+    }
+    *uses = calloc((size_t)*count + 1, sizeof **uses);
+    if (!*uses) return fail(STATUS_SYSTEM, "no memory for %d links", *count);
+    for (int32_t i = 0, at = 0; i < t->resource_count; i++)
+        if (load[i] > 0) (*uses)[at++] = (sim_hop_use){.resource = i, .weight = load[i]};
+    return STATUS_OK;
+}
+
 /* Adds up what all edges take of every link, and finds the link that is full first. */
 static status measure(sim_rings *r)
 {
     int32_t resources = r->topology->resource_count;
-    const double *capacities = r->topology->capacities;
     double *load = calloc((size_t)resources, sizeof *load);
     if (!load) return no_memory(r->ranks);
     for (int ring = 0; ring < r->count; ring++)
@@ -181,16 +196,7 @@ static status measure(sim_rings *r)
             for (int h = 0; h < route.count; h++)
                 load[route.hops[h].resource] += route.hops[h].weight / r->count;
         }
-    r->bus = INFINITY;
-    for (int32_t i = 0; i < resources; i++) {
-        if (load[i] == 0) continue;
-        r->use_count++;
-        if (capacities[i] / load[i] < r->bus) r->bus = capacities[i] / load[i];
-    }
-    r->uses = calloc((size_t)r->use_count + 1, sizeof *r->uses);
-    status rc = r->uses ? STATUS_OK : no_memory(r->ranks);
-    for (int32_t i = 0, at = 0; rc == STATUS_OK && i < resources; i++)
-        if (load[i] > 0) r->uses[at++] = (sim_hop_use){.resource = i, .weight = load[i]};
+    status rc = sim_rings_uses(r->topology, load, &r->uses, &r->use_count, &r->bus);
     free(load);
     return rc;
 }

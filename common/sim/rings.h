@@ -25,6 +25,10 @@ typedef struct sim_rings {
 status sim_rings_open(const sim_topology *t, const sim_place *gpus, int ranks, sim_rings **out);
 void sim_rings_close(sim_rings **rings);
 
+/* The links that `load` [resources of the topology] uses, in weights per byte, which the caller frees; *bus: the rate at
+ * which the first of them is full. */
+status sim_rings_uses(const sim_topology *t, const double *load, sim_hop_use **uses, int *count, double *bus);
+
 /* The route of ring `ring` from its member number i to the next, around. */
 void sim_rings_edge(const sim_rings *r, int ring, int i, sim_route *out);
 

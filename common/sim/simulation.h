@@ -10,6 +10,7 @@
  *   cycles.c          rings over point-to-point links
  *   rings.c           the rings of a group of GPUs
  *   nccl.c            what NCCL's collectives take over these rings
+ *   algorithms.c      all-reduces by other algorithms: which links they take, and for how long
  *   price.c           what work takes on devices and hosts
  *   simulation.c      actors (virtual host threads), and the loop that runs them
  *   fiber.c           actors that block
@@ -106,8 +107,17 @@ typedef struct simulation_config {
     int override_count;
 } simulation_config;
 
+/* Receives what a stream of a rank has run: `stream` is the device's number for its role, `what` the name of an operation,
+ * "copy", or SIM_WAIT, itself: it has waited for a fence. */
+#define SIM_WAIT "wait"
+typedef struct sim_recorder {
+    void (*ran)(void *context, int rank, int stream, const char *what, sim_time begin, sim_time end);
+    void *context;
+} sim_recorder;
+
 typedef struct simulation {
     simulation_config config;
+    sim_recorder recorder; /* `ran` NULL: nobody records */
     sim_profile *profile;
     sim_topology *topology;
     sim_queue queue;

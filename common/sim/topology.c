@@ -1,6 +1,7 @@
 #include "common/sim/topology.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Costs of a link, so that the cheapest path is the one that is taken: NVLink before PCIe, PCIe before the
@@ -36,6 +37,28 @@ static void set_capacities(sim_topology *t)
         for (int n = 0; n < 2 * t->w->nics; n++)
             c[adapter_of(t, n / 2, n % 2)] = sim_profile_get(p, SIM_NIC) * SIM_GB_PER_S;
     }
+}
+
+static char *name_node(const sim_topology *t, int node, char *buffer, size_t size)
+{
+    snprintf(buffer, size, "%s%d", sim_node_names[t->w->nodes[node].kind], t->w->nodes[node].index);
+    return buffer;
+}
+
+char *sim_topology_resource_name(const sim_topology *t, int32_t resource, char *buffer, size_t size)
+{
+    int index = resource % t->per_machine, links = 2 * t->w->link_count, memories = links + t->w->sockets;
+    if (index < links) {
+        const sim_link *l = &t->w->links[index / 2];
+        char a[20], b[20];
+        name_node(t, index % 2 ? l->b : l->a, a, sizeof a);
+        snprintf(buffer, size, "%s -> %s", a, name_node(t, index % 2 ? l->a : l->b, b, sizeof b));
+    } else if (index < memories) {
+        snprintf(buffer, size, "memory of socket%d", index - links);
+    } else {
+        snprintf(buffer, size, "nic%d %s", (index - memories) / 2, (index - memories) % 2 ? "receives" : "sends");
+    }
+    return buffer;
 }
 
 /* ---- paths in a machine ----------------------------------------------------------------------- */

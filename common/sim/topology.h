@@ -56,6 +56,10 @@ void sim_topology_route(const sim_topology *t, sim_place from, sim_place to, sim
 /* As above between GPUs of two machines, over adapter `nic` of each. */
 void sim_topology_route_over(const sim_topology *t, sim_place from, sim_place to, int nic, sim_route *out);
 
+/* "gpu0 -> switch0", "memory of socket0", "nic1 sends": a resource of any machine, which is resource / per_machine. Returns
+ * `buffer`; 64 bytes are enough. */
+char *sim_topology_resource_name(const sim_topology *t, int32_t resource, char *buffer, size_t size);
+
 /* NVLinks from one GPU to another; to an NVSwitch, where both are on one, those of the first. 0: none. */
 int sim_topology_nvlinks(const sim_topology *t, int from, int to);
 

@@ -154,12 +154,20 @@ static void write_name(int process, int thread, const char *name, int place, tex
                 process, thread, place);
 }
 
+static bool has_slices(const trace *t, int64_t count, int track)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (t->events[i].kind == TRACE_SLICE && t->events[i].track == track) return true;
+    return false;
+}
+
 void trace_write(const trace *t, int process, const char *name, text_buffer *out)
 {
     if (!t) return;
     int64_t count = atomic_load_explicit(&t->count, memory_order_acquire);
     if (count > t->capacity) count = t->capacity;
     write_name(process, 0, name, process, out);
-    for (int k = 0; k < TRACE_TRACKS; k++) write_name(process, k + 1, track_names[k], k, out);
+    for (int k = 0; k < TRACE_TRACKS; k++)
+        if (k < TRACE_COMPUTE_STREAM || has_slices(t, count, k)) write_name(process, k + 1, track_names[k], k, out);
     for (int64_t i = 0; i < count;) i = write_event(t, i, count, process, out);
 }

@@ -1,8 +1,8 @@
 /* A timeline of a rank: recorded into memory that is allocated before the first step, written as Chrome's trace
  * events, which Perfetto reads too ("Trace Event Format", Duman et al., 2016).
  *
- * A rank is a process with three tracks, on which slices nest. What overlaps (buckets and keys in flight) is
- * in asynchronous slices. A flow is an arrow through slices: from the gradient that made a bucket ready, to
+ * A rank is a process with a few tracks, on which slices nest; those of streams are only there where something is
+ * recorded on them (virtual devices). What overlaps (buckets and keys in flight) is in asynchronous slices. A flow is an arrow through slices: from the gradient that made a bucket ready, to
  * the communication that carried it, to the wait that ended with it.
  *
  * Any thread may record. Every function accepts NULL and then does nothing. All ranks use one clock. */
@@ -22,7 +22,9 @@ typedef struct trace trace;
 #define TRACE_TRACK_LIST(X)                                                                                  \
     X(COMPUTE, "compute")                                                                                    \
     X(COMMUNICATION, "communication")                                                                        \
-    X(OPTIMIZER, "optimizer")
+    X(OPTIMIZER, "optimizer")                                                                                \
+    X(COMPUTE_STREAM, "compute stream")                                                                      \
+    X(COPY_STREAM, "copy stream")
 
 #define TRACE_TRACK_ENUM(name, text) TRACE_##name,
 typedef enum trace_track { TRACE_TRACK_LIST(TRACE_TRACK_ENUM) TRACE_TRACKS } trace_track;

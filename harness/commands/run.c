@@ -77,10 +77,14 @@ static status run_virtual(run_command *c)
 {
     run_job jobs[ENGINE_COUNT] = {{0}};
     if (c->config.run.json) TRY(output_probe(c->config.run.json));
+    if (c->config.run.trace) TRY(output_probe(c->config.run.trace));
     TRY(run_plan_make(&c->config, &c->plan));
     status rc = virtual_run(&c->config, &c->plan, jobs, c->plan.hardware_note, sizeof c->plan.hardware_note);
     if (rc == STATUS_OK) rc = report(c, jobs);
-    for (int e = 0; e < ENGINE_COUNT; e++) json_decref(jobs[e].result);
+    for (int e = 0; e < ENGINE_COUNT; e++) {
+        json_decref(jobs[e].result);
+        free(jobs[e].trace);
+    }
     return rc;
 }
 

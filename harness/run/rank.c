@@ -161,7 +161,7 @@ static status open_trainer(rank_state *s)
     t.local_rank = p->local_rank;
     t.job_token = s->token;
     t.slot = s->slot;
-    TRY(rank_trace_open(s->config, s->model, &s->trace));
+    TRY(rank_trace_open(s->config, s->model, 0, &s->trace));
     t.trace = s->trace.recorder;
     TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
     bool refused = false;

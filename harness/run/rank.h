@@ -89,8 +89,8 @@ typedef struct rank_trace {
     int64_t begin, end; /* steps [begin, end) of the run; end 0: not chosen yet */
 } rank_trace;
 
-/* Room for the steps of --trace-steps. */
-status rank_trace_open(const run_config *config, const nn_model *model, rank_trace *out);
+/* Room for the steps of --trace-steps, and in each of them for so many kernels. */
+status rank_trace_open(const run_config *config, const nn_model *model, int64_t kernels, rank_trace *out);
 /* Where no steps were chosen, the first measured ones are. */
 void rank_trace_choose(rank_trace *t, int64_t first_measured);
 void rank_trace_close(rank_trace *t);
@@ -98,6 +98,11 @@ void rank_trace_close(rank_trace *t);
 /* Before and after each step. */
 void rank_trace_begin_step(rank_trace *t, int64_t step);
 void rank_trace_end_step(rank_trace *t, const step_result *result, const ledger *ledger);
+
+enum { TRACE_MOST_RANKS = 4096 }; /* of a job, in the numbers of processes */
+
+/* Appends the rank's events, each followed by a comma. */
+void rank_trace_write(const rank_trace *t, int engine, int rank, text_buffer *out);
 
 /* With --trace all ranks call it. *text on rank 0, the caller's: all ranks' events, each followed by
  * a comma; NULL elsewhere. */

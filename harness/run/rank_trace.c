@@ -12,14 +12,13 @@ enum {
     EVENTS_PER_PARAMETER = 8, /* as a bucket or key of its own: transfer, waits, flow */
     EVENTS_PER_STEP = 100,
     MOST_EVENTS = 1 << 20,
-    MOST_RANKS = 4096, /* of a job, in the numbers of processes */
 };
 
-status rank_trace_open(const run_config *c, const nn_model *model, rank_trace *out)
+status rank_trace_open(const run_config *c, const nn_model *model, int64_t kernels, rank_trace *out)
 {
     *out = (rank_trace){.begin = c->trace_begin, .end = c->trace_end};
     if (!c->run.trace) return STATUS_OK;
-    int64_t a_step = EVENTS_PER_STEP + EVENTS_PER_PARAMETER * (int64_t)model->param_count;
+    int64_t a_step = EVENTS_PER_STEP + EVENTS_PER_PARAMETER * (int64_t)model->param_count + kernels;
     int64_t steps = out->end > 0 ? out->end - out->begin : DEFAULT_STEPS;
     return trace_open(steps < MOST_EVENTS / a_step ? steps * a_step : MOST_EVENTS, &out->recorder);
 }
@@ -70,18 +69,23 @@ static status join(const rendezvous_blob *blobs, int world, char **text)
     return STATUS_OK;
 }
 
-status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int64_t deadline_ns, int world,
-                         char **text)
+void rank_trace_write(const rank_trace *t, int engine, int rank, text_buffer *out)
 {
     char name[48];
-    text_buffer events = {0};
-    *text = NULL;
-    if (!t->recorder) return STATUS_OK;
     if (trace_dropped(t->recorder) > 0)
         log_warn("the trace has no room for %lld events: --trace-steps chooses fewer steps",
                  (long long)trace_dropped(t->recorder));
     snprintf(name, sizeof name, "%s rank %d", engine_table[engine]->name, rank);
-    trace_write(t->recorder, engine * MOST_RANKS + rank + 1, name, &events);
+    trace_write(t->recorder, engine * TRACE_MOST_RANKS + rank + 1, name, out);
+}
+
+status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int64_t deadline_ns, int world,
+                         char **text)
+{
+    text_buffer events = {0};
+    *text = NULL;
+    if (!t->recorder) return STATUS_OK;
+    rank_trace_write(t, engine, rank, &events);
     rendezvous_blob *blobs = calloc((size_t)world, sizeof *blobs);
     status rc = STATUS_OK;
     if (events.out_of_memory || !blobs)

@@ -152,7 +152,7 @@ static status check_virtual(const run_config *c)
 /* What virtual time would ignore. An option that keeps its default is no error. */
 static status refuse_on_virtual(const run_config *c)
 {
-    static const char *const names[] = {"accumulate", "threads", "augment", "rendezvous", "progress", "bind", "trace", "link",
+    static const char *const names[] = {"threads", "augment", "rendezvous", "progress", "bind",
                                         "on-nonfinite", "eval-every", "connect-timeout", "loader-threads"};
     char value[256];
     for (int b = 0; b < BINDING_COUNT; b++) {

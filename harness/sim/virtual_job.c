@@ -19,6 +19,7 @@ typedef struct virtual_rank {
     trainer *trainer;
     batch_source *source;
     rank_slot slot;
+    rank_trace *trace; /* or NULL */
     int64_t next;
     bool settled, done;
 } virtual_rank;
@@ -64,9 +65,12 @@ static status drive(void *context)
     virtual_rank *r = context;
     const virtual_job *job = r->job;
     const virtual_job_observer *o = job->observer;
+    int64_t batches = job->config.trainer.accumulate > 1 ? job->config.trainer.accumulate : 1; /* per step */
     while (r->next < job->config.trainer.total_steps) {
         step_result result;
-        TRY(trainer_step(r->trainer, r->source, r->next, r->next, &result));
+        if (r->trace) rank_trace_begin_step(r->trace, r->next);
+        TRY(trainer_step(r->trainer, r->source, r->next, r->next * batches, &result));
+        if (r->trace) rank_trace_end_step(r->trace, &result, trainer_ledger(r->trainer));
         if (r->next >= job->config.warmup && o->step) o->step(o->context, r->rank, r->trainer, &result);
         if (++r->next == job->config.warmup && o->measures) o->measures(o->context, r->rank, r->trainer);
     }
@@ -110,6 +114,8 @@ static status open_rank(virtual_job *job, int rank)
     t.batch = c->data->batch;
     t.slot = &r->slot;
     t.hub = job->hub;
+    if (job->observer->trace) r->trace = job->observer->trace(job->observer->context, rank);
+    if (r->trace) t.trace = r->trace->recorder;
     sampler_config sampling = sampler_of(c);
     sampler sampler;
     TRY(sampler_init(&sampler, &sampling));

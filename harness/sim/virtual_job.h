@@ -6,14 +6,15 @@
  *   whatif.c             a workload on many numbers of GPUs
  *   virtual_measure.c    what a workload takes, in a few figures
  *   virtual_job.c        the ranks and servers of a job
- *   virtual_source.c     their batches */
+ *   virtual_source.c     their batches
+ *   virtual_trace.c      their time lines */
 #ifndef HARNESS_SIM_VIRTUAL_JOB_H
 #define HARNESS_SIM_VIRTUAL_JOB_H
 
 #include "common/data/batches.h"
 #include "common/data/dataset.h"
 #include "common/sim/simulation.h"
-#include "harness/train/trainer.h"
+#include "harness/run/rank.h"
 
 /* Everything is borrowed. */
 typedef struct virtual_job_config {
@@ -29,7 +30,9 @@ typedef struct virtual_job_config {
 typedef struct virtual_job_observer {
     void *context;
     /* All ranks are set up, nothing has run. */
-    status (*opened)(void *context, const simulation *s);
+    status (*opened)(void *context, simulation *s);
+    /* Before a rank is opened: its time line, or NULL. */
+    rank_trace *(*trace)(void *context, int rank);
     /* Before the first reported step. */
     void (*measures)(void *context, int rank, trainer *t);
     void (*step)(void *context, int rank, trainer *t, const step_result *result);

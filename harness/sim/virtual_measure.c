@@ -19,7 +19,7 @@ static void raise(double *most, double value)
     if (value > *most) *most = value;
 }
 
-static status on_opened(void *context, const simulation *s)
+static status on_opened(void *context, simulation *s)
 {
     ((measuring *)context)->figures->ranks = simulation_present(s);
     return STATUS_OK;

@@ -1,11 +1,13 @@
 #include "harness/sim/virtual_run.h"
 
+#include "common/net/link.h"
 #include "harness/launch/processors.h"
 #include "harness/report/statistics.h"
 #include "harness/run/record.h"
 #include "harness/run/run_result.h"
 #include "harness/sim/calibrate.h"
 #include "harness/sim/virtual_job.h"
+#include "harness/sim/virtual_trace.h"
 
 #include <limits.h>
 #include <math.h>
@@ -30,6 +32,8 @@ typedef struct job_record {
     rank_record *ranks;
     trainer *first; /* rank 0's, once it has finished */
     int finished;   /* ranks */
+    virtual_trace trace;
+    text_buffer events; /* of the trace */
     json_t *job, *rank_list;
     char *note;
     size_t note_size;
@@ -42,7 +46,7 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for the results");
 }
 
-static status on_opened(void *context, const simulation *s)
+static status on_opened(void *context, simulation *s)
 {
     job_record *j = context;
     const sim_wiring *w = &s->profile->wiring;
@@ -55,13 +59,21 @@ static status on_opened(void *context, const simulation *s)
         if (json_array_append_new(j->rank_list, json_null()) != 0) return no_memory();
     }
     int machines = s->topology->machines;
+    if (s->config.link_rate > 0 && machines == 1)
+        return fail(STATUS_CONFIG, "--link: expected ranks on several machines, got %d on one of profile %s: take --nodes",
+                    j->world, s->profile->name);
     int used = snprintf(j->note, j->note_size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d",
                         s->profile->name, j->world, j->world == 1 ? "" : "s", machines,
                         machines == 1 ? "" : "s", w->gpus);
     if (j->present < j->world && used >= 0 && (size_t)used < j->note_size)
         snprintf(j->note + used, j->note_size - (size_t)used, "; alike: ranks 0 to %d stand for all",
                  j->present - 1);
-    return STATUS_OK;
+    return virtual_trace_watch(&j->trace, s);
+}
+
+static rank_trace *trace_of(void *context, int rank)
+{
+    return virtual_trace_rank(&((job_record *)context)->trace, rank);
 }
 
 static void on_measures(void *context, int rank, trainer *t)
@@ -120,6 +132,7 @@ static status on_finished(void *context, int rank, trainer *t)
     if (!object || json_array_set_new(j->rank_list, (size_t)rank, object) != 0) return no_memory();
     if (rank == 0) j->first = t;
     if (++j->finished < j->present) return STATUS_OK;
+    TRY(virtual_trace_write(&j->trace, &j->events));
     j->job = job_to_json(j, j->first);
     if (!j->job) return no_memory();
     ps_dp_sizes sizes;
@@ -140,13 +153,17 @@ static status on_served(void *context, int server, const ledger *l)
 
 static status run_job_in_virtual_time(const run_config *c, const run_plan *plan, job_record *j)
 {
+    net_link link = {0};
+    if (j->world > 1) TRY(net_link_parse(c->shared.link, &link));
     virtual_job_config config = {.machine = {.profile = j->profile,
                                              .world = j->world,
                                              .machines = (int)c->run.nodes,
                                              .precision = c->run.tf32   ? SIM_TF32
                                                           : c->run.bf16 ? SIM_BF16
                                                                         : SIM_FP32,
-                                             .jitter_seed = c->run.jitter},
+                                             .jitter_seed = c->run.jitter,
+                                             .link_rate = (double)link.bytes_per_second / 1e9,
+                                             .link_latency = (double)link.latency_ns / 1e3},
                                  .trainer = {.model = plan->model,
                                              .engine = engine_table[j->engine],
                                              .engine_options = c->engine_options[j->engine],
@@ -157,12 +174,14 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                              .prefetch = c->run.prefetch != 0,
                                              .sum_loss = c->run.loss_reduction == 1,
                                              .stall_timeout_ns = c->shared.stall_timeout_ns,
+                                             .accumulate = c->run.accumulate,
                                              .total_steps = j->warmup + j->steps},
                                  .set = plan->set,
                                  .data = &c->data,
                                  .warmup = j->warmup};
     virtual_job_observer observer = {.context = j,
                                      .opened = on_opened,
+                                     .trace = trace_of,
                                      .measures = on_measures,
                                      .step = on_step,
                                      .finished = on_finished,
@@ -170,8 +189,9 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
     return virtual_job_run(&config, &observer);
 }
 
-static status run_one(const run_config *c, const run_plan *plan, int engine, const char *profile,
-                      int64_t warmup, int64_t steps, json_t **out, char *note, size_t size)
+/* `traced`: with --trace, out->trace is the caller's to free. */
+static status run_one(const run_config *c, const run_plan *plan, int engine, const char *profile, int64_t warmup,
+                      int64_t steps, bool traced, run_job *out, char *note, size_t size)
 {
     job_record j = {.config = c,
                     .model = plan->model,
@@ -183,7 +203,9 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
                     .note = note,
                     .note_size = size};
     j.rank_list = json_array();
-    status rc = run_job_in_virtual_time(c, plan, &j);
+    status rc = STATUS_OK;
+    if (traced) rc = virtual_trace_open(c, plan->model, engine, j.world, warmup, &j.trace);
+    if (rc == STATUS_OK) rc = run_job_in_virtual_time(c, plan, &j);
     if (rc == STATUS_OK && !j.job) rc = no_memory();
     if (rc == STATUS_OK) rc = job_result_finish(j.job, j.rank_list);
     for (int r = 0; j.ranks && r < j.present; r++) {
@@ -192,10 +214,13 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
     }
     free(j.ranks);
     json_decref(j.rank_list);
-    if (rc != STATUS_OK)
-        json_decref(j.job);
-    else
-        *out = j.job;
+    virtual_trace_close(&j.trace);
+    if (rc == STATUS_OK) {
+        *out = (run_job){.result = j.job, .trace = j.events.data};
+        return STATUS_OK;
+    }
+    json_decref(j.job);
+    text_free(&j.events);
     return rc;
 }
 
@@ -208,7 +233,7 @@ status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs
         if (run_config_uses(config, e)) {
             int64_t steps = plan->total_steps[e] - config->run.warmup;
             TRY(run_one(config, plan, e, run_config_profile(config), config->run.warmup,
-                        steps > 0 ? steps : 0, &jobs[e].result, note, size));
+                        steps > 0 ? steps : 0, true, &jobs[e], note, size));
         }
     return STATUS_OK;
 }
@@ -220,11 +245,11 @@ static status predict(const run_config *config, const run_plan *plan, int engine
                       double *median_ns)
 {
     enum { WARM_UP = 2, STEPS = 3 };
-    json_t *job = NULL;
+    run_job job;
     char note[192];
-    TRY(run_one(config, plan, engine, profile, WARM_UP, STEPS, &job, note, sizeof note));
-    *median_ns = 1e9 * json_number_value(json_object_get(json_object_get(job, "step_time"), "median_s"));
-    json_decref(job);
+    TRY(run_one(config, plan, engine, profile, WARM_UP, STEPS, false, &job, note, sizeof note));
+    *median_ns = 1e9 * json_number_value(json_object_get(json_object_get(job.result, "step_time"), "median_s"));
+    json_decref(job.result);
     return STATUS_OK;
 }
 
@@ -284,8 +309,7 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
 status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_job *jobs)
 {
     char path[PATH_MAX];
-    bool has_virtual_twin =
-        strcmp(config->run.device, "cpu") == 0 && !config->shared.link && config->run.accumulate == 1;
+    bool has_virtual_twin = strcmp(config->run.device, "cpu") == 0 && !config->shared.link;
     if (!has_virtual_twin) return STATUS_OK;
     bool calibrated =
         calibration_path("this-machine.json", path, sizeof path) == STATUS_OK && access(path, R_OK) == 0;

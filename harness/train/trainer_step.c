@@ -322,9 +322,6 @@ static int64_t stalled(const trainer *t, int from, int to)
 static void add_marks(trainer *t, int64_t begin)
 {
     device_stream *s = t->stream;
-    t->now.exposed_rest += stalled(t, MARK_LOADED, MARK_FORWARD); /* before it, for the batch */
-    t->now.exposed_forward += stalled(t, MARK_FORWARD, MARK_FORWARD_END);
-    t->now.exposed_backward += stalled(t, MARK_BACKWARD, MARK_BACKWARD_END);
     t->now.exposed_rest += stalled(t, MARK_BACKWARD_END, MARK_END);
     if (device_get_info(t->device)->host_addressable || device_mark_ns(s, SYNC_MARK_UPDATE) < begin) return;
     t->now.counters.optimizer_ns = device_mark_ns(s, SYNC_MARK_UPDATED) - device_mark_ns(s, SYNC_MARK_UPDATE);
@@ -343,6 +340,9 @@ static void add_batch(trainer *t)
 {
     t->now.sums.load += phase(t, "load", t->now.micro > 0 ? MARK_MICRO : MARK_BEGIN, MARK_LOADED);
     if (t->data.prefetch.on && t->now.plan.load > 0) t->now.sums.copy += trainer_prefetch_time(t);
+    t->now.exposed_rest += stalled(t, MARK_LOADED, MARK_FORWARD); /* before it, for the batch */
+    t->now.exposed_forward += stalled(t, MARK_FORWARD, MARK_FORWARD_END);
+    t->now.exposed_backward += stalled(t, MARK_BACKWARD, MARK_BACKWARD_END);
     t->now.sums.forward += phase(t, "forward", MARK_FORWARD, MARK_FORWARD_END);
     t->now.sums.backward += phase(t, "backward", MARK_BACKWARD, MARK_BACKWARD_END);
     t->now.sums.samples += t->now.step.samples;

@@ -129,7 +129,8 @@ static status sum_key(hub *h, int key)
     else if (ps_has_bytes(d))
         TRY(ps_thread_pool_run(h->pool, j.transfers[0].region.pieces, sum_range, &j));
     else
-        ps_charge_pass(d, (double)(region_bytes(&j.transfers[0].region) * (h->shared->sum.present + 1)), 0);
+        ps_charge_pass(d, (double)(region_bytes(&j.transfers[0].region) * (h->shared->sum.present + 1)),
+                       ps_sums_on_host(d) ? h->c->threads : 0);
     for (int i = 0; i < h->shared->sum.present - 1; i++) ps_port_release(h->port, &j.transfers[i].message);
     return STATUS_OK;
 }

@@ -52,6 +52,25 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
     return STATUS_OK;
 }
 
+static void trace_bucket(const ring_engine *e, const ring_bucket_record *r)
+{
+    trace *t = e->base.context.trace;
+    if (!trace_is_on(t)) return;
+    int64_t taken_ns = r->finished_ns > r->wait_begin_ns ? r->finished_ns : r->wait_begin_ns;
+    trace_async(t, "bucket", r->bucket, r->id, r->launched_ns, r->finished_ns);
+    trace_slice(t, TRACE_COMMUNICATION, "all_reduce of bucket", r->bucket, r->started_ns, r->finished_ns);
+    trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
+    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, r->started_ns);
+    trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id,
+               taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
+}
+
+/* On virtual GPUs the host is ahead of its stream: when a wait has been enqueued, the job's times are still to come. */
+static bool is_virtual_gpu(const ring_engine *e)
+{
+    return e->shared.posted && !e->stream;
+}
+
 /* Intervals may overlap, but they begin in order. */
 static void account_job(ring_engine *e, uint64_t ticket)
 {
@@ -67,6 +86,8 @@ static void account_job(ring_engine *e, uint64_t ticket)
         t->launched_ns > r->ready_ns ? t->launched_ns : r->ready_ns; /* the agent's clock may be older */
     r->started_ns = t->started_ns;
     r->finished_ns = t->finished_ns;
+    if (is_virtual_gpu(e)) r->wait_begin_ns = r->wait_end_ns = t->finished_ns; /* the device shows the stream's wait */
+    if (is_virtual_gpu(e)) trace_bucket(e, r);
 }
 
 void ring_account(ring_engine *e)
@@ -78,19 +99,6 @@ void ring_account(ring_engine *e)
 
 /* ---- the compute thread waits ------------------------------------------------------------------ */
 
-static void trace_bucket(const ring_engine *e, const ring_bucket_record *r)
-{
-    trace *t = e->base.context.trace;
-    if (!trace_is_on(t)) return;
-    int64_t taken_ns = r->finished_ns > r->wait_begin_ns ? r->finished_ns : r->wait_begin_ns;
-    trace_async(t, "bucket", r->bucket, r->id, r->launched_ns, r->finished_ns);
-    trace_slice(t, TRACE_COMMUNICATION, "all_reduce of bucket", r->bucket, r->started_ns, r->finished_ns);
-    trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
-    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, r->started_ns);
-    trace_flow(t, TRACE_FLOW_END, TRACE_COMPUTE, r->id,
-               taken_ns < r->wait_end_ns ? taken_ns : r->wait_end_ns);
-}
-
 /* The compute thread or its stream has waited for a job; `record` is the bucket's, or 0. */
 static void end_wait(ring_engine *e, int64_t record, int64_t begin_ns, int64_t end_ns)
 {
@@ -98,6 +106,7 @@ static void end_wait(ring_engine *e, int64_t record, int64_t begin_ns, int64_t e
     if (record == 0) return;
     ring_account(e);
     ring_bucket_record *r = ring_record(e, record);
+    if (is_virtual_gpu(e)) return;
     r->wait_begin_ns = begin_ns;
     r->wait_end_ns = end_ns;
     trace_bucket(e, r);
@@ -148,7 +157,8 @@ status ring_await(ring_engine *e, uint64_t ticket, int64_t record)
     if (c->wait_begin_ns == 0) c->wait_begin_ns = ring_now(e);
     TRY(device_stream_wait(e->base.context.compute, e->shared.done, ticket));
     int64_t end_ns = ring_now(e);
-    trace_slice(e->base.context.trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, c->wait_begin_ns, end_ns);
+    if (!is_virtual_gpu(e))
+        trace_slice(e->base.context.trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, c->wait_begin_ns, end_ns);
     end_wait(e, record, c->wait_begin_ns, end_ns);
     c->wait_begin_ns = 0;
     return STATUS_OK;

@@ -5,9 +5,9 @@ import tempfile
 
 from program import harness, in_ns
 from tap import cases, expect, expect_equal, main, test
+from timeline import TRACKS, expect_flows, expect_in_flight, expect_nested, slices, total, within
 
 LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--threads", "1", "--warmup", "2"]
-TRACKS = {1: "compute", 2: "communication", 3: "optimizer"}
 
 
 def traced(*words):
@@ -24,63 +24,6 @@ def traced(*words):
         if event["name"] == "process_name":
             names[event["pid"]] = event["args"]["name"]
     return result.json(), processes, names
-
-
-def ns(microseconds):
-    return round(microseconds * 1000)
-
-
-def slices(events, track):
-    found = [(ns(e["ts"]), ns(e["ts"]) + ns(e["dur"]), e["name"]) for e in events if e["ph"] == "X" and TRACKS[e["tid"]] == track]
-    return sorted(found, key=lambda s: (s[0], -s[1]))
-
-
-def expect_nested(found, where):
-    open_slices = []
-    for begin, end, name in found:
-        while open_slices and open_slices[-1][1] <= begin:
-            open_slices.pop()
-        if open_slices:
-            expect(end <= open_slices[-1][1], f"{where}: {name} [{begin}, {end}] crosses {open_slices[-1]}")
-        open_slices.append((begin, end, name))
-
-
-def encloses(found, at):
-    return any(begin <= at <= end for begin, end, _ in found)
-
-
-def expect_flows(events, where):
-    """Every flow begins, passes and ends, in that order, each within a slice of its track; returns their number."""
-    points = {}
-    for e in events:
-        if e["ph"] in "stf":
-            points.setdefault(e["id"], []).append((ns(e["ts"]), e["ph"], TRACKS[e["tid"]]))
-    for flow, found in points.items():
-        expect_equal([phase for _, phase, _ in found], ["s", "t", "f"], f"{where}: points of flow {flow}")
-        expect_equal(found, sorted(found, key=lambda p: p[0]), f"{where}: order of flow {flow}")
-        for at, phase, track in found:
-            expect(encloses(slices(events, track), at), f"{where}: {phase} of flow {flow} at {at} lies in no slice of {track}")
-    return len(points)
-
-
-def expect_in_flight(events, where):
-    begun = {}
-    for e in sorted((e for e in events if e["ph"] in "be"), key=lambda e: (e["ts"], e["ph"] == "b")):
-        key = (e["name"], e["id2"]["local"])
-        if e["ph"] == "b":
-            expect(key not in begun, f"{where}: {key} begins twice")
-            begun[key] = e["ts"]
-        else:
-            expect(begun.pop(key, 1e300) <= e["ts"], f"{where}: {key} ends before it begins")
-    expect_equal(begun, {}, f"{where}: still in flight")
-
-
-def within(found, outer):
-    return [s for s in found if outer[0] <= s[0] and s[1] <= outer[1]]
-
-
-def total(found):
-    return sum(end - begin for begin, end, _ in found)
 
 
 @cases([("ring", ["--mode", "ring"]), ("ring, inline", ["--mode", "ring", "--progress", "inline"]),

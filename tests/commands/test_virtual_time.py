@@ -6,7 +6,7 @@ import os
 import statistics
 import tempfile
 
-from program import harness
+from program import harness, in_ns
 from tap import cases, expect, expect_equal, main, test
 
 FILES = tempfile.TemporaryDirectory(prefix="profiles-")
@@ -43,17 +43,17 @@ def run(*words):
     ("two precisions", run("--device", "sim:dgx-h100", "--tf32", "--bf16"), 64, "--bf16: unexpected with --tf32"),
     ("two precisions of whatif", ("whatif", "--tf32", "--bf16"), 64, "--bf16: unexpected with --tf32"),
     ("whatif twice to stdout", ("whatif", "--json", "-", "--csv", "-"), 64, "--csv -: unexpected with --json -"),
-    ("micro-batches", run("--device", "sim", "--accumulate", "4"), 78, "--accumulate: expected a real device, got --device sim,"),
-    ("the plan of micro-batches", run("--device", "sim", "--plan", "--accumulate", "4"), 78, "--accumulate: expected a real device"),
     ("micro-batches of whatif", ("whatif", "--accumulate", "4"), 64, "unknown option '--accumulate'"),
     ("threads", run("--device", "sim", "--threads", "2"), 78, "--threads: expected a real device"),
     ("transforms of data", run("--device", "sim", "--augment", "flip"), 78, "--augment: expected a real device"),
-    ("a link of one's own", run("--device", "sim", "--link", "10Gbit/s,5us"), 78, "--link: expected a real device"),
+    ("a network in a machine", run("--device", "sim:dgx1-v100-4xib100", "--gpus", "2", "--link", "10Gbit/s,5us"), 78,
+     "--link: expected ranks on several machines, got 2 on one of profile dgx1-v100-4xib100: take --nodes"),
+    ("a network where there is none", run("--device", "sim", "--link", "10Gbit/s,5us"), 78, "expected a profile with a network"),
+    ("a time line nowhere", run("--device", "sim", "--trace", "/no/such/folder/x.json"), 73, "/no/such/folder"),
     ("a rendezvous", run("--device", "sim", "--rendezvous", "env://"), 78, "--rendezvous: expected a real device"),
     ("evaluations", run("--device", "sim", "--eval-every", "5"), 78, "--eval-every: expected a real device"),
     ("patience at the start", run("--device", "sim", "--connect-timeout", "5s"), 78, "--connect-timeout: expected a real device"),
     ("loader threads", run("--device", "sim", "--loader-threads", "3"), 78, "--loader-threads: expected a real device"),
-    ("a time line", run("--device", "sim", "--trace", FILES.name + "/x.json"), 78, "--trace: expected a real device"),
     ("whatif of bits or bytes", ("whatif", "--link", "10gb/s,1us"), 64, "expected a rate such as 10Gbit/s or 1.25GB/s"),
     ("jitter on a CPU", run("--jitter", "3"), 64, "--jitter: expected --device sim:PROFILE, got auto"),
     ("saving what is not there", run("--device", "sim", "--save", FILES.name + "/x.safetensors"), 78, "--save"),
@@ -225,6 +225,40 @@ def whatif_writes_the_same_figures_to_csv_and_json():
     path = FILES.name + "/points.csv"
     shown = harness(*words, "--csv", path).out
     expect("efficiency" in shown and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
+
+
+def lenet_job(engine, *words):
+    words = ("run", "--mode", engine, "--model", "lenet", "--steps", "3", "--prefetch", "off", "--quiet", "--json", "-", *words)
+    return harness(*words).jobs()[engine]
+
+
+@cases([("none", "none", ()), ("ring", "ring", ("--gpus", "4", "--policy", "flat")), ("sync", "ps", ("--gpus", "2", "--policy", "sync")),
+        ("dp", "ps", ("--gpus", "2", "--policy", "dp"))])
+def micro_batches_take_their_passes_and_one_exchange(engine, words):
+    """Three batches per step: three times load and forward, one exchange, one update."""
+    one, three = (lenet_job(engine, "--device", "sim:dgx1-v100", *words, "--accumulate", n) for n in (1, 3))
+    expect_equal(three["throughput"]["samples"], 3 * one["throughput"]["samples"], "samples")
+    if "dp" not in words:  # there inputs and outputs are exchanged, too
+        expect_equal(three["traffic"], one["traffic"], "bytes and messages per step")
+    alike = [("optimizer_s", 1)] + ([("load_s", 3), ("forward_s", 3)] if engine != "ps" else [])
+    for a, b in zip(one["ranks"], three["ranks"]):
+        for key, times in alike:
+            for x, y in zip(in_ns(a[key]), in_ns(b[key])):
+                expect(abs(y - times * x) <= 3, f"rank {a['rank']}, {key}: {y} ns, with one batch {x}")
+        if engine == "none":  # later batches read the gradients that they add to
+            for x, y in zip(in_ns(a["backward_s"]), in_ns(b["backward_s"])):
+                expect(3 * x - 3 <= y < 3.3 * x, f"backward of {y} ns, with one batch {x}")
+
+
+@test
+def a_network_of_ones_own_replaces_the_profiles():
+    """10 Gbit/s instead of 1.2 GB/s, 5 us: an all-reduce of 246,824 bytes over four hosts."""
+    words = ("--device", "sim:v100-pcie-10gbe", "--gpus", "4", "--policy", "flat")
+    own, slow = lenet_job("ring", *words)["ranks"][0], lenet_job("ring", *words, "--link", "1Gbit/s,5us")["ranks"][0]
+    bytes_sent = 2 * 3 / 4 * 4 * 61706
+    for a, b in zip(own["communication_s"], slow["communication_s"]):
+        more = bytes_sent * (1 / 0.125e9 - 1 / 1.2e9)
+        expect(abs((b - a) - more) < 0.15 * more, f"{b - a} s more, expected {more}")
 
 
 @test

@@ -45,6 +45,7 @@ typedef enum command_kind {
 typedef struct sim_command {
     command_kind kind;
     int32_t slot;
+    const char *what;  /* a kernel's name */
     sim_time enqueued; /* by the host; it cannot begin earlier */
     int64_t value;
     void *object;
@@ -61,6 +62,7 @@ struct sim_stream {
     sim_time at;
     sim_time stalled; /* waited for fences so far */
     bool started;     /* the head: */
+    sim_time begun;   /*   when it began */
     sim_time since;   /*   a kernel has `remaining` picoseconds of work left at this time */
     int64_t remaining;
     bool head_done; /*   a task or copy that has ended */
@@ -104,6 +106,13 @@ static inline sim_actor *sim_actor_of(sim_device *d)
 
 /* Copies the device's failure into the caller's record. */
 status sim_device_failed(const sim_device *d);
+
+/* A stream has run `what` between two times. */
+static inline void sim_record(const sim_device *d, device_stream_role role, const char *what, sim_time begin, sim_time end)
+{
+    const sim_recorder *r = &d->simulation->recorder;
+    if (r->ran) r->ran(r->context, d->base.config.rank, (int)role, what, begin, end);
+}
 
 /* ---- kernel_sim.c ---- */
 status sim_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);

@@ -49,12 +49,13 @@ static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_
     double rate = rate_of(s);
     if (!s->started) {
         s->started = true;
-        s->since = start;
+        s->since = s->begun = start;
         s->remaining = c->value;
     }
     sim_time end = later_by(s->since, duration_of(s->remaining, rate));
     if (end <= now) {
         s->at = end;
+        sim_record(device_of(s), s->base.role, c->what, s->begun, end);
         return true;
     }
     s->remaining -= rate == 1 ? now - s->since : (int64_t)llround((double)(now - s->since) * rate);
@@ -66,6 +67,7 @@ void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached)
 {
     s->at = sim_later(start, reached);
     s->stalled += s->at - start;
+    if (s->at > start) sim_record(device_of(s), s->base.role, SIM_WAIT, start, s->at);
 }
 
 static bool run_wait(sim_stream *s, const sim_command *c, sim_time start)
@@ -88,7 +90,7 @@ static bool run_elsewhere(sim_stream *s, const sim_command *c, sim_time start)
 {
     if (!s->started) {
         s->started = true;
-        s->at = start;
+        s->at = s->begun = start;
         if (c->kind == COMMAND_TASK) {
             sim_task *task = c->object;
             task->start(task);
@@ -99,6 +101,7 @@ static bool run_elsewhere(sim_stream *s, const sim_command *c, sim_time start)
     }
     if (!s->head_done) return false;
     s->at = sim_queue_of(device_of(s))->now;
+    sim_record(device_of(s), s->base.role, c->kind == COMMAND_TASK ? "task" : "copy", s->begun, s->at);
     return true;
 }
 

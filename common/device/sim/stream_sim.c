@@ -28,6 +28,7 @@ status sim_stream_open(device *base, device_stream_role role, device_stream **ou
     TRY_GOTO(rc,
              sim_flow_init(&d->simulation->network, &s->flow, base->config.rank, hops, NULL, on_copied, s),
              failed);
+    s->flow.what = "copy";
     s->at = simulation_now(d->simulation);
     s->next = d->streams;
     d->streams = s;
@@ -114,9 +115,13 @@ status sim_launch(device_stream *base, device_kernel *kernel, void *const *opera
     sim_device *d = device_of(s);
     if (s->failed) return sim_device_failed(d);
     sim_time at = submit(d), duration = sim_kernel_time(d, kernel, scalars);
+    const char *what = op_name(kernel->op.kind);
     if (!d->synchronous)
-        return sim_stream_push(s, (sim_command){.kind = COMMAND_KERNEL, .enqueued = at, .value = duration});
+        return sim_stream_push(s, (sim_command){.kind = COMMAND_KERNEL, .what = what, .enqueued = at, .value = duration});
     work(s, duration);
+    sim_time begun = d->hides_launches ? at - d->launch : at;
+    bool hidden = d->hides_launches && duration < d->launch; /* by its own launch */
+    sim_record(d, s->base.role, what, begun, hidden ? begun + duration : s->at);
     return STATUS_OK;
 }
 
@@ -145,8 +150,14 @@ static status copy(sim_stream *s, sim_route *route, dtype type, int64_t count)
         return sim_stream_push(
             s, (sim_command){.kind = COMMAND_COPY, .enqueued = at, .value = bytes, .object = route});
     sim_time duration = route->latency + sim_duration((double)bytes, d->copy_rate);
-    if (d->hides_launches && s->base.role == DEVICE_STREAM_COPY) s->at = sim_later(s->at, at) + duration;
-    else work(s, duration);
+    sim_time begun = at;
+    if (d->hides_launches && s->base.role == DEVICE_STREAM_COPY) {
+        begun = sim_later(s->at, at);
+        s->at = begun + duration;
+    } else {
+        work(s, duration);
+    }
+    sim_record(d, s->base.role, "copy", begun, s->at);
     return STATUS_OK;
 }
 

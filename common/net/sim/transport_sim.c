@@ -168,6 +168,7 @@ static status take_message(sim_hub *hub, sim_message **out)
             free(m);
             return rc;
         }
+        m->flow.what = "message";
         m->next_of_all = hub->all;
         hub->all = m;
     }

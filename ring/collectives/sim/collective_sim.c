@@ -90,10 +90,8 @@ static void on_moving(void *context)
 
 static status join_next(sim_members_group *g, sim_time at);
 
-static void count_traffic(collective_traffic *t, sim_collective kind, double bytes, int ranks)
+static void count_traffic(collective_traffic *t, double bytes, int64_t steps)
 {
-    int64_t steps = ranks - 1;
-    if (kind == SIM_ALL_REDUCE) steps *= 2;
     t->bytes_sent += (int64_t)bytes;
     t->bytes_received += (int64_t)bytes;
     t->messages_sent += steps;
@@ -116,6 +114,12 @@ static sim_collective kind_of(const collective_call *call)
     return kinds[call->kind].as;
 }
 
+static sim_algorithm algorithm_of(const collective_call *call)
+{
+    (void)call;
+    return SIM_RING;
+}
+
 static double bytes_of(const collective_call *call)
 {
     return call->kind == COLLECTIVE_BARRIER ? 0 : (double)(call->count * dtype_size(call->type));
@@ -130,8 +134,8 @@ static void on_finished(void *context)
     sim_device_end_communication(device_of(g));
     slot->times.finished_ns = sim_to_ns(now);
     sim_collective kind = kind_of(&slot->call);
-    count_traffic(&w->base.traffic, kind, sim_group_share(g->shared, kind, bytes_of(&slot->call)),
-                  g->base.size);
+    count_traffic(&w->base.traffic, sim_group_share(g->shared, kind, bytes_of(&slot->call)),
+                  sim_group_messages(g->shared, kind, algorithm_of(&slot->call)));
     collective_queue_at(&g->base, 0)->completed++;
     g->joined = false;
     w->moved = true;
@@ -146,7 +150,7 @@ static status join_next(sim_members_group *g, sim_time at)
     sim_group_member told = {.moving = on_moving, .finished = on_finished, .context = g};
     const collective_call *call = &present(g)->call;
     g->joined = true;
-    return sim_group_join(g->shared, g->base.rank, at, kind_of(call), bytes_of(call), &told);
+    return sim_group_join(g->shared, g->base.rank, at, kind_of(call), algorithm_of(call), bytes_of(call), &told);
 }
 
 static status sim_post(collective_queue *q)

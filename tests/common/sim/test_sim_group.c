@@ -51,7 +51,7 @@ static void join(player *p)
 {
     sim_group_member told = {on_moving, on_finished, p};
     p->calls_left--;
-    must(sim_group_join(p->stage->group, p->number, 0, SIM_ALL_REDUCE, p->stage->bytes, &told));
+    must(sim_group_join(p->stage->group, p->number, 0, SIM_ALL_REDUCE, SIM_RING, p->stage->bytes, &told));
 }
 
 static void open_stage(stage *st, simulation *s, const int *ranks, int count, double bytes, int calls)
@@ -194,11 +194,11 @@ static void ranks_that_make_different_calls_are_named(void **context)
     stage st;
     open_stage(&st, s, ranks, 2, 100, 1);
     sim_group_member told = {on_moving, on_finished, &st.players[0]};
-    must(sim_group_join(st.group, 0, 0, SIM_ALL_REDUCE, 100, &told));
-    assert_int_equal(sim_group_join(st.group, 1, 0, SIM_BROADCAST, 100, &told), STATUS_PROTOCOL);
+    must(sim_group_join(st.group, 0, 0, SIM_ALL_REDUCE, SIM_RING, 100, &told));
+    assert_int_equal(sim_group_join(st.group, 1, 0, SIM_BROADCAST, SIM_RING, 100, &told), STATUS_PROTOCOL);
     assert_string_equal(error_message(), "rank 5 makes broadcast of 100 bytes, others all_reduce of 100");
     error_clear();
-    assert_int_equal(sim_group_join(st.group, 0, 0, SIM_ALL_REDUCE, 100, &told), STATUS_PROTOCOL);
+    assert_int_equal(sim_group_join(st.group, 0, 0, SIM_ALL_REDUCE, SIM_RING, 100, &told), STATUS_PROTOCOL);
     assert_string_equal(error_message(), "rank 2 makes a call (all_reduce) before its last one is done");
     error_clear();
     sim_group_close(&st.group);

@@ -52,7 +52,7 @@ static void on_finished(void *context)
 static void start_bucket(sim_task *task)
 {
     rank_state *r = ((bucket *)task->context)->owner;
-    must(sim_group_join(r->job->group, r->rank, 0, SIM_ALL_REDUCE, r->job->bytes, &r->member));
+    must(sim_group_join(r->job->group, r->rank, 0, SIM_ALL_REDUCE, SIM_RING, r->job->bytes, &r->member));
 }
 
 /* Backward: one kernel per bucket; then the compute stream waits for all of them. `late_us` more for rank 0's

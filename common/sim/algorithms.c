@@ -1,0 +1,259 @@
+#include "common/sim/algorithms.h"
+
+#include <stdlib.h>
+
+/* ---- what routes take of the links -------------------------------------------------------------- */
+
+/* By resource: bytes that pass it, per byte of a phase's share. */
+typedef double *link_loads;
+
+static status loads_open(const sim_topology *t, link_loads *out)
+{
+    *out = calloc((size_t)t->resource_count, sizeof **out);
+    return *out ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the links of a collective");
+}
+
+static void add_route(link_loads load, const sim_route *route, double weight)
+{
+    for (int h = 0; h < route->count; h++) load[route->hops[h].resource] += route->hops[h].weight * weight;
+}
+
+/* Only what lies in `machine`. */
+static void add_part(const sim_topology *t, link_loads load, const sim_route *route, int machine, double weight)
+{
+    for (int h = 0; h < route->count; h++)
+        if (route->hops[h].resource / t->per_machine == machine)
+            load[route->hops[h].resource] += route->hops[h].weight * weight;
+}
+
+static void add_uses(link_loads load, const sim_rings *r)
+{
+    for (int i = 0; i < r->use_count; i++) load[r->uses[i].resource] += r->uses[i].weight;
+}
+
+/* Frees the loads. */
+static status end_phase(sim_plan *p, link_loads *load, sim_phase phase)
+{
+    status rc = sim_rings_uses(p->rings->topology, *load, &phase.uses, &phase.use_count, &phase.bus);
+    free(*load);
+    p->phases[p->count++] = phase;
+    return rc;
+}
+
+/* ---- tree --------------------------------------------------------------------------------------- */
+
+/* The parent of member x of a binary tree over m members, whose root is 0: the next multiple of a higher power of two. */
+static int parent_of(int x, int m)
+{
+    int low = x & -x, up = (x & ~low) | (low << 1);
+    return up < m ? up : x & ~low;
+}
+
+/* The same over members that are numbered otherwise, so that its inner members are the other tree's leaves: mirrored, or
+ * moved by one where their number is odd. */
+static int other_number(int x, int m)
+{
+    return m % 2 == 0 ? m - 1 - x : (x + 1) % m;
+}
+
+static void add_both_ways(const sim_topology *t, link_loads load, sim_place a, sim_place b, int nic, double weight)
+{
+    sim_route there, back;
+    if (a.machine == b.machine) {
+        sim_topology_route(t, a, b, &there);
+        sim_topology_route(t, b, a, &back);
+    } else {
+        sim_topology_route_over(t, a, b, nic, &there);
+        sim_topology_route_over(t, b, a, nic, &back);
+    }
+    add_route(load, &there, weight);
+    add_route(load, &back, weight);
+}
+
+/* One of the trees that share the bytes: along the ring within every machine, from where it enters; between these places
+ * two binary trees. `roots` has room for all machines. */
+static void add_tree(const sim_rings *r, int ring, link_loads load, sim_place *roots)
+{
+    double weight = 1.0 / r->count;
+    const int32_t *order = r->order + (size_t)ring * (size_t)r->ranks;
+    int m = 0;
+    for (int i = 0; i < r->ranks; i++) {
+        sim_place here = r->places[order[i]];
+        if (i > 0 && here.machine == r->places[order[i - 1]].machine)
+            add_both_ways(r->topology, load, r->places[order[i - 1]], here, 0, weight);
+        else
+            roots[m++] = here;
+    }
+    for (int x = 1; x < m; x++) {
+        int up = parent_of(x, m);
+        add_both_ways(r->topology, load, roots[x], roots[up], ring, weight / 2);
+        add_both_ways(r->topology, load, roots[other_number(x, m)], roots[other_number(up, m)], ring, weight / 2);
+    }
+}
+
+static status plan_tree(sim_plan *p)
+{
+    const sim_rings *r = p->rings;
+    link_loads load;
+    sim_place *roots = calloc((size_t)r->machines, sizeof *roots);
+    if (!roots) return fail(STATUS_SYSTEM, "no memory for a tree of %d machines", r->machines);
+    status rc = loads_open(r->topology, &load);
+    for (int ring = 0; rc == STATUS_OK && ring < r->count; ring++) add_tree(r, ring, load, roots);
+    free(roots);
+    return rc == STATUS_OK ? end_phase(p, &load, (sim_phase){.share = 1}) : rc;
+}
+
+/* ---- two-shot ----------------------------------------------------------------------------------- */
+
+/* To and from every peer 1 / (n - 1) of what a rank sends. Machines are alike: a route to one place in another machine
+ * stands, within this machine, for those to all. */
+static status plan_two_shot(sim_plan *p)
+{
+    const sim_rings *r = p->rings;
+    const sim_topology *t = r->topology;
+    double weight = 1.0 / (r->ranks - 1);
+    link_loads load;
+    TRY(loads_open(t, &load));
+    for (int i = 0; i < r->ranks; i++) {
+        sim_place here = r->places[i], far = {.machine = here.machine ? 0 : 1};
+        sim_route route;
+        int peers = 0;
+        for (int j = 0; j < r->ranks; j++) {
+            if (r->places[j].machine != here.machine || i == j) continue;
+            sim_topology_route(t, here, r->places[j], &route);
+            add_route(load, &route, weight);
+            peers++;
+        }
+        double others = r->ranks - 1 - peers;
+        if (others == 0) continue;
+        sim_topology_route(t, here, far, &route);
+        add_part(t, load, &route, here.machine, others * weight);
+        sim_topology_route(t, far, here, &route);
+        add_part(t, load, &route, here.machine, others * weight);
+    }
+    bool crosses = r->machines > 1;
+    return end_phase(p, &load, (sim_phase){.share = 2.0 * (r->ranks - 1) / r->ranks, .hops = crosses ? 0 : 2,
+                                           .outer_hops = crosses ? 2 : 0});
+}
+
+/* ---- hierarchical ------------------------------------------------------------------------------- */
+
+/* Every machine's own rings; all of them at a time. */
+static status plan_inside(sim_plan *p, int each)
+{
+    const sim_rings *r = p->rings;
+    link_loads load;
+    TRY(loads_open(r->topology, &load));
+    for (int m = 0; m < r->machines; m++) {
+        sim_rings *inner = NULL;
+        status rc = sim_rings_open(r->topology, r->places + m * each, each, &inner);
+        if (rc == STATUS_OK) add_uses(load, inner);
+        sim_rings_close(&inner);
+        if (rc != STATUS_OK) {
+            free(load);
+            return rc;
+        }
+    }
+    return end_phase(p, &load, (sim_phase){.share = (double)(each - 1) / each, .hops = each - 1});
+}
+
+/* A ring over the machines for each place in them. */
+static status plan_between(sim_plan *p, int each)
+{
+    const sim_rings *r = p->rings;
+    link_loads load;
+    TRY(loads_open(r->topology, &load));
+    for (int i = 0; i < r->ranks; i++) {
+        sim_route route;
+        sim_topology_route(r->topology, r->places[i], r->places[(i + each) % r->ranks], &route);
+        add_route(load, &route, 1);
+    }
+    return end_phase(p, &load, (sim_phase){.share = 2.0 * (r->machines - 1) / r->machines / each,
+                                           .outer_hops = 2 * (r->machines - 1)});
+}
+
+static status plan_hierarchical(sim_plan *p)
+{
+    const sim_rings *r = p->rings;
+    int each = r->ranks / r->machines;
+    for (int i = 0; i < r->ranks; i++)
+        if (r->ranks % r->machines || r->places[i].machine != r->places[i / each * each].machine)
+            return fail(STATUS_CONFIG, "--algorithm hierarchical: expected as many ranks on every machine, got %d on %d",
+                        r->ranks, r->machines);
+    if (each > 1) TRY(plan_inside(p, each));
+    if (r->machines > 1) TRY(plan_between(p, each));
+    return each > 1 ? plan_inside(p, each) : STATUS_OK;
+}
+
+/* ---- all ---------------------------------------------------------------------------------------- */
+
+status sim_plan_open(const sim_rings *rings, sim_algorithm algorithm, sim_plan *out)
+{
+    *out = (sim_plan){.algorithm = algorithm, .rings = rings};
+    if (rings->ranks < 2 || algorithm == SIM_RING) return STATUS_OK; /* the rings themselves */
+    status rc = algorithm == SIM_TREE       ? plan_tree(out)
+                : algorithm == SIM_TWO_SHOT ? plan_two_shot(out)
+                                            : plan_hierarchical(out);
+    if (rc != STATUS_OK) sim_plan_close(out);
+    return rc;
+}
+
+void sim_plan_close(sim_plan *plan)
+{
+    for (int i = 0; i < plan->count; i++) free(plan->phases[i].uses);
+    *plan = (sim_plan){0};
+}
+
+static sim_time tree_cost(const sim_plan *plan, double bytes, sim_phase_cost *out)
+{
+    sim_time time;
+    sim_protocol p = sim_nccl_choose(plan->rings, SIM_ALL_REDUCE, SIM_TREE, bytes, &time);
+    sim_nccl_cost cost;
+    sim_nccl_cost_of(plan->rings, SIM_ALL_REDUCE, SIM_TREE, p, &cost);
+    sim_time latency = sim_nccl_latency(&cost, bytes);
+    *out = (sim_phase_cost){bytes, bytes > 0 ? bytes / (double)(time - latency) : plan->phases[0].bus, latency};
+    return time;
+}
+
+/* With one protocol; SIM_NEVER: not possible here. The first phase has the latency of the call. */
+static sim_time cost_with(const sim_plan *plan, sim_protocol protocol, double bytes, sim_phase_cost *costs)
+{
+    sim_nccl_link link;
+    sim_time time = 0;
+    if (!sim_nccl_link_of(plan->rings, protocol, &link)) return SIM_NEVER;
+    for (int i = 0; i < plan->count; i++) {
+        const sim_phase *f = &plan->phases[i];
+        double us = (i == 0 ? link.base_us : 0) + f->hops * link.hop_us + f->outer_hops * link.outer_hop_us;
+        costs[i] = (sim_phase_cost){bytes * f->share, sim_nccl_bus(plan->rings, protocol, f->bus), sim_from_us(us)};
+        time += costs[i].latency + sim_duration(costs[i].sent, costs[i].limit);
+    }
+    return time;
+}
+
+sim_time sim_plan_cost(const sim_plan *plan, double bytes, sim_phase_cost costs[SIM_PHASES_MOST])
+{
+    if (plan->algorithm == SIM_TREE) return tree_cost(plan, bytes, costs);
+    sim_time best = SIM_NEVER;
+    for (int p = 0; p < SIM_PROTOCOL_COUNT; p++) {
+        sim_phase_cost found[SIM_PHASES_MOST];
+        sim_time time = cost_with(plan, (sim_protocol)p, bytes, found);
+        if (time >= best) continue;
+        best = time;
+        for (int i = 0; i < plan->count; i++) costs[i] = found[i];
+    }
+    return best;
+}
+
+int64_t sim_plan_messages(const sim_plan *plan)
+{
+    const sim_rings *r = plan->rings;
+    int each = r->ranks / r->machines;
+    switch (plan->algorithm) {
+    case SIM_TREE:
+        return 2; /* to the parent and, on average, to a child */
+    case SIM_HIERARCHICAL:
+        return 2 * (each - 1) + 2 * (r->machines - 1);
+    default:
+        return 2 * (r->ranks - 1);
+    }
+}
