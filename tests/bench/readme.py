@@ -29,13 +29,22 @@ def record(harness):
     provenance.write(RESULT, {"provenance": where, **result})
 
 
+def wrapped(command):
+    """The command in lines of at most 100 columns; an option stays with its value."""
+    lines = [""]
+    for words in command.replace(" --", "\n--").split("\n"):
+        if lines[-1] and len(lines[-1]) + len(words) > 98:
+            lines.append("   ")
+        lines[-1] += (" " if lines[-1] else "") + words
+    return " \\\n".join(lines).split("\n")
+
+
 def rendered(harness):
     """README's example: the command, and the report without the table of memory."""
     with open(RESULT, encoding="utf-8") as file:
         where = json.load(file)["provenance"]
     out = subprocess.run([harness, "report", RESULT], check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout
-    command = textwrap.wrap(where["command"], 100, subsequent_indent="    ", break_on_hyphens=False)
-    lines = [*" \\\n".join(command).split("\n"), "", *out.split("\nMemory of ")[0].rstrip("\n").split("\n"), "..."]
+    lines = [*wrapped(where["command"]), "", *out.split("\nMemory of ")[0].rstrip("\n").split("\n"), "..."]
     return BEGIN + "\n" + "".join("    " + line + "\n" if line else "\n" for line in lines) + textwrap.dedent(f"""
         A single measurement of {where["date"][:10]}, commit {where["commit"]}; `make readme-example` makes it again.
 

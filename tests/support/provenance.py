@@ -64,9 +64,10 @@ def first_line(*command):
 
 
 def commit():
-    """Of the working tree; "" where git does not know it."""
+    """Of the working tree, whose results and documents may differ; "" where git does not know it."""
     name = first_line("git", "rev-parse", "--short=12", "HEAD")
-    return name and name + (" with changes" if first_line("git", "status", "--porcelain", "--untracked-files=no") else "")
+    changes = first_line("git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results", ":!docs", ":!README.md")
+    return name and name + (" with changes" if changes else "")
 
 
 def host():

@@ -1,0 +1,128 @@
+"""Every file of results/ says who measured what, where and how often, as results/README.md describes it; documents and the
+program name only files that are there."""
+import csv
+import json
+import os
+import re
+import subprocess
+
+import provenance
+from tap import cases, expect, expect_equal, main, test
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+RESULTS = os.path.join(ROOT, "results")
+
+
+def names():
+    for folder, _, files in os.walk(RESULTS):
+        for file in files:
+            yield os.path.relpath(os.path.join(folder, file), RESULTS)
+
+
+def recorded():
+    return sorted(name for name in names() if name.endswith(".json"))
+
+
+def load(name):
+    with open(os.path.join(RESULTS, name), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def check(where):
+    """Fails where a provenance is not complete."""
+    expect_equal(sorted(set(where) - {"note"}), sorted(provenance.FIELDS), "keys")
+    expect(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", where["date"]), f"date: {where['date']}")
+    expect(re.fullmatch(r"[0-9a-f]{7,40}( with changes)?", where["commit"]), f"commit: {where['commit']}")
+    expect_equal(sorted(where["host"]), ["name", "processor", "processors", "system"], "keys of the host")
+    expect(where["host"]["processors"] >= 1, f"processors: {where['host']['processors']}")
+    for key, text in (("command", where["command"]), *where["host"].items(), *where["versions"].items()):
+        expect(text, f"{key} is empty")
+    expect("harness" in where["versions"], f"versions: {where['versions']}")
+    expect(isinstance(where["rounds"], int) and where["rounds"] >= 1, f"rounds: {where['rounds']}")
+    if where["rounds"] > 1:
+        expect(where["spread"] is not None and where["spread"] >= 0, f"spread of {where['rounds']} rounds: {where['spread']}")
+
+
+@cases([(name, name) for name in recorded()])
+def a_recorded_file_has_its_provenance(name):
+    check(load(name)["provenance"])
+
+
+@test
+def a_provenance_that_lacks_something_is_refused():
+    whole = load("allreduce.json")["provenance"]
+    check(whole)
+    host = whole["host"]
+    broken = [{k: v for k, v in whole.items() if k != key} for key in provenance.FIELDS]
+    broken += [{**whole, "date": "2026-11-20"}, {**whole, "commit": ""}, {**whole, "host": {**host, "processor": ""}},
+               {**whole, "versions": {}}, {**whole, "rounds": 0}, {**whole, "rounds": 3, "spread": None}]
+    for where in broken:
+        try:
+            check(where)
+        except Exception:  # check() says what is wrong
+            continue
+        expect(False, "passes", where)
+
+
+@test
+def a_measured_table_has_its_provenance_in_comments():
+    for name in names():
+        if name.endswith(".csv") and not name.startswith("published/"):
+            with open(os.path.join(RESULTS, name), encoding="utf-8") as file:
+                found = dict(re.findall(r"^# (\w+): (.+)$", file.read(), re.MULTILINE))
+            missing = {*provenance.FIELDS, "processor"} - set(found)
+            expect(not missing, f"{name} has no comment on {', '.join(sorted(missing))}")
+
+
+@test
+def a_published_table_names_source_hardware_software_and_rounds():
+    tables = sorted(name for name in names() if name.startswith("published/"))
+    expect(tables, "no table found")
+    for name in tables:
+        with open(os.path.join(RESULTS, name), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        keys = [line[2:].partition(":")[0] for line in lines[:4]]
+        expect_equal(keys, ["source", "hardware", "software", "rounds"], f"first lines of {name}")
+        columns = next(csv.reader([line for line in lines if not line.startswith("#")]))
+        for line in lines[:4]:
+            key, _, text = line[2:].partition(": ")
+            expect(text, f"{name}: {key} is empty")
+            if text == "per row":
+                expect(key in columns, f"{name} has no column {key}")
+
+
+@test
+def nothing_else_is_in_results():
+    expect_equal(sorted(n for n in names() if not n.endswith((".json", ".csv"))), ["README.md"], "files")
+
+
+@test
+def documents_and_programs_name_results_that_are_there():
+    tracked = subprocess.run(["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard"],
+                             capture_output=True, text=True, check=True).stdout.split("\n")
+    there = set(names())
+    for path in tracked:
+        if not path.endswith((".md", ".c", ".h", ".json")) or path.startswith(("results/", "tests/")) or not os.path.exists(os.path.join(ROOT, path)):
+            continue
+        with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as file:
+            for name in re.findall(r"\bresults/([a-z0-9/-]+\.(?:json|csv|md|txt|py))", file.read()):
+                expect(name in there or name == "README.md" or name.startswith("gpu/"), f"{path} names results/{name}, which is not there")
+
+
+@cases([("every round is within", [0.5, 0.6], "met"), ("no round is within", [0.8, 0.9], "missed"),
+        ("some rounds are within", [0.5, 0.9], "undecided"), ("the median is within, a round is not", [0.5, 0.6, 0.71], "undecided"),
+        ("one round is within", [0.5], "a single measurement, within"), ("one round is not", [0.9], "a single measurement, beyond")])
+def a_target_is_met_if_every_round_is_within_it(values, expected):
+    expect_equal(provenance.verdict(values, 0.7), expected, "at most 0.7")
+    expect_equal(provenance.verdict([-v for v in values], -0.7, at_least=True), expected, "at least -0.7")
+
+
+@test
+def rounds_and_their_spread_are_read_from_closing_lines():
+    lines = ["a table", provenance.closing_line(5, 0.031), "another", provenance.closing_line(3, 0.2)]
+    expect_equal(provenance.rounds_in(lines), (3, 0.2), "of two tables")
+    expect_equal(provenance.rounds_in([provenance.closing_line(1, None)]), (1, None), "of one round")
+    expect_equal(provenance.spread([2.0, 1.0, 4.0]), 1.5, "(largest - smallest) / median")
+
+
+main()
