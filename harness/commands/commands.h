@@ -31,6 +31,7 @@ typedef struct command {
 } command;
 
 extern const command command_run, command_verify, command_doctor, command_models, command_policies, command_buckets,
-    command_bench, command_profiles, command_reproduce, command_whatif, command_calibrate, command_compare, command_report;
+    command_bench, command_profiles, command_reproduce, command_whatif, command_calibrate, command_compare, command_report,
+    command_sweep;
 
 #endif

@@ -1,0 +1,97 @@
+/* A sweep: `harness run` for every point of a grid of option values, several times, so that points can be
+ * compared.
+ *
+ * The runs of a round are in a drawn order, and round follows round, so that a drift of the machine hits all
+ * points alike. Real work runs one run at a time, virtual devices on all processors at once. Every run leaves
+ * one file in the sweep's folder, whole or not at all; a sweep that is started again runs only what has no
+ * valid file.
+ *
+ *   DIR/sweep.json                  what is varied; a later start must be the same sweep, but may have more
+ * rounds DIR/runs/point-P-round-R.json   the result of a run (docs/results.md) DIR/table.json medians,
+ * intervals and failures of all points
+ *
+ * The files of this folder, in the order of the flow: sweep_grid.c (the points), sweep_run.c (the runs),
+ * sweep_table.c (what they show). */
+#ifndef HARNESS_SWEEP_SWEEP_H
+#define HARNESS_SWEEP_SWEEP_H
+
+#include "common/base/text.h"
+
+#include <jansson.h>
+
+enum { SWEEP_MOST_AXES = 8, SWEEP_MOST_VALUES = 64, SWEEP_MOST_POINTS = 4096, SWEEP_MOST_ROUNDS = 1000 };
+
+/* An option and the values that it takes. */
+typedef struct sweep_axis {
+    char *text; /* owns the words below */
+    const char *name;
+    const char *values[SWEEP_MOST_VALUES];
+    int count;
+    const char *engine; /* whose option it is; NULL: of all */
+} sweep_axis;
+
+typedef struct sweep {
+    sweep_axis axes[SWEEP_MOST_AXES];
+    int axis_count;
+    const char *
+        *words; /* options of run that all points have; the array is the sweep's, the words are borrowed */
+    int word_count;
+    int rounds;
+    const char *folder; /* borrowed */
+    int points;         /* the product of the axes' counts; see sweep_has() */
+} sweep;
+
+/* Adds "NAME=VALUE,VALUE,..."; where values hold commas they are separated by ';'. STATUS_USAGE. */
+status sweep_vary(sweep *s, const char *text);
+
+/* Adds the axis `mode` where nothing chooses an engine, counts the points and checks the command line of
+ * each. STATUS_USAGE for an option that `run` does not have or a value that it does not take. */
+status sweep_check(sweep *s);
+
+void sweep_free(sweep *s);
+
+/* The value of an axis at a point, 0 <= point < s->points; the last axis varies fastest. NULL: the option is
+ * that of another engine than the point's, and is left out. */
+const char *sweep_value(const sweep *s, int point, int axis);
+
+/* Whether the point is run: of points that differ only in options of other engines, the first is. */
+bool sweep_has(const sweep *s, int point);
+
+/* The words of `harness run` at a point: "run", options, NULL. `out` has room for s->word_count + 2 *
+ * s->axis_count + 2; the words of the axes are in `text`, which the caller frees after use. */
+status sweep_words(const sweep *s, int point, text_buffer *text, const char **out);
+
+/* Whether the point's device is virtual. */
+status sweep_is_virtual(const sweep *s, int point, bool *out);
+
+/* The order of a round: a permutation of the points, a function of the round. STATUS_SYSTEM without memory.
+ */
+status sweep_order(const sweep *s, int round, int *order);
+
+/* "DIR/runs/point-0003-round-000.json". Returns `buffer`. */
+char *sweep_file(const sweep *s, int point, int round, char *buffer, size_t size);
+
+/* The valid result of a run, a new reference; NULL: there is none. */
+json_t *sweep_result(const sweep *s, int point, int round);
+
+/* Makes the folder, or finds that of the same sweep; *lock is to be closed at the end. STATUS_CONFIG: it
+ * holds another sweep, or another process uses it. STATUS_CANNOT_CREATE. */
+status sweep_open_folder(const sweep *s, int *lock);
+
+typedef struct sweep_outcome {
+    int run, failed, kept; /* runs of this start; runs that an earlier start had finished */
+    int signal;            /* that ended it early, or 0 */
+    json_t *failures;      /* array of {point, round, exit_code, message} */
+} sweep_outcome;
+
+/* Runs everything that has no result. The caller drops out->failures. */
+status sweep_run(const sweep *s, sweep_outcome *out);
+
+/* The commands that a start would run, one per line. */
+status sweep_list(const sweep *s, text_buffer *out);
+
+/* The table of all results as JSON, a new reference, and as text of at most 80 columns. */
+status sweep_table(const sweep *s, const json_t *failures, json_t **out);
+void sweep_report(const json_t *table, text_buffer *out);
+
+#endif

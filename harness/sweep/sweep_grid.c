@@ -1,0 +1,270 @@
+/* The points of a sweep, their command lines and their files. */
+#include "common/base/random.h"
+#include "harness/run/output.h"
+#include "harness/run/run_options.h"
+#include "harness/sweep/sweep.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static status no_memory(void)
+{
+    return fail(STATUS_SYSTEM, "no memory for the sweep");
+}
+
+status sweep_vary(sweep *s, const char *text)
+{
+    const char *equals = strchr(text, '=');
+    if (!equals || equals == text || !equals[1])
+        return fail(STATUS_USAGE, "--vary: expected NAME=VALUE,VALUE,..., got '%s'", text);
+    if (s->axis_count == SWEEP_MOST_AXES)
+        return fail(STATUS_USAGE, "--vary: expected at most %d options", SWEEP_MOST_AXES);
+    sweep_axis *axis = &s->axes[s->axis_count];
+    axis->text = strdup(text);
+    if (!axis->text) return no_memory();
+    s->axis_count++;
+    axis->name = axis->text;
+    char *values = axis->text + (equals - text);
+    *values++ = '\0';
+    for (int i = 0; i < s->axis_count - 1; i++)
+        if (strcmp(s->axes[i].name, axis->name) == 0)
+            return fail(STATUS_USAGE, "--vary: expected an option once, got '%s' twice", axis->name);
+    const char *separator = strchr(values, ';') ? ";" : ",";
+    for (char *rest = values, *value; (value = strsep(&rest, separator));) {
+        if (!*value) return fail(STATUS_USAGE, "--vary: expected a value between separators, got '%s'", text);
+        if (axis->count == SWEEP_MOST_VALUES)
+            return fail(STATUS_USAGE, "--vary: expected at most %d values, got more for '%s'",
+                        SWEEP_MOST_VALUES, axis->name);
+        axis->values[axis->count++] = value;
+    }
+    return STATUS_OK;
+}
+
+void sweep_free(sweep *s)
+{
+    for (int i = 0; i < s->axis_count; i++) free(s->axes[i].text);
+    free(s->words);
+    *s = (sweep){0};
+}
+
+static int index_at(const sweep *s, int point, int axis)
+{
+    for (int i = s->axis_count - 1; i > axis; i--) point /= s->axes[i].count;
+    return point % s->axes[axis].count;
+}
+
+/* Whether the engine of the point has the option. */
+static bool applies(const sweep *s, int point, int axis)
+{
+    if (!s->axes[axis].engine) return true;
+    for (int i = 0; i < s->axis_count; i++)
+        if (strcmp(s->axes[i].name, "mode") == 0)
+            return strcmp(s->axes[i].values[index_at(s, point, i)], s->axes[axis].engine) == 0;
+    return true;
+}
+
+const char *sweep_value(const sweep *s, int point, int axis)
+{
+    return applies(s, point, axis) ? s->axes[axis].values[index_at(s, point, axis)] : NULL;
+}
+
+bool sweep_has(const sweep *s, int point)
+{
+    for (int i = 0; i < s->axis_count; i++)
+        if (!applies(s, point, i) && index_at(s, point, i) > 0) return false;
+    return true;
+}
+
+/* The engine whose option `name` is, if it is no option of all. */
+static const char *engine_of_option(const char *name)
+{
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        for (size_t i = 0; engine_table[e]->options && i < engine_table[e]->options->count; i++)
+            if (strcmp(engine_table[e]->options->options[i].name, name) == 0) return engine_table[e]->name;
+    return NULL;
+}
+
+status sweep_words(const sweep *s, int point, text_buffer *text, const char **out)
+{
+    int used = 0;
+    size_t begins[SWEEP_MOST_AXES];
+    for (int i = 0; i < s->axis_count; i++) {
+        begins[i] = text->length;
+        if (!sweep_value(s, point, i)) continue;
+        text_append(text, "--%s=%s", s->axes[i].name, sweep_value(s, point, i));
+        text_append(text, "%c", '\0');
+    }
+    if (text->out_of_memory) return no_memory();
+    out[used++] = "run";
+    for (int i = 0; i < s->word_count; i++) out[used++] = s->words[i];
+    for (int i = 0; i < s->axis_count; i++)
+        if (sweep_value(s, point, i)) out[used++] = text->data + begins[i];
+    out[used] = NULL;
+    return STATUS_OK;
+}
+
+/* The configuration of a point; the caller frees it. */
+static status configure(const sweep *s, int point, run_config **out)
+{
+    text_buffer text = {0};
+    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 2) * sizeof *words);
+    *out = calloc(1, sizeof **out);
+    status rc = words && *out ? sweep_words(s, point, &text, words) : no_memory();
+    int count = 0;
+    while (rc == STATUS_OK && words[count]) count++;
+    if (rc == STATUS_OK) rc = run_config_init(*out);
+    if (rc == STATUS_OK) rc = run_config_parse(*out, count - 1, (char *const *)words + 1);
+    free(words);
+    text_free(&text);
+    return rc;
+}
+
+/* Whether some word or axis is the option `name`. */
+static bool has_option(const sweep *s, const char *name)
+{
+    size_t length = strlen(name);
+    for (int i = 0; i < s->axis_count; i++)
+        if (strcmp(s->axes[i].name, name) == 0) return true;
+    for (int i = 0; i < s->word_count; i++)
+        if (strncmp(s->words[i], "--", 2) == 0 && strncmp(s->words[i] + 2, name, length) == 0 &&
+            (!s->words[i][2 + length] || s->words[i][2 + length] == '='))
+            return true;
+    return false;
+}
+
+status sweep_check(sweep *s)
+{
+    if (!has_option(s, "mode")) TRY(sweep_vary(s, "mode=ps,ring"));
+    int64_t points = 1;
+    for (int i = 0; i < s->axis_count; i++) {
+        s->axes[i].engine = engine_of_option(s->axes[i].name);
+        points *= s->axes[i].count;
+    }
+    if (points > SWEEP_MOST_POINTS)
+        return fail(STATUS_USAGE, "--vary: expected at most %d points, got %lld", SWEEP_MOST_POINTS,
+                    (long long)points);
+    s->points = (int)points;
+    for (int p = 0; p < s->points; p++) {
+        if (!sweep_has(s, p)) continue;
+        run_config *config = NULL;
+        status rc = configure(s, p, &config);
+        if (rc == STATUS_OK && config->run.mode >= ENGINE_COUNT)
+            rc = fail(STATUS_USAGE, "sweep: --mode: expected one engine per run, as in --mode ps,ring");
+        if (rc == STATUS_OK && (config->run.json || config->run.plan))
+            rc = fail(STATUS_USAGE, "sweep: unexpected option --%s", config->run.json ? "json" : "plan");
+        free(config);
+        /* A combination of values that cannot run is a failure of that point, which the table shows. */
+        if (rc == STATUS_USAGE || rc == STATUS_SYSTEM) return rc;
+        error_clear();
+    }
+    return STATUS_OK;
+}
+
+status sweep_is_virtual(const sweep *s, int point, bool *out)
+{
+    run_config *config = NULL;
+    status rc = configure(s, point, &config);
+    *out = rc == STATUS_OK && run_config_is_virtual(config);
+    free(config);
+    if (rc == STATUS_CONFIG) { /* it fails when it is run, with that message */
+        error_clear();
+        rc = STATUS_OK;
+    }
+    return rc;
+}
+
+status sweep_order(const sweep *s, int round, int *order)
+{
+    uint64_t start = random_start((uint64_t)round, random_fnv1a64("sweep.order"));
+    for (int i = 0; i < s->points; i++) order[i] = i;
+    for (int i = s->points - 1; i > 0; i--) { /* Fisher and Yates */
+        int other = (int)random_below(start, (uint64_t)i, (uint64_t)i + 1), taken = order[i];
+        order[i] = order[other];
+        order[other] = taken;
+    }
+    return STATUS_OK;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------- */
+
+char *sweep_file(const sweep *s, int point, int round, char *buffer, size_t size)
+{
+    snprintf(buffer, size, "%s/runs/point-%04d-round-%03d.json", s->folder, point, round);
+    return buffer;
+}
+
+json_t *sweep_result(const sweep *s, int point, int round)
+{
+    char path[PATH_MAX];
+    json_t *result = json_load_file(sweep_file(s, point, round, path, sizeof path), 0, NULL);
+    const json_t *job = json_array_get(json_object_get(result, "jobs"), 0);
+    if (job && !json_is_true(json_object_get(result, "stopped_early"))) return result;
+    json_decref(result);
+    return NULL;
+}
+
+static json_t *definition(const sweep *s)
+{
+    json_t *axes = json_array(), *words = json_array();
+    for (int i = 0; i < s->axis_count; i++) {
+        json_t *values = json_array();
+        for (int v = 0; v < s->axes[i].count; v++)
+            json_array_append_new(values, json_string(s->axes[i].values[v]));
+        json_array_append_new(axes, json_pack("{s:s, s:o}", "option", s->axes[i].name, "values", values));
+    }
+    for (int i = 0; i < s->word_count; i++) json_array_append_new(words, json_string(s->words[i]));
+    return json_pack("{s:i, s:o, s:o}", "schema_version", 1, "vary", axes, "options", words);
+}
+
+static status make_folder(const char *path)
+{
+    if (mkdir(path, 0777) == 0 || errno == EEXIST) return STATUS_OK;
+    return fail_errno(STATUS_CANNOT_CREATE, "%s", path);
+}
+
+static status lock_folder(const sweep *s, int *lock)
+{
+    *lock = open(s->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0) return fail_errno(STATUS_CANNOT_CREATE, "%s", s->folder);
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0) return STATUS_OK;
+    close(*lock);
+    *lock = -1;
+    if (errno == EWOULDBLOCK)
+        return fail(STATUS_CONFIG, "%s: another sweep is running in this folder", s->folder);
+    return fail_errno(STATUS_CANNOT_CREATE, "%s", s->folder);
+}
+
+status sweep_open_folder(const sweep *s, int *lock)
+{
+    char path[PATH_MAX];
+    if (strlen(s->folder) > PATH_MAX - 64)
+        return fail(STATUS_CANNOT_CREATE, "%s: the name is too long", s->folder);
+    TRY(make_folder(s->folder));
+    TRY(lock_folder(s, lock));
+    snprintf(path, sizeof path, "%s/runs", s->folder);
+    status rc = make_folder(path);
+    snprintf(path, sizeof path, "%s/sweep.json", s->folder);
+    json_t *now = definition(s), *before = json_load_file(path, 0, NULL);
+    if (rc == STATUS_OK && !now) rc = no_memory();
+    if (rc == STATUS_OK && before && !json_equal(now, before))
+        rc = fail(STATUS_CONFIG,
+                  "%s: expected the sweep that was started in this folder (%s), got another one", s->folder,
+                  path);
+    if (rc == STATUS_OK && !before && access(path, F_OK) == 0)
+        rc = fail(STATUS_DATA, "%s: expected the definition of a sweep", path);
+    if (rc == STATUS_OK && !before) rc = output_json(json_incref(now), path);
+    json_decref(now);
+    json_decref(before);
+    if (rc != STATUS_OK) {
+        close(*lock);
+        *lock = -1;
+    }
+    return rc;
+}

@@ -1,0 +1,265 @@
+/* The runs of a sweep: child processes, one of real work or several of virtual time at a time. */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/device/host/host.h"
+#include "harness/sweep/sweep.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST_CHILDREN = 64 };
+#define PROGRESS_NS (10 * NS_PER_S)
+
+typedef struct child {
+    pid_t pid;
+    int point, round;
+    int errors; /* what it writes to stderr */
+} child;
+
+typedef struct running {
+    const sweep *sweep;
+    sweep_outcome *out;
+    child children[MOST_CHILDREN];
+    int child_count;
+    int due; /* runs that had no result as this start began */
+    int64_t began_ns, shown_ns;
+    sigset_t signals, before;
+} running;
+
+/* ---- one run ----------------------------------------------------------------------------------------- */
+
+/* In the child: returns only on failure. */
+static void become_run(const running *r, const char *const *words, int errors, pid_t parent)
+{
+    int nothing = open("/dev/null", O_RDWR);
+    setpgid(0, 0); /* the terminal's signals are for the sweep, which passes them on */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) return;
+    if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || dup2(nothing, STDOUT_FILENO) < 0 ||
+        dup2(errors, STDERR_FILENO) < 0)
+        return;
+    sigprocmask(SIG_SETMASK, &r->before, NULL);
+    execv("/proc/self/exe", (char *const *)words);
+}
+
+static status start(running *r, int point, int round)
+{
+    const sweep *s = r->sweep;
+    char path[PATH_MAX];
+    text_buffer text = {0};
+    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 8) * sizeof *words);
+    child c = {.point = point, .round = round, .errors = memfd_create("harness-sweep", MFD_CLOEXEC)};
+    status rc = words ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
+    if (rc == STATUS_OK && c.errors < 0) rc = fail_errno(STATUS_SYSTEM, "memory for a run's messages");
+    if (rc == STATUS_OK) rc = sweep_words(s, point, &text, words + 1);
+    if (rc == STATUS_OK) {
+        int count = 1;
+        words[0] = "harness";
+        while (words[count]) count++;
+        words[count++] = "--json";
+        words[count++] = sweep_file(s, point, round, path, sizeof path);
+        words[count++] = "--quiet";
+        words[count] = NULL;
+        pid_t parent = getpid();
+        c.pid = fork();
+        if (c.pid == 0) {
+            become_run(r, words, c.errors, parent);
+            _exit(127);
+        }
+        if (c.pid < 0) rc = fail_errno(STATUS_SYSTEM, "a process for a run");
+    }
+    if (rc == STATUS_OK)
+        r->children[r->child_count++] = c;
+    else if (c.errors >= 0)
+        close(c.errors);
+    free(words);
+    text_free(&text);
+    return rc;
+}
+
+/* The last line that begins with "harness: ", without that. */
+static void last_message(int errors, char *out, size_t size)
+{
+    char text[4096];
+    off_t end = lseek(errors, 0, SEEK_END),
+          begin = end > (off_t)sizeof text - 1 ? end - (off_t)sizeof text + 1 : 0;
+    ssize_t length = pread(errors, text, sizeof text - 1, begin);
+    text[length > 0 ? length : 0] = '\0';
+    snprintf(out, size, "no message");
+    for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
+        static const char program[] = "harness: ";
+        if (strncmp(line, program, sizeof program - 1) == 0)
+            snprintf(out, size, "%s", line + sizeof program - 1);
+    }
+}
+
+static status note_end(running *r, child c, int ended)
+{
+    char path[PATH_MAX], message[512];
+    json_t *result = sweep_result(r->sweep, c.point, c.round);
+    /* A run that had written its result when the sweep was stopped is finished. */
+    bool good = result && ((WIFEXITED(ended) && WEXITSTATUS(ended) == 0) || r->out->signal);
+    int code = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
+    json_decref(result);
+    last_message(c.errors, message, sizeof message);
+    close(c.errors);
+    if (good) {
+        r->out->run++;
+        return STATUS_OK;
+    }
+    unlink(sweep_file(r->sweep, c.point, c.round, path, sizeof path));
+    if (r->out->signal) return STATUS_OK; /* it was stopped: to be run again */
+    r->out->failed++;
+    if (json_array_append_new(r->out->failures, json_pack("{s:i, s:i, s:i, s:s}", "point", c.point, "round",
+                                                          c.round, "exit_code", code, "message", message)) !=
+        0)
+        return fail(STATUS_SYSTEM, "no memory for the failures of the sweep");
+    return STATUS_OK;
+}
+
+/* ---- all runs ---------------------------------------------------------------------------------------- */
+
+static void show_progress(running *r, bool always)
+{
+    int64_t now = clock_now_ns();
+    if (!always && now - r->shown_ns < PROGRESS_NS) return;
+    r->shown_ns = now;
+    int done = r->out->run + r->out->failed, left = r->due - done;
+    char time_left[48] = "";
+    if (done > 0 && left > 0) {
+        char text[32];
+        text_format_duration(text, sizeof text, (double)(now - r->began_ns) / done * left);
+        snprintf(time_left, sizeof time_left, ", about %s left", text);
+    }
+    fprintf(stderr, "harness: sweep: %d of %d runs, %d failed%s\n", done + r->out->kept,
+            r->due + r->out->kept, r->out->failed, time_left);
+}
+
+static void pass_on(running *r, int number)
+{
+    if (!r->out->signal) r->out->signal = number;
+    for (int i = 0; i < r->child_count; i++) kill(r->children[i].pid, number);
+}
+
+/* Waits until fewer than `most` children run. */
+static status wait_below(running *r, int most)
+{
+    while (r->child_count >= most && r->child_count > 0) {
+        int ended, number = sigtimedwait(&r->signals, NULL, &(struct timespec){.tv_sec = 1});
+        if (number == SIGINT || number == SIGTERM || number == SIGHUP) pass_on(r, number);
+        for (int i = r->child_count - 1; i >= 0; i--) {
+            child c = r->children[i];
+            if (waitpid(c.pid, &ended, WNOHANG) != c.pid) continue;
+            r->children[i] = r->children[--r->child_count];
+            TRY(note_end(r, c, ended));
+        }
+        show_progress(r, false);
+    }
+    return STATUS_OK;
+}
+
+/* The runs of one kind, real or virtual, of all rounds. */
+static status run_kind(running *r, const bool *is_virtual, bool kind, int *order)
+{
+    const sweep *s = r->sweep;
+    int most = kind ? host_processors() : 1;
+    if (most > MOST_CHILDREN) most = MOST_CHILDREN;
+    for (int round = 0; round < s->rounds; round++) {
+        TRY(sweep_order(s, round, order));
+        for (int i = 0; i < s->points; i++) {
+            if (!sweep_has(s, order[i]) || is_virtual[order[i]] != kind) continue;
+            json_t *result = sweep_result(s, order[i], round);
+            json_decref(result);
+            if (result) continue;
+            TRY(wait_below(r, most));
+            if (r->out->signal) return STATUS_OK;
+            TRY(start(r, order[i], round));
+        }
+    }
+    return wait_below(r, 1);
+}
+
+static status count_due(running *r)
+{
+    const sweep *s = r->sweep;
+    for (int round = 0; round < s->rounds; round++)
+        for (int p = 0; p < s->points; p++) {
+            if (!sweep_has(s, p)) continue;
+            json_t *result = sweep_result(s, p, round);
+            if (result)
+                r->out->kept++;
+            else
+                r->due++;
+            json_decref(result);
+        }
+    return STATUS_OK;
+}
+
+static status run_all(running *r, bool *is_virtual, int *order)
+{
+    for (int p = 0; p < r->sweep->points; p++) TRY(sweep_is_virtual(r->sweep, p, &is_virtual[p]));
+    TRY(count_due(r));
+    TRY(run_kind(r, is_virtual, true, order));
+    if (r->out->signal) return STATUS_OK;
+    return run_kind(r, is_virtual, false, order);
+}
+
+status sweep_run(const sweep *s, sweep_outcome *out)
+{
+    *out = (sweep_outcome){.failures = json_array()};
+    running r = {.sweep = s, .out = out, .began_ns = clock_now_ns(), .shown_ns = clock_now_ns()};
+    bool *is_virtual = calloc((size_t)s->points, sizeof *is_virtual);
+    int *order = malloc((size_t)s->points * sizeof *order);
+    status rc =
+        is_virtual && order && out->failures ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
+    static const int handled[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+    sigemptyset(&r.signals);
+    for (size_t i = 0; i < sizeof handled / sizeof handled[0]; i++) sigaddset(&r.signals, handled[i]);
+    sigprocmask(SIG_BLOCK, &r.signals, &r.before);
+    if (rc == STATUS_OK) rc = run_all(&r, is_virtual, order);
+    if (rc != STATUS_OK) pass_on(&r, SIGTERM);
+    while (r.child_count > 0) {
+        child c = r.children[--r.child_count];
+        waitpid(c.pid, NULL, 0);
+        close(c.errors);
+    }
+    sigprocmask(SIG_SETMASK, &r.before, NULL);
+    if (rc == STATUS_OK && r.due > 0) show_progress(&r, true);
+    free(is_virtual);
+    free(order);
+    return rc;
+}
+
+status sweep_list(const sweep *s, text_buffer *out)
+{
+    int *order = malloc((size_t)s->points * sizeof *order);
+    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 2) * sizeof *words);
+    status rc = order && words ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
+    for (int round = 0; round < s->rounds && rc == STATUS_OK; round++) {
+        rc = sweep_order(s, round, order);
+        for (int i = 0; i < s->points && rc == STATUS_OK; i++) {
+            if (!sweep_has(s, order[i])) continue;
+            text_buffer text = {0};
+            json_t *result = sweep_result(s, order[i], round);
+            if (!result) rc = sweep_words(s, order[i], &text, words);
+            if (!result && rc == STATUS_OK) {
+                text_append(out, "harness");
+                for (int w = 0; words[w]; w++) text_append(out, " %s", words[w]);
+                text_append(out, "\n");
+            }
+            json_decref(result);
+            text_free(&text);
+        }
+    }
+    free(order);
+    free(words);
+    return rc;
+}

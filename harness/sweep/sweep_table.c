@@ -1,0 +1,307 @@
+/* What the runs of a sweep show: a row per point, and which point is best. Rendered from the runs' JSON only.
+ */
+#include "harness/report/significance.h"
+#include "harness/sweep/sweep.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INTERVAL_SEED 1
+
+/* The figures of one point, over its rounds; NaN where a round has no result. */
+typedef struct point_figures {
+    double *samples, *steps; /* [rounds] */
+    int runs;
+    bool simulated, emulated;
+} point_figures;
+
+static double number_at(const json_t *object, const char *group, const char *name)
+{
+    const json_t *value = json_object_get(json_object_get(object, group), name);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static point_figures read_point(const sweep *s, int point, double *memory)
+{
+    point_figures f = {.samples = memory, .steps = memory + s->rounds};
+    for (int round = 0; round < s->rounds; round++) {
+        json_t *result = sweep_result(s, point, round);
+        const json_t *job = json_array_get(json_object_get(result, "jobs"), 0);
+        f.samples[round] = number_at(job, "throughput", "samples_per_s");
+        f.steps[round] = number_at(job, "step_time", "median_s");
+        f.runs += result != NULL;
+        f.simulated = f.simulated || json_is_true(json_object_get(result, "simulated"));
+        f.emulated = f.emulated || json_is_true(json_object_get(result, "emulated"));
+        json_decref(result);
+    }
+    return f;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median and 95 % interval over the rounds that have a value; one round is a single measurement without an
+ * interval. */
+static status summary(const double *values, int rounds, json_t **out)
+{
+    double *found = malloc((size_t)rounds * sizeof *found);
+    if (!found) return fail(STATUS_SYSTEM, "no memory for the table of the sweep");
+    int count = 0;
+    interval of = {NAN, NAN};
+    for (int i = 0; i < rounds; i++)
+        if (!isnan(values[i])) found[count++] = values[i];
+    status rc = count > 1 ? bootstrap_median(found, count, INTERVAL_SEED, &of) : STATUS_OK;
+    qsort(found, (size_t)count, sizeof *found, ascending);
+    double median = count ? (found[(count - 1) / 2] + found[count / 2]) / 2 : NAN;
+    free(found);
+    TRY(rc);
+    *out = json_object();
+    json_object_set_new(*out, "median", count ? json_real(median) : json_null());
+    json_object_set_new(*out, "low", count > 1 ? json_real(of.low) : json_null());
+    json_object_set_new(*out, "high", count > 1 ? json_real(of.high) : json_null());
+    return STATUS_OK;
+}
+
+static json_t *failure_of(const json_t *failures, int point)
+{
+    size_t i;
+    json_t *failure;
+    json_array_foreach(failures, i, failure) if (json_integer_value(json_object_get(failure, "point")) ==
+                                                 point) return json_incref(failure);
+    return json_null();
+}
+
+static status add_point(const sweep *s, int point, const point_figures *f, const json_t *failures,
+                        json_t *points)
+{
+    json_t *values = json_object(), *samples = NULL, *step = NULL;
+    for (int a = 0; a < s->axis_count; a++) {
+        const char *value = sweep_value(s, point, a);
+        json_object_set_new(values, s->axes[a].name, value ? json_string(value) : json_null());
+    }
+    TRY(summary(f->samples, s->rounds, &samples));
+    TRY(summary(f->steps, s->rounds, &step));
+    if (json_array_append_new(points, json_pack("{s:o, s:i, s:b, s:b, s:o, s:o, s:o}", "values", values,
+                                                "runs", f->runs, "simulated", f->simulated, "emulated",
+                                                f->emulated, "samples_per_s", samples, "step_s", step,
+                                                "failure", failure_of(failures, point))) != 0)
+        return fail(STATUS_SYSTEM, "no memory for the table of the sweep");
+    return STATUS_OK;
+}
+
+static double median_of(const json_t *points, int row)
+{
+    return number_at(json_array_get(points, (size_t)row), "samples_per_s", "median");
+}
+
+/* The point with the highest throughput, how many times that of the next it is, and whether the rounds show
+ * it. */
+static status add_best(const sweep *s, const point_figures *figures, const json_t *points, json_t *table)
+{
+    int best = -1, next = -1;
+    for (int p = 0; p < (int)json_array_size(points); p++) {
+        double value = median_of(points, p);
+        if (isnan(value)) continue;
+        if (best < 0 || value > median_of(points, best)) {
+            next = best;
+            best = p;
+        } else if (next < 0 || value > median_of(points, next)) {
+            next = p;
+        }
+    }
+    if (best < 0) return STATUS_OK;
+    json_t *row = json_pack("{s:i}", "row", best);
+    json_object_set_new(table, "best", row);
+    if (next < 0) return STATUS_OK;
+    json_object_set_new(row, "next_row", json_integer(next));
+    json_object_set_new(row, "factor", json_real(median_of(points, best) / median_of(points, next)));
+    if (figures[best].simulated && figures[next].simulated) {
+        json_object_set_new(row, "verdict", json_string("virtual"));
+        return STATUS_OK;
+    }
+    double *pairs = malloc((size_t)s->rounds * 2 * sizeof *pairs);
+    if (!pairs) return fail(STATUS_SYSTEM, "no memory for the table of the sweep");
+    int rounds = 0;
+    for (int i = 0; i < s->rounds; i++) {
+        double a = figures[next].samples[i], b = figures[best].samples[i];
+        if (isnan(a) || isnan(b)) continue;
+        pairs[rounds] = a;
+        pairs[s->rounds + rounds++] = b;
+    }
+    significance found = {0};
+    interval of = {NAN, NAN};
+    status rc = rounds > 1 ? significance_of_rounds(pairs, pairs + s->rounds, rounds, &found) : STATUS_OK;
+    if (rc == STATUS_OK && rounds > 1)
+        rc = bootstrap_ratio(pairs, rounds, pairs + s->rounds, rounds, true, INTERVAL_SEED, &of);
+    free(pairs);
+    TRY(rc);
+    static const char *const verdicts[] = {[SIGNIFICANCE_TOO_FEW] = "too few rounds",
+                                           [SIGNIFICANCE_NOT_SHOWN] = "not shown",
+                                           [SIGNIFICANCE_LESS] = "not shown",
+                                           [SIGNIFICANCE_GREATER] = "shown"};
+    json_object_set_new(row, "verdict", json_string(verdicts[found.verdict]));
+    json_object_set_new(row, "rounds", json_integer(rounds));
+    if (rounds < 2) return STATUS_OK;
+    json_object_set_new(row, "factor_low", json_real(of.low));
+    json_object_set_new(row, "factor_high", json_real(of.high));
+    json_object_set_new(row, "p", json_real(found.p));
+    json_object_set_new(row, "detectable", json_real(found.detectable));
+    json_object_set_new(row, "rounds_for_5_percent", json_integer(found.runs_for_5));
+    return STATUS_OK;
+}
+
+static json_t *axes_of(const sweep *s)
+{
+    json_t *axes = json_array();
+    for (int i = 0; i < s->axis_count; i++) json_array_append_new(axes, json_string(s->axes[i].name));
+    return axes;
+}
+
+status sweep_table(const sweep *s, const json_t *failures, json_t **out)
+{
+    double *memory = malloc((size_t)s->points * (size_t)s->rounds * 2 * sizeof *memory);
+    point_figures *figures = malloc((size_t)s->points * sizeof *figures);
+    json_t *points = json_array();
+    *out = json_pack("{s:i, s:o, s:i, s:O, s:n}", "schema_version", 1, "vary", axes_of(s), "rounds",
+                     s->rounds, "points", points, "best");
+    status rc =
+        memory && figures && *out ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the table of the sweep");
+    for (int p = 0, row = 0; p < s->points && rc == STATUS_OK; p++) {
+        if (!sweep_has(s, p)) continue;
+        figures[row] = read_point(s, p, memory + (size_t)p * (size_t)s->rounds * 2);
+        rc = add_point(s, p, &figures[row++], failures, points);
+    }
+    if (rc == STATUS_OK) rc = add_best(s, figures, points, *out);
+    free(memory);
+    free(figures);
+    json_decref(points);
+    if (rc == STATUS_OK) return rc;
+    json_decref(*out);
+    *out = NULL;
+    return rc;
+}
+
+/* ---- as text ----------------------------------------------------------------------------------------- */
+
+static const char *value_at(const json_t *point, const char *axis)
+{
+    const char *text = json_string_value(json_object_get(json_object_get(point, "values"), axis));
+    return text ? text : "-"; /* an option of another engine */
+}
+
+static int width_of(const json_t *points, const char *axis)
+{
+    size_t i, width = strlen(axis);
+    json_t *point;
+    json_array_foreach(points, i, point) width =
+        strlen(value_at(point, axis)) > width ? strlen(value_at(point, axis)) : width;
+    return (int)(width > 24 ? 24 : width) + 2;
+}
+
+static void describe(const json_t *table, int64_t row, text_buffer *out)
+{
+    const json_t *point = json_array_get(json_object_get(table, "points"), (size_t)row);
+    const char *space = "";
+    size_t i;
+    json_t *axis;
+    json_array_foreach(json_object_get(table, "vary"), i, axis)
+    {
+        const char *name = json_string_value(axis), *value = value_at(point, name);
+        if (strcmp(value, "-") != 0) text_append(out, "%s%s=%s", space, name, value);
+        space = " ";
+    }
+}
+
+static void append_rate(double value, int width, text_buffer *out)
+{
+    if (isnan(value))
+        text_append(out, "%*s", width, "-");
+    else
+        text_append(out, "%*.*f", width, value < 100 ? 2 : 0, value);
+}
+
+static void append_row(const json_t *table, const json_t *point, text_buffer *out)
+{
+    size_t i;
+    json_t *axis;
+    json_array_foreach(json_object_get(table, "vary"), i, axis)
+    {
+        const char *name = json_string_value(axis);
+        text_append(out, "%-*s", width_of(json_object_get(table, "points"), name), value_at(point, name));
+    }
+    const json_t *failure = json_object_get(point, "failure");
+    double median = number_at(point, "samples_per_s", "median"),
+           low = number_at(point, "samples_per_s", "low");
+    if (isnan(median) && json_is_object(failure)) {
+        text_append(out, "  failed (%lld): %s\n",
+                    (long long)json_integer_value(json_object_get(failure, "exit_code")),
+                    json_string_value(json_object_get(failure, "message")));
+        return;
+    }
+    char step[32] = "-";
+    if (!isnan(median)) text_format_duration(step, sizeof step, 1e9 * number_at(point, "step_s", "median"));
+    append_rate(median, 10, out);
+    if (!isnan(low)) {
+        append_rate(low, 10, out);
+        append_rate(number_at(point, "samples_per_s", "high"), 10, out);
+    } else {
+        text_append(out, "%20s", "");
+    }
+    text_append(out, "%12s%5lld%s\n", step, (long long)json_integer_value(json_object_get(point, "runs")),
+                json_is_true(json_object_get(point, "simulated"))  ? "  SIMULATED"
+                : json_is_true(json_object_get(point, "emulated")) ? "  EMULATED"
+                                                                   : "");
+}
+
+static void append_best(const json_t *table, text_buffer *out)
+{
+    const json_t *best = json_object_get(table, "best");
+    if (!json_is_object(best)) return;
+    text_append(out, "\nbest: ");
+    describe(table, json_integer_value(json_object_get(best, "row")), out);
+    if (!json_object_get(best, "next_row")) {
+        text_append(out, "\n");
+        return;
+    }
+    double factor = json_number_value(json_object_get(best, "factor"));
+    const char *verdict = json_string_value(json_object_get(best, "verdict"));
+    text_append(out, "\n%.3f times the samples/s of ", factor);
+    describe(table, json_integer_value(json_object_get(best, "next_row")), out);
+    text_append(out, "\n");
+    if (strcmp(verdict, "virtual") == 0) {
+        text_append(out, "In virtual time there is no spread: the figures are as good as the profile.\n");
+        return;
+    }
+    if (json_object_get(best, "factor_low"))
+        text_append(out, "95 %% interval %.3f to %.3f, p = %.2g\n",
+                    json_number_value(json_object_get(best, "factor_low")),
+                    json_number_value(json_object_get(best, "factor_high")),
+                    json_number_value(json_object_get(best, "p")));
+    if (strcmp(verdict, "shown") == 0) return;
+    text_append(out, "The difference between the two is not shown by %lld rounds",
+                (long long)json_integer_value(json_object_get(best, "rounds")));
+    if (json_object_get(best, "detectable"))
+        text_append(out, ":\n%.1f %% would be; 5 %% would take %lld rounds (--repeat)",
+                    100 * json_number_value(json_object_get(best, "detectable")),
+                    (long long)json_integer_value(json_object_get(best, "rounds_for_5_percent")));
+    else
+        text_append(out, ": at least %d are needed (--repeat)", SIGNIFICANCE_LEAST_ROUNDS);
+    text_append(out, "\n");
+}
+
+void sweep_report(const json_t *table, text_buffer *out)
+{
+    const json_t *points = json_object_get(table, "points");
+    size_t i;
+    json_t *axis, *point;
+    json_array_foreach(json_object_get(table, "vary"), i, axis)
+        text_append(out, "%-*s", width_of(points, json_string_value(axis)), json_string_value(axis));
+    text_append(out, "%10s%20s%12s%5s\n", "samples/s", "95 % interval", "step", "runs");
+    json_array_foreach(points, i, point) append_row(table, point, out);
+    append_best(table, out);
+}

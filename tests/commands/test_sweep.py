@@ -1,0 +1,229 @@
+"""harness sweep: a grid of runs that survives interruptions, and a table of what they show."""
+import collections
+import json
+import os
+import re
+import signal
+import tempfile
+import time
+
+from program import Run, SLOWER, Watch, harness
+from tap import cases, expect, expect_equal, main, test
+
+VIRTUAL = ["--device", "sim:dgx1-v100", "--model", "resnet18", "--steps", "4"]
+GRID = ["--mode", "ps,ring", "--vary", "gpus=2,3,4,5,6,8", "--vary", "batch=8,16,32,48,64,96", *VIRTUAL]  # 72 points
+REAL = ["--model", "wine_mlp", "--data", "wine", "--gpus", "2", "--steps", "5", "--threads", "1"]
+
+
+def folder():
+    return tempfile.TemporaryDirectory(prefix="sweep-test-")
+
+
+def runs_in(path):
+    """{name: (inode, time of change)} of the finished runs."""
+    inside = os.path.join(path, "runs")
+    names = os.listdir(inside) if os.path.isdir(inside) else []
+    found = {}
+    for name in names:
+        if name.endswith(".json"):
+            about = os.stat(os.path.join(inside, name))
+            found[name] = (about.st_ino, about.st_mtime_ns)
+    return found
+
+
+def sweep(path, *words, **more):
+    return harness("sweep", *words, "-o", path, **more)
+
+
+def wait_for_runs(run, path, count):
+    until = time.monotonic() + 60 * SLOWER
+    while len(runs_in(path)) < count:
+        expect(time.monotonic() < until and run.process.poll() is None, f"expected {count} finished runs", run.peek())
+        time.sleep(0.002)
+
+
+@test
+def a_sweep_of_72_virtual_points_that_was_killed_ends_with_the_table_of_an_undisturbed_one():
+    with folder() as undisturbed, folder() as killed:
+        whole = sweep(undisturbed, *GRID, limit=90)  # promised: 30 s
+        expect_equal(whole.code, 0, "exit code", whole)
+        expect_equal(len(runs_in(undisturbed)), 72, "runs")
+        watch = Watch()
+        with Run("sweep", *GRID, "-o", killed) as run:
+            wait_for_runs(run, killed, 20)
+            run.kill(run.pid, signal.SIGKILL)
+            run.process.wait()
+            watch.check(run)
+        before = runs_in(killed)
+        expect(20 <= len(before) < 72, f"expected a sweep that was killed in the middle, found {len(before)} runs")
+        again = sweep(killed, *GRID, limit=90)
+        expect_equal(again.code, 0, "exit code", again)
+        after = runs_in(killed)
+        expect_equal(len(after), 72, "runs")
+        expect_equal({name: after[name] for name in before}, before, "runs that had ended are not run again")
+        expect_equal(again.out, whole.out, "table")
+        for name in after:
+            with open(os.path.join(killed, "runs", name), encoding="utf-8") as file:
+                expect_equal(len(json.load(file)["jobs"]), 1, f"jobs of {name}")
+
+
+@test
+def every_round_runs_each_point_once_in_an_order_of_its_own():
+    with folder() as path:
+        result = sweep(path, *GRID, "--repeat", "3", "--dry-run")
+        expect_equal(result.code, 0, "exit code", result)
+        lines = result.out.splitlines()
+        expect_equal(len(lines), 3 * 72, "runs")
+        rounds = [lines[i:i + 72] for i in range(0, 216, 72)]
+        expect_equal([len(set(points)) for points in rounds], [72] * 3, "different points per round")
+        expect_equal(set(rounds[0]), set(rounds[1]), "points of the rounds")
+        expect(rounds[0] != rounds[1] and rounds[0] != sorted(rounds[0]), "expected another order in each round")
+        expect_equal(runs_in(path), {}, "runs of a dry run")
+        expect_equal(lines[0].split()[:2], ["harness", "run"], "the command")
+
+
+@test
+def the_table_is_that_of_the_runs():
+    with folder() as path:
+        result = sweep(path, *REAL, "--mode", "ring,ps", "--vary", "batch=8,16", "--repeat", "3")
+        expect_equal(result.code, 0, "exit code", result)
+        with open(os.path.join(path, "table.json"), encoding="utf-8") as file:
+            table = json.load(file)
+        rates = collections.defaultdict(list)
+        for name in runs_in(path):
+            with open(os.path.join(path, "runs", name), encoding="utf-8") as file:
+                run = json.load(file)
+            rates[(run["jobs"][0]["engine"], run["configuration"]["batch"])].append(
+                run["jobs"][0]["throughput"]["samples_per_s"])
+        expect_equal(len(table["points"]), 4, "points")
+        rows = [line.split() for line in result.out.splitlines()[1:5]]
+        for point, row in zip(table["points"], rows):
+            values = sorted(rates[(point["values"]["mode"], point["values"]["batch"])])
+            expect_equal(len(values), 3, "rounds")
+            expect_equal(point["samples_per_s"]["median"], values[1], f"median of {point['values']}")
+            expect(values[0] <= point["samples_per_s"]["low"] <= values[1] <= point["samples_per_s"]["high"] <= values[2],
+                   f"interval of {point}")
+            expect_equal(float(row[2]), round(values[1], 0 if values[1] >= 100 else 2), "median in the text", result)
+        best = max(table["points"], key=lambda p: p["samples_per_s"]["median"])
+        expect_equal(table["points"][table["best"]["row"]], best, "best point")
+        expect_equal(table["best"]["verdict"], "too few rounds", "three rounds give no verdict")
+        expect("not shown by 3 rounds" in result.out, "the text says so", result)
+
+
+@test
+def options_of_one_engine_are_left_out_for_the_other():
+    with folder() as path:
+        result = sweep(path, *VIRTUAL, "--vary", "bucket-cap-mb=1,25", "--vary", "gpus=2,4", "--mode", "ps,ring")
+        expect_equal(result.code, 0, "exit code", result)
+        rows = [line.split()[:3] for line in result.out.splitlines()[1:7]]
+        expect_equal(sorted(rows), sorted([["-", "2", "ps"], ["-", "4", "ps"], ["1", "2", "ring"], ["25", "2", "ring"],
+                                           ["1", "4", "ring"], ["25", "4", "ring"]]), "points", result)
+
+
+@test
+def a_run_that_fails_is_recorded_and_the_others_go_on():
+    with folder() as path:
+        result = sweep(path, *VIRTUAL, "--vary", "gpus=2,9,4", "--mode", "ring")  # the machine has 8 GPUs
+        expect_equal(result.code, 1, "exit code", result)
+        lines = result.out.splitlines()
+        failed = [line for line in lines if re.match(r"9 .*failed \(78\): ", line)]
+        expect_equal(len(failed), 1, "rows of failed points", result)
+        expect_equal(len(runs_in(path)), 2, "results", result)
+        again = sweep(path, *VIRTUAL, "--vary", "gpus=2,9,4", "--mode", "ring")
+        expect_equal(again.code, 1, "a point without result is tried again", again)
+
+
+@test
+def real_work_runs_one_run_at_a_time():
+    with folder() as path:
+        most = 0
+        with Run("sweep", *REAL, "--mode", "ring,ps", "--vary", "batch=4,8", "--repeat", "2", "-o", path) as run:
+            while run.process.poll() is None:
+                jobs = {line for pid in run.processes() for line in launcher(pid, run.pid)}
+                most = max(most, len(jobs))
+                time.sleep(0.001)
+            expect_equal(run.process.returncode, 0, "exit code", run.peek())
+        expect_equal(most, 1, "runs at a time")
+        expect_equal(len(runs_in(path)), 8, "runs")
+
+
+def launcher(pid, sweep_pid):
+    """[pid] if the process is a run that the sweep has started."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return []
+    return [pid] if int(fields[1]) == sweep_pid and fields[0] != "Z" else []
+
+
+@cases([("SIGINT", signal.SIGINT, 130), ("SIGTERM", signal.SIGTERM, 143)])
+def a_signal_ends_the_sweep_and_the_next_start_goes_on(number, code):
+    words = [*REAL[:-4], "--steps", "2000", "--mode", "ring,ps", "--vary", "batch=4,8"]
+    with folder() as path:
+        watch = Watch()
+        with Run("sweep", *words, "-o", path) as run:
+            wait_for_runs(run, path, 1)
+            run.kill(run.pid, number)
+            result = run.wait(30)
+            expect_equal(result.code, code, "exit code", result)
+            watch.check(run)
+        finished = runs_in(path)
+        expect(1 <= len(finished) < 4, f"expected a sweep that was ended in the middle, found {len(finished)} runs")
+        again = sweep(path, *words)
+        expect_equal(again.code, 0, "exit code", again)
+        expect_equal({name: runs_in(path)[name] for name in finished}, finished, "finished runs")
+        expect_equal(len(runs_in(path)), 4, "runs")
+
+
+@test
+def a_truncated_result_is_run_again():
+    with folder() as path:
+        words = [*VIRTUAL, "--vary", "gpus=2,4", "--mode", "ring"]
+        expect_equal(sweep(path, *words).code, 0, "exit code")
+        name = os.path.join(path, "runs", sorted(runs_in(path))[0])
+        os.truncate(name, 100)
+        expect_equal(sweep(path, *words).code, 0, "exit code")
+        with open(name, encoding="utf-8") as file:
+            expect_equal(len(json.load(file)["jobs"]), 1, "jobs")
+
+
+@test
+def two_sweeps_never_share_a_folder():
+    with folder() as path:
+        words = [*VIRTUAL, "--vary", "gpus=2,4", "--mode", "ring"]
+        expect_equal(sweep(path, *words).code, 0, "exit code")
+        other = sweep(path, *VIRTUAL, "--vary", "gpus=2,8", "--mode", "ring")
+        expect_equal(other.code, 78, "another sweep", other)
+        expect_equal(len(other.lines()), 1, "lines on stderr", other)
+        more = sweep(path, *words, "--repeat", "2")
+        expect_equal(more.code, 0, "more rounds of the same sweep", more)
+        expect_equal(len(runs_in(path)), 4, "runs")
+        with Run("sweep", *REAL[:-4], "--steps", "3000", "--mode", "ring", "--vary", "batch=4,8", "-o", path + "/real") as run:
+            until = time.monotonic() + 30 * SLOWER
+            while not os.path.exists(path + "/real/sweep.json") and time.monotonic() < until:
+                time.sleep(0.002)
+            second = sweep(path + "/real", *REAL, "--mode", "ring", "--vary", "batch=4,8")
+            expect_equal(second.code, 78, "a second process", second)
+            expect("another sweep is running" in second.err, "the reason", second)
+            run.kill(run.pid, signal.SIGTERM)
+            run.wait(30)
+
+
+@cases([("no axis", ["--mode", "ring"], "--vary"),
+        ("an unknown option", ["--vary", "bukket-cap-mb=1,2"], "bukket-cap-mb"),
+        ("a value that is none", ["--vary", "gpus=2,many"], "many"),
+        ("an empty value", ["--vary", "gpus=2,,4"], "gpus=2,,4"),
+        ("the same option twice", ["--vary", "gpus=2,4", "--vary", "gpus=8"], "gpus"),
+        ("several engines in one run", ["--mode", "both", "--vary", "gpus=2,4"], "--mode"),
+        ("too many rounds", ["--vary", "gpus=2,4", "--repeat", "0"], "--repeat")])
+def wrong_words_are_refused_before_anything_runs(words, part):
+    with folder() as path:
+        result = sweep(os.path.join(path, "sweep"), *VIRTUAL, *words)
+        expect_equal(result.code, 64, "exit code", result)
+        expect_equal(len(result.lines()), 1, "lines on stderr", result)
+        expect(part in result.err, f"expected {part!r}", result)
+        expect_equal(os.listdir(path), [], "files")
+
+
+main()
