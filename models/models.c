@@ -17,9 +17,9 @@ static const char *const head_names[] = {"mlm", "cls", NULL};
 static const option model_option_list[] = {
     {"model", OPTION_TEXT, FIELD(name), .argument = "NAME", .initial = "resnet18", .help = "see `harness models`"},
     {"classes", OPTION_INT, FIELD(classes), .argument = "N", .high = 1e9,
-     .help = "outputs of the classifier [default: the data's]"},
+     .help = "outputs of the classifier [the data's; of synthetic data the model's]"},
     {"image", OPTION_INT, FIELD(image), .argument = "N", .high = 4096,
-     .help = "height and width of images [default: the data's]"},
+     .help = "height and width of images [the data's; of synthetic data the model's]"},
     {"activation", OPTION_CHOICE, FIELD(activation), .level = OPTION_RARE, .initial = "default",
      .choices = activation_names, .help = "activation of the ResNets"},
     {"sync-batchnorm", OPTION_FLAG, FIELD(sync_batchnorm), .level = OPTION_RARE,

@@ -151,8 +151,7 @@ static status parse_option(option_binding *bindings, size_t count, int argc, cha
     const option *o = NULL;
     if (word[1] == '-') {
         equals = strchr(word, '=');
-        size_t length = equals ? (size_t)(equals - word) : strlen(word);
-        TRY(find_by_name(bindings, count, word + 2, length - 2, &o, &negated, &binding));
+        TRY(find_by_name(bindings, count, word + 2, strcspn(word, "=") - 2, &o, &negated, &binding));
     } else {
         o = word[2] ? NULL : find(bindings, count, NULL, 0, word[1], &binding);
         if (!o) return fail(STATUS_USAGE, "unknown option '%s'; options start with two dashes", word);
@@ -182,6 +181,28 @@ status options_parse(option_binding *bindings, size_t count, int argc, char *con
         else
             TRY(parse_option(bindings, count, argc, argv, &i));
     }
+    return STATUS_OK;
+}
+
+/* Whether the word is "--name", "--no-name", "--name=value" or "-n" of an option of these bindings. */
+static bool names_option(option_binding *bindings, size_t count, const char *word)
+{
+    option_binding *binding = NULL;
+    if (word[0] != '-' || !word[1]) return false;
+    if (word[1] != '-') return !word[2] && find(bindings, count, NULL, 0, word[1], &binding);
+    size_t length = strcspn(word, "=") - 2;
+    const option *o = find(bindings, count, word + 2, length, 0, &binding);
+    if (o || length <= 3 || memcmp(word, "--no-", 5) != 0) return o;
+    o = find(bindings, count, word + 5, length - 3, 0, &binding);
+    return o && o->type == OPTION_FLAG;
+}
+
+status options_take(option_binding *bindings, size_t count, int argc, char *const argv[], char *rest[], int *rest_count)
+{
+    *rest_count = 0;
+    for (int i = 0; i < argc; i++)
+        if (names_option(bindings, count, argv[i])) TRY(parse_option(bindings, count, argc, argv, &i));
+        else rest[(*rest_count)++] = argv[i];
     return STATUS_OK;
 }
 

@@ -64,6 +64,10 @@ status options_defaults(option_binding *bindings, size_t count);
 status options_parse(option_binding *bindings, size_t count, int argc, char *const argv[],
                      const char **positional, int *positional_count);
 
+/* As options_parse(), for a command in front of another one: words that are no option of these bindings are the other
+ * command's, and go in order to rest[0..*rest_count), which needs room for argc of them. */
+status options_take(option_binding *bindings, size_t count, int argc, char *const argv[], char *rest[], int *rest_count);
+
 /* Sets one option from text, as if given on the command line. STATUS_USAGE if no table has it. */
 status options_set(option_binding *bindings, size_t count, const char *name, const char *text);
 

@@ -34,7 +34,7 @@ static status render(const char *path, const json_t *result, text_buffer *out)
                     RESULT_SCHEMA_VERSION, (long long)found);
     if (json_array_size(runs) > 0)
         report_compare(runs, out);
-    else if (json_object_get(result, "workload"))
+    else if (json_object_get(result, "workload") && json_object_get(result, "jobs"))
         report_text(result, out);
     else if (json_object_get(result, "jobs"))
         report_plan(result, out);

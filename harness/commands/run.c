@@ -1,22 +1,19 @@
 /* harness [run]: trains, side by side or with one engine, and reports. */
 #include "harness/commands/commands.h"
 
-#include "harness/launch/processors.h"
+#include "harness/commands/jobs.h"
 #include "harness/launch/environment.h"
+#include "harness/launch/processors.h"
 #include "harness/report/report.h"
-#include "harness/run/job.h"
 #include "harness/run/output.h"
 #include "harness/run/plan.h"
 #include "harness/run/run_result.h"
 #include "harness/run/rank.h"
-#include "harness/sim/virtual_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
-#include <unistd.h>
 
 typedef struct run_command {
     run_config config;
@@ -54,13 +51,6 @@ static status report(const run_command *c, const run_job *jobs)
     return traced != STATUS_OK ? traced : delivered;
 }
 
-static bool any_result(const run_jobs *jobs)
-{
-    for (int e = 0; e < ENGINE_COUNT; e++)
-        if (jobs->jobs[e].result) return true;
-    return false;
-}
-
 /* ---- a plan ------------------------------------------------------------------------------------ */
 
 static status report_the_plan(run_command *c)
@@ -71,68 +61,16 @@ static status report_the_plan(run_command *c)
     return deliver(c, plan, report_plan);
 }
 
-/* ---- virtual time ------------------------------------------------------------------------------ */
+/* ---- jobs -------------------------------------------------------------------------------------- */
 
-static status run_virtual(run_command *c)
+static status run_and_report(run_command *c, command_line *line)
 {
-    run_job jobs[ENGINE_COUNT] = {{0}};
-    if (c->config.run.json) TRY(output_probe(c->config.run.json));
-    if (c->config.run.trace) TRY(output_probe(c->config.run.trace));
-    TRY(run_plan_make(&c->config, &c->plan));
-    status rc = virtual_run(&c->config, &c->plan, jobs, c->plan.hardware_note, sizeof c->plan.hardware_note);
-    if (rc == STATUS_OK) rc = report(c, jobs);
-    for (int e = 0; e < ENGINE_COUNT; e++) {
-        json_decref(jobs[e].result);
-        free(jobs[e].trace);
-    }
-    return rc;
-}
-
-/* ---- the launcher ------------------------------------------------------------------------------ */
-
-/* OpenMP's run-time binds the first thread as it is loaded, and ranks inherit that: all of them share its place. */
-static void warn_of_openmp(void)
-{
-    const char *bind = getenv("OMP_PROC_BIND");
-    char own[64];
-    processors p;
-    if (!bind || strcasecmp(bind, "false") == 0) return;
-    if (processors_open("", NULL, &p) == STATUS_OK && p.restricted)
-        log_warn("OMP_PROC_BIND=%s has bound this program to processors %s, and so its ranks: unset it, and "
-                 "take --bind core",
-                 bind, processors_format(&p.allowed, own, sizeof own));
-    error_clear();
-    processors_close(&p);
-}
-
-/* Without this the kernel would kill processes of this machine, not only of this run. */
-static status check_memory(const run_plan *p)
-{
-    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    char needed[32], most[32];
-    if ((double)p->largest_job_bytes <= memory) return STATUS_OK;
-    return fail(STATUS_CONFIG, "memory: expected a job of at most this machine's %s, got one of %s: take fewer --gpus or a "
-                "smaller --batch",
-                text_format_bytes(most, sizeof most, memory),
-                text_format_bytes(needed, sizeof needed, (double)p->largest_job_bytes));
-}
-
-static status run_launcher(run_command *c, command_line *line)
-{
-    if (c->config.run.json) TRY(output_probe(c->config.run.json));
-    if (c->config.run.trace) TRY(output_probe(c->config.run.trace));
-    TRY(run_config_check_gpus(&c->config));
-    TRY(run_plan_make(&c->config, &c->plan));
-    bool cuda = strcmp(c->config.run.device, "cuda") == 0;
-    if (!cuda) TRY(check_memory(&c->plan));
-    if (!c->config.run.quiet) log_info("%s%s", cuda ? "" : "no CUDA device found: ", c->plan.hardware_note);
-    warn_of_openmp();
     run_jobs jobs;
-    TRY(run_jobs_run(&c->config, &c->plan, line->argv, &jobs));
-    if (jobs.cause[0]) log_error("%s", jobs.cause);
+    if (c->config.run.json) TRY(output_probe(c->config.run.json));
+    if (c->config.run.trace) TRY(output_probe(c->config.run.trace));
+    TRY(command_run_jobs(&c->config, &c->plan, line->argv, &jobs));
     line->exit_code = jobs.exit_code;
-    status rc = any_result(&jobs) ? virtual_predict_jobs(&c->config, &c->plan, jobs.jobs) : STATUS_OK;
-    if (rc == STATUS_OK && any_result(&jobs)) rc = report(c, jobs.jobs);
+    status rc = run_jobs_any_result(&jobs) ? report(c, jobs.jobs) : STATUS_OK;
     run_jobs_free(&jobs);
     return rc;
 }
@@ -233,14 +171,13 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
 static status refuse_unused_options(const run_config *c)
 {
     char mode[16]; /* the first option of all */
-    for (int e = 0; e < ENGINE_COUNT; e++) {
-        const option_binding *b = &c->bindings[BINDING_COUNT - ENGINE_COUNT + e];
-        for (size_t i = 0; i < b->table->count && !run_config_uses(c, e); i++)
-            if (options_given(b, b->table->options[i].name))
-                return fail(STATUS_USAGE, "--%s: expected --mode %s or both, got --mode %s", b->table->options[i].name,
-                            engine_table[e]->name, options_format(&c->bindings[0], 0, mode, sizeof mode));
-    }
-    return STATUS_OK;
+    bool uses[ENGINE_COUNT];
+    int engine;
+    for (int e = 0; e < ENGINE_COUNT; e++) uses[e] = run_config_uses(c, e);
+    const char *name = run_config_unused(c, uses, &engine);
+    if (!name) return STATUS_OK;
+    return fail(STATUS_USAGE, "--%s: expected --mode %s or both, got --mode %s", name, engine_table[engine]->name,
+                options_format(&c->bindings[0], 0, mode, sizeof mode));
 }
 
 static status start(run_command *c, command_line *line)
@@ -253,10 +190,10 @@ static status start(run_command *c, command_line *line)
     }
     log_set_level((log_level)c->config.run.log_level);
     if (c->config.run.plan) return report_the_plan(c);
-    if (run_config_is_virtual(&c->config)) return run_virtual(c);
+    if (run_config_is_virtual(&c->config)) return run_and_report(c, line);
     launch_environment e;
     TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));
-    status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(c, line) : run_rank(c, &e, line);
+    status rc = e.origin == LAUNCH_BY_HAND ? run_and_report(c, line) : run_rank(c, &e, line);
     launch_environment_close(&e);
     return rc;
 }

@@ -1,7 +1,6 @@
-/* harness whatif: what a model would take on machines that one does not have. */
+/* harness whatif: what a model would take on machines that one does not have. A table of jobs of `harness run`. */
 #include "harness/commands/commands.h"
 
-#include "common/net/link.h"
 #include "harness/run/output.h"
 #include "harness/sim/whatif.h"
 
@@ -10,31 +9,17 @@
 #include <string.h>
 
 typedef struct whatif_options {
-    const char *profile, *gpus, *policy, *link, *json, *csv;
-    int64_t batch, nodes;
-    bool tf32, bf16;
-    uint64_t jitter;
+    const char *profile, *gpus, *policy, *json, *csv;
 } whatif_options;
 
 #define FIELD(name) offsetof(whatif_options, name)
 static const option option_list[] = {
-    {"profile", OPTION_TEXT, FIELD(profile), .argument = "NAME", .initial = SIM_DEFAULT_PROFILE,
-     .help = "the machines, see `harness profiles`"},
-    {"gpus", OPTION_TEXT, FIELD(gpus), .argument = "LIST", .initial = "1,2,4,8",
+    {"profile", OPTION_TEXT, FIELD(profile), .argument = "NAME",
+     .help = "the machines, as in --device sim:NAME, see `harness profiles` [" SIM_DEFAULT_PROFILE "]"},
+    {"gpus", OPTION_TEXT, FIELD(gpus), .alias = "nproc-per-node", .argument = "LIST", .initial = "1,2,4,8",
      .help = "8,16,64 or 8,16,...,4096"},
     {"policy", OPTION_TEXT, FIELD(policy), .argument = "LIST", .initial = "ddp",
-     .help = "of the ring or the parameter server, see `harness policies`"},
-    {"batch", OPTION_INT, FIELD(batch), .argument = "N", .initial = "32", .low = 1, .high = 1e6,
-     .help = "samples per rank"},
-    {"nodes", OPTION_INT, FIELD(nodes), .argument = "N", .initial = "0", .high = 65536,
-     .help = "machines [as many as the GPUs fill]"},
-    {"link", OPTION_TEXT, FIELD(link), .argument = "RATE,LATENCY",
-     .help = "of a network adapter instead of the profile's: 100Gbit/s,2us"},
-    {"tf32", OPTION_FLAG, FIELD(tf32), .help = "matrix products and convolutions multiply in TF32"},
-    {"bf16", OPTION_FLAG, FIELD(bf16),
-     .help = "products multiply in bfloat16, and activations are stored in it"},
-    {"jitter", OPTION_INT, FIELD(jitter), .argument = "SEED", .initial = "0", .high = 0x1p62,
-     .help = "GPUs and kernels differ, drawn from SEED (0: all alike)"},
+     .help = "of the ring or the parameter server, see `harness policies`; with keys: ddp:order=ready,sync"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there; -: to stdout, without the table"},
     {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE",
@@ -45,27 +30,68 @@ static const option_table whatif_option_table = {"What if", option_list,
 
 typedef struct whatif_setup {
     whatif_options options;
-    model_options model;
-    optimizer_options optimizer;
+    run_config config; /* of the words that are every job's, to look at them */
+    char **words;      /* of the command line, for `run` */
+    int word_count;
 } whatif_setup;
 
-static size_t bind_whatif(void *options, option_binding *bindings)
+/* What one job has and a table of many has not. */
+static status refuse_options_of_one_job(const run_config *c)
 {
-    whatif_setup *s = options;
-    bindings[0] = (option_binding){.table = &whatif_option_table, .storage = &s->options};
-    bindings[1] = (option_binding){.table = &model_option_table, .storage = &s->model};
-    bindings[2] = (option_binding){.table = &optimizer_option_table, .storage = &s->optimizer};
-    return 3;
+    static const char *const names[] = {"mode", "plan", "trace", "trace-steps"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (options_given(&c->bindings[0], names[i]))
+            return fail(STATUS_USAGE, "--%s: unexpected with whatif, whose jobs are those of --gpus and --policy",
+                        names[i]);
+    return STATUS_OK;
 }
 
-/* "100Gbit/s,2us", or the rate only. */
-static status parse_link(const char *text, simulation_config *out)
+/* An option of an engine that no policy belongs to would do nothing, and nobody would know. */
+static status refuse_unused_options(const run_config *c, const whatif_question *q)
 {
-    net_link link = {0};
-    if (!text) return STATUS_OK;
-    TRY(strchr(text, ',') ? net_link_parse(text, &link) : text_parse_rate("--link", text, &link.bytes_per_second));
-    out->link_rate = (double)link.bytes_per_second / 1e9;
-    out->link_latency = (double)link.latency_ns / 1e3;
+    bool uses[ENGINE_COUNT] = {false};
+    int engine;
+    for (int p = 0; p < q->policy_count; p++) {
+        TRY(engine_of_policy(q->policies[p], &engine));
+        uses[engine] = true;
+    }
+    const char *name = run_config_unused(c, uses, &engine);
+    return name ? fail(STATUS_USAGE, "--%s: expected a policy of %s, got none", name, engine_table[engine]->name)
+                : STATUS_OK;
+}
+
+/* The words that are options of `run`, read once to see what they say about all jobs. */
+static status read_words(whatif_setup *s, const command_line *line, whatif_question *q)
+{
+    run_config *c = &s->config;
+    option_binding own = {.table = &whatif_option_table, .storage = &s->options};
+    const char **unexpected = calloc((size_t)line->argc + 1, sizeof *unexpected);
+    int count = 0;
+    s->words = calloc((size_t)line->argc + 1, sizeof *s->words);
+    status rc = unexpected && s->words ? options_defaults(&own, 1) : fail(STATUS_SYSTEM, "no memory for the command line");
+    if (rc == STATUS_OK) rc = options_take(&own, 1, line->argc, line->argv + 2, s->words, &s->word_count);
+    if (rc == STATUS_OK) rc = run_config_init(c);
+    if (rc == STATUS_OK) rc = options_parse(c->bindings, BINDING_COUNT, s->word_count, s->words, unexpected, &count);
+    if (rc == STATUS_OK && count > 0)
+        rc = fail(STATUS_USAGE, "whatif: unexpected argument '%s'; see harness whatif --help", unexpected[0]);
+    free(unexpected);
+    TRY(rc);
+    q->words = s->words;
+    q->word_count = s->word_count;
+    q->has_length = options_given(&c->bindings[0], "steps") || options_given(&c->bindings[0], "epochs");
+    q->slow_rank = c->shared.slow ? atoi(c->shared.slow) : -1;
+    return refuse_options_of_one_job(c);
+}
+
+static status find_profile(const whatif_setup *s, whatif_question *q)
+{
+    const run_config *c = &s->config;
+    bool device = options_given(&c->bindings[0], "device");
+    q->profile = s->options.profile ? s->options.profile : SIM_DEFAULT_PROFILE;
+    if (!device) return STATUS_OK;
+    if (s->options.profile) return fail(STATUS_USAGE, "--device: unexpected with --profile");
+    if (!run_config_is_virtual(c)) return fail(STATUS_USAGE, "--device: expected sim:PROFILE, got %s", c->run.device);
+    q->profile = run_config_profile(c);
     return STATUS_OK;
 }
 
@@ -74,47 +100,61 @@ static bool to_stdout(const char *path)
     return path && strcmp(path, "-") == 0;
 }
 
-static status run_whatif(command_line *line)
+static status print(const whatif_options *o, const whatif_question *q, const whatif_answer *answer)
 {
-    whatif_setup *s = line->options;
+    text_buffer text = {0};
+    if (o->json) TRY(output_json(whatif_json(q, answer), o->json));
+    if (o->csv) {
+        whatif_csv(q, answer, &text);
+        TRY(output_file(&text, o->csv));
+    }
+    if (to_stdout(o->json) || to_stdout(o->csv)) return STATUS_OK;
+    whatif_text(q, answer, &text);
+    return output_text(&text);
+}
+
+static status answer(whatif_setup *s, command_line *line)
+{
     const whatif_options *o = &s->options;
-    TRY(optimizer_resolve(&line->bindings[2]));
-    whatif_question q = {.machine = {.profile = o->profile,
-                                     .machines = (int)o->nodes,
-                                     .precision = o->tf32   ? SIM_TF32
-                                                  : o->bf16 ? SIM_BF16
-                                                                    : SIM_FP32,
-                                     .jitter_seed = o->jitter},
-                         .model = s->model,
-                         .optimizer = s->optimizer,
-                         .batch = o->batch};
-    if (o->tf32 && o->bf16)
-        return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
-    if (to_stdout(o->json) && to_stdout(o->csv))
-        return fail(STATUS_USAGE, "--csv -: unexpected with --json -");
-    TRY(parse_link(o->link, &q.machine));
+    whatif_question q = {0};
+    TRY(read_words(s, line, &q));
+    TRY(find_profile(s, &q));
+    if (to_stdout(o->json) && to_stdout(o->csv)) return fail(STATUS_USAGE, "--csv -: unexpected with --json -");
     TRY(whatif_parse_gpus(o->gpus, &q));
     TRY(whatif_parse_policies(o->policy, &q));
+    TRY(refuse_unused_options(&s->config, &q));
+    if (!s->config.run.quiet) options_notices(s->config.bindings, BINDING_COUNT);
     whatif_answer *answer = calloc(1, sizeof *answer);
     if (!answer) return fail(STATUS_SYSTEM, "no memory for the table");
     status rc = whatif_ask(&q, answer);
-    text_buffer text = {0};
-    if (rc == STATUS_OK && o->json) rc = output_json(whatif_json(&q, answer), o->json);
-    if (rc == STATUS_OK && o->csv) {
-        whatif_csv(&q, answer, &text);
-        rc = output_file(&text, o->csv);
-    }
-    if (rc == STATUS_OK && !to_stdout(o->json) && !to_stdout(o->csv)) {
-        whatif_text(&q, answer, &text);
-        rc = output_text(&text);
-    }
+    if (rc == STATUS_OK) rc = print(o, &q, answer);
+    json_decref(answer->workload);
     free(answer);
     return rc;
 }
 
+static status run_whatif(command_line *line)
+{
+    whatif_setup *s = line->options;
+    status rc = answer(s, line);
+    free(s->words);
+    return rc;
+}
+
+static void help_whatif(bool all, text_buffer *out)
+{
+    option_binding own = {.table = &whatif_option_table};
+    options_help(&own, 1, all, out);
+    text_append(out, "\nAll other options are those of harness run on a virtual device: --model,\n"
+                     "--batch, --nodes, --link RATE[,LATENCY] (of the network instead of the\n"
+                     "profile's), --tf32, --bf16, --jitter, --slow, --optimizer, ...: see\n"
+                     "harness run --help=all. By default a table has --warmup 2 --steps 3.\n");
+}
+
 const command command_whatif = {.name = "whatif",
-                                .usage = "[options]",
+                                .usage = "[options] [options of run]",
                                 .summary = "step time, efficiency and memory on machines that one does not have",
                                 .options_size = sizeof(whatif_setup),
-                                .bind = bind_whatif,
-                                .run = run_whatif};
+                                .most_words = COMMAND_READS_ITSELF,
+                                .run = run_whatif,
+                                .help = help_whatif};

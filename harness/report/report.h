@@ -16,6 +16,9 @@
 /* The side-by-side text report. */
 void report_text(const json_t *result, text_buffer *out);
 
+/* The first line of every report, without its end: model, input, classes, parameters, data, batch, optimizer, seed. */
+void report_workload(const json_t *workload, text_buffer *out);
+
 /* The memory of a run that was only planned (harness/run/plan.h). */
 void report_plan(const json_t *plan, text_buffer *out);
 

@@ -138,14 +138,12 @@ void report_compare(const json_t *runs, text_buffer *out)
         {"loss, last step", CELL_LOSS, .path = "loss_last"},
         {"accuracy, test data, %", CELL_HUNDREDTHS, .path = "accuracy"},
         {"staleness, mean", CELL_MEAN, .value = mean_staleness}};
-    const json_t *first = json_array_get(runs, 0), *w = json_object_get(first, "workload");
+    const json_t *first = json_array_get(runs, 0);
     json_t *jobs = json_array();
     for (size_t i = 0; i < json_array_size(runs); i++)
         json_array_append(jobs, (json_t *)report_at(json_array_get(runs, i), "jobs.0"));
-    text_append(out, "%s, %s, batch %.0f per rank, %s, seed %.0f; %s\n\n", report_text_at(w, "model"),
-                report_text_at(w, "data"), report_number_at(w, "batch_per_rank"),
-                report_text_at(w, "optimizer"), report_number_at(w, "seed"),
-                report_text_at(first, "hardware_note"));
+    report_workload(json_object_get(first, "workload"), out);
+    text_append(out, "\n%s\n\n", report_text_at(first, "hardware_note"));
     heads(jobs, figures.label_width, "", out);
     report_rows(figures, jobs, rows, sizeof rows / sizeof rows[0], out);
     loss_against_time(jobs, out);

@@ -108,13 +108,19 @@ static void emulated_line(const json_t *result, text_buffer *out)
                 rate, link + strcspn(link, ","));
 }
 
+void report_workload(const json_t *workload, text_buffer *out)
+{
+    text_append(out, "%s: %s, %.0f parameters, %s, batch %.0f per rank, %s, seed %.0f",
+                report_text_at(workload, "model"), report_text_at(workload, "input"),
+                report_number_at(workload, "parameters"), report_text_at(workload, "data"),
+                report_number_at(workload, "batch_per_rank"), report_text_at(workload, "optimizer"),
+                report_number_at(workload, "seed"));
+}
+
 static void header(const json_t *result, text_buffer *out)
 {
-    const json_t *c = json_object_get(result, "workload");
-    text_append(out, "%s: %.0f parameters, %s, batch %.0f per rank, %s, seed %.0f\n",
-                report_text_at(c, "model"), report_number_at(c, "parameters"), report_text_at(c, "data"),
-                report_number_at(c, "batch_per_rank"), report_text_at(c, "optimizer"),
-                report_number_at(c, "seed"));
+    report_workload(json_object_get(result, "workload"), out);
+    text_append(out, "\n");
     text_append(out, "%s, %s\n", report_text_at(result, "host.processor"),
                 report_text_at(result, "hardware_note"));
     if (json_is_true(json_object_get(result, "simulated")))
@@ -188,9 +194,8 @@ void report_text(const json_t *result, text_buffer *out)
 
 void report_plan(const json_t *plan, text_buffer *out)
 {
-    text_append(out, "%s: %.0f parameters, batch %.0f per rank; planned, nothing has run\n",
-                report_text_at(plan, "model"), report_number_at(plan, "parameters"),
-                report_number_at(plan, "batch_per_rank"));
+    report_workload(plan, out);
+    text_append(out, "; planned, nothing has run\n");
     size_t i;
     json_t *job;
     json_array_foreach(json_object_get(plan, "jobs"), i, job)

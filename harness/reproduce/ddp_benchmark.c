@@ -9,25 +9,19 @@ static const double limit = 0.10;
 
 static virtual_workload workload_of(const char *profile, const char *model, int gpus)
 {
-    virtual_workload w = {.machine = {.profile = profile, .world = gpus > 1 ? gpus : 1},
-                          .model = {.name = model},
-                          .batch = 32,
-                          .optimizer = optimizer_defaults(OPTIMIZER_SGD),
-                          .policy = gpus > 0 ? "ddp-2019" : NULL,
-                          .steps = 4};
-    w.optimizer.momentum = 0.9;
-    w.optimizer.weight_decay = 1e-4;
+    virtual_workload w = {.profile = profile, .gpus = gpus > 1 ? gpus : 1, .policy = gpus > 0 ? "ddp-2019" : NULL};
+    workload_options(&w, "--model %s --batch 32 --optimizer sgd --momentum 0.9 --weight-decay 1e-4 --prefetch off "
+                     "--warmup 3 --steps 1", model);
     return w;
 }
 
-static status run_row(reproduction_run *r, int row, const char *profile, const compute_fit *fit,
-                      double one_gpu_ms)
+static status run_row(reproduction_run *r, int row, const char *profile, double factor, double one_gpu_ms)
 {
     const char *model = published_text(&r->table, row, "model");
     int gpus = (int)published_number(&r->table, row, "gpus");
     double published = 1000 * published_number(&r->table, row, "seconds");
     virtual_workload w = workload_of(profile, model, gpus);
-    compute_fit_apply(fit, &w);
+    compute_fit_apply(factor, &w);
     TRY(virtual_measure(&w, &r->figures));
     char label[64];
     if (gpus == 0)
@@ -38,23 +32,22 @@ static status run_row(reproduction_run *r, int row, const char *profile, const c
         reproduction_add(r->report, label, "iteration", "ms", gpus == 0 ? CELL_CALIBRATED : CELL_PREDICTED,
                          published, r->figures.step_ms, gpus == 0 ? 0 : limit);
     cell->baselines[0] = one_gpu_ms;
-    if (gpus == 0) snprintf(cell->note, sizeof cell->note, "efficiencies times %.4f", fit->factor);
-    return STATUS_OK;
+    if (gpus == 0) snprintf(cell->note, sizeof cell->note, "efficiencies times %.4f", factor);
+    return reproduction_from(cell, &w);
 }
 
 static status run(reproduction_run *r)
 {
     const char *profile = r->profile ? r->profile : profile_name;
-    compute_fit fit;
-    double one_gpu_ms = NAN;
+    double factor = 1, one_gpu_ms = NAN;
     for (int row = 0; row < r->table.rows; row++) {
         bool calibrates = published_number(&r->table, row, "gpus") == 0;
         if (calibrates) {
             virtual_workload w = workload_of(profile, published_text(&r->table, row, "model"), 0);
             one_gpu_ms = 1000 * published_number(&r->table, row, "seconds");
-            TRY(compute_fit_find(&w, one_gpu_ms, &r->figures, &fit));
+            TRY(compute_fit_find(&w, one_gpu_ms, &r->figures, &factor));
         }
-        if (calibrates || !r->calibration_only) TRY(run_row(r, row, profile, &fit, one_gpu_ms));
+        if (calibrates || !r->calibration_only) TRY(run_row(r, row, profile, factor, one_gpu_ms));
     }
     return STATUS_OK;
 }

@@ -9,20 +9,17 @@
 
 /* A published mode: what it is run with. */
 typedef struct mode {
-    const char *name, *profile, *policy;
-    const char *const *settings;
+    const char *name, *profile, *policy, *options;
 } mode;
 
-static const char *const replica_loss[] = {"dp-loss=replica", NULL};
-
 /* GPT-2 by a script that computes the loss within the model: in the replicas. */
-static const mode gpt2_modes[] = {{"ddp-nvlink", "titan-rtx-x2", "ddp", NULL},
-                                  {"dp-nvlink", "titan-rtx-x2", "dp", replica_loss},
-                                  {"ddp-no-p2p", "titan-rtx-x2-no-p2p", "ddp", NULL}};
-static const mode resnet_modes[] = {{"single", "dgx-a100-40g", NULL, NULL},
-                                    {"dp", "dgx-a100-40g", "dp", NULL},
-                                    {"ddp", "dgx-a100-40g", "ddp", NULL},
-                                    {"apex", "dgx-a100-40g", "apex", NULL}};
+static const mode gpt2_modes[] = {{"ddp-nvlink", "titan-rtx-x2", "ddp", ""},
+                                  {"dp-nvlink", "titan-rtx-x2", "dp", " --dp-loss replica"},
+                                  {"ddp-no-p2p", "titan-rtx-x2-no-p2p", "ddp", ""}};
+static const mode resnet_modes[] = {{"single", "dgx-a100-40g", NULL, ""},
+                                    {"dp", "dgx-a100-40g", "dp", ""},
+                                    {"ddp", "dgx-a100-40g", "ddp", ""},
+                                    {"apex", "dgx-a100-40g", "apex", ""}};
 
 /* Of the group of rows whose source begins with `source`. */
 static double published_of(const published_table *t, const char *source, const char *name)
@@ -51,28 +48,30 @@ static void add_ratio(reproduction_report *r, const char *row, const char *a, co
 typedef struct group {
     const char *row, *source; /* its rows' source begins so */
     const mode *modes;        /* the first is calibrated */
-    int count;
-    double samples;
+    int count, gpus;
+    double samples, batch; /* of all; of a rank */
     cell_kind kind;
     double within;
 } group;
 
 /* `w` is the work under the modes with a policy; one GPU does that without. */
-static status run_group(reproduction_run *r, const group *g, virtual_workload w, compute_fit *fit)
+static status run_group(reproduction_run *r, const group *g, virtual_workload w, double *factor)
 {
     for (int m = 0; m < (r->calibration_only ? 1 : g->count); m++) {
-        w.machine.profile = g->modes[m].profile;
-        w.policy = g->modes[m].policy;
-        w.engine_settings = g->modes[m].settings;
         virtual_workload one = w;
-        if (!w.policy) one.machine.world = 1;
-        double steps = g->samples / (double)(w.batch * one.machine.world);
+        one.profile = g->modes[m].profile;
+        one.policy = g->modes[m].policy;
+        one.gpus = one.policy ? g->gpus : 1;
+        workload_options(&one, "%s", g->modes[m].options);
+        double steps = g->samples / (g->batch * one.gpus);
         double published = published_of(&r->table, g->source, g->modes[m].name);
-        if (m == 0) TRY(compute_fit_find(&one, 1000 * published / steps, &r->figures, fit));
-        compute_fit_apply(fit, &one);
+        if (m == 0) TRY(compute_fit_find(&one, 1000 * published / steps, &r->figures, factor));
+        compute_fit_apply(*factor, &one);
         TRY(virtual_measure(&one, &r->figures));
-        reproduction_add(r->report, g->row, g->modes[m].name, "s", m ? g->kind : CELL_CALIBRATED, published,
-                         r->figures.step_ms * steps / 1000, m ? g->within : 0);
+        TRY(reproduction_from(reproduction_add(r->report, g->row, g->modes[m].name, "s",
+                                               m ? g->kind : CELL_CALIBRATED, published,
+                                               r->figures.step_ms * steps / 1000, m ? g->within : 0),
+                              &one));
     }
     return STATUS_OK;
 }
@@ -82,17 +81,16 @@ static status run_gpt2(reproduction_run *r)
 {
     enum { STEPS = 200, BATCH = 4, GPUS = 2 };
     static const char row[] = "GPT-2, 2 TITAN RTX";
-    static const group g = {row,  "HF performance notes", gpt2_modes, 3, STEPS * BATCH * GPUS, CELL_PREDICTED,
-                            LIMIT};
-    compute_fit fit;
-    virtual_workload w = {.machine = {.world = GPUS, .unlimited_memory = true},
-                          .model = {.name = "gpt2", .sequence = 1024},
-                          .batch = BATCH,
-                          .optimizer = optimizer_defaults(OPTIMIZER_ADAMW)};
-    TRY(run_group(r, &g, w, &fit));
+    static const group g = {row,   "HF performance notes", gpt2_modes,     3, GPUS, STEPS * BATCH * GPUS,
+                            BATCH, CELL_PREDICTED,         LIMIT};
+    double factor;
+    virtual_workload w = {.variant = {.unlimited_memory = true}};
+    workload_options(&w, "--model gpt2 --sequence 1024 --batch %d --optimizer adamw --prefetch off --warmup 2 --steps 1",
+                     BATCH);
+    TRY(run_group(r, &g, w, &factor));
     reproduction_cell *first = reproduction_find(r->report, row, gpt2_modes[0].name);
     snprintf(first->note, sizeof first->note, "200 steps; sequence 1024; efficiencies times %.4f",
-             fit.factor);
+             factor);
     if (r->calibration_only) return STATUS_OK;
     add_ratio(r->report, row, "dp-nvlink", "ddp-nvlink", CELL_PREDICTED, LIMIT);
     add_ratio(r->report, row, "ddp-no-p2p", "ddp-nvlink", CELL_PREDICTED, LIMIT);
@@ -104,14 +102,12 @@ static status run_gpt2(reproduction_run *r)
 static status run_resnet(reproduction_run *r)
 {
     static const char row[] = "ResNet-50, 8 GPUs of 40 GB";
-    static const group g = {row, "High-Flyer", resnet_modes, 4, 1281167, CELL_DIRECTION, 0};
-    compute_fit fit;
-    virtual_workload w = {.machine = {.world = 8, .precision = SIM_TF32, .unlimited_memory = true},
-                          .model = {.name = "resnet50"},
-                          .batch = 400,
-                          .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
-    w.optimizer.momentum = 0.9;
-    TRY(run_group(r, &g, w, &fit));
+    static const group g = {row, "High-Flyer", resnet_modes, 4, 8, 1281167, 400, CELL_DIRECTION, 0};
+    double factor;
+    virtual_workload w = {.variant = {.unlimited_memory = true}};
+    workload_options(&w, "--model resnet50 --batch 400 --tf32 --optimizer sgd --momentum 0.9 --prefetch off --warmup 2 "
+                     "--steps 1");
+    TRY(run_group(r, &g, w, &factor));
     reproduction_cell *first = reproduction_find(r->report, row, resnet_modes[0].name);
     snprintf(first->note, sizeof first->note, "GPU not stated: taken for an A100 with TF32");
     add_ratio(r->report, row, "dp", "ddp", CELL_DIRECTION, 0);

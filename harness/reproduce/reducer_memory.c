@@ -1,6 +1,7 @@
 /* Device 0 against the others under DataParallel: BERT-large, Adam, 8 GPUs. The ledger of a virtual run
  * against the table that docs/ps.md derives from torch's source, and against what users reported. */
 #include "harness/reproduce/reproduce.h"
+#include "ps/dp/dp_memory.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,18 +12,28 @@ enum { GPUS = 8, BATCH = 4 };
 static const double mib = 1048576, gib = 1073741824;
 static const double exact = 1e-12; /* the ledger's bytes must be the formula's */
 
-static const char *const keeping[] = {"keep-grads=yes", NULL};
-
-static status measure(const char *profile, const char *policy, optimizer_kind optimizer, virtual_figures *out)
+static status measure(const char *profile, const char *policy, const char *optimizer, virtual_figures *out)
 {
-    virtual_workload w = {.machine = {.profile = profile, .world = GPUS},
-                          .model = {.name = "bert_large"},
-                          .batch = BATCH,
-                          .optimizer = optimizer_defaults(optimizer),
-                          .policy = policy,
-                          .engine_settings = strcmp(policy, "dp") == 0 ? keeping : NULL,
-                          .steps = 2};
+    virtual_workload w = {.profile = profile, .gpus = GPUS, .policy = policy};
+    workload_options(&w, "--model bert_large --batch %d --optimizer %s --prefetch off --warmup 1 --steps 1%s", BATCH,
+                     optimizer, strcmp(policy, "dp") == 0 ? " --keep-grads" : "");
     return virtual_measure(&w, out);
+}
+
+/* Of the result of a run: docs/results.md. */
+static const json_t *of_job(const virtual_figures *f, const char *key)
+{
+    return json_object_get(f->job, key);
+}
+
+static double bytes_at(const json_t *object, const char *key)
+{
+    return json_number_value(json_object_get(object, key));
+}
+
+static const json_t *phase_of(const virtual_figures *f, ps_dp_phase phase)
+{
+    return json_array_get(json_object_get(of_job(f, "dataparallel_memory"), "phases"), phase);
 }
 
 /* ---- the phases ------------------------------------------------------------------------------- */
@@ -31,37 +42,39 @@ static void add_phases(reproduction_report *r, const char *row, const virtual_fi
 {
     for (int p = 0; p < PS_DP_PHASE_COUNT; p++) {
         const ps_dp_phase_info *info = ps_dp_phase_describe((ps_dp_phase)p);
-        int64_t ours =
-            ps_dp_measured(&f->ledgers[0], (ps_dp_phase)p) - ps_dp_measured(&f->ledgers[1], (ps_dp_phase)p);
-        int64_t table = ps_dp_difference(&f->dp, (ps_dp_phase)p);
-        char quantity[40];
-        snprintf(quantity, sizeof quantity, "%s", info->name);
-        reproduction_cell *c = reproduction_add(r, row, quantity, "MiB", CELL_PREDICTED, (double)table / mib,
-                                                (double)ours / mib, exact);
+        const json_t *phase = phase_of(f, (ps_dp_phase)p);
+        reproduction_cell *c = reproduction_add(r, row, info->name, "MiB", CELL_PREDICTED,
+                                                bytes_at(phase, "formula_bytes") / mib,
+                                                bytes_at(phase, "difference_bytes") / mib, exact);
         snprintf(c->note, sizeof c->note, "%s, buffers and batch", info->torch);
     }
 }
 
-/* After the replication, where device 0 holds G + S more. */
+static const json_t *classes_of_rank(const virtual_figures *f, size_t rank)
+{
+    const char *phase = ledger_phase_name(ps_dp_phase_describe(PS_DP_REPLICATED)->phase);
+    const json_t *memory = json_object_get(json_array_get(of_job(f, "ranks"), rank), "memory");
+    return json_object_get(json_object_get(json_object_get(memory, "phases"), phase), "end_classes");
+}
+
+/* After the replication, where G + S is what device 0 holds more. */
 static void add_classes(reproduction_report *r, const char *row, const virtual_figures *f)
 {
-    ledger_phase phase = ps_dp_phase_describe(PS_DP_REPLICATED)->phase;
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {
-        int64_t device0 = f->ledgers[0].phase_end_classes[phase][c],
-                other = f->ledgers[1].phase_end_classes[phase][c];
+        const char *name = ledger_class_name((ledger_class)c);
+        double device0 = bytes_at(classes_of_rank(f, 0), name), other = bytes_at(classes_of_rank(f, 1), name);
         if (c == LEDGER_WORKSPACE || (device0 == 0 && other == 0)) continue;
-        reproduction_cell *cell = reproduction_add(r, row, ledger_class_name((ledger_class)c), "MiB",
-                                                   CELL_DIRECTION, NAN, (double)(device0 - other) / mib, 0);
-        snprintf(cell->note, sizeof cell->note, "after replicate: %.1f on device 0, %.1f on another",
-                 (double)device0 / mib, (double)other / mib);
+        reproduction_cell *cell =
+            reproduction_add(r, row, name, "MiB", CELL_DIRECTION, NAN, (device0 - other) / mib, 0);
+        snprintf(cell->note, sizeof cell->note, "after replicate: %.1f on device 0, %.1f on another", device0 / mib,
+                 other / mib);
     }
 }
 
 /* What is held between two steps: G + S. */
 static double excess(const virtual_figures *f)
 {
-    return (double)(ps_dp_measured(&f->ledgers[0], PS_DP_REPLICATED) -
-                    ps_dp_measured(&f->ledgers[1], PS_DP_REPLICATED));
+    return bytes_at(phase_of(f, PS_DP_REPLICATED), "difference_bytes");
 }
 
 static void add_published(reproduction_report *r, const published_table *t, double adam)
@@ -87,24 +100,26 @@ static status run(reproduction_run *run)
     virtual_figures *f = &run->figures;
     reproduction_report *r = run->report;
     char detail[200];
-    TRY(measure(profile, "dp", OPTIMIZER_ADAM, f));
-    if (!f->has_dp) return fail(STATUS_INTERNAL, "reducer-memory: the policy dp told no sizes");
+    TRY(measure(profile, "dp", "adam", f));
+    const json_t *sizes = of_job(f, "dataparallel_memory");
+    if (!json_is_object(sizes)) return fail(STATUS_INTERNAL, "reducer-memory: the policy dp reported no sizes");
     double adam = excess(f);
     add_phases(r, "Adam, device 0 less device 1", f);
     add_classes(r, "Adam, by class", f);
     snprintf(detail, sizeof detail, "%.3f GiB; 3P is %.3f GiB", adam / gib,
-             3 * (double)f->dp.parameters / gib);
+             3 * bytes_at(sizes, "parameters_bytes") / gib);
     reproduction_claim_that(r, adam >= 3 * gib && adam <= 4 * gib, detail,
                             "Adam: between steps device 0 holds 3 to 4 GiB more, G + S = 3P");
-    TRY(measure(profile, "dp", OPTIMIZER_SGD, f));
+    TRY(measure(profile, "dp", "sgd", f));
     double sgd = excess(f);
     add_phases(r, "SGD, device 0 less device 1", f);
     snprintf(detail, sizeof detail, "%.3f GiB", sgd / gib);
     reproduction_claim_that(r, sgd < 3 * gib, detail, "plain SGD: it does not, G alone is left");
-    TRY(measure(profile, "ddp", OPTIMIZER_ADAM, f));
+    TRY(measure(profile, "ddp", "adam", f));
+    double difference = bytes_at(of_job(f, "memory_imbalance"), "maximum_minus_minimum_bytes");
     snprintf(detail, sizeof detail, "peaks of %lld and %lld bytes", (long long)f->most_bytes,
-             (long long)f->least_bytes);
-    reproduction_claim_that(r, f->most_bytes == f->least_bytes, detail,
+             (long long)(f->most_bytes - (int64_t)difference));
+    reproduction_claim_that(r, difference == 0, detail,
                             "Adam under ring (ddp): balanced to the byte");
     add_published(r, &run->table, adam);
     return STATUS_OK;

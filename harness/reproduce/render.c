@@ -161,12 +161,12 @@ static json_t *cell_to_json(const reproduction_report *r, const reproduction_cel
     json_t *baselines = json_object();
     for (int i = 0; baselines && i < baseline_count(r); i++)
         json_object_set_new(baselines, r->of->baselines[i], number_or_null(c->baselines[i]));
-    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:o, s:s}", "row", c->row, "quantity",
+    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:o, s:s, s:o}", "row", c->row, "quantity",
                      c->quantity, "unit", c->unit, "obtained", kind_names[c->kind], "published",
                      number_or_null(c->published), "ours", number_or_null(c->ours), "deviation",
                      number_or_null(reproduction_deviation(c)), "limit",
                      c->tolerance > 0 ? json_real(c->tolerance) : json_null(), "verdict", verdict(c),
-                     "baselines", baselines, "note", c->note);
+                     "baselines", baselines, "note", c->note, "command", c->command[0] ? json_string(c->command) : json_null());
 }
 
 json_t *reproduction_json(const reproduction_report *r)

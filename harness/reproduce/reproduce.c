@@ -25,6 +25,7 @@ status reproduce(const reproduction *what, const char *profile, bool calibration
     status rc = published_open(what->name, &r->table);
     if (rc == STATUS_OK) rc = what->run(r);
     published_close(&r->table);
+    virtual_figures_free(&r->figures);
     free(r);
     return rc;
 }
@@ -67,6 +68,15 @@ reproduction_cell *reproduction_find(reproduction_report *r, const char *row, co
     return NULL;
 }
 
+status reproduction_from(reproduction_cell *c, const virtual_workload *w)
+{
+    text_buffer text = {0};
+    TRY(virtual_command(w, &text));
+    snprintf(c->command, sizeof c->command, "%s", text.data ? text.data : "");
+    text_free(&text);
+    return STATUS_OK;
+}
+
 void reproduction_claim_that(reproduction_report *r, bool holds, const char *detail, const char *format, ...)
 {
     assert(r->claim_count < REPRODUCTION_CLAIMS);
@@ -88,35 +98,33 @@ void reproduction_note(reproduction_report *r, const char *format, ...)
     va_end(arguments);
 }
 
-static void set_factor(compute_fit *fit, double factor)
+void workload_options(virtual_workload *w, const char *format, ...)
 {
-    fit->factor = factor;
-    for (int i = 0; i < SIM_EFFICIENCIES; i++)
-        fit->overrides[i] = (sim_override){
-            .constant = (sim_constant)(SIM_CONVOLUTION_FORWARD + i), .value = factor, .multiplies = true};
+    size_t used = strlen(w->options);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(w->options + used, sizeof w->options - used, format, arguments);
+    va_end(arguments);
+    assert(strlen(w->options) < sizeof w->options - 1);
 }
 
-void compute_fit_apply(const compute_fit *fit, virtual_workload *w)
+void compute_fit_apply(double factor, virtual_workload *w)
 {
-    w->machine.overrides = fit->overrides;
-    w->machine.override_count = SIM_EFFICIENCIES;
+    workload_options(w, " --efficiency %.17g", factor);
 }
 
-status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
-                        compute_fit *out)
+status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch, double *factor)
 {
     enum { ROUNDS = 20 };
-    virtual_workload w = *one_gpu;
-    set_factor(out, 1);
-    compute_fit_apply(out, &w);
+    *factor = 1;
     for (int i = 0; i < ROUNDS; i++) {
+        virtual_workload w = *one_gpu;
+        compute_fit_apply(*factor, &w);
         TRY(virtual_measure(&w, scratch));
         if (fabs(scratch->step_ms / step_ms - 1) < 1e-4) return STATUS_OK;
-        set_factor(out, out->factor * scratch->step_ms /
-                            step_ms); /* time goes with 1 / factor, but for launches */
+        *factor *= scratch->step_ms / step_ms; /* time goes with 1 / factor, but for launches */
     }
-    return fail(
-        STATUS_CONFIG,
-        "profile %s: expected a step of %.3f ms on one GPU, the nearest that its compute gives is %.3f",
-        w.machine.profile, step_ms, scratch->step_ms);
+    return fail(STATUS_CONFIG,
+                "profile %s: expected a step of %.3f ms on one GPU, the nearest that its compute gives is %.3f",
+                one_gpu->profile, step_ms, scratch->step_ms);
 }

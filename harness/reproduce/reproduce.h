@@ -53,6 +53,7 @@ typedef struct reproduction_cell {
     double tolerance;                 /* of the deviation; 0: none is asked for */
     double baselines[CELL_BASELINES]; /* NaN: does not apply */
     char note[160];
+    char command[640]; /* `harness run ...` of the job that gave the figure; "": several, or none */
 } reproduction_cell;
 
 /* A condition that must hold, in addition to single cells. */
@@ -120,6 +121,8 @@ reproduction_cell *reproduction_add(reproduction_report *r, const char *row, con
 reproduction_cell *reproduction_find(reproduction_report *r, const char *row, const char *quantity);
 void reproduction_claim_that(reproduction_report *r, bool holds, const char *detail, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* Notes the job of a cell's figure. */
+status reproduction_from(reproduction_cell *c, const virtual_workload *w);
 void reproduction_note(reproduction_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- rendering ---- */
@@ -128,20 +131,16 @@ void reproduction_markdown(const reproduction_report *r, text_buffer *out);
 void reproduction_csv(const reproduction_report *r, text_buffer *out);
 json_t *reproduction_json(const reproduction_report *r);
 
-/* A profile's compute is fitted to a published row of one GPU: all efficiencies by one factor. */
+/* A profile's compute is fitted to a published row of one GPU: all efficiencies by one factor, --efficiency. */
 
-typedef struct compute_fit {
-    double factor;
-    sim_override overrides[SIM_EFFICIENCIES];
-} compute_fit;
+/* Finds the factor with which the workload's step takes `step_ms`, to 0.01 %. STATUS_CONFIG where none does. */
+status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch, double *factor);
 
-/* Finds the factor with which the workload's step takes `step_ms`, to 0.01 %. STATUS_CONFIG where none does.
- */
-status compute_fit_find(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
-                        compute_fit *out);
+/* Puts the factor in force. */
+void compute_fit_apply(double factor, virtual_workload *w);
 
-/* Puts the fit in force. The fit must stay. */
-void compute_fit_apply(const compute_fit *fit, virtual_workload *w);
+/* Appends options of `harness run`. */
+void workload_options(virtual_workload *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Measures one row of a published table on GPUs: ranks are threads of this process, a GPU each. */
 

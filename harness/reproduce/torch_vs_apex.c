@@ -47,18 +47,22 @@ enum { OURS, NO_KAPPA, IDEAL_OVERLAP, VARIANTS };
 static const sim_override effects[] = {
     [NO_KAPPA] = {.constant = SIM_KAPPA, .value = 1}, [IDEAL_OVERLAP] = {.constant = SIM_RHO, .value = 0}};
 
-static status simulate(reproduction_run *r, int row, int variant, double ms[QUANTITIES])
+static virtual_workload workload_of(const reproduction_run *r, int row, int variant)
 {
     int gpus = (int)published_number(&r->table, row, "gpus");
-    virtual_workload w = {.machine = {.profile = r->report->profiles, .world = gpus},
-                          .model = {.name = "resnet50"},
-                          .batch = BATCH,
-                          .optimizer = optimizer_defaults(OPTIMIZER_SGD),
+    virtual_workload w = {.profile = r->report->profiles,
+                          .gpus = gpus,
                           .policy = gpus > 1 ? published_text(&r->table, row, "policy") : NULL,
-                          .separate_phases = true};
-    w.machine.overrides = &effects[variant];
-    w.machine.override_count = variant == OURS ? 0 : 1;
-    w.optimizer.lr = 0.1;
+                          .variant = {.separate_phases = true,
+                                      .overrides = &effects[variant],
+                                      .override_count = variant == OURS ? 0 : 1}};
+    workload_options(&w, "--model resnet50 --batch %d --optimizer sgd --lr 0.1 --prefetch off --warmup 2 --steps 1", BATCH);
+    return w;
+}
+
+static status simulate(reproduction_run *r, int row, int variant, double ms[QUANTITIES])
+{
+    virtual_workload w = workload_of(r, row, variant);
     TRY(virtual_measure(&w, &r->figures));
     ms[FORWARD] = r->figures.forward_ms;
     ms[BACKWARD] = r->figures.backward_ms;
@@ -79,6 +83,7 @@ static status simulate_row(reproduction_run *r, int row)
     int gpus = (int)published_number(t, row, "gpus");
     double ms[VARIANTS][QUANTITIES] = {{0}};
     char label[48];
+    virtual_workload w = workload_of(r, row, OURS);
     for (int v = 0; v < (gpus > 1 ? VARIANTS : 1); v++) TRY(simulate(r, row, v, ms[v]));
     label_of(label, sizeof label, gpus, published_text(t, row, "policy"));
     for (int q = 0; q < QUANTITIES; q++) {
@@ -86,6 +91,7 @@ static status simulate_row(reproduction_run *r, int row)
         double limit = gpus > CALIBRATED_GPUS ? (total ? total_limit : cell_limit) : 0;
         reproduction_cell *c = reproduction_add(r->report, label, quantities[q], "ms", kind_of(gpus, total),
                                                 published_number(t, row, columns[q]), ms[OURS][q], limit);
+        TRY(reproduction_from(c, &w));
         if (gpus == 1) continue;
         for (int v = 0; v < VARIANTS; v++)
             c->baselines[v] = v ? ms[v][q] : published_number(t, 0, columns[q]);

@@ -65,6 +65,15 @@ status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT
     return STATUS_OK;
 }
 
+status engine_of_policy(const char *text, int *out)
+{
+    const char *none[ENGINE_COUNT] = {NULL};
+    char name[256];
+    if (strlen(text) >= sizeof name) return fail(STATUS_USAGE, "--policy: expected a policy, got '%.40s...'", text);
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ":"), text); /* keys follow */
+    return find_policy(name, none, out);
+}
+
 status engine_lead(int engine, const void *options, const char *policy, int world, int64_t *out)
 {
     *out = 0;

@@ -27,6 +27,9 @@ extern const sync_engine_type *const engine_table[ENGINE_COUNT];
  * the text (or NULL) names none, and a policy's keys in options[engine]; NULL: there must be none. STATUS_USAGE. */
 status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT], option_binding *options);
 
+/* The engine of one policy, given as above. STATUS_USAGE. */
+status engine_of_policy(const char *text, int *out);
+
 /* Processes that a job of `engine` needs besides its ranks: servers of their own. */
 status engine_servers(int engine, const void *options, const char *policy, int world, int *out);
 

@@ -101,10 +101,18 @@ void run_jobs_free(run_jobs *jobs)
     for (int e = 0; e < ENGINE_COUNT; e++) {
         run_job *job = &jobs->jobs[e];
         json_decref(job->result);
-        if (job->trace) unmap(job->trace, strlen(job->trace));
+        if (jobs->on_heap) free(job->trace);
+        else if (job->trace) unmap(job->trace, strlen(job->trace));
         unmap((char *)job->params, (size_t)job->param_count * sizeof(float));
         *job = (run_job){0};
     }
+}
+
+bool run_jobs_any_result(const run_jobs *jobs)
+{
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        if (jobs->jobs[e].result) return true;
+    return false;
 }
 
 /* ---- the progress line -------------------------------------------------------------------------- */

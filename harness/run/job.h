@@ -23,6 +23,7 @@
 
 typedef struct run_jobs {
     run_job jobs[ENGINE_COUNT]; /* of the jobs that have a result; the caller's, see run_jobs_free */
+    bool on_heap;               /* the traces: of jobs in virtual time */
     int exit_code;              /* 0, or what the program is to exit with */
     char cause[1024];           /* why; "": no failure */
 } run_jobs;
@@ -31,6 +32,7 @@ typedef struct run_jobs {
  * `argv` are the words of the command line, the program's name first. */
 status run_jobs_run(const run_config *config, const run_plan *plan, char *const *argv, run_jobs *out);
 void run_jobs_free(run_jobs *jobs);
+bool run_jobs_any_result(const run_jobs *jobs);
 
 /* The rank side: hands a job's outcome to the launcher; rank 0 does. */
 status run_jobs_deliver(const run_job *job);

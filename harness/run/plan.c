@@ -234,12 +234,10 @@ status ledger_plan_make(const run_config *c, const run_plan *p, json_t **out)
     status rc = jobs ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to plan");
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(c, e)) rc = plan_job(c, p, e, jobs);
-    *out = rc == STATUS_OK ? json_pack("{s:s, s:I, s:I, s:o}", "model", p->model->name, "parameters",
-                                       (json_int_t)p->model->parameter_elements, "batch_per_rank",
-                                       (json_int_t)c->data.batch, "jobs", jobs)
-                           : NULL;
+    *out = rc == STATUS_OK ? run_workload_to_json(c, p) : NULL;
+    if (*out) json_object_set(*out, "jobs", jobs);
     if (!*out && rc == STATUS_OK) rc = fail(STATUS_SYSTEM, "no memory to plan");
-    if (rc != STATUS_OK) json_decref(jobs);
+    json_decref(jobs);
     return rc;
 }
 

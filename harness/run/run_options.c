@@ -92,6 +92,8 @@ static const option run_option_list[] = {
      .help = "virtual devices: GPUs and kernels differ, drawn from SEED (0: all alike)"},
     {"nodes", OPTION_INT, FIELD(nodes), .argument = "N", .initial = "0", .high = 65536, .level = OPTION_RARE,
      .help = "virtual devices: machines [as many as the ranks fill]"},
+    {"efficiency", OPTION_DOUBLE, FIELD(efficiency), .argument = "FACTOR", .initial = "1", .low = 0.001, .high = 1000,
+     .level = OPTION_RARE, .help = "virtual devices: multiplies the profile's efficiencies of computation"},
 };
 const option_table run_option_table = {"Run", run_option_list,
                                        sizeof run_option_list / sizeof run_option_list[0]};
@@ -126,6 +128,26 @@ const char *run_config_slow(const run_config *c, int engine)
     return slow && atoi(slow) < run_config_world(c, engine) ? slow : NULL;
 }
 
+status run_config_link(const run_config *c, net_link *out)
+{
+    bool rate_only = run_config_is_virtual(c) && c->shared.link && !strchr(c->shared.link, ',');
+    *out = (net_link){0};
+    return rate_only ? text_parse_rate("--link", c->shared.link, &out->bytes_per_second)
+                     : net_link_parse(c->shared.link, out);
+}
+
+const char *run_config_unused(const run_config *c, const bool uses[ENGINE_COUNT], int *engine)
+{
+    for (int e = 0; e < ENGINE_COUNT; e++) {
+        const option_binding *b = &c->bindings[BINDING_COUNT - ENGINE_COUNT + e];
+        for (size_t i = 0; i < b->table->count && !uses[e]; i++) {
+            *engine = e;
+            if (options_given(b, b->table->options[i].name)) return b->table->options[i].name;
+        }
+    }
+    return NULL;
+}
+
 bool run_config_is_virtual(const run_config *c)
 {
     return strncmp(c->run.device, "sim", 3) == 0 && (c->run.device[3] == '\0' || c->run.device[3] == ':');
@@ -139,8 +161,8 @@ const char *run_config_profile(const run_config *c)
 /* Options of virtual devices only. */
 static status check_virtual(const run_config *c)
 {
-    static const char *const names[] = {"jitter", "nodes"};
-    for (int i = 0; i < 2; i++)
+    static const char *const names[] = {"jitter", "nodes", "efficiency"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (options_given(&c->bindings[0], names[i]))
             return fail(STATUS_USAGE, "--%s: expected --device sim:PROFILE, got %s", names[i], c->run.device);
     if (c->run.gpus > JOB_MOST_RANKS)
@@ -304,7 +326,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(optimizer_resolve(&c->bindings[3]));
     net_link link;
     TRY(check_device(c));
-    TRY(net_link_parse(c->shared.link, &link));
+    TRY(run_config_link(c, &link));
     TRY(check_checkpoint(c));
     TRY(check_outputs(c));
     TRY(parse_trace_steps(c));
@@ -318,9 +340,6 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     if (!steps && !epochs) c->run.steps = 30;
     if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
         return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
-    /* By default: a small network on small images. */
-    if (!options_given(&c->bindings[1], "model") && !options_given(&c->bindings[2], "data"))
-        c->data.data = "synthetic:3x32x32:10";
     for (int e = 0; e < ENGINE_COUNT; e++) {
         sync_requirements unused;
         if (run_config_uses(c, e))

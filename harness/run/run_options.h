@@ -7,6 +7,7 @@
 #include "common/checkpoint/checkpoint.h"
 #include "common/data/batches.h"
 #include "common/data/dataset.h"
+#include "common/net/link.h"
 #include "common/optim/optimizer.h"
 #include "common/sync/engine.h"
 #include "harness/run/engines.h"
@@ -35,6 +36,7 @@ typedef struct run_options {
     int inline_progress; /* 0 auto, 1 thread, 2 inline */
     uint64_t jitter;     /* virtual devices: seed; 0: none */
     int64_t nodes;       /* virtual devices: machines; 0: as many as the ranks fill */
+    double efficiency;   /* virtual devices: times those of the profile */
 } run_options;
 
 extern const option_table run_option_table;
@@ -63,9 +65,9 @@ status run_config_init(run_config *config);
 /* Parses argv (without program and command) and checks what can be checked without data or peers. */
 status run_config_parse(run_config *config, int argc, char *const argv[]);
 
-/* Opens the data and builds the model that fit each other: where the user gave none, a model takes
- * its classes and image size from the data, and synthetic data their form from the model. `resolved` is
- * the model's options without a default left open. */
+/* Opens the data and builds the model that fit each other: a model takes the classes and the image size that the user
+ * did not give from the data; `synthetic` data, which are the default, have the form that the model takes, by default
+ * that of `harness models`. `resolved` is the model's options without a default left open. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
 
 /* In what products multiply: a device_precision. */
@@ -77,6 +79,12 @@ status run_config_check_gpus(const run_config *config);
 /* Ranks of `engine` (of a --mode: the most that one has), and threads per rank, from options and machine. */
 int run_config_world(const run_config *config, int engine);
 int run_config_threads(const run_config *config);
+
+/* An option that the user gave and that only an engine reads whose `uses` is false, and that engine; NULL: none. */
+const char *run_config_unused(const run_config *config, const bool uses[ENGINE_COUNT], int *engine);
+
+/* --link; on virtual devices the latency may be missing. STATUS_USAGE. */
+status run_config_link(const run_config *config, net_link *out);
 
 /* The devices are virtual, and their profile. */
 bool run_config_is_virtual(const run_config *config);

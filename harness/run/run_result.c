@@ -68,16 +68,18 @@ static json_t *configuration_to_json(const run_config *c)
     return object;
 }
 
-static json_t *workload_to_json(const run_result_input *in)
+json_t *run_workload_to_json(const run_config *c, const run_plan *plan)
 {
-    const data_description *d = dataset_describe(in->plan->set);
-    const run_config *c = in->config;
-    char optimizer[32];
+    const data_description *d = dataset_describe(plan->set);
+    data_form form = data_form_of_model(plan->model);
+    char optimizer[32], input[128];
     options_format(&c->bindings[3], 0, optimizer, sizeof optimizer);
-    return json_pack("{s:s, s:I, s:s, s:I, s:I, s:I, s:s, s:I}", "model", in->plan->model->name, "parameters",
-                     (json_int_t)in->plan->model->parameter_elements, "data", d->name, "training_samples",
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:s, s:I}", "model", plan->model->name, "input",
+                     data_form_format(input, sizeof input, &form), "classes", (json_int_t)form.classes, "parameters",
+                     (json_int_t)plan->model->parameter_elements, "data", d->name, "training_samples",
                      (json_int_t)d->samples[DATA_TRAIN], "test_samples", (json_int_t)d->samples[DATA_TEST],
-                     "batch_per_rank", (json_int_t)c->data.batch, "optimizer", optimizer, "seed", (json_int_t)c->run.seed);
+                     "batch_per_rank", (json_int_t)c->data.batch, "optimizer", optimizer, "seed",
+                     (json_int_t)c->run.seed);
 }
 
 /* ---- agreement of the engines ------------------------------------------------------------------ */
@@ -131,14 +133,16 @@ status run_result_build(const run_result_input *in, json_t **out)
         stopped = stopped || json_is_true(json_object_get(in->jobs[e].result, "stopped_early"));
         simulated = simulated || json_is_true(json_object_get(in->jobs[e].result, "simulated"));
     }
+    bool emulated = in->config->shared.link && !run_config_is_virtual(in->config); /* there it is the machine's */
     const char *commit = PROGRAM_COMMIT;
     json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",
                                 commit[0] ? json_string(commit) : json_null());
     json_t *result = json_pack(
         "{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:b, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "program",
         program, "started_at", started, "command", command, "host", host_to_json(in->config->processors),
-        "libraries", libraries_to_json(), "workload", workload_to_json(in), "hardware_note",
-        in->plan->hardware_note, "emulated", in->config->shared.link != NULL, "simulated", (int)simulated,
+        "libraries", libraries_to_json(), "workload",
+        run_workload_to_json(in->config, in->plan), "hardware_note",
+        in->plan->hardware_note, "emulated", emulated, "simulated", (int)simulated,
         "configuration", configuration_to_json(in->config), "stopped_early", (int)stopped, "jobs", jobs);
     if (!result) return fail(STATUS_SYSTEM, "no memory for the results");
     status rc = job_result_compare(result, in->config->processors);

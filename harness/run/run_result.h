@@ -9,7 +9,7 @@
 #error "PROGRAM_VERSION comes from CMakeLists.txt"
 #endif
 
-enum { RESULT_SCHEMA_VERSION = 2 }; /* docs/results.md */
+enum { RESULT_SCHEMA_VERSION = 3 }; /* docs/results.md */
 
 /* The outcome of a job: its result and, for the comparison of engines, its parameters. */
 typedef struct run_job {
@@ -27,6 +27,9 @@ typedef struct run_result_input {
     char *const *argv;    /* without the program's name */
     int64_t started_at_s; /* CLOCK_REALTIME */
 } run_result_input;
+
+/* "workload": model, input, classes, parameters, data, batch, optimizer, seed. NULL without memory. */
+json_t *run_workload_to_json(const run_config *config, const run_plan *plan);
 
 /* The value in "key   : value" in a file of /proc, or "". Returns `buffer`. */
 char *proc_value(const char *path, const char *key, char *buffer, size_t size);

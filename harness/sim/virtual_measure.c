@@ -2,140 +2,137 @@
 
 #include "common/base/clock.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-typedef struct measuring {
-    virtual_figures *figures;
-    sync_counters before[VIRTUAL_LEDGERS];
-} measuring;
+/* ---- the command line ------------------------------------------------------------------------- */
 
-static double ms(int64_t ns)
+enum { OWN_WORDS = 8 }; /* --device, --mode, --policy, --gpus, and their values */
+
+typedef struct command_words {
+    char options[320], device[4200], gpus[16];
+    char **words; /* [count], then NULL: without program and command */
+    int count;
+} command_words;
+
+static void add(command_words *w, const char *name, const char *value)
+{
+    w->words[w->count++] = (char *)name;
+    w->words[w->count++] = (char *)value;
+}
+
+static status write_words(const virtual_workload *of, command_words *w)
+{
+    int engine = ENGINE_NONE;
+    if (of->policy) TRY(engine_of_policy(of->policy, &engine));
+    snprintf(w->options, sizeof w->options, "%s", of->options);
+    snprintf(w->device, sizeof w->device, "sim:%s", of->profile ? of->profile : SIM_DEFAULT_PROFILE);
+    snprintf(w->gpus, sizeof w->gpus, "%d", of->gpus);
+    w->words = calloc(sizeof w->options / 2 + (size_t)of->word_count + OWN_WORDS + 1, sizeof *w->words);
+    if (!w->words) return fail(STATUS_SYSTEM, "no memory for a command line");
+    add(w, "--device", w->device);
+    add(w, "--mode", engine_table[engine]->name);
+    if (of->policy) add(w, "--policy", of->policy);
+    if (of->policy) add(w, "--gpus", w->gpus);
+    char *rest = NULL;
+    for (char *word = strtok_r(w->options, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        w->words[w->count++] = word;
+    for (int i = 0; i < of->word_count; i++) w->words[w->count++] = of->words[i];
+    return STATUS_OK;
+}
+
+status virtual_command(const virtual_workload *workload, text_buffer *out)
+{
+    command_words w = {0};
+    TRY(write_words(workload, &w));
+    text_append(out, "harness run");
+    for (int i = 0; i < w.count; i++) text_append(out, " %s", w.words[i]);
+    free(w.words);
+    return STATUS_OK;
+}
+
+/* ---- the run ---------------------------------------------------------------------------------- */
+
+static double ms_of_ns(int64_t ns)
 {
     return (double)ns / (double)NS_PER_MS;
 }
 
-static void raise(double *most, double value)
+static double later(double a, double b)
 {
-    if (value > *most) *most = value;
+    return a > b ? a : b;
 }
 
-static status on_opened(void *context, simulation *s)
+static void on_step(void *context, const step_result *r)
 {
-    ((measuring *)context)->figures->ranks = simulation_present(s);
-    return STATUS_OK;
-}
-
-static void on_measures(void *context, int rank, trainer *t)
-{
-    measuring *m = context;
-    ledger_reset_peaks(trainer_ledger(t));
-    if (rank >= VIRTUAL_LEDGERS) return;
-    sync_engine *e = trainer_engine(t);
-    sync_read_counters(e, &m->before[rank]);
-}
-
-static void on_step(void *context, int rank, trainer *t, const step_result *r)
-{
-    virtual_figures *f = ((measuring *)context)->figures;
-    (void)rank, (void)t;
+    virtual_figures *f = context;
     int64_t reduced = r->reduced_ns > r->backward_end_ns ? r->reduced_ns : r->backward_end_ns;
-    raise(&f->step_ms, ms(r->times.total));
-    raise(&f->forward_ms, ms(r->forward_end_ns - r->forward_begin_ns));
-    raise(&f->backward_ms, ms(reduced - r->backward_begin_ns));
-    raise(&f->exposed_ms, ms(r->times.exposed + r->times.waiting));
+    f->forward_ms = later(f->forward_ms, ms_of_ns(r->forward_end_ns - r->forward_begin_ns));
+    f->backward_ms = later(f->backward_ms, ms_of_ns(reduced - r->backward_begin_ns));
 }
 
-static status on_finished(void *context, int rank, trainer *t)
+/* The figure of `run`, from its seconds back to whole nanoseconds. */
+static double median_ms(const json_t *object, const char *key)
 {
-    measuring *m = context;
-    virtual_figures *f = m->figures;
-    const ledger *l = trainer_ledger(t);
-    if (l->total.peak > f->most_bytes) f->most_bytes = l->total.peak;
-    if (l->total.peak < f->least_bytes || rank == 0) f->least_bytes = l->total.peak;
-    if (rank >= VIRTUAL_LEDGERS) return STATUS_OK;
-    sync_engine *e = trainer_engine(t);
-    if (rank == 0) f->has_dp = ps_dp_read_sizes(e, &f->dp);
-    sync_counters now;
-    sync_read_counters(e, &now);
-    if (rank == 0) f->all_bytes_sent = now.bytes_sent;
-    int64_t sent = now.bytes_sent - m->before[rank].bytes_sent;
-    if (sent > f->bytes_sent) f->bytes_sent = sent;
-    f->ledgers[rank] = *l;
+    const json_t *median = json_object_get(json_object_get(object, key), "median_s");
+    return json_is_number(median) ? (double)llround(1e9 * json_number_value(median)) / 1e6 : NAN;
+}
+
+static void read_figures(virtual_figures *f)
+{
+    const json_t *phases = json_object_get(f->job, "phases");
+    f->step_ms = median_ms(f->job, "step_time");
+    f->exposed_ms = median_ms(phases, "exposed_communication_s");
+    f->waiting_ms = median_ms(phases, "waiting_s");
+    f->most_bytes = json_integer_value(json_object_get(json_object_get(f->job, "memory_imbalance"), "maximum_bytes"));
+    f->ranks = (int)json_integer_value(json_object_get(f->job, "simulated_ranks"));
+    double world = json_number_value(json_object_get(f->job, "world_size"));
+    const json_t *throughput = json_object_get(f->job, "throughput");
+    /* The ranks that were simulated stand for all. */
+    f->samples_per_s = json_number_value(json_object_get(throughput, "samples_per_s")) * world / f->ranks;
+}
+
+static status run(run_config *config, run_plan *plan, const command_words *w, virtual_variant variant,
+                  virtual_figures *out)
+{
+    char note[192];
+    run_job job;
+    TRY(run_config_init(config));
+    TRY(run_config_parse(config, w->count, w->words));
+    if (config->run.mode == ENGINE_BOTH || !run_config_is_virtual(config))
+        return fail(STATUS_INTERNAL, "expected one engine on a virtual device");
+    TRY(run_plan_make(config, plan));
+    variant.step = on_step;
+    variant.context = out;
+    TRY(virtual_run_job(config, plan, config->run.mode, &variant, &job, note, sizeof note));
+    out->job = job.result;
+    free(job.trace);
+    out->workload = run_workload_to_json(config, plan);
+    if (!out->workload) return fail(STATUS_SYSTEM, "no memory for the results");
+    read_figures(out);
     return STATUS_OK;
 }
 
-/* ---- engines ---------------------------------------------------------------------------------- */
-
-static int engine_of(const char *policy)
+status virtual_measure(const virtual_workload *workload, virtual_figures *out)
 {
-    for (int e = 0; policy && e < ENGINE_COUNT; e++)
-        for (int p = 0; p < engine_table[e]->policy_count; p++)
-            if (strcmp(engine_table[e]->policies[p].name, policy) == 0) return e;
-    return ENGINE_NONE;
-}
-
-static status set_options(const virtual_workload *w, option_binding *binding)
-{
-    char name[64];
-    TRY(options_defaults(binding, 1));
-    for (const char *const *at = w->engine_settings; at && *at; at++) {
-        size_t length = strcspn(*at, "=");
-        if (length >= sizeof name)
-            return fail(STATUS_INTERNAL, "an engine's setting: expected a shorter word, got %s", *at);
-        memcpy(name, *at, length);
-        name[length] = '\0';
-        TRY(options_set(binding, 1, name, *at + length + ((*at)[length] == '=')));
-    }
-    return STATUS_OK;
-}
-
-/* ---- measuring -------------------------------------------------------------------------------- */
-
-static status run(const virtual_workload *w, const nn_model *model, virtual_figures *out)
-{
-    enum { STEPS = 3 };
-    _Alignas(16) char options[ENGINE_OPTIONS_SIZE];
-    int engine = engine_of(w->policy);
-    option_binding binding = {.table = engine_table[engine]->options, .storage = options};
-    data_form form = data_form_of_model(model);
-    dataset_config data = {.spec = "synthetic", .seed = 1, .model = &form};
-    data.synthetic_samples[DATA_TRAIN] = w->batch * w->machine.world * STEPS;
-    if (binding.table) TRY(set_options(w, &binding));
-    dataset *set = NULL;
-    TRY(dataset_open(&data, &set));
-    int64_t steps = w->steps ? w->steps : STEPS;
-    data_options batches = {.batch = w->batch};
-    measuring m = {.figures = out};
-    virtual_job_config config = {
-        .machine = w->machine,
-        .trainer = {.model = model,
-                    .engine = engine_table[engine],
-                    .engine_options = options,
-                    .policy = w->policy ? w->policy : engine_table[engine]->policies[0].name,
-                    .optimizer = &w->optimizer,
-                    .separate_phases = w->separate_phases,
-                    .stall_timeout_ns = 60 * NS_PER_S,
-                    .total_steps = steps},
-        .set = set,
-        .data = &batches,
-        .by_symmetry = w->by_symmetry,
-        .warmup = steps - 1};
-    virtual_job_observer observer = {.context = &m,
-                                     .opened = on_opened,
-                                     .measures = on_measures,
-                                     .step = on_step,
-                                     .finished = on_finished};
-    status rc = virtual_job_run(&config, &observer);
-    dataset_close(&set);
+    command_words w = {0};
+    run_plan plan = {0};
+    run_config *config = calloc(1, sizeof *config);
+    virtual_figures_free(out);
+    status rc = config ? write_words(workload, &w) : fail(STATUS_SYSTEM, "no memory for a configuration");
+    if (rc == STATUS_OK) rc = run(config, &plan, &w, workload->variant, out);
+    if (rc != STATUS_OK) virtual_figures_free(out);
+    run_plan_free(&plan);
+    free(w.words);
+    free(config);
     return rc;
 }
 
-status virtual_measure(const virtual_workload *w, virtual_figures *out)
+void virtual_figures_free(virtual_figures *f)
 {
-    nn_model *model = NULL;
-    memset(out, 0, sizeof *out);
-    TRY(model_build(&w->model, &model));
-    status rc = run(w, model, out);
-    nn_model_free(&model);
-    return rc;
+    json_decref(f->job);
+    json_decref(f->workload);
+    *f = (virtual_figures){0};
 }

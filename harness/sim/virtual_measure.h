@@ -1,43 +1,38 @@
-/* What a workload takes on virtual devices, in a few figures: for reproductions and what-if tables. */
+/* One job of `harness run` in virtual time, and what it takes in a few figures: for tables that ask for many jobs
+ * (whatif, reproductions). The job is given as the words of a command line; run_config_parse() reads them, and
+ * virtual_run_job() runs them. */
 #ifndef HARNESS_SIM_VIRTUAL_MEASURE_H
 #define HARNESS_SIM_VIRTUAL_MEASURE_H
 
-#include "common/memory/ledger.h"
-#include "harness/run/run_options.h"
-#include "harness/sim/virtual_job.h"
-#include "models/models.h"
-#include "ps/ps.h"
+#include "harness/sim/virtual_run.h"
 
 typedef struct virtual_workload {
-    simulation_config machine; /* profile, world, ... */
-    model_options model;
-    int64_t batch; /* samples per rank */
-    optimizer_options optimizer;
-    const char *policy;                 /* NULL: one GPU without an engine */
-    const char *const *engine_settings; /* "name=value" of the engine's options; NULL ends; may be NULL */
-    bool separate_phases;               /* trainer.h */
-    bool by_symmetry;                   /* virtual_job.h */
-    int64_t steps;                      /* the last is measured; 0: 3, so that buckets have been rebuilt */
+    const char *profile; /* name or file; NULL: SIM_DEFAULT_PROFILE */
+    const char *policy;  /* "ddp:order=ready", "ps=sync"; NULL: one GPU without communication */
+    int gpus;
+    char options[320];   /* others of `harness run`, separated by blanks */
+    char *const *words;  /* [word_count] more of them, borrowed */
+    int word_count;
+    virtual_variant variant;
 } virtual_workload;
 
-enum { VIRTUAL_LEDGERS = 64 }; /* of the first ranks that are kept */
-
-/* Of the last step, in ms, the slowest rank's. Times of phases include waits within them. */
+/* Medians over the measured steps, in ms. */
 typedef struct virtual_figures {
     double step_ms;
-    double forward_ms;  /* from the begin of the forward pass, buffers shared first, to its end */
+    double exposed_ms, waiting_ms;
+    double forward_ms;  /* the slowest rank's, from the begin of the forward pass, buffers shared first, to its end */
     double backward_ms; /* from the begin of the backward pass until gradients are reduced */
-    double exposed_ms;  /* compute waited for communication */
-    int64_t most_bytes, least_bytes;   /* peaks of the ranks' ledgers */
-    int64_t bytes_sent;                /* per step, of the busiest rank */
-    int64_t all_bytes_sent;            /* from the start, of rank 0 */
-    bool has_dp;
-    ps_dp_sizes dp;                  /* under policy dp: sizes of the last step's phases */
-    int ranks;                       /* that were simulated */
-    ledger ledgers[VIRTUAL_LEDGERS]; /* [ranks, at most] after the last step */
+    double samples_per_s;
+    int64_t most_bytes; /* of the ranks' peaks */
+    int ranks;          /* that were simulated */
+    json_t *job, *workload; /* as in the result of `run` */
 } virtual_figures;
 
-/* `out` is large: not for the stack of a loop. */
+/* Fills `out`, which holds figures of an earlier call or is zero. STATUS_USAGE, STATUS_CONFIG as `run`. */
 status virtual_measure(const virtual_workload *workload, virtual_figures *out);
+void virtual_figures_free(virtual_figures *figures);
+
+/* The command line: "harness run --device sim:... --mode ring --policy ddp --gpus 8 ...". */
+status virtual_command(const virtual_workload *workload, text_buffer *out);
 
 #endif

@@ -27,6 +27,7 @@ typedef struct job_record {
     const run_config *config;
     const nn_model *model;
     const char *profile;
+    const virtual_variant *variant;
     int engine, world, present;
     int64_t warmup, steps; /* before measuring; measured */
     rank_record *ranks;
@@ -46,10 +47,26 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for the results");
 }
 
+/* The machines, who stands for whom, and what --link replaces. */
+static void write_note(job_record *j, const simulation *s)
+{
+    char alike[64] = "", network[112] = "", shown[80];
+    int machines = s->topology->machines;
+    net_link link = {.latency_ns = llround(1e3 * sim_profile_get(s->profile, SIM_NETWORK_LATENCY))};
+    if (j->present < j->world)
+        snprintf(alike, sizeof alike, "; alike: ranks 0 to %d stand for all", j->present - 1);
+    if (s->config.link_rate > 0) {
+        link.bytes_per_second = llround(1e9 * s->config.link_rate);
+        snprintf(network, sizeof network, "; network of %s", net_link_format(&link, shown, sizeof shown));
+    }
+    snprintf(j->note, j->note_size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d%s%s", s->profile->name,
+             j->world, j->world == 1 ? "" : "s", machines, machines == 1 ? "" : "s", s->profile->wiring.gpus, alike,
+             network);
+}
+
 static status on_opened(void *context, simulation *s)
 {
     job_record *j = context;
-    const sim_wiring *w = &s->profile->wiring;
     j->present = simulation_present(s);
     j->ranks = calloc((size_t)j->present, sizeof *j->ranks);
     if (!j->ranks) return fail(STATUS_SYSTEM, "no memory to record %d ranks", j->present);
@@ -58,16 +75,10 @@ static status on_opened(void *context, simulation *s)
         TRY(overlap_open(&j->ranks[r].overlap, j->model->param_count));
         if (json_array_append_new(j->rank_list, json_null()) != 0) return no_memory();
     }
-    int machines = s->topology->machines;
-    if (s->config.link_rate > 0 && machines == 1)
+    if (s->config.link_rate > 0 && s->topology->machines == 1 && !j->variant->may_be_one_machine)
         return fail(STATUS_CONFIG, "--link: expected ranks on several machines, got %d on one of profile %s: take --nodes",
                     j->world, s->profile->name);
-    int used = snprintf(j->note, j->note_size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d",
-                        s->profile->name, j->world, j->world == 1 ? "" : "s", machines,
-                        machines == 1 ? "" : "s", w->gpus);
-    if (j->present < j->world && used >= 0 && (size_t)used < j->note_size)
-        snprintf(j->note + used, j->note_size - (size_t)used, "; alike: ranks 0 to %d stand for all",
-                 j->present - 1);
+    write_note(j, s);
     return virtual_trace_watch(&j->trace, s);
 }
 
@@ -95,6 +106,8 @@ static void on_step(void *context, int rank, trainer *t, const step_result *resu
     if (r->record.count == 0) r->begin_ns = step.begin_ns;
     r->end_ns = step.end_ns;
     record_step(&r->record, &step);
+    const virtual_variant *v = ((job_record *)context)->variant;
+    if (v->step) v->step(v->context, &step);
 }
 
 static json_t *rank_to_json(const job_record *j, int rank, trainer *t)
@@ -151,19 +164,40 @@ static status on_served(void *context, int server, const ledger *l)
 
 /* ---- a job ------------------------------------------------------------------------------------ */
 
+/* The constants that the job replaces: efficiencies, then the variant's. */
+static status collect_overrides(const run_config *c, const virtual_variant *v, sim_override *out, int *count)
+{
+    *count = 0;
+    if (v->override_count > VIRTUAL_VARIANT_OVERRIDES)
+        return fail(STATUS_INTERNAL, "expected at most %d overrides, got %d", VIRTUAL_VARIANT_OVERRIDES, v->override_count);
+    for (int i = 0; c->run.efficiency != 1 && i < SIM_EFFICIENCIES; i++)
+        out[(*count)++] = (sim_override){
+            .constant = (sim_constant)(SIM_CONVOLUTION_FORWARD + i), .value = c->run.efficiency, .multiplies = true};
+    for (int i = 0; i < v->override_count; i++) out[(*count)++] = v->overrides[i];
+    return STATUS_OK;
+}
+
 static status run_job_in_virtual_time(const run_config *c, const run_plan *plan, job_record *j)
 {
+    const virtual_variant *v = j->variant;
+    sim_override overrides[SIM_EFFICIENCIES + VIRTUAL_VARIANT_OVERRIDES];
+    int override_count;
     net_link link = {0};
-    if (j->world > 1) TRY(net_link_parse(c->shared.link, &link));
+    TRY(collect_overrides(c, v, overrides, &override_count));
+    if (j->world > 1 && run_config_is_virtual(c)) TRY(run_config_link(c, &link));
     virtual_job_config config = {.machine = {.profile = j->profile,
                                              .world = j->world,
-                                             .machines = (int)c->run.nodes,
+                                             .machines = j->world == 1 ? 1 : (int)c->run.nodes,
                                              .precision = c->run.tf32   ? SIM_TF32
                                                           : c->run.bf16 ? SIM_BF16
                                                                         : SIM_FP32,
+                                             .unlimited_memory = v->unlimited_memory,
                                              .jitter_seed = c->run.jitter,
                                              .link_rate = (double)link.bytes_per_second / 1e9,
-                                             .link_latency = (double)link.latency_ns / 1e3},
+                                             .link_latency = (double)link.latency_ns / 1e3,
+                                             .trees = v->trees,
+                                             .overrides = overrides,
+                                             .override_count = override_count},
                                  .trainer = {.model = plan->model,
                                              .engine = engine_table[j->engine],
                                              .engine_options = c->engine_options[j->engine],
@@ -175,9 +209,11 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
                                              .sum_loss = c->run.loss_reduction == 1,
                                              .stall_timeout_ns = c->shared.stall_timeout_ns,
                                              .accumulate = c->run.accumulate,
+                                             .separate_phases = v->separate_phases,
                                              .total_steps = j->warmup + j->steps},
                                  .set = plan->set,
                                  .data = &c->data,
+                                 .by_symmetry = v->by_symmetry,
                                  .warmup = j->warmup};
     virtual_job_observer observer = {.context = j,
                                      .opened = on_opened,
@@ -190,12 +226,14 @@ static status run_job_in_virtual_time(const run_config *c, const run_plan *plan,
 }
 
 /* `traced`: with --trace, out->trace is the caller's to free. */
-static status run_one(const run_config *c, const run_plan *plan, int engine, const char *profile, int64_t warmup,
-                      int64_t steps, bool traced, run_job *out, char *note, size_t size)
+static status run_one(const run_config *c, const run_plan *plan, int engine, const char *profile,
+                      const virtual_variant *variant, int64_t warmup, int64_t steps, bool traced, run_job *out, char *note,
+                      size_t size)
 {
     job_record j = {.config = c,
                     .model = plan->model,
                     .profile = profile,
+                    .variant = variant,
                     .engine = engine,
                     .world = run_config_world(c, engine),
                     .warmup = warmup,
@@ -224,17 +262,22 @@ static status run_one(const run_config *c, const run_plan *plan, int engine, con
     return rc;
 }
 
-status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size)
+status virtual_run_job(const run_config *config, const run_plan *plan, int engine, const virtual_variant *variant,
+                       run_job *job, char *note, size_t size)
 {
     if (config->checkpoint.load || config->checkpoint.save)
         return fail(STATUS_CONFIG, "--%s: expected a device with tensors, got --device %s",
                     config->checkpoint.load ? "load" : "save", config->run.device);
+    int64_t steps = plan->total_steps[engine] - config->run.warmup;
+    return run_one(config, plan, engine, run_config_profile(config), variant, config->run.warmup, steps > 0 ? steps : 0,
+                   true, job, note, size);
+}
+
+status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size)
+{
+    const virtual_variant as_it_is = {0};
     for (int e = 0; e < ENGINE_COUNT; e++)
-        if (run_config_uses(config, e)) {
-            int64_t steps = plan->total_steps[e] - config->run.warmup;
-            TRY(run_one(config, plan, e, run_config_profile(config), config->run.warmup,
-                        steps > 0 ? steps : 0, true, &jobs[e], note, size));
-        }
+        if (run_config_uses(config, e)) TRY(virtual_run_job(config, plan, e, &as_it_is, &jobs[e], note, size));
     return STATUS_OK;
 }
 
@@ -245,9 +288,10 @@ static status predict(const run_config *config, const run_plan *plan, int engine
                       double *median_ns)
 {
     enum { WARM_UP = 2, STEPS = 3 };
+    const virtual_variant as_it_is = {0};
     run_job job;
     char note[192];
-    TRY(run_one(config, plan, engine, profile, WARM_UP, STEPS, false, &job, note, sizeof note));
+    TRY(run_one(config, plan, engine, profile, &as_it_is, WARM_UP, STEPS, false, &job, note, sizeof note));
     *median_ns = 1e9 * json_number_value(json_object_get(json_object_get(job.result, "step_time"), "median_s"));
     json_decref(job.result);
     return STATUS_OK;

@@ -1,5 +1,6 @@
 #include "harness/sim/whatif.h"
 
+#include "harness/report/report.h"
 #include "harness/run/run_result.h"
 
 #include <stdio.h>
@@ -64,65 +65,90 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
 status whatif_parse_policies(const char *text, whatif_question *q)
 {
     for (const char *at = text; *at;) {
-        const char *checked[ENGINE_COUNT];
+        int engine;
         char *name = q->policies[q->policy_count];
         if (q->policy_count == WHATIF_POLICIES || !next_word(&at, name, sizeof q->policies[0]))
             return fail(STATUS_USAGE, "--policy: expected at most %d names, got '%s'", WHATIF_POLICIES, text);
         q->policy_count++;
-        TRY(engine_parse_policies(name, checked, NULL));
+        TRY(engine_of_policy(name, &engine));
     }
     return q->policy_count ? STATUS_OK : fail(STATUS_USAGE, "--policy: expected a name, got none");
 }
 
 /* ---- asking ----------------------------------------------------------------------------------- */
 
+/* What this command has as defaults instead of those of `run`: steps are alike once buckets have been rebuilt. */
+static const char warmup[] = "--warmup 2", length[] = "--steps 3";
+
 static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus)
 {
-    virtual_workload w = {.machine = q->machine,
-                          .model = q->model,
-                          .batch = q->batch,
-                          .optimizer = q->optimizer,
+    virtual_workload w = {.profile = q->profile,
                           .policy = policy,
-                          .by_symmetry = true};
-    w.machine.world = gpus;
+                          .gpus = gpus,
+                          .words = q->words,
+                          .word_count = q->word_count,
+                          .variant = {.by_symmetry = true, .may_be_one_machine = true}};
+    snprintf(w.options, sizeof w.options, "%s %s", warmup, q->has_length ? "" : length);
     return w;
 }
 
-static status ask_point(const whatif_question *q, const char *policy, int gpus, double one_gpu_ms,
+/* one_gpu_ms 0: this is one GPU. */
+static status ask_point(const virtual_workload *w, double one_gpu_ms,
                         virtual_figures *figures, whatif_point *out)
 {
-    virtual_workload w = workload_of(q, gpus > 1 ? policy : NULL, gpus);
-    TRY(virtual_measure(&w, figures));
+    TRY(virtual_measure(w, figures));
+    if (one_gpu_ms == 0) one_gpu_ms = figures->step_ms;
     *out = (whatif_point){.step_ms = figures->step_ms,
                           .exposed_ms = figures->exposed_ms,
+                          .waiting_ms = figures->waiting_ms,
                           .efficiency = one_gpu_ms / figures->step_ms,
-                          .samples_per_s = (double)(q->batch * gpus) / figures->step_ms * 1000,
+                          .samples_per_s = figures->samples_per_s,
                           .most_bytes = figures->most_bytes};
-    if (gpus == 1 || figures->ranks == gpus) return STATUS_OK;
-    w.machine.trees = true;
-    TRY(virtual_measure(&w, figures));
+    if (figures->ranks == w->gpus) return STATUS_OK;
+    virtual_workload trees = *w;
+    trees.variant.trees = true;
+    TRY(virtual_measure(&trees, figures));
     if (figures->step_ms < out->step_ms) out->tree_ms = figures->step_ms;
     return STATUS_OK;
 }
 
-static status ask_all(const whatif_question *q, virtual_figures *figures, whatif_answer *out)
+/* --slow names a rank that one GPU does not have. */
+static status ask_one_gpu(const whatif_question *q, virtual_figures *figures, whatif_point *out)
 {
     virtual_workload alone = workload_of(q, NULL, 1);
-    alone.machine.machines = 1;
-    TRY(virtual_measure(&alone, figures));
-    out->one_gpu_ms = figures->step_ms;
+    char **words = calloc((size_t)q->word_count + 2, sizeof *words);
+    if (!words) return fail(STATUS_SYSTEM, "no memory for a command line");
+    memcpy(words, q->words, (size_t)q->word_count * sizeof *words);
+    if (q->slow_rank > 0) {
+        words[alone.word_count++] = (char *)"--slow";
+        words[alone.word_count++] = (char *)"0:1";
+    }
+    alone.words = words;
+    status rc = ask_point(&alone, 0, figures, out);
+    free(words);
+    return rc;
+}
+
+static status ask_all(const whatif_question *q, virtual_figures *figures, whatif_answer *out)
+{
+    whatif_point one;
+    TRY(ask_one_gpu(q, figures, &one));
+    out->one_gpu_ms = one.step_ms;
+    out->workload = json_incref(figures->workload);
     for (int p = 0; p < q->policy_count; p++)
-        for (int i = 0; i < q->size_count; i++)
-            TRY(ask_point(q, q->policies[p], q->gpus[i], out->one_gpu_ms, figures, &out->points[p][i]));
+        for (int i = 0; i < q->size_count; i++) {
+            virtual_workload w = workload_of(q, q->policies[p], q->gpus[i]);
+            out->points[p][i] = one;
+            if (w.gpus > 1) TRY(ask_point(&w, one.step_ms, figures, &out->points[p][i]));
+        }
     return STATUS_OK;
 }
 
 status whatif_ask(const whatif_question *q, whatif_answer *out)
 {
-    virtual_figures *figures = calloc(1, sizeof *figures);
-    if (!figures) return fail(STATUS_SYSTEM, "no memory for the figures");
-    status rc = ask_all(q, figures, out);
-    free(figures);
+    virtual_figures figures = {0};
+    status rc = ask_all(q, &figures, out);
+    virtual_figures_free(&figures);
     return rc;
 }
 
@@ -140,13 +166,13 @@ static void bar(double part, text_buffer *out)
 
 static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
-    text_append(out, "\n%s\n%8s %12s %12s %11s %12s %14s %12s\n", q->policies[p], "GPUs", "step, ms",
-                "exposed, ms", "efficiency", "samples/s", "memory a rank", "tree, ms");
+    text_append(out, "\n%s\n%8s %12s %12s %12s %11s %12s %14s %12s\n", q->policies[p], "GPUs", "step, ms",
+                "exposed, ms", "waiting, ms", "efficiency", "samples/s", "bytes per rank", "tree, ms");
     for (int i = 0; i < q->size_count; i++) {
         const whatif_point *x = &a->points[p][i];
         char bytes[32];
-        text_append(out, "%8d %12.3f %12.3f %9.1f %% %12.0f %14s ", q->gpus[i], x->step_ms, x->exposed_ms,
-                    100 * x->efficiency, x->samples_per_s,
+        text_append(out, "%8d %12.3f %12.3f %12.3f %9.1f %% %12.0f %14s ", q->gpus[i], x->step_ms, x->exposed_ms,
+                    x->waiting_ms, 100 * x->efficiency, x->samples_per_s,
                     text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes));
         if (x->tree_ms > 0)
             text_append(out, "%12.3f\n", x->tree_ms);
@@ -157,16 +183,12 @@ static void table(const whatif_question *q, const whatif_answer *a, int p, text_
 
 void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
-    text_append(out, "SIMULATED: %s, batch %lld a GPU, profile %s", q->model.name, (long long)q->batch,
-                q->machine.profile);
-    if (q->machine.machines) text_append(out, ", %d machines", q->machine.machines);
-    char rate[48];
-    if (q->machine.link_rate > 0)
-        text_append(out, ", links of %s, %g us",
-                    text_format_rate(rate, sizeof rate, q->machine.link_rate * 1e9), q->machine.link_latency);
+    report_workload(a->workload, out);
+    text_append(out, "\nSIMULATED: profile %s", q->profile);
+    for (int i = 0; i < q->word_count; i++) text_append(out, " %s", q->words[i]);
     text_append(out, "; one GPU takes %.3f ms\n", a->one_gpu_ms);
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
-    text_append(out, "\nefficiency: the step of one GPU over this step\n");
+    text_append(out, "\nefficiency: the step of one GPU without communication over this step\n");
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             text_append(out, "%-14s %7d ", i ? "" : q->policies[p], q->gpus[i]);
@@ -181,14 +203,16 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
 {
     text_append(
         out,
-        "profile,model,batch_per_rank,policy,gpus,step_s,exposed_communication_s,efficiency,samples_per_s,"
+        "profile,model,batch_per_rank,policy,gpus,step_s,exposed_communication_s,waiting_s,efficiency,samples_per_s,"
         "memory_peak_bytes,tree_step_s\n");
+    const char *model = json_string_value(json_object_get(a->workload, "model"));
+    json_int_t batch = json_integer_value(json_object_get(a->workload, "batch_per_rank"));
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
-            text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%lld,", q->machine.profile,
-                        q->model.name, (long long)q->batch, q->policies[p], q->gpus[i], x->step_ms / 1e3,
-                        x->exposed_ms / 1e3, x->efficiency, x->samples_per_s, (long long)x->most_bytes);
+            text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%.9g,%lld,", q->profile, model,
+                        (long long)batch, q->policies[p], q->gpus[i], x->step_ms / 1e3, x->exposed_ms / 1e3,
+                        x->waiting_ms / 1e3, x->efficiency, x->samples_per_s, (long long)x->most_bytes);
             if (x->tree_ms > 0) text_append(out, "%.9g", x->tree_ms / 1e3);
             text_append(out, "\n");
         }
@@ -196,18 +220,19 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
 
 json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
 {
-    json_t *rows = json_array();
+    json_t *rows = json_array(), *options = json_array();
+    for (int i = 0; i < q->word_count; i++) json_array_append_new(options, json_string(q->words[i]));
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
             json_array_append_new(
-                rows, json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "policy", q->policies[p], "gpus",
+                rows, json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:I, s:o}", "policy", q->policies[p], "gpus",
                                 q->gpus[i], "step_s", x->step_ms / 1e3, "exposed_communication_s",
-                                x->exposed_ms / 1e3, "efficiency", x->efficiency, "samples_per_s",
-                                x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
+                                x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3, "efficiency", x->efficiency,
+                                "samples_per_s", x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
                                 "tree_step_s", x->tree_ms > 0 ? json_real(x->tree_ms / 1e3) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:s, s:I, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION,
-                     "simulated", 1, "profile", q->machine.profile, "model", q->model.name, "batch_per_rank",
-                     (json_int_t)q->batch, "one_gpu_step_s", a->one_gpu_ms / 1e3, "points", rows);
+    return json_pack("{s:i, s:b, s:s, s:o, s:O, s:f, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "simulated", 1,
+                     "profile", q->profile, "options", options, "workload", a->workload, "one_gpu_step_s",
+                     a->one_gpu_ms / 1e3, "points", rows);
 }

@@ -1,5 +1,5 @@
 /* A workload on many numbers of GPUs, in virtual time: how step time, efficiency, exposed communication and
- * memory go. */
+ * memory go. Every point is a job of `harness run`. */
 #ifndef HARNESS_SIM_WHATIF_H
 #define HARNESS_SIM_WHATIF_H
 
@@ -8,31 +8,35 @@
 
 #include <jansson.h>
 
-enum { WHATIF_SIZES = 32, WHATIF_POLICIES = 8 };
+enum { WHATIF_SIZES = 32, WHATIF_POLICIES = 8, WHATIF_POLICY_LENGTH = 120 };
 
 typedef struct whatif_question {
-    simulation_config machine; /* world is set from `gpus` */
-    model_options model;
-    optimizer_options optimizer;
-    int64_t batch;
+    const char *profile;
+    char *const *words;  /* [word_count] options of `harness run`, borrowed */
+    int word_count;
+    int slow_rank; /* of --slow among the words; -1: none */
+    bool has_length; /* the words have --steps or --epochs */
     int gpus[WHATIF_SIZES], size_count;
-    char policies[WHATIF_POLICIES][32];
+    char policies[WHATIF_POLICIES][WHATIF_POLICY_LENGTH];
     int policy_count;
 } whatif_question;
 
+/* As `harness run` reports them. */
 typedef struct whatif_point {
-    double step_ms, exposed_ms, efficiency; /* of the step on one GPU */
-    double tree_ms; /* step where NCCL takes trees where they are faster; 0: nowhere */
+    double step_ms, exposed_ms, waiting_ms;
+    double efficiency; /* the step of one GPU without communication, over this step */
+    double tree_ms;    /* step where NCCL takes trees where they are faster; 0: nowhere */
     double samples_per_s;
     int64_t most_bytes; /* the largest rank's peak */
 } whatif_point;
 
 typedef struct whatif_answer {
     double one_gpu_ms;
+    json_t *workload; /* of a result; the caller's */
     whatif_point points[WHATIF_POLICIES][WHATIF_SIZES];
 } whatif_answer;
 
-/* "8,16,...,4096" (ratios go on), "ddp,apex". STATUS_USAGE. */
+/* "8,16,...,4096" (ratios go on), "ddp:order=ready,ps=sync". STATUS_USAGE. */
 status whatif_parse_gpus(const char *text, whatif_question *q);
 status whatif_parse_policies(const char *text, whatif_question *q);
 

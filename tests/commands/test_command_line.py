@@ -378,7 +378,7 @@ def results_replace_an_older_file_and_leave_no_other_file():
     expect_equal(os.listdir(os.path.dirname(path)), ["run.json"], "files", result)
     with open(path, encoding="utf-8") as file:
         expect(file.read().startswith("{"), "JSON in the file")
-    expect("toy: 165 parameters" in result.out, "the report, too", result)
+    expect("toy: 10 features with 5 values, 165 parameters" in result.out, "the report, too", result)
 
 
 @cases([("a port in use", "tcp://127.0.0.1:{port}", {}),

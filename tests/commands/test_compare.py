@@ -10,7 +10,7 @@ def sync_ssp_and_async_are_compared_in_one_run():
     result = harness("compare", *WINE, "--steps", "40", "--slow", "2:3")
     expect_equal(result.code, 0, "exit code", result)
     lines = result.out.splitlines()
-    expect_equal(lines[2].split(), ["sync", "ssp", "async"], "column heads", result)
+    expect_equal(lines[3].split(), ["sync", "ssp", "async"], "column heads", result)
     expect("Training loss against time" in result.out, "the table of losses", result)
     at = next(i for i, line in enumerate(lines) if line.startswith("seconds"))
     rows = [line.split() for line in lines[at + 1:at + 13]]
@@ -31,7 +31,13 @@ def the_runs_are_in_the_json():
     expect_equal(len(hashes), 1, f"all end with bit-identical parameters: {hashes}")
 
 
-@cases([("unknown policy", ["--policies", "sync,lazy"], ["lazy", "async"]), ("wrong option", ["--stps", "3"], ["--stps"])])
+@cases([("unknown policy", ["--policies", "sync,lazy"], ["lazy", "async"]), ("wrong option", ["--stps", "3"], ["--stps"]),
+        ("no policy", ["--policies="], ["--policies: expected a name"]),
+        ("an engine's mode", ["--mode", "ps"], ["--mode: unexpected with compare"]),
+        ("one policy", ["--policy", "sync"], ["--policy: unexpected with compare"]),
+        ("a time line of several runs", ["--trace", "/tmp/never.json"], ["--trace: unexpected with compare"]),
+        ("one file for several runs", ["--save", "/tmp/never.safetensors"], ["--save: unexpected with compare"]),
+        ("an option of no policy", ["--policies", "ddp,apex", "--servers", "2"], ["--servers: expected a policy of ps, got none"])])
 def wrong_input_is_answered_with_one_line(words, parts):
     result = harness("compare", *WINE, *words)
     expect_equal(result.code, 64, "exit code", result)

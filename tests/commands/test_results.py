@@ -82,7 +82,7 @@ def every_key_of_the_results_is_documented_and_every_documented_key_is_there(wor
 def results_on_stdout_are_the_only_output():
     result = harness(*WINE, "--json", "-")
     expect_equal((result.out[0], result.out.rstrip()[-1]), ("{", "}"), "first and last character", result)
-    expect_equal(result.json()["schema_version"], 2, "schema_version")
+    expect_equal(result.json()["schema_version"], 3, "schema_version")
     expect_equal(result.lines(), [], "stderr but for the line on hardware", result)
 
 
@@ -92,6 +92,35 @@ def the_first_line_names_the_hardware():
     first = result.err.splitlines()[0]
     for part in ("no CUDA device found", "8 cpu ranks", "processor"):
         expect(part in first, f"expected {part!r} in the first line", result)
+
+
+@test
+def a_model_given_or_by_default_is_the_same_workload():
+    plans = [harness(*words, "--plan", "--json", "-").json() for words in
+             ([], ["--model", "resnet18"], ["--data", "synthetic"], ["--model", "resnet18", "--data", "synthetic"])]
+    expect_equal(plans[1:], plans[:1] * 3, "plans")
+    expect_equal([plans[0][key] for key in ("model", "input", "classes", "parameters")],
+                 ["resnet18", "images of 3x224x224 with 1000 classes", 1000, 11689512], "the workload")
+    listed = next(line.split() for line in harness("models").out.splitlines() if line.startswith("resnet18 "))
+    expect_equal(int(listed[1]), plans[0]["parameters"], "parameters as `harness models` lists them")
+    small = harness("--data", "synthetic:3x32x32:10", "--plan", "--json", "-").json()
+    expect_equal([small[key] for key in ("input", "classes", "parameters")], ["images of 3x32x32 with 10 classes", 10, 11181642],
+                 "with data of a shape")
+
+
+VIRTUAL = ["--device", "sim", "--gpus", "2", "--batch", "4", "--steps", "1"]
+RESNET = "resnet18: images of 3x224x224 with 1000 classes, 11689512 parameters, synthetic, batch 4 per rank, sgd, seed 1"
+BERT = "bert: sequences of 128 tokens out of 8192 with masked targets, "
+
+
+@cases([("a run", ["run", *VIRTUAL], RESNET), ("its plan", ["run", *VIRTUAL, "--plan"], RESNET),
+        ("compare", ["compare", "--policies", "ddp", *VIRTUAL], RESNET), ("whatif", ["whatif", "--gpus", "2", "--batch", "4"], RESNET),
+        ("tokens", ["run", *VIRTUAL, "--model", "bert"], BERT),
+        ("features", ["run", *WINE, "--gpus", "2"], "wine_mlp: 13 features with 3 classes, 1091 parameters, wine, ")])
+def the_first_line_states_the_model_its_input_classes_and_parameters(words, line):
+    result = harness(*words)
+    expect_equal(result.code, 0, "exit code", result)
+    expect(result.out.startswith(line), f"expected {line!r} at the begin", result)
 
 
 @test

@@ -43,13 +43,23 @@ def run(*words):
     ("two precisions", run("--device", "sim:dgx-h100", "--tf32", "--bf16"), 64, "--bf16: unexpected with --tf32"),
     ("two precisions of whatif", ("whatif", "--tf32", "--bf16"), 64, "--bf16: unexpected with --tf32"),
     ("whatif twice to stdout", ("whatif", "--json", "-", "--csv", "-"), 64, "--csv -: unexpected with --json -"),
-    ("micro-batches of whatif", ("whatif", "--accumulate", "4"), 64, "unknown option '--accumulate'"),
+    ("steps of a time line of whatif", ("whatif", "--trace-steps", "1:2"), 64, "--trace-steps: unexpected with whatif"),
     ("threads", run("--device", "sim", "--threads", "2"), 78, "--threads: expected a real device"),
     ("transforms of data", run("--device", "sim", "--augment", "flip"), 78, "--augment: expected a real device"),
     ("a network in a machine", run("--device", "sim:dgx1-v100-4xib100", "--gpus", "2", "--link", "10Gbit/s,5us"), 78,
      "--link: expected ranks on several machines, got 2 on one of profile dgx1-v100-4xib100: take --nodes"),
     ("a network where there is none", run("--device", "sim", "--link", "10Gbit/s,5us"), 78, "expected a profile with a network"),
     ("a time line nowhere", run("--device", "sim", "--trace", "/no/such/folder/x.json"), 73, "/no/such/folder"),
+    ("a link without latency on a CPU", run("--device", "cpu", "--link", "10Gbit/s"), 64, "--link: expected RATE,LATENCY"),
+    ("efficiencies on a CPU", run("--device", "cpu", "--efficiency", "2"), 64, "--efficiency: expected --device sim:PROFILE, got cpu"),
+    ("whatif of a CPU", ("whatif", "--device", "cpu"), 64, "--device: expected sim:PROFILE, got cpu"),
+    ("whatif of two profiles", ("whatif", "--device", "sim", "--profile", "dgx1-v100"), 64, "--device: unexpected with --profile"),
+    ("whatif of one engine", ("whatif", "--mode", "ring"), 64, "--mode: unexpected with whatif"),
+    ("a time line of whatif", ("whatif", "--trace", FILES.name + "/x.json"), 64, "--trace: unexpected with whatif"),
+    ("whatif of a server that no policy has", ("whatif", "--policy", "ddp", "--servers", "2"), 64,
+     "--servers: expected a policy of ps, got none"),
+    ("whatif with a word too many", ("whatif", "resnet50"), 64, "whatif: unexpected argument 'resnet50'"),
+    ("whatif with a wrong option", ("whatif", "--btach", "3"), 64, "unknown option '--btach'; did you mean --batch?"),
     ("a rendezvous", run("--device", "sim", "--rendezvous", "env://"), 78, "--rendezvous: expected a real device"),
     ("evaluations", run("--device", "sim", "--eval-every", "5"), 78, "--eval-every: expected a real device"),
     ("patience at the start", run("--device", "sim", "--connect-timeout", "5s"), 78, "--connect-timeout: expected a real device"),
@@ -259,6 +269,85 @@ def a_network_of_ones_own_replaces_the_profiles():
     for a, b in zip(own["communication_s"], slow["communication_s"]):
         more = bytes_sent * (1 / 0.125e9 - 1 / 1.2e9)
         expect(abs((b - a) - more) < 0.15 * more, f"{b - a} s more, expected {more}")
+# ---- one path ----------------------------------------------------------------------------------
+
+RESNET = ["--model", "resnet50", "--batch", "16"]
+SAME = [  # label, profile, engine, policy, GPUs, options
+    ("one configuration", "dgx1-v100", "ring", "ddp", 8, ["--model", "resnet50", "--batch", "64"]),
+    ("keys of a policy", "dgx1-v100", "ring", "ring=apex:message-size=1000000:order=ready", 4, RESNET),
+    ("bfloat16 and Adam", "dgx-a100-80g", "ring", "torch-0.4.1", 8, [*RESNET, "--bf16", "--optimizer", "adam"]),
+    ("machines, a network of one's own", "v100-sxm2-ib100", "ring", "ddp", 16, [*RESNET, "--nodes", "4", "--link", "25Gbit/s,20us"]),
+    ("the rate of a network", "v100-pcie-10gbe", "ring", "ddp", 4, [*RESNET, "--link", "40Gbit/s"]),
+    ("no batch ahead", "v100-pcie-32g", "ring", "ddp", 4, [*RESNET, "--prefetch", "off"]),
+    ("jitter", "v100-pcie-32g", "ring", "ddp", 4, [*RESNET, "--jitter", "3"]),
+    ("sequences and division before the sum", "dgx1-v100", "ring", "ddp", 4, ["--model", "bert", "--batch", "8", "--divide", "before"]),
+    ("efficiencies", "v100-pcie-32g", "ring", "ddp", 2, [*RESNET, "--efficiency", "0.5"]),
+    ("micro-batches", "v100-pcie-32g", "ring", "ddp", 2, [*RESNET, "--accumulate", "3"]),
+    ("other steps", "v100-pcie-32g", "ring", "ddp", 2, [*RESNET, "--warmup", "1", "--steps", "5"]),
+    ("servers", "dgx1-v100", "ps", "sync", 4, [*RESNET, "--servers", "2", "--payload", "zmq"]),
+    ("servers in their own processes", "v100-pcie-10gbe", "ps", "sync", 4, [*RESNET, "--server-placement", "own"]),
+    ("a slow rank under async", "v100-pcie-32g", "ps", "async", 4, [*RESNET, "--slow", "3:2"]),
+    ("replicas", "v100-pcie-32g", "ps", "dp", 4, [*RESNET, "--dp-loss", "replica"]),
+]
+
+
+@cases([(label, *case) for label, *case in SAME])
+def whatif_is_a_table_of_runs(profile, engine, policy, gpus, options):
+    whatif = harness("whatif", "--profile", profile, "--policy", policy, "--gpus", gpus, *options, "--quiet", "--json", "-").json()
+    length = [] if "--steps" in options else ["--warmup", "2", "--steps", "3"]
+    words = ("run", "--device", "sim:" + profile, *options, *length, "--quiet", "--json", "-")
+    run = harness(*words, "--mode", engine, "--policy", policy, "--gpus", gpus).json()
+    job, point = run["jobs"][0], whatif["points"][0]
+    phases = job["phases"]
+    for found, expected in ((point["step_s"], job["step_time"]["median_s"]),
+                            (point["exposed_communication_s"], phases["exposed_communication_s"]["median_s"]),
+                            (point["waiting_s"], phases["waiting_s"]["median_s"])):
+        expect_equal(round(1e9 * found), round(1e9 * expected), "nanoseconds")
+    expect_equal(point["memory_peak_bytes"], job["memory_imbalance"]["maximum_bytes"], "bytes")
+    expect(abs(point["samples_per_s"] / job["throughput"]["samples_per_s"] - 1) < 1e-12, "samples per second", point)
+    expect_equal(whatif["workload"], run["workload"], "workload")
+
+
+@test
+def the_step_of_one_gpu_is_that_of_run_without_communication():
+    options = ("--batch", "16", "--model", "resnet50", "--optimizer", "adam", "--quiet", "--json", "-")
+    whatif = harness("whatif", "--profile", "dgx1-v100", "--gpus", "1,4", "--slow", "3:2", *options).json()
+    none = harness("run", "--device", "sim:dgx1-v100", "--mode", "none", "--warmup", "2", "--steps", "3", *options).jobs()["none"]
+    expect_equal(round(1e9 * whatif["one_gpu_step_s"]), round(1e9 * none["step_time"]["median_s"]), "nanoseconds of one GPU")
+    expect_equal(whatif["points"][0]["step_s"], whatif["one_gpu_step_s"], "the point of one GPU")
+    expect(whatif["points"][1]["efficiency"] < 0.6, "of four, one of which takes twice the time", whatif["points"])
+
+
+@test
+def whatif_takes_the_device_as_run_does():
+    by_name, by_device = (harness("whatif", *RESNET, "--gpus", "1,2", *words, "--json", "-").json()
+                          for words in (("--profile", "dgx1-p100"), ("--device", "sim:dgx1-p100")))
+    expect_equal(by_device["points"], by_name["points"], "points")
+    expect_equal([by_device["profile"], by_name["profile"]], ["dgx1-p100"] * 2, "profiles")
+
+
+@cases([("iterations", "ddp-benchmark", lambda ms, batch, gpus: ms), ("throughput", "throughput", lambda ms, batch, gpus: batch * gpus / ms * 1000)])
+def a_cell_of_a_published_table_is_what_its_command_gives(name, figure_of):
+    cells = [cell for cell in table(name)["cells"] if cell["ours"] is not None]
+    for cell in cells[:2] + cells[-2:]:
+        words = cell["command"].split()
+        expect_equal(words[:2], ["harness", "run"], "command")
+        run = harness(*words[1:], "--quiet", "--json", "-").json()
+        ms, gpus = 1e3 * run["jobs"][0]["step_time"]["median_s"], run["jobs"][0]["world_size"]
+        expected = figure_of(ms, run["workload"]["batch_per_rank"], gpus)
+        expect(abs(cell["ours"] / expected - 1) < 1e-9, f"{cell['row']}: {cell['ours']}, its command gives {expected}")
+
+
+@test
+def compare_runs_on_virtual_devices_too():
+    words = ("--device", "sim:dgx1-v100", *RESNET, "--gpus", "4", "--warmup", "2", "--steps", "3", "--quiet", "--json", "-")
+    runs = harness("compare", "--policies", "sync,ddp", *words).json()["runs"]
+    for result, engine, policy in zip(runs, ("ps", "ring"), ("sync", "ddp")):
+        alone = harness("run", *words, "--mode", engine, "--policy", policy).json()
+        expect_equal(result["jobs"], alone["jobs"], policy)
+    shown = harness("compare", "--policies", "sync,ddp", *words[:-2])
+    expect_equal(shown.code, 0, "exit code", shown)
+    expect("virtual time, profile dgx1-v100" in shown.out, "the note of virtual time", shown)
 
 
 @test

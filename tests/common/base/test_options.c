@@ -305,6 +305,33 @@ static void keys_of_a_policy_set_its_options(void **context)
     assert_true(f.bindings[1].moved == 4);
 }
 
+/* A command takes the options of its table and leaves the rest, in order, to the command that comes after it. */
+static void a_command_takes_its_own_options_and_leaves_the_rest(void **context)
+{
+    (void)context;
+    static const char *const argv[] = {"--delay=2ms", "--batch", "64", "--bucket-cap", "1KB", "--no-shuffle", "word", "-e", "-1", "--no"};
+    static const char *const left[] = {"--batch", "64", "--no-shuffle", "word", "-e", "-1", "--no"};
+    fixture f;
+    char *rest[10];
+    int count = 0;
+    start(&f);
+    assert_int_equal(options_take(&f.bindings[1], 1, 10, (char *const *)argv, rest, &count), STATUS_OK);
+    assert_int_equal(f.link.delay, 2000000);
+    assert_int_equal(f.link.cap, 1000);
+    assert_int_equal(count, 7);
+    for (int i = 0; i < count; i++) assert_string_equal(rest[i], left[i]);
+    static const char *const mixed[] = {"-b", "8", "--no-shuffle", "--lr", "0.5", "--drop", "1"};
+    assert_int_equal(options_take(&f.bindings[0], 1, 7, (char *const *)mixed, rest, &count), STATUS_OK);
+    assert_int_equal(f.train.batch, 8);
+    assert_false(f.train.shuffle);
+    assert_true(f.train.lr == 0.5);
+    assert_int_equal(count, 2);
+    static const char *const bad[] = {"--other", "--delay"};
+    assert_int_equal(options_take(&f.bindings[1], 1, 2, (char *const *)bad, rest, &count), STATUS_USAGE);
+    assert_string_equal(error_message(), "--delay: expected TIME, got nothing");
+    error_clear();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +344,7 @@ int main(void)
         cmocka_unit_test(help_shows_what_people_use_in_80_columns_and_all_of_it_on_request),
         cmocka_unit_test(options_answer_to_their_letter_and_to_names_from_other_programs),
         cmocka_unit_test(keys_of_a_policy_set_its_options),
+        cmocka_unit_test(a_command_takes_its_own_options_and_leaves_the_rest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

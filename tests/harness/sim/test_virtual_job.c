@@ -17,21 +17,30 @@ static void must(status rc)
     if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
 }
 
-static virtual_workload workload(const char *profile, int world, const char *policy)
+static const char resnet[] = "--model resnet18 --image 32 --batch 8 --warmup 2 --steps 1";
+
+static virtual_workload workload(const char *profile, int gpus, const char *policy, const char *options)
 {
-    return (virtual_workload){.machine = {.profile = profile, .world = world},
-                              .model = {.name = "resnet18", .image = 32},
-                              .batch = 8,
-                              .optimizer = optimizer_defaults(OPTIMIZER_SGD),
-                              .policy = policy};
+    virtual_workload w = {.profile = profile, .gpus = gpus, .policy = policy};
+    snprintf(w.options, sizeof w.options, "%s", options);
+    return w;
 }
 
-static virtual_figures *measure(const virtual_workload *w)
+static virtual_figures measure(const virtual_workload *w)
 {
-    virtual_figures *f = calloc(1, sizeof *f);
-    assert_non_null(f);
-    must(virtual_measure(w, f));
+    virtual_figures f = {0};
+    must(virtual_measure(w, &f));
     return f;
+}
+
+static double bytes_sent(const virtual_figures *f)
+{
+    double most = 0;
+    size_t i;
+    json_t *row;
+    json_array_foreach(json_object_get(json_object_get(f->job, "traffic"), "per_rank"), i, row)
+        most = fmax(most, json_number_value(json_object_get(row, "bytes_sent_per_step")));
+    return most;
 }
 
 static void check(const char *what, double found, double expected, double tolerance)
@@ -46,19 +55,30 @@ static void symmetry_gives_the_times_of_all_ranks(void **context)
     (void)context;
     static const char *const policies[] = {"ddp", "apex", "torch-0.4.1"};
     for (int p = 0; p < 3; p++) {
-        virtual_workload w = workload("dgx1-v100-4xib100", 32, policies[p]);
-        virtual_figures *all = measure(&w);
-        w.by_symmetry = true;
-        virtual_figures *some = measure(&w);
-        assert_int_equal(all->ranks, 32);
-        assert_int_equal(some->ranks, 8);
-        assert_true(all->step_ms == some->step_ms);
-        assert_true(all->exposed_ms == some->exposed_ms);
-        assert_int_equal(all->most_bytes, some->most_bytes);
-        assert_int_equal(all->bytes_sent, some->bytes_sent);
-        free(all);
-        free(some);
+        virtual_workload w = workload("dgx1-v100-4xib100", 32, policies[p], resnet);
+        virtual_figures all = measure(&w);
+        w.variant.by_symmetry = true;
+        virtual_figures some = measure(&w);
+        assert_int_equal(all.ranks, 32);
+        assert_int_equal(some.ranks, 8);
+        assert_true(all.step_ms == some.step_ms);
+        assert_true(all.exposed_ms == some.exposed_ms);
+        assert_int_equal(all.most_bytes, some.most_bytes);
+        assert_true(bytes_sent(&all) == bytes_sent(&some));
+        virtual_figures_free(&all);
+        virtual_figures_free(&some);
     }
+}
+
+/* Of the workload with more options. */
+static double step_with(const virtual_workload *w, const char *more)
+{
+    virtual_workload with = *w;
+    snprintf(with.options, sizeof with.options, "%s%s", w->options, more);
+    virtual_figures f = measure(&with);
+    double ms = f.step_ms;
+    virtual_figures_free(&f);
+    return ms;
 }
 
 static void the_same_job_takes_the_same_time_and_jitter_another(void **context)
@@ -66,21 +86,14 @@ static void the_same_job_takes_the_same_time_and_jitter_another(void **context)
     (void)context;
     static const char *const policies[] = {"ddp", "sync", "dp"};
     for (int p = 0; p < 3; p++) {
-        virtual_workload w = workload(NULL, 4, policies[p]);
-        w.model.image = 64;
-        w.batch = 64; /* so that kernels, not launches, make the time */
-        virtual_figures *plain[2], *jittered[3];
-        for (int i = 0; i < 2; i++) plain[i] = measure(&w);
-        for (int i = 0; i < 3; i++) {
-            w.machine.jitter_seed = i < 2 ? 7 : 8;
-            jittered[i] = measure(&w);
-        }
-        assert_true(plain[0]->step_ms == plain[1]->step_ms);
-        assert_true(jittered[0]->step_ms == jittered[1]->step_ms);
-        assert_true(jittered[0]->step_ms != jittered[2]->step_ms);
-        assert_true(jittered[0]->step_ms > plain[0]->step_ms);
-        for (int i = 0; i < 2; i++) free(plain[i]);
-        for (int i = 0; i < 3; i++) free(jittered[i]);
+        /* A batch of 64, so that kernels, not launches, make the time. */
+        virtual_workload w =
+            workload(NULL, 4, policies[p], "--model resnet18 --image 64 --batch 64 --warmup 2 --steps 1");
+        double plain = step_with(&w, ""), jittered = step_with(&w, " --jitter 7");
+        assert_true(step_with(&w, "") == plain);
+        assert_true(step_with(&w, " --jitter 7") == jittered);
+        assert_true(step_with(&w, " --jitter 8") != jittered);
+        assert_true(jittered > plain);
     }
 }
 
@@ -109,20 +122,21 @@ static int free_of_charge(sim_override *out)
     return count;
 }
 
-static virtual_figures *measure_links(int world, int servers, const char *placement, int64_t steps)
+static virtual_figures measure_links(const char *policy, int gpus, const char *options)
 {
     sim_override overrides[FREE];
-    char count[24];
-    const char *settings[] = {count, placement, "priority=fifo", NULL};
-    snprintf(count, sizeof count, "servers=%d", servers);
-    virtual_workload w = workload("v100-pcie-10gbe", world, "sync");
-    w.model = (model_options){.name = "vgg16", .image = 32, .classes = 10};
-    w.batch = 1;
-    w.steps = steps;
-    w.engine_settings = settings;
-    w.machine.overrides = overrides;
-    w.machine.override_count = free_of_charge(overrides);
+    virtual_workload w = workload("v100-pcie-10gbe", gpus, policy, "--model vgg16 --image 32 --classes 10 --batch 1 ");
+    snprintf(w.options + strlen(w.options), sizeof w.options - strlen(w.options), "%s", options);
+    w.variant.overrides = overrides;
+    w.variant.override_count = free_of_charge(overrides);
     return measure(&w);
+}
+
+static double gradient_bytes(const virtual_figures *f, size_t rank)
+{
+    const json_t *memory = json_object_get(json_array_get(json_object_get(f->job, "ranks"), rank), "memory");
+    const json_t *gradients = json_object_get(json_object_get(memory, "classes"), "gradients");
+    return json_number_value(json_object_get(gradients, "current_bytes"));
 }
 
 /* Every worker but the one on the server's machine pushes P through its link, and gets P back through it. */
@@ -130,23 +144,29 @@ static void check_growth(const char *placement)
 {
     double parameters = 0, first = 0;
     for (int world = 2; world <= 5; world++) {
-        virtual_figures *f = measure_links(world, 1, placement, 3);
-        if (world == 2)
-            parameters = (double)f->ledgers[1].classes[LEDGER_GRADIENTS].current, first = f->step_ms;
-        double ms =
-            (world - 1) * parameters / 0.125e9 * 1000; /* one way; the other way overlaps but for a key */
-        if (f->step_ms < ms || f->step_ms > 2.05 * ms)
-            fail_msg("%d workers: found %.3f ms, expected %.3f to %.3f", world, f->step_ms, ms, 2 * ms);
-        check("growth with the workers", f->step_ms / first, world - 1, 0.03);
-        free(f);
+        char options[120];
+        snprintf(options, sizeof options, "--servers 1 --server-placement %s --priority fifo --warmup 2 --steps 1", placement);
+        virtual_figures f = measure_links("sync", world, options);
+        if (world == 2) parameters = gradient_bytes(&f, 1), first = f.step_ms;
+        double ms = (world - 1) * parameters / 0.125e9 * 1000; /* one way; the other way overlaps but for a key */
+        if (f.step_ms < ms || f.step_ms > 2.05 * ms)
+            fail_msg("%d workers: found %.3f ms, expected %.3f to %.3f", world, f.step_ms, ms, 2 * ms);
+        check("growth with the workers", f.step_ms / first, world - 1, 0.03);
+        virtual_figures_free(&f);
     }
 }
 
 static void a_single_servers_time_grows_with_the_workers(void **context)
 {
     (void)context;
-    check_growth("server-placement=rank");
-    check_growth("server-placement=own");
+    check_growth("rank");
+    check_growth("own");
+}
+
+/* Of rank 0, from the start. */
+static double all_bytes_sent(const virtual_figures *f)
+{
+    return json_number_value(json_object_get(json_array_get(json_object_get(f->job, "ranks"), 0), "bytes_sent"));
 }
 
 /* n servers in the ranks move what a ring moves: 2 (n - 1) / n P out of every rank. */
@@ -154,14 +174,18 @@ static void a_sharded_server_moves_the_bytes_of_a_ring(void **context)
 {
     (void)context;
     for (int world = 2; world <= 4; world += 2) {
-        virtual_figures *ps[2] = {measure_links(world, world, "server-placement=rank", 2), measure_links(world, world, "server-placement=rank", 3)};
-        virtual_workload w = workload("v100-pcie-10gbe", world, "flat");
-        w.model = (model_options){.name = "vgg16", .image = 32, .classes = 10};
-        virtual_figures *ring = measure(&w);
-        int64_t a_step = ps[1]->all_bytes_sent - ps[0]->all_bytes_sent;
-        check("bytes sent by rank 0 in a step", (double)a_step, (double)ring->bytes_sent, 0.001);
-        for (int i = 0; i < 2; i++) free(ps[i]);
-        free(ring);
+        double sent[2];
+        for (int i = 0; i < 2; i++) {
+            char options[120];
+            snprintf(options, sizeof options, "--servers %d --server-placement rank --priority fifo --warmup 0 --steps %d",
+                     world, 2 + i);
+            virtual_figures ps = measure_links("sync", world, options);
+            sent[i] = all_bytes_sent(&ps);
+            virtual_figures_free(&ps);
+        }
+        virtual_figures ring = measure_links("flat", world, "--warmup 2 --steps 1");
+        check("bytes sent by rank 0 in a step", sent[1] - sent[0], bytes_sent(&ring), 0.001);
+        virtual_figures_free(&ring);
     }
 }
 
@@ -170,17 +194,16 @@ static void a_sharded_server_moves_the_bytes_of_a_ring(void **context)
 static void more_gpus_than_the_topology_has_are_refused(void **context)
 {
     (void)context;
-    virtual_figures *f = calloc(1, sizeof *f);
-    virtual_workload w = workload("v100-pcie-32g", 9, "ddp");
-    assert_int_equal(virtual_measure(&w, f), STATUS_CONFIG);
+    virtual_figures f = {0};
+    virtual_workload w = workload("v100-pcie-32g", 9, "ddp", resnet);
+    assert_int_equal(virtual_measure(&w, &f), STATUS_CONFIG);
     assert_string_equal(
         error_message(),
         "profile v100-pcie-32g: expected 1 to 8 ranks (8 GPUs on each of 1 machine), got 9");
     error_clear();
-    w = workload("nowhere", 2, "ddp");
-    assert_int_equal(virtual_measure(&w, f), STATUS_USAGE);
+    w = workload("nowhere", 2, "ddp", resnet);
+    assert_int_equal(virtual_measure(&w, &f), STATUS_USAGE);
     error_clear();
-    free(f);
 }
 
 int main(void)
