@@ -143,7 +143,7 @@ suite commands 400 "The program prints, refuses and trains as its documents say.
 build_suite build-address 120 "The sources compile with the address sanitizer." build-asan suite_units -DPSRING_SANITIZE=address
 suite address 260 "No unit reads or writes memory that is not its own, loses any, or relies on undefined behavior." build-asan units "$jobs"
 build_suite build-thread 80 "The sources compile with the thread sanitizer." build-tsan suite_threads -DPSRING_SANITIZE=thread
-suite thread 220 "No two threads race for a field." build-tsan threads
+suite thread 220 "No two threads race for a field." build-tsan threads "$jobs"
 build_suite build-fuzz 60 "The decoders compile with clang and libFuzzer." build-fuzz suite_fuzz -DPSRING_FUZZ=ON -DCMAKE_C_COMPILER=clang
 suite fuzz 20 "No bytes from a file or a socket crash a decoder." build-fuzz fuzz "$jobs"
 if [ "${1:-}" = --all ]; then

@@ -115,9 +115,9 @@ int main(int argc, char **argv)
             if (!is_wanted(&cases[i], argc - 1, argv + 1)) continue;
             contexts[used] = (setting_test){.c = &cases[i], .setting = s};
             snprintf(contexts[used].name, sizeof contexts[used].name,
-                     "%s in %s with %d threads agrees with the reference: %s",
+                     "%s in %s with %d thread%s agrees with the reference: %s",
                      device_settings[s].name, precision_name(device_settings[s].precision),
-                     device_settings[s].threads, cases[i].name);
+                     device_settings[s].threads, device_settings[s].threads == 1 ? "" : "s", cases[i].name);
             tests[used] = (struct CMUnitTest){contexts[used].name, operations_agree_with_the_reference, NULL,
                                               NULL, &contexts[used]};
             used++;
