@@ -1,4 +1,4 @@
-/* harness report FILE: the report of a run, a comparison or a plan, from the JSON that it wrote. */
+/* harness report FILE: the report of a run, a comparison, a plan or a reproduction, from the JSON that it wrote. */
 #include "harness/commands/commands.h"
 
 #include "common/base/log.h"
@@ -34,12 +34,14 @@ static status render(const char *path, const json_t *result, text_buffer *out)
                     RESULT_SCHEMA_VERSION, (long long)found);
     if (json_array_size(runs) > 0)
         report_compare(runs, out);
+    else if (json_object_get(result, "cells"))
+        report_reproduction(result, out);
     else if (json_object_get(result, "workload") && json_object_get(result, "jobs"))
         report_text(result, out);
     else if (json_object_get(result, "jobs"))
         report_plan(result, out);
     else
-        return fail(STATUS_DATA, "%s: expected the JSON of harness run or compare", path);
+        return fail(STATUS_DATA, "%s: expected the JSON of harness run, compare or reproduce", path);
     if (version && found < RESULT_SCHEMA_VERSION)
         log_warn("%s: schema_version %lld, this program writes %d: figures that are not there are shown as -",
                  path, (long long)found, RESULT_SCHEMA_VERSION);

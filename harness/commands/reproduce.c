@@ -1,6 +1,7 @@
 /* harness reproduce TABLE: published tables, by virtual devices. */
 #include "harness/commands/commands.h"
 
+#include "harness/report/report.h"
 #include "harness/run/output.h"
 #include "harness/reproduce/reproduce.h"
 
@@ -62,24 +63,32 @@ static status profile_of(const char *device, const char **out)
     return STATUS_OK;
 }
 
-static status render(const reproduction_report *r, const char *path,
-                     void (*write)(const reproduction_report *r, text_buffer *out))
+/* Markdown to a file, or to stdout. */
+static status print_table(const json_t *result, const char *path)
 {
     text_buffer text = {0};
-    if (!path) return STATUS_OK;
-    write(r, &text);
+    report_reproduction(result, &text);
+    return output_file(&text, path);
+}
+
+static status write_csv(const reproduction_report *r, const char *path)
+{
+    text_buffer text = {0};
+    reproduction_csv(r, &text);
     return output_file(&text, path);
 }
 
 static status print(const reproduction_report *r, const reproduce_options *o)
 {
-    text_buffer text = {0};
-    TRY(render(r, o->csv, reproduction_csv));
-    TRY(render(r, o->markdown, reproduction_markdown));
-    if (o->json) TRY(output_json(reproduction_json(r), o->json));
-    if (o->json && strcmp(o->json, "-") == 0) return STATUS_OK;
-    reproduction_markdown(r, &text);
-    return output_text(&text);
+    json_t *result = reproduction_json(r);
+    bool only_json = o->json && strcmp(o->json, "-") == 0;
+    if (!result) return fail(STATUS_SYSTEM, "no memory for the report");
+    status rc = o->csv ? write_csv(r, o->csv) : STATUS_OK;
+    if (rc == STATUS_OK && o->markdown) rc = print_table(result, o->markdown);
+    if (rc == STATUS_OK && o->json) rc = output_json(json_incref(result), o->json);
+    if (rc == STATUS_OK && !only_json) rc = print_table(result, "-");
+    json_decref(result);
+    return rc;
 }
 
 static status reproduce_table(const reproduce_options *o, const char *name)

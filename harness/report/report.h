@@ -5,7 +5,8 @@
  *   report_table      values by their path in the JSON, and tables with a column per job
  *   report_text       a run: steps, communication, agreement of the engines
  *   report_memory     where a job's memory is
- *   report_compare    several runs, and how stale reads were */
+ *   report_compare    several runs, and how stale reads were
+ *   report_reproduction  a published table next to ours */
 #ifndef HARNESS_REPORT_REPORT_H
 #define HARNESS_REPORT_REPORT_H
 
@@ -21,6 +22,9 @@ void report_workload(const json_t *workload, text_buffer *out);
 
 /* The memory of a run that was only planned (harness/run/plan.h). */
 void report_plan(const json_t *plan, text_buffer *out);
+
+/* A published table next to ours (harness/reproduce), as Markdown. */
+void report_reproduction(const json_t *result, text_buffer *out);
 
 /* Several results of runs of one engine each: what `harness compare` prints. */
 void report_compare(const json_t *runs, text_buffer *out);

@@ -6,7 +6,7 @@
  *   torch_vs_apex.c, dp_vs_ddp.c, ddp_benchmark.c, throughput.c, reducer_memory.c: the tables' rows
  *   gpu_row.c          a row measured on GPUs instead of virtual ones
  *   reproduce.c        cells, claims, notes; the fit of a profile's compute
- *   render.c           the report as Markdown, CSV and JSON */
+ *   render.c           the report as CSV and JSON; harness/report/report_reproduction.c renders Markdown from the JSON */
 #ifndef HARNESS_REPRODUCE_REPRODUCE_H
 #define HARNESS_REPRODUCE_REPRODUCE_H
 
@@ -127,7 +127,6 @@ void reproduction_note(reproduction_report *r, const char *format, ...) __attrib
 
 /* ---- rendering ---- */
 
-void reproduction_markdown(const reproduction_report *r, text_buffer *out);
 void reproduction_csv(const reproduction_report *r, text_buffer *out);
 json_t *reproduction_json(const reproduction_report *r);
 

@@ -35,7 +35,7 @@ static json_t *statistics_to_json(const statistics *s)
     json_object_set_new(object, "count", json_integer(s->count));
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
         json_object_set_new(object, figures[i].key, real_or_null(s->count > 0, figures[i].ns / 1e9));
-    json_object_set_new(object, "spread", real_or_null(s->count > 0, s->spread));
+    json_object_set_new(object, "spread", real_or_null(s->count > 1, s->spread));
     return object;
 }
 

@@ -150,6 +150,12 @@ def the_report_shows_every_figure_side_by_side():
     expect("bit-identical" in result.out or "largest difference" in result.out, "no agreement of the engines", result)
 
 
+@cases([("one step", "1", True), ("two steps", "2", False)])
+def a_single_step_has_no_spread(steps, single):
+    result = harness("--mode", "none", "--model", "toy", "--data", "synthetic", "--steps", steps, "--warmup", "0", "--json", "-")
+    expect_equal(result.jobs()["none"]["step_time"]["spread"] is None, single, "no spread", result)
+
+
 @test
 def the_report_shows_what_the_results_say():
     with tempfile.TemporaryDirectory() as folder:

@@ -195,6 +195,14 @@ def the_program_still_prints_the_snapshots_in_results_reproduce():
 
 
 @test
+def the_table_rendered_from_a_file_is_the_one_that_the_program_printed():
+    path = FILES.name + "/table.json"
+    printed = harness("reproduce", "reducer-memory", "--json", path).out
+    expect("| row | quantity |" in printed, printed)
+    expect_equal(harness("report", path).out, printed, "the report of the file")
+
+
+@test
 def virtual_runs_report_the_times_of_buckets():
     def phases(policy):
         words = ("run", "--mode", "ring", "--policy", policy, "--gpus", "4", "--device", "sim", "--model", "resnet18",

@@ -1,0 +1,111 @@
+/* A published table next to ours, as Markdown: what `harness reproduce` prints. */
+#include "harness/report/report_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Four figures, whatever the size; "" of what is not there. */
+static const char *figure(char *buffer, size_t size, double value)
+{
+    int digits = fabs(value) >= 1000 ? 0 : fabs(value) >= 100 ? 1 : fabs(value) >= 10 ? 2 : 3;
+    snprintf(buffer, size, "%.*f", digits, value);
+    return isnan(value) ? "" : buffer;
+}
+
+static void figure_cell(const json_t *object, const char *key, text_buffer *out)
+{
+    char text[32];
+    text_append(out, "| %s ", figure(text, sizeof text, report_number_at(object, key)));
+}
+
+static void cell_row(json_t *cell, text_buffer *out)
+{
+    double deviation = report_number_at(cell, "deviation"), limit = report_number_at(cell, "limit");
+    const char *name;
+    json_t *baseline;
+    text_append(out, "| %s | %s, %s ", report_text_at(cell, "row"), report_text_at(cell, "quantity"),
+                report_text_at(cell, "unit"));
+    figure_cell(cell, "published", out);
+    figure_cell(cell, "ours", out);
+    text_append(out, "| %s ", report_text_at(cell, "obtained"));
+    if (isnan(deviation)) text_append(out, "|  ");
+    else text_append(out, "| %+.1f %% ", 100 * deviation);
+    if (isnan(limit)) text_append(out, "| | ");
+    else text_append(out, "| %.0f %% | %s ", 100 * limit, report_text_at(cell, "verdict"));
+    json_object_foreach(json_object_get(cell, "baselines"), name, baseline) figure_cell(baseline, "", out);
+    text_append(out, "| %s |\n", report_text_at(cell, "note"));
+}
+
+static void cell_table(const json_t *cells, text_buffer *out)
+{
+    json_t *baselines = json_object_get(json_array_get(cells, 0), "baselines"), *cell;
+    const char *name;
+    json_t *baseline;
+    size_t i;
+    text_append(out, "| row | quantity | published | ours | obtained | deviation | limit | verdict ");
+    json_object_foreach(baselines, name, baseline) text_append(out, "| %s ", name);
+    text_append(out, "| note |\n| --- | --- | ---: | ---: | --- | ---: | ---: | --- ");
+    for (i = 0; i < json_object_size(baselines); i++) text_append(out, "| ---: ");
+    text_append(out, "| --- |\n");
+    json_array_foreach(cells, i, cell) cell_row(cell, out);
+}
+
+/* How far a figure is off on average, over the scored cells that have it: ours, or a baseline. */
+static double mean_error(const json_t *cells, const char *baseline)
+{
+    double sum = 0;
+    int count = 0;
+    size_t i;
+    json_t *cell;
+    json_array_foreach(cells, i, cell)
+    {
+        const json_t *from = baseline ? json_object_get(cell, "baselines") : cell;
+        const json_t *value = json_object_get(from, baseline ? baseline : "ours");
+        if (!*report_text_at(cell, "verdict") || !json_is_number(value)) continue;
+        sum += fabs(json_number_value(value) / report_number_at(cell, "published") - 1);
+        count++;
+    }
+    return count ? sum / count : NAN;
+}
+
+static void score(const json_t *cells, const json_t *claims, text_buffer *out)
+{
+    int scored = 0, hits = 0, held = 0;
+    size_t i;
+    const char *name;
+    json_t *one;
+    json_array_foreach(cells, i, one)
+    {
+        scored += *report_text_at(one, "verdict") != '\0';
+        hits += strcmp(report_text_at(one, "verdict"), "within") == 0;
+    }
+    json_array_foreach(claims, i, one) held += json_is_true(json_object_get(one, "holds"));
+    text_append(out, "\nVerdict: %d of %d scored cells within their limits, %d of %zu claims hold.\n", hits, scored, held,
+                json_array_size(claims));
+    if (scored == 0) return;
+    text_append(out, "Mean error of scored cells: %.1f %%", 100 * mean_error(cells, NULL));
+    json_object_foreach(json_object_get(json_array_get(cells, 0), "baselines"), name, one)
+    {
+        double error = mean_error(cells, name);
+        if (!isnan(error)) text_append(out, "; %s: %.1f %%", name, 100 * error);
+    }
+    text_append(out, ".\n");
+}
+
+void report_reproduction(const json_t *result, text_buffer *out)
+{
+    const json_t *cells = json_object_get(result, "cells"), *claims = json_object_get(result, "claims");
+    size_t i;
+    json_t *one;
+    text_append(out, "# %s\n\n%s %s. %s\nPublished: %s\n\n", report_text_at(result, "title"),
+                json_is_true(json_object_get(result, "simulated")) ? "SIMULATED by profile" : "MEASURED on",
+                report_text_at(result, "profiles"), report_text_at(result, "how"), report_text_at(result, "published"));
+    cell_table(cells, out);
+    if (json_array_size(claims) > 0) text_append(out, "\n| claim | holds | |\n| --- | --- | --- |\n");
+    json_array_foreach(claims, i, one)
+        text_append(out, "| %s | %s | %s |\n", report_text_at(one, "claim"),
+                    json_is_true(json_object_get(one, "holds")) ? "yes" : "NO", report_text_at(one, "detail"));
+    score(cells, claims, out);
+    json_array_foreach(json_object_get(result, "notes"), i, one) text_append(out, "\n%s\n", json_string_value(one));
+}
