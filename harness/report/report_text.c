@@ -1,3 +1,4 @@
+#include "common/net/link.h"
 #include "harness/report/report_impl.h"
 
 #include <math.h>
@@ -96,16 +97,13 @@ static void communication_table(const json_t *result, text_buffer *out)
 static void emulated_line(const json_t *result, text_buffer *out)
 {
     if (!json_is_true(json_object_get(result, "emulated"))) return;
-    const char *link = report_text_at(result, "configuration.link"); /* "10Gbit/s,50us" */
-    char rate[48];
-    int64_t bytes_per_second;
-    snprintf(rate, sizeof rate, "%.*s", (int)strcspn(link, ","), link);
-    if (text_parse_rate("link", rate, &bytes_per_second) == STATUS_OK)
-        text_format_rate(rate, sizeof rate, (double)bytes_per_second);
+    net_link link;
+    char shown[80] = "";
+    if (net_link_parse(report_text_at(result, "configuration.link"), &link) == STATUS_OK)
+        net_link_format(&link, shown, sizeof shown);
     error_clear();
-    text_append(out,
-                "EMULATED: the ranks' network is paced to %s%s; all times and rates below are emulated.\n",
-                rate, link + strcspn(link, ","));
+    text_append(out, "EMULATED: the ranks' network is paced to %s; all times and rates below are emulated.\n",
+                shown);
 }
 
 void report_workload(const json_t *workload, text_buffer *out)

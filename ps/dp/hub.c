@@ -32,7 +32,7 @@ typedef struct hub_shared {
 } hub_shared;
 
 /* Of the agent. */
-typedef struct hub {
+typedef struct hub_agent {
     const dp_hub_config *c;
     hub_shared *shared;
     ps_port *port;
@@ -53,13 +53,13 @@ typedef struct hub {
     sync_contribution *contributions; /* [world] the same on a GPU */
     device_stream *stream;            /* of sums and copies */
     sync_staging staging;             /* on it */
-} hub;
+} hub_agent;
 
 struct dp_hub {
     dp_hub_config config; /* never changes */
     hub_compute compute;
     hub_shared shared;
-    hub agent;
+    hub_agent agent;
 };
 
 static int64_t region_bytes(const dp_region *r)
@@ -70,7 +70,7 @@ static int64_t region_bytes(const dp_region *r)
 /* ---- sums of gradients ------------------------------------------------------------------------- */
 
 typedef struct sum_job {
-    hub *hub;
+    hub_agent *hub;
     dp_transfer *transfers; /* of the key, present - 1 */
 } sum_job;
 
@@ -86,7 +86,7 @@ static const char *brought(const dp_transfer *transfer, int index, int64_t at)
 static status sum_range(void *context, int thread, int index, int64_t at, int64_t count)
 {
     const sum_job *j = context;
-    hub *h = j->hub;
+    hub_agent *h = j->hub;
     const dp_sum *sum = &h->shared->sum;
     const dp_region *r = &j->transfers[0].region;
     int64_t offset = (r->pieces.pieces[index].offset + at) * r->element;
@@ -100,7 +100,7 @@ static status sum_range(void *context, int thread, int index, int64_t at, int64_
 
 static status sum_piece_on_gpu(const sum_job *j, int index)
 {
-    hub *h = j->hub;
+    hub_agent *h = j->hub;
     const dp_sum *sum = &h->shared->sum;
     const dp_region *r = &j->transfers[0].region;
     char *own = sum->grads + r->pieces.pieces[index].offset * r->element;
@@ -120,7 +120,7 @@ static status sum_on_gpu(const sum_job *j)
     return sync_staging_end(&j->hub->staging);
 }
 
-static status sum_key(hub *h, int key)
+static status sum_key(hub_agent *h, int key)
 {
     sum_job j = {h, &h->shared->transfers[key * (h->shared->sum.present - 1)]};
     device *d = h->c->context->device;
@@ -137,14 +137,14 @@ static status sum_key(hub *h, int key)
 
 /* ---- sending ---------------------------------------------------------------------------------- */
 
-static void transfer_done(hub *h, dp_transfer *transfer, int64_t now_ns)
+static void transfer_done(hub_agent *h, dp_transfer *transfer, int64_t now_ns)
 {
     transfer->done = true;
     h->open_transfers--;
     h->last_message_ns = now_ns;
 }
 
-static status send_transfer(hub *h, dp_transfer *transfer, int64_t now_ns)
+static status send_transfer(hub_agent *h, dp_transfer *transfer, int64_t now_ns)
 {
     const dp_region *r = &transfer->region;
     message_frame frames[MESSAGE_FRAMES_MAX];
@@ -159,7 +159,7 @@ static status send_transfer(hub *h, dp_transfer *transfer, int64_t now_ns)
 }
 
 /* A peer without room does not hold up the others; its turn comes again. */
-static status send_transfers(hub *h, int64_t now_ns, bool *worked)
+static status send_transfers(hub_agent *h, int64_t now_ns, bool *worked)
 {
     int blocked = -1;
     for (int i = 0; i < h->listed && h->open_transfers > 0; i++) {
@@ -178,7 +178,7 @@ static status send_transfers(hub *h, int64_t now_ns, bool *worked)
 
 /* ---- receiving -------------------------------------------------------------------------------- */
 
-static status malformed(const hub *h, const ps_message *m)
+static status malformed(const hub_agent *h, const ps_message *m)
 {
     const message_header *got = &m->header;
     return fail(STATUS_PROTOCOL,
@@ -187,7 +187,7 @@ static status malformed(const hub *h, const ps_message *m)
                 h->c->context->rank, m->peer, message_kind_name(got->kind), got->step, got->key, got->frames);
 }
 
-static dp_transfer *find_transfer(hub *h, const ps_message *m)
+static dp_transfer *find_transfer(hub_agent *h, const ps_message *m)
 {
     for (int i = 0; i < h->listed; i++) {
         dp_transfer *transfer = &h->shared->transfers[i];
@@ -199,7 +199,7 @@ static dp_transfer *find_transfer(hub *h, const ps_message *m)
 }
 
 /* Takes over the message. */
-static status receive_transfer(hub *h, dp_transfer *transfer, ps_message *m, int64_t now_ns)
+static status receive_transfer(hub_agent *h, dp_transfer *transfer, ps_message *m, int64_t now_ns)
 {
     const dp_region *r = &transfer->region;
     if (transfer->shared ? m->header.frames > 0 : !ps_has_frames_of(m, r->pieces, r->element)) {
@@ -228,7 +228,7 @@ static status receive_transfer(hub *h, dp_transfer *transfer, ps_message *m, int
  * exchange ahead: more than `held` has room for is no mistake of timing. */
 static status handle(void *context, ps_message *m, int64_t now_ns)
 {
-    hub *h = context;
+    hub_agent *h = context;
     status rc;
     dp_transfer *transfer = h->running ? find_transfer(h, m) : NULL;
     if (transfer) return receive_transfer(h, transfer, m, now_ns);
@@ -241,7 +241,7 @@ static status handle(void *context, ps_message *m, int64_t now_ns)
     return rc;
 }
 
-static status receive_held(hub *h, int64_t now_ns)
+static status receive_held(hub_agent *h, int64_t now_ns)
 {
     int kept = 0;
     for (int i = 0; i < h->held_count; i++) {
@@ -258,14 +258,14 @@ static status receive_held(hub *h, int64_t now_ns)
 
 /* ---- peers that this rank waits for ---------------------------------------------------------------- */
 
-static const dp_transfer *first_open(const hub *h)
+static const dp_transfer *first_open(const hub_agent *h)
 {
     for (int i = 0; i < h->listed; i++)
         if (!h->shared->transfers[i].done) return &h->shared->transfers[i];
     return NULL;
 }
 
-static status check_departures(hub *h)
+static status check_departures(hub_agent *h)
 {
     for (int i = 0; i < h->listed; i++) {
         const dp_transfer *transfer = &h->shared->transfers[i];
@@ -278,7 +278,7 @@ static status check_departures(hub *h)
 }
 
 /* Rank 0 has the shorter patience: it knows which rank is late. */
-static status check_stall(hub *h, int64_t now_ns, int64_t *deadline_ns)
+static status check_stall(hub_agent *h, int64_t now_ns, int64_t *deadline_ns)
 {
     const sync_context *c = h->c->context;
     int64_t patience = c->stall_timeout_ns + (c->rank == 0 ? 0 : c->stall_timeout_ns / 4);
@@ -298,7 +298,7 @@ static status check_stall(hub *h, int64_t now_ns, int64_t *deadline_ns)
 
 /* ---- the agent -------------------------------------------------------------------------------- */
 
-static status begin_exchange(hub *h, int64_t now_ns, bool *worked)
+static status begin_exchange(hub_agent *h, int64_t now_ns, bool *worked)
 {
     const hub_shared *s = h->shared;
     if (h->running || atomic_load_explicit(&s->posted, memory_order_acquire) == h->finished) return STATUS_OK;
@@ -309,7 +309,7 @@ static status begin_exchange(hub *h, int64_t now_ns, bool *worked)
     return receive_held(h, now_ns);
 }
 
-static void end_exchange(hub *h, int64_t now_ns, bool *worked)
+static void end_exchange(hub_agent *h, int64_t now_ns, bool *worked)
 {
     if (!h->running || h->open_transfers > 0 || !transport_sent(&h->ticket)) return;
     h->running = false;
@@ -324,7 +324,7 @@ static void end_exchange(hub *h, int64_t now_ns, bool *worked)
 
 static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
-    hub *h = context;
+    hub_agent *h = context;
     TRY(begin_exchange(h, now_ns, worked));
     if (h->running) TRY(send_transfers(h, now_ns, worked));
     TRY(ps_port_receive(h->port, now_ns, worked));
@@ -336,7 +336,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
 
 static void failed(void *context, const error_record *error)
 {
-    device_fence_fail(((hub *)context)->shared->done, error);
+    device_fence_fail(((hub_agent *)context)->shared->done, error);
 }
 
 status dp_hub_start(dp_hub *p)
@@ -407,7 +407,7 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for the exchanges of a rank");
 }
 
-static status open_agent(hub *h)
+static status open_agent(hub_agent *h)
 {
     const dp_hub_config *c = h->c;
     size_t threads = (size_t)c->threads, world = (size_t)c->context->world;
@@ -461,7 +461,7 @@ void dp_hub_close(dp_hub **pointer)
     dp_hub *p = *pointer;
     if (!p) return;
     hub_shared *s = &p->shared;
-    hub *h = &p->agent;
+    hub_agent *h = &p->agent;
     sync_agent_close(&s->port.agent);
     /* Messages must be released before the transport ends. */
     for (int i = 0; i < h->held_count; i++) ps_port_release(&s->port, &h->held[i]);
