@@ -38,6 +38,9 @@ ring_overlap ring_overlap_of(const ring_bucket_record *records, int count, int64
 /* How long an all-reduce of `bytes` takes over the emulated link at least; 0: none is emulated. */
 int64_t ring_link_bound_ns(const sync_engine *e, int64_t bytes);
 
+/* What the engine runs: `collective` and `algorithm` are those that carry and reduce the buckets. Borrowed. */
+const ring_settings *ring_get_settings(const sync_engine *e);
+
 /* The buckets in use: of the first step until the second begins, then of the later ones. Borrowed. */
 const bucket_schedule *ring_buckets(const sync_engine *e);
 

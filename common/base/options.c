@@ -26,11 +26,32 @@ const char *options_present_value(const char *what, const char *text, const char
 {
     size_t length = strcspn(renamed, "=");
     if (renamed[length] != '=' || strlen(text) != length || memcmp(text, renamed, length) != 0) return text;
-    log_info("%s: '%s' is now called '%s'", what, text, renamed + length + 1);
+    const char *now = renamed + length + 1;
+    if (strstr(now, " --")) log_info("%s: '%s' is now %s %s", what, text, what, now);
+    else log_info("%s: '%s' is now called '%s'", what, text, now);
     return renamed + length + 1;
 }
 
-static status set_value(const option_binding *binding, const option *o, const char *text)
+static status set_value(option_binding *binding, const option *o, const char *text);
+
+/* A choice. Its old name may stand for a choice and another option: "OLD=NEW --OTHER VALUE". */
+static status set_choice(option_binding *binding, const option *o, const char *what, const char *text)
+{
+    char value[64];
+    for (size_t i = count_choices(o); o->choices[i]; i++) text = options_present_value(what, text, o->choices[i]);
+    const char *other = strstr(text, " --");
+    if (other) {
+        char name[40];
+        size_t length = strcspn(other + 3, " ");
+        snprintf(name, sizeof name, "%.*s", (int)length, other + 3);
+        TRY(options_set(binding, 1, name, other + 3 + length + 1));
+        snprintf(value, sizeof value, "%.*s", (int)(other - text), text);
+        text = value;
+    }
+    return text_parse_choice(what, text, o->choices, sizeof *o->choices, count_choices(o), field(binding, o));
+}
+
+static status set_value(option_binding *binding, const option *o, const char *text)
 {
     char what[80];
     snprintf(what, sizeof what, "--%s", o->name);
@@ -51,8 +72,7 @@ static status set_value(const option_binding *binding, const option *o, const ch
         *(const char **)at = text;
         return STATUS_OK;
     case OPTION_CHOICE:
-        for (size_t i = count_choices(o); o->choices[i]; i++) text = options_present_value(what, text, o->choices[i]);
-        return text_parse_choice(what, text, o->choices, sizeof *o->choices, count_choices(o), at);
+        return set_choice(binding, o, what, text);
     case OPTION_BYTES:
         return text_parse_bytes(what, text, at);
     case OPTION_DURATION:
@@ -253,11 +273,12 @@ void options_notices(const option_binding *bindings, size_t count)
 
 status options_check(const option_binding *binding)
 {
+    option_binding set = *binding;
     for (size_t i = 0; i < binding->table->count; i++) {
         const option *o = &binding->table->options[i];
         char value[40];
         if (o->type == OPTION_INT || o->type == OPTION_DOUBLE)
-            TRY(set_value(binding, o, options_format(binding, i, value, sizeof value)));
+            TRY(set_value(&set, o, options_format(binding, i, value, sizeof value)));
     }
     return STATUS_OK;
 }

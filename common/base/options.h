@@ -34,7 +34,8 @@ typedef struct option {
     const char *argument; /* how --help names the value: "MIB"; NULL for a flag */
     const char *initial;     /* default, as on the command line; NULL: zero, false, no text */
     double low, high;        /* for INT and DOUBLE; both 0: any value from 0 */
-    const char *const *choices; /* for CHOICE; NULL-terminated; last, and not shown: "OLD=NEW" for a renamed value */
+    const char *const *choices; /* for CHOICE; NULL-terminated; last, and not shown: "OLD=NEW" for a renamed value,
+                                 * "OLD=NEW --OTHER VALUE" where another option of the table holds a part of it */
     const char *help;
     option_level level;
     const char *alias; /* a name that people know from other programs, or NULL */

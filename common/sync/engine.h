@@ -156,6 +156,7 @@ typedef struct sync_requirements {
     int optimizer_ranks;             /* ranks 0 .. optimizer_ranks - 1 update parameters; 0: all may */
     bool updates_in_front;    /* on a staged copy: parameters are updated by the device in front of it */
     const char *unrecorded;   /* why its passes cannot be recorded (sync_recorder); NULL: in device memory they can */
+    const char *virtual_only; /* why real devices cannot run it, as an error's text; NULL: they can */
 } sync_requirements;
 
 /* One row of a policy table as `harness policies` prints it. */

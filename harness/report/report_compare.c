@@ -112,6 +112,26 @@ static void heads(const json_t *jobs, int width, const char *label, text_buffer 
     text_append(out, "\n");
 }
 
+/* How the gradients of rings are reduced; "-" under parameter servers. */
+static void text_rows(const json_t *jobs, text_buffer *out)
+{
+    static const struct {
+        const char *label, *path;
+    } rows[] = {{"all-reduce, library", "collective"}, {"  algorithm", "algorithm"}};
+    for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
+        bool any = false;
+        for (size_t i = 0; i < json_array_size(jobs); i++)
+            any = any || report_text_at(json_array_get(jobs, i), rows[row].path)[0];
+        if (!any) return;
+        text_append(out, "%-*s", figures.label_width, rows[row].label);
+        for (size_t i = 0; i < json_array_size(jobs); i++) {
+            const char *text = report_text_at(json_array_get(jobs, i), rows[row].path);
+            text_append(out, "%*s", COLUMN, text[0] ? text : "-");
+        }
+        text_append(out, "\n");
+    }
+}
+
 static void loss_against_time(const json_t *jobs, text_buffer *out)
 {
     double end = 0;
@@ -146,6 +166,7 @@ void report_compare(const json_t *runs, text_buffer *out)
     text_append(out, "\n%s\n\n", report_text_at(first, "hardware_note"));
     heads(jobs, figures.label_width, "", out);
     report_rows(figures, jobs, rows, sizeof rows / sizeof rows[0], out);
+    text_rows(jobs, out);
     loss_against_time(jobs, out);
     for (size_t i = 0; i < json_array_size(jobs); i++) report_staleness(json_array_get(jobs, i), out);
     json_decref(jobs);

@@ -172,6 +172,23 @@ static void updates_line(const json_t *job, text_buffer *out)
                 report_text_at(job, "policy"), who);
 }
 
+/* How the ring's buckets are reduced, and what carries them. */
+static void algorithm_line(const json_t *job, text_buffer *out)
+{
+    static const struct {
+        const char *name, *shown;
+    } libraries[] = {{"shm", "in shared memory"}, {"nccl", "through NCCL"}, {"mpi", "through Open MPI"},
+                     {"sim", "as NCCL would in virtual time"}};
+    const char *collective = report_text_at(job, "collective"), *algorithm = report_text_at(job, "algorithm");
+    const char *shown = collective;
+    if (!collective[0]) return;
+    for (size_t i = 0; i < COUNT_OF(libraries); i++)
+        if (strcmp(libraries[i].name, collective) == 0) shown = libraries[i].shown;
+    bool own = strcmp(algorithm, "library") == 0;
+    text_append(out, "\nGradients of %s are all-reduced %s; algorithm: %s.\n", report_text_at(job, "policy"), shown,
+                own ? "the library's choice" : algorithm);
+}
+
 void report_text(const json_t *result, text_buffer *out)
 {
     header(result, out);
@@ -186,6 +203,7 @@ void report_text(const json_t *result, text_buffer *out)
         report_memory(job, out);
         report_dataparallel_memory(job, out);
         updates_line(job, out);
+        algorithm_line(job, out);
         report_staleness(job, out);
     }
 }

@@ -214,6 +214,15 @@ void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank)
     json_object_set_new(rank, "last_bucket_bound_s", bound > 0 ? record_seconds(bound) : json_null());
 }
 
+status ring_result_algorithm(const sync_engine *e, json_t *job)
+{
+    const ring_settings *s = e->type == &sync_ring ? ring_get_settings(e) : NULL;
+    const char *algorithm = s ? collective_algorithm_names[s->algorithm] : NULL;
+    int bad = json_object_set_new(job, "collective", s ? json_string(s->collective) : json_null());
+    bad |= json_object_set_new(job, "algorithm", s ? json_string(algorithm) : json_null());
+    return bad ? fail(STATUS_SYSTEM, "no memory for the results") : STATUS_OK;
+}
+
 /* ---- parameter server ------------------------------------------------------------------------- */
 
 static bool is_ps(const sync_engine *e)

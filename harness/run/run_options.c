@@ -341,9 +341,10 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
         return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
     for (int e = 0; e < ENGINE_COUNT; e++) {
-        sync_requirements unused;
-        if (run_config_uses(c, e))
-            TRY(engine_table[e]->requirements(c->engine_options[e], c->policies[e], run_config_world(c, e), &unused));
+        sync_requirements needs;
+        if (!run_config_uses(c, e)) continue;
+        TRY(engine_table[e]->requirements(c->engine_options[e], c->policies[e], run_config_world(c, e), &needs));
+        if (needs.virtual_only && !run_config_is_virtual(c)) return fail(STATUS_USAGE, "%s", needs.virtual_only);
     }
     return STATUS_OK;
 }

@@ -162,10 +162,14 @@ status trace_file_write(const char *path, const run_config *config, const run_jo
     char shown[80] = "none";
     TRY(net_link_parse(config->shared.link, &link));
     if (net_link_is_emulated(&link)) net_link_format(&link, shown, sizeof shown);
-    text_append(&out,
-                "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"harness %s\",\"emulated_link\":\"%s\"},\n"
-                "\"traceEvents\":[\n",
+    text_append(&out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"harness %s\",\"emulated_link\":\"%s\"",
                 PROGRAM_VERSION, shown);
+    const json_t *ring = jobs[ENGINE_RING].result;
+    if (ring)
+        text_append(&out, ",\"collective\":\"%s\",\"algorithm\":\"%s\"",
+                    json_string_value(json_object_get(ring, "collective")),
+                    json_string_value(json_object_get(ring, "algorithm")));
+    text_append(&out, "},\n\"traceEvents\":[\n");
     for (int e = 0; e < ENGINE_COUNT; e++)
         if (jobs[e].trace) text_append(&out, "%s", jobs[e].trace);
     /* Every event ends with a comma; in JSON the last must not. */

@@ -13,7 +13,8 @@
 #include <time.h>
 
 enum { PAIR = 2, SMALL_BYTES = 4096, SERVER_CHUNK = 8192, SERVER_ARENAS = 6 };
-typedef enum pass { PASS_PACK, PASS_SERVE, PASS_EXCHANGE, PASS_COPY, PASSES } pass;
+/* A ring all-reduce of two is PASS_REDUCE_SCATTER and PASS_ALL_GATHER. */
+typedef enum pass { PASS_PACK, PASS_SERVE, PASS_REDUCE_SCATTER, PASS_ALL_GATHER, PASS_COPY, PASSES } pass;
 
 typedef struct rank_times {
     double compute_s[CALIBRATION_SETTINGS][CALIBRATED_CONTENTIONS];
@@ -89,7 +90,7 @@ static status do_pass(pair *p, int rank, pass which)
     param_set *others = p->runs[1 - rank].work.params;
     halves h = halves_of(p, rank);
     const void *buckets[] = {at(p->buckets[0].data, h.begin), at(p->buckets[1].data, h.begin)};
-    void *back[] = {at(own->work.params->grads.data, h.begin), at(others->grads.data, h.begin)};
+    void *back[] = {at(own->work.params->grads.data, h.begin)};
     switch (which) {
     case PASS_PACK: /* the ring's gradients into buckets */
         reduce_convert(DTYPE_F32, p->buckets[rank].data, DTYPE_F32, own->work.params->grads.data,
@@ -97,8 +98,12 @@ static status do_pass(pair *p, int rank, pass which)
         break;
     case PASS_SERVE:
         return serve(p, rank, h);
-    case PASS_EXCHANGE: /* a two-shot all-reduce */
-        reduce_many(DTYPE_F32, REDUCE_SUM, back, PAIR, buckets, PAIR, h.count);
+    case PASS_REDUCE_SCATTER:
+        reduce_many(DTYPE_F32, REDUCE_SUM, back, 1, buckets, PAIR, h.count);
+        break;
+    case PASS_ALL_GATHER:
+        memcpy(at(own->work.params->grads.data, h.other_begin), at(others->grads.data, h.other_begin),
+               (size_t)h.other_count * sizeof(float));
         break;
     case PASS_COPY: /* parameters that a server has updated */
         memcpy(at(own->work.params->params.data, h.other_begin), at(others->params.data, h.other_begin),
@@ -196,7 +201,6 @@ static status measure_latency(pair *p, int rank)
     ring_bench_options options;
     option_binding binding = {.table = &ring_bench_option_table, .storage = &options};
     TRY(options_defaults(&binding, 1));
-    options.collectives = "auto";
     options.operations = "all_reduce";
     options.check = false;
     options.begin = options.end = SMALL_BYTES;
@@ -243,7 +247,8 @@ static void take_result(pair *p)
     c->pack_gbs = rate_of(p, PASS_PACK, 2 * bytes); /* reads and writes */
     c->host_sum_gbs =
         rate_of(p, PASS_SERVE, SERVER_ARENAS * bytes / 2); /* of a half: 2 read, 1 written; 2 and 1 */
-    c->allreduce_gbs = rate_of(p, PASS_EXCHANGE, bytes);
+    double scatter = rate_of(p, PASS_REDUCE_SCATTER, bytes), gather = rate_of(p, PASS_ALL_GATHER, bytes);
+    c->allreduce_gbs = scatter > 0 && gather > 0 ? 1 / (1 / scatter + 1 / gather) : 0;
     c->copy_gbs = rate_of(p, PASS_COPY, bytes / 2);
 }
 

@@ -95,7 +95,7 @@ static void write_pair(profile_text *p, const calibration *c)
     number(p, SIM_HOST_CORES, c->cores, "processors that it may run on");
     number(p, SIM_RANK_THREADS, c->threads, "its option --threads");
     if (c->processors) number(p, SIM_RANK_PROCESSORS, c->processors, "its option --bind core");
-    double exchange = 4 * c->allreduce_gbs; /* its passes by two ranks */
+    double exchange = 5 * c->allreduce_gbs; /* its passes by two ranks */
     number(p, SIM_HOST_MEMORY, c->host_memory_gbs > exchange ? c->host_memory_gbs : exchange,
            "copies by two threads at a time, or the all-reduce's passes");
     number(p, SIM_HOST_PACK, c->pack_gbs,
@@ -110,7 +110,7 @@ static void write_pair(profile_text *p, const calibration *c)
                "messages of 4 MiB against empty ones, half for each end");
     number(p, SIM_WAKE_TIME, c->wake_us, "two sleeping agents that wake each other by turns: processor time");
     number(p, SIM_PCIE, c->allreduce_gbs,
-           "half the buckets of two ranks summed to both, by each: processor time");
+           "half the buckets of two ranks summed, the other half copied, by each: processor time");
     number(p, SIM_NCCL_BASE_RING, c->allreduce_us, "an all-reduce of 4 KiB between two ranks");
 }
 

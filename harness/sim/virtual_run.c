@@ -148,6 +148,7 @@ static status on_finished(void *context, int rank, trainer *t)
     TRY(virtual_trace_write(&j->trace, &j->events));
     j->job = job_to_json(j, j->first);
     if (!j->job) return no_memory();
+    TRY(ring_result_algorithm(trainer_engine(j->first), j->job));
     ps_dp_sizes sizes;
     bool has_sizes = ps_result_sizes(trainer_engine(j->first), &sizes);
     return ps_result_add_memory(j->job, j->rank_list, has_sizes ? &sizes : NULL);

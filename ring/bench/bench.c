@@ -18,8 +18,12 @@ static const char *const op_choices[] = {"sum", "mean", "min", "max", "product",
 #define AT(field) offsetof(ring_bench_options, field)
 
 static const option options[] = {
-    {"collective", OPTION_TEXT, AT(collectives), .argument = "NAME,...", .initial = "auto",
-     .help = "implementations, measured in turn: auto, ring, two-shot, mpi"},
+    {"collective", OPTION_TEXT, AT(collectives), .argument = "NAME,...", .initial = "shm",
+     .help = "libraries, measured in turn: shm, mpi"},
+    {"algorithm", OPTION_TEXT, AT(algorithms), .argument = "NAME,...", .initial = "auto",
+     .help = "of each library those that it has, measured in turn: ring, two-shot, tuned; library, ring"},
+    {"collective-table", OPTION_TEXT, AT(table), .argument = "FILE",
+     .help = "the table of --algorithm tuned, as --tune writes it"},
     {"operations", OPTION_TEXT, AT(operations), .argument = "NAME,...", .initial = "all_reduce",
      .help = "operations: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, "
              "all_to_all"},
@@ -43,33 +47,80 @@ const option_table ring_bench_option_table = {"Bench", options, sizeof options /
 
 /* ---- lists ------------------------------------------------------------------------------------ */
 
+/* The next word of a list; false: there is none. */
+static bool next_word(const char **list, char word[32])
+{
+    size_t length = strcspn(*list, ",");
+    snprintf(word, 32, "%.*s", (int)length, *list);
+    *list += length + ((*list)[length] == ',');
+    return word[0] != '\0';
+}
+
 /* The indices of the words of a list "ring,two-shot" among `words`. */
 static status parse_list(const char *what, const char *list, const char *const *words, size_t word_count,
                          int *out, int most, int *count)
 {
-    for (*count = 0; *list; ++*count) {
-        char word[32];
-        size_t length = strcspn(list, ",");
-        snprintf(word, sizeof word, "%.*s", (int)length, list);
+    char word[32];
+    for (*count = 0; next_word(&list, word); ++*count) {
         if (*count == most)
             return fail(STATUS_USAGE, "%s: expected at most %d names, got '%s' too", what, most, word);
-        const char *present = options_present_value(what, word, COLLECTIVE_RENAMED);
-        TRY(text_parse_choice(what, present, words, sizeof *words, word_count, &out[*count]));
-        list += length + (list[length] == ',');
+        TRY(text_parse_choice(what, word, words, sizeof *words, word_count, &out[*count]));
     }
     return *count > 0 ? STATUS_OK : fail(STATUS_USAGE, "%s: expected a name, got none", what);
 }
 
-status bench_parse_collectives(const char *list, const char **out, int *count)
+static status add_system(const char *library, collective_algorithm algorithm, bench_system *out, int *count)
 {
-#define NAME(id, name) name,
-    static const char *const names[] = {COLLECTIVE_HOST_LIST(NAME)};
-#undef NAME
-    int indices[BENCH_MOST_COLLECTIVES];
-    TRY(parse_list("--collective", list, names, sizeof names / sizeof names[0], indices,
-                   BENCH_MOST_COLLECTIVES, count));
-    for (int i = 0; i < *count; i++) out[i] = names[indices[i]];
-    return STATUS_OK;
+    if (*count == BENCH_MOST_SYSTEMS)
+        return fail(STATUS_USAGE, "--collective, --algorithm: expected at most %d pairs, got more", BENCH_MOST_SYSTEMS);
+    out[*count].library = library;
+    return collective_choose_algorithm(library, algorithm, &out[(*count)++].algorithm);
+}
+
+/* "two-shot", which was a name of --collective. */
+static collective_algorithm renamed(const char *word)
+{
+    static const char *const old[] = {COLLECTIVE_RENAMED};
+    for (size_t i = 0; i < sizeof old / sizeof *old; i++) {
+        const char *now = options_present_value("--collective", word, old[i]);
+        for (int a = 0; now != word && a < COLLECTIVE_ALGORITHM_COUNT; a++)
+            if (strcmp(strrchr(now, ' ') + 1, collective_algorithm_names[a]) == 0) return (collective_algorithm)a;
+    }
+    return COLLECTIVE_ALGORITHM_AUTO;
+}
+
+status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *count)
+{
+    static const char *const names[] = {"shm", "mpi"};
+    int wanted[COLLECTIVE_ALGORITHM_COUNT], wanted_count, library;
+    bool used[COLLECTIVE_ALGORITHM_COUNT] = {false};
+    const char *list = o->collectives;
+    char word[32];
+    TRY(parse_list("--algorithm", o->algorithms, collective_algorithm_names, COLLECTIVE_ALGORITHM_COUNT, wanted,
+                   COLLECTIVE_ALGORITHM_COUNT, &wanted_count));
+    for (*count = 0; next_word(&list, word);) {
+        collective_algorithm old = renamed(word);
+        if (old != COLLECTIVE_ALGORITHM_AUTO) {
+            TRY(add_system("shm", old, out, count));
+            continue;
+        }
+        if (strcmp(word, "auto") == 0) snprintf(word, sizeof word, "shm");
+        TRY(text_parse_choice("--collective", word, names, sizeof *names, 2, &library));
+        int before = *count;
+        for (int i = 0; i < wanted_count; i++) {
+            if (!collective_has_algorithm(names[library], (collective_algorithm)wanted[i])) continue;
+            used[i] = true;
+            TRY(add_system(names[library], (collective_algorithm)wanted[i], out, count));
+        }
+        if (*count == before) return add_system(names[library], (collective_algorithm)wanted[0], out, count);
+    }
+    for (int i = 0; i < *count; i++)
+        if (out[i].algorithm == COLLECTIVE_ALGORITHM_TUNED && !o->table)
+            return fail(STATUS_USAGE, "--algorithm: tuned needs --collective-table FILE");
+    for (int i = 0; i < wanted_count && *count > 0; i++)
+        if (!used[i] && wanted[i] != COLLECTIVE_ALGORITHM_AUTO)
+            return add_system(out[0].library, (collective_algorithm)wanted[i], out, count);
+    return *count > 0 ? STATUS_OK : fail(STATUS_USAGE, "--collective: expected a name, got none");
 }
 
 enum { KINDS = COLLECTIVE_SEND }; /* those with a size that all ranks contribute to */
@@ -84,7 +135,7 @@ static status parse_operations(const char *list, int *out, int *count)
 
 status ring_bench_check(const ring_bench_options *o, int world)
 {
-    const char *names[BENCH_MOST_COLLECTIVES];
+    bench_system systems[BENCH_MOST_SYSTEMS];
     int kinds[KINDS], count;
     if (o->begin < 1 || o->end < o->begin)
         return fail(STATUS_USAGE,
@@ -94,7 +145,7 @@ status ring_bench_check(const ring_bench_options *o, int world)
         return fail(STATUS_USAGE, "--root: expected a rank from 0 to %d, got %lld", world - 1,
                     (long long)o->root);
     TRY(parse_operations(o->operations, kinds, &count));
-    return bench_parse_collectives(o->collectives, names, &count);
+    return bench_parse_systems(o, systems, &count);
 }
 
 /* ---- one row ---------------------------------------------------------------------------------- */
@@ -134,12 +185,12 @@ static void summarize(const bench_case *c, int ranks, double *times, int count, 
     out->bus_gbs = out->algorithm_gbs * bus_factor(c->kind, ranks);
 }
 
-/* All implementations at one size, in turn. times: [count][BENCH_MOST_ITERATIONS] */
+/* All systems at one size, in turn. times: [count][BENCH_MOST_ITERATIONS] */
 static status measure(bench_rank *b, const bench_case *c, double *times, ring_bench_times *out)
 {
     const ring_bench_options *o = b->config->options;
     int total = o->iterations > 0 ? (int)o->iterations : default_iterations(c->count * dtype_size(c->type));
-    int used[BENCH_MOST_COLLECTIVES] = {0};
+    int used[BENCH_MOST_SYSTEMS] = {0};
     for (int i = 0; i < b->count; i++) {
         out[i].wrong = -1;
         if (o->check) TRY(bench_check(b, b->groups[i], c, &out[i].wrong));
@@ -163,13 +214,14 @@ static status measure(bench_rank *b, const bench_case *c, double *times, ring_be
 
 static status run_size(bench_rank *b, bench_case c, double *times, ring_bench_sink sink, void *context)
 {
-    ring_bench_times out_of_place[BENCH_MOST_COLLECTIVES] = {{0}}, in_place[BENCH_MOST_COLLECTIVES] = {{0}};
+    ring_bench_times out_of_place[BENCH_MOST_SYSTEMS] = {{0}}, in_place[BENCH_MOST_SYSTEMS] = {{0}};
     TRY(measure(b, &c, times, out_of_place));
     c.in_place = true;
     if (c.kind != COLLECTIVE_ALL_TO_ALL) TRY(measure(b, &c, times, in_place));
     for (int i = 0; i < b->count && b->config->rank == 0; i++) {
         ring_bench_row row = {
-            .collective = b->names[i],
+            .collective = b->systems[i].library,
+            .algorithm = collective_algorithm_names[b->systems[i].algorithm],
             .kind = c.kind,
             .type = c.type,
             .op = c.op,
@@ -201,12 +253,14 @@ status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *c
 {
     const ring_bench_options *o = config->options;
     bench_rank b = {0};
-    int kinds[KINDS], kind_count;
+    bench_system systems[BENCH_MOST_SYSTEMS];
+    int kinds[KINDS], kind_count, system_count;
     status rc;
     TRY(ring_bench_check(o, config->world));
-    double *times = calloc((size_t)BENCH_MOST_COLLECTIVES * BENCH_MOST_ITERATIONS, sizeof *times);
+    TRY(bench_parse_systems(o, systems, &system_count));
+    double *times = calloc((size_t)BENCH_MOST_SYSTEMS * BENCH_MOST_ITERATIONS, sizeof *times);
     if (!times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
-    TRY_GOTO(rc, bench_rank_open(config, o->collectives, o->end, &b), out);
+    TRY_GOTO(rc, bench_rank_open(config, systems, system_count, o->end, &b), out);
     TRY_GOTO(rc, parse_operations(o->operations, kinds, &kind_count), out);
     for (int i = 0; i < kind_count; i++)
         TRY_GOTO(rc, run_operation(&b, (collective_kind)kinds[i], times, sink, context), out);

@@ -13,7 +13,9 @@
 #include <jansson.h>
 
 typedef struct ring_bench_options {
-    const char *collectives; /* "auto,two-shot": implementations, measured in turn */
+    const char *collectives; /* "shm,mpi": libraries */
+    const char *algorithms;  /* "ring,two-shot": of each library those that it has, measured in turn */
+    const char *table;       /* of tuned, or NULL */
     const char *operations;  /* "all_reduce" */
     int64_t begin, end;      /* bytes */
     int64_t factor;          /* from one size to the next */
@@ -35,7 +37,7 @@ typedef struct ring_bench_config {
     const ring_bench_options *options;
 } ring_bench_config;
 
-/* Of one implementation, operation and size, out of place or in place; in microseconds. */
+/* Of one algorithm, operation and size, out of place or in place; in microseconds. */
 typedef struct ring_bench_times {
     bool run; /* false: there is no such form (all_to_all in place) */
     int iterations;
@@ -45,7 +47,7 @@ typedef struct ring_bench_times {
 } ring_bench_times;
 
 typedef struct ring_bench_row {
-    const char *collective;
+    const char *collective, *algorithm;
     collective_kind kind;
     dtype type;
     reduce_op op;

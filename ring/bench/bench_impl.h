@@ -5,7 +5,7 @@
 #include "common/net/shm.h"
 #include "ring/bench/bench.h"
 
-enum { BENCH_MOST_COLLECTIVES = 4, BENCH_MOST_ITERATIONS = 2000, BENCH_TURNS = 4 };
+enum { BENCH_MOST_SYSTEMS = 6, BENCH_MOST_ITERATIONS = 2000, BENCH_TURNS = 4 };
 
 /* One operation at one size. */
 typedef struct bench_case {
@@ -17,22 +17,30 @@ typedef struct bench_case {
     bool in_place;
 } bench_case;
 
+/* What is measured: a library with an algorithm. */
+typedef struct bench_system {
+    const char *library;
+    collective_algorithm algorithm;
+} bench_system;
+
 /* A rank's worlds, all over the same memory: two buffers of the largest size. */
 typedef struct bench_rank {
     const ring_bench_config *config;
     shm_segment memory;
     int64_t half_bytes;
-    const char *names[BENCH_MOST_COLLECTIVES];
-    collective_world *worlds[BENCH_MOST_COLLECTIVES];
-    collective_group *groups[BENCH_MOST_COLLECTIVES];
+    bench_system systems[BENCH_MOST_SYSTEMS];
+    collective_tuning tuning;
+    collective_world *worlds[BENCH_MOST_SYSTEMS];
+    collective_group *groups[BENCH_MOST_SYSTEMS];
     int count;
     double *times; /* [BENCH_MOST_ITERATIONS] */
 } bench_rank;
 
-/* The names in a list "ring,two-shot"; `out` has room for BENCH_MOST_COLLECTIVES. */
-status bench_parse_collectives(const char *list, const char **out, int *count);
+/* The systems that the options name; `out` has room for BENCH_MOST_SYSTEMS. */
+status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *count);
 
-status bench_rank_open(const ring_bench_config *config, const char *collectives, int64_t most_bytes, bench_rank *out);
+status bench_rank_open(const ring_bench_config *config, const bench_system *systems, int count, int64_t most_bytes,
+                       bench_rank *out);
 void bench_rank_close(bench_rank *b);
 
 /* Bytes that `most_bytes` of any operation need in one buffer. */

@@ -8,24 +8,27 @@ enum { PLACE_WIDTH = 34, PERCENTILES_WIDTH = 20 }; /* of the columns of one plac
 void ring_bench_header(const ring_bench_config *config, text_buffer *out)
 {
     const ring_bench_options *o = config->options;
-    const char *names[BENCH_MOST_COLLECTIVES] = {NULL};
-    char list[64];
-    int count = 0;
-    bench_parse_collectives(o->collectives, names, &count); /* has been checked */
-    text_append(out, "# collectives %s, %d ranks on one machine, reductions with %s\n",
-                text_join(list, sizeof list, names, (size_t)count), config->world, reduce_instruction_set());
+    bench_system systems[BENCH_MOST_SYSTEMS];
+    char list[160] = "";
+    int count = 0, used = 0;
+    bench_parse_systems(o, systems, &count); /* has been checked */
+    for (int i = 0; i < count; i++)
+        used += snprintf(list + used, sizeof list - (size_t)used, "%s%s %s", i ? ", " : "", systems[i].library,
+                         collective_algorithm_names[systems[i].algorithm]);
+    text_append(out, "# %s, %d ranks on one machine, reductions with %s\n", list, config->world,
+                reduce_instruction_set());
     text_append(out,
                 "# time: median of the slowest rank's; algbw = size / time; busbw = algbw * 2(n-1)/n for "
                 "all_reduce (doc/PERFORMANCE.md of nccl-tests)\n");
-    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "", "", "", "", "", "", "");
+    text_append(out, "#%9s %12s %14s %12s %10s %9s %7s %5s", "", "", "", "", "", "", "", "");
     text_append(out, "%*s%*s", PLACE_WIDTH, "out-of-place", PLACE_WIDTH, "in-place");
     text_append(out, "%*s%*s\n", PERCENTILES_WIDTH, "out-of-place", PERCENTILES_WIDTH, "in-place");
-    text_append(out, "#%9s %14s %12s %10s %9s %7s %5s", "collect.", "operation", "size", "count", "type",
-                "redop", "root");
+    text_append(out, "#%9s %12s %14s %12s %10s %9s %7s %5s", "collect.", "algorithm", "operation", "size", "count",
+                "type", "redop", "root");
     for (int place = 0; place < 2; place++)
         text_append(out, " %9s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
     for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "p90", "p99");
-    text_append(out, "\n#%9s %14s %12s %10s %9s %7s %5s", "", "", "(B)", "(elements)", "", "", "");
+    text_append(out, "\n#%9s %12s %14s %12s %10s %9s %7s %5s", "", "", "", "(B)", "(elements)", "", "", "");
     for (int place = 0; place < 2; place++)
         text_append(out, " %9s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
     for (int place = 0; place < 2; place++) text_append(out, " %9s %9s", "(us)", "(us)");
@@ -53,8 +56,8 @@ static void append_percentiles(const ring_bench_times *t, text_buffer *out)
 
 void ring_bench_line(const ring_bench_row *row, text_buffer *out)
 {
-    text_append(out, "%10s %14s %12lld %10lld %9s %7s %5d", row->collective, collective_kind_name(row->kind),
-                (long long)row->bytes, (long long)row->count, dtype_name(row->type),
+    text_append(out, "%10s %12s %14s %12lld %10lld %9s %7s %5d", row->collective, row->algorithm,
+                collective_kind_name(row->kind), (long long)row->bytes, (long long)row->count, dtype_name(row->type),
                 collective_reduces(row->kind) ? reduce_op_name(row->op) : "none",
                 collective_has_root(row->kind) ? row->root : -1);
     append_times(&row->out_of_place, out);
@@ -94,7 +97,8 @@ static json_t *times_json(const ring_bench_times *t)
 
 json_t *ring_bench_json(const ring_bench_row *row)
 {
-    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o}", "collective", row->collective,
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:o, s:o}", "collective", row->collective,
+                     "algorithm", row->algorithm,
                      "operation", collective_kind_name(row->kind), "type", dtype_name(row->type), "reduction",
                      collective_reduces(row->kind) ? reduce_op_name(row->op) : "none", "root",
                      collective_has_root(row->kind) ? row->root : -1, "ranks", row->ranks, "size_bytes",

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static status open_world(bench_rank *b, const char *name, int index)
+static status open_world(bench_rank *b, int index)
 {
     const ring_bench_config *c = b->config;
     collective_window window = {b->memory.data, b->memory.bytes, b->memory.fd};
@@ -22,28 +22,32 @@ static status open_world(bench_rank *b, const char *name, int index)
         .threads_per_rank = c->threads_per_rank,
         .stall_timeout_ns = c->timeout_ns,
         .connect_timeout_ns = c->timeout_ns,
+        .algorithm = b->systems[index].algorithm,
+        .tuning = &b->tuning,
     };
     int *all = calloc((size_t)c->world, sizeof *all);
     if (!all) return fail(STATUS_SYSTEM, "no memory for a benchmark");
     for (int r = 0; r < c->world; r++) all[r] = r;
-    status rc = collective_open(name, &config, &b->worlds[index]);
+    status rc = collective_open(b->systems[index].library, &config, &b->worlds[index]);
     if (rc == STATUS_OK) rc = collective_group_open(b->worlds[index], "all", all, c->world, &b->groups[index]);
     free(all);
     return rc;
 }
 
-static status open_worlds(bench_rank *b, const char *collectives)
+static status open_worlds(bench_rank *b, const bench_system *systems, int count)
 {
-    int count;
-    TRY(bench_parse_collectives(collectives, b->names, &count));
+    const char *table = b->config->options->table;
+    if (table) TRY(collective_tuning_load("--collective-table", table, &b->tuning));
     for (int i = 0; i < count; i++) {
+        b->systems[i] = systems[i];
         b->count++; /* closed with the others, even if it does not open */
-        TRY(open_world(b, b->names[i], i));
+        TRY(open_world(b, i));
     }
     return STATUS_OK;
 }
 
-status bench_rank_open(const ring_bench_config *config, const char *collectives, int64_t most_bytes, bench_rank *out)
+status bench_rank_open(const ring_bench_config *config, const bench_system *systems, int count, int64_t most_bytes,
+                       bench_rank *out)
 {
     *out = (bench_rank){.config = config};
     out->half_bytes = (most_bytes + 64 * 8 + 4095) / 4096 * 4096; /* all_to_all: up to one element more per rank */
@@ -51,7 +55,7 @@ status bench_rank_open(const ring_bench_config *config, const char *collectives,
     out->times = calloc(BENCH_MOST_ITERATIONS, sizeof *out->times);
     if (!out->times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
     TRY_GOTO(rc, shm_create("bench", 2 * out->half_bytes, &out->memory), failed);
-    TRY_GOTO(rc, open_worlds(out, collectives), failed);
+    TRY_GOTO(rc, open_worlds(out, systems, count), failed);
     return STATUS_OK;
 failed:
     bench_rank_close(out);
@@ -71,14 +75,20 @@ void bench_rank_close(bench_rank *b)
 
 static status barrier(collective_group *group)
 {
-    collective_call call = {.kind = COLLECTIVE_BARRIER};
+    collective_call call = {.kind = COLLECTIVE_BARRIER, .control = true};
     return collective_run(group, &call);
 }
 
 static status over_ranks(collective_group *group, reduce_op op, dtype type, void *values, int64_t count)
 {
     collective_buffer b = {.base = values};
-    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE, .op = op, .type = type, .count = count, .in = b, .out = b};
+    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE,
+                            .control = true,
+                            .op = op,
+                            .type = type,
+                            .count = count,
+                            .in = b,
+                            .out = b};
     return collective_run(group, &call);
 }
 

@@ -7,6 +7,8 @@
 static const int64_t sizes[] = {4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20};
 enum { SIZES = sizeof sizes / sizeof sizes[0], TUNE_TURNS = 3 };
 
+static const bench_system systems[] = {{"shm", COLLECTIVE_ALGORITHM_TWO_SHOT}, {"shm", COLLECTIVE_ALGORITHM_RING}};
+
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -21,7 +23,6 @@ static double median(double *times, int count)
 
 static status measure_size(bench_rank *b, collective_group *const *groups, int64_t bytes, collective_algorithm *faster)
 {
-    static const collective_algorithm algorithms[] = {COLLECTIVE_ALGORITHM_TWO_SHOT, COLLECTIVE_ALGORITHM_RING};
     bench_case c = {
         .kind = COLLECTIVE_ALL_REDUCE, .type = DTYPE_F32, .op = REDUCE_SUM, .count = bytes / 4, .in_place = true};
     int each = bytes <= 64 << 10 ? 60 : bytes <= 1 << 20 ? 20 : 4, used[2] = {0, 0};
@@ -31,7 +32,7 @@ static status measure_size(bench_rank *b, collective_group *const *groups, int64
             if (turn == 0) used[i] = 0;
             TRY(bench_time(b, groups[i], &c, each, times[i], &used[i]));
         }
-    *faster = algorithms[median(times[1], used[1]) < median(times[0], used[0])];
+    *faster = systems[median(times[1], used[1]) < median(times[0], used[0])].algorithm;
     return STATUS_OK;
 }
 
@@ -77,7 +78,7 @@ status ring_bench_tune(const ring_bench_config *config, collective_tuning *out)
     bench_rank b;
     collective_call barrier = {.kind = COLLECTIVE_BARRIER};
     *out = (collective_tuning){0};
-    TRY(bench_rank_open(config, "two-shot,ring", sizes[SIZES - 1], &b));
+    TRY(bench_rank_open(config, systems, 2, sizes[SIZES - 1], &b));
     status rc = STATUS_OK;
     for (int ranks = 2; rc == STATUS_OK && ranks <= config->world; ranks = next_ranks(ranks, config->world)) {
         rc = measure_ranks(&b, ranks, out);

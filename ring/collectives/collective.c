@@ -16,14 +16,57 @@ DECLARE(sim, "sim")
 DECLARE(plan, "plan")
 #undef DECLARE
 
-#define IMPLEMENTATION(id, name) {name, &collective_##id},
+#define LIBRARY(id, name) {name, &collective_##id},
 static const struct {
     const char *name;
     const collective_type *type;
-} implementations[] = {COLLECTIVE_LIST(IMPLEMENTATION) IMPLEMENTATION(sim, "sim") IMPLEMENTATION(plan, "plan")};
-#undef IMPLEMENTATION
+} libraries[] = {COLLECTIVE_LIST(LIBRARY) LIBRARY(sim, "sim") LIBRARY(plan, "plan")};
+#undef LIBRARY
 
-enum { IMPLEMENTATIONS = sizeof implementations / sizeof implementations[0] };
+enum { LIBRARIES = sizeof libraries / sizeof libraries[0] };
+
+/* ---- libraries and algorithms ----------------------------------------------------------------- */
+
+#define NAME(upper, lower, name) name,
+const char *const collective_algorithm_names[] = {
+    "auto", COLLECTIVE_SHM_LIST(NAME) "tuned", "library", "tree", "hierarchical", NULL};
+#undef NAME
+
+static status find_library(const char *name, const collective_type **out)
+{
+    int index;
+    TRY(text_parse_choice("collectives", name, &libraries[0].name, sizeof libraries[0], LIBRARIES, &index));
+    *out = libraries[index].type;
+    return STATUS_OK;
+}
+
+static status choose_algorithm(const collective_type *type, collective_algorithm wanted, collective_algorithm *out)
+{
+    const char *names[COLLECTIVE_ALGORITHM_COUNT];
+    char list[96];
+    size_t count = 0;
+    *out = wanted == COLLECTIVE_ALGORITHM_AUTO ? type->algorithm : wanted;
+    if (type->algorithms >> *out & 1) return STATUS_OK;
+    for (int a = 0; a < COLLECTIVE_ALGORITHM_COUNT; a++)
+        if (type->algorithms >> a & 1) names[count++] = collective_algorithm_names[a];
+    return fail(STATUS_USAGE, "--algorithm: expected %s%s with --collective %s, got '%s'", count > 1 ? "one of " : "",
+                text_join(list, sizeof list, names, count), type->name, collective_algorithm_names[wanted]);
+}
+
+bool collective_has_algorithm(const char *library, collective_algorithm a)
+{
+    for (int i = 0; i < LIBRARIES; i++)
+        if (strcmp(libraries[i].name, library) == 0)
+            return a == COLLECTIVE_ALGORITHM_AUTO || libraries[i].type->algorithms >> a & 1;
+    return false;
+}
+
+status collective_choose_algorithm(const char *library, collective_algorithm wanted, collective_algorithm *out)
+{
+    const collective_type *type;
+    TRY(find_library(library, &type));
+    return choose_algorithm(type, wanted, out);
+}
 
 /* ---- kinds ------------------------------------------------------------------------------------ */
 
@@ -110,12 +153,15 @@ status collective_open_type(const collective_type *type, const collective_config
     *out = NULL;
     if (strlen(config->name) >= COLLECTIVE_NAME_MAX)
         return fail(STATUS_INTERNAL, "world '%s': the name is too long", config->name);
+    collective_algorithm algorithm;
+    TRY(choose_algorithm(type, config->algorithm, &algorithm));
     collective_world *world = calloc(1, type->world_bytes);
     if (!world) return fail(STATUS_SYSTEM, "no memory for collectives");
     world->type = type;
     world->config = *config;
     snprintf(world->name, sizeof world->name, "%s", config->name);
     world->config.name = world->name;
+    world->config.algorithm = algorithm;
     status rc = type->open(world);
     world->config.windows = NULL;
     *out = world;
@@ -123,13 +169,12 @@ status collective_open_type(const collective_type *type, const collective_config
     return rc;
 }
 
-status collective_open(const char *implementation, const collective_config *config, collective_world **out)
+status collective_open(const char *library, const collective_config *config, collective_world **out)
 {
-    int index;
+    const collective_type *type;
     *out = NULL;
-    TRY(text_parse_choice("collectives", implementation, &implementations[0].name, sizeof implementations[0],
-                          IMPLEMENTATIONS, &index));
-    return collective_open_type(implementations[index].type, config, out);
+    TRY(find_library(library, &type));
+    return collective_open_type(type, config, out);
 }
 
 void collective_close(collective_world **world)

@@ -1,16 +1,15 @@
 /* Collective operations between ranks, without blocking: post a call, progress the world, check whether it
- * is done. One interface; the implementation is chosen by name.
+ * is done. One interface, several libraries:
  *
- *   ring      one machine, shared memory: rings of pipelined steps (shm/ring_all_reduce.c); reductions in
- * ring order two-shot  one machine, shared memory: each rank reduces its n-th of all buffers and writes it to
- * all (shm/shm_two_shot.c); reductions in rank order auto      one machine, shared memory: ring or two-shot,
- * by ranks and size (tuning.h) mpi       Open MPI's MPI_Iallreduce and the like; the order is the library's
- *   nccl      NCCL, on the memory of GPUs; the order is the library's
+ *   shm       one machine, shared memory, ours; algorithms: ring (shm/ring_all_reduce.c; sums in ring order), two-shot
+ *             (shm/shm_two_shot.c; each rank reduces its n-th of all buffers and writes it to all; sums in rank order)
+ *   nccl      NCCL, on the memory of GPUs; the algorithm is the library's choice, or its ring
+ *   mpi       Open MPI's MPI_Iallreduce and the like; the same
  *   plan      devices that plan: a call is done when it is posted
  *   sim       virtual devices: no bytes, and the time that NCCL's rings would take over a profile's links
  *
  * The same calls with the same counts give bit-identical results in every run: the order of a sum depends
- * only on implementation, ranks and count. `mean` is the sum, then a true division by the number of ranks.
+ * only on library, algorithm, ranks and count. `mean` is the sum, then a true division by the number of ranks.
  *
  * A world belongs to one rank and one thread: all functions but collective_wake() are called by the one
  * that drives it. Ranks may be processes or threads of one process. Nothing is allocated after open.
@@ -91,6 +90,7 @@ typedef struct collective_call {
     int tag;  /* the caller's; compared between ranks and shown in messages */
     int64_t count;
     collective_buffer in, out;
+    bool control; /* small or rare: two-shot in shared memory, whatever the world's algorithm is */
 } collective_call;
 
 /* Part `rank` of `count` elements over n ranks: the first count % n ranks have one element more. */
@@ -115,6 +115,40 @@ collective_extent collective_out_extent(const collective_call *call, int n, int 
 
 /* "all_reduce (sum) of 1024 float32, tag 3". Returns `buffer`; 128 bytes are enough. */
 char *collective_call_format(const collective_call *call, char *buffer, size_t size);
+
+/* ---- libraries and algorithms ----------------------------------------------------------------- */
+
+/* Part of the C name (collective_NAME), name: the libraries. Devices in virtual time and devices that plan have their
+ * own: sim, plan. */
+#define COLLECTIVE_LIST(X) X(shm, "shm") X(nccl, "nccl") X(mpi, "mpi")
+
+/* The algorithms in shared memory, the default first: in the enum below, part of the C name (shm_algorithm_NAME), name. A
+ * new one is a file in shm/ and an entry here. */
+#define COLLECTIVE_SHM_LIST(X) X(RING, ring, "ring") X(TWO_SHOT, two_shot, "two-shot")
+
+#define COLLECTIVE_ALGORITHM_ENUM(upper, lower, name) COLLECTIVE_ALGORITHM_##upper,
+typedef enum collective_algorithm {
+    COLLECTIVE_ALGORITHM_AUTO, /* the library's first: ring in shared memory, elsewhere `library` */
+    COLLECTIVE_SHM_LIST(COLLECTIVE_ALGORITHM_ENUM)
+    COLLECTIVE_ALGORITHM_TUNED,   /* in shared memory: one of these by ranks and bytes (tuning.h) */
+    COLLECTIVE_ALGORITHM_LIBRARY, /* what the library chooses, call by call */
+    COLLECTIVE_ALGORITHM_TREE,    /* this and the next only in virtual time */
+    COLLECTIVE_ALGORITHM_HIERARCHICAL,
+    COLLECTIVE_ALGORITHM_COUNT
+} collective_algorithm;
+#undef COLLECTIVE_ALGORITHM_ENUM
+
+/* By the enum; NULL after the last. */
+extern const char *const collective_algorithm_names[];
+
+bool collective_has_algorithm(const char *library, collective_algorithm a);
+
+/* The algorithm that `library` runs: `wanted`, or its default for AUTO. STATUS_USAGE if it does not have that one. */
+status collective_choose_algorithm(const char *library, collective_algorithm wanted, collective_algorithm *out);
+
+/* What --collective was before --algorithm, for an option's list of choices (options.h). */
+#define COLLECTIVE_RENAMED                                                                                   \
+    "ring=shm --algorithm ring", "two-shot=shm --algorithm two-shot", "direct=shm --algorithm two-shot"
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
@@ -145,17 +179,18 @@ typedef struct collective_config {
     int64_t connect_timeout_ns;
     bool (*canceled)(void *context); /* called several times per second while connecting; NULL: never */
     void *canceled_context;
-    const struct collective_tuning *tuning; /* of `auto`; NULL: the one compiled in. Borrowed */
+    collective_algorithm algorithm;         /* of calls that are not `control`; AUTO: the library's default */
+    const struct collective_tuning *tuning; /* of TUNED. Borrowed */
     net_link link;                          /* between the ranks, emulated; mpi has none */
     /* How much of the slots is used; 0: all. Operands up to inline_bytes are exchanged in one step;
      * buffers outside windows pass through a staging area in rounds of staging_bytes, at least 1 KiB. */
     int64_t inline_bytes, staging_bytes;
 } collective_config;
 
-/* Opens an implementation by name; all ranks of the world call it at about the same time, and it returns
- * when they have. STATUS_USAGE for an unknown name; STATUS_UNAVAILABLE where the implementation cannot
- * run here; STATUS_PEER names the ranks that did not come. */
-status collective_open(const char *implementation, const collective_config *config, collective_world **out);
+/* Opens a library by name; all ranks of the world call it at about the same time, and it returns when they
+ * have. STATUS_USAGE for an unknown name, or an algorithm that the library does not have; STATUS_UNAVAILABLE where the
+ * library cannot run here; STATUS_PEER names the ranks that did not come. */
+status collective_open(const char *library, const collective_config *config, collective_world **out);
 void collective_close(collective_world **world);
 
 /* Makes a group of `ranks` (of the world, ascending); called only by its members, and for several groups in
@@ -212,15 +247,5 @@ typedef struct collective_traffic {
     int64_t bytes_sent, bytes_received, messages_sent, messages_received;
 } collective_traffic;
 collective_traffic collective_get_traffic(const collective_world *world);
-
-/* ---- implementations -------------------------------------------------------------------------- */
-
-/* Part of the C name (collective_NAME), name; first those between processors. A new implementation is a line
- * here. Devices in virtual time and
- * devices that plan have their own: sim, plan. */
-#define COLLECTIVE_HOST_LIST(X) X(auto, "auto") X(ring, "ring") X(two_shot, "two-shot") X(mpi, "mpi")
-#define COLLECTIVE_LIST(X) COLLECTIVE_HOST_LIST(X) X(nccl, "nccl")
-
-#define COLLECTIVE_RENAMED "direct=two-shot" /* for options_present_value() */
 
 #endif

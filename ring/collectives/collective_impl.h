@@ -16,6 +16,8 @@ enum {
     COLLECTIVE_PAIR_QUEUE = 8 /* sends to a rank, or receives from it, not done yet */
 };
 
+#define COLLECTIVE_HAS(name) (1U << COLLECTIVE_ALGORITHM_##name)
+
 typedef struct collective_queued {
     collective_call call;
     collective_times times;
@@ -32,6 +34,8 @@ typedef struct collective_queue {
 
 typedef struct collective_type {
     const char *name;
+    uint32_t algorithms; /* COLLECTIVE_HAS() of each */
+    collective_algorithm algorithm; /* the default */
     size_t world_bytes, group_bytes, queue_bytes; /* of the implementation's structs */
     bool pairs; /* a queue for each rank that is sent to, and received from, besides that of all; else one
                    queue */
@@ -50,7 +54,7 @@ typedef struct collective_type {
 
 struct collective_world {
     const collective_type *type;
-    collective_config config; /* name is `name` */
+    collective_config config; /* name is `name`; the algorithm is not AUTO */
     char name[COLLECTIVE_NAME_MAX];
     collective_group *groups;
     collective_traffic traffic;

@@ -1,16 +1,13 @@
-/* Which algorithm `auto` chooses for an all-reduce: a table by ranks and bytes.
- *
- * The first row that covers the call applies. The table compiled in has one row, two-shot for every size, as measured
- * on two cores with 2 to 8 ranks (tests/bench); `harness bench --tune` measures one for the machine at hand. */
+/* Which algorithm `--algorithm tuned` chooses for a call in shared memory: a table by ranks and bytes, which
+ * `harness bench --tune` measures on the machine at hand. The first row that covers the call applies. */
 #ifndef RING_COLLECTIVES_TUNING_H
 #define RING_COLLECTIVES_TUNING_H
 
 #include "common/base/status.h"
 #include "common/base/text.h"
+#include "ring/collectives/collective.h"
 
 #include <stdint.h>
-
-typedef enum collective_algorithm { COLLECTIVE_ALGORITHM_TWO_SHOT, COLLECTIVE_ALGORITHM_RING } collective_algorithm;
 
 typedef struct collective_tuning_row {
     int most_ranks;
@@ -25,14 +22,14 @@ typedef struct collective_tuning {
     int count;
 } collective_tuning;
 
-extern const collective_tuning collective_tuning_default;
-
-/* Two-shot where no row covers the call. */
+/* Ring where no row covers the call. */
 collective_algorithm collective_tuning_choose(const collective_tuning *t, int ranks, int64_t bytes);
 
 /* One row per line: "ranks<=8 bytes<=1048576 two-shot"; '#' begins a comment. Reading fails with STATUS_DATA
  * and the line's number. */
 void collective_tuning_write(const collective_tuning *t, text_buffer *out);
 status collective_tuning_read(const char *text, collective_tuning *out);
+/* From a file; `what` is the option that names it. */
+status collective_tuning_load(const char *what, const char *path, collective_tuning *out);
 
 #endif

@@ -4,7 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPARE_JOBS = 64, MOST_TABLE_BYTES = 65536 };
+enum { SPARE_JOBS = 64 };
+
+static bool is_library(const ring_settings *s, const char *name)
+{
+    return strcmp(s->collective, name) == 0;
+}
 
 static status ring_requirements(const void *options, const char *policy, int world, sync_requirements *out)
 {
@@ -13,13 +18,16 @@ static status ring_requirements(const void *options, const char *policy, int wor
     *out = (sync_requirements){0};
     TRY(ring_settings_resolve(options, SHARED_DIVIDE_POLICY, policy, &s));
     /* Sums are written to the gradients in place, except by MPI. */
-    bool shared = s.bucket_view || strcmp(s.collective, "mpi") != 0;
+    bool automatic = is_library(&s, "auto"), shared = s.bucket_view || !is_library(&s, "mpi");
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
     out->buffer_kind = DEVICE_MEMORY_SHARED;
-    if (strcmp(s.collective, "nccl") == 0)
+    if (is_library(&s, "nccl") || (automatic && s.algorithm == COLLECTIVE_ALGORITHM_LIBRARY))
         out->reach = SYNC_REACH_DEVICE;
-    else if (strcmp(s.collective, "auto") == 0)
+    else if (automatic && collective_has_algorithm("nccl", s.algorithm))
         out->reach = SYNC_REACH_EITHER;
+    if (s.algorithm == COLLECTIVE_ALGORITHM_TREE || s.algorithm == COLLECTIVE_ALGORITHM_HIERARCHICAL)
+        out->virtual_only = "--algorithm: expected --device sim:PROFILE with tree and hierarchical, which are priced and "
+                            "not implemented; real devices have ring, two-shot, tuned and library";
     out->shares_buffers = s.broadcast_buffers;
     if (s.join != RING_JOIN_NONE)
         out->unrecorded = "with --join the divisor of gradients follows from the ranks that have data";
@@ -35,24 +43,6 @@ static status ring_requirements(const void *options, const char *policy, int wor
 }
 
 /* ---- open ------------------------------------------------------------------------------------- */
-
-static status read_table(ring_engine *e)
-{
-    const char *path = e->settings.collective_table;
-    if (!path) return STATUS_OK;
-    static const char *const what = "--collective-table";
-    FILE *file = fopen(path, "re");
-    if (!file) return fail_errno(STATUS_DATA, "%s %s", what, path);
-    char *text = calloc(1, MOST_TABLE_BYTES + 1);
-    size_t got = text ? fread(text, 1, MOST_TABLE_BYTES, file) : 0;
-    bool whole = text && got < MOST_TABLE_BYTES && !ferror(file);
-    fclose(file);
-    status rc = whole ? collective_tuning_read(text, &e->tuning)
-                      : fail(STATUS_DATA, "%s %s: cannot be read or is no table", what, path);
-    if (whole && rc != STATUS_OK) error_context("%s %s", what, path);
-    free(text);
-    return rc;
-}
 
 static dtype wire_type(const ring_settings *s, dtype type)
 {
@@ -153,6 +143,18 @@ static void ring_close(sync_engine *base)
     free(e);
 }
 
+/* `auto` is NCCL where the engine works on the memory of a GPU; where it does not, that memory is staged and it works on the
+ * host's. */
+static status choose_library(ring_engine *e)
+{
+    const device_info *info = device_get_info(e->base.context.device);
+    ring_settings *s = &e->settings;
+    if (info->simulated) s->collective = "sim";
+    else if (info->plans) s->collective = "plan";
+    else if (is_library(s, "auto")) s->collective = info->host_addressable ? "shm" : "nccl";
+    return collective_choose_algorithm(s->collective, s->algorithm, &s->algorithm);
+}
+
 /* On asynchronous devices jobs are handed over in stream order, and gradients are packed there. */
 static status open_asynchronous(ring_engine *e)
 {
@@ -161,11 +163,8 @@ static status open_asynchronous(ring_engine *e)
     TRY(device_fence_open(d, &e->shared.posted));
     if (!device_get_info(d)->real) return STATUS_OK;
     char why[192];
-    bool chosen = strcmp(e->settings.collective, "nccl") == 0;
-    if (!chosen && !collective_nccl_found(why, sizeof why))
+    if (is_library(&e->settings, "auto") && !collective_nccl_found(why, sizeof why))
         return fail(STATUS_UNAVAILABLE, "collectives nccl: %s", why);
-    e->settings.collective =
-        "nccl"; /* `auto` too: with any other collective the engine runs on a staging buffer in host memory */
     return device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &e->stream);
 }
 
@@ -185,12 +184,14 @@ static status ring_open(const sync_context *context, sync_engine **out)
         rc = fail(STATUS_CONFIG, "--comm-hook: %s has no price in virtual time", ring_hooks[e->settings.hook].name);
         goto failed;
     }
-    TRY_GOTO(rc, read_table(e), failed);
+    if (e->settings.collective_table)
+        TRY_GOTO(rc, collective_tuning_load("--collective-table", e->settings.collective_table, &e->tuning), failed);
     e->wire = wire_type(&e->settings, context->params->type);
     e->compute.recording = e->settings.rebuilds;
     TRY_GOTO(rc, allocate(e), failed);
     TRY_GOTO(rc, device_fence_open(context->device, &e->shared.done), failed);
     TRY_GOTO(rc, open_asynchronous(e), failed);
+    TRY_GOTO(rc, choose_library(e), failed);
     TRY_GOTO(rc, ring_memory_open(e), failed);
     sync_hold_gradients(&e->base);
     enter_ledger(e, ledger_acquire);
@@ -245,11 +246,10 @@ static status open_collectives(ring_engine *e)
         .stall_timeout_ns = c->stall_timeout_ns,
         .connect_timeout_ns = c->stall_timeout_ns,
         .link = c->link,
+        .algorithm = e->settings.algorithm,
         .tuning = e->settings.collective_table ? &e->tuning : NULL,
     };
-    const device_info *info = device_get_info(c->device);
-    const char *implementation = info->simulated ? "sim" : info->plans ? "plan" : e->settings.collective;
-    status rc = collective_open(implementation, &config, &e->agent_state.world);
+    status rc = collective_open(e->settings.collective, &config, &e->agent_state.world);
     if (rc == STATUS_OK)
         rc = collective_group_open(e->agent_state.world, "data", all, c->world, &e->agent_state.group);
     free(all);
@@ -312,6 +312,11 @@ ring_overlap ring_overlap_of(const ring_bucket_record *records, int count, int64
     return o;
 }
 
+const ring_settings *ring_get_settings(const sync_engine *base)
+{
+    return &((const ring_engine *)base)->settings;
+}
+
 const bucket_schedule *ring_buckets(const sync_engine *base)
 {
     return &((const ring_engine *)base)->schedule;
@@ -324,7 +329,10 @@ int64_t ring_link_bound_ns(const sync_engine *base, int64_t bytes)
     const net_link *link = &base->context.link;
     int n = base->context.world;
     if (n == 1 || !net_link_is_emulated(link)) return 0;
-    int steps = strcmp(e->settings.collective, "ring") == 0 ? 2 * (n - 1) : 2;
+    bool ring = e->settings.algorithm == COLLECTIVE_ALGORITHM_RING;
+    if (e->settings.algorithm == COLLECTIVE_ALGORITHM_TUNED)
+        ring = collective_tuning_choose(&e->tuning, n, bytes) == COLLECTIVE_ALGORITHM_RING;
+    int steps = ring ? 2 * (n - 1) : 2;
     return steps * link->latency_ns + net_link_occupied_ns(link, 2 * (n - 1) * bytes / n);
 }
 

@@ -11,7 +11,7 @@ enum { HANDSHAKE_VERSION = 1 };
 
 static bool needs_one_host(const ring_engine *e)
 {
-    return strcmp(e->settings.collective, "mpi") != 0 && strcmp(e->settings.collective, "nccl") != 0;
+    return strcmp(e->settings.collective, "shm") == 0;
 }
 
 static const char BOOTSTRAP_KEY[] = "nccl=";

@@ -274,6 +274,7 @@ static collective_call plain_call(const ring_engine *e, const ring_job *job)
         break;
     }
     call.tag = tag_of(job->kind);
+    call.control = true; /* --algorithm is of the buckets */
     return call;
 }
 

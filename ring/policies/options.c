@@ -1,14 +1,14 @@
-#include "ring/collectives/collective.h"
 #include "ring/policies/policy.h"
 
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const order_choices[] = {"policy", "registration", "reverse", "ready", "last_first", NULL};
 static const char *const launch_choices[] = {"policy", "after-backward", "when-ready", NULL};
 static const char *const yes_no_choices[] = {"policy", "yes", "no", NULL};
 #define NAME(id, name) name,
-static const char *const collective_choices[] = {COLLECTIVE_LIST(NAME) COLLECTIVE_RENAMED, NULL};
+static const char *const collective_choices[] = {"auto", COLLECTIVE_LIST(NAME) COLLECTIVE_RENAMED, NULL};
 #undef NAME
 static const char *const hook_choices[] = {
 #define HOOK(NAME, name, wire, compress) name,
@@ -42,9 +42,13 @@ static const option options[] = {
      .help = "with --divide after: gradients are divided by FACTOR before the sum, by ranks/FACTOR after it "
              "(0: 1)"},
     {"collective", OPTION_CHOICE, AT(collective), .initial = "auto", .choices = collective_choices,
-     .help = "the implementation of the collectives"},
+     .help = "the library that carries the tensors: shared memory (ours), NCCL or Open MPI; auto: NCCL between "
+             "GPUs where it is found, else shm"},
+    {"algorithm", OPTION_CHOICE, AT(algorithm), .initial = "auto", .choices = collective_algorithm_names,
+     .help = "of the buckets' all-reduce; shm: ring (auto), two-shot, tuned; nccl, mpi: library (auto: the "
+             "library chooses), ring; tree and hierarchical in virtual time"},
     {"collective-table", OPTION_TEXT, AT(collective_table), .argument = "FILE", .level = OPTION_RARE,
-     .help = "the algorithm that auto chooses by size, as bench --tune writes it"},
+     .help = "the table of --algorithm tuned, as bench --tune writes it; implies it"},
     {"find-unused-parameters", OPTION_FLAG, AT(find_unused), .level = OPTION_RARE,
      .help = "parameters may have no gradient in a step: found at the end of every backward pass"},
     {"static-graph", OPTION_FLAG, AT(static_graph), .level = OPTION_RARE,
@@ -138,6 +142,21 @@ static status check(const ring_options *o, const ring_settings *s)
     return STATUS_OK;
 }
 
+/* With `auto` the device is to decide on the library, and so on its default. */
+static status resolve_algorithm(const ring_options *o, ring_settings *s)
+{
+    s->collective = collective_choices[o->collective];
+    s->collective_table = o->collective_table;
+    s->algorithm = (collective_algorithm)o->algorithm;
+    if (o->collective_table && s->algorithm == COLLECTIVE_ALGORITHM_AUTO) s->algorithm = COLLECTIVE_ALGORITHM_TUNED;
+    bool tuned = s->algorithm == COLLECTIVE_ALGORITHM_TUNED;
+    if (tuned && !o->collective_table)
+        return refuse("algorithm", "tuned needs --collective-table FILE; harness bench --tune writes such a table");
+    if (o->collective_table && !tuned) return refuse("collective-table", "it is of --algorithm tuned");
+    if (strcmp(s->collective, "auto") == 0) return STATUS_OK;
+    return collective_choose_algorithm(s->collective, s->algorithm, &s->algorithm);
+}
+
 status ring_settings_resolve(const ring_options *o, int divide, const char *policy, ring_settings *s)
 {
     const ring_policy *row = NULL;
@@ -157,12 +176,11 @@ status ring_settings_resolve(const ring_options *o, int divide, const char *poli
         .powersgd_rank = (int)o->powersgd_rank,
         .powersgd_start = o->powersgd_start,
         .join = (ring_join)o->join,
-        .collective = collective_choices[o->collective],
-        .collective_table = o->collective_table,
     };
     if (divide != SHARED_DIVIDE_POLICY) s->divide_before = divide == SHARED_DIVIDE_BEFORE;
     if (o->broadcast_buffers != RING_CHOICE_POLICY)
         s->broadcast_buffers = o->broadcast_buffers == RING_CHOICE_YES;
+    TRY(resolve_algorithm(o, s));
     TRY(resolve_buckets(o, row, s));
     if (s->first.launch == RING_WHEN_READY) s->serial = false;
     return check(o, s);
@@ -223,6 +241,6 @@ void ring_settings_write(const ring_settings *s, text_buffer *out)
                 s->broadcast_buffers, s->bucket_view);
     text_append(out, "find_unused=%d\nstatic_graph=%d\ncomm_hook=%s\nallreduce_fp32=%d\npowersgd_rank=%d\n",
                 s->find_unused, s->static_graph, ring_hooks[s->hook].name, s->wire_fp32, s->powersgd_rank);
-    text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\n", (long long)s->powersgd_start,
-                join_choices[s->join], s->collective);
+    text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\nalgorithm=%s\n", (long long)s->powersgd_start,
+                join_choices[s->join], s->collective, collective_algorithm_names[s->algorithm]);
 }

@@ -6,6 +6,7 @@
 #include "common/nn/program.h"
 #include "common/sync/engine.h"
 #include "ring/buckets/buckets.h"
+#include "ring/collectives/collective.h"
 #include "ring/hooks/hook.h"
 
 typedef enum ring_launch {
@@ -69,6 +70,7 @@ typedef struct ring_options {
     bool bucket_view, allreduce_fp32, find_unused, static_graph;
     double predivide;
     int collective; /* index into collective_choices (options.c) */
+    int algorithm;  /* collective_algorithm */
     const char *collective_table;
     int hook; /* ring_hook */
     int64_t powersgd_rank, powersgd_start;
@@ -90,7 +92,9 @@ typedef struct ring_settings {
     int powersgd_rank;
     int64_t powersgd_start;
     ring_join join;
-    const char *collective, *collective_table;
+    const char *collective; /* a library's name; "auto" until the engine knows its device */
+    collective_algorithm algorithm;
+    const char *collective_table; /* of TUNED */
 } ring_settings;
 
 /* STATUS_USAGE where options contradict each other or the policy. */

@@ -99,7 +99,7 @@ def on_path(name):
 @tap.cases([
     ("policy ps=dp", 18, 36, "optimizer_update", "dp_finish", "--mode", "ps", "--policy", "ps=dp",
      "--progress", "thread"),
-    ("collective ring", 13, 36, "optimizer_update", "ring_finish_step", "--mode", "ring", "--collective", "ring",
+    ("collective ring", 13, 36, "optimizer_update", "ring_finish_step", "--mode", "ring", "--algorithm", "ring",
      "--progress", "thread"),
 ])
 def a_gradient_passes_through_few_files(most, most_of_all, call, returns, *options):

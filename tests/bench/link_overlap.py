@@ -27,7 +27,7 @@ LEAST = 0.40
 def run(a, link, batch, policy, number):
     words = [os.path.join(a.build, "bin", "harness"), "--mode", "ring", "--gpus", "4", "--model", "resnet18", "--data",
              a.data, "--batch", str(batch), "--threads", "1", "--steps", str(a.steps), "--warmup", "3", "--link",
-             link, "--policy", policy, "--collective", a.collective, "--json", "-", "--quiet", "--eval-every", "-1"]
+             link, "--policy", policy, "--algorithm", a.algorithm, "--json", "-", "--quiet", "--eval-every", "-1"]
     if a.trace and number == 0:
         os.makedirs(a.trace, exist_ok=True)
         words += ["--trace", os.path.join(a.trace, f"{policy}-{batch}.json"), "--trace-steps", "4:7"]
@@ -51,7 +51,7 @@ def main():
     parser.add_argument("--results")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--collective", default="auto")
+    parser.add_argument("--algorithm", default="ring")
     parser.add_argument("--data", default=SMALL, help="synthetic: the model's own images of 3x224x224; a run takes minutes")
     parser.add_argument("--trace", help="a folder for traces of three steps")
     a = parser.parse_args()

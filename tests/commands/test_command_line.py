@@ -67,11 +67,12 @@ def commands_print_what_they_document(words, parts):
 @cases([("a run", ["run", "--mode", "ring", "--gpus", "2", "--model", "toy", "--data", "synthetic", "--steps", "2", "--warmup", "0", "--json", "-"]),
         ("a benchmark", ["bench", "all-reduce", "--gpus", "2", "--begin", "4K", "--end", "4K", "--iters", "4"])])
 def a_renamed_value_still_works_and_the_notice_names_the_new_one(words):
-    result = harness(*words, "--collective", "direct")
-    expect_equal(result.code, 0, "exit code", result)
-    notices = [line for line in result.err.splitlines() if "direct" in line]
-    expect_equal(notices, ["harness: --collective: 'direct' is now called 'two-shot'"], "notices", result)
-    expect("two-shot" in result.out, "the new name in the output", result)
+    for old, now in (("direct", "two-shot"), ("two-shot", "two-shot"), ("ring", "ring")):
+        result = harness(*words, "--collective", old)
+        expect_equal(result.code, 0, "exit code", result)
+        notices = [line for line in result.err.splitlines() if "is now" in line]
+        expect_equal(notices, [f"harness: --collective: '{old}' is now --collective shm --algorithm {now}"], "notices", result)
+        expect("shm" in result.out and now in result.out, "the new names in the output", result)
 
 
 @test
@@ -145,8 +146,8 @@ WRONG = [
     ("duration without unit", ["--stall-timeout", "soon"], 64, ["--stall-timeout", "soon"]),
     ("steps and epochs", ["--steps", "1", "--epochs", "1"], 64, ["--steps", "--epochs"]),
     ("unknown collective operation", ["bench", "all-redcue"], 64, ["all_redcue", "all_reduce, reduce, broadcast", "did you mean 'all_reduce'?"]),
-    ("unknown collective", ["bench", "all-reduce", "--collective", "rign"], 64, ["--collective", "rign", "auto, ring, two-shot, mpi"]),
-    ("mpi without mpirun", ["bench", "all-reduce", "--collective", "ring,mpi"], 64, ["--collective", "mpirun -n 2"]),
+    ("unknown collective", ["bench", "all-reduce", "--collective", "rign"], 64, ["--collective", "rign", "one of shm, mpi"]),
+    ("mpi without mpirun", ["bench", "all-reduce", "--collective", "shm,mpi"], 64, ["--collective", "mpirun -n 2"]),
     ("sizes upside down", ["bench", "--begin", "1M", "--end", "4K"], 64, ["--begin, --end", "1048576", "4096"]),
     ("root out of the ranks", ["bench", "broadcast", "--root", "2"], 64, ["--root", "2", "from 0 to 1"]),
     ("ranks without engine", ["--mode", "none", "--gpus", "2"], 64, ["--gpus", "2", "--mode none"]),

@@ -22,7 +22,7 @@ def sync_ssp_and_async_are_compared_in_one_run():
 
 @test
 def the_runs_are_in_the_json():
-    result = harness("compare", "--policies", "sync,ssp,ddp", *WINE, "--steps", "5", "--collective", "two-shot", "--divide", "after",
+    result = harness("compare", "--policies", "sync,ssp,ddp", *WINE, "--steps", "5", "--algorithm", "two-shot", "--divide", "after",
                      "--staleness", "0", "--json", "-")
     expect_equal(result.code, 0, "exit code", result)
     jobs = [run["jobs"] for run in result.json()["runs"]]

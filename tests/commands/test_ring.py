@@ -70,7 +70,7 @@ def expect_same_bits(ranks, steps, divide):
     base = [*LENET, "--data", few_clothes(), "--batch", "4", "--gpus", ranks, "--steps", steps, "--warmup", "0", "--divide", divide]
     ends = {"ps": trained([*base, "--mode", "ps", "--policy", "sync"])}
     for policy in POLICIES:
-        ends[policy] = trained([*base, *RING, "--policy", policy, "--collective", "two-shot"])
+        ends[policy] = trained([*base, *RING, "--policy", policy, "--algorithm", "two-shot"])
     for policy, end in ends.items():
         expect_equal(end, ends["ps"], f"{policy} compared with ps, divide {divide}")
 
@@ -89,8 +89,8 @@ def fifty_steps_on_real_data_are_bit_identical(ranks, divide):
 def sums_around_a_ring_differ_only_by_rounding(policy):
     """Losses of a few steps: a wrong gradient would be far off."""
     base = [*LENET, "--data", few_clothes(), "--batch", "4", "--gpus", 3, "--steps", 4, "--warmup", "0"]
-    _, right = trained([*base, *RING, "--policy", policy, "--collective", "two-shot"])
-    _, found = trained([*base, *RING, "--policy", policy, "--collective", "ring"])
+    _, right = trained([*base, *RING, "--policy", policy, "--algorithm", "two-shot"])
+    _, found = trained([*base, *RING, "--policy", policy, "--algorithm", "ring"])
     for step, (a, b) in enumerate(zip(found, right)):
         expect(abs(a - b) < 1e-5, f"{policy}, step {step}: found {a}, expected {b}")
 
@@ -129,10 +129,10 @@ def a_rank_without_data_is_named_unless_it_may_join():
 
 @test
 def a_rank_without_data_takes_part_with_zeros():
-    ring = trained([*RING, *UNEVEN, "--join", "world", "--collective", "two-shot"])
+    ring = trained([*RING, *UNEVEN, "--join", "world", "--algorithm", "two-shot"])
     ps = trained(["--mode", "ps", "--policy", "sync", *UNEVEN])
     expect_equal(ring, ps, "ring, and ps")
-    active = trained([*RING, *UNEVEN, "--join", "active", "--collective", "two-shot"])
+    active = trained([*RING, *UNEVEN, "--join", "active", "--algorithm", "two-shot"])
     expect(active[0] != ring[0], "the mean over the active ranks is that over all")
 
 
@@ -141,7 +141,7 @@ def a_rank_without_data_takes_part_with_zeros():
         ("launch", ["--launch", "after-backward"]), ("buffers", ["--broadcast-buffers", "no"]), ("view", ["--bucket-view"]),
         ("fp32", ["--allreduce-fp32"]), ("unused", ["--find-unused-parameters"]), ("static", ["--static-graph"])])
 def options_that_change_only_communication_keep_the_results(words):
-    base = [*RING, *LENET, "--data", few_clothes(), "--batch", "4", "--gpus", 3, "--steps", 4, "--warmup", "0", "--collective",
+    base = [*RING, *LENET, "--data", few_clothes(), "--batch", "4", "--gpus", 3, "--steps", 4, "--warmup", "0", "--algorithm",
             "two-shot", "--divide", "after"]
     expect_equal(trained([*base, *words]), trained(base), " ".join(words))
 
@@ -162,7 +162,7 @@ def compression_changes_values_only_a_little(words, bound):
         ("another model", ["--model", "toy"], ["model = wine_mlp", "model = toy"]),
         ("another bucket plan", ["--bucket-cap-mb", "1"], ["bucket-cap-mb = 0", "bucket-cap-mb = 1"]),
         ("another policy", ["--policy", "ring=apex"], ["policy = ring=apex"]),
-        ("another collective", ["--collective", "two-shot"], ["collective = auto", "collective = two-shot"]),
+        ("another algorithm", ["--algorithm", "two-shot"], ["algorithm = auto", "algorithm = two-shot"]),
         ("another hook", ["--comm-hook", "fp16"], ["comm-hook = none", "comm-hook = fp16"]),
         ("another element type", ["--device", "reference"], ["device = cpu", "device = reference"])])
 def ranks_that_differ_are_refused_before_the_first_step(words, names):

@@ -50,8 +50,8 @@ def another_experiment_gives_other_results(words):
      ["--mode", "ps", "--policy", "sync", "--servers", "2", "--server-placement", "own"], "ps"),
     ("sync and bounded staleness without any", ["--mode", "ps", "--policy", "sync"],
      ["--mode", "ps", "--policy", "ssp", "--staleness", "0"], "ps"),
-    ("small buckets and large", ["--mode", "ring", "--collective", "two-shot", "--bucket-cap-mb", "0.01"],
-     ["--mode", "ring", "--collective", "two-shot", "--bucket-cap-mb", "100"], "ring"),
+    ("small buckets and large", ["--mode", "ring", "--algorithm", "two-shot", "--bucket-cap-mb", "0.01"],
+     ["--mode", "ring", "--algorithm", "two-shot", "--bucket-cap-mb", "100"], "ring"),
 ])
 def transport_and_placement_do_not_change_the_results(one, other, engine):
     base = ["--model", "lenet", *REAL, "--gpus", "3", "--steps", "10", "--threads", "1"]
@@ -85,7 +85,7 @@ def accumulated_micro_batches_give_the_step_of_one_large_batch(words):
 
 def two_shot(*words):
     """The hashes of ps and ring, which adds in the same order and divides at the same place."""
-    ends = bits(*words, "--threads", "1", "--divide", "after", "--collective", "two-shot", "--steps", "45", "--warmup", "5")
+    ends = bits(*words, "--threads", "1", "--divide", "after", "--algorithm", "two-shot", "--steps", "45", "--warmup", "5")
     return ends["ps"][0], ends["ring"][0]
 
 

@@ -17,9 +17,9 @@ static const struct {
     {&sync_ps, "sync", ""},
     {&sync_ps, "sync", "--partition-bytes 100"},
     {&sync_ps, "sync", "--server-optimizer off"},
-    {&sync_ring, "ddp", "--collective ring"},
-    {&sync_ring, "ddp", "--collective two-shot"},
-    {&sync_ring, "apex", "--collective ring --message-size 40"},
+    {&sync_ring, "ddp", "--algorithm ring"},
+    {&sync_ring, "ddp", "--algorithm two-shot"},
+    {&sync_ring, "apex", "--algorithm ring --message-size 40"},
     {&sync_ring, "torch-0.4.1", ""},
 };
 enum { ENGINES = sizeof engines / sizeof engines[0] };
@@ -72,14 +72,14 @@ typedef struct bound_case {
 } bound_case;
 
 static const bound_case bound_cases[] = {
-    {"wine_mlp", 3, 8, SHARED_DIVIDE_AFTER, "--collective ring", 0, 0},
-    {"wine_mlp", 5, 8, SHARED_DIVIDE_AFTER, "--collective ring", 0, 0},
-    {"wine_mlp", 8, 4, SHARED_DIVIDE_AFTER, "--collective ring", 0, 0},
-    {"lenet", 3, 4, SHARED_DIVIDE_AFTER, "--collective ring", 0, 0},
-    {"lenet", 5, 4, SHARED_DIVIDE_AFTER, "--collective ring --bucket-cap-mb 0.01", 0, 0},
-    {"lenet", 5, 4, SHARED_DIVIDE_BEFORE, "--collective ring", 0, 0},
-    {"resnet18", 3, 2, SHARED_DIVIDE_AFTER, "--collective ring", 32, 10},
-    {"lenet", 5, 4, SHARED_DIVIDE_POLICY, "--collective ring", 0, 0},
+    {"wine_mlp", 3, 8, SHARED_DIVIDE_AFTER, "--algorithm ring", 0, 0},
+    {"wine_mlp", 5, 8, SHARED_DIVIDE_AFTER, "--algorithm ring", 0, 0},
+    {"wine_mlp", 8, 4, SHARED_DIVIDE_AFTER, "--algorithm ring", 0, 0},
+    {"lenet", 3, 4, SHARED_DIVIDE_AFTER, "--algorithm ring", 0, 0},
+    {"lenet", 5, 4, SHARED_DIVIDE_AFTER, "--algorithm ring --bucket-cap-mb 0.01", 0, 0},
+    {"lenet", 5, 4, SHARED_DIVIDE_BEFORE, "--algorithm ring", 0, 0},
+    {"resnet18", 3, 2, SHARED_DIVIDE_AFTER, "--algorithm ring", 32, 10},
+    {"lenet", 5, 4, SHARED_DIVIDE_POLICY, "--algorithm ring", 0, 0},
 };
 
 typedef struct bound_figures {

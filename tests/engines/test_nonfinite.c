@@ -26,9 +26,9 @@ static const engine_case cases[] = {
     {&sync_ps, "ssp", "--staleness 2 --servers 2", WORLD, false},
     {&sync_ps, "async", "", WORLD, false},
     {&sync_ps, "async", "--servers 2", WORLD, false},
-    {&sync_ring, "ddp", "--collective ring", WORLD, true},
-    {&sync_ring, "ddp", "--collective two-shot", WORLD, true},
-    {&sync_ring, "apex", "--collective ring --message-size 40", WORLD, true},
+    {&sync_ring, "ddp", "--algorithm ring", WORLD, true},
+    {&sync_ring, "ddp", "--algorithm two-shot", WORLD, true},
+    {&sync_ring, "apex", "--algorithm ring --message-size 40", WORLD, true},
     {&sync_ring, "torch-0.4.1", "", WORLD, true},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };

@@ -84,7 +84,7 @@ def replicas_train_recorded_passes_as_those_that_are_launched_one_by_one(options
 
 @cases([("PowerSGD", "ring", "ring=ddp --comm-hook powersgd", "begins at a later step"),
         ("ranks without data", "ring", "ring=ddp --join world", "--join"),
-        ("a ring on host memory", "ring", "ring=ddp --collective two-shot", "host memory")] +
+        ("a ring on host memory", "ring", "ring=ddp --algorithm two-shot", "host memory")] +
        [(f"{policy}, {payload}", "ps", f"ps={policy} --payload {payload}", "in the middle of a pass")
         for policy, payload in (("sync", "zmq"), ("sync", "p2p"), ("ssp", "shm"), ("async", "p2p"))])
 def recording_is_refused_where_the_host_works_within_a_pass_or_the_divisor_changes(mode, policy, why):

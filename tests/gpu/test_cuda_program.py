@@ -38,7 +38,7 @@ def one_rank_in_bfloat16_follows_pytorch(name):
 @cases([(f"{name}, {mode}", name, mode) for name in FILES if not name.endswith("_w1") for mode in ("ps", "ring")])
 def ranks_that_share_a_gpu_follow_pytorch(name, mode):
     needs_gpu()
-    verify(name, "--mode", mode, "--policy", "ps=sync,ring=ddp", "--collective", "two-shot")
+    verify(name, "--mode", mode, "--policy", "ps=sync,ring=ddp", "--algorithm", "two-shot")
 
 
 # On the emulator NCCL's ranks are threads, as `verify` has them; on a GPU they must be processes (below).
@@ -154,8 +154,9 @@ def processes_with_nccl_train_as_those_with_host_memory():
     words = ["--device", "cuda", "--share-gpu", *TRAINING, "--mode", "ring", "--gpus", 2]
     losses = []
     factors = "--comm-hook powersgd --powersgd-start 0"
-    for collective in ("nccl", "two-shot", "nccl --cuda-graph", f"nccl {factors}", f"two-shot {factors}"):
-        result = run(*words, "--collective", *collective.split())
+    for more in ("--collective nccl", "--algorithm two-shot", "--collective nccl --cuda-graph", f"--collective nccl {factors}",
+                 f"--algorithm two-shot {factors}"):
+        result = run(*words, *more.split())
         expect_equal(result.code, 0, "exit code", result)
         losses.append([round(x, 4) for x in result.json()["jobs"][0]["ranks"][0]["losses"]])
     expect_equal(losses[0], losses[1], "losses with NCCL")
@@ -278,7 +279,7 @@ def weights_in_bfloat16_are_those_of_the_checkpoint_that_a_run_goes_on_from(more
 
 @cases([(f"{words}, {rule}", words, rule) for rule in ("stop", "skip", "warn")
         for words in ("none", "ps --policy dp --payload p2p", "ps --policy sync", "ps --policy sync --payload p2p",
-                      "ps --policy async", "ps --policy sync --server-optimizer off", "ring --collective two-shot")])
+                      "ps --policy async", "ps --policy sync --server-optimizer off", "ring --algorithm two-shot")])
 def gradients_that_are_not_finite_stop_the_run_or_are_skipped_or_warned_of(words, rule):
     needs_gpu()
     gpus = ["--gpus", "2", "--share-gpu"] if words != "none" else []
@@ -318,7 +319,7 @@ def more_ranks_than_gpus_are_refused_with_what_would_run():
     expect(len(lines) == 1 and "got 64 ranks" in lines[0] and "--share-gpu" in lines[0], "not one line", result)
 
 
-@cases([("host memory", "two-shot"), ("NCCL", "nccl")])
+@cases([("host memory", "shm"), ("NCCL", "nccl")])
 def a_rank_killed_in_training_ends_the_job_and_is_named(collective):
     (needs_nccl if collective == "nccl" else needs_gpu)()
     if EMULATED and collective == "nccl":

@@ -22,7 +22,7 @@ typedef struct engine_case {
 } engine_case;
 
 static const engine_case cases[] = {
-    {&sync_ring, "ddp", "--collective two-shot"},
+    {&sync_ring, "ddp", "--algorithm two-shot"},
     {&sync_ps, "sync", ""},
     {&sync_ps, "sync", "--payload zmq --transport tcp"},
     {&sync_ps, "sync", "--servers 3 --partition-bytes 1001"},

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 status rank_error(status code, const char *format, ...)
@@ -72,13 +73,21 @@ collective_config ranks_config(const rank_context *context)
     };
 }
 
-status ranks_open(const rank_context *context, const char *implementation, const collective_window *windows,
+status ranks_open_world(const char *algorithm, const collective_config *config, collective_world **out)
+{
+    collective_config own = *config;
+    for (own.algorithm = 0; own.algorithm < COLLECTIVE_ALGORITHM_COUNT; own.algorithm++)
+        if (strcmp(collective_algorithm_names[own.algorithm], algorithm) == 0) break;
+    return collective_open("shm", &own, out);
+}
+
+status ranks_open(const rank_context *context, const char *algorithm, const collective_window *windows,
                   int window_count, collective_world **out)
 {
     collective_config config = ranks_config(context);
     config.windows = windows;
     config.window_count = window_count;
-    return collective_open(implementation, &config, out);
+    return ranks_open_world(algorithm, &config, out);
 }
 
 status ranks_group(const rank_context *context, collective_world *world, collective_group **out)
@@ -100,13 +109,13 @@ status ranks_wait(collective_group *group, collective_ticket ticket)
     return STATUS_OK;
 }
 
-status ranks_in_world(rank_context *context, const char *implementation, const collective_config *config,
+status ranks_in_world(rank_context *context, const char *algorithm, const collective_config *config,
                       ranks_body run)
 {
     collective_world *world = NULL;
     collective_group *group = NULL;
     status rc;
-    TRY_GOTO(rc, collective_open(implementation, config, &world), out);
+    TRY_GOTO(rc, ranks_open_world(algorithm, config, &world), out);
     TRY_GOTO(rc, ranks_group(context, world, &group), out);
     rc = run(context, world, group);
 out:

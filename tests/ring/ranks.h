@@ -23,8 +23,11 @@ void ranks_run(int world, rank_function function, const void *shared, rank_conte
 /* The same; the test fails with the first error of a rank. */
 void ranks_run_well(int world, rank_function function, const void *shared);
 
-/* A world with a stall timeout of 20 s and the windows given. */
-status ranks_open(const rank_context *context, const char *implementation, const collective_window *windows,
+/* A world in shared memory with the algorithm of that name. */
+status ranks_open_world(const char *algorithm, const collective_config *config, collective_world **out);
+
+/* The same with a stall timeout of 20 s and the windows given. */
+status ranks_open(const rank_context *context, const char *algorithm, const collective_window *windows,
                   int window_count, collective_world **out);
 collective_config ranks_config(const rank_context *context);
 
@@ -33,7 +36,7 @@ status ranks_group(const rank_context *context, collective_world *world, collect
 
 /* Opens a world and a group of all, runs the body, closes both. */
 typedef status (*ranks_body)(rank_context *context, collective_world *world, collective_group *group);
-status ranks_in_world(rank_context *context, const char *implementation, const collective_config *config,
+status ranks_in_world(rank_context *context, const char *algorithm, const collective_config *config,
                       ranks_body run);
 
 /* As fail(), whose name cmocka.h takes. */

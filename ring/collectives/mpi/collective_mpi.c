@@ -32,7 +32,7 @@ typedef struct mpi_queue {
     const collective_call *call;
     int64_t description[DESCRIPTION_WORDS], peer_description[DESCRIPTION_WORDS]; /* of a pair */
     piece_buffer in, out;
-    bool staged;
+    bool staged, apart; /* apart: MPI gets two buffers, never one that it works on in place */
     /* The segment: elements [at, at + count) of the whole, or of every part (collective_is_cut). */
     int64_t segment_at, segment_count, segment_end;
 } mpi_queue;
@@ -86,7 +86,7 @@ static status differ(const mpi_queue *q, int rank, const int64_t *p)
 {
     char theirs[128], ours[128];
     collective_call other = {
-        (collective_kind)p[0], (reduce_op)p[1], (dtype)p[2], (int)p[3], (int)p[4], p[5], {0}, {0}};
+        (collective_kind)p[0], (reduce_op)p[1], (dtype)p[2], (int)p[3], (int)p[4], p[5], {0}, {0}, false};
     return fail(STATUS_PROTOCOL, "call %llu of group '%s': its rank %d makes %s, rank %d makes %s",
                 (unsigned long long)q->base.completed + 1, q->base.group->name, rank,
                 collective_call_format(&other, theirs, sizeof theirs), q->base.group->rank,
@@ -147,7 +147,7 @@ static int64_t segment_limit(const mpi_queue *q)
 {
     int64_t elements = q->staging_bytes / dtype_size(q->call->type);
     if (!q->staged) return MOST_COUNT;
-    if (q->call->kind == COLLECTIVE_ALL_TO_ALL) elements /= 2;
+    if (q->apart || q->call->kind == COLLECTIVE_ALL_TO_ALL) elements /= 2;
     return collective_is_cut(q->call->kind) ? elements / q->base.group->size : elements;
 }
 
@@ -174,10 +174,10 @@ static piece_buffer staging(const mpi_queue *q, int64_t element)
     return (piece_buffer){.base = q->staging + element * dtype_size(q->call->type)};
 }
 
-/* Where all_to_all receives. */
+/* Where all_to_all receives, and what has to be apart from what is sent. */
 static int64_t second_half(const mpi_queue *q)
 {
-    return q->base.group->size * segment_limit(q);
+    return q->apart ? segment_limit(q) : q->base.group->size * segment_limit(q);
 }
 
 static void copy_in(mpi_queue *q, int64_t place, int64_t count, int64_t from)
@@ -255,7 +255,8 @@ static status start_whole(mpi_queue *q)
         pieces_copy(c->type, &q->out, q->segment_at, &q->in, q->segment_at, q->segment_count);
     if (q->staged) {
         if (has_in) copy_in(q, 0, q->segment_count, 0);
-        call.in = call.out = q->staging;
+        call.in = q->staging;
+        call.out = q->apart ? staging(q, second_half(q)).base : q->staging;
     }
     if (collective_reduces(c->kind) && has_out && call.in == call.out) call.in = NULL;
     return start(q, &call);
@@ -266,7 +267,7 @@ static void end_whole(mpi_queue *q)
     const collective_call *c = q->call;
     int n = q->base.group->size;
     if (collective_out_extent(c, n, q->base.group->rank).count == 0) return;
-    if (q->staged) copy_out(q, 0, q->segment_count, 0);
+    if (q->staged) copy_out(q, q->apart ? second_half(q) : 0, q->segment_count, 0);
     if (collective_reduces(c->kind) && c->op == REDUCE_MEAN)
         pieces_divide(c->type, &q->out, q->segment_at, q->segment_count, n);
 }
@@ -284,7 +285,10 @@ static status first_segment(mpi_queue *q)
     bool cut = collective_is_cut(c->kind);
     q->in = piece_buffer_of(&c->in, c->type);
     q->out = piece_buffer_of(&c->out, c->type);
-    q->staged = cut || q->in.layout.pieces.pieces || q->out.layout.pieces.pieces;
+    /* Open MPI's ring receives where `out` is before it has read the own operand. */
+    q->apart = c->kind == COLLECTIVE_ALL_REDUCE &&
+               q->base.group->world->config.algorithm == COLLECTIVE_ALGORITHM_RING;
+    q->staged = cut || q->apart || q->in.layout.pieces.pieces || q->out.layout.pieces.pieces;
     q->segment_at = 0;
     q->segment_end = cut ? collective_part_count(c->count, q->base.group->size, 0) : c->count;
     q->phase = QUEUE_RUNNING;
@@ -401,7 +405,7 @@ static status load(mpi_world *w)
     if (!library)
         return fail(STATUS_UNAVAILABLE,
                     "collectives mpi: the module libpsring_mpi.so cannot be opened: %s; "
-                    "without Open MPI take ring, two-shot or auto",
+                    "without Open MPI take --collective shm or auto",
                     dlerror());
     w->module = dlsym(library, MPI_MODULE_SYMBOL);
     if (!w->module || w->module->version != MPI_MODULE_VERSION)
@@ -415,16 +419,29 @@ static status check_launched(const collective_config *config)
     return fail(STATUS_UNAVAILABLE, "collectives mpi: this process was not started by mpirun");
 }
 
+/* Open MPI reads its parameters in MPI_Init, once in a process. This one is of the calls that do not block, as ours. */
+static status choose_algorithm(const collective_config *c)
+{
+    static collective_algorithm chosen = COLLECTIVE_ALGORITHM_AUTO;
+    if (chosen != COLLECTIVE_ALGORITHM_AUTO && chosen != c->algorithm)
+        return fail(STATUS_CONFIG, "--algorithm: expected %s again, the one with which MPI was started, got %s",
+                    collective_algorithm_names[chosen], collective_algorithm_names[c->algorithm]);
+    chosen = c->algorithm;
+    if (chosen == COLLECTIVE_ALGORITHM_RING && setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "ring", 1) != 0)
+        return fail_errno(STATUS_SYSTEM, "collectives mpi: the choice of the algorithm");
+    return STATUS_OK;
+}
+
 static status mpi_open(collective_world *world)
 {
     mpi_world *w = (mpi_world *)world;
     const collective_config *c = &world->config;
     int rank = -1, size = 0;
     if (net_link_is_emulated(&c->link))
-        return fail(STATUS_CONFIG, "--link: expected --collective auto, ring or two-shot, got mpi: "
-                                   "what MPI sends cannot be paced");
+        return fail(STATUS_CONFIG, "--link: expected --collective shm, got mpi: what MPI sends cannot be paced");
     TRY(check_launched(c));
     TRY(load(w));
+    TRY(choose_algorithm(c));
     TRY(check(w->module, w->module->open(reduce_pair, &rank, &size), "MPI_Init"));
     if (rank == c->rank && size == c->world) return STATUS_OK;
     return fail(STATUS_CONFIG, "collectives mpi: found rank %d of %d in MPI, expected %d of %d", rank, size,
@@ -439,6 +456,8 @@ static void mpi_abort(collective_world *world, const error_record *why)
 /* Open MPI's non-blocking collectives, for processes that mpirun has started. */
 const collective_type collective_mpi = {
     .name = "mpi",
+    .algorithms = COLLECTIVE_HAS(LIBRARY) | COLLECTIVE_HAS(RING),
+    .algorithm = COLLECTIVE_ALGORITHM_LIBRARY,
     .world_bytes = sizeof(mpi_world),
     .group_bytes = sizeof(mpi_group),
     .queue_bytes = sizeof(mpi_queue),

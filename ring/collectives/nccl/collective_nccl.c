@@ -39,8 +39,7 @@ static status find_module(const nccl_module **out)
     TRY(cuda_module_find(NCCL_MODULE_SYMBOL, (const void **)out));
     if (*out && (*out)->version == NCCL_MODULE_VERSION) return STATUS_OK;
     return fail(STATUS_UNAVAILABLE,
-                "collectives nccl: this program was built without NCCL's headers; take ring, two-shot "
-                "or auto");
+                "collectives nccl: this program was built without NCCL's headers; take --collective shm or auto");
 }
 
 bool collective_nccl_found(char *text, size_t size)
@@ -90,6 +89,9 @@ static status nccl_open(collective_world *world)
                     "collectives nccl: expected --device cuda, got a device without GPU memory");
     w->stream = c->stream;
     TRY(find_module(&w->module));
+    /* NCCL reads it when a communicator is made: of all its algorithms only this one is left. */
+    if (c->algorithm == COLLECTIVE_ALGORITHM_RING && setenv("NCCL_ALGO", "Ring", 1) != 0)
+        return fail_errno(STATUS_SYSTEM, "collectives nccl: NCCL_ALGO");
     TRY(device_allocate(c->device, DEVICE_MEMORY_PRIVATE, SCRATCH_BYTES, &w->scratch));
     status rc = w->module->open(w->stream, c->bootstrap, c->rank, c->world, c->share_gpu, &w->comm);
     if (rc == STATUS_OK) rc = wait_until_idle(w, w->comm, "the start");
@@ -331,6 +333,8 @@ static void nccl_abort(collective_world *world, const error_record *why)
 
 const collective_type collective_nccl = {
     .name = "nccl",
+    .algorithms = COLLECTIVE_HAS(LIBRARY) | COLLECTIVE_HAS(RING),
+    .algorithm = COLLECTIVE_ALGORITHM_LIBRARY,
     .world_bytes = sizeof(nccl_world),
     .group_bytes = sizeof(nccl_group),
     .queue_bytes = sizeof(collective_queue),

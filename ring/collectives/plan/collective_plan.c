@@ -15,6 +15,8 @@ static status plan_progress(collective_world *world, int64_t now_ns, int64_t *de
 
 const collective_type collective_plan = {
     .name = "plan",
+    .algorithms = UINT32_MAX,
+    .algorithm = COLLECTIVE_ALGORITHM_LIBRARY,
     .world_bytes = sizeof(collective_world),
     .group_bytes = sizeof(collective_group),
     .queue_bytes = sizeof(collective_queue),

@@ -7,7 +7,7 @@
 
 enum { MOST_SLICES = 1 << 16 }; /* of a chunk: a position counts steps in SHM_STEP_BITS */
 
-bool shm_ring_serves(collective_kind kind)
+static bool ring_serves(collective_kind kind)
 {
     return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE_SCATTER ||
            kind == COLLECTIVE_ALL_GATHER || kind == COLLECTIVE_BROADCAST;
@@ -136,5 +136,7 @@ static bool ring_advance(shm_queue *q)
     return (q->call->kind == COLLECTIVE_ALL_REDUCE ? ring_all_reduce_advance : other_advance)(&q->ring);
 }
 
-const shm_algorithm shm_algorithm_ring = {
-    .begin_round = ring_begin_round, .advance = ring_advance, .copy_out = shm_copy_out};
+const shm_algorithm shm_algorithm_ring = {.serves = ring_serves,
+                                          .begin_round = ring_begin_round,
+                                          .advance = ring_advance,
+                                          .copy_out = shm_copy_out};

@@ -1,5 +1,4 @@
-/* The implementations over shared memory: worlds with their doorbells, groups with their slots. They differ
- * in how the algorithm of a call is chosen. */
+/* Collectives over shared memory: worlds with their doorbells, groups with their slots, and which algorithm runs a call. */
 #include "ring/collectives/shm/shm_internal.h"
 #include "ring/collectives/tuning.h"
 
@@ -54,7 +53,7 @@ static void watch_processes(shm_world *w)
     }
 }
 
-status shm_world_open(collective_world *world, shm_choice choose)
+static status shm_world_open(collective_world *world)
 {
     shm_world *w = (shm_world *)world;
     const collective_config *c = &world->config;
@@ -64,8 +63,9 @@ status shm_world_open(collective_world *world, shm_choice choose)
                     SHM_MAX_RANKS, c->world);
     if (c->window_count > COLLECTIVE_MAX_WINDOWS)
         return fail(STATUS_INTERNAL, "collectives over shared memory: %d windows", c->window_count);
+    if (c->algorithm == COLLECTIVE_ALGORITHM_TUNED && !c->tuning)
+        return fail(STATUS_INTERNAL, "collectives over shared memory: tuned without a table");
     w->adapter.link = c->link;
-    w->choose = choose;
     w->spins = c->world * c->threads_per_rank <= processors();
     w->peers = calloc((size_t)c->world * (size_t)(1 + c->window_count), sizeof *w->peers);
     if (!w->peers) return fail(STATUS_SYSTEM, "no memory for collectives");
@@ -86,7 +86,7 @@ status shm_world_open(collective_world *world, shm_choice choose)
     return STATUS_OK;
 }
 
-void shm_world_close(collective_world *world)
+static void shm_world_close(collective_world *world)
 {
     shm_world *w = (shm_world *)world;
     int count = world->config.world * (1 + world->config.window_count);
@@ -105,7 +105,7 @@ void shm_ring_bell(shm_world *world, int rank)
     if (doorbell_has_sleepers(bell)) doorbell_ring(bell);
 }
 
-void shm_world_wake(collective_world *world)
+static void shm_world_wake(collective_world *world)
 {
     doorbell_ring(&((shm_world *)world)->bells[world->config.rank]->bell);
 }
@@ -140,7 +140,7 @@ static void sleep_on_bell(shm_world *w, int64_t deadline_ns)
     doorbell_leave(own);
 }
 
-void shm_world_wait(collective_world *world, int64_t deadline_ns)
+static void shm_world_wait(collective_world *world, int64_t deadline_ns)
 {
     shm_world *w = (shm_world *)world;
     bool idle;
@@ -159,7 +159,7 @@ void shm_world_wait(collective_world *world, int64_t deadline_ns)
 
 /* ---- peers ------------------------------------------------------------------------------------ */
 
-void shm_world_abort(collective_world *world, const error_record *why)
+static void shm_world_abort(collective_world *world, const error_record *why)
 {
     shm_world *w = (shm_world *)world;
     shm_bell *own = w->bells[world->config.rank];
@@ -280,7 +280,7 @@ static void init_queues(shm_group *g, const int *ranks)
     }
 }
 
-status shm_group_open(collective_group *group, const int *ranks)
+static status shm_group_open(collective_group *group, const int *ranks)
 {
     shm_group *g = (shm_group *)group;
     const collective_config *c = &group->world->config;
@@ -295,7 +295,7 @@ status shm_group_open(collective_group *group, const int *ranks)
     return STATUS_OK;
 }
 
-void shm_group_close(collective_group *group)
+static void shm_group_close(collective_group *group)
 {
     shm_group *g = (shm_group *)group;
     for (int m = 0; g->peers && m < group->size; m++) shm_close(&g->peers[m]);
@@ -304,49 +304,37 @@ void shm_group_close(collective_group *group)
     free(g->members);
 }
 
-/* ---- the implementations ---------------------------------------------------------------------- */
+/* ---- algorithms ------------------------------------------------------------------------------- */
 
-static const shm_algorithm *choose_two_shot(const shm_queue *q, const collective_call *call)
+const shm_algorithm *shm_choose_algorithm(const shm_queue *q, const collective_call *call)
 {
-    (void)q;
-    (void)call;
-    return &shm_algorithm_two_shot;
+#define ROW(upper, lower, name) [COLLECTIVE_ALGORITHM_##upper] = &shm_algorithm_##lower,
+    static const shm_algorithm *const algorithms[COLLECTIVE_ALGORITHM_COUNT] = {COLLECTIVE_SHM_LIST(ROW)};
+#undef ROW
+    const collective_config *c = &q->base.group->world->config;
+    collective_algorithm a = c->algorithm;
+    if (call->control || q->size == 1) return &shm_algorithm_two_shot;
+    if (a == COLLECTIVE_ALGORITHM_TUNED)
+        a = collective_tuning_choose(c->tuning, q->size, call->count * dtype_size(call->type));
+    return algorithms[a]->serves(call->kind) ? algorithms[a] : &shm_algorithm_two_shot;
 }
 
-static const shm_algorithm *choose_ring(const shm_queue *q, const collective_call *call)
-{
-    return q->size > 1 && shm_ring_serves(call->kind) ? &shm_algorithm_ring : &shm_algorithm_two_shot;
-}
-
-static const shm_algorithm *choose_tuned(const shm_queue *q, const collective_call *call)
-{
-    const collective_tuning *tuning = q->base.group->world->config.tuning;
-    if (call->kind != COLLECTIVE_ALL_REDUCE) return &shm_algorithm_two_shot;
-    collective_algorithm best = collective_tuning_choose(tuning ? tuning : &collective_tuning_default,
-                                                         q->size, call->count * dtype_size(call->type));
-    return best == COLLECTIVE_ALGORITHM_RING ? choose_ring(q, call) : &shm_algorithm_two_shot;
-}
-
-static status open_ring(collective_world *world)
-{
-    return shm_world_open(world, choose_ring);
-}
-
-static status open_two_shot(collective_world *world)
-{
-    return shm_world_open(world, choose_two_shot);
-}
-
-static status open_tuned(collective_world *world)
-{
-    return shm_world_open(world, choose_tuned);
-}
-
-/* 2(n-1) pipelined steps around a ring; sums in ring order. */
-const collective_type collective_ring = {.name = "ring", .open = open_ring, SHM_FUNCTIONS};
-
-/* Every rank reduces its share of all buffers in one pass; sums in rank order. */
-const collective_type collective_two_shot = {.name = "two-shot", .open = open_two_shot, SHM_FUNCTIONS};
-
-/* Two-shot, unless a table has ring for these ranks and sizes (tuning.h). */
-const collective_type collective_auto = {.name = "auto", .open = open_tuned, SHM_FUNCTIONS};
+#define HAS(upper, lower, name) | COLLECTIVE_HAS(upper)
+const collective_type collective_shm = {
+    .name = "shm",
+    .algorithms = COLLECTIVE_HAS(TUNED) COLLECTIVE_SHM_LIST(HAS),
+    .algorithm = COLLECTIVE_ALGORITHM_RING,
+    .world_bytes = sizeof(shm_world),
+    .group_bytes = sizeof(shm_group),
+    .queue_bytes = sizeof(shm_queue),
+    .pairs = true,
+    .open = shm_world_open,
+    .close = shm_world_close,
+    .group_open = shm_group_open,
+    .group_close = shm_group_close,
+    .post = shm_queue_post,
+    .progress = shm_queue_progress,
+    .wait = shm_world_wait,
+    .wake = shm_world_wake,
+    .abort = shm_world_abort,
+};

@@ -18,7 +18,7 @@
  *   IN_PLACE   all operands that peers touch are in windows with the same layout: one round over everything
  *   STAGED     rounds over a staging area in the slot: copy in, run, copy out
  *
- * Within a round the algorithm (two-shot or ring) determines which rank reads what. */
+ * Within a round the algorithm (two-shot, ring) determines which rank reads what. */
 #ifndef RING_COLLECTIVES_SHM_SHM_INTERNAL_H
 #define RING_COLLECTIVES_SHM_SHM_INTERNAL_H
 
@@ -75,8 +75,9 @@ typedef struct shm_slot {
 
 typedef struct shm_queue shm_queue;
 
-/* What rings and two-shot have in common: a state machine over a round. */
+/* What ring, two-shot and others have in common: a state machine over a round. */
 typedef struct shm_algorithm {
+    bool (*serves)(collective_kind kind); /* two-shot runs the other kinds */
     /* All members' operands are exposed: does the first piece of work and sets what to wait for. */
     void (*begin_round)(shm_queue *q);
     /* What was waited for has happened: does the next piece. Returns true when the round is done. */
@@ -85,10 +86,9 @@ typedef struct shm_algorithm {
     void (*copy_out)(shm_queue *q);
 } shm_algorithm;
 
-extern const shm_algorithm shm_algorithm_two_shot, shm_algorithm_ring;
-
-/* A type of collectives (ring, two-shot, auto) picks for each call. */
-typedef const shm_algorithm *(*shm_choice)(const shm_queue *q, const collective_call *call);
+#define SHM_DECLARE(upper, lower, name) extern const shm_algorithm shm_algorithm_##lower;
+COLLECTIVE_SHM_LIST(SHM_DECLARE)
+#undef SHM_DECLARE
 
 typedef struct shm_member {
     int rank; /* of the world */
@@ -145,7 +145,6 @@ typedef struct shm_group {
 
 typedef struct shm_world {
     collective_world base; /* `seen` is the own bell's word */
-    shm_choice choose;
     collective_window windows[COLLECTIVE_MAX_WINDOWS];
     shm_segment bell_segment;
     shm_segment *peers; /* [world * (1 + window_count)]: bell, windows */
@@ -157,29 +156,16 @@ typedef struct shm_world {
 } shm_world;
 
 /* shm.c */
-status shm_world_open(collective_world *world, shm_choice choose);
-void shm_world_close(collective_world *world);
-void shm_world_wait(collective_world *world, int64_t deadline_ns);
-void shm_world_wake(collective_world *world);
-void shm_world_abort(collective_world *world, const error_record *why);
+/* The algorithm of a call; every rank makes the same choice. */
+const shm_algorithm *shm_choose_algorithm(const shm_queue *q, const collective_call *call);
 /* Rings the bell of a rank if it sleeps. */
 void shm_ring_bell(shm_world *world, int rank);
 /* STATUS_PEER if a member that the queue waits for has given up or is dead. */
 status shm_check_peers(shm_world *world, shm_queue *q);
 
-status shm_group_open(collective_group *group, const int *ranks);
-void shm_group_close(collective_group *group);
-
 /* shm_queue.c */
 status shm_queue_post(collective_queue *queue);
 status shm_queue_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked);
-
-/* All slots of an implementation but its name and open(). */
-#define SHM_FUNCTIONS                                                                                        \
-    .world_bytes = sizeof(shm_world), .group_bytes = sizeof(shm_group), .queue_bytes = sizeof(shm_queue),    \
-    .pairs = true, .close = shm_world_close, .group_open = shm_group_open, .group_close = shm_group_close,   \
-    .post = shm_queue_post, .progress = shm_queue_progress, .wait = shm_world_wait, .wake = shm_world_wake,  \
-    .abort = shm_world_abort
 
 /* Whether all members that the queue waits for have reached its target; forgets those that have. */
 bool shm_queue_may_advance(shm_queue *q);
@@ -257,8 +243,5 @@ shm_moved shm_call_moved(const shm_queue *q);
 
 /* shm_two_shot.c */
 void shm_run_inline(shm_queue *q);
-
-/* ring_channel.c */
-bool shm_ring_serves(collective_kind kind);
 
 #endif

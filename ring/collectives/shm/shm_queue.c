@@ -57,7 +57,7 @@ static status check_same_call(const shm_queue *q)
             d->type == own->type && d->tag == own->tag && d->count == own->count)
             continue;
         char theirs[128], ours[128];
-        collective_call other = {d->kind, d->op, d->type, d->root, d->tag, d->count, {0}, {0}};
+        collective_call other = {d->kind, d->op, d->type, d->root, d->tag, d->count, {0}, {0}, false};
         return fail(STATUS_PROTOCOL, "call %llu of group '%s': rank %d makes %s, rank %d makes %s",
                     (unsigned long long)q->base.completed + 1, q->base.group->name, q->members[m].rank,
                     collective_call_format(&other, theirs, sizeof theirs), q->members[q->me].rank,
@@ -99,7 +99,7 @@ static void begin_call(shm_queue *q)
     q->out = piece_buffer_of(&q->call->out, q->call->type);
     q->step = 0;
     q->base.since_ns = now_ns;
-    q->algorithm = shm_world_of(q)->choose(q, q->call);
+    q->algorithm = shm_choose_algorithm(q, q->call);
     shm_place_own_part(q);
     q->mode = shm_fits_inline(q) ? SHM_INLINE : SHM_STAGED;
     if (q->mode == SHM_INLINE) {

@@ -96,5 +96,13 @@ static void two_shot_copy_out(shm_queue *q)
     if (q->call->kind == COLLECTIVE_ALL_REDUCE || q->call->kind == COLLECTIVE_REDUCE) shm_copy_out(q);
 }
 
-const shm_algorithm shm_algorithm_two_shot = {
-    .begin_round = two_shot_begin_round, .advance = two_shot_advance, .copy_out = two_shot_copy_out};
+static bool two_shot_serves(collective_kind kind)
+{
+    (void)kind;
+    return true;
+}
+
+const shm_algorithm shm_algorithm_two_shot = {.serves = two_shot_serves,
+                                              .begin_round = two_shot_begin_round,
+                                              .advance = two_shot_advance,
+                                              .copy_out = two_shot_copy_out};

@@ -206,6 +206,8 @@ static status sim_progress(collective_world *world, int64_t now_ns, int64_t *dea
  * will happen, and the simulation reports which rank waits for which. */
 const collective_type collective_sim = {
     .name = "sim",
+    .algorithms = COLLECTIVE_HAS(LIBRARY),
+    .algorithm = COLLECTIVE_ALGORITHM_LIBRARY,
     .world_bytes = sizeof(sim_world),
     .group_bytes = sizeof(sim_members_group),
     .queue_bytes = sizeof(collective_queue),

@@ -71,7 +71,7 @@ static void every_operation_has_a_row_with_right_results(void **state)
     (void)state;
     static rows found;
     bench_test t = {small(), &found, NULL};
-    t.options.collectives = "ring,two-shot";
+    t.options.algorithms = "ring,two-shot";
     t.options.operations = "all_reduce,reduce,broadcast,all_gather,reduce_scatter,gather,scatter,all_to_all";
     for (int type = 0; type < 6; type += 2) {
         found.count = 0;
@@ -81,7 +81,8 @@ static void every_operation_has_a_row_with_right_results(void **state)
         assert_int_equal(found.count, 8 * 2 * 2);
         for (int i = 0; i < found.count; i++) {
             const ring_bench_row *r = &found.row[i];
-            assert_string_equal(r->collective, i % 2 ? "two-shot" : "ring");
+            assert_string_equal(r->collective, "shm");
+            assert_string_equal(r->algorithm, i % 2 ? "two-shot" : "ring");
             assert_int_equal(r->ranks, 3);
             assert_int_equal(r->bytes, r->count * dtype_size(r->type));
             assert_true(r->out_of_place.run && r->out_of_place.wrong == 0);
@@ -97,7 +98,8 @@ static void every_operation_has_a_row_with_right_results(void **state)
 
 static ring_bench_row example(void)
 {
-    ring_bench_row row = {.collective = "two-shot",
+    ring_bench_row row = {.collective = "shm",
+                          .algorithm = "two-shot",
                           .kind = COLLECTIVE_ALL_REDUCE,
                           .type = DTYPE_F32,
                           .op = REDUCE_SUM,
@@ -116,15 +118,17 @@ static void a_line_has_nccl_tests_columns(void **state)
     (void)state;
     ring_bench_row row = example();
     text_buffer text = {0};
-    char collective[16], operation[16], type[16], op[16], wrong[2][8];
+    char collective[16], algorithm[16], operation[16], type[16], op[16], wrong[2][8];
     long long bytes, count;
     int root;
     double time[2], alg[2], bus[2], p90, p99;
     ring_bench_line(&row, &text);
-    int fields = sscanf(text.data, "%15s %15s %lld %lld %15s %15s %d %lf %lf %lf %7s %lf %lf %lf %7s %lf %lf",
-                        collective, operation, &bytes, &count, type, op, &root, &time[0], &alg[0], &bus[0],
+    int fields = sscanf(text.data, "%15s %15s %15s %lld %lld %15s %15s %d %lf %lf %lf %7s %lf %lf %lf %7s %lf %lf",
+                        collective, algorithm, operation, &bytes, &count, type, op, &root, &time[0], &alg[0], &bus[0],
                         wrong[0], &time[1], &alg[1], &bus[1], wrong[1], &p90, &p99);
-    assert_int_equal(fields, 17);
+    assert_int_equal(fields, 18);
+    assert_string_equal(collective, "shm");
+    assert_string_equal(algorithm, "two-shot");
     assert_true(p90 == 1100 && p99 == 1300);
     assert_string_equal(operation, "all_reduce");
     assert_int_equal(bytes, 4000000);
@@ -160,6 +164,8 @@ static void json_holds_the_row(void **state)
     assert_non_null(object);
     assert_int_equal(json_integer_value(json_object_get(object, "size_bytes")), 4000000);
     assert_string_equal(json_string_value(json_object_get(object, "reduction")), "sum");
+    assert_string_equal(json_string_value(json_object_get(object, "collective")), "shm");
+    assert_string_equal(json_string_value(json_object_get(object, "algorithm")), "two-shot");
     assert_true(json_is_null(json_object_get(object, "in_place")));
     const json_t *times = json_object_get(object, "out_of_place");
     assert_true(json_real_value(json_object_get(times, "bus_bandwidth_bytes_per_s")) == 6e9);
@@ -170,21 +176,30 @@ static void invalid_options_are_errors(void **state)
 {
     (void)state;
     static const struct {
-        const char *collectives, *operations;
+        const char *collectives, *algorithms, *operations;
         int64_t begin, end, root;
         const char *text;
     } cases[] = {
-        {"two-shot", "all_reduce", 100, 10, 0, "--begin, --end"},
-        {"two-shot", "all_reduce", 10, 100, 7, "--root: expected a rank from 0 to "},
-        {"two-shot", "allreduce", 10, 100, 0, "bench: operation: expected one of all_reduce, "},
-        {"tree", "all_reduce", 10, 100, 0, "--collective: expected one of auto, ring, two-shot, mpi, got 'tree'"},
-        {"", "all_reduce", 10, 100, 0, "--collective: expected a name, got none"},
+        {"shm", "ring", "all_reduce", 100, 10, 0, "--begin, --end"},
+        {"shm", "ring", "all_reduce", 10, 100, 7, "--root: expected a rank from 0 to "},
+        {"shm", "ring", "allreduce", 10, 100, 0, "bench: operation: expected one of all_reduce, "},
+        {"tree", "auto", "all_reduce", 10, 100, 0, "--collective: expected one of shm, mpi, got 'tree'"},
+        {"", "auto", "all_reduce", 10, 100, 0, "--collective: expected a name, got none"},
+        {"shm", "", "all_reduce", 10, 100, 0, "--algorithm: expected a name, got none"},
+        {"shm", "tree", "all_reduce", 10, 100, 0,
+         "--algorithm: expected one of ring, two-shot, tuned with --collective shm, got 'tree'"},
+        {"shm", "ring,library", "all_reduce", 10, 100, 0,
+         "--algorithm: expected one of ring, two-shot, tuned with --collective shm, got 'library'"},
+        {"mpi", "two-shot", "all_reduce", 10, 100, 0,
+         "--algorithm: expected one of ring, library with --collective mpi, got 'two-shot'"},
+        {"shm", "tuned", "all_reduce", 10, 100, 0, "--algorithm: tuned needs --collective-table FILE"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rows none = {.count = 0};
         bench_test t = {small(), &none, NULL};
         rank_context result;
         t.options.collectives = cases[i].collectives;
+        t.options.algorithms = cases[i].algorithms;
         t.options.operations = cases[i].operations;
         t.options.begin = cases[i].begin;
         t.options.end = cases[i].end;
@@ -224,10 +239,10 @@ static void a_table_is_written_and_read(void **state)
     text_free(&text);
     assert_int_equal(collective_tuning_choose(&table, 2, 4096), COLLECTIVE_ALGORITHM_TWO_SHOT);
     assert_int_equal(collective_tuning_choose(&table, 2, 4097), COLLECTIVE_ALGORITHM_RING);
-    assert_int_equal(collective_tuning_choose(&table, 9, 1), COLLECTIVE_ALGORITHM_TWO_SHOT);
+    assert_int_equal(collective_tuning_choose(&table, 9, 1), COLLECTIVE_ALGORITHM_RING);
     error_clear();
     assert_int_equal(collective_tuning_read("# rows\n\nranks<=2 bytes<=10 tree\n", &again), STATUS_DATA);
-    assert_non_null(strstr(error_message(), "line 3: expected one of two-shot, ring, got 'tree'"));
+    assert_non_null(strstr(error_message(), "line 3: expected one of ring, two-shot, got 'tree'"));
     error_clear();
     assert_int_equal(collective_tuning_read("ranks<=2 ring\n", &again), STATUS_DATA);
     error_clear();

@@ -152,7 +152,7 @@ static status rank_of_cases(rank_context *context)
     config.window_count = 1;
     config.inline_bytes = p->inline_bytes;
     config.staging_bytes = p->staging_bytes;
-    TRY_GOTO(rc, collective_open(p->implementation, &config, &world), out);
+    TRY_GOTO(rc, ranks_open_world(p->implementation, &config, &world), out);
     TRY_GOTO(rc, ranks_group(context, world, &group), out);
     if (p->full) {
         rc = run_everything(p, group, &arena, context->world);

@@ -253,19 +253,25 @@ static void implementations_that_cannot_run_give_the_reason(void **state)
     error_clear();
     assert_int_equal(collective_open("tree", &config, &world), STATUS_USAGE);
     assert_string_equal(error_message(),
-                        "collectives: expected one of auto, ring, two-shot, mpi, nccl, sim, plan, got 'tree'");
+                        "collectives: expected one of shm, nccl, mpi, sim, plan, got 'tree'");
     error_clear();
     assert_int_equal(collective_open("mpi", &config, &world), STATUS_UNAVAILABLE);
     assert_string_equal(error_message(), "collectives mpi: this process was not started by mpirun");
     error_clear();
+    config.algorithm = COLLECTIVE_ALGORITHM_LIBRARY;
+    assert_int_equal(collective_open("shm", &config, &world), STATUS_USAGE);
+    assert_string_equal(error_message(),
+                        "--algorithm: expected one of ring, two-shot, tuned with --collective shm, got 'library'");
+    error_clear();
+    config.algorithm = COLLECTIVE_ALGORITHM_AUTO;
     config.world = 65;
-    assert_int_equal(collective_open("ring", &config, &world), STATUS_CONFIG);
+    assert_int_equal(collective_open("shm", &config, &world), STATUS_CONFIG);
     assert_string_equal(error_message(),
                         "collectives over shared memory: expected 1 to 64 ranks, got 65");
     error_clear();
     config.world = 2;
     config.connect_timeout_ns = 30 * NS_PER_MS;
-    assert_int_equal(collective_open("ring", &config, &world), STATUS_PEER);
+    assert_int_equal(collective_open("shm", &config, &world), STATUS_PEER);
     assert_non_null(strstr(error_message(), "rank 1"));
     assert_null(world);
     error_clear();

@@ -52,7 +52,7 @@ static status run_rank(const char *mode, rank_context *context)
     config.windows = &window;
     config.window_count = 1;
     if (strcmp(mode, "stop") == 0) config.stall_timeout_ns = 2 * NS_PER_S;
-    TRY_GOTO(rc, collective_open("ring", &config, &world), out);
+    TRY_GOTO(rc, ranks_open_world("ring", &config, &world), out);
     TRY_GOTO(rc, ranks_group(context, world, &group), out);
     TRY_GOTO(rc, run_cases(group, &arena), out);
     if (context->rank == VICTIM && strcmp(mode, "kill") == 0) raise(SIGKILL);

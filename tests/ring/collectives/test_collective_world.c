@@ -83,7 +83,7 @@ static status rank_of_groups(rank_context *context)
     collective_group *groups[GROUPS] = {NULL};
     status rc;
     config.inline_bytes = 64;
-    TRY_GOTO(rc, collective_open(context->shared, &config, &world), out);
+    TRY_GOTO(rc, ranks_open_world(context->shared, &config, &world), out);
     for (int g = 0; g < GROUPS; g++)
         if (is_member(g, context->rank))
             TRY_GOTO(rc,

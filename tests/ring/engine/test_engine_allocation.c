@@ -64,7 +64,7 @@ static void a_steady_step_allocates_nothing(void **state)
 {
     (void)state;
     static const char *const words[][3] = {{NULL},
-                                           {"--bucket-view", "--collective=ring"},
+                                           {"--bucket-view", "--algorithm=ring"},
                                            {"--comm-hook=fp16", "--find-unused-parameters"},
                                            {"--comm-hook=powersgd", "--powersgd-start=2"},
                                            {"--join=active"}};

@@ -180,7 +180,7 @@ static void a_late_rank_ends_the_others_and_is_named(void **state)
     static const char *const policies[] = {"ddp", "apex", "naive"};
     for (int i = 0; i < 6; i++) {
         engine_job job = {.policy = policies[i / 2],
-                          .words = {i % 3 ? "--collective=ring" : NULL},
+                          .words = {i % 3 ? "--algorithm=ring" : NULL},
                           .world = WORLD,
                           .body = run_late,
                           .stall_timeout_ns = NS_PER_S,

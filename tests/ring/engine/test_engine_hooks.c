@@ -230,10 +230,10 @@ static void parameters_stay_identical_on_all_ranks(void **state)
 {
     (void)state;
     static const char *const words[][2] = {{"--comm-hook=powersgd", "--powersgd-start=1"},
-                                           {"--comm-hook=powersgd", "--collective=ring"},
-                                           {"--comm-hook=bf16", "--collective=ring"},
-                                           {"--collective=ring", "--join=active"},
-                                           {"--collective=two-shot", NULL}};
+                                           {"--comm-hook=powersgd", "--algorithm=ring"},
+                                           {"--comm-hook=bf16", "--algorithm=ring"},
+                                           {"--algorithm=ring", "--join=active"},
+                                           {"--algorithm=two-shot", NULL}};
     for (int i = 0; i < 5; i++) {
         engine_job job = {.policy = "ddp",
                           .words = {words[i][0], words[i][1], "--bucket-cap-mb=0.01"},
@@ -265,7 +265,7 @@ static void powersgd_begins_at_its_step_and_sends_less(void **state)
 {
     (void)state;
     engine_job job = {.policy = "apex",
-                      .words = {"--comm-hook=powersgd", "--powersgd-start=3", "--collective=ring"},
+                      .words = {"--comm-hook=powersgd", "--powersgd-start=3", "--algorithm=ring"},
                       .world = 2,
                       .body = run_fewer_bytes};
     engine_job_run_well(&job);

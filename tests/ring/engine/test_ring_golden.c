@@ -18,14 +18,14 @@ typedef struct golden_case {
 static const golden_case cases[] = {
     {"toy_w4", "reference", "ddp", {NULL}},
     {"toy_w4", "reference", "torch-0.4.1", {NULL}},
-    {"toy_w4", "cpu", "naive", {"--collective=ring"}},
+    {"toy_w4", "cpu", "naive", {"--algorithm=ring"}},
     {"wine_mlp_w2", "reference", "apex", {"--bucket-view"}},
     {"wine_mlp_w4", "cpu", "ddp", {"--bucket-view"}},
     {"bert_tiny_w2", "reference", "flat", {NULL}},
     {"bert_tiny_w2", "cpu", "ddp", {"--bucket-cap-mb=0.05"}},
     {"gpt2_tiny_w2", "reference", "ddp-2019", {"--bucket-cap-mb=0.05", "--find-unused-parameters"}},
     {"resnet18_32_w2_silu", "cpu", "ddp", {NULL}},
-    {"resnet18_32_w3_silu", "cpu", "torch-0.4.1-gloo", {"--collective=ring"}},
+    {"resnet18_32_w3_silu", "cpu", "torch-0.4.1-gloo", {"--algorithm=ring"}},
     {"resnet18_32_w2_syncbn_silu", "cpu", "ddp-1.0", {NULL}},
     {"resnet18_32_w2_syncbn", "cpu", "torch-0.4.1", {NULL}},
 };
@@ -84,8 +84,8 @@ static void every_policy_agrees_with_the_trajectories_of_pytorch(void **state)
 {
     (void)state;
     static const char *const files[] = {"toy_w4", "wine_mlp_w2", "wine_mlp_w4", "bert_tiny_w2"};
-    run_under_every_policy(files, sizeof files / sizeof files[0], "--collective=two-shot");
-    run_under_every_policy(files, 1, "--collective=ring");
+    run_under_every_policy(files, sizeof files / sizeof files[0], "--algorithm=two-shot");
+    run_under_every_policy(files, 1, "--algorithm=ring");
 }
 
 static void every_policy_agrees_with_every_trajectory_of_several_ranks(void **state)
@@ -102,8 +102,8 @@ static void every_policy_agrees_with_every_trajectory_of_several_ranks(void **st
                                         "resnet18_32_w2_syncbn",
                                         "resnet18_32_w2_syncbn_silu",
                                         "resnet50_96_w2_silu"};
-    run_under_every_policy(files, sizeof files / sizeof files[0], "--collective=two-shot");
-    run_under_every_policy(files, sizeof files / sizeof files[0], "--collective=ring");
+    run_under_every_policy(files, sizeof files / sizeof files[0], "--algorithm=two-shot");
+    run_under_every_policy(files, sizeof files / sizeof files[0], "--algorithm=ring");
 }
 
 int main(int argc, char **argv)
