@@ -39,9 +39,10 @@ demo: deps-data
 	@echo "building $(HARNESS): about a minute on 2 cores"
 	@$(CONFIGURE)
 	@$(COMPILE) $$([ -e /dev/nvidiactl ] && echo program || echo harness)
-	@echo "training for 40 steps, three times in turns: one rank without communication (none), 4 ranks with a parameter"
-	@echo "server (ps), 4 ranks with a ring all-reduce (ring); docs/tutorial.md explains the table and what to try next"
-	$(HARNESS) --gpus 4 --model resnet18 --data fashion-mnist --batch 16 --steps 40 --optimizer sgd --lr 0.01 \
+	@echo "training for 40 steps, four times in turns: one rank without communication (none), once on its share of the cores"
+	@echo "and once on all; a rank for each core with a parameter server (ps) and with a ring all-reduce (ring);"
+	@echo "docs/tutorial.md explains the table and what to try next"
+	$(HARNESS) --model resnet18 --data fashion-mnist --batch 16 --steps 40 --optimizer sgd --lr 0.01 \
 	  --momentum 0.5 --policy ps=sync,ring=ddp
 
 test-%: deps-check

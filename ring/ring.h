@@ -35,6 +35,9 @@ typedef struct ring_overlap {
 } ring_overlap;
 ring_overlap ring_overlap_of(const ring_bucket_record *records, int count, int64_t backward_end_ns);
 
+/* STATUS_CONFIG unless collectives in host memory, on one host, can serve `world` ranks. */
+status ring_check_ranks(const void *options, const char *policy, int world);
+
 /* How long an all-reduce of `bytes` takes over the emulated link at least; 0: none is emulated. */
 int64_t ring_link_bound_ns(const sync_engine *e, int64_t bytes);
 

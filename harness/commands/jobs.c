@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 /* OpenMP's run-time binds the first thread as it is loaded, and ranks inherit that: all of them share its place. */
 static void warn_of_openmp(void)
@@ -23,24 +22,12 @@ static void warn_of_openmp(void)
     processors_close(&p);
 }
 
-/* Without this the kernel would kill processes of this machine, not only of this run. */
-static status check_memory(const run_plan *p)
-{
-    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    char needed[32], most[32];
-    if ((double)p->largest_job_bytes <= memory) return STATUS_OK;
-    return fail(STATUS_CONFIG, "memory: expected a job of at most this machine's %s, got one of %s: take fewer --gpus or a "
-                "smaller --batch",
-                text_format_bytes(most, sizeof most, memory),
-                text_format_bytes(needed, sizeof needed, (double)p->largest_job_bytes));
-}
-
 static status run_here(const run_config *c, run_plan *plan, char *const *words, run_jobs *jobs)
 {
     bool cuda = strcmp(c->run.device, "cuda") == 0;
     TRY(run_config_check_gpus(c));
     TRY(run_plan_make(c, plan));
-    if (!cuda) TRY(check_memory(plan));
+    TRY(run_config_check_host(c, plan->largest_job_bytes));
     if (!c->run.quiet) log_info("%s%s", cuda ? "" : "no CUDA device found: ", plan->hardware_note);
     warn_of_openmp();
     TRY(run_jobs_run(c, plan, words, jobs));

@@ -77,10 +77,10 @@ static status run_and_report(run_command *c, command_line *line)
 
 /* ---- a rank ------------------------------------------------------------------------------------ */
 
-static status engine_of(const run_config *c, const launch_environment *e, int *out)
+static status job_of(const run_config *c, const launch_environment *e, int *out)
 {
-    for (int i = 0; i < ENGINE_COUNT; i++) {
-        bool mine = e->origin == LAUNCH_BY_HARNESS ? strcmp(e->job, engine_table[i]->name) == 0
+    for (int i = 0; i < JOB_COUNT; i++) {
+        bool mine = e->origin == LAUNCH_BY_HARNESS ? strcmp(e->job, job_name(i)) == 0
                                                    : c->run.mode != ENGINE_BOTH && run_config_uses(c, i);
         if (!mine) continue;
         *out = i;
@@ -94,7 +94,7 @@ static status engine_of(const run_config *c, const launch_environment *e, int *o
 /* Under a job manager rank 0 reports itself. */
 static status report_alone(run_command *c, const run_job *outcome, int engine)
 {
-    run_job jobs[ENGINE_COUNT] = {{0}};
+    run_job jobs[JOB_COUNT] = {{0}};
     jobs[engine] = *outcome;
     TRY(run_plan_make(&c->config, &c->plan));
     return report(c, jobs);
@@ -126,12 +126,13 @@ static status run_server(const run_command *c, const rank_place *place)
 }
 
 /* Before there is a second thread. The launcher has bound its ranks before they began. */
-static status bind_rank(run_config *c, const launch_environment *e)
+static status bind_rank(run_config *c, const launch_environment *e, int job)
 {
     if (e->processors) c->processors = e->processors;
     if (e->origin != LAUNCH_BY_MANAGER) return STATUS_OK;
     bound_by by;
-    TRY(bind_self((bind_mode)c->run.bind, (bind_group){e->local_world, run_config_threads(c)}, e->local_rank, &by));
+    TRY(bind_self((bind_mode)c->run.bind, (bind_group){e->local_world, run_config_threads(c, job)},
+                  e->local_rank, &by));
     c->bound = (int)by;
     return STATUS_OK;
 }
@@ -148,11 +149,12 @@ static status run_rank(run_command *c, const launch_environment *e, command_line
     run_job outcome;
     bool stopped = false;
     char prefix[48];
-    TRY(engine_of(&c->config, e, &place.engine));
-    TRY(bind_rank(&c->config, e));
+    TRY(job_of(&c->config, e, &place.job));
+    place.engine = job_engine(place.job);
+    TRY(bind_rank(&c->config, e, place.job));
     TRY(find_servers(c, e, &place));
     if (place.rank >= place.world) return run_server(c, &place);
-    snprintf(prefix, sizeof prefix, "%s rank %d", engine_table[place.engine]->name, place.rank);
+    snprintf(prefix, sizeof prefix, "%s rank %d", job_name(place.job), place.rank);
     log_set_prefix(prefix);
     status rc = rank_run(&c->config, &place, &outcome, &stopped);
     if (rc == STATUS_OK && e->origin == LAUNCH_BY_HARNESS) rc = run_jobs_deliver(&outcome);

@@ -87,6 +87,14 @@ typedef struct manager {
     const char *job; /* the name that all ranks of a job share */
 } manager;
 
+static const manager managers[] = {
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID"},
+};
+enum { MANAGERS = sizeof managers / sizeof managers[0] };
+
 /* Every rank must arrive at the same token without having talked to another. */
 static uint64_t derive_token(const manager *m, const char *key)
 {
@@ -98,13 +106,7 @@ static uint64_t derive_token(const manager *m, const char *key)
 
 static status from_manager(launch_environment *e)
 {
-    static const manager managers[] = {
-        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
-        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-         "PMIX_NAMESPACE"},
-        {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID"},
-    };
-    for (size_t i = 0; i < sizeof managers / sizeof managers[0]; i++) {
+    for (int i = 0; i < MANAGERS; i++) {
         const manager *m = &managers[i];
         if (!getenv(m->rank)) continue;
         e->origin = LAUNCH_BY_MANAGER;
@@ -137,4 +139,15 @@ void launch_environment_close(launch_environment *e)
 {
     status_table_close(&e->table);
     e->slot = NULL;
+}
+
+void launch_environment_count(int *world, int *local_world)
+{
+    *world = *local_world = 0;
+    for (int i = 0; i < MANAGERS && *world == 0; i++) {
+        const char *all = getenv(managers[i].world), *local = getenv(managers[i].local_world);
+        if (!getenv(managers[i].rank) || !all) continue;
+        *world = atoi(all);
+        *local_world = local ? atoi(local) : *world;
+    }
 }

@@ -37,4 +37,7 @@ bool launch_environment_is_rank(void);
 status launch_environment_open(bool manager, launch_environment *out);
 void launch_environment_close(launch_environment *e);
 
+/* Ranks of the job, of all hosts and of this one, that a manager's variables name; 0 without them. */
+void launch_environment_count(int *world, int *local_world);
+
 #endif

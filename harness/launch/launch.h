@@ -1,8 +1,9 @@
 /* Starts the ranks of one or several jobs on this host, and makes sure that they end.
  *
- * In the order of a run: processors.c (which processors each rank gets), launch.c (the loop and its signals),
- * launch_spawn.c (starts the processes), environment.c (what a started process reads), launch_watch.c (who stalls, whose
- * turn it is), launch_cause.c (which rank failed first, and why).
+ * In the order of a run: processors.c (which processors each rank gets) with cgroup.c (its container's
+ * limits), launch.c (the loop and its signals), launch_spawn.c (starts the processes), environment.c (what a
+ * started process reads), launch_watch.c (who stalls, whose turn it is), launch_cause.c (which rank failed
+ * first, and why).
  *
  * A rank is this program again (/proc/self/exe), exec'ed with the same arguments, told who it is by its
  * environment (environment.h). Each job has a process group and a table of its own. Only the launcher
@@ -16,8 +17,8 @@
  * launcher itself is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). Nothing is left behind: no
  * process, socket, segment or file.
  *
- * Jobs that take turns alternate: see status_table.h. A job holds the turn until all its ranks are parked again
- * or have ended, so that measured blocks never overlap. */
+ * Jobs that take turns alternate: see status_table.h. A job holds the turn until all its ranks are parked
+ * again or have ended, so that measured blocks never overlap. */
 #ifndef HARNESS_LAUNCH_LAUNCH_H
 #define HARNESS_LAUNCH_LAUNCH_H
 

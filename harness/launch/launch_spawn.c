@@ -1,5 +1,6 @@
 /* Starting processes, and ending them. */
 #include "harness/launch/launch_impl.h"
+#include "harness/launch/processors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,13 +27,6 @@ static bool put(const char *format, ...)
     return length >= 0 && putenv(variable) == 0;
 }
 
-/* That the ranks share, before each is bound to its part of them. */
-static int own_processors(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 static bool set_environment(const job_run *j, int rank)
 {
     for (const char *const *v = j->job->environment; v && *v; v++) putenv((char *)*v);
@@ -42,7 +36,7 @@ static bool set_environment(const job_run *j, int rank)
            put("HARNESS_RENDEZVOUS=%s", j->rendezvous) &&
            put("HARNESS_STATUS_FD=%d", status_table_memory_fd(j->table)) &&
            put("HARNESS_NOTIFY_FD=%d", status_table_notify_fd(j->table)) &&
-           (!j->job->processors || put("HARNESS_PROCESSORS=%d", own_processors()));
+           (!j->job->processors || put("HARNESS_PROCESSORS=%d", processors_usable()));
 }
 
 /* In the child, between fork and exec. The launcher has one thread, so the child may allocate. Returns on

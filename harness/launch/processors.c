@@ -1,5 +1,7 @@
 #include "harness/launch/processors.h"
 
+#include "harness/launch/cgroup.h"
+
 #include <hwloc.h>
 #include <hwloc/glibc-sched.h>
 #include <math.h>
@@ -70,74 +72,9 @@ static status find_cores(processors *p)
     return rc;
 }
 
-/* ---- the share of time of a control group ------------------------------------------------------- */
-
-enum { PATH_BYTES = 512 };
-
-static bool read_line(const char *folder, const char *name, char *buffer, size_t size)
-{
-    char path[PATH_BYTES];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "re");
-    bool got = file && fgets(buffer, (int)size, file);
-    if (file) fclose(file);
-    return got;
-}
-
-/* Processors' worth of time in `folder`: cpu.max of version 2, the quota and period of version 1; 0: none. */
-static double limit_in(const char *folder)
-{
-    char line[64];
-    double quota = 0, period = 0;
-    if (read_line(folder, "cpu.max", line, sizeof line)) {
-        sscanf(line, "%lf %lf", &quota, &period); /* "max 100000" where there is no limit */
-    } else if (read_line(folder, "cpu.cfs_quota_us", line, sizeof line)) {
-        quota = atof(line);
-        if (read_line(folder, "cpu.cfs_period_us", line, sizeof line)) period = atof(line);
-    }
-    return quota > 0 && period > 0 ? quota / period : 0;
-}
-
-/* Lowers *least to the limits of a group and of those it lies in. Within a container the path may be one of
- * the host's, of which only the root can be seen. */
-static void lower_limit(const char *root, const char *mount, char *group, double *least)
-{
-    for (char folder[PATH_BYTES];;) {
-        snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s%s", root, mount, group);
-        double limit = limit_in(folder);
-        if (limit > 0 && (*least <= 0 || limit < *least)) *least = limit;
-        char *slash = strrchr(group, '/');
-        if (!slash) return;
-        *slash = '\0';
-    }
-}
-
-/* Lines of /proc/self/cgroup are NUMBER:CONTROLLERS:GROUP, without controllers for version 2. */
-static double find_limit(const char *root)
-{
-    static const struct {
-        const char *controllers, *mount;
-    } mounts[] = {{"", ""}, {"cpu", "/cpu"}, {"cpu,cpuacct", "/cpu"}};
-    char path[PATH_BYTES], line[PATH_BYTES / 2];
-    double least = 0;
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file)) {
-        char *group = line;
-        line[strcspn(line, "\n")] = '\0';
-        strsep(&group, ":");
-        const char *controllers = strsep(&group, ":");
-        for (size_t i = 0; group && i < sizeof mounts / sizeof mounts[0]; i++)
-            if (strcmp(controllers, mounts[i].controllers) == 0)
-                lower_limit(root, mounts[i].mount, group, &least);
-    }
-    if (file) fclose(file);
-    return least;
-}
-
 status processors_open(const char *root, const cpu_set_t *allowed, processors *out)
 {
-    *out = (processors){.limit = find_limit(root)};
+    *out = (processors){.limit = cgroup_processors(root)};
     if (allowed)
         out->allowed = *allowed;
     else if (sched_getaffinity(0, sizeof out->allowed, &out->allowed) != 0)
@@ -152,20 +89,32 @@ void processors_close(processors *p)
     *p = (processors){0};
 }
 
+static int limited_by(double limit, int count)
+{
+    int busy = limit > 0 ? (int)ceil(limit) : count;
+    return busy < count ? busy : count;
+}
+
+int processors_usable(void)
+{
+    cpu_set_t own;
+    if (sched_getaffinity(0, sizeof own, &own) != 0) return 1;
+    return limited_by(cgroup_processors(""), CPU_COUNT(&own));
+}
+
+int processors_cores(const processors *p)
+{
+    return limited_by(p->limit, p->core_count);
+}
+
 /* ---- binding ---------------------------------------------------------------------------------- */
 
 const char *const bind_names[] = {"none", "core", NULL};
 const char *const bound_names[] = {"none", "core", "starter", NULL};
 
-static int cores_that_take_part(const processors *p)
-{
-    int kept_at_work = p->limit > 0 ? (int)ceil(p->limit) : p->core_count;
-    return kept_at_work < p->core_count ? kept_at_work : p->core_count;
-}
-
 void bind_choose(const processors *p, bind_group g, int member, cpu_set_t *out)
 {
-    int cores = cores_that_take_part(p), count = 0;
+    int cores = processors_cores(p), count = 0;
     for (int c = 0; c < cores; c++) count += CPU_COUNT(&p->cores[c]);
     int64_t wanted = (int64_t)g.members * g.threads;
     /* With fewer cores than threads a rank has processors for its threads, not cores. */

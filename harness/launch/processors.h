@@ -28,6 +28,11 @@ typedef struct processors {
 status processors_open(const char *root, const cpu_set_t *allowed, processors *out);
 void processors_close(processors *p);
 
+/* Processors, and cores, that this process can keep busy: those that it may use, but no more than its control
+ * groups give time for; at least 1. The first reads no topology. */
+int processors_usable(void);
+int processors_cores(const processors *p);
+
 /* "0,2-3" as the kernel writes lists, cut to `size`, of which 64 is enough for most. Returns `buffer`. */
 char *processors_format(const cpu_set_t *set, char *buffer, size_t size);
 

@@ -42,7 +42,9 @@ typedef struct report_layout {
 void report_cell(report_layout layout, cell_format format, double value, text_buffer *out);
 void report_rows(report_layout layout, const json_t *columns, const report_row *rows, size_t count,
                  text_buffer *out);
-/* The head of a table of jobs: engine and policy. */
+/* "none", "none (all cores)", "ps (sync)". Returns `buffer`. */
+char *report_job_name(const json_t *job, char *buffer, size_t size);
+/* The head of a table of jobs: their names. */
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out);
 
 /* report_memory.c: of one job; the second writes nothing where the policy is another than dp. */

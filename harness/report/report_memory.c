@@ -62,9 +62,9 @@ void report_memory(const json_t *job, text_buffer *out)
     const json_t *ranks = json_object_get(job, "ranks");
     const json_t *classes = report_at(json_array_get(ranks, 0), "memory.classes");
     memory_unit unit = unit_of(report_number_at(job, "memory_imbalance.maximum_bytes") < 1048576);
-    text_append(out,
-                "\nMemory of %s (%s), %s: the ledger's logical bytes at the peak and after the last step\n",
-                report_text_at(job, "engine"), report_text_at(job, "policy"), unit.name);
+    char job_name[64];
+    text_append(out, "\nMemory of %s, %s: the ledger's logical bytes at the peak and after the last step\n",
+                report_job_name(job, job_name, sizeof job_name), unit.name);
     text_append(out, "%5s %-8s %*s", "rank", "", MEMORY_COLUMN, "total");
     const char *name;
     json_t *account;
@@ -90,7 +90,7 @@ void report_memory(const json_t *job, text_buffer *out)
         snprintf(label, sizeof label, "s%zu", i);
         memory_row(label, json_array_get(servers, i), "peak", unit.bytes, out);
     }
-    text_append(out, "Largest on rank %.0f in %s: %.3f of the mean, %.1f %s above the smallest.",
+    text_append(out, "Largest on rank %.0f in %s. Memory imbalance: max/mean %.3f, max-min %.1f %s.",
                 report_number_at(job, "memory_imbalance.rank"), report_text_at(job, "memory_imbalance.phase"),
                 report_number_at(job, "memory_imbalance.maximum_over_mean"),
                 report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes") / unit.bytes,

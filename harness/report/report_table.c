@@ -74,18 +74,23 @@ void report_rows(report_layout layout, const json_t *columns, const report_row *
     }
 }
 
+char *report_job_name(const json_t *job, char *buffer, size_t size)
+{
+    const char *engine = report_text_at(job, "engine"), *policy = report_text_at(job, "policy");
+    if (strcmp(report_text_at(job, "name"), "all-cores") == 0) policy = "all cores";
+    if (strcmp(engine, policy) == 0)
+        snprintf(buffer, size, "%s", engine);
+    else
+        snprintf(buffer, size, "%s (%s)", engine, policy);
+    return buffer;
+}
+
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out)
 {
+    char name[64];
     text_append(out, "%-*s", layout.label_width, label);
-    for (size_t i = 0; i < json_array_size(jobs); i++) {
-        const json_t *job = json_array_get(jobs, i);
-        const char *engine = report_text_at(job, "engine"), *policy = report_text_at(job, "policy");
-        char name[64];
-        if (strcmp(engine, policy) == 0)
-            snprintf(name, sizeof name, "%s", engine);
-        else
-            snprintf(name, sizeof name, "%s (%s)", engine, policy);
-        text_append(out, "%*s", layout.column_width, name);
-    }
+    for (size_t i = 0; i < json_array_size(jobs); i++)
+        text_append(out, "%*s", layout.column_width,
+                    report_job_name(json_array_get(jobs, i), name, sizeof name));
     text_append(out, "\n");
 }

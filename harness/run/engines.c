@@ -16,6 +16,16 @@ bool engine_in_both(int engine)
     return engine == ENGINE_NONE || engine == ENGINE_PS || engine == ENGINE_RING;
 }
 
+int job_engine(int job)
+{
+    return job == JOB_ALL_CORES ? ENGINE_NONE : job;
+}
+
+const char *job_name(int job)
+{
+    return job == JOB_ALL_CORES ? "all-cores" : engine_table[job]->name;
+}
+
 enum { MOST_POLICIES = 64 };
 
 /* "ddp" or "ring=ddp". */

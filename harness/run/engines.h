@@ -20,6 +20,13 @@ enum { ENGINE_LIST(ENGINE_ENUM) ENGINE_COUNT };
 enum { ENGINE_BOTH = ENGINE_COUNT };
 bool engine_in_both(int engine);
 
+/* The jobs of a run are numbered as their engines; one more is the second baseline of --mode both: `none`
+ * with all cores and the batch of all ranks. Results and the processes of a job carry its name, "all-cores"
+ * for that one. */
+enum { JOB_ALL_CORES = ENGINE_COUNT, JOB_COUNT };
+int job_engine(int job);
+const char *job_name(int job);
+
 /* By the enum above. The first policy of an engine is its default. */
 extern const sync_engine_type *const engine_table[ENGINE_COUNT];
 

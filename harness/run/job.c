@@ -98,7 +98,7 @@ static status read_outcome(const delivery *d, run_job *job)
 
 void run_jobs_free(run_jobs *jobs)
 {
-    for (int e = 0; e < ENGINE_COUNT; e++) {
+    for (int e = 0; e < JOB_COUNT; e++) {
         run_job *job = &jobs->jobs[e];
         json_decref(job->result);
         if (jobs->on_heap) free(job->trace);
@@ -110,7 +110,7 @@ void run_jobs_free(run_jobs *jobs)
 
 bool run_jobs_any_result(const run_jobs *jobs)
 {
-    for (int e = 0; e < ENGINE_COUNT; e++)
+    for (int e = 0; e < JOB_COUNT; e++)
         if (jobs->jobs[e].result) return true;
     return false;
 }
@@ -119,7 +119,7 @@ bool run_jobs_any_result(const run_jobs *jobs)
 
 typedef struct run_progress {
     const run_plan *plan;
-    const int *engines; /* of the jobs, in their order */
+    const int *numbers; /* of the jobs, in their order */
     bool shown;
 } run_progress;
 
@@ -152,7 +152,7 @@ static void show_progress(void *context, const launch_view *view)
     size_t used = (size_t)snprintf(line, sizeof line, "%4.0f s", (double)view->elapsed_ns * 1e-9);
     for (int j = 0; j < view->job_count && used < sizeof line; j++)
         used += (size_t)describe_progress(line + used, sizeof line - used, view->tables[j], &view->jobs[j],
-                                     p->plan->total_steps[p->engines[j]], view->turn == j);
+                                          p->plan->total_steps[p->numbers[j]], view->turn == j);
     if (used >= sizeof line) used = sizeof line - 1;
     if (used >= width) used = width - 1;
     put("\r\033[K", 4);
@@ -163,35 +163,35 @@ static void show_progress(void *context, const launch_view *view)
 /* ---- the launcher ------------------------------------------------------------------------------ */
 
 /* The jobs' descriptions; the caller frees `processors`. */
-static status describe_jobs(const run_config *c, const int *engines, int count, const delivery *deliveries,
+static status describe_jobs(const run_config *c, const int *numbers, int count, const delivery *deliveries,
                             launch_job *jobs, cpu_set_t **processors)
 {
     for (int i = 0; i < count; i++) {
-        int e = engines[i], servers = 0;
-        TRY(engine_servers(e, c->engine_options[e], c->policies[e], run_config_world(c, e), &servers));
-        bind_group group = {run_config_world(c, e) + servers, run_config_threads(c)};
+        int j = numbers[i], e = job_engine(j), world = run_config_world(c, j), servers = 0;
+        TRY(engine_servers(e, c->engine_options[e], c->policies[e], world, &servers));
+        bind_group group = {world + servers, run_config_threads(c, j)};
         TRY(bind_plan((bind_mode)c->run.bind, group, &processors[i]));
-        jobs[i] = (launch_job){.name = engine_table[e]->name,
+        jobs[i] = (launch_job){.name = job_name(j),
                                .world = group.members,
                                .servers = servers,
                                .processors = processors[i],
-                               .environment = deliveries[e].environment};
+                               .environment = deliveries[j].environment};
     }
     return STATUS_OK;
 }
 
-static status launch(const run_config *c, const run_plan *plan, char *const *argv, const int *engines, int count,
-                     const delivery *deliveries, run_jobs *out)
+static status launch(const run_config *c, const run_plan *plan, char *const *argv, const int *numbers,
+                     int count, const delivery *deliveries, run_jobs *out)
 {
-    launch_job jobs[ENGINE_COUNT];
-    cpu_set_t *processors[ENGINE_COUNT] = {NULL};
-    int fds[FILES * ENGINE_COUNT];
-    run_progress progress = {.plan = plan, .engines = engines};
+    launch_job jobs[JOB_COUNT];
+    cpu_set_t *processors[JOB_COUNT] = {NULL};
+    int fds[FILES * JOB_COUNT];
+    run_progress progress = {.plan = plan, .numbers = numbers};
     launch_options options = launch_defaults();
     launch_outcome outcome;
     status rc;
-    TRY_GOTO(rc, describe_jobs(c, engines, count, deliveries, jobs, processors), out);
-    for (int i = 0; i < count; i++) memcpy(fds + FILES * i, deliveries[engines[i]].fds, FILES * sizeof *fds);
+    TRY_GOTO(rc, describe_jobs(c, numbers, count, deliveries, jobs, processors), out);
+    for (int i = 0; i < count; i++) memcpy(fds + FILES * i, deliveries[numbers[i]].fds, FILES * sizeof *fds);
     options.jobs = jobs;
     options.job_count = count;
     options.argv = argv;
@@ -216,26 +216,44 @@ out:
 static status launch_all(const run_config *c, const run_plan *plan, char *const *argv, delivery *deliveries,
                          run_jobs *out)
 {
-    int engines[ENGINE_COUNT], count = 0;
-    for (int e = 0; e < ENGINE_COUNT; e++)
-        if (run_config_uses(c, e)) engines[count++] = e;
-    if (plan->alternate) return launch(c, plan, argv, engines, count, deliveries, out);
+    int numbers[JOB_COUNT], count = 0;
+    for (int j = 0; j < JOB_COUNT; j++)
+        if (run_config_uses(c, j)) numbers[count++] = j;
+    if (plan->alternate) return launch(c, plan, argv, numbers, count, deliveries, out);
     for (int i = 0; i < count && out->exit_code == 0; i++)
-        TRY(launch(c, plan, argv, &engines[i], 1, deliveries, out));
+        TRY(launch(c, plan, argv, &numbers[i], 1, deliveries, out));
     return STATUS_OK;
+}
+
+/* The command line of the ranks: the launcher's, with the number of ranks that it has chosen. To be freed. */
+static char **command_of_ranks(const run_config *c, char *const *argv, char gpus[32])
+{
+    int count = 0;
+    while (argv[count]) count++;
+    char **words = calloc((size_t)count + 2, sizeof *words);
+    if (!words) return NULL;
+    bool chosen = c->run.gpus > 0 && !options_given(&c->bindings[0], "gpus");
+    snprintf(gpus, 32, "--gpus=%lld", (long long)c->run.gpus);
+    memcpy(words, argv, 2 * sizeof *words);
+    if (chosen) words[2] = gpus;
+    memcpy(words + 2 + chosen, argv + 2, (size_t)(count - 2) * sizeof *words);
+    return words;
 }
 
 status run_jobs_run(const run_config *config, const run_plan *plan, char *const *argv, run_jobs *out)
 {
     *out = (run_jobs){0};
-    delivery deliveries[ENGINE_COUNT];
+    delivery deliveries[JOB_COUNT];
     status rc = STATUS_OK;
-    for (int e = 0; e < ENGINE_COUNT; e++) deliveries[e] = (delivery){.fds = {-1, -1, -1, -1}};
-    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
+    for (int e = 0; e < JOB_COUNT; e++) deliveries[e] = (delivery){.fds = {-1, -1, -1, -1}};
+    for (int e = 0; e < JOB_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(config, e)) rc = open_delivery(&deliveries[e]);
-    if (rc == STATUS_OK) rc = launch_all(config, plan, argv, deliveries, out);
-    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++) rc = read_outcome(&deliveries[e], &out->jobs[e]);
-    for (int e = 0; e < ENGINE_COUNT; e++)
+    char gpus[32], **words = command_of_ranks(config, argv, gpus);
+    if (rc == STATUS_OK && !words) rc = fail(STATUS_SYSTEM, "no memory for the command line of the ranks");
+    if (rc == STATUS_OK) rc = launch_all(config, plan, words, deliveries, out);
+    free(words);
+    for (int e = 0; e < JOB_COUNT && rc == STATUS_OK; e++) rc = read_outcome(&deliveries[e], &out->jobs[e]);
+    for (int e = 0; e < JOB_COUNT; e++)
         for (int i = 0; i < FILES; i++)
             if (deliveries[e].fds[i] >= 0) close(deliveries[e].fds[i]);
     if (rc != STATUS_OK) run_jobs_free(out);

@@ -2,6 +2,7 @@
  *
  * The files of this folder, in the order in which data flow through them:
  *   run_options       command line to run_config; model and data set
+ *   run_ranks         ranks, threads and batch of each job; what this host can serve
  *   engines           the table of engines, and what every engine is asked before it opens
  *   plan              what the run is going to do and hold
  *   job               the launcher's side: starts ranks and servers, shows progress, collects results
@@ -22,7 +23,7 @@
 #include "harness/run/run_result.h"
 
 typedef struct run_jobs {
-    run_job jobs[ENGINE_COUNT]; /* of the jobs that have a result; the caller's, see run_jobs_free */
+    run_job jobs[JOB_COUNT];    /* of the jobs that have a result; the caller's, see run_jobs_free */
     bool on_heap;               /* the traces: of jobs in virtual time */
     int exit_code;              /* 0, or what the program is to exit with */
     char cause[1024];           /* why; "": no failure */

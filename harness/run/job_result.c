@@ -200,14 +200,14 @@ status job_result_finish(json_t *job, json_t *ranks)
     return STATUS_OK;
 }
 
-static const json_t *find_job(const json_t *jobs, const char *engine)
+static const json_t *find_job(const json_t *jobs, const char *name)
 {
     size_t i;
     json_t *job;
     json_array_foreach((json_t *)jobs, i, job)
     {
-        const char *name = json_string_value(json_object_get(job, "engine"));
-        if (name && strcmp(name, engine) == 0) return job;
+        const char *of = json_string_value(json_object_get(job, "name"));
+        if (of && strcmp(of, name) == 0) return job;
     }
     return NULL;
 }
@@ -223,26 +223,45 @@ static double cores_of(const json_t *job, int cores)
     return (double)(threads < cores ? threads : cores);
 }
 
-status job_result_compare(json_t *result, int cores)
+/* A row for each job; none where the baseline did not run. */
+static json_t *compare_with(const json_t *jobs, const json_t *base,
+                            json_t *(*row)(const json_t *, const json_t *, double, int), int cores)
 {
-    json_t *jobs = json_object_get(result, "jobs");
-    const json_t *base = find_job(jobs, "none");
-    json_t *rows = json_array();
+    json_t *rows = json_array(), *job;
     size_t i;
-    json_t *job;
-    json_array_foreach(jobs, i, job)
+    json_array_foreach((json_t *)jobs, i, job)
     {
         if (!base || throughput_of(base) <= 0) break;
-        double speedup = throughput_of(job) / throughput_of(base);
-        double per_rank = speedup / (double)get_int(job, "world_size");
-        double per_core = speedup / (cores_of(job, cores) / cores_of(base, cores));
-        bool measured = speedup > 0;
-        json_array_append_new(rows, json_pack("{s:O, s:o, s:o, s:o}", "engine", json_object_get(job, "engine"), "speedup",
-                                              real_or_null(measured, speedup), "efficiency_per_rank",
-                                              real_or_null(measured, per_rank), "efficiency_per_core",
-                                              real_or_null(measured, per_core)));
+        json_array_append_new(rows, row(job, base, throughput_of(job) / throughput_of(base), cores));
     }
-    json_t *comparison = json_pack("{s:I, s:o}", "cores", (json_int_t)cores, "against_none", rows);
+    return rows;
+}
+
+/* Weak scaling compares the same batch per rank. */
+static json_t *against_none(const json_t *job, const json_t *base, double speedup, int cores)
+{
+    bool measured = speedup > 0, weak = get_int(job, "batch_per_rank") == get_int(base, "batch_per_rank");
+    double per_core = speedup / (cores_of(job, cores) / cores_of(base, cores));
+    return json_pack("{s:O, s:o, s:o, s:o}", "name", json_object_get(job, "name"), "speedup",
+                     real_or_null(measured, speedup), "weak_scaling_efficiency",
+                     real_or_null(measured && weak, speedup / (double)get_int(job, "world_size")),
+                     "efficiency_per_core", real_or_null(measured, per_core));
+}
+
+static json_t *against_all_cores(const json_t *job, const json_t *base, double speedup, int cores)
+{
+    (void)base, (void)cores;
+    return json_pack("{s:O, s:o}", "name", json_object_get(job, "name"), "speedup",
+                     real_or_null(speedup > 0, speedup));
+}
+
+status job_result_compare(json_t *result, int cores)
+{
+    const json_t *jobs = json_object_get(result, "jobs");
+    json_t *comparison =
+        json_pack("{s:I, s:o, s:o}", "cores", (json_int_t)cores, "against_none",
+                  compare_with(jobs, find_job(jobs, "none"), against_none, cores), "against_all_cores",
+                  compare_with(jobs, find_job(jobs, "all-cores"), against_all_cores, cores));
     if (!comparison || json_object_set_new(result, "comparison", comparison) != 0)
         return fail(STATUS_SYSTEM, "no memory for the results");
     return STATUS_OK;

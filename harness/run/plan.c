@@ -16,16 +16,17 @@ enum { PROCESS_BYTES = 60 << 20 };
 
 static status plan_steps(const run_config *c, run_plan *p)
 {
-    for (int e = 0; e < ENGINE_COUNT; e++) {
-        if (!run_config_uses(c, e)) continue;
+    for (int j = 0; j < JOB_COUNT; j++) {
+        if (!run_config_uses(c, j)) continue;
         sampler s;
         sampler_config config = {.mode = (sampler_mode)c->data.sampler,
                                  .samples = dataset_describe(p->set)->samples[DATA_TRAIN],
-                                 .batch = c->data.batch,
-                                 .world = run_config_world(c, e),
+                                 .batch = run_config_batch(c, j),
+                                 .world = run_config_world(c, j),
                                  .drop_last = c->data.drop_last};
         TRY(sampler_init(&s, &config));
-        p->total_steps[e] = c->run.epochs ? c->run.epochs * s.steps / c->run.accumulate : c->run.steps + c->run.warmup;
+        bool takes_turns = p->alternate && c->run.mode == ENGINE_BOTH && !run_config_is_virtual(c);
+        p->total_steps[j] = run_config_steps(c, s.steps, 0, takes_turns).end;
     }
     return STATUS_OK;
 }
@@ -37,21 +38,29 @@ static int64_t available_bytes(void)
     return kib ? kib * 1024 : INT64_MAX;
 }
 
-static status plan_memory(const run_config *c, run_plan *p)
+static status estimate_rank(const run_config *c, const run_plan *p, int job, int64_t *bytes)
 {
     nn_program *program = NULL;
-    nn_program_config config = {.batch = c->data.batch, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
+    nn_program_config config = {
+        .batch = run_config_batch(c, job), .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     TRY(nn_program_compile(p->model, &config, &program));
     int64_t params = p->model->parameter_elements * dtype_size(DTYPE_F32);
     int copies = 3 + optimizer_state_count(&c->optimizer); /* parameters, gradients, buckets */
-    p->rank_bytes = program->activation_bytes + copies * params + PROCESS_BYTES;
+    *bytes = program->activation_bytes + copies * params + PROCESS_BYTES;
     nn_program_free(&program);
-    for (int e = 0; e < ENGINE_COUNT; e++)
-        if (run_config_uses(c, e)) {
-            int64_t job_bytes = p->rank_bytes * run_config_world(c, e);
-            if (job_bytes > p->largest_job_bytes) p->largest_job_bytes = job_bytes;
-            p->needed_bytes += job_bytes;
-        }
+    return STATUS_OK;
+}
+
+static status plan_memory(const run_config *c, run_plan *p)
+{
+    for (int j = 0; j < JOB_COUNT; j++) {
+        int64_t bytes = 0;
+        if (!run_config_uses(c, j)) continue;
+        TRY(estimate_rank(c, p, j, &bytes));
+        bytes *= run_config_world(c, j);
+        if (bytes > p->largest_job_bytes) p->largest_job_bytes = bytes;
+        p->needed_bytes += bytes;
+    }
     p->alternate = p->needed_bytes < available_bytes() / 10 * 9;
     return STATUS_OK;
 }
@@ -62,14 +71,24 @@ static void note_hardware(const run_config *c, run_plan *p)
         snprintf(p->hardware_note, sizeof p->hardware_note, "virtual time, profile %s", run_config_profile(c));
         return;
     }
-    int ranks = run_config_world(c, c->run.mode), threads = run_config_threads(c), processors = c->processors;
+    int ranks = (int)c->run.gpus, threads = run_config_threads(c, ENGINE_NONE), processors = c->processors;
+    const char *devices = strcmp(c->run.device, "cuda") == 0 ? "GPUs" : "cores";
+    char oversubscribed[160] = "";
+    if (run_config_is_oversubscribed(c))
+        snprintf(oversubscribed, sizeof oversubscribed,
+                 "; more ranks than %s: this shows the cost of the implementation, not "
+                 "of the scheme on separate devices",
+                 devices);
     char on[80] = ", bound by what started them"; /* a rank sees only its own processors */
     if (c->bound != BOUND_BY_STARTER)
         snprintf(on, sizeof on, " %s %d processor%s%s", ranks * threads > processors ? "share" : "on", processors,
                  processors == 1 ? "" : "s", c->bound == BOUND_BY_HARNESS ? ", bound to cores" : "");
-    snprintf(p->hardware_note, sizeof p->hardware_note, "%d %s rank%s of %d thread%s%s%s", ranks, c->run.device,
-             ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s", on,
-             p->alternate || c->run.mode != ENGINE_BOTH ? "" : "; memory does not hold all jobs: one after the other");
+    snprintf(p->hardware_note, sizeof p->hardware_note, "%d %s rank%s of %d thread%s%s%s%s", ranks,
+             c->run.device, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s", on,
+             p->alternate || c->run.mode != ENGINE_BOTH
+                 ? ""
+                 : "; memory does not hold all jobs: one after the other",
+             oversubscribed);
 }
 
 static status drop_tensor(void *context, const checkpoint_tensor *t, dtype type, const void *values)
@@ -107,8 +126,8 @@ status run_plan_make(const run_config *config, run_plan *out)
     TRY(data_augment_parse(config->data.augment, &augment));
     TRY(data_transform_plan(dataset_describe(out->set), &form, augment, &transform));
     TRY(check_load(config, out, &resolved));
-    TRY(plan_steps(config, out));
     TRY(plan_memory(config, out));
+    TRY(plan_steps(config, out));
     note_hardware(config, out);
     return STATUS_OK;
 }
@@ -172,19 +191,19 @@ typedef struct planned_job {
     ps_dp_sizes sizes; /* of `dp`, from rank 0 */
 } planned_job;
 
-static status plan_rank(const run_config *c, const run_plan *p, int engine, int rank, const sync_requirements *needs,
-                        planned_job *out)
+static status plan_rank(const run_config *c, const run_plan *p, int job, int rank,
+                        const sync_requirements *needs, planned_job *out)
 {
     trainer_config t;
     trainer *planned = NULL;
-    int world = run_config_world(c, engine);
-    int64_t loaded = c->data.batch * (needs->whole_batch && rank == 0 ? world : 1);
+    int world = run_config_world(c, job);
+    int64_t batch = run_config_batch(c, job), loaded = batch * (needs->whole_batch && rank == 0 ? world : 1);
     plan_source source = {0};
     rank_slot slot = {0};
     sync_blob *all = calloc((size_t)world, sizeof *all); /* of peers like this rank */
     char device[64];
     status rc;
-    TRY_GOTO(rc, trainer_setup(c, p->set, p->model, engine, rank, world, &t), out);
+    TRY_GOTO(rc, trainer_setup(c, p->set, p->model, job, rank, world, &t), out);
     snprintf(device, sizeof device, "plan:%s", c->run.device);
     t.device = device;
     t.slot = &slot;
@@ -196,7 +215,7 @@ static status plan_rank(const run_config *c, const run_plan *p, int engine, int 
     TRY_GOTO(rc, all ? sync_handshake(trainer_engine(planned), all) : fail(STATUS_SYSTEM, "no memory for a plan"), out);
     for (int r = 1; r < world; r++) all[r] = all[0];
     TRY_GOTO(rc, sync_connect(trainer_engine(planned), all), out);
-    TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < c->data.batch ? share : c->data.batch), out);
+    TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < batch ? share : batch), out);
     out->memory = *trainer_ledger(planned);
     if (rank == 0) out->has_sizes = ps_result_sizes(trainer_engine(planned), &out->sizes);
 out:
@@ -208,19 +227,19 @@ out:
 
 /* ---- all -------------------------------------------------------------------------------------- */
 
-static status plan_job(const run_config *c, const run_plan *p, int engine, json_t *jobs)
+static status plan_job(const run_config *c, const run_plan *p, int number, json_t *jobs)
 {
-    int world = run_config_world(c, engine);
+    int world = run_config_world(c, number), engine = job_engine(number);
     const sync_engine_type *type = engine_table[engine];
     sync_requirements needs = {0};
     planned_job planned = {0};
     json_t *ranks = json_array();
-    json_t *job = json_pack("{s:s, s:s, s:i, s:o}", "engine", type->name, "policy", c->policies[engine], "world_size",
-                            world, "ranks", ranks);
+    json_t *job = json_pack("{s:s, s:s, s:s, s:i, s:o}", "name", job_name(number), "engine", type->name,
+                            "policy", c->policies[engine], "world_size", world, "ranks", ranks);
     if (!job || json_array_append_new(jobs, job) != 0) return fail(STATUS_SYSTEM, "no memory to plan");
     TRY(type->requirements(c->engine_options[engine], c->policies[engine], world, &needs));
     for (int r = 0; r < world; r++) {
-        if (r <= needs.alike_from) TRY(plan_rank(c, p, engine, r, &needs, &planned));
+        if (r <= needs.alike_from) TRY(plan_rank(c, p, number, r, &needs, &planned));
         json_t *rank = json_pack("{s:i, s:o}", "rank", r, "memory", ledger_to_json(&planned.memory));
         if (json_array_append_new(ranks, rank) != 0) return fail(STATUS_SYSTEM, "no memory to plan");
     }
@@ -232,8 +251,8 @@ status ledger_plan_make(const run_config *c, const run_plan *p, json_t **out)
 {
     json_t *jobs = json_array();
     status rc = jobs ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to plan");
-    for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
-        if (run_config_uses(c, e)) rc = plan_job(c, p, e, jobs);
+    for (int j = 0; j < JOB_COUNT && rc == STATUS_OK; j++)
+        if (run_config_uses(c, j)) rc = plan_job(c, p, j, jobs);
     *out = rc == STATUS_OK ? run_workload_to_json(c, p) : NULL;
     if (*out) json_object_set(*out, "jobs", jobs);
     if (!*out && rc == STATUS_OK) rc = fail(STATUS_SYSTEM, "no memory to plan");
@@ -241,18 +260,19 @@ status ledger_plan_make(const run_config *c, const run_plan *p, json_t **out)
     return rc;
 }
 
-status ledger_plan_first(const run_config *c, const run_plan *p, int engine, ledger *first, ledger *other, int *another)
+status ledger_plan_first(const run_config *c, const run_plan *p, int job, ledger *first, ledger *other,
+                         int *another)
 {
+    int engine = job_engine(job), world = run_config_world(c, job);
     const sync_engine_type *type = engine_table[engine];
     sync_requirements needs = {0};
     planned_job planned = {0};
-    int world = run_config_world(c, engine);
     TRY(type->requirements(c->engine_options[engine], c->policies[engine], world, &needs));
-    TRY(plan_rank(c, p, engine, 0, &needs, &planned));
+    TRY(plan_rank(c, p, job, 0, &needs, &planned));
     *first = *other = planned.memory;
     *another = needs.alike_from < world ? needs.alike_from : 0;
     if (*another == 0) return STATUS_OK;
-    TRY(plan_rank(c, p, engine, *another, &needs, &planned));
+    TRY(plan_rank(c, p, job, *another, &needs, &planned));
     *other = planned.memory;
     return STATUS_OK;
 }
@@ -272,29 +292,30 @@ static void list_classes(const ledger *l, char *out, size_t size)
     }
 }
 
-static status describe(const run_config *c, const run_plan *plan, int engine, char *out, size_t size)
+static status describe(const run_config *c, const run_plan *plan, int job, char *out, size_t size)
 {
     ledger first, other;
     char table[320], most[32], least[32], more[32];
     int another = 0;
-    TRY(ledger_plan_first(c, plan, engine, &first, &other, &another));
+    TRY(ledger_plan_first(c, plan, job, &first, &other, &another));
     out[0] = '\0';
     if (another == 0 || first.total.peak <= other.total.peak) return STATUS_OK;
     list_classes(&first, table, sizeof table);
-    snprintf(out, size, "under %s rank 0 would hold %s in %s (%s), rank %d %s: %s more on rank 0", c->policies[engine],
-             text_format_bytes(most, sizeof most, (double)first.total.peak), ledger_phase_name(first.total.peak_phase), table,
-             another, text_format_bytes(least, sizeof least, (double)other.total.peak),
+    snprintf(out, size, "under %s rank 0 would hold %s in %s (%s), rank %d %s: %s more on rank 0",
+             c->policies[job_engine(job)], text_format_bytes(most, sizeof most, (double)first.total.peak),
+             ledger_phase_name(first.total.peak_phase), table, another,
+             text_format_bytes(least, sizeof least, (double)other.total.peak),
              text_format_bytes(more, sizeof more, (double)(first.total.peak - other.total.peak)));
     return STATUS_OK;
 }
 
-void plan_explain_memory(const run_config *c, const run_plan *plan, int engine)
+void plan_explain_memory(const run_config *c, const run_plan *plan, int job)
 {
     char text[600] = "";
     error_record failure;
     error_copy(&failure);
     error_clear();
-    status rc = describe(c, plan, engine, text, sizeof text);
+    status rc = describe(c, plan, job, text, sizeof text);
     error_clear();
     if (rc == STATUS_OK && text[0]) fail(failure.code, "%s; %s", failure.message, text);
     else error_adopt(&failure);

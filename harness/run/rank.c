@@ -15,10 +15,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* Blocks of a job's measured steps: jobs that run side by side alternate often enough for a drift of the machine to
- * affect all of them. */
-enum { BLOCKS = 6 };
-
 typedef struct rank_state {
     const run_config *config;
     const rank_place *place;
@@ -32,7 +28,7 @@ typedef struct rank_state {
     record record;
     overlap overlap;
     rank_trace trace;
-    int64_t total_steps, warmup, block_steps;
+    step_plan steps;
     int64_t next_step;
     bool takes_turns;     /* other jobs run at the same time: blocks alternate */
     uint32_t block;
@@ -40,7 +36,8 @@ typedef struct rank_state {
     bool stop_is_agreed; /* by all ranks */
     sync_counters seen;
     rank_checkpoint checkpoint;
-    int64_t first_step, saved_steps;
+    int64_t checkpoint_step; /* from which the run goes on; 0 without --load */
+    int64_t saved_steps;
     int64_t lead;         /* steps that a rank may be ahead of another */
     int64_t batch_offset; /* of the source's batches against the run's */
 } rank_state;
@@ -61,22 +58,13 @@ static int64_t collective_deadline(const rank_state *s)
 /* Steps and epochs count from the beginning of the run, also after a checkpoint. */
 static status plan_steps(rank_state *s)
 {
-    const run_options *r = &s->config->run;
-    if (r->epochs) {
-        s->total_steps = r->epochs * s->batches.training->steps_per_epoch / r->accumulate;
-        if (s->total_steps < s->first_step)
-            return fail(STATUS_CONFIG, "--epochs: expected more than the checkpoint has completed, got %lld",
-                        (long long)r->epochs);
-    } else {
-        s->total_steps = s->first_step + r->warmup + r->steps;
-    }
-    s->warmup = s->total_steps - s->first_step < r->warmup ? s->total_steps - s->first_step : r->warmup;
-    s->next_step = s->first_step;
-    int64_t rest = s->total_steps - s->first_step - s->warmup;
     s->takes_turns = job_turn_granted(s->place->table) != UINT32_MAX;
-    s->block_steps = s->takes_turns ? (rest + BLOCKS - 1) / BLOCKS : rest;
-    if (s->block_steps < 1) s->block_steps = 1;
-    return STATUS_OK;
+    s->steps =
+        run_config_steps(s->config, s->batches.training->steps_per_epoch, s->checkpoint_step, s->takes_turns);
+    s->next_step = s->steps.first;
+    if (s->steps.end >= s->steps.first) return STATUS_OK;
+    return fail(STATUS_CONFIG, "--epochs: expected more than the checkpoint has completed, got %lld",
+                (long long)s->config->run.epochs);
 }
 
 status rank_open_rendezvous(const run_config *config, const rank_place *place, int members, rendezvous **out)
@@ -157,7 +145,7 @@ static status open_trainer(rank_state *s)
 {
     const rank_place *p = s->place;
     trainer_config t;
-    TRY(trainer_setup(s->config, s->set, s->model, p->engine, p->rank, p->world, &t));
+    TRY(trainer_setup(s->config, s->set, s->model, p->job, p->rank, p->world, &t));
     t.local_rank = p->local_rank;
     t.job_token = s->token;
     t.slot = s->slot;
@@ -168,7 +156,7 @@ static status open_trainer(rank_state *s)
     t.refused = &refused;
     status rc = trainer_open(&t, &s->trainer);
     if (refused && p->engine == ENGINE_PS)
-        plan_explain_memory(s->config, &(run_plan){.set = s->set, .model = s->model}, p->engine);
+        plan_explain_memory(s->config, &(run_plan){.set = s->set, .model = s->model}, p->job);
     if (rc != STATUS_OK) return rc;
     return param_set_initialize(trainer_params(s->trainer), trainer_stream(s->trainer), s->config->run.seed);
 }
@@ -183,7 +171,7 @@ static status resume(rank_state *s)
     s->checkpoint.rank = s->place->rank;
     s->checkpoint.world = s->place->world;
     TRY(rank_checkpoint_open(&s->checkpoint, &progress));
-    s->first_step = progress.step;
+    s->checkpoint_step = progress.step;
     batch_position position = {progress.epoch, progress.epoch_step};
     int64_t at = batch_step_of_position(s->batches.training, position);
     s->batch_offset = at - progress.step * s->config->run.accumulate;
@@ -203,11 +191,11 @@ static status set_up(rank_state *s)
     rank_batches_pin(&s->batches, s->trainer);
     TRY(resume(s));
     TRY(plan_steps(s));
-    rank_trace_choose(&s->trace, s->first_step + s->warmup);
-    trainer_set_total_steps(s->trainer, s->total_steps);
-    int64_t evaluations = 1 + (r->eval_every > 0 ? s->total_steps / r->eval_every : 0);
+    rank_trace_choose(&s->trace, s->steps.first + s->steps.warmup);
+    trainer_set_total_steps(s->trainer, s->steps.end);
+    int64_t evaluations = 1 + (r->eval_every > 0 ? s->steps.end / r->eval_every : 0);
     TRY(overlap_open(&s->overlap, s->model->param_count));
-    TRY(record_init(&s->record, s->total_steps - s->first_step - s->warmup, evaluations));
+    TRY(record_init(&s->record, s->steps.end - s->steps.first - s->steps.warmup, evaluations));
     return exchange_handshakes(s);
 }
 
@@ -239,7 +227,7 @@ static status evaluate(rank_state *s)
 static bool evaluation_is_due(const rank_state *s)
 {
     int64_t every = s->config->run.eval_every;
-    return every > 0 && s->next_step % every == 0 && s->next_step < s->total_steps;
+    return every > 0 && s->next_step % every == 0 && s->next_step < s->steps.end;
 }
 
 static bool save_is_due(const rank_state *s, bool last)
@@ -324,11 +312,11 @@ static status run_block(rank_state *s, int64_t end, bool measured)
 static status run_all_steps(rank_state *s)
 {
     s->saved_steps = -1;
-    TRY(run_block(s, s->first_step + s->warmup, false));
+    TRY(run_block(s, s->steps.first + s->steps.warmup, false));
     ledger_reset_peaks(trainer_ledger(s->trainer));
-    while (s->next_step < s->total_steps && !s->stopped) {
-        int64_t end = s->next_step + s->block_steps;
-        TRY(run_block(s, end < s->total_steps ? end : s->total_steps, true));
+    while (s->next_step < s->steps.end && !s->stopped) {
+        int64_t end = s->next_step + s->steps.turn;
+        TRY(run_block(s, end < s->steps.end ? end : s->steps.end, true));
     }
     job_turn_wait(s->place->table, s->place->rank, s->block);
     status rc = s->stop_is_agreed ? STATUS_OK : agree_to_stop(s);
@@ -379,14 +367,16 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     int engine = s->place->engine;
     char text[24];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:b, s:I, s:I, s:b, s:s, s:b, s:o, s:o}", "engine",
-                     engine_table[engine]->name, "policy", s->config->policies[engine], "world_size",
-                     s->place->world, "threads_per_rank", run_config_threads(s->config), "binding",
-                     bound_names[s->config->bound], "device", info->name, "simulated", (int)info->simulated,
-                     "warmup_steps", (json_int_t)s->warmup, "steps", (json_int_t)s->next_step,
-                     "stopped_early", (int)s->stopped, "parameter_hash", text, "one_loss",
-                     (int)trainer_has_one_loss(s->trainer), "updates_on",
-                     ps_result_updates(trainer_engine(s->trainer)), "servers", json_array());
+    return json_pack(
+        "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:s, s:b, s:o, s:o}", "name",
+        job_name(s->place->job), "engine", engine_table[engine]->name, "policy", s->config->policies[engine],
+        "world_size", s->place->world, "threads_per_rank", run_config_threads(s->config, s->place->job),
+        "batch_per_rank", (json_int_t)run_config_batch(s->config, s->place->job), "binding",
+        bound_names[s->config->bound], "device", info->name, "simulated", (int)info->simulated,
+        "warmup_steps", (json_int_t)s->steps.warmup, "trained_steps",
+        (json_int_t)(s->next_step - s->steps.first), "steps", (json_int_t)s->next_step, "stopped_early",
+        (int)s->stopped, "parameter_hash", text, "one_loss", (int)trainer_has_one_loss(s->trainer),
+        "updates_on", ps_result_updates(trainer_engine(s->trainer)), "servers", json_array());
 }
 
 static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job *out)
@@ -435,8 +425,8 @@ static status share_results(rank_state *s, run_job *out)
     if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, blobs, out);
     if (rc == STATUS_OK && s->place->rank == 0) rc = keep_params(s, out);
     if (rc == STATUS_OK)
-        rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->engine, s->place->rank, collective_deadline(s),
-                               s->place->world, &out->trace);
+        rc = rank_trace_gather(&s->trace, s->rendezvous, s->place->job, s->place->rank,
+                               collective_deadline(s), s->place->world, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", collective_deadline(s));
     if (rc == STATUS_OK) { /* a GPU's memory is freed once no other process has it open */
         trainer_leave(s->trainer);

@@ -13,7 +13,7 @@
 
 /* A rank's place in its job, from the launcher or whatever else started it. */
 typedef struct rank_place {
-    int engine; /* ENGINE_... */
+    int job, engine; /* its number (engines.h), and the engine of the job */
     int rank, world, local_rank;
     int servers; /* in their own processes, numbered after the ranks */
     uint64_t token;
@@ -37,8 +37,8 @@ status server_run(const run_config *config, const rank_place *place);
  * pin ---- */
 
 /* Everything but where the rank runs: local_rank, job_token, slot and hub are left zero. */
-status trainer_setup(const run_config *config, const dataset *set, const nn_model *model, int engine, int rank, int world,
-                     trainer_config *out);
+status trainer_setup(const run_config *config, const dataset *set, const nn_model *model, int job, int rank,
+                     int world, trainer_config *out);
 
 typedef struct rank_batches {
     batch_source *training, *evaluation; /* NULL: nothing to evaluate */
@@ -102,11 +102,11 @@ void rank_trace_end_step(rank_trace *t, const step_result *result, const ledger 
 enum { TRACE_MOST_RANKS = 4096 }; /* of a job, in the numbers of processes */
 
 /* Appends the rank's events, each followed by a comma. */
-void rank_trace_write(const rank_trace *t, int engine, int rank, text_buffer *out);
+void rank_trace_write(const rank_trace *t, int job, int rank, text_buffer *out);
 
 /* With --trace all ranks call it. *text on rank 0, the caller's: all ranks' events, each followed by
  * a comma; NULL elsewhere. */
-status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int64_t deadline_ns, int world,
+status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int64_t deadline_ns, int world,
                          char **text);
 
 #endif

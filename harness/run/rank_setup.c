@@ -27,13 +27,15 @@ static bool progress_inline(const run_config *c, const nn_model *m)
     return m->parameter_elements * 4 <= INLINE_BYTES;
 }
 
-status trainer_setup(const run_config *c, const dataset *set, const nn_model *model, int engine, int rank, int world,
-                     trainer_config *out)
+status trainer_setup(const run_config *c, const dataset *set, const nn_model *model, int job, int rank,
+                     int world, trainer_config *out)
 {
+    int engine = job_engine(job);
+    int64_t batch = run_config_batch(c, job);
     const data_description *data = dataset_describe(set);
     sampler_config sampler = {.mode = (sampler_mode)c->data.sampler,
                               .samples = data->samples[DATA_TRAIN],
-                              .batch = c->data.batch,
+                              .batch = batch,
                               .world = world,
                               .drop_last = c->data.drop_last};
     *out = (trainer_config){.rank = rank,
@@ -44,13 +46,13 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .benchmark = c->run.cudnn_benchmark,
                             .prefetch = c->run.prefetch != 0,
                             .cuda_graph = c->run.cuda_graph,
-                            .threads = run_config_threads(c),
+                            .threads = run_config_threads(c, job),
                             .model = model,
                             .engine = engine_table[engine],
                             .engine_options = c->engine_options[engine],
                             .policy = c->policies[engine],
                             .optimizer = &c->optimizer,
-                            .batch = c->data.batch,
+                            .batch = batch,
                             /* Gathering rows is faster where most have no target. */
                             .masked_loss = data->form.target == DATA_TARGET_MASKED,
                             .sum_loss = c->run.loss_reduction == 1,
@@ -58,7 +60,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .inline_progress = progress_inline(c, model),
                             .accumulate = c->run.accumulate,
                             .divide = c->shared.divide,
-                            .slow = run_config_slow(c, engine)};
+                            .slow = run_config_slow(c, job)};
     TRY(net_link_parse(c->shared.link, &out->link));
     return odd_sizes(&sampler, rank, out->sizes);
 }
@@ -102,7 +104,7 @@ status rank_batches_open(const run_config *c, const rank_place *place, const dat
                         .seed = c->run.seed,
                         .rank = place->rank,
                         .world = place->world,
-                        .batch = c->data.batch,
+                        .batch = run_config_batch(c, place->job),
                         .sampler = (sampler_mode)c->data.sampler,
                         .drop_last = c->data.drop_last,
                         .whole = needs.whole_batch && !elsewhere,

@@ -69,23 +69,23 @@ static status join(const rendezvous_blob *blobs, int world, char **text)
     return STATUS_OK;
 }
 
-void rank_trace_write(const rank_trace *t, int engine, int rank, text_buffer *out)
+void rank_trace_write(const rank_trace *t, int job, int rank, text_buffer *out)
 {
     char name[48];
     if (trace_dropped(t->recorder) > 0)
         log_warn("the trace has no room for %lld events: --trace-steps chooses fewer steps",
                  (long long)trace_dropped(t->recorder));
-    snprintf(name, sizeof name, "%s rank %d", engine_table[engine]->name, rank);
-    trace_write(t->recorder, engine * TRACE_MOST_RANKS + rank + 1, name, out);
+    snprintf(name, sizeof name, "%s rank %d", job_name(job), rank);
+    trace_write(t->recorder, job * TRACE_MOST_RANKS + rank + 1, name, out);
 }
 
-status rank_trace_gather(rank_trace *t, rendezvous *r, int engine, int rank, int64_t deadline_ns, int world,
+status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int64_t deadline_ns, int world,
                          char **text)
 {
     text_buffer events = {0};
     *text = NULL;
     if (!t->recorder) return STATUS_OK;
-    rank_trace_write(t, engine, rank, &events);
+    rank_trace_write(t, job, rank, &events);
     rendezvous_blob *blobs = calloc((size_t)world, sizeof *blobs);
     status rc = STATUS_OK;
     if (events.out_of_memory || !blobs)

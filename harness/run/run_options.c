@@ -3,9 +3,8 @@
 #include "common/base/random.h"
 #include "common/base/text.h"
 #include "common/device/cuda/cuda_module.h"
-#include "common/device/host/host.h"
-#include "common/net/status_table.h"
 #include "common/net/link.h"
+#include "common/net/status_table.h"
 #include "common/sim/profile.h"
 #include "common/sync/straggler.h"
 #include "harness/launch/processors.h"
@@ -31,7 +30,7 @@ static const option run_option_list[] = {
      .help = "sync engine; both: none, ps and ring side by side"},
     {"gpus", OPTION_INT, FIELD(gpus), .alias = "nproc-per-node", .argument = "N", .low = 1,
      .high = MOST_VIRTUAL_RANKS,
-     .help = "ranks, one for each GPU; without GPUs as many CPU ranks [GPUs, or 2]"},
+     .help = "ranks, one for each GPU; without GPUs as many CPU ranks [GPUs, or cores; in virtual time 2]"},
     {"device", OPTION_TEXT, FIELD(device), .argument = "NAME", .initial = "auto",
      .help = "auto (cuda where there is a GPU, else cpu), cpu, cuda, reference, or sim[:PROFILE] for virtual "
              "time, see `harness profiles`"},
@@ -100,7 +99,7 @@ const option_table run_option_table = {"Run", run_option_list,
 
 status run_config_init(run_config *c)
 {
-    *c = (run_config){.processors = host_processors()};
+    *c = (run_config){.processors = processors_usable()};
     option_binding *b = c->bindings;
     *b++ = (option_binding){.table = &run_option_table, .storage = &c->run};
     *b++ = (option_binding){.table = &model_option_table, .storage = &c->model};
@@ -115,17 +114,6 @@ status run_config_init(run_config *c)
         *b++ = (option_binding){.table = engine_table[e]->options, .storage = c->engine_options[e]};
     }
     return options_defaults(c->bindings, BINDING_COUNT);
-}
-
-bool run_config_uses(const run_config *c, int engine)
-{
-    return c->run.mode == ENGINE_BOTH ? engine_in_both(engine) : c->run.mode == engine;
-}
-
-const char *run_config_slow(const run_config *c, int engine)
-{
-    const char *slow = c->shared.slow;
-    return slow && atoi(slow) < run_config_world(c, engine) ? slow : NULL;
 }
 
 status run_config_link(const run_config *c, net_link *out)
@@ -224,7 +212,6 @@ static status choose_device(run_config *c)
     int gpus = automatic || strcmp(c->run.device, "cuda") == 0 ? cuda_count_gpus() : 0;
     if (automatic) c->run.device = gpus > 0 ? "cuda" : "cpu";
     bool cuda = strcmp(c->run.device, "cuda") == 0;
-    if (cuda && gpus > 0 && !c->run.gpus && c->run.mode != ENGINE_NONE) c->run.gpus = gpus;
     bool virtual = run_config_is_virtual(c);
     c->bound = c->run.bind == BIND_CORE ? BOUND_BY_HARNESS : BOUND_BY_NONE;
     if (!cuda) TRY(refuse_cuda_options(c));
@@ -238,27 +225,12 @@ static status choose_device(run_config *c)
         TRY(device_open(&cpu, &d));
         device_close(&d);
     }
-    return STATUS_OK;
+    return run_config_choose_ranks(c, gpus);
 }
 
 int run_config_precision(const run_config *c)
 {
     return c->run.tf32 ? DEVICE_PRECISION_TF32 : c->run.bf16 ? DEVICE_PRECISION_BF16 : DEVICE_PRECISION_F32;
-}
-
-status run_config_check_gpus(const run_config *c)
-{
-    if (strcmp(c->run.device, "cuda") != 0) return STATUS_OK;
-    int gpus = cuda_count_gpus(), ranks = run_config_world(c, c->run.mode);
-    if (gpus == 0) {
-        device *d = NULL; /* opening it reports what is missing */
-        TRY(device_open(&(device_config){.name = "cuda", .world = 1, .threads = 1}, &d));
-        device_close(&d);
-    }
-    if (ranks <= gpus || c->run.share_gpu) return STATUS_OK;
-    return fail(STATUS_CONFIG,
-                "--gpus: expected at most one rank per GPU, got %d ranks on %d GPU%s: take --gpus %d, or --share-gpu", ranks,
-                gpus, gpus == 1 ? "" : "s", gpus);
 }
 
 /* A resumed run has the seed of its checkpoint: initial values and the order of the data depend on it. */
@@ -312,6 +284,20 @@ static status check_outputs(const run_config *c)
     return STATUS_OK;
 }
 
+/* Every batch of synthetic data is full: a short last one would only be noise in the figures. */
+static status fill_synthetic_batches(run_config *c)
+{
+    if (strcspn(c->data.data, ":") != strlen("synthetic") ||
+        strncmp(c->data.data, "synthetic", strlen("synthetic")) != 0)
+        return STATUS_OK;
+    if (options_given(&c->bindings[2], "drop-last") && !c->data.drop_last)
+        return fail(STATUS_USAGE,
+                    "--no-drop-last: expected a data set of files, got --data %s, whose batches are all full",
+                    c->data.data);
+    c->data.drop_last = true;
+    return STATUS_OK;
+}
+
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -330,16 +316,17 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(check_checkpoint(c));
     TRY(check_outputs(c));
     TRY(parse_trace_steps(c));
+    if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
+        return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
     TRY(choose_device(c));
     straggler unused_straggler;
-    TRY(straggler_init(&unused_straggler, c->shared.slow, 0, run_config_world(c, c->run.mode)));
+    TRY(straggler_init(&unused_straggler, c->shared.slow, 0, (int)c->run.gpus));
     const model_entry *entry = NULL;
     TRY(model_find(c->model.name, &entry));
     bool steps = options_given(&c->bindings[0], "steps"), epochs = options_given(&c->bindings[0], "epochs");
     if (steps && epochs) return fail(STATUS_USAGE, "--epochs: unexpected with --steps");
     if (!steps && !epochs) c->run.steps = 30;
-    if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
-        return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
+    TRY(fill_synthetic_batches(c));
     for (int e = 0; e < ENGINE_COUNT; e++) {
         sync_requirements needs;
         if (!run_config_uses(c, e)) continue;
@@ -347,21 +334,6 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
         if (needs.virtual_only && !run_config_is_virtual(c)) return fail(STATUS_USAGE, "%s", needs.virtual_only);
     }
     return STATUS_OK;
-}
-
-int run_config_world(const run_config *c, int engine)
-{
-    if (engine == ENGINE_NONE) return 1;
-    return c->run.gpus ? (int)c->run.gpus : 2;
-}
-
-int run_config_threads(const run_config *c)
-{
-    if (c->run.threads) return (int)c->run.threads;
-    /* All engines' ranks have the same number of threads, so that the comparison is fair. */
-    int world = run_config_world(c, c->run.mode);
-    int threads = c->processors / world;
-    return threads > 0 ? threads : 1;
 }
 
 void run_config_text(const run_config *c, text_buffer *out)
@@ -414,15 +386,15 @@ static void fit_model(model_options *m, const data_form *form)
 }
 
 /* The number of synthetic samples by default. */
-enum { VIRTUAL_SAMPLES = 50000 };
+enum { SYNTHETIC_SAMPLES = 50000 };
 
 status run_config_build(const run_config *c, dataset **set, nn_model **model, model_options *resolved)
 {
     model_options options = c->model;
     dataset_config config = {.spec = c->data.data, .seed = c->run.seed};
-    int64_t step = c->data.batch * run_config_world(c, ENGINE_RING);
-    if (run_config_is_virtual(c) && step > config.synthetic_samples[DATA_TRAIN] && step > VIRTUAL_SAMPLES)
-        config.synthetic_samples[DATA_TRAIN] = step; /* full batches for thousands of ranks */
+    int64_t step = c->data.batch * c->run.gpus;
+    if (step > SYNTHETIC_SAMPLES)
+        config.synthetic_samples[DATA_TRAIN] = step; /* one full batch for thousands of ranks */
     data_form form;
     *set = NULL;
     *model = NULL;

@@ -55,6 +55,8 @@ typedef struct run_config {
     option_binding bindings[BINDING_COUNT];
     const char *policies[ENGINE_COUNT];
     int processors; /* of this host, that its ranks share; those of this process, but in a rank that was bound */
+    int cores;      /* likewise; 0: not known, or virtual devices */
+    int local_ranks; /* of the largest job, on this host */
     int bound;      /* a bound_by: what became of --bind */
     int64_t trace_begin, trace_end; /* --trace-steps; end 0: none were chosen */
 } run_config;
@@ -73,13 +75,6 @@ status run_config_build(const run_config *config, dataset **set, nn_model **mode
 /* In what products multiply: a device_precision. */
 int run_config_precision(const run_config *config);
 
-/* STATUS_CONFIG unless this machine has a GPU for each rank started here, or ranks may share. */
-status run_config_check_gpus(const run_config *config);
-
-/* Ranks of `engine` (of a --mode: the most that one has), and threads per rank, from options and machine. */
-int run_config_world(const run_config *config, int engine);
-int run_config_threads(const run_config *config);
-
 /* An option that the user gave and that only an engine reads whose `uses` is false, and that engine; NULL: none. */
 const char *run_config_unused(const run_config *config, const bool uses[ENGINE_COUNT], int *engine);
 
@@ -90,15 +85,41 @@ status run_config_link(const run_config *config, net_link *out);
 bool run_config_is_virtual(const run_config *config);
 const char *run_config_profile(const run_config *config);
 
-/* --slow for engine `e`: NULL where it has no such rank, as `none` with its one rank. */
-const char *run_config_slow(const run_config *config, int engine);
-
-/* Whether the run has engine `e`. */
-bool run_config_uses(const run_config *config, int engine);
-
 /* Equal on two ranks only if their configurations are; without options of output. */
 uint64_t run_config_hash(const run_config *config);
 /* The same as lines "name = value". */
 void run_config_text(const run_config *config, text_buffer *out);
+
+/* ---- run_ranks.c: the jobs of a run (engines.h) ---- */
+
+/* Resolves the number of ranks without --gpus: those that a job manager has started, else the `gpus` of this
+ * machine, else its cores. */
+status run_config_choose_ranks(run_config *config, int gpus);
+
+/* Whether the run has the job; its ranks, the threads and samples per step of each, and --slow: NULL where it
+ * has no such rank, as `none` with its one rank. */
+bool run_config_uses(const run_config *config, int job);
+int run_config_world(const run_config *config, int job);
+int run_config_threads(const run_config *config, int job);
+int64_t run_config_batch(const run_config *config, int job);
+const char *run_config_slow(const run_config *config, int job);
+
+/* The steps of a rank: `warmup` after the `first`, then turns of `turn` steps up to `end`. Of jobs that take
+ * turns the first step of a turn is not measured: communication of the last turn ends in it, and caches hold
+ * another job's data. */
+typedef struct step_plan {
+    int64_t first, warmup, turn, end;
+} step_plan;
+step_plan run_config_steps(const run_config *config, int64_t steps_per_epoch, int64_t first,
+                           bool takes_turns);
+
+/* More ranks on this host than cores, or GPUs: the run shows the cost of the implementation, not of the
+ * scheme on separate devices. */
+bool run_config_is_oversubscribed(const run_config *config);
+
+/* STATUS_CONFIG unless this machine has a GPU for each rank started here, or ranks may share. */
+status run_config_check_gpus(const run_config *config);
+/* STATUS_CONFIG where a job has more ranks, or holds more memory, than this host can serve. */
+status run_config_check_host(const run_config *config, int64_t largest_job_bytes);
 
 #endif

@@ -127,22 +127,26 @@ status run_result_build(const run_result_input *in, json_t **out)
     json_t *command = json_array(), *jobs = json_array();
     bool stopped = false, simulated = false;
     for (int i = 0; i < in->argc; i++) json_array_append_new(command, json_string(in->argv[i]));
-    for (int e = 0; e < ENGINE_COUNT; e++) {
-        if (!in->jobs[e].result) continue;
-        json_array_append(jobs, in->jobs[e].result);
-        stopped = stopped || json_is_true(json_object_get(in->jobs[e].result, "stopped_early"));
-        simulated = simulated || json_is_true(json_object_get(in->jobs[e].result, "simulated"));
+    for (int i = 0; i < JOB_COUNT; i++) {
+        /* The baselines first. */
+        int j = i == 0 ? ENGINE_NONE : i == 1 ? JOB_ALL_CORES : i - 1;
+        const json_t *job = in->jobs[j].result;
+        if (!job) continue;
+        json_array_append(jobs, in->jobs[j].result);
+        stopped = stopped || json_is_true(json_object_get(job, "stopped_early"));
+        simulated = simulated || json_is_true(json_object_get(job, "simulated"));
     }
     bool emulated = in->config->shared.link && !run_config_is_virtual(in->config); /* there it is the machine's */
     const char *commit = PROGRAM_COMMIT;
     json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",
                                 commit[0] ? json_string(commit) : json_null());
     json_t *result = json_pack(
-        "{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:b, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "program",
+        "{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:o, s:b, s:o}", "schema_version", RESULT_SCHEMA_VERSION, "program",
         program, "started_at", started, "command", command, "host", host_to_json(in->config->processors),
         "libraries", libraries_to_json(), "workload",
         run_workload_to_json(in->config, in->plan), "hardware_note",
-        in->plan->hardware_note, "emulated", emulated, "simulated", (int)simulated,
+        in->plan->hardware_note, "oversubscribed",
+        (int)run_config_is_oversubscribed(in->config), "emulated", emulated, "simulated", (int)simulated,
         "configuration", configuration_to_json(in->config), "stopped_early", (int)stopped, "jobs", jobs);
     if (!result) return fail(STATUS_SYSTEM, "no memory for the results");
     status rc = job_result_compare(result, in->config->processors);
@@ -170,7 +174,7 @@ status trace_file_write(const char *path, const run_config *config, const run_jo
                     json_string_value(json_object_get(ring, "collective")),
                     json_string_value(json_object_get(ring, "algorithm")));
     text_append(&out, "},\n\"traceEvents\":[\n");
-    for (int e = 0; e < ENGINE_COUNT; e++)
+    for (int e = 0; e < JOB_COUNT; e++)
         if (jobs[e].trace) text_append(&out, "%s", jobs[e].trace);
     /* Every event ends with a comma; in JSON the last must not. */
     char *last = out.out_of_memory ? NULL : strrchr(out.data, ',');

@@ -22,7 +22,7 @@ typedef struct run_job {
 typedef struct run_result_input {
     const run_config *config;
     const run_plan *plan;
-    const run_job *jobs; /* [ENGINE_COUNT] */
+    const run_job *jobs; /* [JOB_COUNT] */
     int argc;
     char *const *argv;    /* without the program's name */
     int64_t started_at_s; /* CLOCK_REALTIME */
@@ -45,8 +45,8 @@ status job_result_finish(json_t *job, json_t *ranks);
 /* Adds "memory_imbalance": of the ranks' peaks, who holds most, when, and by how much more than the others. */
 void job_result_add_memory(json_t *job, const json_t *ranks);
 
-/* Adds "comparison" to the result of a run: speed-up and efficiency of every
- * job against `none`, where that ran. `cores` are the processors of the host. */
+/* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline that
+ * ran. `cores` are the processors of the host. */
 status job_result_compare(json_t *result, int cores);
 
 /* Writes the events of all jobs, whole or not at all. STATUS_CANNOT_CREATE, STATUS_IO. */

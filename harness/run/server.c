@@ -38,7 +38,7 @@ static const char *device_name(const run_config *c)
 static status open_parts(server_state *s)
 {
     const run_config *c = s->config;
-    int engine = s->place->engine, threads = run_config_threads(c);
+    int engine = s->place->engine, threads = run_config_threads(c, s->place->job);
     sync_requirements needs = {0};
     model_options resolved;
     TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], s->place->world,

@@ -63,6 +63,9 @@ typedef struct collective_buffer {
     piece_list pieces;
 } collective_buffer;
 
+/* The ranks of one machine whose tensors shared memory can carry. */
+enum { COLLECTIVE_MOST_SHARED_RANKS = 64 };
+
 /* A call; every member of the group makes it with the same kind, op, type, root, tag and count.
  *
  *                   in holds                   out holds

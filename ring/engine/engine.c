@@ -42,6 +42,17 @@ static status ring_requirements(const void *options, const char *policy, int wor
     return STATUS_OK;
 }
 
+status ring_check_ranks(const void *options, const char *policy, int world)
+{
+    ring_settings s;
+    TRY(ring_settings_resolve(options, SHARED_DIVIDE_POLICY, policy, &s));
+    if (world <= COLLECTIVE_MOST_SHARED_RANKS || strcmp(s.collective, "mpi") == 0) return STATUS_OK;
+    return fail(STATUS_CONFIG,
+                "--gpus: expected at most %d ranks with collectives over shared memory, got %d: take "
+                "--collective mpi",
+                COLLECTIVE_MOST_SHARED_RANKS, world);
+}
+
 /* ---- open ------------------------------------------------------------------------------------- */
 
 static dtype wire_type(const ring_settings *s, dtype type)

@@ -18,7 +18,7 @@ import provenance  # noqa: E402
 
 RESULT, README = os.path.join(ROOT, "results", "readme.json"), os.path.join(ROOT, "README.md")
 BEGIN, END = "<!-- rendered from results/readme.json by tests/bench/readme.py -->\n", "<!-- end of the example -->\n"
-COMMAND = ["--gpus", "4", "--model", "resnet18", "--data", "fashion-mnist", "--batch", "16", "--steps", "40", "--optimizer",
+COMMAND = ["--model", "resnet18", "--data", "fashion-mnist", "--batch", "16", "--steps", "40", "--optimizer",
            "sgd", "--lr", "0.01", "--momentum", "0.5", "--policy", "ps=sync"]
 
 

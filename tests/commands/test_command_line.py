@@ -158,7 +158,7 @@ WRONG = [
     ("option of the parameter server for the ring", [*QUICK, "--mode", "ring", "--servers", "2"], 64,
      ["--servers", "--mode ring", "--mode ps or both"]),
     ("option of the ring for none", [*QUICK, "--mode", "none", "--bucket-view"], 64, ["--bucket-view", "--mode none"]),
-    ("slow rank that is not there", ["--slow", "9:2"], 78, ["--slow", "a rank from 0 to 1, got 9"]),
+    ("slow rank that is not there", ["--slow", "9:2", "--gpus", "2"], 78, ["--slow", "a rank from 0 to 1, got 9"]),
     ("slow rank that is none", ["--slow", "x"], 64, ["--slow", "'x'", "RANK:FACTOR"]),
     ("no patience", ["--stall-timeout", "0s"], 64, ["--stall-timeout", "0s", "at least 1.00 ms"]),
     ("no patience at the start", ["--connect-timeout", "0s"], 64, ["--connect-timeout", "at least"]),
@@ -213,6 +213,10 @@ WRONG = [
     ("results into a device", [*QUICK, "--json", "/dev/null"], 73, ["/dev/null", "regular file"]),
     ("results into a file as a folder", [*QUICK, "--json", f"{IMAGES}/x"], 73, [IMAGES]),
 
+    ("more ranks than shared memory serves", ["--gpus", "65", "--mode", "ring", "--model", "toy"], 78,
+     ["--gpus", "at most 64 ranks with collectives over shared memory, got 65"]),
+    ("more ranks than memory holds", ["--gpus", "64", "--mode", "ring", "--model", "bert_large", "--batch", "512"], 78,
+     ["memory: expected a job of at most this ", "got one of ", "--gpus"]),
     ("more ranks than samples", ["--data", "wine", "--model", "wine_mlp", "--gpus", "200", "--quiet"], 78,
      ["142", "200", "one sample per rank"]),
     ("data that the model cannot take", ["--data", "wine", "--model", "lenet"], 78, ["13 features", "images"]),
@@ -355,7 +359,7 @@ def a_limit_of_file_sizes_is_named():
 def a_slow_rank_slows_only_jobs_that_have_that_rank():
     result = harness("--mode", "both", "--model", "toy", "--steps", "2", "--gpus", "2", "--slow", "1:2", "--json", "-")
     expect_equal(result.code, 0, "exit code", result)
-    expect_equal(len(result.jobs()), 3, "jobs", result)
+    expect_equal(len(result.jobs()), 4, "jobs", result)
 
 
 @test

@@ -9,8 +9,9 @@ from program import harness, in_ns
 from tap import cases, expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
-BOTH = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--steps", "14", "--threads", "1"]
-WINE = ["--model", "wine_mlp", "--data", "wine", "--steps", "20"]
+ALONE = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--steps", "14", "--threads", "1"]
+BOTH = [*ALONE, "--gpus", "2"]
+WINE = ["--model", "wine_mlp", "--data", "wine", "--steps", "20", "--gpus", "2"]
 
 
 # ---- the document ------------------------------------------------------------------------------
@@ -94,6 +95,41 @@ def the_first_line_names_the_hardware():
         expect(part in first, f"expected {part!r} in the first line", result)
 
 
+IMPLEMENTATION = "the cost of the implementation, not of the scheme on separate devices"
+
+
+@cases([("a rank per core", 1, False), ("more ranks than cores", 8, True)])
+def a_run_with_more_ranks_than_cores_says_what_it_shows(ranks, crowded):
+    one = {min(os.sched_getaffinity(0))} if crowded else os.sched_getaffinity(0)
+    result = harness(*WINE, "--gpus", ranks, preexec_fn=lambda: os.sched_setaffinity(0, one))
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal(IMPLEMENTATION in result.err.splitlines()[0], crowded, "the first line", result)
+    row = next(line for line in result.out.splitlines() if line.startswith("speed-up over none"))
+    expect_equal("(of the implementation)" in row, crowded, "the row of the speed-up", result)
+    expect_equal(any(IMPLEMENTATION in line for line in result.out[result.out.index(row):].splitlines()), crowded, "below it", result)
+
+
+@cases([("one core", 1), ("all", None)])
+def without_gpus_there_is_a_rank_per_core(processors):
+    mine = sorted(os.sched_getaffinity(0))[:processors]
+    job = harness("--mode", "ring", "--model", "toy", "--steps", "2", "--json", "-",
+                  preexec_fn=lambda: os.sched_setaffinity(0, mine)).jobs()["ring"]
+    cores = set()
+    for p in mine:
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{p}/topology/thread_siblings_list", encoding="ascii") as file:
+                cores.add(file.read().strip())
+        except OSError:
+            cores.add(p)
+    expect(job["world_size"] <= min(len(cores), 64), f"{job['world_size']} ranks on {len(cores)} cores")
+    expect(job["world_size"] >= 1 and (job["world_size"] == len(cores) or len(cores) > 2), "a rank per core")
+
+
+@cases([("virtual time", ["--device", "sim"], 2)])
+def the_number_of_ranks_in_virtual_time_does_not_depend_on_the_machine(words, ranks):
+    expect_equal(harness("--mode", "ring", "--model", "toy", "--steps", "2", *words, "--json", "-").jobs()["ring"]["world_size"], ranks, "ranks")
+
+
 @test
 def a_model_given_or_by_default_is_the_same_workload():
     plans = [harness(*words, "--plan", "--json", "-").json() for words in
@@ -128,9 +164,9 @@ def quiet_means_an_empty_stderr():
     expect_equal(harness(*WINE, "--quiet").err, "", "stderr")
 
 
-ROWS = ["ranks", "measured steps", "step time, median", "p95", "spread (p75-p25)/median", "forward", "backward",
+ROWS = ["ranks", "threads per rank", "batch per rank", "trained steps", "measured steps", "step time, median", "p95", "spread (p75-p25)/median", "forward", "backward",
         "exposed communication", "waiting for other ranks", "optimizer", "samples/s, all ranks", "per rank", "speed-up over none",
-        "weak-scaling efficiency", "efficiency per core", "bytes sent per step, max over ranks", "bytes received per step, max over ranks",
+        "weak-scaling efficiency", "efficiency per core", "speed-up over none (all cores)", "bytes sent per step, max over ranks", "bytes received per step, max over ranks",
         "peak memory, max over ranks", "memory imbalance, max/mean", "memory imbalance, max-min", "loss, first measured step",
         "last step", "accuracy on the test data"]
 
@@ -140,13 +176,14 @@ def the_report_shows_every_figure_side_by_side():
     result = harness(*WINE, "--gpus", "3")
     lines = result.out.splitlines()
     head = next((line for line in lines if "none" in line and "ring" in line), "")
-    expect_equal(head.split(), ["none", "ps", "(dp)", "ring", "(ddp)"], "column heads", result)
+    expect_equal(re.split("  +", head.strip()), ["none", "none (all cores)", "ps (dp)", "ring (ddp)"], "column heads", result)
     for row in ROWS:
         found = [line for line in lines if line.strip().startswith(row + " ")]
         expect(found, f"no row {row!r}", result)
         expect("nan" not in found[0] and "inf" not in found[0], f"row {row!r} has a figure that is none", result)
-    for engine in ("none", "ps", "ring"):
-        expect(f"Memory of {engine} (" in result.out, f"no memory table of {engine}", result)
+    for job in ("none", "none (all cores)", "ps (dp)", "ring (ddp)"):
+        expect(f"Memory of {job}, " in result.out, f"no memory table of {job}", result)
+    expect_equal(result.out.count("Memory imbalance: max/mean "), 4, "summaries of memory", result)
     expect("bit-identical" in result.out or "largest difference" in result.out, "no agreement of the engines", result)
 
 
@@ -220,12 +257,49 @@ def the_wall_time_includes_every_measured_step(words):
 
 
 @cases([("alone", ["--mode", "ps"], list(range(5, 19))), ("side by side", [],
-        [i for i in range(5, 19) if (i - 5) % 3 != 0])])
+        [i for i in range(5, 24) if (i - 5) % 4 != 0])])
 def the_first_step_of_a_turn_is_not_measured(words, expected):
-    for job in harness(*BOTH, *words, "--json", "-").jobs().values():
+    for name, job in harness(*BOTH, *words, "--json", "-").jobs().items():
         for rank in job["ranks"]:
-            expect_equal(rank["step_index"], expected, job["engine"])
-        expect_equal((job["steps"], job["warmup_steps"]), (19, 5), job["engine"])
+            expect_equal(rank["step_index"], expected, name)
+        expect_equal((job["steps"], job["trained_steps"], job["warmup_steps"]), (expected[-1] + 1, expected[-1] + 1, 5), name)
+
+
+@cases([(f"{name}, {steps} steps", words, steps) for steps in (1, 7, 20) for name, words in (
+    ("none", ["--mode", "none"]), ("ps", ["--mode", "ps", "--gpus", "2"]), ("ring", ["--mode", "ring", "--gpus", "2"]),
+    ("both", ["--gpus", "2"]), ("virtual time", ["--gpus", "2", "--device", "sim:cpu"]))])
+def as_many_steps_are_measured_as_asked_for(words, steps):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "r.json")
+        result = harness("--model", "lenet", "--data", "synthetic", "--batch", "4", "--warmup", "3", "--steps", steps, *words,
+                         "--json", path)
+        with open(path, encoding="utf-8") as file:
+            jobs = json.load(file)["jobs"]
+    for job in jobs:
+        expect_equal((job["warmup_steps"], job["step_time"]["count"]), (3, steps), job["name"])
+        expect_equal({rank["measured_steps"] for rank in job["ranks"]}, {steps}, job["name"])
+        expect(job["trained_steps"] >= 3 + steps, f"{job['name']}: trained steps", result)
+    for row, wanted in (("trained steps", [job["trained_steps"] for job in jobs]), ("measured steps", [steps] * len(jobs))):
+        shown = next(line for line in result.out.splitlines() if line.startswith(row + " "))
+        expect_equal([int(cell) for cell in shown.split()[2:]], wanted, row, result)
+
+
+@cases([("distributed", []), ("global", ["--sampler", "global"])])
+def every_batch_of_synthetic_data_is_full(words):
+    result = harness("--model", "toy", "--data", "synthetic", "--batch", "333", "--epochs", "1", "--gpus", "2", "--threads", "1",
+                     "--eval-every", "-1", *words, "--json", "-")
+    expect_equal(result.code, 0, "exit code", result)
+    for name, job in result.jobs().items():
+        batch = 666 if name == "all-cores" else 333
+        expect_equal(job["steps"], 50000 // (batch * job["world_size"]), f"{name}: steps of an epoch")
+        expect_equal(job["throughput"]["samples"], job["step_time"]["count"] * batch * job["world_size"], f"{name}: samples")
+
+
+@test
+def synthetic_batches_can_not_be_cut_short():
+    result = harness("--model", "toy", "--data", "synthetic", "--no-drop-last")
+    expect_equal(result.code, 64, "exit code", result)
+    expect("--no-drop-last: expected a data set of files" in result.err, result)
 
 
 @cases([("2 ranks", 2), ("4 ranks", 4)])
@@ -236,7 +310,7 @@ def traffic_is_what_the_algorithms_move(ranks):
                 "ring": [2 * (ranks - 1) / ranks * model] * ranks}
     for engine, wanted_per_rank in expected.items():  # alone: each turn of a job has two ends
         gpus = [] if engine == "none" else ["--gpus", ranks]
-        job = harness(*BOTH, "--steps", "60", "--mode", engine, *gpus, "--policy", "ps=sync", "--json", "-").jobs()[engine]
+        job = harness(*ALONE, "--steps", "60", "--mode", engine, *gpus, "--policy", "ps=sync", "--json", "-").jobs()[engine]
         for row, wanted in zip(job["traffic"]["per_rank"], wanted_per_rank):
             for key in ("bytes_sent_per_step", "bytes_received_per_step"):
                 # Chunks of a ring are no equal parts, and a step in flight at an end of the measurement is not counted.
@@ -309,21 +383,46 @@ def memory_equals_the_need_of_the_model():
 
 @test
 def efficiency_follows_from_throughput():
-    data = harness(*WINE, "--gpus", "2", "--json", "-").json()
-    rate = {job["engine"]: job["throughput"]["samples_per_s"] for job in data["jobs"]}
-    for row in data["comparison"]["against_none"]:
-        speedup = rate[row["engine"]] / rate["none"]
-        ranks = 1 if row["engine"] == "none" else 2
-        expect(abs(row["speedup"] - speedup) < 1e-9 * speedup, row)
-        expect(abs(row["efficiency_per_rank"] - speedup / ranks) < 1e-9 * speedup, row)
+    result = harness(*WINE, "--json", "-")
+    comparison, jobs = result.json()["comparison"], result.jobs()
+    rate = {name: job["throughput"]["samples_per_s"] for name, job in jobs.items()}
+    for base, rows in (("none", comparison["against_none"]), ("all-cores", comparison["against_all_cores"])):
+        expect_equal([row["name"] for row in rows], list(jobs), f"jobs against {base}")
+        for row in rows:
+            speedup = rate[row["name"]] / rate[base]
+            expect(abs(row["speedup"] - speedup) < 1e-9 * speedup, row)
+            ranks = {"none": 1, "all-cores": None}.get(row["name"], 2)
+            if base == "none" and ranks:
+                expect(abs(row["weak_scaling_efficiency"] - speedup / ranks) < 1e-9 * speedup, row)
+            elif base == "none":
+                expect_equal(row["weak_scaling_efficiency"], None, "weak scaling of another batch")
+
+
+@test
+def a_second_baseline_has_all_cores_and_the_batch_of_all_ranks():
+    jobs = harness(*ALONE, "--gpus", "3", "--json", "-").jobs()
+    expect_equal(list(jobs), ["none", "all-cores", "ps", "ring"], "jobs")
+    one, every = jobs["none"], jobs["all-cores"]
+    cores = len(os.sched_getaffinity(0))
+    for job, wanted in ((one, ("none", 1, 1, 8)), (every, ("none", 1, cores, 24)), (jobs["ring"], ("ring", 3, 1, 8))):
+        expect_equal((job["engine"], job["world_size"], job["threads_per_rank"], job["batch_per_rank"]), wanted, job["name"])
+    expect_equal(every["throughput"]["samples"], 14 * 24, "samples of all cores")
+    # The same samples in every step, so the same gradient but for rounding.
+    for mine, ring in zip(every["losses"], jobs["ring"]["losses"]):
+        expect(abs(mine - ring) < 1e-4 * abs(ring), f"loss {mine} on all cores, {ring} on 3 ranks")
+
+
+@test
+def a_run_of_one_rank_that_has_all_cores_needs_no_second_baseline():
+    expect_equal(list(harness(*WINE, "--gpus", "1", "--json", "-").jobs()), ["none", "ps", "ring"], "jobs")
 
 
 @test
 def evaluations_run_at_the_given_steps_and_at_the_end():
     for job in harness(*WINE, "--eval-every", "10", "--json", "-").jobs().values():
-        expect_equal([e["step"] for e in job["evaluations"]], [10, 20, 25], job["engine"])
-        expect_equal({e["samples"] for e in job["evaluations"]}, {36}, job["engine"])
-        expect_equal(job["accuracy"], job["evaluations"][-1]["accuracy"], job["engine"])
+        expect_equal([e["step"] for e in job["evaluations"]], [10, 20, 30], job["name"])
+        expect_equal({e["samples"] for e in job["evaluations"]}, {36}, job["name"])
+        expect_equal(job["accuracy"], job["evaluations"][-1]["accuracy"], job["name"])
 
 
 main()

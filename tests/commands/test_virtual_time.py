@@ -141,8 +141,10 @@ def a_calibrated_machine_prints_predictions_next_to_measurements():
         mine = os.path.join(folder, "this-machine.json")
         os.rename(profile("this-machine", base="cpu", constants={}), mine)
         jobs = harness(*words, "--json", "-", env={"XDG_DATA_HOME": home}).jobs()
-        expect_equal(sorted(jobs), ["none", "ps", "ring"], "jobs")
+        expect_equal([name for name, job in jobs.items() if "prediction" in job], ["none", "ps", "ring"], "jobs with a prediction")
         for name, job in jobs.items():
+            if name == "all-cores":  # whose threads no profile describes
+                continue
             p, own = job["prediction"], [statistics.median(rank["step_s"]) for rank in job["ranks"]]
             expect_equal(p["profile"], mine, "profile")
             expect(abs(p["measured_s"] / statistics.mean(own) - 1) < 1e-9, f"{name}: {p['measured_s']}, expected of {own}")

@@ -41,7 +41,7 @@ class Result:
         return json.loads(self.out)
 
     def jobs(self):
-        return {job["engine"]: job for job in self.json()["jobs"]}
+        return {job["name"]: job for job in self.json()["jobs"]}
 
 
 def _read(path):

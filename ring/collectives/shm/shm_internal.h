@@ -30,8 +30,8 @@
 #include <stdatomic.h>
 
 enum {
-    SHM_MAX_RANKS = 64, /* of a world: a mask is 64 bits */
-    SHM_STEP_BITS = 24, /* of a position: steps of one call */
+    SHM_MAX_RANKS = COLLECTIVE_MOST_SHARED_RANKS, /* of a world: a mask is 64 bits */
+    SHM_STEP_BITS = 24,                           /* of a position: steps of one call */
     SHM_INLINE_BYTES = 32 << 10,
     SHM_STAGING_BYTES = 512 << 10,
     SHM_PAIR_INLINE_BYTES = 2 << 10,

@@ -1,5 +1,6 @@
 #include "tests/common/net/net_test.h"
 
+#include "harness/launch/cgroup.h"
 #include "harness/launch/processors.h"
 
 #include <errno.h>
@@ -144,13 +145,15 @@ static void no_more_cores_take_part_than_a_container_keeps_at_work(void **state)
         const char *group, *file, *text, *second, *second_text;
         double limit;
         const char *third; /* of rank 2 */
+        int busy;          /* cores: ranks by default */
     } cases[] = {
-        {"0::/\n", "cpu.max", "150000 100000\n", NULL, NULL, 1.5, "0"},
-        {"0::/\n", "cpu.max", "max 100000\n", NULL, NULL, 0, "2"},
-        {"0::/a/b\n", "a/cpu.max", "300000 100000\n", "a/b/cpu.max", "max 100000\n", 3, "2"},
-        {"0::/a/b\n", "a/cpu.max", "300000 100000\n", "cpu.max", "100000 100000\n", 1, "0"},
-        {"4:cpuset:/\n2:cpu:/x\n", "cpu/cpu.cfs_quota_us", "200000\n", "cpu/cpu.cfs_period_us", "100000\n", 2, "0"},
-        {"2:cpu:/\n", "cpu/cpu.cfs_quota_us", "-1\n", "cpu/cpu.cfs_period_us", "100000\n", 0, "2"},
+        {"0::/\n", "cpu.max", "150000 100000\n", NULL, NULL, 1.5, "0", 2},
+        {"0::/\n", "cpu.max", "max 100000\n", NULL, NULL, 0, "2", 4},
+        {"0::/a/b\n", "a/cpu.max", "300000 100000\n", "a/b/cpu.max", "max 100000\n", 3, "2", 3},
+        {"0::/a/b\n", "a/cpu.max", "300000 100000\n", "cpu.max", "100000 100000\n", 1, "0", 1},
+        {"4:cpuset:/\n2:cpu:/x\n", "cpu/cpu.cfs_quota_us", "200000\n", "cpu/cpu.cfs_period_us", "100000\n", 2,
+         "0", 2},
+        {"2:cpu:/\n", "cpu/cpu.cfs_quota_us", "-1\n", "cpu/cpu.cfs_period_us", "100000\n", 0, "2", 4},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         processors p;
@@ -165,7 +168,31 @@ static void no_more_cores_take_part_than_a_container_keeps_at_work(void **state)
         processors_format(&set, list, sizeof list);
         if (p.limit != cases[c].limit || strcmp(list, cases[c].third) != 0)
             fail_msg("case %zu: found %g, %s, expected %g, %s", c, p.limit, list, cases[c].limit, cases[c].third);
+        assert_int_equal(processors_cores(&p), cases[c].busy);
         processors_close(&p);
+        remove_machine();
+    }
+}
+
+static void the_memory_of_a_container_is_the_least_of_its_groups(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *group, *file, *text, *second, *second_text;
+        double limit;
+    } cases[] = {
+        {"0::/a/b\n", "a/memory.max", "1073741824\n", "a/b/memory.max", "max\n", 1073741824},
+        {"0::/a/b\n", "a/memory.max", "1073741824\n", "a/b/memory.max", "4096\n", 4096},
+        {"0::/\n", "memory.max", "max\n", NULL, NULL, 0},
+        {"5:memory:/x\n1:cpu:/\n", "memory/x/memory.limit_in_bytes", "8192\n", NULL, NULL, 8192},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        make_machine(1, 1, 1);
+        write_file(cases[c].group, "proc/self/cgroup");
+        write_file(cases[c].text, "sys/fs/cgroup/%s", cases[c].file);
+        if (cases[c].second) write_file(cases[c].second_text, "sys/fs/cgroup/%s", cases[c].second);
+        double limit = cgroup_memory(root);
+        if (limit != cases[c].limit) fail_msg("case %zu: found %g, expected %g", c, limit, cases[c].limit);
         remove_machine();
     }
 }
@@ -217,6 +244,7 @@ int main(void)
         cmocka_unit_test(ranks_get_whole_cores_first_and_then_share_them),
         cmocka_unit_test(without_a_topology_every_processor_is_a_core),
         cmocka_unit_test(no_more_cores_take_part_than_a_container_keeps_at_work),
+        cmocka_unit_test(the_memory_of_a_container_is_the_least_of_its_groups),
         cmocka_unit_test(who_may_use_less_than_its_container_has_been_bound),
         cmocka_unit_test(lists_are_written_as_the_kernel_does),
     };

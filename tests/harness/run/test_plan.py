@@ -30,7 +30,7 @@ STEPS = ["--steps", "3", "--warmup", "1", "--threads", "1"]
 def ledgers(words):
     result = harness("run", *words, "--json", "-", "--quiet")
     expect_equal(result.code, 0, "exit code", result)
-    return {job["engine"]: [rank["memory"] for rank in job["ranks"]] for job in result.json()["jobs"]}
+    return {job["name"]: [rank["memory"] for rank in job["ranks"]] for job in result.json()["jobs"]}
 
 
 @cases([
