@@ -1,6 +1,6 @@
 /* The policy of docs/add-a-policy.md is a row like the others, and trains. */
 #include "tests/ps/job.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 enum { RANKS = 3, STEPS = 6 };
 

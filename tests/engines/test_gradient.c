@@ -3,7 +3,7 @@
 #include "ps/ps.h"
 #include "ring/ring.h"
 #include "tests/engines/training.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 #include <math.h>
 #include <stdlib.h>

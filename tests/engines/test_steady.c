@@ -4,7 +4,7 @@
 #include "ring/ring.h"
 #include "tests/common/data/allocations.h"
 #include "tests/engines/training.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 #include <malloc.h>
 

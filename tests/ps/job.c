@@ -2,7 +2,7 @@
 
 #include "common/base/random.h"
 #include "ps/ps.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * stages: sums over the ranks, micro-batches, settling. */
 #include "ps/engine_impl.h"
 #include "tests/ps/job.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 #include <math.h>
 #include <stdlib.h>

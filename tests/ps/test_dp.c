@@ -11,7 +11,7 @@
 #include "ps/dp/dp_impl.h"
 #include "ps/policy.h"
 #include "ps/ps.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include "tests/ps/job.h"
 #include "tests/ps/processes.h"
 #include "ps/ps.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "harness/verify/verify.h"
 #include "ps/policy.h"
 #include "ps/ps.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 typedef struct golden_case {
     const char *file, *device, *policy;

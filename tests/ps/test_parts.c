@@ -5,7 +5,7 @@
 #include "ps/handshake.h"
 #include "ps/plan.h"
 #include "tests/ps/job.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 #include <stdlib.h>
 

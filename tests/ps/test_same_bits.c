@@ -9,7 +9,7 @@
 #include "ps/policy.h"
 #include "ps/ps.h"
 #include "ring/ring.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* Bounded staleness and asynchronous updates. */
 #include "ps/plan.h"
 #include "tests/ps/job.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* A step that is not the first allocates nothing: malloc and its kin are counted at link time. */
 #include "tests/common/data/allocations.h"
 #include "tests/ps/job.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 enum { WARM = 5, STEPS = 40 };
 

@@ -6,7 +6,7 @@
 #include "common/net/zmq_socket.h"
 #include "ps/engine_impl.h"
 #include "tests/ps/job.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* Under sync every configuration ends with the bits that plain loops give. */
 #include "tests/ps/job.h"
-#include "tests/ps/ps_test.h"
+#include "tests/support/check.h"
 
 enum { STEPS = 4 };
 

@@ -34,34 +34,6 @@ const checkpoint_progress some_progress = {.step = 1234567890123,
 
 /* ---- files ------------------------------------------------------------------------------------ */
 
-int folder_open(void **state)
-{
-    char name[] = "/tmp/test-psring-checkpoint-XXXXXX";
-    if (!mkdtemp(name)) return -1;
-    *state = strdup(name);
-    return 0;
-}
-
-int folder_close(void **state)
-{
-    chmod(*state, 0700);
-    DIR *folder = opendir(*state);
-    for (struct dirent *entry; folder && (entry = readdir(folder));) remove(path_in(*state, entry->d_name));
-    if (folder) closedir(folder);
-    int result = rmdir(*state);
-    free(*state);
-    return result;
-}
-
-const char *path_in(const char *folder, const char *name)
-{
-    static char paths[8][512];
-    static unsigned next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
 int files_in(const char *path)
 {
     int count = 0;
@@ -70,15 +42,6 @@ int files_in(const char *path)
     for (struct dirent *entry; (entry = readdir(folder));) count += entry->d_name[0] != '.';
     closedir(folder);
     return count;
-}
-
-void write_file(const char *path, const void *bytes, size_t size)
-{
-    unlink(path); /* some file systems store a file at once that is truncated and written again */
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, size, file), size);
-    assert_int_equal(fclose(file), 0);
 }
 
 uint8_t *read_file(const char *path, size_t *size)
@@ -107,34 +70,19 @@ void write_safetensors(const char *path, const char *header, size_t data_bytes)
     free(bytes);
 }
 
-void expect_failure(status result, status code, const char *text)
-{
-    if (result != code)
-        fail_msg("found %s (%s), wanted %s (%s)", status_name(result), error_message(), status_name(code),
-                 text);
-    if (!strstr(error_message(), text)) fail_msg("found '%s', wanted '%s' in it", error_message(), text);
-    if (strchr(error_message(), '\n')) fail_msg("more than one line: '%s'", error_message());
-    error_clear();
-}
-
-void expect_ok(status result)
-{
-    if (result != STATUS_OK) fail_msg("found %s: %s", status_name(result), error_message());
-}
-
 /* ---- ranks ------------------------------------------------------------------------------------ */
 
 static void build_small(nn_model **out)
 {
     nn_model *m;
-    expect_ok(nn_model_create(small_model.name, &m));
+    must(nn_model_create(small_model.name, &m));
     nn_ref x = nn_input_image(m, 6, 6, 3);
     x = nn_conv2d(m, x, "conv1", 5, 3, 1, 1, false, nn_init_default());
     x = nn_activation(m, nn_batchnorm(m, x, "bn1", false), ACTIVATION_RELU);
     x = nn_conv2d(m, x, "conv2", 4, 3, 2, 1, true, nn_init_default());
     x = nn_activation(m, nn_batchnorm(m, x, "bn2", false), ACTIVATION_RELU);
     x = nn_linear(m, nn_flatten(m, x), "fc", 3, true, nn_init_default());
-    expect_ok(nn_model_finish(m, x, NN_LOSS_CROSS_ENTROPY));
+    must(nn_model_finish(m, x, NN_LOSS_CROSS_ENTROPY));
     *out = m;
 }
 
@@ -143,10 +91,10 @@ static void open_parts(rank_state *r, device_memory_kind kind)
     nn_program_config program = {
         .batch = 2, .mode = NN_TRAIN, .type = device_get_info(r->device)->compute_type, .world = 1};
     param_set_config config = {.param_kind = kind, .grad_kind = kind, .buffer_kind = kind};
-    expect_ok(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->stream));
-    expect_ok(nn_program_compile(r->model, &program, &r->program));
-    expect_ok(param_set_open(r->device, r->model, r->program, &config, &r->set));
-    expect_ok(optimizer_open(r->device, &r->optimizer_options, r->set->type, r->set->arena_elements,
+    must(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->stream));
+    must(nn_program_compile(r->model, &program, &r->program));
+    must(param_set_open(r->device, r->model, r->program, &config, &r->set));
+    must(optimizer_open(r->device, &r->optimizer_options, r->set->type, r->set->arena_elements,
                              r->model->parameter_elements, &r->ledger, &r->optimizer));
 }
 
@@ -163,8 +111,8 @@ void rank_open(rank_state *r, const char *name, const model_options *options, co
     if (options == &small_model) {
         build_small(&r->model);
     } else {
-        expect_ok(model_build(options, &r->model));
-        expect_ok(model_resolve(options, &r->options));
+        must(model_build(options, &r->model));
+        must(model_resolve(options, &r->options));
         r->model_binding = (option_binding){.table = &model_option_table, .storage = &r->options};
     }
     open_parts(r, DEVICE_MEMORY_PRIVATE);

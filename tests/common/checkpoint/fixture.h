@@ -2,37 +2,17 @@
 #ifndef TESTS_COMMON_CHECKPOINT_FIXTURE_H
 #define TESTS_COMMON_CHECKPOINT_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#undef fail /* the name is status.h's */
-#undef fail_msg
-#define fail_msg(...) (print_error(__VA_ARGS__), print_error("\n"), _fail(__FILE__, __LINE__))
-
 #include "common/checkpoint/checkpoint.h"
 #include "models/models.h"
+#include "tests/support/folder.h"
 
-/* cmocka set-up and tear-down: *state is the path of a new folder, removed with the files in it. */
-int folder_open(void **state);
-int folder_close(void **state);
-
-/* "FOLDER/NAME", valid until the eighth call after this one. */
-const char *path_in(const char *folder, const char *name);
 int files_in(const char *folder);
 
-void write_file(const char *path, const void *bytes, size_t size);
 /* NULL if it is not there; else from malloc. */
 uint8_t *read_file(const char *path, size_t *size);
 
 /* Writes a safetensors file with `header` and `data_bytes` bytes 0, 1, 2, ... after it. */
 void write_safetensors(const char *path, const char *header, size_t data_bytes);
-
-/* Checks status and text (all of `text` must be in the message), and clears the record. */
-void expect_failure(status result, status code, const char *text);
-void expect_ok(status result);
 
 /* What a rank has that a checkpoint holds. Must not move while open. */
 typedef struct rank_state {

@@ -42,14 +42,14 @@ static void a_file_is_created_replaced_and_overwritten_in_place(void **state)
 {
     atomic_file f;
     const char *path = path_in(*state, "c");
-    expect_ok(save_text(path, "one"));
+    must(save_text(path, "one"));
     expect_text(path, "one");
-    expect_ok(atomic_file_open(path, &f));
-    expect_ok(atomic_file_append(&f, "____ two ", 9));
-    expect_ok(atomic_file_append(&f, "three", 5));
-    expect_ok(atomic_file_overwrite(&f, 0, "head", 4));
+    must(atomic_file_open(path, &f));
+    must(atomic_file_append(&f, "____ two ", 9));
+    must(atomic_file_append(&f, "three", 5));
+    must(atomic_file_overwrite(&f, 0, "head", 4));
     expect_text(path, "one");
-    expect_ok(atomic_file_commit(&f));
+    must(atomic_file_commit(&f));
     expect_text(path, "head two three");
     assert_int_equal(files_in(*state), 1);
 }
@@ -58,9 +58,9 @@ static void an_abandoned_file_leaves_the_old_one_alone(void **state)
 {
     atomic_file f;
     const char *path = path_in(*state, "c");
-    expect_ok(save_text(path, "one"));
-    expect_ok(atomic_file_open(path, &f));
-    expect_ok(atomic_file_append(&f, "two", 3));
+    must(save_text(path, "one"));
+    must(atomic_file_open(path, &f));
+    must(atomic_file_append(&f, "two", 3));
     atomic_file_abandon(&f);
     expect_text(path, "one");
     assert_int_equal(files_in(*state), 1);
@@ -69,12 +69,12 @@ static void an_abandoned_file_leaves_the_old_one_alone(void **state)
 static void a_probe_leaves_no_trace(void **state)
 {
     const char *path = path_in(*state, "c");
-    expect_ok(checkpoint_probe(path));
+    must(checkpoint_probe(path));
     assert_int_equal(files_in(*state), 0);
-    expect_ok(save_text(path, "one"));
-    expect_ok(checkpoint_probe(path));
+    must(save_text(path, "one"));
+    must(checkpoint_probe(path));
     expect_text(path, "one");
-    expect_failure(checkpoint_probe(path_in(*state, "missing/c")), STATUS_CANNOT_CREATE,
+    assert_fails(checkpoint_probe(path_in(*state, "missing/c")), STATUS_CANNOT_CREATE,
                    "missing/c: its folder cannot be opened: No such");
 }
 
@@ -86,7 +86,7 @@ static void permissions_are_what_the_umask_leaves(void **state)
     mode_t before = umask(0);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         umask(cases[i].mask);
-        expect_ok(save_text(path_in(*state, "c"), "text"));
+        must(save_text(path_in(*state, "c"), "text"));
         umask(0);
         assert_int_equal(mode_of(path_in(*state, "c")) & 07777, cases[i].wanted);
     }
@@ -98,7 +98,7 @@ static void what_a_killed_writer_left_is_replaced_with_its_permissions(void **st
     write_file(path_in(*state, "c.partial"), "long remains of a killed writer", 31);
     assert_int_equal(chmod(path_in(*state, "c.partial"), 0600), 0);
     mode_t before = umask(0022);
-    expect_ok(save_text(path_in(*state, "c"), "new"));
+    must(save_text(path_in(*state, "c"), "new"));
     umask(before);
     expect_text(path_in(*state, "c"), "new");
     assert_int_equal(mode_of(path_in(*state, "c")) & 07777, 0644);
@@ -109,12 +109,12 @@ static void a_second_writer_is_refused_until_the_first_is_done(void **state)
 {
     atomic_file first, second;
     const char *path = path_in(*state, "c");
-    expect_ok(atomic_file_open(path, &first));
-    expect_ok(atomic_file_append(&first, "first", 5));
-    expect_failure(atomic_file_open(path, &second), STATUS_CANNOT_CREATE, "c: another process is writing it");
-    expect_ok(atomic_file_commit(&first));
+    must(atomic_file_open(path, &first));
+    must(atomic_file_append(&first, "first", 5));
+    assert_fails(atomic_file_open(path, &second), STATUS_CANNOT_CREATE, "c: another process is writing it");
+    must(atomic_file_commit(&first));
     expect_text(path, "first");
-    expect_ok(save_text(path, "second"));
+    must(save_text(path, "second"));
     expect_text(path, "second");
 }
 
@@ -130,7 +130,7 @@ static void a_link_stays_and_its_target_is_replaced(void **state)
     assert_int_equal(symlink("relative", path_in(*state, "second")), 0);
     static const char *const names[] = {"relative", "absolute", "second", "relative"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        expect_ok(save_text(path_in(*state, names[i]), names[i])); /* the first creates what the link names */
+        must(save_text(path_in(*state, names[i]), names[i])); /* the first creates what the link names */
         assert_true(S_ISLNK(mode_of(path_in(*state, names[i]))));
         assert_true(S_ISREG(mode_of(path_in(folder, "c"))));
         expect_text(path_in(folder, "c"), names[i]);
@@ -143,7 +143,7 @@ static void links_in_a_circle_are_refused(void **state)
 {
     assert_int_equal(symlink("b", path_in(*state, "a")), 0);
     assert_int_equal(symlink("a", path_in(*state, "b")), 0);
-    expect_failure(save_text(path_in(*state, "a"), ""), STATUS_CANNOT_CREATE,
+    assert_fails(save_text(path_in(*state, "a"), ""), STATUS_CANNOT_CREATE,
                    "Too many levels of symbolic links");
 }
 
@@ -151,7 +151,7 @@ static void a_link_where_the_partial_file_goes_is_not_followed(void **state)
 {
     write_file(path_in(*state, "victim"), "text", 4);
     assert_int_equal(symlink("victim", path_in(*state, "c.partial")), 0);
-    expect_failure(save_text(path_in(*state, "c"), "new"), STATUS_CANNOT_CREATE,
+    assert_fails(save_text(path_in(*state, "c"), "new"), STATUS_CANNOT_CREATE,
                    "the partial file of an earlier writer cannot be opened");
     expect_text(path_in(*state, "victim"), "text");
 }
@@ -166,28 +166,28 @@ static void what_is_no_regular_file_is_refused(void **state)
     assert_int_equal(mkfifo(path_in(*state, "pipe"), 0600), 0);
     assert_int_equal(mkfifo(path_in(*state, "d.partial"), 0600), 0);
     write_file(path_in(*state, "file"), "", 0);
-    expect_failure(save_text(*state, ""), STATUS_CANNOT_CREATE, "expected a regular file, got a folder");
-    expect_failure(save_text(path_in(*state, "pipe"), ""), STATUS_CANNOT_CREATE,
+    assert_fails(save_text(*state, ""), STATUS_CANNOT_CREATE, "expected a regular file, got a folder");
+    assert_fails(save_text(path_in(*state, "pipe"), ""), STATUS_CANNOT_CREATE,
                    "expected a regular file, got a device, pipe or socket");
-    expect_failure(save_text("/dev/null", ""), STATUS_CANNOT_CREATE,
+    assert_fails(save_text("/dev/null", ""), STATUS_CANNOT_CREATE,
                    "/dev/null: expected a regular file, got a device, pipe or socket");
-    expect_failure(save_text(path_in(*state, "d"), ""), STATUS_CANNOT_CREATE,
+    assert_fails(save_text(path_in(*state, "d"), ""), STATUS_CANNOT_CREATE,
                    "the partial file of an earlier writer cannot be opened");
-    expect_failure(save_text(path_in(*state, "missing/c"), ""), STATUS_CANNOT_CREATE,
+    assert_fails(save_text(path_in(*state, "missing/c"), ""), STATUS_CANNOT_CREATE,
                    "its folder cannot be opened: No such file");
-    expect_failure(save_text(path_in(*state, "missing/"), ""), STATUS_CANNOT_CREATE,
+    assert_fails(save_text(path_in(*state, "missing/"), ""), STATUS_CANNOT_CREATE,
                    "expected the name of a file, got that of a folder");
-    expect_failure(save_text(path_in(*state, "file/c"), ""), STATUS_CANNOT_CREATE, "Not a directory");
-    expect_failure(save_text("", ""), STATUS_CANNOT_CREATE, "expected the name of a file, got ''");
-    expect_failure(save_text(long_name, ""), STATUS_CANNOT_CREATE, "File name too long");
-    expect_failure(save_text(long_name + 4000 - 1, ""), STATUS_CANNOT_CREATE, "File name too long");
+    assert_fails(save_text(path_in(*state, "file/c"), ""), STATUS_CANNOT_CREATE, "Not a directory");
+    assert_fails(save_text("", ""), STATUS_CANNOT_CREATE, "expected the name of a file, got ''");
+    assert_fails(save_text(long_name, ""), STATUS_CANNOT_CREATE, "File name too long");
+    assert_fails(save_text(long_name + 4000 - 1, ""), STATUS_CANNOT_CREATE, "File name too long");
 }
 
 static void a_folder_that_cannot_be_written_is_refused(void **state)
 {
     enum { NOBODY = 65534 };
     const char *path = path_in(*state, "c");
-    expect_ok(save_text(path, "one"));
+    must(save_text(path, "one"));
     assert_int_equal(chmod(*state, 0555), 0);
     pid_t child = fork();
     if (child == 0) {
@@ -212,7 +212,7 @@ static void a_name_without_a_folder_is_one_in_the_current_folder(void **state)
     assert_int_equal(chdir(*state), 0);
     status rc = save_text("c", "text");
     assert_int_equal(chdir(here), 0);
-    expect_ok(rc);
+    must(rc);
     expect_text(path_in(*state, "c"), "text");
 }
 

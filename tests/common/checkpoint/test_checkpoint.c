@@ -30,8 +30,8 @@ static void round_trip(const char *folder, const char *device)
         rank_open(&loaded, device, round_trips[i].model, round_trips[i].optimizer);
         rank_fill(&saved, i);
         rank_fill(&loaded, 1000 + i);
-        expect_ok(rank_save(&saved, path, &some_progress));
-        expect_ok(rank_load(&loaded, path, &progress));
+        must(rank_save(&saved, path, &some_progress));
+        must(rank_load(&loaded, path, &progress));
         expect_same_rank(&loaded, &saved);
         assert_memory_equal(&progress, &some_progress, sizeof progress);
         rank_close(&saved);
@@ -55,8 +55,8 @@ static void a_file_is_a_function_of_what_is_saved(void **state)
     size_t size, again;
     rank_open(&r, "reference", &lenet_model, NULL);
     rank_fill(&r, 1);
-    expect_ok(rank_save(&r, path_in(*state, "a"), &some_progress));
-    expect_ok(rank_save(&r, path_in(*state, "b"), &some_progress));
+    must(rank_save(&r, path_in(*state, "a"), &some_progress));
+    must(rank_save(&r, path_in(*state, "b"), &some_progress));
     uint8_t *a = read_file(path_in(*state, "a"), &size), *b = read_file(path_in(*state, "b"), &again);
     assert_int_equal(size, again);
     assert_memory_equal(a, b, size);
@@ -79,8 +79,8 @@ static void state_is_also_read_from_host_memory(void **state)
         saved.arenas.states[i] = copies[i];
     }
     saved.arenas.states_on_host = true;
-    expect_ok(rank_save(&saved, path_in(*state, "c"), &some_progress));
-    expect_ok(rank_load(&loaded, path_in(*state, "c"), NULL));
+    must(rank_save(&saved, path_in(*state, "c"), &some_progress));
+    must(rank_load(&loaded, path_in(*state, "c"), NULL));
     expect_same_rank(&loaded, &saved);
     free(copies[0]);
     free(copies[1]);
@@ -95,15 +95,15 @@ static void without_an_optimizer_parameters_and_buffers_are_loaded_alone(void **
     rank_open(&loaded, "reference", &lenet_model, &adam);
     rank_open(&untouched, "reference", &lenet_model, &adam);
     rank_fill(&saved, 3);
-    expect_ok(rank_save(&saved, path_in(*state, "c"), &some_progress));
+    must(rank_save(&saved, path_in(*state, "c"), &some_progress));
     loaded.subject.optimizer = NULL;
-    expect_ok(rank_load(&loaded, path_in(*state, "c"), NULL));
+    must(rank_load(&loaded, path_in(*state, "c"), NULL));
     expect_same_parameters(&loaded, &saved);
     memcpy(untouched.set->params.data, saved.set->params.data,
            (size_t)saved.set->arena_elements * sizeof(double));
     expect_same_rank(&loaded, &untouched);
-    expect_ok(rank_save(&loaded, path_in(*state, "weights"), &some_progress));
-    expect_failure(rank_load(&saved, path_in(*state, "weights"), NULL), STATUS_DATA,
+    must(rank_save(&loaded, path_in(*state, "weights"), &some_progress));
+    assert_fails(rank_load(&saved, path_in(*state, "weights"), NULL), STATUS_DATA,
                    "expected the state of optimizer 'adam', got 'none'");
     rank_close(&saved);
     rank_close(&loaded);
@@ -136,7 +136,7 @@ static void tensors_stand_in_pytorchs_order_with_pytorchs_names(void **state)
     rank_state r;
     checkpoint_contents c;
     rank_open(&r, "reference", &small_model, &adam);
-    expect_ok(checkpoint_contents_make(r.model, DTYPE_F32, &adam, &c));
+    must(checkpoint_contents_make(r.model, DTYPE_F32, &adam, &c));
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         assert_string_equal(c.tensors[i].name, wanted[i]);
     assert_int_equal(c.count, COUNT);
@@ -195,12 +195,12 @@ static void the_checkpoint_of_another_run_is_refused_with_both_named(void **stat
         rank_open(&saved, "reference", others[i].saved, others[i].saved_optimizer);
         rank_open(&loaded, "reference", others[i].loaded, others[i].loaded_optimizer);
         rank_fill(&saved, i);
-        expect_ok(rank_save(&saved, path_in(*state, "c"), &some_progress));
+        must(rank_save(&saved, path_in(*state, "c"), &some_progress));
         status rc = rank_load(&loaded, path_in(*state, "c"), NULL);
         if (others[i].message)
-            expect_failure(rc, STATUS_DATA, others[i].message);
+            assert_fails(rc, STATUS_DATA, others[i].message);
         else
-            expect_ok(rc);
+            must(rc);
         rank_close(&saved);
         rank_close(&loaded);
     }
@@ -213,10 +213,10 @@ static void float64_loads_into_float32_and_back(void **state)
     rank_open(&f64, "reference", &lenet_model, &adam);
     rank_open(&again, "cpu", &lenet_model, &adam);
     rank_fill(&f32, 5);
-    expect_ok(rank_save(&f32, path_in(*state, "f32"), &some_progress));
-    expect_ok(rank_load(&f64, path_in(*state, "f32"), NULL));
-    expect_ok(rank_save(&f64, path_in(*state, "f64"), &some_progress));
-    expect_ok(rank_load(&again, path_in(*state, "f64"), NULL));
+    must(rank_save(&f32, path_in(*state, "f32"), &some_progress));
+    must(rank_load(&f64, path_in(*state, "f32"), NULL));
+    must(rank_save(&f64, path_in(*state, "f64"), &some_progress));
+    must(rank_load(&again, path_in(*state, "f64"), NULL));
     expect_same_rank(&again, &f32);
     rank_close(&f64);
     rank_close(&f32);
@@ -228,11 +228,11 @@ static void float64_loads_into_float32_and_back(void **state)
 static void options_that_mean_nothing_together_are_refused(void **state)
 {
     (void)state;
-    expect_ok(checkpoint_options_check(&(checkpoint_options){0}));
-    expect_ok(checkpoint_options_check(&(checkpoint_options){.save = "c", .save_every = 5, .load = "d"}));
-    expect_failure(checkpoint_options_check(&(checkpoint_options){.save_every = 5}), STATUS_USAGE,
+    must(checkpoint_options_check(&(checkpoint_options){0}));
+    must(checkpoint_options_check(&(checkpoint_options){.save = "c", .save_every = 5, .load = "d"}));
+    assert_fails(checkpoint_options_check(&(checkpoint_options){.save_every = 5}), STATUS_USAGE,
                    "--save-every: expected --save FILE too");
-    expect_failure(checkpoint_options_check(&(checkpoint_options){.load = ""}), STATUS_USAGE,
+    assert_fails(checkpoint_options_check(&(checkpoint_options){.load = ""}), STATUS_USAGE,
                    "--load: expected the name of a file, got ''");
 }
 

@@ -13,7 +13,7 @@ static const optimizer_options momentum = {.kind = OPTIMIZER_SGD, .lr = 0.1, .mo
 
 static void expect_refused(rank_state *r, const rank_state *before, const char *path, const char *message)
 {
-    expect_failure(rank_load(r, path, NULL), STATUS_DATA, message);
+    assert_fails(rank_load(r, path, NULL), STATUS_DATA, message);
     expect_same_rank(r, before);
 }
 
@@ -25,7 +25,7 @@ static void a_file_cut_at_any_byte_is_refused(void **state)
     rank_open(&r, "reference", &toy_model, &adam);
     rank_open(&before, "reference", &toy_model, &adam);
     rank_fill(&r, 1);
-    expect_ok(rank_save(&r, path, &some_progress));
+    must(rank_save(&r, path, &some_progress));
     uint8_t *bytes = read_file(path, &size);
     rank_fill(&r, 2);
     rank_fill(&before, 2);
@@ -46,7 +46,7 @@ static void a_flipped_bit_anywhere_is_refused(void **state)
     rank_open(&r, "reference", &toy_model, &momentum);
     rank_open(&before, "reference", &toy_model, &momentum);
     rank_fill(&r, 1);
-    expect_ok(rank_save(&r, path, &some_progress));
+    must(rank_save(&r, path, &some_progress));
     uint8_t *bytes = read_file(path, &size);
     rank_fill(&r, 2);
     rank_fill(&before, 2);
@@ -90,10 +90,10 @@ static void edited_metadata_are_refused(void **state)
 {
     rank_state r;
     rank_open(&r, "reference", &toy_model, &adam);
-    expect_ok(rank_save(&r, path_in(*state, "c"), &some_progress));
+    must(rank_save(&r, path_in(*state, "c"), &some_progress));
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
         edit(path_in(*state, "c"), path_in(*state, "e"), edits[i].from, edits[i].to);
-        expect_failure(rank_load(&r, path_in(*state, "e"), NULL), STATUS_DATA, edits[i].message);
+        assert_fails(rank_load(&r, path_in(*state, "e"), NULL), STATUS_DATA, edits[i].message);
     }
     rank_close(&r);
 }
@@ -101,11 +101,11 @@ static void edited_metadata_are_refused(void **state)
 static void a_file_that_cannot_be_one_is_refused(void **state)
 {
     checkpoint *c;
-    expect_failure(checkpoint_open(path_in(*state, "absent"), &c), STATUS_DATA,
+    assert_fails(checkpoint_open(path_in(*state, "absent"), &c), STATUS_DATA,
                    "absent: cannot be opened: No such file");
     assert_null(c);
-    expect_failure(checkpoint_open(*state, &c), STATUS_DATA, "expected a regular file, got a folder");
-    expect_failure(checkpoint_open("/dev/null", &c), STATUS_DATA,
+    assert_fails(checkpoint_open(*state, &c), STATUS_DATA, "expected a regular file, got a folder");
+    assert_fails(checkpoint_open("/dev/null", &c), STATUS_DATA,
                    "expected a regular file, got a device, pipe or socket");
 }
 

@@ -43,7 +43,7 @@ static status load_and_log(rank_state *r, const char *path, char *log, size_t si
 static void expect_parameter(rank_state *r, int param, const void *bytes, size_t size)
 {
     float values[100];
-    expect_ok(param_set_export(r->set, r->stream, r->set->params.data, param, DTYPE_F32, values));
+    must(param_set_export(r->set, r->stream, r->set->params.data, param, DTYPE_F32, values));
     assert_memory_equal(values, bytes, size);
 }
 
@@ -62,7 +62,7 @@ static void parameters_load_in_any_order_and_the_log_says_that_the_optimizer_sta
                                           ",\n" FIRST "}"};
     for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
         write_safetensors(path_in(*state, "c"), headers[i], PLAIN_BYTES);
-        expect_ok(load_and_log(&r, path_in(*state, "c"), log, sizeof log));
+        must(load_and_log(&r, path_in(*state, "c"), log, sizeof log));
         expect_parameter(&r, 0, bytes, 400);
         expect_parameter(&r, 1, bytes + 400, 40);
         expect_parameter(&r, 2, bytes + 440, 200);
@@ -116,7 +116,7 @@ static void files_that_do_not_fit_are_refused_and_nothing_is_loaded(void **state
         write_safetensors(path_in(*state, "c"), refused[i].header, refused[i].data_bytes);
         status rc = rank_load(&r, path_in(*state, "c"), NULL);
         if (rc != STATUS_DATA) print_error("%s\n", refused[i].what);
-        expect_failure(rc, STATUS_DATA, refused[i].message);
+        assert_fails(rc, STATUS_DATA, refused[i].message);
         expect_same_rank(&r, &before);
     }
     rank_close(&r);
@@ -132,8 +132,8 @@ static void the_log_names_the_options_that_differ_and_where_the_run_goes_on(void
     rank_open(&saved, "reference", &toy_model, &fast);
     rank_open(&loaded, "cpu", &toy_model, &slow);
     rank_fill(&saved, 1);
-    expect_ok(rank_save(&saved, path_in(*state, "c"), &some_progress));
-    expect_ok(load_and_log(&loaded, path_in(*state, "c"), log, sizeof log));
+    must(rank_save(&saved, path_in(*state, "c"), &some_progress));
+    must(load_and_log(&loaded, path_in(*state, "c"), log, sizeof log));
     static const char *const wanted[] = {
         "c: loaded; the run resumes at step 1234567890123 (step 399 of epoch 17)\n",
         "c: 12 tensors converted to F32\n", "warning: ", "c: options differ from the saved ones: lr was 0.001",

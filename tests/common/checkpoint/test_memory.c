@@ -78,19 +78,19 @@ static void memory_is_that_of_the_largest_tensor(void **state)
     checkpoint_contents contents;
     checkpoint *c;
     nn_model *model;
-    expect_ok(model_build(&options, &model));
-    expect_ok(checkpoint_contents_make(model, DTYPE_F32, &adam, &contents));
+    must(model_build(&options, &model));
+    must(checkpoint_contents_make(model, DTYPE_F32, &adam, &contents));
     int64_t whole = contents.data_bytes, tensor = contents.largest_elements * 8;
     int64_t list = contents.count * (int64_t)(2 * sizeof(checkpoint_tensor)), chunk = 1 << 20;
     checkpoint_contents_free(&contents);
     checkpoint_subject subject = {.model = model, .type = DTYPE_F32, .optimizer = &adam};
 
     begin_counting();
-    expect_ok(checkpoint_save(path, &subject, &some_progress, &source));
+    must(checkpoint_save(path, &subject, &some_progress, &source));
     int64_t saving = end_counting();
     begin_counting();
-    expect_ok(checkpoint_open(path, &c));
-    expect_ok(checkpoint_load(c, &subject, &sink));
+    must(checkpoint_open(path, &c));
+    must(checkpoint_load(c, &subject, &sink));
     checkpoint_close(&c);
     int64_t loading = end_counting();
     nn_model_free(&model);

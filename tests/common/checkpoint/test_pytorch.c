@@ -48,10 +48,10 @@ static void fill_by_name(rank_state *r)
 {
     checkpoint_contents c;
     checkpoint_sink sink = checkpoint_arenas_sink(&r->arenas);
-    expect_ok(checkpoint_contents_make(r->model, r->set->type, &r->optimizer_options, &c));
+    must(checkpoint_contents_make(r->model, r->set->type, &r->optimizer_options, &c));
     for (int i = 0; i < c.count; i++)
         if (c.tensors[i].kind != CHECKPOINT_BATCHES)
-            expect_ok(write_values(&sink, &c.tensors[i], c.tensors[i].name));
+            must(write_values(&sink, &c.tensors[i], c.tensors[i].name));
     checkpoint_contents_free(&c);
 }
 
@@ -60,12 +60,12 @@ static void expect_values(rank_state *r, const char *file)
 {
     checkpoint_contents c;
     checkpoint_source source = checkpoint_arenas_source(&r->arenas);
-    expect_ok(checkpoint_contents_make(r->model, DTYPE_F64, NULL, &c));
+    must(checkpoint_contents_make(r->model, DTYPE_F64, NULL, &c));
     double *values = malloc((size_t)c.largest_elements * sizeof *values);
     for (int i = 0; i < c.count; i++) {
         const checkpoint_tensor *t = &c.tensors[i];
         if (t->kind == CHECKPOINT_BATCHES) continue;
-        expect_ok(source.read(source.context, t, values));
+        must(source.read(source.context, t, values));
         for (int64_t j = 0; j < t->elements; j++)
             if (values[j] != value_at(t->name, j, true))
                 fail_msg("%s: %s[%lld]: found %.9g, wanted %.9g", file, t->name, (long long)j, values[j],
@@ -95,7 +95,7 @@ static void write_ours(const char *folder)
             snprintf(name, sizeof name, "ours-%s-%s.safetensors", models[i].name, types[d]);
             rank_open(&r, devices[d], models[i].model, NULL);
             fill_by_name(&r);
-            expect_ok(rank_save(&r, path_in(folder, name), &some_progress));
+            must(rank_save(&r, path_in(folder, name), &some_progress));
             rank_close(&r);
         }
     }
@@ -114,21 +114,21 @@ static void write_step(const char *folder, const char *kind, const optimizer_opt
     double *second = r.arenas.states[1];
     for (int64_t i = 0; second && i < r.set->arena_elements; i++) second[i] = fabs(second[i]);
     snprintf(name, sizeof name, "ours-%s-before.safetensors", kind);
-    expect_ok(rank_save(&r, path_in(folder, name), &progress));
+    must(rank_save(&r, path_in(folder, name), &progress));
     checkpoint_contents c;
     checkpoint_sink sink = checkpoint_arenas_sink(&gradients.arenas);
-    expect_ok(checkpoint_contents_make(r.model, DTYPE_F64, NULL, &c));
+    must(checkpoint_contents_make(r.model, DTYPE_F64, NULL, &c));
     for (int i = 0; i < c.count; i++) {
         snprintf(name, sizeof name, "gradient.%s", c.tensors[i].name);
-        if (c.tensors[i].kind == CHECKPOINT_PARAM) expect_ok(write_values(&sink, &c.tensors[i], name));
+        if (c.tensors[i].kind == CHECKPOINT_PARAM) must(write_values(&sink, &c.tensors[i], name));
     }
     checkpoint_contents_free(&c);
-    expect_ok(optimizer_update(r.optimizer, r.stream, r.set->params.data, gradients.set->params.data,
+    must(optimizer_update(r.optimizer, r.stream, r.set->params.data, gradients.set->params.data,
                                param_set_pieces(r.set, 0, r.model->param_count), progress.optimizer_step,
                                o->lr, 1));
     progress.step = ++progress.optimizer_step;
     snprintf(name, sizeof name, "ours-%s-after.safetensors", kind);
-    expect_ok(rank_save(&r, path_in(folder, name), &progress));
+    must(rank_save(&r, path_in(folder, name), &progress));
     rank_close(&r);
     rank_close(&gradients);
 }
@@ -227,8 +227,8 @@ static void checkpoints_of_pytorch_load_and_the_optimizer_starts_fresh(void **st
         rank_fill(&r, 1);
         rank_fill(&untouched, 1);
         checkpoint_sink sink = checkpoint_arenas_sink(&r.arenas);
-        expect_ok(checkpoint_open(path, &c));
-        expect_ok(checkpoint_load(c, &r.subject, &sink));
+        must(checkpoint_open(path, &c));
+        must(checkpoint_load(c, &r.subject, &sink));
         const checkpoint_info *info = checkpoint_get_info(c);
         assert_true(info->foreign);
         assert_memory_equal(&info->progress, &(checkpoint_progress){0}, sizeof info->progress);
@@ -267,7 +267,7 @@ static void checkpoints_of_pytorch_that_do_not_fit_are_refused(void **state)
         rank_open(&untouched, "reference", refused[i].model, NULL);
         rank_fill(&r, 1);
         rank_fill(&untouched, 1);
-        expect_failure(rank_load(&r, theirs(s, refused[i].file), NULL), STATUS_DATA, refused[i].message);
+        assert_fails(rank_load(&r, theirs(s, refused[i].file), NULL), STATUS_DATA, refused[i].message);
         expect_same_rank(&r, &untouched);
         rank_close(&r);
         rank_close(&untouched);

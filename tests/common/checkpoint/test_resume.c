@@ -89,7 +89,7 @@ static void open_data(run *r, int64_t first_step)
                              .seed = SEED,
                              .model = &form,
                              .synthetic_samples = {r->c->samples, r->c->samples}};
-    expect_ok(dataset_open(&config, &r->set));
+    must(dataset_open(&config, &r->set));
     batches_config batches = {.set = r->set,
                               .part = DATA_TRAIN,
                               .purpose = BATCHES_TRAIN,
@@ -99,7 +99,7 @@ static void open_data(run *r, int64_t first_step)
                               .batch = r->c->batch,
                               .drop_last = true,
                               .first_step = first_step};
-    expect_ok(batches_open(&batches, &r->source));
+    must(batches_open(&batches, &r->source));
 }
 
 static status open_trainer(run *r, const char *device)
@@ -125,18 +125,18 @@ static status open_trainer(run *r, const char *device)
 static void run_open(run *r, const resume_case *c, const char *device, uint64_t seed, int64_t first_step)
 {
     *r = (run){.c = c};
-    expect_ok(model_build(&c->model, &r->model));
-    expect_ok(model_resolve(&c->model, &r->options));
-    expect_ok(status_table_create(1, 1, &r->table));
+    must(model_build(&c->model, &r->model));
+    must(model_resolve(&c->model, &r->options));
+    must(status_table_create(1, 1, &r->table));
     status rc = open_trainer(r, device);
     if (rc == STATUS_UNAVAILABLE) {
         error_clear();
         print_message("# skipped: the device %s is not there\n", device);
         skip();
     }
-    expect_ok(rc);
+    must(rc);
     open_data(r, first_step);
-    expect_ok(param_set_initialize(trainer_params(r->trainer), trainer_stream(r->trainer), seed));
+    must(param_set_initialize(trainer_params(r->trainer), trainer_stream(r->trainer), seed));
     r->binding = (option_binding){.table = &model_option_table, .storage = &r->options};
     r->arenas = checkpoint_arenas_of(trainer_params(r->trainer), trainer_stream(r->trainer),
                                      trainer_optimizer(r->trainer));
@@ -159,10 +159,10 @@ static void run_steps(run *r, int64_t first, int64_t end, double *losses)
 {
     for (int64_t s = first; s < end; s++) {
         step_result result;
-        expect_ok(trainer_step(r->trainer, r->source, s, s, &result));
+        must(trainer_step(r->trainer, r->source, s, s, &result));
         losses[s] = result.loss;
     }
-    expect_ok(sync_flush(trainer_engine(r->trainer)));
+    must(sync_flush(trainer_engine(r->trainer)));
 }
 
 static void save(run *r, const char *path, int64_t step)
@@ -175,7 +175,7 @@ static void save(run *r, const char *path, int64_t step)
                                     .batches_tracked = step,
                                     .seed = SEED};
     checkpoint_source source = checkpoint_arenas_source(&r->arenas);
-    expect_ok(checkpoint_save(path, &r->subject, &progress, &source));
+    must(checkpoint_save(path, &r->subject, &progress, &source));
 }
 
 /* Returns the step to go on with. */
@@ -183,8 +183,8 @@ static int64_t load(run *r, const char *path)
 {
     checkpoint *c;
     checkpoint_sink sink = checkpoint_arenas_sink(&r->arenas);
-    expect_ok(checkpoint_open(path, &c));
-    expect_ok(checkpoint_load(c, &r->subject, &sink));
+    must(checkpoint_open(path, &c));
+    must(checkpoint_load(c, &r->subject, &sink));
     checkpoint_progress p = checkpoint_get_info(c)->progress;
     checkpoint_close(&c);
     assert_int_equal(p.seed, SEED);

@@ -52,7 +52,7 @@ static bool holds_new(two_states *s)
 {
     checkpoint_progress progress;
     syscalls_plan(&(syscall_plan){0});
-    expect_ok(rank_load(&s->loaded, s->path, &progress));
+    must(rank_load(&s->loaded, s->path, &progress));
     bool is_new = progress.step == new_progress.step;
     expect_same_rank(&s->loaded, is_new ? &s->new : &s->old);
     return is_new;
@@ -85,7 +85,7 @@ static void kill_everywhere(const char *folder, bool half, bool left_over, int *
     *saw_old = *saw_new = 0;
     open_states(&s, folder);
     for (int n = 1;; n++) {
-        expect_ok(rank_save(&s.old, s.path, &old_progress));
+        must(rank_save(&s.old, s.path, &old_progress));
         if (left_over) write_file(path_in(folder, "c.partial"), "what a killed one left", 22);
         if (!save_in_child(&s, &(syscall_plan){.kill_before = n, .half = half})) break;
         if (holds_new(&s))
@@ -173,10 +173,10 @@ static void a_failure_at_any_call_keeps_the_old_file_and_leaves_nothing_behind(v
 {
     two_states s;
     open_states(&s, *state);
-    expect_ok(rank_save(&s.old, s.path, &old_progress));
+    must(rank_save(&s.old, s.path, &old_progress));
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
         syscalls_plan(&(syscall_plan){0});
-        expect_ok(rank_save(&s.old, s.path, &old_progress));
+        must(rank_save(&s.old, s.path, &old_progress));
         int calls = syscalls_named(faults[i].call);
         for (int n = 1; n <= calls; n++) {
             syscall_plan plan = {.error = faults[i].error};
@@ -185,7 +185,7 @@ static void a_failure_at_any_call_keeps_the_old_file_and_leaves_nothing_behind(v
             status rc = rank_save(&s.new, s.path, &new_progress);
             syscalls_plan(&(syscall_plan){0});
             if (rc != faults[i].code) print_error("%s, call %d\n", faults[i].what, n);
-            expect_failure(rc, faults[i].code, faults[i].message);
+            assert_fails(rc, faults[i].code, faults[i].message);
             assert_false(holds_new(&s));
             assert_int_equal(files_in(s.folder), 1);
         }
@@ -197,12 +197,12 @@ static void a_file_that_cannot_be_synchronized_keeps_the_old_one(void **state)
 {
     two_states s;
     open_states(&s, *state);
-    expect_ok(rank_save(&s.old, s.path, &old_progress));
+    must(rank_save(&s.old, s.path, &old_progress));
     for (int n = 1; n <= 2; n++) {
         syscall_plan plan = {.error = EIO};
         plan.fail_at[SYSCALL_FSYNC] = n;
         syscalls_plan(&plan);
-        expect_failure(rank_save(&s.new, s.path, &new_progress), STATUS_IO,
+        assert_fails(rank_save(&s.new, s.path, &new_progress), STATUS_IO,
                        n == 1 ? "cannot be written: Input/output error"
                               : "in its place, but its folder cannot be synchronized");
         assert_int_equal(holds_new(&s), n == 2);
@@ -220,7 +220,7 @@ static void short_and_interrupted_calls_are_continued(void **state)
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
         unlink(s.path);
         syscalls_plan(&plans[i]);
-        expect_ok(rank_save(&s.new, s.path, &new_progress));
+        must(rank_save(&s.new, s.path, &new_progress));
         assert_true(holds_new(&s));
     }
     close_states(&s);
@@ -233,11 +233,11 @@ static void file_systems_without_locks_or_folder_synchronization_serve_too(void 
     syscall_plan plan = {.error = EOPNOTSUPP};
     plan.fail_at[SYSCALL_FLOCK] = 1;
     syscalls_plan(&plan);
-    expect_ok(rank_save(&s.old, s.path, &old_progress));
+    must(rank_save(&s.old, s.path, &old_progress));
     plan = (syscall_plan){.error = EINVAL};
     plan.fail_at[SYSCALL_FSYNC] = 2;
     syscalls_plan(&plan);
-    expect_ok(rank_save(&s.new, s.path, &new_progress));
+    must(rank_save(&s.new, s.path, &new_progress));
     assert_true(holds_new(&s));
     close_states(&s);
 }
@@ -281,7 +281,7 @@ static void a_limit_on_the_size_of_files_keeps_the_old_one(void **state)
 {
     two_states s;
     open_states(&s, *state);
-    expect_ok(rank_save(&s.old, s.path, &old_progress));
+    must(rank_save(&s.old, s.path, &old_progress));
     int code = run_in_child(limit_file_size, &s);
     assert_false(holds_new(&s));
     assert_int_equal(files_in(s.folder), 1);

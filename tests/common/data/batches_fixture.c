@@ -10,7 +10,7 @@ dataset *open_synthetic(const data_form *form)
     dataset_config config = {
         .spec = "synthetic", .seed = 5, .model = form, .synthetic_samples = {SAMPLES, TESTS}};
     dataset *set;
-    expect_ok(dataset_open(&config, &set));
+    must(dataset_open(&config, &set));
     return set;
 }
 
@@ -30,7 +30,7 @@ batches_config training(const dataset *set, int rank, int world)
 batch_source *open_source(const batches_config *config)
 {
     batch_source *source;
-    expect_ok(batches_open(config, &source));
+    must(batches_open(config, &source));
     return source;
 }
 
@@ -59,7 +59,7 @@ void record(const batches_config *config, int64_t first, int64_t end, recording 
     batch_source *source = open_source(&from);
     for (int64_t step = first; step < end; step++) {
         batch_view b;
-        expect_ok(batch_source_next(source, step, &b));
+        must(batch_source_next(source, step, &b));
         const int64_t figures[] = {b.count, b.targets_counted, b.padding, b.step, b.epoch, b.epoch_step};
         append(out, figures, RECORDED_FIGURES);
         append(out, b.inputs, input_bytes(source, &b));

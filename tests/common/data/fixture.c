@@ -9,41 +9,6 @@
 
 enum { SIDE = 28, CIFAR_RECORD = 3073 };
 
-int folder_open(void **state)
-{
-    char name[] = "/tmp/test-psring-data-XXXXXX";
-    if (!mkdtemp(name)) return -1;
-    *state = strdup(name);
-    return 0;
-}
-
-int folder_close(void **state)
-{
-    DIR *folder = opendir(*state);
-    for (struct dirent *entry; folder && (entry = readdir(folder));) unlink(path_in(*state, entry->d_name));
-    if (folder) closedir(folder);
-    int result = rmdir(*state);
-    free(*state);
-    return result;
-}
-
-const char *path_in(const char *folder, const char *name)
-{
-    static char paths[8][512];
-    static unsigned next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-void write_file(const char *path, const void *bytes, size_t size)
-{
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, size, file), size);
-    assert_int_equal(fclose(file), 0);
-}
-
 void write_gzip(const char *path, const void *bytes, size_t size)
 {
     gzFile file = gzopen(path, "wb");
@@ -128,30 +93,17 @@ void make_cifar10_folder(const char *folder)
     }
 }
 
-void expect_failure(status result, status code, const char *text)
-{
-    assert_string_equal(status_name(result), status_name(code));
-    if (!strstr(error_message(), text)) fail_msg("found '%s', wanted in it '%s'", error_message(), text);
-    assert_null(strchr(error_message(), '\n'));
-    error_clear();
-}
-
-void expect_ok(status result)
-{
-    if (result != STATUS_OK) fail_msg("%s: %s", status_name(result), error_message());
-}
-
 dataset *open_set(const char *spec, const data_form *model)
 {
     dataset *set;
-    expect_ok(dataset_open(&(dataset_config){.spec = spec, .seed = 5, .model = model}, &set));
+    must(dataset_open(&(dataset_config){.spec = spec, .seed = 5, .model = model}, &set));
     return set;
 }
 
 void expect_refusal(const char *spec, status code, const char *message)
 {
     dataset *set;
-    expect_failure(dataset_open(&(dataset_config){.spec = spec, .seed = 5}, &set), code, message);
+    assert_fails(dataset_open(&(dataset_config){.spec = spec, .seed = 5}, &set), code, message);
     assert_null(set);
 }
 

@@ -26,7 +26,7 @@ static void evaluation_counts_every_sample_once(void **state)
         assert_int_equal(source->steps_per_epoch, 2);
         for (int64_t step = 0; step < 2; step++) {
             batch_view b;
-            expect_ok(batch_source_next(source, step, &b));
+            must(batch_source_next(source, step, &b));
             counted += b.targets_counted;
             padding += b.padding;
             for (int64_t i = 0; i < b.count; i++) {
@@ -76,7 +76,7 @@ static void regression_counts_elements_without_padding(void **state)
         config.part = DATA_TEST;
         config.purpose = BATCHES_EVALUATE;
         batch_source *source = open_source(&config);
-        expect_ok(batch_source_next(source, 0, &b));
+        must(batch_source_next(source, 0, &b));
         assert_int_equal(b.count, 3);
         counted += b.targets_counted;
         batch_source_close(&source);
@@ -94,7 +94,7 @@ static void token_batches_count_the_positions_that_have_targets(void **state)
         dataset *set = open_synthetic(&form);
         batches_config config = training(set, 0, 1);
         batch_source *source = open_source(&config);
-        expect_ok(batch_source_next(source, 0, &b));
+        must(batch_source_next(source, 0, &b));
         const int32_t *tokens = b.inputs, *targets = b.targets;
         int64_t wanted = 0;
         for (int64_t i = 0; i < BATCH * form.sequence; i++) {
@@ -125,7 +125,7 @@ static void gray_images_of_28_become_color_images_of_32(void **state)
     config.purpose = BATCHES_EVALUATE;
     batch_source *source = open_source(&config);
     batch_view b;
-    expect_ok(batch_source_next(source, 0, &b));
+    must(batch_source_next(source, 0, &b));
     assert_int_equal(b.count, 4);
     for (int64_t i = 0; i < 4; i++) {
         for (int64_t p = 0; p < 32 * 32 * 3; p++) {

@@ -37,13 +37,13 @@ static void a_rank_trains_on_the_samples_that_the_sampler_names(void **state)
             batches_config config = training(set, rank, WORLD);
             config.sampler = mode;
             batch_source *source = open_source(&config);
-            expect_ok(sampler_init(&s, &(sampler_config){mode, SAMPLES, BATCH, WORLD, false}));
+            must(sampler_init(&s, &(sampler_config){mode, SAMPLES, BATCH, WORLD, false}));
             assert_int_equal(source->steps_per_epoch, s.steps);
             for (int64_t step = 0; step < EPOCHS * s.steps; step++) {
                 batch_view b;
                 sampler_span span = sampler_span_of(&s, rank, step % s.steps);
                 sampler_shuffle(&s, config.seed, step / s.steps, order);
-                expect_ok(batch_source_next(source, step, &b));
+                must(batch_source_next(source, step, &b));
                 expect_samples(&b, set, &s, &span, order);
                 batch_source_return(source, &b);
             }
@@ -70,9 +70,9 @@ static void the_whole_batch_is_that_of_the_ranks_in_rank_order(void **state)
         for (int64_t step = 0; step < 2 * whole->steps_per_epoch; step++) {
             batch_view all, one;
             int64_t done = 0;
-            expect_ok(batch_source_next(whole, step, &all));
+            must(batch_source_next(whole, step, &all));
             for (int rank = 0; rank < WORLD; rank++) {
-                expect_ok(batch_source_next(ranks[rank], step, &one));
+                must(batch_source_next(ranks[rank], step, &one));
                 assert_memory_equal((const float *)all.inputs + done * FEATURES, one.inputs,
                                     input_bytes(whole, &one));
                 assert_memory_equal((const int32_t *)all.targets + done, one.targets,
@@ -149,7 +149,7 @@ static void collect_pictures(const dataset *set, int world, int64_t epoch, float
 {
     int32_t order[SAMPLES];
     sampler s;
-    expect_ok(sampler_init(&s, &(sampler_config){SAMPLER_DISTRIBUTED, SAMPLES, BATCH, world, false}));
+    must(sampler_init(&s, &(sampler_config){SAMPLER_DISTRIBUTED, SAMPLES, BATCH, world, false}));
     for (int rank = 0; rank < world; rank++) {
         batches_config config = training(set, rank, world);
         config.augment = DATA_AUGMENT_CROP | DATA_AUGMENT_FLIP;
@@ -158,7 +158,7 @@ static void collect_pictures(const dataset *set, int world, int64_t epoch, float
         for (int64_t step = 0; step < s.steps; step++) {
             batch_view b;
             sampler_span span = sampler_span_of(&s, rank, step);
-            expect_ok(batch_source_next(source, epoch * s.steps + step, &b));
+            must(batch_source_next(source, epoch * s.steps + step, &b));
             for (int64_t i = 0; i < b.count; i++)
                 memcpy(pictures[order[sampler_position(&s, &span, i)]], (const float *)b.inputs + i * PICTURE,
                        sizeof pictures[0]);
@@ -247,7 +247,7 @@ static void a_steady_step_allocates_nothing(void **state)
     int before = 0;
     for (int64_t step = 0; step < 10 * source->steps_per_epoch; step++) {
         batch_view b;
-        expect_ok(batch_source_next(source, step, &b));
+        must(batch_source_next(source, step, &b));
         batch_source_return(source, &b);
         if (step == 0) before = allocations_so_far();
     }
@@ -263,21 +263,21 @@ static void configurations_that_cannot_run_are_refused(void **state)
     batch_source *source;
     dataset *set = open_synthetic(&vector_form);
     batches_config config = training(set, 0, SAMPLES + 1);
-    expect_failure(batches_open(&config, &source), STATUS_CONFIG,
+    assert_fails(batches_open(&config, &source), STATUS_CONFIG,
                    "expected at least one sample per rank, got 23 for 24 ranks");
     assert_null(source);
     config = training(set, 0, 1);
     config.model.features = 4;
-    expect_failure(batches_open(&config, &source), STATUS_CONFIG,
+    assert_fails(batches_open(&config, &source), STATUS_CONFIG,
                    "expected what the model takes, 4 features");
     config = training(set, 0, 1);
     config.augment = DATA_AUGMENT_FLIP;
-    expect_failure(batches_open(&config, &source), STATUS_CONFIG,
+    assert_fails(batches_open(&config, &source), STATUS_CONFIG,
                    "--augment: expected a model that takes images, got one that takes 3 features");
     config = training(set, 0, 4);
     config.drop_last = true;
     config.batch = 6;
-    expect_failure(batches_open(&config, &source), STATUS_CONFIG,
+    assert_fails(batches_open(&config, &source), STATUS_CONFIG,
                    "--drop-last: expected at least one full batch per rank, got 23 samples for 4 ranks");
     dataset_close(&set);
 }

@@ -57,7 +57,7 @@ static void expect_standardized(const char *path, const dataset *set)
         assert_int_equal(fscanf(file, "%hhu", &labels[i]), 1);
     }
     fclose(file);
-    expect_ok(stratified_split(labels, rows, 5, picks, &train));
+    must(stratified_split(labels, rows, 5, picks, &train));
     for (int f = 0; f < features; f++) {
         double sum = 0, squares = 0;
         for (int i = 0; i < train; i++) sum += raw[picks[i]][f];

@@ -12,7 +12,7 @@ static void an_idx_file_of_images_is_read_as_written(void **state)
     uint8_t *bytes;
     idx_images images;
     size_t size = make_idx_images(&bytes, 3);
-    expect_ok(idx_decode_images("f", bytes, size, &images));
+    must(idx_decode_images("f", bytes, size, &images));
     assert_int_equal(images.count, 3);
     assert_int_equal(images.h, 28);
     assert_int_equal(images.w, 28);
@@ -27,7 +27,7 @@ static void an_idx_file_of_labels_is_read_as_written(void **state)
     uint8_t *bytes;
     idx_labels labels;
     size_t size = make_idx_labels(&bytes, 9);
-    expect_ok(idx_decode_labels("f", bytes, size, 10, &labels));
+    must(idx_decode_labels("f", bytes, size, 10, &labels));
     assert_int_equal(labels.count, 9);
     assert_int_equal(labels.highest, 9);
     for (int i = 0; i < 9; i++) assert_int_equal(labels.labels[i], test_label(i));
@@ -83,7 +83,7 @@ static void damaged_idx_images_are_refused_with_the_place(void **state)
         idx_images images;
         size_t size = make_idx_images(&bytes, 2);
         damage(bytes, &size, &image_damages[i]);
-        expect_failure(idx_decode_images("f", bytes, size, &images), STATUS_DATA, image_damages[i].message);
+        assert_fails(idx_decode_images("f", bytes, size, &images), STATUS_DATA, image_damages[i].message);
         free(bytes);
     }
 }
@@ -96,7 +96,7 @@ static void damaged_idx_labels_are_refused_with_the_place(void **state)
         idx_labels labels;
         size_t size = make_idx_labels(&bytes, 2);
         damage(bytes, &size, &label_damages[i]);
-        expect_failure(idx_decode_labels("f", bytes, size, 10, &labels), STATUS_DATA,
+        assert_fails(idx_decode_labels("f", bytes, size, 10, &labels), STATUS_DATA,
                        label_damages[i].message);
         free(bytes);
     }
@@ -108,9 +108,9 @@ static void cifar10_planes_become_pixels(void **state)
     uint8_t *bytes, pixels[2 * CIFAR10_PIXELS], labels[2];
     int64_t count;
     size_t size = make_cifar10(&bytes, 4, 2);
-    expect_ok(cifar10_count("f", size, &count));
+    must(cifar10_count("f", size, &count));
     assert_int_equal(count, 2);
-    expect_ok(cifar10_decode("f", bytes, count, pixels, labels));
+    must(cifar10_decode("f", bytes, count, pixels, labels));
     for (int64_t i = 0; i < 2; i++) {
         assert_int_equal(labels[i], test_label(4 + i));
         for (int64_t p = 0; p < 1024; p++)
@@ -126,12 +126,12 @@ static void damaged_cifar10_files_are_refused_with_the_place(void **state)
     uint8_t *bytes, pixels[2 * CIFAR10_PIXELS], labels[2];
     int64_t count;
     size_t size = make_cifar10(&bytes, 0, 2);
-    expect_failure(cifar10_count("f", size - 1, &count), STATUS_DATA,
+    assert_fails(cifar10_count("f", size - 1, &count), STATUS_DATA,
                    "f: expected a multiple of 3073 bytes (per record 1 label and 3072 pixels), got 6145");
-    expect_failure(cifar10_count("f", 0, &count), STATUS_DATA,
+    assert_fails(cifar10_count("f", 0, &count), STATUS_DATA,
                    "f: expected a multiple of 3073 bytes (per record 1 label and 3072 pixels), got 0");
     bytes[3073] = 10;
-    expect_failure(cifar10_decode("f", bytes, 2, pixels, labels), STATUS_DATA,
+    assert_fails(cifar10_decode("f", bytes, 2, pixels, labels), STATUS_DATA,
                    "f: offset 3073: expected a label from 0 to 9, got 10");
     free(bytes);
 }
@@ -156,7 +156,7 @@ static void a_csv_table_is_read_with_every_end_of_line(void **state)
     static const double values[] = {1, -2.5, 300, .5, 0, 7};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         csv_table table;
-        expect_ok(decode_csv(texts[i], &table));
+        must(decode_csv(texts[i], &table));
         assert_int_equal(table.samples, 2);
         assert_int_equal(table.features, 3);
         assert_int_equal(table.classes, 2);
@@ -214,7 +214,7 @@ static void damaged_csv_tables_are_refused_with_line_and_column(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof csv_damages / sizeof csv_damages[0]; i++) {
         csv_table table;
-        expect_failure(decode_csv(csv_damages[i].text, &table), STATUS_DATA, csv_damages[i].message);
+        assert_fails(decode_csv(csv_damages[i].text, &table), STATUS_DATA, csv_damages[i].message);
         assert_null(table.values);
     }
 }
@@ -226,11 +226,11 @@ static void a_csv_table_has_at_most_256_classes(void **state)
     csv_table table;
     for (int i = 0; i < 256; i++) strcat(text, ",a");
     strcat(text, "\n5,255\n");
-    expect_ok(decode_csv(text, &table));
+    must(decode_csv(text, &table));
     assert_int_equal(table.labels[0], 255);
     csv_free(&table);
     memcpy(strchr(text, '\n'), ",b\n5,0\n", 8);
-    expect_failure(decode_csv(text, &table), STATUS_DATA,
+    assert_fails(decode_csv(text, &table), STATUS_DATA,
                    "f: line 1, column 517: expected at most 256 names of classes, got 'b'");
 }
 

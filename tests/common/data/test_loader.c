@@ -68,7 +68,7 @@ static batch_source *open_loader(fake *f, int threads, int64_t first_step)
                          .target_bytes = BATCH * sizeof(int32_t),
                          .make = fake_make,
                          .close = fake_close};
-    expect_ok(loader_open(&(loader_config){.threads = threads, .first_step = first_step}, &maker, &source));
+    must(loader_open(&(loader_config){.threads = threads, .first_step = first_step}, &maker, &source));
     return source;
 }
 
@@ -87,7 +87,7 @@ static void expect_batch(const batch_view *b, int64_t step)
 static void take_and_return(batch_source *source, int64_t step)
 {
     batch_view b;
-    expect_ok(batch_source_next(source, step, &b));
+    must(batch_source_next(source, step, &b));
     expect_batch(&b, step);
     batch_source_return(source, &b);
 }
@@ -123,9 +123,9 @@ static void all_buffers_but_one_may_be_on_loan(void **state)
         int depth = loader_depth(threads);
         batch_source *source = open_loader(&f, threads, 0);
         for (int64_t first = 0; first < 40; first += depth) {
-            for (int i = 0; i < depth; i++) expect_ok(batch_source_next(source, first + i, &held[i]));
+            for (int i = 0; i < depth; i++) must(batch_source_next(source, first + i, &held[i]));
             for (int i = 0; i < depth; i++) expect_batch(&held[i], first + i);
-            expect_failure(batch_source_next(source, first + depth, &extra), STATUS_INTERNAL,
+            assert_fails(batch_source_next(source, first + depth, &extra), STATUS_INTERNAL,
                            "buffers on loan, got ");
             for (int i = depth - 1; i >= 0; i--) batch_source_return(source, &held[i]);
         }
@@ -174,14 +174,14 @@ static void a_jump_leaves_what_is_on_loan_alone(void **state)
     fake f = NOTHING;
     batch_view held, other;
     batch_source *source = open_loader(&f, 2, 0);
-    expect_ok(batch_source_next(source, 0, &held));
+    must(batch_source_next(source, 0, &held));
     for (int64_t step = 100; step < 110; step++) {
-        expect_ok(batch_source_next(source, 2 * step, &other));
+        must(batch_source_next(source, 2 * step, &other));
         expect_batch(&held, 0);
         expect_batch(&other, 2 * step);
         batch_source_return(source, &other);
     }
-    expect_ok(batch_source_next(source, 0, &other)); /* the same step once more */
+    must(batch_source_next(source, 0, &other)); /* the same step once more */
     expect_batch(&held, 0);
     expect_batch(&other, 0);
     batch_source_return(source, &held);
@@ -202,7 +202,7 @@ static void a_jump_over_a_batch_in_the_making_discards_it(void **state)
     f.released = true;
     for (int64_t step = 12; step < 30; step++) take_and_return(source, step);
     for (int i = 0; i < 3; i++)
-        expect_ok(batch_source_next(source, 30 + i, &held[i])); /* in 3 buffers again */
+        must(batch_source_next(source, 30 + i, &held[i])); /* in 3 buffers again */
     for (int i = 0; i < 3; i++) expect_batch(&held[i], 30 + i);
     batch_source_close(&source);
     assert_int_equal(f.most_at_once, 2);
@@ -229,7 +229,7 @@ static void an_error_reaches_the_consumer_at_its_step_and_stays(void **state)
         batch_source *source = open_loader(&f, threads, 0);
         for (int64_t step = 0; step < 5; step++) take_and_return(source, step);
         for (int i = 0; i < 3; i++)
-            expect_failure(batch_source_next(source, 5, &b), STATUS_DATA, "step 5 is broken");
+            assert_fails(batch_source_next(source, 5, &b), STATUS_DATA, "step 5 is broken");
         take_and_return(source, 6);
         take_and_return(source, 7);
         batch_source_close(&source);
@@ -325,10 +325,10 @@ static void buffers_come_from_the_memory_given_and_go_back(void **state)
         batch_source *source;
         status result = loader_open(&(loader_config){.threads = 1, .memory = &memory}, &maker, &source);
         if (buffers < 4) {
-            expect_failure(result, STATUS_SYSTEM, "the pool is empty");
+            assert_fails(result, STATUS_SYSTEM, "the pool is empty");
             assert_null(source);
         } else {
-            expect_ok(result);
+            must(result);
             assert_int_equal(p.bytes, source->buffer_bytes);
             assert_int_equal(p.bytes, 2 * (128 + 64));
             batch_source_close(&source);

@@ -16,7 +16,7 @@ enum { TEXT = 4096 };
 static sampler open_sampler(sampler_mode mode, int64_t samples, int world, int64_t batch, bool drop_last)
 {
     sampler s;
-    expect_ok(sampler_init(&s, &(sampler_config){mode, samples, batch, world, drop_last}));
+    must(sampler_init(&s, &(sampler_config){mode, samples, batch, world, drop_last}));
     return s;
 }
 
@@ -76,7 +76,7 @@ static void more_ranks_than_samples_are_refused(void **state)
     (void)state;
     sampler s;
     for (int mode = SAMPLER_DISTRIBUTED; mode <= SAMPLER_GLOBAL; mode++)
-        expect_failure(sampler_init(&s, &(sampler_config){mode, 3, 2, 4, false}), STATUS_CONFIG,
+        assert_fails(sampler_init(&s, &(sampler_config){mode, 3, 2, 4, false}), STATUS_CONFIG,
                        "data set: expected at least one sample per rank, got 3 for 4 ranks");
     assert_int_equal(status_exit_code(STATUS_CONFIG), 78);
 }
@@ -86,10 +86,10 @@ static void an_epoch_without_a_full_batch_is_refused(void **state)
     (void)state;
     sampler s;
     for (int mode = SAMPLER_DISTRIBUTED; mode <= SAMPLER_GLOBAL; mode++) {
-        expect_failure(sampler_init(&s, &(sampler_config){mode, 15, 4, 4, true}), STATUS_CONFIG,
+        assert_fails(sampler_init(&s, &(sampler_config){mode, 15, 4, 4, true}), STATUS_CONFIG,
                        "--drop-last: expected at least one full batch per rank, got 15 samples for 4 ranks "
                        "with batches of 4");
-        expect_ok(sampler_init(&s, &(sampler_config){mode, 16, 4, 4, true}));
+        must(sampler_init(&s, &(sampler_config){mode, 16, 4, 4, true}));
         assert_int_equal(s.steps, 1);
     }
 }
@@ -167,7 +167,7 @@ static void a_split_is_stratified_and_complete(void **state)
         int count = 0, held_out[3] = {0};
         for (int c = 0; c < 3; c++)
             for (int j = 0; j < cases[i].counts[c]; j++) labels[count++] = (uint8_t)c;
-        expect_ok(stratified_split(labels, count, 9, picks, &train));
+        must(stratified_split(labels, count, 9, picks, &train));
         bool seen[200] = {false};
         for (int j = 0; j < count; j++) {
             assert_false(seen[picks[j]]);
@@ -185,10 +185,10 @@ static void a_split_depends_on_the_seed(void **state)
     uint8_t labels[100] = {0};
     int32_t one[100], other[100];
     int64_t train;
-    expect_ok(stratified_split(labels, 100, 1, one, &train));
-    expect_ok(stratified_split(labels, 100, 2, other, &train));
+    must(stratified_split(labels, 100, 1, one, &train));
+    must(stratified_split(labels, 100, 2, other, &train));
     assert_memory_not_equal(one, other, sizeof one);
-    expect_ok(stratified_split(labels, 100, 1, other, &train));
+    must(stratified_split(labels, 100, 1, other, &train));
     assert_memory_equal(one, other, sizeof one);
 }
 

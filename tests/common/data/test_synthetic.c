@@ -116,7 +116,7 @@ static void synthetic_data_have_the_form_given_or_the_models(void **state)
     for (size_t i = 0; i < sizeof form_cases / sizeof form_cases[0]; i++) {
         char text[128];
         data_form form;
-        expect_ok(synthetic_form(form_cases[i].argument, form_cases[i].model, &form));
+        must(synthetic_form(form_cases[i].argument, form_cases[i].model, &form));
         assert_string_equal(data_form_format(text, sizeof text, &form), form_cases[i].form);
     }
 }
@@ -204,19 +204,19 @@ static void the_option_table_has_the_documented_defaults(void **state)
     (void)state;
     data_options options;
     option_binding binding = {.table = &data_option_table, .storage = &options};
-    expect_ok(options_defaults(&binding, 1));
+    must(options_defaults(&binding, 1));
     assert_string_equal(options.data, "synthetic");
     assert_int_equal(options.batch, 32);
     assert_int_equal(options.sampler, SAMPLER_DISTRIBUTED);
     assert_false(options.drop_last);
     assert_string_equal(options.augment, "none");
     assert_int_equal(options.loader_threads, 1);
-    expect_ok(options_set(&binding, 1, "sampler", "global"));
+    must(options_set(&binding, 1, "sampler", "global"));
     assert_int_equal(options.sampler, SAMPLER_GLOBAL);
-    expect_failure(options_set(&binding, 1, "sampler", "random"), STATUS_USAGE,
+    assert_fails(options_set(&binding, 1, "sampler", "random"), STATUS_USAGE,
                    "expected one of distributed, global, got 'random'");
-    expect_failure(options_set(&binding, 1, "batch", "0"), STATUS_USAGE, "--batch: expected an integer from 1");
-    expect_failure(options_set(&binding, 1, "loader-threads", "5"), STATUS_USAGE, "from 0 to 4");
+    assert_fails(options_set(&binding, 1, "batch", "0"), STATUS_USAGE, "--batch: expected an integer from 1");
+    assert_fails(options_set(&binding, 1, "loader-threads", "5"), STATUS_USAGE, "from 0 to 4");
 }
 
 int main(void)

@@ -53,7 +53,7 @@ static void pixels_are_normalized_as_by_torchvision(void **state)
         data_transform t;
         snprintf(spec, sizeof spec, "%s:%s", c->set, (const char *)*state);
         dataset *set = open_set(spec, NULL);
-        expect_ok(data_transform_plan(dataset_describe(set), &dataset_describe(set)->form, 0, &t));
+        must(data_transform_plan(dataset_describe(set), &dataset_describe(set)->form, 0, &t));
         if (memcmp(&t.values[c->channel][c->x], &c->value, sizeof c->value) != 0)
             fail_msg("%s, channel %d, pixel %d: found %a, wanted %a", c->set, c->channel, c->x,
                      (double)t.values[c->channel][c->x], (double)c->value);
@@ -99,7 +99,7 @@ static void images_are_padded_windowed_and_flipped_in_this_order(void **state)
         static float found[32 * 32 * 3];
         static uint8_t wanted[40][40][3];
         for (int p = 0; p < from * from * from_c; p++) stored[p] = test_pixel(1, p);
-        expect_ok(data_transform_plan(&set, &model, DATA_AUGMENT_CROP | DATA_AUGMENT_FLIP, &t));
+        must(data_transform_plan(&set, &model, DATA_AUGMENT_CROP | DATA_AUGMENT_FLIP, &t));
         for (int draw = 0; draw < 9 * 9 * 2; draw++) {
             augment_draw d = {.dy = draw % 9 - 4, .dx = draw / 9 % 9 - 4, .flip = draw >= 81};
             data_transform_apply(&t, stored, &d, found);
@@ -129,7 +129,7 @@ static void an_image_becomes_a_vector_in_pytorchs_order(void **state)
     uint8_t stored[12];
     float found[12];
     for (int p = 0; p < 12; p++) stored[p] = (uint8_t)(20 * p);
-    expect_ok(data_transform_plan(&set, &model, 0, &t));
+    must(data_transform_plan(&set, &model, 0, &t));
     data_transform_apply(&t, stored, NULL, found);
     for (int c = 0; c < 3; c++)
         for (int p = 0; p < 4; p++) assert_true(found[c * 4 + p] == value(20 * (p * 3 + c), c));
@@ -180,9 +180,9 @@ static void forms_that_do_not_fit_are_refused_with_both_named(void **state)
         data_transform t;
         status result = data_transform_plan(&set, &fit_cases[i].model, fit_cases[i].augment, &t);
         if (fit_cases[i].message)
-            expect_failure(result, STATUS_CONFIG, fit_cases[i].message);
+            assert_fails(result, STATUS_CONFIG, fit_cases[i].message);
         else
-            expect_ok(result);
+            must(result);
     }
 }
 
@@ -194,17 +194,17 @@ static void token_forms_fit_within_the_models_vocabulary(void **state)
     data_description smaller = describe(tokens(128, 900, DATA_TARGET_MASKED));
     data_description larger = describe(tokens(128, 1001, DATA_TARGET_MASKED));
     data_description longer = describe(tokens(129, 900, DATA_TARGET_MASKED));
-    expect_ok(data_transform_plan(&smaller, &model, 0, &t));
-    expect_failure(data_transform_plan(&larger, &model, 0, &t), STATUS_CONFIG,
+    must(data_transform_plan(&smaller, &model, 0, &t));
+    assert_fails(data_transform_plan(&larger, &model, 0, &t), STATUS_CONFIG,
                    "got sequences of 128 tokens out of 1001 with masked targets");
-    expect_failure(data_transform_plan(&longer, &model, 0, &t), STATUS_CONFIG,
+    assert_fails(data_transform_plan(&longer, &model, 0, &t), STATUS_CONFIG,
                    "got sequences of 129 tokens");
-    expect_failure(data_transform_plan(&smaller, &causal, 0, &t), STATUS_CONFIG, "with next-token targets");
+    assert_fails(data_transform_plan(&smaller, &causal, 0, &t), STATUS_CONFIG, "with next-token targets");
     smaller.form.target = model.target = DATA_TARGET_CLASS;
     smaller.form.classes = model.classes = 2;
-    expect_ok(data_transform_plan(&smaller, &model, 0, &t));
+    must(data_transform_plan(&smaller, &model, 0, &t));
     model.vocabulary = 899;
-    expect_failure(
+    assert_fails(
         data_transform_plan(&smaller, &model, 0, &t), STATUS_CONFIG,
         "expected what the model takes, sequences of 128 tokens out of 899 with 2 classes, "
         "got sequences of 128 tokens out of 900 with 2 classes");
@@ -241,10 +241,10 @@ static void augmentations_are_named_exactly(void **state)
     } cases[] = {{"none", 0}, {"crop", 1}, {"flip", 2}, {"crop,flip", 3}};
     unsigned found;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        expect_ok(data_augment_parse(cases[i].text, &found));
+        must(data_augment_parse(cases[i].text, &found));
         assert_int_equal(found, cases[i].bits);
     }
-    expect_failure(data_augment_parse("rotate", &found), STATUS_USAGE,
+    assert_fails(data_augment_parse("rotate", &found), STATUS_USAGE,
                    "--augment: expected one of none, crop, flip, crop,flip, got 'rotate'");
 }
 

@@ -12,11 +12,6 @@
 /* Around every tensor; as bfloat16, float or double the bytes are NaN. */
 enum { GUARD_BYTES = 64, GUARD_VALUE = 0xff };
 
-void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
-}
-
 /* Updates and operations over arenas have no bf16 tensors. */
 static bool has_activations(const op_case *c)
 {

@@ -4,6 +4,7 @@
 
 #include "common/device/device.h"
 #include "tests/common/device/op_case.h"
+#include "tests/support/check.h"
 
 typedef struct op_runner {
     const op_case *c;
@@ -14,9 +15,6 @@ typedef struct op_runner {
     device_kernel *kernels[CASE_MAX_STEPS];
     device_memory workspace[CASE_MAX_STEPS];
 } op_runner;
-
-/* Fails the test with the recorded message unless `rc` is STATUS_OK. */
-void must(status rc);
 
 void op_runner_open(device *d, const op_case *c, op_runner *out);
 void op_runner_close(op_runner *r);

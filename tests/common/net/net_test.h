@@ -1,47 +1,13 @@
-/* Shared by the tests of common/net: cmocka with its prerequisites, deadlines, a pair of transports. */
+/* Shared by the tests of common/net: deadlines, a pair of transports. */
 #ifndef TESTS_COMMON_NET_NET_TEST_H
 #define TESTS_COMMON_NET_NET_TEST_H
 
 #include "common/base/clock.h"
-#include "common/base/status.h"
 #include "common/net/transport.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h> /* last: it defines a macro fail() */
-
-#undef fail /* is ours, of status.h */
-#undef fail_msg
-#define fail_msg(...)                                                                                \
-    do {                                                                                             \
-        print_error("ERROR: " __VA_ARGS__);                                                          \
-        print_error("\n");                                                                           \
-        _fail(__FILE__, __LINE__);                                                                   \
-    } while (0)
+#include "tests/support/check.h"
 
 /* Generous: reached only where something hangs. */
 #define TEST_LIMIT_NS (60 * NS_PER_S)
-
-#define assert_ok(expression)                                                                        \
-    do {                                                                                             \
-        status assert_ok_ = (expression);                                                            \
-        if (assert_ok_ != STATUS_OK)                                                                 \
-            fail_msg("%s: %s: %s", #expression, status_name(assert_ok_), error_message());           \
-    } while (0)
-
-/* The expression fails with `code`, and the message contains `text`. Clears the record. */
-#define assert_fails(expression, code, text)                                                         \
-    do {                                                                                             \
-        status assert_fails_ = (expression);                                                         \
-        if (assert_fails_ != (code) || !strstr(error_message(), text))                               \
-            fail_msg("%s: found %s '%s', expected %s '%s'", #expression, status_name(assert_fails_), \
-                     error_message(), status_name(code), text);                                      \
-        error_clear();                                                                               \
-    } while (0)
 
 /* A server (rank 0) and a client (rank 1), the latter's link to the former up. */
 typedef struct net_pair {

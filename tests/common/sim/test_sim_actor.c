@@ -1,17 +1,6 @@
 /* Actors ahead of the clock, who is woken when, and what a simulation says when nothing can go on. */
 #include "common/sim/simulation.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s", error_message());
-}
+#include "tests/support/check.h"
 
 static simulation *open_simulation(int world)
 {

@@ -1,21 +1,11 @@
 /* All-reduces by algorithm in virtual time, against arithmetic: bytes on every link, hops of latency, and the time alone from
  * the profile's constants, with large calls in NCCL's protocol Simple. */
 #include "common/sim/group.h"
+#include "tests/support/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { MOST = 64, SIMPLE = 2 };
-
-static void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s", error_message());
-}
 
 typedef struct player {
     struct stage *stage;

@@ -1,19 +1,9 @@
 /* Collectives of a group: alone they take the model's time, together they share links, and all members begin
  * and end together. */
 #include "common/sim/group.h"
+#include "tests/support/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s", error_message());
-}
 
 enum { MOST = 64 };
 

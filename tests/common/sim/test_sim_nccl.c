@@ -3,20 +3,11 @@
 #include "common/sim/nccl.h"
 #include "tests/common/sim/ring_steps.h"
 #include "common/sim/simulation.h"
+#include "tests/support/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 static const double resnet50_bytes = 102228128;
-
-static void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s", error_message());
-}
 
 typedef struct job {
     simulation *s;

@@ -2,19 +2,9 @@
 #include "common/nn/program.h"
 #include "common/sim/price.h"
 #include "models/models.h"
+#include "tests/support/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s", error_message());
-}
 
 static sim_profile *load(const char *name)
 {

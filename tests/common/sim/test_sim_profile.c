@@ -1,20 +1,9 @@
 /* Every profile that is shipped loads; every way in which one can be wrong has its line and its status. */
 #include "common/sim/profile.h"
+#include "tests/support/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s", error_message());
-}
 
 static const char *const shipped[] = {"cpu",
                                       "dgx-a100-40g",

@@ -1,18 +1,9 @@
 /* Routes, the capacities that they leave, and the rings of every profile. */
 #include "common/sim/rings.h"
 #include "common/sim/simulation.h"
+#include "tests/support/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
-
-static void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s", error_message());
-}
 
 static simulation *open_simulation(const char *profile, int world)
 {

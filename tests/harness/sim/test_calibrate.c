@@ -1,21 +1,10 @@
 /* What is measured becomes a profile that loads, each constant in its place and marked as calibrated. */
 #include "common/sim/profile.h"
 #include "harness/sim/calibrate.h"
+#include "tests/support/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
-}
 
 static void a_calibration_is_a_profile_whose_constants_say_so(void **context)
 {

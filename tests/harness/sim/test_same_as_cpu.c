@@ -10,16 +10,10 @@
 #include "models/models.h"
 #include "ps/ps.h"
 #include "tests/harness/sim/recorder.h"
+#include "tests/support/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 3, RANKS_MOST = 4, MEMBERS_MOST = 8 };
 
@@ -51,11 +45,6 @@ typedef struct job {
 typedef struct setting {
     const char *name, *value;
 } setting;
-
-static void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
-}
 
 /* What is timing's on the CPU is taken away: keys go in the order in which they are ready. */
 static void set_options(job *j, const setting *settings)

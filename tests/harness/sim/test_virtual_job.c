@@ -1,21 +1,10 @@
 /* Jobs in virtual time: symmetry, determinism, jitter, and times that have a formula. */
 #include "common/base/clock.h"
 #include "harness/sim/virtual_measure.h"
+#include "tests/support/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
-}
 
 static const char resnet[] = "--model resnet18 --image 32 --batch 8 --warmup 2 --steps 1";
 

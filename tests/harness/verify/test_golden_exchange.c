@@ -41,8 +41,8 @@ static void rank_start(golden_rank *r, const char *name)
     char path[256];
     *r = (golden_rank){0};
     snprintf(path, sizeof path, "tests/golden/%s.json", name);
-    expect_ok(golden_open(path, &r->file));
-    expect_ok(model_build(&r->file->model, &r->model));
+    must(golden_open(path, &r->file));
+    must(model_build(&r->file->model, &r->model));
     trainer_config config = {.world = 1,
                              .device = "reference",
                              .threads = 1,
@@ -54,9 +54,9 @@ static void rank_start(golden_rank *r, const char *name)
                              .masked_loss = true,
                              .total_steps = r->file->steps,
                              .slot = &r->slot};
-    expect_ok(trainer_open(&config, &r->trainer));
-    expect_ok(sync_connect(trainer_engine(r->trainer), NULL));
-    expect_ok(golden_source_open(r->file, r->model, 0, 1, &r->source));
+    must(trainer_open(&config, &r->trainer));
+    must(sync_connect(trainer_engine(r->trainer), NULL));
+    must(golden_source_open(r->file, r->model, 0, 1, &r->source));
 }
 
 static void rank_end(golden_rank *r)
@@ -75,14 +75,14 @@ static void fill(golden_rank *r)
         float *values = malloc((size_t)r->model->params[i].elements * sizeof *values);
         assert_non_null(values);
         golden_fill_param(r->file, &r->model->params[i], values);
-        expect_ok(param_set_import(set, s, set->params.data, i, DTYPE_F32, values));
+        must(param_set_import(set, s, set->params.data, i, DTYPE_F32, values));
         free(values);
     }
     for (int i = 0; i < r->model->buffer_count; i++) {
         double *values = malloc((size_t)r->model->buffers[i].elements * sizeof *values);
         assert_non_null(values);
         for (int64_t j = 0; j < r->model->buffers[i].elements; j++) values[j] = r->model->buffers[i].initial;
-        expect_ok(param_set_import_buffer(set, s, i, DTYPE_F64, values));
+        must(param_set_import_buffer(set, s, i, DTYPE_F64, values));
         free(values);
     }
 }
@@ -99,14 +99,14 @@ static void save_after(const setting *s, const char *name, int64_t steps)
     step_result result;
     rank_start(&r, name);
     fill(&r);
-    for (int64_t step = 0; step < steps; step++) expect_ok(trainer_step(r.trainer, r.source, step, step, &result));
+    for (int64_t step = 0; step < steps; step++) must(trainer_step(r.trainer, r.source, step, step, &result));
     checkpoint_subject subject = subject_of(&r);
     checkpoint_progress progress = {.step = steps, .optimizer_step = steps, .batches_tracked = steps};
     checkpoint_arenas arenas =
         checkpoint_arenas_of(trainer_params(r.trainer), trainer_stream(r.trainer), trainer_optimizer(r.trainer));
     checkpoint_source source = checkpoint_arenas_source(&arenas);
     snprintf(file, sizeof file, "ours-%s.safetensors", name);
-    expect_ok(checkpoint_save(path_in(s->folder, file), &subject, &progress, &source));
+    must(checkpoint_save(path_in(s->folder, file), &subject, &progress, &source));
     rank_end(&r);
 }
 
@@ -122,10 +122,10 @@ static void load_and_compare(const setting *s, const char *name, int64_t steps)
         checkpoint_arenas_of(trainer_params(r.trainer), trainer_stream(r.trainer), trainer_optimizer(r.trainer));
     checkpoint_sink sink = checkpoint_arenas_sink(&arenas);
     snprintf(file, sizeof file, "theirs-%s.safetensors", name);
-    expect_ok(checkpoint_open(path_in(s->folder, file), &c));
-    expect_ok(checkpoint_load(c, &subject, &sink));
+    must(checkpoint_open(path_in(s->folder, file), &c));
+    must(checkpoint_load(c, &subject, &sink));
     checkpoint_close(&c);
-    expect_ok(trainer_step(r.trainer, r.source, steps, steps, &result));
+    must(trainer_step(r.trainer, r.source, steps, steps, &result));
     double expected = r.file->loss[steps * r.file->losses_per_step];
     if (!(fabs(result.loss - expected) <= 1e-9 * fabs(expected)))
         fail_msg("%s: loss of step %d: found %.17g, expected %.17g", name, (int)steps, result.loss, expected);

@@ -7,11 +7,6 @@
 
 #include <cmocka.h>
 
-void must(status rc)
-{
-    if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
-}
-
 void bench_set(simulation *s, sim_constant c, double value)
 {
     for (int i = 0; i < sim_constant_table[c].count; i++)

@@ -4,6 +4,7 @@
 #define TESTS_COMMON_DEVICE_SIM_BENCH_H
 
 #include "common/device/sim/device_sim.h"
+#include "tests/support/check.h"
 
 enum { BENCH_RANKS = 8, BENCH_LAUNCH_US = 10, BENCH_KERNELS = 16 };
 
@@ -17,8 +18,6 @@ typedef struct bench {
     } kernels[BENCH_KERNELS];
     int world, kernel_count;
 } bench;
-
-void must(status rc);
 
 /* Changes a constant of the profile; before devices are opened. */
 void bench_set(simulation *s, sim_constant c, double value);

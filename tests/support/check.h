@@ -1,0 +1,44 @@
+/* cmocka with its prerequisites, and checks of statuses. fail() stays that of status.h. */
+#ifndef TESTS_SUPPORT_CHECK_H
+#define TESTS_SUPPORT_CHECK_H
+
+#include "common/base/status.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h> /* last: it defines a macro fail() */
+
+#undef fail
+#undef fail_msg
+#define fail_msg(...) (print_error("ERROR: " __VA_ARGS__), print_error("\n"), _fail(__FILE__, __LINE__))
+
+/* Fails the test with the recorded message unless `rc` is STATUS_OK. */
+static inline void must(status rc)
+{
+    if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
+}
+
+/* The same, with the expression in the message. */
+#define assert_ok(expression)                                                                                \
+    do {                                                                                                     \
+        status assert_ok_ = (expression);                                                                    \
+        if (assert_ok_ != STATUS_OK)                                                                         \
+            fail_msg("%s: %s: %s", #expression, status_name(assert_ok_), error_message());                   \
+    } while (0)
+
+/* The expression fails with `code`, and the message is one line that contains `text`. Clears the record. */
+#define assert_fails(expression, code, text)                                                                 \
+    do {                                                                                                     \
+        status assert_fails_ = (expression);                                                                 \
+        if (assert_fails_ != (code) || !strstr(error_message(), text) || strchr(error_message(), '\n'))      \
+            fail_msg("%s: found %s '%s', expected %s '%s'", #expression, status_name(assert_fails_),         \
+                     error_message(), status_name(code), text);                                              \
+        error_clear();                                                                                       \
+    } while (0)
+
+#endif
