@@ -166,6 +166,7 @@ void report_compare(const json_t *runs, text_buffer *out)
     text_append(out, "\n%s\n\n", report_text_at(first, "hardware_note"));
     heads(jobs, figures.label_width, "", out);
     report_rows(figures, jobs, rows, sizeof rows / sizeof rows[0], out);
+    report_target_rows(figures, jobs, out);
     text_rows(jobs, out);
     loss_against_time(jobs, out);
     for (size_t i = 0; i < json_array_size(jobs); i++) report_staleness(json_array_get(jobs, i), out);

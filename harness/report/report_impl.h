@@ -42,6 +42,8 @@ typedef struct report_layout {
 void report_cell(report_layout layout, cell_format format, double value, text_buffer *out);
 void report_rows(report_layout layout, const json_t *columns, const report_row *rows, size_t count,
                  text_buffer *out);
+/* The training time to --target-loss and --target-accuracy, where they were chosen; "-": not reached. */
+void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *out);
 /* "none", "none (all cores)", "ps (sync)". Returns `buffer`. */
 char *report_job_name(const json_t *job, char *buffer, size_t size);
 /* The head of a table of jobs: their names. */

@@ -94,3 +94,21 @@ void report_heads(report_layout layout, const json_t *jobs, const char *label, t
                     report_job_name(json_array_get(jobs, i), name, sizeof name));
     text_append(out, "\n");
 }
+
+void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *out)
+{
+    static const struct {
+        const char *chosen, *label;
+        report_row row;
+    } rows[] = {{"target.loss", "time to loss %g", {"", CELL_TIME, .path = "target.loss_s"}},
+                {"target.accuracy", "time to %g %% accuracy", {"", CELL_TIME, .path = "target.accuracy_s"}}};
+    for (int i = 0; i < 2; i++) {
+        double chosen = report_number_at(json_array_get(jobs, 0), rows[i].chosen);
+        char label[64];
+        report_row row = rows[i].row;
+        if (isnan(chosen)) continue;
+        snprintf(label, sizeof label, rows[i].label, i ? 100 * chosen : chosen);
+        row.label = label;
+        report_rows(layout, jobs, &row, 1, out);
+    }
+}

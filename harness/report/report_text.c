@@ -95,6 +95,7 @@ static void job_table(const json_t *result, text_buffer *out)
     report_rows(layout, jobs, step_rows, COUNT_OF(step_rows), out);
     comparison_table(layout, result, out);
     report_rows(layout, jobs, job_rows, COUNT_OF(job_rows), out);
+    report_target_rows(layout, jobs, out);
 }
 
 /* Communication against computation, of the jobs that communicate. */

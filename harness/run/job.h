@@ -12,6 +12,7 @@
  *   rank_trace        --trace: events of a rank, gathered on rank 0
  *   record            what a rank measures
  *   job_result        a job's result from its ranks' records
+ *   job_times         times of the job as a whole
  *   run_result        the result of the run
  *   output            files and stdout */
 #ifndef HARNESS_RUN_JOB_H

@@ -168,11 +168,6 @@ static void add_losses(json_t *job, const json_t *ranks)
     json_object_set(job, "loss_first", steps ? json_array_get(losses, 0) : json_null());
     json_object_set(job, "loss_last", steps ? json_array_get(losses, steps - 1) : json_null());
     json_object_set_new(job, "losses", losses);
-    json_t *evaluations = json_object_get(json_array_get(ranks, 0), "evaluations");
-    size_t count = json_array_size(evaluations);
-    json_object_set(job, "evaluations", evaluations);
-    json_t *accuracy = count ? json_object_get(json_array_get(evaluations, count - 1), "accuracy") : NULL;
-    json_object_set(job, "accuracy", accuracy ? accuracy : json_null());
 }
 
 /* Servers count what they skip; a rank that receives the count late has a smaller count. */
@@ -195,6 +190,7 @@ status job_result_finish(json_t *job, json_t *ranks)
     add_traffic(job, ranks);
     job_result_add_memory(job, ranks);
     add_losses(job, ranks);
+    job_result_add_evaluations(job, ranks);
     add_skipped(job, ranks);
     if (json_object_set(job, "ranks", ranks) != 0) return fail(STATUS_SYSTEM, "no memory for the results");
     return STATUS_OK;

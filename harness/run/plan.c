@@ -115,6 +115,21 @@ static status check_load(const run_config *c, const run_plan *p, model_options *
     return rc;
 }
 
+/* A target that no evaluation could reach. */
+static status check_targets(const run_config *c, const run_plan *p)
+{
+    const run_options *r = &c->run;
+    int64_t samples = dataset_describe(p->set)->samples[DATA_TEST];
+    if (r->target_accuracy > 0 && p->model->loss == NN_LOSS_MSE)
+        return fail(STATUS_CONFIG, "--target-accuracy: expected a model that predicts classes, got %s",
+                    p->model->name);
+    if ((r->target_accuracy > 0 || r->target_loss > 0) && samples < r->gpus)
+        return fail(STATUS_CONFIG,
+                    "--target-%s: expected at least one test sample per rank, got %lld for %lld ranks",
+                    r->target_loss > 0 ? "loss" : "accuracy", (long long)samples, (long long)r->gpus);
+    return STATUS_OK;
+}
+
 status run_plan_make(const run_config *config, run_plan *out)
 {
     *out = (run_plan){0};
@@ -126,6 +141,7 @@ status run_plan_make(const run_config *config, run_plan *out)
     TRY(data_augment_parse(config->data.augment, &augment));
     TRY(data_transform_plan(dataset_describe(out->set), &form, augment, &transform));
     TRY(check_load(config, out, &resolved));
+    TRY(check_targets(config, out));
     TRY(plan_memory(config, out));
     TRY(plan_steps(config, out));
     note_hardware(config, out);

@@ -29,7 +29,9 @@ typedef struct rank_state {
     overlap overlap;
     rank_trace trace;
     step_plan steps;
-    int64_t next_step;
+    int64_t next_step, eval_every;
+    int64_t
+        trained_ns; /* in steps, measured or not: without evaluations, checkpoints and other jobs' turns */
     bool takes_turns;     /* other jobs run at the same time: blocks alternate */
     uint32_t block;
     bool stopped;        /* before the last step */
@@ -180,7 +182,6 @@ static status resume(rank_state *s)
 
 static status set_up(rank_state *s)
 {
-    const run_options *r = &s->config->run;
     rank_slot_enter(s->slot, RANK_SETUP, clock_now_ns());
     TRY(run_config_build(s->config, &s->set, &s->model, &s->checkpoint.model));
     TRY(rank_batches_open(s->config, s->place, s->set, s->model, &s->batches));
@@ -193,7 +194,8 @@ static status set_up(rank_state *s)
     TRY(plan_steps(s));
     rank_trace_choose(&s->trace, s->steps.first + s->steps.warmup);
     trainer_set_total_steps(s->trainer, s->steps.end);
-    int64_t evaluations = 1 + (r->eval_every > 0 ? s->steps.end / r->eval_every : 0);
+    s->eval_every = run_config_eval_every(s->config, s->steps.end - s->steps.first);
+    int64_t evaluations = 1 + (s->eval_every > 0 ? s->steps.end / s->eval_every : 0);
     TRY(overlap_open(&s->overlap, s->model->param_count));
     TRY(record_init(&s->record, s->steps.end - s->steps.first - s->steps.warmup, evaluations));
     return exchange_handshakes(s);
@@ -217,8 +219,10 @@ static status evaluate(rank_state *s)
     TRY(rendezvous_sum(s->rendezvous, "evaluation", values, 4, collective_deadline(s)));
     if (values[3] > 0) return STATUS_OK;
     record_evaluation e = {.step = s->next_step,
+                           .trained_ns = s->trained_ns,
                            .loss = values[2] > 0 ? values[0] / values[2] : 0,
-                           .accuracy = s->model->loss == NN_LOSS_MSE || values[2] <= 0 ? NAN : values[1] / values[2],
+                           .accuracy =
+                               s->model->loss == NN_LOSS_MSE || values[2] <= 0 ? NAN : values[1] / values[2],
                            .samples = dataset_describe(s->set)->samples[DATA_TEST]};
     record_evaluation_result(&s->record, e);
     return STATUS_OK;
@@ -226,8 +230,7 @@ static status evaluate(rank_state *s)
 
 static bool evaluation_is_due(const rank_state *s)
 {
-    int64_t every = s->config->run.eval_every;
-    return every > 0 && s->next_step % every == 0 && s->next_step < s->steps.end;
+    return s->eval_every > 0 && s->next_step % s->eval_every == 0 && s->next_step < s->steps.end;
 }
 
 static bool save_is_due(const rank_state *s, bool last)
@@ -277,6 +280,7 @@ static status run_steps(rank_state *s, int64_t end, bool measured)
         TRY(trainer_step(s->trainer, s->batches.training, s->next_step, batch_of_step(s, s->next_step), &result));
         rank_trace_end_step(&s->trace, &result, trainer_ledger(s->trainer));
         s->next_step++;
+        s->trained_ns += result.times.total;
         if (!begin) begin = result.begin_ns;
         last = result.end_ns;
         paused += pause; /* before this step: a pause after the last step is in no block's time */
@@ -361,6 +365,18 @@ static json_t *rank_to_json(rank_state *s)
     return NULL;
 }
 
+/* What --target-loss and --target-accuracy chose; null where neither did. */
+static json_t *target_to_json(const run_options *r)
+{
+    json_t *loss = r->target_loss > 0 ? json_real(r->target_loss) : json_null();
+    json_t *accuracy = r->target_accuracy > 0 ? json_real(r->target_accuracy) : json_null();
+    bool any = json_is_real(loss) || json_is_real(accuracy);
+    json_t *target = json_pack("{s:o, s:o}", "loss", loss, "accuracy", accuracy);
+    if (any) return target;
+    json_decref(target);
+    return json_null();
+}
+
 static json_t *job_to_json(rank_state *s, uint64_t hash)
 {
     const device_info *info = device_get_info(trainer_device(s->trainer));
@@ -368,7 +384,7 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
     char text[24];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
     return json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:s, s:b, s:o, s:o}", "name",
+        "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:s, s:b, s:o, s:o, s:o}", "name",
         job_name(s->place->job), "engine", engine_table[engine]->name, "policy", s->config->policies[engine],
         "world_size", s->place->world, "threads_per_rank", run_config_threads(s->config, s->place->job),
         "batch_per_rank", (json_int_t)run_config_batch(s->config, s->place->job), "binding",
@@ -376,7 +392,8 @@ static json_t *job_to_json(rank_state *s, uint64_t hash)
         "warmup_steps", (json_int_t)s->steps.warmup, "trained_steps",
         (json_int_t)(s->next_step - s->steps.first), "steps", (json_int_t)s->next_step, "stopped_early",
         (int)s->stopped, "parameter_hash", text, "one_loss", (int)trainer_has_one_loss(s->trainer),
-        "updates_on", ps_result_updates(trainer_engine(s->trainer)), "servers", json_array());
+        "updates_on", ps_result_updates(trainer_engine(s->trainer)), "servers", json_array(), "target",
+        target_to_json(&s->config->run));
 }
 
 static status merge_results(rank_state *s, const rendezvous_blob *blobs, run_job *out)

@@ -114,9 +114,10 @@ status record_to_json(const record *r, json_t *rank)
     json_t *evaluations = json_array();
     for (int64_t i = 0; evaluations && i < r->evaluation_count; i++) {
         const record_evaluation *e = &r->evaluations[i];
-        bad |= json_array_append_new(evaluations, json_pack("{s:I, s:o, s:o, s:I}", "step", (json_int_t)e->step, "loss",
-                                                            real_or_null(e->loss), "accuracy", real_or_null(e->accuracy),
-                                                            "samples", (json_int_t)e->samples));
+        bad |= json_array_append_new(
+            evaluations, json_pack("{s:I, s:o, s:o, s:o, s:I}", "step", (json_int_t)e->step, "training_s",
+                                   record_seconds(e->trained_ns), "loss", real_or_null(e->loss), "accuracy",
+                                   real_or_null(e->accuracy), "samples", (json_int_t)e->samples));
     }
     bad |= json_object_set_new(rank, "evaluations", evaluations);
     return bad ? fail(STATUS_SYSTEM, "no memory for the results") : STATUS_OK;

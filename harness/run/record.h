@@ -22,6 +22,7 @@ extern const record_phase record_phases[RECORD_PHASES];
 
 typedef struct record_evaluation {
     int64_t step; /* steps completed before it */
+    int64_t trained_ns; /* the rank's, in these steps */
     double loss, accuracy;
     int64_t samples;
 } record_evaluation;

@@ -68,7 +68,14 @@ static const option run_option_list[] = {
      .level = OPTION_RARE, .help = "over the targets of a rank's batch"},
     {"eval-every", OPTION_INT, FIELD(eval_every), .argument = "STEPS", .initial = "0", .low = -1,
      .high = 1e12,
-     .help = "evaluate on the test data every so many steps and at the end (0: only then; -1: never)"},
+     .help = "evaluate on the test data every so many steps and at the end (0: only then, with a target 20 "
+             "times; -1: "
+             "never)"},
+    {"target-loss", OPTION_DOUBLE, FIELD(target_loss), .argument = "X", .initial = "0", .high = 1e12,
+     .help = "report the training time until the loss on the test data is at most X (0: no target)"},
+    {"target-accuracy", OPTION_DOUBLE, FIELD(target_accuracy), .argument = "X", .initial = "0", .high = 1,
+     .help = "report the training time until the accuracy on the test data is at least X, such as 0.9 (0: no "
+             "target)"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write the results there; -: to stdout, without the report"},
     {"trace", OPTION_TEXT, FIELD(trace), .argument = "FILE",
@@ -91,8 +98,9 @@ static const option run_option_list[] = {
      .help = "virtual devices: GPUs and kernels differ, drawn from SEED (0: all alike)"},
     {"nodes", OPTION_INT, FIELD(nodes), .argument = "N", .initial = "0", .high = 65536, .level = OPTION_RARE,
      .help = "virtual devices: machines [as many as the ranks fill]"},
-    {"efficiency", OPTION_DOUBLE, FIELD(efficiency), .argument = "FACTOR", .initial = "1", .low = 0.001, .high = 1000,
-     .level = OPTION_RARE, .help = "virtual devices: multiplies the profile's efficiencies of computation"},
+    {"efficiency", OPTION_DOUBLE, FIELD(efficiency), .argument = "FACTOR", .initial = "1", .low = 0.001,
+     .high = 1000, .level = OPTION_RARE,
+     .help = "virtual devices: multiplies the profile's efficiencies of computation"},
 };
 const option_table run_option_table = {"Run", run_option_list,
                                        sizeof run_option_list / sizeof run_option_list[0]};
@@ -162,8 +170,9 @@ static status check_virtual(const run_config *c)
 /* What virtual time would ignore. An option that keeps its default is no error. */
 static status refuse_on_virtual(const run_config *c)
 {
-    static const char *const names[] = {"threads", "augment", "rendezvous", "progress", "bind",
-                                        "on-nonfinite", "eval-every", "connect-timeout", "loader-threads"};
+    static const char *const names[] = {
+        "threads",    "augment",     "rendezvous",      "progress",        "bind",          "on-nonfinite",
+        "eval-every", "target-loss", "target-accuracy", "connect-timeout", "loader-threads"};
     char value[256];
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
@@ -298,6 +307,13 @@ static status fill_synthetic_batches(run_config *c)
     return STATUS_OK;
 }
 
+static status check_targets(const run_config *c)
+{
+    const char *name = c->run.target_loss > 0 ? "loss" : c->run.target_accuracy > 0 ? "accuracy" : NULL;
+    if (!name || c->run.eval_every >= 0) return STATUS_OK;
+    return fail(STATUS_USAGE, "--target-%s: expected evaluations, got --eval-every -1", name);
+}
+
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -316,6 +332,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(check_checkpoint(c));
     TRY(check_outputs(c));
     TRY(parse_trace_steps(c));
+    TRY(check_targets(c));
     if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
         return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
     TRY(choose_device(c));

@@ -30,6 +30,7 @@ typedef struct run_options {
     const char *trace, *trace_steps;
     int log_level;
     int64_t eval_every;
+    double target_loss, target_accuracy; /* on the test data; 0: none */
     int loss_reduction; /* 0 mean, 1 sum */
     const char *rendezvous;
     int64_t connect_timeout_ns;
@@ -112,6 +113,9 @@ typedef struct step_plan {
 } step_plan;
 step_plan run_config_steps(const run_config *config, int64_t steps_per_epoch, int64_t first,
                            bool takes_turns);
+
+/* After how many steps ranks evaluate, of a run of `steps`; 0: only at the end, or never. */
+int64_t run_config_eval_every(const run_config *config, int64_t steps);
 
 /* More ranks on this host than cores, or GPUs: the run shows the cost of the implementation, not of the
  * scheme on separate devices. */

@@ -117,6 +117,14 @@ step_plan run_config_steps(const run_config *c, int64_t steps_per_epoch, int64_t
     return s;
 }
 
+int64_t run_config_eval_every(const run_config *c, int64_t steps)
+{
+    enum { TIMES = 20 };
+    bool target = c->run.target_loss > 0 || c->run.target_accuracy > 0;
+    if (c->run.eval_every < 0) return 0;
+    return c->run.eval_every > 0 || !target ? c->run.eval_every : (steps + TIMES - 1) / TIMES;
+}
+
 /* ---- what this host can serve ------------------------------------------------------------------ */
 
 status run_config_check_gpus(const run_config *c)

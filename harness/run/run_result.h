@@ -42,6 +42,10 @@ status run_result_build(const run_result_input *input, json_t **out);
  * "traffic", "memory", "loss". */
 status job_result_finish(json_t *job, json_t *ranks);
 
+/* Adds "evaluations" and "accuracy", and completes "target", where the job has one, with the training time.
+ */
+void job_result_add_evaluations(json_t *job, const json_t *ranks);
+
 /* Adds "memory_imbalance": of the ranks' peaks, who holds most, when, and by how much more than the others. */
 void job_result_add_memory(json_t *job, const json_t *ranks);
 

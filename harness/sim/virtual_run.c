@@ -127,14 +127,14 @@ static json_t *job_to_json(const job_record *j, trainer *t)
 {
     const device_info *info = device_get_info(trainer_device(t));
     const run_config *c = j->config;
-    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:n, s:b}",
-                     "name", job_name(j->engine), "engine", engine_table[j->engine]->name, "policy",
-                     c->policies[j->engine], "world_size", j->world, "simulated_ranks", j->present,
-                     "threads_per_rank", 1, "batch_per_rank", (json_int_t)run_config_batch(c, j->engine),
-                     "device", info->name, "profile", c->run.device, "simulated", (int)info->simulated,
-                     "warmup_steps", (json_int_t)j->warmup, "trained_steps",
-                     (json_int_t)(j->warmup + j->steps), "steps", (json_int_t)(j->warmup + j->steps),
-                     "stopped_early", 0, "parameter_hash", "one_loss", (int)trainer_has_one_loss(t));
+    return json_pack(
+        "{s:s, s:s, s:s, s:i, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:n, s:b, s:n}", "name",
+        job_name(j->engine), "engine", engine_table[j->engine]->name, "policy", c->policies[j->engine],
+        "world_size", j->world, "simulated_ranks", j->present, "threads_per_rank", 1, "batch_per_rank",
+        (json_int_t)run_config_batch(c, j->engine), "device", info->name, "profile", c->run.device,
+        "simulated", (int)info->simulated, "warmup_steps", (json_int_t)j->warmup, "trained_steps",
+        (json_int_t)(j->warmup + j->steps), "steps", (json_int_t)(j->warmup + j->steps), "stopped_early", 0,
+        "parameter_hash", "one_loss", (int)trainer_has_one_loss(t), "target");
 }
 
 static status on_finished(void *context, int rank, trainer *t)

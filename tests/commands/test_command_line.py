@@ -203,6 +203,10 @@ WRONG = [
     ("checkpoint missing", [*QUICK, "--load", "/no/such"], 65, ["/no/such"]),
     ("checkpoint of another kind", [*QUICK, "--load", IMAGES], 65, ["images"]),
 
+    ("target without evaluations", [*QUICK, "--target-loss", "0.5", "--eval-every", "-1"], 64, ["--target-loss", "--eval-every -1"]),
+    ("accuracy above all", [*QUICK, "--target-accuracy", "94"], 64, ["--target-accuracy", "94"]),
+    ("accuracy of values", ["--model", "toy", "--target-accuracy", "0.5"], 78, ["--target-accuracy", "predicts classes", "toy"]),
+    ("target in virtual time", ["--device", "sim", "--target-loss", "1"], 78, ["--target-loss", "real device"]),
     ("results into no folder", [*QUICK, "--json", "/no/such/folder/x.json"], 73, ["/no/such/folder/x.json"]),
     ("results and time line in one file", [*QUICK, "--json", "x", "--trace", "x"], 64, ["--json and --trace", "'x'"]),
     ("results and time line on stdout", [*QUICK, "--json", "-", "--trace", "-"], 64, ["--json and --trace", "'-'"]),

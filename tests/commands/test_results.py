@@ -425,4 +425,46 @@ def evaluations_run_at_the_given_steps_and_at_the_end():
         expect_equal(job["accuracy"], job["evaluations"][-1]["accuracy"], job["name"])
 
 
+def evaluated(*words):
+    return harness(*WINE, "--optimizer", "adam", "--lr", "0.01", "--eval-every", "5", *words)
+
+
+@cases([("loss", "loss", 0.9, lambda e: e["loss"] <= 0.9), ("accuracy", "accuracy", 0.6, lambda e: e["accuracy"] >= 0.6)])
+def a_report_has_the_training_time_to_a_target(figure, chosen, reached):
+    result = evaluated("--steps", "60", f"--target-{figure}", chosen, "--json", "-")
+    expect_equal(result.code, 0, "exit code", result)
+    for name, job in result.jobs().items():
+        times = [e["training_s"] for e in job["evaluations"]]
+        expect_equal(times, sorted(times), f"{name}: training times")
+        first = next(e["training_s"] for e in job["evaluations"] if reached(e))
+        other = "accuracy" if figure == "loss" else "loss"
+        expect_equal(job["target"], {figure: chosen, f"{figure}_s": first, other: None, f"{other}_s": None}, name)
+
+
+@test
+def training_time_is_that_of_the_steps_without_evaluations():
+    job = evaluated("--mode", "ring", "--warmup", "0", "--target-loss", "0.0001", "--json", "-").jobs()["ring"]
+    for e in job["evaluations"]:
+        longest = max(sum(in_ns(rank["step_s"][:e["step"]])) for rank in job["ranks"])
+        expect(abs(in_ns(e["training_s"]) - longest) <= 1, f"after {e['step']} steps: {e['training_s']} s, steps of {longest} ns")
+    expect_equal(job["target"]["loss_s"], None, "the time to a target that was not reached")
+
+
+@cases([("with --eval-every", ["--eval-every", "7"], [7, 14, 21, 25]), ("20 times by default", [], [*range(2, 25, 2), 25])])
+def a_target_is_looked_for_between_steps(words, steps):
+    job = harness(*WINE, "--mode", "ring", "--target-accuracy", "0.5", *words, "--json", "-").jobs()["ring"]
+    expect_equal([e["step"] for e in job["evaluations"]], steps, "steps")
+
+
+@test
+def the_report_and_a_comparison_show_the_training_time_to_a_target():
+    for words in (["--mode", "both"], ["compare", "--policies", "sync,async"]):
+        words = [*words[:1], *WINE, *words[1:]] if words[0] == "compare" else [*WINE, *words]
+        result = harness(*words, "--target-accuracy", "0.2", "--target-loss", "0.001", "--quiet")
+        row = next(line for line in result.out.splitlines() if line.startswith("time to 20 % accuracy "))
+        expect(re.search(r"\d (s|ms|us) ", row + " ") and " - " not in row, "reached", result)
+        row = next(line for line in result.out.splitlines() if line.startswith("time to loss 0.001 "))
+        expect_equal(set(row.split()[4:]), {"-"}, "not reached", result)
+
+
 main()
