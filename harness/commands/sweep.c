@@ -5,6 +5,7 @@
 #include "harness/sweep/sweep.h"
 
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,71 +14,63 @@
 typedef struct sweep_command {
     sweep sweep;
     bool dry_run;
+    const char *folder;
+    int64_t rounds;
 } sweep_command;
 
-/* Whether argv[*at] is the option `name` (or `letter`), with its value in the same word or in the next, to
- * which *at then moves. */
-static status take(const char *name, const char *letter, int argc, char **argv, int *at, const char **value)
+#define FIELD(name) offsetof(sweep_command, name)
+static const option option_list[] = {
+    {"repeat", OPTION_INT, FIELD(rounds), .argument = "N", .initial = "1", .low = 1,
+     .high = SWEEP_MOST_ROUNDS, .help = "runs per point; 8 and more allow a verdict"},
+    {"out", OPTION_TEXT, FIELD(folder), .letter = 'o', .argument = "DIR",
+     .help = "results; a sweep that was interrupted goes on there"},
+    {"dry-run", OPTION_FLAG, FIELD(dry_run), .help = "print what would be run"},
+};
+static const option_table sweep_option_table = {"Sweep", option_list,
+                                                sizeof option_list / sizeof option_list[0]};
+
+/* The value of the option `name` in words[*at], after '=' or in the next word, to which *at then moves; NULL:
+ * it is another word. */
+static const char *value_of(const char *name, char **words, int count, int *at)
 {
-    const char *word = argv[*at];
     size_t length = strlen(name);
-    *value = NULL;
-    if (strncmp(word, name, length) == 0 && word[length] == '=') {
-        *value = word + length + 1;
-    } else if (strcmp(word, name) == 0 || (letter && strcmp(word, letter) == 0)) {
-        if (*at + 1 == argc) return fail(STATUS_USAGE, "%s: expected a value", word);
-        *value = argv[++*at];
-    }
-    return STATUS_OK;
+    if (strncmp(words[*at], name, length) != 0) return NULL;
+    if (words[*at][length] == '=') return words[*at] + length + 1;
+    return !words[*at][length] && *at + 1 < count ? words[++*at] : NULL;
 }
 
-/* "--mode ps,ring" and "--policy sync,ssp": a list of engines or policies is an axis. */
-static status take_list(sweep *s, const char *name, const char *value)
+/* "--mode ps,ring": a list of engines is an axis. */
+static status vary_mode(sweep *s, const char *value)
 {
     char axis[512];
-    int length = snprintf(axis, sizeof axis, "%s=%s", name, value);
-    if (length >= (int)sizeof axis) return fail(STATUS_USAGE, "--%s: expected fewer values", name);
+    snprintf(axis, sizeof axis, "mode=%s", value);
     return sweep_vary(s, axis);
 }
 
 static status read_words(sweep_command *c, const command_line *line)
 {
     sweep *s = &c->sweep;
-    char **argv = line->argv + 2;
-    s->rounds = 1;
-    s->words = calloc((size_t)line->argc + 1, sizeof *s->words);
-    if (!s->words) return fail(STATUS_SYSTEM, "no memory for the command line");
-    for (int i = 0; i < line->argc; i++) {
-        const char *value;
-        int64_t rounds;
-        TRY(take("--vary", NULL, line->argc, argv, &i, &value));
-        if (value) {
-            TRY(sweep_vary(s, value));
-            continue;
-        }
-        TRY(take("--repeat", NULL, line->argc, argv, &i, &value));
-        if (value) {
-            TRY(text_parse_int("--repeat", value, 1, SWEEP_MOST_ROUNDS, &rounds));
-            s->rounds = (int)rounds;
-            continue;
-        }
-        TRY(take("--out", "-o", line->argc, argv, &i, &value));
-        if (value) {
-            s->folder = value;
-            continue;
-        }
-        int before = i;
-        TRY(take("--mode", NULL, line->argc, argv, &i, &value));
+    option_binding own = {.table = &sweep_option_table, .storage = c};
+    char **words = calloc((size_t)line->argc + 1, sizeof *words);
+    int count = 0;
+    s->words = (const char **)words; /* the sweep's, with fewer words */
+    if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
+    TRY(options_defaults(&own, 1));
+    TRY(options_take(&own, 1, line->argc, line->argv + 2, words, &count));
+    for (int i = 0; i < count; i++) {
+        int at = i;
+        const char *value = value_of("--mode", words, count, &at);
         if (value && strchr(value, ',')) {
-            TRY(take_list(s, "mode", value));
-            continue;
+            TRY(vary_mode(s, value));
+            i = at;
+        } else if ((value = value_of("--vary", words, count, &i))) {
+            TRY(sweep_vary(s, value));
+        } else {
+            s->words[s->word_count++] = words[i];
         }
-        i = before;
-        if (strcmp(argv[i], "--dry-run") == 0)
-            c->dry_run = true;
-        else
-            s->words[s->word_count++] = argv[i];
     }
+    s->folder = c->folder;
+    s->rounds = (int)c->rounds;
     if (s->axis_count == 0)
         return fail(STATUS_USAGE, "sweep: expected --vary NAME=VALUE,VALUE,...; see harness sweep --help");
     if (!s->folder) return fail(STATUS_USAGE, "sweep: expected -o DIR, the folder for the results");
@@ -133,14 +126,12 @@ static status run_sweep(command_line *line)
 
 static void help_sweep(bool all, text_buffer *out)
 {
-    (void)all;
-    text_append(out, "\n  --vary NAME=V,V,...  an option of run and its values; several make a grid.\n"
-                     "                       Values that hold commas are separated by ';'\n"
-                     "  --mode ENGINE,...    as --vary mode=ENGINE,... [ps,ring]\n"
-                     "  --repeat N           runs per point; 8 and more allow a verdict [1]\n"
-                     "  -o, --out DIR        results; a sweep that was interrupted goes on there\n"
-                     "  --dry-run            print what would be run\n"
-                     "\nAll other options are those of harness run. Exit code 1: a run has failed.\n"
+    option_binding own = {.table = &sweep_option_table};
+    text_append(out, "\n  --vary NAME=V,V,...  an option of run and its values; several make a grid. Values\n"
+                     "                       that hold commas are separated by ';'\n"
+                     "  --mode ENGINE,...    as --vary mode=ENGINE,... [ps,ring]\n");
+    options_help(&own, 1, all, out);
+    text_append(out, "\nAll other options are those of harness run. Exit code 1: a run has failed.\n"
                      "\nexample:\n"
                      "  harness sweep --vary bucket-cap-mb=1,5,25,100 --vary gpus=2,4,8 --mode ring \\\n"
                      "    --device sim:dgx1-v100 --model resnet50 -o buckets\n");

@@ -18,6 +18,7 @@
 #include "common/base/text.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 enum { SWEEP_MOST_AXES = 8, SWEEP_MOST_VALUES = 64, SWEEP_MOST_POINTS = 4096, SWEEP_MOST_ROUNDS = 1000 };
 
@@ -39,6 +40,7 @@ typedef struct sweep {
     int rounds;
     const char *folder; /* borrowed */
     int points;         /* the product of the axes' counts; see sweep_has() */
+    bool builds;        /* the values of axis 0 are programs to be run, instead of an option's */
 } sweep;
 
 /* Adds "NAME=VALUE,VALUE,..."; where values hold commas they are separated by ';'. STATUS_USAGE. */
@@ -47,6 +49,10 @@ status sweep_vary(sweep *s, const char *text);
 /* Adds the axis `mode` where nothing chooses an engine, counts the points and checks the command line of
  * each. STATUS_USAGE for an option that `run` does not have or a value that it does not take. */
 status sweep_check(sweep *s);
+
+/* The sweep whose results lie in `folder`: its axes borrow the texts of *definition, the caller's to drop,
+ * and it has as many rounds as there are results. *definition is NULL where the folder holds no sweep. */
+status sweep_read(const char *folder, json_t **definition, sweep *out);
 
 void sweep_free(sweep *s);
 

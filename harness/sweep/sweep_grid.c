@@ -91,13 +91,19 @@ static const char *engine_of_option(const char *name)
     return NULL;
 }
 
+/* Whether the axis is an option of the point's run. */
+static bool is_word(const sweep *s, int point, int axis)
+{
+    return sweep_value(s, point, axis) && !(s->builds && axis == 0);
+}
+
 status sweep_words(const sweep *s, int point, text_buffer *text, const char **out)
 {
     int used = 0;
     size_t begins[SWEEP_MOST_AXES];
     for (int i = 0; i < s->axis_count; i++) {
         begins[i] = text->length;
-        if (!sweep_value(s, point, i)) continue;
+        if (!is_word(s, point, i)) continue;
         text_append(text, "--%s=%s", s->axes[i].name, sweep_value(s, point, i));
         text_append(text, "%c", '\0');
     }
@@ -105,7 +111,7 @@ status sweep_words(const sweep *s, int point, text_buffer *text, const char **ou
     out[used++] = "run";
     for (int i = 0; i < s->word_count; i++) out[used++] = s->words[i];
     for (int i = 0; i < s->axis_count; i++)
-        if (sweep_value(s, point, i)) out[used++] = text->data + begins[i];
+        if (is_word(s, point, i)) out[used++] = text->data + begins[i];
     out[used] = NULL;
     return STATUS_OK;
 }
@@ -170,6 +176,8 @@ status sweep_check(sweep *s)
 status sweep_is_virtual(const sweep *s, int point, bool *out)
 {
     run_config *config = NULL;
+    *out = false;
+    if (s->builds) return STATUS_OK;
     status rc = configure(s, point, &config);
     *out = rc == STATUS_OK && run_config_is_virtual(config);
     free(config);
@@ -221,6 +229,38 @@ static json_t *definition(const sweep *s)
     }
     for (int i = 0; i < s->word_count; i++) json_array_append_new(words, json_string(s->words[i]));
     return json_pack("{s:i, s:o, s:o}", "schema_version", 1, "vary", axes, "options", words);
+}
+
+status sweep_read(const char *folder, json_t **definition, sweep *out)
+{
+    char path[PATH_MAX];
+    size_t i, v;
+    json_t *axis, *value;
+    *out = (sweep){.folder = folder, .points = 1};
+    snprintf(path, sizeof path, "%s/sweep.json", folder);
+    *definition = json_load_file(path, 0, NULL);
+    const json_t *axes = json_object_get(*definition, "vary");
+    if (!*definition) return STATUS_OK;
+    if (json_array_size(axes) == 0 || json_array_size(axes) > SWEEP_MOST_AXES)
+        return fail(STATUS_DATA, "%s: expected the definition of a sweep", path);
+    json_array_foreach(axes, i, axis)
+    {
+        const json_t *values = json_object_get(axis, "values");
+        const char *name = json_string_value(json_object_get(axis, "option"));
+        size_t count = json_array_size(values);
+        if (!name || count == 0 || count > SWEEP_MOST_VALUES || out->points * (int)count > SWEEP_MOST_POINTS)
+            return fail(STATUS_DATA, "%s: expected the definition of a sweep", path);
+        sweep_axis *a = &out->axes[out->axis_count++];
+        *a = (sweep_axis){.name = name, .count = (int)count, .engine = engine_of_option(name)};
+        json_array_foreach(values, v, value) a->values[v] =
+            json_is_string(value) ? json_string_value(value) : "";
+        out->points *= a->count;
+    }
+    for (int p = 0; p < out->points; p++)
+        while (out->rounds < SWEEP_MOST_ROUNDS &&
+               access(sweep_file(out, p, out->rounds, path, sizeof path), F_OK) == 0)
+            out->rounds++;
+    return STATUS_OK;
 }
 
 static status make_folder(const char *path)

@@ -38,7 +38,8 @@ typedef struct running {
 /* ---- one run ----------------------------------------------------------------------------------------- */
 
 /* In the child: returns only on failure. */
-static void become_run(const running *r, const char *const *words, int errors, pid_t parent)
+static void become_run(const running *r, const char *program, const char *const *words, int errors,
+                       pid_t parent)
 {
     int nothing = open("/dev/null", O_RDWR);
     setpgid(0, 0); /* the terminal's signals are for the sweep, which passes them on */
@@ -47,7 +48,7 @@ static void become_run(const running *r, const char *const *words, int errors, p
         dup2(errors, STDERR_FILENO) < 0)
         return;
     sigprocmask(SIG_SETMASK, &r->before, NULL);
-    execv("/proc/self/exe", (char *const *)words);
+    execv(program, (char *const *)words);
 }
 
 static status start(running *r, int point, int round)
@@ -71,7 +72,7 @@ static status start(running *r, int point, int round)
         pid_t parent = getpid();
         c.pid = fork();
         if (c.pid == 0) {
-            become_run(r, words, c.errors, parent);
+            become_run(r, s->builds ? sweep_value(s, point, 0) : "/proc/self/exe", words, c.errors, parent);
             _exit(127);
         }
         if (c.pid < 0) rc = fail_errno(STATUS_SYSTEM, "a process for a run");

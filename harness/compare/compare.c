@@ -1,0 +1,467 @@
+#include "harness/compare/compare.h"
+
+#include "harness/report/significance.h"
+#include "harness/sweep/sweep.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SEED 1
+
+/* The figures of a job, by their place in the result. The first decides. */
+static const struct {
+    const char *name, *path[3]; /* from the job */
+} metrics[] = {{"step time, median", {"step_time", "median_s"}},
+               {"samples/s", {"throughput", "samples_per_s"}},
+               {"exposed communication", {"phases", "exposed_communication_s", "median_s"}},
+               {"communication", {"phases", "communication_s", "median_s"}},
+               {"peak memory, max over ranks", {"memory_imbalance", "maximum_bytes"}}};
+enum { METRIC_COUNT = sizeof metrics / sizeof metrics[0] };
+
+/* The runs of one side: new references; NULL where a round has none. */
+typedef struct side {
+    json_t **runs;
+    int count;
+} side;
+
+static status no_memory(void)
+{
+    return fail(STATUS_SYSTEM, "no memory for the comparison");
+}
+
+static status side_add(side *s, json_t *run)
+{
+    json_t **runs = realloc(s->runs, (size_t)(s->count + 1) * sizeof *runs);
+    if (!runs) {
+        json_decref(run);
+        return no_memory();
+    }
+    s->runs = runs;
+    s->runs[s->count++] = run;
+    return STATUS_OK;
+}
+
+static void side_free(side *s)
+{
+    for (int i = 0; i < s->count; i++) json_decref(s->runs[i]);
+    free(s->runs);
+    *s = (side){0};
+}
+
+/* ---- one comparison ---------------------------------------------------------------------------------- */
+
+static double metric_of(const json_t *run, size_t job, int metric)
+{
+    const json_t *at = json_array_get(json_object_get(run, "jobs"), job);
+    for (int i = 0; i < 3 && metrics[metric].path[i]; i++) at = json_object_get(at, metrics[metric].path[i]);
+    return json_is_number(at) ? json_number_value(at) : NAN;
+}
+
+/* The values of a metric on both sides, out[2][most]; of rounds only those that have both. */
+static void read_values(const side *a, const side *b, size_t job, int metric, bool rounds, double *out,
+                        int most, int count[2])
+{
+    count[0] = count[1] = 0;
+    for (int i = 0; i < most; i++) {
+        double of_a = i < a->count && a->runs[i] ? metric_of(a->runs[i], job, metric) : NAN;
+        double of_b = i < b->count && b->runs[i] ? metric_of(b->runs[i], job, metric) : NAN;
+        if (rounds && (isnan(of_a) || isnan(of_b))) continue;
+        if (!isnan(of_a)) out[count[0]++] = of_a;
+        if (!isnan(of_b)) out[most + count[1]++] = of_b;
+    }
+}
+
+static double median_of(const double *values, int count)
+{
+    double least_above = INFINITY, most_below = -INFINITY; /* quadratic: there are few runs */
+    for (int i = 0; i < count; i++) {
+        int below = 0, equal = 0;
+        for (int j = 0; j < count; j++) {
+            below += values[j] < values[i];
+            equal += values[j] == values[i];
+        }
+        if (below <= count / 2 && below + equal > count / 2) least_above = values[i];
+        if (below <= (count - 1) / 2 && below + equal > (count - 1) / 2) most_below = values[i];
+    }
+    return (least_above + most_below) / 2;
+}
+
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+/* One row: *p is to be corrected, NaN where nothing was tested. NULL row: the metric does not exist or is
+ * zero. */
+static status compare_metric(const side *a, const side *b, size_t job, int metric, bool rounds, json_t **row,
+                             double *p)
+{
+    int most = a->count > b->count ? a->count : b->count, count[2];
+    double *values = malloc((size_t)most * 2 * sizeof *values);
+    *row = NULL;
+    *p = NAN;
+    if (!values) return no_memory();
+    read_values(a, b, job, metric, rounds, values, most, count);
+    bool positive = count[0] > 0 && count[1] > 0;
+    for (int s = 0; s < 2; s++)
+        for (int i = 0; i < count[s]; i++) positive = positive && values[s * most + i] > 0;
+    significance found = {.p = NAN, .detectable = NAN};
+    interval of = {NAN, NAN};
+    status rc = STATUS_OK;
+    if (positive && count[0] > 1 && count[1] > 1) {
+        rc = rounds ? significance_of_rounds(values, values + most, count[0], &found)
+                    : significance_of_runs(values, count[0], values + most, count[1], &found);
+        if (rc == STATUS_OK)
+            rc = bootstrap_ratio(values, count[0], values + most, count[1], rounds, SEED, &of);
+    }
+    if (rc == STATUS_OK && positive) {
+        double of_a = median_of(values, count[0]), of_b = median_of(values + most, count[1]);
+        *p = found.verdict == SIGNIFICANCE_TOO_FEW ? NAN : found.p;
+        *row = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:i, s:o, s:i, s:s}", "metric",
+                         metrics[metric].name, "a_median", number(of_a), "b_median", number(of_b), "ratio",
+                         number(of_b / of_a), "ratio_low", number(of.low), "ratio_high", number(of.high),
+                         "a_runs", count[0], "b_runs", count[1], "detectable", number(found.detectable),
+                         "runs_for_5_percent", found.runs_for_5, "verdict", "too few runs");
+        if (!*row) rc = no_memory();
+    }
+    free(values);
+    return rc;
+}
+
+/* Verdicts from p and the medians: of the step time as it is, of the others corrected. */
+static status add_verdicts(json_t *rows, double *p)
+{
+    double others[METRIC_COUNT];
+    int where[METRIC_COUNT], used = 0;
+    for (size_t i = 1; i < json_array_size(rows); i++) {
+        if (isnan(p[i])) continue;
+        where[used] = (int)i;
+        others[used++] = p[i];
+    }
+    TRY(holm_adjust(others, used));
+    for (int i = 0; i < used; i++) p[where[i]] = others[i];
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        json_t *row = json_array_get(rows, i);
+        json_object_set_new(row, "p", number(p[i]));
+        if (isnan(p[i])) continue;
+        bool greater = json_number_value(json_object_get(row, "ratio")) > 1;
+        json_object_set_new(row, "verdict",
+                            json_string(p[i] >= SIGNIFICANCE_ALPHA ? "not shown"
+                                        : greater                  ? "more"
+                                                                   : "less"));
+    }
+    return STATUS_OK;
+}
+
+static status compare_job(const side *a, const side *b, size_t job, bool rounds, json_t **out)
+{
+    json_t *rows = json_array();
+    double p[METRIC_COUNT];
+    status rc = rows ? STATUS_OK : no_memory();
+    for (int m = 0; m < METRIC_COUNT && rc == STATUS_OK; m++) {
+        json_t *row = NULL;
+        double of_row = NAN;
+        rc = compare_metric(a, b, job, m, rounds, &row, &of_row);
+        if (!row) continue;
+        p[json_array_size(rows)] = of_row;
+        json_array_append_new(rows, row);
+    }
+    if (rc == STATUS_OK) rc = add_verdicts(rows, p);
+    if (rc == STATUS_OK)
+        *out = rows;
+    else
+        json_decref(rows);
+    return rc;
+}
+
+static const json_t *first_run(const side *s)
+{
+    for (int i = 0; i < s->count; i++)
+        if (s->runs[i]) return s->runs[i];
+    return NULL;
+}
+
+static const char *text_at(const json_t *job, const char *key)
+{
+    const char *text = json_string_value(json_object_get(job, key));
+    return text ? text : "";
+}
+
+/* A row in `list` for each job that both sides have, called `label`. */
+static status compare_sides(const side *a, const side *b, bool rounds, const char *label, json_t *list)
+{
+    const json_t *run_a = first_run(a), *run_b = first_run(b);
+    size_t j;
+    json_t *job;
+    if (!run_a || !run_b) return STATUS_OK;
+    json_array_foreach(json_object_get(run_a, "jobs"), j, job)
+    {
+        const json_t *other = json_array_get(json_object_get(run_b, "jobs"), j);
+        if (strcmp(text_at(job, "engine"), text_at(other, "engine")) != 0) continue;
+        json_t *rows = NULL;
+        TRY(compare_job(a, b, j, rounds, &rows));
+        if (json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:o}", "label", label, "engine",
+                                                  text_at(job, "engine"), "policy", text_at(job, "policy"),
+                                                  "metrics", rows)) != 0)
+            return no_memory();
+    }
+    return STATUS_OK;
+}
+
+static json_t *result_of(const char *a, const char *b, bool interleaved, json_t *list)
+{
+    return json_pack("{s:i, s:s, s:s, s:b, s:f, s:O}", "schema_version", COMPARE_SCHEMA_VERSION, "a", a, "b",
+                     b, "interleaved", interleaved, "alpha", SIGNIFICANCE_ALPHA, "comparisons", list);
+}
+
+/* ---- files and folders ------------------------------------------------------------------------------- */
+
+static status read_file(const char *path, side *out)
+{
+    json_error_t error;
+    json_t *run = json_load_file(path, 0, &error);
+    if (!run && access(path, R_OK) != 0) return fail_errno(STATUS_DATA, "%s", path);
+    if (!run) return fail(STATUS_DATA, "%s:%d: %s", path, error.line, error.text);
+    if (json_array_size(json_object_get(run, "jobs")) > 0) return side_add(out, run);
+    json_decref(run);
+    return fail(STATUS_DATA, "%s: expected the JSON of harness run", path);
+}
+
+static int is_json(const struct dirent *entry)
+{
+    size_t length = strlen(entry->d_name);
+    return length > 5 && strcmp(entry->d_name + length - 5, ".json") == 0;
+}
+
+static status read_folder(const char *folder, side *out)
+{
+    struct dirent **names;
+    int count = scandir(folder, &names, is_json, alphasort);
+    if (count < 0) return fail_errno(STATUS_DATA, "%s", folder);
+    status rc = count > 0 ? STATUS_OK : fail(STATUS_DATA, "%s: expected files of harness run --json", folder);
+    for (int i = 0; i < count; i++) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name);
+        if (rc == STATUS_OK) rc = read_file(path, out);
+        free(names[i]);
+    }
+    free(names);
+    return rc;
+}
+
+static status read_side(const char *path, side *out)
+{
+    struct stat about;
+    if (stat(path, &about) != 0) return fail_errno(STATUS_DATA, "%s", path);
+    return S_ISDIR(about.st_mode) ? read_folder(path, out) : read_file(path, out);
+}
+
+static status read_point(const sweep *s, int point, side *out)
+{
+    for (int round = 0; round < s->rounds; round++) TRY(side_add(out, sweep_result(s, point, round)));
+    return STATUS_OK;
+}
+
+static status compare_sweeps(const sweep *a, const sweep *b, json_t *list)
+{
+    status rc = STATUS_OK;
+    for (int p = 0; p < a->points && rc == STATUS_OK; p++) {
+        if (!sweep_has(a, p)) continue;
+        side of_a = {0}, of_b = {0};
+        char label[256] = "";
+        for (int x = 0, used = 0; x < a->axis_count && used < (int)sizeof label; x++)
+            if (sweep_value(a, p, x))
+                used += snprintf(label + used, sizeof label - (size_t)used, "%s%s=%s", used ? " " : "",
+                                 a->axes[x].name, sweep_value(a, p, x));
+        rc = read_point(a, p, &of_a);
+        if (rc == STATUS_OK) rc = read_point(b, p, &of_b);
+        if (rc == STATUS_OK) rc = compare_sides(&of_a, &of_b, false, label, list);
+        side_free(&of_a);
+        side_free(&of_b);
+    }
+    return rc;
+}
+
+static status compare_runs(const char *a, const char *b, json_t *list)
+{
+    side of_a = {0}, of_b = {0};
+    status rc = read_side(a, &of_a);
+    if (rc == STATUS_OK) rc = read_side(b, &of_b);
+    if (rc == STATUS_OK) rc = compare_sides(&of_a, &of_b, false, "", list);
+    side_free(&of_a);
+    side_free(&of_b);
+    return rc;
+}
+
+status compare_paths(const char *a, const char *b, json_t **out)
+{
+    json_t *list = json_array(), *definition_a = NULL, *definition_b = NULL;
+    sweep sweep_a, sweep_b;
+    status rc = list ? sweep_read(a, &definition_a, &sweep_a) : no_memory();
+    if (rc == STATUS_OK) rc = sweep_read(b, &definition_b, &sweep_b);
+    if (rc == STATUS_OK && !definition_a && !definition_b)
+        rc = compare_runs(a, b, list);
+    else if (rc == STATUS_OK)
+        rc = json_equal(definition_a, definition_b)
+                 ? compare_sweeps(&sweep_a, &sweep_b, list)
+                 : fail(STATUS_CONFIG, "compare: expected the same sweep in %s and %s", a, b);
+    if (rc == STATUS_OK && json_array_size(list) == 0)
+        rc = fail(STATUS_DATA, "compare: expected a job of the same engine in %s and %s", a, b);
+    if (rc == STATUS_OK && !(*out = result_of(a, b, false, list))) rc = no_memory();
+    json_decref(list);
+    json_decref(definition_a);
+    json_decref(definition_b);
+    return rc;
+}
+
+/* ---- builds ------------------------------------------------------------------------------------------ */
+
+static status run_builds(sweep *s, int *signal, json_t *list)
+{
+    int lock;
+    sweep_outcome outcome = {0};
+    side of[2] = {{0}, {0}};
+    TRY(sweep_open_folder(s, &lock));
+    status rc = sweep_run(s, &outcome);
+    *signal = outcome.signal;
+    if (rc == STATUS_OK && !outcome.signal && outcome.failed > 0) {
+        const json_t *failure = json_array_get(outcome.failures, 0);
+        rc = fail(STATUS_UNAVAILABLE, "compare: a run of %s failed: %s",
+                  sweep_value(s, (int)json_integer_value(json_object_get(failure, "point")), 0),
+                  text_at(failure, "message"));
+    }
+    for (int p = 0; p < 2 && rc == STATUS_OK; p++) rc = read_point(s, p, &of[p]);
+    if (rc == STATUS_OK && !outcome.signal) rc = compare_sides(&of[0], &of[1], true, "", list);
+    side_free(&of[0]);
+    side_free(&of[1]);
+    json_decref(outcome.failures);
+    close(lock);
+    return rc;
+}
+
+status compare_builds(const char *a, const char *b, const char **words, int count, int rounds,
+                      const char *folder, int *signal, json_t **out)
+{
+    char *programs[2] = {realpath(a, NULL), realpath(b, NULL)};
+    sweep s = {.rounds = rounds,
+               .points = 2,
+               .axis_count = 1,
+               .builds = true,
+               .words = words,
+               .word_count = count,
+               .folder = folder};
+    json_t *list = json_array();
+    status rc = list ? STATUS_OK : no_memory();
+    for (int i = 0; i < 2 && rc == STATUS_OK; i++)
+        if (!programs[i] || access(programs[i], X_OK) != 0)
+            rc = fail_errno(STATUS_USAGE, "--builds: expected a program, got '%s'", i ? b : a);
+    s.axes[0] = (sweep_axis){.name = "build", .values = {programs[0], programs[1]}, .count = 2};
+    if (rc == STATUS_OK) rc = run_builds(&s, signal, list);
+    if (rc == STATUS_OK && !*signal && !(*out = result_of(a, b, true, list))) rc = no_memory();
+    json_decref(list);
+    free(programs[0]);
+    free(programs[1]);
+    return rc;
+}
+
+/* ---- as text ----------------------------------------------------------------------------------------- */
+
+static double number_at(const json_t *row, const char *key)
+{
+    const json_t *value = json_object_get(row, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static void append_value(const char *metric, double value, text_buffer *out)
+{
+    char text[48];
+    if (strstr(metric, "memory"))
+        text_format_bytes(text, sizeof text, value);
+    else if (strstr(metric, "/s"))
+        snprintf(text, sizeof text, "%.*f", value < 100 ? 2 : 0, value);
+    else
+        text_format_duration(text, sizeof text, 1e9 * value);
+    text_append(out, "%11s", text);
+}
+
+/* "slower", "faster", ..., or "~": nothing is shown. */
+static const char *word_for(const char *metric, const char *verdict)
+{
+    if (strcmp(verdict, "too few runs") == 0) return "";
+    if (strcmp(verdict, "not shown") == 0) return "~";
+    if (strcmp(metric, metrics[0].name) == 0) return strcmp(verdict, "more") == 0 ? "slower" : "faster";
+    return verdict;
+}
+
+static void append_row(const json_t *row, text_buffer *out)
+{
+    const char *metric = text_at(row, "metric");
+    text_append(out, "%-28s", metric);
+    append_value(metric, number_at(row, "a_median"), out);
+    append_value(metric, number_at(row, "b_median"), out);
+    text_append(out, "%8.3f", number_at(row, "ratio"));
+    if (isnan(number_at(row, "ratio_low")))
+        text_append(out, "%14s", "");
+    else
+        text_append(out, "  %5.3f-%-6.3f", number_at(row, "ratio_low"), number_at(row, "ratio_high"));
+    text_append(out, " %s\n", word_for(metric, text_at(row, "verdict")));
+}
+
+/* What the step time's row does not show. */
+static void append_power(const json_t *row, bool interleaved, text_buffer *out)
+{
+    const char *verdict = text_at(row, "verdict"), *unit = interleaved ? "rounds" : "runs per side";
+    if (strcmp(verdict, "too few runs") == 0)
+        text_append(out, "no verdict: at least %d %s are needed, there are %lld and %lld\n",
+                    interleaved ? SIGNIFICANCE_LEAST_ROUNDS : SIGNIFICANCE_LEAST_RUNS, unit,
+                    (long long)json_integer_value(json_object_get(row, "a_runs")),
+                    (long long)json_integer_value(json_object_get(row, "b_runs")));
+    else if (strcmp(verdict, "not shown") == 0)
+        text_append(out, "~ not shown, p = %.2g; a change of %.1f %% would be; 5 %% would take %lld %s\n",
+                    number_at(row, "p"), 100 * number_at(row, "detectable"),
+                    (long long)json_integer_value(json_object_get(row, "runs_for_5_percent")), unit);
+    else
+        text_append(out, "shown, p = %.2g\n", number_at(row, "p"));
+}
+
+void compare_report(const json_t *comparison, text_buffer *out)
+{
+    bool interleaved = json_is_true(json_object_get(comparison, "interleaved"));
+    size_t i, r;
+    json_t *job, *row;
+    text_append(out, "A  %s\nB  %s\n%s\n", text_at(comparison, "a"), text_at(comparison, "b"),
+                interleaved ? "interleaved rounds, one run of each per round"
+                            : "not interleaved: drift of the machine between A and B is not excluded");
+    json_array_foreach(json_object_get(comparison, "comparisons"), i, job)
+    {
+        const json_t *rows = json_object_get(job, "metrics");
+        const char *label = text_at(job, "label"), *engine = text_at(job, "engine"),
+                   *policy = text_at(job, "policy");
+        char name[320];
+        snprintf(name, sizeof name, "%s%s%s", *label ? label : engine,
+                 *label || strcmp(engine, policy) == 0 ? "" : " ",
+                 *label || strcmp(engine, policy) == 0 ? "" : policy);
+        text_append(out, "\n%-28s%11s%11s%8s  %s\n", name, "A", "B", "B/A", "95 % interval");
+        json_array_foreach(rows, r, row) append_row(row, out);
+        if (json_array_size(rows) > 0) append_power(json_array_get(rows, 0), interleaved, out);
+    }
+}
+
+bool compare_is_slower(const json_t *comparison, double above)
+{
+    size_t i;
+    json_t *job;
+    json_array_foreach(json_object_get(comparison, "comparisons"), i, job)
+    {
+        const json_t *row = json_array_get(json_object_get(job, "metrics"), 0);
+        if (strcmp(text_at(row, "verdict"), "more") == 0 && number_at(row, "ratio") > 1 + above) return true;
+    }
+    return false;
+}

@@ -1,0 +1,31 @@
+/* Two sides compared: results of runs, folders of them, sweeps, or two builds of the program. The sample is a
+ * run (harness/report/significance.h); the step time decides, all other figures are corrected for being
+ * several. */
+#ifndef HARNESS_COMPARE_COMPARE_H
+#define HARNESS_COMPARE_COMPARE_H
+
+#include "common/base/text.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+enum { COMPARE_SCHEMA_VERSION = 1 };
+
+/* Compares what lies at the two paths: a run's JSON, a folder of such files, or the folder of a sweep, of
+ * which every point is compared with the same point of the other. *out is a new reference, as docs/sweep.md
+ * describes. STATUS_DATA: no results there; STATUS_CONFIG: different sweeps. */
+status compare_paths(const char *a, const char *b, json_t **out);
+
+/* Runs `words` [count], options of `harness run`, with both programs in turn, `rounds` times, and compares.
+ * The results stay in `folder`, where an interrupted comparison goes on. *signal: what ended it early, or 0;
+ * then *out is NULL. STATUS_UNAVAILABLE: a run has failed. */
+status compare_builds(const char *a, const char *b, const char **words, int count, int rounds,
+                      const char *folder, int *signal, json_t **out);
+
+/* As text of at most 80 columns. */
+void compare_report(const json_t *comparison, text_buffer *out);
+
+/* Whether B's step time is shown to be more than 1 + `above` times A's, in any of the comparisons. */
+bool compare_is_slower(const json_t *comparison, double above);
+
+#endif

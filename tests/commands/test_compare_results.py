@@ -1,0 +1,159 @@
+"""harness compare A B: what is shown, what is not, and what the exit code says."""
+import json
+import os
+import stat
+import sys
+import tempfile
+
+from program import PROGRAM, harness
+from tap import cases, expect, expect_equal, long_test, main, test
+
+RUN = ["--mode", "ring", "--model", "wine_mlp", "--data", "wine", "--gpus", "2", "--threads", "1", "--steps", "10"]
+
+
+def folder():
+    return tempfile.TemporaryDirectory(prefix="compare-test-")
+
+
+def write(path, steps, memory=1000):
+    """Results as harness run writes them, with one job and the figures that are compared."""
+    os.makedirs(path, exist_ok=True)
+    for i, step in enumerate(steps):
+        job = {"engine": "ring", "policy": "ddp", "step_time": {"median_s": step}, "throughput": {"samples_per_s": 32 / step},
+               "memory_imbalance": {"maximum_bytes": memory},
+               "phases": {"exposed_communication_s": {"median_s": step / 10}, "communication_s": {"median_s": step / 5}}}
+        with open(os.path.join(path, f"run-{i:02}.json"), "w", encoding="utf-8") as file:
+            json.dump({"schema_version": 3, "jobs": [job]}, file)
+
+
+def around(middle, count=10):
+    """Step times within 1 % of `middle`."""
+    return [middle * (1 + 0.002 * (i - count / 2)) for i in range(count)]
+
+
+def compared(path, *words):
+    result = harness("compare", os.path.join(path, "a"), os.path.join(path, "b"), "--json", "-", *words)
+    expect(result.code in (0, 1), "exit code", result)
+    return result, {row["metric"]: row for row in result.json()["comparisons"][0]["metrics"]}
+
+
+@test
+def a_shown_slowdown_decides_the_exit_code():
+    with folder() as path:
+        write(path + "/a", around(0.1))
+        write(path + "/b", around(0.108))
+        result, rows = compared(path, "--fail-above", "5%")
+        step = rows["step time, median"]
+        expect_equal((result.code, step["verdict"]), (1, "more"), "exit code and verdict", result)
+        expect(abs(step["ratio"] - 1.08) < 1e-9, "ratio", result)
+        expect_equal(rows["samples/s"]["verdict"], "less", "samples/s", result)
+        expect_equal(rows["peak memory, max over ranks"]["verdict"], "not shown", "equal memory", result)
+        result, rows = compared(path, "--fail-above", "0.1")
+        expect_equal(result.code, 0, "8 % is not above 10 %", result)
+        text = harness("compare", path + "/a", path + "/b")
+        expect("slower" in text.out and "not interleaved" in text.out, "text", text)
+        expect(max(map(len, text.out.splitlines()[3:])) <= 80, "80 columns", text)
+
+
+@test
+def equal_runs_show_nothing_and_say_what_would_be_shown():
+    with folder() as path:
+        write(path + "/a", around(0.1))
+        write(path + "/b", list(reversed(around(0.1))))
+        result, rows = compared(path, "--fail-above", "0%")
+        step = rows["step time, median"]
+        expect_equal((result.code, step["verdict"]), (0, "not shown"), "exit code and verdict", result)
+        expect(0 < step["detectable"] < 0.05, "detectable change", result)
+        expect(step["runs_for_5_percent"] <= 10, "runs for 5 %", result)
+        text = harness("compare", path + "/a", path + "/b")
+        expect("~ not shown" in text.out and "5 % would take" in text.out, "text", text)
+
+
+@test
+def single_files_are_single_measurements_without_a_verdict():
+    with folder() as path:
+        write(path + "/a", [0.1])
+        write(path + "/b", [0.2])
+        result = harness("compare", path + "/a/run-00.json", path + "/b/run-00.json", "--fail-above", "5%")
+        expect_equal(result.code, 0, "exit code", result)
+        expect("no verdict: at least 5 runs per side" in result.out, "text", result)
+
+
+@test
+def other_figures_are_corrected_for_being_several():
+    with folder() as path:
+        write(path + "/a", around(0.1, 5))
+        write(path + "/b", around(0.108, 5))
+        _, rows = compared(path)
+        # Five against five: p = 2 / 252; of four others that are tested, three have it and equal memory has 1.
+        expect(abs(rows["step time, median"]["p"] - 2 / 252) < 1e-12, "step time", rows)
+        for name in ("samples/s", "exposed communication", "communication"):
+            expect(abs(rows[name]["p"] - 4 * 2 / 252) < 1e-12, name, rows)
+            expect_equal(rows[name]["verdict"], "not shown", name)
+
+
+@test
+def sweeps_are_compared_point_by_point():
+    with folder() as path:
+        words = ["--device", "sim:dgx1-v100", "--model", "resnet18", "--steps", "4", "--vary", "gpus=2,4", "--mode", "ring"]
+        for side in ("a", "b"):
+            made = harness("sweep", *words, "-o", os.path.join(path, side))
+            expect_equal(made.code, 0, "exit code", made)
+        result = harness("compare", path + "/a", path + "/b", "--json", "-")
+        expect_equal(result.code, 0, "exit code", result)
+        comparisons = result.json()["comparisons"]
+        expect_equal([c["label"] for c in comparisons], ["gpus=2", "gpus=4"], "points")
+        expect_equal({row["ratio"] for c in comparisons for row in c["metrics"]}, {1.0}, "the same program in virtual time")
+        other = harness("sweep", *words[:-3], "gpus=2,8", "--mode", "ring", "-o", os.path.join(path, "c"))
+        expect_equal(other.code, 0, "exit code", other)
+        wrong = harness("compare", path + "/a", path + "/c")
+        expect_equal((wrong.code, len(wrong.lines())), (78, 1), "other sweeps", wrong)
+
+
+def slowed(path):
+    """A build that is slower by a factor of 2, on every rank."""
+    program = os.path.join(path, "slow")
+    with open(program, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/sh\nexec {PROGRAM} \"$@\" --slow 0:2\n")
+    os.chmod(program, os.stat(program).st_mode | stat.S_IXUSR)
+    return program
+
+
+def find_the_slow_build(times):
+    with folder() as path:
+        slow = slowed(path)
+        words = ["--mode", "none", "--model", "lenet", "--data", "synthetic", "--batch", "256", "--steps", "30", "--threads", "1"]
+        for attempt in range(times):
+            kept = os.path.join(path, f"kept-{attempt}")
+            result = harness("compare", "--builds", PROGRAM, slow, "--repeat", "10", "-o", kept, "--fail-above", "5%", "--json", "-",
+                             "--", *words, limit=600)
+            expect_equal(result.code, 1, "exit code", result)
+            row = result.json()["comparisons"][0]["metrics"][0]
+            expect_equal((row["verdict"], row["a_runs"], row["b_runs"]), ("more", 10, 10), "verdict and runs", result)
+            expect(result.json()["interleaved"], "interleaved", result)
+
+
+@test
+def a_build_that_is_twice_as_slow_is_found():
+    find_the_slow_build(1)
+
+
+@long_test
+def a_build_that_is_twice_as_slow_is_found_five_times_of_five():
+    find_the_slow_build(5)
+
+
+@cases([("one side", ["a.json"], 64, "two files"), ("no such file", ["/no/a.json", "/no/b.json"], 65, "/no/a.json"),
+        ("an unknown option", ["a", "b", "--fail-over", "5%"], 64, "--fail-over"),
+        ("a build that is none", ["--builds", "/no/harness", PROGRAM, "-o", "x", "--", *RUN], 64, "/no/harness"),
+        ("builds without a folder", ["--builds", PROGRAM, PROGRAM, "--", *RUN], 64, "-o DIR"),
+        ("a share that is none", ["a", "b", "--fail-above", "much"], 64, "much")])
+def wrong_words_are_answered_with_one_line(words, code, part):
+    result = harness("compare", *words)
+    expect_equal(result.code, code, "exit code", result)
+    expect_equal(len(result.lines()), 1, "lines on stderr", result)
+    expect(part in result.err, f"expected {part!r}", result)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
