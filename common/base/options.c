@@ -116,16 +116,18 @@ static bool is_name(const char *known, const char *name, size_t length)
     return true;
 }
 
-/* By name or alias, or where `name` is NULL by letter. */
+/* By name, alias or old name, or where `name` is NULL by letter. */
 static const option *find(option_binding *bindings, size_t count, const char *name, size_t length,
                           char letter, option_binding **binding)
 {
     for (size_t b = 0; b < count; b++)
         for (size_t i = 0; i < bindings[b].table->count; i++) {
             const option *o = &bindings[b].table->options[i];
-            if (name ? !is_name(o->name, name, length) && !is_name(o->alias, name, length)
+            bool is_old = name && is_name(o->old_name, name, length);
+            if (name ? !is_name(o->name, name, length) && !is_name(o->alias, name, length) && !is_old
                      : o->letter != letter)
                 continue;
+            if (is_old) log_info("--%s is now called --%s", o->old_name, o->name);
             *binding = &bindings[b];
             return o;
         }

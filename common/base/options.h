@@ -39,6 +39,7 @@ typedef struct option {
     const char *help;
     option_level level;
     const char *alias; /* a name that people know from other programs, or NULL */
+    const char *old_name; /* that it had; works with a notice; or NULL */
     char letter;       /* as in -b, or 0 */
 } option;
 

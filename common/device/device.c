@@ -90,10 +90,9 @@ status device_convert(device_stream *s, void *to, dtype to_type, const void *fro
     return s->device->backend->convert(s, to, to_type, from, from_type, count, divisor);
 }
 
-status device_pack(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
-                   double divisor)
+status device_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor)
 {
-    return s->device->backend->pack(s, to, to_type, from, from_type, count, divisor);
+    return s->device->backend->pack(s, ranges, count, to_type, from_type, divisor);
 }
 
 status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)
@@ -197,6 +196,12 @@ status device_layout_pack(device *d, const device_layout *layout, const void *pl
 status device_layout_unpack(device *d, const device_layout *layout, const void *packed, void *plain)
 {
     return reorder(d, layout, false, packed, plain);
+}
+
+int device_fallbacks(const device *d, const device_fallback **out)
+{
+    *out = d->fallbacks;
+    return d->fallback_count;
 }
 
 status device_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out)

@@ -49,7 +49,7 @@ typedef struct device_config {
     void *simulation;   /* sim: the simulation that all ranks share; NULL otherwise */
     int precision;      /* device_precision */
     bool share_gpu;     /* cuda: ranks beyond the GPUs share them */
-    bool benchmark;     /* cuda: times cuDNN's algorithms and uses the fastest */
+    bool benchmark;     /* cuda: times the libraries' algorithms and uses the fastest */
 } device_config;
 
 typedef struct device_info {
@@ -67,6 +67,18 @@ typedef struct device_info {
 status device_open(const device_config *config, device **out);
 void device_close(device **d);
 const device_info *device_get_info(const device *d);
+
+/* Operations that a library of the device refused, and slower kernels run: an entry for each kind and reason. */
+typedef struct device_fallback {
+    op_kind kind;
+    int64_t count;            /* of the operations prepared so */
+    char shape[96];           /* of the first: "4x28x28x1 to 6, 5x5, bfloat16" */
+    char reason[96];          /* "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" */
+    char instead[64];         /* "multiplied in TF32" */
+} device_fallback;
+
+/* Returns how many; *out is the device's. */
+int device_fallbacks(const device *d, const device_fallback **out);
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
@@ -107,9 +119,14 @@ status device_download(device_stream *s, void *host, const void *from, dtype typ
 status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                       double divisor);
 
-/* The same for a gradient on its way into or out of a bucket. Unlike device_convert(), it takes time on virtual devices. */
-status device_pack(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
-                   double divisor);
+/* The same for gradients on their way into or out of a bucket: all ranges by as few launches as the device can. Unlike
+ * device_convert(), it takes time on virtual devices. Ranges do not overlap; `ranges` is free when it returns. */
+typedef struct device_range {
+    void *to;
+    const void *from;
+    int64_t count; /* elements */
+} device_range;
+status device_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor);
 
 /* In stream order: to[i] = a[i] + b[i]; `to` may be either. All are device memory. */
 status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);

@@ -24,8 +24,8 @@ typedef struct device_backend {
 
     status (*convert)(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                       double divisor);
-    status (*pack)(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
-                      double divisor);
+    status (*pack)(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
+                   double divisor);
     status (*add)(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
     status (*clear)(device_stream *s, void *data, size_t bytes);
     status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes);
@@ -73,6 +73,8 @@ struct device {
     device_idle_function idle;
     void *idle_context;
     bool refused; /* an allocation failed */
+    const device_fallback *fallbacks;
+    int fallback_count;
 };
 
 struct device_stream {

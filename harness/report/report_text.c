@@ -212,6 +212,18 @@ static void algorithm_line(const json_t *job, text_buffer *out)
                 own ? "the library's choice" : algorithm);
 }
 
+/* Operations that a library of the device refused. */
+static void fallback_lines(const json_t *job, text_buffer *out)
+{
+    const json_t *first = json_array_get(json_object_get(job, "ranks"), 0);
+    size_t i;
+    json_t *f;
+    json_array_foreach(json_object_get(first, "fallbacks"), i, f)
+        text_append(out, "\n%s runs slower than it could, in %.0f place%s: %s (%s: %s).\n", report_text_at(f, "operation"),
+                    report_number_at(f, "count"), report_number_at(f, "count") == 1 ? "" : "s", report_text_at(f, "instead"),
+                    report_text_at(f, "shape"), report_text_at(f, "reason"));
+}
+
 void report_text(const json_t *result, text_buffer *out)
 {
     header(result, out);
@@ -227,6 +239,7 @@ void report_text(const json_t *result, text_buffer *out)
         report_dataparallel_memory(job, out);
         updates_line(job, out);
         algorithm_line(job, out);
+        fallback_lines(job, out);
         report_staleness(job, out);
     }
 }

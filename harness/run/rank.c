@@ -348,15 +348,29 @@ static json_t *measured_to_json(device *d)
     return measured;
 }
 
+/* Operations that run slower than the device's libraries would (device_fallbacks()). */
+static json_t *fallbacks_to_json(const device *d)
+{
+    const device_fallback *list;
+    int count = device_fallbacks(d, &list);
+    json_t *out = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(out, json_pack("{s:s, s:I, s:s, s:s, s:s}", "operation", op_name(list[i].kind), "count",
+                                             (json_int_t)list[i].count, "shape", list[i].shape, "reason", list[i].reason,
+                                             "instead", list[i].instead));
+    return out;
+}
+
 static json_t *rank_to_json(rank_state *s)
 {
     const rendezvous_member *me = &rendezvous_members(s->rendezvous)[s->place->rank];
     char processors[256];
-    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:s, s:o, s:o}", "rank", s->place->rank, "host", me->host,
+    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:s, s:o, s:o, s:o}", "rank", s->place->rank, "host", me->host,
                              "pid", (int)me->pid, "processors", processors_own(processors, sizeof processors),
                              "device", device_get_info(trainer_device(s->trainer))->description, "memory",
                              ledger_to_json(trainer_ledger(s->trainer)), "process",
-                             measured_to_json(trainer_device(s->trainer)));
+                             measured_to_json(trainer_device(s->trainer)), "fallbacks",
+                             fallbacks_to_json(trainer_device(s->trainer)));
     overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
     json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
     bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;

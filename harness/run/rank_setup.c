@@ -43,7 +43,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
                             .device = c->run.device,
                             .precision = run_config_precision(c),
                             .share_gpu = c->run.share_gpu,
-                            .benchmark = c->run.cudnn_benchmark,
+                            .benchmark = c->run.benchmark,
                             .prefetch = c->run.prefetch != 0,
                             .cuda_graph = c->run.cuda_graph,
                             .threads = run_config_threads(c, job),

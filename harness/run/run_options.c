@@ -37,9 +37,9 @@ static const option run_option_list[] = {
     {"tf32", OPTION_FLAG, FIELD(tf32), .help = "cuda, sim: matrix products and convolutions in TF32"},
     {"bf16", OPTION_FLAG, FIELD(bf16),
      .help = "matrix products in bfloat16; on cuda and sim also activations (cpu: needs AVX512_BF16)"},
-    {"cudnn-benchmark", OPTION_FLAG, FIELD(cudnn_benchmark), .level = OPTION_RARE,
-     .help = "cuda: before the first step, time cuDNN's deterministic algorithms and take the fastest: two "
-             "runs may differ in bits"},
+    {"benchmark", OPTION_FLAG, FIELD(benchmark), .old_name = "cudnn-benchmark", .level = OPTION_RARE,
+     .help = "cuda: before the first step, time the deterministic algorithms of cuDNN and cuBLASLt and take "
+             "the fastest: two runs may differ in bits"},
     {"cuda-graph", OPTION_FLAG, FIELD(cuda_graph), .level = OPTION_RARE,
      .help = "cuda: record the passes of a step once and launch them as a whole"},
     {"prefetch", OPTION_CHOICE, FIELD(prefetch), .initial = "on", .choices = switch_names,
@@ -207,7 +207,7 @@ static status refuse_cuda_options(const run_config *c)
 {
     const run_options *r = &c->run;
     const char *name = r->share_gpu         ? "share-gpu"
-                       : r->cudnn_benchmark ? "cudnn-benchmark"
+                       : r->benchmark       ? "benchmark"
                        : r->cuda_graph      ? "cuda-graph"
                                             : NULL;
     if (!name) return STATUS_OK;

@@ -18,7 +18,7 @@ typedef struct run_options {
     int mode;
     int64_t gpus; /* ranks; 0: what the machine suggests */
     const char *device; /* after run_config_parse() never "auto" */
-    bool tf32, bf16, share_gpu, cudnn_benchmark, cuda_graph;
+    bool tf32, bf16, share_gpu, benchmark, cuda_graph;
     int prefetch; /* 0 off, 1 on */
     int64_t steps, epochs, warmup, accumulate;
     uint64_t seed;

@@ -20,7 +20,7 @@ typedef struct trainer_config {
     const char *device; /* "cpu" */
     int precision;      /* device_precision */
     bool share_gpu;     /* ranks beyond the GPUs share them */
-    bool benchmark;     /* times the algorithms of cuDNN */
+    bool benchmark;     /* device_config's */
     bool prefetch;      /* a batch is copied to the device ahead of its step, where that has a copy engine */
     bool cuda_graph;    /* records each pass and launches it as a whole */
     int threads;

@@ -75,6 +75,7 @@ static status allocate(ring_engine *e)
     e->compute.unused = calloc(params, sizeof *e->compute.unused);
     e->compute.order = calloc(params, sizeof *e->compute.order);
     e->compute.buckets = calloc(params, sizeof *e->compute.buckets);
+    e->compute.ranges = calloc(params, sizeof *e->compute.ranges);
     e->compute.records = calloc(RING_RECORDS, sizeof *e->compute.records);
     for (e->shared.times_mask = 1; e->shared.times_mask < jobs; e->shared.times_mask *= 2) {
     }
@@ -82,8 +83,8 @@ static status allocate(ring_engine *e)
     e->compute.record_of = calloc(e->shared.times_mask, sizeof *e->compute.record_of);
     e->shared.times_mask--;
     if (!e->tensors || !e->buckets || !e->offsets || !e->pieces || !e->compute.ready || !e->compute.seen ||
-        !e->compute.unused || !e->compute.order || !e->compute.buckets || !e->compute.records ||
-        !e->compute.record_of || !e->shared.times)
+        !e->compute.unused || !e->compute.order || !e->compute.buckets || !e->compute.ranges ||
+        !e->compute.records || !e->compute.record_of || !e->shared.times)
         return fail(STATUS_SYSTEM, "no memory for the ring engine");
     TRY(sync_queue_init(&e->shared.jobs, jobs, sizeof(sync_event)));
     return bucket_schedule_open((int)params - 1, &e->schedule);
@@ -148,6 +149,7 @@ static void ring_close(sync_engine *base)
     free(e->compute.unused);
     free(e->compute.order);
     free(e->compute.buckets);
+    free(e->compute.ranges);
     free(e->compute.records);
     free(e->compute.record_of);
     free(e->shared.times);

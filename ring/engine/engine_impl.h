@@ -131,6 +131,7 @@ typedef struct ring_compute {
     int active;                  /* number of ranks that have data */
     int root;                    /* the lowest of them */
     ring_bucket_step *buckets;   /* [params] */
+    device_range *ranges;        /* [params] of a bucket that is packed or unpacked */
     bool *ready, *seen, *unused; /* [params] in this backward pass; in this step; never (static graph) */
     int *order;                  /* [params] in which gradients become ready */
     int order_count;

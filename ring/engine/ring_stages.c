@@ -74,16 +74,20 @@ static status unpack_plain(ring_engine *e, int param, const void *from, void *to
     return device_layout_pack(e->base.context.device, &set->layouts[param], plain, to);
 }
 
-/* A gradient from its arena to its bucket; divided as the settings require. */
-static status ring_pack(ring_engine *e, int param)
+/* Gradients from their arena to their bucket; divided as the settings require. */
+static status ring_pack(ring_engine *e, const int *params, int count)
 {
     const param_set *set = e->base.context.params;
-    char *from = gradient(e, param), *to = e->settings.bucket_view ? from : packed(e, param);
     double divisor = divisor_before(e);
+    int ranges = 0;
     if (e->settings.bucket_view && divisor == 1) return STATUS_OK;
     if (e->stream && sync_replays(&e->base.context)) return STATUS_OK; /* the recorded pass packs */
-    if (wants_plain(e, param)) return pack_plain(e, param, from, to, divisor);
-    return device_pack(e->base.context.compute, to, e->wire, from, set->type, set->pieces[param].count, divisor);
+    for (int i = 0; i < count; i++) {
+        char *from = gradient(e, params[i]), *to = e->settings.bucket_view ? from : packed(e, params[i]);
+        if (wants_plain(e, params[i])) TRY(pack_plain(e, params[i], from, to, divisor));
+        else e->compute.ranges[ranges++] = (device_range){to, from, set->pieces[params[i]].count};
+    }
+    return device_pack(e->base.context.compute, e->compute.ranges, ranges, e->wire, set->type, divisor);
 }
 
 /* A bucket's gradients back to their arena; divided as the settings require. */
@@ -92,15 +96,15 @@ static status ring_unpack(ring_engine *e, int k)
     const param_set *set = e->base.context.params;
     const bucket *b = &e->schedule.buckets[k];
     double divisor = divisor_after(e);
+    int ranges = 0;
     if (ring_copies_back_in_flight(e) || (e->settings.bucket_view && divisor == 1)) return STATUS_OK;
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->schedule.tensors[i];
         char *to = gradient(e, param), *from = e->settings.bucket_view ? to : packed(e, param);
-        TRY(wants_plain(e, param) ? unpack_plain(e, param, from, to, divisor)
-                                  : device_pack(e->base.context.compute, to, set->type, from, e->wire,
-                                                set->pieces[param].count, divisor));
+        if (wants_plain(e, param)) TRY(unpack_plain(e, param, from, to, divisor));
+        else e->compute.ranges[ranges++] = (device_range){to, from, set->pieces[param].count};
     }
-    return STATUS_OK;
+    return device_pack(e->base.context.compute, e->compute.ranges, ranges, set->type, e->wire, divisor);
 }
 
 /* Virtual devices flatten all buffers into one for a broadcast; real ones broadcast a list of pieces. */
@@ -108,7 +112,8 @@ static status pack_buffers(ring_engine *e, const piece *pieces, int count)
 {
     const param_set *set = e->base.context.params;
     int64_t elements = piece_list_elements((piece_list){pieces, count});
-    return device_pack(e->base.context.compute, set->buffers.data, set->type, set->buffers.data, set->type, elements, 1);
+    device_range whole = {set->buffers.data, set->buffers.data, elements};
+    return device_pack(e->base.context.compute, &whole, 1, set->type, set->type, 1);
 }
 
 static status ring_flatten_buffers(ring_engine *e)
@@ -141,6 +146,13 @@ static bool flattens_late(const ring_engine *e)
     return e->plan->launch == RING_AFTER_BACKWARD && e->settings.lifetime == RING_BUCKETS_PASS;
 }
 
+/* A GPU packs a whole bucket by one launch when its last gradient is ready; elsewhere a gradient is packed while it is
+ * in the cache. */
+static bool packs_whole_buckets(const ring_engine *e)
+{
+    return e->stream != NULL && !flattens_late(e);
+}
+
 static bool bucket_passes(const ring_engine *e)
 {
     return e->settings.lifetime == RING_BUCKETS_PASS && !e->settings.bucket_view;
@@ -149,8 +161,7 @@ static bool bucket_passes(const ring_engine *e)
 static status pack_bucket(ring_engine *e, int k)
 {
     const bucket *b = &e->schedule.buckets[k];
-    for (int i = b->first; i < b->first + b->count; i++) TRY(ring_pack(e, e->schedule.tensors[i]));
-    return STATUS_OK;
+    return ring_pack(e, e->schedule.tensors + b->first, b->count);
 }
 
 static int64_t wire_bytes(const ring_engine *e, int k)
@@ -184,9 +195,12 @@ static status launch_ready(ring_engine *e)
 static status mark_ready(ring_engine *e, int param)
 {
     e->compute.ready[param] = true;
-    if (!flattens_late(e)) TRY(ring_pack(e, param));
-    if (bucket_gradient_ready(&e->schedule, param))
-        e->compute.buckets[e->schedule.bucket_of[param]].ready_ns = ring_now(e);
+    if (!flattens_late(e) && !packs_whole_buckets(e)) TRY(ring_pack(e, &param, 1));
+    if (bucket_gradient_ready(&e->schedule, param)) {
+        int k = e->schedule.bucket_of[param];
+        if (packs_whole_buckets(e)) TRY(pack_bucket(e, k));
+        e->compute.buckets[k].ready_ns = ring_now(e);
+    }
     return e->plan->launch == RING_WHEN_READY ? launch_ready(e) : STATUS_OK;
 }
 

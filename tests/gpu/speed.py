@@ -71,7 +71,7 @@ def our_commands(args, case, precision, steps):
     command = [args.harness, "run", "--device", "cuda", "--mode", "none", "--model", model, "--batch", str(batch), "--steps",
                str(steps), "--warmup", "10", "--eval-every", "-1", "--json", "-", "--quiet", *options]
     command += [] if precision == "float32" else ["--" + precision]
-    command += ["--cudnn-benchmark"] if images else []
+    command += ["--benchmark"] if images else []
     return [command + more for more in ([[]] if args.quick else [[], ["--cuda-graph"]])]
 
 

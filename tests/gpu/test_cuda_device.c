@@ -5,10 +5,9 @@
 #include "common/memory/piece.h"
 #include "common/reduce/half.h"
 #include "common/reduce/reduce.h"
-#include "tests/common/device/op_compare.h"
-#include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_families.h"
 #include "tests/common/device/op_runner.h"
+#include "tests/gpu/check_case.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -20,7 +19,7 @@
 
 #include <cmocka.h>
 
-static const device_setting cuda = {"cuda", 1, 0}, reference = {"reference", 1, 0},
+static const device_setting cuda = {"cuda", 1, 0},
                             tf32 = {"cuda", 1, DEVICE_PRECISION_TF32};
 static const double EXACT = 2e-5;
 
@@ -244,38 +243,6 @@ static void updates_reach_every_piece_and_nothing_else(void **context)
 }
 
 /* Shapes beyond the table's: several tiles, every width of attention, more rows than a column's part. */
-static void check_case(const op_case *c, device_setting setting, double tolerance)
-{
-    device *d = device_setting_open(setting), *oracle = device_setting_open(reference);
-    op_runner on_cuda, on_oracle;
-    case_state found, expected;
-    op_runner_open(d, c, &on_cuda);
-    op_runner_open(oracle, c, &on_oracle);
-    case_state_open(c, &found);
-    case_state_open(c, &expected);
-    case_state_round(&found, DTYPE_F32);
-    case_state_round(&expected, DTYPE_F32);
-    op_runner_load(&on_cuda, &found);
-    op_runner_load(&on_oracle, &expected);
-    op_runner_run(&on_cuda, 0, c->step_count);
-    op_runner_run(&on_oracle, 0, c->step_count);
-    op_runner_store(&on_cuda, &found);
-    op_runner_store(&on_oracle, &expected);
-    for (int i = 1; i <= c->tensor_count; i++) {
-        if (c->tensors[i].base) continue;
-        int64_t at = op_first_difference(found.values[i], expected.values[i], c->tensors[i].used, tolerance);
-        if (at >= 0)
-            fail_msg("%s: %s[%lld] is %.9g, the reference has %.9g", c->name, c->tensors[i].name, (long long)at,
-                     found.values[i][at], expected.values[i][at]);
-    }
-    case_state_close(&found);
-    case_state_close(&expected);
-    op_runner_close(&on_cuda);
-    op_runner_close(&on_oracle);
-    device_close(&d);
-    device_close(&oracle);
-}
-
 static void shapes_of_several_tiles_agree_with_the_reference(void **context)
 {
     (void)context;

@@ -169,13 +169,59 @@ def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
     needs_gpu()
     env = {"EMULATED_CUDNN": "1"}  # read by the emulator alone
     losses = []
-    for more in ([], ["--cudnn-benchmark"]):
+    for more in ([], ["--benchmark"]):
         result = run(*CONVOLUTIONS, "--device", "cuda", *words, *more, env=env)
         expect_equal(result.code, 0, "exit code", result)
         rank = result.json()["jobs"][0]["ranks"][0]
-        expect_equal("cuDNN benchmarked" in rank["device"], bool(more), "cuDNN benchmarked", rank["device"])
+        expect_equal("cuDNN, benchmarked" in rank["device"], bool(more), "cuDNN, benchmarked", rank["device"])
         losses.append(rank["losses"])
     expect(all(abs(a - b) <= limit * abs(a) for a, b in zip(*losses)), "other losses", *losses)
+
+
+@test
+def searches_that_fail_are_reported():
+    needs_gpu()
+    if not EMULATED:
+        raise Skip("only the emulator's cuDNN fails when it is told to")
+    words = [word for word in CONVOLUTIONS if word not in ("--json", "-", "--quiet")]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        result = run(*words, "--device", "cuda", "--json", path, env={"EMULATED_CUDNN": "1", "EMULATED_FAULT": "search"})
+        expect_equal(result.code, 0, "exit code", result)
+        with open(path) as file:
+            found = json.load(file)["jobs"][0]["ranks"][0]["fallbacks"]
+    expect_equal(len(found), 3, "a convolution and its two gradients", found)
+    expect(all(row["reason"] == "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" and row["count"] > 0 for row in found), "reasons", found)
+    for row in found:
+        said = f"{row['operation']} {row['shape']}: {row['reason']}; {row['instead']}, which is slower"
+        expect_equal(result.err.count(said), 1, "warnings", said, result)
+        expect(f"{row['operation']} runs slower than it could, in {row['count']} place" in result.out, "not in the report", result)
+
+
+@test
+def an_old_name_of_the_option_works_with_a_notice():
+    needs_gpu()
+    result = run(*CONVOLUTIONS, "--device", "cuda", "--cudnn-benchmark", env={"EMULATED_CUDNN": "1"})
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal(result.err.count("--cudnn-benchmark is now called --benchmark"), 1, "notices", result)
+    expect_equal(result.json()["configuration"]["benchmark"], True, "--benchmark", result)
+
+
+@test
+def a_bucket_is_packed_and_unpacked_by_one_launch():
+    needs_nccl()
+    if not EMULATED:
+        raise Skip("only the emulator counts launches")
+    made = []
+    for cap in ("25", "0.0001"):  # one bucket, and from the second step on three
+        with tempfile.NamedTemporaryFile("r") as file:
+            result = run("verify", "--device", "cuda", "--mode", "ring", "--collective", "nccl", "--policy", "ring=ddp",
+                         "--bucket-cap-mb", cap, golden("wine_mlp_w2"), env={"EMULATED_COUNTS": file.name})
+            expect_equal(result.code, 0, "exit code", result)
+            counts = dict(line.split() for line in file)
+            made.append(int(counts["launches"]) + int(counts["copies"]))
+    steps, ranks = 10, 2
+    expect_equal(made[1] - made[0], 2 * 2 * (steps - 1) * ranks, "launches that two buckets fewer save", made)
 
 
 @cases([("float32", []), ("bfloat16", ["--bf16"]), ("two micro-batches", ["--accumulate", "2"]),
@@ -293,7 +339,7 @@ def gradients_that_are_not_finite_stop_the_run_or_are_skipped_or_warned_of(words
         expect(": gradient of " in result.err, "no gradient is named", result)
 
 
-@cases([("cuda-graph", "--cuda-graph"), ("tf32", "--tf32"), ("cudnn-benchmark", "--cudnn-benchmark"), ("share-gpu", "--share-gpu")])
+@cases([("cuda-graph", "--cuda-graph"), ("tf32", "--tf32"), ("benchmark", "--benchmark"), ("share-gpu", "--share-gpu")])
 def on_the_cpu_it_is_refused(option):
     result = run("--device", "cpu", *CONVOLUTIONS, option)
     expect_equal(result.code, 64, "exit code", result)

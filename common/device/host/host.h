@@ -17,6 +17,7 @@ status host_download(device_stream *s, void *host, const void *from, dtype type,
 /* By common/reduce's kernels; no effect on a device without bytes. */
 status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
                     double divisor);
+status host_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor);
 status host_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 status host_clear(device_stream *s, void *data, size_t bytes);
 status host_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
@@ -107,7 +108,7 @@ void host_scatter_rows(const host_call *call);
 #define HOST_BACKEND_SLOTS                                                                                   \
     HOST_SHARED_SLOTS, HOST_STREAM_SLOTS,                                                                    \
         .allocate = host_allocate, .free = host_free, .upload = host_upload, .download = host_download,      \
-        .pack = host_convert, .stream_wait = host_stream_wait, .fence_reached = host_fence_reached,          \
+        .pack = host_pack, .stream_wait = host_stream_wait, .fence_reached = host_fence_reached,          \
         .mark_ns = host_mark_ns, .now_ns = host_now_ns, .release = host_release
 
 #endif

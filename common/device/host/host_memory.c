@@ -107,6 +107,13 @@ status host_convert(device_stream *s, void *to, dtype to_type, const void *from,
     return STATUS_OK;
 }
 
+status host_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor)
+{
+    for (int i = 0; i < count; i++)
+        TRY(host_convert(s, ranges[i].to, to_type, ranges[i].from, from_type, ranges[i].count, divisor));
+    return STATUS_OK;
+}
+
 status host_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)
 {
     if (s->device->info.real) reduce_pair(type, REDUCE_SUM, to, a, b, count);

@@ -125,8 +125,7 @@ status sim_stream_open(device *d, device_stream_role role, device_stream **out);
 void sim_stream_close(device_stream *s);
 status sim_launch(device_stream *s, device_kernel *kernel, void *const *operands, const op_scalars *scalars,
                   void *workspace);
-status sim_pack(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
-                double divisor);
+status sim_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor);
 status sim_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count);
 status sim_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
                     int64_t count);

@@ -125,11 +125,9 @@ status sim_launch(device_stream *base, device_kernel *kernel, void *const *opera
     return STATUS_OK;
 }
 
-/* One pass that reads and writes every element once. */
-status sim_pack(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type, int64_t count,
-                double divisor)
+/* A pass that reads and writes every element of a range once. */
+static status pack_range(device_stream *s, int64_t count)
 {
-    (void)to, (void)to_type, (void)from, (void)from_type, (void)divisor;
     device_kernel *kernel;
     op_desc op;
     memset(&op, 0, sizeof op); /* padding included: descriptions are compared as bytes */
@@ -138,6 +136,13 @@ status sim_pack(device_stream *s, void *to, dtype to_type, const void *from, dty
     op.u.elementwise.count = count;
     TRY(sim_prepare(s->device, &op, NULL, &kernel));
     return sim_launch(s, kernel, NULL, NULL, NULL);
+}
+
+status sim_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type, double divisor)
+{
+    (void)to_type, (void)from_type, (void)divisor;
+    for (int i = 0; i < count; i++) TRY(pack_range(s, ranges[i].count));
+    return STATUS_OK;
 }
 
 static status copy(sim_stream *s, sim_route *route, dtype type, int64_t count)

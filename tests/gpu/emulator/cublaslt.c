@@ -7,16 +7,20 @@
  * very product. Where the search was told of a vector at more than 16 bytes its algorithm sums in two parts:
  * runs that are to be bit-identical must request the same. Two things are not supported, so that callers
  * must know what to do then: the gradient of a bias over an odd number of rows, and factors of bfloat16 with
- * an odd number of rows of the result. */
+ * an odd number of rows of the result. A search finds up to three algorithms; where tests make the others slow
+ * (control.h) the second is the fastest. */
 #include "common/device/cuda/module/libraries.h"
 #include "common/reduce/half.h"
+#include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/memory.h"
 
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+enum { ALGORITHMS = 3, FASTEST = 1, SLOW_MICROSECONDS = 3000 };
 enum { WORKSPACE_BYTES = 4096, WORKSPACE_ALIGNMENT = 256, MOST_ALIGNMENT = 256, LEAST_ALIGNMENT = 16, A = 0, B = 1, C = 2, D = 3 };
 
 void emulator_fill_cublaslt(cublaslt_table *out);
@@ -44,7 +48,7 @@ struct emulated_preference {
 
 /* What a search was for; an algorithm's data. */
 typedef struct found {
-    uint32_t problem, vector_alignment, alignment[4];
+    uint32_t problem, vector_alignment, alignment[4], index;
 } found;
 _Static_assert(sizeof(found) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm says what it was found for");
 
@@ -321,15 +325,17 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t *out, int *count)
 {
     work k = {.desc = *desc, .matrix = {*a, *b, *c, *d}};
-    found f = {problem_of(&k), alignment_of(desc->vector), {0}};
+    found f = {problem_of(&k), alignment_of(desc->vector), {0}, 0};
     cublasStatus_t code = check(&k);
     *count = 0;
     if (asked < 1 || !handle) return CUBLAS_STATUS_INVALID_VALUE;
     if (code != CUBLAS_STATUS_SUCCESS || preference->workspace < WORKSPACE_BYTES) return code;
     memcpy(f.alignment, preference->alignment, sizeof f.alignment);
-    *out = (cublasLtMatmulHeuristicResult_t){.workspaceSize = WORKSPACE_BYTES, .state = CUBLAS_STATUS_SUCCESS};
-    memcpy(&out->algo, &f, sizeof f);
-    *count = 1;
+    for (*count = 0; *count < asked && *count < ALGORITHMS; ++*count) {
+        f.index = (uint32_t)*count;
+        out[*count] = (cublasLtMatmulHeuristicResult_t){.workspaceSize = WORKSPACE_BYTES, .state = CUBLAS_STATUS_SUCCESS};
+        memcpy(&out[*count].algo, &f, sizeof f);
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -360,7 +366,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     memcpy(&f, algorithm, sizeof f);
     k.parts = has_vector(&k) && f.vector_alignment > LEAST_ALIGNMENT ? 2 : 1;
     if (code != CUBLAS_STATUS_SUCCESS) return code;
+    if (emulator_control.fails_sums && desc->epilogue == CUBLASLT_EPILOGUE_BGRADB) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!handle || !may_run(&k, &f, workspace, bytes)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (emulator_control.slow_first && f.index != FASTEST) usleep(SLOW_MICROSECONDS);
+    emulator_count(f.index == FASTEST ? &emulator_control.fast_products : &emulator_control.first_products);
     if (!emulator_record(s, run, &k, sizeof k)) run(&k);
     return CUBLAS_STATUS_SUCCESS;
 }

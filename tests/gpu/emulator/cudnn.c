@@ -5,6 +5,7 @@
  * the real library would refuse is refused: mixed types, another compute type, a workspace that is too small. */
 #include "common/device/cuda/module/libraries.h"
 #include "common/reduce/half.h"
+#include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/memory.h"
 
 #include <stdbool.h>
@@ -68,6 +69,7 @@ const char *cudnnGetErrorString(cudnnStatus_t code)
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t s)
 {
+    emulator_count(&emulator_control.set_streams);
     handle->stream = s;
     return s ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
 }
@@ -152,6 +154,8 @@ static cudnnStatus_t list(const struct emulated_tensor *x, const struct emulated
                           const struct emulated_convolution *conv, int asked, int *count, struct emulated_performance *out)
 {
     cudnnStatus_t code = check(x, w, y, conv);
+    *count = 0;
+    if (emulator_control.fails_search) return CUDNN_STATUS_NOT_SUPPORTED;
     *count = asked < ALGORITHMS ? asked : ALGORITHMS;
     for (int i = 0; i < *count; i++)
         out[i] = (struct emulated_performance){

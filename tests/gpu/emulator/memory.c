@@ -3,6 +3,7 @@
  *
  * The range is a memfd, which other processes open as they would open an allocation of a GPU (IPC). */
 #include "tests/gpu/emulator/memory.h"
+#include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/stream.h"
 
 #include <cuda_runtime_api.h>
@@ -342,6 +343,7 @@ static void run_copy(void *context)
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s)
 {
+    emulator_count(&emulator_control.copies);
     copy c = {to, from, bytes};
     (void)kind;
     if (!emulator_record(s, run_copy, &c, sizeof c)) run_copy(&c);

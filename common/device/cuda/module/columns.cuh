@@ -1,23 +1,25 @@
 /* Sums over the rows of a matrix [rows, c], for each column: biases' gradients, statistics of channels.
  *
- * Two passes. Blocks of COLUMN_THREADS threads walk through a part of the rows each: a thread owns V neighboring
- * columns, as many threads as the columns need (a warp at most) are adjacent, and the rest go down the rows;
- * one partial sum per column and part is left in the workspace. Then one block per warp of columns adds the parts. A thread
- * adds in float32, everything after it in float64, and every order depends only on the shape. */
+ * Blocks of COLUMN_THREADS threads walk through a part of the rows each: a thread owns V neighboring columns, as many
+ * threads as the columns need (eight packs at most) are adjacent, and the rest go down the rows; one partial sum per
+ * column and part is left in the workspace. Of the blocks with the same columns the one that ends last adds the parts, where
+ * they are few enough for one block, else a second launch does. A thread adds in float32, everything after it in float64,
+ * and every order depends only on the shape: which block is the last does not matter. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 #define COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 
 #include "common/device/cuda/module/kernel.cuh"
 
-/* Enough blocks for the largest GPUs, and rows enough for a thread to have several loads under way. */
+/* Enough blocks for the largest GPUs, and rows enough for a thread to have several loads under way. A block of 256 threads
+ * reads COLUMN_FEW_BYTES of parts in about the time of a launch. */
 constexpr int COLUMN_THREADS = 256, COLUMN_MOST_BLOCKS = 1024, COLUMN_LEAST_ROWS = 8, COLUMN_ADDERS = 32,
-              COLUMN_MOST_SUMS = 2;
+              COLUMN_FEW_BYTES = 256 << 10;
 
-/* Threads side by side, of V columns each. */
+/* Threads side by side, of V columns each: packs are of 16 bytes, and eight of them are what memory gives at once. */
 static inline int column_width(int64_t c, int v)
 {
-    int width = 1;
-    while (width < WARP && width * v < c) width *= 2;
+    int width = 1, most = v == 1 ? WARP : WARP / 4;
+    while (width < most && width * v < c) width *= 2;
     return width;
 }
 
@@ -68,11 +70,11 @@ __device__ void add_rows(const Terms &terms, int64_t row, int64_t end, int64_t s
         [&](const auto &taken, int64_t at) { terms.add(kept, taken, at, column, sums); });
 }
 
+/* A block's part of its columns' sums, by way of `lanes` [SUMS * V * COLUMN_THREADS]. */
 template <typename Terms>
-__global__ void column_partial(Terms terms, int64_t rows, int64_t c, int64_t rows_a_part, double *parts)
+__device__ void sum_part(const Terms &terms, int64_t rows, int64_t c, int64_t rows_a_part, double *parts, double *lanes)
 {
     constexpr int SUMS = Terms::SUMS, V = Terms::V;
-    __shared__ double lanes[SUMS * V * COLUMN_THREADS];
     int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
     int64_t begin = (int64_t)blockIdx.y * rows_a_part;
     int64_t end = begin + rows_a_part < rows ? begin + rows_a_part : rows;
@@ -90,44 +92,95 @@ __global__ void column_partial(Terms terms, int64_t rows, int64_t c, int64_t row
     }
 }
 
-/* The sums of WARP columns, by a block of WARP times ADDERS threads, of which this one is (x, y). `finish` has SUMS and
+/* The sums of WARP columns from `first` on, to `end`, by a block of WARP times `rows` threads, of which this one is (x, y):
+ * each adds every ADDERS-th part for one or more y. `lanes` is [ADDERS, SUMS, WARP]. `finish` has SUMS and
  * take(column, sums[SUMS]). */
 template <int ADDERS, typename Finish>
-__device__ void finish_columns(const Finish &finish, int64_t block, int x, int y, int64_t c, int64_t count,
-                               const double *parts)
+__device__ void finish_columns(const Finish &finish, int64_t first, int64_t end, int x, int y, int rows, int64_t c,
+                               int64_t count, const double *parts, double *lanes)
 {
-    __shared__ double lanes[ADDERS][Finish::SUMS][WARP];
-    int64_t column = block * WARP + x;
-    double sums[Finish::SUMS] = {};
-    if (column < c) {
+    constexpr int SUMS = Finish::SUMS;
+    int64_t column = first + x;
+    for (int adder = y; adder < ADDERS; adder += rows) {
+        double sums[SUMS] = {};
+        if (column < end) {
 #pragma unroll 8
-        for (int64_t part = y; part < count; part += ADDERS)
-            for (int i = 0; i < Finish::SUMS; i++) sums[i] += parts[(part * Finish::SUMS + i) * c + column];
+            for (int64_t part = adder; part < count; part += ADDERS)
+                for (int i = 0; i < SUMS; i++) sums[i] += __ldcg(parts + (part * SUMS + i) * c + column);
+        }
+        for (int i = 0; i < SUMS; i++) lanes[(adder * SUMS + i) * WARP + x] = sums[i];
     }
-    for (int i = 0; i < Finish::SUMS; i++) lanes[y][i][x] = sums[i];
     __syncthreads();
-    if (y > 0 || column >= c) return;
-    for (int i = 0; i < Finish::SUMS; i++)
-        for (int lane = 1; lane < ADDERS; lane++) sums[i] += lanes[lane][i][x];
-    finish.take(column, sums);
+    if (y == 0 && column < end) {
+        double sums[SUMS];
+        for (int i = 0; i < SUMS; i++) {
+            sums[i] = lanes[i * WARP + x];
+            for (int lane = 1; lane < ADDERS; lane++) sums[i] += lanes[(lane * SUMS + i) * WARP + x];
+        }
+        finish.take(column, sums);
+    }
+    __syncthreads();
+}
+
+template <typename Terms>
+__global__ void column_partial(Terms terms, int64_t rows, int64_t c, int64_t rows_a_part, double *parts)
+{
+    __shared__ double lanes[Terms::SUMS * Terms::V * COLUMN_THREADS];
+    sum_part(terms, rows, c, rows_a_part, parts, lanes);
 }
 
 template <typename Finish> __global__ void column_finish(Finish finish, int64_t c, int64_t count, const double *parts)
 {
-    finish_columns<COLUMN_ADDERS>(finish, blockIdx.x, (int)threadIdx.x, (int)threadIdx.y, c, count, parts);
+    __shared__ double lanes[COLUMN_ADDERS * Finish::SUMS * WARP];
+    finish_columns<COLUMN_ADDERS>(finish, (int64_t)blockIdx.x * WARP, c, (int)threadIdx.x, (int)threadIdx.y, COLUMN_ADDERS, c,
+                                  count, parts, lanes);
 }
 
-/* The first pass; *count: of the parts. */
+/* Both by one launch. `arrived` counts the blocks of each blockIdx.x, and is zero again when the last has come. The order
+ * in which the parts are added is column_finish()'s. */
+template <typename Terms, typename Finish>
+__global__ void column_whole(Terms terms, Finish finish, int64_t rows, int64_t c, int64_t rows_a_part, double *parts,
+                             unsigned *arrived)
+{
+    constexpr int SUMS = Terms::SUMS, PARTIAL = SUMS * Terms::V * COLUMN_THREADS, FINAL = COLUMN_ADDERS * SUMS * WARP;
+    __shared__ double lanes[PARTIAL > FINAL ? PARTIAL : FINAL];
+    __shared__ bool is_last;
+    int thread = (int)(threadIdx.y * blockDim.x + threadIdx.x);
+    int64_t columns = (int64_t)blockDim.x * Terms::V, first = blockIdx.x * columns;
+    sum_part(terms, rows, c, rows_a_part, parts, lanes);
+    __threadfence();
+    __syncthreads();
+    if (thread == 0) is_last = atomicInc(arrived + blockIdx.x, gridDim.y - 1) == gridDim.y - 1;
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    int64_t end = first + columns < c ? first + columns : c;
+    for (; first < end; first += WARP)
+        finish_columns<COLUMN_ADDERS>(finish, first, end, thread % WARP, thread / WARP, COLUMN_THREADS / WARP, c, gridDim.y,
+                                      parts, lanes);
+}
+
+struct column_grid {
+    dim3 grid, block;
+    int64_t parts, rows_a_part;
+};
+
+template <typename Terms> column_grid column_grid_of(int64_t rows, int64_t c)
+{
+    int width = column_width(c, Terms::V);
+    int64_t parts = column_parts(rows, c, Terms::V);
+    return {dim3((unsigned)ceil_div(c, (int64_t)width * Terms::V), (unsigned)parts),
+            dim3((unsigned)width, (unsigned)(COLUMN_THREADS / width)), parts, ceil_div(rows, parts)};
+}
+
+/* The parts alone; *count: of them. */
 template <typename Terms>
 status column_parts_of(const cuda_kernel *k, cudaStream_t s, Terms terms, int64_t rows, int64_t c, double *workspace,
                        int64_t *count)
 {
-    int64_t parts = column_parts(rows, c, Terms::V);
-    int width = column_width(c, Terms::V);
-    dim3 grid((unsigned)ceil_div(c, (int64_t)width * Terms::V), (unsigned)parts);
-    *count = parts;
-    return launch(k, s, column_partial<Terms>, grid, dim3((unsigned)width, (unsigned)(COLUMN_THREADS / width)), terms, rows,
-                  c, ceil_div(rows, parts), workspace);
+    column_grid g = column_grid_of<Terms>(rows, c);
+    *count = g.parts;
+    return launch(k, s, column_partial<Terms>, g.grid, g.block, terms, rows, c, g.rows_a_part, workspace);
 }
 
 template <typename Terms, typename Finish>
@@ -135,10 +188,14 @@ status column_sums(const cuda_kernel *k, cudaStream_t s, Terms terms, Finish fin
                    double *workspace)
 {
     static_assert(Terms::SUMS == Finish::SUMS, "as many sums are taken as are made");
-    int64_t count;
-    TRY(column_parts_of(k, s, terms, rows, c, workspace, &count));
+    column_grid g = column_grid_of<Terms>(rows, c);
+    int64_t bytes = g.parts * g.block.x * Terms::V * Terms::SUMS * (int64_t)sizeof(double);
+    if (bytes <= COLUMN_FEW_BYTES && g.grid.x <= CUDA_COUNTERS)
+        return launch(k, s, column_whole<Terms, Finish>, g.grid, g.block, terms, finish, rows, c, g.rows_a_part, workspace,
+                      cuda_device_of(k)->counters);
+    TRY(column_parts_of(k, s, terms, rows, c, workspace, &g.parts));
     return launch(k, s, column_finish<Finish>, dim3((unsigned)ceil_div(c, WARP)), dim3(WARP, COLUMN_ADDERS), finish, c,
-                  count, workspace);
+                  g.parts, workspace);
 }
 
 /* The base of terms that keep nothing of a column. */

@@ -1,4 +1,4 @@
-/* Ranges of elements: copies that convert and divide, and sums of two ranges. */
+/* Ranges of elements: copies that convert and divide, one range or many by one launch, and sums of two ranges. */
 #include "common/device/cuda/module/kernel.cuh"
 
 #include <cuda_fp16.h>
@@ -65,6 +65,61 @@ extern "C" status cuda_bf16_to_f32(const cuda_device *d, cudaStream_t s, int64_t
     return cast(d, s, count, cast_rule<float, bf16>{(const bf16 *)from, to, add});
 }
 
+/* ---- many ranges by one launch ------------------------------------------------------------------
+ *
+ * They travel as arguments of the kernel (4 KiB at most), cut into chunks of a block each, as an update's pieces do
+ * (optimizer_cuda.cu). */
+constexpr int RANGES = 120, RANGE_THREADS = 256, RANGE_ITERATIONS = 8, RANGE_CHUNK = RANGE_THREADS * RANGE_ITERATIONS;
+
+struct range_table {
+    int32_t count;
+    struct {
+        device_range range;
+        int64_t first_chunk;
+    } at[RANGES];
+};
+
+/* A thread reads its elements of the chunk before it writes the first. */
+template <typename To, typename From> __global__ void pack_kernel(range_table table, float divisor)
+{
+    int low = 0, high = table.count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (table.at[middle].first_chunk <= blockIdx.x) low = middle;
+        else high = middle - 1;
+    }
+    const device_range &r = table.at[low].range;
+    const From *from = (const From *)r.from;
+    To *to = (To *)r.to;
+    int64_t first = (blockIdx.x - table.at[low].first_chunk) * RANGE_CHUNK + threadIdx.x;
+    float taken[RANGE_ITERATIONS];
+#pragma unroll
+    for (int i = 0; i < RANGE_ITERATIONS; i++)
+        taken[i] = first + i * RANGE_THREADS < r.count ? (float)from[first + i * RANGE_THREADS] : 0;
+#pragma unroll
+    for (int i = 0; i < RANGE_ITERATIONS; i++)
+        if (first + i * RANGE_THREADS < r.count) to[first + i * RANGE_THREADS] = (To)(taken[i] / divisor);
+}
+
+template <typename To, typename From>
+static status pack_ranges(device_stream *s, const device_range *ranges, int count, double divisor)
+{
+    for (int next = 0; next < count;) {
+        range_table table = {};
+        int64_t chunks = 0;
+        for (; next < count && table.count < RANGES; next++) {
+            if (ranges[next].count == 0) continue;
+            table.at[table.count].range = ranges[next];
+            table.at[table.count++].first_chunk = chunks;
+            chunks += ceil_div(ranges[next].count, RANGE_CHUNK);
+        }
+        if (table.count > 0)
+            TRY(launch_on((const cuda_device *)s->device, "pack", ((cuda_stream *)s)->stream, pack_kernel<To, From>,
+                          dim3((unsigned)chunks), dim3(RANGE_THREADS), table, (float)divisor));
+    }
+    return STATUS_OK;
+}
+
 /* ---- the device's functions --------------------------------------------------------------------- */
 
 extern "C" status cuda_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
@@ -86,6 +141,18 @@ extern "C" status cuda_convert(device_stream *s, void *to, dtype to_type, const 
     if (from_type == DTYPE_BF16 && to_type == DTYPE_F32) return convert<float, bf16>(s, to, from, count, divisor);
     return fail(STATUS_INTERNAL, "device cuda: no conversion from %s to %s", dtype_name(from_type),
                 dtype_name(to_type));
+}
+
+extern "C" status cuda_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
+                            double divisor)
+{
+    TRY(cuda_use((const cuda_device *)s->device));
+    if (from_type == DTYPE_F32 && to_type == DTYPE_F32) return pack_ranges<float, float>(s, ranges, count, divisor);
+    if (from_type == DTYPE_F32 && to_type == DTYPE_F16) return pack_ranges<__half, float>(s, ranges, count, divisor);
+    if (from_type == DTYPE_F32 && to_type == DTYPE_BF16) return pack_ranges<bf16, float>(s, ranges, count, divisor);
+    if (from_type == DTYPE_F16 && to_type == DTYPE_F32) return pack_ranges<float, __half>(s, ranges, count, divisor);
+    if (from_type == DTYPE_BF16 && to_type == DTYPE_F32) return pack_ranges<float, bf16>(s, ranges, count, divisor);
+    return fail(STATUS_INTERNAL, "device cuda: no packing from %s to %s", dtype_name(from_type), dtype_name(to_type));
 }
 
 extern "C" status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)

@@ -1,22 +1,25 @@
 #include "common/device/cuda/module/cublaslt.h"
 
 #include "common/device/cuda/module/libraries.h"
+#include "common/device/cuda/module/trial.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #if PSRING_HAVE_CUBLASLT
 
-enum { WORKSPACE_BYTES = 32 << 20, ALIGNMENT_BYTES = 16 };
+enum { WORKSPACE_BYTES = 32 << 20, ALIGNMENT_BYTES = 16, MOST_TIMED = 8 };
 
 struct cublaslt_matmul {
     cuda_device *device;
+    op_kind kind;
     cublaslt_shape shape;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
     int64_t rows; /* for which layouts stand; `found`: and the algorithm */
     bool found;
     cublasLtMatmulAlgo_t algorithm;
+    float ms; /* that it took when it was timed, else -1 */
 };
 
 static const cublaslt_table *table_of(const cuda_device *d)
@@ -129,29 +132,109 @@ static cublasStatus_t set_preferences(const cublaslt_table *t, cublasLtMatmulPre
     return code;
 }
 
+/* ---- finding an algorithm ---------------------------------------------------------------------- */
+
+static void fall_back(const cublaslt_matmul *p, cublasStatus_t code)
+{
+    const cublaslt_shape *s = &p->shape;
+    char shape[96], reason[96];
+    snprintf(shape, sizeof shape, "%lldx%lldx%lld, %s to %s", (long long)s->m, (long long)s->n, (long long)s->k,
+             dtype_name(s->in), dtype_name(s->out));
+    if (code == CUBLAS_STATUS_SUCCESS) snprintf(reason, sizeof reason, "cuBLASLt has no algorithm");
+    else snprintf(reason, sizeof reason, "cuBLASLt: %s", table_of(p->device)->status_text(code));
+    cuda_fall_back(p->device, p->kind, shape, reason,
+                   s->sums ? "the bias's gradient is summed by itself" : "an own kernel multiplies");
+}
+
+/* What was timed, and what was chosen. */
+typedef struct timed_key {
+    int64_t of[13];
+} timed_key;
+
+typedef struct timed_choice {
+    cublasLtMatmulAlgo_t algorithm;
+    float ms;
+} timed_choice;
+
+typedef struct trial_operands {
+    cublaslt_matmul *p;
+    const cublasLtMatmulHeuristicResult_t *found;
+    void *a, *b, *d, *vector, *workspace;
+} trial_operands;
+
+static status attempt(void *context, int index, cudaStream_t s, bool *works)
+{
+    const trial_operands *o = context;
+    cublaslt_matmul *p = o->p;
+    float one = 1, zero = 0;
+    TRY(set_vector(p, o->vector));
+    *works = o->found[index].state == CUBLAS_STATUS_SUCCESS &&
+             table_of(p->device)->matmul(p->device->cublaslt, p->desc, &one, o->a, p->a, o->b, p->b, &zero, o->d, p->d, o->d,
+                                         p->d, &o->found[index].algo, o->workspace, WORKSPACE_BYTES,
+                                         s) == CUBLAS_STATUS_SUCCESS;
+    return STATUS_OK;
+}
+
+/* Replaces the heuristics' first algorithm by the fastest of those found. */
+static status time_algorithms(cublaslt_matmul *p, const cublasLtMatmulHeuristicResult_t *found, int count)
+{
+    const cublaslt_shape *s = &p->shape;
+    int64_t n = s->varying == CUBLASLT_N ? p->rows : s->n, k = s->varying == CUBLASLT_K ? p->rows : s->k;
+    timed_key key = {{p->kind, s->m, s->n, s->k, s->transpose_a, s->transpose_b, s->varying, s->bias, s->relu, s->sums, s->in,
+                      s->out, p->rows}};
+    timed_choice choice = {found[0].algo, -1};
+    if (cuda_recall(p->device, &key, sizeof key, &choice, sizeof choice)) {
+        p->algorithm = choice.algorithm;
+        p->ms = choice.ms;
+        return STATUS_OK;
+    }
+    cuda_trial t;
+    trial_operands o = {.p = p, .found = found};
+    int best = -1;
+    status rc = cuda_trial_open(p->device, &t);
+    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)(s->m * k * dtype_size(s->in)), &o.a);
+    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)(k * n * dtype_size(s->in)), &o.b);
+    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)(s->m * n * dtype_size(s->out)), &o.d);
+    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, (size_t)((s->m + n) * dtype_size(s->out)), &o.vector);
+    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, WORKSPACE_BYTES, &o.workspace);
+    if (rc == STATUS_OK && o.a && o.b && o.d && o.vector && o.workspace)
+        rc = cuda_trial_best(&t, attempt, &o, count, &best, &choice.ms);
+    cuda_trial_close(&t);
+    TRY(rc);
+    if (best >= 0) choice.algorithm = found[best].algo;
+    log_debug("%s %lldx%lldx%lld%s: cuBLASLt's algorithm %d of %d takes %.3f ms", op_name(p->kind), (long long)s->m,
+              (long long)n, (long long)k, s->sums ? " with sums" : "", best + 1, count, (double)choice.ms);
+    p->algorithm = choice.algorithm;
+    p->ms = choice.ms;
+    return cuda_remember(p->device, &key, sizeof key, &choice, sizeof choice);
+}
+
 /* Heuristics are a function of shapes and of what is said of alignment, the last run's vector not: the same product gets
  * the same algorithm in every run, also in one that goes on from a checkpoint. */
-static status find_algorithm(cublaslt_matmul *p)
+static status find_algorithm(cublaslt_matmul *p, bool timed)
 {
     const cublaslt_table *t = table_of(p->device);
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulHeuristicResult_t found[MOST_TIMED];
     int count = 0;
     TRY(set_vector(p, (const void *)(uintptr_t)ALIGNMENT_BYTES));
     TRY(check(p->device, t->preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
     cublasStatus_t code = set_preferences(t, preference);
     if (code == CUBLAS_STATUS_SUCCESS)
-        code = t->heuristic(p->device->cublaslt, p->desc, p->a, p->b, p->d, p->d, preference, 1, &result, &count);
+        code = t->heuristic(p->device->cublaslt, p->desc, p->a, p->b, p->d, p->d, preference, timed ? MOST_TIMED : 1, found,
+                            &count);
     t->preference_destroy(preference);
-    p->found = code == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    if (p->found) p->algorithm = result.algo;
-    /* An epilogue may be one that this version or GPU does not have. */
-    if (p->found || code == CUBLAS_STATUS_NOT_SUPPORTED || (p->shape.sums && code == CUBLAS_STATUS_INVALID_VALUE))
-        return STATUS_OK;
-    return check(p->device, code, "cublasLtMatmulAlgoGetHeuristic");
+    p->found = code == CUBLAS_STATUS_SUCCESS && count > 0 && found[0].state == CUBLAS_STATUS_SUCCESS;
+    if (p->found) {
+        p->algorithm = found[0].algo;
+        return timed && count > 1 ? time_algorithms(p, found, count) : STATUS_OK;
+    }
+    fall_back(p, code);
+    return STATUS_OK;
 }
 
-static status use_rows(cublaslt_matmul *p, int64_t rows)
+/* `timed`: before the first step. */
+static status use_rows(cublaslt_matmul *p, int64_t rows, bool timed)
 {
     const cublaslt_shape *s = &p->shape;
     int64_t n = s->varying == CUBLASLT_N ? rows : s->n, k = s->varying == CUBLASLT_K ? rows : s->k;
@@ -159,19 +242,21 @@ static status use_rows(cublaslt_matmul *p, int64_t rows)
     TRY(make_layout(p->device, &p->b, s->in, s->transpose_b ? n : k, s->transpose_b ? k : n));
     TRY(make_layout(p->device, &p->d, s->out, s->m, n));
     p->rows = rows;
-    return find_algorithm(p);
+    return find_algorithm(p, timed);
 }
 
-status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_matmul **out)
+status cublaslt_prepare(cuda_device *d, op_kind kind, const cublaslt_shape *shape, cublaslt_matmul **out)
 {
     *out = NULL;
     if (!d->cublaslt) return STATUS_OK;
     cublaslt_matmul *p = calloc(1, sizeof *p);
     if (!p) return fail(STATUS_SYSTEM, "no memory for a matrix product");
     p->device = d;
+    p->kind = kind;
+    p->ms = -1;
     p->shape = *shape;
     status rc = make_desc(p);
-    if (rc == STATUS_OK) rc = use_rows(p, shape->varying == CUBLASLT_N ? shape->n : shape->k);
+    if (rc == STATUS_OK) rc = use_rows(p, shape->varying == CUBLASLT_N ? shape->n : shape->k, d->base.config.benchmark);
     if (rc != STATUS_OK || !p->found) cublaslt_release(&p);
     *out = p;
     return rc;
@@ -190,6 +275,11 @@ void cublaslt_release(cublaslt_matmul **pointer)
     *pointer = NULL;
 }
 
+float cublaslt_ms(const cublaslt_matmul *p)
+{
+    return p->ms;
+}
+
 size_t cublaslt_workspace(const cublaslt_matmul *p)
 {
     return p ? WORKSPACE_BYTES : 0;
@@ -197,23 +287,34 @@ size_t cublaslt_workspace(const cublaslt_matmul *p)
 
 status cublaslt_set_rows(cublaslt_matmul *p, int64_t rows, bool *fits)
 {
-    if (rows != p->rows) TRY(use_rows(p, rows));
+    if (rows != p->rows) TRY(use_rows(p, rows, false));
     *fits = p->found;
     return STATUS_OK;
 }
 
+/* What a call returns that cannot do what the search has found. */
+static bool is_refusal(cublasStatus_t code)
+{
+    return code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE || code == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
 status cublaslt_run(cublaslt_matmul *p, cudaStream_t s, const cublaslt_operands *o, int64_t rows, bool add,
-                    void *workspace)
+                    void *workspace, bool *refused)
 {
     float one = 1, beta = add ? 1 : 0;
     bool fits;
     TRY(cublaslt_set_rows(p, rows, &fits));
-    if (!fits) return fail(STATUS_CONFIG, "cuBLASLt has no algorithm for %lld rows", (long long)rows);
+    *refused = !fits;
+    if (!fits) return STATUS_OK;
     TRY(set_vector(p, p->shape.sums ? o->sums : o->bias));
-    return check(p->device,
-                 table_of(p->device)->matmul(p->device->cublaslt, p->desc, &one, o->a, p->a, o->b, p->b, &beta, o->d,
-                                             p->d, o->d, p->d, &p->algorithm, workspace, WORKSPACE_BYTES, s),
-                 "cublasLtMatmul");
+    cublasStatus_t code =
+        table_of(p->device)->matmul(p->device->cublaslt, p->desc, &one, o->a, p->a, o->b, p->b, &beta, o->d, p->d, o->d, p->d,
+                                    &p->algorithm, workspace, WORKSPACE_BYTES, s);
+    *refused = is_refusal(code);
+    if (!*refused) return check(p->device, code, "cublasLtMatmul");
+    p->found = false;
+    fall_back(p, code);
+    return STATUS_OK;
 }
 
 #endif

@@ -30,28 +30,33 @@ typedef struct cublaslt_matmul cublaslt_matmul;
 status cublaslt_open(cuda_device *d);
 void cublaslt_close(cuda_device *d);
 
-/* *out is NULL where cuBLASLt is missing or has no algorithm. */
-status cublaslt_prepare(cuda_device *d, const cublaslt_shape *shape, cublaslt_matmul **out);
+/* *out is NULL where cuBLASLt is missing or has no algorithm, which counts as a fallback of operation `kind` (cuda_fall_back).
+ * Its heuristics' first algorithm, or with device_config.benchmark the fastest of their first eight. */
+status cublaslt_prepare(cuda_device *d, op_kind kind, const cublaslt_shape *shape, cublaslt_matmul **out);
 void cublaslt_release(cublaslt_matmul **product);
 size_t cublaslt_workspace(const cublaslt_matmul *product);
+/* That the algorithm took when it was timed; -1 where none was. */
+float cublaslt_ms(const cublaslt_matmul *product);
 
 /* Sets the varying dimension to `rows`; *fits: whether there is an algorithm for that many. */
 status cublaslt_set_rows(cublaslt_matmul *product, int64_t rows, bool *fits);
 
-/* `add`: d = d + product; sums are written, never added to. */
+/* `add`: d = d + product; sums are written, never added to. *refused: cuBLASLt does not do what its search found, nothing
+ * was written, and it counts as a fallback. */
 status cublaslt_run(cublaslt_matmul *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows, bool add,
-                    void *workspace);
+                    void *workspace, bool *refused);
 
 #else /* no product is ever made */
 
 #define cublaslt_open(d) STATUS_OK
 #define cublaslt_close(d)
-#define cublaslt_prepare(d, shape, out) ((void)(shape), *(out) = NULL, STATUS_OK)
+#define cublaslt_prepare(d, kind, shape, out) ((void)(shape), *(out) = NULL, STATUS_OK)
 #define cublaslt_release(product)
 #define cublaslt_workspace(product) 0
+#define cublaslt_ms(product) -1
 #define cublaslt_set_rows(product, rows, fits) (*(fits) = false, STATUS_OK)
-#define cublaslt_run(product, s, operands, rows, add, workspace)                                             \
-    ((void)(operands), fail(STATUS_INTERNAL, "this module was built without cuBLASLt"))
+#define cublaslt_run(product, s, operands, rows, add, workspace, refused)                                    \
+    ((void)(operands), *(refused) = false, fail(STATUS_INTERNAL, "this module was built without cuBLASLt"))
 
 #endif
 #endif

@@ -16,14 +16,21 @@
 typedef struct cuda_staging cuda_staging;
 typedef struct cuda_libraries cuda_libraries; /* libraries.h */
 
+/* Counters of blocks, for kernels in which the last block does more (columns.cuh): zero between launches. Such kernels
+ * run on one stream of the device, that of computation. */
+enum { CUDA_COUNTERS = 4096, CUDA_FALLBACKS = 16 };
+
 typedef struct cuda_device {
     device base;
     int gpu;
     cuda_libraries *libraries;
     void *cublaslt, *cudnn;     /* handles; NULL: own kernels are used instead */
-    struct cudnn_chosen *chosen; /* cudnn_search.c's */
+    cudaStream_t cudnn_stream;  /* that cuDNN's handle has */
+    struct cuda_choice *chosen; /* trial.c's */
     cuda_staging *staging;
     int64_t allocated_bytes;    /* by device_allocate */
+    unsigned *counters;         /* [CUDA_COUNTERS] on the GPU */
+    device_fallback fallbacks[CUDA_FALLBACKS];
     cudaStream_t anchor_stream; /* never waits: for streams' anchors, clearing and timing */
     bool failing, failed;       /* atomic: the first failed fence has `failure`; it is there */
     error_record failure;
@@ -81,6 +88,10 @@ static inline int64_t cuda_rows(const op_scalars *scalars, int64_t most)
 status cuda_check(const cuda_device *d, cudaError_t code, const char *what);
 status cuda_use(const cuda_device *d);
 
+/* A library does not do an operation of this shape, for that reason; what `instead` names is slower. Warns the first time for
+ * an operation and reason, and counts them all (device_fallbacks). */
+void cuda_fall_back(cuda_device *d, op_kind kind, const char *shape, const char *reason, const char *instead);
+
 /* memory_cuda.c */
 status cuda_staging_open(cuda_device *d);
 void cuda_staging_close(cuda_device *d);
@@ -102,6 +113,8 @@ CUDA_FUNCTIONS(CUDA_FUNCTION)
 /* convert_cuda.cu */
 status cuda_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                     int64_t count, double divisor);
+status cuda_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
+                 double divisor);
 status cuda_add_ranges(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 status cuda_clear(device_stream *s, void *data, size_t bytes);
 status cuda_f32_to_bf16(const cuda_device *d, cudaStream_t s, int64_t count, const float *from, void *to_bf16);

@@ -31,7 +31,6 @@ status cudnn_open(cuda_device *d)
 
 void cudnn_close(cuda_device *d)
 {
-    cudnn_forget(d);
     if (d->cudnn) table_of(d)->destroy(d->cudnn);
     d->cudnn = NULL;
 }
@@ -98,17 +97,30 @@ static void describe_outside(cudnn_conv *p, const op_desc *op)
     if (op->kind == OP_conv2d_backward_weights) p->outside[CUDNN_OUT] = DTYPE_F32;
 }
 
-/* *out is NULL where cuDNN has no deterministic algorithm for tensors of `type`. */
-static status prepare_in(cuda_device *d, const op_desc *op, dtype type, cudnn_conv **out)
+static void fall_back(const cudnn_conv *p, cudnnStatus_t why, const char *instead)
+{
+    const conv2d_attributes *a = &p->shape;
+    char shape[96], reason[96];
+    snprintf(shape, sizeof shape, "%lldx%lldx%lldx%lld to %lld, %lldx%lld, %s", (long long)a->n, (long long)a->h,
+             (long long)a->w, (long long)a->c, (long long)a->k, (long long)a->r, (long long)a->s, dtype_name(p->type));
+    snprintf(reason, sizeof reason, "cuDNN: %s",
+             why == CUDNN_STATUS_SUCCESS ? "no deterministic algorithm" : table_of(p->device)->status_text(why));
+    cuda_fall_back(p->device, p->kind, shape, reason, instead);
+}
+
+/* *out is NULL where cuDNN has no deterministic algorithm for tensors of `type`; `instead` runs then. */
+static status prepare_in(cuda_device *d, const op_desc *op, dtype type, const char *instead, cudnn_conv **out)
 {
     bool found = false;
+    cudnnStatus_t why = CUDNN_STATUS_SUCCESS;
     cudnn_conv *p = calloc(1, sizeof *p);
     if (!p) return fail(STATUS_SYSTEM, "no memory for a convolution");
     *p = (cudnn_conv){.device = d, .kind = op->kind, .shape = op->u.conv2d, .type = type};
     count_elements(p);
     describe_outside(p, op);
     status rc = describe(p);
-    if (rc == STATUS_OK) rc = cudnn_choose(p, &found);
+    if (rc == STATUS_OK) rc = cudnn_choose(p, &found, &why);
+    if (rc == STATUS_OK && !found) fall_back(p, why, instead);
     if (rc != STATUS_OK || !found) cudnn_conv_release(&p);
     *out = p;
     return rc;
@@ -119,10 +131,8 @@ status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out)
 {
     *out = NULL;
     if (!d->cudnn) return STATUS_OK;
-    if (d->base.config.precision == DEVICE_PRECISION_BF16) TRY(prepare_in(d, op, DTYPE_BF16, out));
-    if (!*out) TRY(prepare_in(d, op, DTYPE_F32, out));
-    if (!*out) log_debug("cuDNN has no deterministic algorithm for a %s: an own one runs", op_name(op->kind));
-    return STATUS_OK;
+    if (d->base.config.precision == DEVICE_PRECISION_BF16) TRY(prepare_in(d, op, DTYPE_BF16, "TF32 multiplies", out));
+    return *out ? STATUS_OK : prepare_in(d, op, DTYPE_F32, "an own kernel multiplies", out);
 }
 
 void cudnn_conv_release(cudnn_conv **pointer)
@@ -157,6 +167,14 @@ size_t cudnn_conv_workspace(const cudnn_conv *p)
     return rounded(p->choice.workspace) + bytes_of(p, CUDNN_FIRST) + bytes_of(p, CUDNN_SECOND) + bytes_of(p, CUDNN_OUT);
 }
 
+cudnnStatus_t cudnn_use_stream(cuda_device *d, cudaStream_t s)
+{
+    if (d->cudnn_stream == s) return CUDNN_STATUS_SUCCESS;
+    cudnnStatus_t code = table_of(d)->set_stream(d->cudnn, s);
+    d->cudnn_stream = code == CUDNN_STATUS_SUCCESS ? s : NULL;
+    return code;
+}
+
 cudnnStatus_t cudnn_call(const cudnn_conv *p, const cudnn_choice *choice, cudaStream_t s, const void *first,
                          const void *second, void *out, bool add, void *workspace)
 {
@@ -164,8 +182,7 @@ cudnnStatus_t cudnn_call(const cudnn_conv *p, const cudnn_choice *choice, cudaSt
     cudnnHandle_t h = p->device->cudnn;
     float one = 1, beta = add ? 1 : 0;
     size_t bytes = choice->workspace;
-    cudnnStatus_t code = t->set_stream(h, s);
-    if (code == CUDNN_STATUS_SUCCESS) code = t->conv_set_math(p->conv, choice->math);
+    cudnnStatus_t code = cudnn_use_stream(p->device, s);
     if (code != CUDNN_STATUS_SUCCESS) return code;
     if (p->kind == OP_conv2d_forward)
         return t->forward(h, &one, p->x, first, p->w, second, p->conv, (cudnnConvolutionFwdAlgo_t)choice->algorithm,

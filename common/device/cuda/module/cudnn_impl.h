@@ -32,13 +32,20 @@ struct cudnn_conv {
 
 status cudnn_check(const cuda_device *d, cudnnStatus_t code, const char *what);
 
+/* cudnn_cuda.c: gives the handle the stream, unless it has it. */
+cudnnStatus_t cudnn_use_stream(cuda_device *d, cudaStream_t s);
+
 /* cudnn_cuda.c: calls cuDNN on operands of the convolution's own type. */
 cudnnStatus_t cudnn_call(const cudnn_conv *p, const cudnn_choice *choice, cudaStream_t s, const void *first,
                          const void *second, void *out, bool add, void *workspace);
 
-/* cudnn_search.c: fills p->choice; *found is false where cuDNN has no deterministic algorithm. */
-status cudnn_choose(cudnn_conv *p, bool *found);
-void cudnn_forget(cuda_device *d);
+static inline const cudnn_table *table_of_conv(const cudnn_conv *p)
+{
+    return &p->device->libraries->cudnn;
+}
+
+/* cudnn_search.c: fills p->choice; *found is false where cuDNN has no deterministic algorithm: *why is its error. */
+status cudnn_choose(cudnn_conv *p, bool *found, cudnnStatus_t *why);
 
 #endif
 #endif

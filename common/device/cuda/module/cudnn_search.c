@@ -1,23 +1,13 @@
 /* Which of cuDNN's algorithms a convolution uses: of the deterministic ones the one that
- * the heuristics put first, or with --cudnn-benchmark the one that was fastest when each ran a few times. */
+ * the heuristics put first, or with --benchmark the one that was fastest when each ran a few times. */
 #include "common/device/cuda/module/cudnn_impl.h"
+#include "common/device/cuda/module/trial.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #if PSRING_HAVE_CUDNN
 
-enum { MOST_WORKSPACE = 1 << 30, MOST_ALGORITHMS = 16, TIMED = 3 };
-
-/* What was chosen by timing: a model repeats its convolutions, and both programs of a run must agree. */
-struct cudnn_chosen {
-    op_kind kind;
-    dtype type;
-    conv2d_attributes shape;
-    cudnn_choice choice;
-    struct cudnn_chosen *next;
-};
+enum { MOST_WORKSPACE = 1 << 30, MOST_ALGORITHMS = 16 };
 
 /* Whether an algorithm that works with `found` may be used. Without TF32 the convolution stays
  * restricted to plain multiply-adds, which algorithms of tensor cores do not have. */
@@ -26,35 +16,39 @@ static bool allowed(const cudnn_conv *p, cudnnMathType_t found)
     return p->math != CUDNN_FMA_MATH || (found != CUDNN_TENSOR_OP_MATH && found != CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 }
 
-/* The three kinds of results have the same members. */
-#define TAKE_USABLE(results, count, p, out, used)                                                            \
-    for (int i = 0; i < (count); i++) {                                                                      \
-        bool usable = (results)[i].status == CUDNN_STATUS_SUCCESS && (results)[i].memory <= MOST_WORKSPACE && \
-                      (results)[i].determinism == CUDNN_DETERMINISTIC && allowed((p), (results)[i].mathType); \
-        if (!usable) continue;                                                                               \
-        cudnnMathType_t math = (p)->math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : (results)[i].mathType;         \
-        (out)[(used)++] = (cudnn_choice){(int)(results)[i].algo, math, (results)[i].memory};                 \
-    }
+/* What a search has found; the three kinds of results have the same members. Where nothing can be used `code` becomes the
+ * first reason. */
+#define TAKE_USABLE(results, count, code, p, out, used)                                                      \
+    do {                                                                                                     \
+        int listed = (code) == CUDNN_STATUS_SUCCESS ? (count) : 0;                                           \
+        for (int i = 0; i < listed; i++) {                                                                   \
+            cudnnMathType_t math = (p)->math == CUDNN_FMA_MATH ? CUDNN_FMA_MATH : (results)[i].mathType;     \
+            bool usable = (results)[i].status == CUDNN_STATUS_SUCCESS && (results)[i].memory <= MOST_WORKSPACE && \
+                          (results)[i].determinism == CUDNN_DETERMINISTIC && allowed((p), (results)[i].mathType); \
+            if (usable) (out)[(used)++] = (cudnn_choice){(int)(results)[i].algo, math, (results)[i].memory}; \
+        }                                                                                                    \
+        for (int i = 0; i < listed && (used) == 0 && (code) == CUDNN_STATUS_SUCCESS; i++) (code) = (results)[i].status; \
+    } while (0)
 
-/* Best first, by cuDNN's heuristics; none where it does not know the shape. */
-static int list_usable(const cudnn_conv *p, cudnn_choice *out)
+/* Best first, by cuDNN's heuristics; where there is none *why has its error, or CUDNN_STATUS_SUCCESS where those that it has
+ * are not allowed. */
+static int list_usable(const cudnn_conv *p, cudnn_choice *out, cudnnStatus_t *why)
 {
-    const cudnn_table *t = &p->device->libraries->cudnn;
+    const cudnn_table *t = table_of_conv(p);
     cudnnHandle_t h = p->device->cudnn;
     int count = 0, used = 0;
-    cudnnStatus_t code;
     if (p->kind == OP_conv2d_forward) {
         cudnnConvolutionFwdAlgoPerf_t results[MOST_ALGORITHMS];
-        code = t->forward_find(h, p->x, p->w, p->conv, p->y, MOST_ALGORITHMS, &count, results);
-        if (code == CUDNN_STATUS_SUCCESS) TAKE_USABLE(results, count, p, out, used)
+        *why = t->forward_find(h, p->x, p->w, p->conv, p->y, MOST_ALGORITHMS, &count, results);
+        TAKE_USABLE(results, count, *why, p, out, used);
     } else if (p->kind == OP_conv2d_backward_data) {
         cudnnConvolutionBwdDataAlgoPerf_t results[MOST_ALGORITHMS];
-        code = t->data_find(h, p->w, p->y, p->conv, p->x, MOST_ALGORITHMS, &count, results);
-        if (code == CUDNN_STATUS_SUCCESS) TAKE_USABLE(results, count, p, out, used)
+        *why = t->data_find(h, p->w, p->y, p->conv, p->x, MOST_ALGORITHMS, &count, results);
+        TAKE_USABLE(results, count, *why, p, out, used);
     } else {
         cudnnConvolutionBwdFilterAlgoPerf_t results[MOST_ALGORITHMS];
-        code = t->filter_find(h, p->x, p->y, p->conv, p->w, MOST_ALGORITHMS, &count, results);
-        if (code == CUDNN_STATUS_SUCCESS) TAKE_USABLE(results, count, p, out, used)
+        *why = t->filter_find(h, p->x, p->y, p->conv, p->w, MOST_ALGORITHMS, &count, results);
+        TAKE_USABLE(results, count, *why, p, out, used);
     }
     return used;
 }
@@ -78,133 +72,80 @@ static void say(const cudnn_conv *p, const cudnn_choice *choice, const char *wha
 
 /* ---- timing ----------------------------------------------------------------------------------- */
 
-/* Memory and events for a few runs; freed before the first step. */
-typedef struct trial {
+typedef struct trial_conv {
+    const cudnn_conv *p;
+    const cudnn_choice *list;
     void *operands[CUDNN_OPERANDS], *workspace;
-    cudaEvent_t begin, end;
-} trial;
+    size_t bytes; /* of the workspace */
+} trial_conv;
 
-static void close_trial(trial *t)
+static status attempt(void *context, int index, cudaStream_t s, bool *works)
 {
-    for (int i = 0; i < CUDNN_OPERANDS; i++) cudaFree(t->operands[i]);
-    cudaFree(t->workspace);
-    if (t->begin) cudaEventDestroy(t->begin);
-    if (t->end) cudaEventDestroy(t->end);
-}
-
-/* *workspace becomes what could be had for the largest of the algorithms, or for none. */
-static status open_trial(const cudnn_conv *p, const cudnn_choice *list, int count, trial *t, size_t *workspace)
-{
-    const cuda_device *d = p->device;
-    *t = (trial){0};
-    *workspace = 0;
-    for (int i = 0; i < CUDNN_OPERANDS; i++) {
-        size_t bytes = (size_t)(p->elements[i] * dtype_size(p->type));
-        TRY(cuda_check(d, cudaMalloc(&t->operands[i], bytes), "memory to time a convolution"));
-        TRY(cuda_zero(d, t->operands[i], bytes));
-    }
-    for (int i = 0; i < count; i++)
-        if (list[i].workspace > *workspace) *workspace = list[i].workspace;
-    if (*workspace && cudaMalloc(&t->workspace, *workspace) != cudaSuccess) {
-        cudaGetLastError();
-        *workspace = 0;
-    }
-    TRY(cuda_check(d, cudaEventCreate(&t->begin), "cudaEventCreate"));
-    return cuda_check(d, cudaEventCreate(&t->end), "cudaEventCreate");
-}
-
-/* The shortest of a few runs after an untimed one; *works is false where cuDNN refuses. */
-static status time_one(const cudnn_conv *p, const cudnn_choice *choice, const trial *t, float *best, bool *works)
-{
-    const cuda_device *d = p->device;
-    cudaStream_t s = d->anchor_stream;
-    *works = true;
-    for (int i = 0; i <= TIMED; i++) {
-        float ms = 0;
-        TRY(cuda_check(d, cudaEventRecord(t->begin, s), "cudaEventRecord"));
-        if (cudnn_call(p, choice, s, t->operands[CUDNN_FIRST], t->operands[CUDNN_SECOND], t->operands[CUDNN_OUT], false,
-                       t->workspace) != CUDNN_STATUS_SUCCESS) {
-            *works = false;
-            return STATUS_OK;
-        }
-        TRY(cuda_check(d, cudaEventRecord(t->end, s), "cudaEventRecord"));
-        TRY(cuda_check(d, cudaEventSynchronize(t->end), "a convolution that is timed"));
-        TRY(cuda_check(d, cudaEventElapsedTime(&ms, t->begin, t->end), "cudaEventElapsedTime"));
-        if (i == 1 || (i > 1 && ms < *best)) *best = ms;
-    }
+    const trial_conv *c = context;
+    const cudnn_choice *choice = &c->list[index];
+    *works = choice->workspace <= c->bytes &&
+             table_of_conv(c->p)->conv_set_math(c->p->conv, choice->math) == CUDNN_STATUS_SUCCESS &&
+             cudnn_call(c->p, choice, s, c->operands[CUDNN_FIRST], c->operands[CUDNN_SECOND], c->operands[CUDNN_OUT], false,
+                        c->workspace) == CUDNN_STATUS_SUCCESS;
     return STATUS_OK;
 }
 
-/* *best_at is -1 where none could be run. */
-static status time_all(const cudnn_conv *p, const cudnn_choice *list, int count, int *best_at)
+/* *best is -1 where none could be run. */
+static status time_all(const cudnn_conv *p, const cudnn_choice *list, int count, int *best)
 {
-    trial t;
-    size_t workspace;
-    float best = 0;
-    *best_at = -1;
-    status rc = open_trial(p, list, count, &t, &workspace);
-    for (int i = 0; i < count && rc == STATUS_OK; i++) {
-        float ms = 0;
-        bool works;
-        if (list[i].workspace > workspace) continue;
-        rc = time_one(p, &list[i], &t, &ms, &works);
-        if (rc != STATUS_OK || !works) continue;
-        say(p, &list[i], "takes", (double)ms);
-        if (*best_at >= 0 && ms >= best) continue;
-        best = ms;
-        *best_at = i;
+    cuda_trial t;
+    trial_conv c = {.p = p, .list = list};
+    bool room = true;
+    float ms = 0;
+    *best = -1;
+    status rc = cuda_trial_open(p->device, &t);
+    for (int i = 0; i < CUDNN_OPERANDS && rc == STATUS_OK; i++) {
+        rc = cuda_trial_memory(&t, (size_t)(p->elements[i] * dtype_size(p->type)), &c.operands[i]);
+        room = room && c.operands[i];
     }
-    close_trial(&t);
+    for (int i = 0; i < count; i++)
+        if (list[i].workspace > c.bytes) c.bytes = list[i].workspace;
+    if (rc == STATUS_OK) rc = cuda_trial_memory(&t, c.bytes, &c.workspace);
+    if (!c.workspace) c.bytes = 0;
+    if (rc == STATUS_OK && room) rc = cuda_trial_best(&t, attempt, &c, count, best, &ms);
+    if (rc == STATUS_OK && *best >= 0) say(p, &list[*best], "is the fastest:", (double)ms);
+    cuda_trial_close(&t);
     return rc;
 }
 
-static bool same_shape(const conv2d_attributes *a, const conv2d_attributes *b)
+/* What a timed choice depends on. */
+typedef struct timed_key {
+    op_kind kind;
+    dtype type;
+    int64_t of[9];
+} timed_key;
+
+static timed_key key_of(const cudnn_conv *p)
 {
-    return a->n == b->n && a->h == b->h && a->w == b->w && a->c == b->c && a->k == b->k && a->r == b->r && a->s == b->s &&
-           a->stride == b->stride && a->pad == b->pad;
+    const conv2d_attributes *a = &p->shape;
+    return (timed_key){p->kind, p->type, {a->n, a->h, a->w, a->c, a->k, a->r, a->s, a->stride, a->pad}};
 }
 
-static struct cudnn_chosen *recall(const cudnn_conv *p)
+static status choose_timed(cudnn_conv *p, const cudnn_choice *list, int count)
 {
-    struct cudnn_chosen *c = p->device->chosen;
-    while (c && !(c->kind == p->kind && c->type == p->type && same_shape(&c->shape, &p->shape))) c = c->next;
-    return c;
+    timed_key key = key_of(p);
+    int best;
+    if (cuda_recall(p->device, &key, sizeof key, &p->choice, sizeof p->choice)) return STATUS_OK;
+    TRY(time_all(p, list, count, &best));
+    p->choice = list[best < 0 ? 0 : best];
+    return cuda_remember(p->device, &key, sizeof key, &p->choice, sizeof p->choice);
 }
 
-static status remember(const cudnn_conv *p)
-{
-    struct cudnn_chosen *c = calloc(1, sizeof *c);
-    if (!c) return fail(STATUS_SYSTEM, "no memory for a convolution");
-    *c = (struct cudnn_chosen){p->kind, p->type, p->shape, p->choice, p->device->chosen};
-    p->device->chosen = c;
-    return STATUS_OK;
-}
-
-void cudnn_forget(cuda_device *d)
-{
-    while (d->chosen) {
-        struct cudnn_chosen *next = d->chosen->next;
-        free(d->chosen);
-        d->chosen = next;
-    }
-}
-
-status cudnn_choose(cudnn_conv *p, bool *found)
+status cudnn_choose(cudnn_conv *p, bool *found, cudnnStatus_t *why)
 {
     cudnn_choice list[MOST_ALGORITHMS];
-    int count = list_usable(p, list), at = 0;
-    bool timed = p->device->base.config.benchmark && count > 1;
-    const struct cudnn_chosen *known = timed ? recall(p) : NULL;
+    int count = list_usable(p, list, why);
     *found = count > 0;
     if (!*found) return STATUS_OK;
-    if (known) {
-        p->choice = known->choice;
-        return STATUS_OK;
-    }
-    if (timed) TRY(time_all(p, list, count, &at));
-    p->choice = list[at < 0 ? 0 : at];
+    p->choice = list[0];
+    if (p->device->base.config.benchmark && count > 1) TRY(choose_timed(p, list, count));
     say(p, &p->choice, "is taken", 0);
-    return timed ? remember(p) : STATUS_OK;
+    return cudnn_check(p->device, table_of_conv(p)->conv_set_math(p->conv, p->choice.math), "cudnnSetConvolutionMathType");
 }
 
 #endif

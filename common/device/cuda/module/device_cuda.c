@@ -5,6 +5,7 @@
 #include "common/device/cuda/module/cuda_impl.h"
 #include "common/device/cuda/module/cudnn_cuda.h"
 #include "common/device/cuda/module/libraries.h"
+#include "common/device/cuda/module/trial.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,23 @@ status cuda_check(const cuda_device *d, cudaError_t code, const char *what)
 status cuda_use(const cuda_device *d)
 {
     return cuda_check(d, cudaSetDevice(d->gpu), "cudaSetDevice");
+}
+
+void cuda_fall_back(cuda_device *d, op_kind kind, const char *shape, const char *reason, const char *instead)
+{
+    device_fallback *f = d->fallbacks, *end = f + d->base.fallback_count;
+    while (f < end && !(f->kind == kind && strcmp(f->reason, reason) == 0)) f++;
+    log_debug("%s %s: %s; %s", op_name(kind), shape, reason, instead);
+    if (f == end) {
+        if (d->base.fallback_count == CUDA_FALLBACKS) return;
+        *f = (device_fallback){.kind = kind};
+        snprintf(f->shape, sizeof f->shape, "%s", shape);
+        snprintf(f->reason, sizeof f->reason, "%s", reason);
+        snprintf(f->instead, sizeof f->instead, "%s", instead);
+        d->base.fallback_count++;
+        if (d->base.config.rank == 0) log_warn("%s %s: %s; %s, which is slower", op_name(kind), shape, reason, instead);
+    }
+    f->count++;
 }
 
 /* ---- what is there ---------------------------------------------------------------------------- */
@@ -120,10 +138,10 @@ static void describe(cuda_device *d, const struct cudaDeviceProp *p)
                                  .bf16 = d->base.config.precision == DEVICE_PRECISION_BF16,
                                  .copy_engine = true,
                                  .real = true};
-    snprintf(d->base.info.description, sizeof d->base.info.description, "GPU %d, %.60s, %s%s%s%s", d->gpu,
+    snprintf(d->base.info.description, sizeof d->base.info.description, "GPU %d, %.60s, %s%s%s%s%s", d->gpu,
              p->name, precision_names[d->base.config.precision],
-             d->cudnn ? (d->base.config.benchmark ? ", cuDNN benchmarked" : ", cuDNN") : "",
-             d->cublaslt ? ", cuBLASLt" : "", PSRING_CUDA_EMULATED ? ", EMULATED on the host" : "");
+             d->cudnn ? ", cuDNN" : "", d->cublaslt ? ", cuBLASLt" : "",
+             d->base.config.benchmark && (d->cudnn || d->cublaslt) ? ", benchmarked" : "", PSRING_CUDA_EMULATED ? ", EMULATED on the host" : "");
 }
 
 static status check_gpu(const cuda_device *d, const struct cudaDeviceProp *p)
@@ -146,9 +164,11 @@ static void cuda_close(device *base)
 {
     cuda_device *d = (cuda_device *)base;
     if (d->libraries) cudaSetDevice(d->gpu);
+    cuda_forget(d);
     cudnn_close(d);
     cublaslt_close(d);
     cuda_staging_close(d);
+    if (d->counters) cudaFree(d->counters);
     if (d->anchor_stream) cudaStreamDestroy(d->anchor_stream);
     free(d->libraries);
     free(d);
@@ -170,6 +190,8 @@ static status open_gpu(cuda_device *d)
     TRY(cudnn_open(d));
     TRY(cuda_staging_open(d));
     TRY(cuda_check(d, cudaStreamCreateWithFlags(&d->anchor_stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+    TRY(cuda_check(d, cudaMalloc((void **)&d->counters, CUDA_COUNTERS * sizeof *d->counters), "cudaMalloc"));
+    TRY(cuda_zero(d, d->counters, CUDA_COUNTERS * sizeof *d->counters));
     describe(d, &properties);
     return STATUS_OK;
 }
@@ -180,6 +202,7 @@ static status cuda_open(const device_config *config, device **out)
     if (!d) return fail(STATUS_SYSTEM, "no memory for the cuda device");
     d->base.backend = &cuda_backend;
     d->base.config = *config;
+    d->base.fallbacks = d->fallbacks;
     status rc = open_gpu(d);
     if (rc != STATUS_OK) {
         cuda_close(&d->base);
@@ -200,7 +223,7 @@ const device_backend cuda_backend = {.name = "cuda",
                                      .open = cuda_open,
                                      .close = cuda_close,
                                      .convert = cuda_convert,
-                                     .pack = cuda_convert,
+                                     .pack = cuda_pack,
                                      .add = cuda_add_ranges,
                                      .clear = cuda_clear,
                                      .choose_layout = choose_layout,

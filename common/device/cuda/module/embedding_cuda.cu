@@ -1,4 +1,4 @@
-/* Rows looked up in tables, and rows taken from and put back into a matrix: one block per row. */
+/* Rows looked up in tables, and rows taken from and put back into a matrix. */
 #include "common/device/cuda/module/columns.cuh"
 
 constexpr int THREADS = 128;
@@ -20,45 +20,107 @@ __global__ static void embedding_kernel(embedding_tables t, const int32_t *token
     }
 }
 
-/* Which of tokens [begin, begin + THREADS) are `token`, in their order, to matches[]; returns how many. By all threads. */
-__device__ static int find_matches(const int32_t *tokens, int64_t begin, int64_t count, int32_t token, int *matches)
-{
-    __shared__ int of_warp[THREADS / WARP];
-    int64_t i = begin + threadIdx.x;
-    int warp = (int)threadIdx.x / WARP, before = 0, all = 0;
-    bool matches_here = i < count && tokens[i] == token;
-    unsigned mask = __ballot_sync(0xffffffffu, matches_here);
-    if (threadIdx.x % WARP == 0) of_warp[warp] = __popc(mask);
-    __syncthreads();
-    for (int w = 0; w < THREADS / WARP; w++) {
-        if (w < warp) before += of_warp[w];
-        all += of_warp[w];
-    }
-    if (matches_here) matches[before + __popc(mask & ((1u << threadIdx.x % WARP) - 1))] = (int)threadIdx.x;
-    __syncthreads();
-    return all;
-}
+/* ---- the table's gradient -----------------------------------------------------------------------
+ *
+ * The rows of a token are summed in the order of their positions. Positions are sorted by token and cut into parts of
+ * RUN, of a block each: however frequent a token is, a thread adds at most RUN rows one after another. A run that goes on
+ * from one part to the next leaves a sum in each of them, and these are added at last. */
+constexpr int RUN = 32, AT_ONCE = 8;
 
-/* The block of a token's first occurrence adds all its rows, in their order; the others have nothing to do.
- * Which it is all threads find out together. */
-template <typename T>
-__global__ static void table_gradient(const int32_t *tokens, int64_t count, int64_t hidden, const T *dy, float *dtable)
+/* sorted[]: positions by token, those of a token in their order. */
+__global__ static void sort_tokens(const int32_t *tokens, int64_t count, int32_t *sorted)
 {
-    __shared__ int matches[THREADS];
-    int64_t first = blockIdx.x;
-    int32_t token = tokens[first];
-    int seen = 0;
-    for (int64_t i = threadIdx.x; i < first; i += THREADS) seen |= tokens[i] == token;
-    if (__syncthreads_or(seen)) return;
-    for (int64_t begin = first; begin < count; begin += THREADS) {
-        int found = find_matches(tokens, begin, count, token, matches);
-        for (int64_t c = threadIdx.x; found > 0 && c < hidden; c += THREADS) {
-            float sum = dtable[(int64_t)token * hidden + c];
-            for (int m = 0; m < found; m++) sum += load(dy + (begin + matches[m]) * hidden + c);
-            dtable[(int64_t)token * hidden + c] = sum;
-        }
+    __shared__ int32_t tile[THREADS];
+    int64_t i = global_thread(), at = 0;
+    int32_t token = i < count ? tokens[i] : 0;
+    for (int64_t begin = 0; begin < count; begin += THREADS) {
+        int64_t left = count - begin < THREADS ? count - begin : THREADS;
+        if (threadIdx.x < left) tile[threadIdx.x] = tokens[begin + threadIdx.x];
+        __syncthreads();
+        for (int j = 0; j < left; j++) at += tile[j] < token || (tile[j] == token && begin + j < i);
         __syncthreads();
     }
+    if (i < count) sorted[at] = (int32_t)i;
+}
+
+struct sorted_tokens {
+    const int32_t *tokens, *sorted;
+    int64_t count, hidden;
+    __device__ int32_t at(int64_t i) const
+    {
+        return tokens[sorted[i]];
+    }
+};
+
+/* parts: [2, hidden] of each part: the sum of the run that came from the part before, and of the one that goes on. */
+template <typename T>
+__global__ static void sum_runs(sorted_tokens t, const T *dy, float *dtable, float *parts)
+{
+    __shared__ int32_t position[RUN], token[RUN];
+    int64_t begin = (int64_t)blockIdx.x * RUN, column = (int64_t)blockIdx.y * THREADS + threadIdx.x;
+    int rows = (int)(t.count - begin < RUN ? t.count - begin : RUN);
+    if ((int)threadIdx.x < rows) {
+        position[threadIdx.x] = t.sorted[begin + threadIdx.x];
+        token[threadIdx.x] = t.at(begin + threadIdx.x);
+    }
+    __syncthreads();
+    if (column >= t.hidden) return;
+    bool comes = begin > 0 && t.at(begin - 1) == token[0];
+    bool goes_on = begin + rows < t.count && t.at(begin + rows) == token[rows - 1];
+    float sum = 0;
+    for (int first = 0; first < rows; first += AT_ONCE) {
+        float taken[AT_ONCE];
+        for (int i = 0; i < AT_ONCE; i++)
+            taken[i] = first + i < rows ? load(dy + position[first + i] * t.hidden + column) : 0;
+        for (int i = 0, row = first; i < AT_ONCE && row < rows; i++, row++) {
+            bool from_before = comes && token[row] == token[0], goes_out = goes_on && token[row] == token[rows - 1];
+            float *entry = dtable + token[row] * t.hidden + column;
+            if (row == 0 || token[row] != token[row - 1]) sum = from_before || goes_out ? 0 : *entry;
+            sum += taken[i];
+            if (row < rows - 1 && token[row] == token[row + 1]) continue;
+            if (from_before || goes_out) entry = parts + (2 * (int64_t)blockIdx.x + !from_before) * t.hidden + column;
+            *entry = sum;
+        }
+    }
+}
+
+/* A block of the part in which a run begins that goes on adds what its parts have left. */
+__global__ static void join_runs(sorted_tokens t, float *dtable, const float *parts)
+{
+    int64_t begin = (int64_t)blockIdx.x * RUN, column = (int64_t)blockIdx.y * THREADS + threadIdx.x;
+    int64_t next = begin + RUN;
+    if (next >= t.count || column >= t.hidden) return;
+    int32_t token = t.at(next - 1);
+    bool began_before = begin > 0 && t.at(begin - 1) == token;
+    if (began_before || t.at(next) != token) return;
+    float *entry = dtable + token * t.hidden + column;
+    float sum = *entry + parts[(2 * (int64_t)blockIdx.x + 1) * t.hidden + column];
+    for (; next < t.count && t.at(next) == token; next += RUN) sum += parts[2 * (next / RUN) * t.hidden + column];
+    *entry = sum;
+}
+
+static size_t sorted_bytes(int64_t rows)
+{
+    return (size_t)ceil_div(rows, 64) * 64 * sizeof(int32_t);
+}
+
+static size_t runs_workspace(int64_t rows, int64_t hidden)
+{
+    return sorted_bytes(rows) + (size_t)(2 * ceil_div(rows, RUN) * hidden) * sizeof(float);
+}
+
+template <typename T>
+static status table_gradient(const cuda_kernel *k, cudaStream_t s, const int32_t *tokens, int64_t rows, const T *dy,
+                             float *dtable, void *workspace)
+{
+    int64_t hidden = k->base.op.u.embedding.hidden;
+    int32_t *sorted = (int32_t *)workspace;
+    float *parts = (float *)((char *)workspace + sorted_bytes(rows));
+    sorted_tokens t = {tokens, sorted, rows, hidden};
+    dim3 grid((unsigned)ceil_div(rows, RUN), (unsigned)ceil_div(hidden, THREADS));
+    TRY(launch(k, s, sort_tokens, dim3((unsigned)ceil_div(rows, THREADS)), dim3(THREADS), tokens, rows, sorted));
+    TRY(launch(k, s, sum_runs<T>, grid, dim3(THREADS), t, dy, dtable, parts));
+    return grid.x > 1 ? launch(k, s, join_runs, grid, dim3(THREADS), t, dtable, (const float *)parts) : STATUS_OK;
 }
 
 template <typename T>
@@ -94,7 +156,9 @@ static status forward(const cuda_kernel *k, cudaStream_t s, void *const *o, cons
 static status prepare_backward(cuda_kernel *k)
 {
     const embedding_attributes *a = &k->base.op.u.embedding;
-    k->base.workspace = column_workspace(a->batch * a->sequence, a->hidden, write_sum::SUMS);
+    size_t columns = column_workspace(a->batch * a->sequence, a->hidden, write_sum::SUMS);
+    k->base.workspace = runs_workspace(a->batch * a->sequence, a->hidden);
+    if (columns > k->base.workspace) k->base.workspace = columns;
     return STATUS_OK;
 }
 
@@ -107,8 +171,7 @@ static status backward(const cuda_kernel *k, cudaStream_t s, void *const *o, con
     bool micro_batch = scalars && scalars->accumulate;
     int64_t rows = a->batch * a->sequence;
     if (!cuda_accumulates(k, scalars)) TRY(clear(k, s, dtable, a->vocabulary * a->hidden));
-    TRY(launch(k, s, table_gradient<T>, dim3((unsigned)rows), dim3(THREADS), (const int32_t *)o[EMB_BWD_TOKENS], rows,
-               a->hidden, dy, dtable));
+    TRY(table_gradient(k, s, (const int32_t *)o[EMB_BWD_TOKENS], rows, dy, dtable, workspace));
     if (a->position_table)
         TRY(launch(k, s, position_gradient<T>, dim3((unsigned)a->positions), dim3(THREADS), a->batch, a->sequence,
                    a->hidden, micro_batch, dy, (float *)o[EMB_BWD_DPOSITION]));

@@ -94,8 +94,10 @@ template <typename T, int V, int KEPT>
 __global__ void backward_kernel(row_gradient<T> g, T *dx, int64_t c, int64_t rows, parameter_parts p)
 {
     if (blockIdx.x >= rows) {
+        constexpr int ADDERS = THREADS / WARP;
+        __shared__ double lanes[ADDERS * write_parameters::SUMS * WARP];
         int x = (int)threadIdx.x % WARP, y = (int)threadIdx.x / WARP;
-        finish_columns<THREADS / WARP>(p.finish, blockIdx.x - rows, x, y, c, p.count, p.parts);
+        finish_columns<ADDERS>(p.finish, (blockIdx.x - rows) * WARP, c, x, y, ADDERS, c, p.count, p.parts, lanes);
         return;
     }
     int64_t row = blockIdx.x, first = row * c;

@@ -66,13 +66,13 @@ static status prepare(cuda_kernel *k)
     linear_matmuls *products = (linear_matmuls *)calloc(1, sizeof *products);
     if (!products) return fail(STATUS_SYSTEM, "no memory for a matrix product");
     k->state = products;
-    TRY(cublaslt_prepare(cuda_device_of(k), &shape, &products->plain));
+    TRY(cublaslt_prepare(cuda_device_of(k), k->base.op.kind, &shape, &products->plain));
     k->base.workspace = cublaslt_workspace(products->plain);
     if (rounds_x(k)) k->base.workspace += (size_t)(a->m * a->in) * sizeof(bf16);
     if (!sums_bias) return STATUS_OK;
     shape.sums = true;
     if (products->plain && !getenv(PLAIN_PRODUCTS))
-        TRY(cublaslt_prepare(cuda_device_of(k), &shape, &products->summing));
+        TRY(cublaslt_prepare(cuda_device_of(k), k->base.op.kind, &shape, &products->summing));
     log_debug("linear %lldx%lld to %lld: the bias's gradient %s", (long long)a->m, (long long)a->in, (long long)a->out,
               products->summing ? "with the weights'" : "by a separate sum");
     size_t columns = column_workspace(a->m, a->out, write_sum::SUMS);
@@ -174,12 +174,15 @@ static status forward_product(const cuda_kernel *k, cudaStream_t s, void *const 
     const T *w = (const T *)o[LINEAR_FWD_W], *b = a->bias ? (const T *)o[LINEAR_FWD_B] : nullptr;
     T *y = (T *)o[LINEAR_FWD_Y];
     const void *taken;
-    if (!plan_of(k))
-        return matmul(k, s, strided<X>{x, a->in, 1}, strided<T>{w, 1, a->in},
-                       store_biased<T>{y, b, a->out, a->act == ACTIVATION_RELU}, m, a->out, a->in);
-    TRY(take_x(k, s, x, m, workspace, &taken));
-    cublaslt_operands operands = {w, taken, b, y, nullptr};
-    return cublaslt_run(plan_of(k), s, &operands, m, false, workspace);
+    bool refused = true;
+    if (plan_of(k)) {
+        TRY(take_x(k, s, x, m, workspace, &taken));
+        cublaslt_operands operands = {w, taken, b, y, nullptr};
+        TRY(cublaslt_run(plan_of(k), s, &operands, m, false, workspace, &refused));
+    }
+    if (!refused) return STATUS_OK;
+    return matmul(k, s, strided<X>{x, a->in, 1}, strided<T>{w, 1, a->in},
+                  store_biased<T>{y, b, a->out, a->act == ACTIVATION_RELU}, m, a->out, a->in);
 }
 
 template <typename T>
@@ -211,13 +214,15 @@ static status backward_data(const cuda_kernel *k, cudaStream_t s, void *const *o
     const T *dy = (const T *)o[LINEAR_BWD_DATA_DY], *w = (const T *)o[LINEAR_BWD_DATA_W];
     T *dx = (T *)o[LINEAR_BWD_DATA_DX];
     cublaslt_operands operands = {w, dy, nullptr, dx, nullptr};
-    bool add = k->base.op.accumulate;
-    if (plan_of(k)) return cublaslt_run(plan_of(k), s, &operands, m, add, workspace);
+    bool add = k->base.op.accumulate, refused = true;
+    if (plan_of(k)) TRY(cublaslt_run(plan_of(k), s, &operands, m, add, workspace, &refused));
+    if (!refused) return STATUS_OK;
     return matmul(k, s, strided<T>{dy, a->out, 1}, strided<T>{w, a->in, 1}, store_plain<T>{dx, a->in, add}, m, a->in,
                    a->out);
 }
 
-/* `db`: where cuBLASLt is to leave the bias's gradient, NULL where it is not. */
+/* `db`: where cuBLASLt is to leave the bias's gradient, NULL where it is not. If it refuses, though its search found an
+ * algorithm, the gradient is summed by itself from now on. */
 template <typename X, typename T>
 static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const *o, int64_t m, bool add, float *db,
                               void *workspace)
@@ -227,12 +232,19 @@ static status weights_product(const cuda_kernel *k, cudaStream_t s, void *const 
     const T *dy = (const T *)o[LINEAR_BWD_WEIGHTS_DY];
     float *dw = (float *)o[LINEAR_BWD_WEIGHTS_DW];
     const void *taken;
-    if (!plan_of(k))
-        return matmul(k, s, strided<T>{dy, 1, a->out}, strided<X>{x, a->in, 1}, store_plain<float>{dw, a->in, add},
-                       a->out, a->in, m);
-    TRY(take_x(k, s, x, m, workspace, &taken));
-    cublaslt_operands operands = {taken, dy, nullptr, dw, db};
-    return cublaslt_run(db ? matmuls_of(k)->summing : plan_of(k), s, &operands, m, add, workspace);
+    bool refused = true;
+    if (plan_of(k)) {
+        TRY(take_x(k, s, x, m, workspace, &taken));
+        cublaslt_operands operands = {taken, dy, nullptr, dw, db};
+        TRY(cublaslt_run(db ? matmuls_of(k)->summing : plan_of(k), s, &operands, m, add, workspace, &refused));
+    }
+    if (!refused) return STATUS_OK;
+    if (!db)
+        return matmul(k, s, strided<T>{dy, 1, a->out}, strided<X>{x, a->in, 1}, store_plain<float>{dw, a->in, add}, a->out,
+                      a->in, m);
+    cublaslt_release(&matmuls_of(k)->summing);
+    TRY(sum_columns(k, s, dy, db, false, m, a->out, workspace));
+    return weights_product<X, T>(k, s, o, m, add, nullptr, workspace);
 }
 
 /* dy = dy act', and the sums of its columns. */

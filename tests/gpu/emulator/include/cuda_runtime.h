@@ -26,6 +26,7 @@ extern "C" {
 extern __thread emulated_size threadIdx, blockIdx, blockDim, gridDim;
 void __syncthreads();
 int __syncthreads_or(int value);
+void emulator_count_launch(void);
 /* The value of `lane` in the warp, as 8 bytes. */
 uint64_t emulator_exchange(uint64_t value, int lane_mask);
 }
@@ -53,6 +54,23 @@ static inline int __popc(unsigned bits)
     return __builtin_popcount(bits);
 }
 
+/* Blocks of a launch run one after another in one thread. */
+static inline void __threadfence()
+{
+}
+
+template <typename T> static inline T __ldcg(const T *from)
+{
+    return *from;
+}
+
+static inline unsigned atomicInc(unsigned *at, unsigned most)
+{
+    unsigned old = *at;
+    *at = old >= most ? 0 : old + 1;
+    return old;
+}
+
 /* Blocks and threads as a GPU takes them (CUDA C++ Programming Guide, "Compute Capabilities"). */
 static inline bool emulator_can_launch(dim3 grid, dim3 block)
 {
@@ -66,6 +84,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
 {
     const cudaLaunchConfig_t config_of = *config;
     if (!emulator_can_launch(config->gridDim, config->blockDim)) return cudaErrorInvalidConfiguration;
+    emulator_count_launch();
     auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
     typedef decltype(body) body_type;
     auto launch = [=] {

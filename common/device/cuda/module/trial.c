@@ -1,0 +1,104 @@
+#include "common/device/cuda/module/trial.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TIMED = 3 };
+
+status cuda_trial_open(const cuda_device *d, cuda_trial *t)
+{
+    *t = (cuda_trial){.device = d};
+    TRY(cuda_check(d, cudaEventCreate(&t->begin), "cudaEventCreate"));
+    return cuda_check(d, cudaEventCreate(&t->end), "cudaEventCreate");
+}
+
+void cuda_trial_close(cuda_trial *t)
+{
+    for (int i = 0; i < t->count; i++) cudaFree(t->memory[i]);
+    if (t->begin) cudaEventDestroy(t->begin);
+    if (t->end) cudaEventDestroy(t->end);
+}
+
+status cuda_trial_memory(cuda_trial *t, size_t bytes, void **out)
+{
+    *out = NULL;
+    assert(t->count < TRIAL_MEMORY);
+    if (cudaMalloc(out, bytes ? bytes : 1) != cudaSuccess) {
+        cudaGetLastError();
+        *out = NULL;
+        return STATUS_OK;
+    }
+    t->memory[t->count++] = *out;
+    return cuda_zero(t->device, *out, bytes ? bytes : 1);
+}
+
+status cuda_trial_time(cuda_trial *t, cuda_attempt run, void *context, int index, float *best)
+{
+    const cuda_device *d = t->device;
+    *best = -1;
+    for (int i = 0; i <= TIMED; i++) {
+        float ms = 0;
+        bool works = false;
+        TRY(cuda_check(d, cudaEventRecord(t->begin, d->anchor_stream), "cudaEventRecord"));
+        TRY(run(context, index, d->anchor_stream, &works));
+        if (!works) return STATUS_OK;
+        TRY(cuda_check(d, cudaEventRecord(t->end, d->anchor_stream), "cudaEventRecord"));
+        TRY(cuda_check(d, cudaEventSynchronize(t->end), "an operation that is timed"));
+        TRY(cuda_check(d, cudaEventElapsedTime(&ms, t->begin, t->end), "cudaEventElapsedTime"));
+        if (i == 1 || (i > 1 && ms < *best)) *best = ms;
+    }
+    return STATUS_OK;
+}
+
+status cuda_trial_best(cuda_trial *t, cuda_attempt run, void *context, int count, int *best, float *best_ms)
+{
+    *best = -1;
+    *best_ms = -1;
+    for (int i = 0; i < count; i++) {
+        float ms;
+        TRY(cuda_trial_time(t, run, context, i, &ms));
+        if (ms < 0 || (*best >= 0 && ms >= *best_ms)) continue;
+        *best = i;
+        *best_ms = ms;
+    }
+    return STATUS_OK;
+}
+
+/* ---- what was chosen -------------------------------------------------------------------------- */
+
+struct cuda_choice {
+    size_t bytes;
+    unsigned char key[CHOICE_KEY_BYTES], value[CHOICE_VALUE_BYTES];
+    struct cuda_choice *next;
+};
+
+bool cuda_recall(const cuda_device *d, const void *key, size_t bytes, void *value, size_t size)
+{
+    const struct cuda_choice *c = d->chosen;
+    while (c && !(c->bytes == bytes && memcmp(c->key, key, bytes) == 0)) c = c->next;
+    if (c) memcpy(value, c->value, size);
+    return c != NULL;
+}
+
+status cuda_remember(cuda_device *d, const void *key, size_t bytes, const void *value, size_t size)
+{
+    assert(bytes <= CHOICE_KEY_BYTES && size <= CHOICE_VALUE_BYTES);
+    struct cuda_choice *c = calloc(1, sizeof *c);
+    if (!c) return fail(STATUS_SYSTEM, "no memory for what was timed");
+    c->bytes = bytes;
+    memcpy(c->key, key, bytes);
+    memcpy(c->value, value, size);
+    c->next = d->chosen;
+    d->chosen = c;
+    return STATUS_OK;
+}
+
+void cuda_forget(cuda_device *d)
+{
+    while (d->chosen) {
+        struct cuda_choice *next = d->chosen->next;
+        free(d->chosen);
+        d->chosen = next;
+    }
+}

@@ -1,0 +1,32 @@
+#include "tests/gpu/emulator/control.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+emulator_control_table emulator_control;
+
+void emulator_count_launch(void);
+
+void emulator_count_launch(void)
+{
+    emulator_count(&emulator_control.launches);
+}
+
+__attribute__((constructor)) static void read_faults(void)
+{
+    const char *text = getenv("EMULATED_FAULT");
+#define READ_FAULT(name) emulator_control.fails_##name = text && strstr(text, #name) != NULL;
+    EMULATOR_FAULTS(READ_FAULT)
+}
+
+/* Ranks are processes: each adds its lines. */
+__attribute__((destructor)) static void write_counts(void)
+{
+    const char *path = getenv("EMULATED_COUNTS");
+    FILE *f = path ? fopen(path, "a") : NULL;
+    if (!f) return;
+#define WRITE_COUNT(name) fprintf(f, "%s %lld\n", #name, (long long)emulator_control.name);
+    EMULATOR_COUNTS(WRITE_COUNT)
+    fclose(f);
+}
