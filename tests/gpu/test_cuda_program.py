@@ -182,7 +182,7 @@ def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
 def searches_that_fail_are_reported():
     needs_gpu()
     if not EMULATED:
-        raise Skip("only the emulator's cuDNN fails when it is told to")
+        raise Skip("only the emulator's cuDNN fails on request")
     words = [word for word in CONVOLUTIONS if word not in ("--json", "-", "--quiet")]
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
@@ -204,7 +204,7 @@ def an_old_name_of_the_option_works_with_a_notice():
     result = run(*CONVOLUTIONS, "--device", "cuda", "--cudnn-benchmark", env={"EMULATED_CUDNN": "1"})
     expect_equal(result.code, 0, "exit code", result)
     expect_equal(result.err.count("--cudnn-benchmark is now called --benchmark"), 1, "notices", result)
-    expect_equal(result.json()["configuration"]["benchmark"], True, "--benchmark", result)
+    expect_equal(result.json()["configuration"]["benchmark"], "yes", "--benchmark", result)
 
 
 @test
