@@ -1,7 +1,7 @@
 /* What the kernels share: launching, reductions within a block, activation functions.
  *
  * The order of every sum depends only on shapes, so the same call gives bit-identical results; fused
- * multiply-adds are only where fmaf() is written (built with --fmad=false). No kernel uses atomics. */
+ * multiply-adds are only where fmaf() is written (built with --fmad=false). No sum uses atomics. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
 #define COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
 
